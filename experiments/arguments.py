@@ -1,0 +1,184 @@
+"""What stands on a command line: the arguments of a config file, and one line of explanation for whatever is wrong.
+
+`jax` is not imported here, so that a mistake is answered at once.
+"""
+
+import difflib
+import importlib.util
+import operator
+import os
+import re
+import sys
+import traceback
+from typing import NoReturn
+
+from absl import flags
+from ml_collections import ConfigDict
+
+_OVERRIDE = re.compile(r"--?(no)?config\.(?P<name>[^=\[]+)(\[[^=]*)?(=(?P<value>.*))?", re.DOTALL)
+
+
+def parse_arg(arg: str, **defaults: str | int | float | bool | tuple) -> ConfigDict:
+  """Parses what follows the colon in `--config=FILE:name=value,name=value`.
+
+  `defaults` names every argument and gives its type and its value where it is not given. A tuple is a choice, its
+  first item the default. `name` alone means `name=True` for a bool.
+
+      args = parse_arg(arg, model=("tiny", "qwen3_0.6b"), layers=8, chat=False)
+  """
+  args = ConfigDict({name: default[0] if isinstance(default, tuple) else default for name, default in defaults.items()})
+  for item in filter(None, (part.strip() for part in arg.split(","))):
+    name, equals, text = item.partition("=")
+    if name not in defaults:
+      known = ", ".join(f"{n}={'|'.join(map(str, d)) if isinstance(d, tuple) else d}" for n, d in defaults.items())
+      _refuse(f"{name}: this config has no such argument; {f'it has: {known}' if known else 'it has none'}")
+    default, kind = defaults[name], type(args[name])
+    if not equals and kind is not bool:
+      _refuse(f"{name}: a value is missing; write {name}=VALUE, as in {name}={args[name]}")
+    try:
+      value = _BOOLS[text.lower() if equals else "true"] if kind is bool else kind(text)
+    except (KeyError, ValueError):
+      _refuse(f"{name}={text}: expected {_KINDS[kind]}, as in {name}={args[name]}")
+    if isinstance(default, tuple) and value not in default:
+      _refuse(f"{name}={text}: choose from {', '.join(map(str, default))}")
+    args[name] = value
+  return args.lock()
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+  """absl's `flags_parser`: parses the flags, needs --config, and ends with one line and code 2 if anything is wrong.
+
+  The config file is loaded once more than absl would, so that what is wrong in it or in the name of a setting can be
+  told apart from the rest.
+  """
+  if any(re.fullmatch(r"--?(help|helpshort|helpfull)|-\?", arg) for arg in argv[1:]):
+    return flags.FLAGS(argv)
+  path = _value_of("config", argv)
+  if not path:
+    fail("--config is missing, as in --config=experiments/arithmetic.py")
+  config = _load(path)
+  names = names_of(config)
+  overrides = [match for match in map(_OVERRIDE.fullmatch, argv[1:]) if match]
+  for match in overrides:
+    if match["name"] not in names:
+      fail(_unknown_setting(match["name"], config, names))
+  try:
+    rest = flags.FLAGS(argv)
+  except StopIteration:
+    fail(f"{argv[-1]}: a value is missing")
+  except flags.IllegalFlagValueError as error:
+    fail(_wrong_value(error, config, overrides))
+  except (flags.Error, ValueError, LookupError) as error:
+    fail(error)
+  if len(rest) > 1:
+    fail(f"{rest[1]}: not understood; a setting is written --config.NAME=VALUE")
+  return rest
+
+
+def fail(message: str | Exception) -> NoReturn:
+  """Bad input from a person: one line on stderr, exit code 2."""
+  print("error:", " ".join(str(message).split()), file=sys.stderr, flush=True)
+  sys.exit(2)
+
+
+def names_of(config: ConfigDict, prefix: str = "") -> list[str]:
+  """The dotted names of all settings, sections included."""
+  names = []
+  for key in config:
+    value = config[key]
+    names += [prefix + key, *(names_of(value, f"{prefix}{key}.") if isinstance(value, ConfigDict) else ())]
+  return names
+
+
+def nearest(name: str, names: list[str]) -> list[str]:
+  """Up to three of `names` that a person who typed `name` may have meant: same last part, then similar ones."""
+  section, _, last = name.rpartition(".")
+  siblings = {n.rpartition(".")[2]: n for n in names if n.rpartition(".")[0] == section}
+  similar = [siblings[n] for n in difflib.get_close_matches(last, siblings, 3, 0.6)]
+  same = [n for n in names if n.split(".")[-1] == last]
+  return list(dict.fromkeys([*similar, *same, *difflib.get_close_matches(name, names, 3, 0.85)]))[:3]
+
+
+_BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_KINDS = {
+  bool: "true or false",
+  int: "a whole number",
+  float: "a number",
+  str: "text",
+  tuple: "a tuple, as in '(1, 2)'",
+  ConfigDict: "a section; set the names in it",
+}
+
+
+def _refuse(message: str) -> NoReturn:
+  from grpo_jax.types import SettingError  # imports jax
+
+  raise SettingError(message)
+
+
+def _value_of(flag: str, argv: list[str]) -> str | None:
+  """The last value given to `--flag=VALUE` or `--flag VALUE`."""
+  found = None
+  for i, arg in enumerate(argv[1:], 1):
+    if re.match(rf"--?{flag}=", arg):
+      found = arg.split("=", 1)[1]
+    elif re.fullmatch(rf"--?{flag}", arg) and i + 1 < len(argv):
+      found = argv[i + 1]
+  return found
+
+
+def _no_such_file(path: str) -> str:
+  folder = os.path.dirname(path) or "."
+  beside = [os.path.join(os.path.dirname(path), f) for f in _listdir(folder) if f.endswith(".py")]
+  close = difflib.get_close_matches(path, beside, 1, 0.8)
+  hint = f"; did you mean {' or '.join(close)}?" if close else ", seen from " + os.getcwd()
+  return f"--config={path}: no such file{hint}"
+
+
+def _listdir(folder: str) -> list[str]:
+  try:
+    return sorted(os.listdir(folder))
+  except OSError:
+    return []
+
+
+def _load(path: str) -> ConfigDict:
+  """The config that `FILE[:arguments]` makes; ends the program where it makes none."""
+  file, *arg = path.split(":", 1)
+  if not os.path.isfile(file):
+    fail(_no_such_file(file))
+  try:
+    spec = importlib.util.spec_from_file_location("config", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    config = module.get_config(*arg)
+  except Exception as error:  # a config file may raise anything
+    if type(error).__name__ == "SettingError":  # by its name: importing the class imports jax
+      fail(f"--config={path}: {error}")
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == os.path.abspath(file)]
+    fail(f"--config={path}: {':'.join([file, *map(str, lines[-1:])])}: {type(error).__name__}: {error}")
+  if not isinstance(config, ConfigDict):
+    fail(f"--config={path}: its get_config() must return an ml_collections.ConfigDict, not {type(config).__name__}")
+  return config
+
+
+def _wrong_value(error: flags.IllegalFlagValueError, config: ConfigDict, overrides: list[re.Match]) -> str:
+  """Says what kind of value a setting takes; for a flag that is no setting, what absl says."""
+  for match in overrides:
+    if str(error).startswith(f"flag --config.{match['name']}="):
+      section, _, last = match["name"].rpartition(".")
+      kind = (operator.attrgetter(section)(config) if section else config).get_type(last)
+      return f"{match[0]}: expected {_KINDS.get(kind, kind.__name__)}"
+  return str(error)
+
+
+def _unknown_setting(name: str, config: ConfigDict, names: list[str]) -> str:
+  close = nearest(name, names)
+  if close:
+    return f"--config.{name}: no such setting; did you mean {' or '.join(close)}?"
+  section, holder = "", config
+  for part in name.split(".")[:-1]:
+    if f"{section}{part}" not in names or not isinstance(holder[part], ConfigDict):
+      break
+    section, holder = f"{section}{part}.", holder[part]
+  return f"--config.{name}: no such setting; {section.rstrip('.') or 'the config'} has: {', '.join(holder)}"

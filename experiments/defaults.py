@@ -1,0 +1,144 @@
+"""Every setting of an online run, with its default: experiments start from this and change a few lines.
+
+All defaults live here and nowhere else. The config is locked once built, so that a misspelt
+`--config.learner.lrr=1` is an error. A section is passed to the code that it names and to nothing above it.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+  c = ConfigDict()
+  c.seed = 0
+  c.loop = "online"  # module of grpo_jax.loops: online, offline, iterative
+  c.steps = 200  # rollouts (online) or batches (offline)
+
+  # Where the policy comes from: a Hugging Face folder or the workdir of another run. Empty: a fresh model.
+  c.init_from = ""
+  c.tokenizer = ""  # folder with a tokenizer.json; empty: the one in init_from
+  c.model = ConfigDict()
+  c.model.variant = ""  # a row of models/variants.py; only for a fresh model
+  c.model.layers = "scan"  # scan (compiles fast) or unroll, in the learner
+  c.model.remat = "none"  # none, block (recompute a layer in the backward pass) or dots (keep matrix products)
+  c.model.attention = "xla"  # xla or cudnn
+  c.model.dtype = "float32"  # of activations and matrix products; parameters are float32 masters
+
+  c.data = ConfigDict()
+  c.data.name = "arithmetic"  # module of grpo_jax.data
+  c.data.path = ""  # folder (gsm8k) or file (jsonl)
+  c.data.train = "train"  # split names
+  c.data.test = "test"
+  c.data.test_name = ""  # data set to evaluate on, where it is another one
+  c.data.test_path = ""
+  c.data.mixture = ()  # ((name, path, weight), ...) instead of name and path
+  c.data.arithmetic = ConfigDict()  # arguments of data/arithmetic.py
+  c.data.arithmetic.seed = 0
+  c.data.arithmetic.size = 100_000
+  c.data.arithmetic.max_number = 99
+  c.data.arithmetic.max_factor = 9
+  c.data.arithmetic.min_steps = 1
+  c.data.arithmetic.max_steps = 4
+  c.data.arithmetic.families = ()
+  c.data.arithmetic.words = True
+  c.data.question = "question"  # field names of a jsonl file
+  c.data.answer = "answer"
+  c.data.annotations = False  # keep GSM8K's calculator annotations <<48/2=24>> in solutions
+  c.data.template = "{question}\n"  # the prompt, where chat is off
+  c.data.chat = False  # render the prompt by the tokenizer's chat template
+  c.data.system = ""  # system message of the chat
+  c.data.prompts = 32  # prompts in a batch (P)
+  c.data.max_prompt_length = 128  # tokens (Lp)
+  c.data.on_long = "skip"  # a longer prompt is: skip (left out, counted) or cut (its last tokens kept)
+
+  c.sampler = ConfigDict()
+  c.sampler.group = 8  # completions of a prompt (G)
+  c.sampler.max_length = 96  # tokens of a completion, stop token included (L)
+  c.sampler.slots = 0  # completions decoded at a time; 0: all of them
+  c.sampler.temperature = 1.0
+  c.sampler.top_k = 0  # 0: off
+  c.sampler.top_p = 1.0
+  c.sampler.min_p = 0.0
+  c.sampler.stop = ()  # extra stop tokens, as text, beside the tokenizer's end tokens
+  c.sampler.dtype = "float32"  # of the weights that decode
+  c.sampler.cache_dtype = "float32"  # of keys and values
+
+  # ((name, function, weight), ...): a function of grpo_jax.rewards ("math.answer_correct"), or a user's own by import
+  # path ("package.module:function" or "file.py:function"). Each is logged under its name.
+  c.rewards = ConfigDict()
+  c.rewards.functions = (("correct", "math.answer_correct", 1.0),)
+  c.rewards.on_error = 0.0  # score of a reward that raised or returned NaN; it is counted and logged
+
+  c.objective = ConfigDict()
+  c.objective.name = "grpo"  # module of grpo_jax.objectives
+  c.objective.aggregation = "sequence_mean"  # sequence_mean (GRPO), token_mean, group_token_mean (DAPO), constant (Dr.GRPO)
+  c.objective.beta = 0.0  # weight of the KL to the reference; 0: no reference is held or run
+  c.objective.kl_estimator = "k3"
+  c.objective.kl_weighted = False  # multiply by pi / pi_old, not detached (RPG)
+  c.objective.kl_in_reward = False
+  c.objective.clip_low = 0.2
+  c.objective.clip_high = 0.2
+  c.objective.clip_delta = 0.0  # two-sided clip: upper bound of the ratio where A < 0; 0: off
+  c.objective.baseline = "mean"  # mean or leave_one_out
+  c.objective.scale = "group"  # divide by the std of: group, batch, none
+  c.objective.ddof = 1
+  c.objective.eps = 1e-4
+  c.objective.reward_combination = "sum"  # sum, or gdpo: normalise each reward in its group first
+  c.objective.mask_truncated = False  # leave truncated completions out of the loss
+  c.objective.mismatch = "none"  # sampler/learner importance weight: none, truncate, mask
+  c.objective.mismatch_level = "token"
+  c.objective.mismatch_cap = 2.0
+
+  c.learner = ConfigDict()
+  c.learner.lr = 1e-6
+  c.learner.schedule = "constant"  # constant, linear or cosine decay to zero, after the warm-up
+  c.learner.warmup = 0  # updates
+  c.learner.b1 = 0.9
+  c.learner.b2 = 0.999
+  c.learner.adam_eps = 1e-8
+  c.learner.weight_decay = 0.0
+  c.learner.clip_norm = 1.0  # of the global gradient; 0: off
+  c.learner.mu = 1  # passes over one rollout
+  c.learner.minibatches = 1  # updates in a pass
+  c.learner.microbatch = 0  # prompts whose activations are held at a time; 0: the whole minibatch
+  c.learner.chunk = 1024  # tokens whose logits exist at a time
+  c.learner.max_bad_steps = 10  # end the run after so many non-finite steps in a row
+
+  c.mesh = ConfigDict()
+  c.mesh.replica = 1
+  c.mesh.fsdp = -1  # -1: the devices that are left
+  c.mesh.group = 1
+  c.mesh.tensor = 1
+  # Logical axis -> mesh axes (sharding.py).
+  c.mesh.rules = (
+    ("prompt", ("replica", "fsdp")),
+    ("sample", ("group",)),
+    ("embed", ("fsdp", "group")),
+    ("heads", ("tensor",)),
+    ("kv_heads", ("tensor",)),
+    ("mlp", ("tensor",)),
+    ("vocab", ("tensor",)),
+  )
+
+  c.eval = ConfigDict()
+  c.eval.every = 0  # steps; 0: only before and after
+  c.eval.problems = 512  # of the test split
+  c.eval.batch = 256  # prompts at a time
+  c.eval.samples = 8  # for pass@k and maj@k, before and after; 0: greedy only
+  c.eval.reward = "math.answer_correct"  # what counts as solved
+
+  c.checkpoint = ConfigDict()
+  c.checkpoint.every = 50  # steps
+  c.checkpoint.keep = 2
+  c.checkpoint.export = True  # write DIR/export, a Hugging Face folder, at the end
+
+  c.log = ConfigDict()
+  c.log.every = 1  # steps between lines of metrics.jsonl
+  c.log.samples_every = 20  # steps between tables of samples on the console
+  c.log.samples = 8  # completions written to samples.jsonl every step
+  c.log.tensorboard = True
+
+  c.profile = ConfigDict()
+  c.profile.first_step = 0
+  c.profile.steps = 0  # trace so many steps into DIR/profile
+  c.compilation_cache = ""  # folder for compiled programs; empty: none
+  return c

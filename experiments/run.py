@@ -1,0 +1,119 @@
+"""Runs an experiment; the same command again goes on where it was stopped.
+
+    python -m experiments.run --config=FILE[:arg=value,...] --workdir=DIR [--config.section.name=value ...]
+
+On several hosts, run the same command on each with --distributed (a TPU pod or a cluster that JAX knows tells the
+processes of one another) or with --coordinator, --processes and --process. DIR must then be one folder that all see.
+Bad input is one line on stderr and exit code 2.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import pathlib
+import types
+
+from absl import app, flags
+from ml_collections import ConfigDict, config_flags
+
+from experiments import arguments
+
+# Seconds without a sign of life after which a host counts as dead: JAX's own 100 would hold a pod up for long.
+HEARTBEAT_SECONDS = 30
+
+
+def main(argv: list[str]) -> None:
+  del argv
+  values = flags.FLAGS
+  if not values.workdir:
+    arguments.fail(
+      "--workdir is missing: the folder of the run's checkpoints, metrics and samples, as in --workdir=runs/1"
+    )
+  with one_line_errors():
+    if values.distributed or values.coordinator:
+      join_hosts(values.coordinator, values.processes, values.process)
+    start(values.config, values.workdir)
+
+
+def start(config: ConfigDict, workdir: str) -> None:
+  """Runs `config.loop` in `workdir` and draws what it wrote."""
+  loop = find_loop(config.loop)
+  use_cache(config.compilation_cache)
+  loop.run(config, workdir)
+  draw(workdir)
+
+
+def find_loop(name: str) -> types.ModuleType:
+  """The module of grpo_jax.loops called `name`; a module there is a loop if it has `run(config, workdir)`."""
+  from grpo_jax import loops
+  from grpo_jax.types import SettingError
+
+  if name.isidentifier() and importlib.util.find_spec(f"grpo_jax.loops.{name}"):
+    module = importlib.import_module(f"grpo_jax.loops.{name}")
+    if hasattr(module, "run"):
+      return module
+  files = sorted(pathlib.Path(loops.__path__[0]).glob("*.py"))
+  known = [file.stem for file in files if "\ndef run(" in file.read_text()]
+  raise SettingError(f"loop={name}: no such loop in grpo_jax/loops; choose from {', '.join(known)}")
+
+
+def use_cache(folder: str) -> None:
+  """Keeps compiled programs in `folder` from one run to the next; empty: does not."""
+  import jax
+
+  if folder:
+    jax.config.update("jax_compilation_cache_dir", os.path.abspath(os.path.expanduser(folder)))
+
+
+def join_hosts(coordinator: str | None, processes: int | None, process: int | None) -> None:
+  """Makes this process one of several; before any device is used."""
+  import jax
+
+  from grpo_jax.types import SettingError
+
+  if coordinator and (processes is None or process is None):
+    raise SettingError(
+      f"--coordinator={coordinator}: needs --processes (how many) and --process (this one, from 0), too"
+    )
+  jax.distributed.initialize(coordinator, processes, process, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+
+
+def draw(workdir: str) -> None:
+  """Writes curve.png and samples.html; a run is none the worse for their lack."""
+  import jax
+
+  if jax.process_index() != 0:
+    return
+  from grpo_jax.reports import inspector
+
+  inspector.write(workdir)
+  try:
+    from grpo_jax.reports import plots
+  except ImportError:
+    print(f"no curve.png: matplotlib is missing (pip install matplotlib; python -m grpo_jax.reports.plots {workdir})")
+  else:
+    plots.draw(workdir)
+
+
+@contextlib.contextmanager
+def one_line_errors():
+  """Ends the program with one line and code 2 where a setting is refused; anything else keeps its traceback."""
+  from grpo_jax.types import SettingError
+
+  try:
+    yield
+  except SettingError as error:
+    arguments.fail(error)
+
+
+if __name__ == "__main__":
+  config_flags.DEFINE_config_file(
+    "config", None, "Config file and its arguments: FILE[:name=value,...]", lock_config=True
+  )
+  flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, metrics, samples. Made where it is missing.")
+  flags.DEFINE_bool("distributed", False, "Join the other hosts of a TPU pod or cluster.")
+  flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0, where JAX cannot find the others by itself.")
+  flags.DEFINE_integer("processes", None, "With --coordinator: how many processes there are.")
+  flags.DEFINE_integer("process", None, "With --coordinator: which of them this is, from 0.")
+  app.run(main, flags_parser=arguments.parse_flags)

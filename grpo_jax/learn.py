@@ -1,0 +1,204 @@
+"""The jitted update, and the only place with a gradient: forward -> objective -> optax.
+
+    learn(state, ref_params, old_params, rollouts) -> (state, metrics, Trace)
+
+Log-probs of all G x |o| tokens under the trees that the objective needs, advantages, then mu passes over the rollouts
+in minibatches, each one optimizer update, each accumulated over microbatches. A microbatch is a slice of prompts;
+the denominators are those of the whole minibatch (`TrainBatch.weights`), so its size changes nothing but memory.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from grpo_jax import forward, optim
+from grpo_jax.models.decoder import Decoder
+from grpo_jax.objectives.common import num_sequences
+from grpo_jax.ops import masked
+from grpo_jax.sharding import Layout
+from grpo_jax.state import TrainState
+from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
+
+
+def interleave(layout: Layout, x: Any, parts: int) -> Any:
+  """Cuts every array of a pytree along P: `[P, ...]` -> `[parts, P / parts, ...]`; every shard gives to every part."""
+
+  def cut(leaf: Array) -> Array:
+    leaf = jnp.moveaxis(leaf.reshape(leaf.shape[0] // parts, parts, *leaf.shape[1:]), 1, 0)
+    names = (None, "prompt", "sample") if leaf.ndim > 2 else (None, "prompt")
+    return layout.constrain(leaf, *names, *(None,) * (leaf.ndim - len(names)))
+
+  return jax.tree.map(cut, x)
+
+
+def join(x: Any) -> Any:
+  """Undoes `interleave`."""
+  return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(-1, *leaf.shape[2:]), x)
+
+
+def combine(name: str, values: Array) -> Array:
+  """One metric over a leading axis: a sum, or a max or min by its name."""
+  reduce = jnp.max if name.endswith("_max") else jnp.min if name.endswith("_min") else jnp.sum
+  return reduce(values, axis=0)
+
+
+def combine_metrics(metrics: Metrics) -> Metrics:
+  """(total, count) pairs with a leading axis -> without it."""
+  return {k: (combine(k, t), jnp.max(c, axis=0) if k.endswith(("_max", "_min")) else c.sum(0)) for k, (t, c) in metrics.items()}
+
+
+class Trace(NamedTuple):
+  """What an update started from, to see later what it did."""
+
+  logprobs: Array  # [P, G, L] float32, before the first update; padding holds numbers without meaning
+  advantages: Array  # [P, G, L] float32, 0 on padding
+
+
+def make_learn(
+  decoder: Decoder,
+  objective: Any,
+  tx: optax.GradientTransformation,
+  cfg: Any,
+  objective_cfg: Any,
+  temperature: float,
+) -> Callable:
+  """The jitted learner.
+
+  Args:
+    decoder: the model, in the learner's dtype.
+    objective: a module of `grpo_jax.objectives`: needs, prepare, loss.
+    tx: the optimizer of {"policy": tree, ...}.
+    cfg: the `learner` section: mu, minibatches, microbatch, chunk.
+    objective_cfg: the `objective` section.
+    temperature: the one that the completions were sampled at.
+
+  Returns:
+    `learn(state, ref_params, old_params, rollouts, take) -> (state, metrics, Trace)`. The state is donated.
+    ref_params: a policy tree, or None if the objective does not need one. old_params: None where the state itself
+    sampled the rollouts. take: packing (`forward.pack`) or None.
+  """
+  layout = decoder.layout
+  updates = cfg.mu * cfg.minibatches
+  needs = objective.needs(objective_cfg)
+
+  def outputs(params: Any, batch: Any, take: Array | None) -> Outputs:
+    lp, entropy = forward.logprobs(
+      decoder,
+      params["policy"],
+      batch.prompts,
+      batch.tokens,
+      batch.lengths,
+      take,
+      temperature=temperature,
+      chunk=cfg.chunk,
+    )
+    return Outputs(lp, entropy, forward.values(decoder, params["critic"], batch, take) if "critic" in params else None)
+
+  def microbatches(prompts: int) -> int:
+    return prompts // cfg.microbatch if cfg.microbatch and cfg.microbatch < prompts else 1
+
+  def frozen(params: Any, rollouts: Rollouts, take: Array | None) -> Outputs:
+    """Outputs of a tree that is not trained, a microbatch at a time."""
+    parts = microbatches(rollouts.tokens.shape[0])
+    run = lambda x: outputs(params, *x)
+    cut = interleave(layout, (rollouts, take), parts)
+    return jax.lax.stop_gradient(join(jax.lax.map(run, cut)))
+
+  def gradient(params: Any, batch: TrainBatch, take: Array | None) -> tuple[Array, Any, Metrics, Array]:
+    """Loss, gradient, metrics and log-probs of one minibatch, summed over its microbatches."""
+
+    def loss(params: Any, batch: TrainBatch, take: Array | None) -> Any:
+      out = outputs(params, batch, take)
+      value, metrics = objective.loss(out, batch, objective_cfg)
+      return value, (metrics, jax.lax.stop_gradient(out.logprobs))
+
+    grad = jax.value_and_grad(loss, has_aux=True)
+    parts = microbatches(batch.tokens.shape[0])
+    if parts == 1:
+      (value, (metrics, lp)), grads = grad(params, batch, take)
+      return value, grads, metrics, lp
+
+    def body(total: Any, x: Any) -> Any:
+      (value, aux), grads = grad(params, *x)
+      return jax.tree.map(jnp.add, total, (value, grads)), aux
+
+    zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
+    (value, grads), (metrics, lp) = jax.lax.scan(body, zero, interleave(layout, (batch, take), parts))
+    return value, grads, combine_metrics(metrics), join(lp)
+
+  def reweigh(batch: TrainBatch) -> TrainBatch:
+    """The weights of a minibatch: an update's denominators are its own."""
+    o = objective_cfg
+    weights = masked.token_weights(batch.mask, num_sequences(batch.lengths), o.aggregation, o.max_length)
+    return dataclasses.replace(batch, weights=weights)
+
+  def update(state: TrainState, batch: TrainBatch, take: Array | None) -> tuple[TrainState, Metrics, Array]:
+    loss, grads, metrics, lp = gradient(state.params, batch, take)
+    state, skipped = optim.apply_if_finite(tx, grads, loss, state)
+    one = jnp.ones(())
+    metrics |= {"loss": (loss, one), "grad_norm": (optax.global_norm(grads), one), "skipped": (skipped * 1.0, one)}
+    return state, metrics, lp
+
+  def learn(
+    state: TrainState, ref_params: Any, old_params: Any, rollouts: Rollouts, take: Array | None = None
+  ) -> tuple[TrainState, dict[str, Array], Trace]:
+    if "ref" in needs:
+      ref = frozen({"policy": ref_params}, rollouts, take)
+      rollouts = dataclasses.replace(rollouts, ref_logprobs=ref.logprobs)
+    if updates > 1 or needs & {"old", "values"} or old_params is not None:
+      old = frozen(state.params if old_params is None else state.params | {"policy": old_params}, rollouts, take)
+      rollouts = dataclasses.replace(rollouts, old_logprobs=old.logprobs, old_values=old.values)
+    batch = objective.prepare(rollouts, objective_cfg)
+    if updates == 1:
+      state, metrics, lp = update(state, batch, take)
+    else:
+      minibatches = interleave(layout, (batch, take), cfg.minibatches)
+      before = interleave(layout, rollouts.old_logprobs, cfg.minibatches)
+
+      def body(state: TrainState, index: Array) -> tuple[TrainState, Metrics]:
+        batch, take = jax.tree.map(lambda x: x[index], minibatches)
+        state, metrics, _ = update(state, reweigh(batch), take)
+        return state, metrics
+
+      order = jnp.tile(jnp.arange(cfg.minibatches), cfg.mu)
+      state, metrics = jax.lax.scan(body, state, order)
+      metrics, lp = combine_metrics(metrics), join(before)
+    return state, {k: t / jnp.maximum(c, 1e-9) for k, (t, c) in metrics.items()}, Trace(lp, batch.advantages)
+
+  return jax.jit(learn, donate_argnums=0)
+
+
+def make_report(decoder: Decoder, cfg: Any, temperature: float) -> Callable:
+  """The report after the inner loop (seed 003: "check whether the probabilities have indeed increased").
+
+  Returns:
+    jitted `report(params, rollouts, trace, take) -> metrics`: one forward pass of the updated policy.
+    `moved_right_way`: share of sequences with an advantage whose probability moved the way of its sign.
+    `moved_nats`: mean change of a sequence's log-prob towards its advantage, in nats.
+  """
+
+  def report(params: Any, rollouts: Rollouts, trace: Trace, take: Array | None = None) -> dict[str, Array]:
+    lp, _ = forward.logprobs(
+      decoder,
+      params["policy"],
+      rollouts.prompts,
+      rollouts.tokens,
+      rollouts.lengths,
+      take,
+      temperature=temperature,
+      chunk=cfg.chunk,
+    )
+    mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[-1])
+    change = masked.masked_sum(lp - trace.logprobs, mask, axis=2)
+    sign = jnp.sign(trace.advantages.sum(2))
+    acting = (sign != 0).astype(jnp.float32)
+    return {
+      "moved_right_way": masked.masked_mean((sign * change > 0).astype(jnp.float32), acting),
+      "moved_nats": masked.masked_mean(sign * change, acting),
+    }
+
+  return jax.jit(report)

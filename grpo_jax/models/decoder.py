@@ -1,0 +1,248 @@
+"""One decoder for every family: a table row (DecoderConfig) makes it Qwen, Llama or Gemma.
+
+`Decoder` is the only place that knows of NNX modules. Outside it there are plain parameter trees:
+
+    {"embed": {"weight" [V, D]}, "layers": {... [N, out, in] ...}, "final_norm": {"scale" [D]}, "unembed": {"weight" [V, D]}}
+
+with all layers stacked on a leading axis N; "unembed" is absent when embeddings are tied. It returns hidden states
+and keys/values, never logits: those exist a chunk at a time (ops/logprobs.py) or for one token (sampler.py).
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from grpo_jax.models.layers import Block, RMSNorm
+from grpo_jax.sharding import Layout
+from grpo_jax.types import Array, Prompts
+
+Params = Any
+MASKED = -1e30  # score of what must not be attended to; finite, so that a row without keys stays finite
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderConfig:
+  """The shape of a decoder; hashable."""
+
+  vocab: int
+  width: int
+  layers: int
+  heads: int
+  kv_heads: int
+  head_dim: int
+  mlp: int
+  rope_theta: float = 10000.0
+  norm_eps: float = 1e-6
+  qk_norm: bool = False  # Qwen3
+  attention_bias: bool = False  # biases of q, k and v: Qwen2
+  tied: bool = True  # the unembedding is the embedding
+  norm_plus_one: bool = False  # Gemma
+  embed_scale: bool = False  # multiply embeddings by sqrt(width): Gemma
+  activation: str = "silu"  # silu or gelu_tanh
+
+
+class Rows(NamedTuple):
+  """Completions laid out for the learner: rows of one prompt, each holding one or several completions."""
+
+  tokens: Array  # [P, R, T] int32
+  segments: Array  # [P, R, T] int32: which sample of the group; -1 on padding
+  offsets: Array  # [P, R, T] int32: position of the token in its completion
+
+
+class KV(NamedTuple):
+  """Keys and values of every layer."""
+
+  keys: Array  # [N, P, Lp, K, head_dim]
+  values: Array  # [N, P, Lp, K, head_dim]
+
+
+def scores(q: Array, k: Array) -> Array:
+  """q `[..., T, K, M, d]`, k `[..., S, K, d]` -> `[..., K, M, T, S]` float32, scaled."""
+  s = jnp.einsum("...tkmd,...skd->...kmts", q, k, preferred_element_type=jnp.float32)
+  return s * (q.shape[-1] ** -0.5)
+
+
+def mix(p: Array, v: Array) -> Array:
+  """p `[..., K, M, T, S]`, v `[..., S, K, d]` -> `[..., T, K, M, d]`."""
+  return jnp.einsum("...kmts,...skd->...tkmd", p.astype(v.dtype), v)
+
+
+def causal_attention(q: Array, k: Array, v: Array) -> Array:
+  """Causal self-attention. q `[P, T, K, M, d]`, k and v `[P, T, K, d]`. Right padding is never seen by what precedes it."""
+  t = q.shape[-4]
+  s = jnp.where(jnp.tril(jnp.ones((t, t), bool)), scores(q, k), MASKED)
+  return mix(jax.nn.softmax(s, axis=-1), v)
+
+
+def group_attention(q: Array, k: Array, v: Array, prompt_k: Array, prompt_v: Array, lengths: Array, segments: Array) -> Array:
+  """Completion rows attend to their prompt's keys, which the group shares, joined with causal attention to themselves.
+
+  Args:
+    q: `[P, R, T, K, M, d]`; k, v: `[P, R, T, K, d]`.
+    prompt_k, prompt_v: `[P, Lp, K, d]`, computed once for the group.
+    lengths: `[P]` prompt lengths.
+    segments: `[P, R, T]`; a token sees its own segment only.
+
+  Returns:
+    `[P, R, T, K, M, d]`. One softmax over both parts: the log-sum-exp join.
+  """
+  p, r, t, kv, m, d = q.shape
+  lp = prompt_k.shape[1]
+  to_prompt = scores(q.reshape(p, r * t, kv, m, d), prompt_k)  # [P, K, M, R*T, Lp]
+  to_prompt = jnp.where((jnp.arange(lp) < lengths[:, None])[:, None, None, None], to_prompt, MASKED)
+  visible = jnp.tril(jnp.ones((t, t), bool)) & (segments[..., :, None] == segments[..., None, :])
+  to_self = jnp.where(visible[:, :, None, None], scores(q, k), MASKED)  # [P, R, K, M, T, T]
+  to_prompt = jnp.moveaxis(to_prompt.reshape(p, kv, m, r, t, lp), 3, 1)
+  top = jax.lax.stop_gradient(jnp.maximum(to_prompt.max(-1, keepdims=True), to_self.max(-1, keepdims=True)))
+  to_prompt, to_self = jnp.exp(to_prompt - top), jnp.exp(to_self - top)
+  total = to_prompt.sum(-1) + to_self.sum(-1)  # [P, R, K, M, T]
+  out = mix(jnp.moveaxis(to_prompt, 1, 3).reshape(p, kv, m, r * t, lp), prompt_v).reshape(q.shape) + mix(to_self, v)
+  return out / jnp.moveaxis(total, -1, 2)[..., None].astype(out.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoder:
+  """Functions of plain parameter trees; frozen, so that it can be closed over by jitted functions."""
+
+  config: DecoderConfig
+  layout: Layout
+  layers: str = "scan"  # scan or unroll
+  remat: str = "none"  # none, block, dots
+  dtype: str = "float32"  # of activations and matrix products
+
+  # -- construction
+
+  @functools.cached_property
+  def _block(self) -> nnx.GraphDef:
+    return nnx.split(nnx.eval_shape(lambda: Block(self.config, nnx.Rngs(0))))[0]
+
+  def init(self, key: Array) -> Params:
+    """Fresh float32 parameters."""
+    c = self.config
+    k_embed, k_layers, k_out = jax.random.split(key, 3)
+    make = lambda k: nnx.to_pure_dict(nnx.split(Block(c, nnx.Rngs(params=k)))[1])
+    params = {
+      "embed": {"weight": 0.02 * jax.random.normal(k_embed, (c.vocab, c.width))},
+      "layers": jax.vmap(make)(jax.random.split(k_layers, c.layers)),
+      "final_norm": nnx.to_pure_dict(nnx.state(self._final_norm())),
+    }
+    if not c.tied:
+      params["unembed"] = {"weight": 0.02 * jax.random.normal(k_out, (c.vocab, c.width))}
+    # Residual branches start small (GPT-2's 1/sqrt(2N)), so that deep random models are well scaled.
+    for branch, name in (("attention", "o"), ("mlp", "down")):
+      w = params["layers"][branch][name]
+      w["weight"] = w["weight"] * (2 * c.layers) ** -0.5
+    return params
+
+  def shapes(self) -> Params:
+    """The parameter tree as ShapeDtypeStructs."""
+    return jax.eval_shape(self.init, jax.random.key(0))
+
+  def axes(self) -> Params:
+    """Logical axis names of every parameter, for `Layout.tree`."""
+    d = self.config.head_dim
+    table = {
+      "embed": ("vocab", "embed"),
+      "unembed": ("vocab", "embed"),
+      "q": (("heads", d), "embed"),
+      "k": (("kv_heads", d), "embed"),
+      "v": (("kv_heads", d), "embed"),
+      "o": ("embed", ("heads", d)),
+      "gate": ("mlp", "embed"),
+      "up": ("mlp", "embed"),
+      "down": ("embed", "mlp"),
+    }
+
+    def names(path: tuple, leaf: Any) -> tuple:
+      keys = [p.key for p in path]
+      own = table.get(keys[-2], (None,))
+      own = own[:1] if keys[-1] == "bias" else own
+      return (None,) * (leaf.ndim - len(own)) + own
+
+    return jax.tree_util.tree_map_with_path(names, self.shapes())
+
+  def shardings(self) -> Params:
+    shapes = self.shapes()
+    return jax.tree.map(lambda s, a: self.layout.named(a, s.shape), shapes, self.axes())
+
+  def unembed(self, params: Params) -> Array:
+    """`[V, D]`."""
+    return params["embed" if self.config.tied else "unembed"]["weight"]
+
+  # -- running
+
+  def _final_norm(self) -> RMSNorm:
+    return RMSNorm(self.config.width, eps=self.config.norm_eps, plus_one=self.config.norm_plus_one)
+
+  def norm(self, params: Params, x: Array) -> Array:
+    return nnx.merge(nnx.graphdef(self._final_norm()), params["final_norm"])(x)
+
+  def embed(self, params: Params, tokens: Array) -> Array:
+    x = jnp.take(params["embed"]["weight"], tokens, axis=0).astype(self.dtype)
+    return x * jnp.asarray(self.config.width**0.5, x.dtype) if self.config.embed_scale else x
+
+  def block(self, params: Params, x: Array, positions: Array, attend: Any) -> tuple[Array, Any]:
+    """One layer: its own parameters (not stacked), x `[..., D]`, positions `[...]`; see `layers.Block`."""
+    return nnx.merge(self._block, params)(x, positions, attend)
+
+  def _stack(self, params: Params, x: Array, positions: Array, attend: Any) -> tuple[Array, Any]:
+    """All layers; auxiliary outputs of `attend` come back stacked."""
+
+    def body(x: Array, layer: Params) -> tuple[Array, Any]:
+      x, aux = self.block(layer, x, positions, attend)
+      return self.layout.constrain(x, "prompt", *(None,) * (x.ndim - 1)), aux
+
+    if self.remat != "none":
+      policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if self.remat == "dots" else None
+      body = jax.checkpoint(body, policy=policy, prevent_cse=self.layers == "unroll")
+    return jax.lax.scan(body, x, params["layers"], unroll=self.layers == "unroll")
+
+  def _heads(self, x: Array) -> Array:
+    c = self.config
+    return x.reshape(*x.shape[:-2], c.kv_heads, c.heads // c.kv_heads, c.head_dim)
+
+  def prefill(self, params: Params, prompts: Prompts) -> tuple[Array, KV]:
+    """The prompts alone: last hidden state of each `[P, D]`, and their keys and values."""
+
+    def attend(q: Array, k: Array, v: Array) -> tuple[Array, Any]:
+      return causal_attention(self._heads(q), k, v), (k, v)
+
+    positions = jnp.broadcast_to(jnp.arange(prompts.tokens.shape[1]), prompts.tokens.shape)
+    x, kv = self._stack(params, self.embed(params, prompts.tokens), positions, attend)
+    return self.norm(params, last(x, prompts.lengths)), KV(*kv)
+
+  def forward(self, params: Params, prompts: Prompts, rows: Rows) -> tuple[Array, Array]:
+    """Prompts and all completions of their groups in one pass; the prompt is computed once.
+
+    Returns:
+      Last hidden state of each prompt `[P, D]`, and hidden states of the completion rows `[P, R, T, D]`,
+      both after the final norm.
+    """
+    p, lp = prompts.tokens.shape
+    _, r, t = rows.tokens.shape
+
+    def split(x: Array) -> tuple[Array, Array]:
+      return x[:, :lp], x[:, lp:].reshape(p, r, t, *x.shape[2:])
+
+    def attend(q: Array, k: Array, v: Array) -> tuple[Array, None]:
+      (qp, qc), (kp, kc), (vp, vc) = split(self._heads(q)), split(k), split(v)
+      of_prompt = causal_attention(qp, kp, vp)
+      of_rows = group_attention(qc, kc, vc, kp, vp, prompts.lengths, rows.segments)
+      return jnp.concatenate([of_prompt, of_rows.reshape(p, r * t, *of_rows.shape[3:])], axis=1), None
+
+    tokens = jnp.concatenate([prompts.tokens, rows.tokens.reshape(p, r * t)], axis=1)
+    offsets = rows.offsets.reshape(p, r * t) + prompts.lengths[:, None]
+    positions = jnp.concatenate([jnp.broadcast_to(jnp.arange(lp), (p, lp)), offsets], axis=1)
+    x, _ = self._stack(params, self.embed(params, tokens), positions, attend)
+    of_prompt, of_rows = split(x)
+    return self.norm(params, last(of_prompt, prompts.lengths)), self.norm(params, of_rows)
+
+
+def last(x: Array, lengths: Array) -> Array:
+  """x `[P, T, D]` at position length - 1 -> `[P, D]`."""
+  index = jnp.maximum(lengths - 1, 0)[:, None, None]
+  return jnp.take_along_axis(x, index, axis=1)[:, 0]

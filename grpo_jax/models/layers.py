@@ -1,0 +1,120 @@
+"""The parts of a decoder layer, as Flax NNX modules.
+
+Weights are stored `[out, in]`, as Hugging Face does: nothing is transposed on import or export, and a decode step
+reads them in the layout that is fastest for few rows.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+Array = jax.Array
+
+FEW_ROWS = 256  # up to here a product is computed as weight @ x.T, which is what a CPU does fastest
+
+
+def linear(weight: Array, x: Array) -> Array:
+  """x `[..., in]` times weight `[out, in]` transposed -> `[..., out]`, in x's dtype."""
+  weight = weight.astype(x.dtype)
+  if math.prod(x.shape[:-1]) <= FEW_ROWS:
+    return jnp.moveaxis(jax.lax.dot_general(weight, x, (((1,), (x.ndim - 1,)), ((), ()))), 0, -1)
+  return jax.lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
+
+
+def rope(x: Array, positions: Array, theta: float) -> Array:
+  """Rotary positions (Su et al. 2021), halves rotated as in Llama.
+
+  x: `[..., T, heads, head_dim]`; positions: `[..., T]` int32.
+  """
+  half = x.shape[-1] // 2
+  frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+  angle = positions[..., None, None].astype(jnp.float32) * frequency
+  sin, cos = jnp.sin(angle), jnp.cos(angle)
+  a, b = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
+  return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
+
+
+class Linear(nnx.Module):
+  """y = W x (+ b)."""
+
+  def __init__(self, n_in: int, n_out: int, *, bias: bool = False, rngs: nnx.Rngs):
+    std = 1.0 / math.sqrt(n_in)
+    self.weight = nnx.Param(std * jax.random.truncated_normal(rngs.params(), -3, 3, (n_out, n_in), jnp.float32))
+    if bias:
+      self.bias = nnx.Param(jnp.zeros((n_out,), jnp.float32))
+
+  def __call__(self, x: Array) -> Array:
+    y = linear(self.weight[...], x)
+    return y + self.bias[...].astype(x.dtype) if hasattr(self, "bias") else y
+
+
+class RMSNorm(nnx.Module):
+  """Root mean square norm (Zhang & Sennrich 2019), in float32; `plus_one` scales by 1 + scale (Gemma)."""
+
+  def __init__(self, width: int, *, eps: float, plus_one: bool = False):
+    self.scale = nnx.Param((jnp.zeros if plus_one else jnp.ones)((width,), jnp.float32))
+    self.eps, self.plus_one = eps, plus_one
+
+  def __call__(self, x: Array) -> Array:
+    y = x.astype(jnp.float32)
+    y = y * jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + self.eps)
+    scale = self.scale[...] + 1.0 if self.plus_one else self.scale[...]
+    return (y * scale).astype(x.dtype)
+
+
+class Attention(nnx.Module):
+  """Projections of grouped-query attention; what attends to what is the caller's `attend`."""
+
+  def __init__(self, c: Any, rngs: nnx.Rngs):
+    self.q = Linear(c.width, c.heads * c.head_dim, bias=c.attention_bias, rngs=rngs)
+    self.k = Linear(c.width, c.kv_heads * c.head_dim, bias=c.attention_bias, rngs=rngs)
+    self.v = Linear(c.width, c.kv_heads * c.head_dim, bias=c.attention_bias, rngs=rngs)
+    self.o = Linear(c.heads * c.head_dim, c.width, rngs=rngs)
+    if c.qk_norm:
+      self.q_norm = RMSNorm(c.head_dim, eps=c.norm_eps, plus_one=c.norm_plus_one)
+      self.k_norm = RMSNorm(c.head_dim, eps=c.norm_eps, plus_one=c.norm_plus_one)
+    self.c = c
+
+  def __call__(self, x: Array, positions: Array, attend: Callable) -> tuple[Array, Any]:
+    c = self.c
+    q = self.q(x).reshape(*x.shape[:-1], c.heads, c.head_dim)
+    k = self.k(x).reshape(*x.shape[:-1], c.kv_heads, c.head_dim)
+    v = self.v(x).reshape(*x.shape[:-1], c.kv_heads, c.head_dim)
+    if c.qk_norm:
+      q, k = self.q_norm(q), self.k_norm(k)
+    q, k = rope(q, positions, c.rope_theta), rope(k, positions, c.rope_theta)
+    out, aux = attend(q, k, v)
+    return self.o(out.reshape(*x.shape[:-1], c.heads * c.head_dim)), aux
+
+
+class MLP(nnx.Module):
+  """Gated MLP (Shazeer 2020)."""
+
+  def __init__(self, c: Any, rngs: nnx.Rngs):
+    self.gate = Linear(c.width, c.mlp, rngs=rngs)
+    self.up = Linear(c.width, c.mlp, rngs=rngs)
+    self.down = Linear(c.mlp, c.width, rngs=rngs)
+    self.act = {"silu": jax.nn.silu, "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True)}[c.activation]
+
+  def __call__(self, x: Array) -> Array:
+    return self.down(self.act(self.gate(x)) * self.up(x))
+
+
+class Block(nnx.Module):
+  """One pre-norm decoder layer."""
+
+  def __init__(self, c: Any, rngs: nnx.Rngs):
+    self.attention_norm = RMSNorm(c.width, eps=c.norm_eps, plus_one=c.norm_plus_one)
+    self.attention = Attention(c, rngs)
+    self.mlp_norm = RMSNorm(c.width, eps=c.norm_eps, plus_one=c.norm_plus_one)
+    self.mlp = MLP(c, rngs)
+
+  def __call__(self, x: Array, positions: Array, attend: Callable) -> tuple[Array, Any]:
+    """x `[..., D]`, positions `[...]`; `attend(q, k, v) -> (out like q, aux)`; returns x and aux."""
+    y, aux = self.attention(self.attention_norm(x), positions, attend)
+    x = x + y
+    return x + self.mlp(self.mlp_norm(x)), aux

@@ -1,0 +1,71 @@
+"""A row a size: the shapes of published models (from their config.json) and a few small ones.
+
+A row shapes a fresh model. Weights from a folder bring their own config.json, read by `hf.read_config`.
+"""
+
+import dataclasses
+from typing import Any
+
+from grpo_jax.models.decoder import DecoderConfig
+from grpo_jax.types import SettingError
+
+
+def _qwen3(**shape: Any) -> DecoderConfig:
+  return DecoderConfig(**{"head_dim": 128, "qk_norm": True, "rope_theta": 1e6, "vocab": 151936, **shape})
+
+
+def _qwen2(**shape: Any) -> DecoderConfig:
+  return DecoderConfig(**{"attention_bias": True, "rope_theta": 1e6, "vocab": 151936, **shape})
+
+
+def _llama(**shape: Any) -> DecoderConfig:
+  return DecoderConfig(**{"norm_eps": 1e-5, "rope_theta": 5e5, "vocab": 128256, **shape})
+
+
+def _gemma(**shape: Any) -> DecoderConfig:
+  return DecoderConfig(**{"norm_plus_one": True, "embed_scale": True, "activation": "gelu_tanh", **shape})
+
+
+VARIANTS = {
+  "qwen3_0.6b": _qwen3(width=1024, layers=28, heads=16, kv_heads=8, mlp=3072),
+  "qwen3_1.7b": _qwen3(width=2048, layers=28, heads=16, kv_heads=8, mlp=6144),
+  "qwen3_4b": _qwen3(width=2560, layers=36, heads=32, kv_heads=8, mlp=9728),
+  "qwen3_8b": _qwen3(width=4096, layers=36, heads=32, kv_heads=8, mlp=12288, tied=False),
+  "qwen2.5_0.5b": _qwen2(width=896, layers=24, heads=14, kv_heads=2, head_dim=64, mlp=4864),
+  "qwen2.5_1.5b": _qwen2(width=1536, layers=28, heads=12, kv_heads=2, head_dim=128, mlp=8960),
+  "qwen2.5_7b": _qwen2(width=3584, layers=28, heads=28, kv_heads=4, head_dim=128, mlp=18944, vocab=152064, tied=False),
+  "llama3.2_1b": _llama(width=2048, layers=16, heads=32, kv_heads=8, head_dim=64, mlp=8192),
+  "llama3.2_3b": _llama(width=3072, layers=28, heads=24, kv_heads=8, head_dim=128, mlp=8192),
+  # Small enough to train from nothing on a CPU; the tokenizer decides the vocabulary.
+  "tiny": _qwen3(width=256, layers=4, heads=4, kv_heads=2, head_dim=64, mlp=768, vocab=4096, rope_theta=1e4),
+  "mini": _qwen3(width=192, layers=4, heads=6, kv_heads=2, head_dim=32, mlp=512, vocab=512, rope_theta=1e4),
+  # For tests: one of each family.
+  "test_qwen3": _qwen3(width=32, layers=2, heads=4, kv_heads=2, head_dim=16, mlp=48, vocab=96, tied=False),
+  "test_qwen2": _qwen2(width=32, layers=2, heads=4, kv_heads=2, head_dim=8, mlp=48, vocab=96),
+  "test_llama": _llama(width=32, layers=2, heads=4, kv_heads=1, head_dim=8, mlp=48, vocab=96, tied=False),
+  "test_gemma": _gemma(width=32, layers=2, heads=2, kv_heads=1, head_dim=16, mlp=48, vocab=96),
+}
+
+
+def variant(name: str, **changes: Any) -> DecoderConfig:
+  """A row of the table, with changes such as `vocab=tokenizer.vocab_size`.
+
+  Raises:
+    SettingError: no such row.
+  """
+  if name not in VARIANTS:
+    raise SettingError(f"model.variant={name!r}: no such row; one of {', '.join(VARIANTS)} would work")
+  return dataclasses.replace(VARIANTS[name], **changes)
+
+
+def parameters(config: DecoderConfig) -> int:
+  """Number of parameters, counted from the shape."""
+  c = config
+  heads, kv_heads = c.heads * c.head_dim, c.kv_heads * c.head_dim
+  attention = 2 * c.width * heads + 2 * c.width * kv_heads
+  if c.attention_bias:
+    attention += heads + 2 * kv_heads
+  if c.qk_norm:
+    attention += 2 * c.head_dim
+  layer = attention + 3 * c.width * c.mlp + 2 * c.width
+  return c.layers * layer + c.width + c.vocab * c.width * (1 if c.tied else 2)

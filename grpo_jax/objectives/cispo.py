@@ -1,0 +1,27 @@
+"""CISPO (MiniMax-M1, arXiv 2506.13585): the ratio is a weight, capped and detached, and no token loses its gradient.
+
+    J = sum over tokens of sg(min(rho, 1 + clip_high)) A log pi
+
+The coefficient of grad log pi is min(rho, 1 + clip_high) A. The paper leaves the lower side open; so does this file.
+TRL's cap is `epsilon_high` itself, so `clip_high` here is TRL's less one. Everything before the loss is GRPO's.
+"""
+
+import jax.numpy as jnp
+
+from grpo_jax.objectives import common, grpo
+from grpo_jax.ops import surrogate
+from grpo_jax.types import Array, Metrics, Outputs, TrainBatch
+
+needs = grpo.needs
+prepare = grpo.prepare
+
+
+def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
+  """-J of a slice of the batch: sum(weights * token loss), and its metrics."""
+  logprobs, old, ref = common.policies(outputs, batch)
+  ratio = surrogate.token_ratio(logprobs, old)
+  cap = 1.0 + cfg.clip_high
+  gain = surrogate.cispo(logprobs, ratio, batch.advantages, cap) * common.mismatch(old, batch, cfg)
+  kl = grpo.kl_term(logprobs, old, ref, cfg, jnp.zeros_like(ratio, bool))
+  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(outputs, batch, ratio, gain, 0.0, cap)
+  return jnp.sum(batch.weights * (kl - gain)), metrics

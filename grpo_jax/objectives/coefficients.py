@@ -1,0 +1,39 @@
+"""One paradigm (DeepSeekMath, arXiv 2402.03300, 5.2): every objective is a coefficient of grad log pi.
+
+    gradient = E over data source D of sum over tokens of GC(q, o, t, reward) * grad log pi(o_t | q, o_<t)
+
+    objective        data source                      coefficient, up to its 1/|o|, 1/G
+    sft              offline answers                  1
+    distill_offline  the teacher's samples            1
+    rft              the SFT model's samples          1 if correct, else 0
+    online rft       the live policy's samples        1 if correct, else 0
+    dpo              offline pairs                    +-beta sigma(beta (h_rejected - h_chosen))
+    ppo              the live policy's samples        A by GAE, while the clip lets it through
+    grpo             the live policy's samples        A + beta (pi_ref / pi - 1)
+    distill          the live policy's samples        log(pi_teacher / pi)
+
+The table is tested row by row in tests/coefficients_test.py, with this function.
+"""
+
+import dataclasses
+from types import ModuleType
+
+import jax
+
+from grpo_jax.types import Array, Outputs, TrainBatch
+
+
+def gradient_coefficient(objective: ModuleType, outputs: Outputs, batch: TrainBatch, cfg) -> Array:
+  """d(-loss) / d log pi of every token, by automatic differentiation. [P, G, L], the batch's weights included.
+
+  Args:
+    objective: a module of this folder, such as `grpo`.
+    outputs: what the policy says of the batch's tokens.
+    batch: the objective's `prepare` of the rollouts.
+    cfg: the objective's settings.
+  """
+
+  def gain(logprobs):
+    return -objective.loss(dataclasses.replace(outputs, logprobs=logprobs), batch, cfg)[0]
+
+  return jax.grad(gain)(outputs.logprobs)

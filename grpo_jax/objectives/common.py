@@ -1,0 +1,162 @@
+"""What the objectives share: masks and weights of a batch, the frozen policies, and the metrics every one reports.
+
+Metrics are (total, count), see `types.Metrics`. Reported wherever they exist:
+
+    entropy logprob      of pi, mean over trained tokens
+    surrogate            sum(weights * gain) / sum(weights): what the inner loop improves, KL left out
+    kl kl_k1             mean k3 (never negative) and k1 of pi to pi_ref (or to the teacher)
+    ratio ratio_max      pi / pi_old
+    old_kl               mean k3 of pi to pi_old: how far the inner loop has gone
+    clip_low clip_high   fraction of trained tokens whose gradient the clip has taken, A < 0 and A > 0
+    at_bound past_bound  fraction of tokens with A != 0 that have come to their bound, or have overshot it
+    mismatch mismatch_max mismatch_kl    pi_old / pi_sampler by token, and k3 of the two
+    zero_variance        fraction of groups whose rewards are all equal
+    advantage_abs        mean |A| over trained tokens
+"""
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.ops import advantages as adv
+from grpo_jax.ops import divergences, masked, surrogate
+from grpo_jax.types import TRUNCATED, Array, Metrics, Outputs, Rollouts, SettingError, TrainBatch
+
+
+def completion_mask(rollouts: Rollouts, mask_truncated: bool) -> Array:
+  """[P, G, L] float32: 1 on a completion's tokens, its stop token included; truncated ones left out if asked."""
+  mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
+  if mask_truncated:
+    mask = mask * (rollouts.ended != TRUNCATED)[..., None]
+  return mask
+
+
+def last_token(lengths: Array, max_length: int) -> Array:
+  """[..., L] bool: the last token of each completion; nowhere where the length is 0."""
+  return jnp.arange(max_length) == lengths[..., None] - 1
+
+
+def num_sequences(lengths: Array) -> Array:
+  """How many completions are real: rows of length 0 only fill the batch."""
+  return jnp.sum(lengths > 0)
+
+
+def train_batch(rollouts: Rollouts, cfg, advantages: Array, mask: Array, extra=None) -> TrainBatch:
+  """A TrainBatch with the weights of the whole batch, under `cfg.aggregation`."""
+  return TrainBatch(
+    prompts=rollouts.prompts,
+    tokens=rollouts.tokens,
+    lengths=rollouts.lengths,
+    mask=mask,
+    advantages=jax.lax.stop_gradient(advantages) * mask,
+    weights=masked.token_weights(mask, num_sequences(rollouts.lengths), cfg.aggregation, cfg.max_length),
+    old_logprobs=rollouts.old_logprobs,
+    ref_logprobs=rollouts.ref_logprobs,
+    sampler_logprobs=rollouts.sampler_logprobs,
+    extra=extra or {},
+  )
+
+
+def require(value, name: str, objective: str):
+  """`value`, which must be there.
+
+  Raises:
+    SettingError: it is None.
+  """
+  if value is None:
+    raise SettingError(f"objective={objective!r} needs {name}, which these rollouts do not have")
+  return value
+
+
+def scores(rollouts: Rollouts) -> Array:
+  """[P, G] the sum of the rewards given to each completion."""
+  return masked.masked_sum(rollouts.rewards, rollouts.given, axis=2)
+
+
+def on_mask(x: Array, mask: Array) -> Array:
+  """`x` with 0 where nothing is trained, so that padding cannot bring in an infinity or a NaN."""
+  return jnp.where(mask > 0, x, 0.0)
+
+
+def policies(outputs: Outputs, batch: TrainBatch) -> tuple[Array, Array, Array | None]:
+  """(log pi, log pi_old, log pi_ref or None), each [P, G, L] and 0 off the mask.
+
+  Without old log-probs this is the only update on its rollouts: old = stop_gradient(new), every ratio exactly 1.
+  """
+  logprobs = on_mask(outputs.logprobs, batch.mask)
+  old = jax.lax.stop_gradient(logprobs) if batch.old_logprobs is None else on_mask(batch.old_logprobs, batch.mask)
+  ref = None if batch.ref_logprobs is None else on_mask(batch.ref_logprobs, batch.mask)
+  return logprobs, jax.lax.stop_gradient(old), None if ref is None else jax.lax.stop_gradient(ref)
+
+
+def mismatch(old: Array, batch: TrainBatch, cfg) -> Array:
+  """The weight pi_old / pi_sampler that `cfg.mismatch` asks for; see `surrogate.mismatch_weight`."""
+  if cfg.mismatch == "none":
+    return jnp.ones_like(batch.mask)
+  sampler = on_mask(require(batch.sampler_logprobs, "sampler_logprobs", cfg.name), batch.mask)
+  return surrogate.mismatch_weight(old, sampler, batch.mask, cfg.mismatch, cfg.mismatch_level, cfg.mismatch_cap)
+
+
+def token_mean(x: Array, mask: Array) -> tuple[Array, Array]:
+  """(total, count) of `x` over the trained tokens."""
+  return masked.masked_sum(x, mask), jnp.sum(mask)
+
+
+def token_max(x: Array, mask: Array) -> tuple[Array, Array]:
+  """(value, 1) for a metric whose name ends in `_max`; `x` is not negative."""
+  return jnp.max(jnp.where(mask > 0, x, 0.0)), jnp.ones(())
+
+
+def policy_metrics(outputs: Outputs, batch: TrainBatch) -> Metrics:
+  """The metrics that need no ratio: every objective that trains a policy reports them."""
+  mask = batch.mask
+  logprobs, old, ref = jax.lax.stop_gradient(policies(outputs, batch))
+  metrics = {
+    "entropy": token_mean(outputs.entropy, mask),
+    "logprob": token_mean(logprobs, mask),
+    "advantage_abs": token_mean(jnp.abs(batch.advantages), mask),
+  }
+  if ref is not None:
+    metrics["kl"] = token_mean(divergences.k3(logprobs, ref), mask)
+    metrics["kl_k1"] = token_mean(divergences.k1(logprobs, ref), mask)
+  if batch.sampler_logprobs is not None:
+    sampler = on_mask(batch.sampler_logprobs, mask)
+    weight = surrogate.token_ratio(old, sampler)
+    metrics["mismatch"] = token_mean(weight, mask)
+    metrics["mismatch_max"] = token_max(weight, mask)
+    metrics["mismatch_kl"] = token_mean(divergences.k3(sampler, old), mask)
+  if "zero_variance" in batch.extra:
+    real = jnp.any(batch.lengths > 0, axis=1).astype(jnp.float32)
+    metrics["zero_variance"] = (masked.masked_sum(batch.extra["zero_variance"], real), jnp.sum(real))
+  return metrics
+
+
+def ratio_metrics(outputs: Outputs, batch: TrainBatch, ratio: Array, gain: Array, lower, upper) -> Metrics:
+  """The metrics of a surrogate with a ratio and bounds (`ratio` [P, G, L] or [P, G, 1]; `gain` [P, G, L])."""
+  mask = batch.mask
+  logprobs, old, _ = jax.lax.stop_gradient(policies(outputs, batch))
+  ratio = jnp.broadcast_to(jax.lax.stop_gradient(ratio), mask.shape)
+  low, high = surrogate.beyond(ratio, batch.advantages, lower, upper)
+  acting = mask * (batch.advantages != 0)
+  _, at, past = surrogate.progress(ratio, old, batch.advantages, lower, upper)
+  return {
+    "surrogate": (jax.lax.stop_gradient(jnp.sum(batch.weights * gain)), jnp.sum(batch.weights)),
+    "ratio": token_mean(ratio, mask),
+    "ratio_max": token_max(ratio, mask),
+    "old_kl": token_mean(divergences.k3(old, logprobs), mask),
+    "clip_low": token_mean(low.astype(jnp.float32), mask),
+    "clip_high": token_mean(high.astype(jnp.float32), mask),
+    "at_bound": token_mean(at.astype(jnp.float32), acting),
+    "past_bound": token_mean(past.astype(jnp.float32), acting),
+  }
+
+
+def bounds(batch: TrainBatch, cfg) -> tuple[Array | float, Array | float]:
+  """(lower, upper) bounds of the ratio: a token's own if the objective made some, else the settings'."""
+  if "upper" in batch.extra:
+    return batch.extra["lower"], batch.extra["upper"]
+  return 1.0 - cfg.clip_low, 1.0 + cfg.clip_high
+
+
+def zero_variance(rollouts: Rollouts, ddof: int = 1) -> Array:
+  """[P] float32: groups whose rewards are all equal."""
+  return adv.flat(rollouts.rewards, rollouts.given, ddof).astype(jnp.float32)

@@ -1,0 +1,32 @@
+"""GSPO (arXiv 2507.18071): a completion is one action, with one ratio and one clip.
+
+    s = (pi(o) / pi_old(o))^(1/|o|)        J = mean over completions of min(s A, clip(s, 1 - clip_low, 1 + clip_high) A)
+
+`token_level=True` is GSPO-token (eq. 14): sg(s) pi / sg(pi) for each token, which with one advantage a completion has
+the same value and gradient, and which process rewards need, since their tokens differ in A. The bounds are of another
+size than GRPO's, for s averages over a completion: the paper's are 3e-4 and 4e-4.
+
+Everything before the loss is GRPO's. On completions of one token GSPO is GRPO.
+"""
+
+import jax.numpy as jnp
+
+from grpo_jax.objectives import common, grpo
+from grpo_jax.ops import surrogate
+from grpo_jax.types import Array, Metrics, Outputs, TrainBatch
+
+needs = grpo.needs
+prepare = grpo.prepare
+
+
+def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
+  """-J of a slice of the batch: sum(weights * token loss), and its metrics."""
+  logprobs, old, ref = common.policies(outputs, batch)
+  ratio_of = surrogate.sequence_token_ratio if cfg.token_level else surrogate.sequence_ratio
+  ratio = ratio_of(logprobs, old, batch.mask)
+  lower, upper = common.bounds(batch, cfg)
+  gain = surrogate.clipped(ratio, batch.advantages, lower, upper, cfg.clip_delta) * common.mismatch(old, batch, cfg)
+  low, high = surrogate.beyond(ratio, batch.advantages, lower, upper)
+  kl = grpo.kl_term(logprobs, old, ref, cfg, low | high)
+  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(outputs, batch, ratio, gain, lower, upper)
+  return jnp.sum(batch.weights * (kl - gain)), metrics

@@ -1,0 +1,93 @@
+"""How much, not how fast: each token has a probability to reach, and nothing else decides (seed 003's last section).
+
+A completion better than its group is good (+1), a worse one bad (-1), one within `margin` of the mean neither (0). A
+good token's target is sqrt(p_old), a bad one's p_old^2: the clipped surrogate with bounds of its own for every token,
+which as ratios are [p_old, p_old^(-1/2)]. No 1/G, no 1/|o|, no KL; the only normaliser is the number of prompts
+(aggregation="prompt_sum"). It means something only with several updates a rollout.
+
+Where several distinct tokens of a group follow one same context (the same prefix), a token that is good in one
+completion and bad in another takes the net sign, and the good targets are p + c (sqrt(p) - p), with the largest c
+<= 1 for which they sum to at most 1 - the sum of the bad targets. (Scaling all targets down, as the seed's footnote 3
+suggests, would lower tokens that are good.) A token already at its target, as one of probability 1 is, has A = 0.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.objectives import common
+from grpo_jax.ops import advantages as adv
+from grpo_jax.ops import surrogate
+from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
+
+
+def needs(cfg) -> frozenset[str]:
+  """The sampling policy's probabilities, from which the targets are made."""
+  del cfg
+  return frozenset({"old"})
+
+
+def targets(tokens: Array, lengths: Array, signs: Array, probs: Array) -> tuple[Array, Array]:
+  """Net signs and target probabilities of every token.
+
+  Args:
+    tokens: [P, G, L] int.
+    lengths: [P, G] int.
+    signs: [P, G, L] float in {-1, 0, 1}, of each token by its own completion.
+    probs: [P, G, L] float, p_old.
+
+  Returns:
+    (signs, targets), both [P, G, L]: the net sign over the group, and the target; p_old where the sign is 0.
+  """
+  length = tokens.shape[2]
+  shared = adv.shared_prefix(tokens, lengths)
+  inside = jnp.arange(length) < lengths[..., None]
+
+  def of_group(group):
+    shared, inside, signs, p = group
+    context = (shared[..., None] >= jnp.arange(length)) & inside[:, None] & inside[None]  # [G, G, L]
+    same = context & (shared[..., None] > jnp.arange(length))
+    net = jnp.sign(jnp.sum(jnp.where(same, signs[None], 0.0), axis=1))
+    once = 1.0 / jnp.maximum(jnp.sum(same, axis=1), 1)  # each distinct token counts once, however often sampled
+
+    def over_context(x):
+      return jnp.sum(jnp.where(context, (once * x)[None], 0.0), axis=1)
+
+    good, bad = net > 0, net < 0
+    room = 1.0 - over_context(bad * p**2) - over_context(good * p)
+    wanted = over_context(good * (jnp.sqrt(p) - p))
+    c = jnp.clip(jnp.where(wanted > 0, room / jnp.where(wanted > 0, wanted, 1.0), 1.0), 0.0, 1.0)
+    return net, jnp.where(good, p + c * (jnp.sqrt(p) - p), jnp.where(bad, p**2, p))
+
+  return jax.lax.map(of_group, (shared, inside, signs, probs))
+
+
+def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
+  """Signs and, in `extra`, each token's bounds as ratios.
+
+  Raises:
+    SettingError: no rewards or no old log-probs.
+  """
+  common.require(rollouts.rewards, "rewards", cfg.name)
+  mask = common.completion_mask(rollouts, cfg.mask_truncated)
+  old = common.on_mask(common.require(rollouts.old_logprobs, "old_logprobs", cfg.name), mask)
+  signs = adv.sign(rollouts.rewards, rollouts.given, cfg.margin) * mask
+  probs = jnp.exp(old)
+  net, target = targets(rollouts.tokens, rollouts.lengths, signs, probs)
+  bound = target / probs
+  net = jnp.where(jnp.where(net > 0, bound > 1.0, bound < 1.0), net, 0.0)
+  extra = {
+    "lower": jnp.where(net < 0, bound, 0.0),
+    "upper": jnp.where(net > 0, bound, jnp.inf),
+    "zero_variance": common.zero_variance(rollouts),
+  }
+  return common.train_batch(rollouts, cfg, net, mask, extra)
+
+
+def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
+  """The clipped surrogate with a bound for every token: sum(weights * token loss), and its metrics."""
+  logprobs, old, _ = common.policies(outputs, batch)
+  ratio = surrogate.token_ratio(logprobs, old)
+  lower, upper = common.bounds(batch, cfg)
+  gain = surrogate.clipped(ratio, batch.advantages, lower, upper)
+  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(outputs, batch, ratio, gain, lower, upper)
+  return -jnp.sum(batch.weights * gain), metrics

@@ -1,0 +1,166 @@
+"""Log-probs and entropies of given tokens, from hidden states, without ever writing the logits of a whole batch.
+
+The head is chunked along the tokens, never along the vocabulary: one chunk's logits `[chunk, V]` are alive at a
+time, forwards and backwards, whatever the number of tokens. The backward pass makes them again from what the
+forward pass keeps, which is one number a token: the log of its normaliser.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from grpo_jax.types import Array, SettingError
+
+
+def logprobs_and_entropy(
+  hidden: Array,
+  unembed: Array,
+  targets: Array,
+  *,
+  temperature: float = 1.0,
+  chunk: int,
+  soft_cap: float = 0.0,
+) -> tuple[Array, Array]:
+  """log softmax(z)[target] and the entropy of softmax(z), where z = cap(hidden @ unembed.T) / temperature.
+
+  cap(x) = soft_cap * tanh(x / soft_cap) (Gemma 2, arXiv 2408.00118), or x where soft_cap is 0.
+
+  The log-prob is differentiated with respect to `hidden` and `unembed`. With softmax p and cotangent g of a token:
+
+      dz = g * (onehot(target) - p) / temperature,    d hidden = dz @ unembed,    d unembed = dz.T @ hidden
+
+  so tokens whose cotangent is zero (padding) add exactly nothing. The entropy is a measurement: its gradient is
+  zero, as under `stop_gradient`.
+
+  Products accumulate in float32 whatever the dtype of the inputs; d unembed is summed over chunks in float32; dz is
+  rounded to the dtype of `unembed` for its two products. Temporary memory is a small multiple of `chunk * V` floats
+  and does not grow with the number of tokens.
+
+  Chunks are strided: chunk j of n holds tokens j, j + n, j + 2n ... of the last token axis, all leading axes whole.
+  A mesh axis that shards tokens therefore shards every chunk (`chunk` counts tokens over all devices), and the
+  vocabulary may be sharded as well: only reductions over V cross its shards.
+
+  Args:
+    hidden: [..., D] float32 or bfloat16, the state that predicts the target.
+    unembed: [V, D], as Hugging Face stores it.
+    targets: [...] int32 in [0, V); anything valid where there is padding.
+    temperature: the sampling temperature, above 0.
+    chunk: the most tokens whose logits exist at once, over all devices. At least 256, better 512 where memory
+      allows: every chunk reads and writes d unembed once.
+    soft_cap: of the logits, before the temperature; 0 for none.
+
+  Returns:
+    (logprob [...], entropy [...]) float32.
+
+  Raises:
+    SettingError: a temperature that is not above 0, a chunk below 1, a soft_cap below 0.
+    ValueError: shapes that do not fit.
+  """
+  if not temperature > 0:
+    raise SettingError(f"temperature={temperature}: log-probs of a distribution need one above 0")
+  if chunk < 1:
+    raise SettingError(f"chunk={chunk}: the log-prob chunk is a number of tokens, 1 or more (512 is a good one)")
+  if not soft_cap >= 0:
+    raise SettingError(f"soft_cap={soft_cap}: 0 (none) or a positive bound of the logits")
+  if unembed.ndim != 2 or hidden.shape[:-1] != targets.shape or hidden.shape[-1] != unembed.shape[-1]:
+    raise ValueError(
+      "expected hidden [..., D], unembed [V, D], targets [...]: "
+      f"got hidden {hidden.shape}, unembed {unembed.shape}, targets {targets.shape}"
+    )
+  shape = targets.shape
+  if targets.size == 0:
+    return jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32)
+  tokens = targets.shape[-1] if targets.ndim else 1
+  if targets.size // tokens > chunk:  # one token of each row is more than a chunk: forget the rows
+    tokens = targets.size
+  lead = () if tokens == targets.size else shape[:-1]
+  hidden = hidden.reshape(*lead, tokens, hidden.shape[-1])
+  targets = targets.reshape(*lead, tokens)
+  logprob, entropy = _head(temperature, chunk, soft_cap, hidden, unembed, targets)
+  return logprob.reshape(shape), entropy.reshape(shape)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _head(temperature: float, chunk: int, soft_cap: float, hidden: Array, unembed: Array, targets: Array):
+  return _forward(temperature, chunk, soft_cap, hidden, unembed, targets)[0]
+
+
+def _forward(temperature, chunk, soft_cap, hidden, unembed, targets):
+  steps = _steps(targets, chunk)
+
+  def body(_, rows):
+    h, y = rows  # [..., c, D], [..., c]
+    z, _ = _logits(h, unembed, temperature, soft_cap)  # [..., c, V]
+    top = jnp.max(z, axis=-1)
+    e = jnp.exp(z - top[..., None])
+    total = jnp.sum(e, axis=-1)
+    mean = jnp.sum(e * (z - top[..., None]), axis=-1) / total
+    target = jnp.sum(jnp.where(_is_target(z, y), z - top[..., None], 0.0), axis=-1)
+    log_total = jnp.log(total)
+    return None, (target - log_total, log_total - mean, top + log_total)
+
+  _, out = lax.scan(body, None, (_split(hidden, steps, -2), _split(targets, steps, -1)))
+  logprob, entropy, lse = (_join(x, targets.shape[-1], -1) for x in out)
+  return (logprob, entropy), (hidden, unembed, targets, lse)
+
+
+def _backward(temperature, chunk, soft_cap, kept, cotangents):
+  hidden, unembed, targets, lse = kept
+  steps = _steps(targets, chunk)
+  batch = tuple(range(targets.ndim))
+
+  def body(d_unembed, rows):
+    h, y, lse, g = rows
+    z, slope = _logits(h, unembed, temperature, soft_cap)
+    p = jnp.exp(z - lse[..., None])
+    dz = (jnp.where(_is_target(z, y), 1.0 - p, -p) * (g[..., None] * slope)).astype(unembed.dtype)  # [..., c, V]
+    d_h = lax.dot_general(dz, unembed, (((dz.ndim - 1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+    d_unembed += lax.dot_general(dz, h, ((batch, batch), ((), ())), preferred_element_type=jnp.float32)
+    return d_unembed, d_h.astype(hidden.dtype)
+
+  rows = (_split(hidden, steps, -2), *(_split(x, steps, -1) for x in (targets, lse, cotangents[0])))
+  d_unembed, d_hidden = lax.scan(body, jnp.zeros(unembed.shape, jnp.float32), rows)
+  return _join(d_hidden, targets.shape[-1], -2), d_unembed.astype(unembed.dtype), None
+
+
+_head.defvjp(_forward, _backward)
+
+
+def _steps(targets: Array, chunk: int) -> int:
+  """Number of chunks: a chunk takes as many of the last axis's tokens as fit, of all rows."""
+  tokens = targets.shape[-1]
+  return -(-tokens // max(1, chunk * tokens // targets.size))
+
+
+def _split(x: Array, steps: int, axis: int) -> Array:
+  """[..., N, ...] -> [steps, ..., ceil(N / steps), ...]: chunk j holds tokens j, j + steps, ...; zeros at the end."""
+  axis %= x.ndim
+  pad = -x.shape[axis] % steps
+  x = jnp.pad(x, [(0, pad if i == axis else 0) for i in range(x.ndim)])
+  x = x.reshape(*x.shape[:axis], x.shape[axis] // steps, steps, *x.shape[axis + 1 :])
+  return jnp.moveaxis(x, axis + 1, 0)
+
+
+def _join(x: Array, tokens: int, axis: int) -> Array:
+  """The inverse of `_split`."""
+  axis = axis % (x.ndim - 1)
+  x = jnp.moveaxis(x, 0, axis + 1)
+  x = x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+  return lax.slice_in_dim(x, 0, tokens, axis=axis)
+
+
+def _logits(h: Array, unembed: Array, temperature: float, soft_cap: float) -> tuple[Array, Array | float]:
+  """Capped and tempered logits [..., V] float32, and their derivative with respect to the plain ones."""
+  z = lax.dot_general(h, unembed, (((h.ndim - 1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
+  slope: Array | float = 1.0 / temperature
+  if soft_cap:
+    t = jnp.tanh(z / soft_cap)
+    z, slope = soft_cap * t, (1.0 - t * t) / temperature
+  return z / temperature, slope
+
+
+def _is_target(z: Array, targets: Array) -> Array:
+  # A comparison rather than a gather or a scatter: it fuses, and its partition over V needs no communication.
+  return lax.broadcasted_iota(targets.dtype, z.shape, z.ndim - 1) == targets[..., None]

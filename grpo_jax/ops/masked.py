@@ -1,0 +1,82 @@
+"""Sums and means over what a mask keeps, and the aggregations that turn token losses into one number.
+
+Every denominator here is global: the arrays are whole batches (sharded or not), so a sum over P is a sum over
+every device. A loss then only multiplies by the weights and adds up, and its gradient cannot depend on how the
+batch was cut into microbatches.
+"""
+
+import chex
+import jax.numpy as jnp
+
+from grpo_jax.types import Array, SettingError
+
+Axis = int | tuple[int, ...] | None
+
+AGGREGATIONS = ("sequence_mean", "token_mean", "group_token_mean", "constant", "prompt_sum")
+
+
+def masked_sum(x: Array, mask: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+  """Sum of `x` where `mask` is nonzero. What the mask hides may be NaN. Shapes of `x` and `mask` broadcast."""
+  return jnp.sum(jnp.where(mask > 0, x * mask, 0.0), axis=axis, keepdims=keepdims)
+
+
+def masked_mean(x: Array, mask: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+  """Mean of `x` where `mask` is nonzero; 0 where the mask keeps nothing."""
+  mask = jnp.broadcast_to(mask, jnp.broadcast_shapes(x.shape, mask.shape)).astype(jnp.float32)
+  count = jnp.sum(mask, axis=axis, keepdims=keepdims)
+  return masked_sum(x, mask, axis, keepdims) / jnp.maximum(count, 1.0)
+
+
+def masked_std(x: Array, mask: Array, axis: Axis = None, ddof: int = 1, keepdims: bool = False) -> Array:
+  """Standard deviation of `x` where `mask` is nonzero, divided by n - ddof; 0 where n <= ddof."""
+  mask = jnp.broadcast_to(mask, x.shape).astype(jnp.float32)
+  centred = x - masked_mean(x, mask, axis, keepdims=True)
+  count = jnp.sum(mask, axis=axis, keepdims=keepdims)
+  total = masked_sum(centred**2, mask, axis, keepdims)
+  return jnp.where(count > ddof, jnp.sqrt(total / jnp.maximum(count - ddof, 1.0)), 0.0)
+
+
+def whiten(x: Array, mask: Array, eps: float = 1e-8) -> Array:
+  """Mean 0 and standard deviation 1 over all that the mask keeps, 0 elsewhere (PPO's advantages)."""
+  mean, std = masked_mean(x, mask), masked_std(x, mask)
+  return jnp.where(mask > 0, (x - mean) / (std + eps), 0.0)
+
+
+def length_mask(lengths: Array, max_length: int) -> Array:
+  """[..., L] float32, 1 on the first `lengths` tokens: masks come from lengths, never from token ids."""
+  return (jnp.arange(max_length) < lengths[..., None]).astype(jnp.float32)
+
+
+def token_weights(mask: Array, num_sequences: Array | int, aggregation: str, max_length: int) -> Array:
+  """Weights [P, G, L] such that a batch's loss is sum(weights * token_loss).
+
+  sequence_mean     m / (|o| N)              GRPO: mean over completions of the mean over tokens
+  token_mean        m / sum of m             over the whole update's batch (TRL's dapo)
+  group_token_mean  m / (tokens of its group * number of groups)      DAPO, arXiv 2503.14476, eq. 8
+  constant          m / (N * max_length)     Dr.GRPO, arXiv 2503.20783
+  prompt_sum        m / number of prompts    no 1/G, no 1/|o|: "how much, not how fast"
+
+  Args:
+    mask: [P, G, L] float, the tokens that are trained (a masked-out truncated completion is all 0, and yet one
+      of the N: TRL does the same).
+    num_sequences: N, the completions of the batch that are real (length > 0).
+    aggregation: one of the names above.
+    max_length: the longest allowed completion; read by "constant" only.
+
+  Raises:
+    SettingError: an unknown aggregation.
+  """
+  chex.assert_rank(mask, 3)
+  sequences = jnp.maximum(jnp.asarray(num_sequences, jnp.float32), 1.0)
+  groups = jnp.maximum(sequences / mask.shape[1], 1.0)
+  if aggregation == "sequence_mean":
+    return mask / (jnp.maximum(jnp.sum(mask, axis=2, keepdims=True), 1.0) * sequences)
+  if aggregation == "token_mean":
+    return mask / jnp.maximum(jnp.sum(mask), 1.0)
+  if aggregation == "group_token_mean":
+    return mask / (jnp.maximum(jnp.sum(mask, axis=(1, 2), keepdims=True), 1.0) * groups)
+  if aggregation == "constant":
+    return mask / (sequences * max_length)
+  if aggregation == "prompt_sum":
+    return mask / groups
+  raise SettingError(f"aggregation={aggregation!r}: use one of {', '.join(AGGREGATIONS)}")

@@ -1,0 +1,23 @@
+"""Rewards for length, counted in tokens."""
+
+from grpo_jax.types import Completion, Example
+
+
+def overlong(example: Example, completion: Completion, *, max_length: int, buffer: int) -> float:
+  """DAPO's soft overlong punishment (arXiv 2503.14476, eq. 13): 0 up to max_length - buffer tokens, then a line down to
+  -1 at max_length.
+
+  Args:
+    example: not used.
+    completion: its tokens are counted, the stop token included.
+    max_length: the longest that is not punished in full, usually the sampler's.
+    buffer: tokens over which the punishment grows.
+
+  Raises:
+    ValueError: `buffer` is not in 1..max_length.
+  """
+  del example
+  if not 0 < buffer <= max_length:
+    raise ValueError(f"overlong: buffer = {buffer} should be in 1..max_length = {max_length}")
+  over = len(completion.tokens) - (max_length - buffer)
+  return -min(max(over / buffer, 0.0), 1.0)

@@ -1,0 +1,76 @@
+"""The strict GSM8K check: the number after the last `####`, compared exactly.
+
+Numbers are read by a regular expression into fractions: no floats, no evaluation of what a model wrote.
+"""
+
+import re
+from fractions import Fraction
+
+from grpo_jax.types import STOPPED, Completion, Example
+
+MARK = "####"
+LONGEST = 64  # characters of a number; more is no number
+
+_SIGN, _CURRENCY = r"[-+\u2212]", r"[$\u20ac\u00a3\u00a5]"
+_NUMBER = re.compile(
+  rf"""
+  (?P<sign>{_SIGN})? [ ]? {_CURRENCY}? [ ]? (?P<inner>{_SIGN})?
+  (?P<whole>[0-9]{{1,3}}(?:,[0-9]{{3}})+|[0-9]+)?
+  (?P<decimals>\.[0-9]*)?
+  [ ]? (?:{_CURRENCY}|%)?
+  """,
+  re.VERBOSE,
+)
+
+
+def number(text: str) -> Fraction | None:
+  """The exact value of one number and nothing else; None if it is none.
+
+  A sign, a currency sign on either side, commas between groups of three digits, decimals, and a final point are read.
+  A percent sign is a unit, as in GSM8K's answers: 50% is 50. Words, fractions and expressions are no numbers.
+  """
+  text = text.strip()
+  if len(text) > LONGEST:
+    return None
+  found = _NUMBER.fullmatch(text)
+  if not found or (found["sign"] and found["inner"]):
+    return None
+  digits = (found["whole"] or "").replace(",", "") + (found["decimals"] or "").rstrip("0").rstrip(".")
+  if not re.search("[0-9]", found["whole"] or found["decimals"] or ""):
+    return None
+  value = Fraction(digits or "0")
+  return -value if (found["sign"] or found["inner"] or "+") in "-\u2212" else value
+
+
+def final_answer(completion: Completion) -> str | None:
+  """What stands after the last `####` on its line; None if there is none, or if the completion was cut off within
+  that line (7 may be the beginning of 72)."""
+  before, mark, rest = completion.text.rpartition(MARK)
+  if not mark:
+    return None
+  line, newline, _ = rest.partition("\n")
+  if not newline and completion.ended != STOPPED:
+    return None
+  return line.strip()
+
+
+def answer_correct(example: Example, completion: Completion) -> float:
+  """1 if the completion's last `#### x` is the example's answer, exactly as numbers, else 0.
+
+  Raises:
+    ValueError: the example's own answer is no number.
+  """
+  expected = number(example.answer)
+  if expected is None:
+    raise ValueError(f"the answer {example.answer[:80]!r} is no number")
+  answer = final_answer(completion)
+  return float(answer is not None and number(answer) == expected)
+
+
+def well_formed(example: Example, completion: Completion) -> float:
+  """1 if it has GSM8K's form, right or wrong: at least one line of work, then one `#### x`, a number, and the end."""
+  del example
+  *work, last = [line for line in completion.text.split("\n") if line.strip()] or [""]
+  if completion.ended != STOPPED or not work or any(MARK in line for line in work):
+    return 0.0
+  return float(last.strip().startswith(MARK) and number(last.strip().removeprefix(MARK)) is not None)

@@ -1,0 +1,259 @@
+"""Rollouts in one compiled program: prefill each prompt once, then one loop that decodes all slots.
+
+A slot decodes one completion. When it ends, the slot takes the next waiting sample of any prompt: the prompt's keys
+and values, computed once, are copied into it. All slots write one common column of a ring cache, `step mod L`, so
+that the write is one in-place slice; a mask keeps each slot to the columns that it wrote itself.
+
+The noise of a token is a function of (key, prompt, sample, position) alone, one uniform number: the slot that happens
+to decode a sample, the number of slots and the mesh do not change what is sampled.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from grpo_jax.models.decoder import MASKED, Decoder, Params
+from grpo_jax.models.layers import linear
+from grpo_jax.ops import decoding
+from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts
+
+
+class LayerCache(NamedTuple):
+  """What the slots attend to in one layer; S slots, K key/value heads, d head_dim."""
+
+  prompt_keys: Array  # [S, K, d, Lp]: transposed, the fastest to read for one query
+  prompt_values: Array  # [S, K, Lp, d]
+  keys: Array  # [S, K, d, L] ring
+  values: Array  # [S, K, L, d] ring
+
+
+class Slots(NamedTuple):
+  """The state of the decoding loop; N = P * G samples wait in a queue."""
+
+  step: Array  # [] int32
+  waiting: Array  # [] int32, the next sample of the queue
+  sample: Array  # [S] int32, the sample that the slot decodes
+  age: Array  # [S] int32, tokens of it that are sampled
+  active: Array  # [S] bool
+  token: Array  # [S] int32, the last one sampled
+  busy: Array  # [] int32, slot-steps that decoded a token
+  cache: list[LayerCache]
+  tokens: Array  # [N, L] int32
+  logprobs: Array  # [N, L] float32
+  truncated: Array  # [N, L] float32
+  lengths: Array  # [N] int32
+  stopped: Array  # [N] bool
+
+
+class Noise(NamedTuple):
+  """One uniform number for each token of each sample."""
+
+  keys: Array  # [N] keys
+
+  @classmethod
+  def of(cls, key: Array, prompts: Array, group: Array) -> "Noise":
+    """Keys of (prompt, sample) pairs, prompt-major: prompts `[P]`, group `[G]` global indices."""
+    fold = jax.vmap(jax.random.fold_in, (None, 0))
+    return cls(jax.vmap(fold, (0, None))(fold(key, prompts), group).reshape(-1))
+
+  def at(self, sample: Array, position: Array) -> Array:
+    """Uniform numbers `[S]` for token `position` of `sample`."""
+    one = lambda k, t: jax.random.uniform(jax.random.fold_in(k, t))
+    return jax.vmap(one)(self.keys[sample], position)
+
+
+def decode_params(decoder: Decoder, params: Params, dtype: str) -> Params:
+  """The policy as it decodes: cast, gathered over fsdp, one subtree a layer. Made once per rollout."""
+  cast = jax.tree.map(lambda x: x.astype(dtype), {k: v for k, v in params.items() if k != "layers"})
+  axes = decoder.axes()
+  gathered = lambda x, names: decoder.layout.constrain(x, *(None if n == "embed" else n for n in names))
+  cast = {k: jax.tree.map(gathered, v, axes[k], is_leaf=lambda x: hasattr(x, "shape")) for k, v in cast.items()}
+  layers = []
+  for i in range(decoder.config.layers):
+    layer = jax.tree.map(lambda x: x[i].astype(dtype), params["layers"])
+    keep = lambda x, names: gathered(x, names[1:])
+    layers.append(jax.tree.map(keep, layer, axes["layers"], is_leaf=lambda x: hasattr(x, "shape")))
+  return cast | {"layers": layers}
+
+
+def attend_slots(cache: LayerCache, q: Array, k: Array, v: Array, column: Array, masks: tuple[Array, Array]) -> Any:
+  """One token of each slot attends to its prompt and to its own past, itself included.
+
+  Args:
+    q: `[S, H, d]`; k, v: `[S, K, d]`.
+    column: where the ring is written, for all slots.
+    masks: what a slot may see: of the prompt `[S, Lp]`, of the ring `[S, L]`.
+
+  Returns:
+    `[S, H, d]` and the cache with k and v in it.
+  """
+  s, kv, d = k.shape
+  keys = jax.lax.dynamic_update_slice(cache.keys, k[..., None].astype(cache.keys.dtype), (0, 0, 0, column))
+  values = jax.lax.dynamic_update_slice(cache.values, v[:, :, None].astype(cache.values.dtype), (0, 0, column, 0))
+  cache = cache._replace(keys=keys, values=values)
+  q = (q * (d**-0.5)).reshape(s, kv, -1, d)
+  score = lambda k, mask: jnp.where(
+    mask[:, None, None], jnp.einsum("skmd,skdl->skml", q, k.astype(q.dtype), preferred_element_type=jnp.float32), MASKED
+  )
+  z = (score(cache.prompt_keys, masks[0]), score(keys, masks[1]))
+  top = jnp.maximum(z[0].max(-1, keepdims=True), z[1].max(-1, keepdims=True))
+  p = [jnp.exp(x - top) for x in z]
+  mix = lambda p, v: jnp.einsum("skml,skld->skmd", p.astype(q.dtype), v.astype(q.dtype))
+  out = mix(p[0], cache.prompt_values) + mix(p[1], values)
+  out = out / (p[0].sum(-1) + p[1].sum(-1))[..., None].astype(out.dtype)
+  return out.reshape(s, -1, d), cache
+
+
+def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Callable:
+  """The jitted sampler.
+
+  Args:
+    decoder: the model; decodes in cfg.dtype, whatever its own.
+    cfg: the `sampler` section: group, max_length, slots, temperature, top_k, top_p, min_p, dtype, cache_dtype.
+    stop_tokens: ids that end a completion.
+
+  Returns:
+    `sample(params, prompts, key) -> (Rollouts, statistics)`: parameters as the learner holds them, prompts `[P, Lp]`,
+    a key of this rollout. Statistics: `slot_use`, the share of slot-steps that decoded a token, and `decode_steps`.
+  """
+  decoder = dataclasses.replace(decoder, dtype=cfg.dtype, layers="unroll", remat="none")
+  layout, c = decoder.layout, decoder.config
+  group, length = cfg.group, cfg.max_length
+  stop = jnp.asarray(stop_tokens or (-1,), jnp.int32)
+  how = {"temperature": cfg.temperature, "top_k": cfg.top_k, "top_p": cfg.top_p, "min_p": cfg.min_p}
+
+  def local(params: Params, prompts: Prompts, prompt_ids: Array, sample_ids: Array, key: Array) -> tuple:
+    """Everything that one shard of prompts and samples needs; its loop waits for no other shard."""
+    n_prompts, lp = prompts.tokens.shape
+    g = sample_ids.shape[0]
+    n = n_prompts * g
+    shards = layout.size("prompt") * layout.size("sample")
+    s = min(n, max(1, cfg.slots // shards)) if cfg.slots else n
+    noise = Noise.of(key, prompt_ids, sample_ids)
+
+    hidden, kv = decoder.prefill(params, prompts)
+    shared = [
+      (jnp.transpose(k, (0, 2, 3, 1)).astype(cfg.cache_dtype), jnp.transpose(v, (0, 2, 1, 3)).astype(cfg.cache_dtype))
+      for k, v in zip(kv.keys, kv.values)
+    ]
+    # The first token of every sample comes from its prompt's last state; no slot is needed for it.
+    everyone = jnp.arange(n)
+    logits = jnp.repeat(linear(decoder.unembed(params), hidden), g, axis=0)
+    first, logprob, truncated = decoding.sample(logits, noise.at(everyone, jnp.zeros_like(everyone)), **how)
+    real = jnp.repeat(prompts.lengths > 0, g)
+    done = jnp.isin(first, stop) | (length == 1) | ~real
+    column0 = lambda x: jnp.zeros((n, length), x.dtype).at[:, 0].set(x)
+    slots = Slots(
+      step=jnp.int32(0),
+      waiting=jnp.int32(0),
+      sample=jnp.zeros(s, jnp.int32),
+      age=jnp.ones(s, jnp.int32),
+      active=jnp.zeros(s, bool),
+      token=jnp.zeros(s, jnp.int32),
+      busy=jnp.int32(0),
+      cache=[
+        LayerCache(
+          jnp.zeros((s, c.kv_heads, c.head_dim, lp), cfg.cache_dtype),
+          jnp.zeros((s, c.kv_heads, lp, c.head_dim), cfg.cache_dtype),
+          jnp.zeros((s, c.kv_heads, c.head_dim, length), cfg.cache_dtype),
+          jnp.zeros((s, c.kv_heads, length, c.head_dim), cfg.cache_dtype),
+        )
+        for _ in shared
+      ],
+      tokens=column0(first),
+      logprobs=column0(logprob),
+      truncated=column0(truncated),
+      lengths=jnp.where(real, 1, 0).astype(jnp.int32),
+      stopped=jnp.isin(first, stop),
+    )
+
+    def refill(slots: Slots) -> Slots:
+      """The first free slot takes the next sample of the queue (and stays free if that one ended at once)."""
+      slot, sample = jnp.argmin(slots.active), slots.waiting
+      prompt = sample // g
+      cache = []
+      for own, (keys, values) in zip(slots.cache, shared):
+        put = lambda buffer, x: jax.lax.dynamic_update_slice(buffer, x[prompt][None], (slot, 0, 0, 0))
+        cache.append(own._replace(prompt_keys=put(own.prompt_keys, keys), prompt_values=put(own.prompt_values, values)))
+      return slots._replace(
+        waiting=slots.waiting + 1,
+        sample=slots.sample.at[slot].set(sample),
+        age=slots.age.at[slot].set(1),
+        active=slots.active.at[slot].set(~done[sample]),
+        token=slots.token.at[slot].set(first[sample]),
+        cache=cache,
+      )
+
+    def decode(slots: Slots) -> Slots:
+      """One token for every slot."""
+      column, lengths = slots.step % length, prompts.lengths[slots.sample // g]
+      behind = (slots.step - jnp.arange(length)) % length  # steps since each column was written
+      masks = (jnp.arange(lp) < lengths[:, None], behind < slots.age[:, None])
+      x, cache = decoder.embed(params, slots.token), []
+      for layer, own in zip(params["layers"], slots.cache):
+        attend = lambda q, k, v, own=own: attend_slots(own, q, k, v, column, masks)
+        x, own = decoder.block(layer, x, lengths + slots.age - 1, attend)
+        cache.append(own)
+      logits = linear(decoder.unembed(params), decoder.norm(params, x))
+      token, logprob, truncated = decoding.sample(logits, noise.at(slots.sample, slots.age), **how)
+      at = (jnp.where(slots.active, slots.sample, n), slots.age)
+      age = slots.age + slots.active
+      stopped = jnp.isin(token, stop)
+      return slots._replace(
+        step=slots.step + 1,
+        age=age,
+        active=slots.active & ~stopped & (age < length),
+        token=token,
+        busy=slots.busy + slots.active.sum(),
+        cache=cache,
+        tokens=slots.tokens.at[at].set(token, mode="drop"),
+        logprobs=slots.logprobs.at[at].set(logprob, mode="drop"),
+        truncated=slots.truncated.at[at].set(truncated, mode="drop"),
+        lengths=slots.lengths.at[at[0]].set(age, mode="drop"),
+        stopped=slots.stopped.at[at[0]].set(stopped, mode="drop"),
+      )
+
+    can_refill = lambda x: (x.waiting < n) & ~x.active.all()
+    can_decode = lambda x: x.active.any() & ~can_refill(x)
+    slots = jax.lax.while_loop(
+      lambda x: x.active.any() | (x.waiting < n),
+      lambda x: jax.lax.while_loop(can_decode, decode, jax.lax.while_loop(can_refill, refill, x)),
+      slots,
+    )
+    groups = lambda x: x.reshape(n_prompts, g, *x.shape[1:])
+    return (
+      groups(slots.tokens),
+      groups(slots.lengths),
+      groups(jnp.where(slots.stopped, STOPPED, TRUNCATED)),
+      groups(slots.logprobs),
+      groups(slots.truncated),
+      jnp.stack([slots.busy, slots.step * s])[None],
+      slots.step[None],
+    )
+
+  def sample(params: Params, prompts: Prompts, key: Array) -> tuple[Rollouts, dict[str, Array]]:
+    params = decode_params(decoder, params, cfg.dtype)
+    prompt_ids, sample_ids = jnp.arange(prompts.tokens.shape[0]), jnp.arange(group)
+    run = local
+    if layout.mesh.size > 1:
+      rows = dict(layout.rules)["prompt"]
+      columns = dict(layout.rules)["sample"]
+      both = PartitionSpec(rows, columns)
+      run = jax.shard_map(
+        local,
+        mesh=layout.mesh,
+        in_specs=(PartitionSpec(), PartitionSpec(rows), PartitionSpec(rows), PartitionSpec(columns), PartitionSpec()),
+        out_specs=(both,) * 5 + (PartitionSpec(rows + columns),) * 2,
+        axis_names=set(rows + columns),
+        check_vma=False,
+      )
+    tokens, lengths, ended, logprobs, truncated, slot_steps, steps = run(params, prompts, prompt_ids, sample_ids, key)
+    busy, all_ = slot_steps.sum(0)
+    statistics = {"slot_use": busy / jnp.maximum(all_, 1), "decode_steps": steps.max()}
+    return Rollouts(prompts, tokens, lengths, ended, logprobs, truncated), statistics
+
+  return jax.jit(sample)

@@ -1,0 +1,105 @@
+"""The mesh, and one table from logical axis names to mesh axes.
+
+The same program runs on one CPU core and on a pod: what changes is the mesh. A dimension that a mesh axis does not
+divide is replicated by rule (one key/value head on eight chips); a batch that does not divide is refused.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from grpo_jax.types import SettingError
+
+AXES = ("replica", "fsdp", "group", "tensor")
+
+# A logical axis is a name, a (name, unit) pair where shards may only cut between blocks of `unit` entries
+# (heads of head_dim), or None.
+Axis = str | tuple[str, int] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """A mesh and the rules that map logical axes to its axes."""
+
+  mesh: Mesh
+  rules: tuple[tuple[str, tuple[str, ...]], ...]
+
+  def size(self, name: str) -> int:
+    """Number of shards along a logical axis."""
+    return math.prod(self.mesh.shape[a] for a in dict(self.rules).get(name, ()))
+
+  def spec(self, names: Sequence[Axis], shape: Sequence[int]) -> PartitionSpec:
+    """PartitionSpec of an array of `shape` whose dimensions carry logical `names`; what does not divide is replicated."""
+    table, parts = dict(self.rules), []
+    for name, dim in zip(names, shape, strict=True):
+      name, unit = name if isinstance(name, tuple) else (name, 1)
+      axes = table.get(name, ()) if name else ()
+      shards = math.prod(self.mesh.shape[a] for a in axes)
+      parts.append(axes if shards > 1 and dim % (unit * shards) == 0 else None)
+    return PartitionSpec(*parts)
+
+  def named(self, names: Sequence[Axis], shape: Sequence[int]) -> NamedSharding:
+    return NamedSharding(self.mesh, self.spec(names, shape))
+
+  def constrain(self, x: jax.Array, *names: Axis) -> jax.Array:
+    """`with_sharding_constraint` by logical names; nothing on a mesh of one device."""
+    if self.mesh.size == 1:
+      return x
+    return jax.lax.with_sharding_constraint(x, self.named(names, x.shape))
+
+  def replicated(self) -> NamedSharding:
+    return NamedSharding(self.mesh, PartitionSpec())
+
+  def tree(self, shapes: Any, axes: Any) -> Any:
+    """Shardings of a tree of shapes; `axes` has the same structure with a tuple of logical names at each leaf."""
+    return jax.tree.map(lambda s, a: self.named(a, s.shape), shapes, axes, is_leaf=lambda x: hasattr(x, "shape"))
+
+  def batch(self, x: Any) -> Any:
+    """Shardings of a pytree of `[P, ...]`, `[P, G, ...]` arrays: prompts, then samples."""
+
+    def one(leaf: Any) -> NamedSharding:
+      names = ("prompt", "sample") + (None,) * (leaf.ndim - 2)
+      return self.named(names[: leaf.ndim], leaf.shape)
+
+    return jax.tree.map(one, x)
+
+
+def make_layout(cfg: Any, devices: Sequence[jax.Device] | None = None) -> Layout:
+  """The mesh of a `mesh` config section (one -1 takes the devices that are left) over `devices`.
+
+  Raises:
+    SettingError: the sizes do not multiply to the number of devices.
+  """
+  devices = list(jax.devices() if devices is None else devices)
+  sizes = [int(cfg[a]) for a in AXES]
+  if sizes.count(-1) > 1:
+    raise SettingError(f"mesh: {dict(zip(AXES, sizes))} has more than one -1; at most one axis takes what is left")
+  if -1 in sizes:
+    rest = -math.prod(sizes)
+    if len(devices) % rest:
+      raise SettingError(f"mesh: {dict(zip(AXES, sizes))} does not divide {len(devices)} devices")
+    sizes[sizes.index(-1)] = len(devices) // rest
+  if math.prod(sizes) != len(devices):
+    raise SettingError(f"mesh: {dict(zip(AXES, sizes))} needs {math.prod(sizes)} devices, there are {len(devices)}")
+  mesh = jax.make_mesh(tuple(sizes), AXES, devices=devices, axis_types=(AxisType.Auto,) * len(AXES))
+  rules = tuple((name, tuple(axes)) for name, axes in cfg.rules)
+  for name, axes in rules:
+    if unknown := set(axes) - set(AXES):
+      raise SettingError(f"mesh.rules: {name!r} maps to {sorted(unknown)}; the mesh axes are {AXES}")
+  return Layout(mesh, rules)
+
+
+def check_batch(layout: Layout, prompts: int, group: int) -> None:
+  """Refuses a batch that the mesh does not divide.
+
+  Raises:
+    SettingError: names both settings and what would work.
+  """
+  for setting, value, name in (("data.prompts", prompts, "prompt"), ("sampler.group", group, "sample")):
+    n = layout.size(name)
+    if value % n:
+      raise SettingError(f"{setting}={value} does not divide over {n} shards of the mesh; use a multiple of {n}")

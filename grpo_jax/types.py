@@ -1,0 +1,107 @@
+"""The arrays that pass between the layers: frozen pytrees, a shape beside each field.
+
+Shape letters: P prompts, G samples of a prompt (a group), L completion tokens, Lp prompt tokens,
+D width, V vocabulary, H heads, K key/value heads.
+
+The one-token shift, stated once: the log-prob (and PPO's value) of a completion's first token comes from
+the prompt's last hidden state, which the group shares; that of its token t from the hidden state at t - 1.
+Every `[P, G, L]` array here is already shifted: entry t speaks of completion token t.
+
+Prompts and completions are padded on the right. What is padding follows from lengths, never from token ids.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+
+Array = jax.Array
+
+# Why a completion ended (`Rollouts.ended`).
+TRUNCATED = 0  # it reached the longest allowed length
+STOPPED = 1  # it sampled a stop token, which is its last token, counts in its length and is trained
+
+
+class SettingError(ValueError):
+  """Bad input from a person: one line that names the setting, the value and what would work.
+
+  `experiments.run` prints it without a traceback and exits with code 2, before anything is compiled.
+  """
+
+
+def _pytree(cls):
+  return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+
+
+@_pytree
+class Prompts:
+  """A batch of prompts."""
+
+  tokens: Array  # [P, Lp] int32, padded on the right
+  lengths: Array  # [P] int32; 0 marks a row that only fills the batch
+
+
+@_pytree
+class Rollouts:
+  """Groups of completions, and what is known of them before an update."""
+
+  prompts: Prompts
+  tokens: Array  # [P, G, L] int32
+  lengths: Array  # [P, G] int32, the stop token included; 0 in rows that only fill the batch
+  ended: Array  # [P, G] int32, TRUNCATED or STOPPED
+  sampler_logprobs: Array  # [P, G, L] float32, full softmax at the sampling temperature
+  truncated_logprobs: Array  # [P, G, L] float32, after top-k, top-p and min-p; equal to the above without them
+  rewards: Array | None = None  # [P, G, L] float32
+  given: Array | None = None  # [P, G, L] bool, where a reward was given (outcome: last token only)
+  parts: Array | None = None  # [P, G, N] float32, the N outcome rewards before their weighted sum
+  old_logprobs: Array | None = None  # [P, G, L] float32, of the policy that sampled; None: one update, ratio 1
+  ref_logprobs: Array | None = None  # [P, G, L] float32, of the reference (or of the teacher)
+  old_values: Array | None = None  # [P, G, L] float32, of the critic before the update
+
+
+@_pytree
+class TrainBatch:
+  """What an objective's `prepare` makes of rollouts; its `loss` sees a slice of it along P."""
+
+  prompts: Prompts
+  tokens: Array  # [P, G, L] int32
+  lengths: Array  # [P, G] int32
+  mask: Array  # [P, G, L] float32, 1 on the tokens that are trained
+  advantages: Array  # [P, G, L] float32
+  weights: Array  # [P, G, L] float32: loss = sum(weights * token_loss); 1 / global denominators, 0 off the mask
+  old_logprobs: Array | None = None  # [P, G, L] float32; None: stop_gradient of the new ones
+  ref_logprobs: Array | None = None  # [P, G, L] float32
+  sampler_logprobs: Array | None = None  # [P, G, L] float32
+  extra: dict[str, Array] = dataclasses.field(default_factory=dict)  # an objective's own arrays, P first
+
+
+@_pytree
+class Outputs:
+  """What the policy says of the given tokens: the only thing a loss differentiates."""
+
+  logprobs: Array  # [P, G, L] float32
+  entropy: Array  # [P, G, L] float32, of the full softmax, no gradient
+  values: Array | None = None  # [P, G, L] float32, of the critic
+
+
+# Metrics of a loss: name -> (total, count), both summed over microbatches and divided at the end.
+# A name that ends in `_max` or `_min` holds (value, 1) and is combined by max or min.
+Metrics = dict[str, tuple[Array, Array]]
+
+
+class Example(NamedTuple):
+  """One problem of a data set, on the host."""
+
+  question: str
+  solution: str  # the worked answer, as SFT would train it
+  answer: str  # the final answer alone
+  meta: dict[str, Any]  # what a data set wants its rewards to see (step results, its own index ...)
+
+
+class Completion(NamedTuple):
+  """One sampled completion as a reward sees it, on the host."""
+
+  text: str  # decoded, without the stop token
+  tokens: list[int]  # with the stop token if it was sampled
+  ended: int  # TRUNCATED or STOPPED
+  step_ends: list[int]  # index in `tokens` of the last token of each reasoning step (lines of text)

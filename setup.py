@@ -1,0 +1,45 @@
+"""Installs grpo_jax and its experiments: `pip install -e '.[plot]' -c constraints.txt`."""
+
+from setuptools import find_packages, setup
+
+TEST = ["pytest", "pytest-xdist", "ruff"]
+PLOT = ["matplotlib"]
+HF = ["torch", "transformers"]
+
+setup(
+  name="grpo_jax",
+  version="0.1.0",
+  description="GRPO in JAX, end to end: a reference to read in an afternoon and run from a laptop to a TPU pod",
+  license="Apache-2.0",
+  packages=find_packages(include=["grpo_jax", "grpo_jax.*", "experiments", "experiments.*"]),
+  python_requires=">=3.11",
+  install_requires=[
+    "absl-py",
+    "array_record",
+    "chex",
+    "flax",
+    "grain",
+    "importlib_resources",
+    "jax",
+    "jinja2",
+    "ml_collections",
+    "ml_dtypes",
+    "numpy",
+    "optax",
+    "orbax-checkpoint",
+    "rich",
+    "safetensors",
+    "tensorboardX",
+    "tensorflow-datasets",
+    "tokenizers",
+  ],
+  extras_require={
+    "tpu": ["jax[tpu]"],
+    "cuda": ["jax[cuda12]"],
+    "hf": HF,
+    "math": ["math-verify"],
+    "wandb": ["wandb"],
+    "plot": PLOT,
+    "test": TEST + PLOT,
+  },
+)

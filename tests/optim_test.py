@@ -1,0 +1,184 @@
+"""The optimizer against hand-made numbers: schedules, decay, clips, skipped updates, shardings."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from ml_collections import ConfigDict
+
+from experiments import defaults
+from grpo_jax import optim, state
+from grpo_jax.types import SettingError
+
+POLICY = {
+  "embed": {"weight": np.full((4, 3), 2.0, np.float32)},
+  "layers": {
+    "attention": {
+      "q": {"weight": np.full((2, 3, 3), 2.0, np.float32), "bias": np.full((2, 3), 2.0, np.float32)},
+      "q_norm": {"scale": np.full((2, 3), 2.0, np.float32)},
+    },
+    "input_norm": {"scale": np.full((2, 3), 2.0, np.float32)},
+  },
+  "final_norm": {"scale": np.full((3,), 2.0, np.float32)},
+}
+
+
+def learner(**settings) -> ConfigDict:
+  cfg = defaults.get_config().learner
+  with cfg.unlocked():
+    cfg.update(settings)
+  return cfg
+
+
+def params() -> dict:
+  return {"policy": jax.tree.map(jnp.asarray, POLICY)}
+
+
+def equal(a, b) -> bool:
+  """Bitwise, NaNs and signs of zeros included."""
+  return jax.tree.structure(a) == jax.tree.structure(b) and all(
+    np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b))
+  )
+
+
+@pytest.mark.parametrize(
+  "name,expected",
+  [
+    ("constant", [1 / 3, 2 / 3, 1, 1, 1, 1]),
+    ("linear", [1 / 3, 2 / 3, 1, 3 / 4, 1 / 2, 1 / 4, 0, 0]),
+    ("cosine", [1 / 3, 2 / 3, 1, 0.853553, 0.5, 0.146447, 0, 0]),
+  ],
+)
+def test_schedule(name, expected):
+  rate = optim.schedule(learner(lr=0.3, warmup=2, schedule=name), total_updates=6)
+  np.testing.assert_allclose([rate(i) for i in range(len(expected))], 0.3 * np.array(expected), rtol=1e-5, atol=1e-8)
+
+
+def test_schedule_without_warmup_starts_at_its_peak():
+  assert optim.schedule(learner(lr=0.3, schedule="linear"), total_updates=2)(0) == np.float32(0.3)
+
+
+@pytest.mark.parametrize(
+  "settings", [{"schedule": "cos"}, {"lr": -1.0}, {"warmup": -1}, {"clip_norm": -1.0}, {"weight_decay": -0.1}]
+)
+def test_bad_settings_are_named(settings):
+  with pytest.raises(SettingError, match=f"learner.{next(iter(settings))}"):
+    optim.make_optimizer(learner(**settings), 10)
+
+
+def test_decay_acts_on_matrices_by_name_and_not_by_rank():
+  lr, decay = 0.1, 0.5
+  tx = optim.make_optimizer(learner(lr=lr, weight_decay=decay), 10)
+  s = state.create(params(), tx)
+  s, _ = optim.apply_if_finite(tx, jax.tree.map(jnp.zeros_like, s.params), jnp.float32(0), s)
+  new = s.params["policy"]
+  shrunk, kept = 2 - lr * decay * 2, 2
+  np.testing.assert_allclose(new["embed"]["weight"], shrunk)
+  np.testing.assert_allclose(new["layers"]["attention"]["q"]["weight"], shrunk)
+  np.testing.assert_array_equal(new["layers"]["attention"]["q"]["bias"], kept)
+  np.testing.assert_array_equal(new["layers"]["attention"]["q_norm"]["scale"], kept)
+  np.testing.assert_array_equal(new["layers"]["input_norm"]["scale"], kept)
+  np.testing.assert_array_equal(new["final_norm"]["scale"], kept)
+
+
+def test_two_steps_of_adamw_by_hand():
+  cfg = learner(lr=0.1, b1=0.8, b2=0.9, adam_eps=1e-3, weight_decay=0.2, clip_norm=0.0)
+  tx = optim.make_optimizer(cfg, 10)
+  s = state.create({"policy": {"weight": jnp.array([[1.0, -2.0]])}}, tx)
+  p, m, v = np.array([[1.0, -2.0]]), np.zeros((1, 2)), np.zeros((1, 2))
+  for t, g in enumerate((np.array([[3.0, -0.5]]), np.array([[-1.0, 4.0]])), start=1):
+    s, skipped = optim.apply_if_finite(tx, {"policy": {"weight": jnp.asarray(g, jnp.float32)}}, jnp.float32(0), s)
+    m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g**2
+    p = p - 0.1 * (m / (1 - 0.8**t) / (np.sqrt(v / (1 - 0.9**t)) + 1e-3) + 0.2 * p)
+    assert skipped == 0 and s.step == t
+  np.testing.assert_allclose(s.params["policy"]["weight"], p, rtol=1e-5)
+
+
+@pytest.mark.parametrize("norm,factor", [(1.0, 1 / 5), (5.5, 1.0), (0.0, 1.0)])
+def test_gradient_is_clipped_by_its_global_norm(norm, factor):
+  tx = optim.make_optimizer(learner(clip_norm=norm), 10)
+  p = {"policy": {"a": jnp.zeros(1), "b": jnp.zeros(1)}}
+  _, opt_state = tx.update({"policy": {"a": jnp.array([3.0]), "b": jnp.array([-4.0])}}, tx.init(p), p)
+  mu = optax.tree_utils.tree_get(opt_state, "mu")["policy"]  # (1 - b1) times the clipped gradient
+  np.testing.assert_allclose([mu["a"][0], mu["b"][0]], np.array([3, -4]) * 0.1 * factor, rtol=1e-5)
+
+
+def test_critic_has_its_own_rate_and_clip():
+  tx = optim.make_optimizer(learner(lr=0.1, critic_lr=0.01, clip_norm=1.0, adam_eps=0.0), 10, critic=True)
+  s = state.create({"policy": {"a": jnp.zeros(1)}, "critic": {"a": jnp.zeros(1)}}, tx)
+  grads = {"policy": {"a": jnp.array([0.5])}, "critic": {"a": jnp.array([1000.0])}}
+  s, _ = optim.apply_if_finite(tx, grads, jnp.float32(0), s)
+  np.testing.assert_allclose(s.params["policy"]["a"], -0.1, rtol=1e-5)
+  np.testing.assert_allclose(s.params["critic"]["a"], -0.01, rtol=1e-5)
+  mu = s.opt_state.inner_states["policy"].inner_state[1].mu
+  np.testing.assert_allclose(mu["policy"]["a"], 0.05, rtol=1e-5)  # the critic's norm does not shrink it
+
+
+@pytest.mark.parametrize("loss,entry", [(np.nan, 1.0), (np.inf, 1.0), (0.0, np.nan), (0.0, -np.inf), (0.0, 1e30)])
+def test_a_bad_update_changes_nothing_and_is_counted(loss, entry):
+  tx = optim.make_optimizer(learner(lr=0.1, warmup=3, weight_decay=0.1), 10)
+  update = jax.jit(lambda g, loss, s: optim.apply_if_finite(tx, g, loss, s))
+  good = jax.tree.map(jnp.ones_like, params())
+  bad = jax.tree.map(jnp.ones_like, params())
+  bad["policy"]["final_norm"]["scale"] = bad["policy"]["final_norm"]["scale"].at[1].set(entry)
+  before, _ = update(good, jnp.float32(0), state.create(params(), tx))
+  once, skipped = update(bad, jnp.float32(loss), before)
+  twice, _ = update(bad, jnp.float32(loss), once)
+  assert skipped == 1
+  assert equal((twice.params, twice.opt_state, twice.step), (before.params, before.opt_state, before.step))
+  assert (once.bad_steps, twice.bad_steps, twice.skipped) == (1, 2, 2)
+  after, skipped = update(good, jnp.float32(0), twice)
+  expected, _ = update(good, jnp.float32(0), before)
+  assert (skipped, after.bad_steps, after.skipped, after.step) == (0, 0, 2, 2)
+  assert equal((after.params, after.opt_state), (expected.params, expected.opt_state))
+  assert not equal(after.params, before.params)
+
+
+def test_state_can_be_donated_and_abstract_is_what_create_makes():
+  tx = optim.make_optimizer(learner(weight_decay=0.1), 10)
+  s = state.create(params(), tx)
+  described = state.abstract(params(), tx)
+  assert jax.tree.structure(s) == jax.tree.structure(described)
+  assert all(
+    (a.shape, a.dtype, a.sharding) == (b.shape, b.dtype, b.sharding)
+    for a, b in zip(jax.tree.leaves(s), jax.tree.leaves(described))
+  )
+  step = jax.jit(lambda s: optim.apply_if_finite(tx, s.params, jnp.float32(0), s)[0], donate_argnums=0)
+  s = step(step(s))
+  assert s.step == 2 and s.skipped == 0
+
+
+SHARDED = """
+import jax, jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from experiments import defaults
+from grpo_jax import optim, state
+mesh = jax.make_mesh((4, 2), ("fsdp", "tensor"), axis_types=(AxisType.Auto,) * 2)
+cut, whole = NamedSharding(mesh, P("fsdp", "tensor")), NamedSharding(mesh, P())
+cfg = defaults.get_config().learner
+with cfg.unlocked():
+  cfg.weight_decay, cfg.critic_lr = 0.1, 1e-3
+for critic in (False, True):
+  tree = {"weight": jax.device_put(jnp.ones((8, 8)), cut), "norm": {"scale": jax.device_put(jnp.ones((2, 8)), whole)}}
+  params = {"policy": tree} | ({"critic": {"weight": jax.device_put(jnp.ones((8, 8)), cut)}} if critic else {})
+  tx = optim.make_optimizer(cfg, 10, critic=critic)
+  s = state.create(params, tx)
+  leaves = jax.tree.leaves((s.opt_state, s.step, s.bad_steps, s.skipped))
+  assert {len(leaf.sharding.device_set) for leaf in leaves} == {8}, leaves
+  assert all(leaf.sharding == (cut if leaf.shape == (8, 8) else whole) for leaf in leaves), leaves
+  assert [leaf.shape for leaf in leaves].count((8, 8)) == (4 if critic else 2)
+  jax.jit(lambda s: optim.apply_if_finite(tx, s.params, jnp.float32(0), s)[0], donate_argnums=0)(s)
+print("sharded as its parameters")
+"""
+
+
+def test_moments_take_the_shardings_of_their_parameters():
+  flags = "--xla_force_host_platform_device_count=8"
+  env = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+  done = subprocess.run([sys.executable, "-c", SHARDED], env=env, capture_output=True, text=True)
+  assert "sharded as its parameters" in done.stdout, done.stderr
