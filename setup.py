@@ -12,6 +12,7 @@ setup(
   description="GRPO in JAX, end to end: a reference to read in an afternoon and run from a laptop to a TPU pod",
   license="Apache-2.0",
   packages=find_packages(include=["grpo_jax", "grpo_jax.*", "experiments", "experiments.*"]),
+  package_data={"grpo_jax.reports": ["*.html"]},
   python_requires=">=3.11",
   install_requires=[
     "absl-py",

@@ -15,9 +15,11 @@ def get_config() -> ConfigDict:
 
   # Where the policy comes from: a Hugging Face folder or the workdir of another run. Empty: a fresh model.
   c.init_from = ""
-  c.tokenizer = ""  # folder with a tokenizer.json; empty: the one in init_from
+  # Folder with a tokenizer.json; empty: the one in init_from; bpe or words: made from the training data.
+  c.tokenizer = ""
   c.model = ConfigDict()
   c.model.variant = ""  # a row of models/variants.py; only for a fresh model
+  c.model.vocab = 4096  # tokens of a tokenizer made by bpe
   c.model.layers = "scan"  # scan (compiles fast) or unroll, in the learner
   c.model.remat = "none"  # none, block (recompute a layer in the backward pass) or dots (keep matrix products)
   c.model.attention = "xla"  # xla or cudnn
@@ -40,9 +42,12 @@ def get_config() -> ConfigDict:
   c.data.arithmetic.max_steps = 4
   c.data.arithmetic.families = ()
   c.data.arithmetic.words = True
-  c.data.question = "question"  # field names of a jsonl file
-  c.data.answer = "answer"
-  c.data.annotations = False  # keep GSM8K's calculator annotations <<48/2=24>> in solutions
+  c.data.gsm8k = ConfigDict()
+  c.data.gsm8k.annotations = False  # keep the calculator annotations <<48/2=24>> in solutions
+  c.data.jsonl = ConfigDict()  # field names
+  c.data.jsonl.question = "question"
+  c.data.jsonl.answer = "answer"
+  c.data.jsonl.solution = ""  # of the worked solution; empty: the answer holds it
   c.data.template = "{question}\n"  # the prompt, where chat is off
   c.data.chat = False  # render the prompt by the tokenizer's chat template
   c.data.system = ""  # system message of the chat
@@ -83,6 +88,11 @@ def get_config() -> ConfigDict:
   c.objective.ddof = 1
   c.objective.eps = 1e-4
   c.objective.reward_combination = "sum"  # sum, or gdpo: normalise each reward in its group first
+  c.objective.reward_weights = ()  # of each reward under gdpo; empty: equal
+  c.objective.credit = "sequence"  # or prefix: token credit where samples of a group share a prefix
+  c.objective.max_length = c.sampler.get_ref("max_length")
+  c.objective.overlong_buffer = 0  # DAPO's soft penalty on the last so many tokens before max_length; 0: off
+  c.objective.kl_past_bound = True  # a token past its clip bound still takes the KL's gradient
   c.objective.mask_truncated = False  # leave truncated completions out of the loss
   c.objective.mismatch = "none"  # sampler/learner importance weight: none, truncate, mask
   c.objective.mismatch_level = "token"
@@ -135,6 +145,7 @@ def get_config() -> ConfigDict:
   c.log.every = 1  # steps between lines of metrics.jsonl
   c.log.samples_every = 20  # steps between tables of samples on the console
   c.log.samples = 8  # completions written to samples.jsonl every step
+  c.log.report_every = 10  # steps between reports of how the update moved its own samples; 0: off
   c.log.tensorboard = True
 
   c.profile = ConfigDict()

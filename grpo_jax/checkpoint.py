@@ -4,6 +4,7 @@
     DIR/checkpoints/N/state    parameters and optimizer after N steps (orbax)
     DIR/checkpoints/N/data     the position in the data, as JSON
     DIR/checkpoints/N/extra    what else a loop must know to go on (source of the reference ...), as JSON
+    DIR/checkpoints/N/lengths  the bytes that each DIR/*.jsonl had then, as JSON
 
 A checkpoint is written under a temporary name and renamed when it is complete, and an old one is deleted after that:
 whenever the process dies, the last complete checkpoint is there. On several hosts DIR is a shared file system.
@@ -75,7 +76,9 @@ class Checkpoints:
     sys.unraisablehook = _unraisable
     try:
       self.directory.mkdir(parents=True, exist_ok=True)
-      self._remove_incomplete()
+      if jax.process_index() == 0:
+        for path in self.directory.glob(_TEMPORARY):
+          shutil.rmtree(path, ignore_errors=True)
       options = ocp.CheckpointManagerOptions(max_to_keep=keep)
       self._manager = ocp.CheckpointManager(self.directory, options=options)
     except OSError as error:
@@ -87,6 +90,8 @@ class Checkpoints:
 
   def save(self, step: int, state: Any, data: dict[str, Any], extra: dict[str, Any], wait: bool = False) -> None:
     """Saves what is needed to go on after `step`; a step that is saved already is left alone.
+
+    What DIR/*.jsonl hold now (flushed) belongs to the checkpoint; what is added later does not.
 
     Returns as soon as the arrays may be donated: they have been copied to the host, or (on a CPU, where the host is
     the device) are held, so that a donation copies them. A save before this one is waited for.
@@ -108,13 +113,17 @@ class Checkpoints:
           "state": ocp.args.StandardSave(state),
           "data": ocp.args.JsonSave(data),
           "extra": ocp.args.JsonSave(extra),
+          "lengths": ocp.args.JsonSave({p.name: p.stat().st_size for p in Path(self.workdir).glob("*.jsonl")}),
         }
         self._manager.save(step, args=ocp.args.Composite(**items), force=True)
     if wait:
       self.wait()
 
   def restore_latest(self, abstract_state: Any) -> Restored | None:
-    """The last complete checkpoint, bit for bit, or None if there is none.
+    """The last complete checkpoint, bit for bit, or None if there is none; call it before writing to DIR/*.jsonl.
+
+    These are cut back to what they held when it was saved (nothing, where there is none): what a killed process
+    wrote after it, half lines included, is written again.
 
     Args:
       abstract_state: `state.abstract(...)`: shapes, dtypes and the shardings to restore into, whatever the number of
@@ -125,11 +134,13 @@ class Checkpoints:
     """
     step = self.latest()
     if step is None:
+      self._cut_back({})
       return None
     items = {
       "state": ocp.args.StandardRestore(abstract_state),
       "data": ocp.args.JsonRestore(),
       "extra": ocp.args.JsonRestore(),
+      "lengths": ocp.args.JsonRestore(),
     }
     try:
       _check_fits(self.directory / str(step), abstract_state.params)
@@ -141,6 +152,7 @@ class Checkpoints:
         f"workdir={self.workdir}: checkpoint {self.directory / str(step)} cannot be restored ({_reason(error)}); "
         f"remove that folder to go on from {instead}"
       ) from error
+    self._cut_back(got.lengths)
     return Restored(step, got.state, got.data, got.extra)
 
   def wait(self) -> None:
@@ -159,10 +171,11 @@ class Checkpoints:
     finally:
       self._manager.close()
 
-  def _remove_incomplete(self) -> None:
+  def _cut_back(self, lengths: dict[str, int]) -> None:
     if jax.process_index() == 0:
-      for path in self.directory.glob(_TEMPORARY):
-        shutil.rmtree(path, ignore_errors=True)
+      for path in Path(self.workdir).glob("*.jsonl"):
+        if path.stat().st_size > lengths.get(path.name, 0):
+          os.truncate(path, lengths.get(path.name, 0))
 
   @contextlib.contextmanager
   def _failures(self, step: int | None) -> Iterator[None]:
@@ -170,7 +183,6 @@ class Checkpoints:
     try:
       yield
     except Exception as error:
-      self._remove_incomplete()
       safe, which = self.latest(), "the checkpoint" if step is None else f"the checkpoint of step {step} or before"
       saved = "nothing was saved yet" if safe is None else f"the checkpoint of step {safe} is complete"
       raise SettingError(

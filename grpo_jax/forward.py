@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 
+from grpo_jax.models import heads
 from grpo_jax.models.decoder import Decoder, Params, Rows
 from grpo_jax.ops.logprobs import logprobs_and_entropy
 from grpo_jax.types import Array, Prompts
@@ -75,3 +76,16 @@ def logprobs(
   hidden = decoder.layout.constrain(predictors(first, hidden, rows.offsets), "prompt", "sample", None, None)
   out = logprobs_and_entropy(hidden, decoder.unembed(params), rows.tokens, temperature=temperature, chunk=chunk)
   return out if take is None else tuple(unpack(x, take, g, length) for x in out)
+
+
+def values(decoder: Decoder, critic: Params, prompts: Prompts, tokens: Array, lengths: Array, take: Array | None) -> Array:
+  """The critic's value before each token, `[P, G, L]` float32 (shifted as the log-probs are).
+
+  Args:
+    critic: a parameter tree of the decoder and a "value_head" (`heads.init_value_head`).
+  """
+  _, g, length = tokens.shape
+  rows = rectangle(tokens, lengths) if take is None else pack(tokens, take)
+  first, hidden = decoder.forward(critic, prompts, rows)
+  out = heads.scalar(critic["value_head"], predictors(first, hidden, rows.offsets))
+  return out if take is None else unpack(out, take, g, length)

@@ -96,7 +96,10 @@ def make_learn(
       temperature=temperature,
       chunk=cfg.chunk,
     )
-    return Outputs(lp, entropy, forward.values(decoder, params["critic"], batch, take) if "critic" in params else None)
+    values = None
+    if "critic" in params:
+      values = forward.values(decoder, params["critic"], batch.prompts, batch.tokens, batch.lengths, take)
+    return Outputs(lp, entropy, values)
 
   def microbatches(prompts: int) -> int:
     return prompts // cfg.microbatch if cfg.microbatch and cfg.microbatch < prompts else 1

@@ -82,14 +82,15 @@ class Writer:
         self._open.callback(self._tensorboard.close)
     self._bar = None
     if self.console.is_terminal:
-      self._bar = self._open.enter_context(_bar(self.console))
+      self._bar = self._open.enter_context(_bar(self.console, steps))
       self._task = self._bar.add_task("", total=steps, completed=first_step, phase="start", shown="", left="")
 
   def __enter__(self) -> "Writer":
     return self
 
   def __exit__(self, *exception) -> None:
-    self._open.close()
+    with self._disk():
+      self._open.close()
 
   @contextlib.contextmanager
   def phase(self, name: str) -> Iterator[None]:
@@ -162,9 +163,9 @@ class Writer:
       self._bar.update(self._task, shown=self._line(), **fields)
 
   def _line(self) -> str:
-    return "  ".join(
-      f"{label} {_number(self._shown[name], form)}" for name, label, form in SHOWN if name in self._shown
-    )
+    hidden = {"loss"} if "reward/mean" in self._shown else set()  # a policy gradient's loss says nothing
+    shown = [(label, self._shown[name], form) for name, label, form in SHOWN if name in self._shown.keys() - hidden]
+    return "  ".join(f"{label} {_number(value, form)}" for label, value, form in shown)
 
   def _left(self, step: int) -> str:
     return time_left(self._ends, self.steps - step - 1)
@@ -175,8 +176,8 @@ class Writer:
       yield
     except OSError as error:
       raise SettingError(
-        f"workdir={self.workdir}: cannot write there: {error.strerror or error}; what was saved before is safe, the same "
-        "command goes on from it"
+        f"workdir={self.workdir}: cannot write there: {error.strerror or error}; "
+        "what was saved before is safe, the same command goes on from it"
       ) from error
 
 
@@ -245,17 +246,21 @@ def _append(path: pathlib.Path):
   return path.open("a", encoding="utf-8", errors="backslashreplace")  # half a character pair is written as \udXXX
 
 
-def _bar(console: rich.console.Console) -> rich.progress.Progress:
-  def column(field: str, width: int | None = None) -> rich.progress.TextColumn:
-    cell = rich.table.Column(width=width, no_wrap=True, overflow="ellipsis")
-    return rich.progress.TextColumn(f"{{task.fields[{field}]}}", table_column=cell, markup=False)
+def _bar(console: rich.console.Console, steps: int) -> rich.progress.Progress:
+  """Phase, bar, steps done, time left, numbers; where it is narrow, the bar goes and the numbers are cut."""
+
+  def cell(width: int | None = None) -> rich.table.Column:
+    return rich.table.Column(min_width=width, no_wrap=True, overflow="ellipsis")
+
+  def field(name: str, width: int | None = None) -> rich.progress.TextColumn:
+    return rich.progress.TextColumn(f"{{task.fields[{name}]}}", table_column=cell(width), markup=False)
 
   return rich.progress.Progress(
-    column("phase", 6),
+    field("phase", 6),
     rich.progress.BarColumn(bar_width=20),
-    rich.progress.MofNCompleteColumn(),
-    column("shown"),
-    column("left", 9),
+    rich.progress.MofNCompleteColumn(table_column=cell(2 * len(str(steps)) + 1)),
+    field("left", 7),
+    field("shown"),
     console=console,
     refresh_per_second=4,
   )

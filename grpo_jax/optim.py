@@ -1,7 +1,8 @@
 """The optimizer: AdamW with a learning rate schedule, and an update that a non-finite number cannot spoil."""
 
 import math
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -112,7 +113,7 @@ def apply_if_finite(
   Returns:
     The state after it, and [] int32: 1 if it was skipped.
   """
-  finite = jnp.isfinite(loss) & jnp.isfinite(optax.global_norm(grads))
+  finite = jnp.isfinite(loss) & jnp.isfinite(optax.tree.norm(grads))
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
   params, opt_state = jax.tree.map(

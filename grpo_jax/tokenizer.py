@@ -177,7 +177,7 @@ class Tokenizer:
         add_generation_prompt=True,
         **{name: token for name, token in specials.items() if isinstance(token, str)},
       )
-    except jinja2.TemplateError as error:
+    except Exception as error:  # a template can raise anything
       raise SettingError(f"chat_template: {_line(error)}; chat=False would work") from error
 
 

@@ -13,10 +13,12 @@ TEXTS = [
   "12 + 3 = 15\nTom has 15 apples.\n#### 15",
   "Ann's box costs $1,204.50; she has €7 – naïve?",
 ]
-CHATML = (
-  "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + (m.content | trim) + '<|im_end|>\\n' }}{% endfor %}"
-  "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
+CHATML = """{%- set role = 'user' %}
+{% for m in messages %}
+    {%- if loop.first and m.role not in ['system', role] %}{{ raise_exception('roles') }}{% endif %}
+  {% generation %}{{ '<|im_start|>' + m.role + '\\n' + (m.content | trim) + '<|im_end|>\\n' }}{% endgeneration %}
+{% endfor %}
+{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
 
 def make(name):
@@ -112,19 +114,25 @@ def test_chat_template_and_stops(tmp_path):
   assert tok.load(tmp_path / "copy").render(evil, chat=True) == t.render(evil, chat=True)
 
 
-def test_chat_template_is_sandboxed_and_its_errors_are_one_line(tmp_path):
-  for i, template in enumerate(
-    [
-      "{{ messages.append(1) }}",
-      "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-      "{{ raise_exception('only\\nsystem') }}",
-      "{% if %}",
-      "always the same",
-    ]
-  ):
-    t = tok.load(chat_folder(tmp_path / str(i), template))
-    with pytest.raises(SettingError, match="^chat_template: [^\n]*$"):
-      t.render("x", chat=True)
+@pytest.mark.parametrize(
+  "template, message",
+  [
+    ("{{ messages.append(1) }}", "is unsafe"),
+    ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "is unsafe"),
+    ("{{ raise_exception('only\\nsystem') }}", "only; "),
+    ("{% if %}", "xpected"),
+    ("{{ 1 + messages }}", "unsupported operand"),
+    ("always the same", "does not show the user's message"),
+  ],
+)
+def test_chat_template_is_sandboxed_and_its_errors_are_one_line(template, message, tmp_path):
+  t = tok.load(chat_folder(tmp_path, template))
+  with pytest.raises(SettingError, match=f"^chat_template: [^\n]*{message}[^\n]*$"):
+    t.render("x", chat=True)
+
+
+def test_no_chat_template():
+  assert not make("word").has_chat_template
   with pytest.raises(SettingError, match="chat=True"):
     make("word").render("x", chat=True)
 

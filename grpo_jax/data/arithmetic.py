@@ -1,8 +1,8 @@
 """Word problems in GSM8K's form, made from a seed: worked steps, one a line, then `#### answer`.
 
-Problem `index` of a split is a pure function of (seed, split, index, settings), so the source is random-access and stores
-nothing. Words come from a small closed vocabulary and numbers are written in digits: `pieces` cuts any of these texts into
-pieces of `vocabulary()`, digits one by one, and the pieces joined are the text again.
+Problem `index` of a split is a pure function of (seed, split, index, settings), so the source is random-access and
+stores nothing. Words come from a small closed vocabulary and numbers are written in digits: `pieces` cuts any of these
+texts into pieces of `vocabulary()`, digits one by one, and the pieces joined are the text again.
 
 Split: the numbers of a question, sorted, are hashed, and the hash alone says to which split the problem belongs. So
 no test problem, whatever its words, its family or the order of its numbers, is ever in train, for any two seeds.
@@ -55,7 +55,7 @@ class Problem(NamedTuple):
 def _problem(family: str, question: str, *steps: str) -> Problem:
   """Each step is written `words: left op right`, for example `{B} has: a / 2`."""
   rows = []
-  for line, result in zip(steps, "xyzw"):
+  for line, result in zip(steps, "xyzw", strict=False):
     words, expression = line.split(": ")
     rows.append(Step(words, *expression.split(), result))
   return Problem(family, question, tuple(rows))
@@ -83,14 +83,27 @@ PROBLEMS = (
     "There are: a - b",
   ),
   _problem(
-    "groups",
-    "{A} has {n} {boxes} with {m} {items} in each {box}. How many {items} does {A} have?",
-    "{A} has: n * m",
+    "difference",
+    "{A} has {a} {items} and {B} has {b} {items}. How many more {items} does {A} have than {B}?",
+    "{A} has: a - b",
+  ),
+  _problem(
+    "difference",
+    "There are {a} {items} in a {box}. {A} puts more {items} into the {box} and now there are {b}. "
+    "How many {items} does {A} put into the {box}?",
+    "{A} puts: b - a",
   ),
   _problem(
     "groups",
-    "{A} finds {n} {items} each day. How many {items} does {A} find in {m} days?",
+    "{A} has {n} {boxes} with {m} {items} in each {box} and loses {b} of them. How many {items} does {A} have left?",
+    "{A} has: n * m",
+    "{A} has: x - b",
+  ),
+  _problem(
+    "groups",
+    "{A} has {b} {items}. {He} finds {n} {items} each day for {m} days. How many {items} does {A} have now?",
     "{A} finds: n * m",
+    "{A} has: b + x",
   ),
   _problem(
     "sharing",
@@ -195,10 +208,10 @@ PROBLEMS = (
   ),
   _problem(
     "three_friends",
-    "{A} has {a} {items}. {B} has {b} more {items} than {A}. {C} has twice as many {items} as {B}. "
+    "{A} has {a} {items}. {B} has {b} more {items} than {A}. {C} has twice as many {items} as {A}. "
     "How many {items} do they have in all?",
     "{B} has: a + b",
-    "{C} has: x * 2",
+    "{C} has: a * 2",
     "They have: a + x",
     "They have: z + y",
   ),
@@ -224,8 +237,7 @@ PROBLEMS = (
 
 FAMILIES = tuple(dict.fromkeys(problem.family for problem in PROBLEMS))
 
-_PIECE = r" ?[A-Za-z]+|#### | [-+*/=] | \$|[0-9]|[.,?$\n]| "
-PIECE = re.compile(_PIECE)
+PIECE = re.compile(r" ?[A-Za-z]+|#### | [-+*/=] | \$|[0-9]|[.,?\n]| ")
 
 
 def pieces(text: str) -> list[str]:
@@ -364,7 +376,7 @@ class Arithmetic:
     words = _words(_below(rng, len(_HE)), _below(rng, len(_ITEMS)), _below(rng, len(_BOXES)))
     question = problem.question.format_map(words | numbers)
     lines = []
-    for step, (left, right, result) in zip(problem.steps, rows):
+    for step, (left, right, result) in zip(problem.steps, rows, strict=True):
       label = _label(step, words) if self._words else ""
       lines.append(f"{label}{left} {step.op} {right} = {result}")
     answer = str(rows[-1][2])
@@ -381,9 +393,7 @@ class Arithmetic:
     """Uniform over the numbers that can be solved and belong to the split."""
     names = re.findall(r"\{([abcnmkj])\}", problem.question)
     for _ in range(100_000):
-      numbers = {
-        name: 2 + _below(rng, (self._max_number if name in "abc" else self._max_factor) - 1) for name in names
-      }
+      numbers = {name: 2 + _below(rng, (self._max_number if name in "abc" else self._max_factor) - 1) for name in names}
       rows = solve(problem, numbers, self._max_number)
       if rows is not None and split_of(list(numbers.values())) == self._split:
         return numbers, rows

@@ -75,11 +75,10 @@ def _jsonl_file(split: str, path: str) -> pathlib.Path:
 
 
 def _data_source(split: str, path: str) -> Sequence[dict[str, Any]]:
-  import tensorflow_datasets.text  # noqa: F401  (registers gsm8k)
-  import tensorflow_datasets as tfds
+  import tensorflow_datasets.text  # registers gsm8k; heavy, so only where it is used
 
   try:
-    builder = tfds.builder("gsm8k", data_dir=path or None, file_format="array_record")
+    builder = tensorflow_datasets.builder("gsm8k", data_dir=path or None, file_format="array_record")
     if not path:
       builder.download_and_prepare()
     return builder.as_data_source(split)

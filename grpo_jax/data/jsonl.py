@@ -82,7 +82,7 @@ def final_answer(solution: str) -> str:
 
 def _rows(file: pathlib.Path) -> Iterator[tuple[dict[str, Any], str]]:
   try:
-    lines = file.read_bytes().split(b"\n")  # never splitlines(): JSON may hold other line separators
+    lines = file.read_bytes().splitlines()  # of bytes: splitlines() of text also cuts at separators that JSON may hold
   except OSError as error:
     raise SettingError(f"{file}: cannot be read: {error.strerror}") from error
   for number, line in enumerate(lines, 1):

@@ -83,8 +83,8 @@ class Batches:
     """
     if list(state["sizes"]) != self._sizes:
       raise SettingError(
-        f"data: the checkpoint was made with data sets of {list(state['sizes'])} examples, and these have {self._sizes}; "
-        "go on with the same data, or start in a new workdir"
+        f"data: the checkpoint was made with data sets of {list(state['sizes'])} examples, and these have "
+        f"{self._sizes}; go on with the same data, or start in a new workdir"
       )
     self._index = int(state["index"])
 

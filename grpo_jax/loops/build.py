@@ -12,7 +12,7 @@ from grpo_jax import checkpoint, sharding
 from grpo_jax import tokenizer as tokenizers
 from grpo_jax.data import loader
 from grpo_jax.loops import imports
-from grpo_jax.models import hf, variants
+from grpo_jax.models import heads, hf, variants
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer import Tokenizer
@@ -20,6 +20,7 @@ from grpo_jax.types import SettingError
 
 # What a random key is for; keys are functions of (seed, purpose, step), never carried.
 INIT, SAMPLE, EVALUATE = range(3)
+TOKENIZER_EXAMPLES = 10_000  # of each data set, where a tokenizer is made
 
 
 class Model(NamedTuple):
@@ -45,10 +46,7 @@ def model(config: ConfigDict) -> Model:
   """
   layout = sharding.make_layout(config.mesh)
   source = weights_folder(config.init_from)
-  own = config.tokenizer or source
-  if not own:
-    raise SettingError("tokenizer='': a fresh model needs one; --config.tokenizer=FOLDER with a tokenizer.json")
-  tokenizer = tokenizers.load(own)
+  tokenizer = make_tokenizer(config, source)
   shape = hf.read_config(source) if source else variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
   hf.check_tokenizer(tokenizer, shape)
   run = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
@@ -60,14 +58,32 @@ def model(config: ConfigDict) -> Model:
     init = jax.jit(decoder.init, out_shardings=decoder.shardings())
     load = functools.partial(init, key(config.seed, INIT, 0))
   if checkpoint_of_run(config.init_from):
-    shapes = jax.tree.map(
-      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), decoder.shapes(), decoder.shardings()
-    )
+    struct = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
+    shapes = jax.tree.map(struct, decoder.shapes(), decoder.shardings())
     load = lambda: checkpoint.restore_params(config.init_from, {"policy": shapes})["policy"]
   d = config.data
   render = functools.partial(tokenizer.render, template=d.template, chat=d.chat, system=d.system)
   stop = tuple(dict.fromkeys((*tokenizer.eos_ids, *(tokenizer.token_id(t) for t in config.sampler.stop))))
   return Model(layout, decoder, tokenizer, render, stop, load)
+
+
+def make_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
+  """The tokenizer of a folder, or one made from the training data: `words` or `bpe`.
+
+  Raises:
+    SettingError: a fresh model without a tokenizer.
+  """
+  if config.tokenizer not in ("words", "bpe"):
+    if not (config.tokenizer or source):
+      raise SettingError(
+        "tokenizer='': a fresh model needs one; pass a folder with a tokenizer.json, or 'bpe' or 'words' to make one "
+        "from the training data"
+      )
+    return tokenizers.load(config.tokenizer or source)
+  sources, _ = imports.train_sources(config.data)
+  examples = (each[i] for each in sources for i in range(min(len(each), TOKENIZER_EXAMPLES)))
+  texts = [text for e in examples for text in (config.data.template.format(question=e.question), e.solution)]
+  return tokenizers.word_level(texts) if config.tokenizer == "words" else tokenizers.train_bpe(texts, config.model.vocab)
 
 
 def checkpoint_of_run(init_from: str) -> bool:
@@ -88,3 +104,22 @@ def batches(config: ConfigDict) -> loader.Batches:
   """Endless shuffled training batches; every host makes the whole batch."""
   sources, weights = imports.train_sources(config.data)
   return loader.Batches(sources, weights, prompts=config.data.prompts, seed=config.seed)
+
+
+def params(model: Model, needs: frozenset[str]) -> dict[str, Any]:
+  """The trees that an update changes: the policy, and a critic that starts from it where the objective needs values."""
+  trees = {"policy": model.load()}
+  if "values" in needs:
+    head = jax.jit(heads.init_scalar, static_argnums=0, out_shardings=model.layout.replicated())
+    trees["critic"] = model.load() | {"value_head": head(model.decoder.config.width)}
+  return trees
+
+
+def abstract_params(model: Model, needs: frozenset[str]) -> dict[str, Any]:
+  """Shapes and shardings of `params`."""
+  struct = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
+  tree = jax.tree.map(struct, model.decoder.shapes(), model.decoder.shardings())
+  if "values" not in needs:
+    return {"policy": tree}
+  head = jax.eval_shape(heads.init_scalar, model.decoder.config.width)
+  return {"policy": tree, "critic": tree | {"value_head": jax.tree.map(lambda x: struct(x, model.layout.replicated()), head)}}

@@ -16,13 +16,7 @@ def module(package: str, name: str, setting: str) -> ModuleType:
   Raises:
     SettingError: there is none, or it fails to import; names `setting`.
   """
-  path = name if "." in name else f"{package}.{name}"
-  try:
-    return importlib.import_module(path)
-  except ModuleNotFoundError as error:
-    if error.name is None or not (path == error.name or path.startswith(f"{error.name}.")):
-      raise SettingError(f"{setting} = {name!r}: {path} needs {error.name}, which is not installed") from error
-    raise SettingError(f"{setting} = {name!r}: no such module; {package} has {_modules(package)}") from error
+  return _import(name if "." in name else f"{package}.{name}", package, f"{setting} = {name!r}")
 
 
 def function(path: str, package: str, setting: str) -> Callable:
@@ -39,7 +33,7 @@ def function(path: str, package: str, setting: str) -> Callable:
         f'{setting} = {path!r}: give "module.function" of {package}, "package.module:function" or "file.py:function"'
       )
     where = f"{package}.{head}"
-  found = _file(where, setting) if where.endswith(".py") else module(package, where, setting)
+  found = _file(where, setting) if where.endswith(".py") else _import(where, package, f"{setting} = {path!r}")
   if not callable(getattr(found, name, None)):
     raise SettingError(f"{setting} = {path!r}: {where} has no function {name!r}")
   return getattr(found, name)
@@ -62,7 +56,11 @@ def rewards(cfg) -> list[tuple[str, Callable, float]]:
 
 
 def train_sources(cfg) -> tuple[list[Sequence[Example]], list[float]]:
-  """The data sets to train on and their weights: `cfg.mixture`, or `cfg.name` and `cfg.path`; `cfg`: the data section."""
+  """The data sets to train on and their weights: `cfg.mixture`, or `cfg.name` and `cfg.path`.
+
+  Args:
+    cfg: the data section.
+  """
   rows = list(cfg.mixture) or [(cfg.name, cfg.path, 1.0)]
   for row in rows:
     if len(row) != 3 or not isinstance(row[2], (int, float)):
@@ -70,7 +68,7 @@ def train_sources(cfg) -> tuple[list[Sequence[Example]], list[float]]:
   return [_source(name, path, cfg.train, cfg) for name, path, _ in rows], [float(row[2]) for row in rows]
 
 
-def test_source(cfg) -> Sequence[Example]:
+def eval_source(cfg) -> Sequence[Example]:
   """The data set to evaluate on: `cfg.test_name` and `cfg.test_path`, or those of training where both are empty.
 
   Raises:
@@ -91,6 +89,15 @@ def _source(name: str, path: str, split: str, cfg) -> Sequence[Example]:
   if not hasattr(found, "source"):
     raise SettingError(f"data.name = {name!r}: {found.__name__} has no function source(split, path, cfg)")
   return found.source(split, path, cfg)
+
+
+def _import(path: str, package: str, shown: str) -> ModuleType:
+  try:
+    return importlib.import_module(path)
+  except ModuleNotFoundError as error:
+    if error.name is None or not f"{path}.".startswith(f"{error.name}."):
+      raise SettingError(f"{shown}: {path} needs {error.name}, which is not installed") from error
+    raise SettingError(f"{shown}: no module {path}; {package} has {_modules(package)}") from error
 
 
 def _file(where: str, setting: str) -> ModuleType:

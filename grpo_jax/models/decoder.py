@@ -36,6 +36,7 @@ class DecoderConfig:
   head_dim: int
   mlp: int
   rope_theta: float = 10000.0
+  rope_scaling: tuple[float, float, float, float] | None = None  # Llama 3: see layers.long_context
   norm_eps: float = 1e-6
   qk_norm: bool = False  # Qwen3
   attention_bias: bool = False  # biases of q, k and v: Qwen2
@@ -60,26 +61,39 @@ class KV(NamedTuple):
   values: Array  # [N, P, Lp, K, head_dim]
 
 
-def scores(q: Array, k: Array) -> Array:
-  """q `[..., T, K, M, d]`, k `[..., S, K, d]` -> `[..., K, M, T, S]` float32, scaled."""
-  s = jnp.einsum("...tkmd,...skd->...kmts", q, k, preferred_element_type=jnp.float32)
-  return s * (q.shape[-1] ** -0.5)
+def attend(q: Array, k: Array, v: Array, visible: Array) -> Array:
+  """Softmax attention, heads first: the layouts that a CPU multiplies fastest.
+
+  Args:
+    q: `[..., T, K, M, d]`, M query heads for each of K key/value heads.
+    k: `[..., K, d, S]`; v: `[..., K, S, d]`.
+    visible: `[..., T, S]` bool; a query that sees nothing gets the mean of all values.
+
+  Returns:
+    `[..., T, K, M, d]`.
+  """
+  *lead, t, kv, m, d = q.shape
+  q = jnp.moveaxis(q * (d**-0.5), -4, -2).reshape(*lead, kv, m * t, d)
+  s = jnp.einsum("...qd,...ds->...qs", q, k, preferred_element_type=jnp.float32)
+  s = jnp.where(visible[..., None, None, :, :], s.reshape(*lead, kv, m, t, -1), MASKED)
+  p = jax.nn.softmax(s, axis=-1).astype(v.dtype).reshape(*lead, kv, m * t, -1)
+  out = jnp.einsum("...qs,...sd->...qd", p, v)
+  return jnp.moveaxis(out.reshape(*lead, kv, m, t, d), -2, -4)
 
 
-def mix(p: Array, v: Array) -> Array:
-  """p `[..., K, M, T, S]`, v `[..., S, K, d]` -> `[..., T, K, M, d]`."""
-  return jnp.einsum("...kmts,...skd->...tkmd", p.astype(v.dtype), v)
+def keys_values(k: Array, v: Array) -> tuple[Array, Array]:
+  """k and v `[..., S, K, d]` -> `[..., K, d, S]` and `[..., K, S, d]`."""
+  return jnp.moveaxis(k, -3, -1), jnp.moveaxis(v, -3, -2)
 
 
 def causal_attention(q: Array, k: Array, v: Array) -> Array:
   """Causal self-attention. q `[P, T, K, M, d]`, k and v `[P, T, K, d]`. Right padding is never seen by what precedes it."""
-  t = q.shape[-4]
-  s = jnp.where(jnp.tril(jnp.ones((t, t), bool)), scores(q, k), MASKED)
-  return mix(jax.nn.softmax(s, axis=-1), v)
+  p, t = q.shape[:2]
+  return attend(q, *keys_values(k, v), jnp.broadcast_to(jnp.tril(jnp.ones((t, t), bool)), (p, t, t)))
 
 
 def group_attention(q: Array, k: Array, v: Array, prompt_k: Array, prompt_v: Array, lengths: Array, segments: Array) -> Array:
-  """Completion rows attend to their prompt's keys, which the group shares, joined with causal attention to themselves.
+  """Completion rows attend to their prompt's keys, which the group shares, and causally to themselves.
 
   Args:
     q: `[P, R, T, K, M, d]`; k, v: `[P, R, T, K, d]`.
@@ -88,20 +102,17 @@ def group_attention(q: Array, k: Array, v: Array, prompt_k: Array, prompt_v: Arr
     segments: `[P, R, T]`; a token sees its own segment only.
 
   Returns:
-    `[P, R, T, K, M, d]`. One softmax over both parts: the log-sum-exp join.
+    `[P, R, T, K, M, d]`. One softmax over the prompt's keys and the row's own.
   """
-  p, r, t, kv, m, d = q.shape
-  lp = prompt_k.shape[1]
-  to_prompt = scores(q.reshape(p, r * t, kv, m, d), prompt_k)  # [P, K, M, R*T, Lp]
-  to_prompt = jnp.where((jnp.arange(lp) < lengths[:, None])[:, None, None, None], to_prompt, MASKED)
-  visible = jnp.tril(jnp.ones((t, t), bool)) & (segments[..., :, None] == segments[..., None, :])
-  to_self = jnp.where(visible[:, :, None, None], scores(q, k), MASKED)  # [P, R, K, M, T, T]
-  to_prompt = jnp.moveaxis(to_prompt.reshape(p, kv, m, r, t, lp), 3, 1)
-  top = jax.lax.stop_gradient(jnp.maximum(to_prompt.max(-1, keepdims=True), to_self.max(-1, keepdims=True)))
-  to_prompt, to_self = jnp.exp(to_prompt - top), jnp.exp(to_self - top)
-  total = to_prompt.sum(-1) + to_self.sum(-1)  # [P, R, K, M, T]
-  out = mix(jnp.moveaxis(to_prompt, 1, 3).reshape(p, kv, m, r * t, lp), prompt_v).reshape(q.shape) + mix(to_self, v)
-  return out / jnp.moveaxis(total, -1, 2)[..., None].astype(out.dtype)
+  p, r, t = segments.shape
+  own, prompt = keys_values(k, v), keys_values(prompt_k, prompt_v)
+  tile = lambda x: jnp.broadcast_to(x[:, None], (p, r, *x.shape[1:]))
+  of_prompt = jnp.arange(prompt_k.shape[1]) < lengths[:, None, None, None]
+  of_own = jnp.tril(jnp.ones((t, t), bool)) & (segments[..., :, None] == segments[..., None, :])
+  visible = jnp.concatenate([jnp.broadcast_to(of_prompt, (p, r, t, prompt_k.shape[1])), of_own], axis=-1)
+  k_all = jnp.concatenate([tile(prompt[0]), own[0]], axis=-1)
+  v_all = jnp.concatenate([tile(prompt[1]), own[1]], axis=-2)
+  return attend(q, k_all, v_all, visible)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +201,7 @@ class Decoder:
     return nnx.merge(self._block, params)(x, positions, attend)
 
   def _stack(self, params: Params, x: Array, positions: Array, attend: Any) -> tuple[Array, Any]:
-    """All layers; auxiliary outputs of `attend` come back stacked."""
+    """All layers; auxiliary outputs of `attend` come back with a leading layer axis (stacked, or as lists)."""
 
     def body(x: Array, layer: Params) -> tuple[Array, Any]:
       x, aux = self.block(layer, x, positions, attend)
@@ -199,6 +210,12 @@ class Decoder:
     if self.remat != "none":
       policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if self.remat == "dots" else None
       body = jax.checkpoint(body, policy=policy, prevent_cse=self.layers == "unroll")
+    if isinstance(params["layers"], list):  # the sampler's
+      every = []
+      for layer in params["layers"]:
+        x, aux = body(x, layer)
+        every.append(aux)
+      return x, tuple(zip(*every))
     return jax.lax.scan(body, x, params["layers"], unroll=self.layers == "unroll")
 
   def _heads(self, x: Array) -> Array:
@@ -208,11 +225,11 @@ class Decoder:
   def prefill(self, params: Params, prompts: Prompts) -> tuple[Array, KV]:
     """The prompts alone: last hidden state of each `[P, D]`, and their keys and values."""
 
-    def attend(q: Array, k: Array, v: Array) -> tuple[Array, Any]:
+    def mix(q: Array, k: Array, v: Array) -> tuple[Array, Any]:
       return causal_attention(self._heads(q), k, v), (k, v)
 
     positions = jnp.broadcast_to(jnp.arange(prompts.tokens.shape[1]), prompts.tokens.shape)
-    x, kv = self._stack(params, self.embed(params, prompts.tokens), positions, attend)
+    x, kv = self._stack(params, self.embed(params, prompts.tokens), positions, mix)
     return self.norm(params, last(x, prompts.lengths)), KV(*kv)
 
   def forward(self, params: Params, prompts: Prompts, rows: Rows) -> tuple[Array, Array]:
@@ -228,7 +245,7 @@ class Decoder:
     def split(x: Array) -> tuple[Array, Array]:
       return x[:, :lp], x[:, lp:].reshape(p, r, t, *x.shape[2:])
 
-    def attend(q: Array, k: Array, v: Array) -> tuple[Array, None]:
+    def mix(q: Array, k: Array, v: Array) -> tuple[Array, None]:
       (qp, qc), (kp, kc), (vp, vc) = split(self._heads(q)), split(k), split(v)
       of_prompt = causal_attention(qp, kp, vp)
       of_rows = group_attention(qc, kc, vc, kp, vp, prompts.lengths, rows.segments)
@@ -237,7 +254,7 @@ class Decoder:
     tokens = jnp.concatenate([prompts.tokens, rows.tokens.reshape(p, r * t)], axis=1)
     offsets = rows.offsets.reshape(p, r * t) + prompts.lengths[:, None]
     positions = jnp.concatenate([jnp.broadcast_to(jnp.arange(lp), (p, lp)), offsets], axis=1)
-    x, _ = self._stack(params, self.embed(params, tokens), positions, attend)
+    x, _ = self._stack(params, self.embed(params, tokens), positions, mix)
     of_prompt, of_rows = split(x)
     return self.norm(params, last(of_prompt, prompts.lengths)), self.norm(params, of_rows)
 

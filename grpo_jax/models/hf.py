@@ -59,6 +59,8 @@ _KEYS = {
   "mlp": "intermediate_size",
 }
 
+_LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
 _ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
 # Path in our tree -> tensor in the file; {} is the layer.
@@ -126,12 +128,14 @@ def read_config(folder: str | os.PathLike) -> DecoderConfig:
   flags = {"activation": "silu", **family.flags}
   if _ACTIVATIONS.get(act) != flags["activation"]:
     _refuse(path, f"hidden_act {act!r} in a {kind}")
+  rope = _rope(raw)
   config = DecoderConfig(
     **{ours: raw[theirs] for ours, theirs in _KEYS.items()},
     kv_heads=raw.get("num_key_value_heads", raw["num_attention_heads"]),
     head_dim=raw.get("head_dim", raw["hidden_size"] // raw["num_attention_heads"]),
-    rope_theta=float(_rope(raw).get("rope_theta", raw.get("rope_theta", 10000.0))),
+    rope_theta=float(rope.get("rope_theta", raw.get("rope_theta", 10000.0))),
     norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
+    rope_scaling=_llama3(path, rope) if _scaling(rope) == "llama3" else None,
     tied=bool(raw.get("tie_word_embeddings", False)),
     **flags,
   )
@@ -153,6 +157,10 @@ def write_config(config: DecoderConfig, base: dict | None = None) -> dict:
   if kind is None:
     raise SettingError(f"model: no Hugging Face family has {wanted}; those of {', '.join(FAMILIES)} can be exported")
   family = FAMILIES[kind]
+  rope = {"rope_type": "default"}
+  if config.rope_scaling:
+    rope = {"rope_type": "llama3", **dict(zip(_LLAMA3, config.rope_scaling, strict=True))}
+    rope["original_max_position_embeddings"] = int(rope["original_max_position_embeddings"])
   act = next(theirs for theirs, ours in _ACTIVATIONS.items() if ours == config.activation)
   return {
     "max_position_embeddings": 32768,
@@ -170,7 +178,8 @@ def write_config(config: DecoderConfig, base: dict | None = None) -> dict:
     "tie_word_embeddings": config.tied,
     "layer_types": ["full_attention"] * config.layers,
     "rope_theta": config.rope_theta,
-    "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+    "rope_parameters": {**rope, "rope_theta": config.rope_theta},
+    **({"rope_scaling": rope} if config.rope_scaling else {}),
     **family.keys,
   }
 
@@ -181,12 +190,22 @@ def _rope(raw: dict) -> dict:
   return rope.get("full_attention", rope)
 
 
+def _scaling(rope: dict) -> str:
+  return rope.get("rope_type", rope.get("type")) or "default"
+
+
+def _llama3(path: pathlib.Path, rope: dict) -> tuple[float, ...]:
+  """The arguments of `layers.long_context`."""
+  if missing := [key for key in _LLAMA3 if key not in rope]:
+    raise SettingError(f"init_from={path}: config.json has rope scaling 'llama3' without {missing[0]!r}")
+  return tuple(float(rope[key]) for key in _LLAMA3)
+
+
 def _check_features(path: pathlib.Path, raw: dict) -> None:
   """Refuses by name what the decoder would silently compute otherwise."""
   rope = _rope(raw)
-  scaling = rope.get("rope_type", rope.get("type")) or "default"
-  if scaling != "default":
-    _refuse(path, f"rope scaling {scaling!r}")
+  if _scaling(rope) not in ("default", "llama3"):
+    _refuse(path, f"rope scaling {_scaling(rope)!r}")
   if rope.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0)) != 1.0:
     _refuse(path, "partial_rotary_factor")
   kinds = set(raw.get("layer_types") or ()) - {"full_attention"}
@@ -200,7 +219,7 @@ def _check_features(path: pathlib.Path, raw: dict) -> None:
 
 
 def _refuse(path: pathlib.Path, feature: str) -> None:
-  able = "dense " + ", ".join(FAMILIES) + " without rope scaling, sliding windows, experts or quantization"
+  able = "dense " + ", ".join(FAMILIES) + " without sliding windows, experts or quantization"
   raise SettingError(f"init_from={path}: {feature} is not supported; {able} would work")
 
 
@@ -235,12 +254,14 @@ def load(folder: str | os.PathLike, decoder: Decoder, dtype: str = "float32") ->
 
   def leaf(tree_path: tuple, shape: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> jax.Array:
     name, stacked = _name(tree_path)
+    made: dict[str, np.ndarray] = {}  # devices that hold the same shard share one reading
 
     def shard(index: tuple[slice, ...]) -> np.ndarray:
-      if not stacked:
-        return tensor(name, index)
-      layers = range(*index[0].indices(shape.shape[0]))
-      return np.stack([tensor(name.format(i), index[1:]) for i in layers])
+      if str(index) not in made:
+        layers = range(*index[0].indices(shape.shape[0])) if stacked else ()
+        parts = [tensor(name.format(i), index[1:]) for i in layers]
+        made[str(index)] = np.stack(parts) if stacked else tensor(name, index)
+      return made[str(index)]
 
     return jax.make_array_from_callback(shape.shape, sharding, shard, dtype=np.dtype(dtype))
 

@@ -25,13 +25,23 @@ def linear(weight: Array, x: Array) -> Array:
   return jax.lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
 
 
-def rope(x: Array, positions: Array, theta: float) -> Array:
+def long_context(frequency: Array, factor: float, low: float, high: float, original: float) -> Array:
+  """Llama 3.1's rotary frequencies `[half]`: waves longer than `original / low` tokens are stretched by `factor`, those
+  shorter than `original / high` are kept, and those between are blended."""
+  turns = original * frequency / (2 * math.pi)  # in the original context
+  keep = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
+  return frequency * (keep + (1.0 - keep) / factor)
+
+
+def rope(x: Array, positions: Array, theta: float, scaling: tuple[float, ...] | None = None) -> Array:
   """Rotary positions (Su et al. 2021), halves rotated as in Llama.
 
-  x: `[..., T, heads, head_dim]`; positions: `[..., T]` int32.
+  x: `[..., T, heads, head_dim]`; positions: `[..., T]` int32; scaling: of `long_context`.
   """
   half = x.shape[-1] // 2
   frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+  if scaling:
+    frequency = long_context(frequency, *scaling)
   angle = positions[..., None, None].astype(jnp.float32) * frequency
   sin, cos = jnp.sin(angle), jnp.cos(angle)
   a, b = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
@@ -86,7 +96,7 @@ class Attention(nnx.Module):
     v = self.v(x).reshape(*x.shape[:-1], c.kv_heads, c.head_dim)
     if c.qk_norm:
       q, k = self.q_norm(q), self.k_norm(k)
-    q, k = rope(q, positions, c.rope_theta), rope(k, positions, c.rope_theta)
+    q, k = (rope(x, positions, c.rope_theta, c.rope_scaling) for x in (q, k))
     out, aux = attend(q, k, v)
     return self.o(out.reshape(*x.shape[:-1], c.heads * c.head_dim)), aux
 

@@ -19,7 +19,8 @@ def _qwen2(**shape: Any) -> DecoderConfig:
 
 
 def _llama(**shape: Any) -> DecoderConfig:
-  return DecoderConfig(**{"norm_eps": 1e-5, "rope_theta": 5e5, "vocab": 128256, **shape})
+  row = {"norm_eps": 1e-5, "rope_theta": 5e5, "rope_scaling": (32.0, 1.0, 4.0, 8192.0), "vocab": 128256}
+  return DecoderConfig(**{**row, **shape})
 
 
 def _gemma(**shape: Any) -> DecoderConfig:
@@ -38,11 +39,24 @@ VARIANTS = {
   "llama3.2_3b": _llama(width=3072, layers=28, heads=24, kv_heads=8, head_dim=128, mlp=8192),
   # Small enough to train from nothing on a CPU; the tokenizer decides the vocabulary.
   "tiny": _qwen3(width=256, layers=4, heads=4, kv_heads=2, head_dim=64, mlp=768, vocab=4096, rope_theta=1e4),
-  "mini": _qwen3(width=192, layers=4, heads=6, kv_heads=2, head_dim=32, mlp=512, vocab=512, rope_theta=1e4),
+  "mini": _qwen3(width=128, layers=4, heads=4, kv_heads=2, head_dim=32, mlp=384, vocab=512, rope_theta=1e4),
   # For tests: one of each family.
   "test_qwen3": _qwen3(width=32, layers=2, heads=4, kv_heads=2, head_dim=16, mlp=48, vocab=96, tied=False),
   "test_qwen2": _qwen2(width=32, layers=2, heads=4, kv_heads=2, head_dim=8, mlp=48, vocab=96),
-  "test_llama": _llama(width=32, layers=2, heads=4, kv_heads=1, head_dim=8, mlp=48, vocab=96, tied=False),
+  "test_llama": _llama(
+    width=32, layers=2, heads=4, kv_heads=1, head_dim=8, mlp=48, vocab=96, tied=False, rope_scaling=None
+  ),
+  "test_llama3": _llama(
+    width=32,
+    layers=2,
+    heads=4,
+    kv_heads=2,
+    head_dim=16,
+    mlp=48,
+    vocab=96,
+    rope_theta=10.0,
+    rope_scaling=(8.0, 0.5, 2.0, 24.0),
+  ),
   "test_gemma": _gemma(width=32, layers=2, heads=2, kv_heads=1, head_dim=16, mlp=48, vocab=96),
 }
 

@@ -14,6 +14,8 @@ Metrics are (total, count), see `types.Metrics`. Reported wherever they exist:
     advantage_abs        mean |A| over trained tokens
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
@@ -54,6 +56,11 @@ def train_batch(rollouts: Rollouts, cfg, advantages: Array, mask: Array, extra=N
     sampler_logprobs=rollouts.sampler_logprobs,
     extra=extra or {},
   )
+
+
+def written(rollouts: Rollouts) -> Rollouts:
+  """The same for completions that no sampler of ours made: without its log-probs, hence no mismatch to report."""
+  return dataclasses.replace(rollouts, sampler_logprobs=None)
 
 
 def require(value, name: str, objective: str):

@@ -35,12 +35,10 @@ def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
     SettingError: groups that are not pairs, or no reference log-probs.
   """
   if rollouts.tokens.shape[1] != 2:
-    raise SettingError(
-      f"group size {rollouts.tokens.shape[1]} with objective={cfg.name!r}: use pairs [chosen, rejected]"
-    )
+    raise SettingError(f"group_size={rollouts.tokens.shape[1]} with objective={cfg.name!r}: use 2, [chosen, rejected]")
   common.require(rollouts.ref_logprobs, "ref_logprobs", cfg.name)
   mask = common.completion_mask(rollouts, mask_truncated=False)
-  return common.train_batch(rollouts, cfg, jnp.array([1.0, -1.0])[None, :, None] * mask, mask)
+  return common.train_batch(common.written(rollouts), cfg, jnp.array([1.0, -1.0])[None, :, None] * mask, mask)
 
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:

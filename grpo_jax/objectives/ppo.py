@@ -86,7 +86,6 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
       "value_loss": common.token_mean(critic, batch.mask),
       "value": common.token_mean(values, batch.mask),
       "return": common.token_mean(returns, batch.mask),
-      "value_clipped": common.token_mean((jnp.abs(values - old_values) > cfg.value_clip) * 1.0, batch.mask),
     }
   )
   return jnp.sum(batch.weights * (cfg.value_coef * critic - gain)), metrics

@@ -33,9 +33,7 @@ def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
     SettingError: groups that are not pairs.
   """
   if rollouts.tokens.shape[1] != 2:
-    raise SettingError(
-      f"group size {rollouts.tokens.shape[1]} with objective={cfg.name!r}: use pairs [chosen, rejected]"
-    )
+    raise SettingError(f"group_size={rollouts.tokens.shape[1]} with objective={cfg.name!r}: use 2, [chosen, rejected]")
   mask = common.completion_mask(rollouts, mask_truncated=False)
   return common.train_batch(rollouts, cfg, jnp.array([1.0, -1.0])[None, :, None] * mask, mask)
 

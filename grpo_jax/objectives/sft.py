@@ -18,7 +18,7 @@ def needs(cfg) -> frozenset[str]:
 def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
   """Advantage 1 on every token of every completion."""
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
-  return common.train_batch(rollouts, cfg, mask, mask)
+  return common.train_batch(common.written(rollouts), cfg, mask, mask)
 
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:

@@ -42,8 +42,7 @@ def targets(tokens: Array, lengths: Array, signs: Array, probs: Array) -> tuple[
   shared = adv.shared_prefix(tokens, lengths)
   inside = jnp.arange(length) < lengths[..., None]
 
-  def of_group(group):
-    shared, inside, signs, p = group
+  def of_group(shared, inside, signs, p):
     context = (shared[..., None] >= jnp.arange(length)) & inside[:, None] & inside[None]  # [G, G, L]
     same = context & (shared[..., None] > jnp.arange(length))
     net = jnp.sign(jnp.sum(jnp.where(same, signs[None], 0.0), axis=1))
@@ -58,7 +57,7 @@ def targets(tokens: Array, lengths: Array, signs: Array, probs: Array) -> tuple[
     c = jnp.clip(jnp.where(wanted > 0, room / jnp.where(wanted > 0, wanted, 1.0), 1.0), 0.0, 1.0)
     return net, jnp.where(good, p + c * (jnp.sqrt(p) - p), jnp.where(bad, p**2, p))
 
-  return jax.lax.map(of_group, (shared, inside, signs, probs))
+  return jax.vmap(of_group)(shared, inside, signs, probs)
 
 
 def prepare(rollouts: Rollouts, cfg) -> TrainBatch:

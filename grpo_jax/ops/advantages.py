@@ -153,7 +153,7 @@ def shared_prefix(tokens: Array, lengths: Array) -> Array:
     same = (tokens[:, None] == tokens[None]) & inside[:, None] & inside[None]
     return jnp.sum(jnp.cumprod(same.astype(jnp.int32), axis=-1), axis=-1)
 
-  return jax.lax.map(lambda x: of_group(*x), (tokens, inside))
+  return jax.vmap(of_group)(tokens, inside)
 
 
 def prefix_values(tokens: Array, lengths: Array, scores: Array) -> Array:
@@ -177,14 +177,15 @@ def prefix_values(tokens: Array, lengths: Array, scores: Array) -> Array:
     through = through | (jnp.eye(real.shape[0], dtype=bool)[..., None] & real[None, :, None])
     return masked.masked_mean(jnp.broadcast_to(scores[None, :, None], through.shape), through, axis=1)
 
-  return jax.lax.map(lambda x: of_group(*x), (common, scores, real))
+  return jax.vmap(of_group)(common, scores, real)
 
 
 def prefix_credit(tokens: Array, lengths: Array, scores: Array) -> Array:
   """Token credit from shared prefixes: A[t] = V(prefix with token t) - V(prefix before it). [P, G, L].
 
-  The credits of a completion add up to its score less the group's mean; all of it falls on the tokens at which
-  the group's samples part, none on tokens that all of them (or no other) took.
+  The credits of a completion add up to its score less the group's mean (identical completions share the mean of
+  their scores); all of it falls on the tokens at which the group's samples part, none on tokens that all of those on
+  the path took.
   """
   values = prefix_values(tokens, lengths, scores)
   inside = jnp.arange(tokens.shape[2]) < lengths[..., None]

@@ -44,7 +44,7 @@ def k2(logprobs: Array, ref_logprobs: Array) -> Array:
 def k3(logprobs: Array, ref_logprobs: Array) -> Array:
   """expm1(d) - d: unbiased, never negative. Shapes [...].
 
-  Written exp(d) - d - 1 (as in TRL) it is negative for a tenth of the tokens at |d| ~ 1e-4 in float32.
+  Written exp(d) - d - 1 (as in TRL) it is negative for some of the tokens at |d| ~ 1e-4 in float32.
   """
   d = jnp.minimum(ref_logprobs - logprobs, MAX_LOG_RATIO)
   return jnp.expm1(d) - d

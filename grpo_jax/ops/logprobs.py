@@ -93,13 +93,13 @@ def _forward(temperature, chunk, soft_cap, hidden, unembed, targets):
   def body(_, rows):
     h, y = rows  # [..., c, D], [..., c]
     z, _ = _logits(h, unembed, temperature, soft_cap)  # [..., c, V]
-    top = jnp.max(z, axis=-1)
-    e = jnp.exp(z - top[..., None])
+    top = jnp.max(z, axis=-1, keepdims=True)
+    e = jnp.exp(z - top)
     total = jnp.sum(e, axis=-1)
-    mean = jnp.sum(e * (z - top[..., None]), axis=-1) / total
-    target = jnp.sum(jnp.where(_is_target(z, y), z - top[..., None], 0.0), axis=-1)
+    mean = jnp.sum(e * (z - top), axis=-1) / total
+    target = (jnp.take_along_axis(z, y[..., None], axis=-1) - top)[..., 0]
     log_total = jnp.log(total)
-    return None, (target - log_total, log_total - mean, top + log_total)
+    return None, (target - log_total, log_total - mean, top[..., 0] + log_total)
 
   _, out = lax.scan(body, None, (_split(hidden, steps, -2), _split(targets, steps, -1)))
   logprob, entropy, lse = (_join(x, targets.shape[-1], -1) for x in out)
@@ -115,13 +115,15 @@ def _backward(temperature, chunk, soft_cap, kept, cotangents):
     h, y, lse, g = rows
     z, slope = _logits(h, unembed, temperature, soft_cap)
     p = jnp.exp(z - lse[..., None])
-    dz = (jnp.where(_is_target(z, y), 1.0 - p, -p) * (g[..., None] * slope)).astype(unembed.dtype)  # [..., c, V]
+    # A comparison, not a scatter: it fuses with the exponential and needs no communication over shards of V.
+    hit = lax.broadcasted_iota(y.dtype, z.shape, z.ndim - 1) == y[..., None]
+    dz = (jnp.where(hit, 1.0 - p, -p) * (g[..., None] * slope)).astype(unembed.dtype)  # [..., c, V]
     d_h = lax.dot_general(dz, unembed, (((dz.ndim - 1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
     d_unembed += lax.dot_general(dz, h, ((batch, batch), ((), ())), preferred_element_type=jnp.float32)
     return d_unembed, d_h.astype(hidden.dtype)
 
   rows = (_split(hidden, steps, -2), *(_split(x, steps, -1) for x in (targets, lse, cotangents[0])))
-  d_unembed, d_hidden = lax.scan(body, jnp.zeros(unembed.shape, jnp.float32), rows)
+  d_unembed, d_hidden = lax.scan(body, jnp.zeros_like(unembed, jnp.float32), rows)
   return _join(d_hidden, targets.shape[-1], -2), d_unembed.astype(unembed.dtype), None
 
 
@@ -159,8 +161,3 @@ def _logits(h: Array, unembed: Array, temperature: float, soft_cap: float) -> tu
     t = jnp.tanh(z / soft_cap)
     z, slope = soft_cap * t, (1.0 - t * t) / temperature
   return z / temperature, slope
-
-
-def _is_target(z: Array, targets: Array) -> Array:
-  # A comparison rather than a gather or a scatter: it fuses, and its partition over V needs no communication.
-  return lax.broadcasted_iota(targets.dtype, z.shape, z.ndim - 1) == targets[..., None]

@@ -1,6 +1,8 @@
-"""Scores groups by several weighted rewards. A reward that fails stops nothing: it is recorded and scored as configured."""
+"""Scores groups by several weighted rewards.
 
-import math
+A reward that fails stops nothing: it is recorded, and scored as configured.
+"""
+
 import numbers
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -11,6 +13,8 @@ from grpo_jax.types import Completion, Example
 
 # A value for the whole completion, given on its last token, or [(token index, value), ...].
 Reward = Callable[[Example, Completion], float | list[tuple[int, float]]]
+
+LARGEST = 1e30  # of a reward's size: sums of weighted rewards stay finite in float32
 
 
 class Fault(NamedTuple):
@@ -80,8 +84,8 @@ def _checked(result, last: int) -> list[tuple[int, float]]:
   for token, value in values:
     if not isinstance(value, (numbers.Real, np.bool_)):
       raise TypeError(f"returned {value!r:.80}, which is no number")
-    if not math.isfinite(value):
-      raise ValueError(f"returned {float(value)}")
+    if not abs(value) <= LARGEST:
+      raise ValueError(f"returned {value!r:.80}, which is no finite reward")
     if isinstance(token, bool) or not isinstance(token, numbers.Integral) or not 0 <= token <= last:
       raise ValueError(f"returned a reward for token {token!r:.80} of {last + 1}")
   return [(int(token), float(value)) for token, value in values]

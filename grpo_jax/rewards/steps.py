@@ -1,4 +1,4 @@
-"""Process supervision by rule: each reasoning step is checked against the worked solution (DeepSeekMath, section 4.1.3).
+"""Process supervision by rule (DeepSeekMath, section 4.1.3): each step is checked against the worked solution.
 
 The data set's meta holds `results`, the exact value of each step; the answer line is the step after the last.
 """
@@ -8,14 +8,18 @@ import re
 from grpo_jax.rewards.math import MARK, answer_correct
 from grpo_jax.types import Completion, Example
 
-_EQUATION = re.compile(r"(?P<left>[0-9]{1,18}) ?(?P<op>[-+*/]) ?(?P<right>[0-9]{1,18}) ?= ?(?P<result>-?[0-9]{1,18})")
+_EQUATION = re.compile(
+  r"(?P<left>[0-9]{1,18}) ?(?P<op>[-+*/]) ?(?P<right>[0-9]{1,18}) ?= ?\$?(?P<result>-?[0-9]{1,18})"
+)
+
+_UNFINISHED = re.compile(r"([0-9.,]|[-+*/=] *\$?)$")  # before an equation: it is the end of a longer one
 
 
 def steps_correct(example: Example, completion: Completion) -> list[tuple[int, float]]:
   """(index of its last token, 1 or 0) for each step.
 
-  Step k is right if its line ends in a true equation whose result is `meta["results"][k]`; the answer line if it comes
-  after all steps and is correct; a line too many is wrong.
+  Step k is right if the last equation of its line is true and its result is `meta["results"][k]`; the answer line
+  if it comes after all steps and is correct; a line too many is wrong.
 
   Raises:
     KeyError: the data set has no step results.
@@ -31,13 +35,13 @@ def steps_correct(example: Example, completion: Completion) -> list[tuple[int, f
     values.append(float(right))
   # A completion without a line (the stop token alone) is one wrong step.
   values += [0.0] * (len(completion.step_ends) - len(values))
-  return list(zip(completion.step_ends, values))
+  return list(zip(completion.step_ends, values, strict=False))
 
 
 def _result(line: str) -> int | None:
   """The result of the equation that ends a line, if it is true."""
   *_, found = [None, *_EQUATION.finditer(line)]
-  if found is None or line[found.end() :].strip(" .") or line[: found.start()][-1:].strip(" $") != "":
+  if found is None or re.search(r"[0-9=+*/]", line[found.end() :]) or _UNFINISHED.search(line[: found.start()]):
     return None
   left, right, result = int(found["left"]), int(found["right"]), int(found["result"])
   if found["op"] == "/":

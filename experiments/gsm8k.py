@@ -1,0 +1,76 @@
+"""GRPO on GSM8K (Cobbe et al., arXiv 2110.14168) with the setting of DeepSeekMath (arXiv 2402.03300, section 4.2).
+
+    python -m experiments.run --config=experiments/gsm8k.py:model=qwen3_0.6b --workdir=runs/gsm8k \\
+        --config.init_from=FOLDER
+
+FOLDER is a Hugging Face folder, for example from `huggingface-cli download Qwen/Qwen3-0.6B --local-dir FOLDER`. Data:
+tensorflow-datasets downloads gsm8k once, or --config.data.path=FOLDER with train.jsonl and test.jsonl.
+
+    :model=NAME       qwen3_0.6b (chat template, thinking off by the length bound), or any other folder; tiny: a small
+                      model and tokenizer from scratch, to see the whole pipeline on the real data on a CPU
+    :objective=NAME   a module of grpo_jax/objectives
+    :deepseekmath     the paper's own setting: lr 1e-6, beta 0.04, 64 samples of 1024 tokens, batch 1024, one update
+
+Hardware: the default fits a TPU v5e-8 with 0.6B parameters; deepseekmath with 7B parameters a v5p-64. The score to
+expect depends on the weights; it is printed before and after.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments import arguments, defaults
+
+
+def get_config(arg: str = "") -> ConfigDict:
+  args = arguments.parse_arg(arg, model="qwen3_0.6b", objective="grpo", deepseekmath=False)
+  c = defaults.get_config()
+  c.steps = 500
+  c.data.name = "gsm8k"
+  c.data.chat = True
+  c.data.template = "{question}\nReason step by step, and end with a line `#### ` and the number alone."
+  c.data.prompts = 32
+  c.data.max_prompt_length = 256
+  c.sampler.group = 16
+  c.sampler.max_length = 512
+  c.sampler.slots = 256
+  c.sampler.dtype = c.sampler.cache_dtype = "bfloat16"
+  c.rewards.functions = (("correct", "math.answer_correct", 1.0), ("format", "math.well_formed", 0.1))
+  c.objective.name = args.objective
+  c.objective.beta = 0.04
+  c.learner.lr = 1e-6
+  c.learner.warmup = 10
+  c.learner.microbatch = 8
+  c.model.dtype = "bfloat16"
+  c.model.remat = "block"
+  c.eval.every = 100
+  c.eval.problems = 1319
+  c.eval.samples = 4
+  if args.deepseekmath:
+    c.sampler.group = 64
+    c.sampler.max_length = 1024
+    c.data.prompts = 16  # batch 1024
+    c.learner.minibatches = 1
+    c.learner.mu = 1
+  if args.model == "tiny":
+    tiny(c)
+  return c
+
+
+def tiny(c: ConfigDict) -> None:
+  """A model and a tokenizer from scratch, small enough for a CPU; it will not solve many problems."""
+  c.steps = 12
+  c.tokenizer = "bpe"
+  c.model.variant = "tiny"
+  c.model.vocab = 2048
+  c.model.dtype = c.sampler.dtype = c.sampler.cache_dtype = "float32"
+  c.model.remat = "none"
+  c.data.chat = False
+  c.data.template = "{question}\n"
+  c.data.prompts = 4
+  c.sampler.group = 8
+  c.sampler.max_length = 96
+  c.sampler.slots = 0
+  c.learner.microbatch = 0
+  c.eval.every = 0
+  c.eval.problems = 32
+  c.eval.batch = 32
+  c.log.samples_every = 5

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Runs an experiment on this machine, installing what it needs into .venv first:
+#   launch/local.sh --config=experiments/arithmetic.py --workdir=runs/arithmetic
+# All arguments go to experiments/run.py. Relative paths are seen from the repository. EXTRAS=plot,cuda for a GPU.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. launch/venv.sh "${EXTRAS:-plot}"
+exec .venv/bin/python -m experiments.run "$@"

@@ -1,0 +1,161 @@
+"""Advantages against closed forms, and GAE and prefix credit against written-out loops."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.ops import advantages as adv
+from grpo_jax.ops import masked
+from grpo_jax.types import SettingError
+
+
+def outcome(scores, lengths, L=4):
+  """(rewards, given) with one reward on each completion's last token."""
+  scores, lengths = jnp.asarray(scores, jnp.float32), jnp.asarray(lengths)
+  given = jnp.arange(L) == lengths[..., None] - 1
+  return jnp.where(given, scores[..., None], 99.0), given
+
+
+def test_outcome_supervision_gives_every_token_the_normalised_reward():
+  rewards, given = outcome([[1.0, 0.0, 0.0, 3.0]], [[1, 2, 3, 4]])
+  a = adv.returns_to_go(adv.group_relative(rewards, given))
+  r = np.array([1.0, 0.0, 0.0, 3.0])
+  expected = (r - r.mean()) / (r.std(ddof=1) + 1e-4)
+  mask = masked.length_mask(jnp.array([[1, 2, 3, 4]]), 4)
+  np.testing.assert_allclose(a, expected[None, :, None] * mask, rtol=1e-5)
+
+
+def test_process_supervision_sums_the_steps_still_to_come():
+  rewards = jnp.array([[[1.0, 0.0, 3.0, 0.0], [0.0, 2.0, 0.0, 0.0]]])
+  given = jnp.array([[[True, False, True, False], [False, True, False, False]]])
+  R = np.array([1.0, 3.0, 2.0])
+  n = (R - R.mean()) / (R.std(ddof=1) + 1e-4)
+  a = adv.returns_to_go(adv.group_relative(rewards, given))
+  np.testing.assert_allclose(a, [[[n[0] + n[1], n[1], n[1], 0], [n[2], n[2], 0, 0]]], atol=1e-6)
+
+
+def test_scales_and_baselines():
+  scores = np.array([[1.0, 0.0, 0.0, 3.0], [2.0, 2.0, 4.0, 0.0]])
+  rewards, given = outcome(scores, np.full((2, 4), 2))
+  last = lambda **k: adv.group_relative(rewards, given, **k)[..., 1]
+  centred = scores - scores.mean(1, keepdims=True)
+  np.testing.assert_allclose(last(scale="none"), centred, atol=1e-6)
+  np.testing.assert_allclose(last(scale="batch"), centred / (scores.std(ddof=1) + 1e-4), rtol=1e-5)
+  np.testing.assert_allclose(
+    last(scale="group", ddof=0, eps=1e-2), centred / (scores.std(1, keepdims=True) + 1e-2), rtol=1e-5
+  )
+  others = (scores.sum(1, keepdims=True) - scores) / 3
+  np.testing.assert_allclose(last(scale="none", baseline="leave_one_out"), scores - others, atol=1e-6)
+
+
+def test_leave_one_out_leaves_out_the_whole_completion():
+  rewards = jnp.array([[[1.0, 5.0], [0.0, 2.0]]])
+  given = jnp.array([[[True, True], [False, True]]])
+  a = adv.group_relative(rewards, given, baseline="leave_one_out", scale="none")
+  np.testing.assert_allclose(a, [[[1 - 2, 5 - 2], [0, 2 - 3]]])
+
+
+@pytest.mark.parametrize("scale", adv.SCALES)
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_equal_rewards_give_exactly_zero(scale, ddof):
+  # In float32 the mean of eight rewards of 0.7 is not 0.7, and their std is not 0.
+  rewards, given = outcome([[0.7] * 8, [0.1] * 7 + [0.2]], np.full((2, 8), 4))
+  a = adv.group_relative(rewards, given, scale=scale, ddof=ddof)
+  np.testing.assert_array_equal(a[0], 0.0)
+  assert np.all(np.asarray(a[1, :, 3]) != 0)
+
+
+@pytest.mark.parametrize("scale", adv.SCALES)
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_groups_of_one_or_none_give_exactly_zero(scale, ddof):
+  rewards = jnp.array([[[0.3, 0.9]], [[0.5, 0.1]]])
+  given = jnp.array([[[False, True]], [[False, False]]])
+  np.testing.assert_array_equal(adv.group_relative(rewards, given, scale=scale, ddof=ddof), 0.0)
+  np.testing.assert_array_equal(adv.group_relative(rewards, given, "leave_one_out", "none", ddof), 0.0)
+
+
+def test_flat():
+  rewards, given = outcome([[0.7] * 3, [0.7, 0.7, 0.8], [1.0, 1.0, 1.0]], np.full((3, 3), 4))
+  np.testing.assert_array_equal(adv.flat(rewards, given), [True, False, True])
+
+
+@pytest.mark.parametrize(
+  "changes, message",
+  [
+    (dict(baseline="leave_one_out"), "leave_one_out.*scale='group'.*use scale='none'"),
+    (dict(baseline="median"), "baseline='median'"),
+    (dict(scale="iqr"), "scale='iqr'"),
+  ],
+)
+def test_bad_settings_are_refused(changes, message):
+  rewards, given = outcome([[1.0, 0.0]], [[1, 1]])
+  with pytest.raises(SettingError, match=message):
+    adv.group_relative(rewards, given, **changes)
+
+
+def test_sign_is_zero_within_the_margin():
+  rewards, given = outcome([[1.0, 0.0, 0.52, 0.48]], [[4, 3, 2, 1]])
+  a = adv.sign(rewards, given, margin=0.05)
+  np.testing.assert_array_equal(a, [[[1, 1, 1, 1], [-1, -1, -1, 0], [0, 0, 0, 0], [0, 0, 0, 0]]])
+  np.testing.assert_array_equal(adv.sign(rewards, given, margin=0.0)[0, :, 0], [1, -1, 1, -1])
+
+
+def test_gdpo():
+  parts = np.array([[[1.0, 5.0], [0.0, 9.0], [0.0, 5.0]], [[2.0, 1.0], [2.0, 1.0], [2.0, 1.0]]])
+  weights = np.array([2.0, 0.5])
+  a = adv.gdpo(jnp.asarray(parts), jnp.asarray(weights), jnp.ones((2, 3), bool))
+  each = (parts - parts.mean(1, keepdims=True)) / (parts.std(1, ddof=1, keepdims=True) + 1e-4)
+  total = each @ weights
+  expected = (total - total.mean()) / (total.std(ddof=1) + 1e-4)
+  np.testing.assert_allclose(a, expected, rtol=1e-4, atol=1e-6)
+  np.testing.assert_array_equal(a[1], 0.0)
+
+
+def test_gae_is_the_written_out_loop():
+  rng = np.random.default_rng(0)
+  rewards, values = rng.normal(size=(2, 3, 5)), rng.normal(size=(2, 3, 5))
+  lengths, bootstrap = np.array([[5, 3, 1], [0, 2, 4]]), rng.normal(size=(2, 3))
+  gamma, lam = 0.9, 0.7
+  expected = np.zeros((2, 3, 5))
+  for p in range(2):
+    for g in range(3):
+      n = lengths[p, g]
+      v = [*values[p, g, :n], bootstrap[p, g]]
+      for t in range(n):
+        for k in range(t, n):
+          delta = rewards[p, g, k] + gamma * v[k + 1] - v[k]
+          expected[p, g, t] += (gamma * lam) ** (k - t) * delta
+  a = adv.gae(*map(jnp.asarray, (rewards, values, lengths, bootstrap)), gamma, lam)
+  np.testing.assert_allclose(a, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_gae_at_lambda_one_is_the_return_less_the_value():
+  rewards, values = jnp.array([[0.0, 0.0, 1.0]]), jnp.array([[0.2, 0.5, 0.9]])
+  a = adv.gae(rewards, values, jnp.array([3]), jnp.array([0.0]), 1.0, 1.0)
+  np.testing.assert_allclose(a, 1.0 - values, rtol=1e-6)
+
+
+TREE = jnp.array([[[1, 2, 3, 0], [1, 2, 4, 4], [1, 5, 0, 0], [1, 2, 3, 0]]])
+TREE_LENGTHS = jnp.array([[3, 4, 2, 3]])
+TREE_SCORES = jnp.array([[1.0, 0.0, 0.0, 1.0]])
+
+
+def test_prefix_values_are_the_means_of_the_samples_through_the_prefix():
+  values = adv.prefix_values(TREE, TREE_LENGTHS, TREE_SCORES)
+  third = 2.0 / 3.0
+  np.testing.assert_allclose(
+    values[0], [[0.5, 0.5, third, 1, 1], [0.5, 0.5, third, 0, 0], [0.5, 0.5, 0, 0, 0], [0.5, 0.5, third, 1, 1]]
+  )
+
+
+def test_prefix_credit_adds_up_to_the_score_less_the_mean_and_falls_where_samples_part():
+  credit = adv.prefix_credit(TREE, TREE_LENGTHS, TREE_SCORES)
+  np.testing.assert_allclose(credit.sum(2), TREE_SCORES - 0.5, atol=1e-6)
+  np.testing.assert_array_equal(credit[0, :, 0], 0.0)
+  np.testing.assert_allclose(credit[0, 0], [0, 1 / 6, 1 / 3, 0], atol=1e-6)
+  np.testing.assert_allclose(credit[0, 2], [0, -0.5, 0, 0], atol=1e-6)
+
+
+def test_shared_prefix_stops_at_the_shorter_completion_whatever_the_pads_are():
+  tokens = jnp.array([[[7, 0, 0], [7, 0, 0]]])
+  np.testing.assert_array_equal(adv.shared_prefix(tokens, jnp.array([[1, 2]]))[0], [[1, 1], [1, 2]])

@@ -1,0 +1,146 @@
+import collections
+import re
+
+import grain
+import pytest
+
+from grpo_jax.data import arithmetic
+from grpo_jax.rewards.math import answer_correct, well_formed
+from grpo_jax.rewards.steps import steps_correct
+from grpo_jax.types import STOPPED, Completion, SettingError
+
+
+def _numbers(text):
+  return tuple(sorted(map(int, re.findall("[0-9]+", text))))
+
+
+def _examples(split, n=1500, **settings):
+  source = arithmetic.Arithmetic(split, size=n, **settings)
+  return [source[i] for i in range(n)]
+
+
+def test_families_and_steps():
+  examples = _examples("train")
+  counts = collections.Counter(example.meta["family"] for example in examples)
+  assert set(counts) == set(arithmetic.FAMILIES) and len(counts) >= 8
+  assert min(counts.values()) > 0.6 * len(examples) / len(counts)
+  assert {example.meta["steps"] for example in examples} == {1, 2, 3, 4}
+
+
+def test_pinned_problem():
+  """The stream is part of the data set: a change of it makes old checkpoints and numbers meaningless."""
+  example = arithmetic.Arithmetic("test", seed=0)[0]
+  assert example.question == "Sam buys 5 pens for $7 each and a basket for $52. How many dollars does Sam pay?"
+  assert example.solution == "Pens cost 5 * 7 = 35\nSam pays 35 + 52 = 87\n#### 87"
+  assert example.answer == "87"
+  assert example.meta == {"family": "shopping", "numbers": [5, 7, 52], "steps": 2, "results": [35, 87], "index": 0}
+
+
+def test_solutions_are_true_and_in_form():
+  for example in _examples("train", max_number=60):
+    *lines, last = example.solution.split("\n")
+    results = []
+    for line in lines:
+      left, op, right, result = re.fullmatch(r"[A-Za-z ]*?(\d+) ([-+*/]) (\d+) = (\d+)", line).groups()
+      left, right, result = int(left), int(right), int(result)
+      assert {"+": left + right, "-": left - right, "*": left * right, "/": left / right}[op] == result
+      results.append(result)
+    assert results == example.meta["results"] and len(results) == example.meta["steps"]
+    assert last == f"#### {example.answer}" and int(example.answer) == results[-1]
+    assert all(2 <= n <= 60 for n in (*results, *example.meta["numbers"]))
+    assert tuple(sorted(example.meta["numbers"])) == _numbers(example.question)
+
+
+def test_steps_use_the_question():
+  """Every number of the question is used, and a step's operand is a number of the question, an earlier result, or 2."""
+  for example in _examples("train", 400):
+    known = collections.Counter(example.meta["numbers"])
+    unused = set(known)
+    for line in example.solution.split("\n")[:-1]:
+      *operands, result = map(int, re.findall(r"\d+", line))
+      assert all(n in known or n == 2 for n in operands)
+      unused -= set(operands)
+      known[result] += 1
+    assert not unused
+
+
+def test_rewards_agree_with_the_solutions():
+  for example in _examples("test", 200):
+    lines = example.solution.split("\n")
+    completion = Completion(example.solution, list(range(len(lines))), STOPPED, list(range(len(lines))))
+    assert answer_correct(example, completion) == 1.0
+    assert well_formed(example, completion) == 1.0
+    assert steps_correct(example, completion) == [(i, 1.0) for i in range(len(lines))]
+
+
+def test_random_access_and_seeds():
+  a, b, c = (arithmetic.Arithmetic("train", seed=seed) for seed in (0, 0, 1))
+  assert [a[i] for i in (5, 3, 99_999, 5)] == [b[i] for i in (5, 3, 99_999, 5)]
+  assert a[3] != c[3] and a[3] != a[5]
+  # The size, and with it the length of an epoch, does not change a problem.
+  assert arithmetic.Arithmetic("train", size=10)[3] == a[3]
+  with pytest.raises(IndexError):
+    arithmetic.Arithmetic("train", size=10)[10]
+  assert grain.MapDataset.source(a).seed(1).shuffle()[0] == grain.MapDataset.source(b).seed(1).shuffle()[0]
+
+
+def test_train_and_test_are_disjoint_up_to_the_order_of_numbers():
+  train = {_numbers(e.question) for seed in (0, 1) for e in _examples("train", 4000, seed=seed, max_number=30)}
+  for split in ("test", "validation"):
+    for seed in (0, 7):
+      held_out = {_numbers(e.question) for e in _examples(split, seed=seed, max_number=30)}
+      assert len(held_out) > 100 and not held_out & train
+
+
+def test_split_depends_on_sorted_numbers_alone():
+  assert arithmetic.split_of([3, 48, 7]) == arithmetic.split_of([48, 7, 3])
+  counts = collections.Counter(arithmetic.split_of([a, b]) for a in range(60) for b in range(a))
+  total = sum(counts.values())
+  assert 0.07 < counts["test"] / total < 0.13 and 0.07 < counts["validation"] / total < 0.13
+
+
+def test_pieces_are_the_text_and_the_vocabulary_is_closed():
+  vocabulary = arithmetic.vocabulary()
+  assert len(set(vocabulary)) == len(vocabulary) and 100 <= len(vocabulary) <= 250
+  used = set()
+  for example in _examples("train", 3000) + _examples("test", 500, words=False):
+    text = f"{example.question}\n{example.solution}"
+    pieces = arithmetic.pieces(text)
+    assert "".join(pieces) == text
+    used |= set(pieces)
+  assert used == set(vocabulary)
+  with pytest.raises(ValueError, match="not a text"):
+    arithmetic.pieces("a (b)")
+
+
+def test_short_enough_for_a_small_model():
+  examples = _examples("train")
+  assert max(len(arithmetic.pieces(example.question)) for example in examples) <= 60
+  assert max(len(arithmetic.pieces(example.solution)) for example in examples) <= 60
+
+
+def test_settings():
+  assert {e.meta["steps"] for e in _examples("train", 200, min_steps=2, max_steps=3)} == {2, 3}
+  assert {e.meta["family"] for e in _examples("train", 50, families=("gain", "bus"))} == {"gain", "bus"}
+  solution = arithmetic.Arithmetic("test", words=False)[0].solution
+  assert solution == "5 * 7 = 35\n35 + 52 = 87\n#### 87"
+  small = _examples("train", 300, max_factor=3, families=("two_kinds",))
+  assert max(n for e in small for n in e.meta["numbers"]) == 3
+
+
+@pytest.mark.parametrize(
+  "settings, message",
+  [
+    ({"split": "dev"}, "'dev'"),
+    ({"size": 0}, "size = 0"),
+    ({"families": ("gain", "loan")}, "'loan'"),
+    ({"min_steps": 5}, "min_steps = 5"),
+    ({"max_number": 3}, "max_number = 3"),
+    ({"max_number": 1}, "max_number = 1"),
+    ({"max_factor": 1}, "max_factor = 1"),
+  ],
+)
+def test_bad_settings(settings, message):
+  with pytest.raises(SettingError, match=message) as error:
+    arithmetic.Arithmetic(**settings)
+  assert "\n" not in str(error.value)

@@ -1,0 +1,400 @@
+"""A run's folder: what is saved comes back bit for bit, and nothing that was saved is ever lost."""
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import ROOT, environment
+
+from experiments import defaults
+from grpo_jax import checkpoint, optim, state
+from grpo_jax.types import SettingError
+
+TX = optim.make_optimizer(defaults.get_config().learner, 10)
+
+
+def make_state(seed: float = 0.0, width: int = 4) -> state.TrainState:
+  odd = jnp.array([jnp.nan, -0.0, 1e-45, -jnp.inf, 1 / 3, seed], jnp.float32)
+  weight = jnp.arange(3.0 * width, dtype=jnp.float32).reshape(3, width) / 7 + seed
+  s = state.create({"policy": {"odd": odd, "w": {"weight": weight}}}, TX)
+  # Moments that are not zero, and counters that differ.
+  s = jax.tree.map(lambda x: x + jnp.asarray(seed + 1, x.dtype), s)
+  return state.TrainState(jnp.int32(5), s.params, s.opt_state, jnp.int32(1), jnp.int32(2))
+
+
+def abstract(s: state.TrainState) -> state.TrainState:
+  return state.abstract(s.params, TX)
+
+
+def equal(a, b) -> bool:
+  """Bitwise, NaNs and signs of zeros included."""
+  return jax.tree.structure(a) == jax.tree.structure(b) and all(
+    x.dtype == y.dtype and np.asarray(x).tobytes() == np.asarray(y).tobytes()
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b))
+  )
+
+
+@pytest.fixture
+def saved(tmp_path):
+  """Checkpoints of a workdir, closed at the end."""
+  checkpoints = checkpoint.Checkpoints(str(tmp_path), keep=2)
+  yield checkpoints
+  checkpoints.close()
+
+
+@pytest.fixture
+def small_disk():
+  """A disk that takes no file over 20 kB: `with small_disk(): ...` (a full disk in its first bytes)."""
+  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+  class Limit:
+    def __enter__(self):
+      resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+
+    def __exit__(self, *_):
+      resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+  return Limit
+
+
+def test_a_checkpoint_comes_back_bit_for_bit(saved):
+  s = make_state(0.1)
+  data, extra = {"index": 7, "nested": {"a": [1, 2]}}, {"reference": "some/folder"}
+  assert saved.restore_latest(abstract(s)) is None
+  saved.save(3, s, data, extra, wait=True)
+  got = saved.restore_latest(abstract(s))
+  assert (got.step, got.data, got.extra) == (3, data, extra)
+  assert equal(got.state, s)
+  assert all(a.sharding == b.sharding for a, b in zip(jax.tree.leaves(got.state), jax.tree.leaves(s)))
+
+
+def test_the_last_ones_are_kept_and_a_step_is_saved_once(saved):
+  for step in (1, 2, 3):
+    saved.save(step, make_state(step), {"step": step}, {})
+  saved.save(3, make_state(99), {"step": 99}, {})
+  saved.wait()
+  assert sorted(p.name for p in saved.directory.iterdir()) == ["2", "3"]
+  assert saved.latest() == 3
+  assert saved.restore_latest(abstract(make_state())).data == {"step": 3}
+
+
+def test_lines_written_after_a_checkpoint_are_cut(tmp_path):
+  metrics, samples, other = (tmp_path / name for name in ("metrics.jsonl", "samples.jsonl", "notes.txt"))
+  metrics.write_text('{"step": 0}\n')
+  other.write_text("kept")
+  checkpoints = checkpoint.Checkpoints(str(tmp_path), keep=1)
+  assert checkpoints.restore_latest(abstract(make_state())) is None
+  assert metrics.read_text() == ""  # of a process that was killed before its first checkpoint
+  for step in (0, 1):
+    metrics.write_text('{"step": 0}\n' * (step + 1))
+    checkpoints.save(step, make_state(), {}, {}, wait=True)
+  with metrics.open("a") as f:
+    f.write('{"step": 1}\n{"st')
+  samples.write_text('{"step": 1}\n')
+  checkpoints.restore_latest(abstract(make_state()))
+  checkpoints.close()
+  assert metrics.read_text() == '{"step": 0}\n' * 2
+  assert (samples.read_text(), other.read_text()) == ("", "kept")
+  metrics.write_text("")  # shorter than it was: left as it is
+  checkpoint.Checkpoints(str(tmp_path), keep=1).restore_latest(abstract(make_state()))
+  assert metrics.read_text() == ""
+
+
+def test_arrays_may_be_donated_as_soon_as_save_returns(tmp_path):
+  overwrite = jax.jit(lambda x: x * 0 - 1, donate_argnums=0)
+  big = jnp.arange(12_000_000, dtype=jnp.float32) + 0  # long enough to be written that the writes overlap
+  checkpoints = checkpoint.Checkpoints(str(tmp_path), keep=1)
+  checkpoints.save(1, {"params": {"big": big}}, {}, {})
+  running = checkpoints._manager.is_saving_in_progress()
+  for _ in range(3):
+    big = overwrite(big)
+  big.block_until_ready()
+  checkpoints.wait()
+  assert running, "the save was over too soon for this test to show anything"
+  params = {"big": jax.ShapeDtypeStruct(big.shape, big.dtype, sharding=big.sharding)}
+  got = checkpoint.restore_params(str(tmp_path), params)
+  assert np.array_equal(got["big"], np.arange(12_000_000, dtype=np.float32))
+  checkpoints.close()
+
+
+def test_a_failed_save_loses_nothing_and_says_what_is_safe(tmp_path, small_disk, capfd, caplog):
+  noise = jax.random.normal(jax.random.key(0), (100, 100))  # 40 kB that do not compress
+  s = state.create({"policy": {"weight": noise}}, TX)
+  checkpoints = checkpoint.Checkpoints(str(tmp_path), keep=1)
+  checkpoints.save(1, s, {"step": 1}, {}, wait=True)
+  for fail in (  # found at once, at the next save, at the end
+    lambda: checkpoints.save(2, s, {"step": 2}, {}, wait=True),
+    lambda: [checkpoints.save(i, s, {"step": i}, {}) for i in (3, 4)],
+    lambda: [checkpoints.save(5, s, {"step": 5}, {}), checkpoints.wait()],
+  ):
+    with small_disk(), pytest.raises(SettingError, match="File too large.*step 1 is complete") as error:
+      fail()
+    assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
+    assert checkpoints.latest() == 1
+  checkpoints.close()
+  assert "Traceback" not in capfd.readouterr().err
+  assert not [record for record in caplog.records if record.levelname == "ERROR"]
+  checkpoints = checkpoint.Checkpoints(str(tmp_path), keep=1)
+  got = checkpoints.restore_latest(abstract(s))
+  assert got.data == {"step": 1} and equal(got.state, s)
+  checkpoints.save(2, s, {"step": 2}, {}, wait=True)
+  checkpoints.close()
+  assert [p.name for p in checkpoints.directory.iterdir()] == ["2"]
+
+
+def test_saving_where_the_folder_has_gone_read_only(saved, monkeypatch):
+  saved.save(1, make_state(), {}, {}, wait=True)
+
+  def refuse(*_, **__):
+    raise OSError(30, os.strerror(30))
+
+  monkeypatch.setattr(saved._manager, "save", refuse)
+  with pytest.raises(SettingError, match="Read-only file system.*step 1 is complete"):
+    saved.save(2, make_state(), {}, {})
+
+
+def test_what_an_interrupted_save_left_is_not_a_checkpoint(tmp_path):
+  checkpoints = checkpoint.Checkpoints(str(tmp_path), keep=2)
+  checkpoints.save(1, make_state(), {"step": 1}, {}, wait=True)
+  checkpoints.close()
+  left = checkpoints.directory / "2.orbax-checkpoint-tmp" / "state"
+  left.mkdir(parents=True)
+  (left / "half").write_text("x")
+  params = abstract(make_state()).params
+  assert equal(checkpoint.restore_params(str(tmp_path), params), make_state().params)  # by a reader, meanwhile
+  checkpoints = checkpoint.Checkpoints(str(tmp_path), keep=2)
+  assert not left.exists()
+  assert checkpoints.restore_latest(abstract(make_state())).step == 1
+  checkpoints.save(2, make_state(), {"step": 2}, {}, wait=True)
+  assert checkpoints.restore_latest(abstract(make_state())).data == {"step": 2}
+  checkpoints.close()
+
+
+def test_a_checkpoint_that_cannot_be_read_says_what_to_remove(saved):
+  for step in (1, 2):
+    saved.save(step, make_state(), {}, {}, wait=True)
+  (saved.directory / "2" / "data" / "metadata").write_text("{")
+  with pytest.raises(SettingError, match="checkpoints/2 cannot be restored .*remove that folder to go on from step 1"):
+    saved.restore_latest(abstract(make_state()))
+  with pytest.raises(SettingError, match=r"policy.w.weight is \(3, 4\) there and \(3, 5\) here"):
+    saved.restore_latest(abstract(make_state(width=5)))
+
+
+def test_parameters_of_another_run(tmp_path, saved):
+  s = make_state(0.3)
+  with pytest.raises(SettingError, match="init_from=.*no complete checkpoint"):
+    checkpoint.restore_params(str(tmp_path), abstract(s).params)
+  saved.save(4, s, {}, {}, wait=True)
+  assert equal(checkpoint.restore_params(str(tmp_path), abstract(s).params), s.params)
+  with pytest.raises(SettingError, match=r"init_from=.*policy.w.weight is \(3, 4\) there and \(3, 5\) here"):
+    checkpoint.restore_params(str(tmp_path), abstract(make_state(width=5)).params)
+  with pytest.raises(SettingError, match="init_from=.*it has no critic.odd"):
+    checkpoint.restore_params(str(tmp_path), {"critic": abstract(s).params["policy"]})
+
+
+ON_EIGHT = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from experiments import defaults
+from grpo_jax import checkpoint, optim, state
+assert jax.device_count() == 8
+tx = optim.make_optimizer(defaults.get_config().learner, 10)
+mesh = jax.make_mesh((4, 2), ("fsdp", "tensor"), axis_types=(AxisType.Auto,) * 2)
+cut, whole = NamedSharding(mesh, P("fsdp", "tensor")), NamedSharding(mesh, P())
+weight = jax.random.normal(jax.random.key(0), (8, 6))
+params = {"policy": {"weight": jax.device_put(weight, cut), "bias": jax.device_put(weight[0], whole)}}
+s = state.create(params, tx)
+for _ in range(2):
+  s, _ = jax.jit(optim.apply_if_finite, static_argnums=0)(tx, s.params, jnp.float32(0), s)
+checkpoints = checkpoint.Checkpoints(sys.argv[1], keep=1)
+checkpoints.save(2, s, {}, {}, wait=True)
+got = checkpoints.restore_latest(state.abstract(params, tx)).state
+assert all(a.sharding == b.sharding for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(s)))
+checkpoints.close()
+np.savez(sys.argv[2], *map(np.asarray, jax.tree.leaves(s)))
+"""
+
+
+def test_eight_devices_save_and_one_restores(tmp_path):
+  leaves = tmp_path / "leaves.npz"
+  subprocess.run([sys.executable, "-c", ON_EIGHT, tmp_path / "run", leaves], env=environment(8), cwd=ROOT, check=True)
+  one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  struct = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=one)
+  params = {"policy": {"weight": struct(8, 6), "bias": struct(6)}}
+  checkpoints = checkpoint.Checkpoints(str(tmp_path / "run"), keep=1)
+  got = checkpoints.restore_latest(state.abstract(params, TX)).state
+  checkpoints.close()
+  assert all(leaf.sharding == one for leaf in jax.tree.leaves(got))
+  assert got.step == 2
+  with np.load(leaves) as expected:
+    assert equal(jax.tree.leaves(got), [expected[name] for name in expected.files])
+
+
+def test_a_workdir_belongs_to_its_config(tmp_path):
+  workdir = str(tmp_path / "new" / "run")
+  config = defaults.get_config()
+  checkpoint.claim_workdir(workdir, config)
+  checkpoint.claim_workdir(workdir, config)
+  config.steps, config.log.every, config.mesh.fsdp, config.learner.microbatch = 999, 7, 1, 4  # may change
+  checkpoint.claim_workdir(workdir, config)
+  owner = json.loads((tmp_path / "new" / "run" / "config.json").read_text())
+  assert (owner["steps"], owner["log"]["every"], owner["learner"]["lr"]) == (999, 7, 1e-6)
+  config.learner.lr, config.data.template = 2e-6, "{question} "
+  with pytest.raises(SettingError) as error:
+    checkpoint.claim_workdir(workdir, config)
+  message = str(error.value)
+  assert f"workdir={workdir}" in message and "\n" not in message
+  assert "learner.lr was 1e-06, is 2e-06" in message and "data.template was '{question}\\n'" in message
+  assert "steps" not in message
+  assert json.loads((tmp_path / "new" / "run" / "config.json").read_text()) == owner
+
+
+def test_a_setting_that_came_or_went_is_a_difference(tmp_path):
+  config = defaults.get_config()
+  checkpoint.claim_workdir(str(tmp_path), config)
+  with config.unlocked():
+    config.learner.extra = 1
+    del config.objective.eps
+  with pytest.raises(SettingError, match="learner.extra was absent, is 1; objective.eps was 0.0001, is absent"):
+    checkpoint.claim_workdir(str(tmp_path), config)
+
+
+def test_a_workdir_that_cannot_be_written(tmp_path, monkeypatch):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(SettingError, match="cannot be written .Not a directory"):
+    checkpoint.claim_workdir(str(tmp_path / "file" / "run"), defaults.get_config())
+  with pytest.raises(SettingError, match="cannot be written .Not a directory"):
+    checkpoint.Checkpoints(str(tmp_path / "file" / "run"), keep=1)
+  with pytest.raises(SettingError, match="checkpoint.keep=0"):
+    checkpoint.Checkpoints(str(tmp_path), keep=0)
+  checkpoint.claim_workdir(str(tmp_path), defaults.get_config())
+  before = (tmp_path / "config.json").read_bytes()
+
+  def full(_):
+    raise OSError(28, os.strerror(28))
+
+  monkeypatch.setattr(os, "fsync", full)
+  with pytest.raises(SettingError, match="No space left on device"):
+    checkpoint.claim_workdir(str(tmp_path), defaults.get_config())
+  assert (tmp_path / "config.json").read_bytes() == before
+  assert not (tmp_path / "config.json.tmp").exists()
+
+
+def test_a_disk_without_room_for_a_checkpoint(tmp_path):
+  checkpoint.check_space(str(tmp_path), abstract(make_state()))
+  huge = {"w": jax.ShapeDtypeStruct((10**9, 10**9), jnp.float32)}
+  with pytest.raises(SettingError, match="MB are free .* takes 4000000000000.0 MB"):
+    checkpoint.check_space(str(tmp_path), huge)
+
+
+@pytest.mark.parametrize(
+  "step,kept", [(-1, 0), (0, 2), (1, 3), (2, 4), (99, 4)], ids=["nothing", "two lines of it", "one", "last", "beyond"]
+)
+def test_jsonl_is_cut_back_to_a_step(tmp_path, step, kept):
+  lines = ['{"step": 0, "a": 1}\n', '{"step": 0, "b": 2}\n', '{"step": 1}\n', '{"step": 2}\n']
+  path = tmp_path / "metrics.jsonl"
+  path.write_text("".join(lines) + '{"step": 2, "a": ')  # killed in a line
+  checkpoint.truncate_jsonl(path, step)
+  assert path.read_text() == "".join(lines[:kept])
+  checkpoint.truncate_jsonl(path, step)
+  assert path.read_text() == "".join(lines[:kept])
+
+
+def test_jsonl_is_cut_at_a_line_that_is_no_json(tmp_path):
+  path = tmp_path / "metrics.jsonl"
+  path.write_text('{"step": 0}\n{"ste\n{"step": 1}\n')
+  checkpoint.truncate_jsonl(path, 5)
+  assert path.read_text() == '{"step": 0}\n'
+
+
+def test_jsonl_a_whole_last_line_without_its_end_is_written_again(tmp_path):
+  path = tmp_path / "metrics.jsonl"
+  path.write_text('{"step": 0}\n{"step": 1}')
+  checkpoint.truncate_jsonl(path, 5)
+  assert path.read_text() == '{"step": 0}\n'
+  checkpoint.truncate_jsonl(tmp_path / "missing.jsonl", 5)
+  assert not (tmp_path / "missing.jsonl").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_asks_and_a_second_interrupt_insists(number, capfd):
+  before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+  with checkpoint.stop_signals() as stopping:
+    assert stopping(0) == ""
+    os.kill(os.getpid(), number)
+    assert stopping(1) == number.name
+    assert number.name in capfd.readouterr().err
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert stopping(2) == number.name
+    with pytest.raises(KeyboardInterrupt):
+      os.kill(os.getpid(), signal.SIGINT)
+  assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_how_to_go_on_repeats_the_command(monkeypatch):
+  monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "experiments.run", "--config=a b.py"])
+  assert "python -m experiments.run '--config=a b.py'" in checkpoint.how_to_go_on()
+
+
+HOST = """
+import sys, time
+import jax, jax.numpy as jnp, numpy as np
+workdir, port, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=rank)
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from experiments import defaults
+from grpo_jax import checkpoint, optim, state
+checkpoint.claim_workdir(workdir, defaults.get_config())
+mesh = jax.make_mesh((2,), ("fsdp",), axis_types=(AxisType.Auto,))
+make = lambda: {"policy": {"weight": jnp.arange(8.0).reshape(2, 4)}}
+params = jax.jit(make, out_shardings=NamedSharding(mesh, P("fsdp")))()
+tx = optim.make_optimizer(defaults.get_config().learner, 10)
+checkpoints = checkpoint.Checkpoints(workdir, keep=1)
+got = checkpoints.restore_latest(state.abstract(params, tx))
+first, s = (got.step, got.state) if got else (0, state.create(params, tx))
+shard = s.params["policy"]["weight"].addressable_shards[0]
+assert np.array_equal(shard.data, np.arange(8.0).reshape(2, 4)[shard.index])
+with checkpoint.stop_signals() as stopping:
+  print("ready", flush=True)
+  for step in range(first + 1, first + 1000):
+    time.sleep(0.02)
+    if name := stopping(step):
+      checkpoints.save(step, s, {}, {}, wait=True)
+      break
+checkpoints.close()
+print(f"from {first} to {step} by {name}", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_of_two_hosts_stops_both_at_one_step(tmp_path):
+  first = "0"
+  for number in (signal.SIGTERM, signal.SIGINT):
+    with socket.socket() as s:
+      s.bind(("localhost", 0))
+      port = str(s.getsockname()[1])
+    command = [sys.executable, "-c", HOST, str(tmp_path), port]
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    hosts = [subprocess.Popen([*command, str(rank)], cwd=ROOT, env=environment(1), **pipe) for rank in range(2)]
+    try:
+      assert all(any(line == "ready\n" for line in host.stdout) for host in hosts)
+      hosts[1].send_signal(number)
+      outs = [host.communicate(timeout=60) for host in hosts]
+    finally:
+      for host in hosts:
+        host.kill()
+    assert outs[0][0] == outs[1][0].replace(number.name, "SIGTERM"), outs
+    words = outs[0][0].split()  # from A to B by NAME
+    assert words[1] == first and int(words[3]) > int(words[1]), outs
+    assert outs[1][0].split()[5] == number.name
+    first = words[3]

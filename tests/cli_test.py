@@ -1,0 +1,235 @@
+"""The command line: what is wrong with it is said in one line, at once; what is right reaches the loop."""
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import textwrap
+
+import conftest
+import pytest
+from ml_collections import ConfigDict
+
+from experiments import arguments, run
+from grpo_jax import loops, reports
+from grpo_jax.types import SettingError
+
+CONFIG = """
+from experiments import arguments, defaults
+
+def get_config(arg=""):
+  args = arguments.parse_arg(arg, model=("tiny", "large"), layers=8, chat=False)
+  config = defaults.get_config()
+  config.loop = "nonsense"
+  return config
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+  path = tmp_path / "config.py"
+  path.write_text(CONFIG)
+  return str(path)
+
+
+def test_arguments_have_the_types_of_their_defaults():
+  args = arguments.parse_arg(
+    "layers=2, lr=3e-4,chat,model=large,name=x=y", layers=8, lr=1.0, chat=False, model=("s", "large"), name=""
+  )
+  assert args.to_dict() == {"layers": 2, "lr": 3e-4, "chat": True, "model": "large", "name": "x=y"}
+  assert arguments.parse_arg("", layers=8, model=("s", "large")).to_dict() == {"layers": 8, "model": "s"}
+  assert arguments.parse_arg("chat=no", chat=True).chat is False
+
+
+@pytest.mark.parametrize(
+  ("arg", "message"),
+  [
+    ("layer=2", "layer: this config has no such argument; it has: layers=8, chat=False, model=s|large"),
+    ("layers=two", "layers=two: expected a whole number, as in layers=8"),
+    ("layers", "layers: a value is missing; write layers=VALUE, as in layers=8"),
+    ("chat=maybe", "chat=maybe: expected true or false, as in chat=False"),
+    ("model=huge", "model=huge: choose from s, large"),
+  ],
+)
+def test_a_wrong_argument_says_what_would_work(arg, message):
+  with pytest.raises(SettingError) as error:
+    arguments.parse_arg(arg, layers=8, chat=False, model=("s", "large"))
+  assert str(error.value) == message
+
+
+def test_the_nearest_names_are_offered():
+  names = arguments.names_of(
+    ConfigDict({"steps": 1, "learner": {"lr": 1.0, "mu": 1}, "eval": {"every": 1}, "log": {"every": 1}})
+  )
+  assert names == ["eval", "eval.every", "learner", "learner.lr", "learner.mu", "log", "log.every", "steps"]
+  assert arguments.nearest("learner.lrr", names) == ["learner.lr"]
+  assert arguments.nearest("lr", names) == ["learner.lr"]
+  assert arguments.nearest("every", names) == ["eval.every", "log.every"]
+  assert arguments.nearest("step", names) == ["steps"]
+  assert arguments.nearest("qqq", names) == []
+
+
+WRONG = [
+  ([], "error: --config is missing, as in --config=experiments/arithmetic.py"),
+  (["--config=experiments/default.py"], "no such file; did you mean experiments/defaults.py?"),
+  (["--config=CONFIG"], "error: --workdir is missing"),
+  (["--config=CONFIG:modle=tiny"], "modle: this config has no such argument; it has: model=tiny|large, layers=8"),
+  (["--config=CONFIG:model=huge"], "model=huge: choose from tiny, large"),
+  (["--config=CONFIG", "--config.learner.lrr=1"], "--config.learner.lrr: no such setting; did you mean learner.lr?"),
+  (["--config=CONFIG", "--config.learner.zzz=1"], "--config.learner.zzz: no such setting; learner has: "),
+  (["--config=CONFIG", "--config.steps=1e3"], "--config.steps=1e3: expected a whole number"),
+  (["--config=CONFIG", "--config.steps", "many"], "--config.steps: expected a whole number"),
+  (["--config=CONFIG", "--config.learner=3"], "--config.learner=3: expected a section"),
+  (["--config=CONFIG", "--wrkdir=x"], "Unknown command line flag 'wrkdir'. Did you mean: workdir ?"),
+  (["--config=CONFIG", "stray"], "stray: not understood; a setting is written --config.NAME=VALUE"),
+  (["--config.steps=3", "--config=CONFIG"], "--config.steps=3 in argv before a value for --config"),
+]
+
+
+@pytest.mark.parametrize(("args", "message"), WRONG, ids=[" ".join(args) for args, _ in WRONG])
+def test_bad_input_is_one_line_and_code_2_at_once(args, message, config, tmp_path, program):
+  # Where the config file itself refuses nothing, jax is not even imported.
+  quick = not any(":" in arg for arg in args)
+  if quick:
+    (tmp_path / "jax.py").write_text("raise RuntimeError('imported jax')")
+  done = program("experiments.run", *(arg.replace("CONFIG", config) for arg in args), PYTHONPATH=str(tmp_path))
+  assert done.returncode == 2 and done.stdout == ""
+  assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+  assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+  ("text", "message"),
+  [
+    ("def get_config(arg=''):\n  return 3\n", "get_config() must return an ml_collections.ConfigDict, not int"),
+    ("def get_config(arg=''):\n  return nothing\n", "broken.py:2: NameError: name 'nothing' is not defined"),
+    ("x = 1\n", "AttributeError: module 'config' has no attribute 'get_config'"),
+    ("def get_config(:\n", "SyntaxError"),
+  ],
+)
+def test_a_broken_config_file_is_one_line(text, message, tmp_path, program):
+  (tmp_path / "broken.py").write_text(text)
+  done = program("experiments.run", f"--config={tmp_path}/broken.py", "--workdir=w")
+  assert done.returncode == 2 and done.stderr.count("\n") == 1 and message in done.stderr
+
+
+def test_a_loop_that_is_not_there(config, tmp_path, program):
+  done = program("experiments.run", f"--config={config}", f"--workdir={tmp_path}/run")
+  assert done.returncode == 2 and not (tmp_path / "run").exists()
+  assert done.stderr.startswith("error: loop=nonsense: no such loop in grpo_jax/loops; choose from ")
+
+
+def test_a_module_of_loops_without_run_is_no_loop():
+  with pytest.raises(SettingError, match="loop=imports: no such loop"):
+    run.find_loop("imports")
+  with pytest.raises(SettingError, match="loop=a.b: no such loop"):
+    run.find_loop("a.b")
+
+
+def add_loop(monkeypatch, tmp_path, text):
+  (tmp_path / "made_up.py").write_text(textwrap.dedent(text))
+  monkeypatch.setattr(loops, "__path__", [str(tmp_path)])
+  monkeypatch.delitem(sys.modules, "grpo_jax.loops.made_up", raising=False)
+  return ConfigDict({"loop": "made_up", "steps": 3, "compilation_cache": ""})
+
+
+def test_the_loop_gets_the_config_and_what_it_wrote_is_drawn(monkeypatch, tmp_path):
+  text = """
+    def run(config, workdir):
+      with open(workdir + "/metrics.jsonl", "w") as f:
+        f.write('{"step": 0, "reward/mean": %d}\\n' % config.steps)
+      with open(workdir + "/samples.jsonl", "w") as f:
+        f.write('{"step": 0, "question": "q", "completion": "c", "reward": 1, "advantage": 1}\\n')
+  """
+  run.start(add_loop(monkeypatch, tmp_path, text), str(tmp_path))
+  assert (tmp_path / "curve.png").exists() and (tmp_path / "samples.html").exists()
+  assert '"reward/mean": 3' in (tmp_path / "metrics.jsonl").read_text()
+
+
+def test_without_matplotlib_the_run_says_so_and_ends_well(monkeypatch, tmp_path, capsys):
+  config = add_loop(monkeypatch, tmp_path, "def run(config, workdir): pass")
+  monkeypatch.setitem(sys.modules, "matplotlib", None)
+  monkeypatch.delitem(sys.modules, "grpo_jax.reports.plots", raising=False)
+  monkeypatch.delattr(reports, "plots", raising=False)
+  run.start(config, str(tmp_path))
+  out = capsys.readouterr().out
+  assert out.startswith("no curve.png: matplotlib is missing") and out.count("\n") == 1
+
+
+def test_what_a_loop_refuses_is_one_line_and_code_2(capsys):
+  with pytest.raises(SystemExit) as end, run.one_line_errors():
+    raise SettingError("data.path=x: no such folder;\n  pass one")
+  assert end.value.code == 2
+  assert capsys.readouterr().err == "error: data.path=x: no such folder; pass one\n"
+  with pytest.raises(ValueError), run.one_line_errors():
+    raise ValueError("a bug keeps its traceback")
+
+
+def test_the_compilation_cache_is_a_setting(monkeypatch, tmp_path):
+  import jax
+
+  set_to = {}
+  monkeypatch.setattr(jax.config, "update", set_to.__setitem__)
+  run.use_cache("")
+  assert set_to == {}
+  run.use_cache(str(tmp_path))
+  assert set_to["jax_compilation_cache_dir"] == str(tmp_path)
+
+
+def test_help_shows_how(program):
+  done = program("experiments.run", "--help")
+  assert "python -m experiments.run --config=FILE" in done.stdout and "--workdir" in done.stdout
+
+
+def test_a_coordinator_needs_the_number_of_processes():
+  with pytest.raises(SettingError, match="--coordinator=h:1: needs --processes"):
+    run.join_hosts("h:1", None, 0)
+
+
+@pytest.mark.slow
+def test_two_processes_find_each_other():
+  with socket.socket() as s:
+    s.bind(("localhost", 0))
+    port = s.getsockname()[1]
+  join = "import sys, jax; from experiments import run; run.join_hosts(sys.argv[1], 2, int(sys.argv[2]))"
+  code = f"{join}; print(jax.process_count())"
+  command = [sys.executable, "-c", code, f"localhost:{port}"]
+  started = [
+    subprocess.Popen(
+      [*command, str(i)], cwd=conftest.ROOT, env=conftest.environment(), stdout=subprocess.PIPE, text=True
+    )
+    for i in range(2)
+  ]
+  assert [process.communicate(timeout=120)[0].split()[-1] for process in started] == ["2", "2"]
+
+
+def gcloud(tmp_path, *args, **env):
+  """Runs launch/tpu_vm.sh with a gcloud that writes down what it is asked."""
+  (tmp_path / "gcloud").write_text('#!/bin/sh\nprintf "%s\\n" "$*" >>"$CALLS"\n')
+  (tmp_path / "gcloud").chmod(0o755)
+  env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": f"{tmp_path}/calls", **env}
+  done = subprocess.run(
+    ["launch/tpu_vm.sh", *args], cwd=conftest.ROOT, env=env, text=True, capture_output=True, timeout=60
+  )
+  return done, (tmp_path / "calls").read_text() if (tmp_path / "calls").exists() else ""
+
+
+def test_a_pod_runs_the_command_on_every_host(tmp_path):
+  named = {"TPU_NAME": "pod", "ZONE": "here"}
+  done, calls = gcloud(tmp_path, "run", "--config=experiments/gsm8k.py", "--config.sampler.stop=('a b',)", **named)
+  assert done.returncode == 0, done.stderr
+  assert "tpu-vm scp" in calls and calls.count("--worker=all") == 3 and calls.count("--zone=here") == 3
+  sent = calls.split("--distributed ")[1].split(" >run.log")[0]
+  assert shlex.split(sent) == ["--config=experiments/gsm8k.py", "--config.sampler.stop=('a b',)"]
+  (tmp_path / "calls").unlink()
+  _, calls = gcloud(tmp_path, "create", "v5litepod-16", CREATE_FLAGS="--spot --network=n", PROJECT="mine", **named)
+  assert calls.startswith("compute tpus tpu-vm create pod --accelerator-type=v5litepod-16 ")
+  assert calls.endswith("--spot --network=n --zone=here --project=mine\n")
+
+
+def test_a_pod_needs_a_name_and_a_verb(tmp_path):
+  done, calls = gcloud(tmp_path, "run", TPU_NAME="", ZONE="here")
+  assert done.returncode == 2 and done.stderr.startswith("error: TPU_NAME is not set") and not calls
+  done, calls = gcloud(tmp_path, "rnu")
+  assert done.returncode == 2 and "launch/tpu_vm.sh create" in done.stderr and not calls

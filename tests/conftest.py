@@ -1,0 +1,46 @@
+"""Eight simulated CPU devices for every test, set before jax is imported; what takes no mesh runs on the first.
+
+A program that a test starts gets one device, as on a laptop, unless it asks for more: use the fixture `program`.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+DEVICES = "--xla_force_host_platform_device_count"
+# Eight devices on two cores may wait for one another for long; XLA would give up after 40 seconds.
+PATIENCE = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
+ROOT = pathlib.Path(__file__).parents[1]
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("USE_TF", "0")
+os.environ["HF_HUB_OFFLINE"] = "1"
+if DEVICES not in os.environ.get("XLA_FLAGS", ""):
+  os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DEVICES}=8 {PATIENCE}".strip()
+
+
+def environment(devices: int = 1, **more: str) -> dict[str, str]:
+  """This process's environment for another one, with so many simulated devices."""
+  return {**os.environ, "XLA_FLAGS": f"{DEVICES}={devices} {PATIENCE}", "PYTHONUNBUFFERED": "1", **more}
+
+
+@pytest.fixture
+def program():
+  """`program(module, *args)` runs `python -m module args` in the repository and returns the finished process."""
+
+  def run(module: str, *args: str, devices: int = 1, timeout: float = 120, **env: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", module, *map(str, args)]
+    return subprocess.run(
+      command,
+      cwd=ROOT,
+      env=environment(devices, **env),
+      text=True,
+      capture_output=True,
+      timeout=timeout,
+      stdin=subprocess.DEVNULL,
+    )
+
+  return run

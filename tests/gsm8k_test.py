@@ -1,0 +1,101 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from ml_collections import ConfigDict
+
+from grpo_jax.data import gsm8k
+from grpo_jax.rewards.math import answer_correct, number, well_formed
+from grpo_jax.types import STOPPED, Completion, SettingError
+
+ROWS = [
+  {"question": "How many?", "answer": "Half is 48/2=<<48/2=24>>24.\nIn all 48+24=<<48+24=72>>72.\n#### 72"},
+  {"question": "And “now”?", "answer": "It is $<<1000*2=2000>>2,000.\n#### 2,000"},
+]
+
+
+def _cfg(annotations=False):
+  return ConfigDict({"gsm8k": {"annotations": annotations}})
+
+
+@pytest.fixture
+def folder(tmp_path):
+  for split in ("train", "test"):
+    (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+  return tmp_path
+
+
+def test_folder_of_jsonl(folder):
+  examples = gsm8k.source("train", str(folder), _cfg())
+  assert [example.answer for example in examples] == ["72", "2,000"]
+  assert examples[0].solution == "Half is 48/2=24.\nIn all 48+24=72.\n#### 72"
+  assert gsm8k.source("train", str(folder), _cfg(True))[0].solution == ROWS[0]["answer"]
+
+
+def test_tensorflow_datasets_folder(folder, monkeypatch):
+  """The real builder, fed from local files, written as array_record and read back without TensorFlow."""
+  import tensorflow_datasets.text
+
+  builder = tensorflow_datasets.builder("gsm8k", data_dir=folder / "tfds", file_format="array_record")
+  monkeypatch.setattr(
+    builder,
+    "_split_generators",
+    lambda _: {split: builder._generate_examples(folder / f"{split}.jsonl") for split in ("train", "test")},
+  )
+  builder.download_and_prepare()
+  examples = gsm8k.source("test", str(folder / "tfds"), _cfg())
+  expected = gsm8k.source("test", str(folder), _cfg())
+  assert sorted(examples) == sorted(expected) and len(examples) == 2
+  _read_in_a_new_process(folder / "tfds")
+  with pytest.raises(SettingError, match="no gsm8k split 'dev'"):
+    gsm8k.source("dev", str(folder / "tfds"), _cfg())
+
+
+def _read_in_a_new_process(folder):
+  """Where nothing has registered the builder yet, and nothing may load TensorFlow."""
+  code = f"""
+import sys
+from ml_collections import ConfigDict
+from grpo_jax.data import gsm8k
+assert len(gsm8k.source("train", {str(folder)!r}, ConfigDict({{"gsm8k": {{"annotations": False}}}}))) == 2
+assert "tensorflow" not in sys.modules
+"""
+  subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": os.getcwd()}, check=True)
+
+
+def test_download_that_fails_says_what_works(tmp_path, monkeypatch):
+  import tensorflow_datasets
+
+  def builder(*args, **kwargs):
+    raise ConnectionError("no route to host\nmore")
+
+  monkeypatch.setattr(tensorflow_datasets, "builder", builder)
+  with pytest.raises(SettingError, match="data.path = '': .*no route to host.* folder with train.jsonl") as error:
+    gsm8k.source("train", "", _cfg())
+  assert "\n" not in str(error.value)
+
+
+def test_missing_files(tmp_path):
+  for path in (tmp_path, tmp_path / "nowhere"):
+    with pytest.raises(SettingError, match="data.path = .*looked for train.jsonl.*give a folder with") as error:
+      gsm8k.source("train", str(path), _cfg())
+    assert repr(str(path)) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_line_without_answer(folder):
+  (folder / "train.jsonl").write_text('{"question": "a", "answer": "it is 2"}\n')
+  with pytest.raises(SettingError, match='train.jsonl, line 1: field "answer" has no'):
+    gsm8k.source("train", str(folder), _cfg())
+
+
+@pytest.mark.skipif(not os.environ.get("GSM8K_DIR"), reason="GSM8K_DIR names no folder with train.jsonl and test.jsonl")
+def test_the_real_files():
+  for split, size in (("train", 7473), ("test", 1319)):
+    examples = gsm8k.source(split, os.environ["GSM8K_DIR"], _cfg())
+    assert len(examples) == size
+    for example in examples:
+      assert "<<" not in example.solution and number(example.answer) is not None
+      completion = Completion(example.solution, [0], STOPPED, [0])
+      assert answer_correct(example, completion) == 1.0 and well_formed(example, completion) == 1.0

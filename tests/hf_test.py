@@ -1,0 +1,501 @@
+"""Hugging Face folders: the same logits as transformers, bitwise round trips, refusals by name."""
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+from jax.sharding import AxisType
+
+from grpo_jax import tokenizer as tok
+from grpo_jax.models import hf
+from grpo_jax.models.decoder import Decoder, Rows
+from grpo_jax.models.variants import VARIANTS, parameters, variant
+from grpo_jax.sharding import AXES, Layout
+from grpo_jax.types import Prompts, SettingError
+
+FAMILIES = [name for name in VARIANTS if name.startswith("test_")]
+
+
+def layout(devices=1, **rules):
+  sizes = (1, devices, 1, 1)
+  mesh = jax.make_mesh(sizes, AXES, devices=jax.devices()[:devices], axis_types=(AxisType.Auto,) * 4)
+  return Layout(mesh, tuple(rules.items()))
+
+
+def decoder(config, devices=1, **rules):
+  return Decoder(config, layout(devices, **rules))
+
+
+@functools.cache
+def randomised(config, seed=0):
+  """Parameters without a fresh model's zeros and ones, which would hide a mistake."""
+  rng = np.random.default_rng(seed)
+  mean = lambda path: 1.0 if path[-1].key == "scale" and not config.norm_plus_one else 0.0
+  draw = lambda path, x: jnp.asarray(mean(path) + 0.2 * rng.standard_normal(x.shape), jnp.float32)
+  return jax.tree_util.tree_map_with_path(draw, decoder(config).shapes())
+
+
+def saved(folder, name="test_qwen3", **options):
+  config = VARIANTS[name]
+  params = randomised(config)
+  hf.save(folder, config, params, **options)
+  return config, params
+
+
+def edit(folder, **changes):
+  """Change keys of config.json; None removes one."""
+  file = pathlib.Path(folder) / "config.json"
+  raw = json.loads(file.read_text()) | changes
+  file.write_text(json.dumps({k: v for k, v in raw.items() if v is not None}))
+
+
+def tensors(folder):
+  return safetensors.numpy.load_file(pathlib.Path(folder) / "model.safetensors")
+
+
+def retensor(folder, drop=(), **added):
+  content = {k: v for k, v in tensors(folder).items() if k not in drop} | {k: v for k, v in added.items()}
+  safetensors.numpy.save_file(content, str(folder / "model.safetensors"))
+
+
+def assert_same(a, b):
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+# -- round trips
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_round_trip_is_bitwise(name, tmp_path):
+  for tied in (True, False):
+    config = dataclasses.replace(VARIANTS[name], tied=tied)
+    params = randomised(config)
+    hf.save(tmp_path / "m", config, params)  # the second replaces the first
+    assert hf.read_config(tmp_path / "m") == config
+    hf.check(tmp_path / "m", decoder(config).shapes())
+    assert_same(hf.load(tmp_path / "m", decoder(config)), params)
+    assert ("lm_head.weight" in tensors(tmp_path / "m")) == (not tied)
+  assert os.listdir(tmp_path) == ["m"]
+
+
+def test_names_and_layout_of_the_file(tmp_path):
+  config, params = saved(tmp_path / "m")
+  t = tensors(tmp_path / "m")
+  assert len(t) == 3 + 11 * config.layers
+  with hf.safetensors.safe_open(tmp_path / "m/model.safetensors", framework="np") as f:
+    assert f.metadata() == {"format": "pt"}  # transformers 4 reads no other
+  q = params["layers"]["attention"]["q"]["weight"]
+  np.testing.assert_array_equal(t["model.layers.1.self_attn.q_proj.weight"], q[1])
+  assert q[1].shape == (config.heads * config.head_dim, config.width)
+  np.testing.assert_array_equal(
+    t["model.layers.0.post_attention_layernorm.weight"], params["layers"]["mlp_norm"]["scale"][0]
+  )
+
+
+def test_bfloat16_file(tmp_path):
+  config, params = saved(tmp_path / "m", dtype="bfloat16")
+  t = tensors(tmp_path / "m")
+  assert {x.dtype.name for x in t.values()} == {"bfloat16"}
+  rounded = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
+  assert_same(hf.load(tmp_path / "m", decoder(config)), jax.tree.map(lambda x: x.astype(jnp.float32), rounded))
+  loaded = hf.load(tmp_path / "m", decoder(config), "bfloat16")
+  assert {x.dtype.name for x in jax.tree.leaves(loaded)} == {"bfloat16"}
+  assert_same(loaded, rounded)
+  # A bfloat16 model survives float32 and back, bit for bit.
+  hf.save(tmp_path / "again", config, hf.load(tmp_path / "m", decoder(config)), dtype="bfloat16")
+  assert all(x.tobytes() == tensors(tmp_path / "again")[name].tobytes() for name, x in t.items())
+  with pytest.raises(SettingError, match="dtype='int8'"):
+    hf.save(tmp_path / "m", config, params, dtype="int8")
+
+
+def test_several_files(tmp_path):
+  config, params = saved(tmp_path / "m", max_bytes=20_000)
+  files = sorted(p.name for p in (tmp_path / "m").glob("*.safetensors"))
+  assert len(files) > 3 and files[0] == f"model-00001-of-{len(files):05}.safetensors"
+  index = json.loads((tmp_path / "m/model.safetensors.index.json").read_text())
+  assert sorted(set(index["weight_map"].values())) == files
+  assert index["metadata"]["total_size"] == 4 * parameters(config)
+  assert all(
+    (tmp_path / "m" / f).stat().st_size < 24_000 or sum(g == f for g in index["weight_map"].values()) == 1
+    for f in files
+  )
+  assert_same(hf.load(tmp_path / "m", decoder(config)), params)
+  (tmp_path / "m" / files[1]).unlink()
+  with pytest.raises(SettingError, match=f"{files[1]} is missing"):
+    hf.load(tmp_path / "m", decoder(config))
+
+
+def test_sharded_reading_and_writing(tmp_path, monkeypatch):
+  """Reading goes straight into shardings, each shard its own bytes and once; writing gathers."""
+  if len(jax.devices()) < 4:
+    pytest.skip("needs four devices: XLA_FLAGS=--xla_force_host_platform_device_count=8")
+  config, params = saved(tmp_path / "m", "test_qwen2")
+  mesh = jax.make_mesh((2, 2, 1, 1), AXES, devices=jax.devices()[:4], axis_types=(AxisType.Auto,) * 4)
+  sharded = Decoder(config, Layout(mesh, (("embed", ("fsdp",)),)))
+  read = []
+
+  class Slice:
+    def __init__(self, name, view):
+      self.name, self.view = name, view
+
+    def __getitem__(self, index):
+      out = self.view[index]
+      read.append((self.name, out.shape))
+      return out
+
+  real = hf.safetensors.safe_open
+
+  class File:
+    def __init__(self, *args, **kwargs):
+      self.f = real(*args, **kwargs)
+
+    def get_slice(self, name):
+      return Slice(name, self.f.get_slice(name))
+
+  files = hf._locate(tmp_path / "m", sharded.shapes())
+  monkeypatch.setattr(hf, "_locate", lambda *_: files)  # its look at the headers is not counted
+  monkeypatch.setattr(hf.safetensors, "safe_open", File)
+  loaded = hf.load(tmp_path / "m", sharded)
+  assert_same(loaded, params)
+  q = loaded["layers"]["attention"]["q"]["weight"]
+  assert q.sharding == sharded.shardings()["layers"]["attention"]["q"]["weight"]
+  assert {s.data.shape for s in q.addressable_shards} == {(2, 32, 16)}
+  name = "model.layers.1.self_attn.q_proj.weight"
+  assert [shape for n, shape in read if n == name] == [(32, 16)] * 2  # two halves, for four devices
+  assert sum(int(np.prod(shape)) for _, shape in read) == parameters(config)
+  hf.save(tmp_path / "again", config, loaded)
+  assert (tmp_path / "m/model.safetensors").read_bytes() == (tmp_path / "again/model.safetensors").read_bytes()
+
+
+# -- config.json
+
+
+def test_config_old_and_new(tmp_path):
+  config, _ = saved(tmp_path)
+  raw = json.loads((tmp_path / "config.json").read_text())
+  assert raw["rope_theta"] == raw["rope_parameters"]["rope_theta"] == config.rope_theta
+  assert raw["dtype"] == raw["torch_dtype"] == "float32" and raw["architectures"] == ["Qwen3ForCausalLM"]
+  old = {k: v for k, v in raw.items() if k not in ("rope_parameters", "dtype", "layer_types")}
+  (tmp_path / "config.json").write_text(json.dumps(old | {"rope_scaling": None, "sliding_window": 4096}))
+  assert hf.read_config(tmp_path) == config
+  new = {k: v for k, v in raw.items() if k not in ("rope_theta", "torch_dtype")}
+  (tmp_path / "config.json").write_text(json.dumps(new))
+  assert hf.read_config(tmp_path) == config
+  edit(tmp_path, rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 7.0}})
+  assert hf.read_config(tmp_path).rope_theta == 7.0
+  edit(tmp_path, head_dim=None)
+  assert hf.read_config(tmp_path).head_dim == 128  # what Qwen3 means without it
+  edit(tmp_path, model_type="llama", num_key_value_heads=None)
+  assert (hf.read_config(tmp_path).head_dim, hf.read_config(tmp_path).kv_heads) == (8, 4)
+
+
+def test_unknown_keys_of_the_base_are_kept(tmp_path):
+  config, params = saved(tmp_path / "base")
+  edit(tmp_path / "base", max_position_embeddings=40960, bos_token_id=7, rope_scaling=None, vocab_size=1)
+  hf.save(tmp_path / "m", config, params, base=tmp_path / "base")
+  raw = json.loads((tmp_path / "m/config.json").read_text())
+  assert (raw["max_position_embeddings"], raw["bos_token_id"], raw["vocab_size"]) == (40960, 7, config.vocab)
+
+
+def test_flags_of_no_family_cannot_be_exported(tmp_path):
+  config = variant("test_qwen3", attention_bias=True)
+  with pytest.raises(SettingError, match="no Hugging Face family"):
+    hf.save(tmp_path / "m", config, randomised(config))
+  assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  "changes, named",
+  [
+    ({"model_type": "mamba"}, "model_type 'mamba'"),
+    ({"model_type": "qwen3_moe"}, "model_type 'qwen3_moe'"),
+    ({"model_type": None}, "model_type None"),
+    ({"rope_parameters": {"rope_type": "llama3", "factor": 32.0}}, "rope scaling 'llama3' without 'low_freq_factor'"),
+    ({"rope_parameters": {"rope_type": "linear", "factor": 4.0}}, "rope scaling 'linear'"),
+    ({"rope_parameters": None, "rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope scaling 'yarn'"),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
+    ({"layer_types": None, "use_sliding_window": True}, "use_sliding_window"),
+    ({"attention_bias": True}, "attention_bias"),
+    ({"num_experts": 8}, "num_experts"),
+    ({"quantization_config": {"bits": 4}}, "quantization_config"),
+    ({"hidden_act": "relu"}, "hidden_act 'relu'"),
+    ({"num_key_value_heads": 3}, "4 heads do not divide over 3"),
+    ({"hidden_size": None}, "no whole number 'hidden_size'"),
+  ],
+)
+def test_refused_by_name(changes, named, tmp_path):
+  saved(tmp_path)
+  edit(tmp_path, **changes)
+  with pytest.raises(SettingError, match=named) as error:
+    hf.read_config(tmp_path)
+  assert "\n" not in str(error.value) and "init_from" in str(error.value)
+
+
+# -- broken folders
+
+
+def test_missing_folder_config_and_weights(tmp_path):
+  with pytest.raises(SettingError, match="no such folder.*hf download.*--config.init_from=DIR"):
+    hf.read_config(tmp_path / "nowhere")
+  with pytest.raises(SettingError, match="no config.json.*hf download"):
+    hf.read_config(tmp_path)
+  config, _ = saved(tmp_path / "m")
+  (tmp_path / "m/model.safetensors").unlink()
+  with pytest.raises(SettingError, match="no weights: model.safetensors is missing.*hf download"):
+    hf.load(tmp_path / "m", decoder(config))
+  (tmp_path / "m/config.json").write_text("{,")
+  with pytest.raises(SettingError, match="config.json is not JSON"):
+    hf.read_config(tmp_path / "m")
+
+
+@pytest.mark.parametrize("how", ["cut", "noise", "empty", "header"])
+def test_corrupt_weights(how, tmp_path):
+  config, _ = saved(tmp_path)
+  file = tmp_path / "model.safetensors"
+  data = file.read_bytes()
+  file.write_bytes({"cut": data[:-100], "noise": b"\xff" * 999, "empty": b"", "header": data[:50]}[how])
+  with pytest.raises(SettingError, match="model.safetensors is corrupt.*download it again") as error:
+    hf.check(tmp_path, decoder(config).shapes())
+  assert "\n" not in str(error.value)
+
+
+def test_missing_unexpected_and_misshapen_tensors(tmp_path):
+  config, params = saved(tmp_path)
+  shapes = decoder(config).shapes()
+  name = "model.layers.1.mlp.up_proj.weight"
+  retensor(tmp_path, drop=[name])
+  with pytest.raises(SettingError, match=f"no tensor {name}"):
+    hf.check(tmp_path, shapes)
+  retensor(tmp_path, **{name: np.zeros((3, 32), np.float32)})
+  with pytest.raises(SettingError, match=rf"{name} is \[3, 32\] .* asks \[48, 32\]"):
+    hf.check(tmp_path, shapes)
+  retensor(tmp_path, **{name: np.zeros((48, 32), np.int8)})
+  with pytest.raises(SettingError, match=f"{name} is I8"):
+    hf.check(tmp_path, shapes)
+  hf.save(tmp_path, config, params)
+  retensor(tmp_path, **{"model.layers.0.self_attn.q_proj.bias": np.zeros(64, np.float32)})
+  with pytest.raises(SettingError, match="unexpected tensor model.layers.0.self_attn.q_proj.bias"):
+    hf.check(tmp_path, shapes)
+  # More layers than config.json says is as wrong as fewer.
+  hf.save(tmp_path, config, params)
+  with pytest.raises(SettingError, match=r"unexpected tensor model.layers.1.input_layernorm.weight \(and 10 more\)"):
+    hf.check(tmp_path, decoder(dataclasses.replace(config, layers=1)).shapes())
+
+
+def test_a_tied_model_may_carry_a_copy_of_its_embedding(tmp_path):
+  config, params = saved(tmp_path, "test_qwen2")
+  retensor(tmp_path, **{"lm_head.weight": np.zeros((96, 32), np.float32)})
+  assert_same(hf.load(tmp_path, decoder(config)), params)
+
+
+# -- tokenizer and disk
+
+
+def test_tokenizer_travels_along_and_must_fit(tmp_path):
+  t = tok.word_level(["a b"])
+  config = variant("test_qwen3", vocab=t.vocab_size + 4)
+  hf.save(tmp_path / "m", config, randomised(config), tokenizer=t)
+  raw = json.loads((tmp_path / "m/config.json").read_text())
+  assert (raw["eos_token_id"], raw["pad_token_id"]) == (t.eos_id, t.pad_id)
+  again = tok.load(tmp_path / "m")
+  assert again.encode("a b") == t.encode("a b") and again.eos_ids == t.eos_ids
+  small = variant("test_qwen3", vocab=t.vocab_size - 1)
+  with pytest.raises(SettingError, match=f"ids reach {t.vocab_size - 1}, the model has {t.vocab_size - 1} rows"):
+    hf.check_tokenizer(t, small)
+  with pytest.raises(SettingError, match="--config.tokenizer=DIR"):
+    hf.save(tmp_path / "m", small, randomised(small), tokenizer=t)
+
+
+@pytest.mark.parametrize(
+  "error", [OSError(28, "No space left on device"), safetensors.SafetensorError("No space left")]
+)
+def test_a_failed_export_leaves_what_was_there(error, tmp_path, monkeypatch):
+  config, params = saved(tmp_path / "m")
+
+  def full(*args, **kwargs):
+    raise error
+
+  monkeypatch.setattr(safetensors.numpy, "save_file", full)
+  with pytest.raises(SettingError, match="cannot be written.*No space left"):
+    hf.save(tmp_path / "m", config, jax.tree.map(jnp.zeros_like, params))
+  assert os.listdir(tmp_path) == ["m"]
+  assert_same(hf.load(tmp_path / "m", decoder(config)), params)
+
+
+def test_export_takes_no_folder_of_somebody_else(tmp_path):
+  (tmp_path / "thesis.tex").write_text("x")
+  config = VARIANTS["test_llama"]
+  with pytest.raises(SettingError, match="something else than a model"):
+    hf.save(tmp_path, config, randomised(config))
+  with pytest.raises(SettingError, match="something else than a model"):
+    hf.save(tmp_path / "thesis.tex", config, randomised(config))
+  assert (tmp_path / "thesis.tex").read_text() == "x"
+
+
+# -- variants
+
+
+def test_parameter_counts():
+  """Those that the published models report."""
+  counts = {
+    "qwen3_0.6b": 596_049_920,
+    "qwen3_1.7b": 1_720_574_976,
+    "qwen3_4b": 4_022_468_096,
+    "qwen3_8b": 8_190_735_360,
+    "qwen2.5_0.5b": 494_032_768,
+    "qwen2.5_1.5b": 1_543_714_304,
+    "qwen2.5_7b": 7_615_616_512,
+    "llama3.2_1b": 1_235_814_400,
+    "llama3.2_3b": 3_212_749_824,
+  }
+  assert {name: parameters(VARIANTS[name]) for name in counts} == counts
+  for name in (*FAMILIES, "tiny", "mini", "qwen3_0.6b", "qwen2.5_7b"):
+    shapes = decoder(VARIANTS[name]).shapes()
+    assert parameters(VARIANTS[name]) == sum(x.size for x in jax.tree.leaves(shapes)), name
+  with pytest.raises(SettingError, match="model.variant='gpt'"):
+    variant("gpt")
+  assert variant("tiny", vocab=7).vocab == 7
+
+
+# -- transformers as the oracle
+
+
+def batch():
+  """Prompts of different lengths, padded with a live token, and two completions each: [P, Lp], [P, G, L]."""
+  rng = np.random.default_rng(0)
+  prompts, completions = rng.integers(0, 96, (3, 7)), rng.integers(0, 96, (3, 2, 5))
+  return Prompts(jnp.asarray(prompts, jnp.int32), jnp.asarray([7, 4, 1], jnp.int32)), completions
+
+
+def our_logits(d, params, prompts, completions):
+  """[P, G, 1 + L, V]: after the prompt, and after each completion token."""
+  p, g, n = completions.shape
+  rows = Rows(
+    jnp.asarray(completions, jnp.int32),
+    jnp.broadcast_to(jnp.arange(g)[:, None], (p, g, n)),
+    jnp.broadcast_to(jnp.arange(n), (p, g, n)),
+  )
+  last, hidden = jax.jit(d.forward)(params, prompts, rows)
+  hidden = jnp.concatenate([jnp.broadcast_to(last[:, None, None], (p, g, 1, last.shape[-1])), hidden], axis=2)
+  return np.asarray(jnp.einsum("pgld,vd->pglv", hidden, d.unembed(params), precision="highest"))
+
+
+def their_logits(model, prompts, completions):
+  """The same, a sequence at a time and without any padding; then padded on the left as generate() does."""
+  import torch
+
+  sequences = [
+    (np.concatenate([np.asarray(prompts.tokens[i, :n]), completions[i, j]]), n)
+    for i, n in enumerate(np.asarray(prompts.lengths))
+    for j in range(completions.shape[1])
+  ]
+  longest = max(len(s) for s, _ in sequences)
+  ids = torch.zeros((len(sequences), longest), dtype=torch.long)
+  mask = torch.zeros_like(ids)
+  alone = []
+  with torch.no_grad():
+    for row, (s, n) in enumerate(sequences):
+      alone.append(model(torch.tensor(s[None])).logits[0, n - 1 :].numpy())
+      ids[row, longest - len(s) :], mask[row, longest - len(s) :] = torch.tensor(s), 1
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    padded = model(ids, attention_mask=mask, position_ids=positions).logits[:, -completions.shape[2] - 1 :].numpy()
+  shape = (*completions.shape[:2], completions.shape[2] + 1, -1)
+  return np.stack(alone).reshape(shape), padded.reshape(shape)
+
+
+def theirs(name, tied):
+  """A random model as transformers makes it, with norms and biases that are not ones and zeros."""
+  torch = pytest.importorskip("torch")
+  transformers = pytest.importorskip("transformers")
+  c = dataclasses.replace(VARIANTS[name], tied=tied)
+  kind = name.removeprefix("test_")
+  cls = {"qwen3": "Qwen3", "qwen2": "Qwen2", "llama": "Llama", "llama3": "Llama", "gemma": "Gemma"}[kind]
+  rope = {"rope_type": "default", "rope_theta": c.rope_theta}
+  if c.rope_scaling:
+    names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    rope |= {"rope_type": "llama3", **dict(zip(names, (*c.rope_scaling[:3], int(c.rope_scaling[3])), strict=True))}
+  config = getattr(transformers, cls + "Config")(
+    vocab_size=c.vocab,
+    hidden_size=c.width,
+    num_hidden_layers=c.layers,
+    num_attention_heads=c.heads,
+    num_key_value_heads=c.kv_heads,
+    head_dim=c.head_dim,
+    intermediate_size=c.mlp,
+    rms_norm_eps=c.norm_eps,
+    rope_parameters=rope,
+    tie_word_embeddings=tied,
+    initializer_range=0.1,
+  )
+  torch.manual_seed(0)
+  model = getattr(transformers, cls + "ForCausalLM")(config).eval()
+  with torch.no_grad():
+    for p in model.parameters():
+      if p.ndim == 1:
+        p += 0.2 * torch.randn(p.shape)
+  return c, model
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_of_transformers(name, tied, tmp_path):
+  """Import: folder written by transformers. Export: what we write, transformers loads to the same logits."""
+  config, model = theirs(name, tied)
+  import transformers
+
+  model.save_pretrained(tmp_path / "theirs")
+  assert hf.read_config(tmp_path / "theirs") == config
+  d = decoder(config)
+  params = hf.load(tmp_path / "theirs", d)
+  prompts, completions = batch()
+  ours = our_logits(d, params, prompts, completions)
+  alone, padded = their_logits(model, prompts, completions)
+  assert ours.std() > 0.3
+  np.testing.assert_allclose(ours, alone, atol=1e-4, rtol=0)
+  np.testing.assert_allclose(ours, padded, atol=1e-4, rtol=0)
+
+  for options in ({}, {"max_bytes": 20_000}, {"base": tmp_path / "theirs"}):
+    hf.save(tmp_path / "ours", config, params, **options)
+    again, info = transformers.AutoModelForCausalLM.from_pretrained(
+      tmp_path / "ours", dtype="auto", output_loading_info=True
+    )
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+    assert again.dtype == model.dtype and type(again) is type(model)
+    np.testing.assert_array_equal(their_logits(again.eval(), prompts, completions)[0], alone)
+  # Bitwise through both programs.
+  again.save_pretrained(tmp_path / "back")
+  assert_same(hf.load(tmp_path / "back", d), params)
+
+
+def test_transformers_generates_from_an_export(tmp_path):
+  """Config, weights and tokenizer together, as a person would run them; it stops at our stop token."""
+  transformers = pytest.importorskip("transformers")
+  import torch
+
+  t = tok.word_level(["one two three"])
+  config = variant("test_qwen3", vocab=t.vocab_size)
+  params = randomised(config)
+  unembed = params["unembed"]["weight"]
+  hf.save(tmp_path / "m", config, params, tokenizer=t)
+  model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "m").eval()
+  theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
+  prompt = theirs("one two\n", return_tensors="pt")
+  assert prompt["input_ids"][0].tolist() == t.render("one two")
+  out = model.generate(**prompt, max_new_tokens=6, do_sample=False)[0].tolist()
+  d, tokens = decoder(config), t.render("one two")
+  with torch.no_grad():
+    for _ in range(6):
+      last, _ = d.prefill(params, Prompts(jnp.asarray([tokens]), jnp.asarray([len(tokens)])))
+      tokens.append(int((last[0] @ unembed.T).argmax()))
+      if tokens[-1] in t.eos_ids:
+        break
+  assert out == tokens
+  assert model.generation_config.eos_token_id == t.eos_id

@@ -1,0 +1,212 @@
+"""Which module may import which. A module that is new is named here, in its layer, or the test says so."""
+
+import ast
+import fnmatch
+import graphlib
+import pathlib
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+# From the bottom up; a name stands for a module or a package. Imports run downwards.
+LAYERS = (
+  ("types",),
+  ("ops", "sharding"),
+  ("models", "tokenizer", "data", "rewards", "objectives"),
+  ("forward", "sampler", "optim", "state", "checkpoint", "metrics", "replay"),
+  ("learn", "rollouts", "reward_models", "evaluate"),
+  ("loops", "plan", "reports"),
+  ("experiments",),
+)
+
+# Inside a layer, one way: (importer, imported), patterns as of file names. All together form no circle.
+LINKS = (
+  ("ops.advantages", "ops.masked"),
+  ("ops.surrogate", "ops.masked"),
+  ("models.decoder", "models.layers"),
+  ("models.hf", "models.decoder"),
+  ("models.variants", "models.decoder"),
+  ("data.gsm8k", "data.jsonl"),
+  ("rewards.*", "rewards.math"),
+  ("objectives.*", "objectives.common"),
+  ("objectives.*", "objectives.grpo"),
+  ("objectives.*", "objectives.sft"),
+  ("optim", "state"),
+  ("evaluate", "rollouts"),
+  ("loops.*", "loops.imports"),
+  ("loops.*", "loops.build"),
+  ("loops.*", "loops.session"),
+  ("reports.*", "reports.jsonl"),
+  ("experiments.*", "experiments.arguments"),
+  ("experiments.*", "experiments.defaults"),
+)
+
+# Packages that a layer does without: ops are functions of arrays, objectives never see a model.
+WITHOUT = {"ops": ("flax", "ml_collections", "optax"), "objectives": ("flax", "optax"), "rewards": ("flax", "jax")}
+MAY_IMPORT_BY_NAME = ("loops", "experiments")  # importlib
+AT_IMPORT = ("devices", "local_devices", "device_count", "local_device_count", "process_index", "process_count")
+
+
+def sources() -> dict[str, str]:
+  """Name (`ops.masked`, `experiments.run`) -> text, of every module."""
+  files = [*(ROOT / "grpo_jax").rglob("*.py"), *(ROOT / "experiments").rglob("*.py")]
+  return {name(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in files}
+
+
+def name(path: pathlib.Path) -> str:
+  parts = path.with_suffix("").parts
+  return ".".join(part for part in parts if part not in ("grpo_jax", "__init__"))
+
+
+def layer(module: str) -> int | None:
+  found = [i for i, names in enumerate(LAYERS) if module.split(".")[0] in names]
+  return found[0] if found else None
+
+
+def imports(tree: ast.AST, modules: set[str]) -> set[str]:
+  """Full dotted names of what is imported anywhere in a module, functions included."""
+  found = set()
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Import):
+      found |= {alias.name for alias in node.names}
+    elif isinstance(node, ast.ImportFrom):
+      base = "." * node.level + (node.module or "")
+      for alias in node.names:
+        inner = f"{base}.{alias.name}"
+        found.add(inner if own(inner) in modules else base)
+  return found
+
+
+def own(full: str) -> str | None:
+  """`grpo_jax.ops.masked` -> `ops.masked`; None for what is not the project's."""
+  if full.split(".")[0] == "experiments":
+    return full
+  return full.removeprefix("grpo_jax").removeprefix(".") if full.split(".")[0] == "grpo_jax" else None
+
+
+def violations(texts: dict[str, str]) -> list[str]:
+  """A line for every import that goes up, sideways without a link, or by name where it must not."""
+  modules, found, graph = set(texts), [], {}
+  for module, text in sorted(texts.items()):
+    if not module:
+      continue
+    tree, level = ast.parse(text), layer(module)
+    if level is None:
+      found.append(f"{module}: in no layer; add it to LAYERS of tests/layering_test.py")
+      continue
+    for full in sorted(imports(tree, modules)):
+      top = full.split(".")[0]
+      if full.startswith("."):
+        found.append(f"{module}: imports {full}; write the whole name")
+      elif top == "importlib" and not full.startswith("importlib.resources"):
+        if module.split(".")[0] not in MAY_IMPORT_BY_NAME:
+          found.append(f"{module}: imports importlib; only {' and '.join(MAY_IMPORT_BY_NAME)} may")
+      elif top in WITHOUT.get(module.split(".")[0], ()):
+        found.append(f"{module}: imports {top}")
+      elif (target := own(full)) and target != module:
+        found += _import(module, level, target)
+        if layer(target) == level:
+          graph.setdefault(module, set()).add(target)
+    found += [f"{module}: {what}" for what in _calls(tree, module)]
+  try:
+    graphlib.TopologicalSorter(graph).prepare()
+  except graphlib.CycleError as error:
+    found.append(f"a circle: {' -> '.join(error.args[1])}")
+  return found
+
+
+def _import(module: str, level: int, target: str) -> list[str]:
+  below = layer(target)
+  if below is None:
+    return [f"{module}: imports {target}, which is in no layer; add it to LAYERS of tests/layering_test.py"]
+  if target.split(".")[0] == "reports" and module.split(".")[0] not in ("reports", "experiments"):
+    return [f"{module}: imports {target}; nothing imports the reports, experiments/run.py calls them"]
+  if below > level:
+    return [f"{module} (layer {level}): imports {target} (layer {below}), upwards"]
+  if below == level and not any(fnmatch.fnmatch(module, a) and fnmatch.fnmatch(target, b) for a, b in LINKS):
+    return [f"{module}: imports {target} of its own layer; list the link in LINKS or move what it needs down"]
+  return []
+
+
+def _calls(tree: ast.Module, module: str) -> list[str]:
+  found = []
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Attribute) and node.attr == "jit":
+      of = ast.unparse(node.value)
+      if of == "nnx":
+        found.append(f"line {node.lineno}: nnx.jit; plain jax.jit on parameter trees")
+      elif module.split(".")[0] == "ops":
+        found.append(f"line {node.lineno}: {of}.jit; who calls an op compiles it")
+  for node in _run_at_import(tree):
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in {f"jax.{call}" for call in AT_IMPORT}:
+      found.append(f"line {node.lineno}: {ast.unparse(node.func)}() at import")
+  return found
+
+
+def _run_at_import(tree: ast.AST):
+  """The nodes that run when the module is imported: not the bodies of functions, nor `if __name__ == ...`."""
+  for node in ast.iter_child_nodes(tree):
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+      continue
+    if isinstance(node, ast.If) and ast.unparse(node.test).startswith("__name__"):
+      continue
+    yield node
+    yield from _run_at_import(node)
+
+
+def test_imports_run_downwards():
+  found = violations(sources())
+  assert not found, "\n" + "\n".join(found)
+
+
+def test_every_link_is_between_modules_of_one_layer():
+  for importer, imported in LINKS:
+    assert layer(importer) == layer(imported) is not None, (importer, imported)
+
+
+def test_upwards_and_sideways_are_seen():
+  texts = {
+    "ops.masked": "from grpo_jax.ops import advantages",
+    "ops.advantages": "from grpo_jax import types\nfrom grpo_jax.ops.masked import mean",
+    "types": "def f():\n  import grpo_jax.learn",
+    "learn": "import grpo_jax.types\nfrom grpo_jax import types",
+    "models.decoder": "from grpo_jax.objectives.grpo import loss",
+    "objectives.grpo": "from grpo_jax import objectives",
+  }
+  found = violations(texts)
+  assert any(line.startswith("ops.masked: imports ops.advantages of its own layer") for line in found)
+  assert any(line.startswith("types (layer 0): imports learn (layer 4)") for line in found)
+  assert any(line.startswith("models.decoder: imports objectives.grpo of its own layer") for line in found)
+  assert any(line.startswith("a circle: ") for line in found)
+  assert not any(line.startswith(("learn", "ops.advantages")) for line in found)
+
+
+def test_strangers_and_forbidden_packages_are_seen():
+  texts = {
+    "novelty": "",
+    "state": "from grpo_jax.novelty import x",
+    "optim": "import importlib",
+    "loops.online": "import importlib.util\nfrom grpo_jax.reports import plots",
+    "ops.surrogate": "import flax.nnx as nnx\nfrom ml_collections import ConfigDict\nf = jax.jit(g)",
+    "ops.masked": "from . import surrogate",
+    "models.decoder": "f = nnx.jit(g)",
+    "reports.plots": "",
+  }
+  assert violations(texts) == [
+    "loops.online: imports reports.plots; nothing imports the reports, experiments/run.py calls them",
+    "models.decoder: line 1: nnx.jit; plain jax.jit on parameter trees",
+    "novelty: in no layer; add it to LAYERS of tests/layering_test.py",
+    "ops.masked: imports .; write the whole name",
+    "ops.surrogate: imports flax",
+    "ops.surrogate: imports ml_collections",
+    "ops.surrogate: line 3: jax.jit; who calls an op compiles it",
+    "optim: imports importlib; only loops and experiments may",
+    "state: imports novelty, which is in no layer; add it to LAYERS of tests/layering_test.py",
+  ]
+
+
+def test_devices_are_not_asked_for_at_import():
+  text = "N = len(jax.devices())\ndef f():\n  return jax.devices()\nclass C:\n  x = jax.device_count()\n"
+  assert violations({"sharding": text}) == [
+    "sharding: line 1: jax.devices() at import",
+    "sharding: line 5: jax.device_count() at import",
+  ]

@@ -1,0 +1,167 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from grpo_jax.ops.logprobs import logprobs_and_entropy
+from grpo_jax.types import SettingError
+
+
+def _inputs(shape=(7,), width=6, vocab=11, dtype=jnp.float32, seed=0):
+  keys = jax.random.split(jax.random.key(seed), 4)
+  hidden = jax.random.normal(keys[0], (*shape, width), dtype)
+  unembed = jax.random.normal(keys[1], (vocab, width), dtype)
+  targets = jax.random.randint(keys[2], shape, 0, vocab)
+  weights = jax.random.normal(keys[3], shape)
+  return hidden, unembed, targets, weights
+
+
+def _dense(hidden, unembed, targets, temperature=1.0, soft_cap=0.0):
+  z = jnp.einsum("...d,vd->...v", hidden, unembed, preferred_element_type=jnp.float32)
+  z = soft_cap * jnp.tanh(z / soft_cap) if soft_cap else z
+  logp = jax.nn.log_softmax(z / temperature)
+  logprob = jnp.take_along_axis(logp, targets[..., None], axis=-1)[..., 0]
+  return logprob, jax.lax.stop_gradient(-jnp.sum(jnp.exp(logp) * logp, axis=-1))
+
+
+def _grads(function, hidden, unembed, targets, weights):
+  def loss(hidden, unembed):
+    logprob, entropy = function(hidden, unembed, targets)
+    return jnp.sum(weights * logprob), (logprob, entropy)
+
+  grads, out = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(hidden, unembed)
+  return *out, *grads
+
+
+@pytest.mark.parametrize(
+  "shape,chunk,temperature,soft_cap",
+  [
+    ((7,), 3, 1.0, 0.0),  # does not divide
+    ((8,), 4, 0.7, 0.0),  # divides
+    ((7,), 1, 1.0, 1.5),
+    ((2, 3, 5), 13, 0.7, 1.5),  # two tokens of each row at a time
+    ((2, 3, 5), 4, 1.0, 0.0),  # fewer than there are rows
+    ((2, 3, 5), 100, 1.0, 0.0),
+    ((5, 1), 2, 1.0, 0.0),
+    ((), 2, 2.0, 0.0),
+  ],
+)
+def test_equals_dense_logits_and_their_gradient(shape, chunk, temperature, soft_cap):
+  inputs = _inputs(shape)
+  ours = functools.partial(logprobs_and_entropy, temperature=temperature, soft_cap=soft_cap, chunk=chunk)
+  dense = functools.partial(_dense, temperature=temperature, soft_cap=soft_cap)
+  for got, want in zip(_grads(ours, *inputs), _grads(dense, *inputs), strict=True):
+    assert got.shape == want.shape and got.dtype == want.dtype
+    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_gradient_equals_finite_differences_in_float64():
+  with jax.enable_x64(True):
+    hidden, unembed, targets, weights = _inputs((5,), dtype=jnp.float64)
+
+    def loss(hidden, unembed):
+      logprob, entropy = logprobs_and_entropy(hidden, unembed, targets, chunk=2, temperature=0.8, soft_cap=3.0)
+      return jnp.sum(weights * logprob) + jnp.sum(entropy)
+
+    def dense(hidden, unembed):
+      z = 3.0 * jnp.tanh(hidden @ unembed.T / 3.0) / 0.8
+      return jnp.sum(weights * jnp.take_along_axis(jax.nn.log_softmax(z), targets[:, None], axis=-1)[:, 0])
+
+    grads = jax.grad(loss, argnums=(0, 1))(hidden, unembed)
+    for i, grad in enumerate(grads):
+      for index in [(0, 0), (3, 5), (4, 2)]:
+        step = jnp.zeros_like(grad).at[index].set(1e-5)
+        there, back = [dense(*((hidden + s, unembed) if i == 0 else (hidden, unembed + s))) for s in (step, -step)]
+        np.testing.assert_allclose(grad[index], (there - back) / 2e-5, atol=1e-6)
+
+
+def test_huge_logits_stay_finite():
+  hidden, unembed, targets, weights = _inputs((4,))
+  out = _grads(functools.partial(logprobs_and_entropy, chunk=3), hidden * 1e4, unembed * 1e2, targets, weights)
+  assert all(np.all(np.isfinite(x)) for x in out)
+  assert np.all(out[0] <= 0) and np.all(out[1] >= 0)
+
+
+def test_bfloat16_accumulates_in_float32():
+  hidden, unembed, targets, weights = _inputs((64,), width=256, vocab=40, dtype=jnp.bfloat16)
+  got = _grads(functools.partial(logprobs_and_entropy, chunk=2), hidden / 16, unembed, targets, weights)
+  want = _grads(_dense, (hidden / 16).astype(jnp.float32), unembed.astype(jnp.float32), targets, weights)
+  assert [x.dtype for x in got] == [jnp.float32, jnp.float32, jnp.bfloat16, jnp.bfloat16]
+  np.testing.assert_allclose(got[0], want[0], atol=1e-5)
+  np.testing.assert_allclose(got[1], want[1], atol=1e-5)
+  for a, b in zip(got[2:], want[2:], strict=True):
+    assert np.max(np.abs(np.asarray(a, np.float32) - b)) < 0.01 * np.max(np.abs(b))
+
+
+def test_a_token_without_cotangent_leaves_no_trace():
+  hidden, unembed, targets, weights = _inputs((6,))
+  ours = functools.partial(logprobs_and_entropy, chunk=4)
+  weights = weights.at[3:].set(0.0)
+  *_, d_hidden, d_unembed = _grads(ours, hidden, unembed, targets, weights)
+  *_, d_other = _grads(ours, hidden.at[3:].set(7.0), unembed, targets.at[3:].set(0), weights)
+  assert np.all(d_hidden[3:] == 0)
+  np.testing.assert_array_equal(d_unembed, d_other)
+
+
+def test_temporary_memory_is_a_chunk_of_logits():
+  chunk, vocab, width = 16, 4096, 8
+
+  def temp(function, tokens):
+    inputs = _inputs((tokens,), width, vocab)
+    return jax.jit(functools.partial(_grads, function)).lower(*inputs).compile().memory_analysis().temp_size_in_bytes
+
+  ours = functools.partial(logprobs_and_entropy, chunk=chunk)
+  small, large = temp(ours, 64), temp(ours, 512)
+  per_token = 4 * (4 * width + 16)  # strided copies of hidden and its gradient, a few numbers a token
+  assert large - small <= (512 - 64) * per_token
+  assert large <= 4 * (4 * chunk * vocab + 2 * vocab * width) + 512 * per_token
+  assert temp(_dense, 512) > 512 * vocab * 4
+
+
+def test_no_tokens():
+  logprob, entropy, d_hidden, d_unembed = _grads(functools.partial(logprobs_and_entropy, chunk=4), *_inputs((2, 0)))
+  assert logprob.shape == entropy.shape == (2, 0) and d_hidden.shape == (2, 0, 6)
+  assert np.all(d_unembed == 0)
+
+
+@pytest.mark.skipif(jax.device_count() < 8, reason="needs eight devices")
+@pytest.mark.parametrize("manual", [False, True])
+def test_any_sharding_gives_the_same(manual):
+  mesh = jax.make_mesh((2, 2, 2), ("fsdp", "group", "tensor"), axis_types=(AxisType.Auto,) * 3)
+  rows, head = P("fsdp", "group"), P("tensor", ("fsdp", "group"))
+  inputs = _inputs((4, 2, 5), width=8, vocab=16)
+  ours = functools.partial(logprobs_and_entropy, chunk=8 if manual else 16)
+
+  def local(hidden, unembed, targets):  # the way to one sum of d_unembed over the shards instead of one a chunk
+    return ours(hidden, jax.lax.pcast(unembed, ("fsdp", "group"), to="varying"), targets)
+
+  if manual:
+    sharded = jax.shard_map(local, mesh=mesh, in_specs=(rows, P(), rows), out_specs=rows, axis_names={"fsdp", "group"})
+  else:
+    sharded = ours
+  placed = [jax.device_put(x, NamedSharding(mesh, s)) for x, s in zip(inputs, (rows, head, rows, rows), strict=True)]
+  for got, want in zip(_grads(sharded, *placed), _grads(_dense, *inputs), strict=True):
+    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  "settings,named",
+  [
+    (dict(temperature=0.0, chunk=4), "temperature=0.0"),
+    (dict(chunk=0), "chunk=0"),
+    (dict(chunk=4, soft_cap=-1.0), "soft_cap=-1.0"),
+  ],
+)
+def test_bad_settings_are_named(settings, named):
+  with pytest.raises(SettingError, match=named):
+    logprobs_and_entropy(*_inputs()[:3], **settings)
+
+
+def test_shapes_that_do_not_fit_are_refused():
+  hidden, unembed, targets, _ = _inputs()
+  with pytest.raises(ValueError, match=r"unembed \(6, 11\)"):
+    logprobs_and_entropy(hidden, unembed.T, targets, chunk=4)

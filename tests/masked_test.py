@@ -1,0 +1,75 @@
+"""Masked statistics and aggregations against numbers worked by hand."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.ops import masked
+from grpo_jax.types import SettingError
+
+X = jnp.array([1.0, 2.0, 6.0, jnp.nan])
+M = jnp.array([1.0, 1.0, 1.0, 0.0])
+
+
+def test_statistics_leave_out_what_the_mask_hides():
+  assert masked.masked_sum(X, M) == 9.0
+  assert masked.masked_mean(X, M) == 3.0
+  np.testing.assert_allclose(masked.masked_std(X, M), np.std([1, 2, 6], ddof=1), rtol=1e-6)
+  np.testing.assert_allclose(masked.masked_std(X, M, ddof=0), np.std([1, 2, 6]), rtol=1e-6)
+
+
+def test_empty_masks_give_zero():
+  none = jnp.zeros(4)
+  assert masked.masked_mean(X, none) == 0.0
+  assert masked.masked_std(X, none) == 0.0
+  assert masked.masked_std(X, jnp.array([1.0, 0, 0, 0])) == 0.0
+
+
+def test_whiten():
+  w = masked.whiten(X, M)
+  assert w[3] == 0.0
+  np.testing.assert_allclose(np.mean(w[:3]), 0.0, atol=1e-6)
+  np.testing.assert_allclose(np.std(w[:3], ddof=1), 1.0, rtol=1e-6)
+
+
+def test_length_mask():
+  np.testing.assert_array_equal(masked.length_mask(jnp.array([[0, 2], [3, 1]]), 3)[0], [[0, 0, 0], [1, 1, 0]])
+
+
+# Two prompts, two completions each, of lengths 1, 3 and 2, 0 (the last one masked out, but real).
+LENGTHS = jnp.array([[1, 3], [2, 0]])
+MASK = masked.length_mask(LENGTHS, 3)
+
+
+@pytest.mark.parametrize(
+  "aggregation, expected",
+  [
+    ("sequence_mean", [[1 / 4, 1 / 12], [1 / 8, 0]]),
+    ("token_mean", [[1 / 6, 1 / 6], [1 / 6, 0]]),
+    ("group_token_mean", [[1 / 8, 1 / 8], [1 / 4, 0]]),
+    ("constant", [[1 / 20, 1 / 20], [1 / 20, 0]]),
+    ("prompt_sum", [[1 / 2, 1 / 2], [1 / 2, 0]]),
+  ],
+)
+def test_token_weights(aggregation, expected):
+  weights = masked.token_weights(MASK, 4, aggregation, max_length=5)
+  np.testing.assert_allclose(weights, np.array(expected)[..., None] * MASK, rtol=1e-6)
+
+
+@pytest.mark.parametrize("aggregation", masked.AGGREGATIONS)
+def test_rows_that_fill_the_batch_change_no_weight(aggregation):
+  padded = jnp.concatenate([MASK, jnp.zeros((3, 2, 3))])
+  whole = masked.token_weights(padded, 4, aggregation, 5)
+  np.testing.assert_array_equal(whole[:2], masked.token_weights(MASK, 4, aggregation, 5))
+  np.testing.assert_array_equal(whole[2:], 0.0)
+
+
+def test_equal_lengths_make_token_mean_and_sequence_mean_one():
+  mask = jnp.ones((3, 2, 4))
+  token, sequence = (masked.token_weights(mask, 6, a, 4) for a in ("token_mean", "sequence_mean"))
+  np.testing.assert_allclose(token, sequence, rtol=1e-6)
+
+
+def test_unknown_aggregation_is_refused():
+  with pytest.raises(SettingError, match="aggregation='mean'.*sequence_mean"):
+    masked.token_weights(MASK, 4, "mean", 5)

@@ -1,0 +1,219 @@
+"""What a run writes and shows."""
+
+import io
+import json
+import re
+import struct
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import rich.console
+from ml_collections import ConfigDict
+
+from grpo_jax import metrics
+from grpo_jax.types import SettingError
+
+
+def log(**changes):
+  return ConfigDict({"every": 1, "samples_every": 2, "samples": 2, "tensorboard": False} | changes)
+
+
+def console(terminal=False, width=100):
+  return rich.console.Console(file=io.StringIO(), force_terminal=terminal, width=width, color_system=None)
+
+
+def lines(path):
+  return [json.loads(line) for line in path.read_text().split("\n") if line]
+
+
+def row(reward=1.0, **more):
+  return {"question": "1 + 1?", "completion": "#### 2", "reward": reward, "advantage": 0.5} | more
+
+
+def test_a_line_a_step_in_json(tmp_path):
+  with metrics.Writer(tmp_path, log(), 2, console=console()) as writer:
+    writer.step(0, {"kl": jnp.float32(0.1), "lr": 1e-6, "skipped_steps": np.int32(3), "ok": np.bool_(True)})
+    # Each line is there when the step ends, not when the run does.
+    assert lines(tmp_path / "metrics.jsonl") == [{"step": 0, "kl": 0.1, "lr": 1e-6, "skipped_steps": 3, "ok": True}]
+    writer.step(1, {"grad_norm": float("nan"), "ratio_max": np.float32(np.inf), "kl": jnp.bfloat16(0.5)})
+  assert lines(tmp_path / "metrics.jsonl")[1] == {"step": 1, "grad_norm": None, "ratio_max": None, "kl": 0.5}
+
+
+def test_a_float32_reads_back_the_same():
+  values = np.random.default_rng(0).standard_normal(1000).astype(np.float32) * 1e-3
+  text = json.dumps(metrics.clean(values))
+  np.testing.assert_array_equal(np.array(json.loads(text), np.float32), values)
+  assert metrics.clean(np.float32(0.1)) == 0.1
+  assert metrics.clean(np.float64(1 / 3)) == 1 / 3
+
+
+def test_values_are_fetched_only_where_a_line_is_due(tmp_path):
+  class Fetched:
+    def __array__(self, dtype=None, copy=None):
+      raise AssertionError("fetched")
+
+  with metrics.Writer(tmp_path, log(every=3), 5, console=console()) as writer:
+    for step in range(5):
+      writer.step(step, {"kl": 1.0} if step in (0, 3, 4) else {"kl": Fetched()})
+  assert [line["step"] for line in lines(tmp_path / "metrics.jsonl")] == [0, 3, 4]
+
+
+def test_phases_are_timed_into_the_next_step(tmp_path, monkeypatch):
+  clock = iter([10.0, 12.5, 20.0, 21.0, *range(30, 99)])
+  monkeypatch.setattr(metrics.time, "perf_counter", lambda: next(clock))
+  with metrics.Writer(
+    tmp_path, log(), 2, console=rich.console.Console(file=io.StringIO(), force_terminal=True)
+  ) as writer:
+    with writer.phase("sample"):
+      pass
+    with writer.phase("sample"):
+      pass
+    assert writer.seconds == {"sample": 3.5}
+    writer.step(0, {})
+    writer.step(1, {})
+  assert lines(tmp_path / "metrics.jsonl") == [{"step": 0, "time/sample": 3.5}, {"step": 1}]
+
+
+def test_a_phase_that_fails_is_ended(tmp_path):
+  with metrics.Writer(tmp_path, log(), 2, console=console()) as writer:
+    with pytest.raises(RuntimeError), writer.phase("sample"):
+      raise RuntimeError
+    assert set(writer.seconds) == {"sample"}
+
+
+def test_an_evaluation_is_always_written(tmp_path):
+  out = console()
+  with metrics.Writer(tmp_path, log(every=100), 10, console=out) as writer:
+    writer.evaluation(7, {"eval/accuracy": np.float32(0.25)})
+  assert lines(tmp_path / "metrics.jsonl") == [{"step": 7, "eval/accuracy": 0.25}]
+  assert "after 7 steps:  eval/accuracy 0.25" in out.file.getvalue()
+
+
+def test_a_restart_appends(tmp_path):
+  for step in range(2):
+    with metrics.Writer(tmp_path, log(), 2, first_step=step, console=console()) as writer:
+      writer.step(step, {})
+  assert [line["step"] for line in lines(tmp_path / "metrics.jsonl")] == [0, 1]
+
+
+def test_tensorboard_has_the_finite_numbers(tmp_path):
+  from tensorboardX.proto.event_pb2 import Event
+
+  with metrics.Writer(tmp_path, log(tensorboard=True), 6, first_step=4, console=console()) as writer:
+    writer.step(4, {"kl": 0.5, "grad_norm": float("nan")})
+    writer.step(5, {"reward/mean": 1.0})
+  (path,) = (tmp_path / "tensorboard").iterdir()
+  data, events = path.read_bytes(), []
+  while data:  # a record: length, its checksum, the event, its checksum
+    (size,) = struct.unpack("<Q", data[:8])
+    events.append(Event.FromString(data[12 : 12 + size]))
+    data = data[16 + size :]
+  assert [(e.step, v.tag, v.simple_value) for e in events for v in e.summary.value] == [
+    (4, "kl", 0.5),
+    (5, "reward/mean", 1.0),
+  ]
+  # What a killed run wrote after its last checkpoint is dropped by TensorBoard.
+  assert any(e.step == 4 and e.HasField("session_log") for e in events)
+
+
+def test_samples_are_written_as_they_are(tmp_path):
+  odd = "half a pair \ud83d, a line separator \u2028, 漢字"
+  with metrics.Writer(tmp_path, log(samples_every=0), 2, console=console()) as writer:
+    writer.samples(3, [row(completion=odd, advantages=jnp.ones(2)), row(np.float32(0.1)), row()])
+  found = lines(tmp_path / "samples.jsonl")
+  assert [(line["step"], line["reward"]) for line in found] == [(3, 1.0), (3, 0.1)]  # log.samples of them
+  assert found[0]["completion"] == odd and found[0]["advantages"] == [1.0, 1.0]
+
+
+def test_a_table_every_so_often_with_text_left_alone(tmp_path):
+  out = console()
+  with metrics.Writer(tmp_path, log(), 9, console=out) as writer:
+    writer.samples(1, [row(completion="not in the table")])
+    writer.samples(2, [row(completion="[bold]7[/bold] \x1b[31m[/x]", reward=0.25), row(completion="y" * 1000)])
+  text = out.file.getvalue()
+  assert "samples of step 2" in text and "not in the table" not in text
+  assert "[bold]7[/bold] \ufffd[31m[/x]" in text and "0.25" in text and "+0.50" in text
+  assert "\x1b" not in text
+  assert 500 < text.count("y") < 700
+
+
+def test_plain_lines_where_there_is_no_terminal(tmp_path, monkeypatch):
+  out = console()
+  now = [0.0]
+  monkeypatch.setattr(metrics.time, "perf_counter", lambda: now[0])
+  with metrics.Writer(tmp_path, log(), 100, console=out) as writer:
+    for step in range(100):
+      with writer.phase("sample"):
+        now[0] += 1.0
+      writer.step(step, {"reward/mean": 0.5, "loss": 3.0, "tokens_per_s/sample": 1234.5})
+  text = out.file.getvalue().splitlines()
+  assert text[0] == "sample ... (compiles the first time)"
+  assert text[1] == "step 1/100  reward 0.500  tok/s 1,234  -:--:-- left"
+  assert text[2] == "step 11/100  reward 0.500  tok/s 1,234  0:01:29 left"
+  assert text[-1].startswith("step 100/100") and text[-1].endswith("0:00:00 left")
+  assert len(text) == 1 + 11  # the first, every ten seconds, the last
+
+
+def test_a_bar_on_a_terminal(tmp_path):
+  out = console(terminal=True)
+  with metrics.Writer(tmp_path, log(), 3, first_step=1, console=out) as writer:
+    with writer.phase("learn"):
+      writer.step(1, {"reward/mean": 0.5, "kl": 0.25})
+      writer._bar.refresh()
+    writer.step(2, {"reward/mean": float("nan")})
+    writer.say("said [/above] the bar")
+  text = out.file.getvalue()
+  assert "learn" in text and "2/3" in text and "reward 0.500  KL 0.2500" in text
+  assert "3/3" in text and "reward nan" in text
+  assert "said [/above] the bar" in text
+
+
+def test_the_bar_fits_a_narrow_terminal(tmp_path):
+  out = console(terminal=True, width=50)
+  with metrics.Writer(tmp_path, log(), 300, console=out) as writer:
+    writer.step(0, {"reward/mean": 0.5, "kl": 0.25, "tokens_per_s/sample": 1e6})
+    writer.step(1, {})
+    with writer.phase("sample"):
+      writer._bar.refresh()
+  found = [
+    line for line in out.file.getvalue().replace("\x1b[2K", "").replace("\r", "\n").split("\n") if "sample" in line
+  ]
+  assert found and all(re.match(r"sample .*  2/300 \d:\d\d:\d\d reward 0\.500 ", line) for line in found)
+  assert max(map(len, found)) <= 50
+
+
+def test_other_processes_are_silent(tmp_path, monkeypatch):
+  monkeypatch.setattr(jax, "process_index", lambda: 1)
+  out = console()
+  with metrics.Writer(tmp_path / "run", log(tensorboard=True), 2, console=out) as writer:
+    with writer.phase("sample"):
+      pass
+    assert "sample" in writer.seconds
+    writer.step(0, {"kl": 1.0})
+    writer.samples(0, [row()])
+    writer.evaluation(1, {})
+    writer.say("x")
+  assert not (tmp_path / "run").exists() and out.file.getvalue() == ""
+
+
+def test_a_folder_that_cannot_be_written_is_said_in_one_line(tmp_path):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(SettingError, match="workdir=.*file/run: cannot write there: Not a directory"):
+    metrics.Writer(tmp_path / "file" / "run", log(), 2, console=console())
+
+
+def test_a_full_disk_is_said_in_one_line(tmp_path):
+  (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+  with pytest.raises(SettingError, match="workdir=.*: No space left on device; what was saved before is safe"):
+    with metrics.Writer(tmp_path, log(), 2, console=console()) as writer:
+      writer.step(0, {"kl": 1.0})
+
+
+@pytest.mark.parametrize(
+  ("ends", "steps", "text"),
+  [([], 5, "-:--:--"), ([3.0], 5, "-:--:--"), ([50.0, 60.0, 80.0], 300, "1:15:00"), ([0.0, 1.0], 0, "0:00:00")],
+)
+def test_time_left_leaves_the_first_step_out(ends, steps, text):
+  assert metrics.time_left(ends, steps) == text

@@ -1,0 +1,345 @@
+"""Puts known bugs into a copy of the code, one at a time, and shows which test catches each.
+
+    python tests/mutants.py [WORD ...]        only the mutants whose description contains one of the words
+
+Each is a bug that some known system, or one of the texts this project began with, has shipped. A mutant is a piece of
+text in one file and what to put in its place; it is caught if the named tests pass on the code as it is and fail on the
+mutated copy. tests/mutants_test.py runs them all, under `slow`.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).parents[1]
+COPIED = ("grpo_jax", "experiments", "tests", "pyproject.toml")
+
+
+class Mutant(NamedTuple):
+  bug: str
+  file: str
+  old: str  # occurs exactly once in the file
+  new: str
+  test: str  # pytest node ids, separated by blanks
+
+
+OBJECTIVES = "grpo_jax/objectives/"
+OPS = "grpo_jax/ops/"
+
+MUTANTS = (
+  # What goes wrong elsewhere.
+  Mutant(
+    "the stop token is stripped, so that stopping is never trained",
+    OBJECTIVES + "common.py",
+    "mask = masked.length_mask(rollouts.lengths,",
+    "mask = masked.length_mask(rollouts.lengths - 1,",
+    "tests/objectives_test.py::test_the_stop_token_is_trained_and_counts",
+  ),
+  Mutant(
+    "masks come from `ids != pad`, where pad is the stop token",
+    OBJECTIVES + "common.py",
+    "mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])",
+    "mask = (rollouts.tokens != 0).astype(jnp.float32)",
+    "tests/objectives_test.py::test_the_stop_token_is_trained_and_counts",
+  ),
+  Mutant(
+    "the old policy is the initial one instead of the one that sampled",
+    OBJECTIVES + "common.py",
+    "on_mask(batch.old_logprobs, batch.mask)",
+    "on_mask(batch.ref_logprobs, batch.mask)",
+    "tests/coefficients_test.py::test_grpo_off_policy_is_the_ratio_inside_the_bounds",
+  ),
+  Mutant(
+    "the clip is written with max where A < 0",
+    OPS + "surrogate.py",
+    "return jnp.minimum(ratio * advantages, bounded * advantages)",
+    "return jnp.where(advantages < 0, jnp.maximum(ratio * advantages, bounded * advantages), "
+    "jnp.minimum(ratio * advantages, bounded * advantages))",
+    "tests/surrogate_test.py::test_clip_for_both_signs",
+  ),
+  Mutant(
+    "the surrogate is factored as A min(rho, clip(rho))",
+    OPS + "surrogate.py",
+    "return jnp.minimum(ratio * advantages, bounded * advantages)",
+    "return advantages * jnp.minimum(ratio, bounded)",
+    "tests/seed_tables_test.py::test_clipped_objective",
+  ),
+  Mutant(
+    "old log-probs are never produced: mu and the clip are dead",
+    OBJECTIVES + "common.py",
+    "old_logprobs=rollouts.old_logprobs,",
+    "old_logprobs=None,",
+    "tests/coefficients_test.py::test_grpo_off_policy_is_the_ratio_inside_the_bounds",
+  ),
+  Mutant(
+    "the reference runs although beta is 0 or None",
+    OBJECTIVES + "grpo.py",
+    "  if not cfg.beta:\n    return frozenset()\n",
+    "",
+    "tests/objectives_test.py::test_the_reference_is_not_asked_for_without_a_kl",
+  ),
+  Mutant(
+    "the loss is averaged over padding, too",
+    OPS + "masked.py",
+    "return mask / (jnp.maximum(jnp.sum(mask, axis=2, keepdims=True), 1.0) * sequences)",
+    "return mask / (mask.shape[2] * sequences)",
+    "tests/masked_test.py::test_token_weights",
+  ),
+  Mutant(
+    "a normaliser changes with the microbatch",
+    OBJECTIVES + "grpo.py",
+    "total = jnp.sum(batch.weights * (kl - gain))",
+    "total = jnp.sum(batch.mask * (kl - gain)) / jnp.sum(batch.mask)",
+    "tests/objectives_test.py::test_slices_add_up_to_the_whole[token_mean]",
+  ),
+  Mutant(
+    "advantages are whitened in each microbatch",
+    OBJECTIVES + "ppo.py",
+    "  gain = surrogate.clipped(ratio, batch.advantages,",
+    "  gain = surrogate.clipped(ratio, masked.whiten(batch.advantages, batch.mask),",
+    "tests/objectives_test.py::test_slices_add_up_to_the_whole[ppo]",
+  ),
+  Mutant(
+    "length penalties count characters",
+    "grpo_jax/rewards/length.py",
+    "len(completion.tokens)",
+    "len(completion.text)",
+    "tests/rewards_test.py::test_overlong",
+  ),
+  Mutant(
+    "the std of a group of equal rewards blows rounding up",
+    OPS + "advantages.py",
+    "return jnp.where(given & ~flat(rewards, given, ddof)[:, None, None], centred, 0.0)",
+    "return jnp.where(given, centred, 0.0)",
+    "tests/advantages_test.py::test_equal_rewards_give_exactly_zero",
+  ),
+  Mutant(
+    "leave-one-out is divided by a std",
+    OPS + "advantages.py",
+    """  if baseline == "leave_one_out" and scale != "none":\n""",
+    "  if False:\n",
+    "tests/advantages_test.py::test_bad_settings_are_refused",
+  ),
+  # Errors in the texts the project began with.
+  Mutant(
+    "the advantage is V - r",
+    OPS + "advantages.py",
+    "delta = jnp.where(inside, rewards + gamma * following - values, 0.0)",
+    "delta = jnp.where(inside, values - rewards - gamma * following, 0.0)",
+    "tests/advantages_test.py::test_gae_is_the_written_out_loop",
+  ),
+  Mutant(
+    "GAE lacks lambda",
+    OPS + "advantages.py",
+    "advantage = delta_t + gamma * lam * carry",
+    "advantage = delta_t + gamma * carry",
+    "tests/advantages_test.py::test_gae_is_the_written_out_loop",
+  ),
+  Mutant(
+    "process supervision sums raw rewards",
+    OBJECTIVES + "grpo.py",
+    "return adv.returns_to_go(relative)",
+    "return adv.returns_to_go(jnp.where(given, rewards, 0.0))",
+    "tests/objectives_test.py::test_a_group_s_advantages_are_relative",
+  ),
+  # Other slips that a reader could make in these files.
+  Mutant(
+    "GAE always bootstraps with 0",
+    OBJECTIVES + "ppo.py",
+    "jnp.where(cut_off, jnp.sum(values * last, axis=2), 0.0)",
+    "jnp.zeros_like(jnp.sum(values * last, axis=2))",
+    "tests/objectives_test.py::test_ppo_rewards_returns_and_bootstrap",
+  ),
+  Mutant(
+    "PPO's KL in the reward has the wrong sign",
+    OBJECTIVES + "ppo.py",
+    "rewards = rewards - cfg.beta * divergences.k1(old, ref)",
+    "rewards = rewards + cfg.beta * divergences.k1(old, ref)",
+    "tests/objectives_test.py::test_ppo_rewards_returns_and_bootstrap",
+  ),
+  Mutant(
+    "PPO's clipped values take the smaller error",
+    OBJECTIVES + "ppo.py",
+    "error = jnp.maximum(error, (near - returns) ** 2)",
+    "error = jnp.minimum(error, (near - returns) ** 2)",
+    "tests/objectives_test.py::test_ppo_value_loss_is_the_larger_of_clipped_and_not",
+  ),
+  Mutant(
+    "k3 of the wrong direction",
+    OPS + "divergences.py",
+    "d = jnp.minimum(ref_logprobs - logprobs, MAX_LOG_RATIO)",
+    "d = jnp.minimum(logprobs - ref_logprobs, MAX_LOG_RATIO)",
+    "tests/seed_tables_test.py::test_equation_21",
+  ),
+  Mutant(
+    "k3 is written exp(d) - d - 1 and negative in float32",
+    OPS + "divergences.py",
+    "return jnp.expm1(d) - d",
+    "return jnp.exp(d) - d - 1.0",
+    "tests/divergences_test.py::test_k3_is_never_negative_in_float32",
+  ),
+  Mutant(
+    "d is clamped from below as well",
+    OPS + "divergences.py",
+    "d = jnp.minimum(ref_logprobs - logprobs, MAX_LOG_RATIO)",
+    "d = jnp.clip(ref_logprobs - logprobs, -MAX_LOG_RATIO, MAX_LOG_RATIO)",
+    "tests/divergences_test.py::test_an_impossible_reference_is_not_clamped_and_an_enormous_one_is_finite",
+  ),
+  Mutant(
+    "the KL's importance weight is detached",
+    OBJECTIVES + "grpo.py",
+    "kl = surrogate.token_ratio(logprobs, old) * kl",
+    "kl = surrogate.token_ratio(old, old) * kl",
+    "tests/divergences_test.py::test_in_the_loss",
+  ),
+  Mutant(
+    "the KL in the reward stops at its own token",
+    OBJECTIVES + "grpo.py",
+    "to_come = adv.returns_to_go(mask * divergences.kl_estimate(old, ref, cfg.kl_estimator))",
+    "to_come = mask * divergences.kl_estimate(old, ref, cfg.kl_estimator)",
+    "tests/divergences_test.py::test_over_two_steps_only_k1_in_the_reward_sees_what_a_token_does_to_the_next",
+  ),
+  Mutant(
+    "GSPO's ratio is a product instead of a mean",
+    OPS + "surrogate.py",
+    "return exp_clamped(masked.masked_mean(logprobs - old_logprobs, mask, axis=-1, keepdims=True))",
+    "return exp_clamped(masked.masked_sum(logprobs - old_logprobs, mask, axis=-1, keepdims=True))",
+    "tests/surrogate_test.py::test_sequence_ratio_is_the_geometric_mean_over_the_mask "
+    "tests/trl_test.py::test_value_and_gradient_are_those_of_trl[gspo]",
+  ),
+  Mutant(
+    "CISPO's weight is not detached",
+    OPS + "surrogate.py",
+    "return jax.lax.stop_gradient(jnp.minimum(ratio, cap)) * advantages * logprobs",
+    "return jnp.minimum(ratio, cap) * advantages * logprobs",
+    "tests/coefficients_test.py::test_cispo_is_the_capped_ratio",
+  ),
+  Mutant(
+    "DPO prefers the rejected one",
+    OBJECTIVES + "dpo.py",
+    "preferences.dpo(h[:, 0], h[:, 1],",
+    "preferences.dpo(h[:, 1], h[:, 0],",
+    "tests/coefficients_test.py::test_dpo",
+  ),
+  Mutant(
+    "DPO forgets the reference",
+    OBJECTIVES + "dpo.py",
+    "h = jnp.sum(logprobs - ref, axis=2)",
+    "h = jnp.sum(logprobs, axis=2)",
+    "tests/coefficients_test.py::test_dpo",
+  ),
+  Mutant(
+    "the mismatch correction weighs the KL, too",
+    OBJECTIVES + "grpo.py",
+    "total = jnp.sum(batch.weights * (kl - gain))",
+    "total = jnp.sum(batch.weights * (kl * common.mismatch(old, batch, cfg) - gain))",
+    "tests/objectives_test.py::test_the_mismatch_correction_weighs_the_surrogate_and_not_the_kl",
+  ),
+  Mutant(
+    "truncated completions vanish from the baseline and the denominator",
+    OBJECTIVES + "common.py",
+    "weights=masked.token_weights(mask, num_sequences(rollouts.lengths),",
+    "weights=masked.token_weights(mask, jnp.sum(jnp.any(mask > 0, axis=2)),",
+    "tests/objectives_test.py::test_truncated_completions_are_left_out_of_the_loss_and_not_of_the_baseline",
+  ),
+  Mutant(
+    "rows that only fill the batch count as completions",
+    OBJECTIVES + "common.py",
+    "return jnp.sum(lengths > 0)",
+    "return lengths.size",
+    "tests/objectives_test.py::test_rows_that_only_fill_the_batch_change_nothing[grpo]",
+  ),
+  Mutant(
+    "NaN on padding reaches the loss",
+    OBJECTIVES + "common.py",
+    "return jnp.where(mask > 0, x, 0.0)",
+    "return x",
+    "tests/objectives_test.py::test_what_lies_on_padding_does_not_matter[grpo]",
+  ),
+  Mutant(
+    "good targets are scaled down below where they started",
+    OBJECTIVES + "target_prob.py",
+    "jnp.where(good, p + c * (jnp.sqrt(p) - p),",
+    "jnp.where(good, c * jnp.sqrt(p),",
+    "tests/objectives_test.py::test_good_targets_of_a_context_never_add_up_to_more_than_one "
+    "tests/objectives_test.py::test_targets_where_samples_share_a_context",
+  ),
+)
+
+
+def applied(mutant: Mutant) -> str:
+  """The mutated text of its file.
+
+  Raises:
+    ValueError: the piece to replace does not occur exactly once.
+  """
+  text = (ROOT / mutant.file).read_text(encoding="utf-8")
+  if text.count(mutant.old) != 1:
+    raise ValueError(f"{mutant.file} holds {mutant.old!r} {text.count(mutant.old)} times, not once: {mutant.bug}")
+  return text.replace(mutant.old, mutant.new)
+
+
+def copy_to(folder: pathlib.Path) -> None:
+  for name in COPIED:
+    source = ROOT / name
+    if source.is_dir():
+      shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+      shutil.copy(source, folder / name)
+
+
+def run_tests(folder: pathlib.Path, tests: str) -> tuple[int, str]:
+  """(pytest's exit code, its output) for the tests of a copy, against the copy's own code."""
+  command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-o", "addopts=", *tests.split()]
+  done = subprocess.run(
+    command, cwd=folder, env=os.environ | {"PYTHONPATH": str(folder)}, text=True, capture_output=True, timeout=600
+  )
+  return done.returncode, done.stdout + done.stderr
+
+
+def caught(mutant: Mutant) -> tuple[bool, str]:
+  """(whether a named test fails on the mutant, rather than does not start; pytest's last lines)."""
+  with tempfile.TemporaryDirectory() as folder:
+    folder = pathlib.Path(folder)
+    copy_to(folder)
+    (folder / mutant.file).write_text(applied(mutant), encoding="utf-8")
+    code, output = run_tests(folder, mutant.test)
+  lines = [line for line in output.splitlines() if line.startswith("FAILED")] or output.splitlines()[-3:]
+  return code == 1 and "FAILED" in output, "\n".join(lines)
+
+
+def healthy() -> tuple[bool, str]:
+  """(whether all named tests pass on the code as it is, pytest's output): else a failure would prove nothing."""
+  with tempfile.TemporaryDirectory() as folder:
+    copy_to(pathlib.Path(folder))
+    tests = " ".join(sorted({test for mutant in MUTANTS for test in mutant.test.split()}))
+    code, output = run_tests(pathlib.Path(folder), tests)
+  return code == 0, output
+
+
+def main(words: list[str]) -> int:
+  chosen = [m for m in MUTANTS if not words or any(word in m.bug for word in words)]
+  ok, output = healthy()
+  if not ok:
+    print(output)
+    return 1
+  escaped = 0
+  width = max(len(m.bug) for m in chosen)
+  for mutant in chosen:
+    found, lines = caught(mutant)
+    escaped += not found
+    print(
+      f"{mutant.bug:{width}}  {'caught by ' + lines.split(' - ')[0].removeprefix('FAILED ') if found else 'ESCAPED'}"
+    )
+    if not found:
+      print(lines)
+  print(f"{len(chosen) - escaped} of {len(chosen)} caught")
+  return int(escaped > 0)
+
+
+if __name__ == "__main__":
+  sys.exit(main(sys.argv[1:]))

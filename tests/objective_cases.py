@@ -1,0 +1,168 @@
+"""Settings, rollouts and outputs for the tests of objectives: small, random, with completions of uneven lengths."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import FrozenConfigDict
+
+from grpo_jax.objectives import (
+  cispo,
+  distill,
+  distill_offline,
+  dpo,
+  grpo,
+  gspo,
+  ppo,
+  process_reward_model,
+  reward_model,
+  rft,
+  rpg,
+  sft,
+  target_prob,
+)
+from grpo_jax.types import STOPPED, TRUNCATED, Outputs, Prompts, Rollouts, TrainBatch
+
+SETTINGS = dict(
+  name="grpo",
+  aggregation="sequence_mean",
+  max_length=6,
+  beta=0.0,
+  kl_estimator="k3",
+  kl_weighted=False,
+  kl_in_reward=False,
+  kl_past_bound=True,
+  clip_low=0.2,
+  clip_high=0.2,
+  clip_delta=0.0,
+  baseline="mean",
+  scale="group",
+  ddof=1,
+  eps=1e-4,
+  reward_combination="sum",
+  reward_weights=(),
+  credit="sequence",
+  mask_truncated=False,
+  mismatch="none",
+  mismatch_level="token",
+  mismatch_cap=2.0,
+  token_level=False,
+  divergence="reverse_unnormalised",
+  gamma=1.0,
+  lam=0.95,
+  value_clip=0.2,
+  value_coef=0.5,
+  whiten=True,
+  group_baseline=False,
+  margin=1e-3,
+  threshold=0.5,
+  label_smoothing=0.0,
+)
+
+# Every objective, with settings that switch on as much of it as goes together.
+CASES = {
+  "grpo": (grpo, dict(beta=0.1)),
+  "grpo process": (grpo, dict(beta=0.1, kl_estimator="k2", scale="batch")),
+  "grpo weighted": (grpo, dict(beta=0.1, kl_weighted=True, clip_delta=1.5, mismatch="truncate")),
+  "grpo reward": (grpo, dict(beta=0.1, kl_in_reward=True, kl_estimator="k1", scale="none", baseline="leave_one_out")),
+  "grpo stop": (grpo, dict(beta=0.1, kl_past_bound=False, mismatch="mask", mismatch_level="sequence")),
+  "gdpo": (grpo, dict(reward_combination="gdpo", credit="prefix")),
+  "dr_grpo": (grpo, dict(aggregation="constant", scale="none")),
+  "dapo": (grpo, dict(aggregation="group_token_mean", clip_high=0.28, mask_truncated=True)),
+  "token_mean": (grpo, dict(aggregation="token_mean")),
+  "gspo": (gspo, dict(beta=0.1, clip_low=0.05, clip_high=0.05)),
+  "gspo_token": (gspo, dict(token_level=True, clip_low=0.05, clip_high=0.05)),
+  "cispo": (cispo, dict(beta=0.1)),
+  "rpg reverse": (rpg, dict(beta=0.1, divergence="reverse")),
+  "rpg reverse_unnormalised": (rpg, dict(beta=0.1, divergence="reverse_unnormalised")),
+  "rpg forward": (rpg, dict(beta=0.1, divergence="forward")),
+  "rpg forward_unnormalised": (rpg, dict(beta=0.1, divergence="forward_unnormalised")),
+  "ppo": (ppo, dict(beta=0.1)),
+  "ppo group": (ppo, dict(group_baseline=True, whiten=False)),
+  "target_prob": (target_prob, dict(aggregation="prompt_sum")),
+  "sft": (sft, {}),
+  "rft": (rft, {}),
+  "dpo": (dpo, dict(beta=0.1, label_smoothing=0.1)),
+  "distill": (distill, {}),
+  "distill_offline": (distill_offline, {}),
+  "reward_model": (reward_model, {}),
+  "process_reward_model": (process_reward_model, {}),
+}
+PAIRS = ("dpo", "reward_model")
+
+
+def settings(**changes) -> FrozenConfigDict:
+  return FrozenConfigDict(SETTINGS | changes)
+
+
+def rollouts(seed=0, P=4, G=4, L=6, process=False) -> Rollouts:
+  """Random rollouts with everything in them; tokens of a small vocabulary, so that prefixes are shared."""
+  rng = np.random.default_rng(seed)
+  lengths = rng.integers(1, L + 1, (P, G))
+  last = np.arange(L) == lengths[..., None] - 1
+  inside = np.arange(L) < lengths[..., None]
+  given = last | (inside & (rng.random((P, G, L)) < 0.4)) if process else last
+  logprobs = lambda: jnp.asarray(-rng.exponential(0.7, (P, G, L)), jnp.float32)
+  old = logprobs()
+  return Rollouts(
+    prompts=Prompts(jnp.zeros((P, 3), jnp.int32), jnp.full((P,), 3)),
+    tokens=jnp.asarray(rng.integers(0, 2, (P, G, L))),
+    lengths=jnp.asarray(lengths),
+    ended=jnp.asarray(np.where(lengths == L, TRUNCATED, STOPPED)),
+    sampler_logprobs=old + jnp.asarray(rng.normal(0, 0.3, (P, G, L)), jnp.float32),
+    truncated_logprobs=old,
+    rewards=jnp.asarray(rng.random((P, G, L)), jnp.float32),
+    given=jnp.asarray(given),
+    parts=jnp.asarray(rng.random((P, G, 2)), jnp.float32),
+    old_logprobs=old,
+    ref_logprobs=logprobs(),
+    old_values=jnp.asarray(rng.normal(0, 1, (P, G, L)), jnp.float32),
+  )
+
+
+def outputs(r: Rollouts, seed=1, spread=0.3) -> Outputs:
+  """Outputs near the old policy's, some of them past the clip bounds."""
+  rng = np.random.default_rng(seed)
+  near = lambda x: x + jnp.asarray(rng.normal(0, spread, x.shape), jnp.float32)
+  return Outputs(near(r.old_logprobs), jnp.abs(near(r.old_logprobs)), near(r.old_values))
+
+
+def case(name: str, seed=0):
+  """(objective, settings, prepared batch, outputs) of one of CASES."""
+  objective, changes = CASES[name]
+  r = rollouts(seed, G=2 if name in PAIRS else 4, process=name in ("grpo process", "process_reward_model"))
+  cfg = settings(name=objective.__name__.rsplit(".", 1)[-1], **changes)
+  return objective, cfg, objective.prepare(r, cfg), outputs(r)
+
+
+def rows(x, take):
+  """A slice along P of any pytree of arrays."""
+  return jax.tree.map(lambda a: a[take], x)
+
+
+def one_token_batch(logprobs, advantages, weights, old=None, ref=None) -> TrainBatch:
+  """A batch of P = n, G = L = 1 out of arrays [n]: for worked examples and enumerations."""
+  shape = (-1, 1, 1)
+  as_batch = lambda x: None if x is None else jnp.reshape(x, shape)
+  n = jnp.size(logprobs)
+  mask = jnp.ones((n, 1, 1))
+  return TrainBatch(
+    prompts=Prompts(jnp.zeros((n, 1), jnp.int32), jnp.ones((n,), jnp.int32)),
+    tokens=jnp.zeros((n, 1, 1), jnp.int32),
+    lengths=jnp.ones((n, 1), jnp.int32),
+    mask=mask,
+    advantages=jnp.broadcast_to(jnp.reshape(advantages, shape), mask.shape),
+    weights=jnp.broadcast_to(jnp.reshape(weights, shape), mask.shape),
+    old_logprobs=as_batch(old),
+    ref_logprobs=as_batch(ref),
+  )
+
+
+def one_token_outputs(logprobs) -> Outputs:
+  lp = jnp.reshape(logprobs, (-1, 1, 1))
+  return Outputs(lp, jnp.zeros_like(lp))
+
+
+def replace(x, **changes):
+  return dataclasses.replace(x, **changes)

@@ -1,0 +1,368 @@
+"""What holds for every objective (finite differences, microbatches, masks), and what is each one's own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import objective_cases as cases
+import pytest
+
+from grpo_jax.objectives import common, dpo, grpo, gspo, ppo, reward_model, rpg, target_prob
+from grpo_jax.ops import masked
+from grpo_jax.types import SettingError
+
+ALL = sorted(cases.CASES)
+
+
+class Frozen:
+  """Stands in for `jax.lax.stop_gradient`: remembers the values of a first run and gives them back in later ones."""
+
+  def __init__(self):
+    self.values, self.next = [], None
+
+  def __call__(self, x):
+    if self.next is None:
+      self.values.append(x)
+      return x
+    self.next += 1
+    return self.values[self.next - 1]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_gradient_is_that_of_finite_differences_with_stopped_values_frozen(name, monkeypatch):
+  objective, cfg, batch, out = cases.case(name)
+  with jax.enable_x64(True):
+    wide = lambda x: jax.tree.map(lambda a: a.astype(jnp.float64) if a.dtype == jnp.float32 else a, x)
+    batch, out = wide(batch), wide(out)
+    loss = lambda lp, values: objective.loss(cases.replace(out, logprobs=lp, values=values), batch, cfg)[0]
+    slopes = jax.grad(loss, (0, 1))(out.logprobs, out.values)
+    frozen = Frozen()
+    monkeypatch.setattr(jax.lax, "stop_gradient", frozen)
+    loss(out.logprobs, out.values)
+
+    def along(direction, which):
+      ends = []
+      for h in (1e-6, -1e-6):
+        frozen.next = 0
+        point = [out.logprobs, out.values]
+        point[which] = point[which] + h * direction
+        ends.append(float(loss(*point)))
+      return (ends[0] - ends[1]) / 2e-6
+
+    rng = np.random.default_rng(0)
+    for which in (0, 1):
+      for _ in range(3):
+        direction = rng.normal(size=batch.mask.shape)
+        np.testing.assert_allclose(along(direction, which), jnp.vdot(slopes[which], direction), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_slices_add_up_to_the_whole(name):
+  """Loss, gradient and metrics of the batch in slices along P are those of the batch at once."""
+  objective, cfg, batch, out = cases.case(name)
+
+  @jax.jit
+  def run(batch, out):
+    of = lambda lp, values: objective.loss(cases.replace(out, logprobs=lp, values=values), batch, cfg)
+    return jax.value_and_grad(of, (0, 1), has_aux=True)(out.logprobs, out.values)
+
+  (whole, metrics), slopes = run(batch, out)
+  parts = [run(*(cases.rows(x, np.array([i])) for x in (batch, out))) for i in range(4)]
+  np.testing.assert_allclose(sum(p[0][0] for p in parts), whole, rtol=1e-5, atol=1e-6)
+  for k in (0, 1):
+    np.testing.assert_allclose(np.concatenate([p[1][k] for p in parts]), slopes[k], rtol=1e-5, atol=1e-8)
+  for key, (total, count) in metrics.items():
+    if key.endswith("_max"):
+      np.testing.assert_allclose(max(p[0][1][key][0] for p in parts), total, rtol=1e-6)
+    else:
+      np.testing.assert_allclose(sum(p[0][1][key][0] for p in parts), total, rtol=1e-4, atol=1e-5, err_msg=key)
+      np.testing.assert_allclose(sum(p[0][1][key][1] for p in parts), count, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_devices_change_nothing(name):
+  """`prepare`, loss and gradient with prompts and samples of a group on four devices are those of one."""
+  objective, changes = cases.CASES[name]
+  cfg = cases.settings(name=name.split()[0], **changes)
+  r = cases.rollouts(G=2 if name in cases.PAIRS else 4)
+
+  @jax.jit
+  def run(r, out):
+    batch = objective.prepare(r, cfg)
+    of = lambda lp, values: objective.loss(cases.replace(out, logprobs=lp, values=values), batch, cfg)[0]
+    return jax.value_and_grad(of, (0, 1))(out.logprobs, out.values)
+
+  one = run(r, cases.outputs(r))
+  mesh = jax.make_mesh((2, 2), ("prompt", "sample"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+  sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("prompt", "sample"))
+  spread = lambda x: jax.device_put(x, sharding)
+  four = run(spread(cases.replace(r, prompts=None)), spread(cases.outputs(r)))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), one, four)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_lies_on_padding_does_not_matter(name):
+  objective, cfg, batch, out = cases.case(name)
+  spoil = lambda x: jnp.where(batch.mask > 0, x, jnp.nan)
+  dirty = cases.replace(out, logprobs=spoil(out.logprobs), entropy=spoil(out.entropy))
+  dirty_batch = cases.replace(
+    batch,
+    old_logprobs=spoil(batch.old_logprobs),
+    ref_logprobs=spoil(batch.ref_logprobs),
+    sampler_logprobs=None if batch.sampler_logprobs is None else spoil(batch.sampler_logprobs),
+  )
+  run = lambda o, b: jax.value_and_grad(lambda lp: objective.loss(cases.replace(o, logprobs=lp), b, cfg), has_aux=True)(
+    o.logprobs
+  )
+  (value, metrics), slope = run(out, batch)
+  (dirty_value, dirty_metrics), dirty_slope = run(dirty, dirty_batch)
+  np.testing.assert_array_equal(dirty_value, value)
+  np.testing.assert_array_equal(dirty_slope, slope)
+  jax.tree.map(np.testing.assert_array_equal, dirty_metrics, metrics)
+  if name != "process_reward_model":
+    np.testing.assert_array_equal(jnp.where(batch.mask > 0, 0.0, slope), 0.0)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_rows_that_only_fill_the_batch_change_nothing(name):
+  objective, changes = cases.CASES[name]
+  cfg = cases.settings(name=name.split()[0], **changes)
+  r = cases.rollouts(G=2 if name in cases.PAIRS else 4)
+  empty = lambda x: x.at[3:].set(jnp.zeros((), x.dtype))
+  filled = cases.replace(r, lengths=empty(r.lengths), given=empty(r.given))
+  short = cases.rows(r, slice(0, 3))
+  out = cases.outputs(r)
+  loss = jax.jit(lambda r, o: objective.loss(o, objective.prepare(r, cfg), cfg)[0])
+  one, two = loss(filled, out), loss(short, cases.rows(out, slice(0, 3)))
+  np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_prepare_and_loss_are_traced_without_looking_at_values(name):
+  objective, changes = cases.CASES[name]
+  cfg = cases.settings(name=name.split()[0], **changes)
+  r = cases.rollouts(G=2 if name in cases.PAIRS else 4)
+  assert objective.needs(cfg) <= {"ref", "old", "values"}
+  value, metrics = jax.eval_shape(lambda r, o: objective.loss(o, objective.prepare(r, cfg), cfg), r, cases.outputs(r))
+  assert value.shape == () and all(t.shape == c.shape == () for t, c in metrics.values())
+
+
+def test_the_reference_is_not_asked_for_without_a_kl():
+  for beta in (0, 0.0, None):
+    assert grpo.needs(cases.settings(beta=beta)) == frozenset()
+    assert ppo.needs(cases.settings(beta=beta)) == {"values"}
+    batch = grpo.prepare(cases.replace(cases.rollouts(), ref_logprobs=None), cases.settings(beta=beta))
+    assert np.isfinite(grpo.loss(cases.outputs(cases.rollouts()), batch, cases.settings(beta=beta))[0])
+  assert grpo.needs(cases.settings(beta=0.1)) == {"ref"}
+  assert grpo.needs(cases.settings(beta=0.1, kl_in_reward=True)) == {"ref", "old"}
+
+
+@pytest.mark.parametrize(
+  "objective, changes, message",
+  [
+    (grpo, dict(kl_estimator="k4"), "kl_estimator='k4'"),
+    (grpo, dict(baseline="leave_one_out"), "scale='group' with baseline='leave_one_out'"),
+    (grpo, dict(kl_in_reward=True, kl_weighted=True), "kl_weighted=True with kl_in_reward=True"),
+    (grpo, dict(clip_delta=1.1), "clip_delta=1.1"),
+    (grpo, dict(reward_combination="mean"), "reward_combination='mean'"),
+    (grpo, dict(credit="token"), "credit='token'"),
+    (rpg, dict(divergence="js"), "divergence='js'"),
+    (rpg, dict(kl_in_reward=True), "kl_in_reward=True"),
+    (dpo, dict(beta=0.1, aggregation="token_mean"), "aggregation='token_mean'.*sequence_mean"),
+    (dpo, dict(beta=0.0), "beta=0.0"),
+    (reward_model, dict(aggregation="token_mean"), "aggregation='token_mean'"),
+  ],
+)
+def test_bad_settings_are_refused_before_anything_runs(objective, changes, message):
+  with pytest.raises(SettingError, match=message):
+    objective.needs(cases.settings(**changes))
+
+
+def test_missing_arrays_are_named():
+  r = cases.rollouts()
+  with pytest.raises(SettingError, match="rewards"):
+    grpo.prepare(cases.replace(r, rewards=None), cases.settings())
+  with pytest.raises(SettingError, match="old_values"):
+    ppo.prepare(cases.replace(r, old_values=None), cases.settings(name="ppo"))
+  with pytest.raises(SettingError, match="group_size=4"):
+    dpo.prepare(r, cases.settings(name="dpo", beta=0.1))
+
+
+def test_truncated_completions_are_left_out_of_the_loss_and_not_of_the_baseline():
+  r = cases.rollouts()
+  kept, all_ = grpo.prepare(r, cases.settings(mask_truncated=True)), grpo.prepare(r, cases.settings())
+  cut = np.asarray(r.lengths == 6)
+  assert 0 < cut.mean() < 1
+  np.testing.assert_array_equal(kept.mask[cut], 0.0)
+  np.testing.assert_array_equal(kept.weights[~cut], all_.weights[~cut])
+  np.testing.assert_array_equal(kept.advantages[~cut], all_.advantages[~cut])
+
+
+def test_the_stop_token_is_trained_and_counts():
+  r = cases.rollouts()
+  batch = grpo.prepare(r, cases.settings())
+  np.testing.assert_array_equal(batch.mask.sum(2), r.lengths)
+  last = common.last_token(r.lengths, 6)
+  np.testing.assert_array_equal(batch.mask[last], 1.0)
+  assert np.all(np.asarray(batch.advantages[last]) != 0)
+
+
+def test_mismatch_metrics_are_reported_without_the_correction():
+  objective, cfg, batch, out = cases.case("grpo")
+  metrics = objective.loss(out, batch, cfg)[1]
+  weight = np.exp(np.asarray(batch.old_logprobs - batch.sampler_logprobs))[np.asarray(batch.mask) > 0]
+  np.testing.assert_allclose(metrics["mismatch"][0] / metrics["mismatch"][1], weight.mean(), rtol=1e-5)
+  np.testing.assert_allclose(metrics["mismatch_max"][0], weight.max(), rtol=1e-5)
+
+
+def test_what_no_sampler_made_has_no_mismatch():
+  for name in ("sft", "dpo"):
+    objective, cfg, batch, out = cases.case(name)
+    assert not [k for k in objective.loss(out, batch, cfg)[1] if k.startswith("mismatch")]
+
+
+def test_the_mismatch_correction_weighs_the_surrogate_and_not_the_kl():
+  _, _, batch, out = cases.case("grpo")
+  batch = cases.replace(batch, sampler_logprobs=batch.old_logprobs - jnp.log(1.5))
+  on, off = cases.settings(mismatch="truncate"), cases.settings()
+  plain, weighted = (grpo.loss(out, batch, c)[0] for c in (off, on))
+  np.testing.assert_allclose(weighted, 1.5 * plain, rtol=1e-5)
+  plain_kl, weighted_kl = (
+    grpo.loss(out, cases.replace(batch, advantages=0 * batch.advantages), cases.settings(beta=1.0, mismatch=m))[0]
+    for m in ("none", "truncate")
+  )
+  np.testing.assert_allclose(plain_kl, weighted_kl, rtol=1e-6)
+
+
+def test_gspo_token_has_the_value_and_gradient_of_gspo_for_one_advantage_a_completion():
+  _, _, batch, out = cases.case("gspo")
+  a, b = (
+    jax.value_and_grad(
+      lambda lp, t=t: gspo.loss(cases.replace(out, logprobs=lp), batch, cases.settings(token_level=t))[0]
+    )(out.logprobs)
+    for t in (False, True)
+  )
+  np.testing.assert_allclose(a[0], b[0], rtol=1e-6)
+  np.testing.assert_allclose(a[1], b[1], rtol=1e-4, atol=1e-7)
+
+
+def test_dpo_is_the_written_out_loop():
+  _, _, batch, out = cases.case("dpo")
+  loss, metrics = dpo.loss(out, batch, cases.settings(beta=0.3))
+  total = 0.0
+  for pair in range(4):
+    h = [0.0, 0.0]
+    for side in range(2):
+      for t in range(int(batch.lengths[pair, side])):
+        h[side] += float(out.logprobs[pair, side, t]) - float(batch.ref_logprobs[pair, side, t])
+    total -= np.log(1 / (1 + np.exp(-0.3 * (h[0] - h[1]))))
+  np.testing.assert_allclose(loss, total / 4, rtol=1e-5)
+  assert metrics["pair_accuracy"][1] == 4.0
+
+
+def test_ppo_rewards_returns_and_bootstrap():
+  """One completion cut off and one that stopped, by a written-out loop."""
+  r = cases.rollouts(P=1, G=2, L=6, seed=3)
+  r = cases.replace(r, lengths=jnp.array([[6, 3]]), ended=jnp.array([[0, 1]]))
+  r = cases.replace(r, given=common.last_token(r.lengths, 6))
+  cfg = cases.settings(name="ppo", beta=0.2, gamma=0.9, lam=0.8, whiten=False)
+  batch = ppo.prepare(r, cfg)
+  for g, n, cut in ((0, 6, True), (1, 3, False)):
+    v = np.asarray(r.old_values[0, g], np.float64)
+    reward = -0.2 * np.asarray(r.old_logprobs - r.ref_logprobs, np.float64)[0, g]
+    reward[n - 1] += float(r.rewards[0, g, n - 1])
+    following = [*v[1:n], v[n - 1] if cut else 0.0]
+    a = 0.0
+    for t in reversed(range(n)):
+      a = reward[t] + 0.9 * following[t] - v[t] + 0.9 * 0.8 * a
+      np.testing.assert_allclose(batch.advantages[0, g, t], a, rtol=1e-5)
+      np.testing.assert_allclose(batch.extra["returns"][0, g, t], a + v[t], rtol=1e-5, atol=1e-6)
+
+
+def test_ppo_value_loss_is_the_larger_of_clipped_and_not():
+  values, old, returns = jnp.array([1.0, 0.1, -1.0]), jnp.zeros(3), jnp.array([2.0, 2.0, 0.0])
+  np.testing.assert_allclose(ppo.value_loss(values, old, returns, 0.2), [1.62, 1.805, 0.5], rtol=1e-6)
+  np.testing.assert_allclose(ppo.value_loss(values, old, returns, 0.0), [0.5, 1.805, 0.5], rtol=1e-6)
+
+
+def test_ppo_with_group_baseline_takes_the_mean_off_the_score_only():
+  r = cases.rollouts()
+  cfg = cases.settings(name="ppo", group_baseline=True)
+  rewards = ppo.token_rewards(r, cfg)
+  scores = common.scores(r)
+  np.testing.assert_allclose(rewards.sum(2), scores - scores.mean(1, keepdims=True), atol=1e-6)
+
+
+def test_targets_where_samples_share_a_context():
+  """Three good tokens and a bad one after one prefix, each of probability 1/4: footnote 3 of the seed."""
+  tokens = jnp.arange(4)[None, :, None]
+  lengths, p = jnp.ones((1, 4), int), jnp.full((1, 4, 1), 0.25)
+  signs = jnp.array([1.0, 1.0, 1.0, -1.0])[None, :, None]
+  net, target = target_prob.targets(tokens, lengths, signs, p)
+  np.testing.assert_array_equal(net, signs)
+  np.testing.assert_allclose(target[0, 3, 0], 1 / 16)
+  np.testing.assert_allclose(target[0, :3, 0], (1 - 1 / 16) / 3, rtol=1e-6)
+  assert np.all(np.asarray(target[0, :3, 0]) > 0.25)
+
+
+def test_targets_take_the_net_sign_and_count_a_token_once():
+  tokens = jnp.array([[[5, 1], [5, 2], [5, 2], [6, 1]]])
+  lengths = jnp.full((1, 4), 2)
+  signs = jnp.array([[[1.0, 1.0], [-1.0, -1.0], [1.0, 1.0], [-1.0, -1.0]]])
+  p = jnp.array([[[0.6, 0.2], [0.6, 0.5], [0.6, 0.5], [0.2, 0.3]]])
+  net, target = target_prob.targets(tokens, lengths, signs, p)
+  np.testing.assert_array_equal(net[0], [[1, 1], [1, 0], [1, 0], [-1, -1]])
+  # After the prompt: 5 is good (sqrt .6 = .775 fits beside .2^2), 6 is bad. After 5: 1 is good, 2 is undecided.
+  np.testing.assert_allclose(target[0, :, 0], [0.6**0.5] * 3 + [0.04], rtol=1e-6)
+  np.testing.assert_allclose(target[0, :, 1], [0.2**0.5, 0.5, 0.5, 0.09], rtol=1e-6)
+
+
+def test_targets_of_one_sample_a_context_are_root_and_square():
+  r = cases.rollouts(G=1)
+  p = jnp.exp(r.old_logprobs)
+  signs = jnp.where(jnp.arange(6) % 2 == 0, 1.0, -1.0) * masked.length_mask(r.lengths, 6)
+  _, target = target_prob.targets(r.tokens, r.lengths, signs, p)
+  np.testing.assert_allclose(target, jnp.where(signs > 0, jnp.sqrt(p), jnp.where(signs < 0, p**2, p)), rtol=1e-5)
+
+
+def test_good_targets_of_a_context_never_add_up_to_more_than_one():
+  rng = np.random.default_rng(0)
+  p = rng.dirichlet(np.ones(8), size=20)[:, :, None]
+  signs = rng.choice([-1.0, 0.0, 1.0], size=(20, 8, 1))
+  tokens = np.broadcast_to(np.arange(8)[None, :, None], p.shape)
+  net, target = map(np.asarray, target_prob.targets(*map(jnp.asarray, (tokens, np.ones((20, 8), int), signs, p))))
+  good, bad = (target * (net > 0)).sum(1), (target * (net < 0)).sum(1)
+  assert np.all(good <= 1 - bad + 1e-5)
+  assert np.all(target[net > 0] >= p[net > 0] - 1e-6) and np.all(target[net < 0] <= p[net < 0])
+
+
+def test_reward_model_reads_the_last_token_only():
+  _, _, batch, out = cases.case("reward_model")
+  slope = jax.grad(lambda v: reward_model.loss(cases.replace(out, values=v), batch, cases.settings())[0])(out.values)
+  last = np.asarray(common.last_token(batch.lengths, 6))
+  np.testing.assert_array_equal(np.asarray(slope)[~last], 0.0)
+  assert np.all(np.asarray(slope)[:, 0].sum(1) < 0) and np.all(np.asarray(slope)[:, 1].sum(1) > 0)
+
+
+def test_a_group_s_advantages_are_relative():
+  r = cases.rollouts(process=True)
+  a = grpo.prepare(r, cases.settings(scale="none")).advantages
+  shifted = grpo.prepare(cases.replace(r, rewards=r.rewards + 5.0), cases.settings(scale="none")).advantages
+  np.testing.assert_allclose(a, shifted, atol=1e-5)
+  first = a[..., 0].sum(1)  # each completion's steps add up in its first token, all of them to 0
+  np.testing.assert_allclose(first, 0.0, atol=1e-5)
+
+
+def test_several_rewards_are_normalised_apart():
+  r = cases.rollouts()
+  cfg = cases.settings(reward_combination="gdpo", reward_weights=(1.0, 0.0))
+  scaled = cases.replace(r, parts=r.parts * jnp.array([7.0, 100.0]) + 3.0)
+  a, b = grpo.prepare(r, cfg).advantages, grpo.prepare(scaled, cfg).advantages
+  np.testing.assert_allclose(a, b, atol=2e-3)
+
+
+def test_prefix_credit_adds_up_to_the_advantage():
+  r = cases.rollouts()
+  end = common.last_token(r.lengths, 6)
+  r = cases.replace(r, tokens=jnp.where(end, 10 + jnp.arange(4)[None, :, None], r.tokens))  # no two completions alike
+  whole, split = (grpo.prepare(r, cases.settings(credit=c)).advantages for c in ("sequence", "prefix"))
+  np.testing.assert_allclose(split.sum(2), whole[..., 0], atol=1e-4)

@@ -1,0 +1,105 @@
+"""Pictures and pages of a run's folder."""
+
+import html.parser
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from grpo_jax.reports import inspector, jsonl
+
+plots = pytest.importorskip("grpo_jax.reports.plots", exc_type=ImportError)
+
+
+def write(path, rows, tail=""):
+  path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows) + tail, encoding="utf-8")
+
+
+def size(path):
+  """Width and height of a PNG."""
+  return struct.unpack(">II", path.read_bytes()[16:24])
+
+
+def test_a_line_that_was_cut_off_ends_the_file(tmp_path):
+  write(tmp_path / "a.jsonl", [{"step": 0, "text": "one\u2028line"}, {"step": 1}], '{"step": 2, "k')
+  assert [row["step"] for row in jsonl.read(tmp_path / "a.jsonl")] == [0, 1]
+  assert jsonl.read(tmp_path / "none.jsonl") == []
+
+
+def test_a_series_leaves_out_what_is_missing():
+  steps, values = plots.series(
+    [{"step": 0, "kl": 1.0}, {"step": 1}, {"step": 2, "kl": None}, {"step": 3, "kl": 2.0}], "kl"
+  )
+  assert (steps.tolist(), values.tolist()) == ([0, 3], [1, 2])
+  assert [len(x) for x in plots.series([], "kl")] == [0, 0]
+
+
+def test_smoothing_averages_over_what_there_is():
+  np.testing.assert_allclose(plots.smooth(np.array([0.0, 3.0, 6.0, 9.0]), 3), [1.5, 3.0, 6.0, 7.5])
+  np.testing.assert_allclose(plots.smooth(np.full(7, 2.0), 4), 2.0)
+
+
+def test_a_panel_for_each_group_of_metrics(tmp_path):
+  rows = [{"step": i, "reward/mean": i / 50, "kl": None if i == 3 else 0.1, "length/mean": 9.0} for i in range(50)]
+  write(tmp_path / "metrics.jsonl", [{"step": 0, "eval/accuracy": 0.4}, *rows, {"step": 50, "eval/accuracy": 0.9}])
+  assert plots.draw(str(tmp_path)) == tmp_path / "curve.png"
+  four = size(tmp_path / "curve.png")
+  write(tmp_path / "metrics.jsonl", [{"step": i, "loss": 1.0} for i in range(3)])
+  plots.draw(str(tmp_path))
+  one = size(tmp_path / "curve.png")
+  assert four[0] == 3 * one[0] and four[1] > 1.5 * one[1]
+
+
+def test_nothing_to_draw_draws_nothing(tmp_path):
+  assert plots.draw(str(tmp_path)) is None
+  write(tmp_path / "metrics.jsonl", [{"step": 0, "unheard_of": 1.0}])
+  assert plots.draw(str(tmp_path)) is None and not (tmp_path / "curve.png").exists()
+
+
+def test_the_headline_says_what_came_of_it(tmp_path):
+  folder = tmp_path / "run"
+  folder.mkdir()
+  assert plots.headline(folder) == "run"
+  result = {"accuracy_before": 0.4, "accuracy_after": 0.905, "steps": 200, "wall_s": 300.0}
+  (folder / "result.json").write_text(json.dumps(result))
+  assert plots.headline(folder) == "run: accuracy 40.0% before, 90.5% after 200 steps, 5.0 min"
+  (folder / "result.json").write_text('{"accuracy_before": 0.4, "accuracy_after": null, "steps": 3, "wall_s": 1.0}')
+  assert plots.headline(folder) == "run"
+
+
+class Tags(html.parser.HTMLParser):
+  def __init__(self):
+    super().__init__()
+    self.tags, self.data, self.inside = [], "", False
+
+  def handle_starttag(self, tag, attrs):
+    self.tags.append(tag)
+    self.inside = dict(attrs).get("id") == "data"
+
+  def handle_data(self, data):
+    if self.inside:
+      self.data += data
+
+  def handle_endtag(self, tag):
+    self.inside = False
+
+
+def test_the_page_holds_the_samples_and_they_stay_text(tmp_path):
+  rows = [{"step": 0, "question": "q", "completion": "</script><img src=x onerror=alert(1)> \ud83d", "reward": 1.0}]
+  (tmp_path / "samples.jsonl").write_text(json.dumps(rows[0]) + "\n")
+  assert inspector.write(str(tmp_path)) == tmp_path / "samples.html"
+  page = Tags()
+  page.feed((tmp_path / "samples.html").read_text(encoding="utf-8"))
+  assert "img" not in page.tags and page.tags.count("script") == 2
+  data = json.loads(page.data)
+  assert data["title"] == tmp_path.name
+  assert data["rows"][0]["completion"].startswith("</script><img src=x onerror=alert(1)>")
+
+
+def test_the_page_needs_nothing_else():
+  assert "http" not in inspector.PAGE.read_text() and "innerHTML" not in inspector.PAGE.read_text()
+
+
+def test_no_samples_no_page(tmp_path):
+  assert inspector.write(str(tmp_path)) is None and not (tmp_path / "samples.html").exists()

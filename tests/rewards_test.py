@@ -1,0 +1,244 @@
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from grpo_jax.rewards import combine, format, length, math, steps
+from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
+
+
+def _example(answer="72", **meta):
+  return Example("?", f"#### {answer}", answer, meta)
+
+
+def _completion(text, ended=STOPPED, tokens=5, step_ends=()):
+  return Completion(text, list(range(tokens)), ended, list(step_ends))
+
+
+@pytest.mark.parametrize(
+  "text, value",
+  [
+    ("72", 72),
+    (" 72 ", 72),
+    ("72.0", 72),
+    ("72.", 72),
+    ("72.50", Fraction(145, 2)),
+    (".5", Fraction(1, 2)),
+    ("0.10", Fraction(1, 10)),
+    ("-5", -5),
+    ("+5", 5),
+    ("\u22125", -5),
+    ("$1,234.50", Fraction(2469, 2)),
+    ("-$5", -5),
+    ("$-5", -5),
+    ("$ 5", 5),
+    ("5 \u20ac", 5),
+    ("50%", 50),
+    ("1,000,000", 1_000_000),
+    ("007", 7),
+    ("-0", 0),
+    ("9007199254740993", 9007199254740993),
+  ],
+)
+def test_number(text, value):
+  assert math.number(text) == value
+
+
+@pytest.mark.parametrize(
+  "text",
+  ["", ".", "-", "$", "%", "1,00", "10,0000", ",1", "1 000", "--5", "-$-5", "72 apples", "48/2", "1e3", "\u0663"]
+  + ["0x1f", "nan", "inf", "1_000", "5\n6", "9" * 65, "2+2", "1.2.3"],
+)
+def test_not_a_number(text):
+  assert math.number(text) is None
+
+
+@pytest.mark.parametrize(
+  "answer, text, reward",
+  [
+    ("72", "48 / 2 = 24\n#### 72", 1.0),
+    ("72", "#### 72.00", 1.0),
+    ("1,000", "#### $1000", 1.0),
+    ("72", "#### 7\n#### 72", 1.0),
+    ("72", "#### 72\n#### 7", 0.0),
+    ("72", "####72\nand so on", 1.0),
+    ("72", "72", 0.0),
+    ("72", "####\n72", 0.0),
+    ("72", "#### 72 73", 0.0),
+    ("72", "#### about 72", 0.0),
+    ("72", "#### 144/2", 0.0),
+    ("0.3", "#### 0.30000000000000001", 0.0),
+    ("9007199254740993", "#### 9007199254740992", 0.0),
+    ("-3", "#### 3", 0.0),
+  ],
+)
+def test_answer_correct(answer, text, reward):
+  assert math.answer_correct(_example(answer), _completion(text)) == reward
+
+
+def test_an_answer_that_was_cut_off_does_not_count():
+  assert math.answer_correct(_example("7"), _completion("#### 7", TRUNCATED)) == 0.0
+  assert math.answer_correct(_example("7"), _completion("#### 7\nand", TRUNCATED)) == 1.0
+
+
+def test_the_example_needs_a_number():
+  with pytest.raises(ValueError, match="'blue' is no number"):
+    math.answer_correct(_example("blue"), _completion("#### 7"))
+
+
+@pytest.mark.parametrize(
+  "text, ended, reward",
+  [
+    ("48 / 2 = 24\n#### 24", STOPPED, 1.0),
+    ("48 / 2 = 24\n\n#### $1,000\n", STOPPED, 1.0),
+    ("48 / 2 = 24\n#### 24", TRUNCATED, 0.0),
+    ("#### 24", STOPPED, 0.0),
+    ("work\n#### 24\n#### 24", STOPPED, 0.0),
+    ("work\n#### 24\nmore", STOPPED, 0.0),
+    ("work\n#### many", STOPPED, 0.0),
+    ("work #### 24", STOPPED, 0.0),
+    ("work\nso #### 24", STOPPED, 0.0),
+    ("", STOPPED, 0.0),
+  ],
+)
+def test_well_formed(text, ended, reward):
+  assert math.well_formed(_example(), _completion(text, ended)) == reward
+
+
+@pytest.mark.parametrize(
+  "text, reward",
+  [
+    ("Ann has 48 / 2 = 24\nIn all 48+24=$72.\n#### 72", 1.0),
+    ("Ann has 24\n#### 24", 0.0),
+    ("Ann has 48 / 2 = 24\nso\n#### 24", 0.0),
+    ("48 / 2 = 24", 0.0),
+  ],
+)
+def test_worked(text, reward):
+  assert format.worked(_example(), _completion(text)) == reward
+
+
+@pytest.mark.parametrize(
+  "text, reward",
+  [
+    ("<think>a\nb</think>\n<answer>1</answer>", 1.0),
+    ("<think></think><answer></answer>\n", 1.0),
+    ("so <think>a</think><answer>1</answer>", 0.0),
+    ("<think>a</think><answer>1</answer> so", 0.0),
+    ("<think>a</think><think>b</think><answer>1</answer>", 0.0),
+    ("<think>a</think><answer>1</answer><answer>2</answer>", 0.0),
+    ("<answer>1</answer><think>a</think>", 0.0),
+  ],
+)
+def test_think_tags(text, reward):
+  assert format.think_tags(_example(), _completion(text)) == reward
+  assert format.think_tags(_example(), _completion(text, TRUNCATED)) == 0.0
+
+
+def test_steps_correct():
+  example = _example("72", results=[24, 72])
+
+  def check(text, ends):
+    return steps.steps_correct(example, _completion(text, tokens=ends[-1] + 1, step_ends=ends))
+
+  assert check("Ann has 48 / 2 = 24\nIn all 48+24=$72 pens.\n#### 72", [4, 9, 12]) == [(4, 1.0), (9, 1.0), (12, 1.0)]
+  # A wrong step, its honest consequence, and a wrong answer.
+  assert check("48 / 2 = 26\n48 + 26 = 74\n#### 74", [4, 9, 12]) == [(4, 0.0), (9, 0.0), (12, 0.0)]
+  # A wrong step and a right one after it.
+  assert check("48 / 2 = 26\n48 + 24 = 72\n#### 72", [4, 9, 12]) == [(4, 0.0), (9, 1.0), (12, 1.0)]
+  # A step left out, one too many, and the answer alone.
+  assert check("48 + 24 = 72\n#### 72", [4, 9]) == [(4, 0.0), (9, 0.0)]
+  assert check("48 / 2 = 24\n48 + 24 = 72\n72 + 0 = 72\n#### 72", [1, 2, 3, 4]) == [
+    (1, 1.0),
+    (2, 1.0),
+    (3, 0.0),
+    (4, 0.0),
+  ]
+  assert check("#### 72", [3]) == [(3, 0.0)]
+  # The stop token alone.
+  assert check("", [0]) == [(0, 0.0)]
+
+
+@pytest.mark.parametrize(
+  "line",
+  ["20 + 3 = 24", "24", "= 24", "24 = 24", "24 / 0 = 24", "2 + 4 * 6 = 24", "20 + 4 = 24 + 1", "120 - 96 = 24 = 25"]
+  + ["1.20 + 4 = 24", "7 / 2 = 3"],
+)
+def test_a_step_needs_a_true_equation(line):
+  completion = _completion(line, step_ends=[4])
+  assert steps.steps_correct(_example(results=[24]), completion) == [(4, 0.0)]
+  assert steps.steps_correct(_example(results=[3]), completion) == [(4, 0.0)]
+
+
+def test_overlong():
+  def reward(tokens):
+    return length.overlong(_example(), _completion("", tokens=tokens), max_length=100, buffer=20)
+
+  assert [reward(n) for n in (1, 80, 85, 90, 100, 120)] == [0, 0, -0.25, -0.5, -1, -1]
+  with pytest.raises(ValueError, match="buffer = 0"):
+    length.overlong(_example(), _completion(""), max_length=100, buffer=0)
+
+
+def _raises(example, completion):
+  raise RuntimeError("no such luck")
+
+
+def _returns(value):
+  return lambda example, completion: value
+
+
+def test_score():
+  """Two weighted rewards, one for the whole completion and one for its steps, by hand."""
+  group = [_completion("a", tokens=4), _completion("b", tokens=2)]
+  rewards = [
+    ("outcome", lambda example, completion: completion.text == "a", 2.0),
+    ("process", lambda example, completion: [(0, 1.0), (1, 0.5)], 10.0),
+  ]
+  scores = combine.score(rewards, [_example(), None], [group, group], max_length=5)
+  np.testing.assert_array_equal(scores.rewards[0], [[10, 5, 0, 2, 0], [10, 5, 0, 0, 0]])
+  np.testing.assert_array_equal(scores.given[0], [[1, 1, 0, 1, 0], [1, 1, 0, 0, 0]])
+  np.testing.assert_array_equal(scores.parts[0], [[1, 0.75], [0, 0.75]])
+  assert not scores.rewards[1].any() and not scores.given[1].any() and not scores.parts[1].any()
+  assert scores.faults == []
+  assert scores.rewards.dtype == scores.parts.dtype == np.float32 and scores.given.dtype == bool
+
+
+def test_a_value_of_zero_is_given():
+  scores = combine.score([("zero", _returns(0.0), 1.0)], [_example()], [[_completion("", tokens=3)]], max_length=3)
+  np.testing.assert_array_equal(scores.given, [[[False, False, True]]])
+
+
+@pytest.mark.parametrize(
+  "function, message",
+  [
+    (_raises, "RuntimeError: no such luck"),
+    (_returns(float("nan")), "nan, which is no finite reward"),
+    (_returns(float("-inf")), "inf, which is no finite reward"),
+    (_returns(1e40), "no finite reward"),
+    (_returns(10**400), "no finite reward"),
+    (_returns(np.float32("nan")), "no finite reward"),
+    (_returns(None), "None, which is no number"),
+    (_returns("1"), "'1', which is no number"),
+    (_returns([(0, 1.0), (3, 1.0)]), "token 3 of 3"),
+    (_returns([(-1, 1.0)]), "token -1 of 3"),
+    (_returns([(0.0, 1.0)]), "token 0.0 of 3"),
+    (_returns([(0, float("nan"))]), "no finite reward"),
+    (_returns([1.0]), "TypeError"),
+  ],
+)
+def test_faults_stop_nothing(function, message):
+  rewards = [("fine", _returns(np.float32(1.0)), 1.0), ("bad", function, 2.0)]
+  scores = combine.score(rewards, [_example()], [[_completion("", tokens=3)]], max_length=4, on_error=-0.75)
+  np.testing.assert_array_equal(scores.rewards, [[[0, 0, 1.0 + 2.0 * -0.75, 0]]])
+  np.testing.assert_array_equal(scores.given, [[[False, False, True, False]]])
+  np.testing.assert_array_equal(scores.parts, [[[1.0, -0.75]]])
+  (fault,) = scores.faults
+  assert fault[:3] == (0, 0, "bad") and message in fault.message
+
+
+def test_interrupts_are_not_swallowed():
+  def interrupted(example, completion):
+    raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    combine.score([("a", interrupted, 1.0)], [_example()], [[_completion("")]], max_length=5)
