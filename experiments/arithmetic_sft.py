@@ -1,6 +1,10 @@
-"""How the warm start of experiments/arithmetic.py was made: SFT from scratch, stopped early.
+"""How the warm start of experiments/arithmetic.py was made: SFT from scratch on worked solutions, stopped early.
 
     python -m experiments.run --config=experiments/arithmetic_sft.py --workdir=runs/arithmetic_sft
+    cp runs/arithmetic_sft/export/* experiments/arithmetic_warm_start/
+
+Hardware: two CPU cores, a few minutes. It then has the form of an answer and half of the arithmetic. `:steps=1500`
+goes on to where SFT alone ends.
 """
 
 from ml_collections import ConfigDict
@@ -15,16 +19,17 @@ def get_config(arg: str = "") -> ConfigDict:
   c.steps = args.steps
   c.tokenizer = "words"
   c.model.variant = "mini"
+  c.model.layers = "unroll"
   c.objective.name = "sft"
   c.objective.aggregation = "token_mean"
   c.data.prompts = 64
+  c.data.max_prompt_length = 64
   c.sampler.group = 1
+  c.sampler.max_length = 72
   c.learner.lr = 2e-3
-  c.learner.schedule = "constant"
   c.learner.warmup = 50
   c.learner.b2 = 0.98
-  c.eval.every = 100
-  c.eval.problems = 512
+  c.eval.every = 200
   c.log.every = 10
   c.log.report_every = 0
   return c

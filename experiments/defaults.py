@@ -15,6 +15,7 @@ def get_config() -> ConfigDict:
 
   # Where the policy comes from: a Hugging Face folder or the workdir of another run. Empty: a fresh model.
   c.init_from = ""
+  c.ref_from = ""  # reference (or teacher) of objectives that have one: a folder or run; empty: as the policy started
   # Folder with a tokenizer.json; empty: the one in init_from; bpe or words: made from the training data.
   c.tokenizer = ""
   c.model = ConfigDict()
@@ -55,10 +56,16 @@ def get_config() -> ConfigDict:
   c.data.max_prompt_length = 128  # tokens (Lp)
   c.data.on_long = "skip"  # a longer prompt is: skip (left out, counted) or cut (its last tokens kept)
 
+  c.offline = ConfigDict()  # loops/offline.py
+  c.offline.data = "solutions"  # solutions (SFT), samples (RFT, distillation), pairs (DPO)
+  c.offline.prompts = 2048  # prompts to sample for, once
+  c.offline.teacher = ""  # folder or run whose samples they are; empty: those of the policy as it starts
+
   c.sampler = ConfigDict()
   c.sampler.group = 8  # completions of a prompt (G)
   c.sampler.max_length = 96  # tokens of a completion, stop token included (L)
   c.sampler.slots = 0  # completions decoded at a time; 0: all of them
+  c.sampler.tries = 1  # above 1: dynamic sampling, so many batches at most until P groups have rewards that differ
   c.sampler.temperature = 1.0
   c.sampler.top_k = 0  # 0: off
   c.sampler.top_p = 1.0
@@ -75,7 +82,8 @@ def get_config() -> ConfigDict:
 
   c.objective = ConfigDict()
   c.objective.name = "grpo"  # module of grpo_jax.objectives
-  c.objective.aggregation = "sequence_mean"  # sequence_mean (GRPO), token_mean, group_token_mean (DAPO), constant (Dr.GRPO)
+  # sequence_mean (GRPO), token_mean, group_token_mean (DAPO), constant (Dr.GRPO), prompt_sum
+  c.objective.aggregation = "sequence_mean"
   c.objective.beta = 0.0  # weight of the KL to the reference; 0: no reference is held or run
   c.objective.kl_estimator = "k3"
   c.objective.kl_weighted = False  # multiply by pi / pi_old, not detached (RPG)
@@ -108,6 +116,10 @@ def get_config() -> ConfigDict:
   c.learner.weight_decay = 0.0
   c.learner.clip_norm = 1.0  # of the global gradient; 0: off
   c.learner.mu = 1  # passes over one rollout
+  # Rules that end the passes before mu (learn.py); 0: off.
+  c.learner.stop_reached = 0.0  # fraction of tokens with an advantage that have come to their clip bound
+  c.learner.stop_surrogate = 0.0  # least improvement of the surrogate from one pass to the next
+  c.learner.stop_kl = 0.0  # mean k3 between the old and the new policy
   c.learner.minibatches = 1  # updates in a pass
   c.learner.microbatch = 0  # prompts whose activations are held at a time; 0: the whole minibatch
   c.learner.chunk = 1024  # tokens whose logits exist at a time

@@ -72,8 +72,7 @@ class Checkpoints:
       raise SettingError(f"checkpoint.keep={keep}: keep at least 1")
     self.workdir = workdir
     self.directory = _directory(workdir)
-    logging.getLogger("absl").addFilter(_not_reported_here)
-    sys.unraisablehook = _unraisable
+    _quieten()
     try:
       self.directory.mkdir(parents=True, exist_ok=True)
       if jax.process_index() == 0:
@@ -201,6 +200,7 @@ def restore_params(workdir: str, abstract_params: Any) -> Any:
   Raises:
     SettingError: no checkpoint, or one of another model.
   """
+  _quieten()
   directory = _directory(workdir)
   step = _latest(directory)
   if step is None:
@@ -408,9 +408,14 @@ def _reason(error: BaseException) -> str:
   return lines[0][:200] if lines else type(error).__name__
 
 
-def _not_reported_here(record: logging.LogRecord) -> bool:
-  """False for the tracebacks that orbax logs from its threads: the same error is raised here, as one line."""
-  return not (record.levelno >= logging.ERROR and f"{os.sep}orbax{os.sep}" in record.pathname)
+def _quieten() -> None:
+  """Leaves only warnings of what orbax and tensorstore print: their errors are raised here, as one line each."""
+  logging.getLogger("absl").addFilter(_worth_printing)
+  sys.unraisablehook = _unraisable
+
+
+def _worth_printing(record: logging.LogRecord) -> bool:
+  return record.levelno == logging.WARNING or f"{os.sep}orbax{os.sep}" not in record.pathname
 
 
 def _unraisable(event: Any) -> None:

@@ -78,7 +78,9 @@ def logprobs(
   return out if take is None else tuple(unpack(x, take, g, length) for x in out)
 
 
-def values(decoder: Decoder, critic: Params, prompts: Prompts, tokens: Array, lengths: Array, take: Array | None) -> Array:
+def values(
+  decoder: Decoder, critic: Params, prompts: Prompts, tokens: Array, lengths: Array, take: Array | None
+) -> Array:
   """The critic's value before each token, `[P, G, L]` float32 (shifted as the log-probs are).
 
   Args:

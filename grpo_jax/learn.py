@@ -48,7 +48,21 @@ def combine(name: str, values: Array) -> Array:
 
 def combine_metrics(metrics: Metrics) -> Metrics:
   """(total, count) pairs with a leading axis -> without it."""
-  return {k: (combine(k, t), jnp.max(c, axis=0) if k.endswith(("_max", "_min")) else c.sum(0)) for k, (t, c) in metrics.items()}
+  count = lambda k, c: jnp.max(c, axis=0) if k.endswith(("_max", "_min")) else jnp.sum(c, axis=0)
+  return {k: (combine(k, total), count(k, c)) for k, (total, c) in metrics.items()}
+
+
+# Why the inner loop ended (metric inner/stopped_by).
+RAN_ALL = 0  # all mu passes
+STOPPED_REACHED = 1  # learner.stop_reached: enough of the tokens with an advantage had come to their bound
+STOPPED_SURROGATE = 2  # learner.stop_surrogate: the surrogate improved by less
+STOPPED_KL = 3  # learner.stop_kl: the mean k3 between old and new policy was beyond it
+
+
+def empty_metric(name: str) -> tuple[Array, Array]:
+  """What combines with a metric of that name and leaves it as it is."""
+  total = -jnp.inf if name.endswith("_max") else jnp.inf if name.endswith("_min") else 0.0
+  return jnp.float32(total), jnp.float32(0.0)
 
 
 class Trace(NamedTuple):
@@ -146,6 +160,41 @@ def make_learn(
     metrics |= {"loss": (loss, one), "grad_norm": (optax.global_norm(grads), one), "skipped": (skipped * 1.0, one)}
     return state, metrics, lp
 
+  def one_pass(state: TrainState, minibatches: Any) -> tuple[TrainState, Metrics]:
+    """Every minibatch once, an update each."""
+
+    def body(state: TrainState, x: Any) -> tuple[TrainState, Metrics]:
+      state, metrics, _ = update(state, reweigh(x[0]), x[1])
+      return state, metrics
+
+    state, metrics = jax.lax.scan(body, state, minibatches)
+    return state, combine_metrics(metrics)
+
+  def inner_loop(state: TrainState, minibatches: Any) -> tuple[TrainState, Metrics]:
+    """At most mu passes. What a rule measures is measured as a pass goes along; the pass that trips it is the last."""
+
+    def body(carry: Any) -> Any:
+      state, passes, _, best, total = carry
+      state, metrics = one_pass(state, minibatches)
+      mean = {k: t / jnp.maximum(c, 1e-9) for k, (t, c) in metrics.items()}
+      gain = mean.get("surrogate", jnp.zeros(()))
+      reason = jnp.int32(RAN_ALL)
+      if cfg.stop_surrogate:
+        reason = jnp.where((passes > 0) & (gain < best + cfg.stop_surrogate), STOPPED_SURROGATE, reason)
+      if cfg.stop_reached:
+        reason = jnp.where(mean["reached"] >= cfg.stop_reached, STOPPED_REACHED, reason)
+      if cfg.stop_kl:
+        reason = jnp.where(mean["old_kl"] > cfg.stop_kl, STOPPED_KL, reason)
+      total = combine_metrics(jax.tree.map(lambda a, b: jnp.stack([a, b]), total, metrics))
+      return state, passes + 1, reason, jnp.maximum(best, gain), total
+
+    shapes = jax.eval_shape(lambda s: one_pass(s, minibatches)[1], state)
+    start = {k: empty_metric(k) for k in shapes}
+    carry = (state, jnp.int32(0), jnp.int32(RAN_ALL), jnp.float32(-jnp.inf), start)
+    state, passes, reason, _, metrics = jax.lax.while_loop(lambda c: (c[1] < cfg.mu) & (c[2] == RAN_ALL), body, carry)
+    one = jnp.ones(())
+    return state, metrics | {"inner/passes": (passes * one, one), "inner/stopped_by": (reason * one, one)}
+
   def learn(
     state: TrainState, ref_params: Any, old_params: Any, rollouts: Rollouts, take: Array | None = None
   ) -> tuple[TrainState, dict[str, Array], Trace]:
@@ -159,17 +208,9 @@ def make_learn(
     if updates == 1:
       state, metrics, lp = update(state, batch, take)
     else:
-      minibatches = interleave(layout, (batch, take), cfg.minibatches)
-      before = interleave(layout, rollouts.old_logprobs, cfg.minibatches)
-
-      def body(state: TrainState, index: Array) -> tuple[TrainState, Metrics]:
-        batch, take = jax.tree.map(lambda x: x[index], minibatches)
-        state, metrics, _ = update(state, reweigh(batch), take)
-        return state, metrics
-
-      order = jnp.tile(jnp.arange(cfg.minibatches), cfg.mu)
-      state, metrics = jax.lax.scan(body, state, order)
-      metrics, lp = combine_metrics(metrics), join(before)
+      before = rollouts.old_logprobs
+      state, metrics = inner_loop(state, interleave(layout, (batch, take), cfg.minibatches))
+      lp = before
     return state, {k: t / jnp.maximum(c, 1e-9) for k, (t, c) in metrics.items()}, Trace(lp, batch.advantages)
 
   return jax.jit(learn, donate_argnums=0)

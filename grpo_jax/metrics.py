@@ -107,13 +107,16 @@ class Writer:
       self._show(phase="")
 
   def step(self, step: int, metrics: Mapping[str, Any]) -> None:
-    """Ends step `step` (from 0). Values are fetched from the device only where a line is due."""
+    """Ends step `step` (from 0); its line says `step + 1`, the steps done, as an evaluation's and a checkpoint's do.
+
+    Values are fetched from the device only where a line is due.
+    """
     metrics = {**{f"time/{name}": seconds for name, seconds in self.seconds.items()}, **metrics}
     self.seconds = {}
     self._ends.append(time.perf_counter())
     last = step + 1 == self.steps
     if self.active and (step % self.log.every == 0 or last):
-      self._write(step, metrics)
+      self._write(step + 1, metrics)
     if self.active and self._bar is None:
       if step == self.first_step or last or self._ends[-1] - self._last_line >= PLAIN_SECONDS:
         self.say(f"step {step + 1}/{self.steps}  {self._line()}  {self._left(step)} left")

@@ -1,7 +1,5 @@
 """Between the sampler and the learner, on the host: text, rewards, packing."""
 
-import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -25,11 +23,6 @@ def to_host(x: Any) -> Any:
   if jax.process_count() == 1:
     return jax.device_get(x)
   return jax.tree.map(lambda a: multihost_utils.process_allgather(a, tiled=True), x)
-
-
-def gather_rows(x: Any) -> Any:
-  """Rows `[P / hosts, ...]` of every host -> `[P, ...]` on each."""
-  return x if jax.process_count() == 1 else multihost_utils.process_allgather(x, tiled=True)
 
 
 def trim(prompts: Prompts, multiple: int = 16) -> Prompts:
@@ -102,12 +95,6 @@ def pack(lengths: np.ndarray, max_length: int, shards: int = 1) -> np.ndarray | 
   return take.reshape(p, shards * most, t)
 
 
-def with_rewards(rollouts: Rollouts, rewards: np.ndarray, given: np.ndarray, parts: np.ndarray, layout: Layout) -> Rollouts:
-  """Device rollouts with the host's scores `[P, G, L]`, `[P, G, L]`, `[P, G, N]` beside them."""
-  scores = to_device(layout, (rewards.astype(np.float32), given.astype(bool), parts.astype(np.float32)))
-  return dataclasses.replace(rollouts, rewards=scores[0], given=scores[1], parts=scores[2])
-
-
 def statistics(rollouts: Rollouts, take: np.ndarray | None) -> dict[str, float]:
   """Lengths, endings and padding of numpy rollouts."""
   lengths = rollouts.lengths[rollouts.lengths > 0]
@@ -122,8 +109,3 @@ def statistics(rollouts: Rollouts, take: np.ndarray | None) -> dict[str, float]:
     "truncated": float((ended == 0).mean()),
     "padding_fraction": 1.0 - float(lengths.sum()) / places,
   }
-
-
-def examples_of(rows: Sequence[Any]) -> list[Any]:
-  """This host's rows of a batch, gathered as indices would be: the identity on one host."""
-  return list(rows)

@@ -117,8 +117,9 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
     stop_tokens: ids that end a completion.
 
   Returns:
-    `sample(params, prompts, key) -> (Rollouts, statistics)`: parameters as the learner holds them, prompts `[P, Lp]`,
-    a key of this rollout. Statistics: `slot_use`, the share of slot-steps that decoded a token, and `decode_steps`.
+    `sample(params, prompts, key, ends=None) -> (Rollouts, statistics)`: parameters as the learner holds them, prompts
+    `[P, Lp]`, a key of this rollout; ends `[P, G]` int32 forces lengths in place of stop tokens (benchmarks).
+    Statistics: `slot_use`, the share of slot-steps that decoded a token, and `decode_steps`.
   """
   decoder = dataclasses.replace(decoder, dtype=cfg.dtype, layers="unroll", remat="none")
   layout, c = decoder.layout, decoder.config
@@ -126,7 +127,7 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
   stop = jnp.asarray(stop_tokens or (-1,), jnp.int32)
   how = {"temperature": cfg.temperature, "top_k": cfg.top_k, "top_p": cfg.top_p, "min_p": cfg.min_p}
 
-  def local(params: Params, prompts: Prompts, prompt_ids: Array, sample_ids: Array, key: Array) -> tuple:
+  def local(params: Params, prompts: Prompts, prompt_ids: Array, sample_ids: Array, key: Array, ends: Any) -> tuple:
     """Everything that one shard of prompts and samples needs; its loop waits for no other shard."""
     n_prompts, lp = prompts.tokens.shape
     g = sample_ids.shape[0]
@@ -145,7 +146,9 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
     logits = jnp.repeat(linear(decoder.unembed(params), hidden), g, axis=0)
     first, logprob, truncated = decoding.sample(logits, noise.at(everyone, jnp.zeros_like(everyone)), **how)
     real = jnp.repeat(prompts.lengths > 0, g)
-    done = jnp.isin(first, stop) | (length == 1) | ~real
+    stops = lambda token, sample, age: jnp.isin(token, stop) if ends is None else age == ends.reshape(-1)[sample]
+    stopped = stops(first, everyone, jnp.ones_like(everyone))
+    done = stopped | (length == 1) | ~real
     column0 = lambda x: jnp.zeros((n, length), x.dtype).at[:, 0].set(x)
     slots = Slots(
       step=jnp.int32(0),
@@ -168,7 +171,7 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
       logprobs=column0(logprob),
       truncated=column0(truncated),
       lengths=jnp.where(real, 1, 0).astype(jnp.int32),
-      stopped=jnp.isin(first, stop),
+      stopped=stopped,
     )
 
     def refill(slots: Slots) -> Slots:
@@ -202,7 +205,7 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
       token, logprob, truncated = decoding.sample(logits, noise.at(slots.sample, slots.age), **how)
       at = (jnp.where(slots.active, slots.sample, n), slots.age)
       age = slots.age + slots.active
-      stopped = jnp.isin(token, stop)
+      stopped = stops(token, slots.sample, age)
       return slots._replace(
         step=slots.step + 1,
         age=age,
@@ -235,7 +238,9 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
       slots.step[None],
     )
 
-  def sample(params: Params, prompts: Prompts, key: Array) -> tuple[Rollouts, dict[str, Array]]:
+  def sample(
+    params: Params, prompts: Prompts, key: Array, ends: Array | None = None
+  ) -> tuple[Rollouts, dict[str, Array]]:
     params = decode_params(decoder, params, cfg.dtype)
     prompt_ids, sample_ids = jnp.arange(prompts.tokens.shape[0]), jnp.arange(group)
     run = local
@@ -246,12 +251,21 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
       run = jax.shard_map(
         local,
         mesh=layout.mesh,
-        in_specs=(PartitionSpec(), PartitionSpec(rows), PartitionSpec(rows), PartitionSpec(columns), PartitionSpec()),
+        in_specs=(
+          PartitionSpec(),
+          PartitionSpec(rows),
+          PartitionSpec(rows),
+          PartitionSpec(columns),
+          PartitionSpec(),
+          both,
+        ),
         out_specs=(both,) * 5 + (PartitionSpec(rows + columns),) * 2,
         axis_names=set(rows + columns),
         check_vma=False,
       )
-    tokens, lengths, ended, logprobs, truncated, slot_steps, steps = run(params, prompts, prompt_ids, sample_ids, key)
+    tokens, lengths, ended, logprobs, truncated, slot_steps, steps = run(
+      params, prompts, prompt_ids, sample_ids, key, ends
+    )
     busy, all_ = slot_steps.sum(0)
     statistics = {"slot_use": busy / jnp.maximum(all_, 1), "decode_steps": steps.max()}
     return Rollouts(prompts, tokens, lengths, ended, logprobs, truncated), statistics

@@ -33,7 +33,7 @@ class Layout:
     return math.prod(self.mesh.shape[a] for a in dict(self.rules).get(name, ()))
 
   def spec(self, names: Sequence[Axis], shape: Sequence[int]) -> PartitionSpec:
-    """PartitionSpec of an array of `shape` whose dimensions carry logical `names`; what does not divide is replicated."""
+    """Of an array of `shape` whose dimensions carry logical `names`; what does not divide is replicated."""
     table, parts = dict(self.rules), []
     for name, dim in zip(names, shape, strict=True):
       name, unit = name if isinstance(name, tuple) else (name, 1)

@@ -36,9 +36,9 @@ def test_a_line_a_step_in_json(tmp_path):
   with metrics.Writer(tmp_path, log(), 2, console=console()) as writer:
     writer.step(0, {"kl": jnp.float32(0.1), "lr": 1e-6, "skipped_steps": np.int32(3), "ok": np.bool_(True)})
     # Each line is there when the step ends, not when the run does.
-    assert lines(tmp_path / "metrics.jsonl") == [{"step": 0, "kl": 0.1, "lr": 1e-6, "skipped_steps": 3, "ok": True}]
+    assert lines(tmp_path / "metrics.jsonl") == [{"step": 1, "kl": 0.1, "lr": 1e-6, "skipped_steps": 3, "ok": True}]
     writer.step(1, {"grad_norm": float("nan"), "ratio_max": np.float32(np.inf), "kl": jnp.bfloat16(0.5)})
-  assert lines(tmp_path / "metrics.jsonl")[1] == {"step": 1, "grad_norm": None, "ratio_max": None, "kl": 0.5}
+  assert lines(tmp_path / "metrics.jsonl")[1] == {"step": 2, "grad_norm": None, "ratio_max": None, "kl": 0.5}
 
 
 def test_a_float32_reads_back_the_same():
@@ -57,7 +57,7 @@ def test_values_are_fetched_only_where_a_line_is_due(tmp_path):
   with metrics.Writer(tmp_path, log(every=3), 5, console=console()) as writer:
     for step in range(5):
       writer.step(step, {"kl": 1.0} if step in (0, 3, 4) else {"kl": Fetched()})
-  assert [line["step"] for line in lines(tmp_path / "metrics.jsonl")] == [0, 3, 4]
+  assert [line["step"] for line in lines(tmp_path / "metrics.jsonl")] == [1, 4, 5]
 
 
 def test_phases_are_timed_into_the_next_step(tmp_path, monkeypatch):
@@ -73,7 +73,7 @@ def test_phases_are_timed_into_the_next_step(tmp_path, monkeypatch):
     assert writer.seconds == {"sample": 3.5}
     writer.step(0, {})
     writer.step(1, {})
-  assert lines(tmp_path / "metrics.jsonl") == [{"step": 0, "time/sample": 3.5}, {"step": 1}]
+  assert lines(tmp_path / "metrics.jsonl") == [{"step": 1, "time/sample": 3.5}, {"step": 2}]
 
 
 def test_a_phase_that_fails_is_ended(tmp_path):
@@ -95,7 +95,7 @@ def test_a_restart_appends(tmp_path):
   for step in range(2):
     with metrics.Writer(tmp_path, log(), 2, first_step=step, console=console()) as writer:
       writer.step(step, {})
-  assert [line["step"] for line in lines(tmp_path / "metrics.jsonl")] == [0, 1]
+  assert [line["step"] for line in lines(tmp_path / "metrics.jsonl")] == [1, 2]
 
 
 def test_tensorboard_has_the_finite_numbers(tmp_path):
@@ -111,8 +111,8 @@ def test_tensorboard_has_the_finite_numbers(tmp_path):
     events.append(Event.FromString(data[12 : 12 + size]))
     data = data[16 + size :]
   assert [(e.step, v.tag, v.simple_value) for e in events for v in e.summary.value] == [
-    (4, "kl", 0.5),
-    (5, "reward/mean", 1.0),
+    (5, "kl", 0.5),
+    (6, "reward/mean", 1.0),
   ]
   # What a killed run wrote after its last checkpoint is dropped by TensorBoard.
   assert any(e.step == 4 and e.HasField("session_log") for e in events)

@@ -97,6 +97,7 @@ def test_the_example_needs_a_number():
     ("work\n#### 24\nmore", STOPPED, 0.0),
     ("work\n#### many", STOPPED, 0.0),
     ("work #### 24", STOPPED, 0.0),
+    ("48 / 2 = 24\n24", STOPPED, 0.0),
     ("work\nso #### 24", STOPPED, 0.0),
     ("", STOPPED, 0.0),
   ],
@@ -161,7 +162,17 @@ def test_steps_correct():
 
 @pytest.mark.parametrize(
   "line",
-  ["20 + 3 = 24", "24", "= 24", "24 = 24", "24 / 0 = 24", "2 + 4 * 6 = 24", "20 + 4 = 24 + 1", "120 - 96 = 24 = 25"]
+  [
+    "20 + 3 = 24",
+    "24",
+    "= 24",
+    "24 = 24",
+    "24 / 0 = 24",
+    "0 / 0 = 24",
+    "2 + 4 * 6 = 24",
+    "20 + 4 = 24 + 1",
+    "120 - 96 = 24 = 25",
+  ]
   + ["1.20 + 4 = 24", "7 / 2 = 3"],
 )
 def test_a_step_needs_a_true_equation(line):

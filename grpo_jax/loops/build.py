@@ -1,6 +1,7 @@
 """What every loop makes from its config before it starts; all bad input is found here, before anything is compiled."""
 
 import functools
+import json
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from grpo_jax import tokenizer as tokenizers
 from grpo_jax.data import loader
 from grpo_jax.loops import imports
 from grpo_jax.models import heads, hf, variants
-from grpo_jax.models.decoder import Decoder, DecoderConfig
+from grpo_jax.models.decoder import Decoder
 from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer import Tokenizer
 from grpo_jax.types import SettingError
@@ -45,22 +46,20 @@ def model(config: ConfigDict) -> Model:
     SettingError: missing or corrupt weights, a tokenizer that does not fit, a mesh that the devices do not make.
   """
   layout = sharding.make_layout(config.mesh)
-  source = weights_folder(config.init_from)
-  tokenizer = make_tokenizer(config, source)
-  shape = hf.read_config(source) if source else variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
+  folder, run = find_source(config.init_from)
+  tokenizer = make_tokenizer(config, folder)
+  shape = hf.read_config(folder) if folder else variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
   hf.check_tokenizer(tokenizer, shape)
-  run = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
-  decoder = Decoder(shape, layout, **run)
-  if source:
-    hf.check(source, decoder.shapes())
-    load = functools.partial(hf.load, source, decoder)
+  how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
+  decoder = Decoder(shape, layout, **how)
+  if run:
+    load = lambda: checkpoint.restore_params(run, {"policy": abstract(decoder)})["policy"]
+  elif folder:
+    hf.check(folder, decoder.shapes())
+    load = functools.partial(hf.load, folder, decoder)
   else:
     init = jax.jit(decoder.init, out_shardings=decoder.shardings())
     load = functools.partial(init, key(config.seed, INIT, 0))
-  if checkpoint_of_run(config.init_from):
-    struct = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
-    shapes = jax.tree.map(struct, decoder.shapes(), decoder.shardings())
-    load = lambda: checkpoint.restore_params(config.init_from, {"policy": shapes})["policy"]
   d = config.data
   render = functools.partial(tokenizer.render, template=d.template, chat=d.chat, system=d.system)
   stop = tuple(dict.fromkeys((*tokenizer.eos_ids, *(tokenizer.token_id(t) for t in config.sampler.stop))))
@@ -83,21 +82,47 @@ def make_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
   sources, _ = imports.train_sources(config.data)
   examples = (each[i] for each in sources for i in range(min(len(each), TOKENIZER_EXAMPLES)))
   texts = [text for e in examples for text in (config.data.template.format(question=e.question), e.solution)]
-  return tokenizers.word_level(texts) if config.tokenizer == "words" else tokenizers.train_bpe(texts, config.model.vocab)
-
-
-def checkpoint_of_run(init_from: str) -> bool:
-  """Whether `init_from` is the workdir of a run that has not written its export."""
-  return os.path.isdir(os.path.join(init_from, "checkpoints")) and not os.path.exists(
-    os.path.join(init_from, "export", "config.json")
+  return (
+    tokenizers.word_level(texts) if config.tokenizer == "words" else tokenizers.train_bpe(texts, config.model.vocab)
   )
 
 
-def weights_folder(init_from: str) -> str:
-  """The Hugging Face folder that `init_from` means: itself, or the export of a run's workdir."""
-  if init_from and os.path.exists(os.path.join(init_from, "export", "config.json")):
-    return os.path.join(init_from, "export")
-  return init_from
+def reference(source: str, model: Model, setting: str) -> Any:
+  """A parameter tree of the policy's shape: of a folder or run, or (source "") the policy's own start.
+
+  Raises:
+    SettingError: the folder holds another shape.
+  """
+  if not source:
+    return model.load()
+  folder, run = find_source(source)
+  shape = hf.read_config(folder)
+  if shape != model.decoder.config:
+    raise SettingError(f"{setting}={source!r}: is {shape}; the policy is {model.decoder.config}; use the same shape")
+  if run:
+    return checkpoint.restore_params(run, {"policy": abstract(model.decoder)})["policy"]
+  return hf.load(folder, model.decoder)
+
+
+def find_source(init_from: str) -> tuple[str, str]:
+  """What `init_from` means: a Hugging Face folder, or the workdir of a run.
+
+  Returns:
+    The folder with config.json and tokenizer ("" for a fresh model), and the run whose last checkpoint has the weights
+    ("" where the folder has them: a finished run's export).
+  """
+  inside = lambda name: os.path.join(init_from, name)
+  if init_from and os.path.exists(inside("export/config.json")):
+    return inside("export"), ""
+  if init_from and os.path.exists(inside("model/config.json")):
+    return inside("model"), init_from
+  return init_from, ""
+
+
+def abstract(decoder: Decoder) -> Any:
+  """Shapes and shardings of the decoder's parameters."""
+  struct = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
+  return jax.tree.map(struct, decoder.shapes(), decoder.shardings())
 
 
 def batches(config: ConfigDict) -> loader.Batches:
@@ -117,9 +142,17 @@ def params(model: Model, needs: frozenset[str]) -> dict[str, Any]:
 
 def abstract_params(model: Model, needs: frozenset[str]) -> dict[str, Any]:
   """Shapes and shardings of `params`."""
-  struct = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
-  tree = jax.tree.map(struct, model.decoder.shapes(), model.decoder.shardings())
+  tree = abstract(model.decoder)
   if "values" not in needs:
     return {"policy": tree}
+  struct = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=model.layout.replicated())
   head = jax.eval_shape(heads.init_scalar, model.decoder.config.width)
-  return {"policy": tree, "critic": tree | {"value_head": jax.tree.map(lambda x: struct(x, model.layout.replicated()), head)}}
+  return {"policy": tree, "critic": tree | {"value_head": jax.tree.map(struct, head)}}
+
+
+def describe(model: Model, folder: str) -> None:
+  """Writes config.json and the tokenizer, so that another run can start from this one's checkpoints."""
+  os.makedirs(folder, exist_ok=True)
+  model.tokenizer.save(folder)
+  with open(os.path.join(folder, "config.json"), "w") as f:
+    json.dump(hf.write_config(model.decoder.config), f, indent=2)

@@ -48,6 +48,8 @@ class Session:
     self.report = learn.make_report(model.decoder, config.learner, temperature)
 
     checkpoint.claim_workdir(workdir, config)
+    if jax.process_index() == 0:
+      build.describe(model, os.path.join(workdir, "model"))
     self.checkpoints = checkpoint.Checkpoints(workdir, config.checkpoint.keep)
     abstract = states.abstract(build.abstract_params(model, self.needs), tx)
     checkpoint.check_space(workdir, abstract)
@@ -60,8 +62,8 @@ class Session:
       self.batches.set_state(restored.data)
     else:
       self.state = states.create(build.params(model, self.needs), tx)
-    # The reference is not saved: it is read again from where the policy started.
-    self.ref_params = model.load() if "ref" in self.needs else None
+    # The reference is not saved: it is read again from its source.
+    self.ref_params = build.reference(config.ref_from, model, "ref_from") if "ref" in self.needs else None
     self._resources = contextlib.ExitStack()
     self.restored = restored is not None
 
@@ -102,9 +104,7 @@ class Session:
         self.evaluator(self.writer, self.policy, done)
       if signal_name := self.stopping(step):
         self.save(done, wait=True)
-        self.writer.say(
-          f"{signal_name}: saved after step {done} of {config.steps}; {checkpoint.how_to_go_on()}"
-        )
+        self.writer.say(f"{signal_name}: saved after step {done} of {config.steps}; {checkpoint.how_to_go_on()}")
         return
       if done % config.checkpoint.every == 0 and done < config.steps:
         self.save(done)
@@ -136,7 +136,7 @@ class Session:
     if config.checkpoint.export:
       with writer.phase("export"):
         folder = os.path.join(self.workdir, "export")
-        base = build.weights_folder(config.init_from) or None
+        base = build.find_source(config.init_from)[0] or None
         hf.save(folder, self.model.decoder.config, self.policy, tokenizer=self.model.tokenizer, base=base)
     result = {f"{name.replace('@', '_at_')}_before": value for name, value in before.items()}
     result |= {f"{name.replace('@', '_at_')}_after": value for name, value in after.items()}
@@ -148,8 +148,8 @@ class Session:
       os.replace(path + ".tmp", path)
     if "accuracy" in after:
       writer.say(
-        f"greedy accuracy {before['accuracy']:.1%} -> {after['accuracy']:.1%} on {self.evaluator.problems} test problems, "
-        f"{config.steps} steps, {self.wall:.0f} s; {self.workdir}/result.json"
+        f"greedy accuracy {before['accuracy']:.1%} -> {after['accuracy']:.1%} on {self.evaluator.problems} test "
+        f"problems, {config.steps} steps, {self.wall:.0f} s; {self.workdir}/result.json"
       )
 
 

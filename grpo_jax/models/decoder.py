@@ -2,7 +2,8 @@
 
 `Decoder` is the only place that knows of NNX modules. Outside it there are plain parameter trees:
 
-    {"embed": {"weight" [V, D]}, "layers": {... [N, out, in] ...}, "final_norm": {"scale" [D]}, "unembed": {"weight" [V, D]}}
+    {"embed": {"weight" [V, D]}, "layers": {... [N, out, in] ...}, "final_norm": {"scale" [D]},
+     "unembed": {"weight" [V, D]}}
 
 with all layers stacked on a leading axis N; "unembed" is absent when embeddings are tied. It returns hidden states
 and keys/values, never logits: those exist a chunk at a time (ops/logprobs.py) or for one token (sampler.py).
@@ -87,12 +88,14 @@ def keys_values(k: Array, v: Array) -> tuple[Array, Array]:
 
 
 def causal_attention(q: Array, k: Array, v: Array) -> Array:
-  """Causal self-attention. q `[P, T, K, M, d]`, k and v `[P, T, K, d]`. Right padding is never seen by what precedes it."""
+  """Causal self-attention: q `[P, T, K, M, d]`, k and v `[P, T, K, d]`. Right padding is seen by itself alone."""
   p, t = q.shape[:2]
   return attend(q, *keys_values(k, v), jnp.broadcast_to(jnp.tril(jnp.ones((t, t), bool)), (p, t, t)))
 
 
-def group_attention(q: Array, k: Array, v: Array, prompt_k: Array, prompt_v: Array, lengths: Array, segments: Array) -> Array:
+def group_attention(
+  q: Array, k: Array, v: Array, prompt_k: Array, prompt_v: Array, lengths: Array, segments: Array
+) -> Array:
   """Completion rows attend to their prompt's keys, which the group shares, and causally to themselves.
 
   Args:

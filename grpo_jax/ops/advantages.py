@@ -107,7 +107,7 @@ def gdpo(parts: Array, weights: Array, real: Array, ddof: int = 1, eps: float = 
   def normalise(reward):
     return group_relative(reward, real[..., None], ddof=ddof, eps=eps)
 
-  total = jnp.einsum("npg,n->pg", jax.vmap(normalise)(each)[..., 0], weights)
+  total = jnp.sum(jax.vmap(normalise)(each)[..., 0] * weights[:, None, None], axis=0)
   taught = real & jnp.any(total != 0.0, axis=1, keepdims=True)
   scaled = (total - masked.masked_mean(total, real)) / (masked.masked_std(total, real, None, ddof) + eps)
   return jnp.where(taught, scaled, 0.0)

@@ -1,0 +1,205 @@
+"""Measures one GRPO step; the last line is one JSON object.
+
+    python -m experiments.benchmark --config=experiments/benchmarks.py:prompts=4,group=8 [--vs=trl --peer=PYTHON]
+
+Seconds are medians over `steps` steps after a first one that compiles. FLOPs are counted from the shapes, over the rate
+of a 2048 x 2048 x 2048 float32 product in the same process. With --vs=trl or --vs=tunix the peer (experiments/peers,
+run by the Python of its own environment, --peer) and this program run in turn, and ratios of medians are printed.
+"""
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, flags
+from ml_collections import ConfigDict, config_flags
+
+from experiments import arguments
+from grpo_jax import learn, optim, sampler, sharding
+from grpo_jax import rollouts as host
+from grpo_jax import state as states
+from grpo_jax.loops import imports
+from grpo_jax.models.decoder import Decoder, DecoderConfig
+from grpo_jax.types import Prompts
+
+
+def forced_lengths(rows: int, completion: int, step: int) -> np.ndarray:
+  """Long-tailed completion lengths `[rows]`, end token included: exponential of mean completion / 4, cut to [2, L]."""
+  u = np.random.default_rng(step).random(rows)
+  return np.clip(np.ceil(-completion / 4 * np.log1p(-u)), 2, completion).astype(np.int32)
+
+
+def flops(shape: DecoderConfig, prompts: int, group: int, prompt_len: int, lengths: np.ndarray) -> tuple[float, float]:
+  """Floating-point operations of generation, and of one forward pass of the learner.
+
+  Two for each weight of a matrix and each token, and attention's two products with what a token may see. A prompt
+  counts once for its group; the head counts on completion tokens alone.
+  """
+  c = shape
+  layer = c.width * c.head_dim * (2 * c.heads + 2 * c.kv_heads) + 3 * c.width * c.mlp
+  head = c.width * c.vocab
+  attend = 2 * c.heads * c.head_dim * c.layers  # multiply-adds for one query and one key
+  tokens = float(lengths.sum())
+  seen = float((lengths * prompt_len + lengths * (lengths + 1) / 2).sum())
+  prompt = prompts * (prompt_len * c.layers * layer + attend * prompt_len * (prompt_len + 1) / 2)
+  everything = prompt + tokens * (c.layers * layer + head) + attend * seen
+  return 2 * everything, 2 * everything
+
+
+def matmul_rate(n: int = 2048, times: int = 5) -> float:
+  """FLOP/s of an n x n x n float32 product."""
+  x = jnp.ones((n, n), jnp.float32)
+  product = jax.jit(jnp.matmul)
+  product(x, x).block_until_ready()
+  seconds = []
+  for _ in range(times):
+    start = time.perf_counter()
+    product(x, x).block_until_ready()
+    seconds.append(time.perf_counter() - start)
+  return 2 * n**3 / statistics.median(seconds)
+
+
+def measure(config: ConfigDict) -> dict[str, Any]:
+  """Runs config.steps + 1 steps; see the module's docstring."""
+  b, prompts, group = config.benchmark, config.data.prompts, config.sampler.group
+  length = config.sampler.max_length
+  layout = sharding.make_layout(config.mesh)
+  shape = DecoderConfig(
+    vocab=b.vocab,
+    width=b.width,
+    layers=b.layers,
+    heads=b.width // b.head_dim,
+    kv_heads=max(1, b.width // b.head_dim // 2),
+    head_dim=b.head_dim,
+    mlp=b.mlp,
+    attention_bias=True,
+  )
+  decoder = Decoder(shape, layout, layers=config.model.layers, remat=config.model.remat, dtype=config.model.dtype)
+  init = jax.jit(decoder.init, out_shardings=decoder.shardings())
+  objective = imports.module("grpo_jax.objectives", config.objective.name, "objective.name")
+  tx = optim.make_optimizer(config.learner, config.steps + 1)
+  state = states.create({"policy": init(jax.random.key(0))}, tx)
+  ref = init(jax.random.key(0))
+  sample = sampler.make_sampler(decoder, config.sampler, ())
+  update = learn.make_learn(decoder, objective, tx, config.learner, config.objective, config.sampler.temperature)
+
+  rates, generate, learned, tokens, use, padding = [matmul_rate()], [], [], [], [], []
+  for step in range(config.steps + 1):
+    rng = np.random.default_rng(step)
+    ids = rng.integers(3, b.vocab, (prompts, b.prompt_len)).astype(np.int32)
+    batch = host.to_device(layout, Prompts(ids, np.full(prompts, b.prompt_len, np.int32)))
+    ends = forced_lengths(prompts * group, length, step) if b.tail else np.full(prompts * group, length, np.int32)
+    ends = ends.reshape(prompts, group)
+    forced = host.to_device(layout, ends)
+    start = time.perf_counter()
+    rollouts, found = jax.block_until_ready(sample(state.params["policy"], batch, jax.random.key(step), forced))
+    generate.append(time.perf_counter() - start)
+    given = np.arange(length) == ends[..., None] - 1
+    rewards = np.where(given, rng.integers(0, 7, (prompts, group, 1)), 0).astype(np.float32)
+    start = time.perf_counter()
+    packing = host.pack(ends, length, layout.size("sample"))
+    rollouts.__dict__.update(zip(("rewards", "given"), host.to_device(layout, (rewards, given))))
+    take = None if packing is None else host.to_device(layout, packing)
+    state, _, _ = jax.block_until_ready(update(state, ref, None, rollouts, take))
+    learned.append(time.perf_counter() - start)
+    rates.append(matmul_rate())
+    tokens.append(int(ends.sum()))
+    use.append(float(found["slot_use"]))
+    padding.append(host.statistics(host.to_host(rollouts), packing)["padding_fraction"])
+
+  middle = lambda x: statistics.median(x[1:])
+  rate, n = statistics.median(rates), middle(tokens)
+  forward = flops(shape, prompts, group, b.prompt_len, ends)
+  passes = 3 * config.learner.mu + 1 + (config.learner.mu > 1)  # gradients, the reference, the old policy
+  whole = [g + l for g, l in zip(generate, learned)]
+  return {
+    "system": "grpo_jax",
+    "generate_s": middle(generate),
+    "learn_s": middle(learned),
+    "step_s": middle(whole),
+    "compile_s": whole[0] - middle(whole),
+    "completion_tokens": n,
+    "tok_per_s_generate": n / middle(generate),
+    "tok_per_s_step": n / middle(whole),
+    "peak_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+    "matmul_gflops": rate / 1e9,
+    "generate_of_limit": forward[0] / middle(generate) / rate,
+    "learn_of_limit": passes * forward[1] / middle(learned) / rate,
+    "slot_use": middle(use),
+    "padding_fraction": middle(padding),
+    "params_m": sum(x.size for x in jax.tree.leaves(state.params)) / 1e6,
+  }
+
+
+def peer_command(name: str, python: str, config: ConfigDict) -> list[str]:
+  """The same workload for a peer."""
+  b = config.benchmark
+  sizes = {
+    "layers": b.layers,
+    "width": b.width,
+    "mlp": b.mlp,
+    "vocab": b.vocab,
+    "prompts": config.data.prompts,
+    "group": config.sampler.group,
+    "prompt_len": b.prompt_len,
+    "completion": config.sampler.max_length,
+    "steps": config.steps,
+  }
+  command = [python, f"experiments/peers/{name}_step.py", *(f"--{k}={v}" for k, v in sizes.items())]
+  return command + (["--tail"] if b.tail else [])
+
+
+def last_json(command: list[str]) -> dict[str, Any]:
+  """Runs a command and reads its last line."""
+  done = subprocess.run(command, capture_output=True, text=True, check=False)
+  if done.returncode:
+    arguments.fail(f"{' '.join(command)} ended with {done.returncode}: {(done.stderr.strip() or '?').splitlines()[-1]}")
+  return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def main(argv: list[str]) -> None:
+  del argv
+  values, config = flags.FLAGS, flags.FLAGS.config
+  if "benchmark" not in config:
+    arguments.fail("--config: needs a workload, as in --config=experiments/benchmarks.py:prompts=4,group=8")
+  if not values.vs:
+    print(json.dumps(measure(config)))
+    return
+  own = [
+    sys.executable,
+    "-m",
+    "experiments.benchmark",
+    *(a for a in sys.argv[1:] if not a.startswith(("--vs", "--peer", "--rounds"))),
+  ]
+  rounds = []
+  for i in range(values.rounds):
+    ours, theirs = last_json(own), last_json(peer_command(values.vs, values.peer, config))
+    rounds.append((ours, theirs))
+    print(json.dumps({"round": i, "ours": ours, "theirs": theirs}), flush=True)
+  ratio = lambda name, up: statistics.median((o[name] / t[name]) if up else (t[name] / o[name]) for o, t in rounds)
+  print(
+    json.dumps(
+      {
+        "vs": values.vs,
+        "rounds": len(rounds),
+        "generate_times_faster": ratio("tok_per_s_generate", True),
+        "step_times_faster": ratio("tok_per_s_step", True),
+        "peak_memory_times_less": ratio("peak_rss_gb", False),
+      }
+    )
+  )
+
+
+if __name__ == "__main__":
+  config_flags.DEFINE_config_file("config", None, "The workload: experiments/benchmarks.py:arg=value,...")
+  flags.DEFINE_enum("vs", None, ["trl", "tunix"], "Run this peer in turn with grpo_jax and print ratios.")
+  flags.DEFINE_string("peer", sys.executable, "The Python of the peer's environment.")
+  flags.DEFINE_integer("rounds", 3, "How often each runs, with --vs.")
+  app.run(main, flags_parser=arguments.parse_flags)

@@ -1,0 +1,53 @@
+"""Workloads of experiments/benchmark.py: random weights, random prompts, completions of forced length.
+
+    python -m experiments.benchmark --config=experiments/benchmarks.py:layers=8,width=512,prompts=4,group=8
+
+One GRPO step: sampling, log-probs under a reference (beta 0.04), one update. `tail` forces long-tailed lengths with a
+mean of a quarter of `completion`, `slots` decodes so many at a time, `mu` updates that often on a rollout.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments import arguments, defaults
+
+
+def get_config(arg: str = "") -> ConfigDict:
+  args = arguments.parse_arg(
+    arg,
+    layers=8,
+    width=512,
+    mlp=1536,
+    vocab=8192,
+    head_dim=64,
+    prompts=4,
+    group=8,
+    prompt_len=128,
+    completion=128,
+    slots=0,
+    mu=1,
+    tail=False,
+    top_p=1.0,
+    steps=5,
+    dtype="float32",
+    microbatch=0,
+    scan=False,
+    remat="none",
+  )
+  c = defaults.get_config()
+  c.benchmark = ConfigDict(
+    {name: args[name] for name in ("layers", "width", "mlp", "vocab", "head_dim", "prompt_len", "tail")}
+  )
+  c.steps = args.steps
+  c.model.layers = "scan" if args.scan else "unroll"
+  c.model.remat = args.remat
+  c.model.dtype = c.sampler.dtype = c.sampler.cache_dtype = args.dtype
+  c.data.prompts = args.prompts
+  c.data.max_prompt_length = args.prompt_len
+  c.sampler.group = args.group
+  c.sampler.max_length = args.completion
+  c.sampler.slots = args.slots
+  c.sampler.top_p = args.top_p
+  c.objective.beta = 0.04
+  c.learner.mu = args.mu
+  c.learner.microbatch = args.microbatch
+  return c

@@ -1,0 +1,236 @@
+"""A run that is killed at any moment and started again is, bit for bit, the run that was not killed.
+
+Real processes of `python -m experiments.run` on a tiny model. The one that is to die gets its signal from itself, at
+the n-th time that it enters a phase, so that every moment can be tried on a machine of any speed.
+"""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+
+import conftest
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+CONFIG = """
+import os
+from experiments import defaults
+
+def get_config():
+  c = defaults.get_config()
+  c.steps = 8
+  c.tokenizer = "words"
+  c.model.variant = "test_qwen3"
+  c.data.prompts = 4
+  c.sampler.group = 4
+  c.sampler.max_length = 8
+  c.rewards.functions = (("parity", __file__ + ":parity", 1.0),)
+  c.objective.beta = 0.04
+  c.learner.lr = 1e-2
+  c.learner.warmup = 3
+  c.eval.problems = 8
+  c.eval.batch = 8
+  c.eval.samples = 0
+  c.eval.every = 4
+  c.checkpoint.every = 2
+  c.log.report_every = 2
+  c.log.samples_every = 0
+  c.log.tensorboard = False
+  c.compilation_cache = os.path.join(os.path.dirname(__file__), "cache")
+  return c
+
+def parity(example, completion):
+  return sum(completion.tokens) % 5 / 4
+"""
+
+# `python -c` this PHASE COUNT SECONDS SIGNAL arguments...: the run, which gets the signal so many seconds after it has
+# entered the phase for the COUNTth time.
+STRUCK = """
+import os, runpy, sys, threading
+phase, count, seconds, number = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
+sys.argv[1:] = sys.argv[5:]
+from grpo_jax import metrics
+original, entered = metrics.Writer.phase, []
+def strike():
+  os.kill(os.getpid(), number)
+def patched(writer, name):
+  if name == phase:
+    entered.append(name)
+    if len(entered) == count:
+      threading.Timer(seconds, strike).start() if seconds else strike()
+  return original(writer, name)
+metrics.Writer.phase = patched
+runpy.run_module("experiments.run", run_name="__main__", alter_sys=True)
+"""
+
+
+class Runs:
+  """Starts runs of one config; compiled programs are kept from one to the next."""
+
+  def __init__(self, folder):
+    self.folder = folder
+    self.config = folder / "tiny.py"
+    self.config.write_text(CONFIG)
+
+  def arguments(self, workdir, *more):
+    return [f"--config={self.config}", f"--workdir={self.folder / workdir}", *more]
+
+  def start(self, command, **options):
+    cached = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    streams = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "timeout": 600}
+    return subprocess.run(
+      [sys.executable, *command], cwd=conftest.ROOT, env=conftest.environment(1, **cached), **streams, **options
+    )
+
+  def whole(self, workdir, *more, **options):
+    """The command as a person types it."""
+    return self.start(["-m", "experiments.run", *self.arguments(workdir, *more)], **options)
+
+  def finish(self, workdir):
+    done = self.whole(workdir)
+    assert done.returncode == 0, done.stderr
+    return done
+
+  def struck(self, workdir, phase, count, seconds=0.0, number=signal.SIGKILL):
+    """The same, struck by a signal."""
+    strike = [phase, str(count), str(seconds), str(int(number))]
+    done = self.start(["-c", STRUCK, *strike, *self.arguments(workdir)])
+    if number == signal.SIGKILL:
+      assert done.returncode == -signal.SIGKILL, (phase, done.returncode, done.stderr)
+    return done
+
+  def numbers(self, workdir):
+    """All that a run leaves, but timings: metrics, samples, the last checkpoint, the exported weights."""
+    path = self.folder / workdir
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    timing = ("time/", "tokens_per_s/")
+    with ocp.PyTreeCheckpointer() as checkpointer:
+      state = checkpointer.restore((path / "checkpoints" / "8" / "state").absolute())
+    return {
+      "metrics": [{k: v for k, v in line.items() if not k.startswith(timing)} for line in lines],
+      "samples": (path / "samples.jsonl").read_text(),
+      "state": [(jax.tree_util.keystr(k), np.asarray(x).tobytes()) for k, x in jax.tree.leaves_with_path(state)],
+      "weights": (path / "export" / "model.safetensors").read_bytes(),
+      "result": {k: v for k, v in json.loads((path / "result.json").read_text()).items() if k != "wall_s"},
+    }
+
+  def steps_saved(self, workdir):
+    return sorted(int(p.name) for p in (self.folder / workdir / "checkpoints").iterdir() if p.name.isdigit())
+
+  def assert_as_if_not_struck(self, workdir, expected):
+    got = self.numbers(workdir)
+    for name in expected:
+      assert got[name] == expected[name], name
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+  return Runs(tmp_path_factory.mktemp("resume"))
+
+
+@pytest.fixture(scope="module")
+def expected(runs):
+  """What a run that nothing happens to leaves."""
+  runs.finish("undisturbed")
+  numbers = runs.numbers("undisturbed")
+  first, last = (next(m for m in ms if "reward/mean" in m) for ms in (numbers["metrics"], numbers["metrics"][::-1]))
+  assert first["grad_norm"] > 0 and last["grad_norm"] > 0  # something is learned, so something can go wrong
+  return numbers
+
+
+def test_killed_in_sampling_learning_and_saving(runs, expected):
+  runs.struck("killed", "sample", 4)
+  runs.struck("killed", "learn", 2)
+  runs.struck("killed", "save", 1, 0.02)
+  runs.finish("killed")
+  runs.assert_as_if_not_struck("killed", expected)
+
+
+@pytest.mark.slow
+def test_killed_ten_times(runs, expected):
+  for strike in (
+    ("eval", 1),
+    ("save", 1, 0.01),
+    ("sample", 2),
+    ("save", 1, 0.02),
+    ("learn", 1),
+    ("save", 1, 0.05),
+    ("score", 1),
+    ("save", 1, 0.1),
+    ("report", 1),
+    ("export", 1),
+  ):
+    runs.struck("ten", *strike)
+  runs.finish("ten")
+  runs.assert_as_if_not_struck("ten", expected)
+  runs.finish("ten")  # a finished run may be asked for once more
+  runs.assert_as_if_not_struck("ten", expected)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_a_signal_saves_and_says_how_to_go_on(runs, expected, number):
+  stopped = runs.struck(number.name, "learn", 3, number=number)
+  assert "Traceback" not in stopped.stderr, stopped.stderr
+  said = stopped.stdout.replace("\n", " ")
+  assert f"{number.name}: saved after step 3 of 8" in said and "run the same command again" in said, stopped.stdout
+  assert runs.steps_saved(number.name)[-1] == 3
+  runs.finish(number.name)
+  runs.assert_as_if_not_struck(number.name, expected)
+
+
+def test_a_full_disk_loses_nothing_that_was_saved(runs, expected):
+  shutil.copytree(runs.folder / "undisturbed", runs.folder / "full", ignore=shutil.ignore_patterns("8", "export"))
+  before = runs.steps_saved("full")
+
+  def no_large_files():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # a checkpoint has one of 400 kB
+
+  stopped = runs.whole("full", preexec_fn=no_large_files)
+  assert stopped.returncode == 2, stopped.stderr
+  assert "Traceback" not in stopped.stderr, stopped.stderr
+  error = stopped.stderr.strip().splitlines()[-1]
+  assert "File too large" in error and f"step {before[-1]} is complete" in error and str(runs.folder / "full") in error
+  assert runs.steps_saved("full") == before
+  runs.finish("full")
+  runs.assert_as_if_not_struck("full", expected)
+
+
+ON_A_SMALL_DISK = """
+set -e
+mount -t tmpfs -o size=1m none "$1"
+"$2" -m experiments.run --config="$3" --workdir="$1/run" || echo "exit $?" >&2
+ls "$1/run/checkpoints" >&2
+mount -o remount,size=64m "$1"
+"$2" -m experiments.run --config="$3" --workdir="$1/run" 2> /dev/null
+cp -r "$1/run" "$4"
+"""
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_for_a_while(runs, expected, tmp_path):
+  if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", tmp_path], capture_output=True).returncode:
+    pytest.skip("needs the right to mount a small disk")
+  script = [tmp_path, sys.executable, runs.config, runs.folder / "small"]
+  done = subprocess.run(
+    ["unshare", "-m", "sh", "-c", ON_A_SMALL_DISK, "sh", *map(str, script)],
+    cwd=conftest.ROOT,
+    env=conftest.environment(1),
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0 and "exit 2" in done.stderr, done.stderr
+  assert "No space left on device" in done.stderr and "Traceback" not in done.stderr, done.stderr
+  runs.assert_as_if_not_struck("small", expected)
+
+
+def test_the_workdir_of_another_config_is_refused(runs, expected):
+  done = runs.whole("undisturbed", "--config.learner.lr=2.0", "--config.steps=9")
+  assert done.returncode == 2 and "learner.lr was 0.01, is 2.0" in done.stderr, done.stderr
+  assert "Traceback" not in done.stderr and "steps" not in done.stderr.splitlines()[-1]
+  runs.assert_as_if_not_struck("undisturbed", expected)
