@@ -5,10 +5,12 @@
 A decoder of 0.8 million parameters, trained by SFT and stopped early (experiments/arithmetic_sft.py), learns by GRPO
 from nothing but whether its final answer is right. Hardware: two CPU cores, about ten minutes.
 
-    :objective=NAME   any module of grpo_jax/objectives that trains online (grpo, gspo, ppo, target_prob ...)
+    :objective=NAME   a row of OBJECTIVES below
+    :teacher=FOLDER   for distill and distill_offline: a Hugging Face folder or a run, such as runs/arithmetic
 """
 
 import pathlib
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -16,9 +18,53 @@ from experiments import arguments, defaults
 
 WARM_START = pathlib.Path(__file__).parent / "arithmetic_warm_start"
 
+PROCESS = {"rewards.functions": (("steps", "steps.steps_correct", 1.0),)}
+FOUR_PASSES = {"learner.mu": 4}
+PAIRS = {"loop": "offline", "offline.data": "pairs", "objective.beta": 0.1, "learner.lr": 1e-4}
+SAMPLES = {"loop": "offline", "offline.data": "samples"}
+
+# What each changes of the settings below; the module of grpo_jax/objectives is the name, unless it is among them.
+OBJECTIVES: dict[str, dict[str, Any]] = {
+  "grpo": {},
+  "process": {"objective.name": "grpo"} | PROCESS,
+  "dr_grpo": {"objective.name": "grpo", "objective.aggregation": "constant", "objective.scale": "none"},
+  "dapo": {
+    "objective.name": "grpo",
+    "objective.aggregation": "group_token_mean",
+    "objective.clip_high": 0.28,
+    "objective.overlong_buffer": 8,
+    "sampler.tries": 3,
+  },
+  "prefix_credit": {"objective.name": "grpo", "objective.credit": "prefix"},
+  "gspo": {"objective.clip_low": 3e-4, "objective.clip_high": 4e-4, "learner.minibatches": 2},
+  "gspo_token": {
+    "objective.name": "gspo",
+    "objective.token_level": True,
+    "objective.clip_low": 3e-4,
+    "objective.clip_high": 4e-4,
+    "learner.minibatches": 2,
+  },
+  "cispo": {"objective.aggregation": "token_mean"} | FOUR_PASSES,
+  "rpg": {"objective.beta": 0.01} | FOUR_PASSES,
+  "ppo": {"objective.beta": 0.001, "learner.critic_lr": 3e-4},
+  "ppo_group": {
+    "objective.name": "ppo",
+    "objective.beta": 0.001,
+    "objective.group_baseline": True,
+    "learner.critic_lr": 3e-4,
+  },
+  "target_prob": {"objective.aggregation": "prompt_sum", "learner.lr": 1e-4} | FOUR_PASSES,
+  "rft": {},  # online: samples of the live policy
+  "distill": {},  # on-policy
+  "sft": {"loop": "offline", "sampler.group": 1, "learner.lr": 1e-3},
+  "rft_offline": {"objective.name": "rft"} | SAMPLES,
+  "dpo": {} | PAIRS,
+  "distill_offline": {} | SAMPLES,
+}
+
 
 def get_config(arg: str = "") -> ConfigDict:
-  args = arguments.parse_arg(arg, objective="grpo")
+  args = arguments.parse_arg(arg, objective=tuple(OBJECTIVES), teacher="")
   c = defaults.get_config()
   c.init_from = str(WARM_START)
   c.model.layers = "unroll"
@@ -27,10 +73,13 @@ def get_config(arg: str = "") -> ConfigDict:
   c.data.prompts = 32
   c.data.max_prompt_length = 64
   c.sampler.group = 8
-  c.sampler.max_length = 72
-  c.learner.lr = 3e-4
+  c.sampler.max_length = 56
+  c.learner.lr = 5e-4
   c.learner.schedule = "linear"
   c.learner.warmup = 5
   c.learner.b2 = 0.95
   c.eval.every = 50
+  c.update_from_flattened_dict(OBJECTIVES[args.objective])
+  if args.objective.startswith("distill"):
+    c.ref_from = c.offline.teacher = args.teacher
   return c

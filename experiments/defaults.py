@@ -31,6 +31,7 @@ def get_config() -> ConfigDict:
   c.data.path = ""  # folder (gsm8k) or file (jsonl)
   c.data.train = "train"  # split names
   c.data.test = "test"
+  c.data.shuffle = True  # anew in each epoch
   c.data.test_name = ""  # data set to evaluate on, where it is another one
   c.data.test_path = ""
   c.data.mixture = ()  # ((name, path, weight), ...) instead of name and path
@@ -105,9 +106,22 @@ def get_config() -> ConfigDict:
   c.objective.mismatch = "none"  # sampler/learner importance weight: none, truncate, mask
   c.objective.mismatch_level = "token"
   c.objective.mismatch_cap = 2.0
+  # Of single objectives; each file says what they mean.
+  c.objective.token_level = False  # gspo: GSPO-token
+  c.objective.divergence = "reverse_unnormalised"  # rpg
+  c.objective.gamma = 1.0  # ppo: discount
+  c.objective.lam = 0.95  # ppo: GAE's lambda
+  c.objective.value_clip = 0.2  # ppo; 0: off
+  c.objective.value_coef = 0.5  # ppo
+  c.objective.whiten = True  # ppo: advantages to mean 0, std 1 over the batch
+  c.objective.group_baseline = False  # ppo: take the group's mean off the rewards first
+  c.objective.margin = 1e-3  # target_prob: a reward so near to the group's mean is neither good nor bad
+  c.objective.threshold = 0.5  # rft: rewards that add up to more are correct
+  c.objective.label_smoothing = 0.0  # dpo
 
   c.learner = ConfigDict()
   c.learner.lr = 1e-6
+  c.learner.critic_lr = 1e-5  # ppo
   c.learner.schedule = "constant"  # constant, linear or cosine decay to zero, after the warm-up
   c.learner.warmup = 0  # updates
   c.learner.b1 = 0.9

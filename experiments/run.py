@@ -14,7 +14,7 @@ import os
 import pathlib
 import types
 
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from experiments import arguments
@@ -25,6 +25,7 @@ HEARTBEAT_SECONDS = 30
 
 def main(argv: list[str]) -> None:
   del argv
+  logging.set_verbosity(logging.WARNING)  # checkpoints and backends tell of every step they take
   values = flags.FLAGS
   if not values.workdir:
     arguments.fail(

@@ -11,6 +11,9 @@ from grpo_jax.tokenizer import Tokenizer
 from grpo_jax.types import Completion, Prompts, Rollouts
 
 
+ROW_COUNTS = sorted({m << n for m in (1, 3) for n in range(20)})
+
+
 def to_device(layout: Layout, x: Any) -> Any:
   """A pytree of numpy arrays `[P, ...]`, whole on every host, onto the mesh: prompts and samples over their axes."""
   put = lambda a, s: jax.make_array_from_callback(a.shape, s, lambda index: a[index])
@@ -55,12 +58,12 @@ def pack(lengths: np.ndarray, max_length: int, shards: int = 1) -> np.ndarray | 
 
   Returns:
     `take [P, R, T]` int32 for `forward.pack`: index in G * L of the token at each place, -1 on padding. T is the
-    longest completion and R the most rows that a group needs, both rounded up (T to an eighth of L, R to an eighth of
-    G) so that few shapes are compiled. None where that saves nothing over one completion a row of L.
+    longest completion and R the most rows that a group needs, both rounded up (T to a quarter of L, R to 2^n or 3 * 2^n)
+    so that few shapes are compiled. None where that saves less than a tenth of one completion a row of L.
   """
   p, g = lengths.shape
   per = g // shards
-  grain = max(1, max_length // 8)
+  grain = max(1, -(-max_length // 4))
   t = min(max_length, -(-max(1, int(lengths.max())) // grain) * grain)
   plans, most = [], 1
   for group in lengths.reshape(p, shards, per):
@@ -79,9 +82,8 @@ def pack(lengths: np.ndarray, max_length: int, shards: int = 1) -> np.ndarray | 
         room[at] -= n
       plans.append(rows)
       most = max(most, len(rows))
-  step = max(1, per // 8)
-  most = min(per, -(-most // step) * step)
-  if most * t >= per * max_length:
+  most = min(per, min(n for n in ROW_COUNTS if n >= most))
+  if most * t > 0.9 * per * max_length:
     return None
   take = np.full((p * shards, most, t), -1, np.int32)
   for which, rows in enumerate(plans):

@@ -123,6 +123,10 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
   """
   decoder = dataclasses.replace(decoder, dtype=cfg.dtype, layers="unroll", remat="none")
   layout, c = decoder.layout, decoder.config
+  rows, columns = (dict(layout.rules).get(name, ()) for name in ("prompt", "sample"))
+  # Inside the shard_map over them, these mesh axes are no longer there to be named.
+  left = tuple((name, tuple(a for a in axes if a not in rows + columns)) for name, axes in layout.rules)
+  decoder = dataclasses.replace(decoder, layout=dataclasses.replace(layout, rules=left))
   group, length = cfg.group, cfg.max_length
   stop = jnp.asarray(stop_tokens or (-1,), jnp.int32)
   how = {"temperature": cfg.temperature, "top_k": cfg.top_k, "top_p": cfg.top_p, "min_p": cfg.min_p}
@@ -143,7 +147,7 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
     ]
     # The first token of every sample comes from its prompt's last state; no slot is needed for it.
     everyone = jnp.arange(n)
-    logits = jnp.repeat(linear(decoder.unembed(params), hidden), g, axis=0)
+    logits = jnp.repeat(linear(decoder.unembed(params), hidden, jnp.float32), g, axis=0)
     first, logprob, truncated = decoding.sample(logits, noise.at(everyone, jnp.zeros_like(everyone)), **how)
     real = jnp.repeat(prompts.lengths > 0, g)
     stops = lambda token, sample, age: jnp.isin(token, stop) if ends is None else age == ends.reshape(-1)[sample]
@@ -201,7 +205,7 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
         attend = lambda q, k, v, own=own: attend_slots(own, q, k, v, column, masks)
         x, own = decoder.block(layer, x, lengths + slots.age - 1, attend)
         cache.append(own)
-      logits = linear(decoder.unembed(params), decoder.norm(params, x))
+      logits = linear(decoder.unembed(params), decoder.norm(params, x), jnp.float32)
       token, logprob, truncated = decoding.sample(logits, noise.at(slots.sample, slots.age), **how)
       at = (jnp.where(slots.active, slots.sample, n), slots.age)
       age = slots.age + slots.active
@@ -245,8 +249,6 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
     prompt_ids, sample_ids = jnp.arange(prompts.tokens.shape[0]), jnp.arange(group)
     run = local
     if layout.mesh.size > 1:
-      rows = dict(layout.rules)["prompt"]
-      columns = dict(layout.rules)["sample"]
       both = PartitionSpec(rows, columns)
       run = jax.shard_map(
         local,

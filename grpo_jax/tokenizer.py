@@ -27,8 +27,9 @@ PAD = "<|pad|>"
 UNKNOWN = "<|unknown|>"
 PLAIN = "{question}\n"
 
-# The pieces of `word_level`: a word with the space before it, one digit, a newline, a mark with the space before it.
-_WORDS = re.compile(r" ?[A-Za-z]+|[0-9]|\n| ?[^\sA-Za-z0-9]|\s")
+# The pieces of `word_level`: GSM8K's answer mark, an operator between spaces, a word with the space before it, one
+# digit, a newline, any other mark with the space before it.
+_WORDS = re.compile(r"#### | [-+*/=] | ?[A-Za-z]+|[0-9]|\n| ?[^\sA-Za-z0-9]|\s")
 # The pieces of `train_bpe`: those of Qwen2 and Qwen3, which keep each digit on its own.
 _QWEN = (
   r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

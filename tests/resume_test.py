@@ -5,7 +5,6 @@ the n-th time that it enters a phase, so that every moment can be tried on a mac
 """
 
 import json
-import os
 import resource
 import shutil
 import signal
@@ -19,7 +18,6 @@ import orbax.checkpoint as ocp
 import pytest
 
 CONFIG = """
-import os
 from experiments import defaults
 
 def get_config():

@@ -3,7 +3,7 @@
 import functools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -39,13 +39,13 @@ def key(seed: int, purpose: int, step: int) -> jax.Array:
   return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), step)
 
 
-def model(config: ConfigDict) -> Model:
-  """The policy that `init_from`, `tokenizer` and `model` describe.
+def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Model:
+  """The policy that `init_from`, `tokenizer` and `model` describe, on all devices or on those given.
 
   Raises:
     SettingError: missing or corrupt weights, a tokenizer that does not fit, a mesh that the devices do not make.
   """
-  layout = sharding.make_layout(config.mesh)
+  layout = sharding.make_layout(config.mesh, devices)
   folder, run = find_source(config.init_from)
   tokenizer = make_tokenizer(config, folder)
   shape = hf.read_config(folder) if folder else variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
@@ -81,7 +81,7 @@ def make_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
     return tokenizers.load(config.tokenizer or source)
   sources, _ = imports.train_sources(config.data)
   examples = (each[i] for each in sources for i in range(min(len(each), TOKENIZER_EXAMPLES)))
-  texts = [text for e in examples for text in (config.data.template.format(question=e.question), e.solution)]
+  texts = [text for e in examples for text in (config.data.template.replace("{question}", e.question), e.solution)]
   return (
     tokenizers.word_level(texts) if config.tokenizer == "words" else tokenizers.train_bpe(texts, config.model.vocab)
   )
@@ -128,7 +128,7 @@ def abstract(decoder: Decoder) -> Any:
 def batches(config: ConfigDict) -> loader.Batches:
   """Endless shuffled training batches; every host makes the whole batch."""
   sources, weights = imports.train_sources(config.data)
-  return loader.Batches(sources, weights, prompts=config.data.prompts, seed=config.seed)
+  return loader.Batches(sources, weights, prompts=config.data.prompts, seed=config.seed, shuffle=config.data.shuffle)
 
 
 def params(model: Model, needs: frozenset[str]) -> dict[str, Any]:

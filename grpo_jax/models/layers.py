@@ -4,6 +4,7 @@ Weights are stored `[out, in]`, as Hugging Face does: nothing is transposed on i
 reads them in the layout that is fastest for few rows.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -17,12 +18,13 @@ Array = jax.Array
 FEW_ROWS = 256  # up to here a product is computed as weight @ x.T, which is what a CPU does fastest
 
 
-def linear(weight: Array, x: Array) -> Array:
-  """x `[..., in]` times weight `[out, in]` transposed -> `[..., out]`, in x's dtype."""
+def linear(weight: Array, x: Array, dtype: Any = None) -> Array:
+  """x `[..., in]` times weight `[out, in]` transposed -> `[..., out]`, in `dtype` (None: x's)."""
+  product = functools.partial(jax.lax.dot_general, preferred_element_type=dtype)
   weight = weight.astype(x.dtype)
   if math.prod(x.shape[:-1]) <= FEW_ROWS:
-    return jnp.moveaxis(jax.lax.dot_general(weight, x, (((1,), (x.ndim - 1,)), ((), ()))), 0, -1)
-  return jax.lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
+    return jnp.moveaxis(product(weight, x, (((1,), (x.ndim - 1,)), ((), ()))), 0, -1)
+  return product(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
 
 
 def long_context(frequency: Array, factor: float, low: float, high: float, original: float) -> Array:

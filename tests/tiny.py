@@ -1,0 +1,248 @@
+"""A tiny model, its prompts and what is compiled from it, each made once and shared by all tests of one process.
+
+P = 8 prompts of 0 to 6 tokens (one row only fills the batch, two are not padded), G = 8 samples, L = 8 tokens. The pad
+id, 0, is also a token that stops. About one token in three stops, so completions are of all lengths, truncated ones too.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from ml_collections import ConfigDict, FrozenConfigDict
+
+from experiments import defaults
+from grpo_jax import forward, learn, sampler, sharding
+from grpo_jax import rollouts as host
+from grpo_jax import state as states
+from grpo_jax.models import variants
+from grpo_jax.models.decoder import Decoder, DecoderConfig
+from grpo_jax.objectives import grpo
+from grpo_jax.ops import decoding
+from grpo_jax.types import Prompts, Rollouts
+
+P, G, LP, L, V = 8, 8, 6, 8, 96
+STOP = tuple(range(0, V, 3))
+ONE = (1, 1, 1, 1)  # (replica, fsdp, group, tensor)
+GRADIENT = optax.chain(optax.trace(0.0), optax.scale(0.0))  # changes nothing and keeps the gradient, see `gradient`
+
+
+def section(name: str, **changes: Any) -> ConfigDict:
+  """A section of the default settings with changes."""
+  section = ConfigDict(getattr(defaults.get_config(), name).to_dict())
+  section.update(changes)
+  return section
+
+
+@functools.cache
+def layout(mesh: tuple[int, ...] = ONE) -> sharding.Layout:
+  sizes = dict(zip(sharding.AXES, mesh))
+  return sharding.make_layout(section("mesh", **sizes), jax.devices()[: int(np.prod(mesh))])
+
+
+@functools.cache
+def decoder(variant: str = "test_qwen3", mesh: tuple[int, ...] = ONE, **run: str) -> Decoder:
+  return Decoder(variants.variant(variant), layout(mesh), **run)
+
+
+@functools.cache
+def weights(variant: str = "test_qwen3") -> Any:
+  """Numpy parameters, with logits that prefer some tokens."""
+  tree = jax.device_get(jax.jit(decoder(variant).init)(jax.random.key(0)))
+  for name in tree.keys() & {"embed", "unembed"}:
+    tree[name]["weight"] = 10 * tree[name]["weight"]
+  rng = np.random.default_rng(1)
+  noisy = lambda path, x: x + 0.1 * rng.normal(size=x.shape).astype(x.dtype) if path[-1].key != "weight" else x
+  return jax.tree_util.tree_map_with_path(noisy, tree)
+
+
+def params(variant: str = "test_qwen3", mesh: tuple[int, ...] = ONE) -> Any:
+  """A fresh copy of the parameters in their shards."""
+  return jax.device_put(jax.tree.map(np.copy, weights(variant)), decoder(variant, mesh).shardings())
+
+
+def prompts(pad: int = 0, width: int = LP) -> Prompts:
+  """Numpy."""
+  lengths = np.array([6, 1, 3, 5, 6, 0, 2, 4], np.int32)
+  tokens = np.random.default_rng(2).integers(0, V, (P, LP)).astype(np.int32)
+  tokens = np.pad(tokens, [(0, 0), (0, width - LP)])
+  return Prompts(np.where(np.arange(width) < lengths[:, None], tokens, pad).astype(np.int32), lengths)
+
+
+@functools.cache
+def make_sampler(variant: str = "test_qwen3", mesh: tuple[int, ...] = ONE, stop: tuple = STOP, **changes: Any) -> Any:
+  cfg = section("sampler", **({"group": G, "max_length": L, "temperature": 0.7} | changes))
+  return sampler.make_sampler(decoder(variant, mesh), cfg, stop)
+
+
+def sample(
+  seed: int = 0, variant: str = "test_qwen3", mesh: tuple[int, ...] = ONE, given: Prompts | None = None, **changes: Any
+) -> Rollouts:
+  """Numpy rollouts of the tiny prompts."""
+  on_device = host.to_device(layout(mesh), given or prompts())
+  out, _ = make_sampler(variant, mesh, **changes)(params(variant, mesh), on_device, jax.random.key(seed))
+  return host.to_host(out)
+
+
+@functools.cache
+def rollouts(seed: int = 0, variant: str = "test_qwen3") -> Rollouts:
+  """`sample`, with rewards: what its last token says, and in the third group the same for all."""
+  out = sample(seed, variant)
+  last = np.maximum(out.lengths - 1, 0)[..., None]
+  given = (np.arange(L) == last) & (out.lengths > 0)[..., None]
+  reward = np.take_along_axis(out.tokens, last, axis=2) % 3 / 2
+  reward[2] = 1.0
+  rewards = np.where(given, reward, 0.0).astype(np.float32)
+  return dataclasses.replace(out, rewards=rewards, given=given, parts=reward.astype(np.float32))
+
+
+def packing(lengths: np.ndarray, shards: int = 1) -> np.ndarray:
+  take = host.pack(lengths, L, shards)
+  assert take is not None
+  return take
+
+
+def uniforms(key: jax.Array, samples: int = G, tokens: int = L) -> np.ndarray:
+  """The noise `[P, G, L]`, written as it is defined: of (key, prompt, sample, token)."""
+
+  def one(p: jax.Array, g: jax.Array, t: jax.Array) -> jax.Array:
+    return jax.random.uniform(jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, p), g), t))
+
+  grid = jnp.meshgrid(jnp.arange(P), jnp.arange(samples), jnp.arange(tokens), indexing="ij")
+  return np.asarray(jnp.vectorize(one)(*grid))
+
+
+def objective(**changes: Any) -> FrozenConfigDict:
+  return FrozenConfigDict(section("objective", **({"max_length": L} | changes)))
+
+
+@functools.cache
+def make_learn(
+  mesh: tuple[int, ...] = ONE,
+  variant: str = "test_qwen3",
+  tx: optax.GradientTransformation = GRADIENT,
+  objective_: FrozenConfigDict = objective(),
+  **changes: Any,
+) -> Any:
+  cfg = section("learner", **({"chunk": 64} | changes))
+  return learn.make_learn(decoder(variant, mesh), grpo, tx, cfg, objective_, 0.7)
+
+
+class Learned(NamedTuple):
+  """Numpy."""
+
+  state: states.TrainState
+  metrics: dict[str, np.ndarray]
+  trace: learn.Trace
+  gradient: Any  # of the last update, under GRADIENT
+
+
+def update(
+  given: Rollouts | None = None,
+  take: np.ndarray | None = None,
+  mesh: tuple[int, ...] = ONE,
+  tx: optax.GradientTransformation = GRADIENT,
+  ref: Any = None,
+  old: Any = None,
+  **changes: Any,
+) -> Learned:
+  """One call of `learn`; `ref` and `old` are numpy trees."""
+  on_device = lambda x: host.to_device(layout(mesh), x)
+  placed = lambda x: None if x is None else jax.device_put(x, decoder("test_qwen3", mesh).shardings())
+  state = states.create({"policy": params(mesh=mesh)}, tx)
+  run = make_learn(mesh, tx=tx, **changes)
+  state, metrics, trace = jax.device_get(run(state, placed(ref), placed(old), *on_device((given or rollouts(), take))))
+  return Learned(state, metrics, trace, state.opt_state[0].trace["policy"] if tx is GRADIENT else None)
+
+
+# -- slow twins: one prompt for each sample, prompt and completion side by side, all logits at once
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def naive_logits(c: DecoderConfig, params: Any, tokens: jax.Array) -> jax.Array:
+  """The decoder written out: tokens `[B, T]` -> logits `[B, T, V]`, causal, nothing shared and nothing cached."""
+  t, half = tokens.shape[1], c.head_dim // 2
+
+  def norm(scale: jax.Array, x: jax.Array) -> jax.Array:
+    return x / jnp.sqrt((x**2).mean(-1, keepdims=True) + c.norm_eps) * (scale + c.norm_plus_one)
+
+  def project(p: Any, x: jax.Array) -> jax.Array:
+    return jnp.einsum("bti,oi->bto", x, p["weight"]) + p.get("bias", 0.0)
+
+  frequency = c.rope_theta ** (-np.arange(half) / half)
+  if c.rope_scaling:
+    factor, low, high, original = c.rope_scaling
+    keep = np.clip((original * frequency / (2 * np.pi) - low) / (high - low), 0, 1)
+    frequency = keep * frequency + (1 - keep) * frequency / factor
+  angle = (np.arange(t)[:, None] * frequency)[:, None]
+
+  def rotate(x: jax.Array) -> jax.Array:
+    a, b = x[..., :half], x[..., half:]
+    return jnp.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], -1)
+
+  def layer(i: int, x: jax.Array) -> jax.Array:
+    p = jax.tree.map(lambda w: w[i], params["layers"])
+    a, y = p["attention"], norm(p["attention_norm"]["scale"], x)
+    q, k, v = (project(a[n], y).reshape(*y.shape[:2], -1, c.head_dim) for n in "qkv")
+    if c.qk_norm:
+      q, k = norm(a["q_norm"]["scale"], q), norm(a["k_norm"]["scale"], k)
+    q, k, v = rotate(q), *(jnp.repeat(z, c.heads // c.kv_heads, axis=2) for z in (rotate(k), v))
+    scores = jnp.einsum("bthd,bshd->bhts", q, k) / math.sqrt(c.head_dim)
+    scores = jnp.where(np.tril(np.ones((t, t), bool)), scores, -jnp.inf)
+    mixed = jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores, -1), v)
+    x = x + project(a["o"], mixed.reshape(*x.shape[:2], -1))
+    m, y = p["mlp"], norm(p["mlp_norm"]["scale"], x)
+    act = jax.nn.silu if c.activation == "silu" else functools.partial(jax.nn.gelu, approximate=True)
+    return x + project(m["down"], act(project(m["gate"], y)) * project(m["up"], y))
+
+  x = params["embed"]["weight"][tokens] * (math.sqrt(c.width) if c.embed_scale else 1.0)
+  for i in range(c.layers):
+    x = layer(i, x)
+  x = norm(params["final_norm"]["scale"], x)
+  return jnp.einsum("btd,vd->btv", x, params["embed" if c.tied else "unembed"]["weight"])
+
+
+def sequences(p: Prompts, tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+  """Prompt and completion of every sample without a gap: `[P * G, Lp + L]`."""
+  n_prompts, group, length = tokens.shape
+  out = np.zeros((n_prompts * group, p.tokens.shape[1] + length), np.int32)
+  for row, (i, j) in enumerate(np.ndindex(n_prompts, group)):
+    whole = [*p.tokens[i, : p.lengths[i]], *tokens[i, j, : lengths[i, j]]]
+    out[row, : len(whole)] = whole
+  return out
+
+
+def completion_logits(variant: str, params: Any, p: Prompts, tokens: np.ndarray, lengths: np.ndarray) -> jax.Array:
+  """`[P, G, L, V]`: what predicts each completion token; differentiable in params."""
+  logits = naive_logits(decoder(variant).config, params, sequences(p, tokens, lengths))
+  n_prompts, group, length = tokens.shape
+  places = np.maximum(np.repeat(p.lengths, group)[:, None] - 1, 0) + np.arange(length)
+  return jnp.take_along_axis(logits, places[..., None], axis=1).reshape(n_prompts, group, length, -1)
+
+
+def naive_logprobs(variant: str, params: Any, r: Rollouts, temperature: float = 0.7) -> tuple[jax.Array, jax.Array]:
+  """Log-probs and entropies `[P, G, L]`; numbers without meaning on padding."""
+  logp = jax.nn.log_softmax(completion_logits(variant, params, r.prompts, r.tokens, r.lengths) / temperature)
+  return jnp.take_along_axis(logp, r.tokens[..., None], axis=-1)[..., 0], -(jnp.exp(logp) * logp).sum(-1)
+
+
+def naive_generate(seed: int, variant: str = "test_qwen3", given: Prompts | None = None, **how: Any) -> Rollouts:
+  """A whole forward pass for each token of each sample."""
+  how = {"temperature": 0.7, "top_k": 0, "top_p": 1.0, "min_p": 0.0} | how
+  p, u = given or prompts(), uniforms(jax.random.key(seed))
+  tokens, lengths = np.zeros((P, G, L), np.int32), np.zeros((P, G), np.int32)
+  logprobs, truncated = np.zeros((P, G, L), np.float32), np.zeros((P, G, L), np.float32)
+  stopped = np.zeros((P, G), bool)
+  for t in range(L):
+    logits = completion_logits(variant, weights(variant), p, tokens, lengths)[:, :, t].reshape(P * G, -1)
+    found = decoding.sample(logits, jnp.asarray(u[..., t].reshape(-1)), **how)
+    going = ~stopped & (p.lengths > 0)[:, None]
+    for out, new in zip((tokens, logprobs, truncated), found):
+      out[going, t] = np.asarray(new).reshape(P, G)[going]
+    lengths += going
+    stopped |= going & np.isin(tokens[..., t], STOP)
+  return Rollouts(p, tokens, lengths, stopped.astype(np.int32), logprobs, truncated)
