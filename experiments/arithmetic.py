@@ -32,7 +32,10 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "objective.name": "grpo",
     "objective.aggregation": "group_token_mean",
     "objective.clip_high": 0.28,
-    "objective.overlong_buffer": 8,
+    "rewards.functions": (
+      ("correct", "math.answer_correct", 1.0),
+      ("overlong", "length.overlong", 1.0, {"max_length": 56, "buffer": 8}),
+    ),
     "sampler.tries": 3,
   },
   "prefix_credit": {"objective.name": "grpo", "objective.credit": "prefix"},

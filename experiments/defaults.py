@@ -100,7 +100,6 @@ def get_config() -> ConfigDict:
   c.objective.reward_weights = ()  # of each reward under gdpo; empty: equal
   c.objective.credit = "sequence"  # or prefix: token credit where samples of a group share a prefix
   c.objective.max_length = c.sampler.get_ref("max_length")
-  c.objective.overlong_buffer = 0  # DAPO's soft penalty on the last so many tokens before max_length; 0: off
   c.objective.kl_past_bound = True  # a token past its clip bound still takes the KL's gradient
   c.objective.mask_truncated = False  # leave truncated completions out of the loss
   c.objective.mismatch = "none"  # sampler/learner importance weight: none, truncate, mask

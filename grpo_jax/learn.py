@@ -182,7 +182,8 @@ def make_learn(
       if cfg.stop_surrogate:
         reason = jnp.where((passes > 0) & (gain < best + cfg.stop_surrogate), STOPPED_SURROGATE, reason)
       if cfg.stop_reached:
-        reason = jnp.where(mean["reached"] >= cfg.stop_reached, STOPPED_REACHED, reason)
+        reached = mean["at_bound"] + mean["past_bound"]
+        reason = jnp.where(reached >= cfg.stop_reached, STOPPED_REACHED, reason)
       if cfg.stop_kl:
         reason = jnp.where(mean["old_kl"] > cfg.stop_kl, STOPPED_KL, reason)
       total = combine_metrics(jax.tree.map(lambda a, b: jnp.stack([a, b]), total, metrics))
@@ -205,6 +206,8 @@ def make_learn(
       old = frozen(state.params if old_params is None else state.params | {"policy": old_params}, rollouts, take)
       rollouts = dataclasses.replace(rollouts, old_logprobs=old.logprobs, old_values=old.values)
     batch = objective.prepare(rollouts, objective_cfg)
+    if updates == 1 and old_params is None:  # the state itself sampled: every ratio is exactly 1
+      batch = dataclasses.replace(batch, old_logprobs=None)
     if updates == 1:
       state, metrics, lp = update(state, batch, take)
     else:

@@ -10,7 +10,6 @@ from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer import Tokenizer
 from grpo_jax.types import Completion, Prompts, Rollouts
 
-
 ROW_COUNTS = sorted({m << n for m in (1, 3) for n in range(20)})
 
 
@@ -58,7 +57,7 @@ def pack(lengths: np.ndarray, max_length: int, shards: int = 1) -> np.ndarray | 
 
   Returns:
     `take [P, R, T]` int32 for `forward.pack`: index in G * L of the token at each place, -1 on padding. T is the
-    longest completion and R the most rows that a group needs, both rounded up (T to a quarter of L, R to 2^n or 3 * 2^n)
+    longest completion and R the most rows that a group needs, rounded up (T to a quarter of L, R to 2^n or 3 * 2^n)
     so that few shapes are compiled. None where that saves less than a tenth of one completion a row of L.
   """
   p, g = lengths.shape

@@ -35,6 +35,7 @@ LINKS = (
   ("loops.*", "loops.imports"),
   ("loops.*", "loops.build"),
   ("loops.*", "loops.session"),
+  ("loops.*", "loops.collect"),
   ("reports.*", "reports.jsonl"),
   ("experiments.*", "experiments.arguments"),
   ("experiments.*", "experiments.defaults"),

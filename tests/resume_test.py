@@ -18,6 +18,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 CONFIG = """
+import os
 from experiments import defaults
 
 def get_config():

@@ -5,7 +5,12 @@ vocabulary 8192, tied embeddings), 4 prompts x G=8 samples, prompt 128 tokens, c
 128 tokens, KL beta 0.04, one optimiser update per rollout (mu=1), float32.
 """
 
-import argparse, json, resource, tempfile, time
+import argparse
+import json
+import resource
+import tempfile
+import time
+
 import numpy as np
 import torch
 from datasets import Dataset
@@ -32,7 +37,7 @@ a = ap.parse_args()
 
 
 def lengths(rows, step):
-  """Forced completion lengths [rows], end token included: exponential of mean completion/4, clipped to [2, completion]."""
+  """Forced completion lengths [rows], end token included: exponential of mean completion / 4, cut to [2, completion]."""
   u = np.random.default_rng(step).random(rows)
   return np.clip(np.ceil(-a.completion / 4 * np.log1p(-u)), 2, a.completion).astype(int)
 

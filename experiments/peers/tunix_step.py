@@ -4,10 +4,17 @@ Needs a Tunix source tree on PYTHONPATH and its dependencies installed. Completi
 length by giving the sampler an end token that is never drawn.
 """
 
-import argparse, json, os, resource, time
+import argparse
+import json
+import os
+import resource
+import time
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-import jax, numpy as np, optax, grain
+import grain
+import jax
+import numpy as np
+import optax
 from flax import nnx
 from tunix.models.qwen3 import model as qwen3
 from tunix.rl import rl_cluster as rlc

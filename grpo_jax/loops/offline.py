@@ -20,7 +20,8 @@ from ml_collections import ConfigDict
 from grpo_jax import metrics, sampler
 from grpo_jax import rollouts as host
 from grpo_jax.data import loader
-from grpo_jax.loops import build, imports, online
+from grpo_jax.loops import build, imports
+from grpo_jax.loops.collect import Scored, collect, fill, varied
 from grpo_jax.loops.session import Session
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts, SettingError
 
@@ -113,27 +114,27 @@ def draw_samples(config: ConfigDict, model: build.Model, writer: metrics.Writer)
   functions = imports.rewards(config.rewards)
   sample: Callable[..., Any] = sampler.make_sampler(model.decoder, config.sampler, model.stop)
   batches = build.batches(config)
-  parts: list[online.Scored] = []
+  parts: list[Scored] = []
   found = 0
   for step in range(100 * -(-wanted // config.data.prompts)):
     key = build.key(config.seed, build.SAMPLE, step)
-    batch, _ = online.collect(batches, sample, params, key, model, functions, config, writer, whole=True)
+    batch, _ = collect(batches, sample, params, key, model, functions, config, writer, whole=True)
     parts.append(pairs(batch, config.seed + step) if kind == "pairs" else batch)
     found += len(parts[-1].rows)
     if step % 10 == 0:
       writer.say(f"{min(found, wanted)} of {wanted} prompts sampled")
     if found >= wanted:
-      return online.fill(parts, wanted).rollouts
+      return fill(parts, wanted).rollouts
   raise SettingError(
     f"offline.prompts={wanted}: only {found} prompts gave a better and a worse sample; use fewer, or a larger "
     f"sampler.group than {config.sampler.group}"
   )
 
 
-def pairs(batch: online.Scored, seed: int) -> online.Scored:
+def pairs(batch: Scored, seed: int) -> Scored:
   """One of the best and one of the worst samples of every group that has two different rewards: [chosen, rejected]."""
   rng = np.random.default_rng(seed)
-  batch = online.varied(batch)
+  batch = varied(batch)
   r = batch.rollouts
   total = np.where(r.given, r.rewards, 0.0).sum(2)
   best = [int(rng.choice(np.flatnonzero(row == row.max()))) for row in total]
@@ -142,4 +143,4 @@ def pairs(batch: online.Scored, seed: int) -> online.Scored:
   pick = lambda x: x[np.arange(len(index))[:, None], index]
   chosen = {name: pick(value) for name, value in vars(r).items() if value is not None and name != "prompts"}
   completions = [[group[i] for i in which] for group, which in zip(batch.completions, index)]
-  return online.Scored(batch.rows, completions, Rollouts(r.prompts, **chosen), [])
+  return Scored(batch.rows, completions, Rollouts(r.prompts, **chosen), [])

@@ -88,9 +88,9 @@ def keys_values(k: Array, v: Array) -> tuple[Array, Array]:
 
 
 def causal_attention(q: Array, k: Array, v: Array) -> Array:
-  """Causal self-attention: q `[P, T, K, M, d]`, k and v `[P, T, K, d]`. Right padding is seen by itself alone."""
-  p, t = q.shape[:2]
-  return attend(q, *keys_values(k, v), jnp.broadcast_to(jnp.tril(jnp.ones((t, t), bool)), (p, t, t)))
+  """Causal self-attention: q `[..., T, K, M, d]`, k and v `[..., T, K, d]`. Right padding is seen by itself alone."""
+  *lead, t, _, _, _ = q.shape
+  return attend(q, *keys_values(k, v), jnp.broadcast_to(jnp.tril(jnp.ones((t, t), bool)), (*lead, t, t)))
 
 
 def group_attention(
@@ -99,20 +99,20 @@ def group_attention(
   """Completion rows attend to their prompt's keys, which the group shares, and causally to themselves.
 
   Args:
-    q: `[P, R, T, K, M, d]`; k, v: `[P, R, T, K, d]`.
-    prompt_k, prompt_v: `[P, Lp, K, d]`, computed once for the group.
-    lengths: `[P]` prompt lengths.
-    segments: `[P, R, T]`; a token sees its own segment only.
+    q: `[..., R, T, K, M, d]`; k, v: `[..., R, T, K, d]`.
+    prompt_k, prompt_v: `[..., Lp, K, d]`, computed once for the group.
+    lengths: `[...]` prompt lengths.
+    segments: `[..., R, T]`; a token sees its own segment only.
 
   Returns:
-    `[P, R, T, K, M, d]`. One softmax over the prompt's keys and the row's own.
+    `[..., R, T, K, M, d]`. One softmax over the prompt's keys and the row's own.
   """
-  p, r, t = segments.shape
+  *lead, r, t = segments.shape
   own, prompt = keys_values(k, v), keys_values(prompt_k, prompt_v)
-  tile = lambda x: jnp.broadcast_to(x[:, None], (p, r, *x.shape[1:]))
-  of_prompt = jnp.arange(prompt_k.shape[1]) < lengths[:, None, None, None]
+  tile = lambda x: jnp.broadcast_to(x[..., None, :, :, :], (*lead, r, *x.shape[-3:]))
+  of_prompt = jnp.arange(prompt_k.shape[-3]) < lengths[..., None, None, None]
   of_own = jnp.tril(jnp.ones((t, t), bool)) & (segments[..., :, None] == segments[..., None, :])
-  visible = jnp.concatenate([jnp.broadcast_to(of_prompt, (p, r, t, prompt_k.shape[1])), of_own], axis=-1)
+  visible = jnp.concatenate([jnp.broadcast_to(of_prompt, (*lead, r, t, of_prompt.shape[-1])), of_own], axis=-1)
   k_all = jnp.concatenate([tile(prompt[0]), own[0]], axis=-1)
   v_all = jnp.concatenate([tile(prompt[1]), own[1]], axis=-2)
   return attend(q, k_all, v_all, visible)
@@ -208,7 +208,7 @@ class Decoder:
 
     def body(x: Array, layer: Params) -> tuple[Array, Any]:
       x, aux = self.block(layer, x, positions, attend)
-      return self.layout.constrain(x, "prompt", *(None,) * (x.ndim - 1)), aux
+      return self.layout.constrain(x, *("prompt", "sample")[: x.ndim - 2], None, None), aux
 
     if self.remat != "none":
       policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if self.remat == "dots" else None
@@ -238,28 +238,37 @@ class Decoder:
   def forward(self, params: Params, prompts: Prompts, rows: Rows) -> tuple[Array, Array]:
     """Prompts and all completions of their groups in one pass; the prompt is computed once.
 
+    Where the group is sharded, each shard has its own rows and computes the prompt for them (dimension S).
+
     Returns:
       Last hidden state of each prompt `[P, D]`, and hidden states of the completion rows `[P, R, T, D]`,
       both after the final norm.
     """
     p, lp = prompts.tokens.shape
     _, r, t = rows.tokens.shape
+    shards = self.layout.size("sample")
+    s = 1 if r % shards else shards
+    of_shards = lambda x: x.reshape(p, s, r // s, t)
+    shared = lambda x: jnp.broadcast_to(x[:, None], (p, s, *x.shape[1:]))
+
+    def join(of_prompt: Array, of_rows: Array) -> Array:
+      return jnp.concatenate([of_prompt, of_rows.reshape(p, s, -1, *of_rows.shape[4:])], axis=2)
 
     def split(x: Array) -> tuple[Array, Array]:
-      return x[:, :lp], x[:, lp:].reshape(p, r, t, *x.shape[2:])
+      return x[:, :, :lp], x[:, :, lp:].reshape(p, s, r // s, t, *x.shape[3:])
+
+    lengths, segments = shared(prompts.lengths), of_shards(rows.segments)
 
     def mix(q: Array, k: Array, v: Array) -> tuple[Array, None]:
       (qp, qc), (kp, kc), (vp, vc) = split(self._heads(q)), split(k), split(v)
-      of_prompt = causal_attention(qp, kp, vp)
-      of_rows = group_attention(qc, kc, vc, kp, vp, prompts.lengths, rows.segments)
-      return jnp.concatenate([of_prompt, of_rows.reshape(p, r * t, *of_rows.shape[3:])], axis=1), None
+      return join(causal_attention(qp, kp, vp), group_attention(qc, kc, vc, kp, vp, lengths, segments)), None
 
-    tokens = jnp.concatenate([prompts.tokens, rows.tokens.reshape(p, r * t)], axis=1)
-    offsets = rows.offsets.reshape(p, r * t) + prompts.lengths[:, None]
-    positions = jnp.concatenate([jnp.broadcast_to(jnp.arange(lp), (p, lp)), offsets], axis=1)
-    x, _ = self._stack(params, self.embed(params, tokens), positions, mix)
+    tokens = join(shared(prompts.tokens), of_shards(rows.tokens))
+    places = join(jnp.broadcast_to(jnp.arange(lp), (p, s, lp)), of_shards(rows.offsets) + lengths[..., None, None])
+    x, _ = self._stack(params, self.embed(params, tokens), places, mix)
     of_prompt, of_rows = split(x)
-    return self.norm(params, last(of_prompt, prompts.lengths)), self.norm(params, of_rows)
+    first = last(of_prompt[:, 0], prompts.lengths)
+    return self.norm(params, first), self.norm(params, of_rows.reshape(p, r, t, -1))
 
 
 def last(x: Array, lengths: Array) -> Array:

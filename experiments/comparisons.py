@@ -1,0 +1,84 @@
+"""What experiments/compare.py compares: arms, a grid of learning rates that they share, seeds, steps.
+
+python -m experiments.compare --config=experiments/comparisons.py --workdir=runs/compare
+
+:quick            two learning rates, two seeds, ten steps: minutes, to see that everything runs
+:arms=grpo+ppo    only these; their runs are the same runs as those of the whole comparison
+"""
+
+from ml_collections import ConfigDict
+
+from experiments import arguments
+
+# The objective (a row of experiments/arithmetic.py) and the settings that make the arm.
+# The KL of PPO is off: against GRPO, which has none here, the critic is then the only difference.
+ARMS: dict[str, tuple[str, ...]] = {
+  "grpo": ("grpo",),  # outcome supervision, one pass, no KL
+  "ppo": ("ppo", "objective.beta=0.0"),
+  "ppo_group": ("ppo_group", "objective.beta=0.0"),
+  "rft": ("rft",),  # online: samples of the live policy
+  "rft_offline": ("rft_offline",),  # as many samples, all of the warm start
+  "process": ("process",),
+  "kl_loss": ("grpo", "objective.beta=0.04"),
+  "kl_reward": ("grpo", "objective.beta=0.04", "objective.kl_in_reward=True", "objective.kl_estimator=k1"),
+  "mu4": ("grpo", "learner.mu=4"),
+  "mu4_reached": ("grpo", "learner.mu=4", "learner.stop_reached=0.1"),
+  "mu4_surrogate": ("grpo", "learner.mu=4", "learner.stop_surrogate=0.001"),
+  "mu4_kl": ("grpo", "learner.mu=4", "learner.stop_kl=0.01"),
+  "target_prob": ("target_prob",),  # mu = 4
+}
+
+# A panel of curves for each: its title, and the arms in it.
+QUESTIONS = (
+  ("GRPO and PPO: group, critic, both", ("grpo", "ppo", "ppo_group")),
+  ("RFT online and offline", ("grpo", "rft", "rft_offline")),
+  ("Reward at the end and at every step", ("grpo", "process")),
+  ("KL in the loss and in the reward", ("grpo", "kl_loss", "kl_reward")),
+  ("Passes over a rollout, and what ends them", ("grpo", "mu4", "mu4_reached", "mu4_surrogate", "mu4_kl")),
+  ("Target probability", ("grpo", "mu4", "target_prob")),
+)
+
+
+def get_config(arg: str = "") -> ConfigDict:
+  args = arguments.parse_arg(arg, arms="", quick=False)
+  c = ConfigDict()
+  c.base = "experiments/arithmetic.py"
+  c.arms = tuple((name, *ARMS[name]) for name in choose(args.arms))  # (name, objective, setting ...)
+  c.questions = QUESTIONS
+  c.lrs = (1e-4, 3e-4, 1e-3)  # the same for every arm
+  # The learning rate of an arm is chosen on one split, by seeds of their own, and the arm is then shown on another.
+  c.tune_seeds = (100, 101)
+  c.tune_split = "validation"
+  c.seeds = (0, 1, 2, 3, 4)
+  c.split = "test"
+  c.steps = 100
+  c.prompts = 32  # in a batch; an offline arm samples steps * prompts of them, once
+  # Of every run. Evaluation is greedy and no wider than a batch of rollouts, so that the peak memory is training's.
+  c.settings = (
+    "eval.every=20",
+    "eval.batch=256",
+    "eval.samples=0",
+    "checkpoint.every=25",
+    "checkpoint.keep=1",
+    "checkpoint.export=False",
+    "log.every=1",  # tokens are counted from the lines of all steps
+    "log.tensorboard=False",
+    "log.report_every=0",
+    "log.samples_every=0",
+  )
+  if args.quick:
+    c.lrs, c.tune_seeds, c.seeds = (3e-4, 1e-3), (100,), (0, 1)
+    c.steps, c.prompts = 10, 8
+    c.settings += ("eval.problems=128", "eval.batch=64")
+  return c
+
+
+def choose(names: str) -> list[str]:
+  """The arms in `a+b`; all where it is empty."""
+  chosen = names.split("+") if names else list(ARMS)
+  for name in chosen:
+    if name not in ARMS:
+      from grpo_jax.types import SettingError  # imports jax
+
+      raise SettingError(f"arms={names}: no arm {name!r}; choose from {'+'.join(ARMS)}")
+  return list(dict.fromkeys(chosen))

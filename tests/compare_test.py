@@ -1,0 +1,350 @@
+"""experiments/compare.py on made-up runs: what is run, what is counted, what is chosen, what the page says."""
+
+import html.parser
+import importlib
+import json
+import os
+import pathlib
+import signal
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from experiments import arguments, compare, comparisons
+from grpo_jax.reports import comparison, jsonl
+from grpo_jax.types import SettingError
+
+# What experiments.run leaves, at once: an accuracy that depends on arm, learning rate and seed.
+FAKE = """
+import json, os, pathlib, sys, time
+given = dict(a.removeprefix("--").removeprefix("config.").split("=", 1) for a in sys.argv[1:])
+folder, lr, seed, steps = pathlib.Path(given["workdir"]), float(given["learner.lr"]), int(given["seed"]), 4
+with open(folder / "calls", "a") as f:
+  f.write("x")
+if lr == 1.0:
+  sys.exit("error: learner.lr=1.0: 10 updates in a row were not finite")
+if given.get("learner.b1") == "2":
+  sys.exit("error: learner.b1=2: at most 1")
+memory = bytearray(int(given.get("learner.b2", 0)) * 2**20)
+if lr == 7.0 and not (folder / "stopped").exists():  # waits for its signal, as a run that saves and ends
+  import signal
+  signal.signal(signal.SIGTERM, lambda *_: ((folder / "stopped").touch(), sys.exit(0)))
+  (folder / "ready").touch()
+  time.sleep(30)
+tokens = 100 if "ppo" in given["config"] else 50
+rows = [{"step": 0, "eval/accuracy": 0.2}]
+for step in range(1, steps + 1):
+  rows.append({"step": step, "loss": 0.0, "tokens": tokens})
+rows.append({"step": steps, "eval/accuracy": 0.2 + 100 * lr + 0.01 * (seed % 100)})
+(folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
+(folder / "config.json").write_text(json.dumps({"loop": "online"}))
+(folder / "result.json").write_text(json.dumps({"accuracy_after": rows[-1]["eval/accuracy"], "wall_s": 12.0}))
+"""
+
+
+@pytest.fixture
+def config(monkeypatch, tmp_path):
+  fake = tmp_path / "fake.py"
+  fake.write_text(FAKE)
+  monkeypatch.setattr(
+    compare, "command", lambda run: [sys.executable, "-S", str(fake), *run.flags, f"--workdir={run.folder}"]
+  )
+  monkeypatch.setattr(compare, "POLL_SECONDS", 0.01)
+  c = comparisons.get_config("arms=grpo+ppo")
+  c.lrs, c.tune_seeds, c.seeds, c.steps, c.settings = (0.001, 0.002), (100,), (0, 1), 4, ()
+  return c
+
+
+@pytest.fixture
+def workdir(tmp_path):
+  (tmp_path / "all").mkdir()
+  return tmp_path / "all"
+
+
+def run_all(config, workdir, asked=()):
+  with compare.locked(workdir) as lock:
+    return compare.run_all(config, workdir, lock, asked)
+
+
+def made_up(path, rows, config=None, result=None):
+  """A run's folder."""
+  path.mkdir(parents=True)
+  (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+  (path / "config.json").write_text(json.dumps(config or {"loop": "online"}))
+  if result is not None:
+    (path / "result.json").write_text(json.dumps({"accuracy_after": result, "wall_s": 60.0}))
+  return path
+
+
+def online(path, tokens, accuracy):
+  """A finished run of len(tokens) steps that was evaluated before and after each."""
+  rows = [{"step": 0, "eval/accuracy": accuracy[0]}]
+  for step, (n, right) in enumerate(zip(tokens, accuracy[1:]), 1):
+    rows += [{"step": step, "tokens": n, "loss": 0.0}, {"step": step, "eval/accuracy": right}]
+  return made_up(path, rows, result=accuracy[-1])
+
+
+def calls(workdir):
+  """How often each run was started."""
+  return {str(p.parent.relative_to(workdir)): len(p.read_text()) for p in workdir.glob("*/*/*/calls")}
+
+
+@pytest.mark.parametrize("arg", ["", "quick"])
+def test_every_arm_is_a_run_whose_settings_exist(arg):
+  c = comparisons.get_config(arg)
+  compare.check(c)
+  for arm in compare.names(c):
+    run = compare.job(c, pathlib.Path("w"), arm, 3e-4, 0)
+    file, objective = run.flags[0].removeprefix("--config=").split(":")
+    base = importlib.import_module(file.removesuffix(".py").replace("/", ".")).get_config(objective)
+    assert set(s.split("=")[0] for s in run.flags[1:]) <= {f"--config.{name}" for name in arguments.names_of(base)}
+    assert run.folder == pathlib.Path(f"w/{arm}/0.0003/0")
+  assert {arm for _, names in c.questions for arm in names} == set(comparisons.ARMS)
+
+
+def test_an_arm_differs_from_another_only_in_what_it_is():
+  c = comparisons.get_config()
+  common = set(compare.job(c, pathlib.Path("w"), "grpo", 1e-3, 3).flags[1:])
+  kl = set(compare.job(c, pathlib.Path("w"), "kl_loss", 1e-3, 3).flags[1:])
+  assert kl - common == {"--config.objective.beta=0.04"} and common < kl
+  assert {"--config.learner.lr=0.001", "--config.seed=3", "--config.data.test=test"} < common
+  assert "--config.offline.prompts=3200" in common
+  assert "--config.data.test=validation" in compare.job(c, pathlib.Path("w"), "grpo", 1e-3, 100).flags
+
+
+def test_arms_are_chosen_by_name():
+  assert compare.names(comparisons.get_config("arms=rft+grpo,quick")) == ("rft", "grpo")
+  with pytest.raises(SettingError, match=r"arms=grpo\+pppo: no arm 'pppo'; choose from grpo\+ppo\+"):
+    comparisons.get_config("arms=grpo+pppo")
+
+
+def test_bad_input_is_one_line(program, tmp_path):
+  (tmp_path / "jax.py").write_text("raise RuntimeError('imported jax')")
+  for args, message in [
+    (["--config=experiments/comparisons.py"], "--workdir is missing"),
+    (["--config=experiments/arithmetic.py", "--workdir=w"], "--config: needs arms and a grid"),
+    (["--config=experiments/comparisons.py", "--workdir=w", "--config.seeds=(0, 100)"], "100 is among tune_seeds"),
+    (["--config=experiments/comparisons.py", "--workdir=w", "--config.lrs=()"], "lrs=(): at least one"),
+    (["--config=experiments/comparisons.py", "--workdir=/nowhere", "--draw_only"], "/nowhere: no such folder"),
+  ]:
+    done = program("experiments.compare", *args, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and message in done.stderr, done.stderr
+
+
+def test_tokens_are_those_sampled_until_an_evaluation(tmp_path):
+  run = comparison.read(online(tmp_path / "a", [10, 30], [0.1, 0.2, 0.6]))
+  assert run.tokens.tolist() == [0, 10, 40] and run.accuracy.tolist() == [0.1, 0.2, 0.6]
+  assert (run.seconds, run.passes) == (60.0, 1.0)
+
+
+def test_an_offline_run_counts_a_sample_once(tmp_path):
+  config = {
+    "loop": "offline",
+    "offline": {"data": "samples", "prompts": 4},
+    "data": {"prompts": 2},
+    "sampler": {"group": 3},
+  }
+  rows = [{"step": 0, "eval/accuracy": 0.1}]
+  rows += [{"step": s, "length/mean": 5.0 + s, "loss": 0.0} for s in (1, 2, 3)]  # the third is the second epoch
+  rows += [{"step": 3, "eval/accuracy": 0.3}]
+  run = comparison.read(made_up(tmp_path / "a", rows, config, 0.3))
+  assert run.tokens.tolist() == [0, 6 * 6 + 7 * 6]
+  config["offline"]["data"] = "pairs"
+  with pytest.raises(ValueError, match="offline.data=pairs"):
+    comparison.read(made_up(tmp_path / "b", rows, config, 0.3))
+
+
+def test_the_mean_of_passes_is_read(tmp_path):
+  rows = [{"step": s, "tokens": 1, "loss": 0.0, "inner/passes": p} for s, p in ((1, 4.0), (2, 1.0))]
+  assert comparison.read(made_up(tmp_path / "a", rows, result=0.0)).passes == 2.5
+
+
+def test_arms_are_compared_where_the_shortest_ends(tmp_path):
+  online(tmp_path / "long/0.1/0", [100, 100], [0.2, 0.4, 0.8])
+  online(tmp_path / "long/0.1/1", [200, 200], [0.2, 0.5, 0.8])
+  online(tmp_path / "short/0.1/0", [75, 75], [0.2, 0.3, 0.4])
+  rows = comparison.rows_of(tmp_path, ("long", "short"), (0.1,), (), (0, 1))
+  assert comparison.budget(rows) == 150
+  np.testing.assert_allclose(comparison.accuracies(rows[0], 150), [0.6, 0.425])
+  np.testing.assert_allclose(comparison.accuracies(rows[1], 150), [0.4])
+  line = dict(zip([name for name, _ in comparison.COLUMNS], comparison.cells(rows[0], 150)))
+  assert line["accuracy"] == "51.2% ± 12.4" and line["min to max"] == "42.5 to 60.0" and line["gain"] == "+31.2"
+  assert line["tokens"] == "300" and line["seconds"] == "60" and line["peak MB"] == "-" and line["lr"] == "0.1"
+
+
+def test_the_learning_rate_is_chosen_by_the_tuning_seeds_alone(tmp_path):
+  grid, seeds = (0.1, 0.2, 0.3), (100, 101)
+  for lr, found in zip(grid, [(0.5, 0.5), (0.9, 0.3), (0.4, 0.4)]):
+    for seed, right in zip(seeds, found):
+      online(tmp_path / f"a/{lr}/{seed}", [1], [0.2, right])
+  online(tmp_path / "a/0.3/0", [1], [0.2, 1.0])  # a shown seed says nothing
+  assert comparison.tuning(tmp_path, "a", grid, seeds) == pytest.approx([0.5, 0.6, 0.4])
+  assert comparison.best_lr(tmp_path, "a", grid, seeds) == 0.2
+  assert comparison.best_lr(tmp_path, "a", grid, (100, 101, 102)) is None
+  assert comparison.best_lr(tmp_path, "new", (0.1,), seeds) == 0.1
+  (tmp_path / "a/0.2/101/result.json").unlink()
+  (tmp_path / "a/0.2/101/diverged.txt").touch()
+  assert comparison.best_lr(tmp_path, "a", grid, seeds) == 0.1  # 0.9 and 0 make 0.45
+  (tmp_path / "a/0.1/101/result.json").write_text('{"accuracy_after": 0.4}')
+  assert comparison.best_lr(tmp_path, "a", grid, seeds) == 0.1  # of two equals the lower
+
+
+def test_everything_is_run_once(config, workdir, capsys):
+  assert run_all(config, workdir)
+  tuned = ["0.001/100", "0.002/100"]
+  assert calls(workdir) == {f"{arm}/{r}": 1 for arm in ("grpo", "ppo") for r in [*tuned, "0.002/0", "0.002/1"]}
+  rows = jsonl.read(workdir / "runs.jsonl")
+  assert [(r["arm"], r["lr"], r["seed"], r["split"]) for r in rows[:3]] == [
+    ("grpo", 0.001, 100, "validation"),
+    ("grpo", 0.002, 100, "validation"),
+    ("grpo", 0.002, 0, "test"),
+  ]
+  assert all(r["finished"] and r["exit"] == 0 and r["seconds"] > 0 for r in rows)
+  out = capsys.readouterr().out.splitlines()
+  assert out[0] == "run 1/8  grpo lr 0.001 seed 100 on validation  0%  -:--:-- left"
+  assert [line.split()[1] for line in out] == [f"{i}/8" for i in range(1, 9)]
+  assert run_all(config, workdir)
+  assert set(calls(workdir).values()) == {1} and len(jsonl.read(workdir / "runs.jsonl")) == 8
+  (workdir / "ppo/0.002/1/result.json").unlink()
+  assert run_all(config, workdir) and calls(workdir)["ppo/0.002/1"] == 2 and sum(calls(workdir).values()) == 9
+
+
+def test_peak_memory_is_of_the_run(config, workdir):
+  big = 64 + compare_peak()
+  config.arms, config.lrs, config.seeds = (("grpo", "grpo", f"learner.b2={big}"),), (0.001,), (0,)
+  assert run_all(config, workdir)
+  assert big * 1.04 < jsonl.read(workdir / "runs.jsonl")[0]["peak_memory_mb"] < big * 1.05 + 60
+  (row,) = comparison.rows_of(workdir, ("grpo",), (0.001,), (), (0,))
+  assert row.runs[0].memory_mb == jsonl.read(workdir / "runs.jsonl")[0]["peak_memory_mb"]
+
+
+def compare_peak():
+  """Peak memory of this process in MiB: Linux hands it on."""
+  import resource
+
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def test_a_run_that_diverged_counts_zero_and_is_not_begun_again(config, workdir):
+  config.lrs = (0.001, 1.0)
+  assert run_all(config, workdir) and run_all(config, workdir)
+  assert calls(workdir)["grpo/1/100"] == 1 and "grpo/0.001/0" in calls(workdir)
+  config.lrs, config.seeds = (1.0,), (0,)
+  assert run_all(config, workdir)
+  rows = comparison.rows_of(workdir, ("grpo",), (1.0,), (), (0,))
+  assert comparison.cells(rows[0], 0.0)[:4] == ["grpo", "1", "1, 1 diverged", "0.0%"]
+  compare.draw(config, workdir)
+
+
+def test_a_run_that_fails_ends_the_comparison_in_one_line(config, workdir, capsys):
+  config.settings = ("learner.b1=2",)
+  with pytest.raises(SystemExit) as end:
+    run_all(config, workdir)
+  assert end.value.code == 2
+  error = capsys.readouterr().err
+  assert error == (f"error: {workdir}/grpo/0.001/100/log.txt: experiments.run ended with 1: learner.b1=2: at most 1\n")
+  assert calls(workdir) == {"grpo/0.001/100": 1}
+
+
+def test_a_signal_stops_the_run_and_the_same_command_goes_on(config, workdir):
+  config.lrs, asked = (7.0,), []
+  ready = workdir / "grpo/7/0/ready"
+
+  def ask():
+    while not ready.exists():
+      threading.Event().wait(0.01)
+    asked.append(signal.SIGTERM)
+
+  threading.Thread(target=ask).start()
+  assert not run_all(config, workdir, asked)
+  assert (ready.parent / "stopped").exists() and calls(workdir) == {"grpo/7/0": 1}
+  assert jsonl.read(workdir / "runs.jsonl")[0]["finished"] is False
+  config.arms = config.arms[:1]
+  config.seeds = (0,)
+  assert run_all(config, workdir) and calls(workdir) == {"grpo/7/0": 2}
+
+
+def test_signals_are_gathered_and_handed_back():
+  before = signal.getsignal(signal.SIGTERM)
+  with compare.stop_signals() as asked:
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)
+  assert asked == [signal.SIGTERM, signal.SIGINT] and signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_folder_is_used_by_one_comparison(workdir, capsys):
+  with compare.locked(workdir), pytest.raises(SystemExit), compare.locked(workdir):
+    pass
+  assert "another comparison, or a run that it left" in capsys.readouterr().err
+  with compare.locked(workdir):
+    pass
+
+
+def test_runs_of_other_settings_are_refused(config, workdir, capsys):
+  assert run_all(config, workdir)
+  config.steps = 5
+  with pytest.raises(SystemExit):
+    run_all(config, workdir)
+  error = capsys.readouterr().err
+  assert "grpo/0.001/100 holds a run with --config.steps=4" in error and error.count("\n") == 1
+  config.steps, config.seeds = 4, (0, 1, 2)  # more seeds are no other settings
+  assert run_all(config, workdir) and calls(workdir)["grpo/0.002/2"] == 1
+
+
+def test_the_time_that_is_left():
+  assert compare.time_left(10.0, 0, 5) == "-:--:--"
+  assert compare.time_left(60.0, 2, 122) == "1:01:00"
+
+
+class Tags(html.parser.HTMLParser):
+  def __init__(self):
+    super().__init__()
+    self.tags, self.sources, self.text = [], [], ""
+
+  def handle_starttag(self, tag, attrs):
+    self.tags.append(tag)
+    self.sources += [v for k, v in attrs if k in ("src", "href", "xlink:href") and not v.startswith("#")]
+
+  def handle_data(self, data):
+    self.text += data
+
+
+def test_the_page_stands_alone_and_shows_what_is_finished(config, workdir, capsys):
+  pytest.importorskip("matplotlib")
+  compare.draw(config, workdir)
+  assert "No run that is shown is finished" in (workdir / "compare.html").read_text()
+  assert run_all(config, workdir)
+  (workdir / "ppo/0.002/1/result.json").unlink()
+  compare.draw(config, workdir)
+  assert capsys.readouterr().out.splitlines()[-1] == f"{workdir}/compare.html and compare.md: 7 of 8 runs"
+  page = Tags()
+  page.feed((workdir / "compare.html").read_text())
+  assert page.sources == [] and "script" not in page.tags and page.tags.count("svg") == 1
+  assert page.tags.count("table") == 2
+  assert "GRPO and PPO: group, critic, both" in page.text and "ppo (1)" in page.text and "grpo (2)" in page.text
+  text = (workdir / "compare.md").read_text()
+  # ppo samples 100 tokens a step, grpo 50: at 200 tokens ppo is half way from 0.2 to 0.4.
+  assert "200 completion tokens" in text and "Not finished: 7 of 8 runs" in text
+  assert "| grpo | 0.002* | 2 | 40.5% ± 0.7 | 40.0 to 41.0 | +20.5 | 1 | " in text
+  assert "| ppo | 0.002* | 1 | 30.0% | 30.0 to 30.0 | +10.0 | 1 | " in text
+
+
+def test_without_matplotlib_there_is_the_table(config, workdir, monkeypatch):
+  assert run_all(config, workdir)
+  monkeypatch.setitem(sys.modules, "matplotlib", None)
+  monkeypatch.delitem(sys.modules, "grpo_jax.reports.curves", raising=False)
+  monkeypatch.delattr("grpo_jax.reports.curves", raising=False)
+  compare.draw(config, workdir)
+  text = (workdir / "compare.html").read_text()
+  assert "matplotlib is missing" in text and "<svg" not in text and "40.5% ± 0.7" in text
+
+
+def test_the_spread_goes_as_far_as_all_runs():
+  curves = pytest.importorskip("grpo_jax.reports.curves", exc_type=ImportError)
+  x, mean, low, high = curves.spread(
+    [(np.array([0.0, 10.0]), np.array([0.0, 1.0])), (np.array([0.0, 20.0]), np.array([0.0, 1.0]))]
+  )
+  assert (x[0], x[-1]) == (0.0, 10.0)
+  np.testing.assert_allclose([mean[-1], low[-1], high[-1]], [0.75, 0.5, 1.0])
