@@ -74,6 +74,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.steps = 200
   c.objective.name = args.objective
   c.data.prompts = 32
+  c.data.arithmetic.max_number = 40
   c.data.max_prompt_length = 64
   c.sampler.group = 8
   c.sampler.max_length = 56

@@ -13,7 +13,7 @@ from experiments import arguments, defaults
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  args = arguments.parse_arg(arg, steps=450)
+  args = arguments.parse_arg(arg, steps=335)
   c = defaults.get_config()
   c.loop = "offline"
   c.steps = args.steps
@@ -23,13 +23,14 @@ def get_config(arg: str = "") -> ConfigDict:
   c.objective.name = "sft"
   c.objective.aggregation = "token_mean"
   c.data.prompts = 64
+  c.data.arithmetic.max_number = 40
   c.data.max_prompt_length = 64
   c.sampler.group = 1
   c.sampler.max_length = 56
   c.learner.lr = 2e-3
   c.learner.warmup = 50
   c.learner.b2 = 0.98
-  c.eval.every = 150
+  c.eval.every = 100
   c.log.every = 10
   c.log.report_every = 0
   return c

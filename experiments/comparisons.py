@@ -22,9 +22,9 @@ ARMS: dict[str, tuple[str, ...]] = {
   "kl_loss": ("grpo", "objective.beta=0.04"),
   "kl_reward": ("grpo", "objective.beta=0.04", "objective.kl_in_reward=True", "objective.kl_estimator=k1"),
   "mu4": ("grpo", "learner.mu=4"),
-  "mu4_reached": ("grpo", "learner.mu=4", "learner.stop_reached=0.1"),
+  "mu4_reached": ("grpo", "learner.mu=4", "learner.stop_reached=0.2"),
   "mu4_surrogate": ("grpo", "learner.mu=4", "learner.stop_surrogate=0.001"),
-  "mu4_kl": ("grpo", "learner.mu=4", "learner.stop_kl=0.01"),
+  "mu4_kl": ("grpo", "learner.mu=4", "learner.stop_kl=0.005"),
   "target_prob": ("target_prob",),  # mu = 4
 }
 

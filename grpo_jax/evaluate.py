@@ -78,7 +78,7 @@ def evaluate(
       if example is None:
         continue
       if not group_[0].tokens:  # its prompt was too long
-        rights.append([False] * group)
+        rights.append([False] * len(group_))
         majorities.append(0.0)
         continue
       right = [solved(example, c) >= 1.0 for c in group_]

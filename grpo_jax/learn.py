@@ -17,8 +17,8 @@ import optax
 
 from grpo_jax import forward, optim
 from grpo_jax.models.decoder import Decoder
-from grpo_jax.objectives.common import num_sequences
-from grpo_jax.ops import masked
+from grpo_jax.objectives import common
+from grpo_jax.ops import masked, surrogate
 from grpo_jax.sharding import Layout
 from grpo_jax.state import TrainState
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
@@ -70,6 +70,8 @@ class Trace(NamedTuple):
 
   logprobs: Array  # [P, G, L] float32, before the first update; padding holds numbers without meaning
   advantages: Array  # [P, G, L] float32, 0 on padding
+  lower: Array  # [P, G, L] float32, the least ratio that is asked of a token with A < 0
+  upper: Array  # [P, G, L] float32, the largest one of a token with A > 0
 
 
 def make_learn(
@@ -150,7 +152,7 @@ def make_learn(
   def reweigh(batch: TrainBatch) -> TrainBatch:
     """The weights of a minibatch: an update's denominators are its own."""
     o = objective_cfg
-    weights = masked.token_weights(batch.mask, num_sequences(batch.lengths), o.aggregation, o.max_length)
+    weights = masked.token_weights(batch.mask, common.num_sequences(batch.lengths), o.aggregation, o.max_length)
     return dataclasses.replace(batch, weights=weights)
 
   def update(state: TrainState, batch: TrainBatch, take: Array | None) -> tuple[TrainState, Metrics, Array]:
@@ -196,6 +198,10 @@ def make_learn(
     one = jnp.ones(())
     return state, metrics | {"inner/passes": (passes * one, one), "inner/stopped_by": (reason * one, one)}
 
+  def trace(lp: Array, batch: TrainBatch) -> Trace:
+    lower, upper = (jnp.broadcast_to(b, batch.mask.shape) for b in common.bounds(batch, objective_cfg))
+    return Trace(lp, batch.advantages, lower, upper)
+
   def learn(
     state: TrainState, ref_params: Any, old_params: Any, rollouts: Rollouts, take: Array | None = None
   ) -> tuple[TrainState, dict[str, Array], Trace]:
@@ -214,7 +220,7 @@ def make_learn(
       before = rollouts.old_logprobs
       state, metrics = inner_loop(state, interleave(layout, (batch, take), cfg.minibatches))
       lp = before
-    return state, {k: t / jnp.maximum(c, 1e-9) for k, (t, c) in metrics.items()}, Trace(lp, batch.advantages)
+    return state, {k: t / jnp.maximum(c, 1e-9) for k, (t, c) in metrics.items()}, trace(lp, batch)
 
   return jax.jit(learn, donate_argnums=0)
 
@@ -226,6 +232,7 @@ def make_report(decoder: Decoder, cfg: Any, temperature: float) -> Callable:
     jitted `report(params, rollouts, trace, take) -> metrics`: one forward pass of the updated policy.
     `moved_right_way`: share of sequences with an advantage whose probability moved the way of its sign.
     `moved_nats`: mean change of a sequence's log-prob towards its advantage, in nats.
+    `tokens/short`, `tokens/at_bound`, `tokens/past_bound`: shares of the tokens with an advantage, by where they stand.
   """
 
   def report(params: Any, rollouts: Rollouts, trace: Trace, take: Array | None = None) -> dict[str, Array]:
@@ -243,7 +250,12 @@ def make_report(decoder: Decoder, cfg: Any, temperature: float) -> Callable:
     change = masked.masked_sum(lp - trace.logprobs, mask, axis=2)
     sign = jnp.sign(trace.advantages.sum(2))
     acting = (sign != 0).astype(jnp.float32)
+    ratio = surrogate.token_ratio(lp, trace.logprobs)
+    stand = surrogate.progress(ratio, trace.logprobs, trace.advantages, trace.lower, trace.upper)
+    tokens = mask * (trace.advantages != 0)
+    share = lambda x: masked.masked_mean(x.astype(jnp.float32), tokens)
     return {
+      **{f"tokens/{name}": share(x) for name, x in zip(("short", "at_bound", "past_bound"), stand)},
       "moved_right_way": masked.masked_mean((sign * change > 0).astype(jnp.float32), acting),
       "moved_nats": masked.masked_mean(sign * change, acting),
     }

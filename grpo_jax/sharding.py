@@ -76,6 +76,9 @@ def make_layout(cfg: Any, devices: Sequence[jax.Device] | None = None) -> Layout
   """
   devices = list(jax.devices() if devices is None else devices)
   sizes = [int(cfg[a]) for a in AXES]
+  for axis, size in zip(AXES, sizes):
+    if size < 1 and size != -1:
+      raise SettingError(f"mesh.{axis}={size}: use 1 or more, or -1 for the devices that are left")
   if sizes.count(-1) > 1:
     raise SettingError(f"mesh: {dict(zip(AXES, sizes))} has more than one -1; at most one axis takes what is left")
   if -1 in sizes:

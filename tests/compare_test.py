@@ -163,14 +163,14 @@ def test_the_mean_of_passes_is_read(tmp_path):
 
 def test_arms_are_compared_where_the_shortest_ends(tmp_path):
   online(tmp_path / "long/0.1/0", [100, 100], [0.2, 0.4, 0.8])
-  online(tmp_path / "long/0.1/1", [200, 200], [0.2, 0.5, 0.8])
+  online(tmp_path / "long/0.1/1", [200, 200], [0.2, 0.52, 0.8])
   online(tmp_path / "short/0.1/0", [75, 75], [0.2, 0.3, 0.4])
   rows = comparison.rows_of(tmp_path, ("long", "short"), (0.1,), (), (0, 1))
   assert comparison.budget(rows) == 150
-  np.testing.assert_allclose(comparison.accuracies(rows[0], 150), [0.6, 0.425])
+  np.testing.assert_allclose(comparison.accuracies(rows[0], 150), [0.6, 0.44])
   np.testing.assert_allclose(comparison.accuracies(rows[1], 150), [0.4])
   line = dict(zip([name for name, _ in comparison.COLUMNS], comparison.cells(rows[0], 150)))
-  assert line["accuracy"] == "51.2% ± 12.4" and line["min to max"] == "42.5 to 60.0" and line["gain"] == "+31.2"
+  assert line["accuracy"] == "52.0% ± 11.3" and line["min to max"] == "44.0 to 60.0" and line["gain"] == "+32.0"
   assert line["tokens"] == "300" and line["seconds"] == "60" and line["peak MB"] == "-" and line["lr"] == "0.1"
 
 

@@ -5,7 +5,6 @@ the n-th time that it enters a phase, so that every moment can be tried on a mac
 """
 
 import json
-import resource
 import shutil
 import signal
 import subprocess
@@ -49,9 +48,9 @@ def parity(example, completion):
 """
 
 # `python -c` this PHASE COUNT SECONDS SIGNAL arguments...: the run, which gets the signal so many seconds after it has
-# entered the phase for the COUNTth time.
+# entered the phase for the COUNTth time. What is being saved when it enters is complete by then.
 STRUCK = """
-import os, runpy, sys, threading
+import os, runpy, sys, threading, time
 phase, count, seconds, number = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
 sys.argv[1:] = sys.argv[5:]
 from grpo_jax import metrics
@@ -62,6 +61,8 @@ def patched(writer, name):
   if name == phase:
     entered.append(name)
     if len(entered) == count:
+      while list((writer.workdir / "checkpoints").glob("*tmp*")):
+        time.sleep(0.01)
       threading.Timer(seconds, strike).start() if seconds else strike()
   return original(writer, name)
 metrics.Writer.phase = patched
@@ -80,16 +81,14 @@ class Runs:
   def arguments(self, workdir, *more):
     return [f"--config={self.config}", f"--workdir={self.folder / workdir}", *more]
 
-  def start(self, command, **options):
+  def start(self, *command):
     cached = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     streams = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "timeout": 600}
-    return subprocess.run(
-      [sys.executable, *command], cwd=conftest.ROOT, env=conftest.environment(1, **cached), **streams, **options
-    )
+    return subprocess.run(command, cwd=conftest.ROOT, env=conftest.environment(1, **cached), **streams)
 
-  def whole(self, workdir, *more, **options):
+  def whole(self, workdir, *more):
     """The command as a person types it."""
-    return self.start(["-m", "experiments.run", *self.arguments(workdir, *more)], **options)
+    return self.start(sys.executable, "-m", "experiments.run", *self.arguments(workdir, *more))
 
   def finish(self, workdir):
     done = self.whole(workdir)
@@ -99,7 +98,7 @@ class Runs:
   def struck(self, workdir, phase, count, seconds=0.0, number=signal.SIGKILL):
     """The same, struck by a signal."""
     strike = [phase, str(count), str(seconds), str(int(number))]
-    done = self.start(["-c", STRUCK, *strike, *self.arguments(workdir)])
+    done = self.start(sys.executable, "-c", STRUCK, *strike, *self.arguments(workdir))
     if number == signal.SIGKILL:
       assert done.returncode == -signal.SIGKILL, (phase, done.returncode, done.stderr)
     return done
@@ -145,7 +144,9 @@ def expected(runs):
 
 def test_killed_in_sampling_learning_and_saving(runs, expected):
   runs.struck("killed", "sample", 4)
-  runs.struck("killed", "learn", 2)
+  assert runs.steps_saved("killed") == [0, 2]
+  runs.struck("killed", "learn", 4)
+  assert runs.steps_saved("killed") == [2, 4]
   runs.struck("killed", "save", 1, 0.02)
   runs.finish("killed")
   runs.assert_as_if_not_struck("killed", expected)
@@ -153,6 +154,7 @@ def test_killed_in_sampling_learning_and_saving(runs, expected):
 
 @pytest.mark.slow
 def test_killed_ten_times(runs, expected):
+  halves = 0
   for strike in (
     ("eval", 1),
     ("save", 1, 0.01),
@@ -166,6 +168,8 @@ def test_killed_ten_times(runs, expected):
     ("export", 1),
   ):
     runs.struck("ten", *strike)
+    halves += len(list((runs.folder / "ten" / "checkpoints").glob("*tmp*")))
+  assert halves, "no kill left a half-written checkpoint, so none came in the middle of a save"
   runs.finish("ten")
   runs.assert_as_if_not_struck("ten", expected)
   runs.finish("ten")  # a finished run may be asked for once more
@@ -183,14 +187,18 @@ def test_a_signal_saves_and_says_how_to_go_on(runs, expected, number):
   runs.assert_as_if_not_struck(number.name, expected)
 
 
+# A checkpoint has a file of 400 kB.
+NO_LARGE_FILES = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+os.execv(sys.executable, [sys.executable, "-m", "experiments.run", *sys.argv[1:]])
+"""
+
+
 def test_a_full_disk_loses_nothing_that_was_saved(runs, expected):
   shutil.copytree(runs.folder / "undisturbed", runs.folder / "full", ignore=shutil.ignore_patterns("8", "export"))
   before = runs.steps_saved("full")
-
-  def no_large_files():
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # a checkpoint has one of 400 kB
-
-  stopped = runs.whole("full", preexec_fn=no_large_files)
+  stopped = runs.start(sys.executable, "-c", NO_LARGE_FILES, *runs.arguments("full"))
   assert stopped.returncode == 2, stopped.stderr
   assert "Traceback" not in stopped.stderr, stopped.stderr
   error = stopped.stderr.strip().splitlines()[-1]
@@ -216,13 +224,7 @@ def test_a_disk_that_is_full_for_a_while(runs, expected, tmp_path):
   if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", tmp_path], capture_output=True).returncode:
     pytest.skip("needs the right to mount a small disk")
   script = [tmp_path, sys.executable, runs.config, runs.folder / "small"]
-  done = subprocess.run(
-    ["unshare", "-m", "sh", "-c", ON_A_SMALL_DISK, "sh", *map(str, script)],
-    cwd=conftest.ROOT,
-    env=conftest.environment(1),
-    capture_output=True,
-    text=True,
-  )
+  done = runs.start("unshare", "-m", "sh", "-c", ON_A_SMALL_DISK, "sh", *map(str, script))
   assert done.returncode == 0 and "exit 2" in done.stderr, done.stderr
   assert "No space left on device" in done.stderr and "Traceback" not in done.stderr, done.stderr
   runs.assert_as_if_not_struck("small", expected)

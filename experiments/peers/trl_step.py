@@ -37,7 +37,7 @@ a = ap.parse_args()
 
 
 def lengths(rows, step):
-  """Forced completion lengths [rows], end token included: exponential of mean completion / 4, cut to [2, completion]."""
+  """Forced completion lengths [rows], end token included: exponential of mean completion/4, cut to [2, completion]."""
   u = np.random.default_rng(step).random(rows)
   return np.clip(np.ceil(-a.completion / 4 * np.log1p(-u)), 2, a.completion).astype(int)
 

@@ -1,14 +1,239 @@
-import jax
+"""From logits to one sampled token a row and its log-probs: temperature, top-k, top-p, min-p.
+
+Everything is made of passes over the vocabulary that only add or take a maximum. There is no noise for every token
+(one uniform number a row finds its token by inverting the distribution function, first over blocks of the
+vocabulary, then inside one) and no sort (the truncations are thresholds, which are searched for).
+
+The work is laid out `[V, S]`, as a CPU's fastest head product makes it (docs: DESIGN, "XLA on the CPU"): for a caller
+that transposes such a product to `[S, V]` the two transpositions cancel.
+"""
+
+from collections.abc import Callable
+
 import jax.numpy as jnp
+from jax import lax
+
+from grpo_jax.types import Array, SettingError
+
+BLOCK = 64  # tokens: few enough blocks to sort out, short enough to look through
+CANDIDATES = 64  # blocks with the largest maxima, where a truncation usually ends
+TOLERANCE = 2.0**-18  # of the mass: about what a float32 sum over a large vocabulary can tell
+GUESSES = 12  # interpolations of a threshold, before halving
 
 
-def sample(logits, uniforms, *, temperature, top_k, top_p, min_p):
+def sample(
+  logits: Array,
+  uniforms: Array,
+  *,
+  temperature: float,
+  top_k: int,
+  top_p: float,
+  min_p: float,
+) -> tuple[Array, Array, Array]:
+  """One token a row, its log-prob, and its log-prob after truncation.
+
+  The distribution is p = softmax(logits / temperature). The truncations keep tokens by a threshold on p, one after
+  the other, each on what the one before has kept:
+
+    top_k: the k most probable tokens;
+    top_p: of the distribution renormalised on those, the smallest set of most probable tokens whose mass is at least
+      top_p (the nucleus of arXiv 1904.09751), the token that crosses it included. The mass may exceed the smallest
+      one by 2^-18 of the whole, which only shows where single tokens are as improbable as that;
+    min_p: tokens at least min_p times as probable as the most probable one (arXiv 2407.01082).
+
+  Ties: tokens whose float32 probabilities (relative to the largest) equal that of the last token kept are kept too,
+  so that the set does not depend on the order of the vocabulary. At least one token is always kept. A token whose
+  probability is zero in float32 is never sampled, whatever the uniform number.
+
+  The token is the first, in the order of the vocabulary, at which the sum of the kept probabilities exceeds u times
+  their mass. A float32 u has 24 bits, so of tokens less probable than that, one or another stands for all nearby.
+
+  Args:
+    logits: [S, V], any float dtype; compared and summed in float32. Best the transpose of a `[V, S]` product.
+    uniforms: [S] float32 in [0, 1).
+    temperature: 0 takes the most probable token (the first of equals), its log-probs both at temperature 1 and
+      without truncation. Settings are Python numbers; those that truncate nothing cost nothing.
+    top_k: 0 for none.
+    top_p: 1.0 for none.
+    min_p: 0.0 for none.
+
+  Returns:
+    (token [S] int32; its log-prob [S] float32 under p; that under the renormalised truncation of p, the same number
+    where there is none).
+
+  Raises:
+    SettingError: a setting outside its range.
+  """
+  _check(temperature, top_k, top_p, min_p)
+  n, vocab = logits.shape
+  block = _block_size(vocab)
+  x = logits.astype(jnp.float32).T
+  if vocab % block:
+    x = jnp.pad(x, ((0, -vocab % block), (0, 0)), constant_values=-jnp.inf)
+  x = x.reshape(-1, block, n)  # [blocks, block, S]
+  tops = jnp.max(x, axis=1)  # [blocks, S]
+  top = jnp.max(tops, axis=0)  # [S]
   if temperature == 0:
-    t = logits.argmax(-1).astype(jnp.int32)
-    lp = jax.nn.log_softmax(logits)
-  else:
-    lp = jax.nn.log_softmax(logits / temperature)
-    c = jnp.cumsum(jnp.exp(lp), -1)
-    t = jnp.minimum((c <= uniforms[:, None] * c[:, -1:]).sum(-1), logits.shape[-1] - 1).astype(jnp.int32)
-  l = jnp.take_along_axis(lp, t[:, None], 1)[:, 0]
-  return t, l, l
+    here = jnp.argmax(tops, axis=0)
+    token = here * block + jnp.argmax(_take(x, here[None])[0], axis=0)
+    logprob = -jnp.log(jnp.sum(jnp.exp(x - top), axis=(0, 1)))
+    return token.astype(jnp.int32), logprob, logprob
+
+  weigh = lambda z: jnp.exp((z - top) / temperature)  # relative to the most probable token
+  e = weigh(x)
+  masses = total = None
+  threshold = None
+  if top_k and top_k < vocab:
+    threshold = _kth(e, weigh(tops), top_k)
+  if top_p < 1.0:
+    total = jnp.sum(e, axis=(0, 1))
+    kept = total if threshold is None else jnp.sum(_keep(e, threshold), axis=(0, 1))
+    threshold = _nucleus(e, weigh(tops), kept, top_p, threshold)
+  if min_p > 0.0:
+    threshold = jnp.full(n, min_p, jnp.float32) if threshold is None else jnp.maximum(threshold, min_p)
+
+  masses = jnp.sum(e if threshold is None else _keep(e, threshold), axis=1)  # [blocks, S]
+  here, rest = _invert(masses, uniforms * jnp.sum(masses, axis=0))
+  inside = _take(e, here[None])[0]  # [block, S]
+  place, _ = _invert(inside if threshold is None else _keep(inside, threshold), rest)
+  weight = (jnp.take_along_axis(_take(x, here[None])[0], place[None], axis=0)[0] - top) / temperature
+  token = (here * block + place).astype(jnp.int32)
+  mass = jnp.sum(masses, axis=0)
+  if threshold is None:
+    logprob = weight - jnp.log(mass)
+    return token, logprob, logprob
+  total = jnp.sum(e, axis=(0, 1)) if total is None else total
+  return token, weight - jnp.log(total), weight - jnp.log(mass)
+
+
+def _check(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
+  if not temperature >= 0:
+    raise SettingError(f"temperature={temperature}: 0 (the most probable token) or above")
+  if top_k < 0:
+    raise SettingError(f"top_k={top_k}: 0 (off) or a number of tokens")
+  if not 0 < top_p <= 1:
+    raise SettingError(f"top_p={top_p}: above 0, at most 1 (off)")
+  if not 0 <= min_p <= 1:
+    raise SettingError(f"min_p={min_p}: from 0 (off) to 1")
+
+
+def _block_size(vocab: int) -> int:
+  """A divisor of the vocabulary near BLOCK, so that nothing needs padding; BLOCK where there is none."""
+  divisors = [b for b in range(BLOCK // 2, 2 * BLOCK + 1) if vocab % b == 0]
+  return min(divisors, key=lambda b: abs(b - BLOCK), default=min(BLOCK, vocab))
+
+
+def _keep(e: Array, threshold: Array) -> Array:
+  return jnp.where(e >= threshold, e, 0.0)
+
+
+def _take(x: Array, blocks: Array) -> Array:
+  """Blocks [k, S] of x [blocks, block, S] -> [k, block, S]."""
+  return jnp.take_along_axis(x, blocks[:, None], axis=0, mode="promise_in_bounds")
+
+
+def _invert(weights: Array, target: Array) -> tuple[Array, Array]:
+  """The first index whose cumulated weight exceeds the target, never one of weight zero; and what is left of the
+  target there. weights [n, S], target [S]."""
+  sums = jnp.cumsum(weights, axis=0)
+  index = lax.broadcasted_iota(jnp.int32, weights.shape, 0)
+  real = weights > 0.0
+  first = jnp.min(jnp.where(real & (sums > target), index, weights.shape[0]), axis=0)
+  last = jnp.max(jnp.where(real, index, 0), axis=0)  # where rounding leaves no sum above the target
+  found = jnp.minimum(first, last)
+  before = jnp.sum(jnp.where(index == found - 1, sums, 0.0), axis=0)
+  return found, target - before
+
+
+def _candidates(e: Array, tops: Array, blocks: int) -> tuple[Array, Array]:
+  """[blocks * block, S] tokens, among which are all those above the returned bound [S]."""
+  best, where = lax.top_k(tops.T, blocks)
+  # A minimum, not best[:, -1]: XLA would turn top_k and a slice of it into a full sort.
+  return _take(e, where.T).reshape(-1, e.shape[-1]), jnp.min(best, axis=1)
+
+
+def _kth(e: Array, tops: Array, k: int) -> Array:
+  """The k-th largest value: it is in one of the k blocks with the largest maxima."""
+  found, _ = _candidates(e, tops, min(k, tops.shape[0]))
+  return jnp.min(lax.top_k(found.T, k)[0], axis=1)
+
+
+def _nucleus(e: Array, tops: Array, kept: Array, top_p: float, floor: Array | None) -> Array:
+  """The largest threshold that keeps at least top_p of the mass `kept`.
+
+  Searched for among the candidates, then, for rows where these have too little mass, over the whole vocabulary.
+  """
+  need = top_p * kept
+  found, bound = _candidates(e, tops, min(CANDIDATES, tops.shape[0]))
+  above = jnp.sum(_keep(found, bound), axis=0)
+  enough = above >= need
+  one = jnp.full(bound.shape, 1.0, jnp.float32)
+  inside = _search(lambda t: jnp.sum(_keep(found, t), axis=0), need, kept, bound, above, one, enough)
+  # Tokens below (1 - p) mass / V together have less than (1 - p) of the mass.
+  low = (1.0 - top_p) * kept / (e.shape[0] * e.shape[1])
+  low = low if floor is None else jnp.maximum(low, floor)
+  low = jnp.minimum(low, bound)
+  outside = _search(lambda t: jnp.sum(_keep(e, t), axis=(0, 1)), need, kept, low, kept, bound, ~enough, above)
+  return jnp.where(enough, inside, outside)
+
+
+def _search(
+  mass: Callable[[Array], Array],
+  need: Array,
+  total: Array,
+  low: Array,
+  mass_low: Array,
+  high: Array,
+  active: Array,
+  mass_high: Array | float = 0.0,
+) -> Array:
+  """The largest t with mass(t) >= need, by interpolation between bounds (Illinois), then by halving; all [S].
+
+  It runs on the bits of the floats, whose order is that of positive floats and which are nearly their logarithm.
+
+  Args:
+    mass: of the values >= t, each counted with its own size.
+    need, total: the mass to keep, of what whole.
+    low: mass(low) >= need.
+    mass_low: mass(low), or an upper bound.
+    high: mass(t) < need for all t above it.
+    active: rows to search; the others return low.
+    mass_high: mass of the values above `high`, or a lower bound.
+  """
+  bits = lambda x: lax.bitcast_convert_type(x, jnp.int32)
+  floats = lambda x: lax.bitcast_convert_type(x, jnp.float32)
+  slack = TOLERANCE * total
+
+  def unfinished(lo, hi, mass_lo, mass_hi):
+    one_value = mass_lo - mass_hi < 1.9 * floats(lo)  # room for one value in [lo, hi), which must be the last to keep
+    return active & (hi - lo > 1) & (mass_lo > need + slack) & ~one_value
+
+  def condition(s):
+    return jnp.any(unfinished(*s[:4]))
+
+  def step(s):
+    lo, hi, mass_lo, mass_hi, y_lo, y_hi, side, count = s
+    guess = jnp.where((count % 4 == 3) | (count >= GUESSES), 0.5, y_lo / (y_lo - y_hi))
+    t = lo + (guess * (hi - lo).astype(jnp.float32)).astype(jnp.int32)
+    t = jnp.clip(t, lo + 1, hi - 1)
+    m = mass(floats(t))
+    go, up = unfinished(lo, hi, mass_lo, mass_hi), m >= need
+    y = m - need - 0.5 * slack
+    rise, fall = go & up, go & ~up
+    pick = lambda if_up, if_down, old: jnp.where(rise, if_up, jnp.where(fall, if_down, old))
+    # A bound that stays for a second time pulls half as strongly.
+    return (
+      pick(t, lo, lo),
+      pick(hi, t, hi),
+      pick(m, mass_lo, mass_lo),
+      pick(mass_hi, m, mass_hi),
+      pick(y, jnp.where(side < 0, 0.5, 1.0) * y_lo, y_lo),
+      pick(jnp.where(side > 0, 0.5, 1.0) * y_hi, y, y_hi),
+      pick(1, -1, side),
+      count + 1,
+    )
+
+  lo, hi = bits(low), bits(high) + 1
+  mass_high = jnp.broadcast_to(mass_high, need.shape)
+  start = (lo, hi, mass_low, mass_high, mass_low - need, mass_high - need, jnp.zeros_like(lo), jnp.int32(0))
+  return floats(lax.while_loop(condition, step, start)[0])

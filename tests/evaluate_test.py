@@ -1,0 +1,131 @@
+"""pass@1, pass@k and maj@k against their closed forms, by a sampler that has all answers."""
+
+import fractions
+import itertools
+
+import jax
+import numpy as np
+import pytest
+import tiny
+from ml_collections import ConfigDict
+
+from grpo_jax import evaluate
+from grpo_jax.rewards.math import answer_correct
+from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Rollouts
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_one(n):
+  for correct in range(n + 1):
+    right = [True] * correct + [False] * (n - correct)
+    for k in range(1, n + 1):
+      subsets = list(itertools.combinations(right, k))
+      share = fractions.Fraction(sum(map(any, subsets)), len(subsets))
+      assert evaluate.pass_at_k(n, correct, k) == pytest.approx(float(share))
+  assert evaluate.pass_at_k(n, n, 1) == 1.0 and evaluate.pass_at_k(n, 0, n) == 0.0
+
+
+def answers(*texts, ended=STOPPED):
+  return [Completion(f"so\n#### {text}" if text else "no idea", [1], ended, []) for text in texts]
+
+
+@pytest.mark.parametrize(
+  "texts, share",
+  [
+    (("7", "7", "3"), 1.0),
+    (("3", "3", "7"), 0.0),
+    (("7", "3"), 0.5),  # a tie is shared
+    (("7", "3", "4", "5"), 0.25),
+    (("7", "7.0", "$7", "3", "3"), 1.0),  # one number, written three ways
+    (("7", "", "", ""), 1.0),  # no answer is no vote
+    (("", ""), 0.0),
+    (("seven", "seven", "7"), 0.0),  # words vote as they stand
+  ],
+)
+def test_majority(texts, share):
+  example = Example("q", "s", "7", {})
+  group = answers(*texts)
+  assert evaluate.majority([answer_correct(example, c) >= 1 for c in group], group) == pytest.approx(share)
+
+
+def test_an_answer_that_was_cut_off_does_not_vote():
+  group = [*answers("7"), *answers("3", "3", ended=TRUNCATED)]
+  assert evaluate.majority([True, False, False], group) == 1.0
+
+
+class Numbers:
+  """A tokenizer whose token i reads `#### i`."""
+
+  def decode(self, ids):
+    return f"#### {ids[0]}" if ids else ""
+
+  def step_ends(self, tokens):
+    return []
+
+
+def run(samples, answers, *, group, mesh=tiny.ONE, batch=4, problems=0, render=None, width=None):
+  """Evaluates on problems with the right `answers`; prompt i is the token i + 1, and its samples are `samples[i]`."""
+  examples = [Example(str(i), "", str(a), {}) for i, a in enumerate(answers)]
+  keys = []
+
+  def sample(params, prompts, key):
+    assert params == "the policy"
+    keys.append(tuple(jax.random.key_data(key).tolist()))
+    first, lengths = np.asarray(prompts.tokens)[:, 0], np.asarray(prompts.lengths)
+    assert len(first) == batch
+    width_ = width or group
+    tokens = np.full((batch, width_, 3), 99, np.int32)
+    for row, (token, n) in enumerate(zip(first, lengths)):
+      if n:
+        tokens[row, :, 0] = samples[token - 1]
+    n = np.where(lengths[:, None] > 0, np.full((batch, width_), 2), 0)
+    zeros = np.zeros(tokens.shape, np.float32)
+    out = Rollouts(prompts, *map(jax.numpy.asarray, (tokens, n, np.full(n.shape, STOPPED), zeros, zeros)))
+    return out, {}
+
+  seen = []
+  found = evaluate.evaluate(
+    sample,
+    "the policy",
+    examples,
+    ConfigDict({"problems": problems, "batch": batch}),
+    layout=tiny.layout(mesh),
+    tokenizer=Numbers(),
+    render=render or (lambda question: [int(question) + 1]),
+    solved=answer_correct,
+    max_prompt_length=2,
+    group=group,
+    key=jax.random.key(0),
+    progress=lambda done, of: seen.append((done, of)),
+  )
+  assert len(set(keys)) == len(keys)  # no two batches with the same noise
+  return found, seen
+
+
+def test_greedy_accuracy_counts_each_problem_once():
+  """Six problems in batches of four: the rows that fill the last batch are no problems."""
+  found, seen = run([[1], [2], [0], [4], [5], [0]], [1, 2, 3, 4, 5, 6], group=1)
+  assert found == {"accuracy": pytest.approx(4 / 6), "length": 2.0, "truncated": 0.0}
+  assert seen == [(4, 6), (6, 6)]
+
+
+def test_only_so_many_problems():
+  found, seen = run([[1], [0], [0], [0], [0], [0]], [1, 2, 3, 4, 5, 6], group=1, problems=1)
+  assert found["accuracy"] == 1.0 and seen == [(1, 1)]
+
+
+def test_pass_and_majority_of_several_samples():
+  found, _ = run([[1, 1, 1, 0], [0, 0, 0, 2], [3, 3, 9, 9], [8, 8, 8, 8]], [1, 2, 3, 4], group=4)
+  assert found["pass@1"] == pytest.approx((3 + 1 + 2 + 0) / 16)
+  assert found["pass@4"] == pytest.approx(3 / 4)
+  assert found["maj@4"] == pytest.approx((1 + 0 + 0.5 + 0) / 4)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_prompt_that_is_too_long_counts_as_not_solved(width):
+  """Also where a sharded group makes greedy evaluation decode several equal samples."""
+  render = lambda question: [1] * 3 if question == "1" else [int(question) + 1]
+  found, _ = run([[1] * width, [2] * width, [3] * width], [1, 2, 3], group=1, render=render, width=width)
+  assert found["accuracy"] == pytest.approx(2 / 3)
+  found, _ = run([[1, 1], [2, 2], [3, 3]], [1, 2, 3], group=2, render=render)
+  assert found["pass@1"] == found["pass@2"] == found["maj@2"] == pytest.approx(2 / 3)

@@ -1,0 +1,145 @@
+"""Between the sampler and the learner: text, packing, what is measured of lengths."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tiny
+
+from grpo_jax import rollouts as host
+from grpo_jax.types import STOPPED, TRUNCATED, Prompts, Rollouts
+
+
+class Letters:
+  """A tokenizer whose token i is the i-th letter."""
+
+  def decode(self, ids):
+    return "".join(chr(ord("a") + i) for i in ids)
+
+  def step_ends(self, tokens):
+    return [len(tokens) - 1]
+
+
+def rollouts(lengths, ended=None, longest=None) -> Rollouts:
+  lengths = np.asarray(lengths, np.int32)
+  shape = (*lengths.shape, longest or int(lengths.max()))
+  tokens = np.broadcast_to(np.arange(shape[-1], dtype=np.int32), shape)
+  ended = np.full(lengths.shape, STOPPED) if ended is None else np.asarray(ended)
+  zeros = np.zeros(shape, np.float32)
+  return Rollouts(Prompts(np.ones((len(lengths), 3), np.int32), np.full(len(lengths), 3)), tokens, lengths, ended, zeros, zeros)
+
+
+def long_tailed(rng, prompts, group, longest) -> np.ndarray:
+  """Lengths such as a policy gives them: most are short, few reach the limit."""
+  return np.clip(rng.lognormal(np.log(longest / 5), 0.8, (prompts, group)), 1, longest).astype(np.int32)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4])
+def test_packing_holds_every_token_once(shards):
+  rng = np.random.default_rng(shards)
+  packed = 0
+  for longest, group in ((8, 8), (13, 4), (64, 16), (100, 12)):
+    for draw in range(10):
+      lengths = long_tailed(rng, 3, group, longest)
+      lengths[rng.random(lengths.shape) < 0.1] = 0
+      if draw == 0:
+        lengths[:] = 0
+      take = host.pack(lengths, longest, shards)
+      if take is None:
+        continue
+      packed += 1
+      rows = take.shape[1]
+      assert rows % shards == 0 and rows <= group and take.shape[2] <= longest and take.dtype == np.int32
+      for p in range(3):
+        wanted = [g * longest + t for g in range(group) for t in range(lengths[p, g])]
+        assert sorted(take[p][take[p] >= 0]) == wanted  # each token once, and no other
+        for r, row in enumerate(take[p]):
+          sample, token = row // longest, row % longest
+          for place in np.flatnonzero(row >= 0):  # a completion lies in one piece, in order
+            if token[place]:
+              assert row[place - 1] == row[place] - 1
+            shard, own = r // (rows // shards), sample[place] // (group // shards)
+            assert shard == own  # a shard of the group holds its own samples
+          ends = np.flatnonzero(row < 0)
+          assert not ends.size or (row[ends[0] :] < 0).all()  # padding comes last
+  assert packed > 20
+
+
+def test_packing_saves_the_padding_of_long_tails(record_property):
+  """DESIGN.md: rectangles of long-tailed lengths are mostly padding at G = 8."""
+  rng = np.random.default_rng(0)
+  before, after = [], []
+  for _ in range(50):
+    lengths = long_tailed(rng, 16, 8, 256)
+    r = rollouts(lengths, longest=256)
+    take = host.pack(lengths, 256)
+    before.append(host.statistics(r, None)["padding_fraction"])
+    after.append(host.statistics(r, take)["padding_fraction"])
+  record_property("padding_rectangle", float(np.mean(before)))
+  record_property("padding_packed", float(np.mean(after)))
+  print(f"padding: {np.mean(before):.1%} of rectangles, {np.mean(after):.1%} packed")
+  assert np.mean(before) > 0.6
+  assert np.mean(after) < 0.4 and np.max(after) < 0.6
+
+
+def test_packing_compiles_few_shapes():
+  rng = np.random.default_rng(0)
+  shapes = {getattr(host.pack(long_tailed(rng, 16, 8, 96), 96), "shape", None) for _ in range(200)}
+  assert len(shapes) <= 12, shapes
+
+
+def test_packing_that_saves_nothing_is_left_out():
+  assert host.pack(np.full((2, 4), 8), 8) is None
+  assert host.pack(np.full((2, 1), 8), 8) is None
+  assert host.pack(np.full((2, 4), 4), 8).shape == (2, 4, 4)  # narrower rows
+  assert host.pack(np.array([[8, 4, 4, 1]]), 8).shape == (1, 3, 8)
+
+
+def test_one_long_group_decides_the_rows_of_all():
+  lengths = np.array([[1, 1, 1, 1], [8, 8, 8, 1], [0, 0, 0, 0]])
+  with_room = host.pack(np.concatenate([lengths, lengths], axis=1), 8)
+  assert with_room.shape == (3, 8 if with_room.shape[1] == 8 else 6, 8)
+  assert (with_room[2] == -1).all()
+  assert (with_room[0] >= 0).sum() == 8
+
+
+def test_statistics():
+  r = rollouts([[2, 4], [6, 0]], [[STOPPED, TRUNCATED], [TRUNCATED, STOPPED]], longest=8)
+  got = host.statistics(r, None)
+  assert got["length/mean"] == 4 and got["length/min"] == 2 and got["length/max"] == 6
+  assert got["truncated"] == pytest.approx(2 / 3)  # the row that only fills the batch does not count
+  assert got["padding_fraction"] == pytest.approx(1 - 12 / 32)
+  assert host.statistics(r, np.zeros((2, 1, 8), np.int32))["padding_fraction"] == pytest.approx(1 - 12 / 16)
+  assert host.statistics(rollouts([[0]], longest=4), None) == {}
+
+
+def test_completions_leave_the_stop_token_out_of_the_text_and_in_the_tokens():
+  r = rollouts([[3, 4], [0, 1]], [[STOPPED, TRUNCATED], [STOPPED, STOPPED]], longest=4)
+  (first, cut), (none, only_end) = host.completions(r, Letters())
+  assert (first.text, first.tokens, first.ended) == ("ab", [0, 1, 2], STOPPED)
+  assert (cut.text, cut.tokens, cut.ended) == ("abcd", [0, 1, 2, 3], TRUNCATED)
+  assert (none.text, none.tokens, none.step_ends) == ("", [], [])
+  assert (only_end.text, only_end.tokens) == ("", [0])
+
+
+def test_trim_keeps_every_prompt_and_few_shapes():
+  p = tiny.prompts(width=40)
+  assert host.trim(p).tokens.shape == (tiny.P, 16)
+  assert host.trim(p, 4).tokens.shape == (tiny.P, 8)
+  assert host.trim(Prompts(p.tokens[:, :10], p.lengths)).tokens.shape == (tiny.P, 10)
+  assert host.trim(Prompts(p.tokens, np.zeros_like(p.lengths)), 4).tokens.shape == (tiny.P, 4)
+  np.testing.assert_array_equal(host.trim(p, 1).tokens, p.tokens[:, :6])
+
+
+@pytest.mark.parametrize("mesh", [tiny.ONE, (2, 2, 2, 1), (1, 1, 4, 2)])
+def test_to_device_and_back(mesh):
+  r = rollouts(long_tailed(np.random.default_rng(0), 8, 4, 6), longest=6)
+  r = dataclasses.replace(r, rewards=np.random.default_rng(1).normal(size=r.tokens.shape).astype(np.float32))
+  layout = tiny.layout(mesh)
+  there = host.to_device(layout, (r, None))[0]
+  assert len(there.tokens.addressable_shards[0].data) == 8 // layout.size("prompt")
+  assert there.tokens.addressable_shards[0].data.shape[1] == 4 // layout.size("sample")
+  back = host.to_host(there)
+  for a, b in zip((r.tokens, r.lengths, r.rewards), (back.tokens, back.lengths, back.rewards)):
+    np.testing.assert_array_equal(a, b)
+  assert back.old_logprobs is None

@@ -1,0 +1,100 @@
+"""The mesh and the table of logical axes: what is sharded, what is replicated by rule, what is refused."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+import tiny
+from jax.sharding import AxisType, PartitionSpec
+
+from grpo_jax import sharding
+from grpo_jax.types import SettingError
+
+
+def make(devices=8, rules=None, **sizes):
+  cfg = tiny.section("mesh", **({"replica": 1, "fsdp": 1, "group": 1, "tensor": 1} | sizes))
+  if rules is not None:
+    cfg.rules = rules
+  return sharding.make_layout(cfg, jax.devices()[:devices])
+
+
+def test_the_default_mesh_takes_all_devices():
+  layout = sharding.make_layout(tiny.section("mesh"))
+  assert dict(layout.mesh.shape) == {"replica": 1, "fsdp": len(jax.devices()), "group": 1, "tensor": 1}
+  assert set(layout.mesh.axis_types) == {AxisType.Auto}
+
+
+def test_minus_one_takes_the_devices_that_are_left():
+  layout = make(group=2, tensor=2, fsdp=-1)
+  assert dict(layout.mesh.shape) == {"replica": 1, "fsdp": 2, "group": 2, "tensor": 2}
+  assert layout.size("prompt") == 2 and layout.size("sample") == 2 and layout.size("embed") == 4
+  assert layout.size("no such axis") == 1
+
+
+@pytest.mark.parametrize(
+  "sizes, says",
+  [
+    ({"fsdp": 3}, "needs 3 devices, there are 8"),
+    ({"fsdp": 16}, "needs 16 devices, there are 8"),
+    ({"fsdp": -1, "group": 3}, "does not divide 8 devices"),
+    ({"fsdp": -1, "group": -1}, "more than one -1"),
+    ({"fsdp": 0}, "fsdp=0"),
+    ({"fsdp": -1, "group": 0}, "group=0"),
+    ({"fsdp": -2, "group": -4}, "fsdp=-2"),
+  ],
+)
+def test_a_mesh_that_the_devices_do_not_make_is_refused(sizes, says):
+  with pytest.raises(SettingError, match=says) as error:
+    make(**sizes)
+  assert "\n" not in str(error.value)
+
+
+def test_a_rule_to_an_unknown_mesh_axis_is_refused():
+  with pytest.raises(SettingError, match="mesh.rules.*'embed'.*data"):
+    make(rules=(("embed", ("data",)),), fsdp=8)
+
+
+def test_spec():
+  layout = make(replica=2, fsdp=2, tensor=2)
+  assert layout.spec(("prompt", "sample", None), (8, 4, 6)) == PartitionSpec(("replica", "fsdp"), None, None)
+  assert layout.spec(("vocab", "embed"), (96, 32)) == PartitionSpec(("tensor",), ("fsdp", "group"))
+  # What does not divide is replicated.
+  assert layout.spec(("vocab", "embed"), (97, 33)) == PartitionSpec(None, None)
+  assert layout.spec(("prompt",), (6,)) == PartitionSpec(None)
+
+
+def test_heads_are_cut_only_between_heads():
+  """Four devices and kv heads of 16 entries: two of them do not divide over four, though 32 entries would."""
+  layout = make(fsdp=2, tensor=4)
+  assert layout.spec((("kv_heads", 16),), (32,)) == PartitionSpec(None)
+  assert layout.spec((("kv_heads", 16),), (64,)) == PartitionSpec(("tensor",))
+  shardings = tiny.decoder(mesh=(1, 2, 1, 4)).shardings()["layers"]["attention"]
+  assert shardings["q"]["weight"].spec == PartitionSpec(None, ("tensor",), ("fsdp", "group"))
+  assert shardings["k"]["weight"].spec == PartitionSpec(None, None, ("fsdp", "group"))
+  assert shardings["o"]["weight"].spec == PartitionSpec(None, ("fsdp", "group"), ("tensor",))
+
+
+def test_a_batch_that_the_mesh_does_not_divide_is_refused():
+  layout = make(replica=2, fsdp=2, group=2)
+  sharding.check_batch(layout, 8, 4)
+  with pytest.raises(SettingError, match=r"data.prompts=6 .* 4 shards .* multiple of 4"):
+    sharding.check_batch(layout, 6, 4)
+  with pytest.raises(SettingError, match=r"sampler.group=3 .* multiple of 2"):
+    sharding.check_batch(layout, 8, 3)
+
+
+def test_constrain_places_an_array_and_is_nothing_on_one_device():
+  x = jnp.zeros((8, 4, 6))
+  layout = make(fsdp=4, group=2)
+  placed = jax.jit(lambda x: layout.constrain(x, "prompt", "sample", None))(x)
+  assert placed.addressable_shards[0].data.shape == (2, 2, 6)
+  assert tiny.layout().constrain(x, "prompt", "sample", None) is x
+
+
+def test_trees_are_placed_by_their_axes():
+  decoder = tiny.decoder(mesh=(1, 4, 1, 2))
+  shapes = decoder.shapes()
+  by_table = decoder.layout.tree(shapes, decoder.axes())
+  assert jax.tree.structure(by_table) == jax.tree.structure(shapes)
+  assert jax.tree.leaves(by_table) == jax.tree.leaves(decoder.shardings())
+  for name in ("embed", "unembed"):
+    assert by_table[name]["weight"].shard_shape(shapes[name]["weight"].shape) == (48, 8)
