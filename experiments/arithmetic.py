@@ -71,7 +71,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c = defaults.get_config()
   c.init_from = str(WARM_START)
   c.model.layers = "unroll"
-  c.steps = 200
+  c.steps = 300
   c.objective.name = args.objective
   c.data.prompts = 32
   c.data.arithmetic.max_number = 40
@@ -82,7 +82,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.learner.schedule = "linear"
   c.learner.warmup = 5
   c.learner.b2 = 0.95
-  c.eval.every = 50
+  c.eval.every = 100
   c.update_from_flattened_dict(OBJECTIVES[args.objective])
   if args.objective.startswith("distill"):
     c.ref_from = c.offline.teacher = args.teacher

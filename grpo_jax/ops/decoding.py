@@ -19,6 +19,8 @@ BLOCK = 64  # tokens: few enough blocks to sort out, short enough to look throug
 CANDIDATES = 64  # blocks with the largest maxima, where a truncation usually ends
 TOLERANCE = 2.0**-18  # of the mass: about what a float32 sum over a large vocabulary can tell
 GUESSES = 12  # interpolations of a threshold, before halving
+SAMPLE = 16  # one block in so many, to guess a threshold from
+STRIDE = 2**18  # first step away from that guess, in float32 bits (2^23 double a number)
 
 
 def sample(
@@ -161,48 +163,57 @@ def _kth(e: Array, tops: Array, k: int) -> Array:
 def _nucleus(e: Array, tops: Array, kept: Array, top_p: float, floor: Array | None) -> Array:
   """The largest threshold that keeps at least top_p of the mass `kept`.
 
-  Searched for among the candidates, then, for rows where these have too little mass, over the whole vocabulary.
+  Searched for among the candidates, then, for rows where these have too little mass, over the whole vocabulary,
+  beginning where a sample of it says.
   """
-  need = top_p * kept
-  found, bound = _candidates(e, tops, min(CANDIDATES, tops.shape[0]))
-  above = jnp.sum(_keep(found, bound), axis=0)
-  enough = above >= need
-  one = jnp.full(bound.shape, 1.0, jnp.float32)
-  inside = _search(lambda t: jnp.sum(_keep(found, t), axis=0), need, kept, bound, above, one, enough)
+  need, slack = top_p * kept, TOLERANCE * kept
+  mass = lambda values: lambda t: jnp.sum(_keep(values, t), axis=tuple(range(values.ndim - 1)))
   # Tokens below (1 - p) mass / V together have less than (1 - p) of the mass.
   low = (1.0 - top_p) * kept / (e.shape[0] * e.shape[1])
   low = low if floor is None else jnp.maximum(low, floor)
+  one, everywhere = jnp.ones_like(kept), jnp.ones_like(kept, bool)
+  if tops.shape[0] <= CANDIDATES:
+    return _search(mass(e), need, (low, kept), (one, 0.0), everywhere, slack)
+
+  found, bound = _candidates(e, tops, CANDIDATES)
+  above = mass(found)(bound)
+  enough = above >= need
+  inside = _search(mass(found), need, (bound, above), (one, 0.0), enough, slack)
   low = jnp.minimum(low, bound)
-  outside = _search(lambda t: jnp.sum(_keep(e, t), axis=(0, 1)), need, kept, low, kept, bound, ~enough, above)
+  some = e[::SAMPLE]
+  some = jnp.where((some < bound) & (some >= (0.0 if floor is None else floor)), some, 0.0)
+  all_some = mass(some)(jnp.zeros_like(bound))
+  need_some = (need - above) / (kept - above) * all_some
+  start = _search(mass(some), need_some, (low, all_some), (bound, 0.0), ~enough, 1e-3 * all_some)
+  outside = _search(mass(e), need, (low, kept), (bound, above), ~enough, slack, start)
   return jnp.where(enough, inside, outside)
 
 
 def _search(
   mass: Callable[[Array], Array],
   need: Array,
-  total: Array,
-  low: Array,
-  mass_low: Array,
-  high: Array,
+  low: tuple[Array, Array],
+  high: tuple[Array, Array | float],
   active: Array,
-  mass_high: Array | float = 0.0,
+  slack: Array,
+  start: Array | None = None,
 ) -> Array:
-  """The largest t with mass(t) >= need, by interpolation between bounds (Illinois), then by halving; all [S].
+  """The largest t with mass(t) >= need, or one with mass(t) <= need + slack; all [S].
 
-  It runs on the bits of the floats, whose order is that of positive floats and which are nearly their logarithm.
+  By interpolation between bounds (Illinois), after a while by halving, on the bits of the floats: their order is that
+  of the (positive) floats and they are nearly their logarithm.
 
   Args:
     mass: of the values >= t, each counted with its own size.
-    need, total: the mass to keep, of what whole.
-    low: mass(low) >= need.
-    mass_low: mass(low), or an upper bound.
-    high: mass(t) < need for all t above it.
+    need: the mass to keep.
+    low: a threshold that keeps enough, and its mass or an upper bound of it.
+    high: a value above which (t > high) there is too little, and the mass from it on or a lower bound of it.
     active: rows to search; the others return low.
-    mass_high: mass of the values above `high`, or a lower bound.
+    slack: excess of mass that is as good as none.
+    start: a first guess, from which steps go out until they have it between them.
   """
   bits = lambda x: lax.bitcast_convert_type(x, jnp.int32)
   floats = lambda x: lax.bitcast_convert_type(x, jnp.float32)
-  slack = TOLERANCE * total
 
   def unfinished(lo, hi, mass_lo, mass_hi):
     one_value = mass_lo - mass_hi < 1.9 * floats(lo)  # room for one value in [lo, hi), which must be the last to keep
@@ -212,15 +223,20 @@ def _search(
     return jnp.any(unfinished(*s[:4]))
 
   def step(s):
-    lo, hi, mass_lo, mass_hi, y_lo, y_hi, side, count = s
-    guess = jnp.where((count % 4 == 3) | (count >= GUESSES), 0.5, y_lo / (y_lo - y_hi))
+    lo, hi, mass_lo, mass_hi, y_lo, y_hi, side, stride, count = s
+    guess = jnp.where(count >= GUESSES, 0.5, y_lo / (y_lo - y_hi))
     t = lo + (guess * (hi - lo).astype(jnp.float32)).astype(jnp.int32)
+    if start is not None:
+      out = jnp.where(side == 0, bits(start), jnp.where(side > 0, lo + stride, hi - stride))
+      t = jnp.where(stride > 0, out, t)
     t = jnp.clip(t, lo + 1, hi - 1)
     m = mass(floats(t))
     go, up = unfinished(lo, hi, mass_lo, mass_hi), m >= need
     y = m - need - 0.5 * slack
     rise, fall = go & up, go & ~up
     pick = lambda if_up, if_down, old: jnp.where(rise, if_up, jnp.where(fall, if_down, old))
+    turned = ((side > 0) & ~up) | ((side < 0) & up)
+    stride = jnp.where(turned, 0, jnp.where(side == 0, stride, 2 * stride))
     # A bound that stays for a second time pulls half as strongly.
     return (
       pick(t, lo, lo),
@@ -230,10 +246,13 @@ def _search(
       pick(y, jnp.where(side < 0, 0.5, 1.0) * y_lo, y_lo),
       pick(jnp.where(side > 0, 0.5, 1.0) * y_hi, y, y_hi),
       pick(1, -1, side),
+      stride,
       count + 1,
     )
 
-  lo, hi = bits(low), bits(high) + 1
-  mass_high = jnp.broadcast_to(mass_high, need.shape)
-  start = (lo, hi, mass_low, mass_high, mass_low - need, mass_high - need, jnp.zeros_like(lo), jnp.int32(0))
-  return floats(lax.while_loop(condition, step, start)[0])
+  lo, hi = bits(low[0]), bits(high[0]) + 1
+  mass_high = jnp.broadcast_to(high[1], need.shape)
+  stride = jnp.full(need.shape, 0 if start is None else STRIDE, jnp.int32)
+  zero = jnp.zeros_like(lo)
+  state = (lo, hi, low[1], mass_high, low[1] - need, mass_high - need, zero, stride, jnp.int32(0))
+  return floats(lax.while_loop(condition, step, state)[0])

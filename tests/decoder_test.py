@@ -1,0 +1,191 @@
+"""The decoder's three ways through the same layers, against itself written out: prompts alone, groups, packed groups."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from grpo_jax import forward
+from grpo_jax.models import decoder as decoders
+from grpo_jax.models import layers
+from grpo_jax.models.decoder import Rows
+from grpo_jax.models.variants import VARIANTS
+from grpo_jax.types import Prompts
+
+FAMILIES = [name for name in VARIANTS if name.startswith("test_")]
+
+
+def completions(seed=3, pad=0):
+  """Tokens `[P, G, L]` and lengths `[P, G]`, 1 to L."""
+  rng = np.random.default_rng(seed)
+  lengths = np.minimum(rng.geometric(0.4, (tiny.P, tiny.G)), tiny.L).astype(np.int32)
+  lengths[0, :2] = 1, tiny.L
+  tokens = rng.integers(0, tiny.V, (tiny.P, tiny.G, tiny.L)).astype(np.int32)
+  return np.where(np.arange(tiny.L) < lengths[..., None], tokens, pad).astype(np.int32), lengths
+
+
+@functools.cache
+def compiled(variant="test_qwen3", **run):
+  return jax.jit(tiny.decoder(variant, **run).forward)
+
+
+def hidden(variant="test_qwen3", pad=0, width=tiny.LP):
+  """The states that predict each completion token, of rectangles: `[P, G, L, D]`."""
+  tokens, lengths = completions(pad=pad)
+  rows = forward.rectangle(tokens, lengths)
+  first, states = compiled(variant)(tiny.weights(variant), tiny.prompts(pad, width), rows)
+  return np.asarray(forward.predictors(first, states, rows.offsets)), lengths
+
+
+@pytest.mark.parametrize("variant", FAMILIES)
+def test_groups_are_the_decoder_written_out(variant):
+  """Shared prompt, joined softmax, right padding: the same logits as prompt and completion side by side."""
+  tokens, lengths = completions()
+  d, params = tiny.decoder(variant), tiny.weights(variant)
+  states, _ = hidden(variant)
+  want = tiny.completion_logits(variant, params, tiny.prompts(), tokens, lengths)
+  real = (np.arange(tiny.L) < lengths[..., None]) & (tiny.prompts().lengths > 0)[:, None, None]
+  np.testing.assert_allclose((states @ d.unembed(params).T)[real], np.asarray(want)[real], atol=2e-4)
+
+
+def test_the_prompt_alone_is_the_prompt_of_its_group():
+  d, params = tiny.decoder(), tiny.weights()
+  tokens, lengths = completions()
+  last, kv = jax.jit(d.prefill)(params, tiny.prompts())
+  first, _ = compiled()(params, tiny.prompts(), forward.rectangle(tokens, lengths))
+  np.testing.assert_allclose(last, first, atol=1e-5)
+  shape = (d.config.layers, tiny.P, tiny.LP, d.config.kv_heads, d.config.head_dim)
+  assert kv.keys.shape == kv.values.shape == shape
+
+
+@pytest.mark.parametrize("pad", [3, 95])
+def test_pads_are_never_attended_to(pad):
+  """Bitwise the same, whatever token pads prompts and completions; 3 is a token that stops."""
+  (want, lengths), (got, _) = hidden(pad=0), hidden(pad=pad)
+  mask = np.arange(tiny.L) < lengths[..., None]
+  real = (tiny.prompts().lengths > 0)[:, None, None] & mask
+  np.testing.assert_array_equal(got[real], want[real])
+
+
+def test_wider_padding_changes_nothing():
+  (want, lengths), (got, _) = hidden(), hidden(width=tiny.LP + 3)
+  real = (tiny.prompts().lengths > 0)[:, None, None] & (np.arange(tiny.L) < lengths[..., None])
+  np.testing.assert_allclose(got[real], want[real], atol=1e-5)
+
+
+def test_a_completion_sees_its_prompt_and_itself_alone():
+  """The gradient of one token's state: nothing to later tokens, to other samples, or to pads."""
+  d, params = tiny.decoder(), tiny.weights()
+  tokens, lengths = completions()
+  take = tiny.packing(lengths)
+  rows = forward.pack(jnp.asarray(tokens), take)
+  p, row = 0, int(np.flatnonzero((np.asarray(rows.segments)[0] != np.asarray(rows.segments)[0][:, :1]).any(1))[0])
+  segments, offsets = np.asarray(rows.segments)[p, row], np.asarray(rows.offsets)[p, row]
+  place = int(np.flatnonzero((segments >= 0) & (segments != segments[0]))[-1])  # in a row's last completion
+
+  def state(embeds_p, embeds_c):
+    def attention(q, k, v):
+      return decoders.group_attention(*q, *k, *v)
+
+    del attention
+    x = jnp.concatenate([embeds_p, embeds_c])
+    q = x.reshape(-1, 1, 1, 4)
+    lp = len(embeds_p)
+    out = decoders.group_attention(
+      q[lp:][None, None], x[lp:, None][None, None], x[lp:, None][None, None],
+      x[:lp, None][None], x[:lp, None][None], jnp.array([4]), jnp.asarray(segments)[None, None],
+    )  # fmt: skip
+    return out[0, 0, place].sum()
+
+  rng = np.random.default_rng(0)
+  to_prompt, to_row = jax.grad(state, (0, 1))(
+    jnp.asarray(rng.normal(size=(6, 4)), jnp.float32), jnp.asarray(rng.normal(size=(len(segments), 4)), jnp.float32)
+  )
+  seen = np.abs(np.asarray(to_row)).sum(1) > 0
+  np.testing.assert_array_equal(seen, (segments == segments[place]) & (np.arange(len(segments)) <= place))
+  np.testing.assert_array_equal(np.abs(np.asarray(to_prompt)).sum(1) > 0, np.arange(6) < 4)
+  assert offsets[place] == seen.sum() - 1 and d and params is not None
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_packed_groups_are_the_rectangles(shards):
+  tokens, lengths = completions()
+  take = tiny.packing(lengths, shards)
+  rows = forward.pack(jnp.asarray(tokens), take)
+  first, states = compiled()(tiny.weights(), tiny.prompts(), rows)
+  got = forward.predictors(first, states, rows.offsets)
+  got = np.stack([forward.unpack(got[..., i], take, tiny.G, tiny.L) for i in range(got.shape[-1])], -1)
+  want, _ = hidden()
+  real = (tiny.prompts().lengths > 0)[:, None, None] & (np.arange(tiny.L) < lengths[..., None])
+  np.testing.assert_allclose(got[real], want[real], atol=1e-5)
+
+
+def test_what_sees_nothing_stays_finite():
+  q, k = jnp.ones((2, 1, 1, 4)), jnp.ones((1, 4, 3))
+  out = decoders.attend(q, k, jnp.arange(12.0).reshape(1, 3, 4), jnp.zeros((2, 3), bool))
+  np.testing.assert_allclose(out[0, 0, 0], [4, 5, 6, 7], rtol=1e-6)
+
+
+@functools.cache
+def gradient(**run):
+  d = tiny.decoder(**run)
+  tokens, lengths = completions()
+  rows = forward.rectangle(tokens, lengths)
+  weight = np.random.default_rng(0).normal(size=(*tokens.shape, d.config.width)).astype(np.float32)
+  loss = lambda params: (d.forward(params, tiny.prompts(), rows)[1] * weight).mean()
+  return jax.device_get(jax.jit(jax.grad(loss))(tiny.weights()))
+
+
+@pytest.mark.parametrize("run", [{"layers": "unroll"}, {"remat": "block"}, {"remat": "dots", "layers": "unroll"}])
+def test_unrolling_and_remat_change_no_gradient(run):
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), gradient(), gradient(**run))
+
+
+def test_bfloat16_activations_stay_near_float32():
+  tokens, lengths = completions()
+  rows = forward.rectangle(tokens, lengths)
+  first, states = compiled(dtype="bfloat16")(tiny.weights(), tiny.prompts(), rows)
+  assert first.dtype == states.dtype == jnp.bfloat16
+  want = compiled()(tiny.weights(), tiny.prompts(), rows)[1]
+  real = tiny.prompts().lengths > 0
+  error = np.abs(np.asarray(states, np.float32) - want)[real]
+  assert error.mean() < 0.02
+
+
+def test_products_of_few_and_of_many_rows_agree():
+  rng = np.random.default_rng(0)
+  w, x = rng.normal(size=(5, 7)).astype(np.float32), rng.normal(size=(3, layers.FEW_ROWS, 7)).astype(np.float32)
+  np.testing.assert_allclose(layers.linear(w, x), x @ w.T, atol=1e-5)
+  np.testing.assert_allclose(layers.linear(w, x[0]), x[0] @ w.T, atol=1e-5)
+  assert layers.linear(w, jnp.asarray(x[0], jnp.bfloat16)).dtype == jnp.bfloat16
+  assert layers.linear(w, jnp.asarray(x[0], jnp.bfloat16), jnp.float32).dtype == jnp.float32
+
+
+def test_every_parameter_has_its_axes():
+  for variant in FAMILIES:
+    d = tiny.decoder(variant)
+    shapes, axes = d.shapes(), d.axes()
+
+    def check(path, shape, d=d, axes=axes):
+      names = axes
+      for key in path:
+        names = names[key.key]
+      assert len(names) == shape.ndim, path
+      matrix = path[-1].key == "weight"
+      assert not matrix or "embed" in names, path  # every matrix is sharded over fsdp
+      assert shape.dtype == jnp.float32
+
+    jax.tree_util.tree_map_with_path(check, shapes)
+
+
+def test_rows_without_a_prompt_are_harmless():
+  """Length 0 marks a row that only fills the batch: finite states, forwards and backwards."""
+  d, params = tiny.decoder(), tiny.weights()
+  tokens = jnp.zeros((1, 1, 2), jnp.int32)
+  empty = Prompts(jnp.zeros((1, 3), jnp.int32), jnp.zeros(1, jnp.int32))
+  rows = Rows(tokens, jnp.full_like(tokens, -1), jnp.zeros_like(tokens))
+  value, slope = jax.jit(jax.value_and_grad(lambda p: d.forward(p, empty, rows)[1].sum()))(params)
+  assert np.isfinite(value) and all(np.isfinite(x).all() for x in jax.tree.leaves(slope))
