@@ -194,7 +194,7 @@ def execute(run: Job, lock: int, asked: list[int], step: Callable[[int], None]) 
     "lr": run.lr,
     "seed": run.seed,
     "split": run.split,
-    "seconds": round(time.monotonic() - started, 1),
+    "seconds": round(time.monotonic() - started, 3),
     "peak_memory_mb": round(peak, 1),
     "exit": child.returncode,
     "finished": comparison.state(run.folder) == "done",

@@ -20,6 +20,7 @@ def get_config() -> ConfigDict:
   c.tokenizer = ""
   c.model = ConfigDict()
   c.model.variant = ""  # a row of models/variants.py; only for a fresh model
+  c.model.hub = ""  # name on the Hugging Face hub of the weights that init_from should hold; only for messages
   c.model.vocab = 4096  # tokens of a tokenizer made by bpe
   c.model.layers = "scan"  # scan (compiles fast) or unroll, in the learner
   c.model.remat = "none"  # none, block (recompute a layer in the backward pass) or dots (keep matrix products)

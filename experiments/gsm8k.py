@@ -6,8 +6,8 @@
 FOLDER is a Hugging Face folder, for example from `huggingface-cli download Qwen/Qwen3-0.6B --local-dir FOLDER`. Data:
 tensorflow-datasets downloads gsm8k once, or --config.data.path=FOLDER with train.jsonl and test.jsonl.
 
-    :model=NAME       qwen3_0.6b (chat template, thinking off by the length bound), or any other folder; tiny: a small
-                      model and tokenizer from scratch, to see the whole pipeline on the real data on a CPU
+    :model=NAME       a row of MODELS below, whose weights FOLDER holds; or tiny: a small model and tokenizer from
+                      scratch, to see the whole pipeline on the real data on a CPU
     :objective=NAME   a module of grpo_jax/objectives
     :deepseekmath     the paper's own setting: lr 1e-6, beta 0.04, 64 samples of 1024 tokens, batch 1024, one update
 
@@ -20,8 +20,18 @@ from ml_collections import ConfigDict
 from experiments import arguments, defaults
 
 
+# Names on the Hugging Face hub, and prompts whose activations are held at a time.
+MODELS = {
+  "qwen3_0.6b": ("Qwen/Qwen3-0.6B", 8),
+  "qwen3_1.7b": ("Qwen/Qwen3-1.7B", 8),
+  "qwen2.5_0.5b": ("Qwen/Qwen2.5-0.5B-Instruct", 8),
+  "qwen2.5_1.5b": ("Qwen/Qwen2.5-1.5B-Instruct", 8),
+  "llama3.2_1b": ("meta-llama/Llama-3.2-1B-Instruct", 8),
+}
+
+
 def get_config(arg: str = "") -> ConfigDict:
-  args = arguments.parse_arg(arg, model="qwen3_0.6b", objective="grpo", deepseekmath=False)
+  args = arguments.parse_arg(arg, model=(*MODELS, "tiny"), objective="grpo", deepseekmath=False)
   c = defaults.get_config()
   c.steps = 500
   c.data.name = "gsm8k"
@@ -38,7 +48,6 @@ def get_config(arg: str = "") -> ConfigDict:
   c.objective.beta = 0.04
   c.learner.lr = 1e-6
   c.learner.warmup = 10
-  c.learner.microbatch = 8
   c.model.dtype = "bfloat16"
   c.model.remat = "block"
   c.eval.every = 100
@@ -52,6 +61,8 @@ def get_config(arg: str = "") -> ConfigDict:
     c.learner.mu = 1
   if args.model == "tiny":
     tiny(c)
+  else:
+    c.model.hub, c.learner.microbatch = MODELS[args.model]
   return c
 
 

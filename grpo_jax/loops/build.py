@@ -47,6 +47,10 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mo
   """
   layout = sharding.make_layout(config.mesh, devices)
   folder, run = find_source(config.init_from)
+  if folder and not os.path.isdir(folder):
+    raise SettingError(f"init_from={folder!r}: no such folder; {where_to_get(config)}")
+  if not folder and not config.model.variant:
+    raise SettingError(f"init_from='': this experiment starts from weights; {where_to_get(config)}")
   tokenizer = make_tokenizer(config, folder)
   shape = hf.read_config(folder) if folder else variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
   hf.check_tokenizer(tokenizer, shape)
@@ -64,6 +68,15 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mo
   render = functools.partial(tokenizer.render, template=d.template, chat=d.chat, system=d.system)
   stop = tuple(dict.fromkeys((*tokenizer.eos_ids, *(tokenizer.token_id(t) for t in config.sampler.stop))))
   return Model(layout, decoder, tokenizer, render, stop, load)
+
+
+def where_to_get(config: ConfigDict) -> str:
+  """What would give this experiment its weights."""
+  hub = config.model.hub or "Qwen/Qwen3-0.6B"
+  return (
+    f"`huggingface-cli download {hub} --local-dir FOLDER` gets some, --config.init_from=FOLDER passes them (a run's "
+    "workdir will do, too)"
+  )
 
 
 def make_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
