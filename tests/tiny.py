@@ -132,6 +132,13 @@ def make_learn(
   return learn.make_learn(decoder(variant, mesh), grpo, tx, cfg, objective_, 0.7)
 
 
+@functools.cache
+def logprobs(variant: str = "test_qwen3", temperature: float = 0.7, **run: str) -> Any:
+  """Jitted: (params, prompts, tokens, lengths, take) -> log-probs and entropies `[P, G, L]`, as the learner has them."""
+  run_ = functools.partial(forward.logprobs, decoder(variant, **run), temperature=temperature, chunk=64)
+  return jax.jit(lambda *args: run_(*args))
+
+
 class Learned(NamedTuple):
   """Numpy."""
 
@@ -157,6 +164,11 @@ def update(
   run = make_learn(mesh, tx=tx, **changes)
   state, metrics, trace = jax.device_get(run(state, placed(ref), placed(old), *on_device((given or rollouts(), take))))
   return Learned(state, metrics, trace, state.opt_state[0].trace["policy"] if tx is GRADIENT else None)
+
+
+def real(r: Rollouts) -> np.ndarray:
+  """`[P, G, L]` bool: where there are tokens."""
+  return np.arange(r.tokens.shape[2]) < r.lengths[..., None]
 
 
 # -- slow twins: one prompt for each sample, prompt and completion side by side, all logits at once

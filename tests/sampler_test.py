@@ -1,0 +1,175 @@
+"""The sampler against a whole forward pass a token; and what must not change what is sampled."""
+
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from grpo_jax import rollouts as host
+from grpo_jax import sampler
+from grpo_jax.types import STOPPED, TRUNCATED, Prompts, Rollouts
+
+
+def assert_same(got: Rollouts, want: Rollouts, atol: float = 2e-5) -> None:
+  """The same completions, and log-probs to rounding (bitwise for atol=0)."""
+  np.testing.assert_array_equal(got.lengths, want.lengths)
+  real, some = tiny.real(want), want.lengths > 0
+  np.testing.assert_array_equal(got.ended[some], want.ended[some])
+  np.testing.assert_array_equal(got.tokens[real], want.tokens[real])
+  for name in ("sampler_logprobs", "truncated_logprobs"):
+    np.testing.assert_allclose(getattr(got, name)[real], getattr(want, name)[real], atol=atol, rtol=0)
+
+
+# -- the same numbers as the learner and as the slow twin
+
+
+def test_tokens_are_those_of_naive_generation():
+  assert_same(tiny.sample(), tiny.naive_generate(0))
+
+
+def test_greedy_tokens_are_those_of_naive_generation():
+  got = tiny.sample(temperature=0.0)
+  assert_same(got, tiny.naive_generate(0, temperature=0.0))
+  assert (got.tokens == got.tokens[:, :1]).all()
+
+
+HOW = {"top_k": 7, "top_p": 0.8, "min_p": 0.02}
+
+
+def test_truncated_tokens_are_those_of_naive_generation():
+  got = tiny.sample(**HOW)
+  assert_same(got, tiny.naive_generate(0, **HOW))
+  real = tiny.real(got)
+  assert (got.truncated_logprobs >= got.sampler_logprobs - 1e-6)[real].all()
+  assert (got.truncated_logprobs > got.sampler_logprobs + 0.05)[real].mean() > 0.9
+  full, _ = tiny.logprobs()(tiny.weights(), got.prompts, got.tokens, got.lengths, None)  # the full softmax's
+  np.testing.assert_allclose(got.sampler_logprobs[real], np.asarray(full)[real], atol=2e-5)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("variant", ["test_qwen3", "test_gemma", "test_llama3"])
+def test_log_probs_are_the_learners(variant, packed):
+  """At the same temperature, on padded and unpadded prompts, from cache and from rows."""
+  r = tiny.sample(variant=variant)
+  take = host.pack(r.lengths, tiny.L) if packed else None
+  if packed and (variant != "test_qwen3" or take is None):
+    pytest.skip("one family is enough for packed rows")
+  got, _ = tiny.logprobs(variant)(tiny.weights(variant), r.prompts, r.tokens, r.lengths, take)
+  real = tiny.real(r)
+  assert set(r.prompts.lengths[real.any((1, 2))]) >= {1, tiny.LP}
+  np.testing.assert_allclose(r.sampler_logprobs[real], np.asarray(got)[real], atol=3e-5)
+
+
+def test_bfloat16_log_probs_come_from_float32_logits():
+  """A logit rounded to eight bits would be off by a hundredth of its size."""
+  r = tiny.sample(dtype="bfloat16", cache_dtype="bfloat16")
+  got, _ = tiny.logprobs(dtype="bfloat16")(tiny.weights(), r.prompts, r.tokens, r.lengths, None)
+  error = np.abs(r.sampler_logprobs - np.asarray(got))[tiny.real(r)]
+  assert error.mean() < 0.015 and error.max() < 0.1, (error.mean(), error.max())
+  steps = np.unique(np.concatenate([np.unique(x) for x in np.split(r.sampler_logprobs[tiny.real(r)], 1)]))
+  assert len(steps) > 0.9 * tiny.real(r).sum()  # logits of eight bits would give the same number again and again
+
+
+# -- what must not change what is sampled
+
+
+@pytest.mark.parametrize("slots", [3, 17])
+def test_slots_do_not_change_what_is_sampled(slots):
+  """Refilled from any prompt, as slots fall free; the ring is written over many times."""
+  assert_same(tiny.sample(slots=slots), tiny.sample())
+
+
+def test_more_samples_of_a_prompt_leave_the_first_as_they_are():
+  whole, few = tiny.sample(), tiny.sample(group=3, slots=5)
+  first = Rollouts(whole.prompts, *(getattr(whole, k)[:, :3] for k in (
+    "tokens", "lengths", "ended", "sampler_logprobs", "truncated_logprobs")))  # fmt: skip
+  assert_same(few, first)
+
+
+@pytest.mark.parametrize(
+  "mesh, slots",
+  [
+    ((2, 2, 2, 1), 0),
+    ((1, 4, 1, 2), 8),
+    ((1, 1, 4, 2), 0),
+    ((1, 2, 1, 4), 6),  # two key/value heads on four chips
+  ],
+)
+def test_the_mesh_does_not_change_what_is_sampled(mesh, slots):
+  assert_same(tiny.sample(mesh=mesh, slots=slots), tiny.sample())
+
+
+def test_the_pad_id_does_not_change_what_is_sampled():
+  """Not even where it is a token that stops: bitwise."""
+  assert 3 in tiny.STOP
+  assert_same(tiny.sample(given=tiny.prompts(pad=3)), tiny.sample(), atol=0)
+
+
+# -- noise
+
+
+def test_two_runs_are_bitwise_equal_and_two_steps_are_not():
+  assert_same(tiny.sample(), tiny.sample(), atol=0)
+  a, b = tiny.sample(seed=0), tiny.sample(seed=1)
+  assert (a.tokens[..., 0] != b.tokens[..., 0])[a.lengths > 0].mean() > 0.8
+
+
+def test_noise_is_a_function_of_prompt_sample_and_token():
+  key = jax.random.key(5)
+  noise = sampler.Noise.of(key, np.arange(tiny.P), np.arange(tiny.G))
+  n = tiny.P * tiny.G
+  got = np.stack([noise.at(np.arange(n), np.full(n, t)) for t in range(tiny.L)], -1)
+  np.testing.assert_array_equal(got.reshape(tiny.P, tiny.G, tiny.L), tiny.uniforms(key))
+  assert len(np.unique(got)) == got.size
+
+
+def test_equal_prompts_of_a_batch_have_their_own_noise():
+  p = tiny.prompts()
+  p.tokens[4], p.lengths[4] = p.tokens[0], p.lengths[0]
+  r = tiny.sample(given=p)
+  assert (r.tokens[4, :, 0] != r.tokens[0, :, 0]).mean() > 0.5
+
+
+def test_samples_follow_the_policys_distribution():
+  """Many first tokens of one prompt against its softmax at the sampler's temperature."""
+  p = tiny.prompts()
+  same = Prompts(np.tile(p.tokens[:1], (tiny.P, 1)), np.tile(p.lengths[:1], tiny.P))
+  first = np.concatenate([tiny.sample(seed, given=same).tokens[..., 0].reshape(-1) for seed in range(30)])
+  empty = np.zeros((tiny.P, tiny.G, tiny.L), np.int32)
+  logits = tiny.completion_logits("test_qwen3", tiny.weights(), p, empty, np.zeros((tiny.P, tiny.G), np.int32))[0, 0, 0]
+  want = np.asarray(jax.nn.softmax(logits / 0.7))
+  got = np.bincount(first, minlength=tiny.V) / len(first)
+  assert (np.abs(got - want) < 5 * np.sqrt(want * (1 - want) / len(first)) + 1e-3).all()
+
+
+# -- ends
+
+
+def test_the_stop_token_is_part_of_the_completion():
+  r = tiny.rollouts()
+  ended, seen = r.ended, set()
+  for p, g in np.ndindex(tiny.P, tiny.G):
+    n = r.lengths[p, g]
+    if not r.prompts.lengths[p]:
+      assert n == 0
+      continue
+    own = r.tokens[p, g, :n]
+    assert not np.isin(own[:-1], tiny.STOP).any()
+    stops = own[-1] in tiny.STOP
+    assert ended[p, g] == (STOPPED if stops else TRUNCATED)
+    assert stops or n == tiny.L
+    seen.add((bool(stops), n == tiny.L))
+    assert (r.sampler_logprobs[p, g, :n] < 0).all()
+  assert {(True, False), (False, True)} <= seen
+
+
+def test_slots_are_used():
+  """Refills keep slots busy: with few of them, almost all slot-steps decode a token that is kept."""
+  args = tiny.params(), host.to_device(tiny.layout(), tiny.prompts()), jax.random.key(0)
+  for slots in (3, 17):
+    rollouts, statistics = tiny.make_sampler(slots=slots)(*args)
+    decoded = int(np.asarray(rollouts.lengths).sum() - (np.asarray(rollouts.lengths) > 0).sum())
+    steps = int(statistics["decode_steps"])
+    assert float(statistics["slot_use"]) == pytest.approx(decoded / (steps * slots))
+    assert steps >= decoded / slots
+  assert float(tiny.make_sampler(slots=3)(*args)[1]["slot_use"]) > 0.9
