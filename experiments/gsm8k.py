@@ -19,7 +19,6 @@ from ml_collections import ConfigDict
 
 from experiments import arguments, defaults
 
-
 # Names on the Hugging Face hub, and prompts whose activations are held at a time.
 MODELS = {
   "qwen3_0.6b": ("Qwen/Qwen3-0.6B", 8),

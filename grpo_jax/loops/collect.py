@@ -13,7 +13,7 @@ from grpo_jax import rollouts as host
 from grpo_jax.data import loader
 from grpo_jax.loops import build
 from grpo_jax.rewards import combine
-from grpo_jax.types import Completion, Example, Rollouts
+from grpo_jax.types import Completion, Example, Prompts, Rollouts
 
 
 class Scored(NamedTuple):
@@ -34,35 +34,57 @@ def collect(
   functions: Sequence[tuple],
   config: ConfigDict,
   writer: metrics.Writer,
-  whole: bool = False,
 ) -> tuple[Scored, dict[str, float]]:
   """One batch to learn from.
 
   With `sampler.tries` above 1 this is DAPO's dynamic sampling (arXiv 2503.14476, section 3.2): groups whose rewards are
   all equal are dropped and more prompts are sampled until there are P groups, or that often; what is then missing
-  is filled with empty rows, which count in no denominator. `whole` keeps prompts at their full width.
+  is filled with empty rows, which count in no denominator. Numbers are of everything that was sampled.
   """
   wanted, tries = config.data.prompts, config.sampler.tries
-  kept, long, tokens, use = [], 0, 0, []
+  every, kept, long, use = [], [], 0, []
   for attempt in range(tries):
     with writer.phase("sample"):
       rows = next(batches)
       prompts, too_long = loader.to_prompts(rows, model.render, config.data.max_prompt_length, config.data.on_long)
-      prompts = host.to_device(model.layout, prompts if tries > 1 or whole else host.trim(prompts))
+      prompts = host.to_device(model.layout, host.trim(prompts))
       sampled, statistics = host.to_host(sample(params, prompts, jax.random.fold_in(key, attempt)))
     with writer.phase("score"):
       completions = host.completions(sampled, model.tokenizer)
       scores = combine.score(functions, rows, completions, config.sampler.max_length, config.rewards.on_error)
       sampled = dataclasses.replace(sampled, rewards=scores.rewards, given=scores.given, parts=scores.parts)
-    long, tokens = long + too_long, tokens + int(sampled.lengths.sum())
+    long += too_long
     use.append(float(statistics["slot_use"]))
-    batch = Scored(list(rows), completions, sampled, scores.faults)
-    kept.append(batch if tries == 1 else varied(batch))
+    every.append(Scored(list(rows), completions, sampled, scores.faults))
+    kept.append(every[-1] if tries == 1 else varied(every[-1]))
     if sum(len(b.rows) for b in kept) >= wanted:
       break
   batch = kept[0] if tries == 1 else fill(kept, wanted)
-  sampling = {"prompts_too_long": long, "tokens": tokens, "slot_use": float(np.mean(use)), "sampling_tries": len(use)}
-  return batch, sampling
+  sampling = {"prompts_too_long": long, "slot_use": float(np.mean(use)), "sampling_tries": len(use)}
+  return batch, sampling | reward_metrics(every, functions)
+
+
+def reward_metrics(batches: Sequence[Scored], functions: Sequence[tuple]) -> dict[str, float]:
+  """Tokens, mean and spread of the total reward, and the mean of each of its parts, over all completions."""
+  join = lambda of: np.concatenate([of(b.rollouts)[b.rollouts.lengths > 0] for b in batches])
+  total = join(lambda r: np.where(r.given, r.rewards, 0.0).sum(2))
+  parts = join(lambda r: r.parts)
+  numbers = {
+    "tokens": sum(int(b.rollouts.lengths.sum()) for b in batches),
+    "reward_faults": sum(len(b.faults) for b in batches),
+    "zero_variance_groups": float(np.mean([flat for b in batches for flat in flat_groups(b)])),
+  }
+  if not total.size:
+    return numbers
+  numbers |= {"reward/mean": total.mean(), "reward/std": total.std()}
+  return numbers | {f"reward/{name}": parts[:, n].mean() for n, (name, _, _) in enumerate(functions)}
+
+
+def flat_groups(batch: Scored) -> list[bool]:
+  """[P] whether all rewards of a group are equal."""
+  r = batch.rollouts
+  given = [r.rewards[p][r.given[p]] for p in range(len(batch.rows))]
+  return [not (values.size and values.max() > values.min()) for values in given]
 
 
 def select(batch: Scored, keep: Sequence[int]) -> Scored:
@@ -76,22 +98,24 @@ def select(batch: Scored, keep: Sequence[int]) -> Scored:
 
 def varied(batch: Scored) -> Scored:
   """The groups whose completions were not all given the same rewards."""
-  r = batch.rollouts
-  keep = []
-  for p in range(len(batch.rows)):
-    given = r.rewards[p][r.given[p]]
-    if given.size and given.max() > given.min():
-      keep.append(p)
-  return select(batch, keep)
+  return select(batch, [p for p, flat in enumerate(flat_groups(batch)) if not flat])
+
+
+def widen(rollouts: Rollouts, width: int) -> Rollouts:
+  """Rollouts with prompts padded to `width`."""
+  prompts = rollouts.prompts
+  tokens = np.pad(prompts.tokens, [(0, 0), (0, width - prompts.tokens.shape[1])])
+  return dataclasses.replace(rollouts, prompts=Prompts(tokens, prompts.lengths))
 
 
 def fill(parts: Sequence[Scored], prompts: int) -> Scored:
   """The first `prompts` groups of several batches; empty rows where there are fewer."""
+  width = max(b.rollouts.prompts.tokens.shape[1] for b in parts)
   rows = [row for b in parts for row in b.rows]
   completions = [group for b in parts for group in b.completions]
   starts = np.cumsum([0] + [len(b.rows) for b in parts])
   faults = [f._replace(prompt=int(f.prompt + start)) for b, start in zip(parts, starts) for f in b.faults]
-  rollouts = jax.tree.map(lambda *x: np.concatenate(x), *[b.rollouts for b in parts])
+  rollouts = jax.tree.map(lambda *x: np.concatenate(x), *[widen(b.rollouts, width) for b in parts])
   missing = prompts - len(rows)
   if missing <= 0:
     joined = Scored(rows, completions, rollouts, faults)

@@ -118,7 +118,7 @@ def draw_samples(config: ConfigDict, model: build.Model, writer: metrics.Writer)
   found = 0
   for step in range(100 * -(-wanted // config.data.prompts)):
     key = build.key(config.seed, build.SAMPLE, step)
-    batch, _ = collect(batches, sample, params, key, model, functions, config, writer, whole=True)
+    batch, _ = collect(batches, sample, params, key, model, functions, config, writer)
     parts.append(pairs(batch, config.seed + step) if kind == "pairs" else batch)
     found += len(parts[-1].rows)
     if step % 10 == 0:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from grpo_jax import learn, sampler
@@ -33,7 +32,7 @@ def run(config: ConfigDict, workdir: str) -> None:
       if config.log.report_every and step % config.log.report_every == 0:
         with s.writer.phase("report"):
           learned |= host.to_host(s.report(s.state.params, rollouts, trace, take))
-      numbers = learned | host.statistics(batch.rollouts, packing) | reward_metrics(batch, functions) | sampling
+      numbers = learned | host.statistics(batch.rollouts, packing) | sampling
       numbers |= speeds(numbers["tokens"], int(batch.rollouts.lengths.sum()), s.writer.seconds)
       s.writer.samples(step + 1, sample_rows(batch, trace, config.log.samples, functions))
       s.log(step, numbers)
@@ -46,21 +45,6 @@ def speeds(sampled: int, learned: int, seconds: dict[str, float]) -> dict[str, f
     "tokens_per_s/sample": sampled / seconds["sample"],
     "tokens_per_s/learn": learned / seconds["learn"],
     "tokens_per_s/step": learned / whole,
-  }
-
-
-def reward_metrics(batch: Scored, functions: Sequence[tuple]) -> dict[str, float]:
-  """Mean and spread of the total reward and the mean of each of its parts, over the completions of a batch."""
-  r = batch.rollouts
-  real = r.lengths > 0
-  total = np.where(r.given, r.rewards, 0.0).sum(2)[real]
-  if not total.size:
-    return {"reward_faults": len(batch.faults)}
-  return {
-    "reward/mean": total.mean(),
-    "reward/std": total.std(),
-    "reward_faults": len(batch.faults),
-    **{f"reward/{name}": r.parts[real][:, n].mean() for n, (name, _, _) in enumerate(functions)},
   }
 
 
