@@ -133,9 +133,11 @@ def make_learn(
 
 
 @functools.cache
-def logprobs(variant: str = "test_qwen3", temperature: float = 0.7, **run: str) -> Any:
+def logprobs(
+  variant: str = "test_qwen3", mesh: tuple[int, ...] = ONE, temperature: float = 0.7, **run: str
+) -> Any:
   """Jitted: (params, prompts, tokens, lengths, take) -> log-probs and entropies `[P, G, L]`, as the learner has them."""
-  run_ = functools.partial(forward.logprobs, decoder(variant, **run), temperature=temperature, chunk=64)
+  run_ = functools.partial(forward.logprobs, decoder(variant, mesh, **run), temperature=temperature, chunk=64)
   return jax.jit(lambda *args: run_(*args))
 
 

@@ -1,0 +1,304 @@
+"""The update against gradients written out, and what must not change it: microbatches, packing, the mesh.
+
+Where the model does not matter it is a table of bigrams, which compiles in no time.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import tiny
+
+from grpo_jax import learn, sharding
+from grpo_jax import rollouts as host
+from grpo_jax import state as states
+from grpo_jax.objectives import grpo
+from grpo_jax.types import Rollouts
+
+TEMPERATURE = 0.7
+TOLERANCE = 1e-5  # of a gradient whose norm is about 1
+
+
+def assert_close(a: Any, b: Any, atol: float = TOLERANCE) -> None:
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=atol, rtol=0), a, b)
+
+
+def norm(tree: Any) -> float:
+  return float(np.sqrt(sum((np.asarray(x, np.float64) ** 2).sum() for x in jax.tree.leaves(tree))))
+
+
+def advantages(r: Rollouts) -> np.ndarray:
+  """`[P, G, L]`: (r - mean) / (std + eps) of the last tokens' rewards, everywhere on the completion."""
+  score = r.rewards.sum(2, dtype=np.float64)
+  centred = score - score.mean(1, keepdims=True)
+  return (centred / (score.std(1, ddof=1, keepdims=True) + 1e-4))[..., None] * tiny.real(r)
+
+
+def weights(r: Rollouts, prompts: Any = slice(None)) -> np.ndarray:
+  """`[P, G, L]`: mean over the completions of those prompts of the mean over tokens; 0 elsewhere."""
+  counted = np.zeros_like(r.lengths)
+  counted[prompts] = r.lengths[prompts] > 0
+  return (tiny.real(r) * counted[..., None]) / np.maximum(r.lengths, 1)[..., None] / counted.sum()
+
+
+# -- the whole model
+
+
+@functools.cache
+def reinforce() -> Any:
+  """sum(w A grad log pi) of prompts and completions side by side, one sample a row, from all logits."""
+  r = tiny.rollouts()
+  coefficient = weights(r) * advantages(r)
+
+  def loss(params: Any) -> jax.Array:
+    logprobs, _ = tiny.naive_logprobs("test_qwen3", params, r)
+    return -jnp.sum(jnp.where(tiny.real(r), coefficient * logprobs, 0.0))
+
+  return jax.device_get(jax.jit(jax.grad(loss))(tiny.weights()))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_one_update_is_reinforce_and_every_ratio_is_one(packed):
+  """Also the slow twin of the whole learner: shared prompts, packed rows and chunked heads make no difference."""
+  r = tiny.rollouts()
+  got = tiny.update(take=tiny.packing(r.lengths) if packed else None)
+  assert 0.1 < norm(reinforce()) < 10
+  assert_close(got.gradient, reinforce())
+  assert got.metrics["ratio"] == 1.0 and got.metrics["ratio_max"] == 1.0  # exactly
+  assert got.metrics["clip_low"] == got.metrics["clip_high"] == got.metrics["old_kl"] == 0.0
+  assert got.metrics["grad_norm"] == pytest.approx(norm(reinforce()), rel=1e-4)
+  assert got.metrics["mismatch_max"] < 1 + 1e-4
+  np.testing.assert_allclose(got.trace.advantages, advantages(r), atol=1e-5)
+
+
+def test_the_samplers_log_probs_are_not_the_old_policys():
+  r = tiny.rollouts()
+  other = dataclasses.replace(r, sampler_logprobs=r.sampler_logprobs - 1.0)
+  jax.tree.map(np.testing.assert_array_equal, tiny.update(other).gradient, tiny.update().gradient)
+
+
+def test_groups_of_equal_rewards_have_no_gradient_at_all():
+  """Exactly 0 in every parameter, also for 0.7, which float32 does not hold exactly."""
+  r = tiny.rollouts()
+  per_prompt = np.linspace(0.1, 0.7, tiny.P).astype(np.float32)[:, None, None]
+  got = tiny.update(dataclasses.replace(r, rewards=np.where(r.given, per_prompt, 0).astype(np.float32)))
+  assert all((x == 0).all() for x in jax.tree.leaves(got.gradient))
+  assert got.metrics["zero_variance"] == 1.0 and got.metrics["loss"] == 0.0
+
+
+@pytest.mark.parametrize("microbatch", [1, 4])
+def test_microbatches_change_nothing_but_memory(microbatch):
+  r = tiny.rollouts()
+  want = tiny.update()
+  got = tiny.update(take=tiny.packing(r.lengths) if microbatch == 1 else None, microbatch=microbatch)
+  assert_close(got.gradient, want.gradient, 1e-6)
+  for name in want.metrics:
+    np.testing.assert_allclose(got.metrics[name], want.metrics[name], atol=1e-5, err_msg=name)
+  real = tiny.real(r)
+  np.testing.assert_allclose(got.trace.logprobs[real], want.trace.logprobs[real], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  "mesh, packed, changes",
+  [
+    ((2, 2, 2, 1), True, {"microbatch": 4}),
+    ((1, 4, 1, 2), False, {}),
+    ((1, 1, 4, 2), False, {"microbatch": 2}),
+    ((1, 2, 1, 4), True, {}),  # two key/value heads on four chips
+  ],
+)
+def test_the_mesh_changes_nothing(mesh, packed, changes):
+  r = tiny.rollouts()
+  take = tiny.packing(r.lengths, tiny.layout(mesh).size("sample")) if packed else None
+  got, want = tiny.update(take=take, mesh=mesh, **changes), tiny.update()
+  assert_close(got.gradient, want.gradient, 1e-6)
+  for name in want.metrics:
+    np.testing.assert_allclose(got.metrics[name], want.metrics[name], atol=1e-5, err_msg=name)
+
+
+def test_a_sharded_group_shares_the_work():
+  """Four chips over the samples of a group do about as much each as four over the prompts, and not four times that."""
+
+  def flops(mesh: tuple[int, ...]) -> float:
+    d, r = tiny.decoder(mesh=mesh), tiny.rollouts()
+    place = functools.partial(jax.tree.map, lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s))
+    given = tuple(place(x, d.layout.batch(x)) for x in (r.prompts, r.tokens, r.lengths))
+    run = tiny.logprobs(mesh=mesh).lower(place(d.shapes(), d.shardings()), *given, None).compile()
+    return run.cost_analysis()["flops"]
+
+  assert flops((1, 1, 4, 1)) < 1.6 * flops((1, 4, 1, 1))
+
+
+# -- a table of bigrams
+
+
+@dataclasses.dataclass(frozen=True)
+class Bigrams:
+  """What `learn` asks of a decoder: a token's state is its row of a table."""
+
+  layout: sharding.Layout
+
+  def forward(self, params: Any, prompts: Any, rows: Any) -> tuple[jax.Array, jax.Array]:
+    end = jnp.maximum(prompts.lengths - 1, 0)[:, None]
+    return params["table"][jnp.take_along_axis(prompts.tokens, end, 1)[:, 0]], params["table"][rows.tokens]
+
+  def unembed(self, params: Any) -> jax.Array:
+    return params["unembed"]
+
+
+def table(seed: int = 0) -> Any:
+  rng = np.random.default_rng(seed)
+  draw = lambda: rng.normal(size=(tiny.V, 8)).astype(np.float32)
+  return {"table": draw(), "unembed": draw() / 3}
+
+
+def table_logprobs(params: Any, r: Rollouts) -> jax.Array:
+  end = np.maximum(r.prompts.lengths - 1, 0)[:, None]
+  first = np.broadcast_to(np.take_along_axis(r.prompts.tokens, end, 1)[:, None], (*r.lengths.shape, 1))
+  before = np.concatenate([first, r.tokens[..., :-1]], axis=2)
+  logp = jax.nn.log_softmax(params["table"][before] @ params["unembed"].T / TEMPERATURE)
+  return jnp.where(tiny.real(r), jnp.take_along_axis(logp, r.tokens[..., None], -1)[..., 0], 0.0)
+
+
+def run(
+  lr: float,
+  mesh: tuple[int, ...] = tiny.ONE,
+  ref: Any = None,
+  old: Any = None,
+  given: Rollouts | None = None,
+  take: Any = None,
+  objective: Any = (),
+  calls: int = 1,
+  **changes: Any,
+) -> tuple[Any, dict, learn.Trace]:
+  """`learn` with plain gradient descent, once or several times on the same rollouts; numpy."""
+  layout, tx = tiny.layout(mesh), optax.sgd(lr)
+  put = lambda x: jax.device_put(x, layout.replicated())
+  state = states.create({"policy": put(table())}, tx)
+  cfg = tiny.section("learner", **({"chunk": 64} | changes))
+  update = learn.make_learn(Bigrams(layout), grpo, tx, cfg, tiny.objective(**dict(objective)), TEMPERATURE)
+  rollouts, take = host.to_device(layout, (given or tiny.rollouts(), take))
+  for _ in range(calls):
+    state, metrics, trace = update(state, ref and put(ref), old and put(old), rollouts, take)
+  return jax.device_get((state, metrics, trace))
+
+
+def twin(lr: float, r: Rollouts, minibatches: list, beta: float, ref: Any, old: Any) -> Any:
+  """The same updates by the coefficients of grad log pi: rho A where the clip lets it through, and eq. 21's KL term."""
+  pull = jax.jit(jax.grad(lambda params, c: jnp.sum(c * table_logprobs(params, r))))
+  params, a = table(), advantages(r)
+  old, ref = np.asarray(table_logprobs(old, r)), np.asarray(table_logprobs(ref, r))
+  clipped = 0
+  for rows in minibatches:
+    now = np.asarray(table_logprobs(params, r))
+    ratio = np.exp(now - old)
+    stop = ((ratio > 1.2) & (a > 0)) | ((ratio < 0.8) & (a < 0))
+    clipped += (stop & tiny.real(r)).sum()
+    c = weights(r, rows) * (a * ratio * ~stop + beta * np.expm1(ref - now))
+    params = jax.tree.map(lambda w, g: w + lr * g, params, pull(params, jnp.asarray(c, jnp.float32)))
+  assert clipped or len(minibatches) == 1
+  return params
+
+
+TWO_BY_TWO = [slice(0, None, 2), slice(1, None, 2)] * 2  # an update's prompts lie as far apart as they can
+INNER = {"lr": 3.0, "ref": table(1), "objective": (("beta", 0.1),), "mu": 2, "minibatches": 2}
+
+
+@pytest.mark.parametrize(
+  "mesh, packed, microbatch",
+  [(tiny.ONE, False, 0), (tiny.ONE, True, 2), ((2, 2, 2, 1), True, 0), ((1, 2, 4, 1), False, 2)],
+)
+def test_the_inner_loop_is_its_updates_one_by_one(mesh, packed, microbatch):
+  """mu = 2, two minibatches: each normalised by itself, the old policy the sampling one throughout, the clip at work."""
+  r = tiny.rollouts()
+  take = tiny.packing(r.lengths, tiny.layout(mesh).size("sample")) if packed else None
+  state, metrics, trace = run(**INNER, mesh=mesh, take=take, microbatch=microbatch)
+  assert_close(state.params["policy"], twin(3.0, r, TWO_BY_TWO, 0.1, table(1), table()), 3e-5)
+  assert metrics["clip_low"] + metrics["clip_high"] > 0 and metrics["ratio_max"] > 1.2
+  assert state.step == 4 and metrics["inner/passes"] == 2
+  real = tiny.real(r)
+  np.testing.assert_allclose(trace.logprobs[real], np.asarray(table_logprobs(table(), r))[real], atol=1e-5)
+
+
+def test_an_old_tree_makes_the_ratios():
+  old = jax.tree.map(lambda x: x + 0.1 * np.sign(x), table())
+  state, metrics, _ = run(0.5, ref=table(1), old=old, objective=(("beta", 0.1),))
+  assert_close(state.params["policy"], twin(0.5, tiny.rollouts(), [slice(None)], 0.1, table(1), old))
+  assert metrics["ratio_max"] > 1.2
+
+
+def test_rows_that_only_fill_the_batch_count_in_no_denominator():
+  """The same update with twice as many empty rows."""
+  r = tiny.rollouts()
+  empty = jax.tree.map(np.zeros_like, r)
+  more = jax.tree.map(lambda x, y: np.concatenate([x, y]), r, empty)
+  (want, a, _), (got, b, _) = run(0.5), run(0.5, given=more)
+  assert_close(got.params, want.params, 1e-6)
+  assert {k: pytest.approx(v, abs=1e-5) for k, v in a.items()} == b
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(bad):
+  r = tiny.rollouts()
+  rewards = r.rewards.copy()
+  rewards[0, 0, r.lengths[0, 0] - 1] = bad
+  state, metrics, _ = run(0.5, given=dataclasses.replace(r, rewards=rewards), calls=3)
+  jax.tree.map(np.testing.assert_array_equal, state.params["policy"], table())
+  assert state.step == 0 and state.skipped == 3 and state.bad_steps == 3 and metrics["skipped"] == 1.0
+  state, metrics, _ = run(0.5)
+  assert state.step == 1 and state.skipped == 0 and metrics["skipped"] == 0.0
+  assert norm(jax.tree.map(np.subtract, state.params["policy"], table())) > 0.01
+
+
+@pytest.mark.parametrize(
+  "rule, reason",
+  [({"stop_reached": 0.05}, "STOPPED_REACHED"), ({"stop_kl": 1e-3}, "STOPPED_KL"), ({}, "RAN_ALL")],
+)
+def test_rules_that_end_the_passes(rule, reason):
+  _, metrics, _ = run(3.0, mu=6, **rule)
+  assert metrics["inner/stopped_by"] == getattr(learn, reason)
+  assert metrics["inner/passes"] == 6 if reason == "RAN_ALL" else 1 < metrics["inner/passes"] < 6
+
+
+def test_passes_end_when_the_surrogate_improves_no_more():
+  _, metrics, _ = run(0.0, mu=6, stop_surrogate=1e-6)
+  assert metrics["inner/stopped_by"] == learn.STOPPED_SURROGATE and metrics["inner/passes"] == 2
+
+
+def test_the_report_says_which_way_probabilities_moved():
+  r = tiny.rollouts()
+  report = learn.make_report(Bigrams(tiny.layout()), tiny.section("learner", chunk=64), TEMPERATURE)
+  state, _, trace = run(1.0)
+  right = report(state.params, r, trace)
+  assert right["moved_right_way"] > 0.9 and right["moved_nats"] > 0.01
+  state, _, trace = run(-1.0)
+  wrong = report(state.params, r, trace, tiny.packing(r.lengths))
+  assert wrong["moved_right_way"] < 0.1 and wrong["moved_nats"] < -0.01
+
+
+# -- cutting along P
+
+
+@pytest.mark.parametrize("mesh", [tiny.ONE, (2, 2, 2, 1)])
+def test_interleaving_is_undone_by_joining_and_takes_from_every_shard(mesh):
+  layout = tiny.layout(mesh)
+  x = np.arange(8 * 2 * 3).reshape(8, 2, 3)
+  cut = jax.jit(lambda x: learn.interleave(layout, (x, None), 2)[0])(host.to_device(layout, x))
+  np.testing.assert_array_equal(cut[1], x[1::2])
+  np.testing.assert_array_equal(learn.join(cut), x)
+  assert cut.addressable_shards[0].data.shape[:2] == (2, 4 // layout.size("prompt"))
+
+
+def test_metrics_are_summed_or_taken_the_maximum_of_by_their_names():
+  pair = lambda *x: (jnp.array(x), jnp.ones(len(x)))
+  got = learn.combine_metrics({"a": pair(1.0, 3.0), "b_max": pair(1.0, 3.0), "c_min": pair(1.0, 3.0)})
+  assert {k: (float(t), float(c)) for k, (t, c) in got.items()} == {"a": (4, 2), "b_max": (3, 1), "c_min": (1, 1)}
+  for name, (total, count) in got.items():
+    start = learn.empty_metric(name)
+    again = learn.combine_metrics({name: tuple(jnp.stack(x) for x in zip(start, (total, count)))})
+    assert again[name] == (total, count)

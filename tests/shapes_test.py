@@ -1,0 +1,357 @@
+"""The shape of what every public function of arrays returns; shipped experiments trace; nothing compiles twice.
+
+Nothing is computed here but in the last test: `jax.eval_shape` traces.
+"""
+
+import dataclasses
+import functools
+import inspect
+import json
+import math
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import objective_cases
+import pytest
+import tiny
+
+from experiments import arithmetic, arithmetic_sft, gsm8k
+from grpo_jax import forward, learn, optim, sampler
+from grpo_jax import rollouts as host
+from grpo_jax import state as states
+from grpo_jax.loops import build, imports
+from grpo_jax.models import decoder as decoders
+from grpo_jax.models import heads, layers, variants
+from grpo_jax.models.decoder import Decoder, Rows
+from grpo_jax.objectives import grpo
+from grpo_jax.ops import advantages, decoding, divergences, logprobs, masked, preferences, surrogate
+from grpo_jax.types import Outputs, Prompts, Rollouts
+
+P, G, LP, L, V = tiny.P, tiny.G, tiny.LP, tiny.L, tiny.V
+R, T, S, D = 3, 6, 5, 32  # rows, their width, slots, width
+MODULES = (advantages, decoding, divergences, logprobs, masked, preferences, surrogate, forward, learn, sampler, heads)
+MODULES += (layers, decoders)
+
+
+def f(*shape: int) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def i(*shape: int) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+def b(*shape: int) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(shape, jnp.bool_)
+
+
+def with_statics(fn: Any, *statics: Any, **options: Any) -> Any:
+  """`fn` of arrays, with the arguments that are no arrays behind them."""
+  return lambda *arrays: fn(*arrays, *statics, **options)
+
+
+PGL, PG, KEYS = f(P, G, L), f(P, G), jax.eval_shape(lambda: jax.random.split(jax.random.key(0), P * G))
+KEY = jax.eval_shape(lambda: jax.random.key(0))
+PROMPTS = Prompts(i(P, LP), i(P))
+ROWS = Rows(i(P, R, T), i(P, R, T), i(P, R, T))
+HOW = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+CHUNK = {"temperature": 1.0, "chunk": 4}
+K, M, DH = 2, 2, 16  # kv heads, query heads for each, head_dim
+
+
+@functools.cache
+def model() -> tuple[Decoder, Any]:
+  return tiny.decoder(), tiny.decoder().shapes()
+
+
+def critic() -> Any:
+  return model()[1] | {"value_head": jax.eval_shape(heads.init_scalar, D)}
+
+
+def cache() -> sampler.LayerCache:
+  return sampler.LayerCache(f(S, K, DH, LP), f(S, K, LP, DH), f(S, K, DH, L), f(S, K, L, DH))
+
+
+def layer_list() -> Any:
+  return jax.eval_shape(lambda p: sampler.decode_params(model()[0], p, "bfloat16"), model()[1])
+
+
+# name: (function of arrays, its arrays, the shapes that it returns); None: shapes of a tree that the test below checks.
+CASES = {
+  "advantages.flat": (advantages.flat, (PGL, b(P, G, L)), (P,)),
+  "advantages.group_relative": (advantages.group_relative, (PGL, b(P, G, L)), (P, G, L)),
+  "advantages.returns_to_go": (advantages.returns_to_go, (PGL,), (P, G, L)),
+  "advantages.sign": (with_statics(advantages.sign, 0.1), (PGL, b(P, G, L)), (P, G, L)),
+  "advantages.gdpo": (advantages.gdpo, (f(P, G, 3), f(3), b(P, G)), (P, G)),
+  "advantages.gae": (with_statics(advantages.gae, 1.0, 0.9), (PGL, PGL, i(P, G), PG), (P, G, L)),
+  "advantages.shared_prefix": (advantages.shared_prefix, (i(P, G, L), i(P, G)), (P, L, G, G)),
+  "advantages.prefix_values": (advantages.prefix_values, (i(P, G, L), i(P, G), PG), None),
+  "advantages.prefix_credit": (advantages.prefix_credit, (i(P, G, L), i(P, G), PG), (P, G, L)),
+  "decoding.sample": (with_statics(decoding.sample, **HOW), (f(S, V), f(S)), [(S,)] * 3),
+  "divergences.k1": (divergences.k1, (PGL, PGL), (P, G, L)),
+  "divergences.k2": (divergences.k2, (PGL, PGL), (P, G, L)),
+  "divergences.k3": (divergences.k3, (PGL, PGL), (P, G, L)),
+  "divergences.kl_estimate": (with_statics(divergences.kl_estimate, "k3"), (PGL, PGL), (P, G, L)),
+  "logprobs.logprobs_and_entropy": (
+    with_statics(logprobs.logprobs_and_entropy, **CHUNK),
+    (f(P, R, T, D), f(V, D), i(P, R, T)),
+    [(P, R, T)] * 2,
+  ),
+  "masked.masked_sum": (with_statics(masked.masked_sum, 2), (PGL, PGL), (P, G)),
+  "masked.masked_mean": (with_statics(masked.masked_mean, 2), (PGL, PGL), (P, G)),
+  "masked.masked_std": (with_statics(masked.masked_std, (1, 2)), (PGL, PGL), (P,)),
+  "masked.whiten": (masked.whiten, (PGL, PGL), (P, G, L)),
+  "masked.length_mask": (with_statics(masked.length_mask, L), (i(P, G),), (P, G, L)),
+  "masked.token_weights": (with_statics(masked.token_weights, "token_mean", L), (PGL, i()), (P, G, L)),
+  "preferences.bradley_terry": (preferences.bradley_terry, (f(P), f(P)), (P,)),
+  "preferences.dpo": (with_statics(preferences.dpo, 0.1), (f(P), f(P)), (P,)),
+  "preferences.step_loss": (preferences.step_loss, (PGL, PGL), (P, G, L)),
+  "preferences.soft_labels": (preferences.soft_labels, (PGL, PGL), (P, G, L)),
+  "preferences.hard_labels": (preferences.hard_labels, (PGL,), (P, G, L)),
+  "surrogate.exp_clamped": (surrogate.exp_clamped, (PGL,), (P, G, L)),
+  "surrogate.token_ratio": (surrogate.token_ratio, (PGL, PGL), (P, G, L)),
+  "surrogate.sequence_ratio": (surrogate.sequence_ratio, (PGL, PGL, PGL), (P, G, 1)),
+  "surrogate.sequence_token_ratio": (surrogate.sequence_token_ratio, (PGL, PGL, PGL), (P, G, L)),
+  "surrogate.clipped": (with_statics(surrogate.clipped, 0.8, 1.2), (PGL, PGL), (P, G, L)),
+  "surrogate.cispo": (with_statics(surrogate.cispo, 1.2), (PGL, PGL, PGL), (P, G, L)),
+  "surrogate.beyond": (with_statics(surrogate.beyond, 0.8, 1.2), (PGL, PGL), [(P, G, L)] * 2),
+  "surrogate.progress": (with_statics(surrogate.progress, 0.8, 1.2), (PGL, PGL, PGL), [(P, G, L)] * 3),
+  "surrogate.mismatch_weight": (
+    with_statics(surrogate.mismatch_weight, "truncate", "sequence", 2.0),
+    (PGL, PGL, PGL),
+    (P, G, 1),
+  ),
+  "forward.rectangle": (forward.rectangle, (i(P, G, L), i(P, G)), [(P, G, L)] * 3),
+  "forward.pack": (forward.pack, (i(P, G, L), i(P, R, T)), [(P, R, T)] * 3),
+  "forward.unpack": (with_statics(forward.unpack, G, L), (f(P, R, T), i(P, R, T)), (P, G, L)),
+  "forward.predictors": (forward.predictors, (f(P, D), f(P, R, T, D), i(P, R, T)), (P, R, T, D)),
+  "forward.logprobs": (
+    lambda params, *x: forward.logprobs(model()[0], params, *x, **CHUNK),
+    (lambda: model()[1], PROMPTS, i(P, G, L), i(P, G), i(P, R, T)),
+    [(P, G, L)] * 2,
+  ),
+  "forward.values": (
+    lambda params, *x: forward.values(model()[0], params, *x),
+    (critic, PROMPTS, i(P, G, L), i(P, G), i(P, R, T)),
+    (P, G, L),
+  ),
+  "learn.interleave": (lambda x: learn.interleave(tiny.layout(), x, 2), (PGL,), (2, P // 2, G, L)),
+  "learn.join": (learn.join, (f(2, P, G, L),), (2 * P, G, L)),
+  "learn.combine": (lambda x: learn.combine("loss", x), (f(3),), ()),
+  "learn.combine_metrics": (lambda x: learn.combine_metrics({"loss": (x, x)})["loss"], (f(3),), [()] * 2),
+  "learn.empty_metric": (lambda: learn.empty_metric("loss"), (), [()] * 2),
+  "learn.make_learn": None,  # below
+  "learn.make_report": None,
+  "sampler.make_sampler": None,
+  "sampler.decode_params": (
+    lambda params: sampler.decode_params(model()[0], params, "bfloat16")["layers"][1]["attention"]["q"]["weight"],
+    (lambda: model()[1],),
+    (K * M * DH, D),
+  ),
+  "sampler.attend_slots": (
+    lambda c, q, k, v, at, *masks: sampler.attend_slots(c, q, k, v, at, masks)[0],
+    (cache, f(S, K * M, DH), f(S, K, DH), f(S, K, DH), i(), b(S, LP), b(S, L)),
+    (S, K * M, DH),
+  ),
+  "heads.init_scalar": (lambda: heads.init_scalar(D)["weight"], (), (1, D)),
+  "heads.scalar": (heads.scalar, ({"weight": f(1, D), "bias": f(1)}, f(P, R, T, D)), (P, R, T)),
+  "layers.linear": (layers.linear, (f(7, D), f(P, T, D)), (P, T, 7)),
+  "layers.long_context": (with_statics(layers.long_context, 8.0, 1.0, 4.0, 64.0), (f(8),), (8,)),
+  "layers.rope": (with_statics(layers.rope, 1e4), (f(P, T, K, DH), i(P, T)), (P, T, K, DH)),
+  "decoder.attend": (
+    decoders.attend,
+    (f(P, T, K, M, DH), f(P, K, DH, T), f(P, K, T, DH), b(P, T, T)),
+    (P, T, K, M, DH),
+  ),
+  "decoder.keys_values": (decoders.keys_values, (f(P, T, K, DH), f(P, T, K, DH)), [(P, K, DH, T), (P, K, T, DH)]),
+  "decoder.causal_attention": (
+    decoders.causal_attention,
+    (f(P, T, K, M, DH), f(P, T, K, DH), f(P, T, K, DH)),
+    (P, T, K, M, DH),
+  ),
+  "decoder.group_attention": (
+    decoders.group_attention,
+    (f(P, R, T, K, M, DH), *[f(P, R, T, K, DH)] * 2, *[f(P, LP, K, DH)] * 2, i(P), i(P, R, T)),
+    (P, R, T, K, M, DH),
+  ),
+  "decoder.last": (decoders.last, (f(P, T, D), i(P)), (P, D)),
+}
+
+
+def public_functions() -> set[str]:
+  return {
+    f"{module.__name__.rpartition('.')[2]}.{name}"
+    for module in MODULES
+    for name, value in vars(module).items()
+    if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+  }
+
+
+def test_every_public_function_has_its_shapes_here():
+  assert public_functions() == set(CASES)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case and case[2] is not None])
+def test_shapes(name):
+  fn, arrays, want = CASES[name]
+  out = jax.eval_shape(fn, *(a() if inspect.isfunction(a) else a for a in arrays))
+  chex.assert_shape(jax.tree.leaves(out), want)
+
+
+def test_shapes_of_prefix_values():
+  fn, arrays, _ = CASES["advantages.prefix_values"]
+  for leaf in jax.tree.leaves(jax.eval_shape(fn, *arrays)):
+    chex.assert_shape(leaf, (P, G, L))
+
+
+def test_shapes_of_the_decoder():
+  d, params = model()
+  first, hidden = jax.eval_shape(d.forward, params, PROMPTS, ROWS)
+  chex.assert_shape([first, hidden], [(P, D), (P, R, T, D)])
+  last, kv = jax.eval_shape(d.prefill, params, PROMPTS)
+  chex.assert_shape([last, *kv], [(P, D)] + [(2, P, LP, K, DH)] * 2)
+  chex.assert_shape(jax.eval_shape(d.unembed, params), (V, D))
+  chex.assert_shape(jax.eval_shape(d.embed, params, i(P, T)), (P, T, D))
+  chex.assert_shape(jax.eval_shape(d.norm, params, f(P, T, D)), (P, T, D))
+
+
+def check_rollouts(r: Rollouts, prompts: int, group: int, length: int) -> None:
+  chex.assert_shape([r.tokens, r.sampler_logprobs, r.truncated_logprobs], (prompts, group, length))
+  chex.assert_shape([r.lengths, r.ended], (prompts, group))
+  chex.assert_type([r.tokens, r.lengths, r.ended], jnp.int32)
+  chex.assert_type([r.sampler_logprobs, r.truncated_logprobs], jnp.float32)
+
+
+@pytest.mark.parametrize("case", objective_cases.CASES)
+def test_shapes_of_the_objectives(case):
+  objective, changes = objective_cases.CASES[case]
+  cfg = objective_cases.settings(**changes)
+  r = objective_cases.rollouts()
+  if case in objective_cases.PAIRS:
+    r = jax.tree.map(lambda x: x[:, :2] if x.ndim > 1 and x.shape[1] == 4 else x, r)
+  shape = r.tokens.shape
+  batch = jax.eval_shape(lambda r: objective.prepare(r, cfg), r)
+  chex.assert_shape([batch.mask, batch.weights, batch.advantages, batch.tokens], shape)
+  for extra in jax.tree.leaves(batch.extra):
+    assert extra.shape[0] == shape[0]  # cut along P with the rest
+  outputs = Outputs(f(*shape), f(*shape), f(*shape))
+  loss, metrics = jax.eval_shape(lambda o, x: objective.loss(o, x, cfg), outputs, batch)
+  chex.assert_shape([loss, *jax.tree.leaves(metrics)], ())
+
+
+# -- shipped experiments
+
+
+def trace(config: Any, d: Decoder, stop: tuple[int, ...], group: int = 0, sampled: bool = True) -> None:
+  """A whole step of `config` with the model `d`: sample, learn, report. Nothing is allocated."""
+  objective = imports.module("grpo_jax.objectives", config.objective.name, "objective.name")
+  needs = objective.needs(config.objective)
+  fake = build.Model(d.layout, d, None, None, stop, None)
+  params = build.abstract_params(fake, needs)
+  tx = optim.make_optimizer(config.learner, config.steps, critic="values" in needs)
+  state = states.abstract(params, tx)
+  p, length, group = config.data.prompts, config.sampler.max_length, group or config.sampler.group
+  prompts = Prompts(i(p, config.data.max_prompt_length), i(p))
+  shape = (p, group, length)
+  rollouts = Rollouts(prompts, i(*shape), i(p, group), i(p, group), f(*shape), f(*shape))
+  if sampled:
+    sample = sampler.make_sampler(d, config.sampler, stop)
+    rollouts, statistics = jax.eval_shape(sample, params["policy"], prompts, KEY)
+    chex.assert_shape([statistics["slot_use"], statistics["decode_steps"]], ())
+  check_rollouts(rollouts, *shape)
+  n = len(config.rewards.functions)
+  rollouts = dataclasses.replace(rollouts, rewards=f(*shape), given=b(*shape), parts=f(p, group, n))
+  temperature = config.sampler.temperature
+  update = learn.make_learn(d, objective, tx, config.learner, config.objective, temperature)
+  take = i(p, max(1, group // 2), length)
+  ref = params["policy"] if "ref" in needs else None
+  after, metrics, record = jax.eval_shape(update, state, ref, None, rollouts, take)
+  chex.assert_trees_all_equal_shapes_and_dtypes(after, state)
+  chex.assert_shape(list(metrics.values()), ())
+  assert {"loss", "grad_norm", "skipped"} <= set(metrics)
+  chex.assert_shape([record.logprobs, record.advantages], shape)
+  report = learn.make_report(d, config.learner, temperature)
+  chex.assert_shape(list(jax.eval_shape(report, after.params, rollouts, record, take).values()), ())
+
+
+def shipped(config: Any, d: Decoder, **changes: str) -> Decoder:
+  """`d` as the experiment runs it, but for what only makes tracing slow."""
+  run = {"layers": "scan", "remat": config.model.remat, "dtype": config.model.dtype} | changes
+  return dataclasses.replace(d, **run)
+
+
+@functools.cache
+def warm_start() -> build.Model:
+  return build.model(arithmetic.get_config(), jax.devices()[:1])
+
+
+@pytest.mark.parametrize("objective", arithmetic.OBJECTIVES)
+def test_arithmetic_traces(objective):
+  config = arithmetic.get_config(f"objective={objective}")
+  of_kind = {"pairs": 2, "solutions": 1}.get(config.offline.data) if config.loop == "offline" else None
+  m = warm_start()
+  trace(config, shipped(config, m.decoder), m.stop, of_kind or 0, sampled=objective == "grpo")
+
+
+def test_arithmetic_sft_traces():
+  config = arithmetic_sft.get_config()
+  m = build.model(config, jax.devices()[:1])
+  trace(config, shipped(config, m.decoder), m.stop, 1, sampled=False)
+
+
+@pytest.fixture
+def gsm8k_folder(tmp_path):
+  """A folder with GSM8K's two files, a few problems each."""
+  rows = [{"question": f"Ann has {n} apples and eats one. How many?", "answer": f"{n} - 1 = {n - 1}\n#### {n - 1}"} for n in range(2, 40)]  # fmt: skip
+  for split in ("train", "test"):
+    (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+  return str(tmp_path)
+
+
+def test_gsm8k_tiny_traces(gsm8k_folder):
+  config = gsm8k.get_config("model=tiny")
+  config.data.path = gsm8k_folder
+  m = build.model(config, jax.devices()[:1])
+  trace(config, shipped(config, m.decoder), m.stop)
+
+
+@pytest.mark.parametrize("arg", ["", "deepseekmath=True", "model=qwen2.5_0.5b,objective=gspo", "model=llama3.2_1b"])
+def test_gsm8k_traces_on_a_mesh(arg):
+  """In the shapes of the real weights (four layers of them), over eight chips."""
+  config = gsm8k.get_config(arg)
+  name = dict(part.split("=") for part in arg.split(",") if part).get("model", "qwen3_0.6b")
+  config.mesh.group = 2
+  layout = build.sharding.make_layout(config.mesh, jax.devices()[:8])
+  d = Decoder(variants.variant(name, layers=4), layout)
+  trace(config, shipped(config, d), (1, 2), sampled=arg == "")
+
+
+# -- nothing compiles twice
+
+
+def test_steps_compile_once():
+  """Sample and learn three times over, on a mesh and with the shipped optimizer: each is traced and compiled once."""
+  mesh = (1, 4, 2, 1)
+  layout, d = tiny.layout(mesh), tiny.decoder(mesh=mesh)
+  learner = tiny.section("learner", chunk=64, lr=1e-3, warmup=2, schedule="cosine", weight_decay=0.1)
+  tx = optim.make_optimizer(learner, 3)
+  chex.clear_trace_counter()
+
+  def once(jitted: Any, **options: Any) -> Any:
+    return jax.jit(chex.assert_max_traces(jitted.__wrapped__, n=1), **options)
+
+  sample = once(tiny.make_sampler(mesh=mesh))
+  update = once(learn.make_learn(d, grpo, tx, learner, tiny.objective(), 0.7), donate_argnums=0)
+  state = states.create({"policy": tiny.params(mesh=mesh)}, tx)
+  placed = jax.tree.map(lambda x: x.sharding, state)
+  prompts, given = host.to_device(layout, (tiny.prompts(), tiny.rollouts()))
+  for step in range(3):
+    rollouts, _ = sample(state.params["policy"], prompts, jax.random.key(step))
+    rollouts = dataclasses.replace(rollouts, rewards=given.rewards, given=given.given, parts=given.parts)
+    rollouts = host.to_device(layout, host.to_host(rollouts))
+    state, metrics, _ = update(state, None, None, rollouts, None)
+    assert math.isfinite(metrics["loss"]) and int(state.step) == step + 1
+  assert sample._cache_size() == update._cache_size() == 1
+  jax.tree.map(lambda x, s: chex.assert_equal(x.sharding.is_equivalent_to(s, x.ndim), True), state, placed)
