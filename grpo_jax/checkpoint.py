@@ -275,29 +275,6 @@ def check_space(workdir: str, abstract_state: Any) -> None:
     )
 
 
-def truncate_jsonl(path: str | Path, step: int) -> None:
-  """Cuts a file of JSON lines in order of their "step" back to the lines up to and including `step`, in place.
-
-  What a killed process wrote after the checkpoint that is restored, half lines included, is written again. Lines
-  without a step stay with those before them. A missing file is left missing.
-  """
-  path = Path(path)
-  if not path.exists():
-    return
-  keep = 0
-  with open(path, "rb") as f:
-    for line in f:
-      try:
-        late = json.loads(line).get("step", step) > step
-      except ValueError:
-        late = True
-      if late or not line.endswith(b"\n"):
-        break
-      keep += len(line)
-  if keep < path.stat().st_size:
-    os.truncate(path, keep)
-
-
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Callable[[int], str]]:
   """Lets SIGTERM and SIGINT end a run between two steps, on every host at the same one.

@@ -159,7 +159,7 @@ def make_learn(
     loss, grads, metrics, lp = gradient(state.params, batch, take)
     state, skipped = optim.apply_if_finite(tx, grads, loss, state)
     one = jnp.ones(())
-    metrics |= {"loss": (loss, one), "grad_norm": (optax.global_norm(grads), one), "skipped": (skipped * 1.0, one)}
+    metrics |= {"loss": (loss, one), "grad_norm": (optax.tree.norm(grads), one), "skipped": (skipped * 1.0, one)}
     return state, metrics, lp
 
   def one_pass(state: TrainState, minibatches: Any) -> tuple[TrainState, Metrics]:

@@ -296,35 +296,6 @@ def test_a_disk_without_room_for_a_checkpoint(tmp_path):
     checkpoint.check_space(str(tmp_path), huge)
 
 
-@pytest.mark.parametrize(
-  "step,kept", [(-1, 0), (0, 2), (1, 3), (2, 4), (99, 4)], ids=["nothing", "two lines of it", "one", "last", "beyond"]
-)
-def test_jsonl_is_cut_back_to_a_step(tmp_path, step, kept):
-  lines = ['{"step": 0, "a": 1}\n', '{"step": 0, "b": 2}\n', '{"step": 1}\n', '{"step": 2}\n']
-  path = tmp_path / "metrics.jsonl"
-  path.write_text("".join(lines) + '{"step": 2, "a": ')  # killed in a line
-  checkpoint.truncate_jsonl(path, step)
-  assert path.read_text() == "".join(lines[:kept])
-  checkpoint.truncate_jsonl(path, step)
-  assert path.read_text() == "".join(lines[:kept])
-
-
-def test_jsonl_is_cut_at_a_line_that_is_no_json(tmp_path):
-  path = tmp_path / "metrics.jsonl"
-  path.write_text('{"step": 0}\n{"ste\n{"step": 1}\n')
-  checkpoint.truncate_jsonl(path, 5)
-  assert path.read_text() == '{"step": 0}\n'
-
-
-def test_jsonl_a_whole_last_line_without_its_end_is_written_again(tmp_path):
-  path = tmp_path / "metrics.jsonl"
-  path.write_text('{"step": 0}\n{"step": 1}')
-  checkpoint.truncate_jsonl(path, 5)
-  assert path.read_text() == '{"step": 0}\n'
-  checkpoint.truncate_jsonl(tmp_path / "missing.jsonl", 5)
-  assert not (tmp_path / "missing.jsonl").exists()
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_asks_and_a_second_interrupt_insists(number, capfd):
   before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)

@@ -55,8 +55,6 @@ class Session:
     checkpoint.check_space(workdir, abstract)
     restored = self.checkpoints.restore_latest(abstract)
     self.first, self.extra = (restored.step, restored.extra) if restored else (0, {"wall_s": 0.0})
-    for name in ("metrics.jsonl", "samples.jsonl"):
-      checkpoint.truncate_jsonl(os.path.join(workdir, name), self.first if restored else -1)
     if restored:
       self.state = restored.state
       self.batches.set_state(restored.data)
@@ -131,8 +129,8 @@ class Session:
     """The last evaluation and checkpoint, DIR/export and DIR/result.json."""
     config, writer = self.config, self.writer
     before = self.extra["before"]
-    after = self.evaluator(writer, self.policy, config.steps, everything=True)
     self.save(config.steps, wait=True)
+    after = self.evaluator(writer, self.policy, config.steps, everything=True)
     if config.checkpoint.export:
       with writer.phase("export"):
         folder = os.path.join(self.workdir, "export")

@@ -405,6 +405,7 @@ def _write_tensors(folder: pathlib.Path | None, params: Params, dtype: str, max_
     total += sum(t.nbytes for t in tensors.values())
     if folder is not None:
       safetensors.numpy.save_file(tensors, str(folder / file), metadata={"format": "pt"})
+      (folder / file).chmod(folder.stat().st_mode & 0o666)  # safetensors keeps its files to their owner
   if folder is not None and len(files) > 1:
     index = {
       "metadata": {"total_size": total},

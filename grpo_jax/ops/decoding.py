@@ -17,7 +17,6 @@ from grpo_jax.types import Array, SettingError
 
 BLOCK = 64  # tokens: few enough blocks to sort out, short enough to look through
 CANDIDATES = 64  # blocks with the largest maxima, where a truncation usually ends
-TOLERANCE = 2.0**-18  # of the mass: about what a float32 sum over a large vocabulary can tell
 GUESSES = 12  # interpolations of a threshold, before halving
 SAMPLE = 16  # one block in so many, to guess a threshold from
 STRIDE = 2**18  # first step away from that guess, in float32 bits (2^23 double a number)
@@ -39,8 +38,7 @@ def sample(
 
     top_k: the k most probable tokens;
     top_p: of the distribution renormalised on those, the smallest set of most probable tokens whose mass is at least
-      top_p (the nucleus of arXiv 1904.09751), the token that crosses it included. The mass may exceed the smallest
-      one by 2^-18 of the whole, which only shows where single tokens are as improbable as that;
+      top_p (the nucleus of arXiv 1904.09751), the token that crosses it included;
     min_p: tokens at least min_p times as probable as the most probable one (arXiv 2407.01082).
 
   Ties: tokens whose float32 probabilities (relative to the largest) equal that of the last token kept are kept too,
@@ -161,32 +159,41 @@ def _kth(e: Array, tops: Array, k: int) -> Array:
 
 
 def _nucleus(e: Array, tops: Array, kept: Array, top_p: float, floor: Array | None) -> Array:
-  """The largest threshold that keeps at least top_p of the mass `kept`.
+  """The largest threshold [S] that keeps at least top_p of the mass `kept`, itself above `floor` if there is one.
 
-  Searched for among the candidates, then, for rows where these have too little mass, over the whole vocabulary,
-  beginning where a sample of it says.
+  Looked for among the candidates, where a trained model's nucleus ends as a rule. If a row has too little mass there,
+  bounds are drawn together over the whole vocabulary, from where a sample of it says, until few enough values lie
+  between them to be candidates in turn.
   """
-  need, slack = top_p * kept, TOLERANCE * kept
+  need = top_p * kept
   mass = lambda values: lambda t: jnp.sum(_keep(values, t), axis=tuple(range(values.ndim - 1)))
   # Tokens below (1 - p) mass / V together have less than (1 - p) of the mass.
   low = (1.0 - top_p) * kept / (e.shape[0] * e.shape[1])
   low = low if floor is None else jnp.maximum(low, floor)
-  one, everywhere = jnp.ones_like(kept), jnp.ones_like(kept, bool)
+  one, every = jnp.ones_like(kept), jnp.ones_like(kept, bool)
   if tops.shape[0] <= CANDIDATES:
-    return _search(mass(e), need, (low, kept), (one, 0.0), everywhere, slack)
+    return _search(mass(e), need, (low, kept), (one, 0.0), every)[0]
 
   found, bound = _candidates(e, tops, CANDIDATES)
   above = mass(found)(bound)
   enough = above >= need
-  inside = _search(mass(found), need, (bound, above), (one, 0.0), enough, slack)
-  low = jnp.minimum(low, bound)
-  some = e[::SAMPLE]
-  some = jnp.where((some < bound) & (some >= (0.0 if floor is None else floor)), some, 0.0)
-  all_some = mass(some)(jnp.zeros_like(bound))
-  need_some = (need - above) / (kept - above) * all_some
-  start = _search(mass(some), need_some, (low, all_some), (bound, 0.0), ~enough, 1e-3 * all_some)
-  outside = _search(mass(e), need, (low, kept), (bound, above), ~enough, slack, start)
-  return jnp.where(enough, inside, outside)
+  near = _search(mass(found), need, (bound, above), (one, 0.0), enough)[0]
+
+  def far() -> Array:
+    some = e[::SAMPLE]
+    some = jnp.where((some < bound) & (some >= (0.0 if floor is None else floor)), some, 0.0)
+    share = (need - above) / (kept - above)
+    all_some = mass(some)(jnp.zeros_like(bound))
+    lowest = jnp.minimum(low, bound)
+    start, _, _ = _search(mass(some), share * all_some, (lowest, all_some), (bound, 0.0), ~enough, values=20.0)
+    lo, hi, mass_hi = _search(
+      mass(e), need, (lowest, kept), (bound, above), ~enough, values=float(CANDIDATES), start=start
+    )
+    between = jnp.where((e >= lo) & (e <= hi), e, 0.0)
+    found, _ = _candidates(between, jnp.max(between, axis=1), CANDIDATES)
+    return _search(mass(found), need - mass_hi, (lo, mass(found)(lo)), (hi, 0.0), ~enough)[0]
+
+  return lax.cond(jnp.all(enough), lambda: near, lambda: jnp.where(enough, near, far()))
 
 
 def _search(
@@ -195,10 +202,10 @@ def _search(
   low: tuple[Array, Array],
   high: tuple[Array, Array | float],
   active: Array,
-  slack: Array,
+  values: float = 1.9,
   start: Array | None = None,
-) -> Array:
-  """The largest t with mass(t) >= need, or one with mass(t) <= need + slack; all [S].
+) -> tuple[Array, Array, Array]:
+  """Bounds [S] of the largest t with mass(t) >= need: (lower, which keeps enough; upper, both included; mass above it).
 
   By interpolation between bounds (Illinois), after a while by halving, on the bits of the floats: their order is that
   of the (positive) floats and they are nearly their logarithm.
@@ -209,18 +216,15 @@ def _search(
     low: a threshold that keeps enough, and its mass or an upper bound of it.
     high: a value above which (t > high) there is too little, and the mass from it on or a lower bound of it.
     active: rows to search; the others return low.
-    slack: excess of mass that is as good as none.
+    values: stop where fewer than this many values can lie between the bounds. The default is exact: with one value
+      or none there, or several equal ones, the lower bound is the threshold.
     start: a first guess, from which steps go out until they have it between them.
   """
   bits = lambda x: lax.bitcast_convert_type(x, jnp.int32)
   floats = lambda x: lax.bitcast_convert_type(x, jnp.float32)
 
   def unfinished(lo, hi, mass_lo, mass_hi):
-    one_value = mass_lo - mass_hi < 1.9 * floats(lo)  # room for one value in [lo, hi), which must be the last to keep
-    return active & (hi - lo > 1) & (mass_lo > need + slack) & ~one_value
-
-  def condition(s):
-    return jnp.any(unfinished(*s[:4]))
+    return active & (hi - lo > 1) & (mass_lo > need) & (mass_lo - mass_hi >= values * floats(lo))
 
   def step(s):
     lo, hi, mass_lo, mass_hi, y_lo, y_hi, side, stride, count = s
@@ -232,7 +236,6 @@ def _search(
     t = jnp.clip(t, lo + 1, hi - 1)
     m = mass(floats(t))
     go, up = unfinished(lo, hi, mass_lo, mass_hi), m >= need
-    y = m - need - 0.5 * slack
     rise, fall = go & up, go & ~up
     pick = lambda if_up, if_down, old: jnp.where(rise, if_up, jnp.where(fall, if_down, old))
     turned = ((side > 0) & ~up) | ((side < 0) & up)
@@ -243,8 +246,8 @@ def _search(
       pick(hi, t, hi),
       pick(m, mass_lo, mass_lo),
       pick(mass_hi, m, mass_hi),
-      pick(y, jnp.where(side < 0, 0.5, 1.0) * y_lo, y_lo),
-      pick(jnp.where(side > 0, 0.5, 1.0) * y_hi, y, y_hi),
+      pick(m - need, jnp.where(side < 0, 0.5, 1.0) * y_lo, y_lo),
+      pick(jnp.where(side > 0, 0.5, 1.0) * y_hi, m - need, y_hi),
       pick(1, -1, side),
       stride,
       count + 1,
@@ -253,6 +256,6 @@ def _search(
   lo, hi = bits(low[0]), bits(high[0]) + 1
   mass_high = jnp.broadcast_to(high[1], need.shape)
   stride = jnp.full(need.shape, 0 if start is None else STRIDE, jnp.int32)
-  zero = jnp.zeros_like(lo)
-  state = (lo, hi, low[1], mass_high, low[1] - need, mass_high - need, zero, stride, jnp.int32(0))
-  return floats(lax.while_loop(condition, step, state)[0])
+  state = (lo, hi, low[1], mass_high, low[1] - need, mass_high - need, jnp.zeros_like(lo), stride, jnp.int32(0))
+  lo, hi, _, mass_high, *_ = lax.while_loop(lambda s: jnp.any(unfinished(*s[:4])), step, state)
+  return floats(lo), floats(hi - 1), mass_high
