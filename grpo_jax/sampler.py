@@ -131,6 +131,11 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
   stop = jnp.asarray(stop_tokens or (-1,), jnp.int32)
   how = {"temperature": cfg.temperature, "top_k": cfg.top_k, "top_p": cfg.top_p, "min_p": cfg.min_p}
 
+  def head(params: Params, hidden: Array) -> Array:
+    """Logits `[S, V]` float32, gathered over the tensor axis. Sampling over a sharded vocabulary would permute between
+    chips inside a loop that each shard of prompts leaves when it is done, and a permutation waits for all chips."""
+    return decoder.layout.constrain(linear(decoder.unembed(params), hidden, jnp.float32), None, None)
+
   def local(params: Params, prompts: Prompts, prompt_ids: Array, sample_ids: Array, key: Array, ends: Any) -> tuple:
     """Everything that one shard of prompts and samples needs; its loop waits for no other shard."""
     n_prompts, lp = prompts.tokens.shape
@@ -147,7 +152,7 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
     ]
     # The first token of every sample comes from its prompt's last state; no slot is needed for it.
     everyone = jnp.arange(n)
-    logits = jnp.repeat(linear(decoder.unembed(params), hidden, jnp.float32), g, axis=0)
+    logits = jnp.repeat(head(params, hidden), g, axis=0)
     first, logprob, truncated = decoding.sample(logits, noise.at(everyone, jnp.zeros_like(everyone)), **how)
     real = jnp.repeat(prompts.lengths > 0, g)
     stops = lambda token, sample, age: jnp.isin(token, stop) if ends is None else age == ends.reshape(-1)[sample]
@@ -205,7 +210,7 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
         attend = lambda q, k, v, own=own: attend_slots(own, q, k, v, column, masks)
         x, own = decoder.block(layer, x, lengths + slots.age - 1, attend)
         cache.append(own)
-      logits = linear(decoder.unembed(params), decoder.norm(params, x), jnp.float32)
+      logits = head(params, decoder.norm(params, x))
       token, logprob, truncated = decoding.sample(logits, noise.at(slots.sample, slots.age), **how)
       at = (jnp.where(slots.active, slots.sample, n), slots.age)
       age = slots.age + slots.active
