@@ -1,4 +1,4 @@
-"""The decoder's three ways through the same layers, against itself written out: prompts alone, groups, packed groups."""
+"""The three ways through the same layers, against themselves written out: prompts alone, groups, packed groups."""
 
 import functools
 

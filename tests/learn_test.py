@@ -214,7 +214,7 @@ INNER = {"lr": 3.0, "ref": table(1), "objective": (("beta", 0.1),), "mu": 2, "mi
   [(tiny.ONE, False, 0), (tiny.ONE, True, 2), ((2, 2, 2, 1), True, 0), ((1, 2, 4, 1), False, 2)],
 )
 def test_the_inner_loop_is_its_updates_one_by_one(mesh, packed, microbatch):
-  """mu = 2, two minibatches: each normalised by itself, the old policy the sampling one throughout, the clip at work."""
+  """mu = 2, two minibatches: each normalised by itself, old is the sampling policy throughout, the clip at work."""
   r = tiny.rollouts()
   take = tiny.packing(r.lengths, tiny.layout(mesh).size("sample")) if packed else None
   state, metrics, trace = run(**INNER, mesh=mesh, take=take, microbatch=microbatch)

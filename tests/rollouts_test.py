@@ -26,7 +26,9 @@ def rollouts(lengths, ended=None, longest=None) -> Rollouts:
   tokens = np.broadcast_to(np.arange(shape[-1], dtype=np.int32), shape)
   ended = np.full(lengths.shape, STOPPED) if ended is None else np.asarray(ended)
   zeros = np.zeros(shape, np.float32)
-  return Rollouts(Prompts(np.ones((len(lengths), 3), np.int32), np.full(len(lengths), 3)), tokens, lengths, ended, zeros, zeros)
+  return Rollouts(
+    Prompts(np.ones((len(lengths), 3), np.int32), np.full(len(lengths), 3)), tokens, lengths, ended, zeros, zeros
+  )
 
 
 def long_tailed(rng, prompts, group, longest) -> np.ndarray:

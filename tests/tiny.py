@@ -1,7 +1,7 @@
 """A tiny model, its prompts and what is compiled from it, each made once and shared by all tests of one process.
 
 P = 8 prompts of 0 to 6 tokens (one row only fills the batch, two are not padded), G = 8 samples, L = 8 tokens. The pad
-id, 0, is also a token that stops. About one token in three stops, so completions are of all lengths, truncated ones too.
+id, 0, is also a token that stops. One token in three or so stops: completions are of all lengths, some truncated.
 """
 
 import dataclasses
@@ -125,7 +125,7 @@ def make_learn(
   mesh: tuple[int, ...] = ONE,
   variant: str = "test_qwen3",
   tx: optax.GradientTransformation = GRADIENT,
-  objective_: FrozenConfigDict = objective(),
+  objective_: FrozenConfigDict = objective(),  # noqa: B008 (frozen)
   **changes: Any,
 ) -> Any:
   cfg = section("learner", **({"chunk": 64} | changes))
@@ -133,10 +133,8 @@ def make_learn(
 
 
 @functools.cache
-def logprobs(
-  variant: str = "test_qwen3", mesh: tuple[int, ...] = ONE, temperature: float = 0.7, **run: str
-) -> Any:
-  """Jitted: (params, prompts, tokens, lengths, take) -> log-probs and entropies `[P, G, L]`, as the learner has them."""
+def logprobs(variant: str = "test_qwen3", mesh: tuple[int, ...] = ONE, temperature: float = 0.7, **run: str) -> Any:
+  """Jitted: (params, prompts, tokens, lengths, take) -> log-probs and entropies `[P, G, L]`, as the learner has."""
   run_ = functools.partial(forward.logprobs, decoder(variant, mesh, **run), temperature=temperature, chunk=64)
   return jax.jit(lambda *args: run_(*args))
 

@@ -159,7 +159,7 @@ def abstract_params(model: Model, needs: frozenset[str]) -> dict[str, Any]:
   if "values" not in needs:
     return {"policy": tree}
   struct = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=model.layout.replicated())
-  head = jax.eval_shape(heads.init_scalar, model.decoder.config.width)
+  head = jax.eval_shape(lambda: heads.init_scalar(model.decoder.config.width))
   return {"policy": tree, "critic": tree | {"value_head": jax.tree.map(struct, head)}}
 
 
