@@ -144,9 +144,9 @@ def expected(runs):
 
 def test_killed_in_sampling_learning_and_saving(runs, expected):
   runs.struck("killed", "sample", 4)
-  assert runs.steps_saved("killed") == [0, 2]
+  assert runs.steps_saved("killed")[-2:] == [0, 2]
   runs.struck("killed", "learn", 4)
-  assert runs.steps_saved("killed") == [2, 4]
+  assert runs.steps_saved("killed")[-2:] == [2, 4]  # an older one is deleted in the background
   runs.struck("killed", "save", 1, 0.02)
   runs.finish("killed")
   runs.assert_as_if_not_struck("killed", expected)

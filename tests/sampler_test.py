@@ -65,7 +65,7 @@ def test_bfloat16_log_probs_come_from_float32_logits():
   r = tiny.sample(dtype="bfloat16", cache_dtype="bfloat16")
   got, _ = tiny.logprobs(dtype="bfloat16")(tiny.weights(), r.prompts, r.tokens, r.lengths, None)
   error = np.abs(r.sampler_logprobs - np.asarray(got))[tiny.real(r)]
-  assert error.mean() < 0.015 and error.max() < 0.1, (error.mean(), error.max())
+  assert error.mean() < 0.02 and error.max() < 0.1, (error.mean(), error.max())
   steps = np.unique(np.concatenate([np.unique(x) for x in np.split(r.sampler_logprobs[tiny.real(r)], 1)]))
   assert len(steps) > 0.9 * tiny.real(r).sum()  # logits of eight bits would give the same number again and again
 
