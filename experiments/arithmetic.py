@@ -3,7 +3,7 @@
     python -m experiments.run --config=experiments/arithmetic.py --workdir=runs/arithmetic
 
 A decoder of 0.8 million parameters, trained by SFT and stopped early (experiments/arithmetic_sft.py), learns by GRPO
-from nothing but whether its final answer is right. Hardware: two CPU cores, about ten minutes.
+from nothing but whether its final answer is right. Hardware: two CPU cores; it takes minutes.
 
     :objective=NAME   a row of OBJECTIVES below
     :teacher=FOLDER   for distill and distill_offline: a Hugging Face folder or a run, such as runs/arithmetic
