@@ -388,11 +388,17 @@ def _reason(error: BaseException) -> str:
 def _quieten() -> None:
   """Leaves only warnings of what orbax and tensorstore print: their errors are raised here, as one line each."""
   logging.getLogger("absl").addFilter(_worth_printing)
+  logging.getLogger("asyncio").addFilter(_retrieved)
   sys.unraisablehook = _unraisable
 
 
 def _worth_printing(record: logging.LogRecord) -> bool:
   return record.levelno == logging.WARNING or f"{os.sep}orbax{os.sep}" not in record.pathname
+
+
+def _retrieved(record: logging.LogRecord) -> bool:
+  """False for the writes of a failed save that were under way beside the one that failed it."""
+  return not record.getMessage().startswith("Task exception was never retrieved")
 
 
 def _unraisable(event: Any) -> None:
