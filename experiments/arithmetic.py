@@ -78,6 +78,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.data.max_prompt_length = 64
   c.sampler.group = 8
   c.sampler.tries = 2
+  c.sampler.slots = 64
   c.sampler.max_length = 56
   c.learner.lr = 5e-4
   c.learner.schedule = "linear"

@@ -70,7 +70,7 @@ def measure(config: ConfigDict) -> dict[str, Any]:
   """Runs config.steps + 1 steps; see the module's docstring."""
   b, prompts, group = config.benchmark, config.data.prompts, config.sampler.group
   length = config.sampler.max_length
-  layout = sharding.make_layout(config.mesh)
+  layout, parts = sharding.make_layout(config.mesh), learn.parts(config.learner, prompts)
   shape = DecoderConfig(
     vocab=b.vocab,
     width=b.width,
@@ -104,15 +104,14 @@ def measure(config: ConfigDict) -> dict[str, Any]:
     given = np.arange(length) == ends[..., None] - 1
     rewards = np.where(given, rng.integers(0, 7, (prompts, group, 1)), 0).astype(np.float32)
     start = time.perf_counter()
-    packing = host.pack(ends, length, layout.size("sample"))
+    packing = host.pack(ends, length, layout, parts)
     rollouts.__dict__.update(zip(("rewards", "given"), host.to_device(layout, (rewards, given))))
-    take = None if packing is None else host.to_device(layout, packing)
-    state, _, _ = jax.block_until_ready(update(state, ref, None, rollouts, take))
+    state, _, _ = jax.block_until_ready(update(state, ref, None, rollouts, host.to_device(layout, packing)))
     learned.append(time.perf_counter() - start)
     rates.append(matmul_rate())
     tokens.append(int(ends.sum()))
     use.append(float(found["slot_use"]))
-    padding.append(host.statistics(host.to_host(rollouts), packing)["padding_fraction"])
+    padding.append(host.statistics(host.to_host(rollouts), packing, layout, parts)["padding_fraction"])
 
   middle = lambda x: statistics.median(x[1:])
   rate, n = statistics.median(rates), middle(tokens)

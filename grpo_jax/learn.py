@@ -8,6 +8,7 @@ the denominators are those of the whole minibatch (`TrainBatch.weights`), so its
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from grpo_jax.objectives import common
 from grpo_jax.ops import masked, surrogate
 from grpo_jax.sharding import Layout
 from grpo_jax.state import TrainState
-from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
+from grpo_jax.types import Array, Metrics, Outputs, Packing, Rollouts, TrainBatch
 
 
 def interleave(layout: Layout, x: Any, parts: int) -> Any:
@@ -38,6 +39,12 @@ def interleave(layout: Layout, x: Any, parts: int) -> Any:
 def join(x: Any) -> Any:
   """Undoes `interleave`."""
   return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(-1, *leaf.shape[2:]), x)
+
+
+def parts(cfg: Any, prompts: int) -> int:
+  """Into how many parts of equal numbers of prompts the `learner` section cuts a rollout: what is computed at once."""
+  minibatch = prompts // cfg.minibatches
+  return cfg.minibatches * (minibatch // cfg.microbatch if cfg.microbatch and cfg.microbatch < minibatch else 1)
 
 
 def combine(name: str, values: Array) -> Array:
@@ -63,6 +70,22 @@ def empty_metric(name: str) -> tuple[Array, Array]:
   """What combines with a metric of that name and leaves it as it is."""
   total = -jnp.inf if name.endswith("_max") else jnp.inf if name.endswith("_min") else 0.0
   return jnp.float32(total), jnp.float32(0.0)
+
+
+def outputs(decoder: Decoder, cfg: Any, temperature: float, params: Any, batch: Any, packing: Packing) -> Outputs:
+  """What the trees in `params` say of the completions of a Rollouts or TrainBatch."""
+  given = (batch.prompts, batch.tokens, batch.lengths, packing)
+  lp, entropy = forward.logprobs(decoder, params["policy"], *given, temperature=temperature, chunk=cfg.chunk)
+  return Outputs(lp, entropy, forward.values(decoder, params["critic"], *given) if "critic" in params else None)
+
+
+def frozen(
+  decoder: Decoder, cfg: Any, temperature: float, params: Any, rollouts: Rollouts, packing: Packing
+) -> Outputs:
+  """`outputs` of trees that are not trained, a microbatch at a time."""
+  run = lambda x: outputs(decoder, cfg, temperature, params, *x)
+  cut = interleave(decoder.layout, (rollouts, packing), parts(cfg, rollouts.tokens.shape[0]))
+  return jax.lax.stop_gradient(join(jax.lax.map(run, cut)))
 
 
 class Trace(NamedTuple):
@@ -93,52 +116,29 @@ def make_learn(
     temperature: the one that the completions were sampled at.
 
   Returns:
-    `learn(state, ref_params, old_params, rollouts, take) -> (state, metrics, Trace)`. The state is donated.
+    `learn(state, ref_params, old_params, rollouts, packing) -> (state, metrics, Trace)`. The state is donated.
     ref_params: a policy tree, or None if the objective does not need one. old_params: None where the state itself
-    sampled the rollouts. take: packing (`forward.pack`) or None.
+    sampled the rollouts. packing: of the completions (`rollouts.pack`), for as many parts as `parts(cfg, P)` says.
   """
   layout = decoder.layout
   updates = cfg.mu * cfg.minibatches
   needs = objective.needs(objective_cfg)
 
-  def outputs(params: Any, batch: Any, take: Array | None) -> Outputs:
-    lp, entropy = forward.logprobs(
-      decoder,
-      params["policy"],
-      batch.prompts,
-      batch.tokens,
-      batch.lengths,
-      take,
-      temperature=temperature,
-      chunk=cfg.chunk,
-    )
-    values = None
-    if "critic" in params:
-      values = forward.values(decoder, params["critic"], batch.prompts, batch.tokens, batch.lengths, take)
-    return Outputs(lp, entropy, values)
+  run = functools.partial(outputs, decoder, cfg, temperature)
+  run_frozen = functools.partial(frozen, decoder, cfg, temperature)
 
-  def microbatches(prompts: int) -> int:
-    return prompts // cfg.microbatch if cfg.microbatch and cfg.microbatch < prompts else 1
-
-  def frozen(params: Any, rollouts: Rollouts, take: Array | None) -> Outputs:
-    """Outputs of a tree that is not trained, a microbatch at a time."""
-    parts = microbatches(rollouts.tokens.shape[0])
-    run = lambda x: outputs(params, *x)
-    cut = interleave(layout, (rollouts, take), parts)
-    return jax.lax.stop_gradient(join(jax.lax.map(run, cut)))
-
-  def gradient(params: Any, batch: TrainBatch, take: Array | None) -> tuple[Array, Any, Metrics, Array]:
+  def gradient(params: Any, batch: TrainBatch, packing: Packing) -> tuple[Array, Any, Metrics, Array]:
     """Loss, gradient, metrics and log-probs of one minibatch, summed over its microbatches."""
 
-    def loss(params: Any, batch: TrainBatch, take: Array | None) -> Any:
-      out = outputs(params, batch, take)
+    def loss(params: Any, batch: TrainBatch, packing: Packing) -> Any:
+      out = run(params, batch, packing)
       value, metrics = objective.loss(out, batch, objective_cfg)
       return value, (metrics, jax.lax.stop_gradient(out.logprobs))
 
     grad = jax.value_and_grad(loss, has_aux=True)
-    parts = microbatches(batch.tokens.shape[0])
-    if parts == 1:
-      (value, (metrics, lp)), grads = grad(params, batch, take)
+    microbatches = parts(cfg, batch.tokens.shape[0] * cfg.minibatches) // cfg.minibatches
+    if microbatches == 1:
+      (value, (metrics, lp)), grads = grad(params, batch, packing)
       return value, grads, metrics, lp
 
     def body(total: Any, x: Any) -> Any:
@@ -146,7 +146,7 @@ def make_learn(
       return jax.tree.map(jnp.add, total, (value, grads)), aux
 
     zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
-    (value, grads), (metrics, lp) = jax.lax.scan(body, zero, interleave(layout, (batch, take), parts))
+    (value, grads), (metrics, lp) = jax.lax.scan(body, zero, interleave(layout, (batch, packing), microbatches))
     return value, grads, combine_metrics(metrics), join(lp)
 
   def reweigh(batch: TrainBatch) -> TrainBatch:
@@ -155,8 +155,8 @@ def make_learn(
     weights = masked.token_weights(batch.mask, common.num_sequences(batch.lengths), o.aggregation, o.max_length)
     return dataclasses.replace(batch, weights=weights)
 
-  def update(state: TrainState, batch: TrainBatch, take: Array | None) -> tuple[TrainState, Metrics, Array]:
-    loss, grads, metrics, lp = gradient(state.params, batch, take)
+  def update(state: TrainState, batch: TrainBatch, packing: Packing) -> tuple[TrainState, Metrics, Array]:
+    loss, grads, metrics, lp = gradient(state.params, batch, packing)
     state, skipped = optim.apply_if_finite(tx, grads, loss, state)
     one = jnp.ones(())
     metrics |= {"loss": (loss, one), "grad_norm": (optax.tree.norm(grads), one), "skipped": (skipped * 1.0, one)}
@@ -203,23 +203,23 @@ def make_learn(
     return Trace(lp, batch.advantages, lower, upper)
 
   def learn(
-    state: TrainState, ref_params: Any, old_params: Any, rollouts: Rollouts, take: Array | None = None
+    state: TrainState, ref_params: Any, old_params: Any, rollouts: Rollouts, packing: Packing
   ) -> tuple[TrainState, dict[str, Array], Trace]:
     if "ref" in needs:
-      ref = frozen({"policy": ref_params}, rollouts, take)
+      ref = run_frozen({"policy": ref_params}, rollouts, packing)
       rollouts = dataclasses.replace(rollouts, ref_logprobs=ref.logprobs)
     if updates > 1 or needs & {"old", "values"} or old_params is not None:
-      old = frozen(state.params if old_params is None else state.params | {"policy": old_params}, rollouts, take)
+      before = state.params if old_params is None else state.params | {"policy": old_params}
+      old = run_frozen(before, rollouts, packing)
       rollouts = dataclasses.replace(rollouts, old_logprobs=old.logprobs, old_values=old.values)
     batch = objective.prepare(rollouts, objective_cfg)
     if updates == 1 and old_params is None:  # the state itself sampled: every ratio is exactly 1
       batch = dataclasses.replace(batch, old_logprobs=None)
     if updates == 1:
-      state, metrics, lp = update(state, batch, take)
+      state, metrics, lp = update(state, batch, packing)
     else:
-      before = rollouts.old_logprobs
-      state, metrics = inner_loop(state, interleave(layout, (batch, take), cfg.minibatches))
-      lp = before
+      state, metrics = inner_loop(state, interleave(layout, (batch, packing), cfg.minibatches))
+      lp = rollouts.old_logprobs
     return state, {k: t / jnp.maximum(c, 1e-9) for k, (t, c) in metrics.items()}, trace(lp, batch)
 
   return jax.jit(learn, donate_argnums=0)
@@ -229,23 +229,14 @@ def make_report(decoder: Decoder, cfg: Any, temperature: float) -> Callable:
   """The report after the inner loop (seed 003: "check whether the probabilities have indeed increased").
 
   Returns:
-    jitted `report(params, rollouts, trace, take) -> metrics`: one forward pass of the updated policy.
+    jitted `report(params, rollouts, trace, packing) -> metrics`: one forward pass of the updated policy.
     `moved_right_way`: share of sequences with an advantage whose probability moved the way of its sign.
     `moved_nats`: mean change of a sequence's log-prob towards its advantage, in nats.
     `tokens/short`, `tokens/at_bound`, `tokens/past_bound`: shares of the tokens with an advantage, by where they stand.
   """
 
-  def report(params: Any, rollouts: Rollouts, trace: Trace, take: Array | None = None) -> dict[str, Array]:
-    lp, _ = forward.logprobs(
-      decoder,
-      params["policy"],
-      rollouts.prompts,
-      rollouts.tokens,
-      rollouts.lengths,
-      take,
-      temperature=temperature,
-      chunk=cfg.chunk,
-    )
+  def report(params: Any, rollouts: Rollouts, trace: Trace, packing: Packing) -> dict[str, Array]:
+    lp = frozen(decoder, cfg, temperature, {"policy": params["policy"]}, rollouts, packing).logprobs
     mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[-1])
     change = masked.masked_sum(lp - trace.logprobs, mask, axis=2)
     sign = jnp.sign(trace.advantages.sum(2))

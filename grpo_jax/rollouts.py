@@ -8,7 +8,7 @@ from jax.experimental import multihost_utils
 
 from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer import Tokenizer
-from grpo_jax.types import Completion, Prompts, Rollouts
+from grpo_jax.types import Completion, Packing, Prompts, Rollouts
 
 ROW_COUNTS = sorted({m << n for m in (1, 3) for n in range(20)})
 
@@ -47,18 +47,36 @@ def completions(rollouts: Rollouts, tokenizer: Tokenizer) -> list[list[Completio
   return out
 
 
-def pack(lengths: np.ndarray, max_length: int, shards: int = 1) -> np.ndarray | None:
-  """Lays the completions of each group into as few rows as fit, first-fit decreasing.
+def pack(lengths: np.ndarray, max_length: int, layout: Layout, parts: int = 1) -> Packing:
+  """How the learner lays completions out; arrays and sizes are rounded up so that few shapes are compiled.
 
   Args:
     lengths: `[P, G]`.
     max_length: L, the width of the rectangle that the completions come in.
-    shards: of the group axis; each packs its own samples.
+    layout: its shards of prompts and of samples each pack their own.
+    parts: into how many microbatches the learner cuts the prompts (`learn.parts`).
+  """
+  samples = layout.size("sample")
+  take = lay_rows(lengths, max_length, samples)
+  places = (lengths.size * max_length if take is None else take.size) // (parts * layout.size("prompt") * samples)
+  # Part j of a rollout has prompts j, j + parts ... (`learn.interleave`), in contiguous shards.
+  of_parts = lengths.reshape(layout.size("prompt"), -1, parts, samples, lengths.shape[1] // samples)
+  size = round_up(max(1, int(of_parts.sum((1, 4)).max())))
+  return Packing(take, size if size <= 0.95 * places else None)
+
+
+def round_up(n: int) -> int:
+  """To a number of four binary digits and zeros: at most an eighth more."""
+  grain = 1 << max(0, n.bit_length() - 4)
+  return -(-n // grain) * grain
+
+
+def lay_rows(lengths: np.ndarray, max_length: int, shards: int = 1) -> np.ndarray | None:
+  """Lays the completions of each group into as few rows as fit, first-fit decreasing.
 
   Returns:
-    `take [P, R, T]` int32 for `forward.pack`: index in G * L of the token at each place, -1 on padding. T is the
-    longest completion and R the most rows that a group needs, rounded up (T to a quarter of L, R to 2^n or 3 * 2^n)
-    so that few shapes are compiled. None where that saves less than a tenth of one completion a row of L.
+    `Packing.take [P, R, T]`. T is the longest completion and R the most rows that a group needs, rounded up (T to a
+    quarter of L, R to 2^n or 3 * 2^n). None where that saves less than a tenth of one completion a row of L.
   """
   p, g = lengths.shape
   per = g // shards
@@ -96,13 +114,15 @@ def pack(lengths: np.ndarray, max_length: int, shards: int = 1) -> np.ndarray | 
   return take.reshape(p, shards * most, t)
 
 
-def statistics(rollouts: Rollouts, take: np.ndarray | None) -> dict[str, float]:
-  """Lengths, endings and padding of numpy rollouts."""
+def statistics(rollouts: Rollouts, packing: Packing, layout: Layout, parts: int = 1) -> dict[str, float]:
+  """Lengths and endings of numpy rollouts, and the padding that the learner computes with them (as for `pack`)."""
   lengths = rollouts.lengths[rollouts.lengths > 0]
   if not lengths.size:
     return {}
   ended = rollouts.ended[rollouts.lengths > 0]
-  places = rollouts.tokens.size if take is None else take.size
+  places = rollouts.tokens.size if packing.take is None else packing.take.size
+  if packing.size is not None:
+    places = packing.size * parts * layout.size("prompt") * layout.size("sample")
   return {
     "length/mean": float(lengths.mean()),
     "length/min": int(lengths.min()),

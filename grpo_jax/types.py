@@ -84,6 +84,16 @@ class Outputs:
   values: Array | None = None  # [P, G, L] float32, of the critic
 
 
+@_pytree
+class Packing:
+  """How the learner lays completions out (`rollouts.pack`): in rows for attention, in a list for all else."""
+
+  take: Array | None = None  # [P, R, T] int32, index in G * L of the token at each place of a row, -1 on padding;
+  # None: a row for each completion
+  size: int | None = dataclasses.field(default=None, metadata={"static": True})  # tokens in the list of a shard and
+  # microbatch, at least; None: no list, padding is computed
+
+
 # Metrics of a loss: name -> (total, count), both summed over microbatches and divided at the end.
 # A name that ends in `_max` or `_min` holds (value, 1) and is combined by max or min.
 Metrics = dict[str, tuple[Array, Array]]

@@ -12,6 +12,8 @@ from grpo_jax import forward
 from grpo_jax.models import decoder as decoders
 from grpo_jax.models import layers
 from grpo_jax.models.variants import VARIANTS
+from grpo_jax.ops import packing
+from grpo_jax.types import Packing
 
 FAMILIES = [name for name in VARIANTS if name.startswith("test_")]
 
@@ -33,7 +35,7 @@ def compiled(variant="test_qwen3", **run):
 def hidden(variant="test_qwen3", pad=0, width=tiny.LP):
   """The states that predict each completion token, of rectangles: `[P, G, L, D]`."""
   tokens, lengths = completions(pad=pad)
-  rows = forward.rectangle(tokens, lengths)
+  rows = packing.lay(jnp.asarray(tokens), jnp.asarray(lengths), Packing())
   first, states = compiled(variant)(tiny.weights(variant), tiny.prompts(pad, width), rows)
   return np.asarray(forward.predictors(first, states, rows.offsets)), lengths
 
@@ -53,7 +55,7 @@ def test_the_prompt_alone_is_the_prompt_of_its_group():
   d, params = tiny.decoder(), tiny.weights()
   tokens, lengths = completions()
   last, kv = jax.jit(d.prefill)(params, tiny.prompts())
-  first, _ = compiled()(params, tiny.prompts(), forward.rectangle(tokens, lengths))
+  first, _ = compiled()(params, tiny.prompts(), packing.lay(jnp.asarray(tokens), jnp.asarray(lengths), Packing()))
   np.testing.assert_allclose(last, first, atol=1e-5)
   shape = (d.config.layers, tiny.P, tiny.LP, d.config.kv_heads, d.config.head_dim)
   assert kv.keys.shape == kv.values.shape == shape
@@ -92,14 +94,19 @@ def test_a_token_sees_its_prompt_and_its_own_completion_alone():
   np.testing.assert_array_equal(np.abs(to_row).sum(1) > 0, [0, 0, 0, 1, 1, 1, 0, 0])
 
 
-@pytest.mark.parametrize("shards", [1, 2])
-def test_packed_groups_are_the_rectangles(shards):
+@pytest.mark.parametrize("mesh", [tiny.ONE, (1, 2, 2, 1)])
+def test_packed_groups_are_the_rectangles(mesh):
   tokens, lengths = completions()
-  take = tiny.packing(lengths, shards)
-  rows = forward.pack(jnp.asarray(tokens), take)
-  first, states = compiled()(tiny.weights(), tiny.prompts(), rows)
-  got = forward.predictors(first, states, rows.offsets)
-  got = np.stack([forward.unpack(got[..., i], take, tiny.G, tiny.L) for i in range(got.shape[-1])], -1)
+  packed = tiny.packing(lengths, mesh)
+
+  @jax.jit
+  def states(params, prompts):
+    rows = packing.lay(jnp.asarray(tokens), jnp.asarray(lengths), packed)
+    first, hidden = tiny.decoder(mesh=mesh).forward(params, prompts, rows)
+    return forward.predictors(first, hidden, rows.offsets)
+
+  got = states(tiny.weights(), tiny.prompts())
+  got = np.stack([packing.unlay(got[..., i], packed, tiny.G, tiny.L) for i in range(got.shape[-1])], -1)
   want, _ = hidden()
   real = (tiny.prompts().lengths > 0)[:, None, None] & (np.arange(tiny.L) < lengths[..., None])
   np.testing.assert_allclose(got[real], want[real], atol=1e-5)
@@ -115,7 +122,7 @@ def test_what_sees_nothing_stays_finite():
 def gradient(**run):
   d = tiny.decoder(**run)
   tokens, lengths = completions()
-  rows = forward.rectangle(tokens, lengths)
+  rows = packing.lay(jnp.asarray(tokens), jnp.asarray(lengths), Packing())
   weight = np.random.default_rng(0).normal(size=(*tokens.shape, d.config.width)).astype(np.float32)
   loss = lambda params: (d.forward(params, tiny.prompts(), rows)[1] * weight).mean()
   return jax.device_get(jax.jit(jax.grad(loss))(tiny.weights()))
@@ -128,7 +135,7 @@ def test_unrolling_and_remat_change_no_gradient(run):
 
 def test_bfloat16_activations_stay_near_float32():
   tokens, lengths = completions()
-  rows = forward.rectangle(tokens, lengths)
+  rows = packing.lay(jnp.asarray(tokens), jnp.asarray(lengths), Packing())
   first, states = compiled(dtype="bfloat16")(tiny.weights(), tiny.prompts(), rows)
   assert first.dtype == states.dtype == jnp.bfloat16
   want = compiled()(tiny.weights(), tiny.prompts(), rows)[1]

@@ -8,33 +8,13 @@ import tiny
 
 from grpo_jax import forward
 from grpo_jax.models import heads
-
-LENGTHS = np.array([[3, 1, 2], [0, 4, 1]])
-TOKENS = np.arange(2 * 3 * 4).reshape(2, 3, 4) + 1
-# Places of G * L = 12 tokens in two rows of four.
-TAKE = np.array([[[0, 1, 2, 4], [8, 9, -1, -1]], [[4, 5, 6, 7], [8, -1, -1, -1]]])
-
-
-def test_packed_rows():
-  rows = forward.pack(jnp.asarray(TOKENS), jnp.asarray(TAKE))
-  np.testing.assert_array_equal(rows.segments, np.where(TAKE < 0, -1, TAKE // 4))
-  np.testing.assert_array_equal(rows.offsets, [[[0, 1, 2, 0], [0, 1, 0, 0]], [[0, 1, 2, 3], [0, 0, 0, 0]]])
-  at_tokens = TAKE >= 0
-  want = np.stack([TOKENS[p].reshape(-1)[TAKE[p]] for p in range(2)])
-  np.testing.assert_array_equal(np.asarray(rows.tokens)[at_tokens], want[at_tokens])
-
-
-def test_unpacking_undoes_packing():
-  rows = forward.pack(jnp.asarray(TOKENS), jnp.asarray(TAKE))
-  back = forward.unpack(rows.tokens, jnp.asarray(TAKE), 3, 4)
-  mask = np.arange(4) < LENGTHS[..., None]
-  np.testing.assert_array_equal(back, np.where(mask, TOKENS, 0))
+from grpo_jax.types import Packing
 
 
 def test_a_token_is_predicted_by_the_one_before_it_and_the_first_by_the_prompt():
   first = jnp.array([[100.0], [200.0]])
   hidden = jnp.arange(16.0).reshape(2, 2, 4, 1)
-  offsets = forward.pack(jnp.asarray(TOKENS), jnp.asarray(TAKE)).offsets
+  offsets = jnp.array([[[0, 1, 2, 0], [0, 1, 0, 0]], [[0, 1, 2, 3], [0, 0, 0, 0]]])  # two completions share a row
   got = forward.predictors(first, hidden, offsets)[..., 0]
   np.testing.assert_array_equal(got[0], [[100, 0, 1, 100], [100, 4, 100, 100]])
   np.testing.assert_array_equal(got[1, 0], [200, 8, 9, 10])
@@ -43,8 +23,8 @@ def test_a_token_is_predicted_by_the_one_before_it_and_the_first_by_the_prompt()
 @pytest.mark.parametrize("packed", [False, True])
 def test_log_probs_and_entropies_are_those_of_all_logits_at_once(packed):
   r = tiny.rollouts()
-  take = tiny.packing(r.lengths) if packed else None
-  got = tiny.logprobs()(tiny.weights(), r.prompts, r.tokens, r.lengths, take)
+  packing = tiny.packing(r.lengths) if packed else Packing()
+  got = tiny.logprobs()(tiny.weights(), r.prompts, r.tokens, r.lengths, packing)
   want = tiny.naive_logprobs("test_qwen3", tiny.weights(), r)
   for a, b in zip(got, want):
     np.testing.assert_allclose(np.asarray(a)[tiny.real(r)], np.asarray(b)[tiny.real(r)], atol=2e-5)
@@ -54,7 +34,7 @@ def test_log_probs_and_entropies_are_those_of_all_logits_at_once(packed):
 
 def test_the_temperature_divides_the_logits():
   r = tiny.rollouts()
-  got, _ = tiny.logprobs(temperature=2.0)(tiny.weights(), r.prompts, r.tokens, r.lengths, None)
+  got, _ = tiny.logprobs(temperature=2.0)(tiny.weights(), r.prompts, r.tokens, r.lengths, Packing())
   want, _ = tiny.naive_logprobs("test_qwen3", tiny.weights(), r, 2.0)
   np.testing.assert_allclose(np.asarray(got)[tiny.real(r)], np.asarray(want)[tiny.real(r)], atol=2e-5)
 
@@ -65,7 +45,7 @@ def test_values_are_shifted_as_log_probs_are_and_packing_changes_none():
   head = {"weight": np.random.default_rng(0).normal(size=(1, d.config.width)).astype(np.float32), "bias": np.ones(1)}
   critic = tiny.weights() | {"value_head": head}
   values = jax.jit(lambda *args: forward.values(d, *args))
-  got = np.asarray(values(critic, r.prompts, r.tokens, r.lengths, None))
+  got = np.asarray(values(critic, r.prompts, r.tokens, r.lengths, Packing()))
   packed = np.asarray(values(critic, r.prompts, r.tokens, r.lengths, tiny.packing(r.lengths)))
   np.testing.assert_allclose(got[tiny.real(r)], packed[tiny.real(r)], atol=1e-5)
   first, _ = jax.jit(d.prefill)(tiny.weights(), r.prompts)

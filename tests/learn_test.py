@@ -18,7 +18,7 @@ from grpo_jax import learn, sharding
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
 from grpo_jax.objectives import grpo
-from grpo_jax.types import Rollouts
+from grpo_jax.types import Packing, Rollouts
 
 TEMPERATURE = 0.7
 TOLERANCE = 1e-5  # of a gradient whose norm is about 1
@@ -66,7 +66,7 @@ def reinforce() -> Any:
 def test_one_update_is_reinforce_and_every_ratio_is_one(packed):
   """Also the slow twin of the whole learner: shared prompts, packed rows and chunked heads make no difference."""
   r = tiny.rollouts()
-  got = tiny.update(take=tiny.packing(r.lengths) if packed else None)
+  got = tiny.update(packing=tiny.packing(r.lengths) if packed else Packing())
   assert 0.1 < norm(reinforce()) < 10
   assert_close(got.gradient, reinforce())
   assert got.metrics["ratio"] == 1.0 and got.metrics["ratio_max"] == 1.0  # exactly
@@ -95,7 +95,9 @@ def test_groups_of_equal_rewards_have_no_gradient_at_all():
 def test_microbatches_change_nothing_but_memory(microbatch):
   r = tiny.rollouts()
   want = tiny.update()
-  got = tiny.update(take=tiny.packing(r.lengths) if microbatch == 1 else None, microbatch=microbatch)
+  got = tiny.update(
+    packing=tiny.packing(r.lengths, parts=tiny.P) if microbatch == 1 else Packing(), microbatch=microbatch
+  )
   assert_close(got.gradient, want.gradient, 1e-6)
   for name in want.metrics:
     np.testing.assert_allclose(got.metrics[name], want.metrics[name], atol=1e-5, err_msg=name)
@@ -114,8 +116,9 @@ def test_microbatches_change_nothing_but_memory(microbatch):
 )
 def test_the_mesh_changes_nothing(mesh, packed, changes):
   r = tiny.rollouts()
-  take = tiny.packing(r.lengths, tiny.layout(mesh).size("sample")) if packed else None
-  got, want = tiny.update(take=take, mesh=mesh, **changes), tiny.update()
+  parts = tiny.P // changes["microbatch"] if changes else 1
+  packing = tiny.packing(r.lengths, mesh, parts) if packed else Packing()
+  got, want = tiny.update(packing=packing, mesh=mesh, **changes), tiny.update()
   assert_close(got.gradient, want.gradient, 1e-6)
   for name in want.metrics:
     np.testing.assert_allclose(got.metrics[name], want.metrics[name], atol=1e-5, err_msg=name)
@@ -128,7 +131,7 @@ def test_a_sharded_group_shares_the_work():
     d, r = tiny.decoder(mesh=mesh), tiny.rollouts()
     place = functools.partial(jax.tree.map, lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s))
     given = tuple(place(x, d.layout.batch(x)) for x in (r.prompts, r.tokens, r.lengths))
-    run = tiny.logprobs(mesh=mesh).lower(place(d.shapes(), d.shardings()), *given, None).compile()
+    run = tiny.logprobs(mesh=mesh).lower(place(d.shapes(), d.shardings()), *given, Packing()).compile()
     return run.cost_analysis()["flops"]
 
   assert flops((1, 1, 4, 1)) < 1.6 * flops((1, 4, 1, 1))
@@ -165,26 +168,33 @@ def table_logprobs(params: Any, r: Rollouts) -> jax.Array:
   return jnp.where(tiny.real(r), jnp.take_along_axis(logp, r.tokens[..., None], -1)[..., 0], 0.0)
 
 
+@functools.cache
+def updater(lr: float, mesh: tuple[int, ...], objective: tuple, **changes: Any) -> tuple[Any, Any]:
+  tx = optax.sgd(lr)
+  cfg = tiny.section("learner", **({"chunk": 64} | changes))
+  model = Bigrams(tiny.layout(mesh))
+  return tx, learn.make_learn(model, grpo, tx, cfg, tiny.objective(**dict(objective)), TEMPERATURE)
+
+
 def run(
   lr: float,
   mesh: tuple[int, ...] = tiny.ONE,
   ref: Any = None,
   old: Any = None,
   given: Rollouts | None = None,
-  take: Any = None,
-  objective: Any = (),
+  packing: Packing = Packing(),  # noqa: B008 (frozen)
+  objective: tuple = (),
   calls: int = 1,
   **changes: Any,
 ) -> tuple[Any, dict, learn.Trace]:
   """`learn` with plain gradient descent, once or several times on the same rollouts; numpy."""
-  layout, tx = tiny.layout(mesh), optax.sgd(lr)
+  tx, update = updater(lr, mesh, objective, **changes)
+  layout = tiny.layout(mesh)
   put = lambda x: jax.device_put(x, layout.replicated())
   state = states.create({"policy": put(table())}, tx)
-  cfg = tiny.section("learner", **({"chunk": 64} | changes))
-  update = learn.make_learn(Bigrams(layout), grpo, tx, cfg, tiny.objective(**dict(objective)), TEMPERATURE)
-  rollouts, take = host.to_device(layout, (given or tiny.rollouts(), take))
+  rollouts, packing = host.to_device(layout, (given or tiny.rollouts(), packing))
   for _ in range(calls):
-    state, metrics, trace = update(state, ref and put(ref), old and put(old), rollouts, take)
+    state, metrics, trace = update(state, ref and put(ref), old and put(old), rollouts, packing)
   return jax.device_get((state, metrics, trace))
 
 
@@ -216,8 +226,8 @@ INNER = {"lr": 3.0, "ref": table(1), "objective": (("beta", 0.1),), "mu": 2, "mi
 def test_the_inner_loop_is_its_updates_one_by_one(mesh, packed, microbatch):
   """mu = 2, two minibatches: each normalised by itself, old is the sampling policy throughout, the clip at work."""
   r = tiny.rollouts()
-  take = tiny.packing(r.lengths, tiny.layout(mesh).size("sample")) if packed else None
-  state, metrics, trace = run(**INNER, mesh=mesh, take=take, microbatch=microbatch)
+  packing = tiny.packing(r.lengths, mesh, tiny.P // microbatch if microbatch else 2) if packed else Packing()
+  state, metrics, trace = run(**INNER, mesh=mesh, packing=packing, microbatch=microbatch)
   assert_close(state.params["policy"], twin(3.0, r, TWO_BY_TWO, 0.1, table(1), table()), 3e-5)
   assert metrics["clip_low"] + metrics["clip_high"] > 0 and metrics["ratio_max"] > 1.2
   assert state.step == 4 and metrics["inner/passes"] == 2
@@ -273,11 +283,11 @@ def test_passes_end_when_the_surrogate_improves_no_more():
 def test_the_report_says_which_way_probabilities_moved():
   r = tiny.rollouts()
   report = learn.make_report(Bigrams(tiny.layout()), tiny.section("learner", chunk=64), TEMPERATURE)
-  state, _, trace = run(1.0)
-  right = report(state.params, r, trace)
+  state, _, trace = run(0.5)
+  right = report(state.params, r, trace, Packing())
   assert right["moved_right_way"] > 0.9 and right["moved_nats"] > 0.01
-  state, _, trace = run(-1.0)
-  wrong = report(state.params, r, trace, tiny.packing(r.lengths))
+  back = jax.tree.map(lambda before, after: 2 * before - after, {"policy": table()}, state.params)
+  wrong = report(back, r, trace, tiny.packing(r.lengths))
   assert wrong["moved_right_way"] < 0.1 and wrong["moved_nats"] < -0.01
 
 

@@ -24,15 +24,16 @@ from grpo_jax import state as states
 from grpo_jax.loops import build, imports
 from grpo_jax.models import decoder as decoders
 from grpo_jax.models import heads, layers, variants
-from grpo_jax.models.decoder import Decoder, Rows
+from grpo_jax.models.decoder import Decoder
 from grpo_jax.objectives import grpo
-from grpo_jax.ops import advantages, decoding, divergences, logprobs, masked, preferences, surrogate
-from grpo_jax.types import Outputs, Prompts, Rollouts
+from grpo_jax.ops import advantages, decoding, divergences, logprobs, masked, packing, preferences, surrogate
+from grpo_jax.types import Outputs, Packing, Prompts, Rollouts
 
 P, G, L, LP, V, D = 4, 5, 7, 6, tiny.V, 32  # no two alike, but for the model's own
 R, T, S = 3, 9, 11  # rows, their width, slots
-MODULES = (advantages, decoding, divergences, logprobs, masked, preferences, surrogate, forward, learn, sampler, heads)
-MODULES += (layers, decoders)
+A, B, N, U = 2, 3, 13, 20  # shards of prompts and samples, tokens of a list, places of its rows
+MODULES = (advantages, decoding, divergences, logprobs, masked, packing, preferences, surrogate)
+MODULES += (forward, learn, sampler, heads, layers, decoders)
 
 
 def f(*shape: int) -> jax.ShapeDtypeStruct:
@@ -55,7 +56,9 @@ def with_statics(fn: Any, *statics: Any, **options: Any) -> Any:
 PGL, PG = f(P, G, L), f(P, G)
 KEY = jax.eval_shape(lambda: jax.random.key(0))
 PROMPTS = Prompts(i(P, LP), i(P))
-ROWS = Rows(i(P, R, T), i(P, R, T), i(P, R, T))
+ROWS = packing.Rows(i(P, R, T), i(P, R, T), i(P, R, T))
+PACKING = Packing(i(P, R, T), N)
+PLACES = packing.Places(i(A, B, N), i(A, B, U))
 HOW = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 CHUNK = {"temperature": 1.0, "chunk": 4}
 K, M, DH = 2, 2, 16  # kv heads, query heads for each, head_dim
@@ -64,6 +67,10 @@ K, M, DH = 2, 2, 16  # kv heads, query heads for each, head_dim
 @functools.cache
 def model() -> tuple[Decoder, Any]:
   return tiny.decoder(), tiny.decoder().shapes()
+
+
+def sampled() -> Rollouts:
+  return Rollouts(PROMPTS, i(P, G, L), i(P, G), i(P, G), PGL, PGL)
 
 
 def critic() -> Any:
@@ -119,19 +126,32 @@ CASES = {
     (PGL, PGL, PGL),
     (P, G, 1),
   ),
-  "forward.rectangle": (forward.rectangle, (i(P, G, L), i(P, G)), [(P, G, L)] * 3),
-  "forward.pack": (forward.pack, (i(P, G, L), i(P, R, T)), [(P, R, T)] * 3),
-  "forward.unpack": (with_statics(forward.unpack, G, L), (f(P, R, T), i(P, R, T)), (P, G, L)),
+  "packing.lay": (lambda *x: packing.lay(*x)[:3], (i(P, G, L), i(P, G), PACKING), [(P, R, T)] * 3),
+  "packing.unlay": (with_statics(packing.unlay, G, L), (f(P, R, T), PACKING), (P, G, L)),
+  "packing.places": (with_statics(packing.places, N), (b(A, B, U),), [(A, B, N), (A, B, U)]),
+  "packing.flatten": (packing.flatten, (f(A, B, U), PLACES), (A, B, N)),
+  "packing.unflatten": (packing.unflatten, (f(A, B, N), PLACES), (A, B, U)),
   "forward.predictors": (forward.predictors, (f(P, D), f(P, R, T, D), i(P, R, T)), (P, R, T, D)),
   "forward.logprobs": (
     lambda params, *x: forward.logprobs(model()[0], params, *x, **CHUNK),
-    (lambda: model()[1], PROMPTS, i(P, G, L), i(P, G), i(P, R, T)),
+    (lambda: model()[1], PROMPTS, i(P, G, L), i(P, G), PACKING),
     [(P, G, L)] * 2,
   ),
   "forward.values": (
     lambda params, *x: forward.values(model()[0], params, *x),
-    (critic, PROMPTS, i(P, G, L), i(P, G), i(P, R, T)),
+    (critic, PROMPTS, i(P, G, L), i(P, G), PACKING),
     (P, G, L),
+  ),
+  "learn.parts": (lambda: jnp.zeros(learn.parts(tiny.section("learner", minibatches=2, microbatch=1), P)), (), (P,)),
+  "learn.outputs": (
+    lambda params, *x: learn.outputs(model()[0], tiny.section("learner"), 1.0, {"policy": params}, *x),
+    (lambda: model()[1], sampled, PACKING),
+    [(P, G, L)] * 2,
+  ),
+  "learn.frozen": (
+    lambda params, *x: learn.frozen(model()[0], tiny.section("learner"), 1.0, params, *x),
+    (lambda: {"policy": model()[1], "critic": critic()}, sampled, PACKING),
+    [(P, G, L)] * 3,
   ),
   "learn.interleave": (lambda x: learn.interleave(tiny.layout(), x, 2), (PGL,), (2, P // 2, G, L)),
   "learn.join": (learn.join, (f(2, P, G, L),), (2 * P, G, L)),
@@ -172,6 +192,14 @@ CASES = {
     (f(P, R, T, K, M, DH), *[f(P, R, T, K, DH)] * 2, *[f(P, LP, K, DH)] * 2, i(P), i(P, R, T)),
     (P, R, T, K, M, DH),
   ),
+  "decoder.row_shards": (lambda rows: jnp.zeros(decoders.row_shards(tiny.layout(), rows)), (ROWS,), (1, 1)),
+  "decoder.places": (
+    lambda rows: decoders.places(tiny.layout(), rows._replace(size=N)),
+    (ROWS,),
+    [(1, 1, N), (1, 1, P * R * T)],
+  ),
+  "decoder.to_shards": (with_statics(decoders.to_shards, 2), (f(P, B, T, D),), (2, B, P // 2 * T, D)),
+  "decoder.from_shards": (with_statics(decoders.from_shards, P), (f(2, B, P // 2 * T, D),), (P, B, T, D)),
   "decoder.last": (decoders.last, (f(P, T, D), i(P)), (P, D)),
 }
 
@@ -255,15 +283,15 @@ def trace(config: Any, d: Decoder, stop: tuple[int, ...], group: int = 0, sample
   rollouts = dataclasses.replace(rollouts, rewards=f(*shape), given=b(*shape), parts=f(p, group, n))
   temperature = config.sampler.temperature
   update = learn.make_learn(d, objective, tx, config.learner, config.objective, temperature)
-  take = i(p, max(1, group // 2), length)
+  packing = Packing(i(p, max(1, group // 2), length), p * group * length // 2)
   ref = params["policy"] if "ref" in needs else None
-  after, metrics, record = jax.eval_shape(update, state, ref, None, rollouts, take)
+  after, metrics, record = jax.eval_shape(update, state, ref, None, rollouts, packing)
   chex.assert_trees_all_equal_shapes_and_dtypes(after, state)
   chex.assert_shape(list(metrics.values()), ())
   assert {"loss", "grad_norm", "skipped"} <= set(metrics)
   chex.assert_shape([record.logprobs, record.advantages], shape)
   report = learn.make_report(d, config.learner, temperature)
-  chex.assert_shape(list(jax.eval_shape(report, after.params, rollouts, record, take).values()), ())
+  chex.assert_shape(list(jax.eval_shape(report, after.params, rollouts, record, packing).values()), ())
 
 
 def shipped(config: Any, d: Decoder, **changes: str) -> Decoder:
@@ -356,7 +384,7 @@ def test_steps_compile_once(compiled):
     rollouts, _ = sample(state.params["policy"], prompts, jax.random.key(step))
     rollouts = dataclasses.replace(rollouts, rewards=given.rewards, given=given.given, parts=given.parts)
     rollouts = host.to_device(layout, host.to_host(rollouts))
-    state, metrics, _ = update(state, None, None, rollouts, None)
+    state, metrics, _ = update(state, None, None, rollouts, Packing())
     assert math.isfinite(metrics["loss"]) and int(state.step) == step + 1
   assert sorted(name for name in compiled if name in ("jit(sample)", "jit(learn)")) == ["jit(learn)", "jit(sample)"]
   jax.tree.map(lambda x, s: chex.assert_equal(x.sharding.is_equivalent_to(s, x.ndim), True), state, placed)

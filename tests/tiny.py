@@ -6,6 +6,7 @@ id, 0, is also a token that stops. One token in three or so stops: completions a
 
 import dataclasses
 import functools
+import inspect
 import math
 from typing import Any, NamedTuple
 
@@ -23,12 +24,25 @@ from grpo_jax.models import variants
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.objectives import grpo
 from grpo_jax.ops import decoding
-from grpo_jax.types import Prompts, Rollouts
+from grpo_jax.types import Packing, Prompts, Rollouts
 
 P, G, LP, L, V = 8, 8, 6, 8, 96
 STOP = tuple(range(0, V, 3))
 ONE = (1, 1, 1, 1)  # (replica, fsdp, group, tensor)
 GRADIENT = optax.chain(optax.trace(0.0), optax.scale(0.0))  # changes nothing and keeps the gradient, see `gradient`
+
+
+def shared(fn: Any) -> Any:
+  """`functools.cache` by the values of the arguments, however they are passed."""
+  signature, cached = inspect.signature(fn), functools.cache(fn)
+
+  @functools.wraps(fn)
+  def call(*args: Any, **named: Any) -> Any:
+    bound = signature.bind(*args, **named)
+    bound.apply_defaults()
+    return cached(*bound.args, **bound.kwargs)
+
+  return call
 
 
 def section(name: str, **changes: Any) -> ConfigDict:
@@ -38,18 +52,18 @@ def section(name: str, **changes: Any) -> ConfigDict:
   return section
 
 
-@functools.cache
+@shared
 def layout(mesh: tuple[int, ...] = ONE) -> sharding.Layout:
   sizes = dict(zip(sharding.AXES, mesh))
   return sharding.make_layout(section("mesh", **sizes), jax.devices()[: int(np.prod(mesh))])
 
 
-@functools.cache
+@shared
 def decoder(variant: str = "test_qwen3", mesh: tuple[int, ...] = ONE, **run: str) -> Decoder:
   return Decoder(variants.variant(variant), layout(mesh), **run)
 
 
-@functools.cache
+@shared
 def weights(variant: str = "test_qwen3") -> Any:
   """Numpy parameters, with logits that prefer some tokens."""
   tree = jax.device_get(jax.jit(decoder(variant).init)(jax.random.key(0)))
@@ -73,7 +87,7 @@ def prompts(pad: int = 0, width: int = LP) -> Prompts:
   return Prompts(np.where(np.arange(width) < lengths[:, None], tokens, pad).astype(np.int32), lengths)
 
 
-@functools.cache
+@shared
 def make_sampler(variant: str = "test_qwen3", mesh: tuple[int, ...] = ONE, stop: tuple = STOP, **changes: Any) -> Any:
   cfg = section("sampler", **({"group": G, "max_length": L, "temperature": 0.7} | changes))
   return sampler.make_sampler(decoder(variant, mesh), cfg, stop)
@@ -88,7 +102,7 @@ def sample(
   return host.to_host(out)
 
 
-@functools.cache
+@shared
 def rollouts(seed: int = 0, variant: str = "test_qwen3") -> Rollouts:
   """`sample`, with rewards: what its last token says, and in the third group the same for all."""
   out = sample(seed, variant)
@@ -100,10 +114,10 @@ def rollouts(seed: int = 0, variant: str = "test_qwen3") -> Rollouts:
   return dataclasses.replace(out, rewards=rewards, given=given, parts=reward.astype(np.float32))
 
 
-def packing(lengths: np.ndarray, shards: int = 1) -> np.ndarray:
-  take = host.pack(lengths, L, shards)
-  assert take is not None
-  return take
+def packing(lengths: np.ndarray, mesh: tuple[int, ...] = ONE, parts: int = 1) -> Packing:
+  packing = host.pack(lengths, L, layout(mesh), parts)
+  assert packing.take is not None and packing.size is not None
+  return packing
 
 
 def uniforms(key: jax.Array, samples: int = G, tokens: int = L) -> np.ndarray:
@@ -120,7 +134,7 @@ def objective(**changes: Any) -> FrozenConfigDict:
   return FrozenConfigDict(section("objective", **({"max_length": L} | changes)))
 
 
-@functools.cache
+@shared
 def make_learn(
   mesh: tuple[int, ...] = ONE,
   variant: str = "test_qwen3",
@@ -132,9 +146,9 @@ def make_learn(
   return learn.make_learn(decoder(variant, mesh), grpo, tx, cfg, objective_, 0.7)
 
 
-@functools.cache
+@shared
 def logprobs(variant: str = "test_qwen3", mesh: tuple[int, ...] = ONE, temperature: float = 0.7, **run: str) -> Any:
-  """Jitted: (params, prompts, tokens, lengths, take) -> log-probs and entropies `[P, G, L]`, as the learner has."""
+  """Jitted: (params, prompts, tokens, lengths, packing) -> log-probs and entropies `[P, G, L]`, as the learner has."""
   run_ = functools.partial(forward.logprobs, decoder(variant, mesh, **run), temperature=temperature, chunk=64)
   return jax.jit(lambda *args: run_(*args))
 
@@ -150,7 +164,7 @@ class Learned(NamedTuple):
 
 def update(
   given: Rollouts | None = None,
-  take: np.ndarray | None = None,
+  packing: Packing = Packing(),  # noqa: B008 (frozen)
   mesh: tuple[int, ...] = ONE,
   tx: optax.GradientTransformation = GRADIENT,
   ref: Any = None,
@@ -162,7 +176,9 @@ def update(
   placed = lambda x: None if x is None else jax.device_put(x, decoder("test_qwen3", mesh).shardings())
   state = states.create({"policy": params(mesh=mesh)}, tx)
   run = make_learn(mesh, tx=tx, **changes)
-  state, metrics, trace = jax.device_get(run(state, placed(ref), placed(old), *on_device((given or rollouts(), take))))
+  state, metrics, trace = jax.device_get(
+    run(state, placed(ref), placed(old), *on_device((given or rollouts(), packing)))
+  )
   return Learned(state, metrics, trace, state.opt_state[0].trace["policy"] if tx is GRADIENT else None)
 
 

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import metrics, sampler
+from grpo_jax import learn, metrics, sampler
 from grpo_jax import rollouts as host
 from grpo_jax.data import loader
 from grpo_jax.loops import build, imports
@@ -37,18 +37,19 @@ def run(config: ConfigDict, workdir: str) -> None:
     raise SettingError(f"learner.mu={config.learner.mu}: data that does not change is gone through by steps; use 1")
   model = build.model(config)
   batches = build.batches(config) if kind == "solutions" else Kept(config)
+  parts = learn.parts(config.learner, config.data.prompts)
   with Session(config, workdir, model, batches) as s:
     if kind != "solutions":
       batches.rollouts = kept_samples(config, workdir, model, s.writer)
     for step in s.steps():
       with s.writer.phase("data"):
         given = solutions(next(batches), model, config) if kind == "solutions" else next(batches)
-        packing = host.pack(given.lengths, given.tokens.shape[2])
-        rollouts, take = host.to_device(model.layout, (given, packing))
+        packing = host.pack(given.lengths, given.tokens.shape[2], model.layout, parts)
+        rollouts, placed = host.to_device(model.layout, (given, packing))
       with s.writer.phase("learn"):
-        s.state, learned, _ = s.update(s.state, s.ref_params, None, rollouts, take)
+        s.state, learned, _ = s.update(s.state, s.ref_params, None, rollouts, placed)
         learned = host.to_host(learned)
-      numbers = learned | host.statistics(given, packing)
+      numbers = learned | host.statistics(given, packing, model.layout, parts)
       numbers |= {"tokens_per_s/learn": int(given.lengths.sum()) / s.writer.seconds["learn"]}
       s.log(step, numbers)
 

@@ -18,21 +18,21 @@ def run(config: ConfigDict, workdir: str) -> None:
   functions = imports.rewards(config.rewards)
   batches = build.batches(config)
   sample = sampler.make_sampler(model.decoder, config.sampler, model.stop)
-  layout = model.layout
+  layout, parts = model.layout, learn.parts(config.learner, config.data.prompts)
 
   with Session(config, workdir, model, batches) as s:
     for step in s.steps():
       key = build.key(config.seed, build.SAMPLE, step)
       batch, sampling = collect(batches, sample, s.policy, key, model, functions, config, s.writer)
-      packing = host.pack(batch.rollouts.lengths, config.sampler.max_length, layout.size("sample"))
-      rollouts, take = host.to_device(layout, (batch.rollouts, packing))
+      packing = host.pack(batch.rollouts.lengths, config.sampler.max_length, layout, parts)
+      rollouts, placed = host.to_device(layout, (batch.rollouts, packing))
       with s.writer.phase("learn"):
-        s.state, learned, trace = s.update(s.state, s.ref_params, None, rollouts, take)
+        s.state, learned, trace = s.update(s.state, s.ref_params, None, rollouts, placed)
         learned = host.to_host(learned)
       if config.log.report_every and step % config.log.report_every == 0:
         with s.writer.phase("report"):
-          learned |= host.to_host(s.report(s.state.params, rollouts, trace, take))
-      numbers = learned | host.statistics(batch.rollouts, packing) | sampling
+          learned |= host.to_host(s.report(s.state.params, rollouts, trace, placed))
+      numbers = learned | host.statistics(batch.rollouts, packing, layout, parts) | sampling
       numbers |= speeds(numbers["tokens"], int(batch.rollouts.lengths.sum()), s.writer.seconds)
       s.writer.samples(step + 1, sample_rows(batch, trace, config.log.samples, functions))
       s.log(step, numbers)

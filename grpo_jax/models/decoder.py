@@ -18,6 +18,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from grpo_jax.models.layers import Block, RMSNorm
+from grpo_jax.ops import packing
+from grpo_jax.ops.packing import Rows
 from grpo_jax.sharding import Layout
 from grpo_jax.types import Array, Prompts
 
@@ -45,14 +47,6 @@ class DecoderConfig:
   norm_plus_one: bool = False  # Gemma
   embed_scale: bool = False  # multiply embeddings by sqrt(width): Gemma
   activation: str = "silu"  # silu or gelu_tanh
-
-
-class Rows(NamedTuple):
-  """Completions laid out for the learner: rows of one prompt, each holding one or several completions."""
-
-  tokens: Array  # [P, R, T] int32
-  segments: Array  # [P, R, T] int32: which sample of the group; -1 on padding
-  offsets: Array  # [P, R, T] int32: position of the token in its completion
 
 
 class KV(NamedTuple):
@@ -238,37 +232,69 @@ class Decoder:
   def forward(self, params: Params, prompts: Prompts, rows: Rows) -> tuple[Array, Array]:
     """Prompts and all completions of their groups in one pass; the prompt is computed once.
 
-    Where the group is sharded, each shard has its own rows and computes the prompt for them (dimension S).
+    Where the group is sharded, each shard has its own rows and computes the prompt for them.
 
     Returns:
       Last hidden state of each prompt `[P, D]`, and hidden states of the completion rows `[P, R, T, D]`,
       both after the final norm.
     """
     p, lp = prompts.tokens.shape
+    a, b = row_shards(self.layout, rows)
     _, r, t = rows.tokens.shape
-    shards = self.layout.size("sample")
-    s = 1 if r % shards else shards
-    of_shards = lambda x: x.reshape(p, s, r // s, t)
-    shared = lambda x: jnp.broadcast_to(x[:, None], (p, s, *x.shape[1:]))
+    at = places(self.layout, rows)
+    shared = lambda x: jnp.broadcast_to(x[:, None], (p, b, *x.shape[1:]))
 
-    def join(of_prompt: Array, of_rows: Array) -> Array:
-      return jnp.concatenate([of_prompt, of_rows.reshape(p, s, -1, *of_rows.shape[4:])], axis=2)
+    def join(of_prompts: Array, of_rows: Array) -> Array:
+      """`[P, B, Lp, ...]` and `[P, B, R / B * T, ...]` -> `[A, B, P / A * Lp + N, ...]`."""
+      return jnp.concatenate([to_shards(of_prompts, a), packing.flatten(to_shards(of_rows, a), at)], axis=2)
 
     def split(x: Array) -> tuple[Array, Array]:
-      return x[:, :, :lp], x[:, :, lp:].reshape(p, s, r // s, t, *x.shape[3:])
+      """-> `[P, B, Lp, ...]` and `[P, B, R / B, T, ...]`."""
+      n = p // a * lp
+      of_rows = from_shards(packing.unflatten(x[:, :, n:], at), p)
+      return from_shards(x[:, :, :n], p), of_rows.reshape(p, b, r // b, t, *x.shape[3:])
 
-    lengths, segments = shared(prompts.lengths), of_shards(rows.segments)
+    lengths, segments = shared(prompts.lengths), rows.segments.reshape(p, b, r // b, t)
 
     def mix(q: Array, k: Array, v: Array) -> tuple[Array, None]:
       (qp, qc), (kp, kc), (vp, vc) = split(self._heads(q)), split(k), split(v)
-      return join(causal_attention(qp, kp, vp), group_attention(qc, kc, vc, kp, vp, lengths, segments)), None
+      of_rows = group_attention(qc, kc, vc, kp, vp, lengths, segments)
+      return join(causal_attention(qp, kp, vp), of_rows.reshape(p, b, -1, *of_rows.shape[4:])), None
 
-    tokens = join(shared(prompts.tokens), of_shards(rows.tokens))
-    places = join(jnp.broadcast_to(jnp.arange(lp), (p, s, lp)), of_shards(rows.offsets) + lengths[..., None, None])
-    x, _ = self._stack(params, self.embed(params, tokens), places, mix)
-    of_prompt, of_rows = split(x)
-    first = last(of_prompt[:, 0], prompts.lengths)
+    of_prompts = jnp.broadcast_to(jnp.arange(lp), (p, b, lp))
+    of_rows = (rows.offsets + prompts.lengths[:, None, None]).reshape(p, b, -1)
+    tokens = join(shared(prompts.tokens), rows.tokens.reshape(p, b, -1))
+    x, _ = self._stack(params, self.embed(params, tokens), join(of_prompts, of_rows), mix)
+    of_prompts, of_rows = split(x)
+    first = last(of_prompts[:, 0], prompts.lengths)
     return self.norm(params, first), self.norm(params, of_rows.reshape(p, r, t, -1))
+
+
+def row_shards(layout: Layout, rows: Rows) -> tuple[int, int]:
+  """Into how many parts (A, B) the mesh cuts the prompts, and the rows of a prompt, where they divide."""
+  parts = ((n, layout.size(name)) for n, name in zip(rows.tokens.shape, ("prompt", "sample")))
+  return tuple(1 if n % size else size for n, size in parts)
+
+
+def places(layout: Layout, rows: Rows) -> packing.Places | None:
+  """Where each shard's list has the rows' tokens; None if it has no list."""
+  if rows.size is None:
+    return None
+  a, b = row_shards(layout, rows)
+  real = rows.segments.reshape(len(rows.segments), b, -1) >= 0
+  return packing.places(to_shards(real, a), rows.size)
+
+
+def to_shards(x: Array, a: int) -> Array:
+  """x `[P, B, n, ...]` -> `[A, B, P / A * n, ...]`, the tokens of each shard in a row."""
+  p, b, n, *rest = x.shape
+  return x.reshape(a, p // a, b, n, *rest).swapaxes(1, 2).reshape(a, b, p // a * n, *rest)
+
+
+def from_shards(x: Array, p: int) -> Array:
+  """Undoes `to_shards`."""
+  a, b, n, *rest = x.shape
+  return x.reshape(a, b, p // a, n * a // p, *rest).swapaxes(1, 2).reshape(p, b, n * a // p, *rest)
 
 
 def last(x: Array, lengths: Array) -> Array:
