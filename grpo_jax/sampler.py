@@ -1,8 +1,9 @@
 """Rollouts in one compiled program: prefill each prompt once, then one loop that decodes all slots.
 
-A slot decodes one completion. When it ends, the slot takes the next waiting sample of any prompt: the prompt's keys
-and values, computed once, are copied into it. All slots write one common column of a ring cache, `step mod L`, so
-that the write is one in-place slice; a mask keeps each slot to the columns that it wrote itself.
+A slot decodes one completion. With a slot for every sample, those of a prompt read its keys and values where they
+are. With fewer, a slot whose completion ends takes the next waiting sample of any prompt, whose keys and values are
+copied into it. All slots write one common column of a ring cache, `step mod L`, so that the write is one in-place
+slice; a mask keeps each slot to the columns that it wrote itself.
 
 The noise of a token is a function of (key, prompt, sample, position) alone, one uniform number: the slot that happens
 to decode a sample, the number of slots and the mesh do not change what is sampled.
@@ -23,10 +24,10 @@ from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts
 
 
 class LayerCache(NamedTuple):
-  """What the slots attend to in one layer; S slots, K key/value heads, d head_dim."""
+  """What the slots attend to in one layer; S slots, K key/value heads, d head_dim; prompts of C slots in a row each."""
 
-  prompt_keys: Array  # [S, K, d, Lp]: transposed, the fastest to read for one query
-  prompt_values: Array  # [S, K, Lp, d]
+  prompt_keys: Array  # [S / C, K, d, Lp]: transposed, the fastest to read for few queries
+  prompt_values: Array  # [S / C, K, Lp, d]
   keys: Array  # [S, K, d, L] ring
   values: Array  # [S, K, L, d] ring
 
@@ -86,7 +87,7 @@ def attend_slots(cache: LayerCache, q: Array, k: Array, v: Array, column: Array,
   Args:
     q: `[S, H, d]`; k, v: `[S, K, d]`.
     column: where the ring is written, for all slots.
-    masks: what a slot may see: of the prompt `[S, Lp]`, of the ring `[S, L]`.
+    masks: what a slot may see: of the prompt `[S / C, Lp]`, of the ring `[S, L]`.
 
   Returns:
     `[S, H, d]` and the cache with k and v in it.
@@ -96,14 +97,23 @@ def attend_slots(cache: LayerCache, q: Array, k: Array, v: Array, column: Array,
   values = jax.lax.dynamic_update_slice(cache.values, v[:, :, None].astype(cache.values.dtype), (0, 0, column, 0))
   cache = cache._replace(keys=keys, values=values)
   q = (q * (d**-0.5)).reshape(s, kv, -1, d)
-  score = lambda k, mask: jnp.where(
-    mask[:, None, None], jnp.einsum("skmd,skdl->skml", q, k.astype(q.dtype), preferred_element_type=jnp.float32), MASKED
-  )
-  z = (score(cache.prompt_keys, masks[0]), score(keys, masks[1]))
+  prompts = cache.prompt_keys.shape[0]
+
+  def by_prompt(x: Array) -> Array:
+    """`[S, K, M, ...]` -> `[S / C, K, C * M, ...]`: the slots of a prompt share one product."""
+    x = x.reshape(prompts, s // prompts, *x.shape[1:])
+    return jnp.moveaxis(x, 1, 2).reshape(prompts, kv, -1, x.shape[-1])
+
+  def by_slot(x: Array) -> Array:
+    return jnp.moveaxis(x.reshape(prompts, kv, s // prompts, -1, x.shape[-1]), 2, 1).reshape(s, kv, -1, x.shape[-1])
+
+  score = lambda q, k: jnp.einsum("skmd,skdl->skml", q, k.astype(q.dtype), preferred_element_type=jnp.float32)
+  visible = lambda z, mask: jnp.where(mask[:, None, None], z, MASKED)
+  z = (by_slot(visible(score(by_prompt(q), cache.prompt_keys), masks[0])), visible(score(q, keys), masks[1]))
   top = jnp.maximum(z[0].max(-1, keepdims=True), z[1].max(-1, keepdims=True))
   p = [jnp.exp(x - top) for x in z]
   mix = lambda p, v: jnp.einsum("skml,skld->skmd", p.astype(q.dtype), v.astype(q.dtype))
-  out = mix(p[0], cache.prompt_values) + mix(p[1], values)
+  out = by_slot(mix(by_prompt(p[0]), cache.prompt_values)) + mix(p[1], values)
   out = out / (p[0].sum(-1) + p[1].sum(-1))[..., None].astype(out.dtype)
   return out.reshape(s, -1, d), cache
 
@@ -159,28 +169,25 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
     stopped = stops(first, everyone, jnp.ones_like(everyone))
     done = stopped | (length == 1) | ~real
     column0 = lambda x: jnp.zeros((n, length), x.dtype).at[:, 0].set(x)
+    if s == n:  # a slot for each sample: all start at once, on their prompts as they are
+      start = {"waiting": jnp.int32(n), "sample": everyone, "active": ~done, "token": first}
+      prompt_cache = shared
+    else:
+      start = {"waiting": jnp.int32(0), "sample": jnp.zeros(s, jnp.int32), "active": jnp.zeros(s, bool)}
+      start |= {"token": jnp.zeros(s, jnp.int32)}
+      prompt_cache = [tuple(jnp.zeros((s, *x.shape[1:]), x.dtype) for x in layer) for layer in shared]
+    ring = lambda *shape: jnp.zeros((s, c.kv_heads, *shape), cfg.cache_dtype)
     slots = Slots(
       step=jnp.int32(0),
-      waiting=jnp.int32(0),
-      sample=jnp.zeros(s, jnp.int32),
       age=jnp.ones(s, jnp.int32),
-      active=jnp.zeros(s, bool),
-      token=jnp.zeros(s, jnp.int32),
       busy=jnp.int32(0),
-      cache=[
-        LayerCache(
-          jnp.zeros((s, c.kv_heads, c.head_dim, lp), cfg.cache_dtype),
-          jnp.zeros((s, c.kv_heads, lp, c.head_dim), cfg.cache_dtype),
-          jnp.zeros((s, c.kv_heads, c.head_dim, length), cfg.cache_dtype),
-          jnp.zeros((s, c.kv_heads, length, c.head_dim), cfg.cache_dtype),
-        )
-        for _ in shared
-      ],
+      cache=[LayerCache(*layer, ring(c.head_dim, length), ring(length, c.head_dim)) for layer in prompt_cache],
       tokens=column0(first),
       logprobs=column0(logprob),
       truncated=column0(truncated),
       lengths=jnp.where(real, 1, 0).astype(jnp.int32),
       stopped=stopped,
+      **start,
     )
 
     def refill(slots: Slots) -> Slots:
@@ -204,7 +211,8 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
       """One token for every slot."""
       column, lengths = slots.step % length, prompts.lengths[slots.sample // g]
       behind = (slots.step - jnp.arange(length)) % length  # steps since each column was written
-      masks = (jnp.arange(lp) < lengths[:, None], behind < slots.age[:, None])
+      of_prompts = lengths[:: s // len(slots.cache[0].prompt_keys)]
+      masks = (jnp.arange(lp) < of_prompts[:, None], behind < slots.age[:, None])
       x, cache = decoder.embed(params, slots.token), []
       for layer, own in zip(params["layers"], slots.cache):
         attend = lambda q, k, v, own=own: attend_slots(own, q, k, v, column, masks)

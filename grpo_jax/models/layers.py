@@ -15,16 +15,23 @@ from flax import nnx
 
 Array = jax.Array
 
-FEW_ROWS = 256  # up to here a product is computed as weight @ x.T, which is what a CPU does fastest
+FEW_ROWS = 256  # up to here a CPU computes a product faster as weight @ x.T
 
 
 def linear(weight: Array, x: Array, dtype: Any = None) -> Array:
   """x `[..., in]` times weight `[out, in]` transposed -> `[..., out]`, in `dtype` (None: x's)."""
   product = functools.partial(jax.lax.dot_general, preferred_element_type=dtype)
+  plain = lambda weight, x: product(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
+
+  def turned(weight: Array, x: Array) -> Array:
+    # The barrier keeps XLA from turning the product back.
+    out = jax.lax.optimization_barrier(product(weight, x, (((1,), (x.ndim - 1,)), ((), ()))))
+    return jnp.moveaxis(out, 0, -1)
+
   weight = weight.astype(x.dtype)
-  if math.prod(x.shape[:-1]) <= FEW_ROWS:
-    return jnp.moveaxis(product(weight, x, (((1,), (x.ndim - 1,)), ((), ()))), 0, -1)
-  return product(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
+  if math.prod(x.shape[:-1]) > FEW_ROWS:
+    return plain(weight, x)
+  return jax.lax.platform_dependent(weight, x, cpu=turned, default=plain)
 
 
 def long_context(frequency: Array, factor: float, low: float, high: float, original: float) -> Array:
