@@ -19,6 +19,7 @@ import shlex
 import shutil
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -389,6 +390,7 @@ def _quieten() -> None:
   """Leaves only warnings of what orbax and tensorstore print: their errors are raised here, as one line each."""
   logging.getLogger("absl").addFilter(_worth_printing)
   logging.getLogger("asyncio").addFilter(_retrieved)
+  warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)  # writes not begun by then
   sys.unraisablehook = _unraisable
 
 

@@ -27,11 +27,16 @@ def to_host(x: Any) -> Any:
   return jax.tree.map(lambda a: multihost_utils.process_allgather(a, tiled=True), x)
 
 
-def trim(prompts: Prompts, multiple: int = 16) -> Prompts:
-  """Numpy prompts cut to the longest one, rounded up so that few different shapes are compiled."""
-  longest = max(1, int(np.max(prompts.lengths)))
-  width = min(prompts.tokens.shape[1], -(-longest // multiple) * multiple)
-  return Prompts(prompts.tokens[:, :width], prompts.lengths)
+def halved(width: int, longest: int) -> int:
+  """`width` halved as often as it still holds `longest`: few widths, and so few programs to compile."""
+  while width > 1 and -(-width // 2) >= longest:
+    width = -(-width // 2)
+  return width
+
+
+def trim(prompts: Prompts) -> Prompts:
+  """Numpy prompts cut to a width that holds the longest."""
+  return Prompts(prompts.tokens[:, : halved(prompts.tokens.shape[1], int(np.max(prompts.lengths)))], prompts.lengths)
 
 
 def completions(rollouts: Rollouts, tokenizer: Tokenizer) -> list[list[Completion]]:
@@ -75,13 +80,12 @@ def lay_rows(lengths: np.ndarray, max_length: int, shards: int = 1) -> np.ndarra
   """Lays the completions of each group into as few rows as fit, first-fit decreasing.
 
   Returns:
-    `Packing.take [P, R, T]`. T is the longest completion and R the most rows that a group needs, rounded up (T to a
-    quarter of L, R to 2^n or 3 * 2^n). None where that saves less than a tenth of one completion a row of L.
+    `Packing.take [P, R, T]`. T holds the longest completion and R the most rows that a group needs, rounded up (T to
+    L / 2^n, R to 2^n or 3 * 2^n). None where that saves less than a quarter of one completion a row of L.
   """
   p, g = lengths.shape
   per = g // shards
-  grain = max(1, -(-max_length // 4))
-  t = min(max_length, -(-max(1, int(lengths.max())) // grain) * grain)
+  t = halved(max_length, int(lengths.max()))
   plans, most = [], 1
   for group in lengths.reshape(p, shards, per):
     for mine in group:
@@ -100,7 +104,7 @@ def lay_rows(lengths: np.ndarray, max_length: int, shards: int = 1) -> np.ndarra
       plans.append(rows)
       most = max(most, len(rows))
   most = min(per, min(n for n in ROW_COUNTS if n >= most))
-  if most * t > 0.9 * per * max_length:
+  if most * t > 0.75 * per * max_length:
     return None
   take = np.full((p * shards, most, t), -1, np.int32)
   for which, rows in enumerate(plans):

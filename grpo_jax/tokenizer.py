@@ -123,7 +123,7 @@ class Tokenizer:
     ends: list[int] = []
     blank = True
     for i, token in enumerate(tokens):
-      *closed, rest = self._text(int(token)).split("\n")
+      *closed, rest = self.text(int(token)).split("\n")
       if closed:
         if not blank or any(line.strip() for line in closed):
           ends.append(i)
@@ -147,7 +147,8 @@ class Tokenizer:
     content = _content(self._config.get(name))
     return None if content is None else self._backend.token_to_id(content)
 
-  def _text(self, token: int) -> str:
+  def text(self, token: int) -> str:
+    """One token alone, kept. A piece of a character that several tokens make is shown as U+FFFD."""
     if token not in self._texts:
       self._texts[token] = self.decode([token])
     return self._texts[token]

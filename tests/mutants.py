@@ -268,6 +268,98 @@ MUTANTS = (
     "tests/objectives_test.py::test_good_targets_of_a_context_never_add_up_to_more_than_one "
     "tests/objectives_test.py::test_targets_where_samples_share_a_context",
   ),
+  # The same, where a model is at work.
+  Mutant(
+    "the sampler draws with the same key at every call",
+    "grpo_jax/sampler.py",
+    "noise = Noise.of(key, prompt_ids, sample_ids)",
+    "noise = Noise.of(jax.random.key(0), prompt_ids, sample_ids)",
+    "tests/sampler_test.py::test_two_runs_are_bitwise_equal_and_two_steps_are_not",
+  ),
+  Mutant(
+    "the sampler's lengths leave the stop token out",
+    "grpo_jax/sampler.py",
+    ".set(age, mode=\"drop\"),\n        stopped",
+    ".set(age - stopped, mode=\"drop\"),\n        stopped",
+    "tests/sampler_test.py::test_the_stop_token_is_part_of_the_completion",
+  ),
+  Mutant(
+    "the sampler attends to the padding of prompts",
+    "grpo_jax/sampler.py",
+    "jnp.arange(lp) < of_prompts[:, None]",
+    "jnp.arange(lp) < lp + 0 * of_prompts[:, None]",
+    "tests/sampler_test.py::test_the_pad_id_does_not_change_what_is_sampled",
+  ),
+  Mutant(
+    "a slot attends to what the sample before it in the slot left",
+    "grpo_jax/sampler.py",
+    "behind < slots.age[:, None]",
+    "behind < slots.age[:, None] + 1",
+    "tests/sampler_test.py::test_slots_do_not_change_what_is_sampled[3]",
+  ),
+  Mutant(
+    "the learner attends to the padding of prompts",
+    "grpo_jax/models/decoder.py",
+    "of_prompt = jnp.arange(prompt_k.shape[-3]) < lengths[..., None, None, None]",
+    "of_prompt = jnp.arange(prompt_k.shape[-3]) < prompt_k.shape[-3] + 0 * lengths[..., None, None, None]",
+    "tests/decoder_test.py::test_pads_are_never_attended_to",
+  ),
+  Mutant(
+    "completions of a packed row see each other",
+    "grpo_jax/models/decoder.py",
+    " & (segments[..., :, None] == segments[..., None, :])",
+    " & (segments[..., :, None] >= 0)",
+    "tests/decoder_test.py::test_packed_groups_are_the_rectangles",
+  ),
+  Mutant(
+    "the temperature is in the sampler's log-probs alone",
+    "grpo_jax/forward.py",
+    "temperature=temperature, chunk=chunk)",
+    "temperature=1.0, chunk=chunk)",
+    "tests/forward_test.py::test_the_temperature_divides_the_logits",
+  ),
+  Mutant(
+    "what top-p drew passes for draws of the full softmax",
+    OPS + "decoding.py",
+    "return token, weight - jnp.log(total), weight - jnp.log(mass)",
+    "return token, weight - jnp.log(mass), weight - jnp.log(mass)",
+    "tests/sampler_test.py::test_truncated_tokens_are_those_of_naive_generation",
+  ),
+  Mutant(
+    "a token's log-prob comes from its own hidden state",
+    "grpo_jax/forward.py",
+    "before = jnp.concatenate([hidden[:, :, :1], hidden[:, :, :-1]], axis=2)",
+    "before = hidden",
+    "tests/forward_test.py::test_log_probs_and_entropies_are_those_of_all_logits_at_once",
+  ),
+  Mutant(
+    "several updates have no old policy",
+    "grpo_jax/learn.py",
+    "if updates == 1 and old_params is None:  #",
+    "if True:  #",
+    "tests/learn_test.py::test_the_inner_loop_is_its_updates_one_by_one",
+  ),
+  Mutant(
+    "each microbatch is averaged by itself",
+    "grpo_jax/learn.py",
+    "out = run(params, batch, packing)",
+    "out, batch = run(params, batch, packing), reweigh(batch)",
+    "tests/learn_test.py::test_microbatches_change_nothing_but_memory",
+  ),
+  Mutant(
+    "the position in the data is not restored",
+    "grpo_jax/loops/session.py",
+    "self.batches.set_state(restored.data)",
+    "pass",
+    "tests/resume_test.py::test_a_signal_saves_and_says_how_to_go_on",
+  ),
+  Mutant(
+    "the optimizer's state is not restored",
+    "grpo_jax/loops/session.py",
+    "self.state = restored.state",
+    "self.state = states.create(restored.state.params, tx)",
+    "tests/resume_test.py::test_a_signal_saves_and_says_how_to_go_on",
+  ),
 )
 
 

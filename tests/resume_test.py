@@ -142,6 +142,15 @@ def expected(runs):
   return numbers
 
 
+def test_samples_show_what_each_token_is_and_got(expected):
+  rows = [json.loads(line) for line in expected["samples"].splitlines()]
+  assert rows and {row["step"] for row in rows} == set(range(1, 9))
+  for row in rows:
+    assert len(row["tokens"]) == len(row["advantages"]) == len(row["logprobs"]) > 0
+    assert "".join(row["tokens"]).split() == row["completion"].split()
+    assert row["advantage"] == pytest.approx(np.mean(row["advantages"]), abs=1e-4) and max(row["logprobs"]) <= 0
+
+
 def test_killed_in_sampling_learning_and_saving(runs, expected):
   runs.struck("killed", "sample", 4)
   assert runs.steps_saved("killed")[-2:] == [0, 2]
@@ -201,7 +210,7 @@ def test_a_full_disk_loses_nothing_that_was_saved(runs, expected):
   stopped = runs.start(sys.executable, "-c", NO_LARGE_FILES, *runs.arguments("full"))
   assert stopped.returncode == 2, stopped.stderr
   assert "Traceback" not in stopped.stderr, stopped.stderr
-  error = stopped.stderr.strip().splitlines()[-1]
+  (error,) = [line for line in stopped.stderr.splitlines() if line.startswith("error:")]
   assert "File too large" in error and f"step {before[-1]} is complete" in error and str(runs.folder / "full") in error
   assert runs.steps_saved("full") == before
   runs.finish("full")

@@ -10,6 +10,7 @@ from grpo_jax import rollouts as host
 from grpo_jax.loops import build, imports
 from grpo_jax.loops.collect import Scored, collect
 from grpo_jax.loops.session import Session
+from grpo_jax.tokenizer import Tokenizer
 
 
 def run(config: ConfigDict, workdir: str) -> None:
@@ -34,7 +35,7 @@ def run(config: ConfigDict, workdir: str) -> None:
           learned |= host.to_host(s.report(s.state.params, rollouts, trace, placed))
       numbers = learned | host.statistics(batch.rollouts, packing, layout, parts) | sampling
       numbers |= speeds(numbers["tokens"], int(batch.rollouts.lengths.sum()), s.writer.seconds)
-      s.writer.samples(step + 1, sample_rows(batch, trace, config.log.samples, functions))
+      s.writer.samples(step + 1, sample_rows(batch, trace, config.log.samples, functions, model.tokenizer))
       s.log(step, numbers)
 
 
@@ -48,23 +49,29 @@ def speeds(sampled: int, learned: int, seconds: dict[str, float]) -> dict[str, f
   }
 
 
-def sample_rows(batch: Scored, trace: learn.Trace, limit: int, functions: Sequence[tuple]) -> list[dict[str, Any]]:
+def sample_rows(
+  batch: Scored, trace: learn.Trace, limit: int, functions: Sequence[tuple], tokenizer: Tokenizer
+) -> list[dict[str, Any]]:
   """Completions of a batch as samples.jsonl keeps them: those with a fault first, then one of each group in turn."""
-  r, advantages = batch.rollouts, host.to_host(trace.advantages)
+  r, (advantages, logprobs) = batch.rollouts, host.to_host((trace.advantages, trace.logprobs))
   faults = {(f.prompt, f.sample): f"{f.name}: {f.message}" for f in batch.faults}
   group = range(r.lengths.shape[1])
   places = [(p, g) for g in group for p in range(len(batch.rows)) if batch.completions[p][g].tokens]
   out = []
   for p, g in sorted(places, key=lambda place: place not in faults)[:limit]:
     completion = batch.completions[p][g]
+    real = (p, g, slice(len(completion.tokens)))
     row = {
       "question": batch.rows[p].question,
       "completion": completion.text,
       "answer": batch.rows[p].answer,
       "reward": r.rewards[p, g][r.given[p, g]].sum(),
-      "advantage": advantages[p, g, : len(completion.tokens)].mean(),
+      "advantage": advantages[real].mean(),
       "rewards": {name: r.parts[p, g, n] for n, (name, _, _) in enumerate(functions)},
       "ended": "stopped" if completion.ended else "truncated",
+      "tokens": [tokenizer.text(token) for token in completion.tokens],
+      "advantages": [round(float(x), 4) for x in advantages[real]],
+      "logprobs": [round(float(x), 4) for x in logprobs[real]],
     }
     out.append(row | ({"faults": faults[p, g]} if (p, g) in faults else {}))
   return out
