@@ -66,6 +66,19 @@ def matmul_rate(n: int = 2048, times: int = 5) -> float:
   return 2 * n**3 / statistics.median(seconds)
 
 
+def generate_all(sample: Any, params: Any, prompts: Prompts, key: Any, ends: Any, at_once: int) -> tuple[Any, Any]:
+  """Samples, `at_once` prompts at a time."""
+  parts = []
+  for p in range(0, len(ends), at_once):
+    some = jax.tree.map(lambda x, p=p: x[p : p + at_once], (prompts, ends))
+    parts.append(jax.block_until_ready(sample(params, some[0], jax.random.fold_in(key, p), some[1])))
+  rollouts, found = zip(*parts)
+  if len(parts) == 1:
+    return rollouts[0], found[0]
+  busy = sum(f["slot_use"] * f["decode_steps"] for f in found) / sum(f["decode_steps"] for f in found)
+  return jax.tree.map(lambda *x: jnp.concatenate(x), *rollouts), {"slot_use": busy}
+
+
 def measure(config: ConfigDict) -> dict[str, Any]:
   """Runs config.steps + 1 steps; see the module's docstring."""
   b, prompts, group = config.benchmark, config.data.prompts, config.sampler.group
@@ -87,6 +100,7 @@ def measure(config: ConfigDict) -> dict[str, Any]:
   tx = optim.make_optimizer(config.learner, config.steps + 1)
   state = states.create({"policy": init(jax.random.key(0))}, tx)
   ref = init(jax.random.key(0))
+  at_once = prompts if b.refill else config.sampler.slots // group
   sample = sampler.make_sampler(decoder, config.sampler, ())
   update = learn.make_learn(decoder, objective, tx, config.learner, config.objective, config.sampler.temperature)
 
@@ -99,7 +113,7 @@ def measure(config: ConfigDict) -> dict[str, Any]:
     ends = ends.reshape(prompts, group)
     forced = host.to_device(layout, ends)
     start = time.perf_counter()
-    rollouts, found = jax.block_until_ready(sample(state.params["policy"], batch, jax.random.key(step), forced))
+    rollouts, found = generate_all(sample, state.params["policy"], batch, jax.random.key(step), forced, at_once)
     generate.append(time.perf_counter() - start)
     given = np.arange(length) == ends[..., None] - 1
     rewards = np.where(given, rng.integers(0, 7, (prompts, group, 1)), 0).astype(np.float32)
@@ -155,6 +169,11 @@ def peer_command(name: str, python: str, config: ConfigDict) -> list[str]:
   return command + (["--tail"] if b.tail else [])
 
 
+def own_command(arguments: list[str]) -> list[str]:
+  """This program, alone."""
+  return [sys.executable, "-m", "experiments.benchmark", *arguments]
+
+
 def last_json(command: list[str]) -> dict[str, Any]:
   """Runs a command and reads its last line."""
   done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -171,12 +190,7 @@ def main(argv: list[str]) -> None:
   if not values.vs:
     print(json.dumps(measure(config)))
     return
-  own = [
-    sys.executable,
-    "-m",
-    "experiments.benchmark",
-    *(a for a in sys.argv[1:] if not a.startswith(("--vs", "--peer", "--rounds"))),
-  ]
+  own = own_command([a for a in sys.argv[1:] if not a.startswith(("--vs", "--peer", "--rounds"))])
   rounds = []
   for i in range(values.rounds):
     ours, theirs = last_json(own), last_json(peer_command(values.vs, values.peer, config))

@@ -3,7 +3,8 @@
     python -m experiments.benchmark --config=experiments/benchmarks.py:layers=8,width=512,prompts=4,group=8
 
 One GRPO step: sampling, log-probs under a reference (beta 0.04), one update. `tail` forces long-tailed lengths with a
-mean of a quarter of `completion`, `slots` decodes so many at a time, `mu` updates that often on a rollout.
+mean of a quarter of `completion`, `slots` decodes so many at a time, `refill=false` gives the slots so many samples and
+the next when all have ended, `mu` updates that often on a rollout.
 """
 
 from ml_collections import ConfigDict
@@ -24,6 +25,7 @@ def get_config(arg: str = "") -> ConfigDict:
     prompt_len=128,
     completion=128,
     slots=0,
+    refill=True,
     mu=1,
     tail=False,
     top_p=1.0,
@@ -33,9 +35,15 @@ def get_config(arg: str = "") -> ConfigDict:
     scan=False,
     remat="none",
   )
+  if not args.refill and (not args.slots or args.slots % args.group):
+    from grpo_jax.types import SettingError  # imports jax
+
+    raise SettingError(
+      f"slots={args.slots}: without refill the slots take whole groups; use a multiple of {args.group}"
+    )
   c = defaults.get_config()
   c.benchmark = ConfigDict(
-    {name: args[name] for name in ("layers", "width", "mlp", "vocab", "head_dim", "prompt_len", "tail")}
+    {name: args[name] for name in ("layers", "width", "mlp", "vocab", "head_dim", "prompt_len", "tail", "refill")}
   )
   c.steps = args.steps
   c.model.layers = "scan" if args.scan else "unroll"

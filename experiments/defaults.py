@@ -74,7 +74,7 @@ def get_config() -> ConfigDict:
   c.sampler.min_p = 0.0
   c.sampler.stop = ()  # extra stop tokens, as text, beside the tokenizer's end tokens
   c.sampler.dtype = "float32"  # of the weights that decode
-  c.sampler.cache_dtype = "float32"  # of keys and values
+  c.sampler.cache_dtype = "float32"  # of keys and values; bfloat16; int8, with a scale for each vector
 
   # ((name, function, weight), ...): a function of grpo_jax.rewards ("math.answer_correct"), or a user's own by import
   # path ("package.module:function" or "file.py:function"). Each is logged under its name.

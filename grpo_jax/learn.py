@@ -222,10 +222,10 @@ def make_learn(
       lp = rollouts.old_logprobs
     return state, {k: t / jnp.maximum(c, 1e-9) for k, (t, c) in metrics.items()}, trace(lp, batch)
 
-  return jax.jit(learn, donate_argnums=0, compiler_options=compiler_options(layout))
+  return jax.jit(learn, donate_argnums=0, compiler_options=_compiler_options(layout))
 
 
-def compiler_options(layout: Layout) -> dict[str, str]:
+def _compiler_options(layout: Layout) -> dict[str, str]:
   """On a CPU: only products go to its library of kernels. With sums, the default, a step is a fifth slower."""
   kinds = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
   return kinds if layout.mesh.devices.flat[0].platform == "cpu" else {}

@@ -23,6 +23,7 @@ import rich.text
 from grpo_jax.types import SettingError
 
 PLAIN_SECONDS = 10.0  # between lines where the console is no terminal
+COMPILED = "/jax/core/compile/backend_compile_duration"  # JAX's event
 TABLE_ROWS = 4  # samples in a table on the console
 TABLE_CHARACTERS = 600  # of a question or completion in it
 
@@ -60,7 +61,7 @@ class Writer:
     self.log, self.steps, self.first_step = log, steps, first_step
     self.active = jax.process_index() == 0
     self.seconds: dict[str, float] = {}
-    """Seconds spent in each phase since the last `step`."""
+    """Seconds spent in each phase since the last `step`; "compile", where there was any, is part of the others."""
     self._shown: dict[str, float] = {}
     self._ends: collections.deque[float] = collections.deque(maxlen=21)
     self._last_line, self._phases = -math.inf, set()
@@ -86,7 +87,13 @@ class Writer:
       self._task = self._bar.add_task("", total=steps, completed=first_step, phase="start", shown="", left="")
 
   def __enter__(self) -> "Writer":
+    jax.monitoring.register_event_duration_secs_listener(self._compiled)
+    self._open.callback(jax.monitoring.unregister_event_duration_listener, self._compiled)
     return self
+
+  def _compiled(self, event: str, seconds: float, **_: Any) -> None:
+    if event == COMPILED:
+      self.seconds["compile"] = self.seconds.get("compile", 0.0) + seconds
 
   def __exit__(self, *exception) -> None:
     with self._disk():

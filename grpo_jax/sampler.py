@@ -20,16 +20,38 @@ from jax.sharding import PartitionSpec
 from grpo_jax.models.decoder import MASKED, Decoder, Params
 from grpo_jax.models.layers import linear
 from grpo_jax.ops import decoding
-from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts
+from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts, SettingError
+
+CACHE_DTYPES = ("float32", "bfloat16", "int8")
+
+
+class Stored(NamedTuple):
+  """Keys or values as the cache holds them."""
+
+  x: Array
+  scale: Array | None  # int8: float32, what 1 stands for; one for each vector of head_dim numbers
 
 
 class LayerCache(NamedTuple):
   """What the slots attend to in one layer; S slots, K key/value heads, d head_dim; prompts of C slots in a row each."""
 
-  prompt_keys: Array  # [S / C, K, d, Lp]: transposed, the fastest to read for few queries
-  prompt_values: Array  # [S / C, K, Lp, d]
-  keys: Array  # [S, K, d, L] ring
-  values: Array  # [S, K, L, d] ring
+  prompt_keys: Stored  # [S / C, K, d, Lp]: transposed, the fastest to read for few queries
+  prompt_values: Stored  # [S / C, K, Lp, d]
+  keys: Stored  # [S, K, d, L] ring
+  values: Stored  # [S, K, L, d] ring
+
+
+def store(x: Array, dtype: str, axis: int) -> Stored:
+  """x in a cache's dtype; `axis` is that of a vector."""
+  if dtype != "int8":
+    return Stored(x.astype(dtype), None)
+  scale = jnp.max(jnp.abs(x.astype(jnp.float32)), axis, keepdims=True) / 127
+  return Stored(jnp.round(x / jnp.where(scale > 0, scale, 1.0)).astype(jnp.int8), scale)
+
+
+def write(buffer: Stored, new: Stored, at: tuple) -> Stored:
+  """`buffer` with `new` in it, from the indices `at` on."""
+  return jax.tree.map(lambda b, n: jax.lax.dynamic_update_slice(b, n, at), buffer, new)
 
 
 class Slots(NamedTuple):
@@ -93,11 +115,12 @@ def attend_slots(cache: LayerCache, q: Array, k: Array, v: Array, column: Array,
     `[S, H, d]` and the cache with k and v in it.
   """
   s, kv, d = k.shape
-  keys = jax.lax.dynamic_update_slice(cache.keys, k[..., None].astype(cache.keys.dtype), (0, 0, 0, column))
-  values = jax.lax.dynamic_update_slice(cache.values, v[:, :, None].astype(cache.values.dtype), (0, 0, column, 0))
+  dtype = cache.keys.x.dtype.name
+  keys = write(cache.keys, store(k[..., None], dtype, 2), (0, 0, 0, column))
+  values = write(cache.values, store(v[:, :, None], dtype, 3), (0, 0, column, 0))
   cache = cache._replace(keys=keys, values=values)
   q = (q * (d**-0.5)).reshape(s, kv, -1, d)
-  prompts = cache.prompt_keys.shape[0]
+  prompts = cache.prompt_keys.x.shape[0]
 
   def by_prompt(x: Array) -> Array:
     """`[S, K, M, ...]` -> `[S / C, K, C * M, ...]`: the slots of a prompt share one product."""
@@ -107,12 +130,18 @@ def attend_slots(cache: LayerCache, q: Array, k: Array, v: Array, column: Array,
   def by_slot(x: Array) -> Array:
     return jnp.moveaxis(x.reshape(prompts, kv, s // prompts, -1, x.shape[-1]), 2, 1).reshape(s, kv, -1, x.shape[-1])
 
-  score = lambda q, k: jnp.einsum("skmd,skdl->skml", q, k.astype(q.dtype), preferred_element_type=jnp.float32)
+  def score(q: Array, k: Stored) -> Array:
+    z = jnp.einsum("skmd,skdl->skml", q, k.x.astype(q.dtype), preferred_element_type=jnp.float32)
+    return z if k.scale is None else z * k.scale
+
+  def mix(p: Array, v: Stored) -> Array:
+    p = p if v.scale is None else p * jnp.moveaxis(v.scale, 2, 3)
+    return jnp.einsum("skml,skld->skmd", p.astype(q.dtype), v.x.astype(q.dtype))
+
   visible = lambda z, mask: jnp.where(mask[:, None, None], z, MASKED)
   z = (by_slot(visible(score(by_prompt(q), cache.prompt_keys), masks[0])), visible(score(q, keys), masks[1]))
   top = jnp.maximum(z[0].max(-1, keepdims=True), z[1].max(-1, keepdims=True))
   p = [jnp.exp(x - top) for x in z]
-  mix = lambda p, v: jnp.einsum("skml,skld->skmd", p.astype(q.dtype), v.astype(q.dtype))
   out = by_slot(mix(by_prompt(p[0]), cache.prompt_values)) + mix(p[1], values)
   out = out / (p[0].sum(-1) + p[1].sum(-1))[..., None].astype(out.dtype)
   return out.reshape(s, -1, d), cache
@@ -131,6 +160,8 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
     `[P, Lp]`, a key of this rollout; ends `[P, G]` int32 forces lengths in place of stop tokens (benchmarks).
     Statistics: `slot_use`, the share of slot-steps that decoded a token, and `decode_steps`.
   """
+  if cfg.cache_dtype not in CACHE_DTYPES:
+    raise SettingError(f"sampler.cache_dtype={cfg.cache_dtype}: use one of {', '.join(CACHE_DTYPES)}")
   decoder = dataclasses.replace(decoder, dtype=cfg.dtype, layers="unroll", remat="none")
   layout, c = decoder.layout, decoder.config
   rows, columns = (dict(layout.rules).get(name, ()) for name in ("prompt", "sample"))
@@ -156,10 +187,8 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
     noise = Noise.of(key, prompt_ids, sample_ids)
 
     hidden, kv = decoder.prefill(params, prompts)
-    shared = [
-      (jnp.transpose(k, (0, 2, 3, 1)).astype(cfg.cache_dtype), jnp.transpose(v, (0, 2, 1, 3)).astype(cfg.cache_dtype))
-      for k, v in zip(kv.keys, kv.values)
-    ]
+    keep = lambda x, axes, vector: store(jnp.transpose(x, axes), cfg.cache_dtype, vector)
+    shared = [(keep(k, (0, 2, 3, 1), 2), keep(v, (0, 2, 1, 3), 3)) for k, v in zip(kv.keys, kv.values)]
     # The first token of every sample comes from its prompt's last state; no slot is needed for it.
     everyone = jnp.arange(n)
     logits = jnp.repeat(head(params, hidden), g, axis=0)
@@ -175,13 +204,15 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
     else:
       start = {"waiting": jnp.int32(0), "sample": jnp.zeros(s, jnp.int32), "active": jnp.zeros(s, bool)}
       start |= {"token": jnp.zeros(s, jnp.int32)}
-      prompt_cache = [tuple(jnp.zeros((s, *x.shape[1:]), x.dtype) for x in layer) for layer in shared]
-    ring = lambda *shape: jnp.zeros((s, c.kv_heads, *shape), cfg.cache_dtype)
+      prompt_cache = jax.tree.map(lambda x: jnp.zeros((s, *x.shape[1:]), x.dtype), shared)
+    ring = lambda shape, vector: store(jnp.zeros((s, c.kv_heads, *shape)), cfg.cache_dtype, vector)
     slots = Slots(
       step=jnp.int32(0),
       age=jnp.ones(s, jnp.int32),
       busy=jnp.int32(0),
-      cache=[LayerCache(*layer, ring(c.head_dim, length), ring(length, c.head_dim)) for layer in prompt_cache],
+      cache=[
+        LayerCache(*layer, ring((c.head_dim, length), 2), ring((length, c.head_dim), 3)) for layer in prompt_cache
+      ],
       tokens=column0(first),
       logprobs=column0(logprob),
       truncated=column0(truncated),
@@ -196,7 +227,7 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
       prompt = sample // g
       cache = []
       for own, (keys, values) in zip(slots.cache, shared):
-        put = lambda buffer, x: jax.lax.dynamic_update_slice(buffer, x[prompt][None], (slot, 0, 0, 0))
+        put = lambda buffer, x: write(buffer, jax.tree.map(lambda x: x[prompt][None], x), (slot, 0, 0, 0))
         cache.append(own._replace(prompt_keys=put(own.prompt_keys, keys), prompt_values=put(own.prompt_values, values)))
       return slots._replace(
         waiting=slots.waiting + 1,
@@ -211,7 +242,7 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
       """One token for every slot."""
       column, lengths = slots.step % length, prompts.lengths[slots.sample // g]
       behind = (slots.step - jnp.arange(length)) % length  # steps since each column was written
-      of_prompts = lengths[:: s // len(slots.cache[0].prompt_keys)]
+      of_prompts = lengths[:: s // len(slots.cache[0].prompt_keys.x)]
       masks = (jnp.arange(lp) < of_prompts[:, None], behind < slots.age[:, None])
       x, cache = decoder.embed(params, slots.token), []
       for layer, own in zip(params["layers"], slots.cache):

@@ -39,6 +39,8 @@ LINKS = (
   ("reports.*", "reports.jsonl"),
   ("experiments.*", "experiments.arguments"),
   ("experiments.*", "experiments.defaults"),
+  ("experiments.growth", "experiments.benchmark"),
+  ("experiments.growth", "experiments.benchmarks"),
 )
 
 # Packages that a layer does without: ops are functions of arrays, objectives never see a model.

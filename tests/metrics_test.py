@@ -33,11 +33,13 @@ def row(reward=1.0, **more):
 
 
 def test_a_line_a_step_in_json(tmp_path):
+  one = {"kl": jnp.float32(0.1), "lr": 1e-6, "skipped_steps": np.int32(3), "ok": np.bool_(True)}
+  two = {"grad_norm": float("nan"), "ratio_max": np.float32(np.inf), "kl": jnp.bfloat16(0.5)}
   with metrics.Writer(tmp_path, log(), 2, console=console()) as writer:
-    writer.step(0, {"kl": jnp.float32(0.1), "lr": 1e-6, "skipped_steps": np.int32(3), "ok": np.bool_(True)})
+    writer.step(0, one)
     # Each line is there when the step ends, not when the run does.
     assert lines(tmp_path / "metrics.jsonl") == [{"step": 1, "kl": 0.1, "lr": 1e-6, "skipped_steps": 3, "ok": True}]
-    writer.step(1, {"grad_norm": float("nan"), "ratio_max": np.float32(np.inf), "kl": jnp.bfloat16(0.5)})
+    writer.step(1, two)
   assert lines(tmp_path / "metrics.jsonl")[1] == {"step": 2, "grad_norm": None, "ratio_max": None, "kl": 0.5}
 
 
@@ -116,6 +118,20 @@ def test_tensorboard_has_the_finite_numbers(tmp_path):
   ]
   # What a killed run wrote after its last checkpoint is dropped by TensorBoard.
   assert any(e.step == 4 and e.HasField("session_log") for e in events)
+
+
+def test_a_step_says_how_long_it_compiled(tmp_path):
+  twice, x = jax.jit(lambda x: 2 * x + 1), jnp.ones(3)
+  with metrics.Writer(tmp_path, log(), 2, console=console()) as writer:
+    for step in range(2):
+      with writer.phase("learn"):
+        twice(x).block_until_ready()
+      writer.step(step, {})
+  first, second = lines(tmp_path / "metrics.jsonl")
+  assert 0 < first["time/compile"] < first["time/learn"] and "time/compile" not in second
+  seconds = dict(writer.seconds)
+  jax.jit(lambda x: 3 * x)(x)
+  assert writer.seconds == seconds  # it listens no more
 
 
 def test_samples_are_written_as_they_are(tmp_path):

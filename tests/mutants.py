@@ -279,8 +279,8 @@ MUTANTS = (
   Mutant(
     "the sampler's lengths leave the stop token out",
     "grpo_jax/sampler.py",
-    ".set(age, mode=\"drop\"),\n        stopped",
-    ".set(age - stopped, mode=\"drop\"),\n        stopped",
+    '.set(age, mode="drop"),\n        stopped',
+    '.set(age - stopped, mode="drop"),\n        stopped',
     "tests/sampler_test.py::test_the_stop_token_is_part_of_the_completion",
   ),
   Mutant(

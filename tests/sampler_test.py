@@ -3,13 +3,14 @@
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
 
 from grpo_jax import rollouts as host
 from grpo_jax import sampler
-from grpo_jax.types import STOPPED, TRUNCATED, Packing, Prompts, Rollouts
+from grpo_jax.types import STOPPED, TRUNCATED, Packing, Prompts, Rollouts, SettingError
 
 
 def assert_same(got: Rollouts, want: Rollouts, atol: float = 2e-5) -> None:
@@ -69,6 +70,23 @@ def test_bfloat16_log_probs_are_near_the_learners():
   got, _ = tiny.logprobs(dtype="bfloat16")(tiny.weights(), r.prompts, r.tokens, r.lengths, Packing())
   error = np.abs(r.sampler_logprobs - np.asarray(got))[tiny.real(r)]
   assert error.mean() < 0.03 and error.max() < 0.2, (error.mean(), error.max())
+
+
+@pytest.mark.parametrize("slots", [0, 5])
+def test_a_cache_of_int8_is_near_the_learners(slots):
+  """Rounding to 1/127 of a vector's largest number; four times smaller than float32, but for the scales."""
+  r = tiny.sample(cache_dtype="int8", slots=slots)
+  got, _ = tiny.logprobs()(tiny.weights(), r.prompts, r.tokens, r.lengths, Packing())
+  error = np.abs(r.sampler_logprobs - np.asarray(got))[tiny.real(r)]
+  assert 1e-4 < error.mean() < 0.03 and error.max() < 0.2, (error.mean(), error.max())
+  stored = sampler.store(jnp.array([[1.0, -2.0], [0.0, 0.0]]), "int8", 1)
+  np.testing.assert_array_equal(stored.x, [[64, -127], [0, 0]])
+  np.testing.assert_allclose(stored.scale, [[2 / 127], [0]], rtol=1e-6)
+
+
+def test_a_cache_dtype_that_is_none_is_refused():
+  with pytest.raises(SettingError, match="sampler.cache_dtype=int4: use one of float32, bfloat16, int8"):
+    sampler.make_sampler(tiny.decoder(), tiny.section("sampler", cache_dtype="int4"), ())
 
 
 def test_bfloat16_products_make_float32_logits():

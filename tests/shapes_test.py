@@ -78,7 +78,8 @@ def critic() -> Any:
 
 
 def cache() -> sampler.LayerCache:
-  return sampler.LayerCache(f(S, K, DH, LP), f(S, K, LP, DH), f(S, K, DH, L), f(S, K, L, DH))
+  shapes = ((S, K, DH, LP), (S, K, LP, DH), (S, K, DH, L), (S, K, L, DH))
+  return sampler.LayerCache(*(sampler.Stored(f(*shape), None) for shape in shapes))
 
 
 # name: (function of arrays, its arrays, the shapes that it returns); None: made below, in `trace`.
@@ -165,6 +166,12 @@ CASES = {
     lambda params: sampler.decode_params(model()[0], params, "bfloat16")["layers"][1]["attention"]["q"]["weight"],
     (lambda: model()[1],),
     (K * M * DH, D),
+  ),
+  "sampler.store": (with_statics(sampler.store, "int8", 3), (f(S, K, L, DH),), [(S, K, L, DH), (S, K, L, 1)]),
+  "sampler.write": (
+    lambda buffer, new, at: sampler.write(*(sampler.Stored(x, None) for x in (buffer, new)), (0, 0, at, 0)),
+    (f(S, K, L, DH), f(S, K, 1, DH), i()),
+    (S, K, L, DH),
   ),
   "sampler.attend_slots": (
     lambda c, q, k, v, at, *masks: sampler.attend_slots(c, q, k, v, at, masks)[0],

@@ -1,0 +1,103 @@
+"""How the cost of a GRPO step grows with G, prompt length, completion length and vocabulary, beside a peer's.
+
+    python -m experiments.growth --workdir=runs/growth [--vs=trl --peer=PYTHON]
+
+Runs experiments/benchmark.py once for each point of LINES, in a process of its own (and the peer after it), one thing
+growing at a time. Each result is a line of DIR/growth.jsonl, and the same command again makes what is missing. The end
+is DIR/growth.png: seconds of a step.
+"""
+
+import json
+import pathlib
+import sys
+import time
+from typing import Any
+
+from absl import app, flags
+
+from experiments import arguments, benchmark, benchmarks
+
+SMALL = {"layers": 2, "width": 256, "mlp": 768, "vocab": 8192, "prompts": 2, "group": 8, "prompt_len": 128}
+SMALL |= {"completion": 64, "steps": 3}
+LINES = {
+  "group": (4, 8, 16, 32),
+  "prompt_len": (128, 256, 512, 1024),
+  "completion": (64, 128, 256),
+  "vocab": (8192, 32768, 131072),
+}
+TITLES = {
+  "group": "samples of a prompt, G",
+  "prompt_len": "prompt tokens",
+  "completion": "completion tokens",
+  "vocab": "vocabulary",
+}
+
+
+def points() -> list[dict[str, int]]:
+  """Every workload once, in the order of LINES."""
+  workloads = [SMALL | {name: value} for name, values in LINES.items() for value in values]
+  return [w for i, w in enumerate(workloads) if w not in workloads[:i]]
+
+
+def measure(workload: dict[str, int], system: str, peer: str) -> dict[str, Any]:
+  """The benchmark's line for one workload of "grpo_jax" or a peer."""
+  argument = ",".join(f"{name}={value}" for name, value in workload.items())
+  if system == "grpo_jax":
+    return benchmark.last_json(benchmark.own_command([f"--config=experiments/benchmarks.py:{argument}"]))
+  return benchmark.last_json(benchmark.peer_command(system, peer, benchmarks.get_config(argument)))
+
+
+def draw(results: list[dict[str, Any]], path: pathlib.Path) -> None:
+  """A panel for each of LINES: seconds of a step, a curve for each system."""
+  import matplotlib
+
+  matplotlib.use("agg")
+  import matplotlib.pyplot as plt
+
+  figure, panels = plt.subplots(1, len(LINES), figsize=(4 * len(LINES), 3.4), layout="constrained")
+  for panel, (name, values) in zip(panels, LINES.items()):
+    for system in dict.fromkeys(r["system"] for r in results):
+      found = {r["workload"][name]: r["step_s"] for r in results if of_line(r, name) and r["system"] == system}
+      shown = [v for v in values if v in found]
+      panel.plot(shown, [found[v] for v in shown], marker="o", label=system)
+    panel.set(title=TITLES[name], xlabel=name, ylim=(0, None))
+  panels[0].set_ylabel("seconds of a step")
+  panels[0].legend()
+  figure.savefig(path, dpi=120)
+  plt.close(figure)
+
+
+def of_line(result: dict[str, Any], name: str) -> bool:
+  """Whether only `name` differs from SMALL."""
+  return all(result["workload"][k] == v for k, v in SMALL.items() if k != name)
+
+
+def main(argv: list[str]) -> None:
+  del argv
+  values = flags.FLAGS
+  if not values.workdir:
+    arguments.fail("--workdir is missing: the folder of growth.jsonl and growth.png, as in --workdir=runs/growth")
+  folder = pathlib.Path(values.workdir)
+  folder.mkdir(parents=True, exist_ok=True)
+  path = folder / "growth.jsonl"
+  results = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+  systems = ("grpo_jax", *([values.vs] if values.vs else []))
+  made = [(r["workload"], r["system"]) for r in results]
+  wanted = [(w, system) for w in points() for system in systems if (w, system) not in made]
+  start = time.perf_counter()
+  for i, (workload, system) in enumerate(wanted):
+    left = f", {(time.perf_counter() - start) / i * (len(wanted) - i) / 60:.0f} min left" if i else ""
+    changed = ", ".join(f"{k}={v}" for k, v in workload.items() if v != SMALL[k]) or "base"
+    print(f"{i + 1} of {len(wanted)}: {system}, {changed}{left}", flush=True)
+    results.append({"system": system, "workload": workload} | measure(workload, system, values.peer))
+    with path.open("a") as file:
+      file.write(json.dumps(results[-1]) + "\n")
+  draw(results, folder / "growth.png")
+  print(f"{folder}/growth.png")
+
+
+if __name__ == "__main__":
+  flags.DEFINE_string("workdir", None, "Folder of the results.")
+  flags.DEFINE_enum("vs", None, ["trl", "tunix"], "Measure this peer, too.")
+  flags.DEFINE_string("peer", sys.executable, "The Python of the peer's environment.")
+  app.run(main)

@@ -1,0 +1,47 @@
+"""The growth of cost: which workloads, that a run goes on where it was stopped, that its picture shows every result."""
+
+import json
+
+import pytest
+from absl import flags
+
+from experiments import benchmarks, growth
+
+
+def test_one_thing_grows_at_a_time():
+  points = growth.points()
+  assert points.count(growth.SMALL) == 1
+  for name, values in growth.LINES.items():
+    assert [p[name] for p in points if growth.of_line({"workload": p}, name)] != [] and growth.SMALL[name] in values
+    assert {p[name] for p in points if growth.of_line({"workload": p}, name)} == set(values)
+  for point in points:
+    assert sum(point[name] != value for name, value in growth.SMALL.items()) <= 1
+    benchmarks.get_config(",".join(f"{k}={v}" for k, v in point.items()))  # is a workload
+
+
+def test_what_was_measured_is_not_measured_again(tmp_path, monkeypatch):
+  pytest.importorskip("matplotlib")
+  values = type("Values", (), {"workdir": str(tmp_path), "vs": "trl", "peer": "python"})
+  monkeypatch.setattr(flags, "FLAGS", values)
+  asked = []
+
+  def measure(workload, system, peer):
+    if len(asked) == 5 and not (tmp_path / "growth.png").exists() and len(results()) == 5:
+      raise KeyboardInterrupt
+    asked.append((workload, system))
+    return {"step_s": float(workload["group"]), "system": system}
+
+  def results():
+    path = tmp_path / "growth.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+  monkeypatch.setattr(growth, "measure", measure)
+  with pytest.raises(KeyboardInterrupt):
+    growth.main([])
+  asked_before = list(asked)
+  asked.append(None)
+  growth.main([])
+  asked.remove(None)
+  assert len(asked) == 2 * len(growth.points()) and asked[:5] == asked_before
+  assert all(asked.count(one) == 1 for one in asked)
+  assert (tmp_path / "growth.png").stat().st_size > 10_000
