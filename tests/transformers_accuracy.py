@@ -1,0 +1,51 @@
+"""The greedy accuracy that transformers finds of a Hugging Face folder, on problems of a seed that no experiment uses.
+
+python tests/transformers_accuracy.py runs/arithmetic/export
+"""
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from experiments import arithmetic
+from grpo_jax.loops import imports
+from grpo_jax.rewards.math import answer_correct
+from grpo_jax.types import STOPPED, Completion, Example
+
+UNUSED_SEED = 20_260_101
+PROBLEMS = 512
+
+
+def unused_problems(size: int) -> list[Example]:
+  """Test problems of the experiment's kind."""
+  config = arithmetic.get_config().data
+  config.arithmetic.seed = UNUSED_SEED
+  source = imports.eval_source(config)
+  return [source[i] for i in range(size)]
+
+
+def answers(folder: str, problems: Sequence[Example]) -> list[str]:
+  """What transformers' greedy generation writes."""
+  import torch
+  import transformers
+
+  model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+  texts = []
+  for example in problems:
+    ids = tokenizer(example.question + "\n", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+      out = model.generate(ids, max_new_tokens=arithmetic.get_config().sampler.max_length, do_sample=False)
+    texts.append(tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True))
+  return texts
+
+
+def right(problems: Sequence[Example], texts: Sequence[str]) -> np.ndarray:
+  """[problems] 1.0 where the answer is."""
+  return np.array([answer_correct(e, Completion(text, [], STOPPED, [])) for e, text in zip(problems, texts)])
+
+
+if __name__ == "__main__":
+  tests = unused_problems(PROBLEMS)
+  print(f"{right(tests, answers(sys.argv[1], tests)).mean():.1%} of {PROBLEMS} problems of seed {UNUSED_SEED}")
