@@ -32,6 +32,7 @@ def get_config(arg: str = "") -> ConfigDict:
     steps=5,
     dtype="float32",
     microbatch=0,
+    chunk=1024,
     scan=False,
     remat="none",
   )
@@ -58,4 +59,5 @@ def get_config(arg: str = "") -> ConfigDict:
   c.objective.beta = 0.04
   c.learner.mu = args.mu
   c.learner.microbatch = args.microbatch
+  c.learner.chunk = args.chunk
   return c
