@@ -10,7 +10,8 @@ to decode a sample, the number of slots and the mesh do not change what is sampl
 """
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +24,8 @@ from grpo_jax.ops import decoding
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts, SettingError
 
 CACHE_DTYPES = ("float32", "bfloat16", "int8")
+MOST_BLOCKS = 4  # of a ring; the loop is compiled once for each
+LEAST_COLUMNS = 32  # of a block
 
 
 class Stored(NamedTuple):
@@ -33,12 +36,15 @@ class Stored(NamedTuple):
 
 
 class LayerCache(NamedTuple):
-  """What the slots attend to in one layer; S slots, K key/value heads, d head_dim; prompts of C slots in a row each."""
+  """What the slots attend to in one layer; S slots, K key/value heads, d head_dim; prompts of C slots in a row each.
 
-  prompt_keys: Stored  # [S / C, K, d, Lp]: transposed, the fastest to read for few queries
-  prompt_values: Stored  # [S / C, K, Lp, d]
-  keys: Stored  # [S, K, d, L] ring
-  values: Stored  # [S, K, L, d] ring
+  The ring of L columns lies in blocks: those that are not written yet need not be read, and the others are read side by
+  side.
+  """
+
+  prompt: tuple[Stored, Stored]  # keys [S / C, K, d, Lp], transposed: the fastest to read for few queries; values
+  # [S / C, K, Lp, d]
+  ring: list[tuple[Stored, Stored]]  # keys [S, K, d, B], values [S, K, B, d], where all B add up to L
 
 
 def store(x: Array, dtype: str, axis: int) -> Stored:
@@ -103,24 +109,33 @@ def decode_params(decoder: Decoder, params: Params, dtype: str) -> Params:
   return cast | {"layers": layers}
 
 
-def attend_slots(cache: LayerCache, q: Array, k: Array, v: Array, column: Array, masks: tuple[Array, Array]) -> Any:
+def ring_blocks(length: int) -> list[tuple[int, int]]:
+  """(first column, past the last one) of each block of the ring."""
+  n = max(1, min(MOST_BLOCKS, length // LEAST_COLUMNS))
+  edges = [length * i // n for i in range(n + 1)]
+  return list(zip(edges, edges[1:]))
+
+
+def attend_slots(
+  cache: LayerCache, q: Array, k: Array, v: Array, block: int, column: Array, masks: Sequence[Array]
+) -> tuple[Array, LayerCache]:
   """One token of each slot attends to its prompt and to its own past, itself included.
 
   Args:
     q: `[S, H, d]`; k, v: `[S, K, d]`.
-    column: where the ring is written, for all slots.
-    masks: what a slot may see: of the prompt `[S / C, Lp]`, of the ring `[S, L]`.
+    block, column: where the ring is written, for all slots: which block, and where in it.
+    masks: what a slot may see: of the prompt `[S / C, Lp]`, of each block of the ring that is read `[S, B]`.
 
   Returns:
     `[S, H, d]` and the cache with k and v in it.
   """
   s, kv, d = k.shape
-  dtype = cache.keys.x.dtype.name
-  keys = write(cache.keys, store(k[..., None], dtype, 2), (0, 0, 0, column))
-  values = write(cache.values, store(v[:, :, None], dtype, 3), (0, 0, column, 0))
-  cache = cache._replace(keys=keys, values=values)
+  keys, values = cache.ring[block]
+  keys = write(keys, store(k[..., None], keys.x.dtype.name, 2), (0, 0, 0, column))
+  values = write(values, store(v[:, :, None], values.x.dtype.name, 3), (0, 0, column, 0))
+  cache = cache._replace(ring=[(keys, values) if i == block else kept for i, kept in enumerate(cache.ring)])
   q = (q * (d**-0.5)).reshape(s, kv, -1, d)
-  prompts = cache.prompt_keys.x.shape[0]
+  prompts = cache.prompt[0].x.shape[0]
 
   def by_prompt(x: Array) -> Array:
     """`[S, K, M, ...]` -> `[S / C, K, C * M, ...]`: the slots of a prompt share one product."""
@@ -139,11 +154,13 @@ def attend_slots(cache: LayerCache, q: Array, k: Array, v: Array, column: Array,
     return jnp.einsum("skml,skld->skmd", p.astype(q.dtype), v.x.astype(q.dtype))
 
   visible = lambda z, mask: jnp.where(mask[:, None, None], z, MASKED)
-  z = (by_slot(visible(score(by_prompt(q), cache.prompt_keys), masks[0])), visible(score(q, keys), masks[1]))
-  top = jnp.maximum(z[0].max(-1, keepdims=True), z[1].max(-1, keepdims=True))
+  z = [by_slot(visible(score(by_prompt(q), cache.prompt[0]), masks[0]))]
+  z += [visible(score(q, keys), mask) for (keys, _), mask in zip(cache.ring, masks[1:])]
+  top = functools.reduce(jnp.maximum, [x.max(-1, keepdims=True) for x in z])
   p = [jnp.exp(x - top) for x in z]
-  out = by_slot(mix(by_prompt(p[0]), cache.prompt_values)) + mix(p[1], values)
-  out = out / (p[0].sum(-1) + p[1].sum(-1))[..., None].astype(out.dtype)
+  out = by_slot(mix(by_prompt(p[0]), cache.prompt[1]))
+  out = sum((mix(x, values) for x, (_, values) in zip(p[1:], cache.ring)), out)
+  out = out / sum(x.sum(-1) for x in p)[..., None].astype(out.dtype)
   return out.reshape(s, -1, d), cache
 
 
@@ -205,14 +222,14 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
       start = {"waiting": jnp.int32(0), "sample": jnp.zeros(s, jnp.int32), "active": jnp.zeros(s, bool)}
       start |= {"token": jnp.zeros(s, jnp.int32)}
       prompt_cache = jax.tree.map(lambda x: jnp.zeros((s, *x.shape[1:]), x.dtype), shared)
-    ring = lambda shape, vector: store(jnp.zeros((s, c.kv_heads, *shape)), cfg.cache_dtype, vector)
+    blocks = ring_blocks(length)
+    empty = lambda shape, vector: store(jnp.zeros((s, c.kv_heads, *shape)), cfg.cache_dtype, vector)
+    ring = lambda: [(empty((c.head_dim, b - a), 2), empty((b - a, c.head_dim), 3)) for a, b in blocks]
     slots = Slots(
       step=jnp.int32(0),
       age=jnp.ones(s, jnp.int32),
       busy=jnp.int32(0),
-      cache=[
-        LayerCache(*layer, ring((c.head_dim, length), 2), ring((length, c.head_dim), 3)) for layer in prompt_cache
-      ],
+      cache=[LayerCache(layer, ring()) for layer in prompt_cache],
       tokens=column0(first),
       logprobs=column0(logprob),
       truncated=column0(truncated),
@@ -226,9 +243,9 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
       slot, sample = jnp.argmin(slots.active), slots.waiting
       prompt = sample // g
       cache = []
-      for own, (keys, values) in zip(slots.cache, shared):
+      for own, layer in zip(slots.cache, shared):
         put = lambda buffer, x: write(buffer, jax.tree.map(lambda x: x[prompt][None], x), (slot, 0, 0, 0))
-        cache.append(own._replace(prompt_keys=put(own.prompt_keys, keys), prompt_values=put(own.prompt_values, values)))
+        cache.append(own._replace(prompt=tuple(map(put, own.prompt, layer))))
       return slots._replace(
         waiting=slots.waiting + 1,
         sample=slots.sample.at[slot].set(sample),
@@ -238,15 +255,16 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
         cache=cache,
       )
 
-    def decode(slots: Slots) -> Slots:
-      """One token for every slot."""
-      column, lengths = slots.step % length, prompts.lengths[slots.sample // g]
+    def decode(block: int, slots: Slots) -> Slots:
+      """One token for every slot; the ring is written in that block."""
+      column, lengths = slots.step % length - blocks[block][0], prompts.lengths[slots.sample // g]
       behind = (slots.step - jnp.arange(length)) % length  # steps since each column was written
-      of_prompts = lengths[:: s // len(slots.cache[0].prompt_keys.x)]
-      masks = (jnp.arange(lp) < of_prompts[:, None], behind < slots.age[:, None])
+      of_prompts = lengths[:: s // len(slots.cache[0].prompt[0].x)]
+      read = blocks[: block + 1] if s == n else blocks  # all start at once: what lies ahead is empty
+      masks = [jnp.arange(lp) < of_prompts[:, None], *(behind[a:b] < slots.age[:, None] for a, b in read)]
       x, cache = decoder.embed(params, slots.token), []
       for layer, own in zip(params["layers"], slots.cache):
-        attend = lambda q, k, v, own=own: attend_slots(own, q, k, v, column, masks)
+        attend = lambda q, k, v, own=own: attend_slots(own, q, k, v, block, column, masks)
         x, own = decoder.block(layer, x, lengths + slots.age - 1, attend)
         cache.append(own)
       logits = head(params, decoder.norm(params, x))
@@ -270,11 +288,16 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
 
     can_refill = lambda x: (x.waiting < n) & ~x.active.all()
     can_decode = lambda x: x.active.any() & ~can_refill(x)
-    slots = jax.lax.while_loop(
-      lambda x: x.active.any() | (x.waiting < n),
-      lambda x: jax.lax.while_loop(can_decode, decode, jax.lax.while_loop(can_refill, refill, x)),
-      slots,
-    )
+
+    def turn(slots: Slots) -> Slots:
+      """Refills, and decodes until that can be done again: at most once around the ring."""
+      slots = jax.lax.while_loop(can_refill, refill, slots)
+      for i, (begin, end) in enumerate(blocks):
+        here = lambda x, begin=begin, end=end: can_decode(x) & (x.step % length >= begin) & (x.step % length < end)
+        slots = jax.lax.while_loop(here, functools.partial(decode, i), slots)
+      return slots
+
+    slots = jax.lax.while_loop(lambda x: x.active.any() | (x.waiting < n), turn, slots)
     groups = lambda x: x.reshape(n_prompts, g, *x.shape[1:])
     return (
       groups(slots.tokens),

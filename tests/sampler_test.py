@@ -106,6 +106,19 @@ def test_slots_do_not_change_what_is_sampled(slots):
   assert_same(tiny.sample(slots=slots), tiny.sample())
 
 
+@pytest.mark.parametrize("slots", [0, 5])
+def test_blocks_of_the_ring_do_not_change_what_is_sampled(slots, monkeypatch):
+  whole = tiny.sample(slots=slots)
+  assert len(sampler.ring_blocks(tiny.L)) == 1
+  monkeypatch.setattr(sampler, "LEAST_COLUMNS", 2)
+  assert sampler.ring_blocks(tiny.L) == [(0, 2), (2, 4), (4, 6), (6, 8)] and len(sampler.ring_blocks(7)) == 3
+  make = sampler.make_sampler(
+    tiny.decoder(), tiny.section("sampler", group=tiny.G, max_length=tiny.L, temperature=0.7, slots=slots), tiny.STOP
+  )
+  monkeypatch.setattr(tiny, "make_sampler", lambda *args, **kwargs: make)
+  assert_same(tiny.sample(slots=slots), whole)
+
+
 def test_more_samples_of_a_prompt_leave_the_first_as_they_are():
   whole, few = tiny.sample(), tiny.sample(group=3, slots=5)
   first = Rollouts(whole.prompts, *(getattr(whole, k)[:, :3] for k in (

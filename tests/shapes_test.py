@@ -78,8 +78,8 @@ def critic() -> Any:
 
 
 def cache() -> sampler.LayerCache:
-  shapes = ((S, K, DH, LP), (S, K, LP, DH), (S, K, DH, L), (S, K, L, DH))
-  return sampler.LayerCache(*(sampler.Stored(f(*shape), None) for shape in shapes))
+  pair = lambda length: (sampler.Stored(f(S, K, DH, length), None), sampler.Stored(f(S, K, length, DH), None))
+  return sampler.LayerCache(pair(LP), [pair(3), pair(L - 3)])
 
 
 # name: (function of arrays, its arrays, the shapes that it returns); None: made below, in `trace`.
@@ -173,9 +173,10 @@ CASES = {
     (f(S, K, L, DH), f(S, K, 1, DH), i()),
     (S, K, L, DH),
   ),
+  "sampler.ring_blocks": (lambda: jnp.zeros(sampler.ring_blocks(128)[3]), (), (96, 128)),
   "sampler.attend_slots": (
-    lambda c, q, k, v, at, *masks: sampler.attend_slots(c, q, k, v, at, masks)[0],
-    (cache, f(S, K * M, DH), f(S, K, DH), f(S, K, DH), i(), b(S, LP), b(S, L)),
+    lambda c, q, k, v, at, *masks: sampler.attend_slots(c, q, k, v, 1, at, masks)[0],
+    (cache, f(S, K * M, DH), f(S, K, DH), f(S, K, DH), i(), b(S, LP), b(S, 3), b(S, L - 3)),
     (S, K * M, DH),
   ),
   "heads.init_scalar": (lambda: heads.init_scalar(D)["weight"], (), (1, D)),
