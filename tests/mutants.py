@@ -293,8 +293,8 @@ MUTANTS = (
   Mutant(
     "a slot attends to what the sample before it in the slot left",
     "grpo_jax/sampler.py",
-    "behind < slots.age[:, None]",
-    "behind < slots.age[:, None] + 1",
+    "behind[a:b] < slots.age[:, None]",
+    "behind[a:b] < slots.age[:, None] + 1",
     "tests/sampler_test.py::test_slots_do_not_change_what_is_sampled[3]",
   ),
   Mutant(
