@@ -24,7 +24,8 @@ from grpo_jax.ops import decoding
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts, SettingError
 
 CACHE_DTYPES = ("float32", "bfloat16", "int8")
-MOST_BLOCKS = 4  # of a ring; the loop is compiled once for each
+MOST_BLOCKS = 4  # of a ring
+MOST_LAYERS = 64  # compiled: the loop is, once for each block
 LEAST_COLUMNS = 32  # of a block
 
 
@@ -109,9 +110,9 @@ def decode_params(decoder: Decoder, params: Params, dtype: str) -> Params:
   return cast | {"layers": layers}
 
 
-def ring_blocks(length: int) -> list[tuple[int, int]]:
+def ring_blocks(length: int, layers: int) -> list[tuple[int, int]]:
   """(first column, past the last one) of each block of the ring."""
-  n = max(1, min(MOST_BLOCKS, length // LEAST_COLUMNS))
+  n = max(1, min(MOST_BLOCKS, MOST_LAYERS // layers, length // LEAST_COLUMNS))
   edges = [length * i // n for i in range(n + 1)]
   return list(zip(edges, edges[1:]))
 
@@ -222,7 +223,7 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
       start = {"waiting": jnp.int32(0), "sample": jnp.zeros(s, jnp.int32), "active": jnp.zeros(s, bool)}
       start |= {"token": jnp.zeros(s, jnp.int32)}
       prompt_cache = jax.tree.map(lambda x: jnp.zeros((s, *x.shape[1:]), x.dtype), shared)
-    blocks = ring_blocks(length)
+    blocks = ring_blocks(length, c.layers)
     empty = lambda shape, vector: store(jnp.zeros((s, c.kv_heads, *shape)), cfg.cache_dtype, vector)
     ring = lambda: [(empty((c.head_dim, b - a), 2), empty((b - a, c.head_dim), 3)) for a, b in blocks]
     slots = Slots(

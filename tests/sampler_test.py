@@ -109,9 +109,10 @@ def test_slots_do_not_change_what_is_sampled(slots):
 @pytest.mark.parametrize("slots", [0, 5])
 def test_blocks_of_the_ring_do_not_change_what_is_sampled(slots, monkeypatch):
   whole = tiny.sample(slots=slots)
-  assert len(sampler.ring_blocks(tiny.L)) == 1
+  assert len(sampler.ring_blocks(tiny.L, 2)) == 1
   monkeypatch.setattr(sampler, "LEAST_COLUMNS", 2)
-  assert sampler.ring_blocks(tiny.L) == [(0, 2), (2, 4), (4, 6), (6, 8)] and len(sampler.ring_blocks(7)) == 3
+  assert sampler.ring_blocks(tiny.L, 2) == [(0, 2), (2, 4), (4, 6), (6, 8)]
+  assert len(sampler.ring_blocks(7, 2)) == 3 and len(sampler.ring_blocks(512, 28)) == 2
   make = sampler.make_sampler(
     tiny.decoder(), tiny.section("sampler", group=tiny.G, max_length=tiny.L, temperature=0.7, slots=slots), tiny.STOP
   )

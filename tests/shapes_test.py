@@ -173,7 +173,7 @@ CASES = {
     (f(S, K, L, DH), f(S, K, 1, DH), i()),
     (S, K, L, DH),
   ),
-  "sampler.ring_blocks": (lambda: jnp.zeros(sampler.ring_blocks(128)[3]), (), (96, 128)),
+  "sampler.ring_blocks": (lambda: jnp.zeros(sampler.ring_blocks(128, 8)[3]), (), (96, 128)),
   "sampler.attend_slots": (
     lambda c, q, k, v, at, *masks: sampler.attend_slots(c, q, k, v, 1, at, masks)[0],
     (cache, f(S, K * M, DH), f(S, K, DH), f(S, K, DH), i(), b(S, LP), b(S, 3), b(S, L - 3)),

@@ -14,7 +14,8 @@ from grpo_jax.rewards.math import answer_correct
 from grpo_jax.types import STOPPED, Completion, Example
 
 UNUSED_SEED = 20_260_101
-PROBLEMS = 512
+PROBLEMS = 2048
+BATCH = 64
 
 
 def unused_problems(size: int) -> list[Example]:
@@ -31,13 +32,15 @@ def answers(folder: str, problems: Sequence[Example]) -> list[str]:
   import transformers
 
   model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+  tokenizer = transformers.AutoTokenizer.from_pretrained(folder, padding_side="left")
   texts = []
-  for example in problems:
-    ids = tokenizer(example.question + "\n", return_tensors="pt")["input_ids"]
+  for start in range(0, len(problems), BATCH):
+    questions = [example.question + "\n" for example in problems[start : start + BATCH]]
+    given = tokenizer(questions, return_tensors="pt", padding=True)
+    given = {name: given[name] for name in ("input_ids", "attention_mask")}
     with torch.no_grad():
-      out = model.generate(ids, max_new_tokens=arithmetic.get_config().sampler.max_length, do_sample=False)
-    texts.append(tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True))
+      out = model.generate(**given, max_new_tokens=arithmetic.get_config().sampler.max_length, do_sample=False)
+    texts += tokenizer.batch_decode(out[:, given["input_ids"].shape[1] :], skip_special_tokens=True)
   return texts
 
 
