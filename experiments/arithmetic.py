@@ -19,7 +19,7 @@ from experiments import arguments, defaults
 WARM_START = pathlib.Path(__file__).parent / "arithmetic_warm_start"
 
 PROCESS = {"rewards.functions": (("steps", "steps.steps_correct", 1.0),)}
-FOUR_PASSES = {"learner.mu": 4}
+FOUR_PASSES = {"learner.mu": 4, "learner.lr": 1e-4}  # four updates on a rollout; at 5e-4 CISPO falls to 7% in 60 steps
 PAIRS = {"loop": "offline", "offline.data": "pairs", "objective.beta": 0.1, "learner.lr": 1e-4}
 SAMPLES = {"loop": "offline", "offline.data": "samples"}
 
@@ -56,7 +56,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "objective.group_baseline": True,
     "learner.critic_lr": 3e-4,
   },
-  "target_prob": {"objective.aggregation": "prompt_sum", "learner.lr": 1e-4} | FOUR_PASSES,
+  "target_prob": {"objective.aggregation": "prompt_sum"} | FOUR_PASSES,
   "rft": {},  # online: samples of the live policy
   "distill": {},  # on-policy
   "sft": {"loop": "offline", "sampler.group": 1, "learner.lr": 1e-3},
