@@ -168,6 +168,7 @@ def execute(run: Job, lock: int, asked: list[int], step: Callable[[int], None]) 
   """
   run.folder.mkdir(parents=True, exist_ok=True)
   (run.folder / "settings.json").write_text(json.dumps(run.flags, indent=2) + "\n")
+  step(steps_done(run.folder))  # before it starts: it may be over by the first look
   started, told = time.monotonic(), 0
   with open(run.folder / "log.txt", "a") as log:
     child = subprocess.Popen(
@@ -179,13 +180,13 @@ def execute(run: Job, lock: int, asked: list[int], step: Callable[[int], None]) 
       pass_fds=(lock,),  # the folder is in use until the run has ended, too
     )
     while True:
-      step(steps_done(run.folder))  # also of a run that is over at once
       pid, status, usage = os.wait4(child.pid, os.WNOHANG)
       if pid:
         break
       for _ in asked[told:]:
         os.kill(child.pid, signal.SIGTERM if not told else signal.SIGINT)
         told += 1
+      step(steps_done(run.folder))
       time.sleep(POLL_SECONDS)
   child.returncode = os.waitstatus_to_exitcode(status)
   peak = usage.ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
