@@ -169,9 +169,9 @@ def peer_command(name: str, python: str, config: ConfigDict) -> list[str]:
   return command + (["--tail"] if b.tail else [])
 
 
-def own_command(arguments: list[str]) -> list[str]:
-  """This program, alone."""
-  return [sys.executable, "-m", "experiments.benchmark", *arguments]
+def own_command(flags_: list[str]) -> list[str]:
+  """This program with those flags, in a process of its own."""
+  return [sys.executable, "-m", "experiments.benchmark", *flags_]
 
 
 def last_json(command: list[str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ growing at a time. Each result is a line of DIR/growth.jsonl, and the same comma
 is DIR/growth.png: seconds of a step.
 """
 
+import importlib.util
 import json
 import pathlib
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 from absl import app, flags
 
 from experiments import arguments, benchmark, benchmarks
+from grpo_jax.reports import jsonl
 
 SMALL = {"layers": 2, "width": 256, "mlp": 768, "vocab": 8192, "prompts": 2, "group": 8, "prompt_len": 128}
 SMALL |= {"completion": 64, "steps": 3}
@@ -49,12 +51,10 @@ def measure(workload: dict[str, int], system: str, peer: str) -> dict[str, Any]:
 
 def draw(results: list[dict[str, Any]], path: pathlib.Path) -> None:
   """A panel for each of LINES: seconds of a step, a curve for each system."""
-  import matplotlib
+  import matplotlib.figure
 
-  matplotlib.use("agg")
-  import matplotlib.pyplot as plt
-
-  figure, panels = plt.subplots(1, len(LINES), figsize=(4 * len(LINES), 3.4), layout="constrained")
+  figure = matplotlib.figure.Figure(figsize=(4 * len(LINES), 3.4), dpi=120, layout="constrained")
+  panels = figure.subplots(1, len(LINES))
   for panel, (name, values) in zip(panels, LINES.items()):
     for system in dict.fromkeys(r["system"] for r in results):
       found = {r["workload"][name]: r["step_s"] for r in results if of_line(r, name) and r["system"] == system}
@@ -63,8 +63,7 @@ def draw(results: list[dict[str, Any]], path: pathlib.Path) -> None:
     panel.set(title=TITLES[name], xlabel=name, ylim=(0, None))
   panels[0].set_ylabel("seconds of a step")
   panels[0].legend()
-  figure.savefig(path, dpi=120)
-  plt.close(figure)
+  figure.savefig(path)
 
 
 def of_line(result: dict[str, Any], name: str) -> bool:
@@ -77,10 +76,12 @@ def main(argv: list[str]) -> None:
   values = flags.FLAGS
   if not values.workdir:
     arguments.fail("--workdir is missing: the folder of growth.jsonl and growth.png, as in --workdir=runs/growth")
+  if not importlib.util.find_spec("matplotlib"):
+    arguments.fail("growth.png needs matplotlib: pip install matplotlib")
   folder = pathlib.Path(values.workdir)
   folder.mkdir(parents=True, exist_ok=True)
   path = folder / "growth.jsonl"
-  results = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+  results = jsonl.read(path)
   systems = ("grpo_jax", *([values.vs] if values.vs else []))
   made = [(r["workload"], r["system"]) for r in results]
   wanted = [(w, system) for w in points() for system in systems if (w, system) not in made]
@@ -90,8 +91,9 @@ def main(argv: list[str]) -> None:
     changed = ", ".join(f"{k}={v}" for k, v in workload.items() if v != SMALL[k]) or "base"
     print(f"{i + 1} of {len(wanted)}: {system}, {changed}{left}", flush=True)
     results.append({"system": system, "workload": workload} | measure(workload, system, values.peer))
-    with path.open("a") as file:
-      file.write(json.dumps(results[-1]) + "\n")
+    whole = path.with_suffix(".tmp")  # a line that a kill cut off must not stay before the next
+    whole.write_text("".join(json.dumps(result) + "\n" for result in results))
+    whole.replace(path)
   draw(results, folder / "growth.png")
   print(f"{folder}/growth.png")
 

@@ -3,10 +3,21 @@
 import jax.numpy as jnp
 
 from grpo_jax.models import heads
-from grpo_jax.models.decoder import Decoder, Params, from_shards, places, row_shards, to_shards
+from grpo_jax.models.decoder import Decoder, Params, from_shards, row_shards, to_shards
 from grpo_jax.ops import packing as rooms
 from grpo_jax.ops.logprobs import logprobs_and_entropy
+from grpo_jax.ops.packing import Rows
 from grpo_jax.types import Array, Packing, Prompts
+
+
+def lay(decoder: Decoder, tokens: Array, lengths: Array, packing: Packing) -> Rows:
+  """Completions as rows, and where `packing.size` says so their real tokens as a list for each shard."""
+  rows = rooms.lay(tokens, lengths, packing)
+  if packing.size is None:
+    return rows
+  a, b = row_shards(decoder.layout, rows)
+  real = rows.segments.reshape(len(rows.segments), b, -1) >= 0
+  return rows._replace(at=rooms.places(to_shards(real, a), packing.size))
 
 
 def predictors(first: Array, hidden: Array, offsets: Array) -> Array:
@@ -46,14 +57,13 @@ def logprobs(
     log-probs and entropies, both `[P, G, L]` float32; padding holds numbers without meaning.
   """
   p, g, length = tokens.shape
-  rows = rooms.lay(tokens, lengths, packing)
+  rows = lay(decoder, tokens, lengths, packing)
   a, b = row_shards(decoder.layout, rows)
-  at = places(decoder.layout, rows)
-  flat = lambda x: rooms.flatten(to_shards(x.reshape(p, b, -1, *x.shape[3:]), a), at)
+  flat = lambda x: rooms.flatten(to_shards(x.reshape(p, b, -1, *x.shape[3:]), a), rows.at)
   first, hidden = decoder.forward(params, prompts, rows)
   hidden = decoder.layout.constrain(flat(predictors(first, hidden, rows.offsets)), "prompt", "sample", None, None)
   out = logprobs_and_entropy(hidden, decoder.unembed(params), flat(rows.tokens), temperature=temperature, chunk=chunk)
-  unflat = lambda x: from_shards(rooms.unflatten(x, at), p).reshape(rows.tokens.shape)
+  unflat = lambda x: from_shards(rooms.unflatten(x, rows.at), p).reshape(rows.tokens.shape)
   return tuple(rooms.unlay(unflat(x), packing, g, length) for x in out)
 
 
@@ -66,7 +76,7 @@ def values(
     critic: a parameter tree of the decoder and a "value_head" (`heads.init_value_head`).
   """
   _, g, length = tokens.shape
-  rows = rooms.lay(tokens, lengths, packing)
+  rows = lay(decoder, tokens, lengths, packing)
   first, hidden = decoder.forward(critic, prompts, rows)
   out = heads.scalar(critic["value_head"], predictors(first, hidden, rows.offsets))
   return rooms.unlay(out, packing, g, length)

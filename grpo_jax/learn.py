@@ -41,10 +41,14 @@ def join(x: Any) -> Any:
   return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(-1, *leaf.shape[2:]), x)
 
 
+def microbatches(cfg: Any, minibatch: int) -> int:
+  """Into how many microbatches the `learner` section cuts a minibatch of so many prompts."""
+  return minibatch // cfg.microbatch if cfg.microbatch and cfg.microbatch < minibatch else 1
+
+
 def parts(cfg: Any, prompts: int) -> int:
-  """Into how many parts of equal numbers of prompts the `learner` section cuts a rollout: what is computed at once."""
-  minibatch = prompts // cfg.minibatches
-  return cfg.minibatches * (minibatch // cfg.microbatch if cfg.microbatch and cfg.microbatch < minibatch else 1)
+  """Into how many microbatches it cuts a whole rollout."""
+  return cfg.minibatches * microbatches(cfg, prompts // cfg.minibatches)
 
 
 def combine(name: str, values: Array) -> Array:
@@ -136,8 +140,8 @@ def make_learn(
       return value, (metrics, jax.lax.stop_gradient(out.logprobs))
 
     grad = jax.value_and_grad(loss, has_aux=True)
-    microbatches = parts(cfg, batch.tokens.shape[0] * cfg.minibatches) // cfg.minibatches
-    if microbatches == 1:
+    pieces = microbatches(cfg, batch.tokens.shape[0])
+    if pieces == 1:
       (value, (metrics, lp)), grads = grad(params, batch, packing)
       return value, grads, metrics, lp
 
@@ -146,7 +150,7 @@ def make_learn(
       return jax.tree.map(jnp.add, total, (value, grads)), aux
 
     zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
-    (value, grads), (metrics, lp) = jax.lax.scan(body, zero, interleave(layout, (batch, packing), microbatches))
+    (value, grads), (metrics, lp) = jax.lax.scan(body, zero, interleave(layout, (batch, packing), pieces))
     return value, grads, combine_metrics(metrics), join(lp)
 
   def reweigh(batch: TrainBatch) -> TrainBatch:

@@ -101,7 +101,7 @@ def test_packed_groups_are_the_rectangles(mesh):
 
   @jax.jit
   def states(params, prompts):
-    rows = packing.lay(jnp.asarray(tokens), jnp.asarray(lengths), packed)
+    rows = forward.lay(tiny.decoder(mesh=mesh), jnp.asarray(tokens), jnp.asarray(lengths), packed)
     first, hidden = tiny.decoder(mesh=mesh).forward(params, prompts, rows)
     return forward.predictors(first, hidden, rows.offsets)
 

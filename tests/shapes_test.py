@@ -132,6 +132,11 @@ CASES = {
   "packing.places": (with_statics(packing.places, N), (b(A, B, U),), [(A, B, N), (A, B, U)]),
   "packing.flatten": (packing.flatten, (f(A, B, U), PLACES), (A, B, N)),
   "packing.unflatten": (packing.unflatten, (f(A, B, N), PLACES), (A, B, U)),
+  "forward.lay": (
+    lambda *x: forward.lay(tiny.decoder(), *x),
+    (i(P, G, L), i(P, G), PACKING),
+    [(P, R, T)] * 3 + [(1, 1, N), (1, 1, P * R * T)],
+  ),
   "forward.predictors": (forward.predictors, (f(P, D), f(P, R, T, D), i(P, R, T)), (P, R, T, D)),
   "forward.logprobs": (
     lambda params, *x: forward.logprobs(model()[0], params, *x, **CHUNK),
@@ -143,6 +148,7 @@ CASES = {
     (critic, PROMPTS, i(P, G, L), i(P, G), PACKING),
     (P, G, L),
   ),
+  "learn.microbatches": (lambda: jnp.zeros(learn.microbatches(tiny.section("learner", microbatch=1), P)), (), (P,)),
   "learn.parts": (lambda: jnp.zeros(learn.parts(tiny.section("learner", minibatches=2, microbatch=1), P)), (), (P,)),
   "learn.outputs": (
     lambda params, *x: learn.outputs(model()[0], tiny.section("learner"), 1.0, {"policy": params}, *x),
@@ -201,11 +207,6 @@ CASES = {
     (P, R, T, K, M, DH),
   ),
   "decoder.row_shards": (lambda rows: jnp.zeros(decoders.row_shards(tiny.layout(), rows)), (ROWS,), (1, 1)),
-  "decoder.places": (
-    lambda rows: decoders.places(tiny.layout(), rows._replace(size=N)),
-    (ROWS,),
-    [(1, 1, N), (1, 1, P * R * T)],
-  ),
   "decoder.to_shards": (with_statics(decoders.to_shards, 2), (f(P, B, T, D),), (2, B, P // 2 * T, D)),
   "decoder.from_shards": (with_statics(decoders.from_shards, P), (f(2, B, P // 2 * T, D),), (P, B, T, D)),
   "decoder.last": (decoders.last, (f(P, T, D), i(P)), (P, D)),

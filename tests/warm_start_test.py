@@ -15,7 +15,7 @@ from grpo_jax.data import loader
 from grpo_jax.loops import build
 from grpo_jax.rewards.math import well_formed
 
-PROBLEMS = 192
+PROBLEMS = 256
 
 
 @pytest.fixture(scope="module")

@@ -241,17 +241,16 @@ class Decoder:
     p, lp = prompts.tokens.shape
     a, b = row_shards(self.layout, rows)
     _, r, t = rows.tokens.shape
-    at = places(self.layout, rows)
     shared = lambda x: jnp.broadcast_to(x[:, None], (p, b, *x.shape[1:]))
 
     def join(of_prompts: Array, of_rows: Array) -> Array:
       """`[P, B, Lp, ...]` and `[P, B, R / B * T, ...]` -> `[A, B, P / A * Lp + N, ...]`."""
-      return jnp.concatenate([to_shards(of_prompts, a), packing.flatten(to_shards(of_rows, a), at)], axis=2)
+      return jnp.concatenate([to_shards(of_prompts, a), packing.flatten(to_shards(of_rows, a), rows.at)], axis=2)
 
     def split(x: Array) -> tuple[Array, Array]:
       """-> `[P, B, Lp, ...]` and `[P, B, R / B, T, ...]`."""
       n = p // a * lp
-      of_rows = from_shards(packing.unflatten(x[:, :, n:], at), p)
+      of_rows = from_shards(packing.unflatten(x[:, :, n:], rows.at), p)
       return from_shards(x[:, :, :n], p), of_rows.reshape(p, b, r // b, t, *x.shape[3:])
 
     lengths, segments = shared(prompts.lengths), rows.segments.reshape(p, b, r // b, t)
@@ -274,15 +273,6 @@ def row_shards(layout: Layout, rows: Rows) -> tuple[int, int]:
   """Into how many parts (A, B) the mesh cuts the prompts, and the rows of a prompt, where they divide."""
   parts = ((n, layout.size(name)) for n, name in zip(rows.tokens.shape, ("prompt", "sample")))
   return tuple(1 if n % size else size for n, size in parts)
-
-
-def places(layout: Layout, rows: Rows) -> packing.Places | None:
-  """Where each shard's list has the rows' tokens; None if it has no list."""
-  if rows.size is None:
-    return None
-  a, b = row_shards(layout, rows)
-  real = rows.segments.reshape(len(rows.segments), b, -1) >= 0
-  return packing.places(to_shards(real, a), rows.size)
 
 
 def to_shards(x: Array, a: int) -> Array:

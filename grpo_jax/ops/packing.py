@@ -25,7 +25,7 @@ class Rows(NamedTuple):
   tokens: Array  # [P, R, T] int32
   segments: Array  # [P, R, T] int32: which sample of the group; -1 on padding
   offsets: Array  # [P, R, T] int32: position of the token in its completion
-  size: int | None = None  # tokens of a shard's list; None: padding is computed, too
+  at: Places | None = None  # their tokens as lists; None: padding is computed, too
 
 
 def lay(tokens: Array, lengths: Array, packing: Packing) -> Rows:
@@ -37,13 +37,13 @@ def lay(tokens: Array, lengths: Array, packing: Packing) -> Rows:
   """
   if packing.take is None:
     at = jnp.broadcast_to(jnp.arange(tokens.shape[-1]), tokens.shape)
-    return Rows(tokens, jnp.where(at < lengths[..., None], 0, -1), at, packing.size)
+    return Rows(tokens, jnp.where(at < lengths[..., None], 0, -1), at)
   take = packing.take
   p, _, length = tokens.shape
   flat = jnp.maximum(take, 0).reshape(p, -1)
   laid = jnp.take_along_axis(tokens.reshape(p, -1), flat, axis=1).reshape(take.shape)
   offsets = jnp.where(take < 0, 0, take % length)
-  return Rows(laid, jnp.where(take < 0, -1, take // length), offsets, packing.size)
+  return Rows(laid, jnp.where(take < 0, -1, take // length), offsets)
 
 
 def unlay(x: Array, packing: Packing, group: int, length: int) -> Array:
