@@ -389,7 +389,7 @@ def _reason(error: BaseException) -> str:
 def _quieten() -> None:
   """Leaves only warnings of what orbax and tensorstore print: their errors are raised here, as one line each."""
   logging.getLogger("absl").addFilter(_worth_printing)
-  logging.getLogger("asyncio").addFilter(_retrieved)
+  logging.getLogger("asyncio").addFilter(_not_left_behind)
   warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)  # writes not begun by then
   sys.unraisablehook = _unraisable
 
@@ -398,9 +398,9 @@ def _worth_printing(record: logging.LogRecord) -> bool:
   return record.levelno == logging.WARNING or f"{os.sep}orbax{os.sep}" not in record.pathname
 
 
-def _retrieved(record: logging.LogRecord) -> bool:
-  """False for the writes of a failed save that were under way beside the one that failed it."""
-  return not record.getMessage().startswith("Task exception was never retrieved")
+def _not_left_behind(record: logging.LogRecord) -> bool:
+  """False for the writes of a failed save (tasks, futures, gathered futures) beside the one that failed it."""
+  return not re.search("exception was never retrieved|was destroyed but it is pending", record.getMessage())
 
 
 def _unraisable(event: Any) -> None:
