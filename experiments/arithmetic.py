@@ -20,7 +20,8 @@ WARM_START = pathlib.Path(__file__).parent / "arithmetic_warm_start"
 
 PROCESS = {"rewards.functions": (("steps", "steps.steps_correct", 1.0),)}
 FOUR_PASSES = {"learner.mu": 4, "learner.lr": 1e-4}  # four updates on a rollout; at 5e-4 CISPO falls to 7% in 60 steps
-PAIRS = {"loop": "offline", "offline.data": "pairs", "objective.beta": 0.1, "learner.lr": 1e-4}
+# At a beta of 0.1 the policy runs away from the reference: a KL of 6.9 after 60 steps, and accuracy falls.
+PAIRS = {"loop": "offline", "offline.data": "pairs", "objective.beta": 0.5, "learner.lr": 1e-4}
 SAMPLES = {"loop": "offline", "offline.data": "samples"}
 
 # What each changes of the settings below; the module of grpo_jax/objectives is the name, unless it is among them.

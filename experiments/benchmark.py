@@ -152,8 +152,13 @@ def measure(config: ConfigDict) -> dict[str, Any]:
 
 
 def peer_command(name: str, python: str, config: ConfigDict) -> list[str]:
-  """The same workload for a peer."""
+  """The same workload for a peer; ends the program where the peer cannot be told to do it."""
   b = config.benchmark
+  if b.tail and name == "tunix":
+    arguments.fail("tail=true with --vs=tunix: its sampler cannot be told where to end a row; use --vs=trl")
+  for setting, value, same in (("top_p", config.sampler.top_p, 1.0), ("dtype", config.sampler.dtype, "float32")):
+    if value != same:
+      arguments.fail(f"{setting}={value} with --vs={name}: peers run with {setting}={same} only")
   sizes = {
     "layers": b.layers,
     "width": b.width,
@@ -164,6 +169,7 @@ def peer_command(name: str, python: str, config: ConfigDict) -> list[str]:
     "prompt_len": b.prompt_len,
     "completion": config.sampler.max_length,
     "steps": config.steps,
+    "mu": config.learner.mu,
   }
   command = [python, f"experiments/peers/{name}_step.py", *(f"--{k}={v}" for k, v in sizes.items())]
   return command + (["--tail"] if b.tail else [])
@@ -191,9 +197,9 @@ def main(argv: list[str]) -> None:
     print(json.dumps(measure(config)))
     return
   own = own_command([a for a in sys.argv[1:] if not a.startswith(("--vs", "--peer", "--rounds"))])
-  rounds = []
+  peer, rounds = peer_command(values.vs, values.peer, config), []
   for i in range(values.rounds):
-    ours, theirs = last_json(own), last_json(peer_command(values.vs, values.peer, config))
+    ours, theirs = last_json(own), last_json(peer)
     rounds.append((ours, theirs))
     print(json.dumps({"round": i, "ours": ours, "theirs": theirs}), flush=True)
   ratio = lambda name, up: statistics.median((o[name] / t[name]) if up else (t[name] / o[name]) for o, t in rounds)

@@ -13,7 +13,7 @@ from grpo_jax.models import decoder as decoders
 from grpo_jax.models import layers
 from grpo_jax.models.variants import VARIANTS
 from grpo_jax.ops import packing
-from grpo_jax.types import Packing
+from grpo_jax.types import Packing, SettingError
 
 FAMILIES = [name for name in VARIANTS if name.startswith("test_")]
 
@@ -25,6 +25,12 @@ def completions(seed=3, pad=0):
   lengths[0, :2] = 1, tiny.L
   tokens = rng.integers(0, tiny.V, (tiny.P, tiny.G, tiny.L)).astype(np.int32)
   return np.where(np.arange(tiny.L) < lengths[..., None], tokens, pad).astype(np.int32), lengths
+
+
+@pytest.mark.parametrize("wrong", [{"layers": "loop"}, {"remat": "full"}, {"dtype": "float33"}])
+def test_a_way_to_run_that_is_none(wrong):
+  with pytest.raises(SettingError, match="use one of"):
+    tiny.decoder("test_qwen3", **wrong)
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 Workload W1: Qwen2-shaped decoder (8 layers, width 512, 8 heads, 4 KV heads, head 64, MLP 1536,
 vocabulary 8192, tied embeddings), 4 prompts x G=8 samples, prompt 128 tokens, completion exactly
-128 tokens, KL beta 0.04, one optimiser update per rollout (mu=1), float32.
+128 tokens, KL beta 0.04, --mu optimiser updates per rollout, float32.
 """
 
 import argparse
@@ -28,6 +28,7 @@ ap.add_argument("--group", type=int, default=8)
 ap.add_argument("--prompt_len", type=int, default=128)
 ap.add_argument("--completion", type=int, default=128)
 ap.add_argument("--steps", type=int, default=4)
+ap.add_argument("--mu", type=int, default=1, help="updates on a rollout")
 ap.add_argument(
   "--tail",
   action="store_true",
@@ -95,8 +96,8 @@ args = GRPOConfig(
   num_generations=a.group,
   max_completion_length=a.completion,
   beta=0.04,
-  num_iterations=1,
-  max_steps=a.steps,
+  num_iterations=a.mu,
+  max_steps=a.steps * a.mu,
   learning_rate=1e-6,
   report_to=[],
   save_strategy="no",
@@ -160,6 +161,7 @@ if a.tail:
 
   tr.model.generate = generate
 tr.train()
+whole = [sum(whole[i : i + a.mu]) for i in range(0, len(whole), a.mu)]  # a rollout and all updates on it
 med = lambda v: sorted(v)[len(v) // 2]
 n = med(made[1:]) if a.tail else a.prompts * a.group * a.completion
 print(

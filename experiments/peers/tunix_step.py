@@ -23,7 +23,7 @@ from tunix.rl.rollout import base_rollout
 
 ap = argparse.ArgumentParser()
 for n, d in dict(
-  layers=8, width=512, mlp=1536, vocab=8192, prompts=4, group=8, prompt_len=128, completion=128, steps=4
+  layers=8, width=512, mlp=1536, vocab=8192, prompts=4, group=8, prompt_len=128, completion=128, steps=4, mu=1
 ).items():
   ap.add_argument(f"--{n}", type=int, default=d)
 a = ap.parse_args()
@@ -66,7 +66,7 @@ cc = rlc.ClusterConfig(
   rollout_engine="vanilla",
   offload_to_cpu=False,
   training_config=rlc.RLTrainingConfig(
-    actor_optimizer=optax.adamw(1e-6), eval_every_n_steps=10**6, max_steps=a.steps + 1
+    actor_optimizer=optax.adamw(1e-6), eval_every_n_steps=10**6, max_steps=(a.steps + 1) * a.mu
   ),
   rollout_config=base_rollout.RolloutConfig(
     max_tokens_to_generate=a.completion,
@@ -99,7 +99,7 @@ def reward(prompts, completions, **kw):
   return [float(rng.integers(7)) for _ in completions]
 
 
-ac = gl.GRPOConfig(num_generations=a.group, num_iterations=1, beta=0.04, epsilon=0.2, kl_loss_mode="low_var_kl")
+ac = gl.GRPOConfig(num_generations=a.group, num_iterations=a.mu, beta=0.04, epsilon=0.2, kl_loss_mode="low_var_kl")
 learner = gl.GRPOLearner(rl_cluster=cluster, algo_config=ac, reward_fns=reward)
 orig = learner._generate_and_compute_advantage
 

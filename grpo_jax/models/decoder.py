@@ -21,7 +21,7 @@ from grpo_jax.models.layers import Block, RMSNorm
 from grpo_jax.ops import packing
 from grpo_jax.ops.packing import Rows
 from grpo_jax.sharding import Layout
-from grpo_jax.types import Array, Prompts
+from grpo_jax.types import Array, Prompts, SettingError
 
 Params = Any
 MASKED = -1e30  # score of what must not be attended to; finite, so that a row without keys stays finite
@@ -112,15 +112,27 @@ def group_attention(
   return attend(q, k_all, v_all, visible)
 
 
+HOW = {"layers": ("scan", "unroll"), "remat": ("none", "block", "dots"), "dtype": ("float32", "bfloat16")}
+
+
 @dataclasses.dataclass(frozen=True)
 class Decoder:
-  """Functions of plain parameter trees; frozen, so that it can be closed over by jitted functions."""
+  """Functions of plain parameter trees; frozen, so that it can be closed over by jitted functions.
+
+  Raises:
+    SettingError: layers, remat or dtype that is none of HOW.
+  """
 
   config: DecoderConfig
   layout: Layout
-  layers: str = "scan"  # scan or unroll
-  remat: str = "none"  # none, block, dots
+  layers: str = "scan"
+  remat: str = "none"
   dtype: str = "float32"  # of activations and matrix products
+
+  def __post_init__(self) -> None:
+    for name, known in HOW.items():
+      if (value := getattr(self, name)) not in known:
+        raise SettingError(f"{name}={value!r} of the model: use one of {', '.join(known)}")
 
   # -- construction
 

@@ -1,0 +1,58 @@
+"""The benchmark: what it counts, what it prints, and what it asks of peers."""
+
+import numpy as np
+import pytest
+
+from experiments import benchmark, benchmarks
+from grpo_jax.models.decoder import DecoderConfig
+
+KEYS = """generate_s learn_s step_s completion_tokens tok_per_s_generate tok_per_s_step peak_rss_gb matmul_gflops
+generate_of_limit learn_of_limit slot_use padding_fraction""".split()
+TINY = "layers=1,width=64,mlp=64,vocab=32,head_dim=32,prompts=8,group=2,prompt_len=4,completion=8,steps=2"
+
+
+def test_flops_of_a_decoder_that_fits_on_a_hand():
+  shape = DecoderConfig(vocab=5, width=2, layers=3, heads=2, kv_heads=1, head_dim=4, mlp=7)
+  # A layer: q and o 2 * 2 * 8, k and v 2 * 2 * 4, the MLP 3 * 2 * 7 multiply-adds a token; the head 2 * 5.
+  layer, head = 32 + 16 + 42, 10
+  # Each of 2 heads' scores and mixture: 4 multiply-adds a key and head, twice, in 3 layers.
+  key = 2 * 2 * 4 * 3
+  lengths = np.array([[1, 2]])  # one prompt of 3 tokens: its keys are seen 1 + 2 + 3 times
+  seen = (3 + 1) + (3 + 1) + (3 + 2)
+  expected = 2 * (3 * 3 * layer + 6 * key + 3 * (3 * layer + head) + seen * key)
+  assert benchmark.flops(shape, 1, 2, 3, lengths) == (expected, expected)
+
+
+def test_long_tailed_lengths_have_a_mean_of_a_quarter():
+  lengths = benchmark.forced_lengths(100_000, 128, 0)
+  assert lengths.min() == 2 and lengths.max() == 128
+  assert lengths.mean() == pytest.approx(32 * (1 - np.exp(-4)), abs=1)  # exponential, cut off at four means
+  assert (lengths == 128).mean() == pytest.approx(np.exp(-4), abs=0.003)
+
+
+def test_one_line_has_every_number():
+  found = benchmark.measure(benchmarks.get_config(TINY))
+  assert set(KEYS) <= set(found)
+  assert found["completion_tokens"] == 8 * 2 * 8 and found["slot_use"] == 1
+  assert found["step_s"] >= max(found["generate_s"], found["learn_s"]) > 0
+  assert found["tok_per_s_generate"] == pytest.approx(128 / found["generate_s"])
+  assert 0 < found["generate_of_limit"] < 1 and 0 < found["learn_of_limit"] < 1
+
+
+@pytest.mark.parametrize(
+  ("peer", "arg", "message"),
+  [
+    ("tunix", "tail=true", "use --vs=trl"),
+    ("trl", "top_p=0.9", "top_p=0.9 with --vs=trl"),
+    ("trl", "dtype=bfloat16", "dtype=bfloat16 with --vs=trl"),
+  ],
+)
+def test_a_peer_that_cannot_do_the_same_is_not_compared(peer, arg, message, capsys):
+  with pytest.raises(SystemExit):
+    benchmark.peer_command(peer, "python", benchmarks.get_config(arg))
+  assert message in capsys.readouterr().err
+
+
+def test_a_peer_is_told_the_workload():
+  command = benchmark.peer_command("trl", "python", benchmarks.get_config("mu=4,completion=64,tail=true"))
+  assert {"--mu=4", "--completion=64", "--tail", "--width=512"} <= set(command)
