@@ -9,6 +9,7 @@ accuracy 0; any other failure ends the comparison.
     DIR/compare.html    curves with their spread, the table, the choice of learning rates
     DIR/compare.md      the table
     DIR/runs.jsonl      seconds and peak memory of every process, as it ended
+    DIR/compiled/       the programs, compiled once
 
 --draw_only draws what is finished, also while the comparison runs elsewhere. grpo_jax/reports/comparison.py says how
 arms are compared at equal numbers of sampled tokens.
@@ -88,7 +89,11 @@ def job(config: ConfigDict, workdir: pathlib.Path, arm: str, lr: float, seed: in
     f"seed={seed}",
     f"data.test={split}",
     f"data.prompts={config.prompts}",
+    f"sampler.group={config.group}",
     f"offline.prompts={config.steps * config.prompts}",
+    f"eval.every={config.eval_every}",
+    f"eval.batch={config.prompts * config.group}",  # no wider than rollouts, so that the peak memory is training's
+    f"compilation_cache={workdir / 'compiled'}",  # the same few programs in every run
     *config.settings,
     *own,
     f"learner.lr={lr!r}",

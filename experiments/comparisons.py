@@ -53,10 +53,10 @@ def get_config(arg: str = "") -> ConfigDict:
   c.split = "test"
   c.steps = 100
   c.prompts = 32  # in a batch; an offline arm samples steps * prompts of them, once
-  # Of every run. Evaluation is greedy and no wider than a batch of rollouts, so that the peak memory is training's.
+  c.group = 8  # samples of each
+  c.eval_every = 20  # steps
+  # Of every run, beside the above. Evaluation is greedy.
   c.settings = (
-    "eval.every=20",
-    "eval.batch=256",
     "eval.samples=0",
     "checkpoint.every=25",
     "checkpoint.keep=1",
@@ -69,7 +69,7 @@ def get_config(arg: str = "") -> ConfigDict:
   if args.quick:
     c.lrs, c.tune_seeds, c.seeds = (3e-4, 1e-3), (100,), (0, 1)
     c.steps, c.prompts = 10, 8
-    c.settings += ("eval.problems=128", "eval.batch=64")
+    c.settings += ("eval.problems=128",)
   return c
 
 
