@@ -60,7 +60,8 @@ def draw(results: list[dict[str, Any]], path: pathlib.Path) -> None:
       found = {r["workload"][name]: r["step_s"] for r in results if of_line(r, name) and r["system"] == system}
       shown = [v for v in values if v in found]
       panel.plot(shown, [found[v] for v in shown], marker="o", label=system)
-    panel.set(title=TITLES[name], xlabel=name, ylim=(0, None))
+    panel.set(title=TITLES[name], ylim=(0, None))
+    panel.set_xticks(values, [f"{v:,}" for v in values])
   panels[0].set_ylabel("seconds of a step")
   panels[0].legend()
   figure.savefig(path)

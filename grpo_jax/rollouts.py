@@ -71,9 +71,11 @@ def pack(lengths: np.ndarray, max_length: int, layout: Layout, parts: int = 1) -
 
 
 def round_up(n: int) -> int:
-  """To a number of four binary digits and zeros: at most an eighth more."""
-  grain = 1 << max(0, n.bit_length() - 4)
-  return -(-n // grain) * grain
+  """To one of eight sizes between a power of two and the next, evenly spaced in their logarithm: at most 10.6% more."""
+  if n <= 32:
+    return n
+  grain = 1 << ((n - 1).bit_length() - 6)
+  return grain * min(size for size in (35, 38, 42, 45, 49, 54, 59, 64) if size * grain >= n)
 
 
 def lay_rows(lengths: np.ndarray, max_length: int, shards: int = 1) -> np.ndarray | None:

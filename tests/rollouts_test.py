@@ -103,8 +103,10 @@ def test_packing_compiles_few_shapes():
   assert len({p.size for p in packings}) <= 6
 
 
-def test_rounding_keeps_four_binary_digits():
-  assert [host.round_up(n) for n in (1, 15, 16, 17, 31, 33, 1000, 1025)] == [1, 15, 16, 18, 32, 36, 1024, 1152]
+def test_sizes_of_lists_are_a_tenth_apart():
+  assert [host.round_up(n) for n in (1, 31, 32, 33, 36, 64, 65, 1000, 1025)] == [1, 31, 32, 35, 38, 64, 70, 1024, 1120]
+  sizes = [host.round_up(n) for n in range(1025, 2049)]
+  assert len(set(sizes)) == 8 and all(n <= size <= 1.106 * n for n, size in zip(range(1025, 2049), sizes))
 
 
 def test_packing_that_saves_nothing_is_left_out():
