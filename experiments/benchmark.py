@@ -36,8 +36,8 @@ def forced_lengths(rows: int, completion: int, step: int) -> np.ndarray:
   return np.clip(np.ceil(-completion / 4 * np.log1p(-u)), 2, completion).astype(np.int32)
 
 
-def flops(shape: DecoderConfig, prompts: int, group: int, prompt_len: int, lengths: np.ndarray) -> tuple[float, float]:
-  """Floating-point operations of generation, and of one forward pass of the learner.
+def flops(shape: DecoderConfig, prompts: int, prompt_len: int, lengths: np.ndarray) -> float:
+  """Floating-point operations of generation, and as many of one forward pass of the learner.
 
   Two for each weight of a matrix and each token, and attention's two products with what a token may see. A prompt
   counts once for its group; the head counts on completion tokens alone.
@@ -50,7 +50,7 @@ def flops(shape: DecoderConfig, prompts: int, group: int, prompt_len: int, lengt
   seen = float((lengths * prompt_len + lengths * (lengths + 1) / 2).sum())
   prompt = prompts * (prompt_len * c.layers * layer + attend * prompt_len * (prompt_len + 1) / 2)
   everything = prompt + tokens * (c.layers * layer + head) + attend * seen
-  return 2 * everything, 2 * everything
+  return 2 * everything
 
 
 def matmul_rate(n: int = 2048, times: int = 5) -> float:
@@ -104,7 +104,7 @@ def measure(config: ConfigDict) -> dict[str, Any]:
   sample = sampler.make_sampler(decoder, config.sampler, ())
   update = learn.make_learn(decoder, objective, tx, config.learner, config.objective, config.sampler.temperature)
 
-  rates, generate, learned, tokens, use, padding = [matmul_rate()], [], [], [], [], []
+  rates, generate, learned, tokens, forward, use, padding = [matmul_rate()], [], [], [], [], [], []
   for step in range(config.steps + 1):
     rng = np.random.default_rng(step)
     ids = rng.integers(3, b.vocab, (prompts, b.prompt_len)).astype(np.int32)
@@ -124,12 +124,12 @@ def measure(config: ConfigDict) -> dict[str, Any]:
     learned.append(time.perf_counter() - start)
     rates.append(matmul_rate())
     tokens.append(int(ends.sum()))
+    forward.append(flops(shape, prompts, b.prompt_len, ends))
     use.append(float(found["slot_use"]))
     padding.append(host.statistics(host.to_host(rollouts), packing, layout, parts)["padding_fraction"])
 
   middle = lambda x: statistics.median(x[1:])
   rate, n = statistics.median(rates), middle(tokens)
-  forward = flops(shape, prompts, group, b.prompt_len, ends)
   passes = 3 * config.learner.mu + 1 + (config.learner.mu > 1)  # gradients, the reference, the old policy
   whole = [g + l for g, l in zip(generate, learned)]
   return {
@@ -143,8 +143,8 @@ def measure(config: ConfigDict) -> dict[str, Any]:
     "tok_per_s_step": n / middle(whole),
     "peak_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
     "matmul_gflops": rate / 1e9,
-    "generate_of_limit": forward[0] / middle(generate) / rate,
-    "learn_of_limit": passes * forward[1] / middle(learned) / rate,
+    "generate_of_limit": middle([f / s for f, s in zip(forward, generate)]) / rate,
+    "learn_of_limit": passes * middle([f / s for f, s in zip(forward, learned)]) / rate,
     "slot_use": middle(use),
     "padding_fraction": middle(padding),
     "params_m": sum(x.size for x in jax.tree.leaves(state.params)) / 1e6,
@@ -156,7 +156,8 @@ def peer_command(name: str, python: str, config: ConfigDict) -> list[str]:
   b = config.benchmark
   if b.tail and name == "tunix":
     arguments.fail("tail=true with --vs=tunix: its sampler cannot be told where to end a row; use --vs=trl")
-  for setting, value, same in (("top_p", config.sampler.top_p, 1.0), ("dtype", config.sampler.dtype, "float32")):
+  as_theirs = (("top_p", config.sampler.top_p, 1.0), ("dtype", config.sampler.dtype, "float32"))
+  for setting, value, same in (*as_theirs, ("head_dim", b.head_dim, 64)):
     if value != same:
       arguments.fail(f"{setting}={value} with --vs={name}: peers run with {setting}={same} only")
   sizes = {
@@ -196,6 +197,8 @@ def main(argv: list[str]) -> None:
   if not values.vs:
     print(json.dumps(measure(config)))
     return
+  if more := [a for a in sys.argv[1:] if a.startswith("--config.")]:
+    arguments.fail(f"{more[0]} with --vs={values.vs}: a peer takes the arguments of --config=FILE:arg=value only")
   own = own_command([a for a in sys.argv[1:] if not a.startswith(("--vs", "--peer", "--rounds"))])
   peer, rounds = peer_command(values.vs, values.peer, config), []
   for i in range(values.rounds):

@@ -9,7 +9,7 @@ accuracy 0; any other failure ends the comparison.
     DIR/compare.html    curves with their spread, the table, the choice of learning rates
     DIR/compare.md      the table
     DIR/runs.jsonl      seconds and peak memory of every process, as it ended
-    DIR/compiled/       the programs, compiled once
+    DIR/compiled/       programs, each compiled once
 
 --draw_only draws what is finished, also while the comparison runs elsewhere. grpo_jax/reports/comparison.py says how
 arms are compared at equal numbers of sampled tokens.
@@ -93,7 +93,6 @@ def job(config: ConfigDict, workdir: pathlib.Path, arm: str, lr: float, seed: in
     f"offline.prompts={config.steps * config.prompts}",
     f"eval.every={config.eval_every}",
     f"eval.batch={config.prompts * config.group}",  # no wider than rollouts, so that the peak memory is training's
-    f"compilation_cache={workdir / 'compiled'}",  # the same few programs in every run
     *config.settings,
     *own,
     f"learner.lr={lr!r}",
@@ -162,7 +161,9 @@ def run_all(config: ConfigDict, workdir: pathlib.Path, lock: int, asked: list[in
 
 
 def command(run: Job) -> list[str]:
-  return [sys.executable, "-m", "experiments.run", *run.flags, f"--workdir={run.folder}"]
+  compiled = run.folder.parents[2] / "compiled"  # of the whole comparison: seeds share their programs
+  own = [f"--workdir={run.folder}", f"--config.compilation_cache={compiled}"]
+  return [sys.executable, "-m", "experiments.run", *run.flags, *own]
 
 
 def execute(run: Job, lock: int, asked: list[int], step: Callable[[int], None]) -> dict:

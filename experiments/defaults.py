@@ -9,8 +9,8 @@ from ml_collections import ConfigDict
 
 def get_config() -> ConfigDict:
   c = ConfigDict()
-  c.seed = 0
-  c.loop = "online"  # module of grpo_jax.loops: online, offline, iterative
+  c.seed = 0  # of fresh parameters, the order of the data, and sampling
+  c.loop = "online"  # module of grpo_jax.loops: online, offline
   c.steps = 200  # rollouts (online) or batches (offline)
 
   # Where the policy comes from: a Hugging Face folder or the workdir of another run. Empty: a fresh model.
@@ -24,7 +24,6 @@ def get_config() -> ConfigDict:
   c.model.vocab = 4096  # tokens of a tokenizer made by bpe
   c.model.layers = "scan"  # scan (compiles fast) or unroll, in the learner
   c.model.remat = "none"  # none, block (recompute a layer in the backward pass) or dots (keep matrix products)
-  c.model.attention = "xla"  # xla or cudnn
   c.model.dtype = "float32"  # of activations and matrix products; parameters are float32 masters
 
   c.data = ConfigDict()
@@ -68,10 +67,10 @@ def get_config() -> ConfigDict:
   c.sampler.max_length = 96  # tokens of a completion, stop token included (L)
   c.sampler.slots = 0  # completions decoded at a time; 0: all of them
   c.sampler.tries = 1  # above 1: dynamic sampling, so many batches at most until P groups have rewards that differ
-  c.sampler.temperature = 1.0
+  c.sampler.temperature = 1.0  # the learner's log-probs, too
   c.sampler.top_k = 0  # 0: off
-  c.sampler.top_p = 1.0
-  c.sampler.min_p = 0.0
+  c.sampler.top_p = 1.0  # 1: off
+  c.sampler.min_p = 0.0  # 0: off
   c.sampler.stop = ()  # extra stop tokens, as text, beside the tokenizer's end tokens
   c.sampler.dtype = "float32"  # of the weights that decode
   c.sampler.cache_dtype = "float32"  # of keys and values; bfloat16; int8, with a scale for each vector
@@ -87,16 +86,16 @@ def get_config() -> ConfigDict:
   # sequence_mean (GRPO), token_mean, group_token_mean (DAPO), constant (Dr.GRPO), prompt_sum
   c.objective.aggregation = "sequence_mean"
   c.objective.beta = 0.0  # weight of the KL to the reference; 0: no reference is held or run
-  c.objective.kl_estimator = "k3"
+  c.objective.kl_estimator = "k3"  # k1, k2 or k3
   c.objective.kl_weighted = False  # multiply by pi / pi_old, not detached (RPG)
-  c.objective.kl_in_reward = False
-  c.objective.clip_low = 0.2
+  c.objective.kl_in_reward = False  # beta times the KL is taken off the rewards, not put into the loss
+  c.objective.clip_low = 0.2  # the ratio is clipped to [1 - clip_low, 1 + clip_high]
   c.objective.clip_high = 0.2
   c.objective.clip_delta = 0.0  # two-sided clip: upper bound of the ratio where A < 0; 0: off
   c.objective.baseline = "mean"  # mean or leave_one_out
   c.objective.scale = "group"  # divide by the std of: group, batch, none
-  c.objective.ddof = 1
-  c.objective.eps = 1e-4
+  c.objective.ddof = 1  # of that std: 1 divides by G - 1, 0 by G
+  c.objective.eps = 1e-4  # added to it
   c.objective.reward_combination = "sum"  # sum, or gdpo: normalise each reward in its group first
   c.objective.reward_weights = ()  # of each reward under gdpo; empty: equal
   c.objective.credit = "sequence"  # or prefix: token credit where samples of a group share a prefix
@@ -104,8 +103,8 @@ def get_config() -> ConfigDict:
   c.objective.kl_past_bound = True  # a token past its clip bound still takes the KL's gradient
   c.objective.mask_truncated = False  # leave truncated completions out of the loss
   c.objective.mismatch = "none"  # sampler/learner importance weight: none, truncate, mask
-  c.objective.mismatch_level = "token"
-  c.objective.mismatch_cap = 2.0
+  c.objective.mismatch_level = "token"  # or sequence
+  c.objective.mismatch_cap = 2.0  # the largest weight
   # Of single objectives; each file says what they mean.
   c.objective.token_level = False  # gspo: GSPO-token
   c.objective.divergence = "reverse_unnormalised"  # rpg
@@ -120,11 +119,11 @@ def get_config() -> ConfigDict:
   c.objective.label_smoothing = 0.0  # dpo
 
   c.learner = ConfigDict()
-  c.learner.lr = 1e-6
+  c.learner.lr = 1e-6  # the highest of its schedule
   c.learner.critic_lr = 1e-5  # ppo
   c.learner.schedule = "constant"  # constant, linear or cosine decay to zero, after the warm-up
   c.learner.warmup = 0  # updates
-  c.learner.b1 = 0.9
+  c.learner.b1 = 0.9  # of AdamW, as the next three
   c.learner.b2 = 0.999
   c.learner.adam_eps = 1e-8
   c.learner.weight_decay = 0.0

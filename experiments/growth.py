@@ -103,4 +103,4 @@ if __name__ == "__main__":
   flags.DEFINE_string("workdir", None, "Folder of the results.")
   flags.DEFINE_enum("vs", None, ["trl", "tunix"], "Measure this peer, too.")
   flags.DEFINE_string("peer", sys.executable, "The Python of the peer's environment.")
-  app.run(main)
+  app.run(main, flags_parser=arguments.parse_flags)

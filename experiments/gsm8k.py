@@ -3,7 +3,7 @@
     python -m experiments.run --config=experiments/gsm8k.py:model=qwen3_0.6b --workdir=runs/gsm8k \\
         --config.init_from=FOLDER
 
-FOLDER is a Hugging Face folder, for example from `huggingface-cli download Qwen/Qwen3-0.6B --local-dir FOLDER`. Data:
+FOLDER is a Hugging Face folder, for example from `hf download Qwen/Qwen3-0.6B --local-dir FOLDER`. Data:
 tensorflow-datasets downloads gsm8k once, or --config.data.path=FOLDER with train.jsonl and test.jsonl.
 
     :model=NAME       a row of MODELS below, whose weights FOLDER holds; or tiny: a small model and tokenizer from

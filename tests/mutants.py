@@ -2,7 +2,7 @@
 
     python tests/mutants.py [WORD ...]        only the mutants whose description contains one of the words
 
-Each is a bug that some known system, or one of the texts this project began with, has shipped. A mutant is a piece of
+Each is a bug that some known system, or text on the subject, has shipped. A mutant is a piece of
 text in one file and what to put in its place; it is caught if the named tests pass on the code as it is and fail on the
 mutated copy. tests/mutants_test.py runs them all, under `slow`.
 """
@@ -124,7 +124,7 @@ MUTANTS = (
     "  if False:\n",
     "tests/advantages_test.py::test_bad_settings_are_refused",
   ),
-  # Errors in the texts the project began with.
+  # Errors in texts on the subject.
   Mutant(
     "the advantage is V - r",
     OPS + "advantages.py",

@@ -1,13 +1,15 @@
 """TRL's GRPOTrainer on the standard CPU workload: prints seconds per rollout and per whole step.
 
-Workload W1: Qwen2-shaped decoder (8 layers, width 512, 8 heads, 4 KV heads, head 64, MLP 1536,
+Base workload: Qwen2-shaped decoder (8 layers, width 512, 8 heads, 4 KV heads, head 64, MLP 1536,
 vocabulary 8192, tied embeddings), 4 prompts x G=8 samples, prompt 128 tokens, completion exactly
 128 tokens, KL beta 0.04, --mu optimiser updates per rollout, float32.
 """
 
 import argparse
 import json
+import os
 import resource
+import statistics
 import tempfile
 import time
 
@@ -55,7 +57,7 @@ class EndAt(LogitsProcessor):
     return scores
 
 
-torch.set_num_threads(2)
+torch.set_num_threads(len(os.sched_getaffinity(0)))
 torch.manual_seed(0)
 vocab = {f"t{i}": i for i in range(a.vocab)}
 tok = Tokenizer(models.WordLevel(vocab, unk_token="t0"))
@@ -97,7 +99,7 @@ args = GRPOConfig(
   max_completion_length=a.completion,
   beta=0.04,
   num_iterations=a.mu,
-  max_steps=a.steps * a.mu,
+  max_steps=(a.steps + 1) * a.mu,
   learning_rate=1e-6,
   report_to=[],
   save_strategy="no",
@@ -162,7 +164,7 @@ if a.tail:
   tr.model.generate = generate
 tr.train()
 whole = [sum(whole[i : i + a.mu]) for i in range(0, len(whole), a.mu)]  # a rollout and all updates on it
-med = lambda v: sorted(v)[len(v) // 2]
+med = statistics.median
 n = med(made[1:]) if a.tail else a.prompts * a.group * a.completion
 print(
   json.dumps(

@@ -1,6 +1,6 @@
-"""Tunix's GRPOLearner (vanilla rollout engine) on the standard CPU workload W1 (see trl_step.py).
+"""Tunix's GRPOLearner (vanilla rollout engine) on the standard CPU base workload (see trl_step.py).
 
-Needs a Tunix source tree on PYTHONPATH and its dependencies installed. Completions are forced to full
+Needs google-tunix and einops. Completions are forced to full
 length by giving the sampler an end token that is never drawn.
 """
 
@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import resource
+import statistics
 import time
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -127,7 +128,7 @@ cluster.generate = gen
 learner.train(ds)
 marks.append(time.perf_counter())
 steps = np.diff(marks)
-med = lambda v: sorted(v)[len(v) // 2]
+med = statistics.median
 n = a.prompts * a.group * a.completion
 print(
   json.dumps(

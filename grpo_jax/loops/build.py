@@ -74,7 +74,7 @@ def where_to_get(config: ConfigDict) -> str:
   """What would give this experiment its weights."""
   hub = config.model.hub or "Qwen/Qwen3-0.6B"
   return (
-    f"`huggingface-cli download {hub} --local-dir FOLDER` gets some, --config.init_from=FOLDER passes them (a run's "
+    f"`hf download {hub} --local-dir FOLDER` gets some, --config.init_from=FOLDER passes them (a run's "
     "workdir will do, too)"
   )
 

@@ -20,7 +20,7 @@ from grpo_jax.types import SettingError
 class Session:
   """A run in its folder. Use it in a `with` block:
 
-  with Session(config, workdir, batches) as s:
+  with Session(config, workdir, model, batches) as s:
     for step in s.steps():          # saves, evaluates and stops between two steps
       with s.writer.phase("learn"):
         s.state, ... = s.update(s.state, ...)

@@ -112,6 +112,7 @@ def group_attention(
   return attend(q, k_all, v_all, visible)
 
 
+# What the fields of a Decoder that say how it runs may be.
 HOW = {"layers": ("scan", "unroll"), "remat": ("none", "block", "dots"), "dtype": ("float32", "bfloat16")}
 
 
@@ -132,7 +133,8 @@ class Decoder:
   def __post_init__(self) -> None:
     for name, known in HOW.items():
       if (value := getattr(self, name)) not in known:
-        raise SettingError(f"{name}={value!r} of the model: use one of {', '.join(known)}")
+        setting = "model.dtype or sampler.dtype" if name == "dtype" else f"model.{name}"
+        raise SettingError(f"{setting}: {value!r}; use one of {', '.join(known)}")
 
   # -- construction
 

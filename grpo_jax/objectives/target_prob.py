@@ -1,4 +1,4 @@
-"""How much, not how fast: each token has a probability to reach, and nothing else decides (seed 003's last section).
+"""How much, not how fast: each token has a probability to reach, and nothing else decides.
 
 A completion better than its group is good (+1), a worse one bad (-1), one within `margin` of the mean neither (0). A
 good token's target is sqrt(p_old), a bad one's p_old^2: the clipped surrogate with bounds of its own for every token,
@@ -7,8 +7,8 @@ which as ratios are [p_old, p_old^(-1/2)]. No 1/G, no 1/|o|, no KL; the only nor
 
 Where several distinct tokens of a group follow one same context (the same prefix), a token that is good in one
 completion and bad in another takes the net sign, and the good targets are p + c (sqrt(p) - p), with the largest c
-<= 1 for which they sum to at most 1 - the sum of the bad targets. (Scaling all targets down, as the seed's footnote 3
-suggests, would lower tokens that are good.) A token already at its target, as one of probability 1 is, has A = 0.
+<= 1 for which they sum to at most 1 - the sum of the bad targets. (Scaling all targets down would lower tokens that
+are good.) A token already at its target, as one of probability 1 is, has A = 0.
 """
 
 import jax

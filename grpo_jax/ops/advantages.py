@@ -82,7 +82,7 @@ def returns_to_go(rewards: Array) -> Array:
 
 
 def sign(rewards: Array, given: Array, margin: float) -> Array:
-  """+1, -1 or 0: whether a token's remaining rewards beat the group's mean, 0 within `margin` of it (seed 003)."""
+  """+1, -1 or 0: whether a token's remaining rewards beat the group's mean, 0 within `margin` of it."""
   excess = returns_to_go(group_relative(rewards, given, scale="none"))
   return jnp.sign(excess) * (jnp.abs(excess) > margin)
 
@@ -157,7 +157,7 @@ def shared_prefix(tokens: Array, lengths: Array) -> Array:
 
 
 def prefix_values(tokens: Array, lengths: Array, scores: Array) -> Array:
-  """The value at a prefix, as the mean score of the group's samples through it (seed 003's open question).
+  """The value at a prefix, as the mean score of the group's samples through it.
 
   Args:
     tokens: [P, G, L] int.

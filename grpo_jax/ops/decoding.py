@@ -4,7 +4,7 @@ Everything is made of passes over the vocabulary that only add or take a maximum
 (one uniform number a row finds its token by inverting the distribution function, first over blocks of the
 vocabulary, then inside one) and no sort (the truncations are thresholds, which are searched for).
 
-The work is laid out `[V, S]`, as a CPU's fastest head product makes it (docs: DESIGN, "XLA on the CPU"): for a caller
+The work is laid out `[V, S]`, as a CPU's fastest head product makes it (docs/performance.md): for a caller
 that transposes such a product to `[S, V]` the two transpositions cancel.
 """
 
