@@ -83,8 +83,7 @@ def lay_rows(lengths: np.ndarray, max_length: int, shards: int = 1) -> np.ndarra
 
   Returns:
     `Packing.take [P, R, T]`. T holds the longest completion and R the most rows that a group needs, rounded up (T to
-    L / 2^n, R to 2^n or 3 * 2^n). None where that saves less than half of one completion a row of L: then every
-    rollout has the same rows, and only the list's size is left to compile for.
+    L / 2^n, R to 2^n or 3 * 2^n). None where that saves less than a quarter of one completion a row of L.
   """
   p, g = lengths.shape
   per = g // shards
@@ -107,7 +106,7 @@ def lay_rows(lengths: np.ndarray, max_length: int, shards: int = 1) -> np.ndarra
       plans.append(rows)
       most = max(most, len(rows))
   most = min(per, min(n for n in ROW_COUNTS if n >= most))
-  if most * t > 0.5 * per * max_length:
+  if most * t > 0.75 * per * max_length:
     return None
   take = np.full((p * shards, most, t), -1, np.int32)
   for which, rows in enumerate(plans):

@@ -73,7 +73,7 @@ def progress(
   upper: Array | float,
   tolerance: float = 1e-3,
 ) -> tuple[Array, Array, Array]:
-  """Where each token with A != 0 stands: (short of its bound, at it, beyond it), bool [P, G, L] ("how much, not how fast").
+  """Where each token with A != 0 stands: (short of its bound, at it, beyond it), bool [P, G, L].
 
   A bound above probability one cannot be reached: such a token counts as at its bound once its probability is within
   `tolerance` of one. `tolerance` is also the relative distance at which a ratio is at its bound.
