@@ -3,6 +3,7 @@
 `jax` is not imported here, so that a mistake is answered at once.
 """
 
+import contextlib
 import difflib
 import importlib.util
 import operator
@@ -10,6 +11,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Iterator
 from typing import NoReturn
 
 from absl import flags
@@ -79,6 +81,17 @@ def fail(message: str | Exception) -> NoReturn:
   """Bad input from a person: one line on stderr, exit code 2."""
   print("error:", " ".join(str(message).split()), file=sys.stderr, flush=True)
   sys.exit(2)
+
+
+@contextlib.contextmanager
+def one_line_errors() -> Iterator[None]:
+  """Ends the program with one line and code 2 where a setting is refused; anything else keeps its traceback."""
+  from grpo_jax.types import SettingError  # imports jax
+
+  try:
+    yield
+  except SettingError as error:
+    fail(error)
 
 
 def names_of(config: ConfigDict, prefix: str = "") -> list[str]:

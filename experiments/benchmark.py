@@ -195,7 +195,8 @@ def main(argv: list[str]) -> None:
   if "benchmark" not in config:
     arguments.fail("--config: needs a workload, as in --config=experiments/benchmarks.py:prompts=4,group=8")
   if not values.vs:
-    print(json.dumps(measure(config)))
+    with arguments.one_line_errors():
+      print(json.dumps(measure(config)))
     return
   if more := [a for a in sys.argv[1:] if a.startswith("--config.")]:
     arguments.fail(f"{more[0]} with --vs={values.vs}: a peer takes the arguments of --config=FILE:arg=value only")

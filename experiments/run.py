@@ -7,7 +7,6 @@ processes of one another) or with --coordinator, --processes and --process. DIR 
 Bad input is one line on stderr and exit code 2.
 """
 
-import contextlib
 import importlib
 import importlib.util
 import os
@@ -31,7 +30,7 @@ def main(argv: list[str]) -> None:
     arguments.fail(
       "--workdir is missing: the folder of the run's checkpoints, metrics and samples, as in --workdir=runs/1"
     )
-  with one_line_errors():
+  with arguments.one_line_errors():
     if values.distributed or values.coordinator:
       join_hosts(values.coordinator, values.processes, values.process)
     start(values.config, values.workdir)
@@ -95,17 +94,6 @@ def draw(workdir: str) -> None:
     print(f"no curve.png: matplotlib is missing (pip install matplotlib; python -m grpo_jax.reports.plots {workdir})")
   else:
     plots.draw(workdir)
-
-
-@contextlib.contextmanager
-def one_line_errors():
-  """Ends the program with one line and code 2 where a setting is refused; anything else keeps its traceback."""
-  from grpo_jax.types import SettingError
-
-  try:
-    yield
-  except SettingError as error:
-    arguments.fail(error)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from absl import flags
 
 from experiments import benchmark, benchmarks
 from grpo_jax.models.decoder import DecoderConfig
@@ -37,6 +38,14 @@ def test_one_line_has_every_number():
   assert found["step_s"] >= max(found["generate_s"], found["learn_s"]) > 0
   assert found["tok_per_s_generate"] == pytest.approx(128 / found["generate_s"])
   assert 0 < found["generate_of_limit"] < 1 and 0 < found["learn_of_limit"] < 1
+
+
+def test_a_setting_that_is_refused_is_one_line(monkeypatch, capsys):
+  monkeypatch.setattr(flags, "FLAGS", type("Values", (), {"config": benchmarks.get_config("remat=full"), "vs": None}))
+  with pytest.raises(SystemExit) as end:
+    benchmark.main([])
+  assert end.value.code == 2
+  assert capsys.readouterr().err == "error: model.remat: 'full'; use one of none, block, dots\n"
 
 
 @pytest.mark.parametrize(

@@ -158,11 +158,11 @@ def test_without_matplotlib_the_run_says_so_and_ends_well(monkeypatch, tmp_path,
 
 
 def test_what_a_loop_refuses_is_one_line_and_code_2(capsys):
-  with pytest.raises(SystemExit) as end, run.one_line_errors():
+  with pytest.raises(SystemExit) as end, arguments.one_line_errors():
     raise SettingError("data.path=x: no such folder;\n  pass one")
   assert end.value.code == 2
   assert capsys.readouterr().err == "error: data.path=x: no such folder; pass one\n"
-  with pytest.raises(ValueError), run.one_line_errors():
+  with pytest.raises(ValueError), arguments.one_line_errors():
     raise ValueError("a bug keeps its traceback")
 
 
