@@ -62,7 +62,7 @@ def pack(lengths: np.ndarray, max_length: int, layout: Layout, parts: int = 1) -
     parts: into how many microbatches the learner cuts the prompts (`learn.parts`).
   """
   samples = layout.size("sample")
-  take = lay_rows(lengths, max_length, samples)
+  take = lay_rows(lengths, max_length, samples, share=layout.platform != "tpu")  # see models/attention.py
   places = (lengths.size * max_length if take is None else take.size) // (parts * layout.size("prompt") * samples)
   # Part j of a rollout has prompts j, j + parts ... (`learn.interleave`), in contiguous shards.
   of_parts = lengths.reshape(layout.size("prompt"), -1, parts, samples, lengths.shape[1] // samples)
@@ -78,8 +78,8 @@ def round_up(n: int) -> int:
   return grain * min(size for size in (35, 38, 42, 45, 49, 54, 59, 64) if size * grain >= n)
 
 
-def lay_rows(lengths: np.ndarray, max_length: int, shards: int = 1) -> np.ndarray | None:
-  """Lays the completions of each group into as few rows as fit, first-fit decreasing.
+def lay_rows(lengths: np.ndarray, max_length: int, shards: int = 1, share: bool = True) -> np.ndarray | None:
+  """Lays the completions of each group into as few rows as fit, first-fit decreasing; `share` or else one a row.
 
   Returns:
     `Packing.take [P, R, T]`. T holds the longest completion and R the most rows that a group needs, rounded up (T to
@@ -96,7 +96,7 @@ def lay_rows(lengths: np.ndarray, max_length: int, shards: int = 1) -> np.ndarra
         n = int(mine[i])
         if not n:
           continue
-        at = next((r for r, free in enumerate(room) if free >= n), None)
+        at = next((r for r, free in enumerate(room) if free >= n and share), None)
         if at is None:
           at = len(rows)
           rows.append([])

@@ -28,6 +28,11 @@ class Layout:
   mesh: Mesh
   rules: tuple[tuple[str, tuple[str, ...]], ...]
 
+  @property
+  def platform(self) -> str:
+    """cpu, gpu or tpu."""
+    return self.mesh.devices.flat[0].platform
+
   def size(self, name: str) -> int:
     """Number of shards along a logical axis."""
     return math.prod(self.mesh.shape[a] for a in dict(self.rules).get(name, ()))

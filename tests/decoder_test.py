@@ -9,8 +9,7 @@ import pytest
 import tiny
 
 from grpo_jax import forward
-from grpo_jax.models import decoder as decoders
-from grpo_jax.models import layers
+from grpo_jax.models import attention, layers
 from grpo_jax.models.variants import VARIANTS
 from grpo_jax.ops import packing
 from grpo_jax.types import Packing, SettingError
@@ -92,7 +91,7 @@ def test_a_token_sees_its_prompt_and_its_own_completion_alone():
   def mixture(of_prompt, of_row):
     k, shared = of_row[None, None, :, None], of_prompt[None, :, None]
     q = k[..., None, :]
-    out = decoders.group_attention(q, k, k, shared, shared, jnp.array([n]), segments[None, None])
+    out = attention.group_attention(tiny.layout(), q, k, k, shared, shared, jnp.array([n]), segments[None, None])
     return out[0, 0, 5].sum()
 
   to_prompt, to_row = jax.grad(mixture, (0, 1))(of_prompt, of_row)
@@ -120,7 +119,7 @@ def test_packed_groups_are_the_rectangles(mesh):
 
 def test_what_sees_nothing_stays_finite():
   q, k = jnp.ones((2, 1, 1, 4)), jnp.ones((1, 4, 3))
-  out = decoders.attend(q, k, jnp.arange(12.0).reshape(1, 3, 4), jnp.zeros((2, 3), bool))
+  out = attention.attend(q, k, jnp.arange(12.0).reshape(1, 3, 4), jnp.zeros((2, 3), bool))
   np.testing.assert_allclose(out[0, 0, 0], [4, 5, 6, 7], rtol=1e-6)
 
 

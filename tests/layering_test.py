@@ -12,9 +12,9 @@ LAYERS = (
   ("types",),
   ("ops", "sharding"),
   ("models", "tokenizer", "data", "rewards", "objectives"),
-  ("forward", "sampler", "optim", "state", "checkpoint", "metrics", "replay"),
-  ("learn", "rollouts", "reward_models", "evaluate"),
-  ("loops", "plan", "reports"),
+  ("forward", "sampler", "optim", "state", "checkpoint", "metrics"),
+  ("learn", "rollouts", "evaluate"),
+  ("loops", "reports"),
   ("experiments",),
 )
 
@@ -22,6 +22,7 @@ LAYERS = (
 LINKS = (
   ("ops.advantages", "ops.masked"),
   ("ops.surrogate", "ops.masked"),
+  ("models.decoder", "models.attention"),
   ("models.decoder", "models.layers"),
   ("models.hf", "models.decoder"),
   ("models.variants", "models.decoder"),

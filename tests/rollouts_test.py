@@ -117,6 +117,15 @@ def test_packing_that_saves_nothing_is_left_out():
   assert host.lay_rows(np.array([[8, 4, 4, 1]]), 8).shape == (1, 3, 8)
 
 
+def test_on_a_tpu_a_row_holds_one_completion():
+  """Splash attention has no mask for two of them that share a prompt."""
+  lengths = np.array([[3, 1, 0, 2]])
+  np.testing.assert_array_equal((host.pack(lengths, 8, tiny.layout()).take >= 0).sum(2), [[4, 2]])
+  packing = host.pack(lengths, 8, tiny.on("tpu"))
+  np.testing.assert_array_equal((packing.take >= 0).sum(2), [[3, 2, 1]])  # none for what is empty
+  assert packing.take.shape == (1, 3, 4) and packing.size == 6
+
+
 def test_the_group_that_needs_most_decides_the_rows_of_all():
   lengths = np.array([[1] * 8, [8, 8, 8, 1, 1, 1, 1, 1], [0] * 8])
   take = host.lay_rows(lengths, 8)

@@ -22,8 +22,8 @@ from grpo_jax import forward, learn, optim, sampler
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
 from grpo_jax.loops import build, imports
+from grpo_jax.models import attention, heads, layers, variants
 from grpo_jax.models import decoder as decoders
-from grpo_jax.models import heads, layers, variants
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.objectives import grpo
 from grpo_jax.ops import advantages, decoding, divergences, logprobs, masked, packing, preferences, surrogate
@@ -33,7 +33,7 @@ P, G, L, LP, V, D = 4, 5, 7, 6, tiny.V, 32  # no two alike, but for the model's 
 R, T, S = 3, 9, 11  # rows, their width, slots
 A, B, N, U = 2, 3, 13, 20  # shards of prompts and samples, tokens of a list, places of its rows
 MODULES = (advantages, decoding, divergences, logprobs, masked, packing, preferences, surrogate)
-MODULES += (forward, learn, sampler, heads, layers, decoders)
+MODULES += (forward, learn, sampler, attention, heads, layers, decoders)
 
 
 def f(*shape: int) -> jax.ShapeDtypeStruct:
@@ -190,22 +190,31 @@ CASES = {
   "layers.linear": (layers.linear, (f(7, D), f(P, T, D)), (P, T, 7)),
   "layers.long_context": (with_statics(layers.long_context, 8.0, 1.0, 4.0, 64.0), (f(8),), (8,)),
   "layers.rope": (with_statics(layers.rope, 1e4), (f(P, T, K, DH), i(P, T)), (P, T, K, DH)),
-  "decoder.attend": (
-    decoders.attend,
+  "attention.attend": (
+    attention.attend,
     (f(P, T, K, M, DH), f(P, K, DH, T), f(P, K, T, DH), b(P, T, T)),
     (P, T, K, M, DH),
   ),
-  "decoder.keys_values": (decoders.keys_values, (f(P, T, K, DH), f(P, T, K, DH)), [(P, K, DH, T), (P, K, T, DH)]),
-  "decoder.causal_attention": (
-    decoders.causal_attention,
+  "attention.keys_values": (attention.keys_values, (f(P, T, K, DH), f(P, T, K, DH)), [(P, K, DH, T), (P, K, T, DH)]),
+  "attention.causal_attention": (
+    functools.partial(attention.causal_attention, tiny.layout()),
     (f(P, T, K, M, DH), f(P, T, K, DH), f(P, T, K, DH)),
     (P, T, K, M, DH),
   ),
-  "decoder.group_attention": (
-    decoders.group_attention,
+  "attention.group_attention": (
+    functools.partial(attention.group_attention, tiny.layout()),
     (f(P, R, T, K, M, DH), *[f(P, R, T, K, DH)] * 2, *[f(P, LP, K, DH)] * 2, i(P), i(P, R, T)),
     (P, R, T, K, M, DH),
   ),
+  "attention.even": (with_statics(attention.even, 1, 4), (f(P, 5),), (P, 8)),
+  "attention.splash": (
+    attention.splash,
+    (f(P, T, K, M, DH), f(P, 2 * T, K, DH), f(P, 2 * T, K, DH), b(P, 2 * T)),
+    (P, T, K, M, DH),
+  ),
+  "attention.flash": None,  # cuDNN alone; attention_test.py
+  "attention.fits_flash": None,
+  "attention.sharded": None,
   "decoder.row_shards": (lambda rows: jnp.zeros(decoders.row_shards(tiny.layout(), rows)), (ROWS,), (1, 1)),
   "decoder.to_shards": (with_statics(decoders.to_shards, 2), (f(P, B, T, D),), (2, B, P // 2 * T, D)),
   "decoder.from_shards": (with_statics(decoders.from_shards, P), (f(2, B, P // 2 * T, D),), (P, B, T, D)),

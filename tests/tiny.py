@@ -58,6 +58,17 @@ def layout(mesh: tuple[int, ...] = ONE) -> sharding.Layout:
   return sharding.make_layout(section("mesh", **sizes), jax.devices()[: int(np.prod(mesh))])
 
 
+@dataclasses.dataclass(frozen=True)
+class On(sharding.Layout):
+  """A layout of these CPUs that says it is of another platform."""
+
+  platform: str = "cpu"
+
+
+def on(platform: str, mesh: tuple[int, ...] = ONE) -> On:
+  return On(layout(mesh).mesh, layout(mesh).rules, platform)
+
+
 @shared
 def decoder(variant: str = "test_qwen3", mesh: tuple[int, ...] = ONE, **run: str) -> Decoder:
   return Decoder(variants.variant(variant), layout(mesh), **run)

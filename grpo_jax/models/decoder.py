@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from grpo_jax.models.attention import causal_attention, group_attention
 from grpo_jax.models.layers import Block, RMSNorm
 from grpo_jax.ops import packing
 from grpo_jax.ops.packing import Rows
@@ -24,7 +25,6 @@ from grpo_jax.sharding import Layout
 from grpo_jax.types import Array, Prompts, SettingError
 
 Params = Any
-MASKED = -1e30  # score of what must not be attended to; finite, so that a row without keys stays finite
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,62 +54,6 @@ class KV(NamedTuple):
 
   keys: Array  # [N, P, Lp, K, head_dim]
   values: Array  # [N, P, Lp, K, head_dim]
-
-
-def attend(q: Array, k: Array, v: Array, visible: Array) -> Array:
-  """Softmax attention, heads first: the layouts that a CPU multiplies fastest.
-
-  Args:
-    q: `[..., T, K, M, d]`, M query heads for each of K key/value heads.
-    k: `[..., K, d, S]`; v: `[..., K, S, d]`.
-    visible: `[..., T, S]` bool; a query that sees nothing gets the mean of all values.
-
-  Returns:
-    `[..., T, K, M, d]`.
-  """
-  *lead, t, kv, m, d = q.shape
-  q = jnp.moveaxis(q * (d**-0.5), -4, -2).reshape(*lead, kv, m * t, d)
-  s = jnp.einsum("...qd,...ds->...qs", q, k, preferred_element_type=jnp.float32)
-  s = jnp.where(visible[..., None, None, :, :], s.reshape(*lead, kv, m, t, -1), MASKED)
-  p = jax.nn.softmax(s, axis=-1).astype(v.dtype).reshape(*lead, kv, m * t, -1)
-  out = jnp.einsum("...qs,...sd->...qd", p, v)
-  return jnp.moveaxis(out.reshape(*lead, kv, m, t, d), -2, -4)
-
-
-def keys_values(k: Array, v: Array) -> tuple[Array, Array]:
-  """k and v `[..., S, K, d]` -> `[..., K, d, S]` and `[..., K, S, d]`."""
-  return jnp.moveaxis(k, -3, -1), jnp.moveaxis(v, -3, -2)
-
-
-def causal_attention(q: Array, k: Array, v: Array) -> Array:
-  """Causal self-attention: q `[..., T, K, M, d]`, k and v `[..., T, K, d]`. Right padding is seen by itself alone."""
-  *lead, t, _, _, _ = q.shape
-  return attend(q, *keys_values(k, v), jnp.broadcast_to(jnp.tril(jnp.ones((t, t), bool)), (*lead, t, t)))
-
-
-def group_attention(
-  q: Array, k: Array, v: Array, prompt_k: Array, prompt_v: Array, lengths: Array, segments: Array
-) -> Array:
-  """Completion rows attend to their prompt's keys, which the group shares, and causally to themselves.
-
-  Args:
-    q: `[..., R, T, K, M, d]`; k, v: `[..., R, T, K, d]`.
-    prompt_k, prompt_v: `[..., Lp, K, d]`, computed once for the group.
-    lengths: `[...]` prompt lengths.
-    segments: `[..., R, T]`; a token sees its own segment only.
-
-  Returns:
-    `[..., R, T, K, M, d]`. One softmax over the prompt's keys and the row's own.
-  """
-  *lead, r, t = segments.shape
-  own, prompt = keys_values(k, v), keys_values(prompt_k, prompt_v)
-  tile = lambda x: jnp.broadcast_to(x[..., None, :, :, :], (*lead, r, *x.shape[-3:]))
-  of_prompt = jnp.arange(prompt_k.shape[-3]) < lengths[..., None, None, None]
-  of_own = jnp.tril(jnp.ones((t, t), bool)) & (segments[..., :, None] == segments[..., None, :])
-  visible = jnp.concatenate([jnp.broadcast_to(of_prompt, (*lead, r, t, of_prompt.shape[-1])), of_own], axis=-1)
-  k_all = jnp.concatenate([tile(prompt[0]), own[0]], axis=-1)
-  v_all = jnp.concatenate([tile(prompt[1]), own[1]], axis=-2)
-  return attend(q, k_all, v_all, visible)
 
 
 # What the fields of a Decoder that say how it runs may be.
@@ -237,7 +181,7 @@ class Decoder:
     """The prompts alone: last hidden state of each `[P, D]`, and their keys and values."""
 
     def mix(q: Array, k: Array, v: Array) -> tuple[Array, Any]:
-      return causal_attention(self._heads(q), k, v), (k, v)
+      return causal_attention(self.layout, self._heads(q), k, v), (k, v)
 
     positions = jnp.broadcast_to(jnp.arange(prompts.tokens.shape[1]), prompts.tokens.shape)
     x, kv = self._stack(params, self.embed(params, prompts.tokens), positions, mix)
@@ -271,8 +215,8 @@ class Decoder:
 
     def mix(q: Array, k: Array, v: Array) -> tuple[Array, None]:
       (qp, qc), (kp, kc), (vp, vc) = split(self._heads(q)), split(k), split(v)
-      of_rows = group_attention(qc, kc, vc, kp, vp, lengths, segments)
-      return join(causal_attention(qp, kp, vp), of_rows.reshape(p, b, -1, *of_rows.shape[4:])), None
+      of_rows = group_attention(self.layout, qc, kc, vc, kp, vp, lengths, segments)
+      return join(causal_attention(self.layout, qp, kp, vp), of_rows.reshape(p, b, -1, *of_rows.shape[4:])), None
 
     of_prompts = jnp.broadcast_to(jnp.arange(lp), (p, b, lp))
     of_rows = (rows.offsets + prompts.lengths[:, None, None]).reshape(p, b, -1)
