@@ -22,7 +22,7 @@ PROCESS = {"rewards.functions": (("steps", "steps.steps_correct", 1.0),)}
 FOUR_PASSES = {"learner.mu": 4, "learner.lr": 1e-4}  # four updates on a rollout; at 5e-4 CISPO falls to 7% in 60 steps
 # At a beta of 0.1 the policy runs away from the reference: a KL of 6.9 after 60 steps, and accuracy falls.
 PAIRS = {"loop": "offline", "offline.data": "pairs", "objective.beta": 0.5, "learner.lr": 1e-4}
-SAMPLES = {"loop": "offline", "offline.data": "samples"}
+SAMPLES = {"loop": "offline", "offline.data": "samples", "sampler.tries": 1}  # whatever their rewards
 
 # What each changes of the settings below; the module of grpo_jax/objectives is the name, unless it is among them.
 OBJECTIVES: dict[str, dict[str, Any]] = {
@@ -59,7 +59,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
   },
   "target_prob": {"objective.aggregation": "prompt_sum"} | FOUR_PASSES,
   "rft": {},  # online: samples of the live policy
-  "distill": {},  # on-policy
+  "distill": {"sampler.tries": 1},  # on-policy; no reward is asked
   "sft": {"loop": "offline", "sampler.group": 1, "learner.lr": 1e-3},
   "rft_offline": {"objective.name": "rft"} | SAMPLES,
   "dpo": {} | PAIRS,
@@ -88,5 +88,9 @@ def get_config(arg: str = "") -> ConfigDict:
   c.eval.every = 100
   c.update_from_flattened_dict(OBJECTIVES[args.objective])
   if args.objective.startswith("distill"):
+    if not args.teacher:
+      from grpo_jax.types import SettingError  # imports jax
+
+      raise SettingError(f"teacher='': {args.objective} learns from another model; use teacher=FOLDER")
     c.ref_from = c.offline.teacher = args.teacher
   return c

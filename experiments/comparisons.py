@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from experiments import arguments
 
 # The objective (a row of experiments/arithmetic.py) and the settings that make the arm.
-# The KL of PPO is off: against GRPO, which has none here, the critic is then the only difference.
+# The KL of PPO is off, as GRPO has none here: between the two there is the critic and what comes with it.
 ARMS: dict[str, tuple[str, ...]] = {
   "grpo": ("grpo",),  # outcome supervision, one pass, no KL
   "ppo": ("ppo", "objective.beta=0.0"),
@@ -22,7 +22,8 @@ ARMS: dict[str, tuple[str, ...]] = {
   "kl_loss": ("grpo", "objective.beta=0.04"),
   "kl_reward": ("grpo", "objective.beta=0.04", "objective.kl_in_reward=True", "objective.kl_estimator=k1"),
   "mu4": ("grpo", "learner.mu=4"),
-  "mu4_reached": ("grpo", "learner.mu=4", "learner.stop_reached=0.2"),
+  # Tokens certain from the start have nowhere to go and count as having reached their bound: 0.13 to 0.25 of all.
+  "mu4_reached": ("grpo", "learner.mu=4", "learner.stop_reached=0.25"),
   "mu4_surrogate": ("grpo", "learner.mu=4", "learner.stop_surrogate=0.001"),
   "mu4_kl": ("grpo", "learner.mu=4", "learner.stop_kl=0.005"),
   "target_prob": ("target_prob",),  # mu = 4
@@ -57,6 +58,8 @@ def get_config(arg: str = "") -> ConfigDict:
   c.eval_every = 20  # steps
   # Of every run, beside the above. Evaluation is greedy.
   c.settings = (
+    "sampler.tries=1",  # every sampled group is learned from, whatever its rewards
+    "learner.schedule=constant",  # by updates, it would fall sooner for those that make more of them
     "eval.samples=0",
     "checkpoint.every=25",
     "checkpoint.keep=1",

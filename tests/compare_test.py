@@ -144,7 +144,7 @@ def test_an_offline_run_counts_a_sample_once(tmp_path):
     "loop": "offline",
     "offline": {"data": "samples", "prompts": 4},
     "data": {"prompts": 2},
-    "sampler": {"group": 3},
+    "sampler": {"group": 3, "tries": 1},
   }
   rows = [{"step": 0, "eval/accuracy": 0.1}]
   rows += [{"step": s, "length/mean": 5.0 + s, "loss": 0.0} for s in (1, 2, 3)]  # the third is the second epoch

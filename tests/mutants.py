@@ -299,14 +299,14 @@ MUTANTS = (
   ),
   Mutant(
     "the learner attends to the padding of prompts",
-    "grpo_jax/models/decoder.py",
+    "grpo_jax/models/attention.py",
     "of_prompt = jnp.arange(prompt_k.shape[-3]) < lengths[..., None, None, None]",
     "of_prompt = jnp.arange(prompt_k.shape[-3]) < prompt_k.shape[-3] + 0 * lengths[..., None, None, None]",
     "tests/decoder_test.py::test_pads_are_never_attended_to",
   ),
   Mutant(
     "completions of a packed row see each other",
-    "grpo_jax/models/decoder.py",
+    "grpo_jax/models/attention.py",
     " & (segments[..., :, None] == segments[..., None, :])",
     " & (segments[..., :, None] >= 0)",
     "tests/decoder_test.py::test_packed_groups_are_the_rectangles",

@@ -67,6 +67,15 @@ def test_beyond_and_progress():
   np.testing.assert_array_equal(past, [0, 0, 1, 0, 0, 0, 1, 0])
 
 
+def test_progress_to_a_narrow_bound():
+  """GSPO's bounds are a few ten-thousandths from 1: a ratio of 1 is short of them."""
+  a = jnp.array([1.0, -1.0, 1.0, -1.0, 1.0, -1.0])
+  ratio = jnp.array([1.0, 1.0, 1.0004, 0.9997, 1.0008, 0.9993])
+  stand = surrogate.progress(ratio, jnp.full(6, -2.0), a, 1 - 3e-4, 1 + 4e-4)
+  np.testing.assert_array_equal(np.argmax(stand, axis=0), [0, 0, 1, 1, 2, 2])
+  np.testing.assert_array_equal(np.sum(stand, axis=0), 1)
+
+
 OLD = jnp.log(jnp.array([[[0.4, 0.9, 0.5]]]))
 SAMPLER = jnp.log(jnp.array([[[0.1, 0.6, 0.1]]]))
 KEEP = jnp.array([[[1.0, 1.0, 0.0]]])

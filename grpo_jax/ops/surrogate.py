@@ -76,12 +76,13 @@ def progress(
   """Where each token with A != 0 stands: (short of its bound, at it, beyond it), bool [P, G, L].
 
   A bound above probability one cannot be reached: such a token counts as at its bound once its probability is within
-  `tolerance` of one. `tolerance` is also the relative distance at which a ratio is at its bound.
+  `tolerance` of one. A ratio is at its bound when it has come all of the way from 1 but for a share of `tolerance`.
   """
   certain = jnp.exp(old_logprobs) * ratio >= 1.0 - tolerance
   up, down = advantages > 0, advantages < 0
-  beyond = (up & (ratio > upper * (1.0 + tolerance))) | (down & (ratio < lower * (1.0 - tolerance)))
-  come = (up & ((ratio >= upper * (1.0 - tolerance)) | certain)) | (down & (ratio <= lower * (1.0 + tolerance)))
+  way = lambda bound, share: 1.0 + (bound - 1.0) * share
+  beyond = (up & (ratio > way(upper, 1.0 + tolerance))) | (down & (ratio < way(lower, 1.0 + tolerance)))
+  come = (up & ((ratio >= way(upper, 1.0 - tolerance)) | certain)) | (down & (ratio <= way(lower, 1.0 - tolerance)))
   return (up | down) & ~come, come & ~beyond, beyond
 
 

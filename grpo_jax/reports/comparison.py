@@ -55,7 +55,7 @@ def read(path: pathlib.Path, memory_mb: float = float("nan")) -> Run:
   """A finished run's folder.
 
   Raises:
-    ValueError: it cannot be known how many tokens the run sampled (offline, on data that are not all its samples).
+    ValueError: it cannot be known how many tokens the run sampled (offline, on data that are not all it sampled).
   """
   config = json.loads((path / "config.json").read_text())
   rows = jsonl.read(path / "metrics.jsonl")
@@ -72,8 +72,9 @@ def sampled_tokens(rows: Sequence[dict], config: dict) -> tuple[np.ndarray, np.n
   """(steps done, completion tokens sampled for the last of them), both [steps]."""
   if config["loop"] != "offline":
     pairs = [(row["step"], row["tokens"]) for row in rows if "tokens" in row]
-  elif config["offline"]["data"] != "samples":
-    raise ValueError(f"offline.data={config['offline']['data']}: how many tokens were sampled for it is not recorded")
+  elif config["offline"]["data"] != "samples" or config["sampler"]["tries"] != 1:
+    setting = f"offline.data={config['offline']['data']} with sampler.tries={config['sampler']['tries']}"
+    raise ValueError(f"{setting}: how many tokens were sampled for it is not recorded")
   else:
     batch = config["data"]["prompts"] * config["sampler"]["group"]
     first_epoch = config["offline"]["prompts"] // config["data"]["prompts"]
