@@ -62,7 +62,8 @@ def logprobs(
   flat = lambda x: rooms.flatten(to_shards(x.reshape(p, b, -1, *x.shape[3:]), a), rows.at)
   first, hidden = decoder.forward(params, prompts, rows)
   hidden = decoder.layout.constrain(flat(predictors(first, hidden, rows.offsets)), "prompt", "sample", None, None)
-  out = logprobs_and_entropy(hidden, decoder.unembed(params), flat(rows.tokens), temperature=temperature, chunk=chunk)
+  unembed = decoder.unembed(params).astype(hidden.dtype)  # as the sampler has it
+  out = logprobs_and_entropy(hidden, unembed, flat(rows.tokens), temperature=temperature, chunk=chunk)
   unflat = lambda x: from_shards(rooms.unflatten(x, rows.at), p).reshape(rows.tokens.shape)
   return tuple(rooms.unlay(unflat(x), packing, g, length) for x in out)
 

@@ -15,12 +15,12 @@ import tiny
 from jax import export
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
-from grpo_jax import forward
+from grpo_jax import forward, rollouts, sampler
 from grpo_jax.models import attention
 from grpo_jax.types import Packing
 
 P, R, LP, K, M, D = 2, 3, 7, 2, 2, 16
-T = 9  # odd: cuDNN wants even, splash attention multiples of 128
+T = 9  # kernels want multiples of 128
 LENGTHS = jnp.array([3, LP])
 NAMES = ("q", "k", "v", "prompt_k", "prompt_v")
 PACKED = jnp.array([[[0] * 4 + [1] * 5, [2] * 9, [3] * 6 + [-1] * 3]] * P)
@@ -60,13 +60,16 @@ def interpreted(monkeypatch):
 
 @pytest.fixture
 def stand_in(monkeypatch):
-  """JAX's attention where cuDNN's is asked for, in any dtype."""
+  """JAX's attention where cuDNN's is asked for, in any dtype; not a number where a query sees no key."""
   own = jax.nn.dot_product_attention
 
-  def instead(q, k, v, *, mask, implementation):
+  def instead(q, k, v, *, mask, is_causal, implementation):
     assert implementation == "cudnn"
-    assert q.shape[1] % 2 == k.shape[1] % 2 == 0
-    return own(q, k, v, mask=mask, implementation="xla")
+    assert q.shape[1] % 128 == k.shape[1] % 128 == 0
+    out = own(q, k, v, mask=mask, is_causal=is_causal, implementation="xla")
+    if is_causal:
+      return out
+    return out * jnp.where(mask.any(-1)[:, 0, :, None, None], 1.0, jnp.nan)  # cuDNN's gradient does not bear it either
 
   monkeypatch.setattr(jax.nn, "dot_product_attention", instead)
   monkeypatch.setattr(attention, "fits_flash", lambda layout, q: layout.platform == "gpu")
@@ -136,6 +139,21 @@ def test_flash_attention_lowers_for_a_gpu(monkeypatch):
   text = program_for("cuda", of_group(tiny.on("gpu"), PACKED), inputs("bfloat16"))
   assert "@__cudnn$fmhaScaleBiasSoftmax(" in text
   assert "@__cudnn$fmhaScaleBiasSoftmaxBackward(" in text
+
+
+@pytest.mark.parametrize("mesh", [tiny.ONE, (1, 2, 2, 2)])
+def test_samples_are_the_same_with_splash_attention(interpreted, mesh):
+  """The sampler's prefill is inside a shard_map over prompts and samples; the kernel cuts what is left."""
+  decoder = dataclasses.replace(tiny.decoder(mesh=mesh), layout=tiny.on("tpu", mesh))
+  cfg = tiny.section("sampler", group=tiny.G, max_length=tiny.L, temperature=0.7)
+  run = sampler.make_sampler(decoder, cfg, tiny.STOP)
+  on_device = rollouts.to_device(decoder.layout, tiny.prompts())
+  got, _ = rollouts.to_host(run(tiny.params(mesh=mesh), on_device, jax.random.key(0)))
+  want = tiny.sample()
+  real = tiny.real(want)
+  np.testing.assert_array_equal(got.lengths, want.lengths)
+  np.testing.assert_array_equal(got.tokens[real], want.tokens[real])
+  np.testing.assert_allclose(got.sampler_logprobs[real], want.sampler_logprobs[real], atol=2e-5)
 
 
 def test_log_probs_are_the_same_with_splash_attention(interpreted):

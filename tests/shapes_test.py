@@ -206,7 +206,7 @@ CASES = {
     (f(P, R, T, K, M, DH), *[f(P, R, T, K, DH)] * 2, *[f(P, LP, K, DH)] * 2, i(P), i(P, R, T)),
     (P, R, T, K, M, DH),
   ),
-  "attention.even": (with_statics(attention.even, 1, 4), (f(P, 5),), (P, 8)),
+  "attention.pad_to": (with_statics(attention.pad_to, 1, 4), (f(P, 5),), (P, 8)),
   "attention.splash": (
     attention.splash,
     (f(P, T, K, M, DH), f(P, 2 * T, K, DH), f(P, 2 * T, K, DH), b(P, 2 * T)),

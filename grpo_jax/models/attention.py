@@ -4,8 +4,8 @@
     gpu   cuDNN's flash attention (`flash`)
     tpu   splash attention (`splash`)
 
-The kernels hold a block of scores at a time; written out they are T x S numbers for every head and row. On each
-platform the kernels run shard by shard: batch and heads are cut as the activations are, nothing is exchanged.
+The kernels hold a block of scores at a time; written out they are T x S numbers for every head and row. They run shard
+by shard: batch and heads are cut as the activations are, nothing is exchanged.
 """
 
 import math
@@ -20,19 +20,18 @@ from grpo_jax.sharding import Layout
 from grpo_jax.types import Array
 
 MASKED = -1e30  # score of what must not be attended to; finite, so that a row without keys stays finite
-LANES = 128  # of a TPU: splash attention takes sequences in multiples of it
-BLOCKS = (512, 384, 256, 128)  # of queries, of keys
+LANES = 128  # kernels are given sequences in multiples of it
+BLOCKS = (512, 384, 256, 128)  # of queries, of keys: the first that divides
 
 
 def causal_attention(layout: Layout, q: Array, k: Array, v: Array) -> Array:
   """Causal self-attention: q `[..., T, K, M, d]`, k and v `[..., T, K, d]`. Right padding is seen by itself alone."""
-  *lead, t, _, _, _ = q.shape
   if layout.platform == "tpu":
-    return sharded(layout, splash, q, k, v, jnp.ones((*lead, t), bool))
-  visible = jnp.broadcast_to(jnp.tril(jnp.ones((t, t), bool)), (*lead, t, t))
+    return sharded(layout, splash, q, k, v)
   if fits_flash(layout, q):
-    return sharded(layout, flash, q, k, v, visible)
-  return attend(q, *keys_values(k, v), visible)
+    return sharded(layout, flash, q, k, v)
+  *lead, t, _, _, _ = q.shape
+  return attend(q, *keys_values(k, v), jnp.broadcast_to(jnp.tril(jnp.ones((t, t), bool)), (*lead, t, t)))
 
 
 def group_attention(
@@ -100,35 +99,34 @@ def fits_flash(layout: Layout, q: Array) -> bool:
   return layout.platform == "gpu" and q.dtype == jnp.bfloat16 and q.shape[-1] <= 128 and q.shape[-1] % 8 == 0
 
 
-def flash(q: Array, k: Array, v: Array, visible: Array) -> Array:
+def flash(q: Array, k: Array, v: Array, visible: Array | None = None) -> Array:
   """cuDNN's flash attention: q `[..., T, K, M, d]`, k and v `[..., S, K, d]`, visible `[..., T, S]` -> like q.
 
-  The mask is data, so that packed rows need no more than rectangles do. cuDNN wants even T and S for the gradient.
+  Causal without `visible`. The mask is data, so that packed rows need no more than rectangles do: T x S numbers a row,
+  and as many for a gradient of it that JAX 0.10 computes and throws away; no head has its own. Lengths go up to a
+  multiple of 128: at 64 more, some versions of cuDNN give a masked gradient that is not a number.
   """
   *lead, t, kv, m, d = q.shape
   n = math.prod(lead)
-  q, k, v = (even(x.reshape(n, x.shape[len(lead)], -1, d), 1) for x in (q, k, v))
-  visible = even(even(visible.reshape(n, 1, *visible.shape[-2:]), 2), 3)
-  out = jax.nn.dot_product_attention(q, k, v, mask=visible, implementation="cudnn")
+  q, k, v = (pad_to(x.reshape(n, x.shape[len(lead)], -1, d), 1, LANES) for x in (q, k, v))
+  if visible is not None:
+    visible = pad_to(visible.reshape(n, 1, *visible.shape[-2:]), 2, LANES, True)  # a row that sees nothing is no good
+    visible = pad_to(visible, 3, LANES)
+  out = jax.nn.dot_product_attention(q, k, v, mask=visible, is_causal=visible is None, implementation="cudnn")
   return out[:, :t].reshape(*lead, t, kv, m, d)
 
 
-def even(x: Array, axis: int, unit: int = 2) -> Array:
-  """x with zeros (False) behind `axis`, to a multiple of `unit`."""
-  return jnp.pad(x, [(0, -n % unit if i == axis else 0) for i, n in enumerate(x.shape)])
-
-
-def splash(q: Array, k: Array, v: Array, real: Array, interpret: bool = False) -> Array:
+def splash(q: Array, k: Array, v: Array, real: Array | None = None, interpret: bool = False) -> Array:
   """JAX's splash attention for TPUs: q `[..., T, K, M, d]`, k and v `[..., S, K, d]`, real `[..., S]` -> like q.
 
-  The queries are the last T of the S positions, and each sees the real keys up to its own position. Blocks that
+  The queries are the last T of the S positions, and each sees the (real) keys up to its own position. Blocks that
   nobody sees are skipped. With `interpret` it runs anywhere, slowly.
   """
   *lead, t, kv, m, d = q.shape
   n, s = math.prod(lead), k.shape[-3]
-  heads_first = lambda x: even(jnp.moveaxis(x.reshape(n, x.shape[len(lead)], -1, d), 1, 2), 2, LANES)
-  q, k, v = heads_first(q * d**-0.5), heads_first(k), heads_first(v)
-  real = even(real.reshape(n, s), 1, LANES)
+  unit = LANES if s <= BLOCKS[0] else BLOCKS[0]  # of keys, few large blocks
+  heads_first = lambda x, unit: pad_to(jnp.moveaxis(x.reshape(n, x.shape[len(lead)], -1, d), 1, 2), 2, unit)
+  q, k, v = heads_first(q * d**-0.5, LANES), heads_first(k, unit), heads_first(v, unit)
   mask = splash_mask.CausalMask((q.shape[2], k.shape[2]), offset=s - t)
   bq, bkv = (next(b for b in BLOCKS if length % b == 0) for length in (q.shape[2], k.shape[2]))
   kernel = splash_kernel.make_splash_mha(
@@ -147,21 +145,44 @@ def splash(q: Array, k: Array, v: Array, real: Array, interpret: bool = False) -
     q_seq_shards=1,
     interpret=interpret,
   )
-  segments = splash_kernel.SegmentIds(q=jnp.ones((n, q.shape[2]), jnp.int32), kv=real.astype(jnp.int32))
-  out = jax.vmap(kernel)(q, k, v, segment_ids=segments)
+  if real is None:
+    out = jax.vmap(kernel)(q, k, v)
+  else:
+    of_q = jnp.ones(q.shape[2], jnp.int32)
+    of_k = pad_to(real.reshape(n, s), 1, unit).astype(jnp.int32)
+    row = lambda q, k, v, of_k: kernel(q, k, v, segment_ids=splash_kernel.SegmentIds(q=of_q, kv=of_k))
+    out = jax.vmap(row)(q, k, v, of_k)
   return jnp.moveaxis(out[:, :, :t], 2, 1).reshape(*lead, t, kv, m, d)
 
 
-def sharded(layout: Layout, kernel: Callable, q: Array, k: Array, v: Array, mask: Array) -> Array:
-  """`kernel(q, k, v, mask)` on each shard's own batch and heads; `mask` is `[..., T, S]` or `[..., S]`.
+def pad_to(x: Array, axis: int, unit: int, value: float = 0) -> Array:
+  """x, filled up behind `axis` to a multiple of `unit`."""
+  widths = [(0, -n % unit if i == axis else 0) for i, n in enumerate(x.shape)]
+  return jnp.pad(x, widths, constant_values=jnp.asarray(value, x.dtype))
 
-  Key/value heads that do not divide are on every shard, and each then has its part of their query heads.
+
+def sharded(layout: Layout, kernel: Callable, q: Array, k: Array, v: Array, *mask: Array) -> Array:
+  """`kernel(q, k, v, *mask)` on each shard's own batch and heads; `mask` is `[..., T, S]` or `[..., S]`.
+
+  Key/value heads that do not divide are repeated for each query head where those do.
   """
-  *lead, _, kv, m, d = q.shape
-  batch = ("prompt", "sample", None)[: len(lead)]
-  own = "heads" if kv % layout.size("kv_heads") else None
-  of_q = layout.spec((*batch, None, "kv_heads", own, None), q.shape)
-  of_k = layout.spec((*batch, None, "kv_heads", None), k.shape)
-  of_mask = layout.spec((*batch, *(None,) * (mask.ndim - len(lead))), mask.shape)
-  run = jax.shard_map(kernel, mesh=layout.mesh, in_specs=(of_q, of_k, of_k, of_mask), out_specs=of_q, check_vma=False)
-  return run(q, k, v, mask)
+  shape, tensor = q.shape, layout.size("heads")
+  if k.shape[-2] % tensor and (k.shape[-2] * shape[-2]) % tensor == 0:
+    k, v = (jnp.repeat(x, shape[-2], axis=-2) for x in (k, v))
+    q = q.reshape(*shape[:-3], -1, 1, shape[-1])
+  batch = ("prompt", "sample", None)[: q.ndim - 4]
+  of_q = layout.spec((*batch, None, "heads", None, None), q.shape)
+  of_k = layout.spec((*batch, None, "heads", None), k.shape)
+  of_mask = tuple(layout.spec((*batch, *(None,) * (x.ndim - len(batch))), x.shape) for x in mask)
+  # The sampler's prefill is inside a shard_map over prompts and samples; the axes that are left there are cut here.
+  context = jax.sharding.get_abstract_mesh()
+  mesh = layout.mesh if context.empty else context
+  run = jax.shard_map(
+    kernel,
+    mesh=mesh,
+    in_specs=(of_q, of_k, of_k, *of_mask),
+    out_specs=of_q,
+    axis_names=set(mesh.axis_names) - set(context.manual_axes),
+    check_vma=False,
+  )
+  return run(q, k, v, *mask).reshape(shape)
