@@ -88,7 +88,9 @@ def get_config() -> ConfigDict:
   c.objective.beta = 0.0  # weight of the KL to the reference; 0: no reference is held or run
   c.objective.kl_estimator = "k3"  # k1, k2 or k3
   c.objective.kl_weighted = False  # multiply by pi / pi_old, not detached (RPG)
-  c.objective.kl_in_reward = False  # beta times the KL is taken off the rewards, not put into the loss
+  c.objective.kl_in_reward = (
+    False  # beta times the KL is taken off the advantages, not put into the loss; PPO always takes it off the rewards
+  )
   c.objective.clip_low = 0.2  # the ratio is clipped to [1 - clip_low, 1 + clip_high]
   c.objective.clip_high = 0.2
   c.objective.clip_delta = 0.0  # two-sided clip: upper bound of the ratio where A < 0; 0: off

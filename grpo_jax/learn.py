@@ -22,7 +22,7 @@ from grpo_jax.objectives import common
 from grpo_jax.ops import masked, surrogate
 from grpo_jax.sharding import Layout
 from grpo_jax.state import TrainState
-from grpo_jax.types import Array, Metrics, Outputs, Packing, Rollouts, TrainBatch
+from grpo_jax.types import Array, Metrics, Outputs, Packing, Rollouts, SettingError, TrainBatch
 
 
 def interleave(layout: Layout, x: Any, parts: int) -> Any:
@@ -113,7 +113,7 @@ def make_learn(
 
   Args:
     decoder: the model, in the learner's dtype.
-    objective: a module of `grpo_jax.objectives`: needs, prepare, loss.
+    objective: a module of `grpo_jax.objectives`: needs, prepare, loss; importance_ratio where its loss has one.
     tx: the optimizer of {"policy": tree, ...}.
     cfg: the `learner` section: mu, minibatches, microbatch, chunk.
     objective_cfg: the `objective` section.
@@ -123,7 +123,13 @@ def make_learn(
     `learn(state, ref_params, old_params, rollouts, packing) -> (state, metrics, Trace)`. The state is donated.
     ref_params: a policy tree, or None if the objective does not need one. old_params: None where the state itself
     sampled the rollouts. packing: of the completions (`rollouts.pack`), for as many parts as `parts(cfg, P)` says.
+
+  Raises:
+    SettingError: a rule that ends the passes, for an objective without a ratio.
   """
+  for rule in ("stop_reached", "stop_surrogate", "stop_kl"):
+    if cfg[rule] and not hasattr(objective, "importance_ratio"):
+      raise SettingError(f"learner.{rule}={cfg[rule]}: {objective_cfg.name} has no ratio to the old policy; use 0")
   layout = decoder.layout
   updates = cfg.mu * cfg.minibatches
   needs = objective.needs(objective_cfg)
@@ -183,7 +189,7 @@ def make_learn(
       state, passes, _, best, total = carry
       state, metrics = one_pass(state, minibatches)
       mean = {k: t / jnp.maximum(c, 1e-9) for k, (t, c) in metrics.items()}
-      gain = mean.get("surrogate", jnp.zeros(()))
+      gain = mean["surrogate"] if cfg.stop_surrogate else best
       reason = jnp.int32(RAN_ALL)
       if cfg.stop_surrogate:
         reason = jnp.where((passes > 0) & (gain < best + cfg.stop_surrogate), STOPPED_SURROGATE, reason)
@@ -204,7 +210,8 @@ def make_learn(
 
   def trace(lp: Array, batch: TrainBatch) -> Trace:
     lower, upper = (jnp.broadcast_to(b, batch.mask.shape) for b in common.bounds(batch, objective_cfg))
-    return Trace(lp, batch.advantages, lower, upper)
+    live = hasattr(objective, "live_advantages")
+    return Trace(lp, objective.live_advantages(lp, batch) if live else batch.advantages, lower, upper)
 
   def learn(
     state: TrainState, ref_params: Any, old_params: Any, rollouts: Rollouts, packing: Packing
@@ -235,30 +242,36 @@ def _compiler_options(layout: Layout) -> dict[str, str]:
   return kinds if layout.mesh.devices.flat[0].platform == "cpu" else {}
 
 
-def make_report(decoder: Decoder, cfg: Any, temperature: float) -> Callable:
+def make_report(decoder: Decoder, objective: Any, cfg: Any, objective_cfg: Any, temperature: float) -> Callable:
   """The report after the inner loop ("How much, not how fast": did the probabilities move the way that was asked?).
 
   Returns:
-    jitted `report(params, rollouts, trace, packing) -> metrics`: one forward pass of the updated policy.
+    jitted `report(params, rollouts, trace, packing) -> (metrics, before, after)`: a forward pass of the updated policy.
+    `before`, `after`: log-probs of the sequences `[P, G]`, before the first update and after the last.
     `moved_right_way`: share of sequences with an advantage whose probability moved the way of its sign.
     `moved_nats`: mean change of a sequence's log-prob towards its advantage, in nats.
-    `tokens/short`, `tokens/at_bound`, `tokens/past_bound`: shares of the tokens with an advantage, by where they stand.
+    `tokens/short`, `tokens/at_bound`, `tokens/past_bound`: shares of the tokens with an advantage, by where the ratio
+    stands that the objective clips; left out where it has none.
   """
 
-  def report(params: Any, rollouts: Rollouts, trace: Trace, packing: Packing) -> dict[str, Array]:
+  def report(params: Any, rollouts: Rollouts, trace: Trace, packing: Packing) -> tuple[dict[str, Array], Array, Array]:
     lp = frozen(decoder, cfg, temperature, {"policy": params["policy"]}, rollouts, packing).logprobs
     mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[-1])
-    change = masked.masked_sum(lp - trace.logprobs, mask, axis=2)
+    before, after = (masked.masked_sum(x, mask, axis=2) for x in (trace.logprobs, lp))
     sign = jnp.sign(trace.advantages.sum(2))
     acting = (sign != 0).astype(jnp.float32)
-    ratio = surrogate.token_ratio(lp, trace.logprobs)
-    stand = surrogate.progress(ratio, trace.logprobs, trace.advantages, trace.lower, trace.upper)
-    tokens = mask * (trace.advantages != 0)
-    share = lambda x: masked.masked_mean(x.astype(jnp.float32), tokens)
-    return {
-      **{f"tokens/{name}": share(x) for name, x in zip(("short", "at_bound", "past_bound"), stand)},
-      "moved_right_way": masked.masked_mean((sign * change > 0).astype(jnp.float32), acting),
-      "moved_nats": masked.masked_mean(sign * change, acting),
+    metrics = {
+      "moved_right_way": masked.masked_mean((sign * (after - before) > 0).astype(jnp.float32), acting),
+      "moved_nats": masked.masked_mean(sign * (after - before), acting),
     }
+    if hasattr(objective, "importance_ratio"):
+      trained = common.completion_mask(rollouts, objective_cfg.mask_truncated)
+      now, old = common.on_mask(lp, trained), common.on_mask(trace.logprobs, trained)
+      ratio = objective.importance_ratio(now, old, trained, objective_cfg)
+      stand = surrogate.progress(ratio, old, trace.advantages, trace.lower, trace.upper)
+      tokens = trained * (trace.advantages != 0)
+      for name, at in zip(("short", "at_bound", "past_bound"), stand):
+        metrics[f"tokens/{name}"] = masked.masked_mean(at.astype(jnp.float32), tokens)
+    return metrics, before, after
 
   return jax.jit(report)

@@ -13,12 +13,13 @@ import numpy as np
 import optax
 import pytest
 import tiny
+from ml_collections import ConfigDict
 
 from grpo_jax import learn, sharding
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
-from grpo_jax.objectives import grpo
-from grpo_jax.types import Packing, Rollouts
+from grpo_jax.objectives import cispo, distill, grpo, gspo, rft, sft
+from grpo_jax.types import Packing, Rollouts, SettingError
 
 TEMPERATURE = 0.7
 TOLERANCE = 1e-5  # of a gradient whose norm is about 1
@@ -280,15 +281,75 @@ def test_passes_end_when_the_surrogate_improves_no_more():
   assert metrics["inner/stopped_by"] == learn.STOPPED_SURROGATE and metrics["inner/passes"] == 2
 
 
+def test_passes_go_on_while_the_surrogate_improves():
+  _, metrics, _ = run(0.5, mu=3, stop_surrogate=1e-6)
+  assert metrics["inner/stopped_by"] == learn.RAN_ALL and metrics["inner/passes"] == 3
+
+
+@pytest.mark.parametrize("rule", ["stop_reached", "stop_surrogate", "stop_kl"])
+def test_a_rule_needs_a_ratio(rule):
+  cfg = tiny.section("learner", mu=2, **{rule: 0.1})
+  with pytest.raises(SettingError, match=f"learner.{rule}=0.1: rft has no ratio"):
+    learn.make_learn(None, rft, None, cfg, ConfigDict({"name": "rft"}), TEMPERATURE)
+
+
+def report_of(objective, state, trace, packing=None):
+  """Numpy."""
+  cfg, settings = tiny.section("learner", chunk=64), tiny.section("objective")
+  report = learn.make_report(Bigrams(tiny.layout()), objective, cfg, settings, TEMPERATURE)
+  return jax.device_get(report(state.params, tiny.rollouts(), trace, packing or Packing()))
+
+
 def test_the_report_says_which_way_probabilities_moved():
   r = tiny.rollouts()
-  report = learn.make_report(Bigrams(tiny.layout()), tiny.section("learner", chunk=64), TEMPERATURE)
   state, _, trace = run(0.5)
-  right = report(state.params, r, trace, Packing())
+  right, before, after = report_of(grpo, state, trace)
   assert right["moved_right_way"] > 0.9 and right["moved_nats"] > 0.01
-  back = jax.tree.map(lambda before, after: 2 * before - after, {"policy": table()}, state.params)
-  wrong = report(back, r, trace, tiny.packing(r.lengths))
+  for got, params in ((before, table()), (after, state.params["policy"])):
+    whole = np.where(tiny.real(r), np.asarray(table_logprobs(params, r)), 0).sum(2)
+    np.testing.assert_allclose(got, whole, atol=1e-4)
+  back = dataclasses.replace(
+    state, params=jax.tree.map(lambda old, new: 2 * old - new, {"policy": table()}, state.params)
+  )
+  wrong, *_ = report_of(grpo, back, trace, tiny.packing(r.lengths))
   assert wrong["moved_right_way"] < 0.1 and wrong["moved_nats"] < -0.01
+
+
+@pytest.mark.parametrize("objective", [grpo, gspo, cispo])
+def test_the_report_says_where_the_ratio_that_is_clipped_stands(objective):
+  """Of a token, of a sequence (GSPO); CISPO has no lower bound."""
+  r = tiny.rollouts()
+  state, _, trace = run(3.0, ref=table(1), mu=2)
+  bounds = (0.0, 1.2) if objective is cispo else (0.8, 1.2)
+  trace = trace._replace(**{k: np.full_like(trace.lower, v) for k, v in zip(("lower", "upper"), bounds)})
+  shares, *_ = report_of(objective, state, trace)
+  log_ratio = np.asarray(table_logprobs(state.params["policy"], r)) - np.asarray(table_logprobs(table(), r))
+  if objective is gspo:
+    log_ratio = np.where(tiny.real(r), log_ratio, 0).sum(2, keepdims=True) / np.maximum(r.lengths, 1)[..., None]
+  ratio = np.broadcast_to(np.exp(log_ratio), r.tokens.shape)
+  acting = tiny.real(r) & (trace.advantages != 0)
+  up = trace.advantages > 0
+  past = np.where(up, ratio > 1.2, ratio < bounds[0])[acting].mean()
+  assert 0.02 < past < 0.98
+  assert shares["tokens/past_bound"] == pytest.approx(past, abs=0.01)
+  assert shares["tokens/short"] == pytest.approx(1 - past, abs=0.03)  # few lie at a bound, or are certain
+  assert sum(shares[f"tokens/{name}"] for name in ("short", "at_bound", "past_bound")) == pytest.approx(1, abs=1e-5)
+
+
+def test_the_report_on_an_objective_without_a_ratio():
+  state, _, trace = run(0.5)
+  assert set(report_of(sft, state, trace)[0]) == {"moved_right_way", "moved_nats"}
+
+
+def test_an_objective_with_advantages_of_its_own_puts_them_into_the_trace():
+  """Distillation: log(pi_teacher / pi) before the update."""
+  r = tiny.rollouts()
+  tx, cfg = optax.sgd(0.1), tiny.section("learner", chunk=64)
+  update = learn.make_learn(Bigrams(tiny.layout()), distill, tx, cfg, tiny.section("objective"), TEMPERATURE)
+  state = states.create({"policy": jax.device_put(table(), tiny.layout().replicated())}, tx)
+  _, _, trace = update(state, table(1), None, r, Packing())
+  want = np.asarray(table_logprobs(table(1), r)) - np.asarray(table_logprobs(table(), r))
+  np.testing.assert_allclose(trace.advantages, np.where(tiny.real(r), want, 0), atol=1e-5)
 
 
 # -- cutting along P

@@ -6,7 +6,7 @@ import numpy as np
 import objective_cases as cases
 import pytest
 
-from grpo_jax.objectives import common, dpo, grpo, gspo, ppo, reward_model, rpg, target_prob
+from grpo_jax.objectives import coefficients, common, dpo, grpo, gspo, ppo, reward_model, rpg, target_prob
 from grpo_jax.ops import masked
 from grpo_jax.types import SettingError
 
@@ -218,6 +218,27 @@ def test_what_no_sampler_made_has_no_mismatch():
   for name in ("sft", "dpo"):
     objective, cfg, batch, out = cases.case(name)
     assert not [k for k in objective.loss(out, batch, cfg)[1] if k.startswith("mismatch")]
+
+
+def test_cispo_has_a_cap_and_no_lower_bound():
+  _, cfg, batch, _ = cases.case("cispo")
+  lower, upper = common.bounds(batch, cfg)
+  np.testing.assert_array_equal(lower, jnp.zeros_like(batch.mask))
+  np.testing.assert_allclose(upper, jnp.full_like(batch.mask, 1.2), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["grpo", "gspo", "cispo", "rpg reverse", "ppo", "target_prob", "distill", "rft"])
+def test_every_objective_on_samples_takes_the_mismatch_correction(name):
+  objective, _, batch, out = cases.case(name)
+  old = out.logprobs if batch.old_logprobs is None else batch.old_logprobs
+  batch = cases.replace(batch, sampler_logprobs=old - jnp.log(1.5))
+  changes = cases.CASES[name][1] | {"beta": 0.0}
+  plain, weighted = (
+    coefficients.gradient_coefficient(objective, out, batch, cases.settings(**changes | {"mismatch": m}))
+    for m in ("none", "truncate")
+  )
+  assert jnp.abs(plain).max() > 0
+  np.testing.assert_allclose(weighted, 1.5 * plain, rtol=1e-5)
 
 
 def test_the_mismatch_correction_weighs_the_surrogate_and_not_the_kl():

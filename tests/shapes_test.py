@@ -308,8 +308,10 @@ def trace(config: Any, d: Decoder, stop: tuple[int, ...], group: int = 0, sample
   chex.assert_shape(list(metrics.values()), ())
   assert {"loss", "grad_norm", "skipped"} <= set(metrics)
   chex.assert_shape([record.logprobs, record.advantages], shape)
-  report = learn.make_report(d, config.learner, temperature)
-  chex.assert_shape(list(jax.eval_shape(report, after.params, rollouts, record, packing).values()), ())
+  report = learn.make_report(d, objective, config.learner, config.objective, temperature)
+  moved, *sequences = jax.eval_shape(report, after.params, rollouts, record, packing)
+  chex.assert_shape(list(moved.values()), ())
+  chex.assert_shape(sequences, (p, group))
 
 
 def shipped(config: Any, d: Decoder, **changes: str) -> Decoder:
@@ -325,7 +327,8 @@ def warm_start() -> build.Model:
 
 @pytest.mark.parametrize("objective", arithmetic.OBJECTIVES)
 def test_arithmetic_traces(objective):
-  config = arithmetic.get_config(f"objective={objective}")
+  teacher = f",teacher={arithmetic.WARM_START}" if objective.startswith("distill") else ""
+  config = arithmetic.get_config(f"objective={objective}{teacher}")
   of_kind = {"pairs": 2, "solutions": 1}.get(config.offline.data) if config.loop == "offline" else None
   m = warm_start()
   trace(config, shipped(config, m.decoder), m.stop, of_kind or 0, sampled=objective == "grpo")

@@ -61,6 +61,8 @@ def test_beyond_and_progress():
   low, high = surrogate.beyond(ratio, a, 0.8, 1.2)
   np.testing.assert_array_equal(low, [0, 0, 0, 0, 0, 0, 1, 0])
   np.testing.assert_array_equal(high, [0, 0, 1, 0, 0, 0, 0, 0])
+  low, _ = surrogate.beyond(jnp.array([1.4, 1.6, 1.6]), jnp.array([-1.0, -1.0, 1.0]), 0.8, 1.2, delta=1.5)
+  np.testing.assert_array_equal(low, [0, 1, 0])  # the two-sided clip has no gradient above delta
   short, at, past = surrogate.progress(ratio, old, a, 0.8, 1.2)
   np.testing.assert_array_equal(short, [1, 0, 0, 0, 1, 0, 0, 0])
   np.testing.assert_array_equal(at, [0, 1, 0, 1, 0, 1, 0, 0])  # the fourth is certain: it cannot reach its bound

@@ -21,8 +21,9 @@ from grpo_jax import learn, metrics, sampler
 from grpo_jax import rollouts as host
 from grpo_jax.data import loader
 from grpo_jax.loops import build, imports
-from grpo_jax.loops.collect import Scored, collect, fill, varied
+from grpo_jax.loops.collect import Scored, collect, fill, select, varied
 from grpo_jax.loops.session import Session
+from grpo_jax.objectives import common
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts, SettingError
 
 KINDS = ("solutions", "samples", "pairs")
@@ -43,13 +44,14 @@ def run(config: ConfigDict, workdir: str) -> None:
       batches.rollouts = kept_samples(config, workdir, model, s.writer)
     for step in s.steps():
       with s.writer.phase("data"):
-        given = solutions(next(batches), model, config) if kind == "solutions" else next(batches)
+        given = solutions(next(batches), model, config) if kind == "solutions" else common.written(next(batches))
         packing = host.pack(given.lengths, given.tokens.shape[2], model.layout, parts)
         rollouts, placed = host.to_device(model.layout, (given, packing))
       with s.writer.phase("learn"):
-        s.state, learned, _ = s.update(s.state, s.ref_params, None, rollouts, placed)
+        s.state, learned, trace = s.update(s.state, s.ref_params, None, rollouts, placed)
         learned = host.to_host(learned)
-      numbers = learned | host.statistics(given, packing, model.layout, parts)
+      report, _ = s.report(step, rollouts, trace, placed)
+      numbers = learned | report | host.statistics(given, packing, model.layout, parts)
       numbers |= {"tokens_per_s/learn": int(given.lengths.sum()) / s.writer.seconds["learn"]}
       s.log(step, numbers)
 
@@ -120,24 +122,33 @@ def draw_samples(config: ConfigDict, model: build.Model, writer: metrics.Writer)
   for step in range(100 * -(-wanted // config.data.prompts)):
     key = build.key(config.seed, build.SAMPLE, step)
     batch, _ = collect(batches, sample, params, key, model, functions, config, writer)
+    batch = without_empty(batch)
     parts.append(pairs(batch, config.seed + step) if kind == "pairs" else batch)
     found += len(parts[-1].rows)
     if step % 10 == 0:
       writer.say(f"{min(found, wanted)} of {wanted} prompts sampled")
     if found >= wanted:
       return fill(parts, wanted).rollouts
+  gave = "a better and a worse sample" if kind == "pairs" or config.sampler.tries > 1 else "samples"
   raise SettingError(
-    f"offline.prompts={wanted}: only {found} prompts gave a better and a worse sample; use fewer, or a larger "
-    f"sampler.group than {config.sampler.group}"
+    f"offline.prompts={wanted}: only {found} prompts gave {gave}; use fewer, or a larger sampler.group than "
+    f"{config.sampler.group}"
   )
 
 
+def without_empty(batch: Scored) -> Scored:
+  """The groups that were sampled: not the rows that only fill the batch, nor prompts that were too long."""
+  return select(batch, np.flatnonzero(batch.rollouts.prompts.lengths).tolist())
+
+
 def pairs(batch: Scored, seed: int) -> Scored:
-  """One of the best and one of the worst samples of every group that has two different rewards: [chosen, rejected]."""
+  """One of the best and one of the worst samples of every group whose totals differ: [chosen, rejected]."""
   rng = np.random.default_rng(seed)
   batch = varied(batch)
+  total = totals(batch.rollouts)
+  keep = np.flatnonzero(total.max(1) > total.min(1))
+  batch, total = select(batch, keep.tolist()), total[keep]
   r = batch.rollouts
-  total = np.where(r.given, r.rewards, 0.0).sum(2)
   best = [int(rng.choice(np.flatnonzero(row == row.max()))) for row in total]
   worst = [int(rng.choice(np.flatnonzero(row == row.min()))) for row in total]
   index = np.array([best, worst], np.int32).reshape(2, -1).T
@@ -145,3 +156,8 @@ def pairs(batch: Scored, seed: int) -> Scored:
   chosen = {name: pick(value) for name, value in vars(r).items() if value is not None and name != "prompts"}
   completions = [[group[i] for i in which] for group, which in zip(batch.completions, index)]
   return Scored(batch.rows, completions, Rollouts(r.prompts, **chosen), [])
+
+
+def totals(r: Rollouts) -> np.ndarray:
+  """[P, G] float32, the rewards of each completion added up, whatever their order."""
+  return np.where(r.given, r.rewards, 0.0).sum(2, dtype=np.float64).astype(np.float32)

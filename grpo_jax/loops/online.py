@@ -30,12 +30,10 @@ def run(config: ConfigDict, workdir: str) -> None:
       with s.writer.phase("learn"):
         s.state, learned, trace = s.update(s.state, s.ref_params, None, rollouts, placed)
         learned = host.to_host(learned)
-      if config.log.report_every and step % config.log.report_every == 0:
-        with s.writer.phase("report"):
-          learned |= host.to_host(s.report(s.state.params, rollouts, trace, placed))
-      numbers = learned | host.statistics(batch.rollouts, packing, layout, parts) | sampling
+      report, moved = s.report(step, rollouts, trace, placed)
+      numbers = learned | report | host.statistics(batch.rollouts, packing, layout, parts) | sampling
       numbers |= speeds(numbers["tokens"], int(batch.rollouts.lengths.sum()), s.writer.seconds)
-      s.writer.samples(step + 1, sample_rows(batch, trace, config.log.samples, functions, model.tokenizer))
+      s.writer.samples(step + 1, sample_rows(batch, trace, moved, config.log.samples, functions, model.tokenizer))
       s.log(step, numbers)
 
 
@@ -50,9 +48,12 @@ def speeds(sampled: int, learned: int, seconds: dict[str, float]) -> dict[str, f
 
 
 def sample_rows(
-  batch: Scored, trace: learn.Trace, limit: int, functions: Sequence[tuple], tokenizer: Tokenizer
+  batch: Scored, trace: learn.Trace, moved: Any, limit: int, functions: Sequence[tuple], tokenizer: Tokenizer
 ) -> list[dict[str, Any]]:
-  """Completions of a batch as samples.jsonl keeps them: those with a fault first, then one of each group in turn."""
+  """Completions of a batch as samples.jsonl keeps them: those with a fault first, then one of each group in turn.
+
+  `moved`: the sequences' log-probs before and after the update, or None where it was not reported.
+  """
   r, (advantages, logprobs) = batch.rollouts, host.to_host((trace.advantages, trace.logprobs))
   faults = {(f.prompt, f.sample): f"{f.name}: {f.message}" for f in batch.faults}
   group = range(r.lengths.shape[1])
@@ -73,5 +74,7 @@ def sample_rows(
       "advantages": [round(float(x), 4) for x in advantages[real]],
       "logprobs": [round(float(x), 4) for x in logprobs[real]],
     }
+    if moved:
+      row |= {"logprob_before": round(float(moved[0][p, g]), 4), "logprob_after": round(float(moved[1][p, g]), 4)}
     out.append(row | ({"faults": faults[p, g]} if (p, g) in faults else {}))
   return out

@@ -11,10 +11,11 @@ import jax
 from ml_collections import ConfigDict
 
 from grpo_jax import checkpoint, evaluate, learn, metrics, optim, sampler, sharding
+from grpo_jax import rollouts as host
 from grpo_jax import state as states
 from grpo_jax.loops import build, imports
 from grpo_jax.models import hf
-from grpo_jax.types import SettingError
+from grpo_jax.types import Packing, Rollouts, SettingError
 
 
 class Session:
@@ -45,7 +46,7 @@ class Session:
     tx = optim.make_optimizer(config.learner, updates, critic="values" in self.needs)
     temperature = config.sampler.temperature
     self.update = learn.make_learn(model.decoder, self.objective, tx, config.learner, config.objective, temperature)
-    self.report = learn.make_report(model.decoder, config.learner, temperature)
+    self._report = learn.make_report(model.decoder, self.objective, config.learner, config.objective, temperature)
 
     checkpoint.claim_workdir(workdir, config)
     if jax.process_index() == 0:
@@ -119,6 +120,15 @@ class Session:
         f"{float(numbers['grad_norm'])}); a lower one may work; checkpoint {self.checkpoints.latest()} of "
         f"{self.workdir} is complete"
       )
+
+  def report(self, step: int, rollouts: Rollouts, trace: learn.Trace, packing: Packing) -> tuple[dict, Any]:
+    """Every `log.report_every` steps: metrics, and log-probs of the sequences before and after the update, each
+    `[P, G]`; else ({}, None). See `learn.make_report`."""
+    if not self.config.log.report_every or step % self.config.log.report_every:
+      return {}, None
+    with self.writer.phase("report"):
+      found, *moved = host.to_host(self._report(self.state.params, rollouts, trace, packing))
+    return found, moved
 
   def save(self, step: int, wait: bool = False) -> None:
     with self.writer.phase("save"):

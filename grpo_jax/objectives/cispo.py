@@ -6,22 +6,31 @@ The coefficient of grad log pi is min(rho, 1 + clip_high) A. The paper leaves th
 TRL's cap is `epsilon_high` itself, so `clip_high` here is TRL's less one. Everything before the loss is GRPO's.
 """
 
+import dataclasses
+
 import jax.numpy as jnp
 
 from grpo_jax.objectives import common, grpo
 from grpo_jax.ops import surrogate
-from grpo_jax.types import Array, Metrics, Outputs, TrainBatch
+from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
 needs = grpo.needs
-prepare = grpo.prepare
+importance_ratio = common.token_ratio
+
+
+def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
+  """GRPO's, with the cap alone for a bound."""
+  batch = grpo.prepare(rollouts, cfg)
+  bounds = {"lower": jnp.zeros_like(batch.mask), "upper": jnp.full_like(batch.mask, 1.0 + cfg.clip_high)}
+  return dataclasses.replace(batch, extra=batch.extra | bounds)
 
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
   """-J of a slice of the batch: sum(weights * token loss), and its metrics."""
   logprobs, old, ref = common.policies(outputs, batch)
   ratio = surrogate.token_ratio(logprobs, old)
-  cap = 1.0 + cfg.clip_high
+  lower, cap = common.bounds(batch, cfg)
   gain = surrogate.cispo(logprobs, ratio, batch.advantages, cap) * common.mismatch(old, batch, cfg)
   kl = grpo.kl_term(logprobs, old, ref, cfg, jnp.zeros_like(ratio, bool))
-  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(outputs, batch, ratio, gain, 0.0, cap)
+  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(outputs, batch, ratio, gain, lower, cap)
   return jnp.sum(batch.weights * (kl - gain)), metrics

@@ -7,8 +7,9 @@ Metrics are (total, count), see `types.Metrics`. Reported wherever they exist:
     kl kl_k1             mean k3 (never negative) and k1 of pi to pi_ref (or to the teacher)
     ratio ratio_max      pi / pi_old
     old_kl               mean k3 of pi to pi_old: how far the inner loop has gone
-    clip_low clip_high   fraction of trained tokens whose gradient the clip has taken, A < 0 and A > 0
-    at_bound past_bound  fraction of tokens with A != 0 that have come to their bound, or have overshot it
+    clip_low clip_high   fraction of trained tokens whose gradient the clip has taken (CISPO: capped), A < 0 and A > 0
+    at_bound past_bound  fraction of tokens with A != 0 that have come to their bound, or have overshot it; a token
+                         certain from the start cannot go further, and counts as come
     mismatch mismatch_max mismatch_kl    pi_old / pi_sampler by token, and k3 of the two
     zero_variance        fraction of groups whose rewards are all equal
     advantage_abs        mean |A| over trained tokens
@@ -59,7 +60,7 @@ def train_batch(rollouts: Rollouts, cfg, advantages: Array, mask: Array, extra=N
 
 
 def written(rollouts: Rollouts) -> Rollouts:
-  """The same for completions that no sampler of ours made: without its log-probs, hence no mismatch to report."""
+  """The same for completions that the policy's sampler did not make: without its log-probs, hence no mismatch."""
   return dataclasses.replace(rollouts, sampler_logprobs=None)
 
 
@@ -95,8 +96,17 @@ def policies(outputs: Outputs, batch: TrainBatch) -> tuple[Array, Array, Array |
   return logprobs, jax.lax.stop_gradient(old), None if ref is None else jax.lax.stop_gradient(ref)
 
 
+def token_ratio(logprobs: Array, old: Array, mask: Array, cfg) -> Array:
+  """pi / pi_old of each token: the `importance_ratio` of the objectives that clip by token."""
+  del mask, cfg
+  return surrogate.token_ratio(logprobs, old)
+
+
 def mismatch(old: Array, batch: TrainBatch, cfg) -> Array:
-  """The weight pi_old / pi_sampler that `cfg.mismatch` asks for; see `surrogate.mismatch_weight`."""
+  """The weight pi_old / pi_sampler that `cfg.mismatch` asks for; see `surrogate.mismatch_weight`.
+
+  Both are of the full softmax: what top-k, top-p and min-p cut off is not a mismatch.
+  """
   if cfg.mismatch == "none":
     return jnp.ones_like(batch.mask)
   sampler = on_mask(require(batch.sampler_logprobs, "sampler_logprobs", cfg.name), batch.mask)
@@ -137,12 +147,14 @@ def policy_metrics(outputs: Outputs, batch: TrainBatch) -> Metrics:
   return metrics
 
 
-def ratio_metrics(outputs: Outputs, batch: TrainBatch, ratio: Array, gain: Array, lower, upper) -> Metrics:
+def ratio_metrics(
+  outputs: Outputs, batch: TrainBatch, ratio: Array, gain: Array, lower, upper, delta: float = 0.0
+) -> Metrics:
   """The metrics of a surrogate with a ratio and bounds (`ratio` [P, G, L] or [P, G, 1]; `gain` [P, G, L])."""
   mask = batch.mask
   logprobs, old, _ = jax.lax.stop_gradient(policies(outputs, batch))
   ratio = jnp.broadcast_to(jax.lax.stop_gradient(ratio), mask.shape)
-  low, high = surrogate.beyond(ratio, batch.advantages, lower, upper)
+  low, high = surrogate.beyond(ratio, batch.advantages, lower, upper, delta)
   acting = mask * (batch.advantages != 0)
   _, at, past = surrogate.progress(ratio, old, batch.advantages, lower, upper)
   return {

@@ -16,6 +16,8 @@ from grpo_jax.objectives import common
 from grpo_jax.ops import surrogate
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
+importance_ratio = common.token_ratio
+
 
 def needs(cfg) -> frozenset[str]:
   """The teacher."""
@@ -34,10 +36,15 @@ def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
   return common.train_batch(rollouts, cfg, jnp.zeros_like(mask), mask)
 
 
+def live_advantages(logprobs: Array, batch: TrainBatch) -> Array:
+  """log(pi_teacher / pi), [P, G, L]."""
+  return jax.lax.stop_gradient(common.on_mask(batch.ref_logprobs - logprobs, batch.mask))
+
+
 def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
   """The clipped surrogate with A = log(pi_teacher / pi): sum(weights * token loss), and its metrics."""
-  logprobs, old, teacher = common.policies(outputs, batch)
-  batch = dataclasses.replace(batch, advantages=jax.lax.stop_gradient(teacher - logprobs))
+  logprobs, old, _ = common.policies(outputs, batch)
+  batch = dataclasses.replace(batch, advantages=live_advantages(logprobs, batch))
   ratio = surrogate.token_ratio(logprobs, old)
   lower, upper = common.bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper) * common.mismatch(old, batch, cfg)

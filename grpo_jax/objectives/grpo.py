@@ -26,6 +26,8 @@ from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import divergences, surrogate
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, SettingError, TrainBatch
 
+importance_ratio = common.token_ratio
+
 
 def needs(cfg) -> frozenset[str]:
   """The forward passes to make before `prepare`: no reference without a KL term.
@@ -124,8 +126,10 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
   lower, upper = common.bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper, cfg.clip_delta)
   gain = gain * common.mismatch(old, batch, cfg)
-  low, high = surrogate.beyond(ratio, batch.advantages, lower, upper)
+  low, high = surrogate.beyond(ratio, batch.advantages, lower, upper, cfg.clip_delta)
   kl = kl_term(logprobs, old, ref, cfg, low | high)
   total = jnp.sum(batch.weights * (kl - gain))
-  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(outputs, batch, ratio, gain, lower, upper)
+  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(
+    outputs, batch, ratio, gain, lower, upper, cfg.clip_delta
+  )
   return total, metrics

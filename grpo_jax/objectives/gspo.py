@@ -19,14 +19,21 @@ needs = grpo.needs
 prepare = grpo.prepare
 
 
+def importance_ratio(logprobs: Array, old: Array, mask: Array, cfg) -> Array:
+  """s of each completion, [P, G, 1]; by token, [P, G, L], where `cfg.token_level`."""
+  ratio_of = surrogate.sequence_token_ratio if cfg.token_level else surrogate.sequence_ratio
+  return ratio_of(logprobs, old, mask)
+
+
 def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
   """-J of a slice of the batch: sum(weights * token loss), and its metrics."""
   logprobs, old, ref = common.policies(outputs, batch)
-  ratio_of = surrogate.sequence_token_ratio if cfg.token_level else surrogate.sequence_ratio
-  ratio = ratio_of(logprobs, old, batch.mask)
+  ratio = importance_ratio(logprobs, old, batch.mask, cfg)
   lower, upper = common.bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper, cfg.clip_delta) * common.mismatch(old, batch, cfg)
-  low, high = surrogate.beyond(ratio, batch.advantages, lower, upper)
+  low, high = surrogate.beyond(ratio, batch.advantages, lower, upper, cfg.clip_delta)
   kl = grpo.kl_term(logprobs, old, ref, cfg, low | high)
-  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(outputs, batch, ratio, gain, lower, upper)
+  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(
+    outputs, batch, ratio, gain, lower, upper, cfg.clip_delta
+  )
   return jnp.sum(batch.weights * (kl - gain)), metrics

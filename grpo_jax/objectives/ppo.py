@@ -20,6 +20,8 @@ from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import divergences, masked, surrogate
 from grpo_jax.types import TRUNCATED, Array, Metrics, Outputs, Rollouts, TrainBatch
 
+importance_ratio = common.token_ratio
+
 
 def needs(cfg) -> frozenset[str]:
   """The critic's values always; the two policies' log-probs for the KL in the reward."""
@@ -80,7 +82,9 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
   values = common.on_mask(common.require(outputs.values, "values", cfg.name), batch.mask)
   old_values, returns = batch.extra["old_values"], batch.extra["returns"]
   critic = value_loss(values, old_values, returns, cfg.value_clip)
-  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(outputs, batch, ratio, gain, lower, upper)
+  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(
+    outputs, batch, ratio, gain, lower, upper, cfg.clip_delta
+  )
   metrics |= jax.lax.stop_gradient(
     {
       "value_loss": common.token_mean(critic, batch.mask),

@@ -21,6 +21,7 @@ from grpo_jax.ops import divergences, surrogate
 from grpo_jax.types import Array, Metrics, Outputs, SettingError, TrainBatch
 
 prepare = grpo.prepare
+importance_ratio = common.token_ratio
 
 DIVERGENCES = ("reverse", "reverse_unnormalised", "forward", "forward_unnormalised")
 
@@ -59,5 +60,7 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
   if cfg.beta:
     ref = common.require(ref, "ref_logprobs", cfg.name)
     token_loss += cfg.beta * weighted_divergence(logprobs, old, ref, cfg.divergence)
-  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(outputs, batch, ratio, gain, lower, upper)
+  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(
+    outputs, batch, ratio, gain, lower, upper, cfg.clip_delta
+  )
   return jnp.sum(batch.weights * token_loss), metrics

@@ -23,6 +23,6 @@ def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
   """-A log pi, weighted: sum(weights * token loss), and its metrics."""
-  del cfg
-  logprobs, _, _ = common.policies(outputs, batch)
-  return -jnp.sum(batch.weights * batch.advantages * logprobs), common.policy_metrics(outputs, batch)
+  logprobs, old, _ = common.policies(outputs, batch)
+  gain = batch.advantages * logprobs * common.mismatch(old, batch, cfg)
+  return -jnp.sum(batch.weights * gain), common.policy_metrics(outputs, batch)

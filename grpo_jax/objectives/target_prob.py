@@ -19,6 +19,8 @@ from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import surrogate
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
+importance_ratio = common.token_ratio
+
 
 def needs(cfg) -> frozenset[str]:
   """The sampling policy's probabilities, from which the targets are made."""
@@ -87,6 +89,6 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
   logprobs, old, _ = common.policies(outputs, batch)
   ratio = surrogate.token_ratio(logprobs, old)
   lower, upper = common.bounds(batch, cfg)
-  gain = surrogate.clipped(ratio, batch.advantages, lower, upper)
+  gain = surrogate.clipped(ratio, batch.advantages, lower, upper) * common.mismatch(old, batch, cfg)
   metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(outputs, batch, ratio, gain, lower, upper)
   return -jnp.sum(batch.weights * gain), metrics

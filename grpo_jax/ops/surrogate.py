@@ -55,14 +55,17 @@ def clipped(ratio: Array, advantages: Array, lower: Array | float, upper: Array 
   return jnp.minimum(ratio * advantages, bounded * advantages)
 
 
-def cispo(logprobs: Array, ratio: Array, advantages: Array, cap: float) -> Array:
+def cispo(logprobs: Array, ratio: Array, advantages: Array, cap: Array | float) -> Array:
   """sg(min(rho, cap)) A log pi (MiniMax-M1, arXiv 2506.13585): every token keeps a gradient."""
   return jax.lax.stop_gradient(jnp.minimum(ratio, cap)) * advantages * logprobs
 
 
-def beyond(ratio: Array, advantages: Array, lower: Array | float, upper: Array | float) -> tuple[Array, Array]:
-  """Where the clip has taken the gradient: (below `lower` with A < 0, above `upper` with A > 0), bool."""
-  return (ratio < lower) & (advantages < 0), (ratio > upper) & (advantages > 0)
+def beyond(
+  ratio: Array, advantages: Array, lower: Array | float, upper: Array | float, delta: float = 0.0
+) -> tuple[Array, Array]:
+  """Where `clipped` has no gradient: (below `lower` or above `delta` with A < 0, above `upper` with A > 0), bool."""
+  outside = (ratio < lower) | (ratio > delta) if delta else ratio < lower
+  return outside & (advantages < 0), (ratio > upper) & (advantages > 0)
 
 
 def progress(
