@@ -3,7 +3,8 @@
     python -m experiments.benchmark --config=experiments/benchmarks.py:prompts=4,group=8 [--vs=trl --peer=PYTHON]
 
 Seconds are medians over `steps` steps after a first one that compiles. FLOPs are counted from the shapes, over the rate
-of a 2048 x 2048 x 2048 float32 product in the same process. With --vs=trl or --vs=tunix the peer (experiments/peers,
+of a 2048 x 2048 x 2048 product (8192 off the CPU) in the model's dtype in the same process; bytes that decoding must
+read, over the rate at which an array is read and written. With --vs=trl or --vs=tunix the peer (experiments/peers,
 run by the Python of its own environment, --peer) and this program run in turn, and ratios of medians are printed.
 """
 
@@ -53,17 +54,48 @@ def flops(shape: DecoderConfig, prompts: int, prompt_len: int, lengths: np.ndarr
   return 2 * everything
 
 
-def matmul_rate(n: int = 2048, times: int = 5) -> float:
-  """FLOP/s of an n x n x n float32 product."""
-  x = jnp.ones((n, n), jnp.float32)
-  product = jax.jit(jnp.matmul)
-  product(x, x).block_until_ready()
+def decode_bytes(
+  shape: DecoderConfig, prompts: int, prompt_len: int, lengths: np.ndarray, steps: int, size: int
+) -> float:
+  """Bytes that `steps` decoding steps must read, at `size` bytes a number.
+
+  All weights at each step (of the embedding, the head's use of it), a prompt's keys and values once for its group,
+  and for each token those of its own completion.
+  """
+  c = shape
+  layer = c.width * c.head_dim * (2 * c.heads + 2 * c.kv_heads) + 3 * c.width * c.mlp
+  kv = 2 * c.kv_heads * c.head_dim * c.layers
+  weights = steps * (c.layers * layer + c.width * c.vocab)
+  return size * float(weights + steps * prompts * prompt_len * kv + (lengths * (lengths + 1) / 2).sum() * kv)
+
+
+def median_seconds(f: Any, *args: Any, times: int = 5) -> float:
+  """Of a call, after a first one."""
+  jax.block_until_ready(f(*args))
   seconds = []
   for _ in range(times):
     start = time.perf_counter()
-    product(x, x).block_until_ready()
+    jax.block_until_ready(f(*args))
     seconds.append(time.perf_counter() - start)
-  return 2 * n**3 / statistics.median(seconds)
+  return statistics.median(seconds)
+
+
+def matmul_rate(dtype: str = "float32") -> float:
+  """FLOP/s of a square product."""
+  n = 2048 if jax.default_backend() == "cpu" else 8192
+  x = jnp.ones((n, n), dtype)
+  return 2 * n**3 / median_seconds(jax.jit(jnp.matmul), x, x)
+
+
+def copy_rate(megabytes: int = 128) -> float:
+  """Bytes/s of reading an array and writing another."""
+  x = jnp.ones(megabytes * 2**18, jnp.float32)
+  return 2 * x.nbytes / median_seconds(jax.jit(lambda x: x + 1), x)
+
+
+def device_peak() -> float | None:
+  """GB, where the device counts them; a CPU does not."""
+  return ((jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use") or 0) / 1e9 or None
 
 
 def generate_all(sample: Any, params: Any, prompts: Prompts, key: Any, ends: Any, at_once: int) -> tuple[Any, Any]:
@@ -75,8 +107,9 @@ def generate_all(sample: Any, params: Any, prompts: Prompts, key: Any, ends: Any
   rollouts, found = zip(*parts)
   if len(parts) == 1:
     return rollouts[0], found[0]
-  busy = sum(f["slot_use"] * f["decode_steps"] for f in found) / sum(f["decode_steps"] for f in found)
-  return jax.tree.map(lambda *x: jnp.concatenate(x), *rollouts), {"slot_use": busy}
+  steps = sum(f["decode_steps"] for f in found)
+  busy = sum(f["slot_use"] * f["decode_steps"] for f in found) / steps
+  return jax.tree.map(lambda *x: jnp.concatenate(x), *rollouts), {"slot_use": busy, "decode_steps": steps}
 
 
 def measure(config: ConfigDict) -> dict[str, Any]:
@@ -104,7 +137,9 @@ def measure(config: ConfigDict) -> dict[str, Any]:
   sample = sampler.make_sampler(decoder, config.sampler, ())
   update = learn.make_learn(decoder, objective, tx, config.learner, config.objective, config.sampler.temperature)
 
-  rates, generate, learned, tokens, forward, use, padding = [matmul_rate()], [], [], [], [], [], []
+  dtype, size = config.model.dtype, jnp.dtype(config.sampler.dtype).itemsize
+  copied = copy_rate()
+  rates, generate, learned, tokens, forward, read, use, padding = [matmul_rate(dtype)], [], [], [], [], [], [], []
   for step in range(config.steps + 1):
     rng = np.random.default_rng(step)
     ids = rng.integers(3, b.vocab, (prompts, b.prompt_len)).astype(np.int32)
@@ -122,9 +157,10 @@ def measure(config: ConfigDict) -> dict[str, Any]:
     rollouts.__dict__.update(zip(("rewards", "given"), host.to_device(layout, (rewards, given))))
     state, _, _ = jax.block_until_ready(update(state, ref, None, rollouts, host.to_device(layout, packing)))
     learned.append(time.perf_counter() - start)
-    rates.append(matmul_rate())
+    rates.append(matmul_rate(dtype))
     tokens.append(int(ends.sum()))
     forward.append(flops(shape, prompts, b.prompt_len, ends))
+    read.append(decode_bytes(shape, prompts, b.prompt_len, ends, int(found["decode_steps"]), size))
     use.append(float(found["slot_use"]))
     padding.append(host.statistics(host.to_host(rollouts), packing, layout, parts)["padding_fraction"])
 
@@ -142,8 +178,11 @@ def measure(config: ConfigDict) -> dict[str, Any]:
     "tok_per_s_generate": n / middle(generate),
     "tok_per_s_step": n / middle(whole),
     "peak_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+    "peak_device_gb": device_peak(),
     "matmul_gflops": rate / 1e9,
+    "copy_gb_per_s": copied / 1e9,
     "generate_of_limit": middle([f / s for f, s in zip(forward, generate)]) / rate,
+    "generate_of_bandwidth": middle([r / s for r, s in zip(read, generate)]) / copied,
     "learn_of_limit": passes * middle([f / s for f, s in zip(forward, learned)]) / rate,
     "slot_use": middle(use),
     "padding_fraction": middle(padding),

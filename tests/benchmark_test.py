@@ -8,7 +8,7 @@ from experiments import benchmark, benchmarks
 from grpo_jax.models.decoder import DecoderConfig
 
 KEYS = """generate_s learn_s step_s completion_tokens tok_per_s_generate tok_per_s_step peak_rss_gb matmul_gflops
-generate_of_limit learn_of_limit slot_use padding_fraction""".split()
+generate_of_limit generate_of_bandwidth learn_of_limit copy_gb_per_s slot_use padding_fraction""".split()
 TINY = "layers=1,width=64,mlp=64,vocab=32,head_dim=32,prompts=8,group=2,prompt_len=4,completion=8,steps=2"
 
 
@@ -24,6 +24,13 @@ def test_flops_of_a_decoder_that_fits_on_a_hand():
   assert benchmark.flops(shape, 1, 3, lengths) == expected
 
 
+def test_bytes_that_decoding_reads():
+  shape = DecoderConfig(vocab=5, width=2, layers=3, heads=2, kv_heads=1, head_dim=4, mlp=7)
+  weights, kv = 3 * (32 + 16 + 42) + 10, 3 * 2 * 4
+  lengths = np.array([[1, 2]])  # own keys: 1, then 1 + 2; those of the prompt's 3 tokens at each of 2 steps
+  assert benchmark.decode_bytes(shape, 1, 3, lengths, steps=2, size=2) == 2 * (2 * weights + 2 * 3 * kv + 4 * kv)
+
+
 def test_long_tailed_lengths_have_a_mean_of_a_quarter():
   lengths = benchmark.forced_lengths(100_000, 128, 0)
   assert lengths.min() == 2 and lengths.max() == 128
@@ -37,6 +44,7 @@ def test_one_line_has_every_number():
   assert found["completion_tokens"] == 8 * 2 * 8 and found["slot_use"] == 1
   assert found["step_s"] >= max(found["generate_s"], found["learn_s"]) > 0
   assert found["tok_per_s_generate"] == pytest.approx(128 / found["generate_s"])
+  assert 0 < found["generate_of_bandwidth"] < 1 and found["peak_device_gb"] is None  # a CPU does not count it
   assert 0 < found["generate_of_limit"] < 1 and 0 < found["learn_of_limit"] < 1
 
 
