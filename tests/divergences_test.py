@@ -1,6 +1,7 @@
 """KL estimators, and the gradient table of ops/divergences.py by enumeration of a small softmax: no sampling anywhere.
 
-Each row runs through the objective that a run uses, with the tokens' probabilities as the batch's weights.
+Each row runs through the objective that a run uses, with the tokens' probabilities as the batch's weights; but the two
+with a detached weight, sg(w), which no objective offers, are written out here from the estimators.
 """
 
 import jax

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -347,6 +348,32 @@ MUTANTS = (
     "tests/learn_test.py::test_microbatches_change_nothing_but_memory",
   ),
   Mutant(
+    "microbatches are averaged, each over its own completions",
+    "grpo_jax/learn.py",
+    "(value, aux), grads = grad(params, *x)",
+    "own = reweigh(x[0])\n"
+    "      own = dataclasses.replace(own, weights=own.weights / pieces)\n"
+    "      (value, aux), grads = grad(params, own, x[1])",
+    "tests/update_test.py::test_microbatches_packing_and_the_mesh_change_nothing",
+  ),
+  Mutant(
+    "devices are averaged, each over its own completions",
+    "grpo_jax/learn.py",
+    "batch = objective.prepare(rollouts, objective_cfg)",
+    "batch, shards = objective.prepare(rollouts, objective_cfg), layout.size('prompt')\n"
+    "    each = jax.tree.map(lambda x: x.reshape(shards, -1, *x.shape[1:]), batch)\n"
+    "    own = jax.vmap(lambda b: reweigh(b).weights / shards)(each)\n"
+    "    batch = dataclasses.replace(batch, weights=own.reshape(batch.mask.shape))",
+    "tests/update_test.py::test_microbatches_packing_and_the_mesh_change_nothing",
+  ),
+  Mutant(
+    "the random state is not restored: a run that goes on draws its first keys again",
+    "grpo_jax/loops/online.py",
+    "key = build.key(config.seed, build.SAMPLE, step)",
+    "key = build.key(config.seed, build.SAMPLE, step - s.first)",
+    "tests/resume_test.py::test_a_signal_saves_and_says_how_to_go_on",
+  ),
+  Mutant(
     "the position in the data is not restored",
     "grpo_jax/loops/session.py",
     "self.batches.set_state(restored.data)",
@@ -388,7 +415,7 @@ def run_tests(folder: pathlib.Path, tests: str) -> tuple[int, str]:
   """(pytest's exit code, its output) for the tests of a copy, against the copy's own code."""
   command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-o", "addopts=", *tests.split()]
   done = subprocess.run(
-    command, cwd=folder, env=os.environ | {"PYTHONPATH": str(folder)}, text=True, capture_output=True, timeout=600
+    command, cwd=folder, env=os.environ | {"PYTHONPATH": str(folder)}, text=True, capture_output=True, timeout=1800
   )
   return done.returncode, done.stdout + done.stderr
 
@@ -404,18 +431,18 @@ def caught(mutant: Mutant) -> tuple[bool, str]:
   return code == 1 and "FAILED" in output, "\n".join(lines)
 
 
-def healthy() -> tuple[bool, str]:
-  """(whether all named tests pass on the code as it is, pytest's output): else a failure would prove nothing."""
+def healthy(mutants: Sequence[Mutant] = MUTANTS) -> tuple[bool, str]:
+  """(whether their tests pass on the code as it is, pytest's output): else a failure would prove nothing."""
   with tempfile.TemporaryDirectory() as folder:
     copy_to(pathlib.Path(folder))
-    tests = " ".join(sorted({test for mutant in MUTANTS for test in mutant.test.split()}))
+    tests = " ".join(sorted({test for mutant in mutants for test in mutant.test.split()}))
     code, output = run_tests(pathlib.Path(folder), tests)
   return code == 0, output
 
 
 def main(words: list[str]) -> int:
   chosen = [m for m in MUTANTS if not words or any(word in m.bug for word in words)]
-  ok, output = healthy()
+  ok, output = healthy(chosen)
   if not ok:
     print(output)
     return 1

@@ -90,6 +90,7 @@ CASES = {
   "process_reward_model": (process_reward_model, {}),
 }
 PAIRS = ("dpo", "reward_model")
+PROCESS = ("grpo process", "process_reward_model")  # several rewards a completion
 
 
 def settings(**changes) -> FrozenConfigDict:
@@ -128,11 +129,16 @@ def outputs(r: Rollouts, seed=1, spread=0.3) -> Outputs:
   return Outputs(near(r.old_logprobs), jnp.abs(near(r.old_logprobs)), near(r.old_values))
 
 
+def given(name: str, seed=0):
+  """(objective, settings, rollouts of the kind that it takes) of one of CASES."""
+  objective, changes = CASES[name]
+  r = rollouts(seed, G=2 if name in PAIRS else 4, process=name in PROCESS)
+  return objective, settings(name=objective.__name__.rsplit(".", 1)[-1], **changes), r
+
+
 def case(name: str, seed=0):
   """(objective, settings, prepared batch, outputs) of one of CASES."""
-  objective, changes = CASES[name]
-  r = rollouts(seed, G=2 if name in PAIRS else 4, process=name in ("grpo process", "process_reward_model"))
-  cfg = settings(name=objective.__name__.rsplit(".", 1)[-1], **changes)
+  objective, cfg, r = given(name, seed)
   return objective, cfg, objective.prepare(r, cfg), outputs(r)
 
 

@@ -81,9 +81,7 @@ def test_slices_add_up_to_the_whole(name):
 @pytest.mark.parametrize("name", ALL)
 def test_devices_change_nothing(name):
   """`prepare`, loss and gradient with prompts and samples of a group on four devices are those of one."""
-  objective, changes = cases.CASES[name]
-  cfg = cases.settings(name=name.split()[0], **changes)
-  r = cases.rollouts(G=2 if name in cases.PAIRS else 4)
+  objective, cfg, r = cases.given(name)
 
   @jax.jit
   def run(r, out):
@@ -124,9 +122,7 @@ def test_what_lies_on_padding_does_not_matter(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_rows_that_only_fill_the_batch_change_nothing(name):
-  objective, changes = cases.CASES[name]
-  cfg = cases.settings(name=name.split()[0], **changes)
-  r = cases.rollouts(G=2 if name in cases.PAIRS else 4)
+  objective, cfg, r = cases.given(name)
   empty = lambda x: x.at[3:].set(jnp.zeros((), x.dtype))
   filled = cases.replace(r, lengths=empty(r.lengths), given=empty(r.given))
   short = cases.rows(r, slice(0, 3))
@@ -138,9 +134,7 @@ def test_rows_that_only_fill_the_batch_change_nothing(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_prepare_and_loss_are_traced_without_looking_at_values(name):
-  objective, changes = cases.CASES[name]
-  cfg = cases.settings(name=name.split()[0], **changes)
-  r = cases.rollouts(G=2 if name in cases.PAIRS else 4)
+  objective, cfg, r = cases.given(name)
   assert objective.needs(cfg) <= {"ref", "old", "values"}
   value, metrics = jax.eval_shape(lambda r, o: objective.loss(o, objective.prepare(r, cfg), cfg), r, cases.outputs(r))
   assert value.shape == () and all(t.shape == c.shape == () for t, c in metrics.values())

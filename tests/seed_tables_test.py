@@ -90,49 +90,83 @@ def test_no_zero_where_the_advantage_exceeds_beta():
   assert np.any(below < 0) and np.any(below > 0)
 
 
-def run_to_the_end(log_odds, advantages, weights, lr, steps, bounds=None):
-  """Gradient ascent on the log-odds of independent tokens, mu -> infinity. Returns their probabilities and ratios."""
-  old = jax.nn.log_sigmoid(log_odds)
-  cfg = cases.settings()
-  make = lambda z: cases.one_token_batch(jax.nn.log_sigmoid(z), advantages, weights, old)
+def tabular(log_odds, advantages, weights, bounds=None, log_ref=None, **changes):
+  """d J / d log-odds of independent tokens, as a function of their log-odds. [n] -> [n]."""
+  cfg, old = cases.settings(**changes), jax.nn.log_sigmoid(log_odds)
 
-  def loss(z):
-    batch = make(z)
-    if bounds is not None:
-      batch = cases.replace(batch, extra={"lower": bounds[0].reshape(-1, 1, 1), "upper": bounds[1].reshape(-1, 1, 1)})
-      return target_prob.loss(cases.one_token_outputs(jax.nn.log_sigmoid(z)), batch, cfg)[0]
-    return grpo.loss(cases.one_token_outputs(jax.nn.log_sigmoid(z)), batch, cfg)[0]
+  def j(z):
+    lp = jax.nn.log_sigmoid(z)
+    batch = cases.one_token_batch(lp, advantages, weights, old, log_ref)
+    if bounds is None:
+      return -grpo.loss(cases.one_token_outputs(lp), batch, cfg)[0]
+    lower, upper = (jnp.reshape(b, (-1, 1, 1)) for b in bounds)
+    batch = cases.replace(batch, extra={"lower": lower, "upper": upper})
+    return -target_prob.loss(cases.one_token_outputs(lp), batch, cfg)[0]
 
-  # A normalised step: with a fixed lr the small weights would only need more steps, which is the point.
-  step = lambda z, _: (z - lr * jnp.sign(jax.grad(loss)(z)), None)
-  z, _ = jax.lax.scan(step, log_odds, None, steps)
-  return jax.nn.sigmoid(z), jnp.exp(jax.nn.log_sigmoid(z) - old), old
+  return jax.grad(j)
 
 
-LOG_ODDS = jnp.array([-2.0, -1.0, 0.0, 0.5, -2.0, -1.0, 0.0, 0.5])
-SIGNS = jnp.array([1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0, -1.0])
+def run_to_the_end(log_odds, slope, lr, limit=1_000_000):
+  """Plain gradient ascent until no token has a gradient (mu -> infinity), for at most `limit` updates.
+
+  Returns:
+    Their probabilities and ratios to the old ones, and how many updates were made.
+  """
+
+  @jax.jit
+  def run(z):
+    step = lambda c: (c[0] + lr * c[1], slope(c[0] + lr * c[1]), c[2] + 1)
+    return jax.lax.while_loop(lambda c: jnp.any(c[1] != 0) & (c[2] < limit), step, (z, slope(z), 0))
+
+  z, _, updates = run(log_odds)
+  return jax.nn.sigmoid(z), jnp.exp(jax.nn.log_sigmoid(z) - jax.nn.log_sigmoid(log_odds)), int(updates)
 
 
-@pytest.mark.parametrize("size, weight", [(1.0, 1.0), (0.01, 1.0), (30.0, 1.0), (1.0, 1 / 64), (1.0, 1 / 1000)])
-def test_after_many_updates_only_the_sign_and_the_bounds_matter(size, weight):
-  _, ratio, _ = run_to_the_end(LOG_ODDS, size * SIGNS, weight, lr=1e-3, steps=2000)
-  np.testing.assert_allclose(ratio, jnp.where(SIGNS > 0, 1.2, 0.8), rtol=2e-3)
+# Every combination in one batch: 4 x 2 x 3 x 3 tokens.
+LOG_ODDS, SIGNS = jnp.array([-2.0, -1.0, 0.0, 0.5]), jnp.array([1.0, -1.0])
+SIZES, WEIGHTS = jnp.array([0.1, 1.0, 3.0]), jnp.array([1.0, 1 / 4, 1 / 16])  # |A|, and 1/G and 1/|o|
+MIXED = [x.ravel() for x in jnp.meshgrid(LOG_ODDS, SIGNS, SIZES, WEIGHTS)]
 
 
-def test_after_many_updates_the_target_probabilities_are_reached():
-  p_old = jax.nn.sigmoid(LOG_ODDS)
-  p, _, _ = run_to_the_end(LOG_ODDS, SIGNS, 1.0, 1e-3, 4000, (p_old, p_old**-0.5))
-  np.testing.assert_allclose(p, jnp.where(SIGNS > 0, jnp.sqrt(p_old), p_old**2), rtol=3e-3)
+def test_size_and_weight_say_how_fast_and_after_many_updates_only_the_sign_says_how_much():
+  """The first gradients differ by a factor of 480, and all tokens come to rest at the bound of their sign."""
+  z, sign, size, weight = MIXED
+  slope = tabular(z, sign * size, weight)
+  np.testing.assert_allclose(slope(z), sign * size * weight * (1 - jax.nn.sigmoid(z)), rtol=1e-5)
+  _, ratio, updates = run_to_the_end(z, slope, lr=1e-3)
+  assert updates < 1_000_000
+  np.testing.assert_allclose(ratio, jnp.where(sign > 0, 1.2, 0.8), rtol=3e-3)  # no more than the largest step past it
+
+
+def test_after_many_updates_the_target_probabilities_are_reached_whatever_the_weights():
+  z, sign, _, weight = MIXED
+  p_old = jax.nn.sigmoid(z)
+  p, _, updates = run_to_the_end(z, tabular(z, sign, weight, (p_old, p_old**-0.5)), lr=1e-3)
+  assert updates < 1_000_000
+  np.testing.assert_allclose(p, jnp.where(sign > 0, jnp.sqrt(p_old), p_old**2), rtol=3e-3)
+
+
+def test_an_advantage_above_beta_comes_to_its_bound_however_far_the_reference_and_one_below_need_not():
+  """The theorem, followed to the end. Past its bound a token is left alone here, so that it comes to rest."""
+  mesh = jnp.meshgrid(LOG_ODDS, jnp.array([0.6, 0.25]), jnp.array([0.0, 3.0, 115.0]))
+  z, size, away = (x.ravel() for x in mesh)
+  slope = tabular(z, size, 1.0, log_ref=jax.nn.log_sigmoid(z) - away, beta=0.5, kl_past_bound=False)
+  _, ratio, _ = run_to_the_end(z, slope, lr=1e-2, limit=10_000)
+  np.testing.assert_array_equal(ratio >= 1.2, (size > 0.5) | (away == 0))
+  assert np.all(ratio[ratio < 1.2] < 1)  # those fall
 
 
 def test_footnote_1_a_target_above_one_is_never_reached_and_is_reported_as_reached_at_certainty():
-  p, ratio, old = run_to_the_end(jnp.array([3.0]), jnp.array([1.0]), 1.0, lr=1e-2, steps=1000)
-  assert ratio[0] < 1.2 and p[0] > 0.999
-  short, at, past = surrogate.progress(ratio, old, jnp.array([1.0]), 0.8, 1.2)
+  z = jnp.array([3.0])
+  p, ratio, updates = run_to_the_end(z, tabular(z, 1.0, 1.0), lr=0.1, limit=20_000)
+  assert updates == 20_000 and ratio[0] < 1.2 and p[0] > 0.999
+  short, at, past = surrogate.progress(ratio, jax.nn.log_sigmoid(z), jnp.array([1.0]), 0.8, 1.2)
   assert at[0] and not short[0] and not past[0]
 
 
-def test_footnote_2_a_large_step_overshoots_and_is_reported():
-  _, ratio, old = run_to_the_end(LOG_ODDS[:3], SIGNS[:3], 1.0, lr=1.0, steps=3)
-  assert np.all(ratio > 1.25)
-  np.testing.assert_array_equal(surrogate.progress(ratio, old, SIGNS[:3], 0.8, 1.2)[2], True)
+def test_footnote_2_a_large_coefficient_overshoots_and_is_reported():
+  z, size = (x.ravel() for x in jnp.meshgrid(LOG_ODDS[:3], jnp.array([0.1, 1000.0])))
+  _, ratio, _ = run_to_the_end(z, tabular(z, size, 1.0), lr=1e-3)
+  np.testing.assert_array_equal(ratio > 1.22, size == 1000.0)
+  past = surrogate.progress(ratio, jax.nn.log_sigmoid(z), size, 0.8, 1.2)[2]
+  np.testing.assert_array_equal(past, size == 1000.0)

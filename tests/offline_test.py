@@ -1,0 +1,325 @@
+"""The offline loop: what is kept of samples and pairs, and that they are drawn once.
+
+Two steps on a tiny model for each kind of data, in this process; the runs share what is compiled.
+"""
+
+import contextlib
+import itertools
+import json
+import pathlib
+import signal
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from experiments import defaults
+from grpo_jax import learn, sampler
+from grpo_jax import rollouts as host
+from grpo_jax.loops import build, collect, offline
+from grpo_jax.loops.session import Session
+from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts, SettingError
+
+OBJECTIVES = {"solutions": "sft", "samples": "rft", "pairs": "dpo"}
+P, G, L = 4, 4, 6
+KEPT = 8  # prompts that are sampled for
+
+
+def parity(example: Example, completion: Completion) -> float:
+  """The same for all samples of every other prompt or so."""
+  return 1.0 if len(example.question) % 2 else sum(completion.tokens) % 5 / 4
+
+
+def config(kind: str) -> ConfigDict:
+  c = defaults.get_config()
+  c.loop, c.offline.data, c.objective.name = "offline", kind, OBJECTIVES[kind]
+  c.steps = 2
+  c.tokenizer = "words"
+  c.model.variant = "test_qwen3"
+  c.data.arithmetic.size = 64
+  c.data.prompts = P
+  c.data.max_prompt_length, c.data.on_long = 16, "cut"  # all of one width: nothing is compiled twice
+  c.offline.prompts = KEPT
+  c.sampler.group, c.sampler.max_length = G, L
+  c.rewards.functions = (("parity", "offline_test:parity", 1.0),)
+  c.objective.beta = 0.1
+  c.learner.lr = 1e-2
+  c.eval.problems = 0
+  c.log.report_every = c.log.samples_every = 0
+  c.log.tensorboard = False
+  return c
+
+
+class Runs:
+  """Runs of one kind, in folders of their own; one model on one device, and each program is compiled once."""
+
+  def __init__(self, kind: str, folder: pathlib.Path, shared: dict[str, Any]):
+    self.kind, self.folder, self.shared = kind, folder, shared
+    self.sampled: list[Rollouts] = []  # everything that was sampled
+    self.draws = 0  # how often samples were drawn
+
+  @contextlib.contextmanager
+  def patched(self, stop_after: int) -> Iterator[None]:
+    log, draw_samples = Session.log, offline.draw_samples
+
+    def once(make: Callable, of: Callable = lambda *args: self.kind) -> Callable:
+      def get(*args: Any) -> Any:
+        key = (make.__name__, of(*args))
+        if key not in self.shared:
+          self.shared[key] = make(*args)
+        return self.shared[key]
+
+      return get
+
+    def logged(session: Session, step: int, numbers: dict) -> None:
+      log(session, step, numbers)
+      if step + 1 == stop_after:
+        signal.raise_signal(signal.SIGTERM)
+
+    def drawn(*args: Any) -> Rollouts:
+      self.draws += 1
+      return draw_samples(*args)
+
+    def recorded(*args: Any) -> Callable:
+      sample = make_sampler(*args)
+
+      def record(*args: Any) -> Any:
+        out = sample(*args)
+        self.sampled.append(host.to_host(out[0]))
+        return out
+
+      return record
+
+    make_model = build.model
+    make_sampler = once(sampler.make_sampler, lambda decoder, settings, stop: repr(settings.to_dict()))
+    with pytest.MonkeyPatch.context() as patch:
+      patch.setattr(build, "model", once(lambda config: make_model(config, jax.devices()[:1]), lambda config: "model"))
+      patch.setattr(learn, "make_learn", once(learn.make_learn))
+      patch.setattr(sampler, "make_sampler", recorded)
+      patch.setattr(Session, "log", logged)
+      patch.setattr(offline, "draw_samples", drawn)
+      yield
+
+  def start(self, name: str, stop_after: int = 0) -> pathlib.Path:
+    """The command once; with `stop_after` a SIGTERM comes in that step."""
+    with self.patched(stop_after):
+      offline.run(config(self.kind), str(self.folder / name))
+    return self.folder / name
+
+  def kept(self, name: str) -> Rollouts:
+    like = jax.tree.structure(offline.template())
+    with np.load(self.folder / name / "samples.npz") as stored:
+      assert len(stored) == like.num_leaves
+      return jax.tree.unflatten(like, [stored[f"arr_{i}"] for i in range(like.num_leaves)])
+
+
+def numbers(folder: pathlib.Path) -> dict[str, Any]:
+  """What a run leaves, but timings."""
+  lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+  return {
+    "metrics": [{k: v for k, v in x.items() if not k.startswith(("time/", "tokens_per_s/"))} for x in lines],
+    "weights": (folder / "export" / "model.safetensors").read_bytes(),
+    "steps": json.loads((folder / "result.json").read_text())["steps"],
+  }
+
+
+@pytest.fixture(scope="module")
+def shared() -> dict[str, Any]:
+  return {}
+
+
+@pytest.fixture(scope="module")
+def whole(request, tmp_path_factory, shared) -> Runs:
+  """A run that nothing happened to, in `whole`."""
+  runs = Runs(request.param, tmp_path_factory.mktemp(request.param), shared)
+  runs.start("whole")
+  return runs
+
+
+of_every_kind = pytest.mark.parametrize("whole", OBJECTIVES, indirect=True, scope="module")
+of_samples = pytest.mark.parametrize("whole", ["samples"], indirect=True, scope="module")
+of_pairs = pytest.mark.parametrize("whole", ["pairs"], indirect=True, scope="module")
+
+
+@of_every_kind
+def test_two_steps_learn_something(whole):
+  left = numbers(whole.folder / "whole")
+  assert left["steps"] == 2 and [line["step"] for line in left["metrics"]] == [1, 2]
+  for line in left["metrics"]:
+    assert line["grad_norm"] > 0 and np.isfinite(line["loss"]) and line["skipped_steps"] == 0
+  assert (whole.folder / "whole" / "samples.npz").exists() == (whole.kind != "solutions")
+
+
+@of_every_kind
+def test_stopped_after_one_step_it_goes_on_with_the_same_samples_to_the_same_numbers(whole):
+  before = whole.draws
+  stopped = whole.start("stopped", stop_after=1)
+  assert len((stopped / "metrics.jsonl").read_text().splitlines()) == 1 and not (stopped / "result.json").exists()
+  stamp = lambda: [path.stat().st_mtime_ns for path in stopped.glob("samples.npz")]
+  drawn = stamp()
+  whole.start("stopped")
+  assert numbers(stopped) == numbers(whole.folder / "whole")
+  whole.start("stopped")  # a finished run may be asked for once more
+  assert numbers(stopped) == numbers(whole.folder / "whole")
+  assert stamp() == drawn and whole.draws - before == len(drawn) == (whole.kind != "solutions")
+  if drawn:
+    jax.tree.map(np.testing.assert_array_equal, whole.kept("stopped"), whole.kept("whole"))
+
+
+@of_samples
+def test_one_try_keeps_exactly_what_was_sampled(whole):
+  """Groups of equal rewards, too, and no empty row."""
+  kept, sampled = whole.kept("whole"), whole.sampled[: KEPT // P]
+  assert kept.lengths.shape == (KEPT, G) and (kept.lengths > 0).all() and (kept.prompts.lengths > 0).all()
+  for name in ("tokens", "lengths", "ended", "sampler_logprobs", "truncated_logprobs"):
+    np.testing.assert_array_equal(vars(kept)[name], np.concatenate([vars(r)[name] for r in sampled]), err_msg=name)
+  for p, (row, n) in enumerate((row, n) for r in sampled for row, n in zip(r.prompts.tokens, r.prompts.lengths)):
+    assert kept.prompts.lengths[p] == n
+    np.testing.assert_array_equal(kept.prompts.tokens[p, :n], row[:n])
+  total = offline.totals(kept)
+  equal = total.max(1) == total.min(1)
+  assert 0 < equal.sum() < KEPT
+  np.testing.assert_array_equal(total[~equal], kept.tokens.sum(2)[~equal] % 5 / 4)  # 0 on padding
+
+
+@of_pairs
+def test_every_chosen_sample_has_more_reward_than_the_rejected_one(whole):
+  kept = whole.kept("whole")
+  assert kept.lengths.shape == (KEPT, 2) and (kept.lengths > 0).all() and (kept.prompts.lengths > 0).all()
+  chosen, rejected = offline.totals(kept).T
+  assert (chosen > rejected).all()
+  np.testing.assert_array_equal(offline.totals(kept), kept.tokens.sum(2) % 5 / 4)
+  ranges = [  # prompt, and the most and the least reward of its samples
+    (row[:n].tolist(), {f(group.sum(1) % 5 / 4) for f in (max, min)})
+    for r in whole.sampled
+    for row, n, group in zip(r.prompts.tokens, r.prompts.lengths, r.tokens)
+  ]
+  for p, n in enumerate(kept.prompts.lengths):
+    assert (kept.prompts.tokens[p, :n].tolist(), {chosen[p], rejected[p]}) in ranges
+
+
+# -- what is kept, from groups made by hand
+
+
+def scored(first: int, *groups: Sequence[Sequence[float]]) -> collect.Scored:
+  """Groups whose prompts are the tokens first, first + 1 ...; sample g of one is given groups[p][g] at its steps.
+
+  A group of no samples has a prompt that was too long.
+  """
+  p, g = len(groups), max(map(len, groups))
+  steps = np.array([[len(values) for values in group] or [0] * g for group in groups], np.int32)
+  at = np.arange(L) < steps[..., None]
+  rewards = np.zeros((p, g, L), np.float32)
+  rewards[at] = [value for group in groups for values in group for value in values]
+  ids = np.arange(first, first + p)
+  tokens = at * (ids[:, None, None] * 100 + np.arange(g)[:, None])
+  prompts = Prompts(np.where(steps[:, :1] > 0, ids[:, None], 0), (steps[:, 0] > 0).astype(np.int32))
+  ended = np.where(steps % 2, STOPPED, TRUNCATED)
+  parts = np.where(at, rewards, 0).sum(2, keepdims=True)
+  rollouts = Rollouts(prompts, tokens, steps, ended, -1.0 * tokens, -2.0 * tokens, rewards, at, parts)
+  completions = [[Completion("", x[x > 0].tolist(), int(e), []) for x, e in zip(*of)] for of in zip(tokens, ended)]
+  return collect.Scored([Example(str(n), "", "", {}) for n in ids], completions, rollouts, [])
+
+
+TIED = [[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]  # the steps differ and the totals do not
+ROUNDED = [[0.1, 0.2, 0.4], [0.1, 0.4, 0.2], [0.4, 0.1, 0.2]]  # nor do these, but added up in float32
+FLAT = [[1.0], [1.0], [1.0]]
+OUTCOMES = [[0.5], [1.0], [0.0]]
+TWO_WORST = [[-1.0], [2.0], [0.5, -1.5]]
+
+
+def assert_pairs(batch: collect.Scored, want: dict[int, list[tuple[int, int]]]) -> None:
+  """The groups of `batch` are those of `want`, each one of the pairs (chosen, rejected) there, in all of its arrays."""
+  r = batch.rollouts
+  assert [int(row.question) for row in batch.rows] == r.prompts.tokens[:, 0].tolist() == list(want)
+  for p, (n, may) in enumerate(want.items()):
+    assert tuple(r.tokens[p, :, 0] - 100 * n) in may
+    for i, completion in enumerate(batch.completions[p]):
+      real = np.arange(L) < r.lengths[p, i]
+      np.testing.assert_array_equal(r.tokens[p, i], np.where(real, r.tokens[p, i, 0], 0))
+      np.testing.assert_array_equal(r.sampler_logprobs[p, i], -r.tokens[p, i])
+      np.testing.assert_array_equal(r.truncated_logprobs[p, i], -2 * r.tokens[p, i])
+      np.testing.assert_array_equal(r.given[p, i], real)
+      assert completion.tokens == r.tokens[p, i][real].tolist() and r.ended[p, i] == completion.ended
+      assert r.parts[p, i, 0] == pytest.approx(r.rewards[p, i].sum())
+    assert r.rewards[p, 0].sum() > r.rewards[p, 1].sum()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pairs_are_one_of_the_best_and_one_of_the_worst(seed):
+  batch = scored(1, TIED, OUTCOMES, FLAT, TWO_WORST, ROUNDED, OUTCOMES)
+  want = {2: [(1, 2)], 4: [(1, 0), (1, 2)], 6: [(1, 2)]}
+  assert_pairs(offline.pairs(batch, seed), want)
+
+
+def test_any_of_several_equal_samples_may_be_taken():
+  batch = scored(1, TWO_WORST)
+  assert {int(offline.pairs(batch, seed).rollouts.tokens[0, 1, 0]) for seed in range(20)} == {100, 102}
+
+
+@pytest.mark.parametrize("groups", [(TIED,), (FLAT, ROUNDED, TIED)])
+def test_groups_whose_totals_tie_are_no_pairs(groups):
+  """Chosen would equal rejected."""
+  got = offline.pairs(scored(1, *groups), 0)
+  assert got.rows == got.completions == [] and got.rollouts.tokens.shape == (0, 2, L)
+
+
+def draw(monkeypatch, kind: str, batches: Iterator[collect.Scored], tries: int = 2) -> tuple[Rollouts, int]:
+  """`draw_samples` where those batches are what `collect` gives; and how many it took."""
+  keys = []
+
+  def give(batches_: Any, sample: Any, params: Any, key: jax.Array, *_: Any) -> tuple[collect.Scored, dict]:
+    keys.append(tuple(jax.random.key_data(key).tolist()))
+    return next(batches), {}
+
+  monkeypatch.setattr(offline, "collect", give)
+  monkeypatch.setattr(build, "reference", lambda *args: None)
+  monkeypatch.setattr(sampler, "make_sampler", lambda *args: None)
+  c = config(kind)
+  c.offline.prompts, c.sampler.tries = 5, tries
+  model: Any = types.SimpleNamespace(decoder=None, stop=())
+  writer: Any = types.SimpleNamespace(say=lambda text: None)
+  kept = offline.draw_samples(c, model, writer)
+  assert len(set(keys)) == len(keys)  # no two batches with the same noise
+  return kept, len(keys)
+
+
+@pytest.mark.parametrize("kind, width", [("samples", 3), ("pairs", 2)])
+def test_rows_that_only_fill_a_batch_are_neither_counted_nor_kept(monkeypatch, kind, width):
+  """Nor are prompts that were too long; batches are gone through until there are as many as were asked for."""
+  filled = lambda *parts: collect.fill(parts, P)
+  batches = [
+    filled(scored(1, OUTCOMES)),
+    filled(collect.select(scored(2, OUTCOMES), [])),
+    scored(3, OUTCOMES, [], [], TWO_WORST),
+    filled(scored(7, [], OUTCOMES)),
+    scored(9, OUTCOMES, OUTCOMES, OUTCOMES, OUTCOMES),
+    scored(13, OUTCOMES, OUTCOMES, OUTCOMES, OUTCOMES),
+  ]
+  kept, taken = draw(monkeypatch, kind, iter(batches))
+  assert kept.prompts.tokens[:, 0].tolist() == [1, 3, 6, 8, 9] and taken == 5
+  assert kept.lengths.shape == (5, width) and (kept.lengths > 0).all() and (kept.prompts.lengths > 0).all()
+
+
+def test_pairs_are_drawn_until_enough_groups_do_not_tie(monkeypatch):
+  batches = [scored(n, TIED, OUTCOMES, FLAT, ROUNDED) for n in range(1, 40, 4)]
+  kept, taken = draw(monkeypatch, "pairs", iter(batches))
+  assert kept.prompts.tokens[:, 0].tolist() == [2, 6, 10, 14, 18] and taken == 5
+
+
+@pytest.mark.parametrize(
+  "kind, tries, message",
+  [
+    ("samples", 1, "only 0 prompts gave samples;"),
+    ("samples", 2, "only 0 prompts gave a better and a worse sample;"),
+    ("pairs", 1, "only 0 prompts gave a better and a worse sample;"),
+  ],
+)
+def test_drawing_ends_where_nothing_is_found(monkeypatch, kind, tries, message):
+  empty = collect.fill([collect.select(scored(1, OUTCOMES), [])], P)
+  with pytest.raises(SettingError, match=f"offline.prompts=5: {message}"):
+    draw(monkeypatch, kind, itertools.repeat(empty), tries)
