@@ -74,7 +74,7 @@ def values(
   """The critic's value before each token, `[P, G, L]` float32 (shifted as the log-probs are).
 
   Args:
-    critic: a parameter tree of the decoder and a "value_head" (`heads.init_value_head`).
+    critic: a parameter tree of the decoder and a "value_head" (`heads.init_scalar`).
   """
   _, g, length = tokens.shape
   rows = lay(decoder, tokens, lengths, packing)

@@ -95,7 +95,7 @@ def frozen(
 class Trace(NamedTuple):
   """What an update started from, to see later what it did."""
 
-  logprobs: Array  # [P, G, L] float32, before the first update; padding holds numbers without meaning
+  logprobs: Array  # [P, G, L] float32, of the old policy; padding holds numbers without meaning
   advantages: Array  # [P, G, L] float32, 0 on padding
   lower: Array  # [P, G, L] float32, the least ratio that is asked of a token with A < 0
   upper: Array  # [P, G, L] float32, the largest one of a token with A > 0
