@@ -182,7 +182,7 @@ def test_one_try_keeps_every_group():
   assert got.batch.rows == rows and len(got.sampler.keys) == 1 and got.left == [MIXED[3]]
   assert got.batch.rollouts.prompts.lengths.tolist() == [1, 0, 0, 1]
   assert (got.batch.rollouts.lengths > 0).all(1).tolist() == [True, False, False, True]
-  assert got.numbers["prompts_too_long"] == 1
+  assert got.numbers["prompts_too_long"] == 1 and got.numbers["zero_variance_groups"] == 0.5  # of the two sampled
   assert kept(collect.select(got.batch, [0, 2, 3])) == [1, None, 4]
 
 

@@ -65,14 +65,16 @@ def collect(
 
 
 def reward_metrics(batches: Sequence[Scored], functions: Sequence[tuple]) -> dict[str, float]:
-  """Tokens, mean and spread of the total reward, and the mean of each of its parts, over all completions."""
+  """Tokens, mean and spread of the total reward, the mean of each of its parts, and the share of groups whose rewards
+  are all equal: of what was sampled, without rows that only fill the batch."""
   join = lambda of: np.concatenate([of(b.rollouts)[b.rollouts.lengths > 0] for b in batches])
   total = join(lambda r: np.where(r.given, r.rewards, 0.0).sum(2))
   parts = join(lambda r: r.parts)
+  flat = [flat for b in batches for flat, n in zip(flat_groups(b), b.rollouts.prompts.lengths) if n]
   numbers = {
     "tokens": sum(int(b.rollouts.lengths.sum()) for b in batches),
     "reward_faults": sum(len(b.faults) for b in batches),
-    "zero_variance_groups": float(np.mean([flat for b in batches for flat in flat_groups(b)])),
+    "zero_variance_groups": float(np.mean(flat)) if flat else 0.0,
   }
   if not total.size:
     return numbers
