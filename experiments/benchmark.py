@@ -87,10 +87,11 @@ def matmul_rate(dtype: str = "float32") -> float:
   return 2 * n**3 / median_seconds(jax.jit(jnp.matmul), x, x)
 
 
-def copy_rate(megabytes: int = 128) -> float:
-  """Bytes/s of reading an array and writing another."""
+def copy_rate(megabytes: int = 128, times: int = 8) -> float:
+  """Bytes/s of reading an array and writing it again, in place: new memory would cost a CPU its page faults."""
   x = jnp.ones(megabytes * 2**18, jnp.float32)
-  return 2 * x.nbytes / median_seconds(jax.jit(lambda x: x + 1), x)
+  again = jax.jit(lambda x: jax.lax.fori_loop(0, times, lambda _, x: x + 1, x))
+  return times * 2 * x.nbytes / median_seconds(again, x)
 
 
 def device_peak() -> float | None:
