@@ -145,9 +145,10 @@ def test_a_failed_save_loses_nothing_and_says_what_is_safe(tmp_path, small_disk,
   checkpoints = checkpoint.Checkpoints(str(tmp_path), keep=1)
   got = checkpoints.restore_latest(abstract(s))
   assert got.data == {"step": 1} and equal(got.state, s)
-  checkpoints.save(2, s, {"step": 2}, {}, wait=True)
+  checkpoints.save(6, s, {"step": 6}, {}, wait=True)
   checkpoints.close()
-  assert [p.name for p in checkpoints.directory.iterdir()] == ["2"]
+  # Threads of this process may still write for the save that failed: such a folder has no final name, and goes later.
+  assert [p.name for p in checkpoints.directory.iterdir() if p.name.isdigit()] == ["6"]
 
 
 def test_saving_where_the_folder_has_gone_read_only(saved, monkeypatch):
