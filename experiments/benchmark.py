@@ -37,14 +37,18 @@ def forced_lengths(rows: int, completion: int, step: int) -> np.ndarray:
   return np.clip(np.ceil(-completion / 4 * np.log1p(-u)), 2, completion).astype(np.int32)
 
 
+def layer_weights(c: DecoderConfig) -> int:
+  """Numbers in the matrices of a layer."""
+  return c.width * c.head_dim * (2 * c.heads + 2 * c.kv_heads) + 3 * c.width * c.mlp
+
+
 def flops(shape: DecoderConfig, prompts: int, prompt_len: int, lengths: np.ndarray) -> float:
   """Floating-point operations of generation, and as many of one forward pass of the learner.
 
   Two for each weight of a matrix and each token, and attention's two products with what a token may see. A prompt
   counts once for its group; the head counts on completion tokens alone.
   """
-  c = shape
-  layer = c.width * c.head_dim * (2 * c.heads + 2 * c.kv_heads) + 3 * c.width * c.mlp
+  c, layer = shape, layer_weights(shape)
   head = c.width * c.vocab
   attend = 2 * c.heads * c.head_dim * c.layers  # multiply-adds for one query and one key
   tokens = float(lengths.sum())
@@ -62,8 +66,7 @@ def decode_bytes(
   All weights at each step (of the embedding, the head's use of it), a prompt's keys and values once for its group,
   and for each token those of its own completion.
   """
-  c = shape
-  layer = c.width * c.head_dim * (2 * c.heads + 2 * c.kv_heads) + 3 * c.width * c.mlp
+  c, layer = shape, layer_weights(shape)
   kv = 2 * c.kv_heads * c.head_dim * c.layers
   weights = steps * (c.layers * layer + c.width * c.vocab)
   return size * float(weights + steps * prompts * prompt_len * kv + (lengths * (lengths + 1) / 2).sum() * kv)

@@ -239,7 +239,7 @@ def make_learn(
 def _compiler_options(layout: Layout) -> dict[str, str]:
   """On a CPU: only products go to its library of kernels. With sums, the default, a step takes a quarter longer."""
   kinds = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
-  return kinds if layout.mesh.devices.flat[0].platform == "cpu" else {}
+  return kinds if layout.platform == "cpu" else {}
 
 
 def make_report(decoder: Decoder, objective: Any, cfg: Any, objective_cfg: Any, temperature: float) -> Callable:

@@ -154,6 +154,9 @@ def test_an_offline_run_counts_a_sample_once(tmp_path):
   config["offline"]["data"] = "pairs"
   with pytest.raises(ValueError, match="offline.data=pairs"):
     comparison.read(made_up(tmp_path / "b", rows, config, 0.3))
+  config["offline"]["data"], config["sampler"]["tries"] = "samples", 2
+  with pytest.raises(ValueError, match="sampler.tries=2"):  # what was dropped is not counted
+    comparison.read(made_up(tmp_path / "c", rows, config, 0.3))
 
 
 def test_the_mean_of_passes_is_read(tmp_path):

@@ -27,7 +27,7 @@ from grpo_jax.models import decoder as decoders
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.objectives import grpo
 from grpo_jax.ops import advantages, decoding, divergences, logprobs, masked, packing, preferences, surrogate
-from grpo_jax.types import Outputs, Packing, Prompts, Rollouts
+from grpo_jax.types import Outputs, Packing, Prompts, Rollouts, SettingError
 
 P, G, L, LP, V, D = 4, 5, 7, 6, tiny.V, 32  # no two alike, but for the model's own
 R, T, S = 3, 9, 11  # rows, their width, slots
@@ -323,6 +323,12 @@ def shipped(config: Any, d: Decoder, **changes: str) -> Decoder:
 @functools.cache
 def warm_start() -> build.Model:
   return build.model(arithmetic.get_config(), jax.devices()[:1])
+
+
+@pytest.mark.parametrize("objective", ["distill", "distill_offline"])
+def test_distillation_asks_for_its_teacher(objective):
+  with pytest.raises(SettingError, match="teacher=''.*use teacher=FOLDER"):
+    arithmetic.get_config(f"objective={objective}")
 
 
 @pytest.mark.parametrize("objective", arithmetic.OBJECTIVES)

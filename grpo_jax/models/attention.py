@@ -52,21 +52,18 @@ def group_attention(
   """
   *lead, r, t = segments.shape
   tile = lambda x: jnp.broadcast_to(x[..., None, :, :, :], (*lead, r, *x.shape[-3:]))
+  join = lambda prompt, own, axis=-3: jnp.concatenate([tile(prompt), own], axis=axis)
   of_prompt = jnp.arange(prompt_k.shape[-3]) < lengths[..., None, None, None]
   if layout.platform == "tpu":
     of_prompt = jnp.broadcast_to(of_prompt[..., 0, :], (*lead, r, of_prompt.shape[-1]))
     real = jnp.concatenate([of_prompt, jnp.ones((*lead, r, t), bool)], axis=-1)
-    join = lambda prompt, own: jnp.concatenate([tile(prompt), own], axis=-3)
     return sharded(layout, splash, q, join(prompt_k, k), join(prompt_v, v), real)
   of_own = jnp.tril(jnp.ones((t, t), bool)) & (segments[..., :, None] == segments[..., None, :])
   visible = jnp.concatenate([jnp.broadcast_to(of_prompt, (*lead, r, t, of_prompt.shape[-1])), of_own], axis=-1)
   if fits_flash(layout, q):
-    join = lambda prompt, own: jnp.concatenate([tile(prompt), own], axis=-3)
     return sharded(layout, flash, q, join(prompt_k, k), join(prompt_v, v), visible)
   own, prompt = keys_values(k, v), keys_values(prompt_k, prompt_v)
-  k_all = jnp.concatenate([tile(prompt[0]), own[0]], axis=-1)
-  v_all = jnp.concatenate([tile(prompt[1]), own[1]], axis=-2)
-  return attend(q, k_all, v_all, visible)
+  return attend(q, join(prompt[0], own[0], -1), join(prompt[1], own[1], -2), visible)
 
 
 def attend(q: Array, k: Array, v: Array, visible: Array) -> Array:

@@ -28,7 +28,7 @@ def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
 def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
   """-J of a slice of the batch: sum(weights * token loss), and its metrics."""
   logprobs, old, ref = common.policies(outputs, batch)
-  ratio = surrogate.token_ratio(logprobs, old)
+  ratio = importance_ratio(logprobs, old, batch.mask, cfg)
   lower, cap = common.bounds(batch, cfg)
   gain = surrogate.cispo(logprobs, ratio, batch.advantages, cap) * common.mismatch(old, batch, cfg)
   kl = grpo.kl_term(logprobs, old, ref, cfg, jnp.zeros_like(ratio, bool))

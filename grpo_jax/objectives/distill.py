@@ -45,7 +45,7 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
   """The clipped surrogate with A = log(pi_teacher / pi): sum(weights * token loss), and its metrics."""
   logprobs, old, _ = common.policies(outputs, batch)
   batch = dataclasses.replace(batch, advantages=live_advantages(logprobs, batch))
-  ratio = surrogate.token_ratio(logprobs, old)
+  ratio = importance_ratio(logprobs, old, batch.mask, cfg)
   lower, upper = common.bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper) * common.mismatch(old, batch, cfg)
   metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(outputs, batch, ratio, gain, lower, upper)

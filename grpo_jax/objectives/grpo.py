@@ -122,7 +122,7 @@ def kl_term(logprobs: Array, old: Array, ref: Array | None, cfg, clipped: Array)
 def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
   """-J of a slice of the batch: sum(weights * token loss), and its metrics."""
   logprobs, old, ref = common.policies(outputs, batch)
-  ratio = surrogate.token_ratio(logprobs, old)
+  ratio = importance_ratio(logprobs, old, batch.mask, cfg)
   lower, upper = common.bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper, cfg.clip_delta)
   gain = gain * common.mismatch(old, batch, cfg)

@@ -76,7 +76,7 @@ def value_loss(values: Array, old_values: Array, returns: Array, value_clip: flo
 def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
   """-J plus the value loss of a slice of the batch, with the same weights; the critic's gradient is in the values."""
   logprobs, old, _ = common.policies(outputs, batch)
-  ratio = surrogate.token_ratio(logprobs, old)
+  ratio = importance_ratio(logprobs, old, batch.mask, cfg)
   lower, upper = common.bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper, cfg.clip_delta) * common.mismatch(old, batch, cfg)
   values = common.on_mask(common.require(outputs.values, "values", cfg.name), batch.mask)

@@ -53,7 +53,7 @@ def weighted_divergence(logprobs: Array, old: Array, ref: Array, divergence: str
 def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
   """-J of a slice of the batch: sum(weights * token loss), and its metrics."""
   logprobs, old, ref = common.policies(outputs, batch)
-  ratio = surrogate.token_ratio(logprobs, old)
+  ratio = importance_ratio(logprobs, old, batch.mask, cfg)
   lower, upper = common.bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper, cfg.clip_delta) * common.mismatch(old, batch, cfg)
   token_loss = -gain
