@@ -49,7 +49,7 @@ def config(kind: str) -> ConfigDict:
   c.objective.beta = 0.1
   c.learner.lr = 1e-2
   c.eval.problems = 0
-  c.log.report_every = c.log.samples_every = 0
+  c.log.report_every, c.log.samples_every = int(kind == "samples"), 0
   c.log.tensorboard = False
   return c
 
@@ -63,7 +63,7 @@ class Runs:
     self.draws = 0  # how often samples were drawn
 
   @contextlib.contextmanager
-  def patched(self, stop_after: int) -> Iterator[None]:
+  def patched(self, stop_after: int, stop_drawing: bool) -> Iterator[None]:
     log, draw_samples = Session.log, offline.draw_samples
 
     def once(make: Callable, of: Callable = lambda *args: self.kind) -> Callable:
@@ -90,6 +90,8 @@ class Runs:
       def record(*args: Any) -> Any:
         out = sample(*args)
         self.sampled.append(host.to_host(out[0]))
+        if stop_drawing:
+          signal.raise_signal(signal.SIGTERM)
         return out
 
       return record
@@ -99,14 +101,15 @@ class Runs:
     with pytest.MonkeyPatch.context() as patch:
       patch.setattr(build, "model", once(lambda config: make_model(config, jax.devices()[:1]), lambda config: "model"))
       patch.setattr(learn, "make_learn", once(learn.make_learn))
+      patch.setattr(learn, "make_report", once(learn.make_report))
       patch.setattr(sampler, "make_sampler", recorded)
       patch.setattr(Session, "log", logged)
       patch.setattr(offline, "draw_samples", drawn)
       yield
 
-  def start(self, name: str, stop_after: int = 0) -> pathlib.Path:
-    """The command once; with `stop_after` a SIGTERM comes in that step."""
-    with self.patched(stop_after):
+  def start(self, name: str, stop_after: int = 0, stop_drawing: bool = False) -> pathlib.Path:
+    """The command once; with `stop_after` a SIGTERM comes in that step, with `stop_drawing` while it samples."""
+    with self.patched(stop_after, stop_drawing):
       offline.run(config(self.kind), str(self.folder / name))
     return self.folder / name
 
@@ -168,6 +171,24 @@ def test_stopped_after_one_step_it_goes_on_with_the_same_samples_to_the_same_num
   assert stamp() == drawn and whole.draws - before == len(drawn) == (whole.kind != "solutions")
   if drawn:
     jax.tree.map(np.testing.assert_array_equal, whole.kept("stopped"), whole.kept("whole"))
+
+
+@of_samples
+def test_the_report_says_that_samples_of_high_reward_became_likelier(whole):
+  for line in numbers(whole.folder / "whole")["metrics"]:
+    assert line["moved_right_way"] > 0.5 and line["moved_nats"] > 0
+    assert "tokens/at_bound" not in line  # RFT has no ratio
+
+
+@of_samples
+def test_stopped_while_samples_are_drawn_it_draws_them_anew(whole, capsys):
+  sampled = len(whole.sampled)
+  stopped = whole.start("undrawn", stop_drawing=True)
+  assert len(whole.sampled) == sampled + 1 < sampled + KEPT // P
+  assert "SIGTERM: samples are kept when all are drawn; to go on" in capsys.readouterr().out
+  assert not (stopped / "samples.npz").exists() and not (stopped / "result.json").exists()
+  whole.start("undrawn")
+  assert numbers(stopped) == numbers(whole.folder / "whole")
 
 
 @of_samples
@@ -283,7 +304,7 @@ def draw(monkeypatch, kind: str, batches: Iterator[collect.Scored], tries: int =
   c.offline.prompts, c.sampler.tries = 5, tries
   model: Any = types.SimpleNamespace(decoder=None, stop=())
   writer: Any = types.SimpleNamespace(say=lambda text: None)
-  kept = offline.draw_samples(c, model, writer)
+  kept = offline.draw_samples(c, model, writer, lambda step: "")
   assert len(set(keys)) == len(keys)  # no two batches with the same noise
   return kept, len(keys)
 

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import learn, metrics, sampler
+from grpo_jax import checkpoint, learn, metrics, sampler
 from grpo_jax import rollouts as host
 from grpo_jax.data import loader
 from grpo_jax.loops import build, imports
@@ -41,7 +41,9 @@ def run(config: ConfigDict, workdir: str) -> None:
   parts = learn.parts(config.learner, config.data.prompts)
   with Session(config, workdir, model, batches) as s:
     if kind != "solutions":
-      batches.rollouts = kept_samples(config, workdir, model, s.writer)
+      batches.rollouts = kept_samples(config, workdir, model, s.writer, s.stopping)
+      if batches.rollouts is None:
+        return
     for step in s.steps():
       with s.writer.phase("data"):
         given = solutions(next(batches), model, config) if kind == "solutions" else common.written(next(batches))
@@ -88,12 +90,14 @@ class Kept:
     return jax.tree.map(lambda x: x[index], self.rollouts)
 
 
-def kept_samples(config: ConfigDict, workdir: str, model: build.Model, writer: metrics.Writer) -> Rollouts:
-  """The samples of DIR/samples.npz, drawn first if they are not there."""
+def kept_samples(
+  config: ConfigDict, workdir: str, model: build.Model, writer: metrics.Writer, stopping: Callable[[int], str]
+) -> Rollouts | None:
+  """The samples of DIR/samples.npz, drawn first if they are not there; None where a signal ended that."""
   path = os.path.join(workdir, "samples.npz")
   if not os.path.exists(path):
-    drawn = draw_samples(config, model, writer)
-    if jax.process_index() == 0:
+    drawn = draw_samples(config, model, writer, stopping)
+    if drawn is not None and jax.process_index() == 0:
       arrays, _ = jax.tree.flatten(drawn)
       with open(path + ".tmp", "wb") as f:
         np.savez_compressed(f, *arrays)
@@ -110,8 +114,10 @@ def template() -> Rollouts:
   return Rollouts(Prompts(zero, zero), zero, zero, zero, zero, zero, rewards=zero, given=zero, parts=zero)
 
 
-def draw_samples(config: ConfigDict, model: build.Model, writer: metrics.Writer) -> Rollouts:
-  """`offline.prompts` groups of scored samples of the teacher."""
+def draw_samples(
+  config: ConfigDict, model: build.Model, writer: metrics.Writer, stopping: Callable[[int], str]
+) -> Rollouts | None:
+  """`offline.prompts` groups of scored samples of the teacher; None where `stopping` (of the session) says so."""
   wanted, kind = config.offline.prompts, config.offline.data
   params = build.reference(config.offline.teacher, model, "offline.teacher")
   functions = imports.rewards(config.rewards)
@@ -129,6 +135,9 @@ def draw_samples(config: ConfigDict, model: build.Model, writer: metrics.Writer)
       writer.say(f"{min(found, wanted)} of {wanted} prompts sampled")
     if found >= wanted:
       return fill(parts, wanted).rollouts
+    if signal_name := stopping(step):
+      writer.say(f"{signal_name}: samples are kept when all are drawn; {checkpoint.how_to_go_on()}")
+      return None
   gave = "a better and a worse sample" if kind == "pairs" or config.sampler.tries > 1 else "samples"
   raise SettingError(
     f"offline.prompts={wanted}: only {found} prompts gave {gave}; use fewer, or a larger sampler.group than "
