@@ -46,7 +46,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.base = "experiments/arithmetic.py"
   c.arms = tuple((name, *ARMS[name]) for name in choose(args.arms))  # (name, objective, setting ...)
   c.questions = QUESTIONS
-  c.lrs = (3e-5, 1e-4, 3e-4)  # the same for every arm
+  c.lrs = (1e-5, 3e-5, 1e-4, 3e-4)  # the same for every arm
   # The learning rate of an arm is chosen on one split, by seeds of their own, and the arm is then shown on another.
   c.tune_seeds = (100, 101)
   c.tune_split = "validation"
@@ -70,7 +70,7 @@ def get_config(arg: str = "") -> ConfigDict:
     "log.samples_every=0",
   )
   if args.quick:
-    c.lrs, c.tune_seeds, c.seeds = (1e-4, 3e-4), (100,), (0, 1)
+    c.lrs, c.tune_seeds, c.seeds = (3e-5, 1e-4), (100,), (0, 1)
     c.steps, c.prompts = 10, 8
     c.settings += ("eval.problems=128",)
   return c

@@ -201,7 +201,7 @@ def test_one_try_keeps_exactly_what_was_sampled(whole):
   for p, (row, n) in enumerate((row, n) for r in sampled for row, n in zip(r.prompts.tokens, r.prompts.lengths)):
     assert kept.prompts.lengths[p] == n
     np.testing.assert_array_equal(kept.prompts.tokens[p, :n], row[:n])
-  total = offline.totals(kept)
+  total = collect.totals(kept)
   equal = total.max(1) == total.min(1)
   assert 0 < equal.sum() < KEPT
   np.testing.assert_array_equal(total[~equal], kept.tokens.sum(2)[~equal] % 5 / 4)  # 0 on padding
@@ -211,9 +211,9 @@ def test_one_try_keeps_exactly_what_was_sampled(whole):
 def test_every_chosen_sample_has_more_reward_than_the_rejected_one(whole):
   kept = whole.kept("whole")
   assert kept.lengths.shape == (KEPT, 2) and (kept.lengths > 0).all() and (kept.prompts.lengths > 0).all()
-  chosen, rejected = offline.totals(kept).T
+  chosen, rejected = collect.totals(kept).T
   assert (chosen > rejected).all()
-  np.testing.assert_array_equal(offline.totals(kept), kept.tokens.sum(2) % 5 / 4)
+  np.testing.assert_array_equal(collect.totals(kept), kept.tokens.sum(2) % 5 / 4)
   ranges = [  # prompt, and the most and the least reward of its samples
     (row[:n].tolist(), {f(group.sum(1) % 5 / 4) for f in (max, min)})
     for r in whole.sampled

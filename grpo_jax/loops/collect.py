@@ -68,7 +68,7 @@ def reward_metrics(batches: Sequence[Scored], functions: Sequence[tuple]) -> dic
   """Tokens, mean and spread of the total reward, the mean of each of its parts, and the share of groups whose rewards
   are all equal: of what was sampled, without rows that only fill the batch."""
   join = lambda of: np.concatenate([of(b.rollouts)[b.rollouts.lengths > 0] for b in batches])
-  total = join(lambda r: np.where(r.given, r.rewards, 0.0).sum(2))
+  total = join(totals)
   parts = join(lambda r: r.parts)
   flat = [flat for b in batches for flat, n in zip(flat_groups(b), b.rollouts.prompts.lengths) if n]
   numbers = {
@@ -80,6 +80,11 @@ def reward_metrics(batches: Sequence[Scored], functions: Sequence[tuple]) -> dic
     return numbers
   numbers |= {"reward/mean": total.mean(), "reward/std": total.std()}
   return numbers | {f"reward/{name}": parts[:, n].mean() for n, (name, _, _) in enumerate(functions)}
+
+
+def totals(r: Rollouts) -> np.ndarray:
+  """[P, G] float32, the rewards of each completion added up, whatever their order."""
+  return np.where(r.given, r.rewards, 0.0).sum(2, dtype=np.float64).astype(np.float32)
 
 
 def flat_groups(batch: Scored) -> list[bool]:

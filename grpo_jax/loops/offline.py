@@ -21,7 +21,7 @@ from grpo_jax import checkpoint, learn, metrics, sampler
 from grpo_jax import rollouts as host
 from grpo_jax.data import loader
 from grpo_jax.loops import build, imports
-from grpo_jax.loops.collect import Scored, collect, fill, select, varied
+from grpo_jax.loops.collect import Scored, collect, fill, select, totals, varied
 from grpo_jax.loops.session import Session
 from grpo_jax.objectives import common
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts, SettingError
@@ -165,8 +165,3 @@ def pairs(batch: Scored, seed: int) -> Scored:
   chosen = {name: pick(value) for name, value in vars(r).items() if value is not None and name != "prompts"}
   completions = [[group[i] for i in which] for group, which in zip(batch.completions, index)]
   return Scored(batch.rows, completions, Rollouts(r.prompts, **chosen), [])
-
-
-def totals(r: Rollouts) -> np.ndarray:
-  """[P, G] float32, the rewards of each completion added up, whatever their order."""
-  return np.where(r.given, r.rewards, 0.0).sum(2, dtype=np.float64).astype(np.float32)
