@@ -8,6 +8,7 @@ read, over the rate at which an array is read and written. With --vs=trl or --vs
 run by the Python of its own environment, --peer) and this program run in turn, and ratios of medians are printed.
 """
 
+import dataclasses
 import json
 import resource
 import statistics
@@ -158,7 +159,8 @@ def measure(config: ConfigDict) -> dict[str, Any]:
     rewards = np.where(given, rng.integers(0, 7, (prompts, group, 1)), 0).astype(np.float32)
     start = time.perf_counter()
     packing = host.pack(ends, length, layout, parts)
-    rollouts.__dict__.update(zip(("rewards", "given"), host.to_device(layout, (rewards, given))))
+    rewards, given = host.to_device(layout, (rewards, given))
+    rollouts = dataclasses.replace(rollouts, rewards=rewards, given=given)
     state, _, _ = jax.block_until_ready(update(state, ref, None, rollouts, host.to_device(layout, packing)))
     learned.append(time.perf_counter() - start)
     rates.append(matmul_rate(dtype))

@@ -8,7 +8,7 @@ tensorflow-datasets downloads gsm8k once, or --config.data.path=FOLDER with trai
 
     :model=NAME       a row of MODELS below, whose weights FOLDER holds; or tiny: a small model and tokenizer from
                       scratch, to see the whole pipeline on the real data on a CPU
-    :objective=NAME   a module of grpo_jax/objectives
+    :objective=NAME   a module of grpo_jax/objectives that learns from live samples; KL only where it has one
     :deepseekmath     the paper's own setting: lr 1e-6, beta 0.04, 64 samples of 1024 tokens, batch 1024, one update
 
 Hardware: the default fits a TPU v5e-8 with 0.6B parameters; deepseekmath with 7B parameters a v5p-64. The score to
@@ -44,7 +44,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.sampler.dtype = c.sampler.cache_dtype = "bfloat16"
   c.rewards.functions = (("correct", "math.answer_correct", 1.0), ("format", "math.well_formed", 0.1))
   c.objective.name = args.objective
-  c.objective.beta = 0.04
+  c.objective.beta = 0.04 if args.objective in ("grpo", "gspo", "cispo", "rpg", "ppo") else 0.0
   c.learner.lr = 1e-6
   c.learner.warmup = 10
   c.model.dtype = "bfloat16"

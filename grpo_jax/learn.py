@@ -52,15 +52,13 @@ def parts(cfg: Any, prompts: int) -> int:
 
 
 def combine(name: str, values: Array) -> Array:
-  """One metric over a leading axis: a sum, or a max or min by its name."""
-  reduce = jnp.max if name.endswith("_max") else jnp.min if name.endswith("_min") else jnp.sum
-  return reduce(values, axis=0)
+  """One metric over a leading axis: a sum, or a max by its name."""
+  return jnp.max(values, axis=0) if name.endswith("_max") else jnp.sum(values, axis=0)
 
 
 def combine_metrics(metrics: Metrics) -> Metrics:
   """(total, count) pairs with a leading axis -> without it."""
-  count = lambda k, c: jnp.max(c, axis=0) if k.endswith(("_max", "_min")) else jnp.sum(c, axis=0)
-  return {k: (combine(k, total), count(k, c)) for k, (total, c) in metrics.items()}
+  return {k: (combine(k, total), combine(k, count)) for k, (total, count) in metrics.items()}
 
 
 # Why the inner loop ended (metric inner/stopped_by).
@@ -72,8 +70,7 @@ STOPPED_KL = 3  # learner.stop_kl: the mean k3 between old and new policy was be
 
 def empty_metric(name: str) -> tuple[Array, Array]:
   """What combines with a metric of that name and leaves it as it is."""
-  total = -jnp.inf if name.endswith("_max") else jnp.inf if name.endswith("_min") else 0.0
-  return jnp.float32(total), jnp.float32(0.0)
+  return jnp.float32(-jnp.inf if name.endswith("_max") else 0.0), jnp.float32(0.0)
 
 
 def outputs(decoder: Decoder, cfg: Any, temperature: float, params: Any, batch: Any, packing: Packing) -> Outputs:
@@ -125,11 +122,15 @@ def make_learn(
     sampled the rollouts. packing: of the completions (`rollouts.pack`), for as many parts as `parts(cfg, P)` says.
 
   Raises:
-    SettingError: a rule that ends the passes, for an objective without a ratio.
+    SettingError: a rule that ends the passes, for an objective without a ratio or where there is one pass.
   """
   for rule in ("stop_reached", "stop_surrogate", "stop_kl"):
     if cfg[rule] and not hasattr(objective, "importance_ratio"):
       raise SettingError(f"learner.{rule}={cfg[rule]}: {objective_cfg.name} has no ratio to the old policy; use 0")
+    if cfg[rule] and cfg.mu == 1:
+      raise SettingError(
+        f"learner.{rule}={cfg[rule]} with learner.mu=1: it ends passes before mu; use 0, or a larger mu"
+      )
   layout = decoder.layout
   updates = cfg.mu * cfg.minibatches
   needs = objective.needs(objective_cfg)
@@ -267,8 +268,10 @@ def make_report(decoder: Decoder, objective: Any, cfg: Any, objective_cfg: Any, 
     if hasattr(objective, "importance_ratio"):
       trained = common.completion_mask(rollouts, objective_cfg.mask_truncated)
       now, old = common.on_mask(lp, trained), common.on_mask(trace.logprobs, trained)
-      ratio = objective.importance_ratio(now, old, trained, objective_cfg)
-      stand = surrogate.progress(ratio, old, trace.advantages, trace.lower, trace.upper)
+      ratio, largest = (
+        objective.importance_ratio(new, old, trained, objective_cfg) for new in (now, jnp.zeros_like(old))
+      )
+      stand = surrogate.progress(ratio, largest, trace.advantages, trace.lower, trace.upper)
       tokens = trained * (trace.advantages != 0)
       for name, at in zip(("short", "at_bound", "past_bound"), stand):
         metrics[f"tokens/{name}"] = masked.masked_mean(at.astype(jnp.float32), tokens)

@@ -135,4 +135,5 @@ def statistics(rollouts: Rollouts, packing: Packing, layout: Layout, parts: int 
     "length/max": int(lengths.max()),
     "truncated": float((ended == 0).mean()),
     "padding_fraction": 1.0 - float(lengths.sum()) / places,
+    "prompt_padding_fraction": 1.0 - float(rollouts.prompts.lengths.sum()) / rollouts.prompts.tokens.size,
   }

@@ -190,6 +190,7 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
   group, length = cfg.group, cfg.max_length
   stop = jnp.asarray(stop_tokens or (-1,), jnp.int32)
   how = {"temperature": cfg.temperature, "top_k": cfg.top_k, "top_p": cfg.top_p, "min_p": cfg.min_p}
+  decoding.check(**how)
 
   def head(params: Params, hidden: Array) -> Array:
     """Logits `[S, V]` float32, gathered over the tensor axis. Sampling over a sharded vocabulary would permute between

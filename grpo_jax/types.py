@@ -95,7 +95,7 @@ class Packing:
 
 
 # Metrics of a loss: name -> (total, count), both summed over microbatches and divided at the end.
-# A name that ends in `_max` or `_min` holds (value, 1) and is combined by max or min.
+# A name that ends in `_max` holds (value, 1) and is combined by max.
 Metrics = dict[str, tuple[Array, Array]]
 
 

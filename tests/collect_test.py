@@ -91,11 +91,14 @@ class Run(NamedTuple):
   left: list  # batches that were not taken
 
 
-def run(*plan: list[Example | None], tries: int, functions: Sequence = (("given", given, 1.0),)) -> Run:
+def run(
+  *plan: list[Example | None], tries: int, functions: Sequence = (("given", given, 1.0),), combination: str = "sum"
+) -> Run:
   """`collect` on those batches."""
   c = defaults.get_config()
   c.data.prompts, c.data.max_prompt_length = P, LONGEST
   c.sampler.group, c.sampler.max_length, c.sampler.tries = G, L, tries
+  c.objective.reward_combination = combination
   render = lambda question: list(map(int, question.split()))
   model = build.Model(tiny.layout(), None, Words(), render, (), None)
   writer = types.SimpleNamespace(phase=lambda name: contextlib.nullcontext())
@@ -218,6 +221,21 @@ def test_a_group_varies_if_two_of_its_rewards_do(rewards, taught):
   assert got.batch.rows == (batch if taught else [None] * P) and len(got.sampler.keys) == (1 if taught else 2)
 
 
+def against(example: Example, completion: Completion) -> float:
+  """With `given` it adds up to the same for all."""
+  return 1.0 - given(example, completion)
+
+
+def test_under_gdpo_a_group_varies_if_one_of_its_rewards_does():
+  """Equal totals of rewards that differ are normalised one by one there."""
+  both = (("given", given, 1.0), ("against", against, 1.0))
+  batch = batch_of(10, VARIED, FLAT, VARIED, VARIED)
+  for combination, want in (("sum", [None] * P), ("gdpo", [10, 12, 13, 10])):
+    got = run(batch, batch, tries=2, functions=both, combination=combination)
+    assert [row and row.meta["n"] for row in got.batch.rows] == want
+    assert got.numbers["zero_variance_groups"] == (1.0 if combination == "sum" else 0.25)
+
+
 def test_faults_stay_with_their_completions():
   """Through dropped groups, several tries, and groups that are one too many, whose faults go with them."""
   flat = (0.0, 0.0, None)
@@ -245,6 +263,10 @@ def test_numbers_are_of_everything_that_was_sampled(tries):
   examples = [example for batch in plan for example in batch]
   lengths = np.concatenate([group(e.meta["n"])["lengths"] for e in examples])
   rewards = np.array([r or 0.0 for e in examples for r in e.meta["rewards"]])
+  cut_off = np.concatenate(
+    [x["truncated_logprobs"] - x["sampler_logprobs"] for x in (group(e.meta["n"]) for e in examples)]
+  )
+  assert abs(cut_off.sum()) > 1
   close = functools.partial(pytest.approx, abs=1e-6)
   assert got == {
     "tokens": lengths.sum(),
@@ -257,6 +279,7 @@ def test_numbers_are_of_everything_that_was_sampled(tries):
     "sampling_tries": tries,
     "slot_use": close({1: 1, 3: (1 + 1 / 2 + 1 / 3) / 3}[tries]),
     "prompts_too_long": 0,
+    "cut_off_nats": close(cut_off.sum() / lengths.sum()),
   }
 
 

@@ -88,6 +88,9 @@ def test_rewards():
     (("a", "math.answer_correct"),),
     (("a", "math.answer_correct", "1"),),
     (("a", "math.answer_correct", 1.0), ("a", "math.well_formed", 1.0)),
+    (("a", "length.overlong", 1.0, {"max_len": 10, "buffer": 4}),),
+    (("a", "length.overlong", 1.0),),
+    (("a", "math.answer_correct", 1.0, {"strict": True}),),
   ],
 )
 def test_bad_rewards(functions):

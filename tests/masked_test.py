@@ -25,6 +25,15 @@ def test_empty_masks_give_zero():
   assert masked.masked_std(X, jnp.array([1.0, 0, 0, 0])) == 0.0
 
 
+def test_whiten_leaves_nothing_of_equal_numbers():
+  """The mean of 37 times 0.7 is not 0.7 in float32, and their standard deviation is not 0."""
+  x = jnp.full(40, 0.7).at[37:].set(jnp.nan)
+  m = (jnp.arange(40) < 37) * 1.0
+  assert masked.masked_std(x, m) > 0
+  np.testing.assert_array_equal(masked.whiten(x, m), 0.0)
+  np.testing.assert_array_equal(masked.whiten(x, jnp.zeros(40)), 0.0)
+
+
 def test_whiten():
   w = masked.whiten(X, M)
   assert w[3] == 0.0

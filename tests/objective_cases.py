@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import FrozenConfigDict
 
+from experiments import defaults
 from grpo_jax.objectives import (
   cispo,
   distill,
@@ -24,41 +25,7 @@ from grpo_jax.objectives import (
 )
 from grpo_jax.types import STOPPED, TRUNCATED, Outputs, Prompts, Rollouts, TrainBatch
 
-SETTINGS = dict(
-  name="grpo",
-  aggregation="sequence_mean",
-  max_length=6,
-  beta=0.0,
-  kl_estimator="k3",
-  kl_weighted=False,
-  kl_in_reward=False,
-  kl_past_bound=True,
-  clip_low=0.2,
-  clip_high=0.2,
-  clip_delta=0.0,
-  baseline="mean",
-  scale="group",
-  ddof=1,
-  eps=1e-4,
-  reward_combination="sum",
-  reward_weights=(),
-  credit="sequence",
-  mask_truncated=False,
-  mismatch="none",
-  mismatch_level="token",
-  mismatch_cap=2.0,
-  token_level=False,
-  divergence="reverse_unnormalised",
-  gamma=1.0,
-  lam=0.95,
-  value_clip=0.2,
-  value_coef=0.5,
-  whiten=True,
-  group_baseline=False,
-  margin=1e-3,
-  threshold=0.5,
-  label_smoothing=0.0,
-)
+SETTINGS = defaults.get_config().objective.to_dict() | {"max_length": 6}
 
 # Every objective, with settings that switch on as much of it as goes together.
 CASES = {

@@ -1,5 +1,7 @@
 """What holds for every objective (finite differences, microbatches, masks), and what is each one's own."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 
 from grpo_jax.objectives import coefficients, common, dpo, grpo, gspo, ppo, reward_model, rpg, target_prob
 from grpo_jax.ops import masked
-from grpo_jax.types import SettingError
+from grpo_jax.types import STOPPED, TRUNCATED, SettingError
 
 ALL = sorted(cases.CASES)
 
@@ -171,13 +173,70 @@ def test_bad_settings_are_refused_before_anything_runs(objective, changes, messa
     objective.needs(cases.settings(**changes))
 
 
+@pytest.mark.parametrize("name", common.CHOICES)
+def test_an_unknown_name_is_refused_by_every_objective(name):
+  for objective, changes in cases.CASES.values():
+    with pytest.raises(SettingError, match=f"{name}='typo': use one of "):
+      objective.needs(cases.settings(**changes | {name: "typo"}))
+
+
+ON = {  # of common.OFF
+  "beta": 0.1,
+  "kl_weighted": True,
+  "kl_in_reward": True,
+  "kl_past_bound": False,
+  "clip_delta": 1.21,
+  "reward_combination": "gdpo",
+  "credit": "prefix",
+  "mask_truncated": True,
+  "mismatch": "truncate",
+  "token_level": True,
+  "group_baseline": True,
+  "label_smoothing": 0.1,
+}
+EACH = (
+  *("grpo process", "gspo", "cispo", "rpg reverse", "ppo", "target_prob", "sft", "rft", "dpo", "distill"),
+  *("distill_offline", "reward_model", "process_reward_model"),
+)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_what_an_objective_reads_changes_it_and_what_it_does_not_read_is_refused(name):
+  assert ON.keys() == common.OFF.keys()
+  objective, cfg, _ = cases.given(name)
+  r = cases.rollouts(process=objective not in (dpo, reward_model), G=2 if name in cases.PAIRS else 4)
+  kept = {"name": cfg.name, "aggregation": cfg.aggregation}
+
+  @functools.cache
+  def found(**changes):
+    cfg = cases.settings(**kept | changes)
+    batch = objective.prepare(r, cfg)
+    of = lambda out: objective.loss(out, batch, cfg)[0]
+    value, slope = jax.value_and_grad(of)(cases.outputs(r, spread=1.0))
+    return np.concatenate([jnp.ravel(x) for x in (value, slope.logprobs, slope.values)])
+
+  for setting, on in ON.items():
+    base = {"beta": 0.1} if setting.startswith("kl_") or objective is dpo else {}
+    reads = True
+    try:
+      objective.needs(cases.settings(**kept | base | {setting: on}))
+    except SettingError as error:
+      assert f"{setting}={on!r} with objective='{cfg.name}', which does not read it" in str(error) or base.get("beta")
+      reads = False
+    if reads:
+      off = base if setting != "beta" else {"beta": 0.3} if objective is dpo else {}
+      assert not np.array_equal(found(**off | {setting: on}), found(**off)), setting
+    elif (setting, name) not in (("kl_in_reward", "rpg reverse"), ("mismatch", "sft"), ("mismatch", "distill_offline")):
+      np.testing.assert_array_equal(found(**base | {setting: on}), found(**base), err_msg=setting)
+
+
 def test_missing_arrays_are_named():
   r = cases.rollouts()
   with pytest.raises(SettingError, match="rewards"):
     grpo.prepare(cases.replace(r, rewards=None), cases.settings())
   with pytest.raises(SettingError, match="old_values"):
     ppo.prepare(cases.replace(r, old_values=None), cases.settings(name="ppo"))
-  with pytest.raises(SettingError, match="group_size=4"):
+  with pytest.raises(SettingError, match="groups of 4 with .*chosen, rejected"):
     dpo.prepare(r, cases.settings(name="dpo", beta=0.1))
 
 
@@ -189,6 +248,49 @@ def test_truncated_completions_are_left_out_of_the_loss_and_not_of_the_baseline(
   np.testing.assert_array_equal(kept.mask[cut], 0.0)
   np.testing.assert_array_equal(kept.weights[~cut], all_.weights[~cut])
   np.testing.assert_array_equal(kept.advantages[~cut], all_.advantages[~cut])
+
+
+def test_targets_of_a_context_that_a_left_out_completion_shares():
+  """Both tokens of one context are good; the second was also sampled by a truncated completion, which is left out."""
+  r = cases.rollouts(P=1, G=3, L=1)
+  p = jnp.array([0.5, 0.4, 0.4]).reshape(1, 3, 1)
+  r = cases.replace(
+    r,
+    tokens=jnp.array([1, 2, 2]).reshape(1, 3, 1),
+    lengths=jnp.ones((1, 3), int),
+    ended=jnp.array([[STOPPED, STOPPED, TRUNCATED]]),
+    rewards=jnp.array([1.0, 1.0, 0.0]).reshape(1, 3, 1),
+    given=jnp.ones((1, 3, 1), bool),
+    old_logprobs=jnp.log(p),
+  )
+  batch = target_prob.prepare(r, cases.settings(name="target_prob", aggregation="prompt_sum", mask_truncated=True))
+  c = 0.1 / (np.sqrt(0.5) - 0.5 + np.sqrt(0.4) - 0.4)
+  want = [1 + c * (np.sqrt(q) / q - 1) for q in (0.5, 0.4)]
+  np.testing.assert_allclose(batch.extra["upper"][0, :2, 0], want, rtol=1e-5)
+  np.testing.assert_array_equal(batch.advantages[0, :, 0], [1, 1, 0])
+
+
+def test_a_sequence_is_not_at_its_bound_because_its_tokens_are_certain():
+  """Three of four tokens cannot become likelier; the completion, which is what GSPO clips, can."""
+  r = cases.rollouts(P=1, G=1, L=4)
+  old = jnp.log(jnp.array([0.9995, 0.9992, 0.9999, 0.3])).reshape(1, 1, 4)
+  r = cases.replace(r, lengths=jnp.full((1, 1), 4), old_logprobs=old)
+  out = cases.replace(cases.outputs(r), logprobs=old)
+  for objective, at in ((grpo, 0.75), (gspo, 0.0)):
+    cfg = cases.settings(name="x")
+    batch = cases.replace(objective.prepare(r, cfg), advantages=jnp.ones((1, 1, 4)))
+    total, count = objective.loss(out, batch, cfg)[1]["at_bound"]
+    assert total / count == pytest.approx(at)
+
+
+def test_the_surrogate_of_cispo_is_the_capped_ratio_times_the_advantage():
+  """log pi stands in its loss for its gradient; as a value it would fall where a likely token becomes likelier."""
+  objective, cfg, batch, out = cases.case("cispo")
+  ratio = jnp.exp(out.logprobs - batch.old_logprobs)
+  assert 0 < np.mean(ratio[batch.mask > 0] > 1.2) < 1
+  total, count = objective.loss(out, batch, cfg)[1]["surrogate"]
+  np.testing.assert_allclose(total, jnp.sum(batch.weights * jnp.minimum(ratio, 1.2) * batch.advantages), rtol=1e-5)
+  np.testing.assert_allclose(count, jnp.sum(batch.weights), rtol=1e-6)
 
 
 def test_the_stop_token_is_trained_and_counts():

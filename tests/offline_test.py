@@ -15,12 +15,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import tiny
 from ml_collections import ConfigDict
 
 from experiments import defaults
 from grpo_jax import learn, sampler
 from grpo_jax import rollouts as host
-from grpo_jax.loops import build, collect, offline
+from grpo_jax.loops import build, collect, imports, offline, session
 from grpo_jax.loops.session import Session
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts, SettingError
 
@@ -166,6 +167,8 @@ def test_stopped_after_one_step_it_goes_on_with_the_same_samples_to_the_same_num
   drawn = stamp()
   whole.start("stopped")
   assert numbers(stopped) == numbers(whole.folder / "whole")
+  lines = [json.loads(line) for line in (stopped / "metrics.jsonl").read_text().splitlines()]
+  assert not any("time/compile" in line for line in lines)  # the whole run had compiled all of it
   whole.start("stopped")  # a finished run may be asked for once more
   assert numbers(stopped) == numbers(whole.folder / "whole")
   assert stamp() == drawn and whole.draws - before == len(drawn) == (whole.kind != "solutions")
@@ -221,6 +224,48 @@ def test_every_chosen_sample_has_more_reward_than_the_rejected_one(whole):
   ]
   for p, n in enumerate(kept.prompts.lengths):
     assert (kept.prompts.tokens[p, :n].tolist(), {chosen[p], rejected[p]}) in ranges
+
+
+@pytest.mark.parametrize(
+  "objective, loop, data, message",
+  [
+    (
+      "grpo",
+      "offline",
+      "samples",
+      "objective.name='grpo' with loop='offline', offline.data='samples': use loop='online'",
+    ),
+    ("dpo", "online", "pairs", "objective.name='dpo' with loop='online': use loop='offline', offline.data='pairs'"),
+    ("dpo", "offline", "samples", "'dpo' with loop='offline', offline.data='samples': use .*offline.data='pairs'"),
+    ("sft", "offline", "pairs", "'sft' with .* use loop='offline', offline.data='solutions'"),
+    ("rft", "offline", "pairs", "'rft' with .* use loop='online', or loop='offline', offline.data='samples'"),
+    ("distill", "online", "samples", "ref_from='': distill learns from another model"),
+    ("distill_offline", "offline", "samples", "offline.teacher='': distill_offline learns from another model"),
+    ("rft", "online", "solutions", ""),
+    ("rft", "offline", "samples", ""),
+  ],
+)
+def test_an_objective_is_refused_data_that_it_does_not_learn_from(objective, loop, data, message):
+  c = defaults.get_config()
+  c.objective.name, c.loop, c.offline.data = objective, loop, data
+  module = imports.module("grpo_jax.objectives", objective, "objective.name")
+  with pytest.raises(SettingError, match=message) if message else contextlib.nullcontext():
+    session.check_data(c, module)
+
+
+@pytest.mark.parametrize(
+  "changes, message",
+  [
+    ({"learner.chunk": 0}, "learner.chunk=0: at least 1"),
+    ({"objective.reward_weights": (1.0, 2.0)}, r"objective.reward_weights=\(1.0, 2.0\): give 1, one for each"),
+    ({"sampler.temperature": 0.0}, "sampler.temperature=0.0"),
+  ],
+)
+def test_numbers_that_cannot_be_are_refused(changes, message):
+  c = defaults.get_config()
+  c.update_from_flattened_dict(changes)
+  with pytest.raises(SettingError, match=message):
+    session.check(c, tiny.layout())
 
 
 # -- what is kept, from groups made by hand

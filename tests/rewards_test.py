@@ -1,10 +1,11 @@
+import functools
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from grpo_jax.rewards import combine, format, length, math, steps
-from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
+from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, SettingError
 
 
 def _example(answer="72", **meta):
@@ -186,8 +187,15 @@ def test_overlong():
     return length.overlong(_example(), _completion("", tokens=tokens), max_length=100, buffer=20)
 
   assert [reward(n) for n in (1, 80, 85, 90, 100, 120)] == [0, 0, -0.25, -0.5, -1, -1]
-  with pytest.raises(ValueError, match="buffer = 0"):
+  with pytest.raises(SettingError, match="buffer=0: use 1 to max_length=100"):
     length.overlong(_example(), _completion(""), max_length=100, buffer=0)
+  with pytest.raises(SettingError, match="buffer=101"):  # a fault of every completion would be one of none
+    combine.score(
+      [("a", functools.partial(length.overlong, max_length=100, buffer=101), 1.0)],
+      [_example()],
+      [[_completion("")]],
+      max_length=5,
+    )
 
 
 def _raises(example, completion):

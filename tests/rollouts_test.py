@@ -138,6 +138,10 @@ def test_statistics():
   layout = tiny.layout()
   got = host.statistics(r, Packing(), layout)
   assert got["length/mean"] == 4 and got["length/min"] == 2 and got["length/max"] == 6
+  prompts = Prompts(np.zeros((2, 8), np.int32), np.array([2, 4], np.int32))
+  assert (
+    host.statistics(dataclasses.replace(r, prompts=prompts), Packing(), layout)["prompt_padding_fraction"] == 10 / 16
+  )
   assert got["truncated"] == pytest.approx(2 / 3)  # the row that only fills the batch does not count
   assert got["padding_fraction"] == pytest.approx(1 - 12 / 32)
   assert host.statistics(r, Packing(np.zeros((2, 1, 8), np.int32)), layout)["padding_fraction"] == pytest.approx(

@@ -160,7 +160,7 @@ def test_footnote_1_a_target_above_one_is_never_reached_and_is_reported_as_reach
   z = jnp.array([3.0])
   p, ratio, updates = run_to_the_end(z, tabular(z, 1.0, 1.0), lr=0.1, limit=20_000)
   assert updates == 20_000 and ratio[0] < 1.2 and p[0] > 0.999
-  short, at, past = surrogate.progress(ratio, jax.nn.log_sigmoid(z), jnp.array([1.0]), 0.8, 1.2)
+  short, at, past = surrogate.progress(ratio, 1 / jax.nn.sigmoid(z), jnp.array([1.0]), 0.8, 1.2)
   assert at[0] and not short[0] and not past[0]
 
 
@@ -168,5 +168,5 @@ def test_footnote_2_a_large_coefficient_overshoots_and_is_reported():
   z, size = (x.ravel() for x in jnp.meshgrid(LOG_ODDS[:3], jnp.array([0.1, 1000.0])))
   _, ratio, _ = run_to_the_end(z, tabular(z, size, 1.0), lr=1e-3)
   np.testing.assert_array_equal(ratio > 1.22, size == 1000.0)
-  past = surrogate.progress(ratio, jax.nn.log_sigmoid(z), size, 0.8, 1.2)[2]
+  past = surrogate.progress(ratio, 1 / jax.nn.sigmoid(z), size, 0.8, 1.2)[2]
   np.testing.assert_array_equal(past, size == 1000.0)

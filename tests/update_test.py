@@ -110,6 +110,27 @@ def test_nor_does_each_alone(name, mesh, packed, microbatch):
   assert_same(name, "bigrams", mesh, packed, microbatch)
 
 
+@pytest.mark.parametrize("name", ["cispo", "dapo", "dr_grpo", "target_prob", "gspo"])
+def test_minibatches_are_updates_of_their_own(name):
+  """Each with the denominators of its aggregation over its own prompts, and all with the one old policy."""
+  objective, changes = OBJECTIVES[name]
+  r, layout = rollouts(name), tiny.layout()
+  start, ref, old = jax.tree.map(jax.numpy.asarray, trees(objective, table(), 8))
+
+  def run(state: Any, given: Rollouts, minibatches: int) -> Any:
+    cfg = tiny.section("learner", chunk=64, minibatches=minibatches)
+    update = learn.make_learn(Bigrams(layout), objective, TX, cfg, tiny.objective(**changes), 0.7)
+    return update(state, ref, old, given, Packing())[0]
+
+  new = lambda: states.create(jax.tree.map(jax.numpy.copy, start), TX)
+  want = new()
+  for part in (0, 1):
+    want = run(want, jax.tree.map(lambda x, part=part: x[part::2], r), 1)
+  whole = run(new(), r, 2)
+  assert norm(jax.tree.map(np.subtract, whole.params, start)) > 1e-3
+  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-6), whole.params, want.params)
+
+
 @pytest.mark.parametrize("name", ["ppo", "gspo", "grpo", "cispo"])
 def test_some_ratios_are_clipped(name):
   _, _, metrics, _ = updated(name)

@@ -38,9 +38,10 @@ def collect(
   """One batch to learn from.
 
   With `sampler.tries` above 1 this is DAPO's dynamic sampling (arXiv 2503.14476, section 3.2): groups whose rewards are
-  all equal are dropped and more prompts are sampled until there are P groups, or that often; what is then missing
-  is filled with empty rows, which count in no denominator. Numbers are of everything that was sampled.
+  all equal (under GDPO each of them) are dropped and more prompts are sampled until there are P groups, or that often;
+  what is then missing is filled with empty rows, which count in no denominator. Numbers are of everything sampled.
   """
+  separate = config.objective.reward_combination == "gdpo"
   wanted, tries = config.data.prompts, config.sampler.tries
   every, kept, long, use = [], [], 0, []
   for attempt in range(tries):
@@ -56,21 +57,22 @@ def collect(
     long += too_long
     use.append(float(statistics["slot_use"]))
     every.append(Scored(list(rows), completions, sampled, scores.faults))
-    kept.append(every[-1] if tries == 1 else varied(every[-1]))
+    kept.append(every[-1] if tries == 1 else varied(every[-1], separate))
     if sum(len(b.rows) for b in kept) >= wanted:
       break
   batch = kept[0] if tries == 1 else fill(kept, wanted)
   sampling = {"prompts_too_long": long, "slot_use": float(np.mean(use)), "sampling_tries": len(use)}
-  return batch, sampling | reward_metrics(every, functions)
+  return batch, sampling | reward_metrics(every, functions, separate)
 
 
-def reward_metrics(batches: Sequence[Scored], functions: Sequence[tuple]) -> dict[str, float]:
-  """Tokens, mean and spread of the total reward, the mean of each of its parts, and the share of groups whose rewards
-  are all equal: of what was sampled, without rows that only fill the batch."""
+def reward_metrics(batches: Sequence[Scored], functions: Sequence[tuple], separate: bool = False) -> dict[str, float]:
+  """Of what was sampled, without rows that only fill the batch: tokens, mean and spread of the total reward, the mean
+  of each of its parts, the share of groups whose rewards are all equal, and what top-k, top-p and
+  min-p cut off: the mean, over tokens, of -log of the mass that they kept."""
   join = lambda of: np.concatenate([of(b.rollouts)[b.rollouts.lengths > 0] for b in batches])
   total = join(totals)
   parts = join(lambda r: r.parts)
-  flat = [flat for b in batches for flat, n in zip(flat_groups(b), b.rollouts.prompts.lengths) if n]
+  flat = [flat for b in batches for flat, n in zip(flat_groups(b, separate), b.rollouts.prompts.lengths) if n]
   numbers = {
     "tokens": sum(int(b.rollouts.lengths.sum()) for b in batches),
     "reward_faults": sum(len(b.faults) for b in batches),
@@ -78,7 +80,8 @@ def reward_metrics(batches: Sequence[Scored], functions: Sequence[tuple]) -> dic
   }
   if not total.size:
     return numbers
-  numbers |= {"reward/mean": total.mean(), "reward/std": total.std()}
+  cut_off = sum((b.rollouts.truncated_logprobs - b.rollouts.sampler_logprobs).sum() for b in batches)  # 0 on padding
+  numbers |= {"reward/mean": total.mean(), "reward/std": total.std(), "cut_off_nats": cut_off / numbers["tokens"]}
   return numbers | {f"reward/{name}": parts[:, n].mean() for n, (name, _, _) in enumerate(functions)}
 
 
@@ -87,9 +90,11 @@ def totals(r: Rollouts) -> np.ndarray:
   return np.where(r.given, r.rewards, 0.0).sum(2, dtype=np.float64).astype(np.float32)
 
 
-def flat_groups(batch: Scored) -> list[bool]:
-  """[P] whether all rewards of a group are equal."""
+def flat_groups(batch: Scored, separate: bool = False) -> list[bool]:
+  """[P] whether all rewards of a group are equal; `separate`: each of several rewards, not their sum."""
   r = batch.rollouts
+  if separate:
+    return [bool((parts == parts[:1]).all()) for parts in r.parts]
   given = [r.rewards[p][r.given[p]] for p in range(len(batch.rows))]
   return [not (values.size and values.max() > values.min()) for values in given]
 
@@ -103,9 +108,9 @@ def select(batch: Scored, keep: Sequence[int]) -> Scored:
   return Scored([batch.rows[i] for i in keep], [batch.completions[i] for i in keep], rollouts, faults)
 
 
-def varied(batch: Scored) -> Scored:
-  """The groups whose completions were not all given the same rewards."""
-  return select(batch, [p for p, flat in enumerate(flat_groups(batch)) if not flat])
+def varied(batch: Scored, separate: bool = False) -> Scored:
+  """The groups whose completions were not all given the same rewards; see `flat_groups`."""
+  return select(batch, [p for p, flat in enumerate(flat_groups(batch, separate)) if not flat])
 
 
 def widen(rollouts: Rollouts, width: int) -> Rollouts:

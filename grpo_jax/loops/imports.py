@@ -3,6 +3,7 @@
 import functools
 import importlib
 import importlib.util
+import inspect
 import pathlib
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -47,8 +48,12 @@ def rewards(cfg) -> list[tuple[str, Callable, float]]:
     if len(row) not in (3, 4) or not isinstance(row[2], (int, float)):
       raise SettingError(f"rewards.functions has {row!r}: give (name, function, weight) or (..., keyword arguments)")
     name, path, weight = row[:3]
-    found = function(path, "grpo_jax.rewards", "rewards.functions")
-    rows.append((name, functools.partial(found, **dict(row[3])) if len(row) == 4 else found, float(weight)))
+    found, given = function(path, "grpo_jax.rewards", "rewards.functions"), dict(*row[3:])
+    try:
+      inspect.signature(found).bind("example", "completion", **given)
+    except TypeError as error:
+      raise SettingError(f"rewards.functions has {row!r}: {path} cannot be called so: {error}") from error
+    rows.append((name, functools.partial(found, **given) if given else found, float(weight)))
   names = [row[0] for row in rows]
   if not rows or len(set(names)) < len(names):
     raise SettingError(f"rewards.functions has the names {names}: give at least one, each its own name")

@@ -40,6 +40,7 @@ class Session:
     self.objective = imports.module("grpo_jax.objectives", config.objective.name, "objective.name")
     self.needs = self.objective.needs(config.objective)
     check(config, model.layout)
+    check_data(config, self.objective)
     self.evaluator = Evaluator(config, model)
     updates = config.steps * config.learner.mu * config.learner.minibatches
     self.rate = optim.schedule(config.learner, updates)
@@ -182,11 +183,32 @@ def check(config: ConfigDict, layout: sharding.Layout) -> None:
     raise SettingError(
       f"learner.microbatch={c.microbatch}: use a multiple of {shards} that divides the minibatch of {minibatch} prompts"
     )
+  if c.chunk < 1:
+    raise SettingError(f"learner.chunk={c.chunk}: at least 1")
+  weights, functions = config.objective.reward_weights, config.rewards.functions
+  if weights and len(weights) != len(functions):
+    raise SettingError(f"objective.reward_weights={weights}: give {len(functions)}, one for each of rewards.functions")
   if config.sampler.temperature <= 0:
     raise SettingError(f"sampler.temperature={config.sampler.temperature}: log-probs of samples need one above 0")
   for name in ("group", "max_length"):
     if config.sampler[name] < 1:
       raise SettingError(f"sampler.{name}={config.sampler[name]}: at least 1")
+
+
+def check_data(config: ConfigDict, objective: Any) -> None:
+  """Refuses an objective that is not for the data of this loop, and distillation without a teacher.
+
+  Raises:
+    SettingError: names the settings and what would work.
+  """
+  kind = config.offline.data if config.loop == "offline" else "live"
+  takes, name = getattr(objective, "DATA", (kind,)), config.objective.name
+  if kind not in takes:
+    of = lambda kind: "loop='online'" if kind == "live" else f"loop='offline', offline.data={kind!r}"
+    raise SettingError(f"objective.name={name!r} with {of(kind)}: use {', or '.join(of(k) for k in takes)}")
+  teachers = {"distill": ("ref_from", config.ref_from), "distill_offline": ("offline.teacher", config.offline.teacher)}
+  if name in teachers and not teachers[name][1]:
+    raise SettingError(f"{teachers[name][0]}='': {name} learns from another model; give its folder, or a run's")
 
 
 class Evaluator:

@@ -14,8 +14,14 @@ from grpo_jax.objectives import common, grpo
 from grpo_jax.ops import surrogate
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
-needs = grpo.needs
 importance_ratio = common.token_ratio
+DATA = grpo.DATA
+READS = grpo.READS - {"clip_delta", "kl_past_bound"}
+
+
+def needs(cfg) -> frozenset[str]:
+  """As GRPO's."""
+  return grpo.needs(cfg, READS)
 
 
 def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
@@ -29,8 +35,13 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
   """-J of a slice of the batch: sum(weights * token loss), and its metrics."""
   logprobs, old, ref = common.policies(outputs, batch)
   ratio = importance_ratio(logprobs, old, batch.mask, cfg)
-  lower, cap = common.bounds(batch, cfg)
-  gain = surrogate.cispo(logprobs, ratio, batch.advantages, cap) * common.mismatch(old, batch, cfg)
+  _, cap = common.bounds(batch, cfg)
+  mismatch = common.mismatch(old, batch, cfg)
+  gain = surrogate.cispo(logprobs, ratio, batch.advantages, cap) * mismatch
   kl = grpo.kl_term(logprobs, old, ref, cfg, jnp.zeros_like(ratio, bool))
-  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(outputs, batch, ratio, gain, lower, cap)
+  # log pi is there for its gradient; what the passes improve is the capped ratio times A.
+  metrics = common.policy_metrics(outputs, batch)
+  metrics |= common.ratio_metrics(
+    outputs, batch, cfg, importance_ratio, jnp.minimum(ratio, cap) * batch.advantages * mismatch
+  )
   return jnp.sum(batch.weights * (kl - gain)), metrics

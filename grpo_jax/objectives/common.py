@@ -16,6 +16,7 @@ Metrics are (total, count), see `types.Metrics`. Reported wherever they exist:
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -96,6 +97,52 @@ def policies(outputs: Outputs, batch: TrainBatch) -> tuple[Array, Array, Array |
   return logprobs, jax.lax.stop_gradient(old), None if ref is None else jax.lax.stop_gradient(ref)
 
 
+# Settings by name, and the values that they can have.
+CHOICES = {
+  "aggregation": masked.AGGREGATIONS,
+  "baseline": adv.BASELINES,
+  "scale": adv.SCALES,
+  "reward_combination": ("sum", "gdpo"),
+  "credit": ("sequence", "prefix"),
+  "kl_estimator": divergences.ESTIMATORS,
+  "mismatch": surrogate.MISMATCHES,
+  "mismatch_level": surrogate.MISMATCH_LEVELS,
+}
+# Settings that switch something on, and their value where they do not.
+OFF = {
+  "beta": 0.0,
+  "kl_weighted": False,
+  "kl_in_reward": False,
+  "kl_past_bound": True,
+  "clip_delta": 0.0,
+  "reward_combination": "sum",
+  "credit": "sequence",
+  "mask_truncated": False,
+  "mismatch": "none",
+  "token_level": False,
+  "group_baseline": False,
+  "label_smoothing": 0.0,
+}
+
+
+def check(cfg, reads: frozenset[str]) -> None:
+  """Refuses unknown names, and what is switched on for an objective that would not look.
+
+  Args:
+    cfg: the `objective` section.
+    reads: those of `OFF` that the objective reads.
+
+  Raises:
+    SettingError: the setting, its value, and what would work.
+  """
+  for name, choices in CHOICES.items():
+    if cfg[name] not in choices:
+      raise SettingError(f"{name}={cfg[name]!r}: use one of {', '.join(choices)}")
+  for name, off in OFF.items():
+    if name not in reads and cfg[name] != off:
+      raise SettingError(f"{name}={cfg[name]!r} with objective={cfg.name!r}, which does not read it: use {off!r}")
+
+
 def token_ratio(logprobs: Array, old: Array, mask: Array, cfg) -> Array:
   """pi / pi_old of each token: the `importance_ratio` of the objectives that clip by token."""
   del mask, cfg
@@ -148,15 +195,18 @@ def policy_metrics(outputs: Outputs, batch: TrainBatch) -> Metrics:
 
 
 def ratio_metrics(
-  outputs: Outputs, batch: TrainBatch, ratio: Array, gain: Array, lower, upper, delta: float = 0.0
+  outputs: Outputs, batch: TrainBatch, cfg, importance_ratio: Callable, gain: Array, delta: float = 0.0
 ) -> Metrics:
-  """The metrics of a surrogate with a ratio and bounds (`ratio` [P, G, L] or [P, G, 1]; `gain` [P, G, L])."""
+  """The metrics of a surrogate with bounds (`gain` [P, G, L]) on the objective's `importance_ratio`."""
   mask = batch.mask
   logprobs, old, _ = jax.lax.stop_gradient(policies(outputs, batch))
-  ratio = jnp.broadcast_to(jax.lax.stop_gradient(ratio), mask.shape)
+  lower, upper = bounds(batch, cfg)
+  ratio, largest = (
+    jnp.broadcast_to(importance_ratio(new, old, mask, cfg), mask.shape) for new in (logprobs, jnp.zeros_like(old))
+  )
   low, high = surrogate.beyond(ratio, batch.advantages, lower, upper, delta)
   acting = mask * (batch.advantages != 0)
-  _, at, past = surrogate.progress(ratio, old, batch.advantages, lower, upper)
+  _, at, past = surrogate.progress(ratio, largest, batch.advantages, lower, upper)
   return {
     "surrogate": (jax.lax.stop_gradient(jnp.sum(batch.weights * gain)), jnp.sum(batch.weights)),
     "ratio": token_mean(ratio, mask),

@@ -17,11 +17,13 @@ from grpo_jax.ops import surrogate
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
 importance_ratio = common.token_ratio
+DATA = ("live",)
+READS = frozenset({"mask_truncated", "mismatch"})
 
 
 def needs(cfg) -> frozenset[str]:
   """The teacher."""
-  del cfg
+  common.check(cfg, READS)
   return frozenset({"ref"})
 
 
@@ -48,5 +50,5 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
   ratio = importance_ratio(logprobs, old, batch.mask, cfg)
   lower, upper = common.bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper) * common.mismatch(old, batch, cfg)
-  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(outputs, batch, ratio, gain, lower, upper)
+  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(outputs, batch, cfg, importance_ratio, gain)
   return -jnp.sum(batch.weights * gain), metrics

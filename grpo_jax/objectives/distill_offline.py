@@ -9,3 +9,4 @@ from grpo_jax.objectives import sft
 needs = sft.needs
 prepare = sft.prepare
 loss = sft.loss
+DATA = ("samples",)

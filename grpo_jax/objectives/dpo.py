@@ -14,6 +14,9 @@ from grpo_jax.objectives import common
 from grpo_jax.ops import masked, preferences
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, SettingError, TrainBatch
 
+DATA = ("pairs",)
+READS = frozenset({"beta", "label_smoothing"})
+
 
 def needs(cfg) -> frozenset[str]:
   """The reference.
@@ -21,6 +24,7 @@ def needs(cfg) -> frozenset[str]:
   Raises:
     SettingError: another aggregation, or beta 0.
   """
+  common.check(cfg, READS)
   if cfg.aggregation != "sequence_mean":
     raise SettingError(f"aggregation={cfg.aggregation!r} with objective='dpo': use 'sequence_mean'")
   if not cfg.beta:
@@ -35,7 +39,9 @@ def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
     SettingError: groups that are not pairs, or no reference log-probs.
   """
   if rollouts.tokens.shape[1] != 2:
-    raise SettingError(f"group_size={rollouts.tokens.shape[1]} with objective={cfg.name!r}: use 2, [chosen, rejected]")
+    raise SettingError(
+      f"groups of {rollouts.tokens.shape[1]} with objective={cfg.name!r}: it takes pairs, [chosen, rejected]"
+    )
   common.require(rollouts.ref_logprobs, "ref_logprobs", cfg.name)
   mask = common.completion_mask(rollouts, mask_truncated=False)
   return common.train_batch(common.written(rollouts), cfg, jnp.array([1.0, -1.0])[None, :, None] * mask, mask)

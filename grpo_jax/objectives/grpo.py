@@ -19,6 +19,8 @@ Differences from TRL 1.16: the log-ratio is cut to [-20, 20] and d = log pi_ref 
 a group of equal rewards has A = 0 exactly, where TRL divides rounding noise by eps. The same: ddof 1, eps 1e-4.
 """
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 
 from grpo_jax.objectives import common
@@ -27,37 +29,37 @@ from grpo_jax.ops import divergences, surrogate
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, SettingError, TrainBatch
 
 importance_ratio = common.token_ratio
+DATA = ("live",)
+READS = frozenset(
+  {"beta", "kl_weighted", "kl_in_reward", "kl_past_bound", "clip_delta", "reward_combination", "credit"}
+  | {"mask_truncated", "mismatch"}
+)
 
 
-def needs(cfg) -> frozenset[str]:
+def needs(cfg, reads: frozenset[str] = READS) -> frozenset[str]:
   """The forward passes to make before `prepare`: no reference without a KL term.
 
   The old policy's is wanted here only by the KL in the reward; `learn` adds it when it makes several updates.
   """
-  check(cfg)
+  check(cfg, reads)
   if not cfg.beta:
     return frozenset()
   return frozenset({"ref", "old"}) if cfg.kl_in_reward else frozenset({"ref"})
 
 
-def check(cfg) -> None:
-  """Refuses settings that contradict each other.
+def check(cfg, reads: frozenset[str]) -> None:
+  """`common.check`, and settings that contradict each other.
 
   Raises:
     SettingError: the setting, its value, and what would work.
   """
-  if cfg.kl_estimator not in divergences.ESTIMATORS:
-    raise SettingError(f"kl_estimator={cfg.kl_estimator!r}: use one of {', '.join(divergences.ESTIMATORS)}")
+  common.check(cfg, reads)
   if cfg.baseline == "leave_one_out" and cfg.scale != "none":
     raise SettingError(f"scale={cfg.scale!r} with baseline='leave_one_out': use scale='none'")
   if cfg.kl_in_reward and cfg.kl_weighted:
     raise SettingError("kl_weighted=True with kl_in_reward=True: a reward has no ratio; use one of the two")
   if cfg.clip_delta and cfg.clip_delta <= 1.0 + cfg.clip_high:
     raise SettingError(f"clip_delta={cfg.clip_delta}: use 0 (off) or more than 1 + clip_high = {1.0 + cfg.clip_high}")
-  if cfg.reward_combination not in ("sum", "gdpo"):
-    raise SettingError(f"reward_combination={cfg.reward_combination!r}: use 'sum' or 'gdpo'")
-  if cfg.credit not in ("sequence", "prefix"):
-    raise SettingError(f"credit={cfg.credit!r}: use 'sequence' or 'prefix'")
 
 
 def group_advantages(rollouts: Rollouts, cfg) -> Array:
@@ -94,9 +96,8 @@ def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
   """Advantages, masks and weights of a whole batch of rollouts.
 
   Raises:
-    SettingError: no rewards, no reference log-probs although beta > 0, or settings that contradict each other.
+    SettingError: no rewards, or no reference log-probs although beta > 0.
   """
-  check(cfg)
   common.require(rollouts.rewards, "rewards", cfg.name)
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
   advantages = group_advantages(rollouts, cfg)
@@ -121,6 +122,11 @@ def kl_term(logprobs: Array, old: Array, ref: Array | None, cfg, clipped: Array)
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
   """-J of a slice of the batch: sum(weights * token loss), and its metrics."""
+  return clipped_loss(importance_ratio, outputs, batch, cfg)
+
+
+def clipped_loss(importance_ratio: Callable, outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
+  """`loss` with another ratio."""
   logprobs, old, ref = common.policies(outputs, batch)
   ratio = importance_ratio(logprobs, old, batch.mask, cfg)
   lower, upper = common.bounds(batch, cfg)
@@ -128,8 +134,6 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
   gain = gain * common.mismatch(old, batch, cfg)
   low, high = surrogate.beyond(ratio, batch.advantages, lower, upper, cfg.clip_delta)
   kl = kl_term(logprobs, old, ref, cfg, low | high)
-  total = jnp.sum(batch.weights * (kl - gain))
-  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(
-    outputs, batch, ratio, gain, lower, upper, cfg.clip_delta
-  )
-  return total, metrics
+  metrics = common.policy_metrics(outputs, batch)
+  metrics |= common.ratio_metrics(outputs, batch, cfg, importance_ratio, gain, cfg.clip_delta)
+  return jnp.sum(batch.weights * (kl - gain)), metrics

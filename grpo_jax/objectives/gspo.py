@@ -9,14 +9,18 @@ size than GRPO's, for s averages over a completion: the paper's are 3e-4 and 4e-
 Everything before the loss is GRPO's. On completions of one token GSPO is GRPO.
 """
 
-import jax.numpy as jnp
-
-from grpo_jax.objectives import common, grpo
+from grpo_jax.objectives import grpo
 from grpo_jax.ops import surrogate
 from grpo_jax.types import Array, Metrics, Outputs, TrainBatch
 
-needs = grpo.needs
 prepare = grpo.prepare
+DATA = grpo.DATA
+READS = grpo.READS | {"token_level"}
+
+
+def needs(cfg) -> frozenset[str]:
+  """As GRPO's."""
+  return grpo.needs(cfg, READS)
 
 
 def importance_ratio(logprobs: Array, old: Array, mask: Array, cfg) -> Array:
@@ -26,14 +30,5 @@ def importance_ratio(logprobs: Array, old: Array, mask: Array, cfg) -> Array:
 
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
-  """-J of a slice of the batch: sum(weights * token loss), and its metrics."""
-  logprobs, old, ref = common.policies(outputs, batch)
-  ratio = importance_ratio(logprobs, old, batch.mask, cfg)
-  lower, upper = common.bounds(batch, cfg)
-  gain = surrogate.clipped(ratio, batch.advantages, lower, upper, cfg.clip_delta) * common.mismatch(old, batch, cfg)
-  low, high = surrogate.beyond(ratio, batch.advantages, lower, upper, cfg.clip_delta)
-  kl = grpo.kl_term(logprobs, old, ref, cfg, low | high)
-  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(
-    outputs, batch, ratio, gain, lower, upper, cfg.clip_delta
-  )
-  return jnp.sum(batch.weights * (kl - gain)), metrics
+  """GRPO's, with this ratio."""
+  return grpo.clipped_loss(importance_ratio, outputs, batch, cfg)

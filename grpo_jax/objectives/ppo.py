@@ -15,16 +15,19 @@ that the critic only has to learn what the mean does not explain. Advantages are
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.objectives import common
+from grpo_jax.objectives import common, grpo
 from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import divergences, masked, surrogate
 from grpo_jax.types import TRUNCATED, Array, Metrics, Outputs, Rollouts, TrainBatch
 
 importance_ratio = common.token_ratio
+DATA = grpo.DATA
+READS = frozenset({"beta", "clip_delta", "group_baseline", "mask_truncated", "mismatch"})
 
 
 def needs(cfg) -> frozenset[str]:
   """The critic's values always; the two policies' log-probs for the KL in the reward."""
+  grpo.check(cfg, READS)
   return frozenset({"values", "ref", "old"}) if cfg.beta else frozenset({"values"})
 
 
@@ -82,9 +85,8 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
   values = common.on_mask(common.require(outputs.values, "values", cfg.name), batch.mask)
   old_values, returns = batch.extra["old_values"], batch.extra["returns"]
   critic = value_loss(values, old_values, returns, cfg.value_clip)
-  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(
-    outputs, batch, ratio, gain, lower, upper, cfg.clip_delta
-  )
+  metrics = common.policy_metrics(outputs, batch)
+  metrics |= common.ratio_metrics(outputs, batch, cfg, importance_ratio, gain, cfg.clip_delta)
   metrics |= jax.lax.stop_gradient(
     {
       "value_loss": common.token_mean(critic, batch.mask),

@@ -14,10 +14,12 @@ from grpo_jax.objectives import common
 from grpo_jax.ops import preferences
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
+DATA = ("samples",)
+
 
 def needs(cfg) -> frozenset[str]:
   """No other forward pass."""
-  del cfg
+  common.check(cfg, frozenset())
   return frozenset()
 
 

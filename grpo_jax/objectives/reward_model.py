@@ -14,6 +14,8 @@ from grpo_jax.objectives import common
 from grpo_jax.ops import masked, preferences
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, SettingError, TrainBatch
 
+DATA = ("pairs",)
+
 
 def needs(cfg) -> frozenset[str]:
   """No other forward pass.
@@ -21,6 +23,7 @@ def needs(cfg) -> frozenset[str]:
   Raises:
     SettingError: another aggregation.
   """
+  common.check(cfg, frozenset())
   if cfg.aggregation != "sequence_mean":
     raise SettingError(f"aggregation={cfg.aggregation!r} with objective={cfg.name!r}: use 'sequence_mean'")
   return frozenset()
@@ -33,7 +36,9 @@ def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
     SettingError: groups that are not pairs.
   """
   if rollouts.tokens.shape[1] != 2:
-    raise SettingError(f"group_size={rollouts.tokens.shape[1]} with objective={cfg.name!r}: use 2, [chosen, rejected]")
+    raise SettingError(
+      f"groups of {rollouts.tokens.shape[1]} with objective={cfg.name!r}: it takes pairs, [chosen, rejected]"
+    )
   mask = common.completion_mask(rollouts, mask_truncated=False)
   return common.train_batch(rollouts, cfg, jnp.array([1.0, -1.0])[None, :, None] * mask, mask)
 

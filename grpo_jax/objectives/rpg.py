@@ -22,6 +22,8 @@ from grpo_jax.types import Array, Metrics, Outputs, SettingError, TrainBatch
 
 prepare = grpo.prepare
 importance_ratio = common.token_ratio
+DATA = grpo.DATA
+READS = grpo.READS - {"kl_weighted", "kl_in_reward", "kl_past_bound"}
 
 DIVERGENCES = ("reverse", "reverse_unnormalised", "forward", "forward_unnormalised")
 
@@ -34,9 +36,7 @@ def needs(cfg) -> frozenset[str]:
   """
   if cfg.divergence not in DIVERGENCES:
     raise SettingError(f"divergence={cfg.divergence!r}: use one of {', '.join(DIVERGENCES)}")
-  if cfg.kl_in_reward:
-    raise SettingError("kl_in_reward=True with objective='rpg': use False, or objective='grpo'")
-  return grpo.needs(cfg)
+  return grpo.needs(cfg, READS)
 
 
 def weighted_divergence(logprobs: Array, old: Array, ref: Array, divergence: str) -> Array:
@@ -60,7 +60,6 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
   if cfg.beta:
     ref = common.require(ref, "ref_logprobs", cfg.name)
     token_loss += cfg.beta * weighted_divergence(logprobs, old, ref, cfg.divergence)
-  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(
-    outputs, batch, ratio, gain, lower, upper, cfg.clip_delta
-  )
+  metrics = common.policy_metrics(outputs, batch)
+  metrics |= common.ratio_metrics(outputs, batch, cfg, importance_ratio, gain, cfg.clip_delta)
   return jnp.sum(batch.weights * token_loss), metrics

@@ -8,10 +8,13 @@ import jax.numpy as jnp
 from grpo_jax.objectives import common
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
+DATA = ("solutions",)
+READS = frozenset({"mask_truncated"})
+
 
 def needs(cfg) -> frozenset[str]:
   """No other forward pass."""
-  del cfg
+  common.check(cfg, READS)
   return frozenset()
 
 

@@ -16,15 +16,23 @@ import jax.numpy as jnp
 
 from grpo_jax.objectives import common
 from grpo_jax.ops import advantages as adv
-from grpo_jax.ops import surrogate
-from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
+from grpo_jax.ops import masked, surrogate
+from grpo_jax.types import Array, Metrics, Outputs, Rollouts, SettingError, TrainBatch
 
 importance_ratio = common.token_ratio
+DATA = ("live",)
+READS = frozenset({"mask_truncated", "mismatch"})
 
 
 def needs(cfg) -> frozenset[str]:
-  """The sampling policy's probabilities, from which the targets are made."""
-  del cfg
+  """The sampling policy's probabilities, from which the targets are made.
+
+  Raises:
+    SettingError: another aggregation.
+  """
+  common.check(cfg, READS)
+  if cfg.aggregation != "prompt_sum":
+    raise SettingError(f"aggregation={cfg.aggregation!r} with objective='target_prob': use 'prompt_sum'")
   return frozenset({"old"})
 
 
@@ -70,7 +78,8 @@ def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
   """
   common.require(rollouts.rewards, "rewards", cfg.name)
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
-  old = common.on_mask(common.require(rollouts.old_logprobs, "old_logprobs", cfg.name), mask)
+  inside = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])  # masked completions share contexts, too
+  old = common.on_mask(common.require(rollouts.old_logprobs, "old_logprobs", cfg.name), inside)
   signs = adv.sign(rollouts.rewards, rollouts.given, cfg.margin) * mask
   probs = jnp.exp(old)
   net, target = targets(rollouts.tokens, rollouts.lengths, signs, probs)
@@ -90,5 +99,5 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
   ratio = importance_ratio(logprobs, old, batch.mask, cfg)
   lower, upper = common.bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper) * common.mismatch(old, batch, cfg)
-  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(outputs, batch, ratio, gain, lower, upper)
+  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(outputs, batch, cfg, importance_ratio, gain)
   return -jnp.sum(batch.weights * gain), metrics

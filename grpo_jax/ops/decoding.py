@@ -64,7 +64,7 @@ def sample(
   Raises:
     SettingError: a setting outside its range.
   """
-  _check(temperature, top_k, top_p, min_p)
+  check(temperature, top_k, top_p, min_p)
   n, vocab = logits.shape
   block = _block_size(vocab)
   x = logits.astype(jnp.float32).T
@@ -106,7 +106,12 @@ def sample(
   return token, weight - jnp.log(total), weight - jnp.log(mass)
 
 
-def _check(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
+def check(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
+  """Refuses what `sample` cannot do.
+
+  Raises:
+    SettingError: the setting, its value, and what would work.
+  """
   if not temperature >= 0:
     raise SettingError(f"temperature={temperature}: 0 (the most probable token) or above")
   if top_k < 0:

@@ -37,9 +37,13 @@ def masked_std(x: Array, mask: Array, axis: Axis = None, ddof: int = 1, keepdims
 
 
 def whiten(x: Array, mask: Array, eps: float = 1e-8) -> Array:
-  """Mean 0 and standard deviation 1 over all that the mask keeps, 0 elsewhere (PPO's advantages)."""
+  """Mean 0 and standard deviation 1 over all that the mask keeps, 0 elsewhere (PPO's advantages).
+
+  Where all are equal the result is 0: a standard deviation would be that of rounding.
+  """
   mean, std = masked_mean(x, mask), masked_std(x, mask)
-  return jnp.where(mask > 0, (x - mean) / (std + eps), 0.0)
+  varies = jnp.max(jnp.where(mask > 0, x, -jnp.inf)) > jnp.min(jnp.where(mask > 0, x, jnp.inf))
+  return jnp.where((mask > 0) & varies, (x - mean) / (std + eps), 0.0)
 
 
 def length_mask(lengths: Array, max_length: int) -> Array:

@@ -70,7 +70,7 @@ def beyond(
 
 def progress(
   ratio: Array,
-  old_logprobs: Array,
+  largest: Array,
   advantages: Array,
   lower: Array | float,
   upper: Array | float,
@@ -78,10 +78,11 @@ def progress(
 ) -> tuple[Array, Array, Array]:
   """Where each token with A != 0 stands: (short of its bound, at it, beyond it), bool [P, G, L].
 
-  A bound above probability one cannot be reached: such a token counts as at its bound once its probability is within
-  `tolerance` of one. A ratio is at its bound when it has come all of the way from 1 but for a share of `tolerance`.
+  `largest` is the ratio of a policy that is certain of what was sampled. A bound above it cannot be reached: such a
+  token counts as at its bound once its ratio is `largest` but for a share of `tolerance`. A ratio is at its bound when
+  it has come all of the way from 1 but for a share of `tolerance`.
   """
-  certain = jnp.exp(old_logprobs) * ratio >= 1.0 - tolerance
+  certain = ratio >= largest * (1.0 - tolerance)
   up, down = advantages > 0, advantages < 0
   way = lambda bound, share: 1.0 + (bound - 1.0) * share
   beyond = (up & (ratio > way(upper, 1.0 + tolerance))) | (down & (ratio < way(lower, 1.0 + tolerance)))

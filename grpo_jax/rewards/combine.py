@@ -1,6 +1,6 @@
 """Scores groups by several weighted rewards.
 
-A reward that fails stops nothing: it is recorded, and scored as configured.
+A reward that fails stops nothing: it is recorded, and scored as configured. One that says SettingError ends the run.
 """
 
 import numbers
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from grpo_jax.types import Completion, Example
+from grpo_jax.types import Completion, Example, SettingError
 
 # A value for the whole completion, given on its last token, or [(token index, value), ...].
 Reward = Callable[[Example, Completion], float | list[tuple[int, float]]]
@@ -50,6 +50,9 @@ def score(
     completions: [P][G].
     max_length: L.
     on_error: the value, before its weight, of a reward that failed; given on the last token.
+
+  Raises:
+    SettingError: a reward says that it cannot work as it is set.
   """
   shape = (len(examples), len(completions[0]) if completions else 0)
   sums = np.zeros((*shape, max_length), np.float64)
@@ -64,6 +67,8 @@ def score(
       for n, (name, function, weight) in enumerate(rewards):
         try:
           values = _checked(function(example, completion), last)
+        except SettingError:
+          raise
         except Exception as error:  # a user's function: anything
           faults.append(Fault(p, g, name, f"{type(error).__name__}: {error}"[:500]))
           values = [(last, float(on_error))]

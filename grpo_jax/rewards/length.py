@@ -1,6 +1,6 @@
 """Rewards for length, counted in tokens."""
 
-from grpo_jax.types import Completion, Example
+from grpo_jax.types import Completion, Example, SettingError
 
 
 def overlong(example: Example, completion: Completion, *, max_length: int, buffer: int) -> float:
@@ -14,10 +14,10 @@ def overlong(example: Example, completion: Completion, *, max_length: int, buffe
     buffer: tokens over which the punishment grows.
 
   Raises:
-    ValueError: `buffer` is not in 1..max_length.
+    SettingError: `buffer` is not in 1..max_length.
   """
   del example
   if not 0 < buffer <= max_length:
-    raise ValueError(f"overlong: buffer = {buffer} should be in 1..max_length = {max_length}")
+    raise SettingError(f"rewards.functions: overlong with buffer={buffer}: use 1 to max_length={max_length}")
   over = len(completion.tokens) - (max_length - buffer)
   return -min(max(over / buffer, 0.0), 1.0)
