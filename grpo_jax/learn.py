@@ -110,7 +110,7 @@ def make_learn(
 
   Args:
     decoder: the model, in the learner's dtype.
-    objective: a module of `grpo_jax.objectives`: needs, prepare, loss; importance_ratio where its loss has one.
+    objective: a module of `grpo_jax.objectives`; `objectives/common.py` says what is in one.
     tx: the optimizer of {"policy": tree, ...}.
     cfg: the `learner` section: mu, minibatches, microbatch, chunk.
     objective_cfg: the `objective` section.

@@ -155,6 +155,16 @@ def test_one_update_per_rollout_is_reinforce():
   assert metrics["clip_low"][0] == metrics["clip_high"][0] == 0.0
 
 
+def test_under_gdpo_a_group_of_equal_totals_has_variance():
+  r = cases.rollouts(P=2, G=2)
+  parts = jnp.array([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]]])
+  r = cases.replace(r, parts=parts, rewards=jnp.where(r.given, 1.0, 0.0))
+  for combination, want in (("sum", [1, 1]), ("gdpo", [0, 1])):
+    batch = grpo.prepare(r, cases.settings(reward_combination=combination, reward_weights=(2.0, 1.0)))
+    np.testing.assert_array_equal(batch.extra["zero_variance"], want)
+    np.testing.assert_array_equal(jnp.any(batch.advantages != 0, axis=(1, 2)), np.array(want) == 0)
+
+
 def test_a_zero_variance_group_has_no_gradient_without_a_kl():
   r = cases.rollouts()
   r = cases.replace(r, rewards=r.rewards.at[1].set(0.7))

@@ -93,8 +93,8 @@ MUTANTS = (
   Mutant(
     "a normaliser changes with the microbatch",
     OBJECTIVES + "grpo.py",
-    "total = jnp.sum(batch.weights * (kl - gain))",
-    "total = jnp.sum(batch.mask * (kl - gain)) / jnp.sum(batch.mask)",
+    "return jnp.sum(batch.weights * (kl - gain)), metrics",
+    "return jnp.sum(batch.mask * (kl - gain)) / jnp.sum(batch.mask), metrics",
     "tests/objectives_test.py::test_slices_add_up_to_the_whole[token_mean]",
   ),
   Mutant(
@@ -236,8 +236,8 @@ MUTANTS = (
   Mutant(
     "the mismatch correction weighs the KL, too",
     OBJECTIVES + "grpo.py",
-    "total = jnp.sum(batch.weights * (kl - gain))",
-    "total = jnp.sum(batch.weights * (kl * common.mismatch(old, batch, cfg) - gain))",
+    "return jnp.sum(batch.weights * (kl - gain)), metrics",
+    "return jnp.sum(batch.weights * (kl * common.mismatch(old, batch, cfg) - gain)), metrics",
     "tests/objectives_test.py::test_the_mismatch_correction_weighs_the_surrogate_and_not_the_kl",
   ),
   Mutant(

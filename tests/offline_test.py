@@ -47,7 +47,7 @@ def config(kind: str) -> ConfigDict:
   c.offline.prompts = KEPT
   c.sampler.group, c.sampler.max_length = G, L
   c.rewards.functions = (("parity", "offline_test:parity", 1.0),)
-  c.objective.beta = 0.1
+  c.objective.beta = 0.1 if kind == "pairs" else 0.0
   c.learner.lr = 1e-2
   c.eval.problems = 0
   c.log.report_every, c.log.samples_every = int(kind == "samples"), 0

@@ -93,6 +93,7 @@ CASES = {
   "advantages.shared_prefix": (advantages.shared_prefix, (i(P, G, L), i(P, G)), (P, G, G)),
   "advantages.prefix_values": (advantages.prefix_values, (i(P, G, L), i(P, G), PG), (P, G, L + 1)),
   "advantages.prefix_credit": (advantages.prefix_credit, (i(P, G, L), i(P, G), PG), (P, G, L)),
+  "decoding.check": None,
   "decoding.sample": (with_statics(decoding.sample, **HOW), (f(S, V), f(S)), [(S,)] * 3),
   "divergences.k1": (divergences.k1, (PGL, PGL), (P, G, L)),
   "divergences.k2": (divergences.k2, (PGL, PGL), (P, G, L)),

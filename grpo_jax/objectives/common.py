@@ -1,5 +1,15 @@
 """What the objectives share: masks and weights of a batch, the frozen policies, and the metrics every one reports.
 
+An objective is a module with
+
+    needs(cfg) -> names            the forward passes to make first: of "ref", "old", "values"; refuses wrong settings
+    prepare(rollouts, cfg) -> TrainBatch
+    loss(outputs, batch, cfg) -> (loss, metrics)
+    importance_ratio(logprobs, old, mask, cfg)    where it has a ratio to the old policy
+    live_advantages(logprobs, batch)              where they come from the policy as it is, not from `prepare`
+    DATA                           what it learns from: "live" samples, or offline "samples", "pairs", "solutions"
+    READS                          of the settings in `OFF`, those that it reads
+
 Metrics are (total, count), see `types.Metrics`. Reported wherever they exist:
 
     entropy logprob      of pi, mean over trained tokens
@@ -7,7 +17,7 @@ Metrics are (total, count), see `types.Metrics`. Reported wherever they exist:
     kl kl_k1             mean k3 (never negative) and k1 of pi to pi_ref (or to the teacher)
     ratio ratio_max      pi / pi_old
     old_kl               mean k3 of pi to pi_old: how far the inner loop has gone
-    clip_low clip_high   fraction of trained tokens whose gradient the clip has taken (CISPO: capped), A < 0 and A > 0
+    clip_low clip_high   fraction of trained tokens that the clip has stopped, A < 0 and A > 0 (CISPO: capped, A > 0)
     at_bound past_bound  fraction of tokens with A != 0 that have come to their bound, or have overshot it; a token
                          certain from the start cannot go further, and counts as come
     mismatch mismatch_max mismatch_kl    pi_old / pi_sampler by token, and k3 of the two
@@ -226,6 +236,10 @@ def bounds(batch: TrainBatch, cfg) -> tuple[Array | float, Array | float]:
   return 1.0 - cfg.clip_low, 1.0 + cfg.clip_high
 
 
-def zero_variance(rollouts: Rollouts, ddof: int = 1) -> Array:
-  """[P] float32: groups whose rewards are all equal."""
+def zero_variance(rollouts: Rollouts, ddof: int = 1, combination: str = "sum") -> Array:
+  """[P] float32: groups whose rewards are all equal; under "gdpo" each of several rewards."""
+  if combination == "gdpo":
+    real = (rollouts.lengths > 0)[..., None]
+    each = jnp.moveaxis(rollouts.parts, 2, 0)[..., None]  # [N, P, G, 1]
+    return jnp.all(jax.vmap(lambda reward: adv.flat(reward, real, ddof))(each), axis=0).astype(jnp.float32)
   return adv.flat(rollouts.rewards, rollouts.given, ddof).astype(jnp.float32)

@@ -103,9 +103,8 @@ def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
   advantages = group_advantages(rollouts, cfg)
   if cfg.beta and cfg.kl_in_reward:
     advantages = advantages - cfg.beta * kl_return(rollouts, cfg, mask)
-  return common.train_batch(
-    rollouts, cfg, advantages, mask, {"zero_variance": common.zero_variance(rollouts, cfg.ddof)}
-  )
+  flat = common.zero_variance(rollouts, cfg.ddof, cfg.reward_combination)
+  return common.train_batch(rollouts, cfg, advantages, mask, {"zero_variance": flat})
 
 
 def kl_term(logprobs: Array, old: Array, ref: Array | None, cfg, clipped: Array) -> Array:
