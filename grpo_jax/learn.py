@@ -133,7 +133,7 @@ def make_learn(
       )
   layout = decoder.layout
   updates = cfg.mu * cfg.minibatches
-  needs = objective.needs(objective_cfg)
+  needs = common.needs(objective, objective_cfg)
 
   run = functools.partial(outputs, decoder, cfg, temperature)
   run_frozen = functools.partial(frozen, decoder, cfg, temperature)
@@ -268,10 +268,8 @@ def make_report(decoder: Decoder, objective: Any, cfg: Any, objective_cfg: Any, 
     if hasattr(objective, "importance_ratio"):
       trained = common.completion_mask(rollouts, objective_cfg.mask_truncated)
       now, old = common.on_mask(lp, trained), common.on_mask(trace.logprobs, trained)
-      ratio, largest = (
-        objective.importance_ratio(new, old, trained, objective_cfg) for new in (now, jnp.zeros_like(old))
-      )
-      stand = surrogate.progress(ratio, largest, trace.advantages, trace.lower, trace.upper)
+      stands = common.ratio_and_largest(objective.importance_ratio, now, old, trained, objective_cfg)
+      stand = surrogate.progress(*stands, trace.advantages, trace.lower, trace.upper)
       tokens = trained * (trace.advantages != 0)
       for name, at in zip(("short", "at_bound", "past_bound"), stand):
         metrics[f"tokens/{name}"] = masked.masked_mean(at.astype(jnp.float32), tokens)

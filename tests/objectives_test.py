@@ -170,14 +170,14 @@ def test_the_reference_is_not_asked_for_without_a_kl():
 )
 def test_bad_settings_are_refused_before_anything_runs(objective, changes, message):
   with pytest.raises(SettingError, match=message):
-    objective.needs(cases.settings(**changes))
+    common.needs(objective, cases.settings(**changes))
 
 
 @pytest.mark.parametrize("name", common.CHOICES)
 def test_an_unknown_name_is_refused_by_every_objective(name):
   for objective, changes in cases.CASES.values():
     with pytest.raises(SettingError, match=f"{name}='typo': use one of "):
-      objective.needs(cases.settings(**changes | {name: "typo"}))
+      common.needs(objective, cases.settings(**changes | {name: "typo"}))
 
 
 ON = {  # of common.OFF
@@ -219,7 +219,7 @@ def test_what_an_objective_reads_changes_it_and_what_it_does_not_read_is_refused
     base = {"beta": 0.1} if setting.startswith("kl_") or objective is dpo else {}
     reads = True
     try:
-      objective.needs(cases.settings(**kept | base | {setting: on}))
+      common.needs(objective, cases.settings(**kept | base | {setting: on}))
     except SettingError as error:
       assert f"{setting}={on!r} with objective='{cfg.name}', which does not read it" in str(error) or base.get("beta")
       reads = False

@@ -15,6 +15,7 @@ from grpo_jax import rollouts as host
 from grpo_jax import state as states
 from grpo_jax.loops import build, imports
 from grpo_jax.models import hf
+from grpo_jax.objectives import common
 from grpo_jax.types import Packing, Rollouts, SettingError
 
 
@@ -38,9 +39,9 @@ class Session:
     self.started = time.perf_counter()
     self.config, self.workdir, self.model, self.batches = config, workdir, model, batches
     self.objective = imports.module("grpo_jax.objectives", config.objective.name, "objective.name")
-    self.needs = self.objective.needs(config.objective)
     check(config, model.layout)
     check_data(config, self.objective)
+    self.needs = common.needs(self.objective, config.objective)
     self.evaluator = Evaluator(config, model)
     updates = config.steps * config.learner.mu * config.learner.minibatches
     self.rate = optim.schedule(config.learner, updates)

@@ -14,14 +14,10 @@ from grpo_jax.objectives import common, grpo
 from grpo_jax.ops import surrogate
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
+needs = grpo.needs
 importance_ratio = common.token_ratio
 DATA = grpo.DATA
 READS = grpo.READS - {"clip_delta", "kl_past_bound"}
-
-
-def needs(cfg) -> frozenset[str]:
-  """As GRPO's."""
-  return grpo.needs(cfg, READS)
 
 
 def prepare(rollouts: Rollouts, cfg) -> TrainBatch:

@@ -27,6 +27,7 @@ Metrics are (total, count), see `types.Metrics`. Reported wherever they exist:
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -135,12 +136,12 @@ OFF = {
 }
 
 
-def check(cfg, reads: frozenset[str]) -> None:
-  """Refuses unknown names, and what is switched on for an objective that would not look.
+def needs(objective: Any, cfg) -> frozenset[str]:
+  """`objective.needs(cfg)`, once names are known and nothing is switched on that the objective would not look at.
 
   Args:
+    objective: the module; one without READS may read everything.
     cfg: the `objective` section.
-    reads: those of `OFF` that the objective reads.
 
   Raises:
     SettingError: the setting, its value, and what would work.
@@ -148,15 +149,23 @@ def check(cfg, reads: frozenset[str]) -> None:
   for name, choices in CHOICES.items():
     if cfg[name] not in choices:
       raise SettingError(f"{name}={cfg[name]!r}: use one of {', '.join(choices)}")
+  reads = getattr(objective, "READS", OFF)
   for name, off in OFF.items():
     if name not in reads and cfg[name] != off:
       raise SettingError(f"{name}={cfg[name]!r} with objective={cfg.name!r}, which does not read it: use {off!r}")
+  return objective.needs(cfg)
 
 
 def token_ratio(logprobs: Array, old: Array, mask: Array, cfg) -> Array:
   """pi / pi_old of each token: the `importance_ratio` of the objectives that clip by token."""
   del mask, cfg
   return surrogate.token_ratio(logprobs, old)
+
+
+def ratio_and_largest(importance_ratio: Callable, logprobs: Array, old: Array, mask: Array, cfg) -> tuple[Array, Array]:
+  """The ratio, and that of a policy that is certain of what was sampled."""
+  ratio, largest = (importance_ratio(new, old, mask, cfg) for new in (logprobs, jnp.zeros_like(old)))
+  return ratio, largest
 
 
 def mismatch(old: Array, batch: TrainBatch, cfg) -> Array:
@@ -211,9 +220,8 @@ def ratio_metrics(
   mask = batch.mask
   logprobs, old, _ = jax.lax.stop_gradient(policies(outputs, batch))
   lower, upper = bounds(batch, cfg)
-  ratio, largest = (
-    jnp.broadcast_to(importance_ratio(new, old, mask, cfg), mask.shape) for new in (logprobs, jnp.zeros_like(old))
-  )
+  ratio, largest = ratio_and_largest(importance_ratio, logprobs, old, mask, cfg)
+  ratio = jnp.broadcast_to(ratio, mask.shape)
   low, high = surrogate.beyond(ratio, batch.advantages, lower, upper, delta)
   acting = mask * (batch.advantages != 0)
   _, at, past = surrogate.progress(ratio, largest, batch.advantages, lower, upper)

@@ -10,3 +10,4 @@ needs = sft.needs
 prepare = sft.prepare
 loss = sft.loss
 DATA = ("samples",)
+READS = sft.READS

@@ -24,7 +24,6 @@ def needs(cfg) -> frozenset[str]:
   Raises:
     SettingError: another aggregation, or beta 0.
   """
-  common.check(cfg, READS)
   if cfg.aggregation != "sequence_mean":
     raise SettingError(f"aggregation={cfg.aggregation!r} with objective='dpo': use 'sequence_mean'")
   if not cfg.beta:

@@ -36,24 +36,23 @@ READS = frozenset(
 )
 
 
-def needs(cfg, reads: frozenset[str] = READS) -> frozenset[str]:
+def needs(cfg) -> frozenset[str]:
   """The forward passes to make before `prepare`: no reference without a KL term.
 
   The old policy's is wanted here only by the KL in the reward; `learn` adds it when it makes several updates.
   """
-  check(cfg, reads)
+  check(cfg)
   if not cfg.beta:
     return frozenset()
   return frozenset({"ref", "old"}) if cfg.kl_in_reward else frozenset({"ref"})
 
 
-def check(cfg, reads: frozenset[str]) -> None:
-  """`common.check`, and settings that contradict each other.
+def check(cfg) -> None:
+  """Refuses settings that contradict each other.
 
   Raises:
     SettingError: the setting, its value, and what would work.
   """
-  common.check(cfg, reads)
   if cfg.baseline == "leave_one_out" and cfg.scale != "none":
     raise SettingError(f"scale={cfg.scale!r} with baseline='leave_one_out': use scale='none'")
   if cfg.kl_in_reward and cfg.kl_weighted:

@@ -13,14 +13,10 @@ from grpo_jax.objectives import grpo
 from grpo_jax.ops import surrogate
 from grpo_jax.types import Array, Metrics, Outputs, TrainBatch
 
+needs = grpo.needs
 prepare = grpo.prepare
 DATA = grpo.DATA
 READS = grpo.READS | {"token_level"}
-
-
-def needs(cfg) -> frozenset[str]:
-  """As GRPO's."""
-  return grpo.needs(cfg, READS)
 
 
 def importance_ratio(logprobs: Array, old: Array, mask: Array, cfg) -> Array:

@@ -27,7 +27,7 @@ READS = frozenset({"beta", "clip_delta", "group_baseline", "mask_truncated", "mi
 
 def needs(cfg) -> frozenset[str]:
   """The critic's values always; the two policies' log-probs for the KL in the reward."""
-  grpo.check(cfg, READS)
+  grpo.check(cfg)
   return frozenset({"values", "ref", "old"}) if cfg.beta else frozenset({"values"})
 
 

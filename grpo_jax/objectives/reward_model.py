@@ -15,6 +15,7 @@ from grpo_jax.ops import masked, preferences
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, SettingError, TrainBatch
 
 DATA = ("pairs",)
+READS = frozenset()
 
 
 def needs(cfg) -> frozenset[str]:
@@ -23,7 +24,6 @@ def needs(cfg) -> frozenset[str]:
   Raises:
     SettingError: another aggregation.
   """
-  common.check(cfg, frozenset())
   if cfg.aggregation != "sequence_mean":
     raise SettingError(f"aggregation={cfg.aggregation!r} with objective={cfg.name!r}: use 'sequence_mean'")
   return frozenset()

@@ -10,15 +10,10 @@ import jax.numpy as jnp
 from grpo_jax.objectives import common, sft
 from grpo_jax.types import Rollouts, TrainBatch
 
+needs = sft.needs
 loss = sft.loss
 DATA = ("live", "samples")
 READS = frozenset({"mask_truncated", "mismatch"})
-
-
-def needs(cfg) -> frozenset[str]:
-  """No other forward pass."""
-  common.check(cfg, READS)
-  return frozenset()
 
 
 def prepare(rollouts: Rollouts, cfg) -> TrainBatch:

@@ -23,7 +23,7 @@ from grpo_jax.types import Array, Metrics, Outputs, SettingError, TrainBatch
 prepare = grpo.prepare
 importance_ratio = common.token_ratio
 DATA = grpo.DATA
-READS = grpo.READS - {"kl_weighted", "kl_in_reward", "kl_past_bound"}
+READS = grpo.READS - {"kl_weighted", "kl_in_reward", "kl_past_bound"}  # a KL in the reward has no importance weight
 
 DIVERGENCES = ("reverse", "reverse_unnormalised", "forward", "forward_unnormalised")
 
@@ -32,11 +32,11 @@ def needs(cfg) -> frozenset[str]:
   """As GRPO's.
 
   Raises:
-    SettingError: an unknown divergence, or a KL in the reward, which has no importance weight.
+    SettingError: an unknown divergence.
   """
   if cfg.divergence not in DIVERGENCES:
     raise SettingError(f"divergence={cfg.divergence!r}: use one of {', '.join(DIVERGENCES)}")
-  return grpo.needs(cfg, READS)
+  return grpo.needs(cfg)
 
 
 def weighted_divergence(logprobs: Array, old: Array, ref: Array, divergence: str) -> Array:

@@ -30,7 +30,6 @@ def needs(cfg) -> frozenset[str]:
   Raises:
     SettingError: another aggregation.
   """
-  common.check(cfg, READS)
   if cfg.aggregation != "prompt_sum":
     raise SettingError(f"aggregation={cfg.aggregation!r} with objective='target_prob': use 'prompt_sum'")
   return frozenset({"old"})
