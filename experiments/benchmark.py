@@ -2,13 +2,15 @@
 
     python -m experiments.benchmark --config=experiments/benchmarks.py:prompts=4,group=8 [--vs=trl --peer=PYTHON]
 
-Seconds are medians over `steps` steps after a first one that compiles. FLOPs are counted from the shapes, over the rate
-of a 2048 x 2048 x 2048 product (8192 off the CPU) in the model's dtype in the same process; bytes that decoding must
-read, over the rate at which an array is read and written. With --vs=trl or --vs=tunix the peer (experiments/peers,
-run by the Python of its own environment, --peer) and this program run in turn, and ratios of medians are printed.
+Seconds are medians over `steps` steps that compiled nothing: those that did are run and left out. FLOPs are counted
+from the shapes, over the rate of a 2048 x 2048 x 2048 product (8192 off the CPU) in the model's dtype in the same
+process; bytes that decoding must read, over the rate at which an array is read and written. With --vs=trl or --vs=tunix
+the peer (experiments/peers, run by the Python of its own environment, --peer) and this program run in turn, and ratios
+of medians are printed.
 """
 
 import dataclasses
+import functools
 import json
 import resource
 import statistics
@@ -24,16 +26,17 @@ from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
 from experiments import arguments
-from grpo_jax import learn, optim, sampler, sharding
+from grpo_jax import learn, metrics, optim, sampler, sharding
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
 from grpo_jax.loops import imports
 from grpo_jax.models.decoder import Decoder, DecoderConfig
+from grpo_jax.sharding import Layout
 from grpo_jax.types import Prompts
 
 
 def forced_lengths(rows: int, completion: int, step: int) -> np.ndarray:
-  """Long-tailed completion lengths `[rows]`, end token included: exponential of mean completion / 4, cut to [2, L]."""
+  """Long-tailed lengths `[rows]`, end token included: exponential of mean completion / 4, cut to [2, completion]."""
   u = np.random.default_rng(step).random(rows)
   return np.clip(np.ceil(-completion / 4 * np.log1p(-u)), 2, completion).astype(np.int32)
 
@@ -43,34 +46,33 @@ def layer_weights(c: DecoderConfig) -> int:
   return c.width * c.head_dim * (2 * c.heads + 2 * c.kv_heads) + 3 * c.width * c.mlp
 
 
-def flops(shape: DecoderConfig, prompts: int, prompt_len: int, lengths: np.ndarray) -> float:
+def flops(shape: DecoderConfig, prompts: np.ndarray, lengths: np.ndarray) -> float:
   """Floating-point operations of generation, and as many of one forward pass of the learner.
 
   Two for each weight of a matrix and each token, and attention's two products with what a token may see. A prompt
-  counts once for its group; the head counts on completion tokens alone.
+  counts once for its group; the head counts on completion tokens alone. Lengths of prompts `[P]`, of completions
+  `[P, G]`.
   """
   c, layer = shape, layer_weights(shape)
   head = c.width * c.vocab
   attend = 2 * c.heads * c.head_dim * c.layers  # multiply-adds for one query and one key
   tokens = float(lengths.sum())
-  seen = float((lengths * prompt_len + lengths * (lengths + 1) / 2).sum())
-  prompt = prompts * (prompt_len * c.layers * layer + attend * prompt_len * (prompt_len + 1) / 2)
-  everything = prompt + tokens * (c.layers * layer + head) + attend * seen
+  seen = float((lengths * prompts[:, None] + lengths * (lengths + 1) / 2).sum())
+  prefill = float(prompts.sum()) * c.layers * layer + attend * float((prompts * (prompts + 1) / 2).sum())
+  everything = prefill + tokens * (c.layers * layer + head) + attend * seen
   return 2 * everything
 
 
-def decode_bytes(
-  shape: DecoderConfig, prompts: int, prompt_len: int, lengths: np.ndarray, steps: int, size: int
-) -> float:
+def decode_bytes(shape: DecoderConfig, prompts: np.ndarray, lengths: np.ndarray, steps: int, size: int) -> float:
   """Bytes that `steps` decoding steps must read, at `size` bytes a number.
 
   All weights at each step (of the embedding, the head's use of it), a prompt's keys and values once for its group,
-  and for each token those of its own completion.
+  and for each token those of its own completion. Lengths as for `flops`.
   """
   c, layer = shape, layer_weights(shape)
   kv = 2 * c.kv_heads * c.head_dim * c.layers
   weights = steps * (c.layers * layer + c.width * c.vocab)
-  return size * float(weights + steps * prompts * prompt_len * kv + (lengths * (lengths + 1) / 2).sum() * kv)
+  return size * float(weights + steps * float(prompts.sum()) * kv + (lengths * (lengths + 1) / 2).sum() * kv)
 
 
 def median_seconds(f: Any, *args: Any, times: int = 5) -> float:
@@ -103,22 +105,25 @@ def device_peak() -> float | None:
   return ((jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use") or 0) / 1e9 or None
 
 
-def generate_all(sample: Any, params: Any, prompts: Prompts, key: Any, ends: Any, at_once: int) -> tuple[Any, Any]:
-  """Samples, `at_once` prompts at a time."""
+def generate_all(
+  sample: Any, params: Any, prompts: Prompts, key: Any, ends: np.ndarray, at_once: int, layout: Layout
+) -> tuple[Any, Any]:
+  """Samples on the host, `at_once` prompts at a time."""
   parts = []
   for p in range(0, len(ends), at_once):
-    some = jax.tree.map(lambda x, p=p: x[p : p + at_once], (prompts, ends))
-    parts.append(jax.block_until_ready(sample(params, some[0], jax.random.fold_in(key, p), some[1])))
+    some, forced = jax.tree.map(lambda x, p=p: x[p : p + at_once], (prompts, ends))
+    forced = functools.partial(sample, ends=host.to_device(layout, forced))
+    parts.append(host.draw(forced, params, some, jax.random.fold_in(key, p), layout))
   rollouts, found = zip(*parts)
   if len(parts) == 1:
     return rollouts[0], found[0]
   steps = sum(f["decode_steps"] for f in found)
   busy = sum(f["slot_use"] * f["decode_steps"] for f in found) / steps
-  return jax.tree.map(lambda *x: jnp.concatenate(x), *rollouts), {"slot_use": busy, "decode_steps": steps}
+  return jax.tree.map(lambda *x: np.concatenate(x), *rollouts), {"slot_use": busy, "decode_steps": steps}
 
 
 def measure(config: ConfigDict) -> dict[str, Any]:
-  """Runs config.steps + 1 steps; see the module's docstring."""
+  """Runs config.steps steps, and those that compile; see the module's docstring."""
   b, prompts, group = config.benchmark, config.data.prompts, config.sampler.group
   length = config.sampler.max_length
   layout, parts = sharding.make_layout(config.mesh), learn.parts(config.learner, prompts)
@@ -135,7 +140,7 @@ def measure(config: ConfigDict) -> dict[str, Any]:
   decoder = Decoder(shape, layout, layers=config.model.layers, remat=config.model.remat, dtype=config.model.dtype)
   init = jax.jit(decoder.init, out_shardings=decoder.shardings())
   objective = imports.module("grpo_jax.objectives", config.objective.name, "objective.name")
-  tx = optim.make_optimizer(config.learner, config.steps + 1)
+  tx = optim.make_optimizer(config.learner, config.steps)
   state = states.create({"policy": init(jax.random.key(0))}, tx)
   ref = init(jax.random.key(0))
   at_once = prompts if b.refill else config.sampler.slots // group
@@ -145,32 +150,42 @@ def measure(config: ConfigDict) -> dict[str, Any]:
   dtype, size = config.model.dtype, jnp.dtype(config.sampler.dtype).itemsize
   copied = copy_rate()
   rates, generate, learned, tokens, forward, read, use, padding = [matmul_rate(dtype)], [], [], [], [], [], [], []
-  for step in range(config.steps + 1):
+  compiled: list[float] = []
+  listen = lambda event, seconds, **_: compiled.append(seconds) if event == metrics.COMPILED else None
+  step = -1
+  while len(learned) < config.steps:
+    step += 1
+    programs = len(compiled)
+    jax.monitoring.register_event_duration_secs_listener(listen)
     rng = np.random.default_rng(step)
     ids = rng.integers(3, b.vocab, (prompts, b.prompt_len)).astype(np.int32)
-    batch = host.to_device(layout, Prompts(ids, np.full(prompts, b.prompt_len, np.int32)))
+    full = np.full(prompts, b.prompt_len, np.int32)
+    batch = Prompts(ids, forced_lengths(prompts, b.prompt_len, 1_000_000 + step) if b.mixed else full)
     ends = forced_lengths(prompts * group, length, step) if b.tail else np.full(prompts * group, length, np.int32)
     ends = ends.reshape(prompts, group)
-    forced = host.to_device(layout, ends)
     start = time.perf_counter()
-    rollouts, found = generate_all(sample, state.params["policy"], batch, jax.random.key(step), forced, at_once)
-    generate.append(time.perf_counter() - start)
+    rollouts, found = generate_all(sample, state.params["policy"], batch, jax.random.key(step), ends, at_once, layout)
+    sampled_s = time.perf_counter() - start
     given = np.arange(length) == ends[..., None] - 1
     rewards = np.where(given, rng.integers(0, 7, (prompts, group, 1)), 0).astype(np.float32)
     start = time.perf_counter()
-    packing = host.pack(ends, length, layout, parts)
-    rewards, given = host.to_device(layout, (rewards, given))
     rollouts = dataclasses.replace(rollouts, rewards=rewards, given=given)
-    state, _, _ = jax.block_until_ready(update(state, ref, None, rollouts, host.to_device(layout, packing)))
-    learned.append(time.perf_counter() - start)
+    packing = host.pack(rollouts, layout, parts)
+    state, _, _ = jax.block_until_ready(update(state, ref, None, *host.to_device(layout, (rollouts, packing))))
+    learned_s = time.perf_counter() - start
+    jax.monitoring.unregister_event_duration_listener(listen)
+    if len(compiled) > programs:
+      continue
+    generate.append(sampled_s)
+    learned.append(learned_s)
     rates.append(matmul_rate(dtype))
     tokens.append(int(ends.sum()))
-    forward.append(flops(shape, prompts, b.prompt_len, ends))
-    read.append(decode_bytes(shape, prompts, b.prompt_len, ends, int(found["decode_steps"]), size))
+    forward.append(flops(shape, batch.lengths, ends))
+    read.append(decode_bytes(shape, batch.lengths, ends, int(found["decode_steps"]), size))
     use.append(float(found["slot_use"]))
-    padding.append(host.statistics(host.to_host(rollouts), packing, layout, parts)["padding_fraction"])
+    padding.append(host.statistics(rollouts, packing, layout, parts))
 
-  middle = lambda x: statistics.median(x[1:])
+  middle = statistics.median
   rate, n = statistics.median(rates), middle(tokens)
   passes = 3 * config.learner.mu + 1 + (config.learner.mu > 1)  # gradients, the reference, the old policy
   whole = [g + l for g, l in zip(generate, learned)]
@@ -179,7 +194,7 @@ def measure(config: ConfigDict) -> dict[str, Any]:
     "generate_s": middle(generate),
     "learn_s": middle(learned),
     "step_s": middle(whole),
-    "compile_s": whole[0] - middle(whole),
+    "compile_s": sum(compiled),
     "completion_tokens": n,
     "tok_per_s_generate": n / middle(generate),
     "tok_per_s_step": n / middle(whole),
@@ -191,7 +206,7 @@ def measure(config: ConfigDict) -> dict[str, Any]:
     "generate_of_bandwidth": middle([r / s for r, s in zip(read, generate)]) / copied,
     "learn_of_limit": passes * middle([f / s for f, s in zip(forward, learned)]) / rate,
     "slot_use": middle(use),
-    "padding_fraction": middle(padding),
+    **{k: middle([p[k] for p in padding]) for k in ("padding_fraction", "prompt_padding_fraction")},
     "params_m": sum(x.size for x in jax.tree.leaves(state.params)) / 1e6,
   }
 
@@ -199,6 +214,8 @@ def measure(config: ConfigDict) -> dict[str, Any]:
 def peer_command(name: str, python: str, config: ConfigDict) -> list[str]:
   """The same workload for a peer; ends the program where the peer cannot be told to do it."""
   b = config.benchmark
+  if b.mixed:
+    arguments.fail(f"mixed=true with --vs={name}: peers are given prompts of one length only")
   if b.tail and name == "tunix":
     arguments.fail("tail=true with --vs=tunix: its sampler cannot be told where to end a row; use --vs=trl")
   as_theirs = (("top_p", config.sampler.top_p, 1.0), ("dtype", config.sampler.dtype, "float32"))

@@ -3,8 +3,9 @@
     python -m experiments.benchmark --config=experiments/benchmarks.py:layers=8,width=512,prompts=4,group=8
 
 One GRPO step: sampling, log-probs under a reference (beta 0.04), one update. `tail` forces long-tailed lengths with a
-mean of a quarter of `completion`, `slots` decodes so many at a time, `refill=false` gives the slots so many samples and
-the next when all have ended, `mu` updates that often on a rollout.
+mean of a quarter of `completion`, `mixed` gives prompts long-tailed lengths with a mean of a quarter of `prompt_len`,
+`slots` decodes so many at a time, `refill=false` gives the slots so many samples and the next when all have ended, `mu`
+updates that often on a rollout.
 """
 
 from ml_collections import ConfigDict
@@ -28,6 +29,7 @@ def get_config(arg: str = "") -> ConfigDict:
     refill=True,
     mu=1,
     tail=False,
+    mixed=False,
     top_p=1.0,
     steps=5,
     dtype="float32",
@@ -44,7 +46,10 @@ def get_config(arg: str = "") -> ConfigDict:
     )
   c = defaults.get_config()
   c.benchmark = ConfigDict(
-    {name: args[name] for name in ("layers", "width", "mlp", "vocab", "head_dim", "prompt_len", "tail", "refill")}
+    {
+      name: args[name]
+      for name in ("layers", "width", "mlp", "vocab", "head_dim", "prompt_len", "tail", "mixed", "refill")
+    }
   )
   c.steps = args.steps
   c.model.layers = "scan" if args.scan else "unroll"

@@ -72,8 +72,7 @@ def evaluate(
   total = min(cfg.problems or len(examples), len(examples))
   for step, rows in enumerate(loader.in_order(examples, cfg.batch, limit=total)):
     prompts, _ = loader.to_prompts(rows, render, max_prompt_length)
-    out, _ = sample(params, host.to_device(layout, host.trim(prompts)), jax.random.fold_in(key, step))
-    out = host.to_host(out)
+    out, _ = host.draw(sample, params, prompts, jax.random.fold_in(key, step), layout)
     for example, group_ in zip(rows, host.completions(out, tokenizer)):
       if example is None:
         continue

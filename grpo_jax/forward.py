@@ -3,20 +3,23 @@
 import jax.numpy as jnp
 
 from grpo_jax.models import heads
-from grpo_jax.models.decoder import Decoder, Params, from_shards, row_shards, to_shards
+from grpo_jax.models.decoder import Decoder, Params, from_shards, prompt_places, row_shards, to_shards
 from grpo_jax.ops import packing as rooms
 from grpo_jax.ops.logprobs import logprobs_and_entropy
 from grpo_jax.ops.packing import Rows
 from grpo_jax.types import Array, Packing, Prompts
 
 
-def lay(decoder: Decoder, tokens: Array, lengths: Array, packing: Packing) -> Rows:
-  """Completions as rows, and where `packing.size` says so their real tokens as a list for each shard."""
+def lay(decoder: Decoder, prompts: Prompts, tokens: Array, lengths: Array, packing: Packing) -> Rows:
+  """Completions as rows, and where `packing` has sizes the real tokens of both as lists for each shard."""
   rows = rooms.lay(tokens, lengths, packing)
+  a, b = row_shards(decoder.layout, rows)
+  p, lp = prompts.tokens.shape
+  of_prompts = jnp.broadcast_to(prompts.lengths.reshape(a, 1, -1), (a, b, p // a))
+  rows = rows._replace(prompts_at=prompt_places(of_prompts, lp, packing.prompt_size))
   if packing.size is None:
     return rows
-  a, b = row_shards(decoder.layout, rows)
-  real = rows.segments.reshape(len(rows.segments), b, -1) >= 0
+  real = rows.segments.reshape(p, b, -1) >= 0
   return rows._replace(at=rooms.places(to_shards(real, a), packing.size))
 
 
@@ -49,7 +52,7 @@ def logprobs(
     decoder, params: the policy, or any tree of its structure.
     prompts: `[P, Lp]`.
     tokens, lengths: `[P, G, L]`, `[P, G]`.
-    packing: of the completions (`rollouts.pack`); `Packing()` computes one row a completion, padding included.
+    packing: of `rollouts.pack`; `Packing()` computes one row a completion, padding included.
     temperature: the one that the completions were sampled at.
     chunk: tokens whose logits exist at a time.
 
@@ -57,7 +60,7 @@ def logprobs(
     log-probs and entropies, both `[P, G, L]` float32; padding holds numbers without meaning.
   """
   p, g, length = tokens.shape
-  rows = lay(decoder, tokens, lengths, packing)
+  rows = lay(decoder, prompts, tokens, lengths, packing)
   a, b = row_shards(decoder.layout, rows)
   flat = lambda x: rooms.flatten(to_shards(x.reshape(p, b, -1, *x.shape[3:]), a), rows.at)
   first, hidden = decoder.forward(params, prompts, rows)
@@ -77,7 +80,7 @@ def values(
     critic: a parameter tree of the decoder and a "value_head" (`heads.init_scalar`).
   """
   _, g, length = tokens.shape
-  rows = lay(decoder, tokens, lengths, packing)
+  rows = lay(decoder, prompts, tokens, lengths, packing)
   first, hidden = decoder.forward(critic, prompts, rows)
   out = heads.scalar(critic["value_head"], predictors(first, hidden, rows.offsets))
   return rooms.unlay(out, packing, g, length)

@@ -1,5 +1,6 @@
 """Between the sampler and the learner, on the host: text, rewards, packing."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer import Tokenizer
 from grpo_jax.types import Completion, Packing, Prompts, Rollouts
 
-ROW_COUNTS = sorted({m << n for m in (1, 3) for n in range(20)})
+FEW = sorted({m << n for m in (1, 3) for n in range(40)})  # sizes, where each one is a program to compile
 
 
 def to_device(layout: Layout, x: Any) -> Any:
@@ -39,6 +40,14 @@ def trim(prompts: Prompts) -> Prompts:
   return Prompts(prompts.tokens[:, : halved(prompts.tokens.shape[1], int(np.max(prompts.lengths)))], prompts.lengths)
 
 
+def draw(
+  sample: Callable, params: Any, prompts: Prompts, key: jax.Array, layout: Layout
+) -> tuple[Rollouts, dict[str, Any]]:
+  """What a sampler makes of numpy prompts, cut to a width and a list that hold them, on the host."""
+  prompts = trim(prompts)
+  return to_host(sample(params, to_device(layout, prompts), key, size=prompt_size(prompts, layout)))
+
+
 def completions(rollouts: Rollouts, tokenizer: Tokenizer) -> list[list[Completion]]:
   """The sampled groups as a reward sees them; `rollouts` holds numpy arrays. Rows that only fill the batch: empty."""
   out = []
@@ -52,22 +61,31 @@ def completions(rollouts: Rollouts, tokenizer: Tokenizer) -> list[list[Completio
   return out
 
 
-def pack(lengths: np.ndarray, max_length: int, layout: Layout, parts: int = 1) -> Packing:
-  """How the learner lays completions out; arrays and sizes are rounded up so that few shapes are compiled.
+def prompt_size(prompts: Prompts, layout: Layout, parts: int = 1) -> int | None:
+  """Tokens in the list of the real prompt tokens of a shard and microbatch (2^n or 3 * 2^n); None where that saves less
+  than a quarter of their rectangle. Numpy prompts; `parts` as for `pack`."""
+  p, width = prompts.tokens.shape
+  # Part j of a rollout has prompts j, j + parts ... (`learn.interleave`), in contiguous shards.
+  most = int(prompts.lengths.reshape(layout.size("prompt"), -1, parts).sum(1).max())
+  size = min(n for n in FEW if n >= most)
+  return size if size <= 0.75 * p * width / (parts * layout.size("prompt")) else None
+
+
+def pack(rollouts: Rollouts, layout: Layout, parts: int = 1) -> Packing:
+  """How the learner lays tokens out; arrays and sizes are rounded up so that few shapes are compiled.
 
   Args:
-    lengths: `[P, G]`.
-    max_length: L, the width of the rectangle that the completions come in.
+    rollouts: numpy.
     layout: its shards of prompts and of samples each pack their own.
     parts: into how many microbatches the learner cuts the prompts (`learn.parts`).
   """
+  lengths, max_length = rollouts.lengths, rollouts.tokens.shape[2]
   samples = layout.size("sample")
   take = lay_rows(lengths, max_length, samples, share=layout.platform != "tpu")  # see models/attention.py
   places = (lengths.size * max_length if take is None else take.size) // (parts * layout.size("prompt") * samples)
-  # Part j of a rollout has prompts j, j + parts ... (`learn.interleave`), in contiguous shards.
   of_parts = lengths.reshape(layout.size("prompt"), -1, parts, samples, lengths.shape[1] // samples)
   size = round_up(max(1, int(of_parts.sum((1, 4)).max())))
-  return Packing(take, size if size <= 0.95 * places else None)
+  return Packing(take, size if size <= 0.95 * places else None, prompt_size(rollouts.prompts, layout, parts))
 
 
 def round_up(n: int) -> int:
@@ -105,7 +123,7 @@ def lay_rows(lengths: np.ndarray, max_length: int, shards: int = 1, share: bool 
         room[at] -= n
       plans.append(rows)
       most = max(most, len(rows))
-  most = min(per, min(n for n in ROW_COUNTS if n >= most))
+  most = min(per, min(n for n in FEW if n >= most))
   if most * t > 0.75 * per * max_length:
     return None
   take = np.full((p * shards, most, t), -1, np.int32)
@@ -125,15 +143,17 @@ def statistics(rollouts: Rollouts, packing: Packing, layout: Layout, parts: int 
   lengths = rollouts.lengths[rollouts.lengths > 0]
   if not lengths.size:
     return {}
-  ended = rollouts.ended[rollouts.lengths > 0]
+  ended, prompts = rollouts.ended[rollouts.lengths > 0], rollouts.prompts
   places = rollouts.tokens.size if packing.take is None else packing.take.size
+  lists = parts * layout.size("prompt")
   if packing.size is not None:
-    places = packing.size * parts * layout.size("prompt") * layout.size("sample")
+    places = packing.size * lists * layout.size("sample")
+  prompt_places = prompts.tokens.size if packing.prompt_size is None else packing.prompt_size * lists
   return {
     "length/mean": float(lengths.mean()),
     "length/min": int(lengths.min()),
     "length/max": int(lengths.max()),
     "truncated": float((ended == 0).mean()),
     "padding_fraction": 1.0 - float(lengths.sum()) / places,
-    "prompt_padding_fraction": 1.0 - float(rollouts.prompts.lengths.sum()) / rollouts.prompts.tokens.size,
+    "prompt_padding_fraction": 1.0 - float(prompts.lengths.sum()) / prompt_places,
   }

@@ -175,8 +175,9 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
     stop_tokens: ids that end a completion.
 
   Returns:
-    `sample(params, prompts, key, ends=None) -> (Rollouts, statistics)`: parameters as the learner holds them, prompts
-    `[P, Lp]`, a key of this rollout; ends `[P, G]` int32 forces lengths in place of stop tokens (benchmarks).
+    `sample(params, prompts, key, ends=None, size=None) -> (Rollouts, statistics)`: parameters as the learner holds
+    them, prompts `[P, Lp]`, a key of this rollout; ends `[P, G]` int32 forces lengths in place of stop tokens
+    (benchmarks); size: of the list of a shard's prompt tokens (`rollouts.prompt_size`), static.
     Statistics: `slot_use`, the share of slot-steps that decoded a token, and `decode_steps`.
   """
   if cfg.cache_dtype not in CACHE_DTYPES:
@@ -197,7 +198,9 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
     chips inside a loop that each shard of prompts leaves when it is done, and a permutation waits for all chips."""
     return decoder.layout.constrain(linear(decoder.unembed(params), hidden, jnp.float32), None, None)
 
-  def local(params: Params, prompts: Prompts, prompt_ids: Array, sample_ids: Array, key: Array, ends: Any) -> tuple:
+  def local(
+    size: int | None, params: Params, prompts: Prompts, prompt_ids: Array, sample_ids: Array, key: Array, ends: Any
+  ) -> tuple:
     """Everything that one shard of prompts and samples needs; its loop waits for no other shard."""
     n_prompts, lp = prompts.tokens.shape
     g = sample_ids.shape[0]
@@ -206,7 +209,7 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
     s = min(n, max(1, cfg.slots // shards)) if cfg.slots else n
     noise = Noise.of(key, prompt_ids, sample_ids)
 
-    hidden, kv = decoder.prefill(params, prompts)
+    hidden, kv = decoder.prefill(params, prompts, size)
     keep = lambda x, axes, vector: store(jnp.transpose(x, axes), cfg.cache_dtype, vector)
     shared = [(keep(k, (0, 2, 3, 1), 2), keep(v, (0, 2, 1, 3), 3)) for k, v in zip(kv.keys, kv.values)]
     # The first token of every sample comes from its prompt's last state; no slot is needed for it.
@@ -313,15 +316,15 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
     )
 
   def sample(
-    params: Params, prompts: Prompts, key: Array, ends: Array | None = None
+    params: Params, prompts: Prompts, key: Array, ends: Array | None = None, size: int | None = None
   ) -> tuple[Rollouts, dict[str, Array]]:
     params = decode_params(decoder, params, cfg.dtype)
     prompt_ids, sample_ids = jnp.arange(prompts.tokens.shape[0]), jnp.arange(group)
-    run = local
+    run = functools.partial(local, size)
     if layout.mesh.size > 1:
       both = PartitionSpec(rows, columns)
       run = jax.shard_map(
-        local,
+        run,
         mesh=layout.mesh,
         in_specs=(
           PartitionSpec(),
@@ -342,4 +345,4 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
     statistics = {"slot_use": busy / jnp.maximum(all_, 1), "decode_steps": steps.max()}
     return Rollouts(prompts, tokens, lengths, ended, logprobs, truncated), statistics
 
-  return jax.jit(sample)
+  return jax.jit(sample, static_argnames="size")

@@ -54,7 +54,7 @@ class Sampler:
     self.keys: list[jax.Array] = []
     self.params: list[Any] = []
 
-  def __call__(self, params: Any, prompts: Prompts, key: jax.Array) -> tuple[Rollouts, dict[str, Any]]:
+  def __call__(self, params: Any, prompts: Prompts, key: jax.Array, size: Any) -> tuple[Rollouts, dict[str, Any]]:
     self.keys.append(key)
     self.params.append(params)
     of = [(group(first), n > 0) for first, n in zip(np.asarray(prompts.tokens)[:, 0].tolist(), prompts.lengths)]
@@ -338,7 +338,7 @@ def test_empty_rows_change_neither_loss_nor_parameters(mesh, changes):
   r = filled(four())
   assert (r.lengths > 0).all(1).tolist() == [True] * 4 + [False] * 4
   inner = {name: changes.get(name, 1) for name in ("mu", "minibatches")}
-  packing = tiny.packing(r.lengths, mesh, tiny.P // changes.get("microbatch", tiny.P // inner["minibatches"]))
+  packing = tiny.packing(r, mesh, tiny.P // changes.get("microbatch", tiny.P // inner["minibatches"]))
   want, a, _ = learn_test.run(0.5, given=four(), **inner)
   got, b, _ = learn_test.run(0.5, mesh, given=r, packing=packing, **changes)
   assert a["grad_norm"] > 0.01 and a["zero_variance"] == 0.25
@@ -349,14 +349,14 @@ def test_empty_rows_change_neither_loss_nor_parameters(mesh, changes):
 def test_empty_rows_change_no_gradient_of_a_whole_model():
   """In microbatches, over two chips of which one has no prompt."""
   r, mesh = filled(four()), (1, 2, 1, 1)
-  want, got = tiny.update(four()), tiny.update(r, tiny.packing(r.lengths, mesh, 2), mesh, microbatch=4)
+  want, got = tiny.update(four()), tiny.update(r, tiny.packing(r, mesh, 2), mesh, microbatch=4)
   assert want.metrics["grad_norm"] > 0.1
   assert_same(got.gradient, want.gradient, got.metrics, want.metrics)
 
 
 def test_an_update_on_nothing_but_empty_rows_changes_nothing():
   r = filled(jax.tree.map(lambda x: x[:0], four()))
-  got, metrics, _ = learn_test.run(0.5, given=r, packing=tiny.packing(r.lengths))
+  got, metrics, _ = learn_test.run(0.5, given=r, packing=tiny.packing(r))
   jax.tree.map(np.testing.assert_array_equal, got.params["policy"], learn_test.table())
   assert metrics["loss"] == metrics["grad_norm"] == metrics["skipped"] == 0.0
   assert all(np.isfinite(x) for x in metrics.values())

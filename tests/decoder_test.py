@@ -12,7 +12,7 @@ from grpo_jax import forward
 from grpo_jax.models import attention, layers
 from grpo_jax.models.variants import VARIANTS
 from grpo_jax.ops import packing
-from grpo_jax.types import Packing, SettingError
+from grpo_jax.types import Packing, Rollouts, SettingError
 
 FAMILIES = [name for name in VARIANTS if name.startswith("test_")]
 
@@ -66,6 +66,17 @@ def test_the_prompt_alone_is_the_prompt_of_its_group():
   assert kv.keys.shape == kv.values.shape == shape
 
 
+def test_a_list_of_the_real_tokens_of_prompts_changes_none_of_their_states():
+  d, given = tiny.decoder(), tiny.prompts()
+  of_list = jax.jit(d.prefill, static_argnums=2)(tiny.weights(), given, int(given.lengths.sum()))
+  of_rectangle = jax.jit(d.prefill)(tiny.weights(), given)
+  real = np.arange(tiny.LP) < given.lengths[:, None]
+  np.testing.assert_allclose(of_list[0][given.lengths > 0], of_rectangle[0][given.lengths > 0], atol=1e-5)
+  for got, want in zip(of_list[1], of_rectangle[1]):
+    np.testing.assert_allclose(got[:, real], want[:, real], atol=1e-5)
+    assert not got[:, ~real].any()
+
+
 @pytest.mark.parametrize("pad", [3, 95])
 def test_pads_are_never_attended_to(pad):
   """Bitwise the same, whatever token pads prompts and completions; 3 is a token that stops."""
@@ -102,11 +113,12 @@ def test_a_token_sees_its_prompt_and_its_own_completion_alone():
 @pytest.mark.parametrize("mesh", [tiny.ONE, (1, 2, 2, 1)])
 def test_packed_groups_are_the_rectangles(mesh):
   tokens, lengths = completions()
-  packed = tiny.packing(lengths, mesh)
+  packed = tiny.packing(Rollouts(tiny.prompts(), tokens, lengths, lengths, tokens, tokens), mesh)
+  assert packed.prompt_size is not None
 
   @jax.jit
   def states(params, prompts):
-    rows = forward.lay(tiny.decoder(mesh=mesh), jnp.asarray(tokens), jnp.asarray(lengths), packed)
+    rows = forward.lay(tiny.decoder(mesh=mesh), prompts, jnp.asarray(tokens), jnp.asarray(lengths), packed)
     first, hidden = tiny.decoder(mesh=mesh).forward(params, prompts, rows)
     return forward.predictors(first, hidden, rows.offsets)
 

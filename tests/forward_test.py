@@ -23,7 +23,7 @@ def test_a_token_is_predicted_by_the_one_before_it_and_the_first_by_the_prompt()
 @pytest.mark.parametrize("packed", [False, True])
 def test_log_probs_and_entropies_are_those_of_all_logits_at_once(packed):
   r = tiny.rollouts()
-  packing = tiny.packing(r.lengths) if packed else Packing()
+  packing = tiny.packing(r) if packed else Packing()
   got = tiny.logprobs()(tiny.weights(), r.prompts, r.tokens, r.lengths, packing)
   want = tiny.naive_logprobs("test_qwen3", tiny.weights(), r)
   for a, b in zip(got, want):
@@ -46,7 +46,7 @@ def test_values_are_shifted_as_log_probs_are_and_packing_changes_none():
   critic = tiny.weights() | {"value_head": head}
   values = jax.jit(lambda *args: forward.values(d, *args))
   got = np.asarray(values(critic, r.prompts, r.tokens, r.lengths, Packing()))
-  packed = np.asarray(values(critic, r.prompts, r.tokens, r.lengths, tiny.packing(r.lengths)))
+  packed = np.asarray(values(critic, r.prompts, r.tokens, r.lengths, tiny.packing(r)))
   np.testing.assert_allclose(got[tiny.real(r)], packed[tiny.real(r)], atol=1e-5)
   first, _ = jax.jit(d.prefill)(tiny.weights(), r.prompts)
   want = np.broadcast_to(heads.scalar(head, first)[:, None], (tiny.P, tiny.G))

@@ -67,7 +67,7 @@ def reinforce() -> Any:
 def test_one_update_is_reinforce_and_every_ratio_is_one(packed):
   """Also the slow twin of the whole learner: shared prompts, packed rows and chunked heads make no difference."""
   r = tiny.rollouts()
-  got = tiny.update(packing=tiny.packing(r.lengths) if packed else Packing())
+  got = tiny.update(packing=tiny.packing(r) if packed else Packing())
   assert 0.1 < norm(reinforce()) < 10
   assert_close(got.gradient, reinforce())
   assert got.metrics["ratio"] == 1.0 and got.metrics["ratio_max"] == 1.0  # exactly
@@ -96,9 +96,7 @@ def test_groups_of_equal_rewards_have_no_gradient_at_all():
 def test_microbatches_change_nothing_but_memory(microbatch):
   r = tiny.rollouts()
   want = tiny.update()
-  got = tiny.update(
-    packing=tiny.packing(r.lengths, parts=tiny.P) if microbatch == 1 else Packing(), microbatch=microbatch
-  )
+  got = tiny.update(packing=tiny.packing(r, parts=tiny.P) if microbatch == 1 else Packing(), microbatch=microbatch)
   assert_close(got.gradient, want.gradient, 1e-6)
   for name in want.metrics:
     np.testing.assert_allclose(got.metrics[name], want.metrics[name], atol=1e-5, err_msg=name)
@@ -118,7 +116,7 @@ def test_microbatches_change_nothing_but_memory(microbatch):
 def test_the_mesh_changes_nothing(mesh, packed, changes):
   r = tiny.rollouts()
   parts = tiny.P // changes["microbatch"] if changes else 1
-  packing = tiny.packing(r.lengths, mesh, parts) if packed else Packing()
+  packing = tiny.packing(r, mesh, parts) if packed else Packing()
   got, want = tiny.update(packing=packing, mesh=mesh, **changes), tiny.update()
   assert_close(got.gradient, want.gradient, 1e-6)
   for name in want.metrics:
@@ -227,7 +225,7 @@ INNER = {"lr": 3.0, "ref": table(1), "objective": (("beta", 0.1),), "mu": 2, "mi
 def test_the_inner_loop_is_its_updates_one_by_one(mesh, packed, microbatch):
   """mu = 2, two minibatches: each normalised by itself, old is the sampling policy throughout, the clip at work."""
   r = tiny.rollouts()
-  packing = tiny.packing(r.lengths, mesh, tiny.P // microbatch if microbatch else 2) if packed else Packing()
+  packing = tiny.packing(r, mesh, tiny.P // microbatch if microbatch else 2) if packed else Packing()
   state, metrics, trace = run(**INNER, mesh=mesh, packing=packing, microbatch=microbatch)
   assert_close(state.params["policy"], twin(3.0, r, TWO_BY_TWO, 0.1, table(1), table()), 3e-5)
   assert metrics["clip_low"] + metrics["clip_high"] > 0 and metrics["ratio_max"] > 1.2
@@ -318,7 +316,7 @@ def test_the_report_says_which_way_probabilities_moved():
   back = dataclasses.replace(
     state, params=jax.tree.map(lambda old, new: 2 * old - new, {"policy": table()}, state.params)
   )
-  wrong, *_ = report_of(grpo, back, trace, tiny.packing(r.lengths))
+  wrong, *_ = report_of(grpo, back, trace, tiny.packing(r))
   assert wrong["moved_right_way"] < 0.1 and wrong["moved_nats"] < -0.01
 
 

@@ -88,8 +88,8 @@ class Runs:
     def recorded(*args: Any) -> Callable:
       sample = make_sampler(*args)
 
-      def record(*args: Any) -> Any:
-        out = sample(*args)
+      def record(*args: Any, size: int | None) -> Any:
+        out = sample(*args, size=size)
         self.sampled.append(host.to_host(out[0]))
         if stop_drawing:
           signal.raise_signal(signal.SIGTERM)

@@ -77,7 +77,28 @@ def test_the_list_of_a_shard_and_microbatch_holds_its_tokens(mesh, parts):
   for j in range(parts):
     for shard in np.split(lengths[j::parts], shards):  # learn.interleave
       most = max(most, *(x.sum() for x in np.split(shard, samples, axis=1)))
-  assert most <= host.pack(lengths, 64, layout, parts).size <= most * 1.106
+  assert most <= host.pack(rollouts(lengths, longest=64), layout, parts).size <= most * 1.106
+
+
+@pytest.mark.parametrize("mesh, parts", [(tiny.ONE, 1), (tiny.ONE, 2), ((1, 2, 1, 1), 2), ((1, 2, 2, 1), 1)])
+def test_the_list_of_prompts_holds_those_of_each_shard_and_microbatch(mesh, parts):
+  rng, layout = np.random.default_rng(0), tiny.layout(mesh)
+  sizes = set()
+  for _ in range(50):
+    lengths = long_tailed(rng, 32, 1, 64)[:, 0]
+    most = max(s.sum() for j in range(parts) for s in np.split(lengths[j::parts], mesh[1]))  # learn.interleave
+    sizes.add(host.prompt_size(Prompts(np.zeros((32, 64), np.int32), lengths), layout, parts))
+    assert most <= min(sizes, key=lambda n: (n < most, n)) < 1.5 * most
+  assert len(sizes) <= 3
+
+
+def test_prompts_have_a_list_where_it_saves_a_quarter():
+  layout = tiny.layout()
+  size = lambda *lengths: host.prompt_size(Prompts(np.zeros((len(lengths), 8), np.int32), np.array(lengths)), layout)
+  assert size(8, 8, 8, 8) is None and size(8, 8, 8, 1) is None  # 32 tokens for 25
+  assert size(8, 8, 8, 0) == 24 and size(8, 8, 1, 0) == 24 and size(8, 8, 0, 0) == 16
+  r = dataclasses.replace(rollouts(np.full((2, 4), 8), longest=8), prompts=Prompts(np.zeros((2, 8)), np.array([8, 1])))
+  assert host.pack(r, layout) == Packing(prompt_size=12)
 
 
 def test_a_list_of_long_tails_is_less_than_a_tenth_padding(record_property):
@@ -88,7 +109,7 @@ def test_a_list_of_long_tails_is_less_than_a_tenth_padding(record_property):
     lengths = long_tailed(rng, 16, 8, 256)
     r = rollouts(lengths, longest=256)
     before.append(host.statistics(r, Packing(), layout)["padding_fraction"])
-    after.append(host.statistics(r, host.pack(lengths, 256, layout), layout)["padding_fraction"])
+    after.append(host.statistics(r, host.pack(r, layout), layout)["padding_fraction"])
   record_property("padding_rectangle", float(np.mean(before)))
   record_property("padding_packed", float(np.mean(after)))
   print(f"padding: {np.mean(before):.1%} of rectangles, {np.mean(after):.1%} of lists")
@@ -98,7 +119,7 @@ def test_a_list_of_long_tails_is_less_than_a_tenth_padding(record_property):
 
 def test_packing_compiles_few_shapes():
   rng, layout = np.random.default_rng(0), tiny.layout()
-  packings = [host.pack(long_tailed(rng, 16, 8, 96), 96, layout) for _ in range(200)]
+  packings = [host.pack(rollouts(long_tailed(rng, 16, 8, 96), longest=96), layout) for _ in range(200)]
   assert len({p.take.shape for p in packings}) <= 12
   assert len({p.size for p in packings}) <= 6
 
@@ -111,17 +132,17 @@ def test_sizes_of_lists_are_a_tenth_apart():
 
 def test_packing_that_saves_nothing_is_left_out():
   layout = tiny.layout()
-  assert host.pack(np.full((2, 4), 8), 8, layout) == Packing()
-  assert host.pack(np.full((2, 1), 8), 8, layout) == Packing()
+  assert host.pack(rollouts(np.full((2, 4), 8), longest=8), layout) == Packing()
+  assert host.pack(rollouts(np.full((2, 1), 8), longest=8), layout) == Packing()
   assert host.lay_rows(np.full((2, 4), 4), 8).shape == (2, 4, 4)  # narrower rows
   assert host.lay_rows(np.array([[8, 4, 4, 1]]), 8).shape == (1, 3, 8)
 
 
 def test_on_a_tpu_a_row_holds_one_completion():
   """Splash attention has no mask for two of them that share a prompt."""
-  lengths = np.array([[3, 1, 0, 2]])
-  np.testing.assert_array_equal((host.pack(lengths, 8, tiny.layout()).take >= 0).sum(2), [[4, 2]])
-  packing = host.pack(lengths, 8, tiny.on("tpu"))
+  r = rollouts(np.array([[3, 1, 0, 2]]), longest=8)
+  np.testing.assert_array_equal((host.pack(r, tiny.layout()).take >= 0).sum(2), [[4, 2]])
+  packing = host.pack(r, tiny.on("tpu"))
   np.testing.assert_array_equal((packing.take >= 0).sum(2), [[3, 2, 1]])  # none for what is empty
   assert packing.take.shape == (1, 3, 4) and packing.size == 6
 
@@ -149,6 +170,8 @@ def test_statistics():
   )
   assert host.statistics(rollouts([[0]], longest=4), Packing(), layout) == {}
   assert host.statistics(r, Packing(size=7), layout, 2)["padding_fraction"] == pytest.approx(1 - 12 / 14)
+  listed = host.statistics(dataclasses.replace(r, prompts=prompts), Packing(prompt_size=4), layout, 2)
+  assert listed["prompt_padding_fraction"] == pytest.approx(1 - 6 / 8)
 
 
 def test_completions_leave_the_stop_token_out_of_the_text_and_in_the_tokens():

@@ -55,7 +55,7 @@ def test_truncated_tokens_are_those_of_naive_generation():
 def test_log_probs_are_the_learners(variant, packed):
   """At the same temperature, on padded and unpadded prompts, from cache and from rows."""
   r = tiny.sample(variant=variant)
-  packing = host.pack(r.lengths, tiny.L, tiny.layout()) if packed else Packing()
+  packing = host.pack(r, tiny.layout()) if packed else Packing()
   got, _ = tiny.logprobs(variant)(tiny.weights(variant), r.prompts, r.tokens, r.lengths, packing)
   real = tiny.real(r)
   assert set(r.prompts.lengths[real.any((1, 2))]) >= {1, tiny.LP}
@@ -118,6 +118,15 @@ def test_blocks_of_the_ring_do_not_change_what_is_sampled(slots, monkeypatch):
   )
   monkeypatch.setattr(tiny, "make_sampler", lambda *args, **kwargs: make)
   assert_same(tiny.sample(slots=slots), whole)
+
+
+@pytest.mark.parametrize("mesh, slots", [(tiny.ONE, 0), (tiny.ONE, 5), ((1, 2, 2, 2), 0)])
+def test_prompts_computed_as_a_list_do_not_change_what_is_sampled(mesh, slots):
+  layout, given = tiny.layout(mesh), tiny.prompts(width=40)
+  assert host.prompt_size(host.trim(given), layout) is not None
+  sample = tiny.make_sampler(mesh=mesh, slots=slots)
+  got, _ = host.draw(sample, tiny.params(mesh=mesh), given, jax.random.key(0), layout)
+  assert_same(got, tiny.sample())
 
 
 def test_more_samples_of_a_prompt_leave_the_first_as_they_are():

@@ -57,7 +57,7 @@ PGL, PG = f(P, G, L), f(P, G)
 KEY = jax.eval_shape(lambda: jax.random.key(0))
 PROMPTS = Prompts(i(P, LP), i(P))
 ROWS = packing.Rows(i(P, R, T), i(P, R, T), i(P, R, T))
-PACKING = Packing(i(P, R, T), N)
+PACKING = Packing(i(P, R, T), N, N)
 PLACES = packing.Places(i(A, B, N), i(A, B, U))
 HOW = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 CHUNK = {"temperature": 1.0, "chunk": 4}
@@ -135,8 +135,8 @@ CASES = {
   "packing.unflatten": (packing.unflatten, (f(A, B, N), PLACES), (A, B, U)),
   "forward.lay": (
     lambda *x: forward.lay(tiny.decoder(), *x),
-    (i(P, G, L), i(P, G), PACKING),
-    [(P, R, T)] * 3 + [(1, 1, N), (1, 1, P * R * T)],
+    (PROMPTS, i(P, G, L), i(P, G), PACKING),
+    [(P, R, T)] * 3 + [(1, 1, N), (1, 1, P * R * T), (1, 1, N), (1, 1, P * LP)],
   ),
   "forward.predictors": (forward.predictors, (f(P, D), f(P, R, T, D), i(P, R, T)), (P, R, T, D)),
   "forward.logprobs": (
@@ -216,6 +216,7 @@ CASES = {
   "attention.flash": None,  # cuDNN alone; attention_test.py
   "attention.fits_flash": None,
   "attention.sharded": None,
+  "decoder.prompt_places": (with_statics(decoders.prompt_places, LP, N), (i(A, B, P),), [(A, B, N), (A, B, P * LP)]),
   "decoder.row_shards": (lambda rows: jnp.zeros(decoders.row_shards(tiny.layout(), rows)), (ROWS,), (1, 1)),
   "decoder.to_shards": (with_statics(decoders.to_shards, 2), (f(P, B, T, D),), (2, B, P // 2 * T, D)),
   "decoder.from_shards": (with_statics(decoders.from_shards, P), (f(2, B, P // 2 * T, D),), (P, B, T, D)),
@@ -249,6 +250,8 @@ def test_shapes_of_the_decoder():
   chex.assert_shape([first, hidden], [(P, D), (P, R, T, D)])
   last, kv = jax.eval_shape(d.prefill, params, PROMPTS)
   chex.assert_shape([last, *kv], [(P, D)] + [(2, P, LP, K, DH)] * 2)
+  listed = jax.eval_shape(functools.partial(d.prefill, size=N), params, PROMPTS)
+  chex.assert_trees_all_equal_shapes_and_dtypes(listed, (last, kv))
   chex.assert_shape(jax.eval_shape(d.unembed, params), (V, D))
   chex.assert_shape(jax.eval_shape(d.embed, params, i(P, T)), (P, T, D))
   chex.assert_shape(jax.eval_shape(d.norm, params, f(P, T, D)), (P, T, D))
@@ -302,7 +305,7 @@ def trace(config: Any, d: Decoder, stop: tuple[int, ...], group: int = 0, sample
   rollouts = dataclasses.replace(rollouts, rewards=f(*shape), given=b(*shape), parts=f(p, group, n))
   temperature = config.sampler.temperature
   update = learn.make_learn(d, objective, tx, config.learner, config.objective, temperature)
-  packing = Packing(i(p, max(1, group // 2), length), p * group * length // 2)
+  packing = Packing(i(p, max(1, group // 2), length), p * group * length // 2, p * config.data.max_prompt_length // 2)
   ref = params["policy"] if "ref" in needs else None
   after, metrics, record = jax.eval_shape(update, state, ref, None, rollouts, packing)
   chex.assert_trees_all_equal_shapes_and_dtypes(after, state)

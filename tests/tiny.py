@@ -125,8 +125,8 @@ def rollouts(seed: int = 0, variant: str = "test_qwen3") -> Rollouts:
   return dataclasses.replace(out, rewards=rewards, given=given, parts=reward.astype(np.float32))
 
 
-def packing(lengths: np.ndarray, mesh: tuple[int, ...] = ONE, parts: int = 1) -> Packing:
-  packing = host.pack(lengths, L, layout(mesh), parts)
+def packing(r: Rollouts, mesh: tuple[int, ...] = ONE, parts: int = 1) -> Packing:
+  packing = host.pack(r, layout(mesh), parts)
   assert packing.take is not None and packing.size is not None
   return packing
 

@@ -68,7 +68,7 @@ def updated(
   cfg = tiny.section("learner", chunk=64, microbatch=microbatch)
   packing = Packing()
   if packed and name not in PAIRS:  # two samples of a prompt are too few to share a row
-    packing = tiny.packing(r.lengths, mesh, learn.parts(cfg, tiny.P))
+    packing = tiny.packing(r, mesh, learn.parts(cfg, tiny.P))
   run = learn.make_learn(decoder, objective, TX, cfg, tiny.objective(**changes), 0.7)
   state = states.create({k: place(tree) for k, tree in params.items()}, TX)
   given = host.to_device(layout, (r, packing))

@@ -48,8 +48,7 @@ def collect(
     with writer.phase("sample"):
       rows = next(batches)
       prompts, too_long = loader.to_prompts(rows, model.render, config.data.max_prompt_length, config.data.on_long)
-      prompts = host.to_device(model.layout, host.trim(prompts))
-      sampled, statistics = host.to_host(sample(params, prompts, jax.random.fold_in(key, attempt)))
+      sampled, statistics = host.draw(sample, params, prompts, jax.random.fold_in(key, attempt), model.layout)
     with writer.phase("score"):
       completions = host.completions(sampled, model.tokenizer)
       scores = combine.score(functions, rows, completions, config.sampler.max_length, config.rewards.on_error)

@@ -47,7 +47,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     for step in s.steps():
       with s.writer.phase("data"):
         given = solutions(next(batches), model, config) if kind == "solutions" else common.written(next(batches))
-        packing = host.pack(given.lengths, given.tokens.shape[2], model.layout, parts)
+        packing = host.pack(given, model.layout, parts)
         rollouts, placed = host.to_device(model.layout, (given, packing))
       with s.writer.phase("learn"):
         s.state, learned, trace = s.update(s.state, s.ref_params, None, rollouts, placed)

@@ -25,7 +25,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     for step in s.steps():
       key = build.key(config.seed, build.SAMPLE, step)
       batch, sampling = collect(batches, sample, s.policy, key, model, functions, config, s.writer)
-      packing = host.pack(batch.rollouts.lengths, config.sampler.max_length, layout, parts)
+      packing = host.pack(batch.rollouts, layout, parts)
       rollouts, placed = host.to_device(layout, (batch.rollouts, packing))
       with s.writer.phase("learn"):
         s.state, learned, trace = s.update(s.state, s.ref_params, None, rollouts, placed)

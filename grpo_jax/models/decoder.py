@@ -20,7 +20,7 @@ from flax import nnx
 from grpo_jax.models.attention import causal_attention, group_attention
 from grpo_jax.models.layers import Block, RMSNorm
 from grpo_jax.ops import packing
-from grpo_jax.ops.packing import Rows
+from grpo_jax.ops.packing import Places, Rows
 from grpo_jax.sharding import Layout
 from grpo_jax.types import Array, Prompts, SettingError
 
@@ -177,15 +177,23 @@ class Decoder:
     c = self.config
     return x.reshape(*x.shape[:-2], c.kv_heads, c.heads // c.kv_heads, c.head_dim)
 
-  def prefill(self, params: Params, prompts: Prompts) -> tuple[Array, KV]:
-    """The prompts alone: last hidden state of each `[P, D]`, and their keys and values."""
+  def prefill(self, params: Params, prompts: Prompts, size: int | None = None) -> tuple[Array, KV]:
+    """The prompts alone: last hidden state of each `[P, D]`, and their keys and values.
+
+    With `size`, at least as many as there are real tokens, all but attention is computed on a list of that many.
+    """
+    p, lp = prompts.tokens.shape
+    at = prompt_places(prompts.lengths[None, None], lp, size)
+    to_list = lambda x: packing.flatten(x.reshape(1, 1, p * lp, *x.shape[2:]), at)
+    to_rows = lambda x: packing.unflatten(x, at).reshape(p, lp, *x.shape[3:])
 
     def mix(q: Array, k: Array, v: Array) -> tuple[Array, Any]:
-      return causal_attention(self.layout, self._heads(q), k, v), (k, v)
+      q, k, v = to_rows(self._heads(q)), to_rows(k), to_rows(v)
+      return to_list(causal_attention(self.layout, q, k, v)), (k, v)
 
-    positions = jnp.broadcast_to(jnp.arange(prompts.tokens.shape[1]), prompts.tokens.shape)
-    x, kv = self._stack(params, self.embed(params, prompts.tokens), positions, mix)
-    return self.norm(params, last(x, prompts.lengths)), KV(*kv)
+    positions = jnp.broadcast_to(jnp.arange(lp), (p, lp))
+    x, kv = self._stack(params, self.embed(params, to_list(prompts.tokens)), to_list(positions), mix)
+    return self.norm(params, last(to_rows(x), prompts.lengths)), KV(*kv)
 
   def forward(self, params: Params, prompts: Prompts, rows: Rows) -> tuple[Array, Array]:
     """Prompts and all completions of their groups in one pass; the prompt is computed once.
@@ -202,14 +210,19 @@ class Decoder:
     shared = lambda x: jnp.broadcast_to(x[:, None], (p, b, *x.shape[1:]))
 
     def join(of_prompts: Array, of_rows: Array) -> Array:
-      """`[P, B, Lp, ...]` and `[P, B, R / B * T, ...]` -> `[A, B, P / A * Lp + N, ...]`."""
-      return jnp.concatenate([to_shards(of_prompts, a), packing.flatten(to_shards(of_rows, a), rows.at)], axis=2)
+      """`[P, B, Lp, ...]` and `[P, B, R / B * T, ...]` -> `[A, B, M + N, ...]`: lists of M and N tokens."""
+      lists = (
+        packing.flatten(to_shards(of_prompts, a), rows.prompts_at),
+        packing.flatten(to_shards(of_rows, a), rows.at),
+      )
+      return jnp.concatenate(lists, axis=2)
 
     def split(x: Array) -> tuple[Array, Array]:
       """-> `[P, B, Lp, ...]` and `[P, B, R / B, T, ...]`."""
-      n = p // a * lp
-      of_rows = from_shards(packing.unflatten(x[:, :, n:], rows.at), p)
-      return from_shards(x[:, :, :n], p), of_rows.reshape(p, b, r // b, t, *x.shape[3:])
+      m = p // a * lp if rows.prompts_at is None else rows.prompts_at.there.shape[2]
+      of_prompts = from_shards(packing.unflatten(x[:, :, :m], rows.prompts_at), p)
+      of_rows = from_shards(packing.unflatten(x[:, :, m:], rows.at), p)
+      return of_prompts, of_rows.reshape(p, b, r // b, t, *x.shape[3:])
 
     lengths, segments = shared(prompts.lengths), rows.segments.reshape(p, b, r // b, t)
 
@@ -225,6 +238,14 @@ class Decoder:
     of_prompts, of_rows = split(x)
     first = last(of_prompts[:, 0], prompts.lengths)
     return self.norm(params, first), self.norm(params, of_rows.reshape(p, r, t, -1))
+
+
+def prompt_places(lengths: Array, width: int, size: int | None) -> Places | None:
+  """Where the real tokens of prompts of lengths `[A, B, P / A]` lie in their rectangles; None without a size."""
+  if size is None:
+    return None
+  real = jnp.arange(width) < lengths[..., None]
+  return packing.places(real.reshape(*lengths.shape[:2], -1), size)
 
 
 def row_shards(layout: Layout, rows: Rows) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Where completion tokens lie: in rows, where each finds its neighbours, and in one list, where nothing is padding.
+"""Where tokens lie: in rows, where each finds its neighbours, and in one list, where nothing is padding.
 
 Attention needs rows: several completions of a group share one (`pack`). All else in a layer, and the head, needs no
 neighbours, and is computed on the list of the tokens that are real (`places`, `flatten`).
@@ -26,6 +26,7 @@ class Rows(NamedTuple):
   segments: Array  # [P, R, T] int32: which sample of the group; -1 on padding
   offsets: Array  # [P, R, T] int32: position of the token in its completion
   at: Places | None = None  # their tokens as lists; None: padding is computed, too
+  prompts_at: Places | None = None  # the same of their prompts' tokens
 
 
 def lay(tokens: Array, lengths: Array, packing: Packing) -> Rows:
