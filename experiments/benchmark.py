@@ -11,6 +11,7 @@ of medians are printed.
 
 import dataclasses
 import functools
+import itertools
 import json
 import resource
 import statistics
@@ -119,7 +120,8 @@ def generate_all(
     return rollouts[0], found[0]
   steps = sum(f["decode_steps"] for f in found)
   busy = sum(f["slot_use"] * f["decode_steps"] for f in found) / steps
-  return jax.tree.map(lambda *x: np.concatenate(x), *rollouts), {"slot_use": busy, "decode_steps": steps}
+  rollouts = jax.tree.map(lambda *x: np.concatenate(x), *(dataclasses.replace(r, prompts=None) for r in rollouts))
+  return dataclasses.replace(rollouts, prompts=host.trim(prompts)), {"slot_use": busy, "decode_steps": steps}
 
 
 def measure(config: ConfigDict) -> dict[str, Any]:
@@ -152,11 +154,9 @@ def measure(config: ConfigDict) -> dict[str, Any]:
   rates, generate, learned, tokens, forward, read, use, padding = [matmul_rate(dtype)], [], [], [], [], [], [], []
   compiled: list[float] = []
   listen = lambda event, seconds, **_: compiled.append(seconds) if event == metrics.COMPILED else None
-  step = -1
-  while len(learned) < config.steps:
-    step += 1
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  for step in itertools.count():
     programs = len(compiled)
-    jax.monitoring.register_event_duration_secs_listener(listen)
     rng = np.random.default_rng(step)
     ids = rng.integers(3, b.vocab, (prompts, b.prompt_len)).astype(np.int32)
     full = np.full(prompts, b.prompt_len, np.int32)
@@ -173,7 +173,6 @@ def measure(config: ConfigDict) -> dict[str, Any]:
     packing = host.pack(rollouts, layout, parts)
     state, _, _ = jax.block_until_ready(update(state, ref, None, *host.to_device(layout, (rollouts, packing))))
     learned_s = time.perf_counter() - start
-    jax.monitoring.unregister_event_duration_listener(listen)
     if len(compiled) > programs:
       continue
     generate.append(sampled_s)
@@ -184,6 +183,9 @@ def measure(config: ConfigDict) -> dict[str, Any]:
     read.append(decode_bytes(shape, batch.lengths, ends, int(found["decode_steps"]), size))
     use.append(float(found["slot_use"]))
     padding.append(host.statistics(rollouts, packing, layout, parts))
+    if len(learned) == config.steps:
+      break
+  jax.monitoring.unregister_event_duration_listener(listen)
 
   middle = statistics.median
   rate, n = statistics.median(rates), middle(tokens)

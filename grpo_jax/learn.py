@@ -119,7 +119,7 @@ def make_learn(
   Returns:
     `learn(state, ref_params, old_params, rollouts, packing) -> (state, metrics, Trace)`. The state is donated.
     ref_params: a policy tree, or None if the objective does not need one. old_params: None where the state itself
-    sampled the rollouts. packing: of the completions (`rollouts.pack`), for as many parts as `parts(cfg, P)` says.
+    sampled the rollouts. packing: of `rollouts.pack`, for as many parts as `parts(cfg, P)` says.
 
   Raises:
     SettingError: a rule that ends the passes, for an objective without a ratio or where there is one pass.

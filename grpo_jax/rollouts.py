@@ -11,7 +11,7 @@ from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer import Tokenizer
 from grpo_jax.types import Completion, Packing, Prompts, Rollouts
 
-FEW = sorted({m << n for m in (1, 3) for n in range(40)})  # sizes, where each one is a program to compile
+SIZES = sorted({m << n for m in (1, 3) for n in range(40)})  # sizes, where each one is a program to compile
 
 
 def to_device(layout: Layout, x: Any) -> Any:
@@ -45,7 +45,7 @@ def draw(
 ) -> tuple[Rollouts, dict[str, Any]]:
   """What a sampler makes of numpy prompts, cut to a width and a list that hold them, on the host."""
   prompts = trim(prompts)
-  return to_host(sample(params, to_device(layout, prompts), key, size=prompt_size(prompts, layout)))
+  return to_host(sample(params, to_device(layout, prompts), key, prompt_size=prompt_size(prompts, layout)))
 
 
 def completions(rollouts: Rollouts, tokenizer: Tokenizer) -> list[list[Completion]]:
@@ -67,7 +67,7 @@ def prompt_size(prompts: Prompts, layout: Layout, parts: int = 1) -> int | None:
   p, width = prompts.tokens.shape
   # Part j of a rollout has prompts j, j + parts ... (`learn.interleave`), in contiguous shards.
   most = int(prompts.lengths.reshape(layout.size("prompt"), -1, parts).sum(1).max())
-  size = min(n for n in FEW if n >= most)
+  size = min(n for n in SIZES if n >= most)
   return size if size <= 0.75 * p * width / (parts * layout.size("prompt")) else None
 
 
@@ -123,7 +123,7 @@ def lay_rows(lengths: np.ndarray, max_length: int, shards: int = 1, share: bool 
         room[at] -= n
       plans.append(rows)
       most = max(most, len(rows))
-  most = min(per, min(n for n in FEW if n >= most))
+  most = min(per, min(n for n in SIZES if n >= most))
   if most * t > 0.75 * per * max_length:
     return None
   take = np.full((p * shards, most, t), -1, np.int32)

@@ -175,9 +175,9 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
     stop_tokens: ids that end a completion.
 
   Returns:
-    `sample(params, prompts, key, ends=None, size=None) -> (Rollouts, statistics)`: parameters as the learner holds
-    them, prompts `[P, Lp]`, a key of this rollout; ends `[P, G]` int32 forces lengths in place of stop tokens
-    (benchmarks); size: of the list of a shard's prompt tokens (`rollouts.prompt_size`), static.
+    `sample(params, prompts, key, ends=None, prompt_size=None) -> (Rollouts, statistics)`: parameters as the learner
+    holds them, prompts `[P, Lp]`, a key of this rollout; ends `[P, G]` int32 forces lengths in place of stop tokens
+    (benchmarks); prompt_size: at least as many as a shard's prompts have tokens (`rollouts.prompt_size`), static.
     Statistics: `slot_use`, the share of slot-steps that decoded a token, and `decode_steps`.
   """
   if cfg.cache_dtype not in CACHE_DTYPES:
@@ -199,7 +199,13 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
     return decoder.layout.constrain(linear(decoder.unembed(params), hidden, jnp.float32), None, None)
 
   def local(
-    size: int | None, params: Params, prompts: Prompts, prompt_ids: Array, sample_ids: Array, key: Array, ends: Any
+    prompt_size: int | None,
+    params: Params,
+    prompts: Prompts,
+    prompt_ids: Array,
+    sample_ids: Array,
+    key: Array,
+    ends: Any,
   ) -> tuple:
     """Everything that one shard of prompts and samples needs; its loop waits for no other shard."""
     n_prompts, lp = prompts.tokens.shape
@@ -209,7 +215,7 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
     s = min(n, max(1, cfg.slots // shards)) if cfg.slots else n
     noise = Noise.of(key, prompt_ids, sample_ids)
 
-    hidden, kv = decoder.prefill(params, prompts, size)
+    hidden, kv = decoder.prefill(params, prompts, prompt_size)
     keep = lambda x, axes, vector: store(jnp.transpose(x, axes), cfg.cache_dtype, vector)
     shared = [(keep(k, (0, 2, 3, 1), 2), keep(v, (0, 2, 1, 3), 3)) for k, v in zip(kv.keys, kv.values)]
     # The first token of every sample comes from its prompt's last state; no slot is needed for it.
@@ -316,11 +322,11 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
     )
 
   def sample(
-    params: Params, prompts: Prompts, key: Array, ends: Array | None = None, size: int | None = None
+    params: Params, prompts: Prompts, key: Array, ends: Array | None = None, prompt_size: int | None = None
   ) -> tuple[Rollouts, dict[str, Array]]:
     params = decode_params(decoder, params, cfg.dtype)
     prompt_ids, sample_ids = jnp.arange(prompts.tokens.shape[0]), jnp.arange(group)
-    run = functools.partial(local, size)
+    run = functools.partial(local, prompt_size)
     if layout.mesh.size > 1:
       both = PartitionSpec(rows, columns)
       run = jax.shard_map(
@@ -345,4 +351,4 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
     statistics = {"slot_use": busy / jnp.maximum(all_, 1), "decode_steps": steps.max()}
     return Rollouts(prompts, tokens, lengths, ended, logprobs, truncated), statistics
 
-  return jax.jit(sample, static_argnames="size")
+  return jax.jit(sample, static_argnames="prompt_size")

@@ -56,6 +56,13 @@ def test_one_line_has_every_number():
   assert 0 < found["generate_of_limit"] < 1 and 0 < found["learn_of_limit"] < 1
 
 
+def test_lengths_are_mixed_slots_are_not_refilled_and_no_step_that_compiles_counts():
+  mixed = TINY.replace("prompts=8", "prompts=16") + ",tail=true,mixed=true,slots=16,refill=false"
+  found = benchmark.measure(benchmarks.get_config(mixed))
+  assert found["slot_use"] < 1 and found["completion_tokens"] < 16 * 2 * 8 and found["prompt_padding_fraction"] > 0
+  assert found["step_s"] < found["compile_s"]  # by far: one compiled step takes seconds
+
+
 def test_a_setting_that_is_refused_is_one_line(monkeypatch, capsys):
   monkeypatch.setattr(flags, "FLAGS", type("Values", (), {"config": benchmarks.get_config("remat=full"), "vs": None}))
   with pytest.raises(SystemExit) as end:
@@ -68,6 +75,7 @@ def test_a_setting_that_is_refused_is_one_line(monkeypatch, capsys):
   ("peer", "arg", "message"),
   [
     ("tunix", "tail=true", "use --vs=trl"),
+    ("trl", "mixed=true", "prompts of one length only"),
     ("trl", "top_p=0.9", "top_p=0.9 with --vs=trl"),
     ("trl", "dtype=bfloat16", "dtype=bfloat16 with --vs=trl"),
     ("trl", "head_dim=32", "head_dim=32 with --vs=trl"),

@@ -54,7 +54,9 @@ class Sampler:
     self.keys: list[jax.Array] = []
     self.params: list[Any] = []
 
-  def __call__(self, params: Any, prompts: Prompts, key: jax.Array, size: Any) -> tuple[Rollouts, dict[str, Any]]:
+  def __call__(
+    self, params: Any, prompts: Prompts, key: jax.Array, prompt_size: Any
+  ) -> tuple[Rollouts, dict[str, Any]]:
     self.keys.append(key)
     self.params.append(params)
     of = [(group(first), n > 0) for first, n in zip(np.asarray(prompts.tokens)[:, 0].tolist(), prompts.lengths)]

@@ -68,7 +68,7 @@ def run(samples, answers, *, group, mesh=tiny.ONE, batch=4, problems=0, render=N
   examples = [Example(str(i), "", str(a), {}) for i, a in enumerate(answers)]
   keys = []
 
-  def sample(params, prompts, key, size):
+  def sample(params, prompts, key, prompt_size):
     assert params == "the policy"
     keys.append(tuple(jax.random.key_data(key).tolist()))
     first, lengths = np.asarray(prompts.tokens)[:, 0], np.asarray(prompts.lengths)

@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 from grpo_jax import learn, sharding
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
+from grpo_jax.loops import collect
 from grpo_jax.objectives import cispo, distill, grpo, gspo, rft, sft
 from grpo_jax.types import Packing, Rollouts, SettingError
 
@@ -94,9 +95,11 @@ def test_groups_of_equal_rewards_have_no_gradient_at_all():
 
 @pytest.mark.parametrize("microbatch", [1, 4])
 def test_microbatches_change_nothing_but_memory(microbatch):
-  r = tiny.rollouts()
+  r = collect.widen(tiny.rollouts(), 2 * tiny.LP)
   want = tiny.update()
-  got = tiny.update(packing=tiny.packing(r, parts=tiny.P) if microbatch == 1 else Packing(), microbatch=microbatch)
+  packing = tiny.packing(r, parts=tiny.P) if microbatch == 1 else Packing()
+  assert microbatch > 1 or packing.prompt_size == 6
+  got = tiny.update(r, packing, microbatch=microbatch)
   assert_close(got.gradient, want.gradient, 1e-6)
   for name in want.metrics:
     np.testing.assert_allclose(got.metrics[name], want.metrics[name], atol=1e-5, err_msg=name)
@@ -114,10 +117,11 @@ def test_microbatches_change_nothing_but_memory(microbatch):
   ],
 )
 def test_the_mesh_changes_nothing(mesh, packed, changes):
-  r = tiny.rollouts()
+  r = collect.widen(tiny.rollouts(), 2 * tiny.LP)
   parts = tiny.P // changes["microbatch"] if changes else 1
   packing = tiny.packing(r, mesh, parts) if packed else Packing()
-  got, want = tiny.update(packing=packing, mesh=mesh, **changes), tiny.update()
+  assert not packed or packing.prompt_size
+  got, want = tiny.update(r, packing, mesh=mesh, **changes), tiny.update()
   assert_close(got.gradient, want.gradient, 1e-6)
   for name in want.metrics:
     np.testing.assert_allclose(got.metrics[name], want.metrics[name], atol=1e-5, err_msg=name)

@@ -88,8 +88,8 @@ class Runs:
     def recorded(*args: Any) -> Callable:
       sample = make_sampler(*args)
 
-      def record(*args: Any, size: int | None) -> Any:
-        out = sample(*args, size=size)
+      def record(*args: Any, **size: int | None) -> Any:
+        out = sample(*args, **size)
         self.sampled.append(host.to_host(out[0]))
         if stop_drawing:
           signal.raise_signal(signal.SIGTERM)
@@ -266,6 +266,18 @@ def test_numbers_that_cannot_be_are_refused(changes, message):
   c.update_from_flattened_dict(changes)
   with pytest.raises(SettingError, match=message):
     session.check(c, tiny.layout())
+
+
+@pytest.mark.parametrize("data, most", [("solutions", 1), ("pairs", 2), ("samples", 8)])
+def test_the_mesh_divides_the_completions_that_a_prompt_has(data, most):
+  c = defaults.get_config()
+  c.loop, c.offline.data, c.sampler.group = "offline", data, 8
+  for group in (1, 2, 4, 8):
+    refused = pytest.raises(
+      SettingError, match=f"mesh.group={group} with offline.data='{data}', {most} a prompt: use 1"
+    )
+    with contextlib.nullcontext() if group <= most else refused:
+      session.check(c, tiny.layout((1, 1, group, 1)))
 
 
 # -- what is kept, from groups made by hand

@@ -119,9 +119,15 @@ def test_a_list_of_long_tails_is_less_than_a_tenth_padding(record_property):
 
 def test_packing_compiles_few_shapes():
   rng, layout = np.random.default_rng(0), tiny.layout()
-  packings = [host.pack(rollouts(long_tailed(rng, 16, 8, 96), longest=96), layout) for _ in range(200)]
+  packings = []
+  for _ in range(200):
+    r = rollouts(long_tailed(rng, 16, 8, 96), longest=96)
+    prompts = Prompts(np.zeros((16, 96), np.int32), long_tailed(rng, 16, 1, 96)[:, 0])
+    packings.append(host.pack(dataclasses.replace(r, prompts=prompts), layout))
   assert len({p.take.shape for p in packings}) <= 12
   assert len({p.size for p in packings}) <= 6
+  assert len({p.prompt_size for p in packings}) <= 4
+  assert len({(p.take.shape, p.size, p.prompt_size) for p in packings}) <= 40
 
 
 def test_sizes_of_lists_are_a_tenth_apart():

@@ -13,6 +13,7 @@ from typing import Any
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 import objective_cases
 import pytest
 import tiny
@@ -250,7 +251,7 @@ def test_shapes_of_the_decoder():
   chex.assert_shape([first, hidden], [(P, D), (P, R, T, D)])
   last, kv = jax.eval_shape(d.prefill, params, PROMPTS)
   chex.assert_shape([last, *kv], [(P, D)] + [(2, P, LP, K, DH)] * 2)
-  listed = jax.eval_shape(functools.partial(d.prefill, size=N), params, PROMPTS)
+  listed = jax.eval_shape(functools.partial(d.prefill, prompt_size=N), params, PROMPTS)
   chex.assert_trees_all_equal_shapes_and_dtypes(listed, (last, kv))
   chex.assert_shape(jax.eval_shape(d.unembed, params), (V, D))
   chex.assert_shape(jax.eval_shape(d.embed, params, i(P, T)), (P, T, D))
@@ -395,7 +396,8 @@ def compiled():
 
 
 def test_steps_compile_once(compiled):
-  """Sample and learn three times over, on a mesh and with the shipped optimizer: each is traced and compiled once."""
+  """Sample and learn three times over, on a mesh and with the shipped optimizer, prompts and completions of other
+  lengths each time but of one bucket: each is traced and compiled once."""
   mesh = (1, 4, 2, 1)
   layout, d = tiny.layout(mesh), tiny.decoder(mesh=mesh)
   learner = tiny.section("learner", chunk=64, lr=1e-3, warmup=2, schedule="cosine", weight_decay=0.1)
@@ -405,17 +407,21 @@ def test_steps_compile_once(compiled):
   def once(jitted: Any, **options: Any) -> Any:
     return jax.jit(chex.assert_max_traces(jitted.__wrapped__, n=1), **options)
 
-  sample = once(tiny.make_sampler(mesh=mesh))
+  sample = once(tiny.make_sampler(mesh=mesh), static_argnames="prompt_size")
   update = once(learn.make_learn(d, grpo, tx, learner, tiny.objective(), 0.7), donate_argnums=0)
   state = states.create({"policy": tiny.params(mesh=mesh)}, tx)
   placed = jax.tree.map(lambda x: x.sharding, state)
-  prompts, given = host.to_device(layout, (tiny.prompts(), tiny.rollouts()))
+  table = tiny.rollouts()
   compiled.clear()
   for step in range(3):
-    rollouts, _ = sample(state.params["policy"], prompts, jax.random.key(step))
+    given = jax.tree.map(lambda x, step=step: np.roll(x, 2 * step, axis=0), table)
+    forced = functools.partial(sample, ends=host.to_device(layout, given.lengths))
+    rollouts, _ = host.draw(forced, state.params["policy"], given.prompts, jax.random.key(step), layout)
+    np.testing.assert_array_equal(rollouts.lengths, given.lengths)
     rollouts = dataclasses.replace(rollouts, rewards=given.rewards, given=given.given, parts=given.parts)
-    rollouts = host.to_device(layout, host.to_host(rollouts))
-    state, metrics, _ = update(state, None, None, rollouts, Packing())
+    packing = host.pack(rollouts, layout)
+    assert packing.take is not None and packing.size and packing.prompt_size
+    state, metrics, _ = update(state, None, None, *host.to_device(layout, (rollouts, packing)))
     assert math.isfinite(metrics["loss"]) and int(state.step) == step + 1
   assert sorted(name for name in compiled if name in ("jit(sample)", "jit(learn)")) == ["jit(learn)", "jit(sample)"]
   jax.tree.map(lambda x, s: chex.assert_equal(x.sharding.is_equivalent_to(s, x.ndim), True), state, placed)

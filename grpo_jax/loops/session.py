@@ -170,6 +170,11 @@ def check(config: ConfigDict, layout: sharding.Layout) -> None:
     SettingError: names the settings and what would work.
   """
   sharding.check_batch(layout, config.data.prompts, config.sampler.group)
+  of_prompt = {"solutions": 1, "pairs": 2}.get(config.offline.data) if config.loop == "offline" else None
+  if of_prompt and of_prompt % layout.size("sample"):
+    raise SettingError(
+      f"mesh.group={layout.size('sample')} with offline.data={config.offline.data!r}, {of_prompt} a prompt: use 1"
+    )
   c, shards = config.learner, layout.size("prompt")
   for name, value in (("learner.mu", c.mu), ("learner.minibatches", c.minibatches), ("steps", config.steps)):
     if value < 1:
@@ -213,7 +218,7 @@ def check_data(config: ConfigDict, objective: Any) -> None:
 
 
 class Evaluator:
-  """Greedy and, where everything is asked for, sampled evaluation on the test split; each compiled once."""
+  """Greedy and, where everything is asked for, sampled evaluation on the test split."""
 
   def __init__(self, config: ConfigDict, model: build.Model):
     self.config, self.model = config, model

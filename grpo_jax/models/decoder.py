@@ -177,13 +177,13 @@ class Decoder:
     c = self.config
     return x.reshape(*x.shape[:-2], c.kv_heads, c.heads // c.kv_heads, c.head_dim)
 
-  def prefill(self, params: Params, prompts: Prompts, size: int | None = None) -> tuple[Array, KV]:
-    """The prompts alone: last hidden state of each `[P, D]`, and their keys and values.
+  def prefill(self, params: Params, prompts: Prompts, prompt_size: int | None = None) -> tuple[Array, KV]:
+    """The prompts alone, of one shard: last hidden state of each `[P, D]`, and their keys and values.
 
-    With `size`, at least as many as there are real tokens, all but attention is computed on a list of that many.
+    With `prompt_size`, at least as many as there are real tokens, all but attention is computed on a list of that many.
     """
     p, lp = prompts.tokens.shape
-    at = prompt_places(prompts.lengths[None, None], lp, size)
+    at = prompt_places(prompts.lengths[None, None], lp, prompt_size)
     to_list = lambda x: packing.flatten(x.reshape(1, 1, p * lp, *x.shape[2:]), at)
     to_rows = lambda x: packing.unflatten(x, at).reshape(p, lp, *x.shape[3:])
 

@@ -20,7 +20,7 @@ class Places(NamedTuple):
 
 
 class Rows(NamedTuple):
-  """Completions laid out for the learner: rows of one prompt, each holding one or several completions."""
+  """Completions laid out for the learner: rows of one prompt, each holding one or several completions; and lists."""
 
   tokens: Array  # [P, R, T] int32
   segments: Array  # [P, R, T] int32: which sample of the group; -1 on padding
