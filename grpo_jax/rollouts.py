@@ -62,8 +62,8 @@ def completions(rollouts: Rollouts, tokenizer: Tokenizer) -> list[list[Completio
 
 
 def prompt_size(prompts: Prompts, layout: Layout, parts: int = 1) -> int | None:
-  """Tokens in the list of the real prompt tokens of a shard and microbatch (2^n or 3 * 2^n); None where that saves less
-  than a quarter of their rectangle. Numpy prompts; `parts` as for `pack`."""
+  """Tokens in the list of the real prompt tokens of a shard and microbatch (2^n or 3 * 2^n), as the sampler computes
+  them; None where that saves less than a quarter of their rectangle. Numpy prompts; `parts` as for `pack`."""
   p, width = prompts.tokens.shape
   # Part j of a rollout has prompts j, j + parts ... (`learn.interleave`), in contiguous shards.
   most = int(prompts.lengths.reshape(layout.size("prompt"), -1, parts).sum(1).max())
@@ -73,6 +73,9 @@ def prompt_size(prompts: Prompts, layout: Layout, parts: int = 1) -> int | None:
 
 def pack(rollouts: Rollouts, layout: Layout, parts: int = 1) -> Packing:
   """How the learner lays tokens out; arrays and sizes are rounded up so that few shapes are compiled.
+
+  Prompts, which the group shares, have a list of their own only where it saves a fifth of all tokens: every pair of
+  sizes is a program to compile.
 
   Args:
     rollouts: numpy.
@@ -85,7 +88,11 @@ def pack(rollouts: Rollouts, layout: Layout, parts: int = 1) -> Packing:
   places = (lengths.size * max_length if take is None else take.size) // (parts * layout.size("prompt") * samples)
   of_parts = lengths.reshape(layout.size("prompt"), -1, parts, samples, lengths.shape[1] // samples)
   size = round_up(max(1, int(of_parts.sum((1, 4)).max())))
-  return Packing(take, size if size <= 0.95 * places else None, prompt_size(rollouts.prompts, layout, parts))
+  size = size if size <= 0.95 * places else None
+  of_prompts = prompt_size(rollouts.prompts, layout, parts)
+  rectangle = rollouts.prompts.tokens.size // (parts * layout.size("prompt"))
+  saves = of_prompts is not None and rectangle - of_prompts >= 0.2 * (rectangle + (size or places))
+  return Packing(take, size, of_prompts if saves else None)
 
 
 def round_up(n: int) -> int:

@@ -113,7 +113,8 @@ def test_a_token_sees_its_prompt_and_its_own_completion_alone():
 @pytest.mark.parametrize("mesh", [tiny.ONE, (1, 2, 2, 1)])
 def test_packed_groups_are_the_rectangles(mesh):
   tokens, lengths = completions()
-  packed = tiny.packing(Rollouts(tiny.prompts(), tokens, lengths, lengths, tokens, tokens), mesh)
+  wide = tiny.prompts(width=48)
+  packed = tiny.packing(Rollouts(wide, tokens, lengths, lengths, tokens, tokens), mesh)
   assert packed.prompt_size is not None
 
   @jax.jit
@@ -122,7 +123,7 @@ def test_packed_groups_are_the_rectangles(mesh):
     first, hidden = tiny.decoder(mesh=mesh).forward(params, prompts, rows)
     return forward.predictors(first, hidden, rows.offsets)
 
-  got = states(tiny.weights(), tiny.prompts())
+  got = states(tiny.weights(), wide)
   got = np.stack([packing.unlay(got[..., i], packed, tiny.G, tiny.L) for i in range(got.shape[-1])], -1)
   want, _ = hidden()
   real = (tiny.prompts().lengths > 0)[:, None, None] & (np.arange(tiny.L) < lengths[..., None])

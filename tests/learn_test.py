@@ -93,9 +93,12 @@ def test_groups_of_equal_rewards_have_no_gradient_at_all():
   assert got.metrics["zero_variance"] == 1.0 and got.metrics["loss"] == 0.0
 
 
+WIDE = 48  # of prompts, so that they have a list of their own
+
+
 @pytest.mark.parametrize("microbatch", [1, 4])
 def test_microbatches_change_nothing_but_memory(microbatch):
-  r = collect.widen(tiny.rollouts(), 2 * tiny.LP)
+  r = collect.widen(tiny.rollouts(), WIDE)
   want = tiny.update()
   packing = tiny.packing(r, parts=tiny.P) if microbatch == 1 else Packing()
   assert microbatch > 1 or packing.prompt_size == 6
@@ -117,7 +120,7 @@ def test_microbatches_change_nothing_but_memory(microbatch):
   ],
 )
 def test_the_mesh_changes_nothing(mesh, packed, changes):
-  r = collect.widen(tiny.rollouts(), 2 * tiny.LP)
+  r = collect.widen(tiny.rollouts(), WIDE)
   parts = tiny.P // changes["microbatch"] if changes else 1
   packing = tiny.packing(r, mesh, parts) if packed else Packing()
   assert not packed or packing.prompt_size

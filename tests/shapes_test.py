@@ -22,7 +22,7 @@ from experiments import arithmetic, arithmetic_sft, gsm8k
 from grpo_jax import forward, learn, optim, sampler
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
-from grpo_jax.loops import build, imports
+from grpo_jax.loops import build, collect, imports
 from grpo_jax.models import attention, heads, layers, variants
 from grpo_jax.models import decoder as decoders
 from grpo_jax.models.decoder import Decoder
@@ -411,7 +411,7 @@ def test_steps_compile_once(compiled):
   update = once(learn.make_learn(d, grpo, tx, learner, tiny.objective(), 0.7), donate_argnums=0)
   state = states.create({"policy": tiny.params(mesh=mesh)}, tx)
   placed = jax.tree.map(lambda x: x.sharding, state)
-  table = tiny.rollouts()
+  table = collect.widen(tiny.rollouts(), 48)
   compiled.clear()
   for step in range(3):
     given = jax.tree.map(lambda x, step=step: np.roll(x, 2 * step, axis=0), table)
@@ -419,6 +419,7 @@ def test_steps_compile_once(compiled):
     rollouts, _ = host.draw(forced, state.params["policy"], given.prompts, jax.random.key(step), layout)
     np.testing.assert_array_equal(rollouts.lengths, given.lengths)
     rollouts = dataclasses.replace(rollouts, rewards=given.rewards, given=given.given, parts=given.parts)
+    rollouts = collect.widen(rollouts, 48)
     packing = host.pack(rollouts, layout)
     assert packing.take is not None and packing.size and packing.prompt_size
     state, metrics, _ = update(state, None, None, *host.to_device(layout, (rollouts, packing)))
