@@ -11,8 +11,6 @@ from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer import Tokenizer
 from grpo_jax.types import Completion, Packing, Prompts, Rollouts
 
-SIZES = sorted({m << n for m in (1, 3) for n in range(40)})  # sizes, where each one is a program to compile
-
 
 def to_device(layout: Layout, x: Any) -> Any:
   """A pytree of numpy arrays `[P, ...]`, whole on every host, onto the mesh: prompts and samples over their axes."""
@@ -67,7 +65,7 @@ def prompt_size(prompts: Prompts, layout: Layout, parts: int = 1) -> int | None:
   p, width = prompts.tokens.shape
   # Part j of a rollout has prompts j, j + parts ... (`learn.interleave`), in contiguous shards.
   most = int(prompts.lengths.reshape(layout.size("prompt"), -1, parts).sum(1).max())
-  size = min(n for n in SIZES if n >= most)
+  size = coarse(most)
   return size if size <= 0.75 * p * width / (parts * layout.size("prompt")) else None
 
 
@@ -83,16 +81,21 @@ def pack(rollouts: Rollouts, layout: Layout, parts: int = 1) -> Packing:
     parts: into how many microbatches the learner cuts the prompts (`learn.parts`).
   """
   lengths, max_length = rollouts.lengths, rollouts.tokens.shape[2]
-  samples = layout.size("sample")
+  samples, lists = layout.size("sample"), parts * layout.size("prompt")
   take = lay_rows(lengths, max_length, samples, share=layout.platform != "tpu")  # see models/attention.py
-  places = (lengths.size * max_length if take is None else take.size) // (parts * layout.size("prompt") * samples)
+  places = (lengths.size * max_length if take is None else take.size) // (lists * samples)
   of_parts = lengths.reshape(layout.size("prompt"), -1, parts, samples, lengths.shape[1] // samples)
   size = round_up(max(1, int(of_parts.sum((1, 4)).max())))
   size = size if size <= 0.95 * places else None
   of_prompts = prompt_size(rollouts.prompts, layout, parts)
-  rectangle = rollouts.prompts.tokens.size // (parts * layout.size("prompt"))
+  rectangle = rollouts.prompts.tokens.size // lists
   saves = of_prompts is not None and rectangle - of_prompts >= 0.2 * (rectangle + (size or places))
   return Packing(take, size, of_prompts if saves else None)
+
+
+def coarse(n: int) -> int:
+  """To the next 2^k or 3 * 2^k: fewer sizes than `round_up` has, for what is a small part of the work."""
+  return min(m << k for m in (1, 3) for k in range(n.bit_length() + 1) if m << k >= n)
 
 
 def round_up(n: int) -> int:
@@ -130,7 +133,7 @@ def lay_rows(lengths: np.ndarray, max_length: int, shards: int = 1, share: bool 
         room[at] -= n
       plans.append(rows)
       most = max(most, len(rows))
-  most = min(per, min(n for n in SIZES if n >= most))
+  most = min(per, coarse(most))
   if most * t > 0.75 * per * max_length:
     return None
   take = np.full((p * shards, most, t), -1, np.int32)

@@ -60,7 +60,7 @@ def test_lengths_are_mixed_slots_are_not_refilled_and_no_step_that_compiles_coun
   mixed = TINY.replace("prompts=8", "prompts=16") + ",tail=true,mixed=true,slots=16,refill=false"
   found = benchmark.measure(benchmarks.get_config(mixed))
   assert found["slot_use"] < 1 and found["completion_tokens"] < 16 * 2 * 8 and found["prompt_padding_fraction"] > 0
-  assert found["step_s"] < found["compile_s"]  # by far: one compiled step takes seconds
+  assert 4 * found["step_s"] < found["compile_s"]  # of two steps that compiled, the median is at least half of it
 
 
 def test_a_setting_that_is_refused_is_one_line(monkeypatch, capsys):
