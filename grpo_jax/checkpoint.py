@@ -4,7 +4,7 @@
     DIR/checkpoints/N/state    parameters and optimizer after N steps (orbax)
     DIR/checkpoints/N/data     the position in the data, as JSON
     DIR/checkpoints/N/extra    what else a loop must know to go on (source of the reference ...), as JSON
-    DIR/checkpoints/N/lengths  the bytes that each DIR/*.jsonl had then, as JSON
+    DIR/checkpoints/N/lengths  the bytes that each of the run's own logs (OWN_LOGS) had then, as JSON
 
 A checkpoint is written under a temporary name and renamed when it is complete, and an old one is deleted after that:
 whenever the process dies, the last complete checkpoint is there. On several hosts DIR is a shared file system.
@@ -45,6 +45,8 @@ MAY_CHANGE = (
   "learner.microbatch",
   "learner.chunk",
 )
+# The files that a run appends to and that a restart cuts back to its checkpoint: no other file is ever cut.
+OWN_LOGS = ("metrics.jsonl", "samples.jsonl")
 _TEMPORARY = "*.orbax-checkpoint-tmp*"
 
 
@@ -91,7 +93,7 @@ class Checkpoints:
   def save(self, step: int, state: Any, data: dict[str, Any], extra: dict[str, Any], wait: bool = False) -> None:
     """Saves what is needed to go on after `step`; a step that is saved already is left alone.
 
-    What DIR/*.jsonl hold now (flushed) belongs to the checkpoint; what is added later does not.
+    What the run's own logs (OWN_LOGS) hold now (flushed) belongs to the checkpoint; what is added later does not.
 
     Returns as soon as the arrays may be donated: they have been copied to the host, or (on a CPU, where the host is
     the device) are held, so that a donation copies them. A save before this one is waited for.
@@ -113,17 +115,17 @@ class Checkpoints:
           "state": ocp.args.StandardSave(state),
           "data": ocp.args.JsonSave(data),
           "extra": ocp.args.JsonSave(extra),
-          "lengths": ocp.args.JsonSave({p.name: p.stat().st_size for p in Path(self.workdir).glob("*.jsonl")}),
+          "lengths": ocp.args.JsonSave({path.name: path.stat().st_size for path in self._logs()}),
         }
         self._manager.save(step, args=ocp.args.Composite(**items), force=True)
     if wait:
       self.wait()
 
   def restore_latest(self, abstract_state: Any) -> Restored | None:
-    """The last complete checkpoint, bit for bit, or None if there is none; call it before writing to DIR/*.jsonl.
+    """The last complete checkpoint, bit for bit, or None if there is none; call it before writing to OWN_LOGS.
 
     These are cut back to what they held when it was saved (nothing, where there is none): what a killed process
-    wrote after it, half lines included, is written again.
+    wrote after it, half lines included, is written again. Other files of the folder are left alone.
 
     Args:
       abstract_state: `state.abstract(...)`: shapes, dtypes and the shardings to restore into, whatever the number of
@@ -171,9 +173,13 @@ class Checkpoints:
     finally:
       self._manager.close()
 
+  def _logs(self) -> list[Path]:
+    """Those of OWN_LOGS that are there."""
+    return [path for name in OWN_LOGS if (path := Path(self.workdir) / name).is_file()]
+
   def _cut_back(self, lengths: dict[str, int]) -> None:
     if jax.process_index() == 0:
-      for path in Path(self.workdir).glob("*.jsonl"):
+      for path in self._logs():
         if path.stat().st_size > lengths.get(path.name, 0):
           os.truncate(path, lengths.get(path.name, 0))
 
@@ -228,7 +234,8 @@ def claim_workdir(workdir: str, config: ConfigDict) -> None:
   renamed, so a full or read-only disk is found here and leaves the old one whole.
 
   Raises:
-    SettingError: the folder cannot be written, or belongs to another config (says which settings differ).
+    SettingError: the folder cannot be written, belongs to another config (says which settings differ), or holds a
+      file under the name of a log that no run wrote.
   """
   path = Path(workdir) / "config.json"
   new = json.loads(config.to_json_best_effort())
@@ -241,6 +248,11 @@ def claim_workdir(workdir: str, config: ConfigDict) -> None:
   if old is not None and (changes := _changes(old, new)):
     raise SettingError(
       f"workdir={workdir}: belongs to another config ({changes}); use those values or another --workdir"
+    )
+  if old is None and (taken := [name for name in OWN_LOGS if (Path(workdir) / name).exists()]):
+    raise SettingError(
+      f"workdir={workdir}: holds {taken[0]} and no config.json, so it is not a run's folder, and a run would write to "
+      "that file; use another --workdir"
     )
   if jax.process_index() == 0:
     temporary = path.with_name("config.json.tmp")

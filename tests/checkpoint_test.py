@@ -108,6 +108,33 @@ def test_lines_written_after_a_checkpoint_are_cut(tmp_path):
   assert metrics.read_text() == ""
 
 
+def test_only_the_logs_of_the_run_are_ever_cut(tmp_path):
+  """A user's own data may lie in the workdir, under any other name."""
+  data = [tmp_path / name for name in ("train.jsonl", "test.jsonl", "metrics.jsonl.bak")]
+  for path in data:
+    path.write_text('{"question": "1+1", "answer": "2"}\n')
+  log = tmp_path / "metrics.jsonl"
+  log.write_text('{"step": 0}\n')
+  for step in (None, 1):
+    checkpoints = checkpoint.Checkpoints(str(tmp_path), keep=1)
+    if step:
+      checkpoints.save(step, make_state(), {}, {}, wait=True)
+      for path in (*data, log):
+        path.write_text(path.read_text() + '{"more": 1}\n')
+    checkpoints.restore_latest(abstract(make_state()))
+    checkpoints.close()
+    assert log.read_text() == ""
+    assert [path.read_text().count("\n") for path in data] == [2 if step else 1] * 3
+
+
+def test_a_folder_with_a_file_named_as_a_log_that_no_run_wrote_is_refused(tmp_path):
+  (tmp_path / "samples.jsonl").write_text("mine\n")
+  with pytest.raises(SettingError, match=r"holds samples.jsonl and no config.json.*another --workdir"):
+    checkpoint.claim_workdir(str(tmp_path), defaults.get_config())
+  assert [p.name for p in tmp_path.iterdir()] == ["samples.jsonl"]
+  assert (tmp_path / "samples.jsonl").read_text() == "mine\n"
+
+
 def test_arrays_may_be_donated_as_soon_as_save_returns(tmp_path):
   overwrite = jax.jit(lambda x: x * 0 - 1, donate_argnums=0)
   big = jnp.arange(12_000_000, dtype=jnp.float32) + 0  # long enough to be written that the writes overlap
