@@ -17,6 +17,8 @@ from typing import NoReturn
 from absl import flags
 from ml_collections import ConfigDict
 
+from grpo_jax.errors import SettingError
+
 _OVERRIDE = re.compile(r"--?(no)?config\.(?P<name>[^=\[]+)(\[[^=]*)?(=(?P<value>.*))?", re.DOTALL)
 
 
@@ -33,16 +35,16 @@ def parse_arg(arg: str, **defaults: str | int | float | bool | tuple) -> ConfigD
     name, equals, text = item.partition("=")
     if name not in defaults:
       known = ", ".join(f"{n}={'|'.join(map(str, d)) if isinstance(d, tuple) else d}" for n, d in defaults.items())
-      _refuse(f"{name}: this config has no such argument; {f'it has: {known}' if known else 'it has none'}")
+      raise SettingError(f"{name}: this config has no such argument; {f'it has: {known}' if known else 'it has none'}")
     default, kind = defaults[name], type(args[name])
     if not equals and kind is not bool:
-      _refuse(f"{name}: a value is missing; write {name}=VALUE, as in {name}={args[name]}")
+      raise SettingError(f"{name}: a value is missing; write {name}=VALUE, as in {name}={args[name]}")
     try:
       value = _BOOLS[text.lower() if equals else "true"] if kind is bool else kind(text)
     except (KeyError, ValueError):
-      _refuse(f"{name}={text}: expected {_KINDS[kind]}, as in {name}={args[name]}")
+      raise SettingError(f"{name}={text}: expected {_KINDS[kind]}, as in {name}={args[name]}") from None
     if isinstance(default, tuple) and value not in default:
-      _refuse(f"{name}={text}: choose from {', '.join(map(str, default))}")
+      raise SettingError(f"{name}={text}: choose from {', '.join(map(str, default))}")
     args[name] = value
   return args.lock()
 
@@ -86,8 +88,6 @@ def fail(message: str | Exception) -> NoReturn:
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
   """Ends the program with one line and code 2 where a setting is refused; anything else keeps its traceback."""
-  from grpo_jax.types import SettingError  # imports jax
-
   try:
     yield
   except SettingError as error:
@@ -121,12 +121,6 @@ _KINDS = {
   tuple: "a tuple, as in '(1, 2)'",
   ConfigDict: "a section; set the names in it",
 }
-
-
-def _refuse(message: str) -> NoReturn:
-  from grpo_jax.types import SettingError  # imports jax
-
-  raise SettingError(message)
 
 
 def _value_of(flag: str, argv: list[str]) -> str | None:
@@ -165,9 +159,9 @@ def _load(path: str) -> ConfigDict:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     config = module.get_config(*arg)
+  except SettingError as error:
+    fail(f"--config={path}: {error}")
   except Exception as error:  # a config file may raise anything
-    if type(error).__name__ == "SettingError":  # by its name: importing the class imports jax
-      fail(f"--config={path}: {error}")
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == os.path.abspath(file)]
     fail(f"--config={path}: {':'.join([file, *map(str, lines[-1:])])}: {type(error).__name__}: {error}")
   if not isinstance(config, ConfigDict):

@@ -15,6 +15,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from experiments import arguments, defaults
+from grpo_jax.errors import SettingError
 
 WARM_START = pathlib.Path(__file__).parent / "arithmetic_warm_start"
 
@@ -89,8 +90,6 @@ def get_config(arg: str = "") -> ConfigDict:
   c.update_from_flattened_dict(OBJECTIVES[args.objective])
   if args.objective.startswith("distill"):
     if not args.teacher:
-      from grpo_jax.types import SettingError  # imports jax
-
       raise SettingError(f"teacher='': {args.objective} learns from another model; use teacher=FOLDER")
     c.ref_from = c.offline.teacher = args.teacher
   return c

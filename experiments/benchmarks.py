@@ -11,6 +11,7 @@ updates that often on a rollout.
 from ml_collections import ConfigDict
 
 from experiments import arguments, defaults
+from grpo_jax.errors import SettingError
 
 
 def get_config(arg: str = "") -> ConfigDict:
@@ -39,8 +40,6 @@ def get_config(arg: str = "") -> ConfigDict:
     remat="none",
   )
   if not args.refill and (not args.slots or args.slots % args.group):
-    from grpo_jax.types import SettingError  # imports jax
-
     raise SettingError(
       f"slots={args.slots}: without refill the slots take whole groups; use a multiple of {args.group}"
     )

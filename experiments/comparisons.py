@@ -9,6 +9,7 @@ python -m experiments.compare --config=experiments/comparisons.py --workdir=runs
 from ml_collections import ConfigDict
 
 from experiments import arguments
+from grpo_jax.errors import SettingError
 
 # The objective (a row of experiments/arithmetic.py) and the settings that make the arm.
 # The KL of PPO is off, as GRPO has none here: between the two there is the critic and what comes with it.
@@ -81,7 +82,5 @@ def choose(names: str) -> list[str]:
   chosen = names.split("+") if names else list(ARMS)
   for name in chosen:
     if name not in ARMS:
-      from grpo_jax.types import SettingError  # imports jax
-
       raise SettingError(f"arms={names}: no arm {name!r}; choose from {'+'.join(ARMS)}")
   return list(dict.fromkeys(chosen))

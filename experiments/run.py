@@ -17,6 +17,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from experiments import arguments
+from grpo_jax.errors import SettingError
 
 # Seconds without a sign of life after which a host counts as dead: JAX's own 100 would hold a pod up for long.
 HEARTBEAT_SECONDS = 30
@@ -47,7 +48,6 @@ def start(config: ConfigDict, workdir: str) -> None:
 def find_loop(name: str) -> types.ModuleType:
   """The module of grpo_jax.loops called `name`; a module there is a loop if it has `run(config, workdir)`."""
   from grpo_jax import loops
-  from grpo_jax.types import SettingError
 
   if name.isidentifier() and importlib.util.find_spec(f"grpo_jax.loops.{name}"):
     module = importlib.import_module(f"grpo_jax.loops.{name}")
@@ -69,8 +69,6 @@ def use_cache(folder: str) -> None:
 def join_hosts(coordinator: str | None, processes: int | None, process: int | None) -> None:
   """Makes this process one of several; before any device is used."""
   import jax
-
-  from grpo_jax.types import SettingError
 
   if coordinator and (processes is None or process is None):
     raise SettingError(

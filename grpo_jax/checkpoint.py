@@ -29,7 +29,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
-from grpo_jax.types import SettingError
+from grpo_jax.errors import SettingError
 
 # Settings that may differ when a run goes on: those that only say how long, what is shown, and where and in which
 # pieces the same numbers are computed (equal to rounding).

@@ -17,12 +17,13 @@ import jax.numpy as jnp
 import optax
 
 from grpo_jax import forward, optim
+from grpo_jax.errors import SettingError
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.objectives import common
 from grpo_jax.ops import masked, surrogate
 from grpo_jax.sharding import Layout
 from grpo_jax.state import TrainState
-from grpo_jax.types import Array, Metrics, Outputs, Packing, Rollouts, SettingError, TrainBatch
+from grpo_jax.types import Array, Metrics, Outputs, Packing, Rollouts, TrainBatch
 
 
 def interleave(layout: Layout, x: Any, parts: int) -> Any:

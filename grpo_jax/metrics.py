@@ -20,7 +20,7 @@ import rich.progress
 import rich.table
 import rich.text
 
-from grpo_jax.types import SettingError
+from grpo_jax.errors import SettingError
 
 PLAIN_SECONDS = 10.0  # between lines where the console is no terminal
 COMPILED = "/jax/core/compile/backend_compile_duration"  # JAX's event

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from grpo_jax.errors import SettingError
 from grpo_jax.state import TrainState
-from grpo_jax.types import SettingError
 
 Array = jax.Array
 

@@ -18,11 +18,12 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from grpo_jax.errors import SettingError
 from grpo_jax.models.attention import MASKED
 from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.models.layers import linear
 from grpo_jax.ops import decoding
-from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts, SettingError
+from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts
 
 CACHE_DTYPES = ("float32", "bfloat16", "int8")
 MOST_BLOCKS = 4  # of a ring

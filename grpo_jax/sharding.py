@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from grpo_jax.types import SettingError
+from grpo_jax.errors import SettingError
 
 AXES = ("replica", "fsdp", "group", "tensor")
 

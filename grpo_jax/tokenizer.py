@@ -20,7 +20,7 @@ import jinja2.ext
 import jinja2.sandbox
 import tokenizers
 
-from grpo_jax.types import SettingError
+from grpo_jax.errors import SettingError
 
 END = "<|endoftext|>"
 PAD = "<|pad|>"

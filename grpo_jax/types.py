@@ -22,13 +22,6 @@ TRUNCATED = 0  # it reached the longest allowed length
 STOPPED = 1  # it sampled a stop token, which is its last token, counts in its length and is trained
 
 
-class SettingError(ValueError):
-  """Bad input from a person: one line that names the setting, the value and what would work.
-
-  `experiments.run` prints it without a traceback and exits with code 2, before anything is compiled.
-  """
-
-
 def _pytree(cls):
   return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
 

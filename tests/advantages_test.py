@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from grpo_jax.errors import SettingError
 from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import masked
-from grpo_jax.types import SettingError
 
 
 def outcome(scores, lengths, L=4):

@@ -5,9 +5,10 @@ import grain
 import pytest
 
 from grpo_jax.data import arithmetic
+from grpo_jax.errors import SettingError
 from grpo_jax.rewards.math import answer_correct, well_formed
 from grpo_jax.rewards.steps import steps_correct
-from grpo_jax.types import STOPPED, Completion, SettingError
+from grpo_jax.types import STOPPED, Completion
 
 
 def _numbers(text):

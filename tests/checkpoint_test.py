@@ -16,7 +16,7 @@ from conftest import ROOT, environment
 
 from experiments import defaults
 from grpo_jax import checkpoint, optim, state
-from grpo_jax.types import SettingError
+from grpo_jax.errors import SettingError
 
 TX = optim.make_optimizer(defaults.get_config().learner, 10)
 

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from experiments import arguments, run
 from grpo_jax import loops, reports
-from grpo_jax.types import SettingError
+from grpo_jax.errors import SettingError
 
 CONFIG = """
 from experiments import arguments, defaults

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from experiments import arguments, compare, comparisons
+from grpo_jax.errors import SettingError
 from grpo_jax.reports import comparison, jsonl
-from grpo_jax.types import SettingError
 
 # What experiments.run leaves, at once: an accuracy that depends on arm, learning rate and seed.
 FAKE = """

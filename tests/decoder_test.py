@@ -9,10 +9,11 @@ import pytest
 import tiny
 
 from grpo_jax import forward
+from grpo_jax.errors import SettingError
 from grpo_jax.models import attention, layers
 from grpo_jax.models.variants import VARIANTS
 from grpo_jax.ops import packing
-from grpo_jax.types import Packing, Rollouts, SettingError
+from grpo_jax.types import Packing, Rollouts
 
 FAMILIES = [name for name in VARIANTS if name.startswith("test_")]
 

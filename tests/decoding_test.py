@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from grpo_jax.errors import SettingError
 from grpo_jax.ops.decoding import sample
-from grpo_jax.types import SettingError
 
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 LARGE = 64 * 80  # enough blocks for a search among candidates

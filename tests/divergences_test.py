@@ -10,9 +10,10 @@ import numpy as np
 import objective_cases as cases
 import pytest
 
+from grpo_jax.errors import SettingError
 from grpo_jax.objectives import grpo, rpg
 from grpo_jax.ops import divergences, surrogate
-from grpo_jax.types import STOPPED, Prompts, Rollouts, SettingError
+from grpo_jax.types import STOPPED, Prompts, Rollouts
 
 
 def test_estimators_by_hand():

@@ -7,8 +7,9 @@ import pytest
 from ml_collections import ConfigDict
 
 from grpo_jax.data import gsm8k
+from grpo_jax.errors import SettingError
 from grpo_jax.rewards.math import answer_correct, number, well_formed
-from grpo_jax.types import STOPPED, Completion, SettingError
+from grpo_jax.types import STOPPED, Completion
 
 ROWS = [
   {"question": "How many?", "answer": "Half is 48/2=<<48/2=24>>24.\nIn all 48+24=<<48+24=72>>72.\n#### 72"},

@@ -14,12 +14,13 @@ import safetensors.numpy
 from jax.sharding import AxisType
 
 from grpo_jax import tokenizer as tok
+from grpo_jax.errors import SettingError
 from grpo_jax.models import hf
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.variants import VARIANTS, parameters, variant
 from grpo_jax.ops.packing import Rows
 from grpo_jax.sharding import AXES, Layout
-from grpo_jax.types import Prompts, SettingError
+from grpo_jax.types import Prompts
 
 FAMILIES = [name for name in VARIANTS if name.startswith("test_")]
 

@@ -4,9 +4,10 @@ import pytest
 from ml_collections import ConfigDict
 
 from grpo_jax.data.arithmetic import Arithmetic
+from grpo_jax.errors import SettingError
 from grpo_jax.loops import imports
 from grpo_jax.rewards import length, math
-from grpo_jax.types import Completion, Example, SettingError
+from grpo_jax.types import Completion, Example
 
 
 def _data(**changes):

@@ -4,7 +4,8 @@ import pytest
 from ml_collections import ConfigDict
 
 from grpo_jax.data import jsonl
-from grpo_jax.types import Example, SettingError
+from grpo_jax.errors import SettingError
+from grpo_jax.types import Example
 
 
 def _cfg(question="question", answer="answer", solution=""):

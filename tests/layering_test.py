@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # From the bottom up; a name stands for a module or a package. Imports run downwards.
 LAYERS = (
-  ("types",),
+  ("errors", "types"),
   ("ops", "sharding"),
   ("models", "tokenizer", "data", "rewards", "objectives"),
   ("forward", "sampler", "optim", "state", "checkpoint", "metrics"),

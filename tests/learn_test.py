@@ -18,9 +18,10 @@ from ml_collections import ConfigDict
 from grpo_jax import learn, sharding
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
+from grpo_jax.errors import SettingError
 from grpo_jax.loops import collect
 from grpo_jax.objectives import cispo, distill, grpo, gspo, rft, sft
-from grpo_jax.types import Packing, Rollouts, SettingError
+from grpo_jax.types import Packing, Rollouts
 
 TEMPERATURE = 0.7
 TOLERANCE = 1e-5  # of a gradient whose norm is about 1

@@ -7,7 +7,8 @@ import pytest
 
 from grpo_jax.data import loader
 from grpo_jax.data.arithmetic import Arithmetic
-from grpo_jax.types import Example, SettingError
+from grpo_jax.errors import SettingError
+from grpo_jax.types import Example
 
 
 def _set(n, name="q"):

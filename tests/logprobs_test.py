@@ -7,8 +7,8 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from grpo_jax.errors import SettingError
 from grpo_jax.ops.logprobs import logprobs_and_entropy
-from grpo_jax.types import SettingError
 
 
 def _inputs(shape=(7,), width=6, vocab=11, dtype=jnp.float32, seed=0):

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from grpo_jax.errors import SettingError
 from grpo_jax.ops import masked
-from grpo_jax.types import SettingError
 
 X = jnp.array([1.0, 2.0, 6.0, jnp.nan])
 M = jnp.array([1.0, 1.0, 1.0, 0.0])

@@ -13,7 +13,7 @@ import rich.console
 from ml_collections import ConfigDict
 
 from grpo_jax import metrics
-from grpo_jax.types import SettingError
+from grpo_jax.errors import SettingError
 
 
 def log(**changes):

@@ -8,9 +8,10 @@ import numpy as np
 import objective_cases as cases
 import pytest
 
+from grpo_jax.errors import SettingError
 from grpo_jax.objectives import coefficients, common, dpo, grpo, gspo, ppo, reward_model, rpg, target_prob
 from grpo_jax.ops import masked
-from grpo_jax.types import STOPPED, TRUNCATED, SettingError
+from grpo_jax.types import STOPPED, TRUNCATED
 
 ALL = sorted(cases.CASES)
 

@@ -21,9 +21,10 @@ from ml_collections import ConfigDict
 from experiments import defaults
 from grpo_jax import learn, sampler
 from grpo_jax import rollouts as host
+from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, collect, imports, offline, session
 from grpo_jax.loops.session import Session
-from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts, SettingError
+from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 
 OBJECTIVES = {"solutions": "sft", "samples": "rft", "pairs": "dpo"}
 P, G, L = 4, 4, 6

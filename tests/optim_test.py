@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from experiments import defaults
 from grpo_jax import optim, state
-from grpo_jax.types import SettingError
+from grpo_jax.errors import SettingError
 
 POLICY = {
   "embed": {"weight": np.full((4, 3), 2.0, np.float32)},

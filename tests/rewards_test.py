@@ -4,8 +4,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from grpo_jax.errors import SettingError
 from grpo_jax.rewards import combine, format, length, math, steps
-from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, SettingError
+from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
 
 
 def _example(answer="72", **meta):

@@ -10,7 +10,8 @@ import tiny
 
 from grpo_jax import rollouts as host
 from grpo_jax import sampler
-from grpo_jax.types import STOPPED, TRUNCATED, Packing, Prompts, Rollouts, SettingError
+from grpo_jax.errors import SettingError
+from grpo_jax.types import STOPPED, TRUNCATED, Packing, Prompts, Rollouts
 
 
 def assert_same(got: Rollouts, want: Rollouts, atol: float = 2e-5) -> None:

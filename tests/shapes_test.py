@@ -22,13 +22,14 @@ from experiments import arithmetic, arithmetic_sft, gsm8k
 from grpo_jax import forward, learn, optim, sampler
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
+from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, collect, imports
 from grpo_jax.models import attention, heads, layers, variants
 from grpo_jax.models import decoder as decoders
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.objectives import grpo
 from grpo_jax.ops import advantages, decoding, divergences, logprobs, masked, packing, preferences, surrogate
-from grpo_jax.types import Outputs, Packing, Prompts, Rollouts, SettingError
+from grpo_jax.types import Outputs, Packing, Prompts, Rollouts
 
 P, G, L, LP, V, D = 4, 5, 7, 6, tiny.V, 32  # no two alike, but for the model's own
 R, T, S = 3, 9, 11  # rows, their width, slots

@@ -7,7 +7,7 @@ import tiny
 from jax.sharding import AxisType, PartitionSpec
 
 from grpo_jax import sharding
-from grpo_jax.types import SettingError
+from grpo_jax.errors import SettingError
 
 
 def make(devices=8, rules=None, **sizes):

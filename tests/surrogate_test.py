@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from grpo_jax.errors import SettingError
 from grpo_jax.ops import surrogate
-from grpo_jax.types import SettingError
 
 RATIO = jnp.array([0.5, 0.8, 1.0, 1.1, 1.3, 5.0])
 

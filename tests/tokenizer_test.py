@@ -6,7 +6,7 @@ import pytest
 import tokenizers
 
 from grpo_jax import tokenizer as tok
-from grpo_jax.types import SettingError
+from grpo_jax.errors import SettingError
 
 TEXTS = [
   "Tom has 12 apples and buys 3 more.\nHow many apples does Tom have?",

@@ -15,7 +15,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, SupportsIndex
 
-from grpo_jax.types import Example, SettingError
+from grpo_jax.errors import SettingError
+from grpo_jax.types import Example
 
 SPLITS = ("test", "validation", "train")  # one tenth, one tenth, eight tenths of the number multisets
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo_jax.data import jsonl
-from grpo_jax.types import Example, SettingError
+from grpo_jax.errors import SettingError
+from grpo_jax.types import Example
 
 _ANNOTATION = re.compile(r"<<[^<>\n]*>>")
 

@@ -10,7 +10,8 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from grpo_jax.types import Example, SettingError
+from grpo_jax.errors import SettingError
+from grpo_jax.types import Example
 
 MARK = "####"
 

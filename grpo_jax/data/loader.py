@@ -10,7 +10,8 @@ from typing import Any
 import grain
 import numpy as np
 
-from grpo_jax.types import Example, Prompts, SettingError
+from grpo_jax.errors import SettingError
+from grpo_jax.types import Example, Prompts
 
 
 class Batches:

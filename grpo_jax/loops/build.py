@@ -12,12 +12,12 @@ from ml_collections import ConfigDict
 from grpo_jax import checkpoint, sharding
 from grpo_jax import tokenizer as tokenizers
 from grpo_jax.data import loader
+from grpo_jax.errors import SettingError
 from grpo_jax.loops import imports
 from grpo_jax.models import heads, hf, variants
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer import Tokenizer
-from grpo_jax.types import SettingError
 
 # What a random key is for; keys are functions of (seed, purpose, step), never carried.
 INIT, SAMPLE, EVALUATE = range(3)

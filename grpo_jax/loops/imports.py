@@ -8,7 +8,8 @@ import pathlib
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from grpo_jax.types import Example, SettingError
+from grpo_jax.errors import SettingError
+from grpo_jax.types import Example
 
 
 def module(package: str, name: str, setting: str) -> ModuleType:

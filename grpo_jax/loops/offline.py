@@ -20,11 +20,12 @@ from ml_collections import ConfigDict
 from grpo_jax import checkpoint, learn, metrics, sampler
 from grpo_jax import rollouts as host
 from grpo_jax.data import loader
+from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, imports
 from grpo_jax.loops.collect import Scored, collect, fill, select, totals, varied
 from grpo_jax.loops.session import Session
 from grpo_jax.objectives import common
-from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts, SettingError
+from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
 
 KINDS = ("solutions", "samples", "pairs")
 

@@ -13,10 +13,11 @@ from ml_collections import ConfigDict
 from grpo_jax import checkpoint, evaluate, learn, metrics, optim, sampler, sharding
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
+from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, imports
 from grpo_jax.models import hf
 from grpo_jax.objectives import common
-from grpo_jax.types import Packing, Rollouts, SettingError
+from grpo_jax.types import Packing, Rollouts
 
 
 class Session:

@@ -8,6 +8,7 @@ The kernels hold a block of scores at a time; written out they are T x S numbers
 by shard: batch and heads are cut as the activations are, nothing is exchanged.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -22,6 +23,15 @@ from grpo_jax.types import Array
 MASKED = -1e30  # score of what must not be attended to; finite, so that a row without keys stays finite
 LANES = 128  # kernels are given sequences in multiples of it
 BLOCKS = (512, 384, 256, 128)  # of queries, of keys: the first that divides
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionSpec:
+  """What the attention of one layer computes; the learner's rows and the sampler's slots both read it."""
+
+  window: int = 0  # a token sees the last so many tokens, itself included; 0: all before it
+  soft_cap: float = 0.0  # scores become soft_cap * tanh(scores / soft_cap); 0: they stay as they are
+  scale: float | None = None  # of queries; None: head_dim ** -0.5
 
 
 def causal_attention(layout: Layout, q: Array, k: Array, v: Array) -> Array:

@@ -17,12 +17,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from grpo_jax.models.attention import causal_attention, group_attention
+from grpo_jax.errors import SettingError
+from grpo_jax.models.attention import AttentionSpec, causal_attention, group_attention
 from grpo_jax.models.layers import Block, RMSNorm
 from grpo_jax.ops import packing
 from grpo_jax.ops.packing import Places, Rows
 from grpo_jax.sharding import Layout
-from grpo_jax.types import Array, Prompts, SettingError
+from grpo_jax.types import Array, Prompts
 
 Params = Any
 
@@ -47,6 +48,12 @@ class DecoderConfig:
   norm_plus_one: bool = False  # Gemma
   embed_scale: bool = False  # multiply embeddings by sqrt(width): Gemma
   activation: str = "silu"  # silu or gelu_tanh
+  attention: tuple[AttentionSpec, ...] = (AttentionSpec(),)  # layer i has attention[i % len(attention)]
+  logit_soft_cap: float = 0.0  # logits become soft_cap * tanh(logits / soft_cap); 0: they stay as they are
+
+  def attention_of(self, layer: int) -> AttentionSpec:
+    """The attention of a layer."""
+    return self.attention[layer % len(self.attention)]
 
 
 class KV(NamedTuple):

@@ -21,8 +21,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from grpo_jax.errors import SettingError
 from grpo_jax.models.decoder import Decoder, DecoderConfig
-from grpo_jax.types import SettingError
 
 Params = Any
 

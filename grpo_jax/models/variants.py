@@ -6,8 +6,8 @@ A row shapes a fresh model. Weights from a folder bring their own config.json, r
 import dataclasses
 from typing import Any
 
+from grpo_jax.errors import SettingError
 from grpo_jax.models.decoder import DecoderConfig
-from grpo_jax.types import SettingError
 
 
 def _qwen3(**shape: Any) -> DecoderConfig:

@@ -32,9 +32,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from grpo_jax.errors import SettingError
 from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import divergences, masked, surrogate
-from grpo_jax.types import TRUNCATED, Array, Metrics, Outputs, Rollouts, SettingError, TrainBatch
+from grpo_jax.types import TRUNCATED, Array, Metrics, Outputs, Rollouts, TrainBatch
 
 
 def completion_mask(rollouts: Rollouts, mask_truncated: bool) -> Array:

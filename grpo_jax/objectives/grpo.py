@@ -23,10 +23,11 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
+from grpo_jax.errors import SettingError
 from grpo_jax.objectives import common
 from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import divergences, surrogate
-from grpo_jax.types import Array, Metrics, Outputs, Rollouts, SettingError, TrainBatch
+from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
 importance_ratio = common.token_ratio
 DATA = ("live",)

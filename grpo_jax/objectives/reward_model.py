@@ -10,9 +10,10 @@ be "sequence_mean": a pair's loss is spread over its tokens with weights that ad
 import jax
 import jax.numpy as jnp
 
+from grpo_jax.errors import SettingError
 from grpo_jax.objectives import common
 from grpo_jax.ops import masked, preferences
-from grpo_jax.types import Array, Metrics, Outputs, Rollouts, SettingError, TrainBatch
+from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
 DATA = ("pairs",)
 READS = frozenset()

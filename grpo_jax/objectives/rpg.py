@@ -16,9 +16,10 @@ nothing is clipped. Everything before the loss is GRPO's.
 
 import jax.numpy as jnp
 
+from grpo_jax.errors import SettingError
 from grpo_jax.objectives import common, grpo
 from grpo_jax.ops import divergences, surrogate
-from grpo_jax.types import Array, Metrics, Outputs, SettingError, TrainBatch
+from grpo_jax.types import Array, Metrics, Outputs, TrainBatch
 
 prepare = grpo.prepare
 importance_ratio = common.token_ratio

@@ -14,10 +14,11 @@ are good.) A token already at its target, as one of probability 1 is, has A = 0.
 import jax
 import jax.numpy as jnp
 
+from grpo_jax.errors import SettingError
 from grpo_jax.objectives import common
 from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import masked, surrogate
-from grpo_jax.types import Array, Metrics, Outputs, Rollouts, SettingError, TrainBatch
+from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
 importance_ratio = common.token_ratio
 DATA = ("live",)

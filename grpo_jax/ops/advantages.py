@@ -9,8 +9,9 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from grpo_jax.errors import SettingError
 from grpo_jax.ops import masked
-from grpo_jax.types import Array, SettingError
+from grpo_jax.types import Array
 
 BASELINES = ("mean", "leave_one_out")
 SCALES = ("group", "batch", "none")

@@ -13,7 +13,8 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.types import Array, SettingError
+from grpo_jax.errors import SettingError
+from grpo_jax.types import Array
 
 BLOCK = 64  # tokens: few enough blocks to sort out, short enough to look through
 CANDIDATES = 64  # blocks with the largest maxima, where a truncation usually ends

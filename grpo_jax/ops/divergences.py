@@ -26,7 +26,8 @@ is cut at 20, where k3 is 5e8 already; beyond it k3 stands still in value and gr
 
 import jax.numpy as jnp
 
-from grpo_jax.types import Array, SettingError
+from grpo_jax.errors import SettingError
+from grpo_jax.types import Array
 
 MAX_LOG_RATIO = 20.0
 

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.types import Array, SettingError
+from grpo_jax.errors import SettingError
+from grpo_jax.types import Array
 
 
 def logprobs_and_entropy(

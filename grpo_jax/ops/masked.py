@@ -8,7 +8,8 @@ batch was cut into microbatches.
 import chex
 import jax.numpy as jnp
 
-from grpo_jax.types import Array, SettingError
+from grpo_jax.errors import SettingError
+from grpo_jax.types import Array
 
 Axis = int | tuple[int, ...] | None
 

@@ -7,8 +7,9 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from grpo_jax.errors import SettingError
 from grpo_jax.ops import masked
-from grpo_jax.types import Array, SettingError
+from grpo_jax.types import Array
 
 MAX_LOG_RATIO = 20.0
 MISMATCHES = ("none", "truncate", "mask")

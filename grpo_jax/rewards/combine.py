@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from grpo_jax.types import Completion, Example, SettingError
+from grpo_jax.errors import SettingError
+from grpo_jax.types import Completion, Example
 
 # A value for the whole completion, given on its last token, or [(token index, value), ...].
 Reward = Callable[[Example, Completion], float | list[tuple[int, float]]]

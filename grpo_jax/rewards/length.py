@@ -1,6 +1,7 @@
 """Rewards for length, counted in tokens."""
 
-from grpo_jax.types import Completion, Example, SettingError
+from grpo_jax.errors import SettingError
+from grpo_jax.types import Completion, Example
 
 
 def overlong(example: Example, completion: Completion, *, max_length: int, buffer: int) -> float:
