@@ -25,6 +25,7 @@ LINKS = (
   ("models.decoder", "models.attention"),
   ("models.decoder", "models.layers"),
   ("models.hf", "models.decoder"),
+  ("models.variants", "models.attention"),
   ("models.variants", "models.decoder"),
   ("data.gsm8k", "data.jsonl"),
   ("rewards.*", "rewards.math"),

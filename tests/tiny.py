@@ -219,6 +219,9 @@ def naive_logits(c: DecoderConfig, params: Any, tokens: jax.Array) -> jax.Array:
     frequency = keep * frequency + (1 - keep) * frequency / factor
   angle = (np.arange(t)[:, None] * frequency)[:, None]
 
+  def cap(x: jax.Array, bound: float) -> jax.Array:
+    return bound * jnp.tanh(x / bound) if bound else x
+
   def rotate(x: jax.Array) -> jax.Array:
     a, b = x[..., :half], x[..., half:]
     return jnp.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], -1)
@@ -230,8 +233,11 @@ def naive_logits(c: DecoderConfig, params: Any, tokens: jax.Array) -> jax.Array:
     if c.qk_norm:
       q, k = norm(a["q_norm"]["scale"], q), norm(a["k_norm"]["scale"], k)
     q, k, v = rotate(q), *(jnp.repeat(z, c.heads // c.kv_heads, axis=2) for z in (rotate(k), v))
-    scores = jnp.einsum("bthd,bshd->bhts", q, k) / math.sqrt(c.head_dim)
-    scores = jnp.where(np.tril(np.ones((t, t), bool)), scores, -jnp.inf)
+    spec = c.attention_of(i)
+    scores = jnp.einsum("bthd,bshd->bhts", q, k) * (spec.scale or 1 / math.sqrt(c.head_dim))
+    scores = cap(scores, spec.soft_cap)
+    ago = np.arange(t)[:, None] - np.arange(t)
+    scores = jnp.where((ago >= 0) & (ago < (spec.window or t)), scores, -jnp.inf)
     mixed = jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores, -1), v)
     x = x + project(a["o"], mixed.reshape(*x.shape[:2], -1))
     m, y = p["mlp"], norm(p["mlp_norm"]["scale"], x)
@@ -242,7 +248,7 @@ def naive_logits(c: DecoderConfig, params: Any, tokens: jax.Array) -> jax.Array:
   for i in range(c.layers):
     x = layer(i, x)
   x = norm(params["final_norm"]["scale"], x)
-  return jnp.einsum("btd,vd->btv", x, params["embed" if c.tied else "unembed"]["weight"])
+  return cap(jnp.einsum("btd,vd->btv", x, params["embed" if c.tied else "unembed"]["weight"]), c.logit_soft_cap)
 
 
 def sequences(p: Prompts, tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 from grpo_jax.errors import SettingError
+from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.decoder import DecoderConfig
 
 
@@ -58,6 +59,18 @@ VARIANTS = {
     rope_scaling=(8.0, 0.5, 2.0, 24.0),
   ),
   "test_gemma": _gemma(width=32, layers=2, heads=2, kv_heads=1, head_dim=16, mlp=48, vocab=96),
+  # Windows, soft caps and a scale, as Gemma 2 and 3 have them; three layers of a pattern of two.
+  "test_windows": _qwen3(
+    width=32,
+    layers=3,
+    heads=4,
+    kv_heads=2,
+    head_dim=16,
+    mlp=48,
+    vocab=96,
+    attention=(AttentionSpec(window=4, soft_cap=5.0, scale=0.2), AttentionSpec(soft_cap=5.0, scale=0.2)),
+    logit_soft_cap=8.0,
+  ),
 }
 
 
