@@ -3,26 +3,25 @@
 import collections
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from grpo_jax import rollouts as host
+from grpo_jax import generate
 from grpo_jax.data import loader
+from grpo_jax.generate import Generator
 from grpo_jax.rewards.math import final_answer, number
-from grpo_jax.sharding import Layout
-from grpo_jax.tokenizer import Tokenizer
-from grpo_jax.types import Completion, Example
+from grpo_jax.types import TRUNCATED, Completion, Example
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
-  """Unbiased probability that one of k of n samples is right (Chen et al. 2021, eq. 1)."""
+  """Unbiased estimate of the probability that one of k samples is right, from n (Chen et al. 2021, eq. 1)."""
   return 1.0 if n - correct < k else 1.0 - math.comb(n - correct, k) / math.comb(n, k)
 
 
 def majority(solved: Sequence[bool], completions: Sequence[Completion]) -> float:
-  """Whether the most frequent final answer is right; answers that tie share the point.
+  """1 if the most frequent final answer is right, else 0; answers that tie for the most votes share the point.
 
   Args:
     solved: of each sample.
@@ -40,57 +39,73 @@ def majority(solved: Sequence[bool], completions: Sequence[Completion]) -> float
   return float(np.mean([np.mean(v) for v in votes.values() if len(v) == most]))
 
 
-def evaluate(
-  sample: Callable,
+class Outcomes(NamedTuple):
+  """What became of N problems with G samples each; a prompt that is too long counts as not solved."""
+
+  solved: list[list[bool]]  # [N][G]
+  majority: list[float]  # [N], see `majority`
+  lengths: list[int]  # tokens of every completion
+  truncated: list[bool]  # of every completion
+
+
+def solve(
+  generator: Generator,
   params: Any,
   examples: Sequence[Example],
-  cfg: Any,
-  *,
-  layout: Layout,
-  tokenizer: Tokenizer,
-  render: Callable[[str], list[int]],
   solved: Callable[[Example, Completion], float],
-  max_prompt_length: int,
-  group: int,
   key: jax.Array,
-  progress: Callable[[int, int], None] = lambda done, of: None,
-) -> dict[str, float]:
-  """Solves the first `cfg.problems` examples with `group` samples each.
+  *,
+  batch: int,
+  progress: Callable[[int, int], None],
+) -> Outcomes:
+  """Samples completions of all `examples`, `batch` prompts at a time, and says which are right.
 
   Args:
-    sample: a sampler (`sampler.make_sampler`) of that group.
-    params: the policy.
-    cfg: the `eval` section.
-    solved: reward that counts as right when it is at least 1.
-    group: 1 (greedy): accuracy. More: pass@1 (the mean), pass@group and maj@group.
-    progress: called with problems done and their number.
-
-  Returns:
-    Shares of all problems; prompts longer than allowed count as not solved.
+    generator: its sampler decides on G and on the temperature.
+    params: the policy's tree.
+    examples: the N problems.
+    solved: the reward that counts as right when it is at least 1.
+    key: of the noise.
+    batch: prompts at a time.
+    progress: called with the number of problems done and N after each batch.
   """
-  rights, majorities, lengths, truncated = [], [], [], []
-  total = min(cfg.problems or len(examples), len(examples))
-  for step, rows in enumerate(loader.in_order(examples, cfg.batch, limit=total)):
-    prompts, _ = loader.to_prompts(rows, render, max_prompt_length)
-    out, _ = host.draw(sample, params, prompts, jax.random.fold_in(key, step), layout)
-    for example, group_ in zip(rows, host.completions(out, tokenizer)):
-      if example is None:
-        continue
-      if not group_[0].tokens:  # its prompt was too long
-        rights.append([False] * len(group_))
-        majorities.append(0.0)
-        continue
-      right = [solved(example, c) >= 1.0 for c in group_]
-      rights.append(right)
-      majorities.append(majority(right, group_))
-      lengths += [len(c.tokens) for c in group_]
-      truncated += [c.ended == 0 for c in group_]
-    progress(len(rights), total)
-  shared = {"length": float(np.mean(lengths or [0])), "truncated": float(np.mean(truncated or [0]))}
-  if group == 1:
-    return {"accuracy": float(np.mean(rights))} | shared
+  found = Outcomes([], [], [], [])
+  for step, rows in enumerate(loader.in_order(examples, batch)):
+    sampled, _ = generate.generate(generator, params, rows, jax.random.fold_in(key, step))
+    for example, group in zip(rows, generate.completions(generator, sampled)):
+      if example is not None:
+        _add(found, example, group, solved)
+    progress(len(found.solved), len(examples))
+  return found
+
+
+def _add(found: Outcomes, example: Example, group: list[Completion], solved: Callable) -> None:
+  """Adds one problem to the outcomes."""
+  if not group[0].tokens:  # its prompt was too long
+    found.solved.append([False] * len(group))
+    found.majority.append(0.0)
+    return
+  right = [solved(example, completion) >= 1.0 for completion in group]
+  found.solved.append(right)
+  found.majority.append(majority(right, group))
+  found.lengths.extend(len(completion.tokens) for completion in group)
+  found.truncated.extend(completion.ended == TRUNCATED for completion in group)
+
+
+def greedy_metrics(found: Outcomes) -> dict[str, float]:
+  """Shares of all problems from greedy decoding: `accuracy`; mean `length` in tokens, and the share `truncated`."""
   return {
-    "pass@1": float(np.mean(rights)),
-    f"pass@{group}": float(np.mean([pass_at_k(group, sum(r), group) for r in rights])),
-    f"maj@{group}": float(np.mean(majorities)),
+    "accuracy": float(np.mean(found.solved)),
+    "length": float(np.mean(found.lengths or [0])),
+    "truncated": float(np.mean(found.truncated or [0])),
+  }
+
+
+def sampled_metrics(found: Outcomes) -> dict[str, float]:
+  """Shares of all problems from k samples each: `pass@1` (their mean), `pass@k` and `maj@k`."""
+  k = len(found.solved[0])
+  return {
+    "pass@1": float(np.mean(found.solved)),
+    f"pass@{k}": float(np.mean([pass_at_k(k, sum(right), k) for right in found.solved])),
+    f"maj@{k}": float(np.mean(found.majority)),
   }

@@ -5,6 +5,8 @@
 Log-probs of all G x |o| tokens under the trees that the objective needs, advantages, then mu passes over the rollouts
 in minibatches, each one optimizer update, each accumulated over microbatches. A microbatch is a slice of prompts;
 the denominators are those of the whole minibatch (`TrainBatch.weights`), so its size changes nothing but memory.
+
+Read from the bottom up: `learn`, `inner_loop`, `one_pass`, `optimizer_step`, `gradient`.
 """
 
 import dataclasses
@@ -20,47 +22,13 @@ from grpo_jax import forward, optim
 from grpo_jax.errors import SettingError
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.objectives import common
+from grpo_jax.objectives.contract import Objective
 from grpo_jax.ops import masked, surrogate
+from grpo_jax.packing.microbatches import join_microbatches, split_microbatches
+from grpo_jax.packing.plan import Packing
 from grpo_jax.sharding import Layout
 from grpo_jax.state import TrainState
-from grpo_jax.types import Array, Metrics, Outputs, Packing, Rollouts, TrainBatch
-
-
-def interleave(layout: Layout, x: Any, parts: int) -> Any:
-  """Cuts every array of a pytree along P: `[P, ...]` -> `[parts, P / parts, ...]`; every shard gives to every part."""
-
-  def cut(leaf: Array) -> Array:
-    leaf = jnp.moveaxis(leaf.reshape(leaf.shape[0] // parts, parts, *leaf.shape[1:]), 1, 0)
-    names = (None, "prompt", "sample") if leaf.ndim > 2 else (None, "prompt")
-    return layout.constrain(leaf, *names, *(None,) * (leaf.ndim - len(names)))
-
-  return jax.tree.map(cut, x)
-
-
-def join(x: Any) -> Any:
-  """Undoes `interleave`."""
-  return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(-1, *leaf.shape[2:]), x)
-
-
-def microbatches(cfg: Any, minibatch: int) -> int:
-  """Into how many microbatches the `learner` section cuts a minibatch of so many prompts."""
-  return minibatch // cfg.microbatch if cfg.microbatch and cfg.microbatch < minibatch else 1
-
-
-def parts(cfg: Any, prompts: int) -> int:
-  """Into how many microbatches it cuts a whole rollout."""
-  return cfg.minibatches * microbatches(cfg, prompts // cfg.minibatches)
-
-
-def combine(name: str, values: Array) -> Array:
-  """One metric over a leading axis: a sum, or a max by its name."""
-  return jnp.max(values, axis=0) if name.endswith("_max") else jnp.sum(values, axis=0)
-
-
-def combine_metrics(metrics: Metrics) -> Metrics:
-  """(total, count) pairs with a leading axis -> without it."""
-  return {k: (combine(k, total), combine(k, count)) for k, (total, count) in metrics.items()}
-
+from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
 # Why the inner loop ended (metric inner/stopped_by).
 RAN_ALL = 0  # all mu passes
@@ -69,25 +37,38 @@ STOPPED_SURROGATE = 2  # learner.stop_surrogate: the surrogate improved by less
 STOPPED_KL = 3  # learner.stop_kl: the mean k3 between old and new policy was beyond it
 
 
-def empty_metric(name: str) -> tuple[Array, Array]:
-  """What combines with a metric of that name and leaves it as it is."""
-  return jnp.float32(-jnp.inf if name.endswith("_max") else 0.0), jnp.float32(0.0)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Setup:
+  """What does not change from one update to the next. The functions here close over it; it is no argument of a jit.
 
+  Raises:
+    SettingError: a rule that ends the passes, for an objective without a ratio or where there is one pass.
+  """
 
-def outputs(decoder: Decoder, cfg: Any, temperature: float, params: Any, batch: Any, packing: Packing) -> Outputs:
-  """What the trees in `params` say of the completions of a Rollouts or TrainBatch."""
-  given = (batch.prompts, batch.tokens, batch.lengths, packing)
-  lp, entropy = forward.logprobs(decoder, params["policy"], *given, temperature=temperature, chunk=cfg.chunk)
-  return Outputs(lp, entropy, forward.values(decoder, params["critic"], *given) if "critic" in params else None)
+  decoder: Decoder  # in the learner's dtype
+  objective: Objective
+  tx: optax.GradientTransformation  # of {"policy": tree, ...}
+  cfg: Any  # the `learner` section: mu, minibatches, microbatch, chunk, stop_...
+  objective_cfg: Any  # the objective's settings
+  temperature: float  # the one that the completions were sampled at
 
+  def __post_init__(self) -> None:
+    for rule in ("stop_reached", "stop_surrogate", "stop_kl"):
+      value = self.cfg[rule]
+      if value and self.objective.importance_ratio is None:
+        raise SettingError(f"learner.{rule}={value}: {self.objective_cfg.name} has no ratio to the old policy; use 0")
+      if value and self.cfg.mu == 1:
+        raise SettingError(f"learner.{rule}={value} with learner.mu=1: it ends passes before mu; use 0, or a larger mu")
 
-def frozen(
-  decoder: Decoder, cfg: Any, temperature: float, params: Any, rollouts: Rollouts, packing: Packing
-) -> Outputs:
-  """`outputs` of trees that are not trained, a microbatch at a time."""
-  run = lambda x: outputs(decoder, cfg, temperature, params, *x)
-  cut = interleave(decoder.layout, (rollouts, packing), parts(cfg, rollouts.tokens.shape[0]))
-  return jax.lax.stop_gradient(join(jax.lax.map(run, cut)))
+  @functools.cached_property
+  def needs(self) -> frozenset[str]:
+    """The forward passes to make before the objective's `prepare`."""
+    return self.objective.needs(self.objective_cfg)
+
+  @property
+  def updates(self) -> int:
+    """Optimizer updates of one rollout, at most."""
+    return self.cfg.mu * self.cfg.minibatches
 
 
 class Trace(NamedTuple):
@@ -99,181 +80,263 @@ class Trace(NamedTuple):
   upper: Array  # [P, G, L] float32, the largest one of a token with A > 0
 
 
-def make_learn(
-  decoder: Decoder,
-  objective: Any,
-  tx: optax.GradientTransformation,
-  cfg: Any,
-  objective_cfg: Any,
-  temperature: float,
-) -> Callable:
-  """The jitted learner.
+def microbatches_of_minibatch(cfg: Any, prompts: int) -> int:
+  """Into how many microbatches the `learner` section cuts a minibatch of so many prompts."""
+  return prompts // cfg.microbatch if cfg.microbatch and cfg.microbatch < prompts else 1
+
+
+def microbatches_of_rollout(cfg: Any, prompts: int) -> int:
+  """Into how many microbatches it cuts a whole rollout of so many prompts."""
+  return cfg.minibatches * microbatches_of_minibatch(cfg, prompts // cfg.minibatches)
+
+
+# -- metrics: (total, count) pairs
+
+
+def combine(name: str, values: Array) -> Array:
+  """One metric over a leading axis: its sum, or its maximum where the name ends in `_max`."""
+  return jnp.max(values, axis=0) if name.endswith("_max") else jnp.sum(values, axis=0)
+
+
+def combine_metrics(metrics: Metrics) -> Metrics:
+  """(total, count) pairs with a leading axis -> without it."""
+  return {k: (combine(k, total), combine(k, count)) for k, (total, count) in metrics.items()}
+
+
+def empty_metric(name: str) -> tuple[Array, Array]:
+  """The (total, count) that leaves another one of that name as it is when the two are combined."""
+  return jnp.float32(-jnp.inf if name.endswith("_max") else 0.0), jnp.float32(0.0)
+
+
+def means(metrics: Metrics) -> dict[str, Array]:
+  """total / count of each metric."""
+  return {name: total / jnp.maximum(count, 1e-9) for name, (total, count) in metrics.items()}
+
+
+# -- forward passes
+
+
+def outputs(setup: Setup, params: Any, batch: Rollouts | TrainBatch, packing: Packing) -> Outputs:
+  """What the trees in `params` ("policy", and "critic" where there is one) say of a batch's completions."""
+  given = (batch.prompts, batch.tokens, batch.lengths, packing)
+  how = {"temperature": setup.temperature, "chunk": setup.cfg.chunk}
+  logprobs, entropy = forward.logprobs(setup.decoder, params["policy"], *given, **how)
+  values = forward.values(setup.decoder, params["critic"], *given) if "critic" in params else None
+  return Outputs(logprobs, entropy, values)
+
+
+def frozen_outputs(setup: Setup, params: Any, rollouts: Rollouts, packing: Packing) -> Outputs:
+  """`outputs` of trees that are not trained, of one microbatch after the other."""
+  count = microbatches_of_rollout(setup.cfg, rollouts.tokens.shape[0])
+  cut = split_microbatches(setup.decoder.layout, (rollouts, packing), count)
+
+  def of_microbatch(x: Any) -> Outputs:
+    return outputs(setup, params, *x)
+
+  return jax.lax.stop_gradient(join_microbatches(jax.lax.map(of_microbatch, cut)))
+
+
+# -- one update
+
+
+def loss(setup: Setup, params: Any, batch: TrainBatch, packing: Packing) -> tuple[Array, tuple[Metrics, Array]]:
+  """The objective's loss of a microbatch; beside it, its metrics and log-probs `[P, G, L]`."""
+  out = outputs(setup, params, batch, packing)
+  value, metrics = setup.objective.loss(out, batch, setup.objective_cfg)
+  return value, (metrics, jax.lax.stop_gradient(out.logprobs))
+
+
+def gradient(setup: Setup, params: Any, batch: TrainBatch, packing: Packing) -> tuple[Array, Any, Metrics, Array]:
+  """Loss, gradient, metrics and log-probs `[P, G, L]` of a minibatch, summed over its microbatches."""
+  value_and_grad = jax.value_and_grad(functools.partial(loss, setup), has_aux=True)
+  count = microbatches_of_minibatch(setup.cfg, batch.tokens.shape[0])
+  if count == 1:
+    (value, (metrics, logprobs)), grads = value_and_grad(params, batch, packing)
+    return value, grads, metrics, logprobs
+
+  def add_microbatch(total: Any, x: Any) -> Any:
+    (value, aux), grads = value_and_grad(params, *x)
+    return jax.tree.map(jnp.add, total, (value, grads)), aux
+
+  zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
+  cut = split_microbatches(setup.decoder.layout, (batch, packing), count)
+  (value, grads), (metrics, logprobs) = jax.lax.scan(add_microbatch, zero, cut)
+  return value, grads, combine_metrics(metrics), join_microbatches(logprobs)
+
+
+def optimizer_step(
+  setup: Setup, state: TrainState, batch: TrainBatch, packing: Packing
+) -> tuple[TrainState, Metrics, Array]:
+  """One update by a minibatch: the new state, metrics, and log-probs `[P, G, L]` before it."""
+  value, grads, metrics, logprobs = gradient(setup, state.params, batch, packing)
+  state, skipped = optim.apply_if_finite(setup.tx, grads, value, state)
+  one = jnp.ones(())
+  metrics |= {"loss": (value, one), "grad_norm": (optax.tree.norm(grads), one), "skipped": (skipped * 1.0, one)}
+  return state, metrics, logprobs
+
+
+# -- the inner loop
+
+
+def one_pass(setup: Setup, state: TrainState, minibatches: Any) -> tuple[TrainState, Metrics]:
+  """Every minibatch once, an update each; the denominators of an update are those of its minibatch."""
+
+  def step(state: TrainState, x: tuple[TrainBatch, Packing]) -> tuple[TrainState, Metrics]:
+    batch, packing = x
+    state, metrics, _ = optimizer_step(setup, state, common.reweigh(batch, setup.objective_cfg), packing)
+    return state, metrics
+
+  state, metrics = jax.lax.scan(step, state, minibatches)
+  return state, combine_metrics(metrics)
+
+
+class Passes(NamedTuple):
+  """Where the inner loop stands."""
+
+  state: TrainState
+  count: Array  # [] int32, passes made
+  stopped_by: Array  # [] int32, RAN_ALL while it goes on
+  best: Array  # [] float32, the largest mean surrogate of a pass
+  metrics: Metrics  # of all passes
+
+
+def next_pass(setup: Setup, minibatches: Any, passes: Passes) -> Passes:
+  """One more pass. What a rule measures is measured as the pass goes along; the pass that trips it is the last."""
+  cfg, best = setup.cfg, passes.best
+  state, metrics = one_pass(setup, passes.state, minibatches)
+  mean = means(metrics)
+  gain = mean["surrogate"] if cfg.stop_surrogate else best
+  reason = jnp.int32(RAN_ALL)
+  if cfg.stop_surrogate:
+    reason = jnp.where((passes.count > 0) & (gain < best + cfg.stop_surrogate), STOPPED_SURROGATE, reason)
+  if cfg.stop_reached:
+    reason = jnp.where(mean["at_bound"] + mean["past_bound"] >= cfg.stop_reached, STOPPED_REACHED, reason)
+  if cfg.stop_kl:
+    reason = jnp.where(mean["old_kl"] > cfg.stop_kl, STOPPED_KL, reason)
+  both = jax.tree.map(lambda a, b: jnp.stack([a, b]), passes.metrics, metrics)
+  return Passes(state, passes.count + 1, reason, jnp.maximum(best, gain), combine_metrics(both))
+
+
+def inner_loop(setup: Setup, state: TrainState, minibatches: Any) -> tuple[TrainState, Metrics]:
+  """At most mu passes over the minibatches, fewer where a rule ends them."""
+  names = jax.eval_shape(lambda state: one_pass(setup, state, minibatches)[1], state)
+  start = {name: empty_metric(name) for name in names}
+  passes = Passes(state, jnp.int32(0), jnp.int32(RAN_ALL), jnp.float32(-jnp.inf), start)
+
+  def goes_on(passes: Passes) -> Array:
+    return (passes.count < setup.cfg.mu) & (passes.stopped_by == RAN_ALL)
+
+  passes = jax.lax.while_loop(goes_on, functools.partial(next_pass, setup, minibatches), passes)
+  one = jnp.ones(())
+  metrics = {"inner/passes": (passes.count * one, one), "inner/stopped_by": (passes.stopped_by * one, one)}
+  return passes.state, passes.metrics | metrics
+
+
+# -- the whole
+
+
+def with_frozen_logprobs(
+  setup: Setup, state: TrainState, ref_params: Any, old_params: Any, rollouts: Rollouts, packing: Packing
+) -> Rollouts:
+  """The rollouts with what the reference, the old policy and the critic say of them, as far as it is needed.
+
+  The old policy is that of `old_params`, or (None) the state before its first update.
+  """
+  if "ref" in setup.needs:
+    ref = frozen_outputs(setup, {"policy": ref_params}, rollouts, packing)
+    rollouts = dataclasses.replace(rollouts, ref_logprobs=ref.logprobs)
+  if setup.updates > 1 or setup.needs & {"old", "values"} or old_params is not None:
+    before = state.params if old_params is None else state.params | {"policy": old_params}
+    old = frozen_outputs(setup, before, rollouts, packing)
+    rollouts = dataclasses.replace(rollouts, old_logprobs=old.logprobs, old_values=old.values)
+  return rollouts
+
+
+def learn(
+  setup: Setup, state: TrainState, ref_params: Any, old_params: Any, rollouts: Rollouts, packing: Packing
+) -> tuple[TrainState, dict[str, Array], Trace]:
+  """The state after at most mu passes over the rollouts, the metrics of the passes, and what they started from.
 
   Args:
-    decoder: the model, in the learner's dtype.
-    objective: a module of `grpo_jax.objectives`; `objectives/common.py` says what is in one.
-    tx: the optimizer of {"policy": tree, ...}.
-    cfg: the `learner` section: mu, minibatches, microbatch, chunk.
-    objective_cfg: the `objective` section.
-    temperature: the one that the completions were sampled at.
-
-  Returns:
-    `learn(state, ref_params, old_params, rollouts, packing) -> (state, metrics, Trace)`. The state is donated.
-    ref_params: a policy tree, or None if the objective does not need one. old_params: None where the state itself
-    sampled the rollouts. packing: of `rollouts.pack`, for as many parts as `parts(cfg, P)` says.
-
-  Raises:
-    SettingError: a rule that ends the passes, for an objective without a ratio or where there is one pass.
+    setup: what does not change.
+    state: the policy (and critic) with its optimizer.
+    ref_params: the reference's tree; None if the objective needs none.
+    old_params: the tree that sampled the rollouts; None where that is the state itself.
+    rollouts: P prompts with G completions each, with rewards where the objective asks for them.
+    packing: of `packing.plan.pack`, for `microbatches_of_rollout` microbatches.
   """
-  for rule in ("stop_reached", "stop_surrogate", "stop_kl"):
-    if cfg[rule] and not hasattr(objective, "importance_ratio"):
-      raise SettingError(f"learner.{rule}={cfg[rule]}: {objective_cfg.name} has no ratio to the old policy; use 0")
-    if cfg[rule] and cfg.mu == 1:
-      raise SettingError(
-        f"learner.{rule}={cfg[rule]} with learner.mu=1: it ends passes before mu; use 0, or a larger mu"
-      )
-  layout = decoder.layout
-  updates = cfg.mu * cfg.minibatches
-  needs = common.needs(objective, objective_cfg)
-
-  run = functools.partial(outputs, decoder, cfg, temperature)
-  run_frozen = functools.partial(frozen, decoder, cfg, temperature)
-
-  def gradient(params: Any, batch: TrainBatch, packing: Packing) -> tuple[Array, Any, Metrics, Array]:
-    """Loss, gradient, metrics and log-probs of one minibatch, summed over its microbatches."""
-
-    def loss(params: Any, batch: TrainBatch, packing: Packing) -> Any:
-      out = run(params, batch, packing)
-      value, metrics = objective.loss(out, batch, objective_cfg)
-      return value, (metrics, jax.lax.stop_gradient(out.logprobs))
-
-    grad = jax.value_and_grad(loss, has_aux=True)
-    pieces = microbatches(cfg, batch.tokens.shape[0])
-    if pieces == 1:
-      (value, (metrics, lp)), grads = grad(params, batch, packing)
-      return value, grads, metrics, lp
-
-    def body(total: Any, x: Any) -> Any:
-      (value, aux), grads = grad(params, *x)
-      return jax.tree.map(jnp.add, total, (value, grads)), aux
-
-    zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
-    (value, grads), (metrics, lp) = jax.lax.scan(body, zero, interleave(layout, (batch, packing), pieces))
-    return value, grads, combine_metrics(metrics), join(lp)
-
-  def reweigh(batch: TrainBatch) -> TrainBatch:
-    """The weights of a minibatch: an update's denominators are its own."""
-    o = objective_cfg
-    weights = masked.token_weights(batch.mask, common.num_sequences(batch.lengths), o.aggregation, o.max_length)
-    return dataclasses.replace(batch, weights=weights)
-
-  def update(state: TrainState, batch: TrainBatch, packing: Packing) -> tuple[TrainState, Metrics, Array]:
-    loss, grads, metrics, lp = gradient(state.params, batch, packing)
-    state, skipped = optim.apply_if_finite(tx, grads, loss, state)
-    one = jnp.ones(())
-    metrics |= {"loss": (loss, one), "grad_norm": (optax.tree.norm(grads), one), "skipped": (skipped * 1.0, one)}
-    return state, metrics, lp
-
-  def one_pass(state: TrainState, minibatches: Any) -> tuple[TrainState, Metrics]:
-    """Every minibatch once, an update each."""
-
-    def body(state: TrainState, x: Any) -> tuple[TrainState, Metrics]:
-      state, metrics, _ = update(state, reweigh(x[0]), x[1])
-      return state, metrics
-
-    state, metrics = jax.lax.scan(body, state, minibatches)
-    return state, combine_metrics(metrics)
-
-  def inner_loop(state: TrainState, minibatches: Any) -> tuple[TrainState, Metrics]:
-    """At most mu passes. What a rule measures is measured as a pass goes along; the pass that trips it is the last."""
-
-    def body(carry: Any) -> Any:
-      state, passes, _, best, total = carry
-      state, metrics = one_pass(state, minibatches)
-      mean = {k: t / jnp.maximum(c, 1e-9) for k, (t, c) in metrics.items()}
-      gain = mean["surrogate"] if cfg.stop_surrogate else best
-      reason = jnp.int32(RAN_ALL)
-      if cfg.stop_surrogate:
-        reason = jnp.where((passes > 0) & (gain < best + cfg.stop_surrogate), STOPPED_SURROGATE, reason)
-      if cfg.stop_reached:
-        reached = mean["at_bound"] + mean["past_bound"]
-        reason = jnp.where(reached >= cfg.stop_reached, STOPPED_REACHED, reason)
-      if cfg.stop_kl:
-        reason = jnp.where(mean["old_kl"] > cfg.stop_kl, STOPPED_KL, reason)
-      total = combine_metrics(jax.tree.map(lambda a, b: jnp.stack([a, b]), total, metrics))
-      return state, passes + 1, reason, jnp.maximum(best, gain), total
-
-    shapes = jax.eval_shape(lambda s: one_pass(s, minibatches)[1], state)
-    start = {k: empty_metric(k) for k in shapes}
-    carry = (state, jnp.int32(0), jnp.int32(RAN_ALL), jnp.float32(-jnp.inf), start)
-    state, passes, reason, _, metrics = jax.lax.while_loop(lambda c: (c[1] < cfg.mu) & (c[2] == RAN_ALL), body, carry)
-    one = jnp.ones(())
-    return state, metrics | {"inner/passes": (passes * one, one), "inner/stopped_by": (reason * one, one)}
-
-  def trace(lp: Array, batch: TrainBatch) -> Trace:
-    lower, upper = (jnp.broadcast_to(b, batch.mask.shape) for b in common.bounds(batch, objective_cfg))
-    live = hasattr(objective, "live_advantages")
-    return Trace(lp, objective.live_advantages(lp, batch) if live else batch.advantages, lower, upper)
-
-  def learn(
-    state: TrainState, ref_params: Any, old_params: Any, rollouts: Rollouts, packing: Packing
-  ) -> tuple[TrainState, dict[str, Array], Trace]:
-    if "ref" in needs:
-      ref = run_frozen({"policy": ref_params}, rollouts, packing)
-      rollouts = dataclasses.replace(rollouts, ref_logprobs=ref.logprobs)
-    if updates > 1 or needs & {"old", "values"} or old_params is not None:
-      before = state.params if old_params is None else state.params | {"policy": old_params}
-      old = run_frozen(before, rollouts, packing)
-      rollouts = dataclasses.replace(rollouts, old_logprobs=old.logprobs, old_values=old.values)
-    batch = objective.prepare(rollouts, objective_cfg)
-    if updates == 1 and old_params is None:  # the state itself sampled: every ratio is exactly 1
-      batch = dataclasses.replace(batch, old_logprobs=None)
-    if updates == 1:
-      state, metrics, lp = update(state, batch, packing)
-    else:
-      state, metrics = inner_loop(state, interleave(layout, (batch, packing), cfg.minibatches))
-      lp = rollouts.old_logprobs
-    return state, {k: t / jnp.maximum(c, 1e-9) for k, (t, c) in metrics.items()}, trace(lp, batch)
-
-  return jax.jit(learn, donate_argnums=0, compiler_options=_compiler_options(layout))
+  rollouts = with_frozen_logprobs(setup, state, ref_params, old_params, rollouts, packing)
+  batch = setup.objective.prepare(rollouts, setup.objective_cfg)
+  if setup.updates == 1 and old_params is None:  # the state itself sampled: every ratio is exactly 1
+    batch = dataclasses.replace(batch, old_logprobs=None)
+  if setup.updates == 1:
+    state, metrics, logprobs = optimizer_step(setup, state, batch, packing)
+  else:
+    minibatches = split_microbatches(setup.decoder.layout, (batch, packing), setup.cfg.minibatches)
+    state, metrics = inner_loop(setup, state, minibatches)
+    logprobs = rollouts.old_logprobs
+  lower, upper = (jnp.broadcast_to(b, batch.mask.shape) for b in common.bounds(batch, setup.objective_cfg))
+  trace = Trace(logprobs, setup.objective.live_advantages(logprobs, batch), lower, upper)
+  return state, means(metrics), trace
 
 
-def _compiler_options(layout: Layout) -> dict[str, str]:
-  """On a CPU: only products go to its library of kernels. With sums, the default, a step takes a quarter longer."""
+def make_learn(setup: Setup) -> Callable:
+  """`learn` of a setup, jitted: `(state, ref_params, old_params, rollouts, packing) -> (state, metrics, Trace)`.
+
+  The state is donated.
+  """
+  return jax.jit(
+    functools.partial(learn, setup), donate_argnums=0, compiler_options=compiler_options(setup.decoder.layout)
+  )
+
+
+def compiler_options(layout: Layout) -> dict[str, str]:
+  """XLA's options. On a CPU only products go to its library of kernels: with sums, a step takes a quarter longer."""
   kinds = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
   return kinds if layout.platform == "cpu" else {}
 
 
-def make_report(decoder: Decoder, objective: Any, cfg: Any, objective_cfg: Any, temperature: float) -> Callable:
-  """The report after the inner loop ("How much, not how fast": did the probabilities move the way that was asked?).
+# -- afterwards
+
+
+def movement(
+  setup: Setup, params: Any, rollouts: Rollouts, trace: Trace, packing: Packing
+) -> tuple[dict[str, Array], Array, Array]:
+  """How the probabilities of the rollouts moved in the inner loop ("How much, not how fast"), by one forward pass.
+
+  Args:
+    setup: what does not change.
+    params: of the state after the update.
+    rollouts, packing: as `learn` had them.
+    trace: of `learn`.
 
   Returns:
-    jitted `report(params, rollouts, trace, packing) -> (metrics, before, after)`: a forward pass of the updated policy.
-    `before`, `after`: log-probs of the sequences `[P, G]`, before the first update and after the last.
-    `moved_right_way`: share of sequences with an advantage whose probability moved the way of its sign.
-    `moved_nats`: mean change of a sequence's log-prob towards its advantage, in nats.
+    Metrics, and the log-probs of the completions `[P, G]` before the first update and after the last.
+    `moved_right_way`: share of completions with an advantage whose probability moved the way of its sign.
+    `moved_nats`: mean change of a completion's log-prob towards its advantage, in nats.
     `tokens/short`, `tokens/at_bound`, `tokens/past_bound`: shares of the tokens with an advantage, by where the ratio
     stands that the objective clips; left out where it has none.
   """
+  logprobs = frozen_outputs(setup, {"policy": params["policy"]}, rollouts, packing).logprobs
+  mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[-1])
+  before, after = (masked.masked_sum(x, mask, axis=2) for x in (trace.logprobs, logprobs))
+  sign = jnp.sign(trace.advantages.sum(2))
+  acting = (sign != 0).astype(jnp.float32)
+  metrics = {
+    "moved_right_way": masked.masked_mean((sign * (after - before) > 0).astype(jnp.float32), acting),
+    "moved_nats": masked.masked_mean(sign * (after - before), acting),
+  }
+  if setup.objective.importance_ratio is not None:
+    trained = common.completion_mask(rollouts, setup.objective_cfg.mask_truncated)
+    now, old = common.on_mask(logprobs, trained), common.on_mask(trace.logprobs, trained)
+    ratios = common.ratio_and_largest(setup.objective.importance_ratio, now, old, trained, setup.objective_cfg)
+    stands = surrogate.progress(*ratios, trace.advantages, trace.lower, trace.upper)
+    tokens = trained * (trace.advantages != 0)
+    for name, there in zip(("short", "at_bound", "past_bound"), stands):
+      metrics[f"tokens/{name}"] = masked.masked_mean(there.astype(jnp.float32), tokens)
+  return metrics, before, after
 
-  def report(params: Any, rollouts: Rollouts, trace: Trace, packing: Packing) -> tuple[dict[str, Array], Array, Array]:
-    lp = frozen(decoder, cfg, temperature, {"policy": params["policy"]}, rollouts, packing).logprobs
-    mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[-1])
-    before, after = (masked.masked_sum(x, mask, axis=2) for x in (trace.logprobs, lp))
-    sign = jnp.sign(trace.advantages.sum(2))
-    acting = (sign != 0).astype(jnp.float32)
-    metrics = {
-      "moved_right_way": masked.masked_mean((sign * (after - before) > 0).astype(jnp.float32), acting),
-      "moved_nats": masked.masked_mean(sign * (after - before), acting),
-    }
-    if hasattr(objective, "importance_ratio"):
-      trained = common.completion_mask(rollouts, objective_cfg.mask_truncated)
-      now, old = common.on_mask(lp, trained), common.on_mask(trace.logprobs, trained)
-      stands = common.ratio_and_largest(objective.importance_ratio, now, old, trained, objective_cfg)
-      stand = surrogate.progress(*stands, trace.advantages, trace.lower, trace.upper)
-      tokens = trained * (trace.advantages != 0)
-      for name, at in zip(("short", "at_bound", "past_bound"), stand):
-        metrics[f"tokens/{name}"] = masked.masked_mean(at.astype(jnp.float32), tokens)
-    return metrics, before, after
 
-  return jax.jit(report)
+def make_movement(setup: Setup) -> Callable:
+  """`movement` of a setup, jitted: `(params, rollouts, trace, packing) -> (metrics, before, after)`."""
+  return jax.jit(functools.partial(movement, setup))

@@ -15,8 +15,9 @@ import pytest
 from conftest import ROOT, environment
 
 from experiments import defaults
-from grpo_jax import checkpoint, optim, state
+from grpo_jax import checkpoint, optim, signals, state
 from grpo_jax.errors import SettingError
+from grpo_jax.workdir import check_space, claim
 
 TX = optim.make_optimizer(defaults.get_config().learner, 10)
 
@@ -68,22 +69,22 @@ def small_disk():
 def test_a_checkpoint_comes_back_bit_for_bit(saved):
   s = make_state(0.1)
   data, extra = {"index": 7, "nested": {"a": [1, 2]}}, {"reference": "some/folder"}
-  assert saved.restore_latest(abstract(s)) is None
-  saved.save(3, s, data, extra, wait=True)
-  got = saved.restore_latest(abstract(s))
+  assert saved.restore_latest({"policy": abstract(s)}) is None
+  saved.save(3, {"policy": s}, data, extra, wait=True)
+  got = saved.restore_latest({"policy": abstract(s)})
   assert (got.step, got.data, got.extra) == (3, data, extra)
-  assert equal(got.state, s)
-  assert all(a.sharding == b.sharding for a, b in zip(jax.tree.leaves(got.state), jax.tree.leaves(s)))
+  assert equal(got.states["policy"], s)
+  assert all(a.sharding == b.sharding for a, b in zip(jax.tree.leaves(got.states["policy"]), jax.tree.leaves(s)))
 
 
 def test_the_last_ones_are_kept_and_a_step_is_saved_once(saved):
   for step in (1, 2, 3):
-    saved.save(step, make_state(step), {"step": step}, {})
-  saved.save(3, make_state(99), {"step": 99}, {})
+    saved.save(step, {"policy": make_state(step)}, {"step": step}, {})
+  saved.save(3, {"policy": make_state(99)}, {"step": 99}, {})
   saved.wait()
   assert sorted(p.name for p in saved.directory.iterdir()) == ["2", "3"]
   assert saved.latest() == 3
-  assert saved.restore_latest(abstract(make_state())).data == {"step": 3}
+  assert saved.restore_latest({"policy": abstract(make_state())}).data == {"step": 3}
 
 
 def test_lines_written_after_a_checkpoint_are_cut(tmp_path):
@@ -91,20 +92,20 @@ def test_lines_written_after_a_checkpoint_are_cut(tmp_path):
   metrics.write_text('{"step": 0}\n')
   other.write_text("kept")
   checkpoints = checkpoint.Checkpoints(str(tmp_path), keep=1)
-  assert checkpoints.restore_latest(abstract(make_state())) is None
+  assert checkpoints.restore_latest({"policy": abstract(make_state())}) is None
   assert metrics.read_text() == ""  # of a process that was killed before its first checkpoint
   for step in (0, 1):
     metrics.write_text('{"step": 0}\n' * (step + 1))
-    checkpoints.save(step, make_state(), {}, {}, wait=True)
+    checkpoints.save(step, {"policy": make_state()}, {}, {}, wait=True)
   with metrics.open("a") as f:
     f.write('{"step": 1}\n{"st')
   samples.write_text('{"step": 1}\n')
-  checkpoints.restore_latest(abstract(make_state()))
+  checkpoints.restore_latest({"policy": abstract(make_state())})
   checkpoints.close()
   assert metrics.read_text() == '{"step": 0}\n' * 2
   assert (samples.read_text(), other.read_text()) == ("", "kept")
   metrics.write_text("")  # shorter than it was: left as it is
-  checkpoint.Checkpoints(str(tmp_path), keep=1).restore_latest(abstract(make_state()))
+  checkpoint.Checkpoints(str(tmp_path), keep=1).restore_latest({"policy": abstract(make_state())})
   assert metrics.read_text() == ""
 
 
@@ -118,10 +119,10 @@ def test_only_the_logs_of_the_run_are_ever_cut(tmp_path):
   for step in (None, 1):
     checkpoints = checkpoint.Checkpoints(str(tmp_path), keep=1)
     if step:
-      checkpoints.save(step, make_state(), {}, {}, wait=True)
+      checkpoints.save(step, {"policy": make_state()}, {}, {}, wait=True)
       for path in (*data, log):
         path.write_text(path.read_text() + '{"more": 1}\n')
-    checkpoints.restore_latest(abstract(make_state()))
+    checkpoints.restore_latest({"policy": abstract(make_state())})
     checkpoints.close()
     assert log.read_text() == ""
     assert [path.read_text().count("\n") for path in data] == [2 if step else 1] * 3
@@ -130,7 +131,7 @@ def test_only_the_logs_of_the_run_are_ever_cut(tmp_path):
 def test_a_folder_with_a_file_named_as_a_log_that_no_run_wrote_is_refused(tmp_path):
   (tmp_path / "samples.jsonl").write_text("mine\n")
   with pytest.raises(SettingError, match=r"holds samples.jsonl and no config.json.*another --workdir"):
-    checkpoint.claim_workdir(str(tmp_path), defaults.get_config())
+    claim(str(tmp_path), defaults.get_config())
   assert [p.name for p in tmp_path.iterdir()] == ["samples.jsonl"]
   assert (tmp_path / "samples.jsonl").read_text() == "mine\n"
 
@@ -139,7 +140,7 @@ def test_arrays_may_be_donated_as_soon_as_save_returns(tmp_path):
   overwrite = jax.jit(lambda x: x * 0 - 1, donate_argnums=0)
   big = jnp.arange(12_000_000, dtype=jnp.float32) + 0  # long enough to be written that the writes overlap
   checkpoints = checkpoint.Checkpoints(str(tmp_path), keep=1)
-  checkpoints.save(1, {"params": {"big": big}}, {}, {})
+  checkpoints.save(1, {"policy": {"params": {"big": big}}}, {}, {})
   running = checkpoints._manager.is_saving_in_progress()
   for _ in range(3):
     big = overwrite(big)
@@ -156,11 +157,11 @@ def test_a_failed_save_loses_nothing_and_says_what_is_safe(tmp_path, small_disk,
   noise = jax.random.normal(jax.random.key(0), (100, 100))  # 40 kB that do not compress
   s = state.create({"policy": {"weight": noise}}, TX)
   checkpoints = checkpoint.Checkpoints(str(tmp_path), keep=1)
-  checkpoints.save(1, s, {"step": 1}, {}, wait=True)
+  checkpoints.save(1, {"policy": s}, {"step": 1}, {}, wait=True)
   for fail in (  # found at once, at the next save, at the end
-    lambda: checkpoints.save(2, s, {"step": 2}, {}, wait=True),
-    lambda: [checkpoints.save(i, s, {"step": i}, {}) for i in (3, 4)],
-    lambda: [checkpoints.save(5, s, {"step": 5}, {}), checkpoints.wait()],
+    lambda: checkpoints.save(2, {"policy": s}, {"step": 2}, {}, wait=True),
+    lambda: [checkpoints.save(i, {"policy": s}, {"step": i}, {}) for i in (3, 4)],
+    lambda: [checkpoints.save(5, {"policy": s}, {"step": 5}, {}), checkpoints.wait()],
   ):
     with small_disk(), pytest.raises(SettingError, match="File too large.*step 1 is complete") as error:
       fail()
@@ -170,28 +171,28 @@ def test_a_failed_save_loses_nothing_and_says_what_is_safe(tmp_path, small_disk,
   assert "Traceback" not in capfd.readouterr().err
   assert not [record for record in caplog.records if record.levelname == "ERROR"]
   checkpoints = checkpoint.Checkpoints(str(tmp_path), keep=1)
-  got = checkpoints.restore_latest(abstract(s))
-  assert got.data == {"step": 1} and equal(got.state, s)
-  checkpoints.save(6, s, {"step": 6}, {}, wait=True)
+  got = checkpoints.restore_latest({"policy": abstract(s)})
+  assert got.data == {"step": 1} and equal(got.states["policy"], s)
+  checkpoints.save(6, {"policy": s}, {"step": 6}, {}, wait=True)
   checkpoints.close()
   # Threads of this process may still write for the save that failed: such a folder has no final name, and goes later.
   assert [p.name for p in checkpoints.directory.iterdir() if p.name.isdigit()] == ["6"]
 
 
 def test_saving_where_the_folder_has_gone_read_only(saved, monkeypatch):
-  saved.save(1, make_state(), {}, {}, wait=True)
+  saved.save(1, {"policy": make_state()}, {}, {}, wait=True)
 
   def refuse(*_, **__):
     raise OSError(30, os.strerror(30))
 
   monkeypatch.setattr(saved._manager, "save", refuse)
   with pytest.raises(SettingError, match="Read-only file system.*step 1 is complete"):
-    saved.save(2, make_state(), {}, {})
+    saved.save(2, {"policy": make_state()}, {}, {})
 
 
 def test_what_an_interrupted_save_left_is_not_a_checkpoint(tmp_path):
   checkpoints = checkpoint.Checkpoints(str(tmp_path), keep=2)
-  checkpoints.save(1, make_state(), {"step": 1}, {}, wait=True)
+  checkpoints.save(1, {"policy": make_state()}, {"step": 1}, {}, wait=True)
   checkpoints.close()
   left = checkpoints.directory / "2.orbax-checkpoint-tmp" / "state"
   left.mkdir(parents=True)
@@ -200,27 +201,27 @@ def test_what_an_interrupted_save_left_is_not_a_checkpoint(tmp_path):
   assert equal(checkpoint.restore_params(str(tmp_path), params), make_state().params)  # by a reader, meanwhile
   checkpoints = checkpoint.Checkpoints(str(tmp_path), keep=2)
   assert not left.exists()
-  assert checkpoints.restore_latest(abstract(make_state())).step == 1
-  checkpoints.save(2, make_state(), {"step": 2}, {}, wait=True)
-  assert checkpoints.restore_latest(abstract(make_state())).data == {"step": 2}
+  assert checkpoints.restore_latest({"policy": abstract(make_state())}).step == 1
+  checkpoints.save(2, {"policy": make_state()}, {"step": 2}, {}, wait=True)
+  assert checkpoints.restore_latest({"policy": abstract(make_state())}).data == {"step": 2}
   checkpoints.close()
 
 
 def test_a_checkpoint_that_cannot_be_read_says_what_to_remove(saved):
   for step in (1, 2):
-    saved.save(step, make_state(), {}, {}, wait=True)
+    saved.save(step, {"policy": make_state()}, {}, {}, wait=True)
   (saved.directory / "2" / "data" / "metadata").write_text("{")
   with pytest.raises(SettingError, match="checkpoints/2 cannot be restored .*remove that folder to go on from step 1"):
-    saved.restore_latest(abstract(make_state()))
+    saved.restore_latest({"policy": abstract(make_state())})
   with pytest.raises(SettingError, match=r"policy.w.weight is \(3, 4\) there and \(3, 5\) here"):
-    saved.restore_latest(abstract(make_state(width=5)))
+    saved.restore_latest({"policy": abstract(make_state(width=5))})
 
 
 def test_parameters_of_another_run(tmp_path, saved):
   s = make_state(0.3)
   with pytest.raises(SettingError, match="init_from=.*no complete checkpoint"):
     checkpoint.restore_params(str(tmp_path), abstract(s).params)
-  saved.save(4, s, {}, {}, wait=True)
+  saved.save(4, {"policy": s}, {}, {}, wait=True)
   assert equal(checkpoint.restore_params(str(tmp_path), abstract(s).params), s.params)
   with pytest.raises(SettingError, match=r"init_from=.*policy.w.weight is \(3, 4\) there and \(3, 5\) here"):
     checkpoint.restore_params(str(tmp_path), abstract(make_state(width=5)).params)
@@ -244,8 +245,8 @@ s = state.create(params, tx)
 for _ in range(2):
   s, _ = jax.jit(optim.apply_if_finite, static_argnums=0)(tx, s.params, jnp.float32(0), s)
 checkpoints = checkpoint.Checkpoints(sys.argv[1], keep=1)
-checkpoints.save(2, s, {}, {}, wait=True)
-got = checkpoints.restore_latest(state.abstract(params, tx)).state
+checkpoints.save(2, {"policy": s}, {}, {}, wait=True)
+got = checkpoints.restore_latest({"policy": state.abstract(params, tx)}).states["policy"]
 assert all(a.sharding == b.sharding for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(s)))
 checkpoints.close()
 np.savez(sys.argv[2], *map(np.asarray, jax.tree.leaves(s)))
@@ -259,7 +260,7 @@ def test_eight_devices_save_and_one_restores(tmp_path):
   struct = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=one)
   params = {"policy": {"weight": struct(8, 6), "bias": struct(6)}}
   checkpoints = checkpoint.Checkpoints(str(tmp_path / "run"), keep=1)
-  got = checkpoints.restore_latest(state.abstract(params, TX)).state
+  got = checkpoints.restore_latest({"policy": state.abstract(params, TX)}).states["policy"]
   checkpoints.close()
   assert all(leaf.sharding == one for leaf in jax.tree.leaves(got))
   assert got.step == 2
@@ -270,15 +271,15 @@ def test_eight_devices_save_and_one_restores(tmp_path):
 def test_a_workdir_belongs_to_its_config(tmp_path):
   workdir = str(tmp_path / "new" / "run")
   config = defaults.get_config()
-  checkpoint.claim_workdir(workdir, config)
-  checkpoint.claim_workdir(workdir, config)
+  claim(workdir, config)
+  claim(workdir, config)
   config.steps, config.log.every, config.mesh.fsdp, config.learner.microbatch = 999, 7, 1, 4  # may change
-  checkpoint.claim_workdir(workdir, config)
+  claim(workdir, config)
   owner = json.loads((tmp_path / "new" / "run" / "config.json").read_text())
   assert (owner["steps"], owner["log"]["every"], owner["learner"]["lr"]) == (999, 7, 1e-6)
   config.learner.lr, config.data.template = 2e-6, "{question} "
   with pytest.raises(SettingError) as error:
-    checkpoint.claim_workdir(workdir, config)
+    claim(workdir, config)
   message = str(error.value)
   assert f"workdir={workdir}" in message and "\n" not in message
   assert "learner.lr was 1e-06, is 2e-06" in message and "data.template was '{question}\\n'" in message
@@ -286,25 +287,34 @@ def test_a_workdir_belongs_to_its_config(tmp_path):
   assert json.loads((tmp_path / "new" / "run" / "config.json").read_text()) == owner
 
 
+def test_steps_may_not_change_where_the_learning_rate_depends_on_them(tmp_path):
+  config = defaults.get_config()
+  config.learner.schedule = "linear"
+  claim(str(tmp_path), config)
+  config.steps += 1
+  with pytest.raises(SettingError, match="steps was 200, is 201; the learning rate of every step depends on steps"):
+    claim(str(tmp_path), config)
+
+
 def test_a_setting_that_came_or_went_is_a_difference(tmp_path):
   config = defaults.get_config()
-  checkpoint.claim_workdir(str(tmp_path), config)
+  claim(str(tmp_path), config)
   with config.unlocked():
     config.learner.extra = 1
     del config.objective.eps
   with pytest.raises(SettingError, match="learner.extra was absent, is 1; objective.eps was 0.0001, is absent"):
-    checkpoint.claim_workdir(str(tmp_path), config)
+    claim(str(tmp_path), config)
 
 
 def test_a_workdir_that_cannot_be_written(tmp_path, monkeypatch):
   (tmp_path / "file").write_text("")
   with pytest.raises(SettingError, match="cannot be written .Not a directory"):
-    checkpoint.claim_workdir(str(tmp_path / "file" / "run"), defaults.get_config())
+    claim(str(tmp_path / "file" / "run"), defaults.get_config())
   with pytest.raises(SettingError, match="cannot be written .Not a directory"):
     checkpoint.Checkpoints(str(tmp_path / "file" / "run"), keep=1)
   with pytest.raises(SettingError, match="checkpoint.keep=0"):
     checkpoint.Checkpoints(str(tmp_path), keep=0)
-  checkpoint.claim_workdir(str(tmp_path), defaults.get_config())
+  claim(str(tmp_path), defaults.get_config())
   before = (tmp_path / "config.json").read_bytes()
 
   def full(_):
@@ -312,22 +322,22 @@ def test_a_workdir_that_cannot_be_written(tmp_path, monkeypatch):
 
   monkeypatch.setattr(os, "fsync", full)
   with pytest.raises(SettingError, match="No space left on device"):
-    checkpoint.claim_workdir(str(tmp_path), defaults.get_config())
+    claim(str(tmp_path), defaults.get_config())
   assert (tmp_path / "config.json").read_bytes() == before
   assert not (tmp_path / "config.json.tmp").exists()
 
 
 def test_a_disk_without_room_for_a_checkpoint(tmp_path):
-  checkpoint.check_space(str(tmp_path), abstract(make_state()))
+  check_space(str(tmp_path), abstract(make_state()))
   huge = {"w": jax.ShapeDtypeStruct((10**9, 10**9), jnp.float32)}
   with pytest.raises(SettingError, match="MB are free .* takes 4000000000000.0 MB"):
-    checkpoint.check_space(str(tmp_path), huge)
+    check_space(str(tmp_path), huge)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_asks_and_a_second_interrupt_insists(number, capfd):
   before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-  with checkpoint.stop_signals() as stopping:
+  with signals.stop_signals() as stopping:
     assert stopping(0) == ""
     os.kill(os.getpid(), number)
     assert stopping(1) == number.name
@@ -341,7 +351,7 @@ def test_a_signal_asks_and_a_second_interrupt_insists(number, capfd):
 
 def test_how_to_go_on_repeats_the_command(monkeypatch):
   monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "experiments.run", "--config=a b.py"])
-  assert "python -m experiments.run '--config=a b.py'" in checkpoint.how_to_go_on()
+  assert "python -m experiments.run '--config=a b.py'" in signals.how_to_go_on()
 
 
 HOST = """
@@ -352,23 +362,24 @@ jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=rank)
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from experiments import defaults
-from grpo_jax import checkpoint, optim, state
-checkpoint.claim_workdir(workdir, defaults.get_config())
+from grpo_jax import checkpoint, optim, signals, state
+from grpo_jax.workdir import claim
+claim(workdir, defaults.get_config())
 mesh = jax.make_mesh((2,), ("fsdp",), axis_types=(AxisType.Auto,))
 make = lambda: {"policy": {"weight": jnp.arange(8.0).reshape(2, 4)}}
 params = jax.jit(make, out_shardings=NamedSharding(mesh, P("fsdp")))()
 tx = optim.make_optimizer(defaults.get_config().learner, 10)
 checkpoints = checkpoint.Checkpoints(workdir, keep=1)
-got = checkpoints.restore_latest(state.abstract(params, tx))
-first, s = (got.step, got.state) if got else (0, state.create(params, tx))
+got = checkpoints.restore_latest({"policy": state.abstract(params, tx)})
+first, s = (got.step, got.states["policy"]) if got else (0, state.create(params, tx))
 shard = s.params["policy"]["weight"].addressable_shards[0]
 assert np.array_equal(shard.data, np.arange(8.0).reshape(2, 4)[shard.index])
-with checkpoint.stop_signals() as stopping:
+with signals.stop_signals() as stopping:
   print("ready", flush=True)
   for step in range(first + 1, first + 1000):
     time.sleep(0.02)
     if name := stopping(step):
-      checkpoints.save(step, s, {}, {}, wait=True)
+      checkpoints.save(step, {"policy": s}, {}, {}, wait=True)
       break
 checkpoints.close()
 print(f"from {first} to {step} by {name}", flush=True)

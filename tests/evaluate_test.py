@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import pytest
 import tiny
-from ml_collections import ConfigDict
 
 from grpo_jax import evaluate
+from grpo_jax.generate import Generator
 from grpo_jax.rewards.math import answer_correct
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Rollouts
 
@@ -63,7 +63,7 @@ class Numbers:
     return []
 
 
-def run(samples, answers, *, group, mesh=tiny.ONE, batch=4, problems=0, render=None, width=None):
+def run(samples, answers, *, group, mesh=tiny.ONE, batch=4, render=None, width=None):
   """Evaluates on problems with the right `answers`; prompt i is the token i + 1, and its samples are `samples[i]`."""
   examples = [Example(str(i), "", str(a), {}) for i, a in enumerate(answers)]
   keys = []
@@ -84,22 +84,18 @@ def run(samples, answers, *, group, mesh=tiny.ONE, batch=4, problems=0, render=N
     return out, {}
 
   seen = []
-  found = evaluate.evaluate(
-    sample,
+  generator = Generator(sample, tiny.layout(mesh), Numbers(), render or (lambda question: [int(question) + 1]), 2)
+  outcomes = evaluate.solve(
+    generator,
     "the policy",
     examples,
-    ConfigDict({"problems": problems, "batch": batch}),
-    layout=tiny.layout(mesh),
-    tokenizer=Numbers(),
-    render=render or (lambda question: [int(question) + 1]),
-    solved=answer_correct,
-    max_prompt_length=2,
-    group=group,
-    key=jax.random.key(0),
+    answer_correct,
+    jax.random.key(0),
+    batch=batch,
     progress=lambda done, of: seen.append((done, of)),
   )
   assert len(set(keys)) == len(keys)  # no two batches with the same noise
-  return found, seen
+  return (evaluate.greedy_metrics if group == 1 else evaluate.sampled_metrics)(outcomes), seen
 
 
 def test_greedy_accuracy_counts_each_problem_once():
@@ -107,11 +103,6 @@ def test_greedy_accuracy_counts_each_problem_once():
   found, seen = run([[1], [2], [0], [4], [5], [0]], [1, 2, 3, 4, 5, 6], group=1)
   assert found == {"accuracy": pytest.approx(4 / 6), "length": 2.0, "truncated": 0.0}
   assert seen == [(4, 6), (6, 6)]
-
-
-def test_only_so_many_problems():
-  found, seen = run([[1], [0], [0], [0], [0], [0]], [1, 2, 3, 4, 5, 6], group=1, problems=1)
-  assert found["accuracy"] == 1.0 and seen == [(1, 1)]
 
 
 def test_pass_and_majority_of_several_samples():

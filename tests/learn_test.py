@@ -180,7 +180,7 @@ def updater(lr: float, mesh: tuple[int, ...], objective: tuple, **changes: Any) 
   tx = optax.sgd(lr)
   cfg = tiny.section("learner", **({"chunk": 64} | changes))
   model = Bigrams(tiny.layout(mesh))
-  return tx, learn.make_learn(model, grpo, tx, cfg, tiny.objective(**dict(objective)), TEMPERATURE)
+  return tx, learn.make_learn(learn.Setup(model, grpo, tx, cfg, tiny.objective(**dict(objective)), TEMPERATURE))
 
 
 def run(
@@ -296,27 +296,27 @@ def test_passes_go_on_while_the_surrogate_improves():
 def test_a_rule_needs_a_ratio(rule):
   cfg = tiny.section("learner", mu=2, **{rule: 0.1})
   with pytest.raises(SettingError, match=f"learner.{rule}=0.1: rft has no ratio"):
-    learn.make_learn(None, rft, None, cfg, ConfigDict({"name": "rft"}), TEMPERATURE)
+    learn.Setup(None, rft, None, cfg, ConfigDict({"name": "rft"}), TEMPERATURE)
 
 
 @pytest.mark.parametrize("rule", ["stop_reached", "stop_surrogate", "stop_kl"])
 def test_a_rule_needs_several_passes(rule):
   cfg = tiny.section("learner", mu=1, minibatches=2, **{rule: 0.1})
   with pytest.raises(SettingError, match=f"learner.{rule}=0.1 with learner.mu=1"):
-    learn.make_learn(None, grpo, None, cfg, ConfigDict({"name": "grpo"}), TEMPERATURE)
+    learn.Setup(None, grpo, None, cfg, ConfigDict({"name": "grpo"}), TEMPERATURE)
 
 
-def report_of(objective, state, trace, packing=None):
+def movement_of(objective, state, trace, packing=None):
   """Numpy."""
   cfg, settings = tiny.section("learner", chunk=64), tiny.section("objective")
-  report = learn.make_report(Bigrams(tiny.layout()), objective, cfg, settings, TEMPERATURE)
-  return jax.device_get(report(state.params, tiny.rollouts(), trace, packing or Packing()))
+  movement = learn.make_movement(learn.Setup(Bigrams(tiny.layout()), objective, None, cfg, settings, TEMPERATURE))
+  return jax.device_get(movement(state.params, tiny.rollouts(), trace, packing or Packing()))
 
 
-def test_the_report_says_which_way_probabilities_moved():
+def test_movement_says_which_way_probabilities_moved():
   r = tiny.rollouts()
   state, _, trace = run(0.5)
-  right, before, after = report_of(grpo, state, trace)
+  right, before, after = movement_of(grpo, state, trace)
   assert right["moved_right_way"] > 0.9 and right["moved_nats"] > 0.01
   for got, params in ((before, table()), (after, state.params["policy"])):
     whole = np.where(tiny.real(r), np.asarray(table_logprobs(params, r)), 0).sum(2)
@@ -324,18 +324,18 @@ def test_the_report_says_which_way_probabilities_moved():
   back = dataclasses.replace(
     state, params=jax.tree.map(lambda old, new: 2 * old - new, {"policy": table()}, state.params)
   )
-  wrong, *_ = report_of(grpo, back, trace, tiny.packing(r))
+  wrong, *_ = movement_of(grpo, back, trace, tiny.packing(r))
   assert wrong["moved_right_way"] < 0.1 and wrong["moved_nats"] < -0.01
 
 
 @pytest.mark.parametrize("objective", [grpo, gspo, cispo])
-def test_the_report_says_where_the_ratio_that_is_clipped_stands(objective):
+def test_movement_says_where_the_ratio_that_is_clipped_stands(objective):
   """Of a token, of a sequence (GSPO); CISPO has no lower bound."""
   r = tiny.rollouts()
   state, _, trace = run(3.0, ref=table(1), mu=2)
   bounds = (0.0, 1.2) if objective is cispo else (0.8, 1.2)
   trace = trace._replace(**{k: np.full_like(trace.lower, v) for k, v in zip(("lower", "upper"), bounds)})
-  shares, *_ = report_of(objective, state, trace)
+  shares, *_ = movement_of(objective, state, trace)
   log_ratio = np.asarray(table_logprobs(state.params["policy"], r)) - np.asarray(table_logprobs(table(), r))
   if objective is gspo:
     log_ratio = np.where(tiny.real(r), log_ratio, 0).sum(2, keepdims=True) / np.maximum(r.lengths, 1)[..., None]
@@ -349,16 +349,17 @@ def test_the_report_says_where_the_ratio_that_is_clipped_stands(objective):
   assert sum(shares[f"tokens/{name}"] for name in ("short", "at_bound", "past_bound")) == pytest.approx(1, abs=1e-5)
 
 
-def test_the_report_on_an_objective_without_a_ratio():
+def test_movement_under_an_objective_without_a_ratio():
   state, _, trace = run(0.5)
-  assert set(report_of(sft, state, trace)[0]) == {"moved_right_way", "moved_nats"}
+  assert set(movement_of(sft, state, trace)[0]) == {"moved_right_way", "moved_nats"}
 
 
 def test_an_objective_with_advantages_of_its_own_puts_them_into_the_trace():
   """Distillation: log(pi_teacher / pi) before the update."""
   r = tiny.rollouts()
   tx, cfg = optax.sgd(0.1), tiny.section("learner", chunk=64)
-  update = learn.make_learn(Bigrams(tiny.layout()), distill, tx, cfg, tiny.section("objective"), TEMPERATURE)
+  setup = learn.Setup(Bigrams(tiny.layout()), distill, tx, cfg, tiny.section("objective"), TEMPERATURE)
+  update = learn.make_learn(setup)
   state = states.create({"policy": jax.device_put(table(), tiny.layout().replicated())}, tx)
   _, _, trace = update(state, table(1), None, r, Packing())
   want = np.asarray(table_logprobs(table(1), r)) - np.asarray(table_logprobs(table(), r))

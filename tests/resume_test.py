@@ -240,7 +240,7 @@ def test_a_disk_that_is_full_for_a_while(runs, expected, tmp_path):
 
 
 def test_the_workdir_of_another_config_is_refused(runs, expected):
-  done = runs.whole("undisturbed", "--config.learner.lr=2.0", "--config.steps=9")
+  done = runs.whole("undisturbed", "--config.learner.lr=2.0", "--config.log.every=2")
   assert done.returncode == 2 and "learner.lr was 0.01, is 2.0" in done.stderr, done.stderr
-  assert "Traceback" not in done.stderr and "steps" not in done.stderr.splitlines()[-1]
+  assert "Traceback" not in done.stderr and "log.every" not in done.stderr.splitlines()[-1]
   runs.assert_as_if_not_struck("undisturbed", expected)

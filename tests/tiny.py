@@ -154,7 +154,7 @@ def make_learn(
   **changes: Any,
 ) -> Any:
   cfg = section("learner", **({"chunk": 64} | changes))
-  return learn.make_learn(decoder(variant, mesh), grpo, tx, cfg, objective_, 0.7)
+  return learn.make_learn(learn.Setup(decoder(variant, mesh), grpo, tx, cfg, objective_, 0.7))
 
 
 @shared

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from grpo_jax import checkpoint, sharding
@@ -100,21 +101,74 @@ def make_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
   )
 
 
-def reference(source: str, model: Model, setting: str) -> Any:
+def reference(source: str, model: Model, setting: str, step: int | None = None) -> Any:
   """A parameter tree of the policy's shape: of a folder or run, or (source "") the policy's own start.
 
+  Args:
+    source: a Hugging Face folder or the workdir of a run.
+    model: the policy.
+    setting: its name, for messages.
+    step: of the run's checkpoint; None: the last one.
+
   Raises:
-    SettingError: the folder holds another shape.
+    SettingError: the folder holds another shape, or the run has no such checkpoint.
   """
   if not source:
     return model.load()
   folder, run = find_source(source)
+  run = run if step is None else source  # that run may have ended and have an export by now
   shape = hf.read_config(folder)
   if shape != model.decoder.config:
     raise SettingError(f"{setting}={source!r}: is {shape}; the policy is {model.decoder.config}; use the same shape")
   if run:
-    return checkpoint.restore_params(run, {"policy": abstract(model.decoder)})["policy"]
+    return checkpoint.restore_params(run, {"policy": abstract(model.decoder)}, step)["policy"]
   return hf.load(folder, model.decoder)
+
+
+def pinned_reference(config: ConfigDict, model: Model, pin: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+  """The reference of `ref_from` (or the policy's start, of `init_from`), the same one as when the run began.
+
+  Args:
+    config: of the run.
+    model: the policy.
+    pin: what this returned when the run began; {} then.
+
+  Returns:
+    The tree, and what pins it: `step` of the checkpoint it is from (None: it is no run's checkpoint) and `fingerprint`.
+
+  Raises:
+    SettingError: the source holds other parameters by now.
+  """
+  setting = "ref_from" if config.ref_from else "init_from"
+  source = config.ref_from or config.init_from
+  _, run = find_source(source)
+  step = pin.get("step", checkpoint.latest(run) if run else None)
+  tree = reference(source, model, setting, step) if source else model.load()
+  found = fingerprint(tree)
+  if pin.get("fingerprint", found) != found:
+    raise SettingError(
+      f"{setting}={source!r}: does not hold the parameters that this run began with as its reference; put them back, "
+      "or begin anew in another --workdir"
+    )
+  return tree, {"step": step, "fingerprint": found}
+
+
+def fingerprint(tree: Any) -> str:
+  """32 bits of every leaf as hexadecimal digits, the same on any mesh: trees that differ in a number differ in it."""
+  return "".join(f"{int(x):08x}" for x in jax.device_get(jax.jit(_checksums)(tree)))
+
+
+def _checksums(tree: Any) -> list[jax.Array]:
+  """Of each leaf, the sum of its bits times an odd number for each place, modulo 2^32: in any order the same."""
+
+  def checksum(x: jax.Array) -> jax.Array:
+    bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
+    place = jnp.zeros(x.shape, jnp.uint32)
+    for axis, size in enumerate(x.shape):
+      place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+    return jnp.sum(bits * (2 * place + 1), dtype=jnp.uint32)
+
+  return [checksum(x) for x in jax.tree.leaves(tree)]
 
 
 def find_source(init_from: str) -> tuple[str, str]:

@@ -8,10 +8,9 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import metrics
-from grpo_jax import rollouts as host
-from grpo_jax.data import loader
-from grpo_jax.loops import build
+from grpo_jax import metrics, sampler
+from grpo_jax.generate import Generator, completions, generate
+from grpo_jax.loops import build, imports
 from grpo_jax.rewards import combine
 from grpo_jax.types import Completion, Example, Prompts, Rollouts
 
@@ -19,49 +18,80 @@ from grpo_jax.types import Completion, Example, Prompts, Rollouts
 class Scored(NamedTuple):
   """A batch on the host: P groups, what they answer and what they were given."""
 
-  rows: list[Example | None]  # [P]
+  examples: list[Example | None]  # [P]
   completions: list[list[Completion]]  # [P][G]
   rollouts: Rollouts  # numpy, with rewards
   faults: list[combine.Fault]
 
 
-def collect(
-  batches: Iterator[list[Example | None]],
-  sample: Callable,
-  params: Any,
-  key: jax.Array,
-  model: build.Model,
-  functions: Sequence[tuple],
-  config: ConfigDict,
-  writer: metrics.Writer,
-) -> tuple[Scored, dict[str, float]]:
-  """One batch to learn from.
+class Collector(NamedTuple):
+  """Where batches come from and how they are scored. Only the position in `batches` changes during a run."""
 
-  With `sampler.tries` above 1 this is DAPO's dynamic sampling (arXiv 2503.14476, section 3.2): groups whose rewards are
-  all equal (under GDPO each of them) are dropped and more prompts are sampled until there are P groups, or that often;
-  what is then missing is filled with empty rows, which count in no denominator. Numbers are of everything sampled.
+  batches: Iterator[list[Example | None]]
+  generator: Generator
+  rewards: Sequence[tuple[str, Callable, float]]  # name, function, weight
+  on_error: float  # what a reward that fails counts
+  max_length: int  # L
+  prompts: int  # P
+  tries: int  # above 1: dynamic sampling, see `collect`
+
+
+def make_collector(config: ConfigDict, model: build.Model) -> Collector:
+  """What samples and scores batches of the training data.
+
+  Raises:
+    SettingError: data or rewards that are not there, sampler settings that cannot be.
   """
-  separate = config.objective.reward_combination == "gdpo"
-  wanted, tries = config.data.prompts, config.sampler.tries
-  every, kept, long, use = [], [], 0, []
-  for attempt in range(tries):
+  d, s = config.data, config.sampler
+  sample = sampler.make_sampler(model.decoder, s, model.stop)
+  return Collector(
+    batches=build.batches(config),
+    generator=Generator(sample, model.layout, model.tokenizer, model.render, d.max_prompt_length, d.on_long),
+    rewards=imports.rewards(config.rewards),
+    on_error=config.rewards.on_error,
+    max_length=s.max_length,
+    prompts=d.prompts,
+    tries=s.tries,
+  )
+
+
+def collect(
+  collector: Collector, params: Any, key: jax.Array, writer: metrics.Writer
+) -> tuple[Scored, dict[str, float]]:
+  """One batch to learn from, sampled from the policy `params`, and metrics of everything that was sampled.
+
+  With more than one try this is DAPO's dynamic sampling (arXiv 2503.14476, section 3.2): groups whose completions were
+  all given the same rewards are dropped and more prompts are sampled until there are P groups, or that often; what is
+  then missing is filled with empty groups, which count in no denominator.
+  """
+  c, sampled, kept, statistics = collector, [], [], []
+  for attempt in range(c.tries):
     with writer.phase("sample"):
-      rows = next(batches)
-      prompts, too_long = loader.to_prompts(rows, model.render, config.data.max_prompt_length, config.data.on_long)
-      sampled, statistics = host.draw(sample, params, prompts, jax.random.fold_in(key, attempt), model.layout)
+      examples = next(c.batches)
+      rollouts, found = generate(c.generator, params, examples, jax.random.fold_in(key, attempt))
     with writer.phase("score"):
-      completions = host.completions(sampled, model.tokenizer)
-      scores = combine.score(functions, rows, completions, config.sampler.max_length, config.rewards.on_error)
-      sampled = dataclasses.replace(sampled, rewards=scores.rewards, given=scores.given, parts=scores.parts)
-    long += too_long
-    use.append(float(statistics["slot_use"]))
-    every.append(Scored(list(rows), completions, sampled, scores.faults))
-    kept.append(every[-1] if tries == 1 else varied(every[-1], separate))
-    if sum(len(b.rows) for b in kept) >= wanted:
+      texts = completions(c.generator, rollouts)
+      sampled.append(score(c, examples, texts, rollouts))
+    statistics.append(found)
+    kept.append(sampled[-1] if c.tries == 1 else varied(sampled[-1]))
+    if sum(len(batch.examples) for batch in kept) >= c.prompts:
       break
-  batch = kept[0] if tries == 1 else fill(kept, wanted)
-  sampling = {"prompts_too_long": long, "slot_use": float(np.mean(use)), "sampling_tries": len(use)}
-  return batch, sampling | reward_metrics(every, functions, separate)
+  batch = kept[0] if c.tries == 1 else fill(kept, c.prompts)
+  sampling = {
+    "prompts_too_long": sum(found["prompts_too_long"] for found in statistics),
+    "slot_use": float(np.mean([float(found["slot_use"]) for found in statistics])),
+    "sampling_tries": len(statistics),
+  }
+  return batch, sampling | reward_metrics(sampled, [name for name, _, _ in c.rewards])
+
+
+def score(
+  collector: Collector, examples: list[Example | None], texts: list[list[Completion]], rollouts: Rollouts
+) -> Scored:
+  """The batch with the rewards of every completion."""
+  scores = combine.score(collector.rewards, examples, texts, collector.max_length, collector.on_error)
+  rollouts = dataclasses.replace(rollouts, rewards=scores.rewards, given=scores.given, parts=scores.parts)
+  return Scored(list(examples), texts, rollouts, scores.faults)
 
 
 def reward_metrics(batches: Sequence[Scored], functions: Sequence[tuple], separate: bool = False) -> dict[str, float]:

@@ -9,6 +9,7 @@
 Samples are drawn once, from `offline.teacher` or else from where the policy starts, and kept in DIR/samples.npz.
 """
 
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,46 +18,46 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, learn, metrics, sampler
-from grpo_jax import rollouts as host
+from grpo_jax import metrics, signals
 from grpo_jax.data import loader
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, imports
-from grpo_jax.loops.collect import Scored, collect, fill, select, totals, varied
-from grpo_jax.loops.session import Session
-from grpo_jax.objectives import common
+from grpo_jax.loops import build, checks, imports
+from grpo_jax.loops.collect import Scored, collect, fill, make_collector, select, varied
+from grpo_jax.loops.learner import Learner
+from grpo_jax.loops.run import Run
+from grpo_jax.ops.advantages import totals
+from grpo_jax.packing import plan
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
 
 KINDS = ("solutions", "samples", "pairs")
+TEMPERATURE = 1.0  # of the log-probs: the likelihood of what is written is the model's own, whatever it was sampled at
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-  """Runs, or goes on with, the experiment in `workdir`; see `Session`."""
+  """Runs, or goes on with, the experiment in `workdir`; see `Run`."""
   kind = config.offline.data
   if kind not in KINDS:
     raise SettingError(f"offline.data={kind!r}: use one of {', '.join(KINDS)}")
   if config.learner.mu != 1:
     raise SettingError(f"learner.mu={config.learner.mu}: data that does not change is gone through by steps; use 1")
   model = build.model(config)
+  checks.check(config, model.layout, imports.objective(config.objective.name))
   batches = build.batches(config) if kind == "solutions" else Kept(config)
-  parts = learn.parts(config.learner, config.data.prompts)
-  with Session(config, workdir, model, batches) as s:
+  policy = Learner(config, model, TEMPERATURE)
+
+  with Run(config, workdir, model, batches, {"policy": policy}) as run:
     if kind != "solutions":
-      batches.rollouts = kept_samples(config, workdir, model, s.writer, s.stopping)
-      if batches.rollouts is None:
+      batches.rollouts = kept_samples(config, workdir, model, run.writer, run.stopping)
+      if batches.rollouts is None:  # a signal ended the drawing
         return
-    for step in s.steps():
-      with s.writer.phase("data"):
-        given = solutions(next(batches), model, config) if kind == "solutions" else common.written(next(batches))
-        packing = host.pack(given, model.layout, parts)
-        rollouts, placed = host.to_device(model.layout, (given, packing))
-      with s.writer.phase("learn"):
-        s.state, learned, trace = s.update(s.state, s.ref_params, None, rollouts, placed)
-        learned = host.to_host(learned)
-      report, _ = s.report(step, rollouts, trace, placed)
-      numbers = learned | report | host.statistics(given, packing, model.layout, parts)
-      numbers |= {"tokens_per_s/learn": int(given.lengths.sum()) / s.writer.seconds["learn"]}
-      s.log(step, numbers)
+    for step in run.steps():
+      with run.writer.phase("data"):
+        given = solutions(next(batches), model, config) if kind == "solutions" else next(batches)
+      numbers = policy.learn(step, given, run.writer).metrics
+      numbers |= {"tokens_per_s/learn": int(given.lengths.sum()) / run.writer.seconds["learn"]}
+      run.log(step, numbers)
+      run.after(step)
+    run.finish()
 
 
 def solutions(rows: Sequence[Example | None], model: build.Model, config: ConfigDict) -> Rollouts:
@@ -75,11 +76,11 @@ def solutions(rows: Sequence[Example | None], model: build.Model, config: Config
     tokens[p, 0, : len(ids)] = ids
     lengths[p, 0] = len(ids)
   zeros = np.zeros(tokens.shape, np.float32)
-  return Rollouts(host.trim(prompts), tokens, lengths, ended, zeros, zeros)
+  return Rollouts(plan.trim(prompts), tokens, lengths, ended, zeros, zeros)
 
 
 class Kept:
-  """Batches of samples that are kept, shuffled anew in each epoch; the position is saved and restored."""
+  """Endless batches of the samples in DIR/samples.npz, shuffled anew in each epoch; the position is saved."""
 
   def __init__(self, config: ConfigDict):
     self.order = loader.Batches([range(config.offline.prompts)], prompts=config.data.prompts, seed=config.seed)
@@ -87,8 +88,9 @@ class Kept:
     self.get_state, self.set_state = self.order.get_state, self.order.set_state
 
   def __next__(self) -> Rollouts:
+    """A batch without the sampler's log-probs: the policy that learns from it is another one by now."""
     index = np.asarray(next(self.order))
-    return jax.tree.map(lambda x: x[index], self.rollouts)
+    return dataclasses.replace(jax.tree.map(lambda x: x[index], self.rollouts), sampler_logprobs=None)
 
 
 def kept_samples(
@@ -112,32 +114,33 @@ def kept_samples(
 def template() -> Rollouts:
   """The structure of kept samples: scored, without the learner's own log-probs."""
   zero = np.zeros(())
-  return Rollouts(Prompts(zero, zero), zero, zero, zero, zero, zero, rewards=zero, given=zero, parts=zero)
+  return Rollouts(Prompts(zero, zero), zero, zero, zero, zero, zero, rewards=zero, given=zero, components=zero)
 
 
 def draw_samples(
   config: ConfigDict, model: build.Model, writer: metrics.Writer, stopping: Callable[[int], str]
 ) -> Rollouts | None:
-  """`offline.prompts` groups of scored samples of the teacher; None where `stopping` (of the session) says so."""
+  """`offline.prompts` groups of scored samples of the teacher; None where `stopping` (of the run) says so.
+
+  Raises:
+    SettingError: too few prompts gave samples (pairs: a better and a worse one).
+  """
   wanted, kind = config.offline.prompts, config.offline.data
   params = build.reference(config.offline.teacher, model, "offline.teacher")
-  functions = imports.rewards(config.rewards)
-  sample: Callable[..., Any] = sampler.make_sampler(model.decoder, config.sampler, model.stop)
-  batches = build.batches(config)
-  parts: list[Scored] = []
+  collector = make_collector(config, model)
+  kept: list[Scored] = []
   found = 0
   for step in range(100 * -(-wanted // config.data.prompts)):
-    key = build.key(config.seed, build.SAMPLE, step)
-    batch, _ = collect(batches, sample, params, key, model, functions, config, writer)
+    batch, _ = collect(collector, params, build.key(config.seed, build.SAMPLE, step), writer)
     batch = without_empty(batch)
-    parts.append(pairs(batch, config.seed + step) if kind == "pairs" else batch)
-    found += len(parts[-1].rows)
+    kept.append(pairs(batch, config.seed + step) if kind == "pairs" else batch)
+    found += len(kept[-1].examples)
     if step % 10 == 0:
       writer.say(f"{min(found, wanted)} of {wanted} prompts sampled")
     if found >= wanted:
-      return fill(parts, wanted).rollouts
+      return fill(kept, wanted).rollouts
     if signal_name := stopping(step):
-      writer.say(f"{signal_name}: samples are kept when all are drawn; {checkpoint.how_to_go_on()}")
+      writer.say(f"{signal_name}: samples are kept when all are drawn; {signals.how_to_go_on()}")
       return None
   gave = "a better and a worse sample" if kind == "pairs" or config.sampler.tries > 1 else "samples"
   raise SettingError(
@@ -147,7 +150,7 @@ def draw_samples(
 
 
 def without_empty(batch: Scored) -> Scored:
-  """The groups that were sampled: not the rows that only fill the batch, nor prompts that were too long."""
+  """The groups that were sampled: neither those that only fill the batch nor prompts that were too long."""
   return select(batch, np.flatnonzero(batch.rollouts.prompts.lengths).tolist())
 
 
@@ -155,14 +158,13 @@ def pairs(batch: Scored, seed: int) -> Scored:
   """One of the best and one of the worst samples of every group whose totals differ: [chosen, rejected]."""
   rng = np.random.default_rng(seed)
   batch = varied(batch)
-  total = totals(batch.rollouts)
+  total = totals(batch.rollouts.rewards, batch.rollouts.given)
   keep = np.flatnonzero(total.max(1) > total.min(1))
   batch, total = select(batch, keep.tolist()), total[keep]
-  r = batch.rollouts
   best = [int(rng.choice(np.flatnonzero(row == row.max()))) for row in total]
   worst = [int(rng.choice(np.flatnonzero(row == row.min()))) for row in total]
-  index = np.array([best, worst], np.int32).reshape(2, -1).T
-  pick = lambda x: x[np.arange(len(index))[:, None], index]
-  chosen = {name: pick(value) for name, value in vars(r).items() if value is not None and name != "prompts"}
+  index = np.array([best, worst], np.int32).reshape(2, -1).T  # [P, 2]
+  r, groups = batch.rollouts, np.arange(len(index))[:, None]
+  chosen = {name: x[groups, index] for name, x in vars(r).items() if x is not None and name != "prompts"}
   completions = [[group[i] for i in which] for group, which in zip(batch.completions, index)]
-  return Scored(batch.rows, completions, Rollouts(r.prompts, **chosen), [])
+  return Scored(batch.examples, completions, Rollouts(r.prompts, **chosen), [])

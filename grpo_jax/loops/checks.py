@@ -1,0 +1,98 @@
+"""Checks of settings against each other, before anything is compiled."""
+
+import operator
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from grpo_jax import sharding
+from grpo_jax.errors import SettingError
+from grpo_jax.sharding import Layout
+
+# Completions of a prompt, by kind of offline data; samples have as many as the sampler makes.
+COMPLETIONS = {"solutions": 1, "pairs": 2}
+
+
+def check(config: ConfigDict, layout: Layout, objective: Any) -> None:
+  """Refuses settings that do not go together.
+
+  Raises:
+    SettingError: names the settings and what would work.
+  """
+  check_counts(config)
+  check_batch(config, layout)
+  check_learner(config, layout)
+  check_rewards(config)
+  check_data(config, objective)
+
+
+def check_counts(config: ConfigDict) -> None:
+  """Refuses numbers below 1 where at least one is needed."""
+  learner, sampler = config.learner, config.sampler
+  for name, value in (
+    ("steps", config.steps),
+    ("learner.mu", learner.mu),
+    ("learner.minibatches", learner.minibatches),
+    ("learner.chunk", learner.chunk),
+    ("sampler.group", sampler.group),
+    ("sampler.max_length", sampler.max_length),
+  ):
+    if value < 1:
+      raise SettingError(f"{name}={value}: at least 1")
+  if sampler.temperature <= 0:
+    raise SettingError(f"sampler.temperature={sampler.temperature}: log-probs of samples need one above 0")
+
+
+def check_batch(config: ConfigDict, layout: Layout) -> None:
+  """Refuses a batch that the mesh does not divide."""
+  sharding.check_batch(layout, config.data.prompts, config.sampler.group)
+  completions = COMPLETIONS.get(config.offline.data) if config.loop == "offline" else None
+  if completions and completions % layout.size("sample"):
+    raise SettingError(
+      f"mesh.group={layout.size('sample')} with offline.data={config.offline.data!r}, {completions} a prompt: use 1"
+    )
+
+
+def check_learner(config: ConfigDict, layout: Layout) -> None:
+  """Refuses minibatches and microbatches that the prompts or the mesh do not divide into."""
+  cfg, shards, prompts = config.learner, layout.size("prompt"), config.data.prompts
+  if prompts % (cfg.minibatches * shards):
+    raise SettingError(
+      f"learner.minibatches={cfg.minibatches}: data.prompts={prompts} does not divide into so many over "
+      f"{shards} shards; use a divisor of {prompts // shards}"
+    )
+  minibatch = prompts // cfg.minibatches
+  if cfg.microbatch and (minibatch % cfg.microbatch or cfg.microbatch % shards):
+    raise SettingError(
+      f"learner.microbatch={cfg.microbatch}: use a multiple of {shards} that divides the minibatch of {minibatch} "
+      "prompts"
+    )
+
+
+def check_rewards(config: ConfigDict) -> None:
+  """Refuses weights that are not one for each reward."""
+  weights, functions = config.objective.get("reward_weights"), config.rewards.functions
+  if weights and len(weights) != len(functions):
+    raise SettingError(f"objective.reward_weights={weights}: give {len(functions)}, one for each of rewards.functions")
+
+
+def source_of_data(config: ConfigDict) -> str:
+  """Where the completions come from: "live", or the kind of offline data."""
+  return config.offline.data if config.loop == "offline" else "live"
+
+
+def check_data(config: ConfigDict, objective: Any) -> None:
+  """Refuses an objective that is not for the data of this loop, and one without the teacher that it needs."""
+  found, name = source_of_data(config), config.objective.name
+  if found not in objective.DATA:
+    raise SettingError(
+      f"objective.name={name!r} with {_shown(found)}: use {', or '.join(_shown(kind) for kind in objective.DATA)}"
+    )
+  teacher = objective.TEACHER
+  if teacher and not operator.attrgetter(teacher)(config):
+    raise SettingError(f"{teacher}='': {name} learns from another model; give its folder, or a run's")
+
+
+def _shown(kind: str) -> str:
+  """The settings that choose a kind of data."""
+  return "loop='online'" if kind == "live" else f"loop='offline', offline.data={kind!r}"

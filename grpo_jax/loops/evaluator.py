@@ -1,0 +1,58 @@
+"""Evaluation during a run: greedy and, before and after it, from several samples of each problem."""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from grpo_jax import evaluate, metrics, sampler
+from grpo_jax.errors import SettingError
+from grpo_jax.generate import Generator
+from grpo_jax.loops import build, imports
+
+
+class Evaluator:
+  """Evaluates parameters of the policy on the test split."""
+
+  def __init__(self, config: ConfigDict, model: build.Model):
+    """Makes the samplers and finds the problems.
+
+    Raises:
+      SettingError: an `eval` setting that cannot be, a test split that is not there.
+    """
+    self.cfg, self.seed = config.eval, config.seed
+    self.solved = imports.function(config.eval.reward, "grpo_jax.rewards", "eval.reward")
+    test = imports.eval_source(config.data) if config.eval.problems else ()
+    self.problems = [test[i] for i in range(min(config.eval.problems, len(test)))]
+    prompt_shards, sample_shards = model.layout.size("prompt"), model.layout.size("sample")
+    if config.eval.batch < 1 or config.eval.batch % prompt_shards:
+      raise SettingError(f"eval.batch={config.eval.batch}: use a multiple of {prompt_shards}")
+    if config.eval.samples % sample_shards:
+      raise SettingError(f"eval.samples={config.eval.samples}: use a multiple of {sample_shards}")
+    # Greedy samples of a problem are all equal; the mesh asks for one in each of its shards.
+    greedy = {"temperature": 0.0, "group": sample_shards}
+    self.greedy = self._generator(config, model, greedy)
+    self.sampled = self._generator(config, model, {"group": config.eval.samples})
+
+  def _generator(self, config: ConfigDict, model: build.Model, changes: dict[str, Any]) -> Generator:
+    sample = sampler.make_sampler(model.decoder, ConfigDict(config.sampler.to_dict() | changes), model.stop)
+    return Generator(sample, model.layout, model.tokenizer, model.render, config.data.max_prompt_length)
+
+  def __call__(self, writer: metrics.Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
+    """Metrics of `params` after `step` steps, written and shown; those of several samples only where asked for.
+
+    Without problems (`eval.problems=0`) there are none.
+    """
+    if not self.problems:
+      return {}
+    key = build.key(self.seed, build.EVALUATE, step)
+    with writer.phase("eval"):
+      found = evaluate.greedy_metrics(self._solve(self.greedy, params, key, writer))
+      if samples and self.cfg.samples:
+        found |= evaluate.sampled_metrics(self._solve(self.sampled, params, key, writer))
+    writer.evaluation(step, {f"eval/{name}": value for name, value in found.items()})
+    return found
+
+  def _solve(self, generator: Generator, params: Any, key: Any, writer: metrics.Writer) -> evaluate.Outcomes:
+    return evaluate.solve(
+      generator, params, self.problems, self.solved, key, batch=self.cfg.batch, progress=writer.progress
+    )

@@ -1,0 +1,127 @@
+"""One thing that is trained: an objective, its optimizer, its state, and the jitted update."""
+
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from grpo_jax import learn, metrics, optim, rollouts
+from grpo_jax import state as train_state
+from grpo_jax.errors import SettingError
+from grpo_jax.loops import build, imports
+from grpo_jax.packing import plan
+from grpo_jax.state import TrainState
+from grpo_jax.types import Rollouts
+
+
+class Learned(NamedTuple):
+  """What an update did."""
+
+  metrics: dict[str, Any]  # numbers, on the host
+  trace: learn.Trace  # what it started from, on the device
+  moved: tuple[Any, Any] | None  # log-probs of the completions before and after it, [P, G] each; None: not measured
+
+
+class Learner:
+  """A policy (or a policy and a critic) that learns by one objective.
+
+  `state` is what the update changes and a checkpoint holds; `ref_params` is the reference's (or teacher's) tree, None
+  for an objective without one. Both are set by `start` or `resume`, and by `load_reference`.
+  """
+
+  state: TrainState
+  ref_params: Any = None
+
+  def __init__(self, config: ConfigDict, model: build.Model, temperature: float):
+    """Makes the jitted update; nothing is loaded or compiled yet.
+
+    Args:
+      config: `objective`, `learner`, `steps`, `ref_from`, `log.report_every`.
+      model: the policy.
+      temperature: at which the log-probs of completions are taken: the sampler's, if the policy sampled them.
+
+    Raises:
+      SettingError: no such objective, or settings that it refuses.
+    """
+    self.config, self.model, self.cfg = config, model, config.learner
+    self.objective = imports.objective(config.objective.name)
+    settings = imports.objective_settings(config.objective)
+    self.needs = self.objective.needs(settings)
+    updates = config.steps * config.learner.mu * config.learner.minibatches
+    self.rate = optim.schedule(config.learner, updates)
+    self.tx = optim.make_optimizer(config.learner, updates, critic="values" in self.needs)
+    setup = learn.Setup(model.decoder, self.objective, self.tx, config.learner, settings, temperature)
+    self.update, self.movement = learn.make_learn(setup), learn.make_movement(setup)
+    self.microbatches = learn.microbatches_of_rollout(config.learner, config.data.prompts)
+    self.measure_every = config.log.report_every
+
+  @property
+  def policy(self) -> Any:
+    """The policy's parameters."""
+    return self.state.params["policy"]
+
+  def abstract(self) -> TrainState:
+    """The shapes, dtypes and shardings of the state; nothing is allocated."""
+    return train_state.abstract(build.abstract_params(self.model, self.needs), self.tx)
+
+  def start(self) -> None:
+    """Takes the policy's starting parameters, and a fresh optimizer."""
+    self.state = train_state.create(build.params(self.model, self.needs), self.tx)
+
+  def load_reference(self, pin: dict[str, Any]) -> dict[str, Any]:
+    """Loads the reference, where the objective needs one. It is not saved, but read again from its source.
+
+    Args:
+      pin: what an earlier process of this run returned here; {} in a fresh run.
+
+    Returns:
+      What a checkpoint keeps, so that the run never goes on with another reference; {} without one.
+
+    Raises:
+      SettingError: the source holds other parameters than when the run began.
+    """
+    if "ref" not in self.needs:
+      return {}
+    self.ref_params, pin = build.pinned_reference(self.config, self.model, pin)
+    return pin
+
+  def learn(self, step: int, given: Rollouts, writer: metrics.Writer, old_params: Any = None) -> Learned:
+    """Learns from numpy rollouts; every `log.report_every` steps it measures how their probabilities moved.
+
+    Args:
+      step: of the run.
+      given: with rewards, where the objective asks for them.
+      writer: shows the phases.
+      old_params: the policy that sampled them, where it is not the one in `state`.
+    """
+    packing = plan.pack(given, self.model.layout, self.microbatches)
+    on_device, placed = rollouts.to_device(self.model.layout, (given, packing))
+    with writer.phase("learn"):
+      self.state, found, trace = self.update(self.state, self.ref_params, old_params, on_device, placed)
+      found = rollouts.to_host(found)
+    moved = None
+    if self.measure_every and step % self.measure_every == 0:
+      with writer.phase("report"):
+        more, *moved = rollouts.to_host(self.movement(self.state.params, on_device, trace, placed))
+      found |= more
+    found |= rollouts.statistics(given) | plan.padding(given, packing, self.model.layout, self.microbatches)
+    found |= {"lr": self.rate(self.state.step - 1), "skipped_steps": int(self.state.skipped)}
+    return Learned(found, trace, tuple(moved) if moved else None)
+
+  def check_finite(self, found: dict[str, Any], safe: str) -> None:
+    """Ends a run in which nothing is finite any more.
+
+    Args:
+      found: metrics of the last update.
+      safe: what is saved, for the message.
+
+    Raises:
+      SettingError: `learner.max_bad_steps` updates in a row were not finite.
+    """
+    bad = int(self.state.bad_steps)
+    if bad >= self.cfg.max_bad_steps:
+      raise SettingError(
+        f"learner.lr={self.cfg.lr}: {bad} updates in a row were not finite (loss {float(found['loss'])}, gradient norm "
+        f"{float(found['grad_norm'])}); a lower one may work; {safe}"
+      )
+
+

@@ -1,0 +1,192 @@
+"""A run in its folder: what it saves and shows, when it is evaluated, and how it is stopped and goes on.
+
+    DIR/config.json           the config that the folder belongs to
+    DIR/model/                config.json and tokenizer of the policy
+    DIR/checkpoints/          see grpo_jax/checkpoint.py
+    DIR/metrics.jsonl  samples.jsonl  tensorboard/     see grpo_jax/metrics.py
+    DIR/export/  result.json  after the last step
+"""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import jax
+from ml_collections import ConfigDict
+
+from grpo_jax import checkpoint, metrics, signals, workdir
+from grpo_jax.loops import build
+from grpo_jax.loops.evaluator import Evaluator
+from grpo_jax.loops.learner import Learner
+from grpo_jax.loops.profiler import Profiler
+from grpo_jax.models.hf import tensors
+
+POLICY = checkpoint.LEARNER  # the name of the learner that is evaluated and exported
+
+
+class Position(Protocol):
+  """Data with a position that is saved and restored."""
+
+  def get_state(self) -> dict[str, Any]: ...
+
+  def set_state(self, state: dict[str, Any]) -> None: ...
+
+
+class Run:
+  """A folder with its checkpoints, evaluator, writer and signals. Use it in a `with` block:
+
+  with Run(config, folder, model, batches, {"policy": policy}) as run:
+    for step in run.steps():
+      ...                       # sample, score, learn
+      run.log(step, numbers)    # a line of metrics
+      run.after(step)           # evaluates, saves, stops: as the settings say
+    run.finish()                # the last evaluation, DIR/export and DIR/result.json
+  """
+
+  writer: metrics.Writer
+  stopping: Callable[[int], str]
+
+  def __init__(
+    self, config: ConfigDict, folder: str, model: build.Model, data: Position, learners: dict[str, Learner]
+  ):
+    """Claims the folder and restores or starts what is in it.
+
+    Args:
+      config: of the whole run.
+      folder: made where it is missing.
+      model: of the policy.
+      data: what gives the batches.
+      learners: what is trained, by name; "policy" is among them.
+
+    Raises:
+      SettingError: bad settings, before anything is compiled; a folder of another config; no room on the disk.
+    """
+    self.started = time.perf_counter()
+    self.config, self.folder, self.model = config, folder, model
+    self.data, self.learners = data, learners
+    self.evaluator = Evaluator(config, model)
+    self.profiler = Profiler(config.profile, os.path.join(folder, "profile"))
+    self.stopped = False
+    self._resources = contextlib.ExitStack()
+
+    workdir.claim(folder, config)
+    if jax.process_index() == 0:
+      build.describe(model, os.path.join(folder, "model"))
+    abstract = {name: learner.abstract() for name, learner in learners.items()}
+    self.checkpoints = checkpoint.Checkpoints(folder, config.checkpoint.keep)
+    workdir.check_space(folder, abstract)
+    restored = self.checkpoints.restore_latest(abstract)
+    self.restored = restored is not None
+    self.first, self.extra = (restored.step, restored.extra) if restored else (0, {"wall_s": 0.0, "references": {}})
+    if restored:
+      self.data.set_state(restored.data)
+    for name, learner in learners.items():
+      if restored:
+        learner.state = restored.states[name]
+      else:
+        learner.start()
+      self.extra["references"][name] = learner.load_reference(self.extra["references"].get(name, {}))
+
+  def __enter__(self) -> "Run":
+    self.writer = self._resources.enter_context(
+      metrics.Writer(self.folder, self.config.log, self.config.steps, self.first)
+    )
+    self.stopping = self._resources.enter_context(signals.stop_signals())
+    self._resources.callback(self.profiler.close)
+    if self.restored:
+      self.writer.say(f"going on from step {self.first} of {self.folder}")
+    else:
+      self.extra["before"] = self.evaluate(0, samples=True)
+      self.save(0)
+    return self
+
+  def __exit__(self, *exception: Any) -> None:
+    self._resources.close()
+    if exception[0] is None:
+      self.checkpoints.close()
+
+  @property
+  def seconds(self) -> float:
+    """Seconds spent in this run, earlier processes included."""
+    return self.extra["wall_s"] + time.perf_counter() - self.started
+
+  def steps(self) -> Iterator[int]:
+    """The steps that are left to do, until a signal stops the run."""
+    for step in range(self.first, self.config.steps):
+      if self.stopped:
+        return
+      self.profiler.before(step)
+      yield step
+
+  def log(self, step: int, numbers: dict[str, Any]) -> None:
+    """Writes the line of a step.
+
+    Raises:
+      SettingError: a learner has made too many updates in a row that were not finite.
+    """
+    self.writer.step(step, numbers)
+    safe = f"checkpoint {self.checkpoints.latest()} of {self.folder} is complete"
+    for learner in self.learners.values():
+      learner.check_finite(numbers, safe)
+
+  def after(self, step: int) -> None:
+    """What happens between two steps: an evaluation, the end by a signal, a checkpoint; as the settings say."""
+    config, done = self.config, step + 1
+    if config.eval.every and done % config.eval.every == 0 and done < config.steps:
+      self.evaluate(done)
+    if signal_name := self.stopping(step):
+      self.stopped = True
+      self.save(done, wait=True)
+      self.writer.say(f"{signal_name}: saved after step {done} of {config.steps}; {signals.how_to_go_on()}")
+    elif done % config.checkpoint.every == 0 and done < config.steps:
+      self.save(done)
+
+  def evaluate(self, step: int, samples: bool = False) -> dict[str, float]:
+    """Metrics of the policy on the test split after `step` steps, also from several samples where asked for."""
+    return self.evaluator(self.writer, self.learners[POLICY].policy, step, samples)
+
+  def save(self, step: int, wait: bool = False) -> None:
+    """Saves all learners and the position in the data after `step` steps."""
+    with self.writer.phase("save"):
+      states = {name: learner.state for name, learner in self.learners.items()}
+      extra = self.extra | {"wall_s": self.seconds}
+      self.checkpoints.save(step, states, self.data.get_state(), extra, wait=wait)
+
+  def finish(self) -> None:
+    """Makes the last checkpoint and evaluation, DIR/export and DIR/result.json; nothing where a signal stopped the run."""
+    if self.stopped:
+      return
+    config, before = self.config, self.extra["before"]
+    self.save(config.steps, wait=True)
+    after = self.evaluate(config.steps, samples=True)
+    if config.checkpoint.export:
+      self.export()
+    if jax.process_index() == 0:
+      write_result(self.folder, before, after, config.steps, self.seconds)
+    if "accuracy" in after:
+      self.writer.say(
+        f"greedy accuracy {before['accuracy']:.1%} -> {after['accuracy']:.1%} on {len(self.evaluator.problems)} test "
+        f"problems, {config.steps} steps, {self.seconds:.0f} s; {self.folder}/result.json"
+      )
+
+  def export(self) -> None:
+    """Writes the policy to DIR/export, a Hugging Face folder."""
+    with self.writer.phase("export"):
+      base = build.find_source(self.config.init_from)[0] or None
+      out = os.path.join(self.folder, "export")
+      shape, params = self.model.decoder.config, self.learners[POLICY].policy
+      tensors.save(out, shape, params, tokenizer=self.model.tokenizer, base=base)
+
+
+def write_result(folder: str, before: dict, after: dict, steps: int, seconds: float) -> None:
+  """Writes DIR/result.json: both evaluations (`NAME_before`, `NAME_after`), steps and `wall_s`."""
+  result = {f"{name.replace('@', '_at_')}_before": value for name, value in before.items()}
+  result |= {f"{name.replace('@', '_at_')}_after": value for name, value in after.items()}
+  result |= {"steps": steps, "wall_s": round(seconds, 1)}
+  path = os.path.join(folder, "result.json")
+  with open(path + ".tmp", "w") as f:
+    json.dump(metrics.clean(result), f, indent=2)
+  os.replace(path + ".tmp", path)
