@@ -21,25 +21,11 @@ from grpo_jax.errors import SettingError
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.objectives import common
 from grpo_jax.ops import masked, surrogate
+from grpo_jax.packing.microbatches import join_microbatches, split_microbatches
+from grpo_jax.packing.plan import Packing
 from grpo_jax.sharding import Layout
 from grpo_jax.state import TrainState
-from grpo_jax.types import Array, Metrics, Outputs, Packing, Rollouts, TrainBatch
-
-
-def interleave(layout: Layout, x: Any, parts: int) -> Any:
-  """Cuts every array of a pytree along P: `[P, ...]` -> `[parts, P / parts, ...]`; every shard gives to every part."""
-
-  def cut(leaf: Array) -> Array:
-    leaf = jnp.moveaxis(leaf.reshape(leaf.shape[0] // parts, parts, *leaf.shape[1:]), 1, 0)
-    names = (None, "prompt", "sample") if leaf.ndim > 2 else (None, "prompt")
-    return layout.constrain(leaf, *names, *(None,) * (leaf.ndim - len(names)))
-
-  return jax.tree.map(cut, x)
-
-
-def join(x: Any) -> Any:
-  """Undoes `interleave`."""
-  return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(-1, *leaf.shape[2:]), x)
+from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
 
 def microbatches(cfg: Any, minibatch: int) -> int:
@@ -86,8 +72,8 @@ def frozen(
 ) -> Outputs:
   """`outputs` of trees that are not trained, a microbatch at a time."""
   run = lambda x: outputs(decoder, cfg, temperature, params, *x)
-  cut = interleave(decoder.layout, (rollouts, packing), parts(cfg, rollouts.tokens.shape[0]))
-  return jax.lax.stop_gradient(join(jax.lax.map(run, cut)))
+  cut = split_microbatches(decoder.layout, (rollouts, packing), parts(cfg, rollouts.tokens.shape[0]))
+  return jax.lax.stop_gradient(join_microbatches(jax.lax.map(run, cut)))
 
 
 class Trace(NamedTuple):
@@ -120,7 +106,7 @@ def make_learn(
   Returns:
     `learn(state, ref_params, old_params, rollouts, packing) -> (state, metrics, Trace)`. The state is donated.
     ref_params: a policy tree, or None if the objective does not need one. old_params: None where the state itself
-    sampled the rollouts. packing: of `rollouts.pack`, for as many parts as `parts(cfg, P)` says.
+    sampled the rollouts. packing: of `packing.plan.pack`, for as many parts as `parts(cfg, P)` says.
 
   Raises:
     SettingError: a rule that ends the passes, for an objective without a ratio or where there is one pass.
@@ -158,8 +144,8 @@ def make_learn(
       return jax.tree.map(jnp.add, total, (value, grads)), aux
 
     zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
-    (value, grads), (metrics, lp) = jax.lax.scan(body, zero, interleave(layout, (batch, packing), pieces))
-    return value, grads, combine_metrics(metrics), join(lp)
+    (value, grads), (metrics, lp) = jax.lax.scan(body, zero, split_microbatches(layout, (batch, packing), pieces))
+    return value, grads, combine_metrics(metrics), join_microbatches(lp)
 
   def reweigh(batch: TrainBatch) -> TrainBatch:
     """The weights of a minibatch: an update's denominators are its own."""
@@ -231,7 +217,7 @@ def make_learn(
     if updates == 1:
       state, metrics, lp = update(state, batch, packing)
     else:
-      state, metrics = inner_loop(state, interleave(layout, (batch, packing), cfg.minibatches))
+      state, metrics = inner_loop(state, split_microbatches(layout, (batch, packing), cfg.minibatches))
       lp = rollouts.old_logprobs
     return state, {k: t / jnp.maximum(c, 1e-9) for k, (t, c) in metrics.items()}, trace(lp, batch)
 

@@ -25,6 +25,7 @@ from grpo_jax.loops import build, imports
 from grpo_jax.loops.collect import Scored, collect, fill, select, totals, varied
 from grpo_jax.loops.session import Session
 from grpo_jax.objectives import common
+from grpo_jax.packing import plan
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
 
 KINDS = ("solutions", "samples", "pairs")
@@ -48,13 +49,13 @@ def run(config: ConfigDict, workdir: str) -> None:
     for step in s.steps():
       with s.writer.phase("data"):
         given = solutions(next(batches), model, config) if kind == "solutions" else common.written(next(batches))
-        packing = host.pack(given, model.layout, parts)
+        packing = plan.pack(given, model.layout, parts)
         rollouts, placed = host.to_device(model.layout, (given, packing))
       with s.writer.phase("learn"):
         s.state, learned, trace = s.update(s.state, s.ref_params, None, rollouts, placed)
         learned = host.to_host(learned)
       report, _ = s.report(step, rollouts, trace, placed)
-      numbers = learned | report | host.statistics(given, packing, model.layout, parts)
+      numbers = learned | report | host.statistics(given) | plan.padding(given, packing, model.layout, parts)
       numbers |= {"tokens_per_s/learn": int(given.lengths.sum()) / s.writer.seconds["learn"]}
       s.log(step, numbers)
 
@@ -75,7 +76,7 @@ def solutions(rows: Sequence[Example | None], model: build.Model, config: Config
     tokens[p, 0, : len(ids)] = ids
     lengths[p, 0] = len(ids)
   zeros = np.zeros(tokens.shape, np.float32)
-  return Rollouts(host.trim(prompts), tokens, lengths, ended, zeros, zeros)
+  return Rollouts(plan.trim(prompts), tokens, lengths, ended, zeros, zeros)
 
 
 class Kept:

@@ -10,6 +10,7 @@ from grpo_jax import rollouts as host
 from grpo_jax.loops import build, imports
 from grpo_jax.loops.collect import Scored, collect
 from grpo_jax.loops.session import Session
+from grpo_jax.packing import plan
 from grpo_jax.tokenizer import Tokenizer
 
 
@@ -25,13 +26,14 @@ def run(config: ConfigDict, workdir: str) -> None:
     for step in s.steps():
       key = build.key(config.seed, build.SAMPLE, step)
       batch, sampling = collect(batches, sample, s.policy, key, model, functions, config, s.writer)
-      packing = host.pack(batch.rollouts, layout, parts)
+      packing = plan.pack(batch.rollouts, layout, parts)
       rollouts, placed = host.to_device(layout, (batch.rollouts, packing))
       with s.writer.phase("learn"):
         s.state, learned, trace = s.update(s.state, s.ref_params, None, rollouts, placed)
         learned = host.to_host(learned)
       report, moved = s.report(step, rollouts, trace, placed)
-      numbers = learned | report | host.statistics(batch.rollouts, packing, layout, parts) | sampling
+      lengths = host.statistics(batch.rollouts) | plan.padding(batch.rollouts, packing, layout, parts)
+      numbers = learned | report | lengths | sampling
       numbers |= speeds(numbers["tokens"], int(batch.rollouts.lengths.sum()), s.writer.seconds)
       s.writer.samples(step + 1, sample_rows(batch, trace, moved, config.log.samples, functions, model.tokenizer))
       s.log(step, numbers)

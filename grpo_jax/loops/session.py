@@ -15,9 +15,10 @@ from grpo_jax import rollouts as host
 from grpo_jax import state as states
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, imports
-from grpo_jax.models import hf
+from grpo_jax.models.hf import tensors
 from grpo_jax.objectives import common
-from grpo_jax.types import Packing, Rollouts
+from grpo_jax.packing.plan import Packing
+from grpo_jax.types import Rollouts
 
 
 class Session:
@@ -148,7 +149,7 @@ class Session:
       with writer.phase("export"):
         folder = os.path.join(self.workdir, "export")
         base = build.find_source(config.init_from)[0] or None
-        hf.save(folder, self.model.decoder.config, self.policy, tokenizer=self.model.tokenizer, base=base)
+        tensors.save(folder, self.model.decoder.config, self.policy, tokenizer=self.model.tokenizer, base=base)
     result = {f"{name.replace('@', '_at_')}_before": value for name, value in before.items()}
     result |= {f"{name.replace('@', '_at_')}_after": value for name, value in after.items()}
     result |= {"steps": config.steps, "wall_s": round(self.wall, 1)}
