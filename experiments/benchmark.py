@@ -32,6 +32,7 @@ from grpo_jax import rollouts as host
 from grpo_jax import state as states
 from grpo_jax.loops import imports
 from grpo_jax.models.decoder import Decoder, DecoderConfig
+from grpo_jax.packing import plan
 from grpo_jax.sharding import Layout
 from grpo_jax.types import Prompts
 
@@ -121,7 +122,7 @@ def generate_all(
   steps = sum(f["decode_steps"] for f in found)
   busy = sum(f["slot_use"] * f["decode_steps"] for f in found) / steps
   rollouts = jax.tree.map(lambda *x: np.concatenate(x), *(dataclasses.replace(r, prompts=None) for r in rollouts))
-  return dataclasses.replace(rollouts, prompts=host.trim(prompts)), {"slot_use": busy, "decode_steps": steps}
+  return dataclasses.replace(rollouts, prompts=plan.trim(prompts)), {"slot_use": busy, "decode_steps": steps}
 
 
 def measure(config: ConfigDict) -> dict[str, Any]:
@@ -170,7 +171,7 @@ def measure(config: ConfigDict) -> dict[str, Any]:
     rewards = np.where(given, rng.integers(0, 7, (prompts, group, 1)), 0).astype(np.float32)
     start = time.perf_counter()
     rollouts = dataclasses.replace(rollouts, rewards=rewards, given=given)
-    packing = host.pack(rollouts, layout, parts)
+    packing = plan.pack(rollouts, layout, parts)
     state, _, _ = jax.block_until_ready(update(state, ref, None, *host.to_device(layout, (rollouts, packing))))
     learned_s = time.perf_counter() - start
     if len(compiled) > programs:
@@ -182,7 +183,7 @@ def measure(config: ConfigDict) -> dict[str, Any]:
     forward.append(flops(shape, batch.lengths, ends))
     read.append(decode_bytes(shape, batch.lengths, ends, int(found["decode_steps"]), size))
     use.append(float(found["slot_use"]))
-    padding.append(host.statistics(rollouts, packing, layout, parts))
+    padding.append(plan.padding(rollouts, packing, layout, parts))
     if len(learned) == config.steps:
       break
   jax.monitoring.unregister_event_duration_listener(listen)

@@ -3,28 +3,16 @@
 import jax.numpy as jnp
 
 from grpo_jax.models import heads
-from grpo_jax.models.decoder import Decoder, Params, from_shards, prompt_places, row_shards, to_shards
-from grpo_jax.ops import packing as rooms
+from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.ops.logprobs import logprobs_and_entropy
-from grpo_jax.ops.packing import Rows
-from grpo_jax.types import Array, Packing, Prompts
-
-
-def lay(decoder: Decoder, prompts: Prompts, tokens: Array, lengths: Array, packing: Packing) -> Rows:
-  """Completions as rows, and where `packing` has sizes the real tokens of both as lists for each shard."""
-  rows = rooms.lay(tokens, lengths, packing)
-  a, b = row_shards(decoder.layout, rows)
-  p, lp = prompts.tokens.shape
-  of_prompts = jnp.broadcast_to(prompts.lengths.reshape(a, 1, -1), (a, b, p // a))
-  rows = rows._replace(prompts_at=prompt_places(of_prompts, lp, packing.prompt_size))
-  if packing.size is None:
-    return rows
-  real = rows.segments.reshape(p, b, -1) >= 0
-  return rows._replace(at=rooms.places(to_shards(real, a), packing.size))
+from grpo_jax.packing.lists import group_lists
+from grpo_jax.packing.plan import Packing
+from grpo_jax.packing.rows import completions_to_rows, rows_to_completions
+from grpo_jax.types import Array, Prompts
 
 
 def predictors(first: Array, hidden: Array, offsets: Array) -> Array:
-  """The one-token shift: the state that predicts each token.
+  """Returns the hidden state that predicts each token, `[P, R, T, D]`: the one-token shift.
 
   Args:
     first: `[P, D]`, the prompts' last hidden states.
@@ -46,41 +34,43 @@ def logprobs(
   temperature: float,
   chunk: int,
 ) -> tuple[Array, Array]:
-  """Log-probs of completions and entropies of what they were drawn from.
+  """Returns log-probs of completions and entropies of what they were drawn from.
 
   Args:
     decoder, params: the policy, or any tree of its structure.
     prompts: `[P, Lp]`.
     tokens, lengths: `[P, G, L]`, `[P, G]`.
-    packing: of `rollouts.pack`; `Packing()` computes one row a completion, padding included.
+    packing: made by `packing.plan.pack`; `Packing()` computes one row a completion, padding included.
     temperature: the one that the completions were sampled at.
     chunk: tokens whose logits exist at a time.
 
   Returns:
     log-probs and entropies, both `[P, G, L]` float32; padding holds numbers without meaning.
   """
-  p, g, length = tokens.shape
-  rows = lay(decoder, prompts, tokens, lengths, packing)
-  a, b = row_shards(decoder.layout, rows)
-  flat = lambda x: rooms.flatten(to_shards(x.reshape(p, b, -1, *x.shape[3:]), a), rows.at)
-  first, hidden = decoder.forward(params, prompts, rows)
-  hidden = decoder.layout.constrain(flat(predictors(first, hidden, rows.offsets)), "prompt", "sample", None, None)
+  _, group, length = tokens.shape
+  rows = completions_to_rows(tokens, lengths, packing)
+  lists = group_lists(decoder.layout, prompts, rows, packing)
+  first, hidden = decoder.forward(params, prompts, rows, lists)
+  hidden = lists.rows_to_list(predictors(first, hidden, rows.offsets))  # [A, B, N, D], as the layers computed them
+  hidden = decoder.layout.constrain(hidden, "prompt", "sample", None, None)
   unembed = decoder.unembed(params).astype(hidden.dtype)  # as the sampler has it
-  out = logprobs_and_entropy(hidden, unembed, flat(rows.tokens), temperature=temperature, chunk=chunk)
-  unflat = lambda x: from_shards(rooms.unflatten(x, rows.at), p).reshape(rows.tokens.shape)
-  return tuple(rooms.unlay(unflat(x), packing, g, length) for x in out)
+  targets, cap = lists.rows_to_list(rows.tokens), decoder.config.logit_soft_cap
+  out = logprobs_and_entropy(hidden, unembed, targets, temperature=temperature, chunk=chunk, soft_cap=cap)
+  return tuple(rows_to_completions(lists.list_to_rows(x), packing, group, length) for x in out)
 
 
 def values(
   decoder: Decoder, critic: Params, prompts: Prompts, tokens: Array, lengths: Array, packing: Packing
 ) -> Array:
-  """The critic's value before each token, `[P, G, L]` float32 (shifted as the log-probs are).
+  """Returns the critic's value before each token, `[P, G, L]` float32 (shifted as the log-probs are).
 
   Args:
     critic: a parameter tree of the decoder and a "value_head" (`heads.init_scalar`).
+    others: as for `logprobs`.
   """
-  _, g, length = tokens.shape
-  rows = lay(decoder, prompts, tokens, lengths, packing)
-  first, hidden = decoder.forward(critic, prompts, rows)
+  _, group, length = tokens.shape
+  rows = completions_to_rows(tokens, lengths, packing)
+  lists = group_lists(decoder.layout, prompts, rows, packing)
+  first, hidden = decoder.forward(critic, prompts, rows, lists)
   out = heads.scalar(critic["value_head"], predictors(first, hidden, rows.offsets))
-  return rooms.unlay(out, packing, g, length)
+  return rows_to_completions(out, packing, group, length)

@@ -178,7 +178,7 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
   Returns:
     `sample(params, prompts, key, ends=None, prompt_size=None) -> (Rollouts, statistics)`: parameters as the learner
     holds them, prompts `[P, Lp]`, a key of this rollout; ends `[P, G]` int32 forces lengths in place of stop tokens
-    (benchmarks); prompt_size: at least as many as a shard's prompts have tokens (`rollouts.prompt_size`), static.
+    (benchmarks); prompt_size: at least as many as a shard's prompts have tokens (`plan.prompt_list_size`), static.
     Statistics: `slot_use`, the share of slot-steps that decoded a token, and `decode_steps`.
   """
   if cfg.cache_dtype not in CACHE_DTYPES:

@@ -13,6 +13,7 @@ import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from grpo_jax.errors import SettingError
+from grpo_jax.types import Prompts
 
 AXES = ("replica", "fsdp", "group", "tensor")
 
@@ -34,47 +35,63 @@ class Layout:
     return self.mesh.devices.flat[0].platform
 
   def size(self, name: str) -> int:
-    """Number of shards along a logical axis."""
+    """Returns the number of shards along a logical axis."""
     return math.prod(self.mesh.shape[a] for a in dict(self.rules).get(name, ()))
 
+  def shards(self, name: str, length: int) -> int:
+    """Returns into how many shards an axis of that length is cut: `size(name)`, or 1 if that does not divide it."""
+    return 1 if length % self.size(name) else self.size(name)
+
   def spec(self, names: Sequence[Axis], shape: Sequence[int]) -> PartitionSpec:
-    """Of an array of `shape` whose dimensions carry logical `names`; what does not divide is replicated."""
-    table, parts = dict(self.rules), []
+    """Returns how an array of `shape` with logical `names` of its axes is cut; an axis that does not divide is whole."""
+    table, cuts = dict(self.rules), []
     for name, dim in zip(names, shape, strict=True):
       name, unit = name if isinstance(name, tuple) else (name, 1)
       axes = table.get(name, ()) if name else ()
       shards = math.prod(self.mesh.shape[a] for a in axes)
-      parts.append(axes if shards > 1 and dim % (unit * shards) == 0 else None)
-    return PartitionSpec(*parts)
+      cuts.append(axes if shards > 1 and dim % (unit * shards) == 0 else None)
+    return PartitionSpec(*cuts)
 
   def named(self, names: Sequence[Axis], shape: Sequence[int]) -> NamedSharding:
+    """Returns `spec` on this mesh."""
     return NamedSharding(self.mesh, self.spec(names, shape))
 
   def constrain(self, x: jax.Array, *names: Axis) -> jax.Array:
-    """`with_sharding_constraint` by logical names; nothing on a mesh of one device."""
+    """Returns x, inside a jitted function, cut by logical names; x itself on a mesh of one device."""
     if self.mesh.size == 1:
       return x
     return jax.lax.with_sharding_constraint(x, self.named(names, x.shape))
 
   def replicated(self) -> NamedSharding:
+    """Returns the sharding of what is whole on every device."""
     return NamedSharding(self.mesh, PartitionSpec())
 
-  def tree(self, shapes: Any, axes: Any) -> Any:
-    """Shardings of a tree of shapes; `axes` has the same structure with a tuple of logical names at each leaf."""
-    return jax.tree.map(lambda s, a: self.named(a, s.shape), shapes, axes, is_leaf=lambda x: hasattr(x, "shape"))
+  def batch(self, tree: Any) -> Any:
+    """Returns the shardings of a batch: prompts over their mesh axes, samples over theirs (`batch_axes`)."""
+    return jax.tree.map(lambda x, axes: self.named(axes, x.shape), tree, batch_axes(tree))
 
-  def batch(self, x: Any) -> Any:
-    """Shardings of a pytree of `[P, ...]`, `[P, G, ...]` arrays: prompts, then samples."""
 
-    def one(leaf: Any) -> NamedSharding:
-      names = ("prompt", "sample") + (None,) * (leaf.ndim - 2)
-      return self.named(names[: leaf.ndim], leaf.shape)
+def batch_axes(tree: Any) -> Any:
+  """Returns the logical names of the axes of each array of a batch, a tuple in the place of each array.
 
-    return jax.tree.map(one, x)
+  Arrays start with axes of prompts and of samples (`[P, G, ...]`, also `[P, R, ...]`: each shard of samples has rows of
+  its own), but for those of `Prompts`, whose second axis is that of tokens: what a group shares is not cut over samples.
+  """
+  return jax.tree.map(_batch_axes, tree, is_leaf=_is_prompts)
+
+
+def _is_prompts(node: Any) -> bool:
+  return isinstance(node, Prompts)
+
+
+def _batch_axes(node: Any) -> Any:
+  if _is_prompts(node):
+    return jax.tree.map(lambda x: ("prompt",) + (None,) * (x.ndim - 1), node)
+  return ("prompt", "sample")[: node.ndim] + (None,) * (node.ndim - 2)
 
 
 def make_layout(cfg: Any, devices: Sequence[jax.Device] | None = None) -> Layout:
-  """The mesh of a `mesh` config section (one -1 takes the devices that are left) over `devices`.
+  """Returns the mesh of a `mesh` config section (one -1 takes the devices that are left) over `devices`.
 
   Raises:
     SettingError: the sizes do not multiply to the number of devices.

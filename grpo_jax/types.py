@@ -77,17 +77,6 @@ class Outputs:
   values: Array | None = None  # [P, G, L] float32, of the critic
 
 
-@_pytree
-class Packing:
-  """How the learner lays tokens out (`rollouts.pack`): in rows for attention, in lists for all else."""
-
-  take: Array | None = None  # [P, R, T] int32, index in G * L of the token at each place of a row, -1 on padding;
-  # None: a row for each completion
-  size: int | None = dataclasses.field(default=None, metadata={"static": True})  # completion tokens in the list of a
-  # shard and microbatch, at least; None: no list, padding is computed
-  prompt_size: int | None = dataclasses.field(default=None, metadata={"static": True})  # the same of prompt tokens
-
-
 # Metrics of a loss: name -> (total, count), both summed over microbatches and divided at the end.
 # A name that ends in `_max` holds (value, 1) and is combined by max.
 Metrics = dict[str, tuple[Array, Array]]

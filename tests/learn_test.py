@@ -21,7 +21,8 @@ from grpo_jax import state as states
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import collect
 from grpo_jax.objectives import cispo, distill, grpo, gspo, rft, sft
-from grpo_jax.types import Packing, Rollouts
+from grpo_jax.packing.plan import Packing
+from grpo_jax.types import Rollouts
 
 TEMPERATURE = 0.7
 TOLERANCE = 1e-5  # of a gradient whose norm is about 1
@@ -101,8 +102,8 @@ WIDE = 48  # of prompts, so that they have a list of their own
 def test_microbatches_change_nothing_but_memory(microbatch):
   r = collect.widen(tiny.rollouts(), WIDE)
   want = tiny.update()
-  packing = tiny.packing(r, parts=tiny.P) if microbatch == 1 else Packing()
-  assert microbatch > 1 or packing.prompt_size == 6
+  packing = tiny.packing(r, microbatches=tiny.P) if microbatch == 1 else Packing()
+  assert microbatch > 1 or packing.prompt_list_size == 6
   got = tiny.update(r, packing, microbatch=microbatch)
   assert_close(got.gradient, want.gradient, 1e-6)
   for name in want.metrics:
@@ -124,7 +125,7 @@ def test_the_mesh_changes_nothing(mesh, packed, changes):
   r = collect.widen(tiny.rollouts(), WIDE)
   parts = tiny.P // changes["microbatch"] if changes else 1
   packing = tiny.packing(r, mesh, parts) if packed else Packing()
-  assert not packed or packing.prompt_size
+  assert not packed or packing.prompt_list_size
   got, want = tiny.update(r, packing, mesh=mesh, **changes), tiny.update()
   assert_close(got.gradient, want.gradient, 1e-6)
   for name in want.metrics:
@@ -152,8 +153,9 @@ class Bigrams:
   """What `learn` asks of a decoder: a token's state is its row of a table."""
 
   layout: sharding.Layout
+  config = types.SimpleNamespace(logit_soft_cap=0.0)
 
-  def forward(self, params: Any, prompts: Any, rows: Any) -> tuple[jax.Array, jax.Array]:
+  def forward(self, params: Any, prompts: Any, rows: Any, lists: Any) -> tuple[jax.Array, jax.Array]:
     end = jnp.maximum(prompts.lengths - 1, 0)[:, None]
     return params["table"][jnp.take_along_axis(prompts.tokens, end, 1)[:, 0]], params["table"][rows.tokens]
 
@@ -373,9 +375,9 @@ def test_an_objective_with_advantages_of_its_own_puts_them_into_the_trace():
 def test_interleaving_is_undone_by_joining_and_takes_from_every_shard(mesh):
   layout = tiny.layout(mesh)
   x = np.arange(8 * 2 * 3).reshape(8, 2, 3)
-  cut = jax.jit(lambda x: learn.interleave(layout, (x, None), 2)[0])(host.to_device(layout, x))
+  cut = jax.jit(lambda x: split_microbatches(layout, (x, None), 2)[0])(host.to_device(layout, x))
   np.testing.assert_array_equal(cut[1], x[1::2])
-  np.testing.assert_array_equal(learn.join(cut), x)
+  np.testing.assert_array_equal(join_microbatches(cut), x)
   assert cut.addressable_shards[0].data.shape[:2] == (2, 4 // layout.size("prompt"))
 
 

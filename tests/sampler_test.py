@@ -11,7 +11,9 @@ import tiny
 from grpo_jax import rollouts as host
 from grpo_jax import sampler
 from grpo_jax.errors import SettingError
-from grpo_jax.types import STOPPED, TRUNCATED, Packing, Prompts, Rollouts
+from grpo_jax.packing import plan
+from grpo_jax.packing.plan import Packing
+from grpo_jax.types import STOPPED, TRUNCATED, Prompts, Rollouts
 
 
 def assert_same(got: Rollouts, want: Rollouts, atol: float = 2e-5) -> None:
@@ -56,7 +58,7 @@ def test_truncated_tokens_are_those_of_naive_generation():
 def test_log_probs_are_the_learners(variant, packed):
   """At the same temperature, on padded and unpadded prompts, from cache and from rows."""
   r = tiny.sample(variant=variant)
-  packing = host.pack(r, tiny.layout()) if packed else Packing()
+  packing = plan.pack(r, tiny.layout()) if packed else Packing()
   got, _ = tiny.logprobs(variant)(tiny.weights(variant), r.prompts, r.tokens, r.lengths, packing)
   real = tiny.real(r)
   assert set(r.prompts.lengths[real.any((1, 2))]) >= {1, tiny.LP}
@@ -124,7 +126,7 @@ def test_blocks_of_the_ring_do_not_change_what_is_sampled(slots, monkeypatch):
 @pytest.mark.parametrize("mesh, slots", [(tiny.ONE, 0), (tiny.ONE, 5), ((1, 2, 2, 2), 0)])
 def test_prompts_computed_as_a_list_do_not_change_what_is_sampled(mesh, slots):
   layout, given = tiny.layout(mesh), tiny.prompts(width=40)
-  assert host.prompt_size(host.trim(given), layout) is not None
+  assert plan.prompt_list_size(plan.trim(given), layout) is not None
   sample = tiny.make_sampler(mesh=mesh, slots=slots)
   got, _ = host.draw(sample, tiny.params(mesh=mesh), given, jax.random.key(0), layout)
   assert_same(got, tiny.sample())

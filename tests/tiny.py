@@ -24,7 +24,9 @@ from grpo_jax.models import variants
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.objectives import grpo
 from grpo_jax.ops import decoding
-from grpo_jax.types import Packing, Prompts, Rollouts
+from grpo_jax.packing import plan
+from grpo_jax.packing.plan import Packing
+from grpo_jax.types import Prompts, Rollouts
 
 P, G, LP, L, V = 8, 8, 6, 8, 96
 STOP = tuple(range(0, V, 3))
@@ -125,9 +127,9 @@ def rollouts(seed: int = 0, variant: str = "test_qwen3") -> Rollouts:
   return dataclasses.replace(out, rewards=rewards, given=given, parts=reward.astype(np.float32))
 
 
-def packing(r: Rollouts, mesh: tuple[int, ...] = ONE, parts: int = 1) -> Packing:
-  packing = host.pack(r, layout(mesh), parts)
-  assert packing.take is not None and packing.size is not None
+def packing(r: Rollouts, mesh: tuple[int, ...] = ONE, microbatches: int = 1) -> Packing:
+  packing = plan.pack(r, layout(mesh), microbatches)
+  assert packing.token_index is not None and packing.list_size is not None
   return packing
 
 

@@ -20,7 +20,8 @@ from grpo_jax import learn
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
 from grpo_jax.objectives import ppo
-from grpo_jax.types import Packing, Rollouts
+from grpo_jax.packing.plan import Packing
+from grpo_jax.types import Rollouts
 
 EVERY = (
   *("grpo", "grpo process", "gspo", "gspo_token", "cispo", "rpg forward", "ppo", "ppo group", "target_prob"),

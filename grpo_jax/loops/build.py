@@ -15,8 +15,10 @@ from grpo_jax import tokenizer as tokenizers
 from grpo_jax.data import loader
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import imports
-from grpo_jax.models import heads, hf, variants
+from grpo_jax.models import heads, variants
 from grpo_jax.models.decoder import Decoder
+from grpo_jax.models.hf import tensors
+from grpo_jax.models.hf.config import read_config, write_config
 from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer import Tokenizer
 
@@ -53,15 +55,15 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mo
   if not folder and not config.model.variant:
     raise SettingError(f"init_from='': this experiment starts from weights; {where_to_get(config)}")
   tokenizer = make_tokenizer(config, folder)
-  shape = hf.read_config(folder) if folder else variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
-  hf.check_tokenizer(tokenizer, shape)
+  shape = read_config(folder) if folder else variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
+  tensors.check_tokenizer(tokenizer, shape)
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
   decoder = Decoder(shape, layout, **how)
   if run:
     load = lambda: checkpoint.restore_params(run, {"policy": abstract(decoder)})["policy"]
   elif folder:
-    hf.check(folder, decoder.shapes())
-    load = functools.partial(hf.load, folder, decoder)
+    tensors.check(folder, decoder.shapes())
+    load = functools.partial(tensors.load, folder, decoder)
   else:
     init = jax.jit(decoder.init, out_shardings=decoder.shardings())
     load = functools.partial(init, key(config.seed, INIT, 0))
@@ -117,12 +119,12 @@ def reference(source: str, model: Model, setting: str, step: int | None = None) 
     return model.load()
   folder, run = find_source(source)
   run = run if step is None else source  # that run may have ended and have an export by now
-  shape = hf.read_config(folder)
+  shape = read_config(folder)
   if shape != model.decoder.config:
     raise SettingError(f"{setting}={source!r}: is {shape}; the policy is {model.decoder.config}; use the same shape")
   if run:
     return checkpoint.restore_params(run, {"policy": abstract(model.decoder)}, step)["policy"]
-  return hf.load(folder, model.decoder)
+  return tensors.load(folder, model.decoder)
 
 
 def pinned_reference(config: ConfigDict, model: Model, pin: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -222,4 +224,4 @@ def describe(model: Model, folder: str) -> None:
   os.makedirs(folder, exist_ok=True)
   model.tokenizer.save(folder)
   with open(os.path.join(folder, "config.json"), "w") as f:
-    json.dump(hf.write_config(model.decoder.config), f, indent=2)
+    json.dump(write_config(model.decoder.config), f, indent=2)

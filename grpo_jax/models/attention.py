@@ -1,7 +1,7 @@
 """Softmax attention of prompts and of completion rows: what sees what, and the kernel of the platform.
 
     cpu   scores written out (`attend`)
-    gpu   cuDNN's flash attention (`flash`)
+    gpu   cuDNN's flash attention (`flash`); scores written out where it cannot do what a layer asks for (`fits_flash`)
     tpu   splash attention (`splash`)
 
 The kernels hold a block of scores at a time; written out they are T x S numbers for every head and row. They run shard
@@ -9,6 +9,7 @@ by shard: batch and heads are cut as the activations are, nothing is exchanged.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -33,53 +34,125 @@ class AttentionSpec:
   soft_cap: float = 0.0  # scores become soft_cap * tanh(scores / soft_cap); 0: they stay as they are
   scale: float | None = None  # of queries; None: head_dim ** -0.5
 
-
-def causal_attention(layout: Layout, q: Array, k: Array, v: Array) -> Array:
-  """Causal self-attention: q `[..., T, K, M, d]`, k and v `[..., T, K, d]`. Right padding is seen by itself alone."""
-  if layout.platform == "tpu":
-    return sharded(layout, splash, q, k, v)
-  if fits_flash(layout, q):
-    return sharded(layout, flash, q, k, v)
-  *lead, t, _, _, _ = q.shape
-  return attend(q, *keys_values(k, v), jnp.broadcast_to(jnp.tril(jnp.ones((t, t), bool)), (*lead, t, t)))
+  def scale_of(self, head_dim: int) -> float:
+    """Returns what queries are multiplied by."""
+    return head_dim**-0.5 if self.scale is None else self.scale
 
 
-def group_attention(
-  layout: Layout, q: Array, k: Array, v: Array, prompt_k: Array, prompt_v: Array, lengths: Array, segments: Array
-) -> Array:
-  """Completion rows attend to their prompt's keys, which the group shares, and causally to themselves.
+def causal_attention(layout: Layout, spec: AttentionSpec, q: Array, k: Array, v: Array) -> Array:
+  """Returns causal self-attention; padding behind the real tokens changes nothing for them.
 
   Args:
     layout: its platform chooses the kernel.
+    spec: of the layer.
+    q: `[..., T, K, M, d]`; k, v: `[..., T, K, d]`.
+
+  Returns:
+    `[..., T, K, M, d]`.
+  """
+  *lead, t, _, _, _ = q.shape
+  if layout.platform == "tpu":
+    return sharded(layout, functools.partial(splash, spec), q, k, v)
+  if fits_flash(layout, spec, q) and not spec.window:
+    return sharded(layout, functools.partial(flash, spec), q, k, v)
+  visible = jnp.tril(jnp.ones((t, t), bool))
+  if spec.window:
+    visible &= within_window(spec, jnp.arange(t), jnp.arange(t))
+  visible = jnp.broadcast_to(visible, (*lead, t, t))
+  if fits_flash(layout, spec, q):
+    return sharded(layout, functools.partial(flash, spec), q, k, v, visible)
+  return attend(spec, q, *keys_values(k, v), visible)
+
+
+def group_attention(
+  layout: Layout,
+  spec: AttentionSpec,
+  q: Array,
+  k: Array,
+  v: Array,
+  prompt_k: Array,
+  prompt_v: Array,
+  lengths: Array,
+  segments: Array,
+  offsets: Array,
+) -> Array:
+  """Returns attention of completion rows to their prompt's keys, which the group shares, and causally to themselves.
+
+  Args:
+    layout: its platform chooses the kernel.
+    spec: of the layer. A window goes by positions: that of a completion's token is its offset behind the prompt.
     q: `[..., R, T, K, M, d]`; k, v: `[..., R, T, K, d]`.
     prompt_k, prompt_v: `[..., Lp, K, d]`, computed once for the group.
     lengths: `[...]` prompt lengths.
     segments: `[..., R, T]`; a token sees its own segment only. On a TPU a row holds one completion
-      (`rollouts.pack` sees to it), and segments are not looked at.
+      (`packing.plan.pack` sees to it), and segments are not looked at.
+    offsets: `[..., R, T]`, position of each token in its completion.
 
   Returns:
     `[..., R, T, K, M, d]`. One softmax over the prompt's keys and the row's own.
   """
   *lead, r, t = segments.shape
-  tile = lambda x: jnp.broadcast_to(x[..., None, :, :, :], (*lead, r, *x.shape[-3:]))
-  join = lambda prompt, own, axis=-3: jnp.concatenate([tile(prompt), own], axis=axis)
-  of_prompt = jnp.arange(prompt_k.shape[-3]) < lengths[..., None, None, None]
   if layout.platform == "tpu":
-    of_prompt = jnp.broadcast_to(of_prompt[..., 0, :], (*lead, r, of_prompt.shape[-1]))
-    real = jnp.concatenate([of_prompt, jnp.ones((*lead, r, t), bool)], axis=-1)
-    return sharded(layout, splash, q, join(prompt_k, k), join(prompt_v, v), real)
+    return _group_splash(layout, spec, q, k, v, prompt_k, prompt_v, lengths)
+  lp = prompt_k.shape[-3]
+  of_prompt = jnp.arange(lp) < lengths[..., None, None, None]
   of_own = jnp.tril(jnp.ones((t, t), bool)) & (segments[..., :, None] == segments[..., None, :])
-  visible = jnp.concatenate([jnp.broadcast_to(of_prompt, (*lead, r, t, of_prompt.shape[-1])), of_own], axis=-1)
-  if fits_flash(layout, q):
-    return sharded(layout, flash, q, join(prompt_k, k), join(prompt_v, v), visible)
-  own, prompt = keys_values(k, v), keys_values(prompt_k, prompt_v)
-  return attend(q, join(prompt[0], own[0], -1), join(prompt[1], own[1], -2), visible)
+  if spec.window:  # a completion lies in one piece, so that places in a row are as far apart as positions
+    of_prompt &= within_window(spec, offsets + lengths[..., None, None], jnp.arange(lp))
+    of_own &= within_window(spec, jnp.arange(t), jnp.arange(t))
+  visible = jnp.concatenate([jnp.broadcast_to(of_prompt, (*lead, r, t, lp)), of_own], axis=-1)
+  if fits_flash(layout, spec, q):
+    k, v = prepend(prompt_k, k, -3), prepend(prompt_v, v, -3)
+    return sharded(layout, functools.partial(flash, spec), q, k, v, visible)
+  own_k, own_v = keys_values(k, v)
+  prompt_k, prompt_v = keys_values(prompt_k, prompt_v)
+  return attend(spec, q, prepend(prompt_k, own_k, -1), prepend(prompt_v, own_v, -2), visible)
 
 
-def attend(q: Array, k: Array, v: Array, visible: Array) -> Array:
-  """Softmax attention, heads first: the layouts that a CPU multiplies fastest.
+def _group_splash(
+  layout: Layout, spec: AttentionSpec, q: Array, k: Array, v: Array, prompt_k: Array, prompt_v: Array, lengths: Array
+) -> Array:
+  """`group_attention` by splash attention, one completion a row.
+
+  The kernel's window goes by the distance of places, so that where there is one, the prompt's keys are moved to end
+  where the completion begins (their rotary positions stay).
+  """
+  *lead, r, t, _, _, _ = q.shape
+  lp = prompt_k.shape[-3]
+  if spec.window:
+    prompt_k, prompt_v = align_right(prompt_k, lengths), align_right(prompt_v, lengths)
+    of_prompt = jnp.arange(lp) >= lp - lengths[..., None, None]
+  else:
+    of_prompt = jnp.arange(lp) < lengths[..., None, None]
+  of_prompt = jnp.broadcast_to(of_prompt, (*lead, r, lp))
+  real = jnp.concatenate([of_prompt, jnp.ones((*lead, r, t), bool)], axis=-1)
+  k, v = prepend(prompt_k, k, -3), prepend(prompt_v, v, -3)
+  return sharded(layout, functools.partial(splash, spec), q, k, v, real)
+
+
+def within_window(spec: AttentionSpec, queries: Array, keys: Array) -> Array:
+  """Returns `[..., T, S]`: whether the key at position `keys [S]` is in the window of that at `queries [..., T]`."""
+  return queries[..., None] - keys < spec.window
+
+
+def align_right(x: Array, lengths: Array) -> Array:
+  """Returns x `[..., Lp, K, d]` turned so that its first `lengths [...]` entries come last, in their order."""
+  lp = x.shape[-3]
+  index = (jnp.arange(lp) + lengths[..., None]) % lp
+  return jnp.take_along_axis(x, index[..., None, None], axis=-3)
+
+
+def prepend(prompt: Array, own: Array, axis: int) -> Array:
+  """Returns the prompt's keys or values `[..., a, b, c]`, for each row, before the row's own `[..., R, a', b', c']`."""
+  shape = (*own.shape[:-3], *prompt.shape[-3:])
+  return jnp.concatenate([jnp.broadcast_to(prompt[..., None, :, :, :], shape), own], axis=axis)
+
+
+def attend(spec: AttentionSpec, q: Array, k: Array, v: Array, visible: Array) -> Array:
+  """Returns softmax attention, its scores written out with heads first: the layouts that a CPU multiplies fastest.
 
   Args:
+    spec: its scale and soft cap; its window is in `visible`.
     q: `[..., T, K, M, d]`, M query heads for each of K key/value heads.
     k: `[..., K, d, S]`; v: `[..., K, S, d]`.
     visible: `[..., T, S]` bool; a query that sees nothing gets the mean of all values.
@@ -88,8 +161,10 @@ def attend(q: Array, k: Array, v: Array, visible: Array) -> Array:
     `[..., T, K, M, d]`.
   """
   *lead, t, kv, m, d = q.shape
-  q = jnp.moveaxis(q * (d**-0.5), -4, -2).reshape(*lead, kv, m * t, d)
+  q = jnp.moveaxis(q * spec.scale_of(d), -4, -2).reshape(*lead, kv, m * t, d)
   s = jnp.einsum("...qd,...ds->...qs", q, k, preferred_element_type=jnp.float32)
+  if spec.soft_cap:
+    s = spec.soft_cap * jnp.tanh(s / spec.soft_cap)
   s = jnp.where(visible[..., None, None, :, :], s.reshape(*lead, kv, m, t, -1), MASKED)
   p = jax.nn.softmax(s, axis=-1).astype(v.dtype).reshape(*lead, kv, m * t, -1)
   out = jnp.einsum("...qs,...sd->...qd", p, v)
@@ -97,21 +172,23 @@ def attend(q: Array, k: Array, v: Array, visible: Array) -> Array:
 
 
 def keys_values(k: Array, v: Array) -> tuple[Array, Array]:
-  """k and v `[..., S, K, d]` -> `[..., K, d, S]` and `[..., K, S, d]`."""
+  """Returns k and v `[..., S, K, d]` as `[..., K, d, S]` and `[..., K, S, d]`."""
   return jnp.moveaxis(k, -3, -1), jnp.moveaxis(v, -3, -2)
 
 
-def fits_flash(layout: Layout, q: Array) -> bool:
-  """Whether cuDNN has a kernel for it: 16-bit numbers, heads of at most 128 in steps of 8."""
-  return layout.platform == "gpu" and q.dtype == jnp.bfloat16 and q.shape[-1] <= 128 and q.shape[-1] % 8 == 0
+def fits_flash(layout: Layout, spec: AttentionSpec, q: Array) -> bool:
+  """Returns whether cuDNN has a kernel for it: 16-bit numbers, heads of at most 128 in steps of 8, no soft cap."""
+  fits = q.dtype == jnp.bfloat16 and q.shape[-1] <= 128 and q.shape[-1] % 8 == 0
+  return layout.platform == "gpu" and fits and not spec.soft_cap
 
 
-def flash(q: Array, k: Array, v: Array, visible: Array | None = None) -> Array:
-  """cuDNN's flash attention: q `[..., T, K, M, d]`, k and v `[..., S, K, d]`, visible `[..., T, S]` -> like q.
+def flash(spec: AttentionSpec, q: Array, k: Array, v: Array, visible: Array | None = None) -> Array:
+  """Returns cuDNN's flash attention: q `[..., T, K, M, d]`, k and v `[..., S, K, d]`, visible `[..., T, S]` -> like q.
 
-  Causal without `visible`. The mask is data, so that packed rows need no more than rectangles do: T x S numbers a row,
-  and as many for a gradient of it that JAX 0.10 computes and throws away; no head has its own. Lengths go up to a
-  multiple of 128: at 64 more, some versions of cuDNN give a masked gradient that is not a number.
+  Causal without `visible`; of `spec` it reads the scale. The mask is data, so that packed rows need no more than
+  rectangles do: T x S numbers a row, and as many for a gradient of it that JAX 0.10 computes and throws away; no head
+  has its own. Lengths go up to a multiple of 128: at 64 more, some versions of cuDNN give a masked gradient that is not
+  a number.
   """
   *lead, t, kv, m, d = q.shape
   n = math.prod(lead)
@@ -119,25 +196,53 @@ def flash(q: Array, k: Array, v: Array, visible: Array | None = None) -> Array:
   if visible is not None:
     visible = pad_to(visible.reshape(n, 1, *visible.shape[-2:]), 2, LANES, True)  # a row that sees nothing is no good
     visible = pad_to(visible, 3, LANES)
-  out = jax.nn.dot_product_attention(q, k, v, mask=visible, is_causal=visible is None, implementation="cudnn")
+  out = jax.nn.dot_product_attention(
+    q, k, v, mask=visible, scale=spec.scale, is_causal=visible is None, implementation="cudnn"
+  )
   return out[:, :t].reshape(*lead, t, kv, m, d)
 
 
-def splash(q: Array, k: Array, v: Array, real: Array | None = None, interpret: bool = False) -> Array:
-  """JAX's splash attention for TPUs: q `[..., T, K, M, d]`, k and v `[..., S, K, d]`, real `[..., S]` -> like q.
+def splash(
+  spec: AttentionSpec, q: Array, k: Array, v: Array, real: Array | None = None, interpret: bool = False
+) -> Array:
+  """Returns JAX's splash attention for TPUs: q `[..., T, K, M, d]`, k, v `[..., S, K, d]`, real `[..., S]` -> like q.
 
-  The queries are the last T of the S positions, and each sees the (real) keys up to its own position. Blocks that
-  nobody sees are skipped. With `interpret` it runs anywhere, slowly.
+  The queries are the last T of the S positions, and each sees the (real) keys up to its own position, within the
+  window. Blocks that nobody sees are skipped. With `interpret` it runs anywhere, slowly.
   """
   *lead, t, kv, m, d = q.shape
   n, s = math.prod(lead), k.shape[-3]
   unit = LANES if s <= BLOCKS[0] else BLOCKS[0]  # of keys, few large blocks
-  heads_first = lambda x, unit: pad_to(jnp.moveaxis(x.reshape(n, x.shape[len(lead)], -1, d), 1, 2), 2, unit)
-  q, k, v = heads_first(q * d**-0.5, LANES), heads_first(k, unit), heads_first(v, unit)
-  mask = splash_mask.CausalMask((q.shape[2], k.shape[2]), offset=s - t)
-  bq, bkv = (next(b for b in BLOCKS if length % b == 0) for length in (q.shape[2], k.shape[2]))
-  kernel = splash_kernel.make_splash_mha(
-    splash_mask.MultiHeadMask([mask] * (kv * m)),
+  q_NxHxTxd = _heads_first(q * spec.scale_of(d), len(lead), LANES)
+  k_NxKxSxd, v_NxKxSxd = (_heads_first(x, len(lead), unit) for x in (k, v))
+  kernel = _splash_kernel(spec, q_NxHxTxd.shape, k_NxKxSxd.shape, s - t, interpret)
+  if real is None:
+    out = jax.vmap(kernel)(q_NxHxTxd, k_NxKxSxd, v_NxKxSxd)
+  else:
+    of_q = jnp.ones(q_NxHxTxd.shape[2], jnp.int32)
+    of_k = pad_to(real.reshape(n, s), 1, unit).astype(jnp.int32)
+    ids, ids_axes = splash_kernel.SegmentIds(q=of_q, kv=of_k), splash_kernel.SegmentIds(q=None, kv=0)
+    out = jax.vmap(kernel, in_axes=(0, 0, 0, ids_axes))(q_NxHxTxd, k_NxKxSxd, v_NxKxSxd, ids)
+  return jnp.moveaxis(out[:, :, :t], 2, 1).reshape(*lead, t, kv, m, d)
+
+
+def _heads_first(x: Array, lead: int, unit: int) -> Array:
+  """Returns x `[..., T, (K,) M, d]`, `lead` axes before T, as `[N, K * M, T, d]`, T padded to a multiple of `unit`."""
+  x_NxTxHxd = x.reshape(math.prod(x.shape[:lead]), x.shape[lead], -1, x.shape[-1])
+  return pad_to(jnp.moveaxis(x_NxTxHxd, 1, 2), 2, unit)
+
+
+def _splash_kernel(
+  spec: AttentionSpec, q_shape: tuple[int, ...], k_shape: tuple[int, ...], first: int, interpret: bool
+) -> Callable:
+  """Returns the kernel for one of N: q `[H, T, d]`, k and v `[K, S, d]`, the first query at position `first`."""
+  shape = (q_shape[2], k_shape[2])
+  mask = splash_mask.CausalMask(shape, offset=first)
+  if spec.window:
+    mask = splash_mask.LocalMask(shape, window_size=(spec.window - 1, 0), offset=first)
+  bq, bkv = (next(b for b in BLOCKS if length % b == 0) for length in shape)
+  return splash_kernel.make_splash_mha(
+    splash_mask.MultiHeadMask([mask] * q_shape[1]),
     block_sizes=splash_kernel.BlockSizes(
       block_q=bq,
       block_kv=bkv,
@@ -150,26 +255,21 @@ def splash(q: Array, k: Array, v: Array, real: Array | None = None, interpret: b
     ),
     head_shards=1,
     q_seq_shards=1,
+    attn_logits_soft_cap=spec.soft_cap or None,
     interpret=interpret,
   )
-  if real is None:
-    out = jax.vmap(kernel)(q, k, v)
-  else:
-    of_q = jnp.ones(q.shape[2], jnp.int32)
-    of_k = pad_to(real.reshape(n, s), 1, unit).astype(jnp.int32)
-    row = lambda q, k, v, of_k: kernel(q, k, v, segment_ids=splash_kernel.SegmentIds(q=of_q, kv=of_k))
-    out = jax.vmap(row)(q, k, v, of_k)
-  return jnp.moveaxis(out[:, :, :t], 2, 1).reshape(*lead, t, kv, m, d)
 
 
 def pad_to(x: Array, axis: int, unit: int, value: float = 0) -> Array:
-  """x, filled up behind `axis` to a multiple of `unit`."""
+  """Returns x, filled up behind `axis` with `value` to a multiple of `unit`."""
   widths = [(0, -n % unit if i == axis else 0) for i, n in enumerate(x.shape)]
   return jnp.pad(x, widths, constant_values=jnp.asarray(value, x.dtype))
 
 
 def sharded(layout: Layout, kernel: Callable, q: Array, k: Array, v: Array, *mask: Array) -> Array:
-  """`kernel(q, k, v, *mask)` on each shard's own batch and heads; `mask` is `[..., T, S]` or `[..., S]`.
+  """Returns `kernel(q, k, v, *mask)`, computed on each shard's own batch and heads.
+
+  `mask` is `[..., T, S]` or `[..., S]`.
 
   Key/value heads that do not divide are repeated for each query head where those do.
   """

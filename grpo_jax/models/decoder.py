@@ -7,10 +7,15 @@
 
 with all layers stacked on a leading axis N; "unembed" is absent when embeddings are tied. It returns hidden states
 and keys/values, never logits: those exist a chunk at a time (ops/logprobs.py) or for one token (sampler.py).
+
+Everything but attention treats a token by itself. So tokens go through the layers as lists `[A, B, N, D]`, one for each
+shard of the mesh, and attention alone takes them apart into prompts and rows of completions. That is all that there is
+to know of packing here: `lists.join` makes lists and `lists.split` undoes it.
 """
 
 import dataclasses
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,12 +25,14 @@ from flax import nnx
 from grpo_jax.errors import SettingError
 from grpo_jax.models.attention import AttentionSpec, causal_attention, group_attention
 from grpo_jax.models.layers import Block, RMSNorm
-from grpo_jax.ops import packing
-from grpo_jax.ops.packing import Places, Rows
-from grpo_jax.sharding import Layout
+from grpo_jax.packing.lists import GroupLists, ShardLists, prompt_lists
+from grpo_jax.packing.rows import Rows
+from grpo_jax.sharding import Axis, Layout
 from grpo_jax.types import Array, Prompts
 
 Params = Any
+Attend = Callable[[Array, Array, Array], tuple[Array, Any]]  # (q, k, v) of a layer -> (like q, what else comes of it)
+AttendWith = Callable[[AttentionSpec, Array, Array, Array], tuple[Array, Any]]  # the same for a layer's spec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +59,7 @@ class DecoderConfig:
   logit_soft_cap: float = 0.0  # logits become soft_cap * tanh(logits / soft_cap); 0: they stay as they are
 
   def attention_of(self, layer: int) -> AttentionSpec:
-    """The attention of a layer."""
+    """Returns what the attention of that layer computes."""
     return self.attention[layer % len(self.attention)]
 
 
@@ -69,7 +76,7 @@ HOW = {"layers": ("scan", "unroll"), "remat": ("none", "block", "dots"), "dtype"
 
 @dataclasses.dataclass(frozen=True)
 class Decoder:
-  """Functions of plain parameter trees; frozen, so that it can be closed over by jitted functions.
+  """A model as functions of plain parameter trees; frozen, so that jitted functions can close over it.
 
   Raises:
     SettingError: layers, remat or dtype that is none of HOW.
@@ -93,14 +100,16 @@ class Decoder:
   def _block(self) -> nnx.GraphDef:
     return nnx.split(nnx.eval_shape(lambda: Block(self.config, nnx.Rngs(0))))[0]
 
+  def _fresh_block(self, key: Array) -> Params:
+    return nnx.to_pure_dict(nnx.split(Block(self.config, nnx.Rngs(params=key)))[1])
+
   def init(self, key: Array) -> Params:
-    """Fresh float32 parameters."""
+    """Returns fresh float32 parameters."""
     c = self.config
     k_embed, k_layers, k_out = jax.random.split(key, 3)
-    make = lambda k: nnx.to_pure_dict(nnx.split(Block(c, nnx.Rngs(params=k)))[1])
     params = {
       "embed": {"weight": 0.02 * jax.random.normal(k_embed, (c.vocab, c.width))},
-      "layers": jax.vmap(make)(jax.random.split(k_layers, c.layers)),
+      "layers": jax.vmap(self._fresh_block)(jax.random.split(k_layers, c.layers)),
       "final_norm": nnx.to_pure_dict(nnx.state(self._final_norm())),
     }
     if not c.tied:
@@ -112,168 +121,195 @@ class Decoder:
     return params
 
   def shapes(self) -> Params:
-    """The parameter tree as ShapeDtypeStructs."""
+    """Returns the parameter tree as ShapeDtypeStructs."""
     return jax.eval_shape(self.init, jax.random.key(0))
 
   def axes(self) -> Params:
-    """Logical axis names of every parameter, for `Layout.tree`."""
-    d = self.config.head_dim
-    table = {
-      "embed": ("vocab", "embed"),
-      "unembed": ("vocab", "embed"),
-      "q": (("heads", d), "embed"),
-      "k": (("kv_heads", d), "embed"),
-      "v": (("kv_heads", d), "embed"),
-      "o": ("embed", ("heads", d)),
-      "gate": ("mlp", "embed"),
-      "up": ("mlp", "embed"),
-      "down": ("embed", "mlp"),
-    }
-
-    def names(path: tuple, leaf: Any) -> tuple:
-      keys = [p.key for p in path]
-      own = table.get(keys[-2], (None,))
-      own = own[:1] if keys[-1] == "bias" else own
-      return (None,) * (leaf.ndim - len(own)) + own
-
-    return jax.tree_util.tree_map_with_path(names, self.shapes())
+    """Returns the tuple of logical axis names of every parameter, for `Layout.named`."""
+    return jax.tree_util.tree_map_with_path(functools.partial(_parameter_axes, self.config.head_dim), self.shapes())
 
   def shardings(self) -> Params:
-    shapes = self.shapes()
-    return jax.tree.map(lambda s, a: self.layout.named(a, s.shape), shapes, self.axes())
+    """Returns the sharding of every parameter."""
+    return jax.tree.map(lambda shape, axes: self.layout.named(axes, shape.shape), self.shapes(), self.axes())
 
   def unembed(self, params: Params) -> Array:
-    """`[V, D]`."""
+    """Returns the unembedding `[V, D]`."""
     return params["embed" if self.config.tied else "unembed"]["weight"]
 
-  # -- running
+  # -- pieces, which the sampler runs one by one
 
   def _final_norm(self) -> RMSNorm:
     return RMSNorm(self.config.width, eps=self.config.norm_eps, plus_one=self.config.norm_plus_one)
 
   def norm(self, params: Params, x: Array) -> Array:
+    """Returns x `[..., D]` after the final norm."""
     return nnx.merge(nnx.graphdef(self._final_norm()), params["final_norm"])(x)
 
   def embed(self, params: Params, tokens: Array) -> Array:
+    """Returns the embeddings `[..., D]` of tokens `[...]`."""
     x = jnp.take(params["embed"]["weight"], tokens, axis=0).astype(self.dtype)
     return x * jnp.asarray(self.config.width**0.5, x.dtype) if self.config.embed_scale else x
 
-  def block(self, params: Params, x: Array, positions: Array, attend: Any) -> tuple[Array, Any]:
-    """One layer: its own parameters (not stacked), x `[..., D]`, positions `[...]`; see `layers.Block`."""
+  def block(self, params: Params, x: Array, positions: Array, attend: Attend) -> tuple[Array, Any]:
+    """Returns x `[..., D]` after one layer, and what its `attend` returns beside.
+
+    params: the layer's own, not stacked; positions: `[...]`; see `layers.Block`.
+    """
     return nnx.merge(self._block, params)(x, positions, attend)
 
-  def _stack(self, params: Params, x: Array, positions: Array, attend: Any) -> tuple[Array, Any]:
-    """All layers; auxiliary outputs of `attend` come back with a leading layer axis (stacked, or as lists)."""
-
-    def body(x: Array, layer: Params) -> tuple[Array, Any]:
-      x, aux = self.block(layer, x, positions, attend)
-      return self.layout.constrain(x, *("prompt", "sample")[: x.ndim - 2], None, None), aux
-
-    if self.remat != "none":
-      policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if self.remat == "dots" else None
-      body = jax.checkpoint(body, policy=policy, prevent_cse=self.layers == "unroll")
-    if isinstance(params["layers"], list):  # the sampler's
-      every = []
-      for layer in params["layers"]:
-        x, aux = body(x, layer)
-        every.append(aux)
-      return x, tuple(zip(*every))
-    return jax.lax.scan(body, x, params["layers"], unroll=self.layers == "unroll")
-
-  def _heads(self, x: Array) -> Array:
-    c = self.config
-    return x.reshape(*x.shape[:-2], c.kv_heads, c.heads // c.kv_heads, c.head_dim)
+  # -- whole passes
 
   def prefill(self, params: Params, prompts: Prompts, prompt_size: int | None = None) -> tuple[Array, KV]:
-    """The prompts alone, of one shard: last hidden state of each `[P, D]`, and their keys and values.
+    """Returns the last hidden state of each prompt `[P, D]`, after the final norm, and the prompts' keys and values.
 
-    With `prompt_size`, at least as many as there are real tokens, all but attention is computed on a list of that many.
+    Of one shard of prompts, without completions. With `prompt_size`, at least as many as there are real tokens, all but
+    attention is computed on a list of that many.
     """
-    p, lp = prompts.tokens.shape
-    at = prompt_places(prompts.lengths[None, None], lp, prompt_size)
-    to_list = lambda x: packing.flatten(x.reshape(1, 1, p * lp, *x.shape[2:]), at)
-    to_rows = lambda x: packing.unflatten(x, at).reshape(p, lp, *x.shape[3:])
+    lists = prompt_lists(prompts, prompt_size)  # A = B = 1
+    tokens_Px1xLp = prompts.tokens[:, None]
+    positions_Px1xLp = jnp.broadcast_to(jnp.arange(tokens_Px1xLp.shape[2]), tokens_Px1xLp.shape)
+    tokens, positions = lists.to_list(tokens_Px1xLp), lists.to_list(positions_Px1xLp)
+    attend = functools.partial(_attend_prompts, self, lists)
+    x, kv = self._layers(params, self.embed(params, tokens), positions, attend)
+    last = last_token(lists.from_list(x)[:, 0], prompts.lengths)
+    return self.norm(params, last), KV(*kv)
 
-    def mix(q: Array, k: Array, v: Array) -> tuple[Array, Any]:
-      q, k, v = to_rows(self._heads(q)), to_rows(k), to_rows(v)
-      return to_list(causal_attention(self.layout, q, k, v)), (k, v)
+  def forward(self, params: Params, prompts: Prompts, rows: Rows, lists: GroupLists) -> tuple[Array, Array]:
+    """Returns hidden states of prompts and of all completions of their groups; each prompt is computed once.
 
-    positions = jnp.broadcast_to(jnp.arange(lp), (p, lp))
-    x, kv = self._stack(params, self.embed(params, to_list(prompts.tokens)), to_list(positions), mix)
-    return self.norm(params, last(to_rows(x), prompts.lengths)), KV(*kv)
+    (Where the group is sharded, once for each shard of it.)
 
-  def forward(self, params: Params, prompts: Prompts, rows: Rows) -> tuple[Array, Array]:
-    """Prompts and all completions of their groups in one pass; the prompt is computed once.
-
-    Where the group is sharded, each shard has its own rows and computes the prompt for them.
+    Args:
+      prompts: `[P, Lp]`.
+      rows: of completions, `[P, R, T]`.
+      lists: of `packing.lists.group_lists`.
 
     Returns:
-      Last hidden state of each prompt `[P, D]`, and hidden states of the completion rows `[P, R, T, D]`,
-      both after the final norm.
+      Last hidden state of each prompt `[P, D]`, and those of the rows `[P, R, T, D]`, both after the final norm.
     """
-    p, lp = prompts.tokens.shape
-    a, b = row_shards(self.layout, rows)
-    _, r, t = rows.tokens.shape
-    shared = lambda x: jnp.broadcast_to(x[:, None], (p, b, *x.shape[1:]))
+    positions_PxLp = jnp.broadcast_to(jnp.arange(prompts.tokens.shape[1]), prompts.tokens.shape)
+    positions_PxRxT = rows.offsets + prompts.lengths[:, None, None]
+    tokens = lists.join(lists.share_prompts(prompts.tokens), lists.split_rows(rows.tokens))
+    positions = lists.join(lists.share_prompts(positions_PxLp), lists.split_rows(positions_PxRxT))
+    attend = functools.partial(_attend_groups, self, lists, prompts, rows)
+    x, _ = self._layers(params, self.embed(params, tokens), positions, attend)
+    x_PxBxLpxD, x_rows = lists.split(x)
+    last = last_token(x_PxBxLpxD[:, 0], prompts.lengths)
+    return self.norm(params, last), self.norm(params, x_rows.reshape(*rows.tokens.shape, -1))
 
-    def join(of_prompts: Array, of_rows: Array) -> Array:
-      """`[P, B, Lp, ...]` and `[P, B, R / B * T, ...]` -> `[A, B, M + N, ...]`: lists of M and N tokens."""
-      lists = (
-        packing.flatten(to_shards(of_prompts, a), rows.prompts_at),
-        packing.flatten(to_shards(of_rows, a), rows.at),
-      )
-      return jnp.concatenate(lists, axis=2)
+  # -- layers
 
-    def split(x: Array) -> tuple[Array, Array]:
-      """-> `[P, B, Lp, ...]` and `[P, B, R / B, T, ...]`."""
-      m = p // a * lp if rows.prompts_at is None else rows.prompts_at.there.shape[2]
-      of_prompts = from_shards(packing.unflatten(x[:, :, :m], rows.prompts_at), p)
-      of_rows = from_shards(packing.unflatten(x[:, :, m:], rows.at), p)
-      return of_prompts, of_rows.reshape(p, b, r // b, t, *x.shape[3:])
+  def _layers(self, params: Params, x: Array, positions: Array, attend: AttendWith) -> tuple[Array, Any]:
+    """Returns x `[..., D]` after all layers, and what `attend` returns beside with a leading axis (or tuple) of layers.
 
-    lengths, segments = shared(prompts.lengths), rows.segments.reshape(p, b, r // b, t)
+    The attention of layers repeats with a period (`DecoderConfig.attention`): periods are scanned, the layers of one
+    unrolled, and those that do not fill a last period follow.
+    """
+    stacked, period = params["layers"], len(self.config.attention)
+    layers = [self._layer_function(spec, positions, attend) for spec in self.config.attention]
+    if isinstance(stacked, list):  # the sampler has each layer by itself
+      x, every = _run_in_turn(layers, x, stacked)
+      return x, tuple(zip(*every))
+    unroll = self.layers == "unroll"
+    if period == 1:
+      return jax.lax.scan(layers[0], x, stacked, unroll=unroll)
+    n_periods = self.config.layers // period
+    whole = n_periods * period
+    periods = jax.tree.map(lambda w: w[:whole].reshape(n_periods, period, *w.shape[1:]), stacked)
+    x, aux = jax.lax.scan(functools.partial(_run_period, layers), x, periods, unroll=unroll)
+    aux = jax.tree.map(lambda a: a.reshape(whole, *a.shape[2:]), aux)
+    if whole == self.config.layers:
+      return x, aux
+    rest = jax.tree.map(lambda w: w[whole:], stacked)
+    x, aux_rest = _run_period(layers[: self.config.layers - whole], x, rest)
+    return x, jax.tree.map(lambda a, b: jnp.concatenate([a, b]), aux, aux_rest)
 
-    def mix(q: Array, k: Array, v: Array) -> tuple[Array, None]:
-      (qp, qc), (kp, kc), (vp, vc) = split(self._heads(q)), split(k), split(v)
-      of_rows = group_attention(self.layout, qc, kc, vc, kp, vp, lengths, segments)
-      return join(causal_attention(self.layout, qp, kp, vp), of_rows.reshape(p, b, -1, *of_rows.shape[4:])), None
+  def _layer_function(self, spec: AttentionSpec, positions: Array, attend: AttendWith) -> Callable:
+    """Returns the function `(x, params of one layer) -> (x, aux)` of layers with that attention."""
+    layer = functools.partial(self._layer, functools.partial(attend, spec), positions)
+    if self.remat == "none":
+      return layer
+    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if self.remat == "dots" else None
+    # In the body of a scan XLA cannot merge what is computed again with what was; outside it would.
+    only_scanned = self.layers == "scan" and len(self.config.attention) == 1
+    return jax.checkpoint(layer, policy=policy, prevent_cse=not only_scanned)
 
-    of_prompts = jnp.broadcast_to(jnp.arange(lp), (p, b, lp))
-    of_rows = (rows.offsets + prompts.lengths[:, None, None]).reshape(p, b, -1)
-    tokens = join(shared(prompts.tokens), rows.tokens.reshape(p, b, -1))
-    x, _ = self._stack(params, self.embed(params, tokens), join(of_prompts, of_rows), mix)
-    of_prompts, of_rows = split(x)
-    first = last(of_prompts[:, 0], prompts.lengths)
-    return self.norm(params, first), self.norm(params, of_rows.reshape(p, r, t, -1))
-
-
-def prompt_places(lengths: Array, width: int, size: int | None) -> Places | None:
-  """Where the real tokens of prompts of lengths `[A, B, P / A]` lie in their rectangles; None without a size."""
-  if size is None:
-    return None
-  real = jnp.arange(width) < lengths[..., None]
-  return packing.places(real.reshape(*lengths.shape[:2], -1), size)
-
-
-def row_shards(layout: Layout, rows: Rows) -> tuple[int, int]:
-  """Into how many parts (A, B) the mesh cuts the prompts, and the rows of a prompt, where they divide."""
-  parts = ((n, layout.size(name)) for n, name in zip(rows.tokens.shape, ("prompt", "sample")))
-  return tuple(1 if n % size else size for n, size in parts)
-
-
-def to_shards(x: Array, a: int) -> Array:
-  """x `[P, B, n, ...]` -> `[A, B, P / A * n, ...]`, the tokens of each shard in a row."""
-  p, b, n, *rest = x.shape
-  return x.reshape(a, p // a, b, n, *rest).swapaxes(1, 2).reshape(a, b, p // a * n, *rest)
+  def _layer(self, attend: Attend, positions: Array, x: Array, params: Params) -> tuple[Array, Any]:
+    x, aux = self.block(params, x, positions, attend)
+    return self.layout.constrain(x, *("prompt", "sample")[: x.ndim - 2], None, None), aux
 
 
-def from_shards(x: Array, p: int) -> Array:
-  """Undoes `to_shards`."""
-  a, b, n, *rest = x.shape
-  return x.reshape(a, b, p // a, n * a // p, *rest).swapaxes(1, 2).reshape(p, b, n * a // p, *rest)
+def _run_in_turn(layers: Sequence[Callable], x: Array, params: Sequence[Params]) -> tuple[Array, list]:
+  """Returns x after as many layers as there are params, by their functions in turn, and the aux of each."""
+  every = []
+  for i, layer_params in enumerate(params):
+    x, aux = layers[i % len(layers)](x, layer_params)
+    every.append(aux)
+  return x, every
 
 
-def last(x: Array, lengths: Array) -> Array:
-  """x `[P, T, D]` at position length - 1 -> `[P, D]`."""
+def _run_period(layers: Sequence[Callable], x: Array, params: Params) -> tuple[Array, Any]:
+  """Returns x after a layer of each function, params stacked `[len(layers), ...]`, and their aux stacked likewise."""
+  each = [jax.tree.map(lambda w, i=i: w[i], params) for i in range(len(layers))]
+  x, every = _run_in_turn(layers, x, each)
+  return x, jax.tree.map(lambda *a: jnp.stack(a), *every)
+
+
+def _by_kv_head(c: DecoderConfig, q: Array) -> Array:
+  """Returns queries `[..., H, d]` as `[..., K, M, d]`: M query heads for each key/value head."""
+  return q.reshape(*q.shape[:-2], c.kv_heads, c.heads // c.kv_heads, c.head_dim)
+
+
+def _attend_prompts(
+  decoder: Decoder, lists: ShardLists, spec: AttentionSpec, q: Array, k: Array, v: Array
+) -> tuple[Array, tuple[Array, Array]]:
+  """Returns attention of prompts alone, in lists like q, and their keys and values `[P, Lp, K, d]`."""
+  q_PxLpxKxMxd = lists.from_list(_by_kv_head(decoder.config, q))[:, 0]
+  k_PxLpxKxd, v_PxLpxKxd = lists.from_list(k)[:, 0], lists.from_list(v)[:, 0]
+  out = causal_attention(decoder.layout, spec, q_PxLpxKxMxd, k_PxLpxKxd, v_PxLpxKxd)
+  return lists.to_list(out[:, None]), (k_PxLpxKxd, v_PxLpxKxd)
+
+
+def _attend_groups(
+  decoder: Decoder,
+  lists: GroupLists,
+  prompts: Prompts,
+  rows: Rows,
+  spec: AttentionSpec,
+  q: Array,
+  k: Array,
+  v: Array,
+) -> tuple[Array, None]:
+  """Returns attention of prompts to themselves and of rows to their prompt and themselves, in lists like q."""
+  layout, lengths_PxB = decoder.layout, lists.share_prompts(prompts.lengths)
+  q_prompt, q_rows = lists.split(_by_kv_head(decoder.config, q))  # [P, B, Lp, K, M, d], [P, B, R / B, T, K, M, d]
+  (k_prompt, k_rows), (v_prompt, v_rows) = lists.split(k), lists.split(v)
+  segments, offsets = lists.split_rows(rows.segments), lists.split_rows(rows.offsets)
+  of_prompts = causal_attention(layout, spec, q_prompt, k_prompt, v_prompt)
+  of_rows = group_attention(layout, spec, q_rows, k_rows, v_rows, k_prompt, v_prompt, lengths_PxB, segments, offsets)
+  return lists.join(of_prompts, of_rows), None
+
+
+def _parameter_axes(head_dim: int, path: tuple, leaf: Any) -> tuple[Axis, ...]:
+  """Returns the logical axes of a parameter by the name of its module; a stack of layers has axes before them."""
+  table = {
+    "embed": ("vocab", "embed"),
+    "unembed": ("vocab", "embed"),
+    "q": (("heads", head_dim), "embed"),
+    "k": (("kv_heads", head_dim), "embed"),
+    "v": (("kv_heads", head_dim), "embed"),
+    "o": ("embed", ("heads", head_dim)),
+    "gate": ("mlp", "embed"),
+    "up": ("mlp", "embed"),
+    "down": ("embed", "mlp"),
+  }
+  *_, module, name = (p.key for p in path)
+  axes = table.get(module, (None,))
+  axes = axes[:1] if name == "bias" else axes
+  return (None,) * (leaf.ndim - len(axes)) + axes
+
+
+def last_token(x: Array, lengths: Array) -> Array:
+  """Returns x `[P, T, D]` at the last real token of each, `[P, D]`; at the first place where there is none."""
   index = jnp.maximum(lengths - 1, 0)[:, None, None]
   return jnp.take_along_axis(x, index, axis=1)[:, 0]

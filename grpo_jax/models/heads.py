@@ -8,10 +8,10 @@ Params = dict[str, Array]
 
 
 def init_scalar(width: int) -> Params:
-  """A head that says 0 of everything: the first values and scores are not noise."""
+  """Returns a head that says 0 of everything, so that the first values and scores are not noise."""
   return {"weight": jnp.zeros((1, width), jnp.float32), "bias": jnp.zeros((1,), jnp.float32)}
 
 
 def scalar(head: Params, hidden: Array) -> Array:
-  """hidden `[..., D]` -> `[...]` float32."""
+  """Returns one number of each hidden state `[..., D]`: `[...]` float32."""
   return (hidden.astype(jnp.float32) @ head["weight"].T + head["bias"])[..., 0]

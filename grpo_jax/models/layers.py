@@ -19,24 +19,29 @@ FEW_ROWS = 256  # up to here a CPU computes a product faster as weight @ x.T
 
 
 def linear(weight: Array, x: Array, dtype: Any = None) -> Array:
-  """x `[..., in]` times weight `[out, in]` transposed -> `[..., out]`, in `dtype` (None: x's)."""
-  product = functools.partial(jax.lax.dot_general, preferred_element_type=dtype)
-  plain = lambda weight, x: product(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
-
-  def turned(weight: Array, x: Array) -> Array:
-    # The barrier keeps XLA from turning the product back.
-    out = jax.lax.optimization_barrier(product(weight, x, (((1,), (x.ndim - 1,)), ((), ()))))
-    return jnp.moveaxis(out, 0, -1)
-
+  """Returns x `[..., in]` times weight `[out, in]` transposed, `[..., out]`, in `dtype` (None: x's)."""
   weight = weight.astype(x.dtype)
+  plain = functools.partial(_linear_plain, dtype)
   if math.prod(x.shape[:-1]) > FEW_ROWS:
     return plain(weight, x)
-  return jax.lax.platform_dependent(weight, x, cpu=turned, default=plain)
+  return jax.lax.platform_dependent(weight, x, cpu=functools.partial(_linear_turned, dtype), default=plain)
+
+
+def _linear_plain(dtype: Any, weight: Array, x: Array) -> Array:
+  return jax.lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())), preferred_element_type=dtype)
+
+
+def _linear_turned(dtype: Any, weight: Array, x: Array) -> Array:
+  out = jax.lax.dot_general(weight, x, (((1,), (x.ndim - 1,)), ((), ())), preferred_element_type=dtype)
+  return jnp.moveaxis(jax.lax.optimization_barrier(out), 0, -1)  # without the barrier XLA turns the product back
 
 
 def long_context(frequency: Array, factor: float, low: float, high: float, original: float) -> Array:
-  """Llama 3.1's rotary frequencies `[half]`: waves longer than `original / low` tokens are stretched by `factor`, those
-  shorter than `original / high` are kept, and those between are blended."""
+  """Returns Llama 3.1's rotary frequencies `[half]`.
+
+  Waves longer than `original / low` tokens are stretched by `factor`, those shorter than `original / high` are kept,
+  and those between are blended.
+  """
   turns = original * frequency / (2 * math.pi)  # in the original context
   keep = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
   return frequency * (keep + (1.0 - keep) / factor)
@@ -117,7 +122,7 @@ class MLP(nnx.Module):
     self.gate = Linear(c.width, c.mlp, rngs=rngs)
     self.up = Linear(c.width, c.mlp, rngs=rngs)
     self.down = Linear(c.mlp, c.width, rngs=rngs)
-    self.act = {"silu": jax.nn.silu, "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True)}[c.activation]
+    self.act = {"silu": jax.nn.silu, "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True)}[c.activation]
 
   def __call__(self, x: Array) -> Array:
     return self.down(self.act(self.gate(x)) * self.up(x))

@@ -1,6 +1,6 @@
 """A row a size: the shapes of published models (from their config.json) and a few small ones.
 
-A row shapes a fresh model. Weights from a folder bring their own config.json, read by `hf.read_config`.
+A row shapes a fresh model. Weights from a folder bring their own config.json, read by `hf.config.read_config`.
 """
 
 import dataclasses
@@ -75,7 +75,7 @@ VARIANTS = {
 
 
 def variant(name: str, **changes: Any) -> DecoderConfig:
-  """A row of the table, with changes such as `vocab=tokenizer.vocab_size`.
+  """Returns a row of the table, with changes such as `vocab=tokenizer.vocab_size`.
 
   Raises:
     SettingError: no such row.
@@ -83,16 +83,3 @@ def variant(name: str, **changes: Any) -> DecoderConfig:
   if name not in VARIANTS:
     raise SettingError(f"model.variant={name!r}: no such row; one of {', '.join(VARIANTS)} would work")
   return dataclasses.replace(VARIANTS[name], **changes)
-
-
-def parameters(config: DecoderConfig) -> int:
-  """Number of parameters, counted from the shape."""
-  c = config
-  heads, kv_heads = c.heads * c.head_dim, c.kv_heads * c.head_dim
-  attention = 2 * c.width * heads + 2 * c.width * kv_heads
-  if c.attention_bias:
-    attention += heads + 2 * kv_heads
-  if c.qk_norm:
-    attention += 2 * c.head_dim
-  layer = attention + 3 * c.width * c.mlp + 2 * c.width
-  return c.layers * layer + c.width + c.vocab * c.width * (1 if c.tied else 2)

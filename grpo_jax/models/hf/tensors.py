@@ -1,0 +1,305 @@
+"""A Hugging Face folder's tensors to a decoder's parameters, and back.
+
+One table of names serves both ways. Our tree stacks the layers on a leading axis and stores projections `[out, in]`
+as Hugging Face does: reading stacks, writing unstacks, nothing is transposed. Reading touches only the bytes that a
+device's shard needs; writing goes to a folder beside the target that takes its name when it is complete.
+
+`init_from` in the messages is the setting by which a person names the folder.
+"""
+
+import functools
+import json
+import math
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import jax
+import ml_dtypes  # noqa: F401  numpy learns bfloat16 from it, before safetensors asks
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from grpo_jax.errors import SettingError
+from grpo_jax.models.decoder import Decoder, DecoderConfig
+from grpo_jax.models.hf.config import GET, first_line, read_json, write_config
+
+Params = Any
+
+# Path in our tree -> tensor in the file; {} is the layer.
+_NAMES = {
+  "embed.weight": "model.embed_tokens.weight",
+  "final_norm.scale": "model.norm.weight",
+  "unembed.weight": "lm_head.weight",
+  "layers.attention_norm.scale": "model.layers.{}.input_layernorm.weight",
+  "layers.attention.q.weight": "model.layers.{}.self_attn.q_proj.weight",
+  "layers.attention.q.bias": "model.layers.{}.self_attn.q_proj.bias",
+  "layers.attention.k.weight": "model.layers.{}.self_attn.k_proj.weight",
+  "layers.attention.k.bias": "model.layers.{}.self_attn.k_proj.bias",
+  "layers.attention.v.weight": "model.layers.{}.self_attn.v_proj.weight",
+  "layers.attention.v.bias": "model.layers.{}.self_attn.v_proj.bias",
+  "layers.attention.o.weight": "model.layers.{}.self_attn.o_proj.weight",
+  "layers.attention.q_norm.scale": "model.layers.{}.self_attn.q_norm.weight",
+  "layers.attention.k_norm.scale": "model.layers.{}.self_attn.k_norm.weight",
+  "layers.mlp_norm.scale": "model.layers.{}.post_attention_layernorm.weight",
+  "layers.mlp.gate.weight": "model.layers.{}.mlp.gate_proj.weight",
+  "layers.mlp.up.weight": "model.layers.{}.mlp.up_proj.weight",
+  "layers.mlp.down.weight": "model.layers.{}.mlp.down_proj.weight",
+}
+
+# In files but not parameters of ours: computed, or (a tied lm_head) a copy of the embedding.
+_IGNORED = ("rotary_emb.inv_freq",)
+
+_DTYPES = {"F32": 4, "BF16": 2, "F16": 2}
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+class Saves(Protocol):
+  """What `save` asks of a tokenizer (`grpo_jax.tokenizer.Tokenizer`)."""
+
+  eos_ids: tuple[int, ...]
+  pad_id: int
+  vocab_size: int
+
+  def save(self, folder: str | os.PathLike) -> None: ...
+
+
+def check(folder: str | os.PathLike, shapes: Params) -> None:
+  """Compares the folder's tensors with a tree of shapes, reading headers only.
+
+  Raises:
+    SettingError: a missing, unexpected, misshapen or quantized tensor, or a file that is missing or corrupt.
+  """
+  _locate(pathlib.Path(folder), shapes)
+
+
+def load(folder: str | os.PathLike, decoder: Decoder, dtype: str = "float32") -> Params:
+  """Returns the parameters of `decoder`, in its shardings; for each device's shard only its own bytes are read.
+
+  Raises:
+    SettingError: see `check`.
+  """
+  shapes = decoder.shapes()
+  files = _Files(_locate(pathlib.Path(folder), shapes), dtype)
+  return jax.tree_util.tree_map_with_path(functools.partial(_load_leaf, files), shapes, decoder.shardings())
+
+
+class _Files:
+  """The files of a folder, each opened once; reads slices of tensors by their names."""
+
+  def __init__(self, files: dict[str, pathlib.Path], dtype: str):
+    self.files, self.dtype = files, np.dtype(dtype)
+    self.opened: dict[pathlib.Path, Any] = {}
+
+  def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+    """Returns that slice of a tensor, in our dtype."""
+    file = self.files[name]
+    if file not in self.opened:
+      self.opened[file] = safetensors.safe_open(str(file), framework="np")
+    return self.opened[file].get_slice(name)[index].astype(self.dtype)
+
+
+def _load_leaf(
+  files: _Files, tree_path: tuple, shape: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding
+) -> jax.Array:
+  """Returns one leaf of our tree, each device's shard read by itself."""
+  read = functools.partial(_read_shard, files, *_name(tree_path), shape.shape[0], {})
+  return jax.make_array_from_callback(shape.shape, sharding, read, dtype=files.dtype)
+
+
+def _read_shard(
+  files: _Files, name: str, stacked: bool, layers: int, known: dict[str, np.ndarray], index: tuple[slice, ...]
+) -> np.ndarray:
+  """Returns the slice `index` of a leaf; `known` keeps it for the other devices that hold the same shard."""
+  if str(index) not in known:
+    if stacked:
+      each = [files.read(name.format(i), index[1:]) for i in range(*index[0].indices(layers))]
+      known[str(index)] = np.stack(each)
+    else:
+      known[str(index)] = files.read(name, index)
+  return known[str(index)]
+
+
+def save(
+  folder: str | os.PathLike,
+  config: DecoderConfig,
+  params: Params,
+  *,
+  tokenizer: Saves | None = None,
+  dtype: str = "float32",
+  base: str | os.PathLike | None = None,
+  max_bytes: int = 5 * 1000**3,
+) -> None:
+  """Writes a Hugging Face folder; on several hosts each calls it and the first one writes.
+
+  Args:
+    folder: replaced as a whole if it holds an earlier model; complete or absent at any moment but a rename.
+    config: of the decoder that `params` belongs to.
+    params: the tree, sharded in any way; one tensor at a time is gathered.
+    tokenizer: saved along, and asked for the ids that config.json repeats.
+    dtype: of the file, float32 or bfloat16.
+    base: the folder that the weights came from: keys of its config.json that we do not know are kept.
+    max_bytes: tensors beyond it go to further files, with an index.
+
+  Raises:
+    SettingError: the tokenizer does not fit the model, or the disk does not take the files.
+  """
+  if dtype not in ("float32", "bfloat16"):
+    raise SettingError(f"dtype={dtype!r}: float32 or bfloat16 can be exported")
+  if tokenizer is not None:
+    check_tokenizer(tokenizer, config)
+  target = pathlib.Path(folder).absolute()
+  if target.exists() and not (target / "config.json").is_file() and (target.is_file() or any(target.iterdir())):
+    raise SettingError(f"export: {target} holds something else than a model; an empty or new folder would work")
+  known = read_json(pathlib.Path(base) / "config.json") if base and pathlib.Path(base).is_dir() else {}
+  for key in ("rope_scaling", "sliding_window", "transformers_version", "quantization_config"):
+    known.pop(key, None)
+  top = write_config(config, known) | {"dtype": dtype, "torch_dtype": dtype}
+  if tokenizer is not None:
+    stops = list(tokenizer.eos_ids)
+    top |= {"pad_token_id": tokenizer.pad_id}
+    top |= {"eos_token_id": stops[0] if len(stops) == 1 else stops} if stops else {}
+
+  writer = jax.process_index() == 0
+  part = target.with_name(f".{target.name}.part")
+  try:
+    if writer:
+      shutil.rmtree(part, ignore_errors=True)
+      part.mkdir(parents=True)
+    _write_tensors(part if writer else None, params, dtype, max_bytes)
+    if writer:
+      (part / "config.json").write_text(json.dumps(top, indent=2) + "\n", encoding="utf-8")
+      if tokenizer is not None:
+        tokenizer.save(part)
+      _replace(part, target)
+  except (OSError, safetensors.SafetensorError) as error:
+    shutil.rmtree(part, ignore_errors=True)
+    raise SettingError(
+      f"export: {target} cannot be written ({first_line(error)}); what was there is untouched"
+    ) from error
+
+
+def check_tokenizer(tokenizer: Saves, config: DecoderConfig) -> None:
+  """Refuses a tokenizer with ids that the model has no row for; spare rows in the model are usual."""
+  if tokenizer.vocab_size > config.vocab:
+    raise SettingError(
+      f"tokenizer: its ids reach {tokenizer.vocab_size - 1}, the model has {config.vocab} rows;"
+      " pass the folder of the model's own with --config.tokenizer=DIR"
+    )
+
+
+def _name(path: tuple) -> tuple[str, bool]:
+  """Returns the name in the file of a leaf of our tree (with {} for the layer), and whether it is stacked."""
+  name = _NAMES[".".join(p.key for p in path)]
+  return name, "{}" in name
+
+
+def _tensors(tree: Params) -> Iterator[tuple[str, Any, int | None]]:
+  """Yields (name in the file, leaf, its layer or None) of everything in the tree, the layers in order."""
+  leaves = [(*_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
+  yield from ((name, leaf, None) for name, stacked, leaf in leaves if not stacked)
+  stacks = [(name, leaf) for name, stacked, leaf in leaves if stacked]
+  for i in range(stacks[0][1].shape[0]):
+    yield from ((name.format(i), leaf, i) for name, leaf in stacks)
+
+
+def _locate(path: pathlib.Path, shapes: Params) -> dict[str, pathlib.Path]:
+  """Returns the file of every tensor that `shapes` needs, all names, shapes and dtypes checked against the headers."""
+  if not path.is_dir():
+    raise SettingError(f"init_from={str(path)!r}: no such folder; get weights with {GET}")
+  if (path / _INDEX).is_file():
+    files = sorted({path / str(name) for name in read_json(path / _INDEX).get("weight_map", {}).values()})
+  else:
+    files = [path / _SINGLE]
+  where: dict[str, tuple[pathlib.Path, tuple[int, ...], str]] = {}
+  for file in files:
+    if not file.is_file():
+      raise SettingError(f"init_from={path}: no weights: {file.name} is missing; get them with {GET}")
+    try:
+      with safetensors.safe_open(str(file), framework="np") as f:
+        for name in f.keys():  # noqa: SIM118  not a dict
+          view = f.get_slice(name)
+          where[name] = (file, tuple(view.get_shape()), view.get_dtype())
+    except (safetensors.SafetensorError, OSError) as error:
+      raise SettingError(
+        f"init_from={path}: {file.name} is corrupt ({first_line(error)}); download it again"
+      ) from error
+
+  wanted = {name: leaf.shape if i is None else leaf.shape[1:] for name, leaf, i in _tensors(shapes)}
+  if missing := [name for name in wanted if name not in where]:
+    raise SettingError(f"init_from={path}: no tensor {_few(missing)} in the weights, which config.json asks for")
+  ignored = {name for name in where if name.endswith(_IGNORED)} | {_NAMES["unembed.weight"]}
+  if extra := sorted(where.keys() - wanted.keys() - ignored):
+    raise SettingError(f"init_from={path}: unexpected tensor {_few(extra)}, which config.json does not speak of")
+  for name, shape in wanted.items():
+    file, found, kind = where[name]
+    if found != tuple(shape):
+      raise SettingError(f"init_from={path}: {name} is {list(found)} in {file.name}, config.json asks {list(shape)}")
+    if kind not in _DTYPES:
+      raise SettingError(f"init_from={path}: {name} is {kind}; {', '.join(_DTYPES)} would work")
+  return {name: where[name][0] for name in wanted}
+
+
+def _write_tensors(folder: pathlib.Path | None, params: Params, dtype: str, max_bytes: int) -> None:
+  """Writes safetensors into `folder`; with None it takes part in gathering only."""
+  size = np.dtype(dtype).itemsize
+  files: list[list[tuple[str, Any, int | None]]] = [[]]
+  room = max_bytes
+  for name, leaf, i in _tensors(params):
+    cost = size * math.prod(leaf.shape if i is None else leaf.shape[1:])
+    if cost > room and files[-1]:
+      files.append([])
+      room = max_bytes
+    files[-1].append((name, leaf, i))
+    room -= cost
+  names = (
+    [_SINGLE] if len(files) == 1 else [f"model-{n + 1:05}-of-{len(files):05}.safetensors" for n in range(len(files))]
+  )
+  total = 0
+  for file, content in zip(names, files, strict=True):
+    tensors = {name: _gather(leaf, i, dtype) for name, leaf, i in content}
+    total += sum(t.nbytes for t in tensors.values())
+    if folder is not None:
+      safetensors.numpy.save_file(tensors, str(folder / file), metadata={"format": "pt"})
+      (folder / file).chmod(folder.stat().st_mode & 0o666)  # safetensors keeps its files to their owner
+  if folder is not None and len(files) > 1:
+    index = {
+      "metadata": {"total_size": total},
+      "weight_map": {name: file for file, content in zip(names, files, strict=True) for name, _, _ in content},
+    }
+    (folder / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _gather(leaf: Any, layer: int | None, dtype: str) -> np.ndarray:
+  """Returns one tensor on the host, whole, in the file's dtype."""
+
+  def piece(x: Any) -> Any:
+    return (x if layer is None else x[layer]).astype(dtype)
+
+  if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+    everywhere = jax.sharding.NamedSharding(leaf.sharding.mesh, jax.sharding.PartitionSpec())
+    whole = jax.jit(piece, out_shardings=everywhere)(leaf)
+    return np.ascontiguousarray(whole.addressable_data(0))
+  return np.ascontiguousarray(piece(leaf))
+
+
+def _replace(part: pathlib.Path, target: pathlib.Path) -> None:
+  """Renames `part` to `target`; a folder that was there is deleted last."""
+  old = target.with_name(f".{target.name}.old")
+  shutil.rmtree(old, ignore_errors=True)
+  if target.exists():
+    target.rename(old)
+  try:
+    part.rename(target)
+  except OSError:
+    if old.exists():
+      old.rename(target)
+    raise
+  shutil.rmtree(old, ignore_errors=True)
+
+
+def _few(names: list[str]) -> str:
+  """Returns the first of some names, and how many more there are."""
+  return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"

@@ -1,0 +1,193 @@
+"""Decides on the host, from the lengths, which completion goes to which row and how long the lists of tokens are.
+
+Everything that is decided here is the shape of an array in a compiled program, so all sizes are rounded up to a few.
+The picture is in `grpo_jax/packing/__init__.py`.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from grpo_jax.sharding import Layout
+from grpo_jax.types import Array, Prompts, Rollouts
+
+# Rows are used where they have at most this share of the places of the rectangle [G, L]: attention over rows needs a
+# mask and gathers on the way in and out, which a smaller saving would not pay.
+MOST_PLACES_OF_ROWS = 0.75
+# A list is used where it has at most this share of the places of the rows: below that, two gathers in every layer cost
+# less than what is computed on padding.
+MOST_PLACES_OF_LIST = 0.95
+# Prompts are computed as a list where that has at most this share of the rectangle [P, Lp]: the sampler computes them
+# once, so that another program to compile has to save more.
+MOST_PLACES_OF_PROMPT_LIST = 0.75
+# The learner gives prompts a list only where that saves this share of all its tokens: every pair of the two lists'
+# sizes is one more program to compile.
+LEAST_SAVED_BY_PROMPT_LIST = 0.2
+# Sizes of lists of completions, which are most of the work: eight between a power of two and the next, evenly spaced
+# in their logarithm, so that at most 10.6% is added. Up to the power of two, every size is used.
+FINE_SIZES = (35, 38, 42, 45, 49, 54, 59, 64)
+FINE_FROM = 32
+# Sizes of lists of prompts and numbers of rows, which matter less: 2^k and 3 * 2^k.
+COARSE_SIZES = (1, 3)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Packing:
+  """How the learner lays tokens out (made by `pack`); `Packing()` has a row for each completion and no lists."""
+
+  token_index: Array | None = None  # [P, R, T] int32: the token at each place of the rows, counted in the group's
+  # G * L; -1 on padding. None: a row for each completion
+  list_size: int | None = dataclasses.field(default=None, metadata={"static": True})  # completion tokens in the list
+  # of a shard and microbatch, at least; None: no list, padding is computed
+  prompt_list_size: int | None = dataclasses.field(default=None, metadata={"static": True})  # prompt tokens, likewise
+
+
+def pack(rollouts: Rollouts, layout: Layout, microbatches: int = 1) -> Packing:
+  """Returns how the learner lays the tokens of `rollouts` out.
+
+  Args:
+    rollouts: numpy arrays.
+    layout: each of its shards of prompts and of samples has rows and lists of its own.
+    microbatches: into how many the learner cuts the prompts.
+  """
+  lengths, max_length = rollouts.lengths, rollouts.tokens.shape[2]
+  prompt_shards, sample_shards = layout.size("prompt"), layout.size("sample")
+  share = layout.platform != "tpu"  # splash attention has no mask for two completions in a row, see models/attention.py
+  token_index = assign_rows(lengths, max_length, sample_shards, share)
+  places = lengths.size * max_length if token_index is None else token_index.size
+  places //= microbatches * prompt_shards * sample_shards
+  # As `split_microbatches` cuts: microbatch j has prompts j, j + microbatches ... of every shard.
+  shape = (prompt_shards, -1, microbatches, sample_shards, lengths.shape[1] // sample_shards)
+  list_size = round_up_finely(max(1, int(lengths.reshape(shape).sum((1, 4)).max())))
+  list_size = list_size if list_size <= MOST_PLACES_OF_LIST * places else None
+
+  for_prompts = prompt_list_size(rollouts.prompts, layout, microbatches)
+  prompt_places = rollouts.prompts.tokens.size // (microbatches * prompt_shards)
+  all_places = prompt_places + (list_size or places)
+  if for_prompts is not None and prompt_places - for_prompts < LEAST_SAVED_BY_PROMPT_LIST * all_places:
+    for_prompts = None
+  return Packing(token_index, list_size, for_prompts)
+
+
+def prompt_list_size(prompts: Prompts, layout: Layout, microbatches: int = 1) -> int | None:
+  """Returns the size of the lists of prompt tokens, or None where lists save too little.
+
+  A list holds the tokens of any shard's share of any microbatch. The sampler takes it as it is, the learner decides by
+  what it saves of all its work (`pack`).
+
+  Args:
+    prompts: numpy arrays.
+    layout, microbatches: as for `pack`.
+  """
+  n_prompts, width = prompts.tokens.shape
+  shards = layout.size("prompt")
+  longest = int(prompts.lengths.reshape(shards, -1, microbatches).sum(1).max())
+  size = round_up_coarsely(longest)
+  rectangle = n_prompts * width / (microbatches * shards)
+  return size if size <= MOST_PLACES_OF_PROMPT_LIST * rectangle else None
+
+
+def trim(prompts: Prompts) -> Prompts:
+  """Returns numpy prompts cut to a width that holds the longest: the width is halved as often as that allows."""
+  width = halve_to_fit(prompts.tokens.shape[1], int(np.max(prompts.lengths)))
+  return Prompts(prompts.tokens[:, :width], prompts.lengths)
+
+
+def padding(rollouts: Rollouts, packing: Packing, layout: Layout, microbatches: int = 1) -> dict[str, float]:
+  """Returns the shares of padding in what the learner computes for completions and for prompts.
+
+  The arguments are those of `pack` and what it returned. Empty if there is no completion.
+  """
+  if not rollouts.lengths.any():
+    return {}
+  lists = microbatches * layout.size("prompt")
+  places = rollouts.tokens.size if packing.token_index is None else packing.token_index.size
+  if packing.list_size is not None:
+    places = packing.list_size * lists * layout.size("sample")
+  prompt_places = rollouts.prompts.tokens.size
+  if packing.prompt_list_size is not None:
+    prompt_places = packing.prompt_list_size * lists
+  return {
+    "padding_fraction": 1.0 - float(rollouts.lengths.sum()) / places,
+    "prompt_padding_fraction": 1.0 - float(rollouts.prompts.lengths.sum()) / prompt_places,
+  }
+
+
+def halve_to_fit(width: int, longest: int) -> int:
+  """Returns `width` halved (and rounded up) as often as it still holds `longest`."""
+  while width > 1 and -(-width // 2) >= longest:
+    width = -(-width // 2)
+  return width
+
+
+def round_up_coarsely(n: int) -> int:
+  """Returns the next size that is a power of two times one of COARSE_SIZES."""
+  return min(m << k for m in COARSE_SIZES for k in range(n.bit_length() + 1) if m << k >= n)
+
+
+def round_up_finely(n: int) -> int:
+  """Returns the next size that is a power of two times one of FINE_SIZES."""
+  if n <= FINE_FROM:
+    return n
+  unit = 1 << ((n - 1).bit_length() - FINE_SIZES[-1].bit_length() + 1)
+  return unit * min(size for size in FINE_SIZES if size * unit >= n)
+
+
+def assign_rows(lengths: np.ndarray, max_length: int, shards: int = 1, share: bool = True) -> np.ndarray | None:
+  """Lays the completions of each group into as few rows as fit.
+
+  Args:
+    lengths: `[P, G]`.
+    max_length: L.
+    shards: of the samples of a group; each lays out its own.
+    share: whether a row may hold several completions; without, empty completions alone save rows.
+
+  Returns:
+    `Packing.token_index [P, R, T]`. T holds the longest completion and R the most rows that a group needs, both rounded
+    up. None where that saves too little (MOST_PLACES_OF_ROWS).
+  """
+  n_prompts, group = lengths.shape
+  per_shard = group // shards
+  width = halve_to_fit(max_length, int(lengths.max()))
+  lengths_by_shard = lengths.reshape(n_prompts * shards, per_shard)
+  plans = [first_fit(own, width, share) for own in lengths_by_shard]
+  rows = min(per_shard, round_up_coarsely(max(1, *map(len, plans))))
+  if rows * width > MOST_PLACES_OF_ROWS * per_shard * max_length:
+    return None
+  token_index = np.full((n_prompts * shards, rows, width), -1, np.int32)
+  for shard, plan in enumerate(plans):
+    first_sample = shard % shards * per_shard
+    for row, members in enumerate(plan):
+      place = 0
+      for sample in members:
+        n, first = int(lengths_by_shard[shard, sample]), (first_sample + sample) * max_length
+        token_index[shard, row, place : place + n] = np.arange(first, first + n)
+        place += n
+  return token_index.reshape(n_prompts, shards * rows, width)
+
+
+def first_fit(lengths: Sequence[int], width: int, share: bool = True) -> list[list[int]]:
+  """Returns the members of each row by first-fit decreasing: the longest first, each into the first row with room.
+
+  Args:
+    lengths: of the completions; those of length 0 are in no row.
+    width: of a row.
+    share: False gives each its own row.
+  """
+  rows: list[list[int]] = []
+  room: list[int] = []
+  for i in np.argsort(-np.asarray(lengths), kind="stable"):
+    n = int(lengths[i])
+    if not n:
+      continue
+    row = next((r for r, free in enumerate(room) if free >= n and share), None)
+    if row is None:
+      row = len(rows)
+      rows.append([])
+      room.append(width)
+    rows[row].append(int(i))
+    room[row] -= n
+  return rows
