@@ -60,7 +60,7 @@ class Noise(NamedTuple):
 
 
 class FirstTokens(NamedTuple):
-  """The first token of every sample."""
+  """The first token of every sample; zero in all fields but `done` where the prompt only fills the batch."""
 
   token: Array  # [N] int32
   logprob: Array  # [N] float32

@@ -80,7 +80,7 @@ def prefill(setup: Setup, params: Params, request: Request, prompt_size: int | N
   real = jnp.repeat(prompts.lengths > 0, group)
   stopped = decode_loop.stops(setup, forced, token, sample, jnp.ones_like(sample))
   done = stopped | (setup.length == 1) | ~real
-  first = FirstTokens(token, logprob, truncated, stopped, done)
+  first = FirstTokens(*(jnp.where(real, x, 0) for x in (token, logprob, truncated)), stopped & real, done)
   return Queue(real, prompts.lengths, forced, noise, prompt_cache, first)
 
 

@@ -320,6 +320,13 @@ MUTANTS = (
     "tests/sampler_test.py::test_log_probs_speak_of_capped_logits",
   ),
   Mutant(
+    "the sampler leaves a log-prob where a prompt only fills the batch",
+    "grpo_jax/sampler.py",
+    "(jnp.where(real, x, 0) for x in (token, logprob, truncated))",
+    "(token, logprob, truncated)",
+    "tests/collect_test.py::test_what_was_cut_off_is_not_counted_of_an_empty_prompt",
+  ),
+  Mutant(
     "the learner attends to the padding of prompts",
     "grpo_jax/models/attention.py",
     "of_prompt = jnp.arange(prompt_k.shape[-3]) < lengths[..., None, None, None]",

@@ -213,6 +213,16 @@ def test_samples_follow_the_policys_distribution():
 # -- ends
 
 
+@pytest.mark.parametrize("slots", [0, 5])
+def test_a_prompt_that_only_fills_the_batch_leaves_zeros(slots):
+  """Sums over whole arrays, as of what top-k cut off, may not count it."""
+  r = tiny.sample(slots=slots, top_k=3)
+  empty = r.prompts.lengths == 0
+  assert empty.any() and r.truncated_logprobs[~empty, :, 0].all()
+  for name in ("tokens", "lengths", "ended", "sampler_logprobs", "truncated_logprobs"):
+    assert not getattr(r, name)[empty].any(), name
+
+
 def test_the_stop_token_is_part_of_the_completion():
   r = tiny.rollouts()
   ended, seen = r.ended, set()
