@@ -4,6 +4,7 @@ The sampler is fake: what it says of a prompt follows from the prompt's first to
 """
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import types
@@ -283,6 +284,19 @@ def test_numbers_are_of_everything_that_was_sampled(tries):
     "prompts_too_long": 0,
     "cut_off_nats": close(cut_off.sum() / lengths.sum()),
   }
+
+
+def test_what_was_cut_off_is_not_counted_of_an_empty_prompt():
+  """As the sampler itself returns it: one of its eight prompts only fills the batch."""
+  sampled = tiny.sample(top_k=3)
+  zeros = np.zeros(sampled.tokens.shape, np.float32)
+  scored = dataclasses.replace(sampled, rewards=zeros, given=zeros > 0, parts=zeros[..., :1])
+  batch = collect.Scored([None] * tiny.P, [[]] * tiny.P, scored, [])
+  numbers = collect.reward_metrics([batch], [("given", given, 1.0)])
+  real = tiny.real(sampled)
+  assert (sampled.prompts.lengths == 0).sum() == 1
+  cut_off = (sampled.truncated_logprobs - sampled.sampler_logprobs)[real]
+  assert numbers["cut_off_nats"] == pytest.approx(cut_off.mean(), rel=1e-5)
 
 
 def test_every_try_has_a_key_of_its_own():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.errors import SettingError
-from grpo_jax.ops.decoding import sample
+from grpo_jax.ops.decoding import sample, soft_cap
 
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 LARGE = 64 * 80  # enough blocks for a search among candidates
@@ -23,10 +23,13 @@ def _sample(logits, uniforms, **settings):
 
 
 def _naive(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
-  """Probabilities of one row and which tokens are kept, by sorting; ties with the last kept token are kept."""
+  """Probabilities of one distribution and which tokens are kept, by sorting; ties with the last one kept are kept."""
   z = logits.astype(np.float32).astype(np.float64) / temperature
   p = np.exp(z - z.max())
-  ties = lambda threshold: p >= threshold * (1 - 1e-7)
+
+  def ties(threshold):
+    return p >= threshold * (1 - 1e-7)
+
   kept = p > 0
   if top_k:
     kept &= ties(np.sort(p)[::-1][min(top_k, len(p)) - 1])
@@ -151,9 +154,9 @@ def test_without_truncation_both_logprobs_are_the_same_number():
 
 
 def test_what_is_off_costs_nothing():
-  trace = lambda **settings: str(
-    jax.make_jaxpr(functools.partial(sample, **(OFF | settings)))(jnp.zeros((2, LARGE)), jnp.zeros(2))
-  )
+  def trace(**settings):
+    return str(jax.make_jaxpr(functools.partial(sample, **(OFF | settings)))(jnp.zeros((2, LARGE)), jnp.zeros(2)))
+
   for name in ("top_k", "while"):
     assert name not in trace()
   assert "top_k" in trace(top_k=3) and "while" in trace(top_p=0.9)
@@ -171,6 +174,12 @@ def test_greedy_takes_the_first_of_the_most_probable(vocab):
 def test_bfloat16_logits_are_computed_with_in_float32():
   row = jnp.asarray(np.random.default_rng(0).normal(size=LARGE), jnp.bfloat16)
   _check(np.asarray(row), np.linspace(0.01, 0.99, 16), top_p=0.7)
+
+
+def test_a_soft_cap_bounds_logits():
+  x = np.float32([-1e4, -0.1, 0.0, 0.1, 1e4])
+  np.testing.assert_allclose(soft_cap(x, 5.0), [-5, -5 * np.tanh(0.02), 0, 5 * np.tanh(0.02), 5], rtol=1e-6)
+  assert soft_cap(x, 0.0) is x
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The sampler against a whole forward pass a token; and what must not change what is sampled."""
 
+import dataclasses
 import re
 
 import jax
@@ -8,8 +9,8 @@ import numpy as np
 import pytest
 import tiny
 
+from grpo_jax import decode_loop, sampler, slot_cache
 from grpo_jax import rollouts as host
-from grpo_jax import sampler
 from grpo_jax.errors import SettingError
 from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
@@ -37,6 +38,25 @@ def test_greedy_tokens_are_those_of_naive_generation():
   got = tiny.sample(temperature=0.0)
   assert_same(got, tiny.naive_generate(0, temperature=0.0))
   assert (got.tokens == got.tokens[:, :1]).all()
+
+
+@pytest.mark.parametrize("slots", [0, 5])
+def test_windows_and_soft_caps_are_those_of_naive_generation(slots):
+  assert_same(tiny.sample(variant="test_windows", slots=slots), tiny.naive_generate(0, "test_windows"))
+
+
+def test_log_probs_speak_of_capped_logits():
+  decoder = tiny.decoder()
+  capped = dataclasses.replace(decoder, config=dataclasses.replace(decoder.config, logit_soft_cap=0.5))
+  cfg = tiny.section("sampler", group=2, max_length=1, temperature=1.0)
+  args = tiny.params(), host.to_device(tiny.layout(), tiny.prompts()), jax.random.key(0)
+  r, _ = sampler.make_sampler(capped, cfg, ())(*args)
+  real = r.prompts.lengths > 0
+  nothing = np.zeros((tiny.P, 2, 1), np.int32)
+  logits = tiny.completion_logits("test_qwen3", tiny.weights(), tiny.prompts(), nothing, nothing[..., 0])[:, :, 0]
+  logp = jax.nn.log_softmax(0.5 * jnp.tanh(logits / 0.5))
+  want = np.take_along_axis(np.asarray(logp), np.asarray(r.tokens), axis=2)
+  np.testing.assert_allclose(r.sampler_logprobs[real], want[real], atol=2e-5)
 
 
 HOW = {"top_k": 7, "top_p": 0.8, "min_p": 0.02}
@@ -82,9 +102,6 @@ def test_a_cache_of_int8_is_near_the_learners(slots):
   got, _ = tiny.logprobs()(tiny.weights(), r.prompts, r.tokens, r.lengths, Packing())
   error = np.abs(r.sampler_logprobs - np.asarray(got))[tiny.real(r)]
   assert 1e-4 < error.mean() < 0.03 and error.max() < 0.2, (error.mean(), error.max())
-  stored = sampler.store(jnp.array([[1.0, -2.0], [0.0, 0.0]]), "int8", 1)
-  np.testing.assert_array_equal(stored.x, [[64, -127], [0, 0]])
-  np.testing.assert_allclose(stored.scale, [[2 / 127], [0]], rtol=1e-6)
 
 
 def test_a_cache_dtype_that_is_none_is_refused():
@@ -112,10 +129,10 @@ def test_slots_do_not_change_what_is_sampled(slots):
 @pytest.mark.parametrize("slots", [0, 5])
 def test_blocks_of_the_ring_do_not_change_what_is_sampled(slots, monkeypatch):
   whole = tiny.sample(slots=slots)
-  assert len(sampler.ring_blocks(tiny.L, 2)) == 1
-  monkeypatch.setattr(sampler, "LEAST_COLUMNS", 2)
-  assert sampler.ring_blocks(tiny.L, 2) == [(0, 2), (2, 4), (4, 6), (6, 8)]
-  assert len(sampler.ring_blocks(7, 2)) == 3 and len(sampler.ring_blocks(512, 28)) == 2
+  assert len(slot_cache.ring_blocks(tiny.L, 2)) == 1
+  monkeypatch.setattr(slot_cache, "LEAST_COLUMNS", 2)
+  assert slot_cache.ring_blocks(tiny.L, 2) == ((0, 2), (2, 4), (4, 6), (6, 8))
+  assert len(slot_cache.ring_blocks(7, 2)) == 3 and len(slot_cache.ring_blocks(512, 28)) == 2
   make = sampler.make_sampler(
     tiny.decoder(), tiny.section("sampler", group=tiny.G, max_length=tiny.L, temperature=0.7, slots=slots), tiny.STOP
   )
@@ -169,7 +186,7 @@ def test_two_runs_are_bitwise_equal_and_two_steps_are_not():
 
 def test_noise_is_a_function_of_prompt_sample_and_token():
   key = jax.random.key(5)
-  noise = sampler.Noise.of(key, np.arange(tiny.P), np.arange(tiny.G))
+  noise = decode_loop.Noise.of(key, np.arange(tiny.P), np.arange(tiny.G))
   n = tiny.P * tiny.G
   got = np.stack([noise.at(np.arange(n), np.full(n, t)) for t in range(tiny.L)], -1)
   np.testing.assert_array_equal(got.reshape(tiny.P, tiny.G, tiny.L), tiny.uniforms(key))
@@ -196,6 +213,16 @@ def test_samples_follow_the_policys_distribution():
 
 
 # -- ends
+
+
+@pytest.mark.parametrize("slots", [0, 5])
+def test_a_prompt_that_only_fills_the_batch_leaves_zeros(slots):
+  """Sums over whole arrays, as of what top-k cut off, may not count it."""
+  r = tiny.sample(slots=slots, top_k=3)
+  empty = r.prompts.lengths == 0
+  assert empty.any() and r.truncated_logprobs[~empty, :, 0].all()
+  for name in ("tokens", "lengths", "ended", "sampler_logprobs", "truncated_logprobs"):
+    assert not getattr(r, name)[empty].any(), name
 
 
 def test_the_stop_token_is_part_of_the_completion():

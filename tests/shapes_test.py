@@ -19,7 +19,7 @@ import pytest
 import tiny
 
 from experiments import arithmetic, arithmetic_sft, gsm8k
-from grpo_jax import forward, learn, optim, sampler
+from grpo_jax import decode_loop, forward, learn, optim, sampler, slot_cache
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
 from grpo_jax.errors import SettingError
@@ -35,7 +35,7 @@ P, G, L, LP, V, D = 4, 5, 7, 6, tiny.V, 32  # no two alike, but for the model's 
 R, T, S = 3, 9, 11  # rows, their width, slots
 A, B, N, U = 2, 3, 13, 20  # shards of prompts and samples, tokens of a list, places of its rows
 MODULES = (advantages, decoding, divergences, logprobs, masked, packing, preferences, surrogate)
-MODULES += (forward, learn, sampler, attention, heads, layers, decoders)
+MODULES += (forward, learn, sampler, decode_loop, slot_cache, attention, heads, layers, decoders)
 
 
 def f(*shape: int) -> jax.ShapeDtypeStruct:
@@ -79,10 +79,40 @@ def critic() -> Any:
   return model()[1] | {"value_head": jax.eval_shape(lambda: heads.init_scalar(D))}
 
 
-def cache() -> sampler.LayerCache:
-  pair = lambda length: (sampler.Stored(f(S, K, DH, length), None), sampler.Stored(f(S, K, length, DH), None))
-  return sampler.LayerCache(pair(LP), [pair(3), pair(L - 3)])
+def stored(n: int, length: int) -> slot_cache.StoredKV:
+  return jax.eval_shape(lambda: slot_cache.empty(n, K, DH, length, "float32"))
 
+
+def cache() -> slot_cache.LayerCache:
+  return slot_cache.LayerCache(stored(S, LP), [stored(S, 3), stored(S, L - 3)])
+
+
+def setup() -> decode_loop.Setup:
+  cfg = tiny.section("sampler", group=G, max_length=L, slots=S)
+  return sampler.make_setup(tiny.decoder(), cfg, (0,))
+
+
+def decoding_params(params: Any, prompts: Prompts, key: Any) -> tuple[Any, sampler.Request]:
+  request = sampler.Request(prompts, jnp.arange(P), jnp.arange(G), key, None)
+  return sampler.decode_params(tiny.decoder(), params, "float32"), request
+
+
+def in_the_loop(fn: Any) -> Any:
+  """Returns `fn(setup, params, queue, slots)`, of slots before the loop, as a function of LOOP; without caches."""
+
+  def run(*arrays: Any) -> Any:
+    params, request = decoding_params(*arrays)
+    queue = sampler.prefill(setup(), params, request, None)
+    out = fn(setup(), params, queue, decode_loop.start(setup(), queue))
+    return out._replace(cache=[]) if isinstance(out, decode_loop.Slots) else out
+
+  return run
+
+
+# What `in_the_loop` takes, and the slots but for their caches.
+LOOP = (lambda: model()[1], PROMPTS, KEY)
+SLOTS = [(), ()] + [(S,)] * 4 + [()] + [(P * G, L)] * 3 + [(P * G,)] * 2
+WINDOW = attention.AttentionSpec(window=3, soft_cap=2.0, scale=0.1)
 
 # name: (function of arrays, its arrays, the shapes that it returns); None: made below, in `trace`.
 CASES = {
@@ -96,6 +126,7 @@ CASES = {
   "advantages.prefix_values": (advantages.prefix_values, (i(P, G, L), i(P, G), PG), (P, G, L + 1)),
   "advantages.prefix_credit": (advantages.prefix_credit, (i(P, G, L), i(P, G), PG), (P, G, L)),
   "decoding.check": None,
+  "decoding.soft_cap": (with_statics(decoding.soft_cap, 3.0), (f(S, V),), (S, V)),
   "decoding.sample": (with_statics(decoding.sample, **HOW), (f(S, V), f(S)), [(S,)] * 3),
   "divergences.k1": (divergences.k1, (PGL, PGL), (P, G, L)),
   "divergences.k2": (divergences.k2, (PGL, PGL), (P, G, L)),
@@ -176,18 +207,83 @@ CASES = {
     (lambda: model()[1],),
     (K * M * DH, D),
   ),
-  "sampler.store": (with_statics(sampler.store, "int8", 3), (f(S, K, L, DH),), [(S, K, L, DH), (S, K, L, 1)]),
-  "sampler.write": (
-    lambda buffer, new, at: sampler.write(*(sampler.Stored(x, None) for x in (buffer, new)), (0, 0, at, 0)),
+  "slot_cache.store": (with_statics(slot_cache.store, "int8", 3), (f(S, K, L, DH),), [(S, K, L, DH), (S, K, L, 1)]),
+  "slot_cache.write": (
+    lambda buffer, new, at: slot_cache.write(*(slot_cache.Stored(x, None) for x in (buffer, new)), (0, 0, at, 0)),
     (f(S, K, L, DH), f(S, K, 1, DH), i()),
     (S, K, L, DH),
   ),
-  "sampler.ring_blocks": (lambda: jnp.zeros(sampler.ring_blocks(128, 8)[3]), (), (96, 128)),
-  "sampler.attend_slots": (
-    lambda c, q, k, v, at, *masks: sampler.attend_slots(c, q, k, v, 1, at, masks)[0],
-    (cache, f(S, K * M, DH), f(S, K, DH), f(S, K, DH), i(), b(S, LP), b(S, 3), b(S, L - 3)),
+  "slot_cache.store_prompts": (
+    with_statics(slot_cache.store_prompts, "float32"),
+    (decoders.KV(f(2, P, LP, K, DH), f(2, P, LP, K, DH)),),
+    [(P, K, DH, LP), (P, K, LP, DH)] * 2,
+  ),
+  "slot_cache.empty": (lambda: slot_cache.empty(S, K, DH, L, "bfloat16"), (), [(S, K, DH, L), (S, K, L, DH)]),
+  "slot_cache.ring_blocks": (lambda: jnp.zeros(slot_cache.ring_blocks(128, 8)[3]), (), (96, 128)),
+  "slot_cache.copy_prompt": (
+    lambda *x: slot_cache.copy_prompt(*x).prompt,
+    (cache, lambda: stored(P, LP), i(), i()),
+    [(S, K, DH, LP), (S, K, LP, DH)],
+  ),
+  "slot_cache.write_token": (
+    lambda c, *x: slot_cache.write_token(c, 1, *x).ring[1],
+    (cache, i(), f(S, K, DH), f(S, K, DH)),
+    [(S, K, DH, L - 3), (S, K, L - 3, DH)],
+  ),
+  "slot_cache.visible": (
+    lambda *x: slot_cache.visible(WINDOW, *x[:2], LP, x[2], ((0, 3), (3, L))),
+    (i(S), i(S), i(L)),
+    [(S, LP), (S, 3), (S, L - 3)],
+  ),
+  "slot_cache.attend_slots": (
+    lambda c, at, masks, *qkv: slot_cache.attend_slots(WINDOW, c, 1, at, masks, *qkv)[0],
+    (cache, i(), [b(S, LP), b(S, 3), b(S, L - 3)], f(S, K * M, DH), f(S, K, DH), f(S, K, DH)),
     (S, K * M, DH),
   ),
+  "slot_cache.by_prompt": (with_statics(slot_cache.by_prompt, 4), (f(12, K, M, LP),), (4, K, 3 * M, LP)),
+  "slot_cache.by_slot": (with_statics(slot_cache.by_slot, 12), (f(4, K, 3 * M, LP),), (12, K, M, LP)),
+  "slot_cache.score": (
+    lambda q, kv: slot_cache.score(WINDOW, q, kv.keys),
+    (f(S, K, M, DH), lambda: stored(S, L)),
+    (S, K, M, L),
+  ),
+  "slot_cache.mix": (
+    lambda weights, kv: slot_cache.mix(weights, kv.values, weights.dtype),
+    (f(S, K, M, L), lambda: stored(S, L)),
+    (S, K, M, DH),
+  ),
+  "sampler.make_setup": None,
+  "sampler.on_mesh": None,
+  "sampler.prefill": (in_the_loop(lambda setup, params, queue, slots: queue.first), LOOP, [(P * G,)] * 5),
+  "sampler.roll_out": (
+    lambda *x: sampler.roll_out(setup(), None, *decoding_params(*x)),
+    LOOP,
+    [(P, G)] * 2 + [(P, G, L)] * 3 + [(1,)] * 3,
+  ),
+  "decode_loop.start": (in_the_loop(lambda setup, params, queue, slots: slots), LOOP, SLOTS),
+  "decode_loop.refill": (in_the_loop(lambda setup, params, *x: decode_loop.refill(*x)), LOOP, SLOTS),
+  "decode_loop.decode_step": (
+    in_the_loop(lambda setup, params, queue, slots: decode_loop.decode_step(setup, params, queue, 0, slots)),
+    LOOP,
+    SLOTS,
+  ),
+  "decode_loop.decode_layers": (
+    in_the_loop(lambda setup, params, queue, slots: decode_loop.decode_layers(setup, params, queue, 0, slots)[0]),
+    LOOP,
+    (S, D),
+  ),
+  "decode_loop.refill_and_decode": (in_the_loop(decode_loop.refill_and_decode), LOOP, SLOTS),
+  "decode_loop.decode_until_done": (in_the_loop(decode_loop.decode_until_done), LOOP, SLOTS),
+  "decode_loop.unfinished": (in_the_loop(lambda *x: decode_loop.unfinished(x[-1])), LOOP, ()),
+  "decode_loop.can_refill": (in_the_loop(lambda *x: decode_loop.can_refill(x[-1])), LOOP, ()),
+  "decode_loop.can_decode": (in_the_loop(lambda *x: decode_loop.can_decode(0, 4, x[-1])), LOOP, ()),
+  "decode_loop.head": (
+    lambda params, *x: decode_loop.head(tiny.decoder(), params, *x),
+    (lambda: model()[1], f(S, D)),
+    (S, V),
+  ),
+  "decode_loop.sample_tokens": (lambda *x: decode_loop.sample_tokens(setup(), *x), (f(S, V), f(S)), [(S,)] * 3),
+  "decode_loop.stops": (lambda *x: decode_loop.stops(setup(), None, *x), (i(S), i(S), i(S)), (S,)),
   "heads.init_scalar": (lambda: heads.init_scalar(D)["weight"], (), (1, D)),
   "heads.scalar": (heads.scalar, ({"weight": f(1, D), "bias": f(1)}, f(P, R, T, D)), (P, R, T)),
   "layers.linear": (layers.linear, (f(7, D), f(P, T, D)), (P, T, 7)),

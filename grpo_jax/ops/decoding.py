@@ -1,14 +1,13 @@
-"""From logits to one sampled token a row and its log-probs: temperature, top-k, top-p, min-p.
+"""From logits to sampled tokens and their log-probs: temperature, top-k, top-p, min-p.
 
-Everything is made of passes over the vocabulary that only add or take a maximum. There is no noise for every token
-(one uniform number a row finds its token by inverting the distribution function, first over blocks of the
-vocabulary, then inside one) and no sort (the truncations are thresholds, which are searched for).
+S tokens are sampled, each from a distribution over V tokens of its own. Everything is made of passes over the
+vocabulary that only add or take a maximum. There is no noise for every token (one uniform number for each distribution
+finds the token by inverting the distribution function, first over blocks of the vocabulary, then inside one) and no
+sort (the truncations are thresholds, which are searched for).
 
 The work is laid out `[V, S]`, as a CPU's fastest head product makes it (docs/performance.md): for a caller
 that transposes such a product to `[S, V]` the two transpositions cancel.
 """
-
-from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import lax
@@ -16,10 +15,10 @@ from jax import lax
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Array
 
-BLOCK = 64  # tokens: few enough blocks to sort out, short enough to look through
-CANDIDATES = 64  # blocks with the largest maxima, where a truncation usually ends
-GUESSES = 12  # interpolations of a threshold, before halving
-SAMPLE = 16  # one block in so many, to guess a threshold from
+BLOCK = 64  # tokens of a block: few enough blocks to compare, short enough to look through
+CANDIDATES = 64  # blocks with the largest maxima that are searched first: a truncation usually ends in them
+GUESSES = 12  # interpolations of a threshold, before its bounds are halved instead
+SAMPLE = 16  # a threshold is guessed from one block in so many
 STRIDE = 2**18  # first step away from that guess, in float32 bits (2^23 double a number)
 
 
@@ -32,7 +31,7 @@ def sample(
   top_p: float,
   min_p: float,
 ) -> tuple[Array, Array, Array]:
-  """One token a row, its log-prob, and its log-prob after truncation.
+  """Returns a sampled token for each of S distributions, its log-prob, and its log-prob after truncation.
 
   The distribution is p = softmax(logits / temperature). The truncations keep tokens by a threshold on p, one after
   the other, each on what the one before has kept:
@@ -80,16 +79,18 @@ def sample(
     logprob = -jnp.log(jnp.sum(jnp.exp(x - top), axis=(0, 1)))
     return token.astype(jnp.int32), logprob, logprob
 
-  weigh = lambda z: jnp.exp((z - top) / temperature)  # relative to the most probable token
-  e = weigh(x)
-  masses = total = None
-  threshold = None
+  def relative(z: Array) -> Array:
+    """Returns probabilities relative to the most probable token's."""
+    return jnp.exp((z - top) / temperature)
+
+  e = relative(x)
+  total = threshold = None
   if top_k and top_k < vocab:
-    threshold = _kth(e, weigh(tops), top_k)
+    threshold = _kth(e, relative(tops), top_k)
   if top_p < 1.0:
     total = jnp.sum(e, axis=(0, 1))
     kept = total if threshold is None else jnp.sum(_keep(e, threshold), axis=(0, 1))
-    threshold = _nucleus(e, weigh(tops), kept, top_p, threshold)
+    threshold = _nucleus(e, relative(tops), kept, top_p, threshold)
   if min_p > 0.0:
     threshold = jnp.full(n, min_p, jnp.float32) if threshold is None else jnp.maximum(threshold, min_p)
 
@@ -107,8 +108,13 @@ def sample(
   return token, weight - jnp.log(total), weight - jnp.log(mass)
 
 
+def soft_cap(x: Array, bound: float) -> Array:
+  """Returns bound * tanh(x / bound), within -bound and bound (Gemma 2, arXiv 2408.00118); x where bound is 0."""
+  return bound * jnp.tanh(x / bound) if bound else x
+
+
 def check(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
-  """Refuses what `sample` cannot do.
+  """Refuses settings that `sample` cannot do; returns nothing.
 
   Raises:
     SettingError: the setting, its value, and what would work.
@@ -124,23 +130,26 @@ def check(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
 
 
 def _block_size(vocab: int) -> int:
-  """A divisor of the vocabulary near BLOCK, so that nothing needs padding; BLOCK where there is none."""
+  """Returns a divisor of the vocabulary near BLOCK, so that nothing needs padding; BLOCK where there is none."""
   divisors = [b for b in range(BLOCK // 2, 2 * BLOCK + 1) if vocab % b == 0]
   return min(divisors, key=lambda b: abs(b - BLOCK), default=min(BLOCK, vocab))
 
 
 def _keep(e: Array, threshold: Array) -> Array:
+  """Returns e where it is at least the threshold, 0 elsewhere."""
   return jnp.where(e >= threshold, e, 0.0)
 
 
 def _take(x: Array, blocks: Array) -> Array:
-  """Blocks [k, S] of x [blocks, block, S] -> [k, block, S]."""
+  """Returns the blocks of these indices [k, S] out of x [blocks, block, S]: [k, block, S]."""
   return jnp.take_along_axis(x, blocks[:, None], axis=0, mode="promise_in_bounds")
 
 
 def _invert(weights: Array, target: Array) -> tuple[Array, Array]:
-  """The first index whose cumulated weight exceeds the target, never one of weight zero; and what is left of the
-  target there. weights [n, S], target [S]."""
+  """Returns the first index [S] whose cumulated weight exceeds the target, and the rest [S] of the target there.
+
+  An index of weight zero is never returned. weights: [n, S]; target: [S].
+  """
   sums = jnp.cumsum(weights, axis=0)
   index = lax.broadcasted_iota(jnp.int32, weights.shape, 0)
   real = weights > 0.0
@@ -152,98 +161,117 @@ def _invert(weights: Array, target: Array) -> tuple[Array, Array]:
 
 
 def _candidates(e: Array, tops: Array, blocks: int) -> tuple[Array, Array]:
-  """[blocks * block, S] tokens, among which are all those above the returned bound [S]."""
+  """Returns the `blocks` blocks with the largest maxima, as tokens [blocks * block, S], and a bound [S].
+
+  Every token of e [all blocks, block, S] above the bound is among them. tops: [all blocks, S], the maxima of e.
+  """
   best, where = lax.top_k(tops.T, blocks)
   # A minimum, not best[:, -1]: XLA would turn top_k and a slice of it into a full sort.
   return _take(e, where.T).reshape(-1, e.shape[-1]), jnp.min(best, axis=1)
 
 
 def _kth(e: Array, tops: Array, k: int) -> Array:
-  """The k-th largest value: it is in one of the k blocks with the largest maxima."""
+  """Returns the k-th largest value [S]: it is in one of the k blocks with the largest maxima."""
   found, _ = _candidates(e, tops, min(k, tops.shape[0]))
   return jnp.min(lax.top_k(found.T, k)[0], axis=1)
 
 
-def _nucleus(e: Array, tops: Array, kept: Array, top_p: float, floor: Array | None) -> Array:
-  """The largest threshold [S] that keeps at least top_p of the mass `kept`, itself above `floor` if there is one.
+def _mass(values: Array, threshold: Array) -> Array:
+  """Returns the sum [S] of those values [..., S] that are at least the threshold [S]."""
+  return jnp.sum(_keep(values, threshold), axis=tuple(range(values.ndim - 1)))
 
-  Looked for among the candidates, where a trained model's nucleus ends as a rule. If a row has too little mass there,
-  bounds are drawn together over the whole vocabulary, from where a sample of it says, until few enough values lie
-  between them to be candidates in turn.
+
+def _nucleus(e: Array, tops: Array, kept: Array, top_p: float, floor: Array | None) -> Array:
+  """Returns the largest threshold [S] that keeps at least top_p of the mass `kept`, itself above `floor` if given.
+
+  It is looked for among the candidates, where a trained model's nucleus ends as a rule. If a distribution has too
+  little mass there, bounds are drawn together over the whole vocabulary, from where a sample of it says, until few
+  enough values lie between them to be candidates in turn.
   """
   need = top_p * kept
-  mass = lambda values: lambda t: jnp.sum(_keep(values, t), axis=tuple(range(values.ndim - 1)))
   # Tokens below (1 - p) mass / V together have less than (1 - p) of the mass.
   low = (1.0 - top_p) * kept / (e.shape[0] * e.shape[1])
   low = low if floor is None else jnp.maximum(low, floor)
   one, every = jnp.ones_like(kept), jnp.ones_like(kept, bool)
   if tops.shape[0] <= CANDIDATES:
-    return _search(mass(e), need, (low, kept), (one, 0.0), every)[0]
+    return _search(e, need, (low, kept), (one, 0.0), every)[0]
 
   found, bound = _candidates(e, tops, CANDIDATES)
-  above = mass(found)(bound)
+  above = _mass(found, bound)
   enough = above >= need
-  near = _search(mass(found), need, (bound, above), (one, 0.0), enough)[0]
+  near = _search(found, need, (bound, above), (one, 0.0), enough)[0]
 
   def far() -> Array:
     some = e[::SAMPLE]
     some = jnp.where((some < bound) & (some >= (0.0 if floor is None else floor)), some, 0.0)
     share = (need - above) / (kept - above)
-    all_some = mass(some)(jnp.zeros_like(bound))
+    all_some = _mass(some, jnp.zeros_like(bound))
     lowest = jnp.minimum(low, bound)
-    start, _, _ = _search(mass(some), share * all_some, (lowest, all_some), (bound, 0.0), ~enough, values=20.0)
-    lo, hi, mass_hi = _search(
-      mass(e), need, (lowest, kept), (bound, above), ~enough, values=float(CANDIDATES), start=start
-    )
+    start, _, _ = _search(some, share * all_some, (lowest, all_some), (bound, 0.0), ~enough, few=20.0)
+    lo, hi, mass_hi = _search(e, need, (lowest, kept), (bound, above), ~enough, few=float(CANDIDATES), start=start)
     between = jnp.where((e >= lo) & (e <= hi), e, 0.0)
     found, _ = _candidates(between, jnp.max(between, axis=1), CANDIDATES)
-    return _search(mass(found), need - mass_hi, (lo, mass(found)(lo)), (hi, 0.0), ~enough)[0]
+    return _search(found, need - mass_hi, (lo, _mass(found, lo)), (hi, 0.0), ~enough)[0]
 
   return lax.cond(jnp.all(enough), lambda: near, lambda: jnp.where(enough, near, far()))
 
 
+def _bits(x: Array) -> Array:
+  """Returns the bits of float32 numbers as int32."""
+  return lax.bitcast_convert_type(x, jnp.int32)
+
+
+def _floats(x: Array) -> Array:
+  """Returns the float32 numbers of these bits."""
+  return lax.bitcast_convert_type(x, jnp.float32)
+
+
 def _search(
-  mass: Callable[[Array], Array],
+  e: Array,
   need: Array,
   low: tuple[Array, Array],
   high: tuple[Array, Array | float],
   active: Array,
-  values: float = 1.9,
+  few: float = 1.9,
   start: Array | None = None,
 ) -> tuple[Array, Array, Array]:
-  """Bounds [S] of the largest t with mass(t) >= need: (lower, which keeps enough; upper, both included; mass above it).
+  """Returns bounds of the largest t such that the values of e that are at least t add up to `need` or more.
 
-  By interpolation between bounds (Illinois), after a while by halving, on the bits of the floats: their order is that
-  of the (positive) floats and they are nearly their logarithm.
+  They are found by interpolation between bounds (the Illinois method), after a while by halving, on the bits of the
+  floats: their order is that of the (positive) floats, and they are nearly the logarithm.
 
   Args:
-    mass: of the values >= t, each counted with its own size.
-    need: the mass to keep.
+    e: [..., S] values, not below 0; the mass of t is the sum of those that are at least t.
+    need: [S] the mass to keep.
     low: a threshold that keeps enough, and its mass or an upper bound of it.
     high: a value above which (t > high) there is too little, and the mass from it on or a lower bound of it.
-    active: rows to search; the others return low.
-    values: stop where fewer than this many values can lie between the bounds. The default is exact: with one value
+    active: [S] bool, the distributions to search; the others return low.
+    few: stop where fewer than this many values can lie between the bounds. The default is exact: with one value
       or none there, or several equal ones, the lower bound is the threshold.
-    start: a first guess, from which steps go out until they have it between them.
+    start: a first guess, from which steps go out until t lies between them.
+
+  Returns:
+    (the lower bound, which keeps enough; the upper one; the mass above that), [S] each. Both may be t itself.
   """
-  bits = lambda x: lax.bitcast_convert_type(x, jnp.int32)
-  floats = lambda x: lax.bitcast_convert_type(x, jnp.float32)
 
   def unfinished(lo, hi, mass_lo, mass_hi):
-    return active & (hi - lo > 1) & (mass_lo > need) & (mass_lo - mass_hi >= values * floats(lo))
+    return active & (hi - lo > 1) & (mass_lo > need) & (mass_lo - mass_hi >= few * _floats(lo))
 
   def step(s):
     lo, hi, mass_lo, mass_hi, y_lo, y_hi, side, stride, count = s
     guess = jnp.where(count >= GUESSES, 0.5, y_lo / (y_lo - y_hi))
     t = lo + (guess * (hi - lo).astype(jnp.float32)).astype(jnp.int32)
     if start is not None:
-      out = jnp.where(side == 0, bits(start), jnp.where(side > 0, lo + stride, hi - stride))
+      out = jnp.where(side == 0, _bits(start), jnp.where(side > 0, lo + stride, hi - stride))
       t = jnp.where(stride > 0, out, t)
     t = jnp.clip(t, lo + 1, hi - 1)
-    m = mass(floats(t))
+    m = _mass(e, _floats(t))
     go, up = unfinished(lo, hi, mass_lo, mass_hi), m >= need
     rise, fall = go & up, go & ~up
-    pick = lambda if_up, if_down, old: jnp.where(rise, if_up, jnp.where(fall, if_down, old))
+
+    def pick(if_up: Array, if_down: Array, old: Array) -> Array:
+      return jnp.where(rise, if_up, jnp.where(fall, if_down, old))
+
     turned = ((side > 0) & ~up) | ((side < 0) & up)
     stride = jnp.where(turned, 0, jnp.where(side == 0, stride, 2 * stride))
     # A bound that stays for a second time pulls half as strongly.
@@ -259,9 +287,9 @@ def _search(
       count + 1,
     )
 
-  lo, hi = bits(low[0]), bits(high[0]) + 1
+  lo, hi = _bits(low[0]), _bits(high[0]) + 1
   mass_high = jnp.broadcast_to(high[1], need.shape)
   stride = jnp.full(need.shape, 0 if start is None else STRIDE, jnp.int32)
   state = (lo, hi, low[1], mass_high, low[1] - need, mass_high - need, jnp.zeros_like(lo), stride, jnp.int32(0))
   lo, hi, _, mass_high, *_ = lax.while_loop(lambda s: jnp.any(unfinished(*s[:4])), step, state)
-  return floats(lo), floats(hi - 1), mass_high
+  return _floats(lo), _floats(hi - 1), mass_high

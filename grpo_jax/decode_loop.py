@@ -1,0 +1,270 @@
+"""The loop of the sampler: slots that decode one token a step, and take the next sample when theirs has ended.
+
+    start              the slots before the loop
+    decode_until_done  refill free slots, decode_step, decode_step, ... until no sample is left
+
+Everything here is of one shard of prompts and samples. The loop's state is `Slots`; `Setup` and `Queue` say what does
+not change in it.
+
+Shape letters: P prompts, G samples of each, N = P * G, S slots, L completion tokens, Lp prompt tokens.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax import slot_cache
+from grpo_jax.models.decoder import Decoder, Params
+from grpo_jax.models.layers import linear
+from grpo_jax.ops import decoding
+from grpo_jax.slot_cache import LayerCache, StoredKV
+from grpo_jax.types import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+  """What all rollouts of one sampler share: the model, and the settings as Python values."""
+
+  decoder: Decoder  # runs in sampler.dtype, its layers unrolled, on one shard of prompts and samples
+  prompt_axes: tuple[str, ...]  # mesh axes over which prompts are sharded
+  sample_axes: tuple[str, ...]  # mesh axes over which the samples of a prompt are sharded
+  group: int  # samples of a prompt, over all shards
+  length: int  # tokens of a completion, at most
+  slots: int  # of one shard, at most; 0: one for each sample
+  cache_dtype: str
+  blocks: tuple[tuple[int, int], ...]  # of the cache's ring: (first column, past the last one)
+  temperature: float
+  top_k: int
+  top_p: float
+  min_p: float
+  stop_tokens: tuple[int, ...]
+
+
+class Noise(NamedTuple):
+  """One uniform number for each token of each sample."""
+
+  keys: Array  # [N] keys
+
+  @classmethod
+  def of(cls, key: Array, prompts: Array, group: Array) -> "Noise":
+    """Returns the noise of (prompt, sample) pairs, prompt by prompt: prompts `[P]` and group `[G]`, global indices."""
+    fold = jax.vmap(jax.random.fold_in, (None, 0))
+    return cls(jax.vmap(fold, (0, None))(fold(key, prompts), group).reshape(-1))
+
+  def at(self, sample: Array, position: Array) -> Array:
+    """Returns uniform numbers `[S]` for token `position` (`[S]`) of `sample` (`[S]`)."""
+    return jax.vmap(lambda key, t: jax.random.uniform(jax.random.fold_in(key, t)))(self.keys[sample], position)
+
+
+class FirstTokens(NamedTuple):
+  """The first token of every sample; zero in all fields but `done` where the prompt only fills the batch."""
+
+  token: Array  # [N] int32
+  logprob: Array  # [N] float32
+  truncated_logprob: Array  # [N] float32, after top-k, top-p and min-p
+  stopped: Array  # [N] bool, whether it is a stop token
+  done: Array  # [N] bool, whether nothing is left to decode
+
+
+class Queue(NamedTuple):
+  """The samples of a shard in the order in which slots take them, prompt by prompt; the loop does not change it."""
+
+  real: Array  # [N] bool; the others belong to prompts of length 0, which only fill the batch
+  prompt_lengths: Array  # [P] int32
+  forced_lengths: Array | None  # [N] int32
+  noise: Noise
+  prompt_cache: list[StoredKV]  # [P, ...] of each layer
+  first: FirstTokens
+
+  @property
+  def group(self) -> int:
+    """G, of this shard."""
+    return self.real.shape[0] // self.prompt_lengths.shape[0]
+
+
+class Slots(NamedTuple):
+  """The state of the decoding loop, and what it has sampled so far."""
+
+  step: Array  # [] int32
+  waiting: Array  # [] int32, the next sample of the queue; N: none waits
+  sample: Array  # [S] int32, the sample that the slot decodes
+  age: Array  # [S] int32, tokens of it that are sampled
+  active: Array  # [S] bool, whether it goes on
+  token: Array  # [S] int32, the last one sampled
+  busy: Array  # [] int32, slot-steps that decoded a token
+  cache: list[LayerCache]
+  tokens: Array  # [N, L] int32
+  sampler_logprobs: Array  # [N, L] float32
+  truncated_logprobs: Array  # [N, L] float32
+  lengths: Array  # [N] int32
+  stopped: Array  # [N] bool
+
+
+def start(setup: Setup, queue: Queue) -> Slots:
+  """Returns the slots before the loop: a slot for each sample, all at work, or fewer, all free."""
+  n, first, config = queue.real.shape[0], queue.first, setup.decoder.config
+  s = min(n, setup.slots) if setup.slots else n
+
+  def column0(x: Array) -> Array:
+    return jnp.zeros((n, setup.length), x.dtype).at[:, 0].set(x)
+
+  if s == n:  # on their prompts as they are
+    waiting, sample, active, token = jnp.int32(n), jnp.arange(n), ~first.done, first.token
+    prompt_cache = queue.prompt_cache
+  else:
+    waiting, sample = jnp.int32(0), jnp.zeros(s, jnp.int32)
+    active, token = jnp.zeros(s, bool), jnp.zeros(s, jnp.int32)
+    prompt_cache = jax.tree.map(lambda x: jnp.zeros((s, *x.shape[1:]), x.dtype), queue.prompt_cache)
+  sizes = [end - begin for begin, end in setup.blocks]
+  empty = functools.partial(slot_cache.empty, s, config.kv_heads, config.head_dim, dtype=setup.cache_dtype)
+  return Slots(
+    step=jnp.int32(0),
+    waiting=waiting,
+    sample=sample,
+    age=jnp.ones(s, jnp.int32),
+    active=active,
+    token=token,
+    busy=jnp.int32(0),
+    cache=[LayerCache(kv, [empty(size) for size in sizes]) for kv in prompt_cache],
+    tokens=column0(first.token),
+    sampler_logprobs=column0(first.logprob),
+    truncated_logprobs=column0(first.truncated_logprob),
+    lengths=jnp.where(queue.real, 1, 0).astype(jnp.int32),
+    stopped=first.stopped,
+  )
+
+
+# -- the loop
+
+
+def decode_until_done(setup: Setup, params: Params, queue: Queue, slots: Slots) -> Slots:
+  """Returns the slots after the last sample of the queue has ended."""
+  return jax.lax.while_loop(unfinished, functools.partial(refill_and_decode, setup, params, queue), slots)
+
+
+def refill_and_decode(setup: Setup, params: Params, queue: Queue, slots: Slots) -> Slots:
+  """Returns the slots after refills and decoding until one can be refilled again: at most once around the ring."""
+  slots = jax.lax.while_loop(can_refill, functools.partial(refill, queue), slots)
+  for block, (begin, end) in enumerate(setup.blocks):
+    in_block = functools.partial(can_decode, begin, end)
+    slots = jax.lax.while_loop(in_block, functools.partial(decode_step, setup, params, queue, block), slots)
+  return slots
+
+
+def unfinished(slots: Slots) -> Array:
+  """Returns whether a sample is being decoded or waits, `[]` bool."""
+  return slots.active.any() | (slots.waiting < slots.lengths.shape[0])
+
+
+def can_refill(slots: Slots) -> Array:
+  """Returns whether a sample waits and a slot is free, `[]` bool."""
+  return (slots.waiting < slots.lengths.shape[0]) & ~slots.active.all()
+
+
+def can_decode(begin: int, end: int, slots: Slots) -> Array:
+  """Returns whether the next step is one of decoding that writes a column of the ring in [begin, end), `[]` bool."""
+  column = slots.step % slots.tokens.shape[1]
+  return slots.active.any() & ~can_refill(slots) & (column >= begin) & (column < end)
+
+
+def refill(queue: Queue, slots: Slots) -> Slots:
+  """Returns the slots where the first free one has taken the next sample (and stays free if that ended at once)."""
+  slot, sample = jnp.argmin(slots.active), slots.waiting
+  prompt = sample // queue.group
+  return slots._replace(
+    waiting=slots.waiting + 1,
+    sample=slots.sample.at[slot].set(sample),
+    age=slots.age.at[slot].set(1),
+    active=slots.active.at[slot].set(~queue.first.done[sample]),
+    token=slots.token.at[slot].set(queue.first.token[sample]),
+    cache=[slot_cache.copy_prompt(own, kv, prompt, slot) for own, kv in zip(slots.cache, queue.prompt_cache)],
+  )
+
+
+def decode_step(setup: Setup, params: Params, queue: Queue, block: int, slots: Slots) -> Slots:
+  """Returns the slots after one more token of each active one; all write one column of that block of the ring."""
+  n = slots.lengths.shape[0]
+  hidden_SxD, cache = decode_layers(setup, params, queue, block, slots)
+  logits_SxV = head(setup.decoder, params, setup.decoder.norm(params, hidden_SxD))
+  token, logprob, truncated = sample_tokens(setup, logits_SxV, queue.noise.at(slots.sample, slots.age))
+  sample = jnp.where(slots.active, slots.sample, n)  # what a free slot computes is dropped
+  age = slots.age + slots.active
+  stopped = stops(setup, queue.forced_lengths, token, slots.sample, age)
+  return slots._replace(
+    step=slots.step + 1,
+    age=age,
+    active=slots.active & ~stopped & (age < setup.length),
+    token=token,
+    busy=slots.busy + slots.active.sum(),
+    cache=cache,
+    tokens=slots.tokens.at[sample, slots.age].set(token, mode="drop"),
+    sampler_logprobs=slots.sampler_logprobs.at[sample, slots.age].set(logprob, mode="drop"),
+    truncated_logprobs=slots.truncated_logprobs.at[sample, slots.age].set(truncated, mode="drop"),
+    lengths=slots.lengths.at[sample].set(age, mode="drop"),
+    stopped=slots.stopped.at[sample].set(stopped, mode="drop"),
+  )
+
+
+def decode_layers(
+  setup: Setup, params: Params, queue: Queue, block: int, slots: Slots
+) -> tuple[Array, list[LayerCache]]:
+  """Returns the hidden state `[S, D]` after the last token of each slot, and the caches with that token in them."""
+  decoder, length = setup.decoder, setup.length
+  column = slots.step % length - setup.blocks[block][0]  # in the block
+  prompt_lengths = queue.prompt_lengths[slots.sample // queue.group]
+  behind = (slots.step - jnp.arange(length)) % length  # steps since each column was written
+  all_at_once = slots.age.shape[0] == slots.lengths.shape[0]  # then the blocks that lie ahead are empty
+  read = setup.blocks[: block + 1] if all_at_once else setup.blocks
+  width = queue.prompt_cache[0].keys.x.shape[-1]
+  masks = {
+    spec: slot_cache.visible(spec, prompt_lengths, slots.age, width, behind, read)
+    for spec in dict.fromkeys(decoder.config.attention)  # in their order
+  }
+  x_SxD, caches = decoder.embed(params, slots.token), []
+  for i, (layer, cache) in enumerate(zip(params["layers"], slots.cache)):
+    spec = decoder.config.attention_of(i)
+    attend = functools.partial(slot_cache.attend_slots, spec, cache, block, column, masks[spec])
+    x_SxD, cache = decoder.block(layer, x_SxD, prompt_lengths + slots.age - 1, attend)
+    caches.append(cache)
+  return x_SxD, caches
+
+
+# -- from hidden states to tokens
+
+
+def head(decoder: Decoder, params: Params, hidden: Array) -> Array:
+  """Returns logits `[n, V]` float32 of hidden states `[n, D]`, gathered over the tensor axis.
+
+  Sampling over a sharded vocabulary would permute between chips inside a loop that each shard of prompts leaves when it
+  is done, and a permutation waits for all chips.
+  """
+  logits = decoder.layout.constrain(linear(decoder.unembed(params), hidden, jnp.float32), None, None)
+  return decoding.soft_cap(logits, decoder.config.logit_soft_cap)
+
+
+def sample_tokens(setup: Setup, logits: Array, uniforms: Array) -> tuple[Array, Array, Array]:
+  """Returns tokens, log-probs and log-probs after truncation, `[n]` each, of logits `[n, V]` and uniforms `[n]`."""
+  return decoding.sample(
+    logits,
+    uniforms,
+    temperature=setup.temperature,
+    top_k=setup.top_k,
+    top_p=setup.top_p,
+    min_p=setup.min_p,
+  )
+
+
+def stops(setup: Setup, forced_lengths: Array | None, token: Array, sample: Array, age: Array) -> Array:
+  """Returns whether a token ends its completion, bool.
+
+  Args:
+    setup: its stop tokens.
+    forced_lengths: `[N]`, or None: stop tokens end completions.
+    token, sample, age: `[n]`, the token, its sample, and the tokens of that sample, this one included.
+  """
+  if forced_lengths is None:
+    return jnp.isin(token, jnp.asarray(setup.stop_tokens or (-1,), jnp.int32))
+  return age == forced_lengths[sample]
