@@ -12,7 +12,7 @@ from grpo_jax import rollouts as host
 from grpo_jax.data import loader
 from grpo_jax.rewards.math import final_answer, number
 from grpo_jax.sharding import Layout
-from grpo_jax.tokenizer import Tokenizer
+from grpo_jax.tokenizer.reading import Tokenizer
 from grpo_jax.types import Completion, Example
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from grpo_jax.sharding import Layout
-from grpo_jax.tokenizer import Tokenizer
+from grpo_jax.tokenizer.reading import Tokenizer
 from grpo_jax.types import Completion, Packing, Prompts, Rollouts
 
 

@@ -10,7 +10,7 @@ from grpo_jax import rollouts as host
 from grpo_jax.loops import build, imports
 from grpo_jax.loops.collect import Scored, collect
 from grpo_jax.loops.session import Session
-from grpo_jax.tokenizer import Tokenizer
+from grpo_jax.tokenizer.reading import Tokenizer
 
 
 def run(config: ConfigDict, workdir: str) -> None:

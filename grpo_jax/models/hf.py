@@ -93,7 +93,7 @@ _GET = "`hf download Qwen/Qwen3-0.6B --local-dir=DIR`, then --config.init_from=D
 
 
 class Saves(Protocol):
-  """What `save` asks of a tokenizer (`grpo_jax.tokenizer.Tokenizer`)."""
+  """What `save` asks of a tokenizer (`grpo_jax.tokenizer.reading.Tokenizer`)."""
 
   eos_ids: tuple[int, ...]
   pad_id: int
