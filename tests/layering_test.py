@@ -30,6 +30,7 @@ LINKS = (
   ("tokenizer.reading", "tokenizer.chat"),
   ("tokenizer.reading", "tokenizer.steps"),
   ("tokenizer.making", "tokenizer.reading"),
+  ("data.arithmetic", "data.word_problems"),
   ("data.gsm8k", "data.jsonl"),
   ("rewards.*", "rewards.math"),
   ("objectives.*", "objectives.common"),
