@@ -28,6 +28,13 @@ def test_file_and_folder(tmp_path):
   assert jsonl.source("train", str(tmp_path), _cfg()) == expected
 
 
+def test_what_follows_the_line_of_the_answer_is_not_the_answer(tmp_path):
+  """As a reward reads it: of "#### 2, then a remark" the answer is 2."""
+  solution = "1 + 1 = 2\n#### 2\nThis was easy."
+  (found,) = jsonl.source("train", _write(tmp_path / "a.jsonl", {"question": "1 + 1?", "answer": solution}), _cfg())
+  assert (found.answer, found.solution) == ("2", solution)
+
+
 def test_field_names(tmp_path):
   file = _write(tmp_path / "a.jsonl", {"q": "1 + 1?", "work": "one and one", "a": "2", "id": 7})
   assert jsonl.source("train", file, _cfg("q", "a", "work")) == [Example("1 + 1?", "one and one", "2", {"id": 7})]

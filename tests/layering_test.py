@@ -32,6 +32,7 @@ LINKS = (
   ("tokenizer.making", "tokenizer.reading"),
   ("data.arithmetic", "data.word_problems"),
   ("data.gsm8k", "data.jsonl"),
+  ("data.*", "rewards.math"),
   ("rewards.*", "rewards.math"),
   ("objectives.*", "objectives.common"),
   ("objectives.*", "objectives.grpo"),

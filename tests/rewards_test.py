@@ -83,6 +83,14 @@ def test_an_answer_that_was_cut_off_does_not_count():
   assert math.answer_correct(_example("7"), _completion("#### 7\nand", TRUNCATED)) == 1.0
 
 
+@pytest.mark.parametrize(
+  "text, answer",
+  [("work\n#### 72 \nmore", "72"), ("#### 7 #### 72", "72"), ("####\n72", ""), ("72", None), ("### 72", None)],
+)
+def test_what_stands_after_the_mark(text, answer):
+  assert math.after_mark(text) == answer
+
+
 def test_the_example_needs_a_number():
   with pytest.raises(ValueError, match="'blue' is no number"):
     math.answer_correct(_example("blue"), _completion("#### 7"))
