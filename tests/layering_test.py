@@ -33,6 +33,7 @@ LINKS = (
   ("data.arithmetic", "data.word_problems"),
   ("data.gsm8k", "data.jsonl"),
   ("data.*", "rewards.math"),
+  ("data.jsonl", "rewards.choice"),
   ("rewards.*", "rewards.math"),
   ("objectives.*", "objectives.common"),
   ("objectives.*", "objectives.grpo"),

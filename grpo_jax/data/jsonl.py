@@ -3,6 +3,10 @@
 `data.path` is the file, or a folder with `train.jsonl` and `test.jsonl` (one file for each split). The names of the
 fields are settings of `data.jsonl`. An answer in GSM8K's form (steps, then `#### x`) is taken apart: the whole is the
 solution and x the answer. Any other answer is both.
+
+Multiple choice: where `data.jsonl.choices` names a field, it holds the list of the options. They are shown after the
+question, each on a line of its own with its letter ("A) 12"), and the example's answer is the letter of the right one.
+The file may give the answer as a letter, as an index from 0 or as the option's text.
 """
 
 import json
@@ -10,6 +14,7 @@ import pathlib
 from typing import Any
 
 from grpo_jax.errors import SettingError
+from grpo_jax.rewards.choice import LETTERS, letter
 from grpo_jax.rewards.math import after_mark
 from grpo_jax.types import Example
 
@@ -20,13 +25,15 @@ def source(split: str, path: str, cfg) -> list[Example]:
   Args:
     split: the name of the file in a folder; a path that is a file is read whatever the split.
     path: `data.path`.
-    cfg: the data section; `cfg.jsonl.question` and `cfg.jsonl.answer` name the fields, and `cfg.jsonl.solution` the
-      field of the worked solution ("": the answer holds it).
+    cfg: the data section; `cfg.jsonl.question` and `cfg.jsonl.answer` name the fields, `cfg.jsonl.solution` the field
+      of the worked solution ("": the answer holds it), `cfg.jsonl.choices` that of the options ("": there are none).
 
   Raises:
-    SettingError: no such file, or a line that is no JSON object or lacks a field, with its number.
+    SettingError: no such file, or a line that is no JSON object, lacks a field or has an answer that cannot be read,
+      with its number.
   """
-  return [example(record, where, cfg.jsonl) for record, where in read(split_file(split, path))]
+  make = multiple_choice if cfg.jsonl.choices else example
+  return [make(record, where, cfg.jsonl) for record, where in read(split_file(split, path))]
 
 
 def example(record: dict[str, Any], where: str, names) -> Example:
@@ -36,6 +43,26 @@ def example(record: dict[str, Any], where: str, names) -> Example:
   used = (names.question, names.answer, names.solution)
   meta = {name: value for name, value in record.items() if name not in used}
   return Example(question, solution, after_mark(answer) or answer.strip(), meta)
+
+
+def multiple_choice(record: dict[str, Any], where: str, names) -> Example:
+  """Makes an example of a line with options: they follow the question, and the answer is a letter.
+
+  The solution is that of the file where it has one, in a field of its own or before the answer's `####`; else it is the
+  letter, too.
+  """
+  plain, options = example(record, where, names), _options(record, names.choices, where)
+  found = _meant(record[names.answer] if isinstance(record[names.answer], int) else plain.answer, options)
+  if len(found) != 1:
+    state = f"may mean {' or '.join(LETTERS[i] for i in found)}" if found else "is none of the options"
+    raise SettingError(
+      f'{where}: field "{names.answer}" is {plain.answer[:80]!r}, which {state}; give the letter of one of the '
+      f"{len(options)} options, its index from 0, or its text"
+    )
+  answer = LETTERS[found[0]]
+  worked = names.solution or after_mark(plain.solution)
+  question = "\n".join([plain.question, *(f"{name}) {option}" for name, option in zip(LETTERS, options))])
+  return Example(question, plain.solution if worked else answer, answer, plain.meta)
 
 
 def split_file(split: str, path: str) -> pathlib.Path:
@@ -81,9 +108,36 @@ def text(record: dict[str, Any], name: str, where: str) -> str:
   Raises:
     SettingError: there is no such field, or it holds no text.
   """
+  return _text(_field(record, name, where), name, where)
+
+
+def _options(record: dict[str, Any], name: str, where: str) -> list[str]:
+  """The options of a line as texts; numbers are written out."""
+  options = _field(record, name, where)
+  if not isinstance(options, list) or not 2 <= len(options) <= len(LETTERS):
+    raise SettingError(
+      f'{where}: field "{name}" should be a list of 2 to {len(LETTERS)} texts, and is {json.dumps(options)[:80]}'
+    )
+  return [_text(option, name, where).strip() for option in options]
+
+
+def _meant(answer: int | str, options: list[str]) -> list[int]:
+  """The indices of the options that an answer can mean: a number is an index, a text also a letter or an option."""
+  if isinstance(answer, int):
+    return [answer] if 0 <= answer < len(options) else []
+  meant = letter(answer)
+  return [i for i, option in enumerate(options) if answer in (str(i), option) or meant == LETTERS[i]]
+
+
+def _field(record: dict[str, Any], name: str, where: str) -> Any:
+  """The field `name` of a line, which must be there."""
   if name not in record:
     raise SettingError(f'{where}: no field "{name}"; the line has {_few(sorted(record))}')
-  value = record[name]
+  return record[name]
+
+
+def _text(value: Any, name: str, where: str) -> str:
+  """A value of the field `name` as text that is not empty."""
   if isinstance(value, (int, float)) and not isinstance(value, bool):
     value = str(value)
   if not isinstance(value, str) or not value.strip():
