@@ -4,7 +4,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from grpo_jax import metrics
 from grpo_jax.errors import SettingError
+from grpo_jax.ops import advantages
 from grpo_jax.rewards import choice, combine, format, length, math, steps
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
 
@@ -300,6 +302,30 @@ def test_a_value_of_zero_is_given():
   np.testing.assert_array_equal(scores.given, [[[False, False, True]]])
 
 
+@pytest.mark.parametrize("nothing", [None, [], ()])
+def test_no_reward_is_not_a_reward_of_zero(nothing):
+  """Two rewards and four completions: given both, one, the other (a step's) and none."""
+  group = [_completion(text, tokens=3) for text in ("both", "first", "second", "none")]
+  rewards = [
+    ("first", lambda example, completion: 0.5 if completion.text in ("both", "first") else nothing, 2.0),
+    ("second", lambda example, completion: [(1, -1.0)] if completion.text in ("both", "second") else nothing, 1.0),
+  ]
+  scores = combine.score(rewards, [_example()], [group], max_length=4, on_error=7.0)
+  np.testing.assert_array_equal(scores.rewards[0], [[0, -1, 1, 0], [0, 0, 1, 0], [0, -1, 0, 0], [0, 0, 0, 0]])
+  np.testing.assert_array_equal(scores.given[0], [[0, 1, 1, 0], [0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]])
+  np.testing.assert_array_equal(scores.parts[0], [[0.5, -1], [0.5, np.nan], [np.nan, -1], [np.nan, np.nan]])
+  assert scores.faults == []
+
+
+def test_a_completion_without_a_reward_takes_no_part_in_its_group():
+  group = [_completion(text, tokens=2) for text in ("right", "wrong", "none")]
+  values = {"right": 1.0, "wrong": 0.0, "none": None}
+  scores = combine.score([("a", lambda _, c: values[c.text], 1.0)], [_example()], [group], max_length=2)
+  found = advantages.group_relative(scores.rewards, scores.given, scale="none")
+  np.testing.assert_array_equal(found, [[[0, 0.5], [0, -0.5], [0, 0]]])  # the mean is 1/2, not 1/3
+  assert metrics.clean(scores.parts) == [[[1.0], [0.0], [None]]]  # as logs write it
+
+
 @pytest.mark.parametrize(
   "function, message",
   [
@@ -309,7 +335,8 @@ def test_a_value_of_zero_is_given():
     (_returns(1e40), "no finite reward"),
     (_returns(10**400), "no finite reward"),
     (_returns(np.float32("nan")), "no finite reward"),
-    (_returns(None), "None, which is no number"),
+    (_returns([(0, None)]), "None, which is no number"),
+    (_returns([None]), "TypeError"),
     (_returns("1"), "'1', which is no number"),
     (_returns([(0, 1.0), (3, 1.0)]), "token 3 of 3"),
     (_returns([(-1, 1.0)]), "token -1 of 3"),
