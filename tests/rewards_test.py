@@ -1,4 +1,5 @@
 import functools
+import time
 from fractions import Fraction
 
 import numpy as np
@@ -205,11 +206,36 @@ def test_worked(text, reward):
     ("<think>a</think><think>b</think><answer>1</answer>", 0.0),
     ("<think>a</think><answer>1</answer><answer>2</answer>", 0.0),
     ("<answer>1</answer><think>a</think>", 0.0),
+    (" \n\u2003<think>a</think>\u00a0<answer>1</answer>\t", 1.0),
+    ("<think>a</think>, <answer>1</answer>", 0.0),
+    ("<think>a</think><answer>1</think></answer>", 0.0),
+    ("<think>a<answer>1</think></answer>", 0.0),
+    ("<think>a<answer></think>1</answer>", 0.0),
+    ("</think><think><answer>1</answer>", 0.0),
+    ("<think>a <th</think><answer>ink> 1</answer>", 1.0),  # no tag across the two blocks
+    ("", 0.0),
   ],
 )
 def test_think_tags(text, reward):
   assert format.think_tags(_example(), _completion(text)) == reward
   assert format.think_tags(_example(), _completion(text, TRUNCATED)) == 0.0
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "<think></think>" * 21_000,
+    "<think></think><answer>" * 14_000,
+    "<think>" + "</think> <answer>" * 19_000,
+    "<think>" + "</think>" + " " * 320_000,
+    "<think>" + "<" * 320_000 + "</answer>",
+  ],
+)
+def test_think_tags_takes_no_longer_than_the_text(text):
+  """A pattern that tries every pair of tags took 74 seconds for texts of this length."""
+  start = time.perf_counter()
+  assert format.think_tags(_example(), _completion(text)) == 0.0
+  assert time.perf_counter() - start < 1.0
 
 
 def test_steps_correct():
