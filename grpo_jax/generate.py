@@ -8,7 +8,7 @@ import jax
 from grpo_jax import rollouts
 from grpo_jax.data import loader
 from grpo_jax.sharding import Layout
-from grpo_jax.tokenizer import Tokenizer
+from grpo_jax.tokenizer.reading import Tokenizer
 from grpo_jax.types import Completion, Example, Rollouts
 
 

@@ -1,7 +1,7 @@
-"""What a person sees of a run: numbers in DIR/metrics.jsonl and TensorBoard, samples in DIR/samples.jsonl, a console.
+"""Writes what a person sees of a run: metrics.jsonl, samples.jsonl and TensorBoard in its folder, and the console.
 
-On a terminal there is a bar that stays in its place, with the phase, the reward and the time left; elsewhere (a log
-file, CI) a plain line every few seconds. Only process 0 writes and prints; on the others everything here is silent.
+A terminal shows a bar that stays in its place, with the phase, the reward and the time left. Elsewhere (a log file, CI)
+there is a plain line every few seconds. Only process 0 writes and prints; on the others nothing here does anything.
 """
 
 import collections
@@ -11,7 +11,7 @@ import math
 import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 import numpy as np
@@ -23,11 +23,11 @@ import rich.text
 from grpo_jax.errors import SettingError
 
 PLAIN_SECONDS = 10.0  # between lines where the console is no terminal
-COMPILED = "/jax/core/compile/backend_compile_duration"  # JAX's event
+COMPILED = "/jax/core/compile/backend_compile_duration"  # the event with which JAX reports a compilation
 TABLE_ROWS = 4  # samples in a table on the console
-TABLE_CHARACTERS = 600  # of a question or completion in it
+TABLE_CHARACTERS = 600  # characters of a question or completion in it
 
-# What the bar and the plain lines show, where a step has it: metric, label, format.
+# What the bar and the plain lines show of the metrics that a step has: metric, label, format.
 SHOWN = (
   ("reward/mean", "reward", ".3f"),
   ("loss", "loss", ".4f"),
@@ -38,14 +38,18 @@ SHOWN = (
 
 
 class Writer:
-  """Writes the metrics and samples of a run, and shows where it is. Use it in a `with` block.
+  """Writes the metrics and samples of a run, and shows how far it is. Use it in a `with` block.
 
   with Writer(workdir, config.log, config.steps, first_step) as writer:
-    with writer.phase("sample"):      # shown; its seconds become time/sample of the next `step`
+    with writer.phase("sample"):      # is shown; its seconds become time/sample of the next `step`
       ...
-    writer.step(step, metrics)        # every step: the bar moves, every `log.every` a line is written
-    writer.samples(step, rows)
-    writer.evaluation(step, metrics)  # always written
+    writer.step(step, metrics)        # after every step: the bar moves, and every `log.every` steps a line is written
+    writer.samples(step, samples)
+    writer.progress("eval", 64, 256)  # shows how far a long phase is
+    writer.evaluation(step, metrics)  # is always written
+
+  Raises:
+    SettingError: the folder cannot be written, or the disk is full.
   """
 
   def __init__(
@@ -56,12 +60,20 @@ class Writer:
     first_step: int = 0,
     console: rich.console.Console | None = None,
   ):
-    """`log`: the config section; `steps`: of the whole run; `first_step`: where this process starts."""
+    """Opens the files.
+
+    Args:
+      workdir: the run's folder.
+      log: the section `log` of the config.
+      steps: the number of steps of the whole run.
+      first_step: the step with which this process starts.
+      console: where to print; None: standard output.
+    """
     self.workdir = pathlib.Path(workdir)
     self.log, self.steps, self.first_step = log, steps, first_step
     self.active = jax.process_index() == 0
     self.seconds: dict[str, float] = {}
-    """Seconds spent in each phase since the last `step`; "compile", where there was any, is part of the others."""
+    """Seconds spent in each phase since the last `step`. Those of "compile" are counted in other phases, too."""
     self._shown: dict[str, float] = {}
     self._ends: collections.deque[float] = collections.deque(maxlen=21)
     self._last_line, self._phases = -math.inf, set()
@@ -92,6 +104,7 @@ class Writer:
     return self
 
   def _compiled(self, event: str, seconds: float, **_: Any) -> None:
+    """Adds up the seconds of compilation; JAX calls it with every duration that it reports."""
     if event == COMPILED:
       self.seconds["compile"] = self.seconds.get("compile", 0.0) + seconds
 
@@ -101,7 +114,7 @@ class Writer:
 
   @contextlib.contextmanager
   def phase(self, name: str) -> Iterator[None]:
-    """Shows what the run is doing, and times it: the work must be done, not just dispatched, when the block ends."""
+    """Shows what the run is doing, and times it: the work must be done, not only dispatched, when the block ends."""
     self._show(phase=name)
     if self.active and self._bar is None and name not in self._phases:
       self.say(f"{name} ... (compiles the first time)" if not self._phases else f"{name} ...")
@@ -113,10 +126,16 @@ class Writer:
       self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
       self._show(phase="")
 
-  def step(self, step: int, metrics: Mapping[str, Any]) -> None:
-    """Ends step `step` (from 0); its line says `step + 1`, the steps done, as an evaluation's and a checkpoint's do.
+  def progress(self, text: str, done: int, total: int) -> None:
+    """Shows that `done` of `total` are done of a phase that takes long; a plain line at most every PLAIN_SECONDS."""
+    self._show(phase=f"{text} {done}/{total}")
+    if self.active and self._bar is None and time.perf_counter() - self._last_line >= PLAIN_SECONDS:
+      self.say(f"{text} {done}/{total}")
 
-    Values are fetched from the device only where a line is due.
+  def step(self, step: int, metrics: Mapping[str, Any]) -> None:
+    """Ends a step, counted from 0; its line says `step + 1`, the steps done, as evaluations and checkpoints do.
+
+    Values are fetched from the device only where a line is written.
     """
     metrics = {**{f"time/{name}": seconds for name, seconds in self.seconds.items()}, **metrics}
     self.seconds = {}
@@ -130,33 +149,34 @@ class Writer:
     self._show(completed=step + 1, left=self._left(step))
 
   def evaluation(self, step: int, metrics: Mapping[str, Any]) -> None:
-    """Writes and prints an evaluation made after `step` updates."""
+    """Writes and prints an evaluation that was made after `step` steps."""
     if self.active:
       self._write(step, metrics)
       self.say(f"after {step} steps:  " + "  ".join(f"{name} {_number(x)}" for name, x in clean(metrics).items()))
 
-  def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes the first `log.samples` rows to samples.jsonl, and a table every `log.samples_every` steps.
+  def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
+    """Writes the first `log.samples` samples to samples.jsonl, and prints a table every `log.samples_every` steps.
 
-    A row has `question`, `completion`, `reward`, `advantage`, and may have `answer`, `rewards` (name -> value),
-    `ended`, `faults`, and for the inspector `tokens` (texts), `advantages` and `logprobs` (a number a token).
+    A sample has `question`, `completion`, `reward`, `advantage`, and may have `answer`, `rewards` (name -> value),
+    `ended`, `faults`, and for the inspector `tokens` (texts), `advantages` and `logprobs` (a number for each token).
     """
     if not self.active:
       return
     with self._disk():
-      for row in rows[: self.log.samples]:
-        self._samples.write(json.dumps(clean({"step": step, **row}), ensure_ascii=False, allow_nan=False) + "\n")
+      for sample in samples[: self.log.samples]:
+        self._samples.write(json.dumps(clean({"step": step, **sample}), ensure_ascii=False, allow_nan=False) + "\n")
       self._samples.flush()
-    if rows and self.log.samples_every and step % self.log.samples_every == 0:
-      self.console.print(samples_table(step, rows[:TABLE_ROWS]))
+    if samples and self.log.samples_every and step % self.log.samples_every == 0:
+      self.console.print(samples_table(step, samples[:TABLE_ROWS]))
 
   def say(self, text: str) -> None:
-    """Prints a line, above the bar if there is one."""
+    """Prints a line; it stands above the bar if there is one."""
     if self.active:
       self.console.print(rich.text.Text(printable(text)), soft_wrap=True)
       self._last_line = time.perf_counter()
 
   def _write(self, step: int, metrics: Mapping[str, Any]) -> None:
+    """Writes a line of metrics.jsonl and its finite numbers to TensorBoard."""
     values = clean(metrics)
     self._shown |= {name: values[name] for name, _, _ in SHOWN if name in values}
     with self._disk():
@@ -168,20 +188,24 @@ class Writer:
             self._tensorboard.add_scalar(name, value, step)
     self._show()
 
-  def _show(self, **fields) -> None:
+  def _show(self, **fields: Any) -> None:
+    """Changes what the bar shows, if there is one."""
     if self.active and self._bar is not None:
       self._bar.update(self._task, shown=self._line(), **fields)
 
   def _line(self) -> str:
-    hidden = {"loss"} if "reward/mean" in self._shown else set()  # a policy gradient's loss says nothing
+    """The last numbers of SHOWN in one line."""
+    hidden = {"loss"} if "reward/mean" in self._shown else set()  # the loss of a policy gradient says nothing
     shown = [(label, self._shown[name], form) for name, label, form in SHOWN if name in self._shown.keys() - hidden]
     return "  ".join(f"{label} {_number(value, form)}" for label, value, form in shown)
 
   def _left(self, step: int) -> str:
+    """The time left after `step`, as H:MM:SS."""
     return time_left(self._ends, self.steps - step - 1)
 
   @contextlib.contextmanager
   def _disk(self) -> Iterator[None]:
+    """Turns an error of the disk into one line."""
     try:
       yield
     except OSError as error:
@@ -192,7 +216,7 @@ class Writer:
 
 
 def clean(values: Any) -> Any:
-  """`values` as JSON takes it: numbers as Python's, NaN and infinities as None, arrays as lists.
+  """Returns `values` as JSON takes them: numbers of Python, None for NaN and infinities, lists for arrays.
 
   A float32 becomes the shortest decimal that reads back as the same float32.
   """
@@ -213,7 +237,12 @@ def clean(values: Any) -> Any:
 
 
 def time_left(ends: Sequence[float], steps: int) -> str:
-  """H:MM:SS for `steps` more, from the times at which the last ones ended; the first, which compiles, counts not."""
+  """Returns the time that `steps` more steps take, as H:MM:SS.
+
+  Args:
+    ends: when the last steps ended, in seconds. What came before the first of them is left out: it compiled.
+    steps: how many steps are left.
+  """
   if steps <= 0:
     return "0:00:00"
   if len(ends) < 2:
@@ -222,17 +251,17 @@ def time_left(ends: Sequence[float], steps: int) -> str:
   return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
 
-def samples_table(step: int, rows: Sequence[Mapping[str, Any]]) -> rich.table.Table:
-  """Question, completion, reward and advantage of some samples. Their text is never taken for markup."""
+def samples_table(step: int, samples: Sequence[Mapping[str, Any]]) -> rich.table.Table:
+  """Makes a table of question, completion, reward and advantage. The texts of samples are never taken for markup."""
   table = rich.table.Table(title=f"samples of step {step}", title_justify="left", show_lines=True, expand=True)
   table.add_column("question", ratio=2, overflow="fold")
   table.add_column("completion", ratio=3, overflow="fold")
   table.add_column("reward", justify="right", no_wrap=True)
   table.add_column("advantage", justify="right", no_wrap=True)
-  for row in rows:
-    reward, advantage = clean(row["reward"]), clean(row["advantage"])
+  for sample in samples:
+    reward, advantage = clean(sample["reward"]), clean(sample["advantage"])
     style = "" if not advantage else "green" if advantage > 0 else "red"
-    texts = (_cut(printable(str(row[name]))) for name in ("question", "completion"))
+    texts = (_cut(printable(str(sample[name]))) for name in ("question", "completion"))
     table.add_row(
       *map(rich.text.Text, texts), _number(reward, ".2f"), rich.text.Text(_number(advantage, "+.2f"), style=style)
     )
@@ -240,7 +269,7 @@ def samples_table(step: int, rows: Sequence[Mapping[str, Any]]) -> rich.table.Ta
 
 
 def printable(text: str) -> str:
-  """`text` without the control characters that a terminal would obey: a sample may say anything."""
+  """Returns `text` with U+FFFD for the control characters that a terminal would obey: a sample may say anything."""
   return "".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text)
 
 
@@ -252,25 +281,29 @@ def _number(value: float | None, form: str = ".4g") -> str:
   return "nan" if value is None else format(value, form)
 
 
-def _append(path: pathlib.Path):
-  return path.open("a", encoding="utf-8", errors="backslashreplace")  # half a character pair is written as \udXXX
+def _append(path: pathlib.Path) -> TextIO:
+  """Opens a file to write at its end. Half of a surrogate pair, which UTF-8 cannot hold, is written as \\udXXX."""
+  return path.open("a", encoding="utf-8", errors="backslashreplace")
 
 
 def _bar(console: rich.console.Console, steps: int) -> rich.progress.Progress:
-  """Phase, bar, steps done, time left, numbers; where it is narrow, the bar goes and the numbers are cut."""
-
-  def cell(width: int | None = None) -> rich.table.Column:
-    return rich.table.Column(min_width=width, no_wrap=True, overflow="ellipsis")
-
-  def field(name: str, width: int | None = None) -> rich.progress.TextColumn:
-    return rich.progress.TextColumn(f"{{task.fields[{name}]}}", table_column=cell(width), markup=False)
-
+  """A line with phase, bar, steps done, time left and numbers. A narrow terminal cuts the numbers and drops the bar."""
   return rich.progress.Progress(
-    field("phase", 6),
+    _field("phase", 6),
     rich.progress.BarColumn(bar_width=20),
-    rich.progress.MofNCompleteColumn(table_column=cell(2 * len(str(steps)) + 1)),
-    field("left", 7),
-    field("shown"),
+    rich.progress.MofNCompleteColumn(table_column=_cell(2 * len(str(steps)) + 1)),
+    _field("left", 7),
+    _field("shown"),
     console=console,
     refresh_per_second=4,
   )
+
+
+def _cell(width: int | None = None) -> rich.table.Column:
+  """A column of the bar that is never wrapped."""
+  return rich.table.Column(min_width=width, no_wrap=True, overflow="ellipsis")
+
+
+def _field(name: str, width: int | None = None) -> rich.progress.TextColumn:
+  """A column of the bar that shows the field `name` of the task."""
+  return rich.progress.TextColumn(f"{{task.fields[{name}]}}", table_column=_cell(width), markup=False)

@@ -9,7 +9,7 @@ from jax.experimental import multihost_utils
 
 from grpo_jax.packing import plan
 from grpo_jax.sharding import Layout
-from grpo_jax.tokenizer import Tokenizer
+from grpo_jax.tokenizer.reading import Tokenizer
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Prompts, Rollouts
 
 

@@ -4,10 +4,11 @@ import re
 import grain
 import pytest
 
-from grpo_jax.data import arithmetic
+from grpo_jax.data import arithmetic, word_problems
 from grpo_jax.errors import SettingError
 from grpo_jax.rewards.math import answer_correct, well_formed
 from grpo_jax.rewards.steps import steps_correct
+from grpo_jax.tokenizer.making import word_level
 from grpo_jax.types import STOPPED, Completion
 
 
@@ -23,7 +24,7 @@ def _examples(split, n=1500, **settings):
 def test_families_and_steps():
   examples = _examples("train")
   counts = collections.Counter(example.meta["family"] for example in examples)
-  assert set(counts) == set(arithmetic.FAMILIES) and len(counts) >= 8
+  assert set(counts) == set(word_problems.FAMILIES) and len(counts) >= 8
   assert min(counts.values()) > 0.6 * len(examples) / len(counts)
   assert {example.meta["steps"] for example in examples} == {1, 2, 3, 4}
 
@@ -100,24 +101,22 @@ def test_split_depends_on_sorted_numbers_alone():
   assert 0.07 < counts["test"] / total < 0.13 and 0.07 < counts["validation"] / total < 0.13
 
 
-def test_pieces_are_the_text_and_the_vocabulary_is_closed():
-  vocabulary = arithmetic.vocabulary()
-  assert len(set(vocabulary)) == len(vocabulary) and 100 <= len(vocabulary) <= 250
-  used = set()
-  for example in _examples("train", 3000) + _examples("test", 500, words=False):
+def test_the_vocabulary_is_small_and_closed():
+  """A tokenizer of words made from some of the training problems spells no word of other problems."""
+  tokenizer = word_level(f"{e.question}\n{e.solution}" for e in _examples("train", 3000))
+  for example in _examples("test", 500) + _examples("train", 500, seed=9, words=False):
     text = f"{example.question}\n{example.solution}"
-    pieces = arithmetic.pieces(text)
-    assert "".join(pieces) == text
-    used |= set(pieces)
-  assert used == set(vocabulary)
-  with pytest.raises(ValueError, match="not a text"):
-    arithmetic.pieces("a (b)")
+    words = [tokenizer.text(token) for token in tokenizer.encode(text)]
+    assert "".join(words) == text
+    assert not [word for word, after in zip(words, words[1:]) if word.strip().isalpha() and after.isalpha()]
+  assert 200 <= tokenizer.vocab_size <= 350  # 99 of these are special tokens and single characters
 
 
 def test_short_enough_for_a_small_model():
   examples = _examples("train")
-  assert max(len(arithmetic.pieces(example.question)) for example in examples) <= 60
-  assert max(len(arithmetic.pieces(example.solution)) for example in examples) <= 60
+  tokenizer = word_level(f"{e.question}\n{e.solution}" for e in examples)
+  assert max(len(tokenizer.encode(example.question)) for example in examples) <= 60
+  assert max(len(tokenizer.encode(example.solution)) for example in examples) <= 60
 
 
 def test_settings():

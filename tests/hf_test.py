@@ -13,13 +13,13 @@ import pytest
 import safetensors.numpy
 from jax.sharding import AxisType
 
-from grpo_jax import tokenizer as tok
 from grpo_jax.errors import SettingError
 from grpo_jax.models import hf
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.variants import VARIANTS, parameters, variant
 from grpo_jax.ops.packing import Rows
 from grpo_jax.sharding import AXES, Layout
+from grpo_jax.tokenizer import making, reading
 from grpo_jax.types import Prompts
 
 FAMILIES = [name for name in VARIANTS if name.startswith("test_")]
@@ -302,12 +302,12 @@ def test_a_tied_model_may_carry_a_copy_of_its_embedding(tmp_path):
 
 
 def test_tokenizer_travels_along_and_must_fit(tmp_path):
-  t = tok.word_level(["a b"])
+  t = making.word_level(["a b"])
   config = variant("test_qwen3", vocab=t.vocab_size + 4)
   hf.save(tmp_path / "m", config, randomised(config), tokenizer=t)
   raw = json.loads((tmp_path / "m/config.json").read_text())
   assert (raw["eos_token_id"], raw["pad_token_id"]) == (t.eos_id, t.pad_id)
-  again = tok.load(tmp_path / "m")
+  again = reading.load(tmp_path / "m")
   assert again.encode("a b") == t.encode("a b") and again.eos_ids == t.eos_ids
   small = variant("test_qwen3", vocab=t.vocab_size - 1)
   with pytest.raises(SettingError, match=f"ids reach {t.vocab_size - 1}, the model has {t.vocab_size - 1} rows"):
@@ -482,7 +482,7 @@ def test_transformers_generates_from_an_export(tmp_path):
   transformers = pytest.importorskip("transformers")
   import torch
 
-  t = tok.word_level(["one two three"])
+  t = making.word_level(["one two three"])
   config = variant("test_qwen3", vocab=t.vocab_size)
   params = randomised(config)
   unembed = params["unembed"]["weight"]

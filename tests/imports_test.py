@@ -21,7 +21,7 @@ def _data(**changes):
       "test_path": "",
       "mixture": (),
       "arithmetic": {"size": 20, "max_number": 50},
-      "jsonl": {"question": "question", "answer": "answer", "solution": ""},
+      "jsonl": {"question": "question", "answer": "answer", "solution": "", "choices": ""},
     }
     | changes
   )
@@ -49,7 +49,7 @@ def test_functions(tmp_path):
   for path, message in (
     ("math.answer", "has no function 'answer'"),
     ("math", 'give "module.function"'),
-    ("maths.answer_correct", "no module grpo_jax.rewards.maths; grpo_jax.rewards has combine, format"),
+    ("maths.answer_correct", "no module grpo_jax.rewards.maths; grpo_jax.rewards has choice, combine, format"),
     ("no_package.rewards:f", "no module no_package"),
     (f"{file}:limit", "has no function 'limit'"),
     (f"{tmp_path}/other.py:f", "no file"),

@@ -8,8 +8,8 @@ from grpo_jax.errors import SettingError
 from grpo_jax.types import Example
 
 
-def _cfg(question="question", answer="answer", solution=""):
-  return ConfigDict({"jsonl": {"question": question, "answer": answer, "solution": solution}})
+def _cfg(question="question", answer="answer", solution="", choices=""):
+  return ConfigDict({"jsonl": {"question": question, "answer": answer, "solution": solution, "choices": choices}})
 
 
 def _write(path, *rows):
@@ -28,9 +28,88 @@ def test_file_and_folder(tmp_path):
   assert jsonl.source("train", str(tmp_path), _cfg()) == expected
 
 
+def test_what_follows_the_line_of_the_answer_is_not_the_answer(tmp_path):
+  """As a reward reads it: of "#### 2, then a remark" the answer is 2."""
+  solution = "1 + 1 = 2\n#### 2\nThis was easy."
+  (found,) = jsonl.source("train", _write(tmp_path / "a.jsonl", {"question": "1 + 1?", "answer": solution}), _cfg())
+  assert (found.answer, found.solution) == ("2", solution)
+
+
 def test_field_names(tmp_path):
   file = _write(tmp_path / "a.jsonl", {"q": "1 + 1?", "work": "one and one", "a": "2", "id": 7})
   assert jsonl.source("train", file, _cfg("q", "a", "work")) == [Example("1 + 1?", "one and one", "2", {"id": 7})]
+
+
+def _choice(path, answer, options=("Oslo", "Bern", "Rome"), **more):
+  """The example of one question with options."""
+  line = {"question": "Where?", "answer": answer, "options": options} | more
+  (found,) = jsonl.source("train", _write(path / "a.jsonl", line), _cfg(choices="options"))
+  return found
+
+
+def test_multiple_choice(tmp_path):
+  question = "Where?\nA) Oslo\nB) Bern\nC) Rome"
+  meta = {"options": ["Oslo", "Bern", "Rome"], "id": 7}
+  assert _choice(tmp_path, "B", id=7) == Example(question, "B", "B", meta)
+  assert _choice(tmp_path, "Not Oslo.\n#### b", id=7) == Example(question, "Not Oslo.\n#### b", "B", meta)
+  file = _write(tmp_path / "a.jsonl", {"q": "2?", "a": 0, "work": "as it is", "of": [2, 2.5]})
+  found = jsonl.source("train", file, _cfg("q", "a", "work", "of"))
+  assert found == [Example("2?\nA) 2\nB) 2.5", "as it is", "A", {"of": [2, 2.5]})]
+
+
+@pytest.mark.parametrize(
+  "answer, options, letter",
+  [
+    ("B", ("Oslo", "Bern", "Rome"), "B"),
+    ("(c)", ("Oslo", "Bern", "Rome"), "C"),
+    (0, ("Oslo", "Bern", "Rome"), "A"),
+    ("2", ("Oslo", "Bern", "Rome"), "C"),
+    (" Bern ", ("Oslo", "Bern", "Rome"), "B"),
+    ("Bern", ("Bern, or so", "Berne", " Bern"), "C"),
+    (1, (0, 4, 2, 6), "B"),  # a number is an index, whatever the options are
+    (2, ("1", "2", "0"), "C"),
+    ("6", (0, 4, 2, 6), "D"),  # no index
+    ("2.5", (1.5, 2.5), "B"),
+    (2.5, (1.5, 2.5), "B"),
+    ("x", ("x", "y"), "A"),  # no letter of an option
+    ("B", ("A", "B"), "B"),
+    ("B", ("same", "same"), "B"),
+  ],
+)
+def test_the_answer_is_a_letter_an_index_or_a_text(tmp_path, answer, options, letter):
+  assert _choice(tmp_path, answer, options).answer == letter
+
+
+@pytest.mark.parametrize(
+  "answer, options, message",
+  [
+    ("Paris", ("Oslo", "Bern"), "'Paris', which is none of the options; give the letter of one of the 2 options"),
+    ("bern", ("Oslo", "Bern"), "none of the options"),
+    ("C", ("Oslo", "Bern"), "none of the options"),
+    (2, ("Oslo", "Bern"), "'2', which is none of the options"),
+    (-1, ("Oslo", "Bern"), "none of the options"),
+    ("A", ("B", "A"), "'A', which may mean A or B"),
+    ("1", ("1", "2"), "may mean A or B"),
+    ("same", ("same", "same", "other"), "may mean A or B"),
+    (True, ("Oslo", "Bern"), 'field "answer" should be text'),
+    (None, ("Oslo", "Bern"), 'field "answer" should be text'),
+    ("A", ("Oslo",), 'field "options" should be a list of 2 to 26 texts'),
+    ("A", tuple(range(27)), 'field "options" should be a list of 2 to 26 texts'),
+    ("A", "Oslo, Bern", 'field "options" should be a list'),
+    ("A", ("Oslo", ""), 'field "options" should be text that is not empty'),
+    ("A", ("Oslo", ["Bern"]), 'field "options" should be text'),
+  ],
+)
+def test_bad_choices(tmp_path, answer, options, message):
+  with pytest.raises(SettingError, match=message) as error:
+    _choice(tmp_path, answer, options)
+  assert "a.jsonl, line 1" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_options_that_are_missing(tmp_path):
+  file = _write(tmp_path / "a.jsonl", {"question": "a", "answer": "B"})
+  with pytest.raises(SettingError, match='line 1: no field "options"; the line has answer, question'):
+    jsonl.source("train", file, _cfg(choices="options"))
 
 
 def test_unicode_stays_on_its_line(tmp_path):

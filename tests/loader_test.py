@@ -30,13 +30,6 @@ def test_epochs_and_shuffling():
   assert _questions(next(plain) + next(plain)) == ["q0", "q1", "q2", "q3", "q0", "q1"]
 
 
-def test_last_epoch_fills_its_last_batch():
-  batches = list(loader.Batches([_set(5)], prompts=4, seed=0, epochs=2))
-  rows = [question for batch in batches for question in _questions(batch)]
-  assert len(batches) == 3 and rows[10:] == [None, None]
-  assert collections.Counter(rows[:10]) == dict.fromkeys(_questions(_set(5)), 2)
-
-
 def test_mixture_by_weight():
   batches = loader.Batches([_set(50, "a"), _set(7, "b")], [3, 1], prompts=8, seed=0)
   rows = [question for batch in itertools.islice(batches, 50) for question in _questions(batch)]
@@ -61,23 +54,6 @@ def test_resumes_exactly():
     assert [_questions(batch) for batch in itertools.islice(second, 20 - stop)] == whole[stop:]
 
 
-def test_hosts_share_one_order_and_one_position():
-  def hosts(n):
-    return [loader.Batches([_set(23)], prompts=6, seed=5, rank=r, hosts=n) for r in range(n)]
-
-  whole = [_questions(batch) for batch in itertools.islice(hosts(1)[0], 9)]
-  three = hosts(3)
-  for batch in whole[:4]:
-    assert sum((_questions(next(host)) for host in three), []) == batch
-  states = [host.get_state() for host in three]
-  assert states[0] == states[1] == states[2]
-  two = hosts(2)
-  for host in two:
-    host.set_state(states[0])
-  for batch in whole[4:]:
-    assert sum((_questions(next(host)) for host in two), []) == batch
-
-
 def test_refuses_the_state_of_other_data():
   batches = loader.Batches([_set(5)], prompts=1, seed=0)
   with pytest.raises(SettingError, match=r"\[6\] examples, and these have \[5\]"):
@@ -87,9 +63,7 @@ def test_refuses_the_state_of_other_data():
 @pytest.mark.parametrize(
   "arguments, message",
   [
-    (dict(prompts=5, hosts=2), "data.prompts = 5"),
     (dict(prompts=0), "data.prompts = 0"),
-    (dict(prompts=1, epochs=-1), "data.epochs = -1"),
     (dict(prompts=1, weights=[1, 0]), "data.mixture has weights"),
     (dict(prompts=1, weights=[1]), "data.mixture has weights"),
     (dict(prompts=1, weights=[1, float("nan")]), "data.mixture has weights"),
@@ -109,10 +83,8 @@ def test_in_order():
   rows = [_questions(batch) for batch in loader.in_order(_set(5), 2)]
   assert rows == [["q0", "q1"], ["q2", "q3"], ["q4", None]]
   assert [_questions(batch) for batch in loader.in_order(_set(5), 2, limit=3)] == [["q0", "q1"], ["q2", None]]
-  parts = [[_questions(b) for b in loader.in_order(_set(5), 4, rank=r, hosts=2)] for r in (0, 1)]
-  assert parts == [[["q0", "q1"], ["q4", None]], [["q2", "q3"], [None, None]]]
-  with pytest.raises(SettingError, match="eval.batch = 3"):
-    next(loader.in_order(_set(5), 3, hosts=2))
+  with pytest.raises(SettingError, match="eval.batch = 0"):
+    next(loader.in_order(_set(5), 0))
 
 
 def _render(question):

@@ -172,6 +172,32 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path, monkeypatch):
   assert len(text) == 1 + 11  # the first, every ten seconds, the last
 
 
+def test_progress_of_a_long_phase_in_plain_lines(tmp_path, monkeypatch):
+  out = console()
+  now = [0.0]
+  monkeypatch.setattr(metrics.time, "perf_counter", lambda: now[0])
+  with metrics.Writer(tmp_path, log(), 100, console=out) as writer:
+    with writer.phase("eval"):
+      for done in range(1, 26):
+        now[0] += 1.0
+        writer.progress("eval", done, 25)
+  assert out.file.getvalue().splitlines() == ["eval ... (compiles the first time)", "eval 10/25", "eval 20/25"]
+  assert lines(tmp_path / "metrics.jsonl") == []
+
+
+def test_progress_of_a_long_phase_on_a_terminal(tmp_path):
+  out = console(terminal=True)
+  with metrics.Writer(tmp_path, log(), 3, console=out) as writer:
+    with writer.phase("eval"):
+      writer.progress("eval", 64, 256)
+      writer._bar.refresh()
+      assert "eval 64/256" in out.file.getvalue()
+    out.file.truncate(0)
+    writer._bar.refresh()
+    assert "eval" not in out.file.getvalue()  # the phase is over
+  assert "0/3" in out.file.getvalue()
+
+
 def test_a_bar_on_a_terminal(tmp_path):
   out = console(terminal=True)
   with metrics.Writer(tmp_path, log(), 3, first_step=1, console=out) as writer:
@@ -210,6 +236,7 @@ def test_other_processes_are_silent(tmp_path, monkeypatch):
     writer.step(0, {"kl": 1.0})
     writer.samples(0, [row()])
     writer.evaluation(1, {})
+    writer.progress("eval", 1, 2)
     writer.say("x")
   assert not (tmp_path / "run").exists() and out.file.getvalue() == ""
 

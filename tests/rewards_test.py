@@ -1,11 +1,14 @@
 import functools
+import time
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
+from grpo_jax import metrics
 from grpo_jax.errors import SettingError
-from grpo_jax.rewards import combine, format, length, math, steps
+from grpo_jax.ops import advantages
+from grpo_jax.rewards import choice, combine, format, length, math, steps
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
 
 
@@ -83,9 +86,81 @@ def test_an_answer_that_was_cut_off_does_not_count():
   assert math.answer_correct(_example("7"), _completion("#### 7\nand", TRUNCATED)) == 1.0
 
 
+@pytest.mark.parametrize(
+  "text, answer",
+  [("work\n#### 72 \nmore", "72"), ("#### 7 #### 72", "72"), ("####\n72", ""), ("72", None), ("### 72", None)],
+)
+def test_what_stands_after_the_mark(text, answer):
+  assert math.after_mark(text) == answer
+
+
 def test_the_example_needs_a_number():
   with pytest.raises(ValueError, match="'blue' is no number"):
     math.answer_correct(_example("blue"), _completion("#### 7"))
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "B",
+    "b",
+    " B\n",
+    "(b)",
+    "(B)",
+    "[b]",
+    "B)",
+    "B.",
+    "(B).",
+    "B).",
+    "work\n#### B",
+    "A or B?\n#### (b)",
+    "#### A\n#### B",
+  ],
+)
+def test_choice_correct(text):
+  assert choice.choice_correct(_example("B"), _completion(text)) == 1.0
+  assert choice.choice_correct(_example("(b)."), _completion(text)) == 1.0
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "",
+    "A",
+    "C",
+    "BB",
+    "Both",
+    "Bern",
+    "B because",
+    "The answer is B",
+    "A, B",
+    "A B",
+    "AB",
+    "B) Bern",
+    "B, I think",
+    "B!",
+  ]
+  + ["(B", "[B)", "B]", "((B))", "B..", "B\nA", "A\nB", "**B**", "\u0412", "\uff22", "8", "#### B\n#### A", "#### B C"]
+  + ["#### Because", "####\nB", "B\n####", "B ####", "B\n#### C", "#### 1"],
+)
+def test_a_choice_is_never_found_within_a_text(text):
+  assert choice.choice_correct(_example("B"), _completion(text)) == 0.0
+
+
+def test_letters_are_of_the_alphabet():
+  """Letters that python's `re` takes for k and s where it ignores case."""
+  assert choice.choice_correct(_example("K"), _completion("\u212a")) == 0.0
+  assert choice.choice_correct(_example("S"), _completion("\u017f")) == 0.0
+
+
+def test_a_choice_that_was_cut_off_does_not_count():
+  for text, reward in (("B", 0.0), ("#### B", 0.0), ("#### B\n", 1.0), ("B\n", 0.0), ("#### A\n#### B", 0.0)):
+    assert choice.choice_correct(_example("B"), _completion(text, TRUNCATED)) == reward
+
+
+def test_the_example_needs_a_letter():
+  with pytest.raises(ValueError, match="'blue' is not the letter of an option"):
+    choice.choice_correct(_example("blue"), _completion("B"))
 
 
 @pytest.mark.parametrize(
@@ -131,11 +206,36 @@ def test_worked(text, reward):
     ("<think>a</think><think>b</think><answer>1</answer>", 0.0),
     ("<think>a</think><answer>1</answer><answer>2</answer>", 0.0),
     ("<answer>1</answer><think>a</think>", 0.0),
+    (" \n\u2003<think>a</think>\u00a0<answer>1</answer>\t", 1.0),
+    ("<think>a</think>, <answer>1</answer>", 0.0),
+    ("<think>a</think><answer>1</think></answer>", 0.0),
+    ("<think>a<answer>1</think></answer>", 0.0),
+    ("<think>a<answer></think>1</answer>", 0.0),
+    ("</think><think><answer>1</answer>", 0.0),
+    ("<think>a <th</think><answer>ink> 1</answer>", 1.0),  # no tag across the two blocks
+    ("", 0.0),
   ],
 )
 def test_think_tags(text, reward):
   assert format.think_tags(_example(), _completion(text)) == reward
   assert format.think_tags(_example(), _completion(text, TRUNCATED)) == 0.0
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "<think></think>" * 21_000,
+    "<think></think><answer>" * 14_000,
+    "<think>" + "</think> <answer>" * 19_000,
+    "<think>" + "</think>" + " " * 320_000,
+    "<think>" + "<" * 320_000 + "</answer>",
+  ],
+)
+def test_think_tags_takes_no_longer_than_the_text(text):
+  """A pattern that tries every pair of tags took 74 seconds for texts of this length."""
+  start = time.perf_counter()
+  assert format.think_tags(_example(), _completion(text)) == 0.0
+  assert time.perf_counter() - start < 1.0
 
 
 def test_steps_correct():
@@ -228,6 +328,30 @@ def test_a_value_of_zero_is_given():
   np.testing.assert_array_equal(scores.given, [[[False, False, True]]])
 
 
+@pytest.mark.parametrize("nothing", [None, [], ()])
+def test_no_reward_is_not_a_reward_of_zero(nothing):
+  """Two rewards and four completions: given both, one, the other (a step's) and none."""
+  group = [_completion(text, tokens=3) for text in ("both", "first", "second", "none")]
+  rewards = [
+    ("first", lambda example, completion: 0.5 if completion.text in ("both", "first") else nothing, 2.0),
+    ("second", lambda example, completion: [(1, -1.0)] if completion.text in ("both", "second") else nothing, 1.0),
+  ]
+  scores = combine.score(rewards, [_example()], [group], max_length=4, on_error=7.0)
+  np.testing.assert_array_equal(scores.rewards[0], [[0, -1, 1, 0], [0, 0, 1, 0], [0, -1, 0, 0], [0, 0, 0, 0]])
+  np.testing.assert_array_equal(scores.given[0], [[0, 1, 1, 0], [0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]])
+  np.testing.assert_array_equal(scores.parts[0], [[0.5, -1], [0.5, np.nan], [np.nan, -1], [np.nan, np.nan]])
+  assert scores.faults == []
+
+
+def test_a_completion_without_a_reward_takes_no_part_in_its_group():
+  group = [_completion(text, tokens=2) for text in ("right", "wrong", "none")]
+  values = {"right": 1.0, "wrong": 0.0, "none": None}
+  scores = combine.score([("a", lambda _, c: values[c.text], 1.0)], [_example()], [group], max_length=2)
+  found = advantages.group_relative(scores.rewards, scores.given, scale="none")
+  np.testing.assert_array_equal(found, [[[0, 0.5], [0, -0.5], [0, 0]]])  # the mean is 1/2, not 1/3
+  assert metrics.clean(scores.parts) == [[[1.0], [0.0], [None]]]  # as logs write it
+
+
 @pytest.mark.parametrize(
   "function, message",
   [
@@ -237,7 +361,8 @@ def test_a_value_of_zero_is_given():
     (_returns(1e40), "no finite reward"),
     (_returns(10**400), "no finite reward"),
     (_returns(np.float32("nan")), "no finite reward"),
-    (_returns(None), "None, which is no number"),
+    (_returns([(0, None)]), "None, which is no number"),
+    (_returns([None]), "TypeError"),
     (_returns("1"), "'1', which is no number"),
     (_returns([(0, 1.0), (3, 1.0)]), "token 3 of 3"),
     (_returns([(-1, 1.0)]), "token -1 of 3"),

@@ -1,12 +1,12 @@
-"""The tokenizer: round trips, special tokens in a user's text, chat templates, stop tokens, steps, transformers."""
+"""Tokenizers: round trips, special tokens in a user's text, chat templates, stop tokens, steps, transformers."""
 
 import json
 
 import pytest
 import tokenizers
 
-from grpo_jax import tokenizer as tok
 from grpo_jax.errors import SettingError
+from grpo_jax.tokenizer import making, reading, steps
 
 TEXTS = [
   "Tom has 12 apples and buys 3 more.\nHow many apples does Tom have?",
@@ -22,12 +22,12 @@ CHATML = """{%- set role = 'user' %}
 
 
 def make(name):
-  return tok.train_bpe(TEXTS, 300) if name == "bpe" else tok.word_level(TEXTS)
+  return making.train_bpe(TEXTS, 300) if name == "bpe" else making.word_level(TEXTS)
 
 
 def chat_folder(folder, template=CHATML, **config):
   """A folder like Qwen's: byte-level, ChatML, two stop tokens, a pad that is none of them."""
-  tok.train_bpe(TEXTS, 300).save(folder)
+  making.train_bpe(TEXTS, 300).save(folder)
   backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
   backend.add_special_tokens(["<|im_start|>", "<|im_end|>"])
   backend.save(str(folder / "tokenizer.json"))
@@ -56,22 +56,22 @@ def test_bpe_round_trips_any_bytes_and_splits_digits():
   assert [t.decode([i]) for i in t.encode("1204")] == list("1204")
   assert t.vocab_size == 300
   with pytest.raises(SettingError, match="vocab_size=100"):
-    tok.train_bpe(TEXTS, 100)
+    making.train_bpe(TEXTS, 100)
 
 
 def test_word_level_pieces():
   t = make("word")
   pieces = [t.decode([i]) for i in t.encode("Tom has 12 apples and\n12 + 3")]
   assert pieces == ["Tom", " has", " ", "1", "2", " apples", " and", "\n", "1", "2", " + ", "3"]
-  assert tok.word_level(TEXTS[::-1]).encode(TEXTS[0]) == t.encode(TEXTS[0])  # the order of texts does not matter
+  assert making.word_level(TEXTS[::-1]).encode(TEXTS[0]) == t.encode(TEXTS[0])  # the order of texts does not matter
   assert [t.decode([i]) for i in t.encode("toms")] == list("toms")  # a word that is not in the vocabulary is spelled
-  assert t.decode(t.encode("日")) == tok.UNKNOWN
+  assert t.decode(t.encode("日")) == making.UNKNOWN
 
 
 @pytest.mark.parametrize("name", ["bpe", "word"])
 def test_special_tokens_in_a_text_stay_text(name, tmp_path):
   make(name).save(tmp_path)
-  t = tok.load(tmp_path)  # what a saved file says of special tokens does not undo it
+  t = reading.load(tmp_path)  # what a saved file says of special tokens does not undo it
   ids = t.encode("a<|endoftext|>b")
   assert not set(ids) & set(t.eos_ids) and t.decode(ids) == "a<|endoftext|>b"
   assert t.render("a<|endoftext|>b", "{question}<|endoftext|>") == [*ids, t.eos_id]
@@ -83,7 +83,7 @@ def test_special_tokens_in_a_text_stay_text(name, tmp_path):
 def test_save_and_load(name, tmp_path):
   t = make(name)
   t.save(tmp_path)
-  again = tok.load(tmp_path)
+  again = reading.load(tmp_path)
   assert [again.encode(x) for x in TEXTS] == [t.encode(x) for x in TEXTS]
   assert (
     (again.eos_ids, again.pad_id, again.vocab_size) == (t.eos_ids, t.pad_id, t.vocab_size) == ((0,), 1, t.vocab_size)
@@ -91,9 +91,9 @@ def test_save_and_load(name, tmp_path):
 
 
 def test_chat_template_and_stops(tmp_path):
-  t = tok.load(chat_folder(tmp_path))
+  t = reading.load(chat_folder(tmp_path))
   start, end = t.token_id("<|im_start|>"), t.token_id("<|im_end|>")
-  assert t.eos_ids == (end, 0) and t.eos_id == end and t.pad_id == 1 and t.has_chat_template
+  assert t.eos_ids == (end, 0) and t.eos_id == end and t.pad_id == 1
   ids = t.render("What is 2?", "{question} Think.", chat=True, system="Be brief.")
   text = (
     "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is 2? Think.<|im_end|>\n<|im_start|>assistant\n"
@@ -109,9 +109,9 @@ def test_chat_template_and_stops(tmp_path):
   assert t.render("  x \n", "{question}", chat=True) == t.render("x", "{question}", chat=True)
   # Stop tokens and the rest of generation_config.json survive.
   t.save(tmp_path / "copy")
-  assert tok.load(tmp_path / "copy").eos_ids == (end, 0)
+  assert reading.load(tmp_path / "copy").eos_ids == (end, 0)
   assert json.loads((tmp_path / "copy/generation_config.json").read_text())["temperature"] == 0.6
-  assert tok.load(tmp_path / "copy").render(evil, chat=True) == t.render(evil, chat=True)
+  assert reading.load(tmp_path / "copy").render(evil, chat=True) == t.render(evil, chat=True)
 
 
 @pytest.mark.parametrize(
@@ -126,13 +126,12 @@ def test_chat_template_and_stops(tmp_path):
   ],
 )
 def test_chat_template_is_sandboxed_and_its_errors_are_one_line(template, message, tmp_path):
-  t = tok.load(chat_folder(tmp_path, template))
+  t = reading.load(chat_folder(tmp_path, template))
   with pytest.raises(SettingError, match=f"^chat_template: [^\n]*{message}[^\n]*$"):
     t.render("x", chat=True)
 
 
 def test_no_chat_template():
-  assert not make("word").has_chat_template
   with pytest.raises(SettingError, match="chat=True"):
     make("word").render("x", chat=True)
 
@@ -156,7 +155,7 @@ def test_first_token_of_a_prompt(tmp_path):
   begin = backend.token_to_id("<|begin|>")
   backend.post_processor = tokenizers.processors.TemplateProcessing("<|begin|> $A", None, [("<|begin|>", begin)])
   backend.save(str(tmp_path / "tokenizer.json"))
-  bos = tok.load(tmp_path)
+  bos = reading.load(tmp_path)
   assert bos.render("x<|begin|>") == [begin, *t.render("x<|begin|>")]
   assert bos.render("x", "<|begin|>{question}") == [begin, *t.encode("x")]  # once
   assert bos.encode("x") == t.encode("x")
@@ -178,11 +177,11 @@ def test_step_ends(name, pieces, ends):
   t = make(name)
   tokens = [i for piece in pieces for i in (t.encode(piece) or [t.eos_id])]
 
-  assert t.step_ends(tokens) == ends
+  assert t.step_ends(tokens) == ends == steps.step_ends(pieces)
 
 
 def test_step_ends_when_a_token_holds_more_than_a_newline(tmp_path):
-  t = tok.train_bpe(["x.\n\nx.\n\nx.\n\n"] * 9, 300)
+  t = making.train_bpe(["x.\n\nx.\n\nx.\n\n"] * 9, 300)
   tokens = [*t.encode("x.\n\n"), *t.encode("x.\n\n"), *t.encode("x")]
   n = len(t.encode("x.\n\n"))
   assert t.step_ends(tokens) == [n - 1, 2 * n - 1, 2 * n]
@@ -190,7 +189,7 @@ def test_step_ends_when_a_token_holds_more_than_a_newline(tmp_path):
   vocab = {text: i for i, text in enumerate(["a\nb", "\nc\n", "d", "\n"])}
   backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, "d"))
   backend.decoder = tokenizers.decoders.Fuse()
-  t = tok.Tokenizer(backend, {})
+  t = reading.Tokenizer(backend, {})
   assert t.step_ends([0, 3]) == [0, 1]
   assert t.step_ends([0, 2, 1, 2]) == [0, 2, 3]
   assert t.step_ends([1, 3, 2]) == [0, 2]
@@ -198,15 +197,15 @@ def test_step_ends_when_a_token_holds_more_than_a_newline(tmp_path):
 
 def test_errors(tmp_path):
   with pytest.raises(SettingError, match="no tokenizer.json"):
-    tok.load(tmp_path)
+    reading.load(tmp_path)
   (tmp_path / "tokenizer.json").write_text("{")
   with pytest.raises(SettingError, match="cannot be read"):
-    tok.load(tmp_path)
+    reading.load(tmp_path)
   make("word").save(tmp_path)
   (tmp_path / "tokenizer_config.json").write_text("{")
   with pytest.raises(SettingError, match="is not JSON"):
-    tok.load(tmp_path)
-  assert tok.Tokenizer(tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a")), {}).eos_ids == ()
+    reading.load(tmp_path)
+  assert reading.Tokenizer(tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a")), {}).eos_ids == ()
 
 
 @pytest.mark.parametrize("name", ["bpe", "word", "chat"])
@@ -217,7 +216,7 @@ def test_transformers_agrees(name, tmp_path):
     chat_folder(tmp_path)
   else:
     make(name).save(tmp_path)
-  ours = tok.load(tmp_path)
+  ours = reading.load(tmp_path)
   ours.save(tmp_path)
   for theirs in (
     transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path),

@@ -1,8 +1,8 @@
 """GSM8K: 7473 training and 1319 test problems (Cobbe et al., arXiv 2110.14168).
 
-`data.path` is a folder with `train.jsonl` and `test.jsonl` as its authors publish them; or a tensorflow-datasets folder
-that holds gsm8k as array_record; or empty: tensorflow-datasets' own folder, into which it is downloaded once.
-TensorFlow is not needed.
+`data.path` names a folder with `train.jsonl` and `test.jsonl` as the authors publish them, or a tensorflow-datasets
+folder that holds gsm8k as array_record. Where it is empty, tensorflow-datasets downloads the data once into its own
+folder. TensorFlow is not needed.
 """
 
 import pathlib
@@ -12,16 +12,21 @@ from typing import Any
 
 from grpo_jax.data import jsonl
 from grpo_jax.errors import SettingError
+from grpo_jax.rewards.math import after_mark
 from grpo_jax.types import Example
 
+# The calculator's annotations in the solutions, as in "48/2 = <<48/2=24>>24".
 _ANNOTATION = re.compile(r"<<[^<>\n]*>>")
 
 
+FIELDS = ("question", "answer")
+
+
 def source(split: str, path: str, cfg) -> Sequence[Example]:
-  """The split "train" or "test".
+  """Reads one split.
 
   Args:
-    split: "train" or "test"; tensorflow-datasets also has "train_socratic", "test_socratic".
+    split: "train" or "test"; tensorflow-datasets also has "train_socratic" and "test_socratic".
     path: `data.path`.
     cfg: the data section; `cfg.gsm8k.annotations` keeps the calculator's `<<48/2=24>>` in the solutions.
 
@@ -30,41 +35,41 @@ def source(split: str, path: str, cfg) -> Sequence[Example]:
   """
   annotations = cfg.gsm8k.annotations
   if path and not list(pathlib.Path(path).glob("gsm8k/*")):
-    return jsonl.read(
-      _jsonl_file(split, path),
-      lambda row, where: example(
-        jsonl.text(row, "question", where), jsonl.text(row, "answer", where), annotations, where
-      ),
-    )
+    lines = jsonl.read(_jsonl_file(split, path))
+    return [example(*(jsonl.text(each, name, at) for name in FIELDS), annotations, at) for each, at in lines]
   return _Records(_data_source(split, path), annotations)
 
 
 def example(question: str, answer: str, annotations: bool, where: str) -> Example:
-  """One problem; `answer` is its worked steps and `#### x`."""
-  final = jsonl.final_answer(answer)
+  """Makes an example of a question and an `answer` that holds the worked steps and `#### x`.
+
+  Raises:
+    SettingError: the answer has no `#### x`; the message begins with `where`.
+  """
+  final = after_mark(answer)
   if not final:
     raise SettingError(f'{where}: field "answer" has no "#### x" at its end')
   return Example(question, answer if annotations else _ANNOTATION.sub("", answer), final, {})
 
 
 class _Records(Sequence):
-  """Rows of tensorflow-datasets as examples."""
+  """The records of tensorflow-datasets as examples."""
 
-  def __init__(self, rows: Sequence[dict[str, Any]], annotations: bool):
-    self._rows, self._annotations = rows, annotations
+  def __init__(self, records: Sequence[dict[str, Any]], annotations: bool):
+    self._records, self._annotations = records, annotations
 
   def __len__(self) -> int:
-    return len(self._rows)
+    return len(self._records)
 
   def __getitem__(self, index):
     if not 0 <= index < len(self):
       raise IndexError(index)
-    row = self._rows[index]
-    question, answer = (row[name].decode("utf-8") for name in ("question", "answer"))
+    question, answer = (self._records[index][name].decode("utf-8") for name in FIELDS)
     return example(question, answer, self._annotations, f"gsm8k, record {index}")
 
 
 def _jsonl_file(split: str, path: str) -> pathlib.Path:
+  """The file of a split, which must exist."""
   file = pathlib.Path(path) / f"{split}.jsonl"
   if not file.is_file():
     state = "this folder" if pathlib.Path(path).is_dir() else "it, and there is no such folder"
@@ -76,6 +81,7 @@ def _jsonl_file(split: str, path: str) -> pathlib.Path:
 
 
 def _data_source(split: str, path: str) -> Sequence[dict[str, Any]]:
+  """The records of a split as tensorflow-datasets stores them, downloaded first where `path` is empty."""
   import tensorflow_datasets.text  # registers gsm8k; heavy, so only where it is used
 
   try:

@@ -1,46 +1,76 @@
-"""Any file with one JSON object a line that holds a question and an answer.
+"""Reads any file with one JSON object on each line that holds a question and an answer.
 
-`data.path` is the file, or a folder with `train.jsonl`, `test.jsonl` (one file a split). The names of the fields are
-settings of `data.jsonl`. An answer in GSM8K's form (steps, then `#### x`) is taken apart: the whole is the solution
-and x the answer. Any other answer is both.
+`data.path` is the file, or a folder with `train.jsonl` and `test.jsonl` (one file for each split). The names of the
+fields are settings of `data.jsonl`. An answer in GSM8K's form (steps, then `#### x`) is taken apart: the whole is the
+solution and x the answer. Any other answer is both.
+
+Multiple choice: where `data.jsonl.choices` names a field, it holds the list of the options. They are shown after the
+question, each on a line of its own with its letter ("A) 12"), and the example's answer is the letter of the right one.
+The file may give the answer as a letter, as an index from 0 or as the option's text.
 """
 
 import json
 import pathlib
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from grpo_jax.errors import SettingError
+from grpo_jax.rewards.choice import LETTERS, letter
+from grpo_jax.rewards.math import after_mark
 from grpo_jax.types import Example
-
-MARK = "####"
 
 
 def source(split: str, path: str, cfg) -> list[Example]:
-  """The examples of a split, in the file's order.
+  """Reads the examples of a split, in the order of the file.
 
   Args:
-    split: name of the file in a folder; a path that is a file is read whatever the split.
+    split: the name of the file in a folder; a path that is a file is read whatever the split.
     path: `data.path`.
-    cfg: the data section; `cfg.jsonl.question` and `cfg.jsonl.answer` name the fields, and `cfg.jsonl.solution` the
-      field of the worked solution ("": the answer holds it).
+    cfg: the data section; `cfg.jsonl.question` and `cfg.jsonl.answer` name the fields, `cfg.jsonl.solution` the field
+      of the worked solution ("": the answer holds it), `cfg.jsonl.choices` that of the options ("": there are none).
 
   Raises:
-    SettingError: no such file, or a line that is no JSON object or lacks a field, with its number.
+    SettingError: no such file, or a line that is no JSON object, lacks a field or has an answer that cannot be read,
+      with its number.
   """
-  names = cfg.jsonl
+  make = multiple_choice if cfg.jsonl.choices else example
+  return [make(record, where, cfg.jsonl) for record, where in read(split_file(split, path))]
 
-  def example(row: dict[str, Any], where: str) -> Example:
-    question, answer = text(row, names.question, where), text(row, names.answer, where)
-    solution = text(row, names.solution, where) if names.solution else answer
-    meta = {k: v for k, v in row.items() if k not in (names.question, names.answer, names.solution)}
-    return Example(question, solution, final_answer(answer) or answer.strip(), meta)
 
-  return read(split_file(split, path), example)
+def example(record: dict[str, Any], where: str, names) -> Example:
+  """Makes an example of a line; its meta holds the fields that are neither question, answer nor solution."""
+  question, answer = text(record, names.question, where), text(record, names.answer, where)
+  solution = text(record, names.solution, where) if names.solution else answer
+  used = (names.question, names.answer, names.solution)
+  meta = {name: value for name, value in record.items() if name not in used}
+  return Example(question, solution, after_mark(answer) or answer.strip(), meta)
+
+
+def multiple_choice(record: dict[str, Any], where: str, names) -> Example:
+  """Makes an example of a line with options: they follow the question, and the answer is a letter.
+
+  The solution is that of the file where it has one, in a field of its own or before the answer's `####`; else it is the
+  letter, too.
+  """
+  plain, options = example(record, where, names), _options(record, names.choices, where)
+  found = _meant(record[names.answer] if isinstance(record[names.answer], int) else plain.answer, options)
+  if len(found) != 1:
+    state = f"may mean {' or '.join(LETTERS[i] for i in found)}" if found else "is none of the options"
+    raise SettingError(
+      f'{where}: field "{names.answer}" is {plain.answer[:80]!r}, which {state}; give the letter of one of the '
+      f"{len(options)} options, its index from 0, or its text"
+    )
+  answer = LETTERS[found[0]]
+  worked = names.solution or after_mark(plain.solution)
+  question = "\n".join([plain.question, *(f"{name}) {option}" for name, option in zip(LETTERS, options))])
+  return Example(question, plain.solution if worked else answer, answer, plain.meta)
 
 
 def split_file(split: str, path: str) -> pathlib.Path:
-  """`path` itself if it is a file, else `path/<split>.jsonl`, which must exist."""
+  """Returns `path` itself if it is a file, else `path/<split>.jsonl`, which must exist.
+
+  Raises:
+    SettingError: no path, or no such file.
+  """
   if not path:
     raise SettingError(
       f"data.path is empty: give a file with one JSON object a line, or a folder with {split}.jsonl in it"
@@ -56,19 +86,58 @@ def split_file(split: str, path: str) -> pathlib.Path:
   return file
 
 
-def read(file: pathlib.Path, example: Callable[[dict[str, Any], str], Example]) -> list[Example]:
-  """`example(row, where)` of every line that is not blank; `where` names file and line for errors."""
-  examples = [example(row, where) for row, where in _rows(file)]
-  if not examples:
+def read(file: pathlib.Path) -> list[tuple[dict[str, Any], str]]:
+  """Reads every line that is not blank: its object, and where it stands (file and line) for messages.
+
+  Raises:
+    SettingError: the file cannot be read or has no line, or a line is no JSON object.
+  """
+  try:
+    lines = file.read_bytes().splitlines()  # of bytes: splitlines() of text also cuts at separators that JSON may hold
+  except OSError as error:
+    raise SettingError(f"{file}: cannot be read: {error.strerror}") from error
+  numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+  if not numbered:
     raise SettingError(f"{file}: has no line; each should be a JSON object with a question and an answer")
-  return examples
+  return [(_record(line, number == 1, f"{file}, line {number}"), f"{file}, line {number}") for number, line in numbered]
 
 
-def text(row: dict[str, Any], name: str, where: str) -> str:
-  """The field `name` of a row as text; a number is written out."""
-  if name not in row:
-    raise SettingError(f'{where}: no field "{name}"; the line has {_few(sorted(row))}')
-  value = row[name]
+def text(record: dict[str, Any], name: str, where: str) -> str:
+  """Returns the field `name` of a line as text; a number is written out.
+
+  Raises:
+    SettingError: there is no such field, or it holds no text.
+  """
+  return _text(_field(record, name, where), name, where)
+
+
+def _options(record: dict[str, Any], name: str, where: str) -> list[str]:
+  """The options of a line as texts; numbers are written out."""
+  options = _field(record, name, where)
+  if not isinstance(options, list) or not 2 <= len(options) <= len(LETTERS):
+    raise SettingError(
+      f'{where}: field "{name}" should be a list of 2 to {len(LETTERS)} texts, and is {json.dumps(options)[:80]}'
+    )
+  return [_text(option, name, where).strip() for option in options]
+
+
+def _meant(answer: int | str, options: list[str]) -> list[int]:
+  """The indices of the options that an answer can mean: a number is an index, a text also a letter or an option."""
+  if isinstance(answer, int):
+    return [answer] if 0 <= answer < len(options) else []
+  meant = letter(answer)
+  return [i for i, option in enumerate(options) if answer in (str(i), option) or meant == LETTERS[i]]
+
+
+def _field(record: dict[str, Any], name: str, where: str) -> Any:
+  """The field `name` of a line, which must be there."""
+  if name not in record:
+    raise SettingError(f'{where}: no field "{name}"; the line has {_few(sorted(record))}')
+  return record[name]
+
+
+def _text(value: Any, name: str, where: str) -> str:
+  """A value of the field `name` as text that is not empty."""
   if isinstance(value, (int, float)) and not isinstance(value, bool):
     value = str(value)
   if not isinstance(value, str) or not value.strip():
@@ -76,30 +145,21 @@ def text(row: dict[str, Any], name: str, where: str) -> str:
   return value
 
 
-def final_answer(solution: str) -> str:
-  """What follows the last `####`; empty if there is none."""
-  return solution.rpartition(MARK)[2].strip() if MARK in solution else ""
-
-
-def _rows(file: pathlib.Path) -> Iterator[tuple[dict[str, Any], str]]:
+def _record(line: bytes, first: bool, where: str) -> dict[str, Any]:
+  """The object on a line; the first line of a file may begin with a byte order mark."""
   try:
-    lines = file.read_bytes().splitlines()  # of bytes: splitlines() of text also cuts at separators that JSON may hold
-  except OSError as error:
-    raise SettingError(f"{file}: cannot be read: {error.strerror}") from error
-  for number, line in enumerate(lines, 1):
-    if not line.strip():
-      continue
-    where = f"{file}, line {number}"
-    try:
-      row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-    except UnicodeDecodeError as error:
-      raise SettingError(f"{where}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
-    except (ValueError, RecursionError) as error:
-      raise SettingError(f"{where}: is not JSON: {error}; each line should be one JSON object") from error
-    if not isinstance(row, dict):
-      raise SettingError(f"{where}: should be a JSON object, and is {type(row).__name__}")
-    yield row, where
+    record = json.loads(line.decode("utf-8-sig" if first else "utf-8"))
+  except UnicodeDecodeError as error:
+    raise SettingError(f"{where}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
+  except (ValueError, RecursionError) as error:
+    raise SettingError(f"{where}: is not JSON: {error}; each line should be one JSON object") from error
+  if not isinstance(record, dict):
+    raise SettingError(f"{where}: should be a JSON object, and is {type(record).__name__}")
+  return record
 
 
 def _few(names: list[str]) -> str:
-  return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "") if names else "none"
+  """The first eight of some names, and how many more there are."""
+  if not names:
+    return "none"
+  return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -1,7 +1,7 @@
-"""Order, shuffling, epochs and mixtures of data sets (grain), a position that survives a restart, and prompt arrays.
+"""Batches of examples from shuffled and mixed data sets (grain), a position that survives a restart, prompt arrays.
 
-The whole order is a pure function of (data sets, weights, seed): batch i holds examples i * P .. (i + 1) * P - 1 of
-it, and host r of n the r-th block of those rows. So the position is one number, whatever the number of hosts.
+The whole order is a pure function of (data sets, weights, seed), and batch i holds its examples i * P to
+(i + 1) * P - 1. So the position is one number. Every host makes the whole batch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,22 +15,17 @@ from grpo_jax.types import Example, Prompts
 
 
 class Batches:
-  """An endless (or `epochs` long) iterator over batches: a list of this host's P / hosts rows.
-
-  Each epoch of each data set is shuffled anew. After the last epoch's last example the rows that are left of the
-  batch are None; a mixture's epochs end with the data set that is used up first.
+  """An endless iterator over batches, each a list of P examples. Each data set is shuffled anew in each of its epochs.
 
   Args:
     sources: data sets, each with `__len__` and `__getitem__`.
-    weights: share of each data set in the mixture, any scale; None: equal.
-    prompts: P, rows of a batch over all hosts.
-    seed: of the shuffling.
-    shuffle: False keeps each data set's order.
-    epochs: passes over each data set; 0: without end.
-    rank, hosts: which block of the rows is this host's.
+    weights: the share of each data set in the mixture, in any scale; None: equal shares.
+    prompts: P, the number of examples in a batch.
+    seed: the seed of the shuffling.
+    shuffle: False keeps the order of each data set.
 
   Raises:
-    SettingError: an empty data set, a weight that is not positive, P that the hosts do not divide.
+    SettingError: an empty data set, a weight that is not positive, or P below 1.
   """
 
   def __init__(
@@ -41,43 +36,34 @@ class Batches:
     prompts: int,
     seed: int,
     shuffle: bool = True,
-    epochs: int = 0,
-    rank: int = 0,
-    hosts: int = 1,
   ):
-    if prompts < 1 or prompts % hosts:
-      raise SettingError(f"data.prompts = {prompts}: has to be a multiple of the number of hosts, {hosts}")
-    if epochs < 0:
-      raise SettingError(f"data.epochs = {epochs}: 0 (without end) or more")
+    if prompts < 1:
+      raise SettingError(f"data.prompts = {prompts}: use at least 1")
     weights = [1.0] * len(sources) if weights is None else list(weights)
     if len(weights) != len(sources) or not all(0 < weight < float("inf") for weight in weights):
       raise SettingError(f"data.mixture has weights {weights}: one positive number for each data set")
     if not sources or not all(map(len, sources)):
       raise SettingError(f"data sets of {[len(each) for each in sources]} examples: each needs at least one")
-    parts = [_ordered(each, seed + i, shuffle, epochs) for i, each in enumerate(sources)]
-    self._data = parts[0] if len(parts) == 1 else grain.MapDataset.mix(parts, weights)
+    endless = [_endless(each, seed + i, shuffle) for i, each in enumerate(sources)]
+    self._data = endless[0] if len(endless) == 1 else grain.MapDataset.mix(endless, weights)
     self._sizes = [len(each) for each in sources]
-    self._prompts, self._rank, self._hosts = prompts, rank, hosts
+    self._prompts = prompts
     self._index = 0
 
-  def __iter__(self) -> Iterator[list[Example | None]]:
+  def __iter__(self) -> Iterator[list[Example]]:
     return self
 
-  def __next__(self) -> list[Example | None]:
-    if self._index >= len(self._data):
-      raise StopIteration
-    rows = self._prompts // self._hosts
-    first = self._index + self._rank * rows
-    batch = [self._data[i] if i < len(self._data) else None for i in range(first, first + rows)]
+  def __next__(self) -> list[Example]:
+    batch = [self._data[i] for i in range(self._index, self._index + self._prompts)]
     self._index += self._prompts
     return batch
 
   def get_state(self) -> dict[str, Any]:
-    """What a checkpoint keeps: how many examples all hosts have taken, and of which data sets."""
+    """Returns what a checkpoint keeps: how many examples were taken, and the sizes of the data sets."""
     return {"index": self._index, "sizes": list(self._sizes)}
 
   def set_state(self, state: dict[str, Any]) -> None:
-    """Goes on from `get_state()` of any number of hosts.
+    """Goes on from where `get_state()` was called.
 
     Raises:
       SettingError: the state belongs to data sets of other sizes, whose order is another one.
@@ -90,56 +76,60 @@ class Batches:
     self._index = int(state["index"])
 
 
-def in_order(
-  source: Sequence[Example], prompts: int, limit: int = 0, rank: int = 0, hosts: int = 1
-) -> Iterator[list[Example | None]]:
-  """The first `limit` examples (0: all) once, in order, for evaluation; the last batch is filled up with None."""
-  if prompts < 1 or prompts % hosts:
-    raise SettingError(f"eval.batch = {prompts}: has to be a multiple of the number of hosts, {hosts}")
+def in_order(source: Sequence[Example], prompts: int, limit: int = 0) -> Iterator[list[Example | None]]:
+  """Yields the first `limit` examples (0: all) once, in order, in batches of `prompts`, for evaluation.
+
+  The last batch is filled up with None.
+
+  Raises:
+    SettingError: `prompts` is below 1.
+  """
+  if prompts < 1:
+    raise SettingError(f"eval.batch = {prompts}: use at least 1")
   size = min(limit or len(source), len(source))
-  rows = prompts // hosts
-  for start in range(rank * rows, -(-size // prompts) * prompts, prompts):
-    yield [source[i] if i < size else None for i in range(start, start + rows)]
+  for start in range(0, size, prompts):
+    yield [source[i] if i < size else None for i in range(start, start + prompts)]
 
 
 def to_prompts(
   examples: Sequence[Example | None], render: Callable[[str], list[int]], max_length: int, on_long: str = "skip"
 ) -> tuple[Prompts, int]:
-  """Prompt arrays of a batch, and how many of its prompts were longer than `max_length`.
+  """Turns a batch into prompt arrays, and counts the prompts that are longer than `max_length`.
 
   Args:
-    examples: P rows; None gives a row of length 0, which only fills the batch.
+    examples: P examples; None becomes a prompt of length 0, which only fills the batch.
     render: question -> prompt token ids.
     max_length: Lp.
-    on_long: a longer prompt is "skip": its row has length 0; "cut": its last Lp tokens are kept.
+    on_long: what becomes of a longer prompt: "skip" gives it length 0, "cut" keeps its last Lp tokens.
 
   Returns:
     Prompts with tokens [P, Lp] int32, padded on the right with 0, and lengths [P] int32, both numpy; and the count.
 
   Raises:
-    SettingError: unknown `on_long`, or a prompt without a token.
+    SettingError: unknown `on_long`, `max_length` below 1, or a prompt without a token.
   """
   if on_long not in ("skip", "cut"):
-    raise SettingError(f"data.on_long = {on_long!r}: skip or cut")
+    raise SettingError(f"data.on_long = {on_long!r}: use skip or cut")
   if max_length < 1:
-    raise SettingError(f"data.max_prompt_length = {max_length}: at least 1")
+    raise SettingError(f"data.max_prompt_length = {max_length}: use at least 1")
   tokens = np.zeros((len(examples), max_length), np.int32)
   lengths = np.zeros(len(examples), np.int32)
   long = 0
-  for row, each in enumerate(examples):
-    if each is None:
+  for p, example in enumerate(examples):
+    if example is None:
       continue
-    ids = render(each.question)
+    ids = render(example.question)
     if not ids:
-      raise SettingError(f"data: the prompt of the question {each.question[:80]!r} has no token")
+      raise SettingError(f"data: the prompt of the question {example.question[:80]!r} has no token")
     if len(ids) > max_length:
       long += 1
       ids = ids[-max_length:] if on_long == "cut" else []
-    tokens[row, : len(ids)] = ids
-    lengths[row] = len(ids)
+    tokens[p, : len(ids)] = ids
+    lengths[p] = len(ids)
   return Prompts(tokens, lengths), long
 
 
-def _ordered(source: Sequence[Example], seed: int, shuffle: bool, epochs: int) -> grain.MapDataset:
+def _endless(source: Sequence[Example], seed: int, shuffle: bool) -> grain.MapDataset:
+  """The data set repeated without end, each epoch in an order of its own."""
   data = grain.MapDataset.source(source).seed(seed % 2**32)
-  return (data.shuffle() if shuffle else data).repeat(epochs or None)
+  return (data.shuffle() if shuffle else data).repeat(None)

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from grpo_jax import checkpoint, sharding
-from grpo_jax import tokenizer as tokenizers
 from grpo_jax.data import loader
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import imports
@@ -20,7 +19,8 @@ from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import read_config, write_config
 from grpo_jax.sharding import Layout
-from grpo_jax.tokenizer import Tokenizer
+from grpo_jax.tokenizer import making, reading
+from grpo_jax.tokenizer.reading import Tokenizer
 
 # What a random key is for; keys are functions of (seed, purpose, step), never carried.
 INIT, SAMPLE, EVALUATE = range(3)
@@ -94,13 +94,11 @@ def make_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
         "tokenizer='': a fresh model needs one; pass a folder with a tokenizer.json, or 'bpe' or 'words' to make one "
         "from the training data"
       )
-    return tokenizers.load(config.tokenizer or source)
+    return reading.load(config.tokenizer or source)
   sources, _ = imports.train_sources(config.data)
   examples = (each[i] for each in sources for i in range(min(len(each), TOKENIZER_EXAMPLES)))
   texts = [text for e in examples for text in (config.data.template.replace("{question}", e.question), e.solution)]
-  return (
-    tokenizers.word_level(texts) if config.tokenizer == "words" else tokenizers.train_bpe(texts, config.model.vocab)
-  )
+  return making.word_level(texts) if config.tokenizer == "words" else making.train_bpe(texts, config.model.vocab)
 
 
 def reference(source: str, model: Model, setting: str, step: int | None = None) -> Any:

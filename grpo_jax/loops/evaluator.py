@@ -1,5 +1,6 @@
 """Evaluation during a run: greedy and, before and after it, from several samples of each problem."""
 
+import functools
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -53,6 +54,5 @@ class Evaluator:
     return found
 
   def _solve(self, generator: Generator, params: Any, key: Any, writer: metrics.Writer) -> evaluate.Outcomes:
-    return evaluate.solve(
-      generator, params, self.problems, self.solved, key, batch=self.cfg.batch, progress=writer.progress
-    )
+    progress = functools.partial(writer.progress, "eval")
+    return evaluate.solve(generator, params, self.problems, self.solved, key, batch=self.cfg.batch, progress=progress)

@@ -11,7 +11,7 @@ from grpo_jax.loops.collect import Scored, collect, make_collector
 from grpo_jax.loops.learner import Learned, Learner
 from grpo_jax.loops.run import Run
 from grpo_jax.ops.advantages import totals
-from grpo_jax.tokenizer import Tokenizer
+from grpo_jax.tokenizer.reading import Tokenizer
 from grpo_jax.types import STOPPED
 
 

@@ -1,6 +1,8 @@
 """Scores groups by several weighted rewards.
 
-A reward that fails stops nothing: it is recorded, and scored as configured. One that says SettingError ends the run.
+A reward that fails stops nothing: the fault is recorded and a configured value is given. One that raises SettingError
+ends the run. One that returns None, or an empty list, gives the completion no reward; what no reward was given to takes
+no part in the mean of its group (TRL leaves such a reward out, too, but counts a completion without any as 0).
 """
 
 import numbers
@@ -12,27 +14,30 @@ import numpy as np
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Completion, Example
 
-# A value for the whole completion, given on its last token, or [(token index, value), ...].
-Reward = Callable[[Example, Completion], float | list[tuple[int, float]]]
+# Returns a value for the whole completion, which is given on its last token, or [(token index, value), ...], or None.
+Reward = Callable[[Example, Completion], float | list[tuple[int, float]] | None]
 
-LARGEST = 1e30  # of a reward's size: sums of weighted rewards stay finite in float32
+LARGEST = 1e30  # the largest size of a reward: sums of weighted rewards stay finite in float32
 
 
 class Fault(NamedTuple):
-  """A reward that raised, or returned what is no finite reward."""
+  """A reward that raised an exception, or returned what is no finite reward."""
 
-  prompt: int  # p
-  sample: int  # g
-  name: str
+  prompt: int  # index in P
+  sample: int  # index in G
+  name: str  # of the reward
   message: str
 
 
 class Scores(NamedTuple):
-  """Host arrays, as `Rollouts` wants them."""
+  """The rewards of a batch, as numpy arrays that go into `Rollouts`."""
 
   rewards: np.ndarray  # [P, G, L] float32, the weighted sum of all rewards given at a token
-  given: np.ndarray  # [P, G, L] bool
-  parts: np.ndarray  # [P, G, N] float32, each reward alone, unweighted; of step rewards the mean
+  given: np.ndarray  # [P, G, L] bool, where a reward was given
+  parts: (
+    np.ndarray
+  )  # [P, G, N] float32, each reward alone, unweighted; the mean over steps where it has several values,
+  # NaN where it gave this completion no reward (0 would be a reward), 0 for a prompt that only fills the batch
   faults: list[Fault]
 
 
@@ -43,14 +48,14 @@ def score(
   max_length: int,
   on_error: float = 0.0,
 ) -> Scores:
-  """Every reward of every completion.
+  """Computes every reward of every completion.
 
   Args:
     rewards: N of (name, function, weight).
-    examples: [P]; None marks a row that only fills the batch and is given nothing.
-    completions: [P][G].
+    examples: P examples; None marks a prompt that only fills the batch and is given nothing.
+    completions: G completions of each of the P prompts.
     max_length: L.
-    on_error: the value, before its weight, of a reward that failed; given on the last token.
+    on_error: the value, before its weight, of a reward that failed; it is given on the last token.
 
   Raises:
     SettingError: a reward says that it cannot work as it is set.
@@ -76,16 +81,19 @@ def score(
         for token, value in values:
           sums[p, g, token] += weight * value
           given[p, g, token] = True
-        parts[p, g, n] = sum(value for _, value in values) / max(len(values), 1)
+        parts[p, g, n] = sum(value for _, value in values) / len(values) if values else np.nan
   return Scores(sums.astype(np.float32), given, parts, faults)
 
 
 def _checked(result, last: int) -> list[tuple[int, float]]:
-  """A reward as [(token index, value), ...].
+  """What a reward returned as [(token index, value), ...]; empty where it gave no reward.
 
   Raises:
-    TypeError, ValueError: no number, not finite, or a token that the completion does not have.
+    TypeError: a value is no number.
+    ValueError: a value is not finite, or its token is not one of the completion's.
   """
+  if result is None:
+    return []
   values = list(result) if isinstance(result, (list, tuple)) else [(last, result)]
   for token, value in values:
     if not isinstance(value, (numbers.Real, np.bool_)):

@@ -5,8 +5,9 @@ import re
 from grpo_jax.rewards.math import MARK, well_formed
 from grpo_jax.types import STOPPED, Completion, Example
 
+TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+
 _EQUATION = re.compile(r"= *[^\s=]*[0-9]")
-_TAGS = re.compile(r"\s*<think>(?P<think>.*?)</think>\s*<answer>(?P<answer>.*?)</answer>\s*", re.DOTALL)
 
 
 def worked(example: Example, completion: Completion) -> float:
@@ -18,9 +19,16 @@ def worked(example: Example, completion: Completion) -> float:
 
 
 def think_tags(example: Example, completion: Completion) -> float:
-  """1 for exactly `<think>...</think> <answer>...</answer>` (DeepSeek-R1, arXiv 2501.12948, section 2.2.2), else 0."""
+  """1 for exactly `<think>...</think> <answer>...</answer>` (DeepSeek-R1, arXiv 2501.12948, section 2.2.2), else 0.
+
+  Each tag stands once. White space may stand before, between and after the two blocks, nothing else. The time grows in
+  proportion to the text: a pattern with `.*?` for each block would try every pair of tags.
+  """
   del example
-  found = _TAGS.fullmatch(completion.text)
-  inside = "" if found is None else found["think"] + found["answer"]
-  tags = ("<think>", "</think>", "<answer>", "</answer>")
-  return float(found is not None and completion.ended == STOPPED and not any(tag in inside for tag in tags))
+  text = completion.text.strip()
+  if completion.ended != STOPPED or any(text.count(tag) != 1 for tag in TAGS):
+    return 0.0
+  start, think_end, answer_start, end = (text.index(tag) for tag in TAGS)
+  between = text[think_end + len("</think>") : answer_start]
+  whole = start == 0 and end + len("</answer>") == len(text)
+  return float(whole and start < think_end < answer_start < end and not between.strip())

@@ -5,14 +5,15 @@ from grpo_jax.types import Completion, Example
 
 
 def overlong(example: Example, completion: Completion, *, max_length: int, buffer: int) -> float:
-  """DAPO's soft overlong punishment (arXiv 2503.14476, eq. 13): 0 up to max_length - buffer tokens, then a line down to
-  -1 at max_length.
+  """Returns DAPO's soft overlong punishment (arXiv 2503.14476, eq. 13).
+
+  It is 0 up to max_length - buffer tokens and then falls along a line to -1 at max_length.
 
   Args:
     example: not used.
     completion: its tokens are counted, the stop token included.
-    max_length: the longest that is not punished in full, usually the sampler's.
-    buffer: tokens over which the punishment grows.
+    max_length: the length that is punished in full, usually the sampler's.
+    buffer: the number of tokens over which the punishment grows.
 
   Raises:
     SettingError: `buffer` is not in 1..max_length.

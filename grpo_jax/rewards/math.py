@@ -9,7 +9,7 @@ from fractions import Fraction
 from grpo_jax.types import STOPPED, Completion, Example
 
 MARK = "####"
-LONGEST = 64  # characters of a number; more is no number
+LONGEST = 64  # characters of a number; a longer text is no number
 
 _SIGN, _CURRENCY = r"[-+\u2212]", r"[$\u20ac\u00a3\u00a5]"
 _NUMBER = re.compile(
@@ -24,7 +24,7 @@ _NUMBER = re.compile(
 
 
 def number(text: str) -> Fraction | None:
-  """The exact value of one number and nothing else; None if it is none.
+  """Returns the exact value of a text that is one number and nothing else, or None.
 
   A sign, a currency sign on either side, commas between groups of three digits, decimals, and a final point are read.
   A percent sign is a unit, as in GSM8K's answers: 50% is 50. Words, fractions and expressions are no numbers.
@@ -42,16 +42,21 @@ def number(text: str) -> Fraction | None:
   return -value if (found["sign"] or found["inner"] or "+") in "-\u2212" else value
 
 
+def after_mark(text: str) -> str | None:
+  """Returns what stands after the last `####` on its line, without the white space around it; None without a mark."""
+  _, mark, rest = text.rpartition(MARK)
+  return rest.partition("\n")[0].strip() if mark else None
+
+
 def final_answer(completion: Completion) -> str | None:
-  """What stands after the last `####` on its line; None if there is none, or if the completion was cut off within
-  that line (7 may be the beginning of 72)."""
-  before, mark, rest = completion.text.rpartition(MARK)
-  if not mark:
+  """Returns what a completion gives as its answer after the last `####`; None if it gives none.
+
+  A completion that was cut off within that line gives none: 7 may be the beginning of 72.
+  """
+  ends_in_answer = "\n" not in completion.text.rpartition(MARK)[2]
+  if ends_in_answer and completion.ended != STOPPED:
     return None
-  line, newline, _ = rest.partition("\n")
-  if not newline and completion.ended != STOPPED:
-    return None
-  return line.strip()
+  return after_mark(completion.text)
 
 
 def answer_correct(example: Example, completion: Completion) -> float:

@@ -1,6 +1,6 @@
 """Process supervision by rule (DeepSeekMath, section 4.1.3): each step is checked against the worked solution.
 
-The data set's meta holds `results`, the exact value of each step; the answer line is the step after the last.
+`Example.meta["results"]` holds the exact value of each step; the line with the answer is the step after the last.
 """
 
 import re
@@ -12,14 +12,15 @@ _EQUATION = re.compile(
   r"(?P<left>[0-9]{1,18}) ?(?P<op>[-+*/]) ?(?P<right>[0-9]{1,18}) ?= ?\$?(?P<result>-?[0-9]{1,18})"
 )
 
-_UNFINISHED = re.compile(r"([0-9.,]|[-+*/=] *\$?)$")  # before an equation: it is the end of a longer one
+# What stands before an equation that is only the end of a longer one.
+_UNFINISHED = re.compile(r"([0-9.,]|[-+*/=] *\$?)$")
 
 
 def steps_correct(example: Example, completion: Completion) -> list[tuple[int, float]]:
-  """(index of its last token, 1 or 0) for each step.
+  """Returns (index of its last token, 1 or 0) for each step.
 
-  Step k is right if the last equation of its line is true and its result is `meta["results"][k]`; the answer line
-  if it comes after all steps and is correct; a line too many is wrong.
+  Step k is right if the last equation of its line is true and its result is `meta["results"][k]`. The line with the
+  answer is right if it comes after all steps and is correct. A line too many is wrong.
 
   Raises:
     KeyError: the data set has no step results.
@@ -39,7 +40,7 @@ def steps_correct(example: Example, completion: Completion) -> list[tuple[int, f
 
 
 def _result(line: str) -> int | None:
-  """The result of the equation that ends a line, if it is true."""
+  """The result of the equation that ends a line; None if there is none or it is false."""
   *_, found = [None, *_EQUATION.finditer(line)]
   if found is None or re.search(r"[0-9=+*/]", line[found.end() :]) or _UNFINISHED.search(line[: found.start()]):
     return None

@@ -57,7 +57,7 @@ _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 class Saves(Protocol):
-  """What `save` asks of a tokenizer (`grpo_jax.tokenizer.Tokenizer`)."""
+  """What `save` asks of a tokenizer (`grpo_jax.tokenizer.reading.Tokenizer`)."""
 
   eos_ids: tuple[int, ...]
   pad_id: int
