@@ -183,7 +183,8 @@ def one_pass(setup: Setup, state: TrainState, minibatches: Any) -> tuple[TrainSt
 
   def step(state: TrainState, x: tuple[TrainBatch, Packing]) -> tuple[TrainState, Metrics]:
     batch, packing = x
-    state, metrics, _ = optimizer_step(setup, state, common.reweigh(batch, setup.objective_cfg), packing)
+    weights = setup.objective.weights(batch.mask, batch.lengths, setup.objective_cfg)
+    state, metrics, _ = optimizer_step(setup, state, dataclasses.replace(batch, weights=weights), packing)
     return state, metrics
 
   state, metrics = jax.lax.scan(step, state, minibatches)
@@ -275,7 +276,7 @@ def learn(
     minibatches = split_microbatches(setup.decoder.layout, (batch, packing), setup.cfg.minibatches)
     state, metrics = inner_loop(setup, state, minibatches)
     logprobs = rollouts.old_logprobs
-  lower, upper = (jnp.broadcast_to(b, batch.mask.shape) for b in common.bounds(batch, setup.objective_cfg))
+  lower, upper = (jnp.broadcast_to(b, batch.mask.shape) for b in setup.objective.bounds(batch, setup.objective_cfg))
   trace = Trace(logprobs, setup.objective.live_advantages(logprobs, batch), lower, upper)
   return state, means(metrics), trace
 
@@ -327,11 +328,10 @@ def movement(
     "moved_nats": masked.masked_mean(sign * (after - before), acting),
   }
   if setup.objective.importance_ratio is not None:
-    trained = common.completion_mask(rollouts, setup.objective_cfg.mask_truncated)
-    now, old = common.on_mask(logprobs, trained), common.on_mask(trace.logprobs, trained)
-    ratios = common.ratio_and_largest(setup.objective.importance_ratio, now, old, trained, setup.objective_cfg)
+    now, old = common.on_mask(logprobs, mask), common.on_mask(trace.logprobs, mask)
+    ratios = common.ratio_and_largest(setup.objective.importance_ratio, now, old, mask, setup.objective_cfg)
     stands = surrogate.progress(*ratios, trace.advantages, trace.lower, trace.upper)
-    tokens = trained * (trace.advantages != 0)
+    tokens = mask * (trace.advantages != 0)  # none of a completion that is left out of the loss
     for name, there in zip(("short", "at_bound", "past_bound"), stands):
       metrics[f"tokens/{name}"] = masked.masked_mean(there.astype(jnp.float32), tokens)
   return metrics, before, after
