@@ -1,4 +1,4 @@
-"""What stands on a command line: the arguments of a config file, and one line of explanation for whatever is wrong.
+"""Parses command lines and the arguments of config files, and explains in one line whatever is wrong with them.
 
 `jax` is not imported here, so that a mistake is answered at once.
 """
@@ -19,19 +19,25 @@ from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 
+# A setting given as a flag: --config.learner.lr=1e-6, --noconfig.data.shuffle, --config.data.mixture[0]=...
 _OVERRIDE = re.compile(r"--?(no)?config\.(?P<name>[^=\[]+)(\[[^=]*)?(=(?P<value>.*))?", re.DOTALL)
 
 
 def parse_arg(arg: str, **defaults: str | int | float | bool | tuple) -> ConfigDict:
   """Parses what follows the colon in `--config=FILE:name=value,name=value`.
 
-  `defaults` names every argument and gives its type and its value where it is not given. A tuple is a choice, its
-  first item the default. `name` alone means `name=True` for a bool.
-
       args = parse_arg(arg, model=("tiny", "qwen3_0.6b"), layers=8, chat=False)
+
+  Args:
+    arg: what follows the colon. `name` alone means `name=True` for a bool.
+    **defaults: every argument with its value where it is not given, which also says its type. A tuple is a choice, and
+      its first item is the default.
+
+  Raises:
+    SettingError: an unknown argument, or a value of another type.
   """
   args = ConfigDict({name: default[0] if isinstance(default, tuple) else default for name, default in defaults.items()})
-  for item in filter(None, (part.strip() for part in arg.split(","))):
+  for item in filter(None, (each.strip() for each in arg.split(","))):
     name, equals, text = item.partition("=")
     if name not in defaults:
       known = ", ".join(f"{n}={'|'.join(map(str, d)) if isinstance(d, tuple) else d}" for n, d in defaults.items())
@@ -50,10 +56,10 @@ def parse_arg(arg: str, **defaults: str | int | float | bool | tuple) -> ConfigD
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-  """absl's `flags_parser`: parses the flags, needs --config, and ends with one line and code 2 if anything is wrong.
+  """Parses the flags; if anything is wrong, or --config is missing, ends the program with one line and code 2.
 
-  The config file is loaded once more than absl would, so that what is wrong in it or in the name of a setting can be
-  told apart from the rest.
+  It is the `flags_parser` of absl's `app.run`. The config file is loaded once more than absl would load it, so that
+  what is wrong in it or in the name of a setting can be told apart from the rest.
   """
   if any(re.fullmatch(r"--?(help|helpshort|helpfull)|-\?", arg) for arg in argv[1:]):
     return flags.FLAGS(argv)
@@ -80,14 +86,14 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 
 def fail(message: str | Exception) -> NoReturn:
-  """Bad input from a person: one line on stderr, exit code 2."""
+  """Ends the program because of bad input from a person, with one line on stderr and exit code 2."""
   print("error:", " ".join(str(message).split()), file=sys.stderr, flush=True)
   sys.exit(2)
 
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-  """Ends the program with one line and code 2 where a setting is refused; anything else keeps its traceback."""
+  """Ends the program with one line and code 2 where a setting is refused; any other error keeps its traceback."""
   try:
     yield
   except SettingError as error:
@@ -95,7 +101,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def names_of(config: ConfigDict, prefix: str = "") -> list[str]:
-  """The dotted names of all settings, sections included."""
+  """Returns the dotted names of all settings, with those of the sections."""
   names = []
   for key in config:
     value = config[key]
@@ -104,7 +110,10 @@ def names_of(config: ConfigDict, prefix: str = "") -> list[str]:
 
 
 def nearest(name: str, names: list[str]) -> list[str]:
-  """Up to three of `names` that a person who typed `name` may have meant: same last part, then similar ones."""
+  """Returns up to three of `names` that a person who typed `name` may have meant.
+
+  Similar ones of the same section come first, then those with the same last part, then similar ones anywhere.
+  """
   section, _, last = name.rpartition(".")
   siblings = {n.rpartition(".")[2]: n for n in names if n.rpartition(".")[0] == section}
   similar = [siblings[n] for n in difflib.get_close_matches(last, siblings, 3, 0.6)]
@@ -135,6 +144,7 @@ def _value_of(flag: str, argv: list[str]) -> str | None:
 
 
 def _no_such_file(path: str) -> str:
+  """The line for a config file that does not exist, with one of a similar name if there is one."""
   folder = os.path.dirname(path) or "."
   beside = [os.path.join(os.path.dirname(path), f) for f in _listdir(folder) if f.endswith(".py")]
   close = difflib.get_close_matches(path, beside, 1, 0.8)
@@ -143,6 +153,7 @@ def _no_such_file(path: str) -> str:
 
 
 def _listdir(folder: str) -> list[str]:
+  """The names in a folder; none where there is no such folder."""
   try:
     return sorted(os.listdir(folder))
   except OSError:
@@ -170,7 +181,7 @@ def _load(path: str) -> ConfigDict:
 
 
 def _wrong_value(error: flags.IllegalFlagValueError, config: ConfigDict, overrides: list[re.Match]) -> str:
-  """Says what kind of value a setting takes; for a flag that is no setting, what absl says."""
+  """The line for a wrong value: what kind of value the setting takes, or what absl says of any other flag."""
   for match in overrides:
     if str(error).startswith(f"flag --config.{match['name']}="):
       section, _, last = match["name"].rpartition(".")
@@ -180,12 +191,13 @@ def _wrong_value(error: flags.IllegalFlagValueError, config: ConfigDict, overrid
 
 
 def _unknown_setting(name: str, config: ConfigDict, names: list[str]) -> str:
+  """The line for a setting that does not exist, with similar names or else with those of its section."""
   close = nearest(name, names)
   if close:
     return f"--config.{name}: no such setting; did you mean {' or '.join(close)}?"
   section, holder = "", config
-  for part in name.split(".")[:-1]:
-    if f"{section}{part}" not in names or not isinstance(holder[part], ConfigDict):
+  for key in name.split(".")[:-1]:
+    if f"{section}{key}" not in names or not isinstance(holder[key], ConfigDict):
       break
-    section, holder = f"{section}{part}.", holder[part]
+    section, holder = f"{section}{key}.", holder[key]
   return f"--config.{name}: no such setting; {section.rstrip('.') or 'the config'} has: {', '.join(holder)}"

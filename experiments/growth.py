@@ -1,10 +1,10 @@
-"""How the cost of a GRPO step grows with G, prompt length, completion length and vocabulary, beside a peer's.
+"""Measures how the cost of a GRPO step grows with G, prompt length, completion length and vocabulary.
 
     python -m experiments.growth --workdir=runs/growth [--vs=trl --peer=PYTHON]
 
-Runs experiments/benchmark.py once for each point of LINES, in a process of its own (and the peer after it), one thing
-growing at a time. Each result is a line of DIR/growth.jsonl, and the same command again makes what is missing. The end
-is DIR/growth.png: seconds of a step.
+Runs experiments/benchmark.py once for each point of LINES, in a process of its own, and after it the peer if one is
+named. One thing grows at a time. Each result is a line of DIR/growth.jsonl, and the same command again measures what is
+missing. At the end DIR/growth.png shows the seconds of a step.
 """
 
 import importlib.util
@@ -19,6 +19,7 @@ from absl import app, flags
 from experiments import arguments, benchmark, benchmarks
 from grpo_jax.reports import jsonl
 
+# The workload from which one thing at a time grows, to the values of LINES.
 SMALL = {"layers": 2, "width": 256, "mlp": 768, "vocab": 8192, "prompts": 2, "group": 8, "prompt_len": 128}
 SMALL |= {"completion": 64, "steps": 3}
 LINES = {
@@ -36,13 +37,19 @@ TITLES = {
 
 
 def points() -> list[dict[str, int]]:
-  """Every workload once, in the order of LINES."""
+  """Returns every workload once, in the order of LINES."""
   workloads = [SMALL | {name: value} for name, values in LINES.items() for value in values]
   return [w for i, w in enumerate(workloads) if w not in workloads[:i]]
 
 
 def measure(workload: dict[str, int], system: str, peer: str) -> dict[str, Any]:
-  """The benchmark's line for one workload of "grpo_jax" or a peer."""
+  """Runs the benchmark of "grpo_jax" or of a peer for one workload, and returns what it printed.
+
+  Args:
+    workload: the arguments of experiments/benchmarks.py.
+    system: "grpo_jax", or the name of a peer.
+    peer: the Python of the peer's environment.
+  """
   argument = ",".join(f"{name}={value}" for name, value in workload.items())
   if system == "grpo_jax":
     return benchmark.last_json(benchmark.own_command([f"--config=experiments/benchmarks.py:{argument}"]))
@@ -50,7 +57,7 @@ def measure(workload: dict[str, int], system: str, peer: str) -> dict[str, Any]:
 
 
 def draw(results: list[dict[str, Any]], path: pathlib.Path) -> None:
-  """A panel for each of LINES: seconds of a step, a curve for each system."""
+  """Draws a panel for each of LINES, with the seconds of a step as a curve for each system."""
   import matplotlib.figure
 
   figure = matplotlib.figure.Figure(figsize=(4 * len(LINES), 3.4), dpi=120, layout="constrained")
@@ -68,7 +75,7 @@ def draw(results: list[dict[str, Any]], path: pathlib.Path) -> None:
 
 
 def of_line(result: dict[str, Any], name: str) -> bool:
-  """Whether only `name` differs from SMALL."""
+  """Returns whether the workload of a result differs from SMALL in `name` alone."""
   return all(result["workload"][k] == v for k, v in SMALL.items() if k != name)
 
 

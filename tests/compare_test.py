@@ -2,6 +2,7 @@
 
 import html.parser
 import importlib
+import io
 import json
 import os
 import pathlib
@@ -11,8 +12,9 @@ import threading
 
 import numpy as np
 import pytest
+import rich.console
 
-from experiments import arguments, compare, comparisons
+from experiments import arguments, compare, comparisons, processes, progress
 from grpo_jax.errors import SettingError
 from grpo_jax.reports import comparison, jsonl
 
@@ -51,7 +53,7 @@ def config(monkeypatch, tmp_path):
   monkeypatch.setattr(
     compare, "command", lambda run: [sys.executable, "-S", str(fake), *run.flags, f"--workdir={run.folder}"]
   )
-  monkeypatch.setattr(compare, "POLL_SECONDS", 0.01)
+  monkeypatch.setattr(processes, "POLL_SECONDS", 0.01)
   c = comparisons.get_config("arms=grpo+ppo")
   c.lrs, c.tune_seeds, c.seeds, c.steps, c.settings = (0.001, 0.002), (100,), (0, 1), 4, ()
   return c
@@ -64,7 +66,7 @@ def workdir(tmp_path):
 
 
 def run_all(config, workdir, asked=()):
-  with compare.locked(workdir) as lock:
+  with processes.locked(workdir) as lock:
     return compare.run_all(config, workdir, lock, asked)
 
 
@@ -168,11 +170,11 @@ def test_arms_are_compared_where_the_shortest_ends(tmp_path):
   online(tmp_path / "long/0.1/0", [100, 100], [0.2, 0.4, 0.8])
   online(tmp_path / "long/0.1/1", [200, 200], [0.2, 0.52, 0.8])
   online(tmp_path / "short/0.1/0", [75, 75], [0.2, 0.3, 0.4])
-  rows = comparison.rows_of(tmp_path, ("long", "short"), (0.1,), (), (0, 1))
-  assert comparison.budget(rows) == 150
-  np.testing.assert_allclose(comparison.accuracies(rows[0], 150), [0.6, 0.44])
-  np.testing.assert_allclose(comparison.accuracies(rows[1], 150), [0.4])
-  line = dict(zip([name for name, _ in comparison.COLUMNS], comparison.cells(rows[0], 150)))
+  arms = comparison.finished_arms(tmp_path, ("long", "short"), (0.1,), (), (0, 1))
+  assert comparison.budget(arms) == 150
+  np.testing.assert_allclose(comparison.accuracies(arms[0], 150), [0.6, 0.44])
+  np.testing.assert_allclose(comparison.accuracies(arms[1], 150), [0.4])
+  line = dict(zip([name for name, _ in comparison.COLUMNS], comparison.cells(arms[0], 150)))
   assert line["accuracy"] == "52.0% ± 11.3" and line["min to max"] == "44.0 to 60.0" and line["gain"] == "+32.0"
   assert line["tokens"] == "300" and line["seconds"] == "60" and line["peak MB"] == "-" and line["lr"] == "0.1"
 
@@ -220,8 +222,8 @@ def test_peak_memory_is_of_the_run(config, workdir):
   config.arms, config.lrs, config.seeds = (("grpo", "grpo", f"learner.b2={big}"),), (0.001,), (0,)
   assert run_all(config, workdir)
   assert (own + 200) * 1.048 < jsonl.read(workdir / "runs.jsonl")[0]["peak_memory_mb"] < big * 1.05 + 60
-  (row,) = comparison.rows_of(workdir, ("grpo",), (0.001,), (), (0,))
-  assert row.runs[0].memory_mb == jsonl.read(workdir / "runs.jsonl")[0]["peak_memory_mb"]
+  (arm,) = comparison.finished_arms(workdir, ("grpo",), (0.001,), (), (0,))
+  assert arm.runs[0].memory_mb == jsonl.read(workdir / "runs.jsonl")[0]["peak_memory_mb"]
 
 
 def compare_peak():
@@ -237,8 +239,8 @@ def test_a_run_that_diverged_counts_zero_and_is_not_begun_again(config, workdir)
   assert calls(workdir)["grpo/1/100"] == 1 and "grpo/0.001/0" in calls(workdir)
   config.lrs, config.seeds = (1.0,), (0,)
   assert run_all(config, workdir)
-  rows = comparison.rows_of(workdir, ("grpo",), (1.0,), (), (0,))
-  assert comparison.cells(rows[0], 0.0)[:4] == ["grpo", "1", "1, 1 diverged", "0.0%"]
+  (arm,) = comparison.finished_arms(workdir, ("grpo",), (1.0,), (), (0,))
+  assert comparison.cells(arm, 0.0)[:4] == ["grpo", "1", "1, 1 diverged", "0.0%"]
   compare.draw(config, workdir)
 
 
@@ -272,17 +274,17 @@ def test_a_signal_stops_the_run_and_the_same_command_goes_on(config, workdir):
 
 def test_signals_are_gathered_and_handed_back():
   before = signal.getsignal(signal.SIGTERM)
-  with compare.stop_signals() as asked:
+  with processes.stop_signals() as asked:
     os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGINT)
   assert asked == [signal.SIGTERM, signal.SIGINT] and signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_folder_is_used_by_one_comparison(workdir, capsys):
-  with compare.locked(workdir), pytest.raises(SystemExit), compare.locked(workdir):
+  with processes.locked(workdir), pytest.raises(SystemExit), processes.locked(workdir):
     pass
   assert "another comparison, or a run that it left" in capsys.readouterr().err
-  with compare.locked(workdir):
+  with processes.locked(workdir):
     pass
 
 
@@ -297,9 +299,21 @@ def test_runs_of_other_settings_are_refused(config, workdir, capsys):
   assert run_all(config, workdir) and calls(workdir)["grpo/0.002/2"] == 1
 
 
+def test_a_bar_on_a_terminal(monkeypatch):
+  console = rich.console.Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+  monkeypatch.setattr(progress.rich.console, "Console", lambda: console)
+  clock = iter([10.0, 16.0])
+  monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+  with progress.Progress(8, 2) as shown:
+    shown.show(2, "[first]")
+    shown.show(4, "second")
+  text = console.file.getvalue()
+  assert "50%  0:00:12 left  second" in text and "\x1b[?25h" in text  # the cursor is back
+
+
 def test_the_time_that_is_left():
-  assert compare.time_left(10.0, 0, 5) == "-:--:--"
-  assert compare.time_left(60.0, 2, 122) == "1:01:00"
+  assert progress.time_left(10.0, 0, 5) == "-:--:--"
+  assert progress.time_left(60.0, 2, 122) == "1:01:00"
 
 
 class Tags(html.parser.HTMLParser):

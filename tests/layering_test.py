@@ -50,6 +50,8 @@ LINKS = (
   ("reports.*", "reports.jsonl"),
   ("experiments.*", "experiments.arguments"),
   ("experiments.*", "experiments.defaults"),
+  ("experiments.compare", "experiments.processes"),
+  ("experiments.compare", "experiments.progress"),
   ("experiments.growth", "experiments.benchmark"),
   ("experiments.growth", "experiments.benchmarks"),
 )

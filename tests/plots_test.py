@@ -9,6 +9,7 @@ import pytest
 
 from grpo_jax.reports import inspector, jsonl
 
+matplotlib = pytest.importorskip("matplotlib", exc_type=ImportError)
 plots = pytest.importorskip("grpo_jax.reports.plots", exc_type=ImportError)
 
 
@@ -33,6 +34,28 @@ def test_a_series_leaves_out_what_is_missing():
   )
   assert (steps.tolist(), values.tolist()) == ([0, 3], [1, 2])
   assert [len(x) for x in plots.series([], "kl")] == [0, 0]
+
+
+def test_every_pass_at_k_that_was_measured_is_drawn(tmp_path):
+  lines = [{"step": 1, "kl": 0.1, "eval/accuracy": 0.4}]
+  lines += [
+    {"step": 2, "eval/maj@4": 0.5, "eval/pass@16": 0.8, "eval/pass@4": 0.7, "eval/pass@1": 0.3, "eval/pass": 1.0}
+  ]
+  names = [f"{kind}@{k}" for kind, k in (("pass", 1), ("pass", 4), ("pass", 16), ("maj", 4))]
+  (accuracy,) = [panel for panel in plots.panels(lines) if panel.title == "accuracy on the test split"]
+  assert accuracy.metrics == (("eval/accuracy", "greedy"), *((f"eval/{name}", name) for name in names))
+  figure = matplotlib.figure.Figure()
+  axes = figure.add_subplot()
+  plots._draw_panel(axes, lines, accuracy)
+  assert [text.get_text() for text in axes.get_legend().get_texts()] == ["greedy", *names]
+  assert len({line.get_color() for line in axes.get_lines()}) == 5
+  write(tmp_path / "metrics.jsonl", lines)
+  assert plots.draw(str(tmp_path)) is not None
+
+
+def test_groups_without_variance_are_drawn():
+  (panel,) = plots.panels([{"step": 1, "zero_variance": 0.5}])
+  assert panel.title == "shares"
 
 
 def test_smoothing_averages_over_what_there_is():
@@ -94,7 +117,7 @@ def test_the_page_holds_the_samples_and_they_stay_text(tmp_path):
   assert "img" not in page.tags and page.tags.count("script") == 2
   data = json.loads(page.data)
   assert data["title"] == tmp_path.name
-  assert data["rows"][0]["completion"].startswith("</script><img src=x onerror=alert(1)>")
+  assert data["samples"][0]["completion"].startswith("</script><img src=x onerror=alert(1)>")
 
 
 def test_the_page_needs_nothing_else():

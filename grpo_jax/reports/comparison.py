@@ -1,12 +1,12 @@
-"""Several runs of several arms -> what they come to at equal numbers of sampled tokens.
+"""Compares several runs of several arms (settings that differ in one thing) at equal numbers of sampled tokens.
 
-DIR/ARM/LR/SEED are the folders of the runs. An arm's learning rate is the one with the highest mean final accuracy of
-the tuning seeds (those of a run that diverged count 0; the lower one of two equals); what is shown of the arm are its
+DIR/ARM/LR/SEED are the folders of the runs. An arm's learning rate is the one with the highest mean final accuracy over
+the tuning seeds, where a run that diverged counts 0; of two equal ones it is the lower. What is shown of an arm are its
 other seeds at that learning rate.
 
-Equal tokens: the budget is what the shortest of the runs that are shown sampled in all, and each run's accuracy is
-read there, linearly between two evaluations. An offline run counts a sample when it first learns from it: so much
-would have been enough to draw until then.
+The budget of tokens is what the shortest of the runs that are shown sampled in all, and the accuracy of each run is
+read there, linearly between two evaluations. An offline run counts a sample when it first learns from it, since only
+so many had to be drawn until then.
 """
 
 import html
@@ -21,71 +21,80 @@ from grpo_jax.reports import jsonl
 
 
 class Run(NamedTuple):
-  """A finished run. [N]: its N evaluations, from the one before the first step to the one after the last."""
+  """A finished run with its N evaluations, from the one before the first step to the one after the last."""
 
-  tokens: np.ndarray  # [N] sampled until then
+  tokens: np.ndarray  # [N] completion tokens sampled until each evaluation
   accuracy: np.ndarray  # [N]
-  seconds: float
-  memory_mb: float  # peak; nan where it was not measured
-  passes: float  # mean over a rollout
+  seconds: float  # of the whole run
+  memory_mb: float  # its peak; nan where it was not measured
+  passes: float  # over a rollout, mean
 
 
-class Row(NamedTuple):
+class Arm(NamedTuple):
   """What is shown of an arm: its seeds at the chosen learning rate."""
 
-  arm: str
+  name: str
   lr: float
-  at_edge: bool  # of the grid: a better one may lie outside
+  at_edge: bool  # whether the rate is the lowest or highest of the grid: a better one may lie outside
   runs: list[Run]
-  diverged: int  # seeds besides `runs`, which count as accuracy 0
+  diverged: int  # how many more seeds diverged, which count as accuracy 0
 
 
 def folder(workdir: pathlib.Path, arm: str, lr: float, seed: int) -> pathlib.Path:
+  """Returns the folder of a run."""
   return workdir / arm / f"{lr:g}" / str(seed)
 
 
 def state(path: pathlib.Path) -> str:
-  """`done`, `diverged` or `open` (not begun, going on, or stopped)."""
+  """Returns whether a run is `done`, `diverged` or `open` (not begun, going on, or stopped)."""
   if (path / "result.json").exists():
     return "done"
   return "diverged" if (path / "diverged.txt").exists() else "open"
 
 
 def read(path: pathlib.Path, memory_mb: float = float("nan")) -> Run:
-  """A finished run's folder.
+  """Reads the folder of a finished run.
 
   Raises:
     ValueError: it cannot be known how many tokens the run sampled (offline, on data that are not all it sampled).
   """
   config = json.loads((path / "config.json").read_text())
-  rows = jsonl.read(path / "metrics.jsonl")
-  steps, sampled = sampled_tokens(rows, config)
-  evaluated = [row for row in rows if row.get("eval/accuracy") is not None]
-  tokens = [sampled[steps <= row["step"]].sum() for row in evaluated]
-  accuracy = [row["eval/accuracy"] for row in evaluated]
-  passes = [row.get("inner/passes") or 1.0 for row in rows if "loss" in row]
+  lines = jsonl.read(path / "metrics.jsonl")
+  steps, sampled = sampled_tokens(lines, config)
+  evaluations = [line for line in lines if line.get("eval/accuracy") is not None]
+  tokens = [sampled[steps <= line["step"]].sum() for line in evaluations]
+  accuracy = [line["eval/accuracy"] for line in evaluations]
+  passes = [line.get("inner/passes") or 1.0 for line in lines if "loss" in line]
   seconds = json.loads((path / "result.json").read_text())["wall_s"]
   return Run(np.array(tokens, float), np.array(accuracy, float), seconds, memory_mb, float(np.mean(passes or [1.0])))
 
 
-def sampled_tokens(rows: Sequence[dict], config: dict) -> tuple[np.ndarray, np.ndarray]:
-  """(steps done, completion tokens sampled for the last of them), both [steps]."""
+def sampled_tokens(lines: Sequence[dict], config: dict) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the steps of a run and the completion tokens that were sampled for each, both [steps].
+
+  Args:
+    lines: of the run's metrics.jsonl.
+    config: the run's config.json.
+
+  Raises:
+    ValueError: an offline run on data that are not all that it sampled.
+  """
   if config["loop"] != "offline":
-    pairs = [(row["step"], row["tokens"]) for row in rows if "tokens" in row]
+    pairs = [(line["step"], line["tokens"]) for line in lines if "tokens" in line]
   elif config["offline"]["data"] != "samples" or config["sampler"]["tries"] != 1:
     setting = f"offline.data={config['offline']['data']} with sampler.tries={config['sampler']['tries']}"
     raise ValueError(f"{setting}: how many tokens were sampled for it is not recorded")
   else:
     batch = config["data"]["prompts"] * config["sampler"]["group"]
     first_epoch = config["offline"]["prompts"] // config["data"]["prompts"]
-    rows = [row for row in rows if "length/mean" in row and row["step"] <= first_epoch]
-    pairs = [(row["step"], row["length/mean"] * batch) for row in rows]
+    first = [line for line in lines if "length/mean" in line and line["step"] <= first_epoch]
+    pairs = [(line["step"], line["length/mean"] * batch) for line in first]
   steps, tokens = np.array(pairs, np.float64).reshape(-1, 2).T
   return steps, tokens
 
 
 def final_accuracy(path: pathlib.Path) -> float | None:
-  """Of a run: 0 if it diverged, None if it is not finished."""
+  """Returns a run's accuracy after its last step; 0 if it diverged, None if it is not finished."""
   at = state(path)
   if at != "done":
     return 0.0 if at == "diverged" else None
@@ -93,7 +102,7 @@ def final_accuracy(path: pathlib.Path) -> float | None:
 
 
 def tuning(workdir: pathlib.Path, arm: str, lrs: Sequence[float], seeds: Sequence[int]) -> list[float | None]:
-  """The mean final accuracy at each learning rate; None where a run is not finished."""
+  """Returns the mean final accuracy at each learning rate; None where a run is not finished."""
   means: list[float | None] = []
   for lr in lrs:
     found = [final_accuracy(folder(workdir, arm, lr, seed)) for seed in seeds]
@@ -102,7 +111,7 @@ def tuning(workdir: pathlib.Path, arm: str, lrs: Sequence[float], seeds: Sequenc
 
 
 def best_lr(workdir: pathlib.Path, arm: str, lrs: Sequence[float], seeds: Sequence[int]) -> float | None:
-  """The chosen learning rate; None until the arm's tuning is finished. A grid of one needs none."""
+  """Returns the chosen learning rate; None until the arm's tuning is finished. A grid of one rate needs no tuning."""
   if len(lrs) == 1:
     return lrs[0]
   means = tuning(workdir, arm, lrs, seeds)
@@ -111,19 +120,27 @@ def best_lr(workdir: pathlib.Path, arm: str, lrs: Sequence[float], seeds: Sequen
   return min(zip(lrs, means), key=lambda pair: (-pair[1], pair[0]))[0]
 
 
-def rows_of(
+def finished_arms(
   workdir: pathlib.Path,
   arms: Sequence[str],
   lrs: Sequence[float],
   tune_seeds: Sequence[int],
   seeds: Sequence[int],
-) -> list[Row]:
-  """A row for every arm of which a shown run is finished."""
+) -> list[Arm]:
+  """Reads every arm of which at least one of `seeds` is finished or diverged.
+
+  Args:
+    workdir: the folder of the comparison.
+    arms: the names of the arms.
+    lrs: the grid of learning rates.
+    tune_seeds: the seeds that choose among them.
+    seeds: the seeds that are shown.
+  """
   peaks: dict[tuple, float] = {}
-  for r in jsonl.read(workdir / "runs.jsonl"):
-    key = (r["arm"], r["lr"], r["seed"])
-    peaks[key] = max(peaks.get(key, 0.0), r["peak_memory_mb"])
-  rows = []
+  for process in jsonl.read(workdir / "runs.jsonl"):
+    key = (process["arm"], process["lr"], process["seed"])
+    peaks[key] = max(peaks.get(key, 0.0), process["peak_memory_mb"])
+  found = []
   for arm in arms:
     lr = best_lr(workdir, arm, lrs, tune_seeds)
     if lr is None:
@@ -133,18 +150,18 @@ def rows_of(
     done = [read(places[s], peaks.get((arm, lr, s), float("nan"))) for s in seeds if states[s] == "done"]
     diverged = list(states.values()).count("diverged")
     if done or diverged:
-      rows.append(Row(arm, lr, len(lrs) > 1 and lr in (min(lrs), max(lrs)), done, diverged))
-  return rows
+      found.append(Arm(arm, lr, len(lrs) > 1 and lr in (min(lrs), max(lrs)), done, diverged))
+  return found
 
 
-def budget(rows: Sequence[Row]) -> float:
-  """Tokens that every run of `rows` has sampled."""
-  return min((float(run.tokens[-1]) for row in rows for run in row.runs), default=0.0)
+def budget(arms: Sequence[Arm]) -> float:
+  """Returns the number of tokens that every run of these arms has sampled."""
+  return min((float(run.tokens[-1]) for arm in arms for run in arm.runs), default=0.0)
 
 
-def accuracies(row: Row, tokens: float) -> np.ndarray:
-  """[seeds]: the accuracy of each seed when it had sampled so many tokens; 0 of those that diverged."""
-  return np.array([np.interp(tokens, run.tokens, run.accuracy) for run in row.runs] + [0.0] * row.diverged)
+def accuracies(arm: Arm, tokens: float) -> np.ndarray:
+  """Returns the accuracy [seeds] of each seed when it had sampled so many tokens; 0 for those that diverged."""
+  return np.array([np.interp(tokens, run.tokens, run.accuracy) for run in arm.runs] + [0.0] * arm.diverged)
 
 
 COLUMNS = (
@@ -161,52 +178,53 @@ COLUMNS = (
 )
 
 
-def cells(row: Row, tokens: float) -> list[str]:
-  """A row as text, one entry for each of COLUMNS."""
-  found = accuracies(row, tokens)
+def cells(arm: Arm, tokens: float) -> list[str]:
+  """Returns the texts of an arm in the table, one for each of COLUMNS, at that number of sampled tokens."""
+  found = accuracies(arm, tokens)
   spread = f" ± {100 * found.std(ddof=1):.1f}" if len(found) > 1 else ""
-  lr = f"{row.lr:g}{'*' if row.at_edge else ''}"
-  seeds = f"{len(found)}" + (f", {row.diverged} diverged" if row.diverged else "")
+  lr = f"{arm.lr:g}{'*' if arm.at_edge else ''}"
+  seeds = f"{len(found)}" + (f", {arm.diverged} diverged" if arm.diverged else "")
   shown = [
-    row.arm,
+    arm.name,
     lr,
     seeds,
     f"{100 * found.mean():.1f}%{spread}",
     f"{100 * found.min():.1f} to {100 * found.max():.1f}",
   ]
-  if not row.runs:
+  if not arm.runs:
     return shown + ["-"] * 5
-  start = np.mean([run.accuracy[0] for run in row.runs])
-  mean = lambda name: np.mean([getattr(run, name) for run in row.runs])
-  memory, whole = mean("memory_mb"), np.mean([run.tokens[-1] for run in row.runs])
-  measured = "-" if np.isnan(memory) else f"{memory:,.0f}"
+  start = np.mean([run.accuracy[0] for run in arm.runs])
+  memory = np.mean([run.memory_mb for run in arm.runs])
   return [
     *shown,
     f"{100 * (found.mean() - start):+.1f}",
-    f"{mean('passes'):.2g}",
-    measured,
-    f"{np.median([run.seconds for run in row.runs]):,.0f}",
-    f"{whole:,.0f}",
+    f"{np.mean([run.passes for run in arm.runs]):.2g}",
+    "-" if np.isnan(memory) else f"{memory:,.0f}",
+    f"{np.median([run.seconds for run in arm.runs]):,.0f}",
+    f"{np.mean([run.tokens[-1] for run in arm.runs]):,.0f}",
   ]
 
 
-def markdown(rows: Sequence[Row], notes: Sequence[str]) -> str:
-  """The notes and the table."""
-  tokens = budget(rows)
+def markdown(arms: Sequence[Arm], notes: Sequence[str]) -> str:
+  """Returns the notes and the table as Markdown."""
+  tokens = budget(arms)
   names = [name for name, _ in COLUMNS]
-  lines = [names, ["---", *["---:"] * (len(names) - 1)], *(cells(row, tokens) for row in rows)]
+  lines = [names, ["---", *["---:"] * (len(names) - 1)], *(cells(arm, tokens) for arm in arms)]
   return "\n".join([*(f"{note}\n" for note in notes), *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
 
 
-def page(title: str, rows: Sequence[Row], notes: Sequence[str], curves: str, tuned: Sequence[Sequence[str]]) -> str:
-  """One HTML page that needs nothing else.
+def page(title: str, arms: Sequence[Arm], notes: Sequence[str], curves: str, tuned: Sequence[Sequence[str]]) -> str:
+  """Returns one HTML page that needs nothing else.
 
   Args:
+    title: of the page.
+    arms: what the table shows.
+    notes: a paragraph each, above the table.
     curves: SVG, or a line of text instead.
-    tuned: the table of the tuning runs, its head first; left out where it is only that.
+    tuned: the lines of the table of the tuning runs, its head first; where there is only the head, it is left out.
   """
-  tokens = budget(rows)
-  table = [[name for name, _ in COLUMNS], *(cells(row, tokens) for row in rows)]
+  tokens = budget(arms)
+  table = [[name for name, _ in COLUMNS], *(cells(arm, tokens) for arm in arms)]
   meanings = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>" for name, text in COLUMNS)
   return "\n".join(
     [
@@ -225,11 +243,16 @@ def page(title: str, rows: Sequence[Row], notes: Sequence[str], curves: str, tun
   )
 
 
-def html_table(rows: Sequence[Sequence[str]]) -> str:
-  """A table whose first row is its head."""
-  line = lambda row, tag: "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) + "</tr>"
-  body = "\n".join(line(row, "td") for row in rows[1:])
-  return f'<div class="wide"><table>\n{line(rows[0], "th")}\n{body}\n</table></div>'
+def html_table(lines: Sequence[Sequence[str]]) -> str:
+  """Returns a table whose first line is its head."""
+  head, *body = lines
+  shown = "\n".join([_html_line(head, "th"), *(_html_line(line, "td") for line in body)])
+  return f'<div class="wide"><table>\n{shown}\n</table></div>'
+
+
+def _html_line(texts: Sequence[str], tag: str) -> str:
+  """One line of a table, with each text in an element of that name."""
+  return "<tr>" + "".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in texts) + "</tr>"
 
 
 STYLE = """

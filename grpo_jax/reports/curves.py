@@ -1,4 +1,4 @@
-"""Curves of several runs with their spread, as SVG to stand in a page."""
+"""Draws curves of several runs with their spread, as SVG that stands in a page."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -7,35 +7,41 @@ import matplotlib
 import matplotlib.figure
 import numpy as np
 
-Lines = Sequence[tuple[np.ndarray, np.ndarray]]  # (x [N], y [N]) of each run of one arm
+Curves = Sequence[tuple[np.ndarray, np.ndarray]]  # (x [N], y [N]) of each run of one arm
 
 COLORS = ("#3b6fb6", "#d1793a", "#4f9a5b", "#8a5fb0", "#5b5b5b", "#c0508a", "#9a8a2f")
-POINTS = 60
+POINTS = 60  # at which the spread of a curve is computed
 
 
-def spread(lines: Lines) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-  """x, and at each x the mean, the least and the greatest y of the runs, as far as all of them go; [POINTS] each."""
-  x = np.linspace(max(run[0][0] for run in lines), min(run[0][-1] for run in lines), POINTS)
-  y = np.stack([np.interp(x, *run) for run in lines])
+def spread(runs: Curves) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+  """Returns x and the mean, the least and the greatest y at each x, as far as all runs go; [POINTS] each."""
+  x = np.linspace(max(run[0][0] for run in runs), min(run[0][-1] for run in runs), POINTS)
+  y = np.stack([np.interp(x, *run) for run in runs])
   return x, y.mean(0), y.min(0), y.max(0)
 
 
-def svg(panels: Sequence[tuple[str, Sequence[str]]], arms: Mapping[str, Lines], mark: float, labels: tuple) -> str:
-  """A panel (title, names of arms) for each of `panels`: the mean of an arm's runs in a band from least to greatest.
+def svg(
+  panels: Sequence[tuple[str, Sequence[str]]], arms: Mapping[str, Curves], mark: float, labels: tuple[str, str]
+) -> str:
+  """Draws the mean of each arm's runs in a band from the least to the greatest.
 
   Args:
+    panels: (title, names of arms) of each panel.
     arms: the runs of each arm; an arm that a panel names and that is not here is left out.
-    mark: x of a line through all panels.
-    labels: of x and of y.
+    mark: the x of a line through all panels.
+    labels: the labels of x and of y.
+
+  Returns:
+    The element `<svg>`.
   """
   panels = [(title, [name for name in names if arms.get(name)]) for title, names in panels]
   panels = [panel for panel in panels if panel[1]]
-  columns = min(2, len(panels))
-  lines = -(-len(panels) // columns)
-  figure = matplotlib.figure.Figure(figsize=(5.4 * columns, 3.4 * lines), layout="constrained")
+  across = min(2, len(panels))
+  down = -(-len(panels) // across)
+  figure = matplotlib.figure.Figure(figsize=(5.4 * across, 3.4 * down), layout="constrained")
   first = None
   for i, (title, names) in enumerate(panels):
-    first = axes = figure.add_subplot(lines, columns, i + 1, sharex=first, sharey=first)
+    first = axes = figure.add_subplot(down, across, i + 1, sharex=first, sharey=first)
     for name, color in zip(names, COLORS * len(names)):
       x, mean, low, high = spread(arms[name])
       axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)

@@ -1,7 +1,7 @@
-"""DIR/samples.jsonl -> DIR/samples.html, one page that needs nothing else: `python -m grpo_jax.reports.inspector DIR`.
+"""Makes DIR/samples.html from a run's samples.jsonl: `python -m grpo_jax.reports.inspector DIR`.
 
-Samples by step, to be filtered by reward and by text, their tokens coloured by advantage or by log-prob where the run
-wrote them.
+The page needs nothing else. It shows the samples of a step and filters them by reward and by text; tokens are coloured
+by advantage or by log-prob where the run wrote them.
 """
 
 import json
@@ -14,19 +14,22 @@ PAGE = pathlib.Path(__file__).with_name("inspector.html")
 
 
 def write(workdir: str) -> pathlib.Path | None:
-  """Writes the page; without samples, writes nothing."""
+  """Writes the page and returns its path; without samples it writes nothing and returns None."""
   folder = pathlib.Path(workdir)
-  rows = jsonl.read(folder / "samples.jsonl")
-  if not rows:
+  samples = jsonl.read(folder / "samples.jsonl")
+  if not samples:
     return None
   out = folder / "samples.html"
-  out.write_text(page(rows, folder.resolve().name), encoding="utf-8", errors="replace")
+  out.write_text(page(samples, folder.resolve().name), encoding="utf-8", errors="replace")
   return out
 
 
-def page(rows: list[dict], title: str) -> str:
-  """The page with the samples in it. What they say stays text: `<` is escaped, the script sets `textContent` only."""
-  data = json.dumps({"title": title, "rows": rows}, ensure_ascii=False).replace("<", "\\u003c")
+def page(samples: list[dict], title: str) -> str:
+  """Returns the page with the samples in it.
+
+  What a sample says stays text: `<` is escaped here, and the page's script sets nothing but `textContent`.
+  """
+  data = json.dumps({"title": title, "samples": samples}, ensure_ascii=False).replace("<", "\\u003c")
   return PAGE.read_text(encoding="utf-8").replace("__DATA__", data)
 
 

@@ -1,19 +1,19 @@
-"""Reads what a run wrote line by line."""
+"""Reads the files that a run writes line by line."""
 
 import json
 import pathlib
 
 
 def read(path: pathlib.Path) -> list[dict]:
-  """The objects of a file with one JSON object a line; none where there is no file.
+  """Returns the objects of a file with one JSON object on each line; none where there is no file.
 
-  A run that is going on, or that was killed, may have cut its last line off: reading ends there.
+  The last line of a run that goes on, or that was killed, may be cut off: reading ends there.
   """
-  rows = []
+  objects = []
   lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
   for line in filter(None, lines):
     try:
-      rows.append(json.loads(line))
+      objects.append(json.loads(line))
     except json.JSONDecodeError:
       break
-  return rows
+  return objects

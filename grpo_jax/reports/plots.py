@@ -1,61 +1,85 @@
-"""DIR/metrics.jsonl and DIR/result.json -> DIR/curve.png: `python -m grpo_jax.reports.plots DIR`."""
+"""Draws DIR/curve.png from a run's metrics.jsonl and result.json: `python -m grpo_jax.reports.plots DIR`."""
 
+import itertools
 import json
 import pathlib
+import re
 import sys
+from typing import NamedTuple
 
+import matplotlib.axes
 import matplotlib.figure
 import numpy as np
 
 from grpo_jax.reports import jsonl
 
-Rows = list[dict[str, float | None]]
+Lines = list[dict[str, float | None]]  # of metrics.jsonl
 
-# Panels: title, the metrics in it (name, label), and whether its range starts at 0 and ends at 1.
+
+class Panel(NamedTuple):
+  """A part of the picture that shows some metrics."""
+
+  title: str
+  metrics: tuple[tuple[str, str], ...]  # name, label
+  share: bool  # whether the values lie between 0 and 1
+
+
+ACCURACY = Panel("accuracy on the test split", (("eval/accuracy", "greedy"),), True)  # and `sampled_accuracies`
 PANELS = (
-  ("reward", (("reward/mean", "mean"), ("reward/std", "std")), False),
-  ("loss", (("loss", "loss"),), False),
-  (
-    "accuracy on the test split",
-    (("eval/accuracy", "greedy"), ("eval/pass@8", "pass@8"), ("eval/maj@8", "maj@8")),
-    True,
-  ),
-  ("KL to the reference", (("kl", "KL"),), False),
-  ("entropy of the policy (nats)", (("entropy", "entropy"),), False),
-  ("completion length (tokens)", (("length/mean", "mean"), ("length/min", "min"), ("length/max", "max")), False),
-  ("shares", (("truncated", "truncated"), ("zero_variance_groups", "groups without variance")), True),
+  Panel("reward", (("reward/mean", "mean"), ("reward/std", "std")), False),
+  Panel("loss", (("loss", "loss"),), False),
+  ACCURACY,
+  Panel("KL to the reference", (("kl", "KL"),), False),
+  Panel("entropy of the policy (nats)", (("entropy", "entropy"),), False),
+  Panel("completion length (tokens)", (("length/mean", "mean"), ("length/min", "min"), ("length/max", "max")), False),
+  Panel("shares", (("truncated", "truncated"), ("zero_variance", "groups without variance")), True),
 )
-COLORS = ("#3b6fb6", "#d1793a", "#4f9a5b")  # told apart by colour-blind eyes, too
+# Colour-blind eyes tell the first three apart, too.
+COLORS = ("#3b6fb6", "#d1793a", "#4f9a5b", "#8a5fb0", "#5b5b5b", "#c0508a", "#9a8a2f")
 
 
-def series(rows: Rows, name: str) -> tuple[np.ndarray, np.ndarray]:
-  """Steps and values of one metric, without what was not measured or not finite."""
-  pairs = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
+def sampled_accuracies(lines: Lines) -> tuple[tuple[str, str], ...]:
+  """Returns (name, label) of every pass@k and maj@k that was measured, with k in ascending order."""
+  found = {name: re.fullmatch(r"eval/((pass|maj)@(\d+))", name) for line in lines for name in line}
+  matches = sorted(filter(None, found.values()), key=lambda match: (match[2] == "maj", int(match[3])))
+  return tuple((match[0], match[1]) for match in matches)
+
+
+def panels(lines: Lines) -> list[Panel]:
+  """Returns the panels of which the run has at least one metric."""
+  accuracy = ACCURACY._replace(metrics=ACCURACY.metrics + sampled_accuracies(lines))
+  every = [accuracy if panel is ACCURACY else panel for panel in PANELS]
+  return [panel for panel in every if any(len(series(lines, name)[0]) for name, _ in panel.metrics)]
+
+
+def series(lines: Lines, name: str) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the steps and values of one metric, without what was not measured or is not finite."""
+  pairs = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
   steps, values = np.array(pairs, np.float64).reshape(-1, 2).T
   return steps, values
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
-  """Centred moving average; near the ends over what there is. values: [N] -> [N]."""
+  """Returns the centred moving average [N] of values [N]; near the ends it is the mean of what there is."""
   kernel = np.ones(window)
   return np.convolve(values, kernel, "same") / np.convolve(np.ones_like(values), kernel, "same")
 
 
 def draw(workdir: str) -> pathlib.Path | None:
-  """Draws a panel for each group of metrics that the run has; without any, draws nothing."""
+  """Draws the panels of which the run has metrics and returns the path; None where there is nothing to draw."""
   folder = pathlib.Path(workdir)
-  rows = jsonl.read(folder / "metrics.jsonl")
-  panels = [panel for panel in PANELS if any(len(series(rows, name)[0]) for name, _ in panel[1])]
-  if not panels:
+  lines = jsonl.read(folder / "metrics.jsonl")
+  found = panels(lines)
+  if not found:
     return None
-  columns = min(3, len(panels))
-  lines = -(-len(panels) // columns)
-  figure = matplotlib.figure.Figure(figsize=(4.6 * columns, 3.1 * lines + 0.4), dpi=120, layout="constrained")
+  across = min(3, len(found))
+  down = -(-len(found) // across)
+  figure = matplotlib.figure.Figure(figsize=(4.6 * across, 3.1 * down + 0.4), dpi=120, layout="constrained")
   figure.suptitle(headline(folder), fontsize=10, x=0.01, ha="left")
-  for i, (title, names, unit) in enumerate(panels):
-    axes = figure.add_subplot(lines, columns, i + 1)
-    _panel(axes, rows, title, names, unit)
-    if i >= len(panels) - columns:
+  for i, panel in enumerate(found):
+    axes = figure.add_subplot(down, across, i + 1)
+    _draw_panel(axes, lines, panel)
+    if i >= len(found) - across:
       axes.set_xlabel("step")
   out = folder / "curve.png"
   figure.savefig(out)
@@ -63,7 +87,7 @@ def draw(workdir: str) -> pathlib.Path | None:
 
 
 def headline(folder: pathlib.Path) -> str:
-  """The folder's name and, where the run ended, what result.json says of it."""
+  """Returns the folder's name and, where the run ended, what result.json says of it."""
   path = folder / "result.json"
   name = folder.resolve().name
   if not path.exists():
@@ -76,10 +100,12 @@ def headline(folder: pathlib.Path) -> str:
   return f"{name}: accuracy {before:.1%} before, {after:.1%} after {result.get('steps', '?')} steps{minutes}"
 
 
-def _panel(axes, rows: Rows, title: str, names: tuple, unit: bool) -> None:
-  drawn = [(*series(rows, name), label, color) for (name, label), color in zip(names, COLORS)]
-  drawn = [line for line in drawn if len(line[0])]
-  for steps, values, label, color in drawn:
+def _draw_panel(axes: matplotlib.axes.Axes, lines: Lines, panel: Panel) -> None:
+  """Draws each metric of a panel: its values pale, their moving average in full colour."""
+  for (name, label), color in zip(panel.metrics, itertools.cycle(COLORS)):
+    steps, values = series(lines, name)
+    if not len(steps):
+      continue
     window = max(1, len(steps) // 20)
     if window > 1:
       axes.plot(steps, values, color=color, alpha=0.25, linewidth=0.8)
@@ -92,13 +118,13 @@ def _panel(axes, rows: Rows, title: str, names: tuple, unit: bool) -> None:
       markersize=4,
       marker="o" if len(steps) < 12 else "",
     )
-  axes.set_title(title, fontsize=9, loc="left")
+  axes.set_title(panel.title, fontsize=9, loc="left")
   axes.tick_params(labelsize=8)
   axes.grid(alpha=0.25, linewidth=0.6)
   axes.spines[["top", "right"]].set_visible(False)
-  if unit:
+  if panel.share:
     axes.set_ylim(-0.02, 1.02)
-  if len(names) > 1:
+  if len(panel.metrics) > 1:
     axes.legend(fontsize=8, frameon=False)
 
 
