@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import tiny
 
-from experiments import defaults
-from grpo_jax.loops import build, collect
+from grpo_jax.generate import Generator
+from grpo_jax.loops import collect
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 
 P, G, L = 4, 3, 6
@@ -94,29 +94,27 @@ class Run(NamedTuple):
   left: list  # batches that were not taken
 
 
-def run(
-  *plan: list[Example | None], tries: int, functions: Sequence = (("given", given, 1.0),), combination: str = "sum"
-) -> Run:
+def words(question: str) -> list[int]:
+  return list(map(int, question.split()))
+
+
+def run(*plan: list[Example | None], tries: int, functions: Sequence = (("given", given, 1.0),)) -> Run:
   """`collect` on those batches."""
-  c = defaults.get_config()
-  c.data.prompts, c.data.max_prompt_length = P, LONGEST
-  c.sampler.group, c.sampler.max_length, c.sampler.tries = G, L, tries
-  c.objective.reward_combination = combination
-  render = lambda question: list(map(int, question.split()))
-  model = build.Model(tiny.layout(), None, Words(), render, (), None)
   writer = types.SimpleNamespace(phase=lambda name: contextlib.nullcontext())
   sampler, batches = Sampler(), iter(plan)
-  batch, numbers = collect.collect(batches, sampler, "policy", jax.random.key(5), model, functions, c, writer)
+  generator = Generator(sampler, tiny.layout(), Words(), words, LONGEST)
+  collector = collect.Collector(batches, generator, functions, 0.0, L, P, tries)
+  batch, numbers = collect.collect(collector, "policy", jax.random.key(5), writer)
   assert sampler.params == ["policy"] * len(sampler.keys)
   return Run(batch, numbers, sampler, list(batches))
 
 
 def kept(batch: collect.Scored) -> list[int | None]:
-  """The prompts of a batch, all of whose parts are checked to be those of its rows; None: an empty row."""
+  """The prompts of a batch, all of whose fields are checked to be those of its examples; None: an empty group."""
   r = batch.rollouts
-  assert len(batch.rows) == len(batch.completions) == len(r.lengths)
-  assert {len(x) for x in jax.tree.leaves(r)} == {len(batch.rows)}
-  for p, (example, completions) in enumerate(zip(batch.rows, batch.completions)):
+  assert len(batch.examples) == len(batch.completions) == len(r.lengths)
+  assert {len(x) for x in jax.tree.leaves(r)} == {len(batch.examples)}
+  for p, (example, completions) in enumerate(zip(batch.examples, batch.completions)):
     if example is None:
       assert not any(x[p].any() for x in jax.tree.leaves(r))
       assert [c.tokens for c in completions] == [[]] * G
@@ -130,9 +128,9 @@ def kept(batch: collect.Scored) -> list[int | None]:
     last = np.arange(L) == r.lengths[p][:, None] - 1
     np.testing.assert_array_equal(r.given[p], last)
     np.testing.assert_array_equal(r.rewards[p][last], np.float32([x or 0 for x in example.meta["rewards"]]))
-    np.testing.assert_array_equal(r.parts[p, :, 0], np.float32([x or 0 for x in example.meta["rewards"]]))
+    np.testing.assert_array_equal(r.components[p, :, 0], np.float32([x or 0 for x in example.meta["rewards"]]))
     assert [c.tokens for c in completions] == [x[:k].tolist() for x, k in zip(r.tokens[p], r.lengths[p])]
-  return [example and example.meta["n"] for example in batch.rows]
+  return [example and example.meta["n"] for example in batch.examples]
 
 
 def batch_of(first: int, *rewards: Sequence, words: int = 1) -> list[Example]:
@@ -185,10 +183,10 @@ def test_one_try_keeps_every_group():
   """Also rows that fill the batch, and a prompt that is too long, which is not sampled."""
   rows = [problem(1, FLAT), problem(2, words=LONGEST + 1), None, problem(4)]
   got = run(rows, MIXED[3], tries=1)
-  assert got.batch.rows == rows and len(got.sampler.keys) == 1 and got.left == [MIXED[3]]
+  assert got.batch.examples == rows and len(got.sampler.keys) == 1 and got.left == [MIXED[3]]
   assert got.batch.rollouts.prompts.lengths.tolist() == [1, 0, 0, 1]
   assert (got.batch.rollouts.lengths > 0).all(1).tolist() == [True, False, False, True]
-  assert got.numbers["prompts_too_long"] == 1 and got.numbers["zero_variance_groups"] == 0.5  # of the two sampled
+  assert got.numbers["prompts_too_long"] == 1 and got.numbers["zero_variance"] == 0.5  # of the two sampled
   assert kept(collect.select(got.batch, [0, 2, 3])) == [1, None, 4]
 
 
@@ -221,7 +219,7 @@ def test_prompts_of_all_widths_are_joined(words):
 def test_a_group_varies_if_two_of_its_rewards_do(rewards, taught):
   batch = [problem(1, rewards)] * P
   got = run(batch, batch, tries=2)
-  assert got.batch.rows == (batch if taught else [None] * P) and len(got.sampler.keys) == (1 if taught else 2)
+  assert got.batch.examples == (batch if taught else [None] * P) and len(got.sampler.keys) == (1 if taught else 2)
 
 
 def against(example: Example, completion: Completion) -> float:
@@ -229,14 +227,13 @@ def against(example: Example, completion: Completion) -> float:
   return 1.0 - given(example, completion)
 
 
-def test_under_gdpo_a_group_varies_if_one_of_its_rewards_does():
-  """Equal totals of rewards that differ are normalised one by one there."""
+def test_a_group_varies_if_one_of_several_rewards_does():
+  """Even where they add up to the same for all: an advantage may look at each (GDPO)."""
   both = (("given", given, 1.0), ("against", against, 1.0))
   batch = batch_of(10, VARIED, FLAT, VARIED, VARIED)
-  for combination, want in (("sum", [None] * P), ("gdpo", [10, 12, 13, 10])):
-    got = run(batch, batch, tries=2, functions=both, combination=combination)
-    assert [row and row.meta["n"] for row in got.batch.rows] == want
-    assert got.numbers["zero_variance_groups"] == (1.0 if combination == "sum" else 0.25)
+  got = run(batch, batch, tries=2, functions=both)
+  assert [example and example.meta["n"] for example in got.batch.examples] == [10, 12, 13, 10]
+  assert got.numbers["zero_variance"] == 0.25
 
 
 def test_faults_stay_with_their_completions():
@@ -278,7 +275,7 @@ def test_numbers_are_of_everything_that_was_sampled(tries):
     "reward/given": close(rewards.mean()),
     "reward/tokens": close(lengths.mean()),
     "reward_faults": {1: 0, 3: 1}[tries],
-    "zero_variance_groups": close({1: 2 / 4, 3: 5 / 12}[tries]),
+    "zero_variance": close({1: 2 / 4, 3: 5 / 12}[tries]),
     "sampling_tries": tries,
     "slot_use": close({1: 1, 3: (1 + 1 / 2 + 1 / 3) / 3}[tries]),
     "prompts_too_long": 0,
@@ -357,7 +354,7 @@ def test_empty_rows_change_neither_loss_nor_parameters(mesh, changes):
   packing = tiny.packing(r, mesh, tiny.P // changes.get("microbatch", tiny.P // inner["minibatches"]))
   want, a, _ = learn_test.run(0.5, given=four(), **inner)
   got, b, _ = learn_test.run(0.5, mesh, given=r, packing=packing, **changes)
-  assert a["grad_norm"] > 0.01 and a["zero_variance"] == 0.25
+  assert a["grad_norm"] > 0.01
   assert_same(got.params, want.params, b, a)
   assert got.step == want.step == inner["mu"] * inner["minibatches"]
 

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+from grpo_jax.ops.packing import Rows
 from jax.sharding import AxisType
 
 from grpo_jax.errors import SettingError
 from grpo_jax.models import hf
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.variants import VARIANTS, parameters, variant
-from grpo_jax.ops.packing import Rows
 from grpo_jax.sharding import AXES, Layout
 from grpo_jax.tokenizer import making, reading
 from grpo_jax.types import Prompts

@@ -5,6 +5,7 @@ Where the model does not matter it is a table of bigrams, which compiles in no t
 
 import dataclasses
 import functools
+import types
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from grpo_jax import state as states
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import collect
 from grpo_jax.objectives import cispo, distill, grpo, gspo, rft, sft
+from grpo_jax.packing.microbatches import join_microbatches, split_microbatches
 from grpo_jax.packing.plan import Packing
 from grpo_jax.types import Rollouts
 

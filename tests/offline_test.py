@@ -22,8 +22,9 @@ from experiments import defaults
 from grpo_jax import learn, sampler
 from grpo_jax import rollouts as host
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, collect, imports, offline, session
-from grpo_jax.loops.session import Session
+from grpo_jax.loops import build, checks, collect, imports, offline
+from grpo_jax.loops.run import Run
+from grpo_jax.ops.advantages import totals
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 
 OBJECTIVES = {"solutions": "sft", "samples": "rft", "pairs": "dpo"}
@@ -38,7 +39,8 @@ def parity(example: Example, completion: Completion) -> float:
 
 def config(kind: str) -> ConfigDict:
   c = defaults.get_config()
-  c.loop, c.offline.data, c.objective.name = "offline", kind, OBJECTIVES[kind]
+  c.loop, c.offline.data = "offline", kind
+  c.objective = defaults.objective(OBJECTIVES[kind], c)
   c.steps = 2
   c.tokenizer = "words"
   c.model.variant = "test_qwen3"
@@ -48,7 +50,8 @@ def config(kind: str) -> ConfigDict:
   c.offline.prompts = KEPT
   c.sampler.group, c.sampler.max_length = G, L
   c.rewards.functions = (("parity", "offline_test:parity", 1.0),)
-  c.objective.beta = 0.1 if kind == "pairs" else 0.0
+  if kind == "pairs":
+    c.objective.beta = 0.1
   c.learner.lr = 1e-2
   c.eval.problems = 0
   c.log.report_every, c.log.samples_every = int(kind == "samples"), 0
@@ -66,7 +69,7 @@ class Runs:
 
   @contextlib.contextmanager
   def patched(self, stop_after: int, stop_drawing: bool) -> Iterator[None]:
-    log, draw_samples = Session.log, offline.draw_samples
+    log, draw_samples = Run.log, offline.draw_samples
 
     def once(make: Callable, of: Callable = lambda *args: self.kind) -> Callable:
       def get(*args: Any) -> Any:
@@ -77,8 +80,8 @@ class Runs:
 
       return get
 
-    def logged(session: Session, step: int, numbers: dict) -> None:
-      log(session, step, numbers)
+    def logged(run: Run, step: int, numbers: dict) -> None:
+      log(run, step, numbers)
       if step + 1 == stop_after:
         signal.raise_signal(signal.SIGTERM)
 
@@ -103,9 +106,9 @@ class Runs:
     with pytest.MonkeyPatch.context() as patch:
       patch.setattr(build, "model", once(lambda config: make_model(config, jax.devices()[:1]), lambda config: "model"))
       patch.setattr(learn, "make_learn", once(learn.make_learn))
-      patch.setattr(learn, "make_report", once(learn.make_report))
+      patch.setattr(learn, "make_movement", once(learn.make_movement))
       patch.setattr(sampler, "make_sampler", recorded)
-      patch.setattr(Session, "log", logged)
+      patch.setattr(Run, "log", logged)
       patch.setattr(offline, "draw_samples", drawn)
       yield
 
@@ -205,7 +208,7 @@ def test_one_try_keeps_exactly_what_was_sampled(whole):
   for p, (row, n) in enumerate((row, n) for r in sampled for row, n in zip(r.prompts.tokens, r.prompts.lengths)):
     assert kept.prompts.lengths[p] == n
     np.testing.assert_array_equal(kept.prompts.tokens[p, :n], row[:n])
-  total = collect.totals(kept)
+  total = totals(kept.rewards, kept.given)
   equal = total.max(1) == total.min(1)
   assert 0 < equal.sum() < KEPT
   np.testing.assert_array_equal(total[~equal], kept.tokens.sum(2)[~equal] % 5 / 4)  # 0 on padding
@@ -215,9 +218,9 @@ def test_one_try_keeps_exactly_what_was_sampled(whole):
 def test_every_chosen_sample_has_more_reward_than_the_rejected_one(whole):
   kept = whole.kept("whole")
   assert kept.lengths.shape == (KEPT, 2) and (kept.lengths > 0).all() and (kept.prompts.lengths > 0).all()
-  chosen, rejected = collect.totals(kept).T
+  chosen, rejected = totals(kept.rewards, kept.given).T
   assert (chosen > rejected).all()
-  np.testing.assert_array_equal(collect.totals(kept), kept.tokens.sum(2) % 5 / 4)
+  np.testing.assert_array_equal(totals(kept.rewards, kept.given), kept.tokens.sum(2) % 5 / 4)
   ranges = [  # prompt, and the most and the least reward of its samples
     (row[:n].tolist(), {f(group.sum(1) % 5 / 4) for f in (max, min)})
     for r in whole.sampled
@@ -248,10 +251,10 @@ def test_every_chosen_sample_has_more_reward_than_the_rejected_one(whole):
 )
 def test_an_objective_is_refused_data_that_it_does_not_learn_from(objective, loop, data, message):
   c = defaults.get_config()
-  c.objective.name, c.loop, c.offline.data = objective, loop, data
-  module = imports.module("grpo_jax.objectives", objective, "objective.name")
+  c.loop, c.offline.data = loop, data
+  c.objective = defaults.objective(objective, c)
   with pytest.raises(SettingError, match=message) if message else contextlib.nullcontext():
-    session.check_data(c, module)
+    checks.check_data(c, imports.objective(objective))
 
 
 @pytest.mark.parametrize(
@@ -266,7 +269,7 @@ def test_numbers_that_cannot_be_are_refused(changes, message):
   c = defaults.get_config()
   c.update_from_flattened_dict(changes)
   with pytest.raises(SettingError, match=message):
-    session.check(c, tiny.layout())
+    checks.check(c, tiny.layout(), imports.objective("grpo"))
 
 
 @pytest.mark.parametrize("data, most", [("solutions", 1), ("pairs", 2), ("samples", 8)])
@@ -278,7 +281,7 @@ def test_the_mesh_divides_the_completions_that_a_prompt_has(data, most):
       SettingError, match=f"mesh.group={group} with offline.data='{data}', {most} a prompt: use 1"
     )
     with contextlib.nullcontext() if group <= most else refused:
-      session.check(c, tiny.layout((1, 1, group, 1)))
+      checks.check_batch(c, tiny.layout((1, 1, group, 1)))
 
 
 # -- what is kept, from groups made by hand
@@ -298,8 +301,8 @@ def scored(first: int, *groups: Sequence[Sequence[float]]) -> collect.Scored:
   tokens = at * (ids[:, None, None] * 100 + np.arange(g)[:, None])
   prompts = Prompts(np.where(steps[:, :1] > 0, ids[:, None], 0), (steps[:, 0] > 0).astype(np.int32))
   ended = np.where(steps % 2, STOPPED, TRUNCATED)
-  parts = np.where(at, rewards, 0).sum(2, keepdims=True)
-  rollouts = Rollouts(prompts, tokens, steps, ended, -1.0 * tokens, -2.0 * tokens, rewards, at, parts)
+  components = np.where(at, rewards, 0).sum(2, keepdims=True)
+  rollouts = Rollouts(prompts, tokens, steps, ended, -1.0 * tokens, -2.0 * tokens, rewards, at, components)
   completions = [[Completion("", x[x > 0].tolist(), int(e), []) for x, e in zip(*of)] for of in zip(tokens, ended)]
   return collect.Scored([Example(str(n), "", "", {}) for n in ids], completions, rollouts, [])
 
@@ -314,7 +317,7 @@ TWO_WORST = [[-1.0], [2.0], [0.5, -1.5]]
 def assert_pairs(batch: collect.Scored, want: dict[int, list[tuple[int, int]]]) -> None:
   """The groups of `batch` are those of `want`, each one of the pairs (chosen, rejected) there, in all of its arrays."""
   r = batch.rollouts
-  assert [int(row.question) for row in batch.rows] == r.prompts.tokens[:, 0].tolist() == list(want)
+  assert [int(row.question) for row in batch.examples] == r.prompts.tokens[:, 0].tolist() == list(want)
   for p, (n, may) in enumerate(want.items()):
     assert tuple(r.tokens[p, :, 0] - 100 * n) in may
     for i, completion in enumerate(batch.completions[p]):
@@ -324,7 +327,7 @@ def assert_pairs(batch: collect.Scored, want: dict[int, list[tuple[int, int]]]) 
       np.testing.assert_array_equal(r.truncated_logprobs[p, i], -2 * r.tokens[p, i])
       np.testing.assert_array_equal(r.given[p, i], real)
       assert completion.tokens == r.tokens[p, i][real].tolist() and r.ended[p, i] == completion.ended
-      assert r.parts[p, i, 0] == pytest.approx(r.rewards[p, i].sum())
+      assert r.components[p, i, 0] == pytest.approx(r.rewards[p, i].sum())
     assert r.rewards[p, 0].sum() > r.rewards[p, 1].sum()
 
 
@@ -344,20 +347,20 @@ def test_any_of_several_equal_samples_may_be_taken():
 def test_groups_whose_totals_tie_are_no_pairs(groups):
   """Chosen would equal rejected."""
   got = offline.pairs(scored(1, *groups), 0)
-  assert got.rows == got.completions == [] and got.rollouts.tokens.shape == (0, 2, L)
+  assert got.examples == got.completions == [] and got.rollouts.tokens.shape == (0, 2, L)
 
 
 def draw(monkeypatch, kind: str, batches: Iterator[collect.Scored], tries: int = 2) -> tuple[Rollouts, int]:
   """`draw_samples` where those batches are what `collect` gives; and how many it took."""
   keys = []
 
-  def give(batches_: Any, sample: Any, params: Any, key: jax.Array, *_: Any) -> tuple[collect.Scored, dict]:
+  def give(collector: Any, params: Any, key: jax.Array, writer: Any) -> tuple[collect.Scored, dict]:
     keys.append(tuple(jax.random.key_data(key).tolist()))
     return next(batches), {}
 
   monkeypatch.setattr(offline, "collect", give)
   monkeypatch.setattr(build, "reference", lambda *args: None)
-  monkeypatch.setattr(sampler, "make_sampler", lambda *args: None)
+  monkeypatch.setattr(offline, "make_collector", lambda *args: None)
   c = config(kind)
   c.offline.prompts, c.sampler.tries = 5, tries
   model: Any = types.SimpleNamespace(decoder=None, stop=())
@@ -370,7 +373,7 @@ def draw(monkeypatch, kind: str, batches: Iterator[collect.Scored], tries: int =
 @pytest.mark.parametrize("kind, width", [("samples", 3), ("pairs", 2)])
 def test_rows_that_only_fill_a_batch_are_neither_counted_nor_kept(monkeypatch, kind, width):
   """Nor are prompts that were too long; batches are gone through until there are as many as were asked for."""
-  filled = lambda *parts: collect.fill(parts, P)
+  filled = lambda *batches: collect.fill(batches, P)
   batches = [
     filled(scored(1, OUTCOMES)),
     filled(collect.select(scored(2, OUTCOMES), [])),

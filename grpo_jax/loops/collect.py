@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from grpo_jax import metrics, sampler
 from grpo_jax.generate import Generator, completions, generate
 from grpo_jax.loops import build, imports
+from grpo_jax.ops.advantages import flat, totals
 from grpo_jax.rewards import combine
 from grpo_jax.types import Completion, Example, Prompts, Rollouts
 
@@ -90,56 +91,59 @@ def score(
 ) -> Scored:
   """The batch with the rewards of every completion."""
   scores = combine.score(collector.rewards, examples, texts, collector.max_length, collector.on_error)
-  rollouts = dataclasses.replace(rollouts, rewards=scores.rewards, given=scores.given, parts=scores.parts)
+  rollouts = dataclasses.replace(rollouts, rewards=scores.rewards, given=scores.given, components=scores.components)
   return Scored(list(examples), texts, rollouts, scores.faults)
 
 
-def reward_metrics(batches: Sequence[Scored], functions: Sequence[tuple], separate: bool = False) -> dict[str, float]:
-  """Of what was sampled, without rows that only fill the batch: tokens, mean and spread of the total reward, the mean
-  of each of its parts, the share of groups whose rewards are all equal, and what top-k, top-p and
-  min-p cut off: the mean, over tokens, of -log of the mass that they kept."""
-  join = lambda of: np.concatenate([of(b.rollouts)[b.rollouts.lengths > 0] for b in batches])
-  total = join(totals)
-  parts = join(lambda r: r.parts)
-  flat = [flat for b in batches for flat, n in zip(flat_groups(b, separate), b.rollouts.prompts.lengths) if n]
+def reward_metrics(batches: Sequence[Scored], names: Sequence[str]) -> dict[str, float]:
+  """Metrics of everything that was sampled, groups that only fill a batch left out.
+
+  `tokens`, `reward_faults`; mean and standard deviation of the total reward; the mean of each reward component;
+  `zero_variance`, the share of flat groups; `cut_off_nats`, what top-k, top-p and min-p cut off: the mean, over tokens,
+  of -log of the mass that they kept.
+
+  Args:
+    batches: what was sampled.
+    names: of the reward components, N.
+  """
+  real = [batch.rollouts.lengths > 0 for batch in batches]  # [P, G] each
+  total = np.concatenate([totals(b.rollouts.rewards, b.rollouts.given)[r] for b, r in zip(batches, real)])
+  components = np.concatenate([batch.rollouts.components[r] for batch, r in zip(batches, real)])  # [completions, N]
+  alike = np.concatenate([flat_groups(batch)[batch.rollouts.prompts.lengths > 0] for batch in batches])
+  tokens = sum(int(batch.rollouts.lengths.sum()) for batch in batches)
   numbers = {
-    "tokens": sum(int(b.rollouts.lengths.sum()) for b in batches),
-    "reward_faults": sum(len(b.faults) for b in batches),
-    "zero_variance_groups": float(np.mean(flat)) if flat else 0.0,
+    "tokens": tokens,
+    "reward_faults": sum(len(batch.faults) for batch in batches),
+    "zero_variance": float(np.mean(alike)) if alike.size else 0.0,
   }
   if not total.size:
     return numbers
-  cut_off = sum((b.rollouts.truncated_logprobs - b.rollouts.sampler_logprobs).sum() for b in batches)  # 0 on padding
-  numbers |= {"reward/mean": total.mean(), "reward/std": total.std(), "cut_off_nats": cut_off / numbers["tokens"]}
-  return numbers | {f"reward/{name}": parts[:, n].mean() for n, (name, _, _) in enumerate(functions)}
+  # Both are 0 where there is no token.
+  cut_off = sum((b.rollouts.truncated_logprobs - b.rollouts.sampler_logprobs).sum() for b in batches)
+  numbers |= {"reward/mean": total.mean(), "reward/std": total.std(), "cut_off_nats": cut_off / tokens}
+  for n, name in enumerate(names):
+    given = components[:, n][~np.isnan(components[:, n])]  # a reward that returned None gave none
+    numbers[f"reward/{name}"] = given.mean() if given.size else float("nan")
+  return numbers
 
 
-def totals(r: Rollouts) -> np.ndarray:
-  """[P, G] float32, the rewards of each completion added up, whatever their order."""
-  return np.where(r.given, r.rewards, 0.0).sum(2, dtype=np.float64).astype(np.float32)
-
-
-def flat_groups(batch: Scored, separate: bool = False) -> list[bool]:
-  """[P] whether all rewards of a group are equal; `separate`: each of several rewards, not their sum."""
-  r = batch.rollouts
-  if separate:
-    return [bool((parts == parts[:1]).all()) for parts in r.parts]
-  given = [r.rewards[p][r.given[p]] for p in range(len(batch.rows))]
-  return [not (values.size and values.max() > values.min()) for values in given]
+def flat_groups(batch: Scored) -> np.ndarray:
+  """[P] bool: the groups in whose rewards nothing tells one completion from another."""
+  return flat(batch.rollouts.rewards, batch.rollouts.given, batch.rollouts.components)
 
 
 def select(batch: Scored, keep: Sequence[int]) -> Scored:
-  """The groups of those indices."""
+  """The groups of those indices, in that order."""
   at = {old: new for new, old in enumerate(keep)}
-  faults = [f._replace(prompt=at[f.prompt]) for f in batch.faults if f.prompt in at]
+  faults = [fault._replace(prompt=at[fault.prompt]) for fault in batch.faults if fault.prompt in at]
   index = np.asarray(keep, np.int32)
   rollouts = jax.tree.map(lambda x: x[index], batch.rollouts)
-  return Scored([batch.rows[i] for i in keep], [batch.completions[i] for i in keep], rollouts, faults)
+  return Scored([batch.examples[i] for i in keep], [batch.completions[i] for i in keep], rollouts, faults)
 
 
-def varied(batch: Scored, separate: bool = False) -> Scored:
-  """The groups whose completions were not all given the same rewards; see `flat_groups`."""
-  return select(batch, [p for p, flat in enumerate(flat_groups(batch, separate)) if not flat])
+def varied(batch: Scored) -> Scored:
+  """The groups that are not flat."""
+  return select(batch, np.flatnonzero(~flat_groups(batch)).tolist())
 
 
 def widen(rollouts: Rollouts, width: int) -> Rollouts:
@@ -149,19 +153,19 @@ def widen(rollouts: Rollouts, width: int) -> Rollouts:
   return dataclasses.replace(rollouts, prompts=Prompts(tokens, prompts.lengths))
 
 
-def fill(parts: Sequence[Scored], prompts: int) -> Scored:
-  """The first `prompts` groups of several batches; empty rows where there are fewer."""
-  width = max(b.rollouts.prompts.tokens.shape[1] for b in parts)
-  rows = [row for b in parts for row in b.rows]
-  completions = [group for b in parts for group in b.completions]
-  starts = np.cumsum([0] + [len(b.rows) for b in parts])
-  faults = [f._replace(prompt=int(f.prompt + start)) for b, start in zip(parts, starts) for f in b.faults]
-  rollouts = jax.tree.map(lambda *x: np.concatenate(x), *[widen(b.rollouts, width) for b in parts])
-  missing = prompts - len(rows)
+def fill(batches: Sequence[Scored], prompts: int) -> Scored:
+  """The first `prompts` groups of several batches; empty groups where there are fewer."""
+  width = max(batch.rollouts.prompts.tokens.shape[1] for batch in batches)
+  examples = [example for batch in batches for example in batch.examples]
+  completions = [group for batch in batches for group in batch.completions]
+  starts = np.cumsum([0] + [len(batch.examples) for batch in batches])
+  faults = [f._replace(prompt=int(f.prompt + start)) for batch, start in zip(batches, starts) for f in batch.faults]
+  rollouts = jax.tree.map(lambda *x: np.concatenate(x), *[widen(batch.rollouts, width) for batch in batches])
+  missing = prompts - len(examples)
   if missing <= 0:
-    joined = Scored(rows, completions, rollouts, faults)
+    joined = Scored(examples, completions, rollouts, faults)
     return select(joined, range(prompts))
   rollouts = jax.tree.map(lambda x: np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)), rollouts)
   group = rollouts.lengths.shape[1]
   empty = [[Completion("", [], 0, [])] * group for _ in range(missing)]
-  return Scored(rows + [None] * missing, completions + empty, rollouts, faults)
+  return Scored(examples + [None] * missing, completions + empty, rollouts, faults)

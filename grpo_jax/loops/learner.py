@@ -123,5 +123,3 @@ class Learner:
         f"learner.lr={self.cfg.lr}: {bad} updates in a row were not finite (loss {float(found['loss'])}, gradient norm "
         f"{float(found['grad_norm'])}); a lower one may work; {safe}"
       )
-
-

@@ -12,7 +12,6 @@ Samples are drawn once, from `offline.teacher` or else from where the policy sta
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np

@@ -1,10 +1,10 @@
 """A run in its folder: what it saves and shows, when it is evaluated, and how it is stopped and goes on.
 
-    DIR/config.json           the config that the folder belongs to
-    DIR/model/                config.json and tokenizer of the policy
-    DIR/checkpoints/          see grpo_jax/checkpoint.py
-    DIR/metrics.jsonl  samples.jsonl  tensorboard/     see grpo_jax/metrics.py
-    DIR/export/  result.json  after the last step
+DIR/config.json           the config that the folder belongs to
+DIR/model/                config.json and tokenizer of the policy
+DIR/checkpoints/          see grpo_jax/checkpoint.py
+DIR/metrics.jsonl  samples.jsonl  tensorboard/     see grpo_jax/metrics.py
+DIR/export/  result.json  after the last step
 """
 
 import contextlib
@@ -49,9 +49,7 @@ class Run:
   writer: metrics.Writer
   stopping: Callable[[int], str]
 
-  def __init__(
-    self, config: ConfigDict, folder: str, model: build.Model, data: Position, learners: dict[str, Learner]
-  ):
+  def __init__(self, config: ConfigDict, folder: str, model: build.Model, data: Position, learners: dict[str, Learner]):
     """Claims the folder and restores or starts what is in it.
 
     Args:
@@ -156,7 +154,10 @@ class Run:
       self.checkpoints.save(step, states, self.data.get_state(), extra, wait=wait)
 
   def finish(self) -> None:
-    """Makes the last checkpoint and evaluation, DIR/export and DIR/result.json; nothing where a signal stopped the run."""
+    """Makes the last checkpoint and evaluation, DIR/export and DIR/result.json.
+
+    Does nothing where a signal stopped the run.
+    """
     if self.stopped:
       return
     config, before = self.config, self.extra["before"]
