@@ -20,7 +20,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.tokenizer = "words"
   c.model.variant = "mini"
   c.model.layers = "unroll"
-  c.objective.name = "sft"
+  c.objective = defaults.objective("sft", c)
   c.objective.aggregation = "token_mean"
   c.data.prompts = 64
   c.data.arithmetic.max_number = 40
@@ -32,5 +32,5 @@ def get_config(arg: str = "") -> ConfigDict:
   c.learner.b2 = 0.98
   c.eval.every = 100
   c.log.every = 10
-  c.log.report_every = 0
+  c.log.measure_every = 0
   return c

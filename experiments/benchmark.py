@@ -13,12 +13,14 @@ import dataclasses
 import functools
 import itertools
 import json
+import operator
 import resource
 import statistics
 import subprocess
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,23 +30,23 @@ from ml_collections import ConfigDict, config_flags
 
 from experiments import arguments
 from grpo_jax import learn, metrics, optim, sampler, sharding
-from grpo_jax import rollouts as host
-from grpo_jax import state as states
+from grpo_jax import state as train_state
 from grpo_jax.loops import imports
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.packing import plan
-from grpo_jax.sharding import Layout
-from grpo_jax.types import Prompts
+from grpo_jax.rollouts import draw, to_device
+from grpo_jax.state import TrainState
+from grpo_jax.types import Prompts, Rollouts
 
 
-def forced_lengths(rows: int, completion: int, step: int) -> np.ndarray:
-  """Long-tailed lengths `[rows]`, end token included: exponential of mean completion / 4, cut to [2, completion]."""
-  u = np.random.default_rng(step).random(rows)
+def forced_lengths(completions: int, completion: int, step: int) -> np.ndarray:
+  """Long-tailed lengths, end token included: exponential with a mean of completion / 4, cut to [2, completion]."""
+  u = np.random.default_rng(step).random(completions)
   return np.clip(np.ceil(-completion / 4 * np.log1p(-u)), 2, completion).astype(np.int32)
 
 
 def layer_weights(c: DecoderConfig) -> int:
-  """Numbers in the matrices of a layer."""
+  """How many numbers the matrices of a layer hold."""
   return c.width * c.head_dim * (2 * c.heads + 2 * c.kv_heads) + 3 * c.width * c.mlp
 
 
@@ -55,8 +57,7 @@ def flops(shape: DecoderConfig, prompts: np.ndarray, lengths: np.ndarray) -> flo
   counts once for its group; the head counts on completion tokens alone. Lengths of prompts `[P]`, of completions
   `[P, G]`.
   """
-  c, layer = shape, layer_weights(shape)
-  head = c.width * c.vocab
+  c, layer, head = shape, layer_weights(shape), shape.width * shape.vocab
   attend = 2 * c.heads * c.head_dim * c.layers  # multiply-adds for one query and one key
   tokens = float(lengths.sum())
   seen = float((lengths * prompts[:, None] + lengths * (lengths + 1) / 2).sum())
@@ -78,7 +79,7 @@ def decode_bytes(shape: DecoderConfig, prompts: np.ndarray, lengths: np.ndarray,
 
 
 def median_seconds(f: Any, *args: Any, times: int = 5) -> float:
-  """Of a call, after a first one."""
+  """The median of so many calls in seconds, after one that may compile."""
   jax.block_until_ready(f(*args))
   seconds = []
   for _ in range(times):
@@ -98,8 +99,12 @@ def matmul_rate(dtype: str = "float32") -> float:
 def copy_rate(megabytes: int = 128, times: int = 8) -> float:
   """Bytes/s of reading an array and writing it again, in place: new memory would cost a CPU its page faults."""
   x = jnp.ones(megabytes * 2**18, jnp.float32)
-  again = jax.jit(lambda x: jax.lax.fori_loop(0, times, lambda _, x: x + 1, x))
-  return times * 2 * x.nbytes / median_seconds(again, x)
+
+  @jax.jit
+  def add(x: jax.Array) -> jax.Array:
+    return jax.lax.fori_loop(0, times, lambda _, x: x + 1, x)
+
+  return times * 2 * x.nbytes / median_seconds(add, x)
 
 
 def device_peak() -> float | None:
@@ -107,29 +112,32 @@ def device_peak() -> float | None:
   return ((jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use") or 0) / 1e9 or None
 
 
-def generate_all(
-  sample: Any, params: Any, prompts: Prompts, key: Any, ends: np.ndarray, at_once: int, layout: Layout
-) -> tuple[Any, Any]:
-  """Samples on the host, `at_once` prompts at a time."""
-  parts = []
-  for p in range(0, len(ends), at_once):
-    some, forced = jax.tree.map(lambda x, p=p: x[p : p + at_once], (prompts, ends))
-    forced = functools.partial(sample, ends=host.to_device(layout, forced))
-    parts.append(host.draw(forced, params, some, jax.random.fold_in(key, p), layout))
-  rollouts, found = zip(*parts)
-  if len(parts) == 1:
-    return rollouts[0], found[0]
-  steps = sum(f["decode_steps"] for f in found)
-  busy = sum(f["slot_use"] * f["decode_steps"] for f in found) / steps
-  rollouts = jax.tree.map(lambda *x: np.concatenate(x), *(dataclasses.replace(r, prompts=None) for r in rollouts))
-  return dataclasses.replace(rollouts, prompts=plan.trim(prompts)), {"slot_use": busy, "decode_steps": steps}
+class Workload(NamedTuple):
+  """What one step is made of; only `state` changes from step to step."""
+
+  config: ConfigDict
+  decoder: Decoder
+  sample: Callable
+  update: Callable
+  ref_params: Any
+  microbatches: int  # of a rollout
 
 
-def measure(config: ConfigDict) -> dict[str, Any]:
-  """Runs config.steps steps, and those that compile; see the module's docstring."""
-  b, prompts, group = config.benchmark, config.data.prompts, config.sampler.group
-  length = config.sampler.max_length
-  layout, parts = sharding.make_layout(config.mesh), learn.parts(config.learner, prompts)
+class Step(NamedTuple):
+  """What was measured of a step."""
+
+  generate_s: float
+  learn_s: float
+  tokens: int  # of completions
+  flops: float  # of generation
+  bytes: float  # that decoding had to read
+  slot_use: float
+  padding: dict[str, float]
+
+
+def make_workload(config: ConfigDict) -> tuple[Workload, TrainState]:
+  """The compiled functions of a workload, and random weights; nothing is compiled yet."""
+  b = config.benchmark
   shape = DecoderConfig(
     vocab=b.vocab,
     width=b.width,
@@ -140,77 +148,131 @@ def measure(config: ConfigDict) -> dict[str, Any]:
     mlp=b.mlp,
     attention_bias=True,
   )
+  layout = sharding.make_layout(config.mesh)
   decoder = Decoder(shape, layout, layers=config.model.layers, remat=config.model.remat, dtype=config.model.dtype)
   init = jax.jit(decoder.init, out_shardings=decoder.shardings())
-  objective = imports.module("grpo_jax.objectives", config.objective.name, "objective.name")
   tx = optim.make_optimizer(config.learner, config.steps)
-  state = states.create({"policy": init(jax.random.key(0))}, tx)
-  ref = init(jax.random.key(0))
-  at_once = prompts if b.refill else config.sampler.slots // group
-  sample = sampler.make_sampler(decoder, config.sampler, ())
-  update = learn.make_learn(decoder, objective, tx, config.learner, config.objective, config.sampler.temperature)
+  objective, settings = imports.objective(config.objective.name), imports.objective_settings(config.objective)
+  setup = learn.Setup(decoder, objective, tx, config.learner, settings, config.sampler.temperature)
+  workload = Workload(
+    config,
+    decoder,
+    sampler.make_sampler(decoder, config.sampler, ()),
+    learn.make_learn(setup),
+    init(jax.random.key(0)),
+    learn.microbatches_of_rollout(config.learner, config.data.prompts),
+  )
+  return workload, train_state.create({"policy": init(jax.random.key(0))}, tx)
 
-  dtype, size = config.model.dtype, jnp.dtype(config.sampler.dtype).itemsize
-  copied = copy_rate()
-  rates, generate, learned, tokens, forward, read, use, padding = [matmul_rate(dtype)], [], [], [], [], [], [], []
-  compiled: list[float] = []
-  listen = lambda event, seconds, **_: compiled.append(seconds) if event == metrics.COMPILED else None
+
+def make_prompts(config: ConfigDict, step: int) -> tuple[Prompts, np.ndarray]:
+  """Random prompts of a step, and the lengths `[P, G]` that its completions are forced to."""
+  b, prompts, group, length = config.benchmark, config.data.prompts, config.sampler.group, config.sampler.max_length
+  tokens = np.random.default_rng(step).integers(3, b.vocab, (prompts, b.prompt_len)).astype(np.int32)
+  full = np.full(prompts, b.prompt_len, np.int32)
+  lengths = forced_lengths(prompts, b.prompt_len, 1_000_000 + step) if b.mixed else full
+  ends = forced_lengths(prompts * group, length, step) if b.tail else np.full(prompts * group, length, np.int32)
+  return Prompts(tokens, lengths), ends.reshape(prompts, group)
+
+
+def generate_all(
+  workload: Workload, params: Any, prompts: Prompts, key: Any, ends: np.ndarray
+) -> tuple[Rollouts, dict[str, Any]]:
+  """Rollouts of all prompts, and statistics; without refill as many prompts at a time as there are slots for."""
+  config, layout = workload.config, workload.decoder.layout
+  at_once = len(ends) if config.benchmark.refill else config.sampler.slots // config.sampler.group
+  drawn = []
+  for first in range(0, len(ends), at_once):
+    some, forced = jax.tree.map(operator.itemgetter(slice(first, first + at_once)), (prompts, ends))
+    sample = functools.partial(workload.sample, ends=to_device(layout, forced))
+    drawn.append(draw(sample, params, some, jax.random.fold_in(key, first), layout))
+  rollouts, found = zip(*drawn)
+  if len(drawn) == 1:
+    return rollouts[0], found[0]
+  steps = sum(f["decode_steps"] for f in found)
+  busy = sum(f["slot_use"] * f["decode_steps"] for f in found) / steps
+  rollouts = jax.tree.map(lambda *x: np.concatenate(x), *(dataclasses.replace(r, prompts=None) for r in rollouts))
+  return dataclasses.replace(rollouts, prompts=plan.trim(prompts)), {"slot_use": busy, "decode_steps": steps}
+
+
+def one_step(workload: Workload, state: TrainState, step: int) -> tuple[TrainState, Step]:
+  """Samples, makes up rewards and learns; the state after it and what was measured."""
+  config, layout = workload.config, workload.decoder.layout
+  prompts, ends = make_prompts(config, step)
+  start = time.perf_counter()
+  rollouts, found = generate_all(workload, state.params["policy"], prompts, jax.random.key(step), ends)
+  generate_s = time.perf_counter() - start
+  given = np.arange(config.sampler.max_length) == ends[..., None] - 1
+  rewards = np.where(given, np.random.default_rng(step).integers(0, 7, (*ends.shape, 1)), 0).astype(np.float32)
+  start = time.perf_counter()
+  rollouts = dataclasses.replace(rollouts, rewards=rewards, given=given)
+  packing = plan.pack(rollouts, layout, workload.microbatches)
+  on_device = to_device(layout, (rollouts, packing))
+  state, _, _ = jax.block_until_ready(workload.update(state, workload.ref_params, None, *on_device))
+  learn_s = time.perf_counter() - start
+  shape, size = workload.decoder.config, jnp.dtype(config.sampler.dtype).itemsize
+  return state, Step(
+    generate_s,
+    learn_s,
+    int(ends.sum()),
+    flops(shape, prompts.lengths, ends),
+    decode_bytes(shape, prompts.lengths, ends, int(found["decode_steps"]), size),
+    float(found["slot_use"]),
+    plan.padding(rollouts, packing, layout, workload.microbatches),
+  )
+
+
+def measure(config: ConfigDict) -> dict[str, Any]:
+  """Runs `config.steps` steps, and those that compile; see the module's docstring."""
+  workload, state = make_workload(config)
+  dtype, copied = config.model.dtype, copy_rate()
+  rates, steps, compiled = [matmul_rate(dtype)], [], []
+
+  def listen(event: str, seconds: float, **_: Any) -> None:
+    if event == metrics.COMPILED:
+      compiled.append(seconds)
+
   jax.monitoring.register_event_duration_secs_listener(listen)
-  for step in itertools.count():
+  for i in itertools.count():
     programs = len(compiled)
-    rng = np.random.default_rng(step)
-    ids = rng.integers(3, b.vocab, (prompts, b.prompt_len)).astype(np.int32)
-    full = np.full(prompts, b.prompt_len, np.int32)
-    batch = Prompts(ids, forced_lengths(prompts, b.prompt_len, 1_000_000 + step) if b.mixed else full)
-    ends = forced_lengths(prompts * group, length, step) if b.tail else np.full(prompts * group, length, np.int32)
-    ends = ends.reshape(prompts, group)
-    start = time.perf_counter()
-    rollouts, found = generate_all(sample, state.params["policy"], batch, jax.random.key(step), ends, at_once, layout)
-    sampled_s = time.perf_counter() - start
-    given = np.arange(length) == ends[..., None] - 1
-    rewards = np.where(given, rng.integers(0, 7, (prompts, group, 1)), 0).astype(np.float32)
-    start = time.perf_counter()
-    rollouts = dataclasses.replace(rollouts, rewards=rewards, given=given)
-    packing = plan.pack(rollouts, layout, parts)
-    state, _, _ = jax.block_until_ready(update(state, ref, None, *host.to_device(layout, (rollouts, packing))))
-    learned_s = time.perf_counter() - start
+    state, step = one_step(workload, state, i)
     if len(compiled) > programs:
       continue
-    generate.append(sampled_s)
-    learned.append(learned_s)
+    steps.append(step)
     rates.append(matmul_rate(dtype))
-    tokens.append(int(ends.sum()))
-    forward.append(flops(shape, batch.lengths, ends))
-    read.append(decode_bytes(shape, batch.lengths, ends, int(found["decode_steps"]), size))
-    use.append(float(found["slot_use"]))
-    padding.append(plan.padding(rollouts, packing, layout, parts))
-    if len(learned) == config.steps:
+    if len(steps) == config.steps:
       break
   jax.monitoring.unregister_event_duration_listener(listen)
-
-  middle = statistics.median
-  rate, n = statistics.median(rates), middle(tokens)
-  passes = 3 * config.learner.mu + 1 + (config.learner.mu > 1)  # gradients, the reference, the old policy
-  whole = [g + l for g, l in zip(generate, learned)]
-  return {
-    "system": "grpo_jax",
-    "generate_s": middle(generate),
-    "learn_s": middle(learned),
-    "step_s": middle(whole),
+  return summary(config, steps, statistics.median(rates), copied) | {
     "compile_s": sum(compiled),
-    "completion_tokens": n,
-    "tok_per_s_generate": n / middle(generate),
-    "tok_per_s_step": n / middle(whole),
+    "programs": len(compiled),
     "peak_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
     "peak_device_gb": device_peak(),
+    "params_m": sum(x.size for x in jax.tree.leaves(state.params)) / 1e6,
+  }
+
+
+def summary(config: ConfigDict, steps: list[Step], rate: float, copied: float) -> dict[str, Any]:
+  """Medians over steps, and shares of the limits: `rate` in FLOP/s, `copied` in bytes/s."""
+  middle = statistics.median
+  passes = 3 * config.learner.mu + 1 + (config.learner.mu > 1)  # gradients, the reference, the old policy
+  generate_s, learn_s = middle(s.generate_s for s in steps), middle(s.learn_s for s in steps)
+  step_s, tokens = middle(s.generate_s + s.learn_s for s in steps), middle(s.tokens for s in steps)
+  return {
+    "system": "grpo_jax",
+    "generate_s": generate_s,
+    "learn_s": learn_s,
+    "step_s": step_s,
+    "completion_tokens": tokens,
+    "tok_per_s_generate": tokens / generate_s,
+    "tok_per_s_step": tokens / step_s,
     "matmul_gflops": rate / 1e9,
     "copy_gb_per_s": copied / 1e9,
-    "generate_of_limit": middle([f / s for f, s in zip(forward, generate)]) / rate,
-    "generate_of_bandwidth": middle([r / s for r, s in zip(read, generate)]) / copied,
-    "learn_of_limit": passes * middle([f / s for f, s in zip(forward, learned)]) / rate,
-    "slot_use": middle(use),
-    **{k: middle([p[k] for p in padding]) for k in ("padding_fraction", "prompt_padding_fraction")},
-    "params_m": sum(x.size for x in jax.tree.leaves(state.params)) / 1e6,
+    "generate_of_limit": middle(s.flops / s.generate_s for s in steps) / rate,
+    "generate_of_bandwidth": middle(s.bytes / s.generate_s for s in steps) / copied,
+    "learn_of_limit": passes * middle(s.flops / s.learn_s for s in steps) / rate,
+    "slot_use": middle(s.slot_use for s in steps),
+    **{name: middle(s.padding[name] for s in steps) for name in ("padding_fraction", "prompt_padding_fraction")},
   }
 
 
@@ -241,9 +303,9 @@ def peer_command(name: str, python: str, config: ConfigDict) -> list[str]:
   return command + (["--tail"] if b.tail else [])
 
 
-def own_command(flags_: list[str]) -> list[str]:
-  """This program with those flags, in a process of its own."""
-  return [sys.executable, "-m", "experiments.benchmark", *flags_]
+def own_command(arguments_: list[str]) -> list[str]:
+  """The command that runs this program with those arguments."""
+  return [sys.executable, "-m", "experiments.benchmark", *arguments_]
 
 
 def last_json(command: list[str]) -> dict[str, Any]:
@@ -271,18 +333,13 @@ def main(argv: list[str]) -> None:
     ours, theirs = last_json(own), last_json(peer)
     rounds.append((ours, theirs))
     print(json.dumps({"round": i, "ours": ours, "theirs": theirs}), flush=True)
-  ratio = lambda name, up: statistics.median((o[name] / t[name]) if up else (t[name] / o[name]) for o, t in rounds)
-  print(
-    json.dumps(
-      {
-        "vs": values.vs,
-        "rounds": len(rounds),
-        "generate_times_faster": ratio("tok_per_s_generate", True),
-        "step_times_faster": ratio("tok_per_s_step", True),
-        "peak_memory_times_less": ratio("peak_rss_gb", False),
-      }
-    )
-  )
+  ratios = {
+    "generate_times_faster": [o["tok_per_s_generate"] / t["tok_per_s_generate"] for o, t in rounds],
+    "step_times_faster": [o["tok_per_s_step"] / t["tok_per_s_step"] for o, t in rounds],
+    "peak_memory_times_less": [t["peak_rss_gb"] / o["peak_rss_gb"] for o, t in rounds],
+  }
+  medians = {name: statistics.median(values) for name, values in ratios.items()}
+  print(json.dumps({"vs": values.vs, "rounds": len(rounds)} | medians))
 
 
 if __name__ == "__main__":

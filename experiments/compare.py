@@ -46,6 +46,7 @@ class Job(NamedTuple):
 
 
 def main(argv: list[str]) -> None:
+  """Runs what is left of the comparison and draws it, or (--draw_only) only draws it."""
   del argv
   values = flags.FLAGS
   if not values.workdir:

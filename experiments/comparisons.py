@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from experiments import arguments
 from grpo_jax.errors import SettingError
 
-# The objective (a row of experiments/arithmetic.py) and the settings that make the arm.
+# The objective (what `:objective=` of experiments/arithmetic.py chooses) and the settings that make the arm.
 # The KL of PPO is off, as GRPO has none here: between the two there is the critic and what comes with it.
 ARMS: dict[str, tuple[str, ...]] = {
   "grpo": ("grpo",),  # outcome supervision, one pass, no KL
@@ -67,7 +67,7 @@ def get_config(arg: str = "") -> ConfigDict:
     "checkpoint.export=False",
     "log.every=1",  # tokens are counted from the lines of all steps
     "log.tensorboard=False",
-    "log.report_every=0",
+    "log.measure_every=0",
     "log.samples_every=0",
   )
   if args.quick:

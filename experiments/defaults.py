@@ -1,13 +1,34 @@
 """Every setting of an online run, with its default: experiments start from this and change a few lines.
 
-All defaults live here and nowhere else. The config is locked once built, so that a misspelt
-`--config.learner.lrr=1` is an error. A section is passed to the code that it names and to nothing above it.
+All defaults live here, but for those of an objective, which live in its own file. The config is locked once built, so
+that a misspelt `--config.learner.lrr=1` is an error. A section is passed to the code that it names and to nothing above
+it.
 """
 
 from ml_collections import ConfigDict
 
+from grpo_jax.loops import imports
+
+
+def objective(name: str, c: ConfigDict) -> ConfigDict:
+  """Returns the `objective` section of an objective: its name, and its settings with their defaults.
+
+  Args:
+    name: as `c.objective.name` is to be.
+    c: the config; `max_length`, where the objective reads it, follows its sampler.max_length.
+
+  Raises:
+    SettingError: there is no such objective.
+  """
+  section = ConfigDict({"name": name})
+  section.update(imports.objective(name).settings())
+  if "max_length" in section:
+    section.max_length = c.sampler.get_ref("max_length")
+  return section
+
 
 def get_config() -> ConfigDict:
+  """Returns the defaults. It is long because it is one list, to be read from top to bottom or searched."""
   c = ConfigDict()
   c.seed = 0  # of fresh parameters, the order of the data, and sampling
   c.loop = "online"  # module of grpo_jax.loops: online, offline
@@ -50,6 +71,7 @@ def get_config() -> ConfigDict:
   c.data.jsonl.question = "question"
   c.data.jsonl.answer = "answer"
   c.data.jsonl.solution = ""  # of the worked solution; empty: the answer holds it
+  c.data.jsonl.choices = ""  # of the options of a multiple-choice question, a list of texts; empty: none
   c.data.template = "{question}\n"  # the prompt, where chat is off
   c.data.chat = False  # render the prompt by the tokenizer's chat template
   c.data.system = ""  # system message of the chat
@@ -81,44 +103,8 @@ def get_config() -> ConfigDict:
   c.rewards.functions = (("correct", "math.answer_correct", 1.0),)
   c.rewards.on_error = 0.0  # score of a reward that raised or returned NaN; it is counted and logged
 
-  c.objective = ConfigDict()
-  c.objective.name = "grpo"  # module of grpo_jax.objectives
-  # sequence_mean (GRPO), token_mean, group_token_mean (DAPO), constant (Dr.GRPO), prompt_sum
-  c.objective.aggregation = "sequence_mean"
-  c.objective.beta = 0.0  # weight of the KL to the reference; 0: no reference is held or run
-  c.objective.kl_estimator = "k3"  # k1, k2 or k3
-  c.objective.kl_weighted = False  # multiply by pi / pi_old, not detached (RPG)
-  c.objective.kl_in_reward = (
-    False  # beta times the KL is taken off the advantages, not put into the loss; PPO always takes it off the rewards
-  )
-  c.objective.clip_low = 0.2  # the ratio is clipped to [1 - clip_low, 1 + clip_high]
-  c.objective.clip_high = 0.2
-  c.objective.clip_delta = 0.0  # two-sided clip: upper bound of the ratio where A < 0; 0: off
-  c.objective.baseline = "mean"  # mean or leave_one_out
-  c.objective.scale = "group"  # divide by the std of: group, batch, none
-  c.objective.ddof = 1  # of that std: 1 divides by G - 1, 0 by G
-  c.objective.eps = 1e-4  # added to it
-  c.objective.reward_combination = "sum"  # sum, or gdpo: normalise each reward in its group first
-  c.objective.reward_weights = ()  # of each reward under gdpo; empty: equal
-  c.objective.credit = "sequence"  # or prefix: token credit where samples of a group share a prefix
-  c.objective.max_length = c.sampler.get_ref("max_length")
-  c.objective.kl_past_bound = True  # a token past its clip bound still takes the KL's gradient
-  c.objective.mask_truncated = False  # leave truncated completions out of the loss
-  c.objective.mismatch = "none"  # sampler/learner importance weight: none, truncate, mask
-  c.objective.mismatch_level = "token"  # or sequence
-  c.objective.mismatch_cap = 2.0  # the largest weight
-  # Of single objectives; each file says what they mean.
-  c.objective.token_level = False  # gspo: GSPO-token
-  c.objective.divergence = "reverse_unnormalised"  # rpg
-  c.objective.gamma = 1.0  # ppo: discount
-  c.objective.lam = 0.95  # ppo: GAE's lambda
-  c.objective.value_clip = 0.2  # ppo; 0: off
-  c.objective.value_coef = 0.5  # ppo
-  c.objective.whiten = True  # ppo: advantages to mean 0, std 1 over the batch
-  c.objective.group_baseline = False  # ppo: take the group's mean off the rewards first
-  c.objective.margin = 1e-3  # target_prob: a reward so near to the group's mean is neither good nor bad
-  c.objective.threshold = 0.5  # rft: rewards that add up to more are correct
-  c.objective.label_smoothing = 0.0  # dpo
+  # A module of grpo_jax.objectives, or a user's own: "package.module", "path/file.py". Its file holds its settings.
+  c.objective = objective("grpo", c)
 
   c.learner = ConfigDict()
   c.learner.lr = 1e-6  # the highest of its schedule
@@ -172,7 +158,7 @@ def get_config() -> ConfigDict:
   c.log.every = 1  # steps between lines of metrics.jsonl
   c.log.samples_every = 20  # steps between tables of samples on the console
   c.log.samples = 8  # completions written to samples.jsonl every step
-  c.log.report_every = 10  # steps between reports of how the update moved its own samples; 0: off
+  c.log.measure_every = 10  # steps between measurements of how the update moved its own samples; 0: off
   c.log.tensorboard = True
 
   c.profile = ConfigDict()

@@ -80,6 +80,7 @@ def of_line(result: dict[str, Any], name: str) -> bool:
 
 
 def main(argv: list[str]) -> None:
+  """Measures what is missing in growth.jsonl, and draws everything."""
   del argv
   values = flags.FLAGS
   if not values.workdir:

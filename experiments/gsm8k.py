@@ -8,16 +8,19 @@ tensorflow-datasets downloads gsm8k once, or --config.data.path=FOLDER with trai
 
     :model=NAME       a row of MODELS below, whose weights FOLDER holds; or tiny: a small model and tokenizer from
                       scratch, to see the whole pipeline on the real data on a CPU
-    :objective=NAME   a module of grpo_jax/objectives that learns from live samples; KL only where it has one
+    :objective=NAME   a row of experiments/presets.py, or an objective of your own, as FILE.py
+    :teacher=FOLDER   for distill and distill_offline: a Hugging Face folder or a run
     :deepseekmath     the paper's own setting: lr 1e-6, beta 0.04, 64 samples of 1024 tokens, batch 1024, one update
 
 Hardware: the default fits a TPU v5e-8 with 0.6B parameters; deepseekmath with 7B parameters a v5p-64. The score to
 expect depends on the weights; it is printed before and after.
 """
 
+from typing import Any
+
 from ml_collections import ConfigDict
 
-from experiments import arguments, defaults
+from experiments import arguments, defaults, presets
 
 # Names on the Hugging Face hub, and prompts whose activations are held at a time.
 MODELS = {
@@ -30,7 +33,7 @@ MODELS = {
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  args = arguments.parse_arg(arg, model=(*MODELS, "tiny"), objective="grpo", deepseekmath=False)
+  args = arguments.parse_arg(arg, model=(*MODELS, "tiny"), objective="grpo", teacher="", deepseekmath=False)
   c = defaults.get_config()
   c.steps = 500
   c.data.name = "gsm8k"
@@ -43,8 +46,6 @@ def get_config(arg: str = "") -> ConfigDict:
   c.sampler.slots = 256
   c.sampler.dtype = c.sampler.cache_dtype = "bfloat16"
   c.rewards.functions = (("correct", "math.answer_correct", 1.0), ("format", "math.well_formed", 0.1))
-  c.objective.name = args.objective
-  c.objective.beta = 0.04 if args.objective in ("grpo", "gspo", "cispo", "rpg", "ppo") else 0.0
   c.learner.lr = 1e-6
   c.learner.warmup = 10
   c.model.dtype = "bfloat16"
@@ -56,13 +57,23 @@ def get_config(arg: str = "") -> ConfigDict:
     c.sampler.group = 64
     c.sampler.max_length = 1024
     c.data.prompts = 16  # batch 1024
-    c.learner.minibatches = 1
-    c.learner.mu = 1
   if args.model == "tiny":
     tiny(c)
   else:
     c.model.hub, c.learner.microbatch = MODELS[args.model]
+  presets.choose(c, args.objective, args.teacher)
+  c.update_from_flattened_dict(own(c).get(args.objective, {}))
   return c
+
+
+def own(c: ConfigDict) -> dict[str, dict[str, Any]]:
+  """Returns what this task changes of rows of presets.py: the paper's KL, and DAPO's reward for length."""
+  longest = c.sampler.max_length
+  overlong = ("overlong", "length.overlong", 1.0, {"max_length": longest, "buffer": longest // 5})
+  return {
+    "grpo": {"objective.beta": 0.04},
+    "dapo": {"rewards.functions": (*c.rewards.functions, overlong)},
+  }
 
 
 def tiny(c: ConfigDict) -> None:

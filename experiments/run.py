@@ -51,7 +51,7 @@ def find_loop(name: str) -> types.ModuleType:
 
   if name.isidentifier() and importlib.util.find_spec(f"grpo_jax.loops.{name}"):
     module = importlib.import_module(f"grpo_jax.loops.{name}")
-    if hasattr(module, "run"):
+    if "run" in vars(module):
       return module
   files = sorted(pathlib.Path(loops.__path__[0]).glob("*.py"))
   known = [file.stem for file in files if "\ndef run(" in file.read_text()]

@@ -31,7 +31,7 @@ def generate(
   Args:
     generator: how.
     params: the policy's tree.
-    examples: [P]; None gives a row that only fills the batch, and so does a prompt that is skipped for its length.
+    examples: [P]; None gives a prompt that only fills the batch, and so does one that is skipped for its length.
     key: of this batch's noise.
 
   Returns:

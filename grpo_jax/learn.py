@@ -178,13 +178,18 @@ def optimizer_step(
 # -- the inner loop
 
 
+def reweighted(setup: Setup, batch: TrainBatch) -> TrainBatch:
+  """The batch with weights whose denominators are those of its own completions."""
+  weights = setup.objective.weights(batch.mask, batch.lengths, setup.objective_cfg)
+  return dataclasses.replace(batch, weights=weights)
+
+
 def one_pass(setup: Setup, state: TrainState, minibatches: Any) -> tuple[TrainState, Metrics]:
   """Every minibatch once, an update each; the denominators of an update are those of its minibatch."""
 
   def step(state: TrainState, x: tuple[TrainBatch, Packing]) -> tuple[TrainState, Metrics]:
     batch, packing = x
-    weights = setup.objective.weights(batch.mask, batch.lengths, setup.objective_cfg)
-    state, metrics, _ = optimizer_step(setup, state, dataclasses.replace(batch, weights=weights), packing)
+    state, metrics, _ = optimizer_step(setup, state, reweighted(setup, batch), packing)
     return state, metrics
 
   state, metrics = jax.lax.scan(step, state, minibatches)

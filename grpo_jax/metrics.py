@@ -274,10 +274,12 @@ def printable(text: str) -> str:
 
 
 def _cut(text: str) -> str:
+  """The text as a table shows it, with dots where it is too long."""
   return text if len(text) <= TABLE_CHARACTERS else text[: TABLE_CHARACTERS - 4] + " ..."
 
 
 def _number(value: float | None, form: str = ".4g") -> str:
+  """A number in that format; None is what JSON has for one that is not finite."""
   return "nan" if value is None else format(value, form)
 
 

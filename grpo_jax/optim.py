@@ -64,11 +64,11 @@ def make_optimizer(cfg: Any, total_updates: int, critic: bool = False) -> optax.
   """
   if not critic:
     return _adamw(cfg, schedule(cfg, total_updates))
-  parts = {
+  optimizers = {
     "policy": _adamw(cfg, schedule(cfg, total_updates)),
     "critic": _adamw(cfg, _scheduled(cfg.critic_lr, "critic_lr", cfg, total_updates)),
   }
-  return optax.partition(parts, {"policy": "policy", "critic": "critic"})
+  return optax.partition(optimizers, {"policy": "policy", "critic": "critic"})
 
 
 def _adamw(cfg: Any, rate: Callable) -> optax.GradientTransformation:
@@ -90,7 +90,7 @@ def decayed(params: Any) -> Any:
   """
 
   def acts(path, _):
-    names = [str(getattr(key, "key", getattr(key, "name", key))) for key in path]
+    names = jax.tree_util.keystr(path, simple=True, separator=".").split(".")
     return names[-1] not in ("scale", "bias") and not any("norm" in name for name in names)
 
   return jax.tree_util.tree_map_with_path(acts, params)

@@ -39,11 +39,11 @@ class Layout:
     return math.prod(self.mesh.shape[a] for a in dict(self.rules).get(name, ()))
 
   def shards(self, name: str, length: int) -> int:
-    """Returns into how many shards an axis of that length is cut: `size(name)`, or 1 if that does not divide it."""
+    """Returns the number of shards of an axis of that length: `size(name)`, or 1 if that does not divide it."""
     return 1 if length % self.size(name) else self.size(name)
 
   def spec(self, names: Sequence[Axis], shape: Sequence[int]) -> PartitionSpec:
-    """Returns how an array of `shape` with logical `names` of its axes is cut; an axis that does not divide is whole."""
+    """Returns how an array of `shape` with logical `names` of its axes is cut; what does not divide is whole."""
     table, cuts = dict(self.rules), []
     for name, dim in zip(names, shape, strict=True):
       name, unit = name if isinstance(name, tuple) else (name, 1)
@@ -75,7 +75,7 @@ def batch_axes(tree: Any) -> Any:
   """Returns the logical names of the axes of each array of a batch, a tuple in the place of each array.
 
   Arrays start with axes of prompts and of samples (`[P, G, ...]`, also `[P, R, ...]`: each shard of samples has rows of
-  its own), but for those of `Prompts`, whose second axis is that of tokens: what a group shares is not cut over samples.
+  its own), but for those of `Prompts`, whose second axis holds tokens: what a group shares is not cut over samples.
   """
   return jax.tree.map(_batch_axes, tree, is_leaf=_is_prompts)
 

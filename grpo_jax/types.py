@@ -31,7 +31,7 @@ class Prompts:
   """A batch of prompts."""
 
   tokens: Array  # [P, Lp] int32, padded on the right
-  lengths: Array  # [P] int32; 0 marks a row that only fills the batch
+  lengths: Array  # [P] int32; 0 marks a prompt that only fills the batch
 
 
 @_pytree
@@ -40,13 +40,13 @@ class Rollouts:
 
   prompts: Prompts
   tokens: Array  # [P, G, L] int32
-  lengths: Array  # [P, G] int32, the stop token included; 0 in rows that only fill the batch
+  lengths: Array  # [P, G] int32, the stop token included; 0 where the prompt only fills the batch
   ended: Array  # [P, G] int32, TRUNCATED or STOPPED
   sampler_logprobs: Array  # [P, G, L] float32, full softmax at the sampling temperature
   truncated_logprobs: Array  # [P, G, L] float32, after top-k, top-p and min-p; equal to the above without them
   rewards: Array | None = None  # [P, G, L] float32
   given: Array | None = None  # [P, G, L] bool, where a reward was given (outcome: last token only)
-  parts: Array | None = None  # [P, G, N] float32, the N outcome rewards before their weighted sum
+  components: Array | None = None  # [P, G, N] float32, the N reward components before their weighted sum
   old_logprobs: Array | None = None  # [P, G, L] float32, of the policy that sampled; None: one update, ratio 1
   ref_logprobs: Array | None = None  # [P, G, L] float32, of the reference (or of the teacher)
   old_values: Array | None = None  # [P, G, L] float32, of the critic before the update
@@ -65,7 +65,7 @@ class TrainBatch:
   old_logprobs: Array | None = None  # [P, G, L] float32; None: stop_gradient of the new ones
   ref_logprobs: Array | None = None  # [P, G, L] float32
   sampler_logprobs: Array | None = None  # [P, G, L] float32
-  extra: dict[str, Array] = dataclasses.field(default_factory=dict)  # an objective's own arrays, P first
+  extra: dict[str, Array] = dataclasses.field(default_factory=dict)  # an objective's own arrays, [P] or [P, G, ...]
 
 
 @_pytree

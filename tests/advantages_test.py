@@ -37,7 +37,10 @@ def test_process_supervision_sums_the_steps_still_to_come():
 def test_scales_and_baselines():
   scores = np.array([[1.0, 0.0, 0.0, 3.0], [2.0, 2.0, 4.0, 0.0]])
   rewards, given = outcome(scores, np.full((2, 4), 2))
-  last = lambda **k: adv.group_relative(rewards, given, **k)[..., 1]
+
+  def last(**how):
+    return adv.group_relative(rewards, given, **how)[..., 1]
+
   centred = scores - scores.mean(1, keepdims=True)
   np.testing.assert_allclose(last(scale="none"), centred, atol=1e-6)
   np.testing.assert_allclose(last(scale="batch"), centred / (scores.std(ddof=1) + 1e-4), rtol=1e-5)
@@ -78,9 +81,67 @@ def test_groups_of_one_or_none_give_exactly_zero(scale, ddof):
   np.testing.assert_array_equal(adv.group_relative(rewards, given, "leave_one_out", "none", ddof), 0.0)
 
 
-def test_flat():
-  rewards, given = outcome([[0.7] * 3, [0.7, 0.7, 0.8], [1.0, 1.0, 1.0]], np.full((3, 3), 4))
-  np.testing.assert_array_equal(adv.flat(rewards, given), [True, False, True])
+@pytest.mark.parametrize("library", [np, jnp])
+def test_flat(library):
+  rewards, given = map(library.asarray, outcome([[0.7] * 3, [0.7, 0.7, 0.8], [1.0, 1.0, 1.0]], np.full((3, 3), 4)))
+  found = adv.flat(rewards, given)
+  np.testing.assert_array_equal(found, [True, False, True])
+  assert isinstance(found, np.ndarray) == (library is np)
+  nothing = library.zeros_like(given)
+  np.testing.assert_array_equal(adv.flat(rewards, nothing), True)
+
+
+@pytest.mark.parametrize("library", [np, jnp])
+def test_a_group_is_flat_if_every_component_is(library):
+  """The totals are equal in all three groups; in the second the two components make up for one another."""
+  rewards, given = map(library.asarray, outcome([[1.0] * 2, [1.0] * 2, [0.5] * 2], np.full((3, 2), 4)))
+  components = library.asarray([[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]], [[0.0, 0.5], [0.0, 0.5]]])
+  np.testing.assert_array_equal(adv.flat(rewards, given), True)
+  np.testing.assert_array_equal(adv.flat(rewards, given, components), [True, False, True])
+
+
+@pytest.mark.parametrize("library", [np, jnp])
+def test_totals_are_of_what_was_given(library):
+  rewards = library.asarray([[[1.0, 2.0, 99.0], [99.0, 0.5, 99.0]]], dtype=np.float32)
+  given = library.asarray([[[True, True, False], [False, True, False]]])
+  found = adv.totals(rewards, given)
+  np.testing.assert_array_equal(found, [[3.0, 0.5]])
+  assert found.dtype == np.float32 and isinstance(found, np.ndarray) == (library is np)
+
+
+def test_the_same_rewards_in_another_order_have_the_same_total():
+  """On the host; added up in float32 they do not."""
+  rewards = np.array([[[0.1, 0.2, 0.4], [0.1, 0.4, 0.2], [0.4, 0.1, 0.2]]], np.float32)
+  assert len(set((rewards[..., 0] + rewards[..., 1] + rewards[..., 2]).ravel())) > 1
+  assert len(set(adv.totals(rewards, np.ones(rewards.shape, bool)).ravel())) == 1
+
+
+PGL, GIVEN, PG = jnp.ones((3, 4, 5)), jnp.ones((3, 4, 5), bool), jnp.ones((3, 4), int)
+
+
+@pytest.mark.parametrize(
+  "call",
+  [
+    lambda: adv.totals(PGL, GIVEN[0]),
+    lambda: adv.totals(PGL[0], GIVEN[0]),
+    lambda: adv.flat(PGL, GIVEN[:1]),
+    lambda: adv.flat(PGL, GIVEN, PGL[:, 0]),
+    lambda: adv.group_relative(PGL, GIVEN[..., :1]),
+    lambda: adv.group_relative(PGL[0], GIVEN[0]),
+    lambda: adv.returns_to_go(jnp.float32(1.0)),
+    lambda: adv.sign(PGL, GIVEN[0], 0.1),
+    lambda: adv.gdpo(PGL, jnp.ones(4), PG > 0),
+    lambda: adv.gdpo(PGL, jnp.ones(5), PG[0] > 0),
+    lambda: adv.gae(PGL, PGL[0], PG, PG, 1.0, 1.0),
+    lambda: adv.gae(PGL, PGL, PG[0], PG[0], 1.0, 1.0),
+    lambda: adv.shared_prefix(PGL, PG[0]),
+    lambda: adv.prefix_values(PGL, PG, PGL),
+    lambda: adv.prefix_credit(PGL, PG, PG[:1]),
+  ],
+)
+def test_shapes_that_do_not_fit_are_refused(call):
+  with pytest.raises(AssertionError):
+    call()
 
 
 @pytest.mark.parametrize(
@@ -105,10 +166,11 @@ def test_sign_is_zero_within_the_margin():
 
 
 def test_gdpo():
-  parts = np.array([[[1.0, 5.0], [0.0, 9.0], [0.0, 5.0]], [[2.0, 1.0], [2.0, 1.0], [2.0, 1.0]]])
+  components = np.array([[[1.0, 5.0], [0.0, 9.0], [0.0, 5.0]], [[2.0, 1.0], [2.0, 1.0], [2.0, 1.0]]])
   weights = np.array([2.0, 0.5])
-  a = adv.gdpo(jnp.asarray(parts), jnp.asarray(weights), jnp.ones((2, 3), bool))
-  each = (parts - parts.mean(1, keepdims=True)) / (parts.std(1, ddof=1, keepdims=True) + 1e-4)
+  a = adv.gdpo(jnp.asarray(components), jnp.asarray(weights), jnp.ones((2, 3), bool))
+  spread = components.std(1, ddof=1, keepdims=True) + 1e-4
+  each = (components - components.mean(1, keepdims=True)) / spread
   total = each @ weights
   expected = (total - total.mean()) / (total.std(ddof=1) + 1e-4)
   np.testing.assert_allclose(a, expected, rtol=1e-4, atol=1e-6)

@@ -26,7 +26,10 @@ def test_flops_of_a_decoder_that_fits_on_a_hand():
 
 def test_flops_do_not_overflow():
   shape = DecoderConfig(vocab=5, width=1024, layers=28, heads=16, kv_heads=8, head_dim=64, mlp=3072)
-  of = lambda dtype: benchmark.flops(shape, np.array([512], dtype), np.array([[64]], dtype))
+
+  def of(dtype):
+    return benchmark.flops(shape, np.array([512], dtype), np.array([[64]], dtype))
+
   assert of(np.int32) == of(np.float64) > 2**31
 
 

@@ -257,7 +257,10 @@ def test_eight_devices_save_and_one_restores(tmp_path):
   leaves = tmp_path / "leaves.npz"
   subprocess.run([sys.executable, "-c", ON_EIGHT, tmp_path / "run", leaves], env=environment(8), cwd=ROOT, check=True)
   one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-  struct = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=one)
+
+  def struct(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=one)
+
   params = {"policy": {"weight": struct(8, 6), "bias": struct(6)}}
   checkpoints = checkpoint.Checkpoints(str(tmp_path / "run"), keep=1)
   got = checkpoints.restore_latest({"policy": state.abstract(params, TX)}).states["policy"]

@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 import tiny
 
+from experiments import defaults
 from grpo_jax.generate import Generator
-from grpo_jax.loops import collect
+from grpo_jax.loops import collect, imports
+from grpo_jax.objectives import common, grpo
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 
 P, G, L = 4, 3, 6
@@ -61,7 +63,10 @@ class Sampler:
     self.keys.append(key)
     self.params.append(params)
     of = [(group(first), n > 0) for first, n in zip(np.asarray(prompts.tokens)[:, 0].tolist(), prompts.lengths)]
-    stack = lambda name: np.stack([x[name] if real else np.zeros_like(x[name]) for x, real in of])
+
+    def stack(name):
+      return np.stack([x[name] if real else np.zeros_like(x[name]) for x, real in of])
+
     return Rollouts(prompts, **{name: stack(name) for name in group(0)}), {"slot_use": 1 / len(self.keys)}
 
 
@@ -98,12 +103,15 @@ def words(question: str) -> list[int]:
   return list(map(int, question.split()))
 
 
-def run(*plan: list[Example | None], tries: int, functions: Sequence = (("given", given, 1.0),)) -> Run:
+def run(
+  *plan: list[Example | None], tries: int, functions: Sequence = (("given", given, 1.0),), objective: Any = None
+) -> Run:
   """`collect` on those batches."""
   writer = types.SimpleNamespace(phase=lambda name: contextlib.nullcontext())
   sampler, batches = Sampler(), iter(plan)
   generator = Generator(sampler, tiny.layout(), Words(), words, LONGEST)
-  collector = collect.Collector(batches, generator, functions, 0.0, L, P, tries)
+  flat = functools.partial(common.flat_totals, cfg=None) if objective is None else objective
+  collector = collect.Collector(batches, generator, functions, flat, 0.0, L, P, tries)
   batch, numbers = collect.collect(collector, "policy", jax.random.key(5), writer)
   assert sampler.params == ["policy"] * len(sampler.keys)
   return Run(batch, numbers, sampler, list(batches))
@@ -227,13 +235,17 @@ def against(example: Example, completion: Completion) -> float:
   return 1.0 - given(example, completion)
 
 
-def test_a_group_varies_if_one_of_several_rewards_does():
-  """Even where they add up to the same for all: an advantage may look at each (GDPO)."""
+def test_under_gdpo_a_group_varies_if_one_of_its_rewards_does():
+  """Equal totals of rewards that differ are normalised one by one there: the advantage says what teaches."""
   both = (("given", given, 1.0), ("against", against, 1.0))
   batch = batch_of(10, VARIED, FLAT, VARIED, VARIED)
-  got = run(batch, batch, tries=2, functions=both)
-  assert [example and example.meta["n"] for example in got.batch.examples] == [10, 12, 13, 10]
-  assert got.numbers["zero_variance"] == 0.25
+  for advantage, want in (("group_relative", [None] * P), ("gdpo", [10, 12, 13, 10])):
+    section = defaults.get_config().objective
+    section.advantage = advantage
+    flat = functools.partial(grpo.flat, cfg=imports.objective_settings(section))
+    got = run(batch, batch, tries=2, functions=both, objective=flat)
+    assert [example and example.meta["n"] for example in got.batch.examples] == want
+    assert got.numbers["zero_variance"] == (1.0 if advantage == "group_relative" else 0.25)
 
 
 def test_faults_stay_with_their_completions():
@@ -287,9 +299,9 @@ def test_what_was_cut_off_is_not_counted_of_an_empty_prompt():
   """As the sampler itself returns it: one of its eight prompts only fills the batch."""
   sampled = tiny.sample(top_k=3)
   zeros = np.zeros(sampled.tokens.shape, np.float32)
-  scored = dataclasses.replace(sampled, rewards=zeros, given=zeros > 0, parts=zeros[..., :1])
+  scored = dataclasses.replace(sampled, rewards=zeros, given=zeros > 0, components=zeros[..., :1])
   batch = collect.Scored([None] * tiny.P, [[]] * tiny.P, scored, [])
-  numbers = collect.reward_metrics([batch], [("given", given, 1.0)])
+  numbers = collect.reward_metrics([batch], [np.ones(tiny.P, bool)], ["given"])
   real = tiny.real(sampled)
   assert (sampled.prompts.lengths == 0).sum() == 1
   cut_off = (sampled.truncated_logprobs - sampled.sampler_logprobs)[real]
@@ -313,7 +325,10 @@ def four() -> Rollouts:
   rng, shape = np.random.default_rng(3), (4, tiny.G, tiny.L)
   lengths = rng.integers(1, 5, shape[:2]).astype(np.int32)
   lengths[:, 0] = tiny.L
-  at = lambda t: np.arange(tiny.L) < t[..., None]
+
+  def at(t):
+    return np.arange(tiny.L) < t[..., None]
+
   last = at(lengths) & ~at(lengths - 1)
   values = np.where(np.arange(4)[:, None, None] == 2, 0.7, rng.integers(0, 3, (*shape[:2], 1)))
   rewards = np.where(last, values, 0).astype(np.float32)

@@ -123,16 +123,20 @@ def test_arms_are_chosen_by_name():
 
 
 def test_bad_input_is_one_line(program, tmp_path):
+  def refused(args, message, **env):
+    done = program("experiments.compare", *args, **env)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and message in done.stderr, done.stderr
+
+  # The config of a run imports jax; that of a comparison is answered without.
+  refused(["--config=experiments/arithmetic.py", "--workdir=w"], "--config: needs arms and a grid")
   (tmp_path / "jax.py").write_text("raise RuntimeError('imported jax')")
   for args, message in [
     (["--config=experiments/comparisons.py"], "--workdir is missing"),
-    (["--config=experiments/arithmetic.py", "--workdir=w"], "--config: needs arms and a grid"),
     (["--config=experiments/comparisons.py", "--workdir=w", "--config.seeds=(0, 100)"], "100 is among tune_seeds"),
     (["--config=experiments/comparisons.py", "--workdir=w", "--config.lrs=()"], "lrs=(): at least one"),
     (["--config=experiments/comparisons.py", "--workdir=/nowhere", "--draw_only"], "/nowhere: no such folder"),
   ]:
-    done = program("experiments.compare", *args, PYTHONPATH=str(tmp_path))
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and message in done.stderr, done.stderr
+    refused(args, message, PYTHONPATH=str(tmp_path))
 
 
 def test_tokens_are_those_sampled_until_an_evaluation(tmp_path):

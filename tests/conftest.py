@@ -29,13 +29,15 @@ def environment(devices: int = 1, **more: str) -> dict[str, str]:
 
 @pytest.fixture
 def program():
-  """`program(module, *args)` runs `python -m module args` in the repository and returns the finished process."""
+  """`program(module, *args)` runs `python -m module args`, in the repository unless told, to the end of the process."""
 
-  def run(module: str, *args: str, devices: int = 1, timeout: float = 120, **env: str) -> subprocess.CompletedProcess:
+  def run(
+    module: str, *args: str, devices: int = 1, timeout: float = 120, cwd: pathlib.Path = ROOT, **env: str
+  ) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", module, *map(str, args)]
     return subprocess.run(
       command,
-      cwd=ROOT,
+      cwd=cwd,
       env=environment(devices, **env),
       text=True,
       capture_output=True,

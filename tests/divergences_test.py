@@ -55,7 +55,7 @@ FORWARD = jax.grad(lambda x: kl(REF, jax.nn.log_softmax(x)))(LOGITS)
 
 def gradient_in_loss(objective, on_policy, **changes):
   """Gradient of the loss with A = 0 and beta = 1, in expectation over tokens of the policy that sampled."""
-  cfg = cases.settings(beta=1.0, **changes)
+  cfg = cases.settings(objective, beta=1.0, **changes)
   sampler = jax.nn.log_softmax(LOGITS) if on_policy else OLD
 
   def loss(logits):
@@ -123,7 +123,10 @@ def test_rpg_has_the_gradient_of_its_name_on_and_off_policy(divergence, on_polic
 def sequences_as_rollouts(tokens, logprobs, ref) -> Rollouts:
   """Rollouts [N, 1, L] of all sequences of a tiny policy, each a group of its own, without any reward."""
   n, length = tokens.shape
-  as_groups = lambda x: jnp.reshape(x, (n, 1, length))
+
+  def as_groups(x):
+    return jnp.reshape(x, (n, 1, length))
+
   return Rollouts(
     prompts=Prompts(jnp.zeros((n, 1), jnp.int32), jnp.ones((n,), jnp.int32)),
     tokens=as_groups(tokens),
@@ -155,7 +158,10 @@ def gradient_in_reward(params, policy, reference, tokens, estimator):
 
 def test_in_the_reward():
   tokens = jnp.arange(4)[:, None]
-  policy = lambda x: jax.nn.log_softmax(x)[:, None]
+
+  def policy(x):
+    return jax.nn.log_softmax(x)[:, None]
+
   got = {k: gradient_in_reward(LOGITS, policy, REF[:, None], tokens, k) for k in ("k1", "k2", "k3")}
   np.testing.assert_allclose(got["k1"], REVERSE, atol=1e-6)
   for estimator in ("k2", "k3"):
@@ -204,3 +210,11 @@ def test_the_baseline_of_the_kl_in_the_reward_leaves_the_sample_itself_out():
   to_come = np.cumsum(k[..., ::-1], -1)[..., ::-1]
   others = np.stack([np.delete(to_come, g, axis=1).mean(1) for g in range(3)], 1)
   np.testing.assert_allclose(grpo.kl_return(r, cfg, mask), to_come - others, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", divergences.ESTIMATORS)
+def test_shapes_that_do_not_fit_are_refused(name):
+  x = jnp.zeros((3, 4, 5))
+  for shape in ((4, 5), (3, 4, 1), (3, 4), ()):
+    with pytest.raises(AssertionError):
+      divergences.kl_estimate(x, jnp.zeros(shape), name)

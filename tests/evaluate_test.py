@@ -115,7 +115,10 @@ def test_pass_and_majority_of_several_samples():
 @pytest.mark.parametrize("width", [1, 2])
 def test_a_prompt_that_is_too_long_counts_as_not_solved(width):
   """Also where a sharded group makes greedy evaluation decode several equal samples."""
-  render = lambda question: [1] * 3 if question == "1" else [int(question) + 1]
+
+  def render(question):
+    return [1] * 3 if question == "1" else [int(question) + 1]
+
   found, _ = run([[1] * width, [2] * width, [3] * width], [1, 2, 3], group=1, render=render, width=width)
   assert found["accuracy"] == pytest.approx(2 / 3)
   found, _ = run([[1, 1], [2, 2], [3, 3]], [1, 2, 3], group=2, render=render)

@@ -8,7 +8,7 @@ import tiny
 
 from grpo_jax import forward
 from grpo_jax.models import heads
-from grpo_jax.types import Packing
+from grpo_jax.packing.plan import Packing
 
 
 def test_a_token_is_predicted_by_the_one_before_it_and_the_first_by_the_prompt():
@@ -20,16 +20,30 @@ def test_a_token_is_predicted_by_the_one_before_it_and_the_first_by_the_prompt()
   np.testing.assert_array_equal(got[1, 0], [200, 8, 9, 10])
 
 
+@pytest.mark.parametrize("variant", ["test_qwen3", "test_windows"])
 @pytest.mark.parametrize("packed", [False, True])
-def test_log_probs_and_entropies_are_those_of_all_logits_at_once(packed):
+def test_log_probs_and_entropies_are_those_of_all_logits_at_once(packed, variant):
+  """Also with windows, soft caps of scores and of logits."""
   r = tiny.rollouts()
   packing = tiny.packing(r) if packed else Packing()
-  got = tiny.logprobs()(tiny.weights(), r.prompts, r.tokens, r.lengths, packing)
-  want = tiny.naive_logprobs("test_qwen3", tiny.weights(), r)
+  got = tiny.logprobs(variant)(tiny.weights(variant), r.prompts, r.tokens, r.lengths, packing)
+  want = tiny.naive_logprobs(variant, tiny.weights(variant), r)
   for a, b in zip(got, want):
     np.testing.assert_allclose(np.asarray(a)[tiny.real(r)], np.asarray(b)[tiny.real(r)], atol=2e-5)
   if packed:
     assert not np.asarray(got[0])[~tiny.real(r)].any()
+
+
+def test_gradients_with_windows_and_caps_are_those_of_all_logits_at_once():
+  """Scanned in periods and packed, through the cap of the logits in the chunked head."""
+  r, variant = tiny.rollouts(), "test_windows"
+  weight = np.random.default_rng(0).normal(size=r.tokens.shape) * tiny.real(r)
+  packing, run = tiny.packing(r), tiny.logprobs(variant)
+  ours = jax.grad(lambda w: (run(w, r.prompts, r.tokens, r.lengths, packing)[0] * weight).mean())
+  theirs = jax.grad(lambda w: (tiny.naive_logprobs(variant, w, r)[0] * weight).mean())
+  got, want = ours(tiny.weights(variant)), theirs(tiny.weights(variant))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), got, want)
+  assert np.abs(want["layers"]["attention"]["q"]["weight"]).max() > 1e-3
 
 
 def test_the_temperature_divides_the_logits():

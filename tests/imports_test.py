@@ -1,11 +1,16 @@
 import json
+import re
 
+import numpy as np
+import objective_cases as cases
 import pytest
 from ml_collections import ConfigDict
 
 from grpo_jax.data.arithmetic import Arithmetic
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import imports
+from grpo_jax.objectives import grpo, rpg
+from grpo_jax.ops import advantages
 from grpo_jax.rewards import length, math
 from grpo_jax.types import Completion, Example
 
@@ -128,3 +133,93 @@ def test_never_evaluates_on_the_file_it_trains_on(tmp_path):
   with pytest.raises(SettingError, match="is the file that is trained on"):
     imports.eval_source(_data(mixture=(("jsonl", file, 1.0),), test_name="jsonl", test_path=file))
   assert imports.eval_source(_data(name="jsonl", path=file, test_path=other))[0].question == "b"
+
+
+OWN_ADVANTAGES = """
+import jax.numpy as jnp
+
+def rank(rollouts, *, eps, temperature=2.0):
+  return jnp.full(rollouts.tokens.shape, eps * temperature)
+
+def plain(rollouts):
+  return 1.0 * jnp.ones(rollouts.tokens.shape)
+
+def wants(rollouts, *, no_setting):
+  return rollouts
+
+def by_position(rollouts, eps):
+  return rollouts
+
+def nothing():
+  return 0
+
+limit = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+  (tmp_path / "own.py").write_text(OWN_ADVANTAGES)
+  return f"{tmp_path}/own.py"
+
+
+def test_an_advantage_is_a_function_that_the_config_names(own):
+  r = cases.rollouts()
+  shipped = cases.settings(scale="none", ddof=0).advantage(r)
+  relative = advantages.group_relative(r.rewards, r.given, scale="none", ddof=0)
+  np.testing.assert_array_equal(shipped, advantages.returns_to_go(relative))
+  np.testing.assert_array_equal(cases.settings(advantage=f"{own}:rank", eps=0.25).advantage(r), 0.5)
+  np.testing.assert_array_equal(cases.settings(rpg, advantage=f"{own}:plain").advantage(r), 1.0)
+  named = cases.settings(advantage="grpo_jax.objectives.advantages:prefix_credit").advantage
+  np.testing.assert_array_equal(named(r), cases.settings(advantage="prefix_credit").advantage(r))
+  batch = grpo.prepare(r, cases.settings(advantage=f"{own}:plain"))
+  np.testing.assert_array_equal(batch.advantages, batch.mask)
+
+
+@pytest.mark.parametrize(
+  "changes, message",
+  [
+    (
+      dict(advantage="gae"),
+      "objective.advantage = 'gae': use group_relative, gdpo, prefix_credit, or a function of yours",
+    ),
+    (
+      dict(advantage="grpo_jax.objectives.advantages:gae"),
+      "has no function 'gae'; it has check, gdpo, group_relative, ",
+    ),
+    (dict(advantage="OWN:limit"), "has no function 'limit'; it has by_position, nothing, plain, rank, wants"),
+    (dict(advantage="OWN:plain", scale="none"), "scale='none' with objective.advantage = .*: use 'group'"),
+    (dict(advantage="OWN:rank", ddof=0), "ddof=0 with objective.advantage = .*, which does not read it: use 1"),
+    (dict(advantage="gdpo", scale="none"), "scale='none' with objective.advantage = 'gdpo', which does not read it"),
+    (dict(reward_weights=(1.0, 2.0)), "reward_weights=(1.0, 2.0) with objective.advantage = 'group_relative'"),
+    (dict(advantage="OWN:wants"), "no_setting is no setting of objective='grpo'; give it a default"),
+    (dict(advantage="OWN:by_position"), "takes (rollouts, eps); it should take rollouts, and settings by keyword"),
+    (dict(advantage="OWN:nothing"), "takes (); it should take rollouts"),
+    (dict(advantage="nowhere.py:f"), "objective.advantage: no file nowhere.py"),
+  ],
+)
+def test_an_advantage_that_does_not_fit(changes, message, own):
+  changes = {name: value.replace("OWN", own) if isinstance(value, str) else value for name, value in changes.items()}
+  with pytest.raises(SettingError) as error:
+    cases.settings(**changes)
+  assert re.search(message if ".*" in message else re.escape(message), str(error.value)), error.value
+  assert "\n" not in str(error.value)
+
+
+def test_objectives(tmp_path):
+  assert imports.objective("grpo") is imports.objective("grpo_jax.objectives.grpo") is grpo
+  file = tmp_path / "mine.py"
+  file.write_text("from grpo_jax.objectives.sft import *\n")
+  assert imports.objective(str(file)) is imports.objective(str(file))  # run once
+  (tmp_path / "half.py").write_text("from grpo_jax.objectives.sft import loss\n")
+  for name, message in (
+    ("grop", "objective.name = 'grop': no module grpo_jax.objectives.grop; grpo_jax.objectives has "),
+    ("common", "objective.name='common': grpo_jax.objectives.common is no objective, it lacks DATA, TEACHER, "),
+    (
+      f"{tmp_path}/half.py",
+      "is no objective, it lacks DATA, TEACHER, importance_ratio, settings, check, needs, prepare, w",
+    ),
+    (f"{tmp_path}/none.py", "objective.name: no file"),
+  ):
+    with pytest.raises(SettingError, match=message):
+      imports.objective(name)

@@ -82,3 +82,19 @@ def test_equal_lengths_make_token_mean_and_sequence_mean_one():
 def test_unknown_aggregation_is_refused():
   with pytest.raises(SettingError, match="aggregation='mean'.*sequence_mean"):
     masked.token_weights(MASK, 4, "mean", 5)
+
+
+@pytest.mark.parametrize("fn", [masked.masked_sum, masked.masked_mean, masked.masked_std, masked.whiten])
+def test_a_mask_that_does_not_fit_is_refused(fn):
+  x = jnp.ones((3, 4, 5))
+  fn(x, jnp.ones((3, 4, 5)))
+  for shape in ((4, 5), (3, 4), (3, 4, 6)):
+    with pytest.raises(AssertionError):
+      fn(x, jnp.ones(shape))
+
+
+def test_a_mask_of_each_sequence_broadcasts():
+  x = jnp.arange(24.0).reshape(2, 3, 4)
+  mask = jnp.array([[[1.0], [0.0], [1.0]], [[0.0], [0.0], [0.0]]])
+  np.testing.assert_array_equal(masked.masked_sum(x, mask, axis=2), [[6.0, 0.0, 38.0], [0.0, 0.0, 0.0]])
+  np.testing.assert_array_equal(masked.masked_mean(x, mask), 44.0 / 8)

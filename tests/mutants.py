@@ -93,8 +93,8 @@ MUTANTS = (
   Mutant(
     "a normaliser changes with the microbatch",
     OBJECTIVES + "grpo.py",
-    "return jnp.sum(batch.weights * (kl - gain)), metrics",
-    "return jnp.sum(batch.mask * (kl - gain)) / jnp.sum(batch.mask), metrics",
+    "return jnp.sum(batch.weights * (kl - gain)), found",
+    "return jnp.sum(batch.mask * (kl - gain)) / jnp.sum(batch.mask), found",
     "tests/objectives_test.py::test_slices_add_up_to_the_whole[token_mean]",
   ),
   Mutant(
@@ -112,9 +112,23 @@ MUTANTS = (
     "tests/rewards_test.py::test_overlong",
   ),
   Mutant(
+    "a reward that says nothing of a completion counts as 0 in its group's mean",
+    "grpo_jax/rewards/combine.py",
+    "  if result is None:\n    return []\n",
+    "  if result is None:\n    return [(last, 0.0)]\n",
+    "tests/rewards_test.py::test_a_completion_without_a_reward_takes_no_part_in_its_group",
+  ),
+  Mutant(
+    "the letter of a choice is found within a text",
+    "grpo_jax/rewards/choice.py",
+    "_LETTER.fullmatch(text.strip())",
+    "_LETTER.match(text.strip())",
+    "tests/rewards_test.py::test_a_choice_is_never_found_within_a_text",
+  ),
+  Mutant(
     "the std of a group of equal rewards blows rounding up",
     OPS + "advantages.py",
-    "return jnp.where(given & ~flat(rewards, given, ddof)[:, None, None], centred, 0.0)",
+    "return jnp.where(given & ~equal[:, None, None], centred, 0.0)",
     "return jnp.where(given, centred, 0.0)",
     "tests/advantages_test.py::test_equal_rewards_give_exactly_zero",
   ),
@@ -142,9 +156,9 @@ MUTANTS = (
   ),
   Mutant(
     "process supervision sums raw rewards",
-    OBJECTIVES + "grpo.py",
-    "return adv.returns_to_go(relative)",
-    "return adv.returns_to_go(jnp.where(given, rewards, 0.0))",
+    OBJECTIVES + "advantages.py",
+    "return adv.returns_to_go(adv.group_relative(rollouts.rewards, rollouts.given, baseline, scale, ddof, eps))",
+    "return adv.returns_to_go(jnp.where(rollouts.given, rollouts.rewards, 0.0))",
     "tests/objectives_test.py::test_a_group_s_advantages_are_relative",
   ),
   # Other slips that a reader could make in these files.
@@ -236,15 +250,15 @@ MUTANTS = (
   Mutant(
     "the mismatch correction weighs the KL, too",
     OBJECTIVES + "grpo.py",
-    "return jnp.sum(batch.weights * (kl - gain)), metrics",
-    "return jnp.sum(batch.weights * (kl * common.mismatch(old, batch, cfg) - gain)), metrics",
+    "return jnp.sum(batch.weights * (kl - gain)), found",
+    "return jnp.sum(batch.weights * (kl * common.mismatch(old, batch, cfg) - gain)), found",
     "tests/objectives_test.py::test_the_mismatch_correction_weighs_the_surrogate_and_not_the_kl",
   ),
   Mutant(
     "truncated completions vanish from the baseline and the denominator",
     OBJECTIVES + "common.py",
-    "weights=masked.token_weights(mask, num_sequences(rollouts.lengths),",
-    "weights=masked.token_weights(mask, jnp.sum(jnp.any(mask > 0, axis=2)),",
+    "return masked.token_weights(mask, num_sequences(lengths), cfg.aggregation,",
+    "return masked.token_weights(mask, jnp.sum(jnp.any(mask > 0, axis=2)), cfg.aggregation,",
     "tests/objectives_test.py::test_truncated_completions_are_left_out_of_the_loss_and_not_of_the_baseline",
   ),
   Mutant(
@@ -268,6 +282,41 @@ MUTANTS = (
     "jnp.where(good, c * jnp.sqrt(p),",
     "tests/objectives_test.py::test_good_targets_of_a_context_never_add_up_to_more_than_one "
     "tests/objectives_test.py::test_targets_where_samples_share_a_context",
+  ),
+  Mutant(
+    "a group of equal totals counts as flat, whatever the advantage makes of its components",
+    OBJECTIVES + "common.py",
+    "return jnp.all(cfg.advantage(rollouts) == 0.0, axis=(1, 2))",
+    "return adv.flat(rollouts.rewards, rollouts.given)",
+    "tests/collect_test.py::test_under_gdpo_a_group_varies_if_one_of_its_rewards_does",
+  ),
+  Mutant(
+    "what the two-sided clip stops counts as below the lower bound",
+    OPS + "surrogate.py",
+    "return (ratio < lower) & (advantages < 0), ",
+    "return ((ratio < lower) | above_delta) & (advantages < 0), ",
+    "tests/objectives_test.py::test_what_the_two_sided_clip_stops_is_counted_apart",
+  ),
+  Mutant(
+    "arrays of other ranks are repeated as numpy does it",
+    OPS + "shapes.py",
+    "if len({len(shape) for shape in shapes}) > 1:",
+    "if False:",
+    "tests/surrogate_test.py::test_shapes_that_do_not_fit_are_refused",
+  ),
+  Mutant(
+    "a setting that the advantage does not read is set in vain",
+    "grpo_jax/loops/imports.py",
+    "and section[name] != defaults[name]:",
+    "and False:",
+    "tests/imports_test.py::test_an_advantage_that_does_not_fit",
+  ),
+  Mutant(
+    "the name of an objective is changed and its settings are another's",
+    OBJECTIVES + "contract.py",
+    "if own != given:",
+    "if False:",
+    "tests/objectives_test.py::test_the_section_of_another_objective_is_refused_with_the_way_out",
   ),
   # The same, where a model is at work.
   Mutant(
@@ -329,9 +378,37 @@ MUTANTS = (
   Mutant(
     "the learner attends to the padding of prompts",
     "grpo_jax/models/attention.py",
-    "of_prompt = jnp.arange(prompt_k.shape[-3]) < lengths[..., None, None, None]",
-    "of_prompt = jnp.arange(prompt_k.shape[-3]) < prompt_k.shape[-3] + 0 * lengths[..., None, None, None]",
+    "of_prompt = jnp.arange(lp) < lengths[..., None, None, None]",
+    "of_prompt = jnp.arange(lp) < lp + 0 * lengths[..., None, None, None]",
     "tests/decoder_test.py::test_pads_are_never_attended_to",
+  ),
+  Mutant(
+    "the learner's window over a prompt goes by places, as if no prompt were padded",
+    "grpo_jax/models/attention.py",
+    "within_window(spec, offsets + lengths[..., None, None], jnp.arange(lp))",
+    "within_window(spec, offsets + lp, jnp.arange(lp))",
+    "tests/attention_test.py::test_scores_written_out_are_those_of_each_token_by_itself",
+  ),
+  Mutant(
+    "every layer has the attention of the first",
+    "grpo_jax/models/decoder.py",
+    "for spec in self.config.attention]",
+    "for spec in self.config.attention[:1] * period]",
+    "tests/decoder_test.py::test_each_layer_has_the_attention_of_its_index",
+  ),
+  Mutant(
+    "the learner's log-probs forget the soft cap of the logits",
+    "grpo_jax/forward.py",
+    "decoder.config.logit_soft_cap",
+    "0.0",
+    "tests/forward_test.py::test_log_probs_and_entropies_are_those_of_all_logits_at_once",
+  ),
+  Mutant(
+    "prompts' tokens are cut over the samples' axis of the mesh",
+    "grpo_jax/sharding.py",
+    "  if _is_prompts(node):",
+    "  if False:",
+    "tests/sharding_test.py::test_axes_of_a_batch",
   ),
   Mutant(
     "completions of a packed row see each other",
@@ -343,8 +420,8 @@ MUTANTS = (
   Mutant(
     "the temperature is in the sampler's log-probs alone",
     "grpo_jax/forward.py",
-    "temperature=temperature, chunk=chunk)",
-    "temperature=1.0, chunk=chunk)",
+    "temperature=temperature, chunk=chunk, soft_cap=cap)",
+    "temperature=1.0, chunk=chunk, soft_cap=cap)",
     "tests/forward_test.py::test_the_temperature_divides_the_logits",
   ),
   Mutant(
@@ -364,8 +441,8 @@ MUTANTS = (
   Mutant(
     "a minibatch is normalised as GRPO's is, whatever the aggregation",
     "grpo_jax/learn.py",
-    "common.num_sequences(batch.lengths), o.aggregation,",
-    "common.num_sequences(batch.lengths), 'sequence_mean',",
+    "weights = setup.objective.weights(batch.mask,",
+    "weights = common.sequence_mean_weights(batch.mask,",
     "tests/update_test.py::test_minibatches_are_updates_of_their_own",
   ),
   Mutant(
@@ -385,55 +462,57 @@ MUTANTS = (
   Mutant(
     "several updates have no old policy",
     "grpo_jax/learn.py",
-    "if updates == 1 and old_params is None:  #",
+    "if setup.updates == 1 and old_params is None:  #",
     "if True:  #",
     "tests/learn_test.py::test_the_inner_loop_is_its_updates_one_by_one",
   ),
   Mutant(
     "each microbatch is averaged by itself",
     "grpo_jax/learn.py",
-    "out = run(params, batch, packing)",
-    "out, batch = run(params, batch, packing), reweigh(batch)",
+    "out = outputs(setup, params, batch, packing)",
+    "out, batch = outputs(setup, params, batch, packing), reweighted(setup, batch)",
     "tests/learn_test.py::test_microbatches_change_nothing_but_memory",
   ),
   Mutant(
     "microbatches are averaged, each over its own completions",
     "grpo_jax/learn.py",
-    "(value, aux), grads = grad(params, *x)",
-    "own = reweigh(x[0])\n"
-    "      own = dataclasses.replace(own, weights=own.weights / pieces)\n"
-    "      (value, aux), grads = grad(params, own, x[1])",
+    "(value, aux), grads = value_and_grad(params, *x)",
+    "own = reweighted(setup, x[0])\n"
+    "    own = dataclasses.replace(own, weights=own.weights / count)\n"
+    "    (value, aux), grads = value_and_grad(params, own, x[1])",
     "tests/update_test.py::test_microbatches_packing_and_the_mesh_change_nothing",
   ),
   Mutant(
     "devices are averaged, each over its own completions",
     "grpo_jax/learn.py",
-    "batch = objective.prepare(rollouts, objective_cfg)",
-    "batch, shards = objective.prepare(rollouts, objective_cfg), layout.size('prompt')\n"
-    "    each = jax.tree.map(lambda x: x.reshape(shards, -1, *x.shape[1:]), batch)\n"
-    "    own = jax.vmap(lambda b: reweigh(b).weights / shards)(each)\n"
-    "    batch = dataclasses.replace(batch, weights=own.reshape(batch.mask.shape))",
+    "batch = setup.objective.prepare(rollouts, setup.objective_cfg)",
+    "batch, shards = setup.objective.prepare(rollouts, setup.objective_cfg), setup.decoder.layout.size('prompt')\n"
+    "  each = jax.tree.map(lambda x: x.reshape(shards, -1, *x.shape[1:]), batch)\n"
+    "  own = jax.vmap(lambda b: reweighted(setup, b).weights / shards)(each)\n"
+    "  batch = dataclasses.replace(batch, weights=own.reshape(batch.mask.shape))",
     "tests/update_test.py::test_microbatches_packing_and_the_mesh_change_nothing",
   ),
   Mutant(
     "the random state is not restored: a run that goes on draws its first keys again",
     "grpo_jax/loops/online.py",
     "key = build.key(config.seed, build.SAMPLE, step)",
-    "key = build.key(config.seed, build.SAMPLE, step - s.first)",
+    "key = build.key(config.seed, build.SAMPLE, step - run.first)",
     "tests/resume_test.py::test_a_signal_saves_and_says_how_to_go_on",
   ),
   Mutant(
     "the position in the data is not restored",
-    "grpo_jax/loops/session.py",
-    "self.batches.set_state(restored.data)",
+    "grpo_jax/loops/run.py",
+    "self.data.set_state(restored.data)",
     "pass",
     "tests/resume_test.py::test_a_signal_saves_and_says_how_to_go_on",
   ),
   Mutant(
     "the optimizer's state is not restored",
-    "grpo_jax/loops/session.py",
-    "self.state = restored.state",
-    "self.state = states.create(restored.state.params, tx)",
+    "grpo_jax/loops/run.py",
+    "learner.state = restored.states[name]",
+    "learner.start()\n"
+    "        kept = {'params': restored.states[name].params}\n"
+    "        learner.state = type(learner.state)(**(vars(learner.state) | kept))",
     "tests/resume_test.py::test_a_signal_saves_and_says_how_to_go_on",
   ),
 )

@@ -5,9 +5,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import FrozenConfigDict
+from ml_collections import ConfigDict, FrozenConfigDict
 
-from experiments import defaults
+from grpo_jax.loops import imports
 from grpo_jax.objectives import (
   cispo,
   distill,
@@ -25,8 +25,6 @@ from grpo_jax.objectives import (
 )
 from grpo_jax.types import STOPPED, TRUNCATED, Outputs, Prompts, Rollouts, TrainBatch
 
-SETTINGS = defaults.get_config().objective.to_dict() | {"max_length": 6}
-
 # Every objective, with settings that switch on as much of it as goes together.
 CASES = {
   "grpo": (grpo, dict(beta=0.1)),
@@ -34,20 +32,21 @@ CASES = {
   "grpo weighted": (grpo, dict(beta=0.1, kl_weighted=True, clip_delta=1.5, mismatch="truncate")),
   "grpo reward": (grpo, dict(beta=0.1, kl_in_reward=True, kl_estimator="k1", scale="none", baseline="leave_one_out")),
   "grpo stop": (grpo, dict(beta=0.1, kl_past_bound=False, mismatch="mask", mismatch_level="sequence")),
-  "gdpo": (grpo, dict(reward_combination="gdpo", credit="prefix")),
+  "gdpo": (grpo, dict(advantage="gdpo")),
+  "prefix_credit": (grpo, dict(advantage="prefix_credit")),
   "dr_grpo": (grpo, dict(aggregation="constant", scale="none")),
   "dapo": (grpo, dict(aggregation="group_token_mean", clip_high=0.28, mask_truncated=True)),
   "token_mean": (grpo, dict(aggregation="token_mean")),
   "gspo": (gspo, dict(beta=0.1, clip_low=0.05, clip_high=0.05)),
   "gspo_token": (gspo, dict(token_level=True, clip_low=0.05, clip_high=0.05)),
-  "cispo": (cispo, dict(beta=0.1)),
+  "cispo": (cispo, dict(beta=0.1, aggregation="sequence_mean")),
   "rpg reverse": (rpg, dict(beta=0.1, divergence="reverse")),
   "rpg reverse_unnormalised": (rpg, dict(beta=0.1, divergence="reverse_unnormalised")),
   "rpg forward": (rpg, dict(beta=0.1, divergence="forward")),
   "rpg forward_unnormalised": (rpg, dict(beta=0.1, divergence="forward_unnormalised")),
   "ppo": (ppo, dict(beta=0.1)),
   "ppo group": (ppo, dict(group_baseline=True, whiten=False)),
-  "target_prob": (target_prob, dict(aggregation="prompt_sum")),
+  "target_prob": (target_prob, {}),
   "sft": (sft, {}),
   "rft": (rft, {}),
   "dpo": (dpo, dict(beta=0.1, label_smoothing=0.1)),
@@ -60,8 +59,17 @@ PAIRS = ("dpo", "reward_model")
 PROCESS = ("grpo process", "process_reward_model")  # several rewards a completion
 
 
-def settings(**changes) -> FrozenConfigDict:
-  return FrozenConfigDict(SETTINGS | changes)
+def section(objective=grpo, **changes) -> ConfigDict:
+  """The `objective` section of a module of the folder, with changes; settings that it does not have are added."""
+  c = ConfigDict({"name": objective.__name__.rpartition(".")[2]})
+  c.update(objective.settings())
+  c.update({"max_length": 6} if "max_length" in c else {})
+  return ConfigDict(c.to_dict() | changes)
+
+
+def settings(objective=grpo, **changes) -> FrozenConfigDict:
+  """The same as the objective's functions take it."""
+  return imports.objective_settings(section(objective, **changes))
 
 
 def rollouts(seed=0, P=4, G=4, L=6, process=False) -> Rollouts:
@@ -71,7 +79,10 @@ def rollouts(seed=0, P=4, G=4, L=6, process=False) -> Rollouts:
   last = np.arange(L) == lengths[..., None] - 1
   inside = np.arange(L) < lengths[..., None]
   given = last | (inside & (rng.random((P, G, L)) < 0.4)) if process else last
-  logprobs = lambda: jnp.asarray(-rng.exponential(0.7, (P, G, L)), jnp.float32)
+
+  def logprobs():
+    return jnp.asarray(-rng.exponential(0.7, (P, G, L)), jnp.float32)
+
   old = logprobs()
   return Rollouts(
     prompts=Prompts(jnp.zeros((P, 3), jnp.int32), jnp.full((P,), 3)),
@@ -82,7 +93,7 @@ def rollouts(seed=0, P=4, G=4, L=6, process=False) -> Rollouts:
     truncated_logprobs=old,
     rewards=jnp.asarray(rng.random((P, G, L)), jnp.float32),
     given=jnp.asarray(given),
-    parts=jnp.asarray(rng.random((P, G, 2)), jnp.float32),
+    components=jnp.asarray(rng.random((P, G, 2)), jnp.float32),
     old_logprobs=old,
     ref_logprobs=logprobs(),
     old_values=jnp.asarray(rng.normal(0, 1, (P, G, L)), jnp.float32),
@@ -92,7 +103,10 @@ def rollouts(seed=0, P=4, G=4, L=6, process=False) -> Rollouts:
 def outputs(r: Rollouts, seed=1, spread=0.3) -> Outputs:
   """Outputs near the old policy's, some of them past the clip bounds."""
   rng = np.random.default_rng(seed)
-  near = lambda x: x + jnp.asarray(rng.normal(0, spread, x.shape), jnp.float32)
+
+  def near(x):
+    return x + jnp.asarray(rng.normal(0, spread, x.shape), jnp.float32)
+
   return Outputs(near(r.old_logprobs), jnp.abs(near(r.old_logprobs)), near(r.old_values))
 
 
@@ -100,7 +114,7 @@ def given(name: str, seed=0):
   """(objective, settings, rollouts of the kind that it takes) of one of CASES."""
   objective, changes = CASES[name]
   r = rollouts(seed, G=2 if name in PAIRS else 4, process=name in PROCESS)
-  return objective, settings(name=objective.__name__.rsplit(".", 1)[-1], **changes), r
+  return objective, settings(objective, **changes), r
 
 
 def case(name: str, seed=0):
@@ -117,7 +131,10 @@ def rows(x, take):
 def one_token_batch(logprobs, advantages, weights, old=None, ref=None) -> TrainBatch:
   """A batch of P = n, G = L = 1 out of arrays [n]: for worked examples and enumerations."""
   shape = (-1, 1, 1)
-  as_batch = lambda x: None if x is None else jnp.reshape(x, shape)
+
+  def as_batch(x):
+    return None if x is None else jnp.reshape(x, shape)
+
   n = jnp.size(logprobs)
   mask = jnp.ones((n, 1, 1))
   return TrainBatch(

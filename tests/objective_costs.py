@@ -30,7 +30,8 @@ def main() -> None:
   print(f"{jax.devices()[0].device_kind}: B = {COMPLETIONS}, L = {LENGTH}, microseconds")
   print(f"{'':26}{'prepare':>10}{'loss + gradient':>18}")
   for name, (objective, changes) in cases.CASES.items():
-    cfg = cases.settings(name=objective.__name__.rsplit(".", 1)[-1], **changes | {"max_length": LENGTH})
+    longest = {"max_length": LENGTH} if "max_length" in objective.settings() else {}
+    cfg = cases.settings(objective, **changes | longest)
     group = 2 if name in cases.PAIRS else 8
     r = cases.rollouts(P=COMPLETIONS // group, G=group, L=LENGTH)
     prepare = jax.jit(lambda r, objective=objective, cfg=cfg: objective.prepare(r, cfg))

@@ -40,7 +40,6 @@ def parity(example: Example, completion: Completion) -> float:
 def config(kind: str) -> ConfigDict:
   c = defaults.get_config()
   c.loop, c.offline.data = "offline", kind
-  c.objective = defaults.objective(OBJECTIVES[kind], c)
   c.steps = 2
   c.tokenizer = "words"
   c.model.variant = "test_qwen3"
@@ -50,11 +49,10 @@ def config(kind: str) -> ConfigDict:
   c.offline.prompts = KEPT
   c.sampler.group, c.sampler.max_length = G, L
   c.rewards.functions = (("parity", "offline_test:parity", 1.0),)
-  if kind == "pairs":
-    c.objective.beta = 0.1
+  c.objective = defaults.objective(OBJECTIVES[kind], c)
   c.learner.lr = 1e-2
   c.eval.problems = 0
-  c.log.report_every, c.log.samples_every = int(kind == "samples"), 0
+  c.log.measure_every, c.log.samples_every = int(kind == "samples"), 0
   c.log.tensorboard = False
   return c
 
@@ -167,7 +165,10 @@ def test_stopped_after_one_step_it_goes_on_with_the_same_samples_to_the_same_num
   before = whole.draws
   stopped = whole.start("stopped", stop_after=1)
   assert len((stopped / "metrics.jsonl").read_text().splitlines()) == 1 and not (stopped / "result.json").exists()
-  stamp = lambda: [path.stat().st_mtime_ns for path in stopped.glob("samples.npz")]
+
+  def stamp():
+    return [path.stat().st_mtime_ns for path in stopped.glob("samples.npz")]
+
   drawn = stamp()
   whole.start("stopped")
   assert numbers(stopped) == numbers(whole.folder / "whole")
@@ -373,7 +374,10 @@ def draw(monkeypatch, kind: str, batches: Iterator[collect.Scored], tries: int =
 @pytest.mark.parametrize("kind, width", [("samples", 3), ("pairs", 2)])
 def test_rows_that_only_fill_a_batch_are_neither_counted_nor_kept(monkeypatch, kind, width):
   """Nor are prompts that were too long; batches are gone through until there are as many as were asked for."""
-  filled = lambda *batches: collect.fill(batches, P)
+
+  def filled(*batches):
+    return collect.fill(batches, P)
+
   batches = [
     filled(scored(1, OUTCOMES)),
     filled(collect.select(scored(2, OUTCOMES), [])),

@@ -1,11 +1,17 @@
-"""Completions in rows and in one list: by hand, there and back, with the gradient of what JAX would make of it."""
+"""Completions in rows and in lists, microbatches: by hand, there and back, with the gradient of plain indexing."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+import tiny
 
-from grpo_jax.ops import packing
-from grpo_jax.types import Packing
+from grpo_jax import rollouts
+from grpo_jax.packing import lists
+from grpo_jax.packing.microbatches import join_microbatches, split_microbatches
+from grpo_jax.packing.plan import Packing
+from grpo_jax.packing.rows import completions_to_rows, rows_to_completions
+from grpo_jax.types import Prompts
 
 LENGTHS = np.array([[3, 1, 2], [0, 4, 1]])
 TOKENS = np.arange(2 * 3 * 4).reshape(2, 3, 4) + 1
@@ -15,7 +21,7 @@ PACKED = Packing(jnp.asarray(TAKE))
 
 
 def test_packed_rows():
-  rows = packing.lay(jnp.asarray(TOKENS), jnp.asarray(LENGTHS), PACKED)
+  rows = completions_to_rows(jnp.asarray(TOKENS), jnp.asarray(LENGTHS), PACKED)
   np.testing.assert_array_equal(rows.segments, np.where(TAKE < 0, -1, TAKE // 4))
   np.testing.assert_array_equal(rows.offsets, [[[0, 1, 2, 0], [0, 1, 0, 0]], [[0, 1, 2, 3], [0, 0, 0, 0]]])
   at_tokens = TAKE >= 0
@@ -24,43 +30,103 @@ def test_packed_rows():
 
 
 def test_unpacking_undoes_packing():
-  rows = packing.lay(jnp.asarray(TOKENS), jnp.asarray(LENGTHS), PACKED)
-  back = packing.unlay(rows.tokens, PACKED, 3, 4)
+  rows = completions_to_rows(jnp.asarray(TOKENS), jnp.asarray(LENGTHS), PACKED)
+  back = rows_to_completions(rows.tokens, PACKED, 3, 4)
   mask = np.arange(4) < LENGTHS[..., None]
   np.testing.assert_array_equal(back, np.where(mask, TOKENS, 0))
 
 
 def test_without_packing_a_row_holds_one_completion():
-  rows = packing.lay(jnp.asarray(TOKENS), jnp.asarray(LENGTHS), Packing())
+  rows = completions_to_rows(jnp.asarray(TOKENS), jnp.asarray(LENGTHS), Packing())
   np.testing.assert_array_equal(rows.tokens, TOKENS)
   np.testing.assert_array_equal(rows.segments, np.where(np.arange(4) < LENGTHS[..., None], 0, -1))
   np.testing.assert_array_equal(rows.offsets[1, 2], np.arange(4))
-  np.testing.assert_array_equal(packing.unlay(rows.tokens, Packing(), 3, 4), TOKENS)
+  np.testing.assert_array_equal(rows_to_completions(rows.tokens, Packing(), 3, 4), TOKENS)
 
 
 REAL = jnp.array([[[True, True, False, True, False]], [[False, False, True, False, False]]])  # [A, B, M]
+LISTED = lists.ShardLists(lists.list_index(REAL, 4), (2, 1, 5), 2)
+PADDED = lists.ShardLists(None, (2, 1, 5), 2)
 
 
 def test_the_list_holds_what_is_real_in_order():
-  at = packing.places(REAL, 4)
-  np.testing.assert_array_equal(at.there, [[[0, 1, 3, 5]], [[2, 5, 5, 5]]])  # 5 = M: nothing
-  np.testing.assert_array_equal(at.back, [[[0, 1, 4, 2, 4]], [[4, 4, 0, 4, 4]]])  # 4 = N: nothing
+  np.testing.assert_array_equal(LISTED.index.place_of_entry, [[[0, 1, 3, 5]], [[2, 5, 5, 5]]])  # 5 = M: nothing
+  np.testing.assert_array_equal(LISTED.index.entry_of_place, [[[0, 1, 4, 2, 4]], [[4, 4, 0, 4, 4]]])  # 4 = N: nothing
   x = jnp.arange(1.0, 21.0).reshape(2, 1, 5, 2)
-  flat = packing.flatten(x, at)
+  flat = LISTED.to_list(x)
+  assert LISTED.size == flat.shape[2] == 4
   np.testing.assert_array_equal(flat[0, 0, :, 0], [1, 3, 7, 0])
   np.testing.assert_array_equal(flat[1, 0, :, 1], [16, 0, 0, 0])
-  np.testing.assert_array_equal(packing.unflatten(flat, at), jnp.where(REAL[..., None], x, 0))
-  assert packing.flatten(x, None) is x and packing.unflatten(x, None) is x
+  np.testing.assert_array_equal(LISTED.from_list(flat), jnp.where(REAL[..., None], x, 0))
+  np.testing.assert_array_equal(PADDED.to_list(x), x)
+  np.testing.assert_array_equal(PADDED.from_list(x), x)
+  assert PADDED.size == 5
 
 
 def test_gradients_of_the_list_are_those_of_plain_indexing():
-  at = packing.places(REAL, 4)
-  rng = np.random.default_rng(0)
+  rng, index = np.random.default_rng(0), LISTED.index
   x, weight = rng.normal(size=(2, 1, 5, 2)), rng.normal(size=(2, 1, 4, 2))
-  plain = lambda x: jnp.stack([x[a, :].at[0, at.there[a, 0]].get(mode="fill", fill_value=0)[None] for a in range(2)])
-  loss = lambda f: jax.grad(lambda x: (jnp.sin(f(x)) * weight).sum())(jnp.asarray(x))
-  np.testing.assert_allclose(loss(lambda x: packing.flatten(x, at)), loss(plain), atol=1e-6)
-  back = lambda y: (jnp.sin(packing.unflatten(y, at)) * x).sum()
-  plain_back = lambda y: (jnp.sin(jnp.where(REAL[..., None], y[jnp.arange(2)[:, None, None], 0, at.back], 0)) * x).sum()
-  y = jnp.asarray(rng.normal(size=(2, 1, 4, 2)))
-  np.testing.assert_allclose(jax.grad(back)(y), jax.grad(plain_back)(y), atol=1e-6)
+
+  def plain(x):
+    each = [x[a, :].at[0, index.place_of_entry[a, 0]].get(mode="fill", fill_value=0)[None] for a in range(2)]
+    return jnp.stack(each)
+
+  def plain_back(y):
+    return jnp.where(REAL[..., None], y[jnp.arange(2)[:, None, None], 0, index.entry_of_place], 0)
+
+  def gradient(f, weight, x):
+    return jax.grad(lambda x: (jnp.sin(f(x)) * weight).sum())(jnp.asarray(x))
+
+  np.testing.assert_allclose(gradient(LISTED.to_list, weight, x), gradient(plain, weight, x), atol=1e-6)
+  y = rng.normal(size=(2, 1, 4, 2))
+  np.testing.assert_allclose(gradient(LISTED.from_list, x, y), gradient(plain_back, x, y), atol=1e-6)
+
+
+@pytest.mark.parametrize("mesh, sizes", [(tiny.ONE, (2, 1)), (tiny.ONE, (None, None)), ((1, 2, 2, 1), (2, 1))])
+def test_prompts_and_rows_are_joined_in_lists_of_each_shard_and_split_again(mesh, sizes):
+  """Two prompts of 1 and 2 tokens, two rows each; a shard has one prompt and one row of it."""
+  layout = tiny.layout(mesh)
+  if mesh == tiny.ONE and sizes[0]:
+    sizes = (3, 8)
+  prompts = Prompts(jnp.arange(8).reshape(2, 4) + 100, jnp.array([1, 2]))
+  tokens, lengths = jnp.arange(16).reshape(2, 2, 4) + 1, jnp.array([[1, 1], [1, 1]])
+  rows = completions_to_rows(tokens, lengths, Packing())
+  both = lists.group_lists(layout, prompts, rows, Packing(None, sizes[1], sizes[0]))
+  a, b = (1, 1) if mesh == tiny.ONE else (2, 2)
+  joined = both.join(both.share_prompts(prompts.tokens), both.split_rows(tokens))
+  assert joined.shape == (a, b, (sum(sizes) if sizes[0] else 8 + 16))
+  if b == 2:
+    np.testing.assert_array_equal(joined, [[[100, 0, 1], [100, 0, 5]], [[104, 105, 9], [104, 105, 13]]])
+  of_prompts, of_rows = both.split(joined)
+  assert of_prompts.shape == (2, b, 4) and of_rows.shape == (2, b, 2 // b, 4)
+  for shard in range(b):
+    real = np.arange(4) < prompts.lengths[:, None]
+    np.testing.assert_array_equal(of_prompts[:, shard][real], prompts.tokens[real])
+  np.testing.assert_array_equal(of_rows.reshape(2, 2, 4)[..., 0], tokens[..., 0])
+  listed = both.rows_to_list(tokens)
+  np.testing.assert_array_equal(listed, joined[:, :, both.prompts.size :])
+  np.testing.assert_array_equal(both.list_to_rows(listed)[..., 0], tokens[..., 0])
+
+
+@pytest.mark.parametrize("mesh", [tiny.ONE, (2, 2, 2, 1)])
+def test_splitting_into_microbatches_is_undone_by_joining_and_takes_from_every_shard(mesh):
+  layout = tiny.layout(mesh)
+  x = np.arange(8 * 2 * 3).reshape(8, 2, 3)
+  cut = jax.jit(lambda x: split_microbatches(layout, (x, None), 2)[0])(rollouts.to_device(layout, x))
+  np.testing.assert_array_equal(cut[1], x[1::2])
+  np.testing.assert_array_equal(join_microbatches(cut), x)
+  assert cut.addressable_shards[0].data.shape[:2] == (2, 4 // layout.size("prompt"))
+
+
+def test_microbatches_do_not_cut_prompts_over_samples():
+  """A prompt's second axis holds tokens, though its length may divide over the shards of samples."""
+  layout, r = tiny.layout((1, 2, 2, 2)), tiny.sample()
+  cut = jax.jit(lambda r: split_microbatches(layout, r, 2))(rollouts.to_device(layout, r))
+
+  def shape_of_shard(x):
+    return x.addressable_shards[0].data.shape
+
+  assert shape_of_shard(cut.prompts.tokens) == (2, tiny.P // 4, tiny.LP)
+  assert shape_of_shard(cut.prompts.lengths) == (2, tiny.P // 4)
+  assert shape_of_shard(cut.lengths) == (2, tiny.P // 4, tiny.G // 2)
+  assert shape_of_shard(cut.tokens) == (2, tiny.P // 4, tiny.G // 2, tiny.L)

@@ -5,6 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from grpo_jax.ops import preferences
 
@@ -35,3 +36,12 @@ def test_monte_carlo_labels():
   successes, tries = jnp.array([0, 2, 8]), jnp.array([8, 8, 8])
   np.testing.assert_allclose(preferences.soft_labels(successes, tries), [0, 0.25, 1])
   np.testing.assert_array_equal(preferences.hard_labels(successes), [0, 1, 1])
+
+
+@pytest.mark.parametrize(
+  "call",
+  [preferences.bradley_terry, lambda x, y: preferences.dpo(x, y, 0.1), preferences.step_loss, preferences.soft_labels],
+)
+def test_shapes_that_do_not_fit_are_refused(call):
+  with pytest.raises(AssertionError):
+    call(jnp.ones((3, 2)), jnp.ones((2,)))

@@ -37,7 +37,7 @@ def get_config():
   c.eval.samples = 0
   c.eval.every = 4
   c.checkpoint.every = 2
-  c.log.report_every = 2
+  c.log.measure_every = 2
   c.log.samples_every = 0
   c.log.tensorboard = False
   c.compilation_cache = os.path.join(os.path.dirname(__file__), "cache")
@@ -173,7 +173,7 @@ def test_killed_ten_times(runs, expected):
     ("save", 1, 0.05),
     ("score", 1),
     ("save", 1, 0.1),
-    ("report", 1),
+    ("measure", 1),
     ("export", 1),
   ):
     runs.struck("ten", *strike)

@@ -317,10 +317,10 @@ def test_score():
   scores = combine.score(rewards, [_example(), None], [group, group], max_length=5)
   np.testing.assert_array_equal(scores.rewards[0], [[10, 5, 0, 2, 0], [10, 5, 0, 0, 0]])
   np.testing.assert_array_equal(scores.given[0], [[1, 1, 0, 1, 0], [1, 1, 0, 0, 0]])
-  np.testing.assert_array_equal(scores.parts[0], [[1, 0.75], [0, 0.75]])
-  assert not scores.rewards[1].any() and not scores.given[1].any() and not scores.parts[1].any()
+  np.testing.assert_array_equal(scores.components[0], [[1, 0.75], [0, 0.75]])
+  assert not scores.rewards[1].any() and not scores.given[1].any() and not scores.components[1].any()
   assert scores.faults == []
-  assert scores.rewards.dtype == scores.parts.dtype == np.float32 and scores.given.dtype == bool
+  assert scores.rewards.dtype == scores.components.dtype == np.float32 and scores.given.dtype == bool
 
 
 def test_a_value_of_zero_is_given():
@@ -339,7 +339,7 @@ def test_no_reward_is_not_a_reward_of_zero(nothing):
   scores = combine.score(rewards, [_example()], [group], max_length=4, on_error=7.0)
   np.testing.assert_array_equal(scores.rewards[0], [[0, -1, 1, 0], [0, 0, 1, 0], [0, -1, 0, 0], [0, 0, 0, 0]])
   np.testing.assert_array_equal(scores.given[0], [[0, 1, 1, 0], [0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]])
-  np.testing.assert_array_equal(scores.parts[0], [[0.5, -1], [0.5, np.nan], [np.nan, -1], [np.nan, np.nan]])
+  np.testing.assert_array_equal(scores.components[0], [[0.5, -1], [0.5, np.nan], [np.nan, -1], [np.nan, np.nan]])
   assert scores.faults == []
 
 
@@ -349,7 +349,7 @@ def test_a_completion_without_a_reward_takes_no_part_in_its_group():
   scores = combine.score([("a", lambda _, c: values[c.text], 1.0)], [_example()], [group], max_length=2)
   found = advantages.group_relative(scores.rewards, scores.given, scale="none")
   np.testing.assert_array_equal(found, [[[0, 0.5], [0, -0.5], [0, 0]]])  # the mean is 1/2, not 1/3
-  assert metrics.clean(scores.parts) == [[[1.0], [0.0], [None]]]  # as logs write it
+  assert metrics.clean(scores.components) == [[[1.0], [0.0], [None]]]  # as logs write it
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_faults_stop_nothing(function, message):
   scores = combine.score(rewards, [_example()], [[_completion("", tokens=3)]], max_length=4, on_error=-0.75)
   np.testing.assert_array_equal(scores.rewards, [[[0, 0, 1.0 + 2.0 * -0.75, 0]]])
   np.testing.assert_array_equal(scores.given, [[[False, False, True, False]]])
-  np.testing.assert_array_equal(scores.parts, [[[1.0, -0.75]]])
+  np.testing.assert_array_equal(scores.components, [[[1.0, -0.75]]])
   (fault,) = scores.faults
   assert fault[:3] == (0, 0, "bad") and message in fault.message
 

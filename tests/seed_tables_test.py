@@ -93,6 +93,7 @@ def test_no_zero_where_the_advantage_exceeds_beta():
 def tabular(log_odds, advantages, weights, bounds=None, log_ref=None, **changes):
   """d J / d log-odds of independent tokens, as a function of their log-odds. [n] -> [n]."""
   cfg, old = cases.settings(**changes), jax.nn.log_sigmoid(log_odds)
+  free = cases.settings(target_prob)
 
   def j(z):
     lp = jax.nn.log_sigmoid(z)
@@ -101,7 +102,7 @@ def tabular(log_odds, advantages, weights, bounds=None, log_ref=None, **changes)
       return -grpo.loss(cases.one_token_outputs(lp), batch, cfg)[0]
     lower, upper = (jnp.reshape(b, (-1, 1, 1)) for b in bounds)
     batch = cases.replace(batch, extra={"lower": lower, "upper": upper})
-    return -target_prob.loss(cases.one_token_outputs(lp), batch, cfg)[0]
+    return -target_prob.loss(cases.one_token_outputs(lp), batch, free)[0]
 
   return jax.grad(j)
 
@@ -115,7 +116,9 @@ def run_to_the_end(log_odds, slope, lr, limit=1_000_000):
 
   @jax.jit
   def run(z):
-    step = lambda c: (c[0] + lr * c[1], slope(c[0] + lr * c[1]), c[2] + 1)
+    def step(c):
+      return c[0] + lr * c[1], slope(c[0] + lr * c[1]), c[2] + 1
+
     return jax.lax.while_loop(lambda c: jnp.any(c[1] != 0) & (c[2] < limit), step, (z, slope(z), 0))
 
   z, _, updates = run(log_odds)

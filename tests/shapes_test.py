@@ -18,24 +18,28 @@ import objective_cases
 import pytest
 import tiny
 
-from experiments import arithmetic, arithmetic_sft, gsm8k
+from experiments import arithmetic, arithmetic_sft, gsm8k, presets
 from grpo_jax import decode_loop, forward, learn, optim, sampler, slot_cache
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, collect, imports
+from grpo_jax.loops import build, checks, collect, imports
 from grpo_jax.models import attention, heads, layers, variants
 from grpo_jax.models import decoder as decoders
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.objectives import grpo
-from grpo_jax.ops import advantages, decoding, divergences, logprobs, masked, packing, preferences, surrogate
-from grpo_jax.types import Outputs, Packing, Prompts, Rollouts
+from grpo_jax.ops import advantages, decoding, divergences, logprobs, masked, preferences, surrogate
+from grpo_jax.packing import lists, microbatches, plan
+from grpo_jax.packing import rows as packed_rows
+from grpo_jax.packing.plan import Packing
+from grpo_jax.types import Outputs, Prompts, Rollouts
 
 P, G, L, LP, V, D = 4, 5, 7, 6, tiny.V, 32  # no two alike, but for the model's own
 R, T, S = 3, 9, 11  # rows, their width, slots
 A, B, N, U = 2, 3, 13, 20  # shards of prompts and samples, tokens of a list, places of its rows
-MODULES = (advantages, decoding, divergences, logprobs, masked, packing, preferences, surrogate)
-MODULES += (forward, learn, sampler, decode_loop, slot_cache, attention, heads, layers, decoders)
+MODULES = (advantages, decoding, divergences, logprobs, masked, preferences, surrogate)
+MODULES += (lists, microbatches, packed_rows, forward, learn, sampler, decode_loop, slot_cache)
+MODULES += (attention, heads, layers, decoders)
 
 
 def f(*shape: int) -> jax.ShapeDtypeStruct:
@@ -58,9 +62,9 @@ def with_statics(fn: Any, *statics: Any, **options: Any) -> Any:
 PGL, PG = f(P, G, L), f(P, G)
 KEY = jax.eval_shape(lambda: jax.random.key(0))
 PROMPTS = Prompts(i(P, LP), i(P))
-ROWS = packing.Rows(i(P, R, T), i(P, R, T), i(P, R, T))
+ROWS = packed_rows.Rows(i(P, R, T), i(P, R, T), i(P, R, T))
 PACKING = Packing(i(P, R, T), N, N)
-PLACES = packing.Places(i(A, B, N), i(A, B, U))
+SPEC = attention.AttentionSpec(window=4, soft_cap=5.0, scale=0.2)
 HOW = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 CHUNK = {"temperature": 1.0, "chunk": 4}
 K, M, DH = 2, 2, 16  # kv heads, query heads for each, head_dim
@@ -77,6 +81,10 @@ def sampled() -> Rollouts:
 
 def critic() -> Any:
   return model()[1] | {"value_head": jax.eval_shape(lambda: heads.init_scalar(D))}
+
+
+def learner() -> learn.Setup:
+  return learn.Setup(model()[0], grpo, None, tiny.section("learner"), tiny.objective(), 1.0)
 
 
 def stored(n: int, length: int) -> slot_cache.StoredKV:
@@ -116,6 +124,7 @@ WINDOW = attention.AttentionSpec(window=3, soft_cap=2.0, scale=0.1)
 
 # name: (function of arrays, its arrays, the shapes that it returns); None: made below, in `trace`.
 CASES = {
+  "advantages.totals": (advantages.totals, (PGL, b(P, G, L)), (P, G)),
   "advantages.flat": (advantages.flat, (PGL, b(P, G, L)), (P,)),
   "advantages.group_relative": (advantages.group_relative, (PGL, b(P, G, L)), (P, G, L)),
   "advantages.returns_to_go": (advantages.returns_to_go, (PGL,), (P, G, L)),
@@ -154,23 +163,30 @@ CASES = {
   "surrogate.sequence_token_ratio": (surrogate.sequence_token_ratio, (PGL, PGL, PGL), (P, G, L)),
   "surrogate.clipped": (with_statics(surrogate.clipped, 0.8, 1.2), (PGL, PGL), (P, G, L)),
   "surrogate.cispo": (with_statics(surrogate.cispo, 1.2), (PGL, PGL, PGL), (P, G, L)),
-  "surrogate.beyond": (with_statics(surrogate.beyond, 0.8, 1.2), (PGL, PGL), [(P, G, L)] * 2),
+  "surrogate.beyond": (with_statics(surrogate.beyond, 0.8, 1.2), (PGL, PGL), [(P, G, L)] * 3),
   "surrogate.progress": (with_statics(surrogate.progress, 0.8, 1.2), (PGL, PGL, PGL), [(P, G, L)] * 3),
   "surrogate.mismatch_weight": (
     with_statics(surrogate.mismatch_weight, "truncate", "sequence", 2.0),
     (PGL, PGL, PGL),
     (P, G, 1),
   ),
-  "packing.lay": (lambda *x: packing.lay(*x)[:3], (i(P, G, L), i(P, G), PACKING), [(P, R, T)] * 3),
-  "packing.unlay": (with_statics(packing.unlay, G, L), (f(P, R, T), PACKING), (P, G, L)),
-  "packing.places": (with_statics(packing.places, N), (b(A, B, U),), [(A, B, N), (A, B, U)]),
-  "packing.flatten": (packing.flatten, (f(A, B, U), PLACES), (A, B, N)),
-  "packing.unflatten": (packing.unflatten, (f(A, B, N), PLACES), (A, B, U)),
-  "forward.lay": (
-    lambda *x: forward.lay(tiny.decoder(), *x),
-    (PROMPTS, i(P, G, L), i(P, G), PACKING),
-    [(P, R, T)] * 3 + [(1, 1, N), (1, 1, P * R * T), (1, 1, N), (1, 1, P * LP)],
+  "rows.completions_to_rows": (packed_rows.completions_to_rows, (i(P, G, L), i(P, G), PACKING), [(P, R, T)] * 3),
+  "rows.rows_to_completions": (with_statics(packed_rows.rows_to_completions, G, L), (f(P, R, T), PACKING), (P, G, L)),
+  "lists.list_index": (with_statics(lists.list_index, N), (b(A, B, U),), [(A, B, N), (A, B, U)]),
+  "lists.prompt_lists": (with_statics(lists.prompt_lists, N, 2, 3), (PROMPTS,), [(2, 3, N), (2, 3, P // 2 * LP)]),
+  "lists.group_lists": (
+    lambda *x: lists.group_lists(tiny.layout(), *x),
+    (PROMPTS, ROWS, PACKING),
+    [(1, 1, N), (1, 1, P * LP), (1, 1, N), (1, 1, P * R * T)],
   ),
+  "lists.to_shards": (with_statics(lists.to_shards, 2), (f(P, B, T, D),), (2, B, P // 2 * T, D)),
+  "lists.from_shards": (with_statics(lists.from_shards, P), (f(2, B, P // 2 * T, D),), (P, B, T, D)),
+  "microbatches.split_microbatches": (
+    lambda x: microbatches.split_microbatches(tiny.layout(), x, 2),
+    (PGL,),
+    (2, P // 2, G, L),
+  ),
+  "microbatches.join_microbatches": (microbatches.join_microbatches, (f(2, P, G, L),), (2 * P, G, L)),
   "forward.predictors": (forward.predictors, (f(P, D), f(P, R, T, D), i(P, R, T)), (P, R, T, D)),
   "forward.logprobs": (
     lambda params, *x: forward.logprobs(model()[0], params, *x, **CHUNK),
@@ -182,25 +198,43 @@ CASES = {
     (critic, PROMPTS, i(P, G, L), i(P, G), PACKING),
     (P, G, L),
   ),
-  "learn.microbatches": (lambda: jnp.zeros(learn.microbatches(tiny.section("learner", microbatch=1), P)), (), (P,)),
-  "learn.parts": (lambda: jnp.zeros(learn.parts(tiny.section("learner", minibatches=2, microbatch=1), P)), (), (P,)),
+  "learn.microbatches_of_minibatch": (
+    lambda: jnp.zeros(learn.microbatches_of_minibatch(tiny.section("learner", microbatch=1), P)),
+    (),
+    (P,),
+  ),
+  "learn.microbatches_of_rollout": (
+    lambda: jnp.zeros(learn.microbatches_of_rollout(tiny.section("learner", minibatches=2, microbatch=1), P)),
+    (),
+    (P,),
+  ),
   "learn.outputs": (
-    lambda params, *x: learn.outputs(model()[0], tiny.section("learner"), 1.0, {"policy": params}, *x),
+    lambda params, *x: learn.outputs(learner(), {"policy": params}, *x),
     (lambda: model()[1], sampled, PACKING),
     [(P, G, L)] * 2,
   ),
-  "learn.frozen": (
-    lambda params, *x: learn.frozen(model()[0], tiny.section("learner"), 1.0, params, *x),
+  "learn.frozen_outputs": (
+    lambda params, *x: learn.frozen_outputs(learner(), params, *x),
     (lambda: {"policy": model()[1], "critic": critic()}, sampled, PACKING),
     [(P, G, L)] * 3,
   ),
-  "learn.interleave": (lambda x: learn.interleave(tiny.layout(), x, 2), (PGL,), (2, P // 2, G, L)),
-  "learn.join": (learn.join, (f(2, P, G, L),), (2 * P, G, L)),
   "learn.combine": (lambda x: learn.combine("loss", x), (f(3),), ()),
   "learn.combine_metrics": (lambda x: learn.combine_metrics({"loss": (x, x)})["loss"], (f(3),), [()] * 2),
   "learn.empty_metric": (lambda: learn.empty_metric("loss"), (), [()] * 2),
+  "learn.means": (lambda x: learn.means({"loss": (x, x)})["loss"], (f(),), ()),
+  "learn.compiler_options": (lambda: jnp.zeros(len(learn.compiler_options(tiny.layout()))), (), (1,)),
+  "learn.loss": None,
+  "learn.gradient": None,
+  "learn.optimizer_step": None,
+  "learn.reweighted": None,
+  "learn.one_pass": None,
+  "learn.next_pass": None,
+  "learn.inner_loop": None,
+  "learn.with_frozen_logprobs": None,
+  "learn.learn": None,
+  "learn.movement": None,
   "learn.make_learn": None,
-  "learn.make_report": None,
+  "learn.make_movement": None,
   "sampler.make_sampler": None,
   "sampler.decode_params": (
     lambda params: sampler.decode_params(model()[0], params, "bfloat16")["layers"][1]["attention"]["q"]["weight"],
@@ -290,35 +324,38 @@ CASES = {
   "layers.long_context": (with_statics(layers.long_context, 8.0, 1.0, 4.0, 64.0), (f(8),), (8,)),
   "layers.rope": (with_statics(layers.rope, 1e4), (f(P, T, K, DH), i(P, T)), (P, T, K, DH)),
   "attention.attend": (
-    attention.attend,
+    functools.partial(attention.attend, SPEC),
     (f(P, T, K, M, DH), f(P, K, DH, T), f(P, K, T, DH), b(P, T, T)),
     (P, T, K, M, DH),
   ),
   "attention.keys_values": (attention.keys_values, (f(P, T, K, DH), f(P, T, K, DH)), [(P, K, DH, T), (P, K, T, DH)]),
   "attention.causal_attention": (
-    functools.partial(attention.causal_attention, tiny.layout()),
+    functools.partial(attention.causal_attention, tiny.layout(), SPEC),
     (f(P, T, K, M, DH), f(P, T, K, DH), f(P, T, K, DH)),
     (P, T, K, M, DH),
   ),
   "attention.group_attention": (
-    functools.partial(attention.group_attention, tiny.layout()),
-    (f(P, R, T, K, M, DH), *[f(P, R, T, K, DH)] * 2, *[f(P, LP, K, DH)] * 2, i(P), i(P, R, T)),
+    functools.partial(attention.group_attention, tiny.layout(), SPEC),
+    (f(P, R, T, K, M, DH), *[f(P, R, T, K, DH)] * 2, *[f(P, LP, K, DH)] * 2, i(P), i(P, R, T), i(P, R, T)),
     (P, R, T, K, M, DH),
+  ),
+  "attention.within_window": (lambda *x: attention.within_window(SPEC, *x), (i(P, R, T), i(LP)), (P, R, T, LP)),
+  "attention.align_right": (attention.align_right, (f(P, LP, K, DH), i(P)), (P, LP, K, DH)),
+  "attention.prepend": (
+    with_statics(attention.prepend, -3),
+    (f(P, LP, K, DH), f(P, R, T, K, DH)),
+    (P, R, LP + T, K, DH),
   ),
   "attention.pad_to": (with_statics(attention.pad_to, 1, 4), (f(P, 5),), (P, 8)),
   "attention.splash": (
-    attention.splash,
+    functools.partial(attention.splash, SPEC),
     (f(P, T, K, M, DH), f(P, 2 * T, K, DH), f(P, 2 * T, K, DH), b(P, 2 * T)),
     (P, T, K, M, DH),
   ),
   "attention.flash": None,  # cuDNN alone; attention_test.py
   "attention.fits_flash": None,
   "attention.sharded": None,
-  "decoder.prompt_places": (with_statics(decoders.prompt_places, LP, N), (i(A, B, P),), [(A, B, N), (A, B, P * LP)]),
-  "decoder.row_shards": (lambda rows: jnp.zeros(decoders.row_shards(tiny.layout(), rows)), (ROWS,), (1, 1)),
-  "decoder.to_shards": (with_statics(decoders.to_shards, 2), (f(P, B, T, D),), (2, B, P // 2 * T, D)),
-  "decoder.from_shards": (with_statics(decoders.from_shards, P), (f(2, B, P // 2 * T, D),), (P, B, T, D)),
-  "decoder.last": (decoders.last, (f(P, T, D), i(P)), (P, D)),
+  "decoder.last_token": (decoders.last_token, (f(P, T, D), i(P)), (P, D)),
 }
 
 
@@ -344,7 +381,8 @@ def test_shapes(name):
 
 def test_shapes_of_the_decoder():
   d, params = model()
-  first, hidden = jax.eval_shape(d.forward, params, PROMPTS, ROWS)
+  listed = jax.eval_shape(functools.partial(lists.group_lists, d.layout), PROMPTS, ROWS, PACKING)
+  first, hidden = jax.eval_shape(d.forward, params, PROMPTS, ROWS, listed)
   chex.assert_shape([first, hidden], [(P, D), (P, R, T, D)])
   last, kv = jax.eval_shape(d.prefill, params, PROMPTS)
   chex.assert_shape([last, *kv], [(P, D)] + [(2, P, LP, K, DH)] * 2)
@@ -365,7 +403,7 @@ def check_rollouts(r: Rollouts, prompts: int, group: int, length: int) -> None:
 @pytest.mark.parametrize("case", objective_cases.CASES)
 def test_shapes_of_the_objectives(case):
   objective, changes = objective_cases.CASES[case]
-  cfg = objective_cases.settings(**changes)
+  cfg = objective_cases.settings(objective, **changes)
   r = objective_cases.rollouts()
   if case in objective_cases.PAIRS:
     r = jax.tree.map(lambda x: x[:, :2] if x.ndim > 1 and x.shape[1] == 4 else x, r)
@@ -383,9 +421,9 @@ def test_shapes_of_the_objectives(case):
 
 
 def trace(config: Any, d: Decoder, stop: tuple[int, ...], group: int = 0, sampled: bool = True) -> None:
-  """A whole step of `config` with the model `d`: sample, learn, report. Nothing is allocated."""
-  objective = imports.module("grpo_jax.objectives", config.objective.name, "objective.name")
-  needs = objective.needs(config.objective)
+  """A whole step of `config` with the model `d`: sample, learn, measure. Nothing is allocated."""
+  objective, settings = imports.objective(config.objective.name), imports.objective_settings(config.objective)
+  needs = objective.needs(settings)
   fake = build.Model(d.layout, d, None, None, stop, None)
   params = build.abstract_params(fake, needs)
   tx = optim.make_optimizer(config.learner, config.steps, critic="values" in needs)
@@ -400,9 +438,10 @@ def trace(config: Any, d: Decoder, stop: tuple[int, ...], group: int = 0, sample
     chex.assert_shape([statistics["slot_use"], statistics["decode_steps"]], ())
   check_rollouts(rollouts, *shape)
   n = len(config.rewards.functions)
-  rollouts = dataclasses.replace(rollouts, rewards=f(*shape), given=b(*shape), parts=f(p, group, n))
+  rollouts = dataclasses.replace(rollouts, rewards=f(*shape), given=b(*shape), components=f(p, group, n))
   temperature = config.sampler.temperature
-  update = learn.make_learn(d, objective, tx, config.learner, config.objective, temperature)
+  setup = learn.Setup(d, objective, tx, config.learner, settings, temperature)
+  update = learn.make_learn(setup)
   packing = Packing(i(p, max(1, group // 2), length), p * group * length // 2, p * config.data.max_prompt_length // 2)
   ref = params["policy"] if "ref" in needs else None
   after, metrics, record = jax.eval_shape(update, state, ref, None, rollouts, packing)
@@ -410,8 +449,7 @@ def trace(config: Any, d: Decoder, stop: tuple[int, ...], group: int = 0, sample
   chex.assert_shape(list(metrics.values()), ())
   assert {"loss", "grad_norm", "skipped"} <= set(metrics)
   chex.assert_shape([record.logprobs, record.advantages], shape)
-  report = learn.make_report(d, objective, config.learner, config.objective, temperature)
-  moved, *sequences = jax.eval_shape(report, after.params, rollouts, record, packing)
+  moved, *sequences = jax.eval_shape(learn.make_movement(setup), after.params, rollouts, record, packing)
   chex.assert_shape(list(moved.values()), ())
   chex.assert_shape(sequences, (p, group))
 
@@ -422,6 +460,11 @@ def shipped(config: Any, d: Decoder, **changes: str) -> Decoder:
   return dataclasses.replace(d, **run)
 
 
+def with_teacher(module: str) -> str:
+  """The argument of a config file that names a teacher, where the objective learns from one."""
+  return f",teacher={arithmetic.WARM_START}" if imports.objective(module).TEACHER else ""
+
+
 @functools.cache
 def warm_start() -> build.Model:
   return build.model(arithmetic.get_config(), jax.devices()[:1])
@@ -429,14 +472,24 @@ def warm_start() -> build.Model:
 
 @pytest.mark.parametrize("objective", ["distill", "distill_offline"])
 def test_distillation_asks_for_its_teacher(objective):
-  with pytest.raises(SettingError, match="teacher=''.*use teacher=FOLDER"):
-    arithmetic.get_config(f"objective={objective}")
+  for experiment in (arithmetic, gsm8k):
+    with pytest.raises(SettingError, match="teacher=''.*use teacher=FOLDER"):
+      experiment.get_config(f"objective={objective}")
+
+
+def test_a_teacher_that_nobody_learns_from_is_refused():
+  with pytest.raises(SettingError, match="teacher=x: grpo learns from no other model"):
+    arithmetic.get_config("teacher=x")
+
+
+def test_a_row_that_is_not_there():
+  with pytest.raises(SettingError, match="objective=grop: choose from grpo, dr_grpo, .* or give a file"):
+    gsm8k.get_config("objective=grop")
 
 
 @pytest.mark.parametrize("objective", arithmetic.OBJECTIVES)
 def test_arithmetic_traces(objective):
-  teacher = f",teacher={arithmetic.WARM_START}" if objective.startswith("distill") else ""
-  config = arithmetic.get_config(f"objective={objective}{teacher}")
+  config = arithmetic.get_config(f"objective={objective}{with_teacher(arithmetic.OBJECTIVES[objective][0])}")
   of_kind = {"pairs": 2, "solutions": 1}.get(config.offline.data) if config.loop == "offline" else None
   m = warm_start()
   trace(config, shipped(config, m.decoder), m.stop, of_kind or 0, sampled=objective == "grpo")
@@ -462,6 +515,46 @@ def test_gsm8k_tiny_traces(gsm8k_folder):
   config.data.path = gsm8k_folder
   m = build.model(config, jax.devices()[:1])
   trace(config, shipped(config, m.decoder), m.stop)
+
+
+@pytest.mark.parametrize("row", presets.PRESETS)
+def test_every_preset_makes_a_section_that_its_objective_takes(row):
+  """In both experiments, and the bounds of GSPO are the paper's."""
+  module = presets.PRESETS[row][0]
+  for config in (experiment.get_config(f"objective={row}{with_teacher(module)}") for experiment in (arithmetic, gsm8k)):
+    imports.objective_settings(config.objective)
+    checks.check(config, tiny.layout(), imports.objective(module))
+    assert config.objective.name == module
+    if module == "gspo":
+      assert (config.objective.clip_low, config.objective.clip_high) == (3e-4, 4e-4)
+    config.sampler.max_length = 77
+    assert config.objective.to_dict().get("max_length", 77) == 77
+
+
+MINE = """
+import jax.numpy as jnp
+from grpo_jax.objectives import rft
+from grpo_jax.objectives.rft import *  # everything that an objective is, but for what follows
+
+def settings():
+  c = rft.settings()
+  c.bonus = 2.0  # what a correct completion counts for
+  return c
+
+def prepare(rollouts, cfg):
+  import dataclasses
+  batch = rft.prepare(rollouts, cfg)
+  return dataclasses.replace(batch, advantages=cfg.bonus * batch.advantages)
+"""
+
+
+def test_an_objective_of_ones_own_is_a_file(tmp_path):
+  (tmp_path / "mine.py").write_text(MINE)
+  config = gsm8k.get_config(f"objective={tmp_path}/mine.py")
+  config.objective.bonus = 3.0
+  cfg, objective = imports.objective_settings(config.objective), imports.objective(config.objective.name)
+  assert cfg.name == f"{tmp_path}/mine.py" and cfg.max_length == config.sampler.max_length
+  assert set(jnp.unique(objective.prepare(objective_cases.rollouts(), cfg).advantages).tolist()) == {0.0, 3.0}
 
 
 @pytest.mark.parametrize("arg", ["", "deepseekmath=True", "model=qwen2.5_0.5b,objective=gspo", "model=llama3.2_1b"])
@@ -505,7 +598,7 @@ def test_steps_compile_once(compiled):
     return jax.jit(chex.assert_max_traces(jitted.__wrapped__, n=1), **options)
 
   sample = once(tiny.make_sampler(mesh=mesh), static_argnames="prompt_size")
-  update = once(learn.make_learn(d, grpo, tx, learner, tiny.objective(), 0.7), donate_argnums=0)
+  update = once(learn.make_learn(learn.Setup(d, grpo, tx, learner, tiny.objective(), 0.7)), donate_argnums=0)
   state = states.create({"policy": tiny.params(mesh=mesh)}, tx)
   placed = jax.tree.map(lambda x: x.sharding, state)
   table = collect.widen(tiny.rollouts(), 48)
@@ -515,10 +608,10 @@ def test_steps_compile_once(compiled):
     forced = functools.partial(sample, ends=host.to_device(layout, given.lengths))
     rollouts, _ = host.draw(forced, state.params["policy"], given.prompts, jax.random.key(step), layout)
     np.testing.assert_array_equal(rollouts.lengths, given.lengths)
-    rollouts = dataclasses.replace(rollouts, rewards=given.rewards, given=given.given, parts=given.parts)
+    rollouts = dataclasses.replace(rollouts, rewards=given.rewards, given=given.given, components=given.components)
     rollouts = collect.widen(rollouts, 48)
-    packing = host.pack(rollouts, layout)
-    assert packing.take is not None and packing.size and packing.prompt_size
+    packing = plan.pack(rollouts, layout)
+    assert packing.token_index is not None and packing.list_size and packing.prompt_list_size
     state, metrics, _ = update(state, None, None, *host.to_device(layout, (rollouts, packing)))
     assert math.isfinite(metrics["loss"]) and int(state.step) == step + 1
   assert sorted(name for name in compiled if name in ("jit(sample)", "jit(learn)")) == ["jit(learn)", "jit(sample)"]

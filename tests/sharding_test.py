@@ -8,6 +8,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 from grpo_jax import sharding
 from grpo_jax.errors import SettingError
+from grpo_jax.types import Prompts
 
 
 def make(devices=8, rules=None, **sizes):
@@ -90,11 +91,27 @@ def test_constrain_places_an_array_and_is_nothing_on_one_device():
   assert tiny.layout().constrain(x, "prompt", "sample", None) is x
 
 
-def test_trees_are_placed_by_their_axes():
+def test_parameters_are_placed_by_their_axes():
   decoder = tiny.decoder(mesh=(1, 4, 1, 2))
-  shapes = decoder.shapes()
-  by_table = decoder.layout.tree(shapes, decoder.axes())
-  assert jax.tree.structure(by_table) == jax.tree.structure(shapes)
-  assert jax.tree.leaves(by_table) == jax.tree.leaves(decoder.shardings())
+  shapes, shardings = decoder.shapes(), decoder.shardings()
+  assert jax.tree.structure(shardings) == jax.tree.structure(shapes)
   for name in ("embed", "unembed"):
-    assert by_table[name]["weight"].shard_shape(shapes[name]["weight"].shape) == (48, 8)
+    assert shardings[name]["weight"].shard_shape(shapes[name]["weight"].shape) == (48, 8)
+
+
+def test_axes_of_a_batch():
+  """What has samples is cut over them; prompts, wherever they are in a tree, are not."""
+  layout = make(fsdp=2, group=2, tensor=2)
+  prompts = Prompts(jnp.zeros((8, 6)), jnp.zeros(8))
+  tree = {"prompts": prompts, "weights": jnp.zeros((8, 4, 6)), "lengths": jnp.zeros((8, 4)), "flat": jnp.zeros(8)}
+  cuts = jax.tree.map(lambda s: s.spec, layout.batch((tree, None)))[0]
+  over_prompts, over_samples = ("replica", "fsdp"), ("group",)
+  assert cuts["prompts"] == Prompts(PartitionSpec(over_prompts, None), PartitionSpec(over_prompts))
+  assert cuts["weights"] == PartitionSpec(over_prompts, over_samples, None)
+  assert cuts["lengths"] == PartitionSpec(over_prompts, over_samples)
+  assert cuts["flat"] == PartitionSpec(over_prompts)
+
+
+def test_an_axis_that_does_not_divide_is_one_shard():
+  layout = make(fsdp=4, group=2)
+  assert layout.shards("prompt", 8) == 4 and layout.shards("prompt", 6) == 1 and layout.shards("sample", 6) == 2

@@ -58,11 +58,13 @@ def test_beyond_and_progress():
   a = jnp.array([1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0, 0.0])
   ratio = jnp.array([1.0, 1.2, 1.3, 1.0, 1.0, 0.8, 0.5, 9.0])
   largest = 1 / jnp.array([0.1, 0.1, 0.1, 0.9999, 0.1, 0.1, 0.1, 0.1])
-  low, high = surrogate.beyond(ratio, a, 0.8, 1.2)
+  low, high, above_delta = surrogate.beyond(ratio, a, 0.8, 1.2)
   np.testing.assert_array_equal(low, [0, 0, 0, 0, 0, 0, 1, 0])
   np.testing.assert_array_equal(high, [0, 0, 1, 0, 0, 0, 0, 0])
-  low, _ = surrogate.beyond(jnp.array([1.4, 1.6, 1.6]), jnp.array([-1.0, -1.0, 1.0]), 0.8, 1.2, delta=1.5)
-  np.testing.assert_array_equal(low, [0, 1, 0])  # the two-sided clip has no gradient above delta
+  assert not above_delta.any()
+  two_sided = surrogate.beyond(jnp.array([1.4, 1.6, 1.6, 0.7]), jnp.array([-1.0, -1.0, 1.0, -1.0]), 0.8, 1.2, delta=1.5)
+  # The two-sided clip has no gradient above delta.
+  np.testing.assert_array_equal(two_sided, [[0, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, 0]])
   short, at, past = surrogate.progress(ratio, largest, a, 0.8, 1.2)
   np.testing.assert_array_equal(short, [1, 0, 0, 0, 1, 0, 0, 0])
   np.testing.assert_array_equal(at, [0, 1, 0, 1, 0, 1, 0, 0])  # the fourth is certain: it cannot reach its bound
@@ -101,9 +103,41 @@ def test_mismatch_weight(kind, level, cap, expected):
 
 
 def test_mismatch_weight_has_no_gradient_and_knows_its_names():
-  total = lambda x: surrogate.mismatch_weight(x, SAMPLER, KEEP, "truncate", "token", 9.0).sum()
-  np.testing.assert_array_equal(jax.grad(total)(OLD), 0.0)
+  slope = jax.grad(lambda x: surrogate.mismatch_weight(x, SAMPLER, KEEP, "truncate", "token", 9.0).sum())
+  np.testing.assert_array_equal(slope(OLD), 0.0)
   with pytest.raises(SettingError, match="mismatch='clip'"):
     surrogate.mismatch_weight(OLD, SAMPLER, KEEP, "clip", "token", 2.0)
   with pytest.raises(SettingError, match="mismatch_level='word'"):
     surrogate.mismatch_weight(OLD, SAMPLER, KEEP, "mask", "word", 2.0)
+
+
+@pytest.mark.parametrize(
+  "call",
+  [
+    lambda x, y: surrogate.token_ratio(x, y),
+    lambda x, y: surrogate.sequence_ratio(x, x, y),
+    lambda x, y: surrogate.sequence_token_ratio(x, y, x),
+    lambda x, y: surrogate.clipped(x, y, 0.8, 1.2),
+    lambda x, y: surrogate.clipped(x, x, y, 1.2),
+    lambda x, y: surrogate.clipped(x, x, 0.8, y),
+    lambda x, y: surrogate.cispo(x, x, y, 1.2),
+    lambda x, y: surrogate.cispo(x, x, x, y),
+    lambda x, y: surrogate.beyond(x, y, 0.8, 1.2),
+    lambda x, y: surrogate.progress(x, y, x, 0.8, 1.2),
+    lambda x, y: surrogate.mismatch_weight(x, y, x, "mask", "token", 2.0),
+  ],
+)
+def test_shapes_that_do_not_fit_are_refused(call):
+  """Also [G, L] beside [P, G, L], which numpy would repeat P times."""
+  x = jnp.ones((3, 4, 5))
+  call(x, jnp.ones((3, 4, 5)))
+  for shape in ((4, 5), (5,), (3, 4), (3, 4, 6), (1, 3, 4, 5)):
+    with pytest.raises(AssertionError):
+      call(x, jnp.ones(shape))
+
+
+def test_a_number_of_each_sequence_broadcasts():
+  x, of_sequence = jnp.ones((3, 4, 5)), jnp.full((3, 4, 1), 2.0)
+  assert surrogate.clipped(of_sequence, x, 0.8, 1.2).shape == x.shape
+  assert surrogate.cispo(x, of_sequence, x, 1.2).shape == x.shape
+  assert surrogate.progress(of_sequence, of_sequence, x, 0.8, 1.2)[0].shape == x.shape

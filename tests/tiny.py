@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import objective_cases
 import optax
 from ml_collections import ConfigDict, FrozenConfigDict
 
@@ -83,7 +84,10 @@ def weights(variant: str = "test_qwen3") -> Any:
   for name in tree.keys() & {"embed", "unembed"}:
     tree[name]["weight"] = 10 * tree[name]["weight"]
   rng = np.random.default_rng(1)
-  noisy = lambda path, x: x + 0.1 * rng.normal(size=x.shape).astype(x.dtype) if path[-1].key != "weight" else x
+
+  def noisy(path, x):
+    return x + 0.1 * rng.normal(size=x.shape).astype(x.dtype) if path[-1].key != "weight" else x
+
   return jax.tree_util.tree_map_with_path(noisy, tree)
 
 
@@ -124,7 +128,7 @@ def rollouts(seed: int = 0, variant: str = "test_qwen3") -> Rollouts:
   reward = np.take_along_axis(out.tokens, last, axis=2) % 3 / 2
   reward[2] = 1.0
   rewards = np.where(given, reward, 0.0).astype(np.float32)
-  return dataclasses.replace(out, rewards=rewards, given=given, parts=reward.astype(np.float32))
+  return dataclasses.replace(out, rewards=rewards, given=given, components=reward.astype(np.float32))
 
 
 def packing(r: Rollouts, mesh: tuple[int, ...] = ONE, microbatches: int = 1) -> Packing:
@@ -143,8 +147,10 @@ def uniforms(key: jax.Array, samples: int = G, tokens: int = L) -> np.ndarray:
   return np.asarray(jnp.vectorize(one)(*grid))
 
 
-def objective(**changes: Any) -> FrozenConfigDict:
-  return FrozenConfigDict(section("objective", **({"max_length": L} | changes)))
+@shared
+def objective(module: Any = grpo, **changes: Any) -> FrozenConfigDict:
+  """The settings of an objective with changes; the same ones are the same object."""
+  return objective_cases.settings(module, **({"max_length": L} if "max_length" in module.settings() else {}) | changes)
 
 
 @shared
@@ -185,8 +191,13 @@ def update(
   **changes: Any,
 ) -> Learned:
   """One call of `learn`; `ref` and `old` are numpy trees."""
-  on_device = lambda x: host.to_device(layout(mesh), x)
-  placed = lambda x: None if x is None else jax.device_put(x, decoder("test_qwen3", mesh).shardings())
+
+  def on_device(x):
+    return host.to_device(layout(mesh), x)
+
+  def placed(x):
+    return None if x is None else jax.device_put(x, decoder("test_qwen3", mesh).shardings())
+
   state = states.create({"policy": params(mesh=mesh)}, tx)
   run = make_learn(mesh, tx=tx, **changes)
   state, metrics, trace = jax.device_get(

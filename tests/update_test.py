@@ -47,7 +47,10 @@ def rollouts(name: str) -> Rollouts:
 def trees(objective: Any, policy: Any, width: int) -> tuple[dict, Any, Any]:
   """Numpy: what is trained, a reference, and an old policy; all differ."""
   rng = np.random.default_rng(3)
-  other = lambda: jax.tree.map(lambda x: (x + 0.1 * np.abs(x).mean() * rng.normal(size=x.shape)).astype("f"), policy)
+
+  def other():
+    return jax.tree.map(lambda x: (x + 0.1 * np.abs(x).mean() * rng.normal(size=x.shape)).astype("f"), policy)
+
   head = {"weight": 0.3 * rng.normal(size=(1, width)).astype("f"), "bias": np.ones(1, "f")}
   critic = {"critic": other() | {"value_head": head}} if objective is ppo else {}
   return {"policy": policy} | critic, other(), other()
@@ -65,12 +68,15 @@ def updated(
   else:
     decoder = tiny.decoder(mesh=mesh)
     shardings, (params, ref, old) = decoder.shardings(), trees(objective, tiny.weights(), decoder.config.width)
-  place = lambda tree: {k: jax.device_put(x, shardings.get(k, layout.replicated())) for k, x in tree.items()}
+
+  def place(tree):
+    return {k: jax.device_put(x, shardings.get(k, layout.replicated())) for k, x in tree.items()}
+
   cfg = tiny.section("learner", chunk=64, microbatch=microbatch)
   packing = Packing()
   if packed and name not in PAIRS:  # two samples of a prompt are too few to share a row
     packing = tiny.packing(r, mesh, learn.microbatches_of_rollout(cfg, tiny.P))
-  run = learn.make_learn(learn.Setup(decoder, objective, TX, cfg, tiny.objective(**changes), 0.7))
+  run = learn.make_learn(learn.Setup(decoder, objective, TX, cfg, tiny.objective(objective, **changes), 0.7))
   state = states.create({k: place(tree) for k, tree in params.items()}, TX)
   given = host.to_device(layout, (r, packing))
   state, metrics, trace = run(state, place(ref), place(old), *given)
@@ -120,10 +126,14 @@ def test_minibatches_are_updates_of_their_own(name):
 
   def run(state: Any, given: Rollouts, minibatches: int) -> Any:
     cfg = tiny.section("learner", chunk=64, minibatches=minibatches)
-    update = learn.make_learn(learn.Setup(Bigrams(layout), objective, TX, cfg, tiny.objective(**changes), 0.7))
+    update = learn.make_learn(
+      learn.Setup(Bigrams(layout), objective, TX, cfg, tiny.objective(objective, **changes), 0.7)
+    )
     return update(state, ref, old, given, Packing())[0]
 
-  new = lambda: states.create(jax.tree.map(jax.numpy.copy, start), TX)
+  def new():
+    return states.create(jax.tree.map(jax.numpy.copy, start), TX)
+
   want = new()
   for part in (0, 1):
     want = run(want, jax.tree.map(lambda x, part=part: x[part::2], r), 1)

@@ -1,8 +1,8 @@
-"""TRL's GRPOTrainer on the standard CPU workload: prints seconds per rollout and per whole step.
+"""Measures TRL's GRPOTrainer on the standard CPU workload: prints seconds of a rollout and of a whole step.
 
-Base workload: Qwen2-shaped decoder (8 layers, width 512, 8 heads, 4 KV heads, head 64, MLP 1536,
-vocabulary 8192, tied embeddings), 4 prompts x G=8 samples, prompt 128 tokens, completion exactly
-128 tokens, KL beta 0.04, --mu optimiser updates per rollout, float32.
+The base workload is a Qwen2-shaped decoder (8 layers, width 512, 8 heads, 4 KV heads, head 64, MLP 1536, vocabulary
+8192, tied embeddings), 4 prompts of 128 tokens with G=8 samples of exactly 128 tokens, a KL with beta 0.04, --mu
+optimiser updates for each rollout, float32.
 """
 
 import argparse
@@ -20,32 +20,34 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
-ap = argparse.ArgumentParser()
-ap.add_argument("--layers", type=int, default=8)
-ap.add_argument("--width", type=int, default=512)
-ap.add_argument("--mlp", type=int, default=1536)
-ap.add_argument("--vocab", type=int, default=8192)
-ap.add_argument("--prompts", type=int, default=4)
-ap.add_argument("--group", type=int, default=8)
-ap.add_argument("--prompt_len", type=int, default=128)
-ap.add_argument("--completion", type=int, default=128)
-ap.add_argument("--steps", type=int, default=4)
-ap.add_argument("--mu", type=int, default=1, help="updates on a rollout")
-ap.add_argument(
+parser = argparse.ArgumentParser()
+parser.add_argument("--layers", type=int, default=8)
+parser.add_argument("--width", type=int, default=512)
+parser.add_argument("--mlp", type=int, default=1536)
+parser.add_argument("--vocab", type=int, default=8192)
+parser.add_argument("--prompts", type=int, default=4)
+parser.add_argument("--group", type=int, default=8)
+parser.add_argument("--prompt_len", type=int, default=128)
+parser.add_argument("--completion", type=int, default=128)
+parser.add_argument("--steps", type=int, default=4)
+parser.add_argument("--mu", type=int, default=1, help="updates on a rollout")
+parser.add_argument(
   "--tail",
   action="store_true",
   help="long-tailed lengths, mean a quarter of --completion: row i of a step ends at lengths()[i]",
 )
-a = ap.parse_args()
+flags = parser.parse_args()
 
 
 def lengths(rows, step):
-  """Forced completion lengths [rows], end token included: exponential of mean completion/4, cut to [2, completion]."""
+  """Returns forced lengths [rows], end token included: exponential with mean completion/4, cut to 2..completion."""
   u = np.random.default_rng(step).random(rows)
-  return np.clip(np.ceil(-a.completion / 4 * np.log1p(-u)), 2, a.completion).astype(int)
+  return np.clip(np.ceil(-flags.completion / 4 * np.log1p(-u)), 2, flags.completion).astype(int)
 
 
 class EndAt(LogitsProcessor):
+  """Lets each completion end at its forced length and nowhere before."""
+
   def __init__(self, ends, prompt):
     self.ends, self.prompt = torch.as_tensor(ends), prompt
 
@@ -59,33 +61,32 @@ class EndAt(LogitsProcessor):
 
 torch.set_num_threads(len(os.sched_getaffinity(0)))
 torch.manual_seed(0)
-vocab = {f"t{i}": i for i in range(a.vocab)}
-tok = Tokenizer(models.WordLevel(vocab, unk_token="t0"))
-tok.pre_tokenizer = pre_tokenizers.Whitespace()
-tok = PreTrainedTokenizerFast(tokenizer_object=tok, pad_token="t1", eos_token="t2", unk_token="t0", padding_side="left")
-cfg = Qwen2Config(
-  hidden_size=a.width,
-  intermediate_size=a.mlp,
-  num_hidden_layers=a.layers,
-  num_attention_heads=a.width // 64,
-  num_key_value_heads=a.width // 128,
-  vocab_size=a.vocab,
+vocab = {f"t{i}": i for i in range(flags.vocab)}
+tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="t0"))
+tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+tokenizer = PreTrainedTokenizerFast(
+  tokenizer_object=tokenizer, pad_token="t1", eos_token="t2", unk_token="t0", padding_side="left"
+)
+config = Qwen2Config(
+  hidden_size=flags.width,
+  intermediate_size=flags.mlp,
+  num_hidden_layers=flags.layers,
+  num_attention_heads=flags.width // 64,
+  num_key_value_heads=flags.width // 128,
+  vocab_size=flags.vocab,
   max_position_embeddings=4096,
   tie_word_embeddings=True,
   pad_token_id=1,
   eos_token_id=2,
   bos_token_id=None,
 )
-d = tempfile.mkdtemp()
-Qwen2ForCausalLM(cfg).save_pretrained(d)
-tok.save_pretrained(d)
-model = Qwen2ForCausalLM.from_pretrained(d, dtype=torch.float32)
-g = torch.Generator().manual_seed(0)
-rows = [
-  {"prompt": " ".join(f"t{i}" for i in torch.randint(3, a.vocab, (a.prompt_len,), generator=g).tolist())}
-  for _ in range(a.prompts * (a.steps + 1))
-]
-marks = []
+folder = tempfile.mkdtemp()
+Qwen2ForCausalLM(config).save_pretrained(folder)
+tokenizer.save_pretrained(folder)
+model = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32)
+generator = torch.Generator().manual_seed(0)
+prompts = torch.randint(3, flags.vocab, (flags.prompts * (flags.steps + 1), flags.prompt_len), generator=generator)
+examples = [{"prompt": " ".join(f"t{i}" for i in prompt)} for prompt in prompts.tolist()]
 
 
 def reward(completions, **kw):
@@ -94,12 +95,12 @@ def reward(completions, **kw):
 
 args = GRPOConfig(
   output_dir=tempfile.mkdtemp(),
-  per_device_train_batch_size=a.prompts * a.group,
-  num_generations=a.group,
-  max_completion_length=a.completion,
+  per_device_train_batch_size=flags.prompts * flags.group,
+  num_generations=flags.group,
+  max_completion_length=flags.completion,
   beta=0.04,
-  num_iterations=a.mu,
-  max_steps=(a.steps + 1) * a.mu,
+  num_iterations=flags.mu,
+  max_steps=(flags.steps + 1) * flags.mu,
   learning_rate=1e-6,
   report_to=[],
   save_strategy="no",
@@ -107,75 +108,76 @@ args = GRPOConfig(
   use_cpu=True,
   bf16=False,
   gradient_checkpointing=False,
-  generation_kwargs={} if a.tail else {"min_new_tokens": a.completion},
+  generation_kwargs={} if flags.tail else {"min_new_tokens": flags.completion},
   temperature=1.0,
   seed=0,
   loss_type="grpo",
   disable_tqdm=True,
 )
-tr = GRPOTrainer(
-  model=model, processing_class=tok, reward_funcs=reward, args=args, train_dataset=Dataset.from_list(rows)
+trainer = GRPOTrainer(
+  model=model, processing_class=tokenizer, reward_funcs=reward, args=args, train_dataset=Dataset.from_list(examples)
 )
-roll, whole = [], []
-gen = tr._generate_and_score_completions
+rollout_seconds, step_seconds = [], []
+generate_and_score = trainer._generate_and_score_completions
 
 
 def timed(*x, **k):
   t = time.perf_counter()
-  out = gen(*x, **k)
-  roll.append(time.perf_counter() - t)
+  out = generate_and_score(*x, **k)
+  rollout_seconds.append(time.perf_counter() - t)
   return out
 
 
-tr._generate_and_score_completions = timed
-raw_gen = tr._generate_single_turn
-gens = []
+trainer._generate_and_score_completions = timed
+generate_single_turn = trainer._generate_single_turn
+generate_seconds = []
 
 
-def timed_gen(*x, **k):
+def timed_generate(*x, **k):
   t = time.perf_counter()
-  out = raw_gen(*x, **k)
-  gens.append(time.perf_counter() - t)
+  out = generate_single_turn(*x, **k)
+  generate_seconds.append(time.perf_counter() - t)
   return out
 
 
-tr._generate_single_turn = timed_gen
-st = tr.training_step
+trainer._generate_single_turn = timed_generate
+training_step = trainer.training_step
 
 
 def timed_step(*x, **k):
   t = time.perf_counter()
-  out = st(*x, **k)
-  whole.append(time.perf_counter() - t)
+  out = training_step(*x, **k)
+  step_seconds.append(time.perf_counter() - t)
   return out
 
 
-tr.training_step = timed_step
-calls, made = [0], []
-if a.tail:
-  plain = tr.model.generate
+trainer.training_step = timed_step
+calls, tokens_made = [0], []
+if flags.tail:
+  plain = trainer.model.generate
 
   def generate(*x, **k):
     ends = lengths(k["input_ids"].shape[0], calls[0])
     calls[0] += 1
-    made.append(int(ends.sum()))
+    tokens_made.append(int(ends.sum()))
     return plain(*x, logits_processor=LogitsProcessorList([EndAt(ends, k["input_ids"].shape[1])]), **k)
 
-  tr.model.generate = generate
-tr.train()
-whole = [sum(whole[i : i + a.mu]) for i in range(0, len(whole), a.mu)]  # a rollout and all updates on it
-med = statistics.median
-n = med(made[1:]) if a.tail else a.prompts * a.group * a.completion
+  trainer.model.generate = generate
+trainer.train()
+# A step is a rollout and all updates on it.
+step_seconds = [sum(step_seconds[i : i + flags.mu]) for i in range(0, len(step_seconds), flags.mu)]
+median = statistics.median
+tokens = median(tokens_made[1:]) if flags.tail else flags.prompts * flags.group * flags.completion
 print(
   json.dumps(
     dict(
       system="trl",
-      generate_s=med(gens[1:]),
-      rollout_and_score_s=med(roll[1:]),
-      step_s=med(whole[1:]),
-      completion_tokens=n,
-      tok_per_s_generate=n / med(gens[1:]),
-      tok_per_s_step=n / med(whole[1:]),
+      generate_s=median(generate_seconds[1:]),
+      rollout_and_score_s=median(rollout_seconds[1:]),
+      step_s=median(step_seconds[1:]),
+      completion_tokens=tokens,
+      tok_per_s_generate=tokens / median(generate_seconds[1:]),
+      tok_per_s_step=tokens / median(step_seconds[1:]),
       peak_rss_gb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
       params_m=sum(p.numel() for p in model.parameters()) / 1e6,
     )

@@ -60,7 +60,7 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mo
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
   decoder = Decoder(shape, layout, **how)
   if run:
-    load = lambda: checkpoint.restore_params(run, {"policy": abstract(decoder)})["policy"]
+    load = functools.partial(restore_policy, run, decoder)
   elif folder:
     tensors.check(folder, decoder.shapes())
     load = functools.partial(tensors.load, folder, decoder)
@@ -121,7 +121,7 @@ def reference(source: str, model: Model, setting: str, step: int | None = None) 
   if shape != model.decoder.config:
     raise SettingError(f"{setting}={source!r}: is {shape}; the policy is {model.decoder.config}; use the same shape")
   if run:
-    return checkpoint.restore_params(run, {"policy": abstract(model.decoder)}, step)["policy"]
+    return restore_policy(run, model.decoder, step)
   return tensors.load(folder, model.decoder)
 
 
@@ -159,14 +159,17 @@ def fingerprint(tree: Any) -> str:
 
 
 def _checksums(tree: Any) -> list[jax.Array]:
-  """Of each leaf, the sum of its bits times an odd number for each place, modulo 2^32: in any order the same."""
+  """A checksum of each leaf: the bits of its numbers, mixed with their places, added up modulo 2^32 in any order."""
 
   def checksum(x: jax.Array) -> jax.Array:
     bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
     place = jnp.zeros(x.shape, jnp.uint32)
     for axis, size in enumerate(x.shape):
       place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
-    return jnp.sum(bits * (2 * place + 1), dtype=jnp.uint32)
+    mixed = bits ^ (place * jnp.uint32(0x9E3779B9))
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):  # MurmurHash3's last step
+      mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)
+    return jnp.sum(mixed ^ (mixed >> 16), dtype=jnp.uint32)
 
   return [checksum(x) for x in jax.tree.leaves(tree)]
 
@@ -178,18 +181,26 @@ def find_source(init_from: str) -> tuple[str, str]:
     The folder with config.json and tokenizer ("" for a fresh model), and the run whose last checkpoint has the weights
     ("" where the folder has them: a finished run's export).
   """
-  inside = lambda name: os.path.join(init_from, name)
-  if init_from and os.path.exists(inside("export/config.json")):
-    return inside("export"), ""
-  if init_from and os.path.exists(inside("model/config.json")):
-    return inside("model"), init_from
+  export, model = os.path.join(init_from, "export"), os.path.join(init_from, "model")
+  if init_from and os.path.exists(os.path.join(export, "config.json")):
+    return export, ""
+  if init_from and os.path.exists(os.path.join(model, "config.json")):
+    return model, init_from
   return init_from, ""
 
 
+def restore_policy(run: str, decoder: Decoder, step: int | None = None) -> Any:
+  """The policy in a checkpoint of another run: that of `step`, or the last one."""
+  return checkpoint.restore_params(run, {"policy": abstract(decoder)}, step)["policy"]
+
+
 def abstract(decoder: Decoder) -> Any:
-  """Shapes and shardings of the decoder's parameters."""
-  struct = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
-  return jax.tree.map(struct, decoder.shapes(), decoder.shardings())
+  """The decoder's parameters as ShapeDtypeStructs with their shardings."""
+  return jax.tree.map(_struct, decoder.shapes(), decoder.shardings())
+
+
+def _struct(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
 
 def batches(config: ConfigDict) -> loader.Batches:
@@ -208,13 +219,13 @@ def params(model: Model, needs: frozenset[str]) -> dict[str, Any]:
 
 
 def abstract_params(model: Model, needs: frozenset[str]) -> dict[str, Any]:
-  """Shapes and shardings of `params`."""
+  """`params` as ShapeDtypeStructs with their shardings."""
   tree = abstract(model.decoder)
   if "values" not in needs:
     return {"policy": tree}
-  struct = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=model.layout.replicated())
-  head = jax.eval_shape(lambda: heads.init_scalar(model.decoder.config.width))
-  return {"policy": tree, "critic": tree | {"value_head": jax.tree.map(struct, head)}}
+  head = jax.eval_shape(functools.partial(heads.init_scalar, model.decoder.config.width))
+  everywhere = model.layout.replicated()
+  return {"policy": tree, "critic": tree | {"value_head": jax.tree.map(lambda x: _struct(x, everywhere), head)}}
 
 
 def describe(model: Model, folder: str) -> None:

@@ -1,6 +1,7 @@
 """A batch to learn from: sampled, scored and, with dynamic sampling, chosen."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from ml_collections import ConfigDict
 from grpo_jax import metrics, sampler
 from grpo_jax.generate import Generator, completions, generate
 from grpo_jax.loops import build, imports
-from grpo_jax.ops.advantages import flat, totals
+from grpo_jax.ops.advantages import totals
 from grpo_jax.rewards import combine
 from grpo_jax.types import Completion, Example, Prompts, Rollouts
 
@@ -31,6 +32,7 @@ class Collector(NamedTuple):
   batches: Iterator[list[Example | None]]
   generator: Generator
   rewards: Sequence[tuple[str, Callable, float]]  # name, function, weight
+  flat: Callable[[Rollouts], Any]  # which groups teach nothing, [P] bool
   on_error: float  # what a reward that fails counts
   max_length: int  # L
   prompts: int  # P
@@ -43,12 +45,13 @@ def make_collector(config: ConfigDict, model: build.Model) -> Collector:
   Raises:
     SettingError: data or rewards that are not there, sampler settings that cannot be.
   """
-  d, s = config.data, config.sampler
+  d, s, objective = config.data, config.sampler, imports.objective(config.objective.name)
   sample = sampler.make_sampler(model.decoder, s, model.stop)
   return Collector(
     batches=build.batches(config),
     generator=Generator(sample, model.layout, model.tokenizer, model.render, d.max_prompt_length, d.on_long),
     rewards=imports.rewards(config.rewards),
+    flat=jax.jit(functools.partial(objective.flat, cfg=imports.objective_settings(config.objective))),
     on_error=config.rewards.on_error,
     max_length=s.max_length,
     prompts=d.prompts,
@@ -61,11 +64,11 @@ def collect(
 ) -> tuple[Scored, dict[str, float]]:
   """One batch to learn from, sampled from the policy `params`, and metrics of everything that was sampled.
 
-  With more than one try this is DAPO's dynamic sampling (arXiv 2503.14476, section 3.2): groups whose completions were
-  all given the same rewards are dropped and more prompts are sampled until there are P groups, or that often; what is
-  then missing is filled with empty groups, which count in no denominator.
+  With more than one try this is DAPO's dynamic sampling (arXiv 2503.14476, section 3.2): flat groups, which teach
+  nothing, are dropped and more prompts are sampled until there are P groups, or that often; what is then missing is
+  filled with empty groups, which count in no denominator.
   """
-  c, sampled, kept, statistics = collector, [], [], []
+  c, sampled, flat, kept, statistics = collector, [], [], [], []
   for attempt in range(c.tries):
     with writer.phase("sample"):
       examples = next(c.batches)
@@ -73,8 +76,9 @@ def collect(
     with writer.phase("score"):
       texts = completions(c.generator, rollouts)
       sampled.append(score(c, examples, texts, rollouts))
+      flat.append(np.asarray(c.flat(sampled[-1].rollouts)))
     statistics.append(found)
-    kept.append(sampled[-1] if c.tries == 1 else varied(sampled[-1]))
+    kept.append(sampled[-1] if c.tries == 1 else varied(sampled[-1], flat[-1]))
     if sum(len(batch.examples) for batch in kept) >= c.prompts:
       break
   batch = kept[0] if c.tries == 1 else fill(kept, c.prompts)
@@ -83,7 +87,7 @@ def collect(
     "slot_use": float(np.mean([float(found["slot_use"]) for found in statistics])),
     "sampling_tries": len(statistics),
   }
-  return batch, sampling | reward_metrics(sampled, [name for name, _, _ in c.rewards])
+  return batch, sampling | reward_metrics(sampled, flat, [name for name, _, _ in c.rewards])
 
 
 def score(
@@ -95,7 +99,7 @@ def score(
   return Scored(list(examples), texts, rollouts, scores.faults)
 
 
-def reward_metrics(batches: Sequence[Scored], names: Sequence[str]) -> dict[str, float]:
+def reward_metrics(batches: Sequence[Scored], flat: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, float]:
   """Metrics of everything that was sampled, groups that only fill a batch left out.
 
   `tokens`, `reward_faults`; mean and standard deviation of the total reward; the mean of each reward component;
@@ -104,32 +108,29 @@ def reward_metrics(batches: Sequence[Scored], names: Sequence[str]) -> dict[str,
 
   Args:
     batches: what was sampled.
+    flat: which groups of each are flat, [P] bool.
     names: of the reward components, N.
   """
-  real = [batch.rollouts.lengths > 0 for batch in batches]  # [P, G] each
+  real = [batch.rollouts.given.any(axis=2) for batch in batches]  # [P, G] each, completions that were given a reward
   total = np.concatenate([totals(b.rollouts.rewards, b.rollouts.given)[r] for b, r in zip(batches, real)])
   components = np.concatenate([batch.rollouts.components[r] for batch, r in zip(batches, real)])  # [completions, N]
-  alike = np.concatenate([flat_groups(batch)[batch.rollouts.prompts.lengths > 0] for batch in batches])
+  alike = np.concatenate([of[batch.rollouts.prompts.lengths > 0] for batch, of in zip(batches, flat)])
   tokens = sum(int(batch.rollouts.lengths.sum()) for batch in batches)
   numbers = {
     "tokens": tokens,
     "reward_faults": sum(len(batch.faults) for batch in batches),
     "zero_variance": float(np.mean(alike)) if alike.size else 0.0,
   }
+  if tokens:  # both log-probs are 0 where there is no token
+    cut_off = sum((b.rollouts.truncated_logprobs - b.rollouts.sampler_logprobs).sum() for b in batches)
+    numbers["cut_off_nats"] = cut_off / tokens
   if not total.size:
     return numbers
-  # Both are 0 where there is no token.
-  cut_off = sum((b.rollouts.truncated_logprobs - b.rollouts.sampler_logprobs).sum() for b in batches)
-  numbers |= {"reward/mean": total.mean(), "reward/std": total.std(), "cut_off_nats": cut_off / tokens}
+  numbers |= {"reward/mean": total.mean(), "reward/std": total.std()}
   for n, name in enumerate(names):
     given = components[:, n][~np.isnan(components[:, n])]  # a reward that returned None gave none
     numbers[f"reward/{name}"] = given.mean() if given.size else float("nan")
   return numbers
-
-
-def flat_groups(batch: Scored) -> np.ndarray:
-  """[P] bool: the groups in whose rewards nothing tells one completion from another."""
-  return flat(batch.rollouts.rewards, batch.rollouts.given, batch.rollouts.components)
 
 
 def select(batch: Scored, keep: Sequence[int]) -> Scored:
@@ -141,9 +142,9 @@ def select(batch: Scored, keep: Sequence[int]) -> Scored:
   return Scored([batch.examples[i] for i in keep], [batch.completions[i] for i in keep], rollouts, faults)
 
 
-def varied(batch: Scored) -> Scored:
-  """The groups that are not flat."""
-  return select(batch, np.flatnonzero(~flat_groups(batch)).tolist())
+def varied(batch: Scored, flat: np.ndarray) -> Scored:
+  """The groups that were sampled and are not `flat` ([P] bool)."""
+  return select(batch, np.flatnonzero(~flat & (batch.rollouts.prompts.lengths > 0)).tolist())
 
 
 def widen(rollouts: Rollouts, width: int) -> Rollouts:

@@ -35,7 +35,7 @@ class Learner:
     """Makes the jitted update; nothing is loaded or compiled yet.
 
     Args:
-      config: `objective`, `learner`, `steps`, `ref_from`, `log.report_every`.
+      config: `objective`, `learner`, `steps`, `ref_from`, `log.measure_every`.
       model: the policy.
       temperature: at which the log-probs of completions are taken: the sampler's, if the policy sampled them.
 
@@ -52,7 +52,7 @@ class Learner:
     setup = learn.Setup(model.decoder, self.objective, self.tx, config.learner, settings, temperature)
     self.update, self.movement = learn.make_learn(setup), learn.make_movement(setup)
     self.microbatches = learn.microbatches_of_rollout(config.learner, config.data.prompts)
-    self.measure_every = config.log.report_every
+    self.measure_every = config.log.measure_every
 
   @property
   def policy(self) -> Any:
@@ -85,7 +85,7 @@ class Learner:
     return pin
 
   def learn(self, step: int, given: Rollouts, writer: metrics.Writer, old_params: Any = None) -> Learned:
-    """Learns from numpy rollouts; every `log.report_every` steps it measures how their probabilities moved.
+    """Learns from numpy rollouts; every `log.measure_every` steps it measures how their probabilities moved.
 
     Args:
       step: of the run.
@@ -100,7 +100,7 @@ class Learner:
       found = rollouts.to_host(found)
     moved = None
     if self.measure_every and step % self.measure_every == 0:
-      with writer.phase("report"):
+      with writer.phase("measure"):
         more, *moved = rollouts.to_host(self.movement(self.state.params, on_device, trace, placed))
       found |= more
     found |= rollouts.statistics(given) | plan.padding(given, packing, self.model.layout, self.microbatches)

@@ -21,7 +21,7 @@ from grpo_jax import metrics, signals
 from grpo_jax.data import loader
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports
-from grpo_jax.loops.collect import Scored, collect, fill, make_collector, select, varied
+from grpo_jax.loops.collect import Scored, collect, fill, make_collector, select
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.run import Run
 from grpo_jax.ops.advantages import totals
@@ -59,14 +59,14 @@ def run(config: ConfigDict, workdir: str) -> None:
     run.finish()
 
 
-def solutions(rows: Sequence[Example | None], model: build.Model, config: ConfigDict) -> Rollouts:
+def solutions(examples: Sequence[Example | None], model: build.Model, config: ConfigDict) -> Rollouts:
   """The worked solutions as groups of one, each with its end token; longer ones are cut, and then have none."""
   longest = config.sampler.max_length
-  prompts, _ = loader.to_prompts(rows, model.render, config.data.max_prompt_length, config.data.on_long)
-  tokens = np.zeros((len(rows), 1, longest), np.int32)
-  lengths = np.zeros((len(rows), 1), np.int32)
-  ended = np.full((len(rows), 1), TRUNCATED, np.int32)
-  for p, example in enumerate(rows):
+  prompts, _ = loader.to_prompts(examples, model.render, config.data.max_prompt_length, config.data.on_long)
+  tokens = np.zeros((len(examples), 1, longest), np.int32)
+  lengths = np.zeros((len(examples), 1), np.int32)
+  ended = np.full((len(examples), 1), TRUNCATED, np.int32)
+  for p, example in enumerate(examples):
     if example is None or not prompts.lengths[p]:
       continue
     ids = [*model.tokenizer.encode(example.solution), model.tokenizer.eos_id]
@@ -156,12 +156,12 @@ def without_empty(batch: Scored) -> Scored:
 def pairs(batch: Scored, seed: int) -> Scored:
   """One of the best and one of the worst samples of every group whose totals differ: [chosen, rejected]."""
   rng = np.random.default_rng(seed)
-  batch = varied(batch)
-  total = totals(batch.rollouts.rewards, batch.rollouts.given)
-  keep = np.flatnonzero(total.max(1) > total.min(1))
-  batch, total = select(batch, keep.tolist()), total[keep]
-  best = [int(rng.choice(np.flatnonzero(row == row.max()))) for row in total]
-  worst = [int(rng.choice(np.flatnonzero(row == row.min()))) for row in total]
+  total, given = totals(batch.rollouts.rewards, batch.rollouts.given), batch.rollouts.given.any(axis=2)  # [P, G]
+  high, low = np.where(given, total, -np.inf), np.where(given, total, np.inf)
+  keep = np.flatnonzero(high.max(1) > low.min(1))
+  best = [int(rng.choice(np.flatnonzero(of_group == of_group.max()))) for of_group in high[keep]]
+  worst = [int(rng.choice(np.flatnonzero(of_group == of_group.min()))) for of_group in low[keep]]
+  batch = select(batch, keep.tolist())
   index = np.array([best, worst], np.int32).reshape(2, -1).T  # [P, 2]
   r, groups = batch.rollouts, np.arange(len(index))[:, None]
   chosen = {name: x[groups, index] for name, x in vars(r).items() if x is not None and name != "prompts"}

@@ -1,7 +1,7 @@
-"""The parts of a decoder layer, as Flax NNX modules.
+"""What a decoder layer is made of, as Flax NNX modules.
 
 Weights are stored `[out, in]`, as Hugging Face does: nothing is transposed on import or export, and a decode step
-reads them in the layout that is fastest for few rows.
+reads them in the layout that is fastest for few tokens.
 """
 
 import functools

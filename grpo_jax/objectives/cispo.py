@@ -2,42 +2,59 @@
 
     J = sum over tokens of sg(min(rho, 1 + clip_high)) A log pi
 
-The coefficient of grad log pi is min(rho, 1 + clip_high) A. The paper leaves the lower side open; so does this file.
-TRL's cap is `epsilon_high` itself, so `clip_high` here is TRL's less one. Everything before the loss is GRPO's.
+The coefficient of grad log pi is min(rho, 1 + clip_high) A. The paper leaves the lower side open; so does this file,
+which has no `clip_low`. Everything before the loss is GRPO's.
+
+Differences from TRL 1.16: its cap is `epsilon_high` itself, so `clip_high` here is TRL's less one; and it can take the
+sequence's ratio for the weight (importance_sampling_level="sequence"), where this file always takes the token's.
 """
 
-import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
+from ml_collections import ConfigDict
 
-from grpo_jax.objectives import common, grpo
+from grpo_jax.objectives import common, grpo, metrics
 from grpo_jax.ops import surrogate
-from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
+from grpo_jax.types import Array, Metrics, Outputs, TrainBatch
 
-needs = grpo.needs
-importance_ratio = common.token_ratio
 DATA = grpo.DATA
-READS = grpo.READS - {"clip_delta", "kl_past_bound"}
+TEACHER = ""
+check = grpo.check_unclipped
+needs = grpo.needs
+prepare = grpo.prepare
+importance_ratio = common.token_ratio
+weights = common.weights
+live_advantages = common.prepared_advantages
+flat = grpo.flat
 
 
-def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
-  """GRPO's, with the cap alone for a bound."""
-  batch = grpo.prepare(rollouts, cfg)
-  bounds = {"lower": jnp.zeros_like(batch.mask), "upper": jnp.full_like(batch.mask, 1.0 + cfg.clip_high)}
-  return dataclasses.replace(batch, extra=batch.extra | bounds)
+def settings() -> ConfigDict:
+  """Returns GRPO's settings that CISPO reads, with the paper's mean over all tokens of the batch."""
+  c = grpo.settings()
+  c.aggregation = "token_mean"
+  c.clip_high = 0.2  # the ratio weighs at most 1 + clip_high
+  for unread in ("clip_low", "clip_delta", "kl_past_bound"):  # no token is stopped
+    del c[unread]
+  return c
 
 
-def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
-  """-J of a slice of the batch: sum(weights * token loss), and its metrics."""
+def bounds(batch: TrainBatch, cfg: Any) -> tuple[float, float]:
+  """Returns (0, the cap)."""
+  del batch
+  return 0.0, 1.0 + cfg.clip_high
+
+
+def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+  """Returns -J of a slice of the batch, sum(weights * token loss), and its metrics."""
   logprobs, old, ref = common.policies(outputs, batch)
   ratio = importance_ratio(logprobs, old, batch.mask, cfg)
-  _, cap = common.bounds(batch, cfg)
+  lower, cap = bounds(batch, cfg)
   mismatch = common.mismatch(old, batch, cfg)
   gain = surrogate.cispo(logprobs, ratio, batch.advantages, cap) * mismatch
-  kl = grpo.kl_term(logprobs, old, ref, cfg, jnp.zeros_like(ratio, bool))
+  kl = grpo.kl_term(logprobs, old, ref, cfg)
   # log pi is there for its gradient; what the passes improve is the capped ratio times A.
-  metrics = common.policy_metrics(outputs, batch)
-  metrics |= common.ratio_metrics(
-    outputs, batch, cfg, importance_ratio, jnp.minimum(ratio, cap) * batch.advantages * mismatch
-  )
-  return jnp.sum(batch.weights * (kl - gain)), metrics
+  improved = jnp.minimum(ratio, cap) * batch.advantages * mismatch
+  found = metrics.of_policy(outputs, batch)
+  found |= metrics.of_ratio(outputs, batch, cfg, importance_ratio, (lower, cap), improved)
+  return jnp.sum(batch.weights * (kl - gain)), found

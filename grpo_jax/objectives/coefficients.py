@@ -1,4 +1,4 @@
-"""One paradigm (DeepSeekMath, arXiv 2402.03300, 5.2): every objective is a coefficient of grad log pi.
+"""The coefficient of grad log pi that every objective comes down to (DeepSeekMath, arXiv 2402.03300, 5.2).
 
     gradient = E over data source D of sum over tokens of GC(q, o, t, reward) * grad log pi(o_t | q, o_<t)
 
@@ -16,15 +16,16 @@ The table is tested row by row in tests/coefficients_test.py, with this function
 """
 
 import dataclasses
-from types import ModuleType
+from typing import Any
 
 import jax
 
+from grpo_jax.objectives.contract import Objective
 from grpo_jax.types import Array, Outputs, TrainBatch
 
 
-def gradient_coefficient(objective: ModuleType, outputs: Outputs, batch: TrainBatch, cfg) -> Array:
-  """d(-loss) / d log pi of every token, by automatic differentiation. [P, G, L], the batch's weights included.
+def gradient_coefficient(objective: Objective, outputs: Outputs, batch: TrainBatch, cfg: Any) -> Array:
+  """Returns d(-loss) / d log pi of every token, by automatic differentiation. [P, G, L], the batch's weights included.
 
   Args:
     objective: a module of this folder, such as `grpo`.
@@ -33,7 +34,7 @@ def gradient_coefficient(objective: ModuleType, outputs: Outputs, batch: TrainBa
     cfg: the objective's settings.
   """
 
-  def gain(logprobs):
+  def gain(logprobs: Array) -> Array:
     return -objective.loss(dataclasses.replace(outputs, logprobs=logprobs), batch, cfg)[0]
 
   return jax.grad(gain)(outputs.logprobs)

@@ -1,54 +1,81 @@
-"""On-policy distillation: the student samples, the teacher says what it thinks of each token.
+"""On-policy distillation: the student samples, and the teacher rates each token.
 
     coefficient of grad log pi = log(pi_teacher / pi) = the per-token gradient of -KL(pi || pi_teacher)
 
 The teacher is the reference tree: its log-probs come as `ref_logprobs`. With several updates a rollout the term is
-clipped as GRPO's is; A is taken from the live policy, so that it turns round where the teacher has been reached. A
+clipped as GRPO's is; A is taken from the live policy, so that it changes its sign once the teacher has been passed. A
 token's effect on later tokens is not credited (gamma = 0), as is usual. No reward function is asked.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from ml_collections import ConfigDict
 
-from grpo_jax.objectives import common
+from grpo_jax.objectives import common, metrics
 from grpo_jax.ops import surrogate
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
-importance_ratio = common.token_ratio
 DATA = ("live",)
-READS = frozenset({"mask_truncated", "mismatch"})
+TEACHER = "ref_from"
+importance_ratio = common.token_ratio
+weights = common.weights
+bounds = common.clip_bounds
+flat = common.flat_totals
 
 
-def needs(cfg) -> frozenset[str]:
-  """The teacher."""
+def settings() -> ConfigDict:
+  """Returns the settings of on-policy distillation."""
+  c = ConfigDict()
+  c.clip_low = 0.2  # the ratio is clipped to [1 - clip_low, 1 + clip_high]
+  c.clip_high = 0.2
+  c.mask_truncated = False  # leave completions that were cut off out of the loss
+  c.update(common.aggregation_settings())  # aggregation, max_length
+  c.update(common.mismatch_settings())  # mismatch, mismatch_level, mismatch_cap
+  return c
+
+
+def check(cfg: Any) -> None:
+  """Refuses unknown names.
+
+  Raises:
+    SettingError: the setting, its value, and what would work.
+  """
+  common.check_aggregation(cfg)
+  common.check_mismatch(cfg)
+
+
+def needs(cfg: Any) -> frozenset[str]:
+  """Returns the teacher's pass, as that of the reference."""
   del cfg
   return frozenset({"ref"})
 
 
-def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
-  """Masks and weights; advantages are the loss's own, from the live policy.
+def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
+  """Returns masks and weights; the advantages are made in the loss, from the live policy.
 
   Raises:
     SettingError: no teacher log-probs.
   """
   common.require(rollouts.ref_logprobs, "ref_logprobs (the teacher's)", cfg.name)
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
-  return common.train_batch(rollouts, cfg, jnp.zeros_like(mask), mask)
+  return common.train_batch(rollouts, jnp.zeros_like(mask), mask, weights(mask, rollouts.lengths, cfg))
 
 
 def live_advantages(logprobs: Array, batch: TrainBatch) -> Array:
-  """log(pi_teacher / pi), [P, G, L]."""
+  """Returns log(pi_teacher / pi) of each token, [P, G, L]."""
   return jax.lax.stop_gradient(common.on_mask(batch.ref_logprobs - logprobs, batch.mask))
 
 
-def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
-  """The clipped surrogate with A = log(pi_teacher / pi): sum(weights * token loss), and its metrics."""
+def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+  """Returns minus the clipped surrogate with A = log(pi_teacher / pi), sum(weights * token loss), and its metrics."""
   logprobs, old, _ = common.policies(outputs, batch)
   batch = dataclasses.replace(batch, advantages=live_advantages(logprobs, batch))
   ratio = importance_ratio(logprobs, old, batch.mask, cfg)
-  lower, upper = common.bounds(batch, cfg)
+  lower, upper = bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper) * common.mismatch(old, batch, cfg)
-  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(outputs, batch, cfg, importance_ratio, gain)
-  return -jnp.sum(batch.weights * gain), metrics
+  found = metrics.of_policy(outputs, batch)
+  found |= metrics.of_ratio(outputs, batch, cfg, importance_ratio, (lower, upper), gain)
+  return -jnp.sum(batch.weights * gain), found

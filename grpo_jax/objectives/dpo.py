@@ -4,62 +4,77 @@
 
 The coefficient of grad log pi is +-beta sigma(beta (h_rejected - h_chosen)) on every token of the pair.
 DeepSeekMath's table drops beta and divides by |o|. A pair's loss is spread over its tokens with weights that add up
-to 1 / pairs, so the only aggregation that is DPO is "sequence_mean".
+to 1 / pairs, so there is no choice of an aggregation.
 """
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
-from grpo_jax.objectives import common
-from grpo_jax.ops import masked, preferences
+from grpo_jax.objectives import common, metrics
+from grpo_jax.ops import preferences
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
 DATA = ("pairs",)
-READS = frozenset({"beta", "label_smoothing"})
+TEACHER = ""
+importance_ratio = None
+weights = common.sequence_mean_weights
+bounds = common.no_bounds
+live_advantages = common.prepared_advantages
+flat = common.flat_totals
 
 
-def needs(cfg) -> frozenset[str]:
-  """The reference.
+def settings() -> ConfigDict:
+  """Returns the settings of DPO."""
+  c = ConfigDict()
+  c.beta = 0.1  # how strongly the reference holds: an inverse temperature of the implied reward
+  c.label_smoothing = 0.0  # probability that a label is wrong (conservative DPO)
+  return c
+
+
+def check(cfg: Any) -> None:
+  """Refuses a beta that is not positive.
 
   Raises:
-    SettingError: another aggregation, or beta 0.
+    SettingError: the setting, its value, and what would work.
   """
-  if cfg.aggregation != "sequence_mean":
-    raise SettingError(f"aggregation={cfg.aggregation!r} with objective='dpo': use 'sequence_mean'")
-  if not cfg.beta:
+  if not cfg.beta or cfg.beta < 0:
     raise SettingError(f"beta={cfg.beta!r} with objective='dpo': use a positive number, such as 0.1")
+
+
+def needs(cfg: Any) -> frozenset[str]:
+  """Returns the reference's pass."""
+  del cfg
   return frozenset({"ref"})
 
 
-def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
-  """Advantage +1 on the chosen completion and -1 on the rejected one.
+def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
+  """Returns the batch with advantage +1 on the chosen completion and -1 on the rejected one.
 
   Raises:
     SettingError: groups that are not pairs, or no reference log-probs.
   """
-  if rollouts.tokens.shape[1] != 2:
-    raise SettingError(
-      f"groups of {rollouts.tokens.shape[1]} with objective={cfg.name!r}: it takes pairs, [chosen, rejected]"
-    )
-  common.require(rollouts.ref_logprobs, "ref_logprobs", cfg.name)
   mask = common.completion_mask(rollouts, mask_truncated=False)
-  return common.train_batch(common.written(rollouts), cfg, jnp.array([1.0, -1.0])[None, :, None] * mask, mask)
+  signs = common.pair_signs(rollouts, cfg, mask)
+  common.require(rollouts.ref_logprobs, "ref_logprobs", cfg.name)
+  return common.train_batch(common.written(rollouts), signs, mask, weights(mask, rollouts.lengths, cfg))
 
 
-def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
-  """sum(weights * the loss of the token's pair), and its metrics (implied rewards, margin, accuracy)."""
+def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+  """Returns sum(weights * the loss of the token's pair) and its metrics (implied rewards, margin, accuracy)."""
   logprobs, _, ref = common.policies(outputs, batch)
   h = jnp.sum(logprobs - ref, axis=2)
   pair_loss = preferences.dpo(h[:, 0], h[:, 1], cfg.beta, cfg.label_smoothing)
-  real = jnp.any(batch.lengths > 0, axis=1).astype(jnp.float32)
   reward = jax.lax.stop_gradient(cfg.beta * h)
-  metrics = common.policy_metrics(outputs, batch)
+  found = metrics.of_policy(outputs, batch)
   for name, value in {
     "reward_chosen": reward[:, 0],
     "reward_rejected": reward[:, 1],
     "reward_margin": reward[:, 0] - reward[:, 1],
     "pair_accuracy": (reward[:, 0] > reward[:, 1]) * 1.0,
   }.items():
-    metrics[name] = (masked.masked_sum(value, real), jnp.sum(real))
-  return jnp.sum(batch.weights * pair_loss[:, None, None]), metrics
+    found[name] = metrics.group_mean(value, batch.lengths)
+  return jnp.sum(batch.weights * pair_loss[:, None, None]), found

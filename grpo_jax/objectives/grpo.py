@@ -10,9 +10,9 @@ Settings of this file that have their own name in the literature:
 
     Dr.GRPO (2503.20783)   aggregation="constant", scale="none", beta=0
     DAPO (2503.14476)      aggregation="group_token_mean" ("token_mean" is TRL's reading), clip_high=0.28, beta=0, the
-                           overlong reward of rewards/length.py, and dynamic sampling, the rollouts' business
+                           overlong reward of rewards/length.py, and dynamic sampling (sampler.tries)
     two-sided clip         clip_delta > 1 + clip_high (2505.07291)
-    GDPO (2601.05242)      reward_combination="gdpo"
+    GDPO (2601.05242)      advantage="gdpo"
     KL in the reward       kl_in_reward=True, with kl_estimator="k1"
 
 Differences from TRL 1.16: the log-ratio is cut to [-20, 20] and d = log pi_ref - log pi at 20; k3 goes through expm1;
@@ -20,65 +20,79 @@ a group of equal rewards has A = 0 exactly, where TRL divides rounding noise by 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
+from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
-from grpo_jax.objectives import common
+from grpo_jax.objectives import advantages, common, metrics
 from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import divergences, surrogate
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
-importance_ratio = common.token_ratio
 DATA = ("live",)
-READS = frozenset(
-  {"beta", "kl_weighted", "kl_in_reward", "kl_past_bound", "clip_delta", "reward_combination", "credit"}
-  | {"mask_truncated", "mismatch"}
-)
+TEACHER = ""
+importance_ratio = common.token_ratio
+weights = common.weights
+bounds = common.clip_bounds
+live_advantages = common.prepared_advantages
+flat = common.flat_advantages
 
 
-def needs(cfg) -> frozenset[str]:
-  """The forward passes to make before `prepare`: no reference without a KL term.
+def settings() -> ConfigDict:
+  """Returns the settings of GRPO, with DeepSeekMath's formula and no KL."""
+  c = advantages.settings()  # advantage, baseline, scale, ddof, eps, reward_weights
+  c.beta = 0.0  # weight of the KL to the reference; 0: no reference is held or run
+  c.kl_estimator = "k3"  # k1, k2 or k3
+  c.kl_weighted = False  # multiply the KL by pi / pi_old, not detached
+  c.kl_in_reward = False  # take beta times the KL off the advantages, and leave it out of the loss
+  c.kl_past_bound = True  # a token past its clip bound still takes the KL's gradient
+  c.clip_low = 0.2  # the ratio is clipped to [1 - clip_low, 1 + clip_high]
+  c.clip_high = 0.2
+  c.clip_delta = 0.0  # two-sided clip: upper bound of the ratio where A < 0; 0: off
+  c.mask_truncated = False  # leave completions that were cut off out of the loss
+  c.update(common.aggregation_settings())  # aggregation, max_length
+  c.update(common.mismatch_settings())  # mismatch, mismatch_level, mismatch_cap
+  return c
+
+
+def check(cfg: Any) -> None:
+  """Refuses unknown names and settings that contradict each other.
+
+  Raises:
+    SettingError: the setting, its value, and what would work.
+  """
+  check_unclipped(cfg)
+  common.check_clip_delta(cfg)
+
+
+def check_unclipped(cfg: Any) -> None:
+  """Refuses what `check` refuses, settings of the clip apart.
+
+  Raises:
+    SettingError: the setting, its value, and what would work.
+  """
+  advantages.check(cfg)
+  common.check_aggregation(cfg)
+  common.check_mismatch(cfg)
+  common.check_choice(cfg, "kl_estimator", divergences.ESTIMATORS)
+  if cfg.kl_in_reward and cfg.kl_weighted:
+    raise SettingError("kl_weighted=True with kl_in_reward=True: a reward has no ratio; use one of the two")
+
+
+def needs(cfg: Any) -> frozenset[str]:
+  """Returns the forward passes to make before `prepare`: no reference without a KL term.
 
   The old policy's is wanted here only by the KL in the reward; `learn` adds it when it makes several updates.
   """
-  check(cfg)
   if not cfg.beta:
     return frozenset()
   return frozenset({"ref", "old"}) if cfg.kl_in_reward else frozenset({"ref"})
 
 
-def check(cfg) -> None:
-  """Refuses settings that contradict each other.
-
-  Raises:
-    SettingError: the setting, its value, and what would work.
-  """
-  if cfg.baseline == "leave_one_out" and cfg.scale != "none":
-    raise SettingError(f"scale={cfg.scale!r} with baseline='leave_one_out': use scale='none'")
-  if cfg.kl_in_reward and cfg.kl_weighted:
-    raise SettingError("kl_weighted=True with kl_in_reward=True: a reward has no ratio; use one of the two")
-  if cfg.clip_delta and cfg.clip_delta <= 1.0 + cfg.clip_high:
-    raise SettingError(f"clip_delta={cfg.clip_delta}: use 0 (off) or more than 1 + clip_high = {1.0 + cfg.clip_high}")
-
-
-def group_advantages(rollouts: Rollouts, cfg) -> Array:
-  """[P, G, L]: the group-relative advantage of every token, without any KL."""
-  rewards, given = rollouts.rewards, rollouts.given
-  if cfg.reward_combination == "gdpo":
-    parts = common.require(rollouts.parts, "parts (several rewards)", cfg.name)
-    weights = jnp.asarray(tuple(cfg.reward_weights) or (1.0,) * parts.shape[2])
-    relative = adv.gdpo(parts, weights, rollouts.lengths > 0, cfg.ddof, cfg.eps)
-    relative = relative[..., None] * common.last_token(rollouts.lengths, rollouts.tokens.shape[2])
-  else:
-    relative = adv.group_relative(rewards, given, cfg.baseline, cfg.scale, cfg.ddof, cfg.eps)
-  if cfg.credit == "prefix":
-    return adv.prefix_credit(rollouts.tokens, rollouts.lengths, jnp.sum(relative, axis=2))
-  return adv.returns_to_go(relative)
-
-
-def kl_return(rollouts: Rollouts, cfg, mask: Array) -> Array:
-  """[P, G, L]: the KL that is still to come from token t on, less the mean of the group's other samples there.
+def kl_return(rollouts: Rollouts, cfg: Any, mask: Array) -> Array:
+  """Returns the KL that is still to come from token t on, less the mean of the group's other samples there. [P, G, L].
 
   In the reward with k1 and gamma = 1 this is the gradient of the whole sequence's KL, which per-token losses miss.
   The baseline leaves the sample itself out, so that it changes the variance and not the expectation.
@@ -92,47 +106,46 @@ def kl_return(rollouts: Rollouts, cfg, mask: Array) -> Array:
   return to_come - (jnp.sum(to_come, axis=1, keepdims=True) - to_come) / (samples - 1)
 
 
-def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
-  """Advantages, masks and weights of a whole batch of rollouts.
+def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
+  """Returns the batch of rollouts with the advantages that the config names, less the KL if it is in the reward.
 
   Raises:
-    SettingError: no rewards, or no reference log-probs although beta > 0.
+    SettingError: no rewards, or no reference log-probs although the KL is in the reward.
   """
   common.require(rollouts.rewards, "rewards", cfg.name)
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
-  advantages = group_advantages(rollouts, cfg)
+  advantages_PxGxL = cfg.advantage(rollouts)
   if cfg.beta and cfg.kl_in_reward:
-    advantages = advantages - cfg.beta * kl_return(rollouts, cfg, mask)
-  flat = common.zero_variance(rollouts, cfg.ddof, cfg.reward_combination)
-  return common.train_batch(rollouts, cfg, advantages, mask, {"zero_variance": flat})
+    advantages_PxGxL = advantages_PxGxL - cfg.beta * kl_return(rollouts, cfg, mask)
+  return common.train_batch(rollouts, advantages_PxGxL, mask, weights(mask, rollouts.lengths, cfg))
 
 
-def kl_term(logprobs: Array, old: Array, ref: Array | None, cfg, clipped: Array) -> Array:
-  """beta * KL of each token as it stands in the loss; 0 without one. All [P, G, L]."""
+def kl_term(logprobs: Array, old: Array, ref: Array | None, cfg: Any) -> Array:
+  """Returns beta * KL of each token as it stands in the loss, and 0 where it does not. All [P, G, L]."""
   if not cfg.beta or cfg.kl_in_reward:
     return jnp.zeros_like(logprobs)
   kl = divergences.kl_estimate(logprobs, common.require(ref, "ref_logprobs", cfg.name), cfg.kl_estimator)
   if cfg.kl_weighted:
     kl = surrogate.token_ratio(logprobs, old) * kl
-  if not cfg.kl_past_bound:
-    kl = jnp.where(clipped, 0.0, kl)
   return cfg.beta * kl
 
 
-def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
-  """-J of a slice of the batch: sum(weights * token loss), and its metrics."""
+def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+  """Returns -J of a slice of the batch, sum(weights * token loss), and its metrics."""
   return clipped_loss(importance_ratio, outputs, batch, cfg)
 
 
-def clipped_loss(importance_ratio: Callable, outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
-  """`loss` with another ratio."""
+def clipped_loss(importance_ratio: Callable, outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+  """Returns what `loss` does, with another ratio."""
   logprobs, old, ref = common.policies(outputs, batch)
   ratio = importance_ratio(logprobs, old, batch.mask, cfg)
-  lower, upper = common.bounds(batch, cfg)
+  lower, upper = bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper, cfg.clip_delta)
   gain = gain * common.mismatch(old, batch, cfg)
-  low, high = surrogate.beyond(ratio, batch.advantages, lower, upper, cfg.clip_delta)
-  kl = kl_term(logprobs, old, ref, cfg, low | high)
-  metrics = common.policy_metrics(outputs, batch)
-  metrics |= common.ratio_metrics(outputs, batch, cfg, importance_ratio, gain, cfg.clip_delta)
-  return jnp.sum(batch.weights * (kl - gain)), metrics
+  kl = kl_term(logprobs, old, ref, cfg)
+  if not cfg.kl_past_bound:
+    low, high, above_delta = surrogate.beyond(ratio, batch.advantages, lower, upper, cfg.clip_delta)
+    kl = jnp.where(low | high | above_delta, 0.0, kl)
+  found = metrics.of_policy(outputs, batch)
+  found |= metrics.of_ratio(outputs, batch, cfg, importance_ratio, (lower, upper), gain, cfg.clip_delta)
+  return jnp.sum(batch.weights * (kl - gain)), found

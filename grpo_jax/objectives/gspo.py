@@ -4,27 +4,48 @@
 
 `token_level=True` is GSPO-token (eq. 14): sg(s) pi / sg(pi) for each token, which with one advantage a completion has
 the same value and gradient, and which process rewards need, since their tokens differ in A. The bounds are of another
-size than GRPO's, for s averages over a completion: the paper's are 3e-4 and 4e-4.
+size than GRPO's, because s averages over a completion: the paper's are 3e-4 and 4e-4.
 
 Everything before the loss is GRPO's. On completions of one token GSPO is GRPO.
+
+Difference from TRL 1.16: `kl_weighted` multiplies the KL of a token by the token's own ratio, as GRPO does here; TRL's
+use_bias_correction_kl takes the ratio of the importance sampling level, which under GSPO is the sequence's.
 """
+
+from typing import Any
+
+from ml_collections import ConfigDict
 
 from grpo_jax.objectives import grpo
 from grpo_jax.ops import surrogate
 from grpo_jax.types import Array, Metrics, Outputs, TrainBatch
 
+DATA = grpo.DATA
+TEACHER = ""
+check = grpo.check
 needs = grpo.needs
 prepare = grpo.prepare
-DATA = grpo.DATA
-READS = grpo.READS | {"token_level"}
+weights = grpo.weights
+bounds = grpo.bounds
+live_advantages = grpo.live_advantages
+flat = grpo.flat
 
 
-def importance_ratio(logprobs: Array, old: Array, mask: Array, cfg) -> Array:
-  """s of each completion, [P, G, 1]; by token, [P, G, L], where `cfg.token_level`."""
+def settings() -> ConfigDict:
+  """Returns GRPO's settings with the paper's bounds, and GSPO's own."""
+  c = grpo.settings()
+  c.clip_low = 3e-4  # the sequence's ratio is clipped to [1 - clip_low, 1 + clip_high]
+  c.clip_high = 4e-4
+  c.token_level = False  # GSPO-token
+  return c
+
+
+def importance_ratio(logprobs: Array, old: Array, mask: Array, cfg: Any) -> Array:
+  """Returns s of each completion, [P, G, 1]; of each token, [P, G, L], where `cfg.token_level`."""
   ratio_of = surrogate.sequence_token_ratio if cfg.token_level else surrogate.sequence_ratio
   return ratio_of(logprobs, old, mask)
 
 
-def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
-  """GRPO's, with this ratio."""
+def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+  """Returns GRPO's loss with this ratio, and its metrics."""
   return grpo.clipped_loss(importance_ratio, outputs, batch, cfg)

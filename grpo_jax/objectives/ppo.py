@@ -12,27 +12,64 @@ in for it: the state after the last token was not evaluated.
 that the critic only has to learn what the mean does not explain. Advantages are whitened over the batch if `whiten`.
 """
 
+from typing import Any
+
+import chex
 import jax
 import jax.numpy as jnp
+from ml_collections import ConfigDict
 
-from grpo_jax.objectives import common, grpo
+from grpo_jax.objectives import common, metrics
 from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import divergences, masked, surrogate
 from grpo_jax.types import TRUNCATED, Array, Metrics, Outputs, Rollouts, TrainBatch
 
+DATA = ("live",)
+TEACHER = ""
 importance_ratio = common.token_ratio
-DATA = grpo.DATA
-READS = frozenset({"beta", "clip_delta", "group_baseline", "mask_truncated", "mismatch"})
+weights = common.weights
+bounds = common.clip_bounds
+live_advantages = common.prepared_advantages
+flat = common.flat_totals
 
 
-def needs(cfg) -> frozenset[str]:
-  """The critic's values always; the two policies' log-probs for the KL in the reward."""
-  grpo.check(cfg)
+def settings() -> ConfigDict:
+  """Returns the settings of PPO; its critic's learning rate is learner.critic_lr."""
+  c = ConfigDict()
+  c.beta = 0.0  # weight of the KL to the reference in the rewards; 0: no reference is held or run
+  c.gamma = 1.0  # discount
+  c.lam = 0.95  # GAE's lambda
+  c.whiten = True  # advantages to mean 0, std 1 over the batch
+  c.group_baseline = False  # take the group's mean off the rewards first
+  c.clip_low = 0.2  # the ratio is clipped to [1 - clip_low, 1 + clip_high]
+  c.clip_high = 0.2
+  c.clip_delta = 0.0  # two-sided clip: upper bound of the ratio where A < 0; 0: off
+  c.value_clip = 0.2  # values are clipped to old values -+ value_clip; 0: off
+  c.value_coef = 0.5  # weight of the value loss
+  c.mask_truncated = False  # leave completions that were cut off out of the loss
+  c.update(common.aggregation_settings())  # aggregation, max_length
+  c.update(common.mismatch_settings())  # mismatch, mismatch_level, mismatch_cap
+  return c
+
+
+def check(cfg: Any) -> None:
+  """Refuses unknown names, and a two-sided clip inside the ordinary one.
+
+  Raises:
+    SettingError: the setting, its value, and what would work.
+  """
+  common.check_aggregation(cfg)
+  common.check_mismatch(cfg)
+  common.check_clip_delta(cfg)
+
+
+def needs(cfg: Any) -> frozenset[str]:
+  """Returns the critic's pass, and those of the two policies where there is a KL in the rewards."""
   return frozenset({"values", "ref", "old"}) if cfg.beta else frozenset({"values"})
 
 
-def token_rewards(rollouts: Rollouts, cfg) -> Array:
-  """[P, G, L]: the given rewards, less the group's mean if asked, less beta times each token's k1."""
+def token_rewards(rollouts: Rollouts, cfg: Any) -> Array:
+  """Returns the given rewards, less the group's mean if asked, less beta times each token's k1. [P, G, L]."""
   rewards = jnp.where(rollouts.given, common.require(rollouts.rewards, "rewards", cfg.name), 0.0)
   if cfg.group_baseline:
     rewards = adv.group_relative(rewards, rollouts.given, scale="none")
@@ -44,8 +81,8 @@ def token_rewards(rollouts: Rollouts, cfg) -> Array:
   return rewards
 
 
-def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
-  """Advantages by GAE, and the critic's targets and old values in `extra`.
+def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
+  """Returns the batch with advantages by GAE, and the critic's targets and old values in `extra`.
 
   Raises:
     SettingError: no rewards, no critic values, or no reference log-probs although beta > 0.
@@ -60,15 +97,18 @@ def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
   extra = {
     "returns": jax.lax.stop_gradient(advantages + values),
     "old_values": jax.lax.stop_gradient(values),
-    "zero_variance": common.zero_variance(rollouts),
   }
   if cfg.whiten:
     advantages = masked.whiten(advantages, mask)
-  return common.train_batch(rollouts, cfg, advantages, mask, extra)
+  return common.train_batch(rollouts, advantages, mask, weights(mask, rollouts.lengths, cfg), extra)
 
 
 def value_loss(values: Array, old_values: Array, returns: Array, value_clip: float) -> Array:
-  """Half the larger of the squared errors with and without clipping around the old values. [P, G, L]; 0: no clip."""
+  """Returns half the larger of the squared errors with and without clipping around the old values, elementwise.
+
+  values, old_values, returns: of one shape, usually [P, G, L]. value_clip: 0 for no clip.
+  """
+  chex.assert_equal_shape((values, old_values, returns))
   error = (values - returns) ** 2
   if value_clip:
     near = old_values + jnp.clip(values - old_values, -value_clip, value_clip)
@@ -76,22 +116,22 @@ def value_loss(values: Array, old_values: Array, returns: Array, value_clip: flo
   return 0.5 * error
 
 
-def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
-  """-J plus the value loss of a slice of the batch, with the same weights; the critic's gradient is in the values."""
+def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+  """Returns -J plus the value loss of a slice of the batch, with the same weights for both, and its metrics."""
   logprobs, old, _ = common.policies(outputs, batch)
   ratio = importance_ratio(logprobs, old, batch.mask, cfg)
-  lower, upper = common.bounds(batch, cfg)
+  lower, upper = bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper, cfg.clip_delta) * common.mismatch(old, batch, cfg)
   values = common.on_mask(common.require(outputs.values, "values", cfg.name), batch.mask)
   old_values, returns = batch.extra["old_values"], batch.extra["returns"]
   critic = value_loss(values, old_values, returns, cfg.value_clip)
-  metrics = common.policy_metrics(outputs, batch)
-  metrics |= common.ratio_metrics(outputs, batch, cfg, importance_ratio, gain, cfg.clip_delta)
-  metrics |= jax.lax.stop_gradient(
+  found = metrics.of_policy(outputs, batch)
+  found |= metrics.of_ratio(outputs, batch, cfg, importance_ratio, (lower, upper), gain, cfg.clip_delta)
+  found |= jax.lax.stop_gradient(
     {
-      "value_loss": common.token_mean(critic, batch.mask),
-      "value": common.token_mean(values, batch.mask),
-      "return": common.token_mean(returns, batch.mask),
+      "value_loss": metrics.token_mean(critic, batch.mask),
+      "value": metrics.token_mean(values, batch.mask),
+      "return": metrics.token_mean(returns, batch.mask),
     }
   )
-  return jnp.sum(batch.weights * (cfg.value_coef * critic - gain)), metrics
+  return jnp.sum(batch.weights * (cfg.value_coef * critic - gain)), found

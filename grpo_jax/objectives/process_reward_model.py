@@ -7,42 +7,52 @@ aggregation="sequence_mean" is a mean over each solution's steps, "token_mean" o
 `outputs.values` are the scalar head after reading each token, as in reward_model.py.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+from ml_collections import ConfigDict
 
-from grpo_jax.objectives import common
+from grpo_jax.objectives import common, metrics
 from grpo_jax.ops import preferences
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
 DATA = ("samples",)
-READS = frozenset()
+TEACHER = ""
+importance_ratio = None
+weights = common.weights
+bounds = common.no_bounds
+live_advantages = common.prepared_advantages
+flat = common.flat_totals
+needs = common.no_other_pass
+check = common.check_aggregation
 
 
-def needs(cfg) -> frozenset[str]:
-  """No other forward pass."""
-  del cfg
-  return frozenset()
+def settings() -> ConfigDict:
+  """Returns the settings of a process reward model."""
+  return common.aggregation_settings()  # aggregation, max_length
 
 
-def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
-  """The labels as advantages, on the steps' last tokens.
+def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
+  """Returns the batch with the labels as advantages, on the steps' last tokens.
 
   Raises:
     SettingError: no labels.
   """
   labels = common.require(rollouts.rewards, "rewards (the steps' labels)", cfg.name)
   mask = rollouts.given.astype(jnp.float32)
-  return common.train_batch(rollouts, cfg, jnp.where(rollouts.given, labels, 0.0), mask)
+  advantages = jnp.where(rollouts.given, labels, 0.0)
+  return common.train_batch(rollouts, advantages, mask, weights(mask, rollouts.lengths, cfg))
 
 
-def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
-  """sum(weights * cross-entropy of each step), and its metrics."""
+def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+  """Returns sum(weights * cross-entropy of each step) and its metrics."""
   values = common.on_mask(common.require(outputs.values, "values", cfg.name), batch.mask)
   labels = batch.advantages
   step_loss = preferences.step_loss(values, labels)
   agrees = jax.lax.stop_gradient((values > 0) == (labels > 0.5)) * 1.0
-  metrics = {
-    "step_loss": common.token_mean(jax.lax.stop_gradient(step_loss), batch.mask),
-    "step_accuracy": common.token_mean(agrees, batch.mask),
+  found = {
+    "step_loss": metrics.token_mean(jax.lax.stop_gradient(step_loss), batch.mask),
+    "step_accuracy": metrics.token_mean(agrees, batch.mask),
   }
-  return jnp.sum(batch.weights * step_loss), metrics
+  return jnp.sum(batch.weights * step_loss), found

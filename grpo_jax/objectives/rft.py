@@ -1,28 +1,63 @@
 """Rejection sampling fine-tuning (arXiv 2308.01825): likelihood of correct samples. Coefficient 1 if correct, else 0.
 
-One file for RFT and online RFT: they differ in the data source (samples of the SFT model, once; samples of the live
-policy), which is the loop's business. A completion is correct if its rewards add up to more than `threshold`. Wrong
-ones count in the denominator: a batch with few correct answers makes a small step.
+RFT and online RFT are this one file: they differ in the data source (samples of the SFT model, once; samples of the
+live policy), which is the loop's business. A completion is correct if its rewards add up to more than `threshold`.
+Wrong ones count in the denominator, so a batch with few correct answers makes a small step.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
+from ml_collections import ConfigDict
 
-from grpo_jax.objectives import common, sft
-from grpo_jax.types import Rollouts, TrainBatch
+from grpo_jax.objectives import common, metrics
+from grpo_jax.ops import advantages as adv
+from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
-needs = sft.needs
-loss = sft.loss
 DATA = ("live", "samples")
-READS = frozenset({"mask_truncated", "mismatch"})
+TEACHER = ""
+importance_ratio = None
+weights = common.weights
+bounds = common.no_bounds
+live_advantages = common.prepared_advantages
+flat = common.flat_totals
+needs = common.no_other_pass
 
 
-def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
-  """Advantage 1 on the tokens of correct completions, 0 on the others.
+def settings() -> ConfigDict:
+  """Returns the settings of RFT."""
+  c = ConfigDict()
+  c.threshold = 0.5  # rewards that add up to more are correct
+  c.mask_truncated = False  # leave completions that were cut off out of the loss
+  c.update(common.aggregation_settings())  # aggregation, max_length
+  c.update(common.mismatch_settings())  # mismatch, mismatch_level, mismatch_cap
+  return c
+
+
+def check(cfg: Any) -> None:
+  """Refuses unknown names.
+
+  Raises:
+    SettingError: the setting, its value, and what would work.
+  """
+  common.check_aggregation(cfg)
+  common.check_mismatch(cfg)
+
+
+def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
+  """Returns the batch with advantage 1 on the tokens of correct completions and 0 on the others.
 
   Raises:
     SettingError: no rewards.
   """
   common.require(rollouts.rewards, "rewards", cfg.name)
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
-  correct = (common.scores(rollouts) > cfg.threshold).astype(jnp.float32)
-  return common.train_batch(rollouts, cfg, correct[..., None] * mask, mask)
+  correct = (adv.totals(rollouts.rewards, rollouts.given) > cfg.threshold).astype(jnp.float32)
+  return common.train_batch(rollouts, correct[..., None] * mask, mask, weights(mask, rollouts.lengths, cfg))
+
+
+def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+  """Returns sum(weights * -A log pi) and its metrics."""
+  logprobs, old, _ = common.policies(outputs, batch)
+  gain = batch.advantages * logprobs * common.mismatch(old, batch, cfg)
+  return -jnp.sum(batch.weights * gain), metrics.of_policy(outputs, batch)

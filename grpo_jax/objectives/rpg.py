@@ -11,37 +11,74 @@ In expectation over tokens of pi_old the first two have the gradient of KL(pi ||
 KL(pi_ref || pi), on- and off-policy: GRPO's k3, unweighted, has the second one's name and the fourth one's gradient,
 and only on-policy. The "unnormalised" forms differ by a term whose expected gradient is 0 and which lowers the
 variance. These are the paper's fully differentiable losses; its REINFORCE-style ones have the same gradient where
-nothing is clipped. Everything before the loss is GRPO's.
+nothing is clipped. The advantages are GRPO's.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
+from ml_collections import ConfigDict
 
-from grpo_jax.errors import SettingError
-from grpo_jax.objectives import common, grpo
+from grpo_jax.objectives import advantages, common, metrics
 from grpo_jax.ops import divergences, surrogate
-from grpo_jax.types import Array, Metrics, Outputs, TrainBatch
+from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
-prepare = grpo.prepare
+DATA = ("live",)
+TEACHER = ""
 importance_ratio = common.token_ratio
-DATA = grpo.DATA
-READS = grpo.READS - {"kl_weighted", "kl_in_reward", "kl_past_bound"}  # a KL in the reward has no importance weight
+weights = common.weights
+bounds = common.clip_bounds
+live_advantages = common.prepared_advantages
+flat = common.flat_advantages
 
 DIVERGENCES = ("reverse", "reverse_unnormalised", "forward", "forward_unnormalised")
 
 
-def needs(cfg) -> frozenset[str]:
-  """As GRPO's.
+def settings() -> ConfigDict:
+  """Returns the settings of RPG; a KL in the reward, or without the weight, is GRPO's."""
+  c = advantages.settings()  # advantage, baseline, scale, ddof, eps, reward_weights
+  c.beta = 0.0  # weight of the divergence from the reference; 0: no reference is held or run
+  c.divergence = "reverse_unnormalised"  # or reverse, forward, forward_unnormalised
+  c.clip_low = 0.2  # the ratio is clipped to [1 - clip_low, 1 + clip_high]
+  c.clip_high = 0.2
+  c.clip_delta = 0.0  # two-sided clip: upper bound of the ratio where A < 0; 0: off
+  c.mask_truncated = False  # leave completions that were cut off out of the loss
+  c.update(common.aggregation_settings())  # aggregation, max_length
+  c.update(common.mismatch_settings())  # mismatch, mismatch_level, mismatch_cap
+  return c
+
+
+def check(cfg: Any) -> None:
+  """Refuses unknown names and settings that contradict each other.
 
   Raises:
-    SettingError: an unknown divergence.
+    SettingError: the setting, its value, and what would work.
   """
-  if cfg.divergence not in DIVERGENCES:
-    raise SettingError(f"divergence={cfg.divergence!r}: use one of {', '.join(DIVERGENCES)}")
-  return grpo.needs(cfg)
+  advantages.check(cfg)
+  common.check_aggregation(cfg)
+  common.check_mismatch(cfg)
+  common.check_clip_delta(cfg)
+  common.check_choice(cfg, "divergence", DIVERGENCES)
+
+
+def needs(cfg: Any) -> frozenset[str]:
+  """Returns the reference, where there is a divergence from it."""
+  return frozenset({"ref"}) if cfg.beta else frozenset()
+
+
+def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
+  """Returns the batch of rollouts with the advantages that the config names.
+
+  Raises:
+    SettingError: no rewards.
+  """
+  common.require(rollouts.rewards, "rewards", cfg.name)
+  mask = common.completion_mask(rollouts, cfg.mask_truncated)
+  return common.train_batch(rollouts, cfg.advantage(rollouts), mask, weights(mask, rollouts.lengths, cfg))
 
 
 def weighted_divergence(logprobs: Array, old: Array, ref: Array, divergence: str) -> Array:
-  """One of the four D above, [P, G, L]."""
+  """Returns one of the four D above for each token, [P, G, L]."""
   weight = surrogate.token_ratio(logprobs, old)
   if divergence == "reverse":
     return weight * divergences.k1(logprobs, ref)
@@ -51,16 +88,16 @@ def weighted_divergence(logprobs: Array, old: Array, ref: Array, divergence: str
   return cross if divergence == "forward" else weight + cross
 
 
-def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
-  """-J of a slice of the batch: sum(weights * token loss), and its metrics."""
+def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+  """Returns -J of a slice of the batch, sum(weights * token loss), and its metrics."""
   logprobs, old, ref = common.policies(outputs, batch)
   ratio = importance_ratio(logprobs, old, batch.mask, cfg)
-  lower, upper = common.bounds(batch, cfg)
+  lower, upper = bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper, cfg.clip_delta) * common.mismatch(old, batch, cfg)
   token_loss = -gain
   if cfg.beta:
     ref = common.require(ref, "ref_logprobs", cfg.name)
     token_loss += cfg.beta * weighted_divergence(logprobs, old, ref, cfg.divergence)
-  metrics = common.policy_metrics(outputs, batch)
-  metrics |= common.ratio_metrics(outputs, batch, cfg, importance_ratio, gain, cfg.clip_delta)
-  return jnp.sum(batch.weights * token_loss), metrics
+  found = metrics.of_policy(outputs, batch)
+  found |= metrics.of_ratio(outputs, batch, cfg, importance_ratio, (lower, upper), gain, cfg.clip_delta)
+  return jnp.sum(batch.weights * token_loss), found

@@ -1,31 +1,42 @@
 """Supervised fine-tuning: the log-likelihood of the completions given. Coefficient 1 on every token.
 
-Data source: a person's answers (or anyone's): groups of one. No reward, no reference, no old policy.
+Its data are answers that a person (or anyone) wrote: groups of one. It needs no reward, reference or old policy.
 """
 
-import jax.numpy as jnp
+from typing import Any
 
-from grpo_jax.objectives import common
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from grpo_jax.objectives import common, metrics
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
 DATA = ("solutions",)
-READS = frozenset({"mask_truncated"})
+TEACHER = ""
+importance_ratio = None
+weights = common.weights
+bounds = common.no_bounds
+live_advantages = common.prepared_advantages
+flat = common.flat_totals
+needs = common.no_other_pass
+check = common.check_aggregation
 
 
-def needs(cfg) -> frozenset[str]:
-  """No other forward pass."""
-  del cfg
-  return frozenset()
+def settings() -> ConfigDict:
+  """Returns the settings of SFT."""
+  c = common.aggregation_settings()  # aggregation, max_length
+  c.mask_truncated = False  # leave completions that were cut off out of the loss
+  return c
 
 
-def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
-  """Advantage 1 on every token of every completion."""
+def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
+  """Returns the batch with advantage 1 on every token of every completion."""
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
-  return common.train_batch(common.written(rollouts), cfg, mask, mask)
+  return common.train_batch(common.written(rollouts), mask, mask, weights(mask, rollouts.lengths, cfg))
 
 
-def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
-  """-A log pi, weighted: sum(weights * token loss), and its metrics."""
-  logprobs, old, _ = common.policies(outputs, batch)
-  gain = batch.advantages * logprobs * common.mismatch(old, batch, cfg)
-  return -jnp.sum(batch.weights * gain), common.policy_metrics(outputs, batch)
+def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+  """Returns sum(weights * -A log pi) and its metrics."""
+  del cfg
+  logprobs, _, _ = common.policies(outputs, batch)
+  return -jnp.sum(batch.weights * (batch.advantages * logprobs)), metrics.of_policy(outputs, batch)

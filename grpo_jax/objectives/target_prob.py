@@ -1,9 +1,9 @@
-"""How much, not how fast: each token has a probability to reach, and nothing else decides.
+"""How much, not how fast: the loss gives each token a probability to reach, and nothing else matters.
 
 A completion better than its group is good (+1), a worse one bad (-1), one within `margin` of the mean neither (0). A
 good token's target is sqrt(p_old), a bad one's p_old^2: the clipped surrogate with bounds of its own for every token,
-which as ratios are [p_old, p_old^(-1/2)]. No 1/G, no 1/|o|, no KL; the only normaliser is the number of prompts
-(aggregation="prompt_sum"). It means something only with several updates a rollout.
+which as ratios are [p_old, p_old^(-1/2)]. There is no 1/G, no 1/|o| and no KL; the only normaliser is the number of
+prompts ("prompt_sum" of ops/masked.py). It needs several updates a rollout (learner.mu).
 
 Where several distinct tokens of a group follow one same context (the same prefix), a token that is good in one
 completion and bad in another takes the net sign, and the good targets are p + c (sqrt(p) - p), with the largest c
@@ -11,33 +11,55 @@ completion and bad in another takes the net sign, and the good targets are p + c
 are good.) A token already at its target, as one of probability 1 is, has A = 0.
 """
 
+from typing import Any
+
+import chex
 import jax
 import jax.numpy as jnp
+from ml_collections import ConfigDict
 
-from grpo_jax.errors import SettingError
-from grpo_jax.objectives import common
+from grpo_jax.objectives import common, metrics
 from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import masked, surrogate
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
-importance_ratio = common.token_ratio
 DATA = ("live",)
-READS = frozenset({"mask_truncated", "mismatch"})
+TEACHER = ""
+importance_ratio = common.token_ratio
+live_advantages = common.prepared_advantages
+flat = common.flat_totals
+check = common.check_mismatch
 
 
-def needs(cfg) -> frozenset[str]:
-  """The sampling policy's probabilities, from which the targets are made.
+def settings() -> ConfigDict:
+  """Returns the settings of target probabilities."""
+  c = ConfigDict()
+  c.margin = 1e-3  # a reward so near to the group's mean is neither good nor bad
+  c.mask_truncated = False  # leave completions that were cut off out of the loss
+  c.update(common.mismatch_settings())  # mismatch, mismatch_level, mismatch_cap
+  return c
 
-  Raises:
-    SettingError: another aggregation.
-  """
-  if cfg.aggregation != "prompt_sum":
-    raise SettingError(f"aggregation={cfg.aggregation!r} with objective='target_prob': use 'prompt_sum'")
+
+def needs(cfg: Any) -> frozenset[str]:
+  """Returns the pass of the sampling policy, from whose probabilities the targets are made."""
+  del cfg
   return frozenset({"old"})
 
 
+def weights(mask: Array, lengths: Array, cfg: Any) -> Array:
+  """Returns 1 / number of prompts on the mask, [P, G, L]."""
+  del cfg
+  return masked.token_weights(mask, common.num_sequences(lengths), "prompt_sum")
+
+
+def bounds(batch: TrainBatch, cfg: Any) -> tuple[Array, Array]:
+  """Returns each token's own bounds as ratios, [P, G, L]: target / p_old on the side of its sign."""
+  del cfg
+  return batch.extra["lower"], batch.extra["upper"]
+
+
 def targets(tokens: Array, lengths: Array, signs: Array, probs: Array) -> tuple[Array, Array]:
-  """Net signs and target probabilities of every token.
+  """Returns the net sign and the target probability of every token.
 
   Args:
     tokens: [P, G, L] int.
@@ -48,6 +70,9 @@ def targets(tokens: Array, lengths: Array, signs: Array, probs: Array) -> tuple[
   Returns:
     (signs, targets), both [P, G, L]: the net sign over the group, and the target; p_old where the sign is 0.
   """
+  chex.assert_rank(tokens, 3)
+  chex.assert_shape([signs, probs], tokens.shape)
+  chex.assert_shape(lengths, tokens.shape[:2])
   length = tokens.shape[2]
   shared = adv.shared_prefix(tokens, lengths)
   inside = jnp.arange(length) < lengths[..., None]
@@ -70,8 +95,8 @@ def targets(tokens: Array, lengths: Array, signs: Array, probs: Array) -> tuple[
   return jax.vmap(of_group)(shared, inside, signs, probs)
 
 
-def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
-  """Signs and, in `extra`, each token's bounds as ratios.
+def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
+  """Returns the batch with signs for advantages and, in `extra`, each token's bounds as ratios.
 
   Raises:
     SettingError: no rewards or no old log-probs.
@@ -88,16 +113,16 @@ def prepare(rollouts: Rollouts, cfg) -> TrainBatch:
   extra = {
     "lower": jnp.where(net < 0, bound, 0.0),
     "upper": jnp.where(net > 0, bound, jnp.inf),
-    "zero_variance": common.zero_variance(rollouts),
   }
-  return common.train_batch(rollouts, cfg, net, mask, extra)
+  return common.train_batch(rollouts, net, mask, weights(mask, rollouts.lengths, cfg), extra)
 
 
-def loss(outputs: Outputs, batch: TrainBatch, cfg) -> tuple[Array, Metrics]:
-  """The clipped surrogate with a bound for every token: sum(weights * token loss), and its metrics."""
+def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+  """Returns minus the clipped surrogate with each token's own bound, sum(weights * token loss), and its metrics."""
   logprobs, old, _ = common.policies(outputs, batch)
   ratio = importance_ratio(logprobs, old, batch.mask, cfg)
-  lower, upper = common.bounds(batch, cfg)
+  lower, upper = bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper) * common.mismatch(old, batch, cfg)
-  metrics = common.policy_metrics(outputs, batch) | common.ratio_metrics(outputs, batch, cfg, importance_ratio, gain)
-  return -jnp.sum(batch.weights * gain), metrics
+  found = metrics.of_policy(outputs, batch)
+  found |= metrics.of_ratio(outputs, batch, cfg, importance_ratio, (lower, upper), gain)
+  return -jnp.sum(batch.weights * gain), found

@@ -2,12 +2,15 @@
 
 A reward is a pair (rewards, given), both [P, G, L]: a value where `given` is true. Outcome supervision gives one,
 on the last token of a completion; process supervision gives one on the last token of each step. The functions do
-not ask which: outcome supervision is process supervision with a single step.
+not ask which: outcome supervision is process supervision with a single step. Nothing is broadcast.
+
+Which of them an objective takes is the config's to say: grpo_jax/objectives/advantages.py.
 """
 
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from grpo_jax.errors import SettingError
 from grpo_jax.ops import masked
@@ -17,15 +20,36 @@ BASELINES = ("mean", "leave_one_out")
 SCALES = ("group", "batch", "none")
 
 
-def flat(rewards: Array, given: Array, ddof: int = 1) -> Array:
-  """[P] bool: groups that teach nothing, since their rewards are all equal or there are no more than ddof.
+def totals(rewards: Array | np.ndarray, given: Array | np.ndarray) -> Array | np.ndarray:
+  """Returns the total reward of each completion, [P, G] float32: the sum of what was given to it.
 
-  Decided by comparison, never by a standard deviation: eight rewards of 0.7 have one of 6e-8 in float32.
+  numpy arrays stay numpy and add up in float64, so that the same rewards in another order have the same total.
+
+  Args:
+    rewards: [P, G, L] float.
+    given: [P, G, L] bool.
   """
+  chex.assert_rank(rewards, 3)
   chex.assert_equal_shape((rewards, given))
-  largest = jnp.max(jnp.where(given, rewards, -jnp.inf), axis=(1, 2))
-  smallest = jnp.min(jnp.where(given, rewards, jnp.inf), axis=(1, 2))
-  return (largest == smallest) | (jnp.sum(given, axis=(1, 2)) <= ddof)
+  wide = np.float64 if isinstance(rewards, np.ndarray) else np.float32
+  return rewards.sum(axis=2, where=given, initial=0.0, dtype=wide).astype(np.float32)
+
+
+def flat(rewards: Array, given: Array, ddof: int = 1) -> Array:
+  """Returns which groups are flat, [P] bool: all rewards given are equal, or there are no more than ddof of them.
+
+  This is decided by comparison and not by a standard deviation, since eight rewards of 0.7 have one of 6e-8 in float32.
+
+  Args:
+    rewards: [P, G, L] float.
+    given: [P, G, L] bool.
+    ddof: how many rewards have no standard deviation.
+  """
+  chex.assert_rank(rewards, 3)
+  chex.assert_equal_shape((rewards, given))
+  largest = jnp.max(rewards, axis=(1, 2), where=given, initial=-jnp.inf)
+  smallest = jnp.min(rewards, axis=(1, 2), where=given, initial=jnp.inf)
+  return (largest <= smallest) | (jnp.sum(given, axis=(1, 2)) <= ddof)
 
 
 def group_relative(
@@ -36,7 +60,7 @@ def group_relative(
   ddof: int = 1,
   eps: float = 1e-4,
 ) -> Array:
-  """Rewards normalised in their group: r~ = (r - mean(R)) / (std(R) + eps), R all rewards given in the group.
+  """Returns the rewards normalised in their group: (r - mean(R)) / (std(R) + eps), R all rewards given in the group.
 
   DeepSeekMath, arXiv 2402.03300, 4.1.2 and 4.1.3; without the division, Dr.GRPO (2503.20783).
 
@@ -49,12 +73,13 @@ def group_relative(
     eps: added to the std.
 
   Returns:
-    [P, G, L], 0 where nothing was given, exactly 0 in flat groups.
+    [P, G, L], 0 where nothing was given, and exactly 0 in flat groups and where no more than ddof were given.
 
   Raises:
     SettingError: an unknown name, or leave-one-out with a standard deviation.
   """
-  chex.assert_rank([rewards, given], 3)
+  chex.assert_rank(rewards, 3)
+  chex.assert_equal_shape((rewards, given))
   if scale not in SCALES:
     raise SettingError(f"scale={scale!r}: use one of {', '.join(SCALES)}")
   if baseline not in BASELINES:
@@ -74,48 +99,63 @@ def group_relative(
     centred = centred / (masked.masked_std(rewards, kept, (1, 2), ddof, keepdims=True) + eps)
   elif scale == "batch":
     centred = centred / (masked.masked_std(rewards, kept, None, ddof) + eps)
-  return jnp.where(given & ~flat(rewards, given, ddof)[:, None, None], centred, 0.0)
+  equal = flat(rewards, given, ddof)
+  return jnp.where(given & ~equal[:, None, None], centred, 0.0)
 
 
 def returns_to_go(rewards: Array) -> Array:
-  """A[t] = sum of rewards[j] over j >= t. Shapes [..., L]; 0 after the last reward, hence on padding."""
+  """Returns A[t] = sum of rewards[j] over j >= t (DeepSeekMath, arXiv 2402.03300, 4.1.3). Shapes [..., L].
+
+  It is 0 after the last reward, hence on padding.
+  """
+  if not rewards.ndim:
+    raise AssertionError("returns_to_go of a number: expected [..., L]")
   return jax.lax.cumsum(rewards, axis=rewards.ndim - 1, reverse=True)
 
 
 def sign(rewards: Array, given: Array, margin: float) -> Array:
-  """+1, -1 or 0: whether a token's remaining rewards beat the group's mean, 0 within `margin` of it."""
+  """Returns +1 where a token's remaining rewards beat the group's mean, -1 where they fall short. [P, G, L].
+
+  Within `margin` of the mean it is 0. rewards, given: [P, G, L].
+  """
   excess = returns_to_go(group_relative(rewards, given, scale="none"))
   return jnp.sign(excess) * (jnp.abs(excess) > margin)
 
 
-def gdpo(parts: Array, weights: Array, real: Array, ddof: int = 1, eps: float = 1e-4) -> Array:
-  """Several rewards: each normalised in its group, summed with weights, then normalised over the batch.
+def gdpo(components: Array, weights: Array, real: Array, ddof: int = 1, eps: float = 1e-4) -> Array:
+  """Returns several rewards each normalised in its group, summed with weights, then normalised over the batch.
 
-  GDPO, arXiv 2601.05242. A group in which every reward is flat keeps advantage 0 exactly, where the batch's
-  mean (0 up to rounding) would otherwise leave a crumb.
+  GDPO, arXiv 2601.05242: A = (S - mean(S)) / (std(S) + eps) over the batch, where S is the weighted sum over rewards
+  of (r - mean(R)) / (std(R) + eps) in the group. A group in which every reward is flat keeps advantage 0 exactly,
+  where the batch's mean (0 up to rounding) would otherwise leave a small remainder.
 
   Args:
-    parts: [P, G, N] float, N rewards of each completion.
+    components: [P, G, N] float, N rewards of each completion; NaN where one gave it none: it then adds 0.
     weights: [N].
-    real: [P, G] bool, false in rows that only fill the batch.
+    real: [P, G] bool, false in groups that only fill the batch.
+    ddof: both standard deviations divide by n - ddof.
+    eps: added to both.
 
   Returns:
     [P, G].
   """
-  chex.assert_rank([parts, real], [3, 2])
-  each = jnp.moveaxis(parts, 2, 0)[..., None]  # [N, P, G, 1]
+  chex.assert_rank(components, 3)
+  chex.assert_shape(real, components.shape[:2])
+  chex.assert_shape(weights, components.shape[2:])
+  each_NxPxGx1 = jnp.moveaxis(components, 2, 0)[..., None]
 
-  def normalise(reward):
-    return group_relative(reward, real[..., None], ddof=ddof, eps=eps)
+  def normalise(reward: Array) -> Array:
+    given = real[..., None] & ~jnp.isnan(reward)
+    return group_relative(jnp.where(given, reward, 0.0), given, ddof=ddof, eps=eps)
 
-  total = jnp.sum(jax.vmap(normalise)(each)[..., 0] * weights[:, None, None], axis=0)
+  total = jnp.sum(jax.vmap(normalise)(each_NxPxGx1)[..., 0] * weights[:, None, None], axis=0)
   taught = real & jnp.any(total != 0.0, axis=1, keepdims=True)
   scaled = (total - masked.masked_mean(total, real)) / (masked.masked_std(total, real, None, ddof) + eps)
   return jnp.where(taught, scaled, 0.0)
 
 
 def gae(rewards: Array, values: Array, lengths: Array, bootstrap: Array, gamma: float, lam: float) -> Array:
-  """Generalised advantage estimation (arXiv 1506.02438, eq. 16).
+  """Returns the advantages of generalised advantage estimation (arXiv 1506.02438, eq. 16).
 
   delta_t = r_t + gamma V_{t+1} - V_t,   A_t = delta_t + gamma lam A_{t+1}
 
@@ -124,12 +164,14 @@ def gae(rewards: Array, values: Array, lengths: Array, bootstrap: Array, gamma: 
     values: [..., L] float, V before each token.
     lengths: [...] int.
     bootstrap: [...] float, V after the last token: 0 where the completion ended by itself.
+    gamma: the discount.
+    lam: the decay of the deltas of later tokens.
 
   Returns:
     [..., L], 0 on padding. The critic's targets are this + values.
   """
   chex.assert_equal_shape((rewards, values))
-  chex.assert_equal_shape((lengths, bootstrap))
+  chex.assert_shape([lengths, bootstrap], rewards.shape[:-1])
   length = rewards.shape[-1]
   index = jnp.arange(length)
   inside = index < lengths[..., None]
@@ -146,8 +188,12 @@ def gae(rewards: Array, values: Array, lengths: Array, bootstrap: Array, gamma: 
 
 
 def shared_prefix(tokens: Array, lengths: Array) -> Array:
-  """[P, G, G] int32: how many first tokens two completions of a group have in common."""
-  chex.assert_rank([tokens, lengths], [3, 2])
+  """Returns how many first tokens two completions of a group have in common, [P, G, G] int32.
+
+  tokens: [P, G, L] int; lengths: [P, G] int.
+  """
+  chex.assert_rank(tokens, 3)
+  chex.assert_shape(lengths, tokens.shape[:2])
   inside = jnp.arange(tokens.shape[2]) < lengths[..., None]
 
   def of_group(tokens, inside):
@@ -158,7 +204,7 @@ def shared_prefix(tokens: Array, lengths: Array) -> Array:
 
 
 def prefix_values(tokens: Array, lengths: Array, scores: Array) -> Array:
-  """The value at a prefix, as the mean score of the group's samples through it.
+  """Returns the value of every prefix: the mean score of the group's samples that begin with it.
 
   Args:
     tokens: [P, G, L] int.
@@ -166,9 +212,10 @@ def prefix_values(tokens: Array, lengths: Array, scores: Array) -> Array:
     scores: [P, G] float.
 
   Returns:
-    [P, G, L + 1]: entry t is the value before token t, the first one the group's mean, and from the point where
-    a completion is alone its own score.
+    [P, G, L + 1]: entry t is the value before token t. The first one is the group's mean; from where a completion is
+    alone it is its own score.
   """
+  chex.assert_shape(scores, lengths.shape)
   common = shared_prefix(tokens, lengths)
   real = lengths > 0
 
@@ -182,11 +229,11 @@ def prefix_values(tokens: Array, lengths: Array, scores: Array) -> Array:
 
 
 def prefix_credit(tokens: Array, lengths: Array, scores: Array) -> Array:
-  """Token credit from shared prefixes: A[t] = V(prefix with token t) - V(prefix before it). [P, G, L].
+  """Returns token credit from shared prefixes: A[t] = V(prefix with token t) - V(prefix before it). [P, G, L].
 
   The credits of a completion add up to its score less the group's mean (identical completions share the mean of
-  their scores); all of it falls on the tokens at which the group's samples part, none on tokens that all of those on
-  the path took.
+  their scores). All of it falls on the tokens at which samples with the same prefix differ, and none on tokens that
+  all of them took. Arguments are those of `prefix_values`.
   """
   values = prefix_values(tokens, lengths, scores)
   inside = jnp.arange(tokens.shape[2]) < lengths[..., None]

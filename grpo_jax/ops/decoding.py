@@ -84,16 +84,7 @@ def sample(
     return jnp.exp((z - top) / temperature)
 
   e = relative(x)
-  total = threshold = None
-  if top_k and top_k < vocab:
-    threshold = _kth(e, relative(tops), top_k)
-  if top_p < 1.0:
-    total = jnp.sum(e, axis=(0, 1))
-    kept = total if threshold is None else jnp.sum(_keep(e, threshold), axis=(0, 1))
-    threshold = _nucleus(e, relative(tops), kept, top_p, threshold)
-  if min_p > 0.0:
-    threshold = jnp.full(n, min_p, jnp.float32) if threshold is None else jnp.maximum(threshold, min_p)
-
+  threshold = _threshold(e, relative(tops), top_k if top_k < vocab else 0, top_p, min_p)
   masses = jnp.sum(e if threshold is None else _keep(e, threshold), axis=1)  # [blocks, S]
   here, rest = _invert(masses, uniforms * jnp.sum(masses, axis=0))
   inside = _take(e, here[None])[0]  # [block, S]
@@ -104,8 +95,7 @@ def sample(
   if threshold is None:
     logprob = weight - jnp.log(mass)
     return token, logprob, logprob
-  total = jnp.sum(e, axis=(0, 1)) if total is None else total
-  return token, weight - jnp.log(total), weight - jnp.log(mass)
+  return token, weight - jnp.log(jnp.sum(e, axis=(0, 1))), weight - jnp.log(mass)
 
 
 def soft_cap(x: Array, bound: float) -> Array:
@@ -127,6 +117,26 @@ def check(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
     raise SettingError(f"top_p={top_p}: above 0, at most 1 (off)")
   if not 0 <= min_p <= 1:
     raise SettingError(f"min_p={min_p}: from 0 (off) to 1")
+
+
+def _threshold(e: Array, tops: Array, top_k: int, top_p: float, min_p: float) -> Array | None:
+  """Returns the least probability that is kept, [S], relative to the largest one; None where nothing is truncated.
+
+  Args:
+    e: [blocks, block, S], probabilities relative to the largest.
+    tops: [blocks, S], the largest of each block.
+    top_k, top_p, min_p: see `sample`.
+  """
+  threshold = None
+  if top_k:
+    threshold = _kth(e, tops, top_k)
+  if top_p < 1.0:
+    kept = jnp.sum(e if threshold is None else _keep(e, threshold), axis=(0, 1))
+    threshold = _nucleus(e, tops, kept, top_p, threshold)
+  if min_p > 0.0:
+    least = jnp.full(e.shape[-1], min_p, jnp.float32)
+    threshold = least if threshold is None else jnp.maximum(threshold, min_p)
+  return threshold
 
 
 def _block_size(vocab: int) -> int:

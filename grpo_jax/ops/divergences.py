@@ -1,4 +1,4 @@
-"""Estimates of KL(pi || pi_ref) from sampled tokens (Schulman, "Approximating KL divergence", 2020).
+"""Estimates of KL(pi || pi_ref) from sampled tokens (Schulman, "Approximating KL Divergence", 2020).
 
 With d = log pi_ref - log pi on the sampled token and w = pi / pi_old:
 
@@ -17,36 +17,42 @@ All three estimate the same number; as something to differentiate they differ. E
                    k2, k3                  no KL's
 
 With w not detached, eq. 21's coefficient A + beta (pi_ref / pi - 1) becomes A - beta w log(pi / pi_ref).
-Over a sequence a loss made of per-token terms misses what a token does to the tokens after it; k1 in the reward,
-summed to the end without discount, has it.
+A loss made of per-token terms leaves out how a token changes the KL of the tokens after it; k1 in the reward, summed
+to the end of the completion without discount, includes it.
 
-d is not clamped from below: a reference that finds a token impossible (log pi_ref = -115) is meant. From above it
-is cut at 20, where k3 is 5e8 already; beyond it k3 stands still in value and gradient. TRL cuts neither.
+d is not clamped from below, because a reference that finds a token impossible (log pi_ref = -115) must count as such.
+From above it is cut at 20, where k3 is 5e8 already; beyond that k3 is constant and has no gradient. TRL cuts neither.
+
+Both arguments of every function have one shape, [...]; nothing is broadcast.
 """
 
 import jax.numpy as jnp
 
 from grpo_jax.errors import SettingError
+from grpo_jax.ops import shapes
 from grpo_jax.types import Array
 
 MAX_LOG_RATIO = 20.0
 
 
 def k1(logprobs: Array, ref_logprobs: Array) -> Array:
-  """-d: unbiased, of either sign. Shapes [...]."""
+  """Returns the estimate k1 = -d = log pi - log pi_ref, which is unbiased and of either sign. Shapes [...]."""
+  shapes.assert_same(logprobs, ref_logprobs)
   return logprobs - ref_logprobs
 
 
 def k2(logprobs: Array, ref_logprobs: Array) -> Array:
-  """d^2 / 2: biased, never negative. Shapes [...]."""
+  """Returns the estimate k2 = d^2 / 2, which is biased and never negative. Shapes [...]."""
+  shapes.assert_same(logprobs, ref_logprobs)
   return 0.5 * (ref_logprobs - logprobs) ** 2
 
 
 def k3(logprobs: Array, ref_logprobs: Array) -> Array:
-  """expm1(d) - d: unbiased, never negative. Shapes [...].
+  """Returns the estimate k3 = expm1(d) - d, which is unbiased and never negative. Shapes [...].
 
   Written exp(d) - d - 1 (as in TRL) it is negative for some of the tokens at |d| ~ 1e-4 in float32.
   """
+  shapes.assert_same(logprobs, ref_logprobs)
   d = jnp.minimum(ref_logprobs - logprobs, MAX_LOG_RATIO)
   return jnp.expm1(d) - d
 
@@ -55,7 +61,7 @@ ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
 
 
 def kl_estimate(logprobs: Array, ref_logprobs: Array, estimator: str) -> Array:
-  """One of k1, k2, k3 by its name. Shapes [...].
+  """Returns the estimate of that name: "k1", "k2" or "k3". Shapes [...].
 
   Raises:
     SettingError: an unknown estimator.

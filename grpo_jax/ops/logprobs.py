@@ -1,8 +1,8 @@
 """Log-probs and entropies of given tokens, from hidden states, without ever writing the logits of a whole batch.
 
 The head is chunked along the tokens, never along the vocabulary: one chunk's logits `[chunk, V]` are alive at a
-time, forwards and backwards, whatever the number of tokens. The backward pass makes them again from what the
-forward pass keeps, which is one number a token: the log of its normaliser.
+time, forwards and backwards, whatever the number of tokens. The backward pass computes them again, with the help of
+one number that the forward pass keeps for each token: the log of its normaliser.
 """
 
 import functools
@@ -24,7 +24,7 @@ def logprobs_and_entropy(
   chunk: int,
   soft_cap: float = 0.0,
 ) -> tuple[Array, Array]:
-  """log softmax(z)[target] and the entropy of softmax(z), where z = cap(hidden @ unembed.T) / temperature.
+  """Returns log softmax(z)[target] and the entropy of softmax(z), where z = cap(hidden @ unembed.T) / temperature.
 
   cap(x) = soft_cap * tanh(x / soft_cap) (Gemma 2, arXiv 2408.00118), or x where soft_cap is 0.
 
@@ -74,7 +74,7 @@ def logprobs_and_entropy(
   if targets.size == 0:
     return jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32)
   tokens = targets.shape[-1] if targets.ndim else 1
-  if targets.size // tokens > chunk:  # one token of each row is more than a chunk: forget the rows
+  if targets.size // tokens > chunk:  # one token of all leading axes is more than a chunk: flatten them
     tokens = targets.size
   lead = () if tokens == targets.size else shape[:-1]
   hidden = hidden.reshape(*lead, tokens, hidden.shape[-1])
@@ -91,8 +91,8 @@ def _head(temperature: float, chunk: int, soft_cap: float, hidden: Array, unembe
 def _forward(temperature, chunk, soft_cap, hidden, unembed, targets):
   steps = _steps(targets, chunk)
 
-  def body(_, rows):
-    h, y = rows  # [..., c, D], [..., c]
+  def body(_, inputs):
+    h, y = inputs  # [..., c, D], [..., c]
     z, _ = _logits(h, unembed, temperature, soft_cap)  # [..., c, V]
     top = jnp.max(z, axis=-1, keepdims=True)
     e = jnp.exp(z - top)
@@ -112,8 +112,8 @@ def _backward(temperature, chunk, soft_cap, kept, cotangents):
   steps = _steps(targets, chunk)
   batch = tuple(range(targets.ndim))
 
-  def body(d_unembed, rows):
-    h, y, lse, g = rows
+  def body(d_unembed, inputs):
+    h, y, lse, g = inputs
     z, slope = _logits(h, unembed, temperature, soft_cap)
     p = jnp.exp(z - lse[..., None])
     # A comparison, not a scatter: it fuses with the exponential and needs no communication over shards of V.
@@ -123,8 +123,8 @@ def _backward(temperature, chunk, soft_cap, kept, cotangents):
     d_unembed += lax.dot_general(dz, h, ((batch, batch), ((), ())), preferred_element_type=jnp.float32)
     return d_unembed, d_h.astype(hidden.dtype)
 
-  rows = (_split(hidden, steps, -2), *(_split(x, steps, -1) for x in (targets, lse, cotangents[0])))
-  d_unembed, d_hidden = lax.scan(body, jnp.zeros_like(unembed, jnp.float32), rows)
+  inputs = (_split(hidden, steps, -2), *(_split(x, steps, -1) for x in (targets, lse, cotangents[0])))
+  d_unembed, d_hidden = lax.scan(body, jnp.zeros_like(unembed, jnp.float32), inputs)
   return _join(d_hidden, targets.shape[-1], -2), d_unembed.astype(unembed.dtype), None
 
 
@@ -132,13 +132,16 @@ _head.defvjp(_forward, _backward)
 
 
 def _steps(targets: Array, chunk: int) -> int:
-  """Number of chunks: a chunk takes as many of the last axis's tokens as fit, of all rows."""
+  """Returns the number of chunks: each takes as many tokens of the last axis as fit, with all leading axes."""
   tokens = targets.shape[-1]
   return -(-tokens // max(1, chunk * tokens // targets.size))
 
 
 def _split(x: Array, steps: int, axis: int) -> Array:
-  """[..., N, ...] -> [steps, ..., ceil(N / steps), ...]: chunk j holds tokens j, j + steps, ...; zeros at the end."""
+  """Returns [..., N, ...] as [steps, ..., ceil(N / steps), ...]: chunk j holds tokens j, j + steps, ...
+
+  Zeros fill it up at the end.
+  """
   axis %= x.ndim
   pad = -x.shape[axis] % steps
   x = jnp.pad(x, [(0, pad if i == axis else 0) for i in range(x.ndim)])
@@ -147,7 +150,7 @@ def _split(x: Array, steps: int, axis: int) -> Array:
 
 
 def _join(x: Array, tokens: int, axis: int) -> Array:
-  """The inverse of `_split`."""
+  """Returns what `_split` was given, of `tokens` tokens."""
   axis = axis % (x.ndim - 1)
   x = jnp.moveaxis(x, 0, axis + 1)
   x = x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
@@ -155,7 +158,7 @@ def _join(x: Array, tokens: int, axis: int) -> Array:
 
 
 def _logits(h: Array, unembed: Array, temperature: float, soft_cap: float) -> tuple[Array, Array | float]:
-  """Capped and tempered logits [..., V] float32, and their derivative with respect to the plain ones."""
+  """Returns logits [..., V] float32, capped and tempered, and their derivative with respect to the plain ones."""
   z = lax.dot_general(h, unembed, (((h.ndim - 1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
   slope: Array | float = 1.0 / temperature
   if soft_cap:

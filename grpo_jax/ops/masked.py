@@ -3,12 +3,15 @@
 Every denominator here is global: the arrays are whole batches (sharded or not), so a sum over P is a sum over
 every device. A loss then only multiplies by the weights and adds up, and its gradient cannot depend on how the
 batch was cut into microbatches.
+
+A mask has the rank of what it masks, and each of its dimensions is the same or 1.
 """
 
 import chex
 import jax.numpy as jnp
 
 from grpo_jax.errors import SettingError
+from grpo_jax.ops import shapes
 from grpo_jax.types import Array
 
 Axis = int | tuple[int, ...] | None
@@ -17,19 +20,25 @@ AGGREGATIONS = ("sequence_mean", "token_mean", "group_token_mean", "constant", "
 
 
 def masked_sum(x: Array, mask: Array, axis: Axis = None, keepdims: bool = False) -> Array:
-  """Sum of `x` where `mask` is nonzero. What the mask hides may be NaN. Shapes of `x` and `mask` broadcast."""
+  """Returns the sum of `x * mask`; where the mask is 0, `x` may be NaN."""
+  shapes.assert_broadcast(x, mask)
   return jnp.sum(jnp.where(mask > 0, x * mask, 0.0), axis=axis, keepdims=keepdims)
 
 
 def masked_mean(x: Array, mask: Array, axis: Axis = None, keepdims: bool = False) -> Array:
-  """Mean of `x` where `mask` is nonzero; 0 where the mask keeps nothing."""
+  """Returns the mean of `x` weighted by `mask`; 0 where the mask keeps nothing."""
+  shapes.assert_broadcast(x, mask)
   mask = jnp.broadcast_to(mask, jnp.broadcast_shapes(x.shape, mask.shape)).astype(jnp.float32)
   count = jnp.sum(mask, axis=axis, keepdims=keepdims)
   return masked_sum(x, mask, axis, keepdims) / jnp.maximum(count, 1.0)
 
 
 def masked_std(x: Array, mask: Array, axis: Axis = None, ddof: int = 1, keepdims: bool = False) -> Array:
-  """Standard deviation of `x` where `mask` is nonzero, divided by n - ddof; 0 where n <= ddof."""
+  """Returns the standard deviation of `x` where `mask` is nonzero: sqrt(sum (x - mean)^2 / (n - ddof)).
+
+  It is 0 where the mask keeps no more than `ddof`.
+  """
+  shapes.assert_broadcast(x, mask)
   mask = jnp.broadcast_to(mask, x.shape).astype(jnp.float32)
   centred = x - masked_mean(x, mask, axis, keepdims=True)
   count = jnp.sum(mask, axis=axis, keepdims=keepdims)
@@ -38,22 +47,23 @@ def masked_std(x: Array, mask: Array, axis: Axis = None, ddof: int = 1, keepdims
 
 
 def whiten(x: Array, mask: Array, eps: float = 1e-8) -> Array:
-  """Mean 0 and standard deviation 1 over all that the mask keeps, 0 elsewhere (PPO's advantages).
+  """Returns (x - mean) / (std + eps) over all that the mask keeps, and 0 elsewhere (PPO's advantages).
 
-  Where all are equal the result is 0: a standard deviation would be that of rounding.
+  Where all are equal the result is 0, because their standard deviation would be that of rounding.
   """
+  shapes.assert_same(x, mask)
   mean, std = masked_mean(x, mask), masked_std(x, mask)
   varies = jnp.max(jnp.where(mask > 0, x, -jnp.inf)) > jnp.min(jnp.where(mask > 0, x, jnp.inf))
   return jnp.where((mask > 0) & varies, (x - mean) / (std + eps), 0.0)
 
 
 def length_mask(lengths: Array, max_length: int) -> Array:
-  """[..., L] float32, 1 on the first `lengths` tokens: masks come from lengths, never from token ids."""
+  """Returns [..., L] float32, 1 on the first `lengths` tokens. Masks come from lengths, never from token ids."""
   return (jnp.arange(max_length) < lengths[..., None]).astype(jnp.float32)
 
 
-def token_weights(mask: Array, num_sequences: Array | int, aggregation: str, max_length: int) -> Array:
-  """Weights [P, G, L] such that a batch's loss is sum(weights * token_loss).
+def token_weights(mask: Array, num_sequences: Array | int, aggregation: str, max_length: int | None = None) -> Array:
+  """Returns weights [P, G, L] such that a batch's loss is sum(weights * token_loss).
 
   sequence_mean     m / (|o| N)              GRPO: mean over completions of the mean over tokens
   token_mean        m / sum of m             over the whole update's batch (TRL's dapo)
@@ -62,16 +72,16 @@ def token_weights(mask: Array, num_sequences: Array | int, aggregation: str, max
   prompt_sum        m / number of prompts    no 1/G, no 1/|o|: "how much, not how fast"
 
   Args:
-    mask: [P, G, L] float, the tokens that are trained (a masked-out truncated completion is all 0, and yet one
-      of the N: TRL does the same).
-    num_sequences: N, the completions of the batch that are real (length > 0).
+    mask: [P, G, L] float, the tokens that are trained. A truncated completion that is left out is all 0 and yet one
+      of the N, as in TRL.
+    num_sequences: N, a number: the completions of the batch that are real (length > 0).
     aggregation: one of the names above.
     max_length: the longest allowed completion; read by "constant" only.
 
   Raises:
     SettingError: an unknown aggregation.
   """
-  chex.assert_rank(mask, 3)
+  chex.assert_rank([mask, num_sequences], [3, 0])
   sequences = jnp.maximum(jnp.asarray(num_sequences, jnp.float32), 1.0)
   groups = jnp.maximum(sequences / mask.shape[1], 1.0)
   if aggregation == "sequence_mean":

@@ -1,14 +1,15 @@
 """Importance ratios and the surrogates made of them, each to be maximised.
 
-Shapes [P, G, L] unless said; a sequence's own number is [P, G, 1] and broadcasts.
+Shapes are [P, G, L] unless said. Log-probs that are compared have one shape. Ratios, advantages and bounds broadcast
+with one another if their ranks are equal and every dimension is the same or 1, as in the [P, G, 1] of a ratio by
+sequence; each may also be a plain number.
 """
 
-import chex
 import jax
 import jax.numpy as jnp
 
 from grpo_jax.errors import SettingError
-from grpo_jax.ops import masked
+from grpo_jax.ops import masked, shapes
 from grpo_jax.types import Array
 
 MAX_LOG_RATIO = 20.0
@@ -17,39 +18,48 @@ MISMATCH_LEVELS = ("token", "sequence")
 
 
 def exp_clamped(log_ratio: Array) -> Array:
-  """exp, of a log-ratio cut to [-20, 20] so that one wild token is not an infinity (TRL does not cut)."""
+  """Returns exp of a log-ratio that is first cut to [-20, 20], so that one wild token is not an infinity. Shapes [...].
+
+  TRL does not cut.
+  """
   return jnp.exp(jnp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
 def token_ratio(logprobs: Array, old_logprobs: Array) -> Array:
-  """pi / pi_old of each token (PPO, arXiv 1707.06347)."""
+  """Returns pi / pi_old of each token (PPO, arXiv 1707.06347, section 3). Shapes [...]."""
+  shapes.assert_same(logprobs, old_logprobs)
   return exp_clamped(logprobs - old_logprobs)
 
 
 def sequence_ratio(logprobs: Array, old_logprobs: Array, mask: Array) -> Array:
-  """(pi(o) / pi_old(o))^(1/|o|), [P, G, 1] (GSPO, arXiv 2507.18071, eq. 7)."""
+  """Returns (pi(o) / pi_old(o))^(1/|o|) of each completion, [P, G, 1] (GSPO, arXiv 2507.18071, eq. 7)."""
+  shapes.assert_same(logprobs, old_logprobs, mask)
   return exp_clamped(masked.masked_mean(logprobs - old_logprobs, mask, axis=-1, keepdims=True))
 
 
 def sequence_token_ratio(logprobs: Array, old_logprobs: Array, mask: Array) -> Array:
-  """sg(s) * pi / sg(pi): the sequence's ratio in value, a token's own gradient (GSPO-token, eq. 14)."""
+  """Returns sg(s) * pi / sg(pi), with the sequence's ratio s for its value and a token's own gradient.
+
+  GSPO-token, arXiv 2507.18071, eq. 14.
+  """
   ratio = jax.lax.stop_gradient(sequence_ratio(logprobs, old_logprobs, mask))
   return ratio * jnp.exp(logprobs - jax.lax.stop_gradient(logprobs))
 
 
 def clipped(ratio: Array, advantages: Array, lower: Array | float, upper: Array | float, delta: float = 0.0) -> Array:
-  """min(rho A, clip(rho, lower, upper) A), the bounds given as ratios, each a number or one a token.
+  """Returns min(rho A, clip(rho, lower, upper) A), PPO's clipped surrogate (arXiv 1707.06347, eq. 7).
 
   The minimum is taken of the products: factored as A min(rho, clip(rho)) it would not clip A < 0 at all.
   At a ratio exactly on its bound the gradient is split between the two branches, as jnp.minimum splits ties.
 
   Args:
-    ratio: pi / pi_old, [P, G, L] or [P, G, 1].
+    ratio: rho = pi / pi_old, [P, G, L] or [P, G, 1].
     advantages: [P, G, L].
-    lower: 1 - eps_low.
-    upper: 1 + eps_high (a larger one is DAPO's clip-higher).
+    lower: 1 - eps_low, a number or a ratio for each token.
+    upper: 1 + eps_high, likewise (a larger one is DAPO's clip-higher, arXiv 2503.14476).
     delta: two-sided clip (arXiv 2505.07291): where A < 0 the ratio counts for at most delta; 0 turns it off.
   """
+  shapes.assert_broadcast(ratio, advantages, lower, upper)
   bounded = jnp.clip(ratio, lower, upper)
   if delta:
     ratio = jnp.where(advantages < 0, jnp.minimum(ratio, delta), ratio)
@@ -57,16 +67,21 @@ def clipped(ratio: Array, advantages: Array, lower: Array | float, upper: Array 
 
 
 def cispo(logprobs: Array, ratio: Array, advantages: Array, cap: Array | float) -> Array:
-  """sg(min(rho, cap)) A log pi (MiniMax-M1, arXiv 2506.13585): every token keeps a gradient."""
+  """Returns sg(min(rho, cap)) A log pi, in which every token keeps a gradient (MiniMax-M1, arXiv 2506.13585)."""
+  shapes.assert_broadcast(logprobs, ratio, advantages, cap)
   return jax.lax.stop_gradient(jnp.minimum(ratio, cap)) * advantages * logprobs
 
 
 def beyond(
   ratio: Array, advantages: Array, lower: Array | float, upper: Array | float, delta: float = 0.0
-) -> tuple[Array, Array]:
-  """Where `clipped` has no gradient: (below `lower` or above `delta` with A < 0, above `upper` with A > 0), bool."""
-  outside = (ratio < lower) | (ratio > delta) if delta else ratio < lower
-  return outside & (advantages < 0), (ratio > upper) & (advantages > 0)
+) -> tuple[Array, Array, Array]:
+  """Returns where `clipped` has no gradient, as three bool arrays; arguments as for `clipped`.
+
+  They are: below `lower` with A < 0, above `upper` with A > 0, and above `delta` with A < 0 (nowhere if delta is 0).
+  """
+  shapes.assert_broadcast(ratio, advantages, lower, upper)
+  above_delta = (ratio > delta) & (advantages < 0) & bool(delta)
+  return (ratio < lower) & (advantages < 0), (ratio > upper) & (advantages > 0), above_delta
 
 
 def progress(
@@ -77,26 +92,41 @@ def progress(
   upper: Array | float,
   tolerance: float = 1e-3,
 ) -> tuple[Array, Array, Array]:
-  """Where each token with A != 0 stands: (short of its bound, at it, beyond it), bool [P, G, L].
+  """Returns where each token with A != 0 stands, as three bool arrays: short of its bound, at it, beyond it.
 
-  `largest` is the ratio of a policy that is certain of what was sampled. A bound above it cannot be reached: such a
-  token counts as at its bound once its ratio is `largest` but for a share of `tolerance`. A ratio is at its bound when
-  it has come all of the way from 1 but for a share of `tolerance`.
+  A ratio is at its bound when it has come all of the way from 1 but for a share of `tolerance`.
+
+  Args:
+    ratio: pi / pi_old.
+    largest: the ratio of a policy that is certain of what was sampled. A bound above it cannot be reached: such a token
+      counts as at its bound once its ratio is `largest` but for a share of `tolerance`.
+    advantages: the bound is `upper` where they are positive, `lower` where they are negative.
+    lower: the least ratio, a number or one for each token.
+    upper: the largest ratio, likewise.
+    tolerance: a share of the way, or of `largest`.
   """
+  shapes.assert_broadcast(ratio, largest, advantages, lower, upper)
   certain = ratio >= largest * (1.0 - tolerance)
   up, down = advantages > 0, advantages < 0
-  way = lambda bound, share: 1.0 + (bound - 1.0) * share
-  beyond = (up & (ratio > way(upper, 1.0 + tolerance))) | (down & (ratio < way(lower, 1.0 + tolerance)))
-  come = (up & ((ratio >= way(upper, 1.0 - tolerance)) | certain)) | (down & (ratio <= way(lower, 1.0 - tolerance)))
+  nearly, more = 1.0 - tolerance, 1.0 + tolerance
+  beyond = (up & (ratio > _on_the_way(upper, more))) | (down & (ratio < _on_the_way(lower, more)))
+  come = (up & ((ratio >= _on_the_way(upper, nearly)) | certain)) | (down & (ratio <= _on_the_way(lower, nearly)))
   return (up | down) & ~come, come & ~beyond, beyond
+
+
+def _on_the_way(bound: Array | float, share: float) -> Array | float:
+  """Returns the ratio that has gone this share of the way from 1 to `bound`."""
+  return 1.0 + (bound - 1.0) * share
 
 
 def mismatch_weight(
   old_logprobs: Array, sampler_logprobs: Array, mask: Array, kind: str, level: str, cap: float
 ) -> Array:
-  """Weight pi_learner_old / pi_sampler of each token, no gradient: [P, G, L] or, by sequence, [P, G, 1].
+  """Returns the weight pi_old / pi_sampler of each token, [P, G, L], or sequence, [P, G, 1], without a gradient.
 
-  The learner's old policy and the sampler hold the same parameters; their numbers differ by dtype and program.
+  The learner's old policy and the sampler hold the same parameters; their numbers differ by dtype and program
+  (truncated importance sampling, Yao et al., "Your Efficient RL Framework Secretly Brings You Off-Policy RL
+  Training", 2025).
 
   Args:
     old_logprobs: [P, G, L], of the learner's forward pass.
@@ -109,7 +139,7 @@ def mismatch_weight(
   Raises:
     SettingError: an unknown kind or level.
   """
-  chex.assert_equal_shape((old_logprobs, sampler_logprobs, mask))
+  shapes.assert_same(old_logprobs, sampler_logprobs, mask)
   if kind not in MISMATCHES:
     raise SettingError(f"mismatch={kind!r}: use one of {', '.join(MISMATCHES)}")
   if level not in MISMATCH_LEVELS:

@@ -17,7 +17,7 @@ Lines = list[dict[str, float | None]]  # of metrics.jsonl
 
 
 class Panel(NamedTuple):
-  """A part of the picture that shows some metrics."""
+  """One diagram of the picture, with some metrics in it."""
 
   title: str
   metrics: tuple[tuple[str, str], ...]  # name, label

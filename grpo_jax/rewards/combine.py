@@ -34,10 +34,9 @@ class Scores(NamedTuple):
 
   rewards: np.ndarray  # [P, G, L] float32, the weighted sum of all rewards given at a token
   given: np.ndarray  # [P, G, L] bool, where a reward was given
-  parts: (
-    np.ndarray
-  )  # [P, G, N] float32, each reward alone, unweighted; the mean over steps where it has several values,
-  # NaN where it gave this completion no reward (0 would be a reward), 0 for a prompt that only fills the batch
+  # [P, G, N] float32, each reward alone, unweighted; the mean over steps where it has several values. NaN where it gave
+  # this completion no reward (0 would be a reward), 0 for a prompt that only fills the batch.
+  components: np.ndarray
   faults: list[Fault]
 
 
@@ -63,7 +62,7 @@ def score(
   shape = (len(examples), len(completions[0]) if completions else 0)
   sums = np.zeros((*shape, max_length), np.float64)
   given = np.zeros((*shape, max_length), bool)
-  parts = np.zeros((*shape, len(rewards)), np.float32)
+  components = np.zeros((*shape, len(rewards)), np.float32)
   faults = []
   for p, (example, group) in enumerate(zip(examples, completions, strict=True)):
     for g, completion in enumerate(group):
@@ -81,8 +80,8 @@ def score(
         for token, value in values:
           sums[p, g, token] += weight * value
           given[p, g, token] = True
-        parts[p, g, n] = sum(value for _, value in values) / len(values) if values else np.nan
-  return Scores(sums.astype(np.float32), given, parts, faults)
+        components[p, g, n] = sum(value for _, value in values) / len(values) if values else np.nan
+  return Scores(sums.astype(np.float32), given, components, faults)
 
 
 def _checked(result, last: int) -> list[tuple[int, float]]:

@@ -80,6 +80,7 @@ class _Generation(jinja2.ext.Extension):
   tags = frozenset({"generation"})
 
   def parse(self, parser):
+    """Returns what stands between the tag and its end; jinja2 calls it."""
     next(parser.stream)
     return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 

@@ -52,7 +52,7 @@ class Tokenizer:
     pads = [self._id("pad_token"), self._generation.get("pad_token_id"), *self.eos_ids, 0]
     self.pad_id: int = next(i for i in pads if i is not None)
     self.vocab_size: int = 1 + max(backend.get_vocab(with_added_tokens=True).values())
-    """One more than the largest id; a model's embedding may have more rows, never fewer."""
+    """One more than the largest id; a model may have more embeddings, never fewer."""
 
   @property
   def eos_id(self) -> int:
@@ -184,4 +184,5 @@ def _read_json(path: pathlib.Path) -> dict:
 
 
 def _write_json(path: pathlib.Path, value: dict) -> None:
+  """Writes an object as a person can read it."""
   path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

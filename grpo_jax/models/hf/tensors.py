@@ -182,10 +182,10 @@ def save(
 
 
 def check_tokenizer(tokenizer: Saves, config: DecoderConfig) -> None:
-  """Refuses a tokenizer with ids that the model has no row for; spare rows in the model are usual."""
+  """Refuses a tokenizer with ids that the model has no embedding for; spare embeddings are usual."""
   if tokenizer.vocab_size > config.vocab:
     raise SettingError(
-      f"tokenizer: its ids reach {tokenizer.vocab_size - 1}, the model has {config.vocab} rows;"
+      f"tokenizer: its ids reach {tokenizer.vocab_size - 1}, the model has {config.vocab} embeddings;"
       " pass the folder of the model's own with --config.tokenizer=DIR"
     )
 

@@ -1,0 +1,64 @@
+"""Objectives as the literature has them: what `:objective=NAME` chooses in arithmetic.py and gsm8k.py.
+
+A row is a module of grpo_jax/objectives and what differs from its defaults and those of defaults.py. Learning rates, KL
+weights that suit one model, and rewards are the experiment's own.
+"""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from experiments import defaults
+from grpo_jax.errors import SettingError
+from grpo_jax.loops import imports
+
+Table = dict[str, tuple[str, dict[str, Any]]]  # name -> (module of grpo_jax/objectives, {setting: value})
+
+SAMPLES = {"loop": "offline", "offline.data": "samples", "sampler.tries": 1}  # all of them, whatever their rewards
+
+PRESETS: Table = {
+  "grpo": ("grpo", {}),  # DeepSeekMath, arXiv 2402.03300, and no KL
+  "dr_grpo": ("grpo", {"objective.aggregation": "constant", "objective.scale": "none"}),  # 2503.20783
+  # 2503.14476; with the reward length.overlong, which has to know the longest completion
+  "dapo": ("grpo", {"objective.aggregation": "group_token_mean", "objective.clip_high": 0.28, "sampler.tries": 3}),
+  "prefix_credit": ("grpo", {"objective.advantage": "prefix_credit"}),
+  "gspo": ("gspo", {"learner.minibatches": 2}),  # 2507.18071; without several updates a rollout it clips nothing
+  "gspo_token": ("gspo", {"objective.token_level": True, "learner.minibatches": 2}),
+  "cispo": ("cispo", {"learner.mu": 4}),  # MiniMax-M1, 2506.13585
+  "rpg": ("rpg", {"objective.beta": 0.01, "learner.mu": 4}),  # 2505.17508
+  "ppo": ("ppo", {"objective.beta": 0.001}),  # 1707.06347, with the KL in the rewards
+  "ppo_group": ("ppo", {"objective.beta": 0.001, "objective.group_baseline": True}),
+  "target_prob": ("target_prob", {"learner.mu": 4}),
+  "rft": ("rft", {}),  # 2308.01825, online: samples of the live policy
+  "rft_offline": ("rft", SAMPLES),
+  "sft": ("sft", {"loop": "offline", "offline.data": "solutions", "sampler.group": 1}),
+  "dpo": ("dpo", {"loop": "offline", "offline.data": "pairs"}),  # 2305.18290
+  "distill": ("distill", {"sampler.tries": 1}),  # on-policy; no reward is asked
+  "distill_offline": ("distill_offline", SAMPLES),
+}
+
+
+def choose(c: ConfigDict, name: str, teacher: str = "", table: Table = PRESETS) -> None:
+  """Gives the config the objective section of a row, and what else the row changes.
+
+  Args:
+    c: changed in place.
+    name: a row, or an objective of your own: "package.module" or "path/file.py".
+    teacher: a Hugging Face folder or a run, for the rows that learn from another model.
+    table: to choose from.
+
+  Raises:
+    SettingError: no such row, or a teacher that is missing or not asked for.
+  """
+  if name not in table and "." not in name:
+    raise SettingError(f"objective={name}: choose from {', '.join(table)}, or give a file of your own, FILE.py")
+  module, changes = table.get(name, (name, {}))
+  c.objective = defaults.objective(module, c)
+  c.update_from_flattened_dict(changes)
+  setting = imports.objective(module).TEACHER
+  if setting and not teacher:
+    raise SettingError(f"teacher='': {name} learns from another model; use teacher=FOLDER")
+  if teacher and not setting:
+    raise SettingError(f"teacher={teacher}: {name} learns from no other model; leave it out")
+  if setting:
+    c.update_from_flattened_dict({setting: teacher})

@@ -1,0 +1,114 @@
+"""The metrics of a loss: each is (total, count), see `types.Metrics`. All of them are listed here.
+
+Every objective that trains a policy, `of_policy`:
+
+    entropy logprob      mean over trained tokens of pi's entropy and of log pi
+    advantage_abs        mean over trained tokens of |A|
+    kl kl_k1             mean k3 (never negative) and k1 of pi to the reference (or teacher), where there is one
+    mismatch mismatch_max mismatch_kl    mean and largest pi_old / pi_sampler by token, and the mean k3 of the two
+
+Those with a ratio to the old policy, `of_ratio`:
+
+    surrogate            sum(weights * gain) / sum(weights): what the inner loop improves, KL left out
+    ratio ratio_max      pi / pi_old as the objective clips it, by token or by sequence
+    old_kl               mean k3 of pi to pi_old: how far the inner loop has gone
+    clip_low clip_high   fraction of trained tokens that the clip has stopped: A < 0 and below the lower bound, and
+                         A > 0 and above the upper one (CISPO: capped, A > 0)
+    clip_delta           fraction stopped by the two-sided clip, A < 0 and above clip_delta; only where that is on
+    at_bound past_bound  fraction of tokens with A != 0 that have come to their bound, or have overshot it; a token
+                         that was certain from the start cannot go further and counts as at its bound
+
+Of single objectives:
+
+    value return value_loss         ppo: means over trained tokens; the loss before value_coef
+    reward_chosen reward_rejected   dpo: implied rewards beta h, means over pairs
+    reward_margin pair_accuracy     dpo, reward_model: mean difference; fraction in which the chosen one has more
+    pair_loss                       reward_model: mean over pairs
+    step_loss step_accuracy         process_reward_model: means over steps
+
+The learner adds loss, grad_norm, skipped and inner/..., the loop what it knows of the samples: reward/..., length/...
+and zero_variance, the share of sampled groups that are flat (`ops.advantages.flat`).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.objectives import common
+from grpo_jax.ops import divergences, masked, surrogate
+from grpo_jax.types import Array, Metrics, Outputs, TrainBatch
+
+
+def token_mean(x: Array, mask: Array) -> tuple[Array, Array]:
+  """Returns (total, count) of `x` over the trained tokens. x, mask: [P, G, L]."""
+  return masked.masked_sum(x, mask), jnp.sum(mask)
+
+
+def token_max(x: Array, mask: Array) -> tuple[Array, Array]:
+  """Returns (value, 1) for a metric whose name ends in `_max`; `x` [P, G, L] is not negative."""
+  return jnp.max(jnp.where(mask > 0, x, 0.0)), jnp.ones(())
+
+
+def group_mean(x: Array, lengths: Array) -> tuple[Array, Array]:
+  """Returns (total, count) of `x` [P] over the groups that are real; lengths: [P, G]."""
+  real = jnp.any(lengths > 0, axis=1).astype(jnp.float32)
+  return masked.masked_sum(x, real), jnp.sum(real)
+
+
+def of_policy(outputs: Outputs, batch: TrainBatch) -> Metrics:
+  """Returns the metrics that need no ratio: every objective that trains a policy reports them."""
+  mask = batch.mask
+  logprobs, old, ref = jax.lax.stop_gradient(common.policies(outputs, batch))
+  metrics = {
+    "entropy": token_mean(outputs.entropy, mask),
+    "logprob": token_mean(logprobs, mask),
+    "advantage_abs": token_mean(jnp.abs(batch.advantages), mask),
+  }
+  if ref is not None:
+    metrics["kl"] = token_mean(divergences.k3(logprobs, ref), mask)
+    metrics["kl_k1"] = token_mean(divergences.k1(logprobs, ref), mask)
+  if batch.sampler_logprobs is not None:
+    sampler = common.on_mask(batch.sampler_logprobs, mask)
+    weight = surrogate.token_ratio(old, sampler)
+    metrics["mismatch"] = token_mean(weight, mask)
+    metrics["mismatch_max"] = token_max(weight, mask)
+    metrics["mismatch_kl"] = token_mean(divergences.k3(sampler, old), mask)
+  return metrics
+
+
+def of_ratio(
+  outputs: Outputs,
+  batch: TrainBatch,
+  cfg: Any,
+  importance_ratio: Callable,
+  bounds: tuple[Array | float, Array | float],
+  gain: Array,
+  delta: float = 0.0,
+) -> Metrics:
+  """Returns the metrics of a surrogate `gain` [P, G, L] with bounds on the objective's `importance_ratio`.
+
+  `bounds` and `delta` are what `surrogate.clipped` was given.
+  """
+  mask = batch.mask
+  logprobs, old, _ = jax.lax.stop_gradient(common.policies(outputs, batch))
+  lower, upper = bounds
+  ratio, largest = common.ratio_and_largest(importance_ratio, logprobs, old, mask, cfg)
+  ratio = jnp.broadcast_to(ratio, mask.shape)
+  low, high, above_delta = surrogate.beyond(ratio, batch.advantages, lower, upper, delta)
+  acting = mask * (batch.advantages != 0)
+  _, at, past = surrogate.progress(ratio, largest, batch.advantages, lower, upper)
+  metrics = {
+    "surrogate": (jax.lax.stop_gradient(jnp.sum(batch.weights * gain)), jnp.sum(batch.weights)),
+    "ratio": token_mean(ratio, mask),
+    "ratio_max": token_max(ratio, mask),
+    "old_kl": token_mean(divergences.k3(old, logprobs), mask),
+    "clip_low": token_mean(low.astype(jnp.float32), mask),
+    "clip_high": token_mean(high.astype(jnp.float32), mask),
+    "at_bound": token_mean(at.astype(jnp.float32), acting),
+    "past_bound": token_mean(past.astype(jnp.float32), acting),
+  }
+  if delta:
+    metrics["clip_delta"] = token_mean(above_delta.astype(jnp.float32), mask)
+  return metrics

@@ -1,0 +1,84 @@
+"""The blocks of the README that a reader copies are run as they stand, with fewer steps."""
+
+import json
+import os
+import pathlib
+import re
+import shlex
+
+import pytest
+from conftest import ROOT
+
+from grpo_jax.loops import online
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FEW = ["steps=1", "eval.problems=8", "eval.batch=8", "eval.samples=2", "data.prompts=4", "sampler.group=2"]
+FEW += ["sampler.max_length=16", "sampler.tries=1", "log.tensorboard=False"]
+
+
+def section(title: str) -> list[tuple[str, str]]:
+  """(language, text) of the blocks under a heading."""
+  text = README.split(f"### {title}\n")[1].split("\n#")[0]
+  return re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)
+
+
+def command(title: str) -> list[str]:
+  """The arguments of the one command under a heading."""
+  (text,) = [text for language, text in section(title) if language == "sh"]
+  program, *arguments = shlex.split(os.path.expandvars(text.replace("\\\n", " ")))
+  assert program == "launch/local.sh"
+  return arguments
+
+
+def run(program, folder: pathlib.Path, arguments: list[str]) -> pathlib.Path:
+  """Runs a command of the README in `folder`, where its files lie; the run's folder."""
+  (workdir,) = [a.removeprefix("--workdir=") for a in arguments if a.startswith("--workdir=")]
+  named = [a.replace("--config=", f"--config={ROOT}/") if a.startswith("--config=exp") else a for a in arguments]
+  done = program(
+    "experiments.run", *named, *(f"--config.{s}" for s in FEW), cwd=folder, PYTHONPATH=str(ROOT), timeout=400
+  )
+  assert done.returncode == 0, done.stderr
+  return folder / workdir
+
+
+@pytest.mark.parametrize("title", ["Your reward", "Your objective or advantage"])
+def test_a_file_of_ones_own(title, program, tmp_path):
+  (text,) = [text for language, text in section(title) if language == "python"]
+  name = re.match(r"# (\w+\.py)\n", text)[1]
+  (tmp_path / name).write_text(text)
+  folder = run(program, tmp_path, command(title))
+  line = json.loads((folder / "metrics.jsonl").read_text().splitlines()[1])
+  assert name != "my_reward.py" or "reward/short" in line
+  assert line["skipped_steps"] == 0
+
+
+def test_data_of_ones_own(program, tmp_path):
+  (lines,) = [text for language, text in section("Your data") if language == "json"]
+  folder = tmp_path / "my_data"
+  folder.mkdir()
+  for split in ("train", "test"):
+    (folder / f"{split}.jsonl").write_text(lines)
+  assert (run(program, tmp_path, command("Your data")) / "result.json").exists()
+
+
+def test_the_loop_is_the_one_that_runs():
+  """Line by line, but for what stands for more lines."""
+  (text,) = re.findall(r"```python\n( +for step in.*?)```", README, re.DOTALL)
+  source = pathlib.Path(online.__file__).read_text(encoding="utf-8")
+  for line in text.splitlines():
+    assert line.strip() == "..." or line in source
+
+
+def test_every_file_that_it_names_is_there():
+  """And every file of the package is in its tree."""
+  tree = README.split("## Read in this order")[1].split("## Tests")[0]
+  named = set(re.findall(r"[\w/]+\.(?:py|sh|html|md)", tree))
+  names = {pathlib.Path(name).name for name in named}
+  files = [
+    p for d in ("grpo_jax", "experiments", "launch") for p in (ROOT / d).rglob("*.*") if p.suffix in (".py", ".sh")
+  ]
+  missing = sorted(str(p.relative_to(ROOT)) for p in files if p.name not in names and p.name != "__init__.py")
+  assert not missing
+  there = {p.name for p in files} | {p.name for p in (ROOT / "docs").iterdir()}
+  there |= {p.name for p in (ROOT / "tests").glob("*.py")} | {p.name for p in (ROOT / "grpo_jax").rglob("*.html")}
+  assert not names - there - {"NAME_test.py"}

@@ -1,0 +1,154 @@
+"""A run's folder: any number of learners under their names, and a reference that stays the one it began with."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import tiny
+
+from experiments import defaults
+from grpo_jax import state as train_state
+from grpo_jax.errors import SettingError
+from grpo_jax.loops import build
+from grpo_jax.loops.run import Run
+
+TX = optax.adam(0.1)
+
+
+class Fake:
+  """A learner of one number, which each step of `loop` moves by one."""
+
+  def __init__(self, start: float, pins: dict | None = None):
+    self.first, self.pins, self.seen = start, pins or {}, []
+
+  def params(self) -> dict:
+    one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return {"policy": {"x": jax.device_put(jnp.float32(self.first), one)}}
+
+  @property
+  def policy(self):
+    return self.state.params["policy"]
+
+  def abstract(self):
+    return train_state.abstract(self.params(), TX)
+
+  def start(self):
+    self.state = train_state.create(self.params(), TX)
+
+  def load_reference(self, pin):
+    self.seen.append(pin)
+    return self.pins
+
+  def check_finite(self, found, safe):
+    pass
+
+
+class Position:
+  index = 0
+
+  def get_state(self):
+    return {"index": self.index}
+
+  def set_state(self, state):
+    self.index = state["index"]
+
+
+@pytest.fixture(scope="module")
+def config():
+  c = defaults.get_config()
+  c.steps, c.tokenizer, c.model.variant = 5, "words", "test_qwen3"
+  c.data.arithmetic.size = 8
+  c.eval.problems, c.checkpoint.every, c.checkpoint.export = 0, 2, False
+  c.log.tensorboard = False
+  return c
+
+
+@pytest.fixture(scope="module")
+def model(config):
+  return build.model(config, jax.devices()[:1])
+
+
+def loop(config, model, folder, learners, stop_after=None):
+  """Adds one to every learner in each step, and ends without a word after `stop_after` steps."""
+  data = Position()
+  with Run(config, str(folder), model, data, learners) as run:
+    steps = []
+    for step in run.steps():
+      if len(steps) == stop_after:
+        run.checkpoints.wait()
+        return steps, data
+      steps.append(step)
+      data.index += 10
+      for learner in learners.values():
+        params = jax.tree.map(lambda x: x + 1, learner.state.params)
+        learner.state = train_state.TrainState(**(vars(learner.state) | {"params": params}))
+      run.log(step, {})
+      run.after(step)
+    run.finish()
+  return steps, data
+
+
+def test_two_learners_are_saved_and_restored_under_their_names(config, model, tmp_path):
+  first = {"policy": Fake(0.0, {"step": 7}), "reward_model": Fake(100.0)}
+  assert loop(config, model, tmp_path, first, stop_after=3)[0] == [0, 1, 2]
+  assert first["policy"].seen == [{}]
+  again = {"policy": Fake(-1.0, {"step": 7}), "reward_model": Fake(-1.0)}
+  steps, data = loop(config, model, tmp_path, again)
+  assert steps == [2, 3, 4] and data.index == 50  # from the checkpoint after two steps
+  assert again["policy"].policy["x"] == 5.0 and again["reward_model"].policy["x"] == 105.0
+  assert again["policy"].seen == [{"step": 7}] and again["reward_model"].seen == [{}]
+  assert (tmp_path / "result.json").exists()
+
+
+def test_a_checkpoint_without_one_of_the_learners_is_refused(config, model, tmp_path):
+  loop(config, model, tmp_path, {"policy": Fake(0.0)}, stop_after=3)
+  with pytest.raises(SettingError, match="it holds policy and no reward_model"):
+    loop(config, model, tmp_path, {"policy": Fake(0.0), "reward_model": Fake(0.0)})
+
+
+# -- the reference
+
+
+def save_policy(folder, config, model, step, scale):
+  """A checkpoint of a run whose policy is the model's start times `scale`."""
+  learner = Fake(0.0)
+  params = {"policy": jax.tree.map(lambda x: x * scale, model.load())}
+  learner.params = lambda: params
+  run = Run(config, str(folder), model, Position(), {"policy": learner})
+  learner.start()
+  run.checkpoints.save(step, {"policy": learner.state}, Position().get_state(), run.extra, wait=True)
+  run.checkpoints.close()
+
+
+def test_a_reference_is_the_same_when_its_run_has_gone_on(config, model, tmp_path):
+  source = tmp_path / "source"
+  save_policy(source, config, model, 1, 2.0)
+  c = config.copy_and_resolve_references()
+  c.ref_from = str(source)
+  tree, pin = build.pinned_reference(c, model, {})
+  assert pin["step"] == 1
+  save_policy(source, config, model, 2, 3.0)
+  again, same = build.pinned_reference(c, model, pin)
+  assert same == pin
+  jax.tree.map(np.testing.assert_array_equal, tree, again)
+  other, new = build.pinned_reference(c, model, {})
+  assert new["step"] == 2 and new["fingerprint"] != pin["fingerprint"]
+  with pytest.raises(SettingError, match="ref_from=.*does not hold the parameters that this run began with"):
+    build.pinned_reference(c, model, pin | {"step": 2})
+  save_policy(source, config, model, 3, 4.0)  # two are kept: the first is gone
+  with pytest.raises(SettingError, match="checkpoint 1 cannot be read"):
+    build.pinned_reference(c, model, pin)
+
+
+@pytest.mark.parametrize("mesh", [(2, 2, 2, 1), (1, 2, 1, 4)])
+def test_a_fingerprint_does_not_depend_on_the_mesh(mesh):
+  here, there = build.fingerprint(tiny.params()), build.fingerprint(tiny.params(mesh=mesh))
+  assert here == there and len(here) == 8 * len(jax.tree.leaves(tiny.params()))
+
+
+def test_a_fingerprint_sees_one_bit_and_a_swap():
+  tree = {"a": jnp.arange(6.0).reshape(2, 3)}
+  changed = [tree["a"].at[1, 2].add(1e-6), tree["a"][::-1], -tree["a"], jnp.ones((2, 3)), 2 * jnp.ones((2, 3))]
+  found = {build.fingerprint({"a": x}) for x in (tree["a"], *changed)}
+  assert len(found) == 6 and "00000000" not in found
