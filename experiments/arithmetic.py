@@ -44,6 +44,7 @@ OWN: dict[str, dict[str, Any]] = {
 
 
 def get_config(arg: str = "") -> ConfigDict:
+  """The config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(arg, objective="grpo", teacher="")
   c = defaults.get_config()
   c.init_from = str(WARM_START)

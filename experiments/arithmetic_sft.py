@@ -13,6 +13,7 @@ from experiments import arguments, defaults
 
 
 def get_config(arg: str = "") -> ConfigDict:
+  """The config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(arg, steps=335)
   c = defaults.get_config()
   c.loop = "offline"

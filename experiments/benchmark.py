@@ -32,6 +32,7 @@ from experiments import arguments
 from grpo_jax import learn, metrics, optim, sampler, sharding
 from grpo_jax import state as train_state
 from grpo_jax.loops import imports
+from grpo_jax.models.costs import decode_bytes, flops
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.packing import plan
 from grpo_jax.rollouts import draw, to_device
@@ -43,39 +44,6 @@ def forced_lengths(completions: int, completion: int, step: int) -> np.ndarray:
   """Long-tailed lengths, end token included: exponential with a mean of completion / 4, cut to [2, completion]."""
   u = np.random.default_rng(step).random(completions)
   return np.clip(np.ceil(-completion / 4 * np.log1p(-u)), 2, completion).astype(np.int32)
-
-
-def layer_weights(c: DecoderConfig) -> int:
-  """How many numbers the matrices of a layer hold."""
-  return c.width * c.head_dim * (2 * c.heads + 2 * c.kv_heads) + 3 * c.width * c.mlp
-
-
-def flops(shape: DecoderConfig, prompts: np.ndarray, lengths: np.ndarray) -> float:
-  """Floating-point operations of generation, and as many of one forward pass of the learner.
-
-  Two for each weight of a matrix and each token, and attention's two products with what a token may see. A prompt
-  counts once for its group; the head counts on completion tokens alone. Lengths of prompts `[P]`, of completions
-  `[P, G]`.
-  """
-  c, layer, head = shape, layer_weights(shape), shape.width * shape.vocab
-  attend = 2 * c.heads * c.head_dim * c.layers  # multiply-adds for one query and one key
-  tokens = float(lengths.sum())
-  seen = float((lengths * prompts[:, None] + lengths * (lengths + 1) / 2).sum())
-  prefill = float(prompts.sum()) * c.layers * layer + attend * float((prompts * (prompts + 1) / 2).sum())
-  everything = prefill + tokens * (c.layers * layer + head) + attend * seen
-  return 2 * everything
-
-
-def decode_bytes(shape: DecoderConfig, prompts: np.ndarray, lengths: np.ndarray, steps: int, size: int) -> float:
-  """Bytes that `steps` decoding steps must read, at `size` bytes a number.
-
-  All weights at each step (of the embedding, the head's use of it), a prompt's keys and values once for its group,
-  and for each token those of its own completion. Lengths as for `flops`.
-  """
-  c, layer = shape, layer_weights(shape)
-  kv = 2 * c.kv_heads * c.head_dim * c.layers
-  weights = steps * (c.layers * layer + c.width * c.vocab)
-  return size * float(weights + steps * float(prompts.sum()) * kv + (lengths * (lengths + 1) / 2).sum() * kv)
 
 
 def median_seconds(f: Any, *args: Any, times: int = 5) -> float:
@@ -304,7 +272,7 @@ def peer_command(name: str, python: str, config: ConfigDict) -> list[str]:
 
 
 def own_command(arguments_: list[str]) -> list[str]:
-  """The command that runs this program with those arguments."""
+  """The command of this program with those arguments."""
   return [sys.executable, "-m", "experiments.benchmark", *arguments_]
 
 
@@ -317,6 +285,7 @@ def last_json(command: list[str]) -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> None:
+  """Measures, and prints a JSON object a line."""
   del argv
   values, config = flags.FLAGS, flags.FLAGS.config
   if "benchmark" not in config:

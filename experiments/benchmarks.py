@@ -15,6 +15,7 @@ from grpo_jax.errors import SettingError
 
 
 def get_config(arg: str = "") -> ConfigDict:
+  """The config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(
     arg,
     layers=8,

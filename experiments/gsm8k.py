@@ -33,6 +33,7 @@ MODELS = {
 
 
 def get_config(arg: str = "") -> ConfigDict:
+  """The config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(arg, model=(*MODELS, "tiny"), objective="grpo", teacher="", deepseekmath=False)
   c = defaults.get_config()
   c.steps = 500

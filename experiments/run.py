@@ -24,6 +24,7 @@ HEARTBEAT_SECONDS = 30
 
 
 def main(argv: list[str]) -> None:
+  """Runs what the flags say."""
   del argv
   logging.set_verbosity(logging.WARNING)  # checkpoints and backends tell of every step they take
   values = flags.FLAGS

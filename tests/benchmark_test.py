@@ -5,6 +5,7 @@ import pytest
 from absl import flags
 
 from experiments import benchmark, benchmarks
+from grpo_jax.models import costs
 from grpo_jax.models.decoder import DecoderConfig
 
 KEYS = """generate_s learn_s step_s completion_tokens tok_per_s_generate tok_per_s_step peak_rss_gb matmul_gflops
@@ -21,14 +22,14 @@ def test_flops_of_a_decoder_that_fits_on_a_hand():
   lengths = np.array([[1, 2]])  # one prompt of 3 tokens: its keys are seen 1 + 2 + 3 times
   seen = (3 + 1) + (3 + 1) + (3 + 2)
   expected = 2 * (3 * 3 * layer + 6 * key + 3 * (3 * layer + head) + seen * key)
-  assert benchmark.flops(shape, np.array([3]), lengths) == expected
+  assert costs.flops(shape, np.array([3]), lengths) == expected
 
 
 def test_flops_do_not_overflow():
   shape = DecoderConfig(vocab=5, width=1024, layers=28, heads=16, kv_heads=8, head_dim=64, mlp=3072)
 
   def of(dtype):
-    return benchmark.flops(shape, np.array([512], dtype), np.array([[64]], dtype))
+    return costs.flops(shape, np.array([512], dtype), np.array([[64]], dtype))
 
   assert of(np.int32) == of(np.float64) > 2**31
 
@@ -37,9 +38,7 @@ def test_bytes_that_decoding_reads():
   shape = DecoderConfig(vocab=5, width=2, layers=3, heads=2, kv_heads=1, head_dim=4, mlp=7)
   weights, kv = 3 * (32 + 16 + 42) + 10, 3 * 2 * 4
   lengths = np.array([[1, 2]])  # own keys: 1, then 1 + 2; those of the prompt's 3 tokens at each of 2 steps
-  assert benchmark.decode_bytes(shape, np.array([3]), lengths, steps=2, size=2) == 2 * (
-    2 * weights + 2 * 3 * kv + 4 * kv
-  )
+  assert costs.decode_bytes(shape, np.array([3]), lengths, steps=2, size=2) == 2 * (2 * weights + 2 * 3 * kv + 4 * kv)
 
 
 def test_long_tailed_lengths_have_a_mean_of_a_quarter():

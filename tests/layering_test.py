@@ -32,6 +32,7 @@ LINKS = (
   ("models.hf.*", "models.attention"),
   ("models.hf.*", "models.decoder"),
   ("models.hf.tensors", "models.hf.config"),
+  ("models.costs", "models.decoder"),
   ("models.variants", "models.attention"),
   ("models.variants", "models.decoder"),
   ("tokenizer.reading", "tokenizer.chat"),

@@ -12,7 +12,7 @@ import operator
 import random
 import re
 from collections.abc import Callable, Sequence
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 from grpo_jax.data.word_problems import BOXES, FAMILIES, ITEMS, PROBLEMS, PRONOUNS, Problem, Step
 from grpo_jax.errors import SettingError
@@ -179,7 +179,7 @@ def _below(rng: random.Random, n: int) -> int:
   return int(rng.random() * n)
 
 
-def source(split: str, path: str, cfg) -> Arithmetic:
+def source(split: str, path: str, cfg: Any) -> Arithmetic:
   """Makes the data set that `cfg.arithmetic` describes; its settings are the arguments of `Arithmetic` but the split.
 
   Raises:

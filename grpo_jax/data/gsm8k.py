@@ -22,7 +22,7 @@ _ANNOTATION = re.compile(r"<<[^<>\n]*>>")
 FIELDS = ("question", "answer")
 
 
-def source(split: str, path: str, cfg) -> Sequence[Example]:
+def source(split: str, path: str, cfg: Any) -> Sequence[Example]:
   """Reads one split.
 
   Args:

@@ -19,7 +19,7 @@ from grpo_jax.rewards.math import after_mark
 from grpo_jax.types import Example
 
 
-def source(split: str, path: str, cfg) -> list[Example]:
+def source(split: str, path: str, cfg: Any) -> list[Example]:
   """Reads the examples of a split, in the order of the file.
 
   Args:
@@ -36,7 +36,7 @@ def source(split: str, path: str, cfg) -> list[Example]:
   return [make(record, where, cfg.jsonl) for record, where in read(split_file(split, path))]
 
 
-def example(record: dict[str, Any], where: str, names) -> Example:
+def example(record: dict[str, Any], where: str, names: Any) -> Example:
   """Makes an example of a line; its meta holds the fields that are neither question, answer nor solution."""
   question, answer = text(record, names.question, where), text(record, names.answer, where)
   solution = text(record, names.solution, where) if names.solution else answer
@@ -45,7 +45,7 @@ def example(record: dict[str, Any], where: str, names) -> Example:
   return Example(question, solution, after_mark(answer) or answer.strip(), meta)
 
 
-def multiple_choice(record: dict[str, Any], where: str, names) -> Example:
+def multiple_choice(record: dict[str, Any], where: str, names: Any) -> Example:
   """Makes an example of a line with options: they follow the question, and the answer is a letter.
 
   The solution is that of the file where it has one, in a field of its own or before the answer's `####`; else it is the

@@ -39,6 +39,7 @@ class Model(NamedTuple):
 
 
 def key(seed: int, purpose: int, step: int) -> jax.Array:
+  """The random key of a step; `purpose` is INIT, SAMPLE or EVALUATE."""
   return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), step)
 
 

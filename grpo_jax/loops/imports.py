@@ -7,6 +7,7 @@ import inspect
 import pathlib
 from collections.abc import Callable, Sequence
 from types import ModuleType
+from typing import Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
@@ -109,7 +110,7 @@ def _takes_rollouts(function: Callable) -> bool:
   return next(iter(inspect.signature(function).parameters), "") == "rollouts"
 
 
-def rewards(cfg) -> list[tuple[str, Callable, float]]:
+def rewards(cfg: Any) -> list[tuple[str, Callable, float]]:
   """Returns (name, function, weight) of each of `cfg.functions`.
 
   Args:
@@ -136,7 +137,7 @@ def rewards(cfg) -> list[tuple[str, Callable, float]]:
   return entries
 
 
-def train_sources(cfg) -> tuple[list[Sequence[Example]], list[float]]:
+def train_sources(cfg: Any) -> tuple[list[Sequence[Example]], list[float]]:
   """Returns the data sets to train on and their weights: `cfg.mixture`, or `cfg.name` and `cfg.path`.
 
   Args:
@@ -149,7 +150,7 @@ def train_sources(cfg) -> tuple[list[Sequence[Example]], list[float]]:
   return [_source(name, path, cfg.train, cfg) for name, path, _ in entries], [float(entry[2]) for entry in entries]
 
 
-def eval_source(cfg) -> Sequence[Example]:
+def eval_source(cfg: Any) -> Sequence[Example]:
   """Returns the data set to evaluate on: `cfg.test_name` and `cfg.test_path`, or training's where both are empty.
 
   Raises:
@@ -165,7 +166,7 @@ def eval_source(cfg) -> Sequence[Example]:
   return _source(name, path, cfg.test, cfg)
 
 
-def _source(name: str, path: str, split: str, cfg) -> Sequence[Example]:
+def _source(name: str, path: str, split: str, cfg: Any) -> Sequence[Example]:
   found = module("grpo_jax.data", name, "data.name")
   if "source" not in vars(found):
     raise SettingError(f"data.name = {name!r}: {found.__name__} has no function source(split, path, cfg)")

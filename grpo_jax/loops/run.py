@@ -30,9 +30,13 @@ POLICY = checkpoint.LEARNER  # the name of the learner that is evaluated and exp
 class Position(Protocol):
   """Data with a position that is saved and restored."""
 
-  def get_state(self) -> dict[str, Any]: ...
+  def get_state(self) -> dict[str, Any]:
+    """The position, as JSON."""
+    ...
 
-  def set_state(self, state: dict[str, Any]) -> None: ...
+  def set_state(self, state: dict[str, Any]) -> None:
+    """Goes on from the position of `get_state`."""
+    ...
 
 
 class Run:

@@ -11,6 +11,8 @@ It gives credit and nothing else: the objective multiplies by its mask, takes of
 rollouts, `rewards` and `given` are [P, G, L], `components` [P, G, N] and `lengths` [P, G].
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
@@ -32,7 +34,7 @@ def settings() -> ConfigDict:
   return c
 
 
-def check(cfg) -> None:
+def check(cfg: Any) -> None:
   """Refuses unknown names, and leave-one-out with a standard deviation.
 
   Raises:
