@@ -48,30 +48,16 @@ def get_config() -> ConfigDict:
   c.model.dtype = "float32"  # of activations and matrix products; parameters are float32 masters
 
   c.data = ConfigDict()
-  c.data.name = "arithmetic"  # module of grpo_jax.data
-  c.data.path = ""  # folder (gsm8k) or file (jsonl)
+  c.data.name = "arithmetic"  # module of grpo_jax.data, or your own: "package.module", "path/file.py"
+  c.data.path = ""  # folder (gsm8k), file or folder (jsonl)
   c.data.train = "train"  # split names
   c.data.test = "test"
   c.data.shuffle = True  # anew in each epoch
   c.data.test_name = ""  # data set to evaluate on, where it is another one
   c.data.test_path = ""
   c.data.mixture = ()  # ((name, path, weight), ...) instead of name and path
-  c.data.arithmetic = ConfigDict()  # arguments of data/arithmetic.py
-  c.data.arithmetic.seed = 0
-  c.data.arithmetic.size = 100_000
-  c.data.arithmetic.max_number = 99
-  c.data.arithmetic.max_factor = 9
-  c.data.arithmetic.min_steps = 1
-  c.data.arithmetic.max_steps = 4
-  c.data.arithmetic.families = ()
-  c.data.arithmetic.words = True
-  c.data.gsm8k = ConfigDict()
-  c.data.gsm8k.annotations = False  # keep the calculator annotations <<48/2=24>> in solutions
-  c.data.jsonl = ConfigDict()  # field names
-  c.data.jsonl.question = "question"
-  c.data.jsonl.answer = "answer"
-  c.data.jsonl.solution = ""  # of the worked solution; empty: the answer holds it
-  c.data.jsonl.choices = ""  # of the options of a multiple-choice question, a list of texts; empty: none
+  for name in ("arithmetic", "gsm8k", "jsonl"):  # the settings of each data set are in its file
+    c.data[name] = imports.data(name).settings()
   c.data.template = "{question}\n"  # the prompt, where chat is off
   c.data.chat = False  # render the prompt by the tokenizer's chat template
   c.data.system = ""  # system message of the chat

@@ -43,16 +43,20 @@ def choose(c: ConfigDict, name: str, teacher: str = "", table: Table = PRESETS) 
 
   Args:
     c: changed in place.
-    name: a row, or an objective of your own: "package.module" or "path/file.py".
+    name: a row of the table, a module of grpo_jax/objectives, or one of yours: "package.module" or "path/file.py".
     teacher: a Hugging Face folder or a run, for the rows that learn from another model.
     table: to choose from.
 
   Raises:
     SettingError: no such row, or a teacher that is missing or not asked for.
   """
-  if name not in table and "." not in name:
-    raise SettingError(f"objective={name}: choose from {', '.join(table)}, or give a file of your own, FILE.py")
   module, changes = table.get(name, (name, {}))
+  try:
+    imports.objective(module)
+  except SettingError as error:
+    if name in table or "." in name:
+      raise
+    raise SettingError(f"objective={name}: choose from {', '.join(table)}, or give a file of yours, FILE.py") from error
   c.objective = defaults.objective(module, c)
   c.update_from_flattened_dict(changes)
   setting = imports.objective(module).TEACHER

@@ -42,20 +42,20 @@ def start(config: ConfigDict, workdir: str) -> None:
   """Runs `config.loop` in `workdir` and draws what it wrote."""
   loop = find_loop(config.loop)
   use_cache(config.compilation_cache)
-  loop.run(config, workdir)
+  loop.train(config, workdir)
   draw(workdir)
 
 
 def find_loop(name: str) -> types.ModuleType:
-  """The module of grpo_jax.loops called `name`; a module there is a loop if it has `run(config, workdir)`."""
+  """The module of grpo_jax.loops called `name`; a module there is a loop if it has `train(config, workdir)`."""
   from grpo_jax import loops
 
   if name.isidentifier() and importlib.util.find_spec(f"grpo_jax.loops.{name}"):
     module = importlib.import_module(f"grpo_jax.loops.{name}")
-    if "run" in vars(module):
+    if "train" in vars(module):
       return module
   files = sorted(pathlib.Path(loops.__path__[0]).glob("*.py"))
-  known = [file.stem for file in files if "\ndef run(" in file.read_text()]
+  known = [file.stem for file in files if "\ndef train(" in file.read_text()]
   raise SettingError(f"loop={name}: no such loop in grpo_jax/loops; choose from {', '.join(known)}")
 
 

@@ -3,8 +3,8 @@
     start              the slots before the loop
     decode_until_done  refill free slots, decode_step, decode_step, ... until no sample is left
 
-Everything here is of one shard of prompts and samples. The loop's state is `Slots`; `Setup` and `Queue` say what does
-not change in it.
+Everything here is of one shard of prompts and samples. The loop's state is `Slots`; `SamplerSetup` and `Queue` say what
+does not change in it. slot_cache.py has a picture of the ring of columns that all slots write.
 
 Shape letters: P prompts, G samples of each, N = P * G, S slots, L completion tokens, Lp prompt tokens.
 """
@@ -25,7 +25,7 @@ from grpo_jax.types import Array
 
 
 @dataclasses.dataclass(frozen=True)
-class Setup:
+class SamplerSetup:
   """What all rollouts of one sampler share: the model, and the settings as Python values."""
 
   decoder: Decoder  # runs in sampler.dtype, its layers unrolled, on one shard of prompts and samples
@@ -103,7 +103,7 @@ class Slots(NamedTuple):
   stopped: Array  # [N] bool
 
 
-def start(setup: Setup, queue: Queue) -> Slots:
+def start(setup: SamplerSetup, queue: Queue) -> Slots:
   """Returns the slots before the loop: a slot for each sample, all at work, or fewer, all free."""
   n, first, config = queue.real.shape[0], queue.first, setup.decoder.config
   s = min(n, setup.slots) if setup.slots else n
@@ -111,7 +111,7 @@ def start(setup: Setup, queue: Queue) -> Slots:
   def column0(x: Array) -> Array:
     return jnp.zeros((n, setup.length), x.dtype).at[:, 0].set(x)
 
-  if s == n:  # on their prompts as they are
+  if s == n:  # one slot for each sample: they read the prompts' cache itself, no copy of it
     waiting, sample, active, token = jnp.int32(n), jnp.arange(n), ~first.done, first.token
     prompt_cache = queue.prompt_cache
   else:
@@ -140,13 +140,16 @@ def start(setup: Setup, queue: Queue) -> Slots:
 # -- the loop
 
 
-def decode_until_done(setup: Setup, params: Params, queue: Queue, slots: Slots) -> Slots:
+def decode_until_done(setup: SamplerSetup, params: Params, queue: Queue, slots: Slots) -> Slots:
   """Returns the slots after the last sample of the queue has ended."""
   return jax.lax.while_loop(unfinished, functools.partial(refill_and_decode, setup, params, queue), slots)
 
 
-def refill_and_decode(setup: Setup, params: Params, queue: Queue, slots: Slots) -> Slots:
-  """Returns the slots after refills and decoding until one can be refilled again: at most once around the ring."""
+def refill_and_decode(setup: SamplerSetup, params: Params, queue: Queue, slots: Slots) -> Slots:
+  """Returns the slots after refills, and decoding until one can be refilled again.
+
+  Decodes for at most one turn around the ring of columns; slot_cache.py has a picture of it.
+  """
   slots = jax.lax.while_loop(can_refill, functools.partial(refill, queue), slots)
   for block, (begin, end) in enumerate(setup.blocks):
     in_block = functools.partial(can_decode, begin, end)
@@ -184,7 +187,7 @@ def refill(queue: Queue, slots: Slots) -> Slots:
   )
 
 
-def decode_step(setup: Setup, params: Params, queue: Queue, block: int, slots: Slots) -> Slots:
+def decode_step(setup: SamplerSetup, params: Params, queue: Queue, block: int, slots: Slots) -> Slots:
   """Returns the slots after one more token of each active one; all write one column of that block of the ring."""
   n = slots.lengths.shape[0]
   hidden_SxD, cache = decode_layers(setup, params, queue, block, slots)
@@ -209,18 +212,18 @@ def decode_step(setup: Setup, params: Params, queue: Queue, block: int, slots: S
 
 
 def decode_layers(
-  setup: Setup, params: Params, queue: Queue, block: int, slots: Slots
+  setup: SamplerSetup, params: Params, queue: Queue, block: int, slots: Slots
 ) -> tuple[Array, list[LayerCache]]:
   """Returns the hidden state `[S, D]` after the last token of each slot, and the caches with that token in them."""
   decoder, length = setup.decoder, setup.length
   column = slots.step % length - setup.blocks[block][0]  # in the block
   prompt_lengths = queue.prompt_lengths[slots.sample // queue.group]
-  behind = (slots.step - jnp.arange(length)) % length  # steps since each column was written
-  all_at_once = slots.age.shape[0] == slots.lengths.shape[0]  # then the blocks that lie ahead are empty
-  read = setup.blocks[: block + 1] if all_at_once else setup.blocks
+  steps_since_write = (slots.step - jnp.arange(length)) % length  # of each column
+  no_refills = slots.age.shape[0] == slots.lengths.shape[0]  # then later blocks are not written yet
+  blocks_to_read = setup.blocks[: block + 1] if no_refills else setup.blocks
   width = queue.prompt_cache[0].keys.x.shape[-1]
   masks = {
-    spec: slot_cache.visible(spec, prompt_lengths, slots.age, width, behind, read)
+    spec: slot_cache.visible(spec, prompt_lengths, slots.age, width, steps_since_write, blocks_to_read)
     for spec in dict.fromkeys(decoder.config.attention)  # in their order
   }
   x_SxD, caches = decoder.embed(params, slots.token), []
@@ -245,7 +248,7 @@ def head(decoder: Decoder, params: Params, hidden: Array) -> Array:
   return decoding.soft_cap(logits, decoder.config.logit_soft_cap)
 
 
-def sample_tokens(setup: Setup, logits: Array, uniforms: Array) -> tuple[Array, Array, Array]:
+def sample_tokens(setup: SamplerSetup, logits: Array, uniforms: Array) -> tuple[Array, Array, Array]:
   """Returns tokens, log-probs and log-probs after truncation, `[n]` each, of logits `[n, V]` and uniforms `[n]`."""
   return decoding.sample(
     logits,
@@ -257,7 +260,7 @@ def sample_tokens(setup: Setup, logits: Array, uniforms: Array) -> tuple[Array, 
   )
 
 
-def stops(setup: Setup, forced_lengths: Array | None, token: Array, sample: Array, age: Array) -> Array:
+def stops(setup: SamplerSetup, forced_lengths: Array | None, token: Array, sample: Array, age: Array) -> Array:
   """Returns whether a token ends its completion, bool.
 
   Args:

@@ -1,4 +1,4 @@
-"""The jitted update, and the only place with a gradient: forward -> objective -> optax.
+"""The jitted learner, and the only place with a gradient: forward -> objective -> optax.
 
     learn(state, ref_params, old_params, rollouts, packing) -> (state, metrics, Trace)
 
@@ -39,7 +39,7 @@ STOPPED_KL = 3  # learner.stop_kl: the mean k3 between old and new policy was be
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setup:
-  """What does not change from one update to the next. The functions here close over it; it is no argument of a jit.
+  """What does not change from one batch of rollouts to the next; jitted functions close over it.
 
   Raises:
     SettingError: a rule that ends the passes, for an objective without a ratio or where there is one pass.
@@ -81,12 +81,12 @@ class Trace(NamedTuple):
 
 
 def microbatches_of_minibatch(cfg: Any, prompts: int) -> int:
-  """Into how many microbatches the `learner` section cuts a minibatch of so many prompts."""
+  """Returns the number of microbatches in a minibatch of so many prompts; `cfg` is the `learner` section."""
   return prompts // cfg.microbatch if cfg.microbatch and cfg.microbatch < prompts else 1
 
 
 def microbatches_of_rollout(cfg: Any, prompts: int) -> int:
-  """Into how many microbatches it cuts a whole rollout of so many prompts."""
+  """Returns the number of microbatches in a batch of rollouts of so many prompts; `cfg` is the `learner` section."""
   return cfg.minibatches * microbatches_of_minibatch(cfg, prompts // cfg.minibatches)
 
 
@@ -94,22 +94,22 @@ def microbatches_of_rollout(cfg: Any, prompts: int) -> int:
 
 
 def combine(name: str, values: Array) -> Array:
-  """One metric over a leading axis: its sum, or its maximum where the name ends in `_max`."""
+  """Returns one metric over a leading axis: its sum, or its maximum where the name ends in `_max`."""
   return jnp.max(values, axis=0) if name.endswith("_max") else jnp.sum(values, axis=0)
 
 
 def combine_metrics(metrics: Metrics) -> Metrics:
-  """(total, count) pairs with a leading axis -> without it."""
+  """Returns (total, count) pairs combined over their leading axis."""
   return {k: (combine(k, total), combine(k, count)) for k, (total, count) in metrics.items()}
 
 
 def empty_metric(name: str) -> tuple[Array, Array]:
-  """The (total, count) that leaves another one of that name as it is when the two are combined."""
+  """Returns the neutral element of `combine`: what changes no metric of that name that it is combined with."""
   return jnp.float32(-jnp.inf if name.endswith("_max") else 0.0), jnp.float32(0.0)
 
 
 def means(metrics: Metrics) -> dict[str, Array]:
-  """total / count of each metric."""
+  """Returns total / count of each metric."""
   return {name: total / jnp.maximum(count, 1e-9) for name, (total, count) in metrics.items()}
 
 
@@ -117,7 +117,7 @@ def means(metrics: Metrics) -> dict[str, Array]:
 
 
 def outputs(setup: Setup, params: Any, batch: Rollouts | TrainBatch, packing: Packing) -> Outputs:
-  """What the trees in `params` ("policy", and "critic" where there is one) say of a batch's completions."""
+  """Returns what the trees in `params` ("policy", and "critic" where there is one) say of a batch's completions."""
   given = (batch.prompts, batch.tokens, batch.lengths, packing)
   how = {"temperature": setup.temperature, "chunk": setup.cfg.chunk}
   logprobs, entropy = forward.logprobs(setup.decoder, params["policy"], *given, **how)
@@ -126,7 +126,7 @@ def outputs(setup: Setup, params: Any, batch: Rollouts | TrainBatch, packing: Pa
 
 
 def frozen_outputs(setup: Setup, params: Any, rollouts: Rollouts, packing: Packing) -> Outputs:
-  """`outputs` of trees that are not trained, of one microbatch after the other."""
+  """Returns `outputs` of trees that are not trained, computed one microbatch after the other."""
   count = microbatches_of_rollout(setup.cfg, rollouts.tokens.shape[0])
   cut = split_microbatches(setup.decoder.layout, (rollouts, packing), count)
 
@@ -140,14 +140,14 @@ def frozen_outputs(setup: Setup, params: Any, rollouts: Rollouts, packing: Packi
 
 
 def loss(setup: Setup, params: Any, batch: TrainBatch, packing: Packing) -> tuple[Array, tuple[Metrics, Array]]:
-  """The objective's loss of a microbatch; beside it, its metrics and log-probs `[P, G, L]`."""
+  """Returns the objective's loss of a microbatch, and beside it (metrics, log-probs `[P, G, L]`)."""
   out = outputs(setup, params, batch, packing)
   value, metrics = setup.objective.loss(out, batch, setup.objective_cfg)
   return value, (metrics, jax.lax.stop_gradient(out.logprobs))
 
 
 def gradient(setup: Setup, params: Any, batch: TrainBatch, packing: Packing) -> tuple[Array, Any, Metrics, Array]:
-  """Loss, gradient, metrics and log-probs `[P, G, L]` of a minibatch, summed over its microbatches."""
+  """Returns loss, gradient, metrics and log-probs `[P, G, L]` of a minibatch, summed over its microbatches."""
   value_and_grad = jax.value_and_grad(functools.partial(loss, setup), has_aux=True)
   count = microbatches_of_minibatch(setup.cfg, batch.tokens.shape[0])
   if count == 1:
@@ -167,7 +167,7 @@ def gradient(setup: Setup, params: Any, batch: TrainBatch, packing: Packing) -> 
 def optimizer_step(
   setup: Setup, state: TrainState, batch: TrainBatch, packing: Packing
 ) -> tuple[TrainState, Metrics, Array]:
-  """One update by a minibatch: the new state, metrics, and log-probs `[P, G, L]` before it."""
+  """Returns the state after one update by a minibatch, its metrics, and the log-probs `[P, G, L]` before it."""
   value, grads, metrics, logprobs = gradient(setup, state.params, batch, packing)
   state, skipped = optim.apply_if_finite(setup.tx, grads, value, state)
   one = jnp.ones(())
@@ -179,13 +179,13 @@ def optimizer_step(
 
 
 def reweighted(setup: Setup, batch: TrainBatch) -> TrainBatch:
-  """The batch with weights whose denominators are those of its own completions."""
+  """Returns the batch with weights whose denominators are those of its own completions."""
   weights = setup.objective.weights(batch.mask, batch.lengths, setup.objective_cfg)
   return dataclasses.replace(batch, weights=weights)
 
 
 def one_pass(setup: Setup, state: TrainState, minibatches: Any) -> tuple[TrainState, Metrics]:
-  """Every minibatch once, an update each; the denominators of an update are those of its minibatch."""
+  """Returns the state after an update by every minibatch, each normalised by itself, and the metrics of all."""
 
   def step(state: TrainState, x: tuple[TrainBatch, Packing]) -> tuple[TrainState, Metrics]:
     batch, packing = x
@@ -207,7 +207,10 @@ class Passes(NamedTuple):
 
 
 def next_pass(setup: Setup, minibatches: Any, passes: Passes) -> Passes:
-  """One more pass. What a rule measures is measured as the pass goes along; the pass that trips it is the last."""
+  """Returns where the inner loop stands after one more pass.
+
+  The stop rules look at the mean metrics of that pass; the pass that triggers one is kept, and is the last.
+  """
   cfg, best = setup.cfg, passes.best
   state, metrics = one_pass(setup, passes.state, minibatches)
   mean = means(metrics)
@@ -224,7 +227,7 @@ def next_pass(setup: Setup, minibatches: Any, passes: Passes) -> Passes:
 
 
 def inner_loop(setup: Setup, state: TrainState, minibatches: Any) -> tuple[TrainState, Metrics]:
-  """At most mu passes over the minibatches, fewer where a rule ends them."""
+  """Returns the state after at most mu passes over the minibatches (fewer where a rule ends them), and all metrics."""
   names = jax.eval_shape(lambda state: one_pass(setup, state, minibatches)[1], state)
   start = {name: empty_metric(name) for name in names}
   passes = Passes(state, jnp.int32(0), jnp.int32(RAN_ALL), jnp.float32(-jnp.inf), start)
@@ -244,7 +247,7 @@ def inner_loop(setup: Setup, state: TrainState, minibatches: Any) -> tuple[Train
 def with_frozen_logprobs(
   setup: Setup, state: TrainState, ref_params: Any, old_params: Any, rollouts: Rollouts, packing: Packing
 ) -> Rollouts:
-  """The rollouts with what the reference, the old policy and the critic say of them, as far as it is needed.
+  """Returns the rollouts with what the reference, the old policy and the critic say of them, as far as it is needed.
 
   The old policy is that of `old_params`, or (None) the state before its first update.
   """
@@ -261,7 +264,7 @@ def with_frozen_logprobs(
 def learn(
   setup: Setup, state: TrainState, ref_params: Any, old_params: Any, rollouts: Rollouts, packing: Packing
 ) -> tuple[TrainState, dict[str, Array], Trace]:
-  """The state after at most mu passes over the rollouts, the metrics of the passes, and what they started from.
+  """Returns the state after at most mu passes over the rollouts, metrics of the passes, and what they started from.
 
   Args:
     setup: what does not change.
@@ -273,7 +276,7 @@ def learn(
   """
   rollouts = with_frozen_logprobs(setup, state, ref_params, old_params, rollouts, packing)
   batch = setup.objective.prepare(rollouts, setup.objective_cfg)
-  if setup.updates == 1 and old_params is None:  # the state itself sampled: every ratio is exactly 1
+  if setup.updates == 1 and old_params is None:  # the state itself sampled: ratios are exactly 1, not to rounding
     batch = dataclasses.replace(batch, old_logprobs=None)
   if setup.updates == 1:
     state, metrics, logprobs = optimizer_step(setup, state, batch, packing)
@@ -287,9 +290,9 @@ def learn(
 
 
 def make_learn(setup: Setup) -> Callable:
-  """`learn` of a setup, jitted: `(state, ref_params, old_params, rollouts, packing) -> (state, metrics, Trace)`.
+  """Returns `learn` of a setup, jitted.
 
-  The state is donated.
+  It takes (state, ref_params, old_params, rollouts, packing) and returns (state, metrics, Trace); the state is donated.
   """
   return jax.jit(
     functools.partial(learn, setup), donate_argnums=0, compiler_options=compiler_options(setup.decoder.layout)
@@ -297,7 +300,7 @@ def make_learn(setup: Setup) -> Callable:
 
 
 def compiler_options(layout: Layout) -> dict[str, str]:
-  """XLA's options. On a CPU only products go to its library of kernels: with sums, a step takes a quarter longer."""
+  """Returns XLA's options. On a CPU only products go to its library of kernels: its sums are slow."""
   kinds = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
   return kinds if layout.platform == "cpu" else {}
 
@@ -308,7 +311,9 @@ def compiler_options(layout: Layout) -> dict[str, str]:
 def movement(
   setup: Setup, params: Any, rollouts: Rollouts, trace: Trace, packing: Packing
 ) -> tuple[dict[str, Array], Array, Array]:
-  """How the probabilities of the rollouts moved in the inner loop ("How much, not how fast"), by one forward pass.
+  """Measures how the probabilities of the rollouts moved in the inner loop ("How much, not how fast").
+
+  It takes one forward pass.
 
   Args:
     setup: what does not change.
@@ -343,5 +348,5 @@ def movement(
 
 
 def make_movement(setup: Setup) -> Callable:
-  """`movement` of a setup, jitted: `(params, rollouts, trace, packing) -> (metrics, before, after)`."""
+  """Returns `movement` of a setup, jitted: `(params, rollouts, trace, packing) -> (metrics, before, after)`."""
   return jax.jit(functools.partial(movement, setup))

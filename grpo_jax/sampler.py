@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from grpo_jax import decode_loop, slot_cache
-from grpo_jax.decode_loop import FirstTokens, Noise, Queue, Setup
+from grpo_jax.decode_loop import FirstTokens, Noise, Queue, SamplerSetup
 from grpo_jax.errors import SettingError
 from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.ops import decoding
@@ -63,7 +63,7 @@ def _layer(i: int, dtype: str, stacked: Array) -> Array:
   return stacked[i].astype(dtype)
 
 
-def prefill(setup: Setup, params: Params, request: Request, prompt_size: int | None) -> Queue:
+def prefill(setup: SamplerSetup, params: Params, request: Request, prompt_size: int | None) -> Queue:
   """Returns the queue of all samples: the prompts' keys and values, and the first token of every sample.
 
   The first token comes from the last hidden state of the prompt; no slot is needed for it.
@@ -85,7 +85,7 @@ def prefill(setup: Setup, params: Params, request: Request, prompt_size: int | N
 
 
 def roll_out(
-  setup: Setup, prompt_size: int | None, params: Params, request: Request
+  setup: SamplerSetup, prompt_size: int | None, params: Params, request: Request
 ) -> tuple[dict[str, Array], dict[str, Array]]:
   """Returns the completions of one shard of prompts and samples, whose loop waits for no other shard.
 
@@ -108,7 +108,7 @@ def roll_out(
   return completions, {name: x[None] for name, x in counts.items()}
 
 
-def on_mesh(setup: Setup, run: Callable) -> Callable:
+def on_mesh(setup: SamplerSetup, run: Callable) -> Callable:
   """Returns `run(params, request)` (see `roll_out`) as a function of the whole batch, which runs in every shard."""
   mesh = setup.decoder.layout.mesh
   if mesh.size == 1:
@@ -126,7 +126,7 @@ def on_mesh(setup: Setup, run: Callable) -> Callable:
   )
 
 
-def make_setup(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Setup:
+def make_setup(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> SamplerSetup:
   """Returns what all rollouts of a sampler share; arguments and errors: see `make_sampler`."""
   if cfg.cache_dtype not in slot_cache.CACHE_DTYPES:
     raise SettingError(f"sampler.cache_dtype={cfg.cache_dtype}: use one of {', '.join(slot_cache.CACHE_DTYPES)}")
@@ -137,7 +137,7 @@ def make_setup(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Setu
   taken = prompt_axes + sample_axes
   rules = tuple((name, tuple(axis for axis in axes if axis not in taken)) for name, axes in layout.rules)
   inside = dataclasses.replace(layout, rules=rules)
-  return Setup(
+  return SamplerSetup(
     decoder=dataclasses.replace(decoder, layout=inside, dtype=cfg.dtype, layers="unroll", remat="none"),
     prompt_axes=prompt_axes,
     sample_axes=sample_axes,

@@ -18,7 +18,7 @@ ROWS = [
 
 
 def _cfg(annotations=False):
-  return ConfigDict({"gsm8k": {"annotations": annotations}})
+  return ConfigDict({"annotations": annotations})
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def _read_in_a_new_process(folder):
 import sys
 from ml_collections import ConfigDict
 from grpo_jax.data import gsm8k
-assert len(gsm8k.source("train", {str(folder)!r}, ConfigDict({{"gsm8k": {{"annotations": False}}}}))) == 2
+assert len(gsm8k.source("train", {str(folder)!r}, ConfigDict({{"annotations": False}}))) == 2
 assert "tensorflow" not in sys.modules
 """
   subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": os.getcwd()}, check=True)

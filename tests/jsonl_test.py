@@ -9,7 +9,7 @@ from grpo_jax.types import Example
 
 
 def _cfg(question="question", answer="answer", solution="", choices=""):
-  return ConfigDict({"jsonl": {"question": question, "answer": answer, "solution": solution, "choices": choices}})
+  return ConfigDict({"question": question, "answer": answer, "solution": solution, "choices": choices})
 
 
 def _write(path, *rows):

@@ -113,7 +113,7 @@ class Runs:
   def start(self, name: str, stop_after: int = 0, stop_drawing: bool = False) -> pathlib.Path:
     """The command once; with `stop_after` a SIGTERM comes in that step, with `stop_drawing` while it samples."""
     with self.patched(stop_after, stop_drawing):
-      offline.run(config(self.kind), str(self.folder / name))
+      offline.train(config(self.kind), str(self.folder / name))
     return self.folder / name
 
   def kept(self, name: str) -> Rollouts:
@@ -270,7 +270,7 @@ def test_numbers_that_cannot_be_are_refused(changes, message):
   c = defaults.get_config()
   c.update_from_flattened_dict(changes)
   with pytest.raises(SettingError, match=message):
-    checks.check(c, tiny.layout(), imports.objective("grpo"))
+    checks.check(c, tiny.decoder(), imports.objective("grpo"))
 
 
 @pytest.mark.parametrize("data, most", [("solutions", 1), ("pairs", 2), ("samples", 8)])

@@ -10,7 +10,7 @@ import tiny
 from experiments import defaults
 from grpo_jax import state as train_state
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build
+from grpo_jax.loops import build, checks, imports
 from grpo_jax.loops.run import Run
 
 TX = optax.adam(0.1)
@@ -22,19 +22,19 @@ class Fake:
   def __init__(self, start: float, pins: dict | None = None):
     self.first, self.pins, self.seen = start, pins or {}, []
 
-  def params(self) -> dict:
+  def trees(self) -> dict:
     one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     return {"policy": {"x": jax.device_put(jnp.float32(self.first), one)}}
 
   @property
-  def policy(self):
+  def params(self):
     return self.state.params["policy"]
 
   def abstract(self):
-    return train_state.abstract(self.params(), TX)
+    return train_state.abstract(self.trees(), TX)
 
   def start(self):
-    self.state = train_state.create(self.params(), TX)
+    self.state = train_state.create(self.trees(), TX)
 
   def load_reference(self, pin):
     self.seen.append(pin)
@@ -96,7 +96,7 @@ def test_two_learners_are_saved_and_restored_under_their_names(config, model, tm
   again = {"policy": Fake(-1.0, {"step": 7}), "reward_model": Fake(-1.0)}
   steps, data = loop(config, model, tmp_path, again)
   assert steps == [2, 3, 4] and data.index == 50  # from the checkpoint after two steps
-  assert again["policy"].policy["x"] == 5.0 and again["reward_model"].policy["x"] == 105.0
+  assert again["policy"].params["x"] == 5.0 and again["reward_model"].params["x"] == 105.0
   assert again["policy"].seen == [{"step": 7}] and again["reward_model"].seen == [{}]
   assert (tmp_path / "result.json").exists()
 
@@ -114,7 +114,7 @@ def save_policy(folder, config, model, step, scale):
   """A checkpoint of a run whose policy is the model's start times `scale`."""
   learner = Fake(0.0)
   params = {"policy": jax.tree.map(lambda x: x * scale, model.load())}
-  learner.params = lambda: params
+  learner.trees = lambda: params
   run = Run(config, str(folder), model, Position(), {"policy": learner})
   learner.start()
   run.checkpoints.save(step, {"policy": learner.state}, Position().get_state(), run.extra, wait=True)
@@ -152,3 +152,27 @@ def test_a_fingerprint_sees_one_bit_and_a_swap():
   changed = [tree["a"].at[1, 2].add(1e-6), tree["a"][::-1], -tree["a"], jnp.ones((2, 3)), 2 * jnp.ones((2, 3))]
   found = {build.fingerprint({"a": x}) for x in (tree["a"], *changed)}
   assert len(found) == 6 and "00000000" not in found
+
+
+# -- the shape of the policy
+
+
+@pytest.mark.parametrize("variant", ["test_windows", "test_llama3"])
+def test_a_run_starts_from_another_ones_shape(variant, config, tmp_path):
+  """Also from one that is no Hugging Face family's."""
+  c = config.copy_and_resolve_references()
+  c.model.variant = variant
+  first = build.model(c, jax.devices()[:1])
+  build.describe(first, str(tmp_path / "model"))
+  assert build.read_shape(str(tmp_path / "model")) == first.decoder.config
+  (tmp_path / "model" / build.SHAPE).write_text("{")
+  with pytest.raises(SettingError, match="init_from=.*decoder.json cannot be read"):
+    build.read_shape(str(tmp_path / "model"))
+
+
+def test_an_export_that_cannot_be_is_refused_before_anything_starts(config):
+  c = config.copy_and_resolve_references()
+  c.checkpoint.export, c.eval.problems = True, 0
+  checks.check(c, tiny.decoder(), imports.objective("grpo"))
+  with pytest.raises(SettingError, match="checkpoint.export=True: .*use checkpoint.export=False"):
+    checks.check(c, tiny.decoder("test_windows"), imports.objective("grpo"))

@@ -14,6 +14,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
+from ml_collections import ConfigDict
+
 from grpo_jax.data.word_problems import BOXES, FAMILIES, ITEMS, PROBLEMS, PRONOUNS, Problem, Step
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Example
@@ -179,12 +181,26 @@ def _below(rng: random.Random, n: int) -> int:
   return int(rng.random() * n)
 
 
+def settings() -> ConfigDict:
+  """Returns the settings, the section `data.arithmetic`: the arguments of `Arithmetic` but the split."""
+  c = ConfigDict()
+  c.seed = 0
+  c.size = 100_000
+  c.max_number = 99
+  c.max_factor = 9
+  c.min_steps = 1
+  c.max_steps = 4
+  c.families = ()
+  c.words = True
+  return c
+
+
 def source(split: str, path: str, cfg: Any) -> Arithmetic:
-  """Makes the data set that `cfg.arithmetic` describes; its settings are the arguments of `Arithmetic` but the split.
+  """Makes the data set that `cfg` describes, see `settings`.
 
   Raises:
     SettingError: `path` is not empty, or no problem fits the settings.
   """
   if path:
     raise SettingError(f"data.path = {path!r}: arithmetic makes its problems and reads no files; leave it empty")
-  return Arithmetic(split, **dict(cfg.arithmetic))
+  return Arithmetic(split, **dict(cfg))

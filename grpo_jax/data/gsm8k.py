@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from grpo_jax.data import jsonl
 from grpo_jax.errors import SettingError
 from grpo_jax.rewards.math import after_mark
@@ -22,18 +24,25 @@ _ANNOTATION = re.compile(r"<<[^<>\n]*>>")
 FIELDS = ("question", "answer")
 
 
+def settings() -> ConfigDict:
+  """Returns the settings of the data set, the section `data.gsm8k`."""
+  c = ConfigDict()
+  c.annotations = False  # keep the calculator annotations <<48/2=24>> in solutions
+  return c
+
+
 def source(split: str, path: str, cfg: Any) -> Sequence[Example]:
   """Reads one split.
 
   Args:
     split: "train" or "test"; tensorflow-datasets also has "train_socratic" and "test_socratic".
     path: `data.path`.
-    cfg: the data section; `cfg.gsm8k.annotations` keeps the calculator's `<<48/2=24>>` in the solutions.
+    cfg: see `settings`.
 
   Raises:
     SettingError: the files are not there, or a line is malformed.
   """
-  annotations = cfg.gsm8k.annotations
+  annotations = cfg.annotations
   if path and not list(pathlib.Path(path).glob("gsm8k/*")):
     lines = jsonl.read(_jsonl_file(split, path))
     return [example(*(jsonl.text(each, name, at) for name in FIELDS), annotations, at) for each, at in lines]

@@ -13,10 +13,22 @@ import json
 import pathlib
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from grpo_jax.errors import SettingError
 from grpo_jax.rewards.choice import LETTERS, letter
 from grpo_jax.rewards.math import after_mark
 from grpo_jax.types import Example
+
+
+def settings() -> ConfigDict:
+  """Returns the settings of the data set, the section `data.jsonl`: the names of the fields."""
+  c = ConfigDict()
+  c.question = "question"
+  c.answer = "answer"
+  c.solution = ""  # of the worked solution; empty: the answer holds it
+  c.choices = ""  # of the options of a multiple-choice question, a list of texts; empty: there are none
+  return c
 
 
 def source(split: str, path: str, cfg: Any) -> list[Example]:
@@ -25,15 +37,14 @@ def source(split: str, path: str, cfg: Any) -> list[Example]:
   Args:
     split: the name of the file in a folder; a path that is a file is read whatever the split.
     path: `data.path`.
-    cfg: the data section; `cfg.jsonl.question` and `cfg.jsonl.answer` name the fields, `cfg.jsonl.solution` the field
-      of the worked solution ("": the answer holds it), `cfg.jsonl.choices` that of the options ("": there are none).
+    cfg: see `settings`.
 
   Raises:
     SettingError: no such file, or a line that is no JSON object, lacks a field or has an answer that cannot be read,
       with its number.
   """
-  make = multiple_choice if cfg.jsonl.choices else example
-  return [make(record, where, cfg.jsonl) for record, where in read(split_file(split, path))]
+  make = multiple_choice if cfg.choices else example
+  return [make(record, where, cfg) for record, where in read(split_file(split, path))]
 
 
 def example(record: dict[str, Any], where: str, names: Any) -> Example:

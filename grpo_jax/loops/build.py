@@ -15,15 +15,16 @@ from grpo_jax.data import loader
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import imports
 from grpo_jax.models import heads, variants
-from grpo_jax.models.decoder import Decoder
+from grpo_jax.models.decoder import Decoder, DecoderConfig, from_json, to_json
 from grpo_jax.models.hf import tensors
-from grpo_jax.models.hf.config import read_config, write_config
+from grpo_jax.models.hf.config import read_config
 from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer import making, reading
 from grpo_jax.tokenizer.reading import Tokenizer
 
 # What a random key is for; keys are functions of (seed, purpose, step), never carried.
 INIT, SAMPLE, EVALUATE = range(3)
+SHAPE = "decoder.json"  # in DIR/model: the shape of a run's policy
 TOKENIZER_EXAMPLES = 10_000  # of each data set, where a tokenizer is made
 
 
@@ -56,7 +57,7 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mo
   if not folder and not config.model.variant:
     raise SettingError(f"init_from='': this experiment starts from weights; {where_to_get(config)}")
   tokenizer = make_tokenizer(config, folder)
-  shape = read_config(folder) if folder else variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
+  shape = read_shape(folder) if folder else variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
   tensors.check_tokenizer(tokenizer, shape)
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
   decoder = Decoder(shape, layout, **how)
@@ -118,7 +119,7 @@ def reference(source: str, model: Model, setting: str, step: int | None = None) 
     return model.load()
   folder, run = find_source(source)
   run = run if step is None else source  # that run may have ended and have an export by now
-  shape = read_config(folder)
+  shape = read_shape(folder)
   if shape != model.decoder.config:
     raise SettingError(f"{setting}={source!r}: is {shape}; the policy is {model.decoder.config}; use the same shape")
   if run:
@@ -179,13 +180,13 @@ def find_source(init_from: str) -> tuple[str, str]:
   """What `init_from` means: a Hugging Face folder, or the workdir of a run.
 
   Returns:
-    The folder with config.json and tokenizer ("" for a fresh model), and the run whose last checkpoint has the weights
-    ("" where the folder has them: a finished run's export).
+    The folder with the shape and the tokenizer ("" for a fresh model), and the run whose last checkpoint has the
+    weights ("" where the folder has them: a finished run's export).
   """
   export, model = os.path.join(init_from, "export"), os.path.join(init_from, "model")
   if init_from and os.path.exists(os.path.join(export, "config.json")):
     return export, ""
-  if init_from and os.path.exists(os.path.join(model, "config.json")):
+  if init_from and os.path.exists(os.path.join(model, SHAPE)):
     return model, init_from
   return init_from, ""
 
@@ -230,8 +231,24 @@ def abstract_params(model: Model, needs: frozenset[str]) -> dict[str, Any]:
 
 
 def describe(model: Model, folder: str) -> None:
-  """Writes config.json and the tokenizer, so that another run can start from this one's checkpoints."""
+  """Writes the decoder's shape and the tokenizer, so that another run can start from this one's checkpoints."""
   os.makedirs(folder, exist_ok=True)
   model.tokenizer.save(folder)
-  with open(os.path.join(folder, "config.json"), "w") as f:
-    json.dump(write_config(model.decoder.config), f, indent=2)
+  with open(os.path.join(folder, SHAPE), "w") as f:
+    json.dump(to_json(model.decoder.config), f, indent=2)
+
+
+def read_shape(folder: str) -> DecoderConfig:
+  """The decoder's shape of a Hugging Face folder, or of the one that `describe` wrote.
+
+  Raises:
+    SettingError: there is none, or one that this decoder is not.
+  """
+  path = os.path.join(folder, SHAPE)
+  if not os.path.exists(path):
+    return read_config(folder)
+  try:
+    with open(path) as f:
+      return from_json(json.load(f))
+  except (ValueError, TypeError, KeyError) as error:
+    raise SettingError(f"init_from={folder}: {path} cannot be read ({error}); use another run") from error

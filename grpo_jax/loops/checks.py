@@ -1,29 +1,41 @@
 """Checks of settings against each other, before anything is compiled."""
 
 import operator
-from typing import Any
 
 from ml_collections import ConfigDict
 
 from grpo_jax import sharding
 from grpo_jax.errors import SettingError
+from grpo_jax.models.decoder import Decoder
+from grpo_jax.models.hf.config import write_config
+from grpo_jax.objectives.contract import Objective
 from grpo_jax.sharding import Layout
 
 # Completions of a prompt, by kind of offline data; samples have as many as the sampler makes.
 COMPLETIONS = {"solutions": 1, "pairs": 2}
 
 
-def check(config: ConfigDict, layout: Layout, objective: Any) -> None:
+def check(config: ConfigDict, decoder: Decoder, objective: Objective) -> None:
   """Refuses settings that do not go together.
 
   Raises:
     SettingError: names the settings and what would work.
   """
   check_counts(config)
-  check_batch(config, layout)
-  check_learner(config, layout)
+  check_batch(config, decoder.layout)
+  check_learner(config, decoder.layout)
   check_rewards(config)
   check_data(config, objective)
+  if config.checkpoint.export:
+    check_export(decoder)
+
+
+def check_export(decoder: Decoder) -> None:
+  """Refuses a policy that could not be written as a Hugging Face folder after the last step."""
+  try:
+    write_config(decoder.config)
+  except SettingError as error:
+    raise SettingError(f"checkpoint.export=True: {error}; use checkpoint.export=False") from error
 
 
 def check_counts(config: ConfigDict) -> None:
@@ -81,7 +93,7 @@ def source_of_data(config: ConfigDict) -> str:
   return config.offline.data if config.loop == "offline" else "live"
 
 
-def check_data(config: ConfigDict, objective: Any) -> None:
+def check_data(config: ConfigDict, objective: Objective) -> None:
   """Refuses an objective that is not for the data of this loop, and one without the teacher that it needs."""
   found, name = source_of_data(config), config.objective.name
   if found not in objective.DATA:

@@ -166,11 +166,31 @@ def eval_source(cfg: Any) -> Sequence[Example]:
   return _source(name, path, cfg.test, cfg)
 
 
-def _source(name: str, path: str, split: str, cfg: Any) -> Sequence[Example]:
+def data(name: str) -> ModuleType:
+  """Returns the data set that `data.name` names: a module as grpo_jax/data/__init__.py describes it.
+
+  Args:
+    name: a module of grpo_jax.data, an import path with a dot, or a file "path/file.py".
+
+  Raises:
+    SettingError: there is none, it fails to import, or it is no data set.
+  """
   found = module("grpo_jax.data", name, "data.name")
-  if "source" not in vars(found):
-    raise SettingError(f"data.name = {name!r}: {found.__name__} has no function source(split, path, cfg)")
-  return found.source(split, path, cfg)
+  for needed in ("settings()", "source(split, path, cfg)"):
+    if needed.partition("(")[0] not in vars(found):
+      raise SettingError(f"data.name = {name!r}: {found.__name__} has no function {needed}")
+  return found
+
+
+def data_section(name: str) -> str:
+  """Returns the name of a data set's own section inside `data`: the last word of what `data.name` names."""
+  return pathlib.Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
+
+
+def _source(name: str, path: str, split: str, cfg: Any) -> Sequence[Example]:
+  """Returns a split of a data set, with the settings of its section, or its own defaults where the config has none."""
+  found, section = data(name), data_section(name)
+  return found.source(split, path, cfg[section] if section in cfg else found.settings())
 
 
 def _import(path: str, package: str, shown: str) -> ModuleType:

@@ -32,7 +32,7 @@ class Learner:
   ref_params: Any = None
 
   def __init__(self, config: ConfigDict, model: build.Model, temperature: float):
-    """Makes the jitted update; nothing is loaded or compiled yet.
+    """Makes the jitted functions; nothing is loaded or compiled yet.
 
     Args:
       config: `objective`, `learner`, `steps`, `ref_from`, `log.measure_every`.
@@ -50,12 +50,12 @@ class Learner:
     self.rate = optim.schedule(config.learner, updates)
     self.tx = optim.make_optimizer(config.learner, updates, critic="values" in self.needs)
     setup = learn.Setup(model.decoder, self.objective, self.tx, config.learner, settings, temperature)
-    self.update, self.movement = learn.make_learn(setup), learn.make_movement(setup)
+    self.jitted_learn, self.jitted_movement = learn.make_learn(setup), learn.make_movement(setup)
     self.microbatches = learn.microbatches_of_rollout(config.learner, config.data.prompts)
     self.measure_every = config.log.measure_every
 
   @property
-  def policy(self) -> Any:
+  def params(self) -> Any:
     """The policy's parameters."""
     return self.state.params["policy"]
 
@@ -84,26 +84,26 @@ class Learner:
     self.ref_params, pin = build.pinned_reference(self.config, self.model, pin)
     return pin
 
-  def learn(self, step: int, given: Rollouts, writer: metrics.Writer, old_params: Any = None) -> Learned:
+  def learn(self, step: int, batch: Rollouts, writer: metrics.Writer, old_params: Any = None) -> Learned:
     """Learns from numpy rollouts; every `log.measure_every` steps it measures how their probabilities moved.
 
     Args:
       step: of the run.
-      given: with rewards, where the objective asks for them.
+      batch: with rewards, where the objective asks for them.
       writer: shows the phases.
       old_params: the policy that sampled them, where it is not the one in `state`.
     """
-    packing = plan.pack(given, self.model.layout, self.microbatches)
-    on_device, placed = rollouts.to_device(self.model.layout, (given, packing))
+    packing = plan.pack(batch, self.model.layout, self.microbatches)
+    on_mesh = rollouts.to_device(self.model.layout, (batch, packing))
     with writer.phase("learn"):
-      self.state, found, trace = self.update(self.state, self.ref_params, old_params, on_device, placed)
+      self.state, found, trace = self.jitted_learn(self.state, self.ref_params, old_params, *on_mesh)
       found = rollouts.to_host(found)
     moved = None
     if self.measure_every and step % self.measure_every == 0:
       with writer.phase("measure"):
-        more, *moved = rollouts.to_host(self.movement(self.state.params, on_device, trace, placed))
+        more, *moved = rollouts.to_host(self.jitted_movement(self.state.params, on_mesh[0], trace, on_mesh[1]))
       found |= more
-    found |= rollouts.statistics(given) | plan.padding(given, packing, self.model.layout, self.microbatches)
+    found |= rollouts.statistics(batch) | plan.padding(batch, packing, self.model.layout, self.microbatches)
     found |= {"lr": self.rate(self.state.step - 1), "skipped_steps": int(self.state.skipped)}
     return Learned(found, trace, tuple(moved) if moved else None)
 

@@ -32,7 +32,7 @@ KINDS = ("solutions", "samples", "pairs")
 TEMPERATURE = 1.0  # of the log-probs: the likelihood of what is written is the model's own, whatever it was sampled at
 
 
-def run(config: ConfigDict, workdir: str) -> None:
+def train(config: ConfigDict, workdir: str) -> None:
   """Runs, or goes on with, the experiment in `workdir`; see `Run`."""
   kind = config.offline.data
   if kind not in KINDS:
@@ -40,7 +40,7 @@ def run(config: ConfigDict, workdir: str) -> None:
   if config.learner.mu != 1:
     raise SettingError(f"learner.mu={config.learner.mu}: data that does not change is gone through by steps; use 1")
   model = build.model(config)
-  checks.check(config, model.layout, imports.objective(config.objective.name))
+  checks.check(config, model.decoder, imports.objective(config.objective.name))
   batches = build.batches(config) if kind == "solutions" else Kept(config)
   policy = Learner(config, model, TEMPERATURE)
 

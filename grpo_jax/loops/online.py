@@ -15,10 +15,10 @@ from grpo_jax.tokenizer.reading import Tokenizer
 from grpo_jax.types import STOPPED
 
 
-def run(config: ConfigDict, workdir: str) -> None:
+def train(config: ConfigDict, workdir: str) -> None:
   """Runs, or goes on with, the experiment in `workdir`; see `Run`."""
   model = build.model(config)
-  checks.check(config, model.layout, imports.objective(config.objective.name))
+  checks.check(config, model.decoder, imports.objective(config.objective.name))
   collector = make_collector(config, model)
   policy = Learner(config, model, config.sampler.temperature)
   reward_names = [name for name, _, _ in collector.rewards]
@@ -26,7 +26,7 @@ def run(config: ConfigDict, workdir: str) -> None:
   with Run(config, workdir, model, collector.batches, {"policy": policy}) as run:
     for step in run.steps():
       key = build.key(config.seed, build.SAMPLE, step)
-      batch, sampling = collect(collector, policy.policy, key, run.writer)  # sample and score
+      batch, sampling = collect(collector, policy.params, key, run.writer)  # sample and score
       learned = policy.learn(step, batch.rollouts, run.writer)  # one jitted function, mu inner updates
       numbers = learned.metrics | sampling
       numbers |= speeds(numbers["tokens"], int(batch.rollouts.lengths.sum()), run.writer.seconds)

@@ -1,7 +1,7 @@
 """A run in its folder: what it saves and shows, when it is evaluated, and how it is stopped and goes on.
 
 DIR/config.json           the config that the folder belongs to
-DIR/model/                config.json and tokenizer of the policy
+DIR/model/                shape (decoder.json) and tokenizer of the policy
 DIR/checkpoints/          see grpo_jax/checkpoint.py
 DIR/metrics.jsonl  samples.jsonl  tensorboard/     see grpo_jax/metrics.py
 DIR/export/  result.json  after the last step
@@ -148,7 +148,7 @@ class Run:
 
   def evaluate(self, step: int, samples: bool = False) -> dict[str, float]:
     """Metrics of the policy on the test split after `step` steps, also from several samples where asked for."""
-    return self.evaluator(self.writer, self.learners[POLICY].policy, step, samples)
+    return self.evaluator(self.writer, self.learners[POLICY].params, step, samples)
 
   def save(self, step: int, wait: bool = False) -> None:
     """Saves all learners and the position in the data after `step` steps."""
@@ -182,7 +182,7 @@ class Run:
     with self.writer.phase("export"):
       base = build.find_source(self.config.init_from)[0] or None
       out = os.path.join(self.folder, "export")
-      shape, params = self.model.decoder.config, self.learners[POLICY].policy
+      shape, params = self.model.decoder.config, self.learners[POLICY].params
       tensors.save(out, shape, params, tokenizer=self.model.tokenizer, base=base)
 
 

@@ -63,6 +63,22 @@ class DecoderConfig:
     return self.attention[layer % len(self.attention)]
 
 
+def to_json(config: DecoderConfig) -> dict[str, Any]:
+  """The fields of a config as JSON."""
+  return dataclasses.asdict(config)
+
+
+def from_json(fields: dict[str, Any]) -> DecoderConfig:
+  """The config that `to_json` wrote.
+
+  Raises:
+    TypeError: fields that a config does not have.
+  """
+  specs = tuple(AttentionSpec(**spec) for spec in fields["attention"])
+  scaling = fields["rope_scaling"]
+  return DecoderConfig(**fields | {"attention": specs, "rope_scaling": scaling and tuple(scaling)})
+
+
 class KV(NamedTuple):
   """Keys and values of every layer."""
 
@@ -151,7 +167,7 @@ class Decoder:
     return x * jnp.asarray(self.config.width**0.5, x.dtype) if self.config.embed_scale else x
 
   def block(self, params: Params, x: Array, positions: Array, attend: Attend) -> tuple[Array, Any]:
-    """Returns x `[..., D]` after one layer, and what its `attend` returns beside.
+    """Returns x `[..., D]` after one layer, and the auxiliary output of its `attend`.
 
     params: the layer's own, not stacked; positions: `[...]`; see `layers.Block`.
     """
@@ -200,7 +216,7 @@ class Decoder:
   # -- layers
 
   def _layers(self, params: Params, x: Array, positions: Array, attend: AttendWith) -> tuple[Array, Any]:
-    """Returns x `[..., D]` after all layers, and what `attend` returns beside with a leading axis (or tuple) of layers.
+    """Returns x `[..., D]` after all layers, and the auxiliary outputs of `attend`, stacked (or a tuple).
 
     The attention of layers repeats with a period (`DecoderConfig.attention`): periods are scanned, the layers of one
     unrolled, and those that do not fill a last period follow.

@@ -68,7 +68,7 @@ def check(cfg: Any) -> None:
 
 
 def check_unclipped(cfg: Any) -> None:
-  """Refuses what `check` refuses, settings of the clip apart.
+  """Checks every setting except those of the clip.
 
   Raises:
     SettingError: the setting, its value, and what would work.
@@ -114,7 +114,7 @@ def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
   """
   common.require(rollouts.rewards, "rewards", cfg.name)
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
-  advantages_PxGxL = cfg.advantage(rollouts)
+  advantages_PxGxL = cfg.advantage(rollouts)  # the function that the setting names, bound to its settings
   if cfg.beta and cfg.kl_in_reward:
     advantages_PxGxL = advantages_PxGxL - cfg.beta * kl_return(rollouts, cfg, mask)
   return common.train_batch(rollouts, advantages_PxGxL, mask, weights(mask, rollouts.lengths, cfg))

@@ -27,7 +27,7 @@ Of single objectives:
     step_loss step_accuracy         process_reward_model: means over steps
 
 The learner adds loss, grad_norm, skipped and inner/..., the loop what it knows of the samples: reward/..., length/...
-and zero_variance, the share of sampled groups that are flat (`ops.advantages.flat`).
+and zero_variance, the share of sampled groups that teach nothing (`flat` of the objective).
 """
 
 from collections.abc import Callable

@@ -38,11 +38,13 @@ COARSE_SIZES = (1, 3)
 class Packing:
   """How the learner lays tokens out (made by `pack`); `Packing()` has a row for each completion and no lists."""
 
-  token_index: Array | None = None  # [P, R, T] int32: the token at each place of the rows, counted in the group's
-  # G * L; -1 on padding. None: a row for each completion
-  list_size: int | None = dataclasses.field(default=None, metadata={"static": True})  # completion tokens in the list
-  # of a shard and microbatch, at least; None: no list, padding is computed
-  prompt_list_size: int | None = dataclasses.field(default=None, metadata={"static": True})  # prompt tokens, likewise
+  # [P, R, T] int32: the token at each place of the rows, counted in the group's G * L; -1 on padding. None: a row for
+  # each completion.
+  token_index: Array | None = None
+  # Entries of the list of completion tokens, of one shard and microbatch. None: no list, padding is computed.
+  list_size: int | None = dataclasses.field(default=None, metadata={"static": True})
+  # The same of prompt tokens.
+  prompt_list_size: int | None = dataclasses.field(default=None, metadata={"static": True})
 
 
 def pack(rollouts: Rollouts, layout: Layout, microbatches: int = 1) -> Packing:
@@ -61,7 +63,8 @@ def pack(rollouts: Rollouts, layout: Layout, microbatches: int = 1) -> Packing:
   places //= microbatches * prompt_shards * sample_shards
   # As `split_microbatches` cuts: microbatch j has prompts j, j + microbatches ... of every shard.
   shape = (prompt_shards, -1, microbatches, sample_shards, lengths.shape[1] // sample_shards)
-  list_size = round_up_finely(max(1, int(lengths.reshape(shape).sum((1, 4)).max())))
+  tokens = lengths.reshape(shape).sum((1, 4))  # of each (shard of prompts, microbatch, shard of samples)
+  list_size = round_up_finely(max(1, int(tokens.max())))
   list_size = list_size if list_size <= MOST_PLACES_OF_LIST * places else None
 
   for_prompts = prompt_list_size(rollouts.prompts, layout, microbatches)
