@@ -18,7 +18,7 @@ FEW += ["sampler.max_length=16", "sampler.tries=1", "log.tensorboard=False"]
 
 def section(title: str) -> list[tuple[str, str]]:
   """(language, text) of the blocks under a heading."""
-  text = README.split(f"### {title}\n")[1].split("\n#")[0]
+  text = re.split(r"\n##+ ", README.split(f"### {title}\n")[1])[0]
   return re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)
 
 
@@ -75,10 +75,13 @@ def test_every_file_that_it_names_is_there():
   named = set(re.findall(r"[\w/]+\.(?:py|sh|html|md)", tree))
   names = {pathlib.Path(name).name for name in named}
   files = [
-    p for d in ("grpo_jax", "experiments", "launch") for p in (ROOT / d).rglob("*.*") if p.suffix in (".py", ".sh")
+    p
+    for d in ("grpo_jax", "experiments", "launch")
+    for p in (ROOT / d).rglob("*.*")
+    if p.suffix in (".py", ".sh") and "peers" not in p.parts
   ]
   missing = sorted(str(p.relative_to(ROOT)) for p in files if p.name not in names and p.name != "__init__.py")
   assert not missing
   there = {p.name for p in files} | {p.name for p in (ROOT / "docs").iterdir()}
   there |= {p.name for p in (ROOT / "tests").glob("*.py")} | {p.name for p in (ROOT / "grpo_jax").rglob("*.html")}
-  assert not names - there - {"NAME_test.py"}
+  assert not names - there - {"NAME_test.py", "samples.html"}

@@ -1,5 +1,6 @@
 """What every loop makes from its config before it starts; all bad input is found here, before anything is compiled."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -15,7 +16,7 @@ from grpo_jax.data import loader
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import imports
 from grpo_jax.models import heads, variants
-from grpo_jax.models.decoder import Decoder, DecoderConfig, from_json, to_json
+from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import read_config
 from grpo_jax.sharding import Layout
@@ -235,7 +236,7 @@ def describe(model: Model, folder: str) -> None:
   os.makedirs(folder, exist_ok=True)
   model.tokenizer.save(folder)
   with open(os.path.join(folder, SHAPE), "w") as f:
-    json.dump(to_json(model.decoder.config), f, indent=2)
+    json.dump(dataclasses.asdict(model.decoder.config), f, indent=2)
 
 
 def read_shape(folder: str) -> DecoderConfig:
@@ -249,6 +250,6 @@ def read_shape(folder: str) -> DecoderConfig:
     return read_config(folder)
   try:
     with open(path) as f:
-      return from_json(json.load(f))
+      return DecoderConfig.from_json(json.load(f))
   except (ValueError, TypeError, KeyError) as error:
     raise SettingError(f"init_from={folder}: {path} cannot be read ({error}); use another run") from error

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FrozenConfigDict
 
 from grpo_jax import metrics, sampler
 from grpo_jax.generate import Generator, completions, generate
 from grpo_jax.loops import build, imports
+from grpo_jax.objectives.contract import Objective
 from grpo_jax.ops.advantages import totals
 from grpo_jax.rewards import combine
 from grpo_jax.types import Completion, Example, Prompts, Rollouts
@@ -51,12 +52,18 @@ def make_collector(config: ConfigDict, model: build.Model) -> Collector:
     batches=build.batches(config),
     generator=Generator(sample, model.layout, model.tokenizer, model.render, d.max_prompt_length, d.on_long),
     rewards=imports.rewards(config.rewards),
-    flat=jax.jit(functools.partial(objective.flat, cfg=imports.objective_settings(config.objective))),
+    flat=jitted_flat(objective, imports.objective_settings(config.objective)),
     on_error=config.rewards.on_error,
     max_length=s.max_length,
     prompts=d.prompts,
     tries=s.tries,
   )
+
+
+@functools.cache
+def jitted_flat(objective: Objective, settings: FrozenConfigDict) -> Callable[[Rollouts], Any]:
+  """The objective's `flat`, jitted: the same function for the same settings, so that it is compiled once."""
+  return jax.jit(functools.partial(objective.flat, cfg=settings))
 
 
 def collect(

@@ -58,25 +58,20 @@ class DecoderConfig:
   attention: tuple[AttentionSpec, ...] = (AttentionSpec(),)  # layer i has attention[i % len(attention)]
   logit_soft_cap: float = 0.0  # logits become soft_cap * tanh(logits / soft_cap); 0: they stay as they are
 
+  @classmethod
+  def from_json(cls, fields: dict[str, Any]) -> "DecoderConfig":
+    """Returns the config whose `dataclasses.asdict` went through JSON.
+
+    Raises:
+      TypeError: fields that a config does not have.
+    """
+    specs = tuple(AttentionSpec(**spec) for spec in fields["attention"])
+    scaling = fields["rope_scaling"]
+    return cls(**fields | {"attention": specs, "rope_scaling": scaling and tuple(scaling)})
+
   def attention_of(self, layer: int) -> AttentionSpec:
     """Returns what the attention of that layer computes."""
     return self.attention[layer % len(self.attention)]
-
-
-def to_json(config: DecoderConfig) -> dict[str, Any]:
-  """The fields of a config as JSON."""
-  return dataclasses.asdict(config)
-
-
-def from_json(fields: dict[str, Any]) -> DecoderConfig:
-  """The config that `to_json` wrote.
-
-  Raises:
-    TypeError: fields that a config does not have.
-  """
-  specs = tuple(AttentionSpec(**spec) for spec in fields["attention"])
-  scaling = fields["rope_scaling"]
-  return DecoderConfig(**fields | {"attention": specs, "rope_scaling": scaling and tuple(scaling)})
 
 
 class KV(NamedTuple):
