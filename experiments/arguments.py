@@ -200,4 +200,6 @@ def _unknown_setting(name: str, config: ConfigDict, names: list[str]) -> str:
     if f"{section}{key}" not in names or not isinstance(holder[key], ConfigDict):
       break
     section, holder = f"{section}{key}.", holder[key]
-  return f"--config.{name}: no such setting; {section.rstrip('.') or 'the config'} has: {', '.join(holder)}"
+  hint = "; the config file makes the section of a data set of your own: c.data.NAME = NAME.settings()"
+  known = f"{section.rstrip('.') or 'the config'} has: {', '.join(holder)}"
+  return f"--config.{name}: no such setting; {known}{hint if section == 'data.' else ''}"

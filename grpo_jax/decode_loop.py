@@ -74,7 +74,7 @@ class Queue(NamedTuple):
 
   real: Array  # [N] bool; the others belong to prompts of length 0, which only fill the batch
   prompt_lengths: Array  # [P] int32
-  forced_lengths: Array | None  # [N] int32
+  forced_lengths: Array | None  # [N] int32, where each sample ends whatever its tokens; None: stop tokens end it
   noise: Noise
   prompt_cache: list[StoredKV]  # [P, ...] of each layer
   first: FirstTokens
@@ -219,7 +219,8 @@ def decode_layers(
   column = slots.step % length - setup.blocks[block][0]  # in the block
   prompt_lengths = queue.prompt_lengths[slots.sample // queue.group]
   steps_since_write = (slots.step - jnp.arange(length)) % length  # of each column
-  no_refills = slots.age.shape[0] == slots.lengths.shape[0]  # then later blocks are not written yet
+  # Without refills the steps go once around the ring, and the blocks after this one are still empty.
+  no_refills = slots.age.shape[0] == slots.lengths.shape[0]
   blocks_to_read = setup.blocks[: block + 1] if no_refills else setup.blocks
   width = queue.prompt_cache[0].keys.x.shape[-1]
   masks = {

@@ -300,7 +300,7 @@ def make_learn(setup: Setup) -> Callable:
 
 
 def compiler_options(layout: Layout) -> dict[str, str]:
-  """Returns XLA's options. On a CPU only products go to its library of kernels: its sums are slow."""
+  """Returns XLA's options: on a CPU only matrix products use its kernel library, whose reductions are slow."""
   kinds = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
   return kinds if layout.platform == "cpu" else {}
 
@@ -311,7 +311,7 @@ def compiler_options(layout: Layout) -> dict[str, str]:
 def movement(
   setup: Setup, params: Any, rollouts: Rollouts, trace: Trace, packing: Packing
 ) -> tuple[dict[str, Array], Array, Array]:
-  """Measures how the probabilities of the rollouts moved in the inner loop ("How much, not how fast").
+  """Measures how the probabilities of the rollouts moved in the inner loop, of any objective.
 
   It takes one forward pass.
 

@@ -44,8 +44,9 @@ class Rollouts:
   ended: Array  # [P, G] int32, TRUNCATED or STOPPED
   sampler_logprobs: Array  # [P, G, L] float32, full softmax at the sampling temperature
   truncated_logprobs: Array  # [P, G, L] float32, after top-k, top-p and min-p; equal to the above without them
-  rewards: Array | None = None  # [P, G, L] float32
-  given: Array | None = None  # [P, G, L] bool, where a reward was given (outcome: last token only)
+  rewards: Array | None = None  # [P, G, L] float32, without meaning where not `given`
+  # [P, G, L] bool, where a reward was given (outcome: last token only); nowhere in a completion that got none
+  given: Array | None = None
   components: Array | None = None  # [P, G, N] float32, the N reward components before their weighted sum
   old_logprobs: Array | None = None  # [P, G, L] float32, of the policy that sampled; None: one update, ratio 1
   ref_logprobs: Array | None = None  # [P, G, L] float32, of the reference (or of the teacher)

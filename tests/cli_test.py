@@ -120,7 +120,7 @@ def test_a_loop_that_is_not_there(config, tmp_path, program):
   assert done.stderr.startswith("error: loop=nonsense: no such loop in grpo_jax/loops; choose from ")
 
 
-def test_a_module_of_loops_without_run_is_no_loop():
+def test_a_module_of_loops_without_train_is_no_loop():
   with pytest.raises(SettingError, match="loop=imports: no such loop"):
     run.find_loop("imports")
   with pytest.raises(SettingError, match="loop=a.b: no such loop"):
@@ -136,7 +136,7 @@ def add_loop(monkeypatch, tmp_path, text):
 
 def test_the_loop_gets_the_config_and_what_it_wrote_is_drawn(monkeypatch, tmp_path):
   text = """
-    def run(config, workdir):
+    def train(config, workdir):
       with open(workdir + "/metrics.jsonl", "w") as f:
         f.write('{"step": 0, "reward/mean": %d}\\n' % config.steps)
       with open(workdir + "/samples.jsonl", "w") as f:
@@ -148,7 +148,7 @@ def test_the_loop_gets_the_config_and_what_it_wrote_is_drawn(monkeypatch, tmp_pa
 
 
 def test_without_matplotlib_the_run_says_so_and_ends_well(monkeypatch, tmp_path, capsys):
-  config = add_loop(monkeypatch, tmp_path, "def run(config, workdir): pass")
+  config = add_loop(monkeypatch, tmp_path, "def train(config, workdir): pass")
   monkeypatch.setitem(sys.modules, "matplotlib", None)
   monkeypatch.delitem(sys.modules, "grpo_jax.reports.plots", raising=False)
   monkeypatch.delattr(reports, "plots", raising=False)

@@ -55,6 +55,11 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mo
   folder, run = find_source(config.init_from)
   if folder and not os.path.isdir(folder):
     raise SettingError(f"init_from={folder!r}: no such folder; {where_to_get(config)}")
+  if folder and config.model.variant:
+    raise SettingError(
+      f"model.variant={config.model.variant!r} with init_from={config.init_from!r}: weights bring their own shape; use "
+      "--config.init_from= for a fresh model, or no variant"
+    )
   if not folder and not config.model.variant:
     raise SettingError(f"init_from='': this experiment starts from weights; {where_to_get(config)}")
   tokenizer = make_tokenizer(config, folder)

@@ -118,12 +118,15 @@ def rewards(cfg: Any) -> list[tuple[str, Callable, float]]:
       ("overlong", "length.overlong", 1.0, {"max_length": 96, "buffer": 16}).
 
   Raises:
-    SettingError: a entry that is not of this form, or a function that cannot be called so.
+    SettingError: an entry that is not of this form, or a function that cannot be called so.
   """
   entries = []
   for entry in cfg.functions:
     if len(entry) not in (3, 4) or not isinstance(entry[2], (int, float)):
-      raise SettingError(f"rewards.functions has {entry!r}: give (name, function, weight) or (..., keyword arguments)")
+      raise SettingError(
+        f"rewards.functions has {entry!r}: give (name, function, weight) or (..., keyword arguments), and a comma "
+        "after a single one"
+      )
     name, path, weight = entry[:3]
     found, given = function(path, "grpo_jax.rewards", "rewards.functions"), dict(*entry[3:])
     try:

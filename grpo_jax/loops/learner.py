@@ -25,7 +25,7 @@ class Learner:
   """A policy (or a policy and a critic) that learns by one objective.
 
   `state` is what the update changes and a checkpoint holds; `ref_params` is the reference's (or teacher's) tree, None
-  for an objective without one. Both are set by `start` or `resume`, and by `load_reference`.
+  for an objective without one. `start` or a checkpoint sets `state`, and `load_reference` sets `ref_params`.
   """
 
   state: TrainState
@@ -71,7 +71,7 @@ class Learner:
     """Loads the reference, where the objective needs one. It is not saved, but read again from its source.
 
     Args:
-      pin: what an earlier process of this run returned here; {} in a fresh run.
+      pin: the step and the fingerprint of the reference, as the checkpoint keeps them; {} in a fresh run.
 
     Returns:
       What a checkpoint keeps, so that the run never goes on with another reference; {} without one.

@@ -148,8 +148,8 @@ def check(objective: Objective, cfg: Any) -> None:
     if given - own:
       wrong.append(f"has {', '.join(sorted(given - own))}, which {cfg.name} does not read")
     raise SettingError(
-      f"objective.name={cfg.name!r}: the objective section {' and '.join(wrong)}; the name alone does not change the "
-      f"settings: use --config=FILE:objective={cfg.name}, or in a config file of your own "
-      f"c.objective = defaults.objective({cfg.name!r}, c)"
+      f"objective.name={cfg.name!r}: use --config=FILE:objective={cfg.name}, or in a config file of your own "
+      f"c.objective = defaults.objective({cfg.name!r}, c); the name alone does not change the settings, and the "
+      f"section {' and '.join(wrong)}"
     )
   objective.check(cfg)
