@@ -427,14 +427,14 @@ MUTANTS = (
   Mutant(
     "what top-p drew passes for draws of the full softmax",
     OPS + "decoding.py",
-    "return token, weight - jnp.log(total), weight - jnp.log(mass)",
-    "return token, weight - jnp.log(total), weight - jnp.log(total)",
+    "return token, weight - jnp.log(jnp.sum(e, axis=(0, 1))), weight - jnp.log(mass)",
+    "return token, *(weight - jnp.log(jnp.sum(e, axis=(0, 1))),) * 2",
     "tests/sampler_test.py::test_truncated_tokens_are_those_of_naive_generation",
   ),
   Mutant(
     "the learner is given log-probs of what top-p kept for those of the full softmax",
     OPS + "decoding.py",
-    "return token, weight - jnp.log(total), weight - jnp.log(mass)",
+    "return token, weight - jnp.log(jnp.sum(e, axis=(0, 1))), weight - jnp.log(mass)",
     "return token, weight - jnp.log(mass), weight - jnp.log(mass)",
     "tests/sampler_test.py::test_truncated_tokens_are_those_of_naive_generation",
   ),
