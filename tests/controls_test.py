@@ -24,7 +24,7 @@ def run(workdir, lr, beta=0.0):
   config.log.tensorboard = False
   config.checkpoint.export = False
   config.learner.lr, config.objective.beta = lr, beta
-  online.run(config, str(workdir))
+  online.train(config, str(workdir))
   result = json.loads((workdir / "result.json").read_text())
   return result["accuracy_before"], result["accuracy_after"]
 
