@@ -70,9 +70,9 @@ def solve(
     progress: called with the number of problems done and N after each batch.
   """
   found = Outcomes([], [], [], [])
-  for step, drawn in enumerate(loader.in_order(examples, batch)):
-    sampled, _ = generate.generate(generator, params, drawn, jax.random.fold_in(key, step))
-    for example, group in zip(drawn, generate.completions(generator, sampled)):
+  for step, some in enumerate(loader.in_order(examples, batch)):
+    sampled, _ = generate.generate(generator, params, some, jax.random.fold_in(key, step))
+    for example, group in zip(some, generate.completions(generator, sampled)):
       if example is not None:
         _add(found, example, group, solved)
     progress(len(found.solved), len(examples))

@@ -158,7 +158,7 @@ def attend_slots(
   """
   s, kv_heads, d = k.shape
   cache = write_token(cache, block, column, k, v)
-  q_SxKxMxd = (q * (d**-0.5 if spec.scale is None else spec.scale)).reshape(s, kv_heads, -1, d)
+  q_SxKxMxd = (q * spec.scale_of(d)).reshape(s, kv_heads, -1, d)
   q_by_prompt = by_prompt(q_SxKxMxd, cache.prompt.keys.x.shape[0])
   read = cache.ring[: len(masks) - 1]
   scores = [by_slot(score(spec, q_by_prompt, cache.prompt.keys), s)]

@@ -13,7 +13,7 @@ LAYERS = (
   ("ops", "sharding", "packing"),
   ("models", "tokenizer", "data", "rewards", "objectives"),
   ("forward", "sampler", "decode_loop", "slot_cache", "optim", "state", "checkpoint", "workdir", "signals", "metrics"),
-  ("learn", "rollouts", "generate", "evaluate"),
+  ("learn", "movement", "rollouts", "generate", "evaluate"),
   ("loops", "reports"),
   ("experiments",),
 )
@@ -55,6 +55,7 @@ LINKS = (
   ("optim", "state"),
   ("checkpoint", "state"),
   ("checkpoint", "workdir"),
+  ("movement", "learn"),
   ("generate", "rollouts"),
   ("evaluate", "generate"),
   ("loops.*", "loops.imports"),

@@ -16,7 +16,7 @@ import pytest
 import tiny
 from ml_collections import ConfigDict
 
-from grpo_jax import learn, sharding
+from grpo_jax import learn, movement, sharding
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
 from grpo_jax.errors import SettingError
@@ -318,8 +318,8 @@ def test_a_rule_needs_several_passes(rule):
 def movement_of(objective, state, trace, packing=None):
   """Numpy."""
   cfg, settings = tiny.section("learner", chunk=64), tiny.objective(objective)
-  movement = learn.make_movement(learn.Setup(Bigrams(tiny.layout()), objective, None, cfg, settings, TEMPERATURE))
-  return jax.device_get(movement(state.params, tiny.rollouts(), trace, packing or Packing()))
+  setup = learn.Setup(Bigrams(tiny.layout()), objective, None, cfg, settings, TEMPERATURE)
+  return jax.device_get(movement.make_movement(setup)(state.params, tiny.rollouts(), trace, packing or Packing()))
 
 
 def test_movement_says_which_way_probabilities_moved():

@@ -19,7 +19,7 @@ import tiny
 from ml_collections import ConfigDict
 
 from experiments import defaults
-from grpo_jax import learn, sampler
+from grpo_jax import learn, movement, sampler
 from grpo_jax import rollouts as host
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, collect, imports, offline
@@ -104,7 +104,7 @@ class Runs:
     with pytest.MonkeyPatch.context() as patch:
       patch.setattr(build, "model", once(lambda config: make_model(config, jax.devices()[:1]), lambda config: "model"))
       patch.setattr(learn, "make_learn", once(learn.make_learn))
-      patch.setattr(learn, "make_movement", once(learn.make_movement))
+      patch.setattr(movement, "make_movement", once(movement.make_movement))
       patch.setattr(sampler, "make_sampler", recorded)
       patch.setattr(Run, "log", logged)
       patch.setattr(offline, "draw_samples", drawn)

@@ -19,7 +19,7 @@ import pytest
 import tiny
 
 from experiments import arithmetic, arithmetic_sft, gsm8k, presets
-from grpo_jax import decode_loop, forward, learn, optim, sampler, slot_cache
+from grpo_jax import decode_loop, forward, learn, movement, optim, sampler, slot_cache
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
 from grpo_jax.errors import SettingError
@@ -38,7 +38,7 @@ P, G, L, LP, V, D = 4, 5, 7, 6, tiny.V, 32  # no two alike, but for the model's 
 R, T, S = 3, 9, 11  # rows, their width, slots
 A, B, N, U = 2, 3, 13, 20  # shards of prompts and samples, tokens of a list, places of its rows
 MODULES = (advantages, decoding, divergences, logprobs, masked, preferences, surrogate)
-MODULES += (lists, microbatches, packed_rows, forward, learn, sampler, decode_loop, slot_cache)
+MODULES += (lists, microbatches, packed_rows, forward, learn, movement, sampler, decode_loop, slot_cache)
 MODULES += (attention, heads, layers, decoders)
 
 
@@ -232,9 +232,9 @@ CASES = {
   "learn.inner_loop": None,
   "learn.with_frozen_logprobs": None,
   "learn.learn": None,
-  "learn.movement": None,
+  "movement.movement": None,
   "learn.make_learn": None,
-  "learn.make_movement": None,
+  "movement.make_movement": None,
   "sampler.make_sampler": None,
   "sampler.decode_params": (
     lambda params: sampler.decode_params(model()[0], params, "bfloat16")["layers"][1]["attention"]["q"]["weight"],
@@ -449,7 +449,7 @@ def trace(config: Any, d: Decoder, stop: tuple[int, ...], group: int = 0, sample
   chex.assert_shape(list(metrics.values()), ())
   assert {"loss", "grad_norm", "skipped"} <= set(metrics)
   chex.assert_shape([record.logprobs, record.advantages], shape)
-  moved, *sequences = jax.eval_shape(learn.make_movement(setup), after.params, rollouts, record, packing)
+  moved, *sequences = jax.eval_shape(movement.make_movement(setup), after.params, rollouts, record, packing)
   chex.assert_shape(list(moved.values()), ())
   chex.assert_shape(sequences, (p, group))
 

@@ -151,7 +151,7 @@ def pinned_reference(config: ConfigDict, model: Model, pin: dict[str, Any]) -> t
   source = config.ref_from or config.init_from
   _, run = find_source(source)
   step = pin.get("step", checkpoint.latest(run) if run else None)
-  tree = reference(source, model, setting, step) if source else model.load()
+  tree = reference(source, model, setting, step)
   found = fingerprint(tree)
   if pin.get("fingerprint", found) != found:
     raise SettingError(

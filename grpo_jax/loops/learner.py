@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from grpo_jax import learn, metrics, optim, rollouts
+from grpo_jax import learn, metrics, movement, optim, rollouts
 from grpo_jax import state as train_state
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, imports
@@ -50,7 +50,7 @@ class Learner:
     self.rate = optim.schedule(config.learner, updates)
     self.tx = optim.make_optimizer(config.learner, updates, critic="values" in self.needs)
     setup = learn.Setup(model.decoder, self.objective, self.tx, config.learner, settings, temperature)
-    self.jitted_learn, self.jitted_movement = learn.make_learn(setup), learn.make_movement(setup)
+    self.jitted_learn, self.jitted_movement = learn.make_learn(setup), movement.make_movement(setup)
     self.microbatches = learn.microbatches_of_rollout(config.learner, config.data.prompts)
     self.measure_every = config.log.measure_every
 

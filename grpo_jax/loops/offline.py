@@ -9,7 +9,6 @@
 Samples are drawn once, from `offline.teacher` or else from where the policy starts, and kept in DIR/samples.npz.
 """
 
-import dataclasses
 import os
 from collections.abc import Callable, Sequence
 
@@ -24,6 +23,7 @@ from grpo_jax.loops import build, checks, imports
 from grpo_jax.loops.collect import Scored, collect, fill, make_collector, select
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.run import Run
+from grpo_jax.objectives import common
 from grpo_jax.ops.advantages import totals
 from grpo_jax.packing import plan
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
@@ -89,7 +89,7 @@ class Kept:
   def __next__(self) -> Rollouts:
     """A batch without the sampler's log-probs: the policy that learns from it is another one by now."""
     index = np.asarray(next(self.order))
-    return dataclasses.replace(jax.tree.map(lambda x: x[index], self.rollouts), sampler_logprobs=None)
+    return common.written(jax.tree.map(lambda x: x[index], self.rollouts))
 
 
 def kept_samples(

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash_kernel
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as splash_mask
 
+from grpo_jax.ops.decoding import soft_cap
 from grpo_jax.sharding import Layout
 from grpo_jax.types import Array
 
@@ -162,9 +163,7 @@ def attend(spec: AttentionSpec, q: Array, k: Array, v: Array, visible: Array) ->
   """
   *lead, t, kv, m, d = q.shape
   q = jnp.moveaxis(q * spec.scale_of(d), -4, -2).reshape(*lead, kv, m * t, d)
-  s = jnp.einsum("...qd,...ds->...qs", q, k, preferred_element_type=jnp.float32)
-  if spec.soft_cap:
-    s = spec.soft_cap * jnp.tanh(s / spec.soft_cap)
+  s = soft_cap(jnp.einsum("...qd,...ds->...qs", q, k, preferred_element_type=jnp.float32), spec.soft_cap)
   s = jnp.where(visible[..., None, None, :, :], s.reshape(*lead, kv, m, t, -1), MASKED)
   p = jax.nn.softmax(s, axis=-1).astype(v.dtype).reshape(*lead, kv, m * t, -1)
   out = jnp.einsum("...qs,...sd->...qd", p, v)

@@ -38,6 +38,23 @@ def mismatch_settings() -> ConfigDict:
   return c
 
 
+def sampled_settings() -> ConfigDict:
+  """Returns the settings of objectives that average over completions that a policy sampled."""
+  c = aggregation_settings()
+  c.mask_truncated = False  # leave completions that were cut off out of the loss
+  c.update(mismatch_settings())
+  return c
+
+
+def clip_settings() -> ConfigDict:
+  """Returns the settings of a clip of the ratio, for both signs of the advantage."""
+  c = ConfigDict()
+  c.clip_low = 0.2  # the ratio is clipped to [1 - clip_low, 1 + clip_high]
+  c.clip_high = 0.2
+  c.clip_delta = 0.0  # two-sided clip: upper bound of the ratio where A < 0; 0: off
+  return c
+
+
 def check_choice(cfg: Any, setting: str, choices: Collection[str]) -> None:
   """Refuses a setting whose value is none of `choices`.
 
@@ -57,6 +74,12 @@ def check_mismatch(cfg: Any) -> None:
   """Refuses an unknown mismatch correction."""
   check_choice(cfg, "mismatch", surrogate.MISMATCHES)
   check_choice(cfg, "mismatch_level", surrogate.MISMATCH_LEVELS)
+
+
+def check_sampled(cfg: Any) -> None:
+  """Refuses an unknown aggregation or mismatch correction: the `check` of `sampled_settings`."""
+  check_aggregation(cfg)
+  check_mismatch(cfg)
 
 
 def check_clip_delta(cfg: Any) -> None:

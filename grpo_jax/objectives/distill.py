@@ -24,6 +24,7 @@ importance_ratio = common.token_ratio
 weights = common.weights
 bounds = common.clip_bounds
 flat = common.flat_totals
+check = common.check_sampled
 
 
 def settings() -> ConfigDict:
@@ -31,20 +32,8 @@ def settings() -> ConfigDict:
   c = ConfigDict()
   c.clip_low = 0.2  # the ratio is clipped to [1 - clip_low, 1 + clip_high]
   c.clip_high = 0.2
-  c.mask_truncated = False  # leave completions that were cut off out of the loss
-  c.update(common.aggregation_settings())  # aggregation, max_length
-  c.update(common.mismatch_settings())  # mismatch, mismatch_level, mismatch_cap
+  c.update(common.sampled_settings())  # mask_truncated, aggregation, max_length, mismatch, mismatch_level, mismatch_cap
   return c
-
-
-def check(cfg: Any) -> None:
-  """Refuses unknown names.
-
-  Raises:
-    SettingError: the setting, its value, and what would work.
-  """
-  common.check_aggregation(cfg)
-  common.check_mismatch(cfg)
 
 
 def needs(cfg: Any) -> frozenset[str]:

@@ -48,12 +48,8 @@ def settings() -> ConfigDict:
   c.kl_weighted = False  # multiply the KL by pi / pi_old, not detached
   c.kl_in_reward = False  # take beta times the KL off the advantages, and leave it out of the loss
   c.kl_past_bound = True  # a token past its clip bound still takes the KL's gradient
-  c.clip_low = 0.2  # the ratio is clipped to [1 - clip_low, 1 + clip_high]
-  c.clip_high = 0.2
-  c.clip_delta = 0.0  # two-sided clip: upper bound of the ratio where A < 0; 0: off
-  c.mask_truncated = False  # leave completions that were cut off out of the loss
-  c.update(common.aggregation_settings())  # aggregation, max_length
-  c.update(common.mismatch_settings())  # mismatch, mismatch_level, mismatch_cap
+  c.update(common.clip_settings())  # clip_low, clip_high, clip_delta
+  c.update(common.sampled_settings())  # mask_truncated, aggregation, max_length, mismatch, mismatch_level, mismatch_cap
   return c
 
 
@@ -74,8 +70,7 @@ def check_unclipped(cfg: Any) -> None:
     SettingError: the setting, its value, and what would work.
   """
   advantages.check(cfg)
-  common.check_aggregation(cfg)
-  common.check_mismatch(cfg)
+  common.check_sampled(cfg)
   common.check_choice(cfg, "kl_estimator", divergences.ESTIMATORS)
   if cfg.kl_in_reward and cfg.kl_weighted:
     raise SettingError("kl_weighted=True with kl_in_reward=True: a reward has no ratio; use one of the two")

@@ -41,14 +41,10 @@ def settings() -> ConfigDict:
   c.lam = 0.95  # GAE's lambda
   c.whiten = True  # advantages to mean 0, std 1 over the batch
   c.group_baseline = False  # take the group's mean off the rewards first
-  c.clip_low = 0.2  # the ratio is clipped to [1 - clip_low, 1 + clip_high]
-  c.clip_high = 0.2
-  c.clip_delta = 0.0  # two-sided clip: upper bound of the ratio where A < 0; 0: off
+  c.update(common.clip_settings())  # clip_low, clip_high, clip_delta
   c.value_clip = 0.2  # values are clipped to old values -+ value_clip; 0: off
   c.value_coef = 0.5  # weight of the value loss
-  c.mask_truncated = False  # leave completions that were cut off out of the loss
-  c.update(common.aggregation_settings())  # aggregation, max_length
-  c.update(common.mismatch_settings())  # mismatch, mismatch_level, mismatch_cap
+  c.update(common.sampled_settings())  # mask_truncated, aggregation, max_length, mismatch, mismatch_level, mismatch_cap
   return c
 
 
@@ -58,8 +54,7 @@ def check(cfg: Any) -> None:
   Raises:
     SettingError: the setting, its value, and what would work.
   """
-  common.check_aggregation(cfg)
-  common.check_mismatch(cfg)
+  common.check_sampled(cfg)
   common.check_clip_delta(cfg)
 
 

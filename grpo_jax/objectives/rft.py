@@ -21,6 +21,7 @@ weights = common.weights
 bounds = common.no_bounds
 live_advantages = common.prepared_advantages
 flat = common.flat_totals
+check = common.check_sampled
 needs = common.no_other_pass
 
 
@@ -28,20 +29,8 @@ def settings() -> ConfigDict:
   """Returns the settings of RFT."""
   c = ConfigDict()
   c.threshold = 0.5  # rewards that add up to more are correct
-  c.mask_truncated = False  # leave completions that were cut off out of the loss
-  c.update(common.aggregation_settings())  # aggregation, max_length
-  c.update(common.mismatch_settings())  # mismatch, mismatch_level, mismatch_cap
+  c.update(common.sampled_settings())  # mask_truncated, aggregation, max_length, mismatch, mismatch_level, mismatch_cap
   return c
-
-
-def check(cfg: Any) -> None:
-  """Refuses unknown names.
-
-  Raises:
-    SettingError: the setting, its value, and what would work.
-  """
-  common.check_aggregation(cfg)
-  common.check_mismatch(cfg)
 
 
 def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:

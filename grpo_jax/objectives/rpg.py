@@ -39,12 +39,8 @@ def settings() -> ConfigDict:
   c = advantages.settings()  # advantage, baseline, scale, ddof, eps, reward_weights
   c.beta = 0.0  # weight of the divergence from the reference; 0: no reference is held or run
   c.divergence = "reverse_unnormalised"  # or reverse, forward, forward_unnormalised
-  c.clip_low = 0.2  # the ratio is clipped to [1 - clip_low, 1 + clip_high]
-  c.clip_high = 0.2
-  c.clip_delta = 0.0  # two-sided clip: upper bound of the ratio where A < 0; 0: off
-  c.mask_truncated = False  # leave completions that were cut off out of the loss
-  c.update(common.aggregation_settings())  # aggregation, max_length
-  c.update(common.mismatch_settings())  # mismatch, mismatch_level, mismatch_cap
+  c.update(common.clip_settings())  # clip_low, clip_high, clip_delta
+  c.update(common.sampled_settings())  # mask_truncated, aggregation, max_length, mismatch, mismatch_level, mismatch_cap
   return c
 
 
@@ -55,8 +51,7 @@ def check(cfg: Any) -> None:
     SettingError: the setting, its value, and what would work.
   """
   advantages.check(cfg)
-  common.check_aggregation(cfg)
-  common.check_mismatch(cfg)
+  common.check_sampled(cfg)
   common.check_clip_delta(cfg)
   common.check_choice(cfg, "divergence", DIVERGENCES)
 

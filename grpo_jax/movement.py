@@ -1,0 +1,58 @@
+"""How an update moved the probabilities of its own rollouts ("How much, not how fast" asks for no more than that)."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.learn import Setup, Trace, frozen_outputs
+from grpo_jax.objectives import common
+from grpo_jax.ops import masked, surrogate
+from grpo_jax.packing.plan import Packing
+from grpo_jax.types import Array, Rollouts
+
+
+def movement(
+  setup: Setup, params: Any, rollouts: Rollouts, trace: Trace, packing: Packing
+) -> tuple[dict[str, Array], Array, Array]:
+  """Measures how the probabilities of the rollouts moved in the inner loop, of any objective.
+
+  It takes one forward pass.
+
+  Args:
+    setup: what does not change.
+    params: of the state after the update.
+    rollouts, packing: as `learn` had them.
+    trace: of `learn`.
+
+  Returns:
+    Metrics, and the log-probs of the completions `[P, G]` before the first update and after the last.
+    `moved_right_way`: share of completions with an advantage whose probability moved the way of its sign.
+    `moved_nats`: mean change of a completion's log-prob towards its advantage, in nats.
+    `tokens/short`, `tokens/at_bound`, `tokens/past_bound`: shares of the tokens with an advantage, by where the ratio
+    stands that the objective clips; left out where it has none.
+  """
+  logprobs = frozen_outputs(setup, {"policy": params["policy"]}, rollouts, packing).logprobs
+  mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[-1])
+  before, after = (masked.masked_sum(x, mask, axis=2) for x in (trace.logprobs, logprobs))
+  sign = jnp.sign(trace.advantages.sum(2))
+  acting = (sign != 0).astype(jnp.float32)
+  metrics = {
+    "moved_right_way": masked.masked_mean((sign * (after - before) > 0).astype(jnp.float32), acting),
+    "moved_nats": masked.masked_mean(sign * (after - before), acting),
+  }
+  if setup.objective.importance_ratio is not None:
+    now, old = common.on_mask(logprobs, mask), common.on_mask(trace.logprobs, mask)
+    ratios = common.ratio_and_largest(setup.objective.importance_ratio, now, old, mask, setup.objective_cfg)
+    stands = surrogate.progress(*ratios, trace.advantages, trace.lower, trace.upper)
+    tokens = mask * (trace.advantages != 0)  # none of a completion that is left out of the loss
+    for name, there in zip(("short", "at_bound", "past_bound"), stands):
+      metrics[f"tokens/{name}"] = masked.masked_mean(there.astype(jnp.float32), tokens)
+  return metrics, before, after
+
+
+def make_movement(setup: Setup) -> Callable:
+  """Returns `movement` of a setup, jitted: `(params, rollouts, trace, packing) -> (metrics, before, after)`."""
+  return jax.jit(functools.partial(movement, setup))
