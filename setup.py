@@ -2,7 +2,7 @@
 
 from setuptools import find_packages, setup
 
-TEST = ["pytest", "pytest-xdist", "ruff"]
+TEST = ["hypothesis", "pytest", "pytest-xdist", "ruff"]
 PLOT = ["matplotlib"]
 HF = ["torch", "transformers"]
 
