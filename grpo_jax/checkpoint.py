@@ -1,31 +1,39 @@
 """Checkpoints of a run: what is saved, and how it is restored.
 
-    DIR/checkpoints/N/state    a `state.TrainState` for each learner, by its name, after N steps (orbax)
-    DIR/checkpoints/N/data     the position in the data, as JSON
-    DIR/checkpoints/N/extra    what else a run must know to go on (first evaluation, seconds, references), as JSON
-    DIR/checkpoints/N/lengths  the bytes that each of the run's own logs (`workdir.OWN_LOGS`) had then, as JSON
+    DIR/checkpoints/N/state   a `state.TrainState` for each learner, by its name, after N steps (orbax)
+    DIR/checkpoints/N/about   as JSON: `step`; `data`, the position in the data; `extra`, what else a run must know to
+                              go on (first evaluation, seconds, references); `lengths`, the bytes that each of the run's
+                              own logs (`workdir.OWN_LOGS`) had then; `arrays`, the checksum of every array; and
+                              `checksum`, that of all these
+    DIR/damaged/N             a checkpoint that was found damaged, set aside
 
 A checkpoint is written under a temporary name and renamed when it is complete, and an old one is deleted after that:
-whenever the process dies, the last complete checkpoint is there. On several hosts DIR is a shared file system.
+whenever the process dies, the last complete checkpoint is there. What is restored is compared with the checksums; a
+checkpoint that is damaged is passed over for the one before it. On several hosts DIR is a shared file system.
 """
 
 import contextlib
+import json
 import logging
 import os
 import re
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
+from grpo_jax.checksums import checksums
 from grpo_jax.errors import SettingError
 from grpo_jax.state import TrainState
-from grpo_jax.workdir import cut_back, log_lengths, not_writable, reason
+from grpo_jax.workdir import cut_back, log_lengths, not_writable, reason, steps_logged
 
 LEARNER = "policy"  # the learner whose parameters another run may start from
 _TEMPORARY = "*.orbax-checkpoint-tmp*"
@@ -38,6 +46,20 @@ class Restored(NamedTuple):
   states: dict[str, TrainState]  # by the name of the learner, in the shardings that were asked for
   data: dict[str, Any]
   extra: dict[str, Any]
+  passed_over: list[str]  # the newer ones that are damaged, each with what is wrong
+
+
+class _Found(NamedTuple):
+  """What one checkpoint holds."""
+
+  states: dict[str, TrainState]
+  data: dict[str, Any]
+  extra: dict[str, Any]
+  lengths: dict[str, int]
+
+
+class Damaged(Exception):
+  """A checkpoint that is not what was saved."""
 
 
 class Checkpoints:
@@ -94,52 +116,84 @@ class Checkpoints:
     with self._failures(step):
       self._manager.wait_until_finished()
       if step != self._manager.latest_step():
-        items = {
-          "state": ocp.args.StandardSave(states),
-          "data": ocp.args.JsonSave(data),
-          "extra": ocp.args.JsonSave(extra),
-          "lengths": ocp.args.JsonSave(log_lengths(self.workdir)),
-        }
+        about = {"step": step, "data": data, "extra": extra, "lengths": log_lengths(self.workdir)}
+        about |= {"arrays": checksums(states)}
+        about |= {"checksum": _checksum(about)}
+        items = {"state": ocp.args.StandardSave(states), "about": ocp.args.JsonSave(about)}
         self._manager.save(step, args=ocp.args.Composite(**items), force=True)
     if wait:
       self.wait()
 
   def restore_latest(self, abstract_states: dict[str, TrainState]) -> Restored | None:
-    """The last complete checkpoint, bit for bit, or None if there is none; call it before writing to the run's logs.
+    """The last undamaged checkpoint, bit for bit, or None if none was made; call it before writing to the run's logs.
 
     The logs are cut back to what they held when it was saved (nothing, where there is none): what a killed process
-    wrote after it, half lines included, is written again. Other files of the folder are left alone.
+    wrote after it, half lines included, is written again. Other files of the folder are left alone. Damaged checkpoints
+    that are newer are moved to DIR/damaged.
 
     Args:
       abstract_states: `state.abstract(...)` of every learner: shapes, dtypes and the shardings to restore into,
         whatever the number of devices that saved.
 
     Raises:
-      SettingError: the checkpoint cannot be read, or holds another model; says what to do.
+      SettingError: every checkpoint is damaged, or holds another model; there is none although steps were done.
     """
-    step = self.latest()
-    if step is None:
+    steps, damaged = _steps(self.directory), {}
+    if not steps:
+      if done := steps_logged(self.workdir):
+        raise SettingError(
+          f"workdir={self.workdir}: its metrics.jsonl tells of {done} steps and there is no checkpoint in "
+          f"{self.directory}; put that folder back, or begin anew in another --workdir"
+        )
       self._cut_back({})
       return None
-    items = {
-      "state": ocp.args.StandardRestore(abstract_states),
-      "data": ocp.args.JsonRestore(),
-      "extra": ocp.args.JsonRestore(),
-      "lengths": ocp.args.JsonRestore(),
-    }
+    for step in reversed(steps):
+      got, error = self._try(step, abstract_states)
+      if got is not None:
+        self._set_aside(damaged)
+        self._cut_back(got.lengths)
+        passed_over = [f"checkpoint {step} is damaged ({why})" for step, why in damaged.items()]
+        return Restored(step, got.states, got.data, got.extra, passed_over)
+      damaged[step] = error
+    found = "; ".join(f"checkpoint {step}: {why}" for step, why in damaged.items())
+    raise SettingError(
+      f"workdir={self.workdir}: nothing in {self.directory} can be restored ({found}); put a copy of that folder back, "
+      "or begin anew in another --workdir"
+    )
+
+  def _try(self, step: int, abstract_states: dict[str, TrainState]) -> tuple[Any, str]:
+    """The checkpoint of a step and "", or None and why it cannot be restored; the same on every process."""
+    path, got, error = self.directory / str(step), None, ""
     try:
+      about = _read_about(path)
       for name, state in abstract_states.items():
-        _check_fits(self.directory / str(step), name, state.params)
-      got = self._manager.restore(step, args=ocp.args.Composite(**items))
-    except Exception as error:
-      older = [s for s in _steps(self.directory) if s < step]
-      instead = f"step {max(older)}" if older else "the start"
-      raise SettingError(
-        f"workdir={self.workdir}: checkpoint {self.directory / str(step)} cannot be restored ({reason(error)}); "
-        f"remove that folder to go on from {instead}"
-      ) from error
-    self._cut_back(got.lengths)
-    return Restored(step, got.state, got.data, got.extra)
+        _check_fits(path, name, state.params)
+      items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract_states))
+      states = self._manager.restore(step, args=items).state
+      _compare(about["arrays"], states)
+      got = _Found(states, about["data"], about["extra"], about["lengths"])
+    except Exception as cause:  # what is damaged can fail in any way
+      error = reason(cause)
+    if jax.process_count() > 1 and not multihost_utils.process_allgather(np.bool_(got is not None)).all():
+      return None, error or "another host cannot read it"
+    return got, error
+
+  def _set_aside(self, steps: Iterable[int]) -> None:
+    """Moves damaged checkpoints to DIR/damaged, so that their steps can be saved anew."""
+    if not steps:
+      return
+    if jax.process_index() == 0:
+      folder = self.directory.with_name("damaged")
+      try:
+        folder.mkdir(exist_ok=True)
+        for step in steps:
+          taken = len(list(folder.glob(f"{step}*")))
+          (self.directory / str(step)).rename(folder / (f"{step}-{taken}" if taken else str(step)))
+      except OSError as error:
+        raise not_writable(self.workdir, error) from error
+    if jax.process_count() > 1:
+      multihost_utils.sync_global_devices("damaged checkpoints set aside")
+    self._manager.reload()
 
   def wait(self) -> None:
     """Returns when the last save is complete.
@@ -196,10 +250,13 @@ def restore_params(workdir: str, abstract_params: Any, step: int | None = None) 
     item=item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
   )
   try:
+    about = _read_about(directory / str(step))
     _check_fits(directory / str(step), LEARNER, abstract_params)
     with ocp.PyTreeCheckpointer() as checkpointer:
-      return checkpointer.restore(directory / str(step) / "state", args=args)[LEARNER]["params"]
-  except Exception as error:
+      params = checkpointer.restore(directory / str(step) / "state", args=args)[LEARNER]["params"]
+    _compare(about["arrays"], {LEARNER: {"params": params}})
+    return params
+  except Exception as error:  # what is damaged can fail in any way
     raise SettingError(
       f"init_from={workdir}: checkpoint {step} cannot be read ({reason(error)}); use the model of that run, "
       "or another run"
@@ -241,6 +298,32 @@ def _check_fits(path: Path, learner: str, params: Any) -> None:
       raise ValueError(f"{name} is {stored[name]} there and {shape} here")
 
 
+def _read_about(path: Path) -> dict[str, Any]:
+  """What a checkpoint says about itself, once its checksum is found right."""
+  try:
+    about = json.loads((path / "about" / "metadata").read_bytes())
+  except (ValueError, RecursionError):
+    raise Damaged("about/metadata is not JSON") from None
+  if not isinstance(about, dict) or about.pop("checksum", None) != _checksum(about):
+    raise Damaged("about/metadata is not what was saved")
+  if str(about["step"]) != path.name:
+    raise Damaged(f"it is that of step {about['step']}")
+  return about
+
+
+def _checksum(about: dict[str, Any]) -> str:
+  """The checksum of what a checkpoint says about itself."""
+  return f"{zlib.crc32(json.dumps(about, sort_keys=True).encode()):08x}"
+
+
+def _compare(saved: dict[str, str], tree: Any) -> None:
+  """Compares restored arrays with the checksums of those that were saved."""
+  wrong = [name for name, checksum in checksums(tree).items() if saved.get(name) != checksum]
+  if wrong:
+    more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+    raise Damaged(f"the numbers of {wrong[0]}{more} are not those that were saved")
+
+
 def _quieten() -> None:
   """Leaves only warnings of what orbax and tensorstore print: their errors are raised here, as one line each."""
   logging.getLogger("absl").addFilter(_worth_printing)
@@ -259,6 +342,6 @@ def _not_left_behind(record: logging.LogRecord) -> bool:
 
 
 def _unraisable(event: Any) -> None:
-  """Silent on what tensorstore's threads report when their event loop has ended with the first failed write."""
-  if not (isinstance(event.exc_value, RuntimeError) and str(event.exc_value) == "Event loop is closed"):
+  """Silent on what orbax's and tensorstore's threads report beside the first write or read that failed."""
+  if not re.match("Event loop is closed|Encountered error while reading array index", str(event.exc_value)):
     sys.__unraisablehook__(event)

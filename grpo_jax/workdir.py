@@ -1,20 +1,26 @@
-"""A run's folder: which config it belongs to, and the logs in it that a restart cuts back.
+"""A run's folder: which config it belongs to, who uses it, and the logs in it that a restart cuts back.
 
     DIR/config.json                  the config that the folder belongs to
+    DIR/lock                         locked by the process that uses the folder, whose name it holds
     DIR/metrics.jsonl samples.jsonl  the run's own logs (OWN_LOGS)
 
 No other file of the folder is ever written to or cut here.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import re
 import shutil
+import socket
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
@@ -36,26 +42,66 @@ MAY_CHANGE = (
 OWN_LOGS = ("metrics.jsonl", "samples.jsonl")
 
 
-def claim(workdir: str, config: ConfigDict) -> None:
-  """Makes the folder and writes the config that owns it, or checks that it is this config's folder.
+@contextlib.contextmanager
+def locked(workdir: str) -> Iterator[None]:
+  """Makes the folder and keeps other runs out of it while the block runs, by a lock on DIR/lock.
 
-  Settings of `MAY_CHANGE` may differ, and `steps` under a constant learning rate; config.json then takes the new
-  values. It is written under another name and renamed, so a full or read-only disk is found here and leaves the old
-  one whole.
+  The system lets go of the lock when the process ends, however it ends. Process 0 of a run holds it for all of its
+  hosts, whose DIR is a shared file system.
 
   Raises:
-    SettingError: the folder cannot be written, belongs to another config (says which settings differ), or holds a
-      file under the name of a log that no run wrote.
+    SettingError: another run holds it, by its host and process; the folder cannot be written.
+  """
+  path, refused, error = Path(workdir) / "lock", "", None
+  with contextlib.ExitStack() as stack:
+    if jax.process_index() == 0:
+      try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        refused = _lock(stack.enter_context(open(path, "a+", encoding="utf-8")))
+      except OSError as cause:
+        error = not_writable(workdir, cause)
+    if said := _of_process_0(str(error or refused)):
+      raise error or SettingError(f"workdir={workdir}: {said}")
+    yield
+
+
+def _lock(file: TextIO) -> str:
+  """Locks an open file and writes this process into it; returns who holds it already, or ""."""
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    file.seek(0)
+    holder = file.readline(200).strip() or "another process"
+    return f"is in use by {holder}; wait until that run ends, or use another --workdir"
+  file.truncate(0)
+  file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+  file.flush()
+  return ""
+
+
+def _of_process_0(text: str) -> str:
+  """What process 0 says, on every process; at most 500 bytes."""
+  if jax.process_count() == 1:
+    return text
+  sent = np.frombuffer(text.encode()[:500].ljust(500), np.uint8)
+  return bytes(multihost_utils.broadcast_one_to_all(sent)).decode(errors="replace").strip()
+
+
+def check_owner(workdir: str, config: ConfigDict) -> None:
+  """Refuses a folder that is not this config's. Settings of `MAY_CHANGE` may differ, and `steps` under a constant rate.
+
+  Raises:
+    SettingError: the folder belongs to another config (says which settings differ), or holds a file under the name of a
+      log that no run wrote.
   """
   path = Path(workdir) / "config.json"
-  new = json.loads(config.to_json_best_effort())
   try:
-    old = json.loads(path.read_text()) if path.exists() else None
+    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
   except OSError as error:
     raise not_writable(workdir, error) from error
-  except ValueError as error:
+  except (ValueError, RecursionError) as error:
     raise SettingError(f"workdir={workdir}: {path} is not JSON ({error}); use another --workdir") from error
-  if old is not None and (changes := _changes(old, new)):
+  if old is not None and (changes := _changes(old, json.loads(config.to_json_best_effort()))):
     raise SettingError(
       f"workdir={workdir}: belongs to another config ({changes}); use those values or another --workdir"
     )
@@ -64,24 +110,45 @@ def claim(workdir: str, config: ConfigDict) -> None:
       f"workdir={workdir}: holds {taken[0]} and no config.json, so it is not a run's folder, and a run would write to "
       "that file; use another --workdir"
     )
-  if jax.process_index() == 0:
-    temporary = path.with_name("config.json.tmp")
-    try:
-      path.parent.mkdir(parents=True, exist_ok=True)
-      with open(temporary, "w") as f:
-        f.write(json.dumps(new, indent=2) + "\n")
-        f.flush()
-        os.fsync(f.fileno())
-      temporary.replace(path)
-    except OSError as error:
-      with contextlib.suppress(OSError):
-        temporary.unlink()
-      raise not_writable(workdir, error) from error
+
+
+def claim(workdir: str, config: ConfigDict) -> None:
+  """Writes the config that owns the folder, once `check_owner` has passed and all that it names has been found.
+
+  It is written under another name and renamed, so a full or read-only disk leaves the old one whole.
+
+  Raises:
+    SettingError: the folder cannot be written.
+  """
+  if jax.process_index() != 0:
+    return
+  path = Path(workdir) / "config.json"
+  temporary = path.with_name("config.json.tmp")
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(temporary, "w", encoding="utf-8") as f:
+      f.write(json.dumps(json.loads(config.to_json_best_effort()), indent=2) + "\n")
+      f.flush()
+      os.fsync(f.fileno())
+    temporary.replace(path)
+  except OSError as error:
+    with contextlib.suppress(OSError):
+      temporary.unlink()
+    raise not_writable(workdir, error) from error
 
 
 def log_lengths(workdir: str) -> dict[str, int]:
   """Bytes that each of the run's own logs holds, by name."""
   return {path.name: path.stat().st_size for path in _logs(workdir)}
+
+
+def steps_logged(workdir: str) -> int:
+  """The largest step that a whole line of metrics.jsonl tells of; 0 where there is none."""
+  path, most = Path(workdir) / "metrics.jsonl", 0
+  for line in path.read_bytes().splitlines() if path.is_file() else ():
+    with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+      most = max(most, int(json.loads(line)["step"]))
+  return most
 
 
 def cut_back(workdir: str, lengths: dict[str, int]) -> None:
@@ -150,10 +217,14 @@ def not_writable(workdir: str, error: OSError) -> SettingError:
 
 
 def reason(error: BaseException) -> str:
-  """The cause in a few words: the system's own, where there is one."""
+  """The cause in a few words: the system's own, where there is one, or what the first of the errors says."""
+  while error.__cause__ is not None:
+    error = error.__cause__
   if isinstance(error, OSError) and error.strerror:
     return error.strerror
   if code := re.search(r"os_error_code='(\d+)'", str(error)):
     return os.strerror(int(code[1]))
-  lines = str(error).strip().splitlines()
-  return lines[0][:200] if lines else type(error).__name__
+  # tensorstore adds what it was asked and where in its source it failed, in brackets.
+  lines = re.sub(r" \[(tensorstore_spec|source locations)=.*", "", str(error), flags=re.DOTALL).strip().splitlines()
+  text = lines[0] if lines else type(error).__name__
+  return text if len(text) <= 200 else f"{text[:80]} ... {text[-115:]}"

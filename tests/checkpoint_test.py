@@ -17,7 +17,7 @@ from conftest import ROOT, environment
 from experiments import defaults
 from grpo_jax import checkpoint, optim, signals, state
 from grpo_jax.errors import SettingError
-from grpo_jax.workdir import check_space, claim
+from grpo_jax.workdir import check_owner, check_space, claim, locked
 
 TX = optim.make_optimizer(defaults.get_config().learner, 10)
 
@@ -131,7 +131,7 @@ def test_only_the_logs_of_the_run_are_ever_cut(tmp_path):
 def test_a_folder_with_a_file_named_as_a_log_that_no_run_wrote_is_refused(tmp_path):
   (tmp_path / "samples.jsonl").write_text("mine\n")
   with pytest.raises(SettingError, match=r"holds samples.jsonl and no config.json.*another --workdir"):
-    claim(str(tmp_path), defaults.get_config())
+    check_owner(str(tmp_path), defaults.get_config())
   assert [p.name for p in tmp_path.iterdir()] == ["samples.jsonl"]
   assert (tmp_path / "samples.jsonl").read_text() == "mine\n"
 
@@ -207,14 +207,33 @@ def test_what_an_interrupted_save_left_is_not_a_checkpoint(tmp_path):
   checkpoints.close()
 
 
-def test_a_checkpoint_that_cannot_be_read_says_what_to_remove(saved):
+def test_a_damaged_checkpoint_is_passed_over_and_set_aside(saved, tmp_path):
+  for step in (1, 2):
+    saved.save(step, {"policy": make_state(step)}, {"step": step}, {}, wait=True)
+  about = saved.directory / "2" / "about" / "metadata"
+  about.write_text(about.read_text().replace('"step": 2', '"step": 3', 1))
+  got = saved.restore_latest({"policy": abstract(make_state())})
+  assert got.step == 1 and got.data == {"step": 1} and equal(got.states["policy"], make_state(1))
+  assert got.passed_over == ["checkpoint 2 is damaged (about/metadata is not what was saved)"]
+  assert (tmp_path / "damaged" / "2" / "state").is_dir() and saved.latest() == 1
+  saved.save(2, {"policy": make_state(5)}, {}, {}, wait=True)  # the step is saved anew
+  assert equal(saved.restore_latest({"policy": abstract(make_state())}).states["policy"], make_state(5))
+
+
+def test_nothing_is_moved_where_nothing_can_be_restored(saved):
   for step in (1, 2):
     saved.save(step, {"policy": make_state()}, {}, {}, wait=True)
-  (saved.directory / "2" / "data" / "metadata").write_text("{")
-  with pytest.raises(SettingError, match="checkpoints/2 cannot be restored .*remove that folder to go on from step 1"):
-    saved.restore_latest({"policy": abstract(make_state())})
-  with pytest.raises(SettingError, match=r"policy.w.weight is \(3, 4\) there and \(3, 5\) here"):
+  why = r"policy.w.weight is \(3, 4\) there and \(3, 5\) here"
+  with pytest.raises(SettingError, match=f"nothing in .*checkpoint 2: {why}; checkpoint 1: {why}.*another --workdir"):
     saved.restore_latest({"policy": abstract(make_state(width=5))})
+  assert saved.latest() == 2
+
+
+def test_checkpoints_that_vanished_are_no_fresh_start(tmp_path, saved):
+  (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": 12, "loss": 1}\n{"st')
+  with pytest.raises(SettingError, match="metrics.jsonl tells of 12 steps and there is no checkpoint"):
+    saved.restore_latest({"policy": abstract(make_state())})
+  assert (tmp_path / "metrics.jsonl").stat().st_size > 12
 
 
 def test_parameters_of_another_run(tmp_path, saved):
@@ -275,19 +294,51 @@ def test_a_workdir_belongs_to_its_config(tmp_path):
   workdir = str(tmp_path / "new" / "run")
   config = defaults.get_config()
   claim(workdir, config)
-  claim(workdir, config)
+  check_owner(workdir, config)
   config.steps, config.log.every, config.mesh.fsdp, config.learner.microbatch = 999, 7, 1, 4  # may change
+  check_owner(workdir, config)
   claim(workdir, config)
   owner = json.loads((tmp_path / "new" / "run" / "config.json").read_text())
   assert (owner["steps"], owner["log"]["every"], owner["learner"]["lr"]) == (999, 7, 1e-6)
   config.learner.lr, config.data.template = 2e-6, "{question} "
   with pytest.raises(SettingError) as error:
-    claim(workdir, config)
+    check_owner(workdir, config)
   message = str(error.value)
   assert f"workdir={workdir}" in message and "\n" not in message
   assert "learner.lr was 1e-06, is 2e-06" in message and "data.template was '{question}\\n'" in message
   assert "steps" not in message
   assert json.loads((tmp_path / "new" / "run" / "config.json").read_text()) == owner
+
+
+IN_USE = """
+import sys
+from grpo_jax.errors import SettingError
+from grpo_jax.workdir import locked
+try:
+  with locked(sys.argv[1]):
+    print("in", flush=True)
+    sys.stdin.read()
+except SettingError as error:
+  print(error)
+"""
+
+
+def test_a_folder_has_one_run_at_a_time(tmp_path):
+  workdir = str(tmp_path / "run")
+  pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT, "env": environment(1)}
+  holder = subprocess.Popen([sys.executable, "-c", IN_USE, workdir], **pipes)
+  assert holder.stdout.readline() == "in\n"
+  where = f"process {holder.pid} on {socket.gethostname()}"
+  with pytest.raises(SettingError, match=f"is in use by {where}; wait until .*another --workdir"), locked(workdir):
+    pass
+  holder.kill()  # no word, nothing tidied up
+  holder.wait()
+  with locked(workdir):
+    assert (tmp_path / "run" / "lock").read_text() == f"process {os.getpid()} on {socket.gethostname()}\n"
+    second = subprocess.run([sys.executable, "-c", IN_USE, workdir], **pipes | {"stdin": subprocess.DEVNULL})
+    assert f"is in use by process {os.getpid()} on" in second.stdout
+  with locked(workdir):
+    pass
 
 
 def test_steps_may_not_change_where_the_learning_rate_depends_on_them(tmp_path):
@@ -296,7 +347,7 @@ def test_steps_may_not_change_where_the_learning_rate_depends_on_them(tmp_path):
   claim(str(tmp_path), config)
   config.steps += 1
   with pytest.raises(SettingError, match="steps was 200, is 201; the learning rate of every step depends on steps"):
-    claim(str(tmp_path), config)
+    check_owner(str(tmp_path), config)
 
 
 def test_a_setting_that_came_or_went_is_a_difference(tmp_path):
@@ -306,13 +357,15 @@ def test_a_setting_that_came_or_went_is_a_difference(tmp_path):
     config.learner.extra = 1
     del config.objective.eps
   with pytest.raises(SettingError, match="learner.extra was absent, is 1; objective.eps was 0.0001, is absent"):
-    claim(str(tmp_path), config)
+    check_owner(str(tmp_path), config)
 
 
 def test_a_workdir_that_cannot_be_written(tmp_path, monkeypatch):
   (tmp_path / "file").write_text("")
   with pytest.raises(SettingError, match="cannot be written .Not a directory"):
     claim(str(tmp_path / "file" / "run"), defaults.get_config())
+  with pytest.raises(SettingError, match="cannot be written .Not a directory"), locked(str(tmp_path / "file" / "run")):
+    pass
   with pytest.raises(SettingError, match="cannot be written .Not a directory"):
     checkpoint.Checkpoints(str(tmp_path / "file" / "run"), keep=1)
   with pytest.raises(SettingError, match="checkpoint.keep=0"):

@@ -9,6 +9,7 @@ import tiny
 
 from experiments import defaults
 from grpo_jax import state as train_state
+from grpo_jax.checksums import checksums
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports
 from grpo_jax.loops.run import Run
@@ -142,16 +143,32 @@ def test_a_reference_is_the_same_when_its_run_has_gone_on(config, model, tmp_pat
 
 
 @pytest.mark.parametrize("mesh", [(2, 2, 2, 1), (1, 2, 1, 4)])
-def test_a_fingerprint_does_not_depend_on_the_mesh(mesh):
-  here, there = build.fingerprint(tiny.params()), build.fingerprint(tiny.params(mesh=mesh))
-  assert here == there and len(here) == 8 * len(jax.tree.leaves(tiny.params()))
+def test_checksums_do_not_depend_on_the_mesh(mesh):
+  here, there = checksums(tiny.params()), checksums(tiny.params(mesh=mesh))
+  assert here == there and len(here) == len(jax.tree.leaves(tiny.params()))
 
 
-def test_a_fingerprint_sees_one_bit_and_a_swap():
-  tree = {"a": jnp.arange(6.0).reshape(2, 3)}
-  changed = [tree["a"].at[1, 2].add(1e-6), tree["a"][::-1], -tree["a"], jnp.ones((2, 3)), 2 * jnp.ones((2, 3))]
-  found = {build.fingerprint({"a": x}) for x in (tree["a"], *changed)}
-  assert len(found) == 6 and "00000000" not in found
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "int8", "bool"])
+@pytest.mark.parametrize("shape", [(), (5,), (6, 3), (2, 64, 5), (512, 2)])
+def test_a_checksum_sees_every_single_bit(dtype, shape):
+  rng = np.random.default_rng(0)
+  raw = rng.integers(0, 256, (*shape, np.dtype(dtype).itemsize), np.uint8)
+  raw = raw % 2 if dtype == "bool" else raw
+  found = {checksums({"a": jnp.asarray(raw.view(dtype).reshape(shape))})["a"]}
+  places = [tuple(rng.integers(0, size) for size in raw.shape) for _ in range(20)]
+  changes = {(place, 1 if dtype == "bool" else 1 << rng.integers(8)) for place in places}
+  for place, bit in changes:
+    changed = raw.copy()
+    changed[place] ^= bit
+    found.add(checksums({"a": jnp.asarray(changed.view(dtype).reshape(shape))})["a"])
+  assert len(found) == 1 + len(changes)
+
+
+def test_a_checksum_sees_swaps_and_signs():
+  x = jnp.arange(1.0, 6145.0).reshape(2, 1024, 3)
+  others = [x[:, ::-1], x[::-1], x[..., ::-1], -x, jnp.zeros_like(x), jnp.ones_like(x), x.at[:, :16].set(0)]
+  found = {checksums({"a": each})["a"] for each in (x, *others)}
+  assert len(found) == 8 and "00000000" not in found
 
 
 # -- the shape of the policy

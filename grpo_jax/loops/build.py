@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from grpo_jax import checkpoint, sharding
+from grpo_jax.checksums import checksums
 from grpo_jax.data import loader
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import imports
@@ -152,34 +152,13 @@ def pinned_reference(config: ConfigDict, model: Model, pin: dict[str, Any]) -> t
   _, run = find_source(source)
   step = pin.get("step", checkpoint.latest(run) if run else None)
   tree = reference(source, model, setting, step)
-  found = fingerprint(tree)
+  found = "".join(checksums(tree).values())
   if pin.get("fingerprint", found) != found:
     raise SettingError(
       f"{setting}={source!r}: does not hold the parameters that this run began with as its reference; put them back, "
       "or begin anew in another --workdir"
     )
   return tree, {"step": step, "fingerprint": found}
-
-
-def fingerprint(tree: Any) -> str:
-  """32 bits of every leaf as hexadecimal digits, the same on any mesh: trees that differ in a number differ in it."""
-  return "".join(f"{int(x):08x}" for x in jax.device_get(jax.jit(_checksums)(tree)))
-
-
-def _checksums(tree: Any) -> list[jax.Array]:
-  """A checksum of each leaf: the bits of its numbers, mixed with their places, added up modulo 2^32 in any order."""
-
-  def checksum(x: jax.Array) -> jax.Array:
-    bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
-    place = jnp.zeros(x.shape, jnp.uint32)
-    for axis, size in enumerate(x.shape):
-      place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
-    mixed = bits ^ (place * jnp.uint32(0x9E3779B9))
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):  # MurmurHash3's last step
-      mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)
-    return jnp.sum(mixed ^ (mixed >> 16), dtype=jnp.uint32)
-
-  return [checksum(x) for x in jax.tree.leaves(tree)]
 
 
 def find_source(init_from: str) -> tuple[str, str]:

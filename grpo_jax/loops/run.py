@@ -72,20 +72,26 @@ class Run:
     self.evaluator = Evaluator(config, model)
     self.profiler = Profiler(config.profile, os.path.join(folder, "profile"))
     self.stopped = False
-    self._resources = contextlib.ExitStack()
+    with contextlib.ExitStack() as resources:
+      resources.enter_context(workdir.locked(folder))
+      workdir.check_owner(folder, config)
+      self._restore_or_start()
+      workdir.claim(folder, config)  # after all that the config names has been found
+      if jax.process_index() == 0:
+        build.describe(model, os.path.join(folder, "model"))
+      self._resources = resources.pop_all()
 
-    workdir.claim(folder, config)
-    if jax.process_index() == 0:
-      build.describe(model, os.path.join(folder, "model"))
-    abstract = {name: learner.abstract() for name, learner in learners.items()}
-    self.checkpoints = checkpoint.Checkpoints(folder, config.checkpoint.keep)
-    workdir.check_space(folder, abstract)
+  def _restore_or_start(self) -> None:
+    """Sets every learner's state and reference, and where the run stands: as they were saved, or at the start."""
+    abstract = {name: learner.abstract() for name, learner in self.learners.items()}
+    self.checkpoints = checkpoint.Checkpoints(self.folder, self.config.checkpoint.keep)
+    workdir.check_space(self.folder, abstract)
     restored = self.checkpoints.restore_latest(abstract)
-    self.restored = restored is not None
+    self.going_on, self.passed_over = restored is not None, restored.passed_over if restored else []
     self.first, self.extra = (restored.step, restored.extra) if restored else (0, {"wall_s": 0.0, "references": {}})
     if restored:
       self.data.set_state(restored.data)
-    for name, learner in learners.items():
+    for name, learner in self.learners.items():
       if restored:
         learner.state = restored.states[name]
       else:
@@ -98,17 +104,19 @@ class Run:
     )
     self.stopping = self._resources.enter_context(signals.stop_signals())
     self._resources.callback(self.profiler.close)
-    if self.restored:
+    if self.going_on:
+      for damage in self.passed_over:
+        self.writer.say(f"warning: {damage}; it is passed over and kept in {self.folder}/damaged")
       self.writer.say(f"going on from step {self.first} of {self.folder}")
     else:
       self.extra["before"] = self.evaluate(0, samples=True)
-      self.save(0)
+      self.save(0, wait=True)  # from here on, a run that has done a step has a checkpoint
     return self
 
   def __exit__(self, *exception: Any) -> None:
-    self._resources.close()
-    if exception[0] is None:
-      self.checkpoints.close()
+    with self._resources:
+      if exception[0] is None:
+        self.checkpoints.close()
 
   @property
   def seconds(self) -> float:
