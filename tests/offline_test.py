@@ -4,14 +4,18 @@ Two steps on a tiny model for each kind of data, in this process; the runs share
 """
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import pathlib
+import re
+import shutil
 import signal
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import damage
 import jax
 import numpy as np
 import pytest
@@ -179,6 +183,41 @@ def test_stopped_after_one_step_it_goes_on_with_the_same_samples_to_the_same_num
   assert stamp() == drawn and whole.draws - before == len(drawn) == (whole.kind != "solutions")
   if drawn:
     jax.tree.map(np.testing.assert_array_equal, whole.kept("stopped"), whole.kept("whole"))
+
+
+@of_samples
+def test_damaged_samples_are_drawn_again(whole, capsys):
+  stopped = whole.start("cut", stop_after=1)
+  other = whole.kept("whole")
+  for kind in (*damage.KINDS.values(), None):
+    folder = whole.folder / f"damaged {kind.__name__ if kind else 'exchange'}"
+    shutil.copytree(stopped, folder)
+    if kind:
+      kind(folder / "samples.npz")
+    else:
+      offline.write_samples(str(folder / "samples.npz"), dataclasses.replace(other, tokens=other.tokens + 1))
+    draws = whole.draws
+    whole.start(folder.name)
+    assert numbers(folder) == numbers(whole.folder / "whole")
+    said = re.search(r"warning: .*samples.npz is damaged \((.*)\); it is kept as", capsys.readouterr().out)
+    if whole.draws == draws:  # a changed byte may be one that means nothing
+      assert kind is damage.flip and not said
+    else:
+      assert bool(said) == (folder / "samples.npz.damaged").exists() == (kind is not damage.delete)
+    if not kind:
+      assert said[1] == "it holds other samples"
+
+
+@of_samples
+def test_samples_that_cannot_be_drawn_again_end_the_run(whole):
+  stopped = whole.start("other teacher", stop_after=1)
+  (stopped / "samples.npz").unlink()
+  different = dataclasses.replace(whole.kept("whole"), lengths=whole.kept("whole").lengths + 1)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(offline, "draw_samples", lambda *_: different)
+    with pytest.raises(SettingError, match="are not those that this run began with"):
+      whole.start("other teacher")
+  assert not (stopped / "samples.npz").exists()
 
 
 @of_samples

@@ -68,6 +68,8 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mo
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
   decoder = Decoder(shape, layout, **how)
   if run:
+    if checkpoint.latest(run) is None:
+      raise SettingError(f"init_from={run!r}: this run has no complete checkpoint; wait for its first, or use another")
     load = functools.partial(restore_policy, run, decoder)
   elif folder:
     tensors.check(folder, decoder.shapes())
@@ -123,14 +125,37 @@ def reference(source: str, model: Model, setting: str, step: int | None = None) 
   """
   if not source:
     return model.load()
+  check_source(source, model, setting)
   folder, run = find_source(source)
   run = run if step is None else source  # that run may have ended and have an export by now
-  shape = read_shape(folder)
-  if shape != model.decoder.config:
-    raise SettingError(f"{setting}={source!r}: is {shape}; the policy is {model.decoder.config}; use the same shape")
   if run:
     return restore_policy(run, model.decoder, step)
   return tensors.load(folder, model.decoder)
+
+
+def check_source(source: str, model: Model, setting: str) -> None:
+  """Refuses a folder or run that cannot give parameters of the policy's shape, reading headers only; "" is none.
+
+  Args:
+    source: a Hugging Face folder or the workdir of a run.
+    model: the policy.
+    setting: its name, for messages.
+
+  Raises:
+    SettingError: no such folder, another shape, a run without a checkpoint.
+  """
+  if not source:
+    return
+  if not os.path.isdir(source):
+    raise SettingError(f"{setting}={source!r}: no such folder; give a Hugging Face folder or the workdir of a run")
+  folder, run = find_source(source)
+  shape = read_shape(folder)
+  if shape != model.decoder.config:
+    raise SettingError(f"{setting}={source!r}: is {shape}; the policy is {model.decoder.config}; use the same shape")
+  if not run:
+    tensors.check(folder, model.decoder.shapes())
+  elif checkpoint.latest(run) is None:
+    raise SettingError(f"{setting}={source!r}: this run has no complete checkpoint; wait for its first, or use another")
 
 
 def pinned_reference(config: ConfigDict, model: Model, pin: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

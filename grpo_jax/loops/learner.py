@@ -46,6 +46,8 @@ class Learner:
     self.objective = imports.objective(config.objective.name)
     settings = imports.objective_settings(config.objective)
     self.needs = self.objective.needs(settings)
+    if "ref" in self.needs:
+      build.check_source(config.ref_from, model, "ref_from")
     updates = config.steps * config.learner.mu * config.learner.minibatches
     self.rate = optim.schedule(config.learner, updates)
     self.tx = optim.make_optimizer(config.learner, updates, critic="values" in self.needs)

@@ -10,6 +10,7 @@ Samples are drawn once, from `offline.teacher` or else from where the policy sta
 """
 
 import os
+import zlib
 from collections.abc import Callable, Sequence
 
 import jax
@@ -27,6 +28,7 @@ from grpo_jax.objectives import common
 from grpo_jax.ops.advantages import totals
 from grpo_jax.packing import plan
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
+from grpo_jax.workdir import not_writable, reason
 
 KINDS = ("solutions", "samples", "pairs")
 TEMPERATURE = 1.0  # of the log-probs: the likelihood of what is written is the model's own, whatever it was sampled at
@@ -42,11 +44,13 @@ def train(config: ConfigDict, workdir: str) -> None:
   model = build.model(config)
   checks.check(config, model.decoder, imports.objective(config.objective.name))
   batches = build.batches(config) if kind == "solutions" else Kept(config)
+  if kind != "solutions" and not os.path.exists(os.path.join(workdir, "samples.npz")):
+    build.check_source(config.offline.teacher, model, "offline.teacher")
   policy = Learner(config, model, TEMPERATURE)
 
   with Run(config, workdir, model, batches, {"policy": policy}) as run:
     if kind != "solutions":
-      batches.rollouts = kept_samples(config, workdir, model, run.writer, run.stopping)
+      batches.rollouts = kept_samples(config, run)
       if batches.rollouts is None:  # a signal ended the drawing
         return
     for step in run.steps():
@@ -92,22 +96,77 @@ class Kept:
     return common.written(jax.tree.map(lambda x: x[index], self.rollouts))
 
 
-def kept_samples(
-  config: ConfigDict, workdir: str, model: build.Model, writer: metrics.Writer, stopping: Callable[[int], str]
-) -> Rollouts | None:
-  """The samples of DIR/samples.npz, drawn first if they are not there; None where a signal ended that."""
-  path = os.path.join(workdir, "samples.npz")
+def kept_samples(config: ConfigDict, run: Run) -> Rollouts | None:
+  """The samples of DIR/samples.npz, drawn first if they are not there; None where a signal ended that.
+
+  A damaged file is set aside and the samples are drawn again: they follow from the config alone. The run's checkpoints
+  keep their checksum.
+
+  Raises:
+    SettingError: what is drawn again is not what the run began with.
+  """
+  path, known = os.path.join(run.folder, "samples.npz"), run.extra.get("samples")
+  samples, error = read_samples(path, known)
+  if samples is None:
+    if error:
+      run.writer.say(f"warning: {path} is damaged ({error}); it is kept as {path}.damaged, and samples are drawn again")
+      if jax.process_index() == 0:
+        os.replace(path, f"{path}.damaged")
+    samples = draw_samples(config, run.model, run.writer, run.stopping)
+    if samples is None:
+      return None
+    if known not in (None, fingerprint(samples)):
+      raise SettingError(
+        f"offline.teacher={config.offline.teacher!r}: the samples drawn from it now are not those that this run began "
+        "with; put it back as it was, or begin anew in another --workdir"
+      )
+    if jax.process_index() == 0:
+      write_samples(path, samples)
+  run.extra["samples"] = fingerprint(samples)
+  return samples
+
+
+def read_samples(path: str, known: str | None) -> tuple[Rollouts | None, str]:
+  """The samples of a file and ""; or None and what is wrong with it, "" where there is none.
+
+  Args:
+    path: of samples.npz.
+    known: their fingerprint; None: not known yet.
+  """
   if not os.path.exists(path):
-    drawn = draw_samples(config, model, writer, stopping)
-    if drawn is not None and jax.process_index() == 0:
-      arrays, _ = jax.tree.flatten(drawn)
-      with open(path + ".tmp", "wb") as f:
-        np.savez_compressed(f, *arrays)
-      os.replace(path + ".tmp", path)
-    return drawn
+    return None, ""
   like = jax.tree.structure(template())
-  with np.load(path) as stored:
-    return jax.tree.unflatten(like, [stored[f"arr_{i}"] for i in range(like.num_leaves)])
+  try:
+    with np.load(path) as stored:
+      samples = jax.tree.unflatten(like, [stored[f"arr_{i}"] for i in range(like.num_leaves)])
+    if known not in (None, fingerprint(samples)):
+      return None, "it holds other samples"
+  except Exception as error:  # what is damaged can fail in any way
+    return None, reason(error)
+  return samples, ""
+
+
+def write_samples(path: str, samples: Rollouts) -> None:
+  """Writes samples.npz, under another name first.
+
+  Raises:
+    SettingError: the folder does not take it.
+  """
+  arrays, _ = jax.tree.flatten(samples)
+  try:
+    with open(path + ".tmp", "wb") as f:
+      np.savez_compressed(f, *arrays)
+    os.replace(path + ".tmp", path)
+  except OSError as error:
+    raise not_writable(os.path.dirname(path), error) from error
+
+
+def fingerprint(samples: Rollouts) -> str:
+  """A checksum of what samples.npz holds."""
+  found = 0
+  for array in jax.tree.leaves(samples):
+    found = zlib.crc32(np.ascontiguousarray(array), zlib.crc32(f"{array.dtype}{array.shape}".encode(), found))
+  return f"{found:08x}"
 
 
 def template() -> Rollouts:
