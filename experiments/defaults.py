@@ -87,7 +87,8 @@ def get_config() -> ConfigDict:
   # path ("package.module:function" or "file.py:function"). Each is logged under its name.
   c.rewards = ConfigDict()
   c.rewards.functions = (("correct", "math.answer_correct", 1.0),)
-  c.rewards.on_error = 0.0  # score of a reward that raised or returned NaN; it is counted and logged
+  c.rewards.on_error = 0.0  # score of a reward that raised, returned NaN or was too late; it is counted and logged
+  c.rewards.deadline = 10.0  # seconds that a reward may take for one completion; 0: any time
 
   # A module of grpo_jax.objectives, or a user's own: "package.module", "path/file.py". Its file holds its settings.
   c.objective = objective("grpo", c)

@@ -1,6 +1,7 @@
 """Greedy pass@1, and pass@k and maj@k from n samples, on a test split."""
 
 import collections
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +11,10 @@ import numpy as np
 
 from grpo_jax import generate
 from grpo_jax.data import loader
+from grpo_jax.errors import SettingError
 from grpo_jax.generate import Generator
+from grpo_jax.guard import Guard
+from grpo_jax.rewards import combine
 from grpo_jax.rewards.math import final_answer, number
 from grpo_jax.types import TRUNCATED, Completion, Example
 
@@ -46,6 +50,7 @@ class Outcomes(NamedTuple):
   majority: list[float]  # [N], see `majority`
   lengths: list[int]  # tokens of every completion
   truncated: list[bool]  # of every completion
+  faults: list[str]  # what the reward said where it failed; that completion counts as not solved
 
 
 def solve(
@@ -57,6 +62,7 @@ def solve(
   *,
   batch: int,
   progress: Callable[[int, int], None],
+  deadline: float = 0.0,
 ) -> Outcomes:
   """Samples completions of all `examples`, `batch` prompts at a time, and says which are right.
 
@@ -64,28 +70,42 @@ def solve(
     generator: its sampler decides on G and on the temperature.
     params: the policy's tree.
     examples: the N problems.
-    solved: the reward that counts as right when it is at least 1.
+    solved: the reward that counts as right when it is at least 1 (where it rewards steps: on the last of them).
     key: of the noise.
     batch: prompts at a time.
     progress: called with the number of problems done and N after each batch.
+    deadline: seconds after which the reward of one completion has failed; 0: none.
+
+  Raises:
+    SettingError: the reward failed on every completion of the first batch.
+    guard.Stopped: a signal came while the reward ran.
   """
-  found = Outcomes([], [], [], [])
+  found = Outcomes([], [], [], [], [])
   for step, some in enumerate(loader.in_order(examples, batch)):
     sampled, _ = generate.generate(generator, params, some, jax.random.fold_in(key, step))
-    for example, group in zip(some, generate.completions(generator, sampled)):
-      if example is not None:
-        _add(found, example, group, solved)
+    with Guard(deadline) as call:
+      for example, group in zip(some, generate.completions(generator, sampled)):
+        if example is not None:
+          _add(found, example, group, functools.partial(combine.attempt, call, solved))
+    if found.faults and len(found.faults) == len(found.lengths):
+      raise SettingError(
+        f"eval.reward: failed on all {len(found.faults)} completions of the test data, first: {found.faults[0]}"
+      )
     progress(len(found.solved), len(examples))
   return found
 
 
-def _add(found: Outcomes, example: Example, group: list[Completion], solved: Callable) -> None:
-  """Adds one problem to the outcomes."""
+def _add(found: Outcomes, example: Example, group: list[Completion], attempt: Callable) -> None:
+  """Adds one problem to the outcomes; `attempt` is `combine.attempt` of the reward."""
   if not group[0].tokens:  # its prompt was too long
     found.solved.append([False] * len(group))
     found.majority.append(0.0)
     return
-  right = [solved(example, completion) >= 1.0 for completion in group]
+  right = []
+  for completion in group:
+    values, message = attempt(example, completion)
+    right.append(bool(values) and values[-1][1] >= 1.0)
+    found.faults.extend([message] if message else [])
   found.solved.append(right)
   found.majority.append(majority(right, group))
   found.lengths.extend(len(completion.tokens) for completion in group)
@@ -93,11 +113,15 @@ def _add(found: Outcomes, example: Example, group: list[Completion], solved: Cal
 
 
 def greedy_metrics(found: Outcomes) -> dict[str, float]:
-  """Shares of all problems from greedy decoding: `accuracy`; mean `length` in tokens, and the share `truncated`."""
+  """Shares of all problems from greedy decoding: `accuracy`; mean `length` in tokens, and the share `truncated`.
+
+  With them goes `reward_faults`, where the reward failed.
+  """
   return {
     "accuracy": float(np.mean(found.solved)),
     "length": float(np.mean(found.lengths or [0])),
     "truncated": float(np.mean(found.truncated or [0])),
+    **_faults(found),
   }
 
 
@@ -108,4 +132,10 @@ def sampled_metrics(found: Outcomes) -> dict[str, float]:
     "pass@1": float(np.mean(found.solved)),
     f"pass@{k}": float(np.mean([pass_at_k(k, sum(right), k) for right in found.solved])),
     f"maj@{k}": float(np.mean(found.majority)),
+    **_faults(found),
   }
+
+
+def _faults(found: Outcomes) -> dict[str, float]:
+  """`reward_faults`, the completions on which the reward failed, where it did."""
+  return {"reward_faults": len(found.faults)} if found.faults else {}

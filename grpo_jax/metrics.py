@@ -34,6 +34,7 @@ SHOWN = (
   ("kl", "KL", ".4f"),
   ("eval/accuracy", "eval", ".1%"),
   ("tokens_per_s/sample", "tok/s", ",.0f"),
+  ("reward_faults", "failed rewards", ".0f"),
 )
 
 
@@ -76,7 +77,8 @@ class Writer:
     """Seconds spent in each phase since the last `step`. Those of "compile" are counted in other phases, too."""
     self._shown: dict[str, float] = {}
     self._ends: collections.deque[float] = collections.deque(maxlen=21)
-    self._last_line, self._phases = -math.inf, set()
+    self._last_line, self._warned = -math.inf, set()
+    self._phases: dict[str, set[str]] = {}  # the shapes that each has seen
     self._open = contextlib.ExitStack()
     if not self.active:
       return
@@ -113,12 +115,22 @@ class Writer:
       self._open.close()
 
   @contextlib.contextmanager
-  def phase(self, name: str) -> Iterator[None]:
-    """Shows what the run is doing, and times it: the work must be done, not only dispatched, when the block ends."""
-    self._show(phase=name)
-    if self.active and self._bar is None and name not in self._phases:
-      self.say(f"{name} ... (compiles the first time)" if not self._phases else f"{name} ...")
-    self._phases.add(name)
+  def phase(self, name: str, arrays: Any = None) -> Iterator[None]:
+    """Shows what the run is doing, and times it: the work must be done, not only dispatched, when the block ends.
+
+    Args:
+      name: of the phase.
+      arrays: what a jitted function is called with: for shapes that this phase has not seen it compiles, and says so.
+    """
+    programs = self._phases.setdefault(name, set())
+    shapes = str([(x.shape, x.dtype) for x in jax.tree.leaves(arrays)])
+    new = shapes not in programs
+    programs.add(shapes)
+    note = f"compiles its program {len(programs)}" if arrays is not None else "compiles the first time"
+    said = f"{name} ... ({note})" if arrays is not None or len(self._phases) == 1 else f"{name} ..."
+    self._show(phase=f"{name} (compiling)" if new and arrays is not None else name)
+    if new and self.active and self._bar is None:
+      self.say(said)
     start = time.perf_counter()
     try:
       yield
@@ -175,6 +187,12 @@ class Writer:
       self.console.print(rich.text.Text(printable(text)), soft_wrap=True)
       self._last_line = time.perf_counter()
 
+  def warn(self, about: str, text: str) -> None:
+    """Prints a warning, the first time that one is given about the same."""
+    if about not in self._warned:
+      self._warned.add(about)
+      self.say(f"warning: {text}")
+
   def _write(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Writes a line of metrics.jsonl and its finite numbers to TensorBoard."""
     values = clean(metrics)
@@ -196,6 +214,7 @@ class Writer:
   def _line(self) -> str:
     """The last numbers of SHOWN in one line."""
     hidden = {"loss"} if "reward/mean" in self._shown else set()  # the loss of a policy gradient says nothing
+    hidden |= set() if self._shown.get("reward_faults") else {"reward_faults"}
     shown = [(label, self._shown[name], form) for name, label, form in SHOWN if name in self._shown.keys() - hidden]
     return "  ".join(f"{label} {_number(value, form)}" for label, value, form in shown)
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 import jax
 from jax.experimental import multihost_utils
 
+from grpo_jax import guard
+
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Callable[[int], str]]:
@@ -21,8 +23,9 @@ def stop_signals() -> Iterator[Callable[[int], str]]:
       if signal_name := stopping(step): save, say `how_to_go_on()`, leave
 
   `stopping(step)` is called by every process, once in every step, and returns the name of the signal, or "". The
-  first signal only asks; a second SIGINT raises KeyboardInterrupt at once. On several hosts jax's preemption service
-  has SIGTERM and agrees on a step that none has passed; a SIGINT is handed to it. Main thread only.
+  first signal only asks, or stops the reward that is running (`guard.Stopped`); a second SIGINT raises
+  KeyboardInterrupt at once. On several hosts jax's preemption service has SIGTERM and agrees on a step that none has
+  passed; a SIGINT is handed to it. Main thread only.
   """
   several = jax.process_count() > 1
   asked = []
@@ -36,6 +39,8 @@ def stop_signals() -> Iterator[Callable[[int], str]]:
       if several:
         os.kill(os.getpid(), signal.SIGTERM)
     asked.append(number)
+    if not several:
+      guard.stop(signal.Signals(number).name)
 
   def stopping(step: int) -> str:
     if several and not multihost_utils.reached_preemption_sync_point(step):

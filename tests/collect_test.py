@@ -107,11 +107,11 @@ def run(
   *plan: list[Example | None], tries: int, functions: Sequence = (("given", given, 1.0),), objective: Any = None
 ) -> Run:
   """`collect` on those batches."""
-  writer = types.SimpleNamespace(phase=lambda name: contextlib.nullcontext())
+  writer = types.SimpleNamespace(phase=lambda name: contextlib.nullcontext(), warn=lambda about, text: None)
   sampler, batches = Sampler(), iter(plan)
   generator = Generator(sampler, tiny.layout(), Words(), words, LONGEST)
   flat = functools.partial(common.flat_totals, cfg=None) if objective is None else objective
-  collector = collect.Collector(batches, generator, functions, flat, 0.0, L, P, tries)
+  collector = collect.Collector(batches, generator, functions, flat, 0.0, 0.0, L, P, tries)
   batch, numbers = collect.collect(collector, "policy", jax.random.key(5), writer)
   assert sampler.params == ["policy"] * len(sampler.keys)
   return Run(batch, numbers, sampler, list(batches))

@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # From the bottom up; a name stands for a module or a package. Imports run downwards.
 LAYERS = (
-  ("errors", "types"),
+  ("errors", "types", "guard"),
   ("ops", "sharding", "packing", "checksums"),
   ("models", "tokenizer", "data", "rewards", "objectives"),
   ("forward", "sampler", "decode_loop", "slot_cache", "optim", "state", "checkpoint", "workdir", "signals", "metrics"),
@@ -65,6 +65,7 @@ LINKS = (
   ("loops.*", "loops.learner"),
   ("loops.*", "loops.profiler"),
   ("loops.*", "loops.run"),
+  ("loops.run", "loops.watch"),
   ("loops.*", "loops.collect"),
   ("reports.*", "reports.jsonl"),
   ("experiments.*", "experiments.arguments"),

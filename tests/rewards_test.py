@@ -1,4 +1,5 @@
 import functools
+import sys
 import time
 from fractions import Fraction
 
@@ -372,13 +373,51 @@ def test_a_completion_without_a_reward_takes_no_part_in_its_group():
   ],
 )
 def test_faults_stop_nothing(function, message):
-  rewards = [("fine", _returns(np.float32(1.0)), 1.0), ("bad", function, 2.0)]
-  scores = combine.score(rewards, [_example()], [[_completion("", tokens=3)]], max_length=4, on_error=-0.75)
-  np.testing.assert_array_equal(scores.rewards, [[[0, 0, 1.0 + 2.0 * -0.75, 0]]])
-  np.testing.assert_array_equal(scores.given, [[[False, False, True, False]]])
-  np.testing.assert_array_equal(scores.components, [[[1.0, -0.75]]])
+  """A reward that works for one completion and fails for the other."""
+
+  def bad(example, completion):
+    return function(example, completion) if len(completion.tokens) == 3 else 0.5
+
+  rewards = [("fine", _returns(np.float32(1.0)), 1.0), ("bad", bad, 2.0)]
+  group = [_completion("", tokens=3), _completion("", tokens=2)]
+  scores = combine.score(rewards, [_example()], [group], max_length=4, on_error=-0.75)
+  np.testing.assert_array_equal(scores.rewards, [[[0, 0, 1.0 + 2.0 * -0.75, 0], [0, 2.0, 0, 0]]])
+  np.testing.assert_array_equal(scores.given, [[[False, False, True, False], [False, True, False, False]]])
+  np.testing.assert_array_equal(scores.components, [[[1.0, -0.75], [1.0, 0.5]]])
   (fault,) = scores.faults
   assert fault[:3] == (0, 0, "bad") and message in fault.message
+
+
+def test_a_reward_that_fails_on_everything_ends_the_run():
+  rewards = [("fine", _returns(1.0), 1.0), ("bad", lambda example, completion: [][0], 1.0)]
+  empty = [_completion("", tokens=0)] * 2  # of a prompt that only fills the batch
+  groups = [[_completion("", tokens=3), _completion("", tokens=2)], empty]
+  with pytest.raises(SettingError, match="'bad' failed on all 2 completions of a step, first: IndexError: list index"):
+    combine.score(rewards, [_example(), None], groups, max_length=4)
+  assert not combine.score(rewards, [None], [empty], max_length=4).faults
+
+
+def test_sys_exit_in_a_reward_is_a_fault():
+  def leaves(example, completion):
+    return sys.exit(0) if len(completion.tokens) == 1 else 1.0
+
+  group = [_completion("", tokens=1), _completion("", tokens=2)]
+  (fault,) = combine.score([("leaves", leaves, 1.0)], [_example()], [group], max_length=4).faults
+  assert fault == (0, 0, "leaves", "ValueError: called sys.exit(0)")
+
+
+def test_a_late_reward_is_a_fault_and_one_that_is_always_late_ends_the_run():
+  def slow(example, completion):
+    time.sleep(60 if len(completion.tokens) < 3 else 0)
+    return 1.0
+
+  group = [_completion("", tokens=n) for n in (1, 2, 3, 4)]
+  scores = combine.score([("slow", slow, 1.0)], [_example()], [group], max_length=4, deadline=0.1)
+  assert [f.message for f in scores.faults] == ["took longer than 0.1 s (rewards.deadline)"] * 2
+  start, group = time.perf_counter(), [_completion("", tokens=1)] * 1000
+  with pytest.raises(SettingError, match="'slow' took longer than 0.1 s .* on each of the first 5 completions"):
+    combine.score([("slow", slow, 1.0)], [_example()], [group], max_length=4, deadline=0.1)
+  assert time.perf_counter() - start < 30
 
 
 def test_interrupts_are_not_swallowed():

@@ -22,10 +22,12 @@ from grpo_jax.models.hf.config import read_config
 from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer import making, reading
 from grpo_jax.tokenizer.reading import Tokenizer
+from grpo_jax.types import Example
 
 # What a random key is for; keys are functions of (seed, purpose, step), never carried.
 INIT, SAMPLE, EVALUATE = range(3)
 SHAPE = "decoder.json"  # in DIR/model: the shape of a run's policy
+FIRST_PROMPTS = 256  # of each data set, rendered before a run starts
 TOKENIZER_EXAMPLES = 10_000  # of each data set, where a tokenizer is made
 
 
@@ -215,9 +217,32 @@ def _struct(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
   return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
 
-def batches(config: ConfigDict) -> loader.Batches:
-  """Endless shuffled training batches; every host makes the whole batch."""
+def check_prompts(examples: Sequence[Example], model: Model, config: ConfigDict, setting: str) -> None:
+  """Renders the first prompts of a data set, and refuses it where none of them fits.
+
+  Raises:
+    SettingError: names data.max_prompt_length and the lengths found, or what is wrong with the chat template.
+  """
+  lengths = [len(model.render(examples[i].question)) for i in range(min(len(examples), FIRST_PROMPTS))]
+  most = config.data.max_prompt_length
+  if not lengths:
+    raise SettingError(f"{setting}: this data set has no example")
+  if min(lengths) > most and config.data.on_long == "skip":
+    raise SettingError(
+      f"data.max_prompt_length={most} ({setting}): the first {len(lengths)} prompts have {min(lengths)} to "
+      f"{max(lengths)} tokens, so all would be skipped; use {max(lengths)}, or data.on_long='cut'"
+    )
+
+
+def batches(config: ConfigDict, model: Model) -> loader.Batches:
+  """Endless shuffled training batches; every host makes the whole batch.
+
+  Raises:
+    SettingError: see `check_prompts` and `loader.Batches`.
+  """
   sources, weights = imports.train_sources(config.data)
+  for examples in sources:
+    check_prompts(examples, model, config, "data.name")
   return loader.Batches(sources, weights, prompts=config.data.prompts, seed=config.seed, shuffle=config.data.shuffle)
 
 

@@ -1,16 +1,22 @@
 """Checks of settings against each other, before anything is compiled."""
 
 import operator
+from collections.abc import Callable, Sequence
 
-from ml_collections import ConfigDict
+import numpy as np
+from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax import sharding
+from grpo_jax import guard, sharding
 from grpo_jax.errors import SettingError
+from grpo_jax.loops import build, imports
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf.config import write_config
 from grpo_jax.objectives.contract import Objective
+from grpo_jax.rewards import combine
 from grpo_jax.sharding import Layout
+from grpo_jax.types import STOPPED, Completion, Example, Prompts, Rollouts
 
+FIRST_SOLUTIONS = 8  # of the test data, scored before a run starts
 # Completions of a prompt, by kind of offline data; samples have as many as the sampler makes.
 COMPLETIONS = {"solutions": 1, "pairs": 2}
 
@@ -26,6 +32,7 @@ def check(config: ConfigDict, decoder: Decoder, objective: Objective) -> None:
   check_learner(config, decoder.layout)
   check_rewards(config)
   check_data(config, objective)
+  check_group(config, imports.objective_settings(config.objective))
   if config.checkpoint.export:
     check_export(decoder)
 
@@ -86,6 +93,59 @@ def check_rewards(config: ConfigDict) -> None:
   weights, functions = config.objective.get("reward_weights"), config.rewards.functions
   if weights and len(weights) != len(functions):
     raise SettingError(f"objective.reward_weights={weights}: give {len(functions)}, one for each of rewards.functions")
+
+
+def check_group(config: ConfigDict, settings: FrozenConfigDict) -> None:
+  """Refuses groups of one under an advantage that compares the completions of a group.
+
+  Args:
+    config: of the run.
+    settings: of the objective, as `imports.objective_settings` returns them.
+
+  Raises:
+    SettingError: names sampler.group.
+  """
+  if config.loop == "offline" and config.offline.data == "pairs" and config.sampler.group < 2:
+    raise SettingError(f"sampler.group={config.sampler.group} with offline.data='pairs': use at least 2")
+  if config.sampler.group > 1 or "advantage" not in settings or source_of_data(config) == "solutions":
+    return
+  # Three prompts with one completion each, of different rewards: does any of them get an advantage?
+  tokens, rewards = np.ones((3, 1, 2), np.int32), np.array([[[0, 0.0]], [[0, 1.0]], [[0, 3.0]]], np.float32)
+  some = Rollouts(
+    Prompts(tokens[:, 0], np.full(3, 2, np.int32)),
+    tokens,
+    np.full((3, 1), 2, np.int32),
+    np.full((3, 1), STOPPED, np.int32),
+    np.zeros(tokens.shape, np.float32),
+    np.zeros(tokens.shape, np.float32),
+    rewards=rewards,
+    given=np.array([[[False, True]]] * 3),  # on the last token
+    components=np.repeat(rewards.sum(2)[..., None], len(config.rewards.functions), axis=2),
+  )
+  if not np.nan_to_num(settings.advantage(some)).any():
+    raise SettingError(
+      f"sampler.group=1: objective.advantage={config.objective.advantage!r} compares the completions of a prompt, and "
+      "is 0 where there is only one; use at least 2"
+    )
+
+
+def check_eval_reward(reward: Callable, problems: Sequence[Example], model: build.Model, config: ConfigDict) -> None:
+  """Scores the worked solutions of the first problems, and refuses a reward that fails on all of them.
+
+  Raises:
+    SettingError: names eval.reward and what it said.
+  """
+  messages = []
+  with guard.Guard(config.rewards.deadline) as call:
+    for example in problems[:FIRST_SOLUTIONS]:
+      ids = [*model.tokenizer.encode(example.solution), model.tokenizer.eos_id]
+      written = Completion(example.solution, ids, STOPPED, model.tokenizer.step_ends(ids))
+      messages.append(combine.attempt(call, reward, example, written)[1])
+  if all(messages):
+    raise SettingError(
+      f"eval.reward={config.eval.reward!r}: cannot score the test data: {messages[0]}; use a reward for such "
+      "answers, as math.answer_correct for numbers or choice.choice_correct for letters"
+    )
 
 
 def source_of_data(config: ConfigDict) -> str:

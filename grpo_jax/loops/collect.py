@@ -35,6 +35,7 @@ class Collector(NamedTuple):
   rewards: Sequence[tuple[str, Callable, float]]  # name, function, weight
   flat: Callable[[Rollouts], Any]  # which groups teach nothing, [P] bool
   on_error: float  # what a reward that fails counts
+  deadline: float  # seconds that a reward may take
   max_length: int  # L
   prompts: int  # P
   tries: int  # above 1: dynamic sampling, see `collect`
@@ -49,11 +50,12 @@ def make_collector(config: ConfigDict, model: build.Model) -> Collector:
   d, s, objective = config.data, config.sampler, imports.objective(config.objective.name)
   sample = sampler.make_sampler(model.decoder, s, model.stop)
   return Collector(
-    batches=build.batches(config),
+    batches=build.batches(config, model),
     generator=Generator(sample, model.layout, model.tokenizer, model.render, d.max_prompt_length, d.on_long),
     rewards=imports.rewards(config.rewards),
     flat=jitted_flat(objective, imports.objective_settings(config.objective)),
     on_error=config.rewards.on_error,
+    deadline=config.rewards.deadline,
     max_length=s.max_length,
     prompts=d.prompts,
     tries=s.tries,
@@ -84,6 +86,12 @@ def collect(
       texts = completions(c.generator, rollouts)
       sampled.append(score(c, examples, texts, rollouts))
       flat.append(np.asarray(c.flat(sampled[-1].rollouts)))
+    for name, message in {fault.name: fault.message for fault in reversed(sampled[-1].faults)}.items():
+      writer.warn(
+        f"reward {name}",
+        f"the reward {name!r} failed: {message}; it counts as rewards.on_error={c.on_error:g} there, and reward_faults "
+        "counts how often",
+      )
     statistics.append(found)
     kept.append(sampled[-1] if c.tries == 1 else varied(sampled[-1], flat[-1]))
     if sum(len(batch.examples) for batch in kept) >= c.prompts:
@@ -101,7 +109,8 @@ def score(
   collector: Collector, examples: list[Example | None], texts: list[list[Completion]], rollouts: Rollouts
 ) -> Scored:
   """The batch with the rewards of every completion."""
-  scores = combine.score(collector.rewards, examples, texts, collector.max_length, collector.on_error)
+  c = collector
+  scores = combine.score(c.rewards, examples, texts, c.max_length, c.on_error, c.deadline)
   rollouts = dataclasses.replace(rollouts, rewards=scores.rewards, given=scores.given, components=scores.components)
   return Scored(list(examples), texts, rollouts, scores.faults)
 

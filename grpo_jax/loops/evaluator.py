@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from grpo_jax import evaluate, metrics, sampler
 from grpo_jax.errors import SettingError
 from grpo_jax.generate import Generator
-from grpo_jax.loops import build, imports
+from grpo_jax.loops import build, checks, imports
 
 
 class Evaluator:
@@ -20,10 +20,13 @@ class Evaluator:
     Raises:
       SettingError: an `eval` setting that cannot be, a test split that is not there.
     """
-    self.cfg, self.seed = config.eval, config.seed
+    self.cfg, self.seed, self.deadline = config.eval, config.seed, config.rewards.deadline
     self.solved = imports.function(config.eval.reward, "grpo_jax.rewards", "eval.reward")
     test = imports.eval_source(config.data) if config.eval.problems else ()
     self.problems = [test[i] for i in range(min(config.eval.problems, len(test)))]
+    if config.eval.problems:
+      build.check_prompts(self.problems, model, config, "eval.problems")
+      checks.check_eval_reward(self.solved, self.problems, model, config)
     prompt_shards, sample_shards = model.layout.size("prompt"), model.layout.size("sample")
     if config.eval.batch < 1 or config.eval.batch % prompt_shards:
       raise SettingError(f"eval.batch={config.eval.batch}: use a multiple of {prompt_shards}")
@@ -42,6 +45,9 @@ class Evaluator:
     """Metrics of `params` after `step` steps, written and shown; those of several samples only where asked for.
 
     Without problems (`eval.problems=0`) there are none.
+
+    Raises:
+      SettingError: the reward failed on everything.
     """
     if not self.problems:
       return {}
@@ -50,9 +56,23 @@ class Evaluator:
       found = evaluate.greedy_metrics(self._solve(self.greedy, params, key, writer))
       if samples and self.cfg.samples:
         found |= evaluate.sampled_metrics(self._solve(self.sampled, params, key, writer))
+    if found.get("reward_faults"):
+      writer.warn(
+        "eval.reward",
+        f"eval.reward={self.cfg.reward!r} failed on {found['reward_faults']} completions, which count as not solved",
+      )
     writer.evaluation(step, {f"eval/{name}": value for name, value in found.items()})
     return found
 
   def _solve(self, generator: Generator, params: Any, key: Any, writer: metrics.Writer) -> evaluate.Outcomes:
     progress = functools.partial(writer.progress, "eval")
-    return evaluate.solve(generator, params, self.problems, self.solved, key, batch=self.cfg.batch, progress=progress)
+    return evaluate.solve(
+      generator,
+      params,
+      self.problems,
+      self.solved,
+      key,
+      batch=self.cfg.batch,
+      progress=progress,
+      deadline=self.deadline,
+    )

@@ -97,12 +97,12 @@ class Learner:
     """
     packing = plan.pack(batch, self.model.layout, self.microbatches)
     on_mesh = rollouts.to_device(self.model.layout, (batch, packing))
-    with writer.phase("learn"):
+    with writer.phase("learn", on_mesh):
       self.state, found, trace = self.jitted_learn(self.state, self.ref_params, old_params, *on_mesh)
       found = rollouts.to_host(found)
     moved = None
     if self.measure_every and step % self.measure_every == 0:
-      with writer.phase("measure"):
+      with writer.phase("measure", on_mesh):
         more, *moved = rollouts.to_host(self.jitted_movement(self.state.params, on_mesh[0], trace, on_mesh[1]))
       found |= more
     found |= rollouts.statistics(batch) | plan.padding(batch, packing, self.model.layout, self.microbatches)

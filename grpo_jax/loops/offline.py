@@ -43,9 +43,10 @@ def train(config: ConfigDict, workdir: str) -> None:
     raise SettingError(f"learner.mu={config.learner.mu}: data that does not change is gone through by steps; use 1")
   model = build.model(config)
   checks.check(config, model.decoder, imports.objective(config.objective.name))
-  batches = build.batches(config) if kind == "solutions" else Kept(config)
+  batches = build.batches(config, model) if kind == "solutions" else Kept(config)
   if kind != "solutions" and not os.path.exists(os.path.join(workdir, "samples.npz")):
     build.check_source(config.offline.teacher, model, "offline.teacher")
+    make_collector(config, model)  # what is wrong with data, prompts and rewards is said before the folder is claimed
   policy = Learner(config, model, TEMPERATURE)
 
   with Run(config, workdir, model, batches, {"policy": policy}) as run:

@@ -17,11 +17,12 @@ from typing import Any, Protocol
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, metrics, signals, workdir
+from grpo_jax import checkpoint, guard, metrics, signals, workdir
 from grpo_jax.loops import build
 from grpo_jax.loops.evaluator import Evaluator
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.profiler import Profiler
+from grpo_jax.loops.watch import Watch
 from grpo_jax.models.hf import tensors
 
 POLICY = checkpoint.LEARNER  # the name of the learner that is evaluated and exported
@@ -72,6 +73,7 @@ class Run:
     self.evaluator = Evaluator(config, model)
     self.profiler = Profiler(config.profile, os.path.join(folder, "profile"))
     self.stopped = False
+    self.watch = Watch(config.sampler.max_length)
     with contextlib.ExitStack() as resources:
       resources.enter_context(workdir.locked(folder))
       workdir.check_owner(folder, config)
@@ -108,15 +110,35 @@ class Run:
       for damage in self.passed_over:
         self.writer.say(f"warning: {damage}; it is passed over and kept in {self.folder}/damaged")
       self.writer.say(f"going on from step {self.first} of {self.folder}")
-    else:
-      self.extra["before"] = self.evaluate(0, samples=True)
-      self.save(0, wait=True)  # from here on, a run that has done a step has a checkpoint
+    self._mark(self.first)
     return self
 
-  def __exit__(self, *exception: Any) -> None:
+  def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> bool:
     with self._resources:
-      if exception[0] is None:
+      if isinstance(error, guard.Stopped):
+        self._stop_in_a_step(str(error))
+      elif kind is None:
         self.checkpoints.close()
+    return isinstance(error, guard.Stopped)
+
+  def _mark(self, step: int) -> None:
+    """Keeps what a checkpoint after `step` steps would hold, for a signal that comes within the next one."""
+    states = {name: learner.state for name, learner in self.learners.items()}
+    self.at_step = (step, self.data.get_state(), states)
+
+  def _stop_in_a_step(self, signal_name: str) -> None:
+    """Saves where the step that a signal stopped began: what it sampled is sampled again."""
+    step, position, states = self.at_step
+    learned = any(learner.state is not states[name] for name, learner in self.learners.items())
+    if self.checkpoints.latest() is None:
+      saved = "nothing was saved yet"
+    elif learned:
+      saved = f"the checkpoint of step {self.checkpoints.latest()} is complete"
+    else:
+      self.save(step, wait=True, position=position)
+      saved = f"saved after step {step} of {self.config.steps}"
+    self.writer.say(f"{signal_name}: {saved}; {signals.how_to_go_on()}")
+    self.checkpoints.close()
 
   @property
   def seconds(self) -> float:
@@ -124,10 +146,14 @@ class Run:
     return self.extra["wall_s"] + time.perf_counter() - self.started
 
   def steps(self) -> Iterator[int]:
-    """The steps that are left to do, until a signal stops the run."""
+    """The steps that are left to do, until a signal stops the run; a new one is evaluated and saved before them."""
+    if not self.going_on:
+      self.extra["before"] = self.evaluate(0, samples=True)
+      self.save(0, wait=True)  # from here on, a run that has done a step has a checkpoint
     for step in range(self.first, self.config.steps):
       if self.stopped:
         return
+      self._mark(step)
       self.profiler.before(step)
       yield step
 
@@ -138,6 +164,7 @@ class Run:
       SettingError: a learner has made too many updates in a row that were not finite.
     """
     self.writer.step(step, numbers)
+    self.watch(numbers, self.writer)
     safe = f"checkpoint {self.checkpoints.latest()} of {self.folder} is complete"
     for learner in self.learners.values():
       learner.check_finite(numbers, safe)
@@ -158,12 +185,12 @@ class Run:
     """Metrics of the policy on the test split after `step` steps, also from several samples where asked for."""
     return self.evaluator(self.writer, self.learners[POLICY].params, step, samples)
 
-  def save(self, step: int, wait: bool = False) -> None:
-    """Saves all learners and the position in the data after `step` steps."""
+  def save(self, step: int, wait: bool = False, position: dict[str, Any] | None = None) -> None:
+    """Saves all learners and the position in the data (None: where it is now) after `step` steps."""
     with self.writer.phase("save"):
       states = {name: learner.state for name, learner in self.learners.items()}
       extra = self.extra | {"wall_s": self.seconds}
-      self.checkpoints.save(step, states, self.data.get_state(), extra, wait=wait)
+      self.checkpoints.save(step, states, position or self.data.get_state(), extra, wait=wait)
 
   def finish(self) -> None:
     """Makes the last checkpoint and evaluation, DIR/export and DIR/result.json.
@@ -183,6 +210,10 @@ class Run:
       self.writer.say(
         f"greedy accuracy {before['accuracy']:.1%} -> {after['accuracy']:.1%} on {len(self.evaluator.problems)} test "
         f"problems, {config.steps} steps, {self.seconds:.0f} s; {self.folder}/result.json"
+      )
+    else:
+      self.writer.say(
+        f"{config.steps} steps, {self.seconds:.0f} s; not evaluated, since eval.problems=0; {self.folder}/result.json"
       )
 
   def export(self) -> None:

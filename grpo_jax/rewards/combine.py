@@ -1,10 +1,12 @@
 """Scores groups by several weighted rewards.
 
-A reward that fails stops nothing: the fault is recorded and a configured value is given. One that raises SettingError
-ends the run. One that returns None, or an empty list, gives the completion no reward; what no reward was given to takes
-no part in the mean of its group (TRL leaves such a reward out, too, but counts a completion without any as 0).
+A reward that fails stops nothing: the fault is recorded and a configured value is given. One that fails on every
+completion, or raises SettingError, ends the run. One that returns None, or an empty list, gives the completion no
+reward; what no reward was given to takes no part in the mean of its group (TRL leaves such a reward out, too, but
+counts a completion without any as 0).
 """
 
+import collections
 import numbers
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -12,12 +14,16 @@ from typing import NamedTuple
 import numpy as np
 
 from grpo_jax.errors import SettingError
+from grpo_jax.guard import LATE, Guard, Late
 from grpo_jax.types import Completion, Example
 
 # Returns a value for the whole completion, which is given on its last token, or [(token index, value), ...], or None.
 Reward = Callable[[Example, Completion], float | list[tuple[int, float]] | None]
 
 LARGEST = 1e30  # the largest size of a reward: sums of weighted rewards stay finite in float32
+
+
+LATE_AT_FIRST = 5  # completions of a batch on which a reward may be late before any other outcome
 
 
 class Fault(NamedTuple):
@@ -46,6 +52,7 @@ def score(
   completions: Sequence[Sequence[Completion]],
   max_length: int,
   on_error: float = 0.0,
+  deadline: float = 0.0,
 ) -> Scores:
   """Computes every reward of every completion.
 
@@ -55,33 +62,63 @@ def score(
     completions: G completions of each of the P prompts.
     max_length: L.
     on_error: the value, before its weight, of a reward that failed; it is given on the last token.
+    deadline: seconds after which a reward of one completion has failed; 0: none.
 
   Raises:
-    SettingError: a reward says that it cannot work as it is set.
+    SettingError: a reward says that it cannot work as it is set, or failed on every completion.
+    guard.Stopped: a signal came while a reward ran.
   """
   shape = (len(examples), len(completions[0]) if completions else 0)
   sums = np.zeros((*shape, max_length), np.float64)
   given = np.zeros((*shape, max_length), bool)
   components = np.zeros((*shape, len(rewards)), np.float32)
   faults = []
-  for p, (example, group) in enumerate(zip(examples, completions, strict=True)):
-    for g, completion in enumerate(group):
-      if example is None or not completion.tokens:
-        continue
-      last = len(completion.tokens) - 1
-      for n, (name, function, weight) in enumerate(rewards):
-        try:
-          values = _checked(function(example, completion), last)
-        except SettingError:
-          raise
-        except Exception as error:  # a user's function: anything
-          faults.append(Fault(p, g, name, f"{type(error).__name__}: {error}"[:500]))
-          values = [(last, float(on_error))]
-        for token, value in values:
-          sums[p, g, token] += weight * value
-          given[p, g, token] = True
-        components[p, g, n] = sum(value for _, value in values) / len(values) if values else np.nan
+  asked, failed, late = 0, collections.Counter(), collections.Counter()
+  with Guard(deadline) as call:
+    for p, (example, group) in enumerate(zip(examples, completions, strict=True)):
+      for g, completion in enumerate(group):
+        if example is None or not completion.tokens:
+          continue
+        asked += 1
+        last = len(completion.tokens) - 1
+        for n, (name, function, weight) in enumerate(rewards):
+          values, message = attempt(call, function, example, completion)
+          if message:
+            faults.append(Fault(p, g, name, message))
+            values = [(last, float(on_error))]
+            failed[name] += 1
+            late[name] += message.startswith(LATE)
+            if late[name] == asked == LATE_AT_FIRST:
+              raise SettingError(f"rewards.functions: {name!r} {message}, on each of the first {asked} completions")
+          for token, value in values:
+            sums[p, g, token] += weight * value
+            given[p, g, token] = True
+          components[p, g, n] = sum(value for _, value in values) / len(values) if values else np.nan
+  for fault in faults:
+    if failed[fault.name] == asked:
+      raise SettingError(
+        f"rewards.functions: {fault.name!r} failed on all {asked} completions of a step, first: {fault.message}"
+      )
   return Scores(sums.astype(np.float32), given, components, faults)
+
+
+def attempt(
+  call: Guard, function: Reward, example: Example, completion: Completion
+) -> tuple[list[tuple[int, float]], str]:
+  """Returns what a reward gives a completion, [(token index, value), ...], and ""; or [] and what went wrong.
+
+  Raises:
+    SettingError: the reward says that it cannot work as it is set.
+    guard.Stopped: a signal came meanwhile.
+  """
+  try:
+    return _checked(call(function, example, completion), len(completion.tokens) - 1), ""
+  except SettingError:
+    raise
+  except Late as error:
+    return [], str(error)
+  except Exception as error:  # a user's function: anything
+    return [], f"{type(error).__name__}: {error}"[:500]
 
 
 def _checked(result, last: int) -> list[tuple[int, float]]:

@@ -1,0 +1,147 @@
+"""What cannot succeed is refused before anything is compiled, or warned of in a line that says what to change."""
+
+import pathlib
+
+import pytest
+import tiny
+from ml_collections import ConfigDict
+
+from experiments import defaults
+from grpo_jax import metrics
+from grpo_jax.errors import SettingError
+from grpo_jax.loops import build, checks, collect, evaluator, imports, watch
+from grpo_jax.types import Example
+
+
+@pytest.fixture
+def config() -> ConfigDict:
+  c = defaults.get_config()
+  c.tokenizer, c.model.variant = "words", "test_qwen3"
+  c.data.arithmetic.size = 32
+  c.eval.problems = 4
+  return c
+
+
+# -- before anything is compiled
+
+
+def test_prompts_that_all_are_too_long(config):
+  config.data.max_prompt_length = 3
+  model = build.model(config)
+  with pytest.raises(SettingError, match=r"max_prompt_length=3 \(data.name\): the first 32 prompts have \d+ to \d+"):
+    collect.make_collector(config, model)
+  with pytest.raises(SettingError, match=r"data.max_prompt_length=3 \(eval.problems\)"):
+    evaluator.Evaluator(config, model)
+  config.data.on_long = "cut"
+  collect.make_collector(config, model)
+  evaluator.Evaluator(config, model)
+
+
+def test_a_chat_without_a_template(config):
+  config.data.chat = True
+  with pytest.raises(SettingError, match="chat=True: this tokenizer has no chat template"):
+    collect.make_collector(config, build.model(config))
+
+
+def test_groups_of_one(config):
+  config.sampler.group = 1
+  with pytest.raises(SettingError, match="sampler.group=1: objective.advantage='group_relative' .*use at least 2"):
+    checks.check(config, tiny.decoder(), imports.objective("grpo"))
+  config.objective.advantage = f"{__file__}:own"
+  checks.check(config, tiny.decoder(), imports.objective("grpo"))
+  config.objective = defaults.objective("ppo", config)  # a critic needs no group
+  checks.check(config, tiny.decoder(), imports.objective("ppo"))
+  config.loop, config.offline.data, config.objective = "offline", "pairs", defaults.objective("dpo", config)
+  with pytest.raises(SettingError, match="sampler.group=1 with offline.data='pairs': use at least 2"):
+    checks.check(config, tiny.decoder(), imports.objective("dpo"))
+
+
+def own(rollouts):
+  """An advantage that needs no group."""
+  return rollouts.rewards
+
+
+@pytest.mark.parametrize(
+  ("name", "message"),
+  [
+    ("choice.choice_correct", "ValueError: the answer '.*' is not the letter of an option"),
+    ("steps.steps_correct", ""),
+    (f"{__file__}:leaves", "ValueError: called sys.exit"),
+    (f"{__file__}:hangs", r"took longer than 0.1 s \(rewards.deadline\)"),
+    (f"{__file__}:talks", "TypeError: returned 'very good', which is no number"),
+  ],
+)
+def test_a_reward_that_cannot_score_the_test_data(config, name, message):
+  config.eval.reward, config.rewards.deadline = name, 0.1
+  model = build.model(config)
+  if not message:
+    evaluator.Evaluator(config, model)
+    return
+  with pytest.raises(SettingError, match=f"eval.reward='{name}': cannot score the test data: {message}.*; use"):
+    evaluator.Evaluator(config, model)
+
+
+def leaves(example: Example, completion):
+  raise SystemExit(0)
+
+
+def hangs(example: Example, completion):
+  while True:
+    pass
+
+
+def talks(example: Example, completion):
+  return "very good"
+
+
+@pytest.mark.parametrize("setting", ["ref_from", "init_from"])
+def test_a_run_without_a_checkpoint_gives_no_weights(config, tmp_path, setting):
+  build.describe(build.model(config), str(tmp_path / "model"))
+  if setting == "init_from":
+    config.init_from, config.tokenizer, config.model.variant = str(tmp_path), "", ""
+    with pytest.raises(SettingError, match="init_from=.*this run has no complete checkpoint"):
+      build.model(config)
+  else:
+    with pytest.raises(SettingError, match="ref_from=.*this run has no complete checkpoint"):
+      build.check_source(str(tmp_path), build.model(config), "ref_from")
+  with pytest.raises(SettingError, match="offline.teacher='gone': no such folder"):
+    build.check_source("gone", None, "offline.teacher")
+
+
+# -- during a run
+
+
+class Console:
+  """Takes the place of a writer, and keeps what it is given."""
+
+  def __init__(self):
+    self.said = []
+
+  def warn(self, about: str, text: str) -> None:
+    self.said.append(text)
+
+
+def test_a_run_that_learns_nothing_is_warned_of_once():
+  writer, look = Console(), watch.Watch(96)
+  for flat in (*[1.0] * (watch.STEPS - 1), 0.5, *[1.0] * (2 * watch.STEPS)):
+    look({"zero_variance": flat, "reward/mean": 0.0, "truncated": 0.2}, writer)
+  (said,) = writer.said
+  assert f"in {watch.STEPS} steps no group had an advantage" in said and "reward/mean is 0)" in said
+
+
+def test_a_run_whose_samples_are_cut_off_is_warned_of():
+  writer, look = Console(), watch.Watch(96)
+  for _ in range(watch.STEPS):
+    look({"truncated": 0.97}, writer)
+  assert "sampler.max_length=96: raise it" in writer.said[0] and len(writer.said) == 1
+
+
+def test_a_warning_is_given_once(tmp_path: pathlib.Path, capsys):
+  log = ConfigDict({"tensorboard": False, "every": 1, "samples": 0, "samples_every": 0})
+  with metrics.Writer(str(tmp_path), log, 3) as writer:
+    for about, text in (("a", "one"), ("a", "two"), ("b", "three")):
+      writer.warn(about, text)
+    writer.step(0, {"reward/mean": 1.0, "reward_faults": 3})
+  out = capsys.readouterr().out
+  assert "warning: one" in out and "two" not in out and "warning: three" in out
+  assert "failed rewards 3" in out
