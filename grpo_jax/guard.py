@@ -19,10 +19,13 @@ LATE = "took longer than"  # how the message of a Late begins
 HELD_SECONDS = 60.0  # beyond the deadline, after which the process ends
 
 _guards: list["Guard"] = []  # those in use; a signal stops the call of the last one
+_asked: list[str] = []  # the signal that came
 
 
 class Stopped(BaseException):
-  """SIGTERM or Ctrl-C came while a guarded function ran. No Exception: an `except Exception` in it lets it through."""
+  """SIGTERM or Ctrl-C came while a guarded function ran, or before. No Exception, so that `except Exception` in the
+  function lets it through.
+  """
 
 
 class Late(BaseException):
@@ -58,9 +61,11 @@ class Guard:
 
     Raises:
       Late: it took too long.
-      Stopped: a signal came meanwhile.
+      Stopped: a signal came meanwhile, or before.
       ValueError: it called sys.exit.
     """
+    if _asked:
+      raise Stopped(_asked[0])
     if self.timed:
       self._watch()
       signal.setitimer(signal.ITIMER_REAL, self.seconds, 1.0)  # again each second, where the function catches it
@@ -88,10 +93,16 @@ class Guard:
 
 
 def stop(signal_name: str) -> None:
-  """Stops the guarded function that is running, if one is; a handler of signals calls it.
+  """Stops the guarded function that is running, and every later one; a handler of signals calls it.
 
   Raises:
-    Stopped: one is.
+    Stopped: one is running.
   """
+  _asked.append(signal_name)
   if _guards and _guards[-1].running:
     raise Stopped(signal_name)
+
+
+def forget() -> None:
+  """Lets guarded functions run again, when signals are handled in another way."""
+  _asked.clear()

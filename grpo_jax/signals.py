@@ -23,9 +23,9 @@ def stop_signals() -> Iterator[Callable[[int], str]]:
       if signal_name := stopping(step): save, say `how_to_go_on()`, leave
 
   `stopping(step)` is called by every process, once in every step, and returns the name of the signal, or "". The
-  first signal only asks, or stops the reward that is running (`guard.Stopped`); a second SIGINT raises
-  KeyboardInterrupt at once. On several hosts jax's preemption service has SIGTERM and agrees on a step that none has
-  passed; a SIGINT is handed to it. Main thread only.
+  first signal only asks, and stops rewards (`guard.Stopped`); a second SIGINT raises KeyboardInterrupt at once. On
+  several hosts jax's preemption service has SIGTERM and agrees on a step that none has passed; a SIGINT is handed to
+  it, and no reward is stopped. Main thread only.
   """
   several = jax.process_count() > 1
   asked = []
@@ -35,7 +35,7 @@ def stop_signals() -> Iterator[Callable[[int], str]]:
       raise KeyboardInterrupt
     if not asked:
       name = signal.Signals(number).name
-      os.write(2, f"\n{name}: this step is finished and saved first; Ctrl-C again leaves at once\n".encode())
+      os.write(2, f"\n{name}: this step is ended and saved first; Ctrl-C again leaves at once\n".encode())
       if several:
         os.kill(os.getpid(), signal.SIGTERM)
     asked.append(number)
@@ -52,6 +52,7 @@ def stop_signals() -> Iterator[Callable[[int], str]]:
   try:
     yield stopping
   finally:
+    guard.forget()
     for number, old in before.items():
       signal.signal(number, old)
 

@@ -117,3 +117,12 @@ def test_a_guarded_call_costs_little():
       call(int)
     assert time.perf_counter() - start < 0.5  # some microseconds each; the machine may be busy
   assert not guard._guards
+
+
+def test_a_signal_before_a_call_stops_it():
+  with signals.stop_signals():
+    signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(Stopped), Guard(60.0) as call:
+      call(lambda: pytest.fail("it was called"))
+  with Guard(60.0) as call:
+    assert call(lambda: 7) == 7

@@ -232,7 +232,7 @@ def test_stopped_while_samples_are_drawn_it_draws_them_anew(whole, capsys):
   sampled = len(whole.sampled)
   stopped = whole.start("undrawn", stop_drawing=True)
   assert len(whole.sampled) == sampled + 1 < sampled + KEPT // P
-  assert "SIGTERM: samples are kept when all are drawn; to go on" in capsys.readouterr().out
+  assert "SIGTERM: nothing was saved yet; to go on" in capsys.readouterr().out
   assert not (stopped / "samples.npz").exists() and not (stopped / "result.json").exists()
   whole.start("undrawn")
   assert numbers(stopped) == numbers(whole.folder / "whole")

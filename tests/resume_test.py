@@ -57,14 +57,14 @@ from grpo_jax import metrics
 original, entered = metrics.Writer.phase, []
 def strike():
   os.kill(os.getpid(), number)
-def patched(writer, name):
+def patched(writer, name, arrays=None):
   if name == phase:
     entered.append(name)
     if len(entered) == count:
       while list((writer.workdir / "checkpoints").glob("*tmp*")):
         time.sleep(0.01)
       threading.Timer(seconds, strike).start() if seconds else strike()
-  return original(writer, name)
+  return original(writer, name, arrays)
 metrics.Writer.phase = patched
 runpy.run_module("experiments.run", run_name="__main__", alter_sys=True)
 """
@@ -194,6 +194,40 @@ def test_a_signal_saves_and_says_how_to_go_on(runs, expected, number):
   assert runs.steps_saved(number.name)[-1] == 3
   runs.finish(number.name)
   runs.assert_as_if_not_struck(number.name, expected)
+
+
+@pytest.mark.parametrize(
+  ("phase", "count", "saved"),
+  [
+    ("sample", 6, 5),
+    pytest.param("eval", 2, 4, marks=pytest.mark.slow),
+    pytest.param("eval", 1, 0, marks=pytest.mark.slow),
+  ],
+)
+def test_a_signal_before_rewards_are_counted_ends_the_step_where_it_began(runs, expected, phase, count, saved):
+  workdir = f"{phase} {count}"
+  stopped = runs.struck(workdir, phase, count, number=signal.SIGTERM)
+  said = stopped.stdout.replace("\n", " ")
+  assert (f"SIGTERM: saved after step {saved} of 8" if saved else "SIGTERM: nothing was saved yet") in said, said
+  assert "Traceback" not in stopped.stderr and (runs.steps_saved(workdir) or [0])[-1] == saved
+  runs.finish(workdir)
+  runs.assert_as_if_not_struck(workdir, expected)
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(19, marks=pytest.mark.slow)])
+def test_two_runs_started_together_in_one_folder(runs, expected, times):
+  """One runs and one is refused; the folder is that of one run."""
+  for n in range(times):
+    workdir = f"together {times} {n}"
+    command = [sys.executable, "-m", "experiments.run", *runs.arguments(workdir)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "stdin": subprocess.DEVNULL}
+    both = [subprocess.Popen(command, cwd=conftest.ROOT, env=conftest.environment(1), **pipes) for _ in range(2)]
+    done = [(process, *process.communicate(timeout=600)) for process in both]
+    (runner, _, _), (refused, _, said) = sorted(done, key=lambda found: found[0].returncode)
+    assert (runner.returncode, refused.returncode) == (0, 2), [found[2] for found in done]
+    assert said.count("\n") == 1 and f"is in use by process {runner.pid} on" in said, said
+    runs.assert_as_if_not_struck(workdir, expected)
+    shutil.rmtree(runs.folder / workdir)
 
 
 # A checkpoint has a file of 400 kB.

@@ -122,12 +122,12 @@ class Run:
     return isinstance(error, guard.Stopped)
 
   def _mark(self, step: int) -> None:
-    """Keeps what a checkpoint after `step` steps would hold, for a signal that comes within the next one."""
+    """Keeps where the run stands after `step` steps, for a signal that comes before the next ones are done."""
     states = {name: learner.state for name, learner in self.learners.items()}
     self.at_step = (step, self.data.get_state(), states)
 
   def _stop_in_a_step(self, signal_name: str) -> None:
-    """Saves where the step that a signal stopped began: what it sampled is sampled again."""
+    """Saves where the step (or evaluation) that a signal stopped began: what it sampled is sampled again."""
     step, position, states = self.at_step
     learned = any(learner.state is not states[name] for name, learner in self.learners.items())
     if self.checkpoints.latest() is None:
@@ -150,6 +150,8 @@ class Run:
     if not self.going_on:
       self.extra["before"] = self.evaluate(0, samples=True)
       self.save(0, wait=True)  # from here on, a run that has done a step has a checkpoint
+    elif self.extra.pop("evaluation_due", False):
+      self._evaluate_after(self.first)
     for step in range(self.first, self.config.steps):
       if self.stopped:
         return
@@ -173,13 +175,20 @@ class Run:
     """What happens between two steps: an evaluation, the end by a signal, a checkpoint; as the settings say."""
     config, done = self.config, step + 1
     if config.eval.every and done % config.eval.every == 0 and done < config.steps:
-      self.evaluate(done)
+      self._evaluate_after(done)
     if signal_name := self.stopping(step):
       self.stopped = True
       self.save(done, wait=True)
       self.writer.say(f"{signal_name}: saved after step {done} of {config.steps}; {signals.how_to_go_on()}")
     elif done % config.checkpoint.every == 0 and done < config.steps:
       self.save(done)
+
+  def _evaluate_after(self, done: int) -> None:
+    """Evaluates between two steps; where a signal stops that, a checkpoint says that it is to be done."""
+    self._mark(done)
+    self.extra["evaluation_due"] = True
+    self.evaluate(done)
+    del self.extra["evaluation_due"]
 
   def evaluate(self, step: int, samples: bool = False) -> dict[str, float]:
     """Metrics of the policy on the test split after `step` steps, also from several samples where asked for."""
