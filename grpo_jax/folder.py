@@ -51,10 +51,10 @@ def not_negative(most: float) -> Kind:
   return Kind(f"a number from 0 to {most:g}", lambda x: type(x) in (int, float) and 0 <= x <= most)
 
 
-def list_of(kind: Kind, most: int = 10_000) -> Kind:
+def list_of(kind: Kind, most: int = 10_000, least: int = 0) -> Kind:
   """Returns the kind of lists of a kind."""
-  fits = lambda x: isinstance(x, list) and len(x) <= most and all(map(kind.fits, x))  # noqa: E731
-  return Kind(f"a list of at most {most}, each {kind.says}", fits)
+  fits = lambda x: isinstance(x, list) and least <= len(x) <= most and all(map(kind.fits, x))  # noqa: E731
+  return Kind(f"a list of {least} to {most}, each {kind.says}", fits)
 
 
 def either(*kinds: Kind) -> Kind:

@@ -70,7 +70,7 @@ DECODER = {
   "norm_plus_one": folder.SWITCH,
   "embed_scale": folder.SWITCH,
   "activation": folder.Kind("silu or gelu_tanh", lambda x: x in ("silu", "gelu_tanh")),
-  "attention": folder.list_of(folder.OBJECT),
+  "attention": folder.list_of(folder.OBJECT, least=1),
   "logit_soft_cap": folder.not_negative(1e9),
 }
 ATTENTION = {
