@@ -241,7 +241,8 @@ def reading(folder: str, console: rich.console.Console | None = None) -> Iterato
       nonlocal last
       bar.update(task, completed=done, total=total)
       if not console.is_terminal and time.perf_counter() - last >= PLAIN_SECONDS:
-        console.print(f"reading weights of {folder}: {done / 1e9:.1f} of {total / 1e9:.1f} GB", markup=False)
+        line = f"reading weights of {folder}: {done / 1e9:.1f} of {total / 1e9:.1f} GB"
+        console.print(rich.text.Text(printable(line)), soft_wrap=True)
         last = time.perf_counter()
 
     yield show

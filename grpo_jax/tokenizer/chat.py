@@ -76,7 +76,7 @@ def _specials(config: dict) -> tuple[tuple[str, str], ...]:
   return tuple((name, text) for name, text in found if isinstance(text, str))
 
 
-@functools.lru_cache(maxsize=4096)  # the mark's is asked for with every question, a question's in every epoch
+@functools.lru_cache(maxsize=2048)  # the mark's is asked for with every question, a question's in every epoch
 def _conversation(template: str, specials: tuple[tuple[str, str], ...], message: str, system: str) -> str:
   """The text of a system message and a user's message, ready for the assistant's answer."""
   messages = [{"role": "system", "content": system}] if system else []

@@ -19,7 +19,7 @@ import jinja2.sandbox
 
 MEMORY = 512 * 1024**2  # bytes of address space; rendering Llama's template takes 50 MB of it
 SECONDS = 2.0  # of computing for one conversation; a template's first one, which compiles it, takes 0.05
-CHARACTERS = 10**6  # of a conversation
+CHARACTERS = 10**5  # of a conversation
 
 
 class Generation(jinja2.ext.Extension):

@@ -195,7 +195,7 @@ def save(
   if target.exists() and not (target / "config.json").is_file() and (target.is_file() or any(target.iterdir())):
     raise SettingError(f"export: {target} holds something else than a model; an empty or new folder would work")
   known = read_json(pathlib.Path(base), "config.json") if base and pathlib.Path(base).is_dir() else {}
-  for key in ("rope_scaling", "sliding_window", "transformers_version", "quantization_config"):
+  for key in ("rope_scaling", "sliding_window", "transformers_version", "quantization_config", "auto_map"):
     known.pop(key, None)
   top = write_config(config, known) | {"dtype": dtype, "torch_dtype": dtype}
   if tokenizer is not None:
