@@ -116,6 +116,7 @@ TEMPLATES = {
   "parents": ("{% extends '/etc/passwd' %}", "no loader"),
   "syntax": ("{% if %}", "xpected"),
   "a refusal of two lines": ("{{ raise_exception('no\\nno\x1b[2J') }}", "chat_template: no;"),
+  "a refusal that empties the screen": ("{{ raise_exception('n\x1b[2Jo') }}", "chat_template: n\ufffd[2Jo;"),
   "a pair's half": ("{{ '\\ud800' }}", "cannot be encoded"),
   "too long a program": ("x" * 100_001, "at most 100000 characters"),
 }
