@@ -3,15 +3,13 @@
 import functools
 import json
 import pathlib
-import shutil
 import struct
 import tempfile
 from collections.abc import Callable
 from typing import Any
 
-import hostile_edits
 import jax
-from hostile_edits import CONFIG, GENERATION, INDEX, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS
+from hostile_edits import CONFIG, DECODER, GENERATION, INDEX, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS, good_files
 from hostile_folders import KEYS
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -62,21 +60,14 @@ def layout() -> sharding.Layout:
   return sharding.make_layout(defaults.get_config().mesh, jax.devices()[:1])
 
 
-@functools.cache
-def good() -> pathlib.Path:
-  """The folder that works; it is only copied."""
-  folder = pathlib.Path(tempfile.mkdtemp()) / "m"
-  hostile_edits.make_good(folder)
-  (folder / hostile_edits.DECODER).unlink()
-  return folder
-
-
 def try_with(file: str, data: bytes, use: Callable[[pathlib.Path], Any]) -> None:
   """Uses a folder with that in a file's place."""
   with tempfile.TemporaryDirectory() as parent:
     folder = pathlib.Path(parent) / "m"
-    shutil.copytree(good(), folder)
-    (folder / file).write_bytes(data)
+    folder.mkdir()
+    for name, content in (good_files() | {file: data}).items():
+      if name != DECODER:
+        (folder / name).write_bytes(content)
     try:
       use(folder)
     except SettingError as error:
@@ -103,7 +94,7 @@ def use_tokenizer(folder: pathlib.Path) -> None:
 
 def changed(file: str, key: str, value: Any) -> bytes:
   """A JSON file of the folder with another value at `key`; `a__b` is b in a."""
-  top = json.loads((good() / file).read_text())
+  top = json.loads(good_files()[file])
   *outer, last = key.split("__")
   functools.reduce(lambda x, k: x.setdefault(k, {}), outer, top)[last] = value
   return json.dumps(top).encode()
@@ -111,7 +102,7 @@ def changed(file: str, key: str, value: Any) -> bytes:
 
 def spoiled(file: str, edits: list[tuple[int, int]]) -> bytes:
   """A file of the folder with other bytes here and there."""
-  data = bytearray((good() / file).read_bytes())
+  data = bytearray(good_files()[file])
   for place, byte in edits:
     data[place % len(data)] = byte
   return bytes(data)
@@ -155,7 +146,7 @@ def test_index(value):
 @example([(7, 255)], False)
 @example([(0, 0), (1, 0)], False)
 def test_bytes_of_weights(edits, in_header):
-  size = struct.unpack("<Q", (good() / WEIGHTS).read_bytes()[:8])[0]
+  size = struct.unpack("<Q", good_files()[WEIGHTS][:8])[0]
   edits = [(place % (8 + size), byte) for place, byte in edits] if in_header else edits
   try_with(WEIGHTS, spoiled(WEIGHTS, edits), use_weights)
 

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import struct
+import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -42,6 +43,14 @@ def make_good(folder: pathlib.Path) -> None:
   names = hf_test.stored(folder)
   (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, WEIGHTS)}))
   (folder / DECODER).write_text(json.dumps(dataclasses.asdict(config)))
+
+
+@functools.cache
+def good_files() -> dict[str, bytes]:
+  """The files of the folder that works."""
+  with tempfile.TemporaryDirectory() as parent:
+    make_good(folder := pathlib.Path(parent) / "m")
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
 # -- edits

@@ -1,6 +1,5 @@
 """Whatever stands in a model's folder, a run refuses it in one line, soon, and without much memory."""
 
-import functools
 import os
 import pathlib
 import resource
@@ -30,21 +29,10 @@ class Hang(BaseException):
   """It takes too long. No `Exception`, so that nothing takes it for an error of the folder."""
 
 
-@functools.cache
-def good() -> dict[str, bytes]:
-  """The files of the folder that works."""
-  import tempfile
-
-  with tempfile.TemporaryDirectory() as folder:
-    path = pathlib.Path(folder) / "m"
-    hostile_edits.make_good(path)
-    return {file.name: file.read_bytes() for file in path.iterdir()}
-
-
 def make(folder: pathlib.Path, edit: hostile_edits.Edit, shape: str) -> str:
   """Writes an edited folder, which has its shape in config.json or in decoder.json."""
   folder.mkdir()
-  for name, data in good().items():
+  for name, data in hostile_edits.good_files().items():
     (folder / name).write_bytes(data)
   edit(folder)
   other = folder / (CONFIG if shape == DECODER else DECODER)
@@ -79,7 +67,7 @@ def deadline():
 @pytest.fixture(scope="module")
 def memory():
   """The largest size of this process before the first case, in megabytes."""
-  good()
+  hostile_edits.good_files()
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
