@@ -260,3 +260,28 @@ def test_a_full_disk_is_said_in_one_line(tmp_path):
 )
 def test_time_left_leaves_the_first_step_out(ends, steps, text):
   assert metrics.time_left(ends, steps) == text
+
+
+# -- weights that are read
+
+
+def test_reading_says_how_far_it_is_where_it_takes_long(monkeypatch):
+  """In a log a line every PLAIN_SECONDS; on a terminal a bar, which is gone at the end; on other hosts nothing."""
+  seconds = iter([0.0, 4.0, 11.0, 11.0, 12.0, 22.0, 22.0])
+  with monkeypatch.context() as m:
+    m.setattr(metrics.time, "perf_counter", lambda: next(seconds))
+    plain = console()
+    with metrics.reading("model", plain) as show:
+      for done in (1, 2, 3, 4):
+        show(done * 10**9, 4 * 10**9)
+  assert plain.file.getvalue().splitlines() == [f"reading weights of model: {n}.0 of 4.0 GB" for n in (2, 4)]
+  terminal = console(terminal=True)
+  with metrics.reading("model", terminal) as show:
+    show(10**9, 4 * 10**9)
+  assert re.search("reading weights .*1.0/4.0 GB", terminal.file.getvalue())
+  assert terminal.file.getvalue().endswith("\x1b[2K")  # the line is emptied
+  monkeypatch.setattr(jax, "process_index", lambda: 1)
+  other = console()
+  with metrics.reading("model", other) as show:
+    show(1, 2)
+  assert not other.file.getvalue()

@@ -199,7 +199,7 @@ def test_errors(tmp_path):
   with pytest.raises(SettingError, match="no tokenizer.json"):
     reading.load(tmp_path)
   (tmp_path / "tokenizer.json").write_text("{")
-  with pytest.raises(SettingError, match="cannot be read"):
+  with pytest.raises(SettingError, match="tokenizer.json is not JSON"):
     reading.load(tmp_path)
   make("word").save(tmp_path)
   (tmp_path / "tokenizer_config.json").write_text("{")

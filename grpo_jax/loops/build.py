@@ -4,18 +4,20 @@ import dataclasses
 import functools
 import json
 import os
+import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, sharding
+from grpo_jax import checkpoint, metrics, sharding
+from grpo_jax import folder as folders
 from grpo_jax.checksums import checksums
 from grpo_jax.data import loader
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import imports
-from grpo_jax.models import heads, variants
+from grpo_jax.models import heads, limits, variants
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import read_config
@@ -75,7 +77,7 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mo
     load = functools.partial(restore_policy, run, decoder)
   elif folder:
     tensors.check(folder, decoder.shapes())
-    load = functools.partial(tensors.load, folder, decoder)
+    load = functools.partial(load_weights, folder, decoder)
   else:
     init = jax.jit(decoder.init, out_shardings=decoder.shardings())
     load = functools.partial(init, key(config.seed, INIT, 0))
@@ -83,6 +85,12 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mo
   render = functools.partial(tokenizer.render, template=d.template, chat=d.chat, system=d.system)
   stop = tuple(dict.fromkeys((*tokenizer.eos_ids, *(tokenizer.token_id(t) for t in config.sampler.stop))))
   return Model(layout, decoder, tokenizer, render, stop, load)
+
+
+def load_weights(folder: str, decoder: Decoder) -> Any:
+  """The parameters in a Hugging Face folder, with a bar for those that take long."""
+  with metrics.reading(folder) as progress:
+    return tensors.load(folder, decoder, progress=progress)
 
 
 def where_to_get(config: ConfigDict) -> str:
@@ -106,7 +114,7 @@ def make_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
         "tokenizer='': a fresh model needs one; pass a folder with a tokenizer.json, or 'bpe' or 'words' to make one "
         "from the training data"
       )
-    return reading.load(config.tokenizer or source)
+    return reading.load(config.tokenizer or source, "tokenizer" if config.tokenizer else "init_from")
   sources, _ = imports.train_sources(config.data)
   examples = (each[i] for each in sources for i in range(min(len(each), TOKENIZER_EXAMPLES)))
   texts = [text for e in examples for text in (config.data.template.replace("{question}", e.question), e.solution)]
@@ -132,7 +140,7 @@ def reference(source: str, model: Model, setting: str, step: int | None = None) 
   run = run if step is None else source  # that run may have ended and have an export by now
   if run:
     return restore_policy(run, model.decoder, step)
-  return tensors.load(folder, model.decoder)
+  return load_weights(folder, model.decoder)
 
 
 def check_source(source: str, model: Model, setting: str) -> None:
@@ -279,11 +287,16 @@ def read_shape(folder: str) -> DecoderConfig:
   Raises:
     SettingError: there is none, or one that this decoder is not.
   """
-  path = os.path.join(folder, SHAPE)
-  if not os.path.exists(path):
+  where, path = f"init_from={folder}", pathlib.Path(folder)
+  fields = folders.read_json(where, path, SHAPE)
+  if fields is None:
     return read_config(folder)
+  folders.check(where, SHAPE, fields, limits.DECODER)
+  for i, spec in enumerate(fields.get("attention") or ()):
+    folders.check(where, SHAPE, spec, limits.ATTENTION, f"attention[{i}].")
   try:
-    with open(path) as f:
-      return DecoderConfig.from_json(json.load(f))
-  except (ValueError, TypeError, KeyError) as error:
-    raise SettingError(f"init_from={folder}: {path} cannot be read ({error}); use another run") from error
+    shape = DecoderConfig.from_json(fields)
+    limits.check_shape(where, SHAPE, shape.heads, shape.kv_heads, shape.head_dim, shape.rope_scaling)
+  except (TypeError, KeyError) as error:  # a field that is missing, null or not a field
+    raise SettingError(f"{where}: {SHAPE} cannot be read ({folders.first_line(error)}); use another run") from error
+  return shape

@@ -13,12 +13,28 @@ from collections.abc import Sequence
 
 import tokenizers
 
+from grpo_jax import folder as folders
 from grpo_jax.errors import SettingError
+from grpo_jax.tokenizer import backend as backends
 from grpo_jax.tokenizer import chat as chat_templates
 from grpo_jax.tokenizer import steps
-from grpo_jax.tokenizer.chat import first_line
 
 PLAIN = "{question}\n"
+
+# What is read of the files beside tokenizer.json.
+_ADDED = folders.Kind(
+  'a text, or {"content": text}',
+  lambda x: isinstance(x.get("content") if isinstance(x, dict) else x, str),
+)
+_TEMPLATE = folders.Kind("a text of at most 100000 characters", lambda x: isinstance(x, str) and len(x) <= 100_000)
+_NAMED = folders.Kind(
+  'a list of {"name": text, "template": text}',
+  lambda x: isinstance(x, list) and all(isinstance(e, dict) and _is_named_template(e) for e in x),
+)
+CONFIG = {name: _ADDED for name in ("eos_token", "pad_token", "bos_token", "unk_token")}
+CONFIG |= {"chat_template": folders.either(_TEMPLATE, _NAMED)}
+GENERATION = {"eos_token_id": folders.TOKEN_IDS, "pad_token_id": folders.TOKEN}
+MODEL = {"eos_token_id": folders.TOKEN_IDS}
 
 
 class Tokenizer:
@@ -42,7 +58,12 @@ class Tokenizer:
     self._special = {token.content: i for i, token in backend.get_added_tokens_decoder().items() if token.special}
     longest_first = sorted(self._special, key=len, reverse=True)
     self._specials = re.compile("(" + ("|".join(map(re.escape, longest_first)) or "(?!)") + ")")
-    probe = backend.encode("a")
+    probe = backends.guarded("tokenizer: 'a' cannot be encoded", backend.encode, "a")
+    if 0 not in probe.special_tokens_mask or any(backend.id_to_token(i) is None for i in probe.ids):
+      raise SettingError(
+        f"tokenizer: tokenizer.json makes {folders.shown(probe.ids)} of 'a', which are no tokens of its vocabulary; "
+        "download it again"
+      )
     self._first = probe.ids[: probe.special_tokens_mask.index(0)]  # what a post-processor puts before a text
     self._texts: dict[int, str] = {}
 
@@ -67,7 +88,8 @@ class Tokenizer:
 
   def encode(self, text: str) -> list[int]:
     """The ids of `text` as plain text, with nothing added: special tokens written in it stay text."""
-    return self._backend.encode(text, add_special_tokens=False).ids
+    encode = self._backend.encode
+    return backends.guarded("tokenizer: a text cannot be encoded", encode, text, add_special_tokens=False).ids
 
   def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
     """The text of `ids`; bytes that are no character yet come back as U+FFFD."""
@@ -144,26 +166,33 @@ class Tokenizer:
     return ids
 
 
-def load(folder: str | os.PathLike) -> Tokenizer:
+def load(folder: str | os.PathLike, setting: str = "tokenizer") -> Tokenizer:
   """Reads the tokenizer of a Hugging Face folder.
+
+  Args:
+    folder: nothing in it is trusted, see `grpo_jax.folder`.
+    setting: that names the folder, for messages.
 
   Raises:
     SettingError: there is no tokenizer.json, or one of the files cannot be read.
   """
   path = pathlib.Path(folder)
-  file = path / "tokenizer.json"
-  if not file.is_file():
-    raise SettingError(f"tokenizer: no tokenizer.json in {path}; pass a Hugging Face folder that has one")
-  try:
-    backend = tokenizers.Tokenizer.from_file(str(file))
-  except Exception as error:  # the library raises plain Exception
-    raise SettingError(f"tokenizer: {file} cannot be read ({first_line(error)}); download it again") from error
-  config = _read_json(path / "tokenizer_config.json")
-  if (path / "chat_template.jinja").is_file():
-    config["chat_template"] = (path / "chat_template.jinja").read_text(encoding="utf-8")
+  where = f"{setting}={path}"
+  backend = backends.load(where, path)
+  config = _read_json(where, path, "tokenizer_config.json", CONFIG)
+  template = folders.read_text(where, path, "chat_template.jinja")
+  if template is not None:
+    folders.check(where, "chat_template.jinja", {"text": template}, {"text": _TEMPLATE})
+    config["chat_template"] = template
   # config.json, the model's own, may name stop tokens that the other files do not.
-  eos = _read_json(path / "config.json").get("eos_token_id")
-  return Tokenizer(backend, config, _read_json(path / "generation_config.json"), eos)
+  eos = _read_json(where, path, "config.json", MODEL).get("eos_token_id")
+  end = chat_templates.token_text(config.get("eos_token"))
+  if end is not None and backend.token_to_id(end) is None:
+    raise SettingError(
+      f"{where}: tokenizer_config.json has eos_token={folders.shown(end)}, which is no token of tokenizer.json; "
+      "download both again"
+    )
+  return Tokenizer(backend, config, _read_json(where, path, "generation_config.json", GENERATION), eos)
 
 
 def _as_list(value) -> list:
@@ -173,14 +202,15 @@ def _as_list(value) -> list:
   return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _read_json(path: pathlib.Path) -> dict:
+def _is_named_template(entry: dict) -> bool:
+  return isinstance(entry.get("name"), str) and _TEMPLATE.fits(entry.get("template"))
+
+
+def _read_json(where: str, path: pathlib.Path, name: str, table: dict[str, folders.Kind]) -> dict:
   """The object in a JSON file; empty where there is no file."""
-  if not path.is_file():
-    return {}
-  try:
-    return json.loads(path.read_text(encoding="utf-8"))
-  except ValueError as error:
-    raise SettingError(f"tokenizer: {path} is not JSON ({first_line(error)}); download it again") from error
+  found = folders.read_json(where, path, name) or {}
+  folders.check(where, name, found, table)
+  return found
 
 
 def _write_json(path: pathlib.Path, value: dict) -> None:

@@ -3,12 +3,13 @@
 `init_from` in the messages is the setting by which a person names the folder.
 """
 
-import json
 import os
 import pathlib
 from typing import Any, NamedTuple
 
+from grpo_jax import folder as folders
 from grpo_jax.errors import SettingError
+from grpo_jax.models import limits
 from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.decoder import DecoderConfig
 
@@ -65,36 +66,37 @@ def read_config(folder: str | os.PathLike) -> DecoderConfig:
     SettingError: no such folder or config.json, or a model that this decoder is not, by the name of what it lacks.
   """
   path = pathlib.Path(folder)
+  where = f"init_from={path}"
   if not path.is_dir():
     raise SettingError(f"init_from={str(folder)!r}: no such folder; get weights with {GET}")
-  raw = read_json(path / "config.json")
+  raw = read_json(path, "config.json")
+  folders.check(where, "config.json", raw, limits.CONFIG)
   kind = raw.get("model_type")
   if kind not in FAMILIES:
-    _refuse(path, f"model_type {kind!r}")
+    _refuse(path, f"model_type {folders.shown(kind)}")
   family = FAMILIES[kind]
   raw = {**family.defaults, **{k: v for k, v in raw.items() if v is not None}}
   for key in _KEYS.values():
-    if not isinstance(raw.get(key), int):
-      raise SettingError(f"init_from={path}: config.json has no whole number {key!r}; download it again")
-  _check_features(path, raw)
+    if key not in raw:
+      raise SettingError(f"{where}: config.json has no {key!r}; {limits.CONFIG[key].says} would work")
+  rope = _rope(where, raw)
+  _check_features(path, raw, rope)
   act = raw.get("hidden_act", "silu")
   act = raw.get("hidden_activation", family.hidden_acts.get(act, act))
   flags = {"activation": "silu", **family.flags}
   if _ACTIVATIONS.get(act) != flags["activation"]:
-    _refuse(path, f"hidden_act {act!r} in a {kind}")
-  rope = _rope(raw)
+    _refuse(path, f"hidden_act {folders.shown(act)} in a {kind}")
   config = DecoderConfig(
     **{ours: raw[theirs] for ours, theirs in _KEYS.items()},
     kv_heads=raw.get("num_key_value_heads", raw["num_attention_heads"]),
     head_dim=raw.get("head_dim", raw["hidden_size"] // raw["num_attention_heads"]),
     rope_theta=float(rope.get("rope_theta", raw.get("rope_theta", 10000.0))),
     norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-    rope_scaling=_llama3(path, rope) if _scaling(rope) == "llama3" else None,
-    tied=bool(raw.get("tie_word_embeddings", False)),
+    rope_scaling=_llama3(where, rope) if _scaling(rope) == "llama3" else None,
+    tied=raw.get("tie_word_embeddings", False),
     **flags,
   )
-  if config.heads % config.kv_heads:
-    raise SettingError(f"init_from={path}: {config.heads} heads do not divide over {config.kv_heads} key/value heads")
+  limits.check_shape(where, "config.json", config.heads, config.kv_heads, config.head_dim, config.rope_scaling)
   return config
 
 
@@ -143,33 +145,38 @@ def write_config(config: DecoderConfig, base: dict | None = None) -> dict:
   }
 
 
-def _rope(raw: dict) -> dict:
+def _rope(where: str, raw: dict) -> dict:
   """Returns the rotary settings, from transformers 5's `rope_parameters` or the older `rope_scaling`."""
-  rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-  return rope.get("full_attention", rope)
+  key = "rope_parameters" if raw.get("rope_parameters") else "rope_scaling"
+  rope, within = raw.get(key) or {}, f"{key}."
+  if "full_attention" in rope:
+    folders.check(where, "config.json", rope, {"full_attention": folders.OBJECT}, within)
+    rope, within = rope["full_attention"] or {}, f"{within}full_attention."
+  folders.check(where, "config.json", rope, limits.ROPE, within)
+  return {k: v for k, v in rope.items() if v is not None}
 
 
 def _scaling(rope: dict) -> str:
   return rope.get("rope_type", rope.get("type")) or "default"
 
 
-def _llama3(path: pathlib.Path, rope: dict) -> tuple[float, ...]:
+def _llama3(where: str, rope: dict) -> tuple[float, ...]:
   """Returns the arguments of `layers.long_context`."""
   if missing := [key for key in _LLAMA3 if key not in rope]:
-    raise SettingError(f"init_from={path}: config.json has rope scaling 'llama3' without {missing[0]!r}")
+    says = limits.ROPE[missing[0]].says
+    raise SettingError(f"{where}: config.json has rope scaling 'llama3' without {missing[0]!r}; {says} would work")
   return tuple(float(rope[key]) for key in _LLAMA3)
 
 
-def _check_features(path: pathlib.Path, raw: dict) -> None:
+def _check_features(path: pathlib.Path, raw: dict, rope: dict) -> None:
   """Refuses by name what the decoder would silently compute otherwise."""
-  rope = _rope(raw)
   if _scaling(rope) not in ("default", "llama3"):
-    _refuse(path, f"rope scaling {_scaling(rope)!r}")
+    _refuse(path, f"rope scaling {folders.shown(_scaling(rope))}")
   if rope.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0)) != 1.0:
     _refuse(path, "partial_rotary_factor")
   kinds = set(raw.get("layer_types") or ()) - {"full_attention"}
   if kinds:
-    _refuse(path, f"layer_types {sorted(kinds)}")
+    _refuse(path, f"layer_types {folders.shown(sorted(kinds))}")
   if "layer_types" not in raw and raw.get("use_sliding_window"):
     _refuse(path, "use_sliding_window")
   for key in REFUSED:
@@ -182,22 +189,13 @@ def _refuse(path: pathlib.Path, feature: str) -> None:
   raise SettingError(f"init_from={path}: {feature} is not supported; {able} would work")
 
 
-def read_json(path: pathlib.Path) -> dict:
-  """Returns what a JSON file of a model's folder holds.
+def read_json(path: pathlib.Path, name: str, most: int = folders.CONFIG_BYTES) -> dict:
+  """Returns the object in a JSON file that a model's folder must have.
 
   Raises:
-    SettingError: no such file, or it is not JSON.
+    SettingError: no such file, or see `folder.read_json`.
   """
-  if not path.is_file():
-    raise SettingError(f"init_from={path.parent}: no {path.name}; get a Hugging Face folder with {GET}")
-  try:
-    return json.loads(path.read_text(encoding="utf-8"))
-  except ValueError as error:
-    raise SettingError(
-      f"init_from={path.parent}: {path.name} is not JSON ({first_line(error)}); download it again"
-    ) from error
-
-
-def first_line(error: Exception) -> str:
-  """Returns the first line of what an exception says, cut where it is long."""
-  return str(error).split("\n")[0][:200]
+  value = folders.read_json(f"init_from={path}", path, name, most)
+  if value is None:
+    raise SettingError(f"init_from={path}: no {name}; get a Hugging Face folder with {GET}")
+  return value

@@ -12,21 +12,25 @@ import json
 import math
 import os
 import pathlib
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import jax
-import ml_dtypes  # noqa: F401  numpy learns bfloat16 from it, before safetensors asks
 import numpy as np
 import safetensors
 import safetensors.numpy
 
+from grpo_jax import folder as folders
 from grpo_jax.errors import SettingError
 from grpo_jax.models.decoder import Decoder, DecoderConfig
-from grpo_jax.models.hf.config import GET, first_line, read_json, write_config
+from grpo_jax.models.hf import headers
+from grpo_jax.models.hf.config import GET, read_json, write_config
+from grpo_jax.models.hf.headers import INDEX, SINGLE, plain
 
 Params = Any
+Progress = Callable[[int, int], None]  # (bytes that are read, bytes that there are)
 
 # Path in our tree -> tensor in the file; {} is the layer.
 _NAMES = {
@@ -53,7 +57,7 @@ _NAMES = {
 _IGNORED = ("rotary_emb.inv_freq",)
 
 _DTYPES = {"F32": 4, "BF16": 2, "F16": 2}
-_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_LAYER = re.compile(r"model\.layers\.([0-9]+)\.")
 
 
 class Saves(Protocol):
@@ -75,30 +79,67 @@ def check(folder: str | os.PathLike, shapes: Params) -> None:
   _locate(pathlib.Path(folder), shapes)
 
 
-def load(folder: str | os.PathLike, decoder: Decoder, dtype: str = "float32") -> Params:
+def load(
+  folder: str | os.PathLike, decoder: Decoder, dtype: str = "float32", progress: Progress | None = None
+) -> Params:
   """Returns the parameters of `decoder`, in its shardings; for each device's shard only its own bytes are read.
 
+  Args:
+    folder: of the weights.
+    decoder: of their shape.
+    dtype: of the parameters.
+    progress: is called after every tensor, with the bytes that this process has read and will have read.
+
   Raises:
-    SettingError: see `check`.
+    SettingError: see `check`; or a weight is NaN or infinite.
   """
-  shapes = decoder.shapes()
-  files = _Files(_locate(pathlib.Path(folder), shapes), dtype)
-  return jax.tree_util.tree_map_with_path(functools.partial(_load_leaf, files), shapes, decoder.shardings())
+  shapes, shardings = decoder.shapes(), decoder.shardings()
+  path = pathlib.Path(folder)
+  total = sum(map(_numbers, jax.tree.leaves(shapes), jax.tree.leaves(shardings))) * np.dtype(dtype).itemsize
+  files = _Files(path, _locate(path, shapes), dtype, total, progress)
+  return jax.tree_util.tree_map_with_path(functools.partial(_load_leaf, files), shapes, shardings)
 
 
 class _Files:
   """The files of a folder, each opened once; reads slices of tensors by their names."""
 
-  def __init__(self, files: dict[str, pathlib.Path], dtype: str):
-    self.files, self.dtype = files, np.dtype(dtype)
+  def __init__(
+    self, path: pathlib.Path, files: dict[str, pathlib.Path], dtype: str, total: int, progress: Progress | None
+  ):
+    self.path, self.files, self.dtype = path, files, np.dtype(dtype)
+    self.done, self.total, self.progress = 0, total, progress
     self.opened: dict[pathlib.Path, Any] = {}
 
   def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
-    """Returns that slice of a tensor, in our dtype."""
+    """Returns that slice of a tensor, in our dtype, once it is known to be finite."""
     file = self.files[name]
-    if file not in self.opened:
-      self.opened[file] = safetensors.safe_open(str(file), framework="np")
-    return self.opened[file].get_slice(name)[index].astype(self.dtype)
+    try:
+      if file not in self.opened:
+        self.opened[file] = safetensors.safe_open(str(file), framework="np")
+      values = self.opened[file].get_slice(name)[index].astype(self.dtype)
+    except (safetensors.SafetensorError, OSError) as error:
+      raise SettingError(f"init_from={self.path}: {name} cannot be read ({folders.first_line(error)})") from error
+    if not _finite(values):
+      bad = int(np.count_nonzero(~np.isfinite(values)))
+      raise SettingError(
+        f"init_from={self.path}: {name} has {bad} weights that are NaN or infinite; download {file.name} again, or "
+        "take an earlier checkpoint"
+      )
+    self.done += values.nbytes
+    if self.progress:
+      self.progress(self.done, self.total)
+    return values
+
+
+def _finite(values: np.ndarray) -> bool:
+  """Returns whether all numbers are finite, without a mask of their size: NaN and infinity show in the extremes."""
+  return not values.size or bool(np.isfinite(values.min()) and np.isfinite(values.max()))
+
+
+def _numbers(shape: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> int:
+  """Returns how many numbers of a leaf this process reads: each shard once, however many of its devices hold it."""
+  shards = {str(index) for index in sharding.addressable_devices_indices_map(shape.shape).values()}
+  return len(shards) * math.prod(sharding.shard_shape(shape.shape))
 
 
 def _load_leaf(
@@ -153,8 +194,8 @@ def save(
   target = pathlib.Path(folder).absolute()
   if target.exists() and not (target / "config.json").is_file() and (target.is_file() or any(target.iterdir())):
     raise SettingError(f"export: {target} holds something else than a model; an empty or new folder would work")
-  known = read_json(pathlib.Path(base) / "config.json") if base and pathlib.Path(base).is_dir() else {}
-  for key in ("rope_scaling", "sliding_window", "transformers_version", "quantization_config"):
+  known = read_json(pathlib.Path(base), "config.json") if base and pathlib.Path(base).is_dir() else {}
+  for key in ("rope_scaling", "sliding_window", "transformers_version", "quantization_config", "auto_map"):
     known.pop(key, None)
   top = write_config(config, known) | {"dtype": dtype, "torch_dtype": dtype}
   if tokenizer is not None:
@@ -177,7 +218,7 @@ def save(
   except (OSError, safetensors.SafetensorError) as error:
     shutil.rmtree(part, ignore_errors=True)
     raise SettingError(
-      f"export: {target} cannot be written ({first_line(error)}); what was there is untouched"
+      f"export: {target} cannot be written ({folders.first_line(error)}); what was there is untouched"
     ) from error
 
 
@@ -186,6 +227,11 @@ def check_tokenizer(tokenizer: Saves, config: DecoderConfig) -> None:
   if tokenizer.vocab_size > config.vocab:
     raise SettingError(
       f"tokenizer: its ids reach {tokenizer.vocab_size - 1}, the model has {config.vocab} embeddings;"
+      " pass the folder of the model's own with --config.tokenizer=DIR"
+    )
+  if beyond := [i for i in (*tokenizer.eos_ids, tokenizer.pad_id) if i >= config.vocab]:
+    raise SettingError(
+      f"tokenizer: its eos_token_id or pad_token_id {beyond[0]} is none of the model's {config.vocab} embeddings;"
       " pass the folder of the model's own with --config.tokenizer=DIR"
     )
 
@@ -209,24 +255,13 @@ def _locate(path: pathlib.Path, shapes: Params) -> dict[str, pathlib.Path]:
   """Returns the file of every tensor that `shapes` needs, all names, shapes and dtypes checked against the headers."""
   if not path.is_dir():
     raise SettingError(f"init_from={str(path)!r}: no such folder; get weights with {GET}")
-  if (path / _INDEX).is_file():
-    files = sorted({path / str(name) for name in read_json(path / _INDEX).get("weight_map", {}).values()})
-  else:
-    files = [path / _SINGLE]
-  where: dict[str, tuple[pathlib.Path, tuple[int, ...], str]] = {}
-  for file in files:
-    if not file.is_file():
-      raise SettingError(f"init_from={path}: no weights: {file.name} is missing; get them with {GET}")
-    try:
-      with safetensors.safe_open(str(file), framework="np") as f:
-        for name in f.keys():  # noqa: SIM118  not a dict
-          view = f.get_slice(name)
-          where[name] = (file, tuple(view.get_shape()), view.get_dtype())
-    except (safetensors.SafetensorError, OSError) as error:
-      raise SettingError(
-        f"init_from={path}: {file.name} is corrupt ({first_line(error)}); download it again"
-      ) from error
-
+  where = headers.read_headers(path)
+  named = len({match[1] for match in map(_LAYER.match, where) if match})
+  layers = next(leaf.shape[0] for _, leaf, i in _tensors(shapes) if i is not None)
+  if named != layers:  # before a name is made for each layer of a number that may be any
+    raise SettingError(
+      f"init_from={path}: config.json has num_hidden_layers={layers}, the weights have {named}; download both again"
+    )
   wanted = {name: leaf.shape if i is None else leaf.shape[1:] for name, leaf, i in _tensors(shapes)}
   if missing := [name for name in wanted if name not in where]:
     raise SettingError(f"init_from={path}: no tensor {_few(missing)} in the weights, which config.json asks for")
@@ -236,10 +271,12 @@ def _locate(path: pathlib.Path, shapes: Params) -> dict[str, pathlib.Path]:
   for name, shape in wanted.items():
     file, found, kind = where[name]
     if found != tuple(shape):
-      raise SettingError(f"init_from={path}: {name} is {list(found)} in {file.name}, config.json asks {list(shape)}")
+      raise SettingError(
+        f"init_from={path}: {name} is {folders.shown(list(found))} in {file.name}, config.json asks {list(shape)}"
+      )
     if kind not in _DTYPES:
       raise SettingError(f"init_from={path}: {name} is {kind}; {', '.join(_DTYPES)} would work")
-  return {name: where[name][0] for name in wanted}
+  return {name: where[name].file for name in wanted}
 
 
 def _write_tensors(folder: pathlib.Path | None, params: Params, dtype: str, max_bytes: int) -> None:
@@ -255,7 +292,7 @@ def _write_tensors(folder: pathlib.Path | None, params: Params, dtype: str, max_
     files[-1].append((name, leaf, i))
     room -= cost
   names = (
-    [_SINGLE] if len(files) == 1 else [f"model-{n + 1:05}-of-{len(files):05}.safetensors" for n in range(len(files))]
+    [SINGLE] if len(files) == 1 else [f"model-{n + 1:05}-of-{len(files):05}.safetensors" for n in range(len(files))]
   )
   total = 0
   for file, content in zip(names, files, strict=True):
@@ -269,7 +306,7 @@ def _write_tensors(folder: pathlib.Path | None, params: Params, dtype: str, max_
       "metadata": {"total_size": total},
       "weight_map": {name: file for file, content in zip(names, files, strict=True) for name, _, _ in content},
     }
-    (folder / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def _gather(leaf: Any, layer: int | None, dtype: str) -> np.ndarray:
@@ -302,4 +339,4 @@ def _replace(part: pathlib.Path, target: pathlib.Path) -> None:
 
 def _few(names: list[str]) -> str:
   """Returns the first of some names, and how many more there are."""
-  return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
+  return plain(names[0]) if len(names) == 1 else f"{plain(names[0])} (and {len(names) - 1} more)"

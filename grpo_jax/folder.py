@@ -1,0 +1,197 @@
+"""What stands in a model's folder, which may come from anybody: nothing in it is trusted.
+
+A file is read if it lies in the folder, is not too large, and is JSON whose keys are of the kinds that a table names;
+anything else is a `SettingError` of one line. A link may lead to another place of the folder. The cache of the Hugging
+Face hub is made of links, from `models--NAME/snapshots/REVISION` to `models--NAME/blobs`: in such a folder a link may
+lead anywhere in its own `models--NAME`, and nowhere else.
+
+`where` in the functions is the setting with its value, such as "init_from=DIR", with which every message begins.
+"""
+
+import collections
+import json
+import math
+import os
+import pathlib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from grpo_jax.errors import SettingError
+
+CONFIG_BYTES = 10 * 1000**2  # of config.json and its like; real ones have a few thousand
+INDEX_BYTES = 20 * 1000**2  # of model.safetensors.index.json; the largest have 9 million
+TOKENIZER_BYTES = 40 * 1000**2  # of tokenizer.json; the largest have 34 million
+DEPTH = 40  # of objects and lists in one another
+DIGITS = 100  # of a whole number; what transformers writes for "no limit" has 31
+TOKENS = 2**24  # ids are smaller
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # only an escape can write half of a surrogate pair
+
+
+class Kind(NamedTuple):
+  """What the value of a key must be."""
+
+  says: str  # in words
+  fits: Callable[[Any], bool]
+
+
+def whole(least: int, most: int, even: bool = False) -> Kind:
+  """Returns the kind of whole numbers between two bounds; true and false are none."""
+  fits = lambda x: type(x) is int and least <= x <= most and not (even and x % 2)  # noqa: E731
+  return Kind(f"{'an even' if even else 'a whole'} number from {least} to {most}", fits)
+
+
+def positive(most: float) -> Kind:
+  """Returns the kind of numbers above 0 and up to `most`."""
+  return Kind(f"a number above 0 and up to {most:g}", lambda x: type(x) in (int, float) and 0 < x <= most)
+
+
+def not_negative(most: float) -> Kind:
+  """Returns the kind of numbers from 0 to `most`."""
+  return Kind(f"a number from 0 to {most:g}", lambda x: type(x) in (int, float) and 0 <= x <= most)
+
+
+def list_of(kind: Kind, most: int = 10_000, least: int = 0) -> Kind:
+  """Returns the kind of lists of a kind."""
+  fits = lambda x: isinstance(x, list) and least <= len(x) <= most and all(map(kind.fits, x))  # noqa: E731
+  return Kind(f"a list of {least} to {most}, each {kind.says}", fits)
+
+
+def either(*kinds: Kind) -> Kind:
+  """Returns the kind of what is of one of the kinds."""
+  return Kind(", or ".join(k.says for k in kinds), lambda x: any(k.fits(x) for k in kinds))
+
+
+TEXT = Kind("a text", lambda x: isinstance(x, str))
+SWITCH = Kind("true or false", lambda x: isinstance(x, bool))
+OBJECT = Kind("an object {...}", lambda x: isinstance(x, dict))
+TOKEN = whole(0, TOKENS - 1)
+TOKEN_IDS = either(TOKEN, list_of(TOKEN, 100))
+NAMES = Kind("an object of texts", lambda x: isinstance(x, dict) and all(isinstance(v, str) for v in x.values()))
+
+
+def check(where: str, name: str, values: Mapping[str, Any], table: Mapping[str, Kind], within: str = "") -> None:
+  """Refuses the first value that is not of the kind that the table has for its key; null counts as not there.
+
+  Args:
+    where: the setting and its value.
+    name: of the file.
+    values: the object, or a part of it.
+    table: key -> kind; other keys may be anything.
+    within: the key of that part, with a dot at its end.
+  """
+  for key, kind in table.items():
+    if (value := values.get(key)) is not None and not kind.fits(value):
+      raise SettingError(f"{where}: {name} has {within}{key}={shown(value)}; {kind.says} would work")
+
+
+def find(where: str, folder: pathlib.Path, name: str) -> pathlib.Path | None:
+  """Returns where the file `name` of a folder really is; None where there is no such file.
+
+  Raises:
+    SettingError: it is a link that leads out of the folder.
+  """
+  home, real = os.path.realpath(folder), os.path.realpath(folder / name)
+  cache, revisions = os.path.split(os.path.dirname(home))
+  if revisions == "snapshots" and os.path.basename(cache).startswith("models--"):
+    home = cache
+  if os.path.commonpath([home, real]) != home:
+    raise SettingError(f"{where}: {name} is a link that leads out of the folder, to {shown(real)}; put the file there")
+  return pathlib.Path(real) if os.path.isfile(real) else None
+
+
+def read_text(where: str, folder: pathlib.Path, name: str, most: int = CONFIG_BYTES) -> str | None:
+  """Returns the text of a file of a folder; None where there is no such file.
+
+  Raises:
+    SettingError: it is too large, cannot be read, is not UTF-8, or lies elsewhere.
+  """
+  file = find(where, folder, name)
+  if file is None:
+    return None
+  try:
+    check_size(where, file, name, most)
+    return file.read_bytes().decode("utf-8")
+  except (OSError, UnicodeDecodeError) as error:
+    raise SettingError(f"{where}: {name} cannot be read ({first_line(error)}); download it again") from error
+
+
+def check_size(where: str, file: pathlib.Path, name: str, most: int) -> None:
+  """Refuses a file that is larger than any real one, before it is read."""
+  if (size := file.stat().st_size) > most:
+    raise SettingError(f"{where}: {name} has {size} bytes; at most {most} would work")
+
+
+def read_json(where: str, folder: pathlib.Path, name: str, most: int = CONFIG_BYTES) -> dict[str, Any] | None:
+  """Returns the object in a JSON file of a folder; None where there is no such file.
+
+  Raises:
+    SettingError: see `read_text`; or it is not JSON, not an object, nested too deeply, or holds a key twice, a number
+      that is not finite, or half of a surrogate pair.
+  """
+  text = read_text(where, folder, name, most)
+  if text is None:
+    return None
+  try:
+    value = json.loads(
+      text, object_pairs_hook=_object, parse_float=_number, parse_int=_integer, parse_constant=_not_finite
+    )
+    if not isinstance(value, dict):
+      raise ValueError(f"it holds {shown(value)} and no object")
+    if _depth(value) > DEPTH:
+      raise ValueError(f"nested deeper than {DEPTH} levels")
+    if _SURROGATE.search(text):
+      json.dumps(value, ensure_ascii=False).encode("utf-8")
+  except RecursionError as error:
+    raise SettingError(f"{where}: {name} is not JSON (nested deeper than {DEPTH} levels); download it again") from error
+  except ValueError as error:
+    raise SettingError(f"{where}: {name} is not JSON ({first_line(error)}); download it again") from error
+  return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  """Returns an object; of a key that is there twice, programs take the first or the last."""
+  found = dict(pairs)
+  if len(found) < len(pairs):
+    twice = collections.Counter(key for key, _ in pairs).most_common(1)[0][0]
+    raise ValueError(f"the key {shown(twice)} is there twice")
+  return found
+
+
+def _number(digits: str) -> float:
+  if not math.isfinite(value := float(digits)):
+    raise ValueError(f"{shown(digits)} is too large for a number")
+  return value
+
+
+def _integer(digits: str) -> int:
+  if len(digits) > DIGITS:
+    raise ValueError(f"a number of {len(digits)} digits")
+  return int(digits)
+
+
+def _not_finite(name: str) -> None:
+  raise ValueError(f"{name} is no number of JSON")
+
+
+def _depth(value: Any) -> int:
+  """Returns how many objects and lists are in one another."""
+  level, depth = [value], 0
+  while level := [x for x in level if isinstance(x, dict | list)]:
+    level = [inner for x in level for inner in (x.values() if isinstance(x, dict) else x)]
+    depth += 1
+  return depth
+
+
+def shown(value: Any) -> str:
+  """Returns a value as a message shows it: in one line, and cut where it is long."""
+  if isinstance(value, dict | list) and _depth(value) > DEPTH:
+    return "a deeply nested value"
+  text = repr(value)
+  return text if len(text) <= 80 else text[:76] + " ..."
+
+
+def first_line(error: BaseException | str) -> str:
+  """Returns the first line of what an error says, cut where it is long, without what a terminal would obey."""
+  line = (str(error).splitlines() or [""])[0][:200]
+  return "".join(c if c.isprintable() else "\ufffd" for c in line)

@@ -1,0 +1,92 @@
+"""What a Hugging Face folder's safetensors files hold, by their headers: no weights are read here.
+
+`init_from` in the messages is the setting by which a person names the folder.
+"""
+
+import pathlib
+from typing import NamedTuple
+
+import ml_dtypes  # noqa: F401  numpy learns bfloat16 from it, before safetensors asks
+import safetensors
+
+from grpo_jax import folder as folders
+from grpo_jax.errors import SettingError
+from grpo_jax.models.hf.config import GET, read_json
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+HEADER_BYTES = 10 * 1000**2  # of a file; a tensor takes about a hundred
+_PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  # how those of torch.save begin
+
+
+class Tensor(NamedTuple):
+  """A tensor in a file, by its header."""
+
+  file: pathlib.Path
+  shape: tuple[int, ...]
+  dtype: str
+
+
+def read_headers(path: pathlib.Path) -> dict[str, Tensor]:
+  """Returns all tensors of a folder by their names, from model.safetensors or the files that the index names.
+
+  Raises:
+    SettingError: a file that is missing, corrupt, a pickle or elsewhere, an index that is wrong.
+  """
+  found: dict[str, Tensor] = {}
+  for name in _files(path):
+    file = folders.find(f"init_from={path}", path, name)
+    if file is None:
+      pickles = [n for n in ("pytorch_model.bin", "pytorch_model.bin.index.json") if (path / n).exists()]
+      beside = f"; {pickles[0]} is a pickle, which could run anything and is not read" if pickles else ""
+      raise SettingError(f"init_from={path}: no weights: {name} is missing{beside}; get them with {GET}")
+    for tensor, what in _read_header(path, name, file).items():
+      if tensor in found:
+        raise SettingError(
+          f"init_from={path}: {name} has the tensor {plain(tensor)}, which another file has, too; download it again"
+        )
+      found[tensor] = what
+  return found
+
+
+def plain(name: str) -> str:
+  """Returns the name of a tensor as a message shows it."""
+  return name if name.isprintable() and len(name) <= 120 else folders.shown(name)
+
+
+def _files(path: pathlib.Path) -> list[str]:
+  """Returns the names of the files with the weights, all of them directly in the folder."""
+  if folders.find(f"init_from={path}", path, INDEX) is None:
+    return [SINGLE]
+  index = read_json(path, INDEX, folders.INDEX_BYTES)
+  folders.check(f"init_from={path}", INDEX, index, {"weight_map": folders.NAMES})
+  names = sorted(set((index.get("weight_map") or {}).values()))
+  for name in names:
+    if not name.endswith(".safetensors") or not name.isprintable() or "/" in name or len(name) > 200:
+      raise SettingError(
+        f"init_from={path}: {INDEX} names the file {folders.shown(name)}; safetensors files beside it would work"
+      )
+  if not names:
+    raise SettingError(f"init_from={path}: {INDEX} names no file in its weight_map; download it again")
+  return names
+
+
+def _read_header(path: pathlib.Path, name: str, file: pathlib.Path) -> dict[str, Tensor]:
+  """Returns the tensors of one file."""
+  try:
+    with file.open("rb") as f:
+      start = f.read(8)
+    if start.startswith(_PICKLES):
+      raise SettingError(
+        f"init_from={path}: {name} is a pickle, which could run anything and is not read; download a safetensors file"
+      )
+    if (size := int.from_bytes(start, "little")) > HEADER_BYTES:
+      raise ValueError(f"its header would have {size} bytes, at most {HEADER_BYTES} are read")
+    with safetensors.safe_open(str(file), framework="np") as f:
+      views = {tensor: f.get_slice(tensor) for tensor in f.keys()}  # noqa: SIM118  not a dict
+      return {tensor: Tensor(file, tuple(v.get_shape()), v.get_dtype()) for tensor, v in views.items()}
+  except SettingError:
+    raise
+  except (safetensors.SafetensorError, OSError, ValueError) as error:
+    raise SettingError(
+      f"init_from={path}: {name} is corrupt ({folders.first_line(error)}); download it again"
+    ) from error

@@ -1,0 +1,102 @@
+"""How large a model may be, and of what kind each key is that is read of config.json and of a run's decoder.json.
+
+The bounds are far above any model that this program could run: they keep a wrong number from becoming hours or
+gigabytes before the weights are compared with it.
+"""
+
+from collections.abc import Sequence
+
+from grpo_jax import folder
+from grpo_jax.errors import SettingError
+
+LAYERS = folder.whole(1, 10_000)
+VOCAB = folder.whole(1, folder.TOKENS)
+WIDTH = folder.whole(1, 2**20)
+HEADS = folder.whole(1, 2**16)
+HEAD = folder.whole(2, 2**16, even=True)  # a rotary position turns pairs of numbers
+MLP = folder.whole(1, 2**22)
+THETA = folder.positive(1e18)
+NORM_EPS = folder.positive(1.0)
+FACTOR = folder.positive(1e9)
+
+ROPE = {
+  "rope_type": folder.TEXT,
+  "type": folder.TEXT,
+  "rope_theta": THETA,
+  "partial_rotary_factor": folder.positive(1.0),
+  "factor": FACTOR,
+  "low_freq_factor": FACTOR,
+  "high_freq_factor": FACTOR,
+  "original_max_position_embeddings": FACTOR,
+}
+
+CONFIG = {
+  "model_type": folder.TEXT,
+  "vocab_size": VOCAB,
+  "hidden_size": WIDTH,
+  "num_hidden_layers": LAYERS,
+  "num_attention_heads": HEADS,
+  "num_key_value_heads": HEADS,
+  "head_dim": HEAD,
+  "intermediate_size": MLP,
+  "hidden_act": folder.TEXT,
+  "hidden_activation": folder.TEXT,
+  "rms_norm_eps": NORM_EPS,
+  "rope_theta": THETA,
+  "rope_parameters": folder.OBJECT,
+  "rope_scaling": folder.OBJECT,
+  "partial_rotary_factor": folder.positive(1.0),
+  "layer_types": folder.list_of(folder.TEXT),
+  "use_sliding_window": folder.SWITCH,
+  "tie_word_embeddings": folder.SWITCH,
+  "eos_token_id": folder.TOKEN_IDS,
+}
+
+# The fields of DecoderConfig, and of an AttentionSpec, as `dataclasses.asdict` has them.
+DECODER = {
+  "vocab": VOCAB,
+  "width": WIDTH,
+  "layers": LAYERS,
+  "heads": HEADS,
+  "kv_heads": HEADS,
+  "head_dim": HEAD,
+  "mlp": MLP,
+  "rope_theta": THETA,
+  "rope_scaling": folder.list_of(FACTOR),
+  "norm_eps": NORM_EPS,
+  "qk_norm": folder.SWITCH,
+  "attention_bias": folder.SWITCH,
+  "tied": folder.SWITCH,
+  "norm_plus_one": folder.SWITCH,
+  "embed_scale": folder.SWITCH,
+  "activation": folder.Kind("silu or gelu_tanh", lambda x: x in ("silu", "gelu_tanh")),
+  "attention": folder.list_of(folder.OBJECT, least=1),
+  "logit_soft_cap": folder.not_negative(1e9),
+}
+ATTENTION = {
+  "window": folder.whole(0, 2**31 - 1),
+  "soft_cap": folder.not_negative(1e9),
+  "scale": folder.positive(1e9),
+}
+
+
+def check_shape(
+  where: str, name: str, heads: int, kv_heads: int, head_dim: int, scaling: Sequence[float] | None
+) -> None:
+  """Refuses sizes that do not fit one another, each of which may be right.
+
+  Args:
+    where: the setting and its value.
+    name: of the file.
+    heads, kv_heads, head_dim: of the attention.
+    scaling: the arguments of `layers.long_context`, or None.
+  """
+  if not HEAD.fits(head_dim):
+    raise SettingError(f"{where}: {name} makes heads of head_dim={head_dim}; {HEAD.says} would work")
+  if heads % kv_heads:
+    raise SettingError(f"{where}: {name}: {heads} heads do not divide over {kv_heads} key/value heads")
+  if scaling is not None and not (len(scaling) == 4 and scaling[1] < scaling[2]):
+    raise SettingError(
+      f"{where}: {name} has a rope scaling of {folder.shown(list(scaling))}; factor, low_freq_factor, a larger "
+      "high_freq_factor and original_max_position_embeddings would work"
+    )

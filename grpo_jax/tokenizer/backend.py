@@ -1,0 +1,107 @@
+"""A tokenizer.json, looked through before the library reads it, which ends the program over some that are wrong."""
+
+import math
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tokenizers
+
+from grpo_jax import folder as folders
+from grpo_jax.errors import SettingError
+
+FILE = "tokenizer.json"
+MOST_ADDED = 20_000  # tokens beside the vocabulary; Gemma has 6_000
+MOST_PARTS = 32  # of a normalizer and the like
+GROWTH = 64  # times a text may become longer by what replaces its characters
+
+# What may stand in each place. Left out are Precompiled, whose bytes the library believes, and FixedLength.
+PARTS = {
+  "model": ("BPE", "WordLevel", "WordPiece", "Unigram"),
+  "normalizer": (
+    *("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents", "Prepend", "Replace", "ByteLevel"),
+    *("BertNormalizer", "Nmt"),
+  ),
+  "pre_tokenizer": (
+    *("Split", "ByteLevel", "Metaspace", "Whitespace", "WhitespaceSplit", "Digits", "Punctuation"),
+    *("BertPreTokenizer", "CharDelimiterSplit", "UnicodeScripts"),
+  ),
+  "post_processor": ("TemplateProcessing", "ByteLevel", "BertProcessing", "RobertaProcessing"),
+  "decoder": ("ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece", "BPEDecoder", "CTC"),
+}
+_INNER = ("normalizers", "pretokenizers", "processors", "decoders")  # where a Sequence of them has its parts
+
+_KEYS = {place: folders.OBJECT for place in PARTS} | {"added_tokens": folders.list_of(folders.OBJECT, MOST_ADDED)}
+_ADDED = {"id": folders.TOKEN, "content": folders.TEXT, "special": folders.SWITCH}
+
+
+def load(where: str, path: pathlib.Path) -> tokenizers.Tokenizer:
+  """Returns the tokenizer in a folder's tokenizer.json.
+
+  Args:
+    where: the setting and its value, for messages.
+    path: the folder.
+
+  Raises:
+    SettingError: there is none, or one that cannot be read or would take the program with it.
+  """
+  raw = folders.read_json(where, path, FILE, folders.TOKENIZER_BYTES)
+  if raw is None:
+    raise SettingError(f"{where}: no {FILE} in the folder; pass a Hugging Face folder that has one")
+  folders.check(where, FILE, raw, _KEYS)
+  if not raw.get("model"):
+    raise SettingError(f"{where}: {FILE} has no model; download it again")
+  for i, token in enumerate(raw.get("added_tokens") or ()):
+    folders.check(where, FILE, token, _ADDED, f"added_tokens[{i}].")
+  for place in PARTS:
+    _check_parts(where, place, raw.get(place))
+  file = str(folders.find(where, path, FILE))
+  backend = guarded(f"{where}: {FILE} cannot be read", tokenizers.Tokenizer.from_file, file)
+  ids = backend.get_vocab(with_added_tokens=True).values()
+  if not ids or max(ids) >= folders.TOKENS:
+    raise SettingError(
+      f"{where}: {FILE} has {len(ids)} tokens, the largest id {max(ids, default=None)}; some tokens with ids below "
+      f"{folders.TOKENS} would work"
+    )
+  return backend
+
+
+def guarded(what: str, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+  """Returns what a function of the library returns; what it raises becomes one line.
+
+  It raises plain exceptions; where it panics, one that is no `Exception`.
+  """
+  try:
+    return function(*args, **named)
+  except BaseException as error:
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+      raise
+    raise SettingError(f"{what} ({folders.first_line(error)}); download it again") from error
+
+
+def _check_parts(where: str, place: str, value: dict[str, Any] | None) -> None:
+  """Refuses a part of the tokenizer that is unknown, and replacements that make a text grow without bounds."""
+  parts = list(_parts(value))
+  for part in parts:
+    if part.get("type") not in PARTS[place]:
+      raise SettingError(
+        f"{where}: {FILE} has a {place} of type {folders.shown(part.get('type'))}; {', '.join(PARTS[place])} would work"
+      )
+  grown = [len(text) for p in parts if isinstance(text := p.get("content") or p.get("prepend") or "", str) and text]
+  if len(parts) > MOST_PARTS or math.prod(grown) > GROWTH:
+    raise SettingError(
+      f"{where}: {FILE} has a {place} of too many parts or too long replacements; at most {MOST_PARTS} parts, that "
+      f"make a text at most {GROWTH} times as long, would work"
+    )
+
+
+def _parts(value: Any) -> Iterator[dict[str, Any]]:
+  """Yields the parts in a sequence, or the one that it is."""
+  if not isinstance(value, dict):
+    return
+  if value.get("type") != "Sequence":
+    yield value
+    return
+  for inner in (value.get(key) for key in _INNER):
+    for part in inner if isinstance(inner, list) else ():
+      yield from _parts(part)
