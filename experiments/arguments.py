@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 
+_HELP = re.compile(r"--?(h|help|helpshort|helpfull)|-\?")
 # A setting given as a flag: --config.learner.lr=1e-6, --noconfig.data.shuffle, --config.data.mixture[0]=...
 _OVERRIDE = re.compile(r"--?(no)?config\.(?P<name>[^=\[]+)(\[[^=]*)?(=(?P<value>.*))?", re.DOTALL)
 
@@ -59,30 +60,50 @@ def parse_flags(argv: list[str]) -> list[str]:
   """Parses the flags; if anything is wrong, or --config is missing, ends the program with one line and code 2.
 
   It is the `flags_parser` of absl's `app.run`. The config file is loaded once more than absl would load it, so that
-  what is wrong in it or in the name of a setting can be told apart from the rest.
+  what is wrong in it or in the name of a setting can be told apart from the rest. A command that has no --config takes
+  none.
   """
-  if any(re.fullmatch(r"--?(help|helpshort|helpfull)|-\?", arg) for arg in argv[1:]):
-    return flags.FLAGS(argv)
-  path = _value_of("config", argv)
-  if not path:
-    fail("--config is missing, as in --config=experiments/arithmetic.py")
-  config = _load(path)
+  if wanted := [arg for arg in argv[1:] if _HELP.fullmatch(arg)]:
+    _show_help(argv[0], wanted[0])
+  config = ConfigDict()
+  with one_line_errors():
+    if "config" in flags.FLAGS:
+      path = _value_of("config", argv)
+      if not path:
+        fail("--config is missing, as in --config=experiments/arithmetic.py")
+      config = _load(path)
+    rest = _parse(argv, config)
+  if len(rest) > 1:
+    fail(f"{rest[1]}: not understood; a setting is written --config.NAME=VALUE")
+  return rest
+
+
+def _show_help(program: str, flag: str) -> NoReturn:
+  """Shows a command's help, whatever else its command line says, and ends the program with code 0."""
+  with contextlib.suppress(SystemExit):  # absl ends with code 1
+    flags.FLAGS([program, "--help" if flag == "-h" else flag])
+  sys.exit(0)
+
+
+def _parse(argv: list[str], config: ConfigDict) -> list[str]:
+  """Parses the flags, of which `config` says the settings, and returns what is left; what is wrong ends the program."""
   names = names_of(config)
   overrides = [match for match in map(_OVERRIDE.fullmatch, argv[1:]) if match]
   for match in overrides:
     if match["name"] not in names:
       fail(_unknown_setting(match["name"], config, names))
   try:
-    rest = flags.FLAGS(argv)
+    return flags.FLAGS(argv)
   except StopIteration:
     fail(f"{argv[-1]}: a value is missing")
   except flags.IllegalFlagValueError as error:
     fail(_wrong_value(error, config, overrides))
-  except (flags.Error, ValueError, LookupError) as error:
-    fail(error)
-  if len(rest) > 1:
-    fail(f"{rest[1]}: not understood; a setting is written --config.NAME=VALUE")
-  return rest
+  except flags.UnrecognizedFlagError as error:
+    fail(_unknown_flag(error, argv, names))
+  except SystemExit as error:  # this time absl has loaded the config file
+    fail(f"--config={_value_of('config', argv)}: it ends the program, sys.exit({error.code!r}); return a config")
+  except Exception as error:  # absl, ml_collections and, once more, the config file: anything
+    fail(str(error) or type(error).__name__)
 
 
 def fail(message: str | Exception) -> NoReturn:
@@ -93,11 +114,17 @@ def fail(message: str | Exception) -> NoReturn:
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-  """Ends the program with one line and code 2 where a setting is refused; any other error keeps its traceback."""
+  """Ends the program with one line and code 2 where a setting is refused, and with one and code 130 at Ctrl-C.
+
+  Any other error keeps its traceback.
+  """
   try:
     yield
   except SettingError as error:
     fail(error)
+  except KeyboardInterrupt:
+    print("interrupted", file=sys.stderr, flush=True)
+    sys.exit(130)  # as a shell says of a program that SIGINT ended
 
 
 def names_of(config: ConfigDict, prefix: str = "") -> list[str]:
@@ -172,6 +199,8 @@ def _load(path: str) -> ConfigDict:
     config = module.get_config(*arg)
   except SettingError as error:
     fail(f"--config={path}: {error}")
+  except SystemExit as error:
+    fail(f"--config={path}: it ends the program, sys.exit({error.code!r}); return a config")
   except Exception as error:  # a config file may raise anything
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == os.path.abspath(file)]
     fail(f"--config={path}: {':'.join([file, *map(str, lines[-1:])])}: {type(error).__name__}: {error}")
@@ -188,6 +217,16 @@ def _wrong_value(error: flags.IllegalFlagValueError, config: ConfigDict, overrid
       kind = (operator.attrgetter(section)(config) if section else config).get_type(last)
       return f"{match[0]}: expected {_KINDS.get(kind, kind.__name__)}"
   return str(error)
+
+
+def _unknown_flag(error: flags.UnrecognizedFlagError, argv: list[str], names: list[str]) -> str:
+  """The line for an unknown flag: the setting that it may be, or else what absl says."""
+  close = nearest(error.flagname, names)
+  if not close:
+    return str(error)
+  value = _value_of(error.flagname, argv)
+  given = "" if value is None else f"={value}"
+  return f"--{error.flagname}{given}: no such flag; did you mean --config.{f'{given} or --config.'.join(close)}{given}?"
 
 
 def _unknown_setting(name: str, config: ConfigDict, names: list[str]) -> str:

@@ -25,7 +25,7 @@ class Evaluator:
     test = imports.eval_source(config.data) if config.eval.problems else ()
     self.problems = [test[i] for i in range(min(config.eval.problems, len(test)))]
     prompt_shards, sample_shards = model.layout.size("prompt"), model.layout.size("sample")
-    if config.eval.batch < 1 or config.eval.batch % prompt_shards:
+    if config.eval.batch % prompt_shards:
       raise SettingError(f"eval.batch={config.eval.batch}: use a multiple of {prompt_shards}")
     if config.eval.samples % sample_shards:
       raise SettingError(f"eval.samples={config.eval.samples}: use a multiple of {sample_shards}")
