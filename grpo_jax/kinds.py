@@ -97,7 +97,9 @@ def is_path(value: Any) -> bool:
 
 def many(row: Row) -> Form:
   """Returns the row of a tuple of values that each fit `row`."""
-  return Form(f"a tuple, each {row.expects}", lambda x: isinstance(x, tuple | list) and all(row.fits(each) for each in x))
+  return Form(
+    f"a tuple, each {row.expects}", lambda x: isinstance(x, tuple | list) and all(row.fits(each) for each in x)
+  )
 
 
 TEXT = Form("text in UTF-8, without NUL", is_text)

@@ -125,7 +125,7 @@ def _check_network(prepared: pathlib.Path) -> None:
   Raises:
     SettingError: there is no such folder, and no answer from the host of the files.
   """
-  if list(prepared.glob("*/*/dataset_info.json")) or _answers(HOST):
+  if list(prepared.rglob("dataset_info.json")) or _answers(HOST):
     return
   raise SettingError(
     f"data.path='': gsm8k is not in {prepared}, and to download it needs a network ({HOST} does not answer within "
