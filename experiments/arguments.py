@@ -221,7 +221,7 @@ def _wrong_value(error: flags.IllegalFlagValueError, config: ConfigDict, overrid
 
 def _unknown_flag(error: flags.UnrecognizedFlagError, argv: list[str], names: list[str]) -> str:
   """The line for an unknown flag: the setting that it may be, or else what absl says."""
-  close = nearest(error.flagname, names)
+  close = [error.flagname] if error.flagname in names else nearest(error.flagname, names)
   if not close:
     return str(error)
   value = _value_of(error.flagname, argv)

@@ -150,19 +150,25 @@ def check_value(name: str, value: Any) -> None:
 
 
 def check_like(given: ConfigDict, defaults: ConfigDict, section: str) -> None:
-  """Refuses values of another kind than the defaults', for sections whose settings have no rows here.
+  """Refuses other names than the defaults' and values of another kind, for sections that are not in the table.
 
   Args:
-    given: the section; what it lacks is not looked at.
+    given: the section.
     defaults: what the section's file has for it.
     section: its name with a dot after it, for messages.
 
   Raises:
     SettingError: the setting, its value, and its kind.
   """
+  if not isinstance(given, Mapping | ConfigDict | FrozenConfigDict):
+    raise refused(section.rstrip("."), given, f"a section, ConfigDict(), with {', '.join(defaults)} in it")
+  if set(given) != set(defaults):
+    lacks, more = (", ".join(sorted(names)) for names in (set(defaults) - set(given), set(given) - set(defaults)))
+    wrong = f"lacks {lacks}" if lacks else f"has {more}, which its file does not read"
+    raise SettingError(f"{section.rstrip('.')}: {wrong}; it has {', '.join(defaults) or 'no settings'}")
   for name in defaults:
-    default = defaults[name] if defaults[name] is not None else _placeholders(defaults, name)
-    if name not in given or isinstance(default, Mapping | ConfigDict) or given[name] is None is defaults[name]:
+    default = defaults[name] if defaults[name] is not None else _placeholder(defaults, name)
+    if given[name] is None and defaults[name] is None:
       continue
     if not _alike(given[name], default):
       raise refused(f"{section}{name}", given[name], _KINDS.get(type(default), f"a {type(default).__name__}"))
@@ -199,7 +205,7 @@ def _alike(value: Any, default: Any) -> bool:
   return isinstance(value, kinds.get(type(default), type(default)))
 
 
-def _placeholders(defaults: ConfigDict, name: str) -> Any:
+def _placeholder(defaults: ConfigDict, name: str) -> Any:
   """Returns some value of the kind of a default that has none yet."""
   kind = defaults.get_type(name)
   return kind() if kind in _KINDS else None

@@ -6,6 +6,7 @@ import objective_cases as cases
 import pytest
 from ml_collections import ConfigDict
 
+from grpo_jax.data import arithmetic
 from grpo_jax.data.arithmetic import Arithmetic
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import imports
@@ -25,7 +26,7 @@ def _data(**changes):
       "test_name": "",
       "test_path": "",
       "mixture": (),
-      "arithmetic": {"size": 20, "max_number": 50},
+      "arithmetic": arithmetic.settings().to_dict() | {"size": 20, "max_number": 50},
       "jsonl": {"question": "question", "answer": "answer", "solution": "", "choices": ""},
     }
     | changes
@@ -138,7 +139,7 @@ def test_a_data_set_of_ones_own(tmp_path):
     cfg.sums = ConfigDict({"largest": 1})
   assert len(imports.eval_source(cfg)) == 1
   (tmp_path / "half.py").write_text("def settings():\n  return {}\n")
-  with pytest.raises(SettingError, match=r"half has no function source\(split, path, cfg\)"):
+  with pytest.raises(SettingError, match=r"half.py': has no function source\(split, path, cfg\)"):
     imports.train_sources(_data(name=str(tmp_path / "half.py")))
 
 
@@ -221,7 +222,7 @@ def test_an_advantage_is_a_function_that_the_config_names(own):
     (dict(advantage="OWN:wants"), "no_setting is no setting of objective='grpo'; give it a default"),
     (dict(advantage="OWN:by_position"), "takes (rollouts, eps); it should take rollouts, and settings by keyword"),
     (dict(advantage="OWN:nothing"), "takes (); it should take rollouts"),
-    (dict(advantage="nowhere.py:f"), "objective.advantage='nowhere.py': no such file"),
+    (dict(advantage="nowhere.py:f"), "objective.advantage='nowhere.py:f': no such file nowhere.py"),
   ],
 )
 def test_an_advantage_that_does_not_fit(changes, message, own):
@@ -240,8 +241,8 @@ def test_objectives(tmp_path):
   (tmp_path / "half.py").write_text("from grpo_jax.objectives.sft import loss\n")
   for name, message in (
     ("grop", "objective.name='grop': no module grpo_jax.objectives.grop; grpo_jax.objectives has "),
-    ("common", "objective.name='common': grpo_jax.objectives.common is no objective, it lacks DATA, TEACHER, "),
-    ("os.path", "os.path'.* is no objective, .*; grpo_jax.objectives has cispo, distill, .*, sft, target_prob, and"),
+    ("common", "objective.name='common': is no objective, it lacks DATA, TEACHER, "),
+    ("os.path", "os.path': is no objective, .*; grpo_jax.objectives has cispo, distill, .*, sft, target_prob, and"),
     (
       f"{tmp_path}/half.py",
       "is no objective, it lacks DATA, TEACHER, importance_ratio, settings, check, needs, prepare, w",

@@ -28,7 +28,7 @@ def check_settings(config: ConfigDict) -> None:
     imports.rewards(config.rewards)
   imports.function(config.eval.reward, "grpo_jax.rewards", "eval.reward")
   for name, *_ in imports.train_entries(config.data):
-    imports.data(name, "data.name")
+    imports.data(name, "data.mixture" if config.data.mixture else "data.name")
   imports.data(config.data.test_name or config.data.name, "data.test_name")
 
 

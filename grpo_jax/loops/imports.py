@@ -32,7 +32,7 @@ def module(package: str, name: str, setting: str) -> ModuleType:
     SettingError: there is none, or it fails to import; names `setting` and what there is.
   """
   if name.endswith(".py"):
-    return _file(name, setting)
+    return _file(name, f"{setting}={name!r}")
   return _import(name if "." in name else f"{package}.{name}", package, f"{setting}={name!r}")
 
 
@@ -50,9 +50,10 @@ def function(path: str, package: str, setting: str) -> Callable:
         f'{setting}={path!r}: give "module.function" of {package}, "package.module:function" or "file.py:function"'
       )
     where = f"{package}.{head}"
-  found = _file(where, setting) if where.endswith(".py") else _import(where, package, f"{setting}={path!r}")
+  shown = f"{setting}={path!r}"
+  found = _file(where, shown) if where.endswith(".py") else _import(where, package, shown)
   if not callable(vars(found).get(name)):
-    raise SettingError(f"{setting}={path!r}: {where} has no function {name!r}; it has {_functions(found)}")
+    raise SettingError(f"{shown}: {where} has no function {name!r}; it has {_functions(found)}")
   return vars(found)[name]
 
 
@@ -68,7 +69,7 @@ def objective(name: str) -> contract.Objective:
   found = module("grpo_jax.objectives", name, "objective.name")
   if missing := contract.missing(found):
     raise SettingError(
-      f"objective.name={name!r}: {found.__name__} is no objective, it lacks {', '.join(missing)}; grpo_jax.objectives "
+      f"objective.name={name!r}: is no objective, it lacks {', '.join(missing)}; grpo_jax.objectives "
       f"has {_offered('grpo_jax.objectives')}, and contract.py there says what one is"
     )
   return found
@@ -156,7 +157,9 @@ def train_sources(cfg: Any) -> tuple[list[Sequence[Example]], list[float]]:
     cfg: the data section.
   """
   entries = train_entries(cfg)
-  return [_source(name, path, cfg.train, cfg) for name, path, _ in entries], [weight for *_, weight in entries]
+  setting = "data.mixture" if cfg.mixture else "data.name"
+  sources = [_source(name, path, cfg.train, cfg, setting) for name, path, _ in entries]
+  return sources, [weight for *_, weight in entries]
 
 
 def train_entries(cfg: Any) -> list[tuple[str, str, float]]:
@@ -198,7 +201,7 @@ def eval_source(cfg: Any) -> Sequence[Example]:
       f"data.test_path: {path} is the file that is trained on; give another, or a folder with "
       f"{cfg.train}.jsonl and {cfg.test}.jsonl as data.path"
     )
-  return _source(name, path, cfg.test, cfg)
+  return _source(name, path, cfg.test, cfg, "data.test_name" if cfg.test_name else "data.name")
 
 
 def data(name: str, setting: str = "data.name") -> ModuleType:
@@ -215,7 +218,7 @@ def data(name: str, setting: str = "data.name") -> ModuleType:
   for needed in ("settings()", "source(split, path, cfg)"):
     if needed.partition("(")[0] not in vars(found):
       raise SettingError(
-        f"{setting}={name!r}: {found.__name__} has no function {needed}; grpo_jax.data has {_offered('grpo_jax.data')}"
+        f"{setting}={name!r}: has no function {needed}; grpo_jax.data has {_offered('grpo_jax.data')}"
       )
   return found
 
@@ -225,9 +228,9 @@ def data_section(name: str) -> str:
   return pathlib.Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
 
 
-def _source(name: str, path: str, split: str, cfg: Any) -> Sequence[Example]:
+def _source(name: str, path: str, split: str, cfg: Any, setting: str) -> Sequence[Example]:
   """Returns a split of a data set, with the settings of its section, or its own defaults where the config has none."""
-  found, section = data(name), data_section(name)
+  found, section = data(name, setting), data_section(name)
   if section not in cfg:
     return found.source(split, path, found.settings())
   kinds.check_like(cfg[section], found.settings(), f"data.{section}.")
@@ -247,14 +250,14 @@ def _import(path: str, package: str, shown: str) -> ModuleType:
     raise SettingError(f"{shown}: {path} fails to import: {type(error).__name__}: {error}") from error
 
 
-def _file(where: str, setting: str) -> ModuleType:
-  """Returns a user's file as a module."""
+def _file(where: str, shown: str) -> ModuleType:
+  """Returns a user's file as a module; `shown` is the setting that names it, with its value."""
   if not os.path.isfile(where):
-    raise SettingError(f"{setting}={where!r}: no such file")
+    raise SettingError(f"{shown}: no such file {where}")
   try:
     return _run(pathlib.Path(where).resolve())
   except (Exception, SystemExit) as error:  # a user's file: anything
-    raise SettingError(f"{setting}={where!r}: fails to import: {type(error).__name__}: {error}") from error
+    raise SettingError(f"{shown}: {where} fails to import: {type(error).__name__}: {error}") from error
 
 
 @functools.cache

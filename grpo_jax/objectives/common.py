@@ -55,14 +55,14 @@ def clip_settings() -> ConfigDict:
   return c
 
 
-def check_choice(cfg: Any, setting: str, choices: Collection[str]) -> None:
+def check_choice(cfg: Any, setting: str, choices: Collection[str | int]) -> None:
   """Refuses a setting whose value is none of `choices`.
 
   Raises:
     SettingError: the setting, its value and the choices.
   """
   if cfg[setting] not in choices:
-    raise SettingError(f"{setting}={cfg[setting]!r}: use one of {', '.join(choices)}")
+    raise SettingError(f"{setting}={cfg[setting]!r}: use one of {', '.join(map(str, choices))}")
 
 
 def check_at_least(cfg: Any, least: float, *settings: str) -> None:
