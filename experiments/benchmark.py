@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
 from experiments import arguments
 from grpo_jax import kinds, learn, metrics, optim, ranges, sampler, sharding
@@ -327,7 +327,7 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  config_flags.DEFINE_config_file("config", None, "The workload: experiments/benchmarks.py:arg=value,...")
+  arguments.define_config("The workload: experiments/benchmarks.py:arg=value,...")
   flags.DEFINE_enum("vs", None, ["trl", "tunix"], "Run this peer in turn with grpo_jax and print ratios.")
   flags.DEFINE_string("peer", sys.executable, "The Python of the peer's environment.")
   flags.DEFINE_integer("rounds", 3, "How often each runs, with --vs.", lower_bound=1)

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from absl import app, flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
 from experiments import arguments, processes
 from experiments.progress import Progress
@@ -282,9 +282,7 @@ def curves(config: ConfigDict, arms: list[comparison.Arm]) -> str:
 
 
 if __name__ == "__main__":
-  config_flags.DEFINE_config_file(
-    "config", None, "What to compare: experiments/comparisons.py[:quick,arms=a+b]", lock_config=True
-  )
+  arguments.define_config("What to compare: experiments/comparisons.py[:quick,arms=a+b]", lock_config=True)
   flags.DEFINE_string("workdir", None, "Folder of the comparison and of its runs. Made where it is missing.")
   flags.DEFINE_bool("draw_only", False, "Draw what is finished, run nothing.")
   app.run(main, flags_parser=arguments.parse_flags)

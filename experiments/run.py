@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable
 
 from absl import app, flags, logging
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
 from experiments import arguments
 from grpo_jax import kinds, ranges
@@ -70,11 +70,23 @@ def find_loop(name: str) -> types.ModuleType:
 
 
 def use_cache(folder: str) -> None:
-  """Keeps compiled programs in `folder` from one run to the next; empty: does not."""
+  """Keeps compiled programs in `folder` from one run to the next; empty: does not.
+
+  Raises:
+    SettingError: it cannot be written; jax would only warn, at every program.
+  """
   import jax
 
-  if folder:
-    jax.config.update("jax_compilation_cache_dir", os.path.abspath(os.path.expanduser(folder)))
+  if not folder:
+    return
+  place = os.path.abspath(os.path.expanduser(folder))
+  try:
+    os.makedirs(place, exist_ok=True)
+  except OSError as error:
+    raise SettingError(
+      f"compilation_cache={folder!r}: cannot be written ({error.strerror}); use another folder, or '' for none"
+    ) from error
+  jax.config.update("jax_compilation_cache_dir", place)
 
 
 def check_hosts(coordinator: str | None, processes: int | None, process: int | None, distributed: bool) -> None:
@@ -126,9 +138,7 @@ def draw(workdir: str) -> None:
 
 
 if __name__ == "__main__":
-  config_flags.DEFINE_config_file(
-    "config", None, "Config file and its arguments: FILE[:name=value,...]", lock_config=True
-  )
+  arguments.define_config("Config file and its arguments: FILE[:name=value,...]", lock_config=True)
   flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, metrics, samples. Made where it is missing.")
   flags.DEFINE_bool("distributed", False, "Join the other hosts of a TPU pod or cluster.")
   flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0, where JAX cannot find the others by itself.")

@@ -82,6 +82,14 @@ WRONG = [
   (["--config=CONFIG", "--config.steps", "many"], "--config.steps: expected a whole number"),
   (["--config=CONFIG", "--config.learner=3"], "--config.learner=3: expected a section"),
   (["--config=CONFIG", "--wrkdir=x"], "Unknown command line flag 'wrkdir'. Did you mean: workdir ?"),
+  (["--config=CONFIG", "--steps=5"], "--steps=5: no such flag; did you mean --config.steps=5?"),
+  (["--config=CONFIG", "--lr=5"], "--lr=5: no such flag; did you mean --config.learner.lr=5?"),
+  (["--config=CONFIG", "--learner.mu=5"], "--learner.mu=5: no such flag; did you mean --config.learner.mu=5?"),
+  (["--config=CONFIG", "--noconfig.steps"], "--noconfig.steps: only a setting that is True or False"),
+  (["--config=CONFIG", "--config.=3"], "--config.=3: the name of a setting is missing, as in --config.steps=3"),
+  (["--config=CONFIG", "--config.data.mixture[0]=1"], "--config.data.mixture[0]=1: tuple index out of range"),
+  (["--config=README.md"], "README.md is no Python file; its name should end in .py"),
+  (["--flagfile=/nowhere"], "Unable to open flagfile"),
   (["--config=CONFIG", "stray"], "stray: not understood; a setting is written --config.NAME=VALUE"),
   (["--config.steps=3", "--config=CONFIG"], "--config.steps=3 in argv before a value for --config"),
 ]
@@ -103,6 +111,11 @@ def test_bad_input_is_one_line_and_code_2_at_once(args, message, config, tmp_pat
   ("text", "message"),
   [
     ("def get_config(arg=''):\n  return 3\n", "get_config() must return an ml_collections.ConfigDict, not int"),
+    (
+      "import ml_collections\ndef get_config(arg=''):\n  return ml_collections.FrozenConfigDict()\n",
+      "must return an ml_collections.ConfigDict, not FrozenConfigDict",
+    ),
+    ("import sys\nsys.exit()\n", "broken.py: it ends the program, sys.exit(None); return a config"),
     ("def get_config(arg=''):\n  return nothing\n", "broken.py:2: NameError: name 'nothing' is not defined"),
     ("x = 1\n", "AttributeError: module 'config' has no attribute 'get_config'"),
     ("def get_config(:\n", "SyntaxError"),
@@ -178,6 +191,9 @@ def test_the_compilation_cache_is_a_setting(monkeypatch, tmp_path):
   assert set_to == {}
   run.use_cache(str(tmp_path))
   assert set_to["jax_compilation_cache_dir"] == str(tmp_path)
+  (tmp_path / "file").touch()
+  with pytest.raises(SettingError, match="compilation_cache=.*/file/in.: cannot be written .*; use another folder"):
+    run.use_cache(str(tmp_path / "file" / "in"))
 
 
 def test_help_shows_how(program):
@@ -232,3 +248,14 @@ def test_a_pod_needs_a_name_and_a_verb(tmp_path):
   assert done.returncode == 2 and done.stderr.startswith("error: TPU_NAME is not set") and not calls
   done, calls = gcloud(tmp_path, "rnu")
   assert done.returncode == 2 and "launch/tpu_vm.sh create" in done.stderr and not calls
+
+
+def test_a_command_without_a_config_asks_for_none(program):
+  done = program("experiments.growth")
+  assert done.returncode == 2 and done.stderr.startswith("error: --workdir is missing: the folder of growth.jsonl")
+
+
+def test_a_message_is_no_longer_than_a_person_reads(capsys):
+  with pytest.raises(SystemExit):
+    arguments.fail(SettingError("x" * 10_000))
+  assert len(capsys.readouterr().err) < 2100

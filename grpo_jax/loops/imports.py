@@ -217,9 +217,7 @@ def data(name: str, setting: str = "data.name") -> ModuleType:
   found = module("grpo_jax.data", name, setting)
   for needed in ("settings()", "source(split, path, cfg)"):
     if needed.partition("(")[0] not in vars(found):
-      raise SettingError(
-        f"{setting}={name!r}: has no function {needed}; grpo_jax.data has {_offered('grpo_jax.data')}"
-      )
+      raise SettingError(f"{setting}={name!r}: has no function {needed}; grpo_jax.data has {_offered('grpo_jax.data')}")
   return found
 
 
