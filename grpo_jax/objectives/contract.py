@@ -8,7 +8,8 @@ here sft.py is the shortest whole example and grpo.py the one to read.
 What happens to the functions, in this order:
 
     settings()   makes the config's `objective` section when a config is loaded
-    check        refuses settings that contradict each other, before anything is compiled
+    check        refuses settings out of range or that contradict each other, before anything is compiled; their kinds
+                 and that numbers are finite were looked at before it
     needs        says which forward passes are made before `prepare`
     prepare      turns a whole batch of rollouts into a TrainBatch, inside the jitted update
     loss         is differentiated on slices of that batch along P, once or more times
