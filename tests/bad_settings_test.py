@@ -94,6 +94,14 @@ def test_odd_settings_that_are_taken_on_purpose(odd):
   before_weights(changed(odd.name, odd.value))
 
 
+def test_the_checks_of_a_loop_hold_the_ranges(tmp_path):
+  """For those who call `train` from Python."""
+  for loop in ("online", "offline"):
+    c = changed("log.every", 0, also={"loop": loop})
+    with pytest.raises(SettingError, match="log.every=0: use a whole number of at least 1"):
+      run.find_loop(loop).train(c, str(tmp_path / "run"))
+
+
 # -- the table
 
 

@@ -318,6 +318,20 @@ MUTANTS = (
     "if False:",
     "tests/objectives_test.py::test_the_section_of_another_objective_is_refused_with_the_way_out",
   ),
+  Mutant(
+    "a setting out of its range is taken",
+    "grpo_jax/kinds.py",
+    "    if not row.fits(value):",
+    "    if False:",
+    "tests/bad_settings_test.py::test_a_bad_setting_is_one_line_that_names_it",
+  ),
+  Mutant(
+    "a loop that Python calls does not look at the ranges",
+    "grpo_jax/loops/checks.py",
+    "  ranges.check(config)\n",
+    "",
+    "tests/bad_settings_test.py::test_the_checks_of_a_loop_hold_the_ranges",
+  ),
   # The same, where a model is at work.
   Mutant(
     "the sampler draws with the same key at every call",

@@ -23,7 +23,7 @@ from grpo_jax.types import Example
 
 # What the settings may be; `Arithmetic` refuses those for which there are no problems.
 RANGES = {
-  "seed": kinds.Whole(0, 2**32 - 1),
+  "seed": kinds.Whole(0),
   "size": kinds.Whole(1),
   "max_number": kinds.Whole(2),
   "max_factor": kinds.Whole(2),
