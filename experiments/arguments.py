@@ -15,10 +15,12 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from absl import flags
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FrozenConfigDict, config_flags
 
 from grpo_jax.errors import SettingError
 
+LONGEST = 2000  # characters of a message: a value may be as long as a command line
+_HELP = re.compile(r"--?(h|help|helpshort|helpfull)|-\?")
 # A setting given as a flag: --config.learner.lr=1e-6, --noconfig.data.shuffle, --config.data.mixture[0]=...
 _OVERRIDE = re.compile(r"--?(no)?config\.(?P<name>[^=\[]+)(\[[^=]*)?(=(?P<value>.*))?", re.DOTALL)
 
@@ -55,49 +57,88 @@ def parse_arg(arg: str, **defaults: str | int | float | bool | tuple) -> ConfigD
   return args.lock()
 
 
+def define_config(help: str, **options: bool) -> None:
+  """Defines --config, which names a config file; `help` says what is in it."""
+  try:
+    config_flags.DEFINE_config_file("config", None, help, **options)
+  except flags.Error as error:  # it reads --flagfile at once
+    fail(error)
+
+
 def parse_flags(argv: list[str]) -> list[str]:
   """Parses the flags; if anything is wrong, or --config is missing, ends the program with one line and code 2.
 
   It is the `flags_parser` of absl's `app.run`. The config file is loaded once more than absl would load it, so that
-  what is wrong in it or in the name of a setting can be told apart from the rest.
+  what is wrong in it or in the name of a setting can be told apart from the rest. A command that has no --config takes
+  none.
   """
-  if any(re.fullmatch(r"--?(help|helpshort|helpfull)|-\?", arg) for arg in argv[1:]):
-    return flags.FLAGS(argv)
-  path = _value_of("config", argv)
-  if not path:
-    fail("--config is missing, as in --config=experiments/arithmetic.py")
-  config = _load(path)
-  names = names_of(config)
-  overrides = [match for match in map(_OVERRIDE.fullmatch, argv[1:]) if match]
-  for match in overrides:
-    if match["name"] not in names:
-      fail(_unknown_setting(match["name"], config, names))
-  try:
-    rest = flags.FLAGS(argv)
-  except StopIteration:
-    fail(f"{argv[-1]}: a value is missing")
-  except flags.IllegalFlagValueError as error:
-    fail(_wrong_value(error, config, overrides))
-  except (flags.Error, ValueError, LookupError) as error:
-    fail(error)
+  if wanted := [arg for arg in argv[1:] if _HELP.fullmatch(arg)]:
+    _show_help(argv[0], wanted[0])
+  config = ConfigDict()
+  with one_line_errors():
+    if "config" in flags.FLAGS:
+      path = _value_of("config", argv)
+      if not path:
+        fail("--config is missing, as in --config=experiments/arithmetic.py")
+      config = _load(path)
+    rest = _parse(argv, config)
   if len(rest) > 1:
     fail(f"{rest[1]}: not understood; a setting is written --config.NAME=VALUE")
   return rest
 
 
+def _show_help(program: str, flag: str) -> NoReturn:
+  """Shows a command's help, whatever else its command line says, and ends the program with code 0."""
+  with contextlib.suppress(SystemExit):  # absl ends with code 1
+    flags.FLAGS([program, "--help" if flag == "-h" else flag])
+  sys.exit(0)
+
+
+def _parse(argv: list[str], config: ConfigDict) -> list[str]:
+  """Parses the flags, of which `config` says the settings, and returns what is left; what is wrong ends the program."""
+  names = names_of(config)
+  overrides = [match for match in map(_OVERRIDE.fullmatch, argv[1:]) if match]
+  for arg in argv[1:]:
+    if re.fullmatch(r"--?(no)?config\.(=.*)?", arg, re.DOTALL):
+      fail(f"{arg}: the name of a setting is missing, as in --config.steps=3")
+  for match in overrides:
+    if match["name"] not in names:
+      fail(_unknown_setting(match["name"], config, names))
+  try:
+    return flags.FLAGS(argv)
+  except StopIteration:
+    fail(f"{argv[-1]}: a value is missing")
+  except flags.IllegalFlagValueError as error:
+    fail(_wrong_value(error, config, overrides))
+  except flags.UnrecognizedFlagError as error:
+    fail(_unknown_flag(error, argv, names))
+  except SystemExit as error:  # this time absl has loaded the config file
+    fail(f"--config={_value_of('config', argv)}: it ends the program, sys.exit({error.code!r}); return a config")
+  except Exception as error:  # absl, ml_collections and, once more, the config file: anything
+    entries = [f"{match[0]}: " for match in overrides if match[3]]  # of tuples, which errors do not name
+    fail("".join(entries) + (str(error) or type(error).__name__))
+
+
 def fail(message: str | Exception) -> NoReturn:
   """Ends the program because of bad input from a person, with one line on stderr and exit code 2."""
-  print("error:", " ".join(str(message).split()), file=sys.stderr, flush=True)
+  line = " ".join(str(message).split())
+  print("error:", line if len(line) < LONGEST else f"{line[:LONGEST]} ...", file=sys.stderr, flush=True)
   sys.exit(2)
 
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-  """Ends the program with one line and code 2 where a setting is refused; any other error keeps its traceback."""
+  """Ends the program with one line and code 2 where a setting is refused, and with one and code 130 at Ctrl-C.
+
+  Any other error keeps its traceback.
+  """
   try:
     yield
   except SettingError as error:
     fail(error)
+  except KeyboardInterrupt:
+    print("interrupted", file=sys.stderr, flush=True)
+    sys.exit(130)  # as a shell says of a program that SIGINT ended
 
 
 def names_of(config: ConfigDict, prefix: str = "") -> list[str]:
@@ -165,6 +206,8 @@ def _load(path: str) -> ConfigDict:
   file, *arg = path.split(":", 1)
   if not os.path.isfile(file):
     fail(_no_such_file(file))
+  if not file.endswith(".py"):
+    fail(f"--config={path}: {file} is no Python file; its name should end in .py")
   try:
     spec = importlib.util.spec_from_file_location("config", file)
     module = importlib.util.module_from_spec(spec)
@@ -172,10 +215,12 @@ def _load(path: str) -> ConfigDict:
     config = module.get_config(*arg)
   except SettingError as error:
     fail(f"--config={path}: {error}")
+  except SystemExit as error:
+    fail(f"--config={path}: it ends the program, sys.exit({error.code!r}); return a config")
   except Exception as error:  # a config file may raise anything
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == os.path.abspath(file)]
     fail(f"--config={path}: {':'.join([file, *map(str, lines[-1:])])}: {type(error).__name__}: {error}")
-  if not isinstance(config, ConfigDict):
+  if not isinstance(config, ConfigDict) or isinstance(config, FrozenConfigDict):
     fail(f"--config={path}: its get_config() must return an ml_collections.ConfigDict, not {type(config).__name__}")
   return config
 
@@ -188,6 +233,18 @@ def _wrong_value(error: flags.IllegalFlagValueError, config: ConfigDict, overrid
       kind = (operator.attrgetter(section)(config) if section else config).get_type(last)
       return f"{match[0]}: expected {_KINDS.get(kind, kind.__name__)}"
   return str(error)
+
+
+def _unknown_flag(error: flags.UnrecognizedFlagError, argv: list[str], names: list[str]) -> str:
+  """The line for an unknown flag: the setting that it may be, or else what absl says."""
+  if error.flagname.startswith("noconfig."):
+    return f"--{error.flagname}: only a setting that is True or False is switched off so"
+  close = [error.flagname] if error.flagname in names else nearest(error.flagname, names)
+  if not close:
+    return str(error)
+  value = _value_of(error.flagname, argv)
+  given = "" if value is None else f"={value}"
+  return f"--{error.flagname}{given}: no such flag; did you mean --config.{f'{given} or --config.'.join(close)}{given}?"
 
 
 def _unknown_setting(name: str, config: ConfigDict, names: list[str]) -> str:

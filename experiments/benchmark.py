@@ -26,10 +26,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
 from experiments import arguments
-from grpo_jax import learn, metrics, optim, sampler, sharding
+from grpo_jax import kinds, learn, metrics, optim, ranges, sampler, sharding
 from grpo_jax import state as train_state
 from grpo_jax.loops import imports
 from grpo_jax.models.costs import decode_bytes, flops
@@ -38,6 +38,19 @@ from grpo_jax.packing import plan
 from grpo_jax.rollouts import draw, to_device
 from grpo_jax.state import TrainState
 from grpo_jax.types import Prompts, Rollouts
+
+# What the arguments of experiments/benchmarks.py that are no settings of a run may be.
+WORKLOAD = {
+  "layers": kinds.Whole(1),
+  "width": kinds.Whole(1),
+  "mlp": kinds.Whole(1),
+  "vocab": kinds.Whole(4),  # prompts are drawn from the tokens from 3 on
+  "head_dim": kinds.Whole(2),
+  "prompt_len": kinds.Whole(2),  # as `forced_lengths` cuts it
+  "tail": kinds.SWITCH,
+  "mixed": kinds.SWITCH,
+  "refill": kinds.SWITCH,
+}
 
 
 def forced_lengths(completions: int, completion: int, step: int) -> np.ndarray:
@@ -290,10 +303,12 @@ def main(argv: list[str]) -> None:
   values, config = flags.FLAGS, flags.FLAGS.config
   if "benchmark" not in config:
     arguments.fail("--config: needs a workload, as in --config=experiments/benchmarks.py:prompts=4,group=8")
-  if not values.vs:
-    with arguments.one_line_errors():
+  with arguments.one_line_errors():
+    ranges.check(config)
+    kinds.check(config.benchmark, WORKLOAD, "benchmark.")
+    if not values.vs:
       print(json.dumps(measure(config)))
-    return
+      return
   if more := [a for a in sys.argv[1:] if a.startswith("--config.")]:
     arguments.fail(f"{more[0]} with --vs={values.vs}: a peer takes the arguments of --config=FILE:arg=value only")
   own = own_command([a for a in sys.argv[1:] if not a.startswith(("--vs", "--peer", "--rounds"))])
@@ -312,8 +327,8 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  config_flags.DEFINE_config_file("config", None, "The workload: experiments/benchmarks.py:arg=value,...")
+  arguments.define_config("The workload: experiments/benchmarks.py:arg=value,...")
   flags.DEFINE_enum("vs", None, ["trl", "tunix"], "Run this peer in turn with grpo_jax and print ratios.")
   flags.DEFINE_string("peer", sys.executable, "The Python of the peer's environment.")
-  flags.DEFINE_integer("rounds", 3, "How often each runs, with --vs.")
+  flags.DEFINE_integer("rounds", 3, "How often each runs, with --vs.", lower_bound=1)
   app.run(main, flags_parser=arguments.parse_flags)

@@ -25,13 +25,29 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from absl import app, flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
 from experiments import arguments, processes
 from experiments.progress import Progress
+from grpo_jax import kinds, ranges
 from grpo_jax.reports import comparison, jsonl
 
 DIVERGED = "updates in a row were not finite"  # stands in the message with which a run that diverged ends
+
+
+# What the settings of a comparison may be; the settings of its runs are checked by the runs.
+SETTINGS = {
+  "base": kinds.PATH,
+  "lrs": kinds.many(kinds.Number(0)),
+  "tune_seeds": kinds.many(ranges.TABLE["seed"]),
+  "tune_split": kinds.PATH,
+  "seeds": kinds.many(ranges.TABLE["seed"]),
+  "split": kinds.PATH,
+  "steps": kinds.Whole(1),
+  "prompts": kinds.Whole(1),
+  "group": kinds.Whole(1),
+  "eval_every": kinds.Whole(0),
+}
 
 
 class Job(NamedTuple):
@@ -67,6 +83,8 @@ def check(config: ConfigDict) -> None:
   """Ends the program where the settings cannot be compared."""
   if "arms" not in config or "lrs" not in config:
     arguments.fail("--config: needs arms and a grid, as in --config=experiments/comparisons.py")
+  with arguments.one_line_errors():
+    kinds.check(config, SETTINGS)
   if both := set(config.seeds) & set(config.tune_seeds):
     arguments.fail(f"seeds={config.seeds}: {min(both)} is among tune_seeds, too; an arm is shown on seeds of its own")
   for name, given in (*((n, config[n]) for n in ("lrs", "seeds", "tune_seeds")), ("arms", names(config))):
@@ -264,9 +282,7 @@ def curves(config: ConfigDict, arms: list[comparison.Arm]) -> str:
 
 
 if __name__ == "__main__":
-  config_flags.DEFINE_config_file(
-    "config", None, "What to compare: experiments/comparisons.py[:quick,arms=a+b]", lock_config=True
-  )
+  arguments.define_config("What to compare: experiments/comparisons.py[:quick,arms=a+b]", lock_config=True)
   flags.DEFINE_string("workdir", None, "Folder of the comparison and of its runs. Made where it is missing.")
   flags.DEFINE_bool("draw_only", False, "Draw what is finished, run nothing.")
   app.run(main, flags_parser=arguments.parse_flags)

@@ -7,16 +7,19 @@ processes of one another) or with --coordinator, --processes and --process. DIR 
 Bad input is one line on stderr and exit code 2.
 """
 
+import functools
 import importlib
 import importlib.util
 import os
 import pathlib
 import types
+from collections.abc import Callable
 
 from absl import app, flags, logging
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
 from experiments import arguments
+from grpo_jax import kinds, ranges
 from grpo_jax.errors import SettingError
 
 # Seconds without a sign of life after which a host counts as dead: JAX's own 100 would hold a pod up for long.
@@ -33,14 +36,21 @@ def main(argv: list[str]) -> None:
       "--workdir is missing: the folder of the run's checkpoints, metrics and samples, as in --workdir=runs/1"
     )
   with arguments.one_line_errors():
+    check_hosts(values.coordinator, values.processes, values.process, values.distributed)
+    join = None
     if values.distributed or values.coordinator:
-      join_hosts(values.coordinator, values.processes, values.process)
-    start(values.config, values.workdir)
+      join = functools.partial(join_hosts, values.coordinator, values.processes, values.process)
+    start(values.config, values.workdir, join)
 
 
-def start(config: ConfigDict, workdir: str) -> None:
-  """Runs `config.loop` in `workdir` and draws what it wrote."""
+def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = None) -> None:
+  """Runs `config.loop` in `workdir` and draws what it wrote; `join` makes this process one of several first."""
+  ranges.check(config)
+  kinds.check_value("--workdir", workdir)
+  print("starting: importing jax, loading weights and data", flush=True)
   loop = find_loop(config.loop)
+  if join:
+    join()
   use_cache(config.compilation_cache)
   loop.train(config, workdir)
   draw(workdir)
@@ -60,21 +70,53 @@ def find_loop(name: str) -> types.ModuleType:
 
 
 def use_cache(folder: str) -> None:
-  """Keeps compiled programs in `folder` from one run to the next; empty: does not."""
+  """Keeps compiled programs in `folder` from one run to the next; empty: does not.
+
+  Raises:
+    SettingError: it cannot be written; jax would only warn, at every program.
+  """
   import jax
 
-  if folder:
-    jax.config.update("jax_compilation_cache_dir", os.path.abspath(os.path.expanduser(folder)))
+  if not folder:
+    return
+  place = os.path.abspath(os.path.expanduser(folder))
+  try:
+    os.makedirs(place, exist_ok=True)
+  except OSError as error:
+    raise SettingError(
+      f"compilation_cache={folder!r}: cannot be written ({error.strerror}); use another folder, or '' for none"
+    ) from error
+  jax.config.update("jax_compilation_cache_dir", place)
+
+
+def check_hosts(coordinator: str | None, processes: int | None, process: int | None, distributed: bool) -> None:
+  """Refuses flags of several hosts that do not go together, before jax is imported.
+
+  Raises:
+    SettingError: the flag, its value, and what would work.
+  """
+  if coordinator is not None:
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 65536:
+      raise SettingError(f"--coordinator={coordinator}: use HOST:PORT with a port from 1 to 65535, as in 10.0.0.2:1234")
+    if processes is None or process is None:
+      raise SettingError(
+        f"--coordinator={coordinator}: needs --processes (how many) and --process (this one, from 0), too"
+      )
+  for flag, value in (("processes", processes), ("process", process)):
+    if value is not None and not (coordinator or distributed):
+      raise SettingError(f"--{flag}={value}: goes with --coordinator=HOST:PORT or --distributed, and there is neither")
+  if processes is not None and not 1 <= processes <= kinds.LARGEST_WHOLE:
+    raise SettingError(f"--processes={processes}: use a whole number of at least 1")
+  if process is not None and not 0 <= process < (processes or kinds.LARGEST_WHOLE):
+    most = f"less than --processes={processes}" if processes else "of at least 0"
+    raise SettingError(f"--process={process}: processes are counted from 0; use a whole number {most}")
 
 
 def join_hosts(coordinator: str | None, processes: int | None, process: int | None) -> None:
   """Makes this process one of several; before any device is used."""
   import jax
 
-  if coordinator and (processes is None or process is None):
-    raise SettingError(
-      f"--coordinator={coordinator}: needs --processes (how many) and --process (this one, from 0), too"
-    )
   jax.distributed.initialize(coordinator, processes, process, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
 
 
@@ -96,9 +138,7 @@ def draw(workdir: str) -> None:
 
 
 if __name__ == "__main__":
-  config_flags.DEFINE_config_file(
-    "config", None, "Config file and its arguments: FILE[:name=value,...]", lock_config=True
-  )
+  arguments.define_config("Config file and its arguments: FILE[:name=value,...]", lock_config=True)
   flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, metrics, samples. Made where it is missing.")
   flags.DEFINE_bool("distributed", False, "Join the other hosts of a TPU pod or cluster.")
   flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0, where JAX cannot find the others by itself.")

@@ -25,9 +25,7 @@ from jax.sharding import PartitionSpec
 
 from grpo_jax import decode_loop, slot_cache
 from grpo_jax.decode_loop import FirstTokens, Noise, Queue, SamplerSetup
-from grpo_jax.errors import SettingError
 from grpo_jax.models.decoder import Decoder, Params
-from grpo_jax.ops import decoding
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts
 
 
@@ -128,9 +126,6 @@ def on_mesh(setup: SamplerSetup, run: Callable) -> Callable:
 
 def make_setup(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> SamplerSetup:
   """Returns what all rollouts of a sampler share; arguments and errors: see `make_sampler`."""
-  if cfg.cache_dtype not in slot_cache.CACHE_DTYPES:
-    raise SettingError(f"sampler.cache_dtype={cfg.cache_dtype}: use one of {', '.join(slot_cache.CACHE_DTYPES)}")
-  decoding.check(cfg.temperature, cfg.top_k, cfg.top_p, cfg.min_p)
   layout = decoder.layout
   prompt_axes, sample_axes = (dict(layout.rules).get(name, ()) for name in ("prompt", "sample"))
   # Inside the shard_map over them, these mesh axes are no longer there to be named.
@@ -168,9 +163,6 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Ca
     (benchmarks); prompt_size, static: the prefill computes the prompts of a shard as a list of that many tokens, at
     least as many as there are (None: as a rectangle `[P, Lp]`).
     Statistics: `slot_use`, the share of slot-steps that decoded a token, and `decode_steps`.
-
-  Raises:
-    SettingError: an unknown dtype; a temperature, top_k, top_p or min_p outside its range. Nothing is compiled before.
   """
   setup = make_setup(decoder, cfg, stop_tokens)
 

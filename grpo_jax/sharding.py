@@ -12,10 +12,14 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from grpo_jax import ranges
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Prompts
 
-AXES = ("replica", "fsdp", "group", "tensor")
+AXES = ranges.MESH_AXES
+
+# Logical axes of one array, which no mesh axis may cut both.
+TOGETHER = (("prompt", "sample"), *(("embed", name) for name in ("heads", "kv_heads", "mlp", "vocab")))
 
 # A logical axis is a name, a (name, unit) pair where shards may only cut between blocks of `unit` entries
 # (heads of head_dim), or None.
@@ -98,9 +102,6 @@ def make_layout(cfg: Any, devices: Sequence[jax.Device] | None = None) -> Layout
   """
   devices = list(jax.devices() if devices is None else devices)
   sizes = [int(cfg[a]) for a in AXES]
-  for axis, size in zip(AXES, sizes):
-    if size < 1 and size != -1:
-      raise SettingError(f"mesh.{axis}={size}: use 1 or more, or -1 for the devices that are left")
   if sizes.count(-1) > 1:
     raise SettingError(f"mesh: {dict(zip(AXES, sizes))} has more than one -1; at most one axis takes what is left")
   if -1 in sizes:
@@ -112,9 +113,11 @@ def make_layout(cfg: Any, devices: Sequence[jax.Device] | None = None) -> Layout
     raise SettingError(f"mesh: {dict(zip(AXES, sizes))} needs {math.prod(sizes)} devices, there are {len(devices)}")
   mesh = jax.make_mesh(tuple(sizes), AXES, devices=devices, axis_types=(AxisType.Auto,) * len(AXES))
   rules = tuple((name, tuple(axes)) for name, axes in cfg.rules)
-  for name, axes in rules:
-    if unknown := set(axes) - set(AXES):
-      raise SettingError(f"mesh.rules: {name!r} maps to {sorted(unknown)}; the mesh axes are {AXES}")
+  for name, other in TOGETHER:
+    if both := set(dict(rules).get(name, ())) & set(dict(rules).get(other, ())):
+      raise SettingError(
+        f"mesh.rules={rules}: {name} and {other} are axes of one array, which {min(both)} can cut along one only"
+      )
   return Layout(mesh, rules)
 
 

@@ -25,7 +25,6 @@ from grpo_jax.models.decoder import KV
 from grpo_jax.ops.decoding import soft_cap
 from grpo_jax.types import Array
 
-CACHE_DTYPES = ("float32", "bfloat16", "int8")
 MOST_BLOCKS = 4  # of a ring: each skips a quarter of the columns that are not written yet
 MOST_LAYERS = 64  # that are compiled: the decoding loop is compiled once for each block
 LEAST_COLUMNS = 32  # of a block: fewer are not worth a loop of their own

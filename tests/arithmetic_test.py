@@ -132,7 +132,6 @@ def test_settings():
   "settings, message",
   [
     ({"split": "dev"}, "'dev'"),
-    ({"size": 0}, "size = 0"),
     ({"families": ("gain", "loan")}, "'loan'"),
     ({"min_steps": 5}, "min_steps = 5"),
     ({"max_number": 3}, "max_number = 3"),

@@ -70,7 +70,7 @@ def test_a_setting_that_is_refused_is_one_line(monkeypatch, capsys):
   with pytest.raises(SystemExit) as end:
     benchmark.main([])
   assert end.value.code == 2
-  assert capsys.readouterr().err == "error: model.remat: 'full'; use one of none, block, dots\n"
+  assert capsys.readouterr().err == "error: model.remat='full': use none, block or dots\n"
 
 
 @pytest.mark.parametrize(

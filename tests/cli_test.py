@@ -11,7 +11,7 @@ import conftest
 import pytest
 from ml_collections import ConfigDict
 
-from experiments import arguments, run
+from experiments import arguments, defaults, run
 from grpo_jax import loops, reports
 from grpo_jax.errors import SettingError
 
@@ -82,6 +82,14 @@ WRONG = [
   (["--config=CONFIG", "--config.steps", "many"], "--config.steps: expected a whole number"),
   (["--config=CONFIG", "--config.learner=3"], "--config.learner=3: expected a section"),
   (["--config=CONFIG", "--wrkdir=x"], "Unknown command line flag 'wrkdir'. Did you mean: workdir ?"),
+  (["--config=CONFIG", "--steps=5"], "--steps=5: no such flag; did you mean --config.steps=5?"),
+  (["--config=CONFIG", "--lr=5"], "--lr=5: no such flag; did you mean --config.learner.lr=5?"),
+  (["--config=CONFIG", "--learner.mu=5"], "--learner.mu=5: no such flag; did you mean --config.learner.mu=5?"),
+  (["--config=CONFIG", "--noconfig.steps"], "--noconfig.steps: only a setting that is True or False"),
+  (["--config=CONFIG", "--config.=3"], "--config.=3: the name of a setting is missing, as in --config.steps=3"),
+  (["--config=CONFIG", "--config.data.mixture[0]=1"], "--config.data.mixture[0]=1: tuple index out of range"),
+  (["--config=README.md"], "README.md is no Python file; its name should end in .py"),
+  (["--flagfile=/nowhere"], "Unable to open flagfile"),
   (["--config=CONFIG", "stray"], "stray: not understood; a setting is written --config.NAME=VALUE"),
   (["--config.steps=3", "--config=CONFIG"], "--config.steps=3 in argv before a value for --config"),
 ]
@@ -103,6 +111,11 @@ def test_bad_input_is_one_line_and_code_2_at_once(args, message, config, tmp_pat
   ("text", "message"),
   [
     ("def get_config(arg=''):\n  return 3\n", "get_config() must return an ml_collections.ConfigDict, not int"),
+    (
+      "import ml_collections\ndef get_config(arg=''):\n  return ml_collections.FrozenConfigDict()\n",
+      "must return an ml_collections.ConfigDict, not FrozenConfigDict",
+    ),
+    ("import sys\nsys.exit()\n", "broken.py: it ends the program, sys.exit(None); return a config"),
     ("def get_config(arg=''):\n  return nothing\n", "broken.py:2: NameError: name 'nothing' is not defined"),
     ("x = 1\n", "AttributeError: module 'config' has no attribute 'get_config'"),
     ("def get_config(:\n", "SyntaxError"),
@@ -131,7 +144,9 @@ def add_loop(monkeypatch, tmp_path, text):
   (tmp_path / "made_up.py").write_text(textwrap.dedent(text))
   monkeypatch.setattr(loops, "__path__", [str(tmp_path)])
   monkeypatch.delitem(sys.modules, "grpo_jax.loops.made_up", raising=False)
-  return ConfigDict({"loop": "made_up", "steps": 3, "compilation_cache": ""})
+  config = defaults.get_config()
+  config.loop, config.steps = "made_up", 3
+  return config
 
 
 def test_the_loop_gets_the_config_and_what_it_wrote_is_drawn(monkeypatch, tmp_path):
@@ -154,7 +169,8 @@ def test_without_matplotlib_the_run_says_so_and_ends_well(monkeypatch, tmp_path,
   monkeypatch.delattr(reports, "plots", raising=False)
   run.start(config, str(tmp_path))
   out = capsys.readouterr().out
-  assert out.startswith("no curve.png: matplotlib is missing") and out.count("\n") == 1
+  assert out.startswith("starting: ") and out.count("\n") == 2
+  assert out.splitlines()[1].startswith("no curve.png: matplotlib is missing")
 
 
 def test_what_a_loop_refuses_is_one_line_and_code_2(capsys):
@@ -175,16 +191,15 @@ def test_the_compilation_cache_is_a_setting(monkeypatch, tmp_path):
   assert set_to == {}
   run.use_cache(str(tmp_path))
   assert set_to["jax_compilation_cache_dir"] == str(tmp_path)
+  (tmp_path / "file").touch()
+  with pytest.raises(SettingError, match="compilation_cache=.*/file/in.: cannot be written .*; use another folder"):
+    run.use_cache(str(tmp_path / "file" / "in"))
 
 
 def test_help_shows_how(program):
   done = program("experiments.run", "--help")
   assert "python -m experiments.run --config=FILE" in done.stdout and "--workdir" in done.stdout
-
-
-def test_a_coordinator_needs_the_number_of_processes():
-  with pytest.raises(SettingError, match="--coordinator=h:1: needs --processes"):
-    run.join_hosts("h:1", None, 0)
+  assert done.returncode == 0 and done.stderr == ""
 
 
 @pytest.mark.slow
@@ -233,3 +248,14 @@ def test_a_pod_needs_a_name_and_a_verb(tmp_path):
   assert done.returncode == 2 and done.stderr.startswith("error: TPU_NAME is not set") and not calls
   done, calls = gcloud(tmp_path, "rnu")
   assert done.returncode == 2 and "launch/tpu_vm.sh create" in done.stderr and not calls
+
+
+def test_a_command_without_a_config_asks_for_none(program):
+  done = program("experiments.growth")
+  assert done.returncode == 2 and done.stderr.startswith("error: --workdir is missing: the folder of growth.jsonl")
+
+
+def test_a_message_is_no_longer_than_a_person_reads(capsys):
+  with pytest.raises(SystemExit):
+    arguments.fail(SettingError("x" * 10_000))
+  assert len(capsys.readouterr().err) < 2100

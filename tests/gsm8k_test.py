@@ -1,7 +1,9 @@
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from ml_collections import ConfigDict
@@ -73,9 +75,35 @@ def test_download_that_fails_says_what_works(tmp_path, monkeypatch):
     raise ConnectionError("no route to host\nmore")
 
   monkeypatch.setattr(tensorflow_datasets, "builder", builder)
+  monkeypatch.setattr(gsm8k, "_answers", lambda _: True)
   with pytest.raises(SettingError, match="data.path = '': .*no route to host.* folder with train.jsonl") as error:
     gsm8k.source("train", "", _cfg())
   assert "\n" not in str(error.value)
+
+
+def test_without_a_network_nothing_is_tried_for_minutes(tmp_path, monkeypatch):
+  import tensorflow_datasets
+
+  monkeypatch.setattr(tensorflow_datasets.core.constants, "DATA_DIR", str(tmp_path))
+  monkeypatch.setattr(gsm8k, "HOST", "http://localhost:9")  # discard: nobody listens
+  monkeypatch.setattr(tensorflow_datasets, "builder", lambda *_, **__: pytest.fail("began a download"))
+  with pytest.raises(SettingError, match="data.path='': gsm8k is not in .* needs a network .*folder with train.jsonl"):
+    gsm8k.source("train", "", _cfg())
+
+
+def test_a_host_that_says_nothing_is_waited_for_no_longer_than_that(monkeypatch):
+  monkeypatch.setattr(gsm8k, "PATIENCE", 0.2)
+  with socket.create_server(("localhost", 0)) as silent:
+    start = time.perf_counter()
+    assert not gsm8k._answers(f"http://localhost:{silent.getsockname()[1]}")
+  assert time.perf_counter() - start < 5
+
+
+def test_what_was_downloaded_before_needs_no_network(tmp_path, monkeypatch):
+  monkeypatch.setattr(gsm8k, "_answers", lambda _: False)
+  (tmp_path / "1.0.0").mkdir()
+  (tmp_path / "1.0.0" / "dataset_info.json").write_text("{}")
+  gsm8k._check_network(tmp_path)
 
 
 def test_missing_files(tmp_path):

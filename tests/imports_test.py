@@ -6,6 +6,7 @@ import objective_cases as cases
 import pytest
 from ml_collections import ConfigDict
 
+from grpo_jax.data import arithmetic
 from grpo_jax.data.arithmetic import Arithmetic
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import imports
@@ -25,7 +26,7 @@ def _data(**changes):
       "test_name": "",
       "test_path": "",
       "mixture": (),
-      "arithmetic": {"size": 20, "max_number": 50},
+      "arithmetic": arithmetic.settings().to_dict() | {"size": 20, "max_number": 50},
       "jsonl": {"question": "question", "answer": "answer", "solution": "", "choices": ""},
     }
     | changes
@@ -57,7 +58,7 @@ def test_functions(tmp_path):
     ("maths.answer_correct", "no module grpo_jax.rewards.maths; grpo_jax.rewards has .*math"),
     ("no_package.rewards:f", "no module no_package"),
     (f"{file}:limit", "has no function 'limit'"),
-    (f"{tmp_path}/other.py:f", "no file"),
+    (f"{tmp_path}/other.py:f", "no such file"),
   ):
     with pytest.raises(SettingError, match=message) as error:
       find(path)
@@ -108,7 +109,7 @@ def test_sources():
   ((source,), weights) = imports.train_sources(_data())
   assert len(source) == 20 and source[3] == Arithmetic("train", max_number=50)[3] and weights == [1.0]
   assert imports.eval_source(_data())[3] == Arithmetic("test", max_number=50)[3]
-  with pytest.raises(SettingError, match="data.name = 'arithmetics'.*grpo_jax.data has arithmetic.*, jsonl"):
+  with pytest.raises(SettingError, match="data.name='arithmetics'.*grpo_jax.data has arithmetic.*, jsonl"):
     imports.train_sources(_data(name="arithmetics"))
   with pytest.raises(SettingError, match=r"has no function settings\(\)"):
     imports.train_sources(_data(name="loader"))
@@ -138,7 +139,7 @@ def test_a_data_set_of_ones_own(tmp_path):
     cfg.sums = ConfigDict({"largest": 1})
   assert len(imports.eval_source(cfg)) == 1
   (tmp_path / "half.py").write_text("def settings():\n  return {}\n")
-  with pytest.raises(SettingError, match=r"half has no function source\(split, path, cfg\)"):
+  with pytest.raises(SettingError, match=r"half.py': has no function source\(split, path, cfg\)"):
     imports.train_sources(_data(name=str(tmp_path / "half.py")))
 
 
@@ -221,7 +222,7 @@ def test_an_advantage_is_a_function_that_the_config_names(own):
     (dict(advantage="OWN:wants"), "no_setting is no setting of objective='grpo'; give it a default"),
     (dict(advantage="OWN:by_position"), "takes (rollouts, eps); it should take rollouts, and settings by keyword"),
     (dict(advantage="OWN:nothing"), "takes (); it should take rollouts"),
-    (dict(advantage="nowhere.py:f"), "objective.advantage: no file nowhere.py"),
+    (dict(advantage="nowhere.py:f"), "objective.advantage='nowhere.py:f': no such file nowhere.py"),
   ],
 )
 def test_an_advantage_that_does_not_fit(changes, message, own):
@@ -239,13 +240,14 @@ def test_objectives(tmp_path):
   assert imports.objective(str(file)) is imports.objective(str(file))  # run once
   (tmp_path / "half.py").write_text("from grpo_jax.objectives.sft import loss\n")
   for name, message in (
-    ("grop", "objective.name = 'grop': no module grpo_jax.objectives.grop; grpo_jax.objectives has "),
-    ("common", "objective.name='common': grpo_jax.objectives.common is no objective, it lacks DATA, TEACHER, "),
+    ("grop", "objective.name='grop': no module grpo_jax.objectives.grop; grpo_jax.objectives has "),
+    ("common", "objective.name='common': is no objective, it lacks DATA, TEACHER, "),
+    ("os.path", "os.path': is no objective, .*; grpo_jax.objectives has cispo, distill, .*, sft, target_prob, and"),
     (
       f"{tmp_path}/half.py",
       "is no objective, it lacks DATA, TEACHER, importance_ratio, settings, check, needs, prepare, w",
     ),
-    (f"{tmp_path}/none.py", "objective.name: no file"),
+    (f"{tmp_path}/none.py", "objective.name=.*none.py.: no such file"),
   ):
     with pytest.raises(SettingError, match=message):
       imports.objective(name)

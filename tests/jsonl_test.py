@@ -153,3 +153,14 @@ def test_missing_files(tmp_path):
     jsonl.source("test", str(tmp_path), _cfg())
   with pytest.raises(SettingError, match="has no line"):
     jsonl.source("train", _write(tmp_path / "empty.jsonl", ""), _cfg())
+
+
+@pytest.mark.parametrize("field", ["question", "answer", "other"])
+def test_half_of_a_character_is_told_its_line(tmp_path, field):
+  row = {"question": "a", "answer": "b", "other": "c"}
+  pair = json.dumps(row | {field: "\U0001f600"})  # written as two escapes, which are a character together
+  (tmp_path / "train.jsonl").write_text(pair + "\n" + json.dumps(row | {field: "x \ud800"}) + "\n")
+  with pytest.raises(SettingError, match="train.jsonl, line 2: holds half of a character"):
+    jsonl.read(tmp_path / "train.jsonl")
+  (tmp_path / "train.jsonl").write_text(pair + "\n")
+  assert jsonl.read(tmp_path / "train.jsonl")[0][0][field] == "\U0001f600"

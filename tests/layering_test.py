@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # From the bottom up; a name stands for a module or a package. Imports run downwards.
 LAYERS = (
-  ("errors", "types", "guard"),
+  ("errors", "types", "guard", "kinds", "ranges"),
   ("ops", "sharding", "packing", "checksums", "folder"),
   ("models", "tokenizer", "data", "rewards", "objectives"),
   ("forward", "sampler", "decode_loop", "slot_cache", "optim", "state", "checkpoint", "workdir", "signals", "metrics"),
@@ -20,6 +20,8 @@ LAYERS = (
 
 # Inside a layer, one way: (importer, imported), patterns as of file names. All together form no circle.
 LINKS = (
+  ("kinds", "errors"),
+  ("ranges", "kinds"),
   ("ops.advantages", "ops.masked"),
   ("ops.surrogate", "ops.masked"),
   ("packing.*", "sharding"),

@@ -77,7 +77,7 @@ MUTANTS = (
     "tests/coefficients_test.py::test_grpo_off_policy_is_the_ratio_inside_the_bounds",
   ),
   Mutant(
-    "the reference runs although beta is 0 or None",
+    "the reference runs although beta is 0",
     OBJECTIVES + "grpo.py",
     "  if not cfg.beta:\n    return frozenset()\n",
     "",
@@ -317,6 +317,20 @@ MUTANTS = (
     "if own != given:",
     "if False:",
     "tests/objectives_test.py::test_the_section_of_another_objective_is_refused_with_the_way_out",
+  ),
+  Mutant(
+    "a setting out of its range is taken",
+    "grpo_jax/kinds.py",
+    "    if not row.fits(value):",
+    "    if False:",
+    "tests/bad_settings_test.py::test_a_bad_setting_is_one_line_that_names_it",
+  ),
+  Mutant(
+    "a loop that Python calls does not look at the ranges",
+    "grpo_jax/loops/checks.py",
+    "  ranges.check(config)\n",
+    "",
+    "tests/bad_settings_test.py::test_the_checks_of_a_loop_hold_the_ranges",
   ),
   # The same, where a model is at work.
   Mutant(

@@ -300,9 +300,7 @@ def test_an_objective_is_refused_data_that_it_does_not_learn_from(objective, loo
 @pytest.mark.parametrize(
   "changes, message",
   [
-    ({"learner.chunk": 0}, "learner.chunk=0: at least 1"),
     ({"objective.reward_weights": (1.0, 2.0)}, r"objective.reward_weights=\(1.0, 2.0\): give 1, one for each"),
-    ({"sampler.temperature": 0.0}, "sampler.temperature=0.0"),
   ],
 )
 def test_numbers_that_cannot_be_are_refused(changes, message):

@@ -11,7 +11,6 @@ import tiny
 
 from grpo_jax import decode_loop, sampler, slot_cache
 from grpo_jax import rollouts as host
-from grpo_jax.errors import SettingError
 from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
 from grpo_jax.types import STOPPED, TRUNCATED, Prompts, Rollouts
@@ -102,11 +101,6 @@ def test_a_cache_of_int8_is_near_the_learners(slots):
   got, _ = tiny.logprobs()(tiny.weights(), r.prompts, r.tokens, r.lengths, Packing())
   error = np.abs(r.sampler_logprobs - np.asarray(got))[tiny.real(r)]
   assert 1e-4 < error.mean() < 0.03 and error.max() < 0.2, (error.mean(), error.max())
-
-
-def test_a_cache_dtype_that_is_none_is_refused():
-  with pytest.raises(SettingError, match="sampler.cache_dtype=int4: use one of float32, bfloat16, int8"):
-    sampler.make_sampler(tiny.decoder(), tiny.section("sampler", cache_dtype="int4"), ())
 
 
 def test_bfloat16_products_make_float32_logits():

@@ -5,7 +5,6 @@ The base workload is a Qwen2-shaped decoder (8 layers, width 512, 8 heads, 4 KV 
 optimiser updates for each rollout, float32.
 """
 
-import argparse
 import json
 import os
 import resource
@@ -13,30 +12,22 @@ import statistics
 import tempfile
 import time
 
-import numpy as np
-import torch
-from datasets import Dataset
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
-from trl import GRPOConfig, GRPOTrainer
+import workload
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--layers", type=int, default=8)
-parser.add_argument("--width", type=int, default=512)
-parser.add_argument("--mlp", type=int, default=1536)
-parser.add_argument("--vocab", type=int, default=8192)
-parser.add_argument("--prompts", type=int, default=4)
-parser.add_argument("--group", type=int, default=8)
-parser.add_argument("--prompt_len", type=int, default=128)
-parser.add_argument("--completion", type=int, default=128)
-parser.add_argument("--steps", type=int, default=4)
-parser.add_argument("--mu", type=int, default=1, help="updates on a rollout")
-parser.add_argument(
-  "--tail",
-  action="store_true",
-  help="long-tailed lengths, mean a quarter of --completion: row i of a step ends at lengths()[i]",
+flags = workload.parse(__doc__, tail=True)  # before the libraries: help and a wrong size are answered at once
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from datasets import Dataset  # noqa: E402
+from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
+from transformers import (  # noqa: E402
+  LogitsProcessor,
+  LogitsProcessorList,
+  PreTrainedTokenizerFast,
+  Qwen2Config,
+  Qwen2ForCausalLM,
 )
-flags = parser.parse_args()
+from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 
 def lengths(rows, step):

@@ -3,30 +3,26 @@
 It needs google-tunix and einops. Completions are forced to full length by an end token that the sampler never draws.
 """
 
-import argparse
 import json
 import os
 import resource
 import statistics
 import time
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-import grain
-import jax
-import numpy as np
-import optax
-from flax import nnx
-from tunix.models.qwen3 import model as qwen3
-from tunix.rl import rl_cluster as rlc
-from tunix.rl.grpo import grpo_learner as gl
-from tunix.rl.rollout import base_rollout
+import workload
 
-parser = argparse.ArgumentParser()
-for n, d in dict(
-  layers=8, width=512, mlp=1536, vocab=8192, prompts=4, group=8, prompt_len=128, completion=128, steps=4, mu=1
-).items():
-  parser.add_argument(f"--{n}", type=int, default=d)
-flags = parser.parse_args()
+flags = workload.parse(__doc__)  # before the libraries: help and a wrong size are answered at once
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+import grain  # noqa: E402
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+import optax  # noqa: E402
+from flax import nnx  # noqa: E402
+from tunix.models.qwen3 import model as qwen3  # noqa: E402
+from tunix.rl import rl_cluster as rlc  # noqa: E402
+from tunix.rl.grpo import grpo_learner as gl  # noqa: E402
+from tunix.rl.rollout import base_rollout  # noqa: E402
 
 
 class Tokens:

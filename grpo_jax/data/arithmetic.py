@@ -16,9 +16,20 @@ from typing import Any, SupportsIndex
 
 from ml_collections import ConfigDict
 
+from grpo_jax import kinds
 from grpo_jax.data.word_problems import BOXES, FAMILIES, ITEMS, PROBLEMS, PRONOUNS, Problem, Step
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Example
+
+# What the settings may be; `Arithmetic` refuses those for which there are no problems.
+RANGES = {
+  "seed": kinds.Whole(0),
+  "size": kinds.Whole(1),
+  "max_number": kinds.Whole(2),
+  "max_factor": kinds.Whole(2),
+  "min_steps": kinds.Whole(0),
+  "max_steps": kinds.Whole(1),
+}
 
 SPLITS = ("test", "validation", "train")  # one tenth, one tenth and eight tenths of the multisets of numbers
 
@@ -109,8 +120,6 @@ class Arithmetic:
   ):
     if split not in SPLITS:
       raise SettingError(f"data split {split!r}: arithmetic has {', '.join(sorted(SPLITS))}")
-    if size < 1:
-      raise SettingError(f"data.arithmetic.size = {size}: at least 1")
     unknown = [name for name in families if name not in FAMILIES]
     if unknown:
       raise SettingError(f"data.arithmetic.families has {unknown[0]!r}: families are {', '.join(FAMILIES)}")
@@ -201,6 +210,7 @@ def source(split: str, path: str, cfg: Any) -> Arithmetic:
   Raises:
     SettingError: `path` is not empty, or no problem fits the settings.
   """
+  kinds.check(cfg, RANGES, "data.arithmetic.")
   if path:
     raise SettingError(f"data.path = {path!r}: arithmetic makes its problems and reads no files; leave it empty")
   return Arithmetic(split, **dict(cfg))

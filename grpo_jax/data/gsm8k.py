@@ -5,8 +5,12 @@ folder that holds gsm8k as array_record. Where it is empty, tensorflow-datasets 
 folder. TensorFlow is not needed.
 """
 
+import http.client
 import pathlib
 import re
+import threading
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +24,8 @@ from grpo_jax.types import Example
 # The calculator's annotations in the solutions, as in "48/2 = <<48/2=24>>24".
 _ANNOTATION = re.compile(r"<<[^<>\n]*>>")
 
+HOST = "https://raw.githubusercontent.com"  # from which tensorflow-datasets downloads
+PATIENCE = 5.0  # seconds
 
 FIELDS = ("question", "answer")
 
@@ -94,13 +100,55 @@ def _data_source(split: str, path: str) -> Sequence[dict[str, Any]]:
   import tensorflow_datasets.text  # registers gsm8k; heavy, so only where it is used
 
   try:
+    if not path:
+      _check_network(pathlib.Path(tensorflow_datasets.core.constants.DATA_DIR) / "gsm8k")
     builder = tensorflow_datasets.builder("gsm8k", data_dir=path or None, file_format="array_record")
     if not path:
       builder.download_and_prepare()
     return builder.as_data_source(split)
+  except SettingError:
+    raise
   except Exception as error:  # tensorflow-datasets and its network raise many kinds
     reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
     raise SettingError(
       f"data.path = {path!r}: tensorflow-datasets has no gsm8k split {split!r} as array_record there ({reason}); give "
       "a folder with train.jsonl and test.jsonl of github.com/openai/grade-school-math"
     ) from error
+
+
+def _check_network(prepared: pathlib.Path) -> None:
+  """Refuses to begin a download that cannot be: tensorflow-datasets would try again and again, for minutes.
+
+  Args:
+    prepared: where it keeps the data set once it is downloaded; any version of it there is left to it.
+
+  Raises:
+    SettingError: there is no such folder, and no answer from the host of the files.
+  """
+  if list(prepared.rglob("dataset_info.json")) or _answers(HOST):
+    return
+  raise SettingError(
+    f"data.path='': gsm8k is not in {prepared}, and to download it needs a network ({HOST} does not answer within "
+    f"{PATIENCE:g} s); give a folder with train.jsonl and test.jsonl of github.com/openai/grade-school-math, as in "
+    "--config.data.path=$GSM8K_DIR"
+  )
+
+
+def _answers(url: str) -> bool:
+  """Returns whether a host answers, through the environment's proxy if there is one, within PATIENCE seconds."""
+  answers: list[bool] = []
+
+  def ask() -> None:
+    try:
+      urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=PATIENCE).close()
+    except urllib.error.HTTPError:  # an answer, too
+      answers.append(True)
+    except (OSError, http.client.HTTPException):
+      answers.append(False)
+    else:
+      answers.append(True)
+
+  asking = threading.Thread(target=ask, daemon=True)  # a name may take longer to look up than any timeout
+  asking.start()
+  asking.join(PATIENCE)
+  return answers == [True]

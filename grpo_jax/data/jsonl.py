@@ -11,6 +11,7 @@ The file may give the answer as a letter, as an index from 0 or as the option's 
 
 import json
 import pathlib
+import re
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -19,6 +20,8 @@ from grpo_jax.errors import SettingError
 from grpo_jax.rewards.choice import LETTERS, letter
 from grpo_jax.rewards.math import after_mark
 from grpo_jax.types import Example
+
+_SURROGATE = re.compile(rb"\\ud[89a-f]", re.IGNORECASE)  # an escaped half of a character
 
 
 def settings() -> ConfigDict:
@@ -166,7 +169,21 @@ def _record(line: bytes, first: bool, where: str) -> dict[str, Any]:
     raise SettingError(f"{where}: is not JSON: {error}; each line should be one JSON object") from error
   if not isinstance(record, dict):
     raise SettingError(f"{where}: should be a JSON object, and is {type(record).__name__}")
+  if _SURROGATE.search(line) and not _is_text(record):
+    raise SettingError(
+      f"{where}: holds half of a character, an escape from \\ud800 to \\udfff without its other half; write the "
+      "character itself"
+    )
   return record
+
+
+def _is_text(record: dict[str, Any]) -> bool:
+  """Returns whether all text of a line can be written as UTF-8."""
+  try:
+    json.dumps(record, ensure_ascii=False).encode()
+  except UnicodeEncodeError:
+    return False
+  return True
 
 
 def _few(names: list[str]) -> str:

@@ -25,7 +25,7 @@ class Batches:
     shuffle: False keeps the order of each data set.
 
   Raises:
-    SettingError: an empty data set, a weight that is not positive, or P below 1.
+    SettingError: an empty data set, or a weight that is not positive.
   """
 
   def __init__(
@@ -37,8 +37,6 @@ class Batches:
     seed: int,
     shuffle: bool = True,
   ):
-    if prompts < 1:
-      raise SettingError(f"data.prompts = {prompts}: use at least 1")
     weights = [1.0] * len(sources) if weights is None else list(weights)
     if len(weights) != len(sources) or not all(0 < weight < float("inf") for weight in weights):
       raise SettingError(f"data.mixture has weights {weights}: one positive number for each data set")
@@ -80,12 +78,7 @@ def in_order(source: Sequence[Example], prompts: int, limit: int = 0) -> Iterato
   """Yields the first `limit` examples (0: all) once, in order, in batches of `prompts`, for evaluation.
 
   The last batch is filled up with None.
-
-  Raises:
-    SettingError: `prompts` is below 1.
   """
-  if prompts < 1:
-    raise SettingError(f"eval.batch = {prompts}: use at least 1")
   size = min(limit or len(source), len(source))
   for start in range(0, size, prompts):
     yield [source[i] if i < size else None for i in range(start, start + prompts)]
@@ -106,12 +99,8 @@ def to_prompts(
     Prompts with tokens [P, Lp] int32, padded on the right with 0, and lengths [P] int32, both numpy; and the count.
 
   Raises:
-    SettingError: unknown `on_long`, `max_length` below 1, or a prompt without a token.
+    SettingError: a prompt without a token.
   """
-  if on_long not in ("skip", "cut"):
-    raise SettingError(f"data.on_long = {on_long!r}: use skip or cut")
-  if max_length < 1:
-    raise SettingError(f"data.max_prompt_length = {max_length}: use at least 1")
   tokens = np.zeros((len(examples), max_length), np.int32)
   lengths = np.zeros(len(examples), np.int32)
   long = 0

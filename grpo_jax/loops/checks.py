@@ -1,4 +1,4 @@
-"""Checks of settings against each other, before anything is compiled."""
+"""Checks of settings by themselves and against each other, before anything is compiled."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax import guard, sharding
+from grpo_jax import guard, ranges, sharding
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, imports
 from grpo_jax.models.decoder import Decoder
@@ -21,13 +21,28 @@ FIRST_SOLUTIONS = 8  # of the test data, scored before a run starts
 COMPLETIONS = {"solutions": 1, "pairs": 2}
 
 
+def check_settings(config: ConfigDict) -> None:
+  """Refuses what is wrong with the settings whatever the weights, data and devices are; loops call it first.
+
+  Raises:
+    SettingError: a setting that is missing or out of range, or a name of something that is not there.
+  """
+  ranges.check(config)
+  imports.objective_settings(config.objective)
+  if source_of_data(config) != "solutions":  # those are not scored
+    imports.rewards(config.rewards)
+  imports.function(config.eval.reward, "grpo_jax.rewards", "eval.reward")
+  for name, *_ in imports.train_entries(config.data):
+    imports.data(name, "data.mixture" if config.data.mixture else "data.name")
+  imports.data(config.data.test_name or config.data.name, "data.test_name")
+
+
 def check(config: ConfigDict, decoder: Decoder, objective: Objective) -> None:
   """Refuses settings that do not go together.
 
   Raises:
     SettingError: names the settings and what would work.
   """
-  check_counts(config)
   check_batch(config, decoder.layout)
   check_learner(config, decoder.layout)
   check_rewards(config)
@@ -43,23 +58,6 @@ def check_export(decoder: Decoder) -> None:
     write_config(decoder.config)
   except SettingError as error:
     raise SettingError(f"checkpoint.export=True: {error}; use checkpoint.export=False") from error
-
-
-def check_counts(config: ConfigDict) -> None:
-  """Refuses numbers below 1 where at least one is needed."""
-  learner, sampler = config.learner, config.sampler
-  for name, value in (
-    ("steps", config.steps),
-    ("learner.mu", learner.mu),
-    ("learner.minibatches", learner.minibatches),
-    ("learner.chunk", learner.chunk),
-    ("sampler.group", sampler.group),
-    ("sampler.max_length", sampler.max_length),
-  ):
-    if value < 1:
-      raise SettingError(f"{name}={value}: at least 1")
-  if sampler.temperature <= 0:
-    raise SettingError(f"sampler.temperature={sampler.temperature}: log-probs of samples need one above 0")
 
 
 def check_batch(config: ConfigDict, layout: Layout) -> None:

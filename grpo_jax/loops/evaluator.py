@@ -28,7 +28,7 @@ class Evaluator:
       build.check_prompts(self.problems, model, config, "eval.problems")
       checks.check_eval_reward(self.solved, self.problems, model, config)
     prompt_shards, sample_shards = model.layout.size("prompt"), model.layout.size("sample")
-    if config.eval.batch < 1 or config.eval.batch % prompt_shards:
+    if config.eval.batch % prompt_shards:
       raise SettingError(f"eval.batch={config.eval.batch}: use a multiple of {prompt_shards}")
     if config.eval.samples % sample_shards:
       raise SettingError(f"eval.samples={config.eval.samples}: use a multiple of {sample_shards}")

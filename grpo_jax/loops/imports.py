@@ -4,16 +4,20 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
+from grpo_jax import kinds
 from grpo_jax.errors import SettingError
 from grpo_jax.objectives import advantages, contract
 from grpo_jax.types import Example
+
+LARGEST_WEIGHT = 1e6  # of a reward, and between the data sets of a mixture
 
 
 def module(package: str, name: str, setting: str) -> ModuleType:
@@ -25,11 +29,11 @@ def module(package: str, name: str, setting: str) -> ModuleType:
     setting: what the name was the value of.
 
   Raises:
-    SettingError: there is none, or it fails to import; names `setting`.
+    SettingError: there is none, or it fails to import; names `setting` and what there is.
   """
   if name.endswith(".py"):
-    return _file(name, setting)
-  return _import(name if "." in name else f"{package}.{name}", package, f"{setting} = {name!r}")
+    return _file(name, f"{setting}={name!r}")
+  return _import(name if "." in name else f"{package}.{name}", package, f"{setting}={name!r}")
 
 
 def function(path: str, package: str, setting: str) -> Callable:
@@ -43,12 +47,13 @@ def function(path: str, package: str, setting: str) -> Callable:
     head, _, name = path.rpartition(".")
     if not head:
       raise SettingError(
-        f'{setting} = {path!r}: give "module.function" of {package}, "package.module:function" or "file.py:function"'
+        f'{setting}={path!r}: give "module.function" of {package}, "package.module:function" or "file.py:function"'
       )
     where = f"{package}.{head}"
-  found = _file(where, setting) if where.endswith(".py") else _import(where, package, f"{setting} = {path!r}")
+  shown = f"{setting}={path!r}"
+  found = _file(where, shown) if where.endswith(".py") else _import(where, package, shown)
   if not callable(vars(found).get(name)):
-    raise SettingError(f"{setting} = {path!r}: {where} has no function {name!r}; it has {_functions(found)}")
+    raise SettingError(f"{shown}: {where} has no function {name!r}; it has {_functions(found)}")
   return vars(found)[name]
 
 
@@ -62,7 +67,11 @@ def objective(name: str) -> contract.Objective:
     SettingError: there is none, it fails to import, or it lacks a name of the contract.
   """
   found = module("grpo_jax.objectives", name, "objective.name")
-  contract.complete(found, name)
+  if missing := contract.missing(found):
+    raise SettingError(
+      f"objective.name={name!r}: is no objective, it lacks {', '.join(missing)}; grpo_jax.objectives "
+      f"has {_offered('grpo_jax.objectives')}, and contract.py there says what one is"
+    )
   return found
 
 
@@ -76,7 +85,9 @@ def objective_settings(section: ConfigDict) -> FrozenConfigDict:
       there or does not fit the settings.
   """
   found = objective(section.name)
-  contract.check(found, section)
+  contract.check_names(found, section)
+  kinds.check_like({each: section[each] for each in section if each != "name"}, found.settings(), "objective.")
+  found.check(section)
   if "advantage" not in section:
     return FrozenConfigDict(section.to_dict())
   return FrozenConfigDict(section.to_dict() | {"advantage": _advantage(section, found.settings())})
@@ -122,16 +133,15 @@ def rewards(cfg: Any) -> list[tuple[str, Callable, float]]:
   """
   entries = []
   for entry in cfg.functions:
-    if len(entry) not in (3, 4) or not isinstance(entry[2], (int, float)):
+    name, path, weight = _triple(entry, "rewards.functions", "(name, function, weight) or (..., keyword arguments)")
+    if not abs(weight) <= LARGEST_WEIGHT:
       raise SettingError(
-        f"rewards.functions has {entry!r}: give (name, function, weight) or (..., keyword arguments), and a comma "
-        "after a single one"
+        f"rewards.functions has {entry!r}: use a weight from -{LARGEST_WEIGHT:g} to {LARGEST_WEIGHT:g}"
       )
-    name, path, weight = entry[:3]
     found, given = function(path, "grpo_jax.rewards", "rewards.functions"), dict(*entry[3:])
     try:
       inspect.signature(found).bind("example", "completion", **given)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
       raise SettingError(f"rewards.functions has {entry!r}: {path} cannot be called so: {error}") from error
     entries.append((name, functools.partial(found, **given) if given else found, float(weight)))
   names = [entry[0] for entry in entries]
@@ -146,11 +156,36 @@ def train_sources(cfg: Any) -> tuple[list[Sequence[Example]], list[float]]:
   Args:
     cfg: the data section.
   """
-  entries = list(cfg.mixture) or [(cfg.name, cfg.path, 1.0)]
-  for entry in entries:
-    if len(entry) != 3 or not isinstance(entry[2], (int, float)):
-      raise SettingError(f"data.mixture has {entry!r}: give (name, path, weight)")
-  return [_source(name, path, cfg.train, cfg) for name, path, _ in entries], [float(entry[2]) for entry in entries]
+  entries = train_entries(cfg)
+  setting = "data.mixture" if cfg.mixture else "data.name"
+  sources = [_source(name, path, cfg.train, cfg, setting) for name, path, _ in entries]
+  return sources, [weight for *_, weight in entries]
+
+
+def train_entries(cfg: Any) -> list[tuple[str, str, float]]:
+  """Returns (name, path, weight) of each data set to train on.
+
+  Args:
+    cfg: the data section.
+
+  Raises:
+    SettingError: an entry of `cfg.mixture` that is not of this form, or a weight that makes no share.
+  """
+  entries = [_triple(entry, "data.mixture", "(name, path, weight)") for entry in cfg.mixture]
+  weights = [weight for *_, weight in entries]
+  if entries and not (min(weights) > 0 and max(weights) / min(weights) <= LARGEST_WEIGHT):
+    raise SettingError(f"data.mixture has weights {weights}: use positive numbers that differ by less than 1,000,000")
+  return entries or [(cfg.name, cfg.path, 1.0)]
+
+
+def _triple(entry: Any, setting: str, form: str) -> tuple[str, str, float]:
+  """Returns the first three of an entry: two texts and a number; one of `rewards.functions` may have a fourth."""
+  most = 4 if "keyword" in form else 3
+  fits = isinstance(entry, tuple | list) and 3 <= len(entry) <= most
+  fits = fits and kinds.is_text(entry[0]) and kinds.is_path(entry[1]) and kinds.Number().fits(entry[2])
+  if not fits or not all(isinstance(more, Mapping) for more in entry[3:]):
+    raise SettingError(f"{setting} has {kinds.shown(entry)}: give {form}, and a comma after a single one")
+  return entry[0], entry[1], float(entry[2])
 
 
 def eval_source(cfg: Any) -> Sequence[Example]:
@@ -166,22 +201,23 @@ def eval_source(cfg: Any) -> Sequence[Example]:
       f"data.test_path: {path} is the file that is trained on; give another, or a folder with "
       f"{cfg.train}.jsonl and {cfg.test}.jsonl as data.path"
     )
-  return _source(name, path, cfg.test, cfg)
+  return _source(name, path, cfg.test, cfg, "data.test_name" if cfg.test_name else "data.name")
 
 
-def data(name: str) -> ModuleType:
+def data(name: str, setting: str = "data.name") -> ModuleType:
   """Returns the data set that `data.name` names: a module as grpo_jax/data/__init__.py describes it.
 
   Args:
     name: a module of grpo_jax.data, an import path with a dot, or a file "path/file.py".
+    setting: what the name was the value of.
 
   Raises:
     SettingError: there is none, it fails to import, or it is no data set.
   """
-  found = module("grpo_jax.data", name, "data.name")
+  found = module("grpo_jax.data", name, setting)
   for needed in ("settings()", "source(split, path, cfg)"):
     if needed.partition("(")[0] not in vars(found):
-      raise SettingError(f"data.name = {name!r}: {found.__name__} has no function {needed}")
+      raise SettingError(f"{setting}={name!r}: has no function {needed}; grpo_jax.data has {_offered('grpo_jax.data')}")
   return found
 
 
@@ -190,30 +226,36 @@ def data_section(name: str) -> str:
   return pathlib.Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
 
 
-def _source(name: str, path: str, split: str, cfg: Any) -> Sequence[Example]:
+def _source(name: str, path: str, split: str, cfg: Any, setting: str) -> Sequence[Example]:
   """Returns a split of a data set, with the settings of its section, or its own defaults where the config has none."""
-  found, section = data(name), data_section(name)
-  return found.source(split, path, cfg[section] if section in cfg else found.settings())
+  found, section = data(name, setting), data_section(name)
+  if section not in cfg:
+    return found.source(split, path, found.settings())
+  kinds.check_like(cfg[section], found.settings(), f"data.{section}.")
+  return found.source(split, path, cfg[section])
 
 
 def _import(path: str, package: str, shown: str) -> ModuleType:
+  if not all(part.isidentifier() for part in path.split(".")):
+    raise SettingError(f"{shown}: not the name of a module; {package} has {_offered(package)}")
   try:
     return importlib.import_module(path)
   except ModuleNotFoundError as error:
     if error.name is None or not f"{path}.".startswith(f"{error.name}."):
       raise SettingError(f"{shown}: {path} needs {error.name}, which is not installed") from error
-    raise SettingError(f"{shown}: no module {path}; {package} has {_modules(package)}") from error
+    raise SettingError(f"{shown}: no module {path}; {package} has {_offered(package)}") from error
+  except (Exception, SystemExit) as error:  # a user's module: anything
+    raise SettingError(f"{shown}: {path} fails to import: {type(error).__name__}: {error}") from error
 
 
-def _file(where: str, setting: str) -> ModuleType:
-  """Returns a user's file as a module."""
-  file = pathlib.Path(where)
-  if not file.is_file():
-    raise SettingError(f"{setting}: no file {where}")
+def _file(where: str, shown: str) -> ModuleType:
+  """Returns a user's file as a module; `shown` is the setting that names it, with its value."""
+  if not os.path.isfile(where):
+    raise SettingError(f"{shown}: no such file {where}")
   try:
-    return _run(file.resolve())
-  except Exception as error:  # a user's file: anything
-    raise SettingError(f"{setting}: {where} fails to import: {type(error).__name__}: {error}") from error
+    return _run(pathlib.Path(where).resolve())
+  except (Exception, SystemExit) as error:  # a user's file: anything
+    raise SettingError(f"{shown}: {where} fails to import: {type(error).__name__}: {error}") from error
 
 
 @functools.cache
@@ -232,6 +274,12 @@ def _functions(found: ModuleType) -> str:
   return ", ".join(sorted(name for name in own if name[0] != "_")) or "none"
 
 
-def _modules(package: str) -> str:
+def _offered(package: str) -> str:
+  """Returns the names of the modules of a package that a setting can name."""
   folder = pathlib.Path(importlib.import_module(package).__path__[0])
-  return ", ".join(sorted(each.stem for each in folder.glob("*.py") if each.stem != "__init__"))
+  names = sorted(each.stem for each in folder.glob("*.py") if each.stem != "__init__")
+  fits = {
+    "grpo_jax.objectives": lambda found: not contract.missing(found),
+    "grpo_jax.data": lambda found: "source" in vars(found),
+  }.get(package, lambda _: True)
+  return ", ".join(name for name in names if fits(importlib.import_module(f"{package}.{name}")))

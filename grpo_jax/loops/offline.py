@@ -30,15 +30,13 @@ from grpo_jax.packing import plan
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
 from grpo_jax.workdir import not_writable, reason
 
-KINDS = ("solutions", "samples", "pairs")
 TEMPERATURE = 1.0  # of the log-probs: the likelihood of what is written is the model's own, whatever it was sampled at
 
 
 def train(config: ConfigDict, workdir: str) -> None:
   """Runs, or goes on with, the experiment in `workdir`; see `Run`."""
+  checks.check_settings(config)
   kind = config.offline.data
-  if kind not in KINDS:
-    raise SettingError(f"offline.data={kind!r}: use one of {', '.join(KINDS)}")
   if config.learner.mu != 1:
     raise SettingError(f"learner.mu={config.learner.mu}: data that does not change is gone through by steps; use 1")
   model = build.model(config)

@@ -17,6 +17,7 @@ from grpo_jax.types import STOPPED
 
 def train(config: ConfigDict, workdir: str) -> None:
   """Runs, or goes on with, the experiment in `workdir`; see `Run`."""
+  checks.check_settings(config)
   model = build.model(config)
   checks.check(config, model.decoder, imports.objective(config.objective.name))
   collector = make_collector(config, model)

@@ -42,6 +42,10 @@ def check(cfg: Any) -> None:
   """
   common.check_choice(cfg, "baseline", adv.BASELINES)
   common.check_choice(cfg, "scale", adv.SCALES)
+  common.check_choice(cfg, "ddof", (0, 1))
+  common.check_at_least(cfg, 0, "eps")
+  if not all(isinstance(weight, int | float) and not isinstance(weight, bool) for weight in cfg.reward_weights):
+    raise SettingError(f"reward_weights={cfg.reward_weights!r}: use a tuple of numbers, as in (1.0, 0.5)")
   if cfg.baseline == "leave_one_out" and cfg.scale != "none":
     raise SettingError(f"scale={cfg.scale!r} with baseline='leave_one_out': use scale='none'")
 

@@ -20,7 +20,6 @@ from grpo_jax.types import Array, Metrics, Outputs, TrainBatch
 
 DATA = grpo.DATA
 TEACHER = ""
-check = grpo.check_unclipped
 needs = grpo.needs
 prepare = grpo.prepare
 importance_ratio = common.token_ratio
@@ -37,6 +36,16 @@ def settings() -> ConfigDict:
   for unread in ("clip_low", "clip_delta", "kl_past_bound"):  # no token is stopped
     del c[unread]
   return c
+
+
+def check(cfg: Any) -> None:
+  """Refuses what GRPO refuses, and a cap below 1.
+
+  Raises:
+    SettingError: the setting, its value, and what would work.
+  """
+  grpo.check_unclipped(cfg)
+  common.check_at_least(cfg, 0, "clip_high")
 
 
 def bounds(batch: TrainBatch, cfg: Any) -> tuple[float, float]:

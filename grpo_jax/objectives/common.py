@@ -55,25 +55,54 @@ def clip_settings() -> ConfigDict:
   return c
 
 
-def check_choice(cfg: Any, setting: str, choices: Collection[str]) -> None:
+def check_choice(cfg: Any, setting: str, choices: Collection[str | int]) -> None:
   """Refuses a setting whose value is none of `choices`.
 
   Raises:
     SettingError: the setting, its value and the choices.
   """
   if cfg[setting] not in choices:
-    raise SettingError(f"{setting}={cfg[setting]!r}: use one of {', '.join(choices)}")
+    raise SettingError(f"{setting}={cfg[setting]!r}: use one of {', '.join(map(str, choices))}")
+
+
+def check_at_least(cfg: Any, least: float, *settings: str) -> None:
+  """Refuses numbers below `least`.
+
+  Raises:
+    SettingError: the setting, its value and the range.
+  """
+  for setting in settings:
+    if not cfg[setting] >= least:
+      raise SettingError(f"{setting}={cfg[setting]!r}: use a finite number of at least {least:g}")
+
+
+def check_between(cfg: Any, least: float, most: float, *settings: str) -> None:
+  """Refuses numbers below `least` or above `most`.
+
+  Raises:
+    SettingError: the setting, its value and the range.
+  """
+  for setting in settings:
+    if not least <= cfg[setting] <= most:
+      raise SettingError(f"{setting}={cfg[setting]!r}: use a number from {least:g} to {most:g}")
 
 
 def check_aggregation(cfg: Any) -> None:
-  """Refuses an unknown aggregation."""
+  """Refuses an unknown aggregation, and "constant" without the constant."""
   check_choice(cfg, "aggregation", masked.AGGREGATIONS)
+  if cfg.aggregation == "constant" and not cfg.max_length:
+    raise SettingError(
+      f"max_length={cfg.max_length!r} with aggregation='constant': it divides by the length; make the section by "
+      "defaults.objective(name, c), which ties it to sampler.max_length"
+    )
 
 
 def check_mismatch(cfg: Any) -> None:
-  """Refuses an unknown mismatch correction."""
+  """Refuses an unknown mismatch correction, and a cap that lets nothing through."""
   check_choice(cfg, "mismatch", surrogate.MISMATCHES)
   check_choice(cfg, "mismatch_level", surrogate.MISMATCH_LEVELS)
+  if not cfg.mismatch_cap > 0:
+    raise SettingError(f"mismatch_cap={cfg.mismatch_cap!r}: use a finite number above 0")
 
 
 def check_sampled(cfg: Any) -> None:
@@ -82,12 +111,13 @@ def check_sampled(cfg: Any) -> None:
   check_mismatch(cfg)
 
 
-def check_clip_delta(cfg: Any) -> None:
-  """Refuses a two-sided clip inside the ordinary one.
+def check_clip(cfg: Any) -> None:
+  """Refuses bounds on the wrong side of 1, and a two-sided clip inside the ordinary one: `clip_settings`' check.
 
   Raises:
-    SettingError: clip_delta is on and not above 1 + clip_high.
+    SettingError: a negative number, or a clip_delta that is on and not above 1 + clip_high.
   """
+  check_at_least(cfg, 0, "clip_low", "clip_high", "clip_delta")
   if cfg.clip_delta and cfg.clip_delta <= 1.0 + cfg.clip_high:
     raise SettingError(f"clip_delta={cfg.clip_delta}: use 0 (off) or more than 1 + clip_high = {1.0 + cfg.clip_high}")
 

@@ -8,7 +8,8 @@ here sft.py is the shortest whole example and grpo.py the one to read.
 What happens to the functions, in this order:
 
     settings()   makes the config's `objective` section when a config is loaded
-    check        refuses settings that contradict each other, before anything is compiled
+    check        refuses settings out of range or that contradict each other, before anything is compiled; their kinds
+                 and that numbers are finite were looked at before it
     needs        says which forward passes are made before `prepare`
     prepare      turns a whole batch of rollouts into a TrainBatch, inside the jitted update
     loss         is differentiated on slices of that batch along P, once or more times
@@ -112,33 +113,20 @@ class Objective(Protocol):
 NAMES = (*Objective.__annotations__, *(name for name in vars(Objective) if name.isidentifier() and name[0] != "_"))
 
 
-def complete(module: ModuleType, name: str) -> None:
-  """Refuses a module that lacks a name of the contract.
-
-  Args:
-    module: what `objective.name` led to.
-    name: the value of that setting.
-
-  Raises:
-    SettingError: the names that are missing.
-  """
-  missing = [each for each in NAMES if each not in vars(module)]
-  if missing:
-    raise SettingError(
-      f"objective.name={name!r}: {module.__name__} is no objective, it lacks {', '.join(missing)}; "
-      "grpo_jax/objectives/contract.py says what each is"
-    )
+def missing(module: ModuleType) -> list[str]:
+  """Returns the names of the contract that a module lacks; none: it is an objective."""
+  return [each for each in NAMES if each not in vars(module)]
 
 
-def check(objective: Objective, cfg: Any) -> None:
-  """Refuses a section that is another objective's, and then whatever the objective itself refuses.
+def check_names(objective: Objective, cfg: Any) -> None:
+  """Refuses a section that is another objective's.
 
   Args:
     objective: a module that is complete.
     cfg: the `objective` section of the config.
 
   Raises:
-    SettingError: the section's names or values, and what would work.
+    SettingError: the section's names, and what would work.
   """
   own, given = {"name", *objective.settings()}, set(cfg)
   if own != given:
@@ -152,4 +140,3 @@ def check(objective: Objective, cfg: Any) -> None:
       f"c.objective = defaults.objective({cfg.name!r}, c); the name alone does not change the settings, and the "
       f"section {' and '.join(wrong)}"
     )
-  objective.check(cfg)

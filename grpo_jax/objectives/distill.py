@@ -24,7 +24,6 @@ importance_ratio = common.token_ratio
 weights = common.weights
 bounds = common.clip_bounds
 flat = common.flat_totals
-check = common.check_sampled
 
 
 def settings() -> ConfigDict:
@@ -34,6 +33,16 @@ def settings() -> ConfigDict:
   c.clip_high = 0.2
   c.update(common.sampled_settings())  # mask_truncated, aggregation, max_length, mismatch, mismatch_level, mismatch_cap
   return c
+
+
+def check(cfg: Any) -> None:
+  """Refuses unknown names, and bounds on the wrong side of 1.
+
+  Raises:
+    SettingError: the setting, its value, and what would work.
+  """
+  common.check_sampled(cfg)
+  common.check_at_least(cfg, 0, "clip_low", "clip_high")
 
 
 def needs(cfg: Any) -> frozenset[str]:

@@ -36,13 +36,14 @@ def settings() -> ConfigDict:
 
 
 def check(cfg: Any) -> None:
-  """Refuses a beta that is not positive.
+  """Refuses a beta that is not positive, and labels that are more often wrong than right.
 
   Raises:
     SettingError: the setting, its value, and what would work.
   """
-  if not cfg.beta or cfg.beta < 0:
+  if not cfg.beta or not cfg.beta > 0:
     raise SettingError(f"beta={cfg.beta!r} with objective='dpo': use a positive number, such as 0.1")
+  common.check_between(cfg, 0, 0.5, "label_smoothing")
 
 
 def needs(cfg: Any) -> frozenset[str]:

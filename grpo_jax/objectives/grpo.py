@@ -60,7 +60,7 @@ def check(cfg: Any) -> None:
     SettingError: the setting, its value, and what would work.
   """
   check_unclipped(cfg)
-  common.check_clip_delta(cfg)
+  common.check_clip(cfg)
 
 
 def check_unclipped(cfg: Any) -> None:
@@ -71,6 +71,7 @@ def check_unclipped(cfg: Any) -> None:
   """
   advantages.check(cfg)
   common.check_sampled(cfg)
+  common.check_at_least(cfg, 0, "beta")
   common.check_choice(cfg, "kl_estimator", divergences.ESTIMATORS)
   if cfg.kl_in_reward and cfg.kl_weighted:
     raise SettingError("kl_weighted=True with kl_in_reward=True: a reward has no ratio; use one of the two")

@@ -49,13 +49,15 @@ def settings() -> ConfigDict:
 
 
 def check(cfg: Any) -> None:
-  """Refuses unknown names, and a two-sided clip inside the ordinary one.
+  """Refuses unknown names, numbers out of range, and a two-sided clip inside the ordinary one.
 
   Raises:
     SettingError: the setting, its value, and what would work.
   """
   common.check_sampled(cfg)
-  common.check_clip_delta(cfg)
+  common.check_clip(cfg)
+  common.check_at_least(cfg, 0, "beta", "value_clip", "value_coef")
+  common.check_between(cfg, 0, 1, "gamma", "lam")
 
 
 def needs(cfg: Any) -> frozenset[str]:

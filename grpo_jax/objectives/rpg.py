@@ -52,7 +52,8 @@ def check(cfg: Any) -> None:
   """
   advantages.check(cfg)
   common.check_sampled(cfg)
-  common.check_clip_delta(cfg)
+  common.check_clip(cfg)
+  common.check_at_least(cfg, 0, "beta")
   common.check_choice(cfg, "divergence", DIVERGENCES)
 
 

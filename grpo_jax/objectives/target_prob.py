@@ -28,7 +28,6 @@ TEACHER = ""
 importance_ratio = common.token_ratio
 live_advantages = common.prepared_advantages
 flat = common.flat_totals
-check = common.check_mismatch
 
 
 def settings() -> ConfigDict:
@@ -38,6 +37,16 @@ def settings() -> ConfigDict:
   c.mask_truncated = False  # leave completions that were cut off out of the loss
   c.update(common.mismatch_settings())  # mismatch, mismatch_level, mismatch_cap
   return c
+
+
+def check(cfg: Any) -> None:
+  """Refuses an unknown mismatch correction, and a negative margin.
+
+  Raises:
+    SettingError: the setting, its value, and what would work.
+  """
+  common.check_mismatch(cfg)
+  common.check_at_least(cfg, 0, "margin")
 
 
 def needs(cfg: Any) -> frozenset[str]:

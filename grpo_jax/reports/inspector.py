@@ -6,7 +6,6 @@ by advantage or by log-prob where the run wrote them.
 
 import json
 import pathlib
-import sys
 
 from grpo_jax.reports import jsonl
 
@@ -34,6 +33,5 @@ def page(samples: list[dict], title: str) -> str:
 
 
 if __name__ == "__main__":
-  if len(sys.argv) != 2:
-    sys.exit("usage: python -m grpo_jax.reports.inspector DIR")
-  print(write(sys.argv[1]) or f"{sys.argv[1]}: no samples.jsonl with anything in it")
+  given = jsonl.folder_argument("grpo_jax.reports.inspector", __doc__)
+  print(write(given) or f"{given}: no samples.jsonl with anything in it")

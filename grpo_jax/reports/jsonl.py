@@ -1,7 +1,8 @@
-"""Reads the files that a run writes line by line."""
+"""Reads the files that a run writes line by line, and the command lines that name a run's folder."""
 
 import json
 import pathlib
+import sys
 
 
 def read(path: pathlib.Path) -> list[dict]:
@@ -17,3 +18,16 @@ def read(path: pathlib.Path) -> list[dict]:
     except json.JSONDecodeError:
       break
   return objects
+
+
+def folder_argument(command: str, doc: str) -> str:
+  """Returns the DIR of `python -m command DIR`; ends the program with its help, or with one line of what is wrong."""
+  given = sys.argv[1:]
+  if {"-h", "--help"} & set(given):
+    print(f"{doc}\nusage: python -m {command} DIR")
+    sys.exit(0)
+  if len(given) != 1 or not pathlib.Path(given[0]).is_dir():
+    wrong = f"{given[0]}: no such folder" if len(given) == 1 else f"{len(given)} arguments"
+    print(f"error: {wrong}; usage: python -m {command} DIR, the folder of a run", file=sys.stderr)
+    sys.exit(2)
+  return given[0]

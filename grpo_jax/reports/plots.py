@@ -4,7 +4,6 @@ import itertools
 import json
 import pathlib
 import re
-import sys
 from typing import NamedTuple
 
 import matplotlib.axes
@@ -129,6 +128,5 @@ def _draw_panel(axes: matplotlib.axes.Axes, lines: Lines, panel: Panel) -> None:
 
 
 if __name__ == "__main__":
-  if len(sys.argv) != 2:
-    sys.exit("usage: python -m grpo_jax.reports.plots DIR")
-  print(draw(sys.argv[1]) or f"{sys.argv[1]}: no metrics.jsonl with anything to draw")
+  given = jsonl.folder_argument("grpo_jax.reports.plots", __doc__)
+  print(draw(given) or f"{given}: no metrics.jsonl with anything to draw")

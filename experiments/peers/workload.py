@@ -1,0 +1,41 @@
+"""The command line of a peer: the sizes of the standard workload. Nothing but Python is needed here."""
+
+import argparse
+
+SIZES = {
+  "layers": 8,
+  "width": 512,
+  "mlp": 1536,
+  "vocab": 8192,
+  "prompts": 4,
+  "group": 8,
+  "prompt_len": 128,
+  "completion": 128,
+  "steps": 4,
+  "mu": 1,
+}
+
+
+def parse(doc: str | None, tail: bool = False) -> argparse.Namespace:
+  """Returns the flags, a size each; `tail` where the peer can be told to end completions at long-tailed lengths."""
+  parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+  for name, default in SIZES.items():
+    parser.add_argument(f"--{name}", type=size, default=default)
+  if tail:
+    parser.add_argument(
+      "--tail",
+      action="store_true",
+      help="long-tailed lengths, mean a quarter of --completion: row i of a step ends at lengths()[i]",
+    )
+  return parser.parse_args()
+
+
+def size(text: str) -> int:
+  """Returns a size that was given as text.
+
+  Raises:
+    argparse.ArgumentTypeError: it is no whole number of at least 1.
+  """
+  if not text.isascii() or not text.isdigit() or not 0 < int(text[:10]) < 2**31:
+    raise argparse.ArgumentTypeError(f"{text}: use a whole number of at least 1")
+  return int(text)

@@ -1,0 +1,129 @@
+"""What each setting may be: one row for every setting of experiments/defaults.py.
+
+A new setting is a line there and a row here. The settings of an objective or of a data set stand in its own file, and
+so does what they may be. jax is not imported here: a value out of range is answered at once.
+"""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from grpo_jax import kinds
+from grpo_jax.kinds import PATH, SWITCH, TEXT, Choice, Form, Number, Row, Whole, is_text
+
+MESH_AXES = ("replica", "fsdp", "group", "tensor")
+
+
+def is_stop(value: Any) -> bool:
+  """Returns whether a value is a tuple of texts that are not empty."""
+  return isinstance(value, tuple | list) and all(is_text(each) and each for each in value)
+
+
+def is_rules(value: Any) -> bool:
+  """Returns whether a value is a table from logical names to mesh axes, each name once."""
+  if not isinstance(value, tuple | list) or not all(isinstance(row, tuple | list) and len(row) == 2 for row in value):
+    return False
+  if not all(is_text(name) and isinstance(axes, tuple | list) for name, axes in value):
+    return False
+  once = len({name for name, _ in value}) == len(value)
+  return once and all(axis in MESH_AXES and axes.count(axis) == 1 for _, axes in value for axis in axes)
+
+
+ROWS = Form("a tuple of tuples, with a comma after a single one, as in ((...),)", lambda x: isinstance(x, tuple | list))
+TEMPLATE = Form("text with {question} in it", lambda value: is_text(value) and "{question}" in value)
+STOP = Form("a tuple of texts that are not empty, as in ('</s>',)", is_stop)
+RULES = Form(f"(('name', ('axis', ...)), ...), each name once, with the axes {', '.join(MESH_AXES)}", is_rules)
+AXIS = Whole(1, also=(-1,))
+SHARE = Number(0, 1)
+DTYPES = ("float32", "bfloat16")
+
+TABLE: dict[str, Row] = {
+  "seed": Whole(0, 2**32 - 1),
+  "loop": PATH,  # experiments/run.py says which there are
+  "steps": Whole(1),
+  "init_from": PATH,
+  "ref_from": PATH,
+  "tokenizer": PATH,
+  "model.variant": PATH,  # models/variants.py says which there are
+  "model.hub": TEXT,
+  "model.vocab": Whole(258),  # all bytes, and two special tokens
+  "model.layers": Choice(("scan", "unroll")),
+  "model.remat": Choice(("none", "block", "dots")),
+  "model.dtype": Choice(DTYPES),
+  "data.name": PATH,
+  "data.path": PATH,
+  "data.train": PATH,
+  "data.test": PATH,
+  "data.shuffle": SWITCH,
+  "data.test_name": PATH,
+  "data.test_path": PATH,
+  "data.mixture": ROWS,  # loops/imports.py reads them
+  "data.template": TEMPLATE,
+  "data.chat": SWITCH,
+  "data.system": TEXT,
+  "data.prompts": Whole(1),
+  "data.max_prompt_length": Whole(1),
+  "data.on_long": Choice(("skip", "cut")),
+  "offline.data": Choice(("solutions", "samples", "pairs")),
+  "offline.prompts": Whole(1),
+  "offline.teacher": PATH,
+  "sampler.group": Whole(1),
+  "sampler.max_length": Whole(1),
+  "sampler.slots": Whole(0),
+  "sampler.tries": Whole(1),
+  "sampler.temperature": Number(1e-3, 1e3),  # outside, it is greedy or uniform, and float32 loses the log-probs
+  "sampler.top_k": Whole(0),
+  "sampler.top_p": Number(0, 1, above=True),
+  "sampler.min_p": SHARE,
+  "sampler.stop": STOP,
+  "sampler.dtype": Choice(DTYPES),
+  "sampler.cache_dtype": Choice((*DTYPES, "int8")),
+  "rewards.functions": ROWS,  # loops/imports.py reads them
+  "rewards.on_error": Number(-1e30, 1e30),  # as large as a reward may be
+  "rewards.deadline": Number(0, 86400),  # seconds; 0: any time
+  "objective.name": PATH,
+  "learner.lr": Number(0),
+  "learner.critic_lr": Number(0),
+  "learner.schedule": Choice(("constant", "linear", "cosine")),
+  "learner.warmup": Whole(0),
+  "learner.b1": Number(0, 1, below=True),
+  "learner.b2": Number(0, 1, below=True),
+  "learner.adam_eps": Number(1e-30),  # 0 would divide 0 by 0
+  "learner.weight_decay": Number(0),
+  "learner.clip_norm": Number(0),
+  "learner.mu": Whole(1),
+  "learner.stop_reached": SHARE,
+  "learner.stop_surrogate": Number(0),
+  "learner.stop_kl": Number(0),
+  "learner.minibatches": Whole(1),
+  "learner.microbatch": Whole(0),
+  "learner.chunk": Whole(1),
+  "learner.max_bad_steps": Whole(1),
+  **{f"mesh.{axis}": AXIS for axis in MESH_AXES},
+  "mesh.rules": RULES,
+  "eval.every": Whole(0),
+  "eval.problems": Whole(0),
+  "eval.batch": Whole(1),
+  "eval.samples": Whole(0),
+  "eval.reward": PATH,
+  "checkpoint.every": Whole(1),
+  "checkpoint.keep": Whole(1),
+  "checkpoint.export": SWITCH,
+  "log.every": Whole(1),
+  "log.samples_every": Whole(0),
+  "log.samples": Whole(0),
+  "log.measure_every": Whole(0),
+  "log.tensorboard": SWITCH,
+  "profile.first_step": Whole(0),
+  "profile.steps": Whole(0),
+  "compilation_cache": PATH,
+}
+
+
+def check(config: ConfigDict) -> None:
+  """Refuses a config with a setting that is missing or out of range; it may have others than those of the table.
+
+  Raises:
+    SettingError: the setting, its value, and what would work.
+  """
+  kinds.check(config, TABLE)

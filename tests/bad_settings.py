@@ -1,0 +1,261 @@
+"""Settings and command lines that cannot be, as data: tests/bad_settings_test.py tries them all."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from grpo_jax import kinds, ranges
+from grpo_jax.loops import imports
+
+NAN, INF = float("nan"), float("inf")
+HALF = "\ud800"  # half of a character
+HUGE = 10**30
+
+
+class Bad(NamedTuple):
+  """A setting with a value that is to be refused."""
+
+  name: str
+  value: Any
+  says: str = ""  # what the message holds beside the setting and its value
+  objective: str = "grpo"  # as --config=experiments/arithmetic.py:objective=... has it
+  also: dict[str, Any] = {}  # other settings, fine by themselves
+
+
+class Accepted(NamedTuple):
+  """A setting with an odd value that is taken on purpose."""
+
+  name: str
+  value: Any
+  reason: str
+
+
+OBJECTIVES = ("grpo", "gspo", "cispo", "rpg", "ppo", "rft", "dpo", "sft", "target_prob")
+
+
+def of_row(name: str, row: kinds.Row) -> Iterator[Bad]:
+  """Yields values that a row of the table refuses: below, above, not finite, of another kind."""
+  wrong: tuple[Any, ...] = (None, {"a": 1})
+  if isinstance(row, kinds.Whole):
+    wrong += (min((row.least, *row.also)) - 1, row.most + 1, HUGE, 10**5000, 1.5, "1", True, NAN)
+  elif isinstance(row, kinds.Number):
+    wrong += (NAN, INF, -INF, 1e300, "1")
+    wrong += () if row.least == -kinds.LARGEST else (row.least - 1 - abs(row.least),)
+    wrong += () if row.most == kinds.LARGEST else (row.most + 1 + abs(row.most),)
+    wrong += (row.least,) if row.above else ()
+    wrong += (row.most,) if row.below else ()
+  elif isinstance(row, kinds.Choice):
+    wrong += ("", "nonsense", row.names[0].upper(), f"{row.names[0]} ", HALF, "a\0b", 1, True)
+  elif row is kinds.SWITCH:
+    wrong += ("yes", 1, 0.0)
+  elif row is kinds.TEXT or row is ranges.TEMPLATE:
+    wrong += (HALF, "a\0b", 1, ("a",))
+  elif row is kinds.PATH:
+    wrong += (HALF, "a\0b", 1, ("a",), "x" * 300, "a/" * 3000)
+  else:
+    wrong += ("a", 1, (1,), (NAN,), ((HALF,),), ("",))
+  for value in wrong:
+    yield Bad(name, value)
+
+
+def of_objective(name: str) -> Iterator[Bad]:
+  """Yields values of another kind, and numbers that are not finite, for every setting of an objective."""
+  section = imports.objective(name).settings()
+  for setting in section:
+    default = section[setting]
+    if setting == "max_length":
+      continue
+    wrong: tuple[Any, ...] = (None, {"a": 1})
+    if isinstance(default, bool):
+      wrong += ("yes", 1)
+    elif isinstance(default, int | float):
+      wrong += (NAN, INF, -INF, 1e300, "1")
+      wrong += () if setting == "threshold" else (-1.0,)
+    elif isinstance(default, str):
+      wrong += ("", "nonsense", HALF, "a\0b", 3)
+    else:
+      wrong += (1, (NAN,), ("a",), (1.0, 2.0))
+    for value in wrong:
+      yield Bad(f"objective.{setting}", value, objective=name)
+
+
+FUNCTIONS, MIXTURE, RULES = "rewards.functions", "data.mixture", "mesh.rules"
+
+BY_HAND = (
+  # names of what is not there
+  Bad("loop", "nonsense", "choose from offline, online"),
+  Bad("loop", "", "choose from"),
+  Bad("loop", "imports", "choose from"),
+  Bad("loop", "../online", "choose from"),
+  *(
+    Bad("objective.name", name, "grpo_jax.objectives has cispo, distill")
+    for name in ("common", "advantages", "os.path", "../x", "", "a..b", ".", "grpo ", "grop", "x:y")
+  ),
+  Bad("objective.name", "none.py", "no such file"),
+  Bad("objective.name", "ppo", "use --config=FILE:objective=ppo"),
+  *(
+    Bad("data.name", name, "grpo_jax.data has arithmetic, gsm8k, jsonl")
+    for name in ("loader", "os.path", "../x", "", "a..b", ".", "word_problems", "arithmetics")
+  ),
+  Bad("data.name", "none.py", "no such file"),
+  Bad("data.test_name", "nonsense", "grpo_jax.data has"),
+  Bad("data.test_name", "a\nb", "grpo_jax.data has"),
+  *(
+    Bad("eval.reward", name, says)
+    for name, says in (
+      ("", "give"),
+      ("math", "give"),
+      ("math.", "has no function"),
+      (".math", "give"),
+      (":", "not the name of a module"),
+      ("math.wrong", "it has after_mark, answer_correct"),
+      ("maths.answer_correct", "grpo_jax.rewards has choice, combine, format"),
+      ("none.py:f", "no such file"),
+      ("os.path:sep", "has no function"),
+      ("../x:f", "not the name of a module"),
+      ("math.MARK", "has no function"),
+    )
+  ),
+  Bad("model.variant", "nonsense", "one of qwen3_0.6b", also={"init_from": "", "tokenizer": "words"}),
+  # rewards
+  *(
+    Bad(FUNCTIONS, (entry,), "give (name, function, weight)")
+    for entry in (
+      1,
+      "abc",
+      (),
+      ("a", "math.answer_correct"),
+      ("a", "math.answer_correct", "1"),
+      ("a", "math.answer_correct", True),
+      ("a", "math.answer_correct", None),
+      (1, "math.answer_correct", 1.0),
+      ("a", 1, 1.0),
+      ("a", "math.answer_correct", 1.0, 1),
+      ("a", "math.answer_correct", 1.0, {}, {}),
+    )
+  ),
+  *(Bad(FUNCTIONS, (("a", "math.answer_correct", w),), "finite") for w in (NAN, INF, 1e400, -INF)),
+  Bad(FUNCTIONS, (("a", "math.answer_correct", 1e7),), "use a weight from"),
+  Bad(FUNCTIONS, (("a", "math.answer_correct", HUGE),), "whole numbers"),
+  Bad(FUNCTIONS, (), "give at least one"),
+  Bad(FUNCTIONS, (("a", "math.answer_correct", 1), ("a", "math.answer_correct", 1)), "each its own name"),
+  Bad(FUNCTIONS, (("a", "math.answer_correct", 1.0, {"x": 1}),), "cannot be called so"),
+  Bad(FUNCTIONS, (("a", "length.overlong", 1.0),), "cannot be called so"),
+  Bad(FUNCTIONS, (("a", "length.overlong", 1.0, {"max_length": NAN, "buffer": 1}),), "finite"),
+  Bad(FUNCTIONS, (("a", "math.number", 1.0),), "cannot be called so"),
+  Bad(FUNCTIONS, (("a", "none.py:f", 1.0),), "no such file"),
+  Bad(FUNCTIONS, (("a", f"{'x' * 300}.py:f", 1.0),), "give (name"),
+  Bad(FUNCTIONS, (("a", "math.answer_correct\0", 1.0),), "NUL"),
+  Bad("objective.reward_weights", (1.0, 2.0), "which does not read it"),
+  # data
+  *(
+    Bad(MIXTURE, (entry,), "give (name, path, weight)")
+    for entry in (1, "abc", (), ("arithmetic", 1.0), ("arithmetic", "", "1"), ("arithmetic", "", 1.0, {}))
+  ),
+  *(Bad(MIXTURE, (("arithmetic", "", w),), "use positive numbers") for w in (0, -1, 0.0, -0.5)),
+  *(Bad(MIXTURE, (("arithmetic", "", w),), "finite") for w in (NAN, INF)),
+  Bad(MIXTURE, (("arithmetic", "", 1), ("arithmetic", "", 1e-9)), "use positive numbers"),
+  Bad(MIXTURE, (("nonsense", "", 1.0),), "grpo_jax.data has"),
+  Bad("data.template", "no place", "{question}"),
+  Bad("data.template", "", "{question}"),
+  Bad("data.path", "nowhere", "reads no files"),
+  Bad("data.path", "nowhere", "no such file or folder", also={"data.name": "jsonl"}),
+  Bad("data.path", "", "is empty", also={"data.name": "jsonl"}),
+  Bad("data.path", "nowhere", "grade-school-math", also={"data.name": "gsm8k"}),
+  *(Bad(f"data.{split}", name, "arithmetic has") for split in ("train", "test") for name in ("", "dev", "../test")),
+  *(
+    Bad(f"data.arithmetic.{name}", value)
+    for name in ("seed", "size", "max_number", "max_factor", "min_steps", "max_steps")
+    for value in (-1, HUGE, None, "1", 1.5, True)
+  ),
+  Bad("data.arithmetic.size", 0),
+  Bad("data.arithmetic.max_number", 1),
+  Bad("data.arithmetic.max_factor", 1),
+  Bad("data.arithmetic.min_steps", 5),
+  Bad("data.arithmetic.families", ("loan",), "families are"),
+  Bad("data.arithmetic.families", (1,), "families are"),
+  Bad("data.arithmetic.families", "gain"),
+  Bad("data.arithmetic.words", 1),
+  Bad("data.arithmetic", 3, "a section"),
+  Bad("data.jsonl.question", 3, also={"data.name": "jsonl"}),
+  Bad("data.gsm8k.annotations", "no", also={"data.name": "gsm8k"}),
+  # the mesh
+  *(
+    Bad(RULES, rules)
+    for rules in (
+      (1, 2),
+      (("embed",),),
+      (("embed", "fsdp"),),
+      (("embed", ("data",)),),
+      (("embed", ("fsdp", "fsdp")),),
+      (("embed", ()), ("embed", ())),
+      ((1, ("fsdp",)),),
+    )
+  ),
+  Bad(RULES, (("prompt", ("fsdp",)), ("sample", ("fsdp",))), "axes of one array"),
+  Bad("mesh.group", 3, "needs 3 devices", also={"mesh.fsdp": 1}),
+  Bad("mesh.group", -1, "more than one -1"),
+  # settings against each other
+  Bad("learner.minibatches", 7, "use a divisor of 32"),
+  Bad("learner.microbatch", 5, "use a multiple of"),
+  Bad("offline.data", "pairs", "use loop='online'", also={"loop": "offline"}),
+  Bad("sampler.stop", ("",)),
+  Bad("sampler.stop", ("a", 1)),
+  # numbers of objectives
+  Bad("objective.ddof", 5, "0, 1"),
+  Bad("objective.clip_delta", 1.1, "1 + clip_high"),
+  Bad("objective.label_smoothing", 0.9, "from 0 to 0.5", objective="dpo"),
+  Bad("objective.beta", 0.0, "a positive number", objective="dpo"),
+  Bad("objective.gamma", 1.5, "from 0 to 1", objective="ppo"),
+  Bad("objective.lam", 1.5, "from 0 to 1", objective="ppo"),
+  Bad("objective.mismatch_cap", 0.0, "above 0"),
+  Bad("objective.max_length", None, "aggregation='constant'", also={"objective.aggregation": "constant"}),
+  Bad("objective.reward_weights", ("a",), "use a tuple of numbers", also={"objective.advantage": "gdpo"}),
+  Bad("objective.reward_weights", (1.0, 2.0), "one for each of rewards", also={"objective.advantage": "gdpo"}),
+  Bad("objective.advantage", "none.py:f", "no such file"),
+  Bad("objective.advantage", "os.path:join", "it should take rollouts"),
+  # sections that are none
+  *(
+    Bad(name, value, "a section")
+    for name in ("model", "data", "sampler", "rewards", "objective", "learner", "mesh", "eval", "log", "profile")
+    for value in (None, 3)
+  ),
+  # settings of one's own
+  Bad("mine.number", NAN, "finite"),
+  Bad("mine.number", HUGE, "whole numbers"),
+  Bad("mine.text", HALF, "UTF-8"),
+  Bad("mine.nested", ((1.0, (INF,)),), "finite"),
+)
+
+BAD = (
+  *(bad for name, row in ranges.TABLE.items() for bad in of_row(name, row)),
+  *(bad for name in OBJECTIVES for bad in of_objective(name)),
+  *BY_HAND,
+)
+
+ACCEPTED = (
+  Accepted("learner.lr", 0.0, "measures without learning"),
+  Accepted("learner.lr", 10.0, "it may diverge, and learner.max_bad_steps ends it then"),
+  Accepted("learner.b1", 0.0, "no momentum"),
+  Accepted("learner.warmup", 10**6, "longer than the run: the rate only rises"),
+  Accepted("seed", 2**32 - 1, "the largest key"),
+  Accepted("steps", 2**31 - 1, "a run that a person stops"),
+  Accepted("sampler.top_k", 10**6, "more than the vocabulary: off"),
+  Accepted("sampler.min_p", 1.0, "the most probable token alone"),
+  Accepted("sampler.slots", 10**6, "more than there are completions: all of them"),
+  Accepted("rewards.on_error", -5.0, "a punishment"),
+  Accepted(FUNCTIONS, (("long", "math.well_formed", -1.0),), "a weight may punish"),
+  Accepted(FUNCTIONS, (("seen", "math.well_formed", 0.0),), "logged and not learned from"),
+  Accepted("objective.beta", 100.0, "holds the policy where it is"),
+  Accepted("objective.clip_low", 1.5, "no lower bound, since ratios are above 0"),
+  Accepted("objective.eps", 0.0, "groups of equal rewards have advantage 0 without it"),
+  Accepted("eval.problems", 0, "no evaluation"),
+  Accepted("eval.problems", 10**9, "all that there are"),
+  Accepted("eval.samples", 0, "greedy only"),
+  Accepted("log.samples", 0, "no samples.jsonl"),
+  Accepted("checkpoint.every", 10**9, "only at the end, and when it is stopped"),
+  Accepted("profile.first_step", 10**6, "after the last step: nothing is recorded"),
+  Accepted("data.system", "", "a chat without a system message"),
+  Accepted("data.template", "{question}{question}", "the first is filled in; a model may want the second as it is"),
+  Accepted(RULES, (("prompt", ("fsdp",)), ("mine", ("tensor",))), "an axis of a model of one's own"),
+  Accepted("mine.anything", None, "a setting without a row is its owner's"),
+)
