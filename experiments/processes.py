@@ -1,7 +1,6 @@
 """Runs programs one after the other: one at a time in a folder, stopped by signals, with what each took."""
 
 import contextlib
-import fcntl
 import os
 import pathlib
 import signal
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from experiments import arguments
+from grpo_jax import lock
 
 POLL_SECONDS = 0.5
 
@@ -69,14 +69,12 @@ def locked(workdir: pathlib.Path) -> Iterator[int]:
   """
   try:
     workdir.mkdir(parents=True, exist_ok=True)
-    file = open(workdir / "lock", "w")
+    file = open(workdir / "lock", "a+")
   except OSError as error:
     arguments.fail(f"--workdir={workdir}: cannot write there: {error.strerror}")
   with file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      arguments.fail(f"--workdir={workdir}: another comparison, or a run that it left, is at work there; wait for it")
+    if holder := lock.take(file):
+      arguments.fail(f"--workdir={workdir}: another comparison, or a run that it left, is there; wait for {holder}")
     yield file.fileno()
 
 

@@ -14,12 +14,7 @@ checkpoint that is damaged is passed over for the one before it. On several host
 
 import contextlib
 import json
-import logging
-import os
-import re
 import shutil
-import sys
-import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -30,12 +25,14 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from grpo_jax import quiet
 from grpo_jax.checksums import checksums
 from grpo_jax.errors import SettingError
 from grpo_jax.state import TrainState
 from grpo_jax.workdir import cut_back, log_lengths, not_writable, reason, steps_logged
 
 LEARNER = "policy"  # the learner whose parameters another run may start from
+_ABOUT = {"step": int, "data": dict, "extra": dict, "lengths": dict, "arrays": dict}  # what each part of it is
 _TEMPORARY = "*.orbax-checkpoint-tmp*"
 
 
@@ -78,7 +75,7 @@ class Checkpoints:
       raise SettingError(f"checkpoint.keep={keep}: keep at least 1")
     self.workdir = workdir
     self.directory = _directory(workdir)
-    _quieten()
+    quiet.orbax()
     try:
       self.directory.mkdir(parents=True, exist_ok=True)
       if jax.process_index() == 0:
@@ -240,7 +237,7 @@ def restore_params(workdir: str, abstract_params: Any, step: int | None = None) 
   Raises:
     SettingError: no such checkpoint, or one of another model.
   """
-  _quieten()
+  quiet.orbax()
   directory = _directory(workdir)
   step = _latest(directory) if step is None else step
   if step is None:
@@ -306,6 +303,9 @@ def _read_about(path: Path) -> dict[str, Any]:
     raise Damaged("about/metadata is not JSON") from None
   if not isinstance(about, dict) or about.pop("checksum", None) != _checksum(about):
     raise Damaged("about/metadata is not what was saved")
+  wrong = [name for name, kind in _ABOUT.items() if not isinstance(about.get(name), kind)]
+  if wrong or not all(isinstance(n, int) and n >= 0 for n in about["lengths"].values()):
+    raise Damaged(f"about/metadata has no {(wrong or ['lengths'])[0]} that could be one")
   if str(about["step"]) != path.name:
     raise Damaged(f"it is that of step {about['step']}")
   return about
@@ -322,26 +322,3 @@ def _compare(saved: dict[str, str], tree: Any) -> None:
   if wrong:
     more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
     raise Damaged(f"the numbers of {wrong[0]}{more} are not those that were saved")
-
-
-def _quieten() -> None:
-  """Leaves only warnings of what orbax and tensorstore print: their errors are raised here, as one line each."""
-  logging.getLogger("absl").addFilter(_worth_printing)
-  logging.getLogger("asyncio").addFilter(_not_left_behind)
-  warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)  # writes not begun by then
-  sys.unraisablehook = _unraisable
-
-
-def _worth_printing(record: logging.LogRecord) -> bool:
-  return record.levelno == logging.WARNING or f"{os.sep}orbax{os.sep}" not in record.pathname
-
-
-def _not_left_behind(record: logging.LogRecord) -> bool:
-  """False for the writes of a failed save (tasks, futures, gathered futures) beside the one that failed it."""
-  return not re.search("exception was never retrieved|was destroyed but it is pending", record.getMessage())
-
-
-def _unraisable(event: Any) -> None:
-  """Silent on what orbax's and tensorstore's threads report beside the first write or read that failed."""
-  if not re.match("Event loop is closed|Encountered error while reading array index", str(event.exc_value)):
-    sys.__unraisablehook__(event)

@@ -8,21 +8,20 @@ No other file of the folder is ever written to or cut here.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import re
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
+from grpo_jax import lock
 from grpo_jax.errors import SettingError
 
 # Settings that may differ when a run goes on: those that only say what is shown, and where and in how many
@@ -57,26 +56,13 @@ def locked(workdir: str) -> Iterator[None]:
     if jax.process_index() == 0:
       try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        refused = _lock(stack.enter_context(open(path, "a+", encoding="utf-8")))
+        holder = lock.take(stack.enter_context(open(path, "a+", encoding="utf-8")))
+        refused = holder and f"is in use by {holder}; wait until that run ends, or use another --workdir"
       except OSError as cause:
         error = not_writable(workdir, cause)
     if said := _of_process_0(str(error or refused)):
       raise error or SettingError(f"workdir={workdir}: {said}")
     yield
-
-
-def _lock(file: TextIO) -> str:
-  """Locks an open file and writes this process into it; returns who holds it already, or ""."""
-  try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    file.seek(0)
-    holder = file.readline(200).strip() or "another process"
-    return f"is in use by {holder}; wait until that run ends, or use another --workdir"
-  file.truncate(0)
-  file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-  file.flush()
-  return ""
 
 
 def _of_process_0(text: str) -> str:

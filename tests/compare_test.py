@@ -287,7 +287,7 @@ def test_signals_are_gathered_and_handed_back():
 def test_a_folder_is_used_by_one_comparison(workdir, capsys):
   with processes.locked(workdir), pytest.raises(SystemExit), processes.locked(workdir):
     pass
-  assert "another comparison, or a run that it left" in capsys.readouterr().err
+  assert "another comparison, or a run that it left, is there; wait for process" in capsys.readouterr().err
   with processes.locked(workdir):
     pass
 

@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # From the bottom up; a name stands for a module or a package. Imports run downwards.
 LAYERS = (
-  ("errors", "types", "guard", "kinds", "ranges"),
+  ("errors", "types", "guard", "lock", "quiet", "kinds", "ranges"),
   ("ops", "sharding", "packing", "checksums", "folder"),
   ("models", "tokenizer", "data", "rewards", "objectives"),
   ("forward", "sampler", "decode_loop", "slot_cache", "optim", "state", "checkpoint", "workdir", "signals", "metrics"),
@@ -77,7 +77,7 @@ LINKS = (
   ("experiments.*", "experiments.arguments"),
   ("experiments.*", "experiments.defaults"),
   ("experiments.compare", "experiments.processes"),
-  ("experiments.compare", "experiments.progress"),
+  ("experiments.*", "experiments.progress"),
   ("experiments.*", "experiments.presets"),
   ("experiments.growth", "experiments.benchmark"),
   ("experiments.growth", "experiments.benchmarks"),

@@ -81,6 +81,15 @@ def test_a_reward_that_cannot_score_the_test_data(config, name, message):
     evaluator.Evaluator(config, model)
 
 
+def test_a_reward_that_refuses_its_settings(config):
+  keywords = {"max_length": 8, "buffer": 9}
+  config.rewards.functions = (("overlong", "length.overlong", 1.0, keywords),)
+  with pytest.raises(SettingError, match="overlong with buffer=9: use 1 to max_length=8"):
+    collect.make_collector(config, build.model(config))
+  config.rewards.functions = (("mine", f"{__file__}:leaves", 1.0),)
+  collect.make_collector(config, build.model(config))  # it may work on what is sampled
+
+
 def leaves(example: Example, completion):
   raise SystemExit(0)
 

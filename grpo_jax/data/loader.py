@@ -56,6 +56,10 @@ class Batches:
     self._index += self._prompts
     return batch
 
+  def first(self, count: int) -> list[Example]:
+    """Returns the first examples of the whole order; the position stays."""
+    return [self._data[i] for i in range(count)]
+
   def get_state(self) -> dict[str, Any]:
     """Returns what a checkpoint keeps: how many examples were taken, and the sizes of the data sets."""
     return {"index": self._index, "sizes": list(self._sizes)}

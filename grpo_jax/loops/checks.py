@@ -133,17 +133,27 @@ def check_eval_reward(reward: Callable, problems: Sequence[Example], model: buil
   Raises:
     SettingError: names eval.reward and what it said.
   """
-  messages = []
-  with guard.Guard(config.rewards.deadline) as call:
-    for example in problems[:FIRST_SOLUTIONS]:
-      ids = [*model.tokenizer.encode(example.solution), model.tokenizer.eos_id]
-      written = Completion(example.solution, ids, STOPPED, model.tokenizer.step_ends(ids))
-      messages.append(combine.attempt(call, reward, example, written)[1])
+  messages = try_reward(reward, problems, model, config)
   if all(messages):
     raise SettingError(
       f"eval.reward={config.eval.reward!r}: cannot score the test data: {messages[0]}; use a reward for such "
       "answers, as math.answer_correct for numbers or choice.choice_correct for letters"
     )
+
+
+def try_reward(reward: Callable, examples: Sequence[Example], model: build.Model, config: ConfigDict) -> list[str]:
+  """Scores the worked solutions of the first examples, and returns what went wrong with each, "" where nothing did.
+
+  Raises:
+    SettingError: the reward says that it cannot work as it is set.
+  """
+  messages = []
+  with guard.Guard(config.rewards.deadline) as call:
+    for example in examples[:FIRST_SOLUTIONS]:
+      ids = [*model.tokenizer.encode(example.solution), model.tokenizer.eos_id]
+      written = Completion(example.solution, ids, STOPPED, model.tokenizer.step_ends(ids))
+      messages.append(combine.attempt(call, reward, example, written)[1])
+  return messages
 
 
 def source_of_data(config: ConfigDict) -> str:

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from grpo_jax import metrics, sampler
 from grpo_jax.generate import Generator, completions, generate
-from grpo_jax.loops import build, imports
+from grpo_jax.loops import build, checks, imports
 from grpo_jax.objectives.contract import Objective
 from grpo_jax.ops.advantages import totals
 from grpo_jax.rewards import combine
@@ -45,14 +45,18 @@ def make_collector(config: ConfigDict, model: build.Model) -> Collector:
   """What samples and scores batches of the training data.
 
   Raises:
-    SettingError: data or rewards that are not there, sampler settings that cannot be.
+    SettingError: data or rewards that are not there, a reward that cannot work as it is set, sampler settings that
+      cannot be.
   """
   d, s, objective = config.data, config.sampler, imports.objective(config.objective.name)
+  batches, rewards = build.batches(config, model), imports.rewards(config.rewards)
+  for _, reward, _ in rewards:
+    checks.try_reward(reward, batches.first(checks.FIRST_SOLUTIONS), model, config)
   sample = sampler.make_sampler(model.decoder, s, model.stop)
   return Collector(
-    batches=build.batches(config, model),
+    batches=batches,
     generator=Generator(sample, model.layout, model.tokenizer, model.render, d.max_prompt_length, d.on_long),
-    rewards=imports.rewards(config.rewards),
+    rewards=rewards,
     flat=jitted_flat(objective, imports.objective_settings(config.objective)),
     on_error=config.rewards.on_error,
     deadline=config.rewards.deadline,

@@ -1,0 +1,160 @@
+"""Kills a run at random moments, goes on with it, and compares what it leaves with a run that nothing happened to.
+
+    python -m experiments.drill --workdir=DIR --kills=50 --config=FILE [--config.NAME=VALUE ...]
+
+DIR/whole is the run that nothing happens to, DIR/killed the other, which begins anew whenever it came to its end; what
+else is given goes to experiments.run. DIR/drill.json has every kill: when it came, what the run was doing, how far it
+was. The exit code is 1 where anything but timings differs.
+"""
+
+import argparse
+import collections
+import hashlib
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, NoReturn
+
+from experiments import arguments
+from experiments.progress import Progress
+
+TIMINGS = ("time/", "tokens_per_s/")  # how the names of metrics begin that differ from run to run
+EARLIEST = 0.3  # of the seconds of an undisturbed run; before that, Python is still importing
+
+
+def left(folder: pathlib.Path) -> dict[str, Any]:
+  """Returns what a finished run leaves, but timings: metrics, samples, the last checkpoint, weights, results."""
+  lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+  last = max((path for path in (folder / "checkpoints").iterdir() if path.name.isdigit()), key=lambda p: int(p.name))
+  about = json.loads((last / "about" / "metadata").read_text())
+  weights = sorted((folder / "export").glob("*.safetensors"))
+  return {
+    "metrics": [{k: v for k, v in line.items() if not k.startswith(TIMINGS)} for line in lines],
+    "samples": hashlib.sha256((folder / "samples.jsonl").read_bytes()).hexdigest(),
+    "checkpoint": (about["step"], about["data"], about["arrays"]),  # a checksum of every array
+    "weights": [hashlib.sha256(path.read_bytes()).hexdigest() for path in weights],
+    "result": {k: v for k, v in json.loads((folder / "result.json").read_text()).items() if k != "wall_s"},
+  }
+
+
+def differences(whole: dict[str, Any], other: dict[str, Any]) -> list[str]:
+  """Returns the names of what differs between two results of `left`."""
+  return [name for name in whole if whole[name] != other[name]]
+
+
+def start(command: list[str], log: pathlib.Path, seconds: float | None) -> int:
+  """Runs a command, kills it after so many seconds (None: never), and returns its exit code.
+
+  Its output is the whole of the file `log`.
+  """
+  with open(log, "w") as output:
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+    try:
+      return child.wait(seconds)
+    except subprocess.TimeoutExpired:
+      child.kill()
+      return child.wait()
+    except BaseException:
+      child.kill()
+      raise
+
+
+def doing(log: pathlib.Path) -> str:
+  """Returns what a run was doing, by the last lines that it wrote: "learn", "save", "starting" ..."""
+  for line in reversed(log.read_text(errors="replace").splitlines()):
+    if found := re.match(r"(\w+) \.\.\.|(step|after|going on|starting)", line):
+      return found[1] or {"step": "between phases", "after": "between phases"}.get(found[2], found[2])
+  return "starting"
+
+
+def drill(folder: pathlib.Path, kills: int, seed: int, rest: list[str]) -> list[dict[str, Any]]:
+  """Kills a run so often and returns what is known of each kill; raises SystemExit where a run ends otherwise.
+
+  Args:
+    folder: of both runs.
+    kills: how many.
+    seed: of the moments.
+    rest: the arguments of experiments.run.
+  """
+  os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+  rest = [*rest, f"--config.compilation_cache={folder / 'cache'}"]
+  command = [sys.executable, "-m", "experiments.run", *rest]
+  log, killed = folder / "log.txt", folder / "killed"
+  for _ in range(2):  # the second one has its programs compiled, as those that are killed have
+    shutil.rmtree(folder / "whole", ignore_errors=True)
+    begun = time.monotonic()
+    if code := start([*command, f"--workdir={folder / 'whole'}"], log, None):
+      fail(f"the run ended with code {code}: {log.read_text(errors='replace').strip().splitlines()[-1:]}")
+    seconds = time.monotonic() - begun
+  expected, moments, found, runs = left(folder / "whole"), random.Random(seed), [], 0
+  shutil.rmtree(killed, ignore_errors=True)
+  with Progress(kills, 0) as progress:
+    while len(found) < kills or killed.exists():
+      after = moments.uniform(EARLIEST, 1.0) * seconds if len(found) < kills else None
+      code = start([*command, f"--workdir={killed}"], log, after)
+      if code == -signal.SIGKILL:
+        found.append({"run": runs, "after_s": round(after, 2), "doing": doing(log), "steps": steps(killed)})
+      elif code:
+        fail(f"a run that was killed before ended with code {code}: {log.read_text(errors='replace').strip()[-300:]}")
+      else:
+        if differ := differences(expected, left(killed)):
+          fail(f"{killed} differs from {folder / 'whole'} in {', '.join(differ)}, after {len(found)} kills")
+        shutil.rmtree(killed)
+        runs += 1
+      progress.show(min(len(found), kills), f"{len(found)} kills, {runs} runs as if nothing had happened")
+  return found
+
+
+def steps(folder: pathlib.Path) -> int:
+  """Returns how many steps the metrics of a run tell of."""
+  path = folder / "metrics.jsonl"
+  return max([0, *map(int, re.findall(r'^\{"step": (\d+)', path.read_text() if path.exists() else "", re.MULTILINE))])
+
+
+def fail(text: str) -> NoReturn:
+  """Ends the program with a line and code 1."""
+  print("error:", " ".join(text.split()), file=sys.stderr, flush=True)
+  sys.exit(1)
+
+
+class Parser(argparse.ArgumentParser):
+  """Says in one line what is wrong."""
+
+  def error(self, message: str) -> NoReturn:
+    """Ends the program with code 2."""
+    arguments.fail(message)
+
+
+def main() -> None:
+  """Drills what the command line says, and writes DIR/drill.json."""
+  parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+  parser.add_argument("--workdir", required=True, type=pathlib.Path, help="folder of both runs and of drill.json")
+  parser.add_argument("--kills", type=int, default=50, help="how many")
+  parser.add_argument("--seed", type=int, default=0, help="of the moments")
+  values, rest = parser.parse_known_args()
+  if values.kills < 1:
+    arguments.fail(f"--kills={values.kills}: at least 1")
+  if not any(arg.startswith("--config=") for arg in rest):
+    arguments.fail("--config is missing, as in --config=experiments/arithmetic.py")
+  folder = values.workdir.absolute()
+  if folder.exists() and any(folder.iterdir()):
+    arguments.fail(f"--workdir={values.workdir}: is not empty; give a new folder")
+  folder.mkdir(parents=True, exist_ok=True)
+  found = drill(folder, values.kills, values.seed, rest)
+  report = {"command": [*rest], "kills": found}
+  (folder / "drill.json").write_text(json.dumps(report, indent=2) + "\n")
+  phases = collections.Counter(kill["doing"] for kill in found)
+  runs = 1 + max(kill["run"] for kill in found)
+  told = ", ".join(f"{name} {count}" for name, count in phases.most_common())
+  print(f"{len(found)} kills in {runs} runs ({told}): each left what the undisturbed run left; {folder}/drill.json")
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,85 @@
+"""The drill: killed runs leave what an undisturbed one leaves, and a difference is told."""
+
+import json
+import shutil
+
+import pytest
+
+from experiments import drill
+
+SMALL = [
+  "--config=experiments/arithmetic.py",
+  *(f"--config.{s}" for s in ("steps=6", "data.prompts=4", "sampler.group=4", "sampler.max_length=24", "eval.batch=8")),
+  *(f"--config.{s}" for s in ("eval.problems=8", "eval.samples=0", "checkpoint.every=2", "log.tensorboard=False")),
+]
+
+
+@pytest.mark.slow
+def test_ten_kills(program, tmp_path):
+  done = program("experiments.drill", f"--workdir={tmp_path}/drill", "--kills=10", *SMALL, timeout=1200)
+  assert done.returncode == 0, done.stderr
+  report = json.loads((tmp_path / "drill" / "drill.json").read_text())
+  assert len(report["kills"]) == 10 and "10 kills in" in done.stdout
+  assert len({kill["doing"] for kill in report["kills"]}) > 1
+
+
+def write(folder, **changes):
+  """What a finished run leaves, with changes."""
+  files = {
+    "metrics.jsonl": '{"step": 1, "loss": 0.5, "time/learn": 3.0}\n{"step": 2, "loss": 0.25}\n',
+    "samples.jsonl": '{"step": 1}\n',
+    "result.json": '{"steps": 2, "wall_s": 7.5}',
+    "checkpoints/2/about/metadata": '{"step": 2, "data": {"index": 4}, "arrays": {"policy.w": "00ff00ff"}}',
+    "checkpoints/1/about/metadata": '{"step": 1, "data": {}, "arrays": {}}',
+    "export/model.safetensors": "numbers",
+  }
+  for name, text in (files | changes).items():
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+  return drill.left(folder)
+
+
+def test_timings_may_differ_and_nothing_else(tmp_path):
+  whole = write(tmp_path / "whole")
+  timings = '{"step": 1, "loss": 0.5, "time/learn": 9.0, "tokens_per_s/step": 1}\n{"step": 2, "loss": 0.25}\n'
+  other = write(tmp_path / "same", **{"metrics.jsonl": timings, "result.json": '{"steps": 2, "wall_s": 99}'})
+  assert drill.differences(whole, other) == []
+  for name, file, text in (
+    ("metrics", "metrics.jsonl", '{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.251}\n'),
+    ("samples", "samples.jsonl", ""),
+    ("result", "result.json", '{"steps": 3}'),
+    ("checkpoint", "checkpoints/2/about/metadata", '{"step": 2, "data": {"index": 4}, "arrays": {"policy.w": "0"}}'),
+    ("weights", "export/model.safetensors", "other"),
+  ):
+    assert drill.differences(whole, write(tmp_path / name, **{file: text})) == [name]
+    shutil.rmtree(tmp_path / name)
+
+
+def test_what_a_run_was_doing(tmp_path):
+  log = tmp_path / "log.txt"
+  for text, what in (
+    ("", "starting"),
+    ("starting: importing jax\n", "starting"),
+    ("going on from step 2 of x\nsample ...\nlearn ... (compiles its program 1)\n", "learn"),
+    ("learn ...\nstep 3/6  reward 0.1\n", "between phases"),
+  ):
+    log.write_text(text)
+    assert drill.doing(log) == what
+
+
+@pytest.mark.parametrize(
+  ("args", "message"),
+  [
+    (["--kills=3"], "the following arguments are required: --workdir"),
+    (["--workdir=WORK"], "--config is missing"),
+    (["--workdir=WORK", "--config=x.py", "--kills=0"], "--kills=0: at least 1"),
+    (["--workdir=FULL", "--config=x.py"], "is not empty; give a new folder"),
+  ],
+)
+def test_bad_input_is_one_line(program, tmp_path, args, message):
+  (tmp_path / "full").mkdir()
+  (tmp_path / "full" / "mine").write_text("")
+  named = [a.replace("WORK", f"{tmp_path}/work").replace("FULL", f"{tmp_path}/full") for a in args]
+  done = program("experiments.drill", *named)
+  assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+  assert message in done.stderr and not (tmp_path / "work").exists()
