@@ -24,14 +24,16 @@ from ml_collections import ConfigDict
 from grpo_jax import lock
 from grpo_jax.errors import SettingError
 
-# Settings that may differ when a run goes on: those that only say what is shown, and where and in how many
-# microbatches the same numbers are computed (equal to rounding). So may `steps`, where no learning rate depends on it.
+# Settings that may differ when a run goes on: those that only say what is shown, and where, in how many microbatches
+# and in what time the same numbers are computed (equal to rounding). So may `steps`, where no learning rate depends on
+# it.
 MAY_CHANGE = (
   "eval",
   "checkpoint",
   "log",
   "profile",
   "compilation_cache",
+  "rewards.deadline",
   "mesh",
   "model.remat",
   "learner.microbatch",

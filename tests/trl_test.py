@@ -67,7 +67,7 @@ def ours(case):
     kl_weighted=case["bias"],
     scale=case["scale"],
     mismatch="truncate" if case["is_cap"] else "none",
-    mismatch_cap=case["is_cap"],
+    mismatch_cap=case["is_cap"] or 2.0,
     **(dict(clip_high=case["high"] - 1.0) if is_cispo else clip),
   )
   batch = objective.prepare(rollouts, cfg)
