@@ -16,7 +16,7 @@ from grpo_jax.errors import SettingError
 ATOMS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 VALUES = st.recursive(ATOMS, lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=4), x, max_size=3))
 FILES = ("about/metadata", "state/_METADATA", "state/_sharding", "state/array_metadatas/process_0")
-FEW = settings(max_examples=20, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=12, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 good = damage_test.good
 

@@ -46,6 +46,7 @@ def test_it_is_small_and_honest(model, problems):
   assert np.mean(formed) >= 0.95
 
 
+@pytest.mark.slow
 def test_transformers_solves_the_same_problems(model, problems):
   pytest.importorskip("transformers")
   pytest.importorskip("torch")
