@@ -87,6 +87,7 @@ def drill(folder: pathlib.Path, kills: int, seed: int, rest: list[str]) -> list[
   rest = [*rest, f"--config.compilation_cache={folder / 'cache'}"]
   command = [sys.executable, "-m", "experiments.run", *rest]
   log, killed = folder / "log.txt", folder / "killed"
+  print("first the run that nothing happens to, twice", flush=True)
   for _ in range(2):  # the second one has its programs compiled, as those that are killed have
     shutil.rmtree(folder / "whole", ignore_errors=True)
     begun = time.monotonic()

@@ -130,4 +130,24 @@ def check_batch(layout: Layout, prompts: int, group: int) -> None:
   for setting, value, name in (("data.prompts", prompts, "prompt"), ("sampler.group", group, "sample")):
     n = layout.size(name)
     if value % n:
-      raise SettingError(f"{setting}={value} does not divide over {n} shards of the mesh; use a multiple of {n}")
+      split = split_that_fits(layout, prompts, group)
+      also = f", or mesh.group={split}" if split else ""
+      raise SettingError(
+        f"{setting}={value} does not divide over {n} shards of the mesh {dict(layout.mesh.shape)}; use a multiple of "
+        f"{n}{also}"
+      )
+
+
+def split_that_fits(layout: Layout, prompts: int, group: int) -> int:
+  """Returns the smallest `mesh.group` over which the batch divides, on as many devices as fsdp and group have now.
+
+  0 where there is none. The prompts lie on replica and fsdp then, as the rules that ship say.
+  """
+  shape = layout.mesh.shape
+  devices = shape["fsdp"] * shape["group"]
+  fits = (
+    g
+    for g in range(1, devices + 1)
+    if devices % g == 0 and prompts % (shape["replica"] * devices // g) == 0 and group % g == 0
+  )
+  return next(fits, 0)

@@ -76,8 +76,12 @@ def test_a_batch_that_the_mesh_does_not_divide_is_refused():
   sharding.check_batch(layout, 8, 4)
   with pytest.raises(SettingError, match=r"data.prompts=6 .* 4 shards .* multiple of 4"):
     sharding.check_batch(layout, 6, 4)
-  with pytest.raises(SettingError, match=r"sampler.group=3 .* multiple of 2"):
+  with pytest.raises(SettingError, match=r"sampler.group=3 .* multiple of 2, or mesh.group=1"):
     sharding.check_batch(layout, 8, 3)
+  with pytest.raises(SettingError, match=r"data.prompts=2 .* multiple of 4, or mesh.group=4"):
+    sharding.check_batch(layout, 2, 4)
+  with pytest.raises(SettingError, match=r"use a multiple of 4$"):  # 3 prompts over 8 devices: no split does
+    sharding.check_batch(layout, 3, 4)
 
 
 def test_constrain_places_an_array_and_is_nothing_on_one_device():
