@@ -80,7 +80,7 @@ def test_refused(name, tmp_path, deadline, memory):
   message = str(error.value)
   assert case.says in message
   assert message.isprintable() and len(message) < 600
-  assert message.startswith((f"init_from={folder}", "tokenizer: ", "chat_template: ", "chat=True: "))
+  assert message.startswith((f"init_from={folder}", "tokenizer: ", "chat_template: ", "data.chat=True: "))
   assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 < memory + MEGABYTES
 
 

@@ -39,7 +39,7 @@ def test_prompts_that_all_are_too_long(config):
 
 def test_a_chat_without_a_template(config):
   config.data.chat = True
-  with pytest.raises(SettingError, match="chat=True: this tokenizer has no chat template"):
+  with pytest.raises(SettingError, match="data.chat=True: this tokenizer has no chat template"):
     collect.make_collector(config, build.model(config))
 
 

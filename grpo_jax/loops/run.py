@@ -74,9 +74,10 @@ class Run:
     self.profiler = Profiler(config.profile, os.path.join(folder, "profile"))
     self.stopped = False
     self.watch = Watch(config.sampler.max_length)
+    workdir.check_owner(folder, config)  # before anything is made in a folder that may be somebody's
     with contextlib.ExitStack() as resources:
       resources.enter_context(workdir.locked(folder))
-      workdir.check_owner(folder, config)
+      workdir.check_owner(folder, config)  # of a run that ended meanwhile
       self._restore_or_start()
       workdir.claim(folder, config)  # after all that the config names has been found
       if jax.process_index() == 0:

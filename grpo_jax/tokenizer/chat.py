@@ -47,7 +47,7 @@ def render(config: dict, question: str, template: str, system: str) -> Turn:
   marked = _conversation(program, specials, template.replace("{question}", _MARK, 1), system)
   before, found, after = marked.partition(_MARK)
   if not found or not text.startswith(before) or not text[len(before) :].endswith(after):
-    raise SettingError("chat_template: does not show the user's message as it is; chat=False would work")
+    raise SettingError("chat_template: does not show the user's message as it is; data.chat=False would work")
   return Turn(before, text[len(before) : len(text) - len(after)], after)
 
 
@@ -66,7 +66,7 @@ def find_template(config: dict) -> str:
   if isinstance(template, list):
     template = next((entry["template"] for entry in template if entry["name"] == "default"), None)
   if not template:
-    raise SettingError("chat=True: this tokenizer has no chat template; chat=False would work")
+    raise SettingError("data.chat=True: this tokenizer has no chat template; data.chat=False would work")
   return template
 
 
@@ -83,7 +83,7 @@ def _conversation(template: str, specials: tuple[tuple[str, str], ...], message:
   messages = [*messages, {"role": "user", "content": message}]
   found = _renderer().render(template, {"messages": messages, "add_generation_prompt": True, **dict(specials)})
   if "error" in found:
-    raise SettingError(f"chat_template: {first_line(found['error'])}; chat=False would work")
+    raise SettingError(f"chat_template: {first_line(found['error'])}; data.chat=False would work")
   return found["text"]
 
 
