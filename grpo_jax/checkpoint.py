@@ -13,6 +13,7 @@ checkpoint that is damaged is passed over for the one before it. On several host
 """
 
 import contextlib
+import itertools
 import json
 import shutil
 import zlib
@@ -44,6 +45,7 @@ class Restored(NamedTuple):
   data: dict[str, Any]
   extra: dict[str, Any]
   passed_over: list[str]  # the newer ones that are damaged, each with what is wrong
+  lost: dict[str, int]  # bytes that a log of the run lacks, by its name
 
 
 class _Found(NamedTuple):
@@ -148,9 +150,9 @@ class Checkpoints:
       got, error = self._try(step, abstract_states)
       if got is not None:
         self._set_aside(damaged)
-        self._cut_back(got.lengths)
+        lost = self._cut_back(got.lengths)
         passed_over = [f"checkpoint {step} is damaged ({why})" for step, why in damaged.items()]
-        return Restored(step, got.states, got.data, got.extra, passed_over)
+        return Restored(step, got.states, got.data, got.extra, passed_over, lost)
       damaged[step] = error
     found = "; ".join(f"checkpoint {step}: {why}" for step, why in damaged.items())
     raise SettingError(
@@ -184,8 +186,9 @@ class Checkpoints:
       try:
         folder.mkdir(exist_ok=True)
         for step in steps:
-          taken = len(list(folder.glob(f"{step}*")))
-          (self.directory / str(step)).rename(folder / (f"{step}-{taken}" if taken else str(step)))
+          names = itertools.chain([str(step)], (f"{step}-{n}" for n in itertools.count(1)))
+          name = next(name for name in names if not (folder / name).exists())
+          (self.directory / str(step)).rename(folder / name)
       except OSError as error:
         raise not_writable(self.workdir, error) from error
     if jax.process_count() > 1:
@@ -208,9 +211,8 @@ class Checkpoints:
     finally:
       self._manager.close()
 
-  def _cut_back(self, lengths: dict[str, int]) -> None:
-    if jax.process_index() == 0:
-      cut_back(self.workdir, lengths)
+  def _cut_back(self, lengths: dict[str, int]) -> dict[str, int]:
+    return cut_back(self.workdir, lengths) if jax.process_index() == 0 else {}
 
   @contextlib.contextmanager
   def _failures(self, step: int | None) -> Iterator[None]:
@@ -255,8 +257,8 @@ def restore_params(workdir: str, abstract_params: Any, step: int | None = None) 
     return params
   except Exception as error:  # what is damaged can fail in any way
     raise SettingError(
-      f"init_from={workdir}: checkpoint {step} cannot be read ({reason(error)}); use the model of that run, "
-      "or another run"
+      f"init_from={workdir}: checkpoint {step} cannot be read ({reason(error)}); use the model of that run, or another "
+      "run; where it is damaged, that run's own command goes on from the one before"
     ) from error
 
 

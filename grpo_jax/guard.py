@@ -62,18 +62,23 @@ class Guard:
     Raises:
       Late: it took too long.
       Stopped: a signal came meanwhile, or before.
-      ValueError: it called sys.exit.
+      ValueError: it called sys.exit, or raised what is no Exception.
     """
     if _asked:
       raise Stopped(_asked[0])
     if self.timed:
       self._watch()
+      signal.signal(signal.SIGALRM, self._late)  # the call before may have set another handler
       signal.setitimer(signal.ITIMER_REAL, self.seconds, 1.0)  # again each second, where the function catches it
     self.running = True
     try:
       return function(*args)
     except SystemExit as error:
       raise ValueError(f"called sys.exit({error.code!r})") from error
+    except (Exception, Late, Stopped, KeyboardInterrupt):
+      raise
+    except BaseException as error:  # such as asyncio.CancelledError
+      raise ValueError(f"raised {type(error).__name__}") from error
     finally:
       self.running = False  # before anything else: from here on an alarm means nothing
       if self.timed:

@@ -28,17 +28,22 @@ def stop_signals() -> Iterator[Callable[[int], str]]:
   it, and no reward is stopped. Main thread only.
   """
   several = jax.process_count() > 1
-  asked = []
+  asked, process = [], os.getpid()
 
   def handler(number, _):
+    if os.getpid() != process:  # a child that a reward forked: it ends as it would without us
+      signal.signal(number, signal.SIG_DFL)
+      os.kill(os.getpid(), number)
+      return
     if asked and number == signal.SIGINT:
       raise KeyboardInterrupt
-    if not asked:
+    asked.append(number)
+    if len(asked) == 1:
       name = signal.Signals(number).name
-      os.write(2, f"\n{name}: this step is ended and saved first; Ctrl-C again leaves at once\n".encode())
+      with contextlib.suppress(OSError):  # the terminal may be gone
+        os.write(2, f"\n{name}: what is done is saved first; Ctrl-C again leaves at once\n".encode())
       if several:
         os.kill(os.getpid(), signal.SIGTERM)
-    asked.append(number)
     if not several:
       guard.stop(signal.Signals(number).name)
 

@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
-from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
-from grpo_jax import lock
+from grpo_jax import hosts, lock
 from grpo_jax.errors import SettingError
 
 # Settings that may differ when a run goes on: those that only say what is shown, and where, in how many microbatches
@@ -60,19 +58,13 @@ def locked(workdir: str) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         holder = lock.take(stack.enter_context(open(path, "a+", encoding="utf-8")))
         refused = holder and f"is in use by {holder}; wait until that run ends, or use another --workdir"
+      except FileExistsError:
+        error = SettingError(f"workdir={workdir}: is not a folder; use another --workdir")
       except OSError as cause:
         error = not_writable(workdir, cause)
-    if said := _of_process_0(str(error or refused)):
+    if said := hosts.text_of_process_0(str(error or refused)):
       raise error or SettingError(f"workdir={workdir}: {said}")
     yield
-
-
-def _of_process_0(text: str) -> str:
-  """What process 0 says, on every process; at most 500 bytes."""
-  if jax.process_count() == 1:
-    return text
-  sent = np.frombuffer(text.encode()[:500].ljust(500), np.uint8)
-  return bytes(multihost_utils.broadcast_one_to_all(sent)).decode(errors="replace").strip()
 
 
 def check_owner(workdir: str, config: ConfigDict) -> None:
@@ -88,15 +80,18 @@ def check_owner(workdir: str, config: ConfigDict) -> None:
   except OSError as error:
     raise not_writable(workdir, error) from error
   except (ValueError, RecursionError) as error:
-    raise SettingError(f"workdir={workdir}: {path} is not JSON ({error}); use another --workdir") from error
+    raise SettingError(
+      f"workdir={workdir}: {path} is not JSON ({error}); put a copy of it back, or use another --workdir, where "
+      f"init_from={workdir} starts from the last checkpoint's weights"
+    ) from error
   if old is not None and (changes := _changes(old, json.loads(config.to_json_best_effort()))):
     raise SettingError(
       f"workdir={workdir}: belongs to another config ({changes}); use those values or another --workdir"
     )
   if old is None and (taken := [name for name in OWN_LOGS if (Path(workdir) / name).exists()]):
     raise SettingError(
-      f"workdir={workdir}: holds {taken[0]} and no config.json, so it is not a run's folder, and a run would write to "
-      "that file; use another --workdir"
+      f"workdir={workdir}: holds {taken[0]} and no config.json, so it is not known whose it is, and a run would write "
+      "to that file; put config.json back, where this is a run's folder, or use another --workdir"
     )
 
 
@@ -139,11 +134,21 @@ def steps_logged(workdir: str) -> int:
   return most
 
 
-def cut_back(workdir: str, lengths: dict[str, int]) -> None:
-  """Cuts each of the run's own logs to its `lengths`, 0 where it has none: what came later is written again."""
+def cut_back(workdir: str, lengths: dict[str, int]) -> dict[str, int]:
+  """Cuts each of the run's own logs to its `lengths`, 0 where it has none: what came later is written again.
+
+  Returns:
+    The bytes that a log lacks, by its name, where it is shorter than that: what is left is cut to whole lines.
+  """
+  lost = {}
   for path in _logs(workdir):
-    if path.stat().st_size > lengths.get(path.name, 0):
-      os.truncate(path, lengths.get(path.name, 0))
+    want, found = lengths.get(path.name, 0), path.stat().st_size
+    if found < want:
+      lost[path.name] = want - found
+      want = path.read_bytes().rfind(b"\n") + 1
+    if path.stat().st_size > want:
+      os.truncate(path, want)
+  return lost | {name: want for name, want in lengths.items() if want and not (Path(workdir) / name).is_file()}
 
 
 def _logs(workdir: str) -> list[Path]:

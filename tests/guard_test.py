@@ -1,5 +1,6 @@
 """What a user's function may do, and what becomes of it: an exception, sys.exit, no end, a signal meanwhile."""
 
+import asyncio
 import re
 import signal
 import subprocess
@@ -57,6 +58,67 @@ def test_nothing_is_left_behind():
     call(lambda: None)
     time.sleep(0.1)  # beyond the deadline, but not in a call
   assert signal.getsignal(signal.SIGALRM) == before and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_a_function_may_have_alarms_of_its_own():
+  def own():
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(0)
+
+  with Guard(0.2) as call:
+    call(own)
+    with pytest.raises(Late):
+      call(forever)
+
+
+def test_what_is_no_exception_becomes_one():
+  def cancelled():
+    raise asyncio.CancelledError
+
+  with Guard(5.0) as call:
+    with pytest.raises(ValueError, match="raised CancelledError"):
+      call(cancelled)
+    with pytest.raises(KeyboardInterrupt):
+      call(interrupted)
+
+
+def interrupted():
+  raise KeyboardInterrupt
+
+
+FORKED = """
+import os, signal, time
+from grpo_jax import signals
+with signals.stop_signals() as stopping:
+  child = os.fork()
+  if child == 0:
+    time.sleep(60)
+  time.sleep(0.5)
+  os.kill(child, signal.SIGTERM)
+  print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), repr(stopping(0)))
+"""
+
+
+def test_a_child_of_a_reward_ends_as_it_would_without_us():
+  done = subprocess.run([sys.executable, "-c", FORKED], cwd=ROOT, env=environment(1), capture_output=True, text=True)
+  assert done.stdout == f"{-signal.SIGTERM} ''\n" and "SIGTERM" not in done.stderr, done
+
+
+GONE = """
+import os, signal
+from grpo_jax import signals
+with signals.stop_signals() as stopping:
+  read, write = os.pipe()
+  os.close(read)
+  os.dup2(write, 2)
+  signal.raise_signal(signal.SIGTERM)
+  print(stopping(0))
+"""
+
+
+def test_a_signal_is_heard_where_the_terminal_is_gone():
+  done = subprocess.run([sys.executable, "-c", GONE], cwd=ROOT, env=environment(1), stdout=subprocess.PIPE, text=True)
+  assert (done.returncode, done.stdout) == (0, "SIGTERM\n")
 
 
 def test_no_deadline():

@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 # From the bottom up; a name stands for a module or a package. Imports run downwards.
 LAYERS = (
   ("errors", "types", "guard", "lock", "quiet", "kinds", "ranges"),
-  ("ops", "sharding", "packing", "checksums", "folder"),
+  ("ops", "sharding", "packing", "checksums", "folder", "hosts"),
   ("models", "tokenizer", "data", "rewards", "objectives"),
   ("forward", "sampler", "decode_loop", "slot_cache", "optim", "state", "checkpoint", "workdir", "signals", "metrics"),
   ("learn", "movement", "rollouts", "generate", "evaluate"),

@@ -397,6 +397,17 @@ def test_a_reward_that_fails_on_everything_ends_the_run():
   assert not combine.score(rewards, [None], [empty], max_length=4).faults
 
 
+def test_an_error_that_is_no_text_is_a_fault():
+  def odd(example, completion):
+    if len(completion.tokens) == 1:
+      raise ValueError(10**5000)
+    return 1.0
+
+  group = [_completion("", tokens=1), _completion("", tokens=2)]
+  (fault,) = combine.score([("odd", odd, 1.0)], [_example()], [group], max_length=4).faults
+  assert fault == (0, 0, "odd", "ValueError: ")
+
+
 def test_sys_exit_in_a_reward_is_a_fault():
   def leaves(example, completion):
     return sys.exit(0) if len(completion.tokens) == 1 else 1.0

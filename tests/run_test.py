@@ -1,5 +1,7 @@
 """A run's folder: any number of learners under their names, and a reference that stays the one it began with."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -100,6 +102,37 @@ def test_two_learners_are_saved_and_restored_under_their_names(config, model, tm
   assert again["policy"].params["x"] == 5.0 and again["reward_model"].params["x"] == 105.0
   assert again["policy"].seen == [{"step": 7}] and again["reward_model"].seen == [{}]
   assert (tmp_path / "result.json").exists()
+
+
+def test_fewer_steps_than_were_done_are_refused(config, model, tmp_path):
+  loop(config, model, tmp_path, {"policy": Fake(0.0)}, stop_after=3)
+  fewer = config.copy_and_resolve_references()
+  fewer.steps = 1
+  left = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
+  with pytest.raises(SettingError, match="steps=1: this run has done 2 steps; use at least 2"):
+    loop(fewer, model, tmp_path, {"policy": Fake(0.0)})
+  assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == left
+
+
+def test_an_evaluation_that_was_not_made_before_is_not_compared(config, model, tmp_path):
+  loop(config, model, tmp_path, {"policy": Fake(0.0)}, stop_after=3)
+  found = config.copy_and_resolve_references()
+  found.eval.problems = 4
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(Run, "evaluate", lambda self, step, samples=False: {"accuracy": 0.5})
+    loop(found, model, tmp_path, {"policy": Fake(0.0)})
+  result = json.loads((tmp_path / "result.json").read_text())
+  assert result["accuracy_after"] == 0.5 and "accuracy_before" not in result
+
+
+def test_what_a_log_has_lost_is_told(config, model, tmp_path, capsys):
+  loop(config, model, tmp_path, {"policy": Fake(0.0)}, stop_after=3)
+  log = tmp_path / "metrics.jsonl"
+  lines = log.read_text().splitlines(keepends=True)
+  log.write_text(lines[0] + lines[1][:5])
+  loop(config, model, tmp_path, {"policy": Fake(0.0)})
+  assert "warning: metrics.jsonl has lost" in capsys.readouterr().out
+  assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [1, 3, 4, 5]
 
 
 def test_a_checkpoint_without_one_of_the_learners_is_refused(config, model, tmp_path):

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax import metrics, sampler
+from grpo_jax import hosts, metrics, sampler
+from grpo_jax.errors import SettingError
 from grpo_jax.generate import Generator, completions, generate
 from grpo_jax.loops import build, checks, imports
 from grpo_jax.objectives.contract import Objective
@@ -112,10 +113,23 @@ def collect(
 def score(
   collector: Collector, examples: list[Example | None], texts: list[list[Completion]], rollouts: Rollouts
 ) -> Scored:
-  """The batch with the rewards of every completion."""
-  c = collector
-  scores = combine.score(c.rewards, examples, texts, c.max_length, c.on_error, c.deadline)
-  rollouts = dataclasses.replace(rollouts, rewards=scores.rewards, given=scores.given, components=scores.components)
+  """The batch with the rewards of every completion.
+
+  On several hosts the first one scores: a reward may be late, or fail, on one of them alone.
+
+  Raises:
+    SettingError: see `combine.score`; on every host.
+  """
+  c, error, scores = collector, None, combine.nothing(rollouts.tokens.shape, len(collector.rewards))
+  if jax.process_index() == 0:
+    try:
+      scores = combine.score(c.rewards, examples, texts, c.max_length, c.on_error, c.deadline)
+    except SettingError as cause:
+      error = cause
+  if said := hosts.text_of_process_0(str(error or "")):
+    raise error or SettingError(said)
+  rewards, given, components = hosts.arrays_of_process_0(scores[:3])
+  rollouts = dataclasses.replace(rollouts, rewards=rewards, given=given, components=components)
   return Scored(list(examples), texts, rollouts, scores.faults)
 
 

@@ -18,6 +18,7 @@ import jax
 from ml_collections import ConfigDict
 
 from grpo_jax import checkpoint, guard, metrics, signals, workdir
+from grpo_jax.errors import SettingError
 from grpo_jax.loops import build
 from grpo_jax.loops.evaluator import Evaluator
 from grpo_jax.loops.learner import Learner
@@ -88,9 +89,12 @@ class Run:
     """Sets every learner's state and reference, and where the run stands: as they were saved, or at the start."""
     abstract = {name: learner.abstract() for name, learner in self.learners.items()}
     self.checkpoints = checkpoint.Checkpoints(self.folder, self.config.checkpoint.keep)
+    if (done := self.checkpoints.latest() or 0) > self.config.steps:
+      raise SettingError(f"steps={self.config.steps}: this run has done {done} steps; use at least {done}")
     workdir.check_space(self.folder, abstract)
     restored = self.checkpoints.restore_latest(abstract)
-    self.going_on, self.passed_over = restored is not None, restored.passed_over if restored else []
+    self.going_on = restored is not None
+    self.passed_over, self.lost = (restored.passed_over, restored.lost) if restored else ([], {})
     self.first, self.extra = (restored.step, restored.extra) if restored else (0, {"wall_s": 0.0, "references": {}})
     if restored:
       self.data.set_state(restored.data)
@@ -110,6 +114,8 @@ class Run:
     if self.going_on:
       for damage in self.passed_over:
         self.writer.say(f"warning: {damage}; it is passed over and kept in {self.folder}/damaged")
+      for name, lost in self.lost.items():
+        self.writer.say(f"warning: {name} has lost {lost} bytes since the checkpoint; what is left of it is kept")
       self.writer.say(f"going on from step {self.first} of {self.folder}")
     self._mark(self.first)
     return self
@@ -150,6 +156,7 @@ class Run:
     """The steps that are left to do, until a signal stops the run; a new one is evaluated and saved before them."""
     if not self.going_on:
       self.extra["before"] = self.evaluate(0, samples=True)
+      self.extra["tested"] = self._tested()
       self.save(0, wait=True)  # from here on, a run that has done a step has a checkpoint
     elif self.extra.pop("evaluation_due", False):
       self._evaluate_after(self.first)
@@ -195,6 +202,11 @@ class Run:
     """Metrics of the policy on the test split after `step` steps, also from several samples where asked for."""
     return self.evaluator(self.writer, self.learners[POLICY].params, step, samples)
 
+  def _tested(self) -> list[Any]:
+    """What an evaluation is of; those before and after are compared only where it is the same."""
+    e, d = self.config.eval, self.config.data
+    return [e.problems, e.samples, e.reward, d.test, d.test_name, d.test_path]
+
   def save(self, step: int, wait: bool = False, position: dict[str, Any] | None = None) -> None:
     """Saves all learners and the position in the data (None: where it is now) after `step` steps."""
     with self.writer.phase("save"):
@@ -209,7 +221,7 @@ class Run:
     """
     if self.stopped:
       return
-    config, before = self.config, self.extra["before"]
+    config, before = self.config, self.extra["before"] if self.extra.get("tested") == self._tested() else {}
     self.save(config.steps, wait=True)
     after = self.evaluate(config.steps, samples=True)
     if config.checkpoint.export:
@@ -217,8 +229,9 @@ class Run:
     if jax.process_index() == 0:
       write_result(self.folder, before, after, config.steps, self.seconds)
     if "accuracy" in after:
+      was = f"{before['accuracy']:.1%} -> " if "accuracy" in before else ""
       self.writer.say(
-        f"greedy accuracy {before['accuracy']:.1%} -> {after['accuracy']:.1%} on {len(self.evaluator.problems)} test "
+        f"greedy accuracy {was}{after['accuracy']:.1%} on {len(self.evaluator.problems)} test "
         f"problems, {config.steps} steps, {self.seconds:.0f} s; {self.folder}/result.json"
       )
     else:

@@ -68,11 +68,9 @@ def score(
     SettingError: a reward says that it cannot work as it is set, or failed on every completion.
     guard.Stopped: a signal came while a reward ran.
   """
-  shape = (len(examples), len(completions[0]) if completions else 0)
-  sums = np.zeros((*shape, max_length), np.float64)
-  given = np.zeros((*shape, max_length), bool)
-  components = np.zeros((*shape, len(rewards)), np.float32)
-  faults = []
+  shape = (len(examples), len(completions[0]) if completions else 0, max_length)
+  sums = np.zeros(shape, np.float64)
+  _, given, components, faults = nothing(shape, len(rewards))
   asked, failed, late = 0, collections.Counter(), collections.Counter()
   with Guard(deadline) as call:
     for p, (example, group) in enumerate(zip(examples, completions, strict=True)):
@@ -102,6 +100,11 @@ def score(
   return Scores(sums.astype(np.float32), given, components, faults)
 
 
+def nothing(shape: tuple[int, int, int], rewards: int) -> Scores:
+  """Returns scores without any: no token of [P, G, L] = `shape` was given one of so many rewards."""
+  return Scores(np.zeros(shape, np.float32), np.zeros(shape, bool), np.zeros((*shape[:2], rewards), np.float32), [])
+
+
 def attempt(
   call: Guard, function: Reward, example: Example, completion: Completion
 ) -> tuple[list[tuple[int, float]], str]:
@@ -118,7 +121,15 @@ def attempt(
   except Late as error:
     return [], str(error)
   except Exception as error:  # a user's function: anything
-    return [], f"{type(error).__name__}: {error}"[:500]
+    return [], f"{type(error).__name__}: {_text(error)}"[:500]
+
+
+def _text(error: Exception) -> str:
+  """What an error says; "" where that cannot be made into text."""
+  try:
+    return str(error)
+  except Exception:  # a user's class: anything
+    return ""
 
 
 def _checked(result, last: int) -> list[tuple[int, float]]:
