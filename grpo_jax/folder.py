@@ -14,10 +14,11 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from grpo_jax.errors import SettingError
+from grpo_jax.kinds import Form, Row, Whole
 
 CONFIG_BYTES = 10 * 1000**2  # of config.json and its like; real ones have a few thousand
 INDEX_BYTES = 20 * 1000**2  # of model.safetensors.index.json; the largest have 9 million
@@ -28,61 +29,41 @@ TOKENS = 2**24  # ids are smaller
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # only an escape can write half of a surrogate pair
 
 
-class Kind(NamedTuple):
-  """What the value of a key must be."""
+def list_of(row: Row, most: int = 10_000, least: int = 0) -> Form:
+  """Returns what a list of values that each fit `row` is."""
 
-  says: str  # in words
-  fits: Callable[[Any], bool]
+  def fits(value: Any) -> bool:
+    return isinstance(value, list) and least <= len(value) <= most and all(map(row.fits, value))
 
-
-def whole(least: int, most: int, even: bool = False) -> Kind:
-  """Returns the kind of whole numbers between two bounds; true and false are none."""
-  fits = lambda x: type(x) is int and least <= x <= most and not (even and x % 2)  # noqa: E731
-  return Kind(f"{'an even' if even else 'a whole'} number from {least} to {most}", fits)
+  return Form(f"a list of {least} to {most}, each {row.expects}", fits)
 
 
-def positive(most: float) -> Kind:
-  """Returns the kind of numbers above 0 and up to `most`."""
-  return Kind(f"a number above 0 and up to {most:g}", lambda x: type(x) in (int, float) and 0 < x <= most)
+def either(*rows: Row) -> Form:
+  """Returns what fits one of the rows."""
+  return Form(", or ".join(row.expects for row in rows), lambda x: any(row.fits(x) for row in rows))
 
 
-def not_negative(most: float) -> Kind:
-  """Returns the kind of numbers from 0 to `most`."""
-  return Kind(f"a number from 0 to {most:g}", lambda x: type(x) in (int, float) and 0 <= x <= most)
-
-
-def list_of(kind: Kind, most: int = 10_000, least: int = 0) -> Kind:
-  """Returns the kind of lists of a kind."""
-  fits = lambda x: isinstance(x, list) and least <= len(x) <= most and all(map(kind.fits, x))  # noqa: E731
-  return Kind(f"a list of {least} to {most}, each {kind.says}", fits)
-
-
-def either(*kinds: Kind) -> Kind:
-  """Returns the kind of what is of one of the kinds."""
-  return Kind(", or ".join(k.says for k in kinds), lambda x: any(k.fits(x) for k in kinds))
-
-
-TEXT = Kind("a text", lambda x: isinstance(x, str))
-SWITCH = Kind("true or false", lambda x: isinstance(x, bool))
-OBJECT = Kind("an object {...}", lambda x: isinstance(x, dict))
-TOKEN = whole(0, TOKENS - 1)
+TEXT = Form("a text", lambda x: isinstance(x, str))
+SWITCH = Form("true or false", lambda x: isinstance(x, bool))
+OBJECT = Form("an object {...}", lambda x: isinstance(x, dict))
+TOKEN = Whole(0, TOKENS - 1)
 TOKEN_IDS = either(TOKEN, list_of(TOKEN, 100))
-NAMES = Kind("an object of texts", lambda x: isinstance(x, dict) and all(isinstance(v, str) for v in x.values()))
+NAMES = Form("an object of texts", lambda x: isinstance(x, dict) and all(isinstance(v, str) for v in x.values()))
 
 
-def check(where: str, name: str, values: Mapping[str, Any], table: Mapping[str, Kind], within: str = "") -> None:
-  """Refuses the first value that is not of the kind that the table has for its key; null counts as not there.
+def check(where: str, name: str, values: Mapping[str, Any], table: Mapping[str, Row], within: str = "") -> None:
+  """Refuses the first value that does not fit the table's row for its key; null counts as not there.
 
   Args:
     where: the setting and its value.
     name: of the file.
     values: the object, or a part of it.
-    table: key -> kind; other keys may be anything.
+    table: what each key may be; other keys may be anything.
     within: the key of that part, with a dot at its end.
   """
-  for key, kind in table.items():
-    if (value := values.get(key)) is not None and not kind.fits(value):
-      raise SettingError(f"{where}: {name} has {within}{key}={shown(value)}; {kind.says} would work")
+  for key, row in table.items():
+    if (value := values.get(key)) is not None and not row.fits(value):
+      raise SettingError(f"{where}: {name} has {within}{key}={shown(value)}; {row.expects} would work")
 
 
 def find(where: str, folder: pathlib.Path, name: str) -> pathlib.Path | None:

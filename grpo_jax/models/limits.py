@@ -1,4 +1,4 @@
-"""How large a model may be, and of what kind each key is that is read of config.json and of a run's decoder.json.
+"""How large a model may be, and what each key may be that is read of config.json and of a run's decoder.json.
 
 The bounds are far above any model that this program could run: they keep a wrong number from becoming hours or
 gigabytes before the weights are compared with it.
@@ -8,22 +8,25 @@ from collections.abc import Sequence
 
 from grpo_jax import folder
 from grpo_jax.errors import SettingError
+from grpo_jax.kinds import Form, Number, Whole
 
-LAYERS = folder.whole(1, 10_000)
-VOCAB = folder.whole(1, folder.TOKENS)
-WIDTH = folder.whole(1, 2**20)
-HEADS = folder.whole(1, 2**16)
-HEAD = folder.whole(2, 2**16, even=True)  # a rotary position turns pairs of numbers
-MLP = folder.whole(1, 2**22)
-THETA = folder.positive(1e18)
-NORM_EPS = folder.positive(1.0)
-FACTOR = folder.positive(1e9)
+LAYERS = Whole(1, 10_000)
+VOCAB = Whole(1, folder.TOKENS)
+WIDTH = Whole(1, 2**20)
+HEADS = Whole(1, 2**16)
+HEAD = Form(  # a rotary position turns pairs of numbers
+  "an even number from 2 to 65536", lambda x: Whole(2, 2**16).fits(x) and x % 2 == 0
+)
+MLP = Whole(1, 2**22)
+THETA = Number(0, 1e18, above=True)
+NORM_EPS = Number(0, 1.0, above=True)
+FACTOR = Number(0, 1e9, above=True)
 
 ROPE = {
   "rope_type": folder.TEXT,
   "type": folder.TEXT,
   "rope_theta": THETA,
-  "partial_rotary_factor": folder.positive(1.0),
+  "partial_rotary_factor": Number(0, 1.0, above=True),
   "factor": FACTOR,
   "low_freq_factor": FACTOR,
   "high_freq_factor": FACTOR,
@@ -45,7 +48,7 @@ CONFIG = {
   "rope_theta": THETA,
   "rope_parameters": folder.OBJECT,
   "rope_scaling": folder.OBJECT,
-  "partial_rotary_factor": folder.positive(1.0),
+  "partial_rotary_factor": Number(0, 1.0, above=True),
   "layer_types": folder.list_of(folder.TEXT),
   "use_sliding_window": folder.SWITCH,
   "tie_word_embeddings": folder.SWITCH,
@@ -69,14 +72,14 @@ DECODER = {
   "tied": folder.SWITCH,
   "norm_plus_one": folder.SWITCH,
   "embed_scale": folder.SWITCH,
-  "activation": folder.Kind("silu or gelu_tanh", lambda x: x in ("silu", "gelu_tanh")),
+  "activation": Form("silu or gelu_tanh", lambda x: x in ("silu", "gelu_tanh")),
   "attention": folder.list_of(folder.OBJECT, least=1),
-  "logit_soft_cap": folder.not_negative(1e9),
+  "logit_soft_cap": Number(0, 1e9),
 }
 ATTENTION = {
-  "window": folder.whole(0, 2**31 - 1),
-  "soft_cap": folder.not_negative(1e9),
-  "scale": folder.positive(1e9),
+  "window": Whole(0, 2**31 - 1),
+  "soft_cap": Number(0, 1e9),
+  "scale": Number(0, 1e9, above=True),
 }
 
 
@@ -92,7 +95,7 @@ def check_shape(
     scaling: the arguments of `layers.long_context`, or None.
   """
   if not HEAD.fits(head_dim):
-    raise SettingError(f"{where}: {name} makes heads of head_dim={head_dim}; {HEAD.says} would work")
+    raise SettingError(f"{where}: {name} makes heads of head_dim={head_dim}; {HEAD.expects} would work")
   if heads % kv_heads:
     raise SettingError(f"{where}: {name}: {heads} heads do not divide over {kv_heads} key/value heads")
   if scaling is not None and not (len(scaling) == 4 and scaling[1] < scaling[2]):

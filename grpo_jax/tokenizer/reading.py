@@ -15,6 +15,7 @@ import tokenizers
 
 from grpo_jax import folder as folders
 from grpo_jax.errors import SettingError
+from grpo_jax.kinds import Form, Row
 from grpo_jax.tokenizer import backend as backends
 from grpo_jax.tokenizer import chat as chat_templates
 from grpo_jax.tokenizer import steps
@@ -22,12 +23,12 @@ from grpo_jax.tokenizer import steps
 PLAIN = "{question}\n"
 
 # What is read of the files beside tokenizer.json.
-_ADDED = folders.Kind(
+_ADDED = Form(
   'a text, or {"content": text}',
   lambda x: isinstance(x.get("content") if isinstance(x, dict) else x, str),
 )
-_TEMPLATE = folders.Kind("a text of at most 100000 characters", lambda x: isinstance(x, str) and len(x) <= 100_000)
-_NAMED = folders.Kind(
+_TEMPLATE = Form("a text of at most 100000 characters", lambda x: isinstance(x, str) and len(x) <= 100_000)
+_NAMED = Form(
   'a list of {"name": text, "template": text}',
   lambda x: isinstance(x, list) and all(isinstance(e, dict) and _is_named_template(e) for e in x),
 )
@@ -206,7 +207,7 @@ def _is_named_template(entry: dict) -> bool:
   return isinstance(entry.get("name"), str) and _TEMPLATE.fits(entry.get("template"))
 
 
-def _read_json(where: str, path: pathlib.Path, name: str, table: dict[str, folders.Kind]) -> dict:
+def _read_json(where: str, path: pathlib.Path, name: str, table: dict[str, Row]) -> dict:
   """The object in a JSON file; empty where there is no file."""
   found = folders.read_json(where, path, name) or {}
   folders.check(where, name, found, table)

@@ -78,7 +78,7 @@ def read_config(folder: str | os.PathLike) -> DecoderConfig:
   raw = {**family.defaults, **{k: v for k, v in raw.items() if v is not None}}
   for key in _KEYS.values():
     if key not in raw:
-      raise SettingError(f"{where}: config.json has no {key!r}; {limits.CONFIG[key].says} would work")
+      raise SettingError(f"{where}: config.json has no {key!r}; {limits.CONFIG[key].expects} would work")
   rope = _rope(where, raw)
   _check_features(path, raw, rope)
   act = raw.get("hidden_act", "silu")
@@ -163,7 +163,7 @@ def _scaling(rope: dict) -> str:
 def _llama3(where: str, rope: dict) -> tuple[float, ...]:
   """Returns the arguments of `layers.long_context`."""
   if missing := [key for key in _LLAMA3 if key not in rope]:
-    says = limits.ROPE[missing[0]].says
+    says = limits.ROPE[missing[0]].expects
     raise SettingError(f"{where}: config.json has rope scaling 'llama3' without {missing[0]!r}; {says} would work")
   return tuple(float(rope[key]) for key in _LLAMA3)
 
