@@ -64,9 +64,9 @@ CASES = {
   ),
   "config: stop token beyond the model": Case(e.set_keys(CONFIG, eos_token_id=128), "128 is none of the model's 128"),
   "config: llama3 without its factor": Case(
-    e.set_keys(CONFIG, rope_parameters={"rope_type": "llama3"}), "without 'factor'; a number above 0"
+    e.set_keys(CONFIG, rope_parameters={"rope_type": "llama3"}), "without 'factor'; a finite number above 0"
   ),
-  "config: rope factor 0": Case(_rope(factor=0), "rope_parameters.factor=0; a number above 0"),
+  "config: rope factor 0": Case(_rope(factor=0), "rope_parameters.factor=0; a finite number above 0"),
   "config: rope factor text": Case(_rope(low_freq_factor="1"), "rope_parameters.low_freq_factor='1'"),
   "config: rope factors equal": Case(_rope(high_freq_factor=1.0), "a larger high_freq_factor"),
   "config: rope length": Case(_rope(original_max_position_embeddings=-5), "original_max_position_embeddings=-5"),
