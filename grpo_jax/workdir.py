@@ -71,9 +71,11 @@ def check_owner(workdir: str, config: ConfigDict) -> None:
   """Refuses a folder that is not this config's. Settings of `MAY_CHANGE` may differ, and `steps` under a constant rate.
 
   Raises:
-    SettingError: the folder belongs to another config (says which settings differ), or holds a file under the name of a
-      log that no run wrote.
+    SettingError: the folder belongs to another config (says which settings differ), holds a file under the name of a
+      log that no run wrote, or is in a bucket.
   """
+  if scheme := re.match(r"\w+://", workdir):
+    raise SettingError(f"workdir={workdir}: {scheme[0]} is not supported; use a folder of a disk that all hosts see")
   path = Path(workdir) / "config.json"
   try:
     old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None

@@ -3,14 +3,14 @@
 #
 #   export TPU_NAME=grpo ZONE=us-east5-b            # PROJECT is gcloud's own default unless set
 #   launch/tpu_vm.sh create v5litepod-256           # TPU_VERSION and CREATE_FLAGS (--spot, --network=...) as needed
-#   launch/tpu_vm.sh run --config=experiments/gsm8k.py --workdir=gs://bucket/runs/gsm8k
+#   launch/tpu_vm.sh run --config=experiments/gsm8k.py --workdir=/mnt/shared/runs/gsm8k
 #   launch/tpu_vm.sh stop                           # SIGTERM: saves, leaves; the same `run` goes on from there
 #   launch/tpu_vm.sh ssh                            # a shell on host 0
 #   launch/tpu_vm.sh delete
 #
 # `run` copies what git tracks (and what it would track) to every host, installs it there, and starts the same command
-# everywhere. --workdir, the weights and the data must be paths that all hosts see: a bucket or a shared disk. It
-# prints host 0's output; those of the others are in ~/grpo_jax/run.log on each.
+# everywhere. --workdir, the weights and the data must be folders of a disk that all hosts mount, such as Filestore; a
+# bucket's name (gs://...) is refused. It prints host 0's output; those of the others are in ~/grpo_jax/run.log on each.
 # Needs gcloud, signed in, with the right to make TPUs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
