@@ -149,7 +149,7 @@ def main() -> None:
     arguments.fail(f"--workdir={values.workdir}: is not empty; give a new folder")
   folder.mkdir(parents=True, exist_ok=True)
   found = drill(folder, values.kills, values.seed, rest)
-  report = {"command": [*rest], "kills": found}
+  report = {"command": rest, "kills": found}
   (folder / "drill.json").write_text(json.dumps(report, indent=2) + "\n")
   phases = collections.Counter(kill["doing"] for kill in found)
   runs = 1 + max(kill["run"] for kill in found)

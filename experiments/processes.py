@@ -24,7 +24,7 @@ class Ended(NamedTuple):
   peak_memory_mb: float
 
 
-def run(command: list[str], log: pathlib.Path, lock: int, asked: list[int], poll: Callable[[], None]) -> Ended:
+def run(command: list[str], log: pathlib.Path, descriptor: int, asked: list[int], poll: Callable[[], None]) -> Ended:
   """Runs a process to its end, with its output at the end of a file.
 
   The peak memory is the kernel's, of that process alone. It is never less than this program's own, which Linux hands on
@@ -33,7 +33,7 @@ def run(command: list[str], log: pathlib.Path, lock: int, asked: list[int], poll
   Args:
     command: the program and its arguments.
     log: the file for its output.
-    lock: the file descriptor of `locked`: the folder is in use until the process has ended, too.
+    descriptor: the file descriptor of `locked`: the folder is in use until the process has ended, too.
     asked: signals that came to this program (`stop_signals`). The first is handed on as SIGTERM, others as SIGINT.
     poll: called every POLL_SECONDS.
   """
@@ -45,7 +45,7 @@ def run(command: list[str], log: pathlib.Path, lock: int, asked: list[int], poll
       stdout=output,
       stderr=subprocess.STDOUT,
       start_new_session=True,  # Ctrl-C comes to this program alone, which hands it on
-      pass_fds=(lock,),
+      pass_fds=(descriptor,),
     )
     while True:
       pid, status, usage = os.wait4(child.pid, os.WNOHANG)

@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import os
 import pathlib
+import re
 import types
 from collections.abc import Callable
 
@@ -79,6 +80,8 @@ def use_cache(folder: str) -> None:
 
   if not folder:
     return
+  if re.match(r"\w+://", folder):
+    raise SettingError(f"compilation_cache={folder!r}: is in a bucket; use a folder of a disk, or '' for none")
   place = os.path.abspath(os.path.expanduser(folder))
   try:
     os.makedirs(place, exist_ok=True)

@@ -33,7 +33,7 @@ from grpo_jax.state import TrainState
 from grpo_jax.workdir import cut_back, log_lengths, not_writable, reason, steps_logged
 
 LEARNER = "policy"  # the learner whose parameters another run may start from
-_ABOUT = {"step": int, "data": dict, "extra": dict, "lengths": dict, "arrays": dict}  # what each part of it is
+_ABOUT = {"step": int, "data": dict, "extra": dict, "lengths": dict, "arrays": dict}  # the type of each part
 _TEMPORARY = "*.orbax-checkpoint-tmp*"
 
 
@@ -160,7 +160,7 @@ class Checkpoints:
       "or begin anew in another --workdir"
     )
 
-  def _try(self, step: int, abstract_states: dict[str, TrainState]) -> tuple[Any, str]:
+  def _try(self, step: int, abstract_states: dict[str, TrainState]) -> tuple[_Found | None, str]:
     """The checkpoint of a step and "", or None and why it cannot be restored; the same on every process."""
     path, got, error = self.directory / str(step), None, ""
     try:

@@ -77,7 +77,7 @@ def solve(
     deadline: seconds after which the reward of one completion has failed; 0: none.
 
   Raises:
-    SettingError: the reward failed on every completion of the first batch.
+    SettingError: the reward failed on every completion so far.
     guard.Stopped: a signal came while the reward ran.
   """
   found = Outcomes([], [], [], [], [])
@@ -89,7 +89,8 @@ def solve(
           _add(found, example, group, functools.partial(combine.attempt, call, solved))
     if found.faults and len(found.faults) == len(found.lengths):
       raise SettingError(
-        f"eval.reward: failed on all {len(found.faults)} completions of the test data, first: {found.faults[0]}"
+        f"eval.reward: failed on all {len(found.faults)} completions of the test data, first: {found.faults[0]}; use "
+        "a reward that can score such answers"
       )
     progress(len(found.solved), len(examples))
   return found
@@ -113,15 +114,11 @@ def _add(found: Outcomes, example: Example, group: list[Completion], attempt: Ca
 
 
 def greedy_metrics(found: Outcomes) -> dict[str, float]:
-  """Shares of all problems from greedy decoding: `accuracy`; mean `length` in tokens, and the share `truncated`.
-
-  With them goes `reward_faults`, where the reward failed.
-  """
+  """Shares of all problems from greedy decoding: `accuracy`; mean `length` in tokens, and the share `truncated`."""
   return {
     "accuracy": float(np.mean(found.solved)),
     "length": float(np.mean(found.lengths or [0])),
     "truncated": float(np.mean(found.truncated or [0])),
-    **_faults(found),
   }
 
 
@@ -132,10 +129,4 @@ def sampled_metrics(found: Outcomes) -> dict[str, float]:
     "pass@1": float(np.mean(found.solved)),
     f"pass@{k}": float(np.mean([pass_at_k(k, sum(right), k) for right in found.solved])),
     f"maj@{k}": float(np.mean(found.majority)),
-    **_faults(found),
   }
-
-
-def _faults(found: Outcomes) -> dict[str, float]:
-  """`reward_faults`, the completions on which the reward failed, where it did."""
-  return {"reward_faults": len(found.faults)} if found.faults else {}

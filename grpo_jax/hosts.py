@@ -13,7 +13,7 @@ def text_of_process_0(text: str) -> str:
   """Returns what process 0 passes, on every process; at most its first BYTES bytes. Every process calls it."""
   if jax.process_count() == 1:
     return text
-  sent = np.frombuffer(text.encode()[:BYTES].ljust(BYTES), np.uint8)
+  sent = np.frombuffer(text.encode(errors="replace")[:BYTES].ljust(BYTES), np.uint8)
   return bytes(multihost_utils.broadcast_one_to_all(sent)).decode(errors="replace").strip()
 
 

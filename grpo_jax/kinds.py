@@ -36,8 +36,8 @@ class Whole(NamedTuple):
 
   @property
   def expects(self) -> str:
-    most = f"at least {self.least}" if self.most == LARGEST_WHOLE else f"from {self.least} to {self.most}"
-    return " or ".join([f"a whole number {'of ' if 'at' in most else ''}{most}", *map(str, self.also)])
+    values = f"of at least {self.least}" if self.most == LARGEST_WHOLE else f"from {self.least} to {self.most}"
+    return " or ".join([f"a whole number {values}", *map(str, self.also)])
 
   def fits(self, value: Any) -> bool:
     whole = isinstance(value, int) and not isinstance(value, bool)
@@ -170,7 +170,7 @@ def check_like(given: ConfigDict, defaults: ConfigDict, section: str) -> None:
     default = defaults[name] if defaults[name] is not None else _placeholder(defaults, name)
     if given[name] is None and defaults[name] is None:
       continue
-    if not _alike(given[name], default):
+    if default is not None and not _alike(given[name], default):  # None says nothing of the kind
       raise refused(f"{section}{name}", given[name], _KINDS.get(type(default), f"a {type(default).__name__}"))
     check_value(f"{section}{name}", given[name])
 

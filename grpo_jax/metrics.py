@@ -10,7 +10,7 @@ import json
 import math
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 import jax
@@ -232,39 +232,6 @@ class Writer:
         f"workdir={self.workdir}: cannot write there: {error.strerror or error}; "
         "what was saved before is safe, the same command goes on from it"
       ) from error
-
-
-@contextlib.contextmanager
-def reading(folder: str, console: rich.console.Console | None = None) -> Iterator[Callable[[int, int], None]]:
-  """Returns a function that shows how many bytes of some weights are read, of how many, while the block lasts.
-
-  A terminal has a bar that goes when the block ends; elsewhere there is a line where it takes long.
-  """
-  if jax.process_index() != 0:
-    yield lambda done, total: None
-    return
-  console = console or rich.console.Console()
-  last = time.perf_counter()
-  with rich.progress.Progress(
-    rich.progress.TextColumn("reading weights"),
-    rich.progress.BarColumn(bar_width=20),
-    rich.progress.DownloadColumn(),
-    rich.progress.TimeRemainingColumn(),
-    console=console,
-    transient=True,
-    disable=not console.is_terminal,
-  ) as bar:
-    task = bar.add_task("", total=None)
-
-    def show(done: int, total: int) -> None:
-      nonlocal last
-      bar.update(task, completed=done, total=total)
-      if not console.is_terminal and time.perf_counter() - last >= PLAIN_SECONDS:
-        line = f"reading weights of {folder}: {done / 1e9:.1f} of {total / 1e9:.1f} GB"
-        console.print(rich.text.Text(printable(line)), soft_wrap=True)
-        last = time.perf_counter()
-
-    yield show
 
 
 def clean(values: Any) -> Any:

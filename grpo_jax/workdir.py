@@ -51,19 +51,21 @@ def locked(workdir: str) -> Iterator[None]:
   Raises:
     SettingError: another run holds it, by its host and process; the folder cannot be written.
   """
-  path, refused, error = Path(workdir) / "lock", "", None
+  path, error = Path(workdir) / "lock", None
   with contextlib.ExitStack() as stack:
     if jax.process_index() == 0:
       try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        holder = lock.take(stack.enter_context(open(path, "a+", encoding="utf-8")))
-        refused = holder and f"is in use by {holder}; wait until that run ends, or use another --workdir"
+        if holder := lock.take(stack.enter_context(open(path, "a+", encoding="utf-8"))):
+          error = SettingError(
+            f"workdir={workdir}: is in use by {holder}; wait until that run ends, or use another --workdir"
+          )
       except FileExistsError:
         error = SettingError(f"workdir={workdir}: is not a folder; use another --workdir")
       except OSError as cause:
         error = not_writable(workdir, cause)
-    if said := hosts.text_of_process_0(str(error or refused)):
-      raise error or SettingError(f"workdir={workdir}: {said}")
+    if said := hosts.text_of_process_0(str(error or "")):
+      raise error or SettingError(said)
     yield
 
 
@@ -148,7 +150,7 @@ def cut_back(workdir: str, lengths: dict[str, int]) -> dict[str, int]:
     if found < want:
       lost[path.name] = want - found
       want = path.read_bytes().rfind(b"\n") + 1
-    if path.stat().st_size > want:
+    if found > want:
       os.truncate(path, want)
   return lost | {name: want for name, want in lengths.items() if want and not (Path(workdir) / name).is_file()}
 

@@ -72,6 +72,7 @@ LINKS = (
   ("loops.*", "loops.profiler"),
   ("loops.*", "loops.run"),
   ("loops.run", "loops.watch"),
+  ("loops.build", "loops.weights"),
   ("loops.*", "loops.collect"),
   ("reports.*", "reports.jsonl"),
   ("experiments.*", "experiments.arguments"),

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax import metrics
 from grpo_jax.errors import SettingError
+from grpo_jax.loops import weights
 
 
 def log(**changes):
@@ -271,17 +272,17 @@ def test_reading_says_how_far_it_is_where_it_takes_long(monkeypatch):
   with monkeypatch.context() as m:
     m.setattr(metrics.time, "perf_counter", lambda: next(seconds))
     plain = console()
-    with metrics.reading("model", plain) as show:
+    with weights.reading("model", plain) as show:
       for done in (1, 2, 3, 4):
         show(done * 10**9, 4 * 10**9)
   assert plain.file.getvalue().splitlines() == [f"reading weights of model: {n}.0 of 4.0 GB" for n in (2, 4)]
   terminal = console(terminal=True)
-  with metrics.reading("model", terminal) as show:
+  with weights.reading("model", terminal) as show:
     show(10**9, 4 * 10**9)
   assert re.search("reading weights .*1.0/4.0 GB", terminal.file.getvalue())
   assert terminal.file.getvalue().endswith("\x1b[2K")  # the line is emptied
   monkeypatch.setattr(jax, "process_index", lambda: 1)
   other = console()
-  with metrics.reading("model", other) as show:
+  with weights.reading("model", other) as show:
     show(1, 2)
   assert not other.file.getvalue()

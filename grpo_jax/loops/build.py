@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, metrics, sharding
+from grpo_jax import checkpoint, sharding, workdir
 from grpo_jax import folder as folders
 from grpo_jax.checksums import checksums
 from grpo_jax.data import loader
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import imports
+from grpo_jax.loops import imports, weights
 from grpo_jax.models import heads, limits, variants
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.models.hf import tensors
@@ -77,7 +77,7 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mo
     load = functools.partial(restore_policy, run, decoder)
   elif folder:
     tensors.check(folder, decoder.shapes())
-    load = functools.partial(load_weights, folder, decoder)
+    load = functools.partial(weights.load, folder, decoder)
   else:
     init = jax.jit(decoder.init, out_shardings=decoder.shardings())
     load = functools.partial(init, key(config.seed, INIT, 0))
@@ -85,12 +85,6 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mo
   render = functools.partial(tokenizer.render, template=d.template, chat=d.chat, system=d.system)
   stop = tuple(dict.fromkeys((*tokenizer.eos_ids, *(tokenizer.token_id(t) for t in config.sampler.stop))))
   return Model(layout, decoder, tokenizer, render, stop, load)
-
-
-def load_weights(folder: str, decoder: Decoder) -> Any:
-  """The parameters in a Hugging Face folder, with a bar for those that take long."""
-  with metrics.reading(folder) as progress:
-    return tensors.load(folder, decoder, progress=progress)
 
 
 def where_to_get(config: ConfigDict) -> str:
@@ -140,11 +134,11 @@ def reference(source: str, model: Model, setting: str, step: int | None = None) 
   run = run if step is None else source  # that run may have ended and have an export by now
   if run:
     return restore_policy(run, model.decoder, step)
-  return load_weights(folder, model.decoder)
+  return weights.load(folder, model.decoder)
 
 
 def check_source(source: str, model: Model, setting: str) -> None:
-  """Refuses a folder or run that cannot give parameters of the policy's shape, reading headers only; "" is none.
+  """Refuses a folder or run that cannot give parameters of the policy's shape, reading headers only; "" is let through.
 
   Args:
     source: a Hugging Face folder or the workdir of a run.
@@ -274,11 +268,18 @@ def abstract_params(model: Model, needs: frozenset[str]) -> dict[str, Any]:
 
 
 def describe(model: Model, folder: str) -> None:
-  """Writes the decoder's shape and the tokenizer, so that another run can start from this one's checkpoints."""
-  os.makedirs(folder, exist_ok=True)
-  model.tokenizer.save(folder)
-  with open(os.path.join(folder, SHAPE), "w") as f:
-    json.dump(dataclasses.asdict(model.decoder.config), f, indent=2)
+  """Writes the decoder's shape and the tokenizer, so that another run can start from this one's checkpoints.
+
+  Raises:
+    SettingError: the folder cannot be written.
+  """
+  try:
+    os.makedirs(folder, exist_ok=True)
+    model.tokenizer.save(folder)
+    with open(os.path.join(folder, SHAPE), "w") as f:
+      json.dump(dataclasses.asdict(model.decoder.config), f, indent=2)
+  except OSError as error:
+    raise workdir.not_writable(folder, error) from error
 
 
 def read_shape(folder: str) -> DecoderConfig:

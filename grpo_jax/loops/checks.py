@@ -16,7 +16,7 @@ from grpo_jax.rewards import combine
 from grpo_jax.sharding import Layout
 from grpo_jax.types import STOPPED, Completion, Example, Prompts, Rollouts
 
-FIRST_SOLUTIONS = 8  # of the test data, scored before a run starts
+FIRST_SOLUTIONS = 8  # worked solutions of a data set, scored before a run starts
 # Completions of a prompt, by kind of offline data; samples have as many as the sampler makes.
 COMPLETIONS = {"solutions": 1, "pairs": 2}
 
@@ -34,7 +34,8 @@ def check_settings(config: ConfigDict) -> None:
   imports.function(config.eval.reward, "grpo_jax.rewards", "eval.reward")
   for name, *_ in imports.train_entries(config.data):
     imports.data(name, "data.mixture" if config.data.mixture else "data.name")
-  imports.data(config.data.test_name or config.data.name, "data.test_name")
+  if config.data.test_name:
+    imports.data(config.data.test_name, "data.test_name")
 
 
 def check(config: ConfigDict, decoder: Decoder, objective: Objective) -> None:

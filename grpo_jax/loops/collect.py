@@ -51,7 +51,7 @@ def make_collector(config: ConfigDict, model: build.Model) -> Collector:
   """
   d, s, objective = config.data, config.sampler, imports.objective(config.objective.name)
   batches, rewards = build.batches(config, model), imports.rewards(config.rewards)
-  for _, reward, _ in rewards:
+  for _, reward, _ in rewards:  # it may fail on a solution, and still work on samples: only SettingError ends the run
     checks.try_reward(reward, batches.first(checks.FIRST_SOLUTIONS), model, config)
   sample = sampler.make_sampler(model.decoder, s, model.stop)
   return Collector(
@@ -91,11 +91,11 @@ def collect(
       texts = completions(c.generator, rollouts)
       sampled.append(score(c, examples, texts, rollouts))
       flat.append(np.asarray(c.flat(sampled[-1].rollouts)))
-    for name, message in {fault.name: fault.message for fault in reversed(sampled[-1].faults)}.items():
+    for fault in sampled[-1].faults:
       writer.warn(
-        f"reward {name}",
-        f"the reward {name!r} failed: {message}; it counts as rewards.on_error={c.on_error:g} there, and reward_faults "
-        "counts how often",
+        f"reward {fault.name}",
+        f"the reward {fault.name!r} failed: {fault.message}; it counts as rewards.on_error={c.on_error:g} there, and "
+        "reward_faults counts how often",
       )
     statistics.append(found)
     kept.append(sampled[-1] if c.tries == 1 else varied(sampled[-1], flat[-1]))

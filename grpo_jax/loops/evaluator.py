@@ -53,14 +53,15 @@ class Evaluator:
       return {}
     key = build.key(self.seed, build.EVALUATE, step)
     with writer.phase("eval"):
-      found = evaluate.greedy_metrics(self._solve(self.greedy, params, key, writer))
+      outcomes = [self._solve(self.greedy, params, key, writer)]
+      found = evaluate.greedy_metrics(outcomes[0])
       if samples and self.cfg.samples:
-        found |= evaluate.sampled_metrics(self._solve(self.sampled, params, key, writer))
-    if found.get("reward_faults"):
-      writer.warn(
-        "eval.reward",
-        f"eval.reward={self.cfg.reward!r} failed on {found['reward_faults']} completions, which count as not solved",
-      )
+        outcomes.append(self._solve(self.sampled, params, key, writer))
+        found |= evaluate.sampled_metrics(outcomes[1])
+    if failed := sum(len(each.faults) for each in outcomes):
+      found["reward_faults"] = failed
+      what = f"failed on {failed} completions, which count as not solved"
+      writer.warn("eval.reward", f"eval.reward={self.cfg.reward!r} {what}")
     writer.evaluation(step, {f"eval/{name}": value for name, value in found.items()})
     return found
 

@@ -133,7 +133,7 @@ def rewards(cfg: Any) -> list[tuple[str, Callable, float]]:
   """
   entries = []
   for entry in cfg.functions:
-    name, path, weight = _triple(entry, "rewards.functions", "(name, function, weight) or (..., keyword arguments)")
+    name, path, weight = _triple(entry, "rewards.functions", "(name, function, weight) or (..., keyword arguments)", 4)
     if not abs(weight) <= LARGEST_WEIGHT:
       raise SettingError(
         f"rewards.functions has {entry!r}: use a weight from -{LARGEST_WEIGHT:g} to {LARGEST_WEIGHT:g}"
@@ -174,13 +174,14 @@ def train_entries(cfg: Any) -> list[tuple[str, str, float]]:
   entries = [_triple(entry, "data.mixture", "(name, path, weight)") for entry in cfg.mixture]
   weights = [weight for *_, weight in entries]
   if entries and not (min(weights) > 0 and max(weights) / min(weights) <= LARGEST_WEIGHT):
-    raise SettingError(f"data.mixture has weights {weights}: use positive numbers that differ by less than 1,000,000")
+    raise SettingError(
+      f"data.mixture has weights {weights}: use positive numbers, the largest at most 1,000,000 times the least"
+    )
   return entries or [(cfg.name, cfg.path, 1.0)]
 
 
-def _triple(entry: Any, setting: str, form: str) -> tuple[str, str, float]:
+def _triple(entry: Any, setting: str, form: str, most: int = 3) -> tuple[str, str, float]:
   """Returns the first three of an entry: two texts and a number; one of `rewards.functions` may have a fourth."""
-  most = 4 if "keyword" in form else 3
   fits = isinstance(entry, tuple | list) and 3 <= len(entry) <= most
   fits = fits and kinds.is_text(entry[0]) and kinds.is_path(entry[1]) and kinds.Number().fits(entry[2])
   if not fits or not all(isinstance(more, Mapping) for more in entry[3:]):

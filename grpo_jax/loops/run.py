@@ -254,6 +254,9 @@ def write_result(folder: str, before: dict, after: dict, steps: int, seconds: fl
   result |= {f"{name.replace('@', '_at_')}_after": value for name, value in after.items()}
   result |= {"steps": steps, "wall_s": round(seconds, 1)}
   path = os.path.join(folder, "result.json")
-  with open(path + ".tmp", "w") as f:
-    json.dump(metrics.clean(result), f, indent=2)
-  os.replace(path + ".tmp", path)
+  try:
+    with open(path + ".tmp", "w") as f:
+      json.dump(metrics.clean(result), f, indent=2)
+    os.replace(path + ".tmp", path)
+  except OSError as error:
+    raise workdir.not_writable(folder, error) from error

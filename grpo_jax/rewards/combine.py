@@ -23,11 +23,11 @@ Reward = Callable[[Example, Completion], float | list[tuple[int, float]] | None]
 LARGEST = 1e30  # the largest size of a reward: sums of weighted rewards stay finite in float32
 
 
-LATE_AT_FIRST = 5  # completions of a batch on which a reward may be late before any other outcome
+LATE_AT_FIRST = 5  # a reward that is late on so many completions, the first of a batch, ends the run
 
 
 class Fault(NamedTuple):
-  """A reward that raised an exception, or returned what is no finite reward."""
+  """A reward that raised an exception, was late, or returned what is no finite reward."""
 
   prompt: int  # index in P
   sample: int  # index in G
@@ -87,7 +87,10 @@ def score(
             failed[name] += 1
             late[name] += message.startswith(LATE)
             if late[name] == asked == LATE_AT_FIRST:
-              raise SettingError(f"rewards.functions: {name!r} {message}, on each of the first {asked} completions")
+              raise SettingError(
+                f"rewards.functions: {name!r} {message}, on each of the first {asked} completions; use a faster reward "
+                "or a larger rewards.deadline"
+              )
           for token, value in values:
             sums[p, g, token] += weight * value
             given[p, g, token] = True
@@ -95,7 +98,8 @@ def score(
   for fault in faults:
     if failed[fault.name] == asked:
       raise SettingError(
-        f"rewards.functions: {fault.name!r} failed on all {asked} completions of a step, first: {fault.message}"
+        f"rewards.functions: {fault.name!r} failed on all {asked} completions of a step, first: {fault.message}; mend "
+        "it, or leave it out"
       )
   return Scores(sums.astype(np.float32), given, components, faults)
 

@@ -194,7 +194,9 @@ def save(
   target = pathlib.Path(folder).absolute()
   if target.exists() and not (target / "config.json").is_file() and (target.is_file() or any(target.iterdir())):
     raise SettingError(f"export: {target} holds something else than a model; an empty or new folder would work")
-  known = read_json(pathlib.Path(base), "config.json") if base and pathlib.Path(base).is_dir() else {}
+  # The folder of a run that has not ended has the shape in another file, and nothing that would be kept.
+  from_folder = base is not None and (pathlib.Path(base) / "config.json").is_file()
+  known = read_json(pathlib.Path(base), "config.json") if from_folder else {}
   for key in ("rope_scaling", "sliding_window", "transformers_version", "quantization_config", "auto_map"):
     known.pop(key, None)
   top = write_config(config, known) | {"dtype": dtype, "torch_dtype": dtype}
