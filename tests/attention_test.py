@@ -221,7 +221,8 @@ def test_samples_are_the_same_with_splash_attention(interpreted, mesh):
   np.testing.assert_allclose(got.sampler_logprobs[real], want.sampler_logprobs[real], atol=2e-5)
 
 
-@pytest.mark.parametrize("variant", [pytest.param("test_qwen3", marks=pytest.mark.slow), "test_windows"])
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["test_qwen3", "test_windows"])
 def test_log_probs_are_the_same_with_splash_attention(interpreted, variant):
   """The whole decoder, layers scanned and recomputed, to log-probs and gradients."""
   rng = np.random.default_rng(0)

@@ -374,6 +374,7 @@ def test_empty_rows_change_neither_loss_nor_parameters(mesh, changes):
   assert got.step == want.step == inner["mu"] * inner["minibatches"]
 
 
+@pytest.mark.slow
 def test_empty_rows_change_no_gradient_of_a_whole_model():
   """In microbatches, over two chips of which one has no prompt."""
   r, mesh = filled(four()), (1, 2, 1, 1)

@@ -220,6 +220,7 @@ def test_everything_is_run_once(config, workdir, capsys):
   assert run_all(config, workdir) and calls(workdir)["ppo/0.002/1"] == 2 and sum(calls(workdir).values()) == 9
 
 
+@pytest.mark.slow
 def test_peak_memory_is_of_the_run(config, workdir):
   own = compare_peak()
   big = 600 + own

@@ -34,6 +34,7 @@ def test_log_probs_and_entropies_are_those_of_all_logits_at_once(packed, variant
     assert not np.asarray(got[0])[~tiny.real(r)].any()
 
 
+@pytest.mark.slow
 def test_gradients_with_windows_and_caps_are_those_of_all_logits_at_once():
   """Scanned in periods and packed, through the cap of the logits in the chunked head."""
   r, variant = tiny.rollouts(), "test_windows"

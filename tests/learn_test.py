@@ -99,7 +99,7 @@ def test_groups_of_equal_rewards_have_no_gradient_at_all():
 WIDE = 48  # of prompts, so that they have a list of their own
 
 
-@pytest.mark.parametrize("microbatch", [1, 4])
+@pytest.mark.parametrize("microbatch", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_microbatches_change_nothing_but_memory(microbatch):
   r = collect.widen(tiny.rollouts(), WIDE)
   want = tiny.update()
@@ -117,8 +117,8 @@ def test_microbatches_change_nothing_but_memory(microbatch):
   "mesh, packed, changes",
   [
     ((2, 2, 2, 1), True, {"microbatch": 4}),
-    ((1, 4, 1, 2), False, {}),
-    ((1, 1, 4, 2), False, {"microbatch": 2}),
+    pytest.param((1, 4, 1, 2), False, {}, marks=pytest.mark.slow),
+    pytest.param((1, 1, 4, 2), False, {"microbatch": 2}, marks=pytest.mark.slow),
     ((1, 2, 1, 4), True, {}),  # two key/value heads on four chips
   ],
 )

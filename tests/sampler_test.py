@@ -39,7 +39,7 @@ def test_greedy_tokens_are_those_of_naive_generation():
   assert (got.tokens == got.tokens[:, :1]).all()
 
 
-@pytest.mark.parametrize("slots", [0, 5])
+@pytest.mark.parametrize("slots", [pytest.param(0, marks=pytest.mark.slow), 5])
 def test_windows_and_soft_caps_are_those_of_naive_generation(slots):
   assert_same(tiny.sample(variant="test_windows", slots=slots), tiny.naive_generate(0, "test_windows"))
 
