@@ -119,11 +119,11 @@ def _parse(argv: list[str], config: ConfigDict) -> list[str]:
     fail("".join(entries) + (str(error) or type(error).__name__))
 
 
-def fail(message: str | Exception) -> NoReturn:
-  """Ends the program because of bad input from a person, with one line on stderr and exit code 2."""
+def fail(message: str | Exception, code: int = 2) -> NoReturn:
+  """Ends the program with one line on stderr and an exit code, that of bad input from a person if none is given."""
   line = " ".join(str(message).split())
   print("error:", line if len(line) < LONGEST else f"{line[:LONGEST]} ...", file=sys.stderr, flush=True)
-  sys.exit(2)
+  sys.exit(code)
 
 
 @contextlib.contextmanager

@@ -92,7 +92,7 @@ def drill(folder: pathlib.Path, kills: int, seed: int, rest: list[str]) -> list[
     shutil.rmtree(folder / "whole", ignore_errors=True)
     begun = time.monotonic()
     if code := start([*command, f"--workdir={folder / 'whole'}"], log, None):
-      fail(f"the run ended with code {code}: {log.read_text(errors='replace').strip().splitlines()[-1:]}")
+      arguments.fail(f"the run ended with code {code}: {log.read_text(errors='replace').strip().splitlines()[-1:]}", 1)
     seconds = time.monotonic() - begun
   expected, moments, found, runs = left(folder / "whole"), random.Random(seed), [], 0
   shutil.rmtree(killed, ignore_errors=True)
@@ -103,10 +103,12 @@ def drill(folder: pathlib.Path, kills: int, seed: int, rest: list[str]) -> list[
       if code == -signal.SIGKILL:
         found.append({"run": runs, "after_s": round(after, 2), "doing": doing(log), "steps": steps(killed)})
       elif code:
-        fail(f"a run that was killed before ended with code {code}: {log.read_text(errors='replace').strip()[-300:]}")
+        said = log.read_text(errors="replace").strip()[-300:]
+        arguments.fail(f"a run that was killed before ended with code {code}: {said}", 1)
       else:
         if differ := differences(expected, left(killed)):
-          fail(f"{killed} differs from {folder / 'whole'} in {', '.join(differ)}, after {len(found)} kills")
+          where = f"{killed} differs from {folder / 'whole'}"
+          arguments.fail(f"{where} in {', '.join(differ)}, after {len(found)} kills", 1)
         shutil.rmtree(killed)
         runs += 1
       progress.show(min(len(found), kills), f"{len(found)} kills, {runs} runs as if nothing had happened")
@@ -117,12 +119,6 @@ def steps(folder: pathlib.Path) -> int:
   """Returns how many steps the metrics of a run tell of."""
   path = folder / "metrics.jsonl"
   return max([0, *map(int, re.findall(r'^\{"step": (\d+)', path.read_text() if path.exists() else "", re.MULTILINE))])
-
-
-def fail(text: str) -> NoReturn:
-  """Ends the program with a line and code 1."""
-  print("error:", " ".join(text.split()), file=sys.stderr, flush=True)
-  sys.exit(1)
 
 
 class Parser(argparse.ArgumentParser):
