@@ -10,7 +10,6 @@ of medians are printed.
 """
 
 import dataclasses
-import functools
 import itertools
 import json
 import operator
@@ -165,8 +164,7 @@ def generate_all(
   drawn = []
   for first in range(0, len(ends), at_once):
     some, forced = jax.tree.map(operator.itemgetter(slice(first, first + at_once)), (prompts, ends))
-    sample = functools.partial(workload.sample, ends=to_device(layout, forced))
-    drawn.append(draw(sample, params, some, jax.random.fold_in(key, first), layout))
+    drawn.append(draw(workload.sample, params, some, jax.random.fold_in(key, first), layout, forced))
   rollouts, found = zip(*drawn)
   if len(drawn) == 1:
     return rollouts[0], found[0]

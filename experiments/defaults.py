@@ -73,6 +73,7 @@ def get_config() -> ConfigDict:
   c.sampler = ConfigDict()
   c.sampler.group = 8  # completions of a prompt (G)
   c.sampler.max_length = 96  # tokens of a completion, stop token included (L)
+  c.sampler.tensor = 0  # devices that share the weights that decode (mesh.tensor of the sampler); 0: mesh.tensor
   c.sampler.slots = 0  # completions decoded at a time; 0: all of them
   c.sampler.tries = 1  # above 1: dynamic sampling, so many batches at most until P groups have rewards that differ
   c.sampler.temperature = 1.0  # the learner's log-probs, too

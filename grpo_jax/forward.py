@@ -1,14 +1,73 @@
-"""The one way to log-probs, entropies and values of completions."""
+"""The one way to log-probs, entropies and values of completions.
 
+On a mesh each shard of prompts and samples goes through the model by itself, in a `jax.shard_map` over the axes that
+cut prompts, samples and `embed` (`by_shard`). It gathers weights as it comes to them and its gradients are summed and
+scattered back, which is all that is sent over those axes; the `tensor` axis is left to the compiler.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from grpo_jax.models import heads
 from grpo_jax.models.decoder import Decoder, Params
+from grpo_jax.models.shards import spec_over
 from grpo_jax.ops.logprobs import logprobs_and_entropy
-from grpo_jax.packing.lists import group_lists
+from grpo_jax.packing.lists import GroupLists, group_lists
 from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.rows import completions_to_rows, rows_to_completions
+from grpo_jax.sharding import batch_axes
 from grpo_jax.types import Array, Prompts
+
+
+class Batch(NamedTuple):
+  """Prompts with completions of each; in the body of `by_shard`, those of one shard."""
+
+  prompts: Prompts  # [P, Lp]
+  tokens: Array  # [P, G, L]
+  lengths: Array  # [P, G]
+  packing: Packing
+
+
+class Predictors(NamedTuple):
+  """The hidden states that predict the tokens of a batch, and what leads back to its completions."""
+
+  hidden: Array  # [P, R, T, D]
+  tokens: Array  # [P, R, T]
+  lists: GroupLists
+
+
+def by_shard(decoder: Decoder, compute: Callable, params: Params, batch: Batch) -> Any:
+  """Returns what `compute(decoder, params, batch)` returns, made shard by shard: arrays `[P, G, L]`.
+
+  Args:
+    decoder: on the whole mesh.
+    compute: called with the decoder of a shard, its shards of the parameters and of the batch.
+    params: a tree of the decoder's, and maybe heads, which are whole on every device.
+    batch: of the whole mesh; axes that do not divide are whole on every device.
+  """
+  layout = decoder.layout
+  if layout.mesh.size == 1:
+    return compute(decoder, params, batch)
+  axes = layout.shard_axes
+  cuts = jax.tree.map(lambda spec: spec_over(spec, axes), decoder.specs(layout))
+  inside = decoder.of_shard()
+
+  def spec(x: Array, names: tuple) -> PartitionSpec:
+    return layout.spec(names, x.shape)
+
+  return jax.shard_map(
+    functools.partial(compute, inside),
+    mesh=layout.mesh,
+    in_specs=({name: cuts.get(name, PartitionSpec()) for name in params}, jax.tree.map(spec, batch, batch_axes(batch))),
+    out_specs=layout.spec(("prompt", "sample"), batch.lengths.shape),
+    axis_names=set(axes),
+    check_vma=False,
+  )(params, batch)
 
 
 def predictors(first: Array, hidden: Array, offsets: Array) -> Array:
@@ -21,6 +80,14 @@ def predictors(first: Array, hidden: Array, offsets: Array) -> Array:
   """
   before = jnp.concatenate([hidden[:, :, :1], hidden[:, :, :-1]], axis=2)
   return jnp.where((offsets == 0)[..., None], first[:, None, None], before)
+
+
+def _predictors(decoder: Decoder, params: Params, batch: Batch) -> Predictors:
+  """Returns what predicts the tokens of one shard's batch; `params`: see `Decoder.forward`."""
+  rows = completions_to_rows(batch.tokens, batch.lengths, batch.packing)
+  lists = group_lists(batch.prompts, rows, batch.packing)
+  first, hidden = decoder.forward(params, batch.prompts, rows, lists)
+  return Predictors(predictors(first, hidden, rows.offsets), rows.tokens, lists)
 
 
 def logprobs(
@@ -42,21 +109,22 @@ def logprobs(
     tokens, lengths: `[P, G, L]`, `[P, G]`.
     packing: made by `packing.plan.pack`; `Packing()` computes one row a completion, padding included.
     temperature: the one that the completions were sampled at.
-    chunk: tokens whose logits exist at a time.
+    chunk: tokens whose logits exist at a time, on one device.
 
   Returns:
     log-probs and entropies, both `[P, G, L]` float32; padding holds numbers without meaning.
   """
-  _, group, length = tokens.shape
-  rows = completions_to_rows(tokens, lengths, packing)
-  lists = group_lists(decoder.layout, prompts, rows, packing)
-  first, hidden = decoder.forward(params, prompts, rows, lists)
-  hidden = lists.rows_to_list(predictors(first, hidden, rows.offsets))  # [A, B, N, D], as the layers computed them
-  hidden = decoder.layout.constrain(hidden, "prompt", "sample", None, None)
-  unembed = decoder.unembed(params).astype(hidden.dtype)  # as the sampler has it
-  targets, cap = lists.rows_to_list(rows.tokens), decoder.config.logit_soft_cap
+  compute = functools.partial(_logprobs, temperature, chunk)
+  return by_shard(decoder, compute, params, Batch(prompts, tokens, lengths, packing))
+
+
+def _logprobs(temperature: float, chunk: int, decoder: Decoder, params: Params, batch: Batch) -> tuple[Array, Array]:
+  params = decoder.whole(params)
+  hidden, tokens, lists = _predictors(decoder, params, batch)
+  hidden, targets = lists.rows.to_list(hidden), lists.rows.to_list(tokens)  # [N, D], [N]
+  unembed, cap = decoder.unembed(params).astype(hidden.dtype), decoder.config.logit_soft_cap  # as the sampler has it
   out = logprobs_and_entropy(hidden, unembed, targets, temperature=temperature, chunk=chunk, soft_cap=cap)
-  return tuple(rows_to_completions(lists.list_to_rows(x), packing, group, length) for x in out)
+  return tuple(rows_to_completions(lists.rows.from_list(x), batch.packing, *batch.tokens.shape[1:]) for x in out)
 
 
 def values(
@@ -68,9 +136,9 @@ def values(
     critic: a parameter tree of the decoder and a "value_head" (`heads.init_scalar`).
     others: as for `logprobs`.
   """
-  _, group, length = tokens.shape
-  rows = completions_to_rows(tokens, lengths, packing)
-  lists = group_lists(decoder.layout, prompts, rows, packing)
-  first, hidden = decoder.forward(critic, prompts, rows, lists)
-  out = heads.scalar(critic["value_head"], predictors(first, hidden, rows.offsets))
-  return rows_to_completions(out, packing, group, length)
+  return by_shard(decoder, _values, critic, Batch(prompts, tokens, lengths, packing))
+
+
+def _values(decoder: Decoder, critic: Params, batch: Batch) -> Array:
+  hidden, _, _ = _predictors(decoder, decoder.whole(critic), batch)
+  return rows_to_completions(heads.scalar(critic["value_head"], hidden), batch.packing, *batch.tokens.shape[1:])

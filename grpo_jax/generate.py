@@ -7,6 +7,7 @@ import jax
 
 from grpo_jax import rollouts
 from grpo_jax.data import loader
+from grpo_jax.sampler import Sampler
 from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer.reading import Tokenizer
 from grpo_jax.types import Completion, Example, Rollouts
@@ -15,8 +16,8 @@ from grpo_jax.types import Completion, Example, Rollouts
 class Generator(NamedTuple):
   """A sampler, and what stands between it and text. Nothing in it changes during a run."""
 
-  sample: Callable  # of `sampler.make_sampler`
-  layout: Layout
+  sample: Sampler
+  layout: Layout  # of the learner
   tokenizer: Tokenizer
   render: Callable[[str], list[int]]  # question -> prompt ids
   max_prompt_length: int  # tokens

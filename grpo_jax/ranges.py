@@ -69,6 +69,7 @@ TABLE: dict[str, Row] = {
   "offline.teacher": PATH,
   "sampler.group": Whole(1),
   "sampler.max_length": Whole(1),
+  "sampler.tensor": Whole(0),
   "sampler.slots": Whole(0),
   "sampler.tries": Whole(1),
   "sampler.temperature": Number(1e-3, 1e3),  # outside, it is greedy or uniform, and float32 loses the log-probs

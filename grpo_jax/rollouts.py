@@ -1,6 +1,5 @@
 """Between the sampler and the learner: arrays to devices and back, tokens to what a reward sees, metrics of lengths."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,6 +7,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from grpo_jax.packing import plan
+from grpo_jax.sampler import Sampler
 from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer.reading import Tokenizer
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Prompts, Rollouts
@@ -35,7 +35,7 @@ def to_host(tree: Any) -> Any:
 
 
 def draw(
-  sample: Callable, params: Any, prompts: Prompts, key: jax.Array, layout: Layout
+  sample: Sampler, params: Any, prompts: Prompts, key: jax.Array, layout: Layout, ends: np.ndarray | None = None
 ) -> tuple[Rollouts, dict[str, Any]]:
   """Returns the rollouts and the statistics that a sampler makes of prompts, as numpy arrays.
 
@@ -46,11 +46,13 @@ def draw(
     params: the policy.
     prompts: numpy arrays `[P, Lp]`.
     key: of this rollout.
-    layout: the sampler's.
+    layout: of the learner, where the rollouts will lie.
+    ends: `[P, G]`, lengths that completions are forced to (benchmarks); None: stop tokens end them.
   """
   prompts = plan.trim(prompts)
-  size = plan.prompt_list_size(prompts, layout)
-  return to_host(sample(params, to_device(layout, prompts), key, prompt_size=size))
+  size = plan.prompt_list_size(prompts, sample.layout)
+  prompts, ends = to_device(sample.layout, (prompts, ends))
+  return to_host(sample(params, prompts, key, ends, prompt_size=size))
 
 
 def completions(rollouts: Rollouts, tokenizer: Tokenizer) -> list[list[Completion]]:

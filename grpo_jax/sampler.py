@@ -1,4 +1,4 @@
-"""Rollouts in one compiled program: each prompt is prefilled once, then one loop decodes all slots.
+"""Rollouts: weights are made ready in one program; in another each prompt is prefilled once and one loop decodes all.
 
 A slot decodes one completion. With a slot for every sample, those of a prompt read its keys and values where they
 are. With fewer, a slot whose completion ends takes the next waiting sample of any prompt, whose keys and values are
@@ -16,16 +16,19 @@ Shape letters: P prompts and G samples of each, of one shard or of all; N = P * 
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from grpo_jax import decode_loop, slot_cache
 from grpo_jax.decode_loop import FirstTokens, Noise, Queue, SamplerSetup
+from grpo_jax.errors import SettingError
 from grpo_jax.models.decoder import Decoder, Params
+from grpo_jax.sharding import Layout
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts
 
 
@@ -39,26 +42,24 @@ class Request(NamedTuple):
   forced_lengths: Array | None  # [P, G] int32, where completions end in place of stop tokens; None: at stop tokens
 
 
-def decode_params(decoder: Decoder, params: Params, dtype: str) -> Params:
-  """Returns the policy as it decodes: cast, gathered over fsdp, one subtree a layer. Made once per rollout."""
-  axes = decoder.axes()
-
-  def gathered(x: Array, names: tuple) -> Array:
-    return decoder.layout.constrain(x, *(None if name == "embed" else name for name in names))
-
-  cast = jax.tree.map(lambda x: x.astype(dtype), {k: v for k, v in params.items() if k != "layers"})
-  cast = {k: jax.tree.map(gathered, v, axes[k]) for k, v in cast.items()}
-  of_layer = jax.tree.map(lambda x, names: names[1:], params["layers"], axes["layers"])
-  layers = []
-  for i in range(decoder.config.layers):
-    layer = jax.tree.map(functools.partial(_layer, i, dtype), params["layers"])
-    layers.append(jax.tree.map(gathered, layer, of_layer))
+def decode_params(decoder: Decoder, dtype: str, params: Params) -> Params:
+  """Returns the policy as it decodes, made once per rollout: cast, one subtree a layer."""
+  cast = {name: jax.tree.map(lambda x: x.astype(dtype), tree) for name, tree in params.items() if name != "layers"}
+  layers = [jax.tree.map(functools.partial(_layer, i, dtype), params["layers"]) for i in range(decoder.config.layers)]
   return cast | {"layers": layers}
 
 
 def _layer(i: int, dtype: str, stacked: Array) -> Array:
   """Returns the parameters of layer i, out of `[layers, ...]`."""
   return stacked[i].astype(dtype)
+
+
+def decode_shardings(decoder: Decoder) -> Params:
+  """Returns where `decode_params` lie: whole over the axes of prompts, samples and embed, cut over the others."""
+  inside = decoder.layout.inside(decoder.layout.shard_axes)
+  shardings = dataclasses.replace(decoder, layout=inside).shardings()
+  of_layer = jax.tree.map(lambda s: NamedSharding(s.mesh, PartitionSpec(*s.spec[1:])), shardings["layers"])
+  return shardings | {"layers": [of_layer] * decoder.config.layers}
 
 
 def prefill(setup: SamplerSetup, params: Params, request: Request, prompt_size: int | None) -> Queue:
@@ -124,14 +125,39 @@ def on_mesh(setup: SamplerSetup, run: Callable) -> Callable:
   )
 
 
+def decode_layout(layout: Layout, tensor: int) -> Layout:
+  """Returns the layout that decodes: the same devices in the same order, with another size of the tensor axis.
+
+  A larger one takes from fsdp first, then from group; what a smaller one leaves goes to group.
+
+  Args:
+    layout: of the learner.
+    tensor: `sampler.tensor`; 0: as in the learner.
+
+  Raises:
+    SettingError: the devices do not divide so.
+  """
+  sizes = dict(layout.mesh.shape)
+  if tensor in (0, sizes["tensor"]):
+    return layout
+  devices = sizes["fsdp"] * sizes["group"] * sizes["tensor"]
+  if devices % tensor or max(tensor, sizes["tensor"]) % min(tensor, sizes["tensor"]):
+    raise SettingError(
+      f"sampler.tensor={tensor}: use a multiple or a divisor of mesh.tensor={sizes['tensor']} that divides the "
+      f"{devices} devices of fsdp, group and tensor"
+    )
+  from_fsdp = math.gcd(sizes["fsdp"], max(1, tensor // sizes["tensor"]))
+  sizes |= {"fsdp": sizes["fsdp"] // from_fsdp, "tensor": tensor}
+  sizes["group"] = devices // (sizes["fsdp"] * tensor)
+  devices = layout.mesh.devices.reshape(tuple(sizes.values()))
+  return dataclasses.replace(layout, mesh=Mesh(devices, layout.mesh.axis_names, axis_types=layout.mesh.axis_types))
+
+
 def make_setup(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> SamplerSetup:
   """Returns what all rollouts of a sampler share; arguments and errors: see `make_sampler`."""
-  layout = decoder.layout
+  layout = decode_layout(decoder.layout, cfg.tensor)
   prompt_axes, sample_axes = (dict(layout.rules).get(name, ()) for name in ("prompt", "sample"))
-  # Inside the shard_map over them, these mesh axes are no longer there to be named.
-  taken = prompt_axes + sample_axes
-  rules = tuple((name, tuple(axis for axis in axes if axis not in taken)) for name, axes in layout.rules)
-  inside = dataclasses.replace(layout, rules=rules)
+  inside = layout.inside(prompt_axes + sample_axes)
   return SamplerSetup(
     decoder=dataclasses.replace(decoder, layout=inside, dtype=cfg.dtype, layers="unroll", remat="none"),
     prompt_axes=prompt_axes,
@@ -149,31 +175,64 @@ def make_setup(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Samp
   )
 
 
-def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Callable:
-  """Returns the jitted sampler.
+@dataclasses.dataclass(frozen=True)
+class Sampler:
+  """A policy's rollouts, in two compiled programs: weights are made ready once, then all is sampled."""
+
+  layout: Layout  # that decodes; prompts are placed by it
+  ready: Callable  # jitted: the learner's params -> `decode_params`
+  run: Callable  # jitted: (decode params, prompts, key, ends, prompt_size=) -> (Rollouts, statistics)
+
+  def __call__(
+    self, params: Params, prompts: Prompts, key: Array, ends: Array | None = None, prompt_size: int | None = None
+  ) -> tuple[Rollouts, dict[str, Array]]:
+    """Returns rollouts and statistics.
+
+    Args:
+      params: as the learner holds them.
+      prompts: `[P, Lp]`.
+      key: of this rollout.
+      ends: `[P, G]` int32, forces lengths in place of stop tokens (benchmarks).
+      prompt_size: static. The prefill computes the prompts of a shard as a list of that many tokens, at least as many
+        as there are (None: as a rectangle `[P, Lp]`).
+
+    Returns:
+      Rollouts `[P, G, ...]`, and `slot_use`, the share of slot-steps that decoded a token, and `decode_steps`.
+    """
+    return self.run(self.ready(params), prompts, key, ends, prompt_size=prompt_size)
+
+
+def sample(
+  setup: SamplerSetup,
+  params: Params,
+  prompts: Prompts,
+  key: Array,
+  ends: Array | None = None,
+  prompt_size: int | None = None,
+) -> tuple[Rollouts, dict[str, Array]]:
+  """Returns rollouts and statistics; see `Sampler`, but for `params`, which are those of `decode_params`."""
+  request = Request(prompts, jnp.arange(prompts.tokens.shape[0]), jnp.arange(setup.group), key, ends)
+  run = on_mesh(setup, functools.partial(roll_out, setup, prompt_size))
+  completions, counts = run(params, request)
+  use = counts["busy"].sum() / jnp.maximum(counts["slot_steps"].sum(), 1)
+  return Rollouts(prompts, **completions), {"slot_use": use, "decode_steps": counts["steps"].max()}
+
+
+def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Sampler:
+  """Returns the sampler of a policy.
 
   Args:
-    decoder: the model; decodes in cfg.dtype, whatever its own.
-    cfg: the `sampler` section: group, max_length, slots, temperature, top_k, top_p, min_p, dtype, cache_dtype.
+    decoder: the model, on the learner's layout; decodes in cfg.dtype, whatever its own.
+    cfg: the `sampler` section: group, max_length, slots, tensor, temperature, top_k, top_p, min_p, dtype, cache_dtype.
     stop_tokens: ids that end a completion.
 
-  Returns:
-    `sample(params, prompts, key, ends=None, prompt_size=None) -> (Rollouts, statistics)`: parameters as the learner
-    holds them, prompts `[P, Lp]`, a key of this rollout; ends `[P, G]` int32 forces lengths in place of stop tokens
-    (benchmarks); prompt_size, static: the prefill computes the prompts of a shard as a list of that many tokens, at
-    least as many as there are (None: as a rectangle `[P, Lp]`).
-    Statistics: `slot_use`, the share of slot-steps that decoded a token, and `decode_steps`.
+  Raises:
+    SettingError: `sampler.tensor` does not divide the devices.
   """
-  setup = make_setup(decoder, cfg, stop_tokens)
-
-  def sample(
-    params: Params, prompts: Prompts, key: Array, ends: Array | None = None, prompt_size: int | None = None
-  ) -> tuple[Rollouts, dict[str, Array]]:
-    params = decode_params(setup.decoder, params, cfg.dtype)
-    request = Request(prompts, jnp.arange(prompts.tokens.shape[0]), jnp.arange(setup.group), key, ends)
-    run = on_mesh(setup, functools.partial(roll_out, setup, prompt_size))
-    completions, counts = run(params, request)
-    use = counts["busy"].sum() / jnp.maximum(counts["slot_steps"].sum(), 1)
-    return Rollouts(prompts, **completions), {"slot_use": use, "decode_steps": counts["steps"].max()}
-
-  return jax.jit(sample, static_argnames="prompt_size")
+  setup, layout = make_setup(decoder, cfg, stop_tokens), decode_layout(decoder.layout, cfg.tensor)
+  lie = decode_shardings(dataclasses.replace(decoder, layout=layout))
+  return Sampler(
+    layout=layout,
+    ready=jax.jit(functools.partial(decode_params, decoder, cfg.dtype), out_shardings=lie),
+    run=jax.jit(functools.partial(sample, setup), static_argnames="prompt_size"),
+  )

@@ -66,6 +66,21 @@ class Layout:
       return x
     return jax.lax.with_sharding_constraint(x, self.named(names, x.shape))
 
+  def inside(self, axes: Sequence[str]) -> "Layout":
+    """Returns the layout as the body of a `jax.shard_map` over these mesh axes has it: nothing is cut over them."""
+    left = tuple((name, tuple(axis for axis in cut if axis not in axes)) for name, cut in self.rules)
+    return dataclasses.replace(self, rules=left)
+
+  def axes_of(self, *names: str) -> tuple[str, ...]:
+    """Returns the mesh axes of these logical axes, each once, in the mesh's order."""
+    found = {axis for name in names for axis in dict(self.rules).get(name, ())}
+    return tuple(axis for axis in self.mesh.axis_names if axis in found)
+
+  @property
+  def shard_axes(self) -> tuple[str, ...]:
+    """The mesh axes over which the learner's shards work by themselves: those of prompts, samples and embed."""
+    return self.axes_of("prompt", "sample", "embed")
+
   def replicated(self) -> NamedSharding:
     """Returns the sharding of what is whole on every device."""
     return NamedSharding(self.mesh, PartitionSpec())

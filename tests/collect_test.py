@@ -53,12 +53,14 @@ def group(n: int) -> dict[str, np.ndarray]:
 class Sampler:
   """Remembers what it was called with."""
 
+  layout = tiny.layout()
+
   def __init__(self) -> None:
     self.keys: list[jax.Array] = []
     self.params: list[Any] = []
 
   def __call__(
-    self, params: Any, prompts: Prompts, key: jax.Array, prompt_size: Any
+    self, params: Any, prompts: Prompts, key: jax.Array, ends: Any, prompt_size: Any
   ) -> tuple[Rollouts, dict[str, Any]]:
     self.keys.append(key)
     self.params.append(params)

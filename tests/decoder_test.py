@@ -40,7 +40,7 @@ def test_a_way_to_run_that_is_none(wrong):
 def forward_groups(d, params, prompts, tokens, lengths, packing=Packing()):  # noqa: B008 (frozen)
   """`Decoder.forward` from rectangles, and the rows' offsets."""
   rows = completions_to_rows(tokens, lengths, packing)
-  lists = group_lists(d.layout, prompts, rows, packing)
+  lists = group_lists(prompts, rows, packing)
   return *d.forward(params, prompts, rows, lists), rows.offsets
 
 
@@ -172,13 +172,11 @@ def test_a_token_sees_its_prompt_and_its_own_completion_alone(window, of_prompt,
   np.testing.assert_array_equal(np.abs(to_row).sum(1) > 0, seen_of_row)
 
 
-@pytest.mark.parametrize(
-  "variant, mesh", [("test_qwen3", tiny.ONE), ("test_qwen3", (1, 2, 2, 1)), ("test_windows", tiny.ONE)]
-)
-def test_packed_groups_are_the_rectangles(variant, mesh):
+@pytest.mark.parametrize("variant", ["test_qwen3", "test_windows"])
+def test_packed_groups_are_the_rectangles(variant):
   tokens, lengths = completions()
-  wide, d = tiny.prompts(width=48), tiny.decoder(variant, mesh)
-  packed = tiny.packing(Rollouts(wide, tokens, lengths, lengths, tokens, tokens), mesh)
+  wide, d = tiny.prompts(width=48), tiny.decoder(variant)
+  packed = tiny.packing(Rollouts(wide, tokens, lengths, lengths, tokens, tokens))
   assert packed.prompt_list_size is not None
 
   @jax.jit

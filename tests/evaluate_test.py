@@ -68,7 +68,7 @@ def run(samples, answers, *, group, mesh=tiny.ONE, batch=4, render=None, width=N
   examples = [Example(str(i), "", str(a), {}) for i, a in enumerate(answers)]
   keys = []
 
-  def sample(params, prompts, key, prompt_size):
+  def sample(params, prompts, key, ends, prompt_size):
     assert params == "the policy"
     keys.append(tuple(jax.random.key_data(key).tolist()))
     first, lengths = np.asarray(prompts.tokens)[:, 0], np.asarray(prompts.lengths)
@@ -84,6 +84,7 @@ def run(samples, answers, *, group, mesh=tiny.ONE, batch=4, render=None, width=N
     return out, {}
 
   seen = []
+  sample.layout = tiny.layout(mesh)
   generator = Generator(sample, tiny.layout(mesh), Numbers(), render or (lambda question: [int(question) + 1]), 2)
   outcomes = evaluate.solve(
     generator,

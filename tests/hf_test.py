@@ -442,7 +442,7 @@ def our_logits(d, params, prompts, completions):
     jnp.broadcast_to(jnp.arange(g)[:, None], (p, g, n)),
     jnp.broadcast_to(jnp.arange(n), (p, g, n)),
   )
-  lists = group_lists(d.layout, prompts, rows, Packing())
+  lists = group_lists(prompts, rows, Packing())
   last, hidden = jax.jit(d.forward)(params, prompts, rows, lists)
   hidden = jnp.concatenate([jnp.broadcast_to(last[:, None, None], (p, g, 1, last.shape[-1])), hidden], axis=2)
   return np.asarray(jnp.einsum("pgld,vd->pglv", hidden, d.unembed(params), precision="highest"))

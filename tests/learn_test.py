@@ -14,6 +14,7 @@ import numpy as np
 import optax
 import pytest
 import tiny
+from jax.sharding import PartitionSpec
 from ml_collections import ConfigDict
 
 from grpo_jax import learn, movement, sharding
@@ -162,6 +163,15 @@ class Bigrams:
 
   def unembed(self, params: Any) -> jax.Array:
     return params["unembed"]
+
+  def specs(self, layout: sharding.Layout) -> Any:
+    return {"table": PartitionSpec(None, None), "unembed": PartitionSpec(None, None)}
+
+  def of_shard(self) -> "Bigrams":
+    return self
+
+  def whole(self, params: Any) -> Any:
+    return params
 
 
 def table(seed: int = 0) -> Any:

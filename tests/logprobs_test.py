@@ -129,20 +129,14 @@ def test_no_tokens():
 
 
 @pytest.mark.skipif(jax.device_count() < 8, reason="needs eight devices")
-@pytest.mark.parametrize("manual", [False, True])
-def test_any_sharding_gives_the_same(manual):
+def test_any_sharding_gives_the_same():
   mesh = jax.make_mesh((2, 2, 2), ("fsdp", "group", "tensor"), axis_types=(AxisType.Auto,) * 3)
   rows, head = P("fsdp", "group"), P("tensor", ("fsdp", "group"))
   inputs = _inputs((4, 2, 5), width=8, vocab=16)
-  ours = functools.partial(logprobs_and_entropy, chunk=8 if manual else 16)
-
-  def local(hidden, unembed, targets):  # the way to one sum of d_unembed over the shards instead of one a chunk
-    return ours(hidden, jax.lax.pcast(unembed, ("fsdp", "group"), to="varying"), targets)
-
-  if manual:
-    sharded = jax.shard_map(local, mesh=mesh, in_specs=(rows, P(), rows), out_specs=rows, axis_names={"fsdp", "group"})
-  else:
-    sharded = ours
+  local = functools.partial(logprobs_and_entropy, chunk=4)  # 10 tokens a device
+  sharded = jax.shard_map(
+    local, mesh=mesh, in_specs=(rows, P(), rows), out_specs=rows, axis_names={"fsdp", "group"}, check_vma=False
+  )
   placed = [jax.device_put(x, NamedSharding(mesh, s)) for x, s in zip(inputs, (rows, head, rows, rows), strict=True)]
   for got, want in zip(_grads(sharded, *placed), _grads(_dense, *inputs), strict=True):
     np.testing.assert_allclose(got, want, atol=1e-5)

@@ -95,13 +95,13 @@ class Runs:
       sample = make_sampler(*args)
 
       def record(*args: Any, **size: int | None) -> Any:
-        out = sample(*args, **size)
+        out = sample.run(*args, **size)
         self.sampled.append(host.to_host(out[0]))
         if stop_drawing:
           signal.raise_signal(signal.SIGTERM)
         return out
 
-      return record
+      return dataclasses.replace(sample, run=record)
 
     make_model = build.model
     make_sampler = once(sampler.make_sampler, lambda decoder, settings, stop: repr(settings.to_dict()))

@@ -43,16 +43,15 @@ def test_packing_holds_every_token_once(shards):
       packed += 1
       rows = take.shape[1]
       assert rows % shards == 0 and rows <= group and take.shape[2] <= longest and take.dtype == np.int32
-      for p in range(3):
-        wanted = [g * longest + t for g in range(group) for t in range(lengths[p, g])]
-        assert sorted(take[p][take[p] >= 0]) == wanted  # each token once, and no other
-        for r, row in enumerate(take[p]):
-          sample, token = row // longest, row % longest
+      for p, shard in np.ndindex(3, shards):
+        own = lengths[p].reshape(shards, -1)[shard]
+        rows_of_shard = take[p].reshape(shards, rows // shards, -1)[shard]
+        wanted = [g * longest + t for g, n in enumerate(own) for t in range(n)]
+        assert sorted(rows_of_shard[rows_of_shard >= 0]) == wanted  # each token of its samples once, and no other
+        for row in rows_of_shard:
           for place in np.flatnonzero(row >= 0):  # a completion lies in one piece, in order
-            if token[place]:
+            if row[place] % longest:
               assert row[place - 1] == row[place] - 1
-            shard, own = r // (rows // shards), sample[place] // (group // shards)
-            assert shard == own  # a shard of the group holds its own samples
           ends = np.flatnonzero(row < 0)
           assert not ends.size or (row[ends[0] :] < 0).all()  # padding comes last
   assert packed > 20

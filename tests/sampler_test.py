@@ -11,6 +11,7 @@ import tiny
 
 from grpo_jax import decode_loop, sampler, slot_cache
 from grpo_jax import rollouts as host
+from grpo_jax.errors import SettingError
 from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
 from grpo_jax.types import STOPPED, TRUNCATED, Prompts, Rollouts
@@ -161,6 +162,41 @@ def test_more_samples_of_a_prompt_leave_the_first_as_they_are():
 )
 def test_the_mesh_does_not_change_what_is_sampled(mesh, slots):
   assert_same(tiny.sample(mesh=mesh, slots=slots), tiny.sample())
+
+
+@pytest.mark.parametrize("mesh, tensor", [((1, 4, 1, 1), 2), ((1, 2, 2, 2), 1)])
+def test_a_mesh_of_its_own_does_not_change_what_is_sampled(mesh, tensor):
+  """Weights that are cut over more devices, and over fewer, than in the learner; the rollouts lie as it wants them."""
+  sample = tiny.make_sampler(mesh=mesh, tensor=tensor)
+  assert sample.layout.mesh.shape["tensor"] == tensor and sample.layout.mesh.size == tiny.layout(mesh).mesh.size
+  got, _ = host.draw(sample, tiny.params(mesh=mesh), tiny.prompts(), jax.random.key(0), tiny.layout(mesh))
+  assert_same(got, tiny.sample())
+  weights = sample.ready(tiny.params(mesh=mesh))
+  q = weights["layers"][0]["attention"]["q"]["weight"]
+  assert q.addressable_shards[0].data.shape == (q.shape[0] // tensor, q.shape[1])
+
+
+@pytest.mark.parametrize(
+  "mesh, tensor, shape",
+  [
+    ((1, 4, 2, 1), 0, (1, 4, 2, 1)),
+    ((1, 4, 2, 1), 2, (1, 2, 2, 2)),  # of fsdp
+    ((1, 4, 2, 1), 8, (1, 1, 1, 8)),  # of fsdp, then of group
+    ((2, 1, 4, 1), 4, (2, 1, 1, 4)),
+    ((1, 2, 1, 4), 2, (1, 2, 2, 2)),  # left to group
+    ((1, 2, 1, 4), 1, (1, 2, 4, 1)),
+  ],
+)
+def test_devices_of_the_samplers_mesh(mesh, tensor, shape):
+  layout = sampler.decode_layout(tiny.layout(mesh), tensor)
+  assert layout.mesh.devices.shape == shape and layout.rules == tiny.layout(mesh).rules
+  assert list(layout.mesh.devices.flat) == list(tiny.layout(mesh).mesh.devices.flat)  # one program takes both
+
+
+@pytest.mark.parametrize("tensor", [3, 16])
+def test_a_samplers_mesh_that_the_devices_do_not_make_is_refused(tensor):
+  with pytest.raises(SettingError, match=f"sampler.tensor={tensor}: use a multiple or a divisor of mesh.tensor=2"):
+    sampler.decode_layout(tiny.layout((1, 2, 2, 2)), tensor)
 
 
 def test_the_pad_id_does_not_change_what_is_sampled():

@@ -36,7 +36,7 @@ from grpo_jax.types import Outputs, Prompts, Rollouts
 
 P, G, L, LP, V, D = 4, 5, 7, 6, tiny.V, 32  # no two alike, but for the model's own
 R, T, S = 3, 9, 11  # rows, their width, slots
-A, B, N, U = 2, 3, 13, 20  # shards of prompts and samples, tokens of a list, places of its rows
+N, U = 13, 20  # tokens of a list, places that it holds
 MODULES = (advantages, decoding, divergences, logprobs, masked, preferences, surrogate)
 MODULES += (lists, microbatches, packed_rows, forward, learn, movement, sampler, decode_loop, slot_cache)
 MODULES += (attention, heads, layers, decoders)
@@ -172,21 +172,16 @@ CASES = {
   ),
   "rows.completions_to_rows": (packed_rows.completions_to_rows, (i(P, G, L), i(P, G), PACKING), [(P, R, T)] * 3),
   "rows.rows_to_completions": (with_statics(packed_rows.rows_to_completions, G, L), (f(P, R, T), PACKING), (P, G, L)),
-  "lists.list_index": (with_statics(lists.list_index, N), (b(A, B, U),), [(A, B, N), (A, B, U)]),
-  "lists.prompt_lists": (with_statics(lists.prompt_lists, N, 2, 3), (PROMPTS,), [(2, 3, N), (2, 3, P // 2 * LP)]),
-  "lists.group_lists": (
-    lambda *x: lists.group_lists(tiny.layout(), *x),
-    (PROMPTS, ROWS, PACKING),
-    [(1, 1, N), (1, 1, P * LP), (1, 1, N), (1, 1, P * R * T)],
-  ),
-  "lists.to_shards": (with_statics(lists.to_shards, 2), (f(P, B, T, D),), (2, B, P // 2 * T, D)),
-  "lists.from_shards": (with_statics(lists.from_shards, P), (f(2, B, P // 2 * T, D),), (P, B, T, D)),
+  "lists.list_index": (with_statics(lists.list_index, N), (b(U),), [(N,), (U,)]),
+  "lists.prompt_list": (with_statics(lists.prompt_list, N), (PROMPTS,), [(N,), (P * LP,)]),
+  "lists.group_lists": (lists.group_lists, (PROMPTS, ROWS, PACKING), [(N,), (P * LP,), (N,), (P * R * T,)]),
   "microbatches.split_microbatches": (
     lambda x: microbatches.split_microbatches(tiny.layout(), x, 2),
     (PGL,),
     (2, P // 2, G, L),
   ),
   "microbatches.join_microbatches": (microbatches.join_microbatches, (f(2, P, G, L),), (2 * P, G, L)),
+  "forward.by_shard": None,  # forward_test.py, update_test.py
   "forward.predictors": (forward.predictors, (f(P, D), f(P, R, T, D), i(P, R, T)), (P, R, T, D)),
   "forward.logprobs": (
     lambda params, *x: forward.logprobs(model()[0], params, *x, **CHUNK),
@@ -381,7 +376,7 @@ def test_shapes(name):
 
 def test_shapes_of_the_decoder():
   d, params = model()
-  listed = jax.eval_shape(functools.partial(lists.group_lists, d.layout), PROMPTS, ROWS, PACKING)
+  listed = jax.eval_shape(lists.group_lists, PROMPTS, ROWS, PACKING)
   first, hidden = jax.eval_shape(d.forward, params, PROMPTS, ROWS, listed)
   chex.assert_shape([first, hidden], [(P, D), (P, R, T, D)])
   last, kv = jax.eval_shape(d.prefill, params, PROMPTS)
@@ -600,7 +595,8 @@ def test_steps_compile_once(compiled):
     plain.__name__ = plain.__qualname__ = inspect.unwrap(getattr(wrapped, "func", wrapped)).__name__
     return jax.jit(chex.assert_max_traces(plain, n=1), **options)
 
-  sample = once(tiny.make_sampler(mesh=mesh), static_argnames="prompt_size")
+  made = tiny.make_sampler(mesh=mesh)
+  sample = dataclasses.replace(made, ready=once(made.ready), run=once(made.run, static_argnames="prompt_size"))
   update = once(learn.make_learn(learn.Setup(d, grpo, tx, learner, tiny.objective(), 0.7)), donate_argnums=0)
   state = states.create({"policy": tiny.params(mesh=mesh)}, tx)
   placed = jax.tree.map(lambda x: x.sharding, state)
@@ -608,8 +604,7 @@ def test_steps_compile_once(compiled):
   compiled.clear()
   for step in range(3):
     given = jax.tree.map(lambda x, step=step: np.roll(x, 2 * step, axis=0), table)
-    forced = functools.partial(sample, ends=host.to_device(layout, given.lengths))
-    rollouts, _ = host.draw(forced, state.params["policy"], given.prompts, jax.random.key(step), layout)
+    rollouts, _ = host.draw(sample, state.params["policy"], given.prompts, jax.random.key(step), layout, given.lengths)
     np.testing.assert_array_equal(rollouts.lengths, given.lengths)
     rollouts = dataclasses.replace(rollouts, rewards=given.rewards, given=given.given, components=given.components)
     rollouts = collect.widen(rollouts, 48)

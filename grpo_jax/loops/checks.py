@@ -13,6 +13,7 @@ from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf.config import write_config
 from grpo_jax.objectives.contract import Objective
 from grpo_jax.rewards import combine
+from grpo_jax.sampler import decode_layout
 from grpo_jax.sharding import Layout
 from grpo_jax.types import STOPPED, Completion, Example, Prompts, Rollouts
 
@@ -64,11 +65,24 @@ def check_export(decoder: Decoder) -> None:
 def check_batch(config: ConfigDict, layout: Layout) -> None:
   """Refuses a batch that the mesh does not divide."""
   sharding.check_batch(layout, config.data.prompts, config.sampler.group)
+  check_decoding(config, layout)
   completions = COMPLETIONS.get(config.offline.data) if config.loop == "offline" else None
   if completions and completions % layout.size("sample"):
     raise SettingError(
       f"mesh.group={layout.size('sample')} with offline.data={config.offline.data!r}, {completions} a prompt: use 1"
     )
+
+
+def check_decoding(config: ConfigDict, layout: Layout) -> None:
+  """Refuses a batch that the sampler's own mesh does not divide."""
+  mine = decode_layout(layout, config.sampler.tensor)
+  for setting, name in (("data.prompts", "prompt"), ("sampler.group", "sample")):
+    value, shards = config.data.prompts if name == "prompt" else config.sampler.group, mine.size(name)
+    if value % shards:
+      raise SettingError(
+        f"sampler.tensor={config.sampler.tensor}: {setting}={value} does not divide over the {shards} shards of the "
+        f"sampler's mesh {dict(mine.mesh.shape)}; use a larger sampler.tensor, or a multiple of {shards}"
+      )
 
 
 def check_learner(config: ConfigDict, layout: Layout) -> None:

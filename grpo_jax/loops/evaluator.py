@@ -27,7 +27,8 @@ class Evaluator:
     if config.eval.problems:
       build.check_prompts(self.problems, model, config, "eval.problems")
       checks.check_eval_reward(self.solved, self.problems, model, config)
-    prompt_shards, sample_shards = model.layout.size("prompt"), model.layout.size("sample")
+    layout = sampler.decode_layout(model.layout, config.sampler.tensor)
+    prompt_shards, sample_shards = layout.size("prompt"), layout.size("sample")
     if config.eval.batch % prompt_shards:
       raise SettingError(f"eval.batch={config.eval.batch}: use a multiple of {prompt_shards}")
     if config.eval.samples % sample_shards:

@@ -8,9 +8,13 @@
 with all layers stacked on a leading axis N; "unembed" is absent when embeddings are tied. It returns hidden states
 and keys/values, never logits: those exist a chunk at a time (ops/logprobs.py) or for one token (sampler.py).
 
-Everything but attention treats a token by itself. So tokens go through the layers as lists `[A, B, N, D]`, one for each
-shard of the mesh, and attention alone takes them apart into prompts and rows of completions. That is all that there is
-to know of packing here: `lists.join` makes lists and `lists.split` undoes it.
+Everything but attention treats a token by itself. So tokens go through the layers as one list `[N, D]`, and attention
+alone takes it apart into prompts and rows of completions. That is all that there is to know of packing here:
+`lists.join` makes the list and `lists.split` undoes it.
+
+On a mesh the learner runs it in a `jax.shard_map` (forward.py): each shard has its prompts and samples, and a shard of
+every parameter. What is used once in a pass is gathered before it (`whole`), a layer's weights at the start of the
+layer: `Decoder.cut` says how they are cut.
 """
 
 import dataclasses
@@ -21,13 +25,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import NamedSharding
 
 from grpo_jax.errors import SettingError
 from grpo_jax.models.attention import AttentionSpec, causal_attention, group_attention
-from grpo_jax.models.layers import Block, RMSNorm
-from grpo_jax.packing.lists import GroupLists, ShardLists, prompt_lists
+from grpo_jax.models.layers import Block, RMSNorm, lookup
+from grpo_jax.models.shards import GATHERED, gather, parameter_axes
+from grpo_jax.packing.lists import GroupLists, TokenList, prompt_list
 from grpo_jax.packing.rows import Rows
-from grpo_jax.sharding import Axis, Layout
+from grpo_jax.sharding import Layout
 from grpo_jax.types import Array, Prompts
 
 Params = Any
@@ -98,6 +104,8 @@ class Decoder:
   layers: str = "scan"
   remat: str = "none"
   dtype: str = "float32"  # of activations and matrix products
+  # In the body of a shard_map over its `shard_axes`: how the parameters are cut there. None: they are whole.
+  cut: Layout | None = None
 
   def __post_init__(self) -> None:
     for name, known in HOW.items():
@@ -137,11 +145,40 @@ class Decoder:
 
   def axes(self) -> Params:
     """Returns the tuple of logical axis names of every parameter, for `Layout.named`."""
-    return jax.tree_util.tree_map_with_path(functools.partial(_parameter_axes, self.config.head_dim), self.shapes())
+    return jax.tree_util.tree_map_with_path(functools.partial(parameter_axes, self.config.head_dim), self.shapes())
 
   def shardings(self) -> Params:
     """Returns the sharding of every parameter."""
-    return jax.tree.map(lambda shape, axes: self.layout.named(axes, shape.shape), self.shapes(), self.axes())
+    return jax.tree.map(lambda spec: NamedSharding(self.layout.mesh, spec), self.specs(self.layout))
+
+  def specs(self, layout: Layout) -> Params:
+    """Returns how every parameter is cut by a layout."""
+    return jax.tree.map(lambda shape, axes: layout.spec(axes, shape.shape), self.shapes(), self.axes())
+
+  def of_shard(self) -> "Decoder":
+    """Returns the decoder for the body of a `jax.shard_map` over the layout's `shard_axes`."""
+    return dataclasses.replace(self, layout=self.layout.inside(self.layout.shard_axes), cut=self.layout)
+
+  @functools.cached_property
+  def _cuts(self) -> Params:
+    return self.specs(self.cut)
+
+  def whole(self, params: Params) -> Params:
+    """Returns the parameters with all but the layers gathered, where they are cut: what a pass uses once."""
+    if self.cut is None:
+      return params
+    used_once = {name: params[name] for name in self._cuts if name != "layers"}
+    return params | {name: self._gather(tree, self._cuts[name]) for name, tree in used_once.items()}
+
+  def _whole_layer(self, params: Params) -> Params:
+    """Returns the parameters of one layer, gathered where they are cut."""
+    if self.cut is None:
+      return params
+    cuts = jax.tree.map(lambda spec: type(spec)(*spec[1:]), self._cuts["layers"])  # without the axis of layers
+    return self._gather(params, cuts)
+
+  def _gather(self, params: Params, cuts: Params) -> Params:
+    return gather(params, cuts, self.cut.shard_axes, self.dtype)
 
   def unembed(self, params: Params) -> Array:
     """Returns the unembedding `[V, D]`."""
@@ -158,7 +195,7 @@ class Decoder:
 
   def embed(self, params: Params, tokens: Array) -> Array:
     """Returns the embeddings `[..., D]` of tokens `[...]`."""
-    x = jnp.take(params["embed"]["weight"], tokens, axis=0).astype(self.dtype)
+    x = lookup(params["embed"]["weight"], tokens).astype(self.dtype)
     return x * jnp.asarray(self.config.width**0.5, x.dtype) if self.config.embed_scale else x
 
   def block(self, params: Params, x: Array, positions: Array, attend: Attend) -> tuple[Array, Any]:
@@ -176,21 +213,19 @@ class Decoder:
     Of one shard of prompts, without completions. With `prompt_size`, at least as many as there are real tokens, all but
     attention is computed on a list of that many.
     """
-    lists = prompt_lists(prompts, prompt_size)  # A = B = 1
-    tokens_Px1xLp = prompts.tokens[:, None]
-    positions_Px1xLp = jnp.broadcast_to(jnp.arange(tokens_Px1xLp.shape[2]), tokens_Px1xLp.shape)
-    tokens, positions = lists.to_list(tokens_Px1xLp), lists.to_list(positions_Px1xLp)
-    attend = functools.partial(_attend_prompts, self, lists)
-    x, kv = self._layers(params, self.embed(params, tokens), positions, attend)
-    last = last_token(lists.from_list(x)[:, 0], prompts.lengths)
-    return self.norm(params, last), KV(*kv)
+    tokens = prompt_list(prompts, prompt_size)
+    positions_PxLp = jnp.broadcast_to(jnp.arange(prompts.tokens.shape[1]), prompts.tokens.shape)
+    x, positions = self.embed(params, tokens.to_list(prompts.tokens)), tokens.to_list(positions_PxLp)
+    x, kv = self._layers(params, x, positions, functools.partial(_attend_prompts, self, tokens))
+    return self.norm(params, last_token(tokens.from_list(x), prompts.lengths)), KV(*kv)
 
   def forward(self, params: Params, prompts: Prompts, rows: Rows, lists: GroupLists) -> tuple[Array, Array]:
     """Returns hidden states of prompts and of all completions of their groups; each prompt is computed once.
 
-    (Where the group is sharded, once for each shard of it.)
+    Of one shard of prompts and samples: where the group is sharded, a prompt is computed once for each shard of it.
 
     Args:
+      params: layers in shards where they are cut, all else whole (`whole`).
       prompts: `[P, Lp]`.
       rows: of completions, `[P, R, T]`.
       lists: of `packing.lists.group_lists`.
@@ -200,13 +235,12 @@ class Decoder:
     """
     positions_PxLp = jnp.broadcast_to(jnp.arange(prompts.tokens.shape[1]), prompts.tokens.shape)
     positions_PxRxT = rows.offsets + prompts.lengths[:, None, None]
-    tokens = lists.join(lists.share_prompts(prompts.tokens), lists.split_rows(rows.tokens))
-    positions = lists.join(lists.share_prompts(positions_PxLp), lists.split_rows(positions_PxRxT))
+    tokens = lists.join(prompts.tokens, rows.tokens)
+    positions = lists.join(positions_PxLp, positions_PxRxT)
     attend = functools.partial(_attend_groups, self, lists, prompts, rows)
     x, _ = self._layers(params, self.embed(params, tokens), positions, attend)
-    x_PxBxLpxD, x_rows = lists.split(x)
-    last = last_token(x_PxBxLpxD[:, 0], prompts.lengths)
-    return self.norm(params, last), self.norm(params, x_rows.reshape(*rows.tokens.shape, -1))
+    x_PxLpxD, x_PxRxTxD = lists.split(x)
+    return self.norm(params, last_token(x_PxLpxD, prompts.lengths)), self.norm(params, x_PxRxTxD)
 
   # -- layers
 
@@ -238,16 +272,22 @@ class Decoder:
   def _layer_function(self, spec: AttentionSpec, positions: Array, attend: AttendWith) -> Callable:
     """Returns the function `(x, params of one layer) -> (x, aux)` of layers with that attention."""
     layer = functools.partial(self._layer, functools.partial(attend, spec), positions)
-    if self.remat == "none":
+    if self.remat == "none" and self.cut is None:
       return layer
-    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if self.remat == "dots" else None
+    keep = jax.checkpoint_policies
+    policies = {
+      "none": keep.save_anything_except_these_names(GATHERED),  # or all layers' weights would be held whole
+      "dots": keep.dots_with_no_batch_dims_saveable,
+      "block": None,
+    }
+    policy = policies[self.remat]
     # In the body of a scan XLA cannot merge what is computed again with what was; outside it would.
     only_scanned = self.layers == "scan" and len(self.config.attention) == 1
     return jax.checkpoint(layer, policy=policy, prevent_cse=not only_scanned)
 
   def _layer(self, attend: Attend, positions: Array, x: Array, params: Params) -> tuple[Array, Any]:
-    x, aux = self.block(params, x, positions, attend)
-    return self.layout.constrain(x, *("prompt", "sample")[: x.ndim - 2], None, None), aux
+    x, aux = self.block(self._whole_layer(params), x, positions, attend)
+    return self.layout.constrain(x, *(None,) * x.ndim), aux
 
 
 def _run_in_turn(layers: Sequence[Callable], x: Array, params: Sequence[Params]) -> tuple[Array, list]:
@@ -272,13 +312,13 @@ def _by_kv_head(c: DecoderConfig, q: Array) -> Array:
 
 
 def _attend_prompts(
-  decoder: Decoder, lists: ShardLists, spec: AttentionSpec, q: Array, k: Array, v: Array
+  decoder: Decoder, tokens: TokenList, spec: AttentionSpec, q: Array, k: Array, v: Array
 ) -> tuple[Array, tuple[Array, Array]]:
-  """Returns attention of prompts alone, in lists like q, and their keys and values `[P, Lp, K, d]`."""
-  q_PxLpxKxMxd = lists.from_list(_by_kv_head(decoder.config, q))[:, 0]
-  k_PxLpxKxd, v_PxLpxKxd = lists.from_list(k)[:, 0], lists.from_list(v)[:, 0]
+  """Returns attention of prompts alone, in a list like q, and their keys and values `[P, Lp, K, d]`."""
+  q_PxLpxKxMxd = tokens.from_list(_by_kv_head(decoder.config, q))
+  k_PxLpxKxd, v_PxLpxKxd = tokens.from_list(k), tokens.from_list(v)
   out = causal_attention(decoder.layout, spec, q_PxLpxKxMxd, k_PxLpxKxd, v_PxLpxKxd)
-  return lists.to_list(out[:, None]), (k_PxLpxKxd, v_PxLpxKxd)
+  return tokens.to_list(out), (k_PxLpxKxd, v_PxLpxKxd)
 
 
 def _attend_groups(
@@ -291,33 +331,15 @@ def _attend_groups(
   k: Array,
   v: Array,
 ) -> tuple[Array, None]:
-  """Returns attention of prompts to themselves and of rows to their prompt and themselves, in lists like q."""
-  layout, lengths_PxB = decoder.layout, lists.share_prompts(prompts.lengths)
-  q_prompt, q_rows = lists.split(_by_kv_head(decoder.config, q))  # [P, B, Lp, K, M, d], [P, B, R / B, T, K, M, d]
+  """Returns attention of prompts to themselves and of rows to their prompt and themselves, in a list like q."""
+  layout = decoder.layout
+  q_prompt, q_rows = lists.split(_by_kv_head(decoder.config, q))  # [P, Lp, K, M, d], [P, R, T, K, M, d]
   (k_prompt, k_rows), (v_prompt, v_rows) = lists.split(k), lists.split(v)
-  segments, offsets = lists.split_rows(rows.segments), lists.split_rows(rows.offsets)
   of_prompts = causal_attention(layout, spec, q_prompt, k_prompt, v_prompt)
-  of_rows = group_attention(layout, spec, q_rows, k_rows, v_rows, k_prompt, v_prompt, lengths_PxB, segments, offsets)
+  of_rows = group_attention(
+    layout, spec, q_rows, k_rows, v_rows, k_prompt, v_prompt, prompts.lengths, rows.segments, rows.offsets
+  )
   return lists.join(of_prompts, of_rows), None
-
-
-def _parameter_axes(head_dim: int, path: tuple, leaf: Any) -> tuple[Axis, ...]:
-  """Returns the logical axes of a parameter by the name of its module; a stack of layers has axes before them."""
-  table = {
-    "embed": ("vocab", "embed"),
-    "unembed": ("vocab", "embed"),
-    "q": (("heads", head_dim), "embed"),
-    "k": (("kv_heads", head_dim), "embed"),
-    "v": (("kv_heads", head_dim), "embed"),
-    "o": ("embed", ("heads", head_dim)),
-    "gate": ("mlp", "embed"),
-    "up": ("mlp", "embed"),
-    "down": ("embed", "mlp"),
-  }
-  *_, module, name = (p.key for p in path)
-  axes = table.get(module, (None,))
-  axes = axes[:1] if name == "bias" else axes
-  return (None,) * (leaf.ndim - len(axes)) + axes
 
 
 def last_token(x: Array, lengths: Array) -> Array:

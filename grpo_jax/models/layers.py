@@ -36,6 +36,27 @@ def _linear_turned(dtype: Any, weight: Array, x: Array) -> Array:
   return jnp.moveaxis(jax.lax.optimization_barrier(out), 0, -1)  # without the barrier XLA turns the product back
 
 
+@jax.custom_vjp
+def lookup(table: Array, tokens: Array) -> Array:
+  """Returns the rows of `table [V, D]` at `tokens [...]`: `[..., D]`.
+
+  Its gradient is summed in float32 whatever the dtype of the table: a frequent token has many terms.
+  """
+  return jnp.take(table, tokens, axis=0)
+
+
+def _lookup_forward(table: Array, tokens: Array) -> tuple[Array, tuple[Array, Array]]:
+  return lookup(table, tokens), (table, tokens)
+
+
+def _lookup_backward(kept: tuple[Array, Array], g: Array) -> tuple[Array, None]:
+  table, tokens = kept
+  return jnp.zeros(table.shape, jnp.float32).at[tokens].add(g.astype(jnp.float32)).astype(table.dtype), None
+
+
+lookup.defvjp(_lookup_forward, _lookup_backward)
+
+
 def long_context(frequency: Array, factor: float, low: float, high: float, original: float) -> Array:
   """Returns Llama 3.1's rotary frequencies `[half]`.
 

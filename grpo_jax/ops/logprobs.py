@@ -39,17 +39,17 @@ def logprobs_and_entropy(
   rounded to the dtype of `unembed` for its two products. Temporary memory is a small multiple of `chunk * V` floats
   and does not grow with the number of tokens.
 
-  Chunks are strided: chunk j of n holds tokens j, j + n, j + 2n ... of the last token axis, all leading axes whole.
-  A mesh axis that shards tokens therefore shards every chunk (`chunk` counts tokens over all devices), and the
-  vocabulary may be sharded as well: only reductions over V cross its shards.
+  It knows of no mesh: on one, forward.py calls it in a `jax.shard_map`, so that a chunk is tokens of one device and the
+  loop over chunks sends nothing over the axes that cut tokens. The vocabulary may be cut over others: only reductions
+  over V cross its shards.
 
   Args:
     hidden: [..., D] float32 or bfloat16, the state that predicts the target.
     unembed: [V, D], as Hugging Face stores it.
     targets: [...] int32 in [0, V); anything valid where there is padding.
     temperature: the sampling temperature, above 0.
-    chunk: the most tokens whose logits exist at once, over all devices. At least 256, better 512 where memory
-      allows: every chunk reads and writes d unembed once.
+    chunk: the most tokens whose logits exist at once. At least 256, better 512 where memory allows: every chunk reads
+      and writes d unembed once.
     soft_cap: of the logits, before the temperature; 0 for none.
 
   Returns:
@@ -73,13 +73,7 @@ def logprobs_and_entropy(
   shape = targets.shape
   if targets.size == 0:
     return jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32)
-  tokens = targets.shape[-1] if targets.ndim else 1
-  if targets.size // tokens > chunk:  # one token of all leading axes is more than a chunk: flatten them
-    tokens = targets.size
-  lead = () if tokens == targets.size else shape[:-1]
-  hidden = hidden.reshape(*lead, tokens, hidden.shape[-1])
-  targets = targets.reshape(*lead, tokens)
-  logprob, entropy = _head(temperature, chunk, soft_cap, hidden, unembed, targets)
+  logprob, entropy = _head(temperature, chunk, soft_cap, hidden.reshape(-1, hidden.shape[-1]), unembed, targets.ravel())
   return logprob.reshape(shape), entropy.reshape(shape)
 
 
@@ -89,11 +83,11 @@ def _head(temperature: float, chunk: int, soft_cap: float, hidden: Array, unembe
 
 
 def _forward(temperature, chunk, soft_cap, hidden, unembed, targets):
-  steps = _steps(targets, chunk)
+  steps = -(-targets.size // chunk)
 
   def body(_, inputs):
-    h, y = inputs  # [..., c, D], [..., c]
-    z, _ = _logits(h, unembed, temperature, soft_cap)  # [..., c, V]
+    h, y = inputs  # [c, D], [c]
+    z, _ = _logits(h, unembed, temperature, soft_cap)  # [c, V]
     top = jnp.max(z, axis=-1, keepdims=True)
     e = jnp.exp(z - top)
     total = jnp.sum(e, axis=-1)
@@ -102,15 +96,14 @@ def _forward(temperature, chunk, soft_cap, hidden, unembed, targets):
     log_total = jnp.log(total)
     return None, (target - log_total, log_total - mean, top[..., 0] + log_total)
 
-  _, out = lax.scan(body, None, (_split(hidden, steps, -2), _split(targets, steps, -1)))
-  logprob, entropy, lse = (_join(x, targets.shape[-1], -1) for x in out)
+  _, out = lax.scan(body, None, (_split(hidden, steps), _split(targets, steps)))
+  logprob, entropy, lse = (x.ravel()[: targets.size] for x in out)
   return (logprob, entropy), (hidden, unembed, targets, lse)
 
 
 def _backward(temperature, chunk, soft_cap, kept, cotangents):
   hidden, unembed, targets, lse = kept
-  steps = _steps(targets, chunk)
-  batch = tuple(range(targets.ndim))
+  steps = -(-targets.size // chunk)
 
   def body(d_unembed, inputs):
     h, y, lse, g = inputs
@@ -118,48 +111,28 @@ def _backward(temperature, chunk, soft_cap, kept, cotangents):
     p = jnp.exp(z - lse[..., None])
     # A comparison, not a scatter: it fuses with the exponential and needs no communication over shards of V.
     hit = lax.broadcasted_iota(y.dtype, z.shape, z.ndim - 1) == y[..., None]
-    dz = (jnp.where(hit, 1.0 - p, -p) * (g[..., None] * slope)).astype(unembed.dtype)  # [..., c, V]
-    d_h = lax.dot_general(dz, unembed, (((dz.ndim - 1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
-    d_unembed += lax.dot_general(dz, h, ((batch, batch), ((), ())), preferred_element_type=jnp.float32)
+    dz = (jnp.where(hit, 1.0 - p, -p) * (g[..., None] * slope)).astype(unembed.dtype)  # [c, V]
+    d_h = lax.dot_general(dz, unembed, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+    d_unembed += lax.dot_general(dz, h, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
     return d_unembed, d_h.astype(hidden.dtype)
 
-  inputs = (_split(hidden, steps, -2), *(_split(x, steps, -1) for x in (targets, lse, cotangents[0])))
+  inputs = tuple(_split(x, steps) for x in (hidden, targets, lse, cotangents[0]))
   d_unembed, d_hidden = lax.scan(body, jnp.zeros_like(unembed, jnp.float32), inputs)
-  return _join(d_hidden, targets.shape[-1], -2), d_unembed.astype(unembed.dtype), None
+  return d_hidden.reshape(-1, hidden.shape[-1])[: targets.size], d_unembed.astype(unembed.dtype), None
 
 
 _head.defvjp(_forward, _backward)
 
 
-def _steps(targets: Array, chunk: int) -> int:
-  """Returns the number of chunks: each takes as many tokens of the last axis as fit, with all leading axes."""
-  tokens = targets.shape[-1]
-  return -(-tokens // max(1, chunk * tokens // targets.size))
-
-
-def _split(x: Array, steps: int, axis: int) -> Array:
-  """Returns [..., N, ...] as [steps, ..., ceil(N / steps), ...]: chunk j holds tokens j, j + steps, ...
-
-  Zeros fill it up at the end.
-  """
-  axis %= x.ndim
-  pad = -x.shape[axis] % steps
-  x = jnp.pad(x, [(0, pad if i == axis else 0) for i in range(x.ndim)])
-  x = x.reshape(*x.shape[:axis], x.shape[axis] // steps, steps, *x.shape[axis + 1 :])
-  return jnp.moveaxis(x, axis + 1, 0)
-
-
-def _join(x: Array, tokens: int, axis: int) -> Array:
-  """Returns what `_split` was given, of `tokens` tokens."""
-  axis = axis % (x.ndim - 1)
-  x = jnp.moveaxis(x, 0, axis + 1)
-  x = x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
-  return lax.slice_in_dim(x, 0, tokens, axis=axis)
+def _split(x: Array, steps: int) -> Array:
+  """Returns x `[N, ...]` as chunks `[steps, ceil(N / steps), ...]`, with zeros at the end."""
+  x = jnp.pad(x, [(0, -x.shape[0] % steps)] + [(0, 0)] * (x.ndim - 1))
+  return x.reshape(steps, -1, *x.shape[1:])
 
 
 def _logits(h: Array, unembed: Array, temperature: float, soft_cap: float) -> tuple[Array, Array | float]:
-  """Returns logits [..., V] float32, capped and tempered, and their derivative with respect to the plain ones."""
-  z = lax.dot_general(h, unembed, (((h.ndim - 1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
+  """Returns logits [c, V] float32, capped and tempered, and their derivative with respect to the plain ones."""
+  z = lax.dot_general(h, unembed, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
   slope: Array | float = 1.0 / temperature
   if soft_cap:
     t = jnp.tanh(z / soft_cap)

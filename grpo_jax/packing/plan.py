@@ -38,8 +38,8 @@ COARSE_SIZES = (1, 3)
 class Packing:
   """How the learner lays tokens out (made by `pack`); `Packing()` has a row for each completion and no lists."""
 
-  # [P, R, T] int32: the token at each place of the rows, counted in the group's G * L; -1 on padding. None: a row for
-  # each completion.
+  # [P, R, T] int32: the token at each place of the rows, counted in the G * L of its shard of samples; -1 on
+  # padding. None: a row for each completion.
   token_index: Array | None = None
   # Entries of the list of completion tokens, of one shard and microbatch. None: no list, padding is computed.
   list_size: int | None = dataclasses.field(default=None, metadata={"static": True})
@@ -162,11 +162,10 @@ def assign_rows(lengths: np.ndarray, max_length: int, shards: int = 1, share: bo
     return None
   token_index = np.full((n_prompts * shards, rows, width), -1, np.int32)
   for shard, plan in enumerate(plans):
-    first_sample = shard % shards * per_shard
     for row, members in enumerate(plan):
       place = 0
       for sample in members:
-        n, first = int(lengths_by_shard[shard, sample]), (first_sample + sample) * max_length
+        n, first = int(lengths_by_shard[shard, sample]), sample * max_length
         token_index[shard, row, place : place + n] = np.arange(first, first + n)
         place += n
   return token_index.reshape(n_prompts, shards * rows, width)

@@ -1,4 +1,7 @@
-"""Completions `[P, G, L]` to rows `[P, R, T]` and back, on the device. The picture is in `packing/__init__.py`."""
+"""Completions `[P, G, L]` to rows `[P, R, T]` and back, on the device. The picture is in `packing/__init__.py`.
+
+All is of one shard of the mesh: its prompts, its samples of each, and the rows of those.
+"""
 
 from typing import NamedTuple
 
