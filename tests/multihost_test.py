@@ -1,4 +1,4 @@
-"""Several hosts are one run: the same numbers, one end, one place to go on from. Real processes, see several_hosts.py."""
+"""Several hosts are one run: the same numbers, one end, one place to go on from. Real processes: several_hosts.py."""
 
 import shutil
 import sys

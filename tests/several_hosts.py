@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import conftest
 
 CONFIG = """
+import os
 from experiments import defaults
 from grpo_jax.errors import SettingError
 
