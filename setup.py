@@ -18,6 +18,7 @@ setup(
     "absl-py",
     "array_record",
     "chex",
+    "etils[epath]",
     "flax",
     "grain",
     "importlib_resources",

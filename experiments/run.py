@@ -8,6 +8,7 @@ Bad input is one line on stderr and exit code 2.
 """
 
 import functools
+import glob
 import importlib
 import importlib.util
 import os
@@ -25,6 +26,9 @@ from grpo_jax.errors import SettingError
 
 # Seconds without a sign of life after which a host counts as dead: JAX's own 100 would hold a pod up for long.
 HEARTBEAT_SECONDS = 30
+# Between processes on CPUs (gloo) collectives must run in one order on all of them. With this scheduler of XLA they do
+# not: "collective mismatch" in the first learn of experiments/arithmetic.py.
+ORDER_FLAG = "xla_cpu_enable_concurrency_optimized_scheduler"
 
 
 def main(argv: list[str]) -> None:
@@ -52,9 +56,12 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
   loop = find_loop(config.loop)
   if join:
     join()
+  from grpo_jax.lifeline import Lifeline  # imports jax
+
   use_cache(config.compilation_cache)
-  loop.train(config, workdir)
-  draw(workdir)
+  with Lifeline():
+    loop.train(config, workdir)
+    draw(workdir)
 
 
 def find_loop(name: str) -> types.ModuleType:
@@ -120,7 +127,20 @@ def join_hosts(coordinator: str | None, processes: int | None, process: int | No
   """Makes this process one of several; before any device is used."""
   import jax
 
+  if on_cpu(os.environ.get("JAX_PLATFORMS", "")) and ORDER_FLAG not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --{ORDER_FLAG}=false".strip()
+
   jax.distributed.initialize(coordinator, processes, process, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+
+
+def on_cpu(platforms: str) -> bool:
+  """Whether jax will compute on the CPU: it is told to, or (`platforms` is empty) sees no accelerator.
+
+  Args:
+    platforms: JAX_PLATFORMS.
+  """
+  accelerators = ("/dev/accel*", "/dev/vfio/*", "/dev/nvidia[0-9]*", "/dev/kfd")
+  return platforms.split(",")[0] == "cpu" if platforms else not any(map(glob.glob, accelerators))
 
 
 def draw(workdir: str) -> None:

@@ -13,6 +13,7 @@ checkpoint that is damaged is passed over for the one before it. On several host
 """
 
 import contextlib
+import functools
 import itertools
 import json
 import shutil
@@ -22,11 +23,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
+from etils import epath
 from jax.experimental import multihost_utils
 
-from grpo_jax import quiet
+from grpo_jax import hosts, quiet
 from grpo_jax.checksums import checksums
 from grpo_jax.errors import SettingError
 from grpo_jax.state import TrainState
@@ -114,7 +115,7 @@ class Checkpoints:
     """
     with self._failures(step):
       self._manager.wait_until_finished()
-      if step != self._manager.latest_step():
+      if hosts.gather(step != self._manager.latest_step())[0]:
         about = {"step": step, "data": data, "extra": extra, "lengths": log_lengths(self.workdir)}
         about |= {"arrays": checksums(states)}
         about |= {"checksum": _checksum(about)}
@@ -137,7 +138,7 @@ class Checkpoints:
     Raises:
       SettingError: every checkpoint is damaged, or holds another model; there is none although steps were done.
     """
-    steps, damaged = _steps(self.directory), {}
+    steps, damaged = hosts.gather(_steps(self.directory))[0], {}  # process 0 decides: another may see an older folder
     if not steps:
       if done := steps_logged(self.workdir):
         raise SettingError(
@@ -162,20 +163,14 @@ class Checkpoints:
 
   def _try(self, step: int, abstract_states: dict[str, TrainState]) -> tuple[_Found | None, str]:
     """The checkpoint of a step and "", or None and why it cannot be restored; the same on every process."""
-    path, got, error = self.directory / str(step), None, ""
-    try:
-      about = _read_about(path)
-      for name, state in abstract_states.items():
-        _check_fits(path, name, state.params)
-      items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract_states))
-      states = self._manager.restore(step, args=items).state
-      _compare(about["arrays"], states)
-      got = _Found(states, about["data"], about["extra"], about["lengths"])
+    path = self.directory / str(step)
+    try:  # in three parts, after each of which it is known whether all processes succeeded: the last two are collective
+      about = hosts.together(functools.partial(_read_fitting, path, abstract_states))
+      states = hosts.together(functools.partial(_restore, path, abstract_states))
+      hosts.together(functools.partial(_compare, about["arrays"], states))
+      return _Found(states, about["data"], about["extra"], about["lengths"]), ""
     except Exception as cause:  # what is damaged can fail in any way
-      error = reason(cause)
-    if jax.process_count() > 1 and not multihost_utils.process_allgather(np.bool_(got is not None)).all():
-      return None, error or "another host cannot read it"
-    return got, error
+      return None, reason(cause)
 
   def _set_aside(self, steps: Iterable[int]) -> None:
     """Moves damaged checkpoints to DIR/damaged, so that their steps can be saved anew."""
@@ -311,6 +306,26 @@ def _read_about(path: Path) -> dict[str, Any]:
   if str(about["step"]) != path.name:
     raise Damaged(f"it is that of step {about['step']}")
   return about
+
+
+def _read_fitting(path: Path, abstract_states: dict[str, TrainState]) -> dict[str, Any]:
+  """What a checkpoint says about itself, where it holds the parameters that are asked for."""
+  about = _read_about(path)
+  for name, state in abstract_states.items():
+    _check_fits(path, name, state.params)
+  return about
+
+
+def _restore(path: Path, abstract_states: dict[str, TrainState]) -> dict[str, TrainState]:
+  """The arrays of a checkpoint; each process reads its own part, and none waits for another.
+
+  The manager's own `restore` ends with a barrier, at which a process that could read would wait for one that could not.
+  """
+  handler = ocp.StandardCheckpointHandler()
+  try:
+    return handler.restore(epath.Path(path / "state"), args=ocp.args.StandardRestore(abstract_states))
+  finally:
+    handler.close()
 
 
 def _checksum(about: dict[str, Any]) -> str:

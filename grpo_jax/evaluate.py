@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from grpo_jax import generate
+from grpo_jax import generate, hosts
 from grpo_jax.data import loader
 from grpo_jax.errors import SettingError
 from grpo_jax.generate import Generator
 from grpo_jax.guard import Guard
 from grpo_jax.rewards import combine
 from grpo_jax.rewards.math import final_answer, number
-from grpo_jax.types import TRUNCATED, Completion, Example
+from grpo_jax.types import TRUNCATED, Completion, Example, Rollouts
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
@@ -24,23 +24,36 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
   return 1.0 if n - correct < k else 1.0 - math.comb(n - correct, k) / math.comb(n, k)
 
 
-def majority(solved: Sequence[bool], completions: Sequence[Completion]) -> float:
+def vote(completion: Completion) -> Any:
+  """The final answer of a completion: a number where it is one, else its text; None where there is none."""
+  answer = final_answer(completion)
+  value = None if answer is None else number(answer)
+  return answer if value is None else value
+
+
+def majority(solved: Sequence[bool], votes: Sequence[Any]) -> float:
   """1 if the most frequent final answer is right, else 0; answers that tie for the most votes share the point.
 
   Args:
     solved: of each sample.
-    completions: the samples; those without an answer do not vote.
+    votes: `vote` of each sample; None does not count.
   """
-  votes: dict[Any, list[bool]] = collections.defaultdict(list)
-  for right, completion in zip(solved, completions, strict=True):
-    answer = final_answer(completion)
+  found: dict[Any, list[bool]] = collections.defaultdict(list)
+  for right, answer in zip(solved, votes, strict=True):
     if answer is not None:
-      value = number(answer)
-      votes[answer if value is None else value].append(bool(right))
-  if not votes:
+      found[answer].append(bool(right))
+  if not found:
     return 0.0
-  most = max(map(len, votes.values()))
-  return float(np.mean([np.mean(v) for v in votes.values() if len(v) == most]))
+  most = max(map(len, found.values()))
+  return float(np.mean([np.mean(v) for v in found.values() if len(v) == most]))
+
+
+class Judged(NamedTuple):
+  """What the reward says of one completion."""
+
+  right: bool
+  vote: Any  # see `vote`
+  fault: str  # what went wrong; "" where nothing did
 
 
 class Outcomes(NamedTuple):
@@ -78,15 +91,17 @@ def solve(
 
   Raises:
     SettingError: the reward failed on every completion so far.
+    hosts.Elsewhere: it failed on another process in a way that no reward may.
     guard.Stopped: a signal came while the reward ran.
   """
   found = Outcomes([], [], [], [], [])
   for step, some in enumerate(loader.in_order(examples, batch)):
     sampled, _ = generate.generate(generator, params, some, jax.random.fold_in(key, step))
-    with Guard(deadline) as call:
-      for example, group in zip(some, generate.completions(generator, sampled)):
-        if example is not None:
-          _add(found, example, group, functools.partial(combine.attempt, call, solved))
+    own = hosts.together(functools.partial(_judge, generator, sampled, some, solved, deadline))
+    judged = {place: each for share in hosts.gather(own) for place, each in share.items()}
+    for p, example in enumerate(some):
+      if example is not None:
+        _add(found, sampled.lengths[p], sampled.ended[p], [judged.get((p, g)) for g in range(len(sampled.lengths[p]))])
     if found.faults and len(found.faults) == len(found.lengths):
       raise SettingError(
         f"eval.reward: failed on all {len(found.faults)} completions of the test data, first: {found.faults[0]}; use "
@@ -96,21 +111,33 @@ def solve(
   return found
 
 
-def _add(found: Outcomes, example: Example, group: list[Completion], attempt: Callable) -> None:
-  """Adds one problem to the outcomes; `attempt` is `combine.attempt` of the reward."""
-  if not group[0].tokens:  # its prompt was too long
-    found.solved.append([False] * len(group))
+def _judge(
+  generator: Generator, sampled: Rollouts, examples: Sequence[Example | None], solved: Callable, deadline: float
+) -> dict[tuple[int, int], Judged]:
+  """What the reward says of this process's own completions, by their places (prompt, sample)."""
+  found = {}
+  with Guard(deadline) as call:
+    for p, (example, group) in enumerate(zip(examples, generate.completions(generator, sampled))):
+      for g, completion in enumerate(group):
+        if example is None or completion is None or not completion.tokens:
+          continue
+        values, message = combine.attempt(call, solved, example, completion)
+        found[p, g] = Judged(bool(values) and values[-1][1] >= 1.0, vote(completion), message)
+  return found
+
+
+def _add(found: Outcomes, lengths: np.ndarray, ended: np.ndarray, judged: list[Judged | None]) -> None:
+  """Adds one problem to the outcomes: the lengths of its G samples, why they ended, and what was said of them."""
+  if not lengths[0]:  # its prompt was too long
+    found.solved.append([False] * len(lengths))
     found.majority.append(0.0)
     return
-  right = []
-  for completion in group:
-    values, message = attempt(example, completion)
-    right.append(bool(values) and values[-1][1] >= 1.0)
-    found.faults.extend([message] if message else [])
+  right = [each.right for each in judged]
+  found.faults.extend(each.fault for each in judged if each.fault)
   found.solved.append(right)
-  found.majority.append(majority(right, group))
-  found.lengths.extend(len(completion.tokens) for completion in group)
-  found.truncated.extend(completion.ended == TRUNCATED for completion in group)
+  found.majority.append(majority(right, [each.vote for each in judged]))
+  found.lengths.extend(lengths.tolist())
+  found.truncated.extend((ended == TRUNCATED).tolist())
 
 
 def greedy_metrics(found: Outcomes) -> dict[str, float]:

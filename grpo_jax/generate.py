@@ -36,13 +36,14 @@ def generate(
     key: of this batch's noise.
 
   Returns:
-    numpy Rollouts of P prompts, and the sampler's statistics with `prompts_too_long`, the count of such prompts.
+    sampled Rollouts of P prompts (see rollouts.py), and the sampler's statistics with `prompts_too_long`, the count of
+    such prompts.
   """
   prompts, too_long = loader.to_prompts(examples, generator.render, generator.max_prompt_length, generator.on_long)
   sampled, statistics = rollouts.draw(generator.sample, params, prompts, key, generator.layout)
   return sampled, statistics | {"prompts_too_long": too_long}
 
 
-def completions(generator: Generator, sampled: Rollouts) -> list[list[Completion]]:
-  """The text of numpy rollouts as rewards see it, [P][G]."""
+def completions(generator: Generator, sampled: Rollouts) -> list[list[Completion | None]]:
+  """The text of rollouts as rewards see it, [P][G]; None where another process has it."""
   return rollouts.completions(sampled, generator.tokenizer)

@@ -4,12 +4,14 @@ The same program runs on one CPU core and on a pod: what changes is the mesh. A 
 divide is replicated by rule (one key/value head on eight chips); a batch that does not divide is refused.
 """
 
+import collections
 import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from grpo_jax import ranges
@@ -113,7 +115,7 @@ def make_layout(cfg: Any, devices: Sequence[jax.Device] | None = None) -> Layout
   """Returns the mesh of a `mesh` config section (one -1 takes the devices that are left) over `devices`.
 
   Raises:
-    SettingError: the sizes do not multiply to the number of devices.
+    SettingError: the sizes do not multiply to the number of devices, or `replica` is no multiple of the slices.
   """
   devices = list(jax.devices() if devices is None else devices)
   sizes = [int(cfg[a]) for a in AXES]
@@ -126,7 +128,7 @@ def make_layout(cfg: Any, devices: Sequence[jax.Device] | None = None) -> Layout
     sizes[sizes.index(-1)] = len(devices) // rest
   if math.prod(sizes) != len(devices):
     raise SettingError(f"mesh: {dict(zip(AXES, sizes))} needs {math.prod(sizes)} devices, there are {len(devices)}")
-  mesh = jax.make_mesh(tuple(sizes), AXES, devices=devices, axis_types=(AxisType.Auto,) * len(AXES))
+  mesh = make_mesh(sizes, devices)
   rules = tuple((name, tuple(axes)) for name, axes in cfg.rules)
   for name, other in TOGETHER:
     if both := set(dict(rules).get(name, ())) & set(dict(rules).get(other, ())):
@@ -134,6 +136,35 @@ def make_layout(cfg: Any, devices: Sequence[jax.Device] | None = None) -> Layout
         f"mesh.rules={rules}: {name} and {other} are axes of one array, which {min(both)} can cut along one only"
       )
   return Layout(mesh, rules)
+
+
+def make_mesh(sizes: Sequence[int], devices: Sequence[jax.Device]) -> Mesh:
+  """Returns a mesh of AXES over all `devices`. Between slices of TPUs, which a slower network joins, only replica lies.
+
+  Raises:
+    SettingError: `replica` cannot lie so.
+  """
+  types, slices = (AxisType.Auto,) * len(AXES), slices_of(devices)
+  if len(slices) == 1:
+    return jax.make_mesh(tuple(sizes), AXES, devices=devices, axis_types=types)
+  if sizes[0] % len(slices) or len(set(slices.values())) > 1:
+    raise SettingError(
+      f"mesh.replica={sizes[0]}: there are {len(slices)} slices of {sorted(set(slices.values()))} devices, and only "
+      f"replica may lie across them; use slices of one size and mesh.replica={len(slices)} or a multiple of it"
+    )
+  inside, between = (sizes[0] // len(slices), *sizes[1:]), (len(slices), 1, 1, 1)
+  split = devices[0].device_kind in ("TPU v5 lite", "TPU v5e")  # as `jax.make_mesh` does where there is one slice
+  laid_out = mesh_utils.create_hybrid_device_mesh(inside, between, devices, allow_split_physical_axes=split)
+  return Mesh(laid_out, AXES, axis_types=types)
+
+
+def slices_of(devices: Sequence[jax.Device]) -> dict[int, int]:
+  """Returns the number of devices in each slice of TPUs; on other platforms all devices are one slice.
+
+  There jax calls each machine a slice, and parameters may well be cut over several.
+  """
+  tpu = devices[0].platform == "tpu"
+  return dict(collections.Counter(getattr(device, "slice_index", 0) if tpu else 0 for device in devices))
 
 
 def check_batch(layout: Layout, prompts: int, group: int) -> None:

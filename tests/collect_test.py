@@ -122,12 +122,11 @@ def run(
 def kept(batch: collect.Scored) -> list[int | None]:
   """The prompts of a batch, all of whose fields are checked to be those of its examples; None: an empty group."""
   r = batch.rollouts
-  assert len(batch.examples) == len(batch.completions) == len(r.lengths)
+  assert len(batch.examples) == len(r.lengths)
   assert {len(x) for x in jax.tree.leaves(r)} == {len(batch.examples)}
-  for p, (example, completions) in enumerate(zip(batch.examples, batch.completions)):
+  for p, example in enumerate(batch.examples):
     if example is None:
       assert not any(x[p].any() for x in jax.tree.leaves(r))
-      assert [c.tokens for c in completions] == [[]] * G
       continue
     n, words = example.meta["n"], len(example.question.split())
     prompt = np.where(np.arange(r.prompts.tokens.shape[1]) < words, n, 0)
@@ -139,7 +138,6 @@ def kept(batch: collect.Scored) -> list[int | None]:
     np.testing.assert_array_equal(r.given[p], last)
     np.testing.assert_array_equal(r.rewards[p][last], np.float32([x or 0 for x in example.meta["rewards"]]))
     np.testing.assert_array_equal(r.components[p, :, 0], np.float32([x or 0 for x in example.meta["rewards"]]))
-    assert [c.tokens for c in completions] == [x[:k].tolist() for x, k in zip(r.tokens[p], r.lengths[p])]
   return [example and example.meta["n"] for example in batch.examples]
 
 
@@ -302,7 +300,7 @@ def test_what_was_cut_off_is_not_counted_of_an_empty_prompt():
   sampled = tiny.sample(top_k=3)
   zeros = np.zeros(sampled.tokens.shape, np.float32)
   scored = dataclasses.replace(sampled, rewards=zeros, given=zeros > 0, components=zeros[..., :1])
-  batch = collect.Scored([None] * tiny.P, [[]] * tiny.P, scored, [])
+  batch = collect.Scored([None] * tiny.P, scored, [], collect.cut_off(scored))
   numbers = collect.reward_metrics([batch], [np.ones(tiny.P, bool)], ["given"])
   real = tiny.real(sampled)
   assert (sampled.prompts.lengths == 0).sum() == 1
@@ -345,8 +343,7 @@ def four() -> Rollouts:
 def filled(real: Rollouts) -> Rollouts:
   """The same and empty rows up to eight, as `collect` adds them."""
   rows = [problem(n) for n in range(len(real.lengths))]
-  groups = [[Completion("", [1], STOPPED, [0])] * tiny.G for _ in rows]
-  return collect.fill([collect.Scored(rows, groups, real, [])], tiny.P).rollouts
+  return collect.fill([collect.Scored(rows, real, [], 0.0)], tiny.P).rollouts
 
 
 def assert_same(got: Any, want: Any, got_metrics: dict, want_metrics: dict) -> None:

@@ -45,12 +45,13 @@ def answers(*texts, ended=STOPPED):
 def test_majority(texts, share):
   example = Example("q", "s", "7", {})
   group = answers(*texts)
-  assert evaluate.majority([answer_correct(example, c) >= 1 for c in group], group) == pytest.approx(share)
+  votes = [evaluate.vote(c) for c in group]
+  assert evaluate.majority([answer_correct(example, c) >= 1 for c in group], votes) == pytest.approx(share)
 
 
 def test_an_answer_that_was_cut_off_does_not_vote():
   group = [*answers("7"), *answers("3", "3", ended=TRUNCATED)]
-  assert evaluate.majority([True, False, False], group) == 1.0
+  assert evaluate.majority([True, False, False], [evaluate.vote(c) for c in group]) == 1.0
 
 
 class Numbers:

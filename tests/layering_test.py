@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 # From the bottom up; a name stands for a module or a package. Imports run downwards.
 LAYERS = (
   ("errors", "types", "guard", "lock", "quiet", "kinds", "ranges"),
-  ("ops", "sharding", "packing", "checksums", "folder", "hosts"),
+  ("ops", "sharding", "packing", "checksums", "folder", "hosts", "lifeline"),
   ("models", "tokenizer", "data", "rewards", "objectives"),
   ("forward", "sampler", "decode_loop", "slot_cache", "optim", "state", "checkpoint", "workdir", "signals", "metrics"),
   ("learn", "movement", "rollouts", "generate", "evaluate"),
@@ -24,6 +24,7 @@ LINKS = (
   ("ranges", "kinds"),
   ("ops.advantages", "ops.masked"),
   ("ops.surrogate", "ops.masked"),
+  ("lifeline", "hosts"),
   ("packing.*", "sharding"),
   ("packing.rows", "packing.plan"),
   ("packing.lists", "packing.plan"),

@@ -392,8 +392,10 @@ def test_a_reward_that_fails_on_everything_ends_the_run():
   rewards = [("fine", _returns(1.0), 1.0), ("bad", lambda example, completion: [][0], 1.0)]
   empty = [_completion("", tokens=0)] * 2  # of a prompt that only fills the batch
   groups = [[_completion("", tokens=3), _completion("", tokens=2)], empty]
+  faults = combine.score(rewards, [_example(), None], groups, max_length=4).faults
   with pytest.raises(SettingError, match="'bad' failed on all 2 completions of a step, first: IndexError: list index"):
-    combine.score(rewards, [_example(), None], groups, max_length=4)
+    combine.check_some_worked(faults, 2)
+  combine.check_some_worked(faults, 3)
   assert not combine.score(rewards, [None], [empty], max_length=4).faults
 
 
@@ -437,3 +439,30 @@ def test_interrupts_are_not_swallowed():
 
   with pytest.raises(KeyboardInterrupt):
     combine.score([("a", interrupted, 1.0)], [_example()], [[_completion("")]], max_length=5)
+
+
+def test_the_shares_of_several_processes_are_put_together():
+  """Each scores its own completions, and what they gave is what one process would have given to all."""
+
+  def odd(example, completion):
+    values = {1: None, 2: 0.5, 3: [(0, 1.0), (2, -1.0)], 4: [][:1]}
+    if len(completion.tokens) == 5:
+      raise ValueError("five")
+    return values[len(completion.tokens)]
+
+  rewards, examples = [("odd", odd, 2.0), ("one", _returns(1.0), 0.5)], [_example(), _example()]
+  groups = [[_completion("", tokens=n) for n in of] for of in ((5, 1, 2), (3, 4, 5))]
+  whole = combine.score(rewards, examples, groups, max_length=6)
+  own = [[[(p + g) % 2 == share for g in range(3)] for p in range(2)] for share in range(2)]
+  shares = [
+    combine.given_only(
+      combine.score(rewards, examples, [[c if o else None for c, o in zip(*of)] for of in zip(groups, mine)], 6)
+    )
+    for mine in own
+  ]
+  for sent in (shares, shares[::-1]):
+    joined = combine.join(sent, whole.given.shape, 2)
+    for got, want in zip(joined[:3], whole[:3], strict=True):
+      assert got.dtype == want.dtype
+      np.testing.assert_array_equal(got, want)
+    assert joined.faults == whole.faults and len(whole.faults) == 2

@@ -1,5 +1,7 @@
 """The mesh and the table of logical axes: what is sharded, what is replicated by rule, what is refused."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -116,3 +118,43 @@ def test_axes_of_a_batch():
 def test_an_axis_that_does_not_divide_is_one_shard():
   layout = make(fsdp=4, group=2)
   assert layout.shards("prompt", 8) == 4 and layout.shards("prompt", 6) == 1 and layout.shards("sample", 6) == 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+  """A TPU v4 chip, one of 2 x 2 in its slice."""
+
+  id: int
+  slice_index: int
+  platform: str = "tpu"
+  device_kind: str = "TPU v4"
+  core_on_chip: int = 0
+  client: None = None
+
+  @property
+  def coords(self) -> tuple[int, int, int]:
+    return self.id % 2, self.id // 2 % 2, 0
+
+  @property
+  def process_index(self) -> int:
+    return self.id // 4
+
+
+@pytest.mark.parametrize("replica, fsdp", [(2, 4), (4, 2), (8, 1)])
+def test_only_replicas_lie_across_slices(replica, fsdp):
+  chips = [Chip(id, id // 4) for id in (4, 1, 6, 3, 0, 5, 2, 7)]
+  mesh = sharding.make_mesh((replica, fsdp, 1, 1), chips)
+  assert mesh.axis_names == sharding.AXES and mesh.devices.shape == (replica, fsdp, 1, 1)
+  assert {chip.id for chip in mesh.devices.flat} == set(range(8))
+  for row, of_replica in enumerate(mesh.devices):
+    assert {chip.slice_index for chip in of_replica.flat} == {row // (replica // 2)}
+
+
+def test_a_mesh_that_would_cut_parameters_across_slices_is_refused():
+  chips = [Chip(id, id // 4) for id in range(8)]
+  with pytest.raises(SettingError, match="mesh.replica=1: there are 2 slices .* mesh.replica=2 or a multiple of it"):
+    sharding.make_mesh((1, 8, 1, 1), chips)
+  with pytest.raises(SettingError, match=r"mesh.replica=2: there are 2 slices of \[2, 4\] devices"):
+    sharding.make_mesh((2, 3, 1, 1), chips[:6])
+  machines = [dataclasses.replace(chip, platform="gpu") for chip in chips]
+  assert len(sharding.slices_of(machines)) == 1  # GPUs of several machines: parameters may lie across them

@@ -1,4 +1,8 @@
-"""A batch to learn from: sampled, scored and, with dynamic sampling, chosen."""
+"""A batch to learn from: sampled, scored and, with dynamic sampling, chosen.
+
+Each process turns its own share of the completions into text and scores it. Lengths and rewards are then known to all;
+tokens and log-probs stay on the mesh, where the learner takes them.
+"""
 
 import dataclasses
 import functools
@@ -6,26 +10,26 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax import hosts, metrics, sampler
-from grpo_jax.errors import SettingError
+from grpo_jax import hosts, metrics, rollouts, sampler
 from grpo_jax.generate import Generator, completions, generate
 from grpo_jax.loops import build, checks, imports
 from grpo_jax.objectives.contract import Objective
 from grpo_jax.ops.advantages import totals
 from grpo_jax.rewards import combine
-from grpo_jax.types import Completion, Example, Prompts, Rollouts
+from grpo_jax.types import Example, Prompts, Rollouts
 
 
 class Scored(NamedTuple):
-  """A batch on the host: P groups, what they answer and what they were given."""
+  """P groups, what they answer and what they were given; the same on every process."""
 
   examples: list[Example | None]  # [P]
-  completions: list[list[Completion]]  # [P][G]
-  rollouts: Rollouts  # numpy, with rewards
+  rollouts: Rollouts  # sampled, with rewards as numpy arrays; see rollouts.py
   faults: list[combine.Fault]
+  cut_off: float  # nats that top-k, top-p and min-p cut off, summed over all tokens
 
 
 class Collector(NamedTuple):
@@ -86,11 +90,10 @@ def collect(
   for attempt in range(c.tries):
     with writer.phase("sample"):
       examples = next(c.batches)
-      rollouts, found = generate(c.generator, params, examples, jax.random.fold_in(key, attempt))
+      drawn, found = generate(c.generator, params, examples, jax.random.fold_in(key, attempt))
     with writer.phase("score"):
-      texts = completions(c.generator, rollouts)
-      sampled.append(score(c, examples, texts, rollouts))
-      flat.append(np.asarray(c.flat(sampled[-1].rollouts)))
+      sampled.append(score(c, examples, drawn))
+      flat.append(rollouts.to_host(c.flat(rollouts.to_device(c.generator.layout, sampled[-1].rollouts))))
     for fault in sampled[-1].faults:
       writer.warn(
         f"reward {fault.name}",
@@ -98,10 +101,11 @@ def collect(
         "reward_faults counts how often",
       )
     statistics.append(found)
-    kept.append(sampled[-1] if c.tries == 1 else varied(sampled[-1], flat[-1]))
-    if sum(len(batch.examples) for batch in kept) >= c.prompts:
+    varied = np.flatnonzero(~flat[-1] & (drawn.prompts.lengths > 0))
+    kept.extend((attempt * len(examples) + varied).tolist())
+    if len(kept) >= c.prompts:
       break
-  batch = kept[0] if c.tries == 1 else fill(kept, c.prompts)
+  batch = sampled[0] if c.tries == 1 else choose(sampled, padded(kept, c.prompts))
   sampling = {
     "prompts_too_long": sum(found["prompts_too_long"] for found in statistics),
     "slot_use": float(np.mean([float(found["slot_use"]) for found in statistics])),
@@ -110,27 +114,32 @@ def collect(
   return batch, sampling | reward_metrics(sampled, flat, [name for name, _, _ in c.rewards])
 
 
-def score(
-  collector: Collector, examples: list[Example | None], texts: list[list[Completion]], rollouts: Rollouts
-) -> Scored:
-  """The batch with the rewards of every completion.
-
-  On several hosts the first one scores: a reward may be late, or fail, on one of them alone.
+def score(collector: Collector, examples: list[Example | None], drawn: Rollouts) -> Scored:
+  """The batch with the rewards of every completion, of which each process scores its own share.
 
   Raises:
-    SettingError: see `combine.score`; on every host.
+    SettingError: see `combine.score` and `combine.check_some_worked`; on every process.
+    hosts.Elsewhere: scoring failed on another process.
   """
-  c, error, scores = collector, None, combine.nothing(rollouts.tokens.shape, len(collector.rewards))
-  if jax.process_index() == 0:
-    try:
-      scores = combine.score(c.rewards, examples, texts, c.max_length, c.on_error, c.deadline)
-    except SettingError as cause:
-      error = cause
-  if said := hosts.text_of_process_0(str(error or "")):
-    raise error or SettingError(said)
-  rewards, given, components = hosts.arrays_of_process_0(scores[:3])
-  rollouts = dataclasses.replace(rollouts, rewards=rewards, given=given, components=components)
-  return Scored(list(examples), texts, rollouts, scores.faults)
+  c, shape = collector, drawn.tokens.shape
+  own = hosts.together(functools.partial(score_share, c, examples, drawn))
+  found = hosts.gather((combine.given_only(own), cut_off(drawn)))
+  scores = combine.join([share for share, _ in found], shape, len(c.rewards))
+  combine.check_some_worked(scores.faults, int((drawn.lengths > 0).sum()))
+  rewards, given, components, faults = scores
+  scored = dataclasses.replace(drawn, rewards=rewards, given=given, components=components)
+  return Scored(list(examples), scored, faults, sum(nats for _, nats in found))
+
+
+def score_share(collector: Collector, examples: list[Example | None], drawn: Rollouts) -> combine.Scores:
+  """The rewards of this process's own completions; the others are given nothing."""
+  c, texts = collector, completions(collector.generator, drawn)
+  return combine.score(c.rewards, examples, texts, c.max_length, c.on_error, c.deadline)
+
+
+def cut_off(drawn: Rollouts) -> np.float32:
+  """What top-k, top-p and min-p cut off of this process's own tokens, in nats; 0 where there is no token."""
+  return (hosts.share(drawn.truncated_logprobs)[0] - hosts.share(drawn.sampler_logprobs)[0]).sum()
 
 
 def reward_metrics(batches: Sequence[Scored], flat: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, float]:
@@ -156,8 +165,7 @@ def reward_metrics(batches: Sequence[Scored], flat: Sequence[np.ndarray], names:
     "zero_variance": float(np.mean(alike)) if alike.size else 0.0,
   }
   if tokens:  # both log-probs are 0 where there is no token
-    cut_off = sum((b.rollouts.truncated_logprobs - b.rollouts.sampler_logprobs).sum() for b in batches)
-    numbers["cut_off_nats"] = cut_off / tokens
+    numbers["cut_off_nats"] = sum(batch.cut_off for batch in batches) / tokens
   if not total.size:
     return numbers
   numbers |= {"reward/mean": total.mean(), "reward/std": total.std()}
@@ -169,16 +177,33 @@ def reward_metrics(batches: Sequence[Scored], flat: Sequence[np.ndarray], names:
 
 def select(batch: Scored, keep: Sequence[int]) -> Scored:
   """The groups of those indices, in that order."""
-  at = {old: new for new, old in enumerate(keep)}
-  faults = [fault._replace(prompt=at[fault.prompt]) for fault in batch.faults if fault.prompt in at]
-  index = np.asarray(keep, np.int32)
-  rollouts = jax.tree.map(lambda x: x[index], batch.rollouts)
-  return Scored([batch.examples[i] for i in keep], [batch.completions[i] for i in keep], rollouts, faults)
+  return choose([batch], keep)
 
 
-def varied(batch: Scored, flat: np.ndarray) -> Scored:
-  """The groups that were sampled and are not `flat` ([P] bool)."""
-  return select(batch, np.flatnonzero(~flat & (batch.rollouts.prompts.lengths > 0)).tolist())
+def fill(batches: Sequence[Scored], prompts: int) -> Scored:
+  """The first `prompts` groups of several batches; empty groups where there are fewer."""
+  return choose(batches, padded(range(sum(len(batch.examples) for batch in batches)), prompts))
+
+
+def padded(places: Sequence[int], prompts: int) -> list[int]:
+  """The first `prompts` of the places, and -1 for each that is missing."""
+  return [*places[:prompts], *[-1] * (prompts - len(places))]
+
+
+def choose(batches: Sequence[Scored], places: Sequence[int]) -> Scored:
+  """The groups at those places of several batches, one after the other; -1 stands for an empty group.
+
+  Where arrays are on the mesh they stay there, and the mesh must divide the number of places.
+  """
+  width = max(batch.rollouts.prompts.tokens.shape[1] for batch in batches)
+  examples = [example for batch in batches for example in batch.examples] + [None]
+  starts = np.cumsum([0] + [len(batch.examples) for batch in batches])
+  at = {old: new for new, old in enumerate(places)}
+  faults = [f._replace(prompt=int(f.prompt + start)) for batch, start in zip(batches, starts) for f in batch.faults]
+  faults = [fault._replace(prompt=at[fault.prompt]) for fault in faults if fault.prompt in at]
+  index = np.asarray(places, np.int32)
+  chosen = jax.tree.map(functools.partial(_chosen, index), *[widen(batch.rollouts, width) for batch in batches])
+  return Scored([examples[place] for place in places], chosen, faults, sum(batch.cut_off for batch in batches))
 
 
 def widen(rollouts: Rollouts, width: int) -> Rollouts:
@@ -188,19 +213,19 @@ def widen(rollouts: Rollouts, width: int) -> Rollouts:
   return dataclasses.replace(rollouts, prompts=Prompts(tokens, prompts.lengths))
 
 
-def fill(batches: Sequence[Scored], prompts: int) -> Scored:
-  """The first `prompts` groups of several batches; empty groups where there are fewer."""
-  width = max(batch.rollouts.prompts.tokens.shape[1] for batch in batches)
-  examples = [example for batch in batches for example in batch.examples]
-  completions = [group for batch in batches for group in batch.completions]
-  starts = np.cumsum([0] + [len(batch.examples) for batch in batches])
-  faults = [f._replace(prompt=int(f.prompt + start)) for batch, start in zip(batches, starts) for f in batch.faults]
-  rollouts = jax.tree.map(lambda *x: np.concatenate(x), *[widen(batch.rollouts, width) for batch in batches])
-  missing = prompts - len(examples)
-  if missing <= 0:
-    joined = Scored(examples, completions, rollouts, faults)
-    return select(joined, range(prompts))
-  rollouts = jax.tree.map(lambda x: np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)), rollouts)
-  group = rollouts.lengths.shape[1]
-  empty = [[Completion("", [], 0, [])] * group for _ in range(missing)]
-  return Scored(examples + [None] * missing, completions + empty, rollouts, faults)
+def _chosen(index: np.ndarray, *arrays: np.ndarray | jax.Array) -> np.ndarray | jax.Array:
+  """The entries at `index` of arrays [P, ...], one after the other; zeros where that is -1."""
+  if isinstance(arrays[0], jax.Array):
+    return _jitted_choice(arrays[0].sharding)(arrays, index)
+  nothing = np.zeros((1, *arrays[0].shape[1:]), arrays[0].dtype)
+  return np.concatenate([*arrays, nothing])[index]
+
+
+@functools.cache
+def _jitted_choice(sharding: jax.sharding.Sharding) -> Callable:
+  return jax.jit(_choice, out_shardings=sharding)
+
+
+def _choice(arrays: tuple[jax.Array, ...], index: jax.Array) -> jax.Array:
+  there = (index >= 0).reshape(-1, *[1] * (arrays[0].ndim - 1))
+  return jnp.where(there, jnp.concatenate(arrays)[jnp.maximum(index, 0)], 0)

@@ -87,11 +87,11 @@ class Learner:
     return pin
 
   def learn(self, step: int, batch: Rollouts, writer: metrics.Writer, old_params: Any = None) -> Learned:
-    """Learns from numpy rollouts; every `log.measure_every` steps it measures how their probabilities moved.
+    """Learns from rollouts; every `log.measure_every` steps it measures how their probabilities moved.
 
     Args:
       step: of the run.
-      batch: with rewards, where the objective asks for them.
+      batch: sampled (see rollouts.py), or all numpy; with rewards, where the objective asks for them.
       writer: shows the phases.
       old_params: the policy that sampled them, where it is not the one in `state`.
     """

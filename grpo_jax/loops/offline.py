@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import metrics, signals
+from grpo_jax import hosts, metrics, rollouts, signals
 from grpo_jax.data import loader
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports
@@ -106,6 +106,8 @@ def kept_samples(config: ConfigDict, run: Run) -> Rollouts | None:
   """
   path, known = os.path.join(run.folder, "samples.npz"), run.extra.get("samples")
   samples, error = read_samples(path, known)
+  if any(each is None for each in hosts.gather(samples and fingerprint(samples))):  # on any process: all draw
+    samples = None
   if samples is None:
     if error:
       run.writer.say(f"warning: {path} is damaged ({error}); it is kept as {path}.damaged, and samples are drawn again")
@@ -189,7 +191,7 @@ def draw_samples(
   found = 0
   for step in range(100 * -(-wanted // config.data.prompts)):
     batch, _ = collect(collector, params, build.key(config.seed, build.SAMPLE, step), writer)
-    batch = without_empty(batch)
+    batch = without_empty(batch._replace(rollouts=rollouts.to_host(batch.rollouts)))
     kept.append(pairs(batch, config.seed + step) if kind == "pairs" else batch)
     found += len(kept[-1].examples)
     if step % 10 == 0:
@@ -223,5 +225,4 @@ def pairs(batch: Scored, seed: int) -> Scored:
   index = np.array([best, worst], np.int32).reshape(2, -1).T  # [P, 2]
   r, groups = batch.rollouts, np.arange(len(index))[:, None]
   chosen = {name: x[groups, index] for name, x in vars(r).items() if x is not None and name != "prompts"}
-  completions = [[group[i] for i in which] for group, which in zip(batch.completions, index)]
-  return Scored(batch.examples, completions, Rollouts(r.prompts, **chosen), [])
+  return batch._replace(rollouts=Rollouts(r.prompts, **chosen), faults=[])

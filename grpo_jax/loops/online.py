@@ -11,7 +11,6 @@ from grpo_jax.loops.collect import Scored, collect, make_collector
 from grpo_jax.loops.learner import Learned, Learner
 from grpo_jax.loops.run import Run
 from grpo_jax.ops.advantages import totals
-from grpo_jax.tokenizer.reading import Tokenizer
 from grpo_jax.types import STOPPED
 
 
@@ -31,7 +30,7 @@ def train(config: ConfigDict, workdir: str) -> None:
       learned = policy.learn(step, batch.rollouts, run.writer)  # one jitted function, mu inner updates
       numbers = learned.metrics | sampling
       numbers |= speeds(numbers["tokens"], int(batch.rollouts.lengths.sum()), run.writer.seconds)
-      run.writer.samples(step + 1, sample_rows(batch, learned, config.log.samples, reward_names, model.tokenizer))
+      run.writer.samples(step + 1, sample_rows(batch, learned, config.log.samples, reward_names, model))
       run.log(step, numbers)
       run.after(step)
     run.finish()
@@ -48,30 +47,34 @@ def speeds(sampled: int, learned: int, seconds: dict[str, float]) -> dict[str, f
 
 
 def sample_rows(
-  batch: Scored, learned: Learned, limit: int, reward_names: Sequence[str], tokenizer: Tokenizer
+  batch: Scored, learned: Learned, limit: int, reward_names: Sequence[str], model: build.Model
 ) -> list[dict[str, Any]]:
   """Up to `limit` completions as samples.jsonl keeps them: those with a fault first, then one of each group in turn."""
   r, trace = batch.rollouts, learned.trace
-  advantages, logprobs = rollouts.to_host((trace.advantages, trace.logprobs))
   faults = {(fault.prompt, fault.sample): f"{fault.name}: {fault.message}" for fault in batch.faults}
   group = range(r.lengths.shape[1])
-  shown = [(p, g) for g in group for p in range(len(batch.examples)) if batch.completions[p][g].tokens]
+  real = [(p, g) for g in group for p in range(len(batch.examples)) if r.lengths[p, g]]
+  shown = sorted(real, key=lambda place: place not in faults)[:limit]
+  if not shown:
+    return []
+  places = [*shown, *shown[:1] * (limit - len(shown))]  # always as many: one program
+  tokens, advantages, logprobs = rollouts.rows(model.layout, (r.tokens, trace.advantages, trace.logprobs), places)
   total = totals(r.rewards, r.given)
   out = []
-  for p, g in sorted(shown, key=lambda place: place not in faults)[:limit]:
-    completion = batch.completions[p][g]
-    real = (p, g, slice(len(completion.tokens)))
+  for n, (p, g) in enumerate(shown):
+    completion = rollouts.completion(tokens[n], r.lengths[p, g], r.ended[p, g], model.tokenizer)
+    real = slice(len(completion.tokens))
     row = {
       "question": batch.examples[p].question,
       "completion": completion.text,
       "answer": batch.examples[p].answer,
       "reward": total[p, g],
-      "advantage": advantages[real].mean(),
-      "rewards": {name: r.components[p, g, n] for n, name in enumerate(reward_names)},
+      "advantage": advantages[n, real].mean(),
+      "rewards": {name: r.components[p, g, i] for i, name in enumerate(reward_names)},
       "ended": "stopped" if completion.ended == STOPPED else "truncated",
-      "tokens": [tokenizer.text(token) for token in completion.tokens],
-      "advantages": [round(float(x), 4) for x in advantages[real]],
-      "logprobs": [round(float(x), 4) for x in logprobs[real]],
+      "tokens": [model.tokenizer.text(token) for token in completion.tokens],
+      "advantages": [round(float(x), 4) for x in advantages[n, real]],
+      "logprobs": [round(float(x), 4) for x in logprobs[n, real]],
     }
     if learned.moved:
       before, after = learned.moved

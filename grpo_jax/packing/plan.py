@@ -51,7 +51,7 @@ def pack(rollouts: Rollouts, layout: Layout, microbatches: int = 1) -> Packing:
   """Returns how the learner lays the tokens of `rollouts` out.
 
   Args:
-    rollouts: numpy arrays.
+    rollouts: with lengths as numpy arrays; of the other arrays only the shape is looked at.
     layout: each of its shards of prompts and of samples has rows and lists of its own.
     microbatches: into how many the learner cuts the prompts.
   """

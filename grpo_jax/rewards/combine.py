@@ -9,7 +9,7 @@ counts a completion without any as 0).
 import collections
 import numbers
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,7 +36,7 @@ class Fault(NamedTuple):
 
 
 class Scores(NamedTuple):
-  """The rewards of a batch, as numpy arrays that go into `Rollouts`."""
+  """The rewards of a batch, or of one process's share of it, as numpy arrays that go into `Rollouts`."""
 
   rewards: np.ndarray  # [P, G, L] float32, the weighted sum of all rewards given at a token
   given: np.ndarray  # [P, G, L] bool, where a reward was given
@@ -49,33 +49,33 @@ class Scores(NamedTuple):
 def score(
   rewards: Sequence[tuple[str, Reward, float]],
   examples: Sequence[Example | None],
-  completions: Sequence[Sequence[Completion]],
+  completions: Sequence[Sequence[Completion | None]],
   max_length: int,
   on_error: float = 0.0,
   deadline: float = 0.0,
 ) -> Scores:
-  """Computes every reward of every completion.
+  """Computes every reward of every completion. `check_some_worked` is to be called when all of a batch has been scored.
 
   Args:
     rewards: N of (name, function, weight).
     examples: P examples; None marks a prompt that only fills the batch and is given nothing.
-    completions: G completions of each of the P prompts.
+    completions: G completions of each of the P prompts; None where another process scores it: it is given nothing.
     max_length: L.
     on_error: the value, before its weight, of a reward that failed; it is given on the last token.
     deadline: seconds after which a reward of one completion has failed; 0: none.
 
   Raises:
-    SettingError: a reward says that it cannot work as it is set, or failed on every completion.
+    SettingError: a reward says that it cannot work as it is set, or is late on all of the first completions.
     guard.Stopped: a signal came while a reward ran.
   """
   shape = (len(examples), len(completions[0]) if completions else 0, max_length)
   sums = np.zeros(shape, np.float64)
   _, given, components, faults = nothing(shape, len(rewards))
-  asked, failed, late = 0, collections.Counter(), collections.Counter()
+  asked, late = 0, collections.Counter()
   with Guard(deadline) as call:
     for p, (example, group) in enumerate(zip(examples, completions, strict=True)):
       for g, completion in enumerate(group):
-        if example is None or not completion.tokens:
+        if example is None or completion is None or not completion.tokens:
           continue
         asked += 1
         last = len(completion.tokens) - 1
@@ -84,7 +84,6 @@ def score(
           if message:
             faults.append(Fault(p, g, name, message))
             values = [(last, float(on_error))]
-            failed[name] += 1
             late[name] += message.startswith(LATE)
             if late[name] == asked == LATE_AT_FIRST:
               raise SettingError(
@@ -95,13 +94,45 @@ def score(
             sums[p, g, token] += weight * value
             given[p, g, token] = True
           components[p, g, n] = sum(value for _, value in values) / len(values) if values else np.nan
+  return Scores(sums.astype(np.float32), given, components, faults)
+
+
+def check_some_worked(faults: Sequence[Fault], asked: int) -> None:
+  """Refuses rewards that failed on all completions of a batch, of which there are `asked`.
+
+  Raises:
+    SettingError: names the reward.
+  """
+  failed = collections.Counter(fault.name for fault in faults)
   for fault in faults:
     if failed[fault.name] == asked:
       raise SettingError(
         f"rewards.functions: {fault.name!r} failed on all {asked} completions of a step, first: {fault.message}; mend "
         "it, or leave it out"
       )
-  return Scores(sums.astype(np.float32), given, components, faults)
+
+
+def given_only(scores: Scores) -> tuple[Any, ...]:
+  """Returns what was given and where, which is small, to be put together by `join`; with the faults."""
+  where, of = np.nonzero(scores.given), np.nonzero(scores.components)
+  return np.int32(where), scores.rewards[where], np.int32(of), scores.components[of], scores.faults
+
+
+def join(shares: Sequence[tuple[Any, ...]], shape: tuple[int, int, int], rewards: int) -> Scores:
+  """Returns the scores of a whole batch.
+
+  Args:
+    shares: `given_only` of each process.
+    shape: P, G and L.
+    rewards: how many there are, N.
+  """
+  whole = nothing(shape, rewards)
+  for where, values, of, components, faults in shares:
+    whole.rewards[tuple(where)], whole.given[tuple(where)] = values, True
+    whole.components[tuple(of)] = components
+    whole.faults.extend(faults)
+  whole.faults.sort(key=lambda fault: (fault.prompt, fault.sample))
+  return whole
 
 
 def nothing(shape: tuple[int, int, int], rewards: int) -> Scores:
