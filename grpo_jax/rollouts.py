@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from grpo_jax.packing import plan
+from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer.reading import Tokenizer
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Prompts, Rollouts
@@ -35,7 +35,7 @@ def to_host(tree: Any) -> Any:
 
 
 def draw(
-  sample: Callable, params: Any, prompts: Prompts, key: jax.Array, layout: Layout
+  sample: Callable, params: Any, prompts: Prompts, key: jax.Array, sizes: Sizes
 ) -> tuple[Rollouts, dict[str, Any]]:
   """Returns the rollouts and the statistics that a sampler makes of prompts, as numpy arrays.
 
@@ -46,11 +46,10 @@ def draw(
     params: the policy.
     prompts: numpy arrays `[P, Lp]`.
     key: of this rollout.
-    layout: the sampler's.
+    sizes: of the programs made so far.
   """
-  prompts = plan.trim(prompts)
-  size = plan.prompt_list_size(prompts, layout)
-  return to_host(sample(params, to_device(layout, prompts), key, prompt_size=size))
+  prompts, size = sizes.for_sampler(prompts)
+  return to_host(sample(params, to_device(sizes.layout, prompts), key, prompt_size=size))
 
 
 def completions(rollouts: Rollouts, tokenizer: Tokenizer) -> list[list[Completion]]:

@@ -84,7 +84,7 @@ def run(samples, answers, *, group, mesh=tiny.ONE, batch=4, render=None, width=N
     return out, {}
 
   seen = []
-  generator = Generator(sample, tiny.layout(mesh), Numbers(), render or (lambda question: [int(question) + 1]), 2)
+  generator = Generator(sample, tiny.sizes(mesh), Numbers(), render or (lambda question: [int(question) + 1]), 2)
   outcomes = evaluate.solve(
     generator,
     "the policy",

@@ -27,6 +27,7 @@ LINKS = (
   ("packing.*", "sharding"),
   ("packing.rows", "packing.plan"),
   ("packing.lists", "packing.plan"),
+  ("packing.sizes", "packing.plan"),
   ("packing.lists", "packing.rows"),
   ("ops.*", "ops.shapes"),
   ("models.decoder", "models.attention"),

@@ -139,7 +139,7 @@ def test_prompts_computed_as_a_list_do_not_change_what_is_sampled(mesh, slots):
   layout, given = tiny.layout(mesh), tiny.prompts(width=40)
   assert plan.prompt_list_size(plan.trim(given), layout) is not None
   sample = tiny.make_sampler(mesh=mesh, slots=slots)
-  got, _ = host.draw(sample, tiny.params(mesh=mesh), given, jax.random.key(0), layout)
+  got, _ = host.draw(sample, tiny.params(mesh=mesh), given, jax.random.key(0), tiny.sizes(mesh))
   assert_same(got, tiny.sample())
 
 
