@@ -153,5 +153,5 @@ def get_config() -> ConfigDict:
   c.profile = ConfigDict()
   c.profile.first_step = 0
   c.profile.steps = 0  # trace so many steps into DIR/profile
-  c.compilation_cache = ""  # folder for compiled programs; empty: none
+  c.compilation_cache = "workdir"  # folder for compiled programs; workdir: DIR/compiled; empty: none
   return c

@@ -10,9 +10,7 @@ Bad input is one line on stderr and exit code 2.
 import functools
 import importlib
 import importlib.util
-import os
 import pathlib
-import re
 import types
 from collections.abc import Callable
 
@@ -52,7 +50,6 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
   loop = find_loop(config.loop)
   if join:
     join()
-  use_cache(config.compilation_cache)
   loop.train(config, workdir)
   draw(workdir)
 
@@ -68,28 +65,6 @@ def find_loop(name: str) -> types.ModuleType:
   files = sorted(pathlib.Path(loops.__path__[0]).glob("*.py"))
   known = [file.stem for file in files if "\ndef train(" in file.read_text()]
   raise SettingError(f"loop={name}: no such loop in grpo_jax/loops; choose from {', '.join(known)}")
-
-
-def use_cache(folder: str) -> None:
-  """Keeps compiled programs in `folder` from one run to the next; empty: does not.
-
-  Raises:
-    SettingError: it cannot be written; jax would only warn, at every program.
-  """
-  import jax
-
-  if not folder:
-    return
-  if re.match(r"\w+://", folder):
-    raise SettingError(f"compilation_cache={folder!r}: is in a bucket; use a folder of a disk, or '' for none")
-  place = os.path.abspath(os.path.expanduser(folder))
-  try:
-    os.makedirs(place, exist_ok=True)
-  except OSError as error:
-    raise SettingError(
-      f"compilation_cache={folder!r}: cannot be written ({error.strerror}); use another folder, or '' for none"
-    ) from error
-  jax.config.update("jax_compilation_cache_dir", place)
 
 
 def check_hosts(coordinator: str | None, processes: int | None, process: int | None, distributed: bool) -> None:

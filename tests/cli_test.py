@@ -180,20 +180,6 @@ def test_what_a_loop_refuses_is_one_line_and_code_2(capsys):
     raise ValueError("a bug keeps its traceback")
 
 
-def test_the_compilation_cache_is_a_setting(monkeypatch, tmp_path):
-  import jax
-
-  set_to = {}
-  monkeypatch.setattr(jax.config, "update", set_to.__setitem__)
-  run.use_cache("")
-  assert set_to == {}
-  run.use_cache(str(tmp_path))
-  assert set_to["jax_compilation_cache_dir"] == str(tmp_path)
-  (tmp_path / "file").touch()
-  with pytest.raises(SettingError, match="compilation_cache=.*/file/in.: cannot be written .*; use another folder"):
-    run.use_cache(str(tmp_path / "file" / "in"))
-
-
 def test_help_shows_how(program):
   done = program("experiments.run", "--help")
   assert "python -m experiments.run --config=FILE" in done.stdout and "--workdir" in done.stdout

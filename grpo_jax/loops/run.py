@@ -3,6 +3,7 @@
 DIR/config.json           the config that the folder belongs to
 DIR/model/                shape (decoder.json) and tokenizer of the policy
 DIR/checkpoints/          see grpo_jax/checkpoint.py
+DIR/compiled/             programs, see grpo_jax/compiled.py
 DIR/metrics.jsonl  samples.jsonl  tensorboard/     see grpo_jax/metrics.py
 DIR/export/  result.json  after the last step
 """
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, guard, metrics, signals, workdir
+from grpo_jax import checkpoint, compiled, guard, metrics, signals, workdir
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build
 from grpo_jax.loops.evaluator import Evaluator
@@ -79,6 +80,7 @@ class Run:
     with contextlib.ExitStack() as resources:
       resources.enter_context(workdir.locked(folder))
       workdir.check_owner(folder, config)  # of a run that ended meanwhile
+      self.programs = resources.enter_context(compiled.kept(config.compilation_cache, folder))
       self._restore_or_start()
       workdir.claim(folder, config)  # after all that the config names has been found
       if jax.process_index() == 0:
@@ -175,7 +177,11 @@ class Run:
     Raises:
       SettingError: a learner has made too many updates in a row that were not finite.
     """
+    if step == self.first:
+      numbers = numbers | {"time/first_step": time.perf_counter() - self.started}
     self.writer.step(step, numbers)
+    if step == self.first:
+      self.writer.say(f"the first step is done after {numbers['time/first_step']:.0f} s{self.programs}")
     self.watch(numbers, self.writer)
     safe = f"checkpoint {self.checkpoints.latest()} of {self.folder} is complete"
     for learner in self.learners.values():
