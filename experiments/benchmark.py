@@ -34,6 +34,7 @@ from grpo_jax.loops import imports
 from grpo_jax.models.costs import decode_bytes, flops
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.packing import plan
+from grpo_jax.packing.sizes import Sizes
 from grpo_jax.rollouts import draw, to_device
 from grpo_jax.state import TrainState
 from grpo_jax.types import Prompts, Rollouts
@@ -159,12 +160,13 @@ def generate_all(
   workload: Workload, params: Any, prompts: Prompts, key: Any, ends: np.ndarray
 ) -> tuple[Rollouts, dict[str, Any]]:
   """Rollouts of all prompts, and statistics; without refill as many prompts at a time as there are slots for."""
-  config, layout = workload.config, workload.decoder.layout
+  config = workload.config
+  sizes = Sizes(0, workload.decoder.layout, config.benchmark.prompt_len, workload.microbatches)
   at_once = len(ends) if config.benchmark.refill else config.sampler.slots // config.sampler.group
   drawn = []
   for first in range(0, len(ends), at_once):
     some, forced = jax.tree.map(operator.itemgetter(slice(first, first + at_once)), (prompts, ends))
-    drawn.append(draw(workload.sample, params, some, jax.random.fold_in(key, first), layout, forced))
+    drawn.append(draw(workload.sample, params, some, jax.random.fold_in(key, first), sizes, forced))
   rollouts, found = zip(*drawn)
   if len(drawn) == 1:
     return rollouts[0], found[0]

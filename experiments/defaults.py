@@ -112,6 +112,8 @@ def get_config() -> ConfigDict:
   c.learner.minibatches = 1  # updates in a pass
   c.learner.microbatch = 0  # prompts whose activations are held at a time; 0: the whole minibatch
   c.learner.chunk = 1024  # tokens whose logits exist at a time
+  # Programs that the learner may have, and the sampler: with few, more is padded. 0: any; -1: any on a CPU, else 8.
+  c.learner.sizes = -1
   c.learner.max_bad_steps = 10  # end the run after so many non-finite steps in a row
 
   c.mesh = ConfigDict()
@@ -152,5 +154,5 @@ def get_config() -> ConfigDict:
   c.profile = ConfigDict()
   c.profile.first_step = 0
   c.profile.steps = 0  # trace so many steps into DIR/profile
-  c.compilation_cache = ""  # folder for compiled programs; empty: none
+  c.compilation_cache = "workdir"  # folder for compiled programs; workdir: DIR/compiled; empty: none
   return c

@@ -13,7 +13,6 @@ import importlib
 import importlib.util
 import os
 import pathlib
-import re
 import types
 from collections.abc import Callable
 
@@ -58,7 +57,6 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
     join()
   from grpo_jax.lifeline import Lifeline  # imports jax
 
-  use_cache(config.compilation_cache)
   with Lifeline():
     loop.train(config, workdir)
     draw(workdir)
@@ -75,28 +73,6 @@ def find_loop(name: str) -> types.ModuleType:
   files = sorted(pathlib.Path(loops.__path__[0]).glob("*.py"))
   known = [file.stem for file in files if "\ndef train(" in file.read_text()]
   raise SettingError(f"loop={name}: no such loop in grpo_jax/loops; choose from {', '.join(known)}")
-
-
-def use_cache(folder: str) -> None:
-  """Keeps compiled programs in `folder` from one run to the next; empty: does not.
-
-  Raises:
-    SettingError: it cannot be written; jax would only warn, at every program.
-  """
-  import jax
-
-  if not folder:
-    return
-  if re.match(r"\w+://", folder):
-    raise SettingError(f"compilation_cache={folder!r}: is in a bucket; use a folder of a disk, or '' for none")
-  place = os.path.abspath(os.path.expanduser(folder))
-  try:
-    os.makedirs(place, exist_ok=True)
-  except OSError as error:
-    raise SettingError(
-      f"compilation_cache={folder!r}: cannot be written ({error.strerror}); use another folder, or '' for none"
-    ) from error
-  jax.config.update("jax_compilation_cache_dir", place)
 
 
 def check_hosts(coordinator: str | None, processes: int | None, process: int | None, distributed: bool) -> None:

@@ -7,17 +7,17 @@ import jax
 
 from grpo_jax import rollouts
 from grpo_jax.data import loader
+from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sampler import Sampler
-from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer.reading import Tokenizer
 from grpo_jax.types import Completion, Example, Rollouts
 
 
 class Generator(NamedTuple):
-  """A sampler, and what stands between it and text. Nothing in it changes during a run."""
+  """A sampler, and what stands between it and text. Only the programs of `sizes` change during a run."""
 
   sample: Sampler
-  layout: Layout  # of the learner
+  sizes: Sizes  # on the learner's layout
   tokenizer: Tokenizer
   render: Callable[[str], list[int]]  # question -> prompt ids
   max_prompt_length: int  # tokens
@@ -40,7 +40,7 @@ def generate(
     such prompts.
   """
   prompts, too_long = loader.to_prompts(examples, generator.render, generator.max_prompt_length, generator.on_long)
-  sampled, statistics = rollouts.draw(generator.sample, params, prompts, key, generator.layout)
+  sampled, statistics = rollouts.draw(generator.sample, params, prompts, key, generator.sizes)
   return sampled, statistics | {"prompts_too_long": too_long}
 
 

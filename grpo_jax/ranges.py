@@ -99,6 +99,7 @@ TABLE: dict[str, Row] = {
   "learner.minibatches": Whole(1),
   "learner.microbatch": Whole(0),
   "learner.chunk": Whole(1),
+  "learner.sizes": Whole(0, also=(-1,)),
   "learner.max_bad_steps": Whole(1),
   **{f"mesh.{axis}": AXIS for axis in MESH_AXES},
   "mesh.rules": RULES,

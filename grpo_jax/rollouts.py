@@ -14,7 +14,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from grpo_jax import hosts
-from grpo_jax.packing import plan
+from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sampler import Sampler
 from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer.reading import Tokenizer
@@ -63,7 +63,7 @@ def _rows(tree: Any, prompts: jax.Array, samples: jax.Array) -> Any:
 
 
 def draw(
-  sample: Sampler, params: Any, prompts: Prompts, key: jax.Array, layout: Layout, ends: np.ndarray | None = None
+  sample: Sampler, params: Any, prompts: Prompts, key: jax.Array, sizes: Sizes, ends: np.ndarray | None = None
 ) -> tuple[Rollouts, dict[str, Any]]:
   """Returns the sampled rollouts that a sampler makes of prompts, and its statistics on every process.
 
@@ -74,14 +74,13 @@ def draw(
     params: the policy.
     prompts: numpy arrays `[P, Lp]`.
     key: of this rollout.
-    layout: of the learner, where the rollouts will lie.
+    sizes: of the programs made so far; the rollouts will lie as its layout says, that of the learner.
     ends: `[P, G]`, lengths that completions are forced to (benchmarks); None: stop tokens end them.
   """
-  prompts = plan.trim(prompts)
-  size = plan.prompt_list_size(prompts, sample.layout)
+  prompts, size = sizes.for_sampler(prompts, sample.layout)
   given, ends = to_device(sample.layout, (prompts, ends))
   found, statistics = sample(params, given, key, ends, prompt_size=size)
-  found = to_device(layout, found)
+  found = to_device(sizes.layout, found)
   lengths, ended, statistics = to_host((found.lengths, found.ended, statistics))
   return dataclasses.replace(found, prompts=prompts, lengths=lengths, ended=ended), statistics
 

@@ -36,6 +36,7 @@ MAY_CHANGE = (
   "model.remat",
   "learner.microbatch",
   "learner.chunk",
+  "learner.sizes",
 )
 # The files that a run appends to and that a restart cuts back to its checkpoint: no other file is ever cut.
 OWN_LOGS = ("metrics.jsonl", "samples.jsonl")

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the others with the extras to install, as in `. launch/venv.sh plot`: makes .venv once and installs the
 # project into it, editable; again only when setup.py or constraints.txt changed. PYTHON chooses the interpreter.
 

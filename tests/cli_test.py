@@ -1,7 +1,5 @@
 """The command line: what is wrong with it is said in one line, at once; what is right reaches the loop."""
 
-import os
-import shlex
 import socket
 import subprocess
 import sys
@@ -182,20 +180,6 @@ def test_what_a_loop_refuses_is_one_line_and_code_2(capsys):
     raise ValueError("a bug keeps its traceback")
 
 
-def test_the_compilation_cache_is_a_setting(monkeypatch, tmp_path):
-  import jax
-
-  set_to = {}
-  monkeypatch.setattr(jax.config, "update", set_to.__setitem__)
-  run.use_cache("")
-  assert set_to == {}
-  run.use_cache(str(tmp_path))
-  assert set_to["jax_compilation_cache_dir"] == str(tmp_path)
-  (tmp_path / "file").touch()
-  with pytest.raises(SettingError, match="compilation_cache=.*/file/in.: cannot be written .*; use another folder"):
-    run.use_cache(str(tmp_path / "file" / "in"))
-
-
 def test_help_shows_how(program):
   done = program("experiments.run", "--help")
   assert "python -m experiments.run --config=FILE" in done.stdout and "--workdir" in done.stdout
@@ -217,37 +201,6 @@ def test_two_processes_find_each_other():
     for i in range(2)
   ]
   assert [process.communicate(timeout=120)[0].split()[-1] for process in started] == ["2", "2"]
-
-
-def gcloud(tmp_path, *args, **env):
-  """Runs launch/tpu_vm.sh with a gcloud that writes down what it is asked."""
-  (tmp_path / "gcloud").write_text('#!/bin/sh\nprintf "%s\\n" "$*" >>"$CALLS"\n')
-  (tmp_path / "gcloud").chmod(0o755)
-  env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": f"{tmp_path}/calls", **env}
-  done = subprocess.run(
-    ["launch/tpu_vm.sh", *args], cwd=conftest.ROOT, env=env, text=True, capture_output=True, timeout=60
-  )
-  return done, (tmp_path / "calls").read_text() if (tmp_path / "calls").exists() else ""
-
-
-def test_a_pod_runs_the_command_on_every_host(tmp_path):
-  named = {"TPU_NAME": "pod", "ZONE": "here"}
-  done, calls = gcloud(tmp_path, "run", "--config=experiments/gsm8k.py", "--config.sampler.stop=('a b',)", **named)
-  assert done.returncode == 0, done.stderr
-  assert "tpu-vm scp" in calls and calls.count("--worker=all") == 3 and calls.count("--zone=here") == 3
-  sent = calls.split("--distributed ")[1].split(" >run.log")[0]
-  assert shlex.split(sent) == ["--config=experiments/gsm8k.py", "--config.sampler.stop=('a b',)"]
-  (tmp_path / "calls").unlink()
-  _, calls = gcloud(tmp_path, "create", "v5litepod-16", CREATE_FLAGS="--spot --network=n", PROJECT="mine", **named)
-  assert calls.startswith("compute tpus tpu-vm create pod --accelerator-type=v5litepod-16 ")
-  assert calls.endswith("--spot --network=n --zone=here --project=mine\n")
-
-
-def test_a_pod_needs_a_name_and_a_verb(tmp_path):
-  done, calls = gcloud(tmp_path, "run", TPU_NAME="", ZONE="here")
-  assert done.returncode == 2 and done.stderr.startswith("error: TPU_NAME is not set") and not calls
-  done, calls = gcloud(tmp_path, "rnu")
-  assert done.returncode == 2 and "launch/tpu_vm.sh create" in done.stderr and not calls
 
 
 def test_a_command_without_a_config_asks_for_none(program):

@@ -111,7 +111,7 @@ def run(
   """`collect` on those batches."""
   writer = types.SimpleNamespace(phase=lambda name: contextlib.nullcontext(), warn=lambda about, text: None)
   sampler, batches = Sampler(), iter(plan)
-  generator = Generator(sampler, tiny.layout(), Words(), words, LONGEST)
+  generator = Generator(sampler, tiny.sizes(), Words(), words, LONGEST)
   flat = functools.partial(common.flat_totals, cfg=None) if objective is None else objective
   collector = collect.Collector(batches, generator, functions, flat, 0.0, 0.0, L, P, tries)
   batch, numbers = collect.collect(collector, "policy", jax.random.key(5), writer)

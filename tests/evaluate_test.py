@@ -86,7 +86,7 @@ def run(samples, answers, *, group, mesh=tiny.ONE, batch=4, render=None, width=N
 
   seen = []
   sample.layout = tiny.layout(mesh)
-  generator = Generator(sample, tiny.layout(mesh), Numbers(), render or (lambda question: [int(question) + 1]), 2)
+  generator = Generator(sample, tiny.sizes(mesh), Numbers(), render or (lambda question: [int(question) + 1]), 2)
   outcomes = evaluate.solve(
     generator,
     "the policy",

@@ -23,7 +23,7 @@ class Fake:
   """A learner of one number, which each step of `loop` moves by one."""
 
   def __init__(self, start: float, pins: dict | None = None):
-    self.first, self.pins, self.seen = start, pins or {}, []
+    self.first, self.pins, self.seen, self.sizes = start, pins or {}, [], tiny.sizes()
 
   def trees(self) -> dict:
     one = jax.sharding.SingleDeviceSharding(jax.devices()[0])

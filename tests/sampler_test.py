@@ -140,7 +140,7 @@ def test_prompts_computed_as_a_list_do_not_change_what_is_sampled(mesh, slots):
   layout, given = tiny.layout(mesh), tiny.prompts(width=40)
   assert plan.prompt_list_size(plan.trim(given), layout) is not None
   sample = tiny.make_sampler(mesh=mesh, slots=slots)
-  got, _ = host.draw(sample, tiny.params(mesh=mesh), given, jax.random.key(0), layout)
+  got, _ = host.draw(sample, tiny.params(mesh=mesh), given, jax.random.key(0), tiny.sizes(mesh))
   assert_same(got, tiny.sample())
 
 
@@ -169,7 +169,7 @@ def test_a_mesh_of_its_own_does_not_change_what_is_sampled(mesh, tensor):
   """Weights that are cut over more devices, and over fewer, than in the learner; the rollouts lie as it wants them."""
   sample = tiny.make_sampler(mesh=mesh, tensor=tensor)
   assert sample.layout.mesh.shape["tensor"] == tensor and sample.layout.mesh.size == tiny.layout(mesh).mesh.size
-  got, _ = host.draw(sample, tiny.params(mesh=mesh), tiny.prompts(), jax.random.key(0), tiny.layout(mesh))
+  got, _ = host.draw(sample, tiny.params(mesh=mesh), tiny.prompts(), jax.random.key(0), tiny.sizes(mesh))
   assert_same(got, tiny.sample())
   weights = sample.ready(tiny.params(mesh=mesh))
   q = weights["layers"][0]["attention"]["q"]["weight"]

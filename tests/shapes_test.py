@@ -604,7 +604,9 @@ def test_steps_compile_once(compiled):
   compiled.clear()
   for step in range(3):
     given = jax.tree.map(lambda x, step=step: np.roll(x, 2 * step, axis=0), table)
-    rollouts, _ = host.draw(sample, state.params["policy"], given.prompts, jax.random.key(step), layout, given.lengths)
+    rollouts, _ = host.draw(
+      sample, state.params["policy"], given.prompts, jax.random.key(step), tiny.sizes(mesh), given.lengths
+    )
     np.testing.assert_array_equal(rollouts.lengths, given.lengths)
     rollouts = dataclasses.replace(rollouts, rewards=given.rewards, given=given.given, components=given.components)
     rollouts = collect.widen(rollouts, 48)

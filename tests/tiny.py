@@ -27,6 +27,7 @@ from grpo_jax.objectives import grpo
 from grpo_jax.ops import decoding
 from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
+from grpo_jax.packing.sizes import Sizes
 from grpo_jax.types import Prompts, Rollouts
 
 P, G, LP, L, V = 8, 8, 6, 8, 96
@@ -94,6 +95,10 @@ def weights(variant: str = "test_qwen3") -> Any:
 def params(variant: str = "test_qwen3", mesh: tuple[int, ...] = ONE) -> Any:
   """A fresh copy of the parameters in their shards."""
   return jax.device_put(jax.tree.map(np.copy, weights(variant)), decoder(variant, mesh).shardings())
+
+
+def sizes(mesh: tuple[int, ...] = ONE, most: int = 0, width: int = LP, microbatches: int = 1) -> Sizes:
+  return Sizes(most, layout(mesh), width, microbatches)
 
 
 def prompts(pad: int = 0, width: int = LP) -> Prompts:

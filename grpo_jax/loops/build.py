@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, sharding, workdir
+from grpo_jax import checkpoint, learn, sharding, workdir
 from grpo_jax import folder as folders
 from grpo_jax.checksums import checksums
 from grpo_jax.data import loader
@@ -21,6 +21,7 @@ from grpo_jax.models import heads, limits, variants
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import read_config
+from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer import making, reading
 from grpo_jax.tokenizer.reading import Tokenizer
@@ -30,6 +31,7 @@ from grpo_jax.types import Example
 INIT, SAMPLE, EVALUATE = range(3)
 SHAPE = "decoder.json"  # in DIR/model: the shape of a run's policy
 FIRST_PROMPTS = 256  # of each data set, rendered before a run starts
+SIZES = 8  # programs by default where compiling is slow, see `sizes`
 TOKENIZER_EXAMPLES = 10_000  # of each data set, where a tokenizer is made
 
 
@@ -85,6 +87,15 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mo
   render = functools.partial(tokenizer.render, template=d.template, chat=d.chat, system=d.system)
   stop = tuple(dict.fromkeys((*tokenizer.eos_ids, *(tokenizer.token_id(t) for t in config.sampler.stop))))
   return Model(layout, decoder, tokenizer, render, stop, load)
+
+
+def sizes(config: ConfigDict, layout: Layout) -> Sizes:
+  """The sizes that the programs of a run may have, by `learner.sizes`; none is made yet."""
+  most = config.learner.sizes
+  if most == -1:
+    most = 0 if layout.platform == "cpu" else SIZES
+  microbatches = learn.microbatches_of_rollout(config.learner, config.data.prompts)
+  return Sizes(most, layout, config.data.max_prompt_length, microbatches)
 
 
 def where_to_get(config: ConfigDict) -> str:

@@ -33,7 +33,7 @@ class Scored(NamedTuple):
 
 
 class Collector(NamedTuple):
-  """Where batches come from and how they are scored. Only the position in `batches` changes during a run."""
+  """Where batches come from and how they are scored. Only the position in `batches` and `generator.sizes` change."""
 
   batches: Iterator[list[Example | None]]
   generator: Generator
@@ -57,10 +57,10 @@ def make_collector(config: ConfigDict, model: build.Model) -> Collector:
   batches, rewards = build.batches(config, model), imports.rewards(config.rewards)
   for _, reward, _ in rewards:  # it may fail on a solution, and still work on samples: only SettingError ends the run
     checks.try_reward(reward, batches.first(checks.FIRST_SOLUTIONS), model, config)
-  sample = sampler.make_sampler(model.decoder, s, model.stop)
+  sample, sizes = sampler.make_sampler(model.decoder, s, model.stop), build.sizes(config, model.layout)
   return Collector(
     batches=batches,
-    generator=Generator(sample, model.layout, model.tokenizer, model.render, d.max_prompt_length, d.on_long),
+    generator=Generator(sample, sizes, model.tokenizer, model.render, d.max_prompt_length, d.on_long),
     rewards=rewards,
     flat=jitted_flat(objective, imports.objective_settings(config.objective)),
     on_error=config.rewards.on_error,
@@ -93,7 +93,7 @@ def collect(
       drawn, found = generate(c.generator, params, examples, jax.random.fold_in(key, attempt))
     with writer.phase("score"):
       sampled.append(score(c, examples, drawn))
-      flat.append(rollouts.to_host(c.flat(rollouts.to_device(c.generator.layout, sampled[-1].rollouts))))
+      flat.append(rollouts.to_host(c.flat(rollouts.to_device(c.generator.sizes.layout, sampled[-1].rollouts))))
     for fault in sampled[-1].faults:
       writer.warn(
         f"reward {fault.name}",

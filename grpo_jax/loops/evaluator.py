@@ -40,7 +40,9 @@ class Evaluator:
 
   def _generator(self, config: ConfigDict, model: build.Model, changes: dict[str, Any]) -> Generator:
     sample = sampler.make_sampler(model.decoder, ConfigDict(config.sampler.to_dict() | changes), model.stop)
-    return Generator(sample, model.layout, model.tokenizer, model.render, config.data.max_prompt_length)
+    return Generator(
+      sample, build.sizes(config, model.layout), model.tokenizer, model.render, config.data.max_prompt_length
+    )
 
   def __call__(self, writer: metrics.Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
     """Metrics of `params` after `step` steps, written and shown; those of several samples only where asked for.
@@ -67,6 +69,8 @@ class Evaluator:
     return found
 
   def _solve(self, generator: Generator, params: Any, key: Any, writer: metrics.Writer) -> evaluate.Outcomes:
+    # Chosen anew each time, and so the same in every evaluation of every process: the problems are.
+    generator = generator._replace(sizes=generator.sizes.fresh())
     progress = functools.partial(writer.progress, "eval")
     return evaluate.solve(
       generator,

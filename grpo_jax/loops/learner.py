@@ -9,6 +9,7 @@ from grpo_jax import state as train_state
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, imports
 from grpo_jax.packing import plan
+from grpo_jax.packing.sizes import Sizes
 from grpo_jax.state import TrainState
 from grpo_jax.types import Rollouts
 
@@ -31,13 +32,14 @@ class Learner:
   state: TrainState
   ref_params: Any = None
 
-  def __init__(self, config: ConfigDict, model: build.Model, temperature: float):
+  def __init__(self, config: ConfigDict, model: build.Model, temperature: float, sizes: Sizes | None = None):
     """Makes the jitted functions; nothing is loaded or compiled yet.
 
     Args:
       config: `objective`, `learner`, `steps`, `ref_from`, `log.measure_every`.
       model: the policy.
       temperature: at which the log-probs of completions are taken: the sampler's, if the policy sampled them.
+      sizes: of programs, also of the sampler whose batches it learns from; None: its own.
 
     Raises:
       SettingError: no such objective, or settings that it refuses.
@@ -53,7 +55,7 @@ class Learner:
     self.tx = optim.make_optimizer(config.learner, updates, critic="values" in self.needs)
     setup = learn.Setup(model.decoder, self.objective, self.tx, config.learner, settings, temperature)
     self.jitted_learn, self.jitted_movement = learn.make_learn(setup), movement.make_movement(setup)
-    self.microbatches = learn.microbatches_of_rollout(config.learner, config.data.prompts)
+    self.sizes = sizes or build.sizes(config, model.layout)
     self.measure_every = config.log.measure_every
 
   @property
@@ -95,7 +97,7 @@ class Learner:
       writer: shows the phases.
       old_params: the policy that sampled them, where it is not the one in `state`.
     """
-    packing = plan.pack(batch, self.model.layout, self.microbatches)
+    batch, packing = self.sizes.for_learner(batch)
     on_mesh = rollouts.to_device(self.model.layout, (batch, packing))
     with writer.phase("learn", on_mesh):
       self.state, found, trace = self.jitted_learn(self.state, self.ref_params, old_params, *on_mesh)
@@ -105,7 +107,7 @@ class Learner:
       with writer.phase("measure", on_mesh):
         more, *moved = rollouts.to_host(self.jitted_movement(self.state.params, on_mesh[0], trace, on_mesh[1]))
       found |= more
-    found |= rollouts.statistics(batch) | plan.padding(batch, packing, self.model.layout, self.microbatches)
+    found |= rollouts.statistics(batch) | plan.padding(batch, packing, self.model.layout, self.sizes.microbatches)
     found |= {"lr": self.rate(self.state.step - 1), "skipped_steps": int(self.state.skipped)}
     return Learned(found, trace, tuple(moved) if moved else None)
 

@@ -20,7 +20,7 @@ def train(config: ConfigDict, workdir: str) -> None:
   model = build.model(config)
   checks.check(config, model.decoder, imports.objective(config.objective.name))
   collector = make_collector(config, model)
-  policy = Learner(config, model, config.sampler.temperature)
+  policy = Learner(config, model, config.sampler.temperature, collector.generator.sizes)
   reward_names = [name for name, _, _ in collector.rewards]
 
   with Run(config, workdir, model, collector.batches, {"policy": policy}) as run:

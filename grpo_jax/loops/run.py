@@ -3,6 +3,7 @@
 DIR/config.json           the config that the folder belongs to
 DIR/model/                shape (decoder.json) and tokenizer of the policy
 DIR/checkpoints/          see grpo_jax/checkpoint.py
+DIR/compiled/             programs, see grpo_jax/compiled.py
 DIR/metrics.jsonl  samples.jsonl  tensorboard/     see grpo_jax/metrics.py
 DIR/export/  result.json  after the last step
 """
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, guard, metrics, signals, workdir
+from grpo_jax import checkpoint, compiled, guard, metrics, signals, workdir
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build
 from grpo_jax.loops.evaluator import Evaluator
@@ -79,6 +80,7 @@ class Run:
     with contextlib.ExitStack() as resources:
       resources.enter_context(workdir.locked(folder))
       workdir.check_owner(folder, config)  # of a run that ended meanwhile
+      self.programs = resources.enter_context(compiled.kept(config.compilation_cache, folder))
       self._restore_or_start()
       workdir.claim(folder, config)  # after all that the config names has been found
       if jax.process_index() == 0:
@@ -96,11 +98,13 @@ class Run:
     self.going_on = restored is not None
     self.passed_over, self.lost = (restored.passed_over, restored.lost) if restored else ([], {})
     self.first, self.extra = (restored.step, restored.extra) if restored else (0, {"wall_s": 0.0, "references": {}})
+    saved_sizes = self.extra.pop("sizes", {})
     if restored:
       self.data.set_state(restored.data)
     for name, learner in self.learners.items():
       if restored:
         learner.state = restored.states[name]
+        learner.sizes.set_state(saved_sizes.get(name, {}))
       else:
         learner.start()
       self.extra["references"][name] = learner.load_reference(self.extra["references"].get(name, {}))
@@ -131,7 +135,7 @@ class Run:
   def _mark(self, step: int) -> None:
     """Keeps where the run stands after `step` steps, for a signal that comes before the next ones are done."""
     states = {name: learner.state for name, learner in self.learners.items()}
-    self.at_step = (step, self.data.get_state(), states)
+    self.at_step = (step, self._position(), states)
 
   def _stop_in_a_step(self, signal_name: str) -> None:
     """Saves where the step (or evaluation) that a signal stopped began: what it sampled is sampled again."""
@@ -173,7 +177,11 @@ class Run:
     Raises:
       SettingError: a learner has made too many updates in a row that were not finite.
     """
+    if step == self.first:
+      numbers = numbers | {"time/first_step": time.perf_counter() - self.started}
     self.writer.step(step, numbers)
+    if step == self.first:
+      self.writer.say(f"the first step is done after {numbers['time/first_step']:.0f} s{self.programs}")
     self.watch(numbers, self.writer)
     safe = f"checkpoint {self.checkpoints.latest()} of {self.folder} is complete"
     for learner in self.learners.values():
@@ -207,12 +215,17 @@ class Run:
     e, d = self.config.eval, self.config.data
     return [e.problems, e.samples, e.reward, d.test, d.test_name, d.test_path]
 
-  def save(self, step: int, wait: bool = False, position: dict[str, Any] | None = None) -> None:
-    """Saves all learners and the position in the data (None: where it is now) after `step` steps."""
+  def _position(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The position in the data, and the sizes of programs that every learner has made so far."""
+    return self.data.get_state(), {name: learner.sizes.get_state() for name, learner in self.learners.items()}
+
+  def save(self, step: int, wait: bool = False, position: tuple[dict, dict] | None = None) -> None:
+    """Saves all learners and the position (of `_position`; None: as it is now) after `step` steps."""
     with self.writer.phase("save"):
       states = {name: learner.state for name, learner in self.learners.items()}
-      extra = self.extra | {"wall_s": self.seconds}
-      self.checkpoints.save(step, states, position or self.data.get_state(), extra, wait=wait)
+      data, sizes = position or self._position()
+      extra = self.extra | {"wall_s": self.seconds, "sizes": sizes}
+      self.checkpoints.save(step, states, data, extra, wait=wait)
 
   def finish(self) -> None:
     """Makes the last checkpoint and evaluation, DIR/export and DIR/result.json.

@@ -61,10 +61,7 @@ def pack(rollouts: Rollouts, layout: Layout, microbatches: int = 1) -> Packing:
   token_index = assign_rows(lengths, max_length, sample_shards, share)
   places = lengths.size * max_length if token_index is None else token_index.size
   places //= microbatches * prompt_shards * sample_shards
-  # As `split_microbatches` cuts: microbatch j has prompts j, j + microbatches ... of every shard.
-  shape = (prompt_shards, -1, microbatches, sample_shards, lengths.shape[1] // sample_shards)
-  tokens = lengths.reshape(shape).sum((1, 4))  # of each (shard of prompts, microbatch, shard of samples)
-  list_size = round_up_finely(max(1, int(tokens.max())))
+  list_size = round_up_finely(max(1, most_tokens(lengths, prompt_shards, microbatches, sample_shards)))
   list_size = list_size if list_size <= MOST_PLACES_OF_LIST * places else None
 
   for_prompts = prompt_list_size(rollouts.prompts, layout, microbatches)
@@ -73,6 +70,15 @@ def pack(rollouts: Rollouts, layout: Layout, microbatches: int = 1) -> Packing:
   if for_prompts is not None and prompt_places - for_prompts < LEAST_SAVED_BY_PROMPT_LIST * all_places:
     for_prompts = None
   return Packing(token_index, list_size, for_prompts)
+
+
+def most_tokens(lengths: np.ndarray, prompt_shards: int, microbatches: int, sample_shards: int = 1) -> int:
+  """Returns the most tokens of `lengths [P, G]` that a shard has in a microbatch.
+
+  As `split_microbatches` cuts: microbatch j has prompts j, j + microbatches ... of every shard.
+  """
+  shape = (prompt_shards, -1, microbatches, sample_shards, lengths.shape[1] // sample_shards)
+  return int(lengths.reshape(shape).sum((1, 4)).max())
 
 
 def prompt_list_size(prompts: Prompts, layout: Layout, microbatches: int = 1) -> int | None:
@@ -87,16 +93,20 @@ def prompt_list_size(prompts: Prompts, layout: Layout, microbatches: int = 1) ->
   """
   n_prompts, width = prompts.tokens.shape
   shards = layout.size("prompt")
-  longest = int(prompts.lengths.reshape(shards, -1, microbatches).sum(1).max())
-  size = round_up_coarsely(longest)
+  size = round_up_coarsely(most_tokens(prompts.lengths[:, None], shards, microbatches))
   rectangle = n_prompts * width / (microbatches * shards)
   return size if size <= MOST_PLACES_OF_PROMPT_LIST * rectangle else None
 
 
 def trim(prompts: Prompts) -> Prompts:
   """Returns numpy prompts cut to a width that holds the longest: the width is halved as often as that allows."""
-  width = halve_to_fit(prompts.tokens.shape[1], int(np.max(prompts.lengths)))
-  return Prompts(prompts.tokens[:, :width], prompts.lengths)
+  return of_width(prompts, halve_to_fit(prompts.tokens.shape[1], int(np.max(prompts.lengths))))
+
+
+def of_width(prompts: Prompts, width: int) -> Prompts:
+  """Returns numpy prompts cut or padded to `width`, which holds the longest."""
+  missing = max(0, width - prompts.tokens.shape[1])
+  return Prompts(np.pad(prompts.tokens[:, :width], [(0, 0), (0, missing)]), prompts.lengths)
 
 
 def padding(rollouts: Rollouts, packing: Packing, layout: Layout, microbatches: int = 1) -> dict[str, float]:
@@ -152,16 +162,33 @@ def assign_rows(lengths: np.ndarray, max_length: int, shards: int = 1, share: bo
     `Packing.token_index [P, R, T]`. T holds the longest completion and R the most rows that a group needs, both rounded
     up. None where that saves too little (MOST_PLACES_OF_ROWS).
   """
-  n_prompts, group = lengths.shape
-  per_shard = group // shards
+  per_shard = lengths.shape[1] // shards
   width = halve_to_fit(max_length, int(lengths.max()))
-  lengths_by_shard = lengths.reshape(n_prompts * shards, per_shard)
-  plans = [first_fit(own, width, share) for own in lengths_by_shard]
-  rows = min(per_shard, round_up_coarsely(max(1, *map(len, plans))))
+  rows = min(per_shard, round_up_coarsely(rows_needed(lengths, width, shards, share)))
   if rows * width > MOST_PLACES_OF_ROWS * per_shard * max_length:
     return None
+  return lay_rows(lengths, max_length, rows, width, shards, share)
+
+
+def rows_needed(lengths: np.ndarray, width: int, shards: int = 1, share: bool = True) -> int:
+  """Returns the most rows of `width` that the completions of a group need in one shard, at least 1."""
+  return max(1, *map(len, _plans(lengths, width, shards, share)))
+
+
+def _plans(lengths: np.ndarray, width: int, shards: int, share: bool) -> list[list[list[int]]]:
+  """Returns `first_fit` of each group and shard of it: P * shards."""
+  return [first_fit(own, width, share) for own in lengths.reshape(lengths.shape[0] * shards, -1)]
+
+
+def lay_rows(
+  lengths: np.ndarray, max_length: int, rows: int, width: int, shards: int = 1, share: bool = True
+) -> np.ndarray:
+  """Returns `Packing.token_index [P, shards * rows, width]`; `rows` is at least `rows_needed`."""
+  n_prompts, group = lengths.shape
+  per_shard = group // shards
+  lengths_by_shard = lengths.reshape(n_prompts * shards, per_shard)
   token_index = np.full((n_prompts * shards, rows, width), -1, np.int32)
-  for shard, plan in enumerate(plans):
+  for shard, plan in enumerate(_plans(lengths, width, shards, share)):
     for row, members in enumerate(plan):
       place = 0
       for sample in members:

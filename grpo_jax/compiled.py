@@ -1,0 +1,83 @@
+"""Compiled programs are kept in a folder, from one process of a run to the next: a restart compiles little or nothing.
+
+JAX writes what took at least LEAST_SECONDS to compile, on process 0, and every process reads it. The name of an entry
+is a hash of the program, of its options, of the versions and of the devices, so an entry never stands for another
+program. One that cannot be read is told in a warning and compiled again.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+from grpo_jax.errors import SettingError
+
+IN_WORKDIR = "workdir"  # the setting's value for a folder of the run's own
+FOLDER = "compiled"  # its name
+LEAST_SECONDS = 0.5  # that a program takes to compile for it to be kept
+READ, COMPILED = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"  # events that JAX reports
+SETTINGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+
+
+class Programs:
+  """The folder that programs are kept in ("": none), and how many were read from it and how many were added."""
+
+  def __init__(self, folder: str):
+    self.folder, self.read, self.added = folder, 0, 0
+
+  def __call__(self, event: str, **_: object) -> None:
+    """Counts; JAX calls it with every event that it reports."""
+    self.read += event == READ
+    self.added += event == COMPILED
+
+  def __str__(self) -> str:
+    """What was done so far, to end a sentence with."""
+    return f"; programs: {self.added} compiled for {self.folder}, {self.read} read from it" if self.folder else ""
+
+
+@contextlib.contextmanager
+def kept(setting: str, workdir: str) -> Iterator[Programs]:
+  """Keeps compiled programs while the block runs.
+
+  Args:
+    setting: `compilation_cache`: IN_WORKDIR, a folder of a disk or of a bucket, or "" for none.
+    workdir: of the run.
+
+  Raises:
+    SettingError: the folder cannot be written; jax would only warn, at every program.
+  """
+  folder = f"{workdir.rstrip('/')}/{FOLDER}" if setting == IN_WORKDIR else setting
+  if not folder:
+    yield Programs("")
+    return
+  if not re.match(r"\w+://", folder):
+    folder = os.path.abspath(os.path.expanduser(folder))
+    try:
+      os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+      raise SettingError(
+        f"compilation_cache={setting!r}: {folder} cannot be written ({error.strerror}); use another folder, or '' for "
+        "none"
+      ) from error
+  elif not folder.startswith("gs://"):
+    raise SettingError(f"compilation_cache={setting!r}: use a folder of a disk or of a bucket (gs://), or '' for none")
+  before = {name: getattr(jax.config, name) for name in SETTINGS}
+  least = min(LEAST_SECONDS, before[SETTINGS[1]])
+  programs = Programs(folder)
+  jax.monitoring.register_event_listener(programs)
+  try:
+    _set(dict(zip(SETTINGS, (folder, least))))
+    yield programs
+  finally:
+    jax.monitoring.unregister_event_listener(programs)
+    _set(before)
+
+
+def _set(values: dict[str, object]) -> None:
+  """Changes settings of jax, which would otherwise keep to the folder that it has first used."""
+  for name, value in values.items():
+    jax.config.update(name, value)
+  compilation_cache.reset_cache()

