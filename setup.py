@@ -2,7 +2,8 @@
 
 from setuptools import find_packages, setup
 
-TEST = ["hypothesis", "pytest", "pytest-xdist", "ruff"]
+GCS = ["gcsfs"]
+TEST = ["gcp-storage-emulator", "hypothesis", "pytest", "pytest-xdist", "ruff"]
 PLOT = ["matplotlib"]
 HF = ["torch", "transformers"]
 
@@ -18,7 +19,9 @@ setup(
     "absl-py",
     "array_record",
     "chex",
+    "etils[epath]",
     "flax",
+    "fsspec",
     "grain",
     "importlib_resources",
     "jax",
@@ -32,14 +35,16 @@ setup(
     "safetensors",
     "tensorboardX",
     "tensorflow-datasets",
+    "tensorstore",
     "tokenizers",
   ],
   extras_require={
     "tpu": ["jax[tpu]"],
     "cuda": ["jax[cuda12]"],
+    "gcs": GCS,
     "hf": HF,
     "peers": [*HF, "trl"],
     "plot": PLOT,
-    "test": TEST + PLOT,
+    "test": TEST + PLOT + GCS,
   },
 )

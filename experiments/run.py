@@ -3,7 +3,8 @@
     python -m experiments.run --config=FILE[:arg=value,...] --workdir=DIR [--config.section.name=value ...]
 
 On several hosts, run the same command on each with --distributed (a TPU pod or a cluster that JAX knows tells the
-processes of one another) or with --coordinator, --processes and --process. DIR must then be one folder that all see.
+processes of one another) or with --coordinator, --processes and --process. DIR must then be one folder that all see, on
+a shared disk or in a bucket: gs://BUCKET/FOLDER.
 Bad input is one line on stderr and exit code 2.
 """
 
@@ -12,7 +13,6 @@ import importlib
 import importlib.util
 import os
 import pathlib
-import re
 import types
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict
 
 from experiments import arguments
-from grpo_jax import kinds, ranges
+from grpo_jax import kinds, ranges, storage
 from grpo_jax.errors import SettingError
 
 # Seconds without a sign of life after which a host counts as dead: JAX's own 100 would hold a pod up for long.
@@ -48,6 +48,7 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
   """Runs `config.loop` in `workdir` and draws what it wrote; `join` makes this process one of several first."""
   ranges.check(config)
   kinds.check_value("--workdir", workdir)
+  storage.check("--workdir", workdir)
   print("starting: importing jax, loading weights and data", flush=True)
   loop = find_loop(config.loop)
   if join:
@@ -80,11 +81,10 @@ def use_cache(folder: str) -> None:
 
   if not folder:
     return
-  if re.match(r"\w+://", folder):
-    raise SettingError(f"compilation_cache={folder!r}: is in a bucket; use a folder of a disk, or '' for none")
-  place = os.path.abspath(os.path.expanduser(folder))
+  place = folder if storage.in_bucket(folder) else os.path.abspath(os.path.expanduser(folder))
+  storage.check_reached("compilation_cache", folder)
   try:
-    os.makedirs(place, exist_ok=True)
+    storage.place(place).mkdir(parents=True, exist_ok=True)
   except OSError as error:
     raise SettingError(
       f"compilation_cache={folder!r}: cannot be written ({error.strerror}); use another folder, or '' for none"
