@@ -71,16 +71,16 @@ class Quiet(http.server.HTTPServer):
 
 
 @contextlib.contextmanager
-def served() -> Iterator[dict[str, str]]:
+def serving() -> Iterator[dict[str, str]]:
   """Serves the bucket NAME while the block lasts; gives the environment in which programs find it."""
   kept = storage.Storage(use_memory_fs=True)
   buckets.create_bucket(NAME, kept)
-  with Quiet(("localhost", 0), functools.partial(Handler, kept)) as serving:
-    thread = threading.Thread(target=serving.serve_forever, daemon=True)
+  with Quiet(("localhost", 0), functools.partial(Handler, kept)) as http_server:
+    thread = threading.Thread(target=http_server.serve_forever, daemon=True)
     thread.start()
-    address = f"http://localhost:{serving.server_address[1]}"
+    address = f"http://localhost:{http_server.server_address[1]}"
     try:
       yield {"STORAGE_EMULATOR_HOST": address, "TENSORSTORE_GCS_HTTP_URL": address}
     finally:
-      serving.shutdown()
+      http_server.shutdown()
       thread.join()

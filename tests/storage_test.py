@@ -17,14 +17,6 @@ from grpo_jax.errors import SettingError
 from grpo_jax.reports import inspector, plots
 
 
-@pytest.fixture(scope="module")
-def served():
-  with bucket.served() as environment, pytest.MonkeyPatch.context() as m:
-    for name, value in environment.items():
-      m.setenv(name, value)
-    yield environment
-
-
 @pytest.fixture(params=["disk", "bucket"])
 def folder(request, tmp_path):
   """An empty folder, on a disk and in a bucket."""
