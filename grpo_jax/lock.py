@@ -64,7 +64,9 @@ class Lease:
     self.warning = ""
     """What a person should know of how the lease was taken; "" for nothing."""
     with storage.errors_of_a_disk():
-      self._store = tensorstore.KvStore.open(folder.rstrip("/") + "/").result()
+      bucket, name = storage.parts(folder)
+      where = {"driver": "gcs", "bucket": bucket, "path": f"{name}/" if name else ""}
+      self._store = tensorstore.KvStore.open(where).result()
     self._ended = threading.Event()
     self._lost, self._waits = "", False
 

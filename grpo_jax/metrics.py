@@ -11,7 +11,7 @@ import json
 import math
 import pathlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 import jax
@@ -21,7 +21,7 @@ import rich.progress
 import rich.table
 import rich.text
 
-from grpo_jax import storage
+from grpo_jax import mirror, storage
 from grpo_jax.errors import SettingError
 
 LOGS = ("metrics.jsonl", "samples.jsonl")
@@ -63,6 +63,7 @@ class Writer:
     steps: int,
     first_step: int = 0,
     console: rich.console.Console | None = None,
+    check_lock: Callable[[], None] | None = None,
   ):
     """Opens the files.
 
@@ -72,6 +73,7 @@ class Writer:
       steps: the number of steps of the whole run.
       first_step: the step with which this process starts.
       console: where to print; None: standard output.
+      check_lock: is called before anything is copied to a bucket; raises where another run may be there.
     """
     self.workdir = storage.place(workdir)
     self.log, self.steps, self.first_step = log, steps, first_step
@@ -84,7 +86,9 @@ class Writer:
     self._phases: dict[str, set[str]] = {}  # the shapes that each has seen
     self._open = contextlib.ExitStack()
     with self._disk():
-      self._mirror = self._open.enter_context(storage.Mirror(workdir, LOGS if self.active else (), log.bucket_seconds))
+      logs = LOGS if self.active else ()
+      self._mirror = self._open.enter_context(mirror.Mirror(workdir, logs, log.bucket_seconds, check_lock))
+    self.folder = self._mirror.folder  # of the disk: the run's own, or one that is copied to its bucket
     if not self.active:
       return
     self.console = console or rich.console.Console()
@@ -108,11 +112,6 @@ class Writer:
     jax.monitoring.register_event_duration_secs_listener(self._compiled)
     self._open.callback(jax.monitoring.unregister_event_duration_listener, self._compiled)
     return self
-
-  @property
-  def folder(self) -> pathlib.Path:
-    """The folder of the disk that logs are written in: the run's own, or one that is copied to its bucket."""
-    return self._mirror.folder
 
   def upload(self) -> None:
     """Returns when a run's bucket has all that was written until now; on a disk it has."""

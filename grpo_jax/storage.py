@@ -2,19 +2,17 @@
 
 A bucket has objects with names and nothing else: no folders, no links, no locks, no file that is added to or renamed.
 An object appears whole or not at all. So what a library writes or reads by its name on a disk goes through a temporary
-file here, logs are kept on the disk and copied up as a whole (`Mirror`), and a folder is renamed by copying and
+file here, logs are kept on the disk and copied up as a whole (mirror.py), and a folder is renamed by copying and
 deleting. TensorFlow is not needed: etils.epath goes to buckets through gcsfs, arrays through tensorstore. jax is not
 imported here.
 """
 
-import concurrent.futures
 import contextlib
 import os
 import pathlib
 import re
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -91,7 +89,7 @@ def check_reached(name: str, value: str) -> None:
   if not in_bucket(value):
     return
   try:
-    files().info(place(value).parts[2])
+    files().info(parts(value)[0])
   except Exception as error:  # gcsfs, Google's libraries and the network raise many kinds
     text = " ".join(str(error).split()) or type(error).__name__
     raise SettingError(
@@ -113,6 +111,12 @@ def absolute(path: str | os.PathLike) -> Path:
 def in_bucket(path: str | os.PathLike) -> bool:
   """Returns whether a path is one of a bucket."""
   return os.fspath(path).startswith(GCS)
+
+
+def parts(path: str | os.PathLike) -> tuple[str, str]:
+  """Returns the bucket of a path in one, and the name in it."""
+  bucket, *names = place(path).parts[2:]
+  return bucket, "/".join(names)
 
 
 def title(path: str | os.PathLike) -> str:
@@ -278,72 +282,3 @@ def errors_of_a_disk() -> Iterator[None]:
     raise
   except Exception as error:
     raise OSError(" ".join(str(error).split())[:300] or type(error).__name__) from error
-
-
-class Mirror:
-  """A folder of this disk for files that are added to, which a bucket does not have: it is copied up at intervals.
-
-  On a disk it is the run's folder itself, and there is nothing to copy. Use it in a `with` block, which copies at its
-  end.
-  """
-
-  def __init__(self, folder: str | os.PathLike, names: Iterable[str], seconds: float):
-    """Fetches what is there of the files `names` of the run's folder, to be added to.
-
-    Args:
-      folder: the run's.
-      names: of files directly in it.
-      seconds: from one copy to the next.
-
-    Raises:
-      OSError: a file could not be fetched.
-    """
-    self.target, self.is_away, self.seconds = place(folder), in_bucket(folder), seconds
-    self.folder = pathlib.Path(folder)
-    self._begun = time.monotonic()
-    self.copied: dict[pathlib.Path, tuple[int, int]] = {}  # file -> length and time of what was copied
-    self._going: concurrent.futures.Future | None = None
-    self._resources = contextlib.ExitStack()
-    if not self.is_away:
-      return
-    self.folder = pathlib.Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="grpo_jax_")))
-    self._thread = self._resources.enter_context(concurrent.futures.ThreadPoolExecutor(1))
-    download([file for name in names if (file := self.target / name).is_file()], self.folder)
-
-  def __enter__(self) -> "Mirror":
-    return self
-
-  def __exit__(self, *exception: Any) -> None:
-    with self._resources:
-      self.upload(wait=True)
-
-  def tick(self) -> None:
-    """Begins a copy in the background where the last one began `seconds` ago; raises what `upload` raises."""
-    if self.is_away and time.monotonic() - self._begun >= self.seconds:
-      self.upload()
-
-  def upload(self, wait: bool = False) -> None:
-    """Copies every file that has changed, as it is now, in the background; `wait`: returns when that is done.
-
-    Raises:
-      OSError: this copy (with `wait`) or one before it failed.
-    """
-    if not self.is_away:
-      return
-    if self._going is not None:
-      if not (wait or self._going.done()):
-        return
-      self._going.result()
-    self._begun = time.monotonic()
-    self._going = self._thread.submit(self._upload)
-    if wait:
-      going, self._going = self._going, None
-      going.result()
-
-  def _upload(self) -> None:
-    for file in sorted(path for path in self.folder.rglob("*") if path.is_file()):
-      found = file.stat()
-      state = (found.st_size, found.st_mtime_ns)
-      if self.copied.get(file) != state:
-        write(self.target / str(file.relative_to(self.folder)), file.read_bytes())
-        self.copied[file] = state

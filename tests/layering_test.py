@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # From the bottom up; a name stands for a module or a package. Imports run downwards.
 LAYERS = (
-  ("errors", "types", "guard", "lock", "quiet", "kinds", "ranges", "storage"),
+  ("errors", "types", "guard", "lock", "quiet", "kinds", "ranges", "storage", "mirror"),
   ("ops", "sharding", "packing", "checksums", "folder", "hosts"),
   ("models", "tokenizer", "data", "rewards", "objectives"),
   ("forward", "sampler", "decode_loop", "slot_cache", "optim", "state", "checkpoint", "workdir", "signals", "metrics"),
@@ -25,6 +25,7 @@ LINKS = (
   ("ranges", "storage"),
   ("storage", "errors"),
   ("lock", "storage"),
+  ("mirror", "storage"),
   ("ops.advantages", "ops.masked"),
   ("ops.surrogate", "ops.masked"),
   ("packing.*", "sharding"),

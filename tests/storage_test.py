@@ -11,7 +11,7 @@ import bucket
 import pytest
 
 from experiments import defaults
-from grpo_jax import lock, ranges, storage, workdir
+from grpo_jax import lock, mirror, ranges, storage, workdir
 from grpo_jax.data import jsonl
 from grpo_jax.errors import SettingError
 from grpo_jax.reports import inspector, plots
@@ -114,33 +114,43 @@ def test_the_last_object_of_a_renamed_folder_comes_last(served, monkeypatch):
 def test_a_mirror_adds_to_what_is_there(folder):
   folder.mkdir(parents=True, exist_ok=True)
   storage.write(folder / "log", b"one\n")
-  with storage.Mirror(folder, ("log", "other"), seconds=0) as mirror:
-    assert mirror.is_away == storage.in_bucket(folder)
-    with open(mirror.folder / "log", "a") as f:
+  with mirror.Mirror(folder, ("log", "other"), seconds=0) as copied:
+    assert copied.is_away == storage.in_bucket(folder)
+    with open(copied.folder / "log", "a") as f:
       f.write("two\n")
       f.flush()
-      mirror.upload(wait=True)
+      copied.upload(wait=True)
       assert (folder / "log").read_bytes() == b"one\ntwo\n"
       f.write("three\n")
       f.flush()
-      mirror.tick()
-    (mirror.folder / "deep").mkdir()
-    (mirror.folder / "deep" / "trace").write_text("x")
+      copied.tick()
+    (copied.folder / "deep").mkdir()
+    (copied.folder / "deep" / "trace").write_text("x")
   assert (folder / "log").read_bytes() == b"one\ntwo\nthree\n" and (folder / "deep/trace").read_bytes() == b"x"
-  assert mirror.folder.exists() != mirror.is_away
+  assert copied.folder.exists() != copied.is_away
+
+
+def test_a_mirror_copies_nothing_where_it_must_not(served):
+  def lost():
+    raise SettingError("another run is there")
+
+  with pytest.raises(SettingError, match="another run"):  # noqa: SIM117  at the end of the block
+    with mirror.Mirror("gs://bucket/taken", (), seconds=0, check=lost) as copied:
+      (copied.folder / "log").write_text("x")
+  assert not storage.place("gs://bucket/taken/log").exists() and not copied.folder.exists()
 
 
 def test_a_mirror_tells_of_a_copy_that_failed(served, monkeypatch):
-  mirror = storage.Mirror("gs://bucket/failing", (), seconds=0)
+  copied = mirror.Mirror("gs://bucket/failing", (), seconds=0)
 
   def full(*_):
     raise OSError("quota")
 
   monkeypatch.setattr(storage, "write", full)
-  (mirror.folder / "log").write_text("x")
-  mirror.upload()
+  (copied.folder / "log").write_text("x")
+  copied.upload()
   with pytest.raises(OSError, match="quota"):
-    mirror.upload(wait=True)
+    copied.upload(wait=True)
 
 
 def test_logs_are_cut_back(folder):

@@ -105,7 +105,7 @@ class Run:
 
   def __enter__(self) -> "Run":
     self.writer = self._resources.enter_context(
-      metrics.Writer(self.folder, self.config.log, self.config.steps, self.first)
+      metrics.Writer(self.folder, self.config.log, self.config.steps, self.first, check_lock=self._check_lock)
     )
     self.profiler = Profiler(self.config.profile, str(self.writer.folder / "profile"))
     self.stopping = self._resources.enter_context(signals.stop_signals())
@@ -174,9 +174,11 @@ class Run:
     """
     self.writer.step(step, numbers)
     self.watch(numbers, self.writer)
-    safe = f"checkpoint {self.checkpoints.latest()} of {self.folder} is complete"
     for learner in self.learners.values():
-      learner.check_finite(numbers, safe)
+      learner.check_finite(numbers, self._safe)
+
+  def _safe(self) -> str:
+    return f"checkpoint {self.checkpoints.latest()} of {self.folder} is complete"
 
   def after(self, step: int) -> None:
     """What happens between two steps: an evaluation, the end by a signal, a checkpoint; as the settings say."""
@@ -227,6 +229,7 @@ class Run:
     after = self.evaluate(config.steps, samples=True)
     if config.checkpoint.export:
       self.export()
+    self._check_lock()
     if jax.process_index() == 0:
       write_result(self.folder, before, after, config.steps, self.seconds)
     if "accuracy" in after:
