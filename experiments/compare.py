@@ -11,14 +11,14 @@ accuracy 0; any other failure ends the comparison.
     DIR/runs.jsonl      the seconds and the peak memory of every process
     DIR/compiled/       compiled programs, which all runs share
 
---draw_only draws what is finished, also while the comparison runs elsewhere. grpo_jax/reports/comparison.py says how
-arms are compared at equal numbers of sampled tokens. jax is not imported here: its memory would count as the runs'.
+--draw_only draws what is finished, also while the comparison runs elsewhere; DIR may then be in a bucket.
+grpo_jax/reports/comparison.py says how arms are compared at equal numbers of sampled tokens. jax is not imported here:
+its memory would count as the runs'.
 """
 
 import functools
 import json
 import os
-import pathlib
 import platform
 import sys
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from ml_collections import ConfigDict
 
 from experiments import arguments, processes
 from experiments.progress import Progress
-from grpo_jax import kinds, ranges
+from grpo_jax import kinds, ranges, storage
 from grpo_jax.reports import comparison, jsonl
 
 DIVERGED = "updates in a row were not finite"  # stands in the message with which a run that diverged ends
@@ -57,7 +57,7 @@ class Job(NamedTuple):
   lr: float
   seed: int
   split: str  # to evaluate on
-  folder: pathlib.Path
+  folder: storage.Path
   flags: list[str]  # those of experiments.run except --workdir
 
 
@@ -67,7 +67,14 @@ def main(argv: list[str]) -> None:
   values = flags.FLAGS
   if not values.workdir:
     arguments.fail("--workdir is missing: the folder of the comparison and of its runs, as in --workdir=runs/compare")
-  config, workdir = values.config, pathlib.Path(values.workdir)
+  config = values.config
+  with arguments.one_line_errors():
+    if values.draw_only:
+      storage.check("--workdir", values.workdir)
+      storage.check_reached("--workdir", values.workdir)
+    else:
+      storage.check_disk("--workdir", values.workdir, "a comparison runs on a disk; with --draw_only it may be in one")
+  workdir = storage.place(values.workdir)
   check(config)
   if values.draw_only:
     draw(config, workdir)
@@ -92,7 +99,7 @@ def check(config: ConfigDict) -> None:
       arguments.fail(f"{name}={given}: at least one, and each once")
 
 
-def job(config: ConfigDict, workdir: pathlib.Path, arm: str, lr: float, seed: int) -> Job:
+def job(config: ConfigDict, workdir: storage.Path, arm: str, lr: float, seed: int) -> Job:
   """Returns the run of one arm, learning rate and seed. A seed of `tune_seeds` is evaluated on `tune_split`."""
   split = config.tune_split if seed in config.tune_seeds else config.split
   objective, *own = next(own for name, *own in config.arms if name == arm)
@@ -113,7 +120,7 @@ def job(config: ConfigDict, workdir: pathlib.Path, arm: str, lr: float, seed: in
   return Job(arm, lr, seed, split, comparison.folder(workdir, arm, lr, seed), given)
 
 
-def next_job(config: ConfigDict, workdir: pathlib.Path) -> Job | None:
+def next_job(config: ConfigDict, workdir: storage.Path) -> Job | None:
   """Returns the next run to do or to go on with: arm by arm, its tuning first; None when all are finished."""
   for arm in names(config):
     seeds, lrs = config.tune_seeds if len(config.lrs) > 1 else (), config.lrs
@@ -145,7 +152,7 @@ def total_jobs(config: ConfigDict) -> int:
   return len(config.arms) * (tuning + len(config.seeds))
 
 
-def finished_jobs(config: ConfigDict, workdir: pathlib.Path) -> int:
+def finished_jobs(config: ConfigDict, workdir: storage.Path) -> int:
   """Returns how many of `total_jobs` are done or diverged."""
   places = []
   for arm in names(config):
@@ -157,7 +164,7 @@ def finished_jobs(config: ConfigDict, workdir: pathlib.Path) -> int:
   return sum(comparison.state(place) != "open" for place in places)
 
 
-def run_all(config: ConfigDict, workdir: pathlib.Path, lock: int, asked: list[int]) -> bool:
+def run_all(config: ConfigDict, workdir: storage.Path, lock: int, asked: list[int]) -> bool:
   """Does the runs that are left; returns False where it was stopped."""
   total, done = total_jobs(config), finished_jobs(config, workdir)
   with Progress(total * config.steps, done * config.steps) as progress:
@@ -204,7 +211,7 @@ def execute(run: Job, lock: int, asked: list[int], show: Callable[[int], None]) 
   }
 
 
-def steps_done(folder: pathlib.Path) -> int:
+def steps_done(folder: storage.Path) -> int:
   """Returns how many steps a run has done, by its metrics.jsonl."""
   lines = jsonl.read(folder / "metrics.jsonl")
   return lines[-1]["step"] if lines else 0
@@ -212,14 +219,14 @@ def steps_done(folder: pathlib.Path) -> int:
 
 def settle(run: Job, code: int) -> None:
   """Marks a run that diverged as such; ends the program where it failed for another reason."""
-  lines = (run.folder / "log.txt").read_text(errors="replace").strip().splitlines()
+  lines = (run.folder / "log.txt").read_bytes().decode(errors="replace").strip().splitlines()
   last = lines[-1] if lines else "?"
   if DIVERGED not in last:
     arguments.fail(f"{run.folder}/log.txt: experiments.run ended with {code}: {last.removeprefix('error: ')}")
   (run.folder / "diverged.txt").write_text(last + "\n")
 
 
-def draw(config: ConfigDict, workdir: pathlib.Path) -> None:
+def draw(config: ConfigDict, workdir: storage.Path) -> None:
   """Writes compare.html and compare.md of what is finished."""
   if not workdir.is_dir():
     arguments.fail(f"--workdir={workdir}: no such folder; run without --draw_only first")
@@ -236,13 +243,11 @@ def draw(config: ConfigDict, workdir: pathlib.Path) -> None:
   title = "Objectives at equal numbers of sampled tokens"
   text = comparison.page(title, arms, said, curves(config, arms), tuned)
   for name, content in (("compare.html", text), ("compare.md", comparison.markdown(arms, said))):
-    temporary = workdir / f"{name}.tmp"
-    temporary.write_text(content, encoding="utf-8")
-    temporary.replace(workdir / name)
+    storage.write(workdir / name, content.encode())
   print(f"{workdir}/compare.html and compare.md: {finished_jobs(config, workdir)} of {total_jobs(config)} runs")
 
 
-def notes(config: ConfigDict, workdir: pathlib.Path, arms: list[comparison.Arm]) -> list[str]:
+def notes(config: ConfigDict, workdir: storage.Path, arms: list[comparison.Arm]) -> list[str]:
   """Returns what a reader must know of how the numbers were made, a paragraph each."""
   done, total = finished_jobs(config, workdir), total_jobs(config)
   starts = [run.accuracy[0] for arm in arms for run in arm.runs]

@@ -150,6 +150,7 @@ def get_config() -> ConfigDict:
   c.log.samples = 8  # completions written to samples.jsonl every step
   c.log.measure_every = 10  # steps between measurements of how the update moved its own samples; 0: off
   c.log.tensorboard = True
+  c.log.bucket_seconds = 60.0  # from one copy of the logs to the next, where the workdir is in a bucket
 
   c.profile = ConfigDict()
   c.profile.first_step = 0

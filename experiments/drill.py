@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from experiments import arguments
 from experiments.progress import Progress
+from grpo_jax import storage
 
 TIMINGS = ("time/", "tokens_per_s/")  # how the names of metrics begin that differ from run to run
 EARLIEST = 0.3  # of the seconds of an undisturbed run; before that, Python is still importing
@@ -132,7 +133,7 @@ class Parser(argparse.ArgumentParser):
 def main() -> None:
   """Drills what the command line says, and writes DIR/drill.json."""
   parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-  parser.add_argument("--workdir", required=True, type=pathlib.Path, help="folder of both runs and of drill.json")
+  parser.add_argument("--workdir", required=True, help="folder of both runs and of drill.json")
   parser.add_argument("--kills", type=int, default=50, help="how many")
   parser.add_argument("--seed", type=int, default=0, help="of the moments")
   values, rest = parser.parse_known_args()
@@ -140,7 +141,9 @@ def main() -> None:
     arguments.fail(f"--kills={values.kills}: at least 1")
   if not any(arg.startswith("--config=") for arg in rest):
     arguments.fail("--config is missing, as in --config=experiments/arithmetic.py")
-  folder = values.workdir.absolute()
+  with arguments.one_line_errors():
+    storage.check_disk("--workdir", values.workdir, "a drill kills runs in a folder of a disk")
+  folder = pathlib.Path(values.workdir).absolute()
   if folder.exists() and any(folder.iterdir()):
     arguments.fail(f"--workdir={values.workdir}: is not empty; give a new folder")
   folder.mkdir(parents=True, exist_ok=True)

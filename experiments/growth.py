@@ -17,6 +17,7 @@ from typing import Any
 from absl import app, flags
 
 from experiments import arguments, benchmark, benchmarks
+from grpo_jax import storage
 from grpo_jax.reports import jsonl
 
 # The workload from which one thing at a time grows, to the values of LINES.
@@ -87,6 +88,8 @@ def main(argv: list[str]) -> None:
     arguments.fail("--workdir is missing: the folder of growth.jsonl and growth.png, as in --workdir=runs/growth")
   if not importlib.util.find_spec("matplotlib"):
     arguments.fail("growth.png needs matplotlib: pip install matplotlib")
+  with arguments.one_line_errors():
+    storage.check_disk("--workdir", values.workdir, "use a folder of a disk")
   folder = pathlib.Path(values.workdir)
   folder.mkdir(parents=True, exist_ok=True)
   path = folder / "growth.jsonl"

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from experiments import arguments
-from grpo_jax import lock
+from grpo_jax import lock, storage
 
 POLL_SECONDS = 0.5
 
@@ -24,7 +23,7 @@ class Ended(NamedTuple):
   peak_memory_mb: float
 
 
-def run(command: list[str], log: pathlib.Path, descriptor: int, asked: list[int], poll: Callable[[], None]) -> Ended:
+def run(command: list[str], log: storage.Path, descriptor: int, asked: list[int], poll: Callable[[], None]) -> Ended:
   """Runs a process to its end, with its output at the end of a file.
 
   The peak memory is the kernel's, of that process alone. It is never less than this program's own, which Linux hands on
@@ -62,7 +61,7 @@ def run(command: list[str], log: pathlib.Path, descriptor: int, asked: list[int]
 
 
 @contextlib.contextmanager
-def locked(workdir: pathlib.Path) -> Iterator[int]:
+def locked(workdir: storage.Path) -> Iterator[int]:
   """Holds a folder as long as this program, or a process that outlives it, is alive; gives the file descriptor.
 
   Ends the program where the folder cannot be written or another one holds it.

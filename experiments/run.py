@@ -3,7 +3,8 @@
     python -m experiments.run --config=FILE[:arg=value,...] --workdir=DIR [--config.section.name=value ...]
 
 On several hosts, run the same command on each with --distributed (a TPU pod or a cluster that JAX knows tells the
-processes of one another) or with --coordinator, --processes and --process. DIR must then be one folder that all see.
+processes of one another) or with --coordinator, --processes and --process. DIR must then be one folder that all see, on
+a shared disk or in a bucket: gs://BUCKET/FOLDER.
 Bad input is one line on stderr and exit code 2.
 """
 
@@ -20,7 +21,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict
 
 from experiments import arguments
-from grpo_jax import kinds, ranges
+from grpo_jax import kinds, ranges, storage
 from grpo_jax.errors import SettingError
 
 # Seconds without a sign of life after which a host counts as dead: JAX's own 100 would hold a pod up for long.
@@ -51,6 +52,7 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
   """Runs `config.loop` in `workdir` and draws what it wrote; `join` makes this process one of several first."""
   ranges.check(config)
   kinds.check_value("--workdir", workdir)
+  storage.check("--workdir", workdir)
   print("starting: importing jax, loading weights and data", flush=True)
   loop = find_loop(config.loop)
   if join:

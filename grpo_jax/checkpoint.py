@@ -7,19 +7,18 @@
                               `checksum`, that of all these
     DIR/damaged/N             a checkpoint that was found damaged, set aside
 
-A checkpoint is written under a temporary name and renamed when it is complete, and an old one is deleted after that:
-whenever the process dies, the last complete checkpoint is there. What is restored is compared with the checksums; a
-checkpoint that is damaged is passed over for the one before it. On several hosts DIR is a shared file system.
+A checkpoint is written under a temporary name and renamed when it is complete (in a bucket, under its own name, and
+`commit_success.txt` is written when it is), and an old one is deleted after that: whenever the process dies, the last
+complete checkpoint is there. What is restored is compared with the checksums; a checkpoint that is damaged is passed
+over for the one before it. On several hosts DIR is a shared file system or in a bucket.
 """
 
 import contextlib
 import functools
 import itertools
 import json
-import shutil
 import zlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +26,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 from jax.experimental import multihost_utils
 
-from grpo_jax import hosts, quiet
+from grpo_jax import hosts, quiet, storage
 from grpo_jax.checksums import checksums
 from grpo_jax.errors import SettingError
 from grpo_jax.state import TrainState
@@ -35,7 +34,7 @@ from grpo_jax.workdir import cut_back, log_lengths, not_writable, reason, steps_
 
 LEARNER = "policy"  # the learner whose parameters another run may start from
 _ABOUT = {"step": int, "data": dict, "extra": dict, "lengths": dict, "arrays": dict}  # the type of each part
-_TEMPORARY = "*.orbax-checkpoint-tmp*"
+_TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a checkpoint that is being written
 
 
 class Restored(NamedTuple):
@@ -82,8 +81,8 @@ class Checkpoints:
     try:
       self.directory.mkdir(parents=True, exist_ok=True)
       if jax.process_index() == 0:
-        for path in self.directory.glob(_TEMPORARY):
-          shutil.rmtree(path, ignore_errors=True)
+        for path in _incomplete(self.directory):
+          storage.remove(path)
       options = ocp.CheckpointManagerOptions(max_to_keep=keep)
       self._manager = ocp.CheckpointManager(self.directory, options=options)
     except OSError as error:
@@ -179,11 +178,11 @@ class Checkpoints:
     if jax.process_index() == 0:
       folder = self.directory.with_name("damaged")
       try:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for step in steps:
           names = itertools.chain([str(step)], (f"{step}-{n}" for n in itertools.count(1)))
           name = next(name for name in names if not (folder / name).exists())
-          (self.directory / str(step)).rename(folder / name)
+          storage.rename(self.directory / str(step), folder / name)
       except OSError as error:
         raise not_writable(self.workdir, error) from error
     if jax.process_count() > 1:
@@ -262,20 +261,36 @@ def latest(workdir: str) -> int | None:
   return _latest(_directory(workdir))
 
 
-def _directory(workdir: str) -> Path:
-  return Path(workdir).absolute() / "checkpoints"
+def _directory(workdir: str) -> storage.Path:
+  return storage.absolute(workdir) / "checkpoints"
 
 
-def _steps(directory: Path) -> list[int]:
-  """The complete checkpoints: folders that have got their final name."""
-  return sorted(int(p.name) for p in directory.iterdir() if p.name.isdigit()) if directory.is_dir() else []
+def _folders(directory: storage.Path) -> list[storage.Path]:
+  """The folders of checkpoints that have got their final name."""
+  return [path for path in directory.iterdir() if path.name.isdigit()] if directory.is_dir() else []
 
 
-def _latest(directory: Path) -> int | None:
+def _is_complete(path: storage.Path) -> bool:
+  """Returns whether a folder with a final name holds the whole checkpoint: on a disk it has got the name then."""
+  return not storage.in_bucket(path) or ocp.utils.is_checkpoint_finalized(path)
+
+
+def _incomplete(directory: storage.Path) -> list[storage.Path]:
+  """What an interrupted save, or an interrupted deletion in a bucket, left."""
+  unnamed = [path for path in directory.iterdir() if _TEMPORARY in path.name] if directory.is_dir() else []
+  return unnamed + [path for path in _folders(directory) if not _is_complete(path)]
+
+
+def _steps(directory: storage.Path) -> list[int]:
+  """The steps of the complete checkpoints, in order."""
+  return sorted(int(path.name) for path in _folders(directory) if _is_complete(path))
+
+
+def _latest(directory: storage.Path) -> int | None:
   return max(_steps(directory), default=None)
 
 
-def _check_fits(path: Path, learner: str, params: Any) -> None:
+def _check_fits(path: storage.Path, learner: str, params: Any) -> None:
   """Compares the shapes of the parameters that a checkpoint holds with those that are asked for."""
 
   def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
@@ -292,7 +307,7 @@ def _check_fits(path: Path, learner: str, params: Any) -> None:
       raise ValueError(f"{name} is {stored[name]} there and {shape} here")
 
 
-def _read_about(path: Path) -> dict[str, Any]:
+def _read_about(path: storage.Path) -> dict[str, Any]:
   """What a checkpoint says about itself, once its checksum is found right."""
   try:
     about = json.loads((path / "about" / "metadata").read_bytes())
@@ -308,7 +323,7 @@ def _read_about(path: Path) -> dict[str, Any]:
   return about
 
 
-def _read_fitting(path: Path, abstract_states: dict[str, TrainState]) -> dict[str, Any]:
+def _read_fitting(path: epath.Path, abstract_states: dict[str, TrainState]) -> dict[str, Any]:
   """What a checkpoint says about itself, where it holds the parameters that are asked for."""
   about = _read_about(path)
   for name, state in abstract_states.items():
@@ -316,7 +331,7 @@ def _read_fitting(path: Path, abstract_states: dict[str, TrainState]) -> dict[st
   return about
 
 
-def _restore(path: Path, abstract_states: dict[str, TrainState]) -> dict[str, TrainState]:
+def _restore(path: epath.Path, abstract_states: dict[str, TrainState]) -> dict[str, TrainState]:
   """The arrays of a checkpoint; each process reads its own part, and none waits for another.
 
   The manager's own `restore` ends with a barrier, at which a process that could read would wait for one that could not.

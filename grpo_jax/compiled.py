@@ -7,12 +7,12 @@ program. One that cannot be read is told in a warning and compiled again.
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from grpo_jax import storage
 from grpo_jax.errors import SettingError
 
 IN_WORKDIR = "workdir"  # the setting's value for a folder of the run's own
@@ -53,17 +53,17 @@ def kept(setting: str, workdir: str) -> Iterator[Programs]:
   if not folder:
     yield Programs("")
     return
-  if not re.match(r"\w+://", folder):
-    folder = os.path.abspath(os.path.expanduser(folder))
-    try:
-      os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-      raise SettingError(
-        f"compilation_cache={setting!r}: {folder} cannot be written ({error.strerror}); use another folder, or '' for "
-        "none"
-      ) from error
-  elif not folder.startswith("gs://"):
-    raise SettingError(f"compilation_cache={setting!r}: use a folder of a disk or of a bucket (gs://), or '' for none")
+  storage.check("compilation_cache", folder)
+  storage.check_reached("compilation_cache", folder)
+  folder = os.path.expanduser(folder)
+  try:
+    storage.absolute(folder).mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise SettingError(
+      f"compilation_cache={setting!r}: {folder} cannot be written ({error.strerror}); use another folder, or '' for "
+      "none"
+    ) from error
+  folder = os.fspath(storage.absolute(folder))
   before = {name: getattr(jax.config, name) for name in SETTINGS}
   least = min(LEAST_SECONDS, before[SETTINGS[1]])
   programs = Programs(folder)

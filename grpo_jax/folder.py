@@ -12,11 +12,11 @@ import collections
 import json
 import math
 import os
-import pathlib
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from grpo_jax import storage
 from grpo_jax.errors import SettingError
 from grpo_jax.kinds import Form, Row, Whole
 
@@ -66,22 +66,24 @@ def check(where: str, name: str, values: Mapping[str, Any], table: Mapping[str, 
       raise SettingError(f"{where}: {name} has {within}{key}={shown(value)}; {row.expects} would work")
 
 
-def find(where: str, folder: pathlib.Path, name: str) -> pathlib.Path | None:
-  """Returns where the file `name` of a folder really is; None where there is no such file.
+def find(where: str, folder: storage.Path, name: str) -> storage.Path | None:
+  """Returns where the file `name` of a folder really is; None where there is no such file. A bucket has no links.
 
   Raises:
     SettingError: it is a link that leads out of the folder.
   """
+  if storage.in_bucket(folder):
+    return file if (file := folder / name).is_file() else None
   home, real = os.path.realpath(folder), os.path.realpath(folder / name)
   cache, revisions = os.path.split(os.path.dirname(home))
   if revisions == "snapshots" and os.path.basename(cache).startswith("models--"):
     home = cache
   if os.path.commonpath([home, real]) != home:
     raise SettingError(f"{where}: {name} is a link that leads out of the folder, to {shown(real)}; put the file there")
-  return pathlib.Path(real) if os.path.isfile(real) else None
+  return storage.place(real) if os.path.isfile(real) else None
 
 
-def read_text(where: str, folder: pathlib.Path, name: str, most: int = CONFIG_BYTES) -> str | None:
+def read_text(where: str, folder: storage.Path, name: str, most: int = CONFIG_BYTES) -> str | None:
   """Returns the text of a file of a folder; None where there is no such file.
 
   Raises:
@@ -91,19 +93,20 @@ def read_text(where: str, folder: pathlib.Path, name: str, most: int = CONFIG_BY
   if file is None:
     return None
   try:
-    check_size(where, file, name, most)
-    return file.read_bytes().decode("utf-8")
+    with storage.errors_of_a_disk():
+      check_size(where, file, name, most)
+      return file.read_bytes().decode("utf-8")
   except (OSError, UnicodeDecodeError) as error:
     raise SettingError(f"{where}: {name} cannot be read ({first_line(error)}); download it again") from error
 
 
-def check_size(where: str, file: pathlib.Path, name: str, most: int) -> None:
+def check_size(where: str, file: storage.Path, name: str, most: int) -> None:
   """Refuses a file that is larger than any real one, before it is read."""
-  if (size := file.stat().st_size) > most:
+  if (size := storage.size(file)) > most:
     raise SettingError(f"{where}: {name} has {size} bytes; at most {most} would work")
 
 
-def read_json(where: str, folder: pathlib.Path, name: str, most: int = CONFIG_BYTES) -> dict[str, Any] | None:
+def read_json(where: str, folder: storage.Path, name: str, most: int = CONFIG_BYTES) -> dict[str, Any] | None:
   """Returns the object in a JSON file of a folder; None where there is no such file.
 
   Raises:

@@ -104,6 +104,7 @@ def many(row: Row) -> Form:
 
 TEXT = Form("text in UTF-8, without NUL", is_text)
 PATH = Form("the name of a file, folder or module, or '' where there may be none", is_path)
+PLACE = Form("a folder or file of a disk, gs://BUCKET/FOLDER, or '' where there may be none", is_path)
 SWITCH = Form("True or False", lambda value: isinstance(value, bool))
 
 # -- checks

@@ -2,6 +2,7 @@
 
 A terminal shows a bar that stays in its place, with the phase, the reward and the time left. Elsewhere (a log file, CI)
 there is a plain line every few seconds. Only process 0 writes and prints; on the others nothing here does anything.
+To a bucket the files are copied whole, every `log.bucket_seconds` and where a checkpoint counts on them (`upload`).
 """
 
 import collections
@@ -10,7 +11,7 @@ import json
 import math
 import pathlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 import jax
@@ -20,8 +21,10 @@ import rich.progress
 import rich.table
 import rich.text
 
+from grpo_jax import mirror, storage
 from grpo_jax.errors import SettingError
 
+LOGS = ("metrics.jsonl", "samples.jsonl")
 PLAIN_SECONDS = 10.0  # between lines where the console is no terminal
 COMPILED = "/jax/core/compile/backend_compile_duration"  # the event with which JAX reports a compilation
 TABLE_ROWS = 4  # samples in a table on the console
@@ -60,6 +63,7 @@ class Writer:
     steps: int,
     first_step: int = 0,
     console: rich.console.Console | None = None,
+    check_lock: Callable[[], None] | None = None,
   ):
     """Opens the files.
 
@@ -69,8 +73,9 @@ class Writer:
       steps: the number of steps of the whole run.
       first_step: the step with which this process starts.
       console: where to print; None: standard output.
+      check_lock: is called before anything is copied to a bucket; raises where another run may be there.
     """
-    self.workdir = pathlib.Path(workdir)
+    self.workdir = storage.place(workdir)
     self.log, self.steps, self.first_step = log, steps, first_step
     self.active = jax.process_index() == 0
     self.seconds: dict[str, float] = {}
@@ -80,6 +85,10 @@ class Writer:
     self._last_line, self._warned = -math.inf, set()
     self._phases: dict[str, set[str]] = {}  # the shapes that each has seen
     self._open = contextlib.ExitStack()
+    with self._disk():
+      logs = LOGS if self.active else ()
+      self._mirror = self._open.enter_context(mirror.Mirror(workdir, logs, log.bucket_seconds, check_lock))
+    self.folder = self._mirror.folder  # of the disk: the run's own, or one that is copied to its bucket
     if not self.active:
       return
     self.console = console or rich.console.Console()
@@ -87,13 +96,12 @@ class Writer:
       self.console.width = 120
     with self._disk():
       self.workdir.mkdir(parents=True, exist_ok=True)
-      self._metrics = self._open.enter_context(_append(self.workdir / "metrics.jsonl"))
-      self._samples = self._open.enter_context(_append(self.workdir / "samples.jsonl"))
+      self._metrics, self._samples = (self._open.enter_context(_append(self.folder / name)) for name in LOGS)
       self._tensorboard = None
       if log.tensorboard:
         import tensorboardX
 
-        self._tensorboard = tensorboardX.SummaryWriter(str(self.workdir / "tensorboard"), purge_step=first_step)
+        self._tensorboard = tensorboardX.SummaryWriter(str(self.folder / "tensorboard"), purge_step=first_step)
         self._open.callback(self._tensorboard.close)
     self._bar = None
     if self.console.is_terminal:
@@ -104,6 +112,15 @@ class Writer:
     jax.monitoring.register_event_duration_secs_listener(self._compiled)
     self._open.callback(jax.monitoring.unregister_event_duration_listener, self._compiled)
     return self
+
+  def upload(self) -> None:
+    """Returns when a run's bucket has all that was written until now; on a disk it has."""
+    if not self._mirror.is_away:
+      return
+    with self._disk():
+      if self.active and self._tensorboard:
+        self._tensorboard.flush()
+      self._mirror.upload(wait=True)
 
   def _compiled(self, event: str, seconds: float, **_: Any) -> None:
     """Adds up the seconds of compilation; JAX calls it with every duration that it reports."""
@@ -159,6 +176,8 @@ class Writer:
       if step == self.first_step or last or self._ends[-1] - self._last_line >= PLAIN_SECONDS:
         self.say(f"step {step + 1}/{self.steps}  {self._line()}  {self._left(step)} left")
     self._show(completed=step + 1, left=self._left(step))
+    with self._disk():
+      self._mirror.tick()
 
   def evaluation(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Writes and prints an evaluation that was made after `step` steps."""

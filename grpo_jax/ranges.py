@@ -4,12 +4,13 @@ A new setting is a line there and a row here. The settings of an objective or of
 so does what they may be. jax is not imported here: a value out of range is answered at once.
 """
 
+import operator
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from grpo_jax import kinds
-from grpo_jax.kinds import PATH, SWITCH, TEXT, Choice, Form, Number, Row, Whole, is_text
+from grpo_jax import kinds, storage
+from grpo_jax.kinds import PATH, PLACE, SWITCH, TEXT, Choice, Form, Number, Row, Whole, is_text
 
 MESH_AXES = ("replica", "fsdp", "group", "tensor")
 
@@ -41,9 +42,9 @@ TABLE: dict[str, Row] = {
   "seed": Whole(0, 2**32 - 1),
   "loop": PATH,  # experiments/run.py says which there are
   "steps": Whole(1),
-  "init_from": PATH,
-  "ref_from": PATH,
-  "tokenizer": PATH,
+  "init_from": PLACE,
+  "ref_from": PLACE,
+  "tokenizer": PLACE,
   "model.variant": PATH,  # models/variants.py says which there are
   "model.hub": TEXT,
   "model.vocab": Whole(258),  # all bytes, and two special tokens
@@ -51,12 +52,12 @@ TABLE: dict[str, Row] = {
   "model.remat": Choice(("none", "block", "dots")),
   "model.dtype": Choice(DTYPES),
   "data.name": PATH,
-  "data.path": PATH,
+  "data.path": PLACE,
   "data.train": PATH,
   "data.test": PATH,
   "data.shuffle": SWITCH,
   "data.test_name": PATH,
-  "data.test_path": PATH,
+  "data.test_path": PLACE,
   "data.mixture": ROWS,  # loops/imports.py reads them
   "data.template": TEMPLATE,
   "data.chat": SWITCH,
@@ -66,7 +67,7 @@ TABLE: dict[str, Row] = {
   "data.on_long": Choice(("skip", "cut")),
   "offline.data": Choice(("solutions", "samples", "pairs")),
   "offline.prompts": Whole(1),
-  "offline.teacher": PATH,
+  "offline.teacher": PLACE,
   "sampler.group": Whole(1),
   "sampler.max_length": Whole(1),
   "sampler.tensor": Whole(0),
@@ -116,16 +117,22 @@ TABLE: dict[str, Row] = {
   "log.samples": Whole(0),
   "log.measure_every": Whole(0),
   "log.tensorboard": SWITCH,
+  "log.bucket_seconds": Number(0),
   "profile.first_step": Whole(0),
   "profile.steps": Whole(0),
-  "compilation_cache": PATH,
+  "compilation_cache": PLACE,
 }
 
 
 def check(config: ConfigDict) -> None:
   """Refuses a config with a setting that is missing or out of range; it may have others than those of the table.
 
+  A folder is refused by its name alone where it cannot be one (`storage.check`); whether it is there is not looked at.
+
   Raises:
     SettingError: the setting, its value, and what would work.
   """
   kinds.check(config, TABLE)
+  for name, row in TABLE.items():
+    if row is PLACE:
+      storage.check(name, operator.attrgetter(name)(config))

@@ -1,25 +1,26 @@
 """A run's folder: which config it belongs to, who uses it, and the logs in it that a restart cuts back.
 
     DIR/config.json                  the config that the folder belongs to
-    DIR/lock                         locked by the process that uses the folder, whose name it holds
+    DIR/lock                         locked by the process that uses the folder, whose name it holds; in a bucket it is
+                                     there as long as that process lives
     DIR/metrics.jsonl samples.jsonl  the run's own logs (OWN_LOGS)
 
 No other file of the folder is ever written to or cut here.
 """
 
 import contextlib
+import functools
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import hosts, lock
+from grpo_jax import hosts, lock, storage
 from grpo_jax.errors import SettingError
 
 # Settings that may differ when a run goes on: those that only say what is shown, and where, in how many microbatches
@@ -43,21 +44,25 @@ OWN_LOGS = ("metrics.jsonl", "samples.jsonl")
 
 
 @contextlib.contextmanager
-def locked(workdir: str) -> Iterator[None]:
+def locked(workdir: str) -> Iterator[Callable[[], None]]:
   """Makes the folder and keeps other runs out of it while the block runs, by a lock on DIR/lock.
 
-  The system lets go of the lock when the process ends, however it ends. Process 0 of a run holds it for all of its
-  hosts, whose DIR is a shared file system.
+  The system lets go of the lock when the process ends, however it ends; in a bucket it goes stale, see `lock.Lease`.
+  Process 0 of a run holds it for all of its hosts, which all see DIR.
+
+  Yields:
+    What to call before something is written that another run could write, too: raises a SettingError where the lock
+    is lost, which can be in a bucket.
 
   Raises:
     SettingError: another run holds it, by its host and process; the folder cannot be written.
   """
-  path, error = Path(workdir) / "lock", None
+  error, held = None, _always
   with contextlib.ExitStack() as stack:
     if jax.process_index() == 0:
       try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if holder := lock.take(stack.enter_context(open(path, "a+", encoding="utf-8"))):
+        holder, held = _take(workdir, stack)
+        if holder:
           error = SettingError(
             f"workdir={workdir}: is in use by {holder}; wait until that run ends, or use another --workdir"
           )
@@ -67,7 +72,33 @@ def locked(workdir: str) -> Iterator[None]:
         error = not_writable(workdir, cause)
     if said := hosts.text_of_process_0(str(error or "")):
       raise error or SettingError(said)
-    yield
+    yield held
+
+
+def _take(workdir: str, stack: contextlib.ExitStack) -> tuple[str, Callable[[], None]]:
+  """Locks DIR/lock until `stack` is closed; returns who holds it already ("" for nobody), and see `locked`."""
+  if not storage.in_bucket(workdir):
+    path = storage.place(workdir) / "lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return lock.take(stack.enter_context(open(path, "a+", encoding="utf-8"))), _always
+  lease = lock.Lease(workdir)
+  holder = lease.take()
+  if not holder:
+    stack.callback(lease.release)
+    if lease.warning:
+      print(f"warning: {lease.warning}", flush=True)
+  return holder, functools.partial(_check_lease, workdir, lease)
+
+
+def _always() -> None:
+  """A lock that is not lost."""
+
+
+def _check_lease(workdir: str, lease: lock.Lease) -> None:
+  if lost := lease.check():
+    raise SettingError(
+      f"workdir={workdir}: {lost}; nothing more is written there; the same command goes on from the last checkpoint"
+    )
 
 
 def check_owner(workdir: str, config: ConfigDict) -> None:
@@ -75,11 +106,11 @@ def check_owner(workdir: str, config: ConfigDict) -> None:
 
   Raises:
     SettingError: the folder belongs to another config (says which settings differ), holds a file under the name of a
-      log that no run wrote, or is in a bucket.
+      log that no run wrote, or is nowhere.
   """
-  if scheme := re.match(r"\w+://", workdir):
-    raise SettingError(f"workdir={workdir}: {scheme[0]} is not supported; use a folder of a disk that all hosts see")
-  path = Path(workdir) / "config.json"
+  storage.check("workdir", workdir)
+  storage.check_reached("workdir", workdir)
+  path = storage.place(workdir) / "config.json"
   try:
     old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
   except OSError as error:
@@ -93,7 +124,7 @@ def check_owner(workdir: str, config: ConfigDict) -> None:
     raise SettingError(
       f"workdir={workdir}: belongs to another config ({changes}); use those values or another --workdir"
     )
-  if old is None and (taken := [name for name in OWN_LOGS if (Path(workdir) / name).exists()]):
+  if old is None and (taken := [name for name in OWN_LOGS if (storage.place(workdir) / name).exists()]):
     raise SettingError(
       f"workdir={workdir}: holds {taken[0]} and no config.json, so it is not known whose it is, and a run would write "
       "to that file; put config.json back, where this is a run's folder, or use another --workdir"
@@ -110,29 +141,22 @@ def claim(workdir: str, config: ConfigDict) -> None:
   """
   if jax.process_index() != 0:
     return
-  path = Path(workdir) / "config.json"
-  temporary = path.with_name("config.json.tmp")
+  path = storage.place(workdir) / "config.json"
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(temporary, "w", encoding="utf-8") as f:
-      f.write(json.dumps(json.loads(config.to_json_best_effort()), indent=2) + "\n")
-      f.flush()
-      os.fsync(f.fileno())
-    temporary.replace(path)
+    storage.write(path, (json.dumps(json.loads(config.to_json_best_effort()), indent=2) + "\n").encode())
   except OSError as error:
-    with contextlib.suppress(OSError):
-      temporary.unlink()
     raise not_writable(workdir, error) from error
 
 
 def log_lengths(workdir: str) -> dict[str, int]:
   """Bytes that each of the run's own logs holds, by name."""
-  return {path.name: path.stat().st_size for path in _logs(workdir)}
+  return {path.name: storage.size(path) for path in _logs(workdir)}
 
 
 def steps_logged(workdir: str) -> int:
   """The largest step that a whole line of metrics.jsonl tells of; 0 where there is none."""
-  path, most = Path(workdir) / "metrics.jsonl", 0
+  path, most = storage.place(workdir) / "metrics.jsonl", 0
   for line in path.read_bytes().splitlines() if path.is_file() else ():
     with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
       most = max(most, int(json.loads(line)["step"]))
@@ -147,22 +171,22 @@ def cut_back(workdir: str, lengths: dict[str, int]) -> dict[str, int]:
   """
   lost = {}
   for path in _logs(workdir):
-    want, found = lengths.get(path.name, 0), path.stat().st_size
+    want, found = lengths.get(path.name, 0), storage.size(path)
     if found < want:
       lost[path.name] = want - found
       want = path.read_bytes().rfind(b"\n") + 1
     if found > want:
-      os.truncate(path, want)
-  return lost | {name: want for name, want in lengths.items() if want and not (Path(workdir) / name).is_file()}
+      storage.cut(path, want)
+  return lost | {name: want for name, want in lengths.items() if want and not (storage.place(workdir) / name).is_file()}
 
 
-def _logs(workdir: str) -> list[Path]:
+def _logs(workdir: str) -> list[storage.Path]:
   """Those of OWN_LOGS that are there."""
-  return [path for name in OWN_LOGS if (path := Path(workdir) / name).is_file()]
+  return [path for name in OWN_LOGS if (path := storage.place(workdir) / name).is_file()]
 
 
 def check_space(workdir: str, abstract_state: Any) -> None:
-  """Refuses a disk that has no room for one more checkpoint, before anything is compiled.
+  """Refuses a disk that has no room for one more checkpoint, before anything is compiled. A bucket has room.
 
   Args:
     workdir: an existing folder.
@@ -171,6 +195,8 @@ def check_space(workdir: str, abstract_state: Any) -> None:
   Raises:
     SettingError: says how much is free and how much a checkpoint takes.
   """
+  if storage.in_bucket(workdir):
+    return
   need = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_state))
   free = shutil.disk_usage(workdir).free
   if free < need:

@@ -136,13 +136,6 @@ def test_a_folder_with_a_file_named_as_a_log_that_no_run_wrote_is_refused(tmp_pa
   assert (tmp_path / "samples.jsonl").read_text() == "mine\n"
 
 
-def test_a_bucket_is_refused_by_name(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  with pytest.raises(SettingError, match="workdir=gs://bucket/run: gs:// is not supported; use a folder of a disk"):
-    check_owner("gs://bucket/run", defaults.get_config())
-  assert not list(tmp_path.iterdir())
-
-
 def test_arrays_may_be_donated_as_soon_as_save_returns(tmp_path):
   overwrite = jax.jit(lambda x: x * 0 - 1, donate_argnums=0)
   big = jnp.arange(12_000_000, dtype=jnp.float32) + 0  # long enough to be written that the writes overlap

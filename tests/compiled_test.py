@@ -65,7 +65,7 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path):
   (tmp_path / "file").touch()
   for setting, said in (
     (f"{tmp_path}/file/in", "cannot be written .*; use another folder"),
-    ("s3://bucket/x", "use a folder of a disk or of a bucket"),
+    ("s3://bucket/x", "s3:// is not supported"),
   ):
     with pytest.raises(SettingError, match=f"^compilation_cache='{setting}': .*{said}"), compiled.kept(setting, "x"):
       pass

@@ -27,6 +27,17 @@ def environment(devices: int = 1, **more: str) -> dict[str, str]:
   return {**os.environ, "XLA_FLAGS": f"{DEVICES}={devices} {PATIENCE}", "PYTHONUNBUFFERED": "1", **more}
 
 
+@pytest.fixture(scope="session")
+def served():
+  """Serves a bucket on loopback (tests/bucket.py) to this process, and to those that it starts."""
+  import bucket
+
+  with bucket.serving() as environment, pytest.MonkeyPatch.context() as m:
+    for name, value in environment.items():
+      m.setenv(name, value)  # tensorstore reads it once: there is one server
+    yield
+
+
 @pytest.fixture
 def program():
   """`program(module, *args)` runs `python -m module args`, in the repository unless told, to the end of the process."""

@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # From the bottom up; a name stands for a module or a package. Imports run downwards.
 LAYERS = (
-  ("errors", "types", "guard", "lock", "quiet", "kinds", "ranges"),
+  ("errors", "types", "guard", "lock", "quiet", "kinds", "ranges", "storage", "mirror"),
   ("ops", "sharding", "packing", "checksums", "folder", "hosts", "lifeline"),
   ("models", "tokenizer", "data", "rewards", "objectives"),
   (
@@ -34,6 +34,10 @@ LAYERS = (
 LINKS = (
   ("kinds", "errors"),
   ("ranges", "kinds"),
+  ("ranges", "storage"),
+  ("storage", "errors"),
+  ("lock", "storage"),
+  ("mirror", "storage"),
   ("ops.advantages", "ops.masked"),
   ("ops.surrogate", "ops.masked"),
   ("lifeline", "hosts"),
@@ -49,6 +53,7 @@ LINKS = (
   ("models.hf.*", "models.decoder"),
   ("models.hf.*", "models.limits"),
   ("models.hf.*", "models.hf.config"),
+  ("models.hf.tensors", "models.hf.files"),
   ("models.hf.tensors", "models.hf.headers"),
   ("models.costs", "models.decoder"),
   ("models.variants", "models.attention"),

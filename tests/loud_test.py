@@ -146,7 +146,7 @@ def test_a_run_whose_samples_are_cut_off_is_warned_of():
 
 
 def test_a_warning_is_given_once(tmp_path: pathlib.Path, capsys):
-  log = ConfigDict({"tensorboard": False, "every": 1, "samples": 0, "samples_every": 0})
+  log = ConfigDict({"tensorboard": False, "every": 1, "samples": 0, "samples_every": 0, "bucket_seconds": 60.0})
   with metrics.Writer(str(tmp_path), log, 3) as writer:
     for about, text in (("a", "one"), ("a", "two"), ("b", "three")):
       writer.warn(about, text)

@@ -18,7 +18,8 @@ from grpo_jax.loops import weights
 
 
 def log(**changes):
-  return ConfigDict({"every": 1, "samples_every": 2, "samples": 2, "tensorboard": False} | changes)
+  some = {"every": 1, "samples_every": 2, "samples": 2, "tensorboard": False, "bucket_seconds": 60.0}
+  return ConfigDict(some | changes)
 
 
 def console(terminal=False, width=100):

@@ -195,7 +195,7 @@ def test_damaged_samples_are_drawn_again(whole, capsys):
     if kind:
       kind(folder / "samples.npz")
     else:
-      offline.write_samples(str(folder / "samples.npz"), dataclasses.replace(other, tokens=other.tokens + 1))
+      offline.write_samples(folder / "samples.npz", dataclasses.replace(other, tokens=other.tokens + 1))
     draws = whole.draws
     whole.start(folder.name)
     assert numbers(folder) == numbers(whole.folder / "whole")

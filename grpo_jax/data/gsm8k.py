@@ -16,6 +16,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from grpo_jax import storage
 from grpo_jax.data import jsonl
 from grpo_jax.errors import SettingError
 from grpo_jax.rewards.math import after_mark
@@ -49,7 +50,8 @@ def source(split: str, path: str, cfg: Any) -> Sequence[Example]:
     SettingError: the files are not there, or a line is malformed.
   """
   annotations = cfg.annotations
-  if path and not list(pathlib.Path(path).glob("gsm8k/*")):
+  prepared = storage.place(path) / "gsm8k"  # by tensorflow-datasets, whose files are read from a disk only
+  if path and (storage.in_bucket(path) or not prepared.is_dir() or not any(prepared.iterdir())):
     lines = jsonl.read(_jsonl_file(split, path))
     return [example(*(jsonl.text(each, name, at) for name in FIELDS), annotations, at) for each, at in lines]
   return _Records(_data_source(split, path), annotations)
@@ -83,11 +85,16 @@ class _Records(Sequence):
     return example(question, answer, self._annotations, f"gsm8k, record {index}")
 
 
-def _jsonl_file(split: str, path: str) -> pathlib.Path:
+def _jsonl_file(split: str, path: str) -> storage.Path:
   """The file of a split, which must exist."""
-  file = pathlib.Path(path) / f"{split}.jsonl"
+  file = storage.place(path) / f"{split}.jsonl"
   if not file.is_file():
-    state = "this folder" if pathlib.Path(path).is_dir() else "it, and there is no such folder"
+    if storage.in_bucket(path):
+      raise SettingError(
+        f"data.path = {path!r}: looked for {split}.jsonl there; give a folder with train.jsonl and test.jsonl of "
+        "github.com/openai/grade-school-math (tensorflow-datasets' own files are read from a disk only)"
+      )
+    state = "this folder" if storage.place(path).is_dir() else "it, and there is no such folder"
     raise SettingError(
       f"data.path = {path!r}: looked for {split}.jsonl and for gsm8k/ (tensorflow-datasets) in {state}; give a folder "
       "with train.jsonl and test.jsonl of github.com/openai/grade-school-math"

@@ -10,12 +10,12 @@ The file may give the answer as a letter, as an index from 0 or as the option's 
 """
 
 import json
-import pathlib
 import re
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from grpo_jax import storage
 from grpo_jax.errors import SettingError
 from grpo_jax.rewards.choice import LETTERS, letter
 from grpo_jax.rewards.math import after_mark
@@ -79,7 +79,7 @@ def multiple_choice(record: dict[str, Any], where: str, names: Any) -> Example:
   return Example(question, plain.solution if worked else answer, answer, plain.meta)
 
 
-def split_file(split: str, path: str) -> pathlib.Path:
+def split_file(split: str, path: str) -> storage.Path:
   """Returns `path` itself if it is a file, else `path/<split>.jsonl`, which must exist.
 
   Raises:
@@ -89,9 +89,9 @@ def split_file(split: str, path: str) -> pathlib.Path:
     raise SettingError(
       f"data.path is empty: give a file with one JSON object a line, or a folder with {split}.jsonl in it"
     )
-  file = pathlib.Path(path)
+  file = storage.place(path)
   if file.is_dir():
-    found = sorted(each.name for each in file.glob("*.jsonl"))
+    found = sorted(each.name for each in file.iterdir() if each.name.endswith(".jsonl"))
     file = file / f"{split}.jsonl"
     if not file.is_file():
       raise SettingError(f"data.path = {path!r}: looked for {split}.jsonl in this folder, which has {_few(found)}")
@@ -100,16 +100,17 @@ def split_file(split: str, path: str) -> pathlib.Path:
   return file
 
 
-def read(file: pathlib.Path) -> list[tuple[dict[str, Any], str]]:
+def read(file: storage.Path) -> list[tuple[dict[str, Any], str]]:
   """Reads every line that is not blank: its object, and where it stands (file and line) for messages.
 
   Raises:
     SettingError: the file cannot be read or has no line, or a line is no JSON object.
   """
   try:
-    lines = file.read_bytes().splitlines()  # of bytes: splitlines() of text also cuts at separators that JSON may hold
+    with storage.errors_of_a_disk():
+      lines = file.read_bytes().splitlines()  # of bytes: splitlines() of text also cuts at separators of JSON's texts
   except OSError as error:
-    raise SettingError(f"{file}: cannot be read: {error.strerror}") from error
+    raise SettingError(f"{file}: cannot be read: {error.strerror or error}") from error
   numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
   if not numbered:
     raise SettingError(f"{file}: has no line; each should be a JSON object with a question and an answer")

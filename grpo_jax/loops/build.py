@@ -3,15 +3,13 @@
 import dataclasses
 import functools
 import json
-import os
-import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, learn, sharding, workdir
+from grpo_jax import checkpoint, learn, sharding, storage, workdir
 from grpo_jax import folder as folders
 from grpo_jax.checksums import checksums
 from grpo_jax.data import loader
@@ -59,7 +57,7 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mo
   """
   layout = sharding.make_layout(config.mesh, devices)
   folder, run = find_source(config.init_from)
-  if folder and not os.path.isdir(folder):
+  if folder and not storage.place(folder).is_dir():
     raise SettingError(f"init_from={folder!r}: no such folder; {where_to_get(config)}")
   if folder and config.model.variant:
     raise SettingError(
@@ -161,7 +159,7 @@ def check_source(source: str, model: Model, setting: str) -> None:
   """
   if not source:
     return
-  if not os.path.isdir(source):
+  if not storage.place(source).is_dir():
     raise SettingError(f"{setting}={source!r}: no such folder; give a Hugging Face folder or the workdir of a run")
   folder, run = find_source(source)
   shape = read_shape(folder)
@@ -208,11 +206,11 @@ def find_source(init_from: str) -> tuple[str, str]:
     The folder with the shape and the tokenizer ("" for a fresh model), and the run whose last checkpoint has the
     weights ("" where the folder has them: a finished run's export).
   """
-  export, model = os.path.join(init_from, "export"), os.path.join(init_from, "model")
-  if init_from and os.path.exists(os.path.join(export, "config.json")):
-    return export, ""
-  if init_from and os.path.exists(os.path.join(model, SHAPE)):
-    return model, init_from
+  export, model = storage.place(init_from) / "export", storage.place(init_from) / "model"
+  if init_from and (export / "config.json").exists():
+    return str(export), ""
+  if init_from and (model / SHAPE).exists():
+    return str(model), init_from
   return init_from, ""
 
 
@@ -284,11 +282,11 @@ def describe(model: Model, folder: str) -> None:
   Raises:
     SettingError: the folder cannot be written.
   """
+  path = storage.place(folder)
   try:
-    os.makedirs(folder, exist_ok=True)
-    model.tokenizer.save(folder)
-    with open(os.path.join(folder, SHAPE), "w") as f:
-      json.dump(dataclasses.asdict(model.decoder.config), f, indent=2)
+    path.mkdir(parents=True, exist_ok=True)
+    model.tokenizer.save(path)
+    (path / SHAPE).write_text(json.dumps(dataclasses.asdict(model.decoder.config), indent=2))
   except OSError as error:
     raise workdir.not_writable(folder, error) from error
 
@@ -299,7 +297,7 @@ def read_shape(folder: str) -> DecoderConfig:
   Raises:
     SettingError: there is none, or one that this decoder is not.
   """
-  where, path = f"init_from={folder}", pathlib.Path(folder)
+  where, path = f"init_from={folder}", storage.place(folder)
   fields = folders.read_json(where, path, SHAPE)
   if fields is None:
     return read_config(folder)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax import kinds
+from grpo_jax import kinds, storage
 from grpo_jax.errors import SettingError
 from grpo_jax.objectives import advantages, contract
 from grpo_jax.types import Example
@@ -169,9 +169,12 @@ def train_entries(cfg: Any) -> list[tuple[str, str, float]]:
     cfg: the data section.
 
   Raises:
-    SettingError: an entry of `cfg.mixture` that is not of this form, or a weight that makes no share.
+    SettingError: an entry of `cfg.mixture` that is not of this form, a path that cannot be read, or a weight that makes
+      no share.
   """
   entries = [_triple(entry, "data.mixture", "(name, path, weight)") for entry in cfg.mixture]
+  for _, path, _ in entries:
+    storage.check("data.mixture", path)
   weights = [weight for *_, weight in entries]
   if entries and not (min(weights) > 0 and max(weights) / min(weights) <= LARGEST_WEIGHT):
     raise SettingError(
@@ -197,7 +200,7 @@ def eval_source(cfg: Any) -> Sequence[Example]:
   """
   name, path = (cfg.test_name or cfg.name, cfg.test_path) if cfg.test_name or cfg.test_path else (cfg.name, cfg.path)
   trained = [path for _, path, _ in cfg.mixture] or [cfg.path]
-  if path and pathlib.Path(path).is_file() and any(pathlib.Path(path) == pathlib.Path(each) for each in trained):
+  if path and storage.place(path).is_file() and any(storage.place(path) == storage.place(each) for each in trained):
     raise SettingError(
       f"data.test_path: {path} is the file that is trained on; give another, or a folder with "
       f"{cfg.train}.jsonl and {cfg.test}.jsonl as data.path"

@@ -1,5 +1,6 @@
 """One thing that is trained: an objective, its optimizer, its state, and the jitted update."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -111,12 +112,12 @@ class Learner:
     found |= {"lr": self.rate(self.state.step - 1), "skipped_steps": int(self.state.skipped)}
     return Learned(found, trace, tuple(moved) if moved else None)
 
-  def check_finite(self, found: dict[str, Any], safe: str) -> None:
+  def check_finite(self, found: dict[str, Any], safe: Callable[[], str]) -> None:
     """Ends a run in which nothing is finite any more.
 
     Args:
       found: metrics of the last update.
-      safe: what is saved, for the message.
+      safe: returns what is saved, for the message.
 
     Raises:
       SettingError: `learner.max_bad_steps` updates in a row were not finite.
@@ -125,5 +126,5 @@ class Learner:
     if bad >= self.cfg.max_bad_steps:
       raise SettingError(
         f"learner.lr={self.cfg.lr}: {bad} updates in a row were not finite (loss {float(found['loss'])}, gradient norm "
-        f"{float(found['grad_norm'])}); a lower one may work; {safe}"
+        f"{float(found['grad_norm'])}); a lower one may work; {safe()}"
       )

@@ -9,7 +9,7 @@
 Samples are drawn once, from `offline.teacher` or else from where the policy starts, and kept in DIR/samples.npz.
 """
 
-import os
+import io
 import zlib
 from collections.abc import Callable, Sequence
 
@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import hosts, metrics, rollouts, signals
+from grpo_jax import hosts, metrics, rollouts, signals, storage
 from grpo_jax.data import loader
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports
@@ -42,7 +42,7 @@ def train(config: ConfigDict, workdir: str) -> None:
   model = build.model(config)
   checks.check(config, model.decoder, imports.objective(config.objective.name))
   batches = build.batches(config, model) if kind == "solutions" else Kept(config)
-  if kind != "solutions" and not os.path.exists(os.path.join(workdir, "samples.npz")):
+  if kind != "solutions" and not (storage.place(workdir) / "samples.npz").exists():
     build.check_source(config.offline.teacher, model, "offline.teacher")
     make_collector(config, model)  # what is wrong with data, prompts and rewards is said before the folder is claimed
   policy = Learner(config, model, TEMPERATURE)
@@ -104,7 +104,7 @@ def kept_samples(config: ConfigDict, run: Run) -> Rollouts | None:
   Raises:
     SettingError: what is drawn again is not what the run began with.
   """
-  path, known = os.path.join(run.folder, "samples.npz"), run.extra.get("samples")
+  path, known = storage.place(run.folder) / "samples.npz", run.extra.get("samples")
   samples, error = read_samples(path, known)
   if any(each is None for each in hosts.gather(samples and fingerprint(samples))):  # on any process: all draw
     samples = None
@@ -112,7 +112,7 @@ def kept_samples(config: ConfigDict, run: Run) -> Rollouts | None:
     if error:
       run.writer.say(f"warning: {path} is damaged ({error}); it is kept as {path}.damaged, and samples are drawn again")
       if jax.process_index() == 0:
-        os.replace(path, f"{path}.damaged")
+        path.replace(f"{path}.damaged")
     samples = draw_samples(config, run.model, run.writer, run.stopping)
     if samples is None:
       return None
@@ -127,18 +127,18 @@ def kept_samples(config: ConfigDict, run: Run) -> Rollouts | None:
   return samples
 
 
-def read_samples(path: str, known: str | None) -> tuple[Rollouts | None, str]:
+def read_samples(path: storage.Path, known: str | None) -> tuple[Rollouts | None, str]:
   """The samples of a file and ""; or None and what is wrong with it, "" where there is none.
 
   Args:
     path: of samples.npz.
     known: their fingerprint; None: not known yet.
   """
-  if not os.path.exists(path):
+  if not path.exists():
     return None, ""
   like = jax.tree.structure(template())
   try:
-    with np.load(path) as stored:
+    with storage.reading(path) as file, np.load(file) as stored:
       samples = jax.tree.unflatten(like, [stored[f"arr_{i}"] for i in range(like.num_leaves)])
     if known not in (None, fingerprint(samples)):
       return None, "it holds other samples"
@@ -147,19 +147,19 @@ def read_samples(path: str, known: str | None) -> tuple[Rollouts | None, str]:
   return samples, ""
 
 
-def write_samples(path: str, samples: Rollouts) -> None:
-  """Writes samples.npz, under another name first.
+def write_samples(path: storage.Path, samples: Rollouts) -> None:
+  """Writes samples.npz as a whole.
 
   Raises:
     SettingError: the folder does not take it.
   """
   arrays, _ = jax.tree.flatten(samples)
+  content = io.BytesIO()
+  np.savez_compressed(content, *arrays)
   try:
-    with open(path + ".tmp", "wb") as f:
-      np.savez_compressed(f, *arrays)
-    os.replace(path + ".tmp", path)
+    storage.write(path, content.getvalue())
   except OSError as error:
-    raise not_writable(os.path.dirname(path), error) from error
+    raise not_writable(str(path.parent), error) from error
 
 
 def fingerprint(samples: Rollouts) -> str:

@@ -10,7 +10,6 @@ DIR/export/  result.json  after the last step
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -18,7 +17,7 @@ from typing import Any, Protocol
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, compiled, guard, metrics, signals, workdir
+from grpo_jax import checkpoint, compiled, guard, metrics, signals, storage, workdir
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build
 from grpo_jax.loops.evaluator import Evaluator
@@ -73,18 +72,17 @@ class Run:
     self.config, self.folder, self.model = config, folder, model
     self.data, self.learners = data, learners
     self.evaluator = Evaluator(config, model)
-    self.profiler = Profiler(config.profile, os.path.join(folder, "profile"))
     self.stopped = False
     self.watch = Watch(config.sampler.max_length)
     workdir.check_owner(folder, config)  # before anything is made in a folder that may be somebody's
     with contextlib.ExitStack() as resources:
-      resources.enter_context(workdir.locked(folder))
+      self._check_lock = resources.enter_context(workdir.locked(folder))
       workdir.check_owner(folder, config)  # of a run that ended meanwhile
       self.programs = resources.enter_context(compiled.kept(config.compilation_cache, folder))
       self._restore_or_start()
       workdir.claim(folder, config)  # after all that the config names has been found
       if jax.process_index() == 0:
-        build.describe(model, os.path.join(folder, "model"))
+        build.describe(model, str(storage.place(folder) / "model"))
       self._resources = resources.pop_all()
 
   def _restore_or_start(self) -> None:
@@ -111,8 +109,9 @@ class Run:
 
   def __enter__(self) -> "Run":
     self.writer = self._resources.enter_context(
-      metrics.Writer(self.folder, self.config.log, self.config.steps, self.first)
+      metrics.Writer(self.folder, self.config.log, self.config.steps, self.first, check_lock=self._check_lock)
     )
+    self.profiler = Profiler(self.config.profile, str(self.writer.folder / "profile"))
     self.stopping = self._resources.enter_context(signals.stop_signals())
     self._resources.callback(self.profiler.close)
     if self.going_on:
@@ -183,9 +182,11 @@ class Run:
     if step == self.first:
       self.writer.say(f"the first step is done after {numbers['time/first_step']:.0f} s{self.programs}")
     self.watch(numbers, self.writer)
-    safe = f"checkpoint {self.checkpoints.latest()} of {self.folder} is complete"
     for learner in self.learners.values():
-      learner.check_finite(numbers, safe)
+      learner.check_finite(numbers, self._safe)
+
+  def _safe(self) -> str:
+    return f"checkpoint {self.checkpoints.latest()} of {self.folder} is complete"
 
   def after(self, step: int) -> None:
     """What happens between two steps: an evaluation, the end by a signal, a checkpoint; as the settings say."""
@@ -222,6 +223,8 @@ class Run:
   def save(self, step: int, wait: bool = False, position: tuple[dict, dict] | None = None) -> None:
     """Saves all learners and the position (of `_position`; None: as it is now) after `step` steps."""
     with self.writer.phase("save"):
+      self._check_lock()
+      self.writer.upload()  # a checkpoint counts on what the logs hold now
       states = {name: learner.state for name, learner in self.learners.items()}
       data, sizes = position or self._position()
       extra = self.extra | {"wall_s": self.seconds, "sizes": sizes}
@@ -239,6 +242,7 @@ class Run:
     after = self.evaluate(config.steps, samples=True)
     if config.checkpoint.export:
       self.export()
+    self._check_lock()
     if jax.process_index() == 0:
       write_result(self.folder, before, after, config.steps, self.seconds)
     if "accuracy" in after:
@@ -255,8 +259,9 @@ class Run:
   def export(self) -> None:
     """Writes the policy to DIR/export, a Hugging Face folder."""
     with self.writer.phase("export"):
+      self._check_lock()
       base = build.find_source(self.config.init_from)[0] or None
-      out = os.path.join(self.folder, "export")
+      out = storage.place(self.folder) / "export"
       shape, params = self.model.decoder.config, self.learners[POLICY].params
       tensors.save(out, shape, params, tokenizer=self.model.tokenizer, base=base)
 
@@ -266,10 +271,7 @@ def write_result(folder: str, before: dict, after: dict, steps: int, seconds: fl
   result = {f"{name.replace('@', '_at_')}_before": value for name, value in before.items()}
   result |= {f"{name.replace('@', '_at_')}_after": value for name, value in after.items()}
   result |= {"steps": steps, "wall_s": round(seconds, 1)}
-  path = os.path.join(folder, "result.json")
   try:
-    with open(path + ".tmp", "w") as f:
-      json.dump(metrics.clean(result), f, indent=2)
-    os.replace(path + ".tmp", path)
+    storage.write(storage.place(folder) / "result.json", json.dumps(metrics.clean(result), indent=2).encode())
   except OSError as error:
     raise workdir.not_writable(folder, error) from error

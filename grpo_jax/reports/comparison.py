@@ -11,12 +11,12 @@ so many had to be drawn until then.
 
 import html
 import json
-import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from grpo_jax import storage
 from grpo_jax.reports import jsonl
 
 
@@ -40,19 +40,19 @@ class Arm(NamedTuple):
   diverged: int  # how many more seeds diverged, which count as accuracy 0
 
 
-def folder(workdir: pathlib.Path, arm: str, lr: float, seed: int) -> pathlib.Path:
+def folder(workdir: storage.Path, arm: str, lr: float, seed: int) -> storage.Path:
   """Returns the folder of a run."""
   return workdir / arm / f"{lr:g}" / str(seed)
 
 
-def state(path: pathlib.Path) -> str:
+def state(path: storage.Path) -> str:
   """Returns whether a run is `done`, `diverged` or `open` (not begun, going on, or stopped)."""
   if (path / "result.json").exists():
     return "done"
   return "diverged" if (path / "diverged.txt").exists() else "open"
 
 
-def read(path: pathlib.Path, memory_mb: float = float("nan")) -> Run:
+def read(path: storage.Path, memory_mb: float = float("nan")) -> Run:
   """Reads the folder of a finished run.
 
   Raises:
@@ -93,7 +93,7 @@ def sampled_tokens(lines: Sequence[dict], config: dict) -> tuple[np.ndarray, np.
   return steps, tokens
 
 
-def final_accuracy(path: pathlib.Path) -> float | None:
+def final_accuracy(path: storage.Path) -> float | None:
   """Returns a run's accuracy after its last step; 0 if it diverged, None if it is not finished."""
   at = state(path)
   if at != "done":
@@ -101,7 +101,7 @@ def final_accuracy(path: pathlib.Path) -> float | None:
   return json.loads((path / "result.json").read_text())["accuracy_after"]
 
 
-def tuning(workdir: pathlib.Path, arm: str, lrs: Sequence[float], seeds: Sequence[int]) -> list[float | None]:
+def tuning(workdir: storage.Path, arm: str, lrs: Sequence[float], seeds: Sequence[int]) -> list[float | None]:
   """Returns the mean final accuracy at each learning rate; None where a run is not finished."""
   means: list[float | None] = []
   for lr in lrs:
@@ -110,7 +110,7 @@ def tuning(workdir: pathlib.Path, arm: str, lrs: Sequence[float], seeds: Sequenc
   return means
 
 
-def best_lr(workdir: pathlib.Path, arm: str, lrs: Sequence[float], seeds: Sequence[int]) -> float | None:
+def best_lr(workdir: storage.Path, arm: str, lrs: Sequence[float], seeds: Sequence[int]) -> float | None:
   """Returns the chosen learning rate; None until the arm's tuning is finished. A grid of one rate needs no tuning."""
   if len(lrs) == 1:
     return lrs[0]
@@ -121,7 +121,7 @@ def best_lr(workdir: pathlib.Path, arm: str, lrs: Sequence[float], seeds: Sequen
 
 
 def finished_arms(
-  workdir: pathlib.Path,
+  workdir: storage.Path,
   arms: Sequence[str],
   lrs: Sequence[float],
   tune_seeds: Sequence[int],

@@ -7,19 +7,20 @@ by advantage or by log-prob where the run wrote them.
 import json
 import pathlib
 
+from grpo_jax import storage
 from grpo_jax.reports import jsonl
 
 PAGE = pathlib.Path(__file__).with_name("inspector.html")
 
 
-def write(workdir: str) -> pathlib.Path | None:
+def write(workdir: str) -> storage.Path | None:
   """Writes the page and returns its path; without samples it writes nothing and returns None."""
-  folder = pathlib.Path(workdir)
+  folder = storage.place(workdir)
   samples = jsonl.read(folder / "samples.jsonl")
   if not samples:
     return None
   out = folder / "samples.html"
-  out.write_text(page(samples, folder.resolve().name), encoding="utf-8", errors="replace")
+  out.write_bytes(page(samples, storage.title(folder)).encode(errors="replace"))
   return out
 
 

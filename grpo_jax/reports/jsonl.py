@@ -1,17 +1,19 @@
 """Reads the files that a run writes line by line, and the command lines that name a run's folder."""
 
 import json
-import pathlib
 import sys
 
+from grpo_jax import storage
+from grpo_jax.errors import SettingError
 
-def read(path: pathlib.Path) -> list[dict]:
+
+def read(path: storage.Path) -> list[dict]:
   """Returns the objects of a file with one JSON object on each line; none where there is no file.
 
   The last line of a run that goes on, or that was killed, may be cut off: reading ends there.
   """
   objects = []
-  lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
+  lines = path.read_bytes().decode(errors="replace").split("\n") if path.exists() else []
   for line in filter(None, lines):
     try:
       objects.append(json.loads(line))
@@ -26,7 +28,14 @@ def folder_argument(command: str, doc: str) -> str:
   if {"-h", "--help"} & set(given):
     print(f"{doc}\nusage: python -m {command} DIR")
     sys.exit(0)
-  if len(given) != 1 or not pathlib.Path(given[0]).is_dir():
+  try:
+    for each in given:
+      storage.check("DIR", each)
+      storage.check_reached("DIR", each)
+  except SettingError as error:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
+  if len(given) != 1 or not storage.place(given[0]).is_dir():
     wrong = f"{given[0]}: no such folder" if len(given) == 1 else f"{len(given)} arguments"
     print(f"error: {wrong}; usage: python -m {command} DIR, the folder of a run", file=sys.stderr)
     sys.exit(2)

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import pathlib
 import re
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ import matplotlib.axes
 import matplotlib.figure
 import numpy as np
 
+from grpo_jax import storage
 from grpo_jax.reports import jsonl
 
 Lines = list[dict[str, float | None]]  # of metrics.jsonl
@@ -64,9 +64,9 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
   return np.convolve(values, kernel, "same") / np.convolve(np.ones_like(values), kernel, "same")
 
 
-def draw(workdir: str) -> pathlib.Path | None:
+def draw(workdir: str) -> storage.Path | None:
   """Draws the panels of which the run has metrics and returns the path; None where there is nothing to draw."""
-  folder = pathlib.Path(workdir)
+  folder = storage.place(workdir)
   lines = jsonl.read(folder / "metrics.jsonl")
   found = panels(lines)
   if not found:
@@ -81,14 +81,15 @@ def draw(workdir: str) -> pathlib.Path | None:
     if i >= len(found) - across:
       axes.set_xlabel("step")
   out = folder / "curve.png"
-  figure.savefig(out)
+  with storage.writing(out) as file:
+    figure.savefig(file)
   return out
 
 
-def headline(folder: pathlib.Path) -> str:
+def headline(folder: storage.Path) -> str:
   """Returns the folder's name and, where the run ended, what result.json says of it."""
   path = folder / "result.json"
-  name = folder.resolve().name
+  name = storage.title(folder)
   if not path.exists():
     return name
   result = json.loads(path.read_text(encoding="utf-8"))

@@ -1,13 +1,13 @@
 """A tokenizer.json, looked through before the library reads it, which ends the program over some that are wrong."""
 
 import math
-import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tokenizers
 
 from grpo_jax import folder as folders
+from grpo_jax import storage
 from grpo_jax.errors import SettingError
 
 FILE = "tokenizer.json"
@@ -35,7 +35,7 @@ _KEYS = {place: folders.OBJECT for place in PARTS} | {"added_tokens": folders.li
 _ADDED = {"id": folders.TOKEN, "content": folders.TEXT, "special": folders.SWITCH}
 
 
-def load(where: str, path: pathlib.Path) -> tokenizers.Tokenizer:
+def load(where: str, path: storage.Path) -> tokenizers.Tokenizer:
   """Returns the tokenizer in a folder's tokenizer.json.
 
   Args:
@@ -55,8 +55,10 @@ def load(where: str, path: pathlib.Path) -> tokenizers.Tokenizer:
     folders.check(where, FILE, token, _ADDED, f"added_tokens[{i}].")
   for place in PARTS:
     _check_parts(where, place, raw.get(place))
-  file = str(folders.find(where, path, FILE))
-  backend = guarded(f"{where}: {FILE} cannot be read", tokenizers.Tokenizer.from_file, file)
+  file = folders.find(where, path, FILE)
+  assert file is not None  # it has just been read
+  with storage.reading(file) as copy:
+    backend = guarded(f"{where}: {FILE} cannot be read", tokenizers.Tokenizer.from_file, str(copy))
   ids = backend.get_vocab(with_added_tokens=True).values()
   if not ids or max(ids) >= folders.TOKENS:
     raise SettingError(

@@ -7,13 +7,13 @@ text: `<|im_end|>` in a question stays ten characters and never is the token; on
 
 import json
 import os
-import pathlib
 import re
 from collections.abc import Sequence
 
 import tokenizers
 
 from grpo_jax import folder as folders
+from grpo_jax import storage
 from grpo_jax.errors import SettingError
 from grpo_jax.kinds import Form, Row
 from grpo_jax.tokenizer import backend as backends
@@ -141,9 +141,10 @@ class Tokenizer:
 
   def save(self, folder: str | os.PathLike) -> None:
     """Writes tokenizer.json, tokenizer_config.json and generation_config.json, as `load` and transformers read them."""
-    path = pathlib.Path(folder)
+    path = storage.place(folder)
     path.mkdir(parents=True, exist_ok=True)
-    self._backend.save(str(path / "tokenizer.json"))
+    with storage.writing(path / "tokenizer.json") as file:
+      self._backend.save(str(file))
     _write_json(path / "tokenizer_config.json", self._config)
     stops = list(self.eos_ids)
     stop = {"eos_token_id": stops[0] if len(stops) == 1 else stops} if stops else {}
@@ -177,7 +178,7 @@ def load(folder: str | os.PathLike, setting: str = "tokenizer") -> Tokenizer:
   Raises:
     SettingError: there is no tokenizer.json, or one of the files cannot be read.
   """
-  path = pathlib.Path(folder)
+  path = storage.place(folder)
   where = f"{setting}={path}"
   backend = backends.load(where, path)
   config = _read_json(where, path, "tokenizer_config.json", CONFIG)
@@ -207,13 +208,13 @@ def _is_named_template(entry: dict) -> bool:
   return isinstance(entry.get("name"), str) and _TEMPLATE.fits(entry.get("template"))
 
 
-def _read_json(where: str, path: pathlib.Path, name: str, table: dict[str, Row]) -> dict:
+def _read_json(where: str, path: storage.Path, name: str, table: dict[str, Row]) -> dict:
   """The object in a JSON file; empty where there is no file."""
   found = folders.read_json(where, path, name) or {}
   folders.check(where, name, found, table)
   return found
 
 
-def _write_json(path: pathlib.Path, value: dict) -> None:
+def _write_json(path: storage.Path, value: dict) -> None:
   """Writes an object as a person can read it."""
   path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

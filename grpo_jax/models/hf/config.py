@@ -4,10 +4,10 @@
 """
 
 import os
-import pathlib
 from typing import Any, NamedTuple
 
 from grpo_jax import folder as folders
+from grpo_jax import storage
 from grpo_jax.errors import SettingError
 from grpo_jax.models import limits
 from grpo_jax.models.attention import AttentionSpec
@@ -65,7 +65,7 @@ def read_config(folder: str | os.PathLike) -> DecoderConfig:
   Raises:
     SettingError: no such folder or config.json, or a model that this decoder is not, by the name of what it lacks.
   """
-  path = pathlib.Path(folder)
+  path = storage.place(folder)
   where = f"init_from={path}"
   if not path.is_dir():
     raise SettingError(f"init_from={str(folder)!r}: no such folder; get weights with {GET}")
@@ -168,7 +168,7 @@ def _llama3(where: str, rope: dict) -> tuple[float, ...]:
   return tuple(float(rope[key]) for key in _LLAMA3)
 
 
-def _check_features(path: pathlib.Path, raw: dict, rope: dict) -> None:
+def _check_features(path: storage.Path, raw: dict, rope: dict) -> None:
   """Refuses by name what the decoder would silently compute otherwise."""
   if _scaling(rope) not in ("default", "llama3"):
     _refuse(path, f"rope scaling {folders.shown(_scaling(rope))}")
@@ -184,12 +184,12 @@ def _check_features(path: pathlib.Path, raw: dict, rope: dict) -> None:
       _refuse(path, key)
 
 
-def _refuse(path: pathlib.Path, feature: str) -> None:
+def _refuse(path: storage.Path, feature: str) -> None:
   able = "dense " + ", ".join(FAMILIES) + " without sliding windows, experts or quantization"
   raise SettingError(f"init_from={path}: {feature} is not supported; {able} would work")
 
 
-def read_json(path: pathlib.Path, name: str, most: int = folders.CONFIG_BYTES) -> dict:
+def read_json(path: storage.Path, name: str, most: int = folders.CONFIG_BYTES) -> dict:
   """Returns the object in a JSON file that a model's folder must have.
 
   Raises:

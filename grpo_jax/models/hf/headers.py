@@ -3,13 +3,18 @@
 `init_from` in the messages is the setting by which a person names the folder.
 """
 
+import contextlib
+import os
 import pathlib
+import tempfile
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import ml_dtypes  # noqa: F401  numpy learns bfloat16 from it, before safetensors asks
 import safetensors
 
 from grpo_jax import folder as folders
+from grpo_jax import storage
 from grpo_jax.errors import SettingError
 from grpo_jax.models.hf.config import GET, read_json
 
@@ -21,12 +26,12 @@ _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  
 class Tensor(NamedTuple):
   """A tensor in a file, by its header."""
 
-  file: pathlib.Path
+  file: storage.Path
   shape: tuple[int, ...]
   dtype: str
 
 
-def read_headers(path: pathlib.Path) -> dict[str, Tensor]:
+def read_headers(path: storage.Path) -> dict[str, Tensor]:
   """Returns all tensors of a folder by their names, from model.safetensors or the files that the index names.
 
   Raises:
@@ -53,7 +58,7 @@ def plain(name: str) -> str:
   return name if name.isprintable() and len(name) <= 120 else folders.shown(name)
 
 
-def _files(path: pathlib.Path) -> list[str]:
+def _files(path: storage.Path) -> list[str]:
   """Returns the names of the files with the weights, all of them directly in the folder."""
   if folders.find(f"init_from={path}", path, INDEX) is None:
     return [SINGLE]
@@ -70,18 +75,17 @@ def _files(path: pathlib.Path) -> list[str]:
   return names
 
 
-def _read_header(path: pathlib.Path, name: str, file: pathlib.Path) -> dict[str, Tensor]:
+def _read_header(path: storage.Path, name: str, file: storage.Path) -> dict[str, Tensor]:
   """Returns the tensors of one file."""
   try:
-    with file.open("rb") as f:
-      start = f.read(8)
+    start = storage.start(file, 8)
     if start.startswith(_PICKLES):
       raise SettingError(
         f"init_from={path}: {name} is a pickle, which could run anything and is not read; download a safetensors file"
       )
     if (size := int.from_bytes(start, "little")) > HEADER_BYTES:
       raise ValueError(f"its header would have {size} bytes, at most {HEADER_BYTES} are read")
-    with safetensors.safe_open(str(file), framework="np") as f:
+    with _with_header(file, 8 + size) as copy, safetensors.safe_open(str(copy), framework="np") as f:
       views = {tensor: f.get_slice(tensor) for tensor in f.keys()}  # noqa: SIM118  not a dict
       return {tensor: Tensor(file, tuple(v.get_shape()), v.get_dtype()) for tensor, v in views.items()}
   except SettingError:
@@ -90,3 +94,16 @@ def _read_header(path: pathlib.Path, name: str, file: pathlib.Path) -> dict[str,
     raise SettingError(
       f"init_from={path}: {name} is corrupt ({folders.first_line(error)}); download it again"
     ) from error
+
+
+@contextlib.contextmanager
+def _with_header(file: storage.Path, length: int) -> Iterator[pathlib.Path]:
+  """Gives a file of this disk with the first `length` bytes; of one in a bucket, the rest is a hole of its size."""
+  if not storage.in_bucket(file):
+    yield pathlib.Path(file)
+    return
+  with tempfile.TemporaryDirectory() as folder:
+    copy = pathlib.Path(folder) / file.name
+    copy.write_bytes(storage.start(file, length))
+    os.truncate(copy, storage.size(file))
+    yield copy

@@ -13,8 +13,8 @@ import math
 import os
 import pathlib
 import re
-import shutil
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import jax
@@ -23,14 +23,15 @@ import safetensors
 import safetensors.numpy
 
 from grpo_jax import folder as folders
+from grpo_jax import storage
 from grpo_jax.errors import SettingError
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.models.hf import headers
 from grpo_jax.models.hf.config import GET, read_json, write_config
+from grpo_jax.models.hf.files import Files, copies
 from grpo_jax.models.hf.headers import INDEX, SINGLE, plain
 
 Params = Any
-Progress = Callable[[int, int], None]  # (bytes that are read, bytes that there are)
 
 # Path in our tree -> tensor in the file; {} is the layer.
 _NAMES = {
@@ -76,64 +77,34 @@ def check(folder: str | os.PathLike, shapes: Params) -> None:
   Raises:
     SettingError: a missing, unexpected, misshapen or quantized tensor, or a file that is missing or corrupt.
   """
-  _locate(pathlib.Path(folder), shapes)
+  _locate(storage.place(folder), shapes)
 
 
 def load(
-  folder: str | os.PathLike, decoder: Decoder, dtype: str = "float32", progress: Progress | None = None
+  folder: str | os.PathLike, decoder: Decoder, dtype: str = "float32", progress: storage.Progress | None = None
 ) -> Params:
   """Returns the parameters of `decoder`, in its shardings; for each device's shard only its own bytes are read.
+
+  The files of a bucket are copied to a temporary folder of this disk first.
 
   Args:
     folder: of the weights.
     decoder: of their shape.
     dtype: of the parameters.
-    progress: is called after every tensor, with the bytes that this process has read and will have read.
+    progress: is called after every tensor, with the bytes that this process has read and will have read; and before,
+      with those that it copies from a bucket.
 
   Raises:
     SettingError: see `check`; or a weight is NaN or infinite.
   """
   shapes, shardings = decoder.shapes(), decoder.shardings()
-  path = pathlib.Path(folder)
+  path = storage.place(folder)
   total = sum(map(_numbers, jax.tree.leaves(shapes), jax.tree.leaves(shardings))) * np.dtype(dtype).itemsize
-  files = _Files(path, _locate(path, shapes), dtype, total, progress)
-  return jax.tree_util.tree_map_with_path(functools.partial(_load_leaf, files), shapes, shardings)
-
-
-class _Files:
-  """The files of a folder, each opened once; reads slices of tensors by their names."""
-
-  def __init__(
-    self, path: pathlib.Path, files: dict[str, pathlib.Path], dtype: str, total: int, progress: Progress | None
-  ):
-    self.path, self.files, self.dtype = path, files, np.dtype(dtype)
-    self.done, self.total, self.progress = 0, total, progress
-    self.opened: dict[pathlib.Path, Any] = {}
-
-  def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
-    """Returns that slice of a tensor, in our dtype, once it is known to be finite."""
-    file = self.files[name]
-    try:
-      if file not in self.opened:
-        self.opened[file] = safetensors.safe_open(str(file), framework="np")
-      values = self.opened[file].get_slice(name)[index].astype(self.dtype)
-    except (safetensors.SafetensorError, OSError) as error:
-      raise SettingError(f"init_from={self.path}: {name} cannot be read ({folders.first_line(error)})") from error
-    if not _finite(values):
-      bad = int(np.count_nonzero(~np.isfinite(values)))
-      raise SettingError(
-        f"init_from={self.path}: {name} has {bad} weights that are NaN or infinite; download {file.name} again, or "
-        "take an earlier checkpoint"
-      )
-    self.done += values.nbytes
-    if self.progress:
-      self.progress(self.done, self.total)
-    return values
-
-
-def _finite(values: np.ndarray) -> bool:
-  """Returns whether all numbers are finite, without a mask of their size: NaN and infinity show in the extremes."""
-  return not values.size or bool(np.isfinite(values.min()) and np.isfinite(values.max()))
+  where = _locate(path, shapes)
+  with tempfile.TemporaryDirectory(prefix="grpo_jax_") as temporary:
+    here = copies(path, set(where.values()), pathlib.Path(temporary), progress)
+    files = Files(path, {name: here[file] for name, file in where.items()}, dtype, total, progress)
+    return jax.tree_util.tree_map_with_path(functools.partial(_load_leaf, files), shapes, shardings)
 
 
 def _numbers(shape: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> int:
@@ -143,7 +114,7 @@ def _numbers(shape: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> in
 
 
 def _load_leaf(
-  files: _Files, tree_path: tuple, shape: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding
+  files: Files, tree_path: tuple, shape: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding
 ) -> jax.Array:
   """Returns one leaf of our tree, each device's shard read by itself."""
   read = functools.partial(_read_shard, files, *_name(tree_path), shape.shape[0], {})
@@ -151,7 +122,7 @@ def _load_leaf(
 
 
 def _read_shard(
-  files: _Files, name: str, stacked: bool, layers: int, known: dict[str, np.ndarray], index: tuple[slice, ...]
+  files: Files, name: str, stacked: bool, layers: int, known: dict[str, np.ndarray], index: tuple[slice, ...]
 ) -> np.ndarray:
   """Returns the slice `index` of a leaf; `known` keeps it for the other devices that hold the same shard."""
   if str(index) not in known:
@@ -176,7 +147,8 @@ def save(
   """Writes a Hugging Face folder; on several hosts each calls it and the first one writes.
 
   Args:
-    folder: replaced as a whole if it holds an earlier model; complete or absent at any moment but a rename.
+    folder: replaced as a whole if it holds an earlier model; complete or absent at any moment but a rename. In a
+      bucket it is complete where it has a config.json.
     config: of the decoder that `params` belongs to.
     params: the tree, sharded in any way; one tensor at a time is gathered.
     tokenizer: saved along, and asked for the ids that config.json repeats.
@@ -191,12 +163,12 @@ def save(
     raise SettingError(f"dtype={dtype!r}: float32 or bfloat16 can be exported")
   if tokenizer is not None:
     check_tokenizer(tokenizer, config)
-  target = pathlib.Path(folder).absolute()
+  target = storage.absolute(folder)
   if target.exists() and not (target / "config.json").is_file() and (target.is_file() or any(target.iterdir())):
     raise SettingError(f"export: {target} holds something else than a model; an empty or new folder would work")
   # The folder of a run that has not ended has the shape in another file, and nothing that would be kept.
-  from_folder = base is not None and (pathlib.Path(base) / "config.json").is_file()
-  known = read_json(pathlib.Path(base), "config.json") if from_folder else {}
+  from_folder = base is not None and (storage.place(base) / "config.json").is_file()
+  known = read_json(storage.place(base), "config.json") if from_folder else {}
   for key in ("rope_scaling", "sliding_window", "transformers_version", "quantization_config", "auto_map"):
     known.pop(key, None)
   top = write_config(config, known) | {"dtype": dtype, "torch_dtype": dtype}
@@ -209,19 +181,19 @@ def save(
   part = target.with_name(f".{target.name}.part")
   try:
     if writer:
-      shutil.rmtree(part, ignore_errors=True)
+      storage.remove(part)
       part.mkdir(parents=True)
     _write_tensors(part if writer else None, params, dtype, max_bytes)
     if writer:
-      (part / "config.json").write_text(json.dumps(top, indent=2) + "\n", encoding="utf-8")
+      (part / "config.json").write_text(json.dumps(top, indent=2) + "\n")
       if tokenizer is not None:
         tokenizer.save(part)
       _replace(part, target)
   except (OSError, safetensors.SafetensorError) as error:
-    shutil.rmtree(part, ignore_errors=True)
-    raise SettingError(
-      f"export: {target} cannot be written ({folders.first_line(error)}); what was there is untouched"
-    ) from error
+    if writer:
+      storage.remove(part)
+    kept = "the same command writes it again" if storage.in_bucket(target) else "what was there is untouched"
+    raise SettingError(f"export: {target} cannot be written ({folders.first_line(error)}); {kept}") from error
 
 
 def check_tokenizer(tokenizer: Saves, config: DecoderConfig) -> None:
@@ -253,7 +225,7 @@ def _tensors(tree: Params) -> Iterator[tuple[str, Any, int | None]]:
     yield from ((name.format(i), leaf, i) for name, leaf in stacks)
 
 
-def _locate(path: pathlib.Path, shapes: Params) -> dict[str, pathlib.Path]:
+def _locate(path: storage.Path, shapes: Params) -> dict[str, storage.Path]:
   """Returns the file of every tensor that `shapes` needs, all names, shapes and dtypes checked against the headers."""
   if not path.is_dir():
     raise SettingError(f"init_from={str(path)!r}: no such folder; get weights with {GET}")
@@ -281,7 +253,7 @@ def _locate(path: pathlib.Path, shapes: Params) -> dict[str, pathlib.Path]:
   return {name: where[name].file for name in wanted}
 
 
-def _write_tensors(folder: pathlib.Path | None, params: Params, dtype: str, max_bytes: int) -> None:
+def _write_tensors(folder: storage.Path | None, params: Params, dtype: str, max_bytes: int) -> None:
   """Writes safetensors into `folder`; with None it takes part in gathering only."""
   size = np.dtype(dtype).itemsize
   files: list[list[tuple[str, Any, int | None]]] = [[]]
@@ -301,14 +273,16 @@ def _write_tensors(folder: pathlib.Path | None, params: Params, dtype: str, max_
     tensors = {name: _gather(leaf, i, dtype) for name, leaf, i in content}
     total += sum(t.nbytes for t in tensors.values())
     if folder is not None:
-      safetensors.numpy.save_file(tensors, str(folder / file), metadata={"format": "pt"})
-      (folder / file).chmod(folder.stat().st_mode & 0o666)  # safetensors keeps its files to their owner
+      with storage.writing(folder / file) as local:
+        safetensors.numpy.save_file(tensors, str(local), metadata={"format": "pt"})
+      if not storage.in_bucket(folder):  # safetensors keeps its files to their owner
+        os.chmod(folder / file, os.stat(folder).st_mode & 0o666)
   if folder is not None and len(files) > 1:
     index = {
       "metadata": {"total_size": total},
       "weight_map": {name: file for file, content in zip(names, files, strict=True) for name, _, _ in content},
     }
-    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
 
 
 def _gather(leaf: Any, layer: int | None, dtype: str) -> np.ndarray:
@@ -324,19 +298,26 @@ def _gather(leaf: Any, layer: int | None, dtype: str) -> np.ndarray:
   return np.ascontiguousarray(piece(leaf))
 
 
-def _replace(part: pathlib.Path, target: pathlib.Path) -> None:
-  """Renames `part` to `target`; a folder that was there is deleted last."""
+def _replace(part: storage.Path, target: storage.Path) -> None:
+  """Renames `part` to `target`; a folder that was there is deleted last, in a bucket first.
+
+  In a bucket, where a folder is renamed file by file, config.json is the last to come: with it, all are there.
+  """
+  if storage.in_bucket(target):
+    storage.remove(target)
+    storage.rename(part, target, last="config.json")
+    return
   old = target.with_name(f".{target.name}.old")
-  shutil.rmtree(old, ignore_errors=True)
+  storage.remove(old)
   if target.exists():
-    target.rename(old)
+    storage.rename(target, old)
   try:
-    part.rename(target)
+    storage.rename(part, target)
   except OSError:
     if old.exists():
-      old.rename(target)
+      storage.rename(old, target)
     raise
-  shutil.rmtree(old, ignore_errors=True)
+  storage.remove(old)
 
 
 def _few(names: list[str]) -> str:

@@ -1,0 +1,66 @@
+"""Reads slices of tensors from safetensors files: those of a disk where they are, those of a bucket from a copy.
+
+`init_from` in the messages is the setting by which a person names the folder.
+"""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import safetensors
+
+from grpo_jax import folder as folders
+from grpo_jax import storage
+from grpo_jax.errors import SettingError
+
+
+def copies(
+  path: storage.Path, files: set[storage.Path], temporary: pathlib.Path, progress: storage.Progress | None
+) -> dict[storage.Path, pathlib.Path]:
+  """Returns where each file can be opened: those of a bucket as copies in the folder `temporary`.
+
+  Raises:
+    SettingError: they cannot be copied.
+  """
+  if not storage.in_bucket(path):
+    return {file: pathlib.Path(file) for file in files}
+  try:
+    return storage.download(sorted(files), temporary, progress)
+  except OSError as error:
+    raise SettingError(f"init_from={path}: cannot be copied to this disk ({folders.first_line(error)})") from error
+
+
+class Files:
+  """The files of a folder, each opened once; reads slices of tensors by their names."""
+
+  def __init__(
+    self, path: storage.Path, files: dict[str, pathlib.Path], dtype: str, total: int, progress: storage.Progress | None
+  ):
+    self.path, self.files, self.dtype = path, files, np.dtype(dtype)
+    self.done, self.total, self.progress = 0, total, progress
+    self.opened: dict[pathlib.Path, Any] = {}
+
+  def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+    """Returns that slice of a tensor, in our dtype, once it is known to be finite."""
+    file = self.files[name]
+    try:
+      if file not in self.opened:
+        self.opened[file] = safetensors.safe_open(str(file), framework="np")
+      values = self.opened[file].get_slice(name)[index].astype(self.dtype)
+    except (safetensors.SafetensorError, OSError) as error:
+      raise SettingError(f"init_from={self.path}: {name} cannot be read ({folders.first_line(error)})") from error
+    if not _finite(values):
+      bad = int(np.count_nonzero(~np.isfinite(values)))
+      raise SettingError(
+        f"init_from={self.path}: {name} has {bad} weights that are NaN or infinite; download {file.name} again, or "
+        "take an earlier checkpoint"
+      )
+    self.done += values.nbytes
+    if self.progress:
+      self.progress(self.done, self.total)
+    return values
+
+
+def _finite(values: np.ndarray) -> bool:
+  """Returns whether all numbers are finite, without a mask of their size: NaN and infinity show in the extremes."""
+  return not values.size or bool(np.isfinite(values.min()) and np.isfinite(values.max()))

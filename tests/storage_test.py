@@ -1,0 +1,271 @@
+"""Folders on a disk and in a bucket: what is refused, and that each function does the same in both."""
+
+import json
+import os
+import sys
+import threading
+import time
+import uuid
+
+import bucket
+import pytest
+
+from experiments import defaults
+from grpo_jax import lock, mirror, ranges, storage, workdir
+from grpo_jax.data import jsonl
+from grpo_jax.errors import SettingError
+from grpo_jax.reports import inspector, plots
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def folder(request, tmp_path):
+  """An empty folder, on a disk and in a bucket."""
+  if request.param == "disk":
+    return storage.place(tmp_path)
+  request.getfixturevalue("served")
+  return storage.place(f"gs://{bucket.NAME}/{tmp_path.name}")
+
+
+@pytest.mark.parametrize(
+  ("value", "said"),
+  [
+    ("s3://b/run", "s3:// is not supported; use gs://BUCKET/FOLDER"),
+    ("hdfs://host/run", "hdfs:// is not supported"),
+    ("http://host/run", "http:// is not supported"),
+    ("file:///run", "file:// is not supported"),
+    ("gs:/b/run", "gs:/ would be a folder of that name on this disk"),
+    ("./gs:/b/run", "gs:/ would be a folder of that name on this disk"),
+    ("/home/me/gs:/b/run", "gs:/ would be a folder of that name on this disk"),
+    ("./gs://b/run", "./gs:// is not supported"),
+    ("gs://", "names no bucket"),
+    ("gs:///run", "names no bucket"),
+    ("gs://Bucket/run", "names no bucket"),
+    ("gs://bucket/a/../b", "without .."),
+    ("gs://bucket/a*", "another name"),
+  ],
+)
+def test_what_cannot_work_is_refused_by_name(value, said):
+  config = defaults.get_config()
+  config.init_from = value
+  with pytest.raises(SettingError) as error:
+    ranges.check(config)
+  assert str(error.value).startswith(f"init_from={value!r}: ") and said in str(error.value)
+
+
+@pytest.mark.parametrize("value", ["", "runs/1", "a:b", "../x", "C:/x", "gs", "/a b/c", "runs/a[1]*"])
+def test_any_name_of_a_disk_will_do(value):
+  storage.check("init_from", value)
+
+
+def test_a_bucket_without_gcsfs_is_refused_with_the_command(monkeypatch):
+  monkeypatch.setitem(sys.modules, "gcsfs", None)
+  with pytest.raises(SettingError, match=r"--workdir='gs://bucket/run': .*needs gcsfs.*pip install -e '\.\[gcs\]'"):
+    storage.check("--workdir", "gs://bucket/run")
+
+
+def test_a_bucket_that_is_not_there_is_refused(served):
+  with pytest.raises(SettingError, match="workdir='gs://nobody/run': the bucket cannot be read"):
+    workdir.check_owner("gs://nobody/run", defaults.get_config())
+
+
+def test_files(folder):
+  file = folder / "a" / "b.txt"
+  file.parent.mkdir(parents=True, exist_ok=True)
+  for text in (b"", b"once", b"hello"):
+    storage.write(file, text)
+    assert file.read_bytes() == text and storage.size(file) == len(text)
+  assert storage.start(file, 3) == b"hel" and storage.start(file, 99) == b"hello"
+  storage.cut(file, 2)
+  assert file.read_bytes() == b"he"
+  with storage.writing(file) as local:
+    local.write_text("from a library")
+  with storage.reading(file) as local:
+    assert local.read_text() == "from a library"
+  assert [path.name for path in file.parent.iterdir()] == ["b.txt"]
+
+
+def test_folders(folder):
+  for name in ("x/one", "x/in/two", "x/last"):
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    storage.write(folder / name, name.encode())
+  storage.rename(folder / "x", folder / "y", last="last")
+  assert not (folder / "x").exists() and (folder / "y").is_dir()
+  assert (folder / "y/in/two").read_bytes() == b"x/in/two" and (folder / "y/last").read_bytes() == b"x/last"
+  storage.remove(folder / "y")
+  storage.remove(folder / "y")
+  assert not (folder / "y").exists()
+
+
+def test_the_last_object_of_a_renamed_folder_comes_last(served, monkeypatch):
+  folder = storage.place("gs://bucket/last")
+  for name in ("a", "config.json", "z"):
+    storage.write(folder / name, b"")
+  copied, real = [], storage.files().cp_file
+
+  def copy(source, target):
+    copied.append(source.rpartition("/")[2])
+    real(source, target)
+
+  monkeypatch.setattr(storage.files(), "cp_file", copy)
+  storage.rename(folder, storage.place("gs://bucket/renamed"), last="config.json")
+  assert copied == ["a", "z", "config.json"]
+
+
+def test_a_mirror_adds_to_what_is_there(folder):
+  folder.mkdir(parents=True, exist_ok=True)
+  storage.write(folder / "log", b"one\n")
+  with mirror.Mirror(folder, ("log", "other"), seconds=0) as copied:
+    assert copied.is_away == storage.in_bucket(folder)
+    with open(copied.folder / "log", "a") as f:
+      f.write("two\n")
+      f.flush()
+      copied.upload(wait=True)
+      assert (folder / "log").read_bytes() == b"one\ntwo\n"
+      f.write("three\n")
+      f.flush()
+      copied.tick()
+    (copied.folder / "deep").mkdir()
+    (copied.folder / "deep" / "trace").write_text("x")
+  assert (folder / "log").read_bytes() == b"one\ntwo\nthree\n" and (folder / "deep/trace").read_bytes() == b"x"
+  assert copied.folder.exists() != copied.is_away
+
+
+def test_a_mirror_copies_nothing_where_it_must_not(served):
+  def lost():
+    raise SettingError("another run is there")
+
+  with pytest.raises(SettingError, match="another run"):  # noqa: SIM117  at the end of the block
+    with mirror.Mirror("gs://bucket/taken", (), seconds=0, check=lost) as copied:
+      (copied.folder / "log").write_text("x")
+  assert not storage.place("gs://bucket/taken/log").exists() and not copied.folder.exists()
+
+
+def test_a_mirror_tells_of_a_copy_that_failed(served, monkeypatch):
+  copied = mirror.Mirror("gs://bucket/failing", (), seconds=0)
+
+  def full(*_):
+    raise OSError("quota")
+
+  monkeypatch.setattr(storage, "write", full)
+  (copied.folder / "log").write_text("x")
+  copied.upload()
+  with pytest.raises(OSError, match="quota"):
+    copied.upload(wait=True)
+
+
+def test_logs_are_cut_back(folder):
+  folder.mkdir(parents=True, exist_ok=True)
+  storage.write(folder / "metrics.jsonl", b'{"step": 1}\n{"step": 2}\n{"st')
+  assert workdir.log_lengths(str(folder)) == {"metrics.jsonl": 28} and workdir.steps_logged(str(folder)) == 2
+  assert workdir.cut_back(str(folder), {"metrics.jsonl": 12}) == {}
+  assert (folder / "metrics.jsonl").read_bytes() == b'{"step": 1}\n'
+  assert workdir.cut_back(str(folder), {"metrics.jsonl": 20, "samples.jsonl": 5}) == {
+    "metrics.jsonl": 8,
+    "samples.jsonl": 5,
+  }
+
+
+def test_data_and_reports(folder):
+  folder.mkdir(parents=True, exist_ok=True)
+  storage.write(folder / "train.jsonl", b'{"question": "1 + 1", "answer": "2"}\n')
+  (example,) = jsonl.source("train", str(folder), jsonl.settings())
+  assert example.answer == "2"
+  with pytest.raises(SettingError, match=r"looked for test.jsonl in this folder, which has train.jsonl"):
+    jsonl.source("test", str(folder), jsonl.settings())
+  storage.write(folder / "metrics.jsonl", b'{"step": 1, "reward/mean": 0.5}\n')
+  storage.write(folder / "samples.jsonl", b'{"step": 1, "question": "q"}\n')
+  assert plots.draw(str(folder)).read_bytes().startswith(b"\x89PNG")
+  assert folder.name.encode() in inspector.write(str(folder)).read_bytes()
+
+
+# -- the lease on a bucket
+
+
+@pytest.fixture
+def quick(monkeypatch):
+  monkeypatch.setattr(lock, "RENEW_SECONDS", 0.1)
+  monkeypatch.setattr(lock, "STALE_SECONDS", 1.0)
+  monkeypatch.setattr(lock, "_machine", lambda: str(uuid.uuid4()))  # as if each process ran elsewhere
+
+
+def put(folder, **changes):
+  """A lease that another process wrote."""
+  said = {"name": "process 1 on there", "pid": 1, "machine": "there", "time": time.time(), "id": "1"} | changes
+  storage.write(storage.place(folder) / "lock", json.dumps(said).encode())
+
+
+def taken(folder):
+  lease = lock.Lease(folder)
+  assert lease.take() == ""
+  return lease
+
+
+def test_of_two_leases_the_second_is_refused(served, quick):
+  first = taken("gs://bucket/two")
+  second = lock.Lease("gs://bucket/two")
+  assert second.take() == first.name  # it was renewed meanwhile
+  assert first.check() == ""
+  first.release()
+  assert not storage.place("gs://bucket/two/lock").exists()
+  taken("gs://bucket/two").release()
+
+
+def test_of_many_leases_at_once_one_is_taken(served, quick):
+  leases, found = [lock.Lease("gs://bucket/many") for _ in range(8)], []
+  threads = [threading.Thread(target=lambda lease=lease: found.append(lease.take())) for lease in leases]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert found.count("") == 1
+  next(lease for lease in leases if hasattr(lease, "_thread")).release()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"name": 1}', None])
+def test_a_stale_lease_is_taken_over_with_a_warning(served, quick, content):
+  folder = f"gs://bucket/stale{content!r}".replace("[", "").replace("]", "")
+  put(folder, time=time.time() - 5)
+  if content is not None:
+    storage.write(storage.place(folder) / "lock", content)
+  lease = taken(folder)
+  assert content == b"" or "did not end by itself" in lease.warning
+  lease.release()
+
+
+def test_one_that_may_be_alive_is_waited_for(served, quick):
+  put("gs://bucket/dead")
+  begun = time.monotonic()
+  lease = taken("gs://bucket/dead")
+  assert time.monotonic() - begun > 0.5 and "process 1 on there" in lease.warning
+  lease.release()
+
+
+def test_one_that_died_on_this_machine_is_not_waited_for(served, monkeypatch):
+  monkeypatch.setattr(lock, "STALE_SECONDS", 1e6)
+  put("gs://bucket/here", machine=lock._machine(), pid=2**22 + 1)
+  taken("gs://bucket/here").release()
+  put("gs://bucket/here", machine=lock._machine(), pid=os.getppid())
+  assert lock.Lease("gs://bucket/here").take() == "process 1 on there"
+
+
+def test_a_lease_that_is_taken_over_is_lost(served, quick):
+  lease = taken("gs://bucket/lost")
+  put("gs://bucket/lost")
+  deadline = time.monotonic() + 5
+  while not lease.check() and time.monotonic() < deadline:
+    time.sleep(0.05)
+  assert lease.check() == "process 1 on there has taken gs://bucket/lost over"
+  lease.release()
+  assert b"there" in storage.place("gs://bucket/lost/lock").read_bytes()
+
+
+def test_a_lease_that_cannot_be_renewed_is_lost(served, quick, monkeypatch):
+  lease = taken("gs://bucket/cut")
+
+  def cut_off():
+    raise OSError("no network")
+
+  monkeypatch.setattr(lease, "_renew", cut_off)
+  time.sleep(1.2)
+  assert lease.check().startswith("no sign of life could be written there for 1 s")
+  lease.release()
