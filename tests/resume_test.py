@@ -95,10 +95,10 @@ class Runs:
     assert done.returncode == 0, done.stderr
     return done
 
-  def struck(self, workdir, phase, count, seconds=0.0, number=signal.SIGKILL):
+  def struck(self, workdir, phase, count, seconds=0.0, number=signal.SIGKILL, more=()):
     """The same, struck by a signal."""
     strike = [phase, str(count), str(seconds), str(int(number))]
-    done = self.start(sys.executable, "-c", STRUCK, *strike, *self.arguments(workdir))
+    done = self.start(sys.executable, "-c", STRUCK, *strike, *self.arguments(workdir, *more))
     if number == signal.SIGKILL:
       assert done.returncode == -signal.SIGKILL, (phase, done.returncode, done.stderr)
     return done
@@ -278,3 +278,17 @@ def test_the_workdir_of_another_config_is_refused(runs, expected):
   assert done.returncode == 2 and "learner.lr was 0.01, is 2.0" in done.stderr, done.stderr
   assert "Traceback" not in done.stderr and "log.every" not in done.stderr.splitlines()[-1]
   runs.assert_as_if_not_struck("undisturbed", expected)
+
+
+@pytest.mark.slow
+def test_a_run_with_few_programs_that_are_kept_goes_on_as_it_was(runs):
+  """The sizes that were made are saved, and the programs of them are not compiled again."""
+  few = ("--config.learner.sizes=3", "--config.compilation_cache=workdir")
+  assert runs.whole("few", *few).returncode == 0
+  struck = runs.struck("few, killed", "learn", 6, more=few)
+  assert "0 read from it" in struck.stdout
+  done = runs.whole("few, killed", *few)
+  assert done.returncode == 0 and "programs: 0 compiled" in done.stdout, done.stdout
+  runs.assert_as_if_not_struck("few, killed", runs.numbers("few"))
+  about = json.loads((runs.folder / "few" / "checkpoints" / "8" / "about" / "metadata").read_text())
+  assert 1 <= len(about["extra"]["sizes"]["policy"]["learner"]) <= 3
