@@ -48,14 +48,11 @@ def test_the_folder_is_a_setting_and_ends_with_the_block(tmp_path):
   for setting, folder in (
     ("workdir", tmp_path / "run" / "compiled"),
     (str(tmp_path / "own"), tmp_path / "own"),
-    ("gs://bucket/programs", "gs://bucket/programs"),
   ):
     with compiled.kept(setting, f"{tmp_path}/run/") as programs:
       assert programs.folder == jax.config.jax_compilation_cache_dir == str(folder)
-      assert str(folder).startswith("gs://") or folder.is_dir()
+      assert folder.is_dir()
     assert jax.config.jax_compilation_cache_dir == before
-  with compiled.kept("workdir", "gs://bucket/run") as programs:
-    assert programs.folder == "gs://bucket/run/compiled"
   with compiled.kept("", str(tmp_path / "none")) as programs:
     assert jax.config.jax_compilation_cache_dir == before and str(programs) == ""
   assert not (tmp_path / "none").exists()

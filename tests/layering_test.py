@@ -49,6 +49,7 @@ LINKS = (
   ("ops.*", "ops.shapes"),
   ("models.decoder", "models.attention"),
   ("models.decoder", "models.layers"),
+  ("models.decoder", "models.shards"),
   ("models.hf.*", "models.attention"),
   ("models.hf.*", "models.decoder"),
   ("models.hf.*", "models.limits"),
