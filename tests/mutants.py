@@ -418,6 +418,13 @@ MUTANTS = (
     "tests/forward_test.py::test_log_probs_and_entropies_are_those_of_all_logits_at_once",
   ),
   Mutant(
+    "the compiler alone decides what the update moves",
+    "grpo_jax/forward.py",
+    "if layout.mesh.size == 1:",
+    "if True:",
+    "tests/moved_bytes_test.py::test_weights_are_gathered_once_a_pass_and_gradients_scattered_once_a_microbatch",
+  ),
+  Mutant(
     "prompts' tokens are cut over the samples' axis of the mesh",
     "grpo_jax/sharding.py",
     "  if _is_prompts(node):",
