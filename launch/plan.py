@@ -43,7 +43,7 @@ def _plan() -> str:
   from grpo_jax.plan import page, parts
   from grpo_jax.plan.make import make_plan
 
-  plan = make_plan(FLAGS.config, FLAGS.topology, FLAGS.slices, price=FLAGS.price, **_common())
+  plan = make_plan(FLAGS.config, FLAGS.topology, FLAGS.slices, price=FLAGS.price, note=FLAGS.note, **_common())
   if FLAGS.details:
     for facts in (plan.learn, plan.weights, plan.sample):
       print("\n".join((f"{facts.name}:", *parts.details(facts.collectives or ()))))
@@ -80,6 +80,7 @@ if __name__ == "__main__":
   flags.DEFINE_integer("mean-length", 0, "Tokens of a completion in the mean; 0: all are sampler.max_length.")
   flags.DEFINE_integer("mean-prompt", 0, "Tokens of a prompt in the mean; 0: all are data.max_prompt_length.")
   flags.DEFINE_float("price", 0.0, "Of a chip for an hour.", lower_bound=0.0)
+  flags.DEFINE_string("note", "", "What the page says below the estimate, as a figure to compare it with.")
   flags.DEFINE_string("out", "", "File for the page, as docs/plans/NAME.md; --scaling puts its plot beside it.")
   flags.DEFINE_string("cache", "runs/plans", "Folder for what the compiler found; '' for none.")
   flags.DEFINE_bool("details", False, "Print every group of alike collectives, too.")

@@ -15,6 +15,7 @@ def make_plan(
   mean_length: int = 0,
   mean_prompt: int = 0,
   price: float = 0.0,
+  note: str = "",
   cache: str = "",
   command: str = "",
 ) -> Plan:
@@ -26,6 +27,7 @@ def make_plan(
     slices: how many of it.
     mean_length, mean_prompt: see `lengths.draw`.
     price: of a chip for an hour; 0: not said.
+    note: to stand below the estimate.
     cache: the folder of what was compiled before; "" for none.
     command: what makes the page, to be shown on it.
 
@@ -59,6 +61,7 @@ def make_plan(
     estimate=estimate(workload, of_step, padding, chip, learn, weights, sample),
     programs=_programs_of_run(workload, mean_length, mean_prompt),
     price=price,
+    note=note,
   )
 
 

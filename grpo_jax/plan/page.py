@@ -32,6 +32,7 @@ class Plan(NamedTuple):
   estimate: Estimate
   programs: str  # how many a run compiles, and of what lengths
   price: float  # of a chip for an hour; 0: not given
+  note: str = ""  # to stand below the estimate
 
   @property
   def devices(self) -> int:
@@ -210,7 +211,7 @@ def _time(plan: Plan) -> list[str]:
   if plan.price:
     money = (hours[0] * plan.price, hours[1] * plan.price)
     lines.append(f"| at {plan.price:g} a chip-hour | {money[0]:,.0f} to {money[1]:,.0f} |")
-  return lines
+  return [*lines, "", plan.note] if plan.note else lines
 
 
 def _programs(plan: Plan) -> list[str]:
