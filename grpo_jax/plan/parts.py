@@ -9,6 +9,7 @@ _PARTS = (
   ("logprobs_and_entropy", "head"),
   ("decode_params", "weights for decoding"),
   ("decode_step", "decoding step"),
+  ("Decoder.whole", "embedding, head and final norm"),
   ("Decoder.embed", "embedding"),
   ("Decoder.prefill", "prefill"),
   ("Decoder.block", "layers"),
@@ -21,6 +22,8 @@ _PARTS = (
 def part(collective: Collective) -> str:
   """Returns where in the model a collective comes from, and in which pass: "head, backward pass" and the like."""
   functions = collective.functions
+  if not functions and not collective.op_name:
+    return "without a name: the compiler's own"  # as where a result is laid out as it was asked for
   of = next((name for function, name in _PARTS if any(function in each for each in functions)), "the rest")
   return f"{of}{_pass(collective)}"
 
