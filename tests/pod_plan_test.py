@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 
 import jax
 import numpy as np
@@ -11,7 +12,7 @@ from ml_collections import ConfigDict
 from experiments import benchmark, benchmarks, defaults, gsm8k
 from grpo_jax.errors import SettingError
 from grpo_jax.models import costs, variants
-from grpo_jax.plan import chips, facts, lengths, memory, page, programs, scaling, sweep
+from grpo_jax.plan import chips, facts, lengths, memory, page, programs, scaling, sweep, topology
 from grpo_jax.plan import estimate as estimates
 from grpo_jax.plan.chips import GIB
 from grpo_jax.plan.collectives import Collective
@@ -230,16 +231,31 @@ def test_a_topology_of_no_family_is_refused(name):
     chips.chip_of(name)
 
 
+def test_without_the_compiler_a_line_says_what_to_install(monkeypatch):
+  monkeypatch.setitem(sys.modules, "libtpu", None)
+  with pytest.raises(SettingError, match=r"--topology=v5e:2x4: .*pip install 'jax\[tpu\]'"):
+    topology.devices("v5e:2x4")
+
+
+def test_the_command_refuses_in_a_line(program):
+  done = program("launch.plan", "--config=experiments/gsm8k.py:model=tiny", "--topology=v9:2x2")
+  assert done.returncode == 2 and done.stdout == ""
+  assert done.stderr.startswith("error: --topology=v9:2x2: use FAMILY:SHAPE") and done.stderr.count("\n") == 1
+
+
+TWO_SLICES = ("--slices=2", "--config.mesh.replica=2", "--config.mesh.group=2")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("topology", ["v5e:2x2", "v5p:2x2x1"])
-def test_a_small_run_is_planned_for_a_topology(topology, program, tmp_path):
+@pytest.mark.parametrize("where, more", [("v5e:2x2", ()), ("v5p:2x2x1", ()), ("v5e:2x2", TWO_SLICES)])
+def test_a_small_run_is_planned_for_a_topology(where, more, program, tmp_path):
   pytest.importorskip("libtpu", reason="the compiler for TPUs is not installed (extra tpu)")
-  arguments = ("--config=experiments/gsm8k.py:model=tiny", f"--topology={topology}", f"--cache={tmp_path}/cache")
+  arguments = ("--config=experiments/gsm8k.py:model=tiny", f"--topology={where}", *more, f"--cache={tmp_path}/cache")
   page_file = tmp_path / "plans" / "tiny.md"
-  first = program("launch.plan", *arguments, f"--out={page_file}", timeout=400)
+  first = program("launch.plan", *arguments, f"--out={page_file}", timeout=600)
   assert first.returncode == 0, first.stderr
   assert "compiling the learn program" in first.stdout and "**It fits**" in first.stdout
   text = page_file.read_text()
-  assert text in first.stdout and "all-gather" in text
-  again = program("launch.plan", *arguments, timeout=400)
+  assert text in first.stdout and "all-gather" in text and ("cross slices" in text) == bool(more)
+  again = program("launch.plan", *arguments, timeout=600)
   assert "compiling" not in again.stdout and text.partition("## Memory")[2] in again.stdout
