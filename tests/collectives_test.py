@@ -86,11 +86,18 @@ ENTRY %main (x: bf16[8,16], y: f32[64,16]) -> bf16[8,128] {
   %z.1 = f32[4]{0} constant({1, 2, 3, 4})
   %sent = ((f32[4]{0}), f32[4]{0}, u32[]) call-start(%z.1), async_execution_thread="sparsecore", to_apply=%elsewhere
   %arrived = f32[4]{0} call-done(%sent), to_apply=%elsewhere
+  %token = token[] after-all()
+  %share = (f32[64,2]{1,0}, u32[], token[]) send(%y, %token), channel_id=3, is_host_transfer=true, MEGA
+  %gone = token[] send-done(%share), channel_id=3, is_host_transfer=true
   %scattered = f32[8,16]{1,0} fusion(%y), kind=kCustom, calls=%all-reduce-scatter.1
   %begun = (bf16[8,16]{1,0}, bf16[8,128]{1,0}) fusion(%x.1), kind=kCustom, calls=%first
   ROOT %ended = bf16[8,128]{1,0} fusion(%x.1), kind=kCustom, calls=%second
 }
-""".replace("OP", 'metadata={op_name="jit(f)/transpose(jvp())/dot" stack_frame_id=3}')
+""".replace("OP", 'metadata={op_name="jit(f)/transpose(jvp())/dot" stack_frame_id=3}').replace(
+  "MEGA",
+  'frontend_attributes={_xla_host_transfer_rendezvous="psum.4_0",_xla_megascale_reduce_operation="SUM",'
+  '_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"}',
+)
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +164,7 @@ def test_by_hand(by_hand):
     ("collective-permute", 8 * 16 * 2, 3, 2, False),  # from 1 in twos to 7
     ("collective-permute", 8 * 16 * 2, 1, 2, True),
     ("all-to-all", 16, 1, 4, False),  # on another processor
+    ("all-reduce", 64 * 2 * 4, 1, 2, False),  # of a chip's share, between two slices
     ("reduce-scatter", 64 * 16 * 4, 1, 8, False),
     ("all-gather", 8 * 128 * 2, 1, 8, False),  # once, though two fusions hold it
   ]
@@ -164,7 +172,7 @@ def test_by_hand(by_hand):
 
 def test_which_cross_slices(by_hand):
   assert [each.across_slices for each in by_hand] == [each.kind != "all-to-all" for each in by_hand]
-  assert not any(each.across_slices for each in collectives.collectives(BY_HAND, 8))
+  assert by_hand[3].op_name == "psum.4_0"
 
 
 def test_parts_are_named_by_functions_and_passes(by_hand):

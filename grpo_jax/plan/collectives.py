@@ -5,6 +5,8 @@ reduce-scatter, all-to-all or collective-permute. So they are the bytes of the w
 not what crosses a link; `Collective.sent` is that, for the ring algorithms of n chips: (n - 1) / n of the bytes, for an
 all-reduce twice as much, for a permutation all of them.
 
+Between slices a collective is two: one inside a slice, and an exchange of each chip's share between slices.
+
 A collective runs as often as the loops around it turn. A loop's count is what the compiler noted (`known_trip_count`)
 or follows from `counter < constant` in its condition. A loop without one counts as one turn, and
 `Collective.unknown_loops` names it.
@@ -23,6 +25,8 @@ KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective
 _ALIASES = {"ragged-all-to-all": "all-to-all"}
 # What runs another computation once; `call-start` gives it to a TPU's second processor, for sparse work.
 _CALLS = ("fusion", "call", "call-start", "async-start")
+# Between slices the compiler splits a collective: each chip gives its share to the host, which exchanges it.
+_ACROSS = "_xla_megascale_transfer_type"
 # A TPU's reduce-scatter may be a fusion of this name, around an all-reduce and a slice.
 _SCATTER_FUSION = "all-reduce-scatter"
 
@@ -104,6 +108,8 @@ def _walk(
           continue
         seen.add(channel[1])
       found.append(_collective(program, instruction, kind, times, unknown, slice_of))
+    elif instruction.opcode == "send" and _ACROSS in instruction.attributes:
+      found.append(_across_slices(instruction, times, unknown, len(set(slice_of))))
     elif instruction.opcode == "while":
       turns = trips.trip_count(program, computation, instruction)
       more = unknown if turns is not None else (*unknown, instruction.name)
@@ -162,6 +168,14 @@ def _collective(
   across = any(len({slice_of[i] for i in group}) > 1 for group in groups)
   group = max((len(group) for group in groups), default=1)
   return Collective(kind, size, group, across, times, unknown, op_name[1] if op_name else "", functions)
+
+
+def _across_slices(instruction: Instruction, times: int, unknown: tuple[str, ...], slices: int) -> Collective:
+  """Returns the exchange between slices that a chip begins by sending its share."""
+  kind = re.search(rf'{_ACROSS}="(\w+)"', instruction.attributes)[1].lower().replace("_", "-")
+  name = re.search(r'_xla_host_transfer_rendezvous="([^"]*)"', instruction.attributes)
+  size = hlo.size(hlo.elements(instruction.type)[0])
+  return Collective(kind, size, slices, True, times, unknown, name[1] if name else "", ())
 
 
 # -- which chips

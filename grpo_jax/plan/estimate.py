@@ -86,6 +86,7 @@ def estimate(
   steps, read = decode_steps(workload, lengths), step_bytes(workload, lengths)
   operations = step_flops(workload, lengths)
   turns = steps / len(memory.decode_setup(workload).blocks)  # of each loop over a block of the ring
+  passes = workload.config.learner.mu  # of the inner loop, which rules may end before
   sampling_link_s = None
   if weights.collectives is not None and sample.collectives is not None:
     both = (*weights.collectives, *sample.collectives)
@@ -94,7 +95,7 @@ def estimate(
     forward,
     learn_flops,
     learn_flops / devices / rate,
-    None if learn.collectives is None else sum(link_seconds(each, chip, 1) for each in learn.collectives),
+    None if learn.collectives is None else sum(link_seconds(each, chip, passes) for each in learn.collectives),
     steps,
     read,
     prefill,
