@@ -28,6 +28,8 @@ def _gemma(**shape: Any) -> DecoderConfig:
   return DecoderConfig(**{"norm_plus_one": True, "embed_scale": True, "activation": "gelu_tanh", **shape})
 
 
+_LLAMA_3_1 = {"kv_heads": 8, "head_dim": 128, "rope_scaling": (8.0, 1.0, 4.0, 8192.0), "tied": False}
+
 VARIANTS = {
   "qwen3_0.6b": _qwen3(width=1024, layers=28, heads=16, kv_heads=8, mlp=3072),
   "qwen3_1.7b": _qwen3(width=2048, layers=28, heads=16, kv_heads=8, mlp=6144),
@@ -35,9 +37,15 @@ VARIANTS = {
   "qwen3_8b": _qwen3(width=4096, layers=36, heads=32, kv_heads=8, mlp=12288, tied=False),
   "qwen2.5_0.5b": _qwen2(width=896, layers=24, heads=14, kv_heads=2, head_dim=64, mlp=4864),
   "qwen2.5_1.5b": _qwen2(width=1536, layers=28, heads=12, kv_heads=2, head_dim=128, mlp=8960),
+  "qwen2.5_3b": _qwen2(width=2048, layers=36, heads=16, kv_heads=2, head_dim=128, mlp=11008),
   "qwen2.5_7b": _qwen2(width=3584, layers=28, heads=28, kv_heads=4, head_dim=128, mlp=18944, vocab=152064, tied=False),
   "llama3.2_1b": _llama(width=2048, layers=16, heads=32, kv_heads=8, head_dim=64, mlp=8192),
   "llama3.2_3b": _llama(width=3072, layers=28, heads=24, kv_heads=8, head_dim=128, mlp=8192),
+  "llama3.1_8b": _llama(**_LLAMA_3_1, width=4096, layers=32, heads=32, mlp=14336),
+  "llama3.1_70b": _llama(**_LLAMA_3_1, width=8192, layers=80, heads=64, mlp=28672),
+  "deepseekmath_7b": DecoderConfig(
+    vocab=102400, width=4096, layers=30, heads=32, kv_heads=32, head_dim=128, mlp=11008, tied=False
+  ),
   # Small enough to train from nothing on a CPU; the tokenizer decides the vocabulary.
   "tiny": _qwen3(width=256, layers=4, heads=4, kv_heads=2, head_dim=64, mlp=768, vocab=4096, rope_theta=1e4),
   "mini": _qwen3(width=128, layers=4, heads=4, kv_heads=2, head_dim=32, mlp=384, vocab=512, rope_theta=1e4),
@@ -71,6 +79,23 @@ VARIANTS = {
     attention=(AttentionSpec(window=4, soft_cap=5.0, scale=0.2), AttentionSpec(soft_cap=5.0, scale=0.2)),
     logit_soft_cap=8.0,
   ),
+}
+
+# Names on the Hugging Face hub of models that have a row, for plans without their folder.
+HUB = {
+  "Qwen/Qwen3-0.6B": "qwen3_0.6b",
+  "Qwen/Qwen3-1.7B": "qwen3_1.7b",
+  "Qwen/Qwen3-4B": "qwen3_4b",
+  "Qwen/Qwen3-8B": "qwen3_8b",
+  "Qwen/Qwen2.5-0.5B-Instruct": "qwen2.5_0.5b",
+  "Qwen/Qwen2.5-1.5B-Instruct": "qwen2.5_1.5b",
+  "Qwen/Qwen2.5-3B-Instruct": "qwen2.5_3b",
+  "Qwen/Qwen2.5-7B-Instruct": "qwen2.5_7b",
+  "meta-llama/Llama-3.2-1B-Instruct": "llama3.2_1b",
+  "meta-llama/Llama-3.2-3B-Instruct": "llama3.2_3b",
+  "meta-llama/Llama-3.1-8B-Instruct": "llama3.1_8b",
+  "meta-llama/Llama-3.1-70B-Instruct": "llama3.1_70b",
+  "deepseek-ai/deepseek-math-7b-instruct": "deepseekmath_7b",
 }
 
 

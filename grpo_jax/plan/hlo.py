@@ -1,0 +1,142 @@
+"""Reads the text of a compiled program (`compiled.as_text()`) into computations and instructions.
+
+Only what counting needs is read: names, opcodes, types, operands, and the attributes as text.
+"""
+
+import dataclasses
+import math
+import re
+from typing import NamedTuple
+
+# Bits of an element, by the name that XLA prints; tokens and opaque values have none.
+_BITS = {"pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128}
+_ARRAY = re.compile(r"(\w+)\[([\d,<= ]*)\]")
+_HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*-> .*\{$")
+_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
+_COMMENT = re.compile(r"/\*.*?\*/")
+_TABLE_LINE = re.compile(r'^(\d+) (?:"(.*)"|\{(.*)\})$')
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+  """One line of a computation."""
+
+  name: str
+  opcode: str
+  type: str  # of the result, with layouts, as printed
+  operands: tuple[str, ...]  # names; for a constant or a parameter, what stands in its parentheses
+  attributes: str  # what follows the operands
+  root: bool
+
+
+class Program(NamedTuple):
+  """A compiled program."""
+
+  entry: str
+  computations: dict[str, dict[str, Instruction]]  # name -> its instructions by name, in their order
+  stacks: dict[int, tuple[str, ...]]  # stack_frame_id -> names of Python functions, the innermost first
+
+
+def parse(text: str) -> Program:
+  """Returns the program that the text describes.
+
+  Raises:
+    ValueError: there is no entry computation in it.
+  """
+  computations: dict[str, dict[str, Instruction]] = {}
+  entry, current = "", None
+  for line in text.splitlines():
+    if current is None:
+      if header := _HEADER.match(line):
+        current = computations.setdefault(header[2], {})
+        entry = header[2] if header[1] else entry
+    elif line == "}" or line.startswith("}, "):  # not "}}": a kernel's metadata may have lines of its own
+      current = None
+    elif found := _INSTRUCTION.match(line):
+      instruction = _instruction(found[2], bool(found[1]), line[found.end() :])
+      current[instruction.name] = instruction
+  if not entry:
+    raise ValueError("the text of the compiled program has no ENTRY computation")
+  return Program(entry, computations, _stacks(text))
+
+
+def root(computation: dict[str, Instruction]) -> Instruction:
+  """Returns the instruction whose value the computation returns."""
+  return next((i for i in computation.values() if i.root), [*computation.values()][-1])
+
+
+def _instruction(name: str, is_root: bool, rest: str) -> Instruction:
+  """Returns the instruction of `TYPE opcode(operands), attributes`."""
+  rest = _COMMENT.sub("", rest)
+  end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
+  kind, rest = rest[:end], rest[end:].lstrip()
+  start = rest.index("(")
+  end = _closing(rest, start)
+  inside = rest[start + 1 : end]
+  operands = tuple(re.findall(r"%([\w.\-]+)", inside)) or ((inside,) if inside else ())
+  return Instruction(name, rest[:start], kind, operands, rest[end + 1 :], is_root)
+
+
+def _closing(text: str, start: int) -> int:
+  """Returns where the parenthesis that opens at `start` is closed."""
+  depth = 0
+  for match in re.compile(r"[()]").finditer(text, start):
+    depth += 1 if match[0] == "(" else -1
+    if depth == 0:
+      return match.start()
+  raise ValueError(f"an instruction whose parentheses do not close: {text[:200]}")
+
+
+def elements(type_: str) -> list[str]:
+  """Returns the types that a tuple's type is made of, nested tuples whole; of an array's type, that alone."""
+  if not type_.startswith("("):
+    return [type_]
+  parts, depth, start = [], 0, 1
+  for i, c in enumerate(type_):
+    depth += (c in "([{") - (c in ")]}")
+    if (c == "," and depth == 1) or (c == ")" and depth == 0):
+      parts.append(type_[start:i].strip())
+      start = i + 1
+  return [part for part in parts if part]
+
+
+def size(type_: str) -> int:
+  """Returns the bytes of a type as its shape says, without the padding of a layout; of a tuple, the sum."""
+  return sum(_array_bits(*match.groups()) for match in _ARRAY.finditer(type_)) // 8
+
+
+def _array_bits(dtype: str, dims: str) -> int:
+  digits = re.search(r"\d+", dtype)
+  bits = _BITS[dtype] if dtype in _BITS else int(digits[0]) if digits else 0
+  return bits * math.prod(int(d.replace("<=", "")) for d in dims.split(",") if d.strip())
+
+
+def _stacks(text: str) -> dict[int, tuple[str, ...]]:
+  """Returns the Python functions of each stack frame, the innermost first; {} where the text has no such tables."""
+  names = {i: name for i, name, _ in _table(text, "FunctionNames")}
+  functions = {i: names.get(_field(row, "function_name_id"), "") for i, _, row in _table(text, "FileLocations")}
+  frames = {
+    i: (functions.get(_field(row, "file_location_id"), ""), _field(row, "parent_frame_id") - 1)
+    for i, _, row in _table(text, "StackFrames")
+  }  # a parent is printed one higher than its number; a frame without one names itself
+  stacks = {}
+  for i in frames:
+    chain, at = [], i
+    while at in frames and len(chain) <= len(frames):
+      name, parent = frames[at]
+      chain.append(name)
+      at = parent if parent != at else -1
+    stacks[i] = tuple(chain)
+  return stacks
+
+
+def _table(text: str, title: str) -> list[tuple[int, str, str]]:
+  """Returns the rows (number, quoted text, fields in braces) of one of the tables before the computations."""
+  found = re.search(rf"^{title}\n(.*?)\n\n", text, re.DOTALL | re.MULTILINE)
+  rows = [_TABLE_LINE.match(line) for line in found[1].splitlines()] if found else []
+  return [(int(row[1]), row[2] or "", row[3] or "") for row in rows if row]
+
+
+def _field(row: str, name: str) -> int:
+  found = re.search(rf"{name}=(\d+)", row)
+  return int(found[1]) if found else 0

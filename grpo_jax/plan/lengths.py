@@ -1,0 +1,78 @@
+"""Lengths of the prompts and completions of a step, as a plan takes them to be, and the programs that they ask for."""
+
+import math
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from grpo_jax.errors import SettingError
+from grpo_jax.plan import programs
+from grpo_jax.plan.programs import Lengths, Workload
+
+MOST_STEPS = 200  # of which lengths are drawn to count programs
+
+
+def draw(config: ConfigDict, mean_length: int, mean_prompt: int, step: int = 0) -> Lengths:
+  """Returns lengths of a step, the same for the same step.
+
+  Completions are long-tailed: exponential with that mean, cut at sampler.max_length and moved so that the mean after
+  the cut is the one asked for; prompts are spread evenly around theirs.
+
+  Args:
+    config: of the run.
+    mean_length: tokens of a completion; 0: all are as long as they may be.
+    mean_prompt: tokens of a prompt; 0: all are as long as they may be.
+    step: of the run.
+
+  Raises:
+    SettingError: a mean that the config does not allow.
+  """
+  p, g = config.data.prompts, config.sampler.group
+  most, most_prompt = config.sampler.max_length, config.data.max_prompt_length
+  for flag, value, limit in (
+    ("--mean-length", mean_length, most),
+    ("--mean-prompt", mean_prompt, most_prompt),
+  ):
+    if not 0 <= value <= limit:
+      raise SettingError(f"{flag}={value}: use 1 to {limit} tokens, as the config allows, or 0 for all full")
+  random = np.random.default_rng(step)
+  prompts = np.full(p, most_prompt)
+  if mean_prompt:
+    spread = min(mean_prompt - 1, most_prompt - mean_prompt)
+    prompts = random.integers(mean_prompt - spread, mean_prompt + spread + 1, p)
+  completions = np.full((p, g), most)
+  if mean_length:
+    drawn = -_scale(mean_length, most) * np.log1p(-random.random((p, g)))
+    completions = np.clip(np.ceil(drawn), 1, most)
+  return Lengths(prompts.astype(np.int32), completions.astype(np.int32))
+
+
+def _scale(mean: int, most: int) -> float:
+  """Returns the mean of the exponential distribution that has this mean once it is cut at `most`."""
+  low, high = 1e-3, 1e6 * most
+  for _ in range(100):
+    middle = math.sqrt(low * high)
+    cut = middle * -math.expm1(-most / middle)
+    low, high = (middle, high) if cut < mean else (low, middle)
+  return low
+
+
+def count_programs(workload: Workload, mean_length: int, mean_prompt: int) -> tuple[int, int, int]:
+  """Returns how many learner's and how many sampler's programs a run compiles, and in how many steps that was counted.
+
+  Lengths are drawn anew for each step, as `draw` does.
+  """
+  steps = min(workload.config.steps, MOST_STEPS) if mean_length or mean_prompt else 1
+  learners, samplers, sizes = set(), set(), workload.learner.sizes.fresh()
+  for step in range(steps):
+    lengths = draw(workload.config, mean_length, mean_prompt, step)
+    learners.add(_signature(programs.learn_batch(workload, lengths, sizes)))
+    samplers.add(_signature(programs.sampler_prompts(workload, lengths, sizes)))
+  return len(learners), len(samplers), steps
+
+
+def _signature(tree: object) -> tuple:
+  """Returns what a jitted function tells programs apart by: the tree's structure, shapes and dtypes."""
+  leaves, structure = jax.tree.flatten(tree)
+  return structure, tuple((x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in leaves)

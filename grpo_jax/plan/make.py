@@ -1,0 +1,81 @@
+"""Makes a plan: both programs compiled, their memory by part, the estimate."""
+
+from ml_collections import ConfigDict
+
+from grpo_jax.plan import chips, facts, lengths, memory, programs, topology
+from grpo_jax.plan.estimate import estimate
+from grpo_jax.plan.page import Plan
+
+
+def make_plan(
+  config: ConfigDict,
+  where: str,
+  slices: int = 1,
+  *,
+  mean_length: int = 0,
+  mean_prompt: int = 0,
+  price: float = 0.0,
+  note: str = "",
+  cache: str = "",
+  command: str = "",
+) -> Plan:
+  """Returns the plan of a run of `config` on so many slices of a topology.
+
+  Args:
+    config: of an online run.
+    where: the topology, as v5e:2x4.
+    slices: how many of it.
+    mean_length, mean_prompt: see `lengths.draw`.
+    price: of a chip for an hour; 0: not said.
+    note: to stand below the estimate.
+    cache: the folder of what was compiled before; "" for none.
+    command: what makes the page, to be shown on it.
+
+  Raises:
+    SettingError: no such topology, or settings that a run there would refuse.
+  """
+  chip = chips.chip_of(where)
+  workload = programs.make_workload(config, topology.devices(where, slices))
+  of_step = lengths.draw(config, mean_length, mean_prompt)
+  mesh = workload.decoder.layout.mesh
+  slice_of = topology.slice_of_each(mesh)
+  label = f"{slices} slices of {where}" if slices > 1 else where
+  learn = facts.compiled("learn", programs.lower_learn(workload, of_step), slice_of, label, cache)
+  weights = facts.compiled("weights", programs.lower_weights(workload), slice_of, label, cache)
+  sample = facts.compiled("sample", programs.lower_sampler(workload, of_step), slice_of, label, cache)
+  code = learn.code + weights.code + sample.code
+  padding = programs.padding(workload, of_step)
+  return Plan(
+    command=command,
+    topology=where,
+    slices=slices,
+    chip=chip,
+    workload=workload,
+    lengths=of_step,
+    padding=padding,
+    learn=learn,
+    weights=weights,
+    sample=sample,
+    learn_memory=memory.of_learning(workload, learn, code),
+    sample_memory=memory.of_sampling(workload, weights, sample, code),
+    estimate=estimate(workload, of_step, padding, chip, learn, weights, sample),
+    programs=_programs_of_run(workload, mean_length, mean_prompt),
+    price=price,
+    note=note,
+  )
+
+
+def _programs_of_run(workload: programs.Workload, mean_length: int, mean_prompt: int) -> str:
+  """Returns a sentence about how many programs a run compiles."""
+  learners, samplers, steps = lengths.count_programs(workload, mean_length, mean_prompt)
+  if steps == 1:
+    return (
+      "With all lengths full, as here, a run compiles one program of the update and one of the sampler; --mean-length "
+      "and --mean-prompt count those of lengths that vary."
+    )
+  of = " and ".join(
+    f"{name} of {value} tokens in the mean"
+    for name, value in (("completions", mean_length), ("prompts", mean_prompt))
+    if value
+  )
+  return f"With {of}, {steps} steps compile {learners} programs of the update and {samplers} of the sampler."

@@ -1,0 +1,117 @@
+"""Memory of one device by part: what the shapes say beside what the compiler says."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax import sampler
+from grpo_jax.decode_loop import SamplerSetup
+from grpo_jax.plan.facts import Facts
+from grpo_jax.plan.programs import Workload
+
+
+class Parts(NamedTuple):
+  """Bytes of one device while a program runs: (part, bytes) rows, and their sum."""
+
+  rows: tuple[tuple[str, int], ...]
+  total: int
+
+
+def shard_bytes(tree: Any) -> int:
+  """Returns the bytes that one device has of a tree of shapes with shardings."""
+  return sum(math.prod(x.sharding.shard_shape(x.shape)) * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(tree))
+
+
+def state_bytes(workload: Workload) -> dict[str, int]:
+  """Returns what stays on a device through the whole run: parameters, optimizer, reference."""
+  state = workload.learner.abstract()
+  parameters, all_of_it = shard_bytes(state.params), shard_bytes(state)
+  found = {"parameters (float32)": parameters, "optimizer": all_of_it - parameters}
+  if "ref" in workload.learner.needs:
+    found["reference (float32)"] = shard_bytes(state.params["policy"])
+  return found
+
+
+def of_learning(workload: Workload, learn: Facts, code: int) -> Parts:
+  """Returns the parts while the update runs; `code` is that of all programs, which stay loaded."""
+  state = state_bytes(workload)
+  if learn.needs:
+    return _too_large(state, learn, code, 0)
+  rows = {
+    **state,
+    "batch": learn.arguments - sum(state.values()),
+    "gradients, activations, other temporaries": learn.temporaries,
+    "results that are not in place": learn.outputs - learn.aliased,
+    "programs": code,
+  }
+  return Parts(tuple(rows.items()), sum(rows.values()))
+
+
+def of_sampling(workload: Workload, weights: Facts, sample: Facts, code: int) -> Parts:
+  """Returns the parts while weights are made ready for decoding or the sampler runs, whichever takes more.
+
+  The learner's state stays where it is.
+  """
+  state = state_bytes(workload)
+  ready, cache = decode_weight_bytes(workload), cache_bytes(workload)
+  if weights.needs or sample.needs:
+    return _too_large(state, weights if weights.needs else sample, code, sum(state.values()))
+  rows = {**state, f"weights for decoding ({workload.config.sampler.dtype})": ready}
+  if weights.temporaries > sample.temporaries + sample.outputs:
+    rows |= {"temporaries while they are made ready": weights.temporaries}
+  else:
+    rows |= {
+      "prompts": sample.arguments - ready,
+      f"keys and values ({workload.config.sampler.cache_dtype})": cache,
+      "other temporaries": sample.temporaries - cache,
+      "results": sample.outputs - sample.aliased,
+    }
+  rows |= {"programs": code}
+  return Parts(tuple(rows.items()), sum(rows.values()))
+
+
+def _too_large(state: dict[str, int], facts: Facts, code: int, beside: int) -> Parts:
+  """Returns what is known of a program that the compiler could not fit; `beside` are bytes that it does not see."""
+  rows = {**state, f"what the compiler asks for, the {facts.name} program alone": facts.needs, "programs": code}
+  return Parts(tuple(rows.items()), max(facts.needs + beside, sum(state.values())) + code)
+
+
+def decode_setup(workload: Workload) -> SamplerSetup:
+  """Returns the sampler's settings on one shard of prompts and samples."""
+  return sampler.make_setup(workload.decoder, workload.config.sampler, (0,))
+
+
+def decode_weight_bytes(workload: Workload) -> int:
+  """Returns the bytes of the weights that one device decodes with."""
+  return shard_bytes(workload.weights)
+
+
+class Slots(NamedTuple):
+  """What one shard of prompts and samples decodes, on one device."""
+
+  samples: int
+  slots: int  # that decode at a time
+  prompts: int
+  kv: int  # bytes of the keys and values of one token, in all layers
+
+
+def slots_of(workload: Workload) -> Slots:
+  """Returns what one shard decodes."""
+  config, layout, setup = workload.config, workload.sample.layout, decode_setup(workload)
+  prompts = config.data.prompts // layout.size("prompt")
+  samples = prompts * config.sampler.group // layout.size("sample")
+  c, inside = setup.decoder.config, setup.decoder.layout
+  heads = c.kv_heads // inside.shards("kv_heads", c.kv_heads)
+  dtype = setup.cache_dtype
+  vector = c.head_dim * jnp.dtype(dtype).itemsize + (4 if dtype == "int8" else 0)  # and its float32 scale
+  return Slots(samples, min(samples, setup.slots or samples), prompts, 2 * c.layers * heads * vector)
+
+
+def cache_bytes(workload: Workload) -> int:
+  """Returns the bytes of keys and values while decoding: of prompts, of the slots' copies of them, of completions."""
+  config, s = workload.config, slots_of(workload)
+  copies = s.slots if s.slots < s.samples else 0
+  tokens = (s.prompts + copies) * config.data.max_prompt_length + s.slots * config.sampler.max_length
+  return tokens * s.kv

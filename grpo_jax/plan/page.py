@@ -1,0 +1,232 @@
+"""The page of a plan, in Markdown: memory, what moves, time, programs, money."""
+
+from typing import NamedTuple
+
+from grpo_jax.plan import estimate as estimates
+from grpo_jax.plan import memory, parts
+from grpo_jax.plan.chips import GIB, Chip
+from grpo_jax.plan.collectives import Collective, totals
+from grpo_jax.plan.estimate import Estimate
+from grpo_jax.plan.facts import Facts
+from grpo_jax.plan.memory import Parts
+from grpo_jax.plan.programs import Lengths, Workload
+
+SMALL = 0.005  # of a program's bytes: parts with less are one row
+
+
+class Plan(NamedTuple):
+  """All that a page says."""
+
+  command: str
+  topology: str
+  slices: int
+  chip: Chip
+  workload: Workload
+  lengths: Lengths
+  padding: float  # share of padding in what the learner computes for completions
+  learn: Facts
+  weights: Facts  # made ready for decoding
+  sample: Facts
+  learn_memory: Parts
+  sample_memory: Parts
+  estimate: Estimate
+  programs: str  # how many a run compiles, and of what lengths
+  price: float  # of a chip for an hour; 0: not given
+  note: str = ""  # to stand below the estimate
+
+  @property
+  def devices(self) -> int:
+    """Of the whole mesh."""
+    return self.workload.decoder.layout.mesh.size
+
+  @property
+  def chips(self) -> int:
+    """Of the whole mesh."""
+    return self.devices // self.chip.devices
+
+  @property
+  def fits(self) -> bool:
+    """Whether both programs have the memory they take."""
+    used = max(self.learn_memory.total, self.sample_memory.total)
+    return not any(each.needs for each in (self.learn, self.weights, self.sample)) and used <= self.chip.usable
+
+
+def text(plan: Plan) -> str:
+  """Returns the whole page."""
+  sections = (_title(plan), _memory(plan), _movement(plan), _time(plan), _programs(plan), _assumptions(plan))
+  return "\n".join("\n".join(lines) + "\n" for lines in sections)
+
+
+def _title(plan: Plan) -> list[str]:
+  c, shape = plan.workload.config, plan.workload.decoder.config
+  mesh = " ".join(f"{axis}={n}" for axis, n in plan.workload.decoder.layout.mesh.shape.items())
+  of = f"{plan.slices} slices of {plan.topology}" if plan.slices > 1 else plan.topology
+  weights = sum(x.size for x in _leaves(plan.workload.decoder.shapes()))
+  return [
+    f"# Plan: {c.model.variant or c.model.hub or c.init_from or 'model'} on {of}",
+    "",
+    f"    {plan.command}",
+    "",
+    f"{weights / 1e9:.2f}e9 parameters ({shape.layers} layers of {shape.width}, vocabulary {shape.vocab:,}) on "
+    f"{plan.chips} chips, mesh {mesh}. A step: {c.data.prompts} prompts of {plan.lengths.prompts.max()} tokens, "
+    f"{c.sampler.group} completions each, of {plan.lengths.completions.mean():.0f} tokens in the mean and at most "
+    f"{c.sampler.max_length}; {c.learner.mu * c.learner.minibatches} update(s), objective {c.objective.name}, "
+    f"learner.microbatch={c.learner.microbatch}, learner.chunk={c.learner.chunk}, model.remat={c.model.remat}, "
+    f"sampler.slots={c.sampler.slots}.",
+    "",
+    "Compiled by the TPU's own compiler, with no chip attached. Bytes and fits are the compiler's and exact; times are "
+    "estimates, no measurement.",
+  ]
+
+
+def _leaves(tree: object) -> list:
+  import jax
+
+  return jax.tree.leaves(tree)
+
+
+def _memory(plan: Plan) -> list[str]:
+  device = "device (half a chip)" if plan.chip.devices == 2 else "chip"
+  lines = [
+    f"## Memory of a {device}, GiB",
+    "",
+    f"The compiler lets programs have {plan.chip.usable / GIB:.2f} GiB.",
+    "",
+  ]
+  for name, found in (("learning", plan.learn_memory), ("sampling", plan.sample_memory)):
+    lines += [f"| while {name} | GiB |", "|---|---:|"]
+    lines += [f"| {row} | {size / GIB:.3f} |" for row, size in found.rows]
+    lines += [f"| **in all** | **{found.total / GIB:.3f}** |", ""]
+  return lines + [_verdict(plan)]
+
+
+def _verdict(plan: Plan) -> str:
+  if plan.fits:
+    most = max(plan.learn_memory.total, plan.sample_memory.total)
+    return f"**It fits**, with {(plan.chip.usable - most) / GIB:.2f} GiB to spare."
+  advice = []
+  if plan.learn.needs or plan.learn_memory.total > plan.chip.usable:
+    advice += advice_for_learning(plan.workload)
+  if plan.weights.needs or plan.sample.needs or plan.sample_memory.total > plan.chip.usable:
+    advice += advice_for_sampling(plan.workload)
+  said = [facts.error for facts in (plan.learn, plan.weights, plan.sample) if facts.needs]
+  errors = "".join(f" The compiler: `{each}`" for each in said)
+  return f"**It does not fit.** What would help: {'; '.join(dict.fromkeys(advice))}.{errors}"
+
+
+def advice_for_learning(workload: Workload) -> list[str]:
+  """Returns settings that lower what the learner takes."""
+  c, layout, found = workload.config, workload.decoder.layout, []
+  at_once = c.learner.microbatch or c.data.prompts // c.learner.minibatches
+  if at_once > layout.size("prompt"):
+    found.append(f"a lower learner.microbatch ({at_once} now, at least {layout.size('prompt')})")
+  if c.model.remat != "block":
+    found.append(f"model.remat=block ({c.model.remat} now)")
+  if c.learner.chunk > 256:
+    found.append(f"a lower learner.chunk ({c.learner.chunk} now)")
+  if layout.size("sample") < c.sampler.group:
+    found.append(f"a larger mesh.group ({layout.mesh.shape['group']} now)")
+  return [*found, f"a larger mesh.tensor ({layout.mesh.shape['tensor']} now)", "more chips"]
+
+
+def advice_for_sampling(workload: Workload) -> list[str]:
+  """Returns settings that lower what the sampler takes, by what takes most."""
+  c, s = workload.config, memory.slots_of(workload)
+  tensor = workload.sample.layout.mesh.shape["tensor"]
+  weights, cache = memory.decode_weight_bytes(workload), memory.cache_bytes(workload)
+  split = [f"weights for decoding over more chips (sampler.tensor={2 * tensor}, {tensor} now)"]
+  fewer = [f"fewer sampler.slots ({s.slots} a shard now)"]
+  if c.sampler.cache_dtype != "int8":
+    fewer.append(f"sampler.cache_dtype=int8 ({c.sampler.cache_dtype} now)")
+  if c.sampler.dtype == "float32":
+    split.append("sampler.dtype=bfloat16")
+  return split + fewer if weights > cache else fewer + split
+
+
+def _movement(plan: Plan) -> list[str]:
+  lines = ["## What moves between chips, GB a chip and step", ""]
+  lines += ["Bytes of the arrays that are gathered or summed; what a ring sends over links is in the last column.", ""]
+  for name, facts in (("update", plan.learn), ("weights for decoding", plan.weights), ("rollout", plan.sample)):
+    if facts.collectives is None:
+      lines += [f"The {name}: not known, {facts.error or 'it was not compiled'}", ""]
+      continue
+    lines += _movement_of(name, list(facts.collectives))
+  return lines
+
+
+def _movement_of(name: str, found: list[Collective]) -> list[str]:
+  whole = sum(each.total for each in found)
+  kinds = ", ".join(f"{kind} {total / 1e9:.2f}" for kind, total in totals(found).items() if total >= SMALL * whole)
+  network = sum(each.total for each in found if each.across_slices)
+  lines = [f"{name.capitalize()}: **{whole / 1e9:.2f} GB** ({kinds or 'nothing'})."]
+  if network:
+    lines.append(f"Of these {network / 1e9:.3f} GB cross slices.")
+  lines += ["", f"| {name}: part | kind | GB | share | sent |", "|---|---|---:|---:|---:|"]
+  rest, rest_sent = 0, 0.0
+  for (of, kind), total in parts.by_part(found).items():
+    sent = sum(each.sent for each in found if (parts.part(each), each.kind) == (of, kind))
+    if total < SMALL * whole:
+      rest, rest_sent = rest + total, rest_sent + sent
+    else:
+      lines.append(f"| {of} | {kind} | {total / 1e9:.3f} | {total / whole:.1%} | {sent / 1e9:.3f} |")
+  if rest:
+    lines.append(f"| smaller ones | | {rest / 1e9:.3f} | {rest / whole:.1%} | {rest_sent / 1e9:.3f} |")
+  if unknown := parts.unknown_loops(found):
+    lines += ["", f"Loops that turn as often as lengths say count as one turn here: {', '.join(unknown)}."]
+  return [*lines, ""]
+
+
+def _time(plan: Plan) -> list[str]:
+  e = plan.estimate
+
+  def shown(seconds: tuple[float, float]) -> str:
+    return f"{seconds[0]:.2f} to {seconds[1]:.2f} s"
+
+  low, high = e.step_s
+  link = "not known" if e.learn_link_s is None else f"{e.learn_link_s:.2f} s"
+  peak = plan.chip.flops * plan.chips
+  lines = [
+    "## Time of a step: an estimate",
+    "",
+    "From: all communication hides behind arithmetic. To: none does.",
+    "",
+    "| | |",
+    "|---|---|",
+    f"| one forward pass, counted as the benchmark counts | {e.forward_flops / 1e15:.3f} PFLOP |",
+    f"| the update, all passes, {plan.padding:.1%} padding | {e.learn_flops / 1e15:.3f} PFLOP; "
+    f"{e.learn_flops / peak:.2f} s at the chips' peak |",
+    f"| learning: arithmetic, links | {e.learn_compute_s:.2f} s, {link} |",
+    f"| **learning** | **{shown(e.learn_s)}**, {e.tokens / e.learn_s[1]:,.0f} to {e.tokens / e.learn_s[0]:,.0f} "
+    "tokens/s |",
+    f"| decoding: steps, bytes read in one | {e.decode_steps:,}, {e.decode_bytes / 1e9:.2f} GB: "
+    f"{e.decode_s / max(e.decode_steps, 1) * 1e3:.2f} ms each |",
+    f"| prefill | {e.prefill_s:.2f} s |",
+    f"| **sampling** | **{shown(e.sample_s)}**, {e.tokens / e.sample_s[1]:,.0f} to {e.tokens / e.sample_s[0]:,.0f} "
+    "tokens/s |",
+    f"| **step** | **{shown(e.step_s)}**, {e.tokens / high:,.0f} to {e.tokens / low:,.0f} tokens/s |",
+  ]
+  steps = plan.workload.config.steps
+  hours = (low * steps * plan.chips / 3600, high * steps * plan.chips / 3600)
+  lines.append(f"| {steps} steps | {hours[0]:,.0f} to {hours[1]:,.0f} chip-hours |")
+  if plan.price:
+    money = (hours[0] * plan.price, hours[1] * plan.price)
+    lines.append(f"| at {plan.price:g} a chip-hour | {money[0]:,.0f} to {money[1]:,.0f} |")
+  return [*lines, "", plan.note] if plan.note else lines
+
+
+def _programs(plan: Plan) -> list[str]:
+  seconds = plan.learn.compile_s, plan.weights.compile_s + plan.sample.compile_s
+  took = f"The update took {seconds[0]:.0f} s, the sampler {seconds[1]:.0f} s"
+  return ["## Programs", "", f"{plan.programs} {took} to compile on the machine that made this page."]
+
+
+def _assumptions(plan: Plan) -> list[str]:
+  c = plan.chip
+  return [
+    "## Assumptions",
+    "",
+    *(f"- {each}" for each in estimates.ASSUMPTIONS),
+    f"- Published, a chip: {c.flops / 1e12:.0f} TFLOP/s in bfloat16, {c.hbm / GIB:.0f} GiB of HBM at "
+    f"{c.hbm_rate / 1e9:.0f} GB/s, {c.links} links of {c.link_rate / 1e9:.0f} GB/s each way, "
+    f"{c.network_rate / 1e9:.1f} GB/s to other slices (sources: grpo_jax/plan/chips.py).",
+  ]

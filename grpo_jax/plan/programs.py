@@ -1,0 +1,150 @@
+"""The learn step and the sampler of a config, made as a run makes them and compiled without weights, data or chips."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from grpo_jax import ranges, sampler, sharding
+from grpo_jax.errors import SettingError
+from grpo_jax.loops import build, checks, imports
+from grpo_jax.loops.learner import Learner
+from grpo_jax.models import variants
+from grpo_jax.models.decoder import Decoder, DecoderConfig
+from grpo_jax.packing import plan
+from grpo_jax.packing.plan import Packing
+from grpo_jax.packing.sizes import Sizes
+from grpo_jax.types import Prompts, Rollouts
+
+
+class Lengths(NamedTuple):
+  """Tokens of the prompts and of their completions, which decide the shapes of a step."""
+
+  prompts: np.ndarray  # [P] int32
+  completions: np.ndarray  # [P, G] int32
+
+
+class Workload(NamedTuple):
+  """A config on the devices of a topology; nothing is allocated or compiled."""
+
+  config: ConfigDict
+  decoder: Decoder
+  learner: Learner
+  sample: sampler.Sampler
+  weights: Any  # those that decode, as shapes with shardings
+
+
+def shape_of(config: ConfigDict) -> DecoderConfig:
+  """Returns the decoder's shape: of the folder or run in init_from, of model.variant, or of the model that model.hub
+  names, so that no weights are needed.
+
+  Raises:
+    SettingError: none of them says it.
+  """
+  folder, _ = build.find_source(config.init_from)
+  if folder:
+    return build.read_shape(folder)
+  if config.model.variant:
+    made = {"vocab": config.model.vocab} if config.tokenizer == "bpe" else {}
+    return variants.variant(config.model.variant, **made)
+  if config.model.hub in variants.HUB:
+    return variants.variant(variants.HUB[config.model.hub])
+  raise SettingError(
+    f"model.hub={config.model.hub!r}: its shape is not in grpo_jax/models/variants.py; pass --config.init_from=FOLDER "
+    f"with a config.json, or --config.model.variant= one of {', '.join(variants.VARIANTS)}"
+  )
+
+
+def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload:
+  """Returns the functions of an online run of the config on those devices.
+
+  Raises:
+    SettingError: settings that a run would refuse, for these devices too.
+  """
+  ranges.check(config)
+  layout = sharding.make_layout(config.mesh, devices)
+  how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
+  decoder = Decoder(shape_of(config), layout, **how)
+  checks.check(config, decoder, imports.objective(config.objective.name))
+  model = build.Model(layout, decoder, tokenizer=None, render=None, stop=(0,), load=None)
+  sample = sampler.make_sampler(decoder, config.sampler, model.stop)
+  lie = sampler.decode_shardings(dataclasses.replace(decoder, layout=sample.layout))
+  weights = jax.tree.map(_struct, jax.eval_shape(sample.ready, build.abstract(decoder)), lie)
+  return Workload(config, decoder, Learner(config, model, config.sampler.temperature), sample, weights)
+
+
+def learn_batch(workload: Workload, lengths: Lengths, sizes: Sizes) -> tuple[Rollouts, Packing]:
+  """Returns scored rollouts of zeros, with those lengths, and their packing, as numpy arrays.
+
+  `sizes` are those of the programs made so far (`build.sizes`).
+  """
+  prompts, _ = sampler_prompts(workload, lengths, sizes)
+  return sizes.for_learner(_rollouts(workload.config, prompts, lengths))
+
+
+def sampler_prompts(workload: Workload, lengths: Lengths, sizes: Sizes) -> tuple[Prompts, int | None]:
+  """Returns prompts of zeros, with those lengths, and the size of their list, as numpy arrays."""
+  shape = (len(lengths.prompts), workload.config.data.max_prompt_length)
+  return sizes.for_sampler(Prompts(np.zeros(shape, np.int32), lengths.prompts), workload.sample.layout)
+
+
+def learn_arguments(workload: Workload, lengths: Lengths) -> tuple:
+  """Returns what the update takes after its state, on rollouts of those lengths, as shapes with shardings."""
+  ref = build.abstract(workload.decoder) if "ref" in workload.learner.needs else None
+  batch = learn_batch(workload, lengths, workload.learner.sizes.fresh())
+  return ref, None, *_abstract(workload.decoder.layout, batch)
+
+
+def lower_learn(workload: Workload, lengths: Lengths) -> jax.stages.Lowered:
+  """Returns the update on rollouts of those lengths, ready to be compiled."""
+  learner = workload.learner
+  return learner.jitted_learn.trace(learner.abstract(), *learn_arguments(workload, lengths)).lower()
+
+
+def lower_weights(workload: Workload) -> jax.stages.Lowered:
+  """Returns the program that makes the weights ready for decoding, ready to be compiled."""
+  return workload.sample.ready.trace(build.abstract(workload.decoder)).lower()
+
+
+def lower_sampler(workload: Workload, lengths: Lengths) -> jax.stages.Lowered:
+  """Returns the sampler on prompts of those lengths, ready to be compiled."""
+  prompts, size = sampler_prompts(workload, lengths, workload.learner.sizes.fresh())
+  key, batch = jax.eval_shape(lambda: jax.random.key(0)), _abstract(workload.sample.layout, prompts)
+  return workload.sample.run.trace(workload.weights, batch, key, None, prompt_size=size).lower()
+
+
+def padding(workload: Workload, lengths: Lengths) -> float:
+  """Returns the share of padding in what the learner computes for completions of those lengths."""
+  sizes = workload.learner.sizes.fresh()
+  batch = learn_batch(workload, lengths, sizes)
+  return plan.padding(*batch, workload.decoder.layout, sizes.microbatches)["padding_fraction"]
+
+
+def _rollouts(config: ConfigDict, prompts: Prompts, lengths: Lengths) -> Rollouts:
+  """Returns scored rollouts of zeros as the learner takes them."""
+  shape = (*lengths.completions.shape, config.sampler.max_length)
+  numbers = np.zeros(shape, np.float32)
+  return Rollouts(
+    prompts,
+    np.zeros(shape, np.int32),
+    lengths.completions,
+    np.zeros(shape[:2], np.int32),
+    numbers,
+    numbers,
+    rewards=numbers,
+    given=np.zeros(shape, bool),
+    components=np.zeros((*shape[:2], len(config.rewards.functions)), np.float32),
+  )
+
+
+def _abstract(layout: sharding.Layout, batch: Any) -> Any:
+  """Returns a batch of numpy arrays as shapes with the shardings that `rollouts.to_device` gives them."""
+  batch = jax.tree.map(np.asarray, batch)
+  return jax.tree.map(_struct, batch, layout.batch(batch))
+
+
+def _struct(x: Any, sharding_: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding_)

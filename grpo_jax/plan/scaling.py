@@ -1,0 +1,136 @@
+"""Weak scaling: the same load a chip on ever more chips, as a table and a plot. Flat is the goal."""
+
+import pathlib
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from grpo_jax.errors import SettingError
+from grpo_jax.plan import chips
+from grpo_jax.plan.chips import GIB
+from grpo_jax.plan.make import make_plan
+from grpo_jax.plan.page import Plan
+from grpo_jax.plan.sweep import changed
+
+# (shape, slices) of 4 to 1,024 chips, by the number of a torus' dimensions.
+SIZES = {
+  2: (("2x2", 1), ("4x4", 1), ("8x8", 1), ("16x16", 1), ("16x16", 4)),
+  3: (("2x2x1", 1), ("2x2x4", 1), ("4x4x4", 1), ("4x8x8", 1), ("4x8x8", 4)),
+}
+GIGA = 1e9
+
+
+def text(config: ConfigDict, where: str, picture: pathlib.Path, *, command: str, **how: Any) -> str:
+  """Returns the page of a family of topologies, and draws its plot into `picture`.
+
+  Args:
+    config: of the run, with the load that `where` is to have: each chip keeps its share of it.
+    where: a topology of the family.
+    picture: a PNG file.
+    command: to be shown on the page.
+    how: see `make_plan`.
+
+  Raises:
+    SettingError: a load that does not divide over the chips.
+  """
+  family = where.partition(":")[0]
+  plans = []
+  for shape, slices in SIZES[2 if chips.chip_of(where).links == 4 else 3]:
+    made = at_size(config, where, f"{family}:{shape}", slices)
+    print(f"{slices} x {family}:{shape}: data.prompts={made.data.prompts}", flush=True)
+    plans.append(make_plan(made, f"{family}:{shape}", slices, **how))
+  draw(plans, picture)
+  return page(plans, command, picture.name)
+
+
+def count(where: str, slices: int = 1) -> int:
+  """Returns how many chips so many slices of a topology have."""
+  chips_of_slice = 1
+  for n in where.partition(":")[2].split("x"):
+    chips_of_slice *= int(n)
+  return chips_of_slice * slices
+
+
+def at_size(config: ConfigDict, where: str, to: str, slices: int) -> ConfigDict:
+  """Returns the config with the load of a chip that it has on `where`, on so many slices of `to`: more prompts.
+
+  Raises:
+    SettingError: a chip's share of the prompts is no whole number.
+  """
+  chips_now, chips_then = count(where), count(to, slices)
+  settings = {"mesh.replica": slices, "mesh.fsdp": -1}
+  scaled = {"data.prompts": config.data.prompts, "sampler.slots": config.sampler.slots}
+  for name, value in (scaled | {"learner.microbatch": config.learner.microbatch}).items():
+    if value * chips_then % chips_now:
+      raise SettingError(
+        f"{name}={value} with --scaling and --topology={where}: {chips_now} chips do not share it evenly; use a "
+        f"multiple of {chips_now}"
+      )
+    settings[name] = value * chips_then // chips_now
+  return changed(config, settings)
+
+
+def page(plans: list[Plan], command: str, picture: str) -> str:
+  """Returns the table, with the plot above it."""
+  lines = [
+    f"# Weak scaling: {plans[0].workload.config.model.hub or plans[0].workload.config.model.variant} on "
+    f"{plans[0].topology.partition(':')[0]}",
+    "",
+    f"    {command}",
+    "",
+    "The same number of prompts a chip on all sizes. All is of one chip and one step; the seconds are estimates.",
+    "",
+    f"![memory, operations and bytes of a chip by the number of chips]({picture})",
+    "",
+    "| chips | slices | prompts | learning GiB | sampling GiB | TFLOP | update GB | of it across slices | step s |",
+    "|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+  ]
+  for plan in plans:
+    moved = plan.learn.collectives or ()
+    low, high = plan.estimate.step_s
+    lines.append(
+      f"| {plan.chips:,} | {plan.slices} | {plan.workload.config.data.prompts} | {plan.learn_memory.total / GIB:.2f} | "
+      f"{plan.sample_memory.total / GIB:.2f} | {plan.estimate.learn_flops / plan.chips / 1e12:.1f} | "
+      f"{sum(each.total for each in moved) / GIGA:.2f} | "
+      f"{sum(each.total for each in moved if each.across_slices) / GIGA:.2f} | {low:.2f} to {high:.2f} |"
+    )
+  return "\n".join([*lines, ""])
+
+
+def draw(plans: list[Plan], picture: pathlib.Path) -> None:
+  """Draws memory, operations and bytes of a chip over the number of chips."""
+  try:
+    import matplotlib.figure
+  except ImportError as error:
+    raise SettingError("--scaling draws a plot: matplotlib is missing (pip install matplotlib)") from error
+  x = [plan.chips for plan in plans]
+  series = (
+    ("memory, GiB", "learning", [plan.learn_memory.total / GIB for plan in plans]),
+    ("memory, GiB", "sampling", [plan.sample_memory.total / GIB for plan in plans]),
+    ("operations of the update, TFLOP", "", [plan.estimate.learn_flops / plan.chips / 1e12 for plan in plans]),
+    ("bytes of collectives, GB", "all", [_moved(plan) for plan in plans]),
+    ("bytes of collectives, GB", "sent over links by a ring", [_sent(plan) for plan in plans]),
+  )
+  titles = list(dict.fromkeys(title for title, *_ in series))
+  figure = matplotlib.figure.Figure(figsize=(11, 3.4), layout="constrained")
+  axes = dict(zip(titles, figure.subplots(1, len(titles))))
+  for title, label, y in series:
+    axes[title].plot(x, y, marker="o", label=label)
+  for title, panel in axes.items():
+    panel.set_title(f"{title}, a chip", fontsize=9)
+    panel.set_xscale("log", base=4)
+    panel.set_xticks(x, [f"{n:,}" for n in x])
+    panel.set_ylim(bottom=0)
+    panel.set_xlabel("chips")
+    if panel.get_legend_handles_labels()[1] != [""]:
+      panel.legend(fontsize=8)
+  picture.parent.mkdir(parents=True, exist_ok=True)
+  figure.savefig(picture, dpi=120)
+
+
+def _moved(plan: Plan) -> float:
+  return sum(each.total for each in plan.learn.collectives or ()) / GIGA
+
+
+def _sent(plan: Plan) -> float:
+  return sum(each.sent for each in plan.learn.collectives or ()) / GIGA

@@ -1,0 +1,119 @@
+"""Tries settings that change neither the data nor the loss, and ranks the plans that fit."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from grpo_jax.errors import SettingError
+from grpo_jax.plan import chips, topology
+from grpo_jax.plan.chips import GIB
+from grpo_jax.plan.make import make_plan
+from grpo_jax.plan.page import Plan
+
+TENSORS = (1, 2, 4, 8)
+CHUNKS = (1024, 4096)
+
+
+class Row(NamedTuple):
+  """One plan of a sweep."""
+
+  settings: dict[str, Any]
+  plan: Plan
+
+
+def text(config: ConfigDict, where: str, slices: int, most: int, *, command: str, **how: Any) -> str:
+  """Returns the page of a sweep, the fastest plan that fits first.
+
+  Args:
+    config: of the run; what is tried changes it.
+    where, slices: the topology, and how many of it.
+    most: plans to try at most.
+    command: to be shown on the page.
+    how: see `make_plan`.
+
+  Raises:
+    SettingError: nothing that could be tried is allowed.
+  """
+  rows = []
+  chip = chips.chip_of(where)
+  tried = list(itertools.islice(candidates(config, len(topology.devices(where, slices)), slices), most))
+  for i, settings in enumerate(tried):
+    print(f"plan {i + 1} of {len(tried)}: {shown(settings)}", flush=True)
+    try:
+      rows.append(Row(settings, make_plan(changed(config, settings), where, slices, **how)))
+    except SettingError as error:
+      print(f"  refused: {error}", flush=True)
+  if not rows:
+    raise SettingError(f"--sweep on {where}: no mesh that was tried divides data.prompts and sampler.group")
+  return page(rows, chip.usable, command)
+
+
+def candidates(config: ConfigDict, devices: int, slices: int) -> Iterator[dict[str, Any]]:
+  """Yields settings to try: for each mesh in turn its first choice of microbatch and chunk, then the next."""
+  prompts, group = config.data.prompts, config.sampler.group
+  meshes = [
+    (tensor, split)
+    for tensor, split in itertools.product(TENSORS, _divisors(group))
+    if devices % (tensor * split * slices) == 0 and prompts % (devices // (tensor * split)) == 0
+  ]
+  of_mesh = [list(_of_mesh(config, devices, slices, *mesh)) for mesh in meshes]
+  for together in itertools.zip_longest(*of_mesh):
+    yield from (settings for settings in together if settings)
+
+
+def _of_mesh(config: ConfigDict, devices: int, slices: int, tensor: int, split: int) -> Iterator[dict[str, Any]]:
+  """Yields the settings to try with a mesh: few prompts at a time first, since they take the least memory."""
+  shards, minibatch = devices // (tensor * split), config.data.prompts // config.learner.minibatches
+  mesh = {"mesh.replica": slices, "mesh.fsdp": -1, "mesh.group": split, "mesh.tensor": tensor}
+  at_once = [n * shards for n in _divisors(max(1, minibatch // shards)) if minibatch % (n * shards) == 0]
+  for chunk, microbatch in itertools.product(dict.fromkeys((config.learner.chunk, *CHUNKS)), at_once):
+    yield mesh | {"learner.microbatch": microbatch, "learner.chunk": chunk}
+
+
+def _divisors(n: int) -> list[int]:
+  return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def changed(config: ConfigDict, settings: dict[str, Any]) -> ConfigDict:
+  """Returns a copy of the config with those settings."""
+  copy = config.copy_and_resolve_references()
+  copy.update_from_flattened_dict(settings)
+  return copy
+
+
+def shown(settings: dict[str, Any]) -> str:
+  """Returns settings as they are given to the command."""
+  return " ".join(f"--config.{name}={value}" for name, value in settings.items())
+
+
+def page(rows: list[Row], usable: float, command: str) -> str:
+  """Returns the table of a sweep: plans that fit before others, then by the step in which no communication hides."""
+  ranked = sorted(rows, key=lambda row: (not row.plan.fits, row.plan.estimate.step_s[1]))
+  first = ranked[0].plan
+  lines = [
+    f"# Sweep: {first.workload.config.model.hub or first.workload.config.model.variant} on {first.topology}",
+    "",
+    f"    {command}",
+    "",
+    f"{len(rows)} plans, ranked by whether they fit {usable / GIB:.2f} GiB and by the estimated step in which no "
+    "communication hides. Estimates, no measurement; `python -m launch.plan` with the settings of a row has its page.",
+    "",
+    "| fits | tensor | group | microbatch | chunk | learn GiB | sample GiB | moved GB | learn s | sample s | step s |",
+    "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+  ]
+  for settings, plan in ranked:
+    e, moved = plan.estimate, plan.learn.collectives
+    total = f"{sum(each.total for each in moved) / 1e9:.1f}" if moved is not None else "?"
+    lines.append(
+      f"| {'yes' if plan.fits else 'no'} | {settings['mesh.tensor']} | {settings['mesh.group']} | "
+      f"{settings['learner.microbatch']} | {settings['learner.chunk']} | {plan.learn_memory.total / GIB:.2f} | "
+      f"{plan.sample_memory.total / GIB:.2f} | {total} | {_range(e.learn_s)} | {_range(e.sample_s)} | "
+      f"{_range(e.step_s)} |"
+    )
+  return "\n".join([*lines, "", f"The first row: `{shown(ranked[0].settings)}`", ""])
+
+
+def _range(seconds: tuple[float, float]) -> str:
+  return f"{seconds[0]:.2f} to {seconds[1]:.2f}"

@@ -1,0 +1,90 @@
+"""Plans a run on TPUs before they are rented: compiles its update and its sampler for chips that are not there.
+
+    python -m launch.plan --config=experiments/gsm8k.py:model=qwen3_0.6b --topology=v5e:2x4 --out=docs/plans/NAME.md
+
+Prints and saves a page: memory of a chip by part, what moves between chips, an estimate of time, programs, and what it
+costs at --price a chip-hour. Settings are overridden as for experiments/run.py (--config.mesh.tensor=4). Needs libtpu
+(pip install 'jax[tpu]' -c constraints.txt), but no weights, no data and no chips. A program takes the compiler one to
+five minutes; what it found is kept in --cache.
+
+    --sweep        tries mesh splits, microbatches and chunks, and ranks those that fit
+    --scaling      the same load a chip on 4 to 1,024 chips of --topology's family, as a table and a plot
+"""
+
+import os
+import pathlib
+import shlex
+import sys
+
+from absl import app, flags
+
+from experiments import arguments
+
+FLAGS = flags.FLAGS
+
+
+def main(argv: list[str]) -> None:
+  """Makes what the flags say, prints it, and saves it where --out says."""
+  del argv
+  with arguments.one_line_errors():
+    if not FLAGS.topology:
+      arguments.fail("--topology is missing: the chips to plan for, as in --topology=v5e:2x4")
+    if FLAGS.sweep and FLAGS.scaling:
+      arguments.fail("--sweep with --scaling: use one of them")
+    made = _sweep() if FLAGS.sweep else _scaling() if FLAGS.scaling else _plan()
+  print(made)
+  if FLAGS.out:
+    place = pathlib.Path(FLAGS.out)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(made, encoding="utf-8")
+
+
+def _plan() -> str:
+  from grpo_jax.plan import page, parts
+  from grpo_jax.plan.make import make_plan
+
+  plan = make_plan(FLAGS.config, FLAGS.topology, FLAGS.slices, price=FLAGS.price, note=FLAGS.note, **_common())
+  if FLAGS.details:
+    for facts in (plan.learn, plan.weights, plan.sample):
+      print("\n".join((f"{facts.name}:", *parts.details(facts.collectives or ()))))
+  return page.text(plan)
+
+
+def _sweep() -> str:
+  from grpo_jax.plan import sweep
+
+  return sweep.text(FLAGS.config, FLAGS.topology, FLAGS.slices, FLAGS.most, **_common())
+
+
+def _scaling() -> str:
+  from grpo_jax.plan import scaling
+
+  picture = pathlib.Path(FLAGS.out or "scaling.md").with_suffix(".png")
+  return scaling.text(FLAGS.config, FLAGS.topology, picture, **_common())
+
+
+def _common() -> dict:
+  return {
+    "mean_length": FLAGS["mean-length"].value,
+    "mean_prompt": FLAGS["mean-prompt"].value,
+    "cache": FLAGS.cache,
+    "command": f"python -m launch.plan {shlex.join(sys.argv[1:])}",
+  }
+
+
+if __name__ == "__main__":
+  os.environ["JAX_PLATFORMS"] = "cpu"  # of this machine; before jax is imported
+  arguments.define_config("Config file and its arguments: FILE[:name=value,...]", lock_config=True)
+  flags.DEFINE_string("topology", None, "Chips to plan for: FAMILY:SHAPE, as v5e:2x4 or v5p:4x4x2.")
+  flags.DEFINE_integer("slices", 1, "So many slices of that topology.", lower_bound=1)
+  flags.DEFINE_integer("mean-length", 0, "Tokens of a completion in the mean; 0: all are sampler.max_length.")
+  flags.DEFINE_integer("mean-prompt", 0, "Tokens of a prompt in the mean; 0: all are data.max_prompt_length.")
+  flags.DEFINE_float("price", 0.0, "Of a chip for an hour.", lower_bound=0.0)
+  flags.DEFINE_string("note", "", "What the page says below the estimate, as a figure to compare it with.")
+  flags.DEFINE_string("out", "", "File for the page, as docs/plans/NAME.md; --scaling puts its plot beside it.")
+  flags.DEFINE_string("cache", "runs/plans", "Folder for what the compiler found; '' for none.")
+  flags.DEFINE_bool("details", False, "Print every group of alike collectives, too.")
+  flags.DEFINE_bool("sweep", False, "Try mesh splits, microbatches and chunks, and rank those that fit.")
+  flags.DEFINE_integer("most", 12, "With --sweep: try so many at most.", lower_bound=1)
+  flags.DEFINE_bool("scaling", False, "The same load a chip on 4 to 1,024 chips.")
+  app.run(main, flags_parser=arguments.parse_flags)
