@@ -1,5 +1,6 @@
 """Several hosts are one run: the same numbers, one end, one place to go on from. Real processes: several_hosts.py."""
 
+import re
 import shutil
 import sys
 
@@ -149,15 +150,16 @@ def test_where_one_host_ends_all_end_with_its_error(hosts, strike, fault, codes,
 
 @pytest.mark.slow
 def test_a_signal_to_one_of_four_saves_on_all_and_any_number_goes_on(hosts):
-  finish(hosts, 1, "whole")
+  steps = "--config.steps=8"
+  finish(hosts, 1, "whole", steps)
   expected = hosts.metrics("whole")
-  stopped = finish(hosts, 4, "stopped", strike=(2, "SIGTERM", "learn", 2))
-  assert "saved after step" in stopped[0].stdout.replace("\n", " ")
+  stopped = finish(hosts, 4, "stopped", steps, strike=(2, "SIGTERM", "learn", 2))
+  assert re.search(r"saved after step [2-7] of 8", stopped[0].stdout.replace("\n", " ")), stopped[0].stdout
   for processes, mesh in ((1, ""), (2, "group"), (4, "")):
     again = f"again{processes}"
     shutil.copytree(hosts.folder / "stopped", hosts.folder / again)
     more = [f"--config.mesh.{mesh}={processes}"] if mesh else []
-    finish(hosts, processes, again, *more)
+    finish(hosts, processes, again, steps, *more)
     got = hosts.metrics(again)
     for a, b in zip(got, expected, strict=True):
       same = {"step", "reward/mean", "loss", "tokens"} & a.keys()
