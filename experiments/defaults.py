@@ -117,7 +117,7 @@ def get_config() -> ConfigDict:
   c.learner.max_bad_steps = 10  # end the run after so many non-finite steps in a row
 
   c.mesh = ConfigDict()
-  c.mesh.replica = 1
+  c.mesh.replica = 1  # several slices of TPUs: as many as there are, or a multiple; the rest lies inside a slice
   c.mesh.fsdp = -1  # -1: the devices that are left
   c.mesh.group = 1
   c.mesh.tensor = 1

@@ -4,7 +4,8 @@
 
 On several hosts, run the same command on each with --distributed (a TPU pod or a cluster that JAX knows tells the
 processes of one another) or with --coordinator, --processes and --process. DIR must then be one folder that all see, on
-a shared disk or in a bucket: gs://BUCKET/FOLDER.
+a shared disk or in a bucket: gs://BUCKET/FOLDER. Where one of them ends, by an error or by a kill, all end within
+seconds and say which and why (grpo_jax/lifeline.py).
 Bad input is one line on stderr and exit code 2.
 """
 
@@ -24,7 +25,8 @@ from experiments import arguments
 from grpo_jax import kinds, ranges, storage
 from grpo_jax.errors import SettingError
 
-# Seconds without a sign of life after which a host counts as dead: JAX's own 100 would hold a pod up for long.
+# Seconds without a sign of life after which a host counts as dead to jax, whose own 100 would hold a pod up for long.
+# The lifeline is earlier, as a rule.
 HEARTBEAT_SECONDS = 30
 # Between processes on CPUs (gloo) collectives must run in one order on all of them. With this scheduler of XLA they do
 # not: "collective mismatch" in the first learn of experiments/arithmetic.py.

@@ -33,6 +33,7 @@ KEEPALIVE_SECONDS = 25
 CONNECT_SECONDS = 30
 # What a process that was told of an error waits for its own main thread: most errors are raised on all of them.
 GRACE_SECONDS = 2.0
+NOTICE_SECONDS = 1.0  # until it is noticed that another process has gone
 LAST_SECONDS = 10.0  # process 0 ends after the others, which jax would tell in its own words that it is gone
 LONGEST = 2000  # characters of the line
 INTERRUPTED = 130  # the exit code that a shell gives a program that SIGINT ended
@@ -74,8 +75,9 @@ class Lifeline:
     if error is None:
       _send(self, {"done": self.index})
       return
-    if isinstance(error, jax.errors.JaxRuntimeError):
-      time.sleep(GRACE_SECONDS)  # a collective that failed because another process is gone: that one is told instead
+    # It may be that something failed because another process has gone, such as a collective or a save.
+    if self.ending.wait(NOTICE_SECONDS):
+      time.sleep(2 * LAST_SECONDS)  # this process is being ended with that one's line, which says more
     self.failed.set()
     code, text = told(error)
     _send(self, {"failed": self.index, "code": code, "text": text})
@@ -205,11 +207,11 @@ def _lost(line: Lifeline, process: int) -> None:
 
 def _end(line: Lifeline, message: dict[str, Any]) -> None:
   """Prints the one line and ends this process, whatever its main thread is waiting for."""
+  if not message.get("lost") and line.failed.wait(GRACE_SECONDS):
+    return  # this process has an error of its own, as a rule the same
   if line.ending.is_set():
     return
   line.ending.set()
-  if not message.get("lost") and line.failed.wait(GRACE_SECONDS):
-    return  # this process has an error of its own, as a rule the same
   text = " ".join(f"{line.names[message['failed']]}: {message['text']}".split())
   with contextlib.suppress(OSError):
     os.write(2, f"error: {text[:LONGEST]}\n".encode(errors="replace"))
@@ -218,7 +220,7 @@ def _end(line: Lifeline, message: dict[str, Any]) -> None:
 
 def _end_soon(line: Lifeline, code: int) -> None:
   """Ends this process when its main thread has had the time to say what went wrong."""
-  time.sleep(GRACE_SECONDS)
+  time.sleep(2 * GRACE_SECONDS)  # also those of the others, whose collectives fail when this one's connections close
   _leave(line, code)
 
 

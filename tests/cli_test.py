@@ -192,7 +192,7 @@ def test_two_processes_find_each_other():
     s.bind(("localhost", 0))
     port = s.getsockname()[1]
   join = "import sys, jax; from experiments import run; run.join_hosts(sys.argv[1], 2, int(sys.argv[2]))"
-  code = f"{join}; print(jax.process_count())"
+  code = f"{join}; import os; print(run.ORDER_FLAG + '=false' in os.environ['XLA_FLAGS'], jax.process_count())"
   command = [sys.executable, "-c", code, f"localhost:{port}"]
   started = [
     subprocess.Popen(
@@ -200,7 +200,16 @@ def test_two_processes_find_each_other():
     )
     for i in range(2)
   ]
-  assert [process.communicate(timeout=120)[0].split()[-1] for process in started] == ["2", "2"]
+  assert [process.communicate(timeout=120)[0].split()[-2:] for process in started] == [["True", "2"]] * 2
+
+
+@pytest.mark.parametrize(
+  "platforms, devices, want",
+  [("cpu", ["/dev/accel0"], True), ("tpu,cpu", [], False), ("", [], True), ("", ["/dev/accel0"], False)],
+)
+def test_the_flag_for_collectives_on_cpus_is_set_there_alone(platforms, devices, want, monkeypatch):
+  monkeypatch.setattr(run.glob, "glob", lambda pattern: [d for d in devices if pattern == "/dev/accel*"])
+  assert run.on_cpu(platforms) == want
 
 
 def test_a_command_without_a_config_asks_for_none(program):
