@@ -140,8 +140,10 @@ class Lease:
       self._generation = written.generation
       return True
     found = self._read()  # where an answer was lost, tensorstore wrote twice, and the second found the first
+    if found.value != content:
+      return False
     self._generation = found.stamp.generation
-    return found.value == content
+    return True
 
   def _read(self) -> Any:
     """The object, and its generation."""

@@ -49,8 +49,9 @@ def of_row(name: str, row: kinds.Row) -> Iterator[Bad]:
     wrong += ("yes", 1, 0.0)
   elif row is kinds.TEXT or row is ranges.TEMPLATE:
     wrong += (HALF, "a\0b", 1, ("a",))
-  elif row is kinds.PATH:
+  elif row in (kinds.PATH, kinds.PLACE):
     wrong += (HALF, "a\0b", 1, ("a",), "x" * 300, "a/" * 3000)
+    wrong += ("s3://a/b", "gs:/a/b", "gs://") if row is kinds.PLACE else ()
   else:
     wrong += ("a", 1, (1,), (NAN,), ((HALF,),), ("",))
   for value in wrong:
