@@ -2,9 +2,9 @@
 
     DIR/checkpoints/N/state   a `state.TrainState` for each learner, by its name, after N steps (orbax)
     DIR/checkpoints/N/about   as JSON: `step`; `data`, the position in the data; `extra`, what else a run must know to
-                              go on (first evaluation, seconds, references, sizes); `lengths`, the bytes that each of the run's
-                              own logs (`workdir.OWN_LOGS`) had then; `arrays`, the checksum of every array; and
-                              `checksum`, that of all these
+                              go on (first evaluation, seconds, references, sizes); `lengths`, the bytes that each of
+                              the run's own logs (`workdir.OWN_LOGS`) had then; `arrays`, the checksum of every
+                              array; and `checksum`, that of all these
     DIR/damaged/N             a checkpoint that was found damaged, set aside
 
 A checkpoint is written under a temporary name and renamed when it is complete, and an old one is deleted after that:
