@@ -609,7 +609,7 @@ def test_steps_compile_once(compiled):
   for step in range(3):
     given = jax.tree.map(lambda x, step=step: np.roll(x, 2 * step, axis=0), table)
     forced = functools.partial(sample, ends=host.to_device(layout, given.lengths))
-    rollouts, _ = host.draw(forced, state.params["policy"], given.prompts, jax.random.key(step), layout)
+    rollouts, _ = host.draw(forced, state.params["policy"], given.prompts, jax.random.key(step), tiny.sizes(mesh))
     np.testing.assert_array_equal(rollouts.lengths, given.lengths)
     rollouts = dataclasses.replace(rollouts, rewards=given.rewards, given=given.given, components=given.components)
     rollouts = collect.widen(rollouts, 48)
