@@ -2,7 +2,8 @@
 
 JAX writes what took at least LEAST_SECONDS to compile, on process 0, and every process reads it. The name of an entry
 is a hash of the program, of its options, of the versions and of the devices, so an entry never stands for another
-program. One that cannot be read is told in a warning and compiled again.
+program; on a CPU it is a hash of the process, too, so that of several only the first finds its own. One that cannot be
+read is told in a warning and compiled again.
 """
 
 import contextlib

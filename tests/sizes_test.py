@@ -93,8 +93,10 @@ def test_shorter_batches_have_a_smaller_program_and_the_last_is_the_whole():
   few = tiny.sizes(most=4, width=ROOM)
   full = rollouts(np.full((16, 8), ROOM), longest=ROOM)
   few.for_learner(full)
-  few.for_learner(rollouts(np.full((16, 8), ROOM // 8), longest=ROOM))
-  assert few.learner[1].cost < 0.3 * few.learner[0].cost
+  short = rollouts(np.full((16, 8), ROOM // 8), longest=ROOM)
+  for _ in range(2):  # made, and taken again although the first would hold it
+    assert few.for_learner(short)[1].token_index.shape[2] == few.learner[1].row_width < ROOM
+  assert len(few.learner) == 2 and few.learner[1].cost < 0.3 * few.learner[0].cost
   one = tiny.sizes(most=1, width=ROOM)
   got, packing = one.for_learner(rollouts(np.full((16, 8), 2), longest=ROOM))
   assert packing == plan.Packing() and got.prompts.tokens.shape == (16, ROOM)
@@ -129,8 +131,15 @@ def test_a_run_that_goes_on_chooses_as_the_run_that_did_not_stop():
   assert elsewhere.sampler == []
 
 
-def test_rows_of_a_wider_program_may_not_hold_what_narrower_ones_do():
-  """Then the batch takes the whole rectangle."""
+def test_a_batch_that_fits_no_program_takes_the_whole_rectangle(monkeypatch):
+  """First-fit is no optimum: no wider rows were found that hold less, and none are known not to be."""
+  monkeypatch.setattr(sizes, "holds", lambda *_: False)
+  few = tiny.sizes(most=4, width=ROOM)
+  batch = next(batches(1))
+  assert few.for_learner(batch)[1] == plan.Packing()
+
+
+def test_rows_that_a_program_has_are_enough():
   shape = sizes.Shape(prompts=2, width=8, group=8, length=64, shards=1, share=True)
   few = Sizes(4, tiny.layout(), 8, 1)
   rng = np.random.default_rng(0)

@@ -134,7 +134,7 @@ def choose(programs: list[Program], need: Need, shape: Shape, most: int) -> Prog
     new = with_room(need, shape, max(LEAST_ROOM, step if left == 2 else min(MOST_ROOM, step)))
     if best is None:
       new = shape.settled(Program(*map(max, *programs, new))) if programs else new
-      new = new if holds(new, need, shape) else shape.whole  # wider rows may take more of them: first-fit is no optimum
+      new = new if holds(new, need, shape) else shape.whole  # first-fit is no optimum: wider rows could be more
     elif new.cost >= best.cost:
       return best
   programs.append(new)
