@@ -4,7 +4,7 @@
 # Ends with the run's code, and with 75 where a signal that `tpu_vm.sh stop` did not send ended it before its last step.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
-. launch/venv.sh "${EXTRAS:-tpu,plot}"
+. launch/venv.sh "${EXTRAS:-tpu,plot,gcs}"
 rm -f stop.asked
 
 # Not killed by a connection that is lost; a container's SIGTERM comes to this shell and is handed on.

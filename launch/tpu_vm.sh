@@ -173,7 +173,7 @@ INSTALL='set -e
   mkdir -p grpo_jax; tar xzf grpo_jax.tgz -C grpo_jax; cd grpo_jax
   python3 -c "import sys; sys.exit(sys.version_info < (3, 11))" || python3.12 --version ||
   { sudo add-apt-repository -y ppa:deadsnakes/ppa; sudo apt-get install -y -qq python3.12-venv; }
-  bash -c ". launch/venv.sh tpu,plot"'
+  bash -c ". launch/venv.sh tpu,plot,gcs"'
 
 install() {
   local i
