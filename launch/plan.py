@@ -5,7 +5,7 @@
 Prints and saves a page: memory of a chip by part, what moves between chips, an estimate of time, programs, and what it
 costs at --price a chip-hour. Settings are overridden as for experiments/run.py (--config.mesh.tensor=4). Needs libtpu
 (pip install 'jax[tpu]' -c constraints.txt), but no weights, no data and no chips. A program takes the compiler one to
-five minutes; what it found is kept in --cache.
+five minutes on two cores; what it found is kept in --cache.
 
     --sweep        tries mesh splits, microbatches and chunks, and ranks those that fit
     --scaling      the same load a chip on 4 to 1,024 chips of --topology's family, as a table and a plot

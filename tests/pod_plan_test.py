@@ -256,6 +256,6 @@ def test_a_small_run_is_planned_for_a_topology(where, more, program, tmp_path):
   assert first.returncode == 0, first.stderr
   assert "compiling the learn program" in first.stdout and "**It fits**" in first.stdout
   text = page_file.read_text()
-  assert text in first.stdout and "all-gather" in text and ("cross slices" in text) == bool(more)
+  assert text in first.stdout and "all-gather" in text and ("GB cross slices" in text) == bool(more)
   again = program("launch.plan", *arguments, timeout=600)
   assert "compiling" not in again.stdout and text.partition("## Memory")[2] in again.stdout
