@@ -225,6 +225,23 @@ def test_a_sweep_tries_each_mesh_before_a_second_choice():
     assert changed.learner.microbatch == settings["learner.microbatch"]
 
 
+def test_a_sweep_puts_what_fits_before_what_is_faster(workload):
+  settings = {"mesh.tensor": 1, "mesh.group": 1, "learner.microbatch": 8, "learner.chunk": 16}
+  fits = plan_of(workload, made("learn"), made("sample"))
+  large = plan_of(workload, made("learn", needs=17 * GIB), made("sample"))
+  rows = [sweep.Row(settings | {"mesh.tensor": 2}, large), sweep.Row(settings, fits)]
+  lines = [line for line in sweep.page(rows, 16 * GIB, "command").splitlines() if line.startswith(("| yes", "| no"))]
+  assert [line[:9] for line in lines] == ["| yes | 1", "| no | 2 "]
+
+
+def test_scaling_has_a_row_and_a_point_for_each_size(workload, tmp_path):
+  plans = [plan_of(workload, made("learn"), made("sample"))] * 2
+  scaling.draw(plans, tmp_path / "docs" / "scaling.png")
+  assert (tmp_path / "docs" / "scaling.png").read_bytes()[:4] == b"\x89PNG"
+  text = scaling.page(plans, "command", "scaling.png")
+  assert text.count("\n| 8 | 1 | 8 |") == 2 and "](scaling.png)" in text
+
+
 @pytest.mark.parametrize("name", ["v5e", "v9:2x2", "2x2"])
 def test_a_topology_of_no_family_is_refused(name):
   with pytest.raises(SettingError, match=f"--topology={name}: use FAMILY:SHAPE"):

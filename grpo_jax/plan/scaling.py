@@ -122,7 +122,7 @@ def draw(plans: list[Plan], picture: pathlib.Path) -> None:
     panel.set_xticks(x, [f"{n:,}" for n in x])
     panel.set_ylim(bottom=0)
     panel.set_xlabel("chips")
-    if panel.get_legend_handles_labels()[1] != [""]:
+    if any(panel.get_legend_handles_labels()[1]):
       panel.legend(fontsize=8)
   picture.parent.mkdir(parents=True, exist_ok=True)
   figure.savefig(picture, dpi=120)
