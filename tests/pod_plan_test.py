@@ -55,7 +55,8 @@ def plan_of(workload: programs.Workload, learn: facts.Facts, sample: facts.Facts
     weights=made("weights"),
     sample=sample,
     learn_memory=memory.of_learning(workload, learn, 0),
-    sample_memory=memory.of_sampling(workload, made("weights"), sample, 0),
+    weights_memory=memory.of_weights(workload, made("weights"), 0),
+    sample_memory=memory.of_sampling(workload, sample, 0),
     estimate=estimates.estimate(workload, of_step, 0.0, chip, learn, made("weights"), sample),
     programs="One.",
     price=price,
@@ -85,15 +86,18 @@ def test_parts_add_up_to_what_the_compiler_says(workload):
   found = memory.of_learning(workload, learn, 12)
   assert found.total == sum(size for _, size in found.rows) == learn.peak + 5
   state = memory.state_bytes(workload)
-  found = memory.of_sampling(workload, made("weights"), sample, 12)
+  found = memory.of_sampling(workload, sample, 12)
   assert found.total == sum(size for _, size in found.rows) == sample.peak + sum(state.values()) + 7
+  weights = made("weights", outputs=11)
+  found = memory.of_weights(workload, weights, 12)
+  assert found.total == sum(state.values()) + weights.outputs + weights.temporaries + 12
   assert state["optimizer"] > 2 * state["parameters (float32)"] == 2 * state["reference (float32)"]
 
 
 def test_what_the_compiler_cannot_see_is_added():
   workload = programs.make_workload(small(), jax.devices())
   state = sum(memory.state_bytes(workload).values())
-  found = memory.of_sampling(workload, made("weights"), made("sample", needs=9 * GIB, error="too large"), 3)
+  found = memory.of_sampling(workload, made("sample", needs=9 * GIB, error="too large"), 3)
   assert found.total == 9 * GIB + state + 3
   assert memory.of_learning(workload, made("learn", needs=9 * GIB, error="too large"), 3).total == 9 * GIB + 3
 

@@ -49,26 +49,35 @@ def of_learning(workload: Workload, learn: Facts, code: int) -> Parts:
   return Parts(tuple(rows.items()), sum(rows.values()))
 
 
-def of_sampling(workload: Workload, weights: Facts, sample: Facts, code: int) -> Parts:
-  """Returns the parts while weights are made ready for decoding or the sampler runs, whichever takes more.
-
-  The learner's state stays where it is.
-  """
+def of_weights(workload: Workload, weights: Facts, code: int) -> Parts:
+  """Returns the parts while the weights are made ready for decoding, the learner's state among them."""
   state = state_bytes(workload)
+  if weights.needs:
+    return _too_large(state, weights, code, sum(state.values()))
+  rows = {
+    **state,
+    f"weights for decoding ({workload.config.sampler.dtype})": weights.outputs,
+    "temporaries": weights.temporaries,
+    "programs": code,
+  }
+  return Parts(tuple(rows.items()), sum(rows.values()))
+
+
+def of_sampling(workload: Workload, sample: Facts, code: int) -> Parts:
+  """Returns the parts while the sampler runs; the learner's state stays where it is."""
+  state = state_bytes(workload)
+  if sample.needs:
+    return _too_large(state, sample, code, sum(state.values()))
   ready, cache = decode_weight_bytes(workload), cache_bytes(workload)
-  if weights.needs or sample.needs:
-    return _too_large(state, weights if weights.needs else sample, code, sum(state.values()))
-  rows = {**state, f"weights for decoding ({workload.config.sampler.dtype})": ready}
-  if weights.temporaries > sample.temporaries + sample.outputs:
-    rows |= {"temporaries while they are made ready": weights.temporaries}
-  else:
-    rows |= {
-      "prompts": sample.arguments - ready,
-      f"keys and values ({workload.config.sampler.cache_dtype})": cache,
-      "other temporaries": sample.temporaries - cache,
-      "results": sample.outputs - sample.aliased,
-    }
-  rows |= {"programs": code}
+  rows = {
+    **state,
+    f"weights for decoding ({workload.config.sampler.dtype})": ready,
+    "prompts": sample.arguments - ready,
+    f"keys and values ({workload.config.sampler.cache_dtype})": cache,
+    "other temporaries": sample.temporaries - cache,
+    "results": sample.outputs - sample.aliased,
+    "programs": code,
+  }
   return Parts(tuple(rows.items()), sum(rows.values()))
 
 

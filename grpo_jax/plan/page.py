@@ -28,6 +28,7 @@ class Plan(NamedTuple):
   weights: Facts  # made ready for decoding
   sample: Facts
   learn_memory: Parts
+  weights_memory: Parts
   sample_memory: Parts
   estimate: Estimate
   programs: str  # how many a run compiles, and of what lengths
@@ -45,10 +46,14 @@ class Plan(NamedTuple):
     return self.devices // self.chip.devices
 
   @property
+  def most(self) -> int:
+    """Bytes of a device that the program takes which takes the most."""
+    return max(self.learn_memory.total, self.weights_memory.total, self.sample_memory.total)
+
+  @property
   def fits(self) -> bool:
-    """Whether both programs have the memory they take."""
-    used = max(self.learn_memory.total, self.sample_memory.total)
-    return not any(each.needs for each in (self.learn, self.weights, self.sample)) and used <= self.chip.usable
+    """Whether all programs have the memory they take."""
+    return not any(each.needs for each in (self.learn, self.weights, self.sample)) and self.most <= self.chip.usable
 
 
 def text(plan: Plan) -> str:
@@ -93,7 +98,11 @@ def _memory(plan: Plan) -> list[str]:
     f"The compiler lets programs have {plan.chip.usable / GIB:.2f} GiB.",
     "",
   ]
-  for name, found in (("learning", plan.learn_memory), ("sampling", plan.sample_memory)):
+  for name, found in (
+    ("learning", plan.learn_memory),
+    ("weights are made ready", plan.weights_memory),
+    ("sampling", plan.sample_memory),
+  ):
     lines += [f"| while {name} | GiB |", "|---|---:|"]
     lines += [f"| {row} | {size / GIB:.3f} |" for row, size in found.rows]
     lines += [f"| **in all** | **{found.total / GIB:.3f}** |", ""]
@@ -102,12 +111,12 @@ def _memory(plan: Plan) -> list[str]:
 
 def _verdict(plan: Plan) -> str:
   if plan.fits:
-    most = max(plan.learn_memory.total, plan.sample_memory.total)
-    return f"**It fits**, with {(plan.chip.usable - most) / GIB:.2f} GiB to spare."
+    return f"**It fits**, with {(plan.chip.usable - plan.most) / GIB:.2f} GiB to spare."
   advice = []
   if plan.learn.needs or plan.learn_memory.total > plan.chip.usable:
     advice += advice_for_learning(plan.workload)
-  if plan.weights.needs or plan.sample.needs or plan.sample_memory.total > plan.chip.usable:
+  both = max(plan.weights_memory.total, plan.sample_memory.total)
+  if plan.weights.needs or plan.sample.needs or both > plan.chip.usable:
     advice += advice_for_sampling(plan.workload)
   said = [facts.error for facts in (plan.learn, plan.weights, plan.sample) if facts.needs]
   errors = "".join(f" The compiler: `{each}`" for each in said)
