@@ -41,6 +41,20 @@ StackFrames
   ROOT %all-gather.2 = bf16[8,128]{1,0} all-gather(%kernel), channel_id=5, replica_groups=mesh['a'=1,'b'=8] {'b'}
 }
 
+%middle (q: bf16[8,16]) -> bf16[8,16] {
+  %q.1 = bf16[8,16]{1,0} parameter(0)
+  %all-gather.3 = bf16[8,128]{1,0} all-gather(%q.1), channel_id=5, replica_groups=mesh['a'=1,'b'=8] {'b'}
+  ROOT %work = bf16[8,16]{1,0} add(%q.1, %q.1)
+}
+
+%meanwhile (s: (s32[], bf16[8,16])) -> (s32[], bf16[8,16]) {
+  %s.3 = (s32[]{:T(128)}, bf16[8,16]{1,0}) parameter(0)
+  %i.3 = s32[]{:T(128)} get-tuple-element(%s.3), index=0
+  %x.3 = bf16[8,16]{1,0} get-tuple-element(%s.3), index=1
+  %worked = bf16[8,16]{1,0} fusion(%x.3), kind=kCustom, calls=%middle
+  ROOT %out.3 = (s32[]{:T(128)}, bf16[8,16]{1,0}) tuple(%i.3, %worked)
+}
+
 %all-reduce-scatter.1 (r: f32[64,16]) -> f32[8,16] {
   %r = f32[64,16]{1,0} parameter(0)
   %all-reduce.3 = f32[64,16]{1,0} all-reduce(%r), channel_id=6, replica_groups=[1,8]<=[8], to_apply=%sum
@@ -91,6 +105,7 @@ ENTRY %main (x: bf16[8,16], y: f32[64,16]) -> bf16[8,128] {
   %gone = token[] send-done(%share), channel_id=3, is_host_transfer=true
   %scattered = f32[8,16]{1,0} fusion(%y), kind=kCustom, calls=%all-reduce-scatter.1
   %begun = (bf16[8,16]{1,0}, bf16[8,128]{1,0}) fusion(%x.1), kind=kCustom, calls=%first
+  %between = (s32[]{:T(128)}, bf16[8,16]{1,0}) while(%given), condition=%never, body=%meanwhile
   ROOT %ended = bf16[8,128]{1,0} fusion(%x.1), kind=kCustom, calls=%second
 }
 """.replace("OP", 'metadata={op_name="jit(f)/transpose(jvp())/dot" stack_frame_id=3}').replace(
@@ -166,7 +181,7 @@ def test_by_hand(by_hand):
     ("all-to-all", 16, 1, 4, False),  # on another processor
     ("all-reduce", 64 * 2 * 4, 1, 2, False),  # of a chip's share, between two slices
     ("reduce-scatter", 64 * 16 * 4, 1, 8, False),
-    ("all-gather", 8 * 128 * 2, 1, 8, False),  # once, though two fusions hold it
+    ("all-gather", 8 * 128 * 2, 1, 8, False),  # once, though three fusions hold it, one in a loop
   ]
 
 

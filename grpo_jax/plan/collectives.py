@@ -88,14 +88,20 @@ def _walk(
   unknown: tuple[str, ...],
   slice_of: Sequence[int],
   found: list[Collective],
+  begun: frozenset[str] = frozenset(),
 ) -> set[str]:
   """Adds the collectives of a computation that runs `times` times, and those of what it calls.
+
+  One that overlaps with work is in several fusions, under one channel: where it starts, where it goes on (maybe in a
+  loop behind that) and where it ends.
+
+  Args:
+    begun: channels of collectives in fusions before it.
 
   Returns:
     The names of the computations that were looked at.
   """
-  seen: set[str] = set()  # channels of collectives inside fusions: one that overlaps with work is in several of them
-  reached = {name}
+  seen, reached = set(begun), {name}
   for instruction, computation, fused in _flat(program, name, False):
     reached.add(computation)
     kind = kind_of(instruction.opcode)
@@ -115,10 +121,12 @@ def _walk(
       more = unknown if turns is not None else (*unknown, instruction.name)
       for part in ("body", "condition"):
         called = re.search(rf"{part}=%?([\w.\-]+)", instruction.attributes)
-        reached |= _walk(program, called[1], times * (1 if turns is None else turns), more, slice_of, found)
+        reached |= _walk(
+          program, called[1], times * (1 if turns is None else turns), more, slice_of, found, frozenset(seen)
+        )
     elif instruction.opcode == "conditional":
       for branch in _branches(instruction.attributes):
-        reached |= _walk(program, branch, times, (*unknown, instruction.name), slice_of, found)
+        reached |= _walk(program, branch, times, (*unknown, instruction.name), slice_of, found, frozenset(seen))
   return reached
 
 
