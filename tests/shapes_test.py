@@ -102,7 +102,7 @@ def setup() -> decode_loop.SamplerSetup:
 
 def decoding_params(params: Any, prompts: Prompts, key: Any) -> tuple[Any, sampler.Request]:
   request = sampler.Request(prompts, jnp.arange(P), jnp.arange(G), key, None)
-  return sampler.decode_params(tiny.decoder(), params, "float32"), request
+  return sampler.decode_params(tiny.decoder(), "float32", params), request
 
 
 def in_the_loop(fn: Any) -> Any:
@@ -232,7 +232,7 @@ CASES = {
   "movement.make_movement": None,
   "sampler.make_sampler": None,
   "sampler.decode_params": (
-    lambda params: sampler.decode_params(model()[0], params, "bfloat16")["layers"][1]["attention"]["q"]["weight"],
+    lambda params: sampler.decode_params(model()[0], "bfloat16", params)["layers"][1]["attention"]["q"]["weight"],
     (lambda: model()[1],),
     (K * M * DH, D),
   ),
@@ -281,8 +281,11 @@ CASES = {
     (f(S, K, M, L), lambda: stored(S, L)),
     (S, K, M, DH),
   ),
+  "sampler.decode_layout": None,  # no arrays
+  "sampler.decode_shardings": None,
   "sampler.make_setup": None,
   "sampler.on_mesh": None,
+  "sampler.sample": None,  # test_arithmetic_traces
   "sampler.prefill": (in_the_loop(lambda setup, params, queue, slots: queue.first), LOOP, [(P * G,)] * 5),
   "sampler.roll_out": (
     lambda *x: sampler.roll_out(setup(), None, *decoding_params(*x)),
