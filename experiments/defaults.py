@@ -111,7 +111,7 @@ def get_config() -> ConfigDict:
   c.learner.stop_kl = 0.0  # mean k3 between the old and the new policy
   c.learner.minibatches = 1  # updates in a pass
   c.learner.microbatch = 0  # prompts whose activations are held at a time; 0: the whole minibatch
-  c.learner.chunk = 1024  # tokens whose logits exist at a time
+  c.learner.chunk = 1024  # tokens whose logits exist at a time, on one device
   # Programs that the learner may have, and the sampler: with few, more is padded. 0: any; -1: any on a CPU, else 8.
   c.learner.sizes = -1
   c.learner.max_bad_steps = 10  # end the run after so many non-finite steps in a row
