@@ -6,9 +6,11 @@ import jax
 import pytest
 import tiny
 
+from experiments import gsm8k
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
 from grpo_jax.packing.plan import Packing
+from grpo_jax.plan import facts, lengths, programs, topology
 from grpo_jax.plan.collectives import collectives
 
 MESH = (1, 4, 2, 1)
@@ -34,3 +36,29 @@ def test_weights_are_gathered_once_a_pass_and_gradients_scattered_once_a_microba
   assert moved.keys() <= {"all-gather", "reduce-scatter", "all-reduce"}
   turns = microbatches * tiny.decoder().config.layers
   assert max(each.times for each in found) == turns  # none in the head's loop, which would be eight to a microbatch
+
+
+SEVEN_B = {
+  "model.hub": "deepseek-ai/deepseek-math-7b-instruct",
+  "mesh.group": 4,
+  "mesh.tensor": 4,
+  "learner.microbatch": 16,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "arguments, changes, where, most",
+  [("model=qwen3_0.6b", {}, "v5e:2x4", 22e9), ("model=qwen3_0.6b,deepseekmath", SEVEN_B, "v5e:16x16", 48e9)],
+)
+def test_shipped_configs_fit_the_topologies_that_they_name_and_move_few_bytes(arguments, changes, where, most):
+  """As gsm8k.py's header says; bytes of one chip and update, of which 29 GB are 7B's activations over tensor."""
+  pytest.importorskip("libtpu", reason="the compiler for TPUs is not installed (extra tpu)")
+  config = gsm8k.get_config(arguments)
+  config.update_from_flattened_dict(changes)
+  workload = programs.make_workload(config, topology.devices(where))
+  lowered = programs.lower_learn(workload, lengths.draw(config, 0, 0))
+  found = facts.compiled("learn", lowered, topology.slice_of_each(workload.decoder.layout.mesh), where, cache="")
+  assert not found.error and found.peak < 15.75 * 2**30
+  assert sum(each.total for each in found.collectives) <= most
+  assert not any(each.unknown_loops for each in found.collectives)
