@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import jax
 import orbax.checkpoint as ocp
-from etils import epath
 from jax.experimental import multihost_utils
 
 from grpo_jax import hosts, quiet, storage
@@ -323,7 +322,7 @@ def _read_about(path: storage.Path) -> dict[str, Any]:
   return about
 
 
-def _read_fitting(path: epath.Path, abstract_states: dict[str, TrainState]) -> dict[str, Any]:
+def _read_fitting(path: storage.Path, abstract_states: dict[str, TrainState]) -> dict[str, Any]:
   """What a checkpoint says about itself, where it holds the parameters that are asked for."""
   about = _read_about(path)
   for name, state in abstract_states.items():
@@ -331,14 +330,14 @@ def _read_fitting(path: epath.Path, abstract_states: dict[str, TrainState]) -> d
   return about
 
 
-def _restore(path: epath.Path, abstract_states: dict[str, TrainState]) -> dict[str, TrainState]:
+def _restore(path: storage.Path, abstract_states: dict[str, TrainState]) -> dict[str, TrainState]:
   """The arrays of a checkpoint; each process reads its own part, and none waits for another.
 
   The manager's own `restore` ends with a barrier, at which a process that could read would wait for one that could not.
   """
   handler = ocp.StandardCheckpointHandler()
   try:
-    return handler.restore(epath.Path(path / "state"), args=ocp.args.StandardRestore(abstract_states))
+    return handler.restore(path / "state", args=ocp.args.StandardRestore(abstract_states))
   finally:
     handler.close()
 

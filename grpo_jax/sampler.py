@@ -62,6 +62,17 @@ def decode_shardings(decoder: Decoder) -> Params:
   return shardings | {"layers": [of_layer] * decoder.config.layers}
 
 
+@functools.cache
+def jitted_ready(decoder: Decoder, layout: Layout, dtype: str) -> Callable:
+  """Returns `decode_params` to where they lie on the sampler's layout, jitted.
+
+  It is the same function for the same arguments, so that the samplers of a run, one to learn from and two of
+  evaluations, compile it once.
+  """
+  lie = decode_shardings(dataclasses.replace(decoder, layout=layout))
+  return jax.jit(functools.partial(decode_params, decoder, dtype), out_shardings=lie)
+
+
 def prefill(setup: SamplerSetup, params: Params, request: Request, prompt_size: int | None) -> Queue:
   """Returns the queue of all samples: the prompts' keys and values, and the first token of every sample.
 
@@ -230,9 +241,8 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Sa
     SettingError: `sampler.tensor` does not divide the devices.
   """
   setup, layout = make_setup(decoder, cfg, stop_tokens), decode_layout(decoder.layout, cfg.tensor)
-  lie = decode_shardings(dataclasses.replace(decoder, layout=layout))
   return Sampler(
     layout=layout,
-    ready=jax.jit(functools.partial(decode_params, decoder, cfg.dtype), out_shardings=lie),
+    ready=jitted_ready(decoder, layout, cfg.dtype),
     run=jax.jit(functools.partial(sample, setup), static_argnames="prompt_size"),
   )
