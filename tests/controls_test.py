@@ -15,10 +15,10 @@ pytestmark = pytest.mark.slow
 GENTLE = {"lr": 1e-4, "beta": 0.1}  # what the experiment ships with is a random walk where rewards are noise
 
 
-def run(workdir, lr, beta=0.0):
+def run(workdir, lr, beta=0.0, steps=40, problems=1000):
   config = arithmetic.get_config()
-  config.steps = 40
-  config.eval.problems = 1000
+  config.steps = steps
+  config.eval.problems = problems
   config.eval.samples = 0
   config.eval.every = 0
   config.log.tensorboard = False
@@ -30,7 +30,7 @@ def run(workdir, lr, beta=0.0):
 
 
 def test_nothing_is_learned_at_learning_rate_zero(tmp_path):
-  before, after = run(tmp_path, lr=0.0)
+  before, after = run(tmp_path, lr=0.0, steps=8, problems=256)
   assert after == before
 
 

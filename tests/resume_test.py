@@ -70,6 +70,9 @@ runpy.run_module("experiments.run", run_name="__main__", alter_sys=True)
 """
 
 
+CACHED = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+
+
 class Runs:
   """Starts runs of one config; compiled programs are kept from one to the next."""
 
@@ -82,9 +85,8 @@ class Runs:
     return [f"--config={self.config}", f"--workdir={self.folder / workdir}", *more]
 
   def start(self, *command):
-    cached = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     streams = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "timeout": 600}
-    return subprocess.run(command, cwd=conftest.ROOT, env=conftest.environment(1, **cached), **streams)
+    return subprocess.run(command, cwd=conftest.ROOT, env=conftest.environment(1, **CACHED), **streams)
 
   def whole(self, workdir, *more):
     """The command as a person types it."""
@@ -221,7 +223,7 @@ def test_two_runs_started_together_in_one_folder(runs, expected, times):
     workdir = f"together {times} {n}"
     command = [sys.executable, "-m", "experiments.run", *runs.arguments(workdir)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "stdin": subprocess.DEVNULL}
-    both = [subprocess.Popen(command, cwd=conftest.ROOT, env=conftest.environment(1), **pipes) for _ in range(2)]
+    both = [subprocess.Popen(command, cwd=conftest.ROOT, env=conftest.environment(1, **CACHED), **pipes) for _ in range(2)]
     done = [(process, *process.communicate(timeout=600)) for process in both]
     (runner, _, _), (refused, _, said) = sorted(done, key=lambda found: found[0].returncode)
     assert (runner.returncode, refused.returncode) == (0, 2), [found[2] for found in done]
