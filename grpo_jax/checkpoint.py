@@ -25,7 +25,7 @@ import jax
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from grpo_jax import hosts, quiet, storage
+from grpo_jax import complete, hosts, quiet, storage
 from grpo_jax.checksums import checksums
 from grpo_jax.errors import SettingError
 from grpo_jax.state import TrainState
@@ -33,7 +33,6 @@ from grpo_jax.workdir import cut_back, log_lengths, not_writable, reason, steps_
 
 LEARNER = "policy"  # the learner whose parameters another run may start from
 _ABOUT = {"step": int, "data": dict, "extra": dict, "lengths": dict, "arrays": dict}  # the type of each part
-_TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a checkpoint that is being written
 
 
 class Restored(NamedTuple):
@@ -75,12 +74,12 @@ class Checkpoints:
     if keep < 1:
       raise SettingError(f"checkpoint.keep={keep}: keep at least 1")
     self.workdir = workdir
-    self.directory = _directory(workdir)
+    self.directory = complete.directory(workdir)
     quiet.orbax()
     try:
       self.directory.mkdir(parents=True, exist_ok=True)
       if jax.process_index() == 0:
-        for path in _incomplete(self.directory):
+        for path in complete.incomplete(self.directory):
           storage.remove(path)
       options = ocp.CheckpointManagerOptions(max_to_keep=keep)
       self._manager = ocp.CheckpointManager(self.directory, options=options)
@@ -89,7 +88,7 @@ class Checkpoints:
 
   def latest(self) -> int | None:
     """The step of the last complete checkpoint."""
-    return _latest(self.directory)
+    return complete.latest(self.directory)
 
   def save(
     self, step: int, states: dict[str, TrainState], data: dict[str, Any], extra: dict[str, Any], wait: bool = False
@@ -136,7 +135,8 @@ class Checkpoints:
     Raises:
       SettingError: every checkpoint is damaged, or holds another model; there is none although steps were done.
     """
-    steps, damaged = hosts.gather(_steps(self.directory))[0], {}  # process 0 decides: another may see an older folder
+    steps = hosts.gather(complete.steps(self.directory))[0]  # process 0 decides: another may see an older folder
+    damaged: dict[int, str] = {}
     if not steps:
       if done := steps_logged(self.workdir):
         raise SettingError(
@@ -233,8 +233,8 @@ def restore_params(workdir: str, abstract_params: Any, step: int | None = None) 
     SettingError: no such checkpoint, or one of another model.
   """
   quiet.orbax()
-  directory = _directory(workdir)
-  step = _latest(directory) if step is None else step
+  directory = complete.directory(workdir)
+  step = complete.latest(directory) if step is None else step
   if step is None:
     raise SettingError(f"init_from={workdir}: there is no complete checkpoint in {directory}")
   item = {LEARNER: {"params": abstract_params}}
@@ -244,8 +244,7 @@ def restore_params(workdir: str, abstract_params: Any, step: int | None = None) 
   try:
     about = _read_about(directory / str(step))
     _check_fits(directory / str(step), LEARNER, abstract_params)
-    with ocp.PyTreeCheckpointer() as checkpointer:
-      params = checkpointer.restore(directory / str(step) / "state", args=args)[LEARNER]["params"]
+    params = _read(ocp.PyTreeCheckpointHandler(), directory / str(step) / "state", args)[LEARNER]["params"]
     _compare(about["arrays"], {LEARNER: {"params": params}})
     return params
   except Exception as error:  # what is damaged can fail in any way
@@ -257,36 +256,7 @@ def restore_params(workdir: str, abstract_params: Any, step: int | None = None) 
 
 def latest(workdir: str) -> int | None:
   """The step of the last complete checkpoint of a run's folder; None where there is none."""
-  return _latest(_directory(workdir))
-
-
-def _directory(workdir: str) -> storage.Path:
-  return storage.absolute(workdir) / "checkpoints"
-
-
-def _folders(directory: storage.Path) -> list[storage.Path]:
-  """The folders of checkpoints that have got their final name."""
-  return [path for path in directory.iterdir() if path.name.isdigit()] if directory.is_dir() else []
-
-
-def _is_complete(path: storage.Path) -> bool:
-  """Returns whether a folder with a final name holds the whole checkpoint: on a disk it has got the name then."""
-  return not storage.in_bucket(path) or ocp.utils.is_checkpoint_finalized(path)
-
-
-def _incomplete(directory: storage.Path) -> list[storage.Path]:
-  """What an interrupted save, or an interrupted deletion in a bucket, left."""
-  unnamed = [path for path in directory.iterdir() if _TEMPORARY in path.name] if directory.is_dir() else []
-  return unnamed + [path for path in _folders(directory) if not _is_complete(path)]
-
-
-def _steps(directory: storage.Path) -> list[int]:
-  """The steps of the complete checkpoints, in order."""
-  return sorted(int(path.name) for path in _folders(directory) if _is_complete(path))
-
-
-def _latest(directory: storage.Path) -> int | None:
-  return max(_steps(directory), default=None)
+  return complete.latest(complete.directory(workdir))
 
 
 def _check_fits(path: storage.Path, learner: str, params: Any) -> None:
@@ -331,13 +301,18 @@ def _read_fitting(path: storage.Path, abstract_states: dict[str, TrainState]) ->
 
 
 def _restore(path: storage.Path, abstract_states: dict[str, TrainState]) -> dict[str, TrainState]:
-  """The arrays of a checkpoint; each process reads its own part, and none waits for another.
+  """The arrays of a checkpoint."""
+  return _read(ocp.StandardCheckpointHandler(), path / "state", ocp.args.StandardRestore(abstract_states))
 
-  The manager's own `restore` ends with a barrier, at which a process that could read would wait for one that could not.
+
+def _read(handler: ocp.CheckpointHandler, path: storage.Path, args: Any) -> Any:
+  """What orbax's handler restores; each process reads its own part, and none waits for another.
+
+  The `restore` of a manager or a checkpointer ends with a barrier, at which a process that could read would wait for
+  one that could not.
   """
-  handler = ocp.StandardCheckpointHandler()
   try:
-    return handler.restore(path / "state", args=ocp.args.StandardRestore(abstract_states))
+    return handler.restore(path, args=args)
   finally:
     handler.close()
 

@@ -223,7 +223,8 @@ def test_two_runs_started_together_in_one_folder(runs, expected, times):
     workdir = f"together {times} {n}"
     command = [sys.executable, "-m", "experiments.run", *runs.arguments(workdir)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "stdin": subprocess.DEVNULL}
-    both = [subprocess.Popen(command, cwd=conftest.ROOT, env=conftest.environment(1, **CACHED), **pipes) for _ in range(2)]
+    environment = conftest.environment(1, **CACHED)
+    both = [subprocess.Popen(command, cwd=conftest.ROOT, env=environment, **pipes) for _ in range(2)]
     done = [(process, *process.communicate(timeout=600)) for process in both]
     (runner, _, _), (refused, _, said) = sorted(done, key=lambda found: found[0].returncode)
     assert (runner.returncode, refused.returncode) == (0, 2), [found[2] for found in done]
