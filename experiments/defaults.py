@@ -88,6 +88,9 @@ def get_config() -> ConfigDict:
   # path ("package.module:function" or "file.py:function"). Each is logged under its name.
   c.rewards = ConfigDict()
   c.rewards.functions = (("correct", "math.answer_correct", 1.0),)
+  # ((name, folder, weight), ...): reward models, Hugging Face folders or runs, of the policy's tokenizer.
+  c.rewards.outcome_models = ()  # asked after the last token
+  c.rewards.process_models = ()  # asked after each step
   c.rewards.on_error = 0.0  # score of a reward that raised, returned NaN or was too late; it is counted and logged
   c.rewards.deadline = 10.0  # seconds that a reward may take for one completion; 0: any time
 

@@ -81,6 +81,8 @@ TABLE: dict[str, Row] = {
   "sampler.dtype": Choice(DTYPES),
   "sampler.cache_dtype": Choice((*DTYPES, "int8")),
   "rewards.functions": ROWS,  # loops/imports.py reads them
+  "rewards.outcome_models": ROWS,
+  "rewards.process_models": ROWS,
   "rewards.on_error": Number(-1e30, 1e30),  # as large as a reward may be
   "rewards.deadline": Number(0, 86400),  # seconds; 0: any time
   "objective.name": PATH,

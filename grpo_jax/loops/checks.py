@@ -103,9 +103,9 @@ def check_learner(config: ConfigDict, layout: Layout) -> None:
 
 def check_rewards(config: ConfigDict) -> None:
   """Refuses weights that are not one for each reward."""
-  weights, functions = config.objective.get("reward_weights"), config.rewards.functions
-  if weights and len(weights) != len(functions):
-    raise SettingError(f"objective.reward_weights={weights}: give {len(functions)}, one for each of rewards.functions")
+  weights, names = config.objective.get("reward_weights"), imports.reward_names(config.rewards)
+  if weights and len(weights) != len(names):
+    raise SettingError(f"objective.reward_weights={weights}: give {len(names)}, one for each reward ({', '.join(names)})")
 
 
 def check_group(config: ConfigDict, settings: FrozenConfigDict) -> None:
@@ -133,7 +133,7 @@ def check_group(config: ConfigDict, settings: FrozenConfigDict) -> None:
     np.zeros(tokens.shape, np.float32),
     rewards=rewards,
     given=np.array([[[False, True]]] * 3),  # on the last token
-    components=np.repeat(rewards.sum(2)[..., None], len(config.rewards.functions), axis=2),
+    components=np.repeat(rewards.sum(2)[..., None], len(imports.reward_names(config.rewards)), axis=2),
   )
   if not np.nan_to_num(settings.advantage(some)).any():
     raise SettingError(

@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax import hosts, metrics, rollouts, sampler
+from grpo_jax import hosts, metrics, reward_models, rollouts, sampler
 from grpo_jax.generate import Generator, completions, generate
-from grpo_jax.loops import build, checks, imports
+from grpo_jax.loops import build, checks, imports, judges
 from grpo_jax.objectives.contract import Objective
 from grpo_jax.ops.advantages import totals
+from grpo_jax.reward_models import RewardModel
 from grpo_jax.rewards import combine
 from grpo_jax.types import Example, Prompts, Rollouts
 
@@ -38,12 +39,18 @@ class Collector(NamedTuple):
   batches: Iterator[list[Example | None]]
   generator: Generator
   rewards: Sequence[tuple[str, Callable, float]]  # name, function, weight
+  models: Sequence[RewardModel]  # whose rewards are added to those
   flat: Callable[[Rollouts], Any]  # which groups teach nothing, [P] bool
   on_error: float  # what a reward that fails counts
   deadline: float  # seconds that a reward may take
   max_length: int  # L
   prompts: int  # P
   tries: int  # above 1: dynamic sampling, see `collect`
+
+  @property
+  def names(self) -> list[str]:
+    """The names of all reward components, N."""
+    return [name for name, _, _ in self.rewards] + [model.name for model in self.models]
 
 
 def make_collector(config: ConfigDict, model: build.Model) -> Collector:
@@ -62,6 +69,7 @@ def make_collector(config: ConfigDict, model: build.Model) -> Collector:
     batches=batches,
     generator=Generator(sample, sizes, model.tokenizer, model.render, d.max_prompt_length, d.on_long),
     rewards=rewards,
+    models=judges.load(config, model),
     flat=jitted_flat(objective, imports.objective_settings(config.objective)),
     on_error=config.rewards.on_error,
     deadline=config.rewards.deadline,
@@ -111,7 +119,7 @@ def collect(
     "slot_use": float(np.mean([float(found["slot_use"]) for found in statistics])),
     "sampling_tries": len(statistics),
   }
-  return batch, sampling | reward_metrics(sampled, flat, [name for name, _, _ in c.rewards])
+  return batch, sampling | reward_metrics(sampled, flat, c.names)
 
 
 def score(collector: Collector, examples: list[Example | None], drawn: Rollouts) -> Scored:
@@ -122,19 +130,23 @@ def score(collector: Collector, examples: list[Example | None], drawn: Rollouts)
     hosts.Elsewhere: scoring failed on another process.
   """
   c, shape = collector, drawn.tokens.shape
-  own = hosts.together(functools.partial(score_share, c, examples, drawn))
+  said = zip(c.models, reward_models.judge(c.models, c.generator.sizes, drawn))
+  judged = [(model.name, reward_models.given_to(model, scores, drawn), model.weight) for model, scores in said]
+  own = hosts.together(functools.partial(score_share, c, examples, drawn, judged))
   found = hosts.gather((combine.given_only(own), cut_off(drawn)))
-  scores = combine.join([share for share, _ in found], shape, len(c.rewards))
+  scores = combine.join([share for share, _ in found], shape, len(c.names))
   combine.check_some_worked(scores.faults, int((drawn.lengths > 0).sum()))
   rewards, given, components, faults = scores
   scored = dataclasses.replace(drawn, rewards=rewards, given=given, components=components)
   return Scored(list(examples), scored, faults, sum(nats for _, nats in found))
 
 
-def score_share(collector: Collector, examples: list[Example | None], drawn: Rollouts) -> combine.Scores:
-  """The rewards of this process's own completions; the others are given nothing."""
+def score_share(
+  collector: Collector, examples: list[Example | None], drawn: Rollouts, judged: Sequence[tuple[str, Callable, float]]
+) -> combine.Scores:
+  """The rewards of this process's own completions, those of reward models among them; the others are given nothing."""
   c, texts = collector, completions(collector.generator, drawn)
-  return combine.score(c.rewards, examples, texts, c.max_length, c.on_error, c.deadline)
+  return combine.score(c.rewards, examples, texts, c.max_length, c.on_error, c.deadline, judged)
 
 
 def cut_off(drawn: Rollouts) -> np.float32:

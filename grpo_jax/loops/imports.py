@@ -121,6 +121,10 @@ def _takes_rollouts(function: Callable) -> bool:
   return next(iter(inspect.signature(function).parameters), "") == "rollouts"
 
 
+# The settings that name reward models, and whether these are asked after each step.
+MODELS = {"outcome_models": False, "process_models": True}
+
+
 def rewards(cfg: Any) -> list[tuple[str, Callable, float]]:
   """Returns (name, function, weight) of each of `cfg.functions`.
 
@@ -144,10 +148,38 @@ def rewards(cfg: Any) -> list[tuple[str, Callable, float]]:
     except (TypeError, ValueError) as error:
       raise SettingError(f"rewards.functions has {entry!r}: {path} cannot be called so: {error}") from error
     entries.append((name, functools.partial(found, **given) if given else found, float(weight)))
-  names = [entry[0] for entry in entries]
-  if not entries or len(set(names)) < len(names):
-    raise SettingError(f"rewards.functions has the names {names}: give at least one, each its own name")
+  names = reward_names(cfg)
+  if not names or len(set(names)) < len(names):
+    raise SettingError(
+      f"rewards.functions, outcome_models and process_models have the names {names}: give at least one, each its own "
+      "name"
+    )
   return entries
+
+
+def reward_models(cfg: Any) -> list[tuple[str, str, float, bool]]:
+  """Returns (name, folder, weight, whether it is asked after each step) of each reward model that the config names.
+
+  Args:
+    cfg: the rewards section.
+
+  Raises:
+    SettingError: an entry that is not of this form.
+  """
+  found = []
+  for setting, steps in MODELS.items():
+    for entry in cfg[setting]:
+      name, folder, weight = _triple(entry, f"rewards.{setting}", "(name, folder, weight)")
+      storage.check(f"rewards.{setting}", folder)
+      if not abs(weight) <= LARGEST_WEIGHT:
+        raise SettingError(f"rewards.{setting} has {entry!r}: use a weight of at most {LARGEST_WEIGHT:g} either way")
+      found.append((name, folder, weight, steps))
+  return found
+
+
+def reward_names(cfg: Any) -> list[str]:
+  """Returns the names of all rewards, in the order of their components: functions, then reward models."""
+  return [entry[0] for entry in cfg.functions] + [name for name, *_ in reward_models(cfg)]
 
 
 def train_sources(cfg: Any) -> tuple[list[Sequence[Example]], list[float]]:

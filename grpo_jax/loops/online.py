@@ -21,7 +21,6 @@ def train(config: ConfigDict, workdir: str) -> None:
   checks.check(config, model.decoder, imports.objective(config.objective.name))
   collector = make_collector(config, model)
   policy = Learner(config, model, config.sampler.temperature, collector.generator.sizes)
-  reward_names = [name for name, _, _ in collector.rewards]
 
   with Run(config, workdir, model, collector.batches, {"policy": policy}) as run:
     for step in run.steps():
@@ -30,7 +29,7 @@ def train(config: ConfigDict, workdir: str) -> None:
       learned = policy.learn(step, batch.rollouts, run.writer)  # one jitted function, mu inner updates
       numbers = learned.metrics | sampling
       numbers |= speeds(numbers["tokens"], int(batch.rollouts.lengths.sum()), run.writer.seconds)
-      run.writer.samples(step + 1, sample_rows(batch, learned, config.log.samples, reward_names, model))
+      run.writer.samples(step + 1, sample_rows(batch, learned, config.log.samples, collector.names, model))
       run.log(step, numbers)
       run.after(step)
     run.finish()

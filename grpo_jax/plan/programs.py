@@ -65,6 +65,8 @@ def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload
     SettingError: settings that a run would refuse, for these devices too.
   """
   ranges.check(config)
+  if models := imports.reward_models(config.rewards):
+    raise SettingError(f"rewards.outcome_models, process_models have {models[0][0]!r}: a plan counts none; leave them out")
   layout = sharding.make_layout(config.mesh, devices)
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
   decoder = Decoder(shape_of(config), layout, **how)
@@ -136,7 +138,7 @@ def _rollouts(config: ConfigDict, prompts: Prompts, lengths: Lengths) -> Rollout
     numbers,
     rewards=numbers,
     given=np.zeros(shape, bool),
-    components=np.zeros((*shape[:2], len(config.rewards.functions)), np.float32),
+    components=np.zeros((*shape[:2], len(imports.reward_names(config.rewards))), np.float32),
   )
 
 

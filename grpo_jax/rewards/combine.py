@@ -7,6 +7,7 @@ counts a completion without any as 0).
 """
 
 import collections
+import functools
 import numbers
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -53,6 +54,7 @@ def score(
   max_length: int,
   on_error: float = 0.0,
   deadline: float = 0.0,
+  models: Sequence[tuple[str, Callable, float]] = (),
 ) -> Scores:
   """Computes every reward of every completion. `check_some_worked` is to be called when all of a batch has been scored.
 
@@ -63,6 +65,7 @@ def score(
     max_length: L.
     on_error: the value, before its weight, of a reward that failed; it is given on the last token.
     deadline: seconds after which a reward of one completion has failed; 0: none.
+    models: more of them, whose functions are called with (p, g, completion): the scores of reward models.
 
   Raises:
     SettingError: a reward says that it cannot work as it is set, or is late on all of the first completions.
@@ -70,7 +73,7 @@ def score(
   """
   shape = (len(examples), len(completions[0]) if completions else 0, max_length)
   sums = np.zeros(shape, np.float64)
-  _, given, components, faults = nothing(shape, len(rewards))
+  _, given, components, faults = nothing(shape, len(rewards) + len(models))
   asked, late = 0, collections.Counter()
   with Guard(deadline) as call:
     for p, (example, group) in enumerate(zip(examples, completions, strict=True)):
@@ -79,7 +82,8 @@ def score(
           continue
         asked += 1
         last = len(completion.tokens) - 1
-        for n, (name, function, weight) in enumerate(rewards):
+        judged = [(name, functools.partial(_at_place, of, p, g), weight) for name, of, weight in models]
+        for n, (name, function, weight) in enumerate([*rewards, *judged]):
           values, message = attempt(call, function, example, completion)
           if message:
             faults.append(Fault(p, g, name, message))
@@ -95,6 +99,11 @@ def score(
             given[p, g, token] = True
           components[p, g, n] = sum(value for _, value in values) / len(values) if values else np.nan
   return Scores(sums.astype(np.float32), given, components, faults)
+
+
+def _at_place(function: Callable, p: int, g: int, example: Example, completion: Completion) -> list[tuple[int, float]]:
+  del example
+  return function(p, g, completion)
 
 
 def check_some_worked(faults: Sequence[Fault], asked: int) -> None:

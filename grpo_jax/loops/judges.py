@@ -1,0 +1,35 @@
+"""The reward models that score a run's samples, as the config names them."""
+
+from ml_collections import ConfigDict
+
+from grpo_jax import storage
+from grpo_jax.errors import SettingError
+from grpo_jax.loops import build, imports
+from grpo_jax.reward_models import RewardModel
+
+PROBE = "What is 12 + 7?\nIt is 12 + 7 = 19.\n#### 19"  # a text that two tokenizers should read alike
+
+
+def load(config: ConfigDict, model: build.Model) -> list[RewardModel]:
+  """The reward models of `rewards.outcome_models` and `rewards.process_models`, on the policy's mesh.
+
+  Raises:
+    SettingError: a folder that is not there, holds no reward model, or one of another tokenizer.
+  """
+  return [_load(config, model, *row) for row in imports.reward_models(config.rewards)]
+
+
+def _load(config: ConfigDict, policy: build.Model, name: str, folder: str, weight: float, steps: bool) -> RewardModel:
+  setting = f"rewards.{'process' if steps else 'outcome'}_models has {name!r}, {folder!r}"
+  if not storage.place(folder).is_dir():
+    raise SettingError(f"{setting}: no such folder; give a Hugging Face folder or the workdir of a run")
+  where, _ = build.find_source(folder)
+  if not build.read_shape(where).scores:
+    raise SettingError(f"{setting}: is no reward model; train one, as experiments/arithmetic_rm.py does")
+  given = ConfigDict(config.to_dict() | {"init_from": folder, "tokenizer": ""})
+  given.model.variant = ""
+  found = build.model(given, scores=True)
+  ours, theirs = (each.tokenizer.encode(PROBE) for each in (policy, found))
+  if ours != theirs or policy.tokenizer.eos_ids != found.tokenizer.eos_ids:
+    raise SettingError(f"{setting}: has another tokenizer than the policy; use a reward model that reads its tokens")
+  return RewardModel(name, weight, steps, found.decoder, found.load())

@@ -1,0 +1,142 @@
+"""What reward models say of a batch of completions, and the rewards that come of it.
+
+A reward model reads prompt and completion and says a number after each token (`forward.scores`). One of outcomes is
+asked after the last token, one of steps (a process reward model) after the last token of each step.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax import forward, hosts
+from grpo_jax.models.decoder import Decoder, Params
+from grpo_jax.packing.microbatches import join_microbatches, split_microbatches
+from grpo_jax.packing.plan import Packing
+from grpo_jax.packing.sizes import Sizes
+from grpo_jax.rollouts import to_device, to_host
+from grpo_jax.types import STOPPED, TRUNCATED, Array, Completion, Rollouts
+
+
+class RewardModel(NamedTuple):
+  """A reward model that scores and is not trained meanwhile."""
+
+  name: str
+  weight: float  # of its rewards in the sum
+  steps: bool  # asked after each step, or else after the last token
+  decoder: Decoder  # on the policy's layout; `config.scores` is true
+  params: Params
+
+
+def scores(decoder: Decoder, microbatches: int, params: Params, rollouts: Rollouts, packing: Packing) -> Array:
+  """Returns a reward model's score after each token, `[P, G, L]` float32, made one microbatch after the other.
+
+  Args:
+    decoder: the reward model's.
+    microbatches: into how many the prompts are cut; `packing` is made for as many.
+    params: its tree.
+    rollouts: P prompts with G completions each.
+    packing: of `packing.plan.pack`, as the learner packs.
+  """
+
+  def of_microbatch(x: tuple[Rollouts, Packing]) -> Array:
+    batch, packing = x
+    return forward.scores(decoder, params, batch.prompts, batch.tokens, batch.lengths, packing)
+
+  cut = split_microbatches(decoder.layout, (rollouts, packing), microbatches)
+  return join_microbatches(jax.lax.map(of_microbatch, cut))
+
+
+@functools.cache
+def jitted_scores(decoder: Decoder, microbatches: int) -> Callable:
+  """Returns `scores` of a decoder, jitted: the same function for the same arguments, so that it is compiled once."""
+  return jax.jit(functools.partial(scores, decoder, microbatches))
+
+
+def judge(models: Sequence[RewardModel], sizes: Sizes, drawn: Rollouts) -> list[Array]:
+  """Returns the scores `[P, G, L]` of each reward model, on the mesh.
+
+  Args:
+    models: which are asked.
+    sizes: of the learner's programs; what is scored is packed as the learner will pack it.
+    drawn: sampled Rollouts.
+  """
+  if not models:
+    return []
+  on_mesh = to_device(sizes.layout, sizes.for_learner(drawn))
+  return [jitted_scores(model.decoder, sizes.microbatches)(model.params, *on_mesh) for model in models]
+
+
+@jax.jit
+def after_last_token(scores: Array, lengths: Array) -> Array:
+  """Returns the scores `[P, G]` after the last token of each completion, of scores `[P, G, L]`; lengths are `[P, G]`."""
+  return jnp.take_along_axis(scores, jnp.maximum(lengths, 1)[..., None] - 1, axis=2)[..., 0]
+
+
+def outcome_rewards(scores: np.ndarray, lengths: np.ndarray, ended: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the rewards that an outcome reward model gives to completions, and to which it gives one.
+
+  A completion that was cut off has no outcome to judge, and must not gain by that: it is given the least score of its
+  group. In a group of which all were cut off none is given a reward. Only differences of the scores of a prompt mean
+  anything (Bradley-Terry), so no other number would do for all prompts.
+
+  Args:
+    scores: `[P, G]`, after the last token.
+    lengths: `[P, G]`; 0 where there is no completion.
+    ended: `[P, G]`, STOPPED or TRUNCATED.
+
+  Returns:
+    rewards `[P, G]` float32, and where they are given `[P, G]` bool.
+  """
+  judged = (ended == STOPPED) & (lengths > 0)
+  least = np.where(judged, scores, np.inf).min(axis=1, keepdims=True)
+  given = (lengths > 0) & judged.any(axis=1, keepdims=True)
+  return np.where(given, np.where(judged, scores, least), 0.0).astype(np.float32), given
+
+
+def given_to(
+  model: RewardModel, scores: Array, drawn: Rollouts
+) -> Callable[[int, int, Completion], list[tuple[int, float]]]:
+  """Returns the function of (prompt, sample, completion) that says which tokens get what reward.
+
+  It can be asked of this process's own completions. Every process calls this.
+
+  Args:
+    model: whose scores these are.
+    scores: `[P, G, L]`, on the mesh.
+    drawn: sampled Rollouts.
+  """
+  if model.steps:
+    return functools.partial(_of_steps, hosts.share(scores)[0])
+  last = to_host(after_last_token(scores, to_device(model.decoder.layout, drawn.lengths)))
+  return functools.partial(_of_outcome, *outcome_rewards(last, drawn.lengths, drawn.ended))
+
+
+def _of_steps(scores: np.ndarray, p: int, g: int, completion: Completion) -> list[tuple[int, float]]:
+  return process_rewards(scores[p, g], completion)
+
+
+def _of_outcome(
+  rewards: np.ndarray, given: np.ndarray, p: int, g: int, completion: Completion
+) -> list[tuple[int, float]]:
+  return [(len(completion.tokens) - 1, float(rewards[p, g]))] if given[p, g] else []
+
+
+def process_rewards(scores: np.ndarray, completion: Completion) -> list[tuple[int, float]]:
+  """Returns (index of its last token, reward) of each step of a completion.
+
+  The reward is the probability that the model gives the step, sigma(score) (Math-Shepherd, arXiv 2312.08935, eq. 2).
+  A step that was cut off is none that could be right: its reward is 0.
+
+  Args:
+    scores: `[L]`, of this completion.
+    completion: as rewards see it.
+  """
+  ends = completion.step_ends
+  values = [float(value) for value in 1 / (1 + np.exp(-scores[ends].astype(np.float64)))]
+  if completion.ended == TRUNCATED and values:
+    values[-1] = 0.0
+  return list(zip(ends, values, strict=True))
