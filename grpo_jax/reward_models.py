@@ -72,7 +72,7 @@ def judge(models: Sequence[RewardModel], sizes: Sizes, drawn: Rollouts) -> list[
 
 @jax.jit
 def after_last_token(scores: Array, lengths: Array) -> Array:
-  """Returns the scores `[P, G]` after the last token of each completion, of scores `[P, G, L]`; lengths are `[P, G]`."""
+  """Returns of scores `[P, G, L]` those after the last token of each completion, `[P, G]`; lengths are `[P, G]`."""
   return jnp.take_along_axis(scores, jnp.maximum(lengths, 1)[..., None] - 1, axis=2)[..., 0]
 
 

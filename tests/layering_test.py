@@ -49,6 +49,7 @@ LINKS = (
   ("packing.lists", "packing.rows"),
   ("ops.*", "ops.shapes"),
   ("models.decoder", "models.attention"),
+  ("models.decoder", "models.heads"),
   ("models.decoder", "models.layers"),
   ("models.decoder", "models.shards"),
   ("models.hf.*", "models.attention"),

@@ -105,7 +105,9 @@ def check_rewards(config: ConfigDict) -> None:
   """Refuses weights that are not one for each reward."""
   weights, names = config.objective.get("reward_weights"), imports.reward_names(config.rewards)
   if weights and len(weights) != len(names):
-    raise SettingError(f"objective.reward_weights={weights}: give {len(names)}, one for each reward ({', '.join(names)})")
+    raise SettingError(
+      f"objective.reward_weights={weights}: give {len(names)}, one for each reward ({', '.join(names)})"
+    )
 
 
 def check_group(config: ConfigDict, settings: FrozenConfigDict) -> None:

@@ -66,7 +66,9 @@ def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload
   """
   ranges.check(config)
   if models := imports.reward_models(config.rewards):
-    raise SettingError(f"rewards.outcome_models, process_models have {models[0][0]!r}: a plan counts none; leave them out")
+    raise SettingError(
+      f"rewards.outcome_models, process_models have {models[0][0]!r}: a plan counts none; leave them out"
+    )
   layout = sharding.make_layout(config.mesh, devices)
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
   decoder = Decoder(shape_of(config), layout, **how)
