@@ -26,7 +26,7 @@ LAYERS = (
     "metrics",
     "compiled",
   ),
-  ("learn", "movement", "rollouts", "generate", "evaluate", "reward_models"),
+  ("learn", "movement", "rollouts", "generate", "evaluate", "model_rewards"),
   ("loops", "plan", "reports"),
   ("experiments",),
 )
@@ -87,7 +87,7 @@ LINKS = (
   ("movement", "learn"),
   ("generate", "rollouts"),
   ("evaluate", "generate"),
-  ("reward_models", "rollouts"),
+  ("model_rewards", "rollouts"),
   ("loops.*", "loops.imports"),
   ("loops.*", "loops.build"),
   ("loops.*", "loops.checks"),

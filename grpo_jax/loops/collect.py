@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax import hosts, metrics, reward_models, rollouts, sampler
+from grpo_jax import hosts, metrics, model_rewards, rollouts, sampler
 from grpo_jax.generate import Generator, completions, generate
 from grpo_jax.loops import build, checks, imports, judges
 from grpo_jax.objectives.contract import Objective
 from grpo_jax.ops.advantages import totals
-from grpo_jax.reward_models import RewardModel
+from grpo_jax.model_rewards import RewardModel
 from grpo_jax.rewards import combine
 from grpo_jax.types import Example, Prompts, Rollouts
 
@@ -130,8 +130,8 @@ def score(collector: Collector, examples: list[Example | None], drawn: Rollouts)
     hosts.Elsewhere: scoring failed on another process.
   """
   c, shape = collector, drawn.tokens.shape
-  said = zip(c.models, reward_models.judge(c.models, c.generator.sizes, drawn))
-  judged = [(model.name, reward_models.given_to(model, scores, drawn), model.weight) for model, scores in said]
+  said = zip(c.models, model_rewards.judge(c.models, c.generator.sizes, drawn))
+  judged = [(model.name, model_rewards.given_to(model, scores, drawn), model.weight) for model, scores in said]
   own = hosts.together(functools.partial(score_share, c, examples, drawn, judged))
   found = hosts.gather((combine.given_only(own), cut_off(drawn)))
   scores = combine.join([share for share, _ in found], shape, len(c.names))

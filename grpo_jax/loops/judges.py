@@ -5,7 +5,7 @@ from ml_collections import ConfigDict
 from grpo_jax import storage
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, imports
-from grpo_jax.reward_models import RewardModel
+from grpo_jax.model_rewards import RewardModel
 
 PROBE = "What is 12 + 7?\nIt is 12 + 7 = 19.\n#### 19"  # a text that two tokenizers should read alike
 
