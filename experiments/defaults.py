@@ -31,7 +31,7 @@ def get_config() -> ConfigDict:
   """Returns the defaults. It is long because it is one list, to be read from top to bottom or searched."""
   c = ConfigDict()
   c.seed = 0  # of fresh parameters, the order of the data, and sampling
-  c.loop = "online"  # module of grpo_jax.loops: online, offline, reward_model
+  c.loop = "online"  # module of grpo_jax.loops: online, offline, reward_model, iterative
   c.steps = 200  # rollouts (online) or batches (offline)
 
   # Where the policy comes from: a Hugging Face folder or the workdir of another run. Empty: a fresh model.
@@ -74,6 +74,17 @@ def get_config() -> ConfigDict:
   c.offline.require = ""
   c.offline.held_out = 0  # reward models: prompts whose pairs are only evaluated on, beside those of offline.prompts
   c.offline.teacher = ""  # folder or run whose samples they are; empty: those of the policy as it starts
+
+  c.iterative = ConfigDict()  # loops/iterative.py
+  c.iterative.steps = 20  # of the policy in an iteration (M)
+  c.iterative.reward_model = ""  # to begin with: a folder or run; empty: the policy's start, with scores of 0
+  c.iterative.weight = 1.0  # of its reward, beside those of rewards.functions
+  c.iterative.labels = "correct"  # the one of rewards.functions that says which of two samples is the better
+  c.iterative.lr = 1e-5
+  c.iterative.pairs = 32  # in a batch of the reward model
+  c.iterative.epochs = 1  # over the pairs of an iteration
+  c.iterative.replay = 0.1  # share of a batch that is of earlier iterations
+  c.iterative.kept_steps = 100  # steps before an iteration whose pairs may be replayed
 
   c.sampler = ConfigDict()
   c.sampler.group = 8  # completions of a prompt (G)

@@ -90,6 +90,10 @@ class Checkpoints:
     """The step of the last complete checkpoint."""
     return complete.latest(self.directory)
 
+  def oldest(self) -> int:
+    """The step of the oldest complete checkpoint; 0 where there is none."""
+    return min(complete.steps(self.directory), default=0)
+
   def save(
     self, step: int, states: dict[str, TrainState], data: dict[str, Any], extra: dict[str, Any], wait: bool = False
   ) -> None:

@@ -17,6 +17,7 @@ from grpo_jax.sampler import decode_layout
 from grpo_jax.sharding import Layout
 from grpo_jax.types import STOPPED, Completion, Example, Prompts, Rollouts
 
+LIVE = ("online", "iterative")  # loops that learn from samples of the policy as it is
 FIRST_SOLUTIONS = 8  # worked solutions of a data set, scored before a run starts
 # Completions of a prompt, by kind of offline data; samples have as many as the sampler makes.
 COMPLETIONS = {"solutions": 1, "pairs": 2}
@@ -91,7 +92,7 @@ def check_decoding(config: ConfigDict, layout: Layout) -> None:
 def check_learner(config: ConfigDict, layout: Layout) -> None:
   """Refuses minibatches and microbatches that the prompts or the mesh do not divide into, and passes over kept data."""
   cfg, shards, prompts = config.learner, layout.size("prompt"), config.data.prompts
-  if cfg.mu != 1 and config.loop != "online":
+  if cfg.mu != 1 and config.loop not in LIVE:
     raise SettingError(f"learner.mu={cfg.mu}: data that does not change is gone through by steps; use 1")
   if prompts % (cfg.minibatches * shards):
     raise SettingError(
@@ -180,13 +181,13 @@ def try_reward(reward: Callable, examples: Sequence[Example], model: build.Model
 
 def source_of_data(config: ConfigDict) -> str:
   """Where the completions come from: "live", or the kind of offline data."""
-  return "live" if config.loop == "online" else config.offline.data
+  return "live" if config.loop in LIVE else config.offline.data
 
 
 def check_pairs(config: ConfigDict) -> None:
   """Refuses settings of pairs where there are none, or where they are those of a file."""
   o = config.offline
-  if config.loop == "online":
+  if config.loop in LIVE:
     return
   if o.pairs and o.data != "pairs":
     raise SettingError(f"offline.pairs={o.pairs!r} with offline.data={o.data!r}: use offline.data='pairs'")

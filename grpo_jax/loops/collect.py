@@ -17,9 +17,9 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from grpo_jax import hosts, metrics, model_rewards, rollouts, sampler
 from grpo_jax.generate import Generator, completions, generate
 from grpo_jax.loops import build, checks, imports, judges
+from grpo_jax.model_rewards import RewardModel
 from grpo_jax.objectives.contract import Objective
 from grpo_jax.ops.advantages import totals
-from grpo_jax.model_rewards import RewardModel
 from grpo_jax.rewards import combine
 from grpo_jax.types import Example, Prompts, Rollouts
 

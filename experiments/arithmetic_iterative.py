@@ -1,0 +1,41 @@
+"""Iterative GRPO (DeepSeekMath, arXiv 2402.03300, Algorithm 1) on word problems, by a reward model that keeps learning.
+
+    python -m experiments.run --config=experiments/arithmetic_rm.py --workdir=runs/rm
+    python -m experiments.run --config=experiments/arithmetic_iterative.py:reward_model=runs/rm --workdir=runs/iterative
+
+The policy is rewarded by the reward model alone. Whether an answer is right only labels the pairs that the reward model
+goes on learning from; it is logged as `reward/correct`, beside `reward/reward_model`.
+
+    :reward_model=FOLDER   a reward model to begin with: a run of arithmetic_rm.py, or a Hugging Face folder
+"""
+
+from ml_collections import ConfigDict
+
+from experiments import arguments, arithmetic
+from grpo_jax.errors import SettingError
+
+
+def get_config(arg: str = "") -> ConfigDict:
+  """The config; `arg` is what follows the colon in --config=FILE:arg.
+
+  Raises:
+    SettingError: no reward model is given.
+  """
+  args = arguments.parse_arg(arg, reward_model="")
+  if not args.reward_model:
+    raise SettingError(
+      "reward_model='': the policy has no other reward; use --config=experiments/arithmetic_iterative.py:"
+      "reward_model=FOLDER, such as a run of experiments/arithmetic_rm.py"
+    )
+  c = arithmetic.get_config()
+  c.loop = "iterative"
+  c.steps = 200
+  c.rewards.functions = (("correct", "math.answer_correct", 0.0),)
+  c.objective.beta = 0.02  # the reference moves up to the policy at each iteration
+  c.learner.lr = 2e-4
+  c.learner.schedule = "constant"
+  c.iterative.reward_model = args.reward_model
+  c.iterative.steps = 40
+  c.iterative.lr = 1e-4
+  c.eval.every = 40
+  return c

@@ -1,0 +1,147 @@
+"""Iterative GRPO: what is the reference when, what the reward model learns from, and that it goes on as it was."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments import defaults
+from grpo_jax.loops import iterative
+from grpo_jax.loops.replay import Replay, lessons
+from grpo_jax.types import Prompts, Rollouts
+
+M = 2
+
+
+def pairs(first: int, count: int) -> Rollouts:
+  """So many pairs, whose tokens are numbers from `first` on."""
+  n = np.arange(first, first + count, dtype=np.int32)
+  tokens = np.broadcast_to(n[:, None, None], (count, 2, 3)).copy()
+  zeros = np.zeros(tokens.shape, np.float32)
+  lengths = np.full((count, 2), 3, np.int32)
+  prompts = Prompts(tokens[:, 0], lengths[:, 0])
+  return Rollouts(prompts, tokens, lengths, lengths * 0 + 1, zeros, zeros, zeros, zeros > 0, zeros[..., :1])
+
+
+def numbers(lesson) -> list[int]:
+  real = lesson.pairs.lengths.all(axis=1)
+  assert not lesson.pairs.tokens[~real].any() and real.sum() == lesson.new + lesson.replayed
+  return lesson.pairs.tokens[real, 0, 0].tolist()
+
+
+def test_a_tenth_of_each_batch_is_of_the_past_and_none_comes_twice():
+  found = list(lessons(pairs(100, 20), pairs(0, 3), batch=10, share=0.1, epochs=2, seed=0))
+  assert [(each.new, each.replayed) for each in found] == [(9, 1), (9, 1), (2, 1), (10, 0), (10, 0)]
+  each = [numbers(lesson) for lesson in found]
+  old = [n for batch in each for n in batch if n < 100]
+  assert sorted(old) == [0, 1, 2]
+  for epoch in (each[:3], each[3:]):
+    assert sorted(n for batch in epoch for n in batch if n >= 100) == list(range(100, 120))
+  assert all(lesson.pairs.lengths.shape == (10, 2) for lesson in found)
+  again = list(lessons(pairs(100, 20), pairs(0, 3), batch=10, share=0.1, epochs=2, seed=0))
+  assert [numbers(lesson) for lesson in again] == each
+  other = list(lessons(pairs(100, 20), pairs(0, 3), batch=10, share=0.1, epochs=2, seed=1))
+  assert [numbers(lesson) for lesson in other] != each
+
+
+def test_without_a_past_and_without_new_pairs():
+  assert [(each.new, each.replayed) for each in lessons(pairs(0, 3), None, batch=2, share=0.5, epochs=1, seed=0)] == [
+    (2, 0),
+    (1, 0),
+  ]
+  assert not list(lessons(pairs(0, 0), pairs(0, 3), batch=2, share=0.5, epochs=1, seed=0))
+
+
+def test_pairs_of_steps_are_kept_as_long_as_they_may_be_drawn(tmp_path):
+  replay = Replay(str(tmp_path))
+  for step in range(5):
+    replay.add(step, pairs(10 * step, step))
+  assert replay.read(range(2, 4)).tokens[:, 0, 0].tolist() == [20, 21, 30, 31, 32]
+  replay.forget(3)
+  assert sorted(path.name for path in (tmp_path / "replay").iterdir()) == ["3.npz", "4.npz"]
+  with pytest.raises(Exception, match="2.npz: is missing"):
+    replay.read([2])
+
+
+def config(**settings):
+  c = defaults.get_config()
+  c.loop = "iterative"
+  c.steps = 5
+  c.tokenizer = "words"
+  c.model.variant = "test_qwen3"
+  c.data.prompts = 4
+  c.sampler.group = 4
+  c.mesh.group = 2
+  c.sampler.max_length = 8
+  c.sampler.stop = tuple("0123456789")
+  c.rewards.functions = (("parity", f"{__file__}:parity", 0.1),)
+  c.iterative.labels = "parity"
+  c.iterative.steps = M
+  c.iterative.pairs = 4
+  c.iterative.replay = 0.25
+  c.iterative.kept_steps = 3
+  c.iterative.lr = 1e-2
+  c.objective.beta = 0.04
+  c.learner.lr = 1e-2
+  c.eval.problems = 0
+  c.checkpoint.every = 1
+  c.checkpoint.keep = 9
+  c.checkpoint.export = False
+  c.log.measure_every = 0
+  c.log.samples_every = 0
+  c.log.tensorboard = False
+  c.compilation_cache = ""
+  c.update_from_flattened_dict(settings)
+  return c
+
+
+def parity(example, completion):
+  return sum(completion.tokens) % 5 / 4
+
+
+def saved(workdir, step):
+  about = json.loads((workdir / "checkpoints" / str(step) / "about" / "metadata").read_text())["arrays"]
+  return {name: {k.partition("params.")[2]: v for k, v in about.items() if k.startswith(name)} for name in LEARNERS}
+
+
+LEARNERS = ("policy", "reward_model", "reference")
+
+
+def parameters(saved_at: dict, name: str) -> dict:
+  """Checksums of the policy's tree, or of what has its shape."""
+  return {k: v for k, v in saved_at[name].items() if k.startswith("policy.")}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp("whole")
+  iterative.train(config(), str(workdir))
+  return workdir
+
+
+def test_the_reference_is_the_policy_as_it_was_when_the_iteration_began(whole):
+  at = {step: saved(whole, step) for step in range(6)}
+  for step in range(1, 6):
+    began = (step - 1) // M * M
+    assert parameters(at[step], "reference") == parameters(at[began], "policy"), step
+    assert parameters(at[step], "reference") != parameters(at[step], "policy"), step
+
+
+def test_the_reward_model_learns_at_the_end_of_an_iteration(whole):
+  at = {step: saved(whole, step)["reward_model"] for step in range(6)}
+  changed = [step for step in range(1, 6) if at[step] != at[step - 1]]
+  assert changed == [2, 4]
+  lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+  taught = {line["step"]: line for line in lines if "reward_model/new" in line}
+  assert sorted(taught) == [2, 4]
+  assert taught[2]["reward_model/new"] > 0 and taught[2]["reward_model/replayed"] == 0
+  assert 0 < taught[4]["reward_model/replayed"] <= taught[4]["reward_model/updates"]
+  assert [line["iteration"] for line in lines if "iteration" in line] == [1, 1, 2, 2, 3]
+  assert all("reward/reward_model" in line and "reward/parity" in line for line in lines if "iteration" in line)
+
+
+@pytest.mark.parametrize("first", [3, 4])
+def test_a_run_that_goes_on_is_the_run_that_was_not_stopped(whole, tmp_path, first):
+  iterative.train(config(steps=first), str(tmp_path))
+  iterative.train(config(), str(tmp_path))
+  assert saved(tmp_path, 5) == saved(whole, 5)
