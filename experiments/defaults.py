@@ -61,6 +61,8 @@ def get_config() -> ConfigDict:
   c.data.template = "{question}\n"  # the prompt, where chat is off
   c.data.chat = False  # render the prompt by the tokenizer's chat template
   c.data.system = ""  # system message of the chat
+  # What ends a reasoning step of a completion: line, blank line, or a regular expression (tokenizer/steps.py).
+  c.data.steps = "line"
   c.data.prompts = 32  # prompts in a batch (P)
   c.data.max_prompt_length = 128  # tokens (Lp)
   c.data.on_long = "skip"  # a longer prompt is: skip (left out, counted) or cut (its last tokens kept)

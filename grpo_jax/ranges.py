@@ -62,6 +62,7 @@ TABLE: dict[str, Row] = {
   "data.template": TEMPLATE,
   "data.chat": SWITCH,
   "data.system": TEXT,
+  "data.steps": TEXT,  # tokenizer/steps.py says which patterns work
   "data.prompts": Whole(1),
   "data.max_prompt_length": Whole(1),
   "data.on_long": Choice(("skip", "cut")),

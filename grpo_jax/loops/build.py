@@ -21,7 +21,7 @@ from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import read_config
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sharding import Layout
-from grpo_jax.tokenizer import making, reading
+from grpo_jax.tokenizer import making, reading, steps
 from grpo_jax.tokenizer.reading import Tokenizer
 from grpo_jax.types import Example
 
@@ -106,11 +106,18 @@ def where_to_get(config: ConfigDict) -> str:
 
 
 def make_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
-  """The tokenizer of a folder, or one made from the training data: `words` or `bpe`.
+  """The tokenizer of a folder, or one made from the training data: `words` or `bpe`; it cuts steps by `data.steps`.
 
   Raises:
-    SettingError: a fresh model without a tokenizer.
+    SettingError: a fresh model without a tokenizer; `data.steps` that is no pattern.
   """
+  tokenizer = find_tokenizer(config, source)
+  tokenizer.step_pattern = steps.pattern(config.data.steps)
+  return tokenizer
+
+
+def find_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
+  """The tokenizer that `make_tokenizer` returns, which cuts no steps by the config's rule yet."""
   if config.tokenizer not in ("words", "bpe"):
     if not (config.tokenizer or source):
       raise SettingError(

@@ -15,6 +15,7 @@ from grpo_jax.objectives.contract import Objective
 from grpo_jax.rewards import combine
 from grpo_jax.sampler import decode_layout
 from grpo_jax.sharding import Layout
+from grpo_jax.tokenizer import steps
 from grpo_jax.types import STOPPED, Completion, Example, Prompts, Rollouts
 
 FIRST_SOLUTIONS = 8  # worked solutions of a data set, scored before a run starts
@@ -29,6 +30,7 @@ def check_settings(config: ConfigDict) -> None:
     SettingError: a setting that is missing or out of range, or a name of something that is not there.
   """
   ranges.check(config)
+  steps.pattern(config.data.steps)
   imports.objective_settings(config.objective)
   if source_of_data(config) != "solutions":  # those are not scored
     imports.rewards(config.rewards)
