@@ -64,8 +64,8 @@ def test_the_config_names_the_rule_of_its_tokenizer():
   c = defaults.get_config()
   c.tokenizer, c.data.arithmetic.size, c.data.steps = "words", 8, r"[0-9]"
   tokenizer = build.make_tokenizer(c, "")
-  tokens = tokenizer.encode("Ann has 4\n5 Ann")
-  assert [tokenizer.text(tokens[end]) for end in tokenizer.step_ends(tokens)] == ["4", "5", "Ann"]
+  tokens = tokenizer.encode("has 4\n5 has")
+  assert [tokenizer.text(tokens[end]).strip() for end in tokenizer.step_ends(tokens)] == ["4", "5", "has"]
 
 
 def test_a_character_that_several_tokens_make_ends_a_step():
