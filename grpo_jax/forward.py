@@ -1,4 +1,4 @@
-"""The one way to log-probs, entropies and values of completions.
+"""The one way to log-probs, entropies, values and scores of completions.
 
 On a mesh each shard of prompts and samples goes through the model by itself, in a `jax.shard_map` over the axes that
 cut prompts, samples and `embed` (`by_shard`). It gathers weights as it comes to them and its gradients are summed and
@@ -19,7 +19,7 @@ from grpo_jax.models.shards import spec_over
 from grpo_jax.ops.logprobs import logprobs_and_entropy
 from grpo_jax.packing.lists import GroupLists, group_lists
 from grpo_jax.packing.plan import Packing
-from grpo_jax.packing.rows import completions_to_rows, rows_to_completions
+from grpo_jax.packing.rows import Rows, completions_to_rows, rows_to_completions
 from grpo_jax.sharding import batch_axes
 from grpo_jax.types import Array, Prompts
 
@@ -33,11 +33,12 @@ class Batch(NamedTuple):
   packing: Packing
 
 
-class Predictors(NamedTuple):
-  """The hidden states that predict the tokens of a batch, and what leads back to its completions."""
+class States(NamedTuple):
+  """The hidden states of a batch, and what leads back to its completions."""
 
-  hidden: Array  # [P, R, T, D]
-  tokens: Array  # [P, R, T]
+  first: Array  # [P, D], the prompts' last ones
+  hidden: Array  # [P, R, T, D], those at the completion tokens
+  rows: Rows
   lists: GroupLists
 
 
@@ -82,12 +83,11 @@ def predictors(first: Array, hidden: Array, offsets: Array) -> Array:
   return jnp.where((offsets == 0)[..., None], first[:, None, None], before)
 
 
-def _predictors(decoder: Decoder, params: Params, batch: Batch) -> Predictors:
-  """Returns what predicts the tokens of one shard's batch; `params`: see `Decoder.forward`."""
+def _states(decoder: Decoder, params: Params, batch: Batch) -> States:
+  """Returns the hidden states of one shard's batch; `params`: see `Decoder.forward`."""
   rows = completions_to_rows(batch.tokens, batch.lengths, batch.packing)
   lists = group_lists(batch.prompts, rows, batch.packing)
-  first, hidden = decoder.forward(params, batch.prompts, rows, lists)
-  return Predictors(predictors(first, hidden, rows.offsets), rows.tokens, lists)
+  return States(*decoder.forward(params, batch.prompts, rows, lists), rows, lists)
 
 
 def logprobs(
@@ -120,8 +120,9 @@ def logprobs(
 
 def _logprobs(temperature: float, chunk: int, decoder: Decoder, params: Params, batch: Batch) -> tuple[Array, Array]:
   params = decoder.whole(params)
-  hidden, tokens, lists = _predictors(decoder, params, batch)
-  hidden, targets = lists.rows.to_list(hidden), lists.rows.to_list(tokens)  # [N, D], [N]
+  first, hidden, rows, lists = _states(decoder, params, batch)
+  hidden = lists.rows.to_list(predictors(first, hidden, rows.offsets))  # [N, D]
+  targets = lists.rows.to_list(rows.tokens)  # [N]
   unembed, cap = decoder.unembed(params).astype(hidden.dtype), decoder.config.logit_soft_cap  # as the sampler has it
   out = logprobs_and_entropy(hidden, unembed, targets, temperature=temperature, chunk=chunk, soft_cap=cap)
   return tuple(rows_to_completions(lists.rows.from_list(x), batch.packing, *batch.tokens.shape[1:]) for x in out)
@@ -140,5 +141,25 @@ def values(
 
 
 def _values(decoder: Decoder, critic: Params, batch: Batch) -> Array:
-  hidden, _, _ = _predictors(decoder, decoder.whole(critic), batch)
-  return rows_to_completions(heads.scalar(critic["value_head"], hidden), batch.packing, *batch.tokens.shape[1:])
+  first, hidden, rows, _ = _states(decoder, decoder.whole(critic), batch)
+  found = heads.scalar(critic["value_head"], predictors(first, hidden, rows.offsets))
+  return rows_to_completions(found, batch.packing, *batch.tokens.shape[1:])
+
+
+def scores(
+  decoder: Decoder, params: Params, prompts: Prompts, tokens: Array, lengths: Array, packing: Packing
+) -> Array:
+  """Returns a reward model's score after each token, `[P, G, L]` float32: entry t has read token t, nothing is shifted.
+
+  Args:
+    decoder: with a head that scores (`DecoderConfig.scores`).
+    params: its tree.
+    others: as for `logprobs`.
+  """
+  return by_shard(decoder, _scores, params, Batch(prompts, tokens, lengths, packing))
+
+
+def _scores(decoder: Decoder, params: Params, batch: Batch) -> Array:
+  _, hidden, _, _ = _states(decoder, decoder.whole(params), batch)
+  found = heads.score(params["score"], hidden)
+  return rows_to_completions(found, batch.packing, *batch.tokens.shape[1:])

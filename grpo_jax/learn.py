@@ -72,7 +72,8 @@ class Setup:
 class Trace(NamedTuple):
   """What an update started from, to see later what it did."""
 
-  logprobs: Array  # [P, G, L] float32, of the old policy; padding holds numbers without meaning
+  # [P, G, L] float32, of the old policy; padding holds numbers without meaning; None: of a reward model
+  logprobs: Array | None
   advantages: Array  # [P, G, L] float32, 0 on padding
   lower: Array  # [P, G, L] float32, the least ratio that is asked of a token with A < 0
   upper: Array  # [P, G, L] float32, the largest one of a token with A > 0
@@ -115,8 +116,13 @@ def means(metrics: Metrics) -> dict[str, Array]:
 
 
 def outputs(setup: Setup, params: Any, batch: Rollouts | TrainBatch, packing: Packing) -> Outputs:
-  """Returns what the trees in `params` ("policy", and "critic" where there is one) say of a batch's completions."""
+  """Returns what the trees in `params` ("policy", and "critic" where there is one) say of a batch's completions.
+
+  Of a reward model, which has no unembedding, these are its scores alone.
+  """
   given = (batch.prompts, batch.tokens, batch.lengths, packing)
+  if "scores" in setup.needs:
+    return Outputs(None, None, forward.scores(setup.decoder, params["policy"], *given))
   how = {"temperature": setup.temperature, "chunk": setup.cfg.chunk}
   logprobs, entropy = forward.logprobs(setup.decoder, params["policy"], *given, **how)
   values = forward.values(setup.decoder, params["critic"], *given) if "critic" in params else None
@@ -137,14 +143,16 @@ def frozen_outputs(setup: Setup, params: Any, rollouts: Rollouts, packing: Packi
 # -- one update
 
 
-def loss(setup: Setup, params: Any, batch: TrainBatch, packing: Packing) -> tuple[Array, tuple[Metrics, Array]]:
-  """Returns the objective's loss of a microbatch, and beside it (metrics, log-probs `[P, G, L]`)."""
+def loss(setup: Setup, params: Any, batch: TrainBatch, packing: Packing) -> tuple[Array, tuple[Metrics, Array | None]]:
+  """Returns the objective's loss of a microbatch, and beside it (metrics, log-probs `[P, G, L]` or None)."""
   out = outputs(setup, params, batch, packing)
   value, metrics = setup.objective.loss(out, batch, setup.objective_cfg)
   return value, (metrics, jax.lax.stop_gradient(out.logprobs))
 
 
-def gradient(setup: Setup, params: Any, batch: TrainBatch, packing: Packing) -> tuple[Array, Any, Metrics, Array]:
+def gradient(
+  setup: Setup, params: Any, batch: TrainBatch, packing: Packing
+) -> tuple[Array, Any, Metrics, Array | None]:
   """Returns loss, gradient, metrics and log-probs `[P, G, L]` of a minibatch, summed over its microbatches."""
   value_and_grad = jax.value_and_grad(functools.partial(loss, setup), has_aux=True)
   count = microbatches_of_minibatch(setup.cfg, batch.tokens.shape[0])
@@ -164,7 +172,7 @@ def gradient(setup: Setup, params: Any, batch: TrainBatch, packing: Packing) -> 
 
 def optimizer_step(
   setup: Setup, state: TrainState, batch: TrainBatch, packing: Packing
-) -> tuple[TrainState, Metrics, Array]:
+) -> tuple[TrainState, Metrics, Array | None]:
   """Returns the state after one update by a minibatch, its metrics, and the log-probs `[P, G, L]` before it."""
   value, grads, metrics, logprobs = gradient(setup, state.params, batch, packing)
   state, skipped = optim.apply_if_finite(setup.tx, grads, value, state)
@@ -247,8 +255,11 @@ def with_frozen_logprobs(
 ) -> Rollouts:
   """Returns the rollouts with what the reference, the old policy and the critic say of them, as far as it is needed.
 
-  The old policy is that of `old_params`, or (None) the state before its first update.
+  The old policy is that of `old_params`, or (None) the state before its first update. A reward model has none: what it
+  learns from says nothing of how likely the tokens were.
   """
+  if "scores" in setup.needs:
+    return rollouts
   if "ref" in setup.needs:
     ref = frozen_outputs(setup, {"policy": ref_params}, rollouts, packing)
     rollouts = dataclasses.replace(rollouts, ref_logprobs=ref.logprobs)

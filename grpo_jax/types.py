@@ -5,7 +5,8 @@ D width, V vocabulary, H heads, K key/value heads.
 
 The one-token shift, stated once: the log-prob (and PPO's value) of a completion's first token comes from
 the prompt's last hidden state, which the group shares; that of its token t from the hidden state at t - 1.
-Every `[P, G, L]` array here is already shifted: entry t speaks of completion token t.
+Every `[P, G, L]` array here is already shifted: entry t speaks of completion token t. A reward model's scores alone
+come from the hidden state at token t itself: they speak of what was read up to it.
 
 Prompts and completions are padded on the right. What is padding follows from lengths, never from token ids.
 """
@@ -71,11 +72,11 @@ class TrainBatch:
 
 @_pytree
 class Outputs:
-  """What the policy says of the given tokens: the only thing a loss differentiates."""
+  """What the policy (or a reward model, which has no log-probs) says of the given tokens: all a loss differentiates."""
 
-  logprobs: Array  # [P, G, L] float32
-  entropy: Array  # [P, G, L] float32, of the full softmax, no gradient
-  values: Array | None = None  # [P, G, L] float32, of the critic
+  logprobs: Array | None  # [P, G, L] float32
+  entropy: Array | None  # [P, G, L] float32, of the full softmax, no gradient
+  values: Array | None = None  # [P, G, L] float32, of the critic, before each token; a reward model's scores, after it
 
 
 # Metrics of a loss: name -> (total, count), both summed over microbatches and divided at the end.

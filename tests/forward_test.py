@@ -1,4 +1,6 @@
-"""Log-probs, entropies and values of completions: the one-token shift, packing, and all logits at once as the twin."""
+"""Log-probs, entropies, values and scores: the one-token shift, packing, and all logits at once as the twin."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +9,7 @@ import pytest
 import tiny
 
 from grpo_jax import forward
+from grpo_jax import rollouts as host
 from grpo_jax.models import heads
 from grpo_jax.packing.plan import Packing
 
@@ -68,5 +71,42 @@ def test_values_are_shifted_as_log_probs_are_and_packing_changes_none():
   np.testing.assert_allclose(got[:, :, 0][r.lengths > 0], want[r.lengths > 0], atol=1e-5)
 
 
+def scorer(mesh=tiny.ONE):
+  """The tiny model as a reward model, and its parameters, whole and as numpy."""
+  d = tiny.decoder(mesh=mesh)
+  d = dataclasses.replace(d, config=dataclasses.replace(d.config, scores=True))
+  head = np.random.default_rng(0).normal(size=(1, d.config.width)).astype(np.float32)
+  return d, {name: tiny.weights()[name] for name in d.shapes() if name != "score"} | {"score": {"weight": head}}
+
+
+def scores(mesh, r, packed):
+  d, params = scorer(mesh)
+  given = (r.prompts, r.tokens, r.lengths, tiny.packing(r, mesh) if packed else Packing())
+  run = jax.jit(lambda *args: forward.scores(d, *args))
+  return np.asarray(run(jax.device_put(params, d.shardings()), *host.to_device(d.layout, given)))
+
+
+@pytest.mark.parametrize(("mesh", "packed"), [(tiny.ONE, False), (tiny.ONE, True), ((1, 2, 2, 2), True)])
+def test_scores_are_read_after_each_token_not_before_it(mesh, packed):
+  """As a plain forward pass of prompt and completion has them: its head in place of the unembedding."""
+  d, params = scorer()
+  r = tiny.rollouts()
+  plain = dataclasses.replace(d.config, tied=False)
+  each = tiny.naive_logits(plain, params | {"unembed": params["score"]}, tiny.sequences(r.prompts, r.tokens, r.lengths))
+  at = np.repeat(r.prompts.lengths, tiny.G)[:, None] + np.arange(tiny.L)  # of completion token t, not t - 1
+  want = np.take_along_axis(np.asarray(each)[..., 0], at, axis=1).reshape(r.tokens.shape)
+  np.testing.assert_allclose(scores(mesh, r, packed)[tiny.real(r)], want[tiny.real(r)], atol=1e-4)
+
+
+def test_another_last_token_is_another_score():
+  r = tiny.rollouts()
+  last = (np.arange(tiny.L) == r.lengths[..., None] - 1) & tiny.real(r)
+  other = dataclasses.replace(r, tokens=np.where(last, (r.tokens + 1) % tiny.V, r.tokens))
+  was, now = scores(tiny.ONE, r, True), scores(tiny.ONE, other, True)
+  assert (np.abs(was - now)[last] > 1e-3).all()
+  np.testing.assert_array_equal(was[tiny.real(r) & ~last], now[tiny.real(r) & ~last])
+
+
 def test_a_fresh_head_says_zero():
   assert (heads.scalar(heads.init_scalar(8), jnp.ones((2, 3, 8))) == np.zeros((2, 3))).all()
+  assert (heads.score(heads.init_score(8), jnp.ones((2, 3, 8))) == np.zeros((2, 3))).all()

@@ -177,6 +177,13 @@ MUTANTS = (
     "tests/objectives_test.py::test_ppo_rewards_returns_and_bootstrap",
   ),
   Mutant(
+    "the scalar is read one token early",
+    "grpo_jax/forward.py",
+    'heads.score(params["score"], hidden)',
+    'heads.score(params["score"], jnp.roll(hidden, 1, axis=2))',
+    "tests/forward_test.py::test_another_last_token_is_another_score",
+  ),
+  Mutant(
     "PPO's clipped values take the smaller error",
     OBJECTIVES + "ppo.py",
     "error = jnp.maximum(error, (near - returns) ** 2)",

@@ -49,11 +49,15 @@ def key(seed: int, purpose: int, step: int) -> jax.Array:
   return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), step)
 
 
-def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Model:
+def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None, scores: bool = False) -> Model:
   """The policy that `init_from`, `tokenizer` and `model` describe, on all devices or on those given.
 
+  With `scores` it is a reward model: where `init_from` holds a policy, that policy's decoder with a fresh head, whose
+  scores are 0.
+
   Raises:
-    SettingError: missing or corrupt weights, a tokenizer that does not fit, a mesh that the devices do not make.
+    SettingError: missing or corrupt weights, a tokenizer that does not fit, a mesh that the devices do not make; a
+      reward model where a policy is asked for.
   """
   layout = sharding.make_layout(config.mesh, devices)
   folder, run = find_source(config.init_from)
@@ -69,22 +73,39 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mo
   tokenizer = make_tokenizer(config, folder)
   shape = read_shape(folder) if folder else variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
   tensors.check_tokenizer(tokenizer, shape)
+  if shape.scores and not scores:
+    raise SettingError(f"init_from={config.init_from!r}: is a reward model, which writes nothing; use a policy")
+  fresh = ("score",) if scores and not shape.scores else ()  # what the folder or run does not hold
+  shape = dataclasses.replace(shape, scores=scores)
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
   decoder = Decoder(shape, layout, **how)
   if run:
     if checkpoint.latest(run) is None:
       raise SettingError(f"init_from={run!r}: this run has no complete checkpoint; wait for its first, or use another")
-    load = functools.partial(restore_policy, run, decoder)
+    load = functools.partial(restore_policy, run, decoder, left_out=fresh)
   elif folder:
-    tensors.check(folder, decoder.shapes())
-    load = functools.partial(weights.load, folder, decoder)
+    tensors.check(folder, without(decoder.shapes(), fresh))
+    load = functools.partial(weights.load, folder, decoder, fresh)
   else:
     init = jax.jit(decoder.init, out_shardings=decoder.shardings())
     load = functools.partial(init, key(config.seed, INIT, 0))
+  if fresh and folder:
+    load = functools.partial(with_fresh_head, load, decoder)
   d = config.data
   render = functools.partial(tokenizer.render, template=d.template, chat=d.chat, system=d.system)
   stop = tuple(dict.fromkeys((*tokenizer.eos_ids, *(tokenizer.token_id(t) for t in config.sampler.stop))))
   return Model(layout, decoder, tokenizer, render, stop, load)
+
+
+def with_fresh_head(load: Callable[[], Any], decoder: Decoder) -> Any:
+  """The parameters of a reward model whose decoder is what `load` returns, and whose scores are 0."""
+  head = jax.jit(heads.init_score, static_argnums=0, out_shardings=decoder.layout.replicated())
+  return load() | {"score": head(decoder.config.width)}
+
+
+def without(tree: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+  """The tree without those of its parts."""
+  return {name: part for name, part in tree.items() if name not in names}
 
 
 def sizes(config: ConfigDict, layout: Layout) -> Sizes:
@@ -221,9 +242,10 @@ def find_source(init_from: str) -> tuple[str, str]:
   return init_from, ""
 
 
-def restore_policy(run: str, decoder: Decoder, step: int | None = None) -> Any:
-  """The policy in a checkpoint of another run: that of `step`, or the last one."""
-  return checkpoint.restore_params(run, {"policy": abstract(decoder)}, step)["policy"]
+def restore_policy(run: str, decoder: Decoder, step: int | None = None, left_out: Sequence[str] = ()) -> Any:
+  """The policy in a checkpoint of another run, that of `step` or the last one, without some parts of its tree."""
+  wanted = without(abstract(decoder), left_out)
+  return checkpoint.restore_params(run, {"policy": wanted}, step)["policy"]
 
 
 def abstract(decoder: Decoder) -> Any:
@@ -265,7 +287,10 @@ def batches(config: ConfigDict, model: Model) -> loader.Batches:
 
 
 def params(model: Model, needs: frozenset[str]) -> dict[str, Any]:
-  """The trees that an update changes: the policy, and a critic that starts from it where the objective needs values."""
+  """The trees that an update changes: the policy, and a critic that starts from it where the objective needs values.
+
+  Of a reward model, its one tree stands in the policy's place.
+  """
   trees = {"policy": model.load()}
   if "values" in needs:
     head = jax.jit(heads.init_scalar, static_argnums=0, out_shardings=model.layout.replicated())

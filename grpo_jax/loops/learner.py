@@ -24,7 +24,7 @@ class Learned(NamedTuple):
 
 
 class Learner:
-  """A policy (or a policy and a critic) that learns by one objective.
+  """A policy (or a policy and a critic, or a reward model) that learns by one objective.
 
   `state` is what the update changes and a checkpoint holds; `ref_params` is the reference's (or teacher's) tree, None
   for an objective without one. `start` or a checkpoint sets `state`, and `load_reference` sets `ref_params`.
@@ -57,11 +57,13 @@ class Learner:
     setup = learn.Setup(model.decoder, self.objective, self.tx, config.learner, settings, temperature)
     self.jitted_learn, self.jitted_movement = learn.make_learn(setup), movement.make_movement(setup)
     self.sizes = sizes or build.sizes(config, model.layout)
-    self.measure_every = config.log.measure_every
+    if ("scores" in self.needs) != model.decoder.config.scores:
+      raise ValueError(f"{config.objective.name} with a model whose scores={model.decoder.config.scores}")
+    self.measure_every = 0 if "scores" in self.needs else config.log.measure_every  # tokens have no probability there
 
   @property
   def params(self) -> Any:
-    """The policy's parameters."""
+    """The parameters of the policy or the reward model."""
     return self.state.params["policy"]
 
   def abstract(self) -> TrainState:

@@ -5,8 +5,9 @@
     {"embed": {"weight" [V, D]}, "layers": {... [N, out, in] ...}, "final_norm": {"scale" [D]},
      "unembed": {"weight" [V, D]}}
 
-with all layers stacked on a leading axis N; "unembed" is absent when embeddings are tied. It returns hidden states
-and keys/values, never logits: those exist a chunk at a time (ops/logprobs.py) or for one token (sampler.py).
+with all layers stacked on a leading axis N; "unembed" is absent when embeddings are tied. A reward model
+(`DecoderConfig.scores`) never has it, and has "score" {"weight" [1, D]} beside the others. The decoder returns hidden
+states and keys/values, never logits: those exist a chunk at a time (ops/logprobs.py) or for one token (sampler.py).
 
 Everything but attention treats a token by itself. So tokens go through the layers as one list `[N, D]`, and attention
 alone takes it apart into prompts and rows of completions. That is all that there is to know of packing here:
@@ -28,6 +29,7 @@ from flax import nnx
 from jax.sharding import NamedSharding
 
 from grpo_jax.errors import SettingError
+from grpo_jax.models import heads
 from grpo_jax.models.attention import AttentionSpec, causal_attention, group_attention
 from grpo_jax.models.layers import Block, RMSNorm, lookup
 from grpo_jax.models.shards import GATHERED, gather, parameter_axes
@@ -63,6 +65,7 @@ class DecoderConfig:
   activation: str = "silu"  # silu or gelu_tanh
   attention: tuple[AttentionSpec, ...] = (AttentionSpec(),)  # layer i has attention[i % len(attention)]
   logit_soft_cap: float = 0.0  # logits become soft_cap * tanh(logits / soft_cap); 0: they stay as they are
+  scores: bool = False  # a reward model: a head of one number (heads.init_score) in place of the unembedding
 
   @classmethod
   def from_json(cls, fields: dict[str, Any]) -> "DecoderConfig":
@@ -131,7 +134,9 @@ class Decoder:
       "layers": jax.vmap(self._fresh_block)(jax.random.split(k_layers, c.layers)),
       "final_norm": nnx.to_pure_dict(nnx.state(self._final_norm())),
     }
-    if not c.tied:
+    if c.scores:
+      params["score"] = heads.init_score(c.width)
+    elif not c.tied:
       params["unembed"] = {"weight": 0.02 * jax.random.normal(k_out, (c.vocab, c.width))}
     # Residual branches start small (GPT-2's 1/sqrt(2N)), so that deep random models are well scaled.
     for branch, name in (("attention", "o"), ("mlp", "down")):

@@ -14,4 +14,14 @@ def init_scalar(width: int) -> Params:
 
 def scalar(head: Params, hidden: Array) -> Array:
   """Returns one number of each hidden state `[..., D]`: `[...]` float32."""
-  return (hidden.astype(jnp.float32) @ head["weight"].T + head["bias"])[..., 0]
+  return score(head, hidden) + head["bias"][0]
+
+
+def init_score(width: int) -> Params:
+  """Returns a reward model's head that says 0 of everything: without a bias, as Hugging Face's score heads are."""
+  return {"weight": jnp.zeros((1, width), jnp.float32)}
+
+
+def score(head: Params, hidden: Array) -> Array:
+  """Returns the score of each hidden state `[..., D]`: `[...]` float32."""
+  return (hidden.astype(jnp.float32) @ head["weight"].T)[..., 0]

@@ -75,6 +75,7 @@ DECODER = {
   "activation": Form("silu or gelu_tanh", lambda x: x in ("silu", "gelu_tanh")),
   "attention": folder.list_of(folder.OBJECT, least=1),
   "logit_soft_cap": Number(0, 1e9),
+  "scores": folder.SWITCH,
 }
 ATTENTION = {
   "window": Whole(0, 2**31 - 1),

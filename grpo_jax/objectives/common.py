@@ -128,6 +128,12 @@ def no_other_pass(cfg: Any) -> frozenset[str]:
   return frozenset()
 
 
+def scores_alone(cfg: Any) -> frozenset[str]:
+  """Returns the `needs` of an objective that trains a reward model."""
+  del cfg
+  return frozenset({"scores"})
+
+
 def require(value: Any, name: str, objective: str) -> Any:
   """Returns `value`, an array that these rollouts must have.
 

@@ -60,10 +60,14 @@ class Objective(Protocol):
 
   @staticmethod
   def needs(cfg: Any) -> frozenset[str]:
-    """Returns the forward passes to make before `prepare`, of "ref", "old", "values".
+    """Returns the forward passes to make before `prepare`, of "ref", "old", "values"; or "scores" alone.
 
     They fill `ref_logprobs` (of the reference or teacher), `old_logprobs` (of the policy that sampled) and `old_values`
     (of the critic) of the rollouts. Several updates on a rollout add "old" by themselves. "values" makes a critic.
+
+    With "scores" it is a reward model that is trained: the policy's tree with a head that scores in place of the
+    unembedding (`DecoderConfig.scores`). No pass is made before `prepare`; `Outputs.values` holds the scores, entry t
+    after token t is read, and there are no log-probs.
     """
     ...
 

@@ -24,7 +24,7 @@ weights = common.weights
 bounds = common.no_bounds
 live_advantages = common.prepared_advantages
 flat = common.flat_totals
-needs = common.no_other_pass
+needs = common.scores_alone
 check = common.check_aggregation
 
 

@@ -14,7 +14,7 @@ import os
 import pathlib
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -38,6 +38,7 @@ _NAMES = {
   "embed.weight": "model.embed_tokens.weight",
   "final_norm.scale": "model.norm.weight",
   "unembed.weight": "lm_head.weight",
+  "score.weight": "score.weight",
   "layers.attention_norm.scale": "model.layers.{}.input_layernorm.weight",
   "layers.attention.q.weight": "model.layers.{}.self_attn.q_proj.weight",
   "layers.attention.q.bias": "model.layers.{}.self_attn.q_proj.bias",
@@ -81,7 +82,11 @@ def check(folder: str | os.PathLike, shapes: Params) -> None:
 
 
 def load(
-  folder: str | os.PathLike, decoder: Decoder, dtype: str = "float32", progress: storage.Progress | None = None
+  folder: str | os.PathLike,
+  decoder: Decoder,
+  dtype: str = "float32",
+  progress: storage.Progress | None = None,
+  left_out: Sequence[str] = (),
 ) -> Params:
   """Returns the parameters of `decoder`, in its shardings; for each device's shard only its own bytes are read.
 
@@ -93,11 +98,13 @@ def load(
     dtype: of the parameters.
     progress: is called after every tensor, with the bytes that this process has read and will have read; and before,
       with those that it copies from a bucket.
+    left_out: parts of the tree that are not loaded.
 
   Raises:
     SettingError: see `check`; or a weight is NaN or infinite.
   """
-  shapes, shardings = decoder.shapes(), decoder.shardings()
+  trees = decoder.shapes(), decoder.shardings()
+  shapes, shardings = ({name: part for name, part in tree.items() if name not in left_out} for tree in trees)
   path = storage.place(folder)
   total = sum(map(_numbers, jax.tree.leaves(shapes), jax.tree.leaves(shardings))) * np.dtype(dtype).itemsize
   where = _locate(path, shapes)
