@@ -70,6 +70,9 @@ def get_config() -> ConfigDict:
   c.offline = ConfigDict()  # loops/offline.py
   c.offline.data = "solutions"  # solutions (SFT), samples (RFT, distillation), pairs (DPO)
   c.offline.prompts = 2048  # prompts to sample for, once
+  c.offline.path = ""  # steps: a jsonl file as PRM800K or Math-Shepherd have it (data/step_labels.py)
+  c.offline.continuations = 8  # of each step of a sample, to label it
+  c.offline.labels = "hard"  # of its continuations: hard (1 where any is right) or soft (the share that is)
   c.offline.teacher = ""  # folder or run whose samples they are; empty: those of the policy as it starts
 
   c.sampler = ConfigDict()

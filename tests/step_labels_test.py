@@ -13,40 +13,44 @@ def step(*ratings, chosen=0, human=None):
   return {"completions": offered, "human_completion": human and {"text": human}, "chosen_completion": chosen}
 
 
-def prm800k(*steps):
-  return {"question": {"problem": "What?"}, "label": {"steps": list(steps), "finish_reason": "solution"}}
+def prm800k(*steps, reason="found_error"):
+  return {"question": {"problem": "What?"}, "label": {"steps": list(steps), "finish_reason": reason}}
 
 
 def solutions(record):
   found = step_labels.of_line(record, "f, line 1")
   assert all(each.question == "What?" for each in found)
-  return [("".join(each.steps), each.labels) for each in found]
+  return [("".join(each.steps) + "." * each.complete, each.labels) for each in found]
 
 
 def test_prm800k_with_one_completion_a_step():
   """Neutral counts as right; a solution ends with its first wrong step, which nobody chose."""
   record = prm800k(step(1), step(0), step(-1, chosen=None))
-  assert solutions(record) == [("1 0\n0 0\n-1 0", [1.0, 1.0, 0.0])]
+  assert solutions(record) == [("1 0\n0 0\n-1 0\n", [1.0, 1.0, 0.0])]
 
 
 def test_prm800k_with_completions_that_were_not_chosen():
-  """Each ends a solution of its own, in which the steps before it are not labelled a second time."""
+  """Each ends a solution of its own, in which the steps before it are not labelled a second time.
+
+  A full stop shows a solution that is complete.
+  """
   record = prm800k(step(1), step(-1, 1, 0, chosen=1), step(-1, -1, chosen=None, human="by hand"), step(None), step(1))
+  record["label"]["finish_reason"] = "solution"
   assert solutions(record) == [
-    ("1 0\n1 1\nby hand\nNone 0\n1 0", [1.0, 1.0, 1.0, None, 1.0]),
-    ("1 0\n-1 0", [None, 0.0]),
-    ("1 0\n0 2", [None, 1.0]),
-    ("1 0\n1 1\n-1 0", [None, None, 0.0]),
-    ("1 0\n1 1\n-1 1", [None, None, 0.0]),
+    ("1 0\n1 1\nby hand\nNone 0\n1 0.", [1.0, 1.0, 1.0, None, 1.0]),
+    ("1 0\n-1 0\n", [None, 0.0]),
+    ("1 0\n0 2\n", [None, 1.0]),
+    ("1 0\n1 1\n-1 0\n", [None, None, 0.0]),
+    ("1 0\n1 1\n-1 1\n", [None, None, 0.0]),
   ]
   undecided = prm800k(step(1), step(-1, 0, chosen=None))
-  assert solutions(undecided) == [("1 0\n-1 0", [1.0, 0.0]), ("1 0\n0 1", [None, 1.0])]
+  assert solutions(undecided) == [("1 0\n-1 0\n", [1.0, 0.0]), ("1 0\n0 1\n", [None, 1.0])]
 
 
 def test_prm800k_without_a_rating_gives_nothing():
   assert solutions(prm800k()) == solutions(prm800k(step(None))) == []
   nothing = {"completions": None, "human_completion": None, "chosen_completion": None}
-  assert solutions(prm800k(step(1), nothing)) == [("1 0", [1.0])]
+  assert solutions(prm800k(step(1), nothing)) == [("1 0\n", [1.0])]
 
 
 def test_math_shepherd():
@@ -56,9 +60,9 @@ def test_math_shepherd():
     "label": "What? Step 1: 3 + 4 = 7 +\nStep 2: 7 - 1 = 5 -\nStep 3: The answer is: -5 -",
     "task": "GSM8K",
   }
-  assert solutions(record) == [("Step 1: 3 + 4 = 7\nStep 2: 7 - 1 = 5\nStep 3: The answer is: -5", [1.0, 0.0, 0.0])]
+  assert solutions(record) == [("Step 1: 3 + 4 = 7\nStep 2: 7 - 1 = 5\nStep 3: The answer is: -5.", [1.0, 0.0, 0.0])]
   unfinished = {"input": "What? Step 1: a ки\nStep 2: b", "label": "What? Step 1: a +\nStep 2: b"}
-  assert solutions(unfinished) == [("Step 1: a\nStep 2: b", [1.0, None])]
+  assert solutions(unfinished) == [("Step 1: a\nStep 2: b\n", [1.0, None])]
   assert solutions({"input": "What? a ки", "label": "What? a +"}) == []
 
 

@@ -33,8 +33,9 @@ class Solution(NamedTuple):
   """A solution whose steps were labelled; its text is the joined steps."""
 
   question: str
-  steps: list[str]  # each but the last ends in a newline
+  steps: list[str]  # each ends in a newline, but for the last one of a solution that is complete
   labels: list[float | None]  # of each step: from 0 (wrong) to 1 (right), or None
+  complete: bool  # whether it comes to its end after the last step
 
 
 def read(path: str) -> tuple[list[Solution], int]:
@@ -94,7 +95,8 @@ def of_prm800k(record: dict[str, Any], where: str) -> list[Solution]:
       texts, labels = [*texts, main[0]], [*labels, main[1]]
       if chosen is None and human is None:
         break
-    return [_solution(question, *each) for each in [(texts, labels), *others]]
+    solved = record["label"].get("finish_reason") == "solution"
+    return [_solution(question, texts, labels, solved), *(_solution(question, *each, False) for each in others)]
   except (KeyError, TypeError, IndexError, AttributeError) as error:
     raise SettingError(f"{where}: is not as PRM800K has it: {type(error).__name__}: {error}") from error
 
@@ -119,7 +121,7 @@ def of_math_shepherd(text: str, labelled: str, where: str) -> list[Solution]:
   if not pieces or FIRST_STEP not in pieces[0]:
     return []
   question, first, of_first = pieces[0].partition(FIRST_STEP)
-  return [_solution(question.strip(), [first + of_first, *pieces[1:], rest], [*labels, None])]
+  return [_solution(question.strip(), [first + of_first, *pieces[1:], rest], [*labels, None], not rest.strip())]
 
 
 def _label(rating: Any, where: str) -> float | None:
@@ -135,10 +137,10 @@ def _label(rating: Any, where: str) -> float | None:
   return float(rating >= 0)
 
 
-def _solution(question: str, texts: Sequence[str], labels: Sequence[float | None]) -> Solution:
-  """A solution of steps that are not blank, a newline between any two."""
-  steps = [(text.strip(), label) for text, label in zip(texts, labels, strict=True) if text.strip()]
-  last = len(steps) - 1
-  return Solution(
-    question, [f"{text}\n" if i < last else text for i, (text, _) in enumerate(steps)], [y for _, y in steps]
-  )
+def _solution(question: str, texts: Sequence[str], labels: Sequence[float | None], complete: bool) -> Solution:
+  """A solution of the steps that are not blank."""
+  steps = [(f"{text.strip()}\n", label) for text, label in zip(texts, labels, strict=True) if text.strip()]
+  written = [text for text, _ in steps]
+  if complete and written:
+    written[-1] = written[-1].rstrip()
+  return Solution(question, written, [label for _, label in steps], complete)

@@ -95,6 +95,12 @@ class Tokenizer:
     encode = self._backend.encode
     return backends.guarded("tokenizer: a text cannot be encoded", encode, text, add_special_tokens=False).ids
 
+  def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
+    """The ids of `text` as `encode` returns them, and the index in `text` of the character at which each begins."""
+    encode = self._backend.encode
+    found = backends.guarded("tokenizer: a text cannot be encoded", encode, text, add_special_tokens=False)
+    return found.ids, [start for start, _ in found.offsets]
+
   def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
     """The text of `ids`; bytes that are no character yet come back as U+FFFD."""
     return self._backend.decode([int(i) for i in ids], skip_special_tokens=skip_special)
