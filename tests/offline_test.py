@@ -26,7 +26,7 @@ from experiments import defaults
 from grpo_jax import learn, movement, sampler
 from grpo_jax import rollouts as host
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, collect, imports, offline
+from grpo_jax.loops import build, checks, collect, imports, offline, pairs
 from grpo_jax.loops.run import Run
 from grpo_jax.ops.advantages import totals
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
@@ -372,18 +372,18 @@ def assert_pairs(batch: collect.Scored, want: dict[int, list[tuple[int, int]]]) 
 def test_pairs_are_one_of_the_best_and_one_of_the_worst(seed):
   batch = scored(1, TIED, OUTCOMES, FLAT, TWO_WORST, ROUNDED, OUTCOMES)
   want = {2: [(1, 2)], 4: [(1, 0), (1, 2)], 6: [(1, 2)]}
-  assert_pairs(offline.pairs(batch, seed), want)
+  assert_pairs(pairs.of_samples(batch, seed), want)
 
 
 def test_any_of_several_equal_samples_may_be_taken():
   batch = scored(1, TWO_WORST)
-  assert {int(offline.pairs(batch, seed).rollouts.tokens[0, 1, 0]) for seed in range(20)} == {100, 102}
+  assert {int(pairs.of_samples(batch, seed).rollouts.tokens[0, 1, 0]) for seed in range(20)} == {100, 102}
 
 
 @pytest.mark.parametrize("groups", [(TIED,), (FLAT, ROUNDED, TIED)])
 def test_groups_whose_totals_tie_are_no_pairs(groups):
   """Chosen would equal rejected."""
-  got = offline.pairs(scored(1, *groups), 0)
+  got = pairs.of_samples(scored(1, *groups), 0)
   assert got.examples == [] and got.rollouts.tokens.shape == (0, 2, L)
 
 

@@ -14,6 +14,7 @@ from grpo_jax import state as train_state
 from grpo_jax.checksums import checksums
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports
+from grpo_jax.loops.evaluator import Evaluator
 from grpo_jax.loops.run import Run
 
 TX = optax.adam(0.1)
@@ -75,7 +76,7 @@ def model(config):
 def loop(config, model, folder, learners, stop_after=None):
   """Adds one to every learner in each step, and ends without a word after `stop_after` steps."""
   data = Position()
-  with Run(config, str(folder), model, data, learners) as run:
+  with Run(config, str(folder), model, data, learners, Evaluator(config, model)) as run:
     steps = []
     for step in run.steps():
       if len(steps) == stop_after:
@@ -149,7 +150,7 @@ def save_policy(folder, config, model, step, scale):
   learner = Fake(0.0)
   params = {"policy": jax.tree.map(lambda x: x * scale, model.load())}
   learner.trees = lambda: params
-  run = Run(config, str(folder), model, Position(), {"policy": learner})
+  run = Run(config, str(folder), model, Position(), {"policy": learner}, Evaluator(config, model))
   learner.start()
   run.checkpoints.save(step, {"policy": learner.state}, Position().get_state(), run.extra, wait=True)
   run.checkpoints.close()

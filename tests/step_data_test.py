@@ -43,7 +43,7 @@ def shepherd(question: str, *signs: str) -> dict[str, str]:
 def labelled(tmp_path: Any, *records: dict, **settings: Any) -> step_data.Labelled:
   (tmp_path / "steps.jsonl").write_text("\n".join(map(json.dumps, records)))
   c = defaults.get_config()
-  c.offline.path, c.sampler.group, c.sampler.max_length, c.data.max_prompt_length = (
+  c.offline.steps, c.sampler.group, c.sampler.max_length, c.data.max_prompt_length = (
     str(tmp_path / "steps.jsonl"),
     2,
     40,

@@ -92,5 +92,5 @@ def test_a_file(tmp_path):
   file.write_text(json.dumps(lines[1]), encoding="utf-8")
   with pytest.raises(SettingError, match="none of its 1 lines has a labelled step"):
     step_labels.read(str(file))
-  with pytest.raises(SettingError, match="offline.path='': give a jsonl file"):
+  with pytest.raises(SettingError, match="offline.steps='': give a jsonl file"):
     step_labels.read("")

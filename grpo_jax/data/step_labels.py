@@ -26,7 +26,7 @@ from grpo_jax.errors import SettingError
 
 TAG = "ки"
 FIRST_STEP = "Step 1:"
-SETTING = "offline.path"
+SETTING = "offline.steps"
 
 
 class Solution(NamedTuple):

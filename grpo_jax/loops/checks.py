@@ -34,6 +34,8 @@ def check_settings(config: ConfigDict) -> None:
   imports.objective_settings(config.objective)
   if source_of_data(config) != "solutions":  # those are not scored
     imports.rewards(config.rewards)
+  if config.offline.require:
+    imports.function(config.offline.require, "grpo_jax.rewards", "offline.require")
   imports.function(config.eval.reward, "grpo_jax.rewards", "eval.reward")
   for name, *_ in imports.train_entries(config.data):
     imports.data(name, "data.mixture" if config.data.mixture else "data.name")
@@ -51,6 +53,7 @@ def check(config: ConfigDict, decoder: Decoder, objective: Objective) -> None:
   check_learner(config, decoder.layout)
   check_rewards(config)
   check_data(config, objective)
+  check_pairs(config)
   check_group(config, imports.objective_settings(config.objective))
   if config.checkpoint.export:
     check_export(decoder)
@@ -68,7 +71,7 @@ def check_batch(config: ConfigDict, layout: Layout) -> None:
   """Refuses a batch that the mesh does not divide."""
   sharding.check_batch(layout, config.data.prompts, config.sampler.group)
   check_decoding(config, layout)
-  completions = COMPLETIONS.get(config.offline.data) if config.loop == "offline" else None
+  completions = COMPLETIONS.get(source_of_data(config))
   if completions and completions % layout.size("sample"):
     raise SettingError(
       f"mesh.group={layout.size('sample')} with offline.data={config.offline.data!r}, {completions} a prompt: use 1"
@@ -88,8 +91,10 @@ def check_decoding(config: ConfigDict, layout: Layout) -> None:
 
 
 def check_learner(config: ConfigDict, layout: Layout) -> None:
-  """Refuses minibatches and microbatches that the prompts or the mesh do not divide into."""
+  """Refuses minibatches and microbatches that the prompts or the mesh do not divide into, and passes over kept data."""
   cfg, shards, prompts = config.learner, layout.size("prompt"), config.data.prompts
+  if cfg.mu != 1 and config.loop != "online":
+    raise SettingError(f"learner.mu={cfg.mu}: data that does not change is gone through by steps; use 1")
   if prompts % (cfg.minibatches * shards):
     raise SettingError(
       f"learner.minibatches={cfg.minibatches}: data.prompts={prompts} does not divide into so many over "
@@ -120,7 +125,7 @@ def check_group(config: ConfigDict, settings: FrozenConfigDict) -> None:
   Raises:
     SettingError: names sampler.group.
   """
-  if config.loop == "offline" and config.offline.data == "pairs" and config.sampler.group < 2:
+  if source_of_data(config) == "pairs" and not config.offline.pairs and config.sampler.group < 2:
     raise SettingError(f"sampler.group={config.sampler.group} with offline.data='pairs': use at least 2")
   if config.sampler.group > 1 or "advantage" not in settings or source_of_data(config) == "solutions":
     return
@@ -175,12 +180,37 @@ def try_reward(reward: Callable, examples: Sequence[Example], model: build.Model
 
 def source_of_data(config: ConfigDict) -> str:
   """Where the completions come from: "live", or the kind of offline data."""
-  return config.offline.data if config.loop == "offline" else "live"
+  return "live" if config.loop == "online" else config.offline.data
+
+
+def check_pairs(config: ConfigDict) -> None:
+  """Refuses settings of pairs where there are none, or where they are those of a file."""
+  o = config.offline
+  if config.loop == "online":
+    return
+  if o.pairs and o.data != "pairs":
+    raise SettingError(f"offline.pairs={o.pairs!r} with offline.data={o.data!r}: use offline.data='pairs'")
+  if o.require and (o.data != "pairs" or o.pairs):
+    raise SettingError(
+      f"offline.require={o.require!r}: is asked of samples that pairs are made of; use '' where offline.data is not "
+      "'pairs' or they are those of offline.pairs"
+    )
+  if o.held_out and config.loop != "reward_model":
+    raise SettingError(f"offline.held_out={o.held_out} with loop={config.loop!r}: is for reward models; use 0")
 
 
 def check_data(config: ConfigDict, objective: Objective) -> None:
   """Refuses an objective that is not for the data of this loop, and one without the teacher that it needs."""
   found, name = source_of_data(config), config.objective.name
+  scores = "scores" in objective.needs(imports.objective_settings(config.objective))
+  if scores and config.loop != "reward_model":
+    raise SettingError(
+      f"objective.name={name!r} with loop={config.loop!r}: trains a reward model; use loop='reward_model'"
+    )
+  if not scores and config.loop == "reward_model":
+    raise SettingError(
+      f"objective.name={name!r} with loop='reward_model': use objective=reward_model, or loop='offline'"
+    )
   if found not in objective.DATA:
     raise SettingError(
       f"objective.name={name!r} with {_shown(found)}: use {', or '.join(_shown(kind) for kind in objective.DATA)}"
@@ -191,5 +221,5 @@ def check_data(config: ConfigDict, objective: Objective) -> None:
 
 
 def _shown(kind: str) -> str:
-  """The settings that choose a kind of data."""
+  """The settings that choose a kind of data, as most loops have them."""
   return "loop='online'" if kind == "live" else f"loop='offline', offline.data={kind!r}"

@@ -20,7 +20,7 @@ class Evaluator:
     Raises:
       SettingError: an `eval` setting that cannot be, a test split that is not there.
     """
-    self.cfg, self.seed, self.deadline = config.eval, config.seed, config.rewards.deadline
+    self.cfg, self.data, self.seed, self.deadline = config.eval, config.data, config.seed, config.rewards.deadline
     self.solved = imports.function(config.eval.reward, "grpo_jax.rewards", "eval.reward")
     test = imports.eval_source(config.data) if config.eval.problems else ()
     self.problems = [test[i] for i in range(min(config.eval.problems, len(test)))]
@@ -67,6 +67,18 @@ class Evaluator:
       writer.warn("eval.reward", f"eval.reward={self.cfg.reward!r} {what}")
     writer.evaluation(step, {f"eval/{name}": value for name, value in found.items()})
     return found
+
+  def tested(self) -> list[Any]:
+    """What an evaluation is of: the test data, and how many samples of which problems."""
+    e, d = self.cfg, self.data
+    return [e.problems, e.samples, e.reward, d.test, d.test_name, d.test_path]
+
+  def said(self, before: dict[str, float], after: dict[str, float]) -> str:
+    """The evaluations before and after a run, in words."""
+    if "accuracy" not in after:
+      return "not evaluated, since eval.problems=0"
+    was = f"{before['accuracy']:.1%} -> " if "accuracy" in before else ""
+    return f"greedy accuracy {was}{after['accuracy']:.1%} on {len(self.problems)} test problems"
 
   def _solve(self, generator: Generator, params: Any, key: Any, writer: metrics.Writer) -> evaluate.Outcomes:
     # Chosen anew each time, and so the same in every evaluation of every process: the problems are.

@@ -4,7 +4,7 @@
 
     solutions   the data set's own worked solution (SFT)
     samples     sampler.group samples of a policy, scored by the rewards (RFT, off-policy distillation)
-    pairs       one better and one worse of those samples, [chosen, rejected] (DPO)
+    pairs       one better and one worse of those samples, [chosen, rejected] (DPO), or the lines of `offline.pairs`
 
 Samples are drawn once, from `offline.teacher` or else from where the policy starts, and kept in DIR/samples.npz.
 """
@@ -20,14 +20,15 @@ from ml_collections import ConfigDict
 from grpo_jax import hosts, metrics, rollouts, signals, storage
 from grpo_jax.data import loader
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, imports
-from grpo_jax.loops.collect import Scored, collect, fill, make_collector, select
+from grpo_jax.loops import build, checks, imports, pairs
+from grpo_jax.loops.collect import Scored, choose, collect, make_collector, select
+from grpo_jax.loops.evaluator import Evaluator
 from grpo_jax.loops.learner import Learner
+from grpo_jax.loops.pairs import FromFile, encoded
 from grpo_jax.loops.run import Run
 from grpo_jax.objectives import common
-from grpo_jax.ops.advantages import totals
 from grpo_jax.packing import plan
-from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
+from grpo_jax.types import Example, Prompts, Rollouts
 from grpo_jax.workdir import not_writable, reason
 
 TEMPERATURE = 1.0  # of the log-probs: the likelihood of what is written is the model's own, whatever it was sampled at
@@ -37,19 +38,18 @@ def train(config: ConfigDict, workdir: str) -> None:
   """Runs, or goes on with, the experiment in `workdir`; see `Run`."""
   checks.check_settings(config)
   kind = config.offline.data
-  if config.learner.mu != 1:
-    raise SettingError(f"learner.mu={config.learner.mu}: data that does not change is gone through by steps; use 1")
   model = build.model(config)
   checks.check(config, model.decoder, imports.objective(config.objective.name))
-  batches = build.batches(config, model) if kind == "solutions" else Kept(config)
-  if kind != "solutions" and not (storage.place(workdir) / "samples.npz").exists():
+  drawn = kind != "solutions" and not config.offline.pairs
+  batches = Kept(config) if drawn else FromFile(config, model) if config.offline.pairs else build.batches(config, model)
+  if drawn and not (storage.place(workdir) / "samples.npz").exists():
     build.check_source(config.offline.teacher, model, "offline.teacher")
     make_collector(config, model)  # what is wrong with data, prompts and rewards is said before the folder is claimed
-  policy = Learner(config, model, TEMPERATURE)
+  policy, evaluator = Learner(config, model, TEMPERATURE), Evaluator(config, model)
 
-  with Run(config, workdir, model, batches, {"policy": policy}) as run:
-    if kind != "solutions":
-      batches.rollouts = kept_samples(config, run)
+  with Run(config, workdir, model, batches, {"policy": policy}, evaluator) as run:
+    if drawn:
+      batches.rollouts = kept_samples(config, run, model)
       if batches.rollouts is None:  # a signal ended the drawing
         return
     for step in run.steps():
@@ -66,17 +66,8 @@ def solutions(examples: Sequence[Example | None], model: build.Model, config: Co
   """The worked solutions as groups of one, each with its end token; longer ones are cut, and then have none."""
   longest = config.sampler.max_length
   prompts, _ = loader.to_prompts(examples, model.render, config.data.max_prompt_length, config.data.on_long)
-  tokens = np.zeros((len(examples), 1, longest), np.int32)
-  lengths = np.zeros((len(examples), 1), np.int32)
-  ended = np.full((len(examples), 1), TRUNCATED, np.int32)
-  for p, example in enumerate(examples):
-    if example is None or not prompts.lengths[p]:
-      continue
-    ids = [*model.tokenizer.encode(example.solution), model.tokenizer.eos_id]
-    ended[p, 0] = STOPPED if len(ids) <= longest else TRUNCATED
-    ids = ids[:longest]
-    tokens[p, 0, : len(ids)] = ids
-    lengths[p, 0] = len(ids)
+  texts = [(e.solution,) if e is not None and n else (None,) for e, n in zip(examples, prompts.lengths)]
+  tokens, lengths, ended = encoded(texts, model, longest)
   zeros = np.zeros(tokens.shape, np.float32)
   return Rollouts(plan.trim(prompts), tokens, lengths, ended, zeros, zeros)
 
@@ -86,7 +77,7 @@ class Kept:
 
   def __init__(self, config: ConfigDict):
     self.order = loader.Batches([range(config.offline.prompts)], prompts=config.data.prompts, seed=config.seed)
-    self.rollouts: Rollouts | None = None  # numpy, [offline.prompts, ...]
+    self.rollouts: Rollouts | None = None  # numpy, [offline.prompts, ...]; set once they are drawn
     self.get_state, self.set_state = self.order.get_state, self.order.set_state
 
   def __next__(self) -> Rollouts:
@@ -95,11 +86,16 @@ class Kept:
     return common.written(jax.tree.map(lambda x: x[index], self.rollouts))
 
 
-def kept_samples(config: ConfigDict, run: Run) -> Rollouts | None:
+def kept_samples(config: ConfigDict, run: Run, sampled: build.Model) -> Rollouts | None:
   """The samples of DIR/samples.npz, drawn first if they are not there; None where a signal ended that.
 
   A damaged file is set aside and the samples are drawn again: they follow from the config alone. The run's checkpoints
   keep their checksum.
+
+  Args:
+    config: as `draw_samples` takes it.
+    run: what they are for.
+    sampled: the model that they are samples of.
 
   Raises:
     SettingError: what is drawn again is not what the run began with.
@@ -113,7 +109,7 @@ def kept_samples(config: ConfigDict, run: Run) -> Rollouts | None:
       run.writer.say(f"warning: {path} is damaged ({error}); it is kept as {path}.damaged, and samples are drawn again")
       if jax.process_index() == 0:
         path.replace(f"{path}.damaged")
-    samples = draw_samples(config, run.model, run.writer, run.stopping)
+    samples = draw_samples(config, sampled, run.writer, run.stopping)
     if samples is None:
       return None
     if known not in (None, fingerprint(samples)):
@@ -179,50 +175,43 @@ def template() -> Rollouts:
 def draw_samples(
   config: ConfigDict, model: build.Model, writer: metrics.Writer, stopping: Callable[[int], str]
 ) -> Rollouts | None:
-  """`offline.prompts` groups of scored samples of the teacher; None where `stopping` (of the run) says so.
+  """Groups of scored samples of the teacher; None where `stopping` (of the run) says so.
+
+  They are `offline.held_out` groups of different prompts, and then `offline.prompts` groups of other prompts.
 
   Raises:
     SettingError: too few prompts gave samples (pairs: a better and a worse one).
   """
-  wanted, kind = config.offline.prompts, config.offline.data
-  params = build.reference(config.offline.teacher, model, "offline.teacher")
-  collector = make_collector(config, model)
+  o, kind = config.offline, config.offline.data
+  params = build.reference(o.teacher, model, "offline.teacher")
+  collector = pairs.with_requirement(make_collector(config, model), config)
+  complete = config.loop == "reward_model" or bool(o.require)
   kept: list[Scored] = []
-  found = 0
-  for step in range(100 * -(-wanted // config.data.prompts)):
+  prompts: list[bytes] = []  # of all that are kept
+  held, rest = [], []
+  for step in range(100 * -(-(o.prompts + o.held_out) // config.data.prompts)):
     batch, _ = collect(collector, params, build.key(config.seed, build.SAMPLE, step), writer)
     batch = without_empty(batch._replace(rollouts=rollouts.to_host(batch.rollouts)))
-    kept.append(pairs(batch, config.seed + step) if kind == "pairs" else batch)
-    found += len(kept[-1].examples)
+    if kind == "pairs":
+      batch = pairs.of_samples(batch, config.seed + step, complete, bool(o.require))
+    kept.append(batch)
+    prompts += pairs.prompts_of(batch)
+    held, rest = pairs.divide(prompts, o.held_out)
     if step % 10 == 0:
-      writer.say(f"{min(found, wanted)} of {wanted} prompts sampled")
-    if found >= wanted:
-      return fill(kept, wanted).rollouts
+      writer.say(f"{min(len(held) + len(rest), o.prompts + o.held_out)} of {o.prompts + o.held_out} prompts sampled")
+    if len(held) == o.held_out and len(rest) >= o.prompts:
+      return choose(kept, [*held, *rest[: o.prompts]]).rollouts
     if signal_name := stopping(step):
       writer.say(f"{signal_name}: samples are kept when all are drawn; {signals.how_to_go_on()}")
       return None
   gave = "a better and a worse sample" if kind == "pairs" or config.sampler.tries > 1 else "samples"
+  beside = f" beside the {len(held)} that are held out" if o.held_out else ""
   raise SettingError(
-    f"offline.prompts={wanted}: only {found} prompts gave {gave}; use fewer, or a larger sampler.group than "
-    f"{config.sampler.group}"
+    f"offline.prompts={o.prompts}: only {len(rest)} prompts gave {gave}{beside}; use fewer, or a larger sampler.group "
+    f"than {config.sampler.group}"
   )
 
 
 def without_empty(batch: Scored) -> Scored:
   """The groups that were sampled: neither those that only fill the batch nor prompts that were too long."""
   return select(batch, np.flatnonzero(batch.rollouts.prompts.lengths).tolist())
-
-
-def pairs(batch: Scored, seed: int) -> Scored:
-  """One of the best and one of the worst samples of every group whose totals differ: [chosen, rejected]."""
-  rng = np.random.default_rng(seed)
-  total, given = totals(batch.rollouts.rewards, batch.rollouts.given), batch.rollouts.given.any(axis=2)  # [P, G]
-  high, low = np.where(given, total, -np.inf), np.where(given, total, np.inf)
-  keep = np.flatnonzero(high.max(1) > low.min(1))
-  best = [int(rng.choice(np.flatnonzero(of_group == of_group.max()))) for of_group in high[keep]]
-  worst = [int(rng.choice(np.flatnonzero(of_group == of_group.min()))) for of_group in low[keep]]
-  batch = select(batch, keep.tolist())
-  index = np.array([best, worst], np.int32).reshape(2, -1).T  # [P, 2]
-  r, groups = batch.rollouts, np.arange(len(index))[:, None]
-  chosen = {name: x[groups, index] for name, x in vars(r).items() if x is not None and name != "prompts"}
-  return batch._replace(rollouts=Rollouts(r.prompts, **chosen), faults=[])

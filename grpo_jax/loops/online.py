@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 from grpo_jax import rollouts
 from grpo_jax.loops import build, checks, imports
 from grpo_jax.loops.collect import Scored, collect, make_collector
+from grpo_jax.loops.evaluator import Evaluator
 from grpo_jax.loops.learner import Learned, Learner
 from grpo_jax.loops.run import Run
 from grpo_jax.ops.advantages import totals
@@ -21,9 +22,10 @@ def train(config: ConfigDict, workdir: str) -> None:
   checks.check(config, model.decoder, imports.objective(config.objective.name))
   collector = make_collector(config, model)
   policy = Learner(config, model, config.sampler.temperature, collector.generator.sizes)
+  evaluator = Evaluator(config, model)
   reward_names = [name for name, _, _ in collector.rewards]
 
-  with Run(config, workdir, model, collector.batches, {"policy": policy}) as run:
+  with Run(config, workdir, model, collector.batches, {"policy": policy}, evaluator) as run:
     for step in run.steps():
       key = build.key(config.seed, build.SAMPLE, step)
       batch, sampling = collect(collector, policy.params, key, run.writer)  # sample and score

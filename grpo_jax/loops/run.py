@@ -20,7 +20,6 @@ from ml_collections import ConfigDict
 from grpo_jax import checkpoint, compiled, guard, metrics, signals, storage, workdir
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build
-from grpo_jax.loops.evaluator import Evaluator
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.profiler import Profiler
 from grpo_jax.loops.watch import Watch
@@ -41,10 +40,26 @@ class Position(Protocol):
     ...
 
 
+class Evaluation(Protocol):
+  """What measures the policy, or the reward model, on data that it is not trained on (evaluator.py)."""
+
+  def __call__(self, writer: metrics.Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
+    """Metrics of `params` after `step` steps, written and shown; `samples` asks for those before and after the run."""
+    ...
+
+  def tested(self) -> list[Any]:
+    """What an evaluation is of, as JSON; those before and after are compared only where it is the same."""
+    ...
+
+  def said(self, before: dict[str, float], after: dict[str, float]) -> str:
+    """The evaluations before ({} where there is none to compare with) and after a run, in words."""
+    ...
+
+
 class Run:
   """A folder with its checkpoints, evaluator, writer and signals. Use it in a `with` block:
 
-  with Run(config, folder, model, batches, {"policy": policy}) as run:
+  with Run(config, folder, model, batches, {"policy": policy}, evaluator) as run:
     for step in run.steps():
       ...                       # sample, score, learn
       run.log(step, numbers)    # a line of metrics
@@ -55,7 +70,15 @@ class Run:
   writer: metrics.Writer
   stopping: Callable[[int], str]
 
-  def __init__(self, config: ConfigDict, folder: str, model: build.Model, data: Position, learners: dict[str, Learner]):
+  def __init__(
+    self,
+    config: ConfigDict,
+    folder: str,
+    model: build.Model,
+    data: Position,
+    learners: dict[str, Learner],
+    evaluator: Evaluation,
+  ):
     """Claims the folder and restores or starts what is in it.
 
     Args:
@@ -64,6 +87,7 @@ class Run:
       model: of the policy.
       data: what gives the batches.
       learners: what is trained, by name; "policy" is among them.
+      evaluator: of the policy.
 
     Raises:
       SettingError: bad settings, before anything is compiled; a folder of another config; no room on the disk.
@@ -71,7 +95,7 @@ class Run:
     self.started = time.perf_counter()
     self.config, self.folder, self.model = config, folder, model
     self.data, self.learners = data, learners
-    self.evaluator = Evaluator(config, model)
+    self.evaluator = evaluator
     self.stopped = False
     self.watch = Watch(config.sampler.max_length)
     workdir.check_owner(folder, config)  # before anything is made in a folder that may be somebody's
@@ -159,7 +183,7 @@ class Run:
     """The steps that are left to do, until a signal stops the run; a new one is evaluated and saved before them."""
     if not self.going_on:
       self.extra["before"] = self.evaluate(0, samples=True)
-      self.extra["tested"] = self._tested()
+      self.extra["tested"] = self.evaluator.tested()
       self.save(0, wait=True)  # from here on, a run that has done a step has a checkpoint
     elif self.extra.pop("evaluation_due", False):
       self._evaluate_after(self.first)
@@ -208,13 +232,8 @@ class Run:
     del self.extra["evaluation_due"]
 
   def evaluate(self, step: int, samples: bool = False) -> dict[str, float]:
-    """Metrics of the policy on the test split after `step` steps, also from several samples where asked for."""
+    """Metrics of the policy after `step` steps; `samples`: those of the evaluations before and after the run, too."""
     return self.evaluator(self.writer, self.learners[POLICY].params, step, samples)
-
-  def _tested(self) -> list[Any]:
-    """What an evaluation is of; those before and after are compared only where it is the same."""
-    e, d = self.config.eval, self.config.data
-    return [e.problems, e.samples, e.reward, d.test, d.test_name, d.test_path]
 
   def _position(self) -> tuple[dict[str, Any], dict[str, Any]]:
     """The position in the data, and the sizes of programs that every learner has made so far."""
@@ -237,7 +256,7 @@ class Run:
     """
     if self.stopped:
       return
-    config, before = self.config, self.extra["before"] if self.extra.get("tested") == self._tested() else {}
+    config, before = self.config, self.extra["before"] if self.extra.get("tested") == self.evaluator.tested() else {}
     self.save(config.steps, wait=True)
     after = self.evaluate(config.steps, samples=True)
     if config.checkpoint.export:
@@ -245,19 +264,11 @@ class Run:
     self._check_lock()
     if jax.process_index() == 0:
       write_result(self.folder, before, after, config.steps, self.seconds)
-    if "accuracy" in after:
-      was = f"{before['accuracy']:.1%} -> " if "accuracy" in before else ""
-      self.writer.say(
-        f"greedy accuracy {was}{after['accuracy']:.1%} on {len(self.evaluator.problems)} test "
-        f"problems, {config.steps} steps, {self.seconds:.0f} s; {self.folder}/result.json"
-      )
-    else:
-      self.writer.say(
-        f"{config.steps} steps, {self.seconds:.0f} s; not evaluated, since eval.problems=0; {self.folder}/result.json"
-      )
+    said = self.evaluator.said(before, after)
+    self.writer.say(f"{said}, {config.steps} steps, {self.seconds:.0f} s; {self.folder}/result.json")
 
   def export(self) -> None:
-    """Writes the policy to DIR/export, a Hugging Face folder."""
+    """Writes the policy (or the reward model) to DIR/export, a Hugging Face folder."""
     with self.writer.phase("export"):
       self._check_lock()
       base = build.find_source(self.config.init_from)[0] or None

@@ -27,7 +27,7 @@ class Labelled(NamedTuple):
 
 
 def labelled(config: ConfigDict, model: build.Model) -> Labelled:
-  """The solutions of `offline.path`: those of a question as a group, or as several groups of `sampler.group`.
+  """The solutions of `offline.steps`: those of a question as a group, or as several groups of `sampler.group`.
 
   Groups with fewer are filled with empty completions. A solution that is complete has an end token, which belongs to
   its last step, as in what a policy samples; one that is longer than `sampler.max_length` is cut, and counts as
@@ -36,7 +36,7 @@ def labelled(config: ConfigDict, model: build.Model) -> Labelled:
   Raises:
     SettingError: a file that cannot be read as step labels, or in which no prompt and no step fits.
   """
-  solutions, without = read(config.offline.path)
+  solutions, without = read(config.offline.steps)
   groups = in_groups(solutions, config.sampler.group)
   size, longest = max(map(len, groups)), config.sampler.max_length
   questions = [Example(group[0].question, "", "", {}) for group in groups]
@@ -65,7 +65,7 @@ def labelled(config: ConfigDict, model: build.Model) -> Labelled:
   )
   if not given.any():
     raise SettingError(
-      f"offline.path={config.offline.path!r}: no labelled step fits: {too_long} of {len(groups)} prompts are over "
+      f"offline.steps={config.offline.steps!r}: no labelled step fits: {too_long} of {len(groups)} prompts are over "
       f"data.max_prompt_length={config.data.max_prompt_length}, {cut} steps lie beyond sampler.max_length={longest}"
     )
   return Labelled(found, without, too_long, cut)

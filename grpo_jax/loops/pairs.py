@@ -1,0 +1,188 @@
+"""Pairs [chosen, rejected] of completions: the best and the worst of some samples, or those of a file of yours.
+
+A file has one JSON object on each line, with the texts `prompt`, `chosen` and `rejected` (the names that TRL uses; its
+conversations, which are lists of messages, are not read). The prompt is rendered as every question is (`data.template`,
+`data.chat`), and each completion gets an end token.
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from grpo_jax import storage
+from grpo_jax.data import jsonl, loader
+from grpo_jax.errors import SettingError
+from grpo_jax.loops import build, imports
+from grpo_jax.loops.collect import Collector, Scored, select
+from grpo_jax.ops.advantages import totals
+from grpo_jax.packing import plan
+from grpo_jax.types import STOPPED, TRUNCATED, Example, Rollouts
+
+
+class Pair(NamedTuple):
+  """A line of a file."""
+
+  prompt: str
+  chosen: str
+  rejected: str
+
+
+# -- of samples
+
+
+def with_requirement(collector: Collector, config: ConfigDict) -> Collector:
+  """The collector, with what `offline.require` says of a sample as one more component of weight 0, where it is set."""
+  if not config.offline.require:
+    return collector
+  function = imports.function(config.offline.require, "grpo_jax.rewards", "offline.require")
+  return collector._replace(rewards=[*collector.rewards, ("offline.require", function, 0.0)])
+
+
+def of_samples(batch: Scored, seed: int, complete: bool = False, required: bool = False) -> Scored:
+  """One of the best and one of the worst samples of every group whose totals differ: [chosen, rejected].
+
+  Args:
+    batch: scored samples.
+    seed: of the choice among equals.
+    complete: only samples that stopped are taken.
+    required: only samples are taken whose last component, that of `with_requirement`, is above 0; it is left out of
+      the pairs.
+  """
+  r = batch.rollouts
+  may = r.given.any(axis=2)  # [P, G]
+  components = {}
+  if complete:
+    may &= r.ended == STOPPED
+  if required:
+    may &= (r.components[..., -1] > 0) & ~np.isnan(r.components[..., :-1]).all(axis=2)
+    components = {"components": r.components[..., :-1]}
+  rng = np.random.default_rng(seed)
+  total = totals(r.rewards, r.given)
+  high, low = np.where(may, total, -np.inf), np.where(may, total, np.inf)
+  keep = np.flatnonzero(high.max(1) > low.min(1))
+  best = [int(rng.choice(np.flatnonzero(of_group == of_group.max()))) for of_group in high[keep]]
+  worst = [int(rng.choice(np.flatnonzero(of_group == of_group.min()))) for of_group in low[keep]]
+  index = np.array([best, worst], np.int32).reshape(2, -1).T  # [P, 2]
+  groups = keep[:, None]
+  arrays = vars(r) | components
+  chosen = {name: x[groups, index] for name, x in arrays.items() if x is not None and name != "prompts"}
+  batch = select(batch, keep.tolist())
+  return batch._replace(rollouts=Rollouts(batch.rollouts.prompts, **chosen), faults=[])
+
+
+def divide(prompts: Sequence[Hashable], held_out: int) -> tuple[list[int], list[int]]:
+  """Divides groups so that no prompt is on both sides.
+
+  Args:
+    prompts: what tells the prompt of each group from others.
+    held_out: how many different prompts are held out, the first ones.
+
+  Returns:
+    The first place of each prompt that is held out, and the places of all groups of other prompts.
+  """
+  first: dict[Hashable, int] = {}
+  for place, prompt in enumerate(prompts):
+    if len(first) < held_out:
+      first.setdefault(prompt, place)
+  return list(first.values()), [place for place, prompt in enumerate(prompts) if prompt not in first]
+
+
+def prompts_of(batch: Scored) -> list[bytes]:
+  """The tokens of each prompt, to tell it from others."""
+  p = batch.rollouts.prompts
+  return [np.ascontiguousarray(row[:n]).tobytes() for row, n in zip(p.tokens, p.lengths)]
+
+
+# -- of a file
+
+
+class FromFile:
+  """Endless batches of the pairs of `offline.pairs`, shuffled anew in each epoch; the position is saved.
+
+  `held_out` are the pairs of `offline.held_out` of its prompts, drawn by the seed, which are in no batch.
+  """
+
+  def __init__(self, config: ConfigDict, model: build.Model):
+    """Reads the file.
+
+    Raises:
+      SettingError: a file or line that cannot be read, too few prompts, pairs that are all too long.
+    """
+    self.config, self.model = config, model
+    rows = read(config.offline.pairs)
+    rows = [rows[i] for i in np.random.default_rng(config.seed).permutation(len(rows))]
+    first, rest = divide([row.prompt for row in rows], config.offline.held_out)
+    if len(first) < config.offline.held_out or not rest:
+      prompts = len({row.prompt for row in rows})
+      raise SettingError(
+        f"offline.held_out={config.offline.held_out}: {config.offline.pairs} has {prompts} prompts; use at most "
+        f"{prompts - 1}"
+      )
+    held = {rows[place].prompt for place in first}
+    self.held_out = [row for row in rows if row.prompt in held]
+    training = [rows[place] for place in rest]
+    if not self.rollouts(training[: build.FIRST_PROMPTS]).lengths.any():
+      raise SettingError(
+        f"offline.pairs={config.offline.pairs!r}: its first {len(training[: build.FIRST_PROMPTS])} pairs are all longer "
+        f"than data.max_prompt_length={config.data.max_prompt_length} or "
+        f"sampler.max_length={config.sampler.max_length}; use larger ones"
+      )
+    self.order = loader.Batches([training], prompts=config.data.prompts, seed=config.seed, shuffle=config.data.shuffle)
+    self.get_state, self.set_state = self.order.get_state, self.order.set_state
+
+  def __next__(self) -> Rollouts:
+    return self.rollouts(next(self.order))
+
+  def rollouts(self, rows: Sequence[Pair]) -> Rollouts:
+    """The pairs as groups of two; one of which a completion or the prompt is too long is an empty group."""
+    d, longest = self.config.data, self.config.sampler.max_length
+    examples = [Example(row.prompt, "", "", {}) for row in rows]
+    prompts, _ = loader.to_prompts(examples, self.model.render, d.max_prompt_length, d.on_long)
+    texts = [(row.chosen, row.rejected) if prompts.lengths[p] else (None, None) for p, row in enumerate(rows)]
+    tokens, lengths, ended = encoded(texts, self.model, longest)
+    fits = (ended == STOPPED).all(axis=1)
+    tokens, lengths = tokens * fits[:, None, None], lengths * fits[:, None]
+    prompts = type(prompts)(prompts.tokens * fits[:, None], prompts.lengths * fits)
+    zeros = np.zeros(tokens.shape, np.float32)
+    return Rollouts(plan.trim(prompts), tokens, lengths, ended, zeros, zeros)
+
+
+def read(path: str) -> list[Pair]:
+  """The pairs of a file, in its order.
+
+  Raises:
+    SettingError: the file cannot be read, or a line that is no JSON object or lacks a text, with its number.
+  """
+  file = storage.place(path)
+  if not file.is_file():
+    raise SettingError(
+      f"offline.pairs={path!r}: no such file; give one with {', '.join(Pair._fields)} on each line, as JSON"
+    )
+  return [Pair(*(jsonl.text(record, name, where) for name in Pair._fields)) for record, where in jsonl.read(file)]
+
+
+def encoded(texts: Sequence[Sequence[str | None]], model: build.Model, longest: int) -> tuple[Any, Any, Any]:
+  """Groups of texts as completions, each with its end token; longer ones are cut, and then have none.
+
+  Args:
+    texts: P groups of G texts; None is a completion of length 0.
+    model: its tokenizer is used.
+    longest: L.
+
+  Returns:
+    Tokens `[P, G, L]`, lengths `[P, G]`, and how each ended `[P, G]`, all int32.
+  """
+  shape = (len(texts), len(texts[0]))
+  tokens, lengths = np.zeros((*shape, longest), np.int32), np.zeros(shape, np.int32)
+  ended = np.full(shape, TRUNCATED, np.int32)
+  for place in np.ndindex(*shape):
+    text = texts[place[0]][place[1]]
+    if text is None:
+      continue
+    ids = [*model.tokenizer.encode(text), model.tokenizer.eos_id]
+    ended[place] = STOPPED if len(ids) <= longest else TRUNCATED
+    ids = ids[:longest]
+    tokens[place][: len(ids)], lengths[place] = ids, len(ids)
+  return tokens, lengths, ended

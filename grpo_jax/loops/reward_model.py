@@ -1,0 +1,71 @@
+"""Train an outcome reward model on pairs of completions, better and worse of a prompt.
+
+They are samples of a policy that the rewards tell apart, drawn once and kept in DIR/samples.npz, or those of a file
+(`offline.pairs`). The pairs of `offline.held_out` prompts are kept for evaluation: no batch has one of these prompts.
+
+Two models: the reward model starts as `init_from` says, where that is a policy with a fresh head; the samples are of
+`offline.teacher`, or else of `init_from`.
+"""
+
+import jax
+from ml_collections import ConfigDict
+
+from grpo_jax import storage
+from grpo_jax.loops import build, checks, imports
+from grpo_jax.loops.collect import make_collector
+from grpo_jax.loops.learner import Learner
+from grpo_jax.loops.offline import Kept, kept_samples
+from grpo_jax.loops.pair_evaluator import PairEvaluator
+from grpo_jax.loops.pairs import FromFile
+from grpo_jax.loops.run import Run
+from grpo_jax.types import Rollouts
+
+TEMPERATURE = 1.0  # of log-probs, of which a reward model has none
+
+
+def train(config: ConfigDict, workdir: str) -> None:
+  """Runs, or goes on with, the experiment in `workdir`; see `Run`."""
+  checks.check_settings(config)
+  model = build.model(config, scores=True)
+  checks.check(config, model.decoder, imports.objective(config.objective.name))
+  evaluator = PairEvaluator(config, model)
+  if config.offline.pairs:
+    batches = FromFile(config, model)
+    evaluator.take(batches.rollouts(batches.held_out))
+  else:
+    batches, sampled = Kept(config), of_policy(config)
+    policy = build.model(sampled)
+    if not (storage.place(workdir) / "samples.npz").exists():
+      make_collector(sampled, policy)  # what is wrong with it is said before the folder is claimed
+  learner = Learner(config, model, TEMPERATURE)
+
+  with Run(config, workdir, model, batches, {"policy": learner}, evaluator) as run:
+    if not config.offline.pairs:
+      samples = kept_samples(sampled, run, policy)
+      if samples is None:  # a signal ended the drawing
+        return
+      evaluator.take(part(samples, slice(config.offline.held_out)))
+      batches.rollouts = part(samples, slice(config.offline.held_out, None))
+    for step in run.steps():
+      with run.writer.phase("data"):
+        given = next(batches)
+      numbers = learner.learn(step, given, run.writer).metrics
+      numbers |= {"tokens_per_s/learn": int(given.lengths.sum()) / run.writer.seconds["learn"]}
+      numbers |= {"pairs_too_long": int((given.lengths[:, 0] == 0).sum())} if config.offline.pairs else {}
+      run.log(step, numbers)
+      run.after(step)
+    run.finish()
+
+
+def of_policy(config: ConfigDict) -> ConfigDict:
+  """The config of the policy whose samples are drawn: the teacher's, with the reward model's tokenizer."""
+  sampled = config.copy_and_resolve_references()
+  if config.offline.teacher:
+    sampled.tokenizer = config.tokenizer or build.find_source(config.init_from)[0]
+    sampled.init_from, sampled.model.variant, sampled.offline.teacher = config.offline.teacher, "", ""
+  return sampled
+
+
+def part(samples: Rollouts, which: slice) -> Rollouts:
+  """Some of the groups."""
+  return jax.tree.map(lambda x: x[which], samples)
