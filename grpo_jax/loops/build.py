@@ -26,7 +26,7 @@ from grpo_jax.tokenizer.reading import Tokenizer
 from grpo_jax.types import Example
 
 # What a random key is for; keys are functions of (seed, purpose, step), never carried.
-INIT, SAMPLE, EVALUATE = range(3)
+INIT, SAMPLE, EVALUATE, CONTINUE = range(4)
 SHAPE = "decoder.json"  # in DIR/model: the shape of a run's policy
 FIRST_PROMPTS = 256  # of each data set, rendered before a run starts
 SIZES = 8  # programs by default where compiling is slow, see `sizes`
@@ -45,7 +45,7 @@ class Model(NamedTuple):
 
 
 def key(seed: int, purpose: int, step: int) -> jax.Array:
-  """The random key of a step; `purpose` is INIT, SAMPLE or EVALUATE."""
+  """The random key of a step; `purpose` is INIT, SAMPLE, EVALUATE or CONTINUE."""
   return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), step)
 
 

@@ -90,7 +90,7 @@ def make_labeller(config: ConfigDict, model: build.Model) -> Labeller:
     imports.function(config.eval.reward, "grpo_jax.rewards", "eval.reward"),
     config.rewards.deadline,
     LABELS[config.offline.labels],
-    config.data.prompts,
+    config.eval.batch,
     group,
     config.sampler.max_length,
   )

@@ -17,7 +17,7 @@ from grpo_jax.objectives import common, metrics
 from grpo_jax.ops import preferences
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
-DATA = ("samples",)
+DATA = ("steps",)
 TEACHER = ""
 importance_ratio = None
 weights = common.weights
