@@ -17,13 +17,13 @@ from offline_test import FLAT, OUTCOMES, TIED, L, scored
 from experiments import defaults
 from grpo_jax import forward, reward_models
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, imports, pairs, reward_model
+from grpo_jax.loops import build, checks, imports, offline, pairs, reward_model
 from grpo_jax.loops.run import Run
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import read_config
 from grpo_jax.models.variants import VARIANTS
 from grpo_jax.packing.plan import Packing
-from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
+from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts
 
 PAD = 95  # in no prompt and no completion
 
@@ -46,7 +46,10 @@ def their_scores(folder: pathlib.Path, prompts: Prompts, completions: np.ndarray
 
 
 def our_scores(d: Any, params: Any, prompts: Prompts, completions: np.ndarray) -> np.ndarray:
-  tokens, lengths = jnp.asarray(completions, jnp.int32), jnp.full(completions.shape[:2], completions.shape[2], jnp.int32)
+  tokens, lengths = (
+    jnp.asarray(completions, jnp.int32),
+    jnp.full(completions.shape[:2], completions.shape[2], jnp.int32),
+  )
   run = jax.jit(lambda params: forward.scores(d, params, prompts, tokens, lengths, Packing()))
   return np.asarray(run(params)[:, :, -1])
 
@@ -107,7 +110,7 @@ def test_metrics_of_four_pairs_by_hand():
   assert found["pair_loss"] == pytest.approx(-np.log([0.72, 0.5, 0.28, 0.72]).mean())
   assert found["pair_brier"] == pytest.approx((0.28**2 + 0.5**2 + 0.72**2 + 0.28**2) / 4)
   assert found["pair_ece"] == pytest.approx(abs(2 - 3 * 0.72) / 4)  # the tie's bin has no gap
-  assert reward_models.pair_metrics(np.array([1e6, -1e6]))["pair_ece"] == pytest.approx(0.0)
+  assert reward_models.pair_metrics(np.array([1e6, -1e6]))["pair_ece"] == pytest.approx(0.5)  # sure of both, right once
 
 
 # -- pairs of samples
@@ -215,7 +218,10 @@ def test_a_file_that_is_no_good_is_refused(model, tmp_path, lines, held_out, mes
 @pytest.mark.parametrize(
   "changes, message",
   [
-    ({"loop": "offline", "offline.held_out": 0}, "objective.name='reward_model' with loop='offline': use loop='reward_m"),
+    (
+      {"loop": "offline", "offline.held_out": 0},
+      "objective.name='reward_model' with loop='offline': trains a reward m",
+    ),
     ({"offline.data": "samples"}, "'reward_model' with .*use .*offline.data='pairs'"),
     ({"offline.pairs": "x", "offline.require": "math.worked"}, "offline.require='math.worked': is asked of samples"),
     ({"learner.mu": 2}, "learner.mu=2: data that does not change"),
@@ -232,7 +238,7 @@ def test_settings_that_do_not_go_together(model, changes, message):
 def test_other_objectives_are_refused_by_its_loop(model):
   c = config()
   c.objective = defaults.objective("dpo", c)
-  with pytest.raises(SettingError, match="objective.name='dpo' with loop='reward_model': use objective reward_model"):
+  with pytest.raises(SettingError, match="objective.name='dpo' with loop='reward_model': use objective=reward_model"):
     checks.check_data(c, imports.objective("dpo"))
 
 
@@ -275,6 +281,17 @@ def whole(tmp_path_factory):
   return train(of_samples(), tmp_path_factory.mktemp("rm") / "whole")
 
 
+def test_a_run_on_a_file_of_pairs(tmp_path):
+  c = config()
+  c.offline.pairs, c.offline.held_out, c.steps = write(tmp_path / "p.jsonl", [line(n) for n in range(10)]), 2, 2
+  c.checkpoint.export = False
+  train(c, tmp_path / "m")
+  result = json.loads((tmp_path / "m" / "result.json").read_text())
+  assert result["pairs_after"] == 4 and result["pair_loss_after"] < result["pair_loss_before"]
+  assert "pairs_too_long" in (tmp_path / "m" / "metrics.jsonl").read_text()
+  assert not (tmp_path / "m" / "samples.npz").exists()
+
+
 def numbers(folder: pathlib.Path) -> tuple:
   """What a run leaves, but timings."""
   lines = [json.loads(row) for row in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -283,6 +300,7 @@ def numbers(folder: pathlib.Path) -> tuple:
   return kept, {k: v for k, v in result.items() if k != "wall_s"}, hf_test.stored(folder / "export")
 
 
+@pytest.mark.slow
 def test_a_run_learns_is_evaluated_and_exported(whole):
   lines, result, weights = numbers(whole)
   assert [row["step"] for row in lines if "loss" in row] == [1, 2, 3]
@@ -293,9 +311,10 @@ def test_a_run_learns_is_evaluated_and_exported(whole):
   assert not any("moved_nats" in row for row in lines)  # tokens have no probability there
 
 
+@pytest.mark.slow
 def test_held_out_prompts_are_in_no_batch_and_pairs_are_as_required(whole):
   with np.load(whole / "samples.npz") as stored:
-    kept = jax.tree.unflatten(jax.tree.structure(reward_model_template()), list(stored.values()))
+    kept = jax.tree.unflatten(jax.tree.structure(offline.template()), list(stored.values()))
   assert kept.lengths.shape == (12, 2) and (kept.ended == STOPPED).all() and kept.components.shape == (12, 2, 1)
   prompts = [tuple(row[:n]) for row, n in zip(kept.prompts.tokens.tolist(), kept.prompts.lengths)]
   assert len(set(prompts[:4])) == 4 and not set(prompts[:4]) & set(prompts[4:])
@@ -303,12 +322,7 @@ def test_held_out_prompts_are_in_no_batch_and_pairs_are_as_required(whole):
   assert (kept.components[:, 0] > kept.components[:, 1]).all()
 
 
-def reward_model_template() -> Rollouts:
-  from grpo_jax.loops import offline
-
-  return offline.template()
-
-
+@pytest.mark.slow
 def test_stopped_it_goes_on_to_the_same_numbers(whole, tmp_path):
   train(of_samples(), tmp_path / "m", stop_after=1)
   assert not (tmp_path / "m" / "result.json").exists()
@@ -318,12 +332,13 @@ def test_stopped_it_goes_on_to_the_same_numbers(whole, tmp_path):
   hf_test.assert_same(got[2], want[2])
 
 
+@pytest.mark.slow
 def test_an_export_is_a_start_for_a_reward_model_and_none_for_a_policy(whole):
   c = config()
   c.init_from, c.model.variant, c.tokenizer = str(whole), "", ""
   params = build.model(c, jax.devices()[:1], scores=True).load()
   np.testing.assert_array_equal(params["score"]["weight"], numbers(whole)[2]["score.weight"])
-  with pytest.raises(SettingError, match="is a reward model, which writes nothing; use a policy"):
+  with pytest.raises(SettingError, match="is a reward model, which samples nothing; give a policy"):
     build.model(c, jax.devices()[:1])
 
 
@@ -343,7 +358,9 @@ def test_a_policy_is_a_start_with_a_fresh_head(tmp_path):
 
 def shrunk(params: Any, m: build.Model) -> Any:
   """The parameters for the vocabulary of the model."""
-  rows = {name: {"weight": jnp.zeros((m.decoder.config.vocab, m.decoder.config.width))} for name in ("embed", "unembed")}
+  rows = {
+    name: {"weight": jnp.zeros((m.decoder.config.vocab, m.decoder.config.width))} for name in ("embed", "unembed")
+  }
   return params | rows
 
 
