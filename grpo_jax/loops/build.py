@@ -74,7 +74,7 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None, score
   shape = read_shape(folder) if folder else variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
   tensors.check_tokenizer(tokenizer, shape)
   if shape.scores and not scores:
-    raise SettingError(f"init_from={config.init_from!r}: is a reward model, which writes nothing; use a policy")
+    raise SettingError(f"init_from={config.init_from!r}: is a reward model, which samples nothing; give a policy")
   fresh = ("score",) if scores and not shape.scores else ()  # what the folder or run does not hold
   shape = dataclasses.replace(shape, scores=scores)
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}

@@ -33,7 +33,8 @@ def train(config: ConfigDict, workdir: str) -> None:
   evaluator = PairEvaluator(config, model)
   if config.offline.pairs:
     batches = FromFile(config, model)
-    evaluator.take(batches.rollouts(batches.held_out))
+    if batches.held_out:
+      evaluator.take(batches.rollouts(batches.held_out))
   else:
     batches, sampled = Kept(config, config.offline.prompts), of_policy(config)
     policy = build.model(sampled)

@@ -4,7 +4,7 @@ The label of a step, in [0, 1], is the "reward" given at its last token: by hand
 (`preferences.soft_labels`, `preferences.hard_labels`). Only those tokens are trained, so the mask is `given`, and
 aggregation="sequence_mean" is a mean over each solution's steps, "token_mean" over all steps.
 
-`outputs.values` are the scalar head after reading each token, as in reward_model.py.
+`outputs.values` are the scores after reading each token, as in reward_model.py.
 """
 
 from typing import Any
