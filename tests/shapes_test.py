@@ -18,7 +18,7 @@ import objective_cases
 import pytest
 import tiny
 
-from experiments import arithmetic, arithmetic_rm, arithmetic_sft, gsm8k, gsm8k_rm, presets
+from experiments import arithmetic, arithmetic_prm, arithmetic_rm, arithmetic_sft, gsm8k, gsm8k_rm, presets
 from grpo_jax import decode_loop, forward, learn, movement, optim, sampler, slot_cache
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
@@ -520,6 +520,14 @@ def test_arithmetic_rm_traces():
   m = build.model(config, jax.devices()[:1], scores=True)
   trace(config, shipped(config, m.decoder), m.stop, 2, sampled=False)
   checks.check(config, m.decoder, imports.objective("reward_model"))
+
+
+@pytest.mark.parametrize("labels", ["continuations", "rule"])
+def test_arithmetic_prm_traces(labels):
+  config = arithmetic_prm.get_config(f"labels={labels}")
+  m = build.model(config, jax.devices()[:1], scores=True)
+  trace(config, shipped(config, m.decoder), m.stop, 0, sampled=False)
+  checks.check(config, m.decoder, imports.objective("process_reward_model"))
 
 
 def test_gsm8k_rm_traces():
