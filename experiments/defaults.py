@@ -31,7 +31,8 @@ def get_config() -> ConfigDict:
   """Returns the defaults. It is long because it is one list, to be read from top to bottom or searched."""
   c = ConfigDict()
   c.seed = 0  # of fresh parameters, the order of the data, and sampling
-  c.loop = "online"  # module of grpo_jax.loops: online, offline, reward_model, iterative
+  # Module of grpo_jax.loops: online, offline, reward_model, process_reward_model, iterative.
+  c.loop = "online"
   c.steps = 200  # rollouts (online) or batches (offline)
 
   # Where the policy comes from: a Hugging Face folder or the workdir of another run. Empty: a fresh model.
@@ -61,18 +62,24 @@ def get_config() -> ConfigDict:
   c.data.template = "{question}\n"  # the prompt, where chat is off
   c.data.chat = False  # render the prompt by the tokenizer's chat template
   c.data.system = ""  # system message of the chat
+  # What ends a reasoning step of a completion: line, blank line, or a regular expression (tokenizer/steps.py).
+  c.data.steps = "line"
   c.data.prompts = 32  # prompts in a batch (P)
   c.data.max_prompt_length = 128  # tokens (Lp)
   c.data.on_long = "skip"  # a longer prompt is: skip (left out, counted) or cut (its last tokens kept)
 
-  c.offline = ConfigDict()  # loops/offline.py, loops/reward_model.py
-  c.offline.data = "solutions"  # solutions (SFT), samples (RFT, distillation), pairs (DPO, reward models)
+  c.offline = ConfigDict()  # loops/offline.py, reward_model.py, process_reward_model.py
+  # solutions (SFT), samples (RFT, distillation), pairs (DPO, reward models), steps (process reward models)
+  c.offline.data = "solutions"
   c.offline.prompts = 2048  # prompts to sample for, once
   c.offline.pairs = ""  # file of pairs in place of samples: prompt, chosen and rejected on each line, as JSON
   # Function of grpo_jax.rewards that must be above 0 for both samples of a pair, which then must have stopped; empty:
   # any samples (for a reward model: any that stopped).
   c.offline.require = ""
-  c.offline.held_out = 0  # reward models: prompts whose pairs are only evaluated on, beside those of offline.prompts
+  c.offline.held_out = 0  # reward models: prompts that are only evaluated on, beside those of offline.prompts
+  c.offline.steps = ""  # file of labelled steps in place of samples, as PRM800K or Math-Shepherd (data/step_labels.py)
+  c.offline.continuations = 0  # of each step of a sample, which label it; 0: the rewards label the steps
+  c.offline.labels = "hard"  # of its continuations: hard (1 where any is right) or soft (the share that is)
   c.offline.teacher = ""  # folder or run whose samples they are; empty: those of the policy as it starts
 
   c.iterative = ConfigDict()  # loops/iterative.py

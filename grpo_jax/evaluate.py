@@ -121,9 +121,15 @@ def _judge(
       for g, completion in enumerate(group):
         if example is None or completion is None or not completion.tokens:
           continue
-        values, message = combine.attempt(call, solved, example, completion)
-        found[p, g] = Judged(bool(values) and values[-1][1] >= 1.0, vote(completion), message)
+        right, message = is_right(call, solved, example, completion)
+        found[p, g] = Judged(right, vote(completion), message)
   return found
+
+
+def is_right(call: Guard, solved: Callable, example: Example, completion: Completion) -> tuple[bool, str]:
+  """Returns whether a reward of at least 1 says that a completion is right; and what went wrong with it, or ""."""
+  values, message = combine.attempt(call, solved, example, completion)
+  return bool(values) and values[-1][1] >= 1.0, message
 
 
 def _add(found: Outcomes, lengths: np.ndarray, ended: np.ndarray, judged: list[Judged | None]) -> None:

@@ -99,4 +99,4 @@ class Completion(NamedTuple):
   text: str  # decoded, without the stop token
   tokens: list[int]  # with the stop token if it was sampled
   ended: int  # TRUNCATED or STOPPED
-  step_ends: list[int]  # index in `tokens` of the last token of each reasoning step (lines of text)
+  step_ends: list[int]  # index in `tokens` of the last token of each reasoning step (data.steps)

@@ -18,7 +18,7 @@ import objective_cases
 import pytest
 import tiny
 
-from experiments import arithmetic, arithmetic_sft, gsm8k, presets
+from experiments import arithmetic, arithmetic_prm, arithmetic_rm, arithmetic_sft, gsm8k, gsm8k_rm, presets
 from grpo_jax import decode_loop, forward, learn, movement, optim, sampler, slot_cache
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
@@ -85,6 +85,10 @@ def critic() -> Any:
 
 def learner() -> learn.Setup:
   return learn.Setup(model()[0], grpo, None, tiny.section("learner"), tiny.objective(), 1.0)
+
+
+def scorer() -> Decoder:
+  return dataclasses.replace(model()[0], config=dataclasses.replace(model()[0].config, scores=True))
 
 
 def stored(n: int, length: int) -> slot_cache.StoredKV:
@@ -187,6 +191,11 @@ CASES = {
     lambda params, *x: forward.logprobs(model()[0], params, *x, **CHUNK),
     (lambda: model()[1], PROMPTS, i(P, G, L), i(P, G), PACKING),
     [(P, G, L)] * 2,
+  ),
+  "forward.scores": (
+    lambda params, *x: forward.scores(scorer(), params, *x),
+    (lambda: scorer().shapes(), PROMPTS, i(P, G, L), i(P, G), PACKING),
+    (P, G, L),
   ),
   "forward.values": (
     lambda params, *x: forward.values(model()[0], params, *x),
@@ -317,6 +326,8 @@ CASES = {
   "decode_loop.sample_tokens": (lambda *x: decode_loop.sample_tokens(setup(), *x), (f(S, V), f(S)), [(S,)] * 3),
   "decode_loop.stops": (lambda *x: decode_loop.stops(setup(), None, *x), (i(S), i(S), i(S)), (S,)),
   "heads.init_scalar": (lambda: heads.init_scalar(D)["weight"], (), (1, D)),
+  "heads.init_score": (lambda: heads.init_score(D)["weight"], (), (1, D)),
+  "heads.score": (heads.score, ({"weight": f(1, D)}, f(P, R, T, D)), (P, R, T)),
   "heads.scalar": (heads.scalar, ({"weight": f(1, D), "bias": f(1)}, f(P, R, T, D)), (P, R, T)),
   "layers.linear": (layers.linear, (f(7, D), f(P, T, D)), (P, T, 7)),
   "layers.long_context": (with_statics(layers.long_context, 8.0, 1.0, 4.0, 64.0), (f(8),), (8,)),
@@ -419,9 +430,11 @@ def test_shapes_of_the_objectives(case):
 
 
 def trace(config: Any, d: Decoder, stop: tuple[int, ...], group: int = 0, sampled: bool = True) -> None:
-  """A whole step of `config` with the model `d`: sample, learn, measure. Nothing is allocated."""
+  """A whole step of `config` with the model `d`: sample, learn, measure what is a policy. Nothing is allocated."""
   objective, settings = imports.objective(config.objective.name), imports.objective_settings(config.objective)
   needs = objective.needs(settings)
+  if "scores" in needs:
+    d = dataclasses.replace(d, config=dataclasses.replace(d.config, scores=True))
   fake = build.Model(d.layout, d, None, None, stop, None)
   params = build.abstract_params(fake, needs)
   tx = optim.make_optimizer(config.learner, config.steps, critic="values" in needs)
@@ -446,7 +459,10 @@ def trace(config: Any, d: Decoder, stop: tuple[int, ...], group: int = 0, sample
   chex.assert_trees_all_equal_shapes_and_dtypes(after, state)
   chex.assert_shape(list(metrics.values()), ())
   assert {"loss", "grad_norm", "skipped"} <= set(metrics)
-  chex.assert_shape([record.logprobs, record.advantages], shape)
+  chex.assert_shape(record.advantages, shape)
+  if "scores" in needs:
+    return
+  chex.assert_shape(record.logprobs, shape)
   moved, *sequences = jax.eval_shape(movement.make_movement(setup), after.params, rollouts, record, packing)
   chex.assert_shape(list(moved.values()), ())
   chex.assert_shape(sequences, (p, group))
@@ -497,6 +513,30 @@ def test_arithmetic_sft_traces():
   config = arithmetic_sft.get_config()
   m = build.model(config, jax.devices()[:1])
   trace(config, shipped(config, m.decoder), m.stop, 1, sampled=False)
+
+
+def test_arithmetic_rm_traces():
+  config = arithmetic_rm.get_config()
+  m = build.model(config, jax.devices()[:1], scores=True)
+  trace(config, shipped(config, m.decoder), m.stop, 2, sampled=False)
+  checks.check(config, m.decoder, imports.objective("reward_model"))
+
+
+@pytest.mark.parametrize("labels", ["continuations", "rule"])
+def test_arithmetic_prm_traces(labels):
+  config = arithmetic_prm.get_config(f"labels={labels}")
+  m = build.model(config, jax.devices()[:1], scores=True)
+  trace(config, shipped(config, m.decoder), m.stop, 0, sampled=False)
+  checks.check(config, m.decoder, imports.objective("process_reward_model"))
+
+
+def test_gsm8k_rm_traces():
+  """In the shapes of the real weights (four layers of them), over eight chips."""
+  config = gsm8k_rm.get_config("policy=other")
+  layout = build.sharding.make_layout(config.mesh, jax.devices()[:8])
+  d = Decoder(variants.variant("qwen3_0.6b", layers=4), layout)
+  trace(config, shipped(config, d), (1, 2), 2, sampled=False)
+  checks.check(config, d, imports.objective("reward_model"))
 
 
 @pytest.fixture

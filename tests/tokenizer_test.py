@@ -177,7 +177,7 @@ def test_step_ends(name, pieces, ends):
   t = make(name)
   tokens = [i for piece in pieces for i in (t.encode(piece) or [t.eos_id])]
 
-  assert t.step_ends(tokens) == ends == steps.step_ends(pieces)
+  assert t.step_ends(tokens) == ends == steps.step_ends(pieces, steps.pattern("line"))
 
 
 def test_step_ends_when_a_token_holds_more_than_a_newline(tmp_path):

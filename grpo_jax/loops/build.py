@@ -21,12 +21,12 @@ from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import read_config
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sharding import Layout
-from grpo_jax.tokenizer import making, reading
+from grpo_jax.tokenizer import making, reading, steps
 from grpo_jax.tokenizer.reading import Tokenizer
 from grpo_jax.types import Example
 
 # What a random key is for; keys are functions of (seed, purpose, step), never carried.
-INIT, SAMPLE, EVALUATE = range(3)
+INIT, SAMPLE, EVALUATE, CONTINUE = range(4)
 SHAPE = "decoder.json"  # in DIR/model: the shape of a run's policy
 FIRST_PROMPTS = 256  # of each data set, rendered before a run starts
 SIZES = 8  # programs by default where compiling is slow, see `sizes`
@@ -45,7 +45,7 @@ class Model(NamedTuple):
 
 
 def key(seed: int, purpose: int, step: int) -> jax.Array:
-  """The random key of a step; `purpose` is INIT, SAMPLE or EVALUATE."""
+  """The random key of a step; `purpose` is INIT, SAMPLE, EVALUATE or CONTINUE."""
   return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), step)
 
 
@@ -74,7 +74,7 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None, score
   shape = read_shape(folder) if folder else variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
   tensors.check_tokenizer(tokenizer, shape)
   if shape.scores and not scores:
-    raise SettingError(f"init_from={config.init_from!r}: is a reward model, which writes nothing; use a policy")
+    raise SettingError(f"init_from={config.init_from!r}: is a reward model, which samples nothing; give a policy")
   fresh = ("score",) if scores and not shape.scores else ()  # what the folder or run does not hold
   shape = dataclasses.replace(shape, scores=scores)
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
@@ -127,11 +127,18 @@ def where_to_get(config: ConfigDict) -> str:
 
 
 def make_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
-  """The tokenizer of a folder, or one made from the training data: `words` or `bpe`.
+  """The tokenizer of a folder, or one made from the training data: `words` or `bpe`; it cuts steps by `data.steps`.
 
   Raises:
-    SettingError: a fresh model without a tokenizer.
+    SettingError: a fresh model without a tokenizer; `data.steps` that is no pattern.
   """
+  tokenizer = find_tokenizer(config, source)
+  tokenizer.step_pattern = steps.pattern(config.data.steps)
+  return tokenizer
+
+
+def find_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
+  """The tokenizer that `make_tokenizer` returns, which cuts no steps by the config's rule yet."""
   if config.tokenizer not in ("words", "bpe"):
     if not (config.tokenizer or source):
       raise SettingError(

@@ -15,12 +15,17 @@ from grpo_jax.objectives.contract import Objective
 from grpo_jax.rewards import combine
 from grpo_jax.sampler import decode_layout
 from grpo_jax.sharding import Layout
+from grpo_jax.tokenizer import steps
 from grpo_jax.types import STOPPED, Completion, Example, Prompts, Rollouts
 
 LIVE = ("online", "iterative")  # loops that learn from samples of the policy as it is
 FIRST_SOLUTIONS = 8  # worked solutions of a data set, scored before a run starts
 # Completions of a prompt, by kind of offline data; samples have as many as the sampler makes.
 COMPLETIONS = {"solutions": 1, "pairs": 2}
+REWARD_LOOPS = {
+  "reward_model": "pairs",
+  "process_reward_model": "steps",
+}  # loops of reward models: offline.data of each
 
 
 def check_settings(config: ConfigDict) -> None:
@@ -30,6 +35,7 @@ def check_settings(config: ConfigDict) -> None:
     SettingError: a setting that is missing or out of range, or a name of something that is not there.
   """
   ranges.check(config)
+  steps.pattern(config.data.steps)
   imports.objective_settings(config.objective)
   if source_of_data(config) != "solutions":  # those are not scored
     imports.rewards(config.rewards)
@@ -53,6 +59,7 @@ def check(config: ConfigDict, decoder: Decoder, objective: Objective) -> None:
   check_rewards(config)
   check_data(config, objective)
   check_pairs(config)
+  check_steps(config)
   check_group(config, imports.objective_settings(config.objective))
   if config.checkpoint.export:
     check_export(decoder)
@@ -196,21 +203,33 @@ def check_pairs(config: ConfigDict) -> None:
       f"offline.require={o.require!r}: is asked of samples that pairs are made of; use '' where offline.data is not "
       "'pairs' or they are those of offline.pairs"
     )
-  if o.held_out and config.loop != "reward_model":
+  if o.held_out and config.loop not in REWARD_LOOPS:
     raise SettingError(f"offline.held_out={o.held_out} with loop={config.loop!r}: is for reward models; use 0")
+
+
+def check_steps(config: ConfigDict) -> None:
+  """Refuses settings of labelled steps where there are none, and continuations of those of a file."""
+  o = config.offline
+  for setting in ("steps", "continuations"):
+    if o[setting] and config.loop != "online" and o.data != "steps":
+      raise SettingError(f"offline.{setting}={o[setting]!r} with offline.data={o.data!r}: use offline.data='steps'")
+  if o.steps and o.continuations:
+    raise SettingError(
+      f"offline.continuations={o.continuations} with offline.steps={o.steps!r}: the steps of a file have labels; use 0"
+    )
 
 
 def check_data(config: ConfigDict, objective: Objective) -> None:
   """Refuses an objective that is not for the data of this loop, and one without the teacher that it needs."""
   found, name = source_of_data(config), config.objective.name
   scores = "scores" in objective.needs(imports.objective_settings(config.objective))
-  if scores and config.loop != "reward_model":
+  loops = [loop for loop, kind in REWARD_LOOPS.items() if kind in objective.DATA]
+  if scores and config.loop not in loops:
+    use = " or ".join(map(repr, loops))
+    raise SettingError(f"objective.name={name!r} with loop={config.loop!r}: trains a reward model; use loop={use}")
+  if not scores and config.loop in REWARD_LOOPS:
     raise SettingError(
-      f"objective.name={name!r} with loop={config.loop!r}: trains a reward model; use loop='reward_model'"
-    )
-  if not scores and config.loop == "reward_model":
-    raise SettingError(
-      f"objective.name={name!r} with loop='reward_model': use objective=reward_model, or loop='offline'"
+      f"objective.name={name!r} with loop={config.loop!r}: use objective={config.loop}, or loop='offline'"
     )
   if found not in objective.DATA:
     raise SettingError(

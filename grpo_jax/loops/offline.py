@@ -9,9 +9,11 @@
 Samples are drawn once, from `offline.teacher` or else from where the policy starts, and kept in DIR/samples.npz.
 """
 
+import functools
 import io
 import zlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -41,7 +43,13 @@ def train(config: ConfigDict, workdir: str) -> None:
   model = build.model(config)
   checks.check(config, model.decoder, imports.objective(config.objective.name))
   drawn = kind != "solutions" and not config.offline.pairs
-  batches = Kept(config) if drawn else FromFile(config, model) if config.offline.pairs else build.batches(config, model)
+  batches = (
+    Kept(config, config.offline.prompts)
+    if drawn
+    else FromFile(config, model)
+    if config.offline.pairs
+    else build.batches(config, model)
+  )
   if drawn and not (storage.place(workdir) / "samples.npz").exists():
     build.check_source(config.offline.teacher, model, "offline.teacher")
     make_collector(config, model)  # what is wrong with data, prompts and rewards is said before the folder is claimed
@@ -49,7 +57,8 @@ def train(config: ConfigDict, workdir: str) -> None:
 
   with Run(config, workdir, model, batches, {"policy": policy}, evaluator) as run:
     if drawn:
-      batches.rollouts = kept_samples(config, run, model)
+      draw = functools.partial(draw_samples, config, model, run.writer, run.stopping)
+      batches.rollouts = kept_samples(config, run, draw, template())
       if batches.rollouts is None:  # a signal ended the drawing
         return
     for step in run.steps():
@@ -75,9 +84,9 @@ def solutions(examples: Sequence[Example | None], model: build.Model, config: Co
 class Kept:
   """Endless batches of the samples in DIR/samples.npz, shuffled anew in each epoch; the position is saved."""
 
-  def __init__(self, config: ConfigDict):
-    self.order = loader.Batches([range(config.offline.prompts)], prompts=config.data.prompts, seed=config.seed)
-    self.rollouts: Rollouts | None = None  # numpy, [offline.prompts, ...]; set once they are drawn
+  def __init__(self, config: ConfigDict, prompts: int):
+    self.order = loader.Batches([range(prompts)], prompts=config.data.prompts, seed=config.seed)
+    self.rollouts: Rollouts | None = None  # numpy, [prompts, ...]; set once they are drawn
     self.get_state, self.set_state = self.order.get_state, self.order.set_state
 
   def __next__(self) -> Rollouts:
@@ -86,22 +95,23 @@ class Kept:
     return common.written(jax.tree.map(lambda x: x[index], self.rollouts))
 
 
-def kept_samples(config: ConfigDict, run: Run, sampled: build.Model) -> Rollouts | None:
+def kept_samples(config: ConfigDict, run: Run, draw: Callable[[], Any], like: Any) -> Any:
   """The samples of DIR/samples.npz, drawn first if they are not there; None where a signal ended that.
 
   A damaged file is set aside and the samples are drawn again: they follow from the config alone. The run's checkpoints
   keep their checksum.
 
   Args:
-    config: as `draw_samples` takes it.
+    config: of the model that they are samples of.
     run: what they are for.
-    sampled: the model that they are samples of.
+    draw: returns the samples, a pytree of numpy arrays; None where a signal ended that.
+    like: a tree of the same structure.
 
   Raises:
     SettingError: what is drawn again is not what the run began with.
   """
   path, known = storage.place(run.folder) / "samples.npz", run.extra.get("samples")
-  samples, error = read_samples(path, known)
+  samples, error = read_samples(path, known, like)
   if any(each is None for each in hosts.gather(samples and fingerprint(samples))):  # on any process: all draw
     samples = None
   if samples is None:
@@ -109,7 +119,7 @@ def kept_samples(config: ConfigDict, run: Run, sampled: build.Model) -> Rollouts
       run.writer.say(f"warning: {path} is damaged ({error}); it is kept as {path}.damaged, and samples are drawn again")
       if jax.process_index() == 0:
         path.replace(f"{path}.damaged")
-    samples = draw_samples(config, sampled, run.writer, run.stopping)
+    samples = draw()
     if samples is None:
       return None
     if known not in (None, fingerprint(samples)):
@@ -123,19 +133,20 @@ def kept_samples(config: ConfigDict, run: Run, sampled: build.Model) -> Rollouts
   return samples
 
 
-def read_samples(path: storage.Path, known: str | None) -> tuple[Rollouts | None, str]:
+def read_samples(path: storage.Path, known: str | None, like: Any) -> tuple[Any, str]:
   """The samples of a file and ""; or None and what is wrong with it, "" where there is none.
 
   Args:
     path: of samples.npz.
     known: their fingerprint; None: not known yet.
+    like: a tree of their structure.
   """
   if not path.exists():
     return None, ""
-  like = jax.tree.structure(template())
+  structure = jax.tree.structure(like)
   try:
     with storage.reading(path) as file, np.load(file) as stored:
-      samples = jax.tree.unflatten(like, [stored[f"arr_{i}"] for i in range(like.num_leaves)])
+      samples = jax.tree.unflatten(structure, [stored[f"arr_{i}"] for i in range(structure.num_leaves)])
     if known not in (None, fingerprint(samples)):
       return None, "it holds other samples"
   except Exception as error:  # what is damaged can fail in any way
@@ -143,7 +154,7 @@ def read_samples(path: storage.Path, known: str | None) -> tuple[Rollouts | None
   return samples, ""
 
 
-def write_samples(path: storage.Path, samples: Rollouts) -> None:
+def write_samples(path: storage.Path, samples: Any) -> None:
   """Writes samples.npz as a whole.
 
   Raises:
@@ -158,7 +169,7 @@ def write_samples(path: storage.Path, samples: Rollouts) -> None:
     raise not_writable(str(path.parent), error) from error
 
 
-def fingerprint(samples: Rollouts) -> str:
+def fingerprint(samples: Any) -> str:
   """A checksum of what samples.npz holds."""
   found = 0
   for array in jax.tree.leaves(samples):
@@ -175,6 +186,14 @@ def template() -> Rollouts:
 def draw_samples(
   config: ConfigDict, model: build.Model, writer: metrics.Writer, stopping: Callable[[int], str]
 ) -> Rollouts | None:
+  """What `draw_scored` returns, without the examples."""
+  scored = draw_scored(config, model, writer, stopping)
+  return scored and scored.rollouts
+
+
+def draw_scored(
+  config: ConfigDict, model: build.Model, writer: metrics.Writer, stopping: Callable[[int], str]
+) -> Scored | None:
   """Groups of scored samples of the teacher; None where `stopping` (of the run) says so.
 
   They are `offline.held_out` groups of different prompts, and then `offline.prompts` groups of other prompts.
@@ -200,7 +219,7 @@ def draw_samples(
     if step % 10 == 0:
       writer.say(f"{min(len(held) + len(rest), o.prompts + o.held_out)} of {o.prompts + o.held_out} prompts sampled")
     if len(held) == o.held_out and len(rest) >= o.prompts:
-      return choose(kept, [*held, *rest[: o.prompts]]).rollouts
+      return choose(kept, [*held, *rest[: o.prompts]])
     if signal_name := stopping(step):
       writer.say(f"{signal_name}: samples are kept when all are drawn; {signals.how_to_go_on()}")
       return None

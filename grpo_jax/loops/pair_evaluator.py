@@ -32,7 +32,7 @@ class PairEvaluator:
     self.pairs: Rollouts | None = None
 
   def take(self, pairs: Rollouts) -> None:
-    """Evaluates on these from now on, `[N, 2, ...]` numpy; those that are empty, since they were too long, are left out.
+    """Evaluates on these from now on, `[N, 2, ...]` numpy, but for empty ones, which were too long.
 
     Raises:
       SettingError: all are empty, where some are to be held out.

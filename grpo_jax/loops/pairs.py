@@ -123,9 +123,10 @@ class FromFile:
     held = {rows[place].prompt for place in first}
     self.held_out = [row for row in rows if row.prompt in held]
     training = [rows[place] for place in rest]
-    if not self.rollouts(training[: build.FIRST_PROMPTS]).lengths.any():
+    few = training[: build.FIRST_PROMPTS]
+    if not self.rollouts(few).lengths.any():
       raise SettingError(
-        f"offline.pairs={config.offline.pairs!r}: its first {len(training[: build.FIRST_PROMPTS])} pairs are all longer "
+        f"offline.pairs={config.offline.pairs!r}: its first {len(few)} pairs are all longer "
         f"than data.max_prompt_length={config.data.max_prompt_length} or "
         f"sampler.max_length={config.sampler.max_length}; use larger ones"
       )

@@ -7,6 +7,9 @@ Two models: the reward model starts as `init_from` says, where that is a policy 
 `offline.teacher`, or else of `init_from`.
 """
 
+import functools
+from typing import Any
+
 import jax
 from ml_collections import ConfigDict
 
@@ -14,11 +17,10 @@ from grpo_jax import storage
 from grpo_jax.loops import build, checks, imports
 from grpo_jax.loops.collect import make_collector
 from grpo_jax.loops.learner import Learner
-from grpo_jax.loops.offline import Kept, kept_samples
+from grpo_jax.loops.offline import Kept, draw_samples, kept_samples, template
 from grpo_jax.loops.pair_evaluator import PairEvaluator
 from grpo_jax.loops.pairs import FromFile
 from grpo_jax.loops.run import Run
-from grpo_jax.types import Rollouts
 
 TEMPERATURE = 1.0  # of log-probs, of which a reward model has none
 
@@ -31,9 +33,10 @@ def train(config: ConfigDict, workdir: str) -> None:
   evaluator = PairEvaluator(config, model)
   if config.offline.pairs:
     batches = FromFile(config, model)
-    evaluator.take(batches.rollouts(batches.held_out))
+    if batches.held_out:
+      evaluator.take(batches.rollouts(batches.held_out))
   else:
-    batches, sampled = Kept(config), of_policy(config)
+    batches, sampled = Kept(config, config.offline.prompts), of_policy(config)
     policy = build.model(sampled)
     if not (storage.place(workdir) / "samples.npz").exists():
       make_collector(sampled, policy)  # what is wrong with it is said before the folder is claimed
@@ -41,7 +44,8 @@ def train(config: ConfigDict, workdir: str) -> None:
 
   with Run(config, workdir, model, batches, {"policy": learner}, evaluator) as run:
     if not config.offline.pairs:
-      samples = kept_samples(sampled, run, policy)
+      draw = functools.partial(draw_samples, sampled, policy, run.writer, run.stopping)
+      samples = kept_samples(sampled, run, draw, template())
       if samples is None:  # a signal ended the drawing
         return
       evaluator.take(part(samples, slice(config.offline.held_out)))
@@ -66,6 +70,6 @@ def of_policy(config: ConfigDict) -> ConfigDict:
   return sampled
 
 
-def part(samples: Rollouts, which: slice) -> Rollouts:
+def part(samples: Any, which: slice) -> Any:
   """Some of the groups."""
   return jax.tree.map(lambda x: x[which], samples)

@@ -35,6 +35,7 @@ ROPE = {
 
 CONFIG = {
   "model_type": folder.TEXT,
+  "architectures": folder.list_of(folder.TEXT),
   "vocab_size": VOCAB,
   "hidden_size": WIDTH,
   "num_hidden_layers": LAYERS,

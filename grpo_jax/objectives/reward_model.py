@@ -2,7 +2,7 @@
 
     loss = -log sigma(score_chosen - score_rejected)
 
-`outputs.values` here are the scalar head *after* reading each token, entry t from the hidden state at token t:
+`outputs.values` here are the scores *after* reading each token, entry t from the hidden state at token t:
 without the one-token shift of log-probs and of PPO's critic, so that the last token is read as well. A pair's loss is
 spread over its tokens with weights that add up to 1 / pairs, so there is no choice of an aggregation.
 """

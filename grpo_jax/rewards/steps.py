@@ -24,6 +24,7 @@ def steps_correct(example: Example, completion: Completion) -> list[tuple[int, f
 
   Raises:
     KeyError: the data set has no step results.
+    ValueError: the completion's steps are not its lines.
   """
   results = example.meta["results"]
   lines = [line for line in completion.text.split("\n") if line.strip()]
@@ -34,9 +35,13 @@ def steps_correct(example: Example, completion: Completion) -> list[tuple[int, f
     else:
       right = step < len(results) and _result(line) == results[step]
     values.append(float(right))
-  # A completion without a line (the stop token alone) is one wrong step.
-  values += [0.0] * (len(completion.step_ends) - len(values))
-  return list(zip(completion.step_ends, values, strict=False))
+  values = values or [0.0]  # a completion without a line (the stop token alone) is one wrong step
+  if len(values) != len(completion.step_ends):
+    raise ValueError(
+      f"{len(values)} lines and {len(completion.step_ends)} steps: it reads lines, each ending in a token of its "
+      "own; use data.steps='line'"
+    )
+  return list(zip(completion.step_ends, values, strict=True))
 
 
 def _result(line: str) -> int | None:

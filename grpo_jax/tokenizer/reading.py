@@ -21,6 +21,7 @@ from grpo_jax.tokenizer import chat as chat_templates
 from grpo_jax.tokenizer import steps
 
 PLAIN = "{question}\n"
+LONGEST_CHARACTER = 4  # tokens, as many as UTF-8 has bytes
 
 # What is read of the files beside tokenizer.json.
 _ADDED = Form(
@@ -67,6 +68,8 @@ class Tokenizer:
       )
     self._first = probe.ids[: probe.special_tokens_mask.index(0)]  # what a post-processor puts before a text
     self._texts: dict[int, str] = {}
+    self.step_pattern = steps.pattern("line")
+    """What ends a reasoning step, of `steps.pattern`."""
 
     ids = [self._id("eos_token"), *_as_list(self._generation.get("eos_token_id")), *_as_list(eos)]
     self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys(i for i in ids if i is not None))
@@ -92,6 +95,12 @@ class Tokenizer:
     encode = self._backend.encode
     return backends.guarded("tokenizer: a text cannot be encoded", encode, text, add_special_tokens=False).ids
 
+  def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
+    """The ids of `text` as `encode` returns them, and the index in `text` of the character at which each begins."""
+    encode = self._backend.encode
+    found = backends.guarded("tokenizer: a text cannot be encoded", encode, text, add_special_tokens=False)
+    return found.ids, [start for start, _ in found.offsets]
+
   def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
     """The text of `ids`; bytes that are no character yet come back as U+FFFD."""
     return self._backend.decode([int(i) for i in ids], skip_special_tokens=skip_special)
@@ -101,6 +110,22 @@ class Tokenizer:
     if token not in self._texts:
       self._texts[token] = self.decode([token])
     return self._texts[token]
+
+  def texts(self, tokens: Sequence[int]) -> list[str]:
+    """The text of each token; that of a character which several tokens make is at the last of them."""
+    found: list[str] = []
+    open_tokens: list[int] = []  # of a character that is not complete
+    for token in map(int, tokens):
+      open_tokens.append(token)
+      text = self.decode(open_tokens) if len(open_tokens) > 1 else self.text(token)
+      if text.endswith("\ufffd") and len(open_tokens) < LONGEST_CHARACTER:
+        found.append("")
+      else:
+        found.append(text)
+        open_tokens = []
+    if open_tokens:
+      found[-1] = self.decode(open_tokens)
+    return found
 
   def token_id(self, token: str) -> int:
     """The id of one token written as text, such as "<|im_end|>".
@@ -137,7 +162,7 @@ class Tokenizer:
 
   def step_ends(self, tokens: Sequence[int]) -> list[int]:
     """The index in `tokens` of the last token of each reasoning step; see `steps.step_ends`."""
-    return steps.step_ends([self.text(int(token)) for token in tokens])
+    return steps.step_ends(self.texts(tokens), self.step_pattern)
 
   def save(self, folder: str | os.PathLike) -> None:
     """Writes tokenizer.json, tokenizer_config.json and generation_config.json, as `load` and transformers read them."""

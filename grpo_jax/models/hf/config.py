@@ -56,6 +56,9 @@ REFUSED += ("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn
 
 _ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
+SCORER = "ForSequenceClassification"  # how the architecture of a reward model ends; a policy's ends in CAUSAL
+CAUSAL = "ForCausalLM"
+
 GET = "`hf download Qwen/Qwen3-0.6B --local-dir=DIR`, then --config.init_from=DIR"
 
 
@@ -94,6 +97,7 @@ def read_config(folder: str | os.PathLike) -> DecoderConfig:
     norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
     rope_scaling=_llama3(where, rope) if _scaling(rope) == "llama3" else None,
     tied=raw.get("tie_word_embeddings", False),
+    scores=(raw.get("architectures") or [""])[0].endswith(SCORER),
     **flags,
   )
   limits.check_shape(where, "config.json", config.heads, config.kv_heads, config.head_dim, config.rope_scaling)
@@ -123,13 +127,14 @@ def write_config(config: DecoderConfig, base: dict | None = None) -> dict:
     rope = {"rope_type": "llama3", **dict(zip(_LLAMA3, config.rope_scaling, strict=True))}
     rope["original_max_position_embeddings"] = int(rope["original_max_position_embeddings"])
   act = next(theirs for theirs, ours in _ACTIVATIONS.items() if ours == config.activation)
+  scorer = {"id2label": {"0": "score"}, "label2id": {"score": 0}}  # transformers counts the labels of these
   return {
     "max_position_embeddings": 32768,
     "initializer_range": 0.02,
     "attention_dropout": 0.0,
     "use_cache": True,
     **(base or {}),
-    "architectures": [family.architecture],
+    "architectures": [family.architecture.replace(CAUSAL, SCORER) if config.scores else family.architecture],
     "model_type": kind,
     **{theirs: getattr(config, ours) for ours, theirs in _KEYS.items()},
     "num_key_value_heads": config.kv_heads,
@@ -142,6 +147,7 @@ def write_config(config: DecoderConfig, base: dict | None = None) -> dict:
     "rope_parameters": {**rope, "rope_theta": config.rope_theta},
     **({"rope_scaling": rope} if config.rope_scaling else {}),
     **family.keys,
+    **(scorer if config.scores else {}),
   }
 
 

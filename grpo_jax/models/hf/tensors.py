@@ -181,7 +181,8 @@ def save(
   top = write_config(config, known) | {"dtype": dtype, "torch_dtype": dtype}
   if tokenizer is not None:
     stops = list(tokenizer.eos_ids)
-    top |= {"pad_token_id": tokenizer.pad_id}
+    # transformers reads the score at the last token that is no padding: an end token must not pass for it.
+    top |= {"pad_token_id": None if config.scores and tokenizer.pad_id in stops else tokenizer.pad_id}
     top |= {"eos_token_id": stops[0] if len(stops) == 1 else stops} if stops else {}
 
   writer = jax.process_index() == 0

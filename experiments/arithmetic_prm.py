@@ -1,0 +1,48 @@
+"""A process reward model (Math-Shepherd, arXiv 2312.08935) on word problems, from the policy's own samples.
+
+    python -m experiments.run --config=experiments/arithmetic_prm.py --workdir=runs/arithmetic_prm
+
+The decoder of 0.8 million parameters that experiments/arithmetic.py starts from learns to tell the right steps of its
+own samples from the wrong ones, of which it makes about as many. A step is right where one of eight continuations
+reaches the right answer. On held-out prompts `eval/step_accuracy` compares the model with such labels,
+`eval/rule_accuracy` with the exact checker of steps, and `eval/label_agreement` the labels with the checker. Hardware:
+two CPU cores; it takes minutes.
+
+    :labels=rule      the exact checker labels the steps; no continuations are made
+"""
+
+from ml_collections import ConfigDict
+
+from experiments import arguments, arithmetic, defaults
+
+
+def get_config(arg: str = "") -> ConfigDict:
+  """The config; `arg` is what follows the colon in --config=FILE:arg."""
+  args = arguments.parse_arg(arg, labels=("continuations", "rule"))
+  c = defaults.get_config()
+  c.loop = "process_reward_model"
+  c.init_from = str(arithmetic.WARM_START)
+  c.model.layers = "unroll"
+  c.steps = 400
+  c.objective = defaults.objective("process_reward_model", c)
+  c.objective.aggregation = "token_mean"
+  c.rewards.functions = (("steps", "steps.steps_correct", 1.0),)
+  c.offline.data = "steps"
+  c.offline.prompts = 2048
+  c.offline.held_out = 128
+  c.offline.continuations = 8 if args.labels == "continuations" else 0
+  c.data.prompts = 32
+  c.data.arithmetic.max_number = 40
+  c.data.max_prompt_length = 64
+  c.sampler.group = 8
+  c.sampler.slots = 64
+  c.sampler.max_length = 56
+  c.learner.lr = 1e-3
+  c.learner.minibatches = 4
+  c.learner.schedule = "linear"
+  c.learner.warmup = 20
+  c.learner.b2 = 0.95
+  c.eval.every = 100
+  c.eval.batch = 64
+  c.log.every = 10
+  return c

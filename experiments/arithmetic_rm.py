@@ -1,0 +1,43 @@
+"""An outcome reward model of word problems, from samples of the warm start of experiments/arithmetic.py.
+
+    python -m experiments.run --config=experiments/arithmetic_rm.py --workdir=runs/arithmetic_rm
+
+The policy's samples are told apart by whether their answer is right; both of a pair are complete and have the form of
+an answer, so that the form alone tells nothing. Bradley-Terry on the pairs (InstructGPT, arXiv 2203.02155, eq. 1).
+Hardware: two CPU cores; it takes minutes. DIR/export is a folder for transformers' AutoModelForSequenceClassification.
+
+    :policy=FOLDER    a Hugging Face folder or a run whose samples they are; the reward model starts from the warm start
+"""
+
+from ml_collections import ConfigDict
+
+from experiments import arguments, arithmetic, defaults
+
+
+def get_config(arg: str = "") -> ConfigDict:
+  """The config; `arg` is what follows the colon in --config=FILE:arg."""
+  args = arguments.parse_arg(arg, policy="")
+  c = defaults.get_config()
+  c.loop = "reward_model"
+  c.init_from = str(arithmetic.WARM_START)
+  c.model.layers = "unroll"
+  c.objective = defaults.objective("reward_model", c)
+  c.steps = 300
+  c.offline.data = "pairs"
+  c.offline.teacher = args.policy
+  c.offline.require = "math.well_formed"
+  c.offline.prompts = 4096
+  c.offline.held_out = 512
+  c.data.prompts = 64
+  c.data.arithmetic.max_number = 40
+  c.data.max_prompt_length = 64
+  c.sampler.group = 8
+  c.sampler.slots = 64
+  c.sampler.max_length = 56
+  c.learner.lr = 5e-4
+  c.learner.schedule = "linear"
+  c.learner.warmup = 20
+  c.learner.b2 = 0.98
+  c.eval.every = 100
+  c.log.every = 10
+  return c

@@ -1,0 +1,96 @@
+"""Solutions with labelled steps (data/step_labels.py) as groups to learn from: `offline.data="steps"`."""
+
+import bisect
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from grpo_jax.data import loader
+from grpo_jax.data.step_labels import Solution, read
+from grpo_jax.errors import SettingError
+from grpo_jax.loops import build
+from grpo_jax.packing import plan
+from grpo_jax.tokenizer.reading import Tokenizer
+from grpo_jax.types import STOPPED, TRUNCATED, Example, Rollouts
+
+
+class Labelled(NamedTuple):
+  """What was read of a file with step labels."""
+
+  rollouts: Rollouts  # numpy; labels are rewards at the steps' last tokens
+  without: int  # lines of the file that gave no solution
+  too_long: int  # groups that were left out, since their prompt was too long
+  cut: int  # steps that had a label and lie beyond sampler.max_length
+
+
+def labelled(config: ConfigDict, model: build.Model) -> Labelled:
+  """The solutions of `offline.steps`: those of a question as a group, or as several groups of `sampler.group`.
+
+  Groups with fewer are filled with empty completions. A solution that is complete has an end token, which belongs to
+  its last step, as in what a policy samples; one that is longer than `sampler.max_length` is cut, and counts as
+  truncated, as does one that is not complete.
+
+  Raises:
+    SettingError: a file that cannot be read as step labels, or in which no prompt and no step fits.
+  """
+  solutions, without = read(config.offline.steps)
+  groups = in_groups(solutions, config.sampler.group)
+  size, longest = max(map(len, groups)), config.sampler.max_length
+  questions = [Example(group[0].question, "", "", {}) for group in groups]
+  prompts, too_long = loader.to_prompts(questions, model.render, config.data.max_prompt_length, config.data.on_long)
+  shape = (len(groups), size, longest)
+  tokens, lengths, ended = np.zeros(shape, np.int32), np.zeros(shape[:2], np.int32), np.full(shape[:2], TRUNCATED)
+  labels, cut = np.full(shape, np.nan, np.float32), 0
+  for p, group in enumerate(groups):
+    if not prompts.lengths[p]:
+      continue
+    for g, solution in enumerate(group):
+      ids, of_steps = tokens_and_labels(solution, model.tokenizer)
+      if solution.complete and len(ids) <= longest:
+        ended[p, g] = STOPPED
+      lengths[p, g] = min(len(ids), longest)
+      tokens[p, g, : lengths[p, g]] = ids[:longest]
+      for token, label in of_steps.items():
+        if token < longest:
+          labels[p, g, token] = label
+      cut += sum(token >= longest for token in of_steps)
+  given, zeros = ~np.isnan(labels), np.zeros(shape, np.float32)
+  rewards = np.nan_to_num(labels)
+  components = (rewards.sum(2) / np.maximum(given.sum(2), 1))[..., None]
+  found = Rollouts(
+    plan.trim(prompts), tokens, lengths, ended.astype(np.int32), zeros, zeros, rewards, given, components
+  )
+  if not given.any():
+    raise SettingError(
+      f"offline.steps={config.offline.steps!r}: no labelled step fits: {too_long} of {len(groups)} prompts are over "
+      f"data.max_prompt_length={config.data.max_prompt_length}, {cut} steps lie beyond sampler.max_length={longest}"
+    )
+  return Labelled(found, without, too_long, cut)
+
+
+def in_groups(solutions: Sequence[Solution], most: int) -> list[list[Solution]]:
+  """Returns the solutions by question, in the order of the first of each, in groups of at most so many."""
+  by_question: dict[str, list[Solution]] = {}
+  for solution in solutions:
+    by_question.setdefault(solution.question, []).append(solution)
+  return [group[i : i + most] for group in by_question.values() for i in range(0, len(group), most)]
+
+
+def tokens_and_labels(solution: Solution, tokenizer: Tokenizer) -> tuple[list[int], dict[int, float]]:
+  """Returns the tokens of a solution, and the labels of its steps by the index of their last token.
+
+  Where one token ends several steps, their least label holds.
+  """
+  ids, starts = tokenizer.encode_with_starts("".join(solution.steps))
+  last = [bisect.bisect_left(starts, end) - 1 for end in itertools.accumulate(map(len, solution.steps))]
+  if solution.complete:
+    ids = [*ids, tokenizer.eos_id]
+    last[-1] = len(ids) - 1
+  labels: dict[int, float] = {}
+  for token, label in zip(last, solution.labels):
+    if label is not None:
+      labels[token] = min(label, labels.get(token, label))
+  return ids, labels

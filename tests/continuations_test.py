@@ -1,0 +1,105 @@
+"""Labels of steps by continuations, on a group worked out by hand: a token is a digit, 9 ends a step, 0 stops."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from grpo_jax import rollouts
+from grpo_jax.loops import continuations
+from grpo_jax.loops.collect import Scored
+from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
+
+L = 6
+SAMPLES = [
+  ([1, 9, 2, 9, 5, 0], STOPPED),  # right
+  ([1, 9, 3, 9, 4, 0], STOPPED),  # wrong
+  ([7, 9, 2, 9], TRUNCATED),
+  ([5, 0], STOPPED),  # right in one step
+  ([9, 1, 9], TRUNCATED),  # one step, which has no label
+]
+# How many of four continuations reach the answer, 5.
+SUCCESSES = {(1, 9): 3, (1, 9, 2, 9): 4, (1, 9, 3, 9): 0, (7, 9): 1, (9, 1): 2}
+TOO_LONG = (1, 9, 3, 9)  # whose continuations come to the right answer after more than L tokens
+
+
+class Digits:
+  def step_ends(self, tokens: list[int]) -> list[int]:
+    ends = [i for i, token in enumerate(tokens) if token == 9 and i > 0]
+    return ends if ends[-1:] == [len(tokens) - 1] else [*ends, len(tokens) - 1]
+
+  def decode(self, tokens: list[int]) -> str:
+    return "".join(map(str, tokens))
+
+
+def solved(example: Example, completion: Any) -> float:
+  if completion.text.endswith("8"):
+    raise ValueError("eight")
+  return float(completion.ended == STOPPED and completion.text.endswith(example.answer))
+
+
+def batch() -> Scored:
+  tokens, lengths, ended = np.zeros((2, 5, L), np.int32), np.zeros((2, 5), np.int32), np.zeros((2, 5), np.int32)
+  for g, (sample, end) in enumerate(SAMPLES):
+    tokens[0, g, : len(sample)], lengths[0, g], ended[0, g] = sample, len(sample), end
+  prompts = Prompts(np.array([[4, 4, 0], [0, 0, 0]], np.int32), np.array([2, 0], np.int32))
+  zeros = np.zeros(tokens.shape, np.float32)
+  found = Rollouts(prompts, tokens, lengths, ended, zeros, zeros, zeros, zeros > 0, zeros[:, :, :1])
+  return Scored([Example("44", "", "5", {}), None], found, [], 0.0)
+
+
+def draw(sample: Any, params: Any, prompts: Prompts, key: Any, sizes: Any) -> tuple[Rollouts, dict]:
+  """Four continuations of each prompt: a step, and the answer 5 in as many as SUCCESSES says, else 6."""
+  assert prompts.tokens.shape == (3, 3 + L)
+  tokens, lengths = np.zeros((3, 4, L), np.int32), np.zeros((3, 4), np.int32)
+  for row, length, out, ends in zip(prompts.tokens, prompts.lengths, tokens, lengths):
+    if not length:
+      continue
+    assert row[:2].tolist() == [4, 4] and not row[length:].any()
+    prefix = tuple(row[2:length].tolist())
+    sample.append(prefix)
+    for g in range(4):
+      text = [2, 5, 0] if prefix == TOO_LONG else [5, 0] if g < SUCCESSES[prefix] else [6, 0]
+      out[g, : len(text)], ends[g] = text, len(text)
+  zeros = np.zeros(tokens.shape, np.float32)
+  return Rollouts(prompts, tokens, lengths, np.where(lengths, STOPPED, TRUNCATED), zeros, zeros), {}
+
+
+def label(monkeypatch: pytest.MonkeyPatch, labels: str) -> tuple[Rollouts, continuations.Counts, list]:
+  monkeypatch.setattr(rollouts, "draw", draw)
+  asked: Any = []
+  make = continuations.LABELS[labels]
+  labeller = continuations.Labeller(asked, None, Digits(), solved, 0.0, make, 3, 4, L)  # type: ignore
+  found, counts = continuations.label(labeller, None, batch(), jax.random.key(0))
+  return found, counts, asked
+
+
+@pytest.mark.parametrize(
+  "labels, want",
+  [
+    ("soft", [{1: 0.75, 3: 1.0, 5: 1.0}, {1: 0.75, 3: 0.0, 5: 0.0}, {1: 0.25}, {1: 1.0}, {}]),
+    ("hard", [{1: 1.0, 3: 1.0, 5: 1.0}, {1: 1.0, 3: 0.0, 5: 0.0}, {1: 1.0}, {1: 1.0}, {}]),
+  ],
+)
+def test_labels_of_a_group(monkeypatch, labels, want):
+  found, _, _ = label(monkeypatch, labels)
+  assert found.rewards is not None and found.given is not None and not found.given[1].any()
+  assert [{int(t): float(r[t]) for t in np.flatnonzero(g)} for r, g in zip(found.rewards[0], found.given[0])] == want
+  assert not found.rewards[~found.given].any()
+
+
+def test_counts_and_that_each_prefix_is_continued_once(monkeypatch):
+  _, counts, asked = label(monkeypatch, "soft")
+  assert counts == continuations.Counts(steps=8, wrong=3, unfinished=2, continued=4, faults=0)
+  assert len(asked) == 4 and set(asked) == {(1, 9), (1, 9, 2, 9), (1, 9, 3, 9), (7, 9)}
+  assert [len(each) for each in asked] == [2, 2, 4, 4]
+
+
+def test_a_reward_that_fails_counts_as_wrong(monkeypatch):
+  monkeypatch.setitem(SUCCESSES, (7, 9), 0)
+  monkeypatch.setattr(
+    Digits, "decode", lambda self, tokens: "8" if tokens[:3] == [7, 9, 6] else "".join(map(str, tokens))
+  )
+  found, counts, _ = label(monkeypatch, "hard")
+  assert counts.faults == 4 and found.rewards is not None and found.rewards[0, 2, 1] == 0

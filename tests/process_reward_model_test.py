@@ -1,0 +1,132 @@
+"""A process reward model is trained: on samples that continuations or rewards label, and on a file."""
+
+import json
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from experiments import defaults
+from grpo_jax import step_scores
+from grpo_jax.errors import SettingError
+from grpo_jax.loops import build, checks, imports, process_reward_model
+from grpo_jax.types import Completion, Example
+
+
+def even(example: Example, completion: Completion) -> list[tuple[int, float]]:
+  """A step is right whose last token is even."""
+  return [(end, float(completion.tokens[end] % 2 == 0)) for end in completion.step_ends]
+
+
+def solved(example: Example, completion: Completion) -> float:
+  return float(completion.tokens[-1] % 2 == 0)
+
+
+def config(**changes: Any) -> ConfigDict:
+  c = defaults.get_config()
+  c.loop, c.offline.data, c.steps = "process_reward_model", "steps", 3
+  c.tokenizer, c.model.variant = "words", "test_qwen3"
+  c.data.arithmetic.size, c.data.prompts, c.data.max_prompt_length, c.data.on_long = 64, 4, 16, "cut"
+  c.data.steps = "[aeiou]"
+  c.offline.prompts, c.offline.held_out = 12, 4
+  c.sampler.group, c.sampler.max_length = 4, 8
+  c.rewards.functions = (("even", "process_reward_model_test:even", 1.0),)
+  c.eval.reward, c.eval.batch = "process_reward_model_test:solved", 8
+  c.objective = defaults.objective("process_reward_model", c)
+  c.learner.lr, c.log.tensorboard = 1e-2, False
+  c.update_from_flattened_dict(changes)
+  return c
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch):
+  make = build.model
+  monkeypatch.setattr(build, "model", lambda config, scores=False: make(config, jax.devices()[:1], scores))
+
+
+def lines(folder: pathlib.Path) -> list[dict]:
+  return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_samples_that_continuations_label(tmp_path, capsys):
+  """Drawn once: the same command goes on with the same samples; the rewards are compared with."""
+  c = config(**{"offline.continuations": 2, "offline.labels": "soft"})
+  process_reward_model.train(c, str(tmp_path / "a"))
+  result = json.loads((tmp_path / "a" / "result.json").read_text())
+  assert {"step_brier_after", "rule_agreement_after", "label_agreement_after", "step_brier_before"} <= set(result)
+  assert result["step_brier_before"] != result["step_brier_after"]
+  said = capsys.readouterr().out
+  assert "16 of 16 prompts labelled" in said and "by 2 continuations of each of" in said
+  with np.load(tmp_path / "a" / "samples.npz") as stored:
+    arrays = dict(stored)
+  assert set(np.unique(arrays["arr_7"])) <= {0.0, 0.5, 1.0} and len(arrays["arr_7"]) == 16
+  stamp = (tmp_path / "a" / "samples.npz").stat().st_mtime_ns
+  c.steps = 4
+  process_reward_model.train(c, str(tmp_path / "a"))
+  assert (tmp_path / "a" / "samples.npz").stat().st_mtime_ns == stamp and "labelled by" not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_samples_that_the_rewards_label(tmp_path, capsys):
+  process_reward_model.train(config(), str(tmp_path / "a"))
+  result = json.loads((tmp_path / "a" / "result.json").read_text())
+  assert "step_accuracy_after" in result and "rule_agreement_after" not in result
+  assert all(0 < line["step_loss"] < 2 for line in lines(tmp_path / "a") if "step_loss" in line)
+  assert "steps were labelled by the rewards" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_rewards_that_are_no_labels_are_refused(tmp_path):
+  c = config(**{"rewards.functions": (("even", "process_reward_model_test:even", 2.0),)})
+  with pytest.raises(SettingError, match="rewards.functions=.*gave 0 to 2, and labels of steps are from 0 to 1"):
+    process_reward_model.train(c, str(tmp_path / "a"))
+
+
+@pytest.mark.slow
+def test_a_file(tmp_path, capsys):
+  """No prompt of a held-out solution is trained on."""
+  signs = ["+", "-"]
+  records = [
+    {"input": f"q{i % 7} Step 1: a ки", "label": f"q{i % 7} Step 1: a {signs[i % 2]}", "task": ""} for i in range(21)
+  ]
+  (tmp_path / "steps.jsonl").write_text("\n".join(map(json.dumps, records)))
+  c = config(**{"offline.steps": str(tmp_path / "steps.jsonl"), "sampler.group": 2, "sampler.max_length": 24})
+  solutions, _ = process_reward_model.read_solutions(c, build.model(c, scores=True))
+  prompts = [tuple(row[:n]) for row, n in zip(solutions.rollouts.prompts.tokens, solutions.rollouts.prompts.lengths)]
+  assert len(set(prompts[:4])) == 4 and not set(prompts[:4]) & set(prompts[4:]) and len(prompts) == 4 + 6
+  process_reward_model.train(c, str(tmp_path / "a"))
+  assert "14 solutions with 14 labelled steps" in capsys.readouterr().out
+  assert json.loads((tmp_path / "a" / "result.json").read_text())["steps_after"] > 0
+  c.offline.held_out = 7
+  with pytest.raises(SettingError, match="offline.held_out=7: .* has 7 prompts that fit; use at most 6"):
+    process_reward_model.train(c, str(tmp_path / "b"))
+
+
+@pytest.mark.parametrize(
+  "changes, message",
+  [
+    ({"loop": "reward_model"}, "with loop='reward_model': trains a reward model; use loop='process_reward_model'"),
+    ({"offline.data": "samples"}, "'process_reward_model' with .*offline.data='samples': use .*offline.data='steps'"),
+    ({"offline.data": "samples", "offline.steps": "f"}, "offline.steps='f' with offline.data='samples'"),
+    ({"offline.steps": "f", "offline.continuations": 2}, "offline.continuations=2 with offline.steps='f': .* use 0"),
+  ],
+)
+def test_settings_that_do_not_go_together(changes, message):
+  c = config(**changes)
+  with pytest.raises(SettingError, match=message):
+    checks.check_steps(c)
+    checks.check_data(c, imports.objective(c.objective.name))
+
+
+def test_step_metrics_by_hand():
+  found = step_scores.step_metrics(np.array([2.0, -1.0, 1.0, -3.0, -1.0]), np.array([1.0, 0.75, 0.5, 0.0, 0.0]))
+  assert found["accuracy_right"] == 1 / 2 and found["accuracy_wrong"] == 2 / 3 and found["accuracy"] == 7 / 12
+  assert found["agreement"] == 3 / 5 and found["wrong"] == 3 / 5
+  assert found["area"] == (3 + 1.5) / 6  # of six pairs: 2 beats all, -1 beats -3 and ties with -1
+  sigma = 1 / (1 + np.exp([-2.0, 1.0, -1.0, 3.0, 1.0]))
+  assert found["brier"] == pytest.approx(np.mean((sigma - [1, 0.75, 0.5, 0, 0]) ** 2))
+  assert set(step_scores.step_metrics(np.array([1.0]), np.array([1.0]))) == {"agreement", "brier", "wrong"}
