@@ -10,6 +10,7 @@ the run has a `Process`.
 """
 
 import atexit
+import collections
 import contextlib
 import json
 import os
@@ -20,7 +21,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 PATIENCE = 10.0  # seconds, beyond those of computing, that an answer may take on a machine that is busy
@@ -93,6 +94,34 @@ class Process:
     with contextlib.suppress(ProcessLookupError):
       os.killpg(process.pid, signal.SIGKILL)
     return process.wait()
+
+
+def ask_all(processes: Sequence[Process], requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+  """Returns the replies to requests, in their order; see `Process.ask`.
+
+  Each process has one request at a time and gets the next when it has replied: what takes long holds up no other
+  process.
+  """
+  replies: list[dict[str, Any]] = [{} for _ in requests]
+  waiting, busy, free = collections.deque(enumerate(requests)), {}, list(processes)
+  try:
+    while waiting or busy:
+      while waiting and free:
+        (place, request), process = waiting.popleft(), free.pop()
+        process.send(request)
+        busy[process.fileno()] = place, process
+      poll = select.poll()
+      for number in busy:
+        poll.register(number, select.POLLIN)
+      for number, _ in poll.poll():
+        place, process = busy.pop(number)
+        replies[place] = process.receive()
+        free.append(process)
+  except BaseException:  # an interrupt: the replies that are on their way are to nothing
+    for _, process in busy.values():
+      process.stop()
+    raise
+  return replies
 
 
 def serve(answer: Callable[[dict[str, Any]], dict[str, Any]], memory: int, seconds: float) -> None:
