@@ -142,6 +142,9 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]], memory: int, secon
       reply, child = json.dumps({"error": child.why()}).encode() + b"\n", None
     while reply:
       reply = reply[os.write(replies, reply) :]
+  if child:
+    child.requests.close()  # it ends when it reads that; what it computed is then of this process's children
+    os.waitpid(child.pid, 0)
 
 
 class _Child:

@@ -32,7 +32,7 @@ def check_settings(config: ConfigDict) -> None:
   imports.objective_settings(config.objective)
   if source_of_data(config) != "solutions":  # those are not scored
     imports.rewards(config.rewards)
-  imports.function(config.eval.reward, "grpo_jax.rewards", "eval.reward")
+  imports.eval_reward(config.eval)
   for name, *_ in imports.train_entries(config.data):
     imports.data(name, "data.mixture" if config.data.mixture else "data.name")
   if config.data.test_name:

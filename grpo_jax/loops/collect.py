@@ -38,6 +38,7 @@ class Collector(NamedTuple):
   batches: Iterator[list[Example | None]]
   generator: Generator
   rewards: Sequence[tuple[str, Callable, float]]  # name, function, weight
+  ahead: Sequence[Callable]  # called with a batch before it is scored
   flat: Callable[[Rollouts], Any]  # which groups teach nothing, [P] bool
   on_error: float  # what a reward that fails counts
   deadline: float  # seconds that a reward may take
@@ -62,6 +63,7 @@ def make_collector(config: ConfigDict, model: build.Model) -> Collector:
     batches=batches,
     generator=Generator(sample, sizes, model.tokenizer, model.render, d.max_prompt_length, d.on_long),
     rewards=rewards,
+    ahead=imports.scored_ahead(config.rewards),
     flat=jitted_flat(objective, imports.objective_settings(config.objective)),
     on_error=config.rewards.on_error,
     deadline=config.rewards.deadline,
@@ -134,6 +136,7 @@ def score(collector: Collector, examples: list[Example | None], drawn: Rollouts)
 def score_share(collector: Collector, examples: list[Example | None], drawn: Rollouts) -> combine.Scores:
   """The rewards of this process's own completions; the others are given nothing."""
   c, texts = collector, completions(collector.generator, drawn)
+  combine.ahead(c.ahead, examples, texts)
   return combine.score(c.rewards, examples, texts, c.max_length, c.on_error, c.deadline)
 
 

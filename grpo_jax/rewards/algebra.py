@@ -5,6 +5,7 @@ off. {"pairs": [[expected, answer], ...]} gets {"equal": [true or false, ...]} o
 """
 
 import functools
+import logging
 import resource
 import sys
 from typing import Any
@@ -31,6 +32,7 @@ class Comparer:
     from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse, verify
 
+    logging.disable()  # it warns that its timeouts are off
     plain = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none")
     config = LatexExtractionConfig(normalization_config=plain)
     self.parse = functools.lru_cache(maxsize=1000)(

@@ -50,7 +50,7 @@ Answer = Leaf | Group
 
 _WRAPPER = r"\\(?:text|textbf|textit|textrm|textsf|mathrm|mathbf|mathit|mathsf|mbox|operatorname)\s*\*?"
 _TEXT = re.compile(_WRAPPER + r"\s*\{([^{}]*)\}")
-_SPACE = re.compile(r"\\(?:[,!;:> ]|q?quad(?![A-Za-z])|hspace\{[^{}]*\}|displaystyle(?![A-Za-z]))|~|\\\\\s*$")
+_SPACE = re.compile(r"(?<!\\)\\(?:[,!;:> ]|q?quad(?![A-Za-z])|hspace\{[^{}]*\}|displaystyle(?![A-Za-z]))|~|\\\\\s*$")
 _DELIMITER = re.compile(r"\\(?:left|right|big|Big|bigl|bigr|Bigl|Bigr)(?![A-Za-z])\s*\.?")
 _PLAIN = (
   (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
@@ -85,8 +85,13 @@ _ONE_NUMBER = re.compile(r"[-+$\\ ]*[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])[^,;]*")
 
 _AMOUNT = r"(?P<amount>-?[0-9][0-9.,/]*|-?[0-9]*\s?\\frac\{[^{}]*\}\{[^{}]*\}|.*[0-9A-Za-z)}])"
 _TEXT_UNIT = re.compile(rf"{_AMOUNT}\s*{_WRAPPER}\{{(?P<unit>[A-Za-z ./\u00b0]+(?:\^?[23])?)\}}(?P<power>\^[23])?\.?")
+_SHORT = r"cm|mm|km|m|kg|g|mg|ft|in|mi|lbs?|mph|kmh|min|sec|hrs?|deg|sq [a-z]+|[a-z]+/[a-z]+"  # other words are long
 _PLAIN_UNIT = re.compile(
-  r"(?P<amount>-?[0-9][0-9.,/]*)(?:\s+|(?=[a-z]{2}))(?P<unit>[A-Za-z]{2}[A-Za-z ]*|[a-z]+/[a-z]+)(?P<power>\^[23])?\.?"
+  rf"(?P<amount>-?[0-9][0-9.,/]*)(?:\s+(?P<long>[A-Za-z]{{4}}[A-Za-z ]*)|\s*(?P<unit>{_SHORT}))(?P<power>\^[23])?\.?"
+)
+# Beside a number these say how much, not of what.
+_NO_UNIT = re.compile(
+  r"\b(?:or|and|not|more|less|least|most|than|to|half|dozens?|hundreds?|thousands?|[a-z]+illions?)\b"
 )
 _SIGN_UNIT = re.compile(r"(?P<amount>.*[0-9A-Za-z)}])\s*(?P<unit>\u00b0|\\?%)")
 _NAME = re.compile(r"([A-Za-z](?:_[0-9A-Za-z]|\([a-z]\))?|\\[A-Za-z]+|[A-Z][A-Z]+)\s*=([^=]+)")
@@ -219,8 +224,11 @@ def _leaf(text: str) -> Leaf | None:
     unit, text = "$", re.sub(r"\\?\$", "", text, count=1).strip()
   text = text.rstrip("$").strip()
   for pattern in () if unit else (_SIGN_UNIT, _TEXT_UNIT, _PLAIN_UNIT):
-    if found := pattern.fullmatch(text):
-      unit = _unit(found["unit"] + (found.groupdict().get("power") or ""))
+    found = pattern.fullmatch(text)
+    said = found.groupdict() if found else {}
+    word = said.get("unit") or said.get("long") or ""
+    if found and not _NO_UNIT.search(word.lower()):
+      unit = _unit(word + (said.get("power") or ""))
       text = found["amount"].strip()
       break
   language = bool(_TEXT.search(text))

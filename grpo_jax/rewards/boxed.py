@@ -1,4 +1,4 @@
-r"""The check of an answer in `\boxed{...}`, as in MATH: `answers.py` compares what needs no algebra, processes the rest.
+r"""The check of an answer in `\boxed{...}`, as in MATH: answers.py compares what needs no algebra, processes the rest.
 
 Nothing that a model wrote is evaluated in this process. What is left to algebra goes to WORKERS processes of
 `algebra.py`, each with a limit of time and memory. A completion whose answer reaches a limit is a fault: it gets
@@ -49,7 +49,7 @@ def inside(text: str) -> answers.Answer | None:
   found = last_box(text)
   if found is None or len(found) > answers.LONGEST:
     return None
-  return answers.read(re.sub(r"(?<![A-Za-z}])\{([^{}]*)\}$", r"\1", _BOX.sub("", found)))
+  return answers.read(re.sub(r"(^|=)\s*\{([^{}]*)\}$", r"\1\2", _BOX.sub("", found)))
 
 
 def boxed_correct(example: Example, completion: Completion) -> float:
