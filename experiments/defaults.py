@@ -164,6 +164,7 @@ def get_config() -> ConfigDict:
   c.eval.batch = 256  # prompts at a time
   c.eval.samples = 8  # for pass@k and maj@k, before and after; 0: greedy only
   c.eval.reward = "math.answer_correct"  # what counts as solved
+  c.eval.arguments = ()  # keyword arguments of it: (("name", value), ...)
 
   c.checkpoint = ConfigDict()
   c.checkpoint.every = 50  # steps

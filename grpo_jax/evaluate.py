@@ -3,7 +3,7 @@
 import collections
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +15,6 @@ from grpo_jax.errors import SettingError
 from grpo_jax.generate import Generator
 from grpo_jax.guard import Guard
 from grpo_jax.rewards import combine
-from grpo_jax.rewards.math import final_answer, number
 from grpo_jax.types import TRUNCATED, Completion, Example, Rollouts
 
 
@@ -24,19 +23,12 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
   return 1.0 if n - correct < k else 1.0 - math.comb(n - correct, k) / math.comb(n, k)
 
 
-def vote(completion: Completion) -> Any:
-  """The final answer of a completion: a number where it is one, else its text; None where there is none."""
-  answer = final_answer(completion)
-  value = None if answer is None else number(answer)
-  return answer if value is None else value
-
-
 def majority(solved: Sequence[bool], votes: Sequence[Any]) -> float:
   """1 if the most frequent final answer is right, else 0; answers that tie for the most votes share the point.
 
   Args:
     solved: of each sample.
-    votes: `vote` of each sample; None does not count.
+    votes: the answer of each sample, as `answer_of` of its reward's file says; None does not count.
   """
   found: dict[Any, list[bool]] = collections.defaultdict(list)
   for right, answer in zip(solved, votes, strict=True):
@@ -52,7 +44,7 @@ class Judged(NamedTuple):
   """What the reward says of one completion."""
 
   right: bool
-  vote: Any  # see `vote`
+  vote: Any  # the answer, see `majority`
   fault: str  # what went wrong; "" where nothing did
 
 
@@ -60,7 +52,7 @@ class Outcomes(NamedTuple):
   """What became of N problems with G samples each; a prompt that is too long counts as not solved."""
 
   solved: list[list[bool]]  # [N][G]
-  majority: list[float]  # [N], see `majority`
+  majority: list[float] | None  # [N], see `majority`; None where the reward's file has no `answer_of`
   lengths: list[int]  # tokens of every completion
   truncated: list[bool]  # of every completion
   faults: list[str]  # what the reward said where it failed; that completion counts as not solved
@@ -71,11 +63,13 @@ def solve(
   params: Any,
   examples: Sequence[Example],
   solved: Callable[[Example, Completion], float],
+  answer_of: Callable[[Completion], Hashable | None] | None,
   key: jax.Array,
   *,
   batch: int,
   progress: Callable[[int, int], None],
   deadline: float = 0.0,
+  score_ahead: Callable[[list[tuple[Example, Completion]]], None] | None = None,
 ) -> Outcomes:
   """Samples completions of all `examples`, `batch` prompts at a time, and says which are right.
 
@@ -84,20 +78,22 @@ def solve(
     params: the policy's tree.
     examples: the N problems.
     solved: the reward that counts as right when it is at least 1 (where it rewards steps: on the last of them).
+    answer_of: what a completion votes for; without it there is no vote.
     key: of the noise.
     batch: prompts at a time.
     progress: called with the number of problems done and N after each batch.
     deadline: seconds after which the reward of one completion has failed; 0: none.
+    score_ahead: called with a batch before its completions are scored one by one.
 
   Raises:
     SettingError: the reward failed on every completion so far.
     hosts.Elsewhere: it failed on another process in a way that no reward may.
     guard.Stopped: a signal came while the reward ran.
   """
-  found = Outcomes([], [], [], [], [])
+  found = Outcomes([], [] if answer_of else None, [], [], [])
   for step, some in enumerate(loader.in_order(examples, batch)):
     sampled, _ = generate.generate(generator, params, some, jax.random.fold_in(key, step))
-    own = hosts.together(functools.partial(_judge, generator, sampled, some, solved, deadline))
+    own = hosts.together(functools.partial(_judge, generator, sampled, some, solved, answer_of, deadline, score_ahead))
     judged = {place: each for share in hosts.gather(own) for place, each in share.items()}
     for p, example in enumerate(some):
       if example is not None:
@@ -112,17 +108,27 @@ def solve(
 
 
 def _judge(
-  generator: Generator, sampled: Rollouts, examples: Sequence[Example | None], solved: Callable, deadline: float
+  generator: Generator,
+  sampled: Rollouts,
+  examples: Sequence[Example | None],
+  solved: Callable,
+  answer_of: Callable | None,
+  deadline: float,
+  score_ahead: Callable | None,
 ) -> dict[tuple[int, int], Judged]:
   """What the reward says of this process's own completions, by their places (prompt, sample)."""
-  found = {}
+  found, texts = {}, generate.completions(generator, sampled)
+  combine.ahead([score_ahead] if score_ahead else [], examples, texts)
   with Guard(deadline) as call:
-    for p, (example, group) in enumerate(zip(examples, generate.completions(generator, sampled))):
+    for p, (example, group) in enumerate(zip(examples, texts)):
       for g, completion in enumerate(group):
         if example is None or completion is None or not completion.tokens:
           continue
         right, message = is_right(call, solved, example, completion)
-        found[p, g] = Judged(right, vote(completion), message)
+        vote = None
+        if answer_of and not message:
+          vote, message = combine.guarded(call, answer_of, completion)
+        found[p, g] = Judged(right, vote, message)
   return found
 
 
@@ -136,12 +142,14 @@ def _add(found: Outcomes, lengths: np.ndarray, ended: np.ndarray, judged: list[J
   """Adds one problem to the outcomes: the lengths of its G samples, why they ended, and what was said of them."""
   if not lengths[0]:  # its prompt was too long
     found.solved.append([False] * len(lengths))
-    found.majority.append(0.0)
+    if found.majority is not None:
+      found.majority.append(0.0)
     return
   right = [each.right for each in judged]
   found.faults.extend(each.fault for each in judged if each.fault)
   found.solved.append(right)
-  found.majority.append(majority(right, [each.vote for each in judged]))
+  if found.majority is not None:
+    found.majority.append(majority(right, [each.vote for each in judged]))
   found.lengths.extend(lengths.tolist())
   found.truncated.extend((ended == TRUNCATED).tolist())
 
@@ -156,10 +164,10 @@ def greedy_metrics(found: Outcomes) -> dict[str, float]:
 
 
 def sampled_metrics(found: Outcomes) -> dict[str, float]:
-  """Shares of all problems from k samples each: `pass@1` (their mean), `pass@k` and `maj@k`."""
+  """Shares of all problems from k samples each: `pass@1` (their mean), `pass@k` and, with votes, `maj@k`."""
   k = len(found.solved[0])
-  return {
+  shares = {
     "pass@1": float(np.mean(found.solved)),
     f"pass@{k}": float(np.mean([pass_at_k(k, sum(right), k) for right in found.solved])),
-    f"maj@{k}": float(np.mean(found.majority)),
   }
+  return shares if found.majority is None else shares | {f"maj@{k}": float(np.mean(found.majority))}

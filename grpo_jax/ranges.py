@@ -127,6 +127,7 @@ TABLE: dict[str, Row] = {
   "eval.batch": Whole(1),
   "eval.samples": Whole(0),
   "eval.reward": PATH,
+  "eval.arguments": ROWS,  # loops/imports.py reads them
   "checkpoint.every": Whole(1),
   "checkpoint.keep": Whole(1),
   "checkpoint.export": SWITCH,

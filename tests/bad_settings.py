@@ -79,6 +79,7 @@ def of_objective(name: str) -> Iterator[Bad]:
       yield Bad(f"objective.{setting}", value, objective=name)
 
 
+PATTERN = "pattern.pattern_correct"
 FUNCTIONS, MIXTURE, RULES = "rewards.functions", "data.mixture", "mesh.rules"
 
 BY_HAND = (
@@ -109,13 +110,27 @@ BY_HAND = (
       (".math", "give"),
       (":", "not the name of a module"),
       ("math.wrong", "it has after_mark, answer_correct"),
-      ("maths.answer_correct", "grpo_jax.rewards has choice, combine, format"),
+      ("maths.answer_correct", "grpo_jax.rewards has boxed, choice, exact"),
       ("none.py:f", "no such file"),
       ("os.path:sep", "has no function"),
       ("../x:f", "not the name of a module"),
       ("math.MARK", "has no function"),
     )
   ),
+  Bad("eval.arguments", (("x", 1),), "cannot be called so"),
+  Bad("eval.arguments", (("pattern", "("),), "give a regular expression", also={"eval.reward": PATTERN}),
+  Bad("eval.arguments", (("pattern", "abc"),), "has no group", also={"eval.reward": PATTERN}),
+  Bad("eval.arguments", (("pattern", 1),), "is no text", also={"eval.reward": PATTERN}),
+  *(
+    Bad(FUNCTIONS, (("a", PATTERN, 1.0, {"pattern": pattern}),), says)
+    for pattern, says in (
+      ("(", "give a regular"),
+      ("abc", "has no group"),
+      (1, "is no text"),
+      ("(a{9999999999})", "give"),
+    )
+  ),
+  Bad(FUNCTIONS, (("a", PATTERN, 1.0),), "cannot be called so"),
   Bad("model.variant", "nonsense", "one of qwen3_0.6b", also={"init_from": "", "tokenizer": "words"}),
   # rewards
   *(

@@ -9,8 +9,9 @@ import pytest
 import tiny
 
 from grpo_jax import evaluate
+from grpo_jax.errors import SettingError
 from grpo_jax.generate import Generator
-from grpo_jax.rewards.math import answer_correct
+from grpo_jax.rewards.math import answer_correct, answer_of
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Rollouts
 
 
@@ -45,13 +46,13 @@ def answers(*texts, ended=STOPPED):
 def test_majority(texts, share):
   example = Example("q", "s", "7", {})
   group = answers(*texts)
-  votes = [evaluate.vote(c) for c in group]
+  votes = [answer_of(c) for c in group]
   assert evaluate.majority([answer_correct(example, c) >= 1 for c in group], votes) == pytest.approx(share)
 
 
 def test_an_answer_that_was_cut_off_does_not_vote():
   group = [*answers("7"), *answers("3", "3", ended=TRUNCATED)]
-  assert evaluate.majority([True, False, False], [evaluate.vote(c) for c in group]) == 1.0
+  assert evaluate.majority([True, False, False], [answer_of(c) for c in group]) == 1.0
 
 
 class Numbers:
@@ -64,7 +65,7 @@ class Numbers:
     return []
 
 
-def run(samples, answers, *, group, mesh=tiny.ONE, batch=4, render=None, width=None):
+def run(samples, answers, *, group, mesh=tiny.ONE, batch=4, render=None, width=None, votes=answer_of):
   """Evaluates on problems with the right `answers`; prompt i is the token i + 1, and its samples are `samples[i]`."""
   examples = [Example(str(i), "", str(a), {}) for i, a in enumerate(answers)]
   keys = []
@@ -92,6 +93,7 @@ def run(samples, answers, *, group, mesh=tiny.ONE, batch=4, render=None, width=N
     "the policy",
     examples,
     answer_correct,
+    votes,
     jax.random.key(0),
     batch=batch,
     progress=lambda done, of: seen.append((done, of)),
@@ -112,6 +114,19 @@ def test_pass_and_majority_of_several_samples():
   assert found["pass@1"] == pytest.approx((3 + 1 + 2 + 0) / 16)
   assert found["pass@4"] == pytest.approx(3 / 4)
   assert found["maj@4"] == pytest.approx((1 + 0 + 0.5 + 0) / 4)
+
+
+def test_without_a_way_to_say_what_an_answer_is_there_is_no_vote():
+  found, _ = run([[1, 0], [0, 0]], [1, 2], group=2, batch=2, votes=None)
+  assert found == {"pass@1": 0.25, "pass@2": 0.5}
+
+
+def test_a_vote_that_fails_is_a_fault():
+  def odd(completion):
+    raise ValueError("no answer")
+
+  with pytest.raises(SettingError, match="failed on all 4 completions .* first: ValueError: no answer"):
+    run([[1, 0], [0, 0]], [1, 2], group=2, batch=2, votes=odd)
 
 
 @pytest.mark.parametrize("width", [1, 2])

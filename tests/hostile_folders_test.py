@@ -99,12 +99,13 @@ def test_a_template_is_the_end_of_its_process_only(tmp_path, deadline):
   """The next conversation is rendered, by another one; a good template is never started twice."""
   config = {"chat_template": "{{ messages[-1].content }}"}
   assert chat.render(config, "a", "{question}", "").question == "a"
-  process = chat._renderer().process
-  assert chat.render(config, "b", "{question}", "").question == "b" and chat._renderer().process is process
+  process = chat._renderer().process.process
+  assert chat.render(config, "b", "{question}", "").question == "b" and chat._renderer().process.process is process
   process.kill()
   with pytest.raises(SettingError, match="ended its process with code -9"):
     chat.render(config, "c", "{question}", "")
-  assert chat.render(config, "c", "{question}", "").question == "c" and chat._renderer().process is not process
+  assert chat.render(config, "c", "{question}", "").question == "c"
+  assert chat._renderer().process.process is not process
 
 
 @pytest.mark.parametrize(

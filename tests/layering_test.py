@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # From the bottom up; a name stands for a module or a package. Imports run downwards.
 LAYERS = (
-  ("errors", "types", "guard", "lock", "quiet", "kinds", "ranges", "storage", "mirror"),
+  ("errors", "types", "guard", "apart", "lock", "quiet", "kinds", "ranges", "storage", "mirror"),
   ("ops", "sharding", "packing", "checksums", "folder", "hosts", "lifeline"),
   ("models", "tokenizer", "data", "rewards", "objectives"),
   (
@@ -72,6 +72,9 @@ LINKS = (
   ("data.*", "rewards.math"),
   ("data.jsonl", "rewards.choice"),
   ("rewards.*", "rewards.math"),
+  ("rewards.option", "rewards.choice"),
+  ("rewards.option", "rewards.boxed"),
+  ("rewards.boxed", "rewards.answers"),
   ("objectives.*", "objectives.common"),
   ("objectives.*", "objectives.contract"),
   ("objectives.*", "objectives.metrics"),

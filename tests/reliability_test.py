@@ -4,10 +4,12 @@ import re
 import shlex
 
 import bad_settings
+import boxed_answers
 import damage
 import fuzz_checkpoint_test
 import fuzz_folders_test
 import fuzz_settings_test
+import hostile_answers
 import hostile_folders
 import pytest
 from conftest import ROOT
@@ -28,6 +30,8 @@ def numbers(name: str) -> list[int]:
 def test_the_numbers_are_those_of_the_lists():
   assert numbers("Bad settings") == [len(bad_settings.BAD), len(bad_settings.ACCEPTED)]
   assert numbers("Hostile model folders") == [len(hostile_folders.CASES), len(hostile_folders.ACCEPTED)]
+  assert numbers("Answers in boxes") == [len(boxed_answers.PAIRS)]
+  assert numbers("Hostile answers") == [len(hostile_answers.texts("")), 500]
   assert numbers("Damage to a checkpoint")[0] == len(damage.KINDS) + 1  # and the exchange
   fuzzers = (fuzz_settings_test.FEW, fuzz_folders_test.fuzzed, fuzz_checkpoint_test.FEW)
   assert numbers("Random content") == [few.max_examples for few in fuzzers]

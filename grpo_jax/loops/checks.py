@@ -41,7 +41,7 @@ def check_settings(config: ConfigDict) -> None:
     imports.rewards(config.rewards)
   if config.offline.require:
     imports.function(config.offline.require, "grpo_jax.rewards", "offline.require")
-  imports.function(config.eval.reward, "grpo_jax.rewards", "eval.reward")
+  imports.eval_reward(config.eval)
   for name, *_ in imports.train_entries(config.data):
     imports.data(name, "data.mixture" if config.data.mixture else "data.name")
   if config.data.test_name:

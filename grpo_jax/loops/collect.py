@@ -40,6 +40,7 @@ class Collector(NamedTuple):
   generator: Generator
   rewards: Sequence[tuple[str, Callable, float]]  # name, function, weight
   models: Sequence[RewardModel]  # whose rewards are added to those
+  ahead: Sequence[Callable]  # called with a batch before it is scored
   flat: Callable[[Rollouts], Any]  # which groups teach nothing, [P] bool
   on_error: float  # what a reward that fails counts
   deadline: float  # seconds that a reward may take
@@ -70,6 +71,7 @@ def make_collector(config: ConfigDict, model: build.Model) -> Collector:
     generator=Generator(sample, sizes, model.tokenizer, model.render, d.max_prompt_length, d.on_long),
     rewards=rewards,
     models=judges.load(config, model),
+    ahead=imports.scored_ahead(config.rewards),
     flat=jitted_flat(objective, imports.objective_settings(config.objective)),
     on_error=config.rewards.on_error,
     deadline=config.rewards.deadline,
@@ -146,6 +148,7 @@ def score_share(
 ) -> combine.Scores:
   """The rewards of this process's own completions, those of reward models among them; the others are given nothing."""
   c, texts = collector, completions(collector.generator, drawn)
+  combine.ahead(c.ahead, examples, texts)
   return combine.score(c.rewards, examples, texts, c.max_length, c.on_error, c.deadline, judged)
 
 

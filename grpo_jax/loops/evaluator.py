@@ -21,12 +21,12 @@ class Evaluator:
       SettingError: an `eval` setting that cannot be, a test split that is not there.
     """
     self.cfg, self.data, self.seed, self.deadline = config.eval, config.data, config.seed, config.rewards.deadline
-    self.solved = imports.function(config.eval.reward, "grpo_jax.rewards", "eval.reward")
+    self.reward = imports.eval_reward(config.eval)
     test = imports.eval_source(config.data) if config.eval.problems else ()
     self.problems = [test[i] for i in range(min(config.eval.problems, len(test)))]
     if config.eval.problems:
       build.check_prompts(self.problems, model, config, "eval.problems")
-      checks.check_eval_reward(self.solved, self.problems, model, config)
+      checks.check_eval_reward(self.reward.score, self.problems, model, config)
     layout = sampler.decode_layout(model.layout, config.sampler.tensor)
     prompt_shards, sample_shards = layout.size("prompt"), layout.size("sample")
     if config.eval.batch % prompt_shards:
@@ -61,6 +61,10 @@ class Evaluator:
       if samples and self.cfg.samples:
         outcomes.append(self._solve(self.sampled, params, key, writer))
         found |= evaluate.sampled_metrics(outcomes[1])
+        if not self.reward.answer_of:
+          writer.warn(
+            "maj", f"eval.reward={self.cfg.reward!r}: its file has no answer_of(completion), so there is no maj@k"
+          )
     if failed := sum(len(each.faults) for each in outcomes):
       found["reward_faults"] = failed
       what = f"failed on {failed} completions, which count as not solved"
@@ -88,9 +92,11 @@ class Evaluator:
       generator,
       params,
       self.problems,
-      self.solved,
+      self.reward.score,
+      self.reward.answer_of,
       key,
       batch=self.cfg.batch,
       progress=progress,
       deadline=self.deadline,
+      score_ahead=self.reward.score_ahead,
     )

@@ -8,7 +8,7 @@ import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
@@ -42,6 +42,11 @@ def function(path: str, package: str, setting: str) -> Callable:
   Raises:
     SettingError: no such module, file or function; names `setting`.
   """
+  return _found(path, package, setting)[1]
+
+
+def _found(path: str, package: str, setting: str) -> tuple[ModuleType, Callable]:
+  """Returns the function of `function`, and the module that it is in."""
   where, colon, name = path.rpartition(":")
   if not colon:
     head, _, name = path.rpartition(".")
@@ -54,7 +59,7 @@ def function(path: str, package: str, setting: str) -> Callable:
   found = _file(where, shown) if where.endswith(".py") else _import(where, package, shown)
   if not callable(vars(found).get(name)):
     raise SettingError(f"{shown}: {where} has no function {name!r}; it has {_functions(found)}")
-  return vars(found)[name]
+  return found, vars(found)[name]
 
 
 def objective(name: str) -> contract.Objective:
@@ -125,6 +130,14 @@ def _takes_rollouts(function: Callable) -> bool:
 MODELS = {"outcome_models": False, "process_models": True}
 
 
+class Reward(NamedTuple):
+  """A function that scores completions, and what its file has beside it; grpo_jax/rewards/__init__.py says what."""
+
+  score: Callable  # (example, completion) -> value
+  answer_of: Callable | None  # completion -> what it votes for
+  score_ahead: Callable | None  # called with [(example, completion), ...] of a batch before they are scored
+
+
 def rewards(cfg: Any) -> list[tuple[str, Callable, float]]:
   """Returns (name, function, weight) of each of `cfg.functions`.
 
@@ -135,6 +148,16 @@ def rewards(cfg: Any) -> list[tuple[str, Callable, float]]:
   Raises:
     SettingError: an entry that is not of this form, or a function that cannot be called so.
   """
+  return [(name, found.score, weight) for name, found, weight in _rewards(cfg)]
+
+
+def scored_ahead(cfg: Any) -> list[Callable]:
+  """Returns what is to be called with a batch before `cfg.functions` score it; see `Reward`."""
+  return [found.score_ahead for _, found, _ in _rewards(cfg) if found.score_ahead]
+
+
+def _rewards(cfg: Any) -> list[tuple[str, Reward, float]]:
+  """Returns (name, reward, weight) of each of `cfg.functions`."""
   entries = []
   for entry in cfg.functions:
     name, path, weight = _triple(entry, "rewards.functions", "(name, function, weight) or (..., keyword arguments)", 4)
@@ -142,12 +165,8 @@ def rewards(cfg: Any) -> list[tuple[str, Callable, float]]:
       raise SettingError(
         f"rewards.functions has {entry!r}: use a weight from -{LARGEST_WEIGHT:g} to {LARGEST_WEIGHT:g}"
       )
-    found, given = function(path, "grpo_jax.rewards", "rewards.functions"), dict(*entry[3:])
-    try:
-      inspect.signature(found).bind("example", "completion", **given)
-    except (TypeError, ValueError) as error:
-      raise SettingError(f"rewards.functions has {entry!r}: {path} cannot be called so: {error}") from error
-    entries.append((name, functools.partial(found, **given) if given else found, float(weight)))
+    shown = f"rewards.functions has {entry!r}"
+    entries.append((name, _reward(path, dict(*entry[3:]), "rewards.functions", shown), float(weight)))
   names = reward_names(cfg)
   if not names or len(set(names)) < len(names):
     raise SettingError(
@@ -182,6 +201,41 @@ def reward_names(cfg: Any) -> list[str]:
   return [entry[0] for entry in cfg.functions] + [name for name, *_ in reward_models(cfg)]
 
 
+def eval_reward(cfg: Any) -> Reward:
+  """Returns the reward that `cfg.reward` names, with the keyword arguments `cfg.arguments`.
+
+  Args:
+    cfg: the eval section.
+
+  Raises:
+    SettingError: there is none, or it cannot be called so.
+  """
+  try:
+    given = dict(cfg.arguments)
+  except (TypeError, ValueError) as error:
+    raise SettingError(f"eval.arguments={kinds.shown(cfg.arguments)}: use (('name', value), ...): {error}") from error
+  shown = f"eval.reward={cfg.reward!r} with eval.arguments={kinds.shown(cfg.arguments)}"
+  return _reward(cfg.reward, given, "eval.reward", shown)
+
+
+def _reward(path: str, given: dict[str, Any], setting: str, shown: str) -> Reward:
+  """Returns a reward by its path, with keyword arguments that its file has checked; `shown` is how it is set."""
+  found, score = _found(path, "grpo_jax.rewards", setting)
+  beside = {name: vars(found).get(name) for name in ("answer_of", "check_arguments", "score_ahead")}
+  try:
+    inspect.signature(score).bind("example", "completion", **given)
+    for name, function in beside.items():
+      if function is not None:
+        inspect.signature(function).bind(*[()] * (name != "check_arguments"), **given)
+  except (TypeError, ValueError) as error:
+    raise SettingError(f"{shown}: {path} cannot be called so: {error}") from error
+  check = beside.pop("check_arguments")
+  if check:
+    check(**given)
+  bound = {name: functools.partial(f, **given) if f and given else f for name, f in beside.items()}
+  return Reward(functools.partial(score, **given) if given else score, **bound)
+
+
 def train_sources(cfg: Any) -> tuple[list[Sequence[Example]], list[float]]:
   """Returns the data sets to train on and their weights: `cfg.mixture`, or `cfg.name` and `cfg.path`.
 
@@ -213,6 +267,11 @@ def train_entries(cfg: Any) -> list[tuple[str, str, float]]:
       f"data.mixture has weights {weights}: use positive numbers, the largest at most 1,000,000 times the least"
     )
   return entries or [(cfg.name, cfg.path, 1.0)]
+
+
+def _takes_a_completion(function: Any) -> bool:
+  """Returns whether it is a function of an example and a completion, and so a reward."""
+  return inspect.isfunction(function) and [*inspect.signature(function).parameters][:2] == ["example", "completion"]
 
 
 def _triple(entry: Any, setting: str, form: str, most: int = 3) -> tuple[str, str, float]:
@@ -317,5 +376,6 @@ def _offered(package: str) -> str:
   fits = {
     "grpo_jax.objectives": lambda found: not contract.missing(found),
     "grpo_jax.data": lambda found: "source" in vars(found),
+    "grpo_jax.rewards": lambda found: any(map(_takes_a_completion, vars(found).values())),
   }.get(package, lambda _: True)
   return ", ".join(name for name in names if fits(importlib.import_module(f"{package}.{name}")))

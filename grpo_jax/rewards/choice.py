@@ -29,7 +29,12 @@ def choice_correct(example: Example, completion: Completion) -> float:
   expected = letter(example.answer)
   if expected is None:
     raise ValueError(f"the answer {example.answer[:80]!r} is not the letter of an option")
+  return float(answer_of(completion) == expected)
+
+
+def answer_of(completion: Completion) -> str | None:
+  """Returns the letter that a completion answers with; None where it gives none."""
   answer = final_answer(completion)
   if MARK not in completion.text and completion.ended == STOPPED:
     answer = completion.text
-  return float(answer is not None and letter(answer) == expected)
+  return None if answer is None else letter(answer)

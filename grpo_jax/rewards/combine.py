@@ -158,14 +158,41 @@ def attempt(
     SettingError: the reward says that it cannot work as it is set.
     guard.Stopped: a signal came meanwhile.
   """
+  found, message = guarded(call, _values, function, example, completion)
+  return found or [], message
+
+
+def _values(function: Reward, example: Example, completion: Completion) -> list[tuple[int, float]]:
+  """What a reward gives a completion, checked."""
+  return _checked(function(example, completion), len(completion.tokens) - 1)
+
+
+def guarded(call: Guard, function: Callable, *args: Any) -> tuple[Any, str]:
+  """Returns what a user's function returns and "", or None and what went wrong; raises as `attempt` does."""
   try:
-    return _checked(call(function, example, completion), len(completion.tokens) - 1), ""
+    return call(function, *args), ""
   except SettingError:
     raise
   except Late as error:
-    return [], str(error)
+    return None, str(error)
   except Exception as error:  # a user's function: anything
-    return [], f"{type(error).__name__}: {_text(error)}"[:500]
+    return None, f"{type(error).__name__}: {_text(error)}"[:500]
+
+
+def ahead(
+  functions: Sequence[Callable],
+  examples: Sequence[Example | None],
+  completions: Sequence[Sequence[Completion | None]],
+) -> None:
+  """Calls each `score_ahead` with the pairs of [P] examples and their [P][G] completions that are to be scored.
+
+  Raises:
+    guard.Stopped: a signal came meanwhile.
+  """
+  pairs = [(e, c) for e, group in zip(examples, completions, strict=True) for c in group if e and c and c.tokens]
+  with Guard(0.0) as call:
+    for function in functions:
+      call(function, pairs)
 
 
 def _text(error: Exception) -> str:

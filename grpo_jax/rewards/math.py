@@ -1,4 +1,4 @@
-"""The strict GSM8K check: the number after the last `####`, compared exactly.
+"""The strict GSM8K check: the number after the last `####`, in bold or a box or not, compared exactly.
 
 Numbers are read by a regular expression into fractions: no floats, no evaluation of what a model wrote.
 """
@@ -21,6 +21,9 @@ _NUMBER = re.compile(
   """,
   re.VERBOSE,
 )
+
+# Anything but a number between the signs is left to `number` to refuse.
+_DRESS = re.compile(r"\*\*([^*]+)\*\*\.?|\\boxed\{(.*)\}\.?|\$([^$]+[0-9.%}])\$\.?|\\\((.*)\\\)\.?")
 
 
 def number(text: str) -> Fraction | None:
@@ -68,8 +71,25 @@ def answer_correct(example: Example, completion: Completion) -> float:
   expected = number(example.answer)
   if expected is None:
     raise ValueError(f"the answer {example.answer[:80]!r} is no number")
+  return float(answer_of(completion) == expected)
+
+
+def answer_of(completion: Completion) -> Fraction | str | None:
+  """Returns a completion's final answer, a number where it is one and else its text; None where there is none."""
   answer = final_answer(completion)
-  return float(answer is not None and number(answer) == expected)
+  value = None if answer is None else number(undressed(answer))
+  return answer if value is None else value
+
+
+def undressed(text: str) -> str:
+  r"""Returns a text without what sets it in type: `**72**`, `\boxed{72}`, `$72$`, `\$72` and `1{,}000`."""
+  text = text.strip()
+  for _ in range(3):  # such as bold around a box
+    found = _DRESS.fullmatch(text)
+    if not found:
+      break
+    text = next(group for group in found.groups() if group is not None).strip()
+  return text.replace("{,}", ",").replace("\\$", "$").replace("\\%", "%")
 
 
 def well_formed(example: Example, completion: Completion) -> float:

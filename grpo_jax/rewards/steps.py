@@ -5,6 +5,7 @@
 
 import re
 
+from grpo_jax.rewards import math
 from grpo_jax.rewards.math import MARK, answer_correct
 from grpo_jax.types import Completion, Example
 
@@ -14,6 +15,8 @@ _EQUATION = re.compile(
 
 # What stands before an equation that is only the end of a longer one.
 _UNFINISHED = re.compile(r"([0-9.,]|[-+*/=] *\$?)$")
+
+answer_of = math.answer_of  # the last line's
 
 
 def steps_correct(example: Example, completion: Completion) -> list[tuple[int, float]]:

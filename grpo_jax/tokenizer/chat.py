@@ -1,18 +1,12 @@
 """Chat templates: a user's turn as the model's authors wrote it. The templates run in a process of their own."""
 
-import atexit
-import contextlib
 import functools
-import json
-import signal
-import subprocess
-import sys
 import threading
 from typing import Any, NamedTuple
 
+from grpo_jax.apart import Process
 from grpo_jax.errors import SettingError
 from grpo_jax.folder import first_line
-from grpo_jax.tokenizer import templates
 
 # Stands for the question while its surroundings are found; its characters are for private use and in nobody's template.
 _MARK = "\ue000question\ue000"
@@ -90,60 +84,21 @@ def _conversation(template: str, specials: tuple[tuple[str, str], ...], message:
 @functools.cache
 def _renderer() -> "_Renderer":
   """The one process of this program that renders templates."""
-  renderer = _Renderer()
-  atexit.register(renderer.stop)
-  return renderer
+  return _Renderer()
 
 
 class _Renderer:
-  """A process of `templates`, started when it is needed, and again after a template was its end."""
+  """The process of templates.py, which is sent a template once."""
 
   def __init__(self):
-    self.process: subprocess.Popen | None = None
+    self.process = Process("grpo_jax.tokenizer.templates")
     self.template: str | None = None  # the one that the process has
     self.lock = threading.Lock()
 
   def render(self, template: str, values: dict[str, Any]) -> dict[str, str]:
     """Returns {"text": the conversation} or {"error": why there is none}."""
     with self.lock:
-      try:
-        if self.process is None:
-          self._start()
-        request = {"values": values} if template == self.template else {"values": values, "template": template}
-        self.template = template
-        self.process.stdin.write(json.dumps(request).encode() + b"\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-      except OSError:
-        line = b""
-      except BaseException:  # an interrupt: the answer that is on its way is not the next one's
-        self.stop()
-        raise
-      return json.loads(line) if line.endswith(b"\n") else {"error": self._why()}
-
-  def _start(self) -> None:
-    """Starts the process in a session of its own: an interrupt from the keyboard is for the run alone."""
-    command = [sys.executable, "-P", templates.__file__]  # -P: modules beside that file are not for it
-    pipe = subprocess.PIPE
-    self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True)
-
-  def _why(self) -> str:
-    """Ends what is left of the process and returns why it gave no answer."""
-    code = self.stop()
-    if code == -signal.SIGPROF:
-      return f"computes for more than {templates.SECONDS:g} seconds"
-    return f"ended its process with code {code}, as one that needs more than {templates.MEMORY // 1024**2} MB of memory"
-
-  def stop(self) -> int | None:
-    """Ends the process and returns its exit code."""
-    process, self.process, self.template = self.process, None, None
-    if process is None:
-      return None
-    for pipe in (process.stdin, process.stdout):
-      with contextlib.suppress(OSError):  # what it did not take any more
-        pipe.close()
-    try:
-      return process.wait(timeout=templates.SECONDS)
-    except subprocess.TimeoutExpired:
-      process.kill()
-      return process.wait()
+      known, self.template = self.template == template, None
+      reply = self.process.ask({"values": values} if known else {"values": values, "template": template})
+      self.template = None if "error" in reply else template  # an error may have been the end of what had it
+      return reply

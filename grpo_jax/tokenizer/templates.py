@@ -1,21 +1,20 @@
 """Renders chat templates, which are jinja2 programs that come with a model's weights. Runs as a process of its own.
 
-A template could run for ever or fill the memory, and inside one operation neither can be stopped by Python. So this
-process has a limit of memory, and a timer of the operating system ends it when it has computed for too long.
+A template could run for ever or fill the memory; apart.py ends it then.
 
-It reads and writes a line of JSON for each conversation: {"template": text, "values": {...}} gets {"text": ...} or
-{"error": one line}. A request without "template" means the last one. Only jinja2 is imported; `chat` starts it.
+For each conversation {"template": text, "values": {...}} gets {"text": ...} or {"error": one line}. A request without
+"template" means the last one. Only jinja2 is imported; `chat` starts it.
 """
 
 import datetime
 import json
-import resource
-import signal
-import sys
+from typing import Any
 
 import jinja2
 import jinja2.ext
 import jinja2.sandbox
+
+from grpo_jax import apart
 
 MEMORY = 512 * 1024**2  # bytes of address space; rendering Llama's template takes 50 MB of it
 SECONDS = 2.0  # of computing for one conversation; a template's first one, which compiles it, takes 0.05
@@ -78,18 +77,18 @@ def compile_or_error(template: str) -> jinja2.Template | Exception:
     return error
 
 
-def main() -> None:
-  """Answers until the standard input ends."""
-  resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-  resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-  template = None
-  for line in sys.stdin.buffer:
-    request = json.loads(line)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)  # SIGPROF ends the process, whatever it is doing; waiting is free
+class Renderer:
+  """Answers requests with the template that came last."""
+
+  def __init__(self):
+    self.template: jinja2.Template | Exception = ValueError("no template came yet")
+
+  def __call__(self, request: dict[str, Any]) -> dict[str, str]:
+    """Returns what `answer` makes of the request's values."""
     if "template" in request:
-      template = compile_or_error(request["template"])
-    print(json.dumps(answer(template, request["values"])), flush=True)
+      self.template = compile_or_error(request["template"])
+    return answer(self.template, request["values"])
 
 
 if __name__ == "__main__":
-  main()
+  apart.serve(Renderer(), MEMORY, SECONDS)

@@ -1,0 +1,59 @@
+"""Says which expressions are equal, by math-verify and sympy. Runs as a process of its own, which apart.py ends.
+
+math-verify has timeouts of its own, by signals, which raise in threads and stop nothing inside one operation; they are
+off. {"pairs": [[expected, answer], ...]} gets {"equal": [true or false, ...]} or {"error": why}; `boxed` starts it.
+"""
+
+import functools
+import logging
+import resource
+import sys
+from typing import Any
+
+from grpo_jax import apart
+
+MEMORY = 1024**3  # bytes of address space; sympy with its caches takes 100 MB of it
+SECONDS = 0.25  # of computing for one answer; most take some milliseconds
+LARGEST = 400 * 1024**2  # bytes of memory; an answer that took more is one that was stopped: sympy hides a MemoryError
+
+# What is compared before the first request, so that no child has to learn the grammar.
+FIRST = (("\\frac{1}{2}x^2", "0.5x^{2}"), ("2\\sqrt{3}", "\\sqrt{12}"), ("\\sin(x)", "\\cos(x)"), ("x<2", "2>x"))
+
+
+class Comparer:
+  """Compares expressions; it holds math-verify, which is imported here alone."""
+
+  def __init__(self):
+    """Imports math-verify.
+
+    Raises:
+      ImportError: it is not installed.
+    """
+    from latex2sympy2_extended import NormalizationConfig
+    from math_verify import LatexExtractionConfig, parse, verify
+
+    logging.disable()  # it warns that its timeouts are off
+    plain = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none")
+    config = LatexExtractionConfig(normalization_config=plain)
+    self.parse = functools.lru_cache(maxsize=1000)(
+      functools.partial(parse, extraction_config=[config], fallback_mode="no_fallback", parsing_timeout=None)
+    )
+    self.verify = functools.partial(verify, float_rounding=10, timeout_seconds=None)
+    for expected, answer in FIRST:
+      self.equal(expected, answer)
+
+  def equal(self, expected: str, answer: str) -> bool:
+    """Returns whether two LaTeX expressions are equal; False where one of them cannot be read."""
+    found = [self.parse(f"${text}$") for text in (expected, answer)]
+    return all(found) and self.verify(*found)
+
+  def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
+    """Returns the reply to a request."""
+    reply = {"equal": [self.equal(expected, answer) for expected, answer in request["pairs"]]}
+    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > LARGEST:
+      sys.exit(1)  # a process that has less takes its place
+    return reply
+
+
+if __name__ == "__main__":
+  apart.serve(Comparer(), MEMORY, SECONDS)

@@ -1,0 +1,324 @@
+"""Mathematical answers as texts: brought to one form, taken apart, and compared as far as that needs no algebra.
+
+Numbers are exact fractions; tuples, intervals, sets and matrices are compared entry by entry. What is left are pairs of
+expressions such as `2\\sqrt{3}` and `\\sqrt{12}`, which `equal` asks its caller about. Regular expressions only, over
+texts of at most LONGEST characters.
+
+What counts as the same answer:
+
+- A unit, a percent or currency sign, and `x =` before the answer may be missing on one side; given on both, they are
+  the same. 50% is 50, and also 0.5.
+- A tuple is ordered, a list or set is not; their brackets matter, so (1,2) is neither [1,2] nor {1,2} nor 1,2. A list
+  without brackets is a set.
+- A comma between groups of three digits is part of a number, but within brackets and before a space it separates.
+- Decimals are exact: 1/3 is not 0.333.
+"""
+
+import re
+from collections.abc import Callable, Hashable
+from fractions import Fraction
+from typing import NamedTuple
+
+from grpo_jax.rewards.math import number
+
+LONGEST = 300  # characters of an answer; a longer one is none
+ENTRIES = 20  # of a tuple, set or matrix; one with more is none
+
+SET = "{}"  # the kind of a set, and of a list without brackets
+UNION = "union"
+_UNORDERED = (SET, UNION)
+
+
+class Leaf(NamedTuple):
+  """An answer that is not taken apart, or an entry of one that is."""
+
+  text: str  # in its normal form, without what follows
+  value: Fraction | None  # where it is a number
+  unit: str  # "" without one
+  name: str  # what stands before its equals sign, "" without one
+  words: bool  # it is language, not mathematics
+
+
+class Group(NamedTuple):
+  """A tuple, interval, set, union or matrix."""
+
+  kind: str  # its brackets; SET; UNION; "matrix" with the number of its rows
+  entries: tuple["Leaf | Group", ...]
+
+
+Answer = Leaf | Group
+
+_WRAPPER = r"\\(?:text|textbf|textit|textrm|textsf|mathrm|mathbf|mathit|mathsf|mbox|operatorname)\s*\*?"
+_TEXT = re.compile(_WRAPPER + r"\s*\{([^{}]*)\}")
+_SPACE = re.compile(r"(?<!\\)\\(?:[,!;:> ]|q?quad(?![A-Za-z])|hspace\{[^{}]*\}|displaystyle(?![A-Za-z]))|~|\\\\\s*$")
+_DELIMITER = re.compile(r"\\(?:left|right|big|Big|bigl|bigr|Bigl|Bigr)(?![A-Za-z])\s*\.?")
+_PLAIN = (
+  (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
+  (re.compile(r"\\(?:times|ast)(?![A-Za-z])|[\u00d7\u00b7\u22c5*]"), r"\\cdot "),
+  (re.compile(r"\\(?:leqslant|leq|le)(?![A-Za-z])|<=|\u2264"), r"\\leq "),
+  (re.compile(r"\\(?:geqslant|geq|ge)(?![A-Za-z])|>=|\u2265"), r"\\geq "),
+  (re.compile(r"\\lt(?![A-Za-z])"), "<"),
+  (re.compile(r"\\gt(?![A-Za-z])"), ">"),
+  (re.compile(r"\\(?:neq|ne)(?![A-Za-z])|\u2260"), r"\\neq "),
+  (re.compile(r"\\(?:emptyset|varnothing)(?![A-Za-z])|\u2205|\\\{\s*\\\}"), r"\\emptyset "),
+  (re.compile("[\u2212\u2013]"), "-"),
+  (re.compile("\u03c0"), r"\\pi "),
+  (re.compile("\u221e"), r"\\infty "),
+  (re.compile("\u222a"), r"\\cup "),
+  (re.compile("\u00b1"), r"\\pm "),
+  (re.compile("\u221a"), r"\\sqrt "),
+  (re.compile("\u00b0"), r"^\\circ "),
+  (re.compile(r"\\lbrace(?![A-Za-z])"), r"\\{"),
+  (re.compile(r"\\rbrace(?![A-Za-z])"), r"\\}"),
+  (re.compile(r"\\l?angle(?![A-Za-z])"), "("),
+  (re.compile(r"\\rangle(?![A-Za-z])"), ")"),
+  (re.compile(r"\\(?:lbrack)(?![A-Za-z])"), "["),
+  (re.compile(r"\\(?:rbrack)(?![A-Za-z])"), "]"),
+  (re.compile(r"\\degree(?![A-Za-z])|\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])"), "\u00b0"),
+)
+# What follows a command that takes one or two arguments, each of which may be one character without braces.
+_FRAC = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))")
+_SQRT = re.compile(r"\\sqrt\s*([0-9A-Za-z])")
+_ONE = re.compile(r"([\^_])\s*\{\s*([0-9A-Za-z])\s*\}")
+_THOUSANDS = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])")
+_ONE_NUMBER = re.compile(r"[-+$\\ ]*[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])[^,;]*")
+
+_AMOUNT = r"(?P<amount>-?[0-9][0-9.,/]*|-?[0-9]*\s?\\frac\{[^{}]*\}\{[^{}]*\}|.*[0-9A-Za-z)}])"
+_TEXT_UNIT = re.compile(rf"{_AMOUNT}\s*{_WRAPPER}\{{(?P<unit>[A-Za-z ./\u00b0]+(?:\^?[23])?)\}}(?P<power>\^[23])?\.?")
+_SHORT = r"cm|mm|km|m|kg|g|mg|ft|in|mi|lbs?|mph|kmh|min|sec|hrs?|deg|sq [a-z]+|[a-z]+/[a-z]+"  # other words are long
+_PLAIN_UNIT = re.compile(
+  rf"(?P<amount>-?[0-9][0-9.,/]*)(?:\s+(?P<long>[A-Za-z]{{4}}[A-Za-z ]*)|\s*(?P<unit>{_SHORT}))(?P<power>\^[23])?\.?"
+)
+# Beside a number these say how much, not of what.
+_NO_UNIT = re.compile(
+  r"\b(?:or|and|not|more|less|least|most|than|to|half|dozens?|hundreds?|thousands?|[a-z]+illions?)\b"
+)
+_SIGN_UNIT = re.compile(r"(?P<amount>.*[0-9A-Za-z)}])\s*(?P<unit>\u00b0|\\?%)")
+_NAME = re.compile(r"([A-Za-z](?:_[0-9A-Za-z]|\([a-z]\))?|\\[A-Za-z]+|[A-Z][A-Z]+)\s*=([^=]+)")
+_RATIO = re.compile(r"(-?)(?:(-?[0-9.,]+)/(-?[0-9.,]+)|([0-9]*) ?\\frac\{(-?[0-9.,]+)\}\{(-?[0-9.,]+)\})")
+_WORDS = re.compile(r"[A-Za-z][A-Za-z .,'-]*")
+_UNITS = {
+  **dict.fromkeys(("centimeter", "centimetre"), "cm"),
+  **dict.fromkeys(("meter", "metre"), "m"),
+  **dict.fromkeys(("kilometer", "kilometre"), "km"),
+  **dict.fromkeys(("millimeter", "millimetre"), "mm"),
+  **dict.fromkeys(("inche", "inch"), "in"),
+  **dict.fromkeys(("foot", "feet"), "ft"),
+  **dict.fromkeys(("hour", "hr"), "h"),
+  **dict.fromkeys(("second", "sec"), "s"),
+  **dict.fromkeys(("dollar", "usd"), "$"),
+  **dict.fromkeys(("degree", "deg"), "\u00b0"),
+  **dict.fromkeys(("percent", "percentage"), "%"),
+  "minute": "min",
+  "gram": "g",
+  "kilogram": "kg",
+  "mile": "mi",
+  "yard": "yd",
+  "pound": "lb",
+  "liter": "l",
+  "cent": "\u00a2",
+}
+
+
+def read(text: str) -> Answer | None:
+  """Returns an answer taken apart; None for one that is empty, too long, or has too many entries."""
+  if len(text) > LONGEST:
+    return None
+  for pattern in (_SPACE, _DELIMITER):
+    text = pattern.sub("" if pattern is _DELIMITER else _gap, text)
+  text = re.sub(r"\\[()\[\]]|\\?\$(?=.*\\?\$)", "", text) if text.startswith(("\\(", "\\[", "$")) else text
+  for pattern, plain in _PLAIN:
+    text = pattern.sub(plain, text)
+  text = _joined(_ONE.sub(r"\1\2", text.replace("{,}", ",")))
+  text = re.sub(r"\s*(?:,?" + _WRAPPER + r"\{\s*(?:and|or)\s*\}|,? and | or )\s*", ", ", text)
+  return _taken_apart(text.strip().rstrip(".").strip(), 0)
+
+
+def _gap(found: re.Match) -> str:
+  """What a command for white space leaves: nothing between digits, where it groups them."""
+  before, after = found.string[: found.start()], found.string[found.end() :]
+  return "" if re.search(r"[0-9,]$", before) and re.match(r"[0-9]{3}(?![0-9])|,", after) else " "
+
+
+def _joined(text: str) -> str:
+  """A text with every `\\frac12` as `\\frac{1}{2}` and every `\\sqrt2` as `\\sqrt{2}`."""
+  text = _SQRT.sub(r"\\sqrt{\1}", text)
+  return _FRAC.sub(lambda m: f"\\frac{{{m[1] or m[2] or ''}}}{{{m[3] or m[4] or ''}}}", text)
+
+
+def _taken_apart(text: str, depth: int) -> Answer | None:
+  """Returns the answer that a text is; None where it has too many entries or is too deep."""
+  text = re.sub(r"^[A-Za-z]\s*\\in(?![A-Za-z])\s*", "", text)
+  if not text or depth > 4:
+    return None
+  if matrix := re.fullmatch(r"\\begin\{([pbBvV]?)matrix\}(.*)\\end\{\1matrix\}", text, re.DOTALL):
+    rows = [row.split("&") for row in re.split(r"\\\\", matrix[2]) if row.strip()]
+    bars = matrix[1] if matrix[1] in ("v", "V") else ""
+    return _group(f"{bars}matrix{len(rows)}", [entry for row in rows for entry in row], depth)
+  if len(parts := _split(text, r"\\cup(?![A-Za-z])")) > 1:
+    return _group(UNION, parts, depth)
+  if len(parts := _list(text)) > 1:
+    return _group(SET, parts, depth)
+  if found := re.fullmatch(r"(\\\{|[(\[])(.*)(\\\}|[)\]])", text, re.DOTALL):
+    entries = _split(found[2], ",|;")
+    if entries and _closed(found[2]):
+      kind = SET if found[1] == "\\{" and found[3] == "\\}" else found[1] + found[3]
+      if len(entries) == 1 and kind == "()":
+        return _taken_apart(found[2].strip(), depth + 1)
+      if len(entries) > 1 or kind == SET:
+        return _group(kind, entries, depth)
+  if text.count("\\pm") == 1:
+    return _group(SET, [text.replace("\\pm", sign) for sign in "+-"], depth)
+  return _leaf(text)
+
+
+def _group(kind: str, entries: list[str], depth: int) -> Group | None:
+  """Returns a group of entries; None where one of them is none."""
+  if len(entries) > ENTRIES:
+    return None
+  read_entries = tuple(_taken_apart(entry.strip(), depth + 1) for entry in entries)
+  return None if None in read_entries else Group(kind, read_entries)
+
+
+def _split(text: str, separator: str) -> list[str]:
+  """Returns the parts of a text between separators that stand in no bracket; a bracket may close another's."""
+  parts, depth, start = [], 0, 0
+  for found in re.finditer(rf"\\[{{}}]|[()\[\]{{}}]|{separator}", text):
+    token = found[0]
+    if token in ("\\{", "(", "[", "{"):
+      depth += 1
+    elif token in ("\\}", ")", "]", "}"):
+      depth -= 1
+    elif depth == 0:
+      parts.append(text[start : found.start()])
+      start = found.end()
+  return [*parts, text[start:]]
+
+
+def _list(text: str) -> list[str]:
+  """Returns the entries of a list without brackets; commas between groups of three digits separate nothing."""
+  if _ONE_NUMBER.fullmatch(text):
+    return [text]
+  if ", " in text:
+    text = _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text)
+  return _split(text, ",|;")
+
+
+def _closed(text: str) -> bool:
+  """Returns whether every bracket that closes in a text was opened in it, as within `(a)(b)` none is."""
+  depth = 0
+  for found in re.finditer(r"\\[{}]|[()\[\]{}]", text):
+    depth += 1 if found[0] in ("\\{", "(", "[", "{") else -1
+    if depth < 0:
+      return False
+  return depth == 0
+
+
+def _leaf(text: str) -> Leaf | None:
+  """Returns one entry, with its name and unit taken off."""
+  name = ""
+  if found := _NAME.fullmatch(text):
+    name, text = re.sub(r"\s", "", found[1]), found[2].strip()
+  unit = ""
+  if text.startswith(("\\$", "$", "-\\$", "-$")):
+    unit, text = "$", re.sub(r"\\?\$", "", text, count=1).strip()
+  text = text.rstrip("$").strip()
+  for pattern in () if unit else (_SIGN_UNIT, _TEXT_UNIT, _PLAIN_UNIT):
+    found = pattern.fullmatch(text)
+    said = found.groupdict() if found else {}
+    word = said.get("unit") or said.get("long") or ""
+    if found and not _NO_UNIT.search(word.lower()):
+      unit = _unit(word + (said.get("power") or ""))
+      text = found["amount"].strip()
+      break
+  language = bool(_TEXT.search(text))
+  text = _TEXT.sub(r" \1 ", text).strip()
+  language = language or bool(re.search(r"(?<![\\A-Za-z])[A-Za-z]{4,}", text))
+  words = language and bool(_WORDS.fullmatch(text))
+  text = re.sub(r"\s+", " ", text).lower().rstrip(".") if words else _tight(text)
+  if re.fullmatch(r"\([a-zA-Z]\)", text):
+    text = text[1]
+  return Leaf(text, None if words else exact(text), unit, name, language) if text else None
+
+
+def _tight(text: str) -> str:
+  """A formula without the white space that means nothing: it stays after a command's name and between digits."""
+  text = re.sub(r"(\\[A-Za-z]+)\s+(?=[A-Za-z])|([0-9])\s+(?=[0-9])", lambda m: (m[1] or m[2]) + "\0", text)
+  text = re.sub(r"\s", "", text).replace("\0", " ")
+  text = re.sub(r"(?<![A-Za-z}^_\]])\{([0-9.]+)\}(?!\{)", r"\1", text)
+  return text[1:] if text.startswith("+") else text
+
+
+def _unit(text: str) -> str:
+  """A unit in its normal form: `square centimeters` is `cm^2`."""
+  text = re.sub(r"\s+", " ", text.lower().replace("\\", "")).strip(" .")
+  if text in ("cm", "m", "km", "mm", "s", "h"):
+    return text
+  power = "^2" if text.startswith(("square ", "sq ", "sq. ")) else "^3" if text.startswith("cubic ") else ""
+  text = re.sub(r"^(?:square|sq\.?|cubic) ", "", text)
+  base, _, given = text.partition("^")
+  base = re.sub(r"(?<=..)s$", "", base.strip())
+  if base == "unit":  # of whatever is asked for
+    return ""
+  return _UNITS.get(base, base) + (power or (f"^{given}" if given else ""))
+
+
+def exact(text: str) -> Fraction | None:
+  """Returns the value of an integer, a decimal, a simple fraction or a mixed number; None for any other text."""
+  if (value := number(text)) is not None:
+    return value
+  found = _RATIO.fullmatch(text)
+  if not found:
+    return None
+  top, bottom = number(found[2] or found[5]), number(found[3] or found[6])
+  if top is None or not bottom or (found[4] and (top < 0 or bottom < 0)):
+    return None
+  value = Fraction(found[4] or 0) + top / bottom
+  return -value if found[1] else value
+
+
+def equal(expected: Answer, answer: Answer, same: Callable[[str, str], bool]) -> bool:
+  """Returns whether two answers are the same.
+
+  Args:
+    expected: the right one.
+    answer: the one to judge.
+    same: says whether two expressions are equal, of which that cannot be seen without algebra.
+  """
+  if isinstance(expected, Group) or isinstance(answer, Group):
+    if type(expected) is not type(answer) or expected.kind != answer.kind:
+      return False
+    if len(expected.entries) != len(answer.entries):
+      return False
+    if expected.kind not in _UNORDERED:
+      return all(equal(e, a, same) for e, a in zip(expected.entries, answer.entries))
+    table = [[equal(e, a, same) for a in answer.entries] for e in expected.entries]
+    return all(map(any, table)) and all(map(any, zip(*table)))
+  if expected.name and answer.name and expected.name != answer.name:
+    return False
+  if expected.unit and answer.unit and expected.unit != answer.unit:
+    return False
+  if expected.value is not None and answer.value is not None:
+    percent = ((expected.unit == "%") - (answer.unit == "%")) if not (expected.unit and answer.unit) else 0
+    shifted = {1: answer.value * 100, 0: answer.value, -1: answer.value / 100}[percent]
+    return expected.value in (answer.value, shifted)
+  if expected.text == answer.text or (expected.words and expected.text == answer.text.lower()):
+    return True
+  if answer.words and answer.text == expected.text.lower() and len(answer.text) > 1:
+    return True
+  if expected.words or answer.words or not _comparable(expected.text) or not _comparable(answer.text):
+    return False
+  return same(expected.text, answer.text)
+
+
+def _comparable(text: str) -> bool:
+  """Whether algebra may say something of a text: no base of a number, no digits with a space between."""
+  return not re.search(r"[0-9] [0-9]|[0-9]_", text)
+
+
+def key(answer: Answer) -> Hashable:
+  """Returns what is equal for answers that are the same as far as that is seen without algebra; units do not count."""
+  if isinstance(answer, Group):
+    entries = [key(entry) for entry in answer.entries]
+    return answer.kind, tuple(sorted(entries, key=repr) if answer.kind in _UNORDERED else entries)
+  return answer.text.lower() if answer.words else answer.text if answer.value is None else answer.value

@@ -1,0 +1,64 @@
+r"""The check of a multiple choice answer that a completion states somewhere: the last statement counts.
+
+`choice.py` has the strict one, where the answer is the letter and nothing else.
+"""
+
+import re
+
+from grpo_jax.rewards.boxed import last_box
+from grpo_jax.rewards.choice import letter
+from grpo_jax.rewards.math import MARK
+from grpo_jax.types import STOPPED, Completion, Example
+
+_TAIL = r"(?=[.,;:!]?(?:\s|$)|\)|\*|\\|\$)"  # what may follow a letter
+# A letter in brackets or bold; or a capital alone, of which A and I are words, too, where another word follows.
+_LETTER = (
+  r"(?:\*{1,2}|\$|\\\(|\\text\{|\\boxed\{)*\s*(?:\(([A-Za-z])\)|\[([A-Za-z])\]|"
+  rf"([B-HJ-Z]){_TAIL}|([AI])(?=[.,;:!)*}}\\$]|\s*$|\s*\n|\s+(?:because|since|as|and|or)\b))"
+)
+_STATED = re.compile(
+  rf"(?:\b(?i:(?:answer|choice|option)(?:\s+is)?\s*:?)(?:\*{{1,2}})?\s*:?\s*(?i:option\s+)?{_LETTER})"
+  rf"|{MARK}[ \t]*(?P<mark>[^\n]*)|^[ \t]*(?P<line>[^\n]{{1,12}})$",
+  re.MULTILINE,
+)
+_MORE = re.compile(r"[\s)\]*.,$}]*(?:,|/|&|\bor\b|\band\b)\s*(?:\*{1,2})?[(\[]?([A-Z])[)\]]?(?![A-Za-z'])")
+_BRACKETS = re.compile(r"\(([A-Z])\)")
+_PLAIN = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}|\*\*|\$")
+
+
+def option_correct(example: Example, completion: Completion) -> float:
+  r"""1 if the last option that the completion states is the letter of the example's answer, else 0.
+
+  Statements are `\boxed{B}`, `#### B`, "the answer is (B)", "Answer: B", "option B", and a line with nothing but the
+  letter. Without any, the letter in brackets counts that is alone on the last line. One that names two letters is
+  ambiguous, and wrong. In a completion that was cut off the last line counts for nothing.
+
+  Raises:
+    ValueError: the example's own answer is no letter.
+  """
+  expected = letter(example.answer)
+  if expected is None:
+    raise ValueError(f"the answer {example.answer[:80]!r} is not the letter of an option")
+  return float(answer_of(completion) == expected)
+
+
+def answer_of(completion: Completion) -> str | None:
+  """Returns the letter that a completion states last; None where there is none, or more than one."""
+  text = completion.text
+  if completion.ended != STOPPED:
+    text = text.rpartition("\n")[0]
+  stated, at = None, -1
+  for found in _STATED.finditer(text):
+    alone = found["mark"] if found["mark"] is not None else found["line"]
+    if alone is None:
+      first = next(group for group in found.groups()[:4] if group).upper()
+      more = _MORE.match(text, found.end())
+      stated, at = None if more and more[1] != first else first, found.start()
+    elif found["mark"] is not None or letter(_PLAIN.sub(r"\1", alone)) is not None:
+      stated, at = letter(_PLAIN.sub(r"\1", alone)), found.start()
+  if text.rfind("\\boxed") > at:
+    return letter(_PLAIN.sub(r"\1", last_box(text) or ""))
+  if at >= 0:
+    return stated
+  letters = set(_BRACKETS.findall(text.strip().rpartition("\n")[2]))
+  return letters.pop() if len(letters) == 1 else None
