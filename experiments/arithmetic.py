@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 from experiments import arguments, defaults, presets
 
 WARM_START = pathlib.Path(__file__).parent / "arithmetic_warm_start"
+HARD_WARM_START = pathlib.Path(__file__).parent / "arithmetic_hard_warm_start"
 
 # Rows of presets.py, and one that only data with the results of its steps can have.
 OBJECTIVES = presets.PRESETS | {"process": ("grpo", {"rewards.functions": (("steps", "steps.steps_correct", 1.0),)})}
@@ -43,11 +44,19 @@ OWN: dict[str, dict[str, Any]] = {
 }
 
 
+def make_hard(c: ConfigDict) -> None:
+  """Sets problems of five to eight steps and the lengths that they need; `c` is changed in place."""
+  c.data.arithmetic.min_steps = 5
+  c.data.arithmetic.max_steps = 8
+  c.data.max_prompt_length = 96
+  c.sampler.max_length = 104
+
+
 def get_config(arg: str = "") -> ConfigDict:
   """The config; `arg` is what follows the colon in --config=FILE:arg."""
-  args = arguments.parse_arg(arg, objective="grpo", teacher="")
+  args = arguments.parse_arg(arg, hard=False, objective="grpo", teacher="")
   c = defaults.get_config()
-  c.init_from = str(WARM_START)
+  c.init_from = str(HARD_WARM_START if args.hard else WARM_START)
   c.model.layers = "unroll"
   c.steps = 280
   c.data.prompts = 32
@@ -57,6 +66,8 @@ def get_config(arg: str = "") -> ConfigDict:
   c.sampler.tries = 2
   c.sampler.slots = 64
   c.sampler.max_length = 56
+  if args.hard:
+    make_hard(c)
   c.learner.lr = 5e-4
   c.learner.schedule = "linear"
   c.learner.warmup = 5

@@ -65,6 +65,8 @@ LINKS = (
   ("tokenizer.reading", "tokenizer.steps"),
   ("tokenizer.making", "tokenizer.reading"),
   ("data.arithmetic", "data.word_problems"),
+  ("data.arithmetic", "data.long_problems"),
+  ("data.long_problems", "data.word_problems"),
   ("data.gsm8k", "data.jsonl"),
   ("data.*", "rewards.math"),
   ("data.jsonl", "rewards.choice"),
