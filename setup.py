@@ -42,6 +42,7 @@ setup(
     "tpu": ["jax[tpu]"],
     "cuda": ["jax[cuda12]"],
     "gcs": GCS,
+    "gym": ["reasoning-gym"],
     "hf": HF,
     "peers": [*HF, "trl"],
     "plot": PLOT,

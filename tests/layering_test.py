@@ -119,6 +119,7 @@ LINKS = (
   ("reports.*", "reports.jsonl"),
   ("experiments.*", "experiments.arguments"),
   ("experiments.*", "experiments.defaults"),
+  ("experiments.arithmetic_sft", "experiments.arithmetic"),
   ("experiments.compare", "experiments.processes"),
   ("experiments.*", "experiments.progress"),
   ("experiments.*", "experiments.presets"),

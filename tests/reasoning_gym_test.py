@@ -56,7 +56,9 @@ def test_the_own_scorer_gives_a_solution_1_and_others_less():
 
 @needs_gym
 def test_levels_and_the_tasks_own_settings():
-  terms = {level: max(e.meta["entry"]["metadata"]["num_terms"] for e in problems(level=level, size=60)) for level in (0, 3)}
+  terms = {
+    level: max(e.meta["entry"]["metadata"]["num_terms"] for e in problems(level=level, size=60)) for level in (0, 3)
+  }
   assert terms == {0: 2, 3: 5}
   more = problems(level=0, size=60, settings={"max_terms": 4})
   assert {e.meta["entry"]["metadata"]["num_terms"] for e in more} == {2, 3, 4}
@@ -114,7 +116,15 @@ def test_scores_are_in_0_to_1_and_a_scorer_that_cannot_read_an_answer_gives_0():
 
 
 def test_nothing_that_a_model_wrote_is_evaluated():
-  hostile = ["__import__('os').system('id')", "x.__class__", "9**9**9**9", "(9**9)**99", "Symbol('x')", "1 .real", "x**9**9"]
+  hostile = [
+    "__import__('os').system('id')",
+    "x.__class__",
+    "9**9**9**9",
+    "(9**9)**99",
+    "Symbol('x')",
+    "1 .real",
+    "x**9**9",
+  ]
   for task in ("countdown", "puzzle24", "n_queens", "simple_integration", "polynomial_multiplication", "spiral_matrix"):
     for answer in hostile:
       assert not harmless(task, answer), (task, answer)

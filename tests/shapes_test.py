@@ -128,6 +128,7 @@ CASES = {
   "advantages.flat": (advantages.flat, (PGL, b(P, G, L)), (P,)),
   "advantages.group_relative": (advantages.group_relative, (PGL, b(P, G, L)), (P, G, L)),
   "advantages.returns_to_go": (advantages.returns_to_go, (PGL,), (P, G, L)),
+  "advantages.step_returns": (advantages.step_returns, (PGL, b(P, G, L), b(P, G)), (P, G, L)),
   "advantages.sign": (with_statics(advantages.sign, 0.1), (PGL, b(P, G, L)), (P, G, L)),
   "advantages.gdpo": (advantages.gdpo, (f(P, G, 3), f(3), b(P, G)), (P, G)),
   "advantages.gae": (with_statics(advantages.gae, 1.0, 0.9), (PGL, PGL, i(P, G), PG), (P, G, L)),
