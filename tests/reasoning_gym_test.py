@@ -1,5 +1,6 @@
 """reasoning-gym as a data set and as a reward: splits, levels, scorers, and answers that must not be evaluated."""
 
+import json
 import sys
 
 import pytest
@@ -133,3 +134,20 @@ def test_nothing_that_a_model_wrote_is_evaluated():
   assert harmless("countdown", "(12 + 3) * 4 / 2") and harmless("coin_flip", "0.375") and harmless("chain_sum", "x.y")
   assert harmless("polynomial_multiplication", "8*x**3 - 2*x*y**2 + 15") and harmless("spiral_matrix", "[1, 2]")
   assert harmless("simple_integration", "2*x**2/3 + exp(x)*sin(x)**2 + C")
+
+
+@needs_gym
+@pytest.mark.slow
+def test_the_experiment_teaches_the_form_and_then_learns_from_scores(tmp_path, program):
+  """Two steps of each stage, the second from the export of the first; pass@k is counted by the task's scorer."""
+  few = ("steps=2", "data.prompts=8", "sampler.group=4", "eval.problems=8", "eval.batch=8", "eval.samples=2")
+  for name, arg, own in (
+    ("sft", "stage=sft", "sampler.group=1"),
+    ("gym", f"init_from={tmp_path}/sft/export", "seed=0"),
+  ):
+    settings = [f"--config.{setting}" for setting in (*few, own)]
+    config = f"--config=experiments/reasoning_gym.py:{arg}"
+    done = program("experiments.run", config, f"--workdir={tmp_path}/{name}", *settings, timeout=600)
+    assert done.returncode == 0, done.stderr
+  lines = [json.loads(line) for line in (tmp_path / "gym" / "metrics.jsonl").read_text().splitlines()]
+  assert "eval/pass@2" in lines[-1] and any("reward/solved" in line for line in lines)

@@ -494,8 +494,14 @@ def test_arithmetic_traces(objective):
   trace(config, shipped(config, m.decoder), m.stop, of_kind or 0, sampled=objective == "grpo")
 
 
-def test_arithmetic_sft_traces():
-  config = arithmetic_sft.get_config()
+def test_arithmetic_hard_traces():
+  config = arithmetic.get_config("hard,objective=process")
+  trace(config, shipped(config, warm_start().decoder), warm_start().stop)  # its warm start is of the same shapes
+
+
+@pytest.mark.parametrize("arg", ["", "hard"])
+def test_arithmetic_sft_traces(arg):
+  config = arithmetic_sft.get_config(arg)
   m = build.model(config, jax.devices()[:1])
   trace(config, shipped(config, m.decoder), m.stop, 1, sampled=False)
 
