@@ -43,6 +43,7 @@ setup(
     "tpu": ["jax[tpu]"],
     "cuda": ["jax[cuda12]"],
     "gcs": GCS,
+    "gym": ["reasoning-gym"],
     "hf": HF,
     "math": MATH,
     "peers": [*HF, "trl"],

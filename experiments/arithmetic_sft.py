@@ -1,25 +1,29 @@
-"""How the warm start of experiments/arithmetic.py was made: SFT from scratch on worked solutions, stopped early.
+"""How the warm starts of experiments/arithmetic.py were made: SFT on worked solutions, stopped early.
 
     python -m experiments.run --config=experiments/arithmetic_sft.py --workdir=runs/arithmetic_sft
     cp runs/arithmetic_sft/export/* experiments/arithmetic_warm_start/
 
 Hardware: two CPU cores, a few minutes. It then has the form of an answer and half of the arithmetic. `:steps=1500`
 goes on to where SFT alone ends.
+
+    :hard   goes on from that warm start on problems of five to eight steps, for arithmetic.py:hard; its export belongs
+            into experiments/arithmetic_hard_warm_start/
 """
 
 from ml_collections import ConfigDict
 
-from experiments import arguments, defaults
+from experiments import arguments, arithmetic, defaults
+
+STEPS = 335  # half of the test problems are then solved
+HARD_STEPS = 55  # of samples at a temperature of 1, 8% are then right
 
 
 def get_config(arg: str = "") -> ConfigDict:
   """The config; `arg` is what follows the colon in --config=FILE:arg."""
-  args = arguments.parse_arg(arg, steps=335)
+  args = arguments.parse_arg(arg, hard=False, steps=0)
   c = defaults.get_config()
   c.loop = "offline"
-  c.steps = args.steps
-  c.tokenizer = "words"
-  c.model.variant = "mini"
+  c.steps = args.steps or (HARD_STEPS if args.hard else STEPS)
   c.model.layers = "unroll"
   c.objective = defaults.objective("sft", c)
   c.objective.aggregation = "token_mean"
@@ -28,6 +32,12 @@ def get_config(arg: str = "") -> ConfigDict:
   c.data.max_prompt_length = 64
   c.sampler.group = 1
   c.sampler.max_length = 56
+  if args.hard:
+    c.init_from = str(arithmetic.WARM_START)
+    arithmetic.make_hard(c)
+  else:
+    c.tokenizer = "words"
+    c.model.variant = "mini"
   c.learner.lr = 2e-3
   c.learner.warmup = 50
   c.learner.b2 = 0.98

@@ -57,7 +57,7 @@ def get_config() -> ConfigDict:
   c.data.test_name = ""  # data set to evaluate on, where it is another one
   c.data.test_path = ""
   c.data.mixture = ()  # ((name, path, weight), ...) instead of name and path
-  for name in ("arithmetic", "gsm8k", "jsonl"):  # the settings of each data set are in its file
+  for name in ("arithmetic", "gsm8k", "jsonl", "reasoning_gym"):  # the settings of each data set are in its file
     c.data[name] = imports.data(name).settings()
   c.data.template = "{question}\n"  # the prompt, where chat is off
   c.data.chat = False  # render the prompt by the tokenizer's chat template

@@ -128,6 +128,7 @@ PGL, GIVEN, PG = jnp.ones((3, 4, 5)), jnp.ones((3, 4, 5), bool), jnp.ones((3, 4)
     lambda: adv.group_relative(PGL[0], GIVEN[0]),
     lambda: adv.returns_to_go(jnp.float32(1.0)),
     lambda: adv.sign(PGL, GIVEN[0], 0.1),
+    lambda: adv.step_returns(PGL, GIVEN[0], PG > 0),
     lambda: adv.gdpo(PGL, jnp.ones(4), PG > 0),
     lambda: adv.gdpo(PGL, jnp.ones(5), PG[0] > 0),
     lambda: adv.gae(PGL, PGL[0], PG, PG, 1.0, 1.0),
@@ -223,3 +224,51 @@ def test_prefix_credit_adds_up_to_the_score_less_the_mean_and_falls_where_sample
 def test_shared_prefix_stops_at_the_shorter_completion_whatever_the_pads_are():
   tokens = jnp.array([[[7, 0, 0], [7, 0, 0]]])
   np.testing.assert_array_equal(adv.shared_prefix(tokens, jnp.array([[1, 2]]))[0], [[1, 1], [1, 2]])
+
+
+# One prompt, three completions of 1, 2 and 4 steps: wrong; wrong, right; right, right, wrong, wrong.
+STEPS = np.zeros((1, 3, 8), bool)
+for _g, _ends in enumerate([(7,), (3, 7), (1, 3, 5, 7)]):
+  STEPS[0, _g, list(_ends)] = True
+STEP_REWARDS = np.zeros((1, 3, 8), np.float32)
+STEP_REWARDS[0, 1, 7] = STEP_REWARDS[0, 2, 1] = STEP_REWARDS[0, 2, 3] = 1.0
+THREE = np.ones((1, 3), bool)
+
+
+def test_step_returns_of_hand_worked_groups():
+  """To come from steps 0, 1, 2, 3 on: (0), (1, 1), (2, 1, 0, 0); means over all three 1, 2/3, 0, 0."""
+  found = np.asarray(adv.step_returns(STEP_REWARDS, STEPS, THREE, "none"))[0]
+  np.testing.assert_allclose(found[0], [-1.0] * 8)
+  np.testing.assert_allclose(found[1], [0.0] * 4 + [1 / 3] * 4, atol=1e-6)
+  np.testing.assert_allclose(found[2], [1.0] * 2 + [1 / 3] * 2 + [0.0] * 4, atol=1e-6)
+  scaled = adv.step_returns(STEP_REWARDS, STEPS, THREE, eps=0.0)[0]
+  np.testing.assert_allclose(scaled, found, atol=1e-6)  # the totals 0, 1, 2 have a standard deviation of 1
+  np.testing.assert_allclose(adv.step_returns(STEP_REWARDS, STEPS, THREE, "batch", eps=0.0)[0], found, atol=1e-6)
+
+
+def test_wrong_steps_that_are_left_out_earn_nothing():
+  """All steps are wrong but one of the last completion: under group_relative the shortest loses least."""
+  rewards = STEP_REWARDS * (np.arange(3) == 2)[None, :, None]
+  shortest, longer, _ = np.asarray(adv.step_returns(rewards, STEPS, THREE))[0, :, 0]
+  assert shortest == longer < 0
+  shortest, longer, _ = np.asarray(adv.returns_to_go(adv.group_relative(rewards, STEPS)))[0, :, 0]
+  assert longer < shortest < 0
+
+
+def test_step_returns_of_one_step_are_the_outcomes_advantage_and_equal_groups_have_none():
+  last = np.zeros((2, 3, 8), bool)
+  last[..., 7] = True
+  rewards = last * np.float32([[0, 1, 0], [0.7, 0.7, 0.7]])[..., None]
+  expected = adv.returns_to_go(adv.group_relative(rewards, last))
+  np.testing.assert_allclose(adv.step_returns(rewards, last, np.ones((2, 3), bool)), expected, atol=1e-6)
+  assert not np.any(expected[1])
+  steps = np.repeat(STEPS[:, 2:], 3, axis=1)
+  assert not np.any(adv.step_returns(np.where(steps, np.float32(0.7), np.nan), steps, THREE))
+
+
+def test_step_returns_leave_out_completions_that_only_fill_the_batch():
+  some = np.array([[True, True, False]])
+  found = adv.step_returns(STEP_REWARDS[:, :2], STEPS[:, :2], THREE[:, :2])
+  filled = adv.step_returns(STEP_REWARDS * some[..., None], STEPS & some[..., None], some)
+  np.testing.assert_allclose(filled[:, :2], found, atol=1e-6)
+  assert not np.any(filled[:, 2])

@@ -4,10 +4,12 @@ import re
 import grain
 import pytest
 
-from grpo_jax.data import arithmetic, word_problems
+from experiments.arithmetic import WARM_START, get_config
+from grpo_jax.data import arithmetic, long_problems, word_problems
 from grpo_jax.errors import SettingError
 from grpo_jax.rewards.math import answer_correct, well_formed
 from grpo_jax.rewards.steps import steps_correct
+from grpo_jax.tokenizer import reading
 from grpo_jax.tokenizer.making import word_level
 from grpo_jax.types import STOPPED, Completion
 
@@ -24,9 +26,25 @@ def _examples(split, n=1500, **settings):
 def test_families_and_steps():
   examples = _examples("train")
   counts = collections.Counter(example.meta["family"] for example in examples)
-  assert set(counts) == set(word_problems.FAMILIES) and len(counts) >= 8
+  assert set(counts) == {problem.family for problem in word_problems.PROBLEMS} and len(counts) >= 8
   assert min(counts.values()) > 0.6 * len(examples) / len(counts)
   assert {example.meta["steps"] for example in examples} == {1, 2, 3, 4}
+
+
+def test_long_problems():
+  """Five to eight steps, in the words and within the lengths that the shipped tokenizer and arithmetic.py:hard have."""
+  examples = _examples("train", 300, min_steps=5, max_steps=8, max_number=40)
+  assert {example.meta["family"] for example in examples} == {problem.family for problem in long_problems.PROBLEMS}
+  assert {example.meta["steps"] for example in examples} == {5, 6, 7, 8}
+  tokenizer = reading.load(str(WARM_START))
+  config = get_config("hard")
+  for example in examples:
+    text = f"{example.question}\n{example.solution}"
+    words = [tokenizer.text(token) for token in tokenizer.encode(text)]
+    assert "".join(words) == text
+    assert not [word for word, after in zip(words, words[1:]) if word.strip().isalpha() and after.isalpha()]
+    assert len(tokenizer.encode(example.question)) < config.data.max_prompt_length
+    assert len(tokenizer.encode(example.solution)) < config.sampler.max_length
 
 
 def test_pinned_problem():
@@ -39,7 +57,7 @@ def test_pinned_problem():
 
 
 def test_solutions_are_true_and_in_form():
-  for example in _examples("train", max_number=60):
+  for example in _examples("train", max_number=60) + _examples("test", 300, max_number=60, min_steps=5, max_steps=8):
     *lines, last = example.solution.split("\n")
     results = []
     for line in lines:
@@ -55,7 +73,7 @@ def test_solutions_are_true_and_in_form():
 
 def test_steps_use_the_question():
   """Every number of the question is used, and a step's operand is a number of the question, an earlier result, or 2."""
-  for example in _examples("train", 400):
+  for example in _examples("train", 400) + _examples("test", 200, min_steps=5, max_steps=8):
     known = collections.Counter(example.meta["numbers"])
     unused = set(known)
     for line in example.solution.split("\n")[:-1]:
@@ -134,6 +152,7 @@ def test_settings():
     ({"split": "dev"}, "'dev'"),
     ({"families": ("gain", "loan")}, "'loan'"),
     ({"min_steps": 5}, "min_steps = 5"),
+    ({"min_steps": 9, "max_steps": 9}, "steps go from 1 to 8"),
     ({"max_number": 3}, "max_number = 3"),
     ({"max_number": 1}, "max_number = 1"),
     ({"max_factor": 1}, "max_factor = 1"),

@@ -284,6 +284,7 @@ def test_numbers_are_of_everything_that_was_sampled(tries):
     "tokens": lengths.sum(),
     "reward/mean": close(2 * rewards.mean()),
     "reward/std": close(2 * rewards.std()),
+    "rewards_given": 1,
     "reward/given": close(rewards.mean()),
     "reward/tokens": close(lengths.mean()),
     "reward_faults": {1: 0, 3: 1}[tries],

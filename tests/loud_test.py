@@ -145,6 +145,32 @@ def test_a_run_whose_samples_are_cut_off_is_warned_of():
   assert "sampler.max_length=96: raise it" in writer.said[0] and len(writer.said) == 1
 
 
+def test_a_run_that_unlearns_to_end_is_warned_of_soon():
+  writer, look = Console(), watch.Watch(96)
+  for truncated in (0.02, 0.3, *[0.6] * (watch.SOON - 1), 0.4, *[0.6] * (2 * watch.SOON)):
+    look({"truncated": truncated, "reward/mean": 0.6}, writer)
+  (said,) = writer.said
+  assert "60% of the completions are now cut off at sampler.max_length=96, where it was 2% before" in said
+  writer, look = Console(), watch.Watch(96)
+  for _ in range(2 * watch.SOON):  # it never ended them
+    look({"truncated": 0.6}, writer)
+  assert not writer.said
+
+
+def test_a_run_whose_reward_falls_is_warned_of():
+  writer, look = Console(), watch.Watch(96)
+  for mean in (*[2.0] * watch.STEPS, float("nan"), *[1.2] * watch.STEPS):
+    look({"reward/mean": mean}, writer)
+  assert not writer.said
+  for _ in range(watch.STEPS):
+    look({"reward/mean": 0.6}, writer)
+  assert set(writer.said) and "reward/mean was 2 in the first 10 steps" in writer.said[0]
+  writer, look = Console(), watch.Watch(96)
+  for mean in (*[-1.0] * watch.STEPS, *[-0.4] * watch.STEPS, *[0.0] * watch.STEPS):  # a punishment that grows less
+    look({"reward/mean": mean}, writer)
+  assert not writer.said
+
+
 def test_a_warning_is_given_once(tmp_path: pathlib.Path, capsys):
   log = ConfigDict({"tensorboard": False, "every": 1, "samples": 0, "samples_every": 0, "bucket_seconds": 60.0})
   with metrics.Writer(str(tmp_path), log, 3) as writer:

@@ -32,6 +32,7 @@ CASES = {
   "grpo weighted": (grpo, dict(beta=0.1, kl_weighted=True, clip_delta=1.5, mismatch="truncate")),
   "grpo reward": (grpo, dict(beta=0.1, kl_in_reward=True, kl_estimator="k1", scale="none", baseline="leave_one_out")),
   "grpo stop": (grpo, dict(beta=0.1, kl_past_bound=False, mismatch="mask", mismatch_level="sequence")),
+  "step_returns": (grpo, dict(advantage="step_returns")),
   "gdpo": (grpo, dict(advantage="gdpo")),
   "prefix_credit": (grpo, dict(advantage="prefix_credit")),
   "dr_grpo": (grpo, dict(aggregation="constant", scale="none")),
@@ -56,7 +57,7 @@ CASES = {
   "process_reward_model": (process_reward_model, {}),
 }
 PAIRS = ("dpo", "reward_model")
-PROCESS = ("grpo process", "process_reward_model")  # several rewards a completion
+PROCESS = ("grpo process", "step_returns", "process_reward_model")  # several rewards a completion
 
 
 def section(objective=grpo, **changes) -> ConfigDict:

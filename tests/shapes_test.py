@@ -132,6 +132,7 @@ CASES = {
   "advantages.flat": (advantages.flat, (PGL, b(P, G, L)), (P,)),
   "advantages.group_relative": (advantages.group_relative, (PGL, b(P, G, L)), (P, G, L)),
   "advantages.returns_to_go": (advantages.returns_to_go, (PGL,), (P, G, L)),
+  "advantages.step_returns": (advantages.step_returns, (PGL, b(P, G, L), b(P, G)), (P, G, L)),
   "advantages.sign": (with_statics(advantages.sign, 0.1), (PGL, b(P, G, L)), (P, G, L)),
   "advantages.gdpo": (advantages.gdpo, (f(P, G, 3), f(3), b(P, G)), (P, G)),
   "advantages.gae": (with_statics(advantages.gae, 1.0, 0.9), (PGL, PGL, i(P, G), PG), (P, G, L)),
@@ -509,8 +510,14 @@ def test_arithmetic_traces(objective):
   trace(config, shipped(config, m.decoder), m.stop, of_kind or 0, sampled=objective == "grpo")
 
 
-def test_arithmetic_sft_traces():
-  config = arithmetic_sft.get_config()
+def test_arithmetic_hard_traces():
+  config = arithmetic.get_config("hard,objective=process")
+  trace(config, shipped(config, warm_start().decoder), warm_start().stop)  # its warm start is of the same shapes
+
+
+@pytest.mark.parametrize("arg", ["", "hard"])
+def test_arithmetic_sft_traces(arg):
+  config = arithmetic_sft.get_config(arg)
   m = build.model(config, jax.devices()[:1])
   trace(config, shipped(config, m.decoder), m.stop, 1, sampled=False)
 

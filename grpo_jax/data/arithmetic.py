@@ -17,7 +17,8 @@ from typing import Any, SupportsIndex
 from ml_collections import ConfigDict
 
 from grpo_jax import kinds
-from grpo_jax.data.word_problems import BOXES, FAMILIES, ITEMS, PROBLEMS, PRONOUNS, Problem, Step
+from grpo_jax.data import long_problems, word_problems
+from grpo_jax.data.word_problems import BOXES, ITEMS, PRONOUNS, Problem, Step
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Example
 
@@ -30,6 +31,10 @@ RANGES = {
   "min_steps": kinds.Whole(0),
   "max_steps": kinds.Whole(1),
 }
+
+# Problems and families in the order of the tables; the stream of problems depends on it.
+PROBLEMS = word_problems.PROBLEMS + long_problems.PROBLEMS
+FAMILIES = tuple(dict.fromkeys(problem.family for problem in PROBLEMS))
 
 SPLITS = ("test", "validation", "train")  # one tenth, one tenth and eight tenths of the multisets of numbers
 
@@ -127,7 +132,7 @@ class Arithmetic:
     if not kept:
       raise SettingError(
         f"data.arithmetic.min_steps = {min_steps}, max_steps = {max_steps}: no family has such problems; "
-        "steps go from 1 to 4"
+        f"steps go from 1 to {max(len(problem.steps) for problem in PROBLEMS)}"
       )
     self._split, self._seed, self._size, self._words = split, seed, size, words
     self._max_number, self._max_factor = max_number, max_factor
@@ -173,9 +178,11 @@ class Arithmetic:
     Raises:
       SettingError: no such numbers were found.
     """
-    names = re.findall(r"\{([abcnmkj])\}", problem.question)
+    names = re.findall(r"\{([abcdenmkj])\}", problem.question)
     for _ in range(100_000):
-      numbers = {name: 2 + _below(rng, (self._max_number if name in "abc" else self._max_factor) - 1) for name in names}
+      numbers = {
+        name: 2 + _below(rng, (self._max_number if name in "abcde" else self._max_factor) - 1) for name in names
+      }
       solved = solve(problem, numbers, self._max_number)
       if solved is not None and split_of(list(numbers.values())) == self._split:
         return numbers, solved

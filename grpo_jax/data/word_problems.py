@@ -1,5 +1,7 @@
 """The word problems of the data set `arithmetic`: how each family asks, and the steps that solve it.
 
+Here are those of one to four steps; `long_problems` has the longer ones.
+
 The order of everything here is part of the data set: another order makes another stream of problems.
 """
 
@@ -23,8 +25,9 @@ class Step(NamedTuple):
 class Problem(NamedTuple):
   """One way to ask a problem of a family, and the steps that solve it.
 
-  In the question `{a} {b} {c}` are numbers up to `max_number` and `{n} {m} {k} {j}` numbers up to `max_factor`. The
-  results of the steps are named `x y z w`, in this order. A step's operand is one of these names or a number.
+  In the question `{a} {b} {c} {d} {e}` are numbers up to `max_number` and `{n} {m} {k} {j}` numbers up to
+  `max_factor`. The results of the steps are named `x y z w v u t s`, in this order. A step's operand is one of these
+  names or a number.
   """
 
   family: str
@@ -32,137 +35,137 @@ class Problem(NamedTuple):
   steps: tuple[Step, ...]
 
 
-def _problem(family: str, question: str, *lines: str) -> Problem:
-  """Makes a problem whose steps are written `words: left op right`, for example `{B} has: a / 2`."""
+def problem(family: str, question: str, *lines: str) -> Problem:
+  """Returns a problem whose steps are written `words: left op right`, for example `{B} has: a / 2`."""
   steps = []
-  for line, result in zip(lines, "xyzw", strict=False):
+  for line, result in zip(lines, "xyzwvuts", strict=False):
     words, expression = line.split(": ")
     steps.append(Step(words, *expression.split(), result))
   return Problem(family, question, tuple(steps))
 
 
 PROBLEMS = (
-  _problem(
+  problem(
     "gain",
     "{A} has {a} {items}. {He} finds {b} more. How many {items} does {A} have now?",
     "{A} has: a + b",
   ),
-  _problem(
+  problem(
     "gain",
     "{A} finds {a} {items} on Monday and {b} {items} on Friday. How many {items} does {A} find in all?",
     "{A} finds: a + b",
   ),
-  _problem(
+  problem(
     "loss",
     "{A} has {a} {items}. {He} gives {b} of them to {B}. How many {items} does {A} have left?",
     "{A} has: a - b",
   ),
-  _problem(
+  problem(
     "loss",
     "There are {a} {items} in a {box}. {A} takes {b} of them. How many {items} are left?",
     "There are: a - b",
   ),
-  _problem(
+  problem(
     "difference",
     "{A} has {a} {items} and {B} has {b} {items}. How many more {items} does {A} have than {B}?",
     "{A} has: a - b",
   ),
-  _problem(
+  problem(
     "difference",
     "There are {a} {items} in a {box}. {A} puts more {items} into the {box} and now there are {b}. "
     "How many {items} does {A} put into the {box}?",
     "{A} puts: b - a",
   ),
-  _problem(
+  problem(
     "groups",
     "{A} has {n} {boxes} with {m} {items} in each {box} and loses {b} of them. How many {items} does {A} have left?",
     "{A} has: n * m",
     "{A} has: x - b",
   ),
-  _problem(
+  problem(
     "groups",
     "{A} has {b} {items}. {He} finds {n} {items} each day for {m} days. How many {items} does {A} have now?",
     "{A} finds: n * m",
     "{A} has: b + x",
   ),
-  _problem(
+  problem(
     "sharing",
     "{A} has {a} {items} and finds {b} more. {He} shares them equally among {n} friends. "
     "How many {items} does each friend get?",
     "{A} has: a + b",
     "Each friend gets: x / n",
   ),
-  _problem(
+  problem(
     "sharing",
     "{A} has {a} {items} and loses {b} of them. {He} puts the rest equally into {n} {boxes}. "
     "How many {items} are in each {box}?",
     "{A} has: a - b",
     "Each {box} has: x / n",
   ),
-  _problem(
+  problem(
     "comparison",
     "{A} has {a} {items}. {B} has {b} more {items} than {A}. How many {items} do they have in all?",
     "{B} has: a + b",
     "They have: a + x",
   ),
-  _problem(
+  problem(
     "comparison",
     "{A} has {a} {items}. {B} has {b} fewer {items} than {A}. How many {items} do they have in all?",
     "{B} has: a - b",
     "They have: a + x",
   ),
-  _problem(
+  problem(
     "multiple",
     "{A} has {a} {items}. {B} has half as many {items} and then finds {b} more. How many {items} does {B} have?",
     "{B} has: a / 2",
     "{B} has: x + b",
   ),
-  _problem(
+  problem(
     "multiple",
     "{A} has {a} {items}. {B} has twice as many {items} and then loses {b} of them. How many {items} does {B} have?",
     "{B} has: a * 2",
     "{B} has: x - b",
   ),
-  _problem(
+  problem(
     "shopping",
     "{A} buys {n} {items} for ${m} each and a {box} for ${b}. How many dollars does {A} pay?",
     "{items} cost: n * m",
     "{A} pays: x + b",
   ),
-  _problem(
+  problem(
     "shopping",
     "{A} has ${b}. {He} buys {n} {items} for ${m} each. How many dollars does {A} have left?",
     "{items} cost: n * m",
     "{A} has: b - x",
   ),
-  _problem(
+  problem(
     "bus",
     "There are {a} people on a bus. {b} people get off and {c} people get on. How many people are on the bus now?",
     "There are: a - b",
     "There are: x + c",
   ),
-  _problem(
+  problem(
     "bus",
     "There are {a} people on a bus. {b} people get on and then half of the people get off. "
     "How many people are on the bus now?",
     "There are: a + b",
     "There are: x / 2",
   ),
-  _problem(
+  problem(
     "change",
     "{A} has ${a}. {He} buys {n} {items} for ${m} each and a {box} for ${b}. How many dollars does {A} have left?",
     "{items} cost: n * m",
     "{A} pays: x + b",
     "{A} has: a - y",
   ),
-  _problem(
+  problem(
     "two_kinds",
     "{A} buys {n} {items} for ${m} each and {k} {boxes} for ${j} each. How many dollars does {A} pay?",
     "{items} cost: n * m",
     "{boxes} cost: k * j",
     "{A} pays: x + y",
   ),
-  _problem(
+  problem(
     "wages",
     "{A} gets ${n} each day for {m} days. {He} spends half of it and then gets ${b} more. "
     "How many dollars does {A} have now?",
@@ -170,7 +173,7 @@ PROBLEMS = (
     "{A} has: x / 2",
     "{A} has: y + b",
   ),
-  _problem(
+  problem(
     "wages",
     "{A} has ${b}. {He} gets ${n} each day for {m} days and then spends half of the dollars. "
     "How many dollars does {A} have now?",
@@ -178,7 +181,7 @@ PROBLEMS = (
     "{A} has: b + x",
     "{A} has: y / 2",
   ),
-  _problem(
+  problem(
     "rest",
     "{A} has {n} {boxes} with {m} {items} in each {box}. {He} gives {b} {items} to {B} and shares the rest "
     "equally among {k} friends. How many {items} does each friend get?",
@@ -186,7 +189,7 @@ PROBLEMS = (
     "{A} has: x - b",
     "Each friend gets: y / k",
   ),
-  _problem(
+  problem(
     "three_friends",
     "{A} has {a} {items}. {B} has {b} more {items} than {A}. {C} has twice as many {items} as {A}. "
     "How many {items} do they have in all?",
@@ -195,7 +198,7 @@ PROBLEMS = (
     "They have: a + x",
     "They have: z + y",
   ),
-  _problem(
+  problem(
     "three_friends",
     "{A} has {a} {items}. {B} has {b} fewer {items} than {A}. {C} has half as many {items} as {B}. "
     "How many {items} do they have in all?",
@@ -204,7 +207,7 @@ PROBLEMS = (
     "They have: a + x",
     "They have: z + y",
   ),
-  _problem(
+  problem(
     "packing",
     "{A} has {n} {boxes} with {m} {items} in each {box}. {He} finds {a} more {items}, gives {b} {items} to {B} "
     "and shares the rest equally among {k} friends. How many {items} does each friend get?",
@@ -214,6 +217,3 @@ PROBLEMS = (
     "Each friend gets: z / k",
   ),
 )
-
-# Families in the order of the table; the stream of problems depends on it.
-FAMILIES = tuple(dict.fromkeys(problem.family for problem in PROBLEMS))

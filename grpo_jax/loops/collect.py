@@ -160,7 +160,8 @@ def cut_off(drawn: Rollouts) -> np.float32:
 def reward_metrics(batches: Sequence[Scored], flat: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, float]:
   """Metrics of everything that was sampled, groups that only fill a batch left out.
 
-  `tokens`, `reward_faults`; mean and standard deviation of the total reward; the mean of each reward component;
+  `tokens`, `reward_faults`; mean and standard deviation of the total reward; `rewards_given`, how many rewards a
+  completion was given, 1 for an outcome alone; the mean of each reward component;
   `zero_variance`, the share of flat groups; `cut_off_nats`, what top-k, top-p and min-p cut off: the mean, over tokens,
   of -log of the mass that they kept.
 
@@ -183,7 +184,8 @@ def reward_metrics(batches: Sequence[Scored], flat: Sequence[np.ndarray], names:
     numbers["cut_off_nats"] = sum(batch.cut_off for batch in batches) / tokens
   if not total.size:
     return numbers
-  numbers |= {"reward/mean": total.mean(), "reward/std": total.std()}
+  steps = np.concatenate([batch.rollouts.given.sum(axis=2)[r] for batch, r in zip(batches, real)])
+  numbers |= {"reward/mean": total.mean(), "reward/std": total.std(), "rewards_given": steps.mean()}
   for n, name in enumerate(names):
     given = components[:, n][~np.isnan(components[:, n])]  # a reward that returned None gave none
     numbers[f"reward/{name}"] = given.mean() if given.size else float("nan")

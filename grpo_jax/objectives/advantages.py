@@ -25,7 +25,7 @@ from grpo_jax.types import Array, Rollouts
 def settings() -> ConfigDict:
   """Returns the settings of the advantage; one that the named function does not take must stay at its default."""
   c = ConfigDict()
-  c.advantage = "group_relative"  # or gdpo, prefix_credit, or a function of yours
+  c.advantage = "group_relative"  # or step_returns, gdpo, prefix_credit, or a function of yours
   c.baseline = "mean"  # what a reward is compared with: the group's mean, or leave_one_out (the others' mean)
   c.scale = "group"  # then divided by the std of: group, batch, none
   c.ddof = 1  # of that std: 1 divides by n - 1, 0 by n
@@ -58,6 +58,14 @@ def group_relative(rollouts: Rollouts, *, baseline: str, scale: str, ddof: int, 
   DeepSeekMath, arXiv 2402.03300, 4.1.2 and 4.1.3; with scale="none" Dr.GRPO's, 2503.20783.
   """
   return adv.returns_to_go(adv.group_relative(rollouts.rewards, rollouts.given, baseline, scale, ddof, eps))
+
+
+def step_returns(rollouts: Rollouts, *, scale: str, ddof: int, eps: float) -> Array:
+  """Returns what is still to come of a completion's rewards, less the group's mean from the same step on. [P, G, L].
+
+  See `ops.advantages.step_returns`. With one reward a completion it is `group_relative`'s.
+  """
+  return adv.step_returns(rollouts.rewards, rollouts.given, rollouts.lengths > 0, scale, ddof, eps)
 
 
 def gdpo(rollouts: Rollouts, *, reward_weights: tuple[float, ...], ddof: int, eps: float) -> Array:

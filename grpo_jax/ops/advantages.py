@@ -113,6 +113,59 @@ def returns_to_go(rewards: Array) -> Array:
   return jax.lax.cumsum(rewards, axis=rewards.ndim - 1, reverse=True)
 
 
+def step_returns(
+  rewards: Array, given: Array, real: Array, scale: str = "group", ddof: int = 1, eps: float = 1e-4
+) -> Array:
+  """Returns the rewards that are still to come, less what the group's completions have to come from the same step on.
+
+      A[t] = (sum over given rewards j >= t of r[j] - V[k]) / (std + eps),  k = how many rewards lie before t
+      V[k] = mean over all completions of the group of what they were given from their k-th reward on; 0 past the last
+
+  A completion that has fewer steps is compared with what the others earn in the steps that it does not have. In
+  `group_relative` each reward is compared by itself: where most steps are wrong each of them is below the mean, and the
+  sum over following steps pays for having fewer.
+
+  Args:
+    rewards: [P, G, L] float.
+    given: [P, G, L] bool.
+    real: [P, G] bool, false for completions that only fill the batch.
+    scale: std of the totals of the "group", of all totals of the "batch", or "none".
+    ddof: the std divides by n - ddof.
+    eps: added to the std.
+
+  Returns:
+    [P, G, L], 0 after the last reward, and exactly 0 where all completions of a group have the same to come.
+  """
+  chex.assert_rank(rewards, 3)
+  chex.assert_equal_shape((rewards, given))
+  if scale not in SCALES:
+    raise SettingError(f"scale={scale!r}: use one of {', '.join(SCALES)}")
+  kept = given.astype(jnp.float32)
+  to_come = returns_to_go(jnp.where(given, rewards, 0.0))
+  step = (jnp.cumsum(kept, axis=2) - kept).astype(jnp.int32)  # how many rewards lie before each token
+  centred = jax.vmap(_less_the_steps_mean)(to_come, step, given, real)
+  centred = jnp.where(returns_to_go(kept) > 0, centred, 0.0)
+  totals_PxG = jnp.sum(rewards, axis=2, where=given)
+  if scale == "group":
+    centred = centred / (masked.masked_std(totals_PxG, real, 1, ddof, keepdims=True) + eps)[..., None]
+  elif scale == "batch":
+    centred = centred / (masked.masked_std(totals_PxG, real, None, ddof) + eps)
+  return centred
+
+
+def _less_the_steps_mean(to_come: Array, step: Array, given: Array, real: Array) -> Array:
+  """`to_come` [G, L] of one group less its mean at each token's step, which is 0 for a completion without that step."""
+  samples, length = to_come.shape
+  at = jnp.where(given, step, length)  # the reward that ends step k says what is to come from there on
+  by_step = jnp.zeros((samples, length), to_come.dtype)
+  by_step = by_step.at[jnp.arange(samples)[:, None], at].set(to_come, mode="drop")  # [G, K]
+  mean = masked.masked_mean(by_step, jnp.broadcast_to(real[:, None], by_step.shape), axis=0)
+  most = jnp.max(by_step, axis=0, where=real[:, None], initial=-jnp.inf)
+  least = jnp.min(by_step, axis=0, where=real[:, None], initial=jnp.inf)
+  mean = jnp.where(most == least, most, mean)  # a sum of equal numbers is rounded
+  return to_come - jnp.take(mean, jnp.minimum(step, length - 1))
+
+
 def sign(rewards: Array, given: Array, margin: float) -> Array:
   """Returns +1 where a token's remaining rewards beat the group's mean, -1 where they fall short. [P, G, L].
 

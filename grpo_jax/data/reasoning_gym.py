@@ -1,0 +1,192 @@
+"""Any task of reasoning-gym (arXiv 2505.24760), made from a seed and scored by the task's own scorer.
+
+    c.data.name = "reasoning_gym"
+    c.data.reasoning_gym.task = "chain_sum"
+    c.data.reasoning_gym.level = 2                       # of the task's own curriculum
+    c.data.reasoning_gym.settings = {"max_terms": 4}     # the task's own settings; they come after the level
+    c.rewards.functions = (("solved", "reasoning_gym.solved", 1.0),)
+    c.eval.reward = "reasoning_gym.solved"
+
+The hash of a question says to which split it belongs, so no question of one split is ever in another, for any two
+seeds. Two seeds alone would not do: problem i of a seed s is drawn by `Random(s + i)`, so that the streams of near
+seeds are one stream, and small tasks ask the same question many times.
+
+A curriculum is a run for each level, each from the export of the one before (`init_from`).
+"""
+
+import dataclasses
+import difflib
+import functools
+import hashlib
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, SupportsIndex
+
+from ml_collections import ConfigDict
+
+from grpo_jax import kinds
+from grpo_jax.errors import SettingError
+from grpo_jax.types import Example
+
+INSTALL = "pip install -e '.[gym]' -c constraints.txt"
+
+RANGES = {
+  "task": kinds.PATH,
+  "seed": kinds.Whole(0, 2**31 - 1),
+  "size": kinds.Whole(1),
+  "level": kinds.Whole(0, also=(-1,)),
+  "answer_in": kinds.Choice(("tags", "line")),
+}
+
+SPLITS = ("test", "validation", "train")  # one fifth, one fifth and three fifths of the questions
+TRIES = 150  # problems that are looked at for one of the split
+
+
+def settings() -> ConfigDict:
+  """Returns the settings, the section `data.reasoning_gym`."""
+  c = ConfigDict()
+  c.task = "chain_sum"  # a name of reasoning_gym.factory.DATASETS
+  c.seed = 0
+  c.size = 10_000  # problems in an epoch, of each split
+  c.level = -1  # of the task's curriculum, from 0; -1: the task's own defaults
+  c.settings = ConfigDict()  # the task's own, by name
+  c.answer_in = "tags"  # the answer of a completion: inside its last <answer>...</answer> (tags), or its last line
+  return c
+
+
+def source(split: str, path: str, cfg: Any) -> "Problems":
+  """Makes the problems of a split.
+
+  Args:
+    split: "train", "validation" or "test".
+    path: is empty: problems are made, and no files read.
+    cfg: see `settings`.
+
+  Raises:
+    SettingError: reasoning-gym is not installed, there is no such task, level or setting, or the task's problems cannot
+      be split.
+  """
+  kinds.check(cfg, RANGES, "data.reasoning_gym.")
+  if path:
+    raise SettingError(f"data.path={path!r}: reasoning_gym makes its problems and reads no files; leave it empty")
+  if split not in SPLITS:
+    raise SettingError(f"data split {split!r}: reasoning_gym has {', '.join(sorted(SPLITS))}")
+  make = functools.partial(_made, _factory(), cfg)
+  problems = Problems(make, cfg.task, split, cfg.size, cfg.answer_in)
+  if problems[0].question != Problems(make, cfg.task, split, cfg.size, cfg.answer_in)[0].question:
+    raise SettingError(
+      f"data.reasoning_gym.task={cfg.task!r}: makes other problems each time, whatever its seed; use another task"
+    )
+  return problems
+
+
+class Problems(Sequence):
+  """The problems of one split of a task, a random-access sequence of Examples that are made when they are asked for.
+
+  An example's meta holds `task`, `entry` (reasoning-gym's own, with its metadata), `score` (answer text -> number, the
+  task's own scorer) and `answer_in`. Its answer and solution are empty where reasoning-gym has none (as for rush_hour,
+  which has many answers and a scorer).
+  """
+
+  def __init__(self, make: Callable[[int], Any], task: str, split: str, size: int, answer_in: str):
+    """Takes what makes reasoning-gym's n-th data set of `size` problems, and how many problems of the split there are.
+
+    Problem i of a split is the first one of the split among the i-th problems of data sets 0, 1, 2, ...
+    """
+    self._make, self._task, self._split, self._size, self._answer_in = make, task, split, size, answer_in
+    self._datasets: list[Any] = []  # those made so far
+
+  def __len__(self) -> int:
+    return self._size
+
+  def __getitem__(self, index: SupportsIndex) -> Example:
+    index = operator.index(index)
+    if not 0 <= index < self._size:
+      raise IndexError(f"problem {index} of {self._size}")
+    for attempt in range(TRIES):
+      if attempt == len(self._datasets):
+        self._datasets.append(self._make(attempt))
+      entry = self._datasets[attempt][index]
+      if split_of(entry["question"]) == self._split:
+        return self._example(entry, self._datasets[attempt])
+    raise SettingError(
+      f"data.reasoning_gym.task={self._task!r}: of {TRIES} problems none has a question of split {self._split}; it has "
+      "too few questions to be split: use a larger level, or settings with more of them"
+    )
+
+  def _example(self, entry: dict[str, Any], dataset: Any) -> Example:
+    answer = "" if entry["answer"] is None else str(entry["answer"])
+    tagged = self._answer_in == "tags" and answer
+    meta = {
+      "task": self._task,
+      "entry": entry,
+      "score": functools.partial(_score, dataset, entry),
+      "answer_in": self._answer_in,
+    }
+    return Example(entry["question"], f"<answer>{answer}</answer>" if tagged else answer, answer, meta)
+
+
+def split_of(question: str) -> str:
+  """Returns the split of a question; white space does not count."""
+  text = " ".join(question.split())
+  fifth = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") % 5
+  return SPLITS[min(fifth, 2)]
+
+
+def _score(dataset: Any, entry: dict[str, Any], answer: str) -> float:
+  return dataset.score_answer(answer, entry)
+
+
+def _factory() -> Any:
+  """reasoning-gym's tables of tasks and curricula; importing it takes seconds, so only where it is used."""
+  try:
+    import reasoning_gym.factory
+  except ImportError as error:
+    raise SettingError(f"data.name='reasoning_gym': needs the package reasoning-gym ({error}); {INSTALL}") from error
+  return reasoning_gym.factory
+
+
+def _made(factory: Any, cfg: Any, number: int) -> Any:
+  """The task's data set of that number, with `size` problems; it goes on where the one before ends.
+
+  Raises:
+    SettingError: no such task, level or setting, or what the task itself refuses.
+  """
+  if cfg.task not in factory.DATASETS:
+    near = difflib.get_close_matches(cfg.task, factory.DATASETS, 3) or sorted(factory.DATASETS)[:8]
+    raise SettingError(
+      f"data.reasoning_gym.task={cfg.task!r}: reasoning-gym has no such task; of its {len(factory.DATASETS)} the "
+      f"nearest are {', '.join(near)}"
+    )
+  make, own = factory.DATASETS[cfg.task]
+  given, names = cfg.settings.to_dict(), [field.name for field in dataclasses.fields(own)]
+  free = [name for name in names if name not in ("seed", "size")]
+  for name in given:
+    if name not in free:
+      raise SettingError(f"data.reasoning_gym.settings.{name}: {cfg.task} has no such setting; use {', '.join(free)}")
+  try:
+    values = _of_level(factory, cfg) | given | {"seed": cfg.seed + number * cfg.size, "size": cfg.size}
+    return make(config=own(**{name: value for name, value in values.items() if name in names}))
+  except SettingError:
+    raise
+  except Exception as error:  # tasks check their settings by assertions, and by whatever goes wrong first
+    said = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+    raise SettingError(
+      f"data.reasoning_gym: {cfg.task} refuses level={cfg.level}, settings={given}, size={cfg.size}: {said}"
+    ) from error
+
+
+def _of_level(factory: Any, cfg: Any) -> dict[str, Any]:
+  """The settings that the task's curriculum has for the level, easier ones included; {} for the defaults."""
+  if cfg.level < 0:
+    return {}
+  if cfg.task not in factory.CURRICULA:
+    raise SettingError(f"data.reasoning_gym.level={cfg.level}: {cfg.task} has no curriculum; use -1 and its settings")
+  curriculum = factory.CURRICULA[cfg.task]()
+  levels = max((len(each.levels) for each in curriculum.attributes.values()), default=1)
+  if cfg.level >= levels:
+    raise SettingError(
+      f"data.reasoning_gym.level={cfg.level}: the levels of {cfg.task} go from 0 to {levels - 1}; -1: its defaults"
+    )
+  curriculum.set_global_level(cfg.level)
+  return vars(curriculum.generate_configuration())
