@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from experiments import defaults
-from grpo_jax.loops import iterative
+from grpo_jax.errors import SettingError
+from grpo_jax.loops import iterative, online
 from grpo_jax.loops.replay import Replay, lessons
 from grpo_jax.types import Prompts, Rollouts
 
@@ -86,11 +87,9 @@ def config(**settings):
   c.eval.problems = 0
   c.checkpoint.every = 1
   c.checkpoint.keep = 9
-  c.checkpoint.export = False
   c.log.measure_every = 0
   c.log.samples_every = 0
   c.log.tensorboard = False
-  c.compilation_cache = ""
   c.update_from_flattened_dict(settings)
   return c
 
@@ -113,9 +112,14 @@ def parameters(saved_at: dict, name: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def cache(tmp_path_factory):
+  return str(tmp_path_factory.mktemp("programs"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, cache):
   workdir = tmp_path_factory.mktemp("whole")
-  iterative.train(config(), str(workdir))
+  iterative.train(config(compilation_cache=cache), str(workdir))
   return workdir
 
 
@@ -140,8 +144,49 @@ def test_the_reward_model_learns_at_the_end_of_an_iteration(whole):
   assert all("reward/reward_model" in line and "reward/parity" in line for line in lines if "iteration" in line)
 
 
-@pytest.mark.parametrize("first", [3, 4])
-def test_a_run_that_goes_on_is_the_run_that_was_not_stopped(whole, tmp_path, first):
-  iterative.train(config(steps=first), str(tmp_path))
-  iterative.train(config(), str(tmp_path))
+@pytest.mark.parametrize("first", [3, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_run_that_goes_on_is_the_run_that_was_not_stopped(whole, cache, tmp_path, first):
+  iterative.train(config(steps=first, compilation_cache=cache), str(tmp_path))
+  iterative.train(config(compilation_cache=cache), str(tmp_path))
   assert saved(tmp_path, 5) == saved(whole, 5)
+  assert sorted(int(path.stem) for path in (tmp_path / "replay").iterdir()) == list(range(5))
+
+
+def test_another_run_is_scored_by_its_reward_model(whole, cache, tmp_path):
+  folder = str(whole / "reward_model")
+  changes = {"loop": "online", "steps": 1, "compilation_cache": cache, "rewards.functions": ()}
+  scored = config(**changes, **{"rewards.outcome_models": (("judge", folder, 1.0),)})
+  online.train(scored, str(tmp_path / "run"))
+  (line,) = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+  assert line["reward/judge"] == pytest.approx(line["reward/mean"], abs=1e-5) and line["reward/std"] > 0
+
+
+@pytest.mark.parametrize(
+  ("setting", "folder", "message"),
+  [
+    ("outcome_models", "none", "outcome_models has 'judge', 'none': no such folder"),
+    ("process_models", "export", "process_models has 'judge', '.*export': is no reward model"),
+  ],
+)
+def test_a_folder_without_a_reward_model_is_refused(whole, tmp_path, setting, folder, message):
+  folder = folder if folder == "none" else str(whole / folder)
+  with pytest.raises(SettingError, match=message):
+    online.train(config(**{"loop": "online", f"rewards.{setting}": (("judge", folder, 1.0),)}), str(tmp_path / "run"))
+  assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"iterative.labels": "right"}, "iterative.labels='right': use the name of one of rewards.functions, parity"),
+    ({"iterative.pairs": 6}, "iterative.pairs=6: use a multiple of 4"),
+    (
+      {"rewards.functions": (("reward_model", "math.answer_correct", 1.0),), "iterative.labels": "reward_model"},
+      "another",
+    ),
+  ],
+)
+def test_settings_that_do_not_go_together_are_refused(tmp_path, changes, message):
+  with pytest.raises(SettingError, match=message):
+    iterative.train(config(**changes), str(tmp_path / "run"))
+  assert not (tmp_path / "run").exists()

@@ -188,6 +188,20 @@ MUTANTS = (
     "tests/forward_test.py::test_another_last_token_is_another_score",
   ),
   Mutant(
+    "the reference stays where the first iteration began",
+    "grpo_jax/loops/iterative.py",
+    "if of_iteration == 0:",
+    "if step == 0:",
+    "tests/iterative_test.py::test_the_reference_is_the_policy_as_it_was_when_the_iteration_began",
+  ),
+  Mutant(
+    "the replay is drawn with replacement",
+    "grpo_jax/loops/replay.py",
+    "len(new.lengths) + rng.permutation(len(pool.lengths) - 1 - len(new.lengths))",
+    "len(new.lengths) + rng.integers(0, max(1, len(pool.lengths) - 1 - len(new.lengths)), 99)",
+    "tests/iterative_test.py::test_a_tenth_of_each_batch_is_of_the_past_and_none_comes_twice",
+  ),
+  Mutant(
     "PPO's clipped values take the smaller error",
     OBJECTIVES + "ppo.py",
     "error = jnp.maximum(error, (near - returns) ** 2)",

@@ -22,7 +22,7 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from grpo_jax import metrics, rollouts
+from grpo_jax import metrics, rollouts, storage
 from grpo_jax import state as train_state
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports, pairs
@@ -34,6 +34,7 @@ from grpo_jax.loops.online import sample_rows, speeds
 from grpo_jax.loops.replay import Replay, lessons
 from grpo_jax.loops.run import Run
 from grpo_jax.model_rewards import RewardModel
+from grpo_jax.models.hf import tensors
 from grpo_jax.state import TrainState
 from grpo_jax.types import Rollouts
 
@@ -48,6 +49,7 @@ def train(config: ConfigDict, workdir: str) -> None:
   model = build.model(config)
   checks.check(config, model.decoder, imports.objective(config.objective.name))
   judged_by = of_reward_model(config)
+  check_pairs(config, model)
   judge = Learner(judged_by, build.model(judged_by, scores=True), 1.0)
   collector = make_collector(config, model)
   policy = Policy(config, model, config.sampler.temperature, collector.generator.sizes)
@@ -74,6 +76,8 @@ def train(config: ConfigDict, workdir: str) -> None:
       run.log(step, numbers)
       run.after(step)
     run.finish()
+    if config.checkpoint.export and not run.stopped:
+      export(judge, workdir, run.writer)
 
 
 def check(config: ConfigDict) -> None:
@@ -87,6 +91,26 @@ def check(config: ConfigDict) -> None:
     raise SettingError(f"iterative.labels={labels!r}: use the name of one of rewards.functions, {', '.join(names)}")
   if NAME in imports.reward_names(config.rewards):
     raise SettingError(f"rewards has {NAME!r}, which is the name of the reward model that learns: use another")
+
+
+def check_pairs(config: ConfigDict, model: build.Model) -> None:
+  """Refuses batches of pairs that the mesh does not divide.
+
+  Raises:
+    SettingError: names the setting and what would work.
+  """
+  shards, samples = model.layout.size("prompt"), model.layout.size("sample")
+  if config.iterative.pairs % shards:
+    raise SettingError(f"iterative.pairs={config.iterative.pairs}: use a multiple of {shards}, the shards of the mesh")
+  if 2 % samples:
+    raise SettingError(f"mesh.group={samples} with loop='iterative', whose pairs are two samples: use 1 or 2")
+
+
+def export(judge: Learner, workdir: str, writer: metrics.Writer) -> None:
+  """Writes the reward model to DIR/reward_model, a Hugging Face folder."""
+  with writer.phase("export"):
+    out = storage.place(workdir) / NAME
+    tensors.save(out, judge.model.decoder.config, judge.params, tokenizer=judge.model.tokenizer)
 
 
 class Policy(Learner):
