@@ -12,7 +12,7 @@ import numpy as np
 
 from grpo_jax import hosts, storage
 from grpo_jax.errors import SettingError
-from grpo_jax.loops.offline import read_samples, write_samples
+from grpo_jax.loops.offline import read_samples, template, write_samples
 from grpo_jax.objectives import common
 from grpo_jax.types import Rollouts
 
@@ -55,7 +55,7 @@ class Replay:
     """
     found = []
     for step in steps:
-      pairs, error = read_samples(self.path(step), None)
+      pairs, error = read_samples(self.path(step), None, template())
       if pairs is None:
         raise SettingError(
           f"{self.path(step)}: {error or 'is missing'}; put the file back, or begin anew in another --workdir"
