@@ -125,6 +125,8 @@ LINKS = (
   ("experiments.compare", "experiments.processes"),
   ("experiments.*", "experiments.progress"),
   ("experiments.*", "experiments.presets"),
+  ("experiments.arithmetic_rm", "experiments.arithmetic"),
+  ("experiments.gsm8k_rm", "experiments.gsm8k"),
   ("experiments.growth", "experiments.benchmark"),
   ("experiments.growth", "experiments.benchmarks"),
 )
