@@ -150,6 +150,11 @@ class FromFile:
     return Rollouts(plan.trim(prompts), tokens, lengths, ended, zeros, zeros)
 
 
+def left_out(config: ConfigDict, given: Rollouts) -> dict[str, int]:
+  """The metric `pairs_too_long`, how many pairs of a batch are empty groups, where they are those of a file."""
+  return {"pairs_too_long": int((given.lengths[:, 0] == 0).sum())} if config.offline.pairs else {}
+
+
 def read(path: str) -> list[Pair]:
   """The pairs of a file, in its order.
 
