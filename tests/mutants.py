@@ -202,6 +202,13 @@ MUTANTS = (
     "tests/iterative_test.py::test_a_tenth_of_each_batch_is_of_the_past_and_none_comes_twice",
   ),
   Mutant(
+    "the unfinished step of a sample that was cut off gets a label",
+    "grpo_jax/loops/continuations.py",
+    "if of_sample and r.ended[p, g] == STOPPED:",
+    "if of_sample:",
+    "tests/continuations_test.py::test_labels_of_a_group",
+  ),
+  Mutant(
     "PPO's clipped values take the smaller error",
     OBJECTIVES + "ppo.py",
     "error = jnp.maximum(error, (near - returns) ** 2)",

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import run_test
 from ml_collections import ConfigDict
 from offline_test import FLAT, OUTCOMES, TIED, L, scored
 
@@ -354,6 +355,17 @@ def test_a_policy_is_a_start_with_a_fresh_head(tmp_path):
   found = build.model(c, jax.devices()[:1], scores=True).load()
   assert "unembed" not in found and not np.asarray(found["score"]["weight"]).any()
   hf_test.assert_same(found["layers"], params["layers"])
+
+
+def test_a_run_without_an_export_is_a_start_too(tmp_path):
+  c = config()
+  c.eval.problems = 0
+  m = build.model(c, jax.devices()[:1])
+  run_test.save_policy(tmp_path / "p", c, m, 1, 2.0)
+  c.init_from, c.model.variant, c.tokenizer = str(tmp_path / "p"), "", ""
+  found = build.model(c, jax.devices()[:1], scores=True).load()
+  assert sorted(found) == ["embed", "final_norm", "layers", "score"] and not np.asarray(found["score"]["weight"]).any()
+  hf_test.assert_same(found["layers"], jax.tree.map(lambda x: 2 * x, m.load()["layers"]))
 
 
 def shrunk(params: Any, m: build.Model) -> Any:

@@ -261,6 +261,8 @@ def test_steps_correct():
   assert check("#### 72", [3]) == [(3, 0.0)]
   # The stop token alone.
   assert check("", [0]) == [(0, 0.0)]
+  with pytest.raises(ValueError, match="3 lines and 2 steps: .* use data.steps='line'"):
+    check("48 / 2 = 24\n48 + 24 = 72\n#### 72", [4, 12])
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ def train(config: ConfigDict, workdir: str) -> None:
         given = solutions(next(batches), model, config) if kind == "solutions" else next(batches)
       numbers = policy.learn(step, given, run.writer).metrics
       numbers |= {"tokens_per_s/learn": int(given.lengths.sum()) / run.writer.seconds["learn"]}
+      numbers |= pairs.left_out(config, given)
       run.log(step, numbers)
       run.after(step)
     run.finish()

@@ -18,7 +18,7 @@ from grpo_jax.loops import build, imports
 from grpo_jax.loops.collect import Collector, Scored, select
 from grpo_jax.ops.advantages import totals
 from grpo_jax.packing import plan
-from grpo_jax.types import STOPPED, TRUNCATED, Example, Rollouts
+from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
 
 
 class Pair(NamedTuple):
@@ -145,9 +145,14 @@ class FromFile:
     tokens, lengths, ended = encoded(texts, self.model, longest)
     fits = (ended == STOPPED).all(axis=1)
     tokens, lengths = tokens * fits[:, None, None], lengths * fits[:, None]
-    prompts = type(prompts)(prompts.tokens * fits[:, None], prompts.lengths * fits)
+    prompts = Prompts(prompts.tokens * fits[:, None], prompts.lengths * fits)
     zeros = np.zeros(tokens.shape, np.float32)
     return Rollouts(plan.trim(prompts), tokens, lengths, ended, zeros, zeros)
+
+
+def left_out(config: ConfigDict, given: Rollouts) -> dict[str, int]:
+  """The metric `pairs_too_long`, how many pairs of a batch are empty groups, where they are those of a file."""
+  return {"pairs_too_long": int((given.lengths[:, 0] == 0).sum())} if config.offline.pairs else {}
 
 
 def read(path: str) -> list[Pair]:

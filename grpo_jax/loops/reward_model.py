@@ -19,7 +19,7 @@ from grpo_jax.loops.collect import make_collector
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import Kept, draw_samples, kept_samples, template
 from grpo_jax.loops.pair_evaluator import PairEvaluator
-from grpo_jax.loops.pairs import FromFile
+from grpo_jax.loops.pairs import FromFile, left_out
 from grpo_jax.loops.run import Run
 
 TEMPERATURE = 1.0  # of log-probs, of which a reward model has none
@@ -55,7 +55,7 @@ def train(config: ConfigDict, workdir: str) -> None:
         given = next(batches)
       numbers = learner.learn(step, given, run.writer).metrics
       numbers |= {"tokens_per_s/learn": int(given.lengths.sum()) / run.writer.seconds["learn"]}
-      numbers |= {"pairs_too_long": int((given.lengths[:, 0] == 0).sum())} if config.offline.pairs else {}
+      numbers |= left_out(config, given)
       run.log(step, numbers)
       run.after(step)
     run.finish()

@@ -31,7 +31,8 @@ from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 class Objective(Protocol):
   """The names that a module needs, none of them optional."""
 
-  # What it can learn from: "live" samples of the policy (loop "online"), or offline "samples", "pairs", "solutions".
+  # What it can learn from: "live" samples of the policy (loop "online"), or offline "samples", "pairs", "solutions";
+  # "steps" where it is a process reward model.
   DATA: tuple[str, ...]
 
   # The setting that must name another model to learn from, such as "ref_from"; "" where there is none.
