@@ -184,6 +184,8 @@ def test_a_file_of_ones_own_may_say_what_its_answers_are(tmp_path):
   found = imports.eval_reward(section(reward=f"{tmp_path}/mine.py:right", arguments=(("end", "!"),)))
   assert found.answer_of(completion("so!")) == "so" and found.score(example(""), completion("so!"))
   assert found.score_ahead is None
+  with pytest.raises(ValueError, match="empty"):
+    imports.eval_reward(section(reward=f"{tmp_path}/mine.py:right", arguments=(("end", ""),)))
   (tmp_path / "other.py").write_text("def right(example, completion, *, end):\n  pass\n\n\ndef answer_of(c):\n  pass\n")
   with pytest.raises(SettingError, match=re.escape("other.py:right cannot be called so: got an unexpected keyword")):
     imports.eval_reward(section(reward=f"{tmp_path}/other.py:right", arguments=(("end", "!"),)))
