@@ -133,15 +133,14 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]], memory: int, secon
     seconds: that the child may compute for one request.
   """
   resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-  replies, child = os.dup(1), None
-  os.dup2(2, 1)  # what a library prints is no reply
+  child = None
   for line in sys.stdin.buffer:
     child = child or _Child(answer, memory, seconds)
     reply = child.ask(line)
     if not reply:
       reply, child = json.dumps({"error": child.why()}).encode() + b"\n", None
     while reply:
-      reply = reply[os.write(replies, reply) :]
+      reply = reply[os.write(1, reply) :]
   if child:
     child.requests.close()  # it ends when it reads that; what it computed is then of this process's children
     os.waitpid(child.pid, 0)
@@ -201,7 +200,7 @@ class _Child:
 
 
 def _limit(memory: int) -> None:
-  """Leaves this process so much memory, no standard input and no file to write."""
+  """Leaves this process so much memory, no standard input or output (what a library prints is no reply), no writing."""
   nothing = os.open(os.devnull, os.O_RDWR)
   for each in (0, 1, 2):
     os.dup2(nothing, each)

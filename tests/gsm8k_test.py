@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 import time
+from fractions import Fraction
 
 import pytest
 from ml_collections import ConfigDict
@@ -11,7 +12,7 @@ from ml_collections import ConfigDict
 from grpo_jax.data import gsm8k
 from grpo_jax.errors import SettingError
 from grpo_jax.rewards.math import answer_correct, number, well_formed
-from grpo_jax.types import STOPPED, Completion
+from grpo_jax.types import STOPPED, Completion, Example
 
 ROWS = [
   {"question": "How many?", "answer": "Half is 48/2=<<48/2=24>>24.\nIn all 48+24=<<48+24=72>>72.\n#### 72"},
@@ -117,6 +118,64 @@ def test_line_without_answer(folder):
   (folder / "train.jsonl").write_text('{"question": "a", "answer": "it is 2"}\n')
   with pytest.raises(SettingError, match='train.jsonl, line 1: field "answer" has no'):
     gsm8k.source("train", str(folder), _cfg())
+
+
+def forms(value):
+  """Returns texts of a whole number or decimal as models write it after `####`, and texts that are another answer."""
+  plain = str(value) if value.denominator == 1 else str(float(value))
+  sign, digits = ("-", plain[1:]) if plain[0] == "-" else ("", plain)
+  whole, _, decimals = digits.partition(".")
+  grouped = f"{int(whole):,}" + (f".{decimals}" if decimals else "")
+  longer = digits if decimals else f"{digits}.00"
+  right = [plain, f" {plain} ", f"{sign}{grouped}", f"{sign}{longer}", f"{sign}{digits}0" if decimals else f"{plain}."]
+  right += [
+    f"{sign}${grouped}",
+    f"${sign}{grouped}",
+    f"{sign}$ {digits}",
+    f"{plain}%",
+    f"{plain} $",
+    f"{sign}0{digits}",
+  ]
+  right += [f"**{plain}**", f"\\boxed{{{plain}}}", f"$\\boxed{{{sign}{grouped}}}$", f"**${plain}**", f"${plain}$"]
+  right += [f"**\\boxed{{{plain}}}**", f"{sign}\\${grouped}", f"\\({plain}\\)", f"{sign}{grouped.replace(',', '{,}')}"]
+  wrong = [f"{plain}1", f"1{digits}", f"{plain} or so", f"{plain} 1", f"{plain}/3", f"{plain}+1", f"about {plain}"]
+  wrong += [
+    f"**{plain}",
+    f"\\boxed{{{plain}",
+    f"{sign}{digits[:-1]}",
+    f"{sign}{whole}.{decimals}1",
+    f"{plain}e1",
+    "",
+    "**",
+  ]
+  wrong += [f"\\boxed{{{plain}1}}", f"**{plain}1**", f"{plain}\\boxed{{{plain}}}", f"{plain}, {plain}", f"--{digits}"]
+  wrong += [f"{digits}" if sign else f"-{digits}"] if value else []
+  return right, wrong
+
+
+@pytest.mark.parametrize("value", [0, 7, 72, -5, 1000, 1234567, Fraction(5, 2), Fraction(-1, 4), Fraction(24681, 20)])
+def test_forms_of_an_answer(value):
+  check_forms(Fraction(value))
+
+
+def check_forms(value):
+  """Every form of the value is right, alone and after a line of work; every other answer is wrong."""
+  example = Example("", "", str(value) if value.denominator == 1 else str(float(value)), {})
+  for reward, texts in zip((1.0, 0.0), forms(value)):
+    for text in texts:
+      for written in (f"#### {text}", f"so it is 3\n#### {text}\n"):
+        assert answer_correct(example, Completion(written, [0], STOPPED, [0])) == reward, (value, written)
+
+
+@pytest.mark.skipif(not os.environ.get("GSM8K_DIR"), reason="GSM8K_DIR names no folder with train.jsonl and test.jsonl")
+def test_forms_of_the_real_answers():
+  """Of every answer of the two files; each value once."""
+  values = set()
+  for split in ("train", "test"):
+    values |= {number(example.answer) for example in gsm8k.source(split, os.environ["GSM8K_DIR"], _cfg())}
+  assert len(values) > 900
+  for value in values:
+    check_forms(value)
 
 
 @pytest.mark.skipif(not os.environ.get("GSM8K_DIR"), reason="GSM8K_DIR names no folder with train.jsonl and test.jsonl")

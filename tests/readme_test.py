@@ -57,6 +57,12 @@ def test_a_file_of_ones_own(title, program, tmp_path):
   assert line["skipped_steps"] == 0
 
 
+def test_a_verifier_by_its_settings(program, tmp_path):
+  folder = run(program, tmp_path, command("Your verifier"), problems=8)
+  lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+  assert [line["reward_faults"] for line in lines if "reward_faults" in line] == [0]
+
+
 def test_data_of_ones_own(program, tmp_path):
   (lines,) = [text for language, text in section("Your data") if language == "json"]
   folder = tmp_path / "my_data"

@@ -21,7 +21,9 @@ _STATED = re.compile(
   rf"|{MARK}[ \t]*(?P<mark>[^\n]*)|^[ \t]*(?P<line>[^\n]{{1,12}})$",
   re.MULTILINE,
 )
-_MORE = re.compile(r"[\s)\]*.,$}]*(?:,|/|&|\bor\b|\band\b)\s*(?:\*{1,2})?[(\[]?([A-Z])[)\]]?(?![A-Za-z'])")
+_MORE = re.compile(
+  r"[\s)\]*.,$}]*(?:,|/|&|\bor\b|\band\b)\s*(?:\*{1,2})?[(\[]?([B-HJ-Z]|[AI](?!\s+[a-z]))[)\]]?(?![A-Za-z'])"
+)
 _BRACKETS = re.compile(r"\(([A-Z])\)")
 _PLAIN = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}|\*\*|\$")
 
