@@ -262,8 +262,9 @@ def test_step_returns_of_one_step_are_the_outcomes_advantage_and_equal_groups_ha
   expected = adv.returns_to_go(adv.group_relative(rewards, last))
   np.testing.assert_allclose(adv.step_returns(rewards, last, np.ones((2, 3), bool)), expected, atol=1e-6)
   assert not np.any(expected[1])
-  steps = np.repeat(STEPS[:, 2:], 3, axis=1)
-  assert not np.any(adv.step_returns(np.where(steps, np.float32(0.7), np.nan), steps, THREE))
+  steps = np.repeat(STEPS[:, 2:], 7, axis=1)
+  for equal in np.float32([0.1, 0.3, 0.7]):
+    assert not np.any(adv.step_returns(np.where(steps, equal, np.nan), steps, np.ones((1, 7), bool)))
 
 
 def test_step_returns_leave_out_completions_that_only_fill_the_batch():

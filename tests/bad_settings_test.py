@@ -107,7 +107,10 @@ def test_the_checks_of_a_loop_hold_the_ranges(tmp_path):
 
 def test_every_setting_has_a_row_and_every_row_a_setting():
   c = defaults.get_config()
-  elsewhere = ("objective.", *(f"data.{name}." for name in ("arithmetic", "gsm8k", "jsonl")))  # in their files
+  elsewhere = (
+    "objective.",
+    *(f"data.{name}." for name in ("arithmetic", "gsm8k", "jsonl", "reasoning_gym")),
+  )  # in their files
   names = [name for name in arguments.names_of(c) if not name.startswith(elsewhere)]
   sections = {name.rpartition(".")[0] for name in arguments.names_of(c)}
   assert sorted({*names, "objective.name"} - sections) == sorted(ranges.TABLE)

@@ -18,9 +18,9 @@ PROBLEMS = 2048
 BATCH = 64
 
 
-def unused_problems(size: int) -> list[Example]:
-  """Test problems of the experiment's kind."""
-  config = arithmetic.get_config().data
+def unused_problems(size: int, arg: str = "") -> list[Example]:
+  """Test problems of the experiment's kind; `arg` is that of experiments/arithmetic.py."""
+  config = arithmetic.get_config(arg).data
   config.arithmetic.seed = UNUSED_SEED
   source = imports.eval_source(config)
   return [source[i] for i in range(size)]

@@ -1,4 +1,4 @@
-"""The warm start that ships: half right, well formed, and the same model to transformers as to us."""
+"""The warm starts that ship: half right or rarely, well formed, and the same model to transformers as to us."""
 
 import pathlib
 
@@ -13,7 +13,7 @@ from grpo_jax import rollouts as host
 from grpo_jax import sampler
 from grpo_jax.data import loader
 from grpo_jax.loops import build
-from grpo_jax.rewards.math import well_formed
+from grpo_jax.rewards.math import answer_correct, well_formed
 
 PROBLEMS = 256
 
@@ -30,9 +30,10 @@ def problems():
   return transformers_accuracy.unused_problems(PROBLEMS)
 
 
-def completions(model, problems, **changes):
-  config = ConfigDict(arithmetic.get_config().sampler.to_dict() | changes)
-  prompts, _ = loader.to_prompts(problems, model.render, 64)
+def completions(model, problems, arg="", **changes):
+  settings = arithmetic.get_config(arg)
+  config = ConfigDict(settings.sampler.to_dict() | changes)
+  prompts, _ = loader.to_prompts(problems, model.render, settings.data.max_prompt_length)
   sample = sampler.make_sampler(model.decoder, config, model.stop)
   out, _ = sample(model.load(), host.to_device(model.layout, prompts), jax.random.key(0))
   return host.completions(host.to_host(out), model.tokenizer)
@@ -44,6 +45,18 @@ def test_it_is_small_and_honest(model, problems):
   groups = completions(model, problems, group=2)
   formed = [well_formed(e, c) for e, group in zip(problems, groups) for c in group]
   assert np.mean(formed) >= 0.95
+
+
+@pytest.mark.slow
+def test_the_hard_one_is_rarely_right_and_solves_some_of_all_in_eight_tries():
+  config = arithmetic.get_config("hard")
+  config.mesh.fsdp = 1
+  hard, some = build.model(config, devices=jax.devices()[:1]), transformers_accuracy.unused_problems(PROBLEMS, "hard")
+  groups = completions(hard, some, "hard", group=8)
+  right = np.array([[answer_correct(e, c) for c in group] for e, group in zip(some, groups)])
+  formed = [well_formed(e, c) for e, group in zip(some, groups) for c in group]
+  assert sum(f.stat().st_size for f in arithmetic.HARD_WARM_START.iterdir()) < 4e6
+  assert right.mean() <= 0.15 and right.any(axis=1).mean() >= 0.35 and np.mean(formed) >= 0.95
 
 
 @pytest.mark.slow
