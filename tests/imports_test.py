@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from grpo_jax.data import arithmetic
 from grpo_jax.data.arithmetic import Arithmetic
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import imports
+from grpo_jax.loops import imports, scorers
 from grpo_jax.objectives import grpo, rpg
 from grpo_jax.ops import advantages
 from grpo_jax.rewards import length, math
@@ -83,7 +83,7 @@ def test_rewards():
     ("correct", "math.answer_correct", 1),
     ("overlong", "length.overlong", 0.5, {"max_length": 10, "buffer": 4}),
   )
-  (name, function, weight), (_, overlong, _) = imports.rewards(cfg)
+  (name, function, weight), (_, overlong, _) = scorers.rewards(cfg)
   assert (name, function, weight) == ("correct", math.answer_correct, 1.0)
   assert overlong(Example("", "", "", {}), Completion("", [0] * 8, 1, [])) == -0.5
 
@@ -102,7 +102,7 @@ def test_rewards():
 )
 def test_bad_rewards(functions):
   with pytest.raises(SettingError, match="rewards.functions has"):
-    imports.rewards(_rewards(*functions))
+    scorers.rewards(_rewards(*functions))
 
 
 def test_sources():

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax import evaluate
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import imports
+from grpo_jax.loops import scorers
 from grpo_jax.rewards import choice, combine, exact, option, pattern, steps
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
 
@@ -165,13 +165,13 @@ def section(functions=(), reward="math.answer_correct", arguments=()):
   ],
 )
 def test_every_verifier_votes(reward, arguments, texts, votes):
-  answer_of = imports.eval_reward(section(reward=reward, arguments=arguments)).answer_of
+  answer_of = scorers.eval_reward(section(reward=reward, arguments=arguments)).answer_of
   assert [answer_of(completion(text)) for text in texts] == votes
   assert evaluate.majority([True, True, False][: len(votes)], votes) == 1.0
 
 
 def test_others_do_not_vote():
-  assert imports.eval_reward(section(reward="format.worked")).answer_of is None
+  assert scorers.eval_reward(section(reward="format.worked")).answer_of is None
   assert steps.answer_of(completion("#### 7")) == 7 and choice.answer_of(completion("x y")) is None
 
 
@@ -181,14 +181,14 @@ def test_a_file_of_ones_own_may_say_what_its_answers_are(tmp_path):
     "def answer_of(completion, *, end='.'):\n  return completion.text.removesuffix(end)\n\n\n"
     "def check_arguments(*, end='.'):\n  if not end:\n    raise ValueError('empty')\n"
   )
-  found = imports.eval_reward(section(reward=f"{tmp_path}/mine.py:right", arguments=(("end", "!"),)))
+  found = scorers.eval_reward(section(reward=f"{tmp_path}/mine.py:right", arguments=(("end", "!"),)))
   assert found.answer_of(completion("so!")) == "so" and found.score(example(""), completion("so!"))
   assert found.score_ahead is None
   with pytest.raises(ValueError, match="empty"):
-    imports.eval_reward(section(reward=f"{tmp_path}/mine.py:right", arguments=(("end", ""),)))
+    scorers.eval_reward(section(reward=f"{tmp_path}/mine.py:right", arguments=(("end", ""),)))
   (tmp_path / "other.py").write_text("def right(example, completion, *, end):\n  pass\n\n\ndef answer_of(c):\n  pass\n")
   with pytest.raises(SettingError, match=re.escape("other.py:right cannot be called so: got an unexpected keyword")):
-    imports.eval_reward(section(reward=f"{tmp_path}/other.py:right", arguments=(("end", "!"),)))
+    scorers.eval_reward(section(reward=f"{tmp_path}/other.py:right", arguments=(("end", "!"),)))
 
 
 def test_a_batch_is_known_before_it_is_scored():
@@ -197,4 +197,4 @@ def test_a_batch_is_known_before_it_is_scored():
   combine.ahead([seen.append], [example("7"), None], [group, group])
   assert seen == [[(example("7"), completion("a"))]]
   rewards = ConfigDict({"functions": (("a", "boxed.boxed_correct", 1.0), ("b", "math.answer_correct", 1.0))})
-  assert [each.__name__ for each in imports.scored_ahead(rewards)] == ["score_ahead"]
+  assert [each.__name__ for each in scorers.scored_ahead(rewards)] == ["score_ahead"]

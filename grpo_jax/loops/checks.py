@@ -8,7 +8,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from grpo_jax import guard, ranges, sharding
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, imports
+from grpo_jax.loops import build, imports, scorers
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf.config import write_config
 from grpo_jax.objectives.contract import Objective
@@ -38,10 +38,10 @@ def check_settings(config: ConfigDict) -> None:
   steps.pattern(config.data.steps)
   imports.objective_settings(config.objective)
   if source_of_data(config) != "solutions":  # those are not scored
-    imports.rewards(config.rewards)
+    scorers.rewards(config.rewards)
   if config.offline.require:
     imports.function(config.offline.require, "grpo_jax.rewards", "offline.require")
-  imports.eval_reward(config.eval)
+  scorers.eval_reward(config.eval)
   for name, *_ in imports.train_entries(config.data):
     imports.data(name, "data.mixture" if config.data.mixture else "data.name")
   if config.data.test_name:
@@ -116,7 +116,7 @@ def check_learner(config: ConfigDict, layout: Layout) -> None:
 
 def check_rewards(config: ConfigDict) -> None:
   """Refuses weights that are not one for each reward."""
-  weights, names = config.objective.get("reward_weights"), imports.reward_names(config.rewards)
+  weights, names = config.objective.get("reward_weights"), scorers.reward_names(config.rewards)
   if weights and len(weights) != len(names):
     raise SettingError(
       f"objective.reward_weights={weights}: give {len(names)}, one for each reward ({', '.join(names)})"
@@ -148,7 +148,7 @@ def check_group(config: ConfigDict, settings: FrozenConfigDict) -> None:
     np.zeros(tokens.shape, np.float32),
     rewards=rewards,
     given=np.array([[[False, True]]] * 3),  # on the last token
-    components=np.repeat(rewards.sum(2)[..., None], len(imports.reward_names(config.rewards)), axis=2),
+    components=np.repeat(rewards.sum(2)[..., None], len(scorers.reward_names(config.rewards)), axis=2),
   )
   if not np.nan_to_num(settings.advantage(some)).any():
     raise SettingError(

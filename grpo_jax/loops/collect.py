@@ -16,7 +16,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from grpo_jax import hosts, metrics, model_rewards, rollouts, sampler
 from grpo_jax.generate import Generator, completions, generate
-from grpo_jax.loops import build, checks, imports, judges
+from grpo_jax.loops import build, checks, imports, judges, scorers
 from grpo_jax.model_rewards import RewardModel
 from grpo_jax.objectives.contract import Objective
 from grpo_jax.ops.advantages import totals
@@ -62,7 +62,7 @@ def make_collector(config: ConfigDict, model: build.Model) -> Collector:
       cannot be.
   """
   d, s, objective = config.data, config.sampler, imports.objective(config.objective.name)
-  batches, rewards = build.batches(config, model), imports.rewards(config.rewards)
+  batches, rewards = build.batches(config, model), scorers.rewards(config.rewards)
   for _, reward, _ in rewards:  # it may fail on a solution, and still work on samples: only SettingError ends the run
     checks.try_reward(reward, batches.first(checks.FIRST_SOLUTIONS), model, config)
   sample, sizes = sampler.make_sampler(model.decoder, s, model.stop), build.sizes(config, model.layout)
@@ -71,7 +71,7 @@ def make_collector(config: ConfigDict, model: build.Model) -> Collector:
     generator=Generator(sample, sizes, model.tokenizer, model.render, d.max_prompt_length, d.on_long),
     rewards=rewards,
     models=judges.load(config, model),
-    ahead=imports.scored_ahead(config.rewards),
+    ahead=scorers.scored_ahead(config.rewards),
     flat=jitted_flat(objective, imports.objective_settings(config.objective)),
     on_error=config.rewards.on_error,
     deadline=config.rewards.deadline,

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from grpo_jax import evaluate, metrics, sampler
 from grpo_jax.errors import SettingError
 from grpo_jax.generate import Generator
-from grpo_jax.loops import build, checks, imports
+from grpo_jax.loops import build, checks, imports, scorers
 
 
 class Evaluator:
@@ -21,7 +21,7 @@ class Evaluator:
       SettingError: an `eval` setting that cannot be, a test split that is not there.
     """
     self.cfg, self.data, self.seed, self.deadline = config.eval, config.data, config.seed, config.rewards.deadline
-    self.reward = imports.eval_reward(config.eval)
+    self.reward = scorers.eval_reward(config.eval)
     test = imports.eval_source(config.data) if config.eval.problems else ()
     self.problems = [test[i] for i in range(min(config.eval.problems, len(test)))]
     if config.eval.problems:

@@ -8,7 +8,7 @@ import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
@@ -42,10 +42,10 @@ def function(path: str, package: str, setting: str) -> Callable:
   Raises:
     SettingError: no such module, file or function; names `setting`.
   """
-  return _found(path, package, setting)[1]
+  return with_module(path, package, setting)[1]
 
 
-def _found(path: str, package: str, setting: str) -> tuple[ModuleType, Callable]:
+def with_module(path: str, package: str, setting: str) -> tuple[ModuleType, Callable]:
   """Returns the function of `function`, and the module that it is in."""
   where, colon, name = path.rpartition(":")
   if not colon:
@@ -126,116 +126,6 @@ def _takes_rollouts(function: Callable) -> bool:
   return next(iter(inspect.signature(function).parameters), "") == "rollouts"
 
 
-# The settings that name reward models, and whether these are asked after each step.
-MODELS = {"outcome_models": False, "process_models": True}
-
-
-class Reward(NamedTuple):
-  """A function that scores completions, and what its file has beside it; grpo_jax/rewards/__init__.py says what."""
-
-  score: Callable  # (example, completion) -> value
-  answer_of: Callable | None  # completion -> what it votes for
-  score_ahead: Callable | None  # called with [(example, completion), ...] of a batch before they are scored
-
-
-def rewards(cfg: Any) -> list[tuple[str, Callable, float]]:
-  """Returns (name, function, weight) of each of `cfg.functions`.
-
-  Args:
-    cfg: the rewards section. A fourth entry of a function holds keyword arguments, as in
-      ("overlong", "length.overlong", 1.0, {"max_length": 96, "buffer": 16}).
-
-  Raises:
-    SettingError: an entry that is not of this form, or a function that cannot be called so.
-  """
-  return [(name, found.score, weight) for name, found, weight in _rewards(cfg)]
-
-
-def scored_ahead(cfg: Any) -> list[Callable]:
-  """Returns what is to be called with a batch before `cfg.functions` score it; see `Reward`."""
-  return [found.score_ahead for _, found, _ in _rewards(cfg) if found.score_ahead]
-
-
-def _rewards(cfg: Any) -> list[tuple[str, Reward, float]]:
-  """Returns (name, reward, weight) of each of `cfg.functions`."""
-  entries = []
-  for entry in cfg.functions:
-    name, path, weight = _triple(entry, "rewards.functions", "(name, function, weight) or (..., keyword arguments)", 4)
-    if not abs(weight) <= LARGEST_WEIGHT:
-      raise SettingError(
-        f"rewards.functions has {entry!r}: use a weight from -{LARGEST_WEIGHT:g} to {LARGEST_WEIGHT:g}"
-      )
-    shown = f"rewards.functions has {entry!r}"
-    entries.append((name, _reward(path, dict(*entry[3:]), "rewards.functions", shown), float(weight)))
-  names = reward_names(cfg)
-  if not names or len(set(names)) < len(names):
-    raise SettingError(
-      f"rewards.functions, outcome_models and process_models have the names {names}: give at least one, each its own "
-      "name"
-    )
-  return entries
-
-
-def reward_models(cfg: Any) -> list[tuple[str, str, float, bool]]:
-  """Returns (name, folder, weight, whether it is asked after each step) of each reward model that the config names.
-
-  Args:
-    cfg: the rewards section.
-
-  Raises:
-    SettingError: an entry that is not of this form.
-  """
-  found = []
-  for setting, steps in MODELS.items():
-    for entry in cfg[setting]:
-      name, folder, weight = _triple(entry, f"rewards.{setting}", "(name, folder, weight)")
-      storage.check(f"rewards.{setting}", folder)
-      if not abs(weight) <= LARGEST_WEIGHT:
-        raise SettingError(f"rewards.{setting} has {entry!r}: use a weight of at most {LARGEST_WEIGHT:g} either way")
-      found.append((name, folder, weight, steps))
-  return found
-
-
-def reward_names(cfg: Any) -> list[str]:
-  """Returns the names of all rewards, in the order of their components: functions, then reward models."""
-  return [entry[0] for entry in cfg.functions] + [name for name, *_ in reward_models(cfg)]
-
-
-def eval_reward(cfg: Any) -> Reward:
-  """Returns the reward that `cfg.reward` names, with the keyword arguments `cfg.arguments`.
-
-  Args:
-    cfg: the eval section.
-
-  Raises:
-    SettingError: there is none, or it cannot be called so.
-  """
-  try:
-    given = dict(cfg.arguments)
-  except (TypeError, ValueError) as error:
-    raise SettingError(f"eval.arguments={kinds.shown(cfg.arguments)}: use (('name', value), ...): {error}") from error
-  shown = f"eval.reward={cfg.reward!r} with eval.arguments={kinds.shown(cfg.arguments)}"
-  return _reward(cfg.reward, given, "eval.reward", shown)
-
-
-def _reward(path: str, given: dict[str, Any], setting: str, shown: str) -> Reward:
-  """Returns a reward by its path, with keyword arguments that its file has checked; `shown` is how it is set."""
-  found, score = _found(path, "grpo_jax.rewards", setting)
-  beside = {name: vars(found).get(name) for name in ("answer_of", "check_arguments", "score_ahead")}
-  try:
-    inspect.signature(score).bind("example", "completion", **given)
-    for name, function in beside.items():
-      if function is not None:
-        inspect.signature(function).bind(*[()] * (name != "check_arguments"), **given)
-  except (TypeError, ValueError) as error:
-    raise SettingError(f"{shown}: {path} cannot be called so: {error}") from error
-  check = beside.pop("check_arguments")
-  if check:
-    check(**given)
-  bound = {name: functools.partial(f, **given) if f and given else f for name, f in beside.items()}
-  return Reward(functools.partial(score, **given) if given else score, **bound)
-
-
 def train_sources(cfg: Any) -> tuple[list[Sequence[Example]], list[float]]:
   """Returns the data sets to train on and their weights: `cfg.mixture`, or `cfg.name` and `cfg.path`.
 
@@ -258,7 +148,7 @@ def train_entries(cfg: Any) -> list[tuple[str, str, float]]:
     SettingError: an entry of `cfg.mixture` that is not of this form, a path that cannot be read, or a weight that makes
       no share.
   """
-  entries = [_triple(entry, "data.mixture", "(name, path, weight)") for entry in cfg.mixture]
+  entries = [triple(entry, "data.mixture", "(name, path, weight)") for entry in cfg.mixture]
   for _, path, _ in entries:
     storage.check("data.mixture", path)
   weights = [weight for *_, weight in entries]
@@ -274,7 +164,7 @@ def _takes_a_completion(function: Any) -> bool:
   return inspect.isfunction(function) and [*inspect.signature(function).parameters][:2] == ["example", "completion"]
 
 
-def _triple(entry: Any, setting: str, form: str, most: int = 3) -> tuple[str, str, float]:
+def triple(entry: Any, setting: str, form: str, most: int = 3) -> tuple[str, str, float]:
   """Returns the first three of an entry: two texts and a number; one of `rewards.functions` may have a fourth."""
   fits = isinstance(entry, tuple | list) and 3 <= len(entry) <= most
   fits = fits and kinds.is_text(entry[0]) and kinds.is_path(entry[1]) and kinds.Number().fits(entry[2])

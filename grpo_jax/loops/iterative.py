@@ -25,7 +25,7 @@ from ml_collections import ConfigDict
 from grpo_jax import metrics, rollouts, storage
 from grpo_jax import state as train_state
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, imports, pairs
+from grpo_jax.loops import build, checks, imports, pairs, scorers
 from grpo_jax.loops.collect import Collector, Scored, collect, make_collector, widen
 from grpo_jax.loops.evaluator import Evaluator
 from grpo_jax.loops.learner import Learner
@@ -89,7 +89,7 @@ def check(config: ConfigDict) -> None:
   labels, names = config.iterative.labels, [name for name, *_ in config.rewards.functions]
   if labels not in names:
     raise SettingError(f"iterative.labels={labels!r}: use the name of one of rewards.functions, {', '.join(names)}")
-  if NAME in imports.reward_names(config.rewards):
+  if NAME in scorers.reward_names(config.rewards):
     raise SettingError(f"rewards has {NAME!r}, which is the name of the reward model that learns: use another")
 
 

@@ -4,7 +4,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax import storage
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, imports
+from grpo_jax.loops import build, scorers
 from grpo_jax.model_rewards import RewardModel
 
 PROBE = "What is 12 + 7?\nIt is 12 + 7 = 19.\n#### 19"  # a text that two tokenizers should read alike
@@ -16,7 +16,7 @@ def load(config: ConfigDict, model: build.Model) -> list[RewardModel]:
   Raises:
     SettingError: a folder that is not there, holds no reward model, or one of another tokenizer.
   """
-  return [_load(config, model, *row) for row in imports.reward_models(config.rewards)]
+  return [_load(config, model, *row) for row in scorers.reward_models(config.rewards)]
 
 
 def _load(config: ConfigDict, policy: build.Model, name: str, folder: str, weight: float, steps: bool) -> RewardModel:

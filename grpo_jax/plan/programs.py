@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax import ranges, sampler, sharding
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, imports
+from grpo_jax.loops import build, checks, imports, scorers
 from grpo_jax.loops.learner import Learner
 from grpo_jax.models import variants
 from grpo_jax.models.decoder import Decoder, DecoderConfig
@@ -65,7 +65,7 @@ def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload
     SettingError: settings that a run would refuse, for these devices too.
   """
   ranges.check(config)
-  if models := imports.reward_models(config.rewards):
+  if models := scorers.reward_models(config.rewards):
     raise SettingError(
       f"rewards.outcome_models, process_models have {models[0][0]!r}: a plan counts none; leave them out"
     )
@@ -140,7 +140,7 @@ def _rollouts(config: ConfigDict, prompts: Prompts, lengths: Lengths) -> Rollout
     numbers,
     rewards=numbers,
     given=np.zeros(shape, bool),
-    components=np.zeros((*shape[:2], len(imports.reward_names(config.rewards))), np.float32),
+    components=np.zeros((*shape[:2], len(scorers.reward_names(config.rewards))), np.float32),
   )
 
 
