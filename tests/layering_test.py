@@ -141,6 +141,7 @@ LINKS = (
   ("plan.*", "plan.make"),
   ("plan.scaling", "plan.sweep"),
   ("reports.*", "reports.jsonl"),
+  ("experiments.arithmetic_iterative", "experiments.arithmetic"),
   ("experiments.*", "experiments.arguments"),
   ("experiments.*", "experiments.defaults"),
   ("experiments.arithmetic_sft", "experiments.arithmetic"),

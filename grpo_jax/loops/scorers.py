@@ -9,6 +9,8 @@ from grpo_jax import kinds, storage
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import imports
 
+FORM = "(name, function, weight) or (..., keyword arguments)"  # of an entry of rewards.functions
+
 # The settings that name reward models, and whether these are asked after each step.
 MODELS = {"outcome_models": False, "process_models": True}
 

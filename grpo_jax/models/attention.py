@@ -40,6 +40,11 @@ class AttentionSpec:
     return head_dim**-0.5 if self.scale is None else self.scale
 
 
+def by_kv_head(q: Array, kv_heads: int) -> Array:
+  """Returns queries `[..., H, d]` as `[..., K, M, d]`: M query heads for each of K key/value heads."""
+  return q.reshape(*q.shape[:-2], kv_heads, q.shape[-2] // kv_heads, q.shape[-1])
+
+
 def causal_attention(layout: Layout, spec: AttentionSpec, q: Array, k: Array, v: Array) -> Array:
   """Returns causal self-attention; padding behind the real tokens changes nothing for them.
 

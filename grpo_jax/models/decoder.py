@@ -30,7 +30,7 @@ from jax.sharding import NamedSharding
 
 from grpo_jax.errors import SettingError
 from grpo_jax.models import heads
-from grpo_jax.models.attention import AttentionSpec, causal_attention, group_attention
+from grpo_jax.models.attention import AttentionSpec, by_kv_head, causal_attention, group_attention
 from grpo_jax.models.layers import Block, RMSNorm, lookup
 from grpo_jax.models.shards import GATHERED, gather, parameter_axes
 from grpo_jax.packing.lists import GroupLists, TokenList, prompt_list
@@ -311,16 +311,11 @@ def _run_period(layers: Sequence[Callable], x: Array, params: Params) -> tuple[A
   return x, jax.tree.map(lambda *a: jnp.stack(a), *every)
 
 
-def _by_kv_head(c: DecoderConfig, q: Array) -> Array:
-  """Returns queries `[..., H, d]` as `[..., K, M, d]`: M query heads for each key/value head."""
-  return q.reshape(*q.shape[:-2], c.kv_heads, c.heads // c.kv_heads, c.head_dim)
-
-
 def _attend_prompts(
   decoder: Decoder, tokens: TokenList, spec: AttentionSpec, q: Array, k: Array, v: Array
 ) -> tuple[Array, tuple[Array, Array]]:
   """Returns attention of prompts alone, in a list like q, and their keys and values `[P, Lp, K, d]`."""
-  q_PxLpxKxMxd = tokens.from_list(_by_kv_head(decoder.config, q))
+  q_PxLpxKxMxd = tokens.from_list(by_kv_head(q, decoder.config.kv_heads))
   k_PxLpxKxd, v_PxLpxKxd = tokens.from_list(k), tokens.from_list(v)
   out = causal_attention(decoder.layout, spec, q_PxLpxKxMxd, k_PxLpxKxd, v_PxLpxKxd)
   return tokens.to_list(out), (k_PxLpxKxd, v_PxLpxKxd)
@@ -338,7 +333,7 @@ def _attend_groups(
 ) -> tuple[Array, None]:
   """Returns attention of prompts to themselves and of rows to their prompt and themselves, in a list like q."""
   layout = decoder.layout
-  q_prompt, q_rows = lists.split(_by_kv_head(decoder.config, q))  # [P, Lp, K, M, d], [P, R, T, K, M, d]
+  q_prompt, q_rows = lists.split(by_kv_head(q, decoder.config.kv_heads))  # [P, Lp, K, M, d], [P, R, T, K, M, d]
   (k_prompt, k_rows), (v_prompt, v_rows) = lists.split(k), lists.split(v)
   of_prompts = causal_attention(layout, spec, q_prompt, k_prompt, v_prompt)
   of_rows = group_attention(
