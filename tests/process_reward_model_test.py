@@ -124,8 +124,8 @@ def test_settings_that_do_not_go_together(changes, message):
 
 def test_step_metrics_by_hand():
   found = step_scores.step_metrics(np.array([2.0, -1.0, 1.0, -3.0, -1.0]), np.array([1.0, 0.75, 0.5, 0.0, 0.0]))
-  assert found["accuracy_right"] == 1 / 2 and found["accuracy_wrong"] == 2 / 3 and found["accuracy"] == 7 / 12
-  assert found["agreement"] == 3 / 5 and found["wrong"] == 3 / 5
+  want = {"accuracy_right": 1 / 2, "accuracy_wrong": 2 / 3, "accuracy": 7 / 12, "agreement": 3 / 5, "wrong": 3 / 5}
+  assert {name: found[name] for name in want} == pytest.approx(want)
   assert found["area"] == (3 + 1.5) / 6  # of six pairs: 2 beats all, -1 beats -3 and ties with -1
   sigma = 1 / (1 + np.exp([-2.0, 1.0, -1.0, 3.0, 1.0]))
   assert found["brier"] == pytest.approx(np.mean((sigma - [1, 0.75, 0.5, 0, 0]) ** 2))
