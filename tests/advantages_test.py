@@ -241,9 +241,19 @@ def test_step_returns_of_hand_worked_groups():
   np.testing.assert_allclose(found[0], [-1.0] * 8)
   np.testing.assert_allclose(found[1], [0.0] * 4 + [1 / 3] * 4, atol=1e-6)
   np.testing.assert_allclose(found[2], [1.0] * 2 + [1 / 3] * 2 + [0.0] * 4, atol=1e-6)
-  scaled = adv.step_returns(STEP_REWARDS, STEPS, THREE, eps=0.0)[0]
-  np.testing.assert_allclose(scaled, found, atol=1e-6)  # the totals 0, 1, 2 have a standard deviation of 1
-  np.testing.assert_allclose(adv.step_returns(STEP_REWARDS, STEPS, THREE, "batch", eps=0.0)[0], found, atol=1e-6)
+  rms = np.sqrt((1 + 0 + 1 / 9 + 1 + 1 / 9 + 0 + 0) / (7 - 1))  # of the seven steps
+  for scale in ("group", "batch"):
+    scaled = adv.step_returns(STEP_REWARDS, STEPS, THREE, scale, eps=0.0)[0]
+    np.testing.assert_allclose(scaled, found / rms, atol=1e-6)
+
+
+def test_step_returns_of_equal_totals_are_no_larger_than_others():
+  """Each has one right step of two, another one: the standard deviation of their totals is 0."""
+  given = np.zeros((1, 2, 4), bool)
+  given[..., [1, 3]] = True
+  rewards = np.float32([[[0, 1, 0, 0], [0, 0, 0, 1]]])
+  found = np.asarray(adv.step_returns(rewards, given, np.ones((1, 2), bool)))
+  assert np.abs(found).max() < 2 and found[0, 1, 3] > 0 > found[0, 0, 3]
 
 
 def test_wrong_steps_that_are_left_out_earn_nothing():

@@ -118,7 +118,7 @@ def step_returns(
 ) -> Array:
   """Returns the rewards that are still to come, less what the group's completions have to come from the same step on.
 
-      A[t] = (sum over given rewards j >= t of r[j] - V[k]) / (std + eps),  k = how many rewards lie before t
+      A[t] = (sum over given rewards j >= t of r[j] - V[k]) / (rms + eps),  k = how many rewards lie before t
       V[k] = mean over all completions of the group of what they were given from their k-th reward on; 0 past the last
 
   A completion that has fewer steps is compared with what the others earn in the steps that it does not have. In
@@ -129,8 +129,9 @@ def step_returns(
     rewards: [P, G, L] float.
     given: [P, G, L] bool.
     real: [P, G] bool, false for completions that only fill the batch.
-    scale: std of the totals of the "group", of all totals of the "batch", or "none".
-    ddof: the std divides by n - ddof.
+    scale: rms over the steps of the "group", of the "batch", or "none". It is that of the differences themselves: equal
+      totals of other steps have differences, and a standard deviation of 0.
+    ddof: the rms of n steps divides by n - ddof.
     eps: added to the std.
 
   Returns:
@@ -145,11 +146,10 @@ def step_returns(
   step = (jnp.cumsum(kept, axis=2) - kept).astype(jnp.int32)  # how many rewards lie before each token
   centred = jax.vmap(_less_the_steps_mean)(to_come, step, given, real)
   centred = jnp.where(returns_to_go(kept) > 0, centred, 0.0)
-  totals_PxG = jnp.sum(rewards, axis=2, where=given)
-  if scale == "group":
-    centred = centred / (masked.masked_std(totals_PxG, real, 1, ddof, keepdims=True) + eps)[..., None]
-  elif scale == "batch":
-    centred = centred / (masked.masked_std(totals_PxG, real, None, ddof) + eps)
+  if scale != "none":
+    over = (1, 2) if scale == "group" else None
+    squares, count = masked.masked_sum(centred**2, kept, over, True), jnp.sum(kept, over, keepdims=True)
+    centred = centred / (jnp.sqrt(squares / jnp.maximum(count - ddof, 1.0)) + eps)
   return centred
 
 
