@@ -39,7 +39,7 @@ def _jsonl(path, question):
 
 
 def _rewards(*functions):
-  return ConfigDict({"functions": functions})
+  return ConfigDict({"functions": functions, "outcome_models": (), "process_models": ()})
 
 
 def test_functions(tmp_path):

@@ -338,6 +338,7 @@ CASES = {
     (f(P, T, K, M, DH), f(P, K, DH, T), f(P, K, T, DH), b(P, T, T)),
     (P, T, K, M, DH),
   ),
+  "attention.by_kv_head": (with_statics(attention.by_kv_head, K), (f(P, T, K * M, DH),), (P, T, K, M, DH)),
   "attention.keys_values": (attention.keys_values, (f(P, T, K, DH), f(P, T, K, DH)), [(P, K, DH, T), (P, K, T, DH)]),
   "attention.causal_attention": (
     functools.partial(attention.causal_attention, tiny.layout(), SPEC),

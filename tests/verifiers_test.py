@@ -150,7 +150,8 @@ def test_a_pattern_that_backtracks_is_stopped():
 
 
 def section(functions=(), reward="math.answer_correct", arguments=()):
-  return ConfigDict({"functions": functions, "reward": reward, "arguments": arguments})
+  models = {"outcome_models": (), "process_models": ()}
+  return ConfigDict({"functions": functions, "reward": reward, "arguments": arguments, **models})
 
 
 @pytest.mark.parametrize(
@@ -196,5 +197,6 @@ def test_a_batch_is_known_before_it_is_scored():
   group = [completion("a"), None, Completion("", [], STOPPED, [])]
   combine.ahead([seen.append], [example("7"), None], [group, group])
   assert seen == [[(example("7"), completion("a"))]]
-  rewards = ConfigDict({"functions": (("a", "boxed.boxed_correct", 1.0), ("b", "math.answer_correct", 1.0))})
+  functions = (("a", "boxed.boxed_correct", 1.0), ("b", "math.answer_correct", 1.0))
+  rewards = ConfigDict({"functions": functions, "outcome_models": (), "process_models": ()})
   assert [each.__name__ for each in scorers.scored_ahead(rewards)] == ["score_ahead"]

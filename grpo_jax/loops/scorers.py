@@ -57,8 +57,8 @@ def _rewards(cfg: Any) -> list[tuple[str, Reward, float]]:
   names = reward_names(cfg)
   if not names or len(set(names)) < len(names):
     raise SettingError(
-      f"rewards.functions, outcome_models and process_models have the names {names}: give at least one, each its own "
-      "name"
+      f"rewards.functions has the names {names}, with those of outcome_models and process_models: give at least one, "
+      "each its own name"
     )
   return entries
 
