@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 from grpo_jax import evaluate, hosts, rollouts, sampler
 from grpo_jax.errors import SettingError
 from grpo_jax.guard import Guard
-from grpo_jax.loops import build, imports
+from grpo_jax.loops import build, scorers
 from grpo_jax.loops.collect import Scored
 from grpo_jax.ops import preferences
 from grpo_jax.packing.sizes import Sizes
@@ -87,7 +87,7 @@ def make_labeller(config: ConfigDict, model: build.Model) -> Labeller:
     sampler.make_sampler(model.decoder, ConfigDict(config.sampler.to_dict() | {"group": group}), model.stop),
     Sizes(sizes.most, sizes.layout, sizes.width + config.sampler.max_length, sizes.microbatches),
     model.tokenizer,
-    imports.function(config.eval.reward, "grpo_jax.rewards", "eval.reward"),
+    scorers.eval_reward(config.eval).score,
     config.rewards.deadline,
     LABELS[config.offline.labels],
     config.eval.batch,
