@@ -36,6 +36,6 @@ def get_config(arg: str = "") -> ConfigDict:
   c.learner.schedule = "constant"
   c.iterative.reward_model = args.reward_model
   c.iterative.steps = 40
-  c.iterative.lr = 1e-4
+  c.iterative.reward_model_lr = 1e-4
   c.eval.every = 40
   return c

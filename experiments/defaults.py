@@ -87,7 +87,7 @@ def get_config() -> ConfigDict:
   c.iterative.reward_model = ""  # to begin with: a folder or run; empty: the policy's start, with scores of 0
   c.iterative.weight = 1.0  # of its reward, beside those of rewards.functions
   c.iterative.labels = "correct"  # the one of rewards.functions that says which of two samples is the better
-  c.iterative.lr = 1e-5
+  c.iterative.reward_model_lr = 1e-5  # constant; the rest of its optimizer is as the policy's
   c.iterative.pairs = 32  # in a batch of the reward model
   c.iterative.epochs = 1  # over the pairs of an iteration
   c.iterative.replay = 0.1  # share of a batch that is of earlier iterations

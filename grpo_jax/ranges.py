@@ -79,7 +79,7 @@ TABLE: dict[str, Row] = {
   "iterative.reward_model": PLACE,
   "iterative.weight": Number(-1e6, 1e6),
   "iterative.labels": TEXT,
-  "iterative.lr": Number(0),
+  "iterative.reward_model_lr": Number(0),
   "iterative.pairs": Whole(1),
   "iterative.epochs": Whole(1),
   "iterative.replay": Number(0, 1, below=True),

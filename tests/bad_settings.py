@@ -84,7 +84,7 @@ FUNCTIONS, MIXTURE, RULES = "rewards.functions", "data.mixture", "mesh.rules"
 
 BY_HAND = (
   # names of what is not there
-  Bad("loop", "nonsense", "choose from offline, online, process_reward_model, reward_model"),
+  Bad("loop", "nonsense", "choose from iterative, offline, online, process_reward_model, reward_model"),
   Bad("loop", "", "choose from"),
   Bad("loop", "imports", "choose from"),
   Bad("loop", "../online", "choose from"),

@@ -113,7 +113,7 @@ def run(
   sampler, batches = Sampler(), iter(plan)
   generator = Generator(sampler, tiny.sizes(), Words(), words, LONGEST)
   flat = functools.partial(common.flat_totals, cfg=None) if objective is None else objective
-  collector = collect.Collector(batches, generator, functions, [], flat, 0.0, 0.0, L, P, tries)
+  collector = collect.Collector(batches, generator, functions, [], [], flat, 0.0, 0.0, L, P, tries)
   batch, numbers = collect.collect(collector, "policy", jax.random.key(5), writer)
   assert sampler.params == ["policy"] * len(sampler.keys)
   return Run(batch, numbers, sampler, list(batches))

@@ -81,7 +81,7 @@ def config(**settings):
   c.iterative.pairs = 4
   c.iterative.replay = 0.25
   c.iterative.kept_steps = 3
-  c.iterative.lr = 1e-2
+  c.iterative.reward_model_lr = 1e-2
   c.objective.beta = 0.04
   c.learner.lr = 1e-2
   c.eval.problems = 0
@@ -123,6 +123,7 @@ def whole(tmp_path_factory, cache):
   return workdir
 
 
+@pytest.mark.slow
 def test_the_reference_is_the_policy_as_it_was_when_the_iteration_began(whole):
   at = {step: saved(whole, step) for step in range(6)}
   for step in range(1, 6):
@@ -131,6 +132,7 @@ def test_the_reference_is_the_policy_as_it_was_when_the_iteration_began(whole):
     assert parameters(at[step], "reference") != parameters(at[step], "policy"), step
 
 
+@pytest.mark.slow
 def test_the_reward_model_learns_at_the_end_of_an_iteration(whole):
   at = {step: saved(whole, step)["reward_model"] for step in range(6)}
   changed = [step for step in range(1, 6) if at[step] != at[step - 1]]
@@ -144,7 +146,8 @@ def test_the_reward_model_learns_at_the_end_of_an_iteration(whole):
   assert all("reward/reward_model" in line and "reward/parity" in line for line in lines if "iteration" in line)
 
 
-@pytest.mark.parametrize("first", [3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [3, 4])
 def test_a_run_that_goes_on_is_the_run_that_was_not_stopped(whole, cache, tmp_path, first):
   iterative.train(config(steps=first, compilation_cache=cache), str(tmp_path))
   iterative.train(config(compilation_cache=cache), str(tmp_path))
@@ -152,6 +155,7 @@ def test_a_run_that_goes_on_is_the_run_that_was_not_stopped(whole, cache, tmp_pa
   assert sorted(int(path.stem) for path in (tmp_path / "replay").iterdir()) == list(range(5))
 
 
+@pytest.mark.slow
 def test_another_run_is_scored_by_its_reward_model(whole, cache, tmp_path):
   folder = str(whole / "reward_model")
   changes = {"loop": "online", "steps": 1, "compilation_cache": cache, "rewards.functions": ()}
@@ -161,6 +165,7 @@ def test_another_run_is_scored_by_its_reward_model(whole, cache, tmp_path):
   assert line["reward/judge"] == pytest.approx(line["reward/mean"], abs=1e-5) and line["reward/std"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("setting", "folder", "message"),
   [

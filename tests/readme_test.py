@@ -57,6 +57,7 @@ def test_a_file_of_ones_own(title, program, tmp_path):
   assert line["skipped_steps"] == 0
 
 
+@pytest.mark.slow
 def test_a_verifier_by_its_settings(program, tmp_path):
   folder = run(program, tmp_path, command("Your verifier"), problems=8)
   lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -282,6 +282,7 @@ def whole(tmp_path_factory):
   return train(of_samples(), tmp_path_factory.mktemp("rm") / "whole")
 
 
+@pytest.mark.slow
 def test_a_run_on_a_file_of_pairs(tmp_path):
   c = config()
   c.offline.pairs, c.offline.held_out, c.steps = write(tmp_path / "p.jsonl", [line(n) for n in range(10)]), 2, 2

@@ -119,7 +119,8 @@ def check_rewards(config: ConfigDict) -> None:
   weights, names = config.objective.get("reward_weights"), scorers.reward_names(config.rewards)
   if weights and len(weights) != len(names):
     raise SettingError(
-      f"objective.reward_weights={weights}: give {len(names)}, one for each reward ({', '.join(names)})"
+      f"objective.reward_weights={weights}: give {len(names)}, one for each of rewards.functions and of the reward "
+      f"models: {', '.join(names)}"
     )
 
 

@@ -182,7 +182,7 @@ def of_reward_model(config: ConfigDict) -> ConfigDict:
     made.model.variant = ""
   made.objective = ConfigDict({"name": NAME, **imports.objective(NAME).settings()})
   made.data.prompts = cfg.pairs
-  own = {"lr": cfg.lr, "schedule": "constant", "warmup": 0, "mu": 1, "minibatches": 1, "microbatch": 0}
+  own = {"lr": cfg.reward_model_lr, "schedule": "constant", "warmup": 0, "mu": 1, "minibatches": 1, "microbatch": 0}
   made.learner.update(own | {"stop_reached": 0.0, "stop_surrogate": 0.0, "stop_kl": 0.0})
   return made
 
