@@ -64,6 +64,7 @@ def test_a_verifier_by_its_settings(program, tmp_path):
   assert [line["reward_faults"] for line in lines if "reward_faults" in line] == [0]
 
 
+@pytest.mark.slow
 def test_data_of_ones_own(program, tmp_path):
   (lines,) = [text for language, text in section("Your data") if language == "json"]
   folder = tmp_path / "my_data"

@@ -216,11 +216,11 @@ def test_a_signal_before_rewards_are_counted_ends_the_step_where_it_began(runs, 
   runs.assert_as_if_not_struck(workdir, expected)
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(19, marks=pytest.mark.slow)])
-def test_two_runs_started_together_in_one_folder(runs, expected, times):
+@pytest.mark.slow
+def test_two_runs_started_together_in_one_folder(runs, expected):
   """One runs and one is refused; the folder is that of one run."""
-  for n in range(times):
-    workdir = f"together {times} {n}"
+  for n in range(20):
+    workdir = f"together {n}"
     command = [sys.executable, "-m", "experiments.run", *runs.arguments(workdir)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "stdin": subprocess.DEVNULL}
     environment = conftest.environment(1, **CACHED)
@@ -241,6 +241,7 @@ os.execv(sys.executable, [sys.executable, "-m", "experiments.run", *sys.argv[1:]
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing_that_was_saved(runs, expected):
   shutil.copytree(runs.folder / "undisturbed", runs.folder / "full", ignore=shutil.ignore_patterns("8", "export"))
   before = runs.steps_saved("full")
