@@ -8,7 +8,7 @@ import pytest
 from grpo_jax.data import reasoning_gym as data
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import imports
-from grpo_jax.rewards.reasoning_gym import answer_of, harmless, solved
+from grpo_jax.rewards.reasoning_gym import given_answer, harmless, solved
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
 
 # Skipped where the extra is not installed, but for what needs no package.
@@ -100,12 +100,12 @@ def test_without_the_package_there_is_a_line_that_says_what_to_install(monkeypat
 
 
 def test_the_answer_of_a_completion():
-  assert answer_of(written("so <answer>3</answer> no <answer>\n4 5 </answer> end"), "tags") == "4 5"
-  assert answer_of(written("<answer>3", TRUNCATED), "tags") is None
-  assert answer_of(written("</answer> <answer>"), "tags") is None
-  assert answer_of(written("<answer>3</answer>", TRUNCATED), "tags") == "3"
-  assert answer_of(written("2 + 2\n 4 \n\n"), "line") == "4"
-  assert answer_of(written("2 + 2\n 4", TRUNCATED), "line") is None  # 4 may be the beginning of 42
+  assert given_answer(written("so <answer>3</answer> no <answer>\n4 5 </answer> end"), "tags") == "4 5"
+  assert given_answer(written("<answer>3", TRUNCATED), "tags") is None
+  assert given_answer(written("</answer> <answer>"), "tags") is None
+  assert given_answer(written("<answer>3</answer>", TRUNCATED), "tags") == "3"
+  assert given_answer(written("2 + 2\n 4 \n\n"), "line") == "4"
+  assert given_answer(written("2 + 2\n 4", TRUNCATED), "line") is None  # 4 may be the beginning of 42
 
 
 def test_scores_are_in_0_to_1_and_a_scorer_that_cannot_read_an_answer_gives_0():

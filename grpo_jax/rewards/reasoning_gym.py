@@ -37,7 +37,7 @@ FORMS = {
 MOST_POWERS = 3  # of what stands in brackets: each may be a power of the one before
 
 
-def answer_of(completion: Completion, answer_in: str) -> str | None:
+def given_answer(completion: Completion, answer_in: str) -> str | None:
   """Returns the answer that a completion gives, without the white space around it; None if it gives none.
 
   Args:
@@ -62,7 +62,7 @@ def solved(example: Example, completion: Completion) -> float:
     KeyError: the example is not of data set reasoning_gym.
   """
   score, task = example.meta["score"], example.meta["task"]
-  answer = answer_of(completion, example.meta["answer_in"])
+  answer = given_answer(completion, example.meta["answer_in"])
   if answer is None or not harmless(task, answer):
     return 0.0
   try:
