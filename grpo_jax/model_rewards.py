@@ -1,22 +1,18 @@
-"""What reward models say of a batch of completions, and the rewards that come of it.
+"""The rewards that reward models give to a batch of completions, of their scores (reward_models.py).
 
-A reward model reads prompt and completion and says a number after each token (`forward.scores`). One of outcomes is
-asked after the last token, one of steps (a process reward model) after the last token of each step.
+One of outcomes is asked after the last token, one of steps (a process reward model) after the last token of each step.
 """
 
 import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax import forward, hosts
+from grpo_jax import hosts
 from grpo_jax.models.decoder import Decoder, Params
-from grpo_jax.packing.microbatches import join_microbatches, split_microbatches
-from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.sizes import Sizes
+from grpo_jax.reward_models import after_last_token, jitted_scores
 from grpo_jax.rollouts import to_device, to_host
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Completion, Rollouts
 
@@ -31,31 +27,6 @@ class RewardModel(NamedTuple):
   params: Params
 
 
-def scores(decoder: Decoder, microbatches: int, params: Params, rollouts: Rollouts, packing: Packing) -> Array:
-  """Returns a reward model's score after each token, `[P, G, L]` float32, made one microbatch after the other.
-
-  Args:
-    decoder: the reward model's.
-    microbatches: into how many the prompts are cut; `packing` is made for as many.
-    params: its tree.
-    rollouts: P prompts with G completions each.
-    packing: of `packing.plan.pack`, as the learner packs.
-  """
-
-  def of_microbatch(x: tuple[Rollouts, Packing]) -> Array:
-    batch, packing = x
-    return forward.scores(decoder, params, batch.prompts, batch.tokens, batch.lengths, packing)
-
-  cut = split_microbatches(decoder.layout, (rollouts, packing), microbatches)
-  return join_microbatches(jax.lax.map(of_microbatch, cut))
-
-
-@functools.cache
-def jitted_scores(decoder: Decoder, microbatches: int) -> Callable:
-  """Returns `scores` of a decoder, jitted: the same function for the same arguments, so that it is compiled once."""
-  return jax.jit(functools.partial(scores, decoder, microbatches))
-
-
 def judge(models: Sequence[RewardModel], sizes: Sizes, drawn: Rollouts) -> list[Array]:
   """Returns the scores `[P, G, L]` of each reward model, on the mesh.
 
@@ -68,12 +39,6 @@ def judge(models: Sequence[RewardModel], sizes: Sizes, drawn: Rollouts) -> list[
     return []
   on_mesh = to_device(sizes.layout, sizes.for_learner(drawn))
   return [jitted_scores(model.decoder, sizes.microbatches)(model.params, *on_mesh) for model in models]
-
-
-@jax.jit
-def after_last_token(scores: Array, lengths: Array) -> Array:
-  """Returns of scores `[P, G, L]` those after the last token of each completion, `[P, G]`; lengths are `[P, G]`."""
-  return jnp.take_along_axis(scores, jnp.maximum(lengths, 1)[..., None] - 1, axis=2)[..., 0]
 
 
 def outcome_rewards(scores: np.ndarray, lengths: np.ndarray, ended: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

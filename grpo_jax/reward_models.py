@@ -1,16 +1,16 @@
-"""Scores of completions by an outcome reward model, on the mesh, and how well they tell the better of two."""
+"""What a reward model says of completions, a number after each token, and how well it tells the better of two."""
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax import forward, rollouts
-from grpo_jax.models.decoder import Decoder
+from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.objectives import common
+from grpo_jax.packing.microbatches import join_microbatches, split_microbatches
 from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.types import Array, Rollouts
@@ -18,29 +18,42 @@ from grpo_jax.types import Array, Rollouts
 BINS = 10  # of confidence, in the calibration error
 
 
-def last_scores(decoder: Decoder, params: Any, batch: Rollouts, packing: Packing) -> Array:
-  """Returns the score of each completion after its last token, `[P, G]` float32; 0 where there is no token.
+def scores(decoder: Decoder, microbatches: int, params: Params, batch: Rollouts, packing: Packing) -> Array:
+  """Returns a reward model's score after each token, `[P, G, L]` float32, made one microbatch after the other.
+
+  Args:
+    decoder: the reward model's.
+    microbatches: into how many the prompts are cut; `packing` is made for as many.
+    params: its tree.
+    batch: P prompts with G completions each.
+    packing: of `packing.plan.pack`, as the learner packs.
+  """
+
+  def of_microbatch(x: tuple[Rollouts, Packing]) -> Array:
+    some, packing = x
+    return forward.scores(decoder, params, some.prompts, some.tokens, some.lengths, packing)
+
+  cut = split_microbatches(decoder.layout, (batch, packing), microbatches)
+  return join_microbatches(jax.lax.map(of_microbatch, cut))
+
+
+@functools.cache
+def jitted_scores(decoder: Decoder, microbatches: int) -> Callable:
+  """Returns `scores` of a decoder, jitted: the same function for the same arguments, so that it is compiled once."""
+  return jax.jit(functools.partial(scores, decoder, microbatches))
+
+
+@jax.jit
+def after_last_token(scores: Array, lengths: Array) -> Array:
+  """Returns of scores `[P, G, L]` those after the last token of each completion, `[P, G]`; lengths are `[P, G]`."""
+  return jnp.take_along_axis(scores, jnp.maximum(lengths, 1)[..., None] - 1, axis=2)[..., 0]
+
+
+def scores_of_all(decoder: Decoder, params: Params, batch: Rollouts, sizes: Sizes, prompts: int) -> np.ndarray:
+  """Returns `scores` of all completions of a batch, `[N, G, L]` float32 on the host, computed P prompts at a time.
 
   Args:
     decoder, params: the reward model.
-    batch: its prompts, tokens and lengths are read.
-    packing: of `packing.plan.pack`.
-  """
-  each = forward.scores(decoder, params, batch.prompts, batch.tokens, batch.lengths, packing)
-  return jnp.sum(jnp.where(common.last_token(batch.lengths, each.shape[2]), each, 0.0), axis=2)
-
-
-def make_scorer(decoder: Decoder) -> Callable:
-  """Returns `last_scores` of a decoder, jitted: `(params, batch, packing) -> [P, G]`."""
-  return jax.jit(functools.partial(last_scores, decoder))
-
-
-def score(scorer: Callable, params: Any, batch: Rollouts, sizes: Sizes, prompts: int) -> np.ndarray:
-  """Returns the scores of all completions of a batch, `[N, G]` float32 on the host, computed P prompts at a time.
-
-  Args:
-    scorer: of `make_scorer`.
-    params: of the reward model.
     batch: numpy, `[N, ...]`.
     sizes: of the programs made so far.
     prompts: P, a multiple of the mesh's shards of prompts.
@@ -49,7 +62,7 @@ def score(scorer: Callable, params: Any, batch: Rollouts, sizes: Sizes, prompts:
   for start in range(0, len(batch.lengths), prompts):
     few = jax.tree.map(functools.partial(_filled, start, prompts), common.written(batch))
     on_mesh = rollouts.to_device(sizes.layout, sizes.for_learner(few))
-    found.append(rollouts.to_host(scorer(params, *on_mesh)))
+    found.append(rollouts.to_host(jitted_scores(decoder, sizes.microbatches)(params, *on_mesh)))
   return np.concatenate(found)[: len(batch.lengths)]
 
 

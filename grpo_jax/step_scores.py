@@ -1,25 +1,6 @@
-"""Scores of steps by a process reward model, and how well they tell right steps from wrong ones."""
+"""How well the scores of a process reward model tell right steps from wrong ones."""
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
-import jax
 import numpy as np
-
-from grpo_jax import forward
-from grpo_jax.models.decoder import Decoder
-from grpo_jax.packing.plan import Packing
-from grpo_jax.types import Array, Rollouts
-
-
-def make_scorer(decoder: Decoder) -> Callable:
-  """Returns the scores after each token, jitted: `(params, batch, packing) -> [P, G, L]`; see `reward_models.score`."""
-  return jax.jit(functools.partial(_scores, decoder))
-
-
-def _scores(decoder: Decoder, params: Any, batch: Rollouts, packing: Packing) -> Array:
-  return forward.scores(decoder, params, batch.prompts, batch.tokens, batch.lengths, packing)
 
 
 def step_metrics(scores: np.ndarray, labels: np.ndarray) -> dict[str, float]:

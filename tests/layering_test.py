@@ -93,6 +93,7 @@ LINKS = (
   ("movement", "learn"),
   ("generate", "rollouts"),
   ("evaluate", "generate"),
+  ("model_rewards", "reward_models"),
   ("model_rewards", "rollouts"),
   ("reward_models", "rollouts"),
   ("loops.*", "loops.imports"),

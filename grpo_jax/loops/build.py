@@ -108,12 +108,12 @@ def without(tree: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
   return {name: part for name, part in tree.items() if name not in names}
 
 
-def sizes(config: ConfigDict, layout: Layout) -> Sizes:
-  """The sizes that the programs of a run may have, by `learner.sizes`; none is made yet."""
+def sizes(config: ConfigDict, layout: Layout, microbatches: int = 0) -> Sizes:
+  """The sizes that the programs of a run may have, by `learner.sizes`; 0 microbatches: as many as the learner makes."""
   most = config.learner.sizes
   if most == -1:
     most = 0 if layout.platform == "cpu" else SIZES
-  microbatches = learn.microbatches_of_rollout(config.learner, config.data.prompts)
+  microbatches = microbatches or learn.microbatches_of_rollout(config.learner, config.data.prompts)
   return Sizes(most, layout, config.data.max_prompt_length, microbatches)
 
 

@@ -96,6 +96,13 @@ def check_decoding(config: ConfigDict, layout: Layout) -> None:
       )
 
 
+def check_eval_batch(config: ConfigDict, layout: Layout) -> None:
+  """Refuses batches of an evaluation that the mesh which makes them does not divide."""
+  shards = layout.size("prompt")
+  if config.eval.batch % shards:
+    raise SettingError(f"eval.batch={config.eval.batch}: use a multiple of {shards}")
+
+
 def check_learner(config: ConfigDict, layout: Layout) -> None:
   """Refuses minibatches and microbatches that the prompts or the mesh do not divide into, and passes over kept data."""
   cfg, shards, prompts = config.learner, layout.size("prompt"), config.data.prompts

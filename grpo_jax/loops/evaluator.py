@@ -28,9 +28,8 @@ class Evaluator:
       build.check_prompts(self.problems, model, config, "eval.problems")
       checks.check_eval_reward(self.reward.score, self.problems, model, config)
     layout = sampler.decode_layout(model.layout, config.sampler.tensor)
-    prompt_shards, sample_shards = layout.size("prompt"), layout.size("sample")
-    if config.eval.batch % prompt_shards:
-      raise SettingError(f"eval.batch={config.eval.batch}: use a multiple of {prompt_shards}")
+    checks.check_eval_batch(config, layout)
+    sample_shards = layout.size("sample")
     if config.eval.samples % sample_shards:
       raise SettingError(f"eval.samples={config.eval.samples}: use a multiple of {sample_shards}")
     # Greedy samples of a problem are all equal; the mesh asks for one in each of its shards.

@@ -219,7 +219,8 @@ def teach(judge: Learner, replay: Replay, step: int, config: ConfigDict, writer:
   """
   cfg, found = config.iterative, []
   new = replay.read(range(step + 1 - cfg.steps, step + 1))
-  past = replay.read(earlier_steps(step, config)) if earlier_steps(step, config) else None
+  earlier = earlier_steps(step, config)
+  past = replay.read(earlier) if earlier else None
   how = {"batch": cfg.pairs, "share": cfg.replay, "epochs": cfg.epochs}
   counted = {"new": 0, "replayed": 0, "updates": 0}
   for lesson in lessons(new, past, seed=(config.seed, step), **how):

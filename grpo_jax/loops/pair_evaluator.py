@@ -8,8 +8,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax import metrics, reward_models
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build
-from grpo_jax.packing.sizes import Sizes
+from grpo_jax.loops import build, checks
 from grpo_jax.types import Rollouts
 
 
@@ -17,18 +16,14 @@ class PairEvaluator:
   """Evaluates the parameters of a reward model on held-out pairs, before, every `eval.every` steps and after."""
 
   def __init__(self, config: ConfigDict, model: build.Model):
-    """Makes the jitted function; `take` gives it the pairs.
+    """Begins without pairs; `take` gives it some.
 
     Raises:
       SettingError: an `eval.batch` that the mesh does not divide.
     """
     self.cfg, self.offline = config.eval, config.offline
-    shards = model.layout.size("prompt")
-    if config.eval.batch % shards:
-      raise SettingError(f"eval.batch={config.eval.batch}: use a multiple of {shards}")
-    most = build.sizes(config, model.layout).most
-    self.sizes = Sizes(most, model.layout, config.data.max_prompt_length, microbatches=1)
-    self.scorer = reward_models.make_scorer(model.decoder)
+    checks.check_eval_batch(config, model.layout)
+    self.decoder, self.sizes = model.decoder, build.sizes(config, model.layout, microbatches=1)
     self.pairs: Rollouts | None = None
 
   def take(self, pairs: Rollouts) -> None:
@@ -53,7 +48,8 @@ class PairEvaluator:
     if self.pairs is None or not len(self.pairs.lengths):
       return {}
     with writer.phase("eval"):
-      scores = reward_models.score(self.scorer, params, self.pairs, self.sizes.fresh(), self.cfg.batch)
+      each = reward_models.scores_of_all(self.decoder, params, self.pairs, self.sizes.fresh(), self.cfg.batch)
+    scores = np.asarray(reward_models.after_last_token(each, self.pairs.lengths))
     found = reward_models.pair_metrics(scores[:, 0] - scores[:, 1]) | {"pairs": len(scores)}
     writer.evaluation(step, {f"eval/{name}": value for name, value in found.items()})
     return found

@@ -7,8 +7,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax import metrics, reward_models, step_scores
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build
-from grpo_jax.packing.sizes import Sizes
+from grpo_jax.loops import build, checks
 from grpo_jax.types import Rollouts
 
 
@@ -23,18 +22,14 @@ class StepEvaluator:
   """Evaluates the parameters of a process reward model on held-out solutions."""
 
   def __init__(self, config: ConfigDict, model: build.Model):
-    """Makes the jitted function; `take` gives it the solutions.
+    """Begins without solutions; `take` gives it some.
 
     Raises:
       SettingError: an `eval.batch` that the mesh does not divide.
     """
     self.cfg, self.offline, self.rewards = config.eval, config.offline, repr(config.rewards.functions)
-    shards = model.layout.size("prompt")
-    if config.eval.batch % shards:
-      raise SettingError(f"eval.batch={config.eval.batch}: use a multiple of {shards}")
-    most = build.sizes(config, model.layout).most
-    self.sizes = Sizes(most, model.layout, config.data.max_prompt_length, microbatches=1)
-    self.scorer = step_scores.make_scorer(model.decoder)
+    checks.check_eval_batch(config, model.layout)
+    self.decoder, self.sizes = model.decoder, build.sizes(config, model.layout, microbatches=1)
     self.held_out: Steps | None = None
 
   def take(self, held_out: Steps) -> None:
@@ -61,7 +56,7 @@ class StepEvaluator:
       return {}
     r, rule = self.held_out
     with writer.phase("eval"):
-      scores = reward_models.score(self.scorer, params, r, self.sizes.fresh(), self.cfg.batch)
+      scores = reward_models.scores_of_all(self.decoder, params, r, self.sizes.fresh(), self.cfg.batch)
     found = _named("step", step_scores.step_metrics(scores[r.given], r.rewards[r.given])) | {
       "steps": int(r.given.sum())
     }

@@ -3,8 +3,8 @@
 import re
 import string
 
-from grpo_jax.rewards.math import MARK, final_answer
-from grpo_jax.types import STOPPED, Completion, Example
+from grpo_jax.rewards.math import final_or_whole
+from grpo_jax.types import Completion, Example
 
 LETTERS = string.ascii_uppercase  # of the options, in their order
 
@@ -26,15 +26,23 @@ def choice_correct(example: Example, completion: Completion) -> float:
   Raises:
     ValueError: the example's own answer is no letter.
   """
-  expected = letter(example.answer)
-  if expected is None:
-    raise ValueError(f"the answer {example.answer[:80]!r} is not the letter of an option")
+  expected = right_letter(example)
   return float(answer_of(completion) == expected)
+
+
+def right_letter(example: Example) -> str:
+  """Returns the letter of the example's answer.
+
+  Raises:
+    ValueError: it is none.
+  """
+  found = letter(example.answer)
+  if found is None:
+    raise ValueError(f"the answer {example.answer[:80]!r} is not the letter of an option")
+  return found
 
 
 def answer_of(completion: Completion) -> str | None:
   """Returns the letter that a completion answers with; None where it gives none."""
-  answer = final_answer(completion)
-  if MARK not in completion.text and completion.ended == STOPPED:
-    answer = completion.text
+  answer = final_or_whole(completion)
   return None if answer is None else letter(answer)

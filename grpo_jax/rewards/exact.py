@@ -1,7 +1,7 @@
 """The check of an answer as a text: character by character, but for white space and case as the arguments say."""
 
-from grpo_jax.rewards.math import MARK, final_answer
-from grpo_jax.types import STOPPED, Completion, Example
+from grpo_jax.rewards.math import final_or_whole
+from grpo_jax.types import Completion, Example
 
 
 def exact_match(example: Example, completion: Completion, *, case: bool = True, space: bool = False) -> float:
@@ -27,10 +27,7 @@ def exact_match(example: Example, completion: Completion, *, case: bool = True, 
 
 def answer_of(completion: Completion, *, case: bool = True, space: bool = False) -> str | None:
   """Returns the answer of a completion, normalised; None where it gives none."""
-  answer = final_answer(completion)
-  if MARK not in completion.text and completion.ended == STOPPED:
-    answer = completion.text
-  return normal(answer or "", case, space) or None
+  return normal(final_or_whole(completion) or "", case, space) or None
 
 
 def normal(text: str, case: bool, space: bool) -> str:

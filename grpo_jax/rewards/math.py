@@ -62,6 +62,12 @@ def final_answer(completion: Completion) -> str | None:
   return after_mark(completion.text)
 
 
+def final_or_whole(completion: Completion) -> str | None:
+  """Returns `final_answer`, or the whole of a completion without a `####`; None where it was cut off within that."""
+  whole = MARK not in completion.text and completion.ended == STOPPED
+  return completion.text if whole else final_answer(completion)
+
+
 def answer_correct(example: Example, completion: Completion) -> float:
   """1 if the completion's last `#### x` is the example's answer, exactly as numbers, else 0.
 

@@ -6,7 +6,7 @@ r"""The check of a multiple choice answer that a completion states somewhere: th
 import re
 
 from grpo_jax.rewards.boxed import last_box
-from grpo_jax.rewards.choice import letter
+from grpo_jax.rewards.choice import letter, right_letter
 from grpo_jax.rewards.math import MARK
 from grpo_jax.types import STOPPED, Completion, Example
 
@@ -38,9 +38,7 @@ def option_correct(example: Example, completion: Completion) -> float:
   Raises:
     ValueError: the example's own answer is no letter.
   """
-  expected = letter(example.answer)
-  if expected is None:
-    raise ValueError(f"the answer {example.answer[:80]!r} is not the letter of an option")
+  expected = right_letter(example)
   return float(answer_of(completion) == expected)
 
 
