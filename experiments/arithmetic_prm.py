@@ -9,7 +9,9 @@ reaches the right answer. On held-out prompts `eval/step_accuracy` compares the 
 two CPU cores. With :labels=rule the balanced accuracy on 3487 held-out steps, 55% of them wrong, was 50% before, 72%
 after 100 steps, 74% after 150 and 77.0% at the end, where the rate is 0; the area under the curve was 0.84.
 
-    :labels=rule      the exact checker labels the steps; no continuations are made
+    :hard            samples of the warm start of arithmetic.py:hard
+    :labels=rule     the exact checker labels the steps; no continuations are made
+    :start=FOLDER    what the reward model starts from, in place of the warm start
 """
 
 from ml_collections import ConfigDict
@@ -19,16 +21,18 @@ from experiments import arguments, arithmetic, defaults
 
 def get_config(arg: str = "") -> ConfigDict:
   """The config; `arg` is what follows the colon in --config=FILE:arg."""
-  args = arguments.parse_arg(arg, labels=("continuations", "rule"))
+  args = arguments.parse_arg(arg, hard=False, labels=("continuations", "rule"), start="")
   c = defaults.get_config()
   c.loop = "process_reward_model"
-  c.init_from = str(arithmetic.WARM_START)
+  warm_start = str(arithmetic.HARD_WARM_START if args.hard else arithmetic.WARM_START)
+  c.init_from = args.start or warm_start
   c.model.layers = "unroll"
   c.steps = 220
   c.objective = defaults.objective("process_reward_model", c)
   c.objective.aggregation = "token_mean"
   c.rewards.functions = (("steps", "steps.steps_correct", 1.0),)
   c.offline.data = "steps"
+  c.offline.teacher = warm_start
   c.offline.prompts = 2048
   c.offline.held_out = 128
   c.offline.continuations = 8 if args.labels == "continuations" else 0
@@ -38,6 +42,8 @@ def get_config(arg: str = "") -> ConfigDict:
   c.sampler.group = 8
   c.sampler.slots = 64
   c.sampler.max_length = 56
+  if args.hard:
+    arithmetic.make_hard(c)
   c.learner.lr = 5e-4
   c.learner.minibatches = 2
   c.learner.sizes = 2

@@ -8,7 +8,9 @@ Measured once, with samples drawn 64 prompts at a time: 67.2% of 512 held-out pa
 the policy's own log-prob tells 71.8% of all pairs), 94% of the last batch that it learnt from.
 Hardware: two CPU cores. DIR/export is a folder for transformers' AutoModelForSequenceClassification.
 
-    :policy=FOLDER    a Hugging Face folder or a run whose samples they are; the reward model starts from the warm start
+    :hard            samples of the warm start of arithmetic.py:hard
+    :policy=FOLDER   a Hugging Face folder or a run whose samples they are, in place of the warm start
+    :start=FOLDER    what the reward model starts from, in place of the warm start
 """
 
 from ml_collections import ConfigDict
@@ -18,15 +20,16 @@ from experiments import arguments, arithmetic, defaults
 
 def get_config(arg: str = "") -> ConfigDict:
   """The config; `arg` is what follows the colon in --config=FILE:arg."""
-  args = arguments.parse_arg(arg, policy="")
+  args = arguments.parse_arg(arg, hard=False, policy="", start="")
   c = defaults.get_config()
   c.loop = "reward_model"
-  c.init_from = str(arithmetic.WARM_START)
+  warm_start = str(arithmetic.HARD_WARM_START if args.hard else arithmetic.WARM_START)
+  c.init_from = args.start or warm_start
   c.model.layers = "unroll"
   c.objective = defaults.objective("reward_model", c)
   c.steps = 900
   c.offline.data = "pairs"
-  c.offline.teacher = args.policy
+  c.offline.teacher = args.policy or warm_start
   c.offline.require = "math.well_formed"
   c.offline.prompts = 4096
   c.offline.held_out = 512
@@ -36,6 +39,8 @@ def get_config(arg: str = "") -> ConfigDict:
   c.sampler.group = 8
   c.sampler.slots = 64
   c.sampler.max_length = 56
+  if args.hard:
+    arithmetic.make_hard(c)
   c.learner.lr = 1e-3
   c.learner.schedule = "linear"
   c.learner.warmup = 20

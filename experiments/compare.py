@@ -116,7 +116,8 @@ def job(config: ConfigDict, workdir: storage.Path, arm: str, lr: float, seed: in
     *own,
     f"learner.lr={lr!r}",
   ]
-  given = [f"--config={config.base}:objective={objective}", *(f"--config.{setting}" for setting in settings)]
+  base = config.base + ("," if ":" in config.base else ":")
+  given = [f"--config={base}objective={objective}", *(f"--config.{setting}" for setting in settings)]
   return Job(arm, lr, seed, split, comparison.folder(workdir, arm, lr, seed), given)
 
 

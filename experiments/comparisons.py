@@ -6,6 +6,8 @@ python -m experiments.compare --config=experiments/comparisons.py --workdir=runs
 :arms=grpo+ppo    only these; their runs are the same runs as those of the whole comparison
 """
 
+from collections.abc import Iterable
+
 from ml_collections import ConfigDict
 
 from experiments import arguments
@@ -46,7 +48,7 @@ def get_config(arg: str = "") -> ConfigDict:
   args = arguments.parse_arg(arg, arms="", quick=False)
   c = ConfigDict()
   c.base = "experiments/arithmetic.py"
-  c.arms = tuple((name, *ARMS[name]) for name in choose(args.arms))  # (name, objective, setting ...)
+  c.arms = tuple((name, *ARMS[name]) for name in choose(args.arms, ARMS))  # (name, objective, setting ...)
   c.questions = QUESTIONS
   c.lrs = (1e-5, 3e-5, 1e-4, 3e-4)  # the same for every arm
   # The learning rate of an arm is chosen on one split, by seeds of their own, and the arm is then shown on another.
@@ -78,10 +80,10 @@ def get_config(arg: str = "") -> ConfigDict:
   return c
 
 
-def choose(names: str) -> list[str]:
+def choose(names: str, arms: Iterable[str]) -> list[str]:
   """The arms in `a+b`; all where it is empty."""
-  chosen = names.split("+") if names else list(ARMS)
+  chosen = names.split("+") if names else list(arms)
   for name in chosen:
-    if name not in ARMS:
-      raise SettingError(f"arms={names}: no arm {name!r}; choose from {'+'.join(ARMS)}")
+    if name not in arms:
+      raise SettingError(f"arms={names}: no arm {name!r}; choose from {'+'.join(arms)}")
   return list(dict.fromkeys(chosen))

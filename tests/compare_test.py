@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import rich.console
 
-from experiments import arguments, compare, comparisons, processes, progress
+from experiments import arguments, compare, comparisons, processes, progress, reward_comparison
 from grpo_jax.errors import SettingError
 from grpo_jax.reports import comparison, jsonl
 
@@ -93,9 +93,12 @@ def calls(workdir):
   return {str(p.parent.relative_to(workdir)): len(p.read_text()) for p in workdir.glob("*/*/*/calls")}
 
 
-@pytest.mark.parametrize("arg", ["", "quick"])
-def test_every_arm_is_a_run_whose_settings_exist(arg):
-  c = comparisons.get_config(arg)
+@pytest.mark.parametrize(
+  "c",
+  [comparisons.get_config(), comparisons.get_config("quick"), reward_comparison.get_config("orm=o,prm=p")],
+  ids=["objectives", "quick", "rewards"],
+)
+def test_every_arm_is_a_run_whose_settings_exist(c):
   compare.check(c)
   for arm in compare.names(c):
     run = compare.job(c, pathlib.Path("w"), arm, 3e-4, 0)
@@ -103,7 +106,7 @@ def test_every_arm_is_a_run_whose_settings_exist(arg):
     base = importlib.import_module(file.removesuffix(".py").replace("/", ".")).get_config(objective)
     assert set(s.split("=")[0] for s in run.flags[1:]) <= {f"--config.{name}" for name in arguments.names_of(base)}
     assert run.folder == pathlib.Path(f"w/{arm}/0.0003/0")
-  assert {arm for _, names in c.questions for arm in names} == set(comparisons.ARMS)
+  assert {arm for _, names in c.questions for arm in names} == set(compare.names(c))
 
 
 def test_an_arm_differs_from_another_only_in_what_it_is():
@@ -120,6 +123,12 @@ def test_arms_are_chosen_by_name():
   assert compare.names(comparisons.get_config("arms=rft+grpo,quick")) == ("rft", "grpo")
   with pytest.raises(SettingError, match=r"arms=grpo\+pppo: no arm 'pppo'; choose from grpo\+ppo\+"):
     comparisons.get_config("arms=grpo+pppo")
+
+
+def test_an_arm_without_its_reward_model_is_refused():
+  assert compare.names(reward_comparison.get_config("arms=steps+outcome")) == ("steps", "outcome")
+  with pytest.raises(SettingError, match="orm='': the arm fixed needs a reward model; write :orm=FOLDER"):
+    reward_comparison.get_config("arms=prm+fixed,prm=folder")
 
 
 def test_bad_input_is_one_line(program, tmp_path):

@@ -1,0 +1,64 @@
+"""What experiments/compare.py compares of rewards: outcomes, steps, reward models, iterative GRPO; on hard problems.
+
+    python -m experiments.compare --config=experiments/reward_comparison.py:orm=runs/hard_rm,prm=runs/hard_prm \
+      --workdir=runs/rewards
+
+`orm` and `prm` are runs of arithmetic_rm.py:hard and arithmetic_prm.py:hard, or Hugging Face folders. Every arm starts
+from the warm start of arithmetic.py:hard, and its samples are judged by nothing but what its row names.
+
+    :arms=outcome+steps   only these
+"""
+
+from ml_collections import ConfigDict
+
+from experiments import arguments, comparisons
+from grpo_jax.errors import SettingError
+
+QUESTIONS = (
+  ("Sparse and dense: outcomes, steps, a process reward model", ("outcome", "steps", "prm")),
+  ("Checked and learned: outcomes, an outcome reward model", ("outcome", "orm")),
+  ("One fixed reward model, and one that goes on learning", ("fixed", "iterative")),
+)
+
+NEEDS = {"prm": "prm", "orm": "orm", "fixed": "orm", "iterative": "orm"}  # an arm's reward model, by its argument
+NOTHING = "rewards.functions=(('correct', 'math.answer_correct', 0.0),)"  # logged, and no reward
+
+
+def arms(orm: str, prm: str) -> dict[str, tuple[str, ...]]:
+  """Returns the objective of each arm and the settings that make it."""
+  by_orm = ("grpo", NOTHING, f"rewards.outcome_models=(('reward_model', {orm!r}, 1.0),)")
+  by_prm = ("grpo", NOTHING, f"rewards.process_models=(('prm', {prm!r}, 1.0),)", "objective.advantage=step_returns")
+  # DeepSeekMath's Algorithm 1 has a KL to the reference. Fixed: that of the start, and one reward model to the end.
+  held = "objective.beta=0.02"
+  learning = ("loop=iterative", f"iterative.reward_model={orm}", "iterative.steps=10", "iterative.reward_model_lr=1e-4")
+  return {
+    "outcome": ("grpo",),
+    "steps": ("process",),
+    "prm": by_prm,
+    "orm": by_orm,
+    "fixed": (*by_orm, held),
+    "iterative": ("grpo", NOTHING, held, *learning),
+  }
+
+
+def get_config(arg: str = "") -> ConfigDict:
+  """The config; `arg` is what follows the colon in --config=FILE:arg.
+
+  Raises:
+    SettingError: an unknown arm, or one whose reward model is not given.
+  """
+  args = arguments.parse_arg(arg, arms="", orm="", prm="")
+  table = arms(args.orm, args.prm)
+  chosen = comparisons.choose(args.arms, table)
+  for arm in chosen:
+    if arm in NEEDS and not args[NEEDS[arm]]:
+      raise SettingError(f"{NEEDS[arm]}='': the arm {arm} needs a reward model; write :{NEEDS[arm]}=FOLDER")
+  c = comparisons.get_config()
+  c.base = "experiments/arithmetic.py:hard"
+  c.arms = tuple((name, *table[name]) for name in chosen)
+  c.questions = QUESTIONS
+  c.lrs = (1e-4,)
+  c.seeds = (0, 1, 2)
+  c.steps, c.prompts, c.eval_every = 40, 8, 20
+  c.settings += ("eval.problems=256", "learner.sizes=2")
+  return c
