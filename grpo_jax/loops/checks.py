@@ -182,15 +182,21 @@ def check_eval_reward(reward: Callable, problems: Sequence[Example], model: buil
 def try_reward(reward: Callable, examples: Sequence[Example], model: build.Model, config: ConfigDict) -> list[str]:
   """Scores the worked solutions of the first examples, and returns what went wrong with each, "" where nothing did.
 
+  A reward that looks at a group gets one of equal solutions.
+
   Raises:
     SettingError: the reward says that it cannot work as it is set.
   """
   messages = []
-  with guard.Guard(config.rewards.deadline) as call:
-    for example in examples[:FIRST_SOLUTIONS]:
-      ids = [*model.tokenizer.encode(example.solution), model.tokenizer.eos_id]
-      written = Completion(example.solution, ids, STOPPED, model.tokenizer.step_ends(ids))
-      messages.append(combine.attempt(call, reward, example, written)[1])
+  for example in examples[:FIRST_SOLUTIONS]:
+    ids = [*model.tokenizer.encode(example.solution), model.tokenizer.eos_id]
+    written = Completion(example.solution, ids, STOPPED, model.tokenizer.step_ends(ids))
+    with guard.Guard(config.rewards.deadline) as call:
+      if combine.looks_at_group(reward):
+        tried = combine.attempt_group(call, reward, example, [written] * config.sampler.group)[0]
+      else:
+        tried = combine.attempt(call, reward, example, written)
+    messages.append(tried[1])
   return messages
 
 
