@@ -1,4 +1,4 @@
-"""Rewards that look at a whole group: how they are known, what they give, what their faults are, where they are refused."""
+"""Rewards that look at a whole group: how they are known, what they give, their faults, where they are refused."""
 
 import re
 import time

@@ -222,7 +222,11 @@ def check_pairs(config: ConfigDict) -> None:
 
 
 def check_steps(config: ConfigDict) -> None:
-  """Refuses settings of labelled steps where there are none, and continuations of those of a file."""
+  """Refuses settings of labelled steps where there are none, and continuations of those of a file.
+
+  Raises:
+    SettingError: names the settings and what would work.
+  """
   o = config.offline
   for setting in ("steps", "continuations"):
     if o[setting] and config.loop != "online" and o.data != "steps":
@@ -230,6 +234,11 @@ def check_steps(config: ConfigDict) -> None:
   if o.steps and o.continuations:
     raise SettingError(
       f"offline.continuations={o.continuations} with offline.steps={o.steps!r}: the steps of a file have labels; use 0"
+    )
+  if o.labels != "hard" and not o.continuations and config.loop not in LIVE:
+    raise SettingError(
+      f"offline.labels={o.labels!r} with offline.continuations=0: says what is made of continuations, and there are "
+      "none; use 'hard', or some continuations"
     )
 
 
