@@ -16,7 +16,7 @@ NAMED = {"line": r"\n", "blank line": r"\n[^\S\n]*\n"}  # both go through a text
 
 
 def seconds(rule: str, deadline: float) -> float:
-  """Returns what a completion's steps may take: `deadline`; any time (0) by the patterns of `NAMED`, which take little."""
+  """Returns what a completion's steps may take: `deadline`; 0 (any time) by those of `NAMED`, which take little."""
   return 0.0 if rule in NAMED else deadline
 
 
