@@ -115,7 +115,7 @@ def get_config() -> ConfigDict:
   c.rewards.outcome_models = ()  # asked after the last token
   c.rewards.process_models = ()  # asked after each step
   c.rewards.on_error = 0.0  # score of a reward that raised, returned NaN or was too late; it is counted and logged
-  c.rewards.deadline = 10.0  # seconds that a reward may take for one completion; 0: any time
+  c.rewards.deadline = 10.0  # seconds that a reward may take for a completion, or for a group; 0: any time
 
   # A module of grpo_jax.objectives, or a user's own: "package.module", "path/file.py". Its file holds its settings.
   c.objective = objective("grpo", c)

@@ -118,7 +118,7 @@ def _judge(
 ) -> dict[tuple[int, int], Judged]:
   """What the reward says of this process's own completions, by their places (prompt, sample)."""
   found, texts = {}, generate.completions(generator, sampled)
-  combine.ahead([score_ahead] if score_ahead else [], examples, texts)
+  combine.ahead([score_ahead] if score_ahead else [], examples, texts, deadline)
   with Guard(deadline) as call:
     for p, (example, group) in enumerate(zip(examples, texts)):
       for g, completion in enumerate(group):

@@ -101,9 +101,14 @@ def completions(rollouts: Rollouts, tokenizer: Tokenizer) -> list[list[Completio
 
 def completion(tokens: np.ndarray, length: int, ended: int, tokenizer: Tokenizer) -> Completion:
   """Returns one completion as rewards see it, of its tokens [L]."""
-  ids = tokens[:length].tolist()
-  text = tokenizer.decode(ids[:-1] if ended == STOPPED else ids)
+  ids, text = written(tokens, length, ended, tokenizer)
   return Completion(text, ids, int(ended), tokenizer.step_ends(ids) if ids else [])
+
+
+def written(tokens: np.ndarray, length: int, ended: int, tokenizer: Tokenizer) -> tuple[list[int], str]:
+  """Returns the ids of one completion, of its tokens [L], and its text without the stop token."""
+  ids = tokens[:length].tolist()
+  return ids, tokenizer.decode(ids[:-1] if ended == STOPPED else ids)
 
 
 def statistics(rollouts: Rollouts) -> dict[str, float]:

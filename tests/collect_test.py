@@ -19,7 +19,7 @@ import tiny
 
 from experiments import defaults
 from grpo_jax.generate import Generator
-from grpo_jax.loops import collect, imports
+from grpo_jax.loops import collect, imports, online
 from grpo_jax.objectives import common, grpo
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 
@@ -389,3 +389,9 @@ def test_an_update_on_nothing_but_empty_rows_changes_nothing():
   jax.tree.map(np.testing.assert_array_equal, got.params["policy"], learn_test.table())
   assert metrics["loss"] == metrics["grad_norm"] == metrics["skipped"] == 0.0
   assert all(np.isfinite(x) for x in metrics.values())
+
+
+def test_the_share_of_scoring_is_of_the_whole_step():
+  """All tries of sampling and scoring are in it; what else the run does meanwhile (saving, evaluation) is not."""
+  found = online.speeds(100, 50, {"sample": 4.0, "score": 2.0, "learn": 4.0, "eval": 90.0})
+  assert found["time/score_share"] == 0.2 and found["tokens_per_s/step"] == 5.0

@@ -123,6 +123,7 @@ LINKS = (
   ("plan.programs", "loops.build"),
   ("plan.programs", "loops.checks"),
   ("plan.programs", "loops.imports"),
+  ("plan.programs", "loops.judges"),
   ("plan.programs", "loops.scorers"),
   ("plan.programs", "loops.learner"),
   ("plan.trips", "plan.hlo"),

@@ -11,13 +11,17 @@ from ml_collections import ConfigDict
 
 from experiments import benchmark, benchmarks, defaults, gsm8k
 from grpo_jax.errors import SettingError
+from grpo_jax.loops import build
 from grpo_jax.models import costs, variants
+from grpo_jax.models.decoder import Decoder
+from grpo_jax.models.hf.config import write_config
 from grpo_jax.plan import chips, facts, lengths, memory, page, programs, scaling, sweep, topology
 from grpo_jax.plan import estimate as estimates
 from grpo_jax.plan.chips import GIB
 from grpo_jax.plan.collectives import Collective
 
 MESHES = [(1, 8, 1, 1), (1, 2, 2, 2)]
+ROW = "reward models (float32 parameters alone)"
 
 
 def small(mesh: tuple[int, ...] = (1, 8, 1, 1), **changes) -> ConfigDict:
@@ -100,6 +104,22 @@ def test_what_the_compiler_cannot_see_is_added():
   found = memory.of_sampling(workload, made("sample", needs=9 * GIB, error="too large"), 3)
   assert found.total == 9 * GIB + state + 3
   assert memory.of_learning(workload, made("learn", needs=9 * GIB, error="too large"), 3).total == 9 * GIB + 3
+
+
+def test_reward_models_stay_beside_everything(tmp_path):
+  """Their parameters, as they lie on a device; a folder that holds none is refused."""
+  judge = dataclasses.replace(variants.variant("test_qwen3"), scores=True)
+  (tmp_path / "config.json").write_text(json.dumps(write_config(judge)))
+  c = small(**{"rewards.outcome_models": (("judge", str(tmp_path), 1.0),), "rewards.process_models": ()})
+  alone, workload = (programs.make_workload(each, jax.devices()) for each in (small(), c))
+  own = memory.shard_bytes(build.abstract(Decoder(judge, workload.decoder.layout)))
+  assert memory.judge_bytes(alone) == {} and memory.judge_bytes(workload) == {ROW: own}
+  for of, name in ((memory.of_learning, "learn"), (memory.of_weights, "weights"), (memory.of_sampling, "sample")):
+    for more in ({}, {"needs": 9 * GIB, "error": "too large"}):
+      assert of(workload, made(name, **more), 3).total == of(alone, made(name, **more), 3).total + own
+  c.rewards.outcome_models = (("judge", str(tmp_path / "none"), 1.0),)
+  with pytest.raises(SettingError, match="rewards.outcome_models has 'judge', .*none': no such folder"):
+    programs.make_workload(c, jax.devices())
 
 
 def test_decode_weights_and_caches_are_those_of_a_shard():

@@ -113,6 +113,7 @@ def test_a_file(tmp_path, capsys):
     ({"offline.data": "samples"}, "'process_reward_model' with .*offline.data='samples': use .*offline.data='steps'"),
     ({"offline.data": "samples", "offline.steps": "f"}, "offline.steps='f' with offline.data='samples'"),
     ({"offline.steps": "f", "offline.continuations": 2}, "offline.continuations=2 with offline.steps='f': .* use 0"),
+    ({"offline.labels": "soft"}, "offline.labels='soft' with offline.continuations=0: .* use 'hard', or some"),
   ],
 )
 def test_settings_that_do_not_go_together(changes, message):

@@ -53,7 +53,8 @@ def test_a_file_of_ones_own(title, program, tmp_path):
   (tmp_path / name).write_text(text)
   folder = run(program, tmp_path, command(title))
   line = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
-  assert name != "my_reward.py" or "reward/short" in line
+  assert name != "my_reward.py" or {"reward/short", "reward/rare"} <= line.keys()
+  assert not line["reward_faults"]
   assert line["skipped_steps"] == 0
 
 

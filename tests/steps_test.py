@@ -68,6 +68,18 @@ def test_the_config_names_the_rule_of_its_tokenizer():
   assert [tokenizer.text(tokens[end]).strip() for end in tokenizer.step_ends(tokens)] == ["4", "5", "has"]
 
 
+def test_a_pattern_that_backtracks_is_stopped():
+  c = defaults.get_config()
+  c.tokenizer, c.data.arithmetic.size, c.data.steps, c.rewards.deadline = "words", 8, r"(\d+)+\.", 0.2
+  tokenizer = build.make_tokenizer(c, "")
+  with pytest.raises(
+    SettingError, match=r"data.steps='\(.*took longer than 0.2 s \(rewards.deadline\) on a .* 40 char"
+  ):
+    steps.step_ends_in_time(["4"] * 40, tokenizer.step_pattern, tokenizer.step_seconds)
+  c.data.steps = "line"
+  assert build.make_tokenizer(c, "").step_seconds == 0.0
+
+
 def test_a_character_that_several_tokens_make_ends_a_step():
   tokenizer = making.train_bpe(["a"], 258)  # bytes
   tokenizer.step_pattern = steps.pattern("。")

@@ -134,6 +134,7 @@ def make_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
   """
   tokenizer = find_tokenizer(config, source)
   tokenizer.step_pattern = steps.pattern(config.data.steps)
+  tokenizer.step_seconds = steps.seconds(config.data.steps, config.rewards.deadline)
   return tokenizer
 
 

@@ -182,15 +182,21 @@ def check_eval_reward(reward: Callable, problems: Sequence[Example], model: buil
 def try_reward(reward: Callable, examples: Sequence[Example], model: build.Model, config: ConfigDict) -> list[str]:
   """Scores the worked solutions of the first examples, and returns what went wrong with each, "" where nothing did.
 
+  A reward that looks at a group gets one of equal solutions.
+
   Raises:
     SettingError: the reward says that it cannot work as it is set.
   """
   messages = []
-  with guard.Guard(config.rewards.deadline) as call:
-    for example in examples[:FIRST_SOLUTIONS]:
-      ids = [*model.tokenizer.encode(example.solution), model.tokenizer.eos_id]
-      written = Completion(example.solution, ids, STOPPED, model.tokenizer.step_ends(ids))
-      messages.append(combine.attempt(call, reward, example, written)[1])
+  for example in examples[:FIRST_SOLUTIONS]:
+    ids = [*model.tokenizer.encode(example.solution), model.tokenizer.eos_id]
+    written = Completion(example.solution, ids, STOPPED, model.tokenizer.step_ends(ids))
+    with guard.Guard(config.rewards.deadline) as call:
+      if combine.looks_at_group(reward):
+        tried = combine.attempt_group(call, reward, example, [written] * config.sampler.group)[0]
+      else:
+        tried = combine.attempt(call, reward, example, written)
+    messages.append(tried[1])
   return messages
 
 
@@ -216,7 +222,11 @@ def check_pairs(config: ConfigDict) -> None:
 
 
 def check_steps(config: ConfigDict) -> None:
-  """Refuses settings of labelled steps where there are none, and continuations of those of a file."""
+  """Refuses settings of labelled steps where there are none, and continuations of those of a file.
+
+  Raises:
+    SettingError: names the settings and what would work.
+  """
   o = config.offline
   for setting in ("steps", "continuations"):
     if o[setting] and config.loop != "online" and o.data != "steps":
@@ -224,6 +234,11 @@ def check_steps(config: ConfigDict) -> None:
   if o.steps and o.continuations:
     raise SettingError(
       f"offline.continuations={o.continuations} with offline.steps={o.steps!r}: the steps of a file have labels; use 0"
+    )
+  if o.labels != "hard" and not o.continuations and config.loop not in LIVE:
+    raise SettingError(
+      f"offline.labels={o.labels!r} with offline.continuations=0: says what is made of continuations, and there are "
+      "none; use 'hard', or some continuations"
     )
 
 

@@ -21,7 +21,7 @@ from grpo_jax.model_rewards import RewardModel
 from grpo_jax.objectives.contract import Objective
 from grpo_jax.ops.advantages import totals
 from grpo_jax.rewards import combine
-from grpo_jax.types import Example, Prompts, Rollouts
+from grpo_jax.types import Completion, Example, Prompts, Rollouts
 
 
 class Scored(NamedTuple):
@@ -43,7 +43,7 @@ class Collector(NamedTuple):
   ahead: Sequence[Callable]  # called with a batch before it is scored
   flat: Callable[[Rollouts], Any]  # which groups teach nothing, [P] bool
   on_error: float  # what a reward that fails counts
-  deadline: float  # seconds that a reward may take
+  deadline: float  # seconds that a reward may take for a completion, or for a group
   max_length: int  # L
   prompts: int  # P
   tries: int  # above 1: dynamic sampling, see `collect`
@@ -134,7 +134,9 @@ def score(collector: Collector, examples: list[Example | None], drawn: Rollouts)
   c, shape = collector, drawn.tokens.shape
   said = zip(c.models, model_rewards.judge(c.models, c.generator.sizes, drawn))
   judged = [(model.name, model_rewards.given_to(model, scores, drawn), model.weight) for model, scores in said]
-  own = hosts.together(functools.partial(score_share, c, examples, drawn, judged))
+  texts = hosts.together(functools.partial(completions, c.generator, drawn))
+  groups = whole_groups(texts) if any(combine.looks_at_group(reward) for _, reward, _ in c.rewards) else None
+  own = hosts.together(functools.partial(score_share, c, examples, texts, judged, groups))
   found = hosts.gather((combine.given_only(own), cut_off(drawn)))
   scores = combine.join([share for share, _ in found], shape, len(c.names))
   combine.check_some_worked(scores.faults, int((drawn.lengths > 0).sum()))
@@ -143,13 +145,22 @@ def score(collector: Collector, examples: list[Example | None], drawn: Rollouts)
   return Scored(list(examples), scored, faults, sum(nats for _, nats in found))
 
 
+def whole_groups(texts: list[list[Completion | None]]) -> list[list[Completion | None]]:
+  """The [P][G] completions of all processes, of which `texts` has this process's own; every process calls this."""
+  return [[next(filter(None, of), None) for of in zip(*groups)] for groups in zip(*hosts.gather(texts))]
+
+
 def score_share(
-  collector: Collector, examples: list[Example | None], drawn: Rollouts, judged: Sequence[tuple[str, Callable, float]]
+  collector: Collector,
+  examples: list[Example | None],
+  texts: list[list[Completion | None]],
+  judged: Sequence[tuple[str, Callable, float]],
+  groups: list[list[Completion | None]] | None,
 ) -> combine.Scores:
   """The rewards of this process's own completions, those of reward models among them; the others are given nothing."""
-  c, texts = collector, completions(collector.generator, drawn)
-  combine.ahead(c.ahead, examples, texts)
-  return combine.score(c.rewards, examples, texts, c.max_length, c.on_error, c.deadline, judged)
+  c = collector
+  combine.ahead(c.ahead, examples, texts, c.deadline)
+  return combine.score(c.rewards, examples, texts, c.max_length, c.on_error, c.deadline, judged, groups)
 
 
 def cut_off(drawn: Rollouts) -> np.float32:

@@ -159,9 +159,10 @@ def train_entries(cfg: Any) -> list[tuple[str, str, float]]:
   return entries or [(cfg.name, cfg.path, 1.0)]
 
 
-def _takes_a_completion(function: Any) -> bool:
-  """Returns whether it is a function of an example and a completion, and so a reward."""
-  return inspect.isfunction(function) and [*inspect.signature(function).parameters][:2] == ["example", "completion"]
+def _takes_completions(function: Any) -> bool:
+  """Returns whether it is a function of an example and its completion, or completions, and so a reward."""
+  names = [*inspect.signature(function).parameters][:2] if inspect.isfunction(function) else []
+  return names in (["example", "completion"], ["example", "completions"])
 
 
 def triple(entry: Any, setting: str, form: str, most: int = 3) -> tuple[str, str, float]:
@@ -266,6 +267,6 @@ def _offered(package: str) -> str:
   fits = {
     "grpo_jax.objectives": lambda found: not contract.missing(found),
     "grpo_jax.data": lambda found: "source" in vars(found),
-    "grpo_jax.rewards": lambda found: any(map(_takes_a_completion, vars(found).values())),
+    "grpo_jax.rewards": lambda found: any(map(_takes_completions, vars(found).values())),
   }.get(package, lambda _: True)
   return ", ".join(name for name in names if fits(importlib.import_module(f"{package}.{name}")))

@@ -6,6 +6,7 @@ from grpo_jax import storage
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, scorers
 from grpo_jax.model_rewards import RewardModel
+from grpo_jax.models.decoder import DecoderConfig
 
 PROBE = "What is 12 + 7?\nIt is 12 + 7 = 19.\n#### 19"  # a text that two tokenizers should read alike
 
@@ -19,13 +20,34 @@ def load(config: ConfigDict, model: build.Model) -> list[RewardModel]:
   return [_load(config, model, *row) for row in scorers.reward_models(config.rewards)]
 
 
-def _load(config: ConfigDict, policy: build.Model, name: str, folder: str, weight: float, steps: bool) -> RewardModel:
-  setting = f"rewards.{'process' if steps else 'outcome'}_models has {name!r}, {folder!r}"
+def shapes(config: ConfigDict) -> list[DecoderConfig]:
+  """The shapes of those models, read without their weights.
+
+  Raises:
+    SettingError: a folder that is not there, or holds no reward model.
+  """
+  return [
+    _shape(_shown(name, folder, steps), folder) for name, folder, _, steps in scorers.reward_models(config.rewards)
+  ]
+
+
+def _shown(name: str, folder: str, steps: bool) -> str:
+  return f"rewards.{'process' if steps else 'outcome'}_models has {name!r}, {folder!r}"
+
+
+def _shape(setting: str, folder: str) -> DecoderConfig:
   if not storage.place(folder).is_dir():
     raise SettingError(f"{setting}: no such folder; give a Hugging Face folder or the workdir of a run")
   where, _ = build.find_source(folder)
-  if not build.read_shape(where).scores:
+  shape = build.read_shape(where)
+  if not shape.scores:
     raise SettingError(f"{setting}: is no reward model; train one, as experiments/arithmetic_rm.py does")
+  return shape
+
+
+def _load(config: ConfigDict, policy: build.Model, name: str, folder: str, weight: float, steps: bool) -> RewardModel:
+  setting = _shown(name, folder, steps)
+  _shape(setting, folder)
   given = ConfigDict(config.to_dict() | {"init_from": folder, "tokenizer": ""})
   given.model.variant = ""
   found = build.model(given, scores=True)

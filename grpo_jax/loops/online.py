@@ -38,12 +38,18 @@ def train(config: ConfigDict, workdir: str) -> None:
 
 
 def speeds(sampled: int, learned: int, seconds: dict[str, float]) -> dict[str, float]:
-  """Completion tokens a second: of sampling, of learning and of the whole step."""
+  """Completion tokens a second: of sampling, of learning and of the whole step; and the share of it that scoring takes.
+
+  Args:
+    sampled, learned: tokens of completions.
+    seconds: of the phases of the step. That of scoring ends when all rewards are on the host, reward models' too.
+  """
   whole = sum(seconds[phase] for phase in ("sample", "score", "learn"))
   return {
     "tokens_per_s/sample": sampled / seconds["sample"],
     "tokens_per_s/learn": learned / seconds["learn"],
     "tokens_per_s/step": learned / whole,
+    "time/score_share": seconds["score"] / whole,
   }
 
 
@@ -63,17 +69,17 @@ def sample_rows(
   total = totals(r.rewards, r.given)
   out = []
   for n, (p, g) in enumerate(shown):
-    completion = rollouts.completion(tokens[n], r.lengths[p, g], r.ended[p, g], model.tokenizer)
-    real = slice(len(completion.tokens))
+    ids, text = rollouts.written(tokens[n], r.lengths[p, g], r.ended[p, g], model.tokenizer)
+    real = slice(len(ids))
     row = {
       "question": batch.examples[p].question,
-      "completion": completion.text,
+      "completion": text,
       "answer": batch.examples[p].answer,
       "reward": total[p, g],
       "advantage": advantages[n, real].mean(),
       "rewards": {name: r.components[p, g, i] for i, name in enumerate(reward_names)},
-      "ended": "stopped" if completion.ended == STOPPED else "truncated",
-      "tokens": [model.tokenizer.text(token) for token in completion.tokens],
+      "ended": "stopped" if r.ended[p, g] == STOPPED else "truncated",
+      "tokens": [model.tokenizer.text(token) for token in ids],
       "advantages": [round(float(x), 4) for x in advantages[n, real]],
       "logprobs": [round(float(x), 4) for x in logprobs[n, real]],
     }

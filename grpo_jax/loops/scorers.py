@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from grpo_jax import kinds, storage
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import imports
+from grpo_jax.rewards import combine
 
 FORM = "(name, function, weight) or (..., keyword arguments)"  # of an entry of rewards.functions
 
@@ -18,7 +19,7 @@ MODELS = {"outcome_models": False, "process_models": True}
 class Reward(NamedTuple):
   """A function that scores completions, and what its file has beside it; grpo_jax/rewards/__init__.py says what."""
 
-  score: Callable  # (example, completion) -> value
+  score: Callable  # (example, completion) -> value, or (example, completions) -> values
   answer_of: Callable | None  # completion -> what it votes for
   score_ahead: Callable | None  # called with [(example, completion), ...] of a batch before they are scored
 
@@ -97,14 +98,20 @@ def eval_reward(cfg: Any) -> Reward:
     cfg: the eval section.
 
   Raises:
-    SettingError: there is none, or it cannot be called so.
+    SettingError: there is none, it cannot be called so, or it looks at a group.
   """
   try:
     given = dict(cfg.arguments)
   except (TypeError, ValueError) as error:
     raise SettingError(f"eval.arguments={kinds.shown(cfg.arguments)}: use (('name', value), ...): {error}") from error
   shown = f"eval.reward={cfg.reward!r} with eval.arguments={kinds.shown(cfg.arguments)}"
-  return _reward(cfg.reward, given, "eval.reward", shown)
+  found = _reward(cfg.reward, given, "eval.reward", shown)
+  if combine.looks_at_group(found.score):
+    raise SettingError(
+      f"{shown}: looks at a group of {combine.OF_GROUP}, and an evaluation asks of one at a time whether it is right; "
+      "use a reward of (example, completion)"
+    )
+  return found
 
 
 def _reward(path: str, given: dict[str, Any], setting: str, shown: str) -> Reward:

@@ -34,13 +34,22 @@ def state_bytes(workload: Workload) -> dict[str, int]:
   return found
 
 
+def judge_bytes(workload: Workload) -> dict[str, int]:
+  """Returns the bytes of reward models, if any, which stay on a device and which no program of a plan is given.
+
+  Their parameters alone: the program that scores is not compiled, so what it computes with is not known.
+  """
+  return {"reward models (float32 parameters alone)": shard_bytes(workload.judges)} if workload.judges else {}
+
+
 def of_learning(workload: Workload, learn: Facts, code: int) -> Parts:
   """Returns the parts while the update runs; `code` is that of all programs, which stay loaded."""
-  state = state_bytes(workload)
+  state, judges = state_bytes(workload), judge_bytes(workload)
   if learn.needs:
-    return _too_large(state, learn, code, 0)
+    return _too_large(state | judges, learn, code, sum(judges.values()))
   rows = {
     **state,
+    **judges,
     "batch": learn.arguments - sum(state.values()),
     "gradients, activations, other temporaries": learn.temporaries,
     "results that are not in place": learn.outputs - learn.aliased,
@@ -50,8 +59,8 @@ def of_learning(workload: Workload, learn: Facts, code: int) -> Parts:
 
 
 def of_weights(workload: Workload, weights: Facts, code: int) -> Parts:
-  """Returns the parts while the weights are made ready for decoding, the learner's state among them."""
-  state = state_bytes(workload)
+  """Returns the parts while the weights are made ready for decoding, what stays on a device among them."""
+  state = state_bytes(workload) | judge_bytes(workload)
   if weights.needs:
     return _too_large(state, weights, code, sum(state.values()))
   rows = {
@@ -64,8 +73,8 @@ def of_weights(workload: Workload, weights: Facts, code: int) -> Parts:
 
 
 def of_sampling(workload: Workload, sample: Facts, code: int) -> Parts:
-  """Returns the parts while the sampler runs; the learner's state stays where it is."""
-  state = state_bytes(workload)
+  """Returns the parts while the sampler runs; what stays on a device is there, too."""
+  state = state_bytes(workload) | judge_bytes(workload)
   if sample.needs:
     return _too_large(state, sample, code, sum(state.values()))
   ready, cache = decode_weight_bytes(workload), cache_bytes(workload)

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax import ranges, sampler, sharding
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, imports, scorers
+from grpo_jax.loops import build, checks, imports, judges, scorers
 from grpo_jax.loops.learner import Learner
 from grpo_jax.models import variants
 from grpo_jax.models.decoder import Decoder, DecoderConfig
@@ -35,6 +35,7 @@ class Workload(NamedTuple):
   learner: Learner
   sample: sampler.Sampler
   weights: Any  # those that decode, as shapes with shardings
+  judges: Sequence[Any] = ()  # the parameters of each reward model, too
 
 
 def shape_of(config: ConfigDict) -> DecoderConfig:
@@ -65,10 +66,6 @@ def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload
     SettingError: settings that a run would refuse, for these devices too.
   """
   ranges.check(config)
-  if models := scorers.reward_models(config.rewards):
-    raise SettingError(
-      f"rewards.outcome_models, process_models have {models[0][0]!r}: a plan counts none; leave them out"
-    )
   layout = sharding.make_layout(config.mesh, devices)
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
   decoder = Decoder(shape_of(config), layout, **how)
@@ -77,7 +74,8 @@ def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload
   sample = sampler.make_sampler(decoder, config.sampler, model.stop)
   lie = sampler.decode_shardings(dataclasses.replace(decoder, layout=sample.layout))
   weights = jax.tree.map(_struct, jax.eval_shape(sample.ready, build.abstract(decoder)), lie)
-  return Workload(config, decoder, Learner(config, model, config.sampler.temperature), sample, weights)
+  scoring = [build.abstract(Decoder(shape, layout, **how)) for shape in judges.shapes(config)]
+  return Workload(config, decoder, Learner(config, model, config.sampler.temperature), sample, weights, scoring)
 
 
 def learn_batch(workload: Workload, lengths: Lengths, sizes: Sizes) -> tuple[Rollouts, Packing]:

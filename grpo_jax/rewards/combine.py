@@ -4,10 +4,13 @@ A reward that fails stops nothing: the fault is recorded and a configured value 
 completion, or raises SettingError, ends the run. One that returns None, or an empty list, gives the completion no
 reward; what no reward was given to takes no part in the mean of its group (TRL leaves such a reward out, too, but
 counts a completion without any as 0).
+
+A reward that looks at a whole group is called once for it, and gives each of its completions a number.
 """
 
 import collections
 import functools
+import inspect
 import numbers
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -20,6 +23,10 @@ from grpo_jax.types import Completion, Example
 
 # Returns a value for the whole completion, which is given on its last token, or [(token index, value), ...], or None.
 Reward = Callable[[Example, Completion], float | list[tuple[int, float]] | None]
+# Takes all completions of an example and returns a value for each; known by the name of its second parameter.
+GroupReward = Callable[[Example, list[Completion]], Sequence[float]]
+OF_GROUP = "completions"
+Found = tuple[list[tuple[int, float]], str]  # what a completion was given, and what went wrong or ""
 
 LARGEST = 1e30  # the largest size of a reward: sums of weighted rewards stay finite in float32
 
@@ -47,14 +54,24 @@ class Scores(NamedTuple):
   faults: list[Fault]
 
 
+def looks_at_group(function: Callable) -> bool:
+  """Returns whether a reward takes a whole group: whether its second parameter is called `completions`."""
+  try:
+    names = [*inspect.signature(function).parameters]
+  except (TypeError, ValueError):  # written in C, without a signature
+    return False
+  return names[1:2] == [OF_GROUP]
+
+
 def score(
-  rewards: Sequence[tuple[str, Reward, float]],
+  rewards: Sequence[tuple[str, Reward | GroupReward, float]],
   examples: Sequence[Example | None],
   completions: Sequence[Sequence[Completion | None]],
   max_length: int,
   on_error: float = 0.0,
   deadline: float = 0.0,
   models: Sequence[tuple[str, Callable, float]] = (),
+  groups: Sequence[Sequence[Completion | None]] | None = None,
 ) -> Scores:
   """Computes every reward of every completion. `check_some_worked` is to be called when all of a batch has been scored.
 
@@ -64,41 +81,65 @@ def score(
     completions: G completions of each of the P prompts; None where another process scores it: it is given nothing.
     max_length: L.
     on_error: the value, before its weight, of a reward that failed; it is given on the last token.
-    deadline: seconds after which a reward of one completion has failed; 0: none.
+    deadline: seconds after which a reward of one completion, or of one group, has failed; 0: none.
     models: more of them, whose functions are called with (p, g, completion): the scores of reward models.
+    groups: `completions` with those that other processes score, for rewards that look at a group; None: there are none.
 
   Raises:
-    SettingError: a reward says that it cannot work as it is set, or is late on all of the first completions.
+    SettingError: a reward says that it cannot work as it is set, or is late in each of its first calls.
     guard.Stopped: a signal came while a reward ran.
   """
   shape = (len(examples), len(completions[0]) if completions else 0, max_length)
   sums = np.zeros(shape, np.float64)
   _, given, components, faults = nothing(shape, len(rewards) + len(models))
-  asked, late = 0, collections.Counter()
-  with Guard(deadline) as call:
+  together = {name: function for name, function, _ in rewards if looks_at_group(function)}
+  with Guard(deadline) as guard:
+    call = functools.partial(_in_time, guard, collections.Counter(), collections.Counter())
     for p, (example, group) in enumerate(zip(examples, completions, strict=True)):
+      if example is None or not any(completion and completion.tokens for completion in group):
+        continue
+      others = (groups or completions)[p]
+      of_group = {name: call(name, attempt_group, f, example, others) for name, f in together.items()}
       for g, completion in enumerate(group):
-        if example is None or completion is None or not completion.tokens:
+        if completion is None or not completion.tokens:
           continue
-        asked += 1
         last = len(completion.tokens) - 1
         judged = [(name, functools.partial(_at_place, of, p, g), weight) for name, of, weight in models]
         for n, (name, function, weight) in enumerate([*rewards, *judged]):
-          values, message = attempt(call, function, example, completion)
+          if name in together:
+            values, message = of_group[name][g]
+          else:
+            ((values, message),) = call(name, _attempt_one, function, example, completion)
           if message:
             faults.append(Fault(p, g, name, message))
             values = [(last, float(on_error))]
-            late[name] += message.startswith(LATE)
-            if late[name] == asked == LATE_AT_FIRST:
-              raise SettingError(
-                f"rewards.functions: {name!r} {message}, on each of the first {asked} completions; use a faster reward "
-                "or a larger rewards.deadline"
-              )
           for token, value in values:
             sums[p, g, token] += weight * value
             given[p, g, token] = True
           components[p, g, n] = sum(value for _, value in values) / len(values) if values else np.nan
   return Scores(sums.astype(np.float32), given, components, faults)
+
+
+def _in_time(
+  guard: Guard,
+  asked: collections.Counter,
+  late: collections.Counter,
+  name: str,
+  attempted: Callable[..., list[Found]],
+  *args: Any,
+) -> list[Found]:
+  """What a reward gives in one call; counts the call, and refuses a reward that was late in all of its first ones."""
+  found = attempted(guard, *args)
+  message = next((message for _, message in found if message), "")
+  asked[name] += 1
+  late[name] += message.startswith(LATE)
+  if late[name] == asked[name] == LATE_AT_FIRST:
+    what = "groups" if attempted is attempt_group else "completions"
+    raise SettingError(
+      f"rewards.functions: {name!r} {message}, on each of the first {LATE_AT_FIRST} {what}; use a faster reward or a "
+      "larger rewards.deadline"
+    )
+  return found
 
 
 def _at_place(function: Callable, p: int, g: int, example: Example, completion: Completion) -> list[tuple[int, float]]:
@@ -149,9 +190,7 @@ def nothing(shape: tuple[int, int, int], rewards: int) -> Scores:
   return Scores(np.zeros(shape, np.float32), np.zeros(shape, bool), np.zeros((*shape[:2], rewards), np.float32), [])
 
 
-def attempt(
-  call: Guard, function: Reward, example: Example, completion: Completion
-) -> tuple[list[tuple[int, float]], str]:
+def attempt(call: Guard, function: Reward, example: Example, completion: Completion) -> Found:
   """Returns what a reward gives a completion, [(token index, value), ...], and ""; or [] and what went wrong.
 
   Raises:
@@ -160,6 +199,43 @@ def attempt(
   """
   found, message = guarded(call, _values, function, example, completion)
   return found or [], message
+
+
+def _attempt_one(call: Guard, function: Reward, example: Example, completion: Completion) -> list[Found]:
+  return [attempt(call, function, example, completion)]
+
+
+def attempt_group(
+  call: Guard, function: GroupReward, example: Example, group: Sequence[Completion | None]
+) -> list[Found]:
+  """Returns what a reward gives each completion of a group, as `attempt` does; what goes wrong is a fault of all.
+
+  The reward does not see places of the group without a completion, and gives them nothing.
+
+  Raises:
+    SettingError: the reward says that it cannot work as it is set.
+    guard.Stopped: a signal came meanwhile.
+  """
+  real = [completion for completion in group if completion and completion.tokens]
+  values, message = guarded(call, _values_of_group, function, example, real)
+  given = iter(values or [[]] * len(real))
+  return [(next(given), message) if completion and completion.tokens else ([], "") for completion in group]
+
+
+def _values_of_group(function: GroupReward, example: Example, group: list[Completion]) -> list[list[tuple[int, float]]]:
+  """What a reward gives each completion of a group, checked: an outcome, on its last token.
+
+  Raises:
+    TypeError: it returned no list, or a value that is no number.
+    ValueError: it returned a list of another length, or a value that is not finite.
+  """
+  result = function(example, list(group))
+  if not isinstance(result, (list, tuple, np.ndarray)):
+    raise TypeError(f"returned {result!r:.80}, which is no list of {len(group)} numbers, one for each completion")
+  if len(result) != len(group):
+    raise ValueError(f"returned {len(result)} values for {len(group)} completions")
+  lasts = [len(completion.tokens) - 1 for completion in group]
+  return [_checked([(last, value)], last) for last, value in zip(lasts, result)]
 
 
 def _values(function: Reward, example: Example, completion: Completion) -> list[tuple[int, float]]:
@@ -183,16 +259,29 @@ def ahead(
   functions: Sequence[Callable],
   examples: Sequence[Example | None],
   completions: Sequence[Sequence[Completion | None]],
+  deadline: float = 0.0,
 ) -> None:
   """Calls each `score_ahead` with the pairs of [P] examples and their [P][G] completions that are to be scored.
 
+  Args:
+    functions: which are called.
+    examples, completions: the batch, as for `score`.
+    deadline: seconds for one completion; a call has as many of them as there are pairs, since it stands for as many.
+
   Raises:
+    SettingError: one raised, or took longer; names its module.
     guard.Stopped: a signal came meanwhile.
   """
   pairs = [(e, c) for e, group in zip(examples, completions, strict=True) for c in group if e and c and c.tokens]
-  with Guard(0.0) as call:
+  with Guard(deadline * max(1, len(pairs))) as call:
     for function in functions:
-      call(function, pairs)
+      _, message = guarded(call, function, pairs)
+      if message:
+        where = getattr(getattr(function, "func", function), "__module__", "")  # its arguments may be bound
+        raise SettingError(
+          f"rewards.functions, eval.reward: score_ahead of {where} failed on {len(pairs)} completions, with "
+          f"rewards.deadline={deadline:g} s for each: {message}; mend it, or leave it out: rewards work without it, too"
+        )
 
 
 def _text(error: Exception) -> str:

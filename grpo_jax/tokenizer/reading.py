@@ -70,6 +70,8 @@ class Tokenizer:
     self._texts: dict[int, str] = {}
     self.step_pattern = steps.pattern("line")
     """What ends a reasoning step, of `steps.pattern`."""
+    self.step_seconds = 0.0
+    """Seconds that the pattern may take for a completion; 0: any time."""
 
     ids = [self._id("eos_token"), *_as_list(self._generation.get("eos_token_id")), *_as_list(eos)]
     self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys(i for i in ids if i is not None))
@@ -161,8 +163,8 @@ class Tokenizer:
     return ids if ids[: len(self._first)] == self._first else self._first + ids
 
   def step_ends(self, tokens: Sequence[int]) -> list[int]:
-    """The index in `tokens` of the last token of each reasoning step; see `steps.step_ends`."""
-    return steps.step_ends(self.texts(tokens), self.step_pattern)
+    """The index in `tokens` of the last token of each reasoning step; see `steps.step_ends_in_time`."""
+    return steps.step_ends_in_time(self.texts(tokens), self.step_pattern, self.step_seconds)
 
   def save(self, folder: str | os.PathLike) -> None:
     """Writes tokenizer.json, tokenizer_config.json and generation_config.json, as `load` and transformers read them."""

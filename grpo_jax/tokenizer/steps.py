@@ -10,8 +10,14 @@ import re
 from collections.abc import Sequence
 
 from grpo_jax.errors import SettingError
+from grpo_jax.guard import Guard, Late
 
-NAMED = {"line": r"\n", "blank line": r"\n[^\S\n]*\n"}
+NAMED = {"line": r"\n", "blank line": r"\n[^\S\n]*\n"}  # both go through a text once
+
+
+def seconds(rule: str, deadline: float) -> float:
+  """Returns what a completion's steps may take: `deadline`; 0 (any time) by those of `NAMED`, which take little."""
+  return 0.0 if rule in NAMED else deadline
 
 
 def pattern(rule: str, setting: str = "data.steps") -> re.Pattern:
@@ -76,3 +82,22 @@ def step_ends(texts: Sequence[str], ends: re.Pattern) -> list[int]:
     return []
   found = sorted(set(last_tokens(texts, step_texts("".join(texts), ends))))
   return [*found[:-1], len(texts) - 1]
+
+
+def step_ends_in_time(texts: Sequence[str], ends: re.Pattern, deadline: float) -> list[int]:
+  """Returns `step_ends`, where that takes no longer than so many seconds; 0: any time.
+
+  Raises:
+    SettingError: it took longer, as a pattern may that tries all ways to match.
+    guard.Stopped: there is a deadline, and a signal came meanwhile or before.
+  """
+  if not deadline:
+    return step_ends(texts, ends)
+  with Guard(deadline) as call:
+    try:
+      return call(step_ends, texts, ends)
+    except Late as error:
+      raise SettingError(
+        f"data.steps={ends.pattern!r:.80}: {error} on a completion of {sum(map(len, texts))} characters; use "
+        f"{' or '.join(map(repr, NAMED))}, or a pattern without a repetition inside a repetition"
+      ) from None
