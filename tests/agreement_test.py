@@ -52,11 +52,12 @@ def test_the_correlation_is_within_groups():
   a, b = (z - z.mean(1, keepdims=True) for z in (x, y))
   found = agreement.correlation_in_groups(x + 10 * np.arange(6)[:, None], y - 7 * np.arange(6)[:, None])
   assert found == pytest.approx(np.corrcoef(a.ravel(), b.ravel())[0, 1])
-  y[2, 3] = NAN
-  a[2], b[2] = (z[2] - z[2, [0, 1, 2, 4]].mean() for z in (x, y))
-  a[2, 3] = b[2, 3] = 0.0
+  y[2, 1] = NAN
+  a[2], b[2] = (z[2] - z[2, [0, 2, 3, 4]].mean() for z in (x, y))
+  a[2, 1] = b[2, 1] = 0.0
   assert agreement.correlation_in_groups(x, y) == pytest.approx((a * b).sum() / np.sqrt((a**2).sum() * (b**2).sum()))
-  assert math.isnan(agreement.correlation_in_groups(x, np.full((6, 5), np.float32(0.1))))  # no noise of rounding
+  tied = np.full((6, 3), 0.1)
+  assert tied.mean(1)[0] != 0.1 and math.isnan(agreement.correlation_in_groups(x[:, :3], tied))  # no noise of rounding
   assert math.isnan(agreement.correlation_in_groups(x, y * NAN))
 
 
@@ -79,6 +80,7 @@ def judged(rule: str = "correct", models: tuple[str, ...] = ("judge", "other")):
   rewards = np.zeros((3, 3, 5), np.float32)
   rewards[..., 0] = [[1, 2, 3], [5, 5, 1], [9, 9, 9]]
   given = (np.arange(5) == 0) & (lengths > 0)[..., None]
+  given[1, 1] = False
   prompts, empty = Prompts(np.ones((3, 2), np.int32), np.array([2, 2, 0], np.int32)), np.zeros((3, 3, 5), np.float32)
   r = Rollouts(prompts, empty, lengths, lengths * 0 + STOPPED, empty, empty, rewards, given, components)
   return collector, collect.Scored([None] * 3, r, [], 0.0)
@@ -87,8 +89,7 @@ def judged(rule: str = "correct", models: tuple[str, ...] = ("judge", "other")):
 def test_a_step_logs_agreement_with_the_rule_and_length_against_reward():
   collector, batch = judged()
   numbers = collect.agreement_metrics([batch, batch], collector)
-  a = np.array([-1, 0, 1, -4 / 3, -4 / 3, 8 / 3])
-  b = np.array([-1, 0, 1, 4 / 3, 4 / 3, -8 / 3])
+  a, b = np.array([-1, 0, 1, -2, 2]), np.array([-1, 0, 1, 2, -2])  # one was given nothing
   assert numbers == {
     "length/reward_correlation": pytest.approx((a * b).sum() / (a**2).sum()),
     "agreement/judge": pytest.approx(2 / 3),
