@@ -1,18 +1,22 @@
 """A learned reward beside the rule: how far they agree, what is logged and kept of it, and when a run is warned."""
 
+import contextlib
 import dataclasses
 import itertools
 import math
 import re
 import types
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
 
 from experiments import defaults
-from grpo_jax import agreement
-from grpo_jax.loops import collect, evaluator, scorers, watch
+from grpo_jax import agreement, model_rewards
+from grpo_jax.loops import build, collect, evaluator, scorers, watch
+from grpo_jax.model_rewards import RewardModel
 from grpo_jax.types import STOPPED, Prompts, Rollouts
 
 NAN = float("nan")
@@ -131,6 +135,40 @@ def test_scoring_an_evaluation_takes_no_more_memory_than_learning():
   for batch, group, cuts in ((16, 1, 1), (32, 1, 2), (48, 1, 3), (40, 2, 5), (14, 16, 14)):
     config.eval.batch = batch
     assert evaluator.judging_sizes(config, tiny.layout(), group).microbatches == cuts, batch
+
+
+def odd(example, completion):
+  return len(completion.tokens) % 2
+
+
+@pytest.mark.slow
+def test_an_evaluation_asks_the_reward_models_as_they_are_now(monkeypatch):
+  """An outcome and a process reward model, on a mesh that cuts prompts and samples; without any nothing is computed."""
+  config = defaults.get_config()
+  config.tokenizer, config.model.variant, config.mesh.group = "words", "test_qwen3", 2
+  config.data.arithmetic.size, config.sampler.max_length, config.sampler.stop = 32, 8, tuple("0123456789")
+  config.eval.problems, config.eval.batch, config.eval.samples = 6, 4, 0
+  config.eval.reward = f"{__file__}:odd"
+  model, scorer = build.model(config), build.model(config, scores=True)
+  params = model.load()
+  weights = jax.tree.map(lambda x: jnp.where(x == 0, 0.1, x), scorer.load())  # the head of a new one is 0
+  models = [RewardModel(name, 1.0, name == "steps", scorer.decoder, weights) for name in ("judge", "steps")]
+  written = {}
+  writer = types.SimpleNamespace(
+    phase=lambda name: contextlib.nullcontext(),
+    progress=lambda *_: None,
+    evaluation=lambda step, numbers: written.update({step: numbers}),
+  )
+  evaluate = evaluator.Evaluator(config, model, lambda: models)
+  found = evaluate(writer, params, 1)
+  assert found["reward/judge"] != 0 and 0 < found["reward/steps"] < 1
+  assert {"eval/accuracy", "eval/reward/judge", "eval/reward/steps"} <= set(written[1])
+  models[0] = models[0]._replace(params=jax.tree.map(lambda x: -2 * x, weights))
+  again = evaluate(writer, params, 2)
+  assert again["reward/judge"] != found["reward/judge"] and again["reward/steps"] == found["reward/steps"]
+  monkeypatch.setattr(model_rewards, "judge", None)
+  models.clear()
+  assert set(evaluate(writer, params, 3)) == {"accuracy", "length", "truncated"}
 
 
 # -- warnings
