@@ -166,21 +166,16 @@ def test_another_run_is_scored_by_its_reward_model(whole, cache, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_the_reward_model_says_is_compared_with_the_rule(whole, cache, tmp_path):
-  """In each step, in its samples, and in each evaluation: of a model that is loaded, and of the one that learns."""
-  judge = {"rewards.outcome_models": (("judge", str(whole / "reward_model"), 1.0),), "data.max_prompt_length": 64}
-  evaluated = {"eval.problems": 6, "eval.batch": 4, "eval.samples": 2, "eval.every": 1}
+def test_what_the_reward_model_says_is_compared_with_the_rule(tmp_path):
+  """In a step, in its samples, and in each evaluation."""
   functions = (("odd", f"{__file__}:odd", 0.0),)
-  changes = {"steps": 2, "compilation_cache": cache, "rewards.functions": functions, "iterative.labels": "odd"}
-  iterative.train(config(**changes, **judge, **evaluated, **{"eval.reward": f"{__file__}:odd"}), str(tmp_path))
+  changes = {"steps": 1, "rewards.functions": functions, "iterative.labels": "odd", "checkpoint.export": False}
+  evaluated = {"eval.problems": 6, "eval.batch": 4, "eval.samples": 0, "eval.reward": f"{__file__}:odd"}
+  iterative.train(config(**changes, **evaluated), str(tmp_path))
   lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-  tested, steps = ([line for line in lines if (name in line)] for name in ("eval/accuracy", "reward/mean"))
-  assert len(tested) == 3 and len(steps) == 2
-  for name in ("judge", "reward_model"):
-    assert all(f"eval/reward/{name}" in line for line in tested)
-    assert all(0 <= line.get(f"eval/agreement/{name}", 0.5) <= 1 for line in tested)
-    assert all(0 <= line[f"agreement/{name}"] <= 1 for line in steps)
-  assert all(-1 <= line["length/reward_correlation"] <= 1 for line in steps)
+  tested, (step,) = ([line for line in lines if name in line] for name in ("eval/accuracy", "reward/mean"))
+  assert len(tested) == 2 and all("eval/reward/reward_model" in line for line in tested)
+  assert 0 <= step["agreement/reward_model"] <= 1 and -1 <= step["length/reward_correlation"] <= 1
   rows = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
   assert any(row["disagreement"] is not None for row in rows)
 
