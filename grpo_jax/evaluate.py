@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from grpo_jax import generate, hosts
+from grpo_jax import agreement, generate, hosts
 from grpo_jax.data import loader
 from grpo_jax.errors import SettingError
 from grpo_jax.generate import Generator
@@ -46,6 +46,7 @@ class Judged(NamedTuple):
   right: bool
   vote: Any  # the answer, see `majority`
   fault: str  # what went wrong; "" where nothing did
+  learned: list[float]  # what each reward model gives it; NaN where it gives nothing
 
 
 class Outcomes(NamedTuple):
@@ -56,6 +57,7 @@ class Outcomes(NamedTuple):
   lengths: list[int]  # tokens of every completion
   truncated: list[bool]  # of every completion
   faults: list[str]  # what the reward said where it failed; that completion counts as not solved
+  learned: dict[str, list[list[float]]]  # [N][G] by the name of each reward model; NaN where it gave nothing
 
 
 def solve(
@@ -70,6 +72,7 @@ def solve(
   progress: Callable[[int, int], None],
   deadline: float = 0.0,
   score_ahead: Callable[[list[tuple[Example, Completion]]], None] | None = None,
+  learned: Callable[[Rollouts], Sequence[tuple[str, Callable, float]]] | None = None,
 ) -> Outcomes:
   """Samples completions of all `examples`, `batch` prompts at a time, and says which are right.
 
@@ -84,20 +87,26 @@ def solve(
     progress: called with the number of problems done and N after each batch.
     deadline: seconds after which the reward of one completion has failed; 0: none.
     score_ahead: called with a batch before its completions are scored one by one.
+    learned: what reward models give to sampled rollouts, as `model_rewards.given_by` returns it; None: there are none.
 
   Raises:
     SettingError: the reward failed on every completion so far.
     hosts.Elsewhere: it failed on another process in a way that no reward may.
     guard.Stopped: a signal came while the reward ran.
   """
-  found = Outcomes([], [] if answer_of else None, [], [], [])
+  found = Outcomes([], [] if answer_of else None, [], [], [], {})
   for step, some in enumerate(loader.in_order(examples, batch)):
     sampled, _ = generate.generate(generator, params, some, jax.random.fold_in(key, step))
-    own = hosts.together(functools.partial(_judge, generator, sampled, some, solved, answer_of, deadline, score_ahead))
+    given = learned(sampled) if learned else []
+    ask = functools.partial(_judge, generator, sampled, some, solved, answer_of, deadline, score_ahead)
+    own = hosts.together(functools.partial(ask, [function for _, function, _ in given]))
     judged = {place: each for share in hosts.gather(own) for place, each in share.items()}
     for p, example in enumerate(some):
       if example is not None:
-        _add(found, sampled.lengths[p], sampled.ended[p], [judged.get((p, g)) for g in range(len(sampled.lengths[p]))])
+        group = [judged.get((p, g)) for g in range(len(sampled.lengths[p]))]
+        _add(found, sampled.lengths[p], sampled.ended[p], group)
+        for n, (name, _, _) in enumerate(given):
+          found.learned.setdefault(name, []).append([each.learned[n] if each else math.nan for each in group])
     if found.faults and len(found.faults) == len(found.lengths):
       raise SettingError(
         f"eval.reward: failed on all {len(found.faults)} completions of the test data, first: {found.faults[0]}; use "
@@ -115,6 +124,7 @@ def _judge(
   answer_of: Callable | None,
   deadline: float,
   score_ahead: Callable | None,
+  given: Sequence[Callable],
 ) -> dict[tuple[int, int], Judged]:
   """What the reward says of this process's own completions, by their places (prompt, sample)."""
   found, texts = {}, generate.completions(generator, sampled)
@@ -128,8 +138,13 @@ def _judge(
         vote = None
         if answer_of and not message:
           vote, message = combine.guarded(call, answer_of, completion)
-        found[p, g] = Judged(right, vote, message)
+        found[p, g] = Judged(right, vote, message, [_mean(of(p, g, completion)) for of in given])
   return found
+
+
+def _mean(values: list[tuple[int, float]]) -> float:
+  """The mean of a completion's rewards, [(token index, value), ...]; NaN where it was given none."""
+  return sum(value for _, value in values) / len(values) if values else math.nan
 
 
 def is_right(call: Guard, solved: Callable, example: Example, completion: Completion) -> tuple[bool, str]:
@@ -171,3 +186,18 @@ def sampled_metrics(found: Outcomes) -> dict[str, float]:
     f"pass@{k}": float(np.mean([pass_at_k(k, sum(right), k) for right in found.solved])),
   }
   return shares if found.majority is None else shares | {f"maj@{k}": float(np.mean(found.majority))}
+
+
+def learned_metrics(found: Outcomes) -> dict[str, float]:
+  """Means of what each reward model gives, `reward/NAME`, and how well that tells right from wrong, `agreement/NAME`.
+
+  The agreement is `agreement.area`, over all completions that were given something. What is NaN is left out: there is
+  no agreement where all are right or all are wrong.
+  """
+  numbers, right = {}, np.array(found.solved, bool)
+  for name, each in found.learned.items():
+    values = np.array(each, np.float64)
+    given = values[~np.isnan(values)]
+    numbers[f"reward/{name}"] = float(given.mean()) if given.size else math.nan
+    numbers[f"agreement/{name}"] = agreement.area(values, right)
+  return {name: value for name, value in numbers.items() if not math.isnan(value)}

@@ -189,7 +189,8 @@ class Writer:
     """Writes the first `log.samples` samples to samples.jsonl, and prints a table every `log.samples_every` steps.
 
     A sample has `question`, `completion`, `reward`, `advantage`, and may have `answer`, `rewards` (name -> value),
-    `ended`, `faults`, and for the inspector `tokens` (texts), `advantages` and `logprobs` (a number for each token).
+    `ended`, `faults`, `disagreement` (of a reward model and a rule), and for the inspector `tokens` (texts),
+    `advantages` and `logprobs` (a number for each token).
     """
     if not self.active:
       return

@@ -41,6 +41,18 @@ def judge(models: Sequence[RewardModel], sizes: Sizes, drawn: Rollouts) -> list[
   return [jitted_scores(model.decoder, sizes.microbatches)(model.params, *on_mesh) for model in models]
 
 
+def given_by(models: Sequence[RewardModel], sizes: Sizes, drawn: Rollouts) -> list[tuple[str, Callable, float]]:
+  """Returns (name, function of (prompt, sample, completion), weight) of each reward model; see `given_to`.
+
+  Every process calls this; the functions can be asked of its own completions.
+
+  Args:
+    models, sizes, drawn: see `judge`.
+  """
+  said = zip(models, judge(models, sizes, drawn))
+  return [(model.name, given_to(model, scores, drawn), model.weight) for model, scores in said]
+
+
 def outcome_rewards(scores: np.ndarray, lengths: np.ndarray, ended: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Returns the rewards that an outcome reward model gives to completions, and to which it gives one.
 

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from grpo_jax import agreement
+
 
 def step_metrics(scores: np.ndarray, labels: np.ndarray) -> dict[str, float]:
   """Returns how well scores `[N]` agree with labels `[N]` from 0 to 1 of the same N steps.
@@ -26,12 +28,10 @@ def step_metrics(scores: np.ndarray, labels: np.ndarray) -> dict[str, float]:
   }
   if right.all() or not right.any():
     return found
-  below = np.sort(scores[~right])
-  ranks = (np.searchsorted(below, scores[right], "left") + np.searchsorted(below, scores[right], "right")) / 2
   of_right, of_wrong = float(said[right].mean()), float(1 - said[~right].mean())
   return {
     "accuracy": (of_right + of_wrong) / 2,
     "accuracy_right": of_right,
     "accuracy_wrong": of_wrong,
-    "area": float((ranks / len(below)).mean()),
+    "area": agreement.area(scores, right),
   } | found

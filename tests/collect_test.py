@@ -279,6 +279,7 @@ def test_numbers_are_of_everything_that_was_sampled(tries):
     [x["truncated_logprobs"] - x["sampler_logprobs"] for x in (group(e.meta["n"]) for e in examples)]
   )
   assert abs(cut_off.sum()) > 1
+  apart = [(x.reshape(-1, G) - x.reshape(-1, G).mean(1, keepdims=True)).ravel() for x in (lengths, rewards)]
   close = functools.partial(pytest.approx, abs=1e-6)
   assert got == {
     "tokens": lengths.sum(),
@@ -293,6 +294,7 @@ def test_numbers_are_of_everything_that_was_sampled(tries):
     "slot_use": close({1: 1, 3: (1 + 1 / 2 + 1 / 3) / 3}[tries]),
     "prompts_too_long": 0,
     "cut_off_nats": close(cut_off.sum() / lengths.sum()),
+    "length/reward_correlation": close(np.corrcoef(*apart)[0, 1]),
   }
 
 

@@ -65,7 +65,7 @@ class Numbers:
     return []
 
 
-def run(samples, answers, *, group, mesh=tiny.ONE, batch=4, render=None, width=None, votes=answer_of):
+def run(samples, answers, *, group, mesh=tiny.ONE, batch=4, render=None, width=None, votes=answer_of, learned=None):
   """Evaluates on problems with the right `answers`; prompt i is the token i + 1, and its samples are `samples[i]`."""
   examples = [Example(str(i), "", str(a), {}) for i, a in enumerate(answers)]
   keys = []
@@ -97,8 +97,11 @@ def run(samples, answers, *, group, mesh=tiny.ONE, batch=4, render=None, width=N
     jax.random.key(0),
     batch=batch,
     progress=lambda done, of: seen.append((done, of)),
+    learned=learned,
   )
   assert len(set(keys)) == len(keys)  # no two batches with the same noise
+  if learned:
+    return evaluate.learned_metrics(outcomes), seen
   return (evaluate.greedy_metrics if group == 1 else evaluate.sampled_metrics)(outcomes), seen
 
 
@@ -140,3 +143,30 @@ def test_a_prompt_that_is_too_long_counts_as_not_solved(width):
   assert found["accuracy"] == pytest.approx(2 / 3)
   found, _ = run([[1, 1], [2, 2], [3, 3]], [1, 2, 3], group=2, render=render)
   assert found["pass@1"] == found["pass@2"] == found["maj@2"] == pytest.approx(2 / 3)
+
+
+def test_what_a_reward_model_gives_is_compared_with_right_and_wrong():
+  """Its scores are of completions, by their places; a problem whose prompt is too long has none."""
+
+  def given(sampled):
+    def outcome(p, g, completion):
+      assert completion.tokens == sampled.tokens[p, g, :2].tolist()
+      return [] if completion.tokens[0] == 9 else [(1, float(completion.tokens[0]))]
+
+    def steps(p, g, completion):
+      return [(0, 0.5), (1, 0.25)]
+
+    return [("judge", outcome, 1.0), ("steps", steps, 1.0)]
+
+  def render(question):
+    return [1] * 3 if question == "5" else [int(question) + 1]
+
+  found, _ = run([[1], [8], [3], [9], [2], [7]], [1, 2, 3, 4, 5, 6], group=1, learned=given, render=render)
+  assert found == {  # 1 and 3 are right, 8 and 2 are wrong; 9 was given nothing, and the sixth was not sampled
+    "reward/judge": pytest.approx((1 + 8 + 3 + 2) / 4),
+    "agreement/judge": pytest.approx(1 / 4),
+    "reward/steps": 0.375,
+    "agreement/steps": 0.5,
+  }
+  found, _ = run([[1], [9]], [1, 2], group=1, learned=given)
+  assert found == {"reward/judge": 1.0, "reward/steps": 0.375, "agreement/steps": 0.5}  # no wrong one has a score

@@ -166,6 +166,25 @@ def test_another_run_is_scored_by_its_reward_model(whole, cache, tmp_path):
 
 
 @pytest.mark.slow
+def test_what_the_reward_model_says_is_compared_with_the_rule(tmp_path):
+  """In a step, in its samples, and in each evaluation; one that is new gives 0 to all, which goes with no length."""
+  functions = (("odd", f"{__file__}:odd", 0.0),)
+  changes = {"steps": 1, "rewards.functions": functions, "iterative.labels": "odd", "checkpoint.export": False}
+  evaluated = {"eval.problems": 6, "eval.batch": 4, "eval.samples": 0, "eval.reward": f"{__file__}:odd"}
+  iterative.train(config(**changes, **evaluated), str(tmp_path))
+  lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+  tested, (step,) = ([line for line in lines if name in line] for name in ("eval/accuracy", "reward/mean"))
+  assert len(tested) == 2 and all("eval/reward/reward_model" in line for line in tested)
+  assert step["agreement/reward_model"] == 0.5 and "length/reward_correlation" not in step
+  rows = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+  assert any(row["disagreement"] is not None for row in rows)
+
+
+def odd(example, completion):
+  return len(completion.tokens) % 2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("setting", "folder", "message"),
   [

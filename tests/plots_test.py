@@ -2,7 +2,10 @@
 
 import html.parser
 import json
+import re
+import shutil
 import struct
+import subprocess
 
 import numpy as np
 import pytest
@@ -122,6 +125,68 @@ def test_the_page_holds_the_samples_and_they_stay_text(tmp_path):
 
 def test_the_page_needs_nothing_else():
   assert "http" not in inspector.PAGE.read_text() and "innerHTML" not in inspector.PAGE.read_text()
+
+
+# What the page's script asks of a browser, and then the questions of the cards in each order.
+BROWSER = """
+const fields = {};
+const element = () => ({ value: "", textContent: "", style: {}, options: [], children: [],
+  append(...c) { this.children.push(...c); },
+  replaceChildren(...c) { this.children = c; }, addEventListener(_, f) { this.changed = f; } });
+globalThis.document = { getElementById: id => fields[id] ??= element(), createElement: element };
+fields.data = { textContent: DATA };
+fields.sort = Object.assign(element(), { options: ["", "apart", "long"].map(value => ({ value })) });
+fields.step = Object.assign(element(), { value: "0" });
+SCRIPT
+const orders = {};
+for (const by of ["", ...Object.keys(ORDERS)]) {
+  fields.sort.value = by;
+  fields.sort.changed();
+  orders[by] = fields.list.children.map(card => card.children[1].textContent).join("");
+}
+const disabled = fields.sort.options.map(option => !!option.disabled);
+console.log(JSON.stringify({ orders, disabled, hidden: fields.about.hidden }));
+"""
+
+
+def shown_by(samples: list[dict]) -> dict:
+  """What the page's script does with samples: their questions in each order, and which orders it offers."""
+  text = inspector.page(samples, "run")
+  script = text.split("<script>")[1].split("</script>")[0]
+  data = re.search(r'type="application/json">(.*?)</script>', text, re.DOTALL)[1]
+  code = BROWSER.replace("SCRIPT", script).replace("DATA", json.dumps(data))
+  done = subprocess.run(["node", "-"], input=code, capture_output=True, text=True, timeout=60)
+  assert done.returncode == 0, done.stderr
+  return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="needs node, to run the page's script")
+def test_the_page_sorts_by_disagreement_length_and_reward():
+  keys = ("question", "disagreement", "tokens", "reward")
+  rows = [("a", 0.1, 3, 1.0), ("b", -0.8, 1, None), ("c", None, 4, -1.0), ("d", 0.5, 2, 1.0)]
+  samples = [dict(zip(keys, (q, d, ["x"] * n, r)), step=0, completion="x" * n) for q, d, n, r in rows]
+  page = shown_by(samples)
+  assert page["orders"] == {
+    "": "abcd",
+    "apart": "bdac",  # what has none comes last
+    "over": "dabc",
+    "under": "badc",
+    "long": "cadb",
+    "short": "bdac",
+    "most": "adcb",  # ties stay as sampled
+    "least": "cadb",
+  }
+  assert not any(page["disabled"]) and page["hidden"] is False
+  page = shown_by([{name: x for name, x in sample.items() if name != "disagreement"} for sample in samples])
+  assert page["orders"]["apart"] == "abcd" and page["disabled"] == [False, True, False] and page["hidden"] is True
+
+
+def test_the_page_says_what_it_sorts_by():
+  text = inspector.PAGE.read_text()
+  assert set(re.findall(r"^    (\w+): sample =>", text, re.MULTILINE)) == set(
+    re.findall(r'<option value="(\w+)">', text.split('<select id="sort">')[1].split("</select>")[0])
+  )
+  assert "disagreement: how much higher a completion ranks in its group by the learned reward than by the rule" in text
 
 
 def test_no_samples_no_page(tmp_path):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax import hosts, metrics, model_rewards, rollouts, sampler
+from grpo_jax import agreement, hosts, metrics, model_rewards, rollouts, sampler
 from grpo_jax.generate import Generator, completions, generate
 from grpo_jax.loops import build, checks, imports, judges, scorers
 from grpo_jax.model_rewards import RewardModel
@@ -47,11 +47,17 @@ class Collector(NamedTuple):
   max_length: int  # L
   prompts: int  # P
   tries: int  # above 1: dynamic sampling, see `collect`
+  rule: str = ""  # the name of the reward that says what is right, with which those of models are compared; "": none
 
   @property
   def names(self) -> list[str]:
     """The names of all reward components, N."""
-    return [name for name, _, _ in self.rewards] + [model.name for model in self.models]
+    return [name for name, _, _ in self.rewards] + self.learned
+
+  @property
+  def learned(self) -> list[str]:
+    """The names of those that are given by reward models."""
+    return [model.name for model in self.models]
 
 
 def make_collector(config: ConfigDict, model: build.Model) -> Collector:
@@ -78,6 +84,7 @@ def make_collector(config: ConfigDict, model: build.Model) -> Collector:
     max_length=s.max_length,
     prompts=d.prompts,
     tries=s.tries,
+    rule=scorers.rule(config),
   )
 
 
@@ -121,7 +128,7 @@ def collect(
     "slot_use": float(np.mean([float(found["slot_use"]) for found in statistics])),
     "sampling_tries": len(statistics),
   }
-  return batch, sampling | reward_metrics(sampled, flat, c.names)
+  return batch, sampling | reward_metrics(sampled, flat, c.names) | agreement_metrics(sampled, c)
 
 
 def score(collector: Collector, examples: list[Example | None], drawn: Rollouts) -> Scored:
@@ -132,8 +139,7 @@ def score(collector: Collector, examples: list[Example | None], drawn: Rollouts)
     hosts.Elsewhere: scoring failed on another process.
   """
   c, shape = collector, drawn.tokens.shape
-  said = zip(c.models, model_rewards.judge(c.models, c.generator.sizes, drawn))
-  judged = [(model.name, model_rewards.given_to(model, scores, drawn), model.weight) for model, scores in said]
+  judged = model_rewards.given_by(c.models, c.generator.sizes, drawn)
   texts = hosts.together(functools.partial(completions, c.generator, drawn))
   groups = whole_groups(texts) if any(combine.looks_at_group(reward) for _, reward, _ in c.rewards) else None
   own = hosts.together(functools.partial(score_share, c, examples, texts, judged, groups))
@@ -201,6 +207,45 @@ def reward_metrics(batches: Sequence[Scored], flat: Sequence[np.ndarray], names:
     given = components[:, n][~np.isnan(components[:, n])]  # a reward that returned None gave none
     numbers[f"reward/{name}"] = given.mean() if given.size else float("nan")
   return numbers
+
+
+def agreement_metrics(batches: Sequence[Scored], collector: Collector) -> dict[str, float]:
+  """Metrics of what goes together within the groups that were sampled (agreement.py); there are none of NaN.
+
+  `length/reward_correlation`, of a completion's length and its total reward; `agreement/NAME`, of each reward model and
+  the rule, where there is one.
+  """
+  rollouts, names = [batch.rollouts for batch in batches], collector.names
+  total = np.concatenate([np.where(r.given.any(axis=2), totals(r.rewards, r.given), np.nan) for r in rollouts])
+  found = {
+    "length/reward_correlation": agreement.correlation_in_groups(np.concatenate([r.lengths for r in rollouts]), total)
+  }
+  if collector.rule in names and collector.models:
+    components = np.concatenate([judged_components(r) for r in rollouts])
+    rule = components[..., names.index(collector.rule)]
+    of = {name: components[..., names.index(name)] for name in collector.learned}
+    found |= {f"agreement/{name}": agreement.pairs_in_order(learned, rule) for name, learned in of.items()}
+  return {name: value for name, value in found.items() if not np.isnan(value)}
+
+
+def disagreement(batch: Scored, collector: Collector) -> np.ndarray | None:
+  """How much higher each completion ranks in its group by a reward model than by the rule, [P, G], from -1 to 1.
+
+  Of several reward models it is the one that differs most. None where there is no model or no rule.
+  """
+  names = collector.names
+  if collector.rule not in names or not collector.models:
+    return None
+  components = judged_components(batch.rollouts)
+  rule = components[..., names.index(collector.rule)]
+  each = np.stack([agreement.disagreement(components[..., names.index(n)], rule) for n in collector.learned])
+  most = np.nan_to_num(np.abs(each), nan=-1.0).argmax(axis=0)
+  return np.take_along_axis(each, most[None], axis=0)[0]
+
+
+def judged_components(r: Rollouts) -> np.ndarray:
+  """The reward components [P, G, N] of rollouts, NaN also for the completions that only fill the batch."""
+  return np.where((r.lengths > 0)[..., None], r.components, np.nan)
 
 
 def select(batch: Scored, keep: Sequence[int]) -> Scored:

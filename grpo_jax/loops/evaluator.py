@@ -1,21 +1,30 @@
 """Evaluation during a run: greedy and, before and after it, from several samples of each problem."""
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from grpo_jax import evaluate, metrics, sampler
+from grpo_jax import evaluate, learn, metrics, model_rewards, sampler
 from grpo_jax.errors import SettingError
 from grpo_jax.generate import Generator
 from grpo_jax.loops import build, checks, imports, scorers
+from grpo_jax.model_rewards import RewardModel
+from grpo_jax.packing.sizes import Sizes
+from grpo_jax.sharding import Layout
 
 
 class Evaluator:
   """Evaluates parameters of the policy on the test split."""
 
-  def __init__(self, config: ConfigDict, model: build.Model):
+  def __init__(self, config: ConfigDict, model: build.Model, models: Callable[[], Sequence[RewardModel]] | None = None):
     """Makes the samplers and finds the problems.
+
+    Args:
+      config: of the run.
+      model: of the policy.
+      models: called at each evaluation for the reward models by which the policy is rewarded; None: there are none.
 
     Raises:
       SettingError: an `eval` setting that cannot be, a test split that is not there.
@@ -36,6 +45,7 @@ class Evaluator:
     greedy = {"temperature": 0.0, "group": sample_shards}
     self.greedy = self._generator(config, model, greedy)
     self.sampled = self._generator(config, model, {"group": config.eval.samples})
+    self.models, self.judging = models, judging_sizes(config, model.layout, sample_shards)
 
   def _generator(self, config: ConfigDict, model: build.Model, changes: dict[str, Any]) -> Generator:
     sample = sampler.make_sampler(model.decoder, ConfigDict(config.sampler.to_dict() | changes), model.stop)
@@ -55,10 +65,10 @@ class Evaluator:
       return {}
     key = build.key(self.seed, build.EVALUATE, step)
     with writer.phase("eval"):
-      outcomes = [self._solve(self.greedy, params, key, writer)]
-      found = evaluate.greedy_metrics(outcomes[0])
+      outcomes = [self._solve(self.greedy, params, key, writer, self._learned())]
+      found = evaluate.greedy_metrics(outcomes[0]) | evaluate.learned_metrics(outcomes[0])
       if samples and self.cfg.samples:
-        outcomes.append(self._solve(self.sampled, params, key, writer))
+        outcomes.append(self._solve(self.sampled, params, key, writer, None))
         found |= evaluate.sampled_metrics(outcomes[1])
         if not self.reward.answer_of:
           writer.warn(
@@ -83,7 +93,14 @@ class Evaluator:
     was = f"{before['accuracy']:.1%} -> " if "accuracy" in before else ""
     return f"greedy accuracy {was}{after['accuracy']:.1%} on {len(self.problems)} test problems"
 
-  def _solve(self, generator: Generator, params: Any, key: Any, writer: metrics.Writer) -> evaluate.Outcomes:
+  def _learned(self) -> Callable | None:
+    """What says what reward models give to sampled rollouts; None where there are none, which then costs nothing."""
+    models = self.models() if self.models else ()
+    return functools.partial(model_rewards.given_by, models, self.judging.fresh()) if models else None
+
+  def _solve(
+    self, generator: Generator, params: Any, key: Any, writer: metrics.Writer, learned: Callable | None
+  ) -> evaluate.Outcomes:
     # Chosen anew each time, and so the same in every evaluation of every process: the problems are.
     generator = generator._replace(sizes=generator.sizes.fresh())
     progress = functools.partial(writer.progress, "eval")
@@ -98,4 +115,18 @@ class Evaluator:
       progress=progress,
       deadline=self.deadline,
       score_ahead=self.reward.score_ahead,
+      learned=learned,
     )
+
+
+def judging_sizes(config: ConfigDict, layout: Layout, group: int) -> Sizes:
+  """The sizes of the programs by which reward models score an evaluation, `group` completions of a problem.
+
+  A microbatch has at most as many completions as one of the learner, and so takes no more memory.
+  """
+  learners = learn.microbatches_of_rollout(config.learner, config.data.prompts)
+  most = config.data.prompts * config.sampler.group // learners
+  prompts = config.eval.batch // layout.size("prompt")  # of a shard
+  cuts = [n for n in range(1, prompts + 1) if prompts % n == 0]
+  fitting = (n for n in cuts if config.eval.batch // n * group <= most)
+  return build.sizes(config, layout, microbatches=next(fitting, prompts))

@@ -14,6 +14,8 @@ are saved together, so a run that was killed in any of these phases goes on with
 """
 
 import dataclasses
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -55,16 +57,17 @@ def train(config: ConfigDict, workdir: str) -> None:
   policy = Policy(config, model, config.sampler.temperature, collector.generator.sizes)
   reference, replay, cfg = Reference(model), Replay(workdir), config.iterative
   learners = {"policy": policy, NAME: judge, "reference": reference}
+  models = functools.partial(asked_models, collector.models, judge, cfg.weight)
+  evaluator = Evaluator(config, model, models)
 
-  with Run(config, workdir, model, collector.batches, learners, Evaluator(config, model)) as run:
+  with Run(config, workdir, model, collector.batches, learners, evaluator, collector.rule) as run:
     for step in run.steps():
       iteration, of_iteration = divmod(step, cfg.steps)
       if of_iteration == 0:
         reference.take(policy.params)
         replay.forget(oldest_step(run.checkpoints.oldest(), config))
       policy.ref_params = reference.params
-      scores = RewardModel(NAME, cfg.weight, False, judge.model.decoder, judge.params)
-      asked = collector._replace(models=[*collector.models, scores])
+      asked = collector._replace(models=models())
       batch, sampling = collect(asked, policy.params, build.key(config.seed, build.SAMPLE, step), run.writer)
       replay.add(step, labelled_pairs(batch, asked, config, step))
       learned = policy.learn(step, batch.rollouts, run.writer)
@@ -72,12 +75,17 @@ def train(config: ConfigDict, workdir: str) -> None:
       numbers |= speeds(numbers["tokens"], int(batch.rollouts.lengths.sum()), run.writer.seconds)
       if of_iteration == cfg.steps - 1:
         numbers |= teach(judge, replay, step, config, run.writer)
-      run.writer.samples(step + 1, sample_rows(batch, learned, config.log.samples, asked.names, model))
+      run.writer.samples(step + 1, sample_rows(batch, learned, config.log.samples, asked, model))
       run.log(step, numbers)
       run.after(step)
     run.finish()
     if config.checkpoint.export and not run.stopped:
       export(judge, workdir, run.writer)
+
+
+def asked_models(others: Sequence[RewardModel], judge: Learner, weight: float) -> list[RewardModel]:
+  """The reward models that score samples: others, and the one that learns, as it is now."""
+  return [*others, RewardModel(NAME, weight, False, judge.model.decoder, judge.params)]
 
 
 def check(config: ConfigDict) -> None:

@@ -1,13 +1,12 @@
 """Sample, score, learn: GRPO and every objective that trains on the live policy's own samples."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from grpo_jax import rollouts
 from grpo_jax.loops import build, checks, imports
-from grpo_jax.loops.collect import Scored, collect, make_collector
+from grpo_jax.loops.collect import Collector, Scored, collect, disagreement, make_collector
 from grpo_jax.loops.evaluator import Evaluator
 from grpo_jax.loops.learner import Learned, Learner
 from grpo_jax.loops.run import Run
@@ -22,16 +21,16 @@ def train(config: ConfigDict, workdir: str) -> None:
   checks.check(config, model.decoder, imports.objective(config.objective.name))
   collector = make_collector(config, model)
   policy = Learner(config, model, config.sampler.temperature, collector.generator.sizes)
-  evaluator = Evaluator(config, model)
+  evaluator = Evaluator(config, model, lambda: collector.models)
 
-  with Run(config, workdir, model, collector.batches, {"policy": policy}, evaluator) as run:
+  with Run(config, workdir, model, collector.batches, {"policy": policy}, evaluator, collector.rule) as run:
     for step in run.steps():
       key = build.key(config.seed, build.SAMPLE, step)
       batch, sampling = collect(collector, policy.params, key, run.writer)  # sample and score
       learned = policy.learn(step, batch.rollouts, run.writer)  # one jitted function, mu inner updates
       numbers = learned.metrics | sampling
       numbers |= speeds(numbers["tokens"], int(batch.rollouts.lengths.sum()), run.writer.seconds)
-      run.writer.samples(step + 1, sample_rows(batch, learned, config.log.samples, collector.names, model))
+      run.writer.samples(step + 1, sample_rows(batch, learned, config.log.samples, collector, model))
       run.log(step, numbers)
       run.after(step)
     run.finish()
@@ -54,7 +53,7 @@ def speeds(sampled: int, learned: int, seconds: dict[str, float]) -> dict[str, f
 
 
 def sample_rows(
-  batch: Scored, learned: Learned, limit: int, reward_names: Sequence[str], model: build.Model
+  batch: Scored, learned: Learned, limit: int, collector: Collector, model: build.Model
 ) -> list[dict[str, Any]]:
   """Up to `limit` completions as samples.jsonl keeps them: those with a fault first, then one of each group in turn."""
   r, trace = batch.rollouts, learned.trace
@@ -66,7 +65,7 @@ def sample_rows(
     return []
   places = [*shown, *shown[:1] * (limit - len(shown))]  # always as many: one program
   tokens, advantages, logprobs = rollouts.rows(model.layout, (r.tokens, trace.advantages, trace.logprobs), places)
-  total = totals(r.rewards, r.given)
+  total, apart = totals(r.rewards, r.given), disagreement(batch, collector)
   out = []
   for n, (p, g) in enumerate(shown):
     ids, text = rollouts.written(tokens[n], r.lengths[p, g], r.ended[p, g], model.tokenizer)
@@ -77,12 +76,14 @@ def sample_rows(
       "answer": batch.examples[p].answer,
       "reward": total[p, g],
       "advantage": advantages[n, real].mean(),
-      "rewards": {name: r.components[p, g, i] for i, name in enumerate(reward_names)},
+      "rewards": {name: r.components[p, g, i] for i, name in enumerate(collector.names)},
       "ended": "stopped" if r.ended[p, g] == STOPPED else "truncated",
       "tokens": [model.tokenizer.text(token) for token in ids],
       "advantages": [round(float(x), 4) for x in advantages[n, real]],
       "logprobs": [round(float(x), 4) for x in logprobs[n, real]],
     }
+    if apart is not None:
+      row["disagreement"] = apart[p, g]
     if learned.moved:
       before, after = learned.moved
       row |= {"logprob_before": round(float(before[p, g]), 4), "logprob_after": round(float(after[p, g]), 4)}

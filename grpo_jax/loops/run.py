@@ -78,6 +78,7 @@ class Run:
     data: Position,
     learners: dict[str, Learner],
     evaluator: Evaluation,
+    rule: str = "",
   ):
     """Claims the folder and restores or starts what is in it.
 
@@ -88,6 +89,7 @@ class Run:
       data: what gives the batches.
       learners: what is trained, by name; "policy" is among them.
       evaluator: of the policy.
+      rule: the name of the reward with which those of reward models are compared; "": none.
 
     Raises:
       SettingError: bad settings, before anything is compiled; a folder of another config; no room on the disk.
@@ -97,7 +99,7 @@ class Run:
     self.data, self.learners = data, learners
     self.evaluator = evaluator
     self.stopped = False
-    self.watch = Watch(config.sampler.max_length)
+    self.watch = Watch(config.sampler.max_length, rule)
     workdir.check_owner(folder, config)  # before anything is made in a folder that may be somebody's
     with contextlib.ExitStack() as resources:
       self._check_lock = resources.enter_context(workdir.locked(folder))

@@ -91,6 +91,16 @@ def reward_names(cfg: Any) -> list[str]:
   return [entry[0] for entry in cfg.functions] + [name for name, *_ in reward_models(cfg)]
 
 
+def rule(config: Any) -> str:
+  """Returns the name of the function among `rewards.functions` that says what is right, or "" where none does.
+
+  It is the one that labels what a reward model learns from (`iterative.labels`), or else the one that is `eval.reward`.
+  """
+  if config.loop == "iterative":
+    return config.iterative.labels
+  return next((name for name, path, *_ in config.rewards.functions if path == config.eval.reward), "")
+
+
 def eval_reward(cfg: Any) -> Reward:
   """Returns the reward that `cfg.reward` names, with the keyword arguments `cfg.arguments`.
 

@@ -26,8 +26,9 @@ Of single objectives:
     pair_loss                       reward_model: mean over pairs
     step_loss step_accuracy         process_reward_model: means over steps
 
-The learner adds loss, grad_norm, skipped and inner/..., the loop what it knows of the samples: reward/..., length/...
-and zero_variance, the share of sampled groups that teach nothing (`flat` of the objective).
+The learner adds loss, grad_norm, skipped and inner/..., the loop what it knows of the samples: reward/..., length/...,
+agreement/... of reward models with the rule (`collect.agreement_metrics`), and zero_variance, the share of sampled
+groups that teach nothing (`flat` of the objective).
 """
 
 from collections.abc import Callable

@@ -1,7 +1,8 @@
 """Makes DIR/samples.html from a run's samples.jsonl: `python -m grpo_jax.reports.inspector DIR`.
 
-The page needs nothing else. It shows the samples of a step and filters them by reward and by text; tokens are coloured
-by advantage or by log-prob where the run wrote them.
+The page needs nothing else. It shows the samples of a step, filters them by reward and by text, and sorts them by
+length, by reward and, where a reward model and a rule both scored them, by their disagreement; tokens are coloured by
+advantage or by log-prob where the run wrote them.
 """
 
 import json
