@@ -8,7 +8,7 @@ from typing import Any
 
 from grpo_jax.errors import SettingError
 from grpo_jax.models.attention import AttentionSpec
-from grpo_jax.models.decoder import DecoderConfig
+from grpo_jax.models.shape import DecoderConfig
 
 
 def _qwen3(**shape: Any) -> DecoderConfig:

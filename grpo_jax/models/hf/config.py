@@ -11,7 +11,7 @@ from grpo_jax import storage
 from grpo_jax.errors import SettingError
 from grpo_jax.models import limits
 from grpo_jax.models.attention import AttentionSpec
-from grpo_jax.models.decoder import DecoderConfig
+from grpo_jax.models.shape import DecoderConfig
 
 
 class Family(NamedTuple):

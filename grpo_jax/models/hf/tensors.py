@@ -25,11 +25,12 @@ import safetensors.numpy
 from grpo_jax import folder as folders
 from grpo_jax import storage
 from grpo_jax.errors import SettingError
-from grpo_jax.models.decoder import Decoder, DecoderConfig
+from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import headers
 from grpo_jax.models.hf.config import GET, read_json, write_config
 from grpo_jax.models.hf.files import Files, copies
 from grpo_jax.models.hf.headers import INDEX, SINGLE, plain
+from grpo_jax.models.shape import DecoderConfig
 
 Params = Any
 
