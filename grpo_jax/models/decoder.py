@@ -164,12 +164,12 @@ class Decoder:
     x = lookup(params["embed"]["weight"], tokens).astype(self.dtype)
     return x * jnp.asarray(self.config.width**0.5, x.dtype) if self.config.embed_scale else x
 
-  def block(self, params: Params, x: Array, positions: Array, attend: Attend) -> tuple[Array, Any]:
+  def block(self, params: Params, x: Array, positions: Array, spec: AttentionSpec, attend: Attend) -> tuple[Array, Any]:
     """Returns x `[..., D]` after one layer, and the auxiliary output of its `attend`.
 
-    params: the layer's own, not stacked; positions: `[...]`; see `layers.Block`.
+    params: the layer's own, not stacked; positions: `[...]`; spec: of its attention; see `layers.Block`.
     """
-    return nnx.merge(self._block, params)(x, positions, attend)
+    return nnx.merge(self._block, params)(x, positions, spec, attend)
 
   # -- whole passes
 
@@ -237,7 +237,7 @@ class Decoder:
 
   def _layer_function(self, spec: AttentionSpec, positions: Array, attend: AttendWith) -> Callable:
     """Returns the function `(x, params of one layer) -> (x, aux)` of layers with that attention."""
-    layer = functools.partial(self._layer, functools.partial(attend, spec), positions)
+    layer = functools.partial(self._layer, spec, functools.partial(attend, spec), positions)
     if self.remat == "none" and self.cut is None:
       return layer
     keep = jax.checkpoint_policies
@@ -251,8 +251,10 @@ class Decoder:
     only_scanned = self.layers == "scan" and len(self.config.attention) == 1
     return jax.checkpoint(layer, policy=policy, prevent_cse=not only_scanned)
 
-  def _layer(self, attend: Attend, positions: Array, x: Array, params: Params) -> tuple[Array, Any]:
-    x, aux = self.block(self._whole_layer(params), x, positions, attend)
+  def _layer(
+    self, spec: AttentionSpec, attend: Attend, positions: Array, x: Array, params: Params
+  ) -> tuple[Array, Any]:
+    x, aux = self.block(self._whole_layer(params), x, positions, spec, attend)
     return self.layout.constrain(x, *(None,) * x.ndim), aux
 
 
