@@ -126,7 +126,7 @@ def test_the_older_spelling_is_the_newer(tmp_path):
     ("test_gemma2", {"layer_types": ["chunked_attention"] * 3}, "chunked_attention"),
     ("test_gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
     ("test_gemma3", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
-    ("test_gemma3", {"sliding_window": 0}, "sliding_window=0; a whole number from 1"),
+    ("test_gemma3", {"sliding_window": 0}, "sliding_window=0; a whole number of at least 1"),
     ("test_smollm3", {"no_rope_layers": [1]}, "1 no_rope_layers for 3 layers"),
     ("test_smollm3", {"no_rope_layers": [1, 2, 0]}, "no_rope_layers="),
     ("test_smollm3", {"layer_types": ["sliding_attention"] * 3}, "sliding_attention.* in a smollm3"),

@@ -191,6 +191,7 @@ def _written(kind: str, config: DecoderConfig, base: dict) -> dict:
     "initializer_range": 0.02,
     "attention_dropout": 0.0,
     "use_cache": True,
+    "pad_token_id": None,  # a family's default may be no token of this vocabulary
     **base,
     "architectures": [judge if config.scores else family.architecture],
     "model_type": kind,

@@ -90,5 +90,5 @@ def _grouped(tree: Any, fused: bool) -> dict[str, dict[str, Any]]:
 
 def _names(paths: Mapping[str, Any], fused: bool) -> dict[str, str]:
   """Returns the name of the tensor that holds each leaf."""
-  post = _POST_NORMS if any(path in paths for path in _POST_NORMS if "post_norm" in path) else {}
+  post = _POST_NORMS if "layers.attention_post_norm.scale" in paths else {}
   return _NAMES | post | (_FUSED if fused else {})
