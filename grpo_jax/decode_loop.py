@@ -231,7 +231,7 @@ def decode_layers(
   for i, (layer, cache) in enumerate(zip(params["layers"], slots.cache)):
     spec = decoder.config.attention_of(i)
     attend = functools.partial(slot_cache.attend_slots, spec, cache, block, column, masks[spec])
-    x_SxD, cache = decoder.block(layer, x_SxD, prompt_lengths + slots.age - 1, attend)
+    x_SxD, cache = decoder.block(layer, x_SxD, prompt_lengths + slots.age - 1, spec, attend)
     caches.append(cache)
   return x_SxD, caches
 

@@ -23,7 +23,11 @@ def test_a_token_is_predicted_by_the_one_before_it_and_the_first_by_the_prompt()
   np.testing.assert_array_equal(got[1, 0], [200, 8, 9, 10])
 
 
-@pytest.mark.parametrize("variant", ["test_qwen3", "test_windows"])
+FAMILIES = ("test_mistral", "test_gemma2", "test_olmo2", "test_gemma3", "test_smollm3")
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+
+
+@pytest.mark.parametrize("variant", ["test_qwen3", "test_windows", *SLOW])
 @pytest.mark.parametrize("packed", [False, True])
 def test_log_probs_and_entropies_are_those_of_all_logits_at_once(packed, variant):
   """Also with windows, soft caps of scores and of logits."""

@@ -22,6 +22,7 @@ from grpo_jax import forward, learn, sampler, sharding
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
 from grpo_jax.models import variants
+from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.objectives import grpo
 from grpo_jax.ops import decoding
@@ -230,37 +231,45 @@ def naive_logits(c: DecoderConfig, params: Any, tokens: jax.Array) -> jax.Array:
   def project(p: Any, x: jax.Array) -> jax.Array:
     return jnp.einsum("bti,oi->bto", x, p["weight"]) + p.get("bias", 0.0)
 
-  frequency = c.rope_theta ** (-np.arange(half) / half)
-  if c.rope_scaling:
-    factor, low, high, original = c.rope_scaling
-    keep = np.clip((original * frequency / (2 * np.pi) - low) / (high - low), 0, 1)
-    frequency = keep * frequency + (1 - keep) * frequency / factor
-  angle = (np.arange(t)[:, None] * frequency)[:, None]
+  def angle_of(spec: AttentionSpec) -> np.ndarray:
+    frequency = (spec.rope_theta or c.rope_theta) ** (-np.arange(half) / half)
+    if c.rope_scaling and not spec.rope_theta:
+      factor, low, high, original = c.rope_scaling
+      keep = np.clip((original * frequency / (2 * np.pi) - low) / (high - low), 0, 1)
+      frequency = keep * frequency + (1 - keep) * frequency / factor
+    stretched = 1.0 if spec.rope_theta else c.rope_linear
+    return (spec.rope * np.arange(t)[:, None] / stretched * frequency)[:, None]
 
   def cap(x: jax.Array, bound: float) -> jax.Array:
     return bound * jnp.tanh(x / bound) if bound else x
 
-  def rotate(x: jax.Array) -> jax.Array:
+  def rotate(x: jax.Array, angle: np.ndarray) -> jax.Array:
     a, b = x[..., :half], x[..., half:]
     return jnp.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], -1)
 
   def layer(i: int, x: jax.Array) -> jax.Array:
     p = jax.tree.map(lambda w: w[i], params["layers"])
-    a, y = p["attention"], norm(p["attention_norm"]["scale"], x)
-    q, k, v = (project(a[n], y).reshape(*y.shape[:2], -1, c.head_dim) for n in "qkv")
+    spec, a = c.attention_of(i), p["attention"]
+    y = norm(p["attention_norm"]["scale"], x) if c.pre_norms else x
+    q, k, v = (project(a[n], y) for n in "qkv")
+    if c.qk_norm_whole:
+      q, k = norm(a["q_norm"]["scale"], q), norm(a["k_norm"]["scale"], k)
+    q, k, v = (z.reshape(*y.shape[:2], -1, c.head_dim) for z in (q, k, v))
     if c.qk_norm:
       q, k = norm(a["q_norm"]["scale"], q), norm(a["k_norm"]["scale"], k)
-    q, k, v = rotate(q), *(jnp.repeat(z, c.heads // c.kv_heads, axis=2) for z in (rotate(k), v))
-    spec = c.attention_of(i)
+    q, k = (rotate(z, angle_of(spec)) for z in (q, k))
+    k, v = (jnp.repeat(z, c.heads // c.kv_heads, axis=2) for z in (k, v))
     scores = jnp.einsum("bthd,bshd->bhts", q, k) * (spec.scale or 1 / math.sqrt(c.head_dim))
     scores = cap(scores, spec.soft_cap)
     ago = np.arange(t)[:, None] - np.arange(t)
     scores = jnp.where((ago >= 0) & (ago < (spec.window or t)), scores, -jnp.inf)
     mixed = jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores, -1), v)
-    x = x + project(a["o"], mixed.reshape(*x.shape[:2], -1))
-    m, y = p["mlp"], norm(p["mlp_norm"]["scale"], x)
+    y = project(a["o"], mixed.reshape(*x.shape[:2], -1))
+    x = x + (norm(p["attention_post_norm"]["scale"], y) if c.post_norms else y)
+    m, y = p["mlp"], norm(p["mlp_norm"]["scale"], x) if c.pre_norms else x
     act = jax.nn.silu if c.activation == "silu" else functools.partial(jax.nn.gelu, approximate=True)
-    return x + project(m["down"], act(project(m["gate"], y)) * project(m["up"], y))
+    y = project(m["down"], act(project(m["gate"], y)) * project(m["up"], y))
+    return x + (norm(p["mlp_post_norm"]["scale"], y) if c.post_norms else y)
 
   x = params["embed"]["weight"][tokens] * (math.sqrt(c.width) if c.embed_scale else 1.0)
   for i in range(c.layers):

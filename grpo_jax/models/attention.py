@@ -29,11 +29,16 @@ BLOCKS = (512, 384, 256, 128)  # of queries, of keys: the first that divides
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSpec:
-  """What the attention of one layer computes; the learner's rows and the sampler's slots both read it."""
+  """What the attention of one layer computes; the learner's rows and the sampler's slots both read it.
+
+  A window, Mistral has in all layers and Gemma 2 and 3 in most; a soft cap and a scale, Gemma 2 has; a scale, Gemma 3.
+  """
 
   window: int = 0  # a token sees the last so many tokens, itself included; 0: all before it
   soft_cap: float = 0.0  # scores become soft_cap * tanh(scores / soft_cap); 0: they stay as they are
   scale: float | None = None  # of queries; None: head_dim ** -0.5
+  rope: bool = True  # rotary positions; SmolLM3 has layers without
+  rope_theta: float | None = None  # of Gemma 3's windows, without a scaling; None: the decoder's, with its scaling
 
   def scale_of(self, head_dim: int) -> float:
     """Returns what queries are multiplied by."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from grpo_jax.models.decoder import DecoderConfig
+from grpo_jax.models.shape import DecoderConfig
 
 
 def layer_weights(c: DecoderConfig) -> int:

@@ -1,4 +1,4 @@
-"""One decoder for every family: a table row (DecoderConfig) makes it Qwen, Llama or Gemma.
+"""One decoder for every family: a table row (`shape.DecoderConfig`) makes it Qwen, Llama or Gemma.
 
 `Decoder` is the only place that knows of NNX modules. Outside it there are plain parameter trees:
 
@@ -32,6 +32,7 @@ from grpo_jax.errors import SettingError
 from grpo_jax.models import heads
 from grpo_jax.models.attention import AttentionSpec, by_kv_head, causal_attention, group_attention
 from grpo_jax.models.layers import Block, RMSNorm, lookup
+from grpo_jax.models.shape import DecoderConfig
 from grpo_jax.models.shards import GATHERED, gather, parameter_axes
 from grpo_jax.packing.lists import GroupLists, TokenList, prompt_list
 from grpo_jax.packing.rows import Rows
@@ -41,46 +42,6 @@ from grpo_jax.types import Array, Prompts
 Params = Any
 Attend = Callable[[Array, Array, Array], tuple[Array, Any]]  # (q, k, v) of a layer -> (like q, what else comes of it)
 AttendWith = Callable[[AttentionSpec, Array, Array, Array], tuple[Array, Any]]  # the same for a layer's spec
-
-
-@dataclasses.dataclass(frozen=True)
-class DecoderConfig:
-  """The shape of a decoder; hashable."""
-
-  vocab: int
-  width: int
-  layers: int
-  heads: int
-  kv_heads: int
-  head_dim: int
-  mlp: int
-  rope_theta: float = 10000.0
-  rope_scaling: tuple[float, float, float, float] | None = None  # Llama 3: see layers.long_context
-  norm_eps: float = 1e-6
-  qk_norm: bool = False  # Qwen3
-  attention_bias: bool = False  # biases of q, k and v: Qwen2
-  tied: bool = True  # the unembedding is the embedding
-  norm_plus_one: bool = False  # Gemma
-  embed_scale: bool = False  # multiply embeddings by sqrt(width): Gemma
-  activation: str = "silu"  # silu or gelu_tanh
-  attention: tuple[AttentionSpec, ...] = (AttentionSpec(),)  # layer i has attention[i % len(attention)]
-  logit_soft_cap: float = 0.0  # logits become soft_cap * tanh(logits / soft_cap); 0: they stay as they are
-  scores: bool = False  # a reward model: a head of one number (heads.init_score) in place of the unembedding
-
-  @classmethod
-  def from_json(cls, fields: dict[str, Any]) -> "DecoderConfig":
-    """Returns the config whose `dataclasses.asdict` went through JSON.
-
-    Raises:
-      TypeError: fields that a config does not have.
-    """
-    specs = tuple(AttentionSpec(**spec) for spec in fields["attention"])
-    scaling = fields["rope_scaling"]
-    return cls(**fields | {"attention": specs, "rope_scaling": scaling and tuple(scaling)})
-
-  def attention_of(self, layer: int) -> AttentionSpec:
-    """Returns what the attention of that layer computes."""
-    return self.attention[layer % len(self.attention)]
 
 
 class KV(NamedTuple):
@@ -203,12 +164,12 @@ class Decoder:
     x = lookup(params["embed"]["weight"], tokens).astype(self.dtype)
     return x * jnp.asarray(self.config.width**0.5, x.dtype) if self.config.embed_scale else x
 
-  def block(self, params: Params, x: Array, positions: Array, attend: Attend) -> tuple[Array, Any]:
+  def block(self, params: Params, x: Array, positions: Array, spec: AttentionSpec, attend: Attend) -> tuple[Array, Any]:
     """Returns x `[..., D]` after one layer, and the auxiliary output of its `attend`.
 
-    params: the layer's own, not stacked; positions: `[...]`; see `layers.Block`.
+    params: the layer's own, not stacked; positions: `[...]`; spec: of its attention; see `layers.Block`.
     """
-    return nnx.merge(self._block, params)(x, positions, attend)
+    return nnx.merge(self._block, params)(x, positions, spec, attend)
 
   # -- whole passes
 
@@ -276,7 +237,7 @@ class Decoder:
 
   def _layer_function(self, spec: AttentionSpec, positions: Array, attend: AttendWith) -> Callable:
     """Returns the function `(x, params of one layer) -> (x, aux)` of layers with that attention."""
-    layer = functools.partial(self._layer, functools.partial(attend, spec), positions)
+    layer = functools.partial(self._layer, spec, functools.partial(attend, spec), positions)
     if self.remat == "none" and self.cut is None:
       return layer
     keep = jax.checkpoint_policies
@@ -290,8 +251,10 @@ class Decoder:
     only_scanned = self.layers == "scan" and len(self.config.attention) == 1
     return jax.checkpoint(layer, policy=policy, prevent_cse=not only_scanned)
 
-  def _layer(self, attend: Attend, positions: Array, x: Array, params: Params) -> tuple[Array, Any]:
-    x, aux = self.block(self._whole_layer(params), x, positions, attend)
+  def _layer(
+    self, spec: AttentionSpec, attend: Attend, positions: Array, x: Array, params: Params
+  ) -> tuple[Array, Any]:
+    x, aux = self.block(self._whole_layer(params), x, positions, spec, attend)
     return self.layout.constrain(x, *(None,) * x.ndim), aux
 
 

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from grpo_jax.models.attention import AttentionSpec
+
 Array = jax.Array
 
 FEW_ROWS = 256  # up to here a CPU computes a product faster as weight @ x.T
@@ -68,15 +70,19 @@ def long_context(frequency: Array, factor: float, low: float, high: float, origi
   return frequency * (keep + (1.0 - keep) / factor)
 
 
-def rope(x: Array, positions: Array, theta: float, scaling: tuple[float, ...] | None = None) -> Array:
+def rope(
+  x: Array, positions: Array, theta: float, scaling: tuple[float, ...] | None = None, linear: float = 1.0
+) -> Array:
   """Rotary positions (Su et al. 2021), halves rotated as in Llama.
 
-  x: `[..., T, heads, head_dim]`; positions: `[..., T]` int32; scaling: of `long_context`.
+  x: `[..., T, heads, head_dim]`; positions: `[..., T]` int32; scaling: of `long_context`; linear: what positions are
+  divided by (Chen et al. 2023).
   """
   half = x.shape[-1] // 2
   frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
   if scaling:
     frequency = long_context(frequency, *scaling)
+  frequency = frequency / linear
   angle = positions[..., None, None].astype(jnp.float32) * frequency
   sin, cos = jnp.sin(angle), jnp.cos(angle)
   a, b = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
@@ -119,21 +125,33 @@ class Attention(nnx.Module):
     self.k = Linear(c.width, c.kv_heads * c.head_dim, bias=c.attention_bias, rngs=rngs)
     self.v = Linear(c.width, c.kv_heads * c.head_dim, bias=c.attention_bias, rngs=rngs)
     self.o = Linear(c.heads * c.head_dim, c.width, rngs=rngs)
-    if c.qk_norm:
-      self.q_norm = RMSNorm(c.head_dim, eps=c.norm_eps, plus_one=c.norm_plus_one)
-      self.k_norm = RMSNorm(c.head_dim, eps=c.norm_eps, plus_one=c.norm_plus_one)
+    if c.qk_norm or c.qk_norm_whole:
+      q_heads, k_heads = (c.heads, c.kv_heads) if c.qk_norm_whole else (1, 1)
+      self.q_norm = RMSNorm(q_heads * c.head_dim, eps=c.norm_eps, plus_one=c.norm_plus_one)
+      self.k_norm = RMSNorm(k_heads * c.head_dim, eps=c.norm_eps, plus_one=c.norm_plus_one)
     self.c = c
 
-  def __call__(self, x: Array, positions: Array, attend: Callable) -> tuple[Array, Any]:
+  def __call__(self, x: Array, positions: Array, spec: AttentionSpec, attend: Callable) -> tuple[Array, Any]:
     c = self.c
-    q = self.q(x).reshape(*x.shape[:-1], c.heads, c.head_dim)
-    k = self.k(x).reshape(*x.shape[:-1], c.kv_heads, c.head_dim)
-    v = self.v(x).reshape(*x.shape[:-1], c.kv_heads, c.head_dim)
+    q, k, v = self.q(x), self.k(x), self.v(x)
+    if c.qk_norm_whole:
+      q, k = self.q_norm(q), self.k_norm(k)
+    q = q.reshape(*x.shape[:-1], c.heads, c.head_dim)
+    k, v = (y.reshape(*x.shape[:-1], c.kv_heads, c.head_dim) for y in (k, v))
     if c.qk_norm:
       q, k = self.q_norm(q), self.k_norm(k)
-    q, k = (rope(x, positions, c.rope_theta, c.rope_scaling) for x in (q, k))
+    q, k = _turned(c, spec, q, positions), _turned(c, spec, k, positions)
     out, aux = attend(q, k, v)
     return self.o(out.reshape(*x.shape[:-1], c.heads * c.head_dim)), aux
+
+
+def _turned(c: Any, spec: AttentionSpec, x: Array, positions: Array) -> Array:
+  """Returns queries or keys `[..., T, heads, head_dim]` with the rotary positions of a layer."""
+  if not spec.rope:
+    return x
+  if spec.rope_theta is not None:
+    return rope(x, positions, spec.rope_theta)
+  return rope(x, positions, c.rope_theta, c.rope_scaling, c.rope_linear)
 
 
 class MLP(nnx.Module):
@@ -150,16 +168,21 @@ class MLP(nnx.Module):
 
 
 class Block(nnx.Module):
-  """One pre-norm decoder layer."""
+  """One decoder layer, with norms before attention and MLP (`pre_norms`), after them (`post_norms`), or both."""
 
   def __init__(self, c: Any, rngs: nnx.Rngs):
-    self.attention_norm = RMSNorm(c.width, eps=c.norm_eps, plus_one=c.norm_plus_one)
-    self.attention = Attention(c, rngs)
-    self.mlp_norm = RMSNorm(c.width, eps=c.norm_eps, plus_one=c.norm_plus_one)
-    self.mlp = MLP(c, rngs)
+    norm = functools.partial(RMSNorm, c.width, eps=c.norm_eps, plus_one=c.norm_plus_one)
+    self.attention, self.mlp = Attention(c, rngs), MLP(c, rngs)
+    if c.pre_norms:
+      self.attention_norm, self.mlp_norm = norm(), norm()
+    if c.post_norms:
+      self.attention_post_norm, self.mlp_post_norm = norm(), norm()
+    self.c = c
 
-  def __call__(self, x: Array, positions: Array, attend: Callable) -> tuple[Array, Any]:
+  def __call__(self, x: Array, positions: Array, spec: AttentionSpec, attend: Callable) -> tuple[Array, Any]:
     """x `[..., D]`, positions `[...]`; `attend(q, k, v) -> (out like q, aux)`; returns x and aux."""
-    y, aux = self.attention(self.attention_norm(x), positions, attend)
-    x = x + y
-    return x + self.mlp(self.mlp_norm(x)), aux
+    c = self.c
+    y, aux = self.attention(self.attention_norm(x) if c.pre_norms else x, positions, spec, attend)
+    x = x + (self.attention_post_norm(y) if c.post_norms else y)
+    y = self.mlp(self.mlp_norm(x) if c.pre_norms else x)
+    return x + (self.mlp_post_norm(y) if c.post_norms else y), aux

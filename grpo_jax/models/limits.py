@@ -21,6 +21,8 @@ MLP = Whole(1, 2**22)
 THETA = Number(0, 1e18, above=True)
 NORM_EPS = Number(0, 1.0, above=True)
 FACTOR = Number(0, 1e9, above=True)
+WINDOW = Whole(1, 2**31 - 1)
+SOFT_CAP = Number(0, 1e9, above=True)
 
 ROPE = {
   "rope_type": folder.TEXT,
@@ -52,6 +54,14 @@ CONFIG = {
   "partial_rotary_factor": Number(0, 1.0, above=True),
   "layer_types": folder.list_of(folder.TEXT),
   "use_sliding_window": folder.SWITCH,
+  "sliding_window": WINDOW,
+  "sliding_window_pattern": LAYERS,
+  "rope_local_base_freq": THETA,
+  "no_rope_layers": folder.list_of(Whole(0, 1)),
+  "no_rope_layer_interval": LAYERS,
+  "attn_logit_softcapping": SOFT_CAP,
+  "final_logit_softcapping": SOFT_CAP,
+  "query_pre_attn_scalar": FACTOR,
   "tie_word_embeddings": folder.SWITCH,
   "eos_token_id": folder.TOKEN_IDS,
 }
@@ -67,8 +77,12 @@ DECODER = {
   "mlp": MLP,
   "rope_theta": THETA,
   "rope_scaling": folder.list_of(FACTOR),
+  "rope_linear": FACTOR,
   "norm_eps": NORM_EPS,
+  "pre_norms": folder.SWITCH,
+  "post_norms": folder.SWITCH,
   "qk_norm": folder.SWITCH,
+  "qk_norm_whole": folder.SWITCH,
   "attention_bias": folder.SWITCH,
   "tied": folder.SWITCH,
   "norm_plus_one": folder.SWITCH,
@@ -77,11 +91,14 @@ DECODER = {
   "attention": folder.list_of(folder.OBJECT, least=1),
   "logit_soft_cap": Number(0, 1e9),
   "scores": folder.SWITCH,
+  "family": folder.TEXT,
 }
 ATTENTION = {
   "window": Whole(0, 2**31 - 1),
   "soft_cap": Number(0, 1e9),
   "scale": Number(0, 1e9, above=True),
+  "rope": folder.SWITCH,
+  "rope_theta": THETA,
 }
 
 

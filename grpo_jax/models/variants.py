@@ -8,7 +8,7 @@ from typing import Any
 
 from grpo_jax.errors import SettingError
 from grpo_jax.models.attention import AttentionSpec
-from grpo_jax.models.decoder import DecoderConfig
+from grpo_jax.models.shape import DecoderConfig
 
 
 def _qwen3(**shape: Any) -> DecoderConfig:
@@ -28,6 +28,38 @@ def _gemma(**shape: Any) -> DecoderConfig:
   return DecoderConfig(**{"norm_plus_one": True, "embed_scale": True, "activation": "gelu_tanh", **shape})
 
 
+def _gemma2(window: int = 4096, soft_cap: float = 50.0, scale: float | None = None, **shape: Any) -> DecoderConfig:
+  full = AttentionSpec(soft_cap=soft_cap, scale=scale)
+  attention = (dataclasses.replace(full, window=window), full)
+  row = {"post_norms": True, "logit_soft_cap": 30.0, "vocab": 256000, "attention": attention, "family": "gemma2"}
+  return _gemma(**{**row, **shape})
+
+
+def _gemma3(
+  window: int = 512, each: int = 6, scale: float | None = None, local: float = 1e4, **shape: Any
+) -> DecoderConfig:
+  full = AttentionSpec(scale=scale)
+  attention = (dataclasses.replace(full, window=window, rope_theta=local),) * (each - 1) + (full,)
+  row = {"post_norms": True, "qk_norm": True, "rope_theta": 1e6, "vocab": 262144, "attention": attention}
+  return _gemma(**{**row, "family": "gemma3_text", **shape})
+
+
+def _olmo2(**shape: Any) -> DecoderConfig:
+  row = {"pre_norms": False, "post_norms": True, "qk_norm_whole": True, "tied": False, "rope_theta": 5e5}
+  return DecoderConfig(**{**row, "family": "olmo2", **shape})
+
+
+def _smollm3(each: int = 4, **shape: Any) -> DecoderConfig:
+  attention = (AttentionSpec(),) * (each - 1) + (AttentionSpec(rope=False),)
+  row = {"rope_theta": 5e6, "vocab": 128256, "attention": attention, "family": "smollm3"}
+  return DecoderConfig(**{**row, **shape})
+
+
+def _mistral(window: int = 0, **shape: Any) -> DecoderConfig:
+  row = {"norm_eps": 1e-5, "tied": False, "family": "mistral", "attention": (AttentionSpec(window=window),)}
+  return DecoderConfig(**{**row, **shape})
+
+
 _LLAMA_3_1 = {"kv_heads": 8, "head_dim": 128, "rope_scaling": (8.0, 1.0, 4.0, 8192.0), "tied": False}
 
 VARIANTS = {
@@ -45,6 +77,19 @@ VARIANTS = {
   "llama3.1_70b": _llama(**_LLAMA_3_1, width=8192, layers=80, heads=64, mlp=28672),
   "deepseekmath_7b": DecoderConfig(
     vocab=102400, width=4096, layers=30, heads=32, kv_heads=32, head_dim=128, mlp=11008, tied=False
+  ),
+  "mistral_7b": _mistral(
+    vocab=32768, width=4096, layers=32, heads=32, kv_heads=8, head_dim=128, mlp=14336, rope_theta=1e6
+  ),
+  "gemma2_2b": _gemma2(width=2304, layers=26, heads=8, kv_heads=4, head_dim=256, mlp=9216),
+  "gemma3_1b": _gemma3(width=1152, layers=26, heads=4, kv_heads=1, head_dim=256, mlp=6912),
+  "olmo2_1b": _olmo2(vocab=100352, width=2048, layers=16, heads=16, kv_heads=16, head_dim=128, mlp=8192),
+  "smollm2_135m": DecoderConfig(
+    vocab=49152, width=576, layers=30, heads=9, kv_heads=3, head_dim=64, mlp=1536, rope_theta=1e5, norm_eps=1e-5
+  ),
+  "smollm3_3b": _smollm3(width=2048, layers=36, heads=16, kv_heads=4, head_dim=128, mlp=11008),
+  "phi3_mini": _mistral(
+    vocab=32064, width=3072, layers=32, heads=32, kv_heads=32, head_dim=96, mlp=8192, window=2047, family="phi3"
   ),
   # Small enough to train from nothing on a CPU; the tokenizer decides the vocabulary.
   "tiny": _qwen3(width=256, layers=4, heads=4, kv_heads=2, head_dim=64, mlp=768, vocab=4096, rope_theta=1e4),
@@ -67,6 +112,38 @@ VARIANTS = {
     rope_scaling=(8.0, 0.5, 2.0, 24.0),
   ),
   "test_gemma": _gemma(width=32, layers=2, heads=2, kv_heads=1, head_dim=16, mlp=48, vocab=96),
+  "test_mistral": _mistral(width=32, layers=2, heads=4, kv_heads=2, head_dim=16, mlp=48, vocab=97, window=4),
+  "test_gemma2": _gemma2(
+    width=32,
+    layers=3,
+    heads=4,
+    kv_heads=2,
+    head_dim=12,
+    mlp=48,
+    vocab=101,
+    window=4,
+    soft_cap=5.0,
+    scale=20**-0.5,
+    logit_soft_cap=8.0,
+  ),
+  "test_olmo2": _olmo2(width=32, layers=2, heads=4, kv_heads=2, head_dim=8, mlp=48, vocab=97),
+  "test_gemma3": _gemma3(
+    width=32,
+    layers=5,
+    heads=4,
+    kv_heads=1,
+    head_dim=12,
+    mlp=48,
+    vocab=98,
+    window=4,
+    each=3,
+    scale=20**-0.5,
+    local=100.0,
+    rope_theta=1e3,
+    rope_linear=8.0,
+  ),
+  "test_smollm3": _smollm3(width=32, layers=3, heads=4, kv_heads=2, head_dim=8, mlp=48, vocab=99, each=2),
+  "test_phi3": _mistral(width=32, layers=2, heads=4, kv_heads=2, head_dim=8, mlp=48, vocab=97, window=5, family="phi3"),
   # Windows, soft caps and a scale, as Gemma 2 and 3 have them; three layers of a pattern of two.
   "test_windows": _qwen3(
     width=32,
@@ -96,6 +173,13 @@ HUB = {
   "meta-llama/Llama-3.1-8B-Instruct": "llama3.1_8b",
   "meta-llama/Llama-3.1-70B-Instruct": "llama3.1_70b",
   "deepseek-ai/deepseek-math-7b-instruct": "deepseekmath_7b",
+  "mistralai/Mistral-7B-Instruct-v0.3": "mistral_7b",
+  "google/gemma-2-2b-it": "gemma2_2b",
+  "google/gemma-3-1b-it": "gemma3_1b",
+  "allenai/OLMo-2-0425-1B-Instruct": "olmo2_1b",
+  "HuggingFaceTB/SmolLM2-135M-Instruct": "smollm2_135m",
+  "HuggingFaceTB/SmolLM3-3B": "smollm3_3b",
+  "microsoft/Phi-3-mini-4k-instruct": "phi3_mini",
 }
 
 

@@ -3,41 +3,18 @@
 `init_from` in the messages is the setting by which a person names the folder.
 """
 
+import dataclasses
 import os
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from grpo_jax import folder as folders
 from grpo_jax import storage
 from grpo_jax.errors import SettingError
 from grpo_jax.models import limits
 from grpo_jax.models.attention import AttentionSpec
-from grpo_jax.models.decoder import DecoderConfig
-
-
-class Family(NamedTuple):
-  """What a `model_type` means: the flags of DecoderConfig, and what config.json leaves out."""
-
-  architecture: str
-  flags: dict[str, Any]
-  defaults: dict[str, Any]
-  keys: dict[str, Any]  # what transformers wants to read beside the common keys
-  hidden_acts: dict[str, str] = {}  # what a `hidden_act` means, where it is not what it says
-
-
-FAMILIES = {
-  "qwen3": Family(
-    "Qwen3ForCausalLM", {"qk_norm": True}, {"head_dim": 128}, {"attention_bias": False, "use_sliding_window": False}
-  ),
-  "qwen2": Family("Qwen2ForCausalLM", {"attention_bias": True}, {}, {"use_sliding_window": False}),
-  "llama": Family("LlamaForCausalLM", {}, {}, {"attention_bias": False, "mlp_bias": False}),
-  "gemma": Family(
-    "GemmaForCausalLM",
-    {"norm_plus_one": True, "embed_scale": True, "activation": "gelu_tanh"},
-    {"head_dim": 256, "tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh"},
-    {"attention_bias": False, "hidden_activation": "gelu_pytorch_tanh"},
-    {"gelu": "gelu_pytorch_tanh"},  # the official files say gelu and mean the approximation, as transformers knows
-  ),
-}
+from grpo_jax.models.hf.families import FAMILIES, FULL, NONE, SLIDING, Family
+from grpo_jax.models.shape import DecoderConfig
 
 # Ours -> config.json's, where the value is the same.
 _KEYS = {
@@ -52,7 +29,7 @@ _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_positi
 
 # What the decoder of these families does not compute, wherever it is set.
 REFUSED = ("attention_bias", "mlp_bias", "num_experts", "num_local_experts", "quantization_config")
-REFUSED += ("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar")
+REFUSED += ("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "use_bidirectional_attention")
 
 _ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
@@ -69,39 +46,107 @@ def read_config(folder: str | os.PathLike) -> DecoderConfig:
     SettingError: no such folder or config.json, or a model that this decoder is not, by the name of what it lacks.
   """
   path = storage.place(folder)
-  where = f"init_from={path}"
   if not path.is_dir():
     raise SettingError(f"init_from={str(folder)!r}: no such folder; get weights with {GET}")
   raw = read_json(path, "config.json")
-  folders.check(where, "config.json", raw, limits.CONFIG)
+  folders.check(f"init_from={path}", "config.json", raw, limits.CONFIG)
+  return _decoder_config(f"init_from={path}", raw)
+
+
+def _decoder_config(where: str, raw: dict) -> DecoderConfig:
+  """Returns what config.json says; `where`: the setting and its value."""
   kind = raw.get("model_type")
   if kind not in FAMILIES:
-    _refuse(path, f"model_type {folders.shown(kind)}")
+    _refuse(where, f"model_type {folders.shown(kind)}")
   family = FAMILIES[kind]
-  raw = {**family.defaults, **{k: v for k, v in raw.items() if v is not None}}
+  given = {k: v for k, v in raw.items() if v is not None}
+  raw = {k: v for k, v in family.defaults.items() if k not in NONE or k not in raw} | given
   for key in _KEYS.values():
     if key not in raw:
       raise SettingError(f"{where}: config.json has no {key!r}; {limits.CONFIG[key].expects} would work")
   rope = _rope(where, raw)
-  _check_features(path, raw, rope)
+  _check_features(where, raw, rope, family)
   act = raw.get("hidden_act", "silu")
   act = raw.get("hidden_activation", family.hidden_acts.get(act, act))
   flags = {"activation": "silu", **family.flags}
   if _ACTIVATIONS.get(act) != flags["activation"]:
-    _refuse(path, f"hidden_act {folders.shown(act)} in a {kind}")
+    _refuse(where, f"hidden_act {folders.shown(act)} in a {kind}")
+  head_dim = raw.get("head_dim", raw["hidden_size"] // raw["num_attention_heads"])
   config = DecoderConfig(
     **{ours: raw[theirs] for ours, theirs in _KEYS.items()},
     kv_heads=raw.get("num_key_value_heads", raw["num_attention_heads"]),
-    head_dim=raw.get("head_dim", raw["hidden_size"] // raw["num_attention_heads"]),
+    head_dim=head_dim,
     rope_theta=float(rope.get("rope_theta", raw.get("rope_theta", 10000.0))),
     norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-    rope_scaling=_llama3(where, rope) if _scaling(rope) == "llama3" else None,
+    rope_scaling=_scaled(where, rope, _LLAMA3) if _scaling(rope) == "llama3" else None,
+    rope_linear=_scaled(where, rope, ("factor",))[0] if _scaling(rope) == "linear" else 1.0,
     tied=raw.get("tie_word_embeddings", False),
     scores=(raw.get("architectures") or [""])[0].endswith(SCORER),
+    attention=period(_attention(where, raw, family, head_dim)),
+    logit_soft_cap=float(raw.get("final_logit_softcapping", 0.0)),
+    family=kind,
     **flags,
   )
   limits.check_shape(where, "config.json", config.heads, config.kv_heads, config.head_dim, config.rope_scaling)
   return config
+
+
+def period(specs: list[AttentionSpec]) -> tuple[AttentionSpec, ...]:
+  """Returns the shortest beginning of the layers' specs that they all repeat: `DecoderConfig.attention`."""
+  return tuple(specs[: next(n for n in range(1, len(specs) + 1) if specs[n:] == specs[:-n])])
+
+
+def _attention(where: str, raw: dict, family: Family, head_dim: int) -> list[AttentionSpec]:
+  """Returns what the attention of each layer computes."""
+  kinds, scale = _layer_types(where, raw, family), None
+  if SLIDING in kinds and "sliding_window" not in raw:
+    _refuse(where, "layer_types 'sliding_attention' without a sliding_window")
+  if raw.get("query_pre_attn_scalar", head_dim) != head_dim:
+    scale = float(raw["query_pre_attn_scalar"]) ** -0.5
+  spec = AttentionSpec(scale=scale, soft_cap=float(raw.get("attn_logit_softcapping", 0.0)))
+  sliding = dataclasses.replace(spec, window=raw.get("sliding_window", 0), rope_theta=_local_theta(where, raw, family))
+  specs = [sliding if kind == SLIDING else spec for kind in kinds]
+  if "no_rope_layers" not in family.reads:
+    return specs
+  n = raw.get("no_rope_layer_interval", 4)
+  turned = raw.get("no_rope_layers", [int((i + 1) % n != 0) for i in range(len(specs))])
+  if len(turned) < len(specs):
+    _too_few(where, "no_rope_layers", turned, len(specs))
+  without = dataclasses.replace(spec, rope=False)  # no layer of these has a window
+  return [spec if has_rope else without for has_rope in turned[: len(specs)]]
+
+
+def _local_theta(where: str, raw: dict, family: Family) -> float | None:
+  """Returns the theta of the layers with a window, where they have one of their own."""
+  if "rope_local_base_freq" not in family.reads:
+    return None
+  rope = (raw.get("rope_parameters") or {}).get(SLIDING) or {}
+  folders.check(where, "config.json", {SLIDING: rope}, {SLIDING: folders.OBJECT}, "rope_parameters.")
+  folders.check(where, "config.json", rope, limits.ROPE, f"rope_parameters.{SLIDING}.")
+  if _scaling(rope) != "default":
+    _refuse(where, f"rope scaling {folders.shown(_scaling(rope))} of layers with a window")
+  return float(rope.get("rope_theta") or raw["rope_local_base_freq"])
+
+
+def _layer_types(where: str, raw: dict, family: Family) -> list[str]:
+  """Returns FULL or SLIDING for each layer."""
+  layers, n = raw["num_hidden_layers"], family.windows
+  if n is None or (n == 1 and "sliding_window" not in raw):
+    meant = [FULL] * layers
+  elif n == 1:
+    meant = [SLIDING] * layers
+  else:
+    n = raw.get("sliding_window_pattern", n) if "sliding_window_pattern" in family.reads else n
+    meant = [FULL if (i + 1) % n == 0 else SLIDING for i in range(layers)]
+  says = raw.get("layer_types", meant)
+  patterned = family.windows not in (None, 1)
+  if not patterned and (other := set(says) - set(meant)):
+    _refuse(where, f"layer_types {folders.shown(sorted(other))} in a {raw['model_type']}")
+  if patterned and (other := set(says) - {FULL, SLIDING}):
+    _refuse(where, f"layer_types {folders.shown(sorted(other))}")
+  if patterned and len(says) != layers:
+    _too_few(where, "layer_types", says, layers)
+  return says if patterned else meant
 
 
 def write_config(config: DecoderConfig, base: dict | None = None) -> dict:
@@ -110,31 +155,45 @@ def write_config(config: DecoderConfig, base: dict | None = None) -> dict:
   Raises:
     SettingError: no family has these flags or this attention, so that no other program could run the model.
   """
-  if config.logit_soft_cap or any(spec != AttentionSpec() for spec in config.attention):
-    raise SettingError(
-      f"model: no Hugging Face family that can be exported has attention={config.attention} and "
-      f"logit_soft_cap={config.logit_soft_cap}; {', '.join(FAMILIES)} see all tokens, without soft caps"
-    )
-  names = ("qk_norm", "attention_bias", "norm_plus_one", "embed_scale", "activation")
+  names = sorted({name for family in FAMILIES.values() for name in family.flags})
   wanted = {name: getattr(config, name) for name in names}
-  off = dict.fromkeys(names, False) | {"activation": "silu"}
-  kind = next((kind for kind, family in FAMILIES.items() if {**off, **family.flags} == wanted), None)
-  if kind is None:
-    raise SettingError(f"model: no Hugging Face family has {wanted}; those of {', '.join(FAMILIES)} can be exported")
+  off = {field.name: field.default for field in dataclasses.fields(config)}
+  plain = dataclasses.replace(config, attention=period([config.attention_of(i) for i in range(config.layers)]))
+  for kind, family in FAMILIES.items():
+    if config.family in ("", kind) and {name: family.flags.get(name, off[name]) for name in names} == wanted:
+      written = _written(kind, config, base or {})
+      if _means(written, plain):
+        return written
+  raise SettingError(
+    f"model: no Hugging Face family that can be exported has {wanted}, attention={config.attention}, "
+    f"rope_linear={config.rope_linear} and logit_soft_cap={config.logit_soft_cap}"
+    f"{f' as a {config.family}' if config.family else ''}; those of {', '.join(FAMILIES)} can be exported"
+  )
+
+
+def _means(written: dict, config: DecoderConfig) -> bool:
+  """Returns whether a config.json says all of a decoder's configuration, and nothing else."""
+  try:
+    return _decoder_config("model", written) == config
+  except SettingError:  # the family has no such thing
+    return False
+
+
+def _written(kind: str, config: DecoderConfig, base: dict) -> dict:
+  """Returns the config.json of a family for a decoder, as far as the family can say it."""
   family = FAMILIES[kind]
-  rope = {"rope_type": "default"}
-  if config.rope_scaling:
-    rope = {"rope_type": "llama3", **dict(zip(_LLAMA3, config.rope_scaling, strict=True))}
-    rope["original_max_position_embeddings"] = int(rope["original_max_position_embeddings"])
+  rope = _written_rope(config)
   act = next(theirs for theirs, ours in _ACTIVATIONS.items() if ours == config.activation)
   scorer = {"id2label": {"0": "score"}, "label2id": {"score": 0}}  # transformers counts the labels of these
+  judge = family.scorer or family.architecture.replace(CAUSAL, SCORER)
   return {
     "max_position_embeddings": 32768,
     "initializer_range": 0.02,
     "attention_dropout": 0.0,
     "use_cache": True,
-    **(base or {}),
-    "architectures": [family.architecture.replace(CAUSAL, SCORER) if config.scores else family.architecture],
+    "pad_token_id": None,  # a family's default may be no token of this vocabulary
+    **base,
+    "architectures": [judge if config.scores else family.architecture],
     "model_type": kind,
     **{theirs: getattr(config, ours) for ours, theirs in _KEYS.items()},
     "num_key_value_heads": config.kv_heads,
@@ -142,13 +201,48 @@ def write_config(config: DecoderConfig, base: dict | None = None) -> dict:
     "hidden_act": act,
     "rms_norm_eps": config.norm_eps,
     "tie_word_embeddings": config.tied,
-    "layer_types": ["full_attention"] * config.layers,
     "rope_theta": config.rope_theta,
     "rope_parameters": {**rope, "rope_theta": config.rope_theta},
-    **({"rope_scaling": rope} if config.rope_scaling else {}),
+    **({"rope_scaling": rope} if rope["rope_type"] != "default" else {}),
+    **_written_attention(family, config),
     **family.keys,
     **(scorer if config.scores else {}),
   }
+
+
+def _written_rope(config: DecoderConfig) -> dict:
+  """Returns `rope_scaling`: what becomes of the rotary positions of all layers that have no theta of their own."""
+  if config.rope_linear != 1.0:
+    return {"rope_type": "linear", "factor": config.rope_linear}
+  if not config.rope_scaling:
+    return {"rope_type": "default"}
+  rope = {"rope_type": "llama3", **dict(zip(_LLAMA3, config.rope_scaling, strict=True))}
+  return rope | {"original_max_position_embeddings": int(rope["original_max_position_embeddings"])}
+
+
+def _written_attention(family: Family, config: DecoderConfig) -> dict:
+  """Returns the keys of config.json that say what the attention of each layer is."""
+  specs = [config.attention_of(i) for i in range(config.layers)]
+  found: dict[str, Any] = {}
+  if family.windows != 1:
+    found["layer_types"] = [SLIDING if spec.window else FULL for spec in specs]
+  if family.windows:
+    found["sliding_window"] = max(spec.window for spec in specs) or None  # null: not the family's default
+  if "query_pre_attn_scalar" in family.reads:
+    scalar = 1 / specs[0].scale_of(config.head_dim) / specs[0].scale_of(config.head_dim)
+    found["query_pre_attn_scalar"] = max(1, round(min(scalar, 1e9)))  # transformers takes whole numbers
+  if "attn_logit_softcapping" in family.reads:
+    found["attn_logit_softcapping"] = specs[0].soft_cap or None
+  if "final_logit_softcapping" in family.reads:
+    found["final_logit_softcapping"] = config.logit_soft_cap or None
+  if "no_rope_layers" in family.reads:
+    found["no_rope_layers"] = [int(spec.rope) for spec in specs]
+  if "rope_local_base_freq" in family.reads:
+    theta = next((spec.rope_theta for spec in specs if spec.rope_theta), family.defaults["rope_local_base_freq"])
+    full = {**_written_rope(config), "rope_theta": config.rope_theta}
+    sliding = {"rope_type": "default", "rope_theta": theta}
+    found |= {"rope_local_base_freq": theta, "rope_parameters": {FULL: full, SLIDING: sliding}}
+  return found
 
 
 def _rope(where: str, raw: dict) -> dict:
@@ -166,33 +260,34 @@ def _scaling(rope: dict) -> str:
   return rope.get("rope_type", rope.get("type")) or "default"
 
 
-def _llama3(where: str, rope: dict) -> tuple[float, ...]:
-  """Returns the arguments of `layers.long_context`."""
-  if missing := [key for key in _LLAMA3 if key not in rope]:
-    says = limits.ROPE[missing[0]].expects
-    raise SettingError(f"{where}: config.json has rope scaling 'llama3' without {missing[0]!r}; {says} would work")
-  return tuple(float(rope[key]) for key in _LLAMA3)
+def _scaled(where: str, rope: dict, keys: Sequence[str]) -> tuple[float, ...]:
+  """Returns the numbers of a scaling: for Llama 3's, the arguments of `layers.long_context`."""
+  if missing := [key for key in keys if key not in rope]:
+    says, kind = limits.ROPE[missing[0]].expects, _scaling(rope)
+    raise SettingError(f"{where}: config.json has rope scaling {kind!r} without {missing[0]!r}; {says} would work")
+  return tuple(float(rope[key]) for key in keys)
 
 
-def _check_features(path: storage.Path, raw: dict, rope: dict) -> None:
+def _check_features(where: str, raw: dict, rope: dict, family: Family) -> None:
   """Refuses by name what the decoder would silently compute otherwise."""
-  if _scaling(rope) not in ("default", "llama3"):
-    _refuse(path, f"rope scaling {folders.shown(_scaling(rope))}")
+  if _scaling(rope) not in family.scalings:
+    _refuse(where, f"rope scaling {folders.shown(_scaling(rope))}")
   if rope.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0)) != 1.0:
-    _refuse(path, "partial_rotary_factor")
-  kinds = set(raw.get("layer_types") or ()) - {"full_attention"}
-  if kinds:
-    _refuse(path, f"layer_types {folders.shown(sorted(kinds))}")
+    _refuse(where, "partial_rotary_factor")
   if "layer_types" not in raw and raw.get("use_sliding_window"):
-    _refuse(path, "use_sliding_window")
+    _refuse(where, "use_sliding_window")
   for key in REFUSED:
-    if raw.get(key):
-      _refuse(path, key)
+    if raw.get(key) and key not in family.reads:
+      _refuse(where, key)
 
 
-def _refuse(path: storage.Path, feature: str) -> None:
-  able = "dense " + ", ".join(FAMILIES) + " without sliding windows, experts or quantization"
-  raise SettingError(f"init_from={path}: {feature} is not supported; {able} would work")
+def _too_few(where: str, key: str, given: list, layers: int) -> None:
+  raise SettingError(f"{where}: config.json has {len(given)} {key} for {layers} layers; one for each would work")
+
+
+def _refuse(where: str, feature: str) -> None:
+  able = "dense " + ", ".join(FAMILIES) + " without experts or quantization"
+  raise SettingError(f"{where}: {feature} is not supported; {able} would work")
 
 
 def read_json(path: storage.Path, name: str, most: int = folders.CONFIG_BYTES) -> dict:

@@ -1,8 +1,9 @@
 """A Hugging Face folder's tensors to a decoder's parameters, and back.
 
-One table of names serves both ways. Our tree stacks the layers on a leading axis and stores projections `[out, in]`
-as Hugging Face does: reading stacks, writing unstacks, nothing is transposed. Reading touches only the bytes that a
-device's shard needs; writing goes to a folder beside the target that takes its name when it is complete.
+One table of names (names.py) serves both ways. Our tree stacks the layers on a leading axis and stores projections
+`[out, in]` as Hugging Face does: reading stacks, writing unstacks, nothing is transposed.
+Reading touches only the bytes that a device's shard needs; writing goes to a folder beside the target that takes its
+name when it is complete.
 
 `init_from` in the messages is the setting by which a person names the folder.
 """
@@ -15,7 +16,7 @@ import pathlib
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -25,41 +26,36 @@ import safetensors.numpy
 from grpo_jax import folder as folders
 from grpo_jax import storage
 from grpo_jax.errors import SettingError
-from grpo_jax.models.decoder import Decoder, DecoderConfig
+from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import headers
 from grpo_jax.models.hf.config import GET, read_json, write_config
+from grpo_jax.models.hf.families import FAMILIES
 from grpo_jax.models.hf.files import Files, copies
 from grpo_jax.models.hf.headers import INDEX, SINGLE, plain
+from grpo_jax.models.hf.names import HEAD, Place, by_tensor, dotted, is_fused, places
+from grpo_jax.models.shape import DecoderConfig
 
 Params = Any
-
-# Path in our tree -> tensor in the file; {} is the layer.
-_NAMES = {
-  "embed.weight": "model.embed_tokens.weight",
-  "final_norm.scale": "model.norm.weight",
-  "unembed.weight": "lm_head.weight",
-  "score.weight": "score.weight",
-  "layers.attention_norm.scale": "model.layers.{}.input_layernorm.weight",
-  "layers.attention.q.weight": "model.layers.{}.self_attn.q_proj.weight",
-  "layers.attention.q.bias": "model.layers.{}.self_attn.q_proj.bias",
-  "layers.attention.k.weight": "model.layers.{}.self_attn.k_proj.weight",
-  "layers.attention.k.bias": "model.layers.{}.self_attn.k_proj.bias",
-  "layers.attention.v.weight": "model.layers.{}.self_attn.v_proj.weight",
-  "layers.attention.v.bias": "model.layers.{}.self_attn.v_proj.bias",
-  "layers.attention.o.weight": "model.layers.{}.self_attn.o_proj.weight",
-  "layers.attention.q_norm.scale": "model.layers.{}.self_attn.q_norm.weight",
-  "layers.attention.k_norm.scale": "model.layers.{}.self_attn.k_norm.weight",
-  "layers.mlp_norm.scale": "model.layers.{}.post_attention_layernorm.weight",
-  "layers.mlp.gate.weight": "model.layers.{}.mlp.gate_proj.weight",
-  "layers.mlp.up.weight": "model.layers.{}.mlp.up_proj.weight",
-  "layers.mlp.down.weight": "model.layers.{}.mlp.down_proj.weight",
-}
 
 # In files but not parameters of ours: computed, or (a tied lm_head) a copy of the embedding.
 _IGNORED = ("rotary_emb.inv_freq",)
 
 _DTYPES = {"F32": 4, "BF16": 2, "F16": 2}
 _LAYER = re.compile(r"model\.layers\.([0-9]+)\.")
+
+
+class Tensor(NamedTuple):
+  """A tensor of the file."""
+
+  name: str
+  leaves: list[Any]  # of our tree, whose rows it holds one after the other
+  layer: int | None  # of leaves that are stacked
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """Its shape."""
+    axis = 0 if self.layer is None else 1
+    return (sum(leaf.shape[axis] for leaf in self.leaves), *self.leaves[0].shape[axis + 1 :])
 
 
 class Saves(Protocol):
@@ -111,7 +107,8 @@ def load(
   with tempfile.TemporaryDirectory(prefix="grpo_jax_") as temporary:
     here = copies(path, set(where.values()), pathlib.Path(temporary), progress)
     files = Files(path, {name: here[file] for name, file in where.items()}, dtype, total, progress)
-    return jax.tree_util.tree_map_with_path(functools.partial(_load_leaf, files), shapes, shardings)
+    load_leaf = functools.partial(_load_leaf, files, places(shapes, is_fused(where)))
+    return jax.tree_util.tree_map_with_path(load_leaf, shapes, shardings)
 
 
 def _numbers(shape: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> int:
@@ -121,23 +118,30 @@ def _numbers(shape: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> in
 
 
 def _load_leaf(
-  files: Files, tree_path: tuple, shape: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding
+  files: Files,
+  placed: dict[str, Place],
+  tree_path: tuple,
+  shape: jax.ShapeDtypeStruct,
+  sharding: jax.sharding.Sharding,
 ) -> jax.Array:
   """Returns one leaf of our tree, each device's shard read by itself."""
-  read = functools.partial(_read_shard, files, *_name(tree_path), shape.shape[0], {})
+  read = functools.partial(_read_shard, files, placed[dotted(tree_path)], shape.shape[0], {})
   return jax.make_array_from_callback(shape.shape, sharding, read, dtype=files.dtype)
 
 
 def _read_shard(
-  files: Files, name: str, stacked: bool, layers: int, known: dict[str, np.ndarray], index: tuple[slice, ...]
+  files: Files, place: Place, layers: int, known: dict[str, np.ndarray], index: tuple[slice, ...]
 ) -> np.ndarray:
   """Returns the slice `index` of a leaf; `known` keeps it for the other devices that hold the same shard."""
   if str(index) not in known:
+    stacked = "{}" in place.name
+    first, last, _ = index[stacked].indices(place.rows)
+    of_layer = (slice(place.start + first, place.start + last), *index[1 + stacked :])
     if stacked:
-      each = [files.read(name.format(i), index[1:]) for i in range(*index[0].indices(layers))]
+      each = [files.read(place.name.format(i), of_layer) for i in range(*index[0].indices(layers))]
       known[str(index)] = np.stack(each)
     else:
-      known[str(index)] = files.read(name, index)
+      known[str(index)] = files.read(place.name, of_layer)
   return known[str(index)]
 
 
@@ -191,7 +195,8 @@ def save(
     if writer:
       storage.remove(part)
       part.mkdir(parents=True)
-    _write_tensors(part if writer else None, params, dtype, max_bytes)
+    written = list(_tensors(params, FAMILIES[top["model_type"]].fused))
+    _write_tensors(part if writer else None, written, dtype, max_bytes)
     if writer:
       (part / "config.json").write_text(json.dumps(top, indent=2) + "\n")
       if tokenizer is not None:
@@ -218,19 +223,13 @@ def check_tokenizer(tokenizer: Saves, config: DecoderConfig) -> None:
     )
 
 
-def _name(path: tuple) -> tuple[str, bool]:
-  """Returns the name in the file of a leaf of our tree (with {} for the layer), and whether it is stacked."""
-  name = _NAMES[".".join(p.key for p in path)]
-  return name, "{}" in name
-
-
-def _tensors(tree: Params) -> Iterator[tuple[str, Any, int | None]]:
-  """Yields (name in the file, leaf, its layer or None) of everything in the tree, the layers in order."""
-  leaves = [(*_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
-  yield from ((name, leaf, None) for name, stacked, leaf in leaves if not stacked)
-  stacks = [(name, leaf) for name, stacked, leaf in leaves if stacked]
-  for i in range(stacks[0][1].shape[0]):
-    yield from ((name.format(i), leaf, i) for name, leaf in stacks)
+def _tensors(tree: Params, fused: bool) -> Iterator[Tensor]:
+  """Yields everything in the tree as it is in the file, the layers in order."""
+  held = by_tensor(tree, fused)
+  yield from (Tensor(name, leaves, None) for name, leaves in held.items() if "{}" not in name)
+  stacks = {name: leaves for name, leaves in held.items() if "{}" in name}
+  for i in range(next(iter(stacks.values()))[0].shape[0]):
+    yield from (Tensor(name.format(i), leaves, i) for name, leaves in stacks.items())
 
 
 def _locate(path: storage.Path, shapes: Params) -> dict[str, storage.Path]:
@@ -239,15 +238,15 @@ def _locate(path: storage.Path, shapes: Params) -> dict[str, storage.Path]:
     raise SettingError(f"init_from={str(path)!r}: no such folder; get weights with {GET}")
   where = headers.read_headers(path)
   named = len({match[1] for match in map(_LAYER.match, where) if match})
-  layers = next(leaf.shape[0] for _, leaf, i in _tensors(shapes) if i is not None)
+  layers = jax.tree.leaves(shapes["layers"])[0].shape[0]
   if named != layers:  # before a name is made for each layer of a number that may be any
     raise SettingError(
       f"init_from={path}: config.json has num_hidden_layers={layers}, the weights have {named}; download both again"
     )
-  wanted = {name: leaf.shape if i is None else leaf.shape[1:] for name, leaf, i in _tensors(shapes)}
+  wanted = {tensor.name: tensor.shape for tensor in _tensors(shapes, is_fused(where))}
   if missing := [name for name in wanted if name not in where]:
     raise SettingError(f"init_from={path}: no tensor {_few(missing)} in the weights, which config.json asks for")
-  ignored = {name for name in where if name.endswith(_IGNORED)} | {_NAMES["unembed.weight"]}
+  ignored = {name for name in where if name.endswith(_IGNORED)} | {HEAD}
   if extra := sorted(where.keys() - wanted.keys() - ignored):
     raise SettingError(f"init_from={path}: unexpected tensor {_few(extra)}, which config.json does not speak of")
   for name, shape in wanted.items():
@@ -261,24 +260,24 @@ def _locate(path: storage.Path, shapes: Params) -> dict[str, storage.Path]:
   return {name: where[name].file for name in wanted}
 
 
-def _write_tensors(folder: storage.Path | None, params: Params, dtype: str, max_bytes: int) -> None:
+def _write_tensors(folder: storage.Path | None, written: Sequence[Tensor], dtype: str, max_bytes: int) -> None:
   """Writes safetensors into `folder`; with None it takes part in gathering only."""
   size = np.dtype(dtype).itemsize
-  files: list[list[tuple[str, Any, int | None]]] = [[]]
+  files: list[list[Tensor]] = [[]]
   room = max_bytes
-  for name, leaf, i in _tensors(params):
-    cost = size * math.prod(leaf.shape if i is None else leaf.shape[1:])
+  for tensor in written:
+    cost = size * math.prod(tensor.shape)
     if cost > room and files[-1]:
       files.append([])
       room = max_bytes
-    files[-1].append((name, leaf, i))
+    files[-1].append(tensor)
     room -= cost
   names = (
     [SINGLE] if len(files) == 1 else [f"model-{n + 1:05}-of-{len(files):05}.safetensors" for n in range(len(files))]
   )
   total = 0
   for file, content in zip(names, files, strict=True):
-    tensors = {name: _gather(leaf, i, dtype) for name, leaf, i in content}
+    tensors = {tensor.name: _whole(tensor, dtype) for tensor in content}
     total += sum(t.nbytes for t in tensors.values())
     if folder is not None:
       with storage.writing(folder / file) as local:
@@ -288,13 +287,19 @@ def _write_tensors(folder: storage.Path | None, params: Params, dtype: str, max_
   if folder is not None and len(files) > 1:
     index = {
       "metadata": {"total_size": total},
-      "weight_map": {name: file for file, content in zip(names, files, strict=True) for name, _, _ in content},
+      "weight_map": {tensor.name: file for file, content in zip(names, files, strict=True) for tensor in content},
     }
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
 
 
+def _whole(tensor: Tensor, dtype: str) -> np.ndarray:
+  """Returns a tensor on the host, in the file's dtype."""
+  parts = [_gather(leaf, tensor.layer, dtype) for leaf in tensor.leaves]
+  return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
 def _gather(leaf: Any, layer: int | None, dtype: str) -> np.ndarray:
-  """Returns one tensor on the host, whole, in the file's dtype."""
+  """Returns one leaf, or one layer of it, on the host, whole, in the file's dtype."""
 
   def piece(x: Any) -> Any:
     return (x if layer is None else x[layer]).astype(dtype)
