@@ -14,7 +14,7 @@ import os
 import pathlib
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -150,6 +150,7 @@ def save(
   dtype: str = "float32",
   base: str | os.PathLike | None = None,
   max_bytes: int = 5 * 1000**3,
+  progress: Callable[[int], None] = lambda done: None,
 ) -> None:
   """Writes a Hugging Face folder; on several hosts each calls it and the first one writes.
 
@@ -162,6 +163,7 @@ def save(
     dtype: of the file, float32 or bfloat16.
     base: the folder that the weights came from: keys of its config.json that we do not know are kept.
     max_bytes: tensors beyond it go to further files, with an index.
+    progress: is called with the bytes that have been gathered, after every tensor.
 
   Raises:
     SettingError: the tokenizer does not fit the model, or the disk does not take the files.
@@ -191,7 +193,7 @@ def save(
     if writer:
       storage.remove(part)
       part.mkdir(parents=True)
-    _write_tensors(part if writer else None, params, dtype, max_bytes)
+    _write_tensors(part if writer else None, params, dtype, max_bytes, progress)
     if writer:
       (part / "config.json").write_text(json.dumps(top, indent=2) + "\n")
       if tokenizer is not None:
@@ -261,7 +263,9 @@ def _locate(path: storage.Path, shapes: Params) -> dict[str, storage.Path]:
   return {name: where[name].file for name in wanted}
 
 
-def _write_tensors(folder: storage.Path | None, params: Params, dtype: str, max_bytes: int) -> None:
+def _write_tensors(
+  folder: storage.Path | None, params: Params, dtype: str, max_bytes: int, progress: Callable[[int], None]
+) -> None:
   """Writes safetensors into `folder`; with None it takes part in gathering only."""
   size = np.dtype(dtype).itemsize
   files: list[list[tuple[str, Any, int | None]]] = [[]]
@@ -278,8 +282,11 @@ def _write_tensors(folder: storage.Path | None, params: Params, dtype: str, max_
   )
   total = 0
   for file, content in zip(names, files, strict=True):
-    tensors = {name: _gather(leaf, i, dtype) for name, leaf, i in content}
-    total += sum(t.nbytes for t in tensors.values())
+    tensors = {}
+    for name, leaf, i in content:
+      tensors[name] = _gather(leaf, i, dtype)
+      total += tensors[name].nbytes
+      progress(total)
     if folder is not None:
       with storage.writing(folder / file) as local:
         safetensors.numpy.save_file(tensors, str(local), metadata={"format": "pt"})
