@@ -59,7 +59,7 @@ class Stream:
   sampler: sampler.Sampler
   setup: SamplerSetup
   begin: Callable  # jitted `begin`
-  go_on: Callable  # jitted `go_on`, which takes over the slots
+  go_on: Callable  # jitted `go_on`
 
   def __call__(self, ready: Params, prompts: Prompts, key: Array, every: int) -> Iterator[Sampled]:
     """Yields what is sampled after each `every` tokens, and last the whole; on several devices the whole alone.
@@ -95,5 +95,5 @@ def make_stream(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Str
     sampler=sampler.make_sampler(decoder, cfg, stop_tokens),
     setup=setup,
     begin=jax.jit(functools.partial(begin, setup)),
-    go_on=jax.jit(functools.partial(go_on, setup), donate_argnums=2),
+    go_on=jax.jit(functools.partial(go_on, setup)),
   )

@@ -50,6 +50,16 @@ def test_folders_without_weights_are_refused(tmp_path):
     sources.check("--path", str(tmp_path), None)
 
 
+def test_what_is_missing_is_named(run):
+  for workdir, out, message in ((None, "x", "^--workdir is missing"), (run, None, "^--out is missing")):
+    with pytest.raises(SettingError, match=message):
+      export.check(workdir, None, out)
+  with pytest.raises(SettingError, match="^--path is missing"):
+    sample.check("", None, "x", None, {})
+  with pytest.raises(SettingError, match="use 0, 5, 10$"):
+    sample.check(run, 6, "x", None, {})
+
+
 def test_a_folder_with_files_in_it_is_not_written_to(run, tmp_path):
   for out in (run, f"{run}/export", WARM_START, "README.md"):
     with pytest.raises(SettingError, match=f"^--out='{out}': "):
@@ -62,10 +72,7 @@ def test_a_folder_with_files_in_it_is_not_written_to(run, tmp_path):
 @pytest.mark.parametrize(
   ("module", "flags", "message"),
   [
-    ("export", [], "--workdir is missing"),
-    ("export", ["--workdir=RUN"], "--out is missing"),
     ("export", ["--workdir=RUN", "--step=7", "--out=OUT"], "has no checkpoint of that step; use 0, 5, 10"),
-    ("sample", ["--path=RUN", "--step=6", "--prompt=x"], "use 0, 5, 10"),
     ("sample", ["--path=RUN"], "--prompt is missing: give --prompt=TEXT or --file=FILE where the input is no terminal"),
     ("sample", ["--path=RUN", "--prompt=x", "--top_p=2"], "--top_p=2.0: use a finite number above 0, at most 1"),
   ],

@@ -24,6 +24,7 @@ def same(found, whole):
   np.testing.assert_array_equal(found.tokens[real], whole.tokens[real])
 
 
+@pytest.mark.slow
 def test_it_grows_to_the_samplers_rollout():
   found, whole = streamed(3), tiny.sample()
   same(found[-1], whole)
