@@ -141,11 +141,14 @@ def settings(path: str, given: dict[str, Any]) -> ConfigDict:
   from experiments import defaults
 
   config, saved = defaults.get_config(), sources.saved_config(path)
-  if saved:
-    changes = {name: _found(saved, name) for name in (*OF_RUNS, *(f"sampler.{name}" for name in SAMPLER))}
-  else:
-    changes = OF_FOLDERS | {"sampler.dtype": sources.weights_dtype(path)}
-  config.update_from_flattened_dict({name: value for name, value in changes.items() if value is not None})
+  try:
+    if saved:
+      changes = {name: _found(saved, name) for name in (*OF_RUNS, *(f"sampler.{name}" for name in SAMPLER))}
+    else:
+      changes = OF_FOLDERS | {"sampler.dtype": sources.weights_dtype(path)}
+    config.update_from_flattened_dict({name: value for name, value in changes.items() if value is not None})
+  except (AttributeError, TypeError) as error:
+    raise SettingError(f"--path={path!r}: config.json is not as the run wrote it ({error}); put it back") from error
   ranges.check(config)
   config.sampler.group = given.get("samples", 1)
   config.sampler.update(

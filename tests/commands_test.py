@@ -1,5 +1,6 @@
 """export, sample and evaluate: what is wrong with their flags is said at once; and all three on one small run."""
 
+import io
 import json
 import math
 
@@ -12,6 +13,7 @@ from experiments import evaluate as command
 from experiments import export, sample, sources
 from grpo_jax import evaluate
 from grpo_jax.errors import SettingError
+from grpo_jax.types import STOPPED, TRUNCATED, Completion
 
 WARM_START = "experiments/arithmetic_warm_start"
 
@@ -159,6 +161,36 @@ def test_the_table_shows_differences_in_points():
   assert cells == [["accuracy"], ["60.0%"], ["80.0%"], ["+20.0 ± 37.4"]]
 
 
+class Terminal(io.StringIO):
+  def isatty(self):
+    return True
+
+
+@pytest.mark.parametrize("out", [Terminal(), io.StringIO()])
+def test_an_answer_is_printed_once_whether_it_streams_or_not(out, monkeypatch):
+  """An escape that a model writes does not reach the terminal; half a character waits for its rest."""
+  texts = ("3", "3 + \ufffd", "3 + \u20ac\x1b[2J")
+  grown = [[[Completion(text, [1], TRUNCATED, []), Completion("second", [1], STOPPED, [])]] for text in texts]
+  monkeypatch.setattr(sample, "sample", lambda *_: iter(grown))
+  sample.answer(None, "q", 0, out)
+  assert out.getvalue() == "3 + \u20ac\ufffd[2J\nsecond\n"
+
+
+def test_questions_are_asked_until_the_input_ends(monkeypatch):
+  typed, asked = iter(["one ", "", "two"]), []
+
+  def typing(prompt):
+    try:
+      return next(typed)
+    except StopIteration:
+      raise EOFError from None
+
+  monkeypatch.setattr("builtins.input", typing)
+  monkeypatch.setattr(sample, "answer", lambda policy, question, turn, out: asked.append((question, turn)))
+  sample.converse(None, None)
+  assert asked == [("one", 0), ("two", 1)]
+
+
 def write_run(folder, config):
   (folder / "checkpoints").mkdir(parents=True)
   (folder / "config.json").write_text(json.dumps(config))
@@ -190,6 +222,8 @@ def test_a_run_is_asked_as_it_was_trained(tmp_path):
   assert found.data.template == "Q: {question}" and found.data.system == "s" and found.sampler.group == 4
   asked = [found.sampler[name] for name in ("max_length", "temperature", "top_k", "top_p", "stop")]
   assert asked == [9, 0.0, 7, 0.9, ("x",)]
+  with pytest.raises(SettingError, match="config.json is not as the run wrote it"):
+    sample.settings(write_run(tmp_path / "edited", {"sampler": {"max_length": "many"}}), {})
   found = sample.settings(WARM_START, {})
   assert (found.data.template, found.sampler.max_length, found.sampler.dtype) == ("{question}", 512, "float32")
 
