@@ -228,7 +228,8 @@ def test_a_run_is_asked_as_it_was_trained(tmp_path):
   assert (found.data.template, found.sampler.max_length, found.sampler.dtype) == ("{question}", 512, "float32")
 
 
-SMALL = ("steps=2", "data.prompts=4", "sampler.group=4", "sampler.max_length=24", "sampler.tries=1", "eval.problems=0")
+SMALL = ("learner.warmup=0", "steps=1", "data.prompts=4", "sampler.group=4", "sampler.max_length=56", "sampler.tries=1")
+SMALL += ("eval.problems=0",)
 SMALL += ("checkpoint.every=1", "checkpoint.keep=3", "checkpoint.export=False", "log.tensorboard=False")
 
 
@@ -243,7 +244,9 @@ def test_all_three_on_a_small_run(program, tmp_path):
   """A run on two devices, exported on one; the export is asked and evaluated as the checkpoint that it is of."""
   run, out = tmp_path / "run", tmp_path / "exported"
   flags = [f"--config.{s}" for s in SMALL]
-  done = program("experiments.run", "--config=experiments/arithmetic.py", f"--workdir={run}", *flags, devices=2)
+  done = program(
+    "experiments.run", "--config=experiments/arithmetic.py", f"--workdir={run}", *flags, devices=2, timeout=400
+  )
   assert done.returncode == 0, done.stderr
   before = sorted(p.relative_to(run) for p in run.rglob("*"))
 
@@ -263,7 +266,9 @@ def test_all_three_on_a_small_run(program, tmp_path):
 
   config = ("--config=experiments/arithmetic.py", *flags[:-5], "--config.eval.problems=16", "--config.eval.batch=8")
   paths = [f"--path={run}", f"--path={out},{ROOT / WARM_START}", "--step=1", f"--out={tmp_path}/page"]
-  first, second, third = answers(program, "experiments.evaluate", *config, *paths)
+  first, second, third = answers(
+    program, "experiments.evaluate", *config, *paths, JAX_COMPILATION_CACHE_DIR=f"{tmp_path}/programs"
+  )
   numbers = ("accuracy", "pass@1", "pass@8", "maj@8", "length", "truncated")
   assert [first[name] for name in numbers] == [second[name] for name in numbers] and first["step"] == 1
   assert second["difference"]["pass@1"] == {"mean": 0.0, "error": 0.0}
