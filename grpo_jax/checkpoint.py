@@ -225,13 +225,14 @@ class Checkpoints:
       ) from error
 
 
-def restore_params(workdir: str, abstract_params: Any, step: int | None = None) -> Any:
-  """The policy's parameters in a checkpoint of another run, without its optimizer (`init_from`).
+def restore_params(workdir: str, abstract_params: Any, step: int | None = None, learner: str = LEARNER) -> Any:
+  """A learner's parameters in a checkpoint of another run, without its optimizer; the policy's for `init_from`.
 
   Args:
     workdir: that run's folder; it is only read.
     abstract_params: {"policy": tree} of `ShapeDtypeStruct`s with shardings; trees that are not asked for are not read.
     step: of the checkpoint; None: the last one.
+    learner: its name, one of `learners`.
 
   Raises:
     SettingError: no such checkpoint, or one of another model.
@@ -241,21 +242,33 @@ def restore_params(workdir: str, abstract_params: Any, step: int | None = None) 
   step = complete.latest(directory) if step is None else step
   if step is None:
     raise SettingError(f"init_from={workdir}: there is no complete checkpoint in {directory}")
-  item = {LEARNER: {"params": abstract_params}}
+  item = {learner: {"params": abstract_params}}
   args = ocp.args.PyTreeRestore(
     item=item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
   )
   try:
     about = _read_about(directory / str(step))
-    _check_fits(directory / str(step), LEARNER, abstract_params)
-    params = _read(ocp.PyTreeCheckpointHandler(), directory / str(step) / "state", args)[LEARNER]["params"]
-    _compare(about["arrays"], {LEARNER: {"params": params}})
+    _check_fits(directory / str(step), learner, abstract_params)
+    params = _read(ocp.PyTreeCheckpointHandler(), directory / str(step) / "state", args)[learner]["params"]
+    _compare(about["arrays"], {learner: {"params": params}})
     return params
   except Exception as error:  # what is damaged can fail in any way
     raise SettingError(
       f"init_from={workdir}: checkpoint {step} cannot be read ({reason(error)}); use the model of that run, or another "
       "run; where it is damaged, that run's own command goes on from the one before"
     ) from error
+
+
+def learners(workdir: str, step: int) -> list[str]:
+  """The names of the learners in a checkpoint of a run.
+
+  Raises:
+    SettingError: what the checkpoint says about itself is damaged.
+  """
+  try:
+    return sorted({name.partition(".")[0] for name in _read_about(complete.directory(workdir) / str(step))["arrays"]})
+  except (Damaged, OSError) as error:
+    raise SettingError(f"workdir={workdir}: checkpoint {step} cannot be read ({reason(error)}); use another") from error
 
 
 def latest(workdir: str) -> int | None:

@@ -1,6 +1,7 @@
-"""Which folders of DIR/checkpoints are complete checkpoints: no more is read than names, and in a bucket the mark."""
+"""Which folders of DIR/checkpoints are complete checkpoints: no more is read than names, and in a bucket the mark.
 
-import orbax.checkpoint as ocp
+jax is not imported for a folder of a disk: a command that names a step which is not there is answered at once.
+"""
 
 from grpo_jax import storage
 
@@ -19,7 +20,11 @@ def folders(directory: storage.Path) -> list[storage.Path]:
 
 def is_complete(path: storage.Path) -> bool:
   """Returns whether a folder with a final name holds the whole checkpoint: on a disk it has got the name then."""
-  return not storage.in_bucket(path) or ocp.utils.is_checkpoint_finalized(path)
+  if not storage.in_bucket(path):
+    return True
+  import orbax.checkpoint as ocp  # imports jax
+
+  return ocp.utils.is_checkpoint_finalized(path)
 
 
 def incomplete(directory: storage.Path) -> list[storage.Path]:

@@ -73,6 +73,7 @@ def solve(
   deadline: float = 0.0,
   score_ahead: Callable[[list[tuple[Example, Completion]]], None] | None = None,
   learned: Callable[[Rollouts], Sequence[tuple[str, Callable, float]]] | None = None,
+  seen: Callable[[Example, Completion, Judged], None] | None = None,
 ) -> Outcomes:
   """Samples completions of all `examples`, `batch` prompts at a time, and says which are right.
 
@@ -88,6 +89,7 @@ def solve(
     deadline: seconds after which the reward of one completion has failed; 0: none.
     score_ahead: called with a batch before its completions are scored one by one.
     learned: what reward models give to sampled rollouts, as `model_rewards.given_by` returns it; None: there are none.
+    seen: called with each completion of this process's own, in their order, and what was said of it.
 
   Raises:
     SettingError: the reward failed on every completion so far.
@@ -98,7 +100,7 @@ def solve(
   for step, some in enumerate(loader.in_order(examples, batch)):
     sampled, _ = generate.generate(generator, params, some, jax.random.fold_in(key, step))
     given = learned(sampled) if learned else []
-    ask = functools.partial(_judge, generator, sampled, some, solved, answer_of, deadline, score_ahead)
+    ask = functools.partial(_judge, generator, sampled, some, solved, answer_of, deadline, score_ahead, seen)
     own = hosts.together(functools.partial(ask, [function for _, function, _ in given]))
     judged = {place: each for share in hosts.gather(own) for place, each in share.items()}
     for p, example in enumerate(some):
@@ -124,6 +126,7 @@ def _judge(
   answer_of: Callable | None,
   deadline: float,
   score_ahead: Callable | None,
+  seen: Callable | None,
   given: Sequence[Callable],
 ) -> dict[tuple[int, int], Judged]:
   """What the reward says of this process's own completions, by their places (prompt, sample)."""
@@ -139,6 +142,8 @@ def _judge(
         if answer_of and not message:
           vote, message = combine.guarded(call, answer_of, completion)
         found[p, g] = Judged(right, vote, message, [_mean(of(p, g, completion)) for of in given])
+        if seen:
+          seen(example, completion, found[p, g])
   return found
 
 
@@ -180,12 +185,41 @@ def greedy_metrics(found: Outcomes) -> dict[str, float]:
 
 def sampled_metrics(found: Outcomes) -> dict[str, float]:
   """Shares of all problems from k samples each: `pass@1` (their mean), `pass@k` and, with votes, `maj@k`."""
+  return {name: float(np.mean(each)) for name, each in _shares(found).items()}
+
+
+def metrics_of(greedy: Outcomes, sampled: Outcomes | None = None) -> dict[str, float]:
+  """The metrics of both kinds of decoding, and `reward_faults` where the reward failed on a completion."""
+  found = greedy_metrics(greedy) | (sampled_metrics(sampled) if sampled else {})
+  faults = sum(len(each.faults) for each in (greedy, sampled) if each)
+  return found | ({"reward_faults": faults} if faults else {})
+
+
+def by_problem(greedy: Outcomes, sampled: Outcomes | None = None) -> dict[str, np.ndarray]:
+  """`accuracy` and, from samples, `pass@1`, `pass@k` and `maj@k` of each problem, [N] each; metrics are their means."""
+  return {"accuracy": np.mean(greedy.solved, axis=1)} | (_shares(sampled) if sampled else {})
+
+
+def paired(before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
+  """Returns how much better `after` is than `before` on the same problems, and the standard error of that.
+
+  The mean of the differences [N], and sqrt(their variance / N), the variance with N - 1 in its denominator: what both
+  solve, and what neither does, takes no part in the noise. Of shares that are 0 or 1 it is the error behind McNemar's
+  test. The error of a single problem is NaN.
+  """
+  differences = np.asarray(after, float) - np.asarray(before, float)
+  n = len(differences)
+  return float(differences.mean()), float(np.sqrt(differences.var(ddof=1) / n)) if n > 1 else float("nan")
+
+
+def _shares(found: Outcomes) -> dict[str, np.ndarray]:
+  """`pass@1`, `pass@k` and, with votes, `maj@k` of each problem, [N] each."""
   k = len(found.solved[0])
   shares = {
-    "pass@1": float(np.mean(found.solved)),
-    f"pass@{k}": float(np.mean([pass_at_k(k, sum(right), k) for right in found.solved])),
+    "pass@1": np.mean(found.solved, axis=1),
+    f"pass@{k}": np.array([pass_at_k(k, sum(right), k) for right in found.solved]),
   }
-  return shares if found.majority is None else shares | {f"maj@{k}": float(np.mean(found.majority))}
+  return shares if found.majority is None else shares | {f"maj@{k}": np.array(found.majority)}
 
 
 def learned_metrics(found: Outcomes) -> dict[str, float]:

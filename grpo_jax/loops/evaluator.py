@@ -65,19 +65,13 @@ class Evaluator:
       return {}
     key = build.key(self.seed, build.EVALUATE, step)
     with writer.phase("eval"):
-      outcomes = [self._solve(self.greedy, params, key, writer, self._learned())]
-      found = evaluate.greedy_metrics(outcomes[0]) | evaluate.learned_metrics(outcomes[0])
+      progress = functools.partial(writer.progress, "eval")
+      outcomes = [self.solve(self.greedy, params, key, progress, learned=self._learned())]
       if samples and self.cfg.samples:
-        outcomes.append(self._solve(self.sampled, params, key, writer, None))
-        found |= evaluate.sampled_metrics(outcomes[1])
-        if not self.reward.answer_of:
-          writer.warn(
-            "maj", f"eval.reward={self.cfg.reward!r}: its file has no answer_of(completion), so there is no maj@k"
-          )
-    if failed := sum(len(each.faults) for each in outcomes):
-      found["reward_faults"] = failed
-      what = f"failed on {failed} completions, which count as not solved"
-      writer.warn("eval.reward", f"eval.reward={self.cfg.reward!r} {what}")
+        outcomes.append(self.solve(self.sampled, params, key, progress))
+    found = evaluate.metrics_of(*outcomes) | evaluate.learned_metrics(outcomes[0])
+    for about, text in self.warnings(found):
+      writer.warn(about, text)
     writer.evaluation(step, {f"eval/{name}": value for name, value in found.items()})
     return found
 
@@ -98,12 +92,30 @@ class Evaluator:
     models = self.models() if self.models else ()
     return functools.partial(model_rewards.given_by, models, self.judging.fresh()) if models else None
 
-  def _solve(
-    self, generator: Generator, params: Any, key: Any, writer: metrics.Writer, learned: Callable | None
+  def warnings(self, found: dict[str, float]) -> list[tuple[str, str]]:
+    """What to say of metrics that are less than they seem: (what it is about, the text)."""
+    said, reward = [], f"eval.reward={self.cfg.reward!r}"
+    if "pass@1" in found and not self.reward.answer_of:
+      said.append(("maj", f"{reward}: its file has no answer_of(completion), so there is no maj@k"))
+    if failed := found.get("reward_faults"):
+      said.append(("eval.reward", f"{reward} failed on {failed} completions, which count as not solved"))
+    return said
+
+  def solve(
+    self,
+    generator: Generator,
+    params: Any,
+    key: Any,
+    progress: Callable[[int, int], None],
+    seen: Callable | None = None,
+    learned: Callable | None = None,
   ) -> evaluate.Outcomes:
+    """What becomes of the problems under `self.greedy` or `self.sampled`.
+
+    `progress`, `seen` and `learned` are those of `evaluate.solve`.
+    """
     # Chosen anew each time, and so the same in every evaluation of every process: the problems are.
     generator = generator._replace(sizes=generator.sizes.fresh())
-    progress = functools.partial(writer.progress, "eval")
     return evaluate.solve(
       generator,
       params,
@@ -116,6 +128,7 @@ class Evaluator:
       deadline=self.deadline,
       score_ahead=self.reward.score_ahead,
       learned=learned,
+      seen=seen,
     )
 
 

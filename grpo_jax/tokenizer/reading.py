@@ -92,6 +92,11 @@ class Tokenizer:
       raise SettingError("tokenizer: no eos_token in tokenizer_config.json, nor eos_token_id in generation_config.json")
     return self.eos_ids[0]
 
+  @property
+  def has_chat_template(self) -> bool:
+    """Whether the folder has a chat template, with which `render` can make a user's turn."""
+    return bool(self._config.get("chat_template"))
+
   def encode(self, text: str) -> list[int]:
     """The ids of `text` as plain text, with nothing added: special tokens written in it stay text."""
     encode = self._backend.encode

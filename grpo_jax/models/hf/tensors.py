@@ -15,7 +15,7 @@ import os
 import pathlib
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -154,6 +154,7 @@ def save(
   dtype: str = "float32",
   base: str | os.PathLike | None = None,
   max_bytes: int = 5 * 1000**3,
+  progress: Callable[[int], None] = lambda done: None,
 ) -> None:
   """Writes a Hugging Face folder; on several hosts each calls it and the first one writes.
 
@@ -166,6 +167,7 @@ def save(
     dtype: of the file, float32 or bfloat16.
     base: the folder that the weights came from: keys of its config.json that we do not know are kept.
     max_bytes: tensors beyond it go to further files, with an index.
+    progress: is called with the bytes that have been gathered, after every tensor.
 
   Raises:
     SettingError: the tokenizer does not fit the model, or the disk does not take the files.
@@ -196,7 +198,7 @@ def save(
       storage.remove(part)
       part.mkdir(parents=True)
     written = list(_tensors(params, FAMILIES[top["model_type"]].fused))
-    _write_tensors(part if writer else None, written, dtype, max_bytes)
+    _write_tensors(part if writer else None, written, dtype, max_bytes, progress)
     if writer:
       (part / "config.json").write_text(json.dumps(top, indent=2) + "\n")
       if tokenizer is not None:
@@ -260,7 +262,9 @@ def _locate(path: storage.Path, shapes: Params) -> dict[str, storage.Path]:
   return {name: where[name].file for name in wanted}
 
 
-def _write_tensors(folder: storage.Path | None, written: Sequence[Tensor], dtype: str, max_bytes: int) -> None:
+def _write_tensors(
+  folder: storage.Path | None, written: Sequence[Tensor], dtype: str, max_bytes: int, progress: Callable[[int], None]
+) -> None:
   """Writes safetensors into `folder`; with None it takes part in gathering only."""
   size = np.dtype(dtype).itemsize
   files: list[list[Tensor]] = [[]]
@@ -277,8 +281,11 @@ def _write_tensors(folder: storage.Path | None, written: Sequence[Tensor], dtype
   )
   total = 0
   for file, content in zip(names, files, strict=True):
-    tensors = {tensor.name: _whole(tensor, dtype) for tensor in content}
-    total += sum(t.nbytes for t in tensors.values())
+    tensors = {}
+    for tensor in content:
+      tensors[tensor.name] = _whole(tensor, dtype)
+      total += tensors[tensor.name].nbytes
+      progress(total)
     if folder is not None:
       with storage.writing(folder / file) as local:
         safetensors.numpy.save_file(tensors, str(local), metadata={"format": "pt"})

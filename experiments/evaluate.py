@@ -1,0 +1,219 @@
+"""Evaluates weights on the test split of an experiment: pass@1, pass@k and maj@k; several side by side.
+
+    python -m experiments.evaluate --config=FILE[:arg=value,...] --path=FOLDER_OR_WORKDIR [--path=ANOTHER]
+        [--step=N] [--out=DIR] [--config.section.name=value ...]
+
+Prompts, reward, sampler and all else are the experiment's: what it does before its first step and after its last. The
+noise is that of its first evaluation. One line of JSON for each --path comes to standard output, anything else to
+stderr. Several paths (--path=A --path=B, or --path=A,B) answer the same problems: from the second on a line has the
+differences to the first, each with its standard error, and a table shows them. --step is of the paths that are runs;
+give one for all, or one for each of them in turn. --out gets samples.html and samples.jsonl, all that was sampled.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import rich.console
+import rich.table
+import rich.text
+from absl import app, flags, logging
+from ml_collections import ConfigDict
+
+from experiments import arguments, sources
+from experiments.progress import Progress
+from grpo_jax import storage
+from grpo_jax.errors import SettingError
+
+if TYPE_CHECKING:
+  import numpy as np
+
+  from grpo_jax import evaluate
+  from grpo_jax.types import Completion, Example
+
+
+@dataclasses.dataclass
+class Evaluated:
+  """What one path has shown."""
+
+  line: dict[str, Any]  # as it is printed
+  problems: "dict[str, np.ndarray]"  # metric -> its value on each problem, [N]
+  samples: list[dict[str, Any]]  # as samples.jsonl has them
+
+
+def main(argv: list[str]) -> None:
+  """Evaluates what the flags say."""
+  del argv
+  logging.set_verbosity(logging.WARNING)  # orbax tells of every step it takes
+  values = flags.FLAGS
+  with arguments.one_line_errors(), sources.output() as out:
+    paths = [path for each in values.path or () for path in each.split(",") if path]
+    steps = check(values.config, paths, values.step or [], values.out)
+    found: list[Evaluated] = []
+    for path, step in zip(paths, steps):
+      each = evaluate_path(values.config, path, step)
+      if found:
+        each.line["difference"] = differences(found[0].problems, each.problems)
+      print(json.dumps(each.line), file=out, flush=True)
+      found.append(each)
+    if len(found) > 1:
+      rich.console.Console(width=120).print(table(found))
+    if values.out:
+      write_samples(values.out, [sample for each in found for sample in each.samples])
+
+
+def check(config: ConfigDict, paths: Sequence[str], steps: Sequence[int], out: str | None) -> list[int | None]:
+  """Refuses what cannot be evaluated, before any weights are read, and returns the step of each path.
+
+  Raises:
+    SettingError: the flag or setting, its value, and what would work.
+  """
+  from grpo_jax.loops import checks
+
+  if not paths:
+    raise SettingError(f"--path is missing: {sources.WEIGHTS}, as in --path=runs/1")
+  checks.check_settings(config)
+  if not config.eval.problems:
+    raise SettingError("eval.problems=0: there is nothing to evaluate; use a whole number of at least 1")
+  found = steps_of([sources.is_run(path) for path in paths], steps)
+  for path, step in zip(paths, found):
+    sources.check("--path", path, step)
+  if out:
+    sources.check_out(out, paths)
+  return found
+
+
+def steps_of(runs: Sequence[bool], steps: Sequence[int]) -> list[int | None]:
+  """Returns the step of each path, None where it has none: one step is of all runs, several are of each in turn.
+
+  Args:
+    runs: whether each path is a run.
+    steps: as --step gives them.
+
+  Raises:
+    SettingError: not one step, nor one for each run.
+  """
+  many = sum(runs)
+  if len(steps) not in (0, 1, many) or (steps and not many):
+    raise SettingError(
+      f"--step={','.join(map(str, steps))}: there are {many} runs among the {len(runs)} of --path; give a step for "
+      "each of them, or one for all"
+    )
+  left = iter([*steps] * (many if len(steps) == 1 else 1))
+  return [next(left, None) if is_run else None for is_run in runs]
+
+
+def evaluate_path(config: ConfigDict, path: str, step: int | None) -> Evaluated:
+  """Evaluates the weights of one folder or run.
+
+  Raises:
+    SettingError: weights or data that are not there, a reward that fails on everything.
+  """
+  from grpo_jax import evaluate, metrics
+  from grpo_jax.loops import build
+  from grpo_jax.loops.evaluator import Evaluator
+
+  start, model = time.monotonic(), sources.model(config, path, step)
+  evaluator = Evaluator(config, model)
+  generators = {"greedy": evaluator.greedy} | ({"sampled": evaluator.sampled} if config.eval.samples else {})
+  n, outcomes, samples = len(evaluator.problems), [], []
+  print(f"{path}: loading weights, compiling", flush=True)
+  params, key = model.load(), build.key(config.seed, build.EVALUATE, 0)
+  with Progress(n * len(generators), 0) as bar:
+    for kind, generator in generators.items():
+      text, before = f"{path}: {kind}", n * len(outcomes)
+      progress = functools.partial(_show, bar, before, text)
+      seen = functools.partial(_keep, samples, {"step": step or 0, "path": path, "kind": kind})
+      outcomes.append(evaluator.solve(generator, params, key, progress, seen))
+  numbers = evaluate.metrics_of(*outcomes)
+  for _, warning in evaluator.warnings(numbers):
+    print(f"warning: {warning}", flush=True)
+  line = {"path": path} | ({} if step is None else {"step": step}) | {"problems": n, "samples": config.eval.samples}
+  line |= metrics.clean(numbers) | {"wall_s": round(time.monotonic() - start, 1)}
+  return Evaluated(line, evaluate.by_problem(*outcomes), samples)
+
+
+def _show(bar: Progress, before: int, text: str, done: int, total: int) -> None:
+  """Shows how many problems are done, after `before` of another kind of decoding."""
+  del total
+  bar.show(before + done, text)
+
+
+def _keep(
+  samples: list[dict[str, Any]],
+  about: dict[str, Any],
+  example: "Example",
+  completion: "Completion",
+  judged: "evaluate.Judged",
+) -> None:
+  """Keeps a completion as samples.jsonl has it."""
+  from grpo_jax.types import STOPPED
+
+  row = about | {"question": example.question, "completion": completion.text, "answer": example.answer}
+  row |= {"reward": float(judged.right), "ended": "stopped" if completion.ended == STOPPED else "truncated"}
+  samples.append(row | ({"faults": judged.fault} if judged.fault else {}))
+
+
+def differences(before: "dict[str, np.ndarray]", after: "dict[str, np.ndarray]") -> dict[str, dict[str, float | None]]:
+  """Returns how much better `after` is, by metric: the mean over problems, and its standard error (None for one)."""
+  from grpo_jax import evaluate
+
+  found = {name: evaluate.paired(before[name], after[name]) for name in before if name in after}
+  return {name: {"mean": mean, "error": None if math.isnan(error) else error} for name, (mean, error) in found.items()}
+
+
+def table(found: Sequence[Evaluated]) -> rich.table.Table:
+  """Returns a table of the metrics, a row each, with the differences to the first path."""
+  shown = rich.table.Table(box=None)
+  shown.add_column("")
+  for each in found:
+    step = f" {each.line['step']}" if "step" in each.line else ""
+    shown.add_column(rich.text.Text(each.line["path"] + step), justify="right")
+    if "difference" in each.line:
+      shown.add_column("difference", justify="right")
+  for name in found[0].problems:
+    cells = []
+    for each in found:
+      cells.append(f"{each.line[name]:.1%}" if name in each.line else "")
+      if "difference" in each.line:
+        cells.append(_signed(each.line["difference"].get(name)))
+    shown.add_row(name, *cells)
+  return shown
+
+
+def _signed(difference: dict[str, float | None] | None) -> str:
+  """A difference and its standard error in points of a hundred; "" where there is none."""
+  if difference is None:
+    return ""
+  error = "" if difference["error"] is None else f" ± {100 * difference['error']:.1f}"
+  return f"{100 * difference['mean']:+.1f}{error}"
+
+
+def write_samples(out: str, samples: list[dict[str, Any]]) -> None:
+  """Writes samples.jsonl and samples.html to a folder, which is made.
+
+  Raises:
+    SettingError: it cannot be written.
+  """
+  from grpo_jax.reports import inspector
+
+  folder = storage.place(out)
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = "".join(json.dumps(sample) + "\n" for sample in samples)
+    storage.write(folder / "samples.jsonl", lines.encode())
+    print(f"{inspector.write(out)}", flush=True)
+  except OSError as error:
+    raise SettingError(f"--out={out!r}: cannot be written ({error.strerror or error}); use another folder") from error
+
+
+if __name__ == "__main__":
+  arguments.define_config("The experiment: FILE[:name=value,...]", lock_config=True)
+  flags.DEFINE_multi_string("path", None, "A Hugging Face folder or the workdir of a run; several are compared.")
+  flags.DEFINE_multi_integer("step", None, "Of the runs' checkpoints; their export, or the last one, by default.")
+  flags.DEFINE_string("out", None, "Folder for samples.html and samples.jsonl: a new or an empty one.")
+  app.run(main, flags_parser=arguments.parse_flags)

@@ -1,0 +1,120 @@
+"""Writes a checkpoint of a run as a Hugging Face folder.
+
+    python -m experiments.export --workdir=RUN --out=FOLDER [--step=N] [--part=policy]
+
+FOLDER appears when it is complete, with the tokenizer, in the dtype of the weights that the run began with (DIR/export
+of a run is float32, as its masters are). --step: the last checkpoint where it is not given. --part: another learner of
+the run, such as reward_model of experiments/arithmetic_iterative.py. The run may go on meanwhile, on any mesh.
+"""
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING
+
+from absl import app, flags, logging
+
+from experiments import arguments, sources
+from experiments.progress import Progress
+from grpo_jax import storage
+from grpo_jax.errors import SettingError
+
+if TYPE_CHECKING:
+  from grpo_jax.models.decoder import DecoderConfig
+
+REWARD_MODEL = "reward_model"  # the learner of loops/iterative.py that may have another shape than the policy
+
+
+def main(argv: list[str]) -> None:
+  """Exports what the flags say."""
+  del argv
+  logging.set_verbosity(logging.WARNING)  # orbax tells of every step it takes
+  values = flags.FLAGS
+  with arguments.one_line_errors(), sources.output() as out:
+    check(values.workdir, values.step, values.out)
+    dtype = export(values.workdir, values.step, values.part, values.out)
+    print(f"{values.out}: {values.part} of {values.workdir}, {dtype}", file=out)
+
+
+def check(workdir: str | None, step: int | None, out: str | None) -> None:
+  """Refuses flags that name nothing to read or no place to write.
+
+  Raises:
+    SettingError: the flag, its value, and what would work.
+  """
+  if not workdir:
+    raise SettingError("--workdir is missing: the folder of a run, as in --workdir=runs/1")
+  if not out:
+    raise SettingError("--out is missing: the folder to write, as in --out=exports/1")
+  sources.check("--workdir", workdir, step)
+  if not (storage.place(workdir) / "checkpoints").is_dir():
+    raise SettingError(f"--workdir={workdir!r}: has no checkpoints; give the folder of a run")
+  sources.check_out(out, [workdir])
+
+
+def export(workdir: str, step: int | None, part: str, out: str) -> str:
+  """Writes a learner of a checkpoint to the folder `out`, and returns the dtype of its tensors.
+
+  Raises:
+    SettingError: no such part, a checkpoint that is damaged, a disk that is full.
+  """
+  print(f"reading {workdir}", flush=True)
+  import jax
+
+  from experiments import defaults
+  from grpo_jax import checkpoint, sharding
+  from grpo_jax.loops import build
+  from grpo_jax.models.decoder import Decoder
+  from grpo_jax.models.hf import tensors
+  from grpo_jax.tokenizer import reading
+
+  step = checkpoint.latest(workdir) if step is None else step
+  if part not in (parts := checkpoint.learners(workdir, step)):
+    raise SettingError(f"--part={part!r}: checkpoint {step} of {workdir} has no such learner; use {', '.join(parts)}")
+  shape = shape_of(workdir, part)
+  decoder = Decoder(shape, sharding.make_layout(defaults.get_config().mesh))
+  abstract = {"policy": build.abstract(decoder)}
+  params = checkpoint.restore_params(workdir, abstract, step, part)["policy"]
+  config = sources.saved_config(workdir)
+  began = began_with(config, part)
+  dtype = sources.weights_dtype(began)
+  total = sum(math.prod(x.shape) for x in jax.tree.leaves(params)) * (2 if dtype == "bfloat16" else 4)
+  with Progress(total, 0) as bar:
+    tensors.save(
+      out,
+      shape,
+      params,
+      tokenizer=reading.load(str(storage.place(workdir) / "model"), "--workdir"),
+      dtype=dtype,
+      base=build.find_source(began)[0] or None,
+      progress=lambda done: bar.show(done, f"writing {out}"),
+    )
+  return dtype
+
+
+def began_with(config: dict, part: str) -> str:
+  """Returns the folder or run that a learner started from, by the run's config; "" for fresh weights."""
+  of_reward_model = config.get("iterative", {}).get("reward_model") if part == REWARD_MODEL else ""
+  return of_reward_model or config.get("init_from") or ""
+
+
+def shape_of(workdir: str, part: str) -> "DecoderConfig":
+  """Returns the shape of a learner: the policy's, or that of the reward model which an iterative run started from.
+
+  Raises:
+    SettingError: the reward model's folder is not there any more.
+  """
+  from grpo_jax.loops import build
+
+  shape = build.read_shape(str(storage.place(workdir) / "model"))
+  if part != REWARD_MODEL:
+    return shape
+  source = began_with(sources.saved_config(workdir), part)
+  return dataclasses.replace(build.read_shape(build.find_source(source)[0]) if source else shape, scores=True)
+
+
+if __name__ == "__main__":
+  flags.DEFINE_string("workdir", None, "Folder of the run.")
+  flags.DEFINE_integer("step", None, "Of the checkpoint; the last one where it is not given.")
+  flags.DEFINE_string("part", "policy", "The learner: policy, or another that the run has.")
+  flags.DEFINE_string("out", None, "The Hugging Face folder to write: a new or an empty one.")
+  app.run(main, flags_parser=arguments.parse_flags)

@@ -1,0 +1,143 @@
+"""What the flags of export.py, sample.py and evaluate.py name: weights in a folder or a run, and a folder to write to.
+
+A folder or run means what it means as `init_from`. Nothing in it is written. jax is not imported before all flags have
+been found to name something.
+"""
+
+import contextlib
+import functools
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ml_collections import ConfigDict
+
+from grpo_jax import complete, kinds, storage
+from grpo_jax import folder as folders
+from grpo_jax.errors import SettingError
+
+if TYPE_CHECKING:
+  from grpo_jax.loops import build
+
+WEIGHTS = "a Hugging Face folder or the workdir of a run"
+MOST_STEPS = 20  # of a run that a message lists
+
+
+def check(flag: str, path: str, step: int | None) -> None:
+  """Refuses what holds no weights, or none of that step.
+
+  Args:
+    flag: that names it, for messages.
+    path: a Hugging Face folder or the workdir of a run.
+    step: of a run's checkpoint; None: its export, or where there is none its last checkpoint.
+
+  Raises:
+    SettingError: names the flag or --step, and for a run the steps that there are.
+  """
+  kinds.check_value(flag, path)
+  storage.check(flag, path)
+  storage.check_reached(flag, path)
+  if not path or not storage.place(path).is_dir():
+    raise SettingError(f"{flag}={path!r}: no such folder; give {WEIGHTS}")
+  if is_run(path):
+    check_step(flag, path, step)
+  elif step is not None:
+    raise SettingError(f"--step={step} with {flag}={path!r}: is no run, and has no steps; give the workdir of one")
+  elif not (storage.place(path) / "config.json").exists():
+    raise SettingError(f"{flag}={path!r}: has neither weights (config.json) nor checkpoints; give {WEIGHTS}")
+
+
+def is_run(path: str) -> bool:
+  """Returns whether a folder is the workdir of a run."""
+  return complete.directory(path).is_dir() or (storage.place(path) / "export" / "config.json").exists()
+
+
+def check_step(flag: str, path: str, step: int | None) -> None:
+  """Refuses a run without a checkpoint of that step; None: without weights.
+
+  Raises:
+    SettingError: lists the steps that there are.
+  """
+  steps = complete.steps(complete.directory(path))
+  if step is not None and step not in steps:
+    few = steps if len(steps) <= MOST_STEPS else [*steps[:2], "...", *steps[2 - MOST_STEPS :]]
+    there = f"use {', '.join(map(str, few))}" if steps else "it has no complete checkpoint"
+    raise SettingError(f"--step={step}: {flag}={path!r} has no checkpoint of that step; {there}")
+  if not steps and not (storage.place(path) / "export" / "config.json").exists():
+    raise SettingError(f"{flag}={path!r}: this run has no complete checkpoint; wait for its first, or use another")
+
+
+def check_out(out: str, paths: Sequence[str]) -> None:
+  """Refuses a folder to write to that holds something, or that lies in what is read.
+
+  Raises:
+    SettingError: names --out.
+  """
+  kinds.check_value("--out", out)
+  storage.check("--out", out)
+  storage.check_reached("--out", out)
+  place = storage.absolute(out)
+  if place.exists() and (not place.is_dir() or any(place.iterdir())):
+    raise SettingError(f"--out={out!r}: is there, and not empty; a new or an empty folder would work")
+  for path in paths:
+    if storage.absolute(path) in (place, *place.parents):
+      raise SettingError(f"--out={out!r}: lies in {path}, where nothing is written; use a folder elsewhere")
+
+
+@contextlib.contextmanager
+def output() -> Iterator[TextIO]:
+  """Gives standard output for what a command is asked for; whatever else is printed meanwhile goes to stderr."""
+  out = sys.stdout
+  with contextlib.redirect_stdout(sys.stderr):
+    yield out
+
+
+def saved_config(path: str) -> dict[str, Any]:
+  """Returns the config that a run's folder belongs to, as JSON has it; {} where it is no run's.
+
+  Raises:
+    SettingError: it cannot be read.
+  """
+  if not is_run(path):
+    return {}
+  return folders.read_json(f"workdir={path}", storage.place(path), "config.json") or {}
+
+
+def model(config: ConfigDict, path: str, step: int | None) -> "build.Model":
+  """Returns the policy in a folder or run, on the mesh of the config; `load` gives the weights of that step.
+
+  Raises:
+    SettingError: see `build.model`.
+  """
+  from grpo_jax.loops import build
+
+  given = config.copy_and_resolve_references()
+  given.init_from, given.model.variant = path, ""
+  if given.tokenizer in ("words", "bpe"):  # those are made for fresh weights; these have one
+    given.tokenizer = ""
+  found = build.model(given)
+  return found if step is None else found._replace(load=functools.partial(build.reference, path, found, "--path", step))
+
+
+def weights_dtype(source: str) -> str:
+  """Returns the dtype that weights came in: of a folder's tensors; of a run, that of what it started from.
+
+  float32 also where that is float16, which is not written, where the run began with fresh weights, and where the folder
+  is not there any more.
+
+  Args:
+    source: a Hugging Face folder or the workdir of a run; "": fresh weights.
+
+  Raises:
+    SettingError: its files cannot be read.
+  """
+  from grpo_jax.models.hf import headers
+
+  passed = set()
+  while source and is_run(source) and source not in passed:
+    passed.add(source)
+    source = str(saved_config(source).get("init_from") or "")
+  if not source or not (storage.place(source) / "config.json").exists():
+    return "float32"
+  found = {tensor.dtype for tensor in headers.read_headers(storage.place(source)).values()}
+  return "bfloat16" if found == {"BF16"} else "float32"

@@ -1,0 +1,278 @@
+"""export, sample and evaluate: what is wrong with their flags is said at once; and all three on one small run."""
+
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from conftest import ROOT
+
+from experiments import evaluate as command
+from experiments import export, sample, sources
+from grpo_jax import evaluate
+from grpo_jax.errors import SettingError
+from grpo_jax.types import STOPPED, TRUNCATED, Completion
+
+WARM_START = "experiments/arithmetic_warm_start"
+
+
+@pytest.fixture
+def run(tmp_path):
+  """A folder with the names of a run's checkpoints, 0, 5 and 10."""
+  for step in (10, 0, 5):
+    (tmp_path / "run" / "checkpoints" / str(step)).mkdir(parents=True)
+  return str(tmp_path / "run")
+
+
+def test_a_step_that_is_not_there_lists_those_that_are(run):
+  with pytest.raises(SettingError, match=r"^--step=7: --path='.*run' has no checkpoint of that step; use 0, 5, 10$"):
+    sources.check("--path", run, 7)
+  sources.check("--path", run, 5)
+  sources.check("--path", run, None)
+  with pytest.raises(SettingError, match="^--step=5 with --path='experiments/arithmetic_warm_start': is no run"):
+    sources.check("--path", WARM_START, 5)
+
+
+def test_many_steps_are_listed_in_part(tmp_path):
+  for step in range(0, 500, 10):
+    (tmp_path / "checkpoints" / str(step)).mkdir(parents=True)
+  with pytest.raises(SettingError, match=r"use 0, 10, \.\.\., 320, .*, 490$"):
+    sources.check("--path", str(tmp_path), 7)
+
+
+def test_folders_without_weights_are_refused(tmp_path):
+  with pytest.raises(SettingError, match="^--path='nowhere': no such folder; give a Hugging Face folder or"):
+    sources.check("--path", "nowhere", None)
+  with pytest.raises(SettingError, match="has neither weights .* nor checkpoints"):
+    sources.check("--path", str(tmp_path), None)
+  (tmp_path / "checkpoints").mkdir()
+  with pytest.raises(SettingError, match="no complete checkpoint; wait for its first"):
+    sources.check("--path", str(tmp_path), None)
+
+
+def test_what_is_missing_is_named(run):
+  for workdir, out, message in ((None, "x", "^--workdir is missing"), (run, None, "^--out is missing")):
+    with pytest.raises(SettingError, match=message):
+      export.check(workdir, None, out)
+  with pytest.raises(SettingError, match="^--path is missing"):
+    sample.check("", None, "x", None, {})
+  with pytest.raises(SettingError, match="use 0, 5, 10$"):
+    sample.check(run, 6, "x", None, {})
+
+
+def test_a_folder_with_files_in_it_is_not_written_to(run, tmp_path):
+  for out in (run, f"{run}/export", WARM_START, "README.md"):
+    with pytest.raises(SettingError, match=f"^--out='{out}': "):
+      export.check(run, 5, out)
+  (tmp_path / "empty").mkdir()
+  export.check(run, 5, str(tmp_path / "empty"))
+  export.check(run, None, str(tmp_path / "new" / "one"))
+
+
+@pytest.mark.parametrize(
+  ("module", "flags", "message"),
+  [
+    ("export", ["--workdir=RUN", "--step=7", "--out=OUT"], "has no checkpoint of that step; use 0, 5, 10"),
+    ("sample", ["--path=RUN"], "--prompt is missing: give --prompt=TEXT or --file=FILE where the input is no terminal"),
+    ("sample", ["--path=RUN", "--prompt=x", "--top_p=2"], "--top_p=2.0: use a finite number above 0, at most 1"),
+  ],
+)
+def test_flags_are_refused_before_jax_is_imported(module, flags, message, run, tmp_path, program):
+  (tmp_path / "jax.py").write_text("raise RuntimeError('imported jax')")
+  given = [flag.replace("RUN", run).replace("OUT", str(tmp_path / "out")) for flag in flags]
+  done = program(f"experiments.{module}", *given, PYTHONPATH=str(tmp_path))
+  assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+  assert done.stderr.startswith("error: ") and message in done.stderr
+
+
+@pytest.mark.parametrize(
+  ("given", "message"),
+  [
+    ({"samples": 0}, "--samples=0: use a whole number from 1 to 4096"),
+    ({"temperature": -1.0}, "--temperature=-1.0: use 0 or a finite number of at least 0.001, at most 1000"),
+    ({"max_length": 0}, "--max_length=0: use a whole number of at least 1"),
+    ({"seed": -1}, "--seed=-1: use a whole number from 0 to 4294967295"),
+  ],
+)
+def test_numbers_that_cannot_be(given, message):
+  with pytest.raises(SettingError) as error:
+    sample.check(WARM_START, None, "x", None, given)
+  assert str(error.value) == message
+
+
+def test_a_question_is_given_once():
+  with pytest.raises(SettingError, match="--file='q.txt' with --prompt='x': give one of them"):
+    sample.check(WARM_START, None, "x", "q.txt", {})
+  with pytest.raises(SettingError, match="--prompt=' ': use a text that is not empty"):
+    sample.check(WARM_START, None, " ", None, {})
+
+
+def test_questions_of_a_file(tmp_path):
+  (tmp_path / "q.txt").write_text("What is 2?\n\n And 3? \n")
+  (tmp_path / "q.jsonl").write_text('{"question": "a\\nb", "answer": "7"}\n{"prompt": "c"}\n')
+  assert sample.read_questions(str(tmp_path / "q.txt")) == ["What is 2?", "And 3?"]
+  assert sample.read_questions(str(tmp_path / "q.jsonl")) == ["a\nb", "c"]
+  (tmp_path / "bad.jsonl").write_text('\n{"question": 7}\n')
+  with pytest.raises(SettingError, match='bad.jsonl\', line 2: use an object with a text "question" or "prompt"'):
+    sample.read_questions(str(tmp_path / "bad.jsonl"))
+  (tmp_path / "none.txt").write_text("\n")
+  for name, message in (("none.txt", "has no question"), ("no.txt", "cannot be read"), ("q.csv", "ends in .txt or")):
+    with pytest.raises(SettingError, match=message):
+      sample.read_questions(str(tmp_path / name))
+
+
+def test_text_that_grows_is_printed_once():
+  printed, whole = "", "37 \u20ac + \u20ac"
+  for text in ("37", "37 \ufffd", "37 \u20ac", "37 \u20ac + \ufffd", whole):
+    printed += sample.new_text(printed, text)
+  assert printed == whole
+  assert sample.new_text("a b", "ab") == ""  # what is printed stays
+
+
+def test_prompts_share_widths():
+  assert [sample.width_for(n) for n in (1, 64, 65, 128, 300)] == [64, 64, 128, 128, 512]
+
+
+def test_steps_are_of_the_paths_that_are_runs():
+  assert command.steps_of([True, False, True], [5]) == [5, None, 5]
+  assert command.steps_of([True, False, True], [5, 7]) == [5, None, 7]
+  assert command.steps_of([False], []) == [None]
+  for runs, steps in (([True], [5, 7]), ([False], [5]), ([True, True, True], [5, 7])):
+    with pytest.raises(SettingError, match="^--step=5"):
+      command.steps_of(runs, steps)
+
+
+def test_a_paired_difference_by_hand():
+  """Differences 1, 0, 1, -1, 0: mean 0.2, squared deviations 2.8, variance 0.7, error sqrt(0.7 / 5)."""
+  mean, error = evaluate.paired(np.array([0, 1, 0, 1, 1]), np.array([1, 1, 1, 0, 1]))
+  assert mean == pytest.approx(0.2) and error == pytest.approx(math.sqrt(0.14))
+  mean, error = evaluate.paired(np.array([0.25]), np.array([1.0]))
+  assert mean == 0.75 and math.isnan(error)
+
+
+def test_the_table_shows_differences_in_points():
+  problems = {"accuracy": np.array([0.0, 1.0, 0.0, 1.0, 1.0])}, {"accuracy": np.array([1.0, 1.0, 1.0, 0.0, 1.0])}
+  first = command.Evaluated({"path": "a", "accuracy": 0.6}, problems[0], [])
+  second = command.Evaluated({"path": "b", "step": 5, "accuracy": 0.8}, problems[1], [])
+  second.line["difference"] = command.differences(*problems)
+  cells = [list(column.cells) for column in command.table([first, second]).columns]
+  assert cells == [["accuracy"], ["60.0%"], ["80.0%"], ["+20.0 ± 37.4"]]
+
+
+class Terminal(io.StringIO):
+  def isatty(self):
+    return True
+
+
+@pytest.mark.parametrize("out", [Terminal(), io.StringIO()])
+def test_an_answer_is_printed_once_whether_it_streams_or_not(out, monkeypatch):
+  """An escape that a model writes does not reach the terminal; half a character waits for its rest."""
+  texts = ("3", "3 + \ufffd", "3 + \u20ac\x1b[2J")
+  grown = [[[Completion(text, [1], TRUNCATED, []), Completion("second", [1], STOPPED, [])]] for text in texts]
+  monkeypatch.setattr(sample, "sample", lambda *_: iter(grown))
+  sample.answer(None, "q", 0, out)
+  assert out.getvalue() == "3 + \u20ac\ufffd[2J\nsecond\n"
+
+
+def test_questions_are_asked_until_the_input_ends(monkeypatch):
+  typed, asked = iter(["one ", "", "two"]), []
+
+  def typing(prompt):
+    try:
+      return next(typed)
+    except StopIteration:
+      raise EOFError from None
+
+  monkeypatch.setattr("builtins.input", typing)
+  monkeypatch.setattr(sample, "answer", lambda policy, question, turn, out: asked.append((question, turn)))
+  sample.converse(None, None)
+  assert asked == [("one", 0), ("two", 1)]
+
+
+def write_run(folder, config):
+  (folder / "checkpoints").mkdir(parents=True)
+  (folder / "config.json").write_text(json.dumps(config))
+  return str(folder)
+
+
+def test_the_dtype_is_that_of_the_first_weights(tmp_path):
+  """Through a run that started from a run; float32 where nothing is known."""
+  import ml_dtypes
+
+  folder = tmp_path / "weights"
+  folder.mkdir()
+  (folder / "config.json").write_text("{}")
+  tensors = {"a": np.zeros(3, ml_dtypes.bfloat16)}
+  safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+  first = write_run(tmp_path / "first", {"init_from": str(folder)})
+  second = write_run(tmp_path / "second", {"init_from": first})
+  assert sources.weights_dtype(str(folder)) == sources.weights_dtype(second) == "bfloat16"
+  assert sources.weights_dtype(WARM_START) == sources.weights_dtype("") == sources.weights_dtype("gone") == "float32"
+  safetensors.numpy.save_file(tensors | {"b": np.zeros(3, np.float32)}, folder / "model.safetensors")
+  assert sources.weights_dtype(second) == "float32"
+
+
+def test_a_run_is_asked_as_it_was_trained(tmp_path):
+  data = {"template": "Q: {question}", "chat": False, "system": "s"}
+  trained = {"max_length": 9, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "min_p": 0.1, "stop": ["x"]}
+  path = write_run(tmp_path / "run", {"data": data, "sampler": trained})
+  found = sample.settings(path, {"top_k": 7, "temperature": 0, "samples": 4})
+  assert found.data.template == "Q: {question}" and found.data.system == "s" and found.sampler.group == 4
+  asked = [found.sampler[name] for name in ("max_length", "temperature", "top_k", "top_p", "stop")]
+  assert asked == [9, 0.0, 7, 0.9, ("x",)]
+  with pytest.raises(SettingError, match="config.json is not as the run wrote it"):
+    sample.settings(write_run(tmp_path / "edited", {"sampler": {"max_length": "many"}}), {})
+  found = sample.settings(WARM_START, {})
+  assert (found.data.template, found.sampler.max_length, found.sampler.dtype) == ("{question}", 512, "float32")
+
+
+SMALL = ("learner.warmup=0", "steps=1", "data.prompts=4", "sampler.group=4", "sampler.max_length=56", "sampler.tries=1")
+SMALL += ("eval.problems=0",)
+SMALL += ("checkpoint.every=1", "checkpoint.keep=3", "checkpoint.export=False", "log.tensorboard=False")
+
+
+def answers(program, *flags, **options):
+  done = program(*flags, timeout=400, **options)
+  assert done.returncode == 0, done.stderr
+  return [json.loads(line) if line.startswith("{") else line for line in done.stdout.splitlines()]
+
+
+@pytest.mark.slow
+def test_all_three_on_a_small_run(program, tmp_path):
+  """A run on two devices, exported on one; the export is asked and evaluated as the checkpoint that it is of."""
+  run, out = tmp_path / "run", tmp_path / "exported"
+  flags = [f"--config.{s}" for s in SMALL]
+  done = program(
+    "experiments.run", "--config=experiments/arithmetic.py", f"--workdir={run}", *flags, devices=2, timeout=400
+  )
+  assert done.returncode == 0, done.stderr
+  before = sorted(p.relative_to(run) for p in run.rglob("*"))
+
+  answers(program, "experiments.export", f"--workdir={run}", "--step=1", f"--out={out}")
+  tensors = safetensors.numpy.load_file(out / "model.safetensors")
+  start = safetensors.numpy.load_file(ROOT / WARM_START / "model.safetensors")
+  assert {name: (x.shape, x.dtype) for name, x in tensors.items()} == {n: (x.shape, x.dtype) for n, x in start.items()}
+  assert any((tensors[name] != start[name]).any() for name in start)  # a step was done
+  assert (out / "tokenizer.json").exists() and not list(tmp_path.glob(".exported*"))
+  done = program("experiments.export", f"--workdir={run}", "--part=critic", f"--out={tmp_path}/other")
+  assert done.returncode == 2 and "has no such learner; use policy" in done.stderr
+
+  (tmp_path / "q.txt").write_text("Tom has 3 apples and buys 4 more. How many does he have?\n" * 2)
+  asked = ("experiments.sample", f"--path={run}", "--step=1", f"--file={tmp_path}/q.txt", "--samples=2", "--seed=3")
+  one, two = answers(program, *asked), answers(program, *asked, devices=2)
+  assert one == two and len(one) == 2 and len(one[0]["completions"]) == 2
+
+  config = ("--config=experiments/arithmetic.py", *flags[:-5], "--config.eval.problems=16", "--config.eval.batch=8")
+  paths = [f"--path={run}", f"--path={out},{ROOT / WARM_START}", "--step=1", f"--out={tmp_path}/page"]
+  first, second, third = answers(
+    program, "experiments.evaluate", *config, *paths, JAX_COMPILATION_CACHE_DIR=f"{tmp_path}/programs"
+  )
+  numbers = ("accuracy", "pass@1", "pass@8", "maj@8", "length", "truncated")
+  assert [first[name] for name in numbers] == [second[name] for name in numbers] and first["step"] == 1
+  assert second["difference"]["pass@1"] == {"mean": 0.0, "error": 0.0}
+  assert third["difference"]["accuracy"]["mean"] == pytest.approx(third["accuracy"] - first["accuracy"])
+  rows = [json.loads(line) for line in (tmp_path / "page" / "samples.jsonl").read_text().splitlines()]
+  assert len(rows) == 3 * 16 * (1 + 8) and (tmp_path / "page" / "samples.html").exists()
+  assert before == sorted(p.relative_to(run) for p in run.rglob("*"))  # nothing in the run was made
