@@ -188,10 +188,14 @@ def try_reward(reward: Callable, examples: Sequence[Example], model: build.Model
   messages = []
   with guard.Guard(config.rewards.deadline) as call:
     for example in examples[:FIRST_SOLUTIONS]:
-      ids = [*model.tokenizer.encode(example.solution), model.tokenizer.eos_id]
-      written = Completion(example.solution, ids, STOPPED, model.tokenizer.step_ends(ids))
-      messages.append(combine.attempt(call, reward, example, written)[1])
+      messages.append(combine.attempt(call, reward, example, worked_solution(example, model))[1])
   return messages
+
+
+def worked_solution(example: Example, model: build.Model) -> Completion:
+  """The solution of an example as rewards see a completion."""
+  ids = [*model.tokenizer.encode(example.solution), model.tokenizer.eos_id]
+  return Completion(example.solution, ids, STOPPED, model.tokenizer.step_ends(ids))
 
 
 def source_of_data(config: ConfigDict) -> str:

@@ -68,8 +68,13 @@ class Evaluator:
       found["reward_faults"] = failed
       what = f"failed on {failed} completions, which count as not solved"
       writer.warn("eval.reward", f"eval.reward={self.cfg.reward!r} {what}")
-    writer.evaluation(step, {f"eval/{name}": value for name, value in found.items()})
+    writer.evaluation(step, self.about(step) | {f"eval/{name}": value for name, value in found.items()})
     return found
+
+  def about(self, step: int) -> dict[str, Any]:
+    """What is logged beside the metrics of an evaluation after `step` steps: {}."""
+    del step
+    return {}
 
   def tested(self) -> list[Any]:
     """What an evaluation is of: the test data, and how many samples of which problems."""
