@@ -188,14 +188,14 @@ MUTANTS = (
     "tests/forward_test.py::test_another_last_token_is_another_score",
   ),
   Mutant(
-    "steps of samples that were cut off are counted: the reward model's word holds for half a step",
+    "steps of truncated samples are counted: a step that was cut off gets the reward model's score",
     "grpo_jax/model_rewards.py",
     "if completion.ended == TRUNCATED and values:",
     "if False:",
     "tests/model_rewards_test.py::test_a_step_is_judged_after_its_last_token_and_one_that_was_cut_off_is_wrong",
   ),
   Mutant(
-    "steps of samples that were cut off are counted: a process reward model learns from half a step",
+    "steps of truncated samples are counted: a process reward model learns from a step that was cut off",
     "grpo_jax/loops/teaching.py",
     "  given &= ~(last_tokens(r) & (r.ended == TRUNCATED)[..., None])\n",
     "",
