@@ -554,10 +554,10 @@ def test_arithmetic_prm_traces(labels):
   ("experiment", "arg"),
   [
     (arithmetic_process, "reward_model=x,outcome=true"),
-    (arithmetic_iterative, "reward_model=x,hard"),
     (gsm8k_process, "reward_model=x"),
-    (gsm8k_iterative, ""),
-    (gsm8k_iterative, "model=tiny,reward_model=x"),
+    pytest.param(arithmetic_iterative, "reward_model=x,hard", marks=pytest.mark.slow),
+    pytest.param(gsm8k_iterative, "", marks=pytest.mark.slow),
+    pytest.param(gsm8k_iterative, "model=tiny,reward_model=x", marks=pytest.mark.slow),
   ],
 )
 def test_what_reward_models_reward_traces(experiment, arg):
@@ -581,7 +581,10 @@ def test_process_supervision_changes_the_rewards_of_arithmetic_alone():
 def test_iterative_experiments_have_the_rate_and_the_iterations_of_their_problems():
   easy, hard = (arithmetic_iterative.get_config(f"reward_model=x,hard={hard}") for hard in (False, True))
   assert (easy.learner.lr, hard.learner.lr) == (2e-4, 1e-4) and hard.data.arithmetic.min_steps == 5
-  assert [gsm8k_iterative.get_config(f"model={m}").iterative.steps for m in ("qwen3_0.6b", "tiny")] == [100, 2]
+  real, small = (gsm8k_iterative.get_config(f"model={name}") for name in ("qwen3_0.6b", "tiny"))
+  assert (real.iterative.steps, small.iterative.steps) == (100, 2)
+  for config in (easy, hard, real, small):
+    checks.check(config, tiny.decoder(), imports.objective("grpo"))
 
 
 @pytest.mark.parametrize("experiment", [arithmetic_iterative, gsm8k_process])
