@@ -60,15 +60,24 @@ def expected(runs):
   return numbers
 
 
+def reward_model(runs, workdir):
+  return (runs.folder / workdir / "reward_model" / "model.safetensors").read_bytes()
+
+
 @pytest.mark.slow
-def test_killed_in_each_phase_and_stopped_in_the_first_step_of_an_iteration(runs, expected):
-  for phase, count in (("sample", 2), ("learn", 2), ("teach", 1)):
-    runs.struck("killed", phase, count)
-  stopped = runs.struck("killed", "sample", 3, number=signal.SIGTERM)
-  assert "SIGTERM: saved after step 2 of 4" in stopped.stdout.replace("\n", " "), stopped.stdout + stopped.stderr
-  assert runs.steps_saved("killed")[-1] == 2  # no step is lost, though the next checkpoint is that of step 3
-  runs.struck("killed", "save", 1, 0.02)
+def test_killed_in_each_phase(runs, expected):
+  for strike in (("sample", 2), ("learn", 2), ("teach", 1), ("save", 1, 0.02), ("teach", 1)):
+    runs.struck("killed", *strike)
   runs.finish("killed")
   runs.assert_as_if_not_struck("killed", expected)
-  killed, whole = (runs.folder / name / "reward_model" / "model.safetensors" for name in ("killed", "undisturbed"))
-  assert killed.read_bytes() == whole.read_bytes()
+  assert reward_model(runs, "killed") == reward_model(runs, "undisturbed")
+
+
+@pytest.mark.slow
+def test_a_stop_in_the_first_step_of_an_iteration_loses_no_step(runs, expected):
+  stopped = runs.struck("stopped", "sample", 3, number=signal.SIGTERM)
+  assert "SIGTERM: saved after step 2 of 4" in stopped.stdout.replace("\n", " "), stopped.stdout + stopped.stderr
+  assert runs.steps_saved("stopped")[-1] == 2
+  runs.finish("stopped")
+  runs.assert_as_if_not_struck("stopped", expected)
+  assert reward_model(runs, "stopped") == reward_model(runs, "undisturbed")
