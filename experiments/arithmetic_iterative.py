@@ -4,9 +4,11 @@
     python -m experiments.run --config=experiments/arithmetic_iterative.py:reward_model=runs/rm --workdir=runs/iterative
 
 The policy is rewarded by the reward model alone. Whether an answer is right only labels the pairs that the reward model
-goes on learning from; it is logged as `reward/correct`, beside `reward/reward_model`.
+goes on learning from; it is logged as `reward/correct`, beside `reward/reward_model`. The policy is evaluated at the
+end of each iteration.
 
     :reward_model=FOLDER   a reward model to begin with: a run of arithmetic_rm.py, or a Hugging Face folder
+    :hard                  the problems of arithmetic.py:hard, and its rate
 """
 
 from ml_collections import ConfigDict
@@ -21,21 +23,21 @@ def get_config(arg: str = "") -> ConfigDict:
   Raises:
     SettingError: no reward model is given.
   """
-  args = arguments.parse_arg(arg, reward_model="")
+  args = arguments.parse_arg(arg, reward_model="", hard=False)
   if not args.reward_model:
     raise SettingError(
       "reward_model='': the policy has no other reward; use --config=experiments/arithmetic_iterative.py:"
       "reward_model=FOLDER, such as a run of experiments/arithmetic_rm.py"
     )
-  c = arithmetic.get_config()
+  c = arithmetic.get_config(f"hard={args.hard}")
   c.loop = "iterative"
   c.steps = 200
   c.rewards.functions = (("correct", "math.answer_correct", 0.0),)
   c.objective.beta = 0.02  # the reference moves up to the policy at each iteration
-  c.learner.lr = 2e-4
+  c.learner.lr = min(c.learner.lr, 2e-4)
   c.learner.schedule = "constant"
   c.iterative.reward_model = args.reward_model
   c.iterative.steps = 40
   c.iterative.reward_model_lr = 1e-4
-  c.eval.every = 40
+  c.eval.every = 0  # the end of each iteration is evaluated
   return c

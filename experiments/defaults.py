@@ -86,9 +86,11 @@ def get_config() -> ConfigDict:
   c.iterative.steps = 20  # of the policy in an iteration (M)
   c.iterative.reward_model = ""  # to begin with: a folder or run; empty: the policy's start, with scores of 0
   c.iterative.weight = 1.0  # of its reward, beside those of rewards.functions
-  c.iterative.labels = "correct"  # the one of rewards.functions that says which of two samples is the better
+  # The one of rewards.functions that says which of two samples is the better, or, where it returns values of steps,
+  # which steps are right: the reward model is then a process reward model.
+  c.iterative.labels = "correct"
   c.iterative.reward_model_lr = 1e-5  # constant; the rest of its optimizer is as the policy's
-  c.iterative.pairs = 32  # in a batch of the reward model
+  c.iterative.pairs = 32  # in a batch of the reward model; with labels of steps: prompts, with all of their samples
   c.iterative.epochs = 1  # over the pairs of an iteration
   c.iterative.replay = 0.1  # share of a batch that is of earlier iterations
   c.iterative.kept_steps = 100  # steps before an iteration whose pairs may be replayed
@@ -159,7 +161,7 @@ def get_config() -> ConfigDict:
   )
 
   c.eval = ConfigDict()
-  c.eval.every = 0  # steps; 0: only before and after
+  c.eval.every = 0  # steps; 0: only before and after, and after each iteration of the loop iterative
   c.eval.problems = 512  # of the test split
   c.eval.batch = 256  # prompts at a time
   c.eval.samples = 8  # for pass@k and maj@k, before and after; 0: greedy only

@@ -141,6 +141,8 @@ def test_the_reward_model_learns_at_the_end_of_an_iteration(whole):
   taught = {line["step"]: line for line in lines if "reward_model/new" in line}
   assert sorted(taught) == [2, 4]
   assert taught[2]["reward_model/new"] > 0 and taught[2]["reward_model/replayed"] == 0
+  assert taught[2]["reward_model/new_pair_accuracy"] == 0.5  # its scores are 0 before it has learned
+  assert 0 <= taught[4]["reward_model/new_pair_accuracy"] <= 1
   assert 0 < taught[4]["reward_model/replayed"] <= taught[4]["reward_model/updates"]
   assert [line["iteration"] for line in lines if "iteration" in line] == [1, 1, 2, 2, 3]
   assert all("reward/reward_model" in line and "reward/parity" in line for line in lines if "iteration" in line)
@@ -153,6 +155,30 @@ def test_a_run_that_goes_on_is_the_run_that_was_not_stopped(whole, cache, tmp_pa
   iterative.train(config(compilation_cache=cache), str(tmp_path))
   assert saved(tmp_path, 5) == saved(whole, 5)
   assert sorted(int(path.stem) for path in (tmp_path / "replay").iterdir()) == list(range(5))
+
+
+def steps_even(example, completion):
+  return [(end, float(completion.tokens[end] % 2 == 0)) for end in completion.step_ends]
+
+
+@pytest.mark.slow
+def test_labels_of_steps_train_a_process_reward_model(tmp_path, cache, capsys):
+  changes = {"rewards.functions": (("even", f"{__file__}:steps_even", 0.1),), "iterative.labels": "even"}
+  changes |= {"data.steps": "[aeiou]", "steps": 4, "eval.problems": 8, "eval.batch": 8, "eval.samples": 0}
+  iterative.train(config(compilation_cache=cache, **changes), str(tmp_path))
+  at = {step: saved(tmp_path, step)["reward_model"] for step in range(5)}
+  assert [step for step in range(1, 5) if at[step] != at[step - 1]] == [2, 4]
+  lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+  taught = [line for line in lines if "reward_model/new" in line]
+  assert [line["step"] for line in taught] == [2, 4]
+  assert all(0 <= line["reward_model/new_step_accuracy"] <= 1 and line["reward_model/loss"] > 0 for line in taught)
+  assert all(line["rewards_given"] > 1 and "reward/reward_model" in line for line in lines if "reward/even" in line)
+  # Without eval.every the end of each iteration is evaluated, and the last one once, as the end of the run.
+  tested = [(line["step"], line.get("iteration")) for line in lines if "eval/accuracy" in line]
+  assert tested == [(0, None), (2, 1), (4, 2)]
+  said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("iteration ")]
+  assert len(said) == 2 and "accuracy 0.0%, reward model agreed with the labels on " in said[0], said
+  assert all(line.endswith("% of its new steps") for line in said)
 
 
 @pytest.mark.slow

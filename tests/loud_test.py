@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from experiments import defaults
 from grpo_jax import metrics
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, collect, evaluator, imports, watch
+from grpo_jax.loops import build, checks, collect, evaluator, imports, judges, watch
 from grpo_jax.types import Example
 
 
@@ -88,6 +88,17 @@ def test_a_reward_that_refuses_its_settings(config):
     collect.make_collector(config, build.model(config))
   config.rewards.functions = (("mine", f"{__file__}:leaves", 1.0),)
   collect.make_collector(config, build.model(config))  # it may work on what is sampled
+
+
+def test_a_check_reads_no_weights_of_reward_models(config, monkeypatch):
+  loads = []
+  monkeypatch.setattr(judges, "_find", lambda *_: lambda: loads.append("judge"))
+  config.rewards.outcome_models = (("judge", "folder", 1.0),)
+  model = build.model(config)
+  collect.check_collector(config, model)
+  assert not loads
+  collect.make_collector(config, model)
+  assert loads == ["judge"]
 
 
 def leaves(example: Example, completion):

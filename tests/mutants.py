@@ -188,6 +188,27 @@ MUTANTS = (
     "tests/forward_test.py::test_another_last_token_is_another_score",
   ),
   Mutant(
+    "steps of truncated samples are counted: a step that was cut off gets the reward model's score",
+    "grpo_jax/model_rewards.py",
+    "if completion.ended == TRUNCATED and values:",
+    "if False:",
+    "tests/model_rewards_test.py::test_a_step_is_judged_after_its_last_token_and_one_that_was_cut_off_is_wrong",
+  ),
+  Mutant(
+    "steps of truncated samples are counted: a process reward model learns from a step that was cut off",
+    "grpo_jax/loops/teaching.py",
+    "  given &= ~(last_tokens(r) & (r.ended == TRUNCATED)[..., None])\n",
+    "",
+    "tests/teaching_test.py::test_steps_are_labelled_but_for_those_that_were_cut_off_and_where_the_reward_failed",
+  ),
+  Mutant(
+    "a reference that moved passes for an update: a stop loses the steps since the last checkpoint",
+    "grpo_jax/loops/run.py",
+    "elif any(array.is_deleted() for array in jax.tree.leaves(states)):",
+    "elif any(learner.state is not states[name] for name, learner in self.learners.items()):",
+    "tests/run_test.py::test_a_stop_in_a_step_saves_where_it_began_unless_an_update_took_the_arrays",
+  ),
+  Mutant(
     "the reference stays where the first iteration began",
     "grpo_jax/loops/iterative.py",
     "if of_iteration == 0:",

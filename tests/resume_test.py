@@ -76,10 +76,10 @@ CACHED = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CAC
 class Runs:
   """Starts runs of one config; compiled programs are kept from one to the next."""
 
-  def __init__(self, folder):
+  def __init__(self, folder, config=CONFIG):
     self.folder = folder
     self.config = folder / "tiny.py"
-    self.config.write_text(CONFIG)
+    self.config.write_text(config)
 
   def arguments(self, workdir, *more):
     return [f"--config={self.config}", f"--workdir={self.folder / workdir}", *more]
@@ -111,7 +111,7 @@ class Runs:
     lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     timing = ("time/", "tokens_per_s/")
     with ocp.PyTreeCheckpointer() as checkpointer:
-      state = checkpointer.restore((path / "checkpoints" / "8" / "state").absolute())
+      state = checkpointer.restore((path / "checkpoints" / str(self.steps_saved(workdir)[-1]) / "state").absolute())
     return {
       "metrics": [{k: v for k, v in line.items() if not k.startswith(timing)} for line in lines],
       "samples": (path / "samples.jsonl").read_text(),

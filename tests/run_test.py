@@ -1,5 +1,6 @@
 """A run's folder: any number of learners under their names, and a reference that stays the one it began with."""
 
+import dataclasses
 import json
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 import tiny
 
 from experiments import defaults
+from grpo_jax import guard
 from grpo_jax import state as train_state
 from grpo_jax.checksums import checksums
 from grpo_jax.errors import SettingError
@@ -103,6 +105,27 @@ def test_two_learners_are_saved_and_restored_under_their_names(config, model, tm
   assert again["policy"].params["x"] == 5.0 and again["reward_model"].params["x"] == 105.0
   assert again["policy"].seen == [{"step": 7}] and again["reward_model"].seen == [{}]
   assert (tmp_path / "result.json").exists()
+
+
+@pytest.mark.parametrize(("updated", "saved"), [(False, 3), (True, 2)])
+def test_a_stop_in_a_step_saves_where_it_began_unless_an_update_took_the_arrays(
+  config, model, tmp_path, updated, saved
+):
+  """Whatever else the step has set, as the reference at the beginning of an iteration."""
+  learners = {"policy": Fake(5.0), "reference": Fake(0.0)}
+  with Run(config, str(tmp_path), model, Position(), learners, Evaluator(config, model)) as run:
+    for step in run.steps():
+      if step == 3:
+        state = learners["reference"].state
+        learners["reference"].state = dataclasses.replace(state, params=jax.tree.map(lambda x: x + 1, state.params))
+        if updated:
+          jax.tree.map(lambda x: x.delete(), learners["policy"].state.params)
+        raise guard.Stopped("SIGTERM")
+      run.log(step, {})
+      run.after(step)
+  again = {"policy": Fake(-1.0), "reference": Fake(-1.0)}
+  assert Run(config, str(tmp_path), model, Position(), again, Evaluator(config, model)).first == saved
+  assert again["policy"].params["x"] == 5.0 and again["reference"].params["x"] == 0.0
 
 
 def test_fewer_steps_than_were_done_are_refused(config, model, tmp_path):

@@ -18,7 +18,19 @@ import objective_cases
 import pytest
 import tiny
 
-from experiments import arithmetic, arithmetic_prm, arithmetic_rm, arithmetic_sft, gsm8k, gsm8k_rm, presets
+from experiments import (
+  arithmetic,
+  arithmetic_iterative,
+  arithmetic_prm,
+  arithmetic_process,
+  arithmetic_rm,
+  arithmetic_sft,
+  gsm8k,
+  gsm8k_iterative,
+  gsm8k_process,
+  gsm8k_rm,
+  presets,
+)
 from grpo_jax import decode_loop, forward, learn, movement, optim, sampler, slot_cache
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
@@ -536,6 +548,49 @@ def test_arithmetic_prm_traces(labels):
   m = build.model(config, jax.devices()[:1], scores=True)
   trace(config, shipped(config, m.decoder), m.stop, 0, sampled=False)
   checks.check(config, m.decoder, imports.objective("process_reward_model"))
+
+
+@pytest.mark.parametrize(
+  ("experiment", "arg"),
+  [
+    (arithmetic_process, "reward_model=x,outcome=true"),
+    (gsm8k_process, "reward_model=x"),
+    pytest.param(arithmetic_iterative, "reward_model=x,hard", marks=pytest.mark.slow),
+    pytest.param(gsm8k_iterative, "", marks=pytest.mark.slow),
+    pytest.param(gsm8k_iterative, "model=tiny,reward_model=x", marks=pytest.mark.slow),
+  ],
+)
+def test_what_reward_models_reward_traces(experiment, arg):
+  """In the shapes of a tiny model: those of the real ones are traced with the experiments that these change."""
+  config, d = experiment.get_config(arg), tiny.decoder()
+  trace(config, shipped(config, d), (1, 2), sampled=False)
+  checks.check(config, d, imports.objective("grpo"))
+
+
+def test_process_supervision_changes_the_rewards_of_arithmetic_alone():
+  assert arithmetic_process.get_config("reward=rule") == arithmetic.get_config("objective=process")
+  found, hard = arithmetic_process.get_config("hard,reward_model=x"), arithmetic.get_config("hard,objective=process")
+  assert found.rewards.functions == (("steps", "steps.steps_correct", 0.0),)
+  assert found.rewards.process_models == (("judge", "x", 1.0),)
+  found.rewards = hard.rewards
+  assert found == hard
+  both = arithmetic_process.get_config("outcome=true").rewards.functions
+  assert both == (("steps", "steps.steps_correct", 1.0), ("correct", "math.answer_correct", 1.0))
+
+
+def test_iterative_experiments_have_the_rate_and_the_iterations_of_their_problems():
+  easy, hard = (arithmetic_iterative.get_config(f"reward_model=x,hard={hard}") for hard in (False, True))
+  assert (easy.learner.lr, hard.learner.lr) == (2e-4, 1e-4) and hard.data.arithmetic.min_steps == 5
+  real, small = (gsm8k_iterative.get_config(f"model={name}") for name in ("qwen3_0.6b", "tiny"))
+  assert (real.iterative.steps, small.iterative.steps) == (100, 2)
+  for config in (easy, hard, real, small):
+    checks.check(config, tiny.decoder(), imports.objective("grpo"))
+
+
+@pytest.mark.parametrize("experiment", [arithmetic_iterative, gsm8k_process])
+def test_a_reward_model_that_is_needed_is_asked_for(experiment):
+  with pytest.raises(SettingError, match="reward_model='': .*reward_model=FOLDER"):
+    experiment.get_config()
 
 
 def test_gsm8k_rm_traces():

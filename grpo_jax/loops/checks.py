@@ -189,8 +189,7 @@ def try_reward(reward: Callable, examples: Sequence[Example], model: build.Model
   """
   messages = []
   for example in examples[:FIRST_SOLUTIONS]:
-    ids = [*model.tokenizer.encode(example.solution), model.tokenizer.eos_id]
-    written = Completion(example.solution, ids, STOPPED, model.tokenizer.step_ends(ids))
+    written = worked_solution(example, model)
     with guard.Guard(config.rewards.deadline) as call:
       if combine.looks_at_group(reward):
         tried = combine.attempt_group(call, reward, example, [written] * config.sampler.group)[0]
@@ -198,6 +197,12 @@ def try_reward(reward: Callable, examples: Sequence[Example], model: build.Model
         tried = combine.attempt(call, reward, example, written)
     messages.append(tried[1])
   return messages
+
+
+def worked_solution(example: Example, model: build.Model) -> Completion:
+  """The solution of an example as rewards see a completion."""
+  ids = [*model.tokenizer.encode(example.solution), model.tokenizer.eos_id]
+  return Completion(example.solution, ids, STOPPED, model.tokenizer.step_ends(ids))
 
 
 def source_of_data(config: ConfigDict) -> str:

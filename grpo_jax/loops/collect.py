@@ -64,6 +64,25 @@ def make_collector(config: ConfigDict, model: build.Model) -> Collector:
   """What samples and scores batches of the training data.
 
   Raises:
+    SettingError: as `check_collector`; a reward model whose weights are damaged.
+  """
+  return _without_models(config, model)._replace(models=judges.load(config, model))
+
+
+def check_collector(config: ConfigDict, model: build.Model) -> None:
+  """Refuses what `make_collector` would, but reads no weights of reward models.
+
+  Raises:
+    SettingError: see `_without_models` and `judges.find`.
+  """
+  _without_models(config, model)
+  judges.find(config, model)
+
+
+def _without_models(config: ConfigDict, model: build.Model) -> Collector:
+  """The collector of `make_collector` without its reward models.
+
+  Raises:
     SettingError: data or rewards that are not there, a reward that cannot work as it is set, sampler settings that
       cannot be.
   """
@@ -76,7 +95,7 @@ def make_collector(config: ConfigDict, model: build.Model) -> Collector:
     batches=batches,
     generator=Generator(sample, sizes, model.tokenizer, model.render, d.max_prompt_length, d.on_long),
     rewards=rewards,
-    models=judges.load(config, model),
+    models=[],
     ahead=scorers.scored_ahead(config.rewards),
     flat=jitted_flat(objective, imports.objective_settings(config.objective)),
     on_error=config.rewards.on_error,

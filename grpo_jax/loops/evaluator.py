@@ -72,8 +72,13 @@ class Evaluator:
     found = evaluate.metrics_of(*outcomes) | evaluate.learned_metrics(outcomes[0])
     for about, text in self.warnings(found):
       writer.warn(about, text)
-    writer.evaluation(step, {f"eval/{name}": value for name, value in found.items()})
+    writer.evaluation(step, self.about(step) | {f"eval/{name}": value for name, value in found.items()})
     return found
+
+  def about(self, step: int) -> dict[str, Any]:
+    """What is logged beside the metrics of an evaluation after `step` steps: {}."""
+    del step
+    return {}
 
   def tested(self) -> list[Any]:
     """What an evaluation is of: the test data, and how many samples of which problems."""

@@ -1,5 +1,7 @@
 """The reward models that score a run's samples, as the config names them."""
 
+from collections.abc import Callable
+
 from ml_collections import ConfigDict
 
 from grpo_jax import storage
@@ -15,9 +17,18 @@ def load(config: ConfigDict, model: build.Model) -> list[RewardModel]:
   """The reward models of `rewards.outcome_models` and `rewards.process_models`, on the policy's mesh.
 
   Raises:
+    SettingError: as `find`; weights that are damaged.
+  """
+  return [load_one() for load_one in find(config, model)]
+
+
+def find(config: ConfigDict, model: build.Model) -> list[Callable[[], RewardModel]]:
+  """What loads each of `load`'s; no weights are read yet.
+
+  Raises:
     SettingError: a folder that is not there, holds no reward model, or one of another tokenizer.
   """
-  return [_load(config, model, *row) for row in scorers.reward_models(config.rewards)]
+  return [_find(config, model, *row) for row in scorers.reward_models(config.rewards)]
 
 
 def shapes(config: ConfigDict) -> list[DecoderConfig]:
@@ -45,7 +56,9 @@ def _shape(setting: str, folder: str) -> DecoderConfig:
   return shape
 
 
-def _load(config: ConfigDict, policy: build.Model, name: str, folder: str, weight: float, steps: bool) -> RewardModel:
+def _find(
+  config: ConfigDict, policy: build.Model, name: str, folder: str, weight: float, steps: bool
+) -> Callable[[], RewardModel]:
   setting = _shown(name, folder, steps)
   _shape(setting, folder)
   given = ConfigDict(config.to_dict() | {"init_from": folder, "tokenizer": ""})
@@ -54,4 +67,4 @@ def _load(config: ConfigDict, policy: build.Model, name: str, folder: str, weigh
   ours, theirs = (each.tokenizer.encode(PROBE) for each in (policy, found))
   if ours != theirs or policy.tokenizer.eos_ids != found.tokenizer.eos_ids:
     raise SettingError(f"{setting}: has another tokenizer than the policy; use a reward model that reads its tokens")
-  return RewardModel(name, weight, steps, found.decoder, found.load())
+  return lambda: RewardModel(name, weight, steps, found.decoder, found.load())

@@ -30,6 +30,7 @@ class Learner:
   for an objective without one. `start` or a checkpoint sets `state`, and `load_reference` sets `ref_params`.
   """
 
+  PHASE = "learn"  # as which an update is shown and timed
   state: TrainState
   ref_params: Any = None
 
@@ -102,7 +103,7 @@ class Learner:
     """
     batch, packing = self.sizes.for_learner(batch)
     on_mesh = rollouts.to_device(self.model.layout, (batch, packing))
-    with writer.phase("learn", on_mesh):
+    with writer.phase(self.PHASE, on_mesh):
       self.state, found, trace = self.jitted_learn(self.state, self.ref_params, old_params, *on_mesh)
       found = rollouts.to_host(found)
     moved = None

@@ -23,7 +23,7 @@ from grpo_jax import hosts, metrics, rollouts, signals, storage
 from grpo_jax.data import loader
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports, pairs
-from grpo_jax.loops.collect import Scored, choose, collect, make_collector, select
+from grpo_jax.loops.collect import Scored, check_collector, choose, collect, make_collector, select
 from grpo_jax.loops.evaluator import Evaluator
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.pairs import FromFile, encoded
@@ -52,7 +52,7 @@ def train(config: ConfigDict, workdir: str) -> None:
   )
   if drawn and not (storage.place(workdir) / "samples.npz").exists():
     build.check_source(config.offline.teacher, model, "offline.teacher")
-    make_collector(config, model)  # what is wrong with data, prompts and rewards is said before the folder is claimed
+    check_collector(config, model)  # what is wrong with data, prompts and rewards is said before the folder is claimed
   policy, evaluator = Learner(config, model, TEMPERATURE), Evaluator(config, model)
 
   with Run(config, workdir, model, batches, {"policy": policy}, evaluator) as run:

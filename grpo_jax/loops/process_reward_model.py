@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from grpo_jax import metrics, signals, storage
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, continuations, imports, step_data
-from grpo_jax.loops.collect import Scored, make_collector, select
+from grpo_jax.loops.collect import Scored, check_collector, select
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import Kept, draw_scored, kept_samples, template
 from grpo_jax.loops.pairs import divide, prompts_of
@@ -43,7 +43,7 @@ def train(config: ConfigDict, workdir: str) -> None:
     batches, sampled = Kept(config, config.offline.prompts), of_policy(config)
     policy = build.model(sampled)
     if not (storage.place(workdir) / "samples.npz").exists():
-      make_collector(sampled, policy)  # what is wrong with it is said before the folder is claimed
+      check_collector(sampled, policy)  # what is wrong with it is said before the folder is claimed
       if config.offline.continuations:
         continuations.make_labeller(sampled, policy)
   learner = Learner(config, model, TEMPERATURE)

@@ -2,6 +2,7 @@
 
 DIR/replay/N.npz has the pairs of the step N: what a process that was killed had not got to is written again, with the
 same content. An iteration learns from its own pairs and, in each batch, from a share of pairs of earlier iterations.
+A process reward model learns from groups of samples with labelled steps, which stand here in the place of pairs.
 """
 
 from collections.abc import Iterator, Sequence

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax import storage
 from grpo_jax.loops import build, checks, imports
-from grpo_jax.loops.collect import make_collector
+from grpo_jax.loops.collect import check_collector
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import Kept, draw_samples, kept_samples, template
 from grpo_jax.loops.pair_evaluator import PairEvaluator
@@ -39,7 +39,7 @@ def train(config: ConfigDict, workdir: str) -> None:
     batches, sampled = Kept(config, config.offline.prompts), of_policy(config)
     policy = build.model(sampled)
     if not (storage.place(workdir) / "samples.npz").exists():
-      make_collector(sampled, policy)  # what is wrong with it is said before the folder is claimed
+      check_collector(sampled, policy)  # what is wrong with it is said before the folder is claimed
   learner = Learner(config, model, TEMPERATURE)
 
   with Run(config, workdir, model, batches, {"policy": learner}, evaluator) as run:

@@ -24,6 +24,7 @@ from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.profiler import Profiler
 from grpo_jax.loops.watch import Watch
 from grpo_jax.models.hf import tensors
+from grpo_jax.state import TrainState
 
 POLICY = checkpoint.LEARNER  # the name of the learner that is evaluated and exported
 
@@ -159,19 +160,21 @@ class Run:
 
   def _mark(self, step: int) -> None:
     """Keeps where the run stands after `step` steps, for a signal that comes before the next ones are done."""
-    states = {name: learner.state for name, learner in self.learners.items()}
-    self.at_step = (step, self._position(), states)
+    self.at_step = (step, self._position(), self._states())
 
   def _stop_in_a_step(self, signal_name: str) -> None:
-    """Saves where the step (or evaluation) that a signal stopped began: what it sampled is sampled again."""
+    """Saves where the step (or evaluation) that a signal stopped began: what it sampled is sampled again.
+
+    The states are those of then: a loop may have set others since, as the reference of an iteration. An update has
+    donated the arrays of the states before it.
+    """
     step, position, states = self.at_step
-    learned = any(learner.state is not states[name] for name, learner in self.learners.items())
     if self.checkpoints.latest() is None:
       saved = "nothing was saved yet"
-    elif learned:
+    elif any(array.is_deleted() for array in jax.tree.leaves(states)):
       saved = f"the checkpoint of step {self.checkpoints.latest()} is complete"
     else:
-      self.save(step, wait=True, position=position)
+      self.save(step, wait=True, position=position, states=states)
       saved = f"saved after step {step} of {self.config.steps}"
     self.writer.say(f"{signal_name}: {saved}; {signals.how_to_go_on()}")
     self.checkpoints.close()
@@ -214,10 +217,16 @@ class Run:
   def _safe(self) -> str:
     return f"checkpoint {self.checkpoints.latest()} of {self.folder} is complete"
 
-  def after(self, step: int) -> None:
-    """What happens between two steps: an evaluation, the end by a signal, a checkpoint; as the settings say."""
+  def after(self, step: int, evaluate: bool = False) -> None:
+    """What happens between two steps: an evaluation, the end by a signal, a checkpoint; as the settings say.
+
+    Args:
+      step: that was done.
+      evaluate: asks for an evaluation whatever `eval.every` says; the one after the last step is `finish`'s.
+    """
     config, done = self.config, step + 1
-    if config.eval.every and done % config.eval.every == 0 and done < config.steps:
+    evaluate |= bool(config.eval.every) and done % config.eval.every == 0
+    if evaluate and done < config.steps:
       self._evaluate_after(done)
     if signal_name := self.stopping(step):
       self.stopped = True
@@ -241,15 +250,31 @@ class Run:
     """The position in the data, and the sizes of programs that every learner has made so far."""
     return self.data.get_state(), {name: learner.sizes.get_state() for name, learner in self.learners.items()}
 
-  def save(self, step: int, wait: bool = False, position: tuple[dict, dict] | None = None) -> None:
-    """Saves all learners and the position (of `_position`; None: as it is now) after `step` steps."""
+  def _states(self) -> dict[str, TrainState]:
+    """The state of each learner."""
+    return {name: learner.state for name, learner in self.learners.items()}
+
+  def save(
+    self,
+    step: int,
+    wait: bool = False,
+    position: tuple[dict, dict] | None = None,
+    states: dict[str, TrainState] | None = None,
+  ) -> None:
+    """Saves all learners and the position after `step` steps.
+
+    Args:
+      step: how many steps are done.
+      wait: return only when the checkpoint is complete.
+      position: of `_position`; None: as it is now.
+      states: of the learners, by their names; None: as they are now.
+    """
     with self.writer.phase("save"):
       self._check_lock()
       self.writer.upload()  # a checkpoint counts on what the logs hold now
-      states = {name: learner.state for name, learner in self.learners.items()}
       data, sizes = position or self._position()
       extra = self.extra | {"wall_s": self.seconds, "sizes": sizes}
-      self.checkpoints.save(step, states, data, extra, wait=wait)
+      self.checkpoints.save(step, states or self._states(), data, extra, wait=wait)
 
   def finish(self) -> None:
     """Makes the last checkpoint and evaluation, DIR/export and DIR/result.json.

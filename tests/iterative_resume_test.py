@@ -1,0 +1,83 @@
+"""An iterative run that is killed in any phase, or stopped, is bit for bit the run that was not."""
+
+import signal
+
+import pytest
+import resume_test
+
+CONFIG = """
+import os
+from experiments import defaults
+
+def get_config():
+  c = defaults.get_config()
+  c.loop = "iterative"
+  c.steps = 4
+  c.tokenizer = "words"
+  c.model.variant = "test_qwen3"
+  c.data.arithmetic.size = 64
+  c.data.prompts = 4
+  c.sampler.group = 4
+  c.sampler.max_length = 8
+  c.sampler.stop = tuple("0123456789")
+  c.rewards.functions = (("parity", __file__ + ":parity", 0.1),)
+  c.iterative.labels = "parity"
+  c.iterative.steps = 2
+  c.iterative.pairs = 4
+  c.iterative.replay = 0.25
+  c.iterative.reward_model_lr = 1e-2
+  c.objective.beta = 0.04
+  c.learner.lr = 1e-2
+  c.learner.sizes = 1
+  c.eval.problems = 4
+  c.eval.batch = 4
+  c.eval.samples = 0
+  c.checkpoint.every = 3
+  c.log.measure_every = 0
+  c.log.samples_every = 0
+  c.log.tensorboard = False
+  c.compilation_cache = os.path.join(os.path.dirname(__file__), "cache")
+  return c
+
+def parity(example, completion):
+  return sum(completion.tokens) % 5 / 4
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+  return resume_test.Runs(tmp_path_factory.mktemp("iterative"), CONFIG)
+
+
+@pytest.fixture(scope="module")
+def expected(runs):
+  """What a run that nothing happens to leaves."""
+  said = runs.finish("undisturbed").stdout
+  assert "iteration 1: accuracy" in said and "iteration 2: accuracy" in said and "of its new pairs" in said, said
+  numbers = runs.numbers("undisturbed")
+  taught = [line for line in numbers["metrics"] if line.get("reward_model/updates")]
+  assert [line["step"] for line in taught] == [2, 4]
+  return numbers
+
+
+def reward_model(runs, workdir):
+  return (runs.folder / workdir / "reward_model" / "model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_killed_in_each_phase(runs, expected):
+  for strike in (("sample", 2), ("learn", 2), ("teach", 1), ("save", 1, 0.02), ("teach", 1)):
+    runs.struck("killed", *strike)
+  runs.finish("killed")
+  runs.assert_as_if_not_struck("killed", expected)
+  assert reward_model(runs, "killed") == reward_model(runs, "undisturbed")
+
+
+@pytest.mark.slow
+def test_a_stop_in_the_first_step_of_an_iteration_loses_no_step(runs, expected):
+  stopped = runs.struck("stopped", "sample", 3, number=signal.SIGTERM)
+  assert "SIGTERM: saved after step 2 of 4" in stopped.stdout.replace("\n", " "), stopped.stdout + stopped.stderr
+  assert runs.steps_saved("stopped")[-1] == 2
+  runs.finish("stopped")
+  runs.assert_as_if_not_struck("stopped", expected)
+  assert reward_model(runs, "stopped") == reward_model(runs, "undisturbed")

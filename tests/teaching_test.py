@@ -1,0 +1,122 @@
+"""What the reward model of an iterative run learns from, of which kind it is, and what is said after an iteration."""
+
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+
+from experiments import defaults
+from grpo_jax import reward_models
+from grpo_jax.errors import SettingError
+from grpo_jax.loops import teaching
+from grpo_jax.loops.collect import Collector, Scored
+from grpo_jax.loops.evaluator import Evaluator
+from grpo_jax.loops.iterative import IterationEvaluator
+from grpo_jax.rewards.combine import Fault
+from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
+
+
+def broken(example, completion):
+  raise ValueError("no results")
+
+
+@pytest.mark.parametrize(
+  ("label", "kind"),
+  [
+    (lambda example, completion: 0.0, teaching.OUTCOME),
+    (lambda example, completion: np.float32(1), teaching.OUTCOME),
+    (lambda example, completion: [(end, 1.0) for end in completion.step_ends], teaching.STEPS),
+    (lambda example, completion: None if example.question == "0" else [], teaching.STEPS),
+    (lambda example, completion: None, teaching.OUTCOME),
+    (broken, teaching.OUTCOME),
+  ],
+)
+def test_the_kind_follows_from_what_the_label_returns(label, kind):
+  class Tokenizer:
+    eos_id = 0
+
+    def encode(self, text):
+      return [1, 2]
+
+    def step_ends(self, ids):
+      return [len(ids) - 1]
+
+  examples = [Example(str(n), "", "", {}) for n in range(2)]
+  model: Any = types.SimpleNamespace(tokenizer=Tokenizer())
+  assert teaching.kind_of(label, examples, model, defaults.get_config()) is kind
+
+
+def rollouts() -> Rollouts:
+  """Four groups of two completions of four tokens, steps of two; the third is empty and the second of the first cut."""
+  lengths = np.array([[4, 4], [4, 4], [0, 0], [4, 4]], np.int32)
+  ended = np.array([[STOPPED, TRUNCATED], [STOPPED, STOPPED], [STOPPED, STOPPED], [STOPPED, STOPPED]], np.int32)
+  tokens = np.ones((4, 2, 4), np.int32)
+  given = np.broadcast_to([False, True, False, True], tokens.shape) & (lengths > 0)[..., None]
+  zeros = np.zeros(tokens.shape, np.float32)
+  prompts = Prompts(np.ones((4, 3), np.int32), np.array([3, 2, 0, 1], np.int32))
+  return Rollouts(prompts, tokens, lengths, ended, zeros, zeros, zeros + given, given, zeros[..., :1])
+
+
+def labelled(monkeypatch, r: Rollouts, faults: list[Fault]) -> Rollouts:
+  """What is kept of samples to which the label says this."""
+  asked = []
+
+  def score(collector, examples, drawn):
+    asked.append((collector.rewards, collector.models))
+    return Scored(examples, r, faults, 0.0)
+
+  monkeypatch.setattr(teaching, "score", score)
+  own: Any = [("other", None, 1.0), ("steps", tiny, 0.1)]
+  fields = dict.fromkeys(Collector._fields) | {"rewards": own, "models": ["judge"]}
+  config = defaults.get_config()
+  config.iterative.labels, config.data.max_prompt_length = "steps", 5
+  batch = Scored([Example("", "", "", {})] * 4, r, [], 0.0)
+  kept = teaching.labelled(teaching.STEPS, batch, Collector(**fields), config, 0)
+  assert asked == [([("steps", tiny, 1.0)], [])]  # by itself, whatever its weight
+  return kept
+
+
+def test_steps_are_labelled_but_for_those_that_were_cut_off_and_where_the_reward_failed(monkeypatch):
+  kept = labelled(
+    monkeypatch, rollouts(), [Fault(1, 0, "steps", ""), Fault(3, 0, "steps", ""), Fault(3, 1, "steps", "")]
+  )
+  np.testing.assert_array_equal(kept.given[..., 1], [[True, True], [False, True]])
+  np.testing.assert_array_equal(kept.given[..., 3], [[True, False], [False, True]])
+  np.testing.assert_array_equal(kept.rewards, kept.given)
+  assert kept.prompts.tokens.shape == (2, 5) and kept.prompts.lengths.tolist() == [3, 2]
+
+
+def test_labels_of_steps_that_are_no_probabilities_are_refused(monkeypatch):
+  r = rollouts()
+  r.rewards[0, 0, 1] = 2.0
+  with pytest.raises(SettingError, match="iterative.labels='steps': gave 1 to 2, .* steps.steps_correct"):
+    labelled(monkeypatch, r, [])
+
+
+def test_agreement_with_the_labels(monkeypatch):
+  r = rollouts()
+  new = Rollouts(*(getattr(r, name) for name in ("prompts", "tokens", "lengths", "ended")), r.rewards, r.rewards)
+  scores = np.zeros(r.tokens.shape, np.float32)
+  scores[0, 0, 3], scores[1, 1, 3], scores[3, 0, 3], scores[3, 1, 1] = 1.0, 1.0, 2.0, 5.0
+  monkeypatch.setattr(reward_models, "scores_of_all", lambda *_: scores)
+  monkeypatch.setattr(teaching.build, "sizes", lambda *_, **__: None)
+  judge: Any = types.SimpleNamespace(model=types.SimpleNamespace(layout=None, decoder=None), params=None)
+  config = defaults.get_config()
+  assert teaching.agreement(judge, teaching.OUTCOME, new, config) == (1 + 0 + 0.5 + 1) / 4  # a tie counts half
+  assert teaching.agreement(judge, teaching.STEPS, r, config) == 4 / 12
+
+
+def test_what_is_said_after_an_iteration(monkeypatch):
+  monkeypatch.setattr(Evaluator, "__call__", lambda *_: {"accuracy": 0.613})
+  said: list[str] = []
+  writer: Any = types.SimpleNamespace(say=said.append)
+  evaluator = IterationEvaluator.__new__(IterationEvaluator)
+  evaluator.steps = 20
+  evaluator.taught = teaching.in_words(teaching.OUTCOME, {"reward_model/new_pair_accuracy": 0.84})
+  for step in (0, 10, 40):
+    evaluator(writer, None, step)
+  assert said == ["iteration 2: accuracy 61.3%, reward model agreed with the labels on 84% of its new pairs"]
+  assert [evaluator.about(step) for step in (0, 10, 40)] == [{}, {}, {"iteration": 2}]
+  assert teaching.in_words(teaching.OUTCOME, {}) == ""
