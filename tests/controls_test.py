@@ -34,6 +34,7 @@ def test_nothing_is_learned_at_learning_rate_zero(tmp_path):
   assert after == before
 
 
+@pytest.mark.long
 def test_rewards_teach_and_shuffled_rewards_do_not(tmp_path, monkeypatch):
   """The same settings twice: rewards, and the same numbers given to other completions of the batch."""
   rng, score = np.random.default_rng(0), combine.score

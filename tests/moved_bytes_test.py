@@ -47,6 +47,7 @@ SEVEN_B = {
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
   "arguments, changes, where, most",
   [("model=qwen3_0.6b", {}, "v5e:2x4", 22e9), ("model=qwen3_0.6b,deepseekmath", SEVEN_B, "v5e:16x16", 48e9)],
