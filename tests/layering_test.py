@@ -178,6 +178,7 @@ LINKS = (
   ("experiments.arithmetic_process", "experiments.arithmetic"),
   ("experiments.arithmetic_rm", "experiments.arithmetic"),
   ("experiments.gsm8k_*", "experiments.gsm8k"),
+  ("experiments.reward_comparison", "experiments.comparisons"),
   ("experiments.growth", "experiments.benchmark"),
   ("experiments.growth", "experiments.benchmarks"),
 )
