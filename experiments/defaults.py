@@ -65,6 +65,9 @@ def get_config() -> ConfigDict:
   # What ends a reasoning step of a completion: line, blank line, or a regular expression (tokenizer/steps.py).
   c.data.steps = "line"
   c.data.prompts = 32  # prompts in a batch (P)
+  # Chance with which a prompt is taken in its turn whose samples were all right, or all wrong, the last time; below 1
+  # one of rewards.functions is eval.reward, which says what is right.
+  c.data.redraw = 1.0
   c.data.max_prompt_length = 128  # tokens (Lp)
   c.data.on_long = "skip"  # a longer prompt is: skip (left out, counted) or cut (its last tokens kept)
 

@@ -64,6 +64,7 @@ TABLE: dict[str, Row] = {
   "data.system": TEXT,
   "data.steps": TEXT,  # tokenizer/steps.py says which patterns work
   "data.prompts": Whole(1),
+  "data.redraw": Number(0, 1, above=True),
   "data.max_prompt_length": Whole(1),
   "data.on_long": Choice(("skip", "cut")),
   "offline.data": Choice(("solutions", "samples", "pairs", "steps")),

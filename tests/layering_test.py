@@ -177,6 +177,7 @@ LINKS = (
   ("experiments.arithmetic_prm", "experiments.arithmetic"),
   ("experiments.arithmetic_process", "experiments.arithmetic"),
   ("experiments.arithmetic_rm", "experiments.arithmetic"),
+  ("data.pool", "data.loader"),
   ("experiments.gsm8k_*", "experiments.gsm8k"),
   ("experiments.reward_comparison", "experiments.comparisons"),
   ("experiments.growth", "experiments.benchmark"),

@@ -29,6 +29,8 @@ def get_config():
   c.sampler.group = 4
   c.sampler.max_length = 8
   c.rewards.functions = (("parity", __file__ + ":parity", 1.0),)
+  c.eval.reward = __file__ + ":parity"
+  c.data.redraw = 0.5
   c.objective.beta = 0.04
   c.learner.lr = 1e-2
   c.learner.warmup = 3

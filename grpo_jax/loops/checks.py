@@ -58,6 +58,7 @@ def check(config: ConfigDict, decoder: Decoder, objective: Objective) -> None:
   check_learner(config, decoder.layout)
   check_rewards(config)
   check_data(config, objective)
+  check_pool(config)
   check_pairs(config)
   check_steps(config)
   check_group(config, imports.objective_settings(config.objective))
@@ -244,6 +245,22 @@ def check_steps(config: ConfigDict) -> None:
     raise SettingError(
       f"offline.labels={o.labels!r} with offline.continuations=0: says what is made of continuations, and there are "
       "none; use 'hard', or some continuations"
+    )
+
+
+def check_pool(config: ConfigDict) -> None:
+  """Refuses to draw settled prompts less often where nothing is sampled, or no reward says what is solved.
+
+  Raises:
+    SettingError: names the setting and what would work.
+  """
+  redraw = config.data.redraw
+  if redraw < 1 and config.loop not in LIVE:
+    raise SettingError(f"data.redraw={redraw} with loop={config.loop!r}: is for {', '.join(LIVE)}; use 1")
+  if redraw < 1 and not scorers.checked(config):
+    raise SettingError(
+      f"data.redraw={redraw}: none of rewards.functions is eval.reward={config.eval.reward!r}, and so nothing says "
+      f"what is solved; add ('correct', {config.eval.reward!r}, 0.0), or use 1"
     )
 
 

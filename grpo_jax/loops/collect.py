@@ -15,6 +15,8 @@ import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from grpo_jax import agreement, hosts, metrics, model_rewards, rollouts, sampler
+from grpo_jax.data import loader
+from grpo_jax.data.pool import Pool
 from grpo_jax.generate import Generator, completions, generate
 from grpo_jax.loops import build, checks, imports, judges, scorers
 from grpo_jax.model_rewards import RewardModel
@@ -48,6 +50,7 @@ class Collector(NamedTuple):
   prompts: int  # P
   tries: int  # above 1: dynamic sampling, see `collect`
   rule: str = ""  # the name of the reward that says what is right, with which those of models are compared; "": none
+  solved: str = ""  # the name of the reward by which `batches`, a Pool, is told what is solved; "": it is none
 
   @property
   def names(self) -> list[str]:
@@ -87,7 +90,7 @@ def _without_models(config: ConfigDict, model: build.Model) -> Collector:
       cannot be.
   """
   d, s, objective = config.data, config.sampler, imports.objective(config.objective.name)
-  batches, rewards = build.batches(config, model), scorers.rewards(config.rewards)
+  batches, rewards = make_batches(config, model), scorers.rewards(config.rewards)
   for _, reward, _ in rewards:  # it may fail on a solution, and still work on samples: only SettingError ends the run
     checks.try_reward(reward, batches.first(checks.FIRST_SOLUTIONS), model, config)
   sample, sizes = sampler.make_sampler(model.decoder, s, model.stop), build.sizes(config, model.layout)
@@ -104,7 +107,21 @@ def _without_models(config: ConfigDict, model: build.Model) -> Collector:
     prompts=d.prompts,
     tries=s.tries,
     rule=scorers.rule(config),
+    solved=scorers.checked(config) if d.redraw < 1 else "",
   )
+
+
+def make_batches(config: ConfigDict, model: build.Model) -> loader.Batches | Pool:
+  """The batches to sample for: of the data in its order, or (`data.redraw` below 1) without some of what is settled.
+
+  Raises:
+    SettingError: see `build.batches`.
+  """
+  if config.data.redraw == 1:
+    return build.batches(config, model)
+  single = config.copy_and_resolve_references()
+  single.data.prompts = 1
+  return Pool(build.batches(single, model), config.data.prompts, config.data.redraw, config.seed)
 
 
 @functools.cache
@@ -129,6 +146,8 @@ def collect(
       drawn, found = generate(c.generator, params, examples, jax.random.fold_in(key, attempt))
     with writer.phase("score"):
       sampled.append(score(c, examples, drawn))
+      if c.solved:
+        c.batches.note(examples, solved(sampled[-1], c))
       flat.append(rollouts.to_host(c.flat(rollouts.to_device(c.generator.sizes.layout, sampled[-1].rollouts))))
     for fault in sampled[-1].faults:
       writer.warn(
@@ -147,7 +166,14 @@ def collect(
     "slot_use": float(np.mean([float(found["slot_use"]) for found in statistics])),
     "sampling_tries": len(statistics),
   }
+  sampling |= c.batches.metrics() if c.solved else {}
   return batch, sampling | reward_metrics(sampled, flat, c.names) | agreement_metrics(sampled, c)
+
+
+def solved(batch: Scored, collector: Collector) -> np.ndarray:
+  """Which samples are right, `[P, G]`: 1 where the reward `collector.solved` is at least 1, NaN where there is none."""
+  given = batch.rollouts.components[..., collector.names.index(collector.solved)]
+  return np.where(np.isnan(given), np.nan, given >= 1)
 
 
 def score(collector: Collector, examples: list[Example | None], drawn: Rollouts) -> Scored:

@@ -96,8 +96,11 @@ def rule(config: Any) -> str:
 
   It is the one that labels what a reward model learns from (`iterative.labels`), or else the one that is `eval.reward`.
   """
-  if config.loop == "iterative":
-    return config.iterative.labels
+  return config.iterative.labels if config.loop == "iterative" else checked(config)
+
+
+def checked(config: Any) -> str:
+  """Returns the name of the function among `rewards.functions` that is `eval.reward`, or "" where none is."""
   return next((name for name, path, *_ in config.rewards.functions if path == config.eval.reward), "")
 
 

@@ -1,0 +1,93 @@
+"""The pool: what is settled comes again as often as it should, also in a run that was stopped and goes on."""
+
+import types
+
+import numpy as np
+import pytest
+
+from experiments import defaults
+from grpo_jax.data.loader import Batches
+from grpo_jax.data.pool import Pool, key
+from grpo_jax.errors import SettingError
+from grpo_jax.loops import checks, collect
+from grpo_jax.types import Example
+
+EXAMPLES = [Example(f"What is {n} + 1?", "", str(n + 1), {}) for n in range(8)]
+
+
+def pool(redraw, prompts=4, seed=0):
+  return Pool(Batches([EXAMPLES], prompts=1, seed=3), prompts, redraw, seed)
+
+
+def questions(batch):
+  return [example.question for example in batch]
+
+
+def test_until_something_is_settled_it_is_the_order_itself():
+  plain = Batches([EXAMPLES], prompts=4, seed=3)
+  drawn = pool(0.01)
+  for _ in range(5):
+    assert questions(next(drawn)) == questions(next(plain))
+  assert drawn.metrics() == {"pool/prompts": 0, "pool/passed_over": 0}
+
+
+def test_what_is_always_or_never_solved_comes_as_often_as_the_chance_says():
+  drawn = pool(0.25, prompts=8)
+  rates = {0: [0, 0], 1: [1, 1], 2: [0, 1], 3: [np.nan, np.nan]}
+  drawn.note([EXAMPLES[n] for n in rates] + [None], np.array([*rates.values(), [0, 0]]))
+  assert drawn.metrics() == {"pool/prompts": 3, "pool/passed_over": 0, "pool/never": 1 / 3, "pool/always": 1 / 3}
+  count = dict.fromkeys(range(8), 0)
+  for _ in range(400):
+    for example in next(drawn):
+      count[EXAMPLES.index(example)] += 1
+  epochs = (count[2] + count[3] + count[4] + count[5] + count[6] + count[7]) / 6
+  assert max(abs(count[n] - epochs) for n in range(2, 8)) <= 1
+  for settled in (0, 1):  # a binomial share, 0.25 of about 490 epochs: its standard error is 0.02
+    assert abs(count[settled] / epochs - 0.25) < 0.08
+  assert drawn.metrics()["pool/passed_over"] == pytest.approx(2 * epochs - count[0] - count[1], abs=2)
+
+
+def test_a_prompt_that_is_solved_sometimes_comes_again_at_once():
+  drawn = pool(0.01, prompts=8)
+  drawn.note([EXAMPLES[0]], np.array([[0.0, 0.0]]))
+  assert EXAMPLES[0] not in next(drawn)
+  drawn.note([EXAMPLES[0]], np.array([[0.0, 1.0]]))
+  assert EXAMPLES[0] in [*next(drawn), *next(drawn)]
+
+
+def test_a_run_that_goes_on_draws_the_same():
+  whole, stopped = pool(0.5), pool(0.5)
+  for each in (whole, stopped):
+    next(each)
+    each.note(EXAMPLES[:4], np.array([[0, 0], [1, 1], [0, 1], [0, 0]], float))
+    next(each)
+  state = stopped.get_state()
+  stopped.note(EXAMPLES[4:], np.zeros((4, 2)))  # after the state was taken: lost with the process
+  gone_on = pool(0.5)
+  gone_on.set_state(state)
+  assert [questions(next(gone_on)) for _ in range(20)] == [questions(next(whole)) for _ in range(20)]
+  assert gone_on.get_state() == whole.get_state()
+
+
+def test_the_answer_tells_examples_apart_too():
+  assert key(EXAMPLES[0]) != key(EXAMPLES[0]._replace(answer="other")) != key(EXAMPLES[1])
+
+
+def test_where_nothing_says_what_is_solved_it_is_refused():
+  c = defaults.get_config()
+  checks.check_pool(c)
+  c.data.redraw = 0.5
+  checks.check_pool(c)
+  c.rewards.functions = (("steps", "steps.steps_correct", 1.0),)
+  with pytest.raises(SettingError, match=r"data.redraw=0.5: none of rewards.functions is eval.reward='math.answer_"):
+    checks.check_pool(c)
+  c.loop = "offline"
+  with pytest.raises(SettingError, match="data.redraw=0.5 with loop='offline': is for online, iterative; use 1"):
+    checks.check_pool(c)
+
+
+def test_a_sample_is_right_from_a_reward_of_one_on():
+  rewards = np.array([[[0.5, 1.0], [0.5, 0.9]], [[0.5, np.nan], [0.5, 2.0]]], np.float32)
+  batch = types.SimpleNamespace(rollouts=types.SimpleNamespace(components=rewards))
+  named = types.SimpleNamespace(names=["other", "correct"], solved="correct")
+  np.testing.assert_array_equal(collect.solved(batch, named), [[1, 0], [np.nan, 1]])
