@@ -48,6 +48,7 @@ def test_long_tailed_lengths_have_a_mean_of_a_quarter():
   assert (lengths == 128).mean() == pytest.approx(np.exp(-4), abs=0.003)
 
 
+@pytest.mark.slow
 def test_one_line_has_every_number():
   found = benchmark.measure(benchmarks.get_config(TINY))
   assert set(KEYS) <= set(found)

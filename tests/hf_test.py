@@ -488,10 +488,9 @@ def theirs(name, tied):
   return config, families.model(config, family)
 
 
-# A family has one of its two forms among the quick tests, those of before both.
-BEFORE = ("test_qwen3", "test_qwen2", "test_llama", "test_llama3", "test_gemma")
+# A family has one of its two forms among the quick tests, that of its row.
 FORMS = [
-  pytest.param(name, tied, marks=() if name in BEFORE or tied == VARIANTS[name].tied else pytest.mark.slow)
+  pytest.param(name, tied, marks=() if tied == VARIANTS[name].tied else pytest.mark.slow)
   for name in FAMILIES
   for tied in (True, False)
 ]

@@ -46,6 +46,7 @@ def run(program, folder: pathlib.Path, arguments: list[str], problems: int = 0) 
   return folder / workdir
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("title", ["Your reward", "Your objective or advantage"])
 def test_a_file_of_ones_own(title, program, tmp_path):
   (text,) = [text for language, text in section(title) if language == "python"]

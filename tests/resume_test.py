@@ -155,6 +155,7 @@ def test_samples_show_what_each_token_is_and_got(expected):
     assert row["advantage"] == pytest.approx(np.mean(row["advantages"]), abs=1e-4) and max(row["logprobs"]) <= 0
 
 
+@pytest.mark.slow
 def test_killed_in_sampling_learning_and_saving(runs, expected):
   runs.struck("killed", "sample", 4)
   assert runs.steps_saved("killed")[-2:] == [0, 2]

@@ -686,6 +686,7 @@ def compiled():
   jax.monitoring.unregister_event_duration_listener(listen)
 
 
+@pytest.mark.slow
 def test_steps_compile_once(compiled):
   """Sample and learn three times over, on a mesh and with the shipped optimizer, prompts and completions of other
   lengths each time but of one bucket: each is traced and compiled once."""
