@@ -220,6 +220,7 @@ def test_a_signal_before_rewards_are_counted_ends_the_step_where_it_began(runs, 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_runs_started_together_in_one_folder(runs, expected):
   """One runs and one is refused; the folder is that of one run."""
   for n in range(10):
