@@ -15,6 +15,7 @@ SMALL = [
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_five_kills(program, tmp_path):
   done = program("experiments.drill", f"--workdir={tmp_path}/drill", "--kills=5", *SMALL, timeout=1200)
   assert done.returncode == 0, done.stderr
