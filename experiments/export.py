@@ -1,10 +1,12 @@
 """Writes a checkpoint of a run as a Hugging Face folder.
 
-    python -m experiments.export --workdir=RUN --out=FOLDER [--step=N] [--part=policy]
+    python -m experiments.export --workdir=RUN --out=FOLDER [--step=N] [--part=policy] [--adapter]
 
 FOLDER appears when it is complete, with the tokenizer, in the dtype of the weights that the run began with (DIR/export
 of a run is float32, as its masters are). --step: the last checkpoint where it is not given. --part: another learner of
-the run, such as reward_model of experiments/arithmetic_iterative.py. The run may go on meanwhile, on any mesh.
+the run, such as reward_model of experiments/arithmetic_iterative.py. Adapters (lora.rank) are merged into the weights
+that they stand on; with --adapter they are written alone, as a folder of PEFT. The run may go on meanwhile, on any
+mesh.
 """
 
 import dataclasses
@@ -19,9 +21,7 @@ from grpo_jax import storage
 from grpo_jax.errors import SettingError
 
 if TYPE_CHECKING:
-  from grpo_jax.models.decoder import DecoderConfig
-
-REWARD_MODEL = "reward_model"  # the learner of loops/iterative.py that may have another shape than the policy
+  from grpo_jax.models.decoder import Decoder, DecoderConfig
 
 
 def main(argv: list[str]) -> None:
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
   values = flags.FLAGS
   with arguments.one_line_errors(), sources.output() as out:
     check(values.workdir, values.step, values.out)
-    dtype = export(values.workdir, values.step, values.part, values.out)
+    dtype = export(values.workdir, values.step, values.part, values.out, values.adapter)
     print(f"{values.out}: {values.part} of {values.workdir}, {dtype}", file=out)
 
 
@@ -51,8 +51,10 @@ def check(workdir: str | None, step: int | None, out: str | None) -> None:
   sources.check_out(out, [workdir])
 
 
-def export(workdir: str, step: int | None, part: str, out: str) -> str:
+def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = False) -> str:
   """Writes a learner of a checkpoint to the folder `out`, and returns the dtype of its tensors.
+
+  With `adapter`, its adapters alone.
 
   Raises:
     SettingError: no such part, a checkpoint that is damaged, a disk that is full.
@@ -62,20 +64,21 @@ def export(workdir: str, step: int | None, part: str, out: str) -> str:
 
   from experiments import defaults
   from grpo_jax import checkpoint, sharding
-  from grpo_jax.loops import build
+  from grpo_jax.loops import trees
   from grpo_jax.models.decoder import Decoder
   from grpo_jax.models.hf import tensors
   from grpo_jax.tokenizer import reading
 
   step = checkpoint.latest(workdir) if step is None else step
-  if part not in (parts := checkpoint.learners(workdir, step)):
+  if part not in (parts := trees.learners(workdir, step)):
     raise SettingError(f"--part={part!r}: checkpoint {step} of {workdir} has no such learner; use {', '.join(parts)}")
   shape = shape_of(workdir, part)
   decoder = Decoder(shape, sharding.make_layout(defaults.get_config().mesh))
-  abstract = {"policy": build.abstract(decoder)}
-  params = checkpoint.restore_params(workdir, abstract, step, part)["policy"]
   config = sources.saved_config(workdir)
-  began = began_with(config, part)
+  began = trees.began_with(config, part)
+  if adapter:
+    return export_adapter(workdir, step, part, out, decoder)
+  params = trees.restore(workdir, decoder, step, learner=part)
   dtype = sources.weights_dtype(began)
   total = sum(math.prod(x.shape) for x in jax.tree.leaves(params)) * (2 if dtype == "bfloat16" else 4)
   with Progress(total, 0) as bar:
@@ -85,16 +88,29 @@ def export(workdir: str, step: int | None, part: str, out: str) -> str:
       params,
       tokenizer=reading.load(str(storage.place(workdir) / "model"), "--workdir"),
       dtype=dtype,
-      base=build.find_source(began)[0] or None,
+      base=trees.find_source(began)[0] or None,
       progress=lambda done: bar.show(done, f"writing {out}"),
     )
   return dtype
 
 
-def began_with(config: dict, part: str) -> str:
-  """Returns the folder or run that a learner started from, by the run's config; "" for fresh weights."""
-  of_reward_model = config.get("iterative", {}).get("reward_model") if part == REWARD_MODEL else ""
-  return of_reward_model or config.get("init_from") or ""
+def export_adapter(workdir: str, step: int, part: str, out: str, decoder: "Decoder") -> str:
+  """Writes the adapters of a learner to the folder `out`, and returns the dtype of its tensors.
+
+  Raises:
+    SettingError: the run has none.
+  """
+  from grpo_jax.loops import trees
+  from grpo_jax.models.hf import peft
+
+  config = trees.run_config(workdir)
+  lora = trees.make_lora(config.get("lora") or {})
+  if lora is None:
+    raise SettingError(f"--adapter: {workdir} has lora.rank=0 and no adapters; leave it out")
+  trained = trees.restore_trained(workdir, dataclasses.replace(decoder, lora=lora), step, learner=part)
+  base = trees.find_source(trees.began_with(config, part))[0]
+  peft.save(out, decoder.config, lora, trained, decoder.shapes(), base)
+  return "float32"
 
 
 def shape_of(workdir: str, part: str) -> "DecoderConfig":
@@ -103,18 +119,19 @@ def shape_of(workdir: str, part: str) -> "DecoderConfig":
   Raises:
     SettingError: the reward model's folder is not there any more.
   """
-  from grpo_jax.loops import build
+  from grpo_jax.loops import trees
 
-  shape = build.read_shape(str(storage.place(workdir) / "model"))
-  if part != REWARD_MODEL:
+  shape = trees.read_shape(str(storage.place(workdir) / "model"))
+  if part != trees.REWARD_MODEL:
     return shape
-  source = began_with(sources.saved_config(workdir), part)
-  return dataclasses.replace(build.read_shape(build.find_source(source)[0]) if source else shape, scores=True)
+  source = trees.began_with(sources.saved_config(workdir), part)
+  return dataclasses.replace(trees.read_shape(trees.find_source(source)[0]) if source else shape, scores=True)
 
 
 if __name__ == "__main__":
   flags.DEFINE_string("workdir", None, "Folder of the run.")
   flags.DEFINE_integer("step", None, "Of the checkpoint; the last one where it is not given.")
   flags.DEFINE_string("part", "policy", "The learner: policy, or another that the run has.")
+  flags.DEFINE_boolean("adapter", False, "Its adapters alone (lora.rank), as a folder of PEFT.")
   flags.DEFINE_string("out", None, "The Hugging Face folder to write: a new or an empty one.")
   app.run(main, flags_parser=arguments.parse_flags)

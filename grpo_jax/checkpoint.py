@@ -232,7 +232,7 @@ def restore_params(workdir: str, abstract_params: Any, step: int | None = None, 
     workdir: that run's folder; it is only read.
     abstract_params: {"policy": tree} of `ShapeDtypeStruct`s with shardings; trees that are not asked for are not read.
     step: of the checkpoint; None: the last one.
-    learner: its name, one of `learners`.
+    learner: its name, one of `trees.learners`.
 
   Raises:
     SettingError: no such checkpoint, or one of another model.
@@ -259,14 +259,14 @@ def restore_params(workdir: str, abstract_params: Any, step: int | None = None, 
     ) from error
 
 
-def learners(workdir: str, step: int) -> list[str]:
-  """The names of the learners in a checkpoint of a run.
+def about(workdir: str, step: int) -> dict[str, Any]:
+  """What a checkpoint of a run says about itself.
 
   Raises:
-    SettingError: what the checkpoint says about itself is damaged.
+    SettingError: that is damaged.
   """
   try:
-    return sorted({name.partition(".")[0] for name in _read_about(complete.directory(workdir) / str(step))["arrays"]})
+    return _read_about(complete.directory(workdir) / str(step))
   except (Damaged, OSError) as error:
     raise SettingError(f"workdir={workdir}: checkpoint {step} cannot be read ({reason(error)}); use another") from error
 

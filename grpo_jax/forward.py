@@ -51,7 +51,7 @@ def by_shard(decoder: Decoder, compute: Callable, params: Params, batch: Batch) 
     params: a tree of the decoder's, and maybe heads, which are whole on every device.
     batch: of the whole mesh; axes that do not divide are whole on every device.
   """
-  layout = decoder.layout
+  decoder, layout = decoder.of(params), decoder.layout
   if layout.mesh.size == 1:
     return compute(decoder, params, batch)
   axes = layout.shard_axes

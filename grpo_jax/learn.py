@@ -20,6 +20,7 @@ import optax
 
 from grpo_jax import forward, optim
 from grpo_jax.errors import SettingError
+from grpo_jax.models import lora
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.objectives.contract import Objective
 from grpo_jax.packing.microbatches import join_microbatches, split_microbatches
@@ -49,6 +50,7 @@ class Setup:
   cfg: Any  # the `learner` section: mu, minibatches, microbatch, chunk, stop_...
   objective_cfg: Any  # the objective's settings
   temperature: float  # the one that the completions were sampled at
+  base: Any = None  # the tree that adapters stand on (lora.py), set where a function is traced; None: without them
 
   def __post_init__(self) -> None:
     for rule in ("stop_reached", "stop_surrogate", "stop_kl"):
@@ -67,6 +69,10 @@ class Setup:
   def updates(self) -> int:
     """Optimizer updates of one rollout, at most."""
     return self.cfg.mu * self.cfg.minibatches
+
+  def of_base(self, base: Any) -> "Setup":
+    """Returns the setup over the base of adapters."""
+    return dataclasses.replace(self, base=base)
 
 
 class Trace(NamedTuple):
@@ -121,6 +127,7 @@ def outputs(setup: Setup, params: Any, batch: Rollouts | TrainBatch, packing: Pa
   Of a reward model, which has no unembedding, these are its scores alone.
   """
   given = (batch.prompts, batch.tokens, batch.lengths, packing)
+  params = {name: lora.join(setup.base, tree) for name, tree in params.items()}
   if "scores" in setup.needs:
     return Outputs(None, None, forward.scores(setup.decoder, params["policy"], *given))
   how = {"temperature": setup.temperature, "chunk": setup.cfg.chunk}
@@ -271,7 +278,13 @@ def with_frozen_logprobs(
 
 
 def learn(
-  setup: Setup, state: TrainState, ref_params: Any, old_params: Any, rollouts: Rollouts, packing: Packing
+  setup: Setup,
+  state: TrainState,
+  ref_params: Any,
+  old_params: Any,
+  rollouts: Rollouts,
+  packing: Packing,
+  base: Any = None,
 ) -> tuple[TrainState, dict[str, Array], Trace]:
   """Returns the state after at most mu passes over the rollouts, metrics of the passes, and what they started from.
 
@@ -282,7 +295,9 @@ def learn(
     old_params: the tree that sampled the rollouts; None where that is the state itself.
     rollouts: P prompts with G completions each, with rewards where the objective asks for them.
     packing: of `packing.plan.pack`, for `microbatches_of_rollout` microbatches.
+    base: the tree under adapters, where those are what is trained (lora.py); trees above may lack what it has.
   """
+  setup = setup.of_base(base)
   rollouts = with_frozen_logprobs(setup, state, ref_params, old_params, rollouts, packing)
   batch = setup.objective.prepare(rollouts, setup.objective_cfg)
   if setup.updates == 1 and old_params is None:  # the state itself sampled: ratios are exactly 1, not to rounding
@@ -301,7 +316,8 @@ def learn(
 def make_learn(setup: Setup) -> Callable:
   """Returns `learn` of a setup, jitted.
 
-  It takes (state, ref_params, old_params, rollouts, packing) and returns (state, metrics, Trace); the state is donated.
+  It takes (state, ref_params, old_params, rollouts, packing, base=None) and returns (state, metrics, Trace); the state
+  is donated.
   """
   return jax.jit(
     functools.partial(learn, setup), donate_argnums=0, compiler_options=compiler_options(setup.decoder.layout)

@@ -15,7 +15,7 @@ from grpo_jax.types import Array, Rollouts
 
 
 def movement(
-  setup: Setup, params: Any, rollouts: Rollouts, trace: Trace, packing: Packing
+  setup: Setup, params: Any, rollouts: Rollouts, trace: Trace, packing: Packing, base: Any = None
 ) -> tuple[dict[str, Array], Array, Array]:
   """Measures how the probabilities of the rollouts moved in the inner loop, of any objective.
 
@@ -26,6 +26,7 @@ def movement(
     params: of the state after the update.
     rollouts, packing: as `learn` had them.
     trace: of `learn`.
+    base: of `learn`.
 
   Returns:
     Metrics, and the log-probs of the completions `[P, G]` before the first update and after the last.
@@ -34,7 +35,7 @@ def movement(
     `tokens/short`, `tokens/at_bound`, `tokens/past_bound`: shares of the tokens with an advantage, by where the ratio
     stands that the objective clips; left out where it has none.
   """
-  logprobs = frozen_outputs(setup, {"policy": params["policy"]}, rollouts, packing).logprobs
+  logprobs = frozen_outputs(setup.of_base(base), {"policy": params["policy"]}, rollouts, packing).logprobs
   mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[-1])
   before, after = (masked.masked_sum(x, mask, axis=2) for x in (trace.logprobs, logprobs))
   sign = jnp.sign(trace.advantages.sum(2))
@@ -54,5 +55,5 @@ def movement(
 
 
 def make_movement(setup: Setup) -> Callable:
-  """Returns `movement` of a setup, jitted: `(params, rollouts, trace, packing) -> (metrics, before, after)`."""
+  """Returns `movement` of a setup, jitted: `(params, rollouts, trace, packing, base) -> (metrics, before, after)`."""
   return jax.jit(functools.partial(movement, setup))

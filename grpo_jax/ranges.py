@@ -20,6 +20,13 @@ def is_stop(value: Any) -> bool:
   return isinstance(value, tuple | list) and all(is_text(each) and each for each in value)
 
 
+def is_some_of(value: Any, names: tuple[str, ...]) -> bool:
+  """Returns whether a value is a tuple of some of the names, each once."""
+  return (
+    isinstance(value, tuple | list) and 0 < len(value) == len(set(map(str, value))) and all(n in names for n in value)
+  )
+
+
 def is_rules(value: Any) -> bool:
   """Returns whether a value is a table from logical names to mesh axes, each name once."""
   if not isinstance(value, tuple | list) or not all(isinstance(row, tuple | list) and len(row) == 2 for row in value):
@@ -34,6 +41,8 @@ ROWS = Form("a tuple of tuples, with a comma after a single one, as in ((...),)"
 TEMPLATE = Form("text with {question} in it", lambda value: is_text(value) and "{question}" in value)
 STOP = Form("a tuple of texts that are not empty, as in ('</s>',)", is_stop)
 RULES = Form(f"(('name', ('axis', ...)), ...), each name once, with the axes {', '.join(MESH_AXES)}", is_rules)
+LORA = ("q", "k", "v", "o", "gate", "up", "down")  # as in models/lora.py, which imports jax
+MODULES = Form(f"a tuple of some of {', '.join(LORA)}, each once", lambda x: is_some_of(x, LORA))
 AXIS = Whole(1, also=(-1,))
 SHARE = Number(0, 1)
 DTYPES = ("float32", "bfloat16")
@@ -76,6 +85,10 @@ TABLE: dict[str, Row] = {
   "offline.continuations": Whole(0),
   "offline.labels": Choice(("hard", "soft")),
   "offline.teacher": PLACE,
+  "lora.rank": Whole(0),
+  "lora.alpha": Number(0, above=True),
+  "lora.modules": MODULES,
+  "lora.base_dtype": Choice(DTYPES),
   "iterative.steps": Whole(1),
   "iterative.reward_model": PLACE,
   "iterative.weight": Number(-1e6, 1e6),

@@ -17,6 +17,7 @@ Shape letters: P prompts and G samples of each, of one shard or of all; N = P * 
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from grpo_jax import decode_loop, slot_cache
 from grpo_jax.decode_loop import FirstTokens, Noise, Queue, SamplerSetup
 from grpo_jax.errors import SettingError
+from grpo_jax.models import lora
 from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.sharding import Layout
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts
@@ -43,21 +45,22 @@ class Request(NamedTuple):
 
 
 def decode_params(decoder: Decoder, dtype: str, params: Params) -> Params:
-  """Returns the policy as it decodes, made once per rollout: cast, one subtree a layer."""
+  """Returns the policy as it decodes, made once per rollout: without adapters, cast, one subtree a layer."""
   cast = {name: jax.tree.map(lambda x: x.astype(dtype), tree) for name, tree in params.items() if name != "layers"}
-  layers = [jax.tree.map(functools.partial(_layer, i, dtype), params["layers"]) for i in range(decoder.config.layers)]
+  layers = [_layer(decoder, i, dtype, params["layers"]) for i in range(decoder.config.layers)]
   return cast | {"layers": layers}
 
 
-def _layer(i: int, dtype: str, stacked: Array) -> Array:
-  """Returns the parameters of layer i, out of `[layers, ...]`."""
-  return stacked[i].astype(dtype)
+def _layer(decoder: Decoder, i: int, dtype: str, stacked: Params) -> Params:
+  """Returns the parameters of layer i, out of `[layers, ...]`, with adapters merged into their weights."""
+  of_layer = jax.tree.map(operator.itemgetter(i), stacked)
+  return jax.tree.map(lambda x: x.astype(dtype), lora.merge(decoder.lora, of_layer))
 
 
 def decode_shardings(decoder: Decoder) -> Params:
   """Returns where `decode_params` lie: whole over the axes of prompts, samples and embed, cut over the others."""
   inside = decoder.layout.inside(decoder.layout.shard_axes)
-  shardings = dataclasses.replace(decoder, layout=inside).shardings()
+  shardings = dataclasses.replace(decoder.base, layout=inside).shardings()
   of_layer = jax.tree.map(lambda s: NamedSharding(s.mesh, PartitionSpec(*s.spec[1:])), shardings["layers"])
   return shardings | {"layers": [of_layer] * decoder.config.layers}
 
@@ -170,7 +173,7 @@ def make_setup(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Samp
   prompt_axes, sample_axes = (dict(layout.rules).get(name, ()) for name in ("prompt", "sample"))
   inside = layout.inside(prompt_axes + sample_axes)
   return SamplerSetup(
-    decoder=dataclasses.replace(decoder, layout=inside, dtype=cfg.dtype, layers="unroll", remat="none"),
+    decoder=dataclasses.replace(decoder.base, layout=inside, dtype=cfg.dtype, layers="unroll", remat="none"),
     prompt_axes=prompt_axes,
     sample_axes=sample_axes,
     group=cfg.group,

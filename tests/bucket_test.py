@@ -23,7 +23,7 @@ from hf_test import assert_same, decoder, saved
 from experiments import defaults
 from grpo_jax import checkpoint, storage, workdir
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, offline
+from grpo_jax.loops import offline, trees
 from grpo_jax.models.hf import headers, tensors
 from grpo_jax.tokenizer import making, reading
 from grpo_jax.types import Prompts, Rollouts
@@ -87,7 +87,7 @@ def test_corrupt_weights_in_a_bucket_are_refused_before_they_are_copied(monkeypa
   with pytest.raises(SettingError, match=r"no weights: model.safetensors is missing"):
     tensors.check(folder, decoder(config).shapes())
   with pytest.raises(SettingError, match="no such folder"):
-    build.read_shape(f"{ROOT}/nothing")
+    trees.read_shape(f"{ROOT}/nothing")
 
 
 def test_a_tokenizer_comes_back():

@@ -15,7 +15,7 @@ from grpo_jax import guard
 from grpo_jax import state as train_state
 from grpo_jax.checksums import checksums
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, imports
+from grpo_jax.loops import build, checks, imports, trees
 from grpo_jax.loops.evaluator import Evaluator
 from grpo_jax.loops.run import Run
 
@@ -238,10 +238,10 @@ def test_a_run_starts_from_another_ones_shape(variant, config, tmp_path):
   c.model.variant = variant
   first = build.model(c, jax.devices()[:1])
   build.describe(first, str(tmp_path / "model"))
-  assert build.read_shape(str(tmp_path / "model")) == first.decoder.config
-  (tmp_path / "model" / build.SHAPE).write_text("{")
+  assert trees.read_shape(str(tmp_path / "model")) == first.decoder.config
+  (tmp_path / "model" / trees.SHAPE).write_text("{")
   with pytest.raises(SettingError, match="init_from=.*decoder.json is not JSON"):
-    build.read_shape(str(tmp_path / "model"))
+    trees.read_shape(str(tmp_path / "model"))
 
 
 def test_an_export_that_cannot_be_is_refused_before_anything_starts(config):

@@ -35,7 +35,7 @@ from grpo_jax import decode_loop, forward, learn, movement, optim, sampler, slot
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, collect, imports
+from grpo_jax.loops import build, checks, collect, imports, trees
 from grpo_jax.models import attention, heads, layers, variants
 from grpo_jax.models import decoder as decoders
 from grpo_jax.models.decoder import Decoder
@@ -449,8 +449,7 @@ def trace(config: Any, d: Decoder, stop: tuple[int, ...], group: int = 0, sample
   needs = objective.needs(settings)
   if "scores" in needs:
     d = dataclasses.replace(d, config=dataclasses.replace(d.config, scores=True))
-  fake = build.Model(d.layout, d, None, None, stop, None)
-  params = build.abstract_params(fake, needs)
+  params = trees.abstract_params(d, needs)
   tx = optim.make_optimizer(config.learner, config.steps, critic="values" in needs)
   state = states.abstract(params, tx)
   p, length, group = config.data.prompts, config.sampler.max_length, group or config.sampler.group

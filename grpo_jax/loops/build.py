@@ -10,15 +10,13 @@ import jax
 from ml_collections import ConfigDict
 
 from grpo_jax import checkpoint, learn, sharding, storage, workdir
-from grpo_jax import folder as folders
 from grpo_jax.checksums import checksums
 from grpo_jax.data import loader
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import imports, weights
-from grpo_jax.models import heads, limits, variants
-from grpo_jax.models.decoder import Decoder, DecoderConfig
+from grpo_jax.loops import imports, trees, weights
+from grpo_jax.models import variants
+from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
-from grpo_jax.models.hf.config import read_config
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer import making, reading, steps
@@ -26,8 +24,7 @@ from grpo_jax.tokenizer.reading import Tokenizer
 from grpo_jax.types import Example
 
 # What a random key is for; keys are functions of (seed, purpose, step), never carried.
-INIT, SAMPLE, EVALUATE, CONTINUE = range(4)
-SHAPE = "decoder.json"  # in DIR/model: the shape of a run's policy
+INIT, SAMPLE, EVALUATE, CONTINUE, ADAPTERS = range(5)
 FIRST_PROMPTS = 256  # of each data set, rendered before a run starts
 SIZES = 8  # programs by default where compiling is slow, see `sizes`
 TOKENIZER_EXAMPLES = 10_000  # of each data set, where a tokenizer is made
@@ -41,11 +38,11 @@ class Model(NamedTuple):
   tokenizer: Tokenizer
   render: Callable[[str], list[int]]  # question -> prompt ids
   stop: tuple[int, ...]  # tokens that end a completion
-  load: Callable[[], Any]  # its starting parameters, in their shards; each call a fresh copy
+  load: Callable[[], Any]  # its starting parameters, in their shards and without adapters; each call a fresh copy
 
 
 def key(seed: int, purpose: int, step: int) -> jax.Array:
-  """The random key of a step; `purpose` is INIT, SAMPLE, EVALUATE or CONTINUE."""
+  """The random key of a step; `purpose` is INIT, SAMPLE, EVALUATE, CONTINUE or ADAPTERS."""
   return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), step)
 
 
@@ -60,7 +57,7 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None, score
       reward model where a policy is asked for.
   """
   layout = sharding.make_layout(config.mesh, devices)
-  folder, run = find_source(config.init_from)
+  folder, run = trees.find_source(config.init_from)
   if folder and not storage.place(folder).is_dir():
     raise SettingError(f"init_from={folder!r}: no such folder; {where_to_get(config)}")
   if folder and config.model.variant:
@@ -71,41 +68,35 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None, score
   if not folder and not config.model.variant:
     raise SettingError(f"init_from='': this experiment starts from weights; {where_to_get(config)}")
   tokenizer = make_tokenizer(config, folder)
-  shape = read_shape(folder) if folder else variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
+  shape = trees.read_shape(folder) if folder else variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
   tensors.check_tokenizer(tokenizer, shape)
   if shape.scores and not scores:
     raise SettingError(f"init_from={config.init_from!r}: is a reward model, which samples nothing; give a policy")
   fresh = ("score",) if scores and not shape.scores else ()  # what the folder or run does not hold
   shape = dataclasses.replace(shape, scores=scores)
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
-  decoder = Decoder(shape, layout, **how)
+  decoder, lora = Decoder(shape, layout, **how), trees.make_lora(config.lora)
+  if lora and (run or not folder):
+    raise SettingError(
+      f"lora.rank={lora.rank} with init_from={config.init_from!r}: adapters stand on weights that stay as they are; "
+      "give a Hugging Face folder, or a run that has ended (python -m experiments.export makes a folder of any run)"
+    )
   if run:
     if checkpoint.latest(run) is None:
       raise SettingError(f"init_from={run!r}: this run has no complete checkpoint; wait for its first, or use another")
-    load = functools.partial(restore_policy, run, decoder, left_out=fresh)
+    load = functools.partial(trees.restore, run, decoder, left_out=fresh)
   elif folder:
-    tensors.check(folder, without(decoder.shapes(), fresh))
-    load = functools.partial(weights.load, folder, decoder, fresh)
+    tensors.check(folder, trees.without(decoder.shapes(), fresh))
+    load = functools.partial(weights.load, folder, decoder, fresh, config.lora.base_dtype if lora else "float32")
   else:
     init = jax.jit(decoder.init, out_shardings=decoder.shardings())
     load = functools.partial(init, key(config.seed, INIT, 0))
   if fresh and folder:
-    load = functools.partial(with_fresh_head, load, decoder)
+    load = functools.partial(trees.with_fresh_head, load, decoder)
   d = config.data
   render = functools.partial(tokenizer.render, template=d.template, chat=d.chat, system=d.system)
   stop = tuple(dict.fromkeys((*tokenizer.eos_ids, *(tokenizer.token_id(t) for t in config.sampler.stop))))
-  return Model(layout, decoder, tokenizer, render, stop, load)
-
-
-def with_fresh_head(load: Callable[[], Any], decoder: Decoder) -> Any:
-  """The parameters of a reward model whose decoder is what `load` returns, and whose scores are 0."""
-  head = jax.jit(heads.init_score, static_argnums=0, out_shardings=decoder.layout.replicated())
-  return load() | {"score": head(decoder.config.width)}
-
-
-def without(tree: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-  """The tree without those of its parts."""
-  return {name: part for name, part in tree.items() if name not in names}
+  return Model(layout, dataclasses.replace(decoder, lora=lora), tokenizer, render, stop, load)
 
 
 def sizes(config: ConfigDict, layout: Layout, microbatches: int = 0) -> Sizes:
@@ -168,11 +159,11 @@ def reference(source: str, model: Model, setting: str, step: int | None = None) 
   if not source:
     return model.load()
   check_source(source, model, setting)
-  folder, run = find_source(source)
+  folder, run = trees.find_source(source)
   run = run if step is None else source  # that run may have ended and have an export by now
   if run:
-    return restore_policy(run, model.decoder, step)
-  return weights.load(folder, model.decoder)
+    return trees.restore(run, model.decoder, step)
+  return weights.load(folder, model.decoder.base)
 
 
 def check_source(source: str, model: Model, setting: str) -> None:
@@ -190,12 +181,12 @@ def check_source(source: str, model: Model, setting: str) -> None:
     return
   if not storage.place(source).is_dir():
     raise SettingError(f"{setting}={source!r}: no such folder; give a Hugging Face folder or the workdir of a run")
-  folder, run = find_source(source)
-  shape = read_shape(folder)
+  folder, run = trees.find_source(source)
+  shape = trees.read_shape(folder)
   if shape != model.decoder.config:
     raise SettingError(f"{setting}={source!r}: is {shape}; the policy is {model.decoder.config}; use the same shape")
   if not run:
-    tensors.check(folder, model.decoder.shapes())
+    tensors.check(folder, model.decoder.base.shapes())
   elif checkpoint.latest(run) is None:
     raise SettingError(f"{setting}={source!r}: this run has no complete checkpoint; wait for its first, or use another")
 
@@ -216,7 +207,7 @@ def pinned_reference(config: ConfigDict, model: Model, pin: dict[str, Any]) -> t
   """
   setting = "ref_from" if config.ref_from else "init_from"
   source = config.ref_from or config.init_from
-  _, run = find_source(source)
+  _, run = trees.find_source(source)
   step = pin.get("step", checkpoint.latest(run) if run else None)
   tree = reference(source, model, setting, step)
   found = "".join(checksums(tree).values())
@@ -226,36 +217,6 @@ def pinned_reference(config: ConfigDict, model: Model, pin: dict[str, Any]) -> t
       "or begin anew in another --workdir"
     )
   return tree, {"step": step, "fingerprint": found}
-
-
-def find_source(init_from: str) -> tuple[str, str]:
-  """What `init_from` means: a Hugging Face folder, or the workdir of a run.
-
-  Returns:
-    The folder with the shape and the tokenizer ("" for a fresh model), and the run whose last checkpoint has the
-    weights ("" where the folder has them: a finished run's export).
-  """
-  export, model = storage.place(init_from) / "export", storage.place(init_from) / "model"
-  if init_from and (export / "config.json").exists():
-    return str(export), ""
-  if init_from and (model / SHAPE).exists():
-    return str(model), init_from
-  return init_from, ""
-
-
-def restore_policy(run: str, decoder: Decoder, step: int | None = None, left_out: Sequence[str] = ()) -> Any:
-  """The policy in a checkpoint of another run, that of `step` or the last one, without some parts of its tree."""
-  wanted = without(abstract(decoder), left_out)
-  return checkpoint.restore_params(run, {"policy": wanted}, step)["policy"]
-
-
-def abstract(decoder: Decoder) -> Any:
-  """The decoder's parameters as ShapeDtypeStructs with their shardings."""
-  return jax.tree.map(_struct, decoder.shapes(), decoder.shardings())
-
-
-def _struct(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
-  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
 
 def check_prompts(examples: Sequence[Example], model: Model, config: ConfigDict, setting: str) -> None:
@@ -287,28 +248,6 @@ def batches(config: ConfigDict, model: Model) -> loader.Batches:
   return loader.Batches(sources, weights, prompts=config.data.prompts, seed=config.seed, shuffle=config.data.shuffle)
 
 
-def params(model: Model, needs: frozenset[str]) -> dict[str, Any]:
-  """The trees that an update changes: the policy, and a critic that starts from it where the objective needs values.
-
-  Of a reward model, its one tree stands in the policy's place.
-  """
-  trees = {"policy": model.load()}
-  if "values" in needs:
-    head = jax.jit(heads.init_scalar, static_argnums=0, out_shardings=model.layout.replicated())
-    trees["critic"] = model.load() | {"value_head": head(model.decoder.config.width)}
-  return trees
-
-
-def abstract_params(model: Model, needs: frozenset[str]) -> dict[str, Any]:
-  """`params` as ShapeDtypeStructs with their shardings."""
-  tree = abstract(model.decoder)
-  if "values" not in needs:
-    return {"policy": tree}
-  head = jax.eval_shape(functools.partial(heads.init_scalar, model.decoder.config.width))
-  everywhere = model.layout.replicated()
-  return {"policy": tree, "critic": tree | {"value_head": jax.tree.map(lambda x: _struct(x, everywhere), head)}}
-
-
 def describe(model: Model, folder: str) -> None:
   """Writes the decoder's shape and the tokenizer, so that another run can start from this one's checkpoints.
 
@@ -319,27 +258,6 @@ def describe(model: Model, folder: str) -> None:
   try:
     path.mkdir(parents=True, exist_ok=True)
     model.tokenizer.save(path)
-    (path / SHAPE).write_text(json.dumps(dataclasses.asdict(model.decoder.config), indent=2))
+    (path / trees.SHAPE).write_text(json.dumps(dataclasses.asdict(model.decoder.config), indent=2))
   except OSError as error:
     raise workdir.not_writable(folder, error) from error
-
-
-def read_shape(folder: str) -> DecoderConfig:
-  """The decoder's shape of a Hugging Face folder, or of the one that `describe` wrote.
-
-  Raises:
-    SettingError: there is none, or one that this decoder is not.
-  """
-  where, path = f"init_from={folder}", storage.place(folder)
-  fields = folders.read_json(where, path, SHAPE)
-  if fields is None:
-    return read_config(folder)
-  folders.check(where, SHAPE, fields, limits.DECODER)
-  for i, spec in enumerate(fields.get("attention") or ()):
-    folders.check(where, SHAPE, spec, limits.ATTENTION, f"attention[{i}].")
-  try:
-    shape = DecoderConfig.from_json(fields)
-    limits.check_shape(where, SHAPE, shape.heads, shape.kv_heads, shape.head_dim, shape.rope_scaling)
-  except (TypeError, KeyError) as error:  # a field that is missing, null or not a field
-    raise SettingError(f"{where}: {SHAPE} cannot be read ({folders.first_line(error)}); use another run") from error
-  return shape

@@ -27,7 +27,7 @@ from ml_collections import ConfigDict
 from grpo_jax import metrics, storage
 from grpo_jax import state as train_state
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, imports, scorers, teaching
+from grpo_jax.loops import build, checks, imports, scorers, teaching, trees
 from grpo_jax.loops.collect import collect, make_collector
 from grpo_jax.loops.evaluator import Evaluator
 from grpo_jax.loops.learner import Learner
@@ -53,7 +53,7 @@ def train(config: ConfigDict, workdir: str) -> None:
   judged_by = teaching.of_reward_model(config, kind)
   judge = Judge(judged_by, build.model(judged_by, scores=True), 1.0)
   policy = Policy(config, model, config.sampler.temperature, collector.generator.sizes)
-  reference, replay, cfg = Reference(model), Replay(workdir), config.iterative
+  reference, replay, cfg = Reference(model, config.seed), Replay(workdir), config.iterative
   learners = {"policy": policy, NAME: judge, "reference": reference}
   models = functools.partial(asked_models, collector.models, judge, cfg.weight, kind.steps)
   evaluator = IterationEvaluator(config, model, models)
@@ -63,7 +63,7 @@ def train(config: ConfigDict, workdir: str) -> None:
       iteration, of_iteration = divmod(step, cfg.steps)
       ends = of_iteration == cfg.steps - 1
       if of_iteration == 0:
-        reference.take(policy.params)
+        reference.take(policy.trained)
         replay.forget(teaching.oldest_step(run.checkpoints.oldest(), config))
       policy.ref_params = reference.params
       asked = collector._replace(models=models())
@@ -143,16 +143,16 @@ def export(judge: Learner, workdir: str, writer: metrics.Writer) -> None:
   """Writes the reward model to DIR/reward_model, a Hugging Face folder."""
   with writer.phase("export"):
     out = storage.place(workdir) / NAME
-    tensors.save(out, judge.model.decoder.config, judge.params, tokenizer=judge.model.tokenizer)
+    decoder = judge.model.decoder
+    tensors.save(out, decoder.config, decoder.merged(judge.params), tokenizer=judge.model.tokenizer)
 
 
 class Policy(Learner):
   """The policy of an iterative run: its reference is a part of the run, not of a folder."""
 
   def load_reference(self, pin: dict[str, Any]) -> dict[str, Any]:
-    """Returns {}: the loop sets `ref_params`."""
-    del pin
-    return {}
+    """Loads the base of adapters, if there are any; the loop sets `ref_params`."""
+    return self.load_base(pin)
 
 
 class Reference:
@@ -160,22 +160,23 @@ class Reference:
 
   state: TrainState
 
-  def __init__(self, model: build.Model):
+  def __init__(self, model: build.Model, seed: int):
     """Makes nothing yet."""
-    self.model, self.tx, self.sizes = model, optax.identity(), NoPrograms()
+    self.seed, self.model, self.tx, self.sizes = seed, model, optax.identity(), NoPrograms()
 
   @property
   def params(self) -> Any:
-    """The reference's parameters."""
+    """The reference's parameters; where there are adapters, those alone."""
     return self.state.params["policy"]
 
   def abstract(self) -> TrainState:
     """The shapes, dtypes and shardings of the state; nothing is allocated."""
-    return train_state.abstract({"policy": build.abstract(self.model.decoder)}, self.tx)
+    return train_state.abstract(trees.abstract_params(self.model.decoder, frozenset()), self.tx)
 
   def start(self) -> None:
     """Takes the policy's starting parameters."""
-    self.state = train_state.create({"policy": self.model.load()}, self.tx)
+    key = build.key(self.seed, build.ADAPTERS, 0)
+    self.state = train_state.create(trees.params(self.model.decoder, self.model.load, frozenset(), key), self.tx)
 
   def take(self, params: Any) -> None:
     """Takes a copy of parameters, which an update of their owner would free."""

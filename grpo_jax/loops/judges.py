@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax import storage
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, scorers
+from grpo_jax.loops import build, scorers, trees
 from grpo_jax.model_rewards import RewardModel
 from grpo_jax.models.decoder import DecoderConfig
 
@@ -49,8 +49,8 @@ def _shown(name: str, folder: str, steps: bool) -> str:
 def _shape(setting: str, folder: str) -> DecoderConfig:
   if not storage.place(folder).is_dir():
     raise SettingError(f"{setting}: no such folder; give a Hugging Face folder or the workdir of a run")
-  where, _ = build.find_source(folder)
-  shape = build.read_shape(where)
+  where, _ = trees.find_source(folder)
+  shape = trees.read_shape(where)
   if not shape.scores:
     raise SettingError(f"{setting}: is no reward model; train one, as experiments/arithmetic_rm.py does")
   return shape

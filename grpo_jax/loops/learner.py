@@ -8,7 +8,8 @@ from ml_collections import ConfigDict
 from grpo_jax import learn, metrics, movement, optim, rollouts
 from grpo_jax import state as train_state
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, imports
+from grpo_jax.loops import build, imports, trees
+from grpo_jax.models import lora
 from grpo_jax.packing import plan
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.state import TrainState
@@ -27,12 +28,14 @@ class Learner:
   """A policy (or a policy and a critic, or a reward model) that learns by one objective.
 
   `state` is what the update changes and a checkpoint holds; `ref_params` is the reference's (or teacher's) tree, None
-  for an objective without one. `start` or a checkpoint sets `state`, and `load_reference` sets `ref_params`.
+  for an objective without one; `base` is what adapters stand on, None without them. `start` or a checkpoint sets
+  `state`, and `load_reference` sets the others.
   """
 
   PHASE = "learn"  # as which an update is shown and timed
   state: TrainState
   ref_params: Any = None
+  base: Any = None
 
   def __init__(self, config: ConfigDict, model: build.Model, temperature: float, sizes: Sizes | None = None):
     """Makes the jitted functions; nothing is loaded or compiled yet.
@@ -64,33 +67,53 @@ class Learner:
 
   @property
   def params(self) -> Any:
-    """The parameters of the policy or the reward model."""
+    """The parameters of the policy or the reward model, with the base of adapters, if there are any, and those."""
+    return lora.join(self.base, self.trained)
+
+  @property
+  def trained(self) -> Any:
+    """What of these parameters an update changes."""
     return self.state.params["policy"]
 
   def abstract(self) -> TrainState:
     """The shapes, dtypes and shardings of the state; nothing is allocated."""
-    return train_state.abstract(build.abstract_params(self.model, self.needs), self.tx)
+    return train_state.abstract(trees.abstract_params(self.model.decoder, self.needs), self.tx)
 
   def start(self) -> None:
     """Takes the policy's starting parameters, and a fresh optimizer."""
-    self.state = train_state.create(build.params(self.model, self.needs), self.tx)
+    key = build.key(self.config.seed, build.ADAPTERS, 0)
+    params = trees.params(self.model.decoder, self.model.load, self.needs, key)
+    self.state = train_state.create(params, self.tx)
 
   def load_reference(self, pin: dict[str, Any]) -> dict[str, Any]:
-    """Loads the reference, where the objective needs one. It is not saved, but read again from its source.
+    """Loads the reference, where the objective needs one, and the base of adapters, where there are any.
+
+    They are not saved, but read again from their sources. The base is the reference, too, if `ref_from` names no other.
 
     Args:
       pin: the step and the fingerprint of the reference, as the checkpoint keeps them; {} in a fresh run.
 
     Returns:
-      What a checkpoint keeps, so that the run never goes on with another reference; {} without one.
+      What a checkpoint keeps, so that the run never goes on with another reference or base; {} without one.
 
     Raises:
       SettingError: the source holds other parameters than when the run began.
     """
+    pinned = self.load_base(pin)
     if "ref" not in self.needs:
+      return pinned
+    if self.base is not None and not self.config.ref_from:
+      self.ref_params = self.base
+      return pinned
+    self.ref_params, reference = build.pinned_reference(self.config, self.model, pin)
+    return pinned | reference
+
+  def load_base(self, pin: dict[str, Any]) -> dict[str, Any]:
+    """Loads the base of adapters, where there are any; arguments and errors: see `load_reference`."""
+    if self.model.decoder.lora is None:
       return {}
-    self.ref_params, pin = build.pinned_reference(self.config, self.model, pin)
-    return pin
+    self.base = lora.split(self.model.load())[0]
+    return trees.check_base(self.base, pin, self.config.init_from)
 
   def learn(self, step: int, batch: Rollouts, writer: metrics.Writer, old_params: Any = None) -> Learned:
     """Learns from rollouts; every `log.measure_every` steps it measures how their probabilities moved.
@@ -104,12 +127,13 @@ class Learner:
     batch, packing = self.sizes.for_learner(batch)
     on_mesh = rollouts.to_device(self.model.layout, (batch, packing))
     with writer.phase(self.PHASE, on_mesh):
-      self.state, found, trace = self.jitted_learn(self.state, self.ref_params, old_params, *on_mesh)
+      self.state, found, trace = self.jitted_learn(self.state, self.ref_params, old_params, *on_mesh, self.base)
       found = rollouts.to_host(found)
     moved = None
     if self.measure_every and step % self.measure_every == 0:
       with writer.phase("measure", on_mesh):
-        more, *moved = rollouts.to_host(self.jitted_movement(self.state.params, on_mesh[0], trace, on_mesh[1]))
+        measured = self.jitted_movement(self.state.params, on_mesh[0], trace, on_mesh[1], self.base)
+        more, *moved = rollouts.to_host(measured)
       found |= more
     found |= rollouts.statistics(batch) | plan.padding(batch, packing, self.model.layout, self.sizes.microbatches)
     found |= {"lr": self.rate(self.state.step - 1), "skipped_steps": int(self.state.skipped)}

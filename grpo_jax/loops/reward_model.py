@@ -14,7 +14,7 @@ import jax
 from ml_collections import ConfigDict
 
 from grpo_jax import storage
-from grpo_jax.loops import build, checks, imports
+from grpo_jax.loops import build, checks, imports, trees
 from grpo_jax.loops.collect import check_collector
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import Kept, draw_samples, kept_samples, template
@@ -65,7 +65,7 @@ def of_policy(config: ConfigDict) -> ConfigDict:
   """The config of the policy whose samples are drawn: the teacher's, with the reward model's tokenizer."""
   sampled = config.copy_and_resolve_references()
   if config.offline.teacher:
-    sampled.tokenizer = config.tokenizer or build.find_source(config.init_from)[0]
+    sampled.tokenizer = config.tokenizer or trees.find_source(config.init_from)[0]
     sampled.init_from, sampled.model.variant, sampled.offline.teacher = config.offline.teacher, "", ""
   return sampled
 

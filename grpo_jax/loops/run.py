@@ -5,7 +5,7 @@ DIR/model/                shape (decoder.json) and tokenizer of the policy
 DIR/checkpoints/          see grpo_jax/checkpoint.py
 DIR/compiled/             programs, see grpo_jax/compiled.py
 DIR/metrics.jsonl  samples.jsonl  tensorboard/     see grpo_jax/metrics.py
-DIR/export/  result.json  after the last step
+DIR/export/  result.json  after the last step; with adapters DIR/adapter/, too, a folder of PEFT
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from ml_collections import ConfigDict
 
 from grpo_jax import checkpoint, compiled, guard, metrics, signals, storage, workdir
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build
+from grpo_jax.loops import build, trees
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.profiler import Profiler
 from grpo_jax.loops.watch import Watch
-from grpo_jax.models.hf import tensors
+from grpo_jax.models.hf import peft, tensors
 from grpo_jax.state import TrainState
 
 POLICY = checkpoint.LEARNER  # the name of the learner that is evaluated and exported
@@ -298,10 +298,14 @@ class Run:
     """Writes the policy (or the reward model) to DIR/export, a Hugging Face folder."""
     with self.writer.phase("export"):
       self._check_lock()
-      base = build.find_source(self.config.init_from)[0] or None
+      base = trees.find_source(self.config.init_from)[0] or None
       out = storage.place(self.folder) / "export"
-      shape, params = self.model.decoder.config, self.learners[POLICY].params
-      tensors.save(out, shape, params, tokenizer=self.model.tokenizer, base=base)
+      decoder = self.model.decoder
+      params = decoder.merged(self.learners[POLICY].params)
+      tensors.save(out, decoder.config, params, tokenizer=self.model.tokenizer, base=base)
+      if decoder.lora:
+        trained = self.learners[POLICY].trained
+        peft.save(out.with_name("adapter"), decoder.config, decoder.lora, trained, decoder.base.shapes(), base)
 
 
 def write_result(folder: str, before: dict, after: dict, steps: int, seconds: float) -> None:

@@ -15,10 +15,10 @@ from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
 
 
-def load(folder: str, decoder: Decoder, left_out: Sequence[str] = ()) -> Any:
+def load(folder: str, decoder: Decoder, left_out: Sequence[str] = (), dtype: str = "float32") -> Any:
   """The parameters in a Hugging Face folder, with a bar for those that take long; without some parts of the tree."""
   with reading(folder) as progress:
-    return tensors.load(folder, decoder, progress=progress, left_out=left_out)
+    return tensors.load(folder, decoder, dtype, progress=progress, left_out=left_out)
 
 
 @contextlib.contextmanager

@@ -32,6 +32,7 @@ from grpo_jax.errors import SettingError
 from grpo_jax.models import heads
 from grpo_jax.models.attention import AttentionSpec, by_kv_head, causal_attention, group_attention
 from grpo_jax.models.layers import Block, RMSNorm, lookup
+from grpo_jax.models.lora import Lora, has_adapters, merge
 from grpo_jax.models.shape import DecoderConfig
 from grpo_jax.models.shards import GATHERED, gather, parameter_axes
 from grpo_jax.packing.lists import GroupLists, TokenList, prompt_list
@@ -68,6 +69,7 @@ class Decoder:
   layers: str = "scan"
   remat: str = "none"
   dtype: str = "float32"  # of activations and matrix products
+  lora: Lora | None = None  # of adapters that its trees may have beside their weights
   # In the body of a shard_map over its `shard_axes`: how the parameters are cut there. None: they are whole.
   cut: Layout | None = None
 
@@ -81,10 +83,25 @@ class Decoder:
 
   @functools.cached_property
   def _block(self) -> nnx.GraphDef:
-    return nnx.split(nnx.eval_shape(lambda: Block(self.config, nnx.Rngs(0))))[0]
+    return nnx.split(nnx.eval_shape(lambda: Block(self.config, nnx.Rngs(0), self.lora)))[0]
 
   def _fresh_block(self, key: Array) -> Params:
-    return nnx.to_pure_dict(nnx.split(Block(self.config, nnx.Rngs(params=key)))[1])
+    return nnx.to_pure_dict(nnx.split(Block(self.config, nnx.Rngs(params=key), self.lora))[1])
+
+  @property
+  def base(self) -> "Decoder":
+    """The decoder of trees without adapters."""
+    return dataclasses.replace(self, lora=None)
+
+  def of(self, params: Params) -> "Decoder":
+    """Returns the decoder of these parameters: `base` where they have no adapters."""
+    return self if self.lora and has_adapters(params) else self.base
+
+  def merged(self, params: Params) -> Params:
+    """Returns parameters `[layers, ...]` without adapters: weights that have one are float32, see `lora.merge`."""
+    if not has_adapters(params):
+      return params
+    return jax.jit(functools.partial(merge, self.lora), out_shardings=self.base.shardings())(params)
 
   def init(self, key: Array) -> Params:
     """Returns fresh float32 parameters."""

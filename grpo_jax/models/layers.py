@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from grpo_jax.models.attention import AttentionSpec
+from grpo_jax.models.lora import Lora
 
 Array = jax.Array
 
@@ -90,17 +91,31 @@ def rope(
 
 
 class Linear(nnx.Module):
-  """y = W x (+ b)."""
+  """y = W x (+ b), and with an adapter (lora.py) + scale * B A x."""
 
-  def __init__(self, n_in: int, n_out: int, *, bias: bool = False, rngs: nnx.Rngs):
+  def __init__(self, n_in: int, n_out: int, *, bias: bool = False, rank: int = 0, scale: float = 1.0, rngs: nnx.Rngs):
     std = 1.0 / math.sqrt(n_in)
     self.weight = nnx.Param(std * jax.random.truncated_normal(rngs.params(), -3, 3, (n_out, n_in), jnp.float32))
     if bias:
       self.bias = nnx.Param(jnp.zeros((n_out,), jnp.float32))
+    if rank:
+      self.lora_a = nnx.Param(jax.random.uniform(rngs.params(), (rank, n_in), jnp.float32, -std, std))
+      self.lora_b = nnx.Param(jnp.zeros((n_out, rank), jnp.float32))
+      self.scale = scale
 
   def __call__(self, x: Array) -> Array:
     y = linear(self.weight[...], x)
-    return y + self.bias[...].astype(x.dtype) if hasattr(self, "bias") else y
+    if hasattr(self, "bias"):
+      y = y + self.bias[...].astype(x.dtype)
+    if hasattr(self, "lora_a"):
+      y = y + self.scale * linear(self.lora_b[...], linear(self.lora_a[...], x))
+    return y
+
+
+def _projection(lora: Lora | None, rngs: nnx.Rngs, name: str, n_in: int, n_out: int, bias: bool = False) -> Linear:
+  """Returns the projection of that name, with an adapter where it is to have one."""
+  adapter = {"rank": lora.rank_of(name), "scale": lora.scale} if lora else {}
+  return Linear(n_in, n_out, bias=bias, rngs=rngs, **adapter)
 
 
 class RMSNorm(nnx.Module):
@@ -120,11 +135,12 @@ class RMSNorm(nnx.Module):
 class Attention(nnx.Module):
   """Projections of grouped-query attention; what attends to what is the caller's `attend`."""
 
-  def __init__(self, c: Any, rngs: nnx.Rngs):
-    self.q = Linear(c.width, c.heads * c.head_dim, bias=c.attention_bias, rngs=rngs)
-    self.k = Linear(c.width, c.kv_heads * c.head_dim, bias=c.attention_bias, rngs=rngs)
-    self.v = Linear(c.width, c.kv_heads * c.head_dim, bias=c.attention_bias, rngs=rngs)
-    self.o = Linear(c.heads * c.head_dim, c.width, rngs=rngs)
+  def __init__(self, c: Any, rngs: nnx.Rngs, lora: Lora | None = None):
+    linear = functools.partial(_projection, lora, rngs)
+    self.q = linear("q", c.width, c.heads * c.head_dim, bias=c.attention_bias)
+    self.k = linear("k", c.width, c.kv_heads * c.head_dim, bias=c.attention_bias)
+    self.v = linear("v", c.width, c.kv_heads * c.head_dim, bias=c.attention_bias)
+    self.o = linear("o", c.heads * c.head_dim, c.width)
     if c.qk_norm or c.qk_norm_whole:
       q_heads, k_heads = (c.heads, c.kv_heads) if c.qk_norm_whole else (1, 1)
       self.q_norm = RMSNorm(q_heads * c.head_dim, eps=c.norm_eps, plus_one=c.norm_plus_one)
@@ -157,10 +173,11 @@ def _turned(c: Any, spec: AttentionSpec, x: Array, positions: Array) -> Array:
 class MLP(nnx.Module):
   """Gated MLP (Shazeer 2020)."""
 
-  def __init__(self, c: Any, rngs: nnx.Rngs):
-    self.gate = Linear(c.width, c.mlp, rngs=rngs)
-    self.up = Linear(c.width, c.mlp, rngs=rngs)
-    self.down = Linear(c.mlp, c.width, rngs=rngs)
+  def __init__(self, c: Any, rngs: nnx.Rngs, lora: Lora | None = None):
+    linear = functools.partial(_projection, lora, rngs)
+    self.gate = linear("gate", c.width, c.mlp)
+    self.up = linear("up", c.width, c.mlp)
+    self.down = linear("down", c.mlp, c.width)
     self.act = {"silu": jax.nn.silu, "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True)}[c.activation]
 
   def __call__(self, x: Array) -> Array:
@@ -170,9 +187,9 @@ class MLP(nnx.Module):
 class Block(nnx.Module):
   """One decoder layer, with norms before attention and MLP (`pre_norms`), after them (`post_norms`), or both."""
 
-  def __init__(self, c: Any, rngs: nnx.Rngs):
+  def __init__(self, c: Any, rngs: nnx.Rngs, lora: Lora | None = None):
     norm = functools.partial(RMSNorm, c.width, eps=c.norm_eps, plus_one=c.norm_plus_one)
-    self.attention, self.mlp = Attention(c, rngs), MLP(c, rngs)
+    self.attention, self.mlp = Attention(c, rngs, lora), MLP(c, rngs, lora)
     if c.pre_norms:
       self.attention_norm, self.mlp_norm = norm(), norm()
     if c.post_norms:

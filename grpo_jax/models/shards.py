@@ -8,6 +8,7 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
+from grpo_jax.models import lora
 from grpo_jax.sharding import Axis
 
 Array = jax.Array
@@ -30,7 +31,8 @@ def parameter_axes(head_dim: int, path: tuple, leaf: Any) -> tuple[Axis, ...]:
   }
   *_, module, name = (p.key for p in path)
   axes = table.get(module, (None,))
-  axes = axes[:1] if name == "bias" else axes
+  if name != "weight":  # of a vector or an adapter, of whose axes one is the weight's
+    axes = {"bias": axes[:1], lora.A: (None, axes[-1]), lora.B: (axes[0], None)}.get(name, axes)
   return (None,) * (leaf.ndim - len(axes)) + axes
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from grpo_jax import sampler
 from grpo_jax.decode_loop import SamplerSetup
+from grpo_jax.plan import programs
 from grpo_jax.plan.facts import Facts
 from grpo_jax.plan.programs import Workload
 
@@ -29,8 +30,11 @@ def state_bytes(workload: Workload) -> dict[str, int]:
   state = workload.learner.abstract()
   parameters, all_of_it = shard_bytes(state.params), shard_bytes(state)
   found = {"parameters (float32)": parameters, "optimizer": all_of_it - parameters}
-  if "ref" in workload.learner.needs:
-    found["reference (float32)"] = shard_bytes(state.params["policy"])
+  base = programs.base_params(workload.learner)
+  if base is not None:
+    found[f"base of adapters ({workload.config.lora.base_dtype})"] = shard_bytes(base)
+  if (reference := programs.own_reference(workload)) is not None:
+    found["reference (float32)"] = shard_bytes(reference)
   return found
 
 

@@ -10,9 +10,9 @@ from ml_collections import ConfigDict
 
 from grpo_jax import ranges, sampler, sharding
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, imports, judges, scorers
+from grpo_jax.loops import build, checks, imports, judges, scorers, trees
 from grpo_jax.loops.learner import Learner
-from grpo_jax.models import variants
+from grpo_jax.models import lora, variants
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
@@ -45,9 +45,9 @@ def shape_of(config: ConfigDict) -> DecoderConfig:
   Raises:
     SettingError: none of them says it.
   """
-  folder, _ = build.find_source(config.init_from)
+  folder, _ = trees.find_source(config.init_from)
   if folder:
-    return build.read_shape(folder)
+    return trees.read_shape(folder)
   if config.model.variant:
     made = {"vocab": config.model.vocab} if config.tokenizer == "bpe" else {}
     return variants.variant(config.model.variant, **made)
@@ -68,14 +68,32 @@ def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload
   ranges.check(config)
   layout = sharding.make_layout(config.mesh, devices)
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
-  decoder = Decoder(shape_of(config), layout, **how)
+  decoder = Decoder(shape_of(config), layout, **how, lora=trees.make_lora(config.lora))
   checks.check(config, decoder, imports.objective(config.objective.name))
   model = build.Model(layout, decoder, tokenizer=None, render=None, stop=(0,), load=None)
   sample = sampler.make_sampler(decoder, config.sampler, model.stop)
   lie = sampler.decode_shardings(dataclasses.replace(decoder, layout=sample.layout))
-  weights = jax.tree.map(_struct, jax.eval_shape(sample.ready, build.abstract(decoder)), lie)
-  scoring = [build.abstract(Decoder(shape, layout, **how)) for shape in judges.shapes(config)]
-  return Workload(config, decoder, Learner(config, model, config.sampler.temperature), sample, weights, scoring)
+  learner = Learner(config, model, config.sampler.temperature)
+  weights = jax.tree.map(_struct, jax.eval_shape(sample.ready, policy_params(learner)), lie)
+  scoring = [trees.abstract(Decoder(shape, layout, **how)) for shape in judges.shapes(config)]
+  return Workload(config, decoder, learner, sample, weights, scoring)
+
+
+def base_params(learner: Learner) -> Any:
+  """Returns the base of adapters as shapes with shardings; None without adapters."""
+  return trees.abstract_base(learner.model.decoder, learner.config.lora.base_dtype)
+
+
+def own_reference(workload: Workload) -> Any:
+  """Returns the reference as shapes with shardings; None where there is none, or the base of adapters is it."""
+  of_base = workload.decoder.lora and not workload.config.ref_from
+  needed = "ref" in workload.learner.needs and not of_base
+  return trees.abstract(workload.decoder.base) if needed else None
+
+
+def policy_params(learner: Learner) -> Any:
+  """Returns the policy's parameters as shapes with shardings, adapters and their base, if any, together."""
+  return lora.join(base_params(learner), learner.abstract().params["policy"])
 
 
 def learn_batch(workload: Workload, lengths: Lengths, sizes: Sizes) -> tuple[Rollouts, Packing]:
@@ -95,9 +113,10 @@ def sampler_prompts(workload: Workload, lengths: Lengths, sizes: Sizes) -> tuple
 
 def learn_arguments(workload: Workload, lengths: Lengths) -> tuple:
   """Returns what the update takes after its state, on rollouts of those lengths, as shapes with shardings."""
-  ref = build.abstract(workload.decoder) if "ref" in workload.learner.needs else None
   batch = learn_batch(workload, lengths, workload.learner.sizes.fresh())
-  return ref, None, *_abstract(workload.decoder.layout, batch)
+  base, own = base_params(workload.learner), own_reference(workload)
+  ref = own or base if "ref" in workload.learner.needs else None
+  return ref, None, *_abstract(workload.decoder.layout, batch), base
 
 
 def lower_learn(workload: Workload, lengths: Lengths) -> jax.stages.Lowered:
@@ -108,7 +127,7 @@ def lower_learn(workload: Workload, lengths: Lengths) -> jax.stages.Lowered:
 
 def lower_weights(workload: Workload) -> jax.stages.Lowered:
   """Returns the program that makes the weights ready for decoding, ready to be compiled."""
-  return workload.sample.ready.trace(build.abstract(workload.decoder)).lower()
+  return workload.sample.ready.trace(policy_params(workload.learner)).lower()
 
 
 def lower_sampler(workload: Workload, lengths: Lengths) -> jax.stages.Lowered:

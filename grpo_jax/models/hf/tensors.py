@@ -203,7 +203,7 @@ def save(
       (part / "config.json").write_text(json.dumps(top, indent=2) + "\n")
       if tokenizer is not None:
         tokenizer.save(part)
-      _replace(part, target)
+      replace(part, target, last="config.json")
   except (OSError, safetensors.SafetensorError) as error:
     if writer:
       storage.remove(part)
@@ -301,11 +301,11 @@ def _write_tensors(
 
 def _whole(tensor: Tensor, dtype: str) -> np.ndarray:
   """Returns a tensor on the host, in the file's dtype."""
-  parts = [_gather(leaf, tensor.layer, dtype) for leaf in tensor.leaves]
+  parts = [on_host(leaf, tensor.layer, dtype) for leaf in tensor.leaves]
   return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _gather(leaf: Any, layer: int | None, dtype: str) -> np.ndarray:
+def on_host(leaf: Any, layer: int | None, dtype: str) -> np.ndarray:
   """Returns one leaf, or one layer of it, on the host, whole, in the file's dtype."""
 
   def piece(x: Any) -> Any:
@@ -318,14 +318,14 @@ def _gather(leaf: Any, layer: int | None, dtype: str) -> np.ndarray:
   return np.ascontiguousarray(piece(leaf))
 
 
-def _replace(part: storage.Path, target: storage.Path) -> None:
+def replace(part: storage.Path, target: storage.Path, last: str) -> None:
   """Renames `part` to `target`; a folder that was there is deleted last, in a bucket first.
 
-  In a bucket, where a folder is renamed file by file, config.json is the last to come: with it, all are there.
+  In a bucket, where a folder is renamed file by file, the file `last` is the last to come: with it, all are there.
   """
   if storage.in_bucket(target):
     storage.remove(target)
-    storage.rename(part, target, last="config.json")
+    storage.rename(part, target, last=last)
     return
   old = target.with_name(f".{target.name}.old")
   storage.remove(old)

@@ -1,0 +1,222 @@
+"""Parameter trees: where they come from, and what of them is trained.
+
+Where there are adapters (models/lora.py), a learner's state holds them alone. The base under them is not trained and
+lies beside it, as it was read from the folder of `init_from`.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from grpo_jax import checkpoint, storage
+from grpo_jax import folder as folders
+from grpo_jax.checksums import checksums
+from grpo_jax.errors import SettingError
+from grpo_jax.loops import weights
+from grpo_jax.models import heads, limits
+from grpo_jax.models.decoder import Decoder, DecoderConfig
+from grpo_jax.models.hf.config import read_config
+from grpo_jax.models.lora import Lora, join, split
+
+SHAPE = "decoder.json"  # in DIR/model: the shape of a run's policy
+REWARD_MODEL = "reward_model"  # the learner of loops/iterative.py that may start from a folder of its own
+
+
+def find_source(init_from: str) -> tuple[str, str]:
+  """What `init_from` means: a Hugging Face folder, or the workdir of a run.
+
+  Returns:
+    The folder with the shape and the tokenizer ("" for a fresh model), and the run whose last checkpoint has the
+    weights ("" where the folder has them: a finished run's export).
+  """
+  export, model = storage.place(init_from) / "export", storage.place(init_from) / "model"
+  if init_from and (export / "config.json").exists():
+    return str(export), ""
+  if init_from and (model / SHAPE).exists():
+    return str(model), init_from
+  return init_from, ""
+
+
+def read_shape(folder: str) -> DecoderConfig:
+  """The decoder's shape of a Hugging Face folder, or of the one that `describe` wrote.
+
+  Raises:
+    SettingError: there is none, or one that this decoder is not.
+  """
+  where, path = f"init_from={folder}", storage.place(folder)
+  fields = folders.read_json(where, path, SHAPE)
+  if fields is None:
+    return read_config(folder)
+  folders.check(where, SHAPE, fields, limits.DECODER)
+  for i, spec in enumerate(fields.get("attention") or ()):
+    folders.check(where, SHAPE, spec, limits.ATTENTION, f"attention[{i}].")
+  try:
+    shape = DecoderConfig.from_json(fields)
+    limits.check_shape(where, SHAPE, shape.heads, shape.kv_heads, shape.head_dim, shape.rope_scaling)
+  except (TypeError, KeyError) as error:  # a field that is missing, null or not a field
+    raise SettingError(f"{where}: {SHAPE} cannot be read ({folders.first_line(error)}); use another run") from error
+  return shape
+
+
+def restore(
+  run: str, decoder: Decoder, step: int | None = None, left_out: Sequence[str] = (), learner: str = checkpoint.LEARNER
+) -> Any:
+  """A learner's parameters in a checkpoint of a run, without adapters: those of a run that has some are merged.
+
+  Args:
+    run: its workdir.
+    decoder: of the learner's shape.
+    step: of the checkpoint; None: the last one.
+    left_out: parts of the tree that are not restored.
+    learner: its name.
+
+  Raises:
+    SettingError: no such checkpoint, or one of another model; the base of its adapters is not what it was.
+  """
+  config = run_config(run)
+  decoder = dataclasses.replace(decoder, lora=make_lora(config.get("lora") or {}))
+  trained = restore_trained(run, decoder, step, left_out, learner)
+  if decoder.lora is None:
+    return trained
+  source = began_with(config, learner)
+  folder, unfinished = find_source(source)
+  if unfinished or not storage.place(folder).is_dir():
+    raise SettingError(f"workdir={run}: its adapters stand on init_from={source!r}, which is not there; put it back")
+  headless = ("score",) if decoder.config.scores and not read_shape(folder).scores else ()
+  base = split(weights.load(folder, decoder.base, headless, config["lora"]["base_dtype"]))[0]
+  about = checkpoint.about(run, checkpoint.latest(run) if step is None else step)
+  check_base(base, about["extra"].get("references", {}).get(learner, {}), source)
+  return decoder.merged(join(base, trained))
+
+
+def run_config(run: str) -> dict[str, Any]:
+  """The config that a run's folder belongs to, as JSON has it; {} where there is none."""
+  return folders.read_json(f"workdir={run}", storage.place(run), "config.json") or {}
+
+
+def restore_trained(
+  run: str, decoder: Decoder, step: int | None = None, left_out: Sequence[str] = (), learner: str = checkpoint.LEARNER
+) -> Any:
+  """What a checkpoint of a run holds of a learner's parameters: of a decoder with adapters, those and heads.
+
+  Arguments and errors: see `restore`.
+  """
+  wanted = without(abstract(decoder), left_out)
+  wanted = wanted if decoder.lora is None else split(wanted)[1]
+  return checkpoint.restore_params(run, {"policy": wanted}, step, learner)["policy"]
+
+
+def learners(run: str, step: int) -> list[str]:
+  """The names of the learners in a checkpoint of a run.
+
+  Raises:
+    SettingError: what the checkpoint says about itself is damaged.
+  """
+  return sorted({name.partition(".")[0] for name in checkpoint.about(run, step)["arrays"]})
+
+
+def began_with(config: dict, learner: str) -> str:
+  """The folder or run that a learner started from, by the config of its run; "" for fresh weights."""
+  of_reward_model = (config.get("iterative") or {}).get("reward_model") if learner == REWARD_MODEL else ""
+  return of_reward_model or config.get("init_from") or ""
+
+
+def make_lora(section: dict | ConfigDict) -> Lora | None:
+  """The shape of the adapters that the `lora` section asks for; None: no adapters."""
+  return Lora(section["rank"], section["alpha"], tuple(section["modules"])) if section.get("rank") else None
+
+
+def check_base(base: Any, pin: dict[str, Any], source: str) -> dict[str, Any]:
+  """What pins the base of adapters, which a checkpoint does not hold.
+
+  Args:
+    base: the tree.
+    pin: what this returned when the run began; {} then.
+    source: the folder or run of it.
+
+  Raises:
+    SettingError: it has other parameters by now.
+  """
+  found = "".join(checksums(base).values())
+  if pin.get("base", found) != found:
+    raise SettingError(
+      f"init_from={source!r}: does not hold the parameters that this run's adapters were trained over; put them back, "
+      "or begin anew in another --workdir"
+    )
+  return {"base": found}
+
+
+def without(tree: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+  """The tree without those of its parts."""
+  return {name: part for name, part in tree.items() if name not in names}
+
+
+def abstract(decoder: Decoder) -> Any:
+  """The decoder's parameters as ShapeDtypeStructs with their shardings."""
+  return jax.tree.map(_struct, decoder.shapes(), decoder.shardings())
+
+
+def _struct(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+
+def with_fresh_head(load: Callable[[], Any], decoder: Decoder) -> Any:
+  """The parameters of a reward model whose decoder is what `load` returns, and whose scores are 0."""
+  head = jax.jit(heads.init_score, static_argnums=0, out_shardings=decoder.layout.replicated())
+  return load() | {"score": head(decoder.config.width)}
+
+
+def params(decoder: Decoder, load: Callable[[], Any], needs: frozenset[str], key: jax.Array) -> dict[str, Any]:
+  """The trees that an update changes: the policy, and a critic that starts from it where the objective needs values.
+
+  Of a reward model, its one tree stands in the policy's place. Where there are adapters, the trees are those of
+  `lora.split`: adapters, and heads.
+
+  Args:
+    decoder: of the policy.
+    load: returns its starting parameters.
+    needs: of the objective.
+    key: of fresh adapters; the policy's and the critic's are the same.
+  """
+
+  def start() -> Any:
+    if decoder.lora is None:
+      return load()
+    head = {"score": load()["score"]} if decoder.config.scores else {}
+    return fresh_adapters(decoder, key) | jax.tree.map(lambda x: x.astype("float32"), head)
+
+  trees = {"policy": start()}
+  if "values" in needs:
+    head = jax.jit(heads.init_scalar, static_argnums=0, out_shardings=decoder.layout.replicated())
+    trees["critic"] = start() | {"value_head": head(decoder.config.width)}
+  return trees
+
+
+def fresh_adapters(decoder: Decoder, key: jax.Array) -> Any:
+  """Adapters that change nothing yet, in their shards."""
+  plain = dataclasses.replace(decoder, config=dataclasses.replace(decoder.config, scores=False))
+  shardings = split(plain.shardings())[1]
+  return jax.jit(lambda key: split(plain.init(key))[1], out_shardings=shardings)(key)
+
+
+def abstract_params(decoder: Decoder, needs: frozenset[str]) -> dict[str, Any]:
+  """`params` as ShapeDtypeStructs with their shardings."""
+  tree = abstract(decoder)
+  tree = tree if decoder.lora is None else split(tree)[1]
+  if "values" not in needs:
+    return {"policy": tree}
+  head = jax.eval_shape(functools.partial(heads.init_scalar, decoder.config.width))
+  everywhere = decoder.layout.replicated()
+  return {"policy": tree, "critic": tree | {"value_head": jax.tree.map(lambda x: _struct(x, everywhere), head)}}
+
+
+def abstract_base(decoder: Decoder, dtype: str) -> Any:
+  """The base of adapters as ShapeDtypeStructs with their shardings; None where there are no adapters."""
+  if decoder.lora is None:
+    return None
+  base = split(abstract(decoder.base))[0]
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype, sharding=x.sharding), base)

@@ -1,0 +1,162 @@
+"""Runs whose adapters are trained: with every loop, killed and gone on, saved, exported and read again."""
+
+import importlib
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import resume_test
+import safetensors.numpy
+import tiny
+
+from experiments import defaults
+from grpo_jax import checkpoint
+from grpo_jax.errors import SettingError
+from grpo_jax.loops import build, trees
+from grpo_jax.models.decoder import Decoder
+from grpo_jax.models.hf import tensors
+from grpo_jax.models.lora import A, B
+
+pytestmark = pytest.mark.slow
+
+
+def parity(example, completion):
+  return sum(completion.tokens) % 5 / 4
+
+
+def settings():
+  c = defaults.get_config()
+  c.steps = 2
+  c.tokenizer = "words"
+  c.model.variant = "test_qwen3"
+  c.data.arithmetic.size = 64
+  c.data.prompts = 4
+  c.data.max_prompt_length, c.data.on_long = 16, "cut"
+  c.sampler.group, c.sampler.max_length, c.sampler.stop = 4, 8, tuple("0123456789")
+  c.rewards.functions = (("parity", "lora_run_test:parity", 1.0),)
+  c.offline.prompts = 16
+  c.iterative.labels, c.iterative.steps, c.iterative.pairs = "parity", 1, 4
+  c.learner.lr = 1e-2
+  c.eval.problems = 0
+  c.checkpoint.every = 1
+  c.log.samples_every = 0
+  c.log.tensorboard = False
+  c.compilation_cache = ""
+  return c
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+  """A Hugging Face folder of random weights."""
+  folder = tmp_path_factory.mktemp("base") / "folder"
+  model = build.model(settings(), jax.devices()[:1])
+  tensors.save(folder, model.decoder.config, model.load(), tokenizer=model.tokenizer)
+  return folder
+
+
+def train(c, base, folder, **lora):
+  c.init_from, c.model.variant, c.tokenizer = str(base), "", ""
+  c.lora.update({"rank": 2, "alpha": 8.0} | lora)
+  with pytest.MonkeyPatch.context() as patch:
+    make = build.model
+    patch.setattr(build, "model", lambda config, devices=None, **how: make(config, jax.devices()[:1], **how))
+    importlib.import_module(f"grpo_jax.loops.{c.loop}").train(c, str(folder))
+  return folder
+
+
+def saved(folder, step=2):
+  return set(checkpoint.about(str(folder), step)["arrays"])
+
+
+CASES = {
+  "grpo": ("online", "", {"beta": 0.1}),
+  "ppo": ("online", "", {}),
+  "gspo": ("online", "", {}),
+  "target_prob": ("online", "", {}),
+  "sft": ("offline", "solutions", {}),
+  "dpo": ("offline", "pairs", {}),
+  "reward_model": ("reward_model", "pairs", {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_adapters_alone_are_trained_and_saved(name, base, tmp_path):
+  c, (loop, data, more) = settings(), CASES[name]
+  c.loop, c.objective = loop, defaults.objective(name, c)
+  c.objective.update(more)
+  c.offline.data = data or c.offline.data
+  c.offline.held_out = 4 if loop == "reward_model" else 0
+  run = train(c, base, tmp_path / "run", base_dtype="float32")
+  names = {path.partition(".params.")[2] for path in saved(run) if ".params." in path}
+  trees_ = {path.partition(".")[0] for path in names}
+  assert trees_ == ({"policy", "critic"} if name == "ppo" else {"policy"})
+  heads = {path for path in names if path.rpartition(".")[2] not in (A, B)}
+  assert all(".score." in path or ".value_head." in path for path in heads)
+  assert bool(heads) == (name in ("ppo", "reward_model")) and len(names - heads) == 14 * len(trees_)
+  start, end = (safetensors.numpy.load_file(f / "model.safetensors") for f in (base, run / "export"))
+  for path in start:
+    if path != "lm_head.weight" or path in end:
+      assert (start[path] == end[path]).all() == ("_proj" not in path), path
+  model = build.model(c, jax.devices()[:1], scores=loop == "reward_model")
+  again = trees.restore(str(run), model.decoder, 2)
+  jax.tree.map(np.testing.assert_array_equal, again, tensors.load(run / "export", model.decoder.base))
+  adapter = safetensors.numpy.load_file(run / "adapter" / "adapter_model.safetensors")
+  assert len(adapter) == 2 * 7 * model.decoder.config.layers + (name == "reward_model")
+
+
+def test_iterative_moves_its_reference_and_teaches_by_adapters(base, tmp_path):
+  c = settings()
+  c.loop, c.objective.beta, c.data.prompts = "iterative", 0.1, 16
+  run = train(c, base, tmp_path / "run")
+  owners = {path.partition(".")[0]: path for path in saved(run)}
+  assert set(owners) == {"policy", "reward_model", "reference"}
+  assert not [path for path in saved(run) if path.endswith("proj.weight") or "embed" in path]
+  lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+  assert sum(line.get("reward_model/updates", 0) for line in lines) > 0
+  start, end = (safetensors.numpy.load_file(f / "model.safetensors") for f in (base, run / "reward_model"))
+  assert (
+    any((end[path] != start[path]).any() for path in start if path in end) and np.abs(end["score.weight"]).max() > 0
+  )
+
+
+def test_the_base_may_be_gone_or_another(base, tmp_path):
+  """What needs it says so; what a checkpoint holds by itself, adapters, can be read without it."""
+  own = tmp_path / "base"
+  shutil.copytree(base, own)
+  run = train(settings(), own, tmp_path / "run")
+  decoder = Decoder(trees.read_shape(str(own)), tiny.layout(tiny.ONE))
+  trees.restore(str(run), decoder, 2)
+  weights = safetensors.numpy.load_file(own / "model.safetensors")
+  weights["model.norm.weight"] = weights["model.norm.weight"] + 1
+  safetensors.numpy.save_file(weights, own / "model.safetensors", metadata={"format": "pt"})
+  with pytest.raises(SettingError, match="does not hold the parameters that this run's adapters were trained over"):
+    trees.restore(str(run), decoder, 2)
+  own.rename(tmp_path / "moved")
+  with pytest.raises(SettingError, match="its adapters stand on init_from=.*which is not there; put it back"):
+    trees.restore(str(run), decoder, 2)
+
+
+CONFIG = resume_test.CONFIG.replace("  return c\n", "", 1).replace(
+  "\ndef parity",
+  """
+  c.init_from, c.model.variant, c.tokenizer = "BASE", "", ""
+  c.lora.rank, c.steps, c.checkpoint.every = 2, 4, 2
+  return c
+
+def parity""",
+)
+
+
+def test_killed_it_goes_on_bit_for_bit(base, tmp_path):
+  runs = resume_test.Runs(tmp_path, CONFIG.replace("BASE", str(base)))
+  runs.finish("undisturbed")
+  expected = runs.numbers("undisturbed")
+  runs.struck("killed", "learn", 4)
+  runs.finish("killed")
+  runs.assert_as_if_not_struck("killed", expected)
+  adapters = [
+    (runs.folder / name / "adapter/adapter_model.safetensors").read_bytes() for name in ("undisturbed", "killed")
+  ]
+  assert adapters[0] == adapters[1]

@@ -1,0 +1,193 @@
+"""Adapters of low rank: against weights that they are merged into, against PEFT, and in runs."""
+
+import functools
+import json
+
+import hf_test
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from grpo_jax import forward, learn, sampler
+from grpo_jax import rollouts as host
+from grpo_jax import state as states
+from grpo_jax.errors import SettingError
+from grpo_jax.loops import build, trees
+from grpo_jax.models.decoder import Decoder
+from grpo_jax.models.hf import peft, tensors
+from grpo_jax.models.lora import MODULES, A, B, Lora, has_adapters, join, split
+from grpo_jax.models.variants import VARIANTS
+from grpo_jax.objectives import grpo
+
+SHAPE = Lora(rank=3, alpha=6.0, modules=("q", "o", "down"))
+MESHES = [tiny.ONE, (1, 2, 2, 2)]
+
+
+def decoder(mesh=tiny.ONE, lora=SHAPE, variant="test_qwen3"):
+  return Decoder(VARIANTS[variant], tiny.layout(mesh), lora=lora)
+
+
+@functools.cache
+def adapters(lora=SHAPE, variant="test_qwen3"):
+  """Of which none is 0, numpy."""
+  keys = iter(jax.random.split(jax.random.key(5), 100))
+  shapes = split(decoder(lora=lora, variant=variant).shapes())[1]
+  return jax.device_get(jax.tree.map(lambda x: 0.2 * jax.random.normal(next(keys), x.shape), shapes))
+
+
+def by_hand(params, trained, lora=SHAPE):
+  """The weights with scale * B A added, layer by layer, numpy float64."""
+  merged = jax.tree.map(np.array, params)
+  for part in trained["layers"]:
+    for name, of_module in trained["layers"][part].items():
+      weight = merged["layers"][part][name]["weight"]
+      for i in range(len(weight)):
+        change = np.float64(of_module[B][i]) @ np.float64(of_module[A][i])
+        weight[i] = weight[i] + lora.alpha / lora.rank * change
+  return merged
+
+
+def on_mesh(mesh, tree):
+  d = decoder(mesh)
+  shardings = d.shardings() if has_adapters(tree) and "embed" in tree else d.base.shardings()
+  return jax.device_put(tree, split(d.shardings())[1] if "embed" not in tree else shardings)
+
+
+def test_the_tree_is_cut_in_two_and_put_together():
+  whole = join(tiny.weights(), adapters())
+  base, trained = split(whole)
+  assert jax.tree.structure(base) == jax.tree.structure(tiny.weights())
+  assert {path[-1].key for path, _ in jax.tree.leaves_with_path(trained)} == {A, B}
+  assert sorted(trained["layers"]["attention"]) == ["o", "q"] and list(trained["layers"]["mlp"]) == ["down"]
+  assert join(base, whole) is whole and join(None, trained) is trained
+  assert jax.tree.structure(join(base, trained)) == jax.tree.structure(whole)
+  with_head = split(whole | {"score": {"weight": 1}, "value_head": {"bias": 2}})
+  assert "score" not in with_head[0] and with_head[1]["value_head"] == {"bias": 2}
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_merged_weights_and_log_probs(mesh):
+  """The log-probs of a tree with adapters are those of weights with the product added, also where all are sharded."""
+  d, r = decoder(mesh), tiny.rollouts()
+  whole = join(on_mesh(mesh, tiny.weights()), on_mesh(mesh, adapters()))
+  merged = d.merged(whole)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), merged, by_hand(tiny.weights(), adapters()))
+  assert jax.tree.map(lambda x: x.sharding, merged) == d.base.shardings()
+  run = jax.jit(functools.partial(forward.logprobs, d, temperature=0.7, chunk=64))
+  given = host.to_device(d.layout, (r.prompts, r.tokens, r.lengths, tiny.packing(r, mesh)))
+  got, want, start = (jax.device_get(run(tree, *given)[0]) for tree in (whole, merged, split(whole)[0]))
+  np.testing.assert_allclose(got[tiny.real(r)], want[tiny.real(r)], atol=2e-5)
+  assert np.abs(want - start)[tiny.real(r)].max() > 0.1
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_the_update_is_the_chain_rule_of_that_of_all_weights(mesh):
+  """dA = scale B' dW and dB = scale dW A', with dW of the merged weights; the base is the reference."""
+  d, r = decoder(mesh), tiny.rollouts()
+  settings = tiny.objective(beta=0.1)
+  cfg = tiny.section("learner", chunk=64, microbatch=4)
+  run = learn.make_learn(learn.Setup(d, grpo, tiny.GRADIENT, cfg, settings, 0.7))
+  state = states.create({"policy": on_mesh(mesh, adapters())}, tiny.GRADIENT)
+  base = on_mesh(mesh, tiny.weights())
+  given = host.to_device(d.layout, (r, tiny.packing(r, mesh, 2)))
+  state, metrics, _ = jax.device_get(run(state, base, None, *given, base))
+  got, merged = state.opt_state[0].trace["policy"], by_hand(tiny.weights(), adapters())
+  full = learn.make_learn(learn.Setup(d.base, grpo, tiny.GRADIENT, cfg, settings, 0.7))
+  want, same, _ = jax.device_get(
+    full(states.create({"policy": on_mesh(mesh, merged)}, tiny.GRADIENT), base, None, *given)
+  )
+  np.testing.assert_allclose(metrics["kl"], same["kl"], rtol=1e-4)
+  assert metrics["kl"] > 0.001
+  np.testing.assert_allclose(metrics["loss"], same["loss"], atol=1e-5)
+  of_weights = want.opt_state[0].trace["policy"]["layers"]
+  for part in got["layers"]:
+    for name, grads in got["layers"][part].items():
+      mine, dw = adapters()["layers"][part][name], of_weights[part][name]["weight"]
+      np.testing.assert_allclose(grads[A], 2.0 * np.swapaxes(mine[B], 1, 2) @ dw, atol=1e-5)
+      np.testing.assert_allclose(grads[B], 2.0 * dw @ np.swapaxes(mine[A], 1, 2), atol=1e-5)
+
+
+def test_fresh_adapters_change_nothing():
+  d, r = decoder(), tiny.rollouts()
+  trained = trees.fresh_adapters(d, jax.random.key(0))
+  assert all((x == 0).all() == (path[-1].key == B) for path, x in jax.tree.leaves_with_path(trained))
+  bound = VARIANTS["test_qwen3"].width ** -0.5
+  assert 0.9 * bound < abs(trained["layers"]["attention"]["q"][A]).max() <= bound
+  run = jax.jit(functools.partial(forward.logprobs, d, temperature=0.7, chunk=64))
+  given = host.to_device(d.layout, (r.prompts, r.tokens, r.lengths, tiny.packing(r)))
+  np.testing.assert_array_equal(run(join(tiny.params(), trained), *given)[0], run(tiny.params(), *given)[0])
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_the_sampler_decodes_merged_weights(mesh):
+  d = decoder(mesh)
+  cfg = tiny.section("sampler", group=tiny.G, max_length=tiny.L, temperature=0.7)
+  whole = join(on_mesh(mesh, tiny.weights()), on_mesh(mesh, adapters()))
+  prompts = host.to_device(d.layout, tiny.prompts())
+  of_adapters, of_weights = (sampler.make_sampler(x, cfg, tiny.STOP) for x in (d, d.base))
+  got, want = (
+    of_adapters(whole, prompts, jax.random.key(3))[0],
+    of_weights(d.merged(whole), prompts, jax.random.key(3))[0],
+  )
+  np.testing.assert_array_equal(got.tokens, want.tokens)
+  np.testing.assert_allclose(got.sampler_logprobs, want.sampler_logprobs, atol=1e-5)
+  assert (got.tokens != of_adapters(split(whole)[0], prompts, jax.random.key(3))[0].tokens).any()
+
+
+# -- PEFT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("modules", [MODULES, ("k", "v", "up")])
+@pytest.mark.parametrize("name", hf_test.FAMILIES)
+def test_peft_opens_what_is_written(name, modules, tmp_path):
+  """Its logits are those of the base that it is put on with our adapters; Phi-3's tensors hold several weights."""
+  torch_peft = pytest.importorskip("peft")
+  config, model = hf_test.theirs(name, VARIANTS[name].tied)
+  model.save_pretrained(tmp_path / "base")
+  lora = Lora(2, 5.0, modules)
+  d, given = Decoder(config, tiny.layout(tiny.ONE), lora=lora), hf_test.batch()
+  params = tensors.load(tmp_path / "base", d.base)
+  trained = adapters(lora, name)
+  peft.save(tmp_path / "adapter", config, lora, trained, d.base.shapes(), str(tmp_path / "base"))
+  ours = hf_test.our_logits(d.base, d.merged(join(params, trained)), *given)
+  theirs = hf_test.their_logits(torch_peft.PeftModel.from_pretrained(model, tmp_path / "adapter").eval(), *given)[0]
+  np.testing.assert_allclose(ours, theirs, atol=1e-4, rtol=0)
+  assert np.abs(ours - hf_test.our_logits(d.base, params, *given)).max() > 0.01
+  said = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+  assert said["base_model_name_or_path"] == str(tmp_path / "base") and said["r"] == 2
+
+
+def test_what_is_no_adapter_is_not_replaced(tmp_path):
+  (tmp_path / "notes.txt").write_text("mine")
+  config = VARIANTS["test_qwen3"]
+  with pytest.raises(SettingError, match="holds something else than adapters"):
+    peft.save(tmp_path, config, SHAPE, adapters(), decoder().base.shapes(), "base")
+  assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+# -- settings
+
+
+def test_adapters_stand_on_a_folder(tmp_path):
+  c = tiny_config()
+  c.init_from, c.model.variant, c.tokenizer = "", "test_qwen3", "words"
+  with pytest.raises(SettingError, match="lora.rank=2 with init_from='': adapters stand on weights"):
+    build.model(c)
+
+
+def tiny_config():
+  from experiments import arithmetic
+
+  c = arithmetic.get_config()
+  c.lora.rank = 2
+  return c
+
+
+def test_the_base_of_a_run_must_stay():
+  pin = trees.check_base(tiny.weights(), {}, "FOLDER")
+  assert trees.check_base(tiny.weights(), pin, "FOLDER") == pin
+  other = tiny.weights() | {"final_norm": {"scale": tiny.weights()["final_norm"]["scale"] + 1e-3}}
+  with pytest.raises(SettingError, match="init_from='FOLDER': does not hold the parameters"):
+    trees.check_base(other, pin, "FOLDER")
