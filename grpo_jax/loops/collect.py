@@ -171,9 +171,9 @@ def collect(
 
 
 def solved(batch: Scored, collector: Collector) -> np.ndarray:
-  """Which samples are right, `[P, G]`: 1 where the reward `collector.solved` is at least 1, NaN where there is none."""
+  """Which samples are right by the reward `collector.solved` (`combine.RIGHT`), `[P, G]`: 1, 0, or NaN without one."""
   given = batch.rollouts.components[..., collector.names.index(collector.solved)]
-  return np.where(np.isnan(given), np.nan, given >= 1)
+  return np.where(np.isnan(given), np.nan, given >= combine.RIGHT)
 
 
 def score(collector: Collector, examples: list[Example | None], drawn: Rollouts) -> Scored:
