@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # From the bottom up; a name stands for a module or a package. Imports run downwards.
 LAYERS = (
-  ("errors", "types", "guard", "apart", "lock", "quiet", "kinds", "ranges", "storage", "mirror"),
+  ("errors", "types", "guard", "apart", "lock", "quiet", "terminal", "kinds", "ranges", "storage", "mirror"),
   ("ops", "sharding", "packing", "checksums", "folder", "hosts", "lifeline"),
   ("models", "tokenizer", "data", "rewards", "objectives"),
   (
@@ -136,6 +136,7 @@ LINKS = (
   ("loops.build", "loops.weights"),
   ("loops.*", "loops.collect"),
   ("loops.*", "loops.scorers"),
+  ("loops.*", "loops.groups"),
   ("loops.collect", "loops.judges"),
   ("loops.iterative", "loops.online"),
   ("loops.iterative", "loops.replay"),

@@ -17,7 +17,8 @@ from ml_collections import ConfigDict
 from grpo_jax import guard, metrics, reward_models, rollouts, step_scores
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports, pairs
-from grpo_jax.loops.collect import Collector, Scored, score, select, widen
+from grpo_jax.loops.collect import Collector, score
+from grpo_jax.loops.groups import Scored, select, widen
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import without_empty
 from grpo_jax.loops.replay import Replay, lessons
