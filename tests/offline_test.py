@@ -325,16 +325,16 @@ def test_the_mesh_divides_the_completions_that_a_prompt_has(data, most):
 # -- what is kept, from groups made by hand
 
 
-def scored(first: int, *groups: Sequence[Sequence[float]]) -> groups.Scored:
-  """Groups whose prompts are the tokens first, first + 1 ...; sample g of one is given groups[p][g] at its steps.
+def scored(first: int, *each: Sequence[Sequence[float]]) -> groups.Scored:
+  """Groups whose prompts are the tokens first, first + 1 ...; sample g of one is given each[p][g] at its steps.
 
   A group of no samples has a prompt that was too long.
   """
-  p, g = len(groups), max(map(len, groups))
-  steps = np.array([[len(values) for values in group] or [0] * g for group in groups], np.int32)
+  p, g = len(each), max(map(len, each))
+  steps = np.array([[len(values) for values in group] or [0] * g for group in each], np.int32)
   at = np.arange(L) < steps[..., None]
   rewards = np.zeros((p, g, L), np.float32)
-  rewards[at] = [value for group in groups for values in group for value in values]
+  rewards[at] = [value for group in each for values in group for value in values]
   ids = np.arange(first, first + p)
   tokens = at * (ids[:, None, None] * 100 + np.arange(g)[:, None])
   prompts = Prompts(np.where(steps[:, :1] > 0, ids[:, None], 0), (steps[:, 0] > 0).astype(np.int32))
