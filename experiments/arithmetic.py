@@ -47,6 +47,24 @@ def overlong(c: ConfigDict) -> tuple[tuple, ...]:
   return (("correct", "math.answer_correct", 1.0), ("overlong", "length.overlong", 1.0, punished))
 
 
+def warm_start(hard: bool) -> str:
+  """Returns the folder of the policy that learns the problems of the task, easy or hard."""
+  return str(HARD_WARM_START if hard else WARM_START)
+
+
+def set_task(c: ConfigDict, hard: bool) -> None:
+  """Sets the problems, and the sizes of what is sampled for them; `c` is changed in place."""
+  c.model.layers = "unroll"
+  c.data.prompts = 32
+  c.data.arithmetic.max_number = 40
+  c.data.max_prompt_length = 64
+  c.sampler.group = 8
+  c.sampler.slots = 64
+  c.sampler.max_length = 56
+  if hard:
+    make_hard(c)
+
+
 def make_hard(c: ConfigDict) -> None:
   """Sets problems of five to eight steps and what they need; `c` is changed in place."""
   c.data.arithmetic.min_steps = 5
@@ -59,18 +77,10 @@ def get_config(arg: str = "") -> ConfigDict:
   """The config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(arg, hard=False, objective="grpo", teacher="")
   c = defaults.get_config()
-  c.init_from = str(HARD_WARM_START if args.hard else WARM_START)
-  c.model.layers = "unroll"
+  c.init_from = warm_start(args.hard)
+  set_task(c, args.hard)
   c.steps = 280
-  c.data.prompts = 32
-  c.data.arithmetic.max_number = 40
-  c.data.max_prompt_length = 64
-  c.sampler.group = 8
   c.sampler.tries = 2
-  c.sampler.slots = 64
-  c.sampler.max_length = 56
-  if args.hard:
-    make_hard(c)
   c.learner.lr = 1e-4 if args.hard else 5e-4
   c.learner.schedule = "linear"
   c.learner.warmup = 5

@@ -25,9 +25,9 @@ def get_config(arg: str = "") -> ConfigDict:
   args = arguments.parse_arg(arg, hard=False, labels=("continuations", "rule"), start="")
   c = defaults.get_config()
   c.loop = "process_reward_model"
-  warm_start = str(arithmetic.HARD_WARM_START if args.hard else arithmetic.WARM_START)
+  warm_start = arithmetic.warm_start(args.hard)
+  arithmetic.set_task(c, args.hard)
   c.init_from = args.start or warm_start
-  c.model.layers = "unroll"
   c.steps = 220
   c.objective = defaults.objective("process_reward_model", c)
   c.objective.aggregation = "token_mean"
@@ -37,14 +37,6 @@ def get_config(arg: str = "") -> ConfigDict:
   c.offline.prompts = 2048
   c.offline.held_out = 128
   c.offline.continuations = 8 if args.labels == "continuations" else 0
-  c.data.prompts = 32
-  c.data.arithmetic.max_number = 40
-  c.data.max_prompt_length = 64
-  c.sampler.group = 8
-  c.sampler.slots = 64
-  c.sampler.max_length = 56
-  if args.hard:
-    arithmetic.make_hard(c)
   c.learner.lr = 5e-4
   c.learner.minibatches = 2
   c.learner.sizes = 2

@@ -5,7 +5,8 @@
 It is experiments/arithmetic.py but for the rewards, and for the advantage: step_returns, since group_relative leaves
 steps out until one wrong line is all that it writes (docs/results.md, which has what `:hard` comes to).
 
-    :reward=rule           the exact checker says of each step whether it is right (default)
+The exact checker says of each step whether it is right.
+
     :reward_model=FOLDER   a process reward model says it: a run of arithmetic_prm.py, or a Hugging Face folder; what
                            the checker says is logged beside it, as `reward/steps`
     :outcome=true          whether the answer is right counts, too, as much as one step
@@ -19,7 +20,7 @@ from experiments import arguments, arithmetic
 
 def get_config(arg: str = "") -> ConfigDict:
   """The config; `arg` is what follows the colon in --config=FILE:arg."""
-  args = arguments.parse_arg(arg, reward=("rule",), reward_model="", outcome=False, hard=False)
+  args = arguments.parse_arg(arg, reward_model="", outcome=False, hard=False)
   c = arithmetic.get_config(f"hard={args.hard},objective=process")
   if args.reward_model:
     c.rewards.functions = (("steps", "steps.steps_correct", 0.0),)

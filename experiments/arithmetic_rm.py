@@ -23,9 +23,9 @@ def get_config(arg: str = "") -> ConfigDict:
   args = arguments.parse_arg(arg, hard=False, policy="", start="")
   c = defaults.get_config()
   c.loop = "reward_model"
-  warm_start = str(arithmetic.HARD_WARM_START if args.hard else arithmetic.WARM_START)
+  warm_start = arithmetic.warm_start(args.hard)
+  arithmetic.set_task(c, args.hard)
   c.init_from = args.start or warm_start
-  c.model.layers = "unroll"
   c.objective = defaults.objective("reward_model", c)
   c.steps = 900
   c.offline.data = "pairs"
@@ -33,14 +33,6 @@ def get_config(arg: str = "") -> ConfigDict:
   c.offline.require = "math.well_formed"
   c.offline.prompts = 4096
   c.offline.held_out = 512
-  c.data.prompts = 32
-  c.data.arithmetic.max_number = 40
-  c.data.max_prompt_length = 64
-  c.sampler.group = 8
-  c.sampler.slots = 64
-  c.sampler.max_length = 56
-  if args.hard:
-    arithmetic.make_hard(c)
   c.learner.lr = 1e-3
   c.learner.schedule = "linear"
   c.learner.warmup = 20

@@ -224,7 +224,7 @@ def new_text(shown: str, text: str) -> str:
 
 def answer(policy: Policy, question: str, turn: int, out: TextIO) -> None:
   """Prints the answers to one question: the first of them on a terminal while it grows."""
-  from grpo_jax.metrics import printable  # an answer may say anything, and a terminal obeys control characters
+  from grpo_jax.terminal import printable  # an answer may say anything, and a terminal obeys control characters
 
   start, shown, group = time.monotonic(), "", []
   for (group,) in sample(policy, [question], turn):

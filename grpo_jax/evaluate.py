@@ -153,9 +153,9 @@ def _mean(values: list[tuple[int, float]]) -> float:
 
 
 def is_right(call: Guard, solved: Callable, example: Example, completion: Completion) -> tuple[bool, str]:
-  """Returns whether a reward of at least 1 says that a completion is right; and what went wrong with it, or ""."""
+  """Returns whether a reward says that a completion is right (`combine.RIGHT`); and what went wrong with it, or ""."""
   values, message = combine.attempt(call, solved, example, completion)
-  return bool(values) and values[-1][1] >= 1.0, message
+  return bool(values) and values[-1][1] >= combine.RIGHT, message
 
 
 def _add(found: Outcomes, lengths: np.ndarray, ended: np.ndarray, judged: list[Judged | None]) -> None:

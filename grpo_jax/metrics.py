@@ -17,18 +17,15 @@ from typing import Any, TextIO
 import jax
 import numpy as np
 import rich.console
-import rich.progress
-import rich.table
 import rich.text
 
-from grpo_jax import mirror, storage
+from grpo_jax import mirror, storage, terminal
 from grpo_jax.errors import SettingError
 
 LOGS = ("metrics.jsonl", "samples.jsonl")
 PLAIN_SECONDS = 10.0  # between lines where the console is no terminal
 COMPILED = "/jax/core/compile/backend_compile_duration"  # the event with which JAX reports a compilation
 TABLE_ROWS = 4  # samples in a table on the console
-TABLE_CHARACTERS = 600  # characters of a question or completion in it
 
 # What the bar and the plain lines show of the metrics that a step has: metric, label, format.
 SHOWN = (
@@ -105,7 +102,7 @@ class Writer:
         self._open.callback(self._tensorboard.close)
     self._bar = None
     if self.console.is_terminal:
-      self._bar = self._open.enter_context(_bar(self.console, steps))
+      self._bar = self._open.enter_context(terminal.bar(self.console, steps))
       self._task = self._bar.add_task("", total=steps, completed=first_step, phase="start", shown="", left="")
 
   def __enter__(self) -> "Writer":
@@ -183,7 +180,8 @@ class Writer:
     """Writes and prints an evaluation that was made after `step` steps."""
     if self.active:
       self._write(step, metrics)
-      self.say(f"after {step} steps:  " + "  ".join(f"{name} {_number(x)}" for name, x in clean(metrics).items()))
+      found = "  ".join(f"{name} {terminal.number(x)}" for name, x in clean(metrics).items())
+      self.say(f"after {step} steps:  {found}")
 
   def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
     """Writes the first `log.samples` samples to samples.jsonl, and prints a table every `log.samples_every` steps.
@@ -199,12 +197,12 @@ class Writer:
         self._samples.write(json.dumps(clean({"step": step, **sample}), ensure_ascii=False, allow_nan=False) + "\n")
       self._samples.flush()
     if samples and self.log.samples_every and step % self.log.samples_every == 0:
-      self.console.print(samples_table(step, samples[:TABLE_ROWS]))
+      self.console.print(terminal.samples_table(step, clean(samples[:TABLE_ROWS])))
 
   def say(self, text: str) -> None:
     """Prints a line; it stands above the bar if there is one."""
     if self.active:
-      self.console.print(rich.text.Text(printable(text)), soft_wrap=True)
+      self.console.print(rich.text.Text(terminal.printable(text)), soft_wrap=True)
       self._last_line = time.perf_counter()
 
   def warn(self, about: str, text: str) -> None:
@@ -236,11 +234,11 @@ class Writer:
     hidden = {"loss"} if "reward/mean" in self._shown else set()  # the loss of a policy gradient says nothing
     hidden |= set() if self._shown.get("reward_faults") else {"reward_faults"}
     shown = [(label, self._shown[name], form) for name, label, form in SHOWN if name in self._shown.keys() - hidden]
-    return "  ".join(f"{label} {_number(value, form)}" for label, value, form in shown)
+    return "  ".join(f"{label} {terminal.number(value, form)}" for label, value, form in shown)
 
   def _left(self, step: int) -> str:
     """The time left after `step`, as H:MM:SS."""
-    return time_left(self._ends, self.steps - step - 1)
+    return terminal.time_left(self._ends, self.steps - step - 1)
 
   @contextlib.contextmanager
   def _disk(self) -> Iterator[None]:
@@ -275,76 +273,6 @@ def clean(values: Any) -> Any:
   return clean(float(array) if array.dtype == np.float64 else float(str(np.float32(array))))
 
 
-def time_left(ends: Sequence[float], steps: int) -> str:
-  """Returns the time that `steps` more steps take, as H:MM:SS.
-
-  Args:
-    ends: when the last steps ended, in seconds. What came before the first of them is left out: it compiled.
-    steps: how many steps are left.
-  """
-  if steps <= 0:
-    return "0:00:00"
-  if len(ends) < 2:
-    return "-:--:--"
-  seconds = round((ends[-1] - ends[0]) / (len(ends) - 1) * steps)
-  return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-
-
-def samples_table(step: int, samples: Sequence[Mapping[str, Any]]) -> rich.table.Table:
-  """Makes a table of question, completion, reward and advantage. The texts of samples are never taken for markup."""
-  table = rich.table.Table(title=f"samples of step {step}", title_justify="left", show_lines=True, expand=True)
-  table.add_column("question", ratio=2, overflow="fold")
-  table.add_column("completion", ratio=3, overflow="fold")
-  table.add_column("reward", justify="right", no_wrap=True)
-  table.add_column("advantage", justify="right", no_wrap=True)
-  for sample in samples:
-    reward, advantage = clean(sample["reward"]), clean(sample["advantage"])
-    style = "" if not advantage else "green" if advantage > 0 else "red"
-    texts = (_cut(printable(str(sample[name]))) for name in ("question", "completion"))
-    table.add_row(
-      *map(rich.text.Text, texts), _number(reward, ".2f"), rich.text.Text(_number(advantage, "+.2f"), style=style)
-    )
-  return table
-
-
-def printable(text: str) -> str:
-  """Returns `text` with U+FFFD for the control characters that a terminal would obey: a sample may say anything."""
-  return "".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text)
-
-
-def _cut(text: str) -> str:
-  """The text as a table shows it, with dots where it is too long."""
-  return text if len(text) <= TABLE_CHARACTERS else text[: TABLE_CHARACTERS - 4] + " ..."
-
-
-def _number(value: float | None, form: str = ".4g") -> str:
-  """A number in that format; None is what JSON has for one that is not finite."""
-  return "nan" if value is None else format(value, form)
-
-
 def _append(path: pathlib.Path) -> TextIO:
   """Opens a file to write at its end. Half of a surrogate pair, which UTF-8 cannot hold, is written as \\udXXX."""
   return path.open("a", encoding="utf-8", errors="backslashreplace")
-
-
-def _bar(console: rich.console.Console, steps: int) -> rich.progress.Progress:
-  """A line with phase, bar, steps done, time left and numbers. A narrow terminal cuts the numbers and drops the bar."""
-  return rich.progress.Progress(
-    _field("phase", 6),
-    rich.progress.BarColumn(bar_width=20),
-    rich.progress.MofNCompleteColumn(table_column=_cell(2 * len(str(steps)) + 1)),
-    _field("left", 7),
-    _field("shown"),
-    console=console,
-    refresh_per_second=4,
-  )
-
-
-def _cell(width: int | None = None) -> rich.table.Column:
-  """A column of the bar that is never wrapped."""
-  return rich.table.Column(min_width=width, no_wrap=True, overflow="ellipsis")
-
-
-def _field(name: str, width: int | None = None) -> rich.progress.TextColumn:
-  """A column of the bar that shows the field `name` of the task."""
-  return rich.progress.TextColumn(f"{{task.fields[{name}]}}", table_column=_cell(width), markup=False)

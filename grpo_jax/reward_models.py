@@ -72,6 +72,17 @@ def _filled(start: int, prompts: int, x: np.ndarray) -> np.ndarray:
   return np.concatenate([few, np.zeros((prompts - len(few), *x.shape[1:]), x.dtype)])
 
 
+def margins(scores: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+  """Returns the score of the chosen less that of the rejected after their last tokens, `[N]`.
+
+  Args:
+    scores: of pairs, after each token, `[N, 2, L]`; the chosen comes first.
+    lengths: `[N, 2]`.
+  """
+  last = np.asarray(after_last_token(scores, lengths))
+  return last[:, 0] - last[:, 1]
+
+
 def pair_metrics(margin: np.ndarray) -> dict[str, float]:
   """Returns how well a reward model tells the better of two, of margins `[N]`: score of the chosen less the rejected.
 

@@ -15,7 +15,7 @@ import tiny
 
 from experiments import defaults
 from grpo_jax import agreement, model_rewards
-from grpo_jax.loops import build, collect, evaluator, scorers, watch
+from grpo_jax.loops import build, collect, evaluator, groups, scorers, watch
 from grpo_jax.model_rewards import RewardModel
 from grpo_jax.types import STOPPED, Prompts, Rollouts
 
@@ -87,7 +87,7 @@ def judged(rule: str = "correct", models: tuple[str, ...] = ("judge", "other")):
   given[1, 1] = False
   prompts, empty = Prompts(np.ones((3, 2), np.int32), np.array([2, 2, 0], np.int32)), np.zeros((3, 3, 5), np.float32)
   r = Rollouts(prompts, empty, lengths, lengths * 0 + STOPPED, empty, empty, rewards, given, components)
-  return collector, collect.Scored([None] * 3, r, [], 0.0)
+  return collector, groups.Scored([None] * 3, r, [], 0.0)
 
 
 def test_a_step_logs_agreement_with_the_rule_and_length_against_reward():

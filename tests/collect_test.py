@@ -19,7 +19,7 @@ import tiny
 
 from experiments import defaults
 from grpo_jax.generate import Generator
-from grpo_jax.loops import collect, imports, online
+from grpo_jax.loops import collect, groups, imports, online
 from grpo_jax.objectives import common, grpo
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 
@@ -95,7 +95,7 @@ def tokens(example: Example, completion: Completion) -> float:
 
 
 class Run(NamedTuple):
-  batch: collect.Scored
+  batch: groups.Scored
   numbers: dict[str, float]
   sampler: Sampler
   left: list  # batches that were not taken
@@ -119,7 +119,7 @@ def run(
   return Run(batch, numbers, sampler, list(batches))
 
 
-def kept(batch: collect.Scored) -> list[int | None]:
+def kept(batch: groups.Scored) -> list[int | None]:
   """The prompts of a batch, all of whose fields are checked to be those of its examples; None: an empty group."""
   r = batch.rollouts
   assert len(batch.examples) == len(r.lengths)
@@ -195,7 +195,7 @@ def test_one_try_keeps_every_group():
   assert got.batch.rollouts.prompts.lengths.tolist() == [1, 0, 0, 1]
   assert (got.batch.rollouts.lengths > 0).all(1).tolist() == [True, False, False, True]
   assert got.numbers["prompts_too_long"] == 1 and got.numbers["zero_variance"] == 0.5  # of the two sampled
-  assert kept(collect.select(got.batch, [0, 2, 3])) == [1, None, 4]
+  assert kept(groups.select(got.batch, [0, 2, 3])) == [1, None, 4]
 
 
 def test_with_several_tries_neither_empty_rows_nor_long_prompts_are_kept():
@@ -303,7 +303,7 @@ def test_what_was_cut_off_is_not_counted_of_an_empty_prompt():
   sampled = tiny.sample(top_k=3)
   zeros = np.zeros(sampled.tokens.shape, np.float32)
   scored = dataclasses.replace(sampled, rewards=zeros, given=zeros > 0, components=zeros[..., :1])
-  batch = collect.Scored([None] * tiny.P, scored, [], collect.cut_off(scored))
+  batch = groups.Scored([None] * tiny.P, scored, [], collect.cut_off(scored))
   numbers = collect.reward_metrics([batch], [np.ones(tiny.P, bool)], ["given"])
   real = tiny.real(sampled)
   assert (sampled.prompts.lengths == 0).sum() == 1
@@ -346,7 +346,7 @@ def four() -> Rollouts:
 def filled(real: Rollouts) -> Rollouts:
   """The same and empty rows up to eight, as `collect` adds them."""
   rows = [problem(n) for n in range(len(real.lengths))]
-  return collect.fill([collect.Scored(rows, real, [], 0.0)], tiny.P).rollouts
+  return groups.fill([groups.Scored(rows, real, [], 0.0)], tiny.P).rollouts
 
 
 def assert_same(got: Any, want: Any, got_metrics: dict, want_metrics: dict) -> None:

@@ -4,6 +4,8 @@ Each row runs through the objective that a run uses, with the tokens' probabilit
 with a detached weight, sg(w), which no objective offers, are written out here from the estimators.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -141,6 +143,7 @@ def sequences_as_rollouts(tokens, logprobs, ref) -> Rollouts:
   )
 
 
+@functools.partial(jax.jit, static_argnums=(1, 4))
 def gradient_in_reward(params, policy, reference, tokens, estimator):
   """Gradient of GRPO's loss with the KL in the reward, in expectation over all sequences."""
   cfg = cases.settings(beta=1.0, kl_in_reward=True, kl_estimator=estimator, max_length=tokens.shape[1])
@@ -184,7 +187,7 @@ def two_steps(params):
 
 def test_over_two_steps_only_k1_in_the_reward_sees_what_a_token_does_to_the_next():
   params, reference = (FIRST, SECOND), two_steps((REF_FIRST, REF_SECOND))
-  exact = jax.grad(lambda p: kl(two_steps(p).sum(1), reference.sum(1)))(params)
+  exact = jax.jit(jax.grad(lambda p: kl(two_steps(p).sum(1), reference.sum(1))))(params)
   got = gradient_in_reward(params, two_steps, reference, PAIRS, "k1")
   np.testing.assert_allclose(got[0], exact[0], atol=1e-6)
   np.testing.assert_allclose(got[1], exact[1], atol=1e-6)
@@ -195,7 +198,7 @@ def test_over_two_steps_only_k1_in_the_reward_sees_what_a_token_does_to_the_next
     cfg = cases.settings(beta=1.0, kl_weighted=True)
     return grpo.loss(cases.one_token_outputs(lp), batch, cfg)[0]
 
-  missed = jax.grad(per_token)(params)
+  missed = jax.jit(jax.grad(per_token))(params)
   np.testing.assert_allclose(missed[1], exact[1], atol=1e-6)
   assert not np.allclose(missed[0], exact[0], atol=1e-2)
   immediate = jax.grad(lambda x: kl(jax.nn.log_softmax(x), jax.nn.log_softmax(REF_FIRST)))(FIRST)

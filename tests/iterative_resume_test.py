@@ -4,44 +4,20 @@ import signal
 
 import pytest
 import resume_test
+import tiny_runs
 
-CONFIG = """
-import os
-from experiments import defaults
-
-def get_config():
-  c = defaults.get_config()
-  c.loop = "iterative"
-  c.steps = 4
-  c.tokenizer = "words"
-  c.model.variant = "test_qwen3"
-  c.data.arithmetic.size = 64
-  c.data.prompts = 4
-  c.sampler.group = 4
-  c.sampler.max_length = 8
-  c.sampler.stop = tuple("0123456789")
-  c.rewards.functions = (("parity", __file__ + ":parity", 0.1),)
-  c.iterative.labels = "parity"
-  c.iterative.steps = 2
-  c.iterative.pairs = 4
-  c.iterative.replay = 0.25
-  c.iterative.reward_model_lr = 1e-2
-  c.objective.beta = 0.04
-  c.learner.lr = 1e-2
-  c.learner.sizes = 1
-  c.eval.problems = 4
-  c.eval.batch = 4
-  c.eval.samples = 0
-  c.checkpoint.every = 3
-  c.log.measure_every = 0
-  c.log.samples_every = 0
-  c.log.tensorboard = False
-  c.compilation_cache = os.path.join(os.path.dirname(__file__), "cache")
-  return c
-
-def parity(example, completion):
-  return sum(completion.tokens) % 5 / 4
-"""
+CONFIG = tiny_runs.source(
+  tiny_runs.ITERATIVE
+  | {
+    "steps": 4,
+    "data.arithmetic.size": 64,
+    "learner.sizes": 1,
+    "eval.problems": 4,
+    "eval.batch": 4,
+    "eval.samples": 0,
+    "checkpoint.every": 3,
+  }
+)
 
 
 @pytest.fixture(scope="module")

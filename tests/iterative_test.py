@@ -4,14 +4,14 @@ import json
 
 import numpy as np
 import pytest
+import tiny_runs
 
-from experiments import defaults
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import iterative, online
 from grpo_jax.loops.replay import Replay, lessons
 from grpo_jax.types import Prompts, Rollouts
 
-M = 2
+M = tiny_runs.ITERATIVE["iterative.steps"]
 
 
 def pairs(first: int, count: int) -> Rollouts:
@@ -65,37 +65,15 @@ def test_pairs_of_steps_are_kept_as_long_as_they_may_be_drawn(tmp_path):
 
 
 def config(**settings):
-  c = defaults.get_config()
-  c.loop = "iterative"
-  c.steps = 5
-  c.tokenizer = "words"
-  c.model.variant = "test_qwen3"
-  c.data.prompts = 4
-  c.sampler.group = 4
-  c.mesh.group = 2
-  c.sampler.max_length = 8
-  c.sampler.stop = tuple("0123456789")
-  c.rewards.functions = (("parity", f"{__file__}:parity", 0.1),)
-  c.iterative.labels = "parity"
-  c.iterative.steps = M
-  c.iterative.pairs = 4
-  c.iterative.replay = 0.25
-  c.iterative.kept_steps = 3
-  c.iterative.reward_model_lr = 1e-2
-  c.objective.beta = 0.04
-  c.learner.lr = 1e-2
-  c.eval.problems = 0
-  c.checkpoint.every = 1
-  c.checkpoint.keep = 9
-  c.log.measure_every = 0
-  c.log.samples_every = 0
-  c.log.tensorboard = False
-  c.update_from_flattened_dict(settings)
-  return c
-
-
-def parity(example, completion):
-  return sum(completion.tokens) % 5 / 4
+  own = {
+    "steps": 5,
+    "mesh.group": 2,
+    "iterative.kept_steps": 3,
+    "eval.problems": 0,
+    "checkpoint.every": 1,
+    "checkpoint.keep": 9,
+  }
+  return tiny_runs.config(tiny_runs.ITERATIVE | own | settings)
 
 
 def saved(workdir, step):

@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # From the bottom up; a name stands for a module or a package. Imports run downwards.
 LAYERS = (
-  ("errors", "types", "guard", "apart", "lock", "quiet", "kinds", "ranges", "storage", "mirror"),
+  ("errors", "types", "guard", "apart", "lock", "quiet", "terminal", "kinds", "ranges", "storage", "mirror"),
   ("ops", "sharding", "packing", "checksums", "folder", "hosts", "lifeline"),
   ("models", "tokenizer", "data", "rewards", "objectives"),
   (
@@ -145,6 +145,7 @@ LINKS = (
   ("plan.programs", "loops.trees"),
   ("loops.*", "loops.collect"),
   ("loops.*", "loops.scorers"),
+  ("loops.*", "loops.groups"),
   ("loops.collect", "loops.judges"),
   ("loops.iterative", "loops.online"),
   ("loops.iterative", "loops.replay"),

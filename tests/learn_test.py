@@ -21,7 +21,7 @@ from grpo_jax import learn, movement, sharding
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import collect
+from grpo_jax.loops import groups
 from grpo_jax.objectives import cispo, distill, grpo, gspo, rft, sft
 from grpo_jax.packing.plan import Packing
 from grpo_jax.types import Rollouts
@@ -102,7 +102,7 @@ WIDE = 48  # of prompts, so that they have a list of their own
 
 @pytest.mark.parametrize("microbatch", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_microbatches_change_nothing_but_memory(microbatch):
-  r = collect.widen(tiny.rollouts(), WIDE)
+  r = groups.widen(tiny.rollouts(), WIDE)
   want = tiny.update()
   packing = tiny.packing(r, microbatches=tiny.P) if microbatch == 1 else Packing()
   assert microbatch > 1 or packing.prompt_list_size == 6
@@ -124,7 +124,7 @@ def test_microbatches_change_nothing_but_memory(microbatch):
   ],
 )
 def test_the_mesh_changes_nothing(mesh, packed, changes):
-  r = collect.widen(tiny.rollouts(), WIDE)
+  r = groups.widen(tiny.rollouts(), WIDE)
   parts = tiny.P // changes["microbatch"] if changes else 1
   packing = tiny.packing(r, mesh, parts) if packed else Packing()
   assert not packed or packing.prompt_list_size

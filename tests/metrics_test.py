@@ -12,7 +12,7 @@ import pytest
 import rich.console
 from ml_collections import ConfigDict
 
-from grpo_jax import metrics
+from grpo_jax import metrics, terminal
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import weights
 
@@ -261,7 +261,7 @@ def test_a_full_disk_is_said_in_one_line(tmp_path):
   [([], 5, "-:--:--"), ([3.0], 5, "-:--:--"), ([50.0, 60.0, 80.0], 300, "1:15:00"), ([0.0, 1.0], 0, "0:00:00")],
 )
 def test_time_left_leaves_the_first_step_out(ends, steps, text):
-  assert metrics.time_left(ends, steps) == text
+  assert terminal.time_left(ends, steps) == text
 
 
 # -- weights that are read

@@ -26,7 +26,7 @@ from experiments import defaults
 from grpo_jax import learn, movement, sampler
 from grpo_jax import rollouts as host
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, collect, imports, offline, pairs
+from grpo_jax.loops import build, checks, groups, imports, offline, pairs
 from grpo_jax.loops.run import Run
 from grpo_jax.ops.advantages import totals
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
@@ -325,23 +325,23 @@ def test_the_mesh_divides_the_completions_that_a_prompt_has(data, most):
 # -- what is kept, from groups made by hand
 
 
-def scored(first: int, *groups: Sequence[Sequence[float]]) -> collect.Scored:
-  """Groups whose prompts are the tokens first, first + 1 ...; sample g of one is given groups[p][g] at its steps.
+def scored(first: int, *each: Sequence[Sequence[float]]) -> groups.Scored:
+  """Groups whose prompts are the tokens first, first + 1 ...; sample g of one is given each[p][g] at its steps.
 
   A group of no samples has a prompt that was too long.
   """
-  p, g = len(groups), max(map(len, groups))
-  steps = np.array([[len(values) for values in group] or [0] * g for group in groups], np.int32)
+  p, g = len(each), max(map(len, each))
+  steps = np.array([[len(values) for values in group] or [0] * g for group in each], np.int32)
   at = np.arange(L) < steps[..., None]
   rewards = np.zeros((p, g, L), np.float32)
-  rewards[at] = [value for group in groups for values in group for value in values]
+  rewards[at] = [value for group in each for values in group for value in values]
   ids = np.arange(first, first + p)
   tokens = at * (ids[:, None, None] * 100 + np.arange(g)[:, None])
   prompts = Prompts(np.where(steps[:, :1] > 0, ids[:, None], 0), (steps[:, 0] > 0).astype(np.int32))
   ended = np.where(steps % 2, STOPPED, TRUNCATED)
   components = np.where(at, rewards, 0).sum(2, keepdims=True)
   rollouts = Rollouts(prompts, tokens, steps, ended, -1.0 * tokens, -2.0 * tokens, rewards, at, components)
-  return collect.Scored([Example(str(n), "", "", {}) for n in ids], rollouts, [], 0.0)
+  return groups.Scored([Example(str(n), "", "", {}) for n in ids], rollouts, [], 0.0)
 
 
 TIED = [[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]  # the steps differ and the totals do not
@@ -351,7 +351,7 @@ OUTCOMES = [[0.5], [1.0], [0.0]]
 TWO_WORST = [[-1.0], [2.0], [0.5, -1.5]]
 
 
-def assert_pairs(batch: collect.Scored, want: dict[int, list[tuple[int, int]]]) -> None:
+def assert_pairs(batch: groups.Scored, want: dict[int, list[tuple[int, int]]]) -> None:
   """The groups of `batch` are those of `want`, each one of the pairs (chosen, rejected) there, in all of its arrays."""
   r = batch.rollouts
   assert [int(row.question) for row in batch.examples] == r.prompts.tokens[:, 0].tolist() == list(want)
@@ -387,11 +387,11 @@ def test_groups_whose_totals_tie_are_no_pairs(groups):
   assert got.examples == [] and got.rollouts.tokens.shape == (0, 2, L)
 
 
-def draw(monkeypatch, kind: str, batches: Iterator[collect.Scored], tries: int = 2) -> tuple[Rollouts, int]:
+def draw(monkeypatch, kind: str, batches: Iterator[groups.Scored], tries: int = 2) -> tuple[Rollouts, int]:
   """`draw_samples` where those batches are what `collect` gives; and how many it took."""
   keys = []
 
-  def give(collector: Any, params: Any, key: jax.Array, writer: Any) -> tuple[collect.Scored, dict]:
+  def give(collector: Any, params: Any, key: jax.Array, writer: Any) -> tuple[groups.Scored, dict]:
     keys.append(tuple(jax.random.key_data(key).tolist()))
     return next(batches), {}
 
@@ -412,11 +412,11 @@ def test_rows_that_only_fill_a_batch_are_neither_counted_nor_kept(monkeypatch, k
   """Nor are prompts that were too long; batches are gone through until there are as many as were asked for."""
 
   def filled(*batches):
-    return collect.fill(batches, P)
+    return groups.fill(batches, P)
 
   batches = [
     filled(scored(1, OUTCOMES)),
-    filled(collect.select(scored(2, OUTCOMES), [])),
+    filled(groups.select(scored(2, OUTCOMES), [])),
     scored(3, OUTCOMES, [], [], TWO_WORST),
     filled(scored(7, [], OUTCOMES)),
     scored(9, OUTCOMES, OUTCOMES, OUTCOMES, OUTCOMES),
@@ -442,6 +442,6 @@ def test_pairs_are_drawn_until_enough_groups_do_not_tie(monkeypatch):
   ],
 )
 def test_drawing_ends_where_nothing_is_found(monkeypatch, kind, tries, message):
-  empty = collect.fill([collect.select(scored(1, OUTCOMES), [])], P)
+  empty = groups.fill([groups.select(scored(1, OUTCOMES), [])], P)
   with pytest.raises(SettingError, match=f"offline.prompts=5: {message}"):
     draw(monkeypatch, kind, itertools.repeat(empty), tries)

@@ -15,39 +15,22 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+import tiny_runs
 
-CONFIG = """
-import os
-from experiments import defaults
-
-def get_config():
-  c = defaults.get_config()
-  c.steps = 8
-  c.tokenizer = "words"
-  c.model.variant = "test_qwen3"
-  c.data.prompts = 4
-  c.sampler.group = 4
-  c.sampler.max_length = 8
-  c.rewards.functions = (("parity", __file__ + ":parity", 1.0),)
-  c.eval.reward = __file__ + ":parity"
-  c.data.redraw = 0.5
-  c.objective.beta = 0.04
-  c.learner.lr = 1e-2
-  c.learner.warmup = 3
-  c.eval.problems = 8
-  c.eval.batch = 8
-  c.eval.samples = 0
-  c.eval.every = 4
-  c.checkpoint.every = 2
-  c.log.measure_every = 2
-  c.log.samples_every = 0
-  c.log.tensorboard = False
-  c.compilation_cache = os.path.join(os.path.dirname(__file__), "cache")
-  return c
-
-def parity(example, completion):
-  return sum(completion.tokens) % 5 / 4
-"""
+CONFIG = tiny_runs.source(
+  {
+    "steps": 8,
+    "data.redraw": 0.5,
+    "learner.warmup": 3,
+    "eval.reward": tiny_runs.PARITY,
+    "eval.problems": 8,
+    "eval.batch": 8,
+    "eval.samples": 0,
+    "eval.every": 4,
+    "checkpoint.every": 2,
+    "log.measure_every": 2,
+  }
+)
 
 # `python -c` this PHASE COUNT SECONDS SIGNAL arguments...: the run, which gets the signal so many seconds after it has
 # entered the phase for the COUNTth time. What is being saved when it enters is complete by then.

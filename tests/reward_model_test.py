@@ -114,6 +114,11 @@ def test_metrics_of_four_pairs_by_hand():
   assert reward_models.pair_metrics(np.array([1e6, -1e6]))["pair_ece"] == pytest.approx(0.5)  # sure of both, right once
 
 
+def test_margins_are_of_the_scores_after_the_last_tokens():
+  scores = np.array([[[1.0, 2, 3], [5, 7, 9]], [[4, 0, 0], [0, 0, 1]]], np.float32)
+  np.testing.assert_array_equal(reward_models.margins(scores, np.array([[2, 1], [1, 3]])), [2 - 5, 4 - 1])
+
+
 # -- pairs of samples
 
 

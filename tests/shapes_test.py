@@ -35,7 +35,7 @@ from grpo_jax import decode_loop, forward, learn, movement, optim, sampler, slot
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, collect, imports, trees
+from grpo_jax.loops import build, checks, groups, imports, trees
 from grpo_jax.models import attention, heads, layers, variants
 from grpo_jax.models import decoder as decoders
 from grpo_jax.models.decoder import Decoder
@@ -567,7 +567,7 @@ def test_what_reward_models_reward_traces(experiment, arg):
 
 
 def test_process_supervision_changes_the_rewards_of_arithmetic_alone():
-  assert arithmetic_process.get_config("reward=rule") == arithmetic.get_config("objective=process")
+  assert arithmetic_process.get_config() == arithmetic.get_config("objective=process")
   found, hard = arithmetic_process.get_config("hard,reward_model=x"), arithmetic.get_config("hard,objective=process")
   assert found.rewards.functions == (("steps", "steps.steps_correct", 0.0),)
   assert found.rewards.process_models == (("judge", "x", 1.0),)
@@ -706,7 +706,7 @@ def test_steps_compile_once(compiled):
   update = once(learn.make_learn(learn.Setup(d, grpo, tx, learner, tiny.objective(), 0.7)), donate_argnums=0)
   state = states.create({"policy": tiny.params(mesh=mesh)}, tx)
   placed = jax.tree.map(lambda x: x.sharding, state)
-  table = collect.widen(tiny.rollouts(), 48)
+  table = groups.widen(tiny.rollouts(), 48)
   compiled.clear()
   for step in range(3):
     given = jax.tree.map(lambda x, step=step: np.roll(x, 2 * step, axis=0), table)
@@ -715,7 +715,7 @@ def test_steps_compile_once(compiled):
     )
     np.testing.assert_array_equal(rollouts.lengths, given.lengths)
     rollouts = dataclasses.replace(rollouts, rewards=given.rewards, given=given.given, components=given.components)
-    rollouts = collect.widen(rollouts, 48)
+    rollouts = groups.widen(rollouts, 48)
     packing = plan.pack(rollouts, layout)
     assert packing.token_index is not None and packing.list_size and packing.prompt_list_size
     state, metrics, _ = update(state, None, None, *host.to_device(layout, (rollouts, packing)))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
@@ -19,20 +18,12 @@ from grpo_jax.data import loader
 from grpo_jax.data.pool import Pool
 from grpo_jax.generate import Generator, completions, generate
 from grpo_jax.loops import build, checks, imports, judges, scorers
+from grpo_jax.loops.groups import Scored, choose, padded
 from grpo_jax.model_rewards import RewardModel
 from grpo_jax.objectives.contract import Objective
 from grpo_jax.ops.advantages import totals
 from grpo_jax.rewards import combine
-from grpo_jax.types import Completion, Example, Prompts, Rollouts
-
-
-class Scored(NamedTuple):
-  """P groups, what they answer and what they were given; the same on every process."""
-
-  examples: list[Example | None]  # [P]
-  rollouts: Rollouts  # sampled, with rewards as numpy arrays; see rollouts.py
-  faults: list[combine.Fault]
-  cut_off: float  # nats that top-k, top-p and min-p cut off, summed over all tokens
+from grpo_jax.types import Completion, Example, Rollouts
 
 
 class Collector(NamedTuple):
@@ -171,9 +162,9 @@ def collect(
 
 
 def solved(batch: Scored, collector: Collector) -> np.ndarray:
-  """Which samples are right, `[P, G]`: 1 where the reward `collector.solved` is at least 1, NaN where there is none."""
+  """Which samples are right by the reward `collector.solved` (`combine.RIGHT`), `[P, G]`: 1, 0, or NaN without one."""
   given = batch.rollouts.components[..., collector.names.index(collector.solved)]
-  return np.where(np.isnan(given), np.nan, given >= 1)
+  return np.where(np.isnan(given), np.nan, given >= combine.RIGHT)
 
 
 def score(collector: Collector, examples: list[Example | None], drawn: Rollouts) -> Scored:
@@ -291,59 +282,3 @@ def disagreement(batch: Scored, collector: Collector) -> np.ndarray | None:
 def judged_components(r: Rollouts) -> np.ndarray:
   """The reward components [P, G, N] of rollouts, NaN also for the completions that only fill the batch."""
   return np.where((r.lengths > 0)[..., None], r.components, np.nan)
-
-
-def select(batch: Scored, keep: Sequence[int]) -> Scored:
-  """The groups of those indices, in that order."""
-  return choose([batch], keep)
-
-
-def fill(batches: Sequence[Scored], prompts: int) -> Scored:
-  """The first `prompts` groups of several batches; empty groups where there are fewer."""
-  return choose(batches, padded(range(sum(len(batch.examples) for batch in batches)), prompts))
-
-
-def padded(places: Sequence[int], prompts: int) -> list[int]:
-  """The first `prompts` of the places, and -1 for each that is missing."""
-  return [*places[:prompts], *[-1] * (prompts - len(places))]
-
-
-def choose(batches: Sequence[Scored], places: Sequence[int]) -> Scored:
-  """The groups at those places of several batches, one after the other; -1 stands for an empty group.
-
-  Where arrays are on the mesh they stay there, and the mesh must divide the number of places.
-  """
-  width = max(batch.rollouts.prompts.tokens.shape[1] for batch in batches)
-  examples = [example for batch in batches for example in batch.examples] + [None]
-  starts = np.cumsum([0] + [len(batch.examples) for batch in batches])
-  at = {old: new for new, old in enumerate(places)}
-  faults = [f._replace(prompt=int(f.prompt + start)) for batch, start in zip(batches, starts) for f in batch.faults]
-  faults = [fault._replace(prompt=at[fault.prompt]) for fault in faults if fault.prompt in at]
-  index = np.asarray(places, np.int32)
-  chosen = jax.tree.map(functools.partial(_chosen, index), *[widen(batch.rollouts, width) for batch in batches])
-  return Scored([examples[place] for place in places], chosen, faults, sum(batch.cut_off for batch in batches))
-
-
-def widen(rollouts: Rollouts, width: int) -> Rollouts:
-  """Rollouts with prompts padded to `width`."""
-  prompts = rollouts.prompts
-  tokens = np.pad(prompts.tokens, [(0, 0), (0, width - prompts.tokens.shape[1])])
-  return dataclasses.replace(rollouts, prompts=Prompts(tokens, prompts.lengths))
-
-
-def _chosen(index: np.ndarray, *arrays: np.ndarray | jax.Array) -> np.ndarray | jax.Array:
-  """The entries at `index` of arrays [P, ...], one after the other; zeros where that is -1."""
-  if isinstance(arrays[0], jax.Array):
-    return _jitted_choice(arrays[0].sharding)(arrays, index)
-  nothing = np.zeros((1, *arrays[0].shape[1:]), arrays[0].dtype)
-  return np.concatenate([*arrays, nothing])[index]
-
-
-@functools.cache
-def _jitted_choice(sharding: jax.sharding.Sharding) -> Callable:
-  return jax.jit(_choice, out_shardings=sharding)
-
-
-def _choice(arrays: tuple[jax.Array, ...], index: jax.Array) -> jax.Array:
-  there = (index >= 0).reshape(-1, *[1] * (arrays[0].ndim - 1))
-  return jnp.where(there, jnp.concatenate(arrays)[jnp.maximum(index, 0)], 0)

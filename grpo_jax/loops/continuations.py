@@ -22,7 +22,7 @@ from grpo_jax import evaluate, hosts, rollouts, sampler
 from grpo_jax.errors import SettingError
 from grpo_jax.guard import Guard
 from grpo_jax.loops import build, scorers
-from grpo_jax.loops.collect import Scored
+from grpo_jax.loops.groups import Scored
 from grpo_jax.ops import preferences
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sampler import Sampler

@@ -23,8 +23,9 @@ from grpo_jax import hosts, metrics, rollouts, signals, storage
 from grpo_jax.data import loader
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports, pairs
-from grpo_jax.loops.collect import Scored, check_collector, choose, collect, make_collector, select
+from grpo_jax.loops.collect import check_collector, collect, make_collector
 from grpo_jax.loops.evaluator import Evaluator
+from grpo_jax.loops.groups import Scored, choose, select
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.pairs import FromFile, encoded
 from grpo_jax.loops.run import Run

@@ -6,8 +6,9 @@ from ml_collections import ConfigDict
 
 from grpo_jax import rollouts
 from grpo_jax.loops import build, checks, imports
-from grpo_jax.loops.collect import Collector, Scored, collect, disagreement, make_collector
+from grpo_jax.loops.collect import Collector, collect, disagreement, make_collector
 from grpo_jax.loops.evaluator import Evaluator
+from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.learner import Learned, Learner
 from grpo_jax.loops.run import Run
 from grpo_jax.ops.advantages import totals

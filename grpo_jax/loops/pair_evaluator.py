@@ -49,8 +49,7 @@ class PairEvaluator:
       return {}
     with writer.phase("eval"):
       each = reward_models.scores_of_all(self.decoder, params, self.pairs, self.sizes.fresh(), self.cfg.batch)
-    scores = np.asarray(reward_models.after_last_token(each, self.pairs.lengths))
-    found = reward_models.pair_metrics(scores[:, 0] - scores[:, 1]) | {"pairs": len(scores)}
+    found = reward_models.pair_metrics(reward_models.margins(each, self.pairs.lengths)) | {"pairs": len(each)}
     writer.evaluation(step, {f"eval/{name}": value for name, value in found.items()})
     return found
 

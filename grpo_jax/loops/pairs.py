@@ -15,7 +15,8 @@ from grpo_jax import storage
 from grpo_jax.data import jsonl, loader
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, imports
-from grpo_jax.loops.collect import Collector, Scored, select
+from grpo_jax.loops.collect import Collector
+from grpo_jax.loops.groups import Scored, select
 from grpo_jax.ops.advantages import totals
 from grpo_jax.packing import plan
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts

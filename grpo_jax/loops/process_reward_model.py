@@ -19,7 +19,8 @@ from ml_collections import ConfigDict
 from grpo_jax import metrics, signals, storage
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, continuations, imports, step_data
-from grpo_jax.loops.collect import Scored, check_collector, select
+from grpo_jax.loops.collect import check_collector
+from grpo_jax.loops.groups import Scored, select
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import Kept, draw_scored, kept_samples, template
 from grpo_jax.loops.pairs import divide, prompts_of

@@ -46,9 +46,7 @@ def _rewards(cfg: Any) -> list[tuple[str, Reward, float]]:
   """Returns (name, reward, weight) of each of `cfg.functions`."""
   entries = []
   for entry in cfg.functions:
-    name, path, weight = imports.triple(
-      entry, "rewards.functions", "(name, function, weight) or (..., keyword arguments)", 4
-    )
+    name, path, weight = imports.triple(entry, "rewards.functions", FORM, 4)
     if not abs(weight) <= imports.LARGEST_WEIGHT:
       raise SettingError(
         f"rewards.functions has {entry!r}: use a weight from -{imports.LARGEST_WEIGHT:g} to {imports.LARGEST_WEIGHT:g}"

@@ -17,12 +17,13 @@ from ml_collections import ConfigDict
 from grpo_jax import guard, metrics, reward_models, rollouts, step_scores
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports, pairs
-from grpo_jax.loops.collect import Collector, Scored, score, select, widen
+from grpo_jax.loops.collect import Collector, score
+from grpo_jax.loops.groups import Scored, select, widen
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import without_empty
 from grpo_jax.loops.replay import Replay, lessons
 from grpo_jax.rewards import combine
-from grpo_jax.types import TRUNCATED, Array, Example, Rollouts
+from grpo_jax.types import TRUNCATED, Example, Rollouts
 
 NAME = "reward_model"  # of the learner, and of its reward among the others
 
@@ -193,13 +194,7 @@ def agreement(judge: Learner, kind: Kind, new: Rollouts, config: ConfigDict) -> 
   scores = reward_models.scores_of_all(judge.model.decoder, judge.params, new, sizes, config.iterative.pairs)
   if kind.steps:
     return step_scores.step_metrics(scores[new.given], new.rewards[new.given])["agreement"]
-  return reward_models.pair_metrics(margins(scores, new.lengths))["pair_accuracy"]
-
-
-def margins(scores: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-  """The score of the chosen less that of the rejected after their last tokens, `[N]`, of scores `[N, 2, L]`."""
-  last: Array = np.asarray(reward_models.after_last_token(scores, lengths))
-  return last[:, 0] - last[:, 1]
+  return reward_models.pair_metrics(reward_models.margins(scores, new.lengths))["pair_accuracy"]
 
 
 def in_words(kind: Kind, numbers: dict[str, float]) -> str:

@@ -10,7 +10,7 @@ import rich.console
 import rich.progress
 import rich.text
 
-from grpo_jax import metrics
+from grpo_jax import metrics, terminal
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
 
@@ -48,7 +48,7 @@ def reading(folder: str, console: rich.console.Console | None = None) -> Iterato
       bar.update(task, completed=done, total=total)
       if not console.is_terminal and time.perf_counter() - last >= metrics.PLAIN_SECONDS:
         line = f"reading weights of {folder}: {done / 1e9:.1f} of {total / 1e9:.1f} GB"
-        console.print(rich.text.Text(metrics.printable(line)), soft_wrap=True)
+        console.print(rich.text.Text(terminal.printable(line)), soft_wrap=True)
         last = time.perf_counter()
 
     yield show

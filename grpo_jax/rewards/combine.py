@@ -29,8 +29,7 @@ OF_GROUP = "completions"
 Found = tuple[list[tuple[int, float]], str]  # what a completion was given, and what went wrong or ""
 
 LARGEST = 1e30  # the largest size of a reward: sums of weighted rewards stay finite in float32
-
-
+RIGHT = 1.0  # a completion is right from this reward on, of the function that says what is right
 LATE_AT_FIRST = 5  # a reward that is late on so many completions, the first of a batch, ends the run
 
 

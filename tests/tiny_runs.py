@@ -1,0 +1,58 @@
+"""The config of a tiny run that learns something, for tests of whole runs: in this process, or in others (`source`)."""
+
+import pathlib
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from experiments import defaults
+from grpo_jax.types import Completion, Example
+
+PARITY = f"{__file__}:parity"
+TINY = {
+  "tokenizer": "words",
+  "model.variant": "test_qwen3",
+  "data.prompts": 4,
+  "sampler.group": 4,
+  "sampler.max_length": 8,
+  "rewards.functions": (("parity", PARITY, 1.0),),
+  "objective.beta": 0.04,
+  "learner.lr": 1e-2,
+  "log.measure_every": 0,
+  "log.samples_every": 0,
+  "log.tensorboard": False,
+}
+# Iterations of two steps, with pairs for a reward model in each.
+ITERATIVE = {
+  "loop": "iterative",
+  "sampler.stop": tuple("0123456789"),
+  "rewards.functions": (("parity", PARITY, 0.1),),
+  "iterative.labels": "parity",
+  "iterative.steps": 2,
+  "iterative.pairs": 4,
+  "iterative.replay": 0.25,
+  "iterative.reward_model_lr": 1e-2,
+}
+
+
+def parity(example: Example, completion: Completion) -> float:
+  return sum(completion.tokens) % 5 / 4
+
+
+def config(changes: dict[str, Any]) -> ConfigDict:
+  """The default settings with TINY's, and with others by their dotted names."""
+  c = defaults.get_config()
+  c.update_from_flattened_dict(TINY | changes)
+  return c
+
+
+def source(changes: dict[str, Any]) -> str:
+  """A config file of `config(changes)`, for `--config`; what is compiled is kept in `cache` beside it."""
+  return f"""
+import os, sys
+sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+import tiny_runs
+
+def get_config():
+  return tiny_runs.config({changes!r} | {{"compilation_cache": os.path.join(os.path.dirname(__file__), "cache")}})
+"""
