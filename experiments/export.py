@@ -2,9 +2,9 @@
 
     python -m experiments.export --workdir=RUN --out=FOLDER [--step=N] [--part=policy]
 
-FOLDER appears when it is complete, with the tokenizer, in the dtype of the weights that the run began with (DIR/export
-of a run is float32, as its masters are). --step: the last checkpoint where it is not given. --part: another learner of
-the run, such as reward_model of experiments/arithmetic_iterative.py. The run may go on meanwhile, on any mesh.
+FOLDER appears when it is complete, with the tokenizer, in the dtype of the weights that the run began with, as
+DIR/export is. --step: the last checkpoint where it is not given. --part: another learner of the run, such as
+reward_model and reference of experiments/arithmetic_iterative.py. The run may go on meanwhile, on any mesh.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from absl import app, flags, logging
 
 from experiments import arguments, sources
 from experiments.progress import Progress
-from grpo_jax import storage
+from grpo_jax import origin, storage
 from grpo_jax.errors import SettingError
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ def export(workdir: str, step: int | None, part: str, out: str) -> str:
   decoder = Decoder(shape, sharding.make_layout(defaults.get_config().mesh))
   abstract = {"policy": build.abstract(decoder)}
   params = checkpoint.restore_params(workdir, abstract, step, part)["policy"]
-  config = sources.saved_config(workdir)
+  config = origin.saved_config(workdir)
   began = began_with(config, part)
-  dtype = sources.weights_dtype(began)
+  dtype = origin.weights_dtype(began)
   total = sum(math.prod(x.shape) for x in jax.tree.leaves(params)) * (2 if dtype == "bfloat16" else 4)
   with Progress(total, 0) as bar:
     tensors.save(
@@ -108,7 +108,7 @@ def shape_of(workdir: str, part: str) -> "DecoderConfig":
   shape = build.read_shape(str(storage.place(workdir) / "model"))
   if part != REWARD_MODEL:
     return shape
-  source = began_with(sources.saved_config(workdir), part)
+  source = began_with(origin.saved_config(workdir), part)
   return dataclasses.replace(build.read_shape(build.find_source(source)[0]) if source else shape, scores=True)
 
 
