@@ -62,6 +62,8 @@ def get_config() -> ConfigDict:
   c.data.template = "{question}\n"  # the prompt, where chat is off
   c.data.chat = False  # render the prompt by the tokenizer's chat template
   c.data.system = ""  # system message of the chat
+  # (("name", value), ...): what the chat template may ask beside the messages, such as (("enable_thinking", False),).
+  c.data.chat_arguments = ()
   # What ends a reasoning step of a completion: line, blank line, or a regular expression (tokenizer/steps.py).
   c.data.steps = "line"
   c.data.prompts = 32  # prompts in a batch (P)

@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 
 from experiments import arguments, sources
 from experiments.progress import Progress
-from grpo_jax import storage
+from grpo_jax import origin, storage
 from grpo_jax.errors import SettingError
 
 if TYPE_CHECKING:
@@ -50,8 +50,9 @@ def main(argv: list[str]) -> None:
   del argv
   logging.set_verbosity(logging.WARNING)  # orbax tells of every step it takes
   values = flags.FLAGS
-  with arguments.one_line_errors(), sources.output() as out:
+  with arguments.one_line_errors(), sources.said_of_path(), sources.output() as out:
     paths = [path for each in values.path or () for path in each.split(",") if path]
+    print("starting: importing jax, loading weights and data", flush=True)
     steps = check(values.config, paths, values.step or [], values.out)
     found: list[Evaluated] = []
     for path, step in zip(paths, steps):
@@ -79,7 +80,7 @@ def check(config: ConfigDict, paths: Sequence[str], steps: Sequence[int], out: s
   checks.check_settings(config)
   if not config.eval.problems:
     raise SettingError("eval.problems=0: there is nothing to evaluate; use a whole number of at least 1")
-  found = steps_of([sources.is_run(path) for path in paths], steps)
+  found = steps_of([origin.is_run(path) for path in paths], steps)
   for path, step in zip(paths, found):
     sources.check("--path", path, step)
   if out:

@@ -2,11 +2,10 @@
 
     python -m experiments.export --workdir=RUN --out=FOLDER [--step=N] [--part=policy] [--adapter]
 
-FOLDER appears when it is complete, with the tokenizer, in the dtype of the weights that the run began with (DIR/export
-of a run is float32, as its masters are). --step: the last checkpoint where it is not given. --part: another learner of
-the run, such as reward_model of experiments/arithmetic_iterative.py. Adapters (lora.rank) are merged into the weights
-that they stand on; with --adapter they are written alone, as a folder of PEFT. The run may go on meanwhile, on any
-mesh.
+FOLDER appears when it is complete, with the tokenizer, in the dtype of the weights that the run began with, as
+DIR/export is. --step: the last checkpoint where it is not given. --part: another learner of the run, such as
+reward_model and reference of experiments/arithmetic_iterative.py. Adapters (lora.rank) are merged into the weights that
+they stand on; with --adapter they are written alone, as a folder of PEFT. The run may go on meanwhile, on any mesh.
 """
 
 import dataclasses
@@ -17,7 +16,7 @@ from absl import app, flags, logging
 
 from experiments import arguments, sources
 from experiments.progress import Progress
-from grpo_jax import storage
+from grpo_jax import origin, storage
 from grpo_jax.errors import SettingError
 
 if TYPE_CHECKING:
@@ -74,12 +73,12 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
     raise SettingError(f"--part={part!r}: checkpoint {step} of {workdir} has no such learner; use {', '.join(parts)}")
   shape = shape_of(workdir, part)
   decoder = Decoder(shape, sharding.make_layout(defaults.get_config().mesh))
-  config = sources.saved_config(workdir)
+  config = origin.saved_config(workdir)
   began = trees.began_with(config, part)
   if adapter:
     return export_adapter(workdir, step, part, out, decoder)
   params = trees.restore(workdir, decoder, step, learner=part)
-  dtype = sources.weights_dtype(began)
+  dtype = origin.weights_dtype(began)
   total = sum(math.prod(x.shape) for x in jax.tree.leaves(params)) * (2 if dtype == "bfloat16" else 4)
   with Progress(total, 0) as bar:
     tensors.save(
@@ -103,7 +102,7 @@ def export_adapter(workdir: str, step: int, part: str, out: str, decoder: "Decod
   from grpo_jax.loops import trees
   from grpo_jax.models.hf import peft
 
-  config = trees.run_config(workdir)
+  config = origin.saved_config(workdir)
   lora = trees.make_lora(config.get("lora") or {})
   if lora is None:
     raise SettingError(f"--adapter: {workdir} has lora.rank=0 and no adapters; leave it out")
@@ -124,7 +123,7 @@ def shape_of(workdir: str, part: str) -> "DecoderConfig":
   shape = trees.read_shape(str(storage.place(workdir) / "model"))
   if part != trees.REWARD_MODEL:
     return shape
-  source = trees.began_with(sources.saved_config(workdir), part)
+  source = trees.began_with(origin.saved_config(workdir), part)
   return dataclasses.replace(trees.read_shape(trees.find_source(source)[0]) if source else shape, scores=True)
 
 

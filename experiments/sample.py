@@ -24,7 +24,7 @@ from ml_collections import ConfigDict
 
 from experiments import arguments, sources
 from experiments.progress import Progress
-from grpo_jax import kinds, ranges, storage
+from grpo_jax import kinds, origin, ranges, storage
 from grpo_jax.errors import SettingError
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ EVERY = 16  # tokens between two prints of a completion that grows
 BATCH = 16  # questions of a file at a time
 LEAST_WIDTH = 64  # tokens of a prompt: widths are powers of two from here on, each a program
 OF_FOLDERS = {"sampler.max_length": 512, "data.template": "{question}"}  # where no config.json of a run says more
-OF_RUNS = ("data.template", "data.chat", "data.system", "sampler.stop", "sampler.dtype", "sampler.cache_dtype")
+OF_RUNS = ("data.template", "data.chat", "data.chat_arguments", "data.system")
+OF_RUNS += ("sampler.stop", "sampler.dtype", "sampler.cache_dtype")
 SAMPLER = {  # the flags that are settings of the sampler, and what each may be
   "max_length": ranges.TABLE["sampler.max_length"],
   "temperature": kinds.Form(
@@ -64,7 +65,7 @@ def main(argv: list[str]) -> None:
   del argv
   logging.set_verbosity(logging.WARNING)  # orbax tells of every step it takes
   values = flags.FLAGS
-  with arguments.one_line_errors(), sources.output() as out:
+  with arguments.one_line_errors(), sources.said_of_path(), sources.output() as out:
     given = {name: values[name].value for name in ROWS if values[name].value is not None}
     check(values.path, values.step, values.prompt, values.file, given)
     questions = read_questions(values.file) if values.file else [values.prompt]
@@ -140,12 +141,12 @@ def settings(path: str, given: dict[str, Any]) -> ConfigDict:
   """
   from experiments import defaults
 
-  config, saved = defaults.get_config(), sources.saved_config(path)
+  config, saved = defaults.get_config(), origin.saved_config(path)
   try:
     if saved:
       changes = {name: _found(saved, name) for name in (*OF_RUNS, *(f"sampler.{name}" for name in SAMPLER))}
     else:
-      changes = OF_FOLDERS | {"sampler.dtype": sources.weights_dtype(path)}
+      changes = OF_FOLDERS | {"sampler.dtype": origin.weights_dtype(path)}
     config.update_from_flattened_dict({name: value for name, value in changes.items() if value is not None})
   except (AttributeError, TypeError) as error:
     raise SettingError(f"--path={path!r}: config.json is not as the run wrote it ({error}); put it back") from error
@@ -174,7 +175,7 @@ def load(path: str, step: int | None, given: dict[str, Any]) -> Policy:
   from grpo_jax.tokenizer import reading
 
   config = settings(path, given)
-  if not sources.is_run(path):
+  if not origin.is_run(path):
     config.data.chat = reading.load(path, "--path").has_chat_template
   model = sources.model(config, path, step)
   made = stream.make_stream(model.decoder, config.sampler, model.stop)

@@ -8,18 +8,18 @@ import contextlib
 import functools
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from ml_collections import ConfigDict
 
-from grpo_jax import complete, kinds, storage
-from grpo_jax import folder as folders
+from grpo_jax import complete, kinds, origin, storage
 from grpo_jax.errors import SettingError
 
 if TYPE_CHECKING:
   from grpo_jax.loops import build
 
 WEIGHTS = "a Hugging Face folder or the workdir of a run"
+SETTING = "init_from="
 MOST_STEPS = 20  # of a run that a message lists
 
 
@@ -39,17 +39,12 @@ def check(flag: str, path: str, step: int | None) -> None:
   storage.check_reached(flag, path)
   if not path or not storage.place(path).is_dir():
     raise SettingError(f"{flag}={path!r}: no such folder; give {WEIGHTS}")
-  if is_run(path):
+  if origin.is_run(path):
     check_step(flag, path, step)
   elif step is not None:
     raise SettingError(f"--step={step} with {flag}={path!r}: is no run, and has no steps; give the workdir of one")
   elif not (storage.place(path) / "config.json").exists():
     raise SettingError(f"{flag}={path!r}: has neither weights (config.json) nor checkpoints; give {WEIGHTS}")
-
-
-def is_run(path: str) -> bool:
-  """Returns whether a folder is the workdir of a run."""
-  return complete.directory(path).is_dir() or (storage.place(path) / "export" / "config.json").exists()
 
 
 def check_step(flag: str, path: str, step: int | None) -> None:
@@ -92,15 +87,18 @@ def output() -> Iterator[TextIO]:
     yield out
 
 
-def saved_config(path: str) -> dict[str, Any]:
-  """Returns the config that a run's folder belongs to, as JSON has it; {} where it is no run's.
+@contextlib.contextmanager
+def said_of_path() -> Iterator[None]:
+  """Says --path in errors of the weights, which speak of init_from, the setting that means the same in a run.
 
   Raises:
-    SettingError: it cannot be read.
+    SettingError: that of the block.
   """
-  if not is_run(path):
-    return {}
-  return folders.read_json(f"workdir={path}", storage.place(path), "config.json") or {}
+  try:
+    yield
+  except SettingError as error:
+    text = str(error)
+    raise SettingError(f"--path={text.removeprefix(SETTING)}" if text.startswith(SETTING) else text) from error
 
 
 def model(config: ConfigDict, path: str, step: int | None) -> "build.Model":
@@ -117,27 +115,3 @@ def model(config: ConfigDict, path: str, step: int | None) -> "build.Model":
     given.tokenizer = ""
   found = build.model(given)
   return found if step is None else found._replace(load=functools.partial(build.reference, path, found, "--path", step))
-
-
-def weights_dtype(source: str) -> str:
-  """Returns the dtype that weights came in: of a folder's tensors; of a run, that of what it started from.
-
-  float32 also where that is float16, which is not written, where the run began with fresh weights, and where the folder
-  is not there any more.
-
-  Args:
-    source: a Hugging Face folder or the workdir of a run; "": fresh weights.
-
-  Raises:
-    SettingError: its files cannot be read.
-  """
-  from grpo_jax.models.hf import headers
-
-  passed = set()
-  while source and is_run(source) and source not in passed:
-    passed.add(source)
-    source = str(saved_config(source).get("init_from") or "")
-  if not source or not (storage.place(source) / "config.json").exists():
-    return "float32"
-  found = {tensor.dtype for tensor in headers.read_headers(storage.place(source)).values()}
-  return "bfloat16" if found == {"BF16"} else "float32"

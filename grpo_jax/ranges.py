@@ -37,8 +37,24 @@ def is_rules(value: Any) -> bool:
   return once and all(axis in MESH_AXES and axes.count(axis) == 1 for _, axes in value for axis in axes)
 
 
+def is_arguments(value: Any) -> bool:
+  """Returns whether a value is what a chat template may be given: names of its own, each once, with a plain value."""
+  if not isinstance(value, tuple | list) or not all(isinstance(row, tuple | list) and len(row) == 2 for row in value):
+    return False
+  names = [name for name, _ in value]
+  named = all(is_text(name) and name.isidentifier() and name not in TAKEN for name in names)
+  return named and len(set(names)) == len(names) and all(isinstance(each, PLAIN) for _, each in value)
+
+
 ROWS = Form("a tuple of tuples, with a comma after a single one, as in ((...),)", lambda x: isinstance(x, tuple | list))
 TEMPLATE = Form("text with {question} in it", lambda value: is_text(value) and "{question}" in value)
+TAKEN = ("messages", "add_generation_prompt")  # which are said by others
+PLAIN = (bool, int, float, str, type(None))
+ARGUMENTS = Form(
+  f"(('name', value), ...), each name once and none of {', '.join(TAKEN)}, each value True, False, None, a number or "
+  "text",
+  is_arguments,
+)
 STOP = Form("a tuple of texts that are not empty, as in ('</s>',)", is_stop)
 RULES = Form(f"(('name', ('axis', ...)), ...), each name once, with the axes {', '.join(MESH_AXES)}", is_rules)
 LORA = ("q", "k", "v", "o", "gate", "up", "down")  # as in models/lora.py, which imports jax
@@ -71,6 +87,7 @@ TABLE: dict[str, Row] = {
   "data.template": TEMPLATE,
   "data.chat": SWITCH,
   "data.system": TEXT,
+  "data.chat_arguments": ARGUMENTS,
   "data.steps": TEXT,  # tokenizer/steps.py says which patterns work
   "data.prompts": Whole(1),
   "data.redraw": Number(0, 1, above=True),

@@ -232,6 +232,16 @@ def sample(
   return Rollouts(prompts, **completions), {"slot_use": use, "decode_steps": counts["steps"].max()}
 
 
+@functools.lru_cache(maxsize=8)
+def jitted_run(setup: SamplerSetup) -> Callable:
+  """Returns `sample` of a setup, jitted.
+
+  It is the same function for the same setup, so that models of one shape, evaluated one after the other, compile it
+  once. Few are kept, for each keeps its programs.
+  """
+  return jax.jit(functools.partial(sample, setup), static_argnames="prompt_size")
+
+
 def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Sampler:
   """Returns the sampler of a policy.
 
@@ -243,9 +253,11 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Sa
   Raises:
     SettingError: `sampler.tensor` does not divide the devices.
   """
+  # The family says how a model is written to a file, and is not known of every folder.
+  decoder = dataclasses.replace(decoder, config=dataclasses.replace(decoder.config, family=""))
   setup, layout = make_setup(decoder, cfg, stop_tokens), decode_layout(decoder.layout, cfg.tensor)
   return Sampler(
     layout=layout,
     ready=jitted_ready(decoder, layout, cfg.dtype),
-    run=jax.jit(functools.partial(sample, setup), static_argnames="prompt_size"),
+    run=jitted_run(setup),
   )

@@ -25,8 +25,9 @@ from grpo_jax.errors import SettingError
 
 # Settings that may differ when a run goes on: those that only say what is shown, and where, in how many microbatches
 # and in what time the same numbers are computed (equal to rounding). So may `steps`, where no learning rate depends on
-# it.
+# it. `model.hub` is in messages alone.
 MAY_CHANGE = (
+  "model.hub",
   "eval",
   "checkpoint",
   "log",

@@ -237,6 +237,9 @@ BY_HAND = (
     for name in ("model", "data", "sampler", "rewards", "objective", "learner", "mesh", "eval", "log", "profile")
     for value in (None, 3)
   ),
+  Bad("data.chat_arguments", (("messages", 1),), "none of messages"),
+  Bad("data.chat_arguments", (("a", 1), ("a", 2)), "each name once"),
+  Bad("data.chat_arguments", (("a", ("b",)),), "True, False"),
   # settings of one's own
   Bad("mine.number", NAN, "finite"),
   Bad("mine.number", HUGE, "whole numbers"),

@@ -11,7 +11,7 @@ from conftest import ROOT
 
 from experiments import evaluate as command
 from experiments import export, sample, sources
-from grpo_jax import evaluate
+from grpo_jax import evaluate, origin
 from grpo_jax.errors import SettingError
 from grpo_jax.types import STOPPED, TRUNCATED, Completion
 
@@ -208,10 +208,10 @@ def test_the_dtype_is_that_of_the_first_weights(tmp_path):
   safetensors.numpy.save_file(tensors, folder / "model.safetensors")
   first = write_run(tmp_path / "first", {"init_from": str(folder)})
   second = write_run(tmp_path / "second", {"init_from": first})
-  assert sources.weights_dtype(str(folder)) == sources.weights_dtype(second) == "bfloat16"
-  assert sources.weights_dtype(WARM_START) == sources.weights_dtype("") == sources.weights_dtype("gone") == "float32"
+  assert origin.weights_dtype(str(folder)) == origin.weights_dtype(second) == "bfloat16"
+  assert origin.weights_dtype(WARM_START) == origin.weights_dtype("") == origin.weights_dtype("gone") == "float32"
   safetensors.numpy.save_file(tensors | {"b": np.zeros(3, np.float32)}, folder / "model.safetensors")
-  assert sources.weights_dtype(second) == "float32"
+  assert origin.weights_dtype(second) == "float32"
 
 
 def test_a_run_is_asked_as_it_was_trained(tmp_path):

@@ -14,7 +14,7 @@ import jax
 import pytest
 from hostile_edits import CONFIG, DECODER
 
-from experiments import defaults
+from experiments import defaults, evaluate, sample, sources
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build
 from grpo_jax.tokenizer import chat
@@ -106,6 +106,56 @@ def test_a_template_is_the_end_of_its_process_only(tmp_path, deadline):
     chat.render(config, "c", "{question}", "")
   assert chat.render(config, "c", "{question}", "").question == "c"
   assert chat._renderer().process.process is not process
+
+
+# What must be refused alike by every command that reads a folder: a case of each kind.
+ALIKE = (
+  *("weights: cut at the end", "weights: header of 2^63", "weights: offsets beyond the file"),
+  *("index: upwards", "index: from the root", "weights: a link out", "config: most of everything"),
+  *("weights: a pickle", "index: a pickle", "weights: a pickle beside", "template: loops", "template: long output"),
+  *("template: a text times", "template: a class", "tokenizer: is config.json", "tokenizer: model is a text"),
+  *("weights: NaN", "weights: infinity"),
+)
+
+
+def ask(folder: str) -> None:
+  """Does with a folder what experiments.sample does."""
+  policy = sample.load(folder, None, {})
+  policy.model.render("two?")
+
+
+def judge(folder: str) -> None:
+  """Does with a folder what experiments.evaluate does."""
+  config = defaults.get_config()
+  config.data.chat, config.data.arithmetic.size, config.eval.problems, config.eval.batch = True, 8, 8, 8
+  evaluate.evaluate_path(config, folder, None)
+
+
+@pytest.mark.parametrize("use", [ask, judge])
+@pytest.mark.parametrize("name", ALIKE)
+def test_other_commands_refuse_it_alike(name, use, tmp_path, deadline):
+  case = hostile_folders.CASES[name]
+  folder = make(tmp_path / "m", case.edit, CONFIG)
+  with pytest.raises(SettingError) as error, sources.said_of_path():
+    use(folder)
+  message = str(error.value)
+  assert case.says in message and message.isprintable() and len(message) < 600
+  assert message.startswith((f"--path={folder}", "tokenizer: ", "chat_template: "))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["weights: cut at the end", "tokenizer: model is a text", "weights: NaN"])
+@pytest.mark.parametrize("module", ["sample", "evaluate"])
+def test_their_commands_say_it_in_one_line(name, module, tmp_path, program):
+  """After lines that say what is being done; standard output, which is for what was asked, stays empty."""
+  case = hostile_folders.CASES[name]
+  folder = make(tmp_path / "m", case.edit, CONFIG)
+  asked = ["--prompt=two?"] if module == "sample" else ["--config=experiments/arithmetic.py"]
+  found = program(f"experiments.{module}", f"--path={folder}", *asked)
+  said = found.stderr.strip().splitlines()
+  assert found.returncode == 2 and found.stdout == "", found.stderr
+  assert said[0].startswith("starting: ") and said[-1].startswith(f"error: --path={folder}") and case.says in said[-1]
+  assert "Traceback" not in found.stderr and sum(line.startswith("error: ") for line in said) == 1
 
 
 @pytest.mark.parametrize(

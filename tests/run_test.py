@@ -17,7 +17,7 @@ from grpo_jax.checksums import checksums
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports, trees
 from grpo_jax.loops.evaluator import Evaluator
-from grpo_jax.loops.run import Run
+from grpo_jax.loops.run import Run, recorded
 
 TX = optax.adam(0.1)
 
@@ -163,6 +163,14 @@ def test_a_checkpoint_without_one_of_the_learners_is_refused(config, model, tmp_
   loop(config, model, tmp_path, {"policy": Fake(0.0)}, stop_after=3)
   with pytest.raises(SettingError, match="it holds policy and no reward_model"):
     loop(config, model, tmp_path, {"policy": Fake(0.0), "reward_model": Fake(0.0)})
+
+
+def test_the_model_that_an_experiment_is_made_for_is_not_said_of_other_weights(config):
+  c = config.copy_and_resolve_references()
+  c.model.hub = "Qwen/Qwen3-0.6B"
+  assert recorded(c).model.hub == c.model.hub  # no weights were given
+  c.init_from = "llama"
+  assert recorded(c).model.hub == "" and c.model.hub
 
 
 # -- the reference

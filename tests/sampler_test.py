@@ -112,6 +112,18 @@ def test_bfloat16_products_make_float32_logits():
   assert heads == ["f32", "f32"], heads  # of the prompts and of the loop
 
 
+def test_models_of_one_shape_share_their_programs():
+  """Whatever family they are written as; other settings and other shapes have their own."""
+  cfg = tiny.section("sampler", group=tiny.G, max_length=tiny.L)
+  decoder = tiny.decoder()
+  again = dataclasses.replace(decoder, config=dataclasses.replace(decoder.config, family="qwen3"))
+  other = dataclasses.replace(decoder, config=dataclasses.replace(decoder.config, norm_eps=1e-5))
+  first, second = (sampler.make_sampler(each, cfg, tiny.STOP) for each in (decoder, again))
+  assert first.run is second.run and first.ready is second.ready
+  assert first.run is not sampler.make_sampler(other, cfg, tiny.STOP).run
+  assert first.run is not sampler.make_sampler(decoder, cfg, ()).run
+
+
 # -- what must not change what is sampled
 
 

@@ -94,7 +94,8 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None, score
   if fresh and folder:
     load = functools.partial(trees.with_fresh_head, load, decoder)
   d = config.data
-  render = functools.partial(tokenizer.render, template=d.template, chat=d.chat, system=d.system)
+  how = {"template": d.template, "chat": d.chat, "system": d.system, "arguments": tuple(map(tuple, d.chat_arguments))}
+  render = functools.partial(tokenizer.render, **how)
   stop = tuple(dict.fromkeys((*tokenizer.eos_ids, *(tokenizer.token_id(t) for t in config.sampler.stop))))
   return Model(layout, dataclasses.replace(decoder, lora=lora), tokenizer, render, stop, load)
 

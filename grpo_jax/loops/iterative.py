@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
-from grpo_jax import metrics, storage
+from grpo_jax import metrics, origin, storage
 from grpo_jax import state as train_state
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports, scorers, teaching, trees
@@ -53,6 +53,7 @@ def train(config: ConfigDict, workdir: str) -> None:
   judged_by = teaching.of_reward_model(config, kind)
   judge = Judge(judged_by, build.model(judged_by, scores=True), 1.0)
   policy = Policy(config, model, config.sampler.temperature, collector.generator.sizes)
+  dtype = origin.weights_dtype(judged_by.init_from)
   reference, replay, cfg = Reference(model, config.seed), Replay(workdir), config.iterative
   learners = {"policy": policy, NAME: judge, "reference": reference}
   models = functools.partial(asked_models, collector.models, judge, cfg.weight, kind.steps)
@@ -81,7 +82,7 @@ def train(config: ConfigDict, workdir: str) -> None:
       run.after(step, evaluate=ends)
     run.finish()
     if config.checkpoint.export and not run.stopped:
-      export(judge, workdir, run.writer)
+      export(judge, workdir, dtype, run.writer)
 
 
 def asked_models(others: Sequence[RewardModel], judge: Learner, weight: float, steps: bool) -> list[RewardModel]:
@@ -139,12 +140,13 @@ class IterationEvaluator(Evaluator):
     return found
 
 
-def export(judge: Learner, workdir: str, writer: metrics.Writer) -> None:
-  """Writes the reward model to DIR/reward_model, a Hugging Face folder."""
+def export(judge: Learner, workdir: str, dtype: str, writer: metrics.Writer) -> None:
+  """Writes the reward model to DIR/reward_model, a Hugging Face folder in that dtype."""
   with writer.phase("export"):
     out = storage.place(workdir) / NAME
     decoder = judge.model.decoder
-    tensors.save(out, decoder.config, decoder.merged(judge.params), tokenizer=judge.model.tokenizer)
+    params = decoder.merged(judge.params)
+    tensors.save(out, decoder.config, params, tokenizer=judge.model.tokenizer, dtype=dtype)
 
 
 class Policy(Learner):

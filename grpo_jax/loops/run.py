@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, compiled, guard, metrics, signals, storage, workdir
+from grpo_jax import checkpoint, compiled, guard, metrics, origin, signals, storage, workdir
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, trees
 from grpo_jax.loops.learner import Learner
@@ -99,6 +99,7 @@ class Run:
     self.config, self.folder, self.model = config, folder, model
     self.data, self.learners = data, learners
     self.evaluator = evaluator
+    self.dtype = origin.weights_dtype(config.init_from)  # of DIR/export; the folder may be gone when the run ends
     self.stopped = False
     self.watch = Watch(config.sampler.max_length, rule)
     workdir.check_owner(folder, config)  # before anything is made in a folder that may be somebody's
@@ -107,7 +108,7 @@ class Run:
       workdir.check_owner(folder, config)  # of a run that ended meanwhile
       self.programs = resources.enter_context(compiled.kept(config.compilation_cache, folder))
       self._restore_or_start()
-      workdir.claim(folder, config)  # after all that the config names has been found
+      workdir.claim(folder, recorded(config))  # after all that the config names has been found
       if jax.process_index() == 0:
         build.describe(model, str(storage.place(folder) / "model"))
       self._resources = resources.pop_all()
@@ -295,17 +296,27 @@ class Run:
     self.writer.say(f"{said}, {config.steps} steps, {self.seconds:.0f} s; {self.folder}/result.json")
 
   def export(self) -> None:
-    """Writes the policy (or the reward model) to DIR/export, a Hugging Face folder."""
+    """Writes the policy (or the reward model) to DIR/export, a Hugging Face folder in the first weights' dtype."""
     with self.writer.phase("export"):
       self._check_lock()
       base = trees.find_source(self.config.init_from)[0] or None
       out = storage.place(self.folder) / "export"
-      decoder = self.model.decoder
+      decoder, trained = self.model.decoder, self.learners[POLICY].trained
       params = decoder.merged(self.learners[POLICY].params)
-      tensors.save(out, decoder.config, params, tokenizer=self.model.tokenizer, base=base)
+      tensors.save(out, decoder.config, params, tokenizer=self.model.tokenizer, dtype=self.dtype, base=base)
       if decoder.lora:
-        trained = self.learners[POLICY].trained
         peft.save(out.with_name("adapter"), decoder.config, decoder.lora, trained, decoder.base.shapes(), base)
+
+
+def recorded(config: ConfigDict) -> ConfigDict:
+  """Returns the config as DIR/config.json is to have it.
+
+  `model.hub` says which weights an experiment is made for; where others may have been given, nothing is said of them.
+  """
+  found = config.copy_and_resolve_references()
+  if found.init_from:
+    found.model.hub = ""
+  return found
 
 
 def write_result(folder: str, before: dict, after: dict, steps: int, seconds: float) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, storage
+from grpo_jax import checkpoint, origin, storage
 from grpo_jax import folder as folders
 from grpo_jax.checksums import checksums
 from grpo_jax.errors import SettingError
@@ -77,7 +77,7 @@ def restore(
   Raises:
     SettingError: no such checkpoint, or one of another model; the base of its adapters is not what it was.
   """
-  config = run_config(run)
+  config = origin.saved_config(run)
   decoder = dataclasses.replace(decoder, lora=make_lora(config.get("lora") or {}))
   trained = restore_trained(run, decoder, step, left_out, learner)
   if decoder.lora is None:
@@ -91,11 +91,6 @@ def restore(
   about = checkpoint.about(run, checkpoint.latest(run) if step is None else step)
   check_base(base, about["extra"].get("references", {}).get(learner, {}), source)
   return decoder.merged(join(base, trained))
-
-
-def run_config(run: str) -> dict[str, Any]:
-  """The config that a run's folder belongs to, as JSON has it; {} where there is none."""
-  return folders.read_json(f"workdir={run}", storage.place(run), "config.json") or {}
 
 
 def restore_trained(

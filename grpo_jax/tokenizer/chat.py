@@ -2,14 +2,19 @@
 
 import functools
 import threading
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from grpo_jax.apart import Process
 from grpo_jax.errors import SettingError
 from grpo_jax.folder import first_line
 
+# What `transformers` gives a template beside the messages where nobody gives more; some ask whether it is none.
+_NOTHING = {"tools": None, "documents": None}
 # Stands for the question while its surroundings are found; its characters are for private use and in nobody's template.
 _MARK = "\ue000question\ue000"
+
+Argument = bool | int | float | str | None  # a value that a chat template may be given
 
 
 class Turn(NamedTuple):
@@ -20,7 +25,9 @@ class Turn(NamedTuple):
   after: str
 
 
-def render(config: dict, question: str, template: str, system: str) -> Turn:
+def render(
+  config: dict, question: str, template: str, system: str, arguments: Sequence[tuple[str, Argument]] = ()
+) -> Turn:
   """Renders `question` as the user's turn of the tokenizer's chat template.
 
   Templates trim and inspect what they are given. So the conversation is rendered twice, with the question and with a
@@ -31,14 +38,16 @@ def render(config: dict, question: str, template: str, system: str) -> Turn:
     question: what the user asks.
     template: the user's message, with "{question}" for the question.
     system: the system message; "" for none.
+    arguments: what the chat template is given beside the messages, as (name, value).
 
   Raises:
     SettingError: there is no chat template, it fails, takes too long or too much memory, or it does not show the
       user's message as it is.
   """
   program, specials = find_template(config), _specials(config)
-  text = _conversation(program, specials, template.replace("{question}", question, 1), system)
-  marked = _conversation(program, specials, template.replace("{question}", _MARK, 1), system)
+  values = (*specials, *((name, value) for name, value in arguments))  # an argument goes before a special token
+  text = _conversation(program, values, template.replace("{question}", question, 1), system)
+  marked = _conversation(program, values, template.replace("{question}", _MARK, 1), system)
   before, found, after = marked.partition(_MARK)
   if not found or not text.startswith(before) or not text[len(before) :].endswith(after):
     raise SettingError("chat_template: does not show the user's message as it is; data.chat=False would work")
@@ -71,13 +80,15 @@ def _specials(config: dict) -> tuple[tuple[str, str], ...]:
 
 
 @functools.lru_cache(maxsize=2048)  # the mark's is asked for with every question, a question's in every epoch
-def _conversation(template: str, specials: tuple[tuple[str, str], ...], message: str, system: str) -> str:
-  """The text of a system message and a user's message, ready for the assistant's answer."""
+def _conversation(template: str, values: tuple[tuple[str, Argument], ...], message: str, system: str) -> str:
+  """The text of a system message and a user's message, ready for the assistant's answer; `values` by their names."""
   messages = [{"role": "system", "content": system}] if system else []
   messages = [*messages, {"role": "user", "content": message}]
-  found = _renderer().render(template, {"messages": messages, "add_generation_prompt": True, **dict(specials)})
+  given = {**_NOTHING, **dict(values), "messages": messages, "add_generation_prompt": True}
+  found = _renderer().render(template, given)
   if "error" in found:
-    raise SettingError(f"chat_template: {first_line(found['error'])}; data.chat=False would work")
+    without = "data.system='' or " if system else ""  # Gemma's templates refuse a system message
+    raise SettingError(f"chat_template: {first_line(found['error'])}; {without}data.chat=False would work")
   return found["text"]
 
 

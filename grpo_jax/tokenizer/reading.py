@@ -8,6 +8,7 @@ text: `<|im_end|>` in a question stays ten characters and never is the token; on
 import json
 import os
 import re
+import threading
 from collections.abc import Sequence
 
 import tokenizers
@@ -21,6 +22,7 @@ from grpo_jax.tokenizer import chat as chat_templates
 from grpo_jax.tokenizer import steps
 
 PLAIN = "{question}\n"
+_CANNOT = "tokenizer: a text cannot be encoded"
 LONGEST_CHARACTER = 4  # tokens, as many as UTF-8 has bytes
 
 # What is read of the files beside tokenizer.json.
@@ -57,7 +59,11 @@ class Tokenizer:
     self._backend = backend
     self._config = config
     self._generation = dict(generation or {})
-    self._special = {token.content: i for i, token in backend.get_added_tokens_decoder().items() if token.special}
+    self._lock = threading.Lock()  # held while it is switched off
+    added = {i: token for i, token in backend.get_added_tokens_decoder().items() if token.special}
+    self._special = {token.content: i for i, token in added.items()}
+    self._special_ids = frozenset(added)
+    self._strips = {token.content: (token.lstrip, token.rstrip) for token in added.values()}
     longest_first = sorted(self._special, key=len, reverse=True)
     self._specials = re.compile("(" + ("|".join(map(re.escape, longest_first)) or "(?!)") + ")")
     probe = backends.guarded("tokenizer: 'a' cannot be encoded", backend.encode, "a")
@@ -99,13 +105,13 @@ class Tokenizer:
 
   def encode(self, text: str) -> list[int]:
     """The ids of `text` as plain text, with nothing added: special tokens written in it stay text."""
-    encode = self._backend.encode
-    return backends.guarded("tokenizer: a text cannot be encoded", encode, text, add_special_tokens=False).ids
+    with self._lock:
+      return backends.guarded(_CANNOT, self._backend.encode, text, add_special_tokens=False).ids
 
   def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
     """The ids of `text` as `encode` returns them, and the index in `text` of the character at which each begins."""
-    encode = self._backend.encode
-    found = backends.guarded("tokenizer: a text cannot be encoded", encode, text, add_special_tokens=False)
+    with self._lock:
+      found = backends.guarded(_CANNOT, self._backend.encode, text, add_special_tokens=False)
     return found.ids, [start for start, _ in found.offsets]
 
   def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
@@ -148,12 +154,20 @@ class Tokenizer:
       found = ids[0]
     return found
 
-  def render(self, question: str, template: str = PLAIN, chat: bool = False, system: str = "") -> list[int]:
+  def render(
+    self,
+    question: str,
+    template: str = PLAIN,
+    chat: bool = False,
+    system: str = "",
+    arguments: Sequence[tuple[str, chat_templates.Argument]] = (),
+  ) -> list[int]:
     """The ids of a prompt: `template` with its "{question}" filled in, with `chat` as the chat template's user turn.
 
-    The ids are those of `transformers` (chat: `apply_chat_template(add_generation_prompt=True)`; plain: the tokenizer
-    called on the text, which puts a beginning-of-text token first where the family has one), except that special
-    tokens are read in the templates alone, never in the question.
+    The ids are those of `transformers` (chat: `apply_chat_template(add_generation_prompt=True, **arguments)`, where
+    (("enable_thinking", False),) is for a template that asks for it; plain: the tokenizer called on the text, which
+    puts a beginning-of-text token first where the family has one), except that special tokens are read in the
+    templates alone, never in the question.
 
     Raises:
       SettingError: the template has no "{question}", or the chat template cannot be used.
@@ -161,7 +175,7 @@ class Tokenizer:
     if "{question}" not in template:
       raise SettingError(f'template={template!r}: has no "{{question}}"; such as "{{question}}\\n" would work')
     if chat:
-      turn = chat_templates.render(self._config, question, template, system)
+      turn = chat_templates.render(self._config, question, template, system, arguments)
       return self._encode_around(turn.before, turn.question, turn.after)
     before, _, after = template.partition("{question}")
     ids = self._encode_around(before, question, after)
@@ -190,13 +204,43 @@ class Tokenizer:
   def _encode_around(self, before: str, question: str, after: str) -> list[int]:
     """The ids of before + question + after, with special tokens read in `before` and `after` only.
 
-    The plain text on both sides of the question is encoded together with it, as it would be without special tokens.
+    The text is encoded as a whole: what becomes of a piece may depend on what it follows. Where that would read more
+    special tokens than the templates have, as in a question that holds one, it is encoded piece by piece.
     """
     heads, tails = self._specials.split(before), self._specials.split(after)  # text, special, text, special, text ...
     pieces = [*heads[:-1], heads[-1] + question + tails[0], *tails[1:]]
-    ids: list[int] = []
+    meant = [self._special[piece] for piece in pieces[1::2]]
+    ids = self._encode_with_specials(before + question + after)
+    return ids if [i for i in ids if i in self._special_ids] == meant else self._encode_pieces(pieces)
+
+  def _encode_with_specials(self, text: str) -> list[int]:
+    """The ids of `text` with the special tokens in it read as tokens."""
+    with self._lock:
+      self._backend.encode_special_tokens = False
+      try:
+        found = backends.guarded(_CANNOT, self._backend.encode, text, add_special_tokens=False)
+      finally:
+        self._backend.encode_special_tokens = True
+    return found.ids
+
+  def _encode_pieces(self, pieces: Sequence[str]) -> list[int]:
+    """The ids of texts and, at odd places, special tokens, which may take the white space beside them for their own.
+
+    Where a tokenizer puts a space before the very first word alone, the texts that do not come first are encoded
+    behind a line's end, if that stays a token of its own.
+    """
+    line, ids = self.encode("\n"), []
+    first_alone = len(pieces) > 1 and self._encode_with_specials(f"{pieces[1]}a")[1:] != self.encode("a")
     for i, piece in enumerate(pieces):
-      ids += [self._special[piece]] if i % 2 else self.encode(piece)
+      if i % 2:
+        ids.append(self._special[piece])
+        continue
+      if i and self._strips[pieces[i - 1]][1]:
+        piece = piece.lstrip()
+      if i + 1 < len(pieces) and self._strips[pieces[i + 1]][0]:
+        piece = piece.rstrip()
+      behind = self.encode("\n" + piece) if i and piece and first_alone else []
+      ids += behind[len(line) :] if behind and behind[: len(line)] == line else self.encode(piece)
     return ids
 
 

@@ -1,0 +1,49 @@
+"""What a run's folder says of where it began: its config, and the dtype that its first weights came in.
+
+jax is not imported before weights are looked at: commands that only look for a folder answer at once.
+"""
+
+from typing import Any
+
+from grpo_jax import complete, storage
+from grpo_jax import folder as folders
+
+
+def is_run(path: str) -> bool:
+  """Returns whether a folder is the workdir of a run."""
+  return complete.directory(path).is_dir() or (storage.place(path) / "export" / "config.json").exists()
+
+
+def saved_config(path: str) -> dict[str, Any]:
+  """Returns the config that a run's folder belongs to, as JSON has it; {} where it is no run's.
+
+  Raises:
+    SettingError: it cannot be read.
+  """
+  if not is_run(path):
+    return {}
+  return folders.read_json(f"workdir={path}", storage.place(path), "config.json") or {}
+
+
+def weights_dtype(source: str) -> str:
+  """Returns the dtype that weights came in: of a folder's tensors; of a run, that of what it started from.
+
+  float32 also where that is float16, which is not written, where the run began with fresh weights, and where the folder
+  is not there any more.
+
+  Args:
+    source: a Hugging Face folder or the workdir of a run; "": fresh weights.
+
+  Raises:
+    SettingError: its files cannot be read.
+  """
+  from grpo_jax.models.hf import headers  # imports jax
+
+  passed = set()
+  while source and is_run(source) and source not in passed:
+    passed.add(source)
+    source = str(saved_config(source).get("init_from") or "")
+  if not source or not (storage.place(source) / "config.json").exists():
+    return "float32"
+  found = {tensor.dtype for tensor in headers.read_headers(storage.place(source)).values()}
+  return "bfloat16" if found == {"BF16"} else "float32"
