@@ -36,7 +36,8 @@ EVERY = 16  # tokens between two prints of a completion that grows
 BATCH = 16  # questions of a file at a time
 LEAST_WIDTH = 64  # tokens of a prompt: widths are powers of two from here on, each a program
 OF_FOLDERS = {"sampler.max_length": 512, "data.template": "{question}"}  # where no config.json of a run says more
-OF_RUNS = ("data.template", "data.chat", "data.system", "sampler.stop", "sampler.dtype", "sampler.cache_dtype")
+OF_RUNS = ("data.template", "data.chat", "data.system", "sampler.stop")
+OF_RUNS += ("sampler.dtype", "sampler.weights_dtype", "sampler.cache_dtype")
 SAMPLER = {  # the flags that are settings of the sampler, and what each may be
   "max_length": ranges.TABLE["sampler.max_length"],
   "temperature": kinds.Form(

@@ -65,6 +65,7 @@ LINKS = (
   ("models.decoder", "models.shape"),
   ("models.decoder", "models.shards"),
   ("models.layers", "models.attention"),
+  ("models.layers", "models.int8"),
   ("models.hf.*", "models.attention"),
   ("models.hf.*", "models.hf.families"),
   ("models.hf.tensors", "models.hf.names"),

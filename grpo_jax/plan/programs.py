@@ -72,7 +72,7 @@ def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload
   checks.check(config, decoder, imports.objective(config.objective.name))
   model = build.Model(layout, decoder, tokenizer=None, render=None, stop=(0,), load=None)
   sample = sampler.make_sampler(decoder, config.sampler, model.stop)
-  lie = sampler.decode_shardings(dataclasses.replace(decoder, layout=sample.layout))
+  lie = sampler.decode_shardings(dataclasses.replace(decoder, layout=sample.layout), config.sampler.weights_dtype)
   weights = jax.tree.map(_struct, jax.eval_shape(sample.ready, build.abstract(decoder)), lie)
   scoring = [build.abstract(Decoder(shape, layout, **how)) for shape in judges.shapes(config)]
   return Workload(config, decoder, Learner(config, model, config.sampler.temperature), sample, weights, scoring)
