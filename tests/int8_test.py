@@ -1,7 +1,5 @@
 """Weights that decode in int8: the rounding, where they lie, and the sampler against the weights they stand for."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
@@ -76,25 +74,34 @@ def test_the_product_is_that_with_what_it_stands_for(n, dtype):
 # -- where they lie
 
 
+def test_matrices_lie_as_before_and_scales_as_their_rows():
+  same, got = (sampler.decode_shardings(tiny.decoder(mesh=MESH), to) for to in ("same", "int8"))
+  q, o = (got["layers"][1]["attention"][name]["weight"] for name in "qo")
+  assert [q.x.shard_shape((64, 32)), q.scale.shard_shape((64,))] == [(32, 32), (32,)]
+  assert [o.x.shard_shape((32, 64)), o.scale.shard_shape((32,))] == [(32, 32), (32,)]
+  jax.tree.map(lambda x, before: x if x == before else pytest.fail(f"{x}, not {before}"), without_scales(got), same)
+
+
+def without_scales(tree):
+  return jax.tree.map(lambda x: x.x if int8.is_int8(x) else x, tree, is_leaf=int8.is_int8)
+
+
+@pytest.mark.slow
 def test_weights_on_a_mesh_are_those_of_one_device_and_are_gathered_in_int8():
-  """Cut as the matrices that they come from."""
   made, given = tiny.make_sampler(mesh=MESH, weights_dtype="int8"), tiny.params(mesh=MESH)
   ready = made.ready.lower(given).compile()
-  got = ready(given)
-  same = sampler.decode_shardings(dataclasses.replace(tiny.decoder(mesh=MESH), layout=made.layout), "same")["layers"]
-  want = jax.jit(int8.round_layer)(jax.tree.map(lambda x: x[1], tiny.weights()["layers"]))
-  jax.tree.map(np.testing.assert_array_equal, got["layers"][1], want)
-  for part, names in (("attention", "qkvo"), ("mlp", ("gate", "up", "down"))):
-    for name in names:
-      q, lies = got["layers"][1][part][name]["weight"], same[1][part][name]["weight"]
-      assert q.x.sharding.is_equivalent_to(lies, 2)
-      assert q.scale.sharding.shard_shape(q.scale.shape)[0] == lies.shard_shape(q.x.shape)[0]
-  q, o = (got["layers"][0]["attention"][name]["weight"] for name in "qo")
-  assert [w.sharding.shard_shape(w.shape) for w in (*q, *o)] == [(32, 32), (32,), (32, 32), (32,)]
-  moved = sum(each.total for each in collectives(ready.as_text(), made.layout.mesh.size) if each.kind == "all-gather")
+  got, want = ready(given), tiny.make_sampler(weights_dtype="int8").ready(tiny.params())
+  jax.tree.map(np.testing.assert_array_equal, got, want)
   leaves = jax.tree.leaves(got)
-  gathered = sum(x.addressable_shards[0].data.nbytes for x in leaves if x.ndim == 2)
-  assert gathered <= moved <= gathered + sum(x.nbytes for x in leaves if x.ndim == 1)
+  matrices, rest = (sum(of_shard(x) for x in leaves if (x.ndim == 2) is which) for which in (True, False))
+  moved = sum(each.total for each in collectives(ready.as_text(), made.layout.mesh.size) if each.kind == "all-gather")
+  assert matrices <= moved <= matrices + rest
+  table = ready.memory_analysis().output_size_in_bytes - matrices - rest
+  assert 0 <= table <= 8 * len(leaves)
+
+
+def of_shard(x: jax.Array) -> int:
+  return x.addressable_shards[0].data.nbytes
 
 
 @pytest.mark.slow

@@ -135,11 +135,9 @@ def test_decode_weights_and_caches_are_those_of_a_shard():
 
 
 def test_decode_weights_in_int8_are_counted_as_such():
-  """A byte a number and four for each output channel, in what is held, read in a step, and compiled."""
-  c = small((1, 4, 1, 2))
-  plain = programs.make_workload(c, jax.devices())
-  c.sampler.weights_dtype = "int8"
-  workload = programs.make_workload(c, jax.devices())
+  """A byte a number and four for each output channel, in what is held and in what a step reads."""
+  c = small((1, 4, 1, 2), **{"sampler.weights_dtype": "int8"})
+  plain, workload = (programs.make_workload(each, jax.devices()) for each in (small((1, 4, 1, 2)), c))
   shape = workload.decoder.config
   q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
   scales = shape.layers * ((q + 2 * kv + 2 * shape.mlp) // 2 + 2 * shape.width)  # those of o and down are whole
@@ -147,9 +145,6 @@ def test_decode_weights_in_int8_are_counted_as_such():
   assert memory.decode_weight_bytes(plain) - memory.decode_weight_bytes(workload) == saved
   of_step = lengths.draw(c, 0, 0)
   assert estimates.step_bytes(plain, of_step) - estimates.step_bytes(workload, of_step) == saved
-  compiled = programs.lower_weights(workload).compile().memory_analysis()
-  leaves = len(jax.tree.leaves(workload.weights))
-  assert 0 <= compiled.output_size_in_bytes - memory.decode_weight_bytes(workload) <= 8 * leaves  # a table of them
   rows = dict(memory.of_weights(workload, made("weights", outputs=11), 0).rows)
   assert rows["weights for decoding (float32, matrices of layers in int8)"] == 11
   assert "sampler.weights_dtype=int8" not in page.advice_for_sampling(workload)
