@@ -192,12 +192,13 @@ def one_step(workload: Workload, state: TrainState, step: int) -> tuple[TrainSta
   state, _, _ = jax.block_until_ready(workload.update(state, workload.ref_params, None, *on_device))
   learn_s = time.perf_counter() - start
   shape, size = workload.decoder.config, jnp.dtype(config.sampler.dtype).itemsize
+  matrix_size = 1 if config.sampler.weights_dtype == "int8" else size
   return state, Step(
     generate_s,
     learn_s,
     int(ends.sum()),
     flops(shape, prompts.lengths, ends),
-    decode_bytes(shape, prompts.lengths, ends, int(found["decode_steps"]), size),
+    decode_bytes(shape, prompts.lengths, ends, int(found["decode_steps"]), size, matrix_size),
     float(found["slot_use"]),
     plan.padding(rollouts, packing, layout, workload.microbatches),
   )
@@ -264,8 +265,10 @@ def peer_command(name: str, python: str, config: ConfigDict) -> list[str]:
     arguments.fail(f"mixed=true with --vs={name}: peers are given prompts of one length only")
   if b.tail and name == "tunix":
     arguments.fail("tail=true with --vs=tunix: its sampler cannot be told where to end a row; use --vs=trl")
-  as_theirs = (("top_p", config.sampler.top_p, 1.0), ("dtype", config.sampler.dtype, "float32"))
-  for setting, value, same in (*as_theirs, ("head_dim", b.head_dim, 64)):
+  sampling = config.sampler
+  as_theirs = (("top_p", sampling.top_p, 1.0), ("dtype", sampling.dtype, "float32"))
+  as_theirs += (("weights_dtype", sampling.weights_dtype, "same"), ("head_dim", b.head_dim, 64))
+  for setting, value, same in as_theirs:
     if value != same:
       arguments.fail(f"{setting}={value} with --vs={name}: peers run with {setting}={same} only")
   sizes = {

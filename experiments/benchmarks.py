@@ -35,6 +35,7 @@ def get_config(arg: str = "") -> ConfigDict:
     top_p=1.0,
     steps=5,
     dtype="float32",
+    weights_dtype="same",
     microbatch=0,
     chunk=1024,
     scan=False,
@@ -55,6 +56,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.model.layers = "scan" if args.scan else "unroll"
   c.model.remat = args.remat
   c.model.dtype = c.sampler.dtype = c.sampler.cache_dtype = args.dtype
+  c.sampler.weights_dtype = args.weights_dtype
   c.data.prompts = args.prompts
   c.data.max_prompt_length = args.prompt_len
   c.sampler.group = args.group

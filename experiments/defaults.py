@@ -117,7 +117,10 @@ def get_config() -> ConfigDict:
   c.sampler.top_p = 1.0  # 1: off
   c.sampler.min_p = 0.0  # 0: off
   c.sampler.stop = ()  # extra stop tokens, as text, beside the tokenizer's end tokens
-  c.sampler.dtype = "float32"  # of the weights that decode
+  c.sampler.dtype = "float32"  # of the weights that decode, of activations and matrix products
+  # Of the layers' matrices: same (as sampler.dtype) or int8, with a scale for each output channel. Evaluation and all
+  # else that samples the policy decodes with them, too; the learner has its own, and mismatch_kl says how far off.
+  c.sampler.weights_dtype = "same"
   c.sampler.cache_dtype = "float32"  # of keys and values; bfloat16; int8, with a scale for each vector
 
   # ((name, function, weight), ...): a function of grpo_jax.rewards ("math.answer_correct"), or a user's own by import

@@ -37,7 +37,7 @@ BATCH = 16  # questions of a file at a time
 LEAST_WIDTH = 64  # tokens of a prompt: widths are powers of two from here on, each a program
 OF_FOLDERS = {"sampler.max_length": 512, "data.template": "{question}"}  # where no config.json of a run says more
 OF_RUNS = ("data.template", "data.chat", "data.chat_arguments", "data.system")
-OF_RUNS += ("sampler.stop", "sampler.dtype", "sampler.cache_dtype")
+OF_RUNS += ("sampler.stop", "sampler.dtype", "sampler.weights_dtype", "sampler.cache_dtype")
 SAMPLER = {  # the flags that are settings of the sampler, and what each may be
   "max_length": ranges.TABLE["sampler.max_length"],
   "temperature": kinds.Form(

@@ -126,6 +126,7 @@ TABLE: dict[str, Row] = {
   "sampler.min_p": SHARE,
   "sampler.stop": STOP,
   "sampler.dtype": Choice(DTYPES),
+  "sampler.weights_dtype": Choice(("same", "int8")),
   "sampler.cache_dtype": Choice((*DTYPES, "int8")),
   "rewards.functions": ROWS,  # loops/imports.py reads them
   "rewards.outcome_models": ROWS,

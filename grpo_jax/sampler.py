@@ -28,7 +28,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from grpo_jax import decode_loop, slot_cache
 from grpo_jax.decode_loop import FirstTokens, Noise, Queue, SamplerSetup
 from grpo_jax.errors import SettingError
-from grpo_jax.models import lora
+from grpo_jax.models import int8, lora
 from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.sharding import Layout
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts
@@ -44,36 +44,37 @@ class Request(NamedTuple):
   forced_lengths: Array | None  # [P, G] int32, where completions end in place of stop tokens; None: at stop tokens
 
 
-def decode_params(decoder: Decoder, dtype: str, params: Params) -> Params:
-  """Returns the policy as it decodes, made once per rollout: without adapters, cast, one subtree a layer."""
-  cast = {name: jax.tree.map(lambda x: x.astype(dtype), tree) for name, tree in params.items() if name != "layers"}
-  layers = [_layer(decoder, i, dtype, params["layers"]) for i in range(decoder.config.layers)]
-  return cast | {"layers": layers}
+def decode_params(decoder: Decoder, dtype: str, weights_dtype: str, params: Params) -> Params:
+  """Returns the policy as it decodes, made once per rollout.
+
+  It has no adapters, one subtree for each layer, and is in `dtype`, or its layers' matrices in int8.
+  """
+  layers = [jax.tree.map(operator.itemgetter(i), params["layers"]) for i in range(decoder.config.layers)]
+  layers = [lora.merge(decoder.lora, layer) for layer in layers]
+  if weights_dtype == "int8":  # of the learner's float32
+    layers = [int8.round_layer(layer) for layer in layers]
+  return int8.cast(params | {"layers": layers}, dtype)
 
 
-def _layer(decoder: Decoder, i: int, dtype: str, stacked: Params) -> Params:
-  """Returns the parameters of layer i, out of `[layers, ...]`, with adapters merged into their weights."""
-  of_layer = jax.tree.map(operator.itemgetter(i), stacked)
-  return jax.tree.map(lambda x: x.astype(dtype), lora.merge(decoder.lora, of_layer))
-
-
-def decode_shardings(decoder: Decoder) -> Params:
+def decode_shardings(decoder: Decoder, weights_dtype: str) -> Params:
   """Returns where `decode_params` lie: whole over the axes of prompts, samples and embed, cut over the others."""
   inside = decoder.layout.inside(decoder.layout.shard_axes)
   shardings = dataclasses.replace(decoder.base, layout=inside).shardings()
   of_layer = jax.tree.map(lambda s: NamedSharding(s.mesh, PartitionSpec(*s.spec[1:])), shardings["layers"])
+  if weights_dtype == "int8":
+    of_layer = int8.layer_shardings(of_layer)
   return shardings | {"layers": [of_layer] * decoder.config.layers}
 
 
 @functools.cache
-def jitted_ready(decoder: Decoder, layout: Layout, dtype: str) -> Callable:
+def jitted_ready(decoder: Decoder, layout: Layout, dtype: str, weights_dtype: str) -> Callable:
   """Returns `decode_params` to where they lie on the sampler's layout, jitted.
 
   It is the same function for the same arguments, so that the samplers of a run, one to learn from and two of
   evaluations, compile it once.
   """
-  lie = decode_shardings(dataclasses.replace(decoder, layout=layout))
-  return jax.jit(functools.partial(decode_params, decoder, dtype), out_shardings=lie)
+  lie = decode_shardings(dataclasses.replace(decoder, layout=layout), weights_dtype)
+  return jax.jit(functools.partial(decode_params, decoder, dtype, weights_dtype), out_shardings=lie)
 
 
 def prefill(setup: SamplerSetup, params: Params, request: Request, prompt_size: int | None) -> Queue:
@@ -247,7 +248,8 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Sa
 
   Args:
     decoder: the model, on the learner's layout; decodes in cfg.dtype, whatever its own.
-    cfg: the `sampler` section: group, max_length, slots, tensor, temperature, top_k, top_p, min_p, dtype, cache_dtype.
+    cfg: the `sampler` section: group, max_length, slots, tensor, temperature, top_k, top_p, min_p, dtype,
+      weights_dtype, cache_dtype.
     stop_tokens: ids that end a completion.
 
   Raises:
@@ -258,6 +260,6 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Sa
   setup, layout = make_setup(decoder, cfg, stop_tokens), decode_layout(decoder.layout, cfg.tensor)
   return Sampler(
     layout=layout,
-    ready=jitted_ready(decoder, layout, cfg.dtype),
+    ready=jitted_ready(decoder, layout, cfg.dtype, cfg.weights_dtype),
     run=jitted_run(setup),
   )

@@ -39,6 +39,8 @@ def test_bytes_that_decoding_reads():
   weights, kv = 3 * (32 + 16 + 42) + 10, 3 * 2 * 4
   lengths = np.array([[1, 2]])  # own keys: 1, then 1 + 2; those of the prompt's 3 tokens at each of 2 steps
   assert costs.decode_bytes(shape, np.array([3]), lengths, steps=2, size=2) == 2 * (2 * weights + 2 * 3 * kv + 4 * kv)
+  found = costs.decode_bytes(shape, np.array([3]), lengths, steps=2, size=2, matrix_size=1)
+  assert found == 2 * (weights - 10) + 2 * (2 * 10 + 2 * 3 * kv + 4 * kv)
 
 
 def test_long_tailed_lengths_have_a_mean_of_a_quarter():

@@ -72,6 +72,7 @@ LINKS = (
   ("models.hf.peft", "models.hf.names"),
   ("models.hf.peft", "models.hf.tensors"),
   ("models.layers", "models.attention"),
+  ("models.layers", "models.int8"),
   ("models.hf.*", "models.attention"),
   ("models.hf.*", "models.hf.families"),
   ("models.hf.tensors", "models.hf.names"),

@@ -134,6 +134,23 @@ def test_decode_weights_and_caches_are_those_of_a_shard():
   assert memory.decode_weight_bytes(workload) == 4 * (matrices // 2 + norms)
 
 
+def test_decode_weights_in_int8_are_counted_as_such():
+  """A byte a number and four for each output channel, in what is held and in what a step reads."""
+  c = small((1, 4, 1, 2), **{"sampler.weights_dtype": "int8"})
+  plain, workload = (programs.make_workload(each, jax.devices()) for each in (small((1, 4, 1, 2)), c))
+  shape = workload.decoder.config
+  q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+  scales = shape.layers * ((q + 2 * kv + 2 * shape.mlp) // 2 + 2 * shape.width)  # those of o and down are whole
+  saved = 3 * shape.layers * costs.layer_weights(shape) // 2 - 4 * scales
+  assert memory.decode_weight_bytes(plain) - memory.decode_weight_bytes(workload) == saved
+  of_step = lengths.draw(c, 0, 0)
+  assert estimates.step_bytes(plain, of_step) - estimates.step_bytes(workload, of_step) == saved
+  rows = dict(memory.of_weights(workload, made("weights", outputs=11), 0).rows)
+  assert rows["weights for decoding (float32, matrices of layers in int8)"] == 11
+  assert "sampler.weights_dtype=int8" not in page.advice_for_sampling(workload)
+  assert "sampler.weights_dtype=int8" in page.advice_for_sampling(plain)
+
+
 def test_operations_are_the_benchmarks():
   c = benchmarks.get_config("prompts=8,group=4,prompt_len=16,completion=32,tail,mixed,layers=2,width=64,vocab=128")
   prompts, ends = benchmark.make_prompts(c, 0)

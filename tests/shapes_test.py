@@ -36,7 +36,7 @@ from grpo_jax import rollouts as host
 from grpo_jax import state as states
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, groups, imports, trees
-from grpo_jax.models import attention, heads, layers, variants
+from grpo_jax.models import attention, heads, int8, layers, variants
 from grpo_jax.models import decoder as decoders
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.objectives import grpo
@@ -51,7 +51,7 @@ R, T, S = 3, 9, 11  # rows, their width, slots
 N, U = 13, 20  # tokens of a list, places that it holds
 MODULES = (advantages, decoding, divergences, logprobs, masked, preferences, surrogate)
 MODULES += (lists, microbatches, packed_rows, forward, learn, movement, sampler, decode_loop, slot_cache)
-MODULES += (attention, heads, layers, decoders)
+MODULES += (attention, heads, int8, layers, decoders)
 
 
 def f(*shape: int) -> jax.ShapeDtypeStruct:
@@ -118,7 +118,12 @@ def setup() -> decode_loop.SamplerSetup:
 
 def decoding_params(params: Any, prompts: Prompts, key: Any) -> tuple[Any, sampler.Request]:
   request = sampler.Request(prompts, jnp.arange(P), jnp.arange(G), key, None)
-  return sampler.decode_params(tiny.decoder(), "float32", params), request
+  return sampler.decode_params(tiny.decoder(), "float32", "same", params), request
+
+
+def decoding_queries(weights_dtype: str, params: Any) -> Any:
+  decoded = sampler.decode_params(tiny.decoder(), "bfloat16", weights_dtype, params)
+  return decoded["layers"][1]["attention"]["q"]["weight"]
 
 
 def in_the_loop(fn: Any) -> Any:
@@ -254,9 +259,9 @@ CASES = {
   "movement.make_movement": None,
   "sampler.make_sampler": None,
   "sampler.decode_params": (
-    lambda params: sampler.decode_params(model()[0], "bfloat16", params)["layers"][1]["attention"]["q"]["weight"],
+    lambda params: [decoding_queries(weights_dtype, params) for weights_dtype in ("same", "int8")],
     (lambda: model()[1],),
-    (K * M * DH, D),
+    [(K * M * DH, D), (K * M * DH, D), (K * M * DH,)],
   ),
   "slot_cache.store": (with_statics(slot_cache.store, "int8", 3), (f(S, K, L, DH),), [(S, K, L, DH), (S, K, L, 1)]),
   "slot_cache.write": (
@@ -343,6 +348,12 @@ CASES = {
   "heads.score": (heads.score, ({"weight": f(1, D)}, f(P, R, T, D)), (P, R, T)),
   "heads.scalar": (heads.scalar, ({"weight": f(1, D), "bias": f(1)}, f(P, R, T, D)), (P, R, T)),
   "layers.linear": (layers.linear, (f(7, D), f(P, T, D)), (P, T, 7)),
+  "int8.rounded": (lambda w: tuple(int8.rounded(w)), (f(7, D),), [(7, D), (7,)]),
+  "int8.restored": (lambda w: int8.restored(int8.rounded(w)), (f(7, D),), (7, D)),
+  "int8.round_layer": (lambda w: int8.round_layer({"q": {"weight": w}})["q"]["weight"].x, (f(7, D),), (7, D)),
+  "int8.cast": (lambda w: int8.cast({"q": w}, "bfloat16")["q"], (f(7, D),), (7, D)),
+  "int8.layer_shardings": None,  # no arrays
+  "int8.is_int8": None,
   "layers.long_context": (with_statics(layers.long_context, 8.0, 1.0, 4.0, 64.0), (f(8),), (8,)),
   "layers.rope": (with_statics(layers.rope, 1e4), (f(P, T, K, DH), i(P, T)), (P, T, K, DH)),
   "attention.attend": (

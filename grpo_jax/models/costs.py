@@ -26,13 +26,16 @@ def flops(shape: DecoderConfig, prompts: np.ndarray, lengths: np.ndarray) -> flo
   return 2 * everything
 
 
-def decode_bytes(shape: DecoderConfig, prompts: np.ndarray, lengths: np.ndarray, steps: int, size: int) -> float:
-  """Bytes that `steps` decoding steps must read, at `size` bytes a number.
+def decode_bytes(
+  shape: DecoderConfig, prompts: np.ndarray, lengths: np.ndarray, steps: int, size: int, matrix_size: int | None = None
+) -> float:
+  """Bytes that `steps` decoding steps must read, at `size` bytes a number, `matrix_size` one of the layers' matrices.
 
   All weights at each step (of the embedding, the head's use of it), a prompt's keys and values once for its group,
   and for each token those of its own completion. Lengths as for `flops`.
   """
   c, layer = shape, layer_weights(shape)
   kv = 2 * c.kv_heads * c.head_dim * c.layers
-  weights = steps * (c.layers * layer + c.width * c.vocab)
-  return size * float(weights + steps * float(prompts.sum()) * kv + (lengths * (lengths + 1) / 2).sum() * kv)
+  matrices = (matrix_size or size) * float(steps * c.layers * layer)
+  head = steps * c.width * c.vocab
+  return matrices + size * float(head + steps * float(prompts.sum()) * kv + (lengths * (lengths + 1) / 2).sum() * kv)

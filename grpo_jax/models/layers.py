@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from grpo_jax.models.attention import AttentionSpec
+from grpo_jax.models.int8 import Int8
 from grpo_jax.models.lora import Lora
 
 Array = jax.Array
@@ -21,8 +22,11 @@ Array = jax.Array
 FEW_ROWS = 256  # up to here a CPU computes a product faster as weight @ x.T
 
 
-def linear(weight: Array, x: Array, dtype: Any = None) -> Array:
+def linear(weight: Array | Int8, x: Array, dtype: Any = None) -> Array:
   """Returns x `[..., in]` times weight `[out, in]` transposed, `[..., out]`, in `dtype` (None: x's)."""
+  if isinstance(weight, Int8):
+    y = linear(weight.x, x, dtype)
+    return (y * weight.scale).astype(y.dtype)
   weight = weight.astype(x.dtype)
   plain = functools.partial(_linear_plain, dtype)
   if math.prod(x.shape[:-1]) > FEW_ROWS:
@@ -104,7 +108,7 @@ class Linear(nnx.Module):
       self.scale = scale
 
   def __call__(self, x: Array) -> Array:
-    y = linear(self.weight[...], x)
+    y = linear(self.weight.get_value(), x)
     if hasattr(self, "bias"):
       y = y + self.bias[...].astype(x.dtype)
     if hasattr(self, "lora_a"):

@@ -69,7 +69,7 @@ def of_weights(workload: Workload, weights: Facts, code: int) -> Parts:
     return _too_large(state, weights, code, sum(state.values()))
   rows = {
     **state,
-    f"weights for decoding ({workload.config.sampler.dtype})": weights.outputs,
+    f"weights for decoding ({_weights_dtype(workload)})": weights.outputs,
     "temporaries": weights.temporaries,
     "programs": code,
   }
@@ -84,7 +84,7 @@ def of_sampling(workload: Workload, sample: Facts, code: int) -> Parts:
   ready, cache = decode_weight_bytes(workload), cache_bytes(workload)
   rows = {
     **state,
-    f"weights for decoding ({workload.config.sampler.dtype})": ready,
+    f"weights for decoding ({_weights_dtype(workload)})": ready,
     "prompts": sample.arguments - ready,
     f"keys and values ({workload.config.sampler.cache_dtype})": cache,
     "other temporaries": sample.temporaries - cache,
@@ -92,6 +92,11 @@ def of_sampling(workload: Workload, sample: Facts, code: int) -> Parts:
     "programs": code,
   }
   return Parts(tuple(rows.items()), sum(rows.values()))
+
+
+def _weights_dtype(workload: Workload) -> str:
+  s = workload.config.sampler
+  return s.dtype if s.weights_dtype == "same" else f"{s.dtype}, matrices of layers in {s.weights_dtype}"
 
 
 def _too_large(state: dict[str, int], facts: Facts, code: int, beside: int) -> Parts:

@@ -149,6 +149,8 @@ def advice_for_sampling(workload: Workload) -> list[str]:
     fewer.append(f"sampler.cache_dtype=int8 ({c.sampler.cache_dtype} now)")
   if c.sampler.dtype == "float32":
     split.append("sampler.dtype=bfloat16")
+  if c.sampler.weights_dtype != "int8":
+    split.append("sampler.weights_dtype=int8")
   return split + fewer if weights > cache else fewer + split
 
 

@@ -72,7 +72,7 @@ def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload
   checks.check(config, decoder, imports.objective(config.objective.name))
   model = build.Model(layout, decoder, tokenizer=None, render=None, stop=(0,), load=None)
   sample = sampler.make_sampler(decoder, config.sampler, model.stop)
-  lie = sampler.decode_shardings(dataclasses.replace(decoder, layout=sample.layout))
+  lie = sampler.decode_shardings(dataclasses.replace(decoder, layout=sample.layout), config.sampler.weights_dtype)
   learner = Learner(config, model, config.sampler.temperature)
   weights = jax.tree.map(_struct, jax.eval_shape(sample.ready, policy_params(learner)), lie)
   scoring = [trees.abstract(Decoder(shape, layout, **how)) for shape in judges.shapes(config)]
