@@ -10,6 +10,7 @@ import pytest
 import resume_test
 import safetensors.numpy
 import tiny
+import tiny_runs
 
 from experiments import defaults
 from grpo_jax import checkpoint
@@ -22,29 +23,23 @@ from grpo_jax.models.lora import A, B
 pytestmark = pytest.mark.slow
 
 
-def parity(example, completion):
-  return sum(completion.tokens) % 5 / 4
-
-
 def settings():
-  c = defaults.get_config()
-  c.steps = 2
-  c.tokenizer = "words"
-  c.model.variant = "test_qwen3"
-  c.data.arithmetic.size = 64
-  c.data.prompts = 4
-  c.data.max_prompt_length, c.data.on_long = 16, "cut"
-  c.sampler.group, c.sampler.max_length, c.sampler.stop = 4, 8, tuple("0123456789")
-  c.rewards.functions = (("parity", "lora_run_test:parity", 1.0),)
-  c.offline.prompts = 16
-  c.iterative.labels, c.iterative.steps, c.iterative.pairs = "parity", 1, 4
-  c.learner.lr = 1e-2
-  c.eval.problems = 0
-  c.checkpoint.every = 1
-  c.log.samples_every = 0
-  c.log.tensorboard = False
-  c.compilation_cache = ""
-  return c
+  changes = {
+    "steps": 2,
+    "data.arithmetic.size": 64,
+    "data.max_prompt_length": 16,
+    "data.on_long": "cut",
+    "sampler.stop": tuple("0123456789"),
+    "objective.beta": 0.0,
+    "offline.prompts": 16,
+    "iterative.labels": "parity",
+    "iterative.steps": 1,
+    "iterative.pairs": 4,
+    "eval.problems": 0,
+    "checkpoint.every": 1,
+    "compilation_cache": "",
+  }
+  return tiny_runs.config(changes)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +76,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+LONG = ("gspo", "target_prob", "sft")  # nothing of adapters is theirs
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in LONG else n for n in CASES])
 def test_adapters_alone_are_trained_and_saved(name, base, tmp_path):
   c, (loop, data, more) = settings(), CASES[name]
   c.loop, c.objective = loop, defaults.objective(name, c)
@@ -138,19 +136,10 @@ def test_the_base_may_be_gone_or_another(base, tmp_path):
     trees.restore(str(run), decoder, 2)
 
 
-CONFIG = resume_test.CONFIG.replace("  return c\n", "", 1).replace(
-  "\ndef parity",
-  """
-  c.init_from, c.model.variant, c.tokenizer = "BASE", "", ""
-  c.lora.rank, c.steps, c.checkpoint.every = 2, 4, 2
-  return c
-
-def parity""",
-)
-
-
 def test_killed_it_goes_on_bit_for_bit(base, tmp_path):
-  runs = resume_test.Runs(tmp_path, CONFIG.replace("BASE", str(base)))
+  of_base = {"init_from": str(base), "model.variant": "", "tokenizer": "", "lora.rank": 2}
+  small = {"steps": 4, "checkpoint.every": 2, "eval.problems": 8, "eval.batch": 8, "eval.samples": 0}
+  runs = resume_test.Runs(tmp_path, tiny_runs.source(of_base | small | {"eval.reward": tiny_runs.PARITY}))
   runs.finish("undisturbed")
   expected = runs.numbers("undisturbed")
   runs.struck("killed", "learn", 4)

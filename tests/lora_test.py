@@ -139,8 +139,9 @@ def test_the_sampler_decodes_merged_weights(mesh):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("modules", [MODULES, ("k", "v", "up")])
-@pytest.mark.parametrize("name", hf_test.FAMILIES)
+@pytest.mark.parametrize(
+  ("name", "modules"), [(n, MODULES) for n in hf_test.FAMILIES] + [("test_phi3", ("k", "v", "up"))]
+)
 def test_peft_opens_what_is_written(name, modules, tmp_path):
   """Its logits are those of the base that it is put on with our adapters; Phi-3's tensors hold several weights."""
   torch_peft = pytest.importorskip("peft")

@@ -159,6 +159,7 @@ def test_where_one_host_ends_all_end_with_its_error(hosts, strike, fault, codes,
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_signal_to_one_of_four_saves_on_all_and_any_number_goes_on(hosts):
   steps = "--config.steps=8"
   finish(hosts, 1, "whole", steps)

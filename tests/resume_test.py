@@ -17,6 +17,8 @@ import orbax.checkpoint as ocp
 import pytest
 import tiny_runs
 
+pytestmark = pytest.mark.slow
+
 CONFIG = tiny_runs.source(
   {
     "steps": 8,
@@ -138,7 +140,6 @@ def test_samples_show_what_each_token_is_and_got(expected):
     assert row["advantage"] == pytest.approx(np.mean(row["advantages"]), abs=1e-4) and max(row["logprobs"]) <= 0
 
 
-@pytest.mark.slow
 def test_killed_in_sampling_learning_and_saving(runs, expected):
   runs.struck("killed", "sample", 4)
   assert runs.steps_saved("killed")[-2:] == [0, 2]
@@ -149,7 +150,7 @@ def test_killed_in_sampling_learning_and_saving(runs, expected):
   runs.assert_as_if_not_struck("killed", expected)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_ten_times(runs, expected):
   halves = 0
   for strike in (
@@ -173,7 +174,7 @@ def test_killed_ten_times(runs, expected):
   runs.assert_as_if_not_struck("ten", expected)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_says_how_to_go_on(runs, expected, number):
   stopped = runs.struck(number.name, "learn", 3, number=number)
   assert "Traceback" not in stopped.stderr, stopped.stderr
@@ -187,9 +188,9 @@ def test_a_signal_saves_and_says_how_to_go_on(runs, expected, number):
 @pytest.mark.parametrize(
   ("phase", "count", "saved"),
   [
-    pytest.param("sample", 6, 5, marks=pytest.mark.slow),
-    pytest.param("eval", 2, 4, marks=pytest.mark.slow),
-    pytest.param("eval", 1, 0, marks=pytest.mark.slow),
+    ("sample", 6, 5),
+    ("eval", 2, 4),
+    ("eval", 1, 0),
   ],
 )
 def test_a_signal_before_rewards_are_counted_ends_the_step_where_it_began(runs, expected, phase, count, saved):
@@ -202,7 +203,6 @@ def test_a_signal_before_rewards_are_counted_ends_the_step_where_it_began(runs, 
   runs.assert_as_if_not_struck(workdir, expected)
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_two_runs_started_together_in_one_folder(runs, expected):
   """One runs and one is refused; the folder is that of one run."""
@@ -228,7 +228,6 @@ os.execv(sys.executable, [sys.executable, "-m", "experiments.run", *sys.argv[1:]
 """
 
 
-@pytest.mark.slow
 def test_a_full_disk_loses_nothing_that_was_saved(runs, expected):
   shutil.copytree(runs.folder / "undisturbed", runs.folder / "full", ignore=shutil.ignore_patterns("8", "export"))
   before = runs.steps_saved("full")
@@ -253,7 +252,6 @@ cp -r "$1/run" "$4"
 """
 
 
-@pytest.mark.slow
 def test_a_disk_that_is_full_for_a_while(runs, expected, tmp_path):
   if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", tmp_path], capture_output=True).returncode:
     pytest.skip("needs the right to mount a small disk")
@@ -271,7 +269,7 @@ def test_the_workdir_of_another_config_is_refused(runs, expected):
   runs.assert_as_if_not_struck("undisturbed", expected)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_with_few_programs_that_are_kept_goes_on_as_it_was(runs):
   """The sizes that were made are saved, and the programs of them are not compiled again."""
   few = ("--config.learner.sizes=3", "--config.compilation_cache=workdir")
