@@ -131,6 +131,7 @@ def judge(folder: str) -> None:
   evaluate.evaluate_path(config, folder, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", [ask, judge])
 @pytest.mark.parametrize("name", ALIKE)
 def test_other_commands_refuse_it_alike(name, use, tmp_path, deadline):
