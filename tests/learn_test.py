@@ -170,6 +170,9 @@ class Bigrams:
   def of_shard(self) -> "Bigrams":
     return self
 
+  def of(self, params: Any) -> "Bigrams":
+    return self
+
   def whole(self, params: Any) -> Any:
     return params
 
