@@ -206,7 +206,7 @@ def test_flash_attention_lowers_for_a_gpu(monkeypatch):
   assert "@__cudnn$fmhaScaleBiasSoftmaxBackward(" in text
 
 
-@pytest.mark.parametrize("mesh", [tiny.ONE, (1, 2, 2, 2)])
+@pytest.mark.parametrize("mesh", [pytest.param(tiny.ONE, marks=pytest.mark.slow), (1, 2, 2, 2)])
 def test_samples_are_the_same_with_splash_attention(interpreted, mesh):
   """The sampler's prefill is inside a shard_map over prompts and samples; the kernel cuts what is left."""
   decoder = dataclasses.replace(tiny.decoder(mesh=mesh), layout=tiny.on("tpu", mesh))

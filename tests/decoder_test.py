@@ -211,10 +211,10 @@ def gradient(variant, **run):
 @pytest.mark.parametrize(
   "variant, run",
   [
-    ("test_qwen3", {"remat": "block"}),
+    pytest.param("test_qwen3", {"remat": "block"}, marks=pytest.mark.slow),
     ("test_qwen3", {"remat": "dots", "layers": "unroll"}),
     ("test_windows", {"remat": "block"}),
-    ("test_windows", {"remat": "dots", "layers": "unroll"}),
+    pytest.param("test_windows", {"remat": "dots", "layers": "unroll"}, marks=pytest.mark.slow),
   ],
 )
 def test_unrolling_and_remat_change_no_gradient(variant, run):

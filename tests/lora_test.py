@@ -21,7 +21,7 @@ from grpo_jax.models.variants import VARIANTS
 from grpo_jax.objectives import grpo
 
 SHAPE = Lora(rank=3, alpha=6.0, modules=("q", "o", "down"))
-MESHES = [tiny.ONE, (1, 2, 2, 2)]
+MESHES = [tiny.ONE, pytest.param((1, 2, 2, 2), marks=pytest.mark.slow)]
 
 
 def decoder(mesh=tiny.ONE, lora=SHAPE, variant="test_qwen3"):

@@ -17,7 +17,8 @@ MESH = (1, 4, 2, 1)
 CHUNK = 4  # of the 32 completion tokens that a device has of a microbatch: eight turns of the head's loop
 
 
-@pytest.mark.parametrize("microbatch", [0, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("microbatch", [0, 4])
 def test_weights_are_gathered_once_a_pass_and_gradients_scattered_once_a_microbatch(microbatch):
   """The reference's pass, the policy's forwards and backwards; what is not cut (norms) and metrics are all-reduced."""
   layout, weights = tiny.layout(MESH), tiny.params(mesh=MESH)

@@ -133,7 +133,7 @@ def test_slots_do_not_change_what_is_sampled(slots):
   assert_same(tiny.sample(slots=slots), tiny.sample())
 
 
-@pytest.mark.parametrize("slots", [0, 5])
+@pytest.mark.parametrize("slots", [pytest.param(0, marks=pytest.mark.slow), 5])
 def test_blocks_of_the_ring_do_not_change_what_is_sampled(slots, monkeypatch):
   whole = tiny.sample(slots=slots)
   assert len(slot_cache.ring_blocks(tiny.L, 2)) == 1
@@ -167,8 +167,8 @@ def test_more_samples_of_a_prompt_leave_the_first_as_they_are():
   "mesh, slots",
   [
     ((2, 2, 2, 1), 0),
-    ((1, 4, 1, 2), 8),
-    ((1, 1, 4, 2), 0),
+    pytest.param((1, 4, 1, 2), 8, marks=pytest.mark.slow),
+    pytest.param((1, 1, 4, 2), 0, marks=pytest.mark.slow),
     ((1, 2, 1, 4), 6),  # two key/value heads on four chips
   ],
 )
