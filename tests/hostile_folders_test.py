@@ -151,7 +151,9 @@ def test_their_commands_say_it_in_one_line(name, module, tmp_path, program):
   """After lines that say what is being done; standard output, which is for what was asked, stays empty."""
   case = hostile_folders.CASES[name]
   folder = make(tmp_path / "m", case.edit, CONFIG)
-  asked = ["--prompt=two?"] if module == "sample" else ["--config=experiments/arithmetic.py"]
+  asked = (
+    ["--prompt=two?"] if module == "sample" else ["--config=experiments/arithmetic.py", "--config.data.on_long=cut"]
+  )
   found = program(f"experiments.{module}", f"--path={folder}", *asked)
   said = found.stderr.strip().splitlines()
   assert found.returncode == 2 and found.stdout == "", found.stderr
