@@ -291,7 +291,7 @@ def learn(
   Args:
     setup: what does not change.
     state: the policy (and critic) with its optimizer.
-    ref_params: the reference's tree; None if the objective needs none.
+    ref_params: the reference's tree; None if the objective needs none; {} where it is the base itself.
     old_params: the tree that sampled the rollouts; None where that is the state itself.
     rollouts: P prompts with G completions each, with rewards where the objective asks for them.
     packing: of `packing.plan.pack`, for `microbatches_of_rollout` microbatches.

@@ -91,7 +91,7 @@ def test_the_update_is_the_chain_rule_of_that_of_all_weights(mesh):
   state = states.create({"policy": on_mesh(mesh, adapters())}, tiny.GRADIENT)
   base = on_mesh(mesh, tiny.weights())
   given = host.to_device(d.layout, (r, tiny.packing(r, mesh, 2)))
-  state, metrics, _ = jax.device_get(run(state, base, None, *given, base))
+  state, metrics, _ = jax.device_get(run(state, {}, None, *given, base))
   got, merged = state.opt_state[0].trace["policy"], by_hand(tiny.weights(), adapters())
   full = learn.make_learn(learn.Setup(d.base, grpo, tiny.GRADIENT, cfg, settings, 0.7))
   want, same, _ = jax.device_get(

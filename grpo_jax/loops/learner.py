@@ -103,7 +103,7 @@ class Learner:
     if "ref" not in self.needs:
       return pinned
     if self.base is not None and not self.config.ref_from:
-      self.ref_params = self.base
+      self.ref_params = {}  # nothing over the base
       return pinned
     self.ref_params, reference = build.pinned_reference(self.config, self.model, pin)
     return pinned | reference

@@ -115,7 +115,7 @@ def learn_arguments(workload: Workload, lengths: Lengths) -> tuple:
   """Returns what the update takes after its state, on rollouts of those lengths, as shapes with shardings."""
   batch = learn_batch(workload, lengths, workload.learner.sizes.fresh())
   base, own = base_params(workload.learner), own_reference(workload)
-  ref = own or base if "ref" in workload.learner.needs else None
+  ref = {} if own is None and base is not None and "ref" in workload.learner.needs else own
   return ref, None, *_abstract(workload.decoder.layout, batch), base
 
 
