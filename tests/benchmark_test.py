@@ -62,6 +62,7 @@ def test_one_line_has_every_number():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_lengths_are_mixed_slots_are_not_refilled_and_no_step_that_compiles_counts():
   mixed = TINY.replace("prompts=8", "prompts=16") + ",tail=true,mixed=true,slots=16,refill=false"
   found = benchmark.measure(benchmarks.get_config(mixed))

@@ -29,6 +29,7 @@ def run(workdir, lr, beta=0.0, steps=40, problems=1000):
   return result["accuracy_before"], result["accuracy_after"]
 
 
+@pytest.mark.long
 def test_nothing_is_learned_at_learning_rate_zero(tmp_path):
   before, after = run(tmp_path, lr=0.0, steps=8, problems=256)
   assert after == before

@@ -138,6 +138,7 @@ def test_nothing_that_a_model_wrote_is_evaluated():
 
 @needs_gym
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_experiment_teaches_the_form_and_then_learns_from_scores(tmp_path, program):
   """Two steps of each stage, the second from the export of the first; pass@k is counted by the task's scorer."""
   few = ("steps=2", "data.prompts=8", "sampler.group=4", "eval.problems=8", "eval.batch=8", "eval.samples=2")
