@@ -62,15 +62,10 @@ def set_task(c: ConfigDict, hard: bool) -> None:
   c.sampler.slots = 64
   c.sampler.max_length = 56
   if hard:
-    make_hard(c)
-
-
-def make_hard(c: ConfigDict) -> None:
-  """Sets problems of five to eight steps and what they need; `c` is changed in place."""
-  c.data.arithmetic.min_steps = 5
-  c.data.arithmetic.max_steps = 8
-  c.data.max_prompt_length = 96
-  c.sampler.max_length = 104
+    c.data.arithmetic.min_steps = 5
+    c.data.arithmetic.max_steps = 8
+    c.data.max_prompt_length = 96
+    c.sampler.max_length = 104
 
 
 def get_config(arg: str = "") -> ConfigDict:

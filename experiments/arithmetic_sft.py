@@ -24,17 +24,14 @@ def get_config(arg: str = "") -> ConfigDict:
   c = defaults.get_config()
   c.loop = "offline"
   c.steps = args.steps or (HARD_STEPS if args.hard else STEPS)
-  c.model.layers = "unroll"
+  arithmetic.set_task(c, args.hard)
   c.objective = defaults.objective("sft", c)
   c.objective.aggregation = "token_mean"
   c.data.prompts = 64
-  c.data.arithmetic.max_number = 40
-  c.data.max_prompt_length = 64
   c.sampler.group = 1
-  c.sampler.max_length = 56
+  c.sampler.slots = 0
   if args.hard:
-    c.init_from = str(arithmetic.WARM_START)
-    arithmetic.make_hard(c)
+    c.init_from = arithmetic.warm_start(hard=False)
   else:
     c.tokenizer = "words"
     c.model.variant = "mini"

@@ -20,7 +20,7 @@ from grpo_jax import origin, storage
 from grpo_jax.errors import SettingError
 
 if TYPE_CHECKING:
-  from grpo_jax.models.decoder import Decoder, DecoderConfig
+  from grpo_jax.models.decoder import DecoderConfig
 
 
 def main(argv: list[str]) -> None:
@@ -56,7 +56,7 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
   With `adapter`, its adapters alone.
 
   Raises:
-    SettingError: no such part, a checkpoint that is damaged, a disk that is full.
+    SettingError: no such part, no adapters, a checkpoint that is damaged, a disk that is full.
   """
   print(f"reading {workdir}", flush=True)
   import jax
@@ -65,7 +65,7 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
   from grpo_jax import checkpoint, sharding
   from grpo_jax.loops import trees
   from grpo_jax.models.decoder import Decoder
-  from grpo_jax.models.hf import tensors
+  from grpo_jax.models.hf import peft, tensors
   from grpo_jax.tokenizer import reading
 
   step = checkpoint.latest(workdir) if step is None else step
@@ -75,8 +75,13 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
   decoder = Decoder(shape, sharding.make_layout(defaults.get_config().mesh))
   config = origin.saved_config(workdir)
   began = trees.began_with(config, part)
+  base = trees.find_source(began)[0]
   if adapter:
-    return export_adapter(workdir, step, part, out, decoder)
+    if (lora := trees.make_lora(config.get("lora") or {})) is None:
+      raise SettingError(f"--adapter: {workdir} has lora.rank=0 and no adapters; leave it out")
+    trained = trees.restore_trained(workdir, dataclasses.replace(decoder, lora=lora), step, learner=part)
+    peft.save(out, shape, lora, trained, decoder.shapes(), base)
+    return "float32"
   params = trees.restore(workdir, decoder, step, learner=part)
   dtype = origin.weights_dtype(began)
   total = sum(math.prod(x.shape) for x in jax.tree.leaves(params)) * (2 if dtype == "bfloat16" else 4)
@@ -87,29 +92,10 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
       params,
       tokenizer=reading.load(str(storage.place(workdir) / "model"), "--workdir"),
       dtype=dtype,
-      base=trees.find_source(began)[0] or None,
+      base=base or None,
       progress=lambda done: bar.show(done, f"writing {out}"),
     )
   return dtype
-
-
-def export_adapter(workdir: str, step: int, part: str, out: str, decoder: "Decoder") -> str:
-  """Writes the adapters of a learner to the folder `out`, and returns the dtype of its tensors.
-
-  Raises:
-    SettingError: the run has none.
-  """
-  from grpo_jax.loops import trees
-  from grpo_jax.models.hf import peft
-
-  config = origin.saved_config(workdir)
-  lora = trees.make_lora(config.get("lora") or {})
-  if lora is None:
-    raise SettingError(f"--adapter: {workdir} has lora.rank=0 and no adapters; leave it out")
-  trained = trees.restore_trained(workdir, dataclasses.replace(decoder, lora=lora), step, learner=part)
-  base = trees.find_source(trees.began_with(config, part))[0]
-  peft.save(out, decoder.config, lora, trained, decoder.shapes(), base)
-  return "float32"
 
 
 def shape_of(workdir: str, part: str) -> "DecoderConfig":

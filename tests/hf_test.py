@@ -108,7 +108,7 @@ def test_names_and_layout_of_the_file(tmp_path):
   config, params = saved(tmp_path / "m")
   t = stored(tmp_path / "m")
   assert len(t) == 3 + 11 * config.layers
-  with tensors.safetensors.safe_open(tmp_path / "m/model.safetensors", framework="np") as f:
+  with safetensors.safe_open(tmp_path / "m/model.safetensors", framework="np") as f:
     assert f.metadata() == {"format": "pt"}  # transformers 4 reads no other
   q = params["layers"]["attention"]["q"]["weight"]
   np.testing.assert_array_equal(t["model.layers.1.self_attn.q_proj.weight"], q[1])
@@ -169,7 +169,7 @@ def test_sharded_reading_and_writing(tmp_path, monkeypatch):
       read.append((self.name, out.shape))
       return out
 
-  real = tensors.safetensors.safe_open
+  real = safetensors.safe_open
 
   class File:
     def __init__(self, *args, **kwargs):
@@ -180,7 +180,7 @@ def test_sharded_reading_and_writing(tmp_path, monkeypatch):
 
   files = tensors._locate(tmp_path / "m", sharded.shapes())
   monkeypatch.setattr(tensors, "_locate", lambda *_: files)  # its look at the headers is not counted
-  monkeypatch.setattr(tensors.safetensors, "safe_open", File)
+  monkeypatch.setattr(safetensors, "safe_open", File)
   told = []
   loaded = tensors.load(tmp_path / "m", sharded, progress=lambda *bytes_read: told.append(bytes_read))
   assert_same(loaded, params)

@@ -71,6 +71,8 @@ LINKS = (
   ("models.hf.peft", "models.lora"),
   ("models.hf.peft", "models.hf.names"),
   ("models.hf.peft", "models.hf.tensors"),
+  ("models.hf.peft", "models.hf.writing"),
+  ("models.hf.tensors", "models.hf.writing"),
   ("models.layers", "models.attention"),
   ("models.layers", "models.int8"),
   ("models.hf.*", "models.attention"),

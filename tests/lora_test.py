@@ -110,7 +110,7 @@ def test_the_update_is_the_chain_rule_of_that_of_all_weights(mesh):
 
 def test_fresh_adapters_change_nothing():
   d, r = decoder(), tiny.rollouts()
-  trained = trees.fresh_adapters(d, jax.random.key(0))
+  trained = trees.fresh_adapters(d, {}, jax.random.key(0))
   assert all((x == 0).all() == (path[-1].key == B) for path, x in jax.tree.leaves_with_path(trained))
   bound = VARIANTS["test_qwen3"].width ** -0.5
   assert 0.9 * bound < abs(trained["layers"]["attention"]["q"][A]).max() <= bound

@@ -10,7 +10,6 @@ import jax
 from ml_collections import ConfigDict
 
 from grpo_jax import checkpoint, learn, sharding, storage, workdir
-from grpo_jax.checksums import checksums
 from grpo_jax.data import loader
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import imports, trees, weights
@@ -211,12 +210,8 @@ def pinned_reference(config: ConfigDict, model: Model, pin: dict[str, Any]) -> t
   _, run = trees.find_source(source)
   step = pin.get("step", checkpoint.latest(run) if run else None)
   tree = reference(source, model, setting, step)
-  found = "".join(checksums(tree).values())
-  if pin.get("fingerprint", found) != found:
-    raise SettingError(
-      f"{setting}={source!r}: does not hold the parameters that this run began with as its reference; put them back, "
-      "or begin anew in another --workdir"
-    )
+  use = "this run began with as its reference"
+  found = trees.fingerprint(tree, pin.get("fingerprint"), f"{setting}={source!r}", use)
   return tree, {"step": step, "fingerprint": found}
 
 

@@ -54,7 +54,7 @@ def train(config: ConfigDict, workdir: str) -> None:
   judge = Judge(judged_by, build.model(judged_by, scores=True), 1.0)
   policy = Policy(config, model, config.sampler.temperature, collector.generator.sizes)
   dtype = origin.weights_dtype(judged_by.init_from)
-  reference, replay, cfg = Reference(model, config.seed), Replay(workdir), config.iterative
+  reference, replay, cfg = Reference(policy), Replay(workdir), config.iterative
   learners = {"policy": policy, NAME: judge, "reference": reference}
   models = functools.partial(asked_models, collector.models, judge, cfg.weight, kind.steps)
   evaluator = IterationEvaluator(config, model, models)
@@ -162,9 +162,9 @@ class Reference:
 
   state: TrainState
 
-  def __init__(self, model: build.Model, seed: int):
-    """Makes nothing yet."""
-    self.seed, self.model, self.tx, self.sizes = seed, model, optax.identity(), NoPrograms()
+  def __init__(self, policy: Learner):
+    """Makes nothing yet; `policy` is started before this."""
+    self.policy, self.tx, self.sizes = policy, optax.identity(), NoPrograms()
 
   @property
   def params(self) -> Any:
@@ -173,12 +173,11 @@ class Reference:
 
   def abstract(self) -> TrainState:
     """The shapes, dtypes and shardings of the state; nothing is allocated."""
-    return train_state.abstract(trees.abstract_params(self.model.decoder, frozenset()), self.tx)
+    return train_state.abstract(trees.abstract_params(self.policy.model.decoder, frozenset()), self.tx)
 
   def start(self) -> None:
-    """Takes the policy's starting parameters."""
-    key = build.key(self.seed, build.ADAPTERS, 0)
-    self.state = train_state.create(trees.params(self.model.decoder, self.model.load, frozenset(), key), self.tx)
+    """Takes a copy of the policy's starting parameters."""
+    self.state = train_state.create({"policy": jitted_copy(self.policy.trained)}, self.tx)
 
   def take(self, params: Any) -> None:
     """Takes a copy of parameters, which an update of their owner would free."""

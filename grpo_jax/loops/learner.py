@@ -1,5 +1,6 @@
 """One thing that is trained: an objective, its optimizer, its state, and the jitted update."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -80,10 +81,13 @@ class Learner:
     return train_state.abstract(trees.abstract_params(self.model.decoder, self.needs), self.tx)
 
   def start(self) -> None:
-    """Takes the policy's starting parameters, and a fresh optimizer."""
-    key = build.key(self.config.seed, build.ADAPTERS, 0)
-    params = trees.params(self.model.decoder, self.model.load, self.needs, key)
-    self.state = train_state.create(params, self.tx)
+    """Takes the policy's starting parameters, and a fresh optimizer; where there are adapters, their base, too."""
+    load = self.model.load
+    if self.model.decoder.lora is not None:
+      self.base, with_heads = lora.split(load())
+      key = build.key(self.config.seed, build.ADAPTERS, 0)
+      load = functools.partial(trees.fresh_adapters, self.model.decoder, with_heads, key)
+    self.state = train_state.create(trees.params(self.model.decoder, load, self.needs), self.tx)
 
   def load_reference(self, pin: dict[str, Any]) -> dict[str, Any]:
     """Loads the reference, where the objective needs one, and the base of adapters, where there are any.
@@ -112,7 +116,8 @@ class Learner:
     """Loads the base of adapters, where there are any; arguments and errors: see `load_reference`."""
     if self.model.decoder.lora is None:
       return {}
-    self.base = lora.split(self.model.load())[0]
+    if self.base is None:  # `start` has read it in a fresh run
+      self.base = lora.split(self.model.load())[0]
     return trees.check_base(self.base, pin, self.config.init_from)
 
   def learn(self, step: int, batch: Rollouts, writer: metrics.Writer, old_params: Any = None) -> Learned:

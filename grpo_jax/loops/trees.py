@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from grpo_jax import checkpoint, origin, storage
@@ -136,13 +137,27 @@ def check_base(base: Any, pin: dict[str, Any], source: str) -> dict[str, Any]:
   Raises:
     SettingError: it has other parameters by now.
   """
-  found = "".join(checksums(base).values())
-  if pin.get("base", found) != found:
+  return {"base": fingerprint(base, pin.get("base"), f"init_from={source!r}", "this run's adapters were trained over")}
+
+
+def fingerprint(tree: Any, known: str | None, setting: str, use: str) -> str:
+  """The fingerprint of a tree that a run reads again from its source, and that no checkpoint holds.
+
+  Args:
+    tree: as it was read.
+    known: what this returned when the run began; None then.
+    setting: the one that names the source, and its value, for the message.
+    use: what the run did with the tree then, for the message.
+
+  Raises:
+    SettingError: the source holds other parameters by now.
+  """
+  found = "".join(checksums(tree).values())
+  if known not in (None, found):
     raise SettingError(
-      f"init_from={source!r}: does not hold the parameters that this run's adapters were trained over; put them back, "
-      "or begin anew in another --workdir"
+      f"{setting}: does not hold the parameters that {use}; put them back, or begin anew in another --workdir"
     )
-  return {"base": found}
+  return found
 
 
 def without(tree: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -165,37 +180,36 @@ def with_fresh_head(load: Callable[[], Any], decoder: Decoder) -> Any:
   return load() | {"score": head(decoder.config.width)}
 
 
-def params(decoder: Decoder, load: Callable[[], Any], needs: frozenset[str], key: jax.Array) -> dict[str, Any]:
+def params(decoder: Decoder, load: Callable[[], Any], needs: frozenset[str]) -> dict[str, Any]:
   """The trees that an update changes: the policy, and a critic that starts from it where the objective needs values.
 
-  Of a reward model, its one tree stands in the policy's place. Where there are adapters, the trees are those of
-  `lora.split`: adapters, and heads.
+  Of a reward model, its one tree stands in the policy's place.
 
   Args:
     decoder: of the policy.
-    load: returns its starting parameters.
+    load: returns the policy's starting parameters, or, where there are adapters, what is trained (`fresh_adapters`).
+      It is called once for each tree: an update frees each of them by itself.
     needs: of the objective.
-    key: of fresh adapters; the policy's and the critic's are the same.
   """
-
-  def start() -> Any:
-    if decoder.lora is None:
-      return load()
-    head = {"score": load()["score"]} if decoder.config.scores else {}
-    return fresh_adapters(decoder, key) | jax.tree.map(lambda x: x.astype("float32"), head)
-
-  trees = {"policy": start()}
+  trees = {"policy": load()}
   if "values" in needs:
     head = jax.jit(heads.init_scalar, static_argnums=0, out_shardings=decoder.layout.replicated())
-    trees["critic"] = start() | {"value_head": head(decoder.config.width)}
+    trees["critic"] = load() | {"value_head": head(decoder.config.width)}
   return trees
 
 
-def fresh_adapters(decoder: Decoder, key: jax.Array) -> Any:
-  """Adapters that change nothing yet, in their shards."""
+def fresh_adapters(decoder: Decoder, with_heads: Any, key: jax.Array) -> Any:
+  """Adapters that change nothing yet, in their shards, and a copy of the starting heads in float32.
+
+  Args:
+    decoder: of the policy or the reward model.
+    with_heads: the heads that it starts with, as `lora.split` returns them; {} for a policy.
+    key: of the adapters; the same key makes the same ones.
+  """
   plain = dataclasses.replace(decoder, config=dataclasses.replace(decoder.config, scores=False))
   shardings = split(plain.shardings())[1]
-  return jax.jit(lambda key: split(plain.init(key))[1], out_shardings=shardings)(key)
+  adapters = jax.jit(lambda key: split(plain.init(key))[1], out_shardings=shardings)(key)
+  return adapters | jax.tree.map(lambda x: jnp.array(x, "float32"), with_heads)
 
 
 def abstract_params(decoder: Decoder, needs: frozenset[str]) -> dict[str, Any]:

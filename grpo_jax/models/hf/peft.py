@@ -11,16 +11,12 @@ from typing import Any
 
 import jax
 import numpy as np
-import safetensors
-import safetensors.numpy
 
-from grpo_jax import folder as folders
-from grpo_jax import storage
-from grpo_jax.errors import SettingError
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import write_config
 from grpo_jax.models.hf.families import FAMILIES
 from grpo_jax.models.hf.names import by_tensor, dotted, places
+from grpo_jax.models.hf.writing import check_target, replacing, save_tensors
 from grpo_jax.models.lora import A, B, Lora
 from grpo_jax.models.shape import DecoderConfig
 
@@ -42,24 +38,12 @@ def save(folder: str | os.PathLike, config: DecoderConfig, lora: Lora, params: A
   Raises:
     SettingError: the folder holds something else, or the disk does not take the files.
   """
-  target = storage.absolute(folder)
-  if target.exists() and not (target / CONFIG).is_file() and (target.is_file() or any(target.iterdir())):
-    raise SettingError(f"export: {target} holds something else than adapters; an empty or new folder would work")
+  target = check_target(folder, CONFIG, "adapters")
   found, ranks = _tensors(config, lora, params, shapes)
-  writer = jax.process_index() == 0
-  part = target.with_name(f".{target.name}.part")
-  try:
-    if not writer:
-      return
-    storage.remove(part)
-    part.mkdir(parents=True)
-    with storage.writing(part / WEIGHTS) as local:
-      safetensors.numpy.save_file(found, str(local), metadata={"format": "pt"})
-    (part / CONFIG).write_text(json.dumps(_config(config, lora, ranks, base), indent=2) + "\n")
-    tensors.replace(part, target, last=CONFIG)
-  except (OSError, safetensors.SafetensorError) as error:
-    storage.remove(part)
-    raise SettingError(f"export: {target} cannot be written ({folders.first_line(error)})") from error
+  with replacing(target, last=CONFIG) as part:
+    if part is not None:
+      save_tensors(part / WEIGHTS, found)
+      (part / CONFIG).write_text(json.dumps(_config(config, lora, ranks, base), indent=2) + "\n")
 
 
 def _config(config: DecoderConfig, lora: Lora, ranks: dict[str, int], base: str) -> dict[str, Any]:

@@ -20,8 +20,6 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
-import safetensors
-import safetensors.numpy
 
 from grpo_jax import folder as folders
 from grpo_jax import storage
@@ -33,6 +31,7 @@ from grpo_jax.models.hf.families import FAMILIES
 from grpo_jax.models.hf.files import Files, copies
 from grpo_jax.models.hf.headers import INDEX, SINGLE, plain
 from grpo_jax.models.hf.names import HEAD, Place, by_tensor, dotted, is_fused, places
+from grpo_jax.models.hf.writing import check_target, replacing, save_tensors
 from grpo_jax.models.shape import DecoderConfig
 
 Params = Any
@@ -176,9 +175,7 @@ def save(
     raise SettingError(f"dtype={dtype!r}: float32 or bfloat16 can be exported")
   if tokenizer is not None:
     check_tokenizer(tokenizer, config)
-  target = storage.absolute(folder)
-  if target.exists() and not (target / "config.json").is_file() and (target.is_file() or any(target.iterdir())):
-    raise SettingError(f"export: {target} holds something else than a model; an empty or new folder would work")
+  target = check_target(folder, "config.json", "a model")
   # The folder of a run that has not ended has the shape in another file, and nothing that would be kept.
   from_folder = base is not None and (storage.place(base) / "config.json").is_file()
   known = read_json(storage.place(base), "config.json") if from_folder else {}
@@ -191,24 +188,13 @@ def save(
     top |= {"pad_token_id": None if config.scores and tokenizer.pad_id in stops else tokenizer.pad_id}
     top |= {"eos_token_id": stops[0] if len(stops) == 1 else stops} if stops else {}
 
-  writer = jax.process_index() == 0
-  part = target.with_name(f".{target.name}.part")
-  try:
-    if writer:
-      storage.remove(part)
-      part.mkdir(parents=True)
+  with replacing(target, last="config.json") as part:
     written = list(_tensors(params, FAMILIES[top["model_type"]].fused))
-    _write_tensors(part if writer else None, written, dtype, max_bytes, progress)
-    if writer:
+    _write_tensors(part, written, dtype, max_bytes, progress)
+    if part is not None:
       (part / "config.json").write_text(json.dumps(top, indent=2) + "\n")
       if tokenizer is not None:
         tokenizer.save(part)
-      replace(part, target, last="config.json")
-  except (OSError, safetensors.SafetensorError) as error:
-    if writer:
-      storage.remove(part)
-    kept = "the same command writes it again" if storage.in_bucket(target) else "what was there is untouched"
-    raise SettingError(f"export: {target} cannot be written ({folders.first_line(error)}); {kept}") from error
 
 
 def check_tokenizer(tokenizer: Saves, config: DecoderConfig) -> None:
@@ -287,10 +273,7 @@ def _write_tensors(
       total += tensors[tensor.name].nbytes
       progress(total)
     if folder is not None:
-      with storage.writing(folder / file) as local:
-        safetensors.numpy.save_file(tensors, str(local), metadata={"format": "pt"})
-      if not storage.in_bucket(folder):  # safetensors keeps its files to their owner
-        os.chmod(folder / file, os.stat(folder).st_mode & 0o666)
+      save_tensors(folder / file, tensors)
   if folder is not None and len(files) > 1:
     index = {
       "metadata": {"total_size": total},
@@ -316,28 +299,6 @@ def on_host(leaf: Any, layer: int | None, dtype: str) -> np.ndarray:
     whole = jax.jit(piece, out_shardings=everywhere)(leaf)
     return np.ascontiguousarray(whole.addressable_data(0))
   return np.ascontiguousarray(piece(leaf))
-
-
-def replace(part: storage.Path, target: storage.Path, last: str) -> None:
-  """Renames `part` to `target`; a folder that was there is deleted last, in a bucket first.
-
-  In a bucket, where a folder is renamed file by file, the file `last` is the last to come: with it, all are there.
-  """
-  if storage.in_bucket(target):
-    storage.remove(target)
-    storage.rename(part, target, last=last)
-    return
-  old = target.with_name(f".{target.name}.old")
-  storage.remove(old)
-  if target.exists():
-    storage.rename(target, old)
-  try:
-    storage.rename(part, target)
-  except OSError:
-    if old.exists():
-      storage.rename(old, target)
-    raise
-  storage.remove(old)
 
 
 def _few(names: list[str]) -> str:

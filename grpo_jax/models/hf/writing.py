@@ -1,0 +1,86 @@
+"""Folders of tensors are written beside their target, and take its name when they are complete."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+
+import jax
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from grpo_jax import folder as folders
+from grpo_jax import storage
+from grpo_jax.errors import SettingError
+
+
+def check_target(folder: str | os.PathLike, marker: str, what: str) -> storage.Path:
+  """Returns the path of a folder that may be written or replaced.
+
+  Args:
+    folder: where to write.
+    marker: the file by which an earlier folder of this kind is known.
+    what: such a folder holds, in words.
+
+  Raises:
+    SettingError: it holds something else.
+  """
+  target = storage.absolute(folder)
+  if target.exists() and not (target / marker).is_file() and (target.is_file() or any(target.iterdir())):
+    raise SettingError(f"export: {target} holds something else than {what}; an empty or new folder would work")
+  return target
+
+
+@contextlib.contextmanager
+def replacing(target: storage.Path, last: str) -> Iterator[storage.Path | None]:
+  """Yields a new folder to fill, which replaces `target` as a whole at the end; None on all hosts but the first.
+
+  `target` is complete or absent at any moment but a rename. In a bucket it is complete where it has the file `last`.
+
+  Raises:
+    SettingError: the disk does not take the files.
+  """
+  writer = jax.process_index() == 0
+  part = target.with_name(f".{target.name}.part")
+  try:
+    if writer:
+      storage.remove(part)
+      part.mkdir(parents=True)
+    yield part if writer else None
+    if writer:
+      _replace(part, target, last)
+  except (OSError, safetensors.SafetensorError) as error:
+    if writer:
+      storage.remove(part)
+    kept = "the same command writes it again" if storage.in_bucket(target) else "what was there is untouched"
+    raise SettingError(f"export: {target} cannot be written ({folders.first_line(error)}); {kept}") from error
+
+
+def save_tensors(file: storage.Path, tensors: Mapping[str, np.ndarray]) -> None:
+  """Writes a safetensors file that whoever may read its folder may read, too."""
+  with storage.writing(file) as local:
+    safetensors.numpy.save_file(dict(tensors), str(local), metadata={"format": "pt"})
+  if not storage.in_bucket(file.parent):  # safetensors keeps its files to their owner
+    os.chmod(file, os.stat(file.parent).st_mode & 0o666)
+
+
+def _replace(part: storage.Path, target: storage.Path, last: str) -> None:
+  """Renames `part` to `target`; a folder that was there is deleted last, in a bucket first.
+
+  In a bucket, where a folder is renamed file by file, the file `last` is the last to come: with it, all are there.
+  """
+  if storage.in_bucket(target):
+    storage.remove(target)
+    storage.rename(part, target, last=last)
+    return
+  old = target.with_name(f".{target.name}.old")
+  storage.remove(old)
+  if target.exists():
+    storage.rename(target, old)
+  try:
+    storage.rename(part, target)
+  except OSError:
+    if old.exists():
+      storage.rename(old, target)
+    raise
+  storage.remove(old)
