@@ -7,6 +7,7 @@
 from the warm start of arithmetic.py:hard, and its samples are judged by nothing but what its row names.
 
     :arms=outcome+steps   only these
+    :epochs=4             of the reward model over the pairs of an iteration, in the arm iterative
 """
 
 from ml_collections import ConfigDict
@@ -24,13 +25,14 @@ NEEDS = {"prm": "prm", "orm": "orm", "fixed": "orm", "iterative": "orm"}  # an a
 NOTHING = "rewards.functions=(('correct', 'math.answer_correct', 0.0),)"  # logged, and no reward
 
 
-def arms(orm: str, prm: str) -> dict[str, tuple[str, ...]]:
+def arms(orm: str, prm: str, epochs: int) -> dict[str, tuple[str, ...]]:
   """Returns the objective of each arm and the settings that make it."""
   by_orm = ("grpo", NOTHING, f"rewards.outcome_models=(('reward_model', {orm!r}, 1.0),)")
   by_prm = ("grpo", NOTHING, f"rewards.process_models=(('prm', {prm!r}, 1.0),)", "objective.advantage=step_returns")
   # DeepSeekMath's Algorithm 1 has a KL to the reference. Fixed: that of the start, and one reward model to the end.
   held = "objective.beta=0.02"
   learning = ("loop=iterative", f"iterative.reward_model={orm}", "iterative.steps=10", "iterative.reward_model_lr=1e-4")
+  learning += (f"iterative.epochs={epochs}",)
   return {
     "outcome": ("grpo",),
     "steps": ("process",),
@@ -47,8 +49,8 @@ def get_config(arg: str = "") -> ConfigDict:
   Raises:
     SettingError: an unknown arm, or one whose reward model is not given.
   """
-  args = arguments.parse_arg(arg, arms="", orm="", prm="")
-  table = arms(args.orm, args.prm)
+  args = arguments.parse_arg(arg, arms="", orm="", prm="", epochs=1)
+  table = arms(args.orm, args.prm, args.epochs)
   chosen = comparisons.choose(args.arms, table)
   for arm in chosen:
     if arm in NEEDS and not args[NEEDS[arm]]:

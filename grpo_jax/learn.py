@@ -324,7 +324,15 @@ def make_learn(setup: Setup) -> Callable:
   )
 
 
-def compiler_options(layout: Layout) -> dict[str, str]:
-  """Returns XLA's options: on a CPU only matrix products use its kernel library, whose reductions are slow."""
-  kinds = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
-  return kinds if layout.platform == "cpu" else {}
+def compiler_options(layout: Layout) -> dict[str, str | bool]:
+  """Returns XLA's options for a CPU; there are none elsewhere.
+
+  Only matrix products use its kernel library, whose reductions are slow. With the analysis of regions fewer arrays are
+  copied, such as the moments before they are updated.
+  """
+  if layout.platform != "cpu":
+    return {}
+  return {
+    "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT",
+    "xla_cpu_copy_insertion_use_region_analysis": True,
+  }
