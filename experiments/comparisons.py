@@ -30,6 +30,7 @@ ARMS: dict[str, tuple[str, ...]] = {
   "mu4_surrogate": ("grpo", "learner.mu=4", "learner.stop_surrogate=0.001"),
   "mu4_kl": ("grpo", "learner.mu=4", "learner.stop_kl=0.005"),
   "target_prob": ("target_prob",),  # mu = 4
+  "lora": ("grpo", "lora.rank=16"),
   "int8": ("grpo", "sampler.weights_dtype=int8"),  # the sampler alone has rounded weights
   # So few prompts that each comes again and again, all in their turn or less often where all samples were the same.
   "few_prompts": ("grpo", "data.arithmetic.size=128"),
@@ -44,6 +45,7 @@ QUESTIONS = (
   ("KL in the loss and in the reward", ("grpo", "kl_loss", "kl_reward")),
   ("Passes over a rollout, and what ends them", ("grpo", "mu4", "mu4_reached", "mu4_surrogate", "mu4_kl")),
   ("Target probability", ("grpo", "mu4", "target_prob")),
+  ("All weights and adapters of rank 16", ("grpo", "lora")),
   ("Decoding with weights in eight bits", ("grpo", "int8")),
   ("Few prompts, and fewer turns for those that teach nothing", ("few_prompts", "redraw")),
 )

@@ -7,7 +7,8 @@
 from the warm start of arithmetic.py:hard, and its samples are judged by nothing but what its row names.
 
     :arms=outcome+steps   only these
-    :epochs=4             of the reward model over the pairs of an iteration, in the arm iterative
+    :epochs=4             of the reward model over the samples of an iteration, in the arms iterative and iterative_prm
+    :rate=1e-3            of the reward model there
 """
 
 from ml_collections import ConfigDict
@@ -19,27 +20,34 @@ QUESTIONS = (
   ("Sparse and dense: outcomes, steps, a process reward model", ("outcome", "steps", "prm")),
   ("Checked and learned: outcomes, an outcome reward model", ("outcome", "orm")),
   ("One fixed reward model, and one that goes on learning", ("fixed", "iterative")),
+  ("The same of a process reward model", ("fixed_prm", "iterative_prm")),
 )
 
-NEEDS = {"prm": "prm", "orm": "orm", "fixed": "orm", "iterative": "orm"}  # an arm's reward model, by its argument
-NOTHING = "rewards.functions=(('correct', 'math.answer_correct', 0.0),)"  # logged, and no reward
+# An arm's reward model, by its argument.
+NEEDS = {"prm": "prm", "fixed_prm": "prm", "iterative_prm": "prm", "orm": "orm", "fixed": "orm", "iterative": "orm"}
+# Logged, and no reward.
+NOTHING = "rewards.functions=(('correct', 'math.answer_correct', 0.0),)"
+NOTHING_OF_STEPS = "rewards.functions=(('correct', 'math.answer_correct', 0.0), ('steps', 'steps.steps_correct', 0.0))"
 
 
-def arms(orm: str, prm: str, epochs: int) -> dict[str, tuple[str, ...]]:
+def arms(orm: str, prm: str, epochs: int, rate: float) -> dict[str, tuple[str, ...]]:
   """Returns the objective of each arm and the settings that make it."""
   by_orm = ("grpo", NOTHING, f"rewards.outcome_models=(('reward_model', {orm!r}, 1.0),)")
-  by_prm = ("grpo", NOTHING, f"rewards.process_models=(('prm', {prm!r}, 1.0),)", "objective.advantage=step_returns")
+  by_steps = "objective.advantage=step_returns"
+  by_prm = ("grpo", NOTHING, f"rewards.process_models=(('prm', {prm!r}, 1.0),)", by_steps)
   # DeepSeekMath's Algorithm 1 has a KL to the reference. Fixed: that of the start, and one reward model to the end.
   held = "objective.beta=0.02"
-  learning = ("loop=iterative", f"iterative.reward_model={orm}", "iterative.steps=10", "iterative.reward_model_lr=1e-4")
-  learning += (f"iterative.epochs={epochs}",)
+  learning = ("loop=iterative", "iterative.steps=10", f"iterative.reward_model_lr={rate}", f"iterative.epochs={epochs}")
+  from_orm, from_prm = f"iterative.reward_model={orm}", f"iterative.reward_model={prm}"
   return {
     "outcome": ("grpo",),
     "steps": ("process",),
     "prm": by_prm,
     "orm": by_orm,
     "fixed": (*by_orm, held),
-    "iterative": ("grpo", NOTHING, held, *learning),
+    "iterative": ("grpo", NOTHING, held, *learning, from_orm),
+    "fixed_prm": (*by_prm, held),
+    "iterative_prm": ("grpo", NOTHING_OF_STEPS, by_steps, held, *learning, from_prm, "iterative.labels=steps"),
   }
 
 
@@ -49,8 +57,8 @@ def get_config(arg: str = "") -> ConfigDict:
   Raises:
     SettingError: an unknown arm, or one whose reward model is not given.
   """
-  args = arguments.parse_arg(arg, arms="", orm="", prm="", epochs=1)
-  table = arms(args.orm, args.prm, args.epochs)
+  args = arguments.parse_arg(arg, arms="", orm="", prm="", epochs=1, rate=1e-4)
+  table = arms(args.orm, args.prm, args.epochs, args.rate)
   chosen = comparisons.choose(args.arms, table)
   for arm in chosen:
     if arm in NEEDS and not args[NEEDS[arm]]:
