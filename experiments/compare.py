@@ -18,6 +18,7 @@ its memory would count as the runs'.
 
 import functools
 import json
+import multiprocessing
 import os
 import platform
 import sys
@@ -79,6 +80,7 @@ def main(argv: list[str]) -> None:
   if values.draw_only:
     draw(config, workdir)
     return
+  check_runs(config)
   with processes.locked(workdir) as lock, processes.stop_signals() as asked:
     finished = run_all(config, workdir, lock, asked)
   draw(config, workdir)
@@ -97,6 +99,28 @@ def check(config: ConfigDict) -> None:
   for name, given in (*((n, config[n]) for n in ("lrs", "seeds", "tune_seeds")), ("arms", names(config))):
     if not given or len(set(given)) < len(given):
       arguments.fail(f"{name}={given}: at least one, and each once")
+
+
+def check_runs(config: ConfigDict) -> None:
+  """Ends the program where a run would refuse its settings; their configs, which import jax, get their own process."""
+  child = multiprocessing.get_context("spawn").Process(target=check_arms, args=(config,))
+  child.start()
+  child.join()
+  if child.exitcode:
+    sys.exit(child.exitcode)
+
+
+def check_arms(config: ConfigDict) -> None:
+  """Ends this process where an arm's settings are none, or out of range: else its run would say so, hours later."""
+  arguments.define_config("of an arm")
+  for arm in names(config):
+    run = job(config, storage.place("."), arm, config.lrs[0], config.seeds[0])
+    sys.argv = [f"arm {arm}", *run.flags]  # of which ml_collections reads the overrides
+    arguments.parse_flags(sys.argv)
+    with arguments.one_line_errors():
+      ranges.check(flags.FLAGS.config)
+    for name in [name for name in flags.FLAGS if name.startswith("config.")]:  # each may be defined once
+      delattr(flags.FLAGS, name)
 
 
 def job(config: ConfigDict, workdir: storage.Path, arm: str, lr: float, seed: int) -> Job:

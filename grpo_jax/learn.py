@@ -25,7 +25,6 @@ from grpo_jax.models.decoder import Decoder
 from grpo_jax.objectives.contract import Objective
 from grpo_jax.packing.microbatches import join_microbatches, split_microbatches
 from grpo_jax.packing.plan import Packing
-from grpo_jax.sharding import Layout
 from grpo_jax.state import TrainState
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
@@ -319,20 +318,20 @@ def make_learn(setup: Setup) -> Callable:
   It takes (state, ref_params, old_params, rollouts, packing, base=None) and returns (state, metrics, Trace); the state
   is donated.
   """
-  return jax.jit(
-    functools.partial(learn, setup), donate_argnums=0, compiler_options=compiler_options(setup.decoder.layout)
-  )
+  return jax.jit(functools.partial(learn, setup), donate_argnums=0, compiler_options=compiler_options(setup.decoder))
 
 
-def compiler_options(layout: Layout) -> dict[str, str | bool]:
+def compiler_options(decoder: Decoder) -> dict[str, str | bool]:
   """Returns XLA's options for a CPU; there are none elsewhere.
 
   Only matrix products use its kernel library, whose reductions are slow. With the analysis of regions fewer arrays are
-  copied, such as the moments before they are updated.
+  copied, such as the moments before they are updated. Under adapters no code is moved out of loops: a base in bfloat16
+  would be converted there to float32, all of its layers at once.
   """
-  if layout.platform != "cpu":
+  if decoder.layout.platform != "cpu":
     return {}
-  return {
+  options = {
     "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT",
     "xla_cpu_copy_insertion_use_region_analysis": True,
   }
+  return options if decoder.lora is None else options | {"xla_disable_hlo_passes": "while-loop-invariant-code-motion"}

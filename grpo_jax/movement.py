@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.learn import Setup, Trace, frozen_outputs
+from grpo_jax.learn import Setup, Trace, compiler_options, frozen_outputs
 from grpo_jax.objectives import common
 from grpo_jax.ops import masked, surrogate
 from grpo_jax.packing.plan import Packing
@@ -56,4 +56,4 @@ def movement(
 
 def make_movement(setup: Setup) -> Callable:
   """Returns `movement` of a setup, jitted: `(params, rollouts, trace, packing, base) -> (metrics, before, after)`."""
-  return jax.jit(functools.partial(movement, setup))
+  return jax.jit(functools.partial(movement, setup), compiler_options=compiler_options(setup.decoder))

@@ -100,6 +100,7 @@ def calls(workdir):
 )
 def test_every_arm_is_a_run_whose_settings_exist(c):
   compare.check(c)
+  compare.check_runs(c)
   for arm in compare.names(c):
     run = compare.job(c, pathlib.Path("w"), arm, 3e-4, 0)
     file, objective = run.flags[0].removeprefix("--config=").split(":")
@@ -146,6 +147,26 @@ def test_bad_input_is_one_line(program, tmp_path):
     (["--config=experiments/comparisons.py", "--workdir=/nowhere", "--draw_only"], "/nowhere: no such folder"),
   ]:
     refused(args, message, PYTHONPATH=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+  "name,change,message",
+  [
+    ("learner.lrr=3", {}, "learner.lrr"),
+    ("learner.b1=2", {}, "learner.b1=2.0: use a finite number of at least 0, below 1"),
+    ("", {"base": "experiments/nowhere.py"}, "experiments/nowhere.py"),
+    ("", {"arms": (("grpo", "grpo"), ("late", "grpo", "iterative.epochs=0"))}, "iterative.epochs=0"),
+  ],
+)
+def test_settings_of_all_arms_are_checked_before_the_first_run(name, change, message, capfd):
+  c = comparisons.get_config("arms=grpo")
+  c.settings = (name,) if name else ()
+  c.update(change)
+  with pytest.raises(SystemExit) as ended:
+    compare.check_runs(c)
+  assert ended.value.code == 2
+  err = capfd.readouterr().err
+  assert err.count("\n") == 1 and message in err
 
 
 def test_tokens_are_those_sampled_until_an_evaluation(tmp_path):

@@ -156,6 +156,7 @@ class Bigrams:
 
   layout: sharding.Layout
   config = types.SimpleNamespace(logit_soft_cap=0.0)
+  lora = None
 
   def forward(self, params: Any, prompts: Any, rows: Any, lists: Any) -> tuple[jax.Array, jax.Array]:
     end = jnp.maximum(prompts.lengths - 1, 0)[:, None]

@@ -1,15 +1,18 @@
 """The optimizer against hand-made numbers: schedules, decay, clips, skipped updates, shardings."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import tiny
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from experiments import defaults
-from grpo_jax import optim, state
+from grpo_jax import learn, optim, state
 
 POLICY = {
   "embed": {"weight": np.full((4, 3), 2.0, np.float32)},
@@ -147,6 +150,21 @@ def test_state_can_be_donated_and_abstract_is_what_create_makes():
   step = jax.jit(lambda s: optim.apply_if_finite(tx, s.params, jnp.float32(0), s)[0], donate_argnums=0)
   s = step(step(s))
   assert s.step == 2 and s.skipped == 0
+
+
+def test_fewer_moments_are_copied_on_a_cpu():
+  leaf = jnp.zeros((256, 256))
+  tx = optim.make_optimizer(learner(weight_decay=0.1), 10)
+  s = state.create({"policy": {"a": {"weight": leaf}, "b": {"weight": leaf}, "c": {"weight": leaf}}}, tx)
+  options = learn.compiler_options(tiny.decoder())
+  less = {name: value for name, value in options.items() if "copy" not in name}
+  assert len(less) == len(options) - 1
+
+  def temporary(options):
+    step = jax.jit(functools.partial(optim.apply_if_finite, tx), donate_argnums=2, compiler_options=options)
+    return step.lower(s.params, jnp.float32(0), s).compile().memory_analysis().temp_size_in_bytes
+
+  assert temporary(less) - temporary(options) > leaf.nbytes
 
 
 @pytest.mark.parametrize("critic", [False, True])

@@ -244,7 +244,7 @@ CASES = {
   "learn.combine_metrics": (lambda x: learn.combine_metrics({"loss": (x, x)})["loss"], (f(3),), [()] * 2),
   "learn.empty_metric": (lambda: learn.empty_metric("loss"), (), [()] * 2),
   "learn.means": (lambda x: learn.means({"loss": (x, x)})["loss"], (f(),), ()),
-  "learn.compiler_options": (lambda: jnp.zeros(len(learn.compiler_options(tiny.layout()))), (), (2,)),
+  "learn.compiler_options": (lambda: jnp.zeros(len(learn.compiler_options(tiny.decoder()))), (), (2,)),
   "learn.loss": None,
   "learn.gradient": None,
   "learn.optimizer_step": None,

@@ -19,8 +19,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
@@ -177,11 +175,11 @@ class Reference:
 
   def start(self) -> None:
     """Takes a copy of the policy's starting parameters."""
-    self.state = train_state.create({"policy": jitted_copy(self.policy.trained)}, self.tx)
+    self.state = train_state.create({"policy": trees.copy(self.policy.trained)}, self.tx)
 
   def take(self, params: Any) -> None:
     """Takes a copy of parameters, which an update of their owner would free."""
-    self.state = dataclasses.replace(self.state, params={"policy": jitted_copy(params)})
+    self.state = dataclasses.replace(self.state, params={"policy": trees.copy(params)})
 
   def load_reference(self, pin: dict[str, Any]) -> dict[str, Any]:
     """Returns {}: it needs none."""
@@ -201,9 +199,3 @@ class NoPrograms:
 
   def set_state(self, state: dict[str, Any]) -> None:
     """Does nothing."""
-
-
-@jax.jit
-def jitted_copy(params: Any) -> Any:
-  """Returns a copy of a tree, in the same shardings."""
-  return jax.tree.map(jnp.copy, params)

@@ -1,6 +1,5 @@
 """One thing that is trained: an objective, its optimizer, its state, and the jitted update."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -82,12 +81,12 @@ class Learner:
 
   def start(self) -> None:
     """Takes the policy's starting parameters, and a fresh optimizer; where there are adapters, their base, too."""
-    load = self.model.load
+    policy = self.model.load()
     if self.model.decoder.lora is not None:
-      self.base, with_heads = lora.split(load())
+      self.base, with_heads = lora.split(policy)
       key = build.key(self.config.seed, build.ADAPTERS, 0)
-      load = functools.partial(trees.fresh_adapters, self.model.decoder, with_heads, key)
-    self.state = train_state.create(trees.params(self.model.decoder, load, self.needs), self.tx)
+      policy = trees.fresh_adapters(self.model.decoder, with_heads, key)
+    self.state = train_state.create(trees.params(self.model.decoder, policy, self.needs), self.tx)
 
   def load_reference(self, pin: dict[str, Any]) -> dict[str, Any]:
     """Loads the reference, where the objective needs one, and the base of adapters, where there are any.

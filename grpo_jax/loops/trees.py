@@ -180,22 +180,28 @@ def with_fresh_head(load: Callable[[], Any], decoder: Decoder) -> Any:
   return load() | {"score": head(decoder.config.width)}
 
 
-def params(decoder: Decoder, load: Callable[[], Any], needs: frozenset[str]) -> dict[str, Any]:
+def params(decoder: Decoder, policy: Any, needs: frozenset[str]) -> dict[str, Any]:
   """The trees that an update changes: the policy, and a critic that starts from it where the objective needs values.
 
   Of a reward model, its one tree stands in the policy's place.
 
   Args:
     decoder: of the policy.
-    load: returns the policy's starting parameters, or, where there are adapters, what is trained (`fresh_adapters`).
-      It is called once for each tree: an update frees each of them by itself.
+    policy: its starting parameters, or, where there are adapters, what is trained (`fresh_adapters`). The critic has a
+      copy: an update frees each tree by itself.
     needs: of the objective.
   """
-  trees = {"policy": load()}
+  trees = {"policy": policy}
   if "values" in needs:
     head = jax.jit(heads.init_scalar, static_argnums=0, out_shardings=decoder.layout.replicated())
-    trees["critic"] = load() | {"value_head": head(decoder.config.width)}
+    trees["critic"] = copy(policy) | {"value_head": head(decoder.config.width)}
   return trees
+
+
+@jax.jit
+def copy(params: Any) -> Any:
+  """A copy of a tree, in the same shardings."""
+  return jax.tree.map(jnp.copy, params)
 
 
 def fresh_adapters(decoder: Decoder, with_heads: Any, key: jax.Array) -> Any:
@@ -209,7 +215,7 @@ def fresh_adapters(decoder: Decoder, with_heads: Any, key: jax.Array) -> Any:
   plain = dataclasses.replace(decoder, config=dataclasses.replace(decoder.config, scores=False))
   shardings = split(plain.shardings())[1]
   adapters = jax.jit(lambda key: split(plain.init(key))[1], out_shardings=shardings)(key)
-  return adapters | jax.tree.map(lambda x: jnp.array(x, "float32"), with_heads)
+  return adapters | jax.tree.map(lambda x: x.astype("float32"), with_heads)
 
 
 def abstract_params(decoder: Decoder, needs: frozenset[str]) -> dict[str, Any]:
