@@ -205,7 +205,7 @@ def copy(params: Any) -> Any:
 
 
 def fresh_adapters(decoder: Decoder, with_heads: Any, key: jax.Array) -> Any:
-  """Adapters that change nothing yet, in their shards, and a copy of the starting heads in float32.
+  """Adapters that change nothing yet, in their shards, and the starting heads in float32.
 
   Args:
     decoder: of the policy or the reward model.
