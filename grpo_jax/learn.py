@@ -330,7 +330,7 @@ def compiler_options(decoder: Decoder) -> dict[str, str | bool]:
   """
   if decoder.layout.platform != "cpu":
     return {}
-  options = {
+  options = decoder.layout.compiler_options | {
     "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT",
     "xla_cpu_copy_insertion_use_region_analysis": True,
   }

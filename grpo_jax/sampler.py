@@ -74,7 +74,8 @@ def jitted_ready(decoder: Decoder, layout: Layout, dtype: str, weights_dtype: st
   evaluations, compile it once.
   """
   lie = decode_shardings(dataclasses.replace(decoder, layout=layout), weights_dtype)
-  return jax.jit(functools.partial(decode_params, decoder, dtype, weights_dtype), out_shardings=lie)
+  run = functools.partial(decode_params, decoder, dtype, weights_dtype)
+  return jax.jit(run, out_shardings=lie, compiler_options=layout.compiler_options)
 
 
 def prefill(setup: SamplerSetup, params: Params, request: Request, prompt_size: int | None) -> Queue:

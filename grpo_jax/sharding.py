@@ -40,6 +40,11 @@ class Layout:
     """cpu, gpu or tpu."""
     return self.mesh.devices.flat[0].platform
 
+  @property
+  def compiler_options(self) -> dict[str, str | bool]:
+    """XLA's options for its programs: on a CPU they hold as few arrays at once as they can; none elsewhere."""
+    return {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"} if self.platform == "cpu" else {}
+
   def size(self, name: str) -> int:
     """Returns the number of shards along a logical axis."""
     return math.prod(self.mesh.shape[a] for a in dict(self.rules).get(name, ()))

@@ -134,6 +134,14 @@ def test_bfloat16_file(tmp_path):
     tensors.save(tmp_path / "m", config, params, dtype="int8")
 
 
+def test_whoever_reads_the_folder_reads_its_files(tmp_path):
+  config = VARIANTS["test_qwen3"]
+  (tmp_path / "all").mkdir(mode=0o755)
+  tensors.save(tmp_path / "all" / "m", config, randomised(config))
+  (file,) = (tmp_path / "all" / "m").glob("*.safetensors")
+  assert file.stat().st_mode & 0o666 == file.parent.stat().st_mode & 0o666 == 0o644
+
+
 def test_several_files(tmp_path):
   config, params = saved(tmp_path / "m", max_bytes=20_000)
   files = sorted(p.name for p in (tmp_path / "m").glob("*.safetensors"))

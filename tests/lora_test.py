@@ -1,5 +1,6 @@
 """Adapters of low rank: against weights that they are merged into, against PEFT, and in runs."""
 
+import dataclasses
 import functools
 import json
 
@@ -117,6 +118,21 @@ def test_fresh_adapters_change_nothing():
   run = jax.jit(functools.partial(forward.logprobs, d, temperature=0.7, chunk=64))
   given = host.to_device(d.layout, (r.prompts, r.tokens, r.lengths, tiny.packing(r)))
   np.testing.assert_array_equal(run(join(tiny.params(), trained), *given)[0], run(tiny.params(), *given)[0])
+
+
+def test_a_cpu_does_not_convert_the_whole_base():
+  d = Decoder(dataclasses.replace(VARIANTS["test_qwen3"], layers=16, mlp=256), tiny.layout(), lora=SHAPE)
+  base, trained = trees.abstract_base(d, "bfloat16"), split(trees.abstract(d))[1]
+  given = tiny.rollouts()
+
+  def temporary(options):
+    run = functools.partial(forward.logprobs, d, temperature=1.0, chunk=64)
+    jitted = jax.jit(lambda *args: run(*args)[0], compiler_options=options)
+    args = join(base, trained), given.prompts, given.tokens, given.lengths, tiny.packing(given)
+    return jitted.lower(*args).compile().memory_analysis().temp_size_in_bytes
+
+  layers = 4 * sum(leaf.size for leaf in jax.tree.leaves(base["layers"]))
+  assert temporary(learn.compiler_options(d.base)) - temporary(learn.compiler_options(d)) > 0.9 * layers
 
 
 @pytest.mark.parametrize("mesh", MESHES)

@@ -104,6 +104,13 @@ def test_gradient_is_clipped_by_its_global_norm(norm, factor):
   np.testing.assert_allclose([mu["a"][0], mu["b"][0]], np.array([3, -4]) * 0.1 * factor, rtol=1e-5)
 
 
+def test_a_clipped_gradient_keeps_its_dtype():
+  clipped = optim.clip(1.0, {"a": jnp.array([3.0], jnp.bfloat16), "b": jnp.array([4.0])}, None)
+  assert clipped["a"].dtype == jnp.bfloat16 and clipped["b"].dtype == jnp.float32
+  np.testing.assert_allclose(clipped["a"].astype(jnp.float32), 0.6, rtol=2**-7)
+  np.testing.assert_allclose(clipped["b"], 0.8, rtol=1e-6)
+
+
 def test_critic_has_its_own_rate_and_clip():
   tx = optim.make_optimizer(learner(lr=0.1, critic_lr=0.01, clip_norm=1.0, adam_eps=0.0), 10, critic=True)
   s = state.create({"policy": {"a": jnp.zeros(1)}, "critic": {"a": jnp.zeros(1)}}, tx)
@@ -152,19 +159,19 @@ def test_state_can_be_donated_and_abstract_is_what_create_makes():
   assert s.step == 2 and s.skipped == 0
 
 
-def test_fewer_moments_are_copied_on_a_cpu():
+@pytest.mark.parametrize("dropped", ["xla_cpu_copy_insertion_use_region_analysis", "xla_cpu_scheduler_type"])
+def test_an_update_on_a_cpu_makes_one_array_at_a_time(dropped):
   leaf = jnp.zeros((256, 256))
   tx = optim.make_optimizer(learner(weight_decay=0.1), 10)
   s = state.create({"policy": {"a": {"weight": leaf}, "b": {"weight": leaf}, "c": {"weight": leaf}}}, tx)
   options = learn.compiler_options(tiny.decoder())
-  less = {name: value for name, value in options.items() if "copy" not in name}
-  assert len(less) == len(options) - 1
 
   def temporary(options):
     step = jax.jit(functools.partial(optim.apply_if_finite, tx), donate_argnums=2, compiler_options=options)
     return step.lower(s.params, jnp.float32(0), s).compile().memory_analysis().temp_size_in_bytes
 
-  assert temporary(less) - temporary(options) > leaf.nbytes
+  assert temporary(options) < 1.1 * leaf.nbytes
+  assert temporary({name: value for name, value in options.items() if name != dropped}) > 2 * leaf.nbytes
 
 
 @pytest.mark.parametrize("critic", [False, True])

@@ -106,8 +106,9 @@ def test_a_cache_of_int8_is_near_the_learners(slots):
 
 def test_bfloat16_products_make_float32_logits():
   """A logit of 20 rounded to eight bits would be off by up to 0.06."""
-  shapes = tiny.decoder().shapes(), tiny.prompts(), jax.random.key(0)
-  text = str(jax.make_jaxpr(tiny.make_sampler(**BFLOAT16))(*shapes))
+  made = tiny.make_sampler(**BFLOAT16)
+  weights = jax.eval_shape(made.ready, tiny.decoder().shapes())
+  text = str(jax.make_jaxpr(made.run)(weights, tiny.prompts(), jax.random.key(0), None))
   heads = re.findall(rf"(\w+)\[{tiny.V},\d+\] = dot_general", text)
   assert heads == ["f32", "f32"], heads  # of the prompts and of the loop
 

@@ -244,7 +244,7 @@ CASES = {
   "learn.combine_metrics": (lambda x: learn.combine_metrics({"loss": (x, x)})["loss"], (f(3),), [()] * 2),
   "learn.empty_metric": (lambda: learn.empty_metric("loss"), (), [()] * 2),
   "learn.means": (lambda x: learn.means({"loss": (x, x)})["loss"], (f(),), ()),
-  "learn.compiler_options": (lambda: jnp.zeros(len(learn.compiler_options(tiny.decoder()))), (), (2,)),
+  "learn.compiler_options": (lambda: jnp.zeros(len(learn.compiler_options(tiny.decoder()))), (), (3,)),
   "learn.loss": None,
   "learn.gradient": None,
   "learn.optimizer_step": None,
@@ -469,7 +469,8 @@ def trace(config: Any, d: Decoder, stop: tuple[int, ...], group: int = 0, sample
   rollouts = Rollouts(prompts, i(*shape), i(p, group), i(p, group), f(*shape), f(*shape))
   if sampled:
     sample = sampler.make_sampler(d, config.sampler, stop)
-    rollouts, statistics = jax.eval_shape(sample, params["policy"], prompts, KEY)
+    weights = jax.eval_shape(sample.ready, params["policy"])
+    rollouts, statistics = jax.eval_shape(sample.run, weights, prompts, KEY, None)
     chex.assert_shape([statistics["slot_use"], statistics["decode_steps"]], ())
   check_rollouts(rollouts, *shape)
   n = len(config.rewards.functions)
