@@ -1,6 +1,7 @@
 """Hugging Face folders: the same logits as transformers, bitwise round trips, refusals by name."""
 
 import dataclasses
+import errno
 import functools
 import json
 import math
@@ -15,6 +16,7 @@ import pytest
 import safetensors.numpy
 from jax.sharding import AxisType
 
+from grpo_jax import storage
 from grpo_jax.errors import SettingError
 from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.decoder import Decoder
@@ -399,6 +401,23 @@ def test_a_failed_export_leaves_what_was_there(error, tmp_path, monkeypatch):
   with pytest.raises(SettingError, match="cannot be written.*No space left"):
     tensors.save(tmp_path / "m", config, jax.tree.map(jnp.zeros_like, params))
   assert os.listdir(tmp_path) == ["m"]
+  assert_same(tensors.load(tmp_path / "m", decoder(config)), params)
+
+
+def test_an_export_that_cannot_take_its_name_leaves_what_was_there(tmp_path, monkeypatch):
+  config, params = saved(tmp_path / "m")
+  rename, refused = storage.rename, [tmp_path / "m"]  # once
+
+  def refuse(source, target, **options):
+    if target in refused:
+      refused.remove(target)
+      raise OSError(errno.EIO, "Input/output error")
+    rename(source, target, **options)
+
+  monkeypatch.setattr(storage, "rename", refuse)
+  with pytest.raises(SettingError, match="cannot be written.*Input/output"):
+    tensors.save(tmp_path / "m", config, jax.tree.map(jnp.zeros_like, params))
+  assert not refused and os.listdir(tmp_path) == ["m"]
   assert_same(tensors.load(tmp_path / "m", decoder(config)), params)
 
 
