@@ -13,18 +13,20 @@ import pytest
 DEVICES = "--xla_force_host_platform_device_count"
 # Eight devices on two cores may wait for one another for long; XLA would give up after 40 seconds.
 PATIENCE = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
+# Most of the time of these tests is LLVM's; without its optimisations they take little more than half of it.
+UNOPTIMISED = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 ROOT = pathlib.Path(__file__).parents[1]
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("USE_TF", "0")
 os.environ["HF_HUB_OFFLINE"] = "1"
 if DEVICES not in os.environ.get("XLA_FLAGS", ""):
-  os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DEVICES}=8 {PATIENCE}".strip()
+  os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DEVICES}=8 {PATIENCE} {UNOPTIMISED}".strip()
 
 
 def environment(devices: int = 1, **more: str) -> dict[str, str]:
   """This process's environment for another one, with so many simulated devices."""
-  return {**os.environ, "XLA_FLAGS": f"{DEVICES}={devices} {PATIENCE}", "PYTHONUNBUFFERED": "1", **more}
+  return {**os.environ, "XLA_FLAGS": f"{DEVICES}={devices} {PATIENCE} {UNOPTIMISED}", "PYTHONUNBUFFERED": "1", **more}
 
 
 @pytest.fixture(scope="session")
