@@ -16,8 +16,19 @@ MEMORY = 1024**3  # bytes of address space; sympy with its caches takes 100 MB o
 SECONDS = 0.25  # of computing for one answer; most take some milliseconds
 LARGEST = 400 * 1024**2  # bytes of memory; an answer that took more is one that was stopped: sympy hides a MemoryError
 
-# What is compared before the first request, so that no child has to learn the grammar.
-FIRST = (("\\frac{1}{2}x^2", "0.5x^{2}"), ("2\\sqrt{3}", "\\sqrt{12}"), ("\\sin(x)", "\\cos(x)"), ("x<2", "2>x"))
+# What is compared before the first request, so that no child has to learn the grammar: it takes a tenth of a second of
+# what a child may compute where an answer is the first of its kind.
+FIRST = (
+  ("\\frac{1}{2}x^2", "0.5x^{2}"),
+  ("2\\sqrt{3}", "\\sqrt{12}"),
+  ("1+2\\sqrt{5}", "1-\\sqrt{20}"),
+  ("\\sin(x)", "\\cos(x)"),
+  ("x<2", "2>x"),
+  ("\\frac{3}{5}", "{\\frac{3}{7}}"),
+  ("\\frac{4\\pi}{3}", "3\\pi"),
+  ("(a-1)(a+4)", "a^2+3a-5"),
+  ("5a^2b", "5ab^2"),
+)
 
 
 class Comparer:
