@@ -322,7 +322,7 @@ def make_learn(setup: Setup) -> Callable:
 
 
 def compiler_options(decoder: Decoder) -> dict[str, str | bool]:
-  """Returns XLA's options for a CPU; there are none elsewhere.
+  """Returns XLA's options for a CPU, those of all its programs among them; there are none elsewhere.
 
   Only matrix products use its kernel library, whose reductions are slow. With the analysis of regions fewer arrays are
   copied, such as the moments before they are updated. Under adapters no code is moved out of loops: a base in bfloat16

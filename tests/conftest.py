@@ -13,7 +13,7 @@ import pytest
 DEVICES = "--xla_force_host_platform_device_count"
 # Eight devices on two cores may wait for one another for long; XLA would give up after 40 seconds.
 PATIENCE = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
-# Most of the time of these tests is LLVM's; without its optimisations they take little more than half of it.
+# Without LLVM's optimisations programs compile sooner: lora_test.py takes 83 s of a core in place of 148.
 UNOPTIMISED = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 ROOT = pathlib.Path(__file__).parents[1]
 
