@@ -69,6 +69,22 @@ def test_last_box(text, found):
   assert boxed.last_box(text) == found
 
 
+def test_a_box_is_looked_for_at_the_end_of_a_text():
+  words = "so " * (boxed.SEARCHED // 3 - 10)
+  assert boxed.last_box(f"{{ \\boxed{{7}} {words}") == "7"
+  assert boxed.last_box(f"\\boxed{{7}} {words} and therefore I am done") is None
+  assert boxed.last_box("{" * 10**6 + "\\boxed{7}") == "7"
+
+
+def test_an_answer_with_too_many_brackets_within_one_another_is_none():
+  def roots(depth):
+    return "\\sqrt{" * depth + "2" + "}" * depth
+
+  assert answers.read(roots(answers.DEEPEST)) is not None
+  assert answers.read(roots(answers.DEEPEST + 1)) is None
+  assert answers.read("+".join([roots(1)] * 30)) is not None  # beside one another
+
+
 def test_a_box_that_was_closed_before_the_cut_counts():
   assert boxed.boxed_correct(example("7"), completion("\\boxed{7} so", TRUNCATED)) == 1.0
   assert boxed.boxed_correct(example("7"), completion("\\boxed{7", TRUNCATED)) == 0.0

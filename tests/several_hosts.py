@@ -26,6 +26,7 @@ def get_config():
   c.sampler.tries = 2
   c.rewards.functions = (("parity", __file__ + ":parity", 1.0),)
   c.learner.lr = 1e-2
+  c.learner.adam_eps = 1e-3  # a gradient of nearly 0 would have a step of +lr or -lr, as rounding goes
   c.eval.problems = 0
   c.eval.batch = 8
   c.eval.samples = 0

@@ -14,6 +14,7 @@ What counts as the same answer:
 - Decimals are exact: 1/3 is not 0.333.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Hashable
 from fractions import Fraction
@@ -22,6 +23,7 @@ from typing import NamedTuple
 from grpo_jax.rewards.math import number
 
 LONGEST = 300  # characters of an answer; a longer one is none
+DEEPEST = 12  # brackets within one another in an answer; a deeper one is none
 ENTRIES = 20  # of a tuple, set or matrix; one with more is none
 
 SET = "{}"  # the kind of a set, and of a list without brackets
@@ -121,8 +123,9 @@ _UNITS = {
 
 
 def read(text: str) -> Answer | None:
-  """Returns an answer taken apart; None for one that is empty, too long, or has too many entries."""
-  if len(text) > LONGEST:
+  """Returns an answer taken apart; None for one that is empty, too long or too deep, or has too many entries."""
+  depths = itertools.accumulate((char in "([{") - (char in ")]}") for char in text[:LONGEST])
+  if len(text) > LONGEST or max(depths, default=0) > DEEPEST:
     return None
   for pattern in (_SPACE, _DELIMITER):
     text = pattern.sub("" if pattern is _DELIMITER else _gap, text)

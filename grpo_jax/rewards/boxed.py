@@ -17,6 +17,7 @@ from grpo_jax.types import Completion, Example
 
 WORKERS = 2  # processes that compare at a time
 KEPT = 100_000  # comparisons that are remembered
+SEARCHED = 50_000  # characters at the end of a text, in which its last box is; a longer text takes no longer
 
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(?=\{)")
@@ -27,8 +28,10 @@ Pairs = tuple[tuple[str, str], ...]  # expressions of one answer, (expected, giv
 def last_box(text: str) -> str | None:
   """Returns what the last box of a text holds, of boxes within one another the outermost; None without a box.
 
-  A last box that is not closed, as in a text that was cut off there, holds nothing: 7 may be the beginning of 72.
+  A last box that is not closed, as in a text that was cut off there, holds nothing: 7 may be the beginning of 72. The
+  last SEARCHED characters are looked at.
   """
+  text = text[-SEARCHED:]
   found, start, depth, box = None, 0, 0, 0
   for token in _BRACES.finditer(text):
     if token[0] == "}":
