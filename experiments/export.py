@@ -16,7 +16,7 @@ from absl import app, flags, logging
 
 from experiments import arguments, sources
 from experiments.progress import Progress
-from grpo_jax import origin, storage
+from grpo_jax import complete, origin, storage
 from grpo_jax.errors import SettingError
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ def check(workdir: str | None, step: int | None, out: str | None) -> None:
   sources.check("--workdir", workdir, step)
   if not (storage.place(workdir) / "checkpoints").is_dir():
     raise SettingError(f"--workdir={workdir!r}: has no checkpoints; give the folder of a run")
+  if not complete.steps(complete.directory(workdir)):
+    ended = storage.place(workdir) / "export"
+    raise SettingError(f"--workdir={workdir!r}: has no complete checkpoint any more; {ended} is the model of its end")
   sources.check_out(out, [workdir])
 
 

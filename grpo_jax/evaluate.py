@@ -58,6 +58,7 @@ class Outcomes(NamedTuple):
   truncated: list[bool]  # of every completion
   faults: list[str]  # what the reward said where it failed; that completion counts as not solved
   learned: dict[str, list[list[float]]]  # [N][G] by the name of each reward model; NaN where it gave nothing
+  too_long: list[bool]  # [N], whether the prompt was
 
 
 def solve(
@@ -96,7 +97,7 @@ def solve(
     hosts.Elsewhere: it failed on another process in a way that no reward may.
     guard.Stopped: a signal came while the reward ran.
   """
-  found = Outcomes([], [] if answer_of else None, [], [], [], {})
+  found = Outcomes([], [] if answer_of else None, [], [], [], {}, [])
   for step, some in enumerate(loader.in_order(examples, batch)):
     sampled, _ = generate.generate(generator, params, some, jax.random.fold_in(key, step))
     given = learned(sampled) if learned else []
@@ -160,7 +161,8 @@ def is_right(call: Guard, solved: Callable, example: Example, completion: Comple
 
 def _add(found: Outcomes, lengths: np.ndarray, ended: np.ndarray, judged: list[Judged | None]) -> None:
   """Adds one problem to the outcomes: the lengths of its G samples, why they ended, and what was said of them."""
-  if not lengths[0]:  # its prompt was too long
+  found.too_long.append(not lengths[0])
+  if found.too_long[-1]:
     found.solved.append([False] * len(lengths))
     if found.majority is not None:
       found.majority.append(0.0)
@@ -189,10 +191,15 @@ def sampled_metrics(found: Outcomes) -> dict[str, float]:
 
 
 def metrics_of(greedy: Outcomes, sampled: Outcomes | None = None) -> dict[str, float]:
-  """The metrics of both kinds of decoding, and `reward_faults` where the reward failed on a completion."""
+  """The metrics of both kinds of decoding.
+
+  Where there are any: `reward_faults`, completions on which the reward failed, and `prompts_too_long`, problems that
+  were not asked.
+  """
   found = greedy_metrics(greedy) | (sampled_metrics(sampled) if sampled else {})
   faults = sum(len(each.faults) for each in (greedy, sampled) if each)
-  return found | ({"reward_faults": faults} if faults else {})
+  counts = {"reward_faults": faults, "prompts_too_long": sum(greedy.too_long)}
+  return found | {name: count for name, count in counts.items() if count}
 
 
 def by_problem(greedy: Outcomes, sampled: Outcomes | None = None) -> dict[str, np.ndarray]:

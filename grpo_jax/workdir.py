@@ -25,7 +25,7 @@ from grpo_jax.errors import SettingError
 
 # Settings that may differ when a run goes on: those that only say what is shown, and where, in how many microbatches
 # and in what time the same numbers are computed (equal to rounding). So may `steps`, where no learning rate depends on
-# it. `model.hub` is in messages alone.
+# it. `model.hub` is in messages alone. Where `data.redraw` is below 1, `eval.reward` decides which prompts come.
 MAY_CHANGE = (
   "model.hub",
   "eval",
@@ -219,9 +219,10 @@ def _changes(old: dict[str, Any], new: dict[str, Any], most: int = 6) -> str:
   old, new = _flat(old), _flat(new)
   constant_rate = old.get("learner.schedule") == new.get("learner.schedule") == "constant"
   may_change = (*MAY_CHANGE, "steps") if constant_rate else MAY_CHANGE
+  redraws = new.get("data.redraw", 1) < 1
 
   def is_free(name: str) -> bool:
-    return any(name == n or name.startswith(n + ".") for n in may_change)
+    return not (redraws and name == "eval.reward") and any(name == n or name.startswith(n + ".") for n in may_change)
 
   def show(values: dict[str, Any], name: str) -> str:
     return repr(values[name]) if name in values else "absent"

@@ -4,6 +4,11 @@ Where the third is a completion's whole text it has a `\boxed` of its own.
 """
 
 R = [  # right
+  ("\\frac{3x}{y}", "3x/y"),
+  ("3a/b", "\\frac{3a}{b}"),
+  ("30", "30 km/h"),
+  ("12", "12 dollars/hour"),
+  ("12", "12 logs"),
   ("5", "5"),
   ("5", "5.0"),
   ("5", "5."),
@@ -121,6 +126,12 @@ R = [  # right
 ]
 
 W = [  # traps: wrong
+  ("3x/y", "3"),
+  ("3", "3a/b"),
+  ("5m", "5"),
+  ("2", "2g"),
+  ("4", "4 sinx"),
+  ("\\cos x", "1 cos x"),
   ("x", "x+0.1"),
   ("x", "y"),
   ("x^2", "x^3"),

@@ -6,7 +6,7 @@ import chat_templates
 import pytest
 
 from grpo_jax.errors import SettingError
-from grpo_jax.tokenizer import reading
+from grpo_jax.tokenizer import reading, steps
 
 FAMILIES = sorted(chat_templates.CHATS)
 QUESTIONS = ("Tom has 12 apples.\nHow many?", "  What is 2? \n", "\nx", "naïve — €7 <think> </s")
@@ -41,6 +41,18 @@ def test_prompts_are_those_of_transformers(family, folders):
         )
         assert ours.render(question, "{question}", chat=True, system=system, arguments=tuple(ask.items())) == want
     assert ours.render(question, "Q: {question}\nA:") == theirs(f"Q: {question}\nA:")["input_ids"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_texts_of_tokens_are_the_text(family, folders):
+  """But for a space at its beginning; some decoders strip that of whatever they decode."""
+  ours = reading.load(folders[family])
+  for text in ("Step 1: add 3 apples\nStep 2: 7 — naïve", "  two  spaces ", "€7"):
+    tokens = ours.encode(text)
+    assert "".join(ours.texts(tokens)) in (ours.decode(tokens), " " + ours.decode(tokens))
+  ours.step_pattern = steps.pattern(r"(?=Step \d+:)")
+  tokens = ours.encode("Step 1: add\nStep 2: two")
+  assert len(ours.step_ends(tokens)) == 2
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -62,6 +62,14 @@ def test_what_is_missing_is_named(run):
     sample.check(run, 6, "x", None, {})
 
 
+def test_a_run_without_checkpoints_any_more_has_its_export(tmp_path):
+  for folder in ("checkpoints", "export"):
+    (tmp_path / folder).mkdir()
+  (tmp_path / "export" / "config.json").write_text("{}")
+  with pytest.raises(SettingError, match="no complete checkpoint any more; .*/export is the model of its end"):
+    export.check(str(tmp_path), None, str(tmp_path / "out"))
+
+
 def test_a_folder_with_files_in_it_is_not_written_to(run, tmp_path):
   for out in (run, f"{run}/export", WARM_START, "README.md"):
     with pytest.raises(SettingError, match=f"^--out='{out}': "):

@@ -102,7 +102,7 @@ def run(samples, answers, *, group, mesh=tiny.ONE, batch=4, render=None, width=N
   assert len(set(keys)) == len(keys)  # no two batches with the same noise
   if learned:
     return evaluate.learned_metrics(outcomes), seen
-  return (evaluate.greedy_metrics if group == 1 else evaluate.sampled_metrics)(outcomes), seen
+  return (evaluate.metrics_of if group == 1 else evaluate.sampled_metrics)(outcomes), seen
 
 
 def test_greedy_accuracy_counts_each_problem_once():
@@ -140,7 +140,7 @@ def test_a_prompt_that_is_too_long_counts_as_not_solved(width):
     return [1] * 3 if question == "1" else [int(question) + 1]
 
   found, _ = run([[1] * width, [2] * width, [3] * width], [1, 2, 3], group=1, render=render, width=width)
-  assert found["accuracy"] == pytest.approx(2 / 3)
+  assert found["accuracy"] == pytest.approx(2 / 3) and found["prompts_too_long"] == 1
   found, _ = run([[1, 1], [2, 2], [3, 3]], [1, 2, 3], group=2, render=render)
   assert found["pass@1"] == found["pass@2"] == found["maj@2"] == pytest.approx(2 / 3)
 

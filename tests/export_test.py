@@ -28,6 +28,8 @@ def source(tmp_path_factory):
   folder = tmp_path_factory.mktemp("weights") / "m"
   model = build.model(iterative_test.config(**{"mesh.group": 1}), jax.devices()[:1])
   tensors.save(folder, model.decoder.config, model.load(), tokenizer=model.tokenizer, dtype="bfloat16")
+  said = json.loads((folder / "config.json").read_text())
+  (folder / "config.json").write_text(json.dumps(said | {"of_the_base": 7}))
   return folder
 
 
@@ -46,6 +48,8 @@ def run(source, tmp_path_factory):
 def test_a_run_writes_the_dtype_that_it_began_with(source, run):
   began, trained = file(source), file(run / "export")
   assert began.keys() == trained.keys() and began != trained
+  for part in ("export", "reward_model"):
+    assert json.loads((run / part / "config.json").read_text())["of_the_base"] == 7
   assert "score.weight" in file(run / "reward_model")
   assert json.loads((run / "config.json").read_text())["model"]["hub"] == ""
 

@@ -388,6 +388,21 @@ def test_tokenizer_travels_along_and_must_fit(tmp_path):
     tensors.save(tmp_path / "m", small, randomised(small), tokenizer=t)
 
 
+def test_special_tokens_beyond_the_embeddings_are_no_error(tmp_path):
+  """As `<image_soft_token>` of Gemma 3's tokenizer is beyond its text models; an end token may not be."""
+  t = making.word_level(["a b"])
+  config = variant("test_qwen3", vocab=t.vocab_size)
+  t._backend.add_special_tokens(["<image_soft_token>"])
+  t.save(tmp_path)
+  again = reading.load(tmp_path)
+  assert again.vocab_size == config.vocab + 1 and again.text_size <= config.vocab
+  tensors.check_tokenizer(again, config)
+  assert max(again.encode("<image_soft_token>")) < config.vocab
+  again.eos_ids = (config.vocab,)
+  with pytest.raises(SettingError, match=f"eos_token_id or pad_token_id {config.vocab} is none of the model's"):
+    tensors.check_tokenizer(again, config)
+
+
 @pytest.mark.parametrize(
   "error", [OSError(28, "No space left on device"), safetensors.SafetensorError("No space left")]
 )

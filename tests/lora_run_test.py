@@ -107,7 +107,9 @@ def test_adapters_alone_are_trained_and_saved(name, base, tmp_path):
 def test_iterative_moves_its_reference_and_teaches_by_adapters(base, tmp_path):
   c = settings()
   c.loop, c.objective.beta, c.data.prompts = "iterative", 0.1, 16
-  run = train(c, base, tmp_path / "run")
+  own = tmp_path / "base"
+  shutil.copytree(base, own)
+  run = train(c, own, tmp_path / "run")
   owners = {path.partition(".")[0]: path for path in saved(run)}
   assert set(owners) == {"policy", "reward_model", "reference"}
   assert not [path for path in saved(run) if path.endswith("proj.weight") or "embed" in path]
@@ -117,6 +119,18 @@ def test_iterative_moves_its_reference_and_teaches_by_adapters(base, tmp_path):
   assert (
     any((end[path] != start[path]).any() for path in start if path in end) and np.abs(end["score.weight"]).max() > 0
   )
+  decoder = Decoder(trees.read_shape(str(own)), tiny.layout(tiny.ONE))
+  trees.restore(str(run), decoder, learner="reference")
+  move_norm(own)
+  with pytest.raises(SettingError, match="does not hold the parameters that this run's adapters were trained over"):
+    trees.restore(str(run), decoder, learner="reference")
+
+
+def move_norm(folder):
+  """Makes a folder's weights others, of the same shapes."""
+  weights = safetensors.numpy.load_file(folder / "model.safetensors")
+  weights["model.norm.weight"] = weights["model.norm.weight"] + 1
+  safetensors.numpy.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def test_the_base_may_be_gone_or_another(base, tmp_path):
@@ -126,9 +140,7 @@ def test_the_base_may_be_gone_or_another(base, tmp_path):
   run = train(settings(), own, tmp_path / "run")
   decoder = Decoder(trees.read_shape(str(own)), tiny.layout(tiny.ONE))
   trees.restore(str(run), decoder, 2)
-  weights = safetensors.numpy.load_file(own / "model.safetensors")
-  weights["model.norm.weight"] = weights["model.norm.weight"] + 1
-  safetensors.numpy.save_file(weights, own / "model.safetensors", metadata={"format": "pt"})
+  move_norm(own)
   with pytest.raises(SettingError, match="does not hold the parameters that this run's adapters were trained over"):
     trees.restore(str(run), decoder, 2)
   own.rename(tmp_path / "moved")

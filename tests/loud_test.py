@@ -10,6 +10,7 @@ from experiments import defaults
 from grpo_jax import metrics
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, collect, evaluator, imports, judges, watch
+from grpo_jax.tokenizer import making
 from grpo_jax.types import Example
 
 
@@ -34,7 +35,21 @@ def test_prompts_that_all_are_too_long(config):
     evaluator.Evaluator(config, model)
   config.data.on_long = "cut"
   collect.make_collector(config, model)
-  evaluator.Evaluator(config, model)
+  found = evaluator.Evaluator(config, model)
+  assert found.greedy.on_long == found.sampled.on_long == "cut"
+  ((about, text),) = found.warnings({"prompts_too_long": 2})
+  assert about == "eval.problems" and text.startswith("2 of 4 test prompts have more than data.max_prompt_length=3")
+
+
+def test_a_special_token_that_the_model_cannot_embed(config):
+  """Gemma 3's text models have such a tokenizer: it is refused only where a template uses the token."""
+  model = build.model(config)
+  vocab = model.tokenizer.vocab_size
+  how = {"template": "{question}" + making.END, "chat": False, "system": "", "arguments": ()}
+  assert build._render(model.tokenizer, vocab, how, "has 4")
+  special = model.tokenizer.token_id(making.END)
+  with pytest.raises(SettingError, match=f"data.template: the token {special} of the prompt is none of the model's"):
+    build._render(model.tokenizer, special, how | {"template": making.END + "{question}"}, "")
 
 
 def test_a_chat_without_a_template(config):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from experiments import defaults
+from grpo_jax import workdir
 from grpo_jax.data.loader import Batches
 from grpo_jax.data.pool import Pool, key
 from grpo_jax.errors import SettingError
@@ -100,6 +101,20 @@ def test_where_nothing_says_what_is_solved_it_is_refused():
 
 def test_a_sample_is_right_from_a_reward_of_one_on():
   rewards = np.array([[[0.5, 1.0], [0.5, 0.9]], [[0.5, np.nan], [0.5, 2.0]]], np.float32)
-  batch = types.SimpleNamespace(rollouts=types.SimpleNamespace(components=rewards))
+  batch = types.SimpleNamespace(rollouts=types.SimpleNamespace(components=rewards, lengths=np.ones((2, 2), int)))
   named = types.SimpleNamespace(names=["other", "correct"], solved="correct")
   np.testing.assert_array_equal(collect.solved(batch, named), [[1, 0], [np.nan, 1]])
+  batch.rollouts.lengths[0] = 0  # its prompt was too long
+  np.testing.assert_array_equal(collect.solved(batch, named), [[np.nan, np.nan], [np.nan, 1]])
+
+
+def test_a_run_that_goes_on_keeps_the_reward_by_which_prompts_are_drawn(tmp_path):
+  c = defaults.get_config()
+  workdir.claim(str(tmp_path), c)
+  c.eval.reward = "format.worked"
+  workdir.check_owner(str(tmp_path), c)  # it only says what is shown
+  c.data.redraw = 0.5
+  workdir.claim(str(tmp_path), c)
+  c.eval.reward = "math.answer_correct"
+  with pytest.raises(SettingError, match=r"another config \(eval.reward was 'format.worked', is 'math"):
+    workdir.check_owner(str(tmp_path), c)

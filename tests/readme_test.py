@@ -85,7 +85,7 @@ def test_the_loop_is_the_one_that_runs():
 
 
 def test_every_file_that_it_names_is_there():
-  """And every file of the package is in its tree."""
+  """And every file of the package, and every helper of the tests, is in its tree."""
   tree = README.split("## Read in this order")[1].split("## Tests")[0]
   named = set(re.findall(r"[\w/]+\.(?:py|sh|html|md)", tree))
   names = {pathlib.Path(name).name for name in named}
@@ -95,9 +95,10 @@ def test_every_file_that_it_names_is_there():
     for p in (ROOT / d).rglob("*.*")
     if p.suffix in (".py", ".sh") and "peers" not in p.parts
   ]
+  files += [p for p in (ROOT / "tests").glob("*.py") if not p.stem.endswith("_test")]
   missing = sorted(str(p.relative_to(ROOT)) for p in files if p.name not in names and p.name != "__init__.py")
   assert not missing
   there = {p.name for p in files} | {p.name for p in (ROOT / "docs").iterdir()}
-  others = (*ROOT.glob("*.md"), *(ROOT / "tests").glob("*.py"), *(ROOT / "grpo_jax").rglob("*.html"))
+  others = (*ROOT.glob("*.md"), *ROOT.glob("*.py"), *(ROOT / "tests").glob("*.py"), *(ROOT / "grpo_jax").rglob("*.html"))
   there |= {p.name for p in others}
   assert not names - there - {"NAME_test.py", "samples.html"}

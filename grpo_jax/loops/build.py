@@ -94,9 +94,20 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None, score
     load = functools.partial(trees.with_fresh_head, load, decoder)
   d = config.data
   how = {"template": d.template, "chat": d.chat, "system": d.system, "arguments": tuple(map(tuple, d.chat_arguments))}
-  render = functools.partial(tokenizer.render, **how)
+  render = functools.partial(_render, tokenizer, shape.vocab, how)
   stop = tuple(dict.fromkeys((*tokenizer.eos_ids, *(tokenizer.token_id(t) for t in config.sampler.stop))))
   return Model(layout, dataclasses.replace(decoder, lora=lora), tokenizer, render, stop, load)
+
+
+def _render(tokenizer: Tokenizer, vocab: int, how: dict[str, Any], question: str) -> list[int]:
+  """The ids of a prompt; refuses a template with a special token that the model has no embedding for."""
+  ids = tokenizer.render(question, **how)
+  if max(ids, default=0) >= vocab:
+    raise SettingError(
+      f"data.chat={how['chat']}, data.template: the token {max(ids)} of the prompt is none of the model's {vocab} "
+      "embeddings; use another template, or the folder of the model's own tokenizer with --config.tokenizer=DIR"
+    )
+  return ids
 
 
 def sizes(config: ConfigDict, layout: Layout, microbatches: int = 0) -> Sizes:

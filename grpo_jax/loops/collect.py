@@ -163,7 +163,7 @@ def collect(
 
 def solved(batch: Scored, collector: Collector) -> np.ndarray:
   """Which samples are right by the reward `collector.solved` (`combine.RIGHT`), `[P, G]`: 1, 0, or NaN without one."""
-  given = batch.rollouts.components[..., collector.names.index(collector.solved)]
+  given = judged_components(batch.rollouts)[..., collector.names.index(collector.solved)]
   return np.where(np.isnan(given), np.nan, given >= combine.RIGHT)
 
 

@@ -49,9 +49,8 @@ class Evaluator:
 
   def _generator(self, config: ConfigDict, model: build.Model, changes: dict[str, Any]) -> Generator:
     sample = sampler.make_sampler(model.decoder, ConfigDict(config.sampler.to_dict() | changes), model.stop)
-    return Generator(
-      sample, build.sizes(config, model.layout), model.tokenizer, model.render, config.data.max_prompt_length
-    )
+    d, sizes = config.data, build.sizes(config, model.layout)
+    return Generator(sample, sizes, model.tokenizer, model.render, d.max_prompt_length, d.on_long)
 
   def __call__(self, writer: metrics.Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
     """Metrics of `params` after `step` steps, written and shown; those of several samples only where asked for.
@@ -104,6 +103,14 @@ class Evaluator:
       said.append(("maj", f"{reward}: its file has no answer_of(completion), so there is no maj@k"))
     if failed := found.get("reward_faults"):
       said.append(("eval.reward", f"{reward} failed on {failed} completions, which count as not solved"))
+    if long := found.get("prompts_too_long"):
+      said.append(
+        (
+          "eval.problems",
+          f"{long} of {len(self.problems)} test prompts have more than data.max_prompt_length="
+          f"{self.data.max_prompt_length} tokens and count as not solved",
+        )
+      )
     return said
 
   def solve(

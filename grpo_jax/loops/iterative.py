@@ -53,7 +53,7 @@ def train(config: ConfigDict, workdir: str) -> None:
   policy = Policy(config, model, config.sampler.temperature, collector.generator.sizes)
   dtype = origin.weights_dtype(judged_by.init_from)
   reference, replay, cfg = Reference(policy), Replay(workdir), config.iterative
-  learners = {"policy": policy, NAME: judge, "reference": reference}
+  learners = {"policy": policy, NAME: judge, trees.REFERENCE: reference}
   models = functools.partial(asked_models, collector.models, judge, cfg.weight, kind.steps)
   evaluator = IterationEvaluator(config, model, models)
 
@@ -80,7 +80,7 @@ def train(config: ConfigDict, workdir: str) -> None:
       run.after(step, evaluate=ends)
     run.finish()
     if config.checkpoint.export and not run.stopped:
-      export(judge, workdir, dtype, run.writer)
+      export(judge, workdir, dtype, trees.find_source(judged_by.init_from)[0], run.writer)
 
 
 def asked_models(others: Sequence[RewardModel], judge: Learner, weight: float, steps: bool) -> list[RewardModel]:
@@ -138,13 +138,13 @@ class IterationEvaluator(Evaluator):
     return found
 
 
-def export(judge: Learner, workdir: str, dtype: str, writer: metrics.Writer) -> None:
-  """Writes the reward model to DIR/reward_model, a Hugging Face folder in that dtype."""
+def export(judge: Learner, workdir: str, dtype: str, base: str, writer: metrics.Writer) -> None:
+  """Writes the reward model to DIR/reward_model, a Hugging Face folder in that dtype; see `tensors.save` on `base`."""
   with writer.phase("export"):
     out = storage.place(workdir) / NAME
     decoder = judge.model.decoder
     params = decoder.merged(judge.params)
-    tensors.save(out, decoder.config, params, tokenizer=judge.model.tokenizer, dtype=dtype)
+    tensors.save(out, decoder.config, params, tokenizer=judge.model.tokenizer, dtype=dtype, base=base or None)
 
 
 class Policy(Learner):

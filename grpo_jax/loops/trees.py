@@ -25,6 +25,7 @@ from grpo_jax.models.lora import Lora, join, split
 
 SHAPE = "decoder.json"  # in DIR/model: the shape of a run's policy
 REWARD_MODEL = "reward_model"  # the learner of loops/iterative.py that may start from a folder of its own
+REFERENCE = "reference"  # the one that is a copy of the policy
 
 
 def find_source(init_from: str) -> tuple[str, str]:
@@ -90,7 +91,8 @@ def restore(
   headless = ("score",) if decoder.config.scores and not read_shape(folder).scores else ()
   base = split(weights.load(folder, decoder.base, headless, config["lora"]["base_dtype"]))[0]
   about = checkpoint.about(run, checkpoint.latest(run) if step is None else step)
-  check_base(base, about["extra"].get("references", {}).get(learner, {}), source)
+  owner = checkpoint.LEARNER if learner == REFERENCE else learner  # of the base
+  check_base(base, about["extra"].get("references", {}).get(owner, {}), source)
   return decoder.merged(join(base, trained))
 
 

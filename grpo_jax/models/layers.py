@@ -132,8 +132,8 @@ class RMSNorm(nnx.Module):
   def __call__(self, x: Array) -> Array:
     y = x.astype(jnp.float32)
     y = y * jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + self.eps)
-    scale = self.scale[...] + 1.0 if self.plus_one else self.scale[...]
-    return (y * scale).astype(x.dtype)
+    scale = self.scale[...].astype(jnp.float32)  # before 1 is added, which a small bfloat16 would be rounded to
+    return (y * (scale + 1.0 if self.plus_one else scale)).astype(x.dtype)
 
 
 class Attention(nnx.Module):

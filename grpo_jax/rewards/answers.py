@@ -87,9 +87,11 @@ _ONE_NUMBER = re.compile(r"[-+$\\ ]*[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])[^,;]*")
 
 _AMOUNT = r"(?P<amount>-?[0-9][0-9.,/]*|-?[0-9]*\s?\\frac\{[^{}]*\}\{[^{}]*\}|.*[0-9A-Za-z)}])"
 _TEXT_UNIT = re.compile(rf"{_AMOUNT}\s*{_WRAPPER}\{{(?P<unit>[A-Za-z ./\u00b0]+(?:\^?[23])?)\}}(?P<power>\^[23])?\.?")
-_SHORT = r"cm|mm|km|m|kg|g|mg|ft|in|mi|lbs?|mph|kmh|min|sec|hrs?|deg|sq [a-z]+|[a-z]+/[a-z]+"  # other words are long
+_RATE = r"(?:cm|mm|km|m|kg|g|mg|ft|in|mi|lbs?|l|ml|h|s|[a-z]{3,})"  # what may stand on a side of a/b; x/y is algebra
+_SHORT = rf"cm|mm|km|(?<=\s)[mg]|kg|mg|ft|in|mi|lbs?|mph|kmh|min|sec|hrs?|deg|sq [a-z]+|{_RATE}/{_RATE}"
+_LONG = r"(?!(?:arc)?(?:sin|cos|tan|cot|csc|log|exp)[xyzabt]?\b)[A-Za-z]{4}[A-Za-z ]*"  # other words, but no functions
 _PLAIN_UNIT = re.compile(
-  rf"(?P<amount>-?[0-9][0-9.,/]*)(?:\s+(?P<long>[A-Za-z]{{4}}[A-Za-z ]*)|\s*(?P<unit>{_SHORT}))(?P<power>\^[23])?\.?"
+  rf"(?P<amount>-?[0-9][0-9.,/]*)(?:\s+(?P<long>{_LONG})|\s*(?P<unit>{_SHORT}))(?P<power>\^[23])?\.?"
 )
 # Beside a number these say how much, not of what.
 _NO_UNIT = re.compile(

@@ -72,7 +72,9 @@ class Tokenizer:
         f"tokenizer: tokenizer.json makes {folders.shown(probe.ids)} of 'a', which are no tokens of its vocabulary; "
         "download it again"
       )
-    self._first = probe.ids[: probe.special_tokens_mask.index(0)]  # what a post-processor puts before a text
+    start = probe.special_tokens_mask.index(0)
+    self._first = probe.ids[:start]  # what a post-processor puts before a text
+    self._before = probe.ids[start]  # a token that `text` decodes others behind: a decoder may strip the first one
     self._texts: dict[int, str] = {}
     self.step_pattern = steps.pattern("line")
     """What ends a reasoning step, of `steps.pattern`."""
@@ -84,8 +86,11 @@ class Tokenizer:
     """Every token that stops a completion, the tokenizer's own end token first."""
     pads = [self._id("pad_token"), self._generation.get("pad_token_id"), *self.eos_ids, 0]
     self.pad_id: int = next(i for i in pads if i is not None)
-    self.vocab_size: int = 1 + max(backend.get_vocab(with_added_tokens=True).values())
-    """One more than the largest id; a model may have more embeddings, never fewer."""
+    ids = backend.get_vocab(with_added_tokens=True).values()
+    self.vocab_size: int = 1 + max(ids)
+    """One more than the largest id."""
+    self.text_size: int = 1 + max((i for i in ids if i not in self._special_ids), default=-1)
+    """One more than the largest id that a text may have, without special tokens; a model has as many embeddings."""
 
   @property
   def eos_id(self) -> int:
@@ -119,26 +124,33 @@ class Tokenizer:
     return self._backend.decode([int(i) for i in ids], skip_special_tokens=skip_special)
 
   def text(self, token: int) -> str:
-    """The text of one token alone; a part of a character that several tokens make comes back as U+FFFD."""
+    """The text of one token behind others; a part of a character that several tokens make comes back as U+FFFD."""
     if token not in self._texts:
-      self._texts[token] = self.decode([token])
+      self._texts[token] = self._decode_behind([token])
     return self._texts[token]
 
   def texts(self, tokens: Sequence[int]) -> list[str]:
-    """The text of each token; that of a character which several tokens make is at the last of them."""
+    """The text of each token behind others; that of a character which several tokens make is at the last of them.
+
+    Together they are what `decode` returns, but for a space at the beginning, which some decoders strip.
+    """
     found: list[str] = []
     open_tokens: list[int] = []  # of a character that is not complete
     for token in map(int, tokens):
       open_tokens.append(token)
-      text = self.decode(open_tokens) if len(open_tokens) > 1 else self.text(token)
+      text = self._decode_behind(open_tokens) if len(open_tokens) > 1 else self.text(token)
       if text.endswith("\ufffd") and len(open_tokens) < LONGEST_CHARACTER:
         found.append("")
       else:
         found.append(text)
         open_tokens = []
     if open_tokens:
-      found[-1] = self.decode(open_tokens)
+      found[-1] = self._decode_behind(open_tokens)
     return found
+
+  def _decode_behind(self, tokens: Sequence[int]) -> str:
+    """The text that tokens add to a text before them."""
+    return self.decode([self._before, *tokens])[len(self.decode([self._before])) :]
 
   def token_id(self, token: str) -> int:
     """The id of one token written as text, such as "<|im_end|>".

@@ -62,7 +62,7 @@ class Saves(Protocol):
 
   eos_ids: tuple[int, ...]
   pad_id: int
-  vocab_size: int
+  text_size: int
 
   def save(self, folder: str | os.PathLike) -> None: ...
 
@@ -198,10 +198,14 @@ def save(
 
 
 def check_tokenizer(tokenizer: Saves, config: DecoderConfig) -> None:
-  """Refuses a tokenizer with ids that the model has no embedding for; spare embeddings are usual."""
-  if tokenizer.vocab_size > config.vocab:
+  """Refuses a tokenizer that makes ids of a text, or of its end, for which the model has no embedding.
+
+  Spare embeddings are usual. So are special tokens beyond them, as Gemma 3's text models have of the larger ones that
+  see images: no text becomes these, and `build.make_model` refuses a template that has one.
+  """
+  if tokenizer.text_size > config.vocab:
     raise SettingError(
-      f"tokenizer: its ids reach {tokenizer.vocab_size - 1}, the model has {config.vocab} embeddings;"
+      f"tokenizer: its ids reach {tokenizer.text_size - 1}, the model has {config.vocab} embeddings;"
       " pass the folder of the model's own with --config.tokenizer=DIR"
     )
   if beyond := [i for i in (*tokenizer.eos_ids, tokenizer.pad_id) if i >= config.vocab]:
