@@ -128,14 +128,14 @@ def fail(message: str | Exception, code: int = 2) -> NoReturn:
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-  """Ends the program with one line and code 2 where a setting is refused, and with one and code 130 at Ctrl-C.
+  """Ends the program with one line and the code of a SettingError (2; 75: a StorageError), and with 130 at Ctrl-C.
 
   Any other error keeps its traceback.
   """
   try:
     yield
   except SettingError as error:
-    fail(error)
+    fail(error, error.code)
   except KeyboardInterrupt:
     print("interrupted", file=sys.stderr, flush=True)
     sys.exit(130)  # as a shell says of a program that SIGINT ended

@@ -27,7 +27,7 @@ from jax.experimental import multihost_utils
 
 from grpo_jax import complete, hosts, quiet, storage
 from grpo_jax.checksums import checksums
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import SettingError, StorageError
 from grpo_jax.state import TrainState
 from grpo_jax.workdir import cut_back, log_lengths, not_writable, reason, steps_logged
 
@@ -112,7 +112,7 @@ class Checkpoints:
       wait: return only when the checkpoint is complete.
 
     Raises:
-      SettingError: it, or the save before it, could not be written; names the step that is safe.
+      StorageError: it, or the save before it, could not be written; names the step that is safe.
     """
     with self._failures(step):
       self._manager.wait_until_finished()
@@ -196,7 +196,7 @@ class Checkpoints:
     """Returns when the last save is complete.
 
     Raises:
-      SettingError: it could not be written; names the step that is safe.
+      StorageError: it could not be written; names the step that is safe.
     """
     with self._failures(None):
       self._manager.wait_until_finished()
@@ -219,7 +219,7 @@ class Checkpoints:
     except Exception as error:
       safe, which = self.latest(), "the checkpoint" if step is None else f"the checkpoint of step {step} or before"
       saved = "nothing was saved yet" if safe is None else f"the checkpoint of step {safe} is complete"
-      raise SettingError(
+      raise StorageError(
         f"workdir={self.workdir}: {which} could not be written ({reason(error)}); {saved}: make the folder writable "
         "or make room on the disk, and run the same command again to go on from there"
       ) from error

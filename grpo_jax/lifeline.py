@@ -89,7 +89,7 @@ def told(error: BaseException) -> tuple[int, str]:
   if isinstance(error, KeyboardInterrupt):
     return INTERRUPTED, "interrupted"
   if isinstance(error, SettingError):
-    return 2, str(error)
+    return error.code, str(error)
   return 1, f"{type(error).__name__}: {error}"
 
 

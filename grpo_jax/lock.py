@@ -100,7 +100,6 @@ class Lease:
     self._generation = found.stamp.generation
     if not self._renew():
       return _holder(self._read().value)["name"]
-    self._renewed = time.monotonic()
     self._thread = threading.Thread(target=self._keep, daemon=True, name="lease")
     self._thread.start()
     return ""
@@ -128,21 +127,21 @@ class Lease:
           return
       except OSError:
         continue  # `check` says when it was too long ago
-      self._renewed = time.monotonic()
 
   def _renew(self) -> bool:
     """Writes the lease anew where it is still the one that was read or written last; returns whether it was."""
+    began = time.monotonic()  # another run counts from the time in the object, and writing it may take long
     said = {"name": self.name, "pid": os.getpid(), "machine": _machine(), "time": time.time(), "id": str(uuid.uuid4())}
     content = json.dumps(said).encode()
     with storage.errors_of_a_disk():
       written = self._store.write("lock", content, if_equal=self._generation).result()
     if written.generation:
-      self._generation = written.generation
+      self._generation, self._renewed = written.generation, began
       return True
     found = self._read()  # where an answer was lost, tensorstore wrote twice, and the second found the first
     if found.value != content:
       return False
-    self._generation = found.stamp.generation
+    self._generation, self._renewed = found.stamp.generation, began
     return True
 
   def _read(self) -> Any:

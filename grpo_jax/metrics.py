@@ -20,7 +20,7 @@ import rich.console
 import rich.text
 
 from grpo_jax import mirror, storage, terminal
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import StorageError
 
 LOGS = ("metrics.jsonl", "samples.jsonl")
 PLAIN_SECONDS = 10.0  # between lines where the console is no terminal
@@ -50,7 +50,7 @@ class Writer:
     writer.evaluation(step, metrics)  # is always written
 
   Raises:
-    SettingError: the folder cannot be written, or the disk is full.
+    StorageError: the folder cannot be written, or the disk is full.
   """
 
   def __init__(
@@ -98,7 +98,7 @@ class Writer:
       if log.tensorboard:
         import tensorboardX
 
-        self._tensorboard = tensorboardX.SummaryWriter(str(self.folder / "tensorboard"), purge_step=first_step)
+        self._tensorboard = tensorboardX.SummaryWriter(str(self.folder / "tensorboard"), purge_step=first_step + 1)
         self._open.callback(self._tensorboard.close)
     self._bar = None
     if self.console.is_terminal:
@@ -246,7 +246,7 @@ class Writer:
     try:
       yield
     except OSError as error:
-      raise SettingError(
+      raise StorageError(
         f"workdir={self.workdir}: cannot write there: {error.strerror or error}; "
         "what was saved before is safe, the same command goes on from it"
       ) from error

@@ -21,7 +21,7 @@ import jax
 from ml_collections import ConfigDict
 
 from grpo_jax import hosts, lock, storage
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import SettingError, StorageError
 
 # Settings that may differ when a run goes on: those that only say what is shown, and where, in how many microbatches
 # and in what time the same numbers are computed (equal to rounding). So may `steps`, where no learning rate depends on
@@ -97,7 +97,7 @@ def _always() -> None:
 
 def _check_lease(workdir: str, lease: lock.Lease) -> None:
   if lost := lease.check():
-    raise SettingError(
+    raise StorageError(
       f"workdir={workdir}: {lost}; nothing more is written there; the same command goes on from the last checkpoint"
     )
 

@@ -51,6 +51,11 @@ def test_scales_and_baselines():
   np.testing.assert_allclose(last(scale="none", baseline="leave_one_out"), scores - others, atol=1e-6)
 
 
+def test_leave_one_out_without_any_other_gives_zero():
+  rewards, given = jnp.array([[[0.9, 0.8], [0.0, 0.0]]]), jnp.array([[[True, True], [False, False]]])
+  np.testing.assert_array_equal(adv.group_relative(rewards, given, "leave_one_out", "none"), 0.0)
+
+
 def test_leave_one_out_leaves_out_the_whole_completion():
   rewards = jnp.array([[[1.0, 5.0], [0.0, 2.0]]])
   given = jnp.array([[[True, True], [False, True]]])

@@ -229,6 +229,7 @@ BY_HAND = (
   Bad("objective.max_length", None, "aggregation='constant'", also={"objective.aggregation": "constant"}),
   Bad("objective.reward_weights", ("a",), "use a tuple of numbers", also={"objective.advantage": "gdpo"}),
   Bad("objective.reward_weights", (1.0, 2.0), "one for each of rewards", also={"objective.advantage": "gdpo"}),
+  Bad(FUNCTIONS, (("seen", "math.well_formed", 0.0),), "'seen' has 0", also={"objective.advantage": "gdpo"}),
   Bad("objective.advantage", "none.py:f", "no such file"),
   Bad("objective.advantage", "os.path:join", "it should take rollouts"),
   # sections that are none

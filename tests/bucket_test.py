@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import bucket
 import conftest
@@ -21,7 +22,7 @@ from checkpoint_test import abstract, equal, make_state
 from hf_test import assert_same, decoder, saved
 
 from experiments import defaults
-from grpo_jax import checkpoint, storage, workdir
+from grpo_jax import checkpoint, lock, storage, workdir
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import offline, trees
 from grpo_jax.models.hf import headers, tensors
@@ -119,6 +120,20 @@ def test_the_config_that_owns_a_folder():
     check_lock()
     assert json.loads((storage.place(folder) / "lock").read_bytes())["pid"] == os.getpid()
   assert not (storage.place(folder) / "lock").exists()
+
+
+def test_a_lease_is_as_old_as_what_it_says(monkeypatch):
+  """A write may take long, and another run counts from the time in it."""
+  lease, now = object.__new__(lock.Lease), [100.0]
+  monkeypatch.setattr(lock.time, "monotonic", lambda: now[0])
+
+  def written():
+    now[0] += 90
+    return types.SimpleNamespace(generation=b"1")
+
+  lease.name, lease._generation = "process 1", b""
+  lease._store = types.SimpleNamespace(write=lambda *_, **__: types.SimpleNamespace(result=written))
+  assert lease._renew() and lease._renewed == 100.0
 
 
 # -- whole runs

@@ -45,6 +45,11 @@ def test_a_tenth_of_each_batch_is_of_the_past_and_none_comes_twice():
   assert [numbers(lesson) for lesson in other] != each
 
 
+def test_a_small_share_of_a_small_batch_is_one():
+  found = lessons(pairs(100, 3), pairs(0, 2), batch=4, share=0.1, epochs=1, seed=0)
+  assert [(each.new, each.replayed) for each in found] == [(3, 1)]
+
+
 def test_without_a_past_and_without_new_pairs():
   assert [(each.new, each.replayed) for each in lessons(pairs(0, 3), None, batch=2, share=0.5, epochs=1, seed=0)] == [
     (2, 0),

@@ -152,6 +152,7 @@ LINKS = (
   ("loops.*", "loops.scorers"),
   ("loops.*", "loops.groups"),
   ("loops.collect", "loops.judges"),
+  ("loops.iterative", "loops.judges"),
   ("loops.iterative", "loops.online"),
   ("loops.iterative", "loops.replay"),
   ("loops.iterative", "loops.teaching"),

@@ -52,6 +52,22 @@ def test_a_special_token_that_the_model_cannot_embed(config):
     build._render(model.tokenizer, special, how | {"template": making.END + "{question}"}, "")
 
 
+def test_before_and_after_are_compared_by_one_verifier(config):
+  config.eval.reward, config.eval.arguments = "exact.exact_match", (("case", True),)
+  model = build.model(config)
+  strict = evaluator.Evaluator(config, model).tested()
+  config.eval.arguments = (("case", False),)
+  assert evaluator.Evaluator(config, model).tested() != strict
+
+
+def test_a_judge_of_another_tokenizer(config):
+  ours = build.model(config)
+  theirs = ours._replace(tokenizer=making.word_level(["other words"]))
+  judges.check_tokenizer(ours, ours, "here")
+  with pytest.raises(SettingError, match="^here: has another tokenizer than the policy"):
+    judges.check_tokenizer(ours, theirs, "here")
+
+
 def test_a_chat_without_a_template(config):
   config.data.chat = True
   with pytest.raises(SettingError, match="data.chat=True: this tokenizer has no chat template"):

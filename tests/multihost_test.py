@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from several_hosts import Hosts, errors, free_port, start, wait
 
+from grpo_jax import lifeline
+from grpo_jax.errors import SettingError, StorageError
+
 MOST_SECONDS = 60  # from what happened to one host to the end of all
 
 # What jax's C++ client says where the process that its service was in has gone.
@@ -61,6 +64,11 @@ with Lifeline():
   hosts.gather(None)  # waits for the other
   time.sleep(300)
 """
+
+
+def test_what_a_command_ends_with():
+  codes = {SettingError: 2, StorageError: 75, ValueError: 1, KeyboardInterrupt: 130}
+  assert {kind: lifeline.told(kind("x"))[0] for kind in codes} == codes
 
 
 def test_what_each_of_two_processes_has_comes_to_both_and_a_killed_one_ends_the_other(tmp_path):

@@ -18,11 +18,13 @@ from grpo_jax.objectives import (
   coefficients,
   common,
   contract,
+  distill,
   dpo,
   grpo,
   gspo,
   ppo,
   reward_model,
+  rft,
   rpg,
   target_prob,
 )
@@ -44,6 +46,16 @@ class Frozen:
       return x
     self.next += 1
     return self.values[self.next - 1]
+
+
+def test_which_groups_teach_nothing():
+  """Of four: right and wrong, all right, all wrong, and one completion that was given a reward."""
+  rewards = jnp.array([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0]])[..., None]
+  given = jnp.array([[True, True]] * 3 + [[True, False]])[..., None]
+  r = types.SimpleNamespace(tokens=jnp.zeros((4, 2, 1), jnp.int32), rewards=rewards, given=given)
+  cfg = types.SimpleNamespace(threshold=0.5)
+  for objective, want in ((target_prob, [0, 1, 1, 1]), (rft, [0, 0, 1, 0]), (ppo, [0] * 4), (distill, [0] * 4)):
+    np.testing.assert_array_equal(objective.flat(r, cfg), want, objective.__name__)
 
 
 @pytest.mark.parametrize("name", ALL)

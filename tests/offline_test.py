@@ -29,6 +29,7 @@ from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, groups, imports, offline, pairs
 from grpo_jax.loops.run import Run
 from grpo_jax.ops.advantages import totals
+from grpo_jax.rewards.combine import Fault
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 
 OBJECTIVES = {"solutions": "sft", "samples": "rft", "pairs": "dpo"}
@@ -378,6 +379,14 @@ def test_pairs_are_one_of_the_best_and_one_of_the_worst(seed):
 def test_any_of_several_equal_samples_may_be_taken():
   batch = scored(1, TWO_WORST)
   assert {int(pairs.of_samples(batch, seed).rollouts.tokens[0, 1, 0]) for seed in range(20)} == {100, 102}
+
+
+def test_a_sample_on_which_a_reward_failed_is_in_no_pair():
+  batch = scored(1, OUTCOMES, OUTCOMES)
+  ((best, worst),) = {tuple(r) for r in pairs.of_samples(batch, 0).rollouts.tokens[:1, :, 0] - 100}
+  failed = batch._replace(faults=[Fault(0, int(worst), "steps", ""), Fault(1, int(best), "steps", "")])
+  found = pairs.of_samples(failed, 0).rollouts.tokens[:, :, 0]
+  assert 100 + worst not in found and 200 + best not in found
 
 
 @pytest.mark.parametrize("groups", [(TIED,), (FLAT, ROUNDED, TIED)])

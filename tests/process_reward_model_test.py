@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import types
 from typing import Any
 
 import jax
@@ -12,8 +13,9 @@ from ml_collections import ConfigDict
 from experiments import defaults
 from grpo_jax import step_scores
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, imports, process_reward_model
-from grpo_jax.types import Completion, Example
+from grpo_jax.loops import build, checks, groups, imports, process_reward_model
+from grpo_jax.rewards import combine
+from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 
 
 def even(example: Example, completion: Completion) -> list[tuple[int, float]]:
@@ -77,6 +79,22 @@ def test_samples_that_the_rewards_label(tmp_path, capsys):
   assert "step_accuracy_after" in result and "rule_agreement_after" not in result
   assert all(0 < line["step_loss"] < 2 for line in lines(tmp_path / "a") if "step_loss" in line)
   assert "steps were labelled by the rewards" in capsys.readouterr().out
+
+
+def test_a_step_that_was_cut_off_and_a_sample_that_failed_have_no_label(monkeypatch):
+  given = np.array([[[True, True], [True, True], [True, True]]])
+  zeros = np.zeros(given.shape, np.float32)
+  ended = np.array([[STOPPED, TRUNCATED, STOPPED]])
+  prompts = Prompts(np.ones((1, 1), np.int32), np.ones(1, np.int32))
+  r = Rollouts(prompts, zeros, np.full((1, 3), 2), ended, zeros, zeros, zeros + 1, given, zeros[..., :1])
+  r.rewards[0, 2] = -1.0  # rewards.on_error
+  batch = groups.Scored([], r, [combine.Fault(0, 2, "steps", "late")], 0.0)
+  monkeypatch.setattr(process_reward_model, "draw_scored", lambda *_: batch)
+  writer: Any = types.SimpleNamespace(say=print)
+  model: Any = None
+  found = process_reward_model.draw_solutions(config(), model, writer, lambda step: "")
+  assert found is not None
+  np.testing.assert_array_equal(found.rollouts.given, [[[True, True], [True, False], [False, False]]])
 
 
 @pytest.mark.slow

@@ -331,6 +331,17 @@ def test_a_value_of_zero_is_given():
   np.testing.assert_array_equal(scores.given, [[[False, False, True]]])
 
 
+def test_what_has_the_weight_zero_is_in_view_and_takes_no_part_in_the_mean():
+  group = [_completion("right", tokens=3), _completion("none", tokens=3)]
+  rewards = [
+    ("first", lambda example, completion: 0.5 if completion.text == "right" else None, 1.0),
+    ("seen", lambda example, completion: [(0, 1.0), (1, 2.0)], 0.0),
+  ]
+  scores = combine.score(rewards, [_example()], [group], max_length=3)
+  np.testing.assert_array_equal(scores.given[0], [[0, 0, 1], [0, 0, 0]])
+  np.testing.assert_array_equal(scores.components[0], [[0.5, 1.5], [np.nan, 1.5]])
+
+
 @pytest.mark.parametrize("nothing", [None, [], ()])
 def test_no_reward_is_not_a_reward_of_zero(nothing):
   """Two rewards and four completions: given both, one, the other (a step's) and none."""

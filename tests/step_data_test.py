@@ -40,7 +40,7 @@ def shepherd(question: str, *signs: str) -> dict[str, str]:
   return {"input": both[0].strip(), "label": both[1].strip()}
 
 
-def labelled(tmp_path: Any, *records: dict, **settings: Any) -> step_data.Labelled:
+def labelled(tmp_path: Any, *records: dict, shards: int = 1, **settings: Any) -> step_data.Labelled:
   (tmp_path / "steps.jsonl").write_text("\n".join(map(json.dumps, records)))
   c = defaults.get_config()
   c.offline.steps, c.sampler.group, c.sampler.max_length, c.data.max_prompt_length = (
@@ -51,7 +51,8 @@ def labelled(tmp_path: Any, *records: dict, **settings: Any) -> step_data.Labell
   )
   c.update_from_flattened_dict(settings)
   tokenizer = making.train_bpe(["Step 1: a\n"], 258)  # bytes
-  model: Any = types.SimpleNamespace(tokenizer=tokenizer, render=tokenizer.encode)
+  layout = types.SimpleNamespace(size={"sample": shards}.get)
+  model: Any = types.SimpleNamespace(tokenizer=tokenizer, render=tokenizer.encode, layout=layout)
   return step_data.labelled(c, model)
 
 
@@ -76,6 +77,11 @@ def test_a_file_becomes_groups(tmp_path):
   assert r.rewards[0][r.given[0]].tolist() == [1.0, 0.0, 0.0]
   assert np.flatnonzero(r.given[1, 0]).tolist() == [9, 19, 29, 39]
   assert r.rewards[1][r.given[1]].tolist() == [1.0, 1.0, 1.0, 0.0]
+
+
+def test_groups_can_be_cut_over_the_mesh(tmp_path):
+  found = labelled(tmp_path, shepherd("q", "+"), shepherd("r", "-"), shards=2)
+  assert found.rollouts.lengths.tolist() == [[10, 0], [10, 0]]
 
 
 def test_a_file_of_which_nothing_fits_is_refused(tmp_path):

@@ -1,5 +1,6 @@
 """What the reward model of an iterative run learns from, of which kind it is, and what is said after an iteration."""
 
+import dataclasses
 import types
 from typing import Any
 
@@ -87,6 +88,31 @@ def test_steps_are_labelled_but_for_those_that_were_cut_off_and_where_the_reward
   np.testing.assert_array_equal(kept.given[..., 3], [[True, False], [False, True]])
   np.testing.assert_array_equal(kept.rewards, kept.given)
   assert kept.prompts.tokens.shape == (2, 5) and kept.prompts.lengths.tolist() == [3, 2]
+
+
+def test_a_sample_on_which_the_label_failed_is_in_no_pair():
+  r = rollouts()
+  r.ended[:], r.lengths[2] = STOPPED, 0
+  r = dataclasses.replace(r, components=np.array([[1, 0], [1, 0], [0, 0], [1, 0]], np.float32)[..., None])
+  own: Any = dict.fromkeys(Collector._fields) | {"rewards": [("steps", tiny, 0.1)], "models": []}
+  config = defaults.get_config()
+  config.iterative.labels, config.data.max_prompt_length = "steps", 5
+  faults = [Fault(1, 1, "steps", ""), Fault(3, 1, "other", "")]
+  batch = Scored([Example("", "", "", {})] * 4, r, faults, 0.0)
+  found = teaching.labelled(teaching.OUTCOME, batch, Collector(**own), config, 0)
+  assert found.prompts.lengths.tolist() == [3, 1]
+
+
+def test_what_is_not_finite_is_said_of_the_reward_model():
+  judge: Any = types.SimpleNamespace(
+    state=types.SimpleNamespace(bad_steps=3),
+    cfg=types.SimpleNamespace(max_bad_steps=3, lr=0.5),
+    RATE=teaching.Judge.RATE,
+    METRICS=teaching.Judge.METRICS,
+  )
+  numbers = {"loss": 0.1, "grad_norm": 0.2, "reward_model/loss": np.nan, "reward_model/grad_norm": np.inf}
+  with pytest.raises(SettingError, match=r"^iterative.reward_model_lr=0.5: .*\(loss nan, gradient norm inf\)"):
+    teaching.Judge.check_finite(judge, numbers, lambda: "")
 
 
 def test_labels_of_steps_that_are_no_probabilities_are_refused(monkeypatch):

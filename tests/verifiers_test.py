@@ -23,6 +23,8 @@ def completion(text, ended=STOPPED):
 
 
 STATED = [
+  *(" Answer: B", " #### B", "- Answer: B", "## Answer: B", "**Option B**", "(Answer: B)", "My answer: B"),
+  *("The answer is $\\text{B}$", "Answer: \\mathrm{B}", "answer: C is tempting.\nMy answer: B"),
   *("B", "b", "(B)", "B.", "(b).", "**B**", "**(B)**", "$B$", "so\nB", "so\n(B)", "so\n\n**B.**\n", "\\boxed{B}"),
   *(
     "\\boxed{(B)}",

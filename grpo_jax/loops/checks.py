@@ -123,12 +123,19 @@ def check_learner(config: ConfigDict, layout: Layout) -> None:
 
 
 def check_rewards(config: ConfigDict) -> None:
-  """Refuses weights that are not one for each reward."""
+  """Refuses weights that are not one for each reward, and under gdpo no weights where a reward is to have none."""
   weights, names = config.objective.get("reward_weights"), scorers.reward_names(config.rewards)
   if weights and len(weights) != len(names):
     raise SettingError(
       f"objective.reward_weights={weights}: give {len(names)}, one for each of rewards.functions and of the reward "
       f"models: {', '.join(names)}"
+    )
+  models = [(name, weight) for name, _, weight, _ in scorers.reward_models(config.rewards)]
+  unseen = [name for name, weight in [*((e[0], e[2]) for e in config.rewards.functions), *models] if not weight]
+  if config.objective.get("advantage") == "gdpo" and not weights and unseen:
+    raise SettingError(
+      f"objective.reward_weights=(): gdpo gives each reward the weight 1, and {unseen[0]!r} has 0 (rewards.functions "
+      f"or a reward model); give one for each of {', '.join(names)}"
     )
 
 

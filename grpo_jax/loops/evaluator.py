@@ -82,7 +82,7 @@ class Evaluator:
   def tested(self) -> list[Any]:
     """What an evaluation is of: the test data, and how many samples of which problems."""
     e, d = self.cfg, self.data
-    return [e.problems, e.samples, e.reward, d.test, d.test_name, d.test_path]
+    return [e.problems, e.samples, e.reward, repr(e.arguments), d.test, d.test_name, d.test_path]
 
   def said(self, before: dict[str, float], after: dict[str, float]) -> str:
     """The evaluations before and after a run, in words."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax.rewards import combine
-from grpo_jax.types import Example, Prompts, Rollouts
+from grpo_jax.types import TRUNCATED, Example, Prompts, Rollouts
 
 
 class Scored(NamedTuple):
@@ -20,6 +20,22 @@ class Scored(NamedTuple):
   rollouts: Rollouts  # sampled, with rewards as numpy arrays; see rollouts.py
   faults: list[combine.Fault]
   cut_off: float  # nats that top-k, top-p and min-p cut off, summed over all tokens
+
+
+def known(batch: Scored) -> np.ndarray:
+  """Where a batch on the host has rewards that say how good a step is, `[P, G, L]` bool.
+
+  A step that was cut off is not known to be whole, and of a sample on which a reward failed nothing is known.
+  """
+  r, given = batch.rollouts, batch.rollouts.given.copy()
+  for fault in batch.faults:
+    given[fault.prompt, fault.sample] = False
+  return given & ~(last_tokens(r) & (r.ended == TRUNCATED)[..., None])
+
+
+def last_tokens(r: Rollouts) -> np.ndarray:
+  """Where the last token of each completion is, `[P, G, L]` bool."""
+  return np.arange(r.tokens.shape[2]) == r.lengths[..., None] - 1
 
 
 def select(batch: Scored, keep: Sequence[int]) -> Scored:

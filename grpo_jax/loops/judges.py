@@ -64,7 +64,18 @@ def _find(
   given = ConfigDict(config.to_dict() | {"init_from": folder, "tokenizer": ""})
   given.model.variant = ""
   found = build.model(given, scores=True)
+  check_tokenizer(policy, found, setting)
+  return lambda: RewardModel(name, weight, steps, found.decoder, found.load())
+
+
+def check_tokenizer(policy: build.Model, found: build.Model, setting: str) -> None:
+  """Refuses a reward model that does not read the policy's tokens.
+
+  Args:
+    policy: whose samples are scored.
+    found: the reward model.
+    setting: that names it, and its value, for the message.
+  """
   ours, theirs = (each.tokenizer.encode(PROBE) for each in (policy, found))
   if ours != theirs or policy.tokenizer.eos_ids != found.tokenizer.eos_ids:
     raise SettingError(f"{setting}: has another tokenizer than the policy; use a reward model that reads its tokens")
-  return lambda: RewardModel(name, weight, steps, found.decoder, found.load())

@@ -1,5 +1,6 @@
 """One thing that is trained: an objective, its optimizer, its state, and the jitted update."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -33,6 +34,8 @@ class Learner:
   """
 
   PHASE = "learn"  # as which an update is shown and timed
+  RATE = "learner.lr"  # the setting of its learning rate
+  METRICS = ""  # before the names of its metrics
   state: TrainState
   ref_params: Any = None
   base: Any = None
@@ -147,7 +150,7 @@ class Learner:
     """Ends a run in which nothing is finite any more.
 
     Args:
-      found: metrics of the last update.
+      found: metrics of the last update, under the names of `METRICS`.
       safe: returns what is saved, for the message.
 
     Raises:
@@ -155,7 +158,8 @@ class Learner:
     """
     bad = int(self.state.bad_steps)
     if bad >= self.cfg.max_bad_steps:
+      loss, norm = (float(found.get(self.METRICS + name, math.nan)) for name in ("loss", "grad_norm"))
       raise SettingError(
-        f"learner.lr={self.cfg.lr}: {bad} updates in a row were not finite (loss {float(found['loss'])}, gradient norm "
-        f"{float(found['grad_norm'])}); a lower one may work; {safe()}"
+        f"{self.RATE}={self.cfg.lr}: {bad} updates in a row were not finite (loss {loss}, gradient norm {norm}); a "
+        f"lower one may work; {safe()}"
       )

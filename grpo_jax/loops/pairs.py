@@ -44,6 +44,8 @@ def with_requirement(collector: Collector, config: ConfigDict) -> Collector:
 def of_samples(batch: Scored, seed: int, complete: bool = False, required: bool = False) -> Scored:
   """One of the best and one of the worst samples of every group whose totals differ: [chosen, rejected].
 
+  A sample on which a reward failed is neither.
+
   Args:
     batch: scored samples.
     seed: of the choice among equals.
@@ -53,6 +55,8 @@ def of_samples(batch: Scored, seed: int, complete: bool = False, required: bool 
   """
   r = batch.rollouts
   may = r.given.any(axis=2)  # [P, G]
+  for fault in batch.faults:
+    may[fault.prompt, fault.sample] = False
   components = {}
   if complete:
     may &= r.ended == STOPPED

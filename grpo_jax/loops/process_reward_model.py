@@ -9,6 +9,7 @@ Two models, as in reward_model.py: the reward model starts as `init_from` says, 
 head; the samples and their continuations are of `offline.teacher`, or else of `init_from`.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -20,7 +21,7 @@ from grpo_jax import metrics, signals, storage
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, continuations, imports, step_data
 from grpo_jax.loops.collect import check_collector
-from grpo_jax.loops.groups import Scored, select
+from grpo_jax.loops.groups import Scored, known, select
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import Kept, draw_scored, kept_samples, template
 from grpo_jax.loops.pairs import divide, prompts_of
@@ -107,7 +108,7 @@ def draw_solutions(
   batch = draw_scored(config, policy, writer, stopping)
   if batch is None:
     return None
-  r = batch.rollouts
+  r = dataclasses.replace(batch.rollouts, given=known(batch))
   rule = np.where(r.given, r.rewards, np.nan).astype(np.float32)
   if config.offline.continuations:
     batch = continue_all(config, policy, batch, writer, stopping)

@@ -84,11 +84,11 @@ def lessons(
     new: `[N, 2, ...]`, numpy.
     past: the same of earlier iterations, None where there are none.
     batch: B, pairs in a batch.
-    share: of a batch that is of the past, from 0 to below 1.
+    share: of a batch that is of the past, from 0 to below 1; above 0 it is one at least.
     epochs: how often each new pair comes.
     seed: of the order.
   """
-  rng, wanted = np.random.default_rng(seed), round(share * batch)
+  rng, wanted = np.random.default_rng(seed), max(round(share * batch), share > 0)
   nothing = jax.tree.map(lambda x: np.zeros((1, *x.shape[1:]), x.dtype), new)
   pool = joined([new, nothing] if past is None else [new, past, nothing])  # the last one is empty
   left = len(new.lengths) + rng.permutation(len(pool.lengths) - 1 - len(new.lengths))

@@ -98,8 +98,18 @@ def rule(config: Any) -> str:
 
 
 def checked(config: Any) -> str:
-  """Returns the name of the function among `rewards.functions` that is `eval.reward`, or "" where none is."""
-  return next((name for name, path, *_ in config.rewards.functions if path == config.eval.reward), "")
+  """Returns the name of the function among `rewards.functions` that is `eval.reward` with its arguments, or ""."""
+  arguments = _eval_arguments(config.eval)
+  rows = ((name, path, dict(*more)) for name, path, _, *more in config.rewards.functions)
+  return next((name for name, *which in rows if which == [config.eval.reward, arguments]), "")
+
+
+def _eval_arguments(cfg: Any) -> dict[str, Any]:
+  """The keyword arguments of `eval.arguments`."""
+  try:
+    return dict(cfg.arguments)
+  except (TypeError, ValueError) as error:
+    raise SettingError(f"eval.arguments={kinds.shown(cfg.arguments)}: use (('name', value), ...): {error}") from error
 
 
 def eval_reward(cfg: Any) -> Reward:
@@ -111,10 +121,7 @@ def eval_reward(cfg: Any) -> Reward:
   Raises:
     SettingError: there is none, it cannot be called so, or it looks at a group.
   """
-  try:
-    given = dict(cfg.arguments)
-  except (TypeError, ValueError) as error:
-    raise SettingError(f"eval.arguments={kinds.shown(cfg.arguments)}: use (('name', value), ...): {error}") from error
+  given = _eval_arguments(cfg)
   shown = f"eval.reward={cfg.reward!r} with eval.arguments={kinds.shown(cfg.arguments)}"
   found = _reward(cfg.reward, given, "eval.reward", shown)
   if combine.looks_at_group(found.score):

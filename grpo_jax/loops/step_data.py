@@ -38,7 +38,8 @@ def labelled(config: ConfigDict, model: build.Model) -> Labelled:
   """
   solutions, without = read(config.offline.steps)
   groups = in_groups(solutions, config.sampler.group)
-  size, longest = max(map(len, groups)), config.sampler.max_length
+  shards = model.layout.size("sample")
+  size, longest = -(-max(map(len, groups)) // shards) * shards, config.sampler.max_length
   questions = [Example(group[0].question, "", "", {}) for group in groups]
   prompts, too_long = loader.to_prompts(questions, model.render, config.data.max_prompt_length, config.data.on_long)
   shape = (len(groups), size, longest)

@@ -18,12 +18,12 @@ from grpo_jax import guard, metrics, reward_models, rollouts, step_scores
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports, pairs
 from grpo_jax.loops.collect import Collector, score
-from grpo_jax.loops.groups import Scored, select, widen
+from grpo_jax.loops.groups import Scored, known, last_tokens, select, widen
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import without_empty
 from grpo_jax.loops.replay import Replay, lessons
 from grpo_jax.rewards import combine
-from grpo_jax.types import TRUNCATED, Example, Rollouts
+from grpo_jax.types import Example, Rollouts
 
 NAME = "reward_model"  # of the learner, and of its reward among the others
 
@@ -42,9 +42,11 @@ STEPS = Kind("process_reward_model", True, ("loss", "step_accuracy", "grad_norm"
 
 
 class Judge(Learner):
-  """The reward model, as what learns: its updates are a phase of their own."""
+  """The reward model, as what learns: its updates are a phase of their own, as are its rate and its metrics."""
 
   PHASE = "teach"
+  RATE = "iterative.reward_model_lr"
+  METRICS = f"{NAME}/"
 
 
 def kind_of(label: Callable, examples: Sequence[Example], model: build.Model, config: ConfigDict) -> Kind:
@@ -91,10 +93,15 @@ def labelled(kind: Kind, batch: Scored, collector: Collector, config: ConfigDict
 
 
 def labelled_pairs(batch: Scored, collector: Collector, config: ConfigDict, step: int) -> Rollouts:
-  """A better and a worse sample, by their labels, of each prompt that has both; both have stopped by themselves."""
+  """A better and a worse sample, by their labels, of each prompt that has both; both have stopped by themselves.
+
+  A sample on which the reward failed is neither.
+  """
   r = batch.rollouts
   labels = r.components[..., collector.names.index(config.iterative.labels)]
   real = (r.lengths > 0) & ~np.isnan(labels)
+  for fault in batch.faults:
+    real[fault.prompt, fault.sample] &= fault.name != config.iterative.labels
   last = last_tokens(r) & real[..., None]
   on_last = dataclasses.replace(r, rewards=np.where(last, labels[..., None], 0.0).astype(np.float32), given=last)
   return pairs.of_samples(on_host(batch, on_last, config), config.seed + step, complete=True).rollouts
@@ -103,7 +110,7 @@ def labelled_pairs(batch: Scored, collector: Collector, config: ConfigDict, step
 def labelled_steps(batch: Scored, collector: Collector, config: ConfigDict, step: int) -> Rollouts:
   """All samples of each prompt with a labelled step, `[N, G, ...]`; labels are rewards at the last tokens of steps.
 
-  A step that was cut off is not known to be whole, and has no label; nor has a sample on which the reward failed.
+  Steps have the labels that are `groups.known`.
 
   Raises:
     SettingError: labels that are not from 0 to 1.
@@ -111,10 +118,7 @@ def labelled_steps(batch: Scored, collector: Collector, config: ConfigDict, step
   name = config.iterative.labels
   label = [(name, function, 1.0) for own, function, _ in collector.rewards if own == name]
   found = score(collector._replace(rewards=label, models=[]), batch.examples, batch.rollouts)
-  r, given = found.rollouts, found.rollouts.given.copy()
-  for fault in found.faults:
-    given[fault.prompt, fault.sample] = False
-  given &= ~(last_tokens(r) & (r.ended == TRUNCATED)[..., None])
+  r, given = found.rollouts, known(found)
   if not np.all((r.rewards >= 0) & (r.rewards <= 1), where=given):
     raise SettingError(
       f"iterative.labels={name!r}: gave {r.rewards[given].min():g} to {r.rewards[given].max():g}, and labels of steps "
@@ -122,11 +126,6 @@ def labelled_steps(batch: Scored, collector: Collector, config: ConfigDict, step
     )
   kept = on_host(batch, dataclasses.replace(r, rewards=np.where(given, r.rewards, 0.0), given=given), config)
   return select(kept, np.flatnonzero(kept.rollouts.given.any(axis=(1, 2))).tolist()).rollouts
-
-
-def last_tokens(r: Rollouts) -> np.ndarray:
-  """Where the last token of each completion is, `[P, G, L]` bool."""
-  return np.arange(r.tokens.shape[2]) == r.lengths[..., None] - 1
 
 
 def on_host(batch: Scored, r: Rollouts, config: ConfigDict) -> Scored:

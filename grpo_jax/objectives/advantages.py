@@ -63,7 +63,8 @@ def group_relative(rollouts: Rollouts, *, baseline: str, scale: str, ddof: int, 
 def step_returns(rollouts: Rollouts, *, scale: str, ddof: int, eps: float) -> Array:
   """Returns what is still to come of a completion's rewards, less the group's mean from the same step on. [P, G, L].
 
-  See `ops.advantages.step_returns`. With one reward a completion it is `group_relative`'s.
+  See `ops.advantages.step_returns`. With one reward for every completion of a group it is
+  `group_relative`'s; a completion that was given none counts as one of which nothing is to come.
   """
   return adv.step_returns(rollouts.rewards, rollouts.given, rollouts.lengths > 0, scale, ddof, eps)
 

@@ -213,9 +213,15 @@ def flat_advantages(rollouts: Rollouts, cfg: Any) -> Array:
 
 
 def flat_totals(rollouts: Rollouts, cfg: Any) -> Array:
-  """Returns which groups were given equal rewards, [P] bool: the `flat` of objectives that name no advantage."""
+  """Returns which groups were given equal rewards, [P] bool: the `flat` of objectives that compare within a group."""
   del cfg
   return adv.flat(rollouts.rewards, rollouts.given)
+
+
+def flat_never(rollouts: Rollouts, cfg: Any) -> Array:
+  """Returns False for each group, [P]: the `flat` of objectives that learn from every completion."""
+  del cfg
+  return jnp.zeros(rollouts.tokens.shape[0], bool)
 
 
 def pair_signs(rollouts: Rollouts, cfg: Any, mask: Array) -> Array:

@@ -23,7 +23,7 @@ TEACHER = "ref_from"
 importance_ratio = common.token_ratio
 weights = common.weights
 bounds = common.clip_bounds
-flat = common.flat_totals
+flat = common.flat_never
 
 
 def settings() -> ConfigDict:

@@ -30,7 +30,7 @@ importance_ratio = common.token_ratio
 weights = common.weights
 bounds = common.clip_bounds
 live_advantages = common.prepared_advantages
-flat = common.flat_totals
+flat = common.flat_never
 
 
 def settings() -> ConfigDict:

@@ -20,7 +20,6 @@ importance_ratio = None
 weights = common.weights
 bounds = common.no_bounds
 live_advantages = common.prepared_advantages
-flat = common.flat_totals
 check = common.check_sampled
 needs = common.no_other_pass
 
@@ -33,6 +32,11 @@ def settings() -> ConfigDict:
   return c
 
 
+def flat(rollouts: Rollouts, cfg: Any) -> Array:
+  """Returns which groups have no correct completion, [P] bool."""
+  return ~jnp.any(_correct(rollouts, cfg), axis=1)
+
+
 def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
   """Returns the batch with advantage 1 on the tokens of correct completions and 0 on the others.
 
@@ -41,8 +45,13 @@ def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
   """
   common.require(rollouts.rewards, "rewards", cfg.name)
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
-  correct = (adv.totals(rollouts.rewards, rollouts.given) > cfg.threshold).astype(jnp.float32)
+  correct = _correct(rollouts, cfg).astype(jnp.float32)
   return common.train_batch(rollouts, correct[..., None] * mask, mask, weights(mask, rollouts.lengths, cfg))
+
+
+def _correct(rollouts: Rollouts, cfg: Any) -> Array:
+  """Which completions are correct, [P, G] bool."""
+  return adv.totals(rollouts.rewards, rollouts.given) > cfg.threshold
 
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:

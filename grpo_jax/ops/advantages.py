@@ -93,7 +93,7 @@ def group_relative(
     own, own_count = masked.masked_sum(rewards, kept, 2, True), jnp.sum(kept, 2, keepdims=True)
     others = jnp.sum(own, 1, keepdims=True) - own
     others_count = jnp.sum(own_count, 1, keepdims=True) - own_count
-    centre = others / jnp.maximum(others_count, 1.0)
+    centre = jnp.where(others_count > 0, others / jnp.maximum(others_count, 1.0), rewards)  # 0 without any other
   centred = rewards - centre
   if scale == "group":
     centred = centred / (masked.masked_std(rewards, kept, (1, 2), ddof, keepdims=True) + eps)

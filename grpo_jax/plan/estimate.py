@@ -110,10 +110,11 @@ def update_flops(workload: Workload, lengths: Lengths) -> float:
   config, needs, shape = workload.config, workload.learner.needs, workload.decoder.config
   one = costs.flops(shape, lengths.prompts, lengths.completions)
   head = 2.0 * shape.width * shape.vocab * float(lengths.completions.sum())
-  frozen = ("ref" in needs) + bool(config.learner.mu * config.learner.minibatches > 1 or needs & {"old", "values"})
+  ref = "ref" in needs
+  frozen = bool(config.learner.mu * config.learner.minibatches > 1 or needs & {"old", "values"})
   again = head + (one - head if config.model.remat == "block" else 0.0)
   trees = 2 if "values" in needs else 1  # a critic has no head to speak of, which is not taken off
-  return trees * (frozen * one + config.learner.mu * (3 * one + again))
+  return ref * one + trees * (frozen * one + config.learner.mu * (3 * one + again))
 
 
 def link_seconds(each: Collective, chip: Chip, turns: float) -> float:

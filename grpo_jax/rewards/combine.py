@@ -114,7 +114,7 @@ def score(
             values = [(last, float(on_error))]
           for token, value in values:
             sums[p, g, token] += weight * value
-            given[p, g, token] = True
+            given[p, g, token] |= weight != 0  # one of weight 0 is in view, and nothing is learned from it
           components[p, g, n] = sum(value for _, value in values) / len(values) if values else np.nan
   return Scores(sums.astype(np.float32), given, components, faults)
 

@@ -10,15 +10,15 @@ from grpo_jax.rewards.choice import letter, right_letter
 from grpo_jax.rewards.math import MARK
 from grpo_jax.types import STOPPED, Completion, Example
 
-_TAIL = r"(?=[.,;:!]?(?:\s|$)|\)|\*|\\|\$)"  # what may follow a letter
+_TAIL = r"(?=[.,;:!]?(?:\s|$)|[)}*\\$])"  # what may follow a letter
 # A letter in brackets or bold; or a capital alone, of which A and I are words, too, where another word follows.
 _LETTER = (
-  r"(?:\*{1,2}|\$|\\\(|\\text\{|\\boxed\{)*\s*(?:\(([A-Za-z])\)|\[([A-Za-z])\]|"
+  r"(?:\*{1,2}|\$|\\\(|\\(?:text|mathrm|textbf|mathbf|boxed)\{)*\s*(?:\(([A-Za-z])\)|\[([A-Za-z])\]|"
   rf"([B-HJ-Z]){_TAIL}|([AI])(?=[.,;:!)*}}\\$]|\s*$|\s*\n|\s+(?:because|since|as|and|or)\b))"
 )
 _STATED = re.compile(
   rf"(?:\b(?i:(?:answer|choice|option)(?:\s+is)?\s*:?)(?:\*{{1,2}})?\s*:?\s*(?i:option\s+)?{_LETTER})"
-  rf"|{MARK}[ \t]*(?P<mark>[^\n]*)|^[ \t]*(?P<line>[^\n]{{1,12}})$",
+  rf"|{MARK}[ \t]*(?P<mark>[^\n]*)|^(?=[ \t]*(?P<line>[^\n]{{1,12}})$)",  # a short line is read on, too
   re.MULTILINE,
 )
 _MORE = re.compile(
