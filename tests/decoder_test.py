@@ -234,7 +234,7 @@ def test_bfloat16_activations_stay_near_float32():
 
 def test_a_norm_adds_one_in_float32():
   norm = layers.RMSNorm(2, eps=0.0, plus_one=True)
-  norm.scale.value = jnp.full(2, 2.0**-9, jnp.bfloat16)  # 1 + 2^-9 is 1 in bfloat16
+  norm.scale.set_value(jnp.full(2, 2.0**-9, jnp.bfloat16))  # 1 + 2^-9 is 1 in bfloat16
   np.testing.assert_allclose(norm(jnp.ones(2)), 1 + 2.0**-9, rtol=1e-7)
 
 
