@@ -197,8 +197,8 @@ MUTANTS = (
   Mutant(
     "steps of truncated samples are counted: a process reward model learns from a step that was cut off",
     "grpo_jax/loops/groups.py",
-    "return given & ~(last_tokens(r) & (r.ended == TRUNCATED)[..., None])",
-    "return given",
+    " & ~(last_tokens(r) & (r.ended == TRUNCATED)[..., None])",
+    "",
     "tests/teaching_test.py::test_steps_are_labelled_but_for_those_that_were_cut_off_and_where_the_reward_failed",
   ),
   Mutant(

@@ -130,8 +130,9 @@ def check_rewards(config: ConfigDict) -> None:
       f"objective.reward_weights={weights}: give {len(names)}, one for each of rewards.functions and of the reward "
       f"models: {', '.join(names)}"
     )
-  models = [(name, weight) for name, _, weight, _ in scorers.reward_models(config.rewards)]
-  unseen = [name for name, weight in [*((e[0], e[2]) for e in config.rewards.functions), *models] if not weight]
+  models = scorers.reward_models(config.rewards)
+  given = [*(entry[2] for entry in config.rewards.functions), *(weight for _, _, weight, _ in models)]
+  unseen = [name for name, weight in zip(names, given, strict=True) if not weight]
   if config.objective.get("advantage") == "gdpo" and not weights and unseen:
     raise SettingError(
       f"objective.reward_weights=(): gdpo gives each reward the weight 1, and {unseen[0]!r} has 0 (rewards.functions "

@@ -27,10 +27,16 @@ def known(batch: Scored) -> np.ndarray:
 
   A step that was cut off is not known to be whole, and of a sample on which a reward failed nothing is known.
   """
-  r, given = batch.rollouts, batch.rollouts.given.copy()
+  r = batch.rollouts
+  return r.given & ~failed(batch)[..., None] & ~(last_tokens(r) & (r.ended == TRUNCATED)[..., None])
+
+
+def failed(batch: Scored, reward: str = "") -> np.ndarray:
+  """On which samples that reward failed, or without its name any, `[P, G]` bool."""
+  found = np.zeros(batch.rollouts.lengths.shape, bool)
   for fault in batch.faults:
-    given[fault.prompt, fault.sample] = False
-  return given & ~(last_tokens(r) & (r.ended == TRUNCATED)[..., None])
+    found[fault.prompt, fault.sample] |= reward in ("", fault.name)
+  return found
 
 
 def last_tokens(r: Rollouts) -> np.ndarray:

@@ -16,7 +16,7 @@ from grpo_jax.data import jsonl, loader
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, imports
 from grpo_jax.loops.collect import Collector
-from grpo_jax.loops.groups import Scored, select
+from grpo_jax.loops.groups import Scored, failed, select
 from grpo_jax.ops.advantages import totals
 from grpo_jax.packing import plan
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
@@ -54,9 +54,7 @@ def of_samples(batch: Scored, seed: int, complete: bool = False, required: bool 
       the pairs.
   """
   r = batch.rollouts
-  may = r.given.any(axis=2)  # [P, G]
-  for fault in batch.faults:
-    may[fault.prompt, fault.sample] = False
+  may = r.given.any(axis=2) & ~failed(batch)  # [P, G]
   components = {}
   if complete:
     may &= r.ended == STOPPED

@@ -18,7 +18,7 @@ from grpo_jax import guard, metrics, reward_models, rollouts, step_scores
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports, pairs
 from grpo_jax.loops.collect import Collector, score
-from grpo_jax.loops.groups import Scored, known, last_tokens, select, widen
+from grpo_jax.loops.groups import Scored, failed, known, last_tokens, select, widen
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import without_empty
 from grpo_jax.loops.replay import Replay, lessons
@@ -99,9 +99,7 @@ def labelled_pairs(batch: Scored, collector: Collector, config: ConfigDict, step
   """
   r = batch.rollouts
   labels = r.components[..., collector.names.index(config.iterative.labels)]
-  real = (r.lengths > 0) & ~np.isnan(labels)
-  for fault in batch.faults:
-    real[fault.prompt, fault.sample] &= fault.name != config.iterative.labels
+  real = (r.lengths > 0) & ~np.isnan(labels) & ~failed(batch, config.iterative.labels)
   last = last_tokens(r) & real[..., None]
   on_last = dataclasses.replace(r, rewards=np.where(last, labels[..., None], 0.0).astype(np.float32), given=last)
   return pairs.of_samples(on_host(batch, on_last, config), config.seed + step, complete=True).rollouts

@@ -126,8 +126,9 @@ _UNITS = {
 
 def read(text: str) -> Answer | None:
   """Returns an answer taken apart; None for one that is empty, too long or too deep, or has too many entries."""
-  depths = itertools.accumulate((char in "([{") - (char in ")]}") for char in text[:LONGEST])
-  if len(text) > LONGEST or max(depths, default=0) > DEEPEST:
+  if len(text) > LONGEST:
+    return None
+  if max(itertools.accumulate((char in "([{") - (char in ")]}") for char in text), default=0) > DEEPEST:
     return None
   for pattern in (_SPACE, _DELIMITER):
     text = pattern.sub("" if pattern is _DELIMITER else _gap, text)

@@ -75,6 +75,7 @@ class Tokenizer:
     start = probe.special_tokens_mask.index(0)
     self._first = probe.ids[:start]  # what a post-processor puts before a text
     self._before = probe.ids[start]  # a token that `text` decodes others behind: a decoder may strip the first one
+    self._behind = len(self.decode([self._before]))  # where their text begins
     self._texts: dict[int, str] = {}
     self.step_pattern = steps.pattern("line")
     """What ends a reasoning step, of `steps.pattern`."""
@@ -150,7 +151,7 @@ class Tokenizer:
 
   def _decode_behind(self, tokens: Sequence[int]) -> str:
     """The text that tokens add to a text before them."""
-    return self.decode([self._before, *tokens])[len(self.decode([self._before])) :]
+    return self.decode([self._before, *tokens])[self._behind :]
 
   def token_id(self, token: str) -> int:
     """The id of one token written as text, such as "<|im_end|>".
