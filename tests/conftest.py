@@ -18,6 +18,9 @@ UNOPTIMISED = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_p
 ROOT = pathlib.Path(__file__).parents[1]
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# What one test has compiled, in whatever process, no other one compiles again: nor do the mutants of its own code.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache" / "programs"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("USE_TF", "0")
 os.environ["HF_HUB_OFFLINE"] = "1"
 if DEVICES not in os.environ.get("XLA_FLAGS", ""):
