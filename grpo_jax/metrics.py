@@ -20,7 +20,6 @@ import rich.console
 import rich.text
 
 from grpo_jax import mirror, storage, terminal
-from grpo_jax.errors import StorageError
 
 LOGS = ("metrics.jsonl", "samples.jsonl")
 PLAIN_SECONDS = 10.0  # between lines where the console is no terminal
@@ -82,7 +81,7 @@ class Writer:
     self._last_line, self._warned = -math.inf, set()
     self._phases: dict[str, set[str]] = {}  # the shapes that each has seen
     self._open = contextlib.ExitStack()
-    with self._disk():
+    with storage.of_a_run(self.workdir):
       logs = LOGS if self.active else ()
       self._mirror = self._open.enter_context(mirror.Mirror(workdir, logs, log.bucket_seconds, check_lock))
     self.folder = self._mirror.folder  # of the disk: the run's own, or one that is copied to its bucket
@@ -91,7 +90,7 @@ class Writer:
     self.console = console or rich.console.Console()
     if not self.console.is_terminal and console is None:
       self.console.width = 120
-    with self._disk():
+    with storage.of_a_run(self.workdir):
       self.workdir.mkdir(parents=True, exist_ok=True)
       self._metrics, self._samples = (self._open.enter_context(_append(self.folder / name)) for name in LOGS)
       self._tensorboard = None
@@ -114,7 +113,7 @@ class Writer:
     """Returns when a run's bucket has all that was written until now; on a disk it has."""
     if not self._mirror.is_away:
       return
-    with self._disk():
+    with storage.of_a_run(self.workdir):
       if self.active and self._tensorboard:
         self._tensorboard.flush()
       self._mirror.upload(wait=True)
@@ -125,7 +124,7 @@ class Writer:
       self.seconds["compile"] = self.seconds.get("compile", 0.0) + seconds
 
   def __exit__(self, *exception) -> None:
-    with self._disk():
+    with storage.of_a_run(self.workdir):
       self._open.close()
 
   @contextlib.contextmanager
@@ -173,7 +172,7 @@ class Writer:
       if step == self.first_step or last or self._ends[-1] - self._last_line >= PLAIN_SECONDS:
         self.say(f"step {step + 1}/{self.steps}  {self._line()}  {self._left(step)} left")
     self._show(completed=step + 1, left=self._left(step))
-    with self._disk():
+    with storage.of_a_run(self.workdir):
       self._mirror.tick()
 
   def evaluation(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -192,7 +191,7 @@ class Writer:
     """
     if not self.active:
       return
-    with self._disk():
+    with storage.of_a_run(self.workdir):
       for sample in samples[: self.log.samples]:
         self._samples.write(json.dumps(clean({"step": step, **sample}), ensure_ascii=False, allow_nan=False) + "\n")
       self._samples.flush()
@@ -215,7 +214,7 @@ class Writer:
     """Writes a line of metrics.jsonl and its finite numbers to TensorBoard."""
     values = clean(metrics)
     self._shown |= {name: values[name] for name, _, _ in SHOWN if name in values}
-    with self._disk():
+    with storage.of_a_run(self.workdir):
       self._metrics.write(json.dumps({"step": int(step), **values}, allow_nan=False) + "\n")
       self._metrics.flush()
       if self._tensorboard:
@@ -239,17 +238,6 @@ class Writer:
   def _left(self, step: int) -> str:
     """The time left after `step`, as H:MM:SS."""
     return terminal.time_left(self._ends, self.steps - step - 1)
-
-  @contextlib.contextmanager
-  def _disk(self) -> Iterator[None]:
-    """Turns an error of the disk into one line."""
-    try:
-      yield
-    except OSError as error:
-      raise StorageError(
-        f"workdir={self.workdir}: cannot write there: {error.strerror or error}; "
-        "what was saved before is safe, the same command goes on from it"
-      ) from error
 
 
 def clean(values: Any) -> Any:

@@ -24,7 +24,7 @@ os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 import fsspec
 from etils import epath
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import SettingError, StorageError
 
 # What a listing said is not kept: orbax and other hosts write into the same folders.
 fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
@@ -282,3 +282,19 @@ def errors_of_a_disk() -> Iterator[None]:
     raise
   except Exception as error:
     raise OSError(" ".join(str(error).split())[:300] or type(error).__name__) from error
+
+
+@contextlib.contextmanager
+def of_a_run(workdir: str) -> Iterator[None]:
+  """Turns an OSError of the block into one line, for what a run writes to its folder once it has begun.
+
+  Raises:
+    StorageError: the folder cannot be written, or the disk is full.
+  """
+  try:
+    yield
+  except OSError as error:
+    raise StorageError(
+      f"workdir={workdir}: cannot write there: {error.strerror or error}; "
+      "what was saved before is safe, the same command goes on from it"
+    ) from error

@@ -82,6 +82,14 @@ def test_groups_of_one(config):
   checks.check(config, tiny.decoder(), imports.objective("grpo"))
   config.objective = defaults.objective("ppo", config)  # a critic needs no group
   checks.check(config, tiny.decoder(), imports.objective("ppo"))
+  config.objective.group_baseline = True
+  with pytest.raises(SettingError, match="sampler.group=1: objective.group_baseline=True compares .*use at least 2"):
+    checks.check(config, tiny.decoder(), imports.objective("ppo"))
+  config.objective = defaults.objective("target_prob", config)
+  with pytest.raises(SettingError, match="sampler.group=1: objective.name='target_prob' compares .*use at least 2"):
+    checks.check(config, tiny.decoder(), imports.objective("target_prob"))
+  config.objective = defaults.objective("rft", config)
+  checks.check(config, tiny.decoder(), imports.objective("rft"))
   config.loop, config.offline.data, config.objective = "offline", "pairs", defaults.objective("dpo", config)
   with pytest.raises(SettingError, match="sampler.group=1 with offline.data='pairs': use at least 2"):
     checks.check(config, tiny.decoder(), imports.objective("dpo"))

@@ -25,8 +25,8 @@ from ml_collections import ConfigDict
 from experiments import defaults
 from grpo_jax import learn, movement, sampler
 from grpo_jax import rollouts as host
-from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, groups, imports, offline, pairs
+from grpo_jax.errors import SettingError, StorageError
+from grpo_jax.loops import build, checks, groups, imports, offline, pairs, replay, run
 from grpo_jax.loops.run import Run
 from grpo_jax.ops.advantages import totals
 from grpo_jax.rewards.combine import Fault
@@ -207,6 +207,14 @@ def test_damaged_samples_are_drawn_again(whole, capsys):
       assert bool(said) == (folder / "samples.npz.damaged").exists() == (kind is not damage.delete)
     if not kind:
       assert said[1] == "it holds other samples"
+
+
+def test_a_folder_that_takes_no_more_ends_the_run_with_the_code_of_a_restart(tmp_path):
+  (tmp_path / "replay").touch()
+  with pytest.raises(StorageError, match="workdir=.*replay: cannot write there: (Not a directory|File exists)"):
+    replay.Replay(str(tmp_path)).add(2, np.zeros(3))
+  with pytest.raises(StorageError, match="workdir=.*replay: cannot write there: Not a directory"):
+    run.write_result(str(tmp_path / "replay"), {}, {}, 2, 1.0)
 
 
 @of_samples

@@ -4,7 +4,7 @@ import operator
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from ml_collections import ConfigDict, FrozenConfigDict
+from ml_collections import ConfigDict
 
 from grpo_jax import guard, ranges, sharding
 from grpo_jax.errors import SettingError
@@ -61,7 +61,7 @@ def check(config: ConfigDict, decoder: Decoder, objective: Objective) -> None:
   check_pool(config)
   check_pairs(config)
   check_steps(config)
-  check_group(config, imports.objective_settings(config.objective))
+  check_group(config, objective)
   if config.checkpoint.export:
     check_export(decoder)
 
@@ -140,22 +140,23 @@ def check_rewards(config: ConfigDict) -> None:
     )
 
 
-def check_group(config: ConfigDict, settings: FrozenConfigDict) -> None:
-  """Refuses groups of one under an advantage that compares the completions of a group.
+def check_group(config: ConfigDict, objective: Objective) -> None:
+  """Refuses groups of one under an objective that compares the completions of a group.
 
   Args:
     config: of the run.
-    settings: of the objective, as `imports.objective_settings` returns them.
+    objective: its module.
 
   Raises:
     SettingError: names sampler.group.
   """
   if source_of_data(config) == "pairs" and not config.offline.pairs and config.sampler.group < 2:
     raise SettingError(f"sampler.group={config.sampler.group} with offline.data='pairs': use at least 2")
-  if config.sampler.group > 1 or "advantage" not in settings or source_of_data(config) == "solutions":
+  if config.sampler.group > 1 or source_of_data(config) != "live":
     return
-  # Three prompts with one completion each, of different rewards: does any of them get an advantage?
-  tokens, rewards = np.ones((3, 1, 2), np.int32), np.array([[[0, 0.0]], [[0, 1.0]], [[0, 3.0]]], np.float32)
+  settings = imports.objective_settings(config.objective)
+  # Three prompts with one completion each, of rewards on either side of any threshold: does one teach something?
+  tokens, rewards = np.ones((3, 1, 2), np.int32), np.array([[[0, -1e6]], [[0, 0.0]], [[0, 1e6]]], np.float32)
   some = Rollouts(
     Prompts(tokens[:, 0], np.full(3, 2, np.int32)),
     tokens,
@@ -167,10 +168,11 @@ def check_group(config: ConfigDict, settings: FrozenConfigDict) -> None:
     given=np.array([[[False, True]]] * 3),  # on the last token
     components=np.repeat(rewards.sum(2)[..., None], len(scorers.reward_names(config.rewards)), axis=2),
   )
-  if not np.nan_to_num(settings.advantage(some)).any():
+  by = "advantage" if "advantage" in settings else "group_baseline" if settings.get("group_baseline") else "name"
+  if by == "group_baseline" or np.all(objective.flat(some, settings)):
     raise SettingError(
-      f"sampler.group=1: objective.advantage={config.objective.advantage!r} compares the completions of a prompt, and "
-      "is 0 where there is only one; use at least 2"
+      f"sampler.group=1: objective.{by}={config.objective[by]!r} compares the completions of a prompt, and learns "
+      "nothing where there is only one; use at least 2"
     )
 
 

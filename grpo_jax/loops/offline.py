@@ -32,7 +32,7 @@ from grpo_jax.loops.run import Run
 from grpo_jax.objectives import common
 from grpo_jax.packing import plan
 from grpo_jax.types import Example, Prompts, Rollouts
-from grpo_jax.workdir import not_writable, reason
+from grpo_jax.workdir import reason
 
 TEMPERATURE = 1.0  # of the log-probs: the likelihood of what is written is the model's own, whatever it was sampled at
 
@@ -157,18 +157,17 @@ def read_samples(path: storage.Path, known: str | None, like: Any) -> tuple[Any,
 
 
 def write_samples(path: storage.Path, samples: Any) -> None:
-  """Writes samples.npz as a whole.
+  """Writes samples.npz as a whole; its folder is made where there is none.
 
   Raises:
-    SettingError: the folder does not take it.
+    StorageError: the folder does not take it.
   """
   arrays, _ = jax.tree.flatten(samples)
   content = io.BytesIO()
   np.savez_compressed(content, *arrays)
-  try:
+  with storage.of_a_run(str(path.parent)):
+    path.parent.mkdir(parents=True, exist_ok=True)
     storage.write(path, content.getvalue())
-  except OSError as error:
-    raise not_writable(str(path.parent), error) from error
 
 
 def fingerprint(samples: Any) -> str:

@@ -41,10 +41,9 @@ class Replay:
     """Writes the pairs of a step, `[N, 2, ...]` numpy with prompts of one width in the whole run; N may be 0.
 
     Raises:
-      SettingError: the folder does not take it.
+      StorageError: the folder does not take it.
     """
     if jax.process_index() == 0:
-      self.folder.mkdir(parents=True, exist_ok=True)
       write_samples(self.path(step), pairs)
     hosts.gather(None)  # every process reads them
 

@@ -324,7 +324,5 @@ def write_result(folder: str, before: dict, after: dict, steps: int, seconds: fl
   result = {f"{name.replace('@', '_at_')}_before": value for name, value in before.items()}
   result |= {f"{name.replace('@', '_at_')}_after": value for name, value in after.items()}
   result |= {"steps": steps, "wall_s": round(seconds, 1)}
-  try:
+  with storage.of_a_run(folder):
     storage.write(storage.place(folder) / "result.json", json.dumps(metrics.clean(result), indent=2).encode())
-  except OSError as error:
-    raise workdir.not_writable(folder, error) from error
