@@ -22,8 +22,11 @@ ROWS = {"gemma3_text": "test_gemma3"}  # of models/variants.py, where its name i
 # What of the policy is trained, and the settings that say so.
 TRAINED = {"full": {}, "lora": {"lora.rank": 2, "lora.base_dtype": "float32"}}
 APART = ("gemma2", "phi3", "qwen3")  # norms behind, tensors that hold several, plain: adapters of the others are long
+PARTS = ("gemma", "llama", "mistral", "qwen2")  # of what they have nothing is theirs alone: whole runs of them are long
 CASES = [
-  pytest.param((family, how), marks=pytest.mark.long if how == "lora" and family not in APART else ())
+  pytest.param(
+    (family, how), marks=pytest.mark.long if family in PARTS or how == "lora" and family not in APART else ()
+  )
   for family in sorted(chat_templates.CHATS)
   for how in TRAINED
 ]

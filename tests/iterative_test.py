@@ -95,14 +95,9 @@ def parameters(saved_at: dict, name: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-  return str(tmp_path_factory.mktemp("programs"))
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory, cache):
+def whole(tmp_path_factory):
   workdir = tmp_path_factory.mktemp("whole")
-  iterative.train(config(compilation_cache=cache), str(workdir))
+  iterative.train(config(), str(workdir))
   return workdir
 
 
@@ -133,9 +128,9 @@ def test_the_reward_model_learns_at_the_end_of_an_iteration(whole):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", [3, 4])
-def test_a_run_that_goes_on_is_the_run_that_was_not_stopped(whole, cache, tmp_path, first):
-  iterative.train(config(steps=first, compilation_cache=cache), str(tmp_path))
-  iterative.train(config(compilation_cache=cache), str(tmp_path))
+def test_a_run_that_goes_on_is_the_run_that_was_not_stopped(whole, tmp_path, first):
+  iterative.train(config(steps=first), str(tmp_path))
+  iterative.train(config(), str(tmp_path))
   assert saved(tmp_path, 5) == saved(whole, 5)
   assert sorted(int(path.stem) for path in (tmp_path / "replay").iterdir()) == list(range(5))
 
@@ -145,10 +140,10 @@ def steps_even(example, completion):
 
 
 @pytest.mark.slow
-def test_labels_of_steps_train_a_process_reward_model(tmp_path, cache, capsys):
+def test_labels_of_steps_train_a_process_reward_model(tmp_path, capsys):
   changes = {"rewards.functions": (("even", f"{__file__}:steps_even", 0.1),), "iterative.labels": "even"}
   changes |= {"data.steps": "[aeiou]", "steps": 4, "eval.problems": 8, "eval.batch": 8, "eval.samples": 0}
-  iterative.train(config(compilation_cache=cache, **changes), str(tmp_path))
+  iterative.train(config(**changes), str(tmp_path))
   at = {step: saved(tmp_path, step)["reward_model"] for step in range(5)}
   assert [step for step in range(1, 5) if at[step] != at[step - 1]] == [2, 4]
   lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -165,9 +160,9 @@ def test_labels_of_steps_train_a_process_reward_model(tmp_path, cache, capsys):
 
 
 @pytest.mark.slow
-def test_another_run_is_scored_by_its_reward_model(whole, cache, tmp_path):
+def test_another_run_is_scored_by_its_reward_model(whole, tmp_path):
   folder = str(whole / "reward_model")
-  changes = {"loop": "online", "steps": 1, "compilation_cache": cache, "rewards.functions": ()}
+  changes = {"loop": "online", "steps": 1, "rewards.functions": ()}
   scored = config(**changes, **{"rewards.outcome_models": (("judge", folder, 1.0),)})
   online.train(scored, str(tmp_path / "run"))
   (line,) = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

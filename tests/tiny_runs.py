@@ -21,6 +21,7 @@ TINY = {
   "log.measure_every": 0,
   "log.samples_every": 0,
   "log.tensorboard": False,
+  "compilation_cache": "",  # what any test compiles is kept already (conftest.py)
 }
 # Iterations of two steps, with pairs for a reward model in each.
 ITERATIVE = {
@@ -47,12 +48,12 @@ def config(changes: dict[str, Any]) -> ConfigDict:
 
 
 def source(changes: dict[str, Any]) -> str:
-  """A config file of `config(changes)`, for `--config`; what is compiled is kept in `cache` beside it."""
+  """A config file of `config(changes)`, for `--config`."""
   return f"""
-import os, sys
+import sys
 sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
 import tiny_runs
 
 def get_config():
-  return tiny_runs.config({changes!r} | {{"compilation_cache": os.path.join(os.path.dirname(__file__), "cache")}})
+  return tiny_runs.config({changes!r})
 """
