@@ -274,9 +274,7 @@ def test_all_three_on_a_small_run(program, tmp_path):
 
   config = ("--config=experiments/arithmetic.py", *flags[:-5], "--config.eval.problems=16", "--config.eval.batch=8")
   paths = [f"--path={run}", f"--path={out},{ROOT / WARM_START}", "--step=1", f"--out={tmp_path}/page"]
-  first, second, third = answers(
-    program, "experiments.evaluate", *config, *paths, JAX_COMPILATION_CACHE_DIR=f"{tmp_path}/programs"
-  )
+  first, second, third = answers(program, "experiments.evaluate", *config, *paths)
   numbers = ("accuracy", "pass@1", "pass@8", "maj@8", "length", "truncated")
   assert [first[name] for name in numbers] == [second[name] for name in numbers] and first["step"] == 1
   assert second["difference"]["pass@1"] == {"mean": 0.0, "error": 0.0}
