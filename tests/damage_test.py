@@ -49,6 +49,7 @@ def restored(folder: pathlib.Path) -> checkpoint.Restored:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_every_kind_of_damage_to_every_file(good, tmp_path):
   newest, before = good / "checkpoints" / "4", good / "checkpoints" / "2"
   passed_over, tried = set(), set()
