@@ -177,11 +177,12 @@ def expected(runs):
 
 @pytest.fixture(scope="module")
 def killed(runs, expected):
-  """The name of a run in the bucket that was killed in sampling and in saving, and came to its end."""
+  """The name of a run in the bucket that was killed in sampling, learning and saving, and came to its end."""
   runs.struck("killed", "sample", 4)
   assert runs.steps_saved("killed") in ([0], [0, 2])  # that of step 2 is being written, or just was
   assert json.loads((storage.place(ROOT) / "killed/lock").read_bytes())["pid"]  # it could not let go
-  runs.struck("killed", "save", 2, 0.03)
+  runs.struck("killed", "learn", 3)
+  runs.struck("killed", "save", 1, 0.03)
   said = runs.finish("killed").stdout.replace("\n", " ")
   assert "did not end by itself" in said and "going on from step" in said, said
   return "killed"

@@ -4,7 +4,7 @@
 
 Each is a bug that some known system, or text on the subject, has shipped. A mutant is a piece of
 text in one file and what to put in its place; it is caught if the named tests pass on the code as it is and fail on the
-mutated copy. tests/mutants_test.py runs them all, under `slow`.
+mutated copy. tests/mutants_test.py runs them all, under `slow` and `long`.
 """
 
 import os
