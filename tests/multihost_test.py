@@ -140,9 +140,15 @@ def test_a_reward_that_fails_on_one_host_alone_is_counted_on_all(hosts):
     (None, "setting", (2, 2), "error: parity: cannot work on this host; use another"),
     (None, "eval", (2, 2), "error: solved: cannot work on this host; use another"),  # in an evaluation
     ((1, "raise", "learn", 2), "", (1, 1), "error: host 1 (process PID): ValueError: struck"),
-    ((0, "raise", "sample", 2), "", (1, 1), "error: host 0 (process PID): ValueError: struck"),
+    pytest.param(
+      *((0, "raise", "sample", 2), "", (1, 1), "error: host 0 (process PID): ValueError: struck"),
+      marks=pytest.mark.long,
+    ),
     ((1, "interrupt", "score", 1), "", (130, 130), "error: host 1 (process PID): interrupted"),
-    ((1, "SIGKILL", "learn", 2), "", (1, -9), "error: host 1 (process PID): it is gone without a word"),
+    pytest.param(  # without a whole run it is a quick test, above
+      *((1, "SIGKILL", "learn", 2), "", (1, -9), "error: host 1 (process PID): it is gone without a word"),
+      marks=pytest.mark.long,
+    ),
     ((0, "SIGKILL", "sample", 2), "", (-9, 1), "error: host 0 (process PID): it is gone without a word"),
   ],
 )
