@@ -97,8 +97,8 @@ def test_odd_settings_that_are_taken_on_purpose(odd):
 def test_the_checks_of_a_loop_hold_the_ranges(tmp_path):
   """For those who call `train` from Python."""
   for loop in ("online", "offline", "reward_model"):
-    c = changed("log.every", 0, also={"loop": loop})
-    with pytest.raises(SettingError, match="log.every=0: use a whole number of at least 1"):
+    c = changed("mesh.tensor", 0, also={"loop": loop})
+    with pytest.raises(SettingError, match="mesh.tensor=0: use"):
       run.find_loop(loop).train(c, str(tmp_path / "run"))
 
 

@@ -305,7 +305,14 @@ TWO_SLICES = ("--slices=2", "--config.mesh.replica=2", "--config.mesh.group=2")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where, more", [("v5e:2x2", ()), ("v5p:2x2x1", ()), ("v5e:2x2", TWO_SLICES)])
+@pytest.mark.parametrize(
+  "where, more",
+  [
+    pytest.param("v5e:2x2", (), marks=pytest.mark.long),
+    pytest.param("v5p:2x2x1", (), marks=pytest.mark.long),
+    ("v5e:2x2", TWO_SLICES),
+  ],
+)
 def test_a_small_run_is_planned_for_a_topology(where, more, program, tmp_path):
   pytest.importorskip("libtpu", reason="the compiler for TPUs is not installed (extra tpu)")
   arguments = ("--config=experiments/gsm8k.py:model=tiny", f"--topology={where}", *more, f"--cache={tmp_path}/cache")
