@@ -91,7 +91,7 @@ def get_config() -> ConfigDict:
   c.lora.rank = 0  # 0: the weights are trained
   c.lora.alpha = 32.0  # what the adapters add is multiplied by alpha / rank
   c.lora.modules = ("q", "k", "v", "o", "gate", "up", "down")  # that have one
-  c.lora.base_dtype = "bfloat16"  # of the weights, which stay as they are
+  c.lora.base_dtype = "same"  # of the weights under them: same (as the folder has them), float32 or bfloat16
 
   c.iterative = ConfigDict()  # loops/iterative.py
   c.iterative.steps = 20  # of the policy in an iteration (M)

@@ -27,7 +27,7 @@ from ml_collections import ConfigDict
 from experiments import arguments, sources
 from experiments.progress import Progress
 from grpo_jax import origin, storage
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import SettingError, said_of
 
 if TYPE_CHECKING:
   import numpy as np
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
   del argv
   logging.set_verbosity(logging.WARNING)  # orbax tells of every step it takes
   values = flags.FLAGS
-  with arguments.one_line_errors(), sources.said_of_path(), sources.output() as out:
+  with arguments.one_line_errors(), said_of("--path"), sources.output() as out:
     paths = [path for each in values.path or () for path in each.split(",") if path]
     print("starting: importing jax, loading weights and data", flush=True)
     steps = check(values.config, paths, values.step or [], values.out)

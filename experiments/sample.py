@@ -25,7 +25,7 @@ from ml_collections import ConfigDict
 from experiments import arguments, sources
 from experiments.progress import Progress
 from grpo_jax import kinds, origin, ranges, storage
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import SettingError, said_of
 
 if TYPE_CHECKING:
   from grpo_jax.loops.build import Model
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> None:
   del argv
   logging.set_verbosity(logging.WARNING)  # orbax tells of every step it takes
   values = flags.FLAGS
-  with arguments.one_line_errors(), sources.said_of_path(), sources.output() as out:
+  with arguments.one_line_errors(), said_of("--path"), sources.output() as out:
     given = {name: values[name].value for name in ROWS if values[name].value is not None}
     check(values.path, values.step, values.prompt, values.file, given)
     questions = read_questions(values.file) if values.file else [values.prompt]

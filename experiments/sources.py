@@ -19,7 +19,6 @@ if TYPE_CHECKING:
   from grpo_jax.loops import build
 
 WEIGHTS = "a Hugging Face folder or the workdir of a run"
-SETTING = "init_from="
 MOST_STEPS = 20  # of a run that a message lists
 
 
@@ -87,20 +86,6 @@ def output() -> Iterator[TextIO]:
     yield out
 
 
-@contextlib.contextmanager
-def said_of_path() -> Iterator[None]:
-  """Says --path in errors of the weights, which speak of init_from, the setting that means the same in a run.
-
-  Raises:
-    SettingError: that of the block.
-  """
-  try:
-    yield
-  except SettingError as error:
-    text = str(error)
-    raise SettingError(f"--path={text.removeprefix(SETTING)}" if text.startswith(SETTING) else text) from error
-
-
 def model(config: ConfigDict, path: str, step: int | None) -> "build.Model":
   """Returns the policy in a folder or run, on the mesh of the config; `load` gives the weights of that step.
 
@@ -109,8 +94,7 @@ def model(config: ConfigDict, path: str, step: int | None) -> "build.Model":
   """
   from grpo_jax.loops import build
 
-  given = config.copy_and_resolve_references()
-  given.init_from, given.model.variant = path, ""
+  given = build.of_another(config, path)
   if given.tokenizer in ("words", "bpe"):  # those are made for fresh weights; these have one
     given.tokenizer = ""
   found = build.model(given)

@@ -1,4 +1,10 @@
-"""The one error that a person is meant to read. Nothing is imported here, so that a mistake is answered at once."""
+"""The one error that a person is meant to read. Nothing slow is imported here: a mistake is answered at once."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+_INIT_FROM = re.compile(r"(?<![\w.])init_from=")
 
 
 class SettingError(ValueError):
@@ -17,3 +23,21 @@ class StorageError(SettingError):
   """
 
   code = 75  # EX_TEMPFAIL of sysexits.h
+
+
+@contextlib.contextmanager
+def said_of(setting: str) -> Iterator[None]:
+  """Names another setting in the errors of a block that reads weights, which speak of init_from.
+
+  Args:
+    setting: the one that names those weights here, such as "--path"; "" keeps init_from.
+
+  Raises:
+    SettingError: that of the block.
+  """
+  try:
+    yield
+  except SettingError as error:
+    if not setting:
+      raise
+    raise type(error)(_INIT_FROM.sub(f"{setting}=", str(error))) from error

@@ -83,11 +83,11 @@ def find(where: str, folder: storage.Path, name: str) -> storage.Path | None:
   return storage.place(real) if os.path.isfile(real) else None
 
 
-def read_text(where: str, folder: storage.Path, name: str, most: int = CONFIG_BYTES) -> str | None:
-  """Returns the text of a file of a folder; None where there is no such file.
+def read_bytes(where: str, folder: storage.Path, name: str, most: int) -> bytes | None:
+  """Returns what a file of a folder holds; None where there is no such file.
 
   Raises:
-    SettingError: it is too large, cannot be read, is not UTF-8, or lies elsewhere.
+    SettingError: it is too large, cannot be read, or lies elsewhere.
   """
   file = find(where, folder, name)
   if file is None:
@@ -95,8 +95,21 @@ def read_text(where: str, folder: storage.Path, name: str, most: int = CONFIG_BY
   try:
     with storage.errors_of_a_disk():
       check_size(where, file, name, most)
-      return file.read_bytes().decode("utf-8")
-  except (OSError, UnicodeDecodeError) as error:
+      return file.read_bytes()
+  except OSError as error:
+    raise SettingError(f"{where}: {name} cannot be read ({first_line(error)}); download it again") from error
+
+
+def read_text(where: str, folder: storage.Path, name: str, most: int = CONFIG_BYTES) -> str | None:
+  """Returns the text of a file of a folder; None where there is no such file.
+
+  Raises:
+    SettingError: it is too large, cannot be read, is not UTF-8, or lies elsewhere.
+  """
+  content = read_bytes(where, folder, name, most)
+  try:
+    return None if content is None else content.decode("utf-8")
+  except UnicodeDecodeError as error:
     raise SettingError(f"{where}: {name} cannot be read ({first_line(error)}); download it again") from error
 
 

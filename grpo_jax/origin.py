@@ -38,6 +38,7 @@ def weights_dtype(source: str) -> str:
     SettingError: its files cannot be read.
   """
   from grpo_jax.models.hf import headers  # imports jax
+  from grpo_jax.models.hf.names import COMPUTED
 
   passed = set()
   while source and is_run(source) and source not in passed:
@@ -45,5 +46,5 @@ def weights_dtype(source: str) -> str:
     source = str(saved_config(source).get("init_from") or "")
   if not source or not (storage.place(source) / "config.json").exists():
     return "float32"
-  found = {tensor.dtype for tensor in headers.read_headers(storage.place(source)).values()}
+  found = {t.dtype for name, t in headers.read_headers(storage.place(source)).items() if not name.endswith(COMPUTED)}
   return "bfloat16" if found == {"BF16"} else "float32"

@@ -105,7 +105,7 @@ TABLE: dict[str, Row] = {
   "lora.rank": Whole(0),
   "lora.alpha": Number(0, above=True),
   "lora.modules": MODULES,
-  "lora.base_dtype": Choice(DTYPES),
+  "lora.base_dtype": Choice(("same", *DTYPES)),
   "iterative.steps": Whole(1),
   "iterative.reward_model": PLACE,
   "iterative.weight": Number(-1e6, 1e6),

@@ -222,7 +222,8 @@ def _changes(old: dict[str, Any], new: dict[str, Any], most: int = 6) -> str:
   redraws = new.get("data.redraw", 1) < 1
 
   def is_free(name: str) -> bool:
-    return not (redraws and name == "eval.reward") and any(name == n or name.startswith(n + ".") for n in may_change)
+    of_pool = redraws and name in ("eval.reward", "eval.arguments")
+    return not of_pool and any(name == n or name.startswith(n + ".") for n in may_change)
 
   def show(values: dict[str, Any], name: str) -> str:
     return repr(values[name]) if name in values else "absent"

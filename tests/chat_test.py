@@ -5,8 +5,10 @@ import json
 import chat_templates
 import pytest
 
+from grpo_jax.data.loader import to_prompts
 from grpo_jax.errors import SettingError
 from grpo_jax.tokenizer import reading, steps
+from grpo_jax.types import Example
 
 FAMILIES = sorted(chat_templates.CHATS)
 QUESTIONS = ("Tom has 12 apples.\nHow many?", "  What is 2? \n", "\nx", "naïve — €7 <think> </s")
@@ -96,3 +98,97 @@ def test_every_end_token_stops_and_is_saved(family, folders, tmp_path):
   assert {said} if isinstance(said, int) else set(said) == set(ours.eos_ids)
   asked = tuple(chat.asks[-1].items())
   assert again.render("Tom", chat=True, arguments=asked) == ours.render("Tom", chat=True, arguments=asked)
+
+
+# -- what folders say of tokens beside tokenizer.json
+
+
+def edit(folder, name, **changes):
+  path = folder / name
+  path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | changes))
+
+
+def added(token, i, **flags):
+  """What tokenizer_config.json says of an added token."""
+  plain = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False, "special": True}
+  return {str(i): {"content": token} | plain | flags}
+
+
+def assert_as_transformers(folder, question="Tom has 12 apples.\nHow many?", **ask):
+  """The same prompt and end token, also after it was saved."""
+  transformers = pytest.importorskip("transformers")
+  theirs = transformers.AutoTokenizer.from_pretrained(folder)
+  want = theirs.apply_chat_template(
+    messages(question, ""), add_generation_prompt=True, tokenize=True, return_dict=False, **ask
+  )
+  ours = reading.load(folder)
+  ours.save(folder / "again")
+  for each in (ours, reading.load(folder / "again")):
+    assert each.render(question, "{question}", chat=True, arguments=tuple(ask.items())) == want
+    assert each.eos_id == theirs.eos_token_id
+
+
+def test_flags_of_an_added_token_are_those_of_tokenizer_config(tmp_path):
+  """Phi-3's tokens take the white space behind them, unless tokenizer_config.json says that they do not."""
+  chat_templates.save("phi3", tmp_path)
+  before = reading.load(tmp_path)
+  user = before.token_id("<|user|>")
+  edit(tmp_path, "tokenizer_config.json", added_tokens_decoder=added("<|user|>", user))
+  assert_as_transformers(tmp_path, "  two spaces")
+  asked = ("  two spaces", "{question}", True)
+  assert reading.load(tmp_path).render(*asked) != before.render(*asked)
+
+
+def test_a_token_that_only_tokenizer_config_has(tmp_path):
+  chat_templates.save("qwen2", tmp_path)
+  size = reading.load(tmp_path).vocab_size
+  edit(tmp_path, "tokenizer_config.json", added_tokens_decoder=added("<|box|>", size, special=False))
+  assert size in reading.load(tmp_path).render("a<|box|>b", "{question}", chat=True)
+  assert_as_transformers(tmp_path, "a<|box|>b")
+
+
+def test_end_tokens_of_an_older_folder(tmp_path):
+  """special_tokens_map.json names them, and tokenizer_config.json has no added_tokens_decoder."""
+  chat_templates.save("llama", tmp_path)
+  chat = chat_templates.CHATS["llama"]
+  raw = json.loads((tmp_path / "tokenizer_config.json").read_text())
+  names = {name: raw.pop(name) for name in ("bos_token", "eos_token")}
+  (tmp_path / "tokenizer_config.json").write_text(json.dumps(raw))
+  edit(tmp_path, "special_tokens_map.json", **names)
+  found = reading.load(tmp_path)
+  assert found.eos_id == found.token_id(chat.eos) and found.render("x", chat=True)[0] == found.token_id(
+    names["bos_token"]
+  )
+  assert_as_transformers(tmp_path, **chat.asks[0])
+
+
+@pytest.mark.parametrize(
+  "wrong", [[], {"x": {"content": "a"}}, {"7": {"content": 3}}, {"7": {"content": "a", "special": 1}}]
+)
+def test_added_tokens_that_are_none(wrong, tmp_path):
+  chat_templates.save("qwen2", tmp_path)
+  edit(tmp_path, "tokenizer_config.json", added_tokens_decoder=wrong)
+  with pytest.raises(SettingError, match="tokenizer_config.json has added_tokens_decoder=.*by their ids would work"):
+    reading.load(tmp_path)
+
+
+def test_what_is_saved_names_no_code_and_has_what_llama_cpp_reads(tmp_path):
+  chat_templates.save("phi3", tmp_path)
+  edit(tmp_path, "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil--repo--tok.Evil", None]})
+  (tmp_path / "tokenizer.model").write_bytes(b"\x0a\x00sentences")
+  reading.load(tmp_path).save(tmp_path / "a")
+  reading.load(tmp_path / "a").save(tmp_path / "b")
+  assert (tmp_path / "b" / "tokenizer.model").read_bytes() == b"\x0a\x00sentences"
+  assert "auto_map" not in (tmp_path / "b" / "tokenizer_config.json").read_text()
+
+
+def test_a_long_question_is_too_long_and_no_error(folders):
+  """A template may add so much to a conversation, however long its messages are."""
+  long = "x " * 60_000
+  ours = reading.load(folders["qwen2"])
+  found, too_long = to_prompts([Example(q, "", "", {}) for q in (long, "x")], chat_render(ours), 64, "skip")
+  assert too_long == 1 and found.lengths[0] == 0 < found.lengths[1]
+
+
+def chat_render(tokenizer):
+  return lambda question: tokenizer.render(question, "{question}", chat=True)

@@ -20,7 +20,7 @@ from grpo_jax.types import Rollouts
 
 ROWS = {"gemma3_text": "test_gemma3"}  # of models/variants.py, where its name is not the family's
 # What of the policy is trained, and the settings that say so.
-TRAINED = {"full": {}, "lora": {"lora.rank": 2, "lora.base_dtype": "float32"}}
+TRAINED = {"full": {}, "lora": {"lora.rank": 2}}
 APART = ("gemma2", "phi3", "qwen3")  # norms behind, tensors that hold several, plain: adapters of the others are long
 PARTS = ("gemma", "llama", "mistral", "qwen2")  # of what they have nothing is theirs alone: whole runs of them are long
 CASES = [

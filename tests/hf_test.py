@@ -20,7 +20,7 @@ from grpo_jax import storage
 from grpo_jax.errors import SettingError
 from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.decoder import Decoder
-from grpo_jax.models.hf import tensors
+from grpo_jax.models.hf import files, tensors
 from grpo_jax.models.hf.config import read_config
 from grpo_jax.models.variants import VARIANTS, variant
 from grpo_jax.ops.decoding import soft_cap
@@ -290,7 +290,10 @@ def test_flags_of_no_family_cannot_be_exported(tmp_path):
     ({"rope_parameters": {"rope_type": "llama3", "factor": 32.0}}, "rope scaling 'llama3' without 'low_freq_factor'"),
     ({"rope_parameters": {"rope_type": "linear", "factor": 4.0}}, "rope scaling 'linear'"),
     ({"rope_parameters": None, "rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope scaling 'yarn'"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope scaling 'yarn'"),  # beside rope_parameters
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    ({"per_layer_config": {"0": {}}}, "per_layer_config"),
+    ({"transformers_weights": "other.safetensors"}, "transformers_weights"),
     ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
     ({"layer_types": None, "use_sliding_window": True}, "use_sliding_window"),
     ({"attention_bias": True}, "attention_bias"),
@@ -364,10 +367,37 @@ def test_missing_unexpected_and_misshapen_tensors(tmp_path):
     tensors.check(tmp_path, decoder(dataclasses.replace(config, layers=1)).shapes())
 
 
-def test_a_tied_model_may_carry_a_copy_of_its_embedding(tmp_path):
+def test_a_tied_model_may_carry_a_copy_of_its_embedding(tmp_path, monkeypatch):
+  """Another matrix is refused: transformers 5 does not tie that, and would compute with it."""
   config, params = saved(tmp_path, "test_qwen2")
-  retensor(tmp_path, **{"lm_head.weight": np.zeros((96, 32), np.float32)})
+  copy = np.array(params["embed"]["weight"])
+  retensor(tmp_path, **{"lm_head.weight": copy})
+  monkeypatch.setattr(files, "ROWS", 10)
   assert_same(tensors.load(tmp_path, decoder(config)), params)
+  copy[95, 31] += 1e-3
+  for other in (copy, copy[:95]):
+    retensor(tmp_path, **{"lm_head.weight": other})
+    with pytest.raises(SettingError, match="lm_head.weight is another matrix than model.embed_tokens.weight"):
+      tensors.load(tmp_path, decoder(config))
+  scores = decoder(dataclasses.replace(config, scores=True))  # which has no use for it
+  tensors.load(tmp_path, scores, left_out=("score",))
+
+
+def test_what_is_left_of_an_earlier_export_is_not_read(tmp_path):
+  """An index that does not name model.safetensors; transformers, too, reads the latter."""
+  config, params = saved(tmp_path, "test_qwen2")
+  index = {"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}
+  (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+  assert_same(tensors.load(tmp_path, decoder(config)), params)
+
+
+def test_names_without_model_are_explained(tmp_path):
+  config, _ = saved(tmp_path, "test_qwen2")
+  weights = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+  bare = {name.removeprefix("model."): tensor for name, tensor in weights.items()}
+  safetensors.numpy.save_file(bare, tmp_path / "model.safetensors")
+  with pytest.raises(SettingError, match="no 'model.' before their names.*save the model as AutoModelForCausalLM"):
+    tensors.check(tmp_path, decoder(config).shapes())
 
 
 # -- tokenizer and disk
@@ -399,7 +429,7 @@ def test_special_tokens_beyond_the_embeddings_are_no_error(tmp_path):
   tensors.check_tokenizer(again, config)
   assert max(again.encode("<image_soft_token>")) < config.vocab
   again.eos_ids = (config.vocab,)
-  with pytest.raises(SettingError, match=f"eos_token_id or pad_token_id {config.vocab} is none of the model's"):
+  with pytest.raises(SettingError, match=f"eos_token_id {config.vocab} is none of the model's"):
     tensors.check_tokenizer(again, config)
 
 

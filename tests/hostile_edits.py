@@ -56,15 +56,18 @@ def good_files() -> dict[str, bytes]:
 # -- edits
 
 
+NULL = object()
+
+
 def set_keys(file: str, **changes: Any) -> Edit:
-  """Changes keys of a JSON file; `a__b` is b in a, None removes one."""
+  """Changes keys of a JSON file; `a__b` is b in a, None removes one, NULL makes it null."""
 
   def edit(folder: pathlib.Path) -> None:
     top = json.loads((folder / file).read_text())
     for key, value in changes.items():
       *outer, last = key.split("__")
       inner = functools.reduce(lambda x, k: x[k], outer, top)
-      inner[last] = value
+      inner[last] = None if value is NULL else value
       if value is None:
         del inner[last]
     (folder / file).write_text(json.dumps(top))

@@ -95,6 +95,7 @@ CASES = {
   "decoder: heads": Case(e.set_keys(DECODER, kv_heads=3), "4 heads do not divide over 3"),
   "decoder: a field more": Case(e.set_keys(DECODER, colour=1), "unexpected keyword argument 'colour'"),
   "decoder: a field less": Case(e.set_keys(DECODER, width=None), "width"),
+  "decoder: null": Case(e.set_keys(DECODER, vocab=e.NULL), "decoder.json cannot be read"),
   "decoder: no attention": Case(e.set_keys(DECODER, attention=None), "decoder.json cannot be read"),
   "decoder: empty attention": Case(e.set_keys(DECODER, attention=[]), "decoder.json has attention=[]"),
   "decoder: window": Case(e.set_keys(DECODER, attention=[{"window": -1}]), "attention[0].window=-1"),

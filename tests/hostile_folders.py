@@ -109,7 +109,7 @@ TEMPLATES = {
   "recursion": ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
   "deep brackets": ("{{ " + "(" * 40_000 + "1" + ")" * 40_000 + " }}", "recursion"),
   "deep blocks": ("{% if 1 %}" * 2000 + "{% endif %}" * 2000, "recursion"),
-  "long output": ("{{ 'x' * 2000000 }}", "characters of a conversation, at most 100000 would"),
+  "long output": ("{{ 'x' * 2000000 }}", "characters of a conversation, at most 1000"),
   "a class": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "is unsafe"),
   "globals": ("{{ cycler.__init__.__globals__.os.system('touch /tmp/x') }}", "is unsafe"),
   "a file": ("{% include '/etc/passwd' %}", "no loader"),

@@ -15,7 +15,7 @@ import pytest
 from hostile_edits import CONFIG, DECODER
 
 from experiments import defaults, evaluate, sample, sources
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import SettingError, said_of
 from grpo_jax.loops import build
 from grpo_jax.tokenizer import chat
 
@@ -137,7 +137,7 @@ def judge(folder: str) -> None:
 def test_other_commands_refuse_it_alike(name, use, tmp_path, deadline):
   case = hostile_folders.CASES[name]
   folder = make(tmp_path / "m", case.edit, CONFIG)
-  with pytest.raises(SettingError) as error, sources.said_of_path():
+  with pytest.raises(SettingError) as error, said_of("--path"):
     use(folder)
   message = str(error.value)
   assert case.says in message and message.isprintable() and len(message) < 600

@@ -23,6 +23,11 @@ def matrix() -> np.ndarray:
   return w.astype(np.float32)
 
 
+def meant(q: int8.Int8) -> np.ndarray:
+  """What a matrix in int8 stands for."""
+  return np.asarray(q.x, np.float32) * np.asarray(q.scale)[:, None]
+
+
 def restored(variant: str):
   """The learner's numpy parameters with what the sampler's matrices in int8 stand for.
 
@@ -31,7 +36,7 @@ def restored(variant: str):
   ready = tiny.make_sampler(variant, weights_dtype="int8").ready(tiny.params(variant))
 
   def whole(x):
-    return np.asarray(int8.restored(x) if int8.is_int8(x) else x)
+    return np.asarray(meant(x) if int8.is_int8(x) else x)
 
   layers = [jax.tree.map(whole, layer, is_leaf=int8.is_int8) for layer in ready["layers"]]
   return tiny.weights(variant) | {"layers": jax.tree.map(lambda *x: np.stack(x), *layers)}
@@ -45,13 +50,13 @@ def test_a_number_is_off_by_half_a_step_of_its_row_at_most():
   assert q.x.dtype == np.int8 and q.scale.dtype == np.float32 and q.scale.shape == (6,)
   np.testing.assert_allclose(q.scale, np.abs(w).max(1) / 127, rtol=1e-6)
   step = np.asarray(q.scale)[:, None]
-  assert (np.abs(np.asarray(int8.restored(q)) - w) <= step * (0.5 + 1e-4)).all()
+  assert (np.abs(meant(q) - w) <= step * (0.5 + 1e-4)).all()
   assert (np.abs(np.asarray(q.x)[np.abs(w).max(1) > 0]).max(1) == 127).all()  # all steps are used, and none beyond
 
 
 def test_a_row_of_zeros_stays_zeros():
   q = int8.rounded(matrix())
-  assert q.scale[2] == 0 and not np.asarray(int8.restored(q))[2].any()
+  assert q.scale[2] == 0 and not meant(q)[2].any()
 
 
 def test_each_row_has_a_scale_of_its_own():
@@ -67,7 +72,7 @@ def test_each_row_has_a_scale_of_its_own():
 def test_the_product_is_that_with_what_it_stands_for(n, dtype):
   x = np.random.default_rng(1).normal(size=(n, 40)).astype(dtype)
   q = int8.rounded(matrix())
-  got, want = linear(q, x), np.asarray(x, np.float32) @ np.asarray(int8.restored(q)).T
+  got, want = linear(q, x), np.asarray(x, np.float32) @ meant(q).T
   assert got.dtype == dtype
   rounding = {"float32": 1e-5, "bfloat16": 2e-2}[dtype]  # of a sum, then of its product with the scale
   assert (np.abs(np.asarray(got, np.float32) - want) <= rounding * np.abs(want).max(0)).all()

@@ -12,10 +12,10 @@ import safetensors.numpy
 import tiny
 import tiny_runs
 
-from experiments import defaults
+from experiments import defaults, sources
 from grpo_jax import checkpoint
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, trees
+from grpo_jax.loops import build, judges, reward_model, trees
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.lora import A, B
@@ -86,7 +86,7 @@ def test_adapters_alone_are_trained_and_saved(name, base, tmp_path):
   c.objective.update(more)
   c.offline.data = data or c.offline.data
   c.offline.held_out = 4 if loop == "reward_model" else 0
-  run = train(c, base, tmp_path / "run", base_dtype="float32")
+  run = train(c, base, tmp_path / "run")
   names = {path.partition(".params.")[2] for path in saved(run) if ".params." in path}
   trees_ = {path.partition(".")[0] for path in names}
   assert trees_ == ({"policy", "critic"} if name == "ppo" else {"policy"})
@@ -146,6 +146,74 @@ def test_the_base_may_be_gone_or_another(base, tmp_path):
   own.rename(tmp_path / "moved")
   with pytest.raises(SettingError, match="its adapters stand on init_from=.*which is not there; put it back"):
     trees.restore(str(run), decoder, 2)
+
+
+@pytest.fixture(scope="module")
+def unended(base, tmp_path_factory):
+  """A run with adapters over a base in bfloat16, and without an export; `base` is beside it."""
+  folder = tmp_path_factory.mktemp("unended")
+  model = build.model(settings(), jax.devices()[:1])
+  tensors.save(folder / "base", model.decoder.config, model.load(), tokenizer=model.tokenizer, dtype="bfloat16")
+  return train(without_export(), folder / "base", folder / "run")
+
+
+def without_export(steps=2, **changes):
+  c = settings()
+  c.loop, c.objective, c.checkpoint.export, c.steps = "offline", defaults.objective("sft", c), False, steps
+  c.update_from_flattened_dict(changes)
+  return c
+
+
+def dtypes(params):
+  return {str(x.dtype) for x in jax.tree.leaves(params)}
+
+
+def test_all_weights_are_trained_on_from_a_run_with_adapters(unended, tmp_path):
+  """In float32, though the base is in bfloat16: a run in bfloat16 could not be gone on with."""
+  for steps in (1, 2):
+    train(without_export(steps), unended, tmp_path / "run", rank=0)
+  loaded = build.model(of(unended), jax.devices()[:1]).load()
+  assert dtypes(loaded) == {"float32"}
+  base = tensors.load(unended.parent / "base", Decoder(trees.read_shape(str(unended.parent / "base")), tiny.layout()))
+  same = jax.tree.map(lambda a, b: bool((a == b).all()), loaded, base)
+  assert same["embed"]["weight"] and same["unembed"]["weight"] and not same["layers"]["mlp"]["up"]["weight"]
+
+
+def of(folder, **changes):
+  return without_export(**{"init_from": str(folder), "model.variant": "", "tokenizer": ""} | changes)
+
+
+def test_a_reward_model_starts_from_a_run_with_adapters(unended):
+  whole = build.model(of(unended), jax.devices()[:1]).load()
+  judge = build.model(of(unended), jax.devices()[:1], scores=True).load()
+  assert set(judge) == {"embed", "layers", "final_norm", "score"} and not judge.pop("score")["weight"].any()
+  del whole["unembed"]
+  jax.tree.map(np.testing.assert_array_equal, judge, whole)
+
+
+def test_adapters_are_those_of_what_is_trained_alone(base, unended, tmp_path, monkeypatch):
+  """A reward model that only scores, a teacher and a policy that is evaluated have none, and no base in bfloat16."""
+  c = without_export(**{"offline.data": "pairs", "offline.held_out": 4, "learner.lr": 0.0})
+  c.loop, c.objective = "reward_model", defaults.objective("reward_model", c)
+  scorer = train(c, base, tmp_path / "scorer", rank=0)  # a run without an export
+  make = build.model
+  monkeypatch.setattr(build, "model", lambda config, devices=None, **how: make(config, jax.devices()[:1], **how))
+  with_adapters = {"lora.rank": 2, "lora.base_dtype": "bfloat16"}
+  c = of(base, **with_adapters, **{"rewards.outcome_models": (("judge", str(scorer), 1.0),)})
+  (judge,) = judges.load(c, build.model(c))
+  assert dtypes(judge.params) == {"float32"}
+  for teacher in ("", str(unended)):
+    sampled = build.model(reward_model.of_policy(of(base, **with_adapters, **{"offline.teacher": teacher})))
+    assert sampled.decoder.lora is None and dtypes(sampled.load()) == {"float32"}
+  asked = sources.model(of(base, **with_adapters), str(unended), None)
+  assert asked.decoder.lora is None and dtypes(asked.load()) == {"float32"}
+
+
+def test_the_base_has_the_dtype_of_its_folder(base, unended):
+  for folder, dtype in ((base, "float32"), (unended.parent / "base", "bfloat16")):
+    assert dtypes(build.model(of(folder, **{"lora.rank": 2}), jax.devices()[:1]).load()) == {dtype}
+  section = settings().lora
+  assert trees.base_dtype(section, "") == "bfloat16" and trees.base_dtype({"base_dtype": "float32"}, "") == "float32"
 
 
 def test_killed_it_goes_on_bit_for_bit(base, tmp_path):

@@ -176,6 +176,30 @@ def test_peft_opens_what_is_written(name, modules, tmp_path):
   assert said["base_model_name_or_path"] == str(tmp_path / "base") and said["r"] == 2
 
 
+@pytest.mark.slow
+def test_peft_opens_a_reward_model(tmp_path, monkeypatch):
+  """Over a policy's folder: its own score, of one label, takes the place of the fresh one."""
+  torch_peft = pytest.importorskip("peft")
+  import torch
+  import transformers
+
+  config, model = hf_test.theirs("test_qwen3", False)
+  model.save_pretrained(tmp_path / "base")
+  config, lora = dataclasses.replace(config, scores=True), Lora(2, 5.0, MODULES)
+  d = Decoder(config, tiny.layout(tiny.ONE), lora=lora)
+  trained = adapters(lora) | {"score": {"weight": np.linspace(-1, 1, config.width, dtype=np.float32)[None]}}
+  monkeypatch.chdir(tmp_path)
+  peft.save("adapter", config, lora, trained, d.base.shapes(), "base")
+  said = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+  assert said["base_model_name_or_path"] == str(tmp_path / "base")
+  tensors.save(tmp_path / "merged", config, d.merged(join(tensors.load("base", d.base, left_out=("score",)), trained)))
+  scorer, ids = transformers.AutoModelForSequenceClassification, torch.tensor([[5, 6, 7, 3]])
+  on_base = scorer.from_pretrained(said["base_model_name_or_path"], num_labels=1)
+  got = torch_peft.PeftModel.from_pretrained(on_base, "adapter").eval()(ids).logits.item()
+  want = scorer.from_pretrained("merged").eval()(ids).logits.item()
+  assert abs(got - want) < 1e-4 < abs(want)
+
+
 def test_what_is_no_adapter_is_not_replaced(tmp_path):
   (tmp_path / "notes.txt").write_text("mine")
   config = VARIANTS["test_qwen3"]

@@ -12,6 +12,7 @@ from grpo_jax.data.loader import Batches
 from grpo_jax.data.pool import Pool, key
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import checks, collect
+from grpo_jax.rewards import combine
 from grpo_jax.types import Example
 
 EXAMPLES = [Example(f"What is {n} + 1?", "", str(n + 1), {}) for n in range(8)]
@@ -22,7 +23,7 @@ class InTurn:
 
   def __init__(self):
     self.turns = itertools.cycle([[example] for example in EXAMPLES])
-    self.first = None
+    self.first, self.size = None, len(EXAMPLES)
 
   def __next__(self):
     return next(self.turns)
@@ -68,6 +69,15 @@ def test_a_prompt_that_is_solved_sometimes_comes_again_at_once():
   assert EXAMPLES[0] in [*next(drawn), *next(drawn)]
 
 
+def test_a_batch_ends_where_everything_is_settled():
+  drawn = Pool(InTurn(), 4, 1e-9, 0)
+  drawn.note(EXAMPLES, np.zeros((8, 2)))
+  assert questions(next(drawn)) == questions(EXAMPLES[:4])  # after one epoch of turns
+  assert drawn.metrics()["pool/passed_over"] == 8
+  next(drawn)
+  assert drawn.metrics()["pool/passed_over"] == 16
+
+
 def test_a_run_that_goes_on_draws_the_same():
   whole, stopped = pool(0.5), pool(0.5)
   for each in (whole, stopped):
@@ -101,11 +111,23 @@ def test_where_nothing_says_what_is_solved_it_is_refused():
 
 def test_a_sample_is_right_from_a_reward_of_one_on():
   rewards = np.array([[[0.5, 1.0], [0.5, 0.9]], [[0.5, np.nan], [0.5, 2.0]]], np.float32)
-  batch = types.SimpleNamespace(rollouts=types.SimpleNamespace(components=rewards, lengths=np.ones((2, 2), int)))
+  batch = types.SimpleNamespace(
+    rollouts=types.SimpleNamespace(components=rewards, lengths=np.ones((2, 2), int)), faults=[]
+  )
   named = types.SimpleNamespace(names=["other", "correct"], solved="correct")
   np.testing.assert_array_equal(collect.solved(batch, named), [[1, 0], [np.nan, 1]])
   batch.rollouts.lengths[0] = 0  # its prompt was too long
   np.testing.assert_array_equal(collect.solved(batch, named), [[np.nan, np.nan], [np.nan, 1]])
+
+
+def test_where_its_reward_failed_nothing_is_known():
+  """It counts as rewards.on_error there, which may be what a wrong answer gets, or a right one."""
+  rewards = np.zeros((2, 2, 2), np.float32)
+  rollouts = types.SimpleNamespace(components=rewards, lengths=np.ones((2, 2), int))
+  faults = [combine.Fault(0, 1, "correct", "late"), combine.Fault(1, 0, "other", "late")]
+  batch = types.SimpleNamespace(rollouts=rollouts, faults=faults)
+  named = types.SimpleNamespace(names=["other", "correct"], solved="correct")
+  np.testing.assert_array_equal(collect.solved(batch, named), [[0, np.nan], [0, 0]])
 
 
 def test_a_run_that_goes_on_keeps_the_reward_by_which_prompts_are_drawn(tmp_path):
@@ -117,4 +139,7 @@ def test_a_run_that_goes_on_keeps_the_reward_by_which_prompts_are_drawn(tmp_path
   workdir.claim(str(tmp_path), c)
   c.eval.reward = "math.answer_correct"
   with pytest.raises(SettingError, match=r"another config \(eval.reward was 'format.worked', is 'math"):
+    workdir.check_owner(str(tmp_path), c)
+  c.eval.reward, c.eval.arguments = "format.worked", (("most", 3),)
+  with pytest.raises(SettingError, match=r"another config \(eval.arguments was "):
     workdir.check_owner(str(tmp_path), c)

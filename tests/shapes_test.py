@@ -349,7 +349,6 @@ CASES = {
   "heads.scalar": (heads.scalar, ({"weight": f(1, D), "bias": f(1)}, f(P, R, T, D)), (P, R, T)),
   "layers.linear": (layers.linear, (f(7, D), f(P, T, D)), (P, T, 7)),
   "int8.rounded": (lambda w: tuple(int8.rounded(w)), (f(7, D),), [(7, D), (7,)]),
-  "int8.restored": (lambda w: int8.restored(int8.rounded(w)), (f(7, D),), (7, D)),
   "int8.round_layer": (lambda w: int8.round_layer({"q": {"weight": w}})["q"]["weight"].x, (f(7, D),), (7, D)),
   "int8.cast": (lambda w: int8.cast({"q": w}, "bfloat16")["q"], (f(7, D),), (7, D)),
   "int8.layer_shardings": None,  # no arrays

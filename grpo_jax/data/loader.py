@@ -45,6 +45,7 @@ class Batches:
     endless = [_endless(each, seed + i, shuffle) for i, each in enumerate(sources)]
     self._data = endless[0] if len(endless) == 1 else grain.MapDataset.mix(endless, weights)
     self._sizes = [len(each) for each in sources]
+    self.size = sum(self._sizes)  # examples in all data sets
     self._prompts = prompts
     self._index = 0
 

@@ -20,7 +20,8 @@ REDRAW = 0xD1FF  # keeps the chances apart from other random numbers of the same
 class Pool:
   """An endless iterator over batches, each a list of P examples, which passes over some whose pass rate is 0 or 1.
 
-  What comes when is a pure function of the order, the seed and the pass rates noted so far.
+  What comes when is a pure function of the order, the seed and the pass rates noted so far. In one batch as many are
+  passed over as the data has, at most: then whatever comes is taken, so that a batch ends where all are settled.
 
   Args:
     order: the examples, one in a batch.
@@ -41,10 +42,11 @@ class Pool:
 
   def __next__(self) -> list[Example]:
     batch: list[Example] = []
+    most = self._passed + self._order.size
     while len(batch) < self._prompts:
       (example,) = next(self._order)
       self._turns += 1
-      if self._settled(example) and self._chance() >= self._redraw:
+      if self._passed < most and self._settled(example) and self._chance() >= self._redraw:
         self._passed += 1
       else:
         batch.append(example)

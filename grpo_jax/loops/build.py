@@ -78,7 +78,7 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None, score
   if lora and (run or not folder):
     raise SettingError(
       f"lora.rank={lora.rank} with init_from={config.init_from!r}: adapters stand on weights that stay as they are; "
-      "give a Hugging Face folder, or a run that has ended (python -m experiments.export makes a folder of any run)"
+      "give a Hugging Face folder, or a run with an export (python -m experiments.export makes a folder of any run)"
     )
   if run:
     if checkpoint.latest(run) is None:
@@ -86,7 +86,8 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None, score
     load = functools.partial(trees.restore, run, decoder, left_out=fresh)
   elif folder:
     tensors.check(folder, trees.without(decoder.shapes(), fresh))
-    load = functools.partial(weights.load, folder, decoder, fresh, config.lora.base_dtype if lora else "float32")
+    dtype = trees.base_dtype(config.lora, folder) if lora else "float32"
+    load = functools.partial(weights.load, folder, decoder, fresh, dtype)
   else:
     init = jax.jit(decoder.init, out_shardings=decoder.shardings())
     load = functools.partial(init, key(config.seed, INIT, 0))
@@ -108,6 +109,13 @@ def _render(tokenizer: Tokenizer, vocab: int, how: dict[str, Any], question: str
       "embeddings; use another template, or the folder of the model's own tokenizer with --config.tokenizer=DIR"
     )
   return ids
+
+
+def of_another(config: ConfigDict, source: str) -> ConfigDict:
+  """The config of another model than the one that is trained, in a folder or run: it has no adapters."""
+  other = config.copy_and_resolve_references()
+  other.init_from, other.model.variant, other.lora.rank = source, "", 0
+  return other
 
 
 def sizes(config: ConfigDict, layout: Layout, microbatches: int = 0) -> Sizes:

@@ -18,7 +18,7 @@ from grpo_jax.data import loader
 from grpo_jax.data.pool import Pool
 from grpo_jax.generate import Generator, completions, generate
 from grpo_jax.loops import build, checks, imports, judges, scorers
-from grpo_jax.loops.groups import Scored, choose, padded
+from grpo_jax.loops.groups import Scored, choose, failed, padded
 from grpo_jax.model_rewards import RewardModel
 from grpo_jax.objectives.contract import Objective
 from grpo_jax.ops.advantages import totals
@@ -27,7 +27,7 @@ from grpo_jax.types import Completion, Example, Rollouts
 
 
 class Collector(NamedTuple):
-  """Where batches come from and how they are scored. Only the position in `batches` and `generator.sizes` change."""
+  """Where batches come from and how they are scored. Only `batches` and `generator.sizes` change."""
 
   batches: Iterator[list[Example | None]]
   generator: Generator
@@ -162,9 +162,9 @@ def collect(
 
 
 def solved(batch: Scored, collector: Collector) -> np.ndarray:
-  """Which samples are right by the reward `collector.solved` (`combine.RIGHT`), `[P, G]`: 1, 0, or NaN without one."""
+  """Which samples are right by the reward `collector.solved` (`combine.RIGHT`), `[P, G]`: 1, 0, or NaN: not known."""
   given = judged_components(batch.rollouts)[..., collector.names.index(collector.solved)]
-  return np.where(np.isnan(given), np.nan, given >= combine.RIGHT)
+  return np.where(np.isnan(given) | failed(batch, collector.solved), np.nan, given >= combine.RIGHT)
 
 
 def score(collector: Collector, examples: list[Example | None], drawn: Rollouts) -> Scored:

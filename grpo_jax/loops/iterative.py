@@ -24,7 +24,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax import metrics, origin, storage
 from grpo_jax import state as train_state
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import SettingError, said_of
 from grpo_jax.loops import build, checks, imports, judges, scorers, teaching, trees
 from grpo_jax.loops.collect import collect, make_collector
 from grpo_jax.loops.evaluator import Evaluator
@@ -49,7 +49,8 @@ def train(config: ConfigDict, workdir: str) -> None:
   kind = teaching.kind_of(label, collector.batches.first(checks.FIRST_SOLUTIONS), model, config)
   check_batches(config, model, kind)
   judged_by = teaching.of_reward_model(config, kind)
-  judge = Judge(judged_by, build.model(judged_by, scores=True), 1.0)
+  with said_of("iterative.reward_model" if config.iterative.reward_model else ""):
+    judge = Judge(judged_by, build.model(judged_by, scores=True), 1.0)
   judges.check_tokenizer(model, judge.model, f"iterative.reward_model={config.iterative.reward_model!r}")
   policy = Policy(config, model, config.sampler.temperature, collector.generator.sizes)
   dtype = origin.weights_dtype(judged_by.init_from)

@@ -1,11 +1,12 @@
 """The reward models that score a run's samples, as the config names them."""
 
+import functools
 from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
 from grpo_jax import storage
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import SettingError, said_of
 from grpo_jax.loops import build, scorers, trees
 from grpo_jax.model_rewards import RewardModel
 from grpo_jax.models.decoder import DecoderConfig
@@ -61,11 +62,17 @@ def _find(
 ) -> Callable[[], RewardModel]:
   setting = _shown(name, folder, steps)
   _shape(setting, folder)
-  given = ConfigDict(config.to_dict() | {"init_from": folder, "tokenizer": ""})
-  given.model.variant = ""
-  found = build.model(given, scores=True)
+  given = build.of_another(config, folder)
+  given.tokenizer = ""
+  with said_of(setting.partition(" ")[0]):
+    found = build.model(given, scores=True)
   check_tokenizer(policy, found, setting)
-  return lambda: RewardModel(name, weight, steps, found.decoder, found.load())
+  return functools.partial(_load, setting.partition(" ")[0], name, weight, steps, found)
+
+
+def _load(setting: str, name: str, weight: float, steps: bool, found: build.Model) -> RewardModel:
+  with said_of(setting):
+    return RewardModel(name, weight, steps, found.decoder, found.load())
 
 
 def check_tokenizer(policy: build.Model, found: build.Model, setting: str) -> None:

@@ -63,10 +63,12 @@ def train(config: ConfigDict, workdir: str) -> None:
 
 def of_policy(config: ConfigDict) -> ConfigDict:
   """The config of the policy whose samples are drawn: the teacher's, with the reward model's tokenizer."""
-  sampled = config.copy_and_resolve_references()
-  if config.offline.teacher:
-    sampled.tokenizer = config.tokenizer or trees.find_source(config.init_from)[0]
-    sampled.init_from, sampled.model.variant, sampled.offline.teacher = config.offline.teacher, "", ""
+  if not config.offline.teacher:
+    sampled = config.copy_and_resolve_references()
+    sampled.lora.rank = 0
+    return sampled
+  sampled = build.of_another(config, config.offline.teacher)
+  sampled.tokenizer, sampled.offline.teacher = config.tokenizer or trees.find_source(config.init_from)[0], ""
   return sampled
 
 

@@ -56,6 +56,7 @@ def read_shape(folder: str) -> DecoderConfig:
   folders.check(where, SHAPE, fields, limits.DECODER)
   for i, spec in enumerate(fields.get("attention") or ()):
     folders.check(where, SHAPE, spec, limits.ATTENTION, f"attention[{i}].")
+  fields = _without_null(fields)
   try:
     shape = DecoderConfig.from_json(fields)
     limits.check_shape(where, SHAPE, shape.heads, shape.kv_heads, shape.head_dim, shape.rope_scaling)
@@ -64,36 +65,46 @@ def read_shape(folder: str) -> DecoderConfig:
   return shape
 
 
+def _without_null(value: Any) -> Any:
+  """Objects without what is null, which counts as not there."""
+  if isinstance(value, list):
+    return [_without_null(each) for each in value]
+  return {k: _without_null(v) for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+
+
 def restore(
   run: str, decoder: Decoder, step: int | None = None, left_out: Sequence[str] = (), learner: str = checkpoint.LEARNER
 ) -> Any:
-  """A learner's parameters in a checkpoint of a run, without adapters: those of a run that has some are merged.
+  """A learner's float32 parameters in a checkpoint of a run, without adapters: those of a run that has some are merged.
 
   Args:
     run: its workdir.
     decoder: of the learner's shape.
     step: of the checkpoint; None: the last one.
-    left_out: parts of the tree that are not restored.
+    left_out: parts of the tree that are not restored: ("score",) where the run trained a policy.
     learner: its name.
 
   Raises:
     SettingError: no such checkpoint, or one of another model; the base of its adapters is not what it was.
   """
   config = origin.saved_config(run)
-  decoder = dataclasses.replace(decoder, lora=make_lora(config.get("lora") or {}))
-  trained = restore_trained(run, decoder, step, left_out, learner)
-  if decoder.lora is None:
-    return trained
+  lora = make_lora(config.get("lora") or {})
+  if lora is None:
+    return restore_trained(run, decoder, step, left_out, learner)
+  scores = decoder.config.scores and "score" not in left_out
+  decoder = dataclasses.replace(decoder, lora=lora, config=dataclasses.replace(decoder.config, scores=scores))
+  trained = restore_trained(run, decoder, step, (), learner)
   source = began_with(config, learner)
   folder, unfinished = find_source(source)
   if unfinished or not storage.place(folder).is_dir():
     raise SettingError(f"workdir={run}: its adapters stand on init_from={source!r}, which is not there; put it back")
-  headless = ("score",) if decoder.config.scores and not read_shape(folder).scores else ()
-  base = split(weights.load(folder, decoder.base, headless, config["lora"]["base_dtype"]))[0]
+  headless = ("score",) if scores and not read_shape(folder).scores else ()
+  base = split(weights.load(folder, decoder.base, headless, base_dtype(config["lora"], folder)))[0]
   about = checkpoint.about(run, checkpoint.latest(run) if step is None else step)
   owner = checkpoint.LEARNER if learner == REFERENCE else learner  # of the base
   check_base(base, about["extra"].get("references", {}).get(owner, {}), source)
-  return decoder.merged(join(base, trained))
+  whole = jax.tree.map(lambda x: x.astype("float32"), decoder.merged(join(base, trained)))
+  return without(whole, ("unembed",) if "score" in left_out else ())
 
 
 def restore_trained(
@@ -126,6 +137,18 @@ def began_with(config: dict, learner: str) -> str:
 def make_lora(section: dict | ConfigDict) -> Lora | None:
   """The shape of the adapters that the `lora` section asks for; None: no adapters."""
   return Lora(section["rank"], section["alpha"], tuple(section["modules"])) if section.get("rank") else None
+
+
+def base_dtype(section: dict | ConfigDict, folder: str) -> str:
+  """The dtype of the base of adapters.
+
+  Args:
+    section: the settings `lora`.
+    folder: a Hugging Face folder; "": of a model that is not there yet, which hubs have in bfloat16.
+  """
+  if section["base_dtype"] != "same":
+    return section["base_dtype"]
+  return origin.weights_dtype(folder) if folder else "bfloat16"
 
 
 def check_base(base: Any, pin: dict[str, Any], source: str) -> dict[str, Any]:

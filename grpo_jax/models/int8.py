@@ -31,11 +31,6 @@ def rounded(matrix: Array) -> Int8:
   return Int8(jnp.round(matrix / jnp.where(scale == 0, 1.0, scale)[:, None]).astype(jnp.int8), scale)
 
 
-def restored(matrix: Int8) -> Array:
-  """Returns what a matrix in int8 stands for, `[out, in]` float32."""
-  return matrix.x * matrix.scale[:, None]
-
-
 def round_layer(params: Any) -> Any:
   """Returns the parameters of one layer with its matrices in int8; norms and biases stay as they are."""
   return jax.tree_util.tree_map_with_path(functools.partial(_if_matrix, rounded), params)

@@ -45,7 +45,7 @@ class DecoderConfig:
       TypeError: fields that a config does not have.
     """
     specs = tuple(AttentionSpec(**spec) for spec in fields["attention"])
-    scaling = fields["rope_scaling"]
+    scaling = fields.get("rope_scaling")
     return cls(**fields | {"attention": specs, "rope_scaling": scaling and tuple(scaling)})
 
   def attention_of(self, layer: int) -> AttentionSpec:

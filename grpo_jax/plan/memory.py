@@ -32,7 +32,7 @@ def state_bytes(workload: Workload) -> dict[str, int]:
   found = {"parameters (float32)": parameters, "optimizer": all_of_it - parameters}
   base = programs.base_params(workload.learner)
   if base is not None:
-    found[f"base of adapters ({workload.config.lora.base_dtype})"] = shard_bytes(base)
+    found[f"base of adapters ({jax.tree.leaves(base)[0].dtype})"] = shard_bytes(base)
   if (reference := programs.own_reference(workload)) is not None:
     found["reference (float32)"] = shard_bytes(reference)
   return found

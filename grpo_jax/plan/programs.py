@@ -81,7 +81,8 @@ def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload
 
 def base_params(learner: Learner) -> Any:
   """Returns the base of adapters as shapes with shardings; None without adapters."""
-  return trees.abstract_base(learner.model.decoder, learner.config.lora.base_dtype)
+  folder, _ = trees.find_source(learner.config.init_from)
+  return trees.abstract_base(learner.model.decoder, trees.base_dtype(learner.config.lora, folder))
 
 
 def own_reference(workload: Workload) -> Any:

@@ -3,13 +3,16 @@
 A folder holds `tokenizer.json`, `tokenizer_config.json` (special tokens, chat template) and, where there are
 several stop tokens, `generation_config.json`. What a person wrote (a question, a solution) is encoded as plain
 text: `<|im_end|>` in a question stays ten characters and never is the token; only a template may use special tokens.
+A token that the folder does not call special, such as `<think>` or the `<tool_call>` of Qwen, is read in any text, as
+it is by transformers.
 """
 
 import json
 import os
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from typing import Any
 
 import tokenizers
 
@@ -36,15 +39,24 @@ _NAMED = Form(
   lambda x: isinstance(x, list) and all(isinstance(e, dict) and _is_named_template(e) for e in x),
 )
 CONFIG = {name: _ADDED for name in ("eos_token", "pad_token", "bos_token", "unk_token")}
-CONFIG |= {"chat_template": folders.either(_TEMPLATE, _NAMED)}
+SPECIALS = dict(CONFIG)
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
+_ADDED_TOKENS = Form(
+  f'an object of at most {backends.MOST_ADDED} {{"content": text}} by their ids',
+  lambda x: isinstance(x, dict) and len(x) <= backends.MOST_ADDED and all(map(_is_added_token, x, x.values())),
+)
+CONFIG |= {"chat_template": folders.either(_TEMPLATE, _NAMED), "added_tokens_decoder": _ADDED_TOKENS}
 GENERATION = {"eos_token_id": folders.TOKEN_IDS, "pad_token_id": folders.TOKEN}
 MODEL = {"eos_token_id": folders.TOKEN_IDS}
+SENTENCES, SENTENCE_BYTES = "tokenizer.model", 20 * 1000**2  # of SentencePiece; Gemma's has 4 million
 
 
 class Tokenizer:
   """A `tokenizers.Tokenizer` with what its folder says of special tokens and templates. `load` makes one."""
 
-  def __init__(self, backend: tokenizers.Tokenizer, config: dict, generation: dict | None = None, eos=None):
+  def __init__(
+    self, backend: tokenizers.Tokenizer, config: dict, generation: dict | None = None, eos=None, sentences: bytes = b""
+  ):
     """Takes over `backend` and changes its settings.
 
     Args:
@@ -52,6 +64,7 @@ class Tokenizer:
       config: tokenizer_config.json.
       generation: generation_config.json.
       eos: further ids that stop a completion: one, several, or None.
+      sentences: tokenizer.model, which is not read but saved along; b"": there is none.
     """
     backend.no_padding()
     backend.no_truncation()
@@ -59,6 +72,7 @@ class Tokenizer:
     self._backend = backend
     self._config = config
     self._generation = dict(generation or {})
+    self._sentences = sentences
     self._lock = threading.Lock()  # held while it is switched off
     added = {i: token for i, token in backend.get_added_tokens_decoder().items() if token.special}
     self._special = {token.content: i for i, token in added.items()}
@@ -199,12 +213,18 @@ class Tokenizer:
     return steps.step_ends_in_time(self.texts(tokens), self.step_pattern, self.step_seconds)
 
   def save(self, folder: str | os.PathLike) -> None:
-    """Writes tokenizer.json, tokenizer_config.json and generation_config.json, as `load` and transformers read them."""
+    """Writes tokenizer.json, tokenizer_config.json and generation_config.json, as `load` and transformers read them.
+
+    And tokenizer.model, if the folder had one: llama.cpp converts Phi-3's and Gemma's by it. Code that
+    tokenizer_config.json names, by `auto_map`, is left out.
+    """
     path = storage.place(folder)
     path.mkdir(parents=True, exist_ok=True)
     with storage.writing(path / "tokenizer.json") as file:
       self._backend.save(str(file))
-    _write_json(path / "tokenizer_config.json", self._config)
+    _write_json(path / "tokenizer_config.json", {k: v for k, v in self._config.items() if k != "auto_map"})
+    if self._sentences:
+      storage.write(path / SENTENCES, self._sentences)
     stops = list(self.eos_ids)
     stop = {"eos_token_id": stops[0] if len(stops) == 1 else stops} if stops else {}
     _write_json(path / "generation_config.json", {**self._generation, **stop, "pad_token_id": self.pad_id})
@@ -275,6 +295,11 @@ def load(folder: str | os.PathLike, setting: str = "tokenizer") -> Tokenizer:
   if template is not None:
     folders.check(where, "chat_template.jinja", {"text": template}, {"text": _TEMPLATE})
     config["chat_template"] = template
+  if "added_tokens_decoder" in config:
+    named = {chat_templates.token_text(config.get(name)) for name in SPECIALS}
+    _add_tokens(backend, config["added_tokens_decoder"] or {}, named)
+  else:  # as folders were before autumn 2023
+    config |= _read_json(where, path, "special_tokens_map.json", SPECIALS)
   # config.json, the model's own, may name stop tokens that the other files do not.
   eos = _read_json(where, path, "config.json", MODEL).get("eos_token_id")
   end = chat_templates.token_text(config.get("eos_token"))
@@ -283,7 +308,28 @@ def load(folder: str | os.PathLike, setting: str = "tokenizer") -> Tokenizer:
       f"{where}: tokenizer_config.json has eos_token={folders.shown(end)}, which is no token of tokenizer.json; "
       "download both again"
     )
-  return Tokenizer(backend, config, _read_json(where, path, "generation_config.json", GENERATION), eos)
+  generation = _read_json(where, path, "generation_config.json", GENERATION)
+  sentences = folders.read_bytes(where, path, SENTENCES, SENTENCE_BYTES) or b""
+  return Tokenizer(backend, config, generation, eos, sentences)
+
+
+def _add_tokens(backend: tokenizers.Tokenizer, declared: dict[str, dict], named: Container[str]) -> None:
+  """Gives the tokenizer the tokens of tokenizer_config.json that it has not, or has with other flags.
+
+  So does transformers: where the two files differ, tokenizer_config.json has the last word.
+
+  Args:
+    backend: the tokenizer of tokenizer.json, which is changed.
+    declared: `added_tokens_decoder`, by their ids.
+    named: the texts of those that are the end token and the like, which are special.
+  """
+  known = {repr(token) for token in backend.get_added_tokens_decoder().values()}
+  for _, token in sorted(declared.items(), key=lambda item: int(item[0])):
+    flags = {name: token[name] for name in _FLAGS if token.get(name) is not None}
+    added = tokenizers.AddedToken(token["content"], **flags)
+    if repr(added) not in known:
+      added.special = added.special or token["content"] in named
+      backend.add_tokens([added])
 
 
 def _as_list(value) -> list:
@@ -291,6 +337,13 @@ def _as_list(value) -> list:
   if value is None:
     return []
   return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _is_added_token(i: str, token: Any) -> bool:
+  if not (i.isdecimal() and len(i) < 9 and isinstance(token, dict)):
+    return False
+  text, flags = token.get("content"), [token.get(name) for name in _FLAGS]
+  return isinstance(text, str) and bool(text) and all(flag is None or isinstance(flag, bool) for flag in flags)
 
 
 def _is_named_template(entry: dict) -> bool:

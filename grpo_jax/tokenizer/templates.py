@@ -18,7 +18,7 @@ from grpo_jax import apart
 
 MEMORY = 512 * 1024**2  # bytes of address space; rendering Llama's template takes 50 MB of it
 SECONDS = 2.0  # of computing for one conversation; a template's first one, which compiles it, takes 0.05
-CHARACTERS = 10**5  # of a conversation
+CHARACTERS = 10**5  # of a conversation, beside those of its messages
 
 
 class Generation(jinja2.ext.Extension):
@@ -60,8 +60,9 @@ def answer(template: jinja2.Template | Exception, values: dict) -> dict:
     if isinstance(template, Exception):
       raise template
     text = template.render(**values)
-    if len(text) > CHARACTERS:
-      return {"error": f"makes {len(text)} characters of a conversation, at most {CHARACTERS} would work"}
+    most = CHARACTERS + sum(len(message["content"]) for message in values["messages"])
+    if len(text) > most:
+      return {"error": f"makes {len(text)} characters of a conversation, at most {most} would work"}
     return {"text": text}
   except MemoryError:
     return {"error": f"needs more than {MEMORY // 1024**2} MB of memory"}

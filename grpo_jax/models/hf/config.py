@@ -30,6 +30,7 @@ _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_positi
 # What the decoder of these families does not compute, wherever it is set.
 REFUSED = ("attention_bias", "mlp_bias", "num_experts", "num_local_experts", "quantization_config")
 REFUSED += ("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "use_bidirectional_attention")
+REFUSED += ("per_layer_config", "transformers_weights")
 
 _ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
@@ -246,8 +247,16 @@ def _written_attention(family: Family, config: DecoderConfig) -> dict:
 
 
 def _rope(where: str, raw: dict) -> dict:
-  """Returns the rotary settings, from transformers 5's `rope_parameters` or the older `rope_scaling`."""
-  key = "rope_parameters" if raw.get("rope_parameters") else "rope_scaling"
+  """Returns the rotary settings: the older `rope_scaling`, if it is there, and transformers 5's `rope_parameters`.
+
+  transformers 5, too, takes the older one of both: model cards tell people to add it, for longer contexts.
+  """
+  old, new = (_rope_of(where, raw, key) for key in ("rope_scaling", "rope_parameters"))
+  return {name: new[name] for name in ("rope_theta",) if name in new} | old if old else new
+
+
+def _rope_of(where: str, raw: dict, key: str) -> dict:
+  """Returns the rotary settings under a key of config.json, of layers without a window; without null."""
   rope, within = raw.get(key) or {}, f"{key}."
   if "full_attention" in rope:
     folders.check(where, "config.json", rope, {"full_attention": folders.OBJECT}, within)

@@ -30,6 +30,9 @@ def copies(
     raise SettingError(f"init_from={path}: cannot be copied to this disk ({folders.first_line(error)})") from error
 
 
+ROWS = 4096  # of a matrix, that are compared at a time
+
+
 class Files:
   """The files of a folder, each opened once; reads slices of tensors by their names."""
 
@@ -42,23 +45,39 @@ class Files:
 
   def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
     """Returns that slice of a tensor, in our dtype, once it is known to be finite."""
-    file = self.files[name]
-    try:
-      if file not in self.opened:
-        self.opened[file] = safetensors.safe_open(str(file), framework="np")
-      values = self.opened[file].get_slice(name)[index].astype(self.dtype)
-    except (safetensors.SafetensorError, OSError) as error:
-      raise SettingError(f"init_from={self.path}: {name} cannot be read ({folders.first_line(error)})") from error
+    values = self._slice(name, index).astype(self.dtype)
     if not _finite(values):
       bad = int(np.count_nonzero(~np.isfinite(values)))
       raise SettingError(
-        f"init_from={self.path}: {name} has {bad} weights that are NaN or infinite; download {file.name} again, or "
-        "take an earlier checkpoint"
+        f"init_from={self.path}: {name} has {bad} weights that are NaN or infinite; download "
+        f"{self.files[name].name} again, or take an earlier checkpoint"
       )
     self.done += values.nbytes
     if self.progress:
       self.progress(self.done, self.total)
     return values
+
+  def same(self, one: str, other: str) -> bool:
+    """Returns whether two matrices are the same, read a few rows at a time."""
+    rows = self._open(one).get_slice(one).get_shape()[0]
+    if self._open(one).get_slice(one).get_shape() != self._open(other).get_slice(other).get_shape():
+      return False
+    blocks = (slice(start, min(start + ROWS, rows)) for start in range(0, rows, ROWS))
+    return all(np.array_equal(self._slice(one, (block,)), self._slice(other, (block,))) for block in blocks)
+
+  def _slice(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+    """Returns that slice of a tensor, in the file's dtype."""
+    try:
+      return self._open(name).get_slice(name)[index]
+    except (safetensors.SafetensorError, OSError) as error:
+      raise SettingError(f"init_from={self.path}: {name} cannot be read ({folders.first_line(error)})") from error
+
+  def _open(self, name: str) -> Any:
+    """Returns the open file that has a tensor."""
+    file = self.files[name]
+    if file not in self.opened:
+      self.opened[file] = safetensors.safe_open(str(file), framework="np")
+    return self.opened[file]
 
 
 def _finite(values: np.ndarray) -> bool:

@@ -59,7 +59,10 @@ def plain(name: str) -> str:
 
 
 def _files(path: storage.Path) -> list[str]:
-  """Returns the names of the files with the weights, all of them directly in the folder."""
+  """Returns the names of the files with the weights, all of them directly in the folder.
+
+  An index that does not name model.safetensors, where that is there, is left over from an earlier export.
+  """
   if folders.find(f"init_from={path}", path, INDEX) is None:
     return [SINGLE]
   index = read_json(path, INDEX, folders.INDEX_BYTES)
@@ -70,6 +73,8 @@ def _files(path: storage.Path) -> list[str]:
       raise SettingError(
         f"init_from={path}: {INDEX} names the file {folders.shown(name)}; safetensors files beside it would work"
       )
+  if SINGLE not in names and folders.find(f"init_from={path}", path, SINGLE) is not None:
+    return [SINGLE]
   if not names:
     raise SettingError(f"init_from={path}: {INDEX} names no file in its weight_map; download it again")
   return names

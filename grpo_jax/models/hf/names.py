@@ -40,7 +40,8 @@ _FUSED = {f"layers.attention.{name}.weight": _QKV for name in "qkv"}
 _FUSED |= {f"layers.mlp.{name}.weight": _GATE_UP for name in ("gate", "up")}
 _ORDER = {path: i for i, path in enumerate(_FUSED)}
 
-HEAD = _NAMES["unembed.weight"]
+COMPUTED = ("rotary_emb.inv_freq",)  # ends of the names of tensors that are in some files and no parameters
+HEAD, EMBEDDING = _NAMES["unembed.weight"], _NAMES["embed.weight"]
 
 
 class Place(NamedTuple):

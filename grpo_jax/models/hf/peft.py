@@ -1,8 +1,11 @@
 """Adapters (lora.py) as a folder of PEFT: adapter_config.json and adapter_model.safetensors.
 
-Opened with `peft.PeftModel.from_pretrained(base, FOLDER)`, and by vLLM with --enable-lora. PEFT's lora_A is [r, in] and
-its lora_B [out, r], as ours are. Where a file holds several of our weights in one (Phi-3's qkv_proj), so it does of
-their adapters: ranks add up, the rows of each have their own columns of lora_B, and the others there are 0.
+Opened with `peft.PeftModel.from_pretrained(base, FOLDER)`, and by vLLM with --enable-lora. Those of a reward model
+stand on `AutoModelForSequenceClassification.from_pretrained(BASE, num_labels=1)`, whose score they replace.
+
+PEFT's lora_A is [r, in] and its lora_B [out, r], as ours are. Where a file holds several of our weights in one (Phi-3's
+qkv_proj), so it does of their adapters: ranks add up, the rows of each have their own columns of lora_B, and the others
+there are 0.
 """
 
 import json
@@ -12,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from grpo_jax import storage
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import write_config
 from grpo_jax.models.hf.families import FAMILIES
@@ -33,7 +37,7 @@ def save(folder: str | os.PathLike, config: DecoderConfig, lora: Lora, params: A
     lora: of the adapters.
     params: adapters and, of a reward model, its head (`lora.split`), in any shardings.
     shapes: of the base (`Decoder.shapes`).
-    base: the folder or name of the base, as PEFT is to look for it.
+    base: the folder of the base, where PEFT is to look for it.
 
   Raises:
     SettingError: the folder holds something else, or the disk does not take the files.
@@ -43,7 +47,7 @@ def save(folder: str | os.PathLike, config: DecoderConfig, lora: Lora, params: A
   with replacing(target, last=CONFIG) as part:
     if part is not None:
       save_tensors(part / WEIGHTS, found)
-      (part / CONFIG).write_text(json.dumps(_config(config, lora, ranks, base), indent=2) + "\n")
+      (part / CONFIG).write_text(json.dumps(_config(config, lora, ranks, str(storage.absolute(base))), indent=2) + "\n")
 
 
 def _config(config: DecoderConfig, lora: Lora, ranks: dict[str, int], base: str) -> dict[str, Any]:

@@ -30,14 +30,11 @@ from grpo_jax.models.hf.config import GET, read_json, write_config
 from grpo_jax.models.hf.families import FAMILIES
 from grpo_jax.models.hf.files import Files, copies
 from grpo_jax.models.hf.headers import INDEX, SINGLE, plain
-from grpo_jax.models.hf.names import HEAD, Place, by_tensor, dotted, is_fused, places
+from grpo_jax.models.hf.names import COMPUTED, EMBEDDING, HEAD, Place, by_tensor, dotted, is_fused, places
 from grpo_jax.models.hf.writing import check_target, replacing, save_tensors
 from grpo_jax.models.shape import DecoderConfig
 
 Params = Any
-
-# In files but not parameters of ours: computed, or (a tied lm_head) a copy of the embedding.
-_IGNORED = ("rotary_emb.inv_freq",)
 
 _DTYPES = {"F32": 4, "BF16": 2, "F16": 2}
 _LAYER = re.compile(r"model\.layers\.([0-9]+)\.")
@@ -96,16 +93,22 @@ def load(
     left_out: parts of the tree that are not loaded.
 
   Raises:
-    SettingError: see `check`; or a weight is NaN or infinite.
+    SettingError: see `check`; or a weight is NaN or infinite, or the copy of a tied embedding is none.
   """
   trees = decoder.shapes(), decoder.shardings()
   shapes, shardings = ({name: part for name, part in tree.items() if name not in left_out} for tree in trees)
   path = storage.place(folder)
   total = sum(map(_numbers, jax.tree.leaves(shapes), jax.tree.leaves(shardings))) * np.dtype(dtype).itemsize
   where = _locate(path, shapes)
+  has_copy = decoder.config.tied and not decoder.config.scores and HEAD in where
   with tempfile.TemporaryDirectory(prefix="grpo_jax_") as temporary:
     here = copies(path, set(where.values()), pathlib.Path(temporary), progress)
     files = Files(path, {name: here[file] for name, file in where.items()}, dtype, total, progress)
+    if has_copy and not files.same(EMBEDDING, HEAD):
+      raise SettingError(
+        f"init_from={path}: {HEAD} is another matrix than {EMBEDDING}, though config.json has "
+        "tie_word_embeddings=true; tie_word_embeddings=false would work"
+      )
     load_leaf = functools.partial(_load_leaf, files, places(shapes, is_fused(where)))
     return jax.tree_util.tree_map_with_path(load_leaf, shapes, shardings)
 
@@ -184,8 +187,10 @@ def save(
   top = write_config(config, known) | {"dtype": dtype, "torch_dtype": dtype}
   if tokenizer is not None:
     stops = list(tokenizer.eos_ids)
-    # transformers reads the score at the last token that is no padding: an end token must not pass for it.
-    top |= {"pad_token_id": None if config.scores and tokenizer.pad_id in stops else tokenizer.pad_id}
+    # transformers reads the score at the last token that is no padding: an end token must not pass for it. Nor does it
+    # open a model without an embedding of its padding.
+    unfit = tokenizer.pad_id >= config.vocab or (config.scores and tokenizer.pad_id in stops)
+    top |= {"pad_token_id": None if unfit else tokenizer.pad_id}
     top |= {"eos_token_id": stops[0] if len(stops) == 1 else stops} if stops else {}
 
   with replacing(target, last="config.json") as part:
@@ -201,16 +206,16 @@ def check_tokenizer(tokenizer: Saves, config: DecoderConfig) -> None:
   """Refuses a tokenizer that makes ids of a text, or of its end, for which the model has no embedding.
 
   Spare embeddings are usual. So are special tokens beyond them, as Gemma 3's text models have of the larger ones that
-  see images: no text becomes these, and `build.make_model` refuses a template that has one.
+  see images: no text becomes these, and `build._render` refuses a template that has one.
   """
   if tokenizer.text_size > config.vocab:
     raise SettingError(
       f"tokenizer: its ids reach {tokenizer.text_size - 1}, the model has {config.vocab} embeddings;"
       " pass the folder of the model's own with --config.tokenizer=DIR"
     )
-  if beyond := [i for i in (*tokenizer.eos_ids, tokenizer.pad_id) if i >= config.vocab]:
+  if beyond := [i for i in tokenizer.eos_ids if i >= config.vocab]:
     raise SettingError(
-      f"tokenizer: its eos_token_id or pad_token_id {beyond[0]} is none of the model's {config.vocab} embeddings;"
+      f"tokenizer: its eos_token_id {beyond[0]} is none of the model's {config.vocab} embeddings;"
       " pass the folder of the model's own with --config.tokenizer=DIR"
     )
 
@@ -225,10 +230,18 @@ def _tensors(tree: Params, fused: bool) -> Iterator[Tensor]:
 
 
 def _locate(path: storage.Path, shapes: Params) -> dict[str, storage.Path]:
-  """Returns the file of every tensor that `shapes` needs, all names, shapes and dtypes checked against the headers."""
+  """Returns the file of every tensor that `shapes` needs, and of the head if there is one.
+
+  All names, shapes and dtypes are checked against the headers.
+  """
   if not path.is_dir():
     raise SettingError(f"init_from={str(path)!r}: no such folder; get weights with {GET}")
   where = headers.read_headers(path)
+  if any(name.startswith("layers.") for name in where):
+    raise SettingError(
+      f"init_from={path}: its tensors have no 'model.' before their names, as AutoModel saves them; save the model as "
+      "AutoModelForCausalLM, which is what is read"
+    )
   named = len({match[1] for match in map(_LAYER.match, where) if match})
   layers = jax.tree.leaves(shapes["layers"])[0].shape[0]
   if named != layers:  # before a name is made for each layer of a number that may be any
@@ -238,7 +251,7 @@ def _locate(path: storage.Path, shapes: Params) -> dict[str, storage.Path]:
   wanted = {tensor.name: tensor.shape for tensor in _tensors(shapes, is_fused(where))}
   if missing := [name for name in wanted if name not in where]:
     raise SettingError(f"init_from={path}: no tensor {_few(missing)} in the weights, which config.json asks for")
-  ignored = {name for name in where if name.endswith(_IGNORED)} | {HEAD}
+  ignored = {name for name in where if name.endswith(COMPUTED)} | {HEAD}
   if extra := sorted(where.keys() - wanted.keys() - ignored):
     raise SettingError(f"init_from={path}: unexpected tensor {_few(extra)}, which config.json does not speak of")
   for name, shape in wanted.items():
@@ -249,7 +262,7 @@ def _locate(path: storage.Path, shapes: Params) -> dict[str, storage.Path]:
       )
     if kind not in _DTYPES:
       raise SettingError(f"init_from={path}: {name} is {kind}; {', '.join(_DTYPES)} would work")
-  return {name: where[name].file for name in wanted}
+  return {name: where[name].file for name in wanted.keys() | ({HEAD} & where.keys())}
 
 
 def _write_tensors(
