@@ -14,7 +14,7 @@ import jax
 import pytest
 from hostile_edits import CONFIG, DECODER
 
-from experiments import defaults, evaluate, sample, sources
+from experiments import defaults, evaluate, sample
 from grpo_jax.errors import SettingError, said_of
 from grpo_jax.loops import build
 from grpo_jax.tokenizer import chat
