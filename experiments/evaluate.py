@@ -33,6 +33,7 @@ if TYPE_CHECKING:
   import numpy as np
 
   from grpo_jax import evaluate
+  from grpo_jax.loops import build
   from grpo_jax.types import Completion, Example
 
 
@@ -54,17 +55,20 @@ def main(argv: list[str]) -> None:
     paths = [path for each in values.path or () for path in each.split(",") if path]
     print("starting: importing jax, loading weights and data", flush=True)
     steps = check(values.config, paths, values.step or [], values.out)
+    models = [sources.model(values.config, path, step) for path, step in zip(paths, steps)]  # of all, before the first
     found: list[Evaluated] = []
-    for path, step in zip(paths, steps):
-      each = evaluate_path(values.config, path, step)
-      if found:
-        each.line["difference"] = differences(found[0].problems, each.problems)
-      print(json.dumps(each.line), file=out, flush=True)
-      found.append(each)
+    try:
+      for path, step, model in zip(paths, steps, models):
+        each = evaluate_model(values.config, path, step, model)
+        if found:
+          each.line["difference"] = differences(found[0].problems, each.problems)
+        print(json.dumps(each.line), file=out, flush=True)
+        found.append(each)
+    finally:
+      if values.out:
+        write_samples(values.out, [sample for each in found for sample in each.samples])
     if len(found) > 1:
       rich.console.Console(width=120).print(table(found))
-    if values.out:
-      write_samples(values.out, [sample for each in found for sample in each.samples])
 
 
 def check(config: ConfigDict, paths: Sequence[str], steps: Sequence[int], out: str | None) -> list[int | None]:
@@ -80,12 +84,25 @@ def check(config: ConfigDict, paths: Sequence[str], steps: Sequence[int], out: s
   checks.check_settings(config)
   if not config.eval.problems:
     raise SettingError("eval.problems=0: there is nothing to evaluate; use a whole number of at least 1")
+  for path in paths:
+    sources.check_place("--path", path)
   found = steps_of([origin.is_run(path) for path in paths], steps)
   for path, step in zip(paths, found):
     sources.check("--path", path, step)
+    warn_of_prompts(config, path)
   if out:
     sources.check_out(out, paths)
+    make_folder(out)
   return found
+
+
+def warn_of_prompts(config: ConfigDict, path: str) -> None:
+  """Says where a run was trained with other prompts or stop tokens than it is evaluated with."""
+  given = config.copy_and_resolve_references()
+  for name, trained in sources.trained_with(origin.run_of(path), sources.PROMPT).items():
+    section, _, last = name.partition(".")
+    if trained != (now := given[section][last]):
+      print(f"warning: {path} was trained with {name}={trained!r}, and is evaluated with {now!r}", flush=True)
 
 
 def steps_of(runs: Sequence[bool], steps: Sequence[int]) -> list[int | None]:
@@ -100,16 +117,16 @@ def steps_of(runs: Sequence[bool], steps: Sequence[int]) -> list[int | None]:
   """
   many = sum(runs)
   if len(steps) not in (0, 1, many) or (steps and not many):
+    given = " ".join(f"--step={step}" for step in steps)
     raise SettingError(
-      f"--step={','.join(map(str, steps))}: there are {many} runs among the {len(runs)} of --path; give a step for "
-      "each of them, or one for all"
+      f"{given}: there are {many} runs among the {len(runs)} of --path; give a step for each of them, or one for all"
     )
   left = iter([*steps] * (many if len(steps) == 1 else 1))
   return [next(left, None) if is_run else None for is_run in runs]
 
 
-def evaluate_path(config: ConfigDict, path: str, step: int | None) -> Evaluated:
-  """Evaluates the weights of one folder or run.
+def evaluate_model(config: ConfigDict, path: str, step: int | None, model: "build.Model") -> Evaluated:
+  """Evaluates the weights of one folder or run, which `model` loads.
 
   Raises:
     SettingError: weights or data that are not there, a reward that fails on everything.
@@ -118,7 +135,7 @@ def evaluate_path(config: ConfigDict, path: str, step: int | None) -> Evaluated:
   from grpo_jax.loops import build
   from grpo_jax.loops.evaluator import Evaluator
 
-  start, model = time.monotonic(), sources.model(config, path, step)
+  start, step = time.monotonic(), sources.step_of(path, step)
   evaluator = Evaluator(config, model)
   generators = {"greedy": evaluator.greedy} | ({"sampled": evaluator.sampled} if config.eval.samples else {})
   n, outcomes, samples = len(evaluator.problems), [], []
@@ -194,8 +211,20 @@ def _signed(difference: dict[str, float | None] | None) -> str:
   return f"{100 * difference['mean']:+.1f}{error}"
 
 
+def make_folder(out: str) -> None:
+  """Makes the folder of --out.
+
+  Raises:
+    SettingError: it cannot be made.
+  """
+  try:
+    storage.place(out).mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise SettingError(f"--out={out!r}: cannot be written ({error.strerror or error}); use another folder") from error
+
+
 def write_samples(out: str, samples: list[dict[str, Any]]) -> None:
-  """Writes samples.jsonl and samples.html to a folder, which is made.
+  """Writes samples.jsonl and samples.html to a folder.
 
   Raises:
     SettingError: it cannot be written.
@@ -204,7 +233,6 @@ def write_samples(out: str, samples: list[dict[str, Any]]) -> None:
 
   folder = storage.place(out)
   try:
-    folder.mkdir(parents=True, exist_ok=True)
     lines = "".join(json.dumps(sample) + "\n" for sample in samples)
     storage.write(folder / "samples.jsonl", lines.encode())
     print(f"{inspector.write(out)}", flush=True)

@@ -44,6 +44,8 @@ class Progress:
 
 def time_left(seconds: float, done: int, left: int) -> str:
   """Returns the time for `left` more steps as H:MM:SS, where `done` steps took so many seconds."""
+  if left <= 0:
+    return "0:00:00"
   if done <= 0:
     return "-:--:--"
   s = round(seconds / done * left)

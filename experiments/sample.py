@@ -1,16 +1,17 @@
 """Asks a policy: a question typed, given or of a file.
 
     python -m experiments.sample --path=FOLDER_OR_WORKDIR [--step=N]
-        [--prompt=TEXT | --file=FILE.txt|FILE.jsonl] [--samples=N] [--max_length=N]
+        [--like=RUN] [--prompt=TEXT | --file=FILE.txt|FILE.jsonl] [--samples=N] [--max_length=N]
         [--temperature=X] [--top_k=N] [--top_p=X] [--min_p=X] [--seed=N]
 
 Without --prompt and --file it asks for questions until the end of the input (Ctrl-D). A file has a question on each
 line; in .jsonl it is the field "question" or "prompt" of an object. Its answers are printed as JSON, a line for each
 question; others as text, on a terminal while they are sampled (on several devices, when they are complete).
 
-A run is asked as it was trained: by the template, the chat, the stop tokens and the sampler of its config.json, but for
-what the flags say. A folder is asked by its chat template if it has one, else with the text as it is. --temperature=0
-takes the most likely token each time. The same seed gives the same answers.
+A run, or its export, is asked as it was trained: by the template, the chat, the stop tokens and the sampler of its
+config.json, but for what the flags say. Another folder is asked by its chat template if it has one, else with the text
+as it is; or with --like=RUN as that run was trained, to compare the weights before and after. --temperature=0 takes the
+most likely token each time. The same seed gives the same answers.
 """
 
 import json
@@ -36,8 +37,7 @@ EVERY = 16  # tokens between two prints of a completion that grows
 BATCH = 16  # questions of a file at a time
 LEAST_WIDTH = 64  # tokens of a prompt: widths are powers of two from here on, each a program
 OF_FOLDERS = {"sampler.max_length": 512, "data.template": "{question}"}  # where no config.json of a run says more
-OF_RUNS = ("data.template", "data.chat", "data.chat_arguments", "data.system")
-OF_RUNS += ("sampler.stop", "sampler.dtype", "sampler.weights_dtype", "sampler.cache_dtype")
+OF_RUNS = (*sources.PROMPT, "sampler.dtype", "sampler.weights_dtype", "sampler.cache_dtype")
 SAMPLER = {  # the flags that are settings of the sampler, and what each may be
   "max_length": ranges.TABLE["sampler.max_length"],
   "temperature": kinds.Form(
@@ -67,10 +67,10 @@ def main(argv: list[str]) -> None:
   values = flags.FLAGS
   with arguments.one_line_errors(), said_of("--path"), sources.output() as out:
     given = {name: values[name].value for name in ROWS if values[name].value is not None}
-    check(values.path, values.step, values.prompt, values.file, given)
+    check(values.path, values.step, values.prompt, values.file, given, values.like)
     questions = read_questions(values.file) if values.file else [values.prompt]
     print("starting: importing jax, loading weights", flush=True)
-    policy = load(values.path, values.step, given)
+    policy = load(values.path, values.step, given, values.like)
     if values.file:
       answer_file(policy, questions, out)
     elif values.prompt is not None:
@@ -79,7 +79,9 @@ def main(argv: list[str]) -> None:
       converse(policy, out)
 
 
-def check(path: str | None, step: int | None, prompt: str | None, file: str | None, given: dict[str, Any]) -> None:
+def check(
+  path: str | None, step: int | None, prompt: str | None, file: str | None, given: dict[str, Any], like: str | None
+) -> None:
   """Refuses flags that name no weights, no question, or no number that works; jax is not imported.
 
   Raises:
@@ -97,6 +99,10 @@ def check(path: str | None, step: int | None, prompt: str | None, file: str | No
   if prompt is not None and not (prompt.strip() and kinds.is_text(prompt)):
     raise SettingError(f"--prompt={kinds.shown(prompt)}: use a text that is not empty")
   sources.check("--path", path, step)
+  if like:
+    sources.check("--like", like, None)
+    if not origin.run_of(like):
+      raise SettingError(f"--like={like!r}: is no run; give the workdir of one, as whose policy to ask")
 
 
 def read_questions(file: str) -> list[str]:
@@ -133,23 +139,28 @@ def _question(line: str, where: str) -> str:
   raise SettingError(f'{where}: use an object with a text "question" or "prompt", as in {{"question": "What is 2+3?"}}')
 
 
-def settings(path: str, given: dict[str, Any]) -> ConfigDict:
-  """Returns the config by which a run or folder is asked: that of the run, with what the flags say.
+def settings(path: str, given: dict[str, Any], run: str) -> ConfigDict:
+  """Returns the config by which weights are asked: that of a run, if there is one, with what the flags say.
+
+  Args:
+    path: of the weights.
+    given: the flags.
+    run: as whose policy they are asked; "": none.
 
   Raises:
     SettingError: the run's config has a value that cannot be.
   """
   from experiments import defaults
 
-  config, saved = defaults.get_config(), origin.saved_config(path)
+  config = defaults.get_config()
   try:
-    if saved:
-      changes = {name: _found(saved, name) for name in (*OF_RUNS, *(f"sampler.{name}" for name in SAMPLER))}
+    if run:
+      changes = sources.trained_with(run, (*OF_RUNS, *(f"sampler.{name}" for name in SAMPLER)))
     else:
       changes = OF_FOLDERS | {"sampler.dtype": origin.weights_dtype(path)}
-    config.update_from_flattened_dict({name: value for name, value in changes.items() if value is not None})
+    config.update_from_flattened_dict(changes)
   except (AttributeError, TypeError) as error:
-    raise SettingError(f"--path={path!r}: config.json is not as the run wrote it ({error}); put it back") from error
+    raise SettingError(f"--path={run!r}: config.json is not as the run wrote it ({error}); put it back") from error
   ranges.check(config)
   config.sampler.group = given.get("samples", 1)
   config.sampler.update(
@@ -158,15 +169,8 @@ def settings(path: str, given: dict[str, Any]) -> ConfigDict:
   return config
 
 
-def _found(saved: dict[str, Any], name: str) -> Any:
-  """A setting of a saved config, tuples for lists; None where it has none."""
-  section, _, last = name.partition(".")
-  value = saved.get(section, {}).get(last)
-  return tuple(value) if isinstance(value, list) else value
-
-
-def load(path: str, step: int | None, given: dict[str, Any]) -> Policy:
-  """Returns the policy of a folder or run, its weights on all devices.
+def load(path: str, step: int | None, given: dict[str, Any], like: str | None = None) -> Policy:
+  """Returns the policy of a folder or run, its weights on all devices; `like`: the run as whose policy it is asked.
 
   Raises:
     SettingError: weights or a tokenizer that cannot be read.
@@ -174,9 +178,13 @@ def load(path: str, step: int | None, given: dict[str, Any]) -> Policy:
   from grpo_jax import stream
   from grpo_jax.tokenizer import reading
 
-  config = settings(path, given)
-  if not origin.is_run(path):
+  run = origin.run_of(like or path)
+  config = settings(path, given, run)
+  if not run:
     config.data.chat = reading.load(path, "--path").has_chat_template
+  plain = f"the template {config.data.template!r}" if run else "the text as it is"
+  how = "the chat template" if config.data.chat else plain
+  print(f"questions are asked with {how}{f', as {run} was trained' if run else ''}", flush=True)
   model = sources.model(config, path, step)
   made = stream.make_stream(model.decoder, config.sampler, model.stop)
   return Policy(model, made, made.sampler.ready(model.load()), given.get("seed", 0))
@@ -250,17 +258,27 @@ def _told(completion: "Completion", n: int, of: int, seconds: float) -> None:
 
 def answer_file(policy: Policy, questions: Sequence[str], out: TextIO) -> None:
   """Prints the answers to all questions, a line of JSON for each."""
+  if out.isatty():  # the lines themselves show how far it is, and a bar would stand among them
+    for _ in _answered(policy, questions, out):
+      pass
+    return
+  with Progress(len(questions), 0) as bar:
+    for done in _answered(policy, questions, out):
+      bar.show(done, "answered")
+
+
+def _answered(policy: Policy, questions: Sequence[str], out: TextIO) -> Iterator[int]:
+  """Prints the answers to some questions at a time, and yields how many are answered."""
   from grpo_jax.types import STOPPED
 
-  with Progress(len(questions), 0) as bar:
-    for start in range(0, len(questions), BATCH):
-      some = questions[start : start + BATCH]
-      *_, last = sample(policy, some, start, rows=min(BATCH, len(questions)))
-      for question, group in zip(some, last):
-        completions = [each.text for each in group]
-        stopped = [each.ended == STOPPED for each in group]
-        print(json.dumps({"question": question, "completions": completions, "stopped": stopped}), file=out, flush=True)
-      bar.show(min(start + BATCH, len(questions)), "answered")
+  for start in range(0, len(questions), BATCH):
+    some = questions[start : start + BATCH]
+    *_, last = sample(policy, some, start, rows=min(BATCH, len(questions)))
+    for question, group in zip(some, last):
+      completions = [each.text for each in group]
+      stopped = [each.ended == STOPPED for each in group]
+      print(json.dumps({"question": question, "completions": completions, "stopped": stopped}), file=out, flush=True)
+    yield start + len(some)
 
 
 def converse(policy: Policy, out: TextIO) -> None:
@@ -281,6 +299,7 @@ def converse(policy: Policy, out: TextIO) -> None:
 if __name__ == "__main__":
   flags.DEFINE_string("path", None, "A Hugging Face folder or the workdir of a run.")
   flags.DEFINE_integer("step", None, "Of the run's checkpoint; its export, or the last one, where it is not given.")
+  flags.DEFINE_string("like", None, "A run: asks as it was trained, where --path is another folder.")
   flags.DEFINE_string("prompt", None, "A question.")
   flags.DEFINE_string("file", None, "Questions, one on each line: .txt, or .jsonl with the field question or prompt.")
   flags.DEFINE_integer("samples", None, "Answers to each question; 1 where it is not given.")

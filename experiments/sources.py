@@ -8,7 +8,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ml_collections import ConfigDict
 
@@ -18,6 +18,8 @@ from grpo_jax.errors import SettingError
 if TYPE_CHECKING:
   from grpo_jax.loops import build
 
+# What says how a question is asked: a run is trained with these.
+PROMPT = ("data.template", "data.chat", "data.chat_arguments", "data.system", "sampler.stop")
 WEIGHTS = "a Hugging Face folder or the workdir of a run"
 MOST_STEPS = 20  # of a run that a message lists
 
@@ -33,9 +35,7 @@ def check(flag: str, path: str, step: int | None) -> None:
   Raises:
     SettingError: names the flag or --step, and for a run the steps that there are.
   """
-  kinds.check_value(flag, path)
-  storage.check(flag, path)
-  storage.check_reached(flag, path)
+  check_place(flag, path)
   if not path or not storage.place(path).is_dir():
     raise SettingError(f"{flag}={path!r}: no such folder; give {WEIGHTS}")
   if origin.is_run(path):
@@ -44,6 +44,17 @@ def check(flag: str, path: str, step: int | None) -> None:
     raise SettingError(f"--step={step} with {flag}={path!r}: is no run, and has no steps; give the workdir of one")
   elif not (storage.place(path) / "config.json").exists():
     raise SettingError(f"{flag}={path!r}: has neither weights (config.json) nor checkpoints; give {WEIGHTS}")
+
+
+def check_place(flag: str, path: str) -> None:
+  """Refuses what is no path, and a bucket that is not reached.
+
+  Raises:
+    SettingError: names the flag.
+  """
+  kinds.check_value(flag, path)
+  storage.check(flag, path)
+  storage.check_reached(flag, path)
 
 
 def check_step(flag: str, path: str, step: int | None) -> None:
@@ -67,9 +78,7 @@ def check_out(out: str, paths: Sequence[str]) -> None:
   Raises:
     SettingError: names --out.
   """
-  kinds.check_value("--out", out)
-  storage.check("--out", out)
-  storage.check_reached("--out", out)
+  check_place("--out", out)
   place = storage.absolute(out)
   if place.exists() and (not place.is_dir() or any(place.iterdir())):
     raise SettingError(f"--out={out!r}: is there, and not empty; a new or an empty folder would work")
@@ -78,12 +87,44 @@ def check_out(out: str, paths: Sequence[str]) -> None:
       raise SettingError(f"--out={out!r}: lies in {path}, where nothing is written; use a folder elsewhere")
 
 
+def trained_with(run: str, names: Sequence[str]) -> dict[str, Any]:
+  """Returns those settings of a run that its config.json has, by their names, tuples for lists; {} for "", no run.
+
+  Raises:
+    SettingError: config.json cannot be read.
+  """
+  saved, found = origin.saved_config(run) if run else {}, {}
+  for name in names:
+    section, _, last = name.partition(".")
+    value = saved.get(section, {}).get(last)
+    if value is not None:
+      found[name] = _tuples(value)
+  return found
+
+
+def _tuples(value: Any) -> Any:
+  return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
 @contextlib.contextmanager
 def output() -> Iterator[TextIO]:
   """Gives standard output for what a command is asked for; whatever else is printed meanwhile goes to stderr."""
   out = sys.stdout
   with contextlib.redirect_stdout(sys.stderr):
     yield out
+
+
+def step_of(path: str, step: int | None) -> int | None:
+  """Returns the step of the weights that `model` gives: that of the flag, else of the run's end, else its last.
+
+  None for a folder that is no run.
+  """
+  if step is not None or not origin.is_run(path):
+    return step
+  from grpo_jax.loops import trees
+
+  _, unfinished = trees.find_source(path)
+  return complete.latest(complete.directory(path)) if unfinished else origin.ended_at(path)
 
 
 def model(config: ConfigDict, path: str, step: int | None) -> "build.Model":

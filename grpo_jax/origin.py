@@ -5,13 +5,42 @@ jax is not imported before weights are looked at: commands that only look for a 
 
 from typing import Any
 
-from grpo_jax import complete, storage
+from grpo_jax import complete, kinds, storage
 from grpo_jax import folder as folders
 
 
 def is_run(path: str) -> bool:
   """Returns whether a folder is the workdir of a run."""
   return complete.directory(path).is_dir() or (storage.place(path) / "export" / "config.json").exists()
+
+
+def run_of(path: str) -> str:
+  """Returns the run that a folder belongs to: itself, or that of which it is DIR/export; "" where it is no run's."""
+  place = storage.absolute(path)
+  if not is_run(path) and place.name == "export" and is_run(str(place.parent)):
+    return str(place.parent)
+  return path if is_run(path) else ""
+
+
+def ended_at(run: str) -> int | None:
+  """Returns the step at which a run ended and wrote its export; None where it has not ended.
+
+  Raises:
+    SettingError: its result.json cannot be read.
+  """
+  result = folders.read_json(f"workdir={run}", storage.place(run), "result.json") or {}
+  folders.check(f"workdir={run}", "result.json", result, {"steps": kinds.Whole(0)})
+  return result.get("steps")
+
+
+def has_gone_on(run: str) -> bool:
+  """Returns whether a run has a checkpoint of after its end: it was given more steps, and its export is of before.
+
+  Raises:
+    SettingError: its result.json cannot be read.
+  """
+  end, last = ended_at(run), complete.latest(complete.directory(run))
+  return end is not None and last is not None and end < last
 
 
 def saved_config(path: str) -> dict[str, Any]:

@@ -9,10 +9,11 @@ import pytest
 import safetensors.numpy
 from conftest import ROOT
 
+from experiments import arithmetic, defaults, export, sample, sources
 from experiments import evaluate as command
-from experiments import export, sample, sources
 from grpo_jax import evaluate, origin
 from grpo_jax.errors import SettingError
+from grpo_jax.loops import trees
 from grpo_jax.types import STOPPED, TRUNCATED, Completion
 
 WARM_START = "experiments/arithmetic_warm_start"
@@ -57,9 +58,9 @@ def test_what_is_missing_is_named(run):
     with pytest.raises(SettingError, match=message):
       export.check(workdir, None, out)
   with pytest.raises(SettingError, match="^--path is missing"):
-    sample.check("", None, "x", None, {})
+    sample.check("", None, "x", None, {}, None)
   with pytest.raises(SettingError, match="use 0, 5, 10$"):
-    sample.check(run, 6, "x", None, {})
+    sample.check(run, 6, "x", None, {}, None)
 
 
 def test_a_run_without_checkpoints_any_more_has_its_export(tmp_path):
@@ -106,15 +107,15 @@ def test_flags_are_refused_before_jax_is_imported(module, flags, message, run, t
 )
 def test_numbers_that_cannot_be(given, message):
   with pytest.raises(SettingError) as error:
-    sample.check(WARM_START, None, "x", None, given)
+    sample.check(WARM_START, None, "x", None, given, None)
   assert str(error.value) == message
 
 
 def test_a_question_is_given_once():
   with pytest.raises(SettingError, match="--file='q.txt' with --prompt='x': give one of them"):
-    sample.check(WARM_START, None, "x", "q.txt", {})
+    sample.check(WARM_START, None, "x", "q.txt", {}, None)
   with pytest.raises(SettingError, match="--prompt=' ': use a text that is not empty"):
-    sample.check(WARM_START, None, " ", None, {})
+    sample.check(WARM_START, None, " ", None, {}, None)
 
 
 def test_questions_of_a_file(tmp_path):
@@ -226,14 +227,63 @@ def test_a_run_is_asked_as_it_was_trained(tmp_path):
   data = {"template": "Q: {question}", "chat": False, "system": "s"}
   trained = {"max_length": 9, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "min_p": 0.1, "stop": ["x"]}
   path = write_run(tmp_path / "run", {"data": data, "sampler": trained})
-  found = sample.settings(path, {"top_k": 7, "temperature": 0, "samples": 4})
+  found = sample.settings(path, {"top_k": 7, "temperature": 0, "samples": 4}, path)
   assert found.data.template == "Q: {question}" and found.data.system == "s" and found.sampler.group == 4
   asked = [found.sampler[name] for name in ("max_length", "temperature", "top_k", "top_p", "stop")]
   assert asked == [9, 0.0, 7, 0.9, ("x",)]
   with pytest.raises(SettingError, match="config.json is not as the run wrote it"):
-    sample.settings(write_run(tmp_path / "edited", {"sampler": {"max_length": "many"}}), {})
-  found = sample.settings(WARM_START, {})
+    sample.settings(WARM_START, {}, write_run(tmp_path / "edited", {"sampler": {"max_length": "many"}}))
+  found = sample.settings(WARM_START, {}, "")
   assert (found.data.template, found.sampler.max_length, found.sampler.dtype) == ("{question}", 512, "float32")
+
+
+def test_an_export_is_asked_as_its_run_was_trained(tmp_path):
+  run = write_run(tmp_path / "run", {})
+  (tmp_path / "run" / "export").mkdir()
+  assert origin.run_of(run) == origin.run_of(f"{run}/export") == run
+  assert origin.run_of(WARM_START) == origin.run_of(str(tmp_path)) == ""
+  with pytest.raises(SettingError, match=f"^--like='{WARM_START}': is no run"):
+    sample.check(WARM_START, None, "x", None, {}, WARM_START)
+
+
+def test_an_export_of_before_more_steps_is_not_the_run(tmp_path):
+  """A run that ended at step 5, was given more steps and has done some of them: its last checkpoint is newer."""
+  run = tmp_path / "run"
+  for folder in ("checkpoints/3", "checkpoints/5", "export", "model"):
+    (run / folder).mkdir(parents=True)
+  (run / "export" / "config.json").write_text("{}")
+  (run / "model" / "decoder.json").write_text("{}")
+  (run / "result.json").write_text('{"steps": 5}')
+  assert trees.find_source(str(run)) == (str(run / "export"), "") and sources.step_of(str(run), None) == 5
+  assert sources.step_of(str(run), 3) == 3 and sources.step_of(WARM_START, None) is None
+  (run / "checkpoints/8").mkdir()
+  assert trees.find_source(str(run)) == (str(run / "model"), str(run)) and sources.step_of(str(run), None) == 8
+  (run / "result.json").write_text('{"steps": "all"}')
+  with pytest.raises(SettingError, match="result.json has steps='all'"):
+    trees.find_source(str(run))
+
+
+def test_other_prompts_than_those_of_training_are_told(tmp_path, capsys):
+  c = defaults.get_config()
+  run = write_run(tmp_path / "run", {"data": {"template": "Q: {question}", "chat": False}, "sampler": {"stop": ["x"]}})
+  (tmp_path / "run" / "export").mkdir()
+  command.warn_of_prompts(c, f"{run}/export")
+  said = capsys.readouterr().out.splitlines()
+  assert len(said) == 2 and said[0].endswith(
+    "was trained with data.template='Q: {question}', and is evaluated with '{question}\\n'"
+  )
+  assert said[1].endswith("was trained with sampler.stop=('x',), and is evaluated with ()")
+  c.data.template, c.sampler.stop = "Q: {question}", ("x",)
+  command.warn_of_prompts(c, run)
+  command.warn_of_prompts(c, WARM_START)
+  assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/run", "gs://"])
+def test_evaluate_refuses_a_place_that_is_none(path):
+  c = arithmetic.get_config()
+  with pytest.raises(SettingError, match=f"^--path='{path}'"):
+    command.check(c, [WARM_START, path], [], None)
 
 
 SMALL = ("learner.warmup=0", "steps=1", "data.prompts=4", "sampler.group=4", "sampler.max_length=56", "sampler.tries=1")

@@ -14,7 +14,7 @@ import jax
 import pytest
 from hostile_edits import CONFIG, DECODER
 
-from experiments import defaults, evaluate, sample
+from experiments import defaults, evaluate, sample, sources
 from grpo_jax.errors import SettingError, said_of
 from grpo_jax.loops import build
 from grpo_jax.tokenizer import chat
@@ -128,7 +128,7 @@ def judge(folder: str) -> None:
   """Does with a folder what experiments.evaluate does."""
   config = defaults.get_config()
   config.data.chat, config.data.arithmetic.size, config.eval.problems, config.eval.batch = True, 8, 8, 8
-  evaluate.evaluate_path(config, folder, None)
+  evaluate.evaluate_model(config, folder, None, sources.model(config, folder, None))
 
 
 @pytest.mark.slow

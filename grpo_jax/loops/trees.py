@@ -33,10 +33,10 @@ def find_source(init_from: str) -> tuple[str, str]:
 
   Returns:
     The folder with the shape and the tokenizer ("" for a fresh model), and the run whose last checkpoint has the
-    weights ("" where the folder has them: a finished run's export).
+    weights ("" where the folder has them: the export of a run that has ended, and has not gone on since).
   """
   export, model = storage.place(init_from) / "export", storage.place(init_from) / "model"
-  if init_from and (export / "config.json").exists():
+  if init_from and (export / "config.json").exists() and not origin.has_gone_on(init_from):
     return str(export), ""
   if init_from and (model / SHAPE).exists():
     return str(model), init_from
