@@ -9,7 +9,7 @@ from grpo_jax import rollouts
 from grpo_jax.data import loader
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sampler import Sampler
-from grpo_jax.tokenizer.reading import Tokenizer
+from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import Completion, Example, Rollouts
 
 

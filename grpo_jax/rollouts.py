@@ -17,7 +17,7 @@ from grpo_jax import hosts
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sampler import Sampler
 from grpo_jax.sharding import Layout
-from grpo_jax.tokenizer.reading import Tokenizer
+from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Prompts, Rollouts
 
 

@@ -7,6 +7,7 @@ import tokenizers
 
 from grpo_jax.errors import SettingError
 from grpo_jax.tokenizer import making, reading, steps
+from grpo_jax.tokenizer.tokenizer import Tokenizer
 
 TEXTS = [
   "Tom has 12 apples and buys 3 more.\nHow many apples does Tom have?",
@@ -189,7 +190,7 @@ def test_step_ends_when_a_token_holds_more_than_a_newline(tmp_path):
   vocab = {text: i for i, text in enumerate(["a\nb", "\nc\n", "d", "\n"])}
   backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, "d"))
   backend.decoder = tokenizers.decoders.Fuse()
-  t = reading.Tokenizer(backend, {})
+  t = Tokenizer(backend, {})
   assert t.step_ends([0, 3]) == [0, 1]
   assert t.step_ends([0, 2, 1, 2]) == [0, 2, 3]
   assert t.step_ends([1, 3, 2]) == [0, 2]
@@ -205,7 +206,7 @@ def test_errors(tmp_path):
   (tmp_path / "tokenizer_config.json").write_text("{")
   with pytest.raises(SettingError, match="is not JSON"):
     reading.load(tmp_path)
-  assert reading.Tokenizer(tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a")), {}).eos_ids == ()
+  assert Tokenizer(tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a")), {}).eos_ids == ()
 
 
 @pytest.mark.parametrize("name", ["bpe", "word", "chat"])

@@ -19,7 +19,7 @@ from grpo_jax.models.hf import tensors
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer import making, reading, steps
-from grpo_jax.tokenizer.reading import Tokenizer
+from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import Example
 
 # What a random key is for; keys are functions of (seed, purpose, step), never carried.

@@ -26,7 +26,7 @@ from grpo_jax.loops.groups import Scored
 from grpo_jax.ops import preferences
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sampler import Sampler
-from grpo_jax.tokenizer.reading import Tokenizer
+from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
 
 LABELS: dict[str, Callable] = {

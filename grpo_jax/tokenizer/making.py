@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import tokenizers
 
 from grpo_jax.errors import SettingError
-from grpo_jax.tokenizer.reading import Tokenizer
+from grpo_jax.tokenizer.tokenizer import Tokenizer
 
 END = "<|endoftext|>"
 PAD = "<|pad|>"

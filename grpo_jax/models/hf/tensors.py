@@ -55,7 +55,7 @@ class Tensor(NamedTuple):
 
 
 class Saves(Protocol):
-  """What `save` asks of a tokenizer (`grpo_jax.tokenizer.reading.Tokenizer`)."""
+  """What `save` asks of a tokenizer (`grpo_jax.tokenizer.tokenizer.Tokenizer`)."""
 
   eos_ids: tuple[int, ...]
   pad_id: int
