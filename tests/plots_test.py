@@ -86,12 +86,35 @@ def test_nothing_to_draw_draws_nothing(tmp_path):
 def test_the_headline_says_what_came_of_it(tmp_path):
   folder = tmp_path / "run"
   folder.mkdir()
-  assert plots.headline(folder) == "run"
+  assert plots.headline(folder, 200) == "run"
   result = {"accuracy_before": 0.4, "accuracy_after": 0.905, "steps": 200, "wall_s": 300.0}
   (folder / "result.json").write_text(json.dumps(result))
-  assert plots.headline(folder) == "run: accuracy 40.0% before, 90.5% after 200 steps, 5.0 min"
+  said = "run: accuracy 40.0% before, 90.5% after 200 steps, 5.0 min"
+  assert plots.headline(folder, 199) == plots.headline(folder, 200) == said
+  assert plots.headline(folder, 201) == "run"  # it was given more steps and goes on
   (folder / "result.json").write_text('{"accuracy_before": 0.4, "accuracy_after": null, "steps": 3, "wall_s": 1.0}')
-  assert plots.headline(folder) == "run"
+  assert plots.headline(folder, 3) == "run"
+  result = {"pair_accuracy_before": 0.5, "pair_accuracy_after": 0.75, "steps": 3}
+  (folder / "result.json").write_text(json.dumps(result))
+  assert plots.headline(folder, 3) == "run: pair accuracy 50.0% before, 75.0% after 3 steps"
+
+
+def test_a_reward_model_is_seen_to_learn():
+  lines = [{"step": 0, "eval/pair_accuracy": 0.5}, {"step": 1, "eval/step_accuracy": 0.6}]
+  (panel,) = plots.panels(lines)
+  assert panel.title == "reward model, held-out data" and panel.share
+
+
+def test_a_legend_covers_no_line():
+  """Lines go everywhere in the panel of lengths."""
+  rows = [{"step": i, "length/mean": 50.0, "length/min": float(i), "length/max": 100.0 - i} for i in range(100)]
+  (panel,) = plots.panels(rows)
+  figure = matplotlib.figure.Figure(figsize=(4.6, 3.5), layout="constrained")
+  axes = figure.add_subplot()
+  plots._draw_panel(axes, rows, panel)
+  figure.canvas.draw()
+  assert axes.get_legend().get_window_extent().y0 >= axes.get_window_extent().y1 - 1
+  assert all(tick == round(tick) for tick in axes.get_xticks())
 
 
 class Tags(html.parser.HTMLParser):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import matplotlib.axes
 import matplotlib.figure
+import matplotlib.ticker
 import numpy as np
 
 from grpo_jax import storage
@@ -24,15 +25,24 @@ class Panel(NamedTuple):
 
 
 ACCURACY = Panel("accuracy on the test split", (("eval/accuracy", "greedy"),), True)  # and `sampled_accuracies`
+HELD_OUT = (
+  ("eval/pair_accuracy", "pairs"),
+  ("eval/step_accuracy", "steps"),
+  ("eval/rule_accuracy", "steps, by the rule"),
+)
 PANELS = (
   Panel("reward", (("reward/mean", "mean"), ("reward/std", "std")), False),
   Panel("loss", (("loss", "loss"),), False),
   ACCURACY,
+  Panel("reward model, held-out data", HELD_OUT, True),
   Panel("KL to the reference", (("kl", "KL"),), False),
   Panel("entropy of the policy (nats)", (("entropy", "entropy"),), False),
   Panel("completion length (tokens)", (("length/mean", "mean"), ("length/min", "min"), ("length/max", "max")), False),
   Panel("shares", (("truncated", "truncated"), ("zero_variance", "groups without variance")), True),
 )
+# Above the panel: within it there may be a line anywhere.
+LEGEND = {"loc": "lower right", "bbox_to_anchor": (1.02, 1.0), "fontsize": 7.5, "frameon": False, "borderaxespad": 0}
+LEGEND |= {"borderpad": 0.2, "handlelength": 1, "handletextpad": 0.4, "columnspacing": 0.8}
 # Colour-blind eyes tell the first three apart, too.
 COLORS = ("#3b6fb6", "#d1793a", "#4f9a5b", "#8a5fb0", "#5b5b5b", "#c0508a", "#9a8a2f")
 
@@ -74,7 +84,7 @@ def draw(workdir: str) -> storage.Path | None:
   across = min(3, len(found))
   down = -(-len(found) // across)
   figure = matplotlib.figure.Figure(figsize=(4.6 * across, 3.1 * down + 0.4), dpi=120, layout="constrained")
-  figure.suptitle(headline(folder), fontsize=10, x=0.01, ha="left")
+  figure.suptitle(headline(folder, lines[-1]["step"]), fontsize=10, x=0.01, ha="left")
   for i, panel in enumerate(found):
     axes = figure.add_subplot(down, across, i + 1)
     _draw_panel(axes, lines, panel)
@@ -86,18 +96,18 @@ def draw(workdir: str) -> storage.Path | None:
   return out
 
 
-def headline(folder: storage.Path) -> str:
-  """Returns the folder's name and, where the run ended, what result.json says of it."""
+def headline(folder: storage.Path, last_step: float) -> str:
+  """Returns the folder's name and what result.json says of the run; the name alone where it went on since."""
   path = folder / "result.json"
   name = storage.title(folder)
-  if not path.exists():
-    return name
-  result = json.loads(path.read_text(encoding="utf-8"))
-  before, after = result.get("accuracy_before"), result.get("accuracy_after")
-  if before is None or after is None:
-    return name
-  minutes = f", {result['wall_s'] / 60:.1f} min" if result.get("wall_s") else ""
-  return f"{name}: accuracy {before:.1%} before, {after:.1%} after {result.get('steps', '?')} steps{minutes}"
+  result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+  steps = result.get("steps") or 0
+  for of in ("accuracy", "pair_accuracy", "step_accuracy"):
+    before, after = result.get(f"{of}_before"), result.get(f"{of}_after")
+    if before is not None and after is not None and steps >= last_step:
+      minutes = f", {result['wall_s'] / 60:.1f} min" if result.get("wall_s") else ""
+      return f"{name}: {of.replace('_', ' ')} {before:.1%} before, {after:.1%} after {steps} steps{minutes}"
+  return name
 
 
 def _draw_panel(axes: matplotlib.axes.Axes, lines: Lines, panel: Panel) -> None:
@@ -124,8 +134,9 @@ def _draw_panel(axes: matplotlib.axes.Axes, lines: Lines, panel: Panel) -> None:
   axes.spines[["top", "right"]].set_visible(False)
   if panel.share:
     axes.set_ylim(-0.02, 1.02)
-  if len(panel.metrics) > 1:
-    axes.legend(fontsize=8, frameon=False)
+  axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+  if len(labels := axes.get_legend_handles_labels()[1]) > 1:
+    axes.legend(**LEGEND, ncols=len(labels))
 
 
 if __name__ == "__main__":
