@@ -7,8 +7,9 @@
 # One task per GPU, or one per node (--ntasks-per-node=1), which then has all GPUs of its node. Every task sees all GPUs
 # of its node: not --gpus-per-task. JAX asks Slurm for the other tasks. Three minutes before the time limit (sbatch
 # --signal=B:USR1@600: ten) the run saves and leaves, and the job is queued again with the same command. A cluster that
-# preempts by requeueing does the same. `scancel JOB` and a failure of the program end it for good. --workdir is on a disk
-# that all nodes see; the output is grpo_jax-JOB.log.
+# preempts by requeueing does the same, and so does a run that could not write to its folder for a while (code 75), at most
+# REPEATS times (20). `scancel JOB` and any other failure of the program end it for good. --workdir is on a disk that all
+# nodes see; the output is grpo_jax-JOB.log.
 #
 #SBATCH --job-name=grpo_jax
 #SBATCH --signal=B:USR1@180
@@ -51,6 +52,9 @@ while kill -0 "$step" 2>/dev/null; do # a trapped signal ends `wait`, not the st
 done
 if [ -n "$requeue" ] && [ "$code" = 0 ]; then
   echo "the time is up: queued again, to go on with the same command"
+  scontrol requeue "$SLURM_JOB_ID"
+elif [ "$code" = 75 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "${REPEATS:-20}" ]; then
+  echo "the run can go on: queued again, with the same command"
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$code"

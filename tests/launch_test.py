@@ -120,6 +120,29 @@ def test_a_preempted_run_goes_on(tmp_path, how):
   assert "pod was preempted; the same command goes on" in done.stdout
 
 
+SAVED = {
+  "a bucket that was away": "echo error: workdir=gs://b/1: cannot be written; exit 75",
+  "a signal": "echo to go on, run the same command again: python; exit 0",
+}
+
+
+@pytest.mark.parametrize("how", SAVED)
+def test_a_run_that_can_go_on_is_repeated_on_the_same_slices(how, tmp_path):
+  """The other host ends with a code of its own."""
+  first = f'if [ ! -e "$FAKE/once" ]; then touch "$FAKE/once"; {SAVED[how]}; fi'
+  other = "[ ! -e once ] || exit 0; touch once; exit 1"
+  done, calls = pod(tmp_path, "run", "--workdir=gs://b/1", python=f"[ $HOST = pod-w-0 ] || {{ {other}; }}; {first}")
+  assert done.returncode == 0, done.stderr
+  assert "the run has saved and can go on; the same command again (1 of at most 20 times)" in done.stdout
+  assert calls.count("queued-resources create") == 1 and "preempted; the same" not in done.stdout
+
+
+def test_a_run_that_can_never_go_on_ends(tmp_path):
+  done, _ = pod(tmp_path, "run", "--workdir=gs://b/1", python=SAVED["a bucket that was away"], REPEATS="2")
+  assert done.returncode == 75 and done.stdout.count("the same command again (") == 2
+  assert "code 75; it is not repeated" in done.stderr
+
+
 def test_a_failure_of_the_program_is_told_and_not_repeated(tmp_path):
   """The other host would wait for ever: it is ended, too."""
   fails = 'if [ $HOST = pod-w-1 ]; then echo "ValueError: of host 1"; exit 1; else exec sleep 50; fi'
@@ -217,6 +240,15 @@ def test_a_job_is_queued_again_when_its_time_is_up(tmp_path, sent, after):
   until((tmp_path / "on").exists)
   job.send_signal(sent)
   assert job.wait(timeout=20) == 0
+  assert (tmp_path / "calls").read_text().splitlines() == [SRUN, *after]
+
+
+@pytest.mark.parametrize(
+  ("restarts", "after"), [("", ["scontrol requeue 7"]), ("19", ["scontrol requeue 7"]), ("20", [])]
+)
+def test_a_job_that_can_go_on_is_queued_again(restarts, after, tmp_path):
+  job = cluster(tmp_path, "exit 75", SLURM_RESTART_COUNT=restarts)
+  assert job.wait(timeout=20) == 75
   assert (tmp_path / "calls").read_text().splitlines() == [SRUN, *after]
 
 
