@@ -49,7 +49,9 @@ def after_last_token(scores: Array, lengths: Array) -> Array:
   return jnp.take_along_axis(scores, jnp.maximum(lengths, 1)[..., None] - 1, axis=2)[..., 0]
 
 
-def scores_of_all(decoder: Decoder, params: Params, batch: Rollouts, sizes: Sizes, prompts: int) -> np.ndarray:
+def scores_of_all(
+  decoder: Decoder, params: Params, batch: Rollouts, sizes: Sizes, prompts: int, progress: Callable[[int, int], None]
+) -> np.ndarray:
   """Returns `scores` of all completions of a batch, `[N, G, L]` float32 on the host, computed P prompts at a time.
 
   Args:
@@ -57,13 +59,15 @@ def scores_of_all(decoder: Decoder, params: Params, batch: Rollouts, sizes: Size
     batch: numpy, `[N, ...]`.
     sizes: of the programs made so far.
     prompts: P, a multiple of the mesh's shards of prompts.
+    progress: called with the number of groups done and N after each P of them.
   """
-  found = []
-  for start in range(0, len(batch.lengths), prompts):
+  found, n = [], len(batch.lengths)
+  for start in range(0, n, prompts):
     few = jax.tree.map(functools.partial(_filled, start, prompts), common.written(batch))
     on_mesh = rollouts.to_device(sizes.layout, sizes.for_learner(few))
     found.append(rollouts.to_host(jitted_scores(decoder, sizes.microbatches)(params, *on_mesh)))
-  return np.concatenate(found)[: len(batch.lengths)]
+    progress(min(start + prompts, n), n)
+  return np.concatenate(found)[:n]
 
 
 def _filled(start: int, prompts: int, x: np.ndarray) -> np.ndarray:

@@ -418,9 +418,11 @@ def draw(monkeypatch, kind: str, batches: Iterator[groups.Scored], tries: int = 
   c = config(kind)
   c.offline.prompts, c.sampler.tries = 5, tries
   model: Any = types.SimpleNamespace(decoder=None, stop=())
-  writer: Any = types.SimpleNamespace(say=lambda text: None)
+  shown: list[tuple[int, int]] = []
+  writer: Any = types.SimpleNamespace(progress=lambda text, done, total: shown.append((done, total)))
   kept = offline.draw_samples(c, model, writer, lambda step: "")
   assert len(set(keys)) == len(keys)  # no two batches with the same noise
+  assert shown == sorted(shown) and len(shown) == len(keys) and shown[-1] == (5, 5)
   return kept, len(keys)
 
 

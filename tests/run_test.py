@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import types
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,7 @@ from grpo_jax.checksums import checksums
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports, trees
 from grpo_jax.loops.evaluator import Evaluator
-from grpo_jax.loops.run import Run, recorded
+from grpo_jax.loops.run import Run, exporting, recorded
 
 TX = optax.adam(0.1)
 
@@ -258,3 +260,12 @@ def test_an_export_that_cannot_be_is_refused_before_anything_starts(config):
   checks.check(c, tiny.decoder(), imports.objective("grpo"))
   with pytest.raises(SettingError, match="checkpoint.export=True: .*use checkpoint.export=False"):
     checks.check(c, tiny.decoder("test_windows"), imports.objective("grpo"))
+
+
+def test_an_export_shows_how_much_is_written():
+  shown: list[tuple] = []
+  writer: Any = types.SimpleNamespace(progress=lambda *x: shown.append(x))
+  show = exporting(writer, {"a": np.zeros(2_000_000), "b": np.zeros(1_000_000)}, "bfloat16")
+  show(4_000_000)
+  show(6_000_000)
+  assert shown == [("MB exported", 4, 6), ("MB exported", 6, 6)]

@@ -131,8 +131,8 @@ def test_agreement_with_the_labels(monkeypatch):
   monkeypatch.setattr(teaching.build, "sizes", lambda *_, **__: None)
   judge: Any = types.SimpleNamespace(model=types.SimpleNamespace(layout=None, decoder=None), params=None)
   config = defaults.get_config()
-  assert teaching.agreement(judge, teaching.OUTCOME, new, config) == (1 + 0 + 0.5 + 1) / 4  # a tie counts half
-  assert teaching.agreement(judge, teaching.STEPS, r, config) == 4 / 12
+  assert teaching.agreement(judge, teaching.OUTCOME, new, config, print) == (1 + 0 + 0.5 + 1) / 4  # a tie counts half
+  assert teaching.agreement(judge, teaching.STEPS, r, config, print) == 4 / 12
 
 
 def test_what_is_said_after_an_iteration(monkeypatch):

@@ -31,7 +31,7 @@ from grpo_jax.loops.evaluator import Evaluator
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.online import sample_rows, speeds
 from grpo_jax.loops.replay import Replay
-from grpo_jax.loops.run import Run
+from grpo_jax.loops.run import Run, exporting
 from grpo_jax.loops.teaching import NAME, Judge, Kind
 from grpo_jax.model_rewards import RewardModel
 from grpo_jax.models.hf import tensors
@@ -146,7 +146,8 @@ def export(judge: Learner, workdir: str, dtype: str, base: str, writer: metrics.
     out = storage.place(workdir) / NAME
     decoder = judge.model.decoder
     params = decoder.merged(judge.params)
-    tensors.save(out, decoder.config, params, tokenizer=judge.model.tokenizer, dtype=dtype, base=base or None)
+    own = {"tokenizer": judge.model.tokenizer, "dtype": dtype, "base": base or None}
+    tensors.save(out, decoder.config, params, **own, progress=exporting(writer, params, dtype))
 
 
 class Policy(Learner):

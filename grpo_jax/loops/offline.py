@@ -217,8 +217,8 @@ def draw_scored(
     kept.append(batch)
     prompts += pairs.prompts_of(batch)
     held, rest = pairs.divide(prompts, o.held_out)
-    if step % 10 == 0:
-      writer.say(f"{min(len(held) + len(rest), o.prompts + o.held_out)} of {o.prompts + o.held_out} prompts sampled")
+    total = o.prompts + o.held_out
+    writer.progress("prompts sampled", min(len(held) + len(rest), total), total)
     if len(held) == o.held_out and len(rest) >= o.prompts:
       return choose(kept, [*held, *rest[: o.prompts]])
     if signal_name := stopping(step):

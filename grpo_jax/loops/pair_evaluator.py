@@ -1,5 +1,6 @@
 """Evaluation of a reward model during a run: how it tells the better of two, on pairs that it is not trained on."""
 
+import functools
 from typing import Any
 
 import jax
@@ -48,7 +49,8 @@ class PairEvaluator:
     if self.pairs is None or not len(self.pairs.lengths):
       return {}
     with writer.phase("eval"):
-      each = reward_models.scores_of_all(self.decoder, params, self.pairs, self.sizes.fresh(), self.cfg.batch)
+      show, sizes = functools.partial(writer.progress, "eval"), self.sizes.fresh()
+      each = reward_models.scores_of_all(self.decoder, params, self.pairs, sizes, self.cfg.batch, show)
     found = reward_models.pair_metrics(reward_models.margins(each, self.pairs.lengths)) | {"pairs": len(each)}
     writer.evaluation(step, {f"eval/{name}": value for name, value in found.items()})
     return found

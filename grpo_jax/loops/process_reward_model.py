@@ -138,7 +138,7 @@ def continue_all(
       found, more = continuations.label(labeller, params, select(batch, range(start, done)), key)
     labelled.append(found)
     count = continuations.Counts(*(a + b for a, b in zip(count, more)))
-    writer.say(f"{done} of {total} prompts labelled")
+    writer.progress("prompts labelled", done, total)
     if signal_name := stopping(start // several):
       writer.say(f"{signal_name}: samples are kept when all are labelled; {signals.how_to_go_on()}")
       return None

@@ -9,12 +9,14 @@ DIR/export/  result.json  after the last step; with adapters DIR/adapter/, too, 
 """
 
 import contextlib
+import functools
 import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from grpo_jax import checkpoint, compiled, guard, metrics, origin, signals, storage, workdir
@@ -303,9 +305,21 @@ class Run:
       out = storage.place(self.folder) / "export"
       decoder, trained = self.model.decoder, self.learners[POLICY].trained
       params = decoder.merged(self.learners[POLICY].params)
-      tensors.save(out, decoder.config, params, tokenizer=self.model.tokenizer, dtype=self.dtype, base=base)
+      show = exporting(self.writer, params, self.dtype)
+      tensors.save(
+        out, decoder.config, params, tokenizer=self.model.tokenizer, dtype=self.dtype, base=base, progress=show
+      )
       if decoder.lora:
         peft.save(out.with_name("adapter"), decoder.config, decoder.lora, trained, decoder.base.shapes(), base)
+
+
+def exporting(writer: metrics.Writer, params: Any, dtype: str) -> Callable[[int], None]:
+  """Returns a function that shows how much of an export is written, called with the bytes that are."""
+  return functools.partial(_exported, writer, sum(x.size for x in jax.tree.leaves(params)) * jnp.dtype(dtype).itemsize)
+
+
+def _exported(writer: metrics.Writer, total: int, done: int) -> None:
+  writer.progress("MB exported", done // 1000**2, total // 1000**2)
 
 
 def recorded(config: ConfigDict) -> ConfigDict:

@@ -1,5 +1,6 @@
 """Evaluation of a process reward model during a run: how it tells right steps from wrong ones that it never learned."""
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,7 +57,8 @@ class StepEvaluator:
       return {}
     r, rule = self.held_out
     with writer.phase("eval"):
-      scores = reward_models.scores_of_all(self.decoder, params, r, self.sizes.fresh(), self.cfg.batch)
+      show, sizes = functools.partial(writer.progress, "eval"), self.sizes.fresh()
+      scores = reward_models.scores_of_all(self.decoder, params, r, sizes, self.cfg.batch, show)
     found = _named("step", step_scores.step_metrics(scores[r.given], r.rewards[r.given])) | {
       "steps": int(r.given.sum())
     }

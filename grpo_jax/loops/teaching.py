@@ -8,6 +8,7 @@ process reward model, which is asked after each step (DeepSeekMath, arXiv 2402.0
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -163,7 +164,8 @@ def teach(
   how = {"batch": cfg.pairs, "share": cfg.replay, "epochs": cfg.epochs}
   counted = {"new": 0, "replayed": 0, "updates": 0}
   with writer.phase("agreement"):
-    agreed = {agreement_name(kind): agreement(judge, kind, new, config)} if len(new.lengths) else {}
+    show = functools.partial(writer.progress, "agreement")
+    agreed = {agreement_name(kind): agreement(judge, kind, new, config, show)} if len(new.lengths) else {}
   for lesson in lessons(new, past, seed=(config.seed, step), **how):
     learned = judge.learn(step, lesson.pairs, writer).metrics
     found.append({name: float(learned[name]) for name in kind.learned})
@@ -178,7 +180,7 @@ def agreement_name(kind: Kind) -> str:
   return f"new_{kind.item}_accuracy"
 
 
-def agreement(judge: Learner, kind: Kind, new: Rollouts, config: ConfigDict) -> float:
+def agreement(judge: Learner, kind: Kind, new: Rollouts, config: ConfigDict, show: Callable[[int, int], None]) -> float:
   """The share of new pairs of which the reward model has the better one above, or of new steps that it says right of.
 
   Args:
@@ -186,9 +188,10 @@ def agreement(judge: Learner, kind: Kind, new: Rollouts, config: ConfigDict) -> 
     kind: of it.
     new: `[N, ...]`, numpy, at least one.
     config: of the run.
+    show: called with how many prompts are scored, and of how many.
   """
   sizes = build.sizes(config, judge.model.layout, microbatches=1)
-  scores = reward_models.scores_of_all(judge.model.decoder, judge.params, new, sizes, config.iterative.pairs)
+  scores = reward_models.scores_of_all(judge.model.decoder, judge.params, new, sizes, config.iterative.pairs, show)
   if kind.steps:
     return step_scores.step_metrics(scores[new.given], new.rewards[new.given])["agreement"]
   return reward_models.pair_metrics(reward_models.margins(scores, new.lengths))["pair_accuracy"]
