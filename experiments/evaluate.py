@@ -65,7 +65,7 @@ def main(argv: list[str]) -> None:
         print(json.dumps(each.line), file=out, flush=True)
         found.append(each)
     finally:
-      if values.out:
+      if values.out and found:
         write_samples(values.out, [sample for each in found for sample in each.samples])
     if len(found) > 1:
       rich.console.Console(width=120).print(table(found))

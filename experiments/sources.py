@@ -96,9 +96,9 @@ def trained_with(run: str, names: Sequence[str]) -> dict[str, Any]:
   saved, found = origin.saved_config(run) if run else {}, {}
   for name in names:
     section, _, last = name.partition(".")
-    value = saved.get(section, {}).get(last)
-    if value is not None:
-      found[name] = _tuples(value)
+    settings = saved.get(section)
+    if isinstance(settings, dict) and settings.get(last) is not None:
+      found[name] = _tuples(settings[last])
   return found
 
 

@@ -276,6 +276,7 @@ def test_other_prompts_than_those_of_training_are_told(tmp_path, capsys):
   c.data.template, c.sampler.stop = "Q: {question}", ("x",)
   command.warn_of_prompts(c, run)
   command.warn_of_prompts(c, WARM_START)
+  command.warn_of_prompts(c, write_run(tmp_path / "edited", {"data": 3, "sampler": None}))
   assert capsys.readouterr().out == ""
 
 
