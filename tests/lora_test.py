@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny
 
-from grpo_jax import forward, learn, sampler
+from grpo_jax import forward, learn, ranges, sampler
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
 from grpo_jax.errors import SettingError
@@ -224,6 +224,10 @@ def tiny_config():
   c = arithmetic.get_config()
   c.lora.rank = 2
   return c
+
+
+def test_the_settings_know_all_modules():
+  assert ranges.LORA == MODULES
 
 
 def test_the_base_of_a_run_must_stay():
