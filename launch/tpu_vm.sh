@@ -227,17 +227,20 @@ start() {
   fi
   {
     everywhere "$command" 2>&1 && echo 0 >"$TMP/code" || echo $? >"$TMP/code"
-  } | while IFS= read -r line; do
-    printf '%s\n' "$line"
-    # gcloud gives the code of one host: one that has saved makes the others end with codes of their own.
-    case $line in
-      "error: host "*" ended with code 75;"* | "host "*": the run was stopped by a signal and has saved;"*) : >"$TMP/saved" ;;
-    esac
-    if [[ $line == "error: host "* && -z $watch ]]; then
-      end_others >"$TMP/killed" 2>&1 &
-      watch=$!
-    fi
-  done
+  } | {
+    while IFS= read -r line; do
+      printf '%s\n' "$line"
+      # gcloud gives the code of one host: one that has saved makes the others end with codes of their own.
+      case $line in
+        "error: host "*" ended with code 75;"* | "host "*": the run was stopped by a signal and has saved;"*) : >"$TMP/saved" ;;
+      esac
+      if [[ $line == "error: host "* && -z $watch ]]; then
+        end_others >"$TMP/killed" 2>&1 &
+        watch=$!
+      fi
+    done
+    [ -z "$watch" ] || wait "$watch" || true # it must not kill what is started next
+  }
   return "$(cat "$TMP/code")"
 }
 

@@ -429,7 +429,7 @@ def test_special_tokens_beyond_the_embeddings_are_no_error(tmp_path):
   tensors.check_tokenizer(again, config)
   assert max(again.encode("<image_soft_token>")) < config.vocab
   again.eos_ids = (config.vocab,)
-  with pytest.raises(SettingError, match=f"eos_token_id {config.vocab} is none of the model's"):
+  with pytest.raises(SettingError, match=f"eos_token_id or pad_token_id {config.vocab} is none of the model's"):
     tensors.check_tokenizer(again, config)
 
 

@@ -59,6 +59,17 @@ def good_files() -> dict[str, bytes]:
 NULL = object()
 
 
+def copy_tensor(source: str, target: str) -> Edit:
+  """Makes one tensor a copy of another."""
+
+  def edit(folder: pathlib.Path) -> None:
+    import hf_test
+
+    hf_test.retensor(folder, **{target: hf_test.stored(folder)[source]})
+
+  return edit
+
+
 def set_keys(file: str, **changes: Any) -> Edit:
   """Changes keys of a JSON file; `a__b` is b in a, None removes one, NULL makes it null."""
 

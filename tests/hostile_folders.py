@@ -140,6 +140,8 @@ def all_cases() -> Iterator[tuple[str, Case]]:
 
 CASES = dict(all_cases())
 
+TIED = e.several(e.remove(DECODER), e.set_keys(CONFIG, tie_word_embeddings=True))
+CASES |= {"weights: a tied head of its own": Case(TIED, "lm_head.weight is another matrix")}
 ACCEPTED = {
   "nothing is wrong": (lambda folder: None, "it is the folder that the others are made of"),
   "a snapshot of the hub's cache": (e.snapshot, "its links lead to the blobs of the same model"),
@@ -164,8 +166,8 @@ ACCEPTED = {
   ),
   "spare embeddings": (e.set_keys(TOKENIZER, model__vocab__q=127), "a model may have more embeddings than tokens"),
   "a tied model's copy": (
-    e.several(e.remove(DECODER), e.set_keys(CONFIG, tie_word_embeddings=True)),
-    "many programs store the copy; it is not read",
+    e.several(TIED, e.copy_tensor("model.embed_tokens.weight", "lm_head.weight")),
+    "many programs store the copy; it is compared, and not used",
   ),
   "byte order of keys": (e.in_header(lambda h: h.update(__metadata__={"format": "evil"})), "the format is not asked"),
 }

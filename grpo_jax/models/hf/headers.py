@@ -73,10 +73,10 @@ def _files(path: storage.Path) -> list[str]:
       raise SettingError(
         f"init_from={path}: {INDEX} names the file {folders.shown(name)}; safetensors files beside it would work"
       )
-  if SINGLE not in names and folders.find(f"init_from={path}", path, SINGLE) is not None:
-    return [SINGLE]
   if not names:
     raise SettingError(f"init_from={path}: {INDEX} names no file in its weight_map; download it again")
+  if SINGLE not in names and folders.find(f"init_from={path}", path, SINGLE) is not None:
+    return [SINGLE]
   return names
 
 

@@ -59,6 +59,7 @@ class Saves(Protocol):
 
   eos_ids: tuple[int, ...]
   pad_id: int
+  vocab_size: int
   text_size: int
 
   def save(self, folder: str | os.PathLike) -> None: ...
@@ -206,16 +207,18 @@ def check_tokenizer(tokenizer: Saves, config: DecoderConfig) -> None:
   """Refuses a tokenizer that makes ids of a text, or of its end, for which the model has no embedding.
 
   Spare embeddings are usual. So are special tokens beyond them, as Gemma 3's text models have of the larger ones that
-  see images: no text becomes these, and `build._render` refuses a template that has one.
+  see images, or of padding that was added for training: no text becomes these, and `build._render` refuses a template
+  that has one.
   """
   if tokenizer.text_size > config.vocab:
     raise SettingError(
       f"tokenizer: its ids reach {tokenizer.text_size - 1}, the model has {config.vocab} embeddings;"
       " pass the folder of the model's own with --config.tokenizer=DIR"
     )
-  if beyond := [i for i in tokenizer.eos_ids if i >= config.vocab]:
+  unknown = [tokenizer.pad_id] if tokenizer.pad_id >= max(tokenizer.vocab_size, config.vocab) else []
+  if beyond := [i for i in tokenizer.eos_ids if i >= config.vocab] + unknown:
     raise SettingError(
-      f"tokenizer: its eos_token_id {beyond[0]} is none of the model's {config.vocab} embeddings;"
+      f"tokenizer: its eos_token_id or pad_token_id {beyond[0]} is none of the model's {config.vocab} embeddings;"
       " pass the folder of the model's own with --config.tokenizer=DIR"
     )
 
