@@ -80,6 +80,8 @@ class Writer:
     self._ends: collections.deque[float] = collections.deque(maxlen=21)
     self._last_line, self._warned = -math.inf, set()
     self._phases: dict[str, set[str]] = {}  # the shapes that each has seen
+    self._in_phase = False
+    self._beside = ""  # how far work is that has phases of its own
     self._open = contextlib.ExitStack()
     with storage.of_a_run(self.workdir):
       logs = LOGS if self.active else ()
@@ -141,21 +143,30 @@ class Writer:
     programs.add(shapes)
     note = f"compiles its program {len(programs)}" if arrays is not None else "compiles the first time"
     said = f"{name} ... ({note})" if arrays is not None or len(self._phases) == 1 else f"{name} ..."
-    self._show(phase=f"{name} (compiling)" if new and arrays is not None else name)
+    shown = f"{name} (compiling)" if new and arrays is not None else name
+    self._show(phase=f"{shown}, {self._beside}" if self._beside else shown)
     if new and self.active and self._bar is None:
       self.say(said)
+    self._in_phase = True
     start = time.perf_counter()
     try:
       yield
     finally:
+      self._in_phase = False
       self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-      self._show(phase="")
+      self._show(phase=self._beside)
 
   def progress(self, text: str, done: int, total: int) -> None:
-    """Shows that `done` of `total` are done of a phase that takes long; a plain line at most every PLAIN_SECONDS."""
-    self._show(phase=f"{text} {done}/{total}")
+    """Shows that `done` of `total` are done of a phase that takes long; a plain line at most every PLAIN_SECONDS.
+
+    Between two phases: of work that consists of phases. A bar shows that beside them, until all is done.
+    """
+    said = f"{text} {done}/{total}"
+    if not self._in_phase:
+      self._beside = said if done < total else ""
+    self._show(phase=said)
     if self.active and self._bar is None and time.perf_counter() - self._last_line >= PLAIN_SECONDS:
-      self.say(f"{text} {done}/{total}")
+      self.say(said)
 
   def step(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Ends a step, counted from 0; its line says `step + 1`, the steps done, as evaluations and checkpoints do.

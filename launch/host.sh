@@ -27,7 +27,8 @@ if [ "$code" = 0 ] && [ ! -e stop.asked ] && grep -q "to go on, run the same com
   code=75
   echo "host $(hostname): the run was stopped by a signal and has saved; the same command goes on"
 elif [ "$code" != 0 ]; then
-  echo "error: host $(hostname) ended with code $code; the last lines of its output:"
+  [ -e stop.asked ] && asked=" after it was asked to stop" || asked='' # tpu_vm.sh does not repeat that
+  echo "error: host $(hostname) ended with code $code$asked; the last lines of its output:"
   tail -n 20 run.log
 fi
 exit "$code"

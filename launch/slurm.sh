@@ -7,9 +7,9 @@
 # One task per GPU, or one per node (--ntasks-per-node=1), which then has all GPUs of its node. Every task sees all GPUs
 # of its node: not --gpus-per-task. JAX asks Slurm for the other tasks. Three minutes before the time limit (sbatch
 # --signal=B:USR1@600: ten) the run saves and leaves, and the job is queued again with the same command. A cluster that
-# preempts by requeueing does the same, and so does a run that could not write to its folder for a while (code 75), at most
-# REPEATS times (20). `scancel JOB` and any other failure of the program end it for good. --workdir is on a disk that all
-# nodes see; the output is grpo_jax-JOB.log.
+# preempts by requeueing does the same. A run that could not write to its folder for a while (code 75) is queued again,
+# too, unless the job was queued again REPEATS times before (20), for whatever reason. `scancel JOB` and any other
+# failure of the program end it for good. --workdir is on a disk that all nodes see; the output is grpo_jax-JOB.log.
 #
 #SBATCH --job-name=grpo_jax
 #SBATCH --signal=B:USR1@180
@@ -37,12 +37,14 @@ fi
 export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-} # srun does not ask sbatch for it
 [ -n "$SRUN_CPUS_PER_TASK" ] || unset SRUN_CPUS_PER_TASK
 
-requeue=
-srun --kill-on-bad-exit=1 .venv/bin/python -m experiments.run --distributed "$@" &
+requeue='' cancelled='' can_go_on=''
+# A task makes this file where it ends with 75. The name is new each time: a node may remember that an old one is gone.
+saved=grpo_jax-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}.saved
+srun --kill-on-bad-exit=1 bash launch/slurm_task.sh "$saved" "$@" &
 step=$!
 # srun hands SIGTERM on to all tasks: the run saves and leaves.
 trap 'requeue=1; kill -TERM "$step"' USR1
-trap 'kill -TERM "$step"' TERM
+trap 'cancelled=1; kill -TERM "$step"' TERM
 
 code=0
 wait "$step" || code=$?
@@ -50,10 +52,14 @@ while kill -0 "$step" 2>/dev/null; do # a trapped signal ends `wait`, not the st
   code=0
   wait "$step" || code=$?
 done
+if [ -e "$saved" ] || [ "$code" = 75 ]; then
+  rm -f "$saved"
+  can_go_on=1
+fi
 if [ -n "$requeue" ] && [ "$code" = 0 ]; then
   echo "the time is up: queued again, to go on with the same command"
   scontrol requeue "$SLURM_JOB_ID"
-elif [ "$code" = 75 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "${REPEATS:-20}" ]; then
+elif [ -n "$can_go_on" ] && [ -z "$cancelled" ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "${REPEATS:-20}" ]; then
   echo "the run can go on: queued again, with the same command"
   scontrol requeue "$SLURM_JOB_ID"
 fi

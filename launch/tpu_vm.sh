@@ -13,10 +13,10 @@
 # `create` asks for the slices in the queue and waits until they are there, with a line for each state; `state` says it
 # once. `run` does so first where there are none. It then copies what git tracks (and what it would track) to every host,
 # installs it, starts the same command everywhere and prints host 0's output. Preempted (or otherwise taken) slices are
-# asked for again and run the same command, which goes on from its checkpoint. So does a run that says it can go on (code
-# 75: the folder or bucket could not be written, or a signal came), at most REPEATS times. Any other failure of the program
-# is not repeated: it ends the command with the name of the host and the last lines it wrote. An interrupted `run` leaves
-# the hosts at work.
+# asked for again and run the same command, which goes on from its checkpoint. So does a run that says it can go on
+# (code 75: the folder or bucket could not be written, or a signal came), at most REPEATS times between two preemptions.
+# What `stop` ended is not repeated, nor is any other failure of the program: that ends the command with the name of the
+# host and the last lines it wrote. An interrupted `run` leaves the hosts at work.
 # --workdir, the weights and the data are in a bucket (gs://...) or on a disk that all hosts mount.
 # `launch/tpu_vm.sh --dry-run VERB ...` prints the commands and runs none. Needs gcloud, signed in, otherwise.
 set -euo pipefail
@@ -25,7 +25,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 POLL_SECONDS=${POLL_SECONDS:-20}      # between two looks at the state
 SETTLE_SECONDS=${SETTLE_SECONDS:-120} # after a failure, until preemption must have shown in the state
 GRACE_SECONDS=${GRACE_SECONDS:-90}    # for the other hosts to end, once one has failed
-REPEATS=${REPEATS:-20}                # of a command that can go on, code 75
+REPEATS=${REPEATS:-20}                # of a command that can go on (code 75), between two preemptions
 SLICES=${SLICES:-1}
 DRY_RUN=
 if [ "${1:-}" = --dry-run ]; then
@@ -278,6 +278,7 @@ run() {
     # 2 is bad input, which no other machine would mend.
     if [ "$code" != 2 ] && taken; then
       say "$TPU_NAME was preempted; the same command goes on when it is there again"
+      again=0
     elif [ "$code" != 2 ] && [ -e "$TMP/saved" ] && [ $((again += 1)) -le "$REPEATS" ]; then
       say "the run has saved and can go on; the same command again ($again of at most $REPEATS times)"
     else

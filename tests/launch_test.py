@@ -143,6 +143,17 @@ def test_a_run_that_can_never_go_on_ends(tmp_path):
   assert "code 75; it is not repeated" in done.stderr
 
 
+def test_repeats_are_counted_from_the_last_preemption(tmp_path):
+  """Three starts fail, the second of them since the slice was taken."""
+  nth = "n=$(cat n 2>/dev/null); echo $((n += 1)) >n; [ $n -le 3 ] || exit 0"
+  taken = '[ $n != 2 ] || echo SUSPENDED >"$FAKE/states"'
+  python = f"[ $HOST = pod-w-0 ] || exit 0; {nth}; {taken}; {SAVED['a bucket that was away']}"
+  done, calls = pod(tmp_path, "run", "--workdir=gs://b/1", python=python, REPEATS="1")
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.count("the same command again (1 of at most 1 times)") == 2
+  assert calls.count("queued-resources create") == 2
+
+
 def test_a_failure_of_the_program_is_told_and_not_repeated(tmp_path):
   """The other host would wait for ever: it is ended, too."""
   fails = 'if [ $HOST = pod-w-1 ]; then echo "ValueError: of host 1"; exit 1; else exec sleep 50; fi'
@@ -153,8 +164,9 @@ def test_a_failure_of_the_program_is_told_and_not_repeated(tmp_path):
   assert "it is not repeated" in done.stderr and calls.count("queued-resources create") == 1
 
 
-def test_a_run_that_was_asked_to_stop_is_not_repeated(tmp_path):
-  runs = "trap 'echo to go on, run the same command again: x; exit 0' TERM; touch on; while :; do sleep 0.1; done"
+@pytest.mark.parametrize(("how", "code"), [("a signal", 0), ("a bucket that was away", 75)])
+def test_a_run_that_was_asked_to_stop_is_not_repeated(how, code, tmp_path):
+  runs = f"[ ! -e on ] || exit 0; trap '{SAVED[how]}' TERM; touch on; while :; do sleep 0.1; done"
   (tmp_path / "pod-w-1").mkdir()
   pods = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "FAKE": str(tmp_path), **POD, **QUICK}
   pod(tmp_path, "create", python=runs)
@@ -163,7 +175,7 @@ def test_a_run_that_was_asked_to_stop_is_not_repeated(tmp_path):
     until(lambda: all((tmp_path / f"pod-w-{i}/grpo_jax/on").exists() for i in (0, 1)))
     subprocess.run(["launch/tpu_vm.sh", "stop"], cwd=conftest.ROOT, env=pods, check=True, timeout=30)
     said, _ = running.communicate(timeout=30)
-  assert running.returncode == 0 and "preempted" not in said
+  assert running.returncode == code and "preempted;" not in said and "the same command again (" not in said
 
 
 def test_a_folder_of_one_host_is_refused(tmp_path):
@@ -218,44 +230,75 @@ def until(true, seconds=20):
     time.sleep(0.05)
 
 
-def cluster(tmp_path, srun, **env):
-  """Starts launch/slurm.sh as Slurm would, a copy of it, in a folder of its own; `srun`: what it does, in bash."""
+def cluster(tmp_path, srun, python="", **env):
+  """Starts launch/slurm.sh as Slurm would, a copy of it, in a folder of its own; `srun`, `python`: what they do."""
   (tmp_path / "launch").mkdir()
+  (tmp_path / ".venv/bin").mkdir(parents=True)
   (tmp_path / "launch/venv.sh").touch()
+  shutil.copy(LAUNCH / "slurm_task.sh", tmp_path / "launch")
   (tmp_path / "spool").write_text((LAUNCH / "slurm.sh").read_text())
   script(tmp_path / "srun", 'echo "srun $* gpus=$JAX_LOCAL_DEVICE_IDS" >>calls; ' + srun)
+  script(tmp_path / ".venv/bin/python", 'echo "python $*" >>calls; ' + python)
   script(tmp_path / "scontrol", 'echo "scontrol $*" >>calls')
   job = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path)}
   env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", **job, **env}
   return subprocess.Popen(["bash", str(tmp_path / "spool"), GSM8K], cwd="/", env=env, stderr=subprocess.PIPE, text=True)
 
 
-STEP = "trap 'exit 0' TERM; touch on; while :; do sleep 0.1; done"
-SRUN = f"srun --kill-on-bad-exit=1 .venv/bin/python -m experiments.run --distributed {GSM8K} gpus="
+WAITS = "touch on; while :; do sleep 0.1; done"
+SAVES = f"trap 'exit 0' TERM; {WAITS}"
+SRUN = f"srun --kill-on-bad-exit=1 bash launch/slurm_task.sh grpo_jax-7-0.saved {GSM8K} gpus="
+TASK = 'exec "${@:2}"'  # srun of one task
+PYTHON = f"python -m experiments.run --distributed {GSM8K}"
+REQUEUE = "scontrol requeue 7"
 
 
-@pytest.mark.parametrize(("sent", "after"), [(signal.SIGUSR1, ["scontrol requeue 7"]), (signal.SIGTERM, [])])
-def test_a_job_is_queued_again_when_its_time_is_up(tmp_path, sent, after):
-  job = cluster(tmp_path, STEP)
+@pytest.mark.parametrize(("sent", "after"), [(signal.SIGUSR1, [REQUEUE]), (signal.SIGTERM, [])])
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_job_is_queued_again_when_its_time_is_up(tmp_path, sent, after, alone):
+  """Slurm hands a signal to the shell of a task alone, or to the program in it as well."""
+  to_both = 'trap \'kill -TERM "$task" $(cat pid)\' TERM; "${@:2}" & task=$!; wait $task; wait $task'
+  job = cluster(tmp_path, TASK if alone else to_both, f"echo $$ >pid; {SAVES}")
   until((tmp_path / "on").exists)
   job.send_signal(sent)
   assert job.wait(timeout=20) == 0
-  assert (tmp_path / "calls").read_text().splitlines() == [SRUN, *after]
+  assert (tmp_path / "calls").read_text().splitlines() == [SRUN, PYTHON, *after]
 
 
-@pytest.mark.parametrize(
-  ("restarts", "after"), [("", ["scontrol requeue 7"]), ("19", ["scontrol requeue 7"]), ("20", [])]
-)
+@pytest.mark.parametrize(("restarts", "after"), [("0", [REQUEUE]), ("19", [REQUEUE]), ("20", [])])
 def test_a_job_that_can_go_on_is_queued_again(restarts, after, tmp_path):
-  job = cluster(tmp_path, "exit 75", SLURM_RESTART_COUNT=restarts)
+  job = cluster(tmp_path, TASK, "exit 75", SLURM_RESTART_COUNT=restarts)
   assert job.wait(timeout=20) == 75
-  assert (tmp_path / "calls").read_text().splitlines() == [SRUN, *after]
+  assert (tmp_path / "calls").read_text().splitlines() == [SRUN.replace("7-0", f"7-{restarts}"), PYTHON, *after]
+  assert not list(tmp_path.glob("*.saved"))
+
+
+def test_a_job_can_go_on_where_srun_killed_the_other_tasks(tmp_path):
+  """srun returns the highest code of all tasks, and 128 + signal of those that it killed."""
+  job = cluster(tmp_path, '"${@:2}"; exit 137', "exit 75")
+  assert job.wait(timeout=20) == 137
+  assert (tmp_path / "calls").read_text().splitlines() == [SRUN, PYTHON, REQUEUE]
+
+
+def test_a_job_can_go_on_where_that_cannot_be_written_down(tmp_path):
+  """Its disk may be full."""
+  job = cluster(tmp_path, "exit 75")
+  assert job.wait(timeout=20) == 75
+  assert (tmp_path / "calls").read_text().splitlines() == [SRUN, REQUEUE]
+
+
+def test_a_job_that_was_cancelled_ends_for_good(tmp_path):
+  job = cluster(tmp_path, TASK, f"trap 'exit 75' TERM; {WAITS}")
+  until((tmp_path / "on").exists)
+  job.send_signal(signal.SIGTERM)
+  assert job.wait(timeout=20) == 75
+  assert (tmp_path / "calls").read_text().splitlines() == [SRUN, PYTHON]
 
 
 def test_a_failure_ends_a_job(tmp_path):
-  job = cluster(tmp_path, "exit 3", SLURM_NTASKS="2", SLURM_NNODES="2", SLURM_GPUS_ON_NODE="4")
+  job = cluster(tmp_path, TASK, "exit 3", SLURM_NTASKS="2", SLURM_NNODES="2", SLURM_GPUS_ON_NODE="4")
   assert job.wait(timeout=20) == 3
-  assert (tmp_path / "calls").read_text().splitlines() == [f"{SRUN}0,1,2,3"]
+  assert (tmp_path / "calls").read_text().splitlines() == [f"{SRUN}0,1,2,3", PYTHON]
   done = subprocess.run([LAUNCH / "slurm.sh"], text=True, capture_output=True, env={"PATH": os.environ["PATH"]})
   assert done.returncode == 2 and done.stderr.startswith("error: this is a batch script: sbatch")
 

@@ -200,6 +200,30 @@ def test_progress_of_a_long_phase_on_a_terminal(tmp_path):
   assert "0/3" in out.file.getvalue()
 
 
+def test_progress_of_work_that_has_phases_is_shown_beside_them(tmp_path):
+  out = console(terminal=True)
+
+  def shown():
+    out.file.truncate(0)
+    writer._bar.refresh()
+    return out.file.getvalue()
+
+  with metrics.Writer(tmp_path, log(), 3, console=out) as writer:
+    for done in (1, 2):
+      with writer.phase("sample"):
+        pass
+      writer.progress("prompts sampled", done, 3)
+    with writer.phase("sample"):
+      assert "sample, prompts sampled 2/3" in shown()
+    assert "prompts sampled 2/3" in shown()
+    writer.progress("prompts sampled", 3, 3)
+    with writer.phase("eval"):
+      writer.progress("eval", 1, 2)
+      assert "eval 1/2" in shown() and "prompts" not in shown()
+    with writer.phase("learn"):
+      assert "learn" in shown() and "/2" not in shown() and "prompts" not in shown()
+
+
 def test_a_bar_on_a_terminal(tmp_path):
   out = console(terminal=True)
   with metrics.Writer(tmp_path, log(), 3, first_step=1, console=out) as writer:

@@ -112,9 +112,26 @@ def test_a_legend_covers_no_line():
   figure = matplotlib.figure.Figure(figsize=(4.6, 3.5), layout="constrained")
   axes = figure.add_subplot()
   plots._draw_panel(axes, rows, panel)
-  figure.canvas.draw()
+  figure.draw_without_rendering()
   assert axes.get_legend().get_window_extent().y0 >= axes.get_window_extent().y1 - 1
   assert all(tick == round(tick) for tick in axes.get_xticks())
+
+
+@pytest.mark.parametrize("labels", [2, 3, 4, 6, 13])
+def test_a_legend_covers_neither_the_title_nor_the_next_panel(labels):
+  names = [f"eval/{kind}@{k}" for kind in ("pass", "maj") for k in (4, 8, 16, 32, 64, 128)]
+  rows = [{"step": i, "eval/accuracy": 0.5} | dict.fromkeys(names[: labels - 1], 0.5) for i in range(5)]
+  (panel,) = plots.panels(rows)
+  figure = matplotlib.figure.Figure(figsize=(13.8, 3.5), layout="constrained")
+  axes = figure.subplots(1, 3)
+  for each in axes:
+    plots._draw_panel(each, rows, panel)
+  figure.draw_without_rendering()
+  for each in axes:
+    (title,) = each.findobj(lambda x: isinstance(x, matplotlib.text.Text) and x.get_text() == panel.title)
+    legend, inside = each.get_legend().get_window_extent(), each.get_window_extent()
+    assert len(each.get_legend().get_texts()) == labels and not legend.overlaps(title.get_window_extent())
+    assert legend.y0 >= inside.y1 - 1 and legend.x0 >= inside.x0 and inside.width > 300
 
 
 class Tags(html.parser.HTMLParser):

@@ -43,6 +43,9 @@ PANELS = (
 # Above the panel: within it there may be a line anywhere.
 LEGEND = {"loc": "lower right", "bbox_to_anchor": (1.02, 1.0), "fontsize": 7.5, "frameon": False, "borderaxespad": 0}
 LEGEND |= {"borderpad": 0.2, "handlelength": 1, "handletextpad": 0.4, "columnspacing": 0.8}
+BESIDE = 3  # labels that there is room for beside the title; more of them stand below it
+ACROSS = 5  # labels that there is room for in a row below it
+ROW_POINTS = 11.5  # the height of such a row
 # Colour-blind eyes tell the first three apart, too.
 COLORS = ("#3b6fb6", "#d1793a", "#4f9a5b", "#8a5fb0", "#5b5b5b", "#c0508a", "#9a8a2f")
 
@@ -128,15 +131,17 @@ def _draw_panel(axes: matplotlib.axes.Axes, lines: Lines, panel: Panel) -> None:
       markersize=4,
       marker="o" if len(steps) < 12 else "",
     )
-  axes.set_title(panel.title, fontsize=9, loc="left")
   axes.tick_params(labelsize=8)
   axes.grid(alpha=0.25, linewidth=0.6)
   axes.spines[["top", "right"]].set_visible(False)
   if panel.share:
     axes.set_ylim(-0.02, 1.02)
   axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
-  if len(labels := axes.get_legend_handles_labels()[1]) > 1:
-    axes.legend(**LEGEND, ncols=len(labels))
+  labels = len(axes.get_legend_handles_labels()[1])
+  rows = -(-labels // ACROSS) if labels > BESIDE else 0
+  axes.set_title(panel.title, fontsize=9, loc="left", pad=6 + ROW_POINTS * rows)
+  if labels > 1:
+    axes.legend(**LEGEND, ncols=-(-labels // max(1, rows)))
 
 
 if __name__ == "__main__":
