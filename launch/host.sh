@@ -5,6 +5,7 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 . launch/venv.sh "${EXTRAS:-tpu,plot,gcs}"
+. launch/await.sh
 rm -f stop.asked
 
 # Not killed by a connection that is lost; a container's SIGTERM comes to this shell and is handed on.
@@ -15,12 +16,8 @@ trap 'kill -TERM "$pid"' TERM
 [ -n "${QUIET:-}" ] || tail -n +1 -F --pid="$pid" run.log &
 tail=$!
 
-wait "$pid"
-code=$?
-while kill -0 "$pid" 2>/dev/null; do # a trapped signal ends `wait`, not the run
-  wait "$pid"
-  code=$?
-done
+code=0
+await "$pid" || code=$?
 wait "$tail"
 rm -f run.pid
 if [ "$code" = 0 ] && [ ! -e stop.asked ] && grep -q "to go on, run the same command again" run.log; then

@@ -28,6 +28,7 @@ if [ ! -e launch/venv.sh ]; then
   exit 2
 fi
 . launch/venv.sh "${EXTRAS:-plot,cuda}" # here once, not by every task
+. launch/await.sh
 
 # JAX gives each task of Slurm one GPU unless told otherwise.
 if [ "${SLURM_NTASKS:-1}" = "${SLURM_NNODES:-1}" ] && [ "${SLURM_GPUS_ON_NODE:-1}" -gt 1 ]; then
@@ -47,11 +48,7 @@ trap 'requeue=1; kill -TERM "$step"' USR1
 trap 'cancelled=1; kill -TERM "$step"' TERM
 
 code=0
-wait "$step" || code=$?
-while kill -0 "$step" 2>/dev/null; do # a trapped signal ends `wait`, not the step
-  code=0
-  wait "$step" || code=$?
-done
+await "$step" || code=$?
 if [ -e "$saved" ] || [ "$code" = 75 ]; then
   rm -f "$saved"
   can_go_on=1

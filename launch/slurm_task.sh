@@ -3,6 +3,7 @@
 # The first is a file, which it makes where that code is 75: the run can go on. srun returns the highest code of all
 # tasks, and has killed others as soon as one ended, whose code is then higher.
 set -uo pipefail
+. launch/await.sh
 saved=$1
 shift
 
@@ -10,11 +11,7 @@ shift
 pid=$!
 trap 'kill -TERM "$pid"' TERM # Slurm may hand it to this shell alone; the run does not mind a second one
 
-wait "$pid"
-code=$?
-while kill -0 "$pid" 2>/dev/null; do # a trapped signal ends `wait`, not the run
-  wait "$pid"
-  code=$?
-done
+code=0
+await "$pid" || code=$?
 [ "$code" != 75 ] || : >"$saved"
 exit "$code"

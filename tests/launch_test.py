@@ -38,7 +38,7 @@ case "$*" in
     case $command in *sys.version_info*) exit ;; esac
     for worker in $workers; do
       mkdir -p "$FAKE/$slice-w-$worker/grpo_jax/.venv/bin" "$FAKE/$slice-w-$worker/grpo_jax/launch"
-      cp launch/host.sh "$FAKE/$slice-w-$worker/grpo_jax/launch/"
+      cp launch/host.sh launch/await.sh "$FAKE/$slice-w-$worker/grpo_jax/launch/"
       touch "$FAKE/$slice-w-$worker/grpo_jax/launch/venv.sh"
       cp "$FAKE/python" "$FAKE/$slice-w-$worker/grpo_jax/.venv/bin/"
       (cd "$FAKE/$slice-w-$worker" && HOST=$slice-w-$worker bash -c "$command") &
@@ -235,7 +235,8 @@ def cluster(tmp_path, srun, python="", **env):
   (tmp_path / "launch").mkdir()
   (tmp_path / ".venv/bin").mkdir(parents=True)
   (tmp_path / "launch/venv.sh").touch()
-  shutil.copy(LAUNCH / "slurm_task.sh", tmp_path / "launch")
+  for name in ("slurm_task.sh", "await.sh"):
+    shutil.copy(LAUNCH / name, tmp_path / "launch")
   (tmp_path / "spool").write_text((LAUNCH / "slurm.sh").read_text())
   script(tmp_path / "srun", 'echo "srun $* gpus=$JAX_LOCAL_DEVICE_IDS" >>calls; ' + srun)
   script(tmp_path / ".venv/bin/python", 'echo "python $*" >>calls; ' + python)
