@@ -220,7 +220,12 @@ def make_folder(out: str) -> None:
   try:
     storage.place(out).mkdir(parents=True, exist_ok=True)
   except OSError as error:
-    raise SettingError(f"--out={out!r}: cannot be written ({error.strerror or error}); use another folder") from error
+    raise not_writable(out, error) from error
+
+
+def not_writable(out: str, error: OSError) -> SettingError:
+  """The error to raise where the folder of --out does not take a file."""
+  return SettingError(f"--out={out!r}: cannot be written ({error.strerror or error}); use another folder")
 
 
 def write_samples(out: str, samples: list[dict[str, Any]]) -> None:
@@ -237,7 +242,7 @@ def write_samples(out: str, samples: list[dict[str, Any]]) -> None:
     storage.write(folder / "samples.jsonl", lines.encode())
     print(f"{inspector.write(out)}", flush=True)
   except OSError as error:
-    raise SettingError(f"--out={out!r}: cannot be written ({error.strerror or error}); use another folder") from error
+    raise not_writable(out, error) from error
 
 
 if __name__ == "__main__":

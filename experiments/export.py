@@ -9,7 +9,6 @@ they stand on; with --adapter they are written alone, as a folder of PEFT. The r
 """
 
 import dataclasses
-import math
 from typing import TYPE_CHECKING
 
 from absl import app, flags, logging
@@ -62,7 +61,6 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
     SettingError: no such part, no adapters, a checkpoint that is damaged, a disk that is full.
   """
   print(f"reading {workdir}", flush=True)
-  import jax
 
   from experiments import defaults
   from grpo_jax import checkpoint, sharding
@@ -87,8 +85,7 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
     return "float32"
   params = trees.restore(workdir, decoder, step, learner=part)
   dtype = origin.weights_dtype(began)
-  total = sum(math.prod(x.shape) for x in jax.tree.leaves(params)) * (2 if dtype == "bfloat16" else 4)
-  with Progress(total, 0) as bar:
+  with Progress(tensors.export_bytes(params, dtype), 0) as bar:
     tensors.save(
       out,
       shape,

@@ -5,6 +5,8 @@ import time
 import rich.console
 import rich.progress
 
+from grpo_jax import terminal
+
 PLAIN_SECONDS = 60.0  # between lines where the console is no terminal
 
 
@@ -34,22 +36,12 @@ class Progress:
     """Shows that `done` steps are done; a plain line where the text is new, or the last one is a minute old."""
     now = time.monotonic()
     self._start = self._start or (now, done)
-    left = time_left(now - self._start[0], done - self._start[1], self._total - done)
+    left = terminal.remaining(now - self._start[0], done - self._start[1], self._total - done)
     if self._bar:
       self._bar.update(self._task, completed=done, text=text, left=left)
     elif text != self._said_text or now - self._said_at >= PLAIN_SECONDS:
       print(f"{text}  {done / self._total:.0%}  {left} left", flush=True)
       self._said_at, self._said_text = now, text
-
-
-def time_left(seconds: float, done: int, left: int) -> str:
-  """Returns the time for `left` more steps as H:MM:SS, where `done` steps took so many seconds."""
-  if left <= 0:
-    return "0:00:00"
-  if done <= 0:
-    return "-:--:--"
-  s = round(seconds / done * left)
-  return f"{s // 3600}:{s // 60 % 60:02d}:{s % 60:02d}"
 
 
 def _bar(console: rich.console.Console) -> rich.progress.Progress:

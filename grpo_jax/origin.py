@@ -16,10 +16,10 @@ def is_run(path: str) -> bool:
 
 def run_of(path: str) -> str:
   """Returns the run that a folder belongs to: itself, or that of which it is DIR/export; "" where it is no run's."""
+  if is_run(path):
+    return path
   place = storage.absolute(path)
-  if not is_run(path) and place.name == "export" and is_run(str(place.parent)):
-    return str(place.parent)
-  return path if is_run(path) else ""
+  return str(place.parent) if place.name == "export" and is_run(str(place.parent)) else ""
 
 
 def ended_at(run: str) -> int | None:

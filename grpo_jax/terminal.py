@@ -18,12 +18,17 @@ def time_left(ends: Sequence[float], steps: int) -> str:
     ends: when the last steps ended, in seconds. What came before the first of them is left out: it compiled.
     steps: how many steps are left.
   """
-  if steps <= 0:
+  return remaining(ends[-1] - ends[0] if ends else 0.0, len(ends) - 1, steps)
+
+
+def remaining(seconds: float, done: int, left: int) -> str:
+  """Returns the time for `left` more steps as H:MM:SS, where `done` steps took so many seconds."""
+  if left <= 0:
     return "0:00:00"
-  if len(ends) < 2:
+  if done <= 0:
     return "-:--:--"
-  seconds = round((ends[-1] - ends[0]) / (len(ends) - 1) * steps)
-  return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+  s = round(seconds / done * left)
+  return f"{s // 3600}:{s // 60 % 60:02d}:{s % 60:02d}"
 
 
 def samples_table(step: int, samples: Sequence[Mapping[str, Any]]) -> rich.table.Table:

@@ -15,6 +15,7 @@ import pytest
 import rich.console
 
 from experiments import arguments, compare, comparisons, processes, progress, reward_comparison
+from grpo_jax import terminal
 from grpo_jax.errors import SettingError
 from grpo_jax.reports import comparison, jsonl
 
@@ -347,8 +348,8 @@ def test_a_bar_on_a_terminal(monkeypatch):
 
 
 def test_the_time_that_is_left():
-  assert progress.time_left(10.0, 0, 5) == "-:--:--"
-  assert progress.time_left(60.0, 2, 122) == "1:01:00"
+  assert terminal.remaining(10.0, 0, 5) == "-:--:--"
+  assert terminal.remaining(60.0, 2, 122) == "1:01:00"
 
 
 class Tags(html.parser.HTMLParser):

@@ -43,8 +43,12 @@ def shapes(config: ConfigDict) -> list[DecoderConfig]:
   ]
 
 
+def _setting(steps: bool) -> str:
+  return f"rewards.{'process' if steps else 'outcome'}_models"
+
+
 def _shown(name: str, folder: str, steps: bool) -> str:
-  return f"rewards.{'process' if steps else 'outcome'}_models has {name!r}, {folder!r}"
+  return f"{_setting(steps)} has {name!r}, {folder!r}"
 
 
 def _shape(setting: str, folder: str) -> DecoderConfig:
@@ -64,14 +68,14 @@ def _find(
   _shape(setting, folder)
   given = build.of_another(config, folder)
   given.tokenizer = ""
-  with said_of(setting.partition(" ")[0]):
+  with said_of(_setting(steps)):
     found = build.model(given, scores=True)
   check_tokenizer(policy, found, setting)
-  return functools.partial(_load, setting.partition(" ")[0], name, weight, steps, found)
+  return functools.partial(_load, name, weight, steps, found)
 
 
-def _load(setting: str, name: str, weight: float, steps: bool, found: build.Model) -> RewardModel:
-  with said_of(setting):
+def _load(name: str, weight: float, steps: bool, found: build.Model) -> RewardModel:
+  with said_of(_setting(steps)):
     return RewardModel(name, weight, steps, found.decoder, found.load())
 
 

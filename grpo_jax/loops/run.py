@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from grpo_jax import checkpoint, compiled, guard, metrics, origin, signals, storage, workdir
@@ -315,7 +314,7 @@ class Run:
 
 def exporting(writer: metrics.Writer, params: Any, dtype: str) -> Callable[[int], None]:
   """Returns a function that shows how much of an export is written, called with the bytes that are."""
-  return functools.partial(_exported, writer, sum(x.size for x in jax.tree.leaves(params)) * jnp.dtype(dtype).itemsize)
+  return functools.partial(_exported, writer, tensors.export_bytes(params, dtype))
 
 
 def _exported(writer: metrics.Writer, total: int, done: int) -> None:

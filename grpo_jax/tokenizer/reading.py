@@ -28,14 +28,13 @@ _NAMED = Form(
   'a list of {"name": text, "template": text}',
   lambda x: isinstance(x, list) and all(isinstance(e, dict) and _is_named_template(e) for e in x),
 )
-CONFIG = {name: _ADDED for name in ("eos_token", "pad_token", "bos_token", "unk_token")}
-SPECIALS = dict(CONFIG)
+SPECIALS = {name: _ADDED for name in ("eos_token", "pad_token", "bos_token", "unk_token")}
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
 _ADDED_TOKENS = Form(
   f'an object of at most {backends.MOST_ADDED} {{"content": text}} by their ids',
   lambda x: isinstance(x, dict) and len(x) <= backends.MOST_ADDED and all(map(_is_added_token, x, x.values())),
 )
-CONFIG |= {"chat_template": folders.either(_TEMPLATE, _NAMED), "added_tokens_decoder": _ADDED_TOKENS}
+CONFIG = SPECIALS | {"chat_template": folders.either(_TEMPLATE, _NAMED), "added_tokens_decoder": _ADDED_TOKENS}
 GENERATION = {"eos_token_id": folders.TOKEN_IDS, "pad_token_id": folders.TOKEN}
 MODEL = {"eos_token_id": folders.TOKEN_IDS}
 SENTENCE_BYTES = 20 * 1000**2  # of tokenizer.model; Gemma's has 4 million

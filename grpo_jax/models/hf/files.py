@@ -3,7 +3,9 @@
 `init_from` in the messages is the setting by which a person names the folder.
 """
 
+import contextlib
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -45,7 +47,8 @@ class Files:
 
   def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
     """Returns that slice of a tensor, in our dtype, once it is known to be finite."""
-    values = self._slice(name, index).astype(self.dtype)
+    with self._guarded(name):
+      values = self._view(name)[index].astype(self.dtype)
     if not _finite(values):
       bad = int(np.count_nonzero(~np.isfinite(values)))
       raise SettingError(
@@ -59,25 +62,28 @@ class Files:
 
   def same(self, one: str, other: str) -> bool:
     """Returns whether two matrices are the same, read a few rows at a time."""
-    rows = self._open(one).get_slice(one).get_shape()[0]
-    if self._open(one).get_slice(one).get_shape() != self._open(other).get_slice(other).get_shape():
-      return False
-    blocks = (slice(start, min(start + ROWS, rows)) for start in range(0, rows, ROWS))
-    return all(np.array_equal(self._slice(one, (block,)), self._slice(other, (block,))) for block in blocks)
+    with self._guarded(other):
+      a, b = self._view(one), self._view(other)
+      if a.get_shape() != b.get_shape():
+        return False
+      rows, _ = a.get_shape()
+      blocks = [slice(start, min(start + ROWS, rows)) for start in range(0, rows, ROWS)]
+      return all(np.array_equal(a[block], b[block]) for block in blocks)
 
-  def _slice(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
-    """Returns that slice of a tensor, in the file's dtype."""
-    try:
-      return self._open(name).get_slice(name)[index]
-    except (safetensors.SafetensorError, OSError) as error:
-      raise SettingError(f"init_from={self.path}: {name} cannot be read ({folders.first_line(error)})") from error
-
-  def _open(self, name: str) -> Any:
-    """Returns the open file that has a tensor."""
+  def _view(self, name: str) -> Any:
+    """Returns a tensor of which slices can be read, in the file's dtype."""
     file = self.files[name]
     if file not in self.opened:
       self.opened[file] = safetensors.safe_open(str(file), framework="np")
-    return self.opened[file]
+    return self.opened[file].get_slice(name)
+
+  @contextlib.contextmanager
+  def _guarded(self, name: str) -> Iterator[None]:
+    """Says of a tensor that it cannot be read where the block fails."""
+    try:
+      yield
+    except (safetensors.SafetensorError, OSError) as error:
+      raise SettingError(f"init_from={self.path}: {name} cannot be read ({folders.first_line(error)})") from error
 
 
 def _finite(values: np.ndarray) -> bool:

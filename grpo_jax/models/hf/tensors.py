@@ -203,6 +203,11 @@ def save(
         tokenizer.save(part)
 
 
+def export_bytes(params: Params, dtype: str) -> int:
+  """Returns how many bytes of tensors `save` writes, of which `progress` is told."""
+  return sum(math.prod(x.shape) for x in jax.tree.leaves(params)) * np.dtype(dtype).itemsize
+
+
 def check_tokenizer(tokenizer: Saves, config: DecoderConfig) -> None:
   """Refuses a tokenizer that makes ids of a text, or of its end, for which the model has no embedding.
 
