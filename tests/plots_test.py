@@ -231,3 +231,10 @@ def test_the_page_says_what_it_sorts_by():
 
 def test_no_samples_no_page(tmp_path):
   assert inspector.write(str(tmp_path)) is None and not (tmp_path / "samples.html").exists()
+
+
+def test_the_step_of_a_single_evaluation_is_whole():
+  rows = [{"step": 0, "eval/accuracy": 0.5}]
+  axes = matplotlib.figure.Figure().add_subplot()
+  plots._draw_panel(axes, rows, plots.panels(rows)[0])
+  assert all(tick == round(tick) for tick in axes.get_xticks())

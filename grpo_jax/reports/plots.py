@@ -136,7 +136,7 @@ def _draw_panel(axes: matplotlib.axes.Axes, lines: Lines, panel: Panel) -> None:
   axes.spines[["top", "right"]].set_visible(False)
   if panel.share:
     axes.set_ylim(-0.02, 1.02)
-  axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+  axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True, min_n_ticks=1))
   labels = len(axes.get_legend_handles_labels()[1])
   rows = -(-labels // ACROSS) if labels > BESIDE else 0
   axes.set_title(panel.title, fontsize=9, loc="left", pad=6 + ROW_POINTS * rows)
