@@ -48,6 +48,7 @@ def test_length_mask():
 # Two prompts, two completions each, of lengths 1, 3 and 2, 0 (the last one masked out, but real).
 LENGTHS = jnp.array([[1, 3], [2, 0]])
 MASK = masked.length_mask(LENGTHS, 3)
+REAL = jnp.maximum(LENGTHS, 1)
 
 
 @pytest.mark.parametrize(
@@ -61,27 +62,41 @@ MASK = masked.length_mask(LENGTHS, 3)
   ],
 )
 def test_token_weights(aggregation, expected):
-  weights = masked.token_weights(MASK, 4, aggregation, max_length=5)
+  weights = masked.token_weights(MASK, REAL, aggregation, max_length=5)
   np.testing.assert_allclose(weights, np.array(expected)[..., None] * MASK, rtol=1e-6)
 
 
 @pytest.mark.parametrize("aggregation", masked.AGGREGATIONS)
 def test_rows_that_fill_the_batch_change_no_weight(aggregation):
   padded = jnp.concatenate([MASK, jnp.zeros((3, 2, 3))])
-  whole = masked.token_weights(padded, 4, aggregation, 5)
-  np.testing.assert_array_equal(whole[:2], masked.token_weights(MASK, 4, aggregation, 5))
+  lengths = jnp.concatenate([REAL, jnp.zeros((3, 2), int)])
+  whole = masked.token_weights(padded, lengths, aggregation, 5)
+  np.testing.assert_array_equal(whole[:2], masked.token_weights(MASK, REAL, aggregation, 5))
   np.testing.assert_array_equal(whole[2:], 0.0)
+
+
+@pytest.mark.parametrize(
+  ("aggregation", "total"),
+  [("sequence_mean", 1), ("token_mean", 1), ("group_token_mean", 1), ("constant", 3 / 5), ("prompt_sum", 3)],
+)
+def test_groups_that_are_filled_in_part_count_as_groups(aggregation, total):
+  """Four prompts with one solution each in groups of four, as labelled steps of a file come; three tokens train."""
+  lengths = jnp.zeros((4, 4), int).at[:, 0].set(5)
+  mask = (lengths[..., None] > 0) * jnp.array([1.0, 0.0, 1.0, 0.0, 1.0])
+  weights = masked.token_weights(mask, lengths, aggregation, max_length=5)
+  np.testing.assert_allclose(jnp.sum(weights), total, rtol=1e-6)
 
 
 def test_equal_lengths_make_token_mean_and_sequence_mean_one():
   mask = jnp.ones((3, 2, 4))
-  token, sequence = (masked.token_weights(mask, 6, a, 4) for a in ("token_mean", "sequence_mean"))
+  lengths = jnp.full((3, 2), 4)
+  token, sequence = (masked.token_weights(mask, lengths, a, 4) for a in ("token_mean", "sequence_mean"))
   np.testing.assert_allclose(token, sequence, rtol=1e-6)
 
 
 def test_unknown_aggregation_is_refused():
   with pytest.raises(SettingError, match="aggregation='mean'.*sequence_mean"):
-    masked.token_weights(MASK, 4, "mean", 5)
+    masked.token_weights(MASK, REAL, "mean", 5)
 
 
 @pytest.mark.parametrize("fn", [masked.masked_sum, masked.masked_mean, masked.masked_std, masked.whiten])

@@ -173,7 +173,7 @@ CASES = {
   "masked.masked_std": (with_statics(masked.masked_std, (1, 2)), (PGL, PGL), (P,)),
   "masked.whiten": (masked.whiten, (PGL, PGL), (P, G, L)),
   "masked.length_mask": (with_statics(masked.length_mask, L), (i(P, G),), (P, G, L)),
-  "masked.token_weights": (with_statics(masked.token_weights, "token_mean", L), (PGL, i()), (P, G, L)),
+  "masked.token_weights": (with_statics(masked.token_weights, "token_mean", L), (PGL, i(P, G)), (P, G, L)),
   "preferences.bradley_terry": (preferences.bradley_terry, (f(P), f(P)), (P,)),
   "preferences.dpo": (with_statics(preferences.dpo, 0.1), (f(P), f(P)), (P,)),
   "preferences.step_loss": (preferences.step_loss, (PGL, PGL), (P, G, L)),

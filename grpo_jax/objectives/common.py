@@ -164,20 +164,15 @@ def last_token(lengths: Array, max_length: int) -> Array:
   return jnp.arange(max_length) == lengths[..., None] - 1
 
 
-def num_sequences(lengths: Array) -> Array:
-  """Returns how many completions are real: those of length 0 only fill the batch. lengths: [P, G]."""
-  return jnp.sum(lengths > 0)
-
-
 def weights(mask: Array, lengths: Array, cfg: Any) -> Array:
   """Returns the weights [P, G, L] under `cfg.aggregation`: the `weights` of most objectives."""
-  return masked.token_weights(mask, num_sequences(lengths), cfg.aggregation, cfg.max_length)
+  return masked.token_weights(mask, lengths, cfg.aggregation, cfg.max_length)
 
 
 def sequence_mean_weights(mask: Array, lengths: Array, cfg: Any) -> Array:
   """Returns the weights [P, G, L] of objectives that are defined by a mean over completions alone."""
   del cfg
-  return masked.token_weights(mask, num_sequences(lengths), "sequence_mean")
+  return masked.token_weights(mask, lengths, "sequence_mean")
 
 
 def train_batch(

@@ -58,7 +58,7 @@ def needs(cfg: Any) -> frozenset[str]:
 def weights(mask: Array, lengths: Array, cfg: Any) -> Array:
   """Returns 1 / number of prompts on the mask, [P, G, L]."""
   del cfg
-  return masked.token_weights(mask, common.num_sequences(lengths), "prompt_sum")
+  return masked.token_weights(mask, lengths, "prompt_sum")
 
 
 def bounds(batch: TrainBatch, cfg: Any) -> tuple[Array, Array]:

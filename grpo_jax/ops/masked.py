@@ -62,28 +62,33 @@ def length_mask(lengths: Array, max_length: int) -> Array:
   return (jnp.arange(max_length) < lengths[..., None]).astype(jnp.float32)
 
 
-def token_weights(mask: Array, num_sequences: Array | int, aggregation: str, max_length: int | None = None) -> Array:
+def token_weights(mask: Array, lengths: Array, aggregation: str, max_length: int | None = None) -> Array:
   """Returns weights [P, G, L] such that a batch's loss is sum(weights * token_loss).
 
   sequence_mean     m / (|o| N)              GRPO: mean over completions of the mean over tokens
   token_mean        m / sum of m             over the whole update's batch (TRL's dapo)
   group_token_mean  m / (tokens of its group * number of groups)      DAPO, arXiv 2503.14476, eq. 8
   constant          m / (N * max_length)     Dr.GRPO, arXiv 2503.20783
-  prompt_sum        m / number of prompts    no 1/G, no 1/|o|: "how much, not how fast"
+  prompt_sum        m / number of groups     no 1/G, no 1/|o|: "how much, not how fast"
+
+  N counts the completions that are real (length > 0). A group is one that has such a completion, even if the others
+  only fill it, as where a file labels the steps of some solutions of a prompt.
 
   Args:
     mask: [P, G, L] float, the tokens that are trained. A truncated completion that is left out is all 0 and yet one
       of the N, as in TRL.
-    num_sequences: N, a number: the completions of the batch that are real (length > 0).
+    lengths: [P, G] int, 0 where a completion only fills the batch.
     aggregation: one of the names above.
     max_length: the longest allowed completion; read by "constant" only.
 
   Raises:
     SettingError: an unknown aggregation.
   """
-  chex.assert_rank([mask, num_sequences], [3, 0])
-  sequences = jnp.maximum(jnp.asarray(num_sequences, jnp.float32), 1.0)
-  groups = jnp.maximum(sequences / mask.shape[1], 1.0)
+  chex.assert_rank(mask, 3)
+  chex.assert_shape(lengths, mask.shape[:2])
+  real = lengths > 0
+  sequences = jnp.maximum(jnp.sum(real).astype(jnp.float32), 1.0)
+  groups = jnp.maximum(jnp.sum(jnp.any(real, axis=1)).astype(jnp.float32), 1.0)
   if aggregation == "sequence_mean":
     return mask / (jnp.maximum(jnp.sum(mask, axis=2, keepdims=True), 1.0) * sequences)
   if aggregation == "token_mean":
