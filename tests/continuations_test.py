@@ -103,3 +103,22 @@ def test_a_reward_that_fails_counts_as_wrong(monkeypatch):
   )
   found, counts, _ = label(monkeypatch, "hard")
   assert counts.faults == 4 and found.rewards is not None and found.rewards[0, 2, 1] == 0
+
+
+def test_a_continuation_that_is_too_long_is_cut_before_it_is_judged(monkeypatch):
+  """A reward that does not look at `ended` must not see an answer beyond max_length; this one looks at the text."""
+  seen: list[str] = []
+
+  def lenient(example: Example, completion: Any) -> float:
+    seen.append(completion.text)
+    assert completion.text == "".join(map(str, completion.tokens))
+    return float("5" in completion.text)
+
+  make: Any = continuations.Labeller
+  labeller = make([], None, Digits(), lenient, 0.0, continuations.LABELS["soft"], 3, 4, L)
+  prefix = continuations.Prefix(0, TOO_LONG)
+  drawn, _ = draw([], None, continuations.prefix_prompts(batch().rollouts, [prefix], 3), None, None)
+  drawn.tokens[0, :, 1] = 6, 6, 6, 5  # the last of L
+  drawn.tokens[0, :, 2] = 5
+  right, failed = continuations.judge(labeller, drawn, [batch().examples[0]], [prefix])
+  assert seen == ["193926", "193926", "193926", "193925"] and (right.tolist(), failed) == ([1], 0)

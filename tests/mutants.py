@@ -230,6 +230,13 @@ MUTANTS = (
     "tests/continuations_test.py::test_labels_of_a_group",
   ),
   Mutant(
+    "a continuation that is too long is judged whole",
+    "grpo_jax/loops/continuations.py",
+    "within = min(len(whole), labeller.max_length)",
+    "within = len(whole)",
+    "tests/continuations_test.py::test_a_continuation_that_is_too_long_is_cut_before_it_is_judged",
+  ),
+  Mutant(
     "PPO's clipped values take the smaller error",
     OBJECTIVES + "ppo.py",
     "error = jnp.maximum(error, (near - returns) ** 2)",

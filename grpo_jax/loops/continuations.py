@@ -185,7 +185,8 @@ def judge(
       for g in np.flatnonzero(own[i]):
         whole = np.array([*prefix.tokens, *tokens[i, g, : drawn.lengths[i, g]]])
         ended = drawn.ended[i, g] if len(whole) <= labeller.max_length else TRUNCATED
-        completion = rollouts.completion(whole, len(whole), ended, labeller.tokenizer)
+        within = min(len(whole), labeller.max_length)  # what lies beyond was not written in time
+        completion = rollouts.completion(whole, within, ended, labeller.tokenizer)
         solved, message = evaluate.is_right(call, labeller.solved, example, completion)
         right[i] += solved
         failed += bool(message)
