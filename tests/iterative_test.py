@@ -7,7 +7,7 @@ import pytest
 import tiny_runs
 
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import iterative, online
+from grpo_jax.loops import checks, imports, iterative, online
 from grpo_jax.loops.replay import Replay, lessons
 from grpo_jax.types import Prompts, Rollouts
 
@@ -218,3 +218,30 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path, changes, message
   with pytest.raises(SettingError, match=message):
     iterative.train(config(**changes), str(tmp_path / "run"))
   assert not (tmp_path / "run").exists()
+
+
+def gdpo(weight, reward_weights):
+  changes = {"objective.advantage": "gdpo", "objective.reward_weights": reward_weights, "iterative.weight": weight}
+  return config(**changes)
+
+
+@pytest.mark.parametrize(("weight", "reward_weights"), [(1.0, ()), (1.0, (1.0, 1.0)), (0.0, (1.0, 0.0))])
+def test_under_gdpo_the_reward_model_that_learns_is_one_of_the_rewards(weight, reward_weights):
+  c = gdpo(weight, reward_weights)
+  checks.check_rewards(c)
+  c.sampler.group = 1  # then the settings are tried on components of that number
+  with pytest.raises(SettingError, match="sampler.group=1: objective.advantage='gdpo' compares"):
+    checks.check_group(c, imports.objective("grpo"))
+
+
+@pytest.mark.parametrize(
+  ("weight", "reward_weights", "message"),
+  [
+    (1.0, (1.0,), "give 2, .*: parity, reward_model"),
+    (1.0, (1.0, 1.0, 1.0), "give 2, .*: parity, reward_model"),
+    (0.0, (), "gdpo gives each reward the weight 1, and 'reward_model' has 0 .*iterative.weight"),
+  ],
+)
+def test_under_gdpo_weights_that_are_not_one_for_each_are_refused(weight, reward_weights, message):
+  with pytest.raises(SettingError, match=f"reward_weights=.*{message}"):
+    checks.check_rewards(gdpo(weight, reward_weights))

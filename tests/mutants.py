@@ -216,6 +216,13 @@ MUTANTS = (
     "tests/iterative_test.py::test_the_reference_is_the_policy_as_it_was_when_the_iteration_began",
   ),
   Mutant(
+    "gdpo's weights leave out the reward model that learns",
+    "grpo_jax/loops/scorers.py",
+    'return functions + models + [(LEARNING, config.iterative.weight)] * (config.loop == "iterative")',
+    "return functions + models",
+    "tests/iterative_test.py::test_under_gdpo_the_reward_model_that_learns_is_one_of_the_rewards",
+  ),
+  Mutant(
     "the replay is drawn with replacement",
     "grpo_jax/loops/replay.py",
     "len(new.lengths) + rng.permutation(len(pool.lengths) - 1 - len(new.lengths))",

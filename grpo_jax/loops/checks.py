@@ -124,19 +124,18 @@ def check_learner(config: ConfigDict, layout: Layout) -> None:
 
 def check_rewards(config: ConfigDict) -> None:
   """Refuses weights that are not one for each reward, and under gdpo no weights where a reward is to have none."""
-  weights, names = config.objective.get("reward_weights"), scorers.reward_names(config.rewards)
+  weights, components = config.objective.get("reward_weights"), scorers.components(config)
+  names = [name for name, _ in components]
   if weights and len(weights) != len(names):
     raise SettingError(
       f"objective.reward_weights={weights}: give {len(names)}, one for each of rewards.functions and of the reward "
       f"models: {', '.join(names)}"
     )
-  models = scorers.reward_models(config.rewards)
-  given = [*(entry[2] for entry in config.rewards.functions), *(weight for _, _, weight, _ in models)]
-  unseen = [name for name, weight in zip(names, given, strict=True) if not weight]
+  unseen = [name for name, weight in components if not weight]
   if config.objective.get("advantage") == "gdpo" and not weights and unseen:
     raise SettingError(
-      f"objective.reward_weights=(): gdpo gives each reward the weight 1, and {unseen[0]!r} has 0 (rewards.functions "
-      f"or a reward model); give one for each of {', '.join(names)}"
+      f"objective.reward_weights=(): gdpo gives each reward the weight 1, and {unseen[0]!r} has 0 (rewards.functions, "
+      f"a reward model or iterative.weight); give one for each of {', '.join(names)}"
     )
 
 
@@ -166,7 +165,7 @@ def check_group(config: ConfigDict, objective: Objective) -> None:
     np.zeros(tokens.shape, np.float32),
     rewards=rewards,
     given=np.array([[[False, True]]] * 3),  # on the last token
-    components=np.repeat(rewards.sum(2)[..., None], len(scorers.reward_names(config.rewards)), axis=2),
+    components=np.repeat(rewards.sum(2)[..., None], len(scorers.components(config)), axis=2),
   )
   by = "advantage" if "advantage" in settings else "group_baseline" if settings.get("group_baseline") else "name"
   if by == "group_baseline" or np.all(objective.flat(some, settings)):

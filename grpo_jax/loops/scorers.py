@@ -14,6 +14,7 @@ FORM = "(name, function, weight) or (..., keyword arguments)"  # of an entry of 
 
 # The settings that name reward models, and whether these are asked after each step.
 MODELS = {"outcome_models": False, "process_models": True}
+LEARNING = "reward_model"  # the name of the reward model that learns under loop="iterative"
 
 
 class Reward(NamedTuple):
@@ -87,6 +88,16 @@ def reward_models(cfg: Any) -> list[tuple[str, str, float, bool]]:
 def reward_names(cfg: Any) -> list[str]:
   """Returns the names of all rewards, in the order of their components: functions, then reward models."""
   return [entry[0] for entry in cfg.functions] + [name for name, *_ in reward_models(cfg)]
+
+
+def components(config: Any) -> list[tuple[str, float]]:
+  """Returns (name, weight) of each reward component of a run, in their order.
+
+  They are the functions, the reward models, and under loop="iterative" the reward model that learns.
+  """
+  functions = [(entry[0], entry[2]) for entry in config.rewards.functions]
+  models = [(name, weight) for name, _, weight, _ in reward_models(config.rewards)]
+  return functions + models + [(LEARNING, config.iterative.weight)] * (config.loop == "iterative")
 
 
 def rule(config: Any) -> str:

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax import guard, metrics, reward_models, rollouts, step_scores
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, imports, pairs
+from grpo_jax.loops import build, checks, imports, pairs, scorers
 from grpo_jax.loops.collect import Collector, score
 from grpo_jax.loops.groups import Scored, failed, known, last_tokens, select, widen
 from grpo_jax.loops.learner import Learner
@@ -26,7 +26,7 @@ from grpo_jax.loops.replay import Replay, lessons
 from grpo_jax.rewards import combine
 from grpo_jax.types import Example, Rollouts
 
-NAME = "reward_model"  # of the learner, and of its reward among the others
+NAME = scorers.LEARNING  # of the learner, and of its reward among the others
 
 
 class Kind(NamedTuple):

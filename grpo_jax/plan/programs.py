@@ -158,7 +158,7 @@ def _rollouts(config: ConfigDict, prompts: Prompts, lengths: Lengths) -> Rollout
     numbers,
     rewards=numbers,
     given=np.zeros(shape, bool),
-    components=np.zeros((*shape[:2], len(scorers.reward_names(config.rewards))), np.float32),
+    components=np.zeros((*shape[:2], len(scorers.components(config))), np.float32),
   )
 
 
