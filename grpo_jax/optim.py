@@ -16,12 +16,15 @@ Array = jax.Array
 def schedule(cfg: Any, total_updates: int) -> Callable[[Array | int], Array]:
   """The learning rate of update `count` (from 0).
 
-  It rises linearly over `cfg.warmup` updates, of which none has rate 0, and then stays (constant), or falls to 0
-  just after the last update, along a line (linear) or half a cosine (cosine; Loshchilov & Hutter 2017, eq. 5).
+  It rises linearly over `cfg.warmup` updates, of which none has rate 0, and then stays (constant), or falls to 0 at
+  update `total_updates`, along a line (linear) or half a cosine (cosine; Loshchilov & Hutter 2017, eq. 5).
+
+  Only updates that were made count. A run in which `learner.stop_*` ends inner loops early, or in which updates are
+  skipped as not finite, makes fewer than `total_updates`, and ends at a rate above 0.
 
   Args:
     cfg: the learner's settings (lr, schedule, warmup).
-    total_updates: updates of the whole run: steps x mu x minibatches.
+    total_updates: the most that the whole run can make: steps x mu x minibatches.
   """
   return _scheduled(cfg.lr, cfg, total_updates)
 

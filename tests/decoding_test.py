@@ -77,6 +77,17 @@ def test_counts_over_a_grid_of_uniforms_are_the_probabilities(vocab, settings):
   assert np.max(np.abs(np.bincount(tokens, minlength=vocab) - grid * p)) <= 1 + 1e-2
 
 
+def test_a_token_is_drawn_with_its_probability_rounded_to_a_multiple_of_2_to_the_minus_23():
+  step = 2.0**-23
+  u = jax.random.uniform(jax.random.key(0), (4096,))
+  assert np.all(u % step == 0) and np.any(u % (2 * step) != 0) and np.max(u) < 1
+  rare = np.log([0.125 * step, 0.125 * step])
+  tops = 1 - step * np.arange(1, 5)
+  last, first = (np.concatenate(order).astype(np.float32) for order in (([0.0], rare), (rare, [0.0])))
+  assert not _sample(np.tile(last, (4, 1)), tops)[0].any()  # never
+  assert _sample(np.tile(first, (4, 1)), step * np.arange(4))[0].tolist() == [0, 2, 2, 2]  # one for both
+
+
 def _rows():
   rng = np.random.default_rng(0)
   n = LARGE

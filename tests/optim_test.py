@@ -62,6 +62,19 @@ def test_schedule(name, expected):
   np.testing.assert_allclose([rate(i) for i in range(len(expected))], 0.3 * np.array(expected), rtol=1e-5, atol=1e-8)
 
 
+def test_a_run_that_makes_fewer_updates_ends_above_0():
+  """The schedule goes by updates that were made: one that was skipped leaves the rate where it was."""
+  rate = optim.schedule(learner(lr=0.3, schedule="linear"), total_updates=4)
+  tx = optax.scale_by_learning_rate(rate)
+  now = state.create({"policy": {"w": jnp.ones(1)}}, tx)
+  moved = []
+  for gradient in (1.0, np.nan, 1.0, 1.0):
+    before = now.params["policy"]["w"][0]
+    now, _ = update(tx, {"policy": {"w": jnp.array([gradient])}}, jnp.zeros(()), now)
+    moved.append(float(before - now.params["policy"]["w"][0]))
+  np.testing.assert_allclose(moved, [0.3, 0, 0.225, 0.15], rtol=1e-5)
+
+
 def test_schedule_without_warmup_starts_at_its_peak():
   assert optim.schedule(learner(lr=0.3, schedule="linear"), total_updates=2)(0) == np.float32(0.3)
 

@@ -46,7 +46,9 @@ def sample(
   probability is zero in float32 is never sampled, whatever the uniform number.
 
   The token is the first, in the order of the vocabulary, at which the sum of the kept probabilities exceeds u times
-  their mass. A float32 u has 24 bits, so of tokens less probable than that, one or another stands for all nearby.
+  their mass. `jax.random.uniform` makes a float32 u of 23 bits, so a token is drawn with its probability rounded, up or
+  down, to a multiple of 2^-23 (1.2e-7): of tokens less probable than that, one is drawn in the place of several, and
+  the last ones of the vocabulary never, if they come to less than that together.
 
   Args:
     logits: [S, V], any float dtype; compared and summed in float32. Best the transpose of a `[V, S]` product.
