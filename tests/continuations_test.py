@@ -21,6 +21,7 @@ SAMPLES = [
 ]
 # How many of four continuations reach the answer, 5.
 SUCCESSES = {(1, 9): 3, (1, 9, 2, 9): 4, (1, 9, 3, 9): 0, (7, 9): 1, (9, 1): 2}
+keys: list = []  # of the noise, one for each prefix that was continued
 TOO_LONG = (1, 9, 3, 9)  # whose continuations come to the right answer after more than L tokens
 
 
@@ -58,7 +59,7 @@ def draw(sample: Any, params: Any, prompts: Prompts, key: Any, sizes: Any) -> tu
       continue
     assert row[:2].tolist() == [4, 4] and not row[length:].any()
     prefix = tuple(row[2:length].tolist())
-    sample.append(prefix)
+    sample.append((prefix, key))
     for g in range(4):
       text = [2, 5, 0] if prefix == TOO_LONG else [5, 0] if g < SUCCESSES[prefix] else [6, 0]
       out[g, : len(text)], ends[g] = text, len(text)
@@ -72,7 +73,9 @@ def label(monkeypatch: pytest.MonkeyPatch, labels: str) -> tuple[Rollouts, conti
   make = continuations.LABELS[labels]
   labeller = continuations.Labeller(asked, None, Digits(), solved, 0.0, make, 3, 4, L)  # type: ignore
   found, counts = continuations.label(labeller, None, batch(), jax.random.key(0))
-  return found, counts, asked
+  keys.clear()
+  keys.extend(key for _, key in asked)
+  return found, counts, [prefix for prefix, _ in asked]
 
 
 @pytest.mark.parametrize(
@@ -94,6 +97,12 @@ def test_counts_and_that_each_prefix_is_continued_once(monkeypatch):
   assert counts == continuations.Counts(steps=8, wrong=3, unfinished=2, continued=4, faults=0)
   assert len(asked) == 4 and set(asked) == {(1, 9), (1, 9, 2, 9), (1, 9, 3, 9), (7, 9)}
   assert [len(each) for each in asked] == [2, 2, 4, 4]
+
+
+def test_each_batch_of_prefixes_has_noise_of_its_own(monkeypatch):
+  label(monkeypatch, "soft")
+  data = [jax.random.key_data(key).tobytes() for key in keys]
+  assert data[0] == data[1] == data[2] != data[3]  # three at a time
 
 
 def test_a_reward_that_fails_counts_as_wrong(monkeypatch):

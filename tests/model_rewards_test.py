@@ -25,6 +25,13 @@ def test_an_outcome_is_judged_after_its_end_and_what_was_cut_off_is_the_least_of
   np.testing.assert_array_equal(given, [[True] * 3, [False] * 3, [False] * 3])
 
 
+@pytest.mark.parametrize("score", [-9.0, 0.0, 9.0])
+def test_the_score_of_what_was_cut_off_does_not_count_whatever_it_is(score):
+  scores = np.array([[3.0, -1.0, score]], np.float32)
+  rewards, _ = model_rewards.outcome_rewards(scores, np.array([[2, 4, 8]]), np.array([[STOPPED, STOPPED, TRUNCATED]]))
+  np.testing.assert_array_equal(rewards, [[3, -1, -1]])
+
+
 def test_a_step_is_judged_after_its_last_token_and_one_that_was_cut_off_is_wrong():
   scores = np.array([9.0, 0.0, 9.0, np.log(3.0), 9.0], np.float32)
   whole = Completion("a\nb", [5, 6, 7, 8], STOPPED, [1, 3])

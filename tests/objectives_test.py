@@ -13,6 +13,7 @@ import pytest
 
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import imports
+from grpo_jax.objectives import advantages as named
 from grpo_jax.objectives import (
   cispo,
   coefficients,
@@ -23,13 +24,14 @@ from grpo_jax.objectives import (
   grpo,
   gspo,
   ppo,
+  process_reward_model,
   reward_model,
   rft,
   rpg,
   target_prob,
 )
 from grpo_jax.ops import advantages, masked
-from grpo_jax.types import STOPPED, TRUNCATED
+from grpo_jax.types import STOPPED, TRUNCATED, Outputs
 
 ALL = sorted(cases.CASES)
 
@@ -456,6 +458,58 @@ def test_ppo_rewards_returns_and_bootstrap():
       a = reward[t] + 0.9 * following[t] - v[t] + 0.9 * 0.8 * a
       np.testing.assert_allclose(batch.advantages[0, g, t], a, rtol=1e-5)
       np.testing.assert_allclose(batch.extra["returns"][0, g, t], a + v[t], rtol=1e-5, atol=1e-6)
+
+
+def test_the_targets_of_ppo_s_critic_come_from_advantages_before_they_are_whitened():
+  r = cases.rollouts()
+  whitened, plain = (ppo.prepare(r, cases.settings(ppo, whiten=whiten)) for whiten in (True, False))
+  np.testing.assert_array_equal(whitened.extra["returns"], plain.extra["returns"])
+  mean, std = np.mean(plain.advantages[plain.mask > 0]), np.std(plain.advantages[plain.mask > 0], ddof=1)
+  np.testing.assert_allclose(whitened.advantages, (plain.advantages - mean) / std * plain.mask, atol=1e-5)
+
+
+def test_a_process_reward_model_learns_from_the_last_tokens_of_steps_alone():
+  """Sum over labelled steps of the cross-entropy of sigma(value) with the label, over |steps| N."""
+  r = cases.rollouts(process=True)
+  out = cases.outputs(r)
+  cfg = cases.settings(process_reward_model)
+  batch = process_reward_model.prepare(r, cfg)
+  np.testing.assert_array_equal(batch.mask, r.given)
+  p, y = 1 / (1 + np.exp(-np.asarray(out.values, np.float64))), np.asarray(r.rewards, np.float64)
+  entropy = -(y * np.log(p) + (1 - y) * np.log(1 - p))
+  want = np.mean(np.mean(entropy, axis=2, where=np.asarray(r.given)))
+  np.testing.assert_allclose(process_reward_model.loss(out, batch, cfg)[0], want, rtol=1e-5)
+
+
+def test_a_completion_at_the_threshold_is_not_correct():
+  r = cases.rollouts(P=1, G=3)
+  r = cases.replace(r, rewards=jnp.zeros((1, 3, 6)).at[0, :, 0].set(jnp.array([0.25, 0.5, 0.75])))
+  r = cases.replace(r, given=jnp.zeros((1, 3, 6), bool).at[:, :, 0].set(True))
+  cfg = cases.settings(rft, threshold=0.5)
+  np.testing.assert_array_equal(rft.prepare(r, cfg).advantages[0, :, 0], [0.0, 0.0, 1.0])
+  assert not rft.flat(r, cfg)[0] and rft.flat(cases.rows(cases.replace(r, rewards=r.rewards * 2 / 3), slice(1)), cfg)[0]
+
+
+def test_kl_metrics_are_of_the_policy_that_sampled():
+  """E over samples of q of expm1(d) - d, d = log p - log q, is KL(q || p): q = pi_old against pi, the sampler against
+  pi_old."""
+  old, new, sampler = (jnp.log(jnp.array([p])) for p in (0.5, 0.25, 0.8))
+  batch = cases.one_token_batch(old, jnp.ones(1), jnp.ones(1), old=old)
+  batch = cases.replace(batch, sampler_logprobs=sampler[:, None, None])
+  out = Outputs(new[:, None, None], jnp.zeros((1, 1, 1)))
+  found = grpo.loss(out, batch, cases.settings(grpo))[1]
+  np.testing.assert_allclose(found["old_kl"][0], 0.5 - 1 - np.log(0.5), rtol=1e-5)
+  np.testing.assert_allclose(found["mismatch_kl"][0], 0.625 - 1 - np.log(0.625), rtol=1e-5)
+
+
+def test_step_returns_compare_with_the_completions_that_are_there():
+  """Rewards 1 and 0 of two completions: the mean is 1/2, whatever lies in the rows that only fill the group."""
+  r = cases.rollouts(P=1, G=4)
+  lengths = jnp.array([[2, 2, 0, 0]])
+  last = common.last_token(lengths, 6)
+  r = cases.replace(r, lengths=lengths, given=last, rewards=last * jnp.array([1.0, 0.0, 9.0, 9.0])[:, None])
+  found = named.step_returns(r, scale="none", ddof=1, eps=1e-4)
+  np.testing.assert_allclose(found[0, :, 0], [0.5, -0.5, 0.0, 0.0])
 
 
 def test_ppo_value_loss_is_the_larger_of_clipped_and_not():

@@ -1,5 +1,6 @@
 """What the reward model of an iterative run learns from, of which kind it is, and what is said after an iteration."""
 
+import contextlib
 import dataclasses
 import types
 from typing import Any
@@ -101,6 +102,58 @@ def test_a_sample_on_which_the_label_failed_is_in_no_pair():
   batch = Scored([Example("", "", "", {})] * 4, r, faults, 0.0)
   found = teaching.labelled(teaching.OUTCOME, batch, Collector(**own), config, 0)
   assert found.prompts.lengths.tolist() == [3, 1]
+
+
+def test_a_sample_that_was_cut_off_is_in_no_pair():
+  """It has the best label of its group, the least, and the only label that differs."""
+  r = rollouts()
+  r.ended[:] = [[STOPPED, TRUNCATED], [TRUNCATED, STOPPED], [STOPPED, STOPPED], [STOPPED, STOPPED]]
+  r = dataclasses.replace(r, components=np.array([[0, 1], [0, 1], [0, 0], [1, 0]], np.float32)[..., None])
+  own: Any = dict.fromkeys(Collector._fields) | {"rewards": [("steps", tiny, 0.1)], "models": []}
+  config = defaults.get_config()
+  config.iterative.labels, config.data.max_prompt_length = "steps", 5
+  found = teaching.labelled(
+    teaching.OUTCOME, Scored([Example("", "", "", {})] * 4, r, [], 0.0), Collector(**own), config, 0
+  )
+  assert found.prompts.lengths.tolist() == [1]
+
+
+def test_what_is_replayed_is_of_earlier_iterations():
+  config = defaults.get_config()
+  config.iterative.steps, config.iterative.kept_steps = 2, 3
+  assert [list(teaching.earlier_steps(last, config)) for last in (1, 3, 5, 9)] == [[], [0, 1], [1, 2, 3], [5, 6, 7]]
+  assert [teaching.oldest_step(saved, config) for saved in (4, 5, 6)] == [1, 1, 3]
+
+
+def test_an_iteration_learns_its_own_samples_and_is_measured_before(monkeypatch):
+  events: list[Any] = []
+
+  class Replay:
+    def read(self, steps):
+      events.append(list(steps))
+      r = rollouts()
+      return dataclasses.replace(r, tokens=r.tokens * 0 + steps[0])
+
+  def learn(step, pairs, writer):
+    events.append("learn")
+    return types.SimpleNamespace(metrics=dict.fromkeys(teaching.OUTCOME.learned, len(events)))
+
+  def agreement(judge, kind, new, config, show):
+    events.append(f"agreement on {new.tokens.max()}")
+    return 0.25
+
+  monkeypatch.setattr(teaching, "agreement", agreement)
+  judge: Any = types.SimpleNamespace(learn=learn)
+  writer: Any = types.SimpleNamespace(phase=lambda name: contextlib.nullcontext(), progress=print)
+  replay: Any = Replay()
+  config = defaults.get_config()
+  cfg = config.iterative
+  cfg.steps, cfg.kept_steps, cfg.pairs, cfg.replay, cfg.epochs = 2, 3, 3, 0.34, 1
+  found = teaching.teach(judge, teaching.OUTCOME, replay, 5, config, writer)
+  assert events == [[4, 5], [1, 2, 3], "agreement on 4", "learn", "learn"]
+  counted = {name: found[f"reward_model/{name}"] for name in ("new", "replayed", "updates", "loss")}
+  assert counted == {"new": 4, "replayed": 2, "updates": 2, "loss": 4.5}
+  assert found["reward_model/new_pair_accuracy"] == 0.25
 
 
 def test_what_is_not_finite_is_said_of_the_reward_model():
