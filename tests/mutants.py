@@ -706,7 +706,9 @@ MUTANTS = (
     "agreement is measured after the lessons",
     "grpo_jax/loops/teaching.py",
     '  with writer.phase("agreement"):',
-    '  for lesson in [*lessons(new, past, seed=(config.seed, step), **how)]:\n    judge.learn(step, lesson.pairs, writer)\n  with writer.phase("agreement"):',
+    "  for lesson in [*lessons(new, past, seed=(config.seed, step), **how)]:\n"
+    "    judge.learn(step, lesson.pairs, writer)\n"
+    '  with writer.phase("agreement"):',
     "tests/teaching_test.py::test_an_iteration_learns_its_own_samples_and_is_measured_before",
   ),
   Mutant(
