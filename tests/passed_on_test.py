@@ -1,0 +1,398 @@
+"""What is passed on between the parts of a run: which groups, settings, keys and numbers; nothing is compiled here."""
+
+import contextlib
+import types
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import tiny
+import tiny_runs
+
+from experiments import evaluate as evaluate_command
+from grpo_jax import evaluate, reward_models, step_scores
+from grpo_jax.data.loader import Batches
+from grpo_jax.data.pool import Pool
+from grpo_jax.loops import (
+  build,
+  continuations,
+  evaluator,
+  iterative,
+  learner,
+  offline,
+  online,
+  pair_evaluator,
+  process_reward_model,
+  reward_model,
+  step_evaluator,
+  teaching,
+  trees,
+)
+from grpo_jax.loops.collect import Collector
+from grpo_jax.loops.groups import Scored
+from grpo_jax.loops.step_evaluator import Steps
+from grpo_jax.plan import memory
+from grpo_jax.rewards.combine import Fault
+from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
+
+
+def stub(**fields: Any) -> Any:
+  return types.SimpleNamespace(**fields)
+
+
+def groups(count: int, size: int = 2, length: int = 4) -> Rollouts:
+  """Groups that were scored; each token of group n is n, and each prompt is n + 1."""
+  n = np.arange(count, dtype=np.int32)
+  tokens = np.broadcast_to(n[:, None, None], (count, size, length)).copy()
+  zeros = np.zeros(tokens.shape, np.float32)
+  lengths = np.full((count, size), length, np.int32)
+  prompts = Prompts(n[:, None] + 1, np.ones(count, np.int32))
+  ended = np.full_like(lengths, STOPPED)
+  return Rollouts(prompts, tokens, lengths, ended, zeros - 1, zeros - 1, zeros, zeros > 0, zeros[..., :1] * 1)
+
+
+WRITER: Any = stub(
+  phase=lambda name, *args: contextlib.nullcontext(),
+  progress=lambda *args: None,
+  evaluation=lambda *args: None,
+  say=lambda *args: None,
+)
+
+
+# -- data
+
+
+def test_data_sets_of_a_mixture_are_shuffled_apart():
+  sets = [[Example(f"{name}{i}", "", "", {}) for i in range(20)] for name in "ab"]
+  batches = Batches(sets, prompts=40, seed=0)
+  taken = [example.question for example in next(batches)]
+  a, b = ([int(question[1:]) for question in taken if question[0] == name] for name in "ab")
+  assert sorted(a) == sorted(b) == list(range(20)) and a != b
+
+
+def test_pass_rates_that_were_saved_stay_as_they_were():
+  example = Example("1 + 1", "", "2", {})
+  pool = Pool(Batches([[example]], prompts=1, seed=0), prompts=1, redraw=0.5, seed=0)
+  pool.note([example], np.array([[1.0, 0.0]]))
+  saved = pool.get_state()
+  pool.note([example], np.array([[1.0, 1.0]]))
+  assert [*saved["rates"].values()] == [0.5] and [*pool.get_state()["rates"].values()] == [1.0]
+
+
+def test_kept_samples_come_once_an_epoch_and_without_the_sampler_s_log_probs():
+  kept = offline.Kept(tiny_runs.config({"data.prompts": 3}), 6)
+  kept.rollouts = groups(6)
+  first, second = next(kept), next(kept)
+  assert sorted([*first.tokens[:, 0, 0], *second.tokens[:, 0, 0]]) == list(range(6))
+  assert first.tokens.shape == (3, 2, 4) and first.sampler_logprobs is None and second.sampler_logprobs is None
+
+
+# -- held-out groups
+
+
+class Kept:
+  def __init__(self, config: Any, prompts: int):
+    self.prompts, self.rollouts = prompts, None
+
+
+class Run:
+  """A run of no step."""
+
+  def __init__(self, *args: Any):
+    self.writer, self.stopping = WRITER, None
+
+  def __enter__(self) -> "Run":
+    return self
+
+  def __exit__(self, *args: Any) -> None: ...
+
+  def steps(self) -> range:
+    return range(0)
+
+  def finish(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+  ("loop", "changes"),
+  [
+    (process_reward_model, {"offline.steps": "steps.jsonl"}),
+    (process_reward_model, {}),
+    (reward_model, {}),
+  ],
+)
+def test_what_is_held_out_is_not_trained_on(monkeypatch, tmp_path, loop, changes):
+  made: list[Kept] = []
+  taken: list[Any] = []
+  steps = loop is process_reward_model
+  all_groups = Steps(groups(5), np.zeros((5, 2, 4), np.float32)) if steps else groups(5)
+
+  def make(config: Any, prompts: int) -> Kept:
+    made.append(Kept(config, prompts))
+    return made[0]
+
+  for name, value in {
+    "Kept": make,
+    "Run": Run,
+    "Learner": lambda *args: None,
+    "StepEvaluator" if steps else "PairEvaluator": lambda *args: stub(take=taken.append),
+    "check_collector": lambda *args: None,
+    "kept_samples": lambda *args: all_groups,
+  }.items():
+    monkeypatch.setattr(loop, name, value)
+  if steps:
+    monkeypatch.setattr(loop, "read_solutions", lambda *args: (all_groups, ""))
+  monkeypatch.setattr(loop.checks, "check_settings", lambda *args: None)
+  monkeypatch.setattr(loop.checks, "check", lambda *args: None)
+  monkeypatch.setattr(build, "model", lambda *args, **more: stub(decoder=None))
+  name = "process_reward_model" if steps else "reward_model"
+  c = tiny_runs.config({"loop": name, "offline.held_out": 2, "offline.prompts": 3} | changes)
+  loop.train(c, str(tmp_path / "run"))
+  held_out = taken[0].rollouts if steps else taken[0]
+  assert held_out.tokens[:, 0, 0].tolist() == [0, 1]
+  assert made[0].rollouts.tokens[:, 0, 0].tolist() == [2, 3, 4] and made[0].prompts == 3
+
+
+def test_held_out_prompts_are_drawn_first_and_come_in_no_other_group(monkeypatch):
+  batch = Scored([Example("", "", "", {})] * 4, groups(4), [], 0.0)
+  again = Scored([Example("", "", "", {})] * 4, groups(8), [], 0.0)._replace(examples=[None] * 8)
+  drawn = iter([batch, again])
+  monkeypatch.setattr(offline, "collect", lambda *args: (next(drawn), {}))
+  monkeypatch.setattr(offline, "make_collector", lambda *args: None)
+  monkeypatch.setattr(build, "reference", lambda *args: None)
+  c = tiny_runs.config({"offline.data": "samples", "offline.prompts": 5, "offline.held_out": 2})
+  found = offline.draw_samples(c, stub(), WRITER, lambda step: "")
+  assert found is not None and found.tokens[:, 0, 0].tolist() == [0, 1, 2, 3, 2, 3, 4]
+
+
+# -- models
+
+
+def test_the_reward_model_of_an_iterative_run_has_settings_of_its_own():
+  own = {"iterative.reward_model_lr": 3e-3, "iterative.pairs": 6, "learner.lr": 1e-5, "data.prompts": 8}
+  others = {"learner.mu": 4, "learner.minibatches": 2, "learner.microbatch": 2, "learner.schedule": "cosine"}
+  stops = {"learner.warmup": 5, "learner.stop_kl": 0.1, "learner.stop_reached": 0.5, "learner.stop_surrogate": 0.1}
+  c = tiny_runs.config(own | others | stops)
+  made = teaching.of_reward_model(c, teaching.OUTCOME)
+  names = ("lr", "schedule", "warmup", "mu", "minibatches", "microbatch", "stop_reached", "stop_surrogate", "stop_kl")
+  assert [made.learner[name] for name in names] == [3e-3, "constant", 0, 1, 1, 0, 0.0, 0.0, 0.0]
+  assert (made.data.prompts, made.objective.name) == (6, "reward_model")
+  assert (c.learner.lr, c.learner.mu, c.data.prompts, c.objective.name) == (1e-5, 4, 8, "grpo")
+
+
+def test_another_model_has_no_adapters_of_this_run():
+  c = tiny_runs.config({"lora.rank": 4})
+  other = build.of_another(c, "teacher")
+  assert (other.init_from, other.model.variant, other.lora.rank) == ("teacher", "", 0)
+  assert (c.init_from, c.model.variant, c.lora.rank) == ("", "test_qwen3", 4)
+
+
+def test_a_reference_of_a_step_is_read_from_the_run_although_it_has_an_export_by_now(monkeypatch):
+  monkeypatch.setattr(build, "check_source", lambda *args: None)
+  monkeypatch.setattr(trees, "find_source", lambda source: (f"{source}/export", ""))
+  monkeypatch.setattr(trees, "restore", lambda run, decoder, step: (run, step))
+  monkeypatch.setattr(build.weights, "load", lambda folder, decoder: folder)
+  model: Any = stub(decoder=stub(base=None))
+  assert build.reference("runs/1", model, "ref_from") == "runs/1/export"
+  assert build.reference("runs/1", model, "ref_from", step=2) == ("runs/1", 2)
+
+
+def test_the_source_of_a_learner_of_a_run():
+  config = {"init_from": "policy", "iterative": {"reward_model": "judge"}}
+  assert [trees.began_with(config, name) for name in ("policy", trees.REWARD_MODEL)] == ["policy", "judge"]
+  assert trees.began_with({"init_from": "policy", "iterative": None}, trees.REWARD_MODEL) == "policy"
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_the_model_that_learns_is_asked_as_its_kind_and_after_the_others(steps):
+  judge: Any = stub(model=stub(decoder="decoder"), params="now")
+  found = iterative.asked_models(["other"], judge, 0.5, steps)  # type: ignore
+  assert found == ["other", ("reward_model", 0.5, steps, "decoder", "now")]
+
+
+def test_continuations_are_made_with_the_settings_of_the_run(monkeypatch):
+  settings = []
+  monkeypatch.setattr(continuations.sampler, "make_sampler", lambda decoder, s, stop: settings.append(s) or "sampler")
+  changes = {"offline.continuations": 3, "sampler.max_length": 8, "data.max_prompt_length": 16, "eval.batch": 5}
+  c = tiny_runs.config(changes | {"rewards.deadline": 2.5, "eval.reward": "math.answer_correct"})
+  model: Any = stub(layout=tiny.layout(), decoder=None, stop=(), tokenizer="tokenizer")
+  made = continuations.make_labeller(c, model)
+  assert settings[0].group == 3 and c.sampler.group == 4
+  assert made.sizes.width == 24  # a prompt, and what was written of a completion
+  assert (made.deadline, made.prompts, made.continuations, made.max_length) == (2.5, 5, 3, 8)
+
+
+# -- updates
+
+
+def test_updates_are_measured_every_so_often_and_their_rate_is_told(monkeypatch):
+  own = learner.Learner.__new__(learner.Learner)
+  own.model, own.measure_every, own.state = stub(layout=None), 2, None
+  own.sizes = stub(for_learner=lambda batch: (batch, None), microbatches=1)
+  own.rate = lambda count: 10 * count
+  made = iter(range(1, 6))
+  own.jitted_learn = lambda *args: (stub(step=next(made), skipped=0, params=None), {}, None)
+  own.jitted_movement = lambda *args: ({"moved_nats": 1.0}, "before", "after")
+  monkeypatch.setattr(learner.rollouts, "to_device", lambda layout, x: x)
+  monkeypatch.setattr(learner.plan, "padding", lambda *args: {})
+  found = [own.learn(step, groups(1), WRITER) for step in range(5)]
+  assert [each.moved for each in found] == [("before", "after") if step % 2 == 0 else None for step in range(5)]
+  assert [each.metrics["lr"] for each in found] == [0, 10, 20, 30, 40]
+
+
+def test_a_schedule_is_of_all_updates_of_a_run(monkeypatch):
+  totals = []
+  monkeypatch.setattr(learner.optim, "schedule", lambda cfg, total: totals.append(total))
+  monkeypatch.setattr(learner.optim, "make_optimizer", lambda cfg, total, critic: totals.append(total))
+  c = tiny_runs.config({"steps": 5, "learner.mu": 3, "learner.minibatches": 2, "objective.beta": 0.0})
+  model: Any = stub(decoder=stub(config=stub(scores=False), lora=None), layout=tiny.layout())
+  monkeypatch.setattr(learner.learn, "make_learn", lambda setup: None)
+  monkeypatch.setattr(learner.movement, "make_movement", lambda setup: None)
+  learner.Learner(c, model, 1.0)
+  assert totals == [30, 30]
+
+
+def test_rows_of_samples_begin_with_faults_and_show_before_and_after():
+  r = groups(2)
+  r.lengths[:] = [[4, 2], [3, 0]]
+  r.ended[0, 1] = TRUNCATED
+  r.given[:, :, [0, 1]] = True
+  r.rewards[:, :, 0], r.rewards[:, :, 1] = 0.25, [[1, 2], [3, 4]]
+  r.components[:] = 0.5
+  numbers = np.arange(16.0).reshape(2, 2, 4)
+  trace = stub(advantages=jax.numpy.asarray(numbers), logprobs=jax.numpy.asarray(-numbers))
+  learned: Any = learner.Learned({}, trace, (numbers.sum(2), numbers.sum(2) + 1))
+  fields = dict.fromkeys(Collector._fields) | {"rewards": [("parity", None, 1.0)], "models": [], "rule": ""}
+  batch = Scored([Example("q0", "", "a0", {}), Example("q1", "", "a1", {})], r, [Fault(1, 0, "parity", "late")], 0.0)
+  words: Any = stub(decode=str, text=str)
+  model: Any = stub(layout=tiny.layout(), tokenizer=words)
+  rows = online.sample_rows(batch, learned, 3, Collector(**fields), model)  # type: ignore
+  assert [row["question"] for row in rows] == ["q1", "q0", "q0"] and rows[0]["faults"] == "parity: late"
+  assert [row["reward"] for row in rows] == [3.25, 1.25, 2.25] and rows[0]["rewards"] == {"parity": 0.5}
+  assert [row["ended"] for row in rows] == ["stopped", "stopped", "truncated"]
+  assert [row["advantage"] for row in rows] == [9.0, 1.5, 4.5]
+  assert rows[2]["advantages"] == [4.0, 5.0] and rows[2]["logprobs"] == [-4.0, -5.0] and rows[2]["tokens"] == ["0", "0"]
+  assert [(row["logprob_before"], row["logprob_after"]) for row in rows] == [(38, 39), (6, 7), (22, 23)]
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_pairs_of_each_step_are_chosen_by_a_seed_of_their_own(monkeypatch, step):
+  seeds = []
+
+  def of_samples(batch: Scored, seed: int, complete: bool) -> Scored:
+    seeds.append(seed)
+    return batch
+
+  monkeypatch.setattr(teaching.pairs, "of_samples", of_samples)
+  fields = dict.fromkeys(Collector._fields) | {"rewards": [("parity", None, 0.1)], "models": []}
+  c = tiny_runs.config(tiny_runs.ITERATIVE | {"seed": 7})
+  teaching.labelled_pairs(Scored([None] * 2, groups(2), [], 0.0), Collector(**fields), c, step)  # type: ignore
+  assert seeds == [7 + step]
+
+
+# -- evaluations
+
+
+def test_greedy_evaluation_is_greedy_and_the_other_has_samples_of_its_own(monkeypatch):
+  monkeypatch.setattr(evaluator.Evaluator, "_generator", lambda self, config, model, changes: changes)
+  c = tiny_runs.config({"eval.problems": 0, "eval.samples": 6, "sampler.temperature": 0.7})
+  model: Any = stub(layout=tiny.layout(), tokenizer=None)
+  own = evaluator.Evaluator(c, model)
+  assert own.greedy == {"temperature": 0.0, "group": 1} and own.sampled == {"group": 6}
+
+
+def test_steps_are_compared_with_labels_and_with_the_rewards(monkeypatch):
+  r, rule = groups(1), np.full((1, 2, 4), np.nan, np.float32)
+  r.given[0, 0, :], r.rewards[0, 0] = True, [1, 1, 0, 0]
+  rule[0, 0, :3] = [1, 0, 0]
+  scores = np.zeros((1, 2, 4), np.float32)
+  scores[0, 0] = [2, 2, -2, 2]
+  monkeypatch.setattr(step_evaluator.reward_models, "scores_of_all", lambda *args: scores)
+  own = step_evaluator.StepEvaluator.__new__(step_evaluator.StepEvaluator)
+  own.cfg, own.offline = stub(batch=1), stub(held_out=1)
+  own.decoder, own.sizes, own.held_out = None, stub(fresh=lambda: None), Steps(r, rule)
+  found = own(WRITER, None, 0)
+  assert (found["steps"], found["step_accuracy"], found["step_agreement"]) == (4, 0.75, 0.75)
+  assert (found["rule_accuracy"], found["label_agreement"]) == (0.75, pytest.approx(2 / 3))
+  assert found["rule_accuracy_right"] == 1.0 and found["rule_accuracy_wrong"] == 0.5
+
+
+def test_pairs_of_which_one_is_missing_are_not_evaluated():
+  own = pair_evaluator.PairEvaluator.__new__(pair_evaluator.PairEvaluator)
+  own.offline = stub(held_out=3)
+  r = groups(3)
+  r.lengths[1, 1] = 0
+  own.take(r)
+  assert own.pairs is not None and own.pairs.tokens[:, 0, 0].tolist() == [0, 2]
+
+
+def test_scores_of_all_are_as_many_as_were_given(monkeypatch):
+  def scored(decoder: Any, microbatches: int) -> Any:
+    return lambda params, batch: batch.tokens.astype(np.float32)
+
+  monkeypatch.setattr(reward_models, "jitted_scores", scored)
+  monkeypatch.setattr(reward_models.rollouts, "to_device", lambda layout, x: x)
+  seen = []
+  sizes: Any = stub(layout=None, microbatches=1, for_learner=lambda few: (few,))
+  found = reward_models.scores_of_all(None, None, groups(5), sizes, 2, lambda *done: seen.append(done))  # type: ignore
+  assert found[:, 0, 0].tolist() == [0, 1, 2, 3, 4] and seen == [(2, 5), (4, 5), (5, 5)]
+
+
+def test_the_error_of_a_difference_is_of_a_sample_of_problems():
+  """Differences 1, 0, 0, -1: their variance is 2/3 with n - 1 in its denominator."""
+  mean, error = evaluate.paired(np.array([0, 1, 0, 1.0]), np.array([1, 1, 0, 0.0]))
+  assert mean == 0 and error == pytest.approx((2 / 3 / 4) ** 0.5)
+  before, after = {"accuracy": np.array([0.0, 1.0])}, {"accuracy": np.array([1.0, 1.0])}
+  assert evaluate_command.differences(before, after)["accuracy"] == {"mean": 0.5, "error": pytest.approx(0.5)}
+
+
+def test_a_prompt_that_is_too_long_is_counted_once():
+  greedy = evaluate.Outcomes([[False]], None, [], [], [], {}, [True])
+  sampled = evaluate.Outcomes([[False, False]], None, [], [], ["late"], {}, [True])
+  found = evaluate.metrics_of(greedy, sampled)
+  assert (found["prompts_too_long"], found["reward_faults"], found["accuracy"], found["pass@2"]) == (1, 1, 0.0, 0.0)
+
+
+def test_a_wrong_sample_of_an_evaluation_is_kept_with_reward_0():
+  rows: list[dict[str, Any]] = []
+  for right in (True, False):
+    judged = evaluate.Judged(right, None, "", [])
+    completion = Completion("4", [4], TRUNCATED, [0])
+    evaluate_command._keep(rows, {"kind": "greedy"}, Example("2 + 2", "", "4", {}), completion, judged)
+  assert [(row["reward"], row["ended"], row["answer"]) for row in rows] == [
+    (1.0, "truncated", "4"),
+    (0.0, "truncated", "4"),
+  ]
+
+
+def test_steps_of_a_model_that_is_not_sure():
+  """A score of 0 says that a step is wrong; a label of one half is wrong, too."""
+  found = step_scores.step_metrics(np.array([0.0, 1.0, -1.0]), np.array([1.0, 1.0, 0.5]))
+  assert (found["accuracy_right"], found["accuracy_wrong"], found["wrong"]) == (0.5, 1.0, pytest.approx(1 / 3))
+
+
+def test_confidence_is_of_the_choice_that_the_model_would_have_made():
+  """Margins of -log 3: p of the right choice is 1/4, so it is 3/4 sure of the wrong one each time."""
+  found = reward_models.pair_metrics(np.full(4, -np.log(3.0)))
+  assert found["pair_ece"] == pytest.approx(0.75) and found["pair_brier"] == pytest.approx(0.5625)
+
+
+# -- the memory of a plan
+
+
+@pytest.mark.parametrize(("slots", "tokens"), [(8, 2 * 5 + 8 * 7), (4, (2 + 4) * 5 + 4 * 7)])
+def test_slots_that_are_refilled_have_copies_of_their_prompts(monkeypatch, slots, tokens):
+  monkeypatch.setattr(memory, "slots_of", lambda workload: memory.Slots(samples=8, slots=slots, prompts=2, kv=10))
+  config = tiny_runs.config({"data.max_prompt_length": 5, "sampler.max_length": 7})
+  assert memory.cache_bytes(stub(config=config)) == 10 * tokens
+
+
+@pytest.mark.parametrize(("dtype", "vector"), [("float32", 4 * 16), ("bfloat16", 2 * 16), ("int8", 16 + 4)])
+def test_keys_and_values_of_a_token(monkeypatch, dtype, vector):
+  """Two for each head and layer; in int8 each has a float32 scale."""
+  shape, layout = stub(kv_heads=2, head_dim=16, layers=3), stub(shards=lambda name, n: 2, size=lambda name: 1)
+  setup = stub(decoder=stub(config=shape, layout=layout), cache_dtype=dtype, slots=0)
+  monkeypatch.setattr(memory, "decode_setup", lambda workload: setup)
+  config = tiny_runs.config({"data.prompts": 2, "sampler.group": 4})
+  found = memory.slots_of(stub(config=config, sample=stub(layout=layout)))
+  assert found == memory.Slots(samples=8, slots=8, prompts=2, kv=2 * 3 * 1 * vector)
