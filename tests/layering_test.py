@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 # From the bottom up; a name stands for a module or a package. Imports run downwards.
 LAYERS = (
   ("errors", "types", "guard", "apart", "lock", "quiet", "terminal", "kinds", "ranges", "storage", "mirror"),
-  ("ops", "sharding", "packing", "checksums", "folder", "hosts", "lifeline"),
+  ("ops", "sharding", "packing", "checksums", "folder", "hosts", "inputs", "lifeline"),
   ("models", "tokenizer", "data", "rewards", "objectives"),
   (
     "forward",
@@ -23,7 +23,6 @@ LAYERS = (
     "checkpoint",
     "complete",
     "origin",
-    "inputs",
     "workdir",
     "signals",
     "metrics",
@@ -55,6 +54,7 @@ LINKS = (
   ("ops.advantages", "ops.masked"),
   ("ops.surrogate", "ops.masked"),
   ("lifeline", "hosts"),
+  ("inputs", "hosts"),
   ("packing.*", "sharding"),
   ("packing.rows", "packing.plan"),
   ("packing.lists", "packing.plan"),
@@ -133,6 +133,8 @@ LINKS = (
   ("model_rewards", "rollouts"),
   ("reward_models", "rollouts"),
   ("loops.*", "loops.imports"),
+  ("loops.run", "loops.depends"),
+  ("loops.depends", "loops.scorers"),
   ("loops.*", "loops.build"),
   ("loops.*", "loops.checks"),
   ("loops.*", "loops.evaluator"),

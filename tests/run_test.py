@@ -61,6 +61,9 @@ class Position:
   def set_state(self, state):
     self.index = state["index"]
 
+  def contents(self):
+    return {}
+
 
 @pytest.fixture(scope="module")
 def config():

@@ -35,7 +35,7 @@ class Pool:
     self._rates: dict[str, float] = {}  # by `key`
     self._turns = 0  # that were come to
     self._passed = 0  # of these
-    self.first = order.first
+    self.first, self.contents = order.first, order.contents
 
   def __iter__(self) -> Iterator[list[Example]]:
     return self
