@@ -146,7 +146,9 @@ def check_hosts(values: Mapping[str, str]) -> None:
     if names := differences(found[0], others):
       said = [f"{name}: {_both(found[0].get(name), others.get(name), host)}" for name in names[:MOST_SHOWN]]
       more = f"; and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
-      raise SettingError(f"{'; '.join(said)}{more}; all hosts need the same command, code, data and weights")
+      raise SettingError(
+        f"{'; '.join(said)}{more}; all hosts need the same command, code, data in the same order, and weights"
+      )
 
 
 def record(workdir: str, values: Mapping[str, str], step: int) -> list[str]:
