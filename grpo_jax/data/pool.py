@@ -35,7 +35,7 @@ class Pool:
     self._rates: dict[str, float] = {}  # by `key`
     self._turns = 0  # that were come to
     self._passed = 0  # of these
-    self.first, self.contents = order.first, order.contents
+    self.first = order.first
 
   def __iter__(self) -> Iterator[list[Example]]:
     return self
@@ -69,6 +69,10 @@ class Pool:
     rates = np.array([*self._rates.values()])
     shares = {"pool/never": (rates == 0).mean(), "pool/always": (rates == 1).mean()} if rates.size else {}
     return {"pool/prompts": rates.size, "pool/passed_over": self._passed} | {n: float(x) for n, x in shares.items()}
+
+  def contents(self) -> dict[str, str]:
+    """Returns those of the order; see `Batches.contents`."""
+    return self._order.contents()
 
   def get_state(self) -> dict[str, Any]:
     """Returns what a checkpoint keeps: the position in the order, and the pass rates."""
