@@ -52,9 +52,8 @@ def main(argv: list[str]) -> None:
 
 def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = None) -> None:
   """Runs `config.loop` in `workdir` and draws what it wrote; `join` makes this process one of several first."""
-  check, loop = functools.partial(check_command, config, workdir), None
   if not join:
-    loop = check()
+    check_command(config, workdir)
   print("starting: importing jax, loading weights and data", flush=True)
   if join:
     join()
@@ -63,13 +62,13 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
 
   with Lifeline():
     inputs.check_hosts(inputs.of_settings(config) | {"--workdir": repr(workdir)} | inputs.of_versions())
-    loop = loop or check()  # what is wrong on one host alone ends all of them
-    loop.train(config, workdir)
+    check_command(config, workdir)  # of several hosts not before: what is wrong on one of them alone ends all
+    find_loop(config.loop).train(config, workdir)
     draw(workdir)
 
 
-def check_command(config: ConfigDict, workdir: str) -> types.ModuleType:
-  """Returns the loop that the config names, once what can be said before jax is imported has been found right.
+def check_command(config: ConfigDict, workdir: str) -> None:
+  """Refuses what can be said to be wrong before jax is imported.
 
   Raises:
     SettingError: a setting or the workdir cannot be.
@@ -77,7 +76,6 @@ def check_command(config: ConfigDict, workdir: str) -> types.ModuleType:
   ranges.check(config)
   kinds.check_value("--workdir", workdir)
   storage.check("--workdir", workdir)
-  return find_loop(config.loop)
 
 
 def find_loop(name: str) -> types.ModuleType:
