@@ -13,13 +13,15 @@ import pytest
 import tiny
 
 from experiments import defaults
-from grpo_jax import guard
+from grpo_jax import guard, inputs, lifeline, metrics, rollouts
 from grpo_jax import state as train_state
 from grpo_jax.checksums import checksums
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports, trees
 from grpo_jax.loops.evaluator import Evaluator
+from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.run import Run, exporting, recorded
+from grpo_jax.types import Prompts, Rollouts
 
 TX = optax.adam(0.1)
 
@@ -60,6 +62,9 @@ class Position:
 
   def set_state(self, state):
     self.index = state["index"]
+
+  def contents(self):
+    return {}
 
 
 @pytest.fixture(scope="module")
@@ -269,3 +274,66 @@ def test_an_export_shows_how_much_is_written():
   show(4_000_000)
   show(6_000_000)
   assert shown == [("MB exported", 4, 6), ("MB exported", 6, 6)]
+
+
+def test_what_the_run_depends_on_and_has_changed_is_told_when_it_is_resumed(
+  config, model, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.setattr(Position, "contents", lambda self: {"training data": "8 examples"})
+  loop(config, model, tmp_path, {"policy": Fake(0.0)}, stop_after=3)
+  assert json.loads((tmp_path / "inputs.json").read_text())["training data"] == "8 examples"
+  loop(config, model, tmp_path, {"policy": Fake(0.0)}, stop_after=1)
+  assert "warning" not in capsys.readouterr().out
+  monkeypatch.setattr(Position, "contents", lambda self: {"training data": "9 examples"})
+  loop(config, model, tmp_path, {"policy": Fake(0.0)}, stop_after=1)
+  said = " ".join(capsys.readouterr().out.split())
+  assert "warning: training data has changed since step 2 of this run: was 8 examples, is 9 examples" in said
+  assert json.loads((tmp_path / "inputs-until-2.json").read_text())["training data"] == "8 examples"
+  (tmp_path / "inputs.json").unlink()  # a folder from before
+  loop(config, model, tmp_path, {"policy": Fake(0.0)})
+  assert "warning" not in capsys.readouterr().out and (tmp_path / "inputs.json").exists()
+
+
+def test_a_file_of_that_name_in_a_folder_that_is_no_run_s_is_not_written_to(config, model, tmp_path):
+  (tmp_path / "inputs.json").write_text("mine")
+  with pytest.raises(SettingError, match=r"holds inputs.json and no config.json"):
+    loop(config, model, tmp_path, {"policy": Fake(0.0)})
+  assert (tmp_path / "inputs.json").read_text() == "mine"
+
+
+def test_hosts_that_differ_are_refused_before_anything_is_made_in_the_folder(config, model, tmp_path, monkeypatch):
+  def refuse(values):
+    assert values["version of jax"] == jax.__version__
+    raise SettingError("hosts differ")
+
+  monkeypatch.setattr(inputs, "check_hosts", refuse)
+  with pytest.raises(SettingError, match="hosts differ"):
+    loop(config, model, tmp_path / "run", {"policy": Fake(0.0)})
+  assert not (tmp_path / "run").exists()
+
+
+def test_a_step_is_saved_once_its_prompts_are_known_to_be_the_same_on_all_hosts(config, model, tmp_path, monkeypatch):
+  def differ():
+    raise guard.Stopped("prompts differ")  # in place of the end of the process
+
+  monkeypatch.setattr(lifeline, "settle", differ)
+  learner = Fake(0.0)
+  run = Run(config, str(tmp_path), model, Position(), {"policy": learner}, Evaluator(config, model))
+  with pytest.raises(guard.Stopped), run._resources:
+    run.writer = metrics.Writer(str(tmp_path), config.log, config.steps)
+    run.save(1, wait=True)
+  assert run.checkpoints.latest() is None
+
+
+def test_prompts_are_compared_before_anything_is_sampled_or_learned_from_them(monkeypatch):
+  prompts = Prompts(np.ones((2, 3), np.int32), np.full(2, 3, np.int32))
+  batch = Rollouts(prompts, *[np.ones((2, 1, 4), np.int32)] * 5)
+
+  def compare(*trees):
+    raise SettingError(f"compared {[x.shape for x in jax.tree.leaves(trees)]}")
+
+  monkeypatch.setattr(lifeline, "compare", compare)
+  with pytest.raises(SettingError, match=r"compared \[\(2, 3\), \(2,\)\]"):
+    rollouts.draw(None, None, prompts, None, None)
+  with pytest.raises(SettingError, match=r"compared \[\(2, 3\), \(2,\), \(2, 1, 4\)\]"):
+    Learner.learn(object.__new__(Learner), 0, batch, None)
