@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 # From the bottom up; a name stands for a module or a package. Imports run downwards.
 LAYERS = (
   ("errors", "types", "guard", "apart", "lock", "quiet", "terminal", "kinds", "ranges", "storage", "mirror"),
-  ("ops", "sharding", "packing", "checksums", "folder", "hosts", "lifeline"),
+  ("ops", "sharding", "packing", "checksums", "folder", "logs", "hosts", "lifeline"),
   ("models", "tokenizer", "data", "rewards", "objectives"),
   (
     "forward",
@@ -54,6 +54,7 @@ LINKS = (
   ("ops.advantages", "ops.masked"),
   ("ops.surrogate", "ops.masked"),
   ("lifeline", "hosts"),
+  ("logs", "folder"),
   ("packing.*", "sharding"),
   ("packing.rows", "packing.plan"),
   ("packing.lists", "packing.plan"),

@@ -148,6 +148,8 @@ class Run:
         self.writer.say(f"warning: {damage}; it is passed over and kept in {self.folder}/damaged")
       for name, lost in self.lost.items():
         self.writer.say(f"warning: {name} has lost {lost} bytes since the checkpoint; what is left of it is kept")
+      for damage in self.writer.damaged_logs():
+        self.writer.say(f"warning: {damage}; the file is kept as it is, and reports leave that out")
       self.writer.say(f"going on from step {self.first} of {self.folder}")
     self._mark(self.first)
     return self
