@@ -23,6 +23,7 @@ LAYERS = (
     "checkpoint",
     "complete",
     "origin",
+    "inputs",
     "workdir",
     "signals",
     "metrics",
@@ -261,7 +262,7 @@ def violations(texts: dict[str, str]) -> list[str]:
       top = full.split(".")[0]
       if full.startswith("."):
         found.append(f"{module}: imports {full}; write the whole name")
-      elif top == "importlib" and not full.startswith("importlib.resources"):
+      elif top == "importlib" and not full.startswith(("importlib.resources", "importlib.metadata")):
         if module.split(".")[0] not in MAY_IMPORT_BY_NAME:
           found.append(f"{module}: imports importlib; only {' and '.join(MAY_IMPORT_BY_NAME)} may")
       elif top in WITHOUT.get(module.split(".")[0], ()):
