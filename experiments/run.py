@@ -25,9 +25,9 @@ from experiments import arguments
 from grpo_jax import kinds, ranges, storage
 from grpo_jax.errors import SettingError
 
-# Seconds without a sign of life after which a host counts as dead to jax, whose own 100 would hold a pod up for long.
-# The lifeline is earlier, as a rule.
-HEARTBEAT_SECONDS = 30
+# Seconds without a sign of life after which a host counts as dead to jax, which then ends the others with a page of C++
+# text. The lifeline is earlier.
+HEARTBEAT_SECONDS = 100
 # Between processes on CPUs (gloo) collectives must run in one order on all of them. With this scheduler of XLA they do
 # not: "collective mismatch" in the first learn of experiments/arithmetic.py.
 ORDER_FLAG = "xla_cpu_enable_concurrency_optimized_scheduler"
@@ -52,18 +52,32 @@ def main(argv: list[str]) -> None:
 
 def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = None) -> None:
   """Runs `config.loop` in `workdir` and draws what it wrote; `join` makes this process one of several first."""
-  ranges.check(config)
-  kinds.check_value("--workdir", workdir)
-  storage.check("--workdir", workdir)
+  check, loop = functools.partial(check_command, config, workdir), None
+  if not join:
+    loop = check()
   print("starting: importing jax, loading weights and data", flush=True)
-  loop = find_loop(config.loop)
   if join:
     join()
+  from grpo_jax import inputs
   from grpo_jax.lifeline import Lifeline  # imports jax
 
   with Lifeline():
+    inputs.check_hosts(inputs.of_settings(config) | {"--workdir": repr(workdir)} | inputs.of_versions())
+    loop = loop or check()  # what is wrong on one host alone ends all of them
     loop.train(config, workdir)
     draw(workdir)
+
+
+def check_command(config: ConfigDict, workdir: str) -> types.ModuleType:
+  """Returns the loop that the config names, once what can be said before jax is imported has been found right.
+
+  Raises:
+    SettingError: a setting or the workdir cannot be.
+  """
+  ranges.check(config)
+  kinds.check_value("--workdir", workdir)
+  storage.check("--workdir", workdir)
+  return find_loop(config.loop)
 
 
 def find_loop(name: str) -> types.ModuleType:

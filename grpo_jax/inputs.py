@@ -38,6 +38,8 @@ SWITCHES = (
   "jax_threefry_partitionable",
   "jax_numpy_dtype_promotion",
 )
+# "config_config" is what absl calls the file of --config, whose settings are compared by themselves.
+NOT_USERS = ("__main__", "__mp_main__", "grpo_jax", "experiments", "config_config")
 WHOLE_BYTES = 1 << 30  # of a file that is digested as a whole; of a larger one PIECES are
 PIECES, PIECE_BYTES = 256, 1 << 18  # spread evenly: weights that were trained differ nearly everywhere
 MOST_FILES = 100  # of a folder, whose contents are digested; where there are more, their names and sizes are
@@ -144,14 +146,16 @@ def check_hosts(values: Mapping[str, str]) -> None:
     if names := differences(found[0], others):
       said = [f"{name}: {_both(found[0].get(name), others.get(name), host)}" for name in names[:MOST_SHOWN]]
       more = f"; and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
-      raise SettingError(f"{'; '.join(said)}{more}; all hosts need the same command, code, data and weights")
+      raise SettingError(
+        f"{'; '.join(said)}{more}; all hosts need the same command, code, data in the same order, and weights"
+      )
 
 
 def record(workdir: str, values: Mapping[str, str], step: int) -> list[str]:
   """Writes DIR/inputs.json, and returns a line for everything that has changed since it was written before.
 
   Where something has, the file as it was is kept as DIR/inputs-until-STEP.json: what the steps before were made with.
-  One process calls it.
+  Process 0 does; others return nothing.
 
   Args:
     workdir: the run's folder.
@@ -159,11 +163,13 @@ def record(workdir: str, values: Mapping[str, str], step: int) -> list[str]:
     step: how many steps are done; 0: nothing is told, as nothing was made with the old ones.
 
   Raises:
-    OSError: the folder cannot be written.
+    StorageError: the folder cannot be written.
   """
+  if jax.process_index() != 0:
+    return []
   path = storage.place(workdir) / NAME
   content = (json.dumps(dict(values), indent=2) + "\n").encode()
-  with storage.errors_of_a_disk():
+  with storage.of_a_run(workdir), storage.errors_of_a_disk():
     before = path.read_bytes() if path.is_file() else None
     if before == content:
       return []
@@ -225,7 +231,7 @@ def _of_disk(path: pathlib.Path) -> str:
 
 def _is_users(name: str, file: str) -> bool:
   """Returns whether a loaded module is a user's: neither Python's, nor of this project, nor an installed package."""
-  if name.split(".")[0] in ("__main__", "__mp_main__", "grpo_jax", "experiments"):
+  if name.split(".")[0] in NOT_USERS:
     return False
   paths = sysconfig.get_paths()
   python = (paths["stdlib"], paths["platstdlib"])

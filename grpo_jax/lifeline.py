@@ -4,10 +4,14 @@
       ...                     # the whole run, after jax.distributed.initialize
 
 Every process holds a connection to process 0. The system closes it when a process ends, however it ends, so a kill is
-noticed at once; a machine that is gone is noticed by keepalive after KEEPALIVE_SECONDS. An error that leaves the block
-is sent to all. The others are then, as a rule, in a collective that waits for the one that is missing, which no Python
-code can leave: so they print the line and end the process. jax would notice by its own heartbeats, later, and say so in
-a page of C++ text.
+noticed at once; a machine that is gone is noticed by keepalive after KEEPALIVE_SECONDS. A process that is stopped, or a
+machine that hangs, is noticed when nothing has come from it for SILENT_SECONDS; code that holds the interpreter for so
+long, in one call of C code that does not let go of it, looks the same. An error that leaves the block is sent to all.
+The others are then, as a rule, in a collective that waits for the one that is missing, which no Python code can leave:
+so they print the line and end the process. jax would notice by its own heartbeats, later, and say so in a page of C++
+text.
+
+The same connections compare, in passing, what all processes must have alike in each step (`compare`).
 """
 
 import contextlib
@@ -20,16 +24,20 @@ import socket
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax._src import distributed  # the address of process 0, which jax has just reached, is not public
 
 from grpo_jax import hosts
 from grpo_jax.errors import SettingError
 
 KEEPALIVE_SECONDS = 25
+BEAT_SECONDS = 3.0  # between two signs of life to process 0, and from it
+SILENT_SECONDS = 45.0  # without one, after which a process counts as lost; jax waits longer (experiments/run.py)
 CONNECT_SECONDS = 30
 # What a process that was told of an error waits for its own main thread: most errors are raised on all of them.
 GRACE_SECONDS = 2.0
@@ -50,6 +58,11 @@ class Lifeline:
     self.done: set[int] = set()  # the processes whose block has ended without an error
     self.connected: dict[int, socket.socket] = {}  # by process: on process 0 to the others, elsewhere to process 0
     self.names: list[str] = []  # of the processes, for messages
+    self.heard: dict[int, float] = {}  # when something came from each last
+    self.place = "the start"  # what the run is doing, for messages
+    self.count = 0  # of numbers that this process has compared
+    self.compared: dict[int, dict[int, tuple[int, str]]] = {}  # on process 0: those not known of all yet, by process
+    self.lock = threading.Lock()  # of these
 
   def __enter__(self) -> "Lifeline":
     if not self.several:
@@ -62,7 +75,9 @@ class Lifeline:
         print(f"warning: no connection between hosts ({error}); one that dies is noticed later, by jax", flush=True)
       return self
     os.register_at_fork(after_in_child=self._close)  # a child that outlives this process must not hold connections
+    _current.append(self)
     _start(_watch, self)
+    _start(_beat, self)
     return self
 
   def _close(self) -> None:
@@ -72,6 +87,7 @@ class Lifeline:
   def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
     if not self.several:
       return
+    _current.remove(self)
     if error is None:
       _send(self, {"done": self.index})
       return
@@ -82,6 +98,48 @@ class Lifeline:
     code, text = told(error)
     _send(self, {"failed": self.index, "code": code, "text": text})
     _start(_end_soon, self, code)
+
+
+_current: list[Lifeline] = []  # the one of this process; none where it is the only one
+
+
+def begin(place: str) -> None:
+  """Says what the run does from now on, such as "step 3", for the message of `compare`."""
+  for line in _current:
+    line.place = place
+
+
+def compare(*trees: Any) -> None:
+  """Ends the run where prompts are not the same on all processes, which call this equally often.
+
+  No process waits for another one: process 0 is told the checksums of the others, and finds what differs.
+
+  Args:
+    *trees: of arrays; those that are not numpy's lie on the mesh and are left out.
+  """
+  for line in _current:
+    line.count += 1
+    number = checksum(trees)
+    if line.index == 0:
+      _compare(line, 0, line.count, number, line.place)
+    else:
+      _send(line, {"count": line.count, "number": number, "place": line.place})
+
+
+def checksum(trees: Any) -> int:
+  """Returns 32 bits of the numpy arrays in a tree."""
+  found = 0
+  for array in jax.tree.leaves(trees):
+    if isinstance(array, np.ndarray):
+      found = zlib.crc32(np.ascontiguousarray(array), found)
+  return found
+
+
+def settle() -> None:
+  """Returns on process 0 when what all processes have compared until now is found equal, before it is saved."""
+  deadline = time.monotonic() + LAST_SECONDS
+  while any(line.compared for line in _current) and time.monotonic() < deadline:
+    time.sleep(0.001)
 
 
 def told(error: BaseException) -> tuple[int, str]:
@@ -162,14 +220,46 @@ def _send(line: Lifeline, message: dict[str, Any], but: int | None = None) -> No
         connection.sendall(json.dumps(message).encode() + b"\n")
 
 
+def _beat(line: Lifeline) -> None:
+  """Sends signs of life, which are empty lines, as long as this process lives."""
+  while line.connected:
+    time.sleep(BEAT_SECONDS)
+    for connection in list(line.connected.values()):
+      with contextlib.suppress(OSError):  # it is gone
+        connection.sendall(b"\n")
+
+
+def _compare(line: Lifeline, process: int, count: int, number: int, place: str) -> None:
+  """Keeps what a process has said on process 0, and ends the run where that is not what process 0 has."""
+  with line.lock:
+    said = line.compared.setdefault(count, {})
+    said[process] = (number, place)
+    wrong = [other for other in said if 0 in said and said[other] != said[0]]
+    if len(said) == len(line.names) and not wrong:
+      del line.compared[count]
+  if wrong:
+    (_, here), (_, there) = said[0], said[wrong[0]]
+    text = (
+      f"its prompts of {here} are not those of host 0: the order of the data is another one there, as by a shuffle "
+      "without a seed or a listing of a folder in what data.name names; make it the same on all hosts"
+      if here == there
+      else f"it is at {there} where host 0 is at {here}: start all hosts by the same command, with the same code"
+    )
+    message = {"failed": wrong[0], "code": SettingError.code, "text": text, "now": True}
+    _send(line, message)
+    _start(_end, line, message)
+
+
 def _watch(line: Lifeline) -> None:
   """Reads what comes until the connections are gone; ends the process where a run is over."""
   with selectors.DefaultSelector() as waiting:
     for process, connection in line.connected.items():
       waiting.register(connection, selectors.EVENT_READ, (process, bytearray()))
+      line.heard[process] = time.monotonic()
     while waiting.get_map():
-      for key, _ in waiting.select():
+      for key, _ in waiting.select(NOTICE_SECONDS):
         process, read = key.data
+        line.heard[process] = time.monotonic()
         try:
           read += (new := key.fileobj.recv(65536))
         except OSError:  # reset, or no answer to keepalive
@@ -177,11 +267,17 @@ def _watch(line: Lifeline) -> None:
         while b"\n" in read:
           said, _, rest = bytes(read).partition(b"\n")
           read[:] = rest
-          _hear(line, process, json.loads(said))
+          if said:
+            _hear(line, process, json.loads(said))
         if not new:
           waiting.unregister(key.fileobj)
-          del line.connected[process]
-          _lost(line, process)
+          line.connected.pop(process, None)
+          _lost(line, process, "it is gone without a word: killed, out of memory, or its machine or network is lost")
+      for process in list(line.connected):  # once all that waited is read: it is this one that may have been stopped
+        if time.monotonic() - line.heard[process] > SILENT_SECONDS:
+          silent = f"it has not answered for {SILENT_SECONDS:.0f} s: stopped, or its machine or network is lost"
+          _lost(line, process, silent)
+          line.connected.pop(process)
 
 
 def _hear(line: Lifeline, sender: int, message: dict[str, Any]) -> None:
@@ -189,17 +285,19 @@ def _hear(line: Lifeline, sender: int, message: dict[str, Any]) -> None:
   if "done" in message:
     line.done.add(message["done"])
     return
+  if "count" in message:
+    _compare(line, sender, message["count"], message["number"], message["place"])
+    return
   if line.index == 0:
     _send(line, message, but=sender)
   _start(_end, line, message)
 
 
-def _lost(line: Lifeline, process: int) -> None:
+def _lost(line: Lifeline, process: int, text: str) -> None:
   """Ends the run where a process is gone that was neither done nor had an error."""
   if process in line.done or line.failed.is_set() or line.ending.is_set():
     return
-  text = "it is gone without a word: killed, out of memory, or its machine or network is lost"
-  message = {"failed": process, "code": 1, "text": text, "lost": True}
+  message = {"failed": process, "code": 1, "text": text, "now": True}
   if line.index == 0:
     _send(line, message)
   _start(_end, line, message)
@@ -207,7 +305,7 @@ def _lost(line: Lifeline, process: int) -> None:
 
 def _end(line: Lifeline, message: dict[str, Any]) -> None:
   """Prints the one line and ends this process, whatever its main thread is waiting for."""
-  if not message.get("lost") and line.failed.wait(GRACE_SECONDS):
+  if not message.get("now") and line.failed.wait(GRACE_SECONDS):
     return  # this process has an error of its own, as a rule the same
   if line.ending.is_set():
     return

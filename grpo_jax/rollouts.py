@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from grpo_jax import hosts
+from grpo_jax import hosts, lifeline
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sampler import Sampler
 from grpo_jax.sharding import Layout
@@ -77,6 +77,7 @@ def draw(
     sizes: of the programs made so far; the rollouts will lie as its layout says, that of the learner.
     ends: `[P, G]`, lengths that completions are forced to (benchmarks); None: stop tokens end them.
   """
+  lifeline.compare(prompts)
   prompts, size = sizes.for_sampler(prompts, sample.layout)
   given, ends = to_device(sample.layout, (prompts, ends))
   found, statistics = sample(params, given, key, ends, prompt_size=size)

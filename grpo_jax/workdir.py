@@ -1,6 +1,7 @@
 """A run's folder: which config it belongs to, who uses it, and the logs in it that a restart cuts back.
 
     DIR/config.json                  the config that the folder belongs to
+    DIR/inputs.json                  what else its numbers depend on, see inputs.py
     DIR/lock                         locked by the process that uses the folder, whose name it holds; in a bucket it is
                                      there as long as that process lives
     DIR/metrics.jsonl samples.jsonl  the run's own logs, with the checksums of their lines in
@@ -21,7 +22,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import hosts, lock, logs, storage
+from grpo_jax import hosts, inputs, lock, logs, storage
 from grpo_jax.errors import SettingError, StorageError
 
 # Settings that may differ when a run goes on: those that only say what is shown, and where, in how many microbatches
@@ -126,7 +127,7 @@ def check_owner(workdir: str, config: ConfigDict) -> None:
     raise SettingError(
       f"workdir={workdir}: belongs to another config ({changes}); use those values or another --workdir"
     )
-  if old is None and (taken := [name for name in OWN_LOGS if (storage.place(workdir) / name).exists()]):
+  if old is None and (taken := [name for name in (*OWN_LOGS, inputs.NAME) if (storage.place(workdir) / name).exists()]):
     raise SettingError(
       f"workdir={workdir}: holds {taken[0]} and no config.json, so it is not known whose it is, and a run would write "
       "to that file; put config.json back, where this is a run's folder, or use another --workdir"

@@ -61,6 +61,9 @@ class Position:
   def set_state(self, state):
     self.index = state["index"]
 
+  def contents(self):
+    return {}
+
 
 @pytest.fixture(scope="module")
 def config():
@@ -279,3 +282,28 @@ def test_an_export_shows_how_much_is_written():
   show(4_000_000)
   show(6_000_000)
   assert shown == [("MB exported", 4, 6), ("MB exported", 6, 6)]
+
+
+def test_what_the_run_depends_on_and_has_changed_is_told_when_it_is_resumed(
+  config, model, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.setattr(Position, "contents", lambda self: {"training data": "8 examples"})
+  loop(config, model, tmp_path, {"policy": Fake(0.0)}, stop_after=3)
+  assert json.loads((tmp_path / "inputs.json").read_text())["training data"] == "8 examples"
+  loop(config, model, tmp_path, {"policy": Fake(0.0)}, stop_after=1)
+  assert "warning" not in capsys.readouterr().out
+  monkeypatch.setattr(Position, "contents", lambda self: {"training data": "9 examples"})
+  loop(config, model, tmp_path, {"policy": Fake(0.0)}, stop_after=1)
+  said = " ".join(capsys.readouterr().out.split())
+  assert "warning: training data has changed since step 2 of this run: was 8 examples, is 9 examples" in said
+  assert json.loads((tmp_path / "inputs-until-2.json").read_text())["training data"] == "8 examples"
+  (tmp_path / "inputs.json").unlink()  # a folder from before
+  loop(config, model, tmp_path, {"policy": Fake(0.0)})
+  assert "warning" not in capsys.readouterr().out and (tmp_path / "inputs.json").exists()
+
+
+def test_a_file_of_that_name_in_a_folder_that_is_no_run_s_is_not_written_to(config, model, tmp_path):
+  (tmp_path / "inputs.json").write_text("mine")
+  with pytest.raises(SettingError, match=r"holds inputs.json and no config.json"):
+    loop(config, model, tmp_path, {"policy": Fake(0.0)})
+  assert (tmp_path / "inputs.json").read_text() == "mine"

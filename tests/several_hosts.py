@@ -145,13 +145,15 @@ def free_port() -> int:
     return s.getsockname()[1]
 
 
-def start(command: list[str], log: pathlib.Path, **env: str) -> tuple[subprocess.Popen, pathlib.Path]:
+def start(
+  command: list[str], log: pathlib.Path, cwd: pathlib.Path = conftest.ROOT, **env: str
+) -> tuple[subprocess.Popen, pathlib.Path]:
   """Starts a process of one device whose output goes to files beside `log`."""
   cached = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
   streams = {"stdin": subprocess.DEVNULL}
   with open(f"{log}.out", "w") as out, open(f"{log}.err", "w") as err:
     environment = conftest.environment(1, **cached, **env)
-    process = subprocess.Popen(command, cwd=conftest.ROOT, env=environment, stdout=out, stderr=err, **streams)
+    process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=out, stderr=err, **streams)
   return process, log
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import grain
 import numpy as np
 
+from grpo_jax import inputs
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Example, Prompts
 
@@ -42,6 +43,7 @@ class Batches:
       raise SettingError(f"data.mixture has weights {weights}: one positive number for each data set")
     if not sources or not all(map(len, sources)):
       raise SettingError(f"data sets of {[len(each) for each in sources]} examples: each needs at least one")
+    self._sources = sources
     endless = [_endless(each, seed + i, shuffle) for i, each in enumerate(sources)]
     self._data = endless[0] if len(endless) == 1 else grain.MapDataset.mix(endless, weights)
     self._sizes = [len(each) for each in sources]
@@ -60,6 +62,11 @@ class Batches:
   def first(self, count: int) -> list[Example]:
     """Returns the first examples of the whole order; the position stays."""
     return [self._data[i] for i in range(count)]
+
+  def contents(self) -> dict[str, str]:
+    """Returns how many examples each data set has, and digests of its first and last one; see inputs.py."""
+    names = ["training data"] if len(self._sources) == 1 else [f"training data {i}" for i in range(len(self._sources))]
+    return {k: v for name, each in zip(names, self._sources) for k, v in inputs.of_examples(name, each).items()}
 
   def get_state(self) -> dict[str, Any]:
     """Returns what a checkpoint keeps: how many examples were taken, and the sizes of the data sets."""

@@ -70,6 +70,10 @@ class Pool:
     shares = {"pool/never": (rates == 0).mean(), "pool/always": (rates == 1).mean()} if rates.size else {}
     return {"pool/prompts": rates.size, "pool/passed_over": self._passed} | {n: float(x) for n, x in shares.items()}
 
+  def contents(self) -> dict[str, str]:
+    """Returns those of the order; see `Batches.contents`."""
+    return self._order.contents()
+
   def get_state(self) -> dict[str, Any]:
     """Returns what a checkpoint keeps: the position in the order, and the pass rates."""
     own = {"rates": dict(self._rates), "turns": self._turns, "passed_over": self._passed}

@@ -6,7 +6,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from grpo_jax import evaluate, learn, metrics, model_rewards, sampler
+from grpo_jax import evaluate, inputs, learn, metrics, model_rewards, sampler
 from grpo_jax.errors import SettingError
 from grpo_jax.generate import Generator
 from grpo_jax.loops import build, checks, imports, scorers
@@ -78,6 +78,10 @@ class Evaluator:
     """What is logged beside the metrics of an evaluation after `step` steps: {}."""
     del step
     return {}
+
+  def contents(self) -> dict[str, str]:
+    """Returns how many problems there are, and digests of the first and the last one; see inputs.py."""
+    return inputs.of_examples("test data", self.problems)
 
   def tested(self) -> list[Any]:
     """What an evaluation is of: the test data, and how many samples of which problems."""

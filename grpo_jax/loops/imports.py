@@ -12,12 +12,15 @@ from typing import Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax import kinds, storage
+from grpo_jax import inputs, kinds, storage
 from grpo_jax.errors import SettingError
 from grpo_jax.objectives import advantages, contract
 from grpo_jax.types import Example
 
 LARGEST_WEIGHT = 1e6  # of a reward, and between the data sets of a mixture
+
+# The code of a user's that settings name, by the name there, as `inputs.of_file` has it when it is loaded.
+loaded: dict[str, str] = {}
 
 
 def module(package: str, name: str, setting: str) -> ModuleType:
@@ -225,7 +228,10 @@ def _import(path: str, package: str, shown: str) -> ModuleType:
   if not all(part.isidentifier() for part in path.split(".")):
     raise SettingError(f"{shown}: not the name of a module; {package} has {_offered(package)}")
   try:
-    return importlib.import_module(path)
+    found = importlib.import_module(path)
+    if path.split(".")[0] != "grpo_jax" and getattr(found, "__file__", None):
+      loaded[path] = inputs.of_file(found.__file__)
+    return found
   except ModuleNotFoundError as error:
     if error.name is None or not f"{path}.".startswith(f"{error.name}."):
       raise SettingError(f"{shown}: {path} needs {error.name}, which is not installed") from error
@@ -238,6 +244,7 @@ def _file(where: str, shown: str) -> ModuleType:
   """Returns a user's file as a module; `shown` is the setting that names it, with its value."""
   if not os.path.isfile(where):
     raise SettingError(f"{shown}: no such file {where}")
+  loaded.setdefault(where, inputs.of_file(where))
   try:
     return _run(pathlib.Path(where).resolve())
   except (Exception, SystemExit) as error:  # a user's file: anything

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from grpo_jax import learn, metrics, movement, optim, rollouts
+from grpo_jax import learn, lifeline, metrics, movement, optim, rollouts
 from grpo_jax import state as train_state
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, imports, trees
@@ -131,6 +131,7 @@ class Learner:
       writer: shows the phases.
       old_params: the policy that sampled them, where it is not the one in `state`.
     """
+    lifeline.compare(batch.prompts, batch.tokens)
     batch, packing = self.sizes.for_learner(batch)
     on_mesh = rollouts.to_device(self.model.layout, (batch, packing))
     with writer.phase(self.PHASE, on_mesh):

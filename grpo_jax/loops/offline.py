@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import hosts, metrics, rollouts, signals, storage
+from grpo_jax import hosts, inputs, metrics, rollouts, signals, storage
 from grpo_jax.data import loader
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports, pairs
@@ -89,7 +89,7 @@ class Kept:
   def __init__(self, config: ConfigDict, prompts: int):
     self.order = loader.Batches([range(prompts)], prompts=config.data.prompts, seed=config.seed)
     self.rollouts: Rollouts | None = None  # numpy, [prompts, ...]; set once they are drawn
-    self.get_state, self.set_state = self.order.get_state, self.order.set_state
+    self.get_state, self.set_state, self.contents = self.order.get_state, self.order.set_state, self.order.contents
 
   def __next__(self) -> Rollouts:
     """A batch without the sampler's log-probs: the policy that learns from it is another one by now."""
@@ -132,6 +132,7 @@ def kept_samples(config: ConfigDict, run: Run, draw: Callable[[], Any], like: An
     if jax.process_index() == 0:
       write_samples(path, samples)
   run.extra["samples"] = fingerprint(samples)
+  inputs.check_hosts({str(path): run.extra["samples"]})
   return samples
 
 

@@ -55,6 +55,10 @@ class PairEvaluator:
     writer.evaluation(step, {f"eval/{name}": value for name, value in found.items()})
     return found
 
+  def contents(self) -> dict[str, str]:
+    """Returns {}: what is held out is of the file or the samples that the run is trained on."""
+    return {}
+
   def tested(self) -> list[Any]:
     """What an evaluation is of: how many prompts of which pairs."""
     return [self.offline.held_out, self.offline.pairs, self.offline.require]

@@ -134,7 +134,7 @@ class FromFile:
         f"sampler.max_length={config.sampler.max_length}; use larger ones"
       )
     self.order = loader.Batches([training], prompts=config.data.prompts, seed=config.seed, shuffle=config.data.shuffle)
-    self.get_state, self.set_state = self.order.get_state, self.order.set_state
+    self.get_state, self.set_state, self.contents = self.order.get_state, self.order.set_state, self.order.contents
 
   def __next__(self) -> Rollouts:
     return self.rollouts(next(self.order))

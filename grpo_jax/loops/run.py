@@ -1,6 +1,7 @@
 """A run in its folder: what it saves and shows, when it is evaluated, and how it is stopped and goes on.
 
 DIR/config.json           the config that the folder belongs to
+DIR/inputs.json           what else the numbers depend on, see grpo_jax/inputs.py
 DIR/model/                shape (decoder.json) and tokenizer of the policy
 DIR/checkpoints/          see grpo_jax/checkpoint.py
 DIR/compiled/             programs, see grpo_jax/compiled.py
@@ -18,9 +19,9 @@ from typing import Any, Protocol
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, compiled, guard, metrics, origin, signals, storage, workdir
+from grpo_jax import checkpoint, compiled, guard, inputs, lifeline, metrics, origin, signals, storage, workdir
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, trees
+from grpo_jax.loops import build, depends, trees
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.profiler import Profiler
 from grpo_jax.loops.watch import Watch
@@ -30,7 +31,7 @@ from grpo_jax.state import TrainState
 POLICY = checkpoint.LEARNER  # the name of the learner that is evaluated and exported
 
 
-class Position(Protocol):
+class Position(depends.Contents, Protocol):
   """Data with a position that is saved and restored."""
 
   def get_state(self) -> dict[str, Any]:
@@ -42,7 +43,7 @@ class Position(Protocol):
     ...
 
 
-class Evaluation(Protocol):
+class Evaluation(depends.Contents, Protocol):
   """What measures the policy, or the reward model, on data that it is not trained on (evaluator.py)."""
 
   def __call__(self, writer: metrics.Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
@@ -103,6 +104,8 @@ class Run:
     self.dtype = origin.weights_dtype(config.init_from)  # of DIR/export; the folder may be gone when the run ends
     self.stopped = False
     self.watch = Watch(config.sampler.max_length, rule)
+    depends_on = depends.gather(config, model.tokenizer, data, evaluator)
+    inputs.check_hosts(depends_on)
     workdir.check_owner(folder, config)  # before anything is made in a folder that may be somebody's
     with contextlib.ExitStack() as resources:
       self._check_lock = resources.enter_context(workdir.locked(folder))
@@ -110,6 +113,7 @@ class Run:
       self.programs = resources.enter_context(compiled.kept(config.compilation_cache, folder))
       self._restore_or_start()
       workdir.claim(folder, recorded(config))  # after all that the config names has been found
+      self.changed = inputs.record(folder, depends_on, self.first)
       if jax.process_index() == 0:
         build.describe(model, str(storage.place(folder) / "model"))
       self._resources = resources.pop_all()
@@ -150,6 +154,8 @@ class Run:
         self.writer.say(f"warning: {name} has lost {lost} bytes since the checkpoint; what is left of it is kept")
       for damage in self.writer.damaged_logs():
         self.writer.say(f"warning: {damage}; the file is kept as it is, and reports leave that out")
+      for change in self.changed:
+        self.writer.say(f"warning: {change}")
       self.writer.say(f"going on from step {self.first} of {self.folder}")
     self._mark(self.first)
     return self
@@ -165,6 +171,7 @@ class Run:
   def _mark(self, step: int) -> None:
     """Keeps where the run stands after `step` steps, for a signal that comes before the next ones are done."""
     self.at_step = (step, self._position(), self._states())
+    lifeline.begin(f"step {step + 1}")
 
   def _stop_in_a_step(self, signal_name: str) -> None:
     """Saves where the step (or evaluation) that a signal stopped began: what it sampled is sampled again.
@@ -248,6 +255,7 @@ class Run:
 
   def evaluate(self, step: int, samples: bool = False) -> dict[str, float]:
     """Metrics of the policy after `step` steps; `samples`: those of the evaluations before and after the run, too."""
+    lifeline.begin(f"the evaluation after {step} steps")
     return self.evaluator(self.writer, self.learners[POLICY].params, step, samples)
 
   def _position(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -274,6 +282,7 @@ class Run:
       states: of the learners, by their names; None: as they are now.
     """
     with self.writer.phase("save"):
+      lifeline.settle()  # nothing is saved of steps whose prompts differed between hosts
       self._check_lock()
       self.writer.upload()  # a checkpoint counts on what the logs hold now
       data, sizes = position or self._position()

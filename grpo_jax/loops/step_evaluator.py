@@ -69,6 +69,10 @@ class StepEvaluator:
     writer.evaluation(step, {f"eval/{name}": value for name, value in found.items()})
     return found
 
+  def contents(self) -> dict[str, str]:
+    """Returns {}: what is held out is of the file or the samples that the run is trained on."""
+    return {}
+
   def tested(self) -> list[Any]:
     """What an evaluation is of: how many prompts, and what labels their steps."""
     o = self.offline

@@ -1,0 +1,70 @@
+"""What a run depends on beside its settings, gathered from what its loop has made (inputs.py)."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from ml_collections import ConfigDict
+
+from grpo_jax import checkpoint, inputs
+from grpo_jax.loops import imports, scorers, trees
+from grpo_jax.tokenizer.tokenizer import Tokenizer
+
+
+class Contents(Protocol):
+  """Data that says what it holds."""
+
+  def contents(self) -> dict[str, str]:
+    """Its data sets by name, each as `inputs.of_examples` has it; {} where files of settings are all that it has."""
+    ...
+
+
+def gather(config: ConfigDict, tokenizer: Tokenizer, *data: Contents) -> dict[str, str]:
+  """Returns everything that the numbers of a run depend on, but for its settings.
+
+  Args:
+    config: of the run, whose code and data are loaded by now.
+    tokenizer: of the policy.
+    data: what the run is trained and evaluated on.
+  """
+  found = inputs.of_versions() | inputs.of_code(imports.loaded) | of_folders(config)
+  if config.tokenizer in ("words", "bpe"):  # made from the training data
+    tokens = [tokenizer.text(token) for token in range(tokenizer.vocab_size)]
+    found["tokenizer"] = f"{len(tokens)} tokens, {inputs.digest(repr(tokens).encode(errors='replace'))}"
+  for each in data:
+    found |= each.contents()
+  return found
+
+
+def of_folders(config: ConfigDict) -> dict[str, str]:
+  """Returns what the files hold of data and of weights that settings name."""
+  found = {}
+  for setting, path in _data(config):
+    found |= inputs.of_path(setting, path)
+  for setting, path in _weights(config):
+    if path:
+      folder, run = trees.find_source(path)
+      found |= inputs.of_path(setting, folder)
+      found |= {f"{setting} checkpoint": str(checkpoint.latest(run))} if run else {}
+  return found
+
+
+def _data(config: ConfigDict) -> Iterator[tuple[str, str]]:
+  """Yields each setting that names a file or folder of data, with that."""
+  for i, (_, path, _) in enumerate(imports.train_entries(config.data)):
+    yield f"data.mixture[{i}]" if config.data.mixture else "data.path", path
+  yield "data.test_path", config.data.test_path
+  yield "offline.pairs", config.offline.pairs
+  yield "offline.steps", config.offline.steps
+
+
+def _weights(config: ConfigDict) -> Iterator[tuple[str, Any]]:
+  """Yields each setting that names a folder of weights or a tokenizer, or a run, with that."""
+  yield "init_from", config.init_from
+  yield "ref_from", config.ref_from
+  if config.tokenizer not in ("words", "bpe"):
+    yield "tokenizer", config.tokenizer
+  yield "offline.teacher", config.offline.teacher
+  if config.loop == "iterative":
+    yield "iterative.reward_model", config.iterative.reward_model
+  for name, folder, _, _ in scorers.reward_models(config.rewards):
+    yield f"rewards.{name}", folder
