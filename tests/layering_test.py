@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 # From the bottom up; a name stands for a module or a package. Imports run downwards.
 LAYERS = (
   ("errors", "types", "guard", "apart", "lock", "quiet", "terminal", "kinds", "ranges", "storage", "mirror"),
-  ("ops", "sharding", "packing", "checksums", "folder", "logs", "hosts", "inputs", "lifeline"),
+  ("ops", "sharding", "packing", "checksums", "folder", "logs", "manifest", "hosts", "inputs", "lifeline"),
   ("models", "tokenizer", "data", "rewards", "objectives"),
   (
     "forward",
@@ -56,6 +56,7 @@ LINKS = (
   ("ops.surrogate", "ops.masked"),
   ("lifeline", "hosts"),
   ("logs", "folder"),
+  ("manifest", "folder"),
   ("inputs", "hosts"),
   ("packing.*", "sharding"),
   ("packing.rows", "packing.plan"),
