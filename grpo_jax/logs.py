@@ -35,6 +35,7 @@ class Found(NamedTuple):
   lines: int  # all of them; a last one that a kill cut off is none
   checked: int  # those whose checksum was found right
   sums: int  # damaged lines of the file of checksums
+  lost: int  # lines at its end that have a checksum, and are not there any more
 
 
 class Log:
@@ -95,10 +96,9 @@ def sums_name(name: str) -> str:
 
 def read(path: storage.Path) -> Found:
   """Returns the lines of a log that are whole, and which are not; nothing where there is no file."""
-  if not path.is_file():
-    return Found([], [], 0, 0, 0)
   sums = _Sums(path)  # before the log: what a run adds meanwhile has no checksum yet
-  lines = list(_split(path.read_bytes()))
+  content = path.read_bytes() if path.is_file() else b""
+  lines = list(_split(content))
   objects, damaged, checked = [], [], 0
   for line, is_right in zip(lines, sums.compare(lines)):
     value = None if is_right is False else parse(line.content)
@@ -107,7 +107,7 @@ def read(path: storage.Path) -> Found:
       checked += is_right is True
     elif line.is_ended or is_right is False:  # else it is the last line of a run that goes on, or that was killed
       damaged.append(line.number)
-  return Found(objects, damaged, len(objects) + len(damaged), checked, sums.damaged)
+  return Found(objects, damaged, len(objects) + len(damaged), checked, sums.damaged, sums.after(len(content)))
 
 
 def damage(path: storage.Path) -> str:
@@ -185,6 +185,10 @@ class _Sums:
         self._sums[int(match[1])] = (int(match[2]), int(match[3], 16))
       else:
         self.damaged += bool(record)
+
+  def after(self, length: int) -> int:
+    """Returns how many lines began at that byte or later."""
+    return sum(start >= length for start in self._sums)
 
   def compare(self, lines: list[_Line]) -> list[bool | None]:
     """Returns for each line whether its checksum is right; None where it should have none.

@@ -157,3 +157,13 @@ def test_the_page_has_the_samples_that_are_whole(tmp_path, capsys):
   text = inspector.write(str(tmp_path)).read_text()
   assert text.count('"reward": 1.0') == LINES - 1 and '"reward": 7.0' not in text
   assert "1 line of 8 is damaged (line 1)" in capsys.readouterr().err
+
+
+def test_lines_that_are_lost_at_the_end_are_counted(tmp_path):
+  write(tmp_path)
+  file = tmp_path / "metrics.jsonl"
+  lines = file.read_bytes().splitlines(keepends=True)
+  file.write_bytes(b"".join(lines[:5]))
+  assert logs.read(storage.place(file)).lost == 3
+  file.unlink()
+  assert logs.read(storage.place(file)).lost == LINES
