@@ -238,7 +238,7 @@ def execute(run: Job, lock: int, asked: list[int], show: Callable[[int], None]) 
 
 def steps_done(folder: storage.Path) -> int:
   """Returns how many steps a run has done, by its metrics.jsonl."""
-  lines = jsonl.read(folder / "metrics.jsonl")
+  lines = jsonl.metrics(folder / "metrics.jsonl")
   return lines[-1]["step"] if lines else 0
 
 

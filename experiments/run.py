@@ -136,20 +136,29 @@ def on_cpu(platforms: str) -> bool:
 
 
 def draw(workdir: str) -> None:
-  """Writes curve.png and samples.html; a run is none the worse for their lack."""
+  """Writes curve.png and samples.html; a run is none the worse for their lack, whatever the reason."""
   import jax
 
   if jax.process_index() != 0:
     return
   from grpo_jax.reports import inspector
 
-  inspector.write(workdir)
+  _drawn("samples.html", inspector.write, workdir)
   try:
     from grpo_jax.reports import plots
   except ImportError:
     print(f"no curve.png: matplotlib is missing (pip install matplotlib; python -m grpo_jax.reports.plots {workdir})")
   else:
-    plots.draw(workdir)
+    _drawn("curve.png", plots.draw, workdir)
+
+
+def _drawn(name: str, draw: Callable[[str], object], workdir: str) -> None:
+  """Draws a report of a run that has ended well; says in one line why where that fails."""
+  try:
+    draw(workdir)
+  except Exception as error:  # of a full disk, of matplotlib, of a file that somebody has damaged
+    said = " ".join(str(error).split())[:200]
+    print(f"warning: no {name}: {type(error).__name__}: {said}", flush=True)
 
 
 if __name__ == "__main__":

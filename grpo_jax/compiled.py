@@ -2,22 +2,34 @@
 
 JAX writes what took at least LEAST_SECONDS to compile, on process 0, and every process reads it. The name of an entry
 is a hash of the program, of its options, of the versions and of the devices, so an entry never stands for another
-program; on a CPU it is a hash of the process, too, so that of several only the first finds its own. One that cannot be
-read is told in a warning and compiled again.
+program; on a CPU it is a hash of the process, too, so that of several only the first finds its own.
+
+JAX writes an entry in place and never replaces one: what a kill cuts short would be told in a warning, and compiled
+anew, at each start. So entries that cannot be unpacked are removed at the start (`mend`), and the checksums of the
+others are kept in SUMS, from then on or from the end of the process that wrote them. In a bucket an object appears
+whole or not at all, and nothing is looked at.
 """
 
 import contextlib
+import json
 import os
+import time
+import zlib
 from collections.abc import Iterator
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from grpo_jax import folder as folders
 from grpo_jax import storage
 from grpo_jax.errors import SettingError
 
 IN_WORKDIR = "workdir"  # the setting's value for a folder of the run's own
 FOLDER = "compiled"  # its name
+SUMS = "checksums.json"  # in the folder of programs: name of an entry -> its CRC-32
+ENTRY = "*-cache"
+ZLIB, ZSTD = b"\x78", b"\x28\xb5\x2f\xfd"  # how what they have packed begins
+WRITING_SECONDS = 60.0  # for which another process may still be writing an entry of a shared folder
 LEAST_SECONDS = 0.5  # that a program takes to compile for it to be kept
 READ, COMPILED = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"  # events that JAX reports
 SETTINGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
@@ -65,6 +77,7 @@ def kept(setting: str, workdir: str) -> Iterator[Programs]:
       "none"
     ) from error
   folder = os.fspath(storage.absolute(folder))
+  _mend(folder, setting != IN_WORKDIR)
   before = {name: getattr(jax.config, name) for name in SETTINGS}
   least = min(LEAST_SECONDS, before[SETTINGS[1]])
   programs = Programs(folder)
@@ -75,6 +88,66 @@ def kept(setting: str, workdir: str) -> Iterator[Programs]:
   finally:
     jax.monitoring.unregister_event_listener(programs)
     _set(before)
+    _mend(folder, setting != IN_WORKDIR)
+
+
+def _mend(folder: str, shared: bool) -> None:
+  """Removes damaged entries, and keeps the checksums of the others; process 0 does, on a disk.
+
+  Args:
+    folder: of programs.
+    shared: whether other runs may write to it now; else this run has it for itself.
+  """
+  if jax.process_index() or storage.in_bucket(folder):
+    return
+  place = storage.place(folder)
+  with contextlib.suppress(OSError):  # a folder that others clean up, or a full disk: programs are only compiled anew
+    before, states, sums = _read_sums(place), examine(folder), {}
+    for name, (is_whole, crc) in states.items():
+      if is_whole:
+        sums[name] = crc
+      elif not (shared and time.time() - os.stat(place / name).st_mtime < WRITING_SECONDS):
+        (place / name).unlink()
+    if sums != before:
+      storage.write(place / SUMS, (json.dumps(sums, indent=2) + "\n").encode())
+
+
+def examine(folder: str) -> dict[str, tuple[bool, str]]:
+  """Returns for each entry of a folder of a disk whether it is whole, and its CRC-32.
+
+  One whose checksum is kept is whole where that is right; another one where it can be unpacked.
+  """
+  place, found = storage.place(folder), {}
+  sums = _read_sums(place)
+  for path in sorted(place.glob(ENTRY)):
+    content = path.read_bytes()
+    crc = f"{zlib.crc32(content):08x}"
+    found[path.name] = (sums[path.name] == crc if path.name in sums else _unpacks(content), crc)
+  return found
+
+
+def _read_sums(folder: storage.Path) -> dict[str, str]:
+  """Returns the checksums that a folder keeps; {} where they cannot be read."""
+  try:
+    return folders.read_json("compilation_cache", folder, SUMS, folders.INDEX_BYTES) or {}
+  except SettingError:
+    return {}
+
+
+def _unpacks(entry: bytes) -> bool:
+  """Returns whether an entry can be unpacked; of one that is packed in another way than jax does, it is assumed."""
+  try:
+    if entry[:1] == ZLIB:
+      zlib.decompress(entry)
+    elif entry[:4] == ZSTD:
+      import zstandard
+
+      zstandard.ZstdDecompressor().decompress(entry)
+    return len(entry) > len(ZSTD)
+  except ImportError:
+    return True
+  except Exception:  # zstandard and zlib have their own
+    return False
 
 
 def _set(values: dict[str, object]) -> None:

@@ -135,7 +135,7 @@ def read_json(where: str, folder: storage.Path, name: str, most: int = CONFIG_BY
     )
     if not isinstance(value, dict):
       raise ValueError(f"it holds {shown(value)} and no object")
-    if _depth(value) > DEPTH:
+    if depth(value) > DEPTH:
       raise ValueError(f"nested deeper than {DEPTH} levels")
     if _SURROGATE.search(text):
       json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -171,18 +171,18 @@ def _not_finite(name: str) -> None:
   raise ValueError(f"{name} is no number of JSON")
 
 
-def _depth(value: Any) -> int:
+def depth(value: Any) -> int:
   """Returns how many objects and lists are in one another."""
-  level, depth = [value], 0
+  level, levels = [value], 0
   while level := [x for x in level if isinstance(x, dict | list)]:
     level = [inner for x in level for inner in (x.values() if isinstance(x, dict) else x)]
-    depth += 1
-  return depth
+    levels += 1
+  return levels
 
 
 def shown(value: Any) -> str:
   """Returns a value as a message shows it: in one line, and cut where it is long."""
-  if isinstance(value, dict | list) and _depth(value) > DEPTH:
+  if isinstance(value, dict | list) and depth(value) > DEPTH:
     return "a deeply nested value"
   text = repr(value)
   return text if len(text) <= 80 else text[:76] + " ..."

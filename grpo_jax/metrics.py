@@ -9,17 +9,16 @@ import collections
 import contextlib
 import json
 import math
-import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 import jax
 import numpy as np
 import rich.console
 import rich.text
 
-from grpo_jax import mirror, storage, terminal
+from grpo_jax import logs, mirror, storage, terminal
 
 LOGS = ("metrics.jsonl", "samples.jsonl")
 PLAIN_SECONDS = 10.0  # between lines where the console is no terminal
@@ -84,8 +83,8 @@ class Writer:
     self._beside = ""  # how far work is that has phases of its own
     self._open = contextlib.ExitStack()
     with storage.of_a_run(self.workdir):
-      logs = LOGS if self.active else ()
-      self._mirror = self._open.enter_context(mirror.Mirror(workdir, logs, log.bucket_seconds, check_lock))
+      names = (*LOGS, *map(logs.sums_name, LOGS)) if self.active else ()
+      self._mirror = self._open.enter_context(mirror.Mirror(workdir, names, log.bucket_seconds, check_lock))
     self.folder = self._mirror.folder  # of the disk: the run's own, or one that is copied to its bucket
     if not self.active:
       return
@@ -94,7 +93,7 @@ class Writer:
       self.console.width = 120
     with storage.of_a_run(self.workdir):
       self.workdir.mkdir(parents=True, exist_ok=True)
-      self._metrics, self._samples = (self._open.enter_context(_append(self.folder / name)) for name in LOGS)
+      self._metrics, self._samples = (self._open.enter_context(logs.Log(self.folder / name)) for name in LOGS)
       self._tensorboard = None
       if log.tensorboard:
         import tensorboardX
@@ -119,6 +118,11 @@ class Writer:
       if self.active and self._tensorboard:
         self._tensorboard.flush()
       self._mirror.upload(wait=True)
+
+  def damaged_logs(self) -> list[str]:
+    """Returns a line on each log of the run that has damaged lines; it has read the whole of them."""
+    damaged = {name: logs.damage(storage.place(self.folder) / name) for name in LOGS if self.active}
+    return [f"{self.workdir}/{name}: {said}" for name, said in damaged.items() if said]
 
   def _compiled(self, event: str, seconds: float, **_: Any) -> None:
     """Adds up the seconds of compilation; JAX calls it with every duration that it reports."""
@@ -203,9 +207,8 @@ class Writer:
     if not self.active:
       return
     with storage.of_a_run(self.workdir):
-      for sample in samples[: self.log.samples]:
-        self._samples.write(json.dumps(clean({"step": step, **sample}), ensure_ascii=False, allow_nan=False) + "\n")
-      self._samples.flush()
+      few = (clean({"step": step, **sample}) for sample in samples[: self.log.samples])
+      self._samples.write(*(json.dumps(sample, ensure_ascii=False, allow_nan=False) for sample in few))
     if samples and self.log.samples_every and step % self.log.samples_every == 0:
       self.console.print(terminal.samples_table(step, clean(samples[:TABLE_ROWS])))
 
@@ -226,8 +229,7 @@ class Writer:
     values = clean(metrics)
     self._shown |= {name: values[name] for name, _, _ in SHOWN if name in values}
     with storage.of_a_run(self.workdir):
-      self._metrics.write(json.dumps({"step": int(step), **values}, allow_nan=False) + "\n")
-      self._metrics.flush()
+      self._metrics.write(json.dumps({"step": int(step), **values}, allow_nan=False))
       if self._tensorboard:
         for name, value in values.items():
           if value is not None:
@@ -270,8 +272,3 @@ def clean(values: Any) -> Any:
   if array.dtype.kind in "biu":
     return array.item()
   return clean(float(array) if array.dtype == np.float64 else float(str(np.float32(array))))
-
-
-def _append(path: pathlib.Path) -> TextIO:
-  """Opens a file to write at its end. Half of a surrogate pair, which UTF-8 cannot hold, is written as \\udXXX."""
-  return path.open("a", encoding="utf-8", errors="backslashreplace")

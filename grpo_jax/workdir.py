@@ -4,7 +4,8 @@
     DIR/inputs.json                  what else its numbers depend on, see inputs.py
     DIR/lock                         locked by the process that uses the folder, whose name it holds; in a bucket it is
                                      there as long as that process lives
-    DIR/metrics.jsonl samples.jsonl  the run's own logs (OWN_LOGS)
+    DIR/metrics.jsonl samples.jsonl  the run's own logs, with the checksums of their lines in
+    DIR/metrics.crc samples.crc      (OWN_LOGS; see grpo_jax/logs.py)
 
 No other file of the folder is ever written to or cut here.
 """
@@ -21,7 +22,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import hosts, inputs, lock, storage
+from grpo_jax import hosts, inputs, lock, logs, storage
 from grpo_jax.errors import SettingError, StorageError
 
 # Settings that may differ when a run goes on: those that only say what is shown, and where, in how many microbatches
@@ -42,7 +43,7 @@ MAY_CHANGE = (
   "learner.sizes",
 )
 # The files that a run appends to and that a restart cuts back to its checkpoint: no other file is ever cut.
-OWN_LOGS = ("metrics.jsonl", "samples.jsonl")
+OWN_LOGS = ("metrics.jsonl", "metrics.crc", "samples.jsonl", "samples.crc")
 
 
 @contextlib.contextmanager
@@ -158,11 +159,8 @@ def log_lengths(workdir: str) -> dict[str, int]:
 
 def steps_logged(workdir: str) -> int:
   """The largest step that a whole line of metrics.jsonl tells of; 0 where there is none."""
-  path, most = storage.place(workdir) / "metrics.jsonl", 0
-  for line in path.read_bytes().splitlines() if path.is_file() else ():
-    with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
-      most = max(most, int(json.loads(line)["step"]))
-  return most
+  steps = [line.get("step") for _, line in logs.read(storage.place(workdir) / "metrics.jsonl").objects]
+  return max([0, *(step for step in steps if isinstance(step, int))])
 
 
 def cut_back(workdir: str, lengths: dict[str, int]) -> dict[str, int]:

@@ -1,10 +1,12 @@
 """Compiled programs are kept from one process to the next, where the setting says."""
 
 import os
+import shutil
 import subprocess
 import sys
 
 import conftest
+import damage
 import jax
 import pytest
 
@@ -38,9 +40,44 @@ def test_a_restart_compiles_nothing_and_gives_the_same_numbers(tmp_path):
   assert again == fresh and added_again == 0 and read_again == added
   entries = sorted((tmp_path / "compiled").glob("*-cache"), key=lambda path: path.stat().st_size)
   whole = entries[-1].read_bytes()
-  entries[-1].write_bytes(whole[: len(whole) // 2])  # a process that was killed while it wrote
-  mended, _, read_then, said = compiles(tmp_path)
-  assert mended == fresh and read_then == read_again - 1 and "Error reading persistent compilation cache" in said
+  for crc in (True, False):  # with the checksum that the process before has kept, and of a process that was killed
+    if not crc:
+      (tmp_path / "compiled" / compiled.SUMS).unlink()
+    entries[-1].write_bytes(whole[: len(whole) // 2])
+    mended, added_then, read_then, said = compiles(tmp_path)
+    assert (mended, added_then, read_then) == (fresh, 1, read_again - 1) and "Error" not in said
+    last, added_last, read_last, said = compiles(tmp_path)
+    assert (last, added_last, read_last) == (fresh, 0, read_again) and "Error" not in said
+
+
+def test_an_entry_that_is_not_what_was_compiled_is_compiled_anew(tmp_path):
+  """Of one changed byte the packing itself says nothing."""
+  fresh, added, _, _ = compiles(tmp_path)
+  for seed, entry in enumerate(sorted((tmp_path / "compiled").glob("*-cache"))):
+    damage.flip(entry, seed)
+  again, added_again, read, said = compiles(tmp_path)
+  assert (again, added_again, read) == (fresh, added, 0) and "Error" not in said
+
+
+def test_only_entries_are_removed_and_none_that_is_being_written(tmp_path):
+  folder = tmp_path / "shared"
+  folder.mkdir()
+  for name in ("half-cache", "mine.txt", "old-cache", "old-atime"):
+    (folder / name).write_bytes(b"half")
+  os.utime(folder / "old-cache", (0, 0))
+  for text in ("{", '["half-cache"]', '{"half-cache": 7}'):
+    (folder / compiled.SUMS).write_text(text)
+    with compiled.kept(str(folder), "run"):
+      assert sorted(p.name for p in folder.iterdir()) == [compiled.SUMS, "half-cache", "mine.txt", "old-atime"]
+      assert not compiled.examine(str(folder))["half-cache"][0]
+  (tmp_path / "run").mkdir()
+  shutil.copytree(folder, tmp_path / "run" / "compiled")
+  with compiled.kept("workdir", str(tmp_path / "run")):  # the lock keeps other processes out
+    assert sorted(p.name for p in (tmp_path / "run" / "compiled").iterdir()) == [
+      compiled.SUMS,
+      "mine.txt",
+      "old-atime",
+    ]
 
 
 def test_the_folder_is_a_setting_and_ends_with_the_block(tmp_path):

@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 # From the bottom up; a name stands for a module or a package. Imports run downwards.
 LAYERS = (
   ("errors", "types", "guard", "apart", "lock", "quiet", "terminal", "kinds", "ranges", "storage", "mirror"),
-  ("ops", "sharding", "packing", "checksums", "folder", "hosts", "inputs", "lifeline"),
+  ("ops", "sharding", "packing", "checksums", "folder", "logs", "manifest", "hosts", "inputs", "lifeline"),
   ("models", "tokenizer", "data", "rewards", "objectives"),
   (
     "forward",
@@ -20,9 +20,11 @@ LAYERS = (
     "stream",
     "optim",
     "state",
+    "arrays",
     "checkpoint",
     "complete",
     "origin",
+    "inputs",
     "workdir",
     "signals",
     "metrics",
@@ -54,6 +56,8 @@ LINKS = (
   ("ops.advantages", "ops.masked"),
   ("ops.surrogate", "ops.masked"),
   ("lifeline", "hosts"),
+  ("logs", "folder"),
+  ("manifest", "folder"),
   ("inputs", "hosts"),
   ("packing.*", "sharding"),
   ("packing.rows", "packing.plan"),
@@ -123,6 +127,7 @@ LINKS = (
   ("checkpoint", "state"),
   ("checkpoint", "workdir"),
   ("checkpoint", "complete"),
+  ("arrays", "complete"),
   ("origin", "complete"),
   ("movement", "learn"),
   ("generate", "rollouts"),

@@ -238,3 +238,113 @@ def test_the_step_of_a_single_evaluation_is_whole():
   axes = matplotlib.figure.Figure().add_subplot()
   plots._draw_panel(axes, rows, plots.panels(rows)[0])
   assert all(tick == round(tick) for tick in axes.get_xticks())
+
+
+# -- lines that nobody expects: each is shown sanely, or left out and counted
+
+HOSTILE_VALUES = {
+  "an integer of 5,000 digits": "9" * 5000,
+  "an integer that no float holds": "1" + "0" * 400,
+  "a float that is too large": "1e999",
+  "NaN": "NaN",
+  "Infinity": "-Infinity",
+  "300 lists in one another": "[" * 300 + "]" * 300,
+  "100,000 lists in one another": "[" * 100_000 + "]" * 100_000,
+  "an object": '{"a": {"b": [1, null]}}',
+  "null": "null",
+  "a text": '"</script><b>&"',
+  "half of a surrogate pair": '"\\ud800"',
+  "a text of a million characters": '"' + "x" * 10**6 + '"',
+  "true": "true",
+  "a list of texts": '["a", "b"]',
+  "a list of numbers": "[1e308, -1e308, null, 0]",
+  "the largest number of a float64": "1.7e308",
+}
+HOSTILE_LINES = {
+  "no object": "[1, 2]",
+  "a number": "7",
+  "no JSON": "{'step': 1}",
+  "an object without a step": '{"kl": 1.0}',
+  "no UTF-8": b'{"step": 1, "question": "\xff\xfe"}',
+  "a NUL": b'{"step": 1}\x00',
+  "two objects": '{"step": 1}{"step": 2}',
+  "a million brackets": "[" * 10**6,
+  "an odd name": json.dumps({"step": 4, "eval/pass@" + "9" * 5000: 0.5, "</script>": 1, "__proto__": 2}),
+}
+FIELDS = ("step", "question", "completion", "reward", "advantage", "rewards", "tokens", "advantages", "logprobs")
+FIELDS += ("disagreement", "answer", "anything")
+METRICS = ("step", "reward/mean", "loss", "kl", "eval/accuracy", "length/max")
+
+
+def hostile_lines(good: dict, fields: tuple[str, ...]) -> dict[str, bytes]:
+  """A line with each value in each field, and those that are odd as a whole, by what is odd."""
+  lines = {what: line if isinstance(line, bytes) else line.encode() for what, line in HOSTILE_LINES.items()}
+  for name in fields:
+    for what, value in HOSTILE_VALUES.items():
+      lines[f"{name}: {what}"] = json.dumps(good | {name: "@"}).replace('"@"', value).encode()
+  return lines
+
+
+GOOD = {"step": 3, "question": "1 + 1?", "completion": "2", "reward": 1.0, "advantage": 0.5, "rewards": {"a": 1.0}}
+GOOD |= {"tokens": ["2"], "advantages": [0.5], "logprobs": [-0.1]}
+
+
+def test_a_page_takes_any_line_of_samples(tmp_path, capsys):
+  lines = hostile_lines(GOOD, FIELDS)
+  (tmp_path / "samples.jsonl").write_bytes(b"\n".join([json.dumps(GOOD).encode(), *lines.values()]) + b"\n")
+  text = inspector.write(str(tmp_path)).read_text()
+  data = json.loads(
+    re.search(r'type="application/json">(.*?)</script>', text, re.DOTALL)[1], parse_constant=pytest.fail
+  )
+  said = capsys.readouterr().err
+  left_out = int(re.search(rf"(\d+) lines of {len(lines) + 1} are damaged", said)[1])
+  assert len(data["samples"]) == 1 + len(lines) - left_out and said.count("\n") == 1
+  assert 40 < left_out < len(lines) - 40
+  if shutil.which("node"):
+    assert len(shown_by(data["samples"])["orders"]) == 8
+
+
+@pytest.mark.parametrize("kind", ["values", "lines"])
+def test_a_picture_takes_any_line_of_metrics(tmp_path, capsys, kind):
+  good = {"step": 1, "reward/mean": 0.5, "loss": 0.1, "kl": 0.1, "eval/accuracy": 0.5, "length/max": 3.0}
+  lines = hostile_lines(good, METRICS if kind == "values" else ())
+  (tmp_path / "metrics.jsonl").write_bytes(b"\n".join([json.dumps(good).encode(), *lines.values()]) + b"\n")
+  assert plots.draw(str(tmp_path)) is not None
+  assert "lines of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  "content", ["{", "[]", "", "\xff", '{"steps": "x"}', '{"accuracy_after": []}', '{"wall_s": 1e999}']
+)
+def test_a_picture_takes_any_result(tmp_path, content):
+  write(tmp_path / "metrics.jsonl", [{"step": 1, "loss": 0.5}])
+  (tmp_path / "result.json").write_bytes(content.encode("latin-1"))
+  assert plots.draw(str(tmp_path)) is not None
+
+
+def test_a_folder_may_have_any_name(tmp_path):
+  folder = tmp_path / r"a $\bad_{name}$ $"
+  folder.mkdir()
+  write(folder / "metrics.jsonl", [{"step": 1, "loss": 0.5}])
+  assert plots.draw(str(folder)) == folder / "curve.png"
+
+
+def test_long_completions_of_many_samples_have_a_scale():
+  """As many numbers as no function takes as arguments."""
+  if not shutil.which("node"):
+    pytest.skip("needs node, to run the page's script")
+  tokens = ["x"] * 4096
+  samples = [GOOD | {"question": str(i), "tokens": tokens, "advantages": [0.5] * 4096} for i in range(200)]
+  assert shown_by(samples)["hidden"] is True
+
+
+def test_a_run_is_none_the_worse_for_its_reports(tmp_path, monkeypatch, capsys):
+  from experiments import run
+
+  for module in (inspector, plots):
+    monkeypatch.setattr(module, "write" if module is inspector else "draw", lambda workdir: 1 / 0)
+  run.draw(str(tmp_path))
+  said = capsys.readouterr().out
+  assert said == "".join(
+    f"warning: no {name}: ZeroDivisionError: division by zero\n" for name in ("samples.html", "curve.png")
+  )

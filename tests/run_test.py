@@ -166,6 +166,16 @@ def test_what_a_log_has_lost_is_told(config, model, tmp_path, capsys):
   assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [1, 3, 4, 5]
 
 
+def test_damaged_lines_of_before_the_checkpoint_are_told_and_kept(config, model, tmp_path, capsys):
+  loop(config, model, tmp_path, {"policy": Fake(0.0)}, stop_after=3)
+  log = tmp_path / "metrics.jsonl"
+  damaged = log.read_bytes().replace(b'{"step": 1,', b'{"step": 6,')
+  log.write_bytes(damaged)
+  loop(config, model, tmp_path, {"policy": Fake(0.0)})
+  said = f"warning: {log}: 1 line of 2 is damaged (line 1); the file is kept as it is, and reports leave that out"
+  assert said in capsys.readouterr().out and log.read_bytes().startswith(damaged.splitlines()[0])
+
+
 def test_a_checkpoint_without_one_of_the_learners_is_refused(config, model, tmp_path):
   loop(config, model, tmp_path, {"policy": Fake(0.0)}, stop_after=3)
   with pytest.raises(SettingError, match="it holds policy and no reward_model"):

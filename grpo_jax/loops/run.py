@@ -2,6 +2,7 @@
 
 DIR/config.json           the config that the folder belongs to
 DIR/inputs.json           what else the numbers depend on, see grpo_jax/inputs.py
+DIR/checksums.json        of these and other files that are written as a whole, see grpo_jax/manifest.py
 DIR/model/                shape (decoder.json) and tokenizer of the policy
 DIR/checkpoints/          see grpo_jax/checkpoint.py
 DIR/compiled/             programs, see grpo_jax/compiled.py
@@ -19,7 +20,7 @@ from typing import Any, Protocol
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, compiled, guard, inputs, lifeline, metrics, origin, signals, storage, workdir
+from grpo_jax import checkpoint, compiled, guard, inputs, lifeline, manifest, metrics, origin, signals, storage, workdir
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, depends, trees
 from grpo_jax.loops.learner import Learner
@@ -116,6 +117,7 @@ class Run:
       self.changed = inputs.record(folder, depends_on, self.first)
       if jax.process_index() == 0:
         build.describe(model, str(storage.place(folder) / "model"))
+        manifest.record(folder, manifest.START)
       self._resources = resources.pop_all()
 
   def _restore_or_start(self) -> None:
@@ -152,6 +154,8 @@ class Run:
         self.writer.say(f"warning: {damage}; it is passed over and kept in {self.folder}/damaged")
       for name, lost in self.lost.items():
         self.writer.say(f"warning: {name} has lost {lost} bytes since the checkpoint; what is left of it is kept")
+      for damage in self.writer.damaged_logs():
+        self.writer.say(f"warning: {damage}; the file is kept as it is, and reports leave that out")
       for change in self.changed:
         self.writer.say(f"warning: {change}")
       self.writer.say(f"going on from step {self.first} of {self.folder}")
@@ -302,6 +306,7 @@ class Run:
     self._check_lock()
     if jax.process_index() == 0:
       write_result(self.folder, before, after, config.steps, self.seconds)
+      manifest.record(self.folder, manifest.END)
     said = self.evaluator.said(before, after)
     self.writer.say(f"{said}, {config.steps} steps, {self.seconds:.0f} s; {self.folder}/result.json")
 

@@ -59,7 +59,7 @@ def read(path: storage.Path, memory_mb: float = float("nan")) -> Run:
     ValueError: it cannot be known how many tokens the run sampled (offline, on data that are not all it sampled).
   """
   config = json.loads((path / "config.json").read_text())
-  lines = jsonl.read(path / "metrics.jsonl")
+  lines = jsonl.metrics(path / "metrics.jsonl")
   steps, sampled = sampled_tokens(lines, config)
   evaluations = [line for line in lines if line.get("eval/accuracy") is not None]
   tokens = [sampled[steps <= line["step"]].sum() for line in evaluations]

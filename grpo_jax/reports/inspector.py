@@ -8,8 +8,17 @@ advantage or by log-prob where the run wrote them.
 import json
 import pathlib
 
+from grpo_jax import folder as folders
 from grpo_jax import storage
+from grpo_jax.kinds import Form
 from grpo_jax.reports import jsonl
+
+NUMBERS = Form("numbers", lambda x: isinstance(x, list) and all(n is None or jsonl.NUMBER.fits(n) for n in x))
+TEXTS = Form("texts", lambda x: isinstance(x, list) and all(isinstance(text, str) for text in x))
+# What the page computes with; whatever else a sample has is shown as it is.
+ROWS = jsonl.STEP | dict.fromkeys(("question", "completion"), folders.TEXT) | {"rewards": folders.OBJECT}
+ROWS |= dict.fromkeys(("reward", "advantage", "disagreement"), jsonl.NUMBER) | {"tokens": TEXTS}
+ROWS |= dict.fromkeys(("advantages", "logprobs"), NUMBERS)
 
 PAGE = pathlib.Path(__file__).with_name("inspector.html")
 
@@ -17,7 +26,7 @@ PAGE = pathlib.Path(__file__).with_name("inspector.html")
 def write(workdir: str) -> storage.Path | None:
   """Writes the page and returns its path; without samples it writes nothing and returns None."""
   folder = storage.place(workdir)
-  samples = jsonl.read(folder / "samples.jsonl")
+  samples = jsonl.read(folder / "samples.jsonl", ROWS)
   if not samples:
     return None
   out = folder / "samples.html"

@@ -1,25 +1,42 @@
 """Reads the files that a run writes line by line, and the command lines that name a run's folder."""
 
-import json
 import sys
+from collections.abc import Mapping
+from typing import Any
 
-from grpo_jax import storage
+from grpo_jax import kinds, logs, storage
 from grpo_jax.errors import SettingError
 
+STEP = {"step": kinds.Whole()}
+NUMBER = kinds.Number()
 
-def read(path: storage.Path) -> list[dict]:
+
+def read(path: storage.Path, rows: Mapping[str, kinds.Row] = {}) -> list[dict[str, Any]]:
   """Returns the objects of a file with one JSON object on each line; none where there is no file.
 
-  The last line of a run that goes on, or that was killed, may be cut off: reading ends there.
+  Damaged lines are left out, and a warning on stderr counts them. The last line of a run that goes on, or that was
+  killed, may be cut off: that is no damage.
+
+  Args:
+    path: of the file; where there is a file of checksums beside it, they are compared.
+    rows: what some keys may be; an object in which one is another value counts as damaged, null as not there.
   """
-  objects = []
-  lines = path.read_bytes().decode(errors="replace").split("\n") if path.exists() else []
-  for line in filter(None, lines):
-    try:
-      objects.append(json.loads(line))
-    except json.JSONDecodeError:
-      break
-  return objects
+  found = logs.read(path)
+  whole, wrong = [], []
+  for number, value in found.objects:
+    fits = all(value.get(key) is None or row.fits(value[key]) for key, row in rows.items())
+    whole += [value] if fits else []
+    wrong += [] if fits else [number]
+  if said := logs.told(sorted(found.damaged + wrong), found.lines):
+    it = "it is" if said.startswith("1 ") else "they are"
+    print(f"warning: {path}: {said}; {it} left out", file=sys.stderr, flush=True)
+  return whole
+
+
+def metrics(path: storage.Path) -> list[dict[str, float | None]]:
+  """Returns the lines of a metrics.jsonl, each with its step; values that are no numbers of a run are None."""
+  lines = [line for line in read(path, STEP) if line.get("step") is not None]
+  return [{name: value if NUMBER.fits(value) else None for name, value in line.items()} for line in lines]
 
 
 def folder_argument(command: str, doc: str) -> str:

@@ -1,8 +1,8 @@
 """Draws DIR/curve.png from a run's metrics.jsonl and result.json: `python -m grpo_jax.reports.plots DIR`."""
 
 import itertools
-import json
 import re
+import sys
 from typing import NamedTuple
 
 import matplotlib.axes
@@ -10,7 +10,9 @@ import matplotlib.figure
 import matplotlib.ticker
 import numpy as np
 
+from grpo_jax import folder as folders
 from grpo_jax import storage
+from grpo_jax.errors import SettingError
 from grpo_jax.reports import jsonl
 
 Lines = list[dict[str, float | None]]  # of metrics.jsonl
@@ -45,6 +47,7 @@ LEGEND = {"loc": "lower right", "bbox_to_anchor": (1.02, 1.0), "fontsize": 7.5, 
 LEGEND |= {"borderpad": 0.2, "handlelength": 1, "handletextpad": 0.4, "columnspacing": 0.8}
 BESIDE = 3  # labels that there is room for beside the title; more of them stand below it
 ACROSS = 5  # labels that there is room for in a row below it
+MOST_LABELS = 24  # of accuracies by samples
 ROW_POINTS = 11.5  # the height of such a row
 # Colour-blind eyes tell the first three apart, too.
 COLORS = ("#3b6fb6", "#d1793a", "#4f9a5b", "#8a5fb0", "#5b5b5b", "#c0508a", "#9a8a2f")
@@ -52,9 +55,9 @@ COLORS = ("#3b6fb6", "#d1793a", "#4f9a5b", "#8a5fb0", "#5b5b5b", "#c0508a", "#9a
 
 def sampled_accuracies(lines: Lines) -> tuple[tuple[str, str], ...]:
   """Returns (name, label) of every pass@k and maj@k that was measured, with k in ascending order."""
-  found = {name: re.fullmatch(r"eval/((pass|maj)@(\d+))", name) for line in lines for name in line}
+  found = {name: re.fullmatch(r"eval/((pass|maj)@(\d{1,9}))", name) for line in lines for name in line}
   matches = sorted(filter(None, found.values()), key=lambda match: (match[2] == "maj", int(match[3])))
-  return tuple((match[0], match[1]) for match in matches)
+  return tuple((match[0], match[1]) for match in matches[:MOST_LABELS])
 
 
 def panels(lines: Lines) -> list[Panel]:
@@ -80,14 +83,14 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
 def draw(workdir: str) -> storage.Path | None:
   """Draws the panels of which the run has metrics and returns the path; None where there is nothing to draw."""
   folder = storage.place(workdir)
-  lines = jsonl.read(folder / "metrics.jsonl")
+  lines = jsonl.metrics(folder / "metrics.jsonl")
   found = panels(lines)
   if not found:
     return None
   across = min(3, len(found))
   down = -(-len(found) // across)
   figure = matplotlib.figure.Figure(figsize=(4.6 * across, 3.1 * down + 0.4), dpi=120, layout="constrained")
-  figure.suptitle(headline(folder, lines[-1]["step"]), fontsize=10, x=0.01, ha="left")
+  figure.suptitle(headline(folder, lines[-1]["step"]), fontsize=10, x=0.01, ha="left", parse_math=False)
   for i, panel in enumerate(found):
     axes = figure.add_subplot(down, across, i + 1)
     _draw_panel(axes, lines, panel)
@@ -101,10 +104,14 @@ def draw(workdir: str) -> storage.Path | None:
 
 def headline(folder: storage.Path, last_step: float) -> str:
   """Returns the folder's name and what result.json says of the run; the name alone where it went on since."""
-  path = folder / "result.json"
   name = storage.title(folder)
-  result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-  steps = result.get("steps") or 0
+  try:
+    result = folders.read_json(f"workdir={folder}", folder, "result.json") or {}
+  except SettingError as error:
+    print(f"warning: {error}", file=sys.stderr, flush=True)
+    result = {}
+  result = {key: value for key, value in result.items() if jsonl.NUMBER.fits(value)}
+  steps = result.get("steps", 0)
   for of in ("accuracy", "pair_accuracy", "step_accuracy"):
     before, after = result.get(f"{of}_before"), result.get(f"{of}_after")
     if before is not None and after is not None and steps >= last_step:

@@ -1,0 +1,211 @@
+"""Logs of a run, which are added to line by line, and the checksums of their lines.
+
+    DIR/metrics.jsonl   a JSON object on each line, and nothing else: pandas and jq read it as it is
+    DIR/metrics.crc     for each of those lines: START LENGTH CRC CHECK
+
+START is the byte at which the line begins, LENGTH its bytes without the newline, CRC the CRC-32 of them, and CHECK the
+CRC-32 of the three texts before it. The checksums lie in a file of their own, so that two runs with the same numbers
+have the same lines, whatever their timings, and a table that is read from a log has no column that is no number.
+
+A line is damaged where it should have a checksum and has none that fits, or where it is no JSON object. A line that was
+written before there were checksums, or whose checksum is lost, is judged by whether it is JSON alone. jax is not
+imported here.
+"""
+
+import bisect
+import collections
+import json
+import math
+import pathlib
+import re
+import zlib
+from collections.abc import Iterator
+from typing import Any, BinaryIO, NamedTuple
+
+from grpo_jax import folder, storage
+
+_RECORD = re.compile(rb"(\d{1,18}) (\d{1,18}) ([0-9a-f]{8})")
+
+
+class Found(NamedTuple):
+  """What a log holds."""
+
+  objects: list[tuple[int, dict[str, Any]]]  # of the lines that are whole, in order, each with its number
+  damaged: list[int]  # the numbers of the others, counted from 1
+  lines: int  # all of them; a last one that a kill cut off is none
+  checked: int  # those whose checksum was found right
+  sums: int  # damaged lines of the file of checksums
+  lost: int  # lines at its end that have a checksum, and are not there any more
+
+
+class Log:
+  """Writes lines to the end of a log and their checksums beside it. Use it in a `with` block.
+
+  Raises:
+    OSError: a file cannot be written.
+  """
+
+  def __init__(self, path: pathlib.Path):
+    self._lines = path.open("ab")
+    try:
+      self._sums = sums_path(path).open("ab")
+    except OSError:
+      self._lines.close()
+      raise
+    self._at = self._lines.tell()
+
+  def __enter__(self) -> "Log":
+    return self
+
+  def __exit__(self, *exception: Any) -> None:
+    try:
+      self._lines.close()
+    finally:
+      self._sums.close()
+
+  def write(self, *texts: str) -> None:
+    """Adds lines; they are in the files when it returns, each before its checksum.
+
+    Half of a surrogate pair, which UTF-8 cannot hold, is written as \\udXXX.
+    """
+    records = []
+    for text in texts:
+      line = text.encode("utf-8", errors="backslashreplace")
+      self._lines.write(line + b"\n")
+      said = b"%d %d %08x" % (self._at, len(line), zlib.crc32(line))
+      records.append(b"%s %08x\n" % (said, zlib.crc32(said)))
+      self._at += len(line) + 1
+    _add(self._lines, b"")
+    _add(self._sums, b"".join(records))
+
+
+def _add(file: BinaryIO, content: bytes) -> None:
+  file.write(content)
+  file.flush()
+
+
+def sums_path(path: Any) -> Any:
+  """Returns the file with the checksums of a log's lines, for a path of a disk or of a bucket."""
+  return path.with_name(sums_name(path.name))
+
+
+def sums_name(name: str) -> str:
+  """Returns the name of the file with the checksums of a log: metrics.crc of metrics.jsonl."""
+  return f"{name.removesuffix('.jsonl')}.crc"
+
+
+def read(path: storage.Path) -> Found:
+  """Returns the lines of a log that are whole, and which are not; nothing where there is no file."""
+  sums = _Sums(path)  # before the log: what a run adds meanwhile has no checksum yet
+  content = path.read_bytes() if path.is_file() else b""
+  lines = list(_split(content))
+  objects, damaged, checked = [], [], 0
+  for line, is_right in zip(lines, sums.compare(lines)):
+    value = None if is_right is False else parse(line.content)
+    if value is not None:
+      objects.append((line.number, value))
+      checked += is_right is True
+    elif line.is_ended or is_right is False:  # else it is the last line of a run that goes on, or that was killed
+      damaged.append(line.number)
+  return Found(objects, damaged, len(objects) + len(damaged), checked, sums.damaged, sums.after(len(content)))
+
+
+def damage(path: storage.Path) -> str:
+  """Returns what is damaged of a log, as in "1 line of 8 is damaged (line 3)"; "" where nothing is."""
+  found = read(path)
+  return told(found.damaged, found.lines)
+
+
+def told(damaged: list[int], lines: int, most: int = 5) -> str:
+  """Returns how many lines are damaged, and which; "" where none is."""
+  if not damaged:
+    return ""
+  which = ", ".join(map(str, damaged[:most])) + (f" and {len(damaged) - most} more" if len(damaged) > most else "")
+  if len(damaged) == 1:
+    return f"1 line of {lines} is damaged (line {which})"
+  return f"{len(damaged)} lines of {lines} are damaged (lines {which})"
+
+
+def parse(line: bytes) -> dict[str, Any] | None:
+  """Returns the object of a line; None where it is none, or nested deeper than `folder.DEPTH`.
+
+  A number that no float64 holds becomes None, as a run writes those that are not finite.
+  """
+  try:
+    value = json.loads(line.decode("utf-8"), parse_float=_number, parse_int=_integer, parse_constant=lambda _: None)
+  except (ValueError, RecursionError):
+    return None
+  if not isinstance(value, dict):
+    return None
+  is_shallow = line.count(b"[") + line.count(b"{") <= folder.DEPTH  # nearly every line: counting costs nothing
+  return value if is_shallow or folder.depth(value) <= folder.DEPTH else None
+
+
+def _number(digits: str) -> float | None:
+  return value if math.isfinite(value := float(digits)) else None
+
+
+def _integer(digits: str) -> int | None:
+  return int(digits) if len(digits) < 300 else None
+
+
+class _Line(NamedTuple):
+  number: int  # counted from 1, with the empty ones
+  start: int  # its first byte
+  content: bytes
+  is_ended: bool  # whether its newline is there
+
+  def sum(self) -> tuple[int, int]:
+    return len(self.content), zlib.crc32(self.content)
+
+
+def _split(content: bytes) -> Iterator[_Line]:
+  """Yields the lines that are not empty."""
+  number = start = 0
+  while start < len(content):
+    end = content.find(b"\n", start)
+    line = content[start:] if end < 0 else content[start:end]
+    number += 1
+    if line:
+      yield _Line(number, start, line, end >= 0)
+    start += len(line) + 1
+
+
+class _Sums:
+  """The checksums of a log's lines, and how many of them are damaged themselves."""
+
+  def __init__(self, path: storage.Path):
+    file = sums_path(path)
+    self.damaged = 0
+    self._sums: dict[int, tuple[int, int]] = {}  # first byte of a line -> its length and CRC
+    for record in file.read_bytes().split(b"\n") if file.is_file() else ():
+      said, _, check = record.rpartition(b" ")
+      match = _RECORD.fullmatch(said)
+      if match and check == b"%08x" % zlib.crc32(said):
+        self._sums[int(match[1])] = (int(match[2]), int(match[3], 16))
+      else:
+        self.damaged += bool(record)
+
+  def after(self, length: int) -> int:
+    """Returns how many lines began at that byte or later."""
+    return sum(start >= length for start in self._sums)
+
+  def compare(self, lines: list[_Line]) -> list[bool | None]:
+    """Returns for each line whether its checksum is right; None where it should have none.
+
+    A line that is not where it was written, since a person has deleted one before it, is right where it is one of those
+    that are found nowhere else.
+    """
+    left = collections.Counter(self._sums.values())
+    right = [self._sums.get(line.start) == line.sum() for line in lines]
+    left.subtract(line.sum() for line, is_right in zip(lines, right) if is_right)
+    spans = sorted(self._sums.items())
+    states: list[bool | None] = []
+    for line, is_right in zip(lines, right):
+      if not is_right and left[line.sum()] > 0:
+        is_right = True
+        left[line.sum()] -= 1
+      at = bisect.bisect_right(spans, line.start, key=lambda span: span[0]) - 1
+      has_sum = at >= 0 and line.start <= spans[at][0] + spans[at][1][0]
+      states.append(True if is_right else False if has_sum else None)
+    return states
