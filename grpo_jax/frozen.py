@@ -12,7 +12,7 @@ import numpy as np
 
 
 def _refuse(self: Any, *_: Any, **__: Any) -> NoReturn:
-  raise TypeError("what a data set gives to rewards cannot be changed; change a copy of it: copy.deepcopy(example.meta)")
+  raise TypeError("what a data set gives to rewards cannot be changed; change a copy: copy.deepcopy(example.meta)")
 
 
 class FrozenDict(dict):

@@ -7,9 +7,9 @@ Python code, also a regular expression, is stopped at its deadline. Code in C th
 where one call does so for a minute beyond the deadline, the process ends and says in which line it was.
 
 What a function leaves behind in this process is undone after each call, with a warning that names the function: another
-working directory, other handlers of SIGINT and SIGTERM, another sys.stdout or sys.stderr; and after the last of many
-calls, an output that it closed. `os._exit` does not end the process but the call. A child that a function forked and that returns from it ends there, and does not go on as a second
-run.
+working directory, other handlers of SIGINT and SIGTERM, another sys.stdout or sys.stderr. An output that it closed is
+opened again after the last of many calls. `os._exit` ends the call and not the process. A child that a function forked
+and that returns from it ends there, and does not go on as a second run.
 """
 
 import contextlib

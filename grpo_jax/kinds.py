@@ -112,7 +112,8 @@ def many(row: Row) -> Form:
 
 TEXT = Form("text in UTF-8, without NUL", is_text)
 NAME = Form(
-  f"1 to {LONGEST_NAME} letters, digits or signs that can be printed, without / and without a blank at either end", is_name
+  f"1 to {LONGEST_NAME} letters, digits or signs that can be printed, without / and without a blank at either end",
+  is_name,
 )
 PATH = Form("the name of a file, folder or module, or '' where there may be none", is_path)
 PLACE = Form("a folder or file of a disk, gs://BUCKET/FOLDER, or '' where there may be none", is_path)

@@ -1,6 +1,5 @@
 """What scores completions, as a config names it: functions, and reward models."""
 
-import contextlib
 import functools
 import inspect
 from collections.abc import Callable
@@ -170,13 +169,14 @@ def check_kind(function: Callable, shown: str) -> None:
   }
   if kind := next((kind for kind, is_so in wrong.items() if is_so), ""):
     raise SettingError(f"{shown}: is {kind}; use a function {SIGNATURES}")
-  with contextlib.suppress(TypeError, ValueError):  # written in C, without a signature
+  try:
     first = next(iter(inspect.signature(function).parameters), "")
-    if first in NOT_FIRST:
-      raise SettingError(
-        f"{shown}: its first parameter is called {first!r}, and it would be given an example; use a function "
-        f"{SIGNATURES}"
-      )
+  except (TypeError, ValueError):  # written in C, without a signature
+    return
+  if first in NOT_FIRST:
+    raise SettingError(
+      f"{shown}: its first parameter is called {first!r}, and it would be given an example; use a function {SIGNATURES}"
+    )
 
 
 def _reward(path: str, given: dict[str, Any], setting: str, shown: str) -> Reward:
