@@ -22,7 +22,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict
 
 from experiments import arguments
-from grpo_jax import kinds, ranges, storage
+from grpo_jax import kinds, leaving, ranges, storage
 from grpo_jax.errors import SettingError
 
 # Seconds without a sign of life after which a host counts as dead to jax, whose own 100 would hold a pod up for long.
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
     arguments.fail(
       "--workdir is missing: the folder of the run's checkpoints, metrics and samples, as in --workdir=runs/1"
     )
-  with arguments.one_line_errors():
+  with arguments.one_line_errors(), leaving.until_done():
     check_hosts(values.coordinator, values.processes, values.process, values.distributed)
     join = None
     if values.distributed or values.coordinator:
@@ -55,6 +55,8 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
   ranges.check(config)
   kinds.check_value("--workdir", workdir)
   storage.check("--workdir", workdir)
+  workdir = os.fspath(storage.absolute(storage.expanded("--workdir", workdir)))  # whatever chdir comes later
+  ranges.expand(config)
   print("starting: importing jax, loading weights and data", flush=True)
   loop = find_loop(config.loop)
   if join:

@@ -20,7 +20,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 LATE = "took longer than"  # how the message of a Late begins
@@ -148,6 +148,28 @@ class _Left:
       found.append("sys.stdout or sys.stderr")
       sys.stdout, sys.stderr = self.streams
     return " and ".join(found)
+
+
+@contextlib.contextmanager
+def in_folder(title: str) -> Iterator[None]:
+  """Changes back to the working directory of before, where code of the block has changed it, with a warning.
+
+  Args:
+    title: of the code, for the warning.
+  """
+  before = _folder()
+  try:
+    yield
+  finally:
+    go_back(before, title)
+
+
+def go_back(folder: str, title: str) -> None:
+  """Changes the working directory back to a folder, where it is another one, with a warning; see `in_folder`."""
+  if folder and (found := _folder()) != folder:
+    with contextlib.suppress(OSError):  # it was deleted
+      os.chdir(folder)
+    _warn(f"{title} changed the working directory to {found}, which was changed back")
 
 
 def _folder() -> str:

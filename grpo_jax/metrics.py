@@ -203,6 +203,7 @@ class Writer:
     if not self.active:
       return
     with storage.of_a_run(self.workdir):
+      storage.check_there(self.workdir, self._samples)
       for sample in samples[: self.log.samples]:
         self._samples.write(json.dumps(clean({"step": step, **sample}), ensure_ascii=False, allow_nan=False) + "\n")
       self._samples.flush()
@@ -226,6 +227,7 @@ class Writer:
     values = clean(metrics)
     self._shown |= {name: values[name] for name, _, _ in SHOWN if name in values}
     with storage.of_a_run(self.workdir):
+      storage.check_there(self.workdir, self._metrics)
       self._metrics.write(json.dumps({"step": int(step), **values}, allow_nan=False) + "\n")
       self._metrics.flush()
       if self._tensorboard:
