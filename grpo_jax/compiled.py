@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from grpo_jax import storage
+from grpo_jax import guard, storage
 from grpo_jax.errors import SettingError
 
 IN_WORKDIR = "workdir"  # the setting's value for a folder of the run's own
@@ -75,6 +75,23 @@ def kept(setting: str, workdir: str) -> Iterator[Programs]:
   finally:
     jax.monitoring.unregister_event_listener(programs)
     _set(before)
+
+
+@contextlib.contextmanager
+def same_settings(title: str) -> Iterator[None]:
+  """Sets jax's settings back to what they were before the block, with a warning: programs would compute otherwise.
+
+  Args:
+    title: of the code that the block calls, for the warning.
+  """
+  before = dict(jax.config.values)
+  try:
+    yield
+  finally:
+    now = jax.config.values
+    for name in (name for name, value in before.items() if now.get(name) != value):
+      guard.warn(f"{title} changed jax's setting {name} to {now.get(name)!r}, which was changed back")
+      jax.config.update(name, before[name])
 
 
 def _set(values: dict[str, object]) -> None:

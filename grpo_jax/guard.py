@@ -109,7 +109,7 @@ class Guard:
       if self.timed:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
       if changed := self.left.undo():
-        _warn(f"{_title(function, args)} changed {changed}, which was changed back")
+        warn(f"{_title(function, args)} changed {changed}, which was changed back")
 
   def _late(self, *_: Any) -> None:
     """What the alarm does."""
@@ -169,7 +169,7 @@ def go_back(folder: str, title: str) -> None:
   if folder and (found := _folder()) != folder:
     with contextlib.suppress(OSError):  # it was deleted
       os.chdir(folder)
-    _warn(f"{title} changed the working directory to {found}, which was changed back")
+    warn(f"{title} changed the working directory to {found}, which was changed back")
 
 
 def _folder() -> str:
@@ -202,7 +202,7 @@ def _put_back(number: int, kept: int) -> None:
     same = os.path.sameopenfile(number, kept)
   if not same:
     os.dup2(kept, number)
-    _warn(f"a reward closed or replaced the standard {'error' if number == 2 else 'output'}, which was opened again")
+    warn(f"a reward closed or replaced the standard {'error' if number == 2 else 'output'}, which was opened again")
   os.close(kept)
 
 
@@ -223,13 +223,13 @@ def _end_child() -> None:
 def _title(function: Callable, args: tuple) -> str:
   """Returns a function's name and file; a checked call is one of a function that takes the user's first."""
   user = args[0] if args and callable(args[0]) else function
-  while isinstance(user, functools.partial):
-    user = user.func
+  while (inner := getattr(user, "__wrapped__", getattr(user, "func", None))) is not None:
+    user = inner
   where = getattr(getattr(user, "__code__", None), "co_filename", "")
   return getattr(user, "__name__", type(user).__name__) + (f" ({where})" if where else "")
 
 
-def _warn(text: str) -> None:
+def warn(text: str) -> None:
   """Prints a warning once; the output may be closed by now."""
   if text not in _warned:
     _warned.add(text)

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax import agreement, hosts, metrics, model_rewards, rollouts, sampler
+from grpo_jax import agreement, compiled, hosts, metrics, model_rewards, rollouts, sampler
 from grpo_jax.data import loader
 from grpo_jax.data.pool import Pool
 from grpo_jax.generate import Generator, completions, generate
@@ -213,8 +213,9 @@ def score_share(
 ) -> combine.Scores:
   """The rewards of this process's own completions, those of reward models among them; the others are given nothing."""
   c = collector
-  combine.ahead(c.ahead, examples, texts, c.deadline)
-  return combine.score(c.rewards, examples, texts, c.max_length, c.on_error, c.deadline, judged, groups)
+  with compiled.same_settings("a reward"):
+    combine.ahead(c.ahead, examples, texts, c.deadline)
+    return combine.score(c.rewards, examples, texts, c.max_length, c.on_error, c.deadline, judged, groups)
 
 
 def cut_off(drawn: Rollouts) -> np.float32:
