@@ -17,9 +17,11 @@ from typing import NoReturn
 from absl import flags
 from ml_collections import ConfigDict, FrozenConfigDict, config_flags
 
+from grpo_jax import storage
 from grpo_jax.errors import SettingError
 
 LONGEST = 2000  # characters of a message: a value may be as long as a command line
+FOLDERS = ("workdir", "path", "out", "like", "file")  # flags of commands that name a folder or file
 _HELP = re.compile(r"--?(h|help|helpshort|helpfull)|-\?")
 # A setting given as a flag: --config.learner.lr=1e-6, --noconfig.data.shuffle, --config.data.mixture[0]=...
 _OVERRIDE = re.compile(r"--?(no)?config\.(?P<name>[^=\[]+)(\[[^=]*)?(=(?P<value>.*))?", re.DOTALL)
@@ -82,9 +84,18 @@ def parse_flags(argv: list[str]) -> list[str]:
         fail("--config is missing, as in --config=experiments/arithmetic.py")
       config = _load(path)
     rest = _parse(argv, config)
+    for name in set(FOLDERS) & set(flags.FLAGS):
+      flags.FLAGS[name].value = _expanded(name, flags.FLAGS[name].value)
   if len(rest) > 1:
     fail(f"{rest[1]}: not understood; a setting is written --config.NAME=VALUE")
   return rest
+
+
+def _expanded(flag: str, value: str | list[str] | None) -> str | list[str] | None:
+  """Returns the value of a flag, or its values, with the home directory for `~`: no shell sees it behind a `=`."""
+  if isinstance(value, list):
+    return [storage.expanded(f"--{flag}", each) for each in value]
+  return value and storage.expanded(f"--{flag}", value)
 
 
 def _show_help(program: str, flag: str) -> NoReturn:
@@ -130,12 +141,18 @@ def fail(message: str | Exception, code: int = 2) -> NoReturn:
 def one_line_errors() -> Iterator[None]:
   """Ends the program with one line and the code of a SettingError (2; 75: a StorageError), and with 130 at Ctrl-C.
 
-  Any other error keeps its traceback.
+  A user's code that calls sys.exit(0) would end it as if it were done: that is one line and code 2, too. Any other
+  error keeps its traceback.
   """
   try:
     yield
   except SettingError as error:
     fail(error, error.code)
+  except SystemExit as error:
+    if error.code:
+      raise
+    *_, frame = traceback.extract_tb(error.__traceback__)
+    fail(f"{frame.filename}:{frame.lineno}: calls sys.exit({error.code!r}) before the end; return or raise an error")
   except KeyboardInterrupt:
     print("interrupted", file=sys.stderr, flush=True)
     sys.exit(130)  # as a shell says of a program that SIGINT ended

@@ -33,6 +33,7 @@ from experiments.progress import Progress
 from grpo_jax import kinds, ranges, storage
 from grpo_jax.reports import comparison, jsonl
 
+STOPPED = "to go on, run the same command again"  # stands in the message of one that a signal stopped (signals.py)
 DIVERGED = "updates in a row were not finite"  # stands in the message with which a run that diverged ends
 
 
@@ -198,7 +199,7 @@ def run_all(config: ConfigDict, workdir: storage.Path, lock: int, asked: list[in
       line = execute(run, lock, asked, functools.partial(show_steps, progress, done, config.steps, label))
       with open(workdir / "runs.jsonl", "a") as f:
         f.write(json.dumps(line) + "\n")
-      if comparison.state(run.folder) == "open" and line["exit"] and not asked:
+      if comparison.state(run.folder) == "open" and not asked:
         settle(run, line["exit"])
       if asked or comparison.state(run.folder) == "open":  # open: somebody stopped that run alone
         return next_job(config, workdir) is None
@@ -243,11 +244,18 @@ def steps_done(folder: storage.Path) -> int:
 
 
 def settle(run: Job, code: int) -> None:
-  """Marks a run that diverged as such; ends the program where it failed for another reason."""
+  """Marks a run that diverged as such; ends the program where it failed for another reason, or ended without a result.
+
+  One that somebody stopped by a signal is neither.
+  """
   lines = (run.folder / "log.txt").read_bytes().decode(errors="replace").strip().splitlines()
   last = lines[-1] if lines else "?"
+  if code == 0 and any(STOPPED in line for line in lines[-3:]):
+    return
   if DIVERGED not in last:
-    arguments.fail(f"{run.folder}/log.txt: experiments.run ended with {code}: {last.removeprefix('error: ')}")
+    arguments.fail(
+      f"{run.folder}/log.txt: experiments.run ended with {code} and no result: {last.removeprefix('error: ')}"
+    )
   (run.folder / "diverged.txt").write_text(last + "\n")
 
 

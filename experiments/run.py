@@ -22,7 +22,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict
 
 from experiments import arguments
-from grpo_jax import kinds, ranges, storage
+from grpo_jax import kinds, leaving, ranges, storage
 from grpo_jax.errors import SettingError
 
 # Seconds without a sign of life after which a host counts as dead to jax, which then ends the others with a page of C++
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
     arguments.fail(
       "--workdir is missing: the folder of the run's checkpoints, metrics and samples, as in --workdir=runs/1"
     )
-  with arguments.one_line_errors():
+  with arguments.one_line_errors(), leaving.until_done():
     check_hosts(values.coordinator, values.processes, values.process, values.distributed)
     join = None
     if values.distributed or values.coordinator:
@@ -63,6 +63,8 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
   with Lifeline():
     inputs.check_hosts(inputs.of_settings(config) | {"--workdir": repr(workdir)} | inputs.of_versions())
     check_command(config, workdir)  # of several hosts not before: what is wrong on one of them alone ends all
+    workdir = os.fspath(storage.absolute(storage.expanded("--workdir", workdir)))  # whatever chdir comes later
+    ranges.expand(config)
     find_loop(config.loop).train(config, workdir)
     draw(workdir)
 

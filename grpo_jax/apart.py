@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 PATIENCE = 10.0  # seconds, beyond those of computing, that an answer may take on a machine that is busy
+started: set[int] = set()  # the ids of the processes that run
 _ROOT = pathlib.Path(__file__).parents[1]
 
 
@@ -55,6 +56,7 @@ class Process:
       start_new_session=True,
       env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
     )
+    started.add(self.process.pid)
 
   def ask(self, request: dict[str, Any]) -> dict[str, Any]:
     """Returns the reply to a request, or {"error": why there is none}."""
@@ -93,6 +95,7 @@ class Process:
       process.wait(timeout=0.5)
     with contextlib.suppress(ProcessLookupError):
       os.killpg(process.pid, signal.SIGKILL)
+    started.discard(process.pid)
     return process.wait()
 
 

@@ -21,7 +21,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from grpo_jax import folder as folders
-from grpo_jax import storage
+from grpo_jax import guard, storage
 from grpo_jax.errors import SettingError
 
 IN_WORKDIR = "workdir"  # the setting's value for a folder of the run's own
@@ -148,6 +148,23 @@ def _unpacks(entry: bytes) -> bool:
     return True
   except Exception:  # zstandard and zlib have their own
     return False
+
+
+@contextlib.contextmanager
+def same_settings(title: str) -> Iterator[None]:
+  """Sets jax's settings back to what they were before the block, with a warning: programs would compute otherwise.
+
+  Args:
+    title: of the code that the block calls, for the warning.
+  """
+  before = dict(jax.config.values)
+  try:
+    yield
+  finally:
+    now = jax.config.values
+    for name in (name for name, value in before.items() if now.get(name) != value):
+      guard.warn(f"{title} changed jax's setting {name} to {now.get(name)!r}, which was changed back")
+      jax.config.update(name, before[name])
 
 
 def _set(values: dict[str, object]) -> None:

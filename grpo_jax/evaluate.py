@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from grpo_jax import agreement, generate, hosts
+from grpo_jax import agreement, compiled, generate, hosts
 from grpo_jax.data import loader
 from grpo_jax.errors import SettingError
 from grpo_jax.generate import Generator
@@ -132,8 +132,8 @@ def _judge(
 ) -> dict[tuple[int, int], Judged]:
   """What the reward says of this process's own completions, by their places (prompt, sample)."""
   found, texts = {}, generate.completions(generator, sampled)
-  combine.ahead([score_ahead] if score_ahead else [], examples, texts, deadline)
-  with Guard(deadline) as call:
+  with compiled.same_settings("the reward of the evaluation"), Guard(deadline) as call:
+    combine.ahead([score_ahead] if score_ahead else [], examples, texts, deadline)
     for p, (example, group) in enumerate(zip(examples, texts)):
       for g, completion in enumerate(group):
         if example is None or completion is None or not completion.tokens:

@@ -12,6 +12,7 @@ from grpo_jax.errors import SettingError
 
 LARGEST_WHOLE = 2**31 - 1  # what int32 holds
 LARGEST = 3e38  # what float32 holds
+LONGEST_NAME = 64  # characters of a name that becomes a part of a metric's
 
 
 class Row(Protocol):
@@ -95,6 +96,13 @@ def is_path(value: Any) -> bool:
   return is_text(value) and len(value.encode()) < 4096 and all(len(part.encode()) < 256 for part in value.split("/"))
 
 
+def is_name(value: Any) -> bool:
+  """Returns whether a value can be a part of the name of a metric, as in `reward/NAME`."""
+  if not is_text(value) or not 0 < len(value) <= LONGEST_NAME:
+    return False
+  return value.isprintable() and "/" not in value and value == value.strip()
+
+
 def many(row: Row) -> Form:
   """Returns the row of a tuple of values that each fit `row`."""
   return Form(
@@ -103,6 +111,10 @@ def many(row: Row) -> Form:
 
 
 TEXT = Form("text in UTF-8, without NUL", is_text)
+NAME = Form(
+  f"1 to {LONGEST_NAME} letters, digits or signs that can be printed, without / and without a blank at either end",
+  is_name,
+)
 PATH = Form("the name of a file, folder or module, or '' where there may be none", is_path)
 PLACE = Form("a folder or file of a disk, gs://BUCKET/FOLDER, or '' where there may be none", is_path)
 SWITCH = Form("True or False", lambda value: isinstance(value, bool))

@@ -46,20 +46,20 @@ class Log:
   """
 
   def __init__(self, path: pathlib.Path):
-    self._lines = path.open("ab")
+    self.file = path.open("ab")
     try:
       self._sums = sums_path(path).open("ab")
     except OSError:
-      self._lines.close()
+      self.file.close()
       raise
-    self._at = self._lines.tell()
+    self._at = self.file.tell()
 
   def __enter__(self) -> "Log":
     return self
 
   def __exit__(self, *exception: Any) -> None:
     try:
-      self._lines.close()
+      self.file.close()
     finally:
       self._sums.close()
 
@@ -71,11 +71,11 @@ class Log:
     records = []
     for text in texts:
       line = text.encode("utf-8", errors="backslashreplace")
-      self._lines.write(line + b"\n")
+      self.file.write(line + b"\n")
       said = b"%d %d %08x" % (self._at, len(line), zlib.crc32(line))
       records.append(b"%s %08x\n" % (said, zlib.crc32(said)))
       self._at += len(line) + 1
-    _add(self._lines, b"")
+    _add(self.file, b"")
     _add(self._sums, b"".join(records))
 
 

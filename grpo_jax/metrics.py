@@ -207,6 +207,7 @@ class Writer:
     if not self.active:
       return
     with storage.of_a_run(self.workdir):
+      storage.check_there(self.workdir, self._samples.file)
       few = (clean({"step": step, **sample}) for sample in samples[: self.log.samples])
       self._samples.write(*(json.dumps(sample, ensure_ascii=False, allow_nan=False) for sample in few))
     if samples and self.log.samples_every and step % self.log.samples_every == 0:
@@ -229,6 +230,7 @@ class Writer:
     values = clean(metrics)
     self._shown |= {name: values[name] for name, _, _ in SHOWN if name in values}
     with storage.of_a_run(self.workdir):
+      storage.check_there(self.workdir, self._metrics.file)
       self._metrics.write(json.dumps({"step": int(step), **values}, allow_nan=False))
       if self._tensorboard:
         for name, value in values.items():

@@ -112,7 +112,7 @@ def process_rewards(scores: np.ndarray, completion: Completion) -> list[tuple[in
     scores: `[L]`, of this completion.
     completion: as rewards see it.
   """
-  ends = completion.step_ends
+  ends = list(completion.step_ends)
   values = [float(value) for value in 1 / (1 + np.exp(-scores[ends].astype(np.float64)))]
   if completion.ended == TRUNCATED and values:
     values[-1] = 0.0

@@ -175,6 +175,18 @@ TABLE: dict[str, Row] = {
 }
 
 
+def expand(config: ConfigDict) -> None:
+  """Puts the home directory in place of `~` in settings that name a folder or file.
+
+  Raises:
+    SettingError: there is no such user.
+  """
+  for name in (name for name, row in TABLE.items() if row is PLACE):
+    section, _, last = name.rpartition(".")
+    holder = operator.attrgetter(section)(config) if section else config
+    holder[last] = storage.expanded(name, holder[last])
+
+
 def check(config: ConfigDict) -> None:
   """Refuses a config with a setting that is missing or out of range; it may have others than those of the table.
 

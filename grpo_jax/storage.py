@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import IO, Any
 
 # Read by etils and gcsfs when they are first used: not through TensorFlow where it happens to be installed, and without
 # a question to Google, before every first use of a bucket, whether it is of a kind that has folders.
@@ -106,6 +106,37 @@ def place(path: str | os.PathLike) -> Path:
 def absolute(path: str | os.PathLike) -> Path:
   """Returns the path, from the root of the disk or as it is in a bucket."""
   return place(path) if in_bucket(path) else place(pathlib.Path(path).absolute())
+
+
+def expanded(name: str, path: str) -> str:
+  """Returns a folder or file of a setting with the home directory in place of its `~`.
+
+  Raises:
+    SettingError: it is another user's, and there is no such user.
+  """
+  if not path.startswith("~"):
+    return path
+  found = os.path.expanduser(path)
+  if found == path:
+    raise SettingError(f"{name}={path!r}: there is no such user; write ./{path} for a folder of that name")
+  return found
+
+
+def check_there(workdir: str | os.PathLike, file: IO) -> None:
+  """Refuses to go on where an open file is not the one of its name any more: nobody would find what is written to it.
+
+  Raises:
+    StorageError: it was deleted, moved or replaced, by itself or with its folder.
+  """
+  try:
+    same = os.path.samestat(os.stat(file.name), os.fstat(file.fileno()))
+  except (FileNotFoundError, NotADirectoryError):
+    same = False
+  if not same:
+    raise StorageError(
+      f"workdir={workdir}: its {os.path.basename(file.name)} was deleted, moved or replaced while this run used it, so "
+      "nothing more is written there; the same command goes on from the last checkpoint that is left, or begins anew"
+    )
 
 
 def in_bucket(path: str | os.PathLike) -> bool:

@@ -12,9 +12,12 @@ Prompts and completions are padded on the right. What is padding follows from le
 """
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
+
+from grpo_jax.frozen import freeze
 
 Array = jax.Array
 
@@ -84,19 +87,47 @@ class Outputs:
 Metrics = dict[str, tuple[Array, Array]]
 
 
-class Example(NamedTuple):
-  """One problem of a data set, on the host."""
-
+class _Example(NamedTuple):
   question: str
   solution: str  # the worked answer, as SFT would train it
   answer: str  # the final answer alone
   meta: dict[str, Any]  # what a data set wants its rewards to see (step results, its own index ...)
 
 
-class Completion(NamedTuple):
-  """One sampled completion as a reward sees it, on the host."""
+class Example(_Example):
+  """One problem of a data set, on the host. Nothing in `meta` can be changed, at any depth (frozen.py).
 
+  So each reward of each completion sees what the data set gave. Only objects of a data set's own classes in `meta` are
+  handed on as they are. A reward that needs to change a value takes a copy of it.
+  """
+
+  __slots__ = ()
+
+  def __new__(cls, question: str, solution: str, answer: str, meta: dict[str, Any]) -> "Example":
+    return super().__new__(cls, question, solution, answer, freeze(meta))
+
+  @classmethod
+  def _make(cls, fields: Iterable[Any]) -> "Example":
+    """Makes an example of its fields; `_replace` calls it."""
+    return cls(*fields)
+
+
+class _Completion(NamedTuple):
   text: str  # decoded, without the stop token
-  tokens: list[int]  # with the stop token if it was sampled
+  tokens: tuple[int, ...]  # with the stop token if it was sampled
   ended: int  # TRUNCATED or STOPPED
-  step_ends: list[int]  # index in `tokens` of the last token of each reasoning step (data.steps)
+  step_ends: tuple[int, ...]  # index in `tokens` of the last token of each reasoning step (data.steps)
+
+
+class Completion(_Completion):
+  """One sampled completion as a reward sees it, on the host. It cannot be changed."""
+
+  __slots__ = ()
+
+  def __new__(cls, text: str, tokens: Iterable[int], ended: int, step_ends: Iterable[int]) -> "Completion":
+    return super().__new__(cls, text, tuple(tokens), ended, tuple(step_ends))
+
+  @classmethod
+  def _make(cls, fields: Iterable[Any]) -> "Completion":
+    """Makes a completion of its fields; `_replace` calls it."""
+    return cls(*fields)

@@ -54,8 +54,8 @@ def locked(workdir: str) -> Iterator[Callable[[], None]]:
   Process 0 of a run holds it for all of its hosts, which all see DIR.
 
   Yields:
-    What to call before something is written that another run could write, too: raises a SettingError where the lock
-    is lost, which can be in a bucket.
+    What to call before something is written that another run could write, too: raises a StorageError where the lock
+    is lost, which can be in a bucket, or its file was deleted, as it is with the folder.
 
   Raises:
     SettingError: another run holds it, by its host and process; the folder cannot be written.
@@ -83,7 +83,8 @@ def _take(workdir: str, stack: contextlib.ExitStack) -> tuple[str, Callable[[], 
   if not storage.in_bucket(workdir):
     path = storage.place(workdir) / "lock"
     path.parent.mkdir(parents=True, exist_ok=True)
-    return lock.take(stack.enter_context(open(path, "a+", encoding="utf-8"))), _always
+    file = stack.enter_context(open(path, "a+", encoding="utf-8"))
+    return lock.take(file), functools.partial(storage.check_there, workdir, file)
   lease = lock.Lease(workdir)
   holder = lease.take()
   if not holder:

@@ -99,6 +99,15 @@ class Run(NamedTuple):
   numbers: dict[str, float]
   sampler: Sampler
   left: list  # batches that were not taken
+  warnings: list[str]
+
+
+def forgets(example: Example, completion: Completion) -> None:
+  float(len(completion.tokens))  # a `return` is missing
+
+
+def rarely(example: Example, completion: Completion) -> float | None:
+  return 1.0 if (example.meta["n"], completion.tokens[1]) == (11, 2) else None
 
 
 def words(question: str) -> list[int]:
@@ -109,14 +118,17 @@ def run(
   *plan: list[Example | None], tries: int, functions: Sequence = (("given", given, 1.0),), objective: Any = None
 ) -> Run:
   """`collect` on those batches."""
-  writer = types.SimpleNamespace(phase=lambda name: contextlib.nullcontext(), warn=lambda about, text: None)
+  warnings: list[str] = []
+  writer = types.SimpleNamespace(
+    phase=lambda name: contextlib.nullcontext(), warn=lambda _, text: warnings.append(text)
+  )
   sampler, batches = Sampler(), iter(plan)
   generator = Generator(sampler, tiny.sizes(), Words(), words, LONGEST)
   flat = functools.partial(common.flat_totals, cfg=None) if objective is None else objective
   collector = collect.Collector(batches, generator, functions, [], [], flat, 0.0, 0.0, L, P, tries)
   batch, numbers = collect.collect(collector, "policy", jax.random.key(5), writer)
   assert sampler.params == ["policy"] * len(sampler.keys)
-  return Run(batch, numbers, sampler, list(batches))
+  return Run(batch, numbers, sampler, list(batches), warnings)
 
 
 def kept(batch: groups.Scored) -> list[int | None]:
@@ -167,6 +179,16 @@ def test_groups_of_equal_rewards_are_dropped_and_more_are_sampled(tries, calls, 
   assert kept(got.batch) == want
   assert len(got.sampler.keys) == got.numbers["sampling_tries"] == calls
   assert got.left == list(MIXED[calls:])
+
+
+def test_a_reward_that_gives_none_to_a_whole_step_is_told_by_name():
+  rows = (("given", given, 1.0), ("bonus", forgets, 0.5), ("rare", rarely, 0.5), ("seen", forgets, 0.0))
+  got = run(batch_of(10, VARIED, VARIED, FLAT, VARIED), tries=1, functions=rows)
+  said = "gave none of the 12 completions of a step a reward: it returned None, or an empty list, for each"
+  assert got.warnings == [f"the reward {name!r} {said}; is a `return` missing?" for name in ("bonus", "seen")]
+  alone = run(batch_of(10, VARIED, VARIED, FLAT, VARIED), tries=1)
+  assert not alone.warnings and got.numbers["reward/given"] == alone.numbers["reward/given"]
+  assert not run([None] * P, tries=1, functions=rows).warnings
 
 
 def test_a_first_batch_that_varies_is_enough():
@@ -260,7 +282,7 @@ def test_faults_stay_with_their_completions():
   assert kept(got.batch) == [11, 13, 21, 31]
   faults = [(f.prompt, f.sample, f.message) for f in got.batch.faults]
   where = [(0, 11, 2), (2, 21, 0), (2, 21, 2), (3, 31, 2)]
-  assert faults == [(p, g, f"ValueError: of [{n}, {g}]") for p, n, g in where]
+  assert faults == [(p, g, f"ValueError: of ({n}, {g})") for p, n, g in where]
   assert got.numbers["reward_faults"] == 8  # of all that was sampled
   got = run(*plan, tries=2)
   assert kept(got.batch) == [11, 13, 21, None]

@@ -15,7 +15,7 @@ import pytest
 import rich.console
 
 from experiments import arguments, compare, comparisons, processes, progress, reward_comparison
-from grpo_jax import terminal
+from grpo_jax import signals, terminal
 from grpo_jax.errors import SettingError
 from grpo_jax.reports import comparison, jsonl
 
@@ -28,6 +28,12 @@ with open(folder / "calls", "a") as f:
   f.write("x")
 if lr == 1.0:
   sys.exit("error: learner.lr=1.0: 10 updates in a row were not finite")
+if lr == 8.0:  # a library that ends the process
+  print("starting", flush=True)
+  os._exit(0)
+if lr == 9.0:
+  print("SIGTERM: saved; to go on, run the same command again: python\\nwarning: something", flush=True)
+  os._exit(0)
 if given.get("learner.b1") == "2":
   sys.exit("error: learner.b1=2: at most 1")
 memory = bytearray(int(given.get("learner.b2", 0)) * 2**20)
@@ -286,8 +292,21 @@ def test_a_run_that_fails_ends_the_comparison_in_one_line(config, workdir, capsy
     run_all(config, workdir)
   assert end.value.code == 2
   error = capsys.readouterr().err
-  assert error == (f"error: {workdir}/grpo/0.001/100/log.txt: experiments.run ended with 1: learner.b1=2: at most 1\n")
+  assert error == (
+    f"error: {workdir}/grpo/0.001/100/log.txt: experiments.run ended with 1 and no result: learner.b1=2: at most 1\n"
+  )
   assert calls(workdir) == {"grpo/0.001/100": 1}
+
+
+def test_a_run_that_ends_with_0_and_no_result_has_failed_unless_a_signal_stopped_it(config, workdir, capsys):
+  config.lrs = (8.0,)
+  with pytest.raises(SystemExit) as end:
+    run_all(config, workdir)
+  assert end.value.code == 2
+  assert capsys.readouterr().err.endswith("log.txt: experiments.run ended with 0 and no result: starting\n")
+  config.lrs = (9.0,)
+  assert not run_all(config, workdir)
+  assert compare.STOPPED in signals.how_to_go_on()
 
 
 def test_a_signal_stops_the_run_and_the_same_command_goes_on(config, workdir):

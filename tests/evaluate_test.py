@@ -150,7 +150,7 @@ def test_what_a_reward_model_gives_is_compared_with_right_and_wrong():
 
   def given(sampled):
     def outcome(p, g, completion):
-      assert completion.tokens == sampled.tokens[p, g, :2].tolist()
+      assert completion.tokens == tuple(sampled.tokens[p, g, :2].tolist())
       return [] if completion.tokens[0] == 9 else [(1, float(completion.tokens[0]))]
 
     def steps(p, g, completion):

@@ -9,7 +9,21 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # From the bottom up; a name stands for a module or a package. Imports run downwards.
 LAYERS = (
-  ("errors", "types", "guard", "apart", "lock", "quiet", "terminal", "kinds", "ranges", "storage", "mirror"),
+  (
+    "errors",
+    "frozen",
+    "types",
+    "guard",
+    "apart",
+    "leaving",
+    "lock",
+    "quiet",
+    "terminal",
+    "kinds",
+    "ranges",
+    "storage",
+    "mirror",
+  ),
   ("ops", "sharding", "packing", "checksums", "folder", "logs", "manifest", "hosts", "inputs", "lifeline"),
   ("models", "tokenizer", "data", "rewards", "objectives"),
   (
@@ -47,6 +61,8 @@ LAYERS = (
 
 # Inside a layer, one way: (importer, imported), patterns as of file names. All together form no circle.
 LINKS = (
+  ("types", "frozen"),
+  ("leaving", "apart"),
   ("kinds", "errors"),
   ("ranges", "kinds"),
   ("ranges", "storage"),

@@ -2,16 +2,17 @@
 
 import pathlib
 
+import jax
 import pytest
 import tiny
 from ml_collections import ConfigDict
 
 from experiments import defaults
-from grpo_jax import metrics
+from grpo_jax import compiled, guard, metrics
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, collect, evaluator, imports, judges, watch
 from grpo_jax.tokenizer import making
-from grpo_jax.types import Example
+from grpo_jax.types import Completion, Example
 
 
 @pytest.fixture
@@ -120,6 +121,33 @@ def test_a_reward_that_cannot_score_the_test_data(config, name, message):
     evaluator.Evaluator(config, model)
 
 
+def test_an_evaluation_whose_reward_returns_nothing_says_so(config):
+  config.eval.reward = f"{__file__}:forgets"
+  found = evaluator.Evaluator(config, build.model(config))
+  assert not found.warnings({"accuracy": 0.0})  # nothing was asked yet
+  example, completion = found.problems[0], Completion("", [1], 1, [])
+  found.reward.score(example, completion)
+  ((_, said),) = found.warnings({"accuracy": 0.0})
+  assert said.endswith(
+    "forgets' returned None, or an empty list, for each of 1 completions, which count as not solved; "
+    "is a `return` missing?"
+  )
+  found.reward.score(example._replace(answer="some"), completion)
+  assert not found.warnings({"accuracy": 0.0})
+
+
+def test_a_reward_that_changes_settings_of_jax_has_them_changed_back(capsys):
+  guard._warned.clear()
+  before = dict(jax.config.values)
+  for _ in range(2):
+    with compiled.same_settings("a reward"):
+      jax.config.update("jax_enable_x64", True)
+      jax.config.update("jax_default_matmul_precision", "highest")
+    assert dict(jax.config.values) == before
+  said = "warning: a reward changed jax's setting jax_enable_x64 to True, which was changed back\n"
+  assert said in (out := capsys.readouterr().out) and out.count("\n") == 2
+
+
 def test_a_reward_that_refuses_its_settings(config):
   keywords = {"max_length": 8, "buffer": 9}
   config.rewards.functions = (("overlong", "length.overlong", 1.0, keywords),)
@@ -142,6 +170,10 @@ def test_a_check_reads_no_weights_of_reward_models(config, monkeypatch):
 
 def leaves(example: Example, completion):
   raise SystemExit(0)
+
+
+def forgets(example: Example, completion):
+  return 0.0 if example.answer == "some" else None
 
 
 def hangs(example: Example, completion):

@@ -40,7 +40,8 @@ def check_settings(config: ConfigDict) -> None:
   if source_of_data(config) != "solutions":  # those are not scored
     scorers.rewards(config.rewards)
   if config.offline.require:
-    imports.function(config.offline.require, "grpo_jax.rewards", "offline.require")
+    required = imports.function(config.offline.require, "grpo_jax.rewards", "offline.require")
+    scorers.check_kind(required, f"offline.require={config.offline.require!r}")
   scorers.eval_reward(config.eval)
   for name, *_ in imports.train_entries(config.data):
     imports.data(name, "data.mixture" if config.data.mixture else "data.name")

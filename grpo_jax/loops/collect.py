@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax import agreement, hosts, metrics, model_rewards, rollouts, sampler
+from grpo_jax import agreement, compiled, hosts, metrics, model_rewards, rollouts, sampler
 from grpo_jax.data import loader
 from grpo_jax.data.pool import Pool
 from grpo_jax.generate import Generator, completions, generate
@@ -146,6 +146,12 @@ def collect(
         f"the reward {fault.name!r} failed: {fault.message}; it counts as rewards.on_error={c.on_error:g} there, and "
         "reward_faults counts how often",
       )
+    for name in silent(sampled[-1], c):
+      writer.warn(
+        f"silent {name}",
+        f"the reward {name!r} gave none of the {int((drawn.lengths > 0).sum())} completions of a step a reward: it "
+        "returned None, or an empty list, for each; is a `return` missing?",
+      )
     statistics.append(found)
     varied = np.flatnonzero(~flat[-1] & (drawn.prompts.lengths > 0))
     kept.extend((attempt * len(examples) + varied).tolist())
@@ -159,6 +165,12 @@ def collect(
   }
   sampling |= c.batches.metrics() if c.solved else {}
   return batch, sampling | reward_metrics(sampled, flat, c.names) | agreement_metrics(sampled, c)
+
+
+def silent(batch: Scored, collector: Collector) -> list[str]:
+  """Returns the names of the functions that gave no completion a reward; none where there is no completion."""
+  given = ~np.isnan(batch.rollouts.components[batch.rollouts.lengths > 0])  # [completions, N]
+  return [name for n, (name, _, _) in enumerate(collector.rewards) if len(given) and not given[:, n].any()]
 
 
 def solved(batch: Scored, collector: Collector) -> np.ndarray:
@@ -201,8 +213,9 @@ def score_share(
 ) -> combine.Scores:
   """The rewards of this process's own completions, those of reward models among them; the others are given nothing."""
   c = collector
-  combine.ahead(c.ahead, examples, texts, c.deadline)
-  return combine.score(c.rewards, examples, texts, c.max_length, c.on_error, c.deadline, judged, groups)
+  with compiled.same_settings("a reward"):
+    combine.ahead(c.ahead, examples, texts, c.deadline)
+    return combine.score(c.rewards, examples, texts, c.max_length, c.on_error, c.deadline, judged, groups)
 
 
 def cut_off(drawn: Rollouts) -> np.float32:

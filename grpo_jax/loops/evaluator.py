@@ -13,6 +13,7 @@ from grpo_jax.loops import build, checks, imports, scorers
 from grpo_jax.model_rewards import RewardModel
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sharding import Layout
+from grpo_jax.types import Completion, Example
 
 
 class Evaluator:
@@ -30,12 +31,14 @@ class Evaluator:
       SettingError: an `eval` setting that cannot be, a test split that is not there.
     """
     self.cfg, self.data, self.seed, self.deadline = config.eval, config.data, config.seed, config.rewards.deadline
-    self.reward = scorers.eval_reward(config.eval)
+    found = scorers.eval_reward(config.eval)
+    self.reward = found._replace(score=self._noted(found.score))
+    self.answers = {True: 0, False: 0}  # on how many completions it has returned something, and nothing
     test = imports.eval_source(config.data) if config.eval.problems else ()
     self.problems = [test[i] for i in range(min(config.eval.problems, len(test)))]
     if config.eval.problems:
       build.check_prompts(self.problems, model, config, "eval.problems")
-      checks.check_eval_reward(self.reward.score, self.problems, model, config)
+      checks.check_eval_reward(found.score, self.problems, model, config)
     layout = sampler.decode_layout(model.layout, config.sampler.tensor)
     checks.check_eval_batch(config, layout)
     sample_shards = layout.size("sample")
@@ -51,6 +54,17 @@ class Evaluator:
     sample = sampler.make_sampler(model.decoder, ConfigDict(config.sampler.to_dict() | changes), model.stop)
     d, sizes = config.data, build.sizes(config, model.layout)
     return Generator(sample, sizes, model.tokenizer, model.render, d.max_prompt_length, d.on_long)
+
+  def _noted(self, reward: Callable) -> Callable:
+    """Returns the reward; `self.answers` counts what it returns."""
+
+    @functools.wraps(reward)
+    def score(example: Example, completion: Completion) -> Any:
+      value = reward(example, completion)
+      self.answers[not (value is None or isinstance(value, list | tuple) and not value)] += 1
+      return value
+
+    return score
 
   def __call__(self, writer: metrics.Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
     """Metrics of `params` after `step` steps, written and shown; those of several samples only where asked for.
@@ -103,6 +117,14 @@ class Evaluator:
   def warnings(self, found: dict[str, float]) -> list[tuple[str, str]]:
     """What to say of metrics that are less than they seem: (what it is about, the text)."""
     said, reward = [], f"eval.reward={self.cfg.reward!r}"
+    if self.answers[False] and not self.answers[True]:
+      said.append(
+        (
+          "eval.reward gives none",
+          f"{reward} returned None, or an empty list, for each of {self.answers[False]} completions, which count as not "
+          "solved; is a `return` missing?",
+        )
+      )
     if "pass@1" in found and not self.reward.answer_of:
       said.append(("maj", f"{reward}: its file has no answer_of(completion), so there is no maj@k"))
     if failed := found.get("reward_faults"):

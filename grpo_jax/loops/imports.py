@@ -12,7 +12,7 @@ from typing import Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax import inputs, kinds, storage
+from grpo_jax import guard, inputs, kinds, storage
 from grpo_jax.errors import SettingError
 from grpo_jax.objectives import advantages, contract
 from grpo_jax.types import Example
@@ -218,17 +218,20 @@ def data_section(name: str) -> str:
 def _source(name: str, path: str, split: str, cfg: Any, setting: str) -> Sequence[Example]:
   """Returns a split of a data set, with the settings of its section, or its own defaults where the config has none."""
   found, section = data(name, setting), data_section(name)
-  if section not in cfg:
-    return found.source(split, path, found.settings())
-  kinds.check_like(cfg[section], found.settings(), f"data.{section}.")
-  return found.source(split, path, cfg[section])
+  settings = found.settings()
+  if section in cfg:
+    kinds.check_like(cfg[section], settings, f"data.{section}.")
+    settings = cfg[section]
+  with guard.in_folder(f"{setting}={name!r}"):
+    return found.source(split, path, settings)
 
 
 def _import(path: str, package: str, shown: str) -> ModuleType:
   if not all(part.isidentifier() for part in path.split(".")):
     raise SettingError(f"{shown}: not the name of a module; {package} has {_offered(package)}")
   try:
-    found = importlib.import_module(path)
+    with guard.in_folder(shown):
+      found = importlib.import_module(path)
     if path.split(".")[0] != "grpo_jax" and getattr(found, "__file__", None):
       loaded[path] = inputs.of_file(found.__file__)
     return found
@@ -246,7 +249,8 @@ def _file(where: str, shown: str) -> ModuleType:
     raise SettingError(f"{shown}: no such file {where}")
   loaded.setdefault(where, inputs.of_file(where))
   try:
-    return _run(pathlib.Path(where).resolve())
+    with guard.in_folder(shown):
+      return _run(pathlib.Path(where).resolve())
   except (Exception, SystemExit) as error:  # a user's file: anything
     raise SettingError(f"{shown}: {where} fails to import: {type(error).__name__}: {error}") from error
 

@@ -13,6 +13,7 @@ DIR/export/  result.json  after the last step; with adapters DIR/adapter/, too, 
 import contextlib
 import functools
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -100,6 +101,7 @@ class Run:
     """
     self.started = time.perf_counter()
     self.config, self.folder, self.model = config, folder, model
+    self.here = os.getcwd()  # relative folders of the config are seen from there until the end
     self.data, self.learners = data, learners
     self.evaluator = evaluator
     self.dtype = origin.weights_dtype(config.init_from)  # of DIR/export; the folder may be gone when the run ends
@@ -172,6 +174,7 @@ class Run:
 
   def _mark(self, step: int) -> None:
     """Keeps where the run stands after `step` steps, for a signal that comes before the next ones are done."""
+    guard.go_back(self.here, "code of this run")  # of a data set, or another that no guard calls
     self.at_step = (step, self._position(), self._states())
     lifeline.begin(f"step {step + 1}")
 
@@ -298,6 +301,7 @@ class Run:
     """
     if self.stopped:
       return
+    guard.go_back(self.here, "code of this run")
     config, before = self.config, self.extra["before"] if self.extra.get("tested") == self.evaluator.tested() else {}
     self.save(config.steps, wait=True)
     after = self.evaluate(config.steps, samples=True)

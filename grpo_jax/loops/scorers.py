@@ -12,6 +12,10 @@ from grpo_jax.rewards import combine
 
 FORM = "(name, function, weight) or (..., keyword arguments)"  # of an entry of rewards.functions
 
+SIGNATURES = "(example, completion), which returns a number, or (example, completions), which returns one for each"
+NOT_FIRST = ("prompts", "completion", "completions")  # names of a first parameter, which is the example
+TAKEN = ("mean", "std")  # the metrics reward/mean and reward/std are of all rewards together
+
 # The settings that name reward models, and whether these are asked after each step.
 MODELS = {"outcome_models": False, "process_models": True}
 LEARNING = "reward_model"  # the name of the reward model that learns under loop="iterative"
@@ -48,6 +52,7 @@ def _rewards(cfg: Any) -> list[tuple[str, Reward, float]]:
   entries = []
   for entry in cfg.functions:
     name, path, weight = imports.triple(entry, "rewards.functions", FORM, 4)
+    check_name(name, "rewards.functions")
     if not abs(weight) <= imports.LARGEST_WEIGHT:
       raise SettingError(
         f"rewards.functions has {entry!r}: use a weight from -{imports.LARGEST_WEIGHT:g} to {imports.LARGEST_WEIGHT:g}"
@@ -76,6 +81,7 @@ def reward_models(cfg: Any) -> list[tuple[str, str, float, bool]]:
   for setting, steps in MODELS.items():
     for entry in cfg[setting]:
       name, folder, weight = imports.triple(entry, f"rewards.{setting}", "(name, folder, weight)")
+      check_name(name, f"rewards.{setting}")
       storage.check(f"rewards.{setting}", folder)
       if not abs(weight) <= imports.LARGEST_WEIGHT:
         raise SettingError(
@@ -83,6 +89,20 @@ def reward_models(cfg: Any) -> list[tuple[str, str, float, bool]]:
         )
       found.append((name, folder, weight, steps))
   return found
+
+
+def check_name(name: str, setting: str) -> None:
+  """Refuses the name of a reward that cannot be one of the metrics `reward/NAME` and `agreement/NAME`.
+
+  Raises:
+    SettingError: the setting, the name, and what would work.
+  """
+  if not kinds.NAME.fits(name):
+    raise SettingError(f"{setting} has the name {kinds.shown(name)}: use {kinds.NAME.expects}")
+  if name in TAKEN:
+    raise SettingError(
+      f"{setting} has the name {name!r}: reward/{name} is a metric of all rewards together; use another name"
+    )
 
 
 def reward_names(cfg: Any) -> list[str]:
@@ -143,9 +163,37 @@ def eval_reward(cfg: Any) -> Reward:
   return found
 
 
+def check_kind(function: Callable, shown: str) -> None:
+  """Refuses what can be called and is no reward, such as a class, or a function with the parameters of TRL's rewards.
+
+  Args:
+    function: that a setting names.
+    shown: the setting, with its value.
+
+  Raises:
+    SettingError: what it is, and what would work.
+  """
+  wrong = {
+    "a class": inspect.isclass(function),
+    "an async function": inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function),
+    "a generator": inspect.isgeneratorfunction(function),
+  }
+  if kind := next((kind for kind, is_so in wrong.items() if is_so), ""):
+    raise SettingError(f"{shown}: is {kind}; use a function {SIGNATURES}")
+  try:
+    first = next(iter(inspect.signature(function).parameters), "")
+  except (TypeError, ValueError):  # written in C, without a signature
+    return
+  if first in NOT_FIRST:
+    raise SettingError(
+      f"{shown}: its first parameter is called {first!r}, and it would be given an example; use a function {SIGNATURES}"
+    )
+
+
 def _reward(path: str, given: dict[str, Any], setting: str, shown: str) -> Reward:
   """Returns a reward by its path, with keyword arguments that its file has checked; `shown` is how it is set."""
   found, score = imports.with_module(path, "grpo_jax.rewards", setting)
+  check_kind(score, shown)
   beside = {name: vars(found).get(name) for name in ("answer_of", "check_arguments", "score_ahead")}
   try:
     inspect.signature(score).bind("example", "completion", **given)

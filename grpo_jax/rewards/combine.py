@@ -6,6 +6,9 @@ reward; what no reward was given to takes no part in the mean of its group (TRL 
 counts a completion without any as 0).
 
 A reward that looks at a whole group is called once for it, and gives each of its completions a number.
+
+No reward can change what another one sees, or where its own value goes: examples and completions cannot be changed
+(types.py), one that tries is a fault, and lists are made anew for each call.
 """
 
 import collections
@@ -56,10 +59,10 @@ class Scores(NamedTuple):
 def looks_at_group(function: Callable) -> bool:
   """Returns whether a reward takes a whole group: whether its second parameter is called `completions`."""
   try:
-    names = [*inspect.signature(function).parameters]
+    second = [*inspect.signature(function).parameters.values()][1:2]
   except (TypeError, ValueError):  # written in C, without a signature
     return False
-  return names[1:2] == [OF_GROUP]
+  return [each.name for each in second if each.kind is not each.VAR_POSITIONAL] == [OF_GROUP]
 
 
 def score(
@@ -228,18 +231,19 @@ def _values_of_group(function: GroupReward, example: Example, group: list[Comple
     TypeError: it returned no list, or a value that is no number.
     ValueError: it returned a list of another length, or a value that is not finite.
   """
+  lasts = [len(completion.tokens) - 1 for completion in group]
   result = function(example, list(group))
   if not isinstance(result, (list, tuple, np.ndarray)):
     raise TypeError(f"returned {result!r:.80}, which is no list of {len(group)} numbers, one for each completion")
   if len(result) != len(group):
     raise ValueError(f"returned {len(result)} values for {len(group)} completions")
-  lasts = [len(completion.tokens) - 1 for completion in group]
   return [_checked([(last, value)], last) for last, value in zip(lasts, result)]
 
 
 def _values(function: Reward, example: Example, completion: Completion) -> list[tuple[int, float]]:
   """What a reward gives a completion, checked."""
-  return _checked(function(example, completion), len(completion.tokens) - 1)
+  last = len(completion.tokens) - 1
+  return _checked(function(example, completion), last)
 
 
 def guarded(call: Guard, function: Callable, *args: Any) -> tuple[Any, str]:
@@ -274,7 +278,7 @@ def ahead(
   pairs = [(e, c) for e, group in zip(examples, completions, strict=True) for c in group if e and c and c.tokens]
   with Guard(deadline * max(1, len(pairs))) as call:
     for function in functions:
-      _, message = guarded(call, function, pairs)
+      _, message = guarded(call, function, list(pairs))
       if message:
         where = getattr(getattr(function, "func", function), "__module__", "")  # its arguments may be bound
         raise SettingError(
@@ -300,12 +304,32 @@ def _checked(result, last: int) -> list[tuple[int, float]]:
   """
   if result is None:
     return []
-  values = list(result) if isinstance(result, (list, tuple)) else [(last, result)]
-  for token, value in values:
-    if not isinstance(value, (numbers.Real, np.bool_)):
-      raise TypeError(f"returned {value!r:.80}, which is no number")
-    if not abs(value) <= LARGEST:
-      raise ValueError(f"returned {value!r:.80}, which is no finite reward")
+  if not isinstance(result, (list, tuple)):
+    return [(last, _number(result))]
+  values = []
+  for each in result:
+    if not isinstance(each, (list, tuple)) or len(each) != 2:
+      raise TypeError(f"returned {each!r:.80} in a list, which is no (token index, value)")
+    token, value = each
     if isinstance(token, bool) or not isinstance(token, numbers.Integral) or not 0 <= token <= last:
       raise ValueError(f"returned a reward for token {token!r:.80} of {last + 1}")
-  return [(int(token), float(value)) for token, value in values]
+    values.append((int(token), _number(value)))
+  return values
+
+
+def _number(value: Any) -> float:
+  """Returns a value as a float, the same one that was checked: a class may say otherwise when it is asked again.
+
+  Raises:
+    TypeError: it is no number.
+    ValueError: it is not finite.
+  """
+  if not isinstance(value, (numbers.Real, np.bool_)):
+    raise TypeError(f"returned {value!r:.80}, which is no number")
+  try:
+    number = float(value)
+  except OverflowError:  # an integer of hundreds of digits
+    number = float("inf")
+  if not abs(number) <= LARGEST:
+    raise ValueError(f"returned {value!r:.80}, which is no finite reward")
+  return number
