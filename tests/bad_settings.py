@@ -171,6 +171,8 @@ BY_HAND = (
   *(Bad(MIXTURE, (("arithmetic", "", w),), "finite") for w in (NAN, INF)),
   Bad(MIXTURE, (("arithmetic", "", 1), ("arithmetic", "", 1e-9)), "use positive numbers"),
   Bad(MIXTURE, (("nonsense", "", 1.0),), "grpo_jax.data has"),
+  Bad("offline.require", "math.number", "cannot be called so"),
+  Bad("offline.require", "os:remove", "is not written in Python"),
   Bad("data.template", "no place", "{question}"),
   Bad("data.template", "", "{question}"),
   Bad("data.path", "nowhere", "reads no files"),
@@ -231,7 +233,7 @@ BY_HAND = (
   Bad("objective.reward_weights", (1.0, 2.0), "one for each of rewards", also={"objective.advantage": "gdpo"}),
   Bad(FUNCTIONS, (("seen", "math.well_formed", 0.0),), "'seen' has 0", also={"objective.advantage": "gdpo"}),
   Bad("objective.advantage", "none.py:f", "no such file"),
-  Bad("objective.advantage", "os.path:join", "it should take rollouts"),
+  Bad("objective.advantage", "os.path:join", "is of Python's own library"),
   # sections that are none
   *(
     Bad(name, value, "a section")

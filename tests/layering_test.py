@@ -153,6 +153,7 @@ LINKS = (
   ("plan.programs", "loops.trees"),
   ("loops.*", "loops.collect"),
   ("loops.*", "loops.scorers"),
+  ("loops.checks", "loops.tracing"),
   ("loops.*", "loops.groups"),
   ("loops.collect", "loops.judges"),
   ("loops.iterative", "loops.judges"),

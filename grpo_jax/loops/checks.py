@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax import guard, ranges, sharding
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, imports, scorers
+from grpo_jax.loops import build, imports, scorers, tracing
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf.config import write_config
 from grpo_jax.objectives.contract import Objective
@@ -32,20 +32,23 @@ def check_settings(config: ConfigDict) -> None:
   """Refuses what is wrong with the settings whatever the weights, data and devices are; loops call it first.
 
   Raises:
-    SettingError: a setting that is missing or out of range, or a name of something that is not there.
+    SettingError: a setting that is missing or out of range, a name of something that is not there, or an objective or
+      advantage whose functions cannot work.
   """
   ranges.check(config)
   steps.pattern(config.data.steps)
   imports.objective_settings(config.objective)
   if source_of_data(config) != "solutions":  # those are not scored
     scorers.rewards(config.rewards)
-  if config.offline.require:
-    imports.function(config.offline.require, "grpo_jax.rewards", "offline.require")
+  scorers.requirement(config.offline)
   scorers.eval_reward(config.eval)
   for name, *_ in imports.train_entries(config.data):
     imports.data(name, "data.mixture" if config.data.mixture else "data.name")
   if config.data.test_name:
     imports.data(config.data.test_name, "data.test_name")
+  check_rewards(config)  # their number is the N of what is traced
+  source = source_of_data(config)
+  tracing.check_objective(config, source, COMPLETIONS.get(source, config.sampler.group))
 
 
 def check(config: ConfigDict, decoder: Decoder, objective: Objective) -> None:

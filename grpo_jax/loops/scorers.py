@@ -132,6 +132,20 @@ def eval_reward(cfg: Any) -> Reward:
   return found
 
 
+def requirement(cfg: Any) -> Callable | None:
+  """Returns the function that `cfg.require` names, or None where it names none.
+
+  Args:
+    cfg: the offline section.
+
+  Raises:
+    SettingError: there is no such function, or it cannot be called as a reward is.
+  """
+  if not cfg.require:
+    return None
+  return _reward(cfg.require, {}, "offline.require", f"offline.require={cfg.require!r}").score
+
+
 def _reward(path: str, given: dict[str, Any], setting: str, shown: str) -> Reward:
   """Returns a reward by its path, with keyword arguments that its file has checked; `shown` is how it is set."""
   found, score = imports.with_module(path, "grpo_jax.rewards", setting)
