@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 # From the bottom up; a name stands for a module or a package. Imports run downwards.
 LAYERS = (
   ("errors", "types", "guard", "apart", "lock", "quiet", "terminal", "kinds", "ranges", "storage", "mirror"),
-  ("ops", "sharding", "packing", "checksums", "folder", "hosts", "lifeline"),
+  ("ops", "sharding", "packing", "checksums", "folder", "hosts", "lifeline", "room"),
   ("models", "tokenizer", "data", "rewards", "objectives"),
   (
     "forward",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import guard, ranges, sharding
+from grpo_jax import guard, ranges, room, sharding
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, imports, scorers, tracing
 from grpo_jax.models.decoder import Decoder
@@ -48,7 +48,9 @@ def check_settings(config: ConfigDict) -> None:
     imports.data(config.data.test_name, "data.test_name")
   check_rewards(config)  # their number is the N of what is traced
   source = source_of_data(config)
-  tracing.check_objective(config, source, COMPLETIONS.get(source, config.sampler.group))
+  completions = COMPLETIONS.get(source, config.sampler.group)
+  room.check_sizes(config, source, completions)
+  tracing.check_objective(config, source, completions)
 
 
 def check(config: ConfigDict, decoder: Decoder, objective: Objective) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, compiled, guard, metrics, origin, signals, storage, workdir
+from grpo_jax import checkpoint, compiled, guard, metrics, origin, room, signals, storage, workdir
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, trees
 from grpo_jax.loops.learner import Learner
@@ -120,6 +120,7 @@ class Run:
     self.checkpoints = checkpoint.Checkpoints(self.folder, self.config.checkpoint.keep)
     if (done := self.checkpoints.latest() or 0) > self.config.steps:
       raise SettingError(f"steps={self.config.steps}: this run has done {done} steps; use at least {done}")
+    room.check_state(abstract)
     workdir.check_space(self.folder, abstract)
     restored = self.checkpoints.restore_latest(abstract)
     self.going_on = restored is not None
