@@ -227,8 +227,9 @@ def _load(path: str) -> ConfigDict:
 
 def _wrong_value(error: flags.IllegalFlagValueError, config: ConfigDict, overrides: list[re.Match]) -> str:
   """The line for a wrong value: what kind of value the setting takes, or what absl says of any other flag."""
-  for match in overrides:
-    if str(error).startswith(f"flag --config.{match['name']}="):
+  for match in overrides:  # of a flag that is given twice, the one with the value that is wrong
+    given = "" if match["value"] is None else f"{match['value']}:"  # None: the value is the next argument
+    if str(error).startswith(f"flag --config.{match['name']}={given}"):
       section, _, last = match["name"].rpartition(".")
       kind = (operator.attrgetter(section)(config) if section else config).get_type(last)
       return f"{match[0]}: expected {_KINDS.get(kind, kind.__name__)}"

@@ -47,7 +47,7 @@ def is_arguments(value: Any) -> bool:
 
 
 ROWS = Form("a tuple of tuples, with a comma after a single one, as in ((...),)", lambda x: isinstance(x, tuple | list))
-TEMPLATE = Form("text with {question} in it", lambda value: is_text(value) and "{question}" in value)
+TEMPLATE = Form("text with {question} in it, once", lambda value: is_text(value) and value.count("{question}") == 1)
 TAKEN = ("messages", "add_generation_prompt")  # which are said by others
 PLAIN = (bool, int, float, str, type(None))
 ARGUMENTS = Form(
@@ -72,7 +72,7 @@ TABLE: dict[str, Row] = {
   "tokenizer": PLACE,
   "model.variant": PATH,  # models/variants.py says which there are
   "model.hub": TEXT,
-  "model.vocab": Whole(258),  # all bytes, and two special tokens
+  "model.vocab": Whole(258, 2**20),  # all bytes, and two special tokens; the largest vocabularies have 2**18
   "model.layers": Choice(("scan", "unroll")),
   "model.remat": Choice(("none", "block", "dots")),
   "model.dtype": Choice(DTYPES),
@@ -132,7 +132,7 @@ TABLE: dict[str, Row] = {
   "rewards.outcome_models": ROWS,
   "rewards.process_models": ROWS,
   "rewards.on_error": Number(-1e30, 1e30),  # as large as a reward may be
-  "rewards.deadline": Number(0, 86400),  # seconds; 0: any time
+  "rewards.deadline": Number(1e-3, 86400, also=(0,)),  # seconds; 0: any time. A timer rounds 1e-9 to none
   "objective.name": PATH,
   "learner.lr": Number(0),
   "learner.critic_lr": Number(0),
