@@ -36,14 +36,18 @@ def parse_arg(arg: str, **defaults: str | int | float | bool | tuple) -> ConfigD
       its first item is the default.
 
   Raises:
-    SettingError: an unknown argument, or a value of another type.
+    SettingError: an unknown argument, one that is given twice, or a value of another type.
   """
   args = ConfigDict({name: default[0] if isinstance(default, tuple) else default for name, default in defaults.items()})
+  given: set[str] = set()
   for item in filter(None, (each.strip() for each in arg.split(","))):
     name, equals, text = item.partition("=")
     if name not in defaults:
       known = ", ".join(f"{n}={'|'.join(map(str, d)) if isinstance(d, tuple) else d}" for n, d in defaults.items())
       raise SettingError(f"{name}: this config has no such argument; {f'it has: {known}' if known else 'it has none'}")
+    if name in given:
+      raise SettingError(f"{item}: {name} is given twice; give it once")
+    given.add(name)
     default, kind = defaults[name], type(args[name])
     if not equals and kind is not bool:
       raise SettingError(f"{name}: a value is missing; write {name}=VALUE, as in {name}={args[name]}")

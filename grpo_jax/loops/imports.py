@@ -6,17 +6,15 @@ import importlib.util
 import inspect
 import os
 import pathlib
-import sysconfig
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-import jax
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from grpo_jax import kinds, storage
 from grpo_jax.errors import SettingError
+from grpo_jax.loops import calls
 from grpo_jax.objectives import advantages, contract
 from grpo_jax.types import Example
 
@@ -62,77 +60,9 @@ def with_module(path: str, package: str, setting: str) -> tuple[ModuleType, Call
   found = _file(where, shown) if where.endswith(".py") else _import(where, package, shown)
   if not callable(vars(found).get(name)):
     raise SettingError(f"{shown}: {where} has no function {name!r}; it has {_functions(found)}")
-  if reason := _not_for_this(vars(found)[name]):
+  if reason := calls.not_for_this(vars(found)[name]):
     raise SettingError(f"{shown}: {reason}; name a function that is written for this, as file.py:function")
   return found, vars(found)[name]
-
-
-def call(shown: str, name: str, expects: str, function: Callable, *args: Any) -> Any:
-  """Returns `function(*args)`, a function of an objective that may be a user's.
-
-  Args:
-    shown: the setting that names its file, with its value.
-    name: of the function.
-    expects: what it should return, for the message.
-    function: what is called.
-    *args: of it.
-
-  Raises:
-    SettingError: its own; or, whatever else it raised, a line with the function, its file and line, and the error.
-  """
-  try:
-    return function(*args)
-  except SettingError:
-    raise
-  except (Exception, SystemExit) as error:
-    first = (str(error).strip().splitlines() or [""])[0][:300]
-    seen = " (jax traces it, so that it sees no values: use jnp.where for an `if`)" if _on_values(error) else ""
-    raise SettingError(
-      f"{shown}: {name} ({place(function, error)}) failed, {type(error).__name__}: {first}{seen}; it should return "
-      f"{expects}"
-    ) from error
-
-
-def _on_values(error: BaseException) -> bool:
-  """Returns whether an error is jax's of Python code that asks a traced array for its values."""
-  return isinstance(error, jax.errors.JAXTypeError)
-
-
-def place(function: Callable, error: BaseException | None = None) -> str:
-  """Returns where a function is: its file, and the line that an error came from, or else that of its definition."""
-  below = written(function)
-  code = getattr(below, "__code__", None)
-  if code is None:
-    return type(below).__name__
-  frames = traceback.extract_tb(error.__traceback__) if error else []
-  lines = [frame.lineno for frame in frames if frame.filename == code.co_filename]
-  return f"{code.co_filename}, line {lines[-1] if lines else code.co_firstlineno}"
-
-
-def written(function: Callable) -> Callable:
-  """Returns the function below decorators and partials; of an object that can be called, its `__call__`."""
-  while True:
-    inner = function.func if isinstance(function, functools.partial) else inspect.unwrap(function)
-    if inner is function:
-      break
-    function = inner
-  inside = type(function).__call__
-  return inside if inspect.isfunction(inside) else function
-
-
-def _not_for_this(function: Callable) -> str:
-  """Returns why a function is not one that a setting may name, which would be called without a look at what it does.
-
-  Functions of Python's own library, such as os.remove, were not written to score or to give credit.
-  """
-  if inspect.isclass(function):
-    return "is a class"
-  below = written(function)
-  if not inspect.isfunction(below) and not inspect.ismethod(below):
-    return "is not written in Python"
-  file = below.__code__.co_filename
-  library = file.startswith(sysconfig.get_path("stdlib") + os.sep) and "-packages" + os.sep not in file
-  return "is of Python's own library" if library or file.startswith("<frozen ") else ""
 
 
 def objective(name: str) -> contract.Objective:
@@ -168,7 +98,7 @@ def objective_settings(section: ConfigDict) -> FrozenConfigDict:
   defaults = objective_defaults(section.name)
   contract.check_names(found, section)
   kinds.check_like({each: section[each] for each in section if each != "name"}, defaults, "objective.")
-  call(f"objective.name={section.name!r}", "check", "nothing, and raise SettingError", found.check, section)
+  calls.call(f"objective.name={section.name!r}", "check", "nothing, and raise SettingError", found.check, section)
   if "advantage" not in section:
     return FrozenConfigDict(section.to_dict())
   return FrozenConfigDict(section.to_dict() | {"advantage": _advantage(section, defaults)})
@@ -182,10 +112,10 @@ def objective_defaults(name: str) -> ConfigDict:
   """
   found = objective(name)
   shown, expects = f"objective.name={name!r}", "a ConfigDict with a default for each setting"
-  defaults = call(shown, "settings", expects, found.settings)
+  defaults = calls.call(shown, "settings", expects, found.settings)
   if not isinstance(defaults, ConfigDict):
     came = f"a {type(defaults).__name__}"
-    raise SettingError(f"{shown}: settings ({place(found.settings)}) returned {came}; it should return {expects}")
+    raise SettingError(f"{shown}: settings ({calls.place(found.settings)}) returned {came}; it should return {expects}")
   return defaults
 
 
@@ -269,7 +199,7 @@ def eval_source(cfg: Any) -> Sequence[Example]:
   """Returns the data set to evaluate on: `cfg.test_name` and `cfg.test_path`, or training's where both are empty.
 
   Raises:
-    SettingError: it would be the file that is trained on.
+    SettingError: it would be the file, or the split of a data set, that is trained on.
   """
   name, path = (cfg.test_name or cfg.name, cfg.test_path) if cfg.test_name or cfg.test_path else (cfg.name, cfg.path)
   trained = [path for _, path, _ in cfg.mixture] or [cfg.path]
@@ -277,6 +207,10 @@ def eval_source(cfg: Any) -> Sequence[Example]:
     raise SettingError(
       f"data.test_path: {path} is the file that is trained on; give another, or a folder with "
       f"{cfg.train}.jsonl and {cfg.test}.jsonl as data.path"
+    )
+  if cfg.train == cfg.test and (name, path) in [(name, path) for name, path, _ in train_entries(cfg)]:
+    raise SettingError(
+      f"data.test={cfg.test!r}: is the split that is trained on (data.train), of the same data; give another of them"
     )
   return _source(name, path, cfg.test, cfg, "data.test_name" if cfg.test_name else "data.name")
 

@@ -107,9 +107,12 @@ def checked(config: Any) -> str:
 def _eval_arguments(cfg: Any) -> dict[str, Any]:
   """The keyword arguments of `eval.arguments`."""
   try:
-    return dict(cfg.arguments)
+    found = dict(cfg.arguments)
   except (TypeError, ValueError) as error:
     raise SettingError(f"eval.arguments={kinds.shown(cfg.arguments)}: use (('name', value), ...): {error}") from error
+  if len(found) < len(cfg.arguments):
+    raise SettingError(f"eval.arguments={kinds.shown(cfg.arguments)}: use each name once")
+  return found
 
 
 def eval_reward(cfg: Any) -> Reward:

@@ -2,7 +2,7 @@
 
 jax.eval_shape runs their Python code on arrays that have a shape and no content: nothing is computed or compiled, and a
 wrong shape is known by the size that the run would have. What stands in a user's file may do anything; see
-`imports.call` for what is said of it.
+`calls.call` for what is said of it.
 """
 
 import functools
@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax import learn
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import imports, scorers
+from grpo_jax.loops import calls, imports, scorers
 from grpo_jax.objectives import contract
 from grpo_jax.types import STOPPED, Outputs, Prompts, Rollouts, TrainBatch
 
@@ -82,7 +82,7 @@ def check_objective(config: ConfigDict, source: str, completions: int) -> None:
     sizes["N"] = max(1, len(scorers.reward_names(config.rewards)) + (config.loop == "iterative"))
   shown = f"objective.name={config.objective.name!r}"
   expects = "a set of 'ref', 'old' and 'values', or {'scores'} alone"
-  found = imports.call(shown, "needs", expects, objective.needs, settings)
+  found = calls.call(shown, "needs", expects, objective.needs, settings)
   is_set = isinstance(found, set | frozenset)
   if not is_set or not found <= PASSES or ("scores" in found and len(found) > 1):
     raise _wrong(shown, "needs", objective.needs, str(set(found)) if is_set else sizes.describe(found), expects)
@@ -116,7 +116,7 @@ def check_advantage(config: ConfigDict, advantage: Callable, sizes: Sizes, rollo
   _trace(shown, sizes, "the function", advantage, expects, lambda x: sizes.fits(x, "PGL"), rollouts)
   if ":" not in config.objective.advantage or sizes["P"] * sizes["G"] * sizes["L"] > LARGEST_TRIED:
     return
-  tried = imports.call(shown, "the function", expects, jax.jit(advantage), _some_rollouts(rollouts))
+  tried = calls.call(shown, "the function", expects, jax.jit(advantage), _some_rollouts(rollouts))
   for group, prompt in (("whose rewards are all equal", 0), ("whose rewards differ", 1), ("that is empty", -1)):
     if not np.all(np.isfinite(np.asarray(tried, np.float32)[prompt : prompt + 1 or None])):
       raise _wrong(shown, "the function", advantage, f"NaN or an infinity for a group {group}", "finite numbers")
@@ -180,7 +180,7 @@ def _check_loss(
 ) -> None:
   """Traces the functions that are called with a slice of the batch along P, the loss with its gradient."""
   cfg = config.learner
-  part = sizes["P"] // learn.microbatches_of_rollout(cfg, sizes["P"])
+  part = max(1, sizes["P"] // learn.microbatches_of_rollout(cfg, sizes["P"]))  # checks.check_learner refuses others
   cut = Sizes(sizes | {"P": part})
   batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((part, *x.shape[1:]), x.dtype), batch)
   run = functools.partial(_trace, f"objective.name={config.objective.name!r}", cut)
@@ -244,7 +244,7 @@ def _trace(
 
   def run(given: list[Any]) -> Any:
     rest = iter(given)
-    value = imports.call(shown, name, expects, function, *(next(rest) if _is_tree(each) else each for each in args))
+    value = calls.call(shown, name, expects, function, *(next(rest) if _is_tree(each) else each for each in args))
     if not fits(value):
       raise _wrong(shown, name, function, _what_of(value, sizes), expects)
     return value
@@ -269,6 +269,4 @@ def _what_of(value: Any, sizes: Sizes) -> str:
 def _wrong(shown: str, name: str, function: Callable, came: str, expects: str) -> SettingError:
   """Returns the error of a function that returned what does not fit."""
   forgot = ": is a `return` missing?" if came == "None" else ""
-  return SettingError(
-    f"{shown}: {name} ({imports.place(function)}) returned {came}{forgot}; it should return {expects}"
-  )
+  return SettingError(f"{shown}: {name} ({calls.place(function)}) returned {came}{forgot}; it should return {expects}")
