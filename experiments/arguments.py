@@ -125,7 +125,7 @@ def _parse(argv: list[str], config: ConfigDict) -> list[str]:
 
 def fail(message: str | Exception, code: int = 2) -> NoReturn:
   """Ends the program with one line on stderr and an exit code, that of bad input from a person if none is given."""
-  line = " ".join(str(message).split())
+  line = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(str(message).split()))  # nothing a terminal obeys
   print("error:", line if len(line) < LONGEST else f"{line[:LONGEST]} ...", file=sys.stderr, flush=True)
   sys.exit(code)
 

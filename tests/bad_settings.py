@@ -288,6 +288,8 @@ BY_HAND = (
   Bad("eval.samples", 2 * 10**9, "of memory; use a smaller eval.samples"),
   Bad("learner.minibatches", 64, "use a divisor of 32"),
   Bad("learner.microbatch", 64, "that divides the minibatch of 32"),
+  Bad("rewards.outcome_models", (("a", "", 1.0),), "give the folder of a reward model"),
+  Bad("rewards.process_models", (("a", "", 1.0),), "give the folder of a reward model"),
   # rewards that are none, twice, or without effect
   Bad(FUNCTIONS, (("a", "os:system", 1.0),), "is not written in Python"),
   Bad(FUNCTIONS, (("a", "builtins:print", 1.0),), "is not written in Python"),

@@ -232,5 +232,6 @@ def test_what_is_no_file_is_not_read(kind, data, tmp_path):
     "gsm8k": lambda: gsm8k.source("train", path, ConfigDict({"annotations": False})),
     "step_labels": lambda: step_labels.read(path),
   }
-  with pytest.raises(SettingError, match="is a folder, a pipe or a device|looked for train.jsonl"):
+  with pytest.raises(SettingError, match="is a folder, a pipe or a device|looked for train.jsonl") as error:
     read[data]()
+  assert "cannot be read" not in str(error.value)

@@ -12,7 +12,7 @@ from grpo_jax.loops import checks, unread
 EXPERIMENTS = pathlib.Path(arithmetic.__file__).parent
 FILES = sorted(each.stem for each in EXPERIMENTS.glob("*.py") if "get_config(" in each.read_text())
 ARGUMENTS = {"arithmetic_iterative": "reward_model=x", "gsm8k_iterative": "reward_model=x", "gsm8k_rm": "policy=x"}
-ARGUMENTS |= {"gsm8k_process": "reward_model=x", "reward_comparison": "prm=x"}
+ARGUMENTS |= {"gsm8k_process": "reward_model=x", "reward_comparison": "prm=x,orm=x"}
 
 
 def test_the_defaults_are_those_of_the_config():

@@ -138,13 +138,10 @@ def _lines(file: storage.Path) -> Iterator[bytes]:
     OSError: it cannot be read.
     SettingError: it is a pipe or a device, which may have no end, or no text; or a line is longer than LINE_BYTES.
   """
+  if not storage.in_bucket(file) and not stat.S_ISREG(os.stat(file).st_mode):
+    raise SettingError(f"{file}: is a folder, a pipe or a device; give a file, into which its lines are copied")
   with storage.errors_of_a_disk():
-    if storage.in_bucket(file):
-      opened: Any = io.BytesIO(file.read_bytes())
-    elif stat.S_ISREG(os.stat(file).st_mode):
-      opened = open(file, "rb")
-    else:
-      raise SettingError(f"{file}: is a folder, a pipe or a device; give a file, into which its lines are copied")
+    opened: Any = io.BytesIO(file.read_bytes()) if storage.in_bucket(file) else open(file, "rb")
   with opened:
     number = 0
     while line := opened.readline(LINE_BYTES + 1):

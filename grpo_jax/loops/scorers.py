@@ -76,6 +76,8 @@ def reward_models(cfg: Any) -> list[tuple[str, str, float, bool]]:
     for entry in cfg[setting]:
       name, folder, weight = imports.triple(entry, f"rewards.{setting}", "(name, folder, weight)")
       storage.check(f"rewards.{setting}", folder)
+      if not folder:
+        raise SettingError(f"rewards.{setting} has {entry!r}: give the folder of a reward model, or of its run")
       if not abs(weight) <= imports.LARGEST_WEIGHT:
         raise SettingError(
           f"rewards.{setting} has {entry!r}: use a weight of at most {imports.LARGEST_WEIGHT:g} either way"
