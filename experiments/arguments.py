@@ -38,14 +38,18 @@ def parse_arg(arg: str, **defaults: str | int | float | bool | tuple) -> ConfigD
       its first item is the default.
 
   Raises:
-    SettingError: an unknown argument, or a value of another type.
+    SettingError: an unknown argument, one that is given twice, or a value of another type.
   """
   args = ConfigDict({name: default[0] if isinstance(default, tuple) else default for name, default in defaults.items()})
+  given: set[str] = set()
   for item in filter(None, (each.strip() for each in arg.split(","))):
     name, equals, text = item.partition("=")
     if name not in defaults:
       known = ", ".join(f"{n}={'|'.join(map(str, d)) if isinstance(d, tuple) else d}" for n, d in defaults.items())
       raise SettingError(f"{name}: this config has no such argument; {f'it has: {known}' if known else 'it has none'}")
+    if name in given:
+      raise SettingError(f"{item}: {name} is given twice; give it once")
+    given.add(name)
     default, kind = defaults[name], type(args[name])
     if not equals and kind is not bool:
       raise SettingError(f"{name}: a value is missing; write {name}=VALUE, as in {name}={args[name]}")
@@ -132,7 +136,7 @@ def _parse(argv: list[str], config: ConfigDict) -> list[str]:
 
 def fail(message: str | Exception, code: int = 2) -> NoReturn:
   """Ends the program with one line on stderr and an exit code, that of bad input from a person if none is given."""
-  line = " ".join(str(message).split())
+  line = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(str(message).split()))  # nothing a terminal obeys
   print("error:", line if len(line) < LONGEST else f"{line[:LONGEST]} ...", file=sys.stderr, flush=True)
   sys.exit(code)
 
@@ -244,8 +248,9 @@ def _load(path: str) -> ConfigDict:
 
 def _wrong_value(error: flags.IllegalFlagValueError, config: ConfigDict, overrides: list[re.Match]) -> str:
   """The line for a wrong value: what kind of value the setting takes, or what absl says of any other flag."""
-  for match in overrides:
-    if str(error).startswith(f"flag --config.{match['name']}="):
+  for match in overrides:  # of a flag that is given twice, the one with the value that is wrong
+    given = "" if match["value"] is None else f"{match['value']}:"  # None: the value is the next argument
+    if str(error).startswith(f"flag --config.{match['name']}={given}"):
       section, _, last = match["name"].rpartition(".")
       kind = (operator.attrgetter(section)(config) if section else config).get_type(last)
       return f"{match[0]}: expected {_KINDS.get(kind, kind.__name__)}"

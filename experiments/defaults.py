@@ -18,10 +18,10 @@ def objective(name: str, c: ConfigDict) -> ConfigDict:
     c: the config; `max_length`, where the objective reads it, follows its sampler.max_length.
 
   Raises:
-    SettingError: there is no such objective.
+    SettingError: there is no such objective, or its settings are none.
   """
   section = ConfigDict({"name": name})
-  section.update(imports.objective(name).settings())
+  section.update(imports.objective_defaults(name))
   if "max_length" in section:
     section.max_length = c.sampler.get_ref("max_length")
   return section

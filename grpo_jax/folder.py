@@ -131,7 +131,7 @@ def read_json(where: str, folder: storage.Path, name: str, most: int = CONFIG_BY
     return None
   try:
     value = json.loads(
-      text, object_pairs_hook=_object, parse_float=_number, parse_int=_integer, parse_constant=_not_finite
+      text, object_pairs_hook=no_key_twice, parse_float=_number, parse_int=_integer, parse_constant=_not_finite
     )
     if not isinstance(value, dict):
       raise ValueError(f"it holds {shown(value)} and no object")
@@ -146,8 +146,12 @@ def read_json(where: str, folder: storage.Path, name: str, most: int = CONFIG_BY
   return value
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  """Returns an object; of a key that is there twice, programs take the first or the last."""
+def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  """Returns a JSON object of its keys and values; of a key that is there twice, programs take the first or the last.
+
+  Raises:
+    ValueError: names such a key.
+  """
   found = dict(pairs)
   if len(found) < len(pairs):
     twice = collections.Counter(key for key, _ in pairs).most_common(1)[0][0]

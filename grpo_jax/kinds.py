@@ -37,7 +37,8 @@ class Whole(NamedTuple):
 
   @property
   def expects(self) -> str:
-    values = f"of at least {self.least}" if self.most == LARGEST_WHOLE else f"from {self.least} to {self.most}"
+    open_ended = f"of at least {self.least}, at most {LARGEST_WHOLE}"
+    values = open_ended if self.most == LARGEST_WHOLE else f"from {self.least} to {self.most}"
     return " or ".join([f"a whole number {values}", *map(str, self.also)])
 
   def fits(self, value: Any) -> bool:
@@ -46,24 +47,27 @@ class Whole(NamedTuple):
 
 
 class Number(NamedTuple):
-  """A finite number from `least` to `most`; above `least` where `above`, below `most` where `below`."""
+  """A finite number from `least` (above it where `above`) to `most` (below it where `below`), or one of `also`."""
 
   least: float = -LARGEST
   most: float = LARGEST
   above: bool = False
   below: bool = False
+  also: tuple[float, ...] = ()
 
   @property
   def expects(self) -> str:
     least = [] if self.least == -LARGEST else [f"{'above' if self.above else 'of at least'} {self.least:g}"]
     most = [] if self.most == LARGEST else [f"{'below' if self.below else 'at most'} {self.most:g}"]
-    return " ".join(["a finite number", ", ".join(least + most)]).strip()
+    number = "a finite number" if most else "a finite number (in float32)"
+    said = " ".join([number, ", ".join(least + most)]).strip()
+    return " or ".join([said, *(f"{value:g}" for value in self.also)])
 
   def fits(self, value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
       return False
     low = value > self.least if self.above else value >= self.least
-    return low and (value < self.most if self.below else value <= self.most)
+    return value in self.also or low and (value < self.most if self.below else value <= self.most)
 
 
 class Choice(NamedTuple):

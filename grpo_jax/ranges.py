@@ -20,6 +20,11 @@ def is_stop(value: Any) -> bool:
   return isinstance(value, tuple | list) and all(is_text(each) and each for each in value)
 
 
+def is_template(value: Any) -> bool:
+  """Returns whether a value is text with one place for the question; of jinja's {{question}}, braces would be left."""
+  return is_text(value) and value.count("{question}") == 1 and "{{question}}" not in value
+
+
 def is_some_of(value: Any, names: tuple[str, ...]) -> bool:
   """Returns whether a value is a tuple of some of the names, each once."""
   return (
@@ -47,7 +52,7 @@ def is_arguments(value: Any) -> bool:
 
 
 ROWS = Form("a tuple of tuples, with a comma after a single one, as in ((...),)", lambda x: isinstance(x, tuple | list))
-TEMPLATE = Form("text with {question} in it", lambda value: is_text(value) and "{question}" in value)
+TEMPLATE = Form("text with {question} in it, once and in single braces", is_template)
 TAKEN = ("messages", "add_generation_prompt")  # which are said by others
 PLAIN = (bool, int, float, str, type(None))
 ARGUMENTS = Form(
@@ -72,7 +77,7 @@ TABLE: dict[str, Row] = {
   "tokenizer": PLACE,
   "model.variant": PATH,  # models/variants.py says which there are
   "model.hub": TEXT,
-  "model.vocab": Whole(258),  # all bytes, and two special tokens
+  "model.vocab": Whole(258, 2**20),  # all bytes, and two special tokens; the largest vocabularies have 2**18
   "model.layers": Choice(("scan", "unroll")),
   "model.remat": Choice(("none", "block", "dots")),
   "model.dtype": Choice(DTYPES),
@@ -132,7 +137,7 @@ TABLE: dict[str, Row] = {
   "rewards.outcome_models": ROWS,
   "rewards.process_models": ROWS,
   "rewards.on_error": Number(-1e30, 1e30),  # as large as a reward may be
-  "rewards.deadline": Number(0, 86400),  # seconds; 0: any time
+  "rewards.deadline": Number(1e-3, 86400, also=(0,)),  # seconds; 0: any time. A timer rounds 1e-9 to none
   "objective.name": PATH,
   "learner.lr": Number(0),
   "learner.critic_lr": Number(0),
@@ -140,7 +145,7 @@ TABLE: dict[str, Row] = {
   "learner.warmup": Whole(0),
   "learner.b1": Number(0, 1, below=True),
   "learner.b2": Number(0, 1, below=True),
-  "learner.adam_eps": Number(1e-30),  # 0 would divide 0 by 0
+  "learner.adam_eps": Number(1e-30, 1),  # 0 would divide 0 by 0, and 1e30 leave everything as it is
   "learner.weight_decay": Number(0),
   "learner.clip_norm": Number(0),
   "learner.mu": Whole(1),

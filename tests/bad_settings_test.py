@@ -171,14 +171,19 @@ def test_a_section_of_a_data_set_has_the_names_of_its_file():
       imports.train_sources(c.data)
 
 
+SAID = ("steps", "seed", "mesh.fsdp", "learner.b1", "sampler.top_p", "learner.lr", "rewards.deadline")
+
+
 def test_what_rows_say():
-  said = {name: ranges.TABLE[name].expects for name in ("steps", "seed", "mesh.fsdp", "learner.b1", "sampler.top_p")}
+  said = {name: ranges.TABLE[name].expects for name in SAID}
   assert said == {
-    "steps": "a whole number of at least 1",
+    "steps": "a whole number of at least 1, at most 2147483647",
     "seed": "a whole number from 0 to 4294967295",
-    "mesh.fsdp": "a whole number of at least 1 or -1",
+    "mesh.fsdp": "a whole number of at least 1, at most 2147483647 or -1",
     "learner.b1": "a finite number of at least 0, below 1",
     "sampler.top_p": "a finite number above 0, at most 1",
+    "learner.lr": "a finite number (in float32) of at least 0",
+    "rewards.deadline": "a finite number of at least 0.001, at most 86400 or 0",
   }
 
 
@@ -226,7 +231,8 @@ BASE = "--config=experiments/arithmetic.py"
 COMMANDS = [
   ([BASE, "--config.sampler.tries=0"], "sampler.tries=0: use a whole number of at least 1"),
   ([BASE, "--config.log.every=0"], "log.every=0: use"),
-  ([BASE, f"--config.steps={10**30}"], "use a whole number of at least 1"),
+  ([BASE, f"--config.steps={10**18}"], "use a whole number of at least 1, at most 2147483647"),
+  ([BASE, "--config.steps=3", "--config.steps=x"], "error: --config.steps=x: expected a whole number"),
   ([BASE, "--config.objective.beta=nan"], "objective.beta=nan: use"),
   ([BASE, "--config.objective.name=os.path"], "objective.name='os.path': is no objective"),
   ([BASE, "--config.mesh.rules=(1,2)"], "mesh.rules=(1, 2): use"),
@@ -236,6 +242,7 @@ COMMANDS = [
   (["--config=EXITS"], "it ends the program, sys.exit(0)"),
 ]
 MORE = [
+  ([BASE, "--config.steps=x", "--config.steps=3"], "error: --config.steps=x: expected a whole number"),
   ([BASE, "--config.checkpoint.every=0"], "checkpoint.every=0: use"),
   ([BASE, "--config.eval.samples=-1"], "eval.samples=-1: use"),
   ([BASE, f"--config.seed={2**70}"], "seed=1180591620717411303424: use a whole number from 0 to 4294967295"),

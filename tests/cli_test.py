@@ -56,6 +56,17 @@ def test_a_wrong_argument_says_what_would_work(arg, message):
   assert str(error.value) == message
 
 
+def test_an_argument_that_is_given_twice():
+  with pytest.raises(SettingError, match="layers=3: layers is given twice; give it once"):
+    arguments.parse_arg("layers=2,layers=3", layers=8)
+
+
+def test_an_error_has_nothing_that_a_terminal_obeys(capsys):
+  with pytest.raises(SystemExit):
+    arguments.fail("a\x1b[31mb\x07\nc \ud800 \u0663")
+  assert capsys.readouterr().err == "error: a\ufffd[31mb\ufffd c \ufffd \u0663\n"
+
+
 def test_the_nearest_names_are_offered():
   names = arguments.names_of(
     ConfigDict({"steps": 1, "learner": {"lr": 1.0, "mu": 1}, "eval": {"every": 1}, "log": {"every": 1}})

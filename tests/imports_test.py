@@ -65,6 +65,72 @@ def test_functions(tmp_path):
     assert "rewards.functions" in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+  "name, reason",
+  [
+    ("os:system", "is not written in Python"),
+    ("os:remove", "is not written in Python"),
+    ("builtins:print", "is not written in Python"),
+    ("math:gcd", "is not written in Python"),
+    ("numpy:add", "is not written in Python"),
+    ("shutil:rmtree", "is of Python's own library"),
+    ("shutil:move", "is of Python's own library"),
+    ("os.path:join", "is of Python's own library"),
+    ("subprocess:run", "is of Python's own library"),
+    ("pathlib:Path", "is a class"),
+    ("FILE:removed", "is not written in Python"),
+    ("FILE:moved", "is of Python's own library"),
+    ("FILE:Scored", "is a class"),
+  ],
+)
+def test_a_function_of_python_itself_is_refused_and_not_called(name, reason, tmp_path):
+  (tmp_path / "own.py").write_text(OWN_CALLABLES)
+  name = name.replace("FILE", f"{tmp_path}/own.py")
+  arithmetic_eval = ConfigDict({"reward": name, "arguments": ()})
+  for find in (
+    lambda: imports.function(name, "grpo_jax.rewards", "offline.require"),
+    lambda: scorers.rewards(_rewards(("a", name, 1.0))),
+    lambda: scorers.eval_reward(arithmetic_eval),
+    lambda: cases.settings(advantage=name),
+  ):
+    with pytest.raises(SettingError) as error:
+      find()
+    assert f"{name!r}: {reason}; name a function that is written for this" in str(error.value)
+
+
+OWN_CALLABLES = """
+import functools, os, shutil
+
+class Scored:
+  def __init__(self, example, completion):
+    pass
+
+  def __call__(self, example, completion):
+    return 1.0
+
+def plain(example, completion, value=1.0):
+  return value
+
+def decorated(function):
+  @functools.wraps(function)
+  def inner(*args):
+    return function(*args)
+  return inner
+
+wrapped, cached, half = decorated(plain), functools.lru_cache(plain), functools.partial(plain, value=0.5)
+instance = Scored(None, None)
+method = instance.__call__
+removed, moved = functools.partial(os.remove, "x"), functools.partial(shutil.move, "x")
+"""
+
+
+@pytest.mark.parametrize("name, value", [("plain", 1), ("wrapped", 1), ("cached", 1), ("half", 0.5), ("instance", 1)])
+def test_a_decorated_function_of_ones_own_is_taken(name, value, tmp_path):
+  (tmp_path / "own.py").write_text(OWN_CALLABLES)
+  found = imports.function(f"{tmp_path}/own.py:{name}", "grpo_jax.rewards", "rewards.functions")
+  assert found("example", "completion") == value
+
+
 def test_a_file_that_fails_to_import(tmp_path):
   (tmp_path / "bad.py").write_text("1 / 0\n")
   with pytest.raises(SettingError, match="fails to import: ZeroDivisionError"):

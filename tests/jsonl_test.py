@@ -1,9 +1,11 @@
+import gzip
 import json
+import os
 
 import pytest
 from ml_collections import ConfigDict
 
-from grpo_jax.data import jsonl
+from grpo_jax.data import gsm8k, jsonl, step_labels
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Example
 
@@ -164,3 +166,72 @@ def test_half_of_a_character_is_told_its_line(tmp_path, field):
     jsonl.read(tmp_path / "train.jsonl")
   (tmp_path / "train.jsonl").write_text(pair + "\n")
   assert jsonl.read(tmp_path / "train.jsonl")[0][0][field] == "\U0001f600"
+
+
+ROW = b'{"question": "1 + 1?", "answer": "2"}\n'
+
+
+@pytest.mark.parametrize(
+  "content, message",
+  [
+    (ROW + b'{"question": "a", "question": "b", "answer": "1"}', "line 2: .*the key 'question' is there twice"),
+    (ROW + b'{"question": "a", "answer": "1", "meta": {"x": 1, "x": 2}}', "line 2: .*the key 'x' is there twice"),
+    (ROW + b'{"question": "a", "answer": NaN}', 'line 2: field "answer" should be text .*, and is NaN'),
+    (ROW + b'{"question": "a", "answer": -Infinity}', 'line 2: field "answer" should be text .*, and is -Infinity'),
+    (ROW + b'{"question": "a", "answer": 1e999}', 'line 2: field "answer" should be text .*, and is Infinity'),
+    (ROW + b'{"question": "a", "answer": "1",}', "line 2: is not JSON"),
+    (ROW + b'{"question": "a"} {"answer": "1"}', "line 2: is not JSON: Extra data"),
+    (b"[\n" + ROW + b"]", "line 1: is not JSON"),
+    (gzip.compress(ROW), "is compressed by gzip; give text in UTF-8 with one JSON object on each line"),
+    (b"\x28\xb5\x2f\xfd\x04", "is compressed by zstd"),
+    (b"PK\x03\x04\x14", "is a zip archive"),
+    (b"PAR1\x15\x04", "is in the format parquet"),
+    (ROW.decode().encode("utf-16"), "is text in UTF-16"),
+    (b"\xfe\xff" + ROW.decode().encode("utf-16-be"), "is text in UTF-16"),
+    (ROW.decode().encode("utf-16-le"), "line 1: is not JSON"),
+    (ROW * 3 + b'{"question": "' + b"a " * 2_500_000 + b'", "answer": "1"}', "line 4: has more than 5000000 bytes"),
+    (b"\0" * 5_000_001, "line 1: has more than 5000000 bytes"),
+  ],
+  ids=range(17),
+)  # fmt: skip
+def test_a_file_that_cannot_be_data(content, message, tmp_path):
+  (tmp_path / "a.jsonl").write_bytes(content)
+  with pytest.raises(SettingError, match=message) as error:
+    jsonl.source("train", str(tmp_path / "a.jsonl"), _cfg())
+  assert str(error.value).startswith(f"{tmp_path}/a.jsonl") and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  "content", [b"\xef\xbb\xbf" + ROW, ROW.replace(b"\n", b"\r\n"), b"\n\r\n" + ROW + b"\n", ROW * 2]
+)
+def test_ways_to_write_lines(content, tmp_path):
+  (tmp_path / "a.jsonl").write_bytes(content)
+  found = jsonl.source("train", str(tmp_path / "a.jsonl"), _cfg())
+  assert {(each.question, each.answer) for each in found} == {("1 + 1?", "2")}
+
+
+def test_a_field_that_nobody_reads_may_be_nan(tmp_path):
+  (tmp_path / "a.jsonl").write_bytes(b'{"question": "a", "answer": "1", "score": NaN}')
+  assert jsonl.source("train", str(tmp_path / "a.jsonl"), _cfg())[0].meta["score"] != 0
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "link", "folder"])
+@pytest.mark.parametrize("data", ["jsonl", "gsm8k", "step_labels"])
+def test_what_is_no_file_is_not_read(kind, data, tmp_path):
+  """A pipe that nobody writes to and a device have no end."""
+  file = tmp_path / "train.jsonl"
+  if kind == "pipe":
+    os.mkfifo(file)
+  elif kind == "folder":
+    file.mkdir()
+  elif kind == "link":
+    file.symlink_to("/dev/zero")
+  path = "/dev/zero" if kind == "device" and data != "gsm8k" else str(tmp_path if data == "gsm8k" else file)
+  read = {
+    "jsonl": lambda: jsonl.source("train", path, _cfg()),
+    "gsm8k": lambda: gsm8k.source("train", path, ConfigDict({"annotations": False})),
+    "step_labels": lambda: step_labels.read(path),
+  }
+  with pytest.raises(SettingError, match="is a folder, a pipe or a device|looked for train.jsonl") as error:
+    read[data]()
+  assert "cannot be read" not in str(error.value)

@@ -9,18 +9,34 @@ question, each on a line of its own with its letter ("A) 12"), and the example's
 The file may give the answer as a letter, as an index from 0 or as the option's text.
 """
 
+import io
 import json
+import math
+import os
 import re
+import stat
+from collections.abc import Iterator
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from grpo_jax import storage
 from grpo_jax.errors import SettingError
+from grpo_jax.folder import no_key_twice
 from grpo_jax.rewards.choice import LETTERS, letter
 from grpo_jax.rewards.math import after_mark
 from grpo_jax.types import Example
 
+LINE_BYTES = 5 * 1000**2  # of a line; a tokenizer takes 140 times as much memory for it, and half a second a MB
+# How files begin that are no text.
+KINDS = {
+  b"\x1f\x8b": "compressed by gzip",
+  b"\x28\xb5\x2f\xfd": "compressed by zstd",
+  b"PK\x03\x04": "a zip archive",
+  b"PAR1": "in the format parquet",
+  b"\xff\xfe": "text in UTF-16",
+  b"\xfe\xff": "text in UTF-16",
+}
 _SURROGATE = re.compile(rb"\\ud[89a-f]", re.IGNORECASE)  # an escaped half of a character
 
 
@@ -91,7 +107,7 @@ def split_file(split: str, path: str) -> storage.Path:
     )
   file = storage.place(path)
   if file.is_dir():
-    found = sorted(each.name for each in file.iterdir() if each.name.endswith(".jsonl"))
+    found = sorted(each.name for each in file.iterdir() if each.name.endswith(".jsonl") and not each.is_dir())
     file = file / f"{split}.jsonl"
     if not file.is_file():
       raise SettingError(f"data.path = {path!r}: looked for {split}.jsonl in this folder, which has {_few(found)}")
@@ -104,17 +120,39 @@ def read(file: storage.Path) -> list[tuple[dict[str, Any], str]]:
   """Reads every line that is not blank: its object, and where it stands (file and line) for messages.
 
   Raises:
-    SettingError: the file cannot be read or has no line, or a line is no JSON object.
+    SettingError: the file cannot be read or has no line, or a line is no JSON object, or longer than LINE_BYTES.
   """
   try:
-    with storage.errors_of_a_disk():
-      lines = file.read_bytes().splitlines()  # of bytes: splitlines() of text also cuts at separators of JSON's texts
+    numbered = [(number, line) for number, line in enumerate(_lines(file), 1) if line.strip()]
   except OSError as error:
     raise SettingError(f"{file}: cannot be read: {error.strerror or error}") from error
-  numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
   if not numbered:
     raise SettingError(f"{file}: has no line; each should be a JSON object with a question and an answer")
   return [(_record(line, number == 1, f"{file}, line {number}"), f"{file}, line {number}") for number, line in numbered]
+
+
+def _lines(file: storage.Path) -> Iterator[bytes]:
+  """Yields the lines of a file; of bytes, for `splitlines` of text also cuts at separators of JSON's texts.
+
+  Raises:
+    OSError: it cannot be read.
+    SettingError: it is a pipe or a device, which may have no end, or no text; or a line is longer than LINE_BYTES.
+  """
+  if not storage.in_bucket(file) and not stat.S_ISREG(os.stat(file).st_mode):
+    raise SettingError(f"{file}: is a folder, a pipe or a device; give a file, into which its lines are copied")
+  with storage.errors_of_a_disk():
+    opened: Any = io.BytesIO(file.read_bytes()) if storage.in_bucket(file) else open(file, "rb")
+  with opened:
+    number = 0
+    while line := opened.readline(LINE_BYTES + 1):
+      number += 1
+      if number == 1 and (kind := next((KINDS[start] for start in KINDS if line.startswith(start)), "")):
+        raise SettingError(f"{file}: is {kind}; give text in UTF-8 with one JSON object on each line")
+      if len(line) > LINE_BYTES:
+        raise SettingError(
+          f"{file}, line {number}: has more than {LINE_BYTES} bytes; use shorter lines, or leave it out"
+        )
+      yield from line.splitlines()
 
 
 def text(record: dict[str, Any], name: str, where: str) -> str:
@@ -153,7 +191,7 @@ def _field(record: dict[str, Any], name: str, where: str) -> Any:
 
 def _text(value: Any, name: str, where: str) -> str:
   """A value of the field `name` as text that is not empty."""
-  if isinstance(value, (int, float)) and not isinstance(value, bool):
+  if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
     value = str(value)
   if not isinstance(value, str) or not value.strip():
     raise SettingError(f'{where}: field "{name}" should be text that is not empty, and is {json.dumps(value)[:80]}')
@@ -163,7 +201,7 @@ def _text(value: Any, name: str, where: str) -> str:
 def _record(line: bytes, first: bool, where: str) -> dict[str, Any]:
   """The object on a line; the first line of a file may begin with a byte order mark."""
   try:
-    record = json.loads(line.decode("utf-8-sig" if first else "utf-8"))
+    record = json.loads(line.decode("utf-8-sig" if first else "utf-8"), object_pairs_hook=no_key_twice)
   except UnicodeDecodeError as error:
     raise SettingError(f"{where}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
   except (ValueError, RecursionError) as error:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import guard, ranges, sharding
+from grpo_jax import guard, ranges, room, sharding
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, imports, scorers
+from grpo_jax.loops import build, imports, scorers, tracing, unread
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf.config import write_config
 from grpo_jax.objectives.contract import Objective
@@ -32,21 +32,26 @@ def check_settings(config: ConfigDict) -> None:
   """Refuses what is wrong with the settings whatever the weights, data and devices are; loops call it first.
 
   Raises:
-    SettingError: a setting that is missing or out of range, or a name of something that is not there.
+    SettingError: a setting that is missing or out of range, a name of something that is not there, or an objective or
+      advantage whose functions cannot work.
   """
   ranges.check(config)
   steps.pattern(config.data.steps)
   imports.objective_settings(config.objective)
   if source_of_data(config) != "solutions":  # those are not scored
     scorers.rewards(config.rewards)
-  if config.offline.require:
-    required = imports.function(config.offline.require, "grpo_jax.rewards", "offline.require")
-    scorers.check_kind(required, f"offline.require={config.offline.require!r}")
+  scorers.requirement(config.offline)
   scorers.eval_reward(config.eval)
   for name, *_ in imports.train_entries(config.data):
     imports.data(name, "data.mixture" if config.data.mixture else "data.name")
   if config.data.test_name:
     imports.data(config.data.test_name, "data.test_name")
+  check_rewards(config)  # their number is the N of what is traced
+  source = source_of_data(config)
+  completions = COMPLETIONS.get(source, config.sampler.group)
+  room.check_sizes(config, source, completions)
+  tracing.check_objective(config, source, completions)
+  unread.check(config, source)
 
 
 def check(config: ConfigDict, decoder: Decoder, objective: Objective) -> None:
@@ -63,6 +68,7 @@ def check(config: ConfigDict, decoder: Decoder, objective: Objective) -> None:
   check_pairs(config)
   check_steps(config)
   check_group(config, objective)
+  check_weights(config, objective)
   if config.checkpoint.export:
     check_export(decoder)
 
@@ -137,6 +143,25 @@ def check_rewards(config: ConfigDict) -> None:
     raise SettingError(
       f"objective.reward_weights=(): gdpo gives each reward the weight 1, and {unseen[0]!r} has 0 (rewards.functions, "
       f"a reward model or iterative.weight); give one for each of {', '.join(names)}"
+    )
+
+
+def check_weights(config: ConfigDict, objective: Objective) -> None:
+  """Refuses rewards that all have the weight 0 where an objective learns from their sum.
+
+  Raises:
+    SettingError: names the rewards and what would work.
+  """
+  own = ":" in config.objective.get("advantage", "") or "." in config.objective.name
+  if source_of_data(config) != "live" or objective.TEACHER or own or config.objective.get("advantage") == "gdpo":
+    return
+  models = [weight for _, _, weight, _ in scorers.reward_models(config.rewards)]
+  models += [config.iterative.weight] if config.loop == "iterative" else []
+  if not any([*models, *(entry[2] for entry in config.rewards.functions)]):
+    names = ", ".join(scorers.reward_names(config.rewards))
+    raise SettingError(
+      f"rewards.functions: {names} has the weight 0, and so every completion the reward 0: nothing would be learned; "
+      "give one of them another weight (learner.lr=0 measures without learning)"
     )
 
 

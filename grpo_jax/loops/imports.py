@@ -14,6 +14,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from grpo_jax import guard, inputs, kinds, storage
 from grpo_jax.errors import SettingError
+from grpo_jax.loops import calls
 from grpo_jax.objectives import advantages, contract
 from grpo_jax.types import Example
 
@@ -43,7 +44,7 @@ def function(path: str, package: str, setting: str) -> Callable:
   """Returns a function by "module.function" of `package`, "package.module:function" or "path/file.py:function".
 
   Raises:
-    SettingError: no such module, file or function; names `setting`.
+    SettingError: no such module, file or function, or one of Python itself; names `setting`.
   """
   return with_module(path, package, setting)[1]
 
@@ -62,6 +63,8 @@ def with_module(path: str, package: str, setting: str) -> tuple[ModuleType, Call
   found = _file(where, shown) if where.endswith(".py") else _import(where, package, shown)
   if not callable(vars(found).get(name)):
     raise SettingError(f"{shown}: {where} has no function {name!r}; it has {_functions(found)}")
+  if reason := calls.not_for_this(vars(found)[name]):
+    raise SettingError(f"{shown}: {reason}; name a function that is written for this, as file.py:function")
   return found, vars(found)[name]
 
 
@@ -80,6 +83,8 @@ def objective(name: str) -> contract.Objective:
       f"objective.name={name!r}: is no objective, it lacks {', '.join(missing)}; grpo_jax.objectives "
       f"has {_offered('grpo_jax.objectives')}, and contract.py there says what one is"
     )
+  if wrong := contract.wrong(found):
+    raise SettingError(f"objective.name={name!r}: {wrong}")
   return found
 
 
@@ -93,12 +98,28 @@ def objective_settings(section: ConfigDict) -> FrozenConfigDict:
       there or does not fit the settings.
   """
   found = objective(section.name)
+  defaults = objective_defaults(section.name)
   contract.check_names(found, section)
-  kinds.check_like({each: section[each] for each in section if each != "name"}, found.settings(), "objective.")
-  found.check(section)
+  kinds.check_like({each: section[each] for each in section if each != "name"}, defaults, "objective.")
+  calls.call(f"objective.name={section.name!r}", "check", "nothing, and raise SettingError", found.check, section)
   if "advantage" not in section:
     return FrozenConfigDict(section.to_dict())
-  return FrozenConfigDict(section.to_dict() | {"advantage": _advantage(section, found.settings())})
+  return FrozenConfigDict(section.to_dict() | {"advantage": _advantage(section, defaults)})
+
+
+def objective_defaults(name: str) -> ConfigDict:
+  """Returns the settings of the objective that `objective.name` names, with their defaults.
+
+  Raises:
+    SettingError: there is no such objective, or its `settings` returns something else.
+  """
+  found = objective(name)
+  shown, expects = f"objective.name={name!r}", "a ConfigDict with a default for each setting"
+  defaults = calls.call(shown, "settings", expects, found.settings)
+  if not isinstance(defaults, ConfigDict):
+    came = f"a {type(defaults).__name__}"
+    raise SettingError(f"{shown}: settings ({calls.place(found.settings)}) returned {came}; it should return {expects}")
+  return defaults
 
 
 def _advantage(section: ConfigDict, defaults: ConfigDict) -> Callable:
@@ -181,7 +202,7 @@ def eval_source(cfg: Any) -> Sequence[Example]:
   """Returns the data set to evaluate on: `cfg.test_name` and `cfg.test_path`, or training's where both are empty.
 
   Raises:
-    SettingError: it would be the file that is trained on.
+    SettingError: it would be the file, or the split of a data set, that is trained on.
   """
   name, path = (cfg.test_name or cfg.name, cfg.test_path) if cfg.test_name or cfg.test_path else (cfg.name, cfg.path)
   trained = [path for _, path, _ in cfg.mixture] or [cfg.path]
@@ -189,6 +210,10 @@ def eval_source(cfg: Any) -> Sequence[Example]:
     raise SettingError(
       f"data.test_path: {path} is the file that is trained on; give another, or a folder with "
       f"{cfg.train}.jsonl and {cfg.test}.jsonl as data.path"
+    )
+  if cfg.train == cfg.test and (name, path) in [(name, path) for name, path, _ in train_entries(cfg)]:
+    raise SettingError(
+      f"data.test={cfg.test!r}: is the split that is trained on (data.train), of the same data; give another of them"
     )
   return _source(name, path, cfg.test, cfg, "data.test_name" if cfg.test_name else "data.name")
 

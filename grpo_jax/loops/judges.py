@@ -38,9 +38,7 @@ def shapes(config: ConfigDict) -> list[DecoderConfig]:
   Raises:
     SettingError: a folder that is not there, or holds no reward model.
   """
-  return [
-    _shape(_shown(name, folder, steps), folder) for name, folder, _, steps in scorers.reward_models(config.rewards)
-  ]
+  return [_read_shape(name, folder, steps) for name, folder, _, steps in scorers.reward_models(config.rewards)]
 
 
 def _setting(steps: bool) -> str:
@@ -51,11 +49,12 @@ def _shown(name: str, folder: str, steps: bool) -> str:
   return f"{_setting(steps)} has {name!r}, {folder!r}"
 
 
-def _shape(setting: str, folder: str) -> DecoderConfig:
+def _read_shape(name: str, folder: str, steps: bool) -> DecoderConfig:
+  setting = _shown(name, folder, steps)
   if not storage.place(folder).is_dir():
     raise SettingError(f"{setting}: no such folder; give a Hugging Face folder or the workdir of a run")
-  where, _ = trees.find_source(folder)
-  shape = trees.read_shape(where)
+  with said_of(_setting(steps)):
+    shape = trees.read_shape(trees.find_source(folder)[0])
   if not shape.scores:
     raise SettingError(f"{setting}: is no reward model; train one, as experiments/arithmetic_rm.py does")
   return shape
@@ -65,7 +64,7 @@ def _find(
   config: ConfigDict, policy: build.Model, name: str, folder: str, weight: float, steps: bool
 ) -> Callable[[], RewardModel]:
   setting = _shown(name, folder, steps)
-  _shape(setting, folder)
+  _read_shape(name, folder, steps)
   given = build.of_another(config, folder)
   given.tokenizer = ""
   with said_of(_setting(steps)):

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from grpo_jax import storage
 from grpo_jax.data import jsonl, loader
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, imports
+from grpo_jax.loops import build, scorers
 from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored, failed, select
 from grpo_jax.ops.advantages import totals
@@ -35,9 +35,9 @@ class Pair(NamedTuple):
 
 def with_requirement(collector: Collector, config: ConfigDict) -> Collector:
   """The collector, with what `offline.require` says of a sample as one more component of weight 0, where it is set."""
-  if not config.offline.require:
+  function = scorers.requirement(config.offline)
+  if function is None:
     return collector
-  function = imports.function(config.offline.require, "grpo_jax.rewards", "offline.require")
   return collector._replace(rewards=[*collector.rewards, ("offline.require", function, 0.0)])
 
 

@@ -21,7 +21,20 @@ from typing import Any, Protocol
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, compiled, guard, inputs, lifeline, manifest, metrics, origin, signals, storage, workdir
+from grpo_jax import (
+  checkpoint,
+  compiled,
+  guard,
+  inputs,
+  lifeline,
+  manifest,
+  metrics,
+  origin,
+  room,
+  signals,
+  storage,
+  workdir,
+)
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, depends, trees
 from grpo_jax.loops.learner import Learner
@@ -128,6 +141,7 @@ class Run:
     self.checkpoints = checkpoint.Checkpoints(self.folder, self.config.checkpoint.keep)
     if (done := self.checkpoints.latest() or 0) > self.config.steps:
       raise SettingError(f"steps={self.config.steps}: this run has done {done} steps; use at least {done}")
+    room.check_state(abstract)
     workdir.check_space(self.folder, abstract)
     restored = self.checkpoints.restore_latest(abstract)
     self.going_on = restored is not None

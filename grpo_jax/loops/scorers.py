@@ -83,6 +83,8 @@ def reward_models(cfg: Any) -> list[tuple[str, str, float, bool]]:
       name, folder, weight = imports.triple(entry, f"rewards.{setting}", "(name, folder, weight)")
       check_name(name, f"rewards.{setting}")
       storage.check(f"rewards.{setting}", folder)
+      if not folder:
+        raise SettingError(f"rewards.{setting} has {entry!r}: give the folder of a reward model, or of its run")
       if not abs(weight) <= imports.LARGEST_WEIGHT:
         raise SettingError(
           f"rewards.{setting} has {entry!r}: use a weight of at most {imports.LARGEST_WEIGHT:g} either way"
@@ -138,9 +140,12 @@ def checked(config: Any) -> str:
 def _eval_arguments(cfg: Any) -> dict[str, Any]:
   """The keyword arguments of `eval.arguments`."""
   try:
-    return dict(cfg.arguments)
+    found = dict(cfg.arguments)
   except (TypeError, ValueError) as error:
     raise SettingError(f"eval.arguments={kinds.shown(cfg.arguments)}: use (('name', value), ...): {error}") from error
+  if len(found) < len(cfg.arguments):
+    raise SettingError(f"eval.arguments={kinds.shown(cfg.arguments)}: use each name once")
+  return found
 
 
 def eval_reward(cfg: Any) -> Reward:
@@ -188,6 +193,20 @@ def check_kind(function: Callable, shown: str) -> None:
     raise SettingError(
       f"{shown}: its first parameter is called {first!r}, and it would be given an example; use a function {SIGNATURES}"
     )
+
+
+def requirement(cfg: Any) -> Callable | None:
+  """Returns the function that `cfg.require` names, or None where it names none.
+
+  Args:
+    cfg: the offline section.
+
+  Raises:
+    SettingError: there is no such function, or it cannot be called as a reward is.
+  """
+  if not cfg.require:
+    return None
+  return _reward(cfg.require, {}, "offline.require", f"offline.require={cfg.require!r}").score
 
 
 def _reward(path: str, given: dict[str, Any], setting: str, shown: str) -> Reward:

@@ -21,6 +21,8 @@ from grpo_jax.objectives import common
 from grpo_jax.ops import advantages as adv
 from grpo_jax.types import Array, Rollouts
 
+LARGEST_WEIGHT = 1e6  # as of a reward: sums stay finite in float32
+
 
 def settings() -> ConfigDict:
   """Returns the settings of the advantage; one that the named function does not take must stay at its default."""
@@ -46,6 +48,10 @@ def check(cfg: Any) -> None:
   common.check_at_least(cfg, 0, "eps")
   if not all(isinstance(weight, int | float) and not isinstance(weight, bool) for weight in cfg.reward_weights):
     raise SettingError(f"reward_weights={cfg.reward_weights!r}: use a tuple of numbers, as in (1.0, 0.5)")
+  if cfg.reward_weights and not 0 < max(map(abs, cfg.reward_weights)) <= LARGEST_WEIGHT:
+    raise SettingError(
+      f"reward_weights={cfg.reward_weights!r}: use numbers of at most {LARGEST_WEIGHT:g} either way, one of them not 0"
+    )
   if cfg.baseline == "leave_one_out" and cfg.scale != "none":
     raise SettingError(f"scale={cfg.scale!r} with baseline='leave_one_out': use scale='none'")
 

@@ -123,6 +123,19 @@ def missing(module: ModuleType) -> list[str]:
   return [each for each in NAMES if each not in vars(module)]
 
 
+def wrong(module: ModuleType) -> str:
+  """Returns what is wrong with the names of a module that lacks none, "" where nothing is."""
+  kinds = ("live", "samples", "pairs", "solutions", "steps")
+  if not isinstance(module.DATA, tuple | list) or not module.DATA or not all(each in kinds for each in module.DATA):
+    return f"DATA is {module.DATA!r:.80}; use a tuple of some of {', '.join(kinds)}, with a comma after a single one"
+  if not isinstance(module.TEACHER, str):
+    return f"TEACHER is {module.TEACHER!r:.80}; use the name of a setting, such as 'ref_from', or ''"
+  for name in NAMES[2:]:
+    if not callable(vars(module)[name]) and (name != "importance_ratio" or vars(module)[name] is not None):
+      return f"{name} is {vars(module)[name]!r:.80}; it should be a function, see contract.py of grpo_jax.objectives"
+  return ""
+
+
 def check_names(objective: Objective, cfg: Any) -> None:
   """Refuses a section that is another objective's.
 

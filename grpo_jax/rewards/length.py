@@ -4,6 +4,19 @@ from grpo_jax.errors import SettingError
 from grpo_jax.types import Completion, Example
 
 
+def check_arguments(*, max_length: int, buffer: int) -> None:
+  """Refuses arguments of `overlong` that cannot be.
+
+  Raises:
+    SettingError: one is no whole number, or `buffer` is not in 1..max_length.
+  """
+  for name, value in (("max_length", max_length), ("buffer", buffer)):
+    if not isinstance(value, int) or isinstance(value, bool):
+      raise SettingError(f"rewards.functions: overlong with {name}={value!r:.80}: use a whole number")
+  if not 0 < buffer <= max_length:
+    raise SettingError(f"rewards.functions: overlong with buffer={buffer}: use 1 to max_length={max_length}")
+
+
 def overlong(example: Example, completion: Completion, *, max_length: int, buffer: int) -> float:
   """Returns DAPO's soft overlong punishment (arXiv 2503.14476, eq. 13).
 
@@ -16,10 +29,9 @@ def overlong(example: Example, completion: Completion, *, max_length: int, buffe
     buffer: the number of tokens over which the punishment grows.
 
   Raises:
-    SettingError: `buffer` is not in 1..max_length.
+    SettingError: see `check_arguments`.
   """
   del example
-  if not 0 < buffer <= max_length:
-    raise SettingError(f"rewards.functions: overlong with buffer={buffer}: use 1 to max_length={max_length}")
+  check_arguments(max_length=max_length, buffer=buffer)
   over = len(completion.tokens) - (max_length - buffer)
   return -min(max(over / buffer, 0.0), 1.0)

@@ -24,9 +24,12 @@ def pattern(rule: str, setting: str = "data.steps") -> re.Pattern:
   """Returns what ends a step: the pattern of that name in `NAMED`, or else the rule itself as a regular expression.
 
   Raises:
-    SettingError: it is no regular expression, or one that matches the empty text, and so would end a step anywhere.
+    SettingError: it is no regular expression, one that matches the empty text, and so would end a step anywhere, or
+      nearly one of the names.
   """
   names = " or ".join(map(repr, NAMED))
+  if rule not in NAMED and " ".join(rule.lower().split()) in NAMED:
+    raise SettingError(f"{setting}={rule!r:.80}: would be a pattern of these letters; use {names}")
   try:
     found = re.compile(NAMED.get(rule, rule))
   except (re.error, RecursionError, OverflowError) as error:

@@ -1,0 +1,81 @@
+"""Calls of functions that a user may have written, and what is said of one that fails or is not meant to be called."""
+
+import functools
+import inspect
+import os
+import sysconfig
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from grpo_jax.errors import SettingError
+
+
+def call(shown: str, name: str, expects: str, function: Callable, *args: Any) -> Any:
+  """Returns `function(*args)`, a function of an objective that may be a user's.
+
+  Args:
+    shown: the setting that names its file, with its value.
+    name: of the function.
+    expects: what it should return, for the message.
+    function: what is called.
+    *args: of it.
+
+  Raises:
+    SettingError: its own; or, whatever else it raised, a line with the function, its file and line, and the error.
+  """
+  try:
+    return function(*args)
+  except SettingError:
+    raise
+  except (Exception, SystemExit) as error:
+    first = (str(error).strip().splitlines() or [""])[0][:300]
+    seen = " (jax traces it, so that it sees no values: use jnp.where for an `if`)" if _on_values(error) else ""
+    raise SettingError(
+      f"{shown}: {name} ({place(function, error)}) failed, {type(error).__name__}: {first}{seen}; it should return "
+      f"{expects}"
+    ) from error
+
+
+def _on_values(error: BaseException) -> bool:
+  """Returns whether an error is jax's of Python code that asks a traced array for its values."""
+  return isinstance(error, jax.errors.JAXTypeError)
+
+
+def place(function: Callable, error: BaseException | None = None) -> str:
+  """Returns where a function is: its file, and the line that an error came from, or else that of its definition."""
+  below = written(function)
+  code = getattr(below, "__code__", None)
+  if code is None:
+    return type(below).__name__
+  frames = traceback.extract_tb(error.__traceback__) if error else []
+  lines = [frame.lineno for frame in frames if frame.filename == code.co_filename]
+  return f"{code.co_filename}, line {lines[-1] if lines else code.co_firstlineno}"
+
+
+def written(function: Callable) -> Callable:
+  """Returns the function below decorators and partials; of an object that can be called, its `__call__`."""
+  while True:
+    inner = function.func if isinstance(function, functools.partial) else inspect.unwrap(function)
+    if inner is function:
+      break
+    function = inner
+  inside = type(function).__call__
+  return inside if inspect.isfunction(inside) else function
+
+
+def not_for_this(function: Callable) -> str:
+  """Returns why a function is not one that a setting may name, which would be called without a look at what it does.
+
+  Functions of Python's own library, such as os.remove, were not written to score or to give credit.
+  """
+  if inspect.isclass(function):
+    return "is a class"
+  below = written(function)
+  if not inspect.isfunction(below) and not inspect.ismethod(below):
+    return "is not written in Python"
+  file = below.__code__.co_filename
+  library = file.startswith(sysconfig.get_path("stdlib") + os.sep) and "-packages" + os.sep not in file
+  return "is of Python's own library" if library or file.startswith("<frozen ") else ""

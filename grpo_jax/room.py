@@ -1,0 +1,112 @@
+"""Refuses a run whose arrays cannot fit into the memory that there is, before weights or data are read.
+
+Counted is only what a run is sure to hold at one time, a fraction of what it needs: a size that passes may still be too
+large, and one that is refused could never work. Sizes with nine zeros otherwise end in minutes of silence.
+"""
+
+import math
+import os
+from typing import Any, NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from grpo_jax.errors import SettingError
+
+SAMPLED = 12  # bytes of a sampled token: its id, and its log-probs in full and truncated
+KEPT = 17  # bytes of one in samples.npz: these, its reward, and whether it was given one
+
+
+class Array(NamedTuple):
+  """Arrays that a run holds: the product of some settings, and of bytes."""
+
+  what: str
+  sizes: dict[str, int]  # of settings by their names
+  bytes: int  # of an entry
+  everywhere: bool = False  # whether each host has it all, in its own memory
+
+
+def check_sizes(config: ConfigDict, source: str, completions: int) -> None:
+  """Refuses sizes whose arrays are larger than the memory of all hosts and devices.
+
+  Args:
+    config: of the run, with settings that are within their ranges.
+    source: of the completions, "live" or a kind of offline data.
+    completions: of a prompt, G.
+
+  Raises:
+    SettingError: the settings, the product in bytes, the memory that there is, and what to lower.
+  """
+  hosts = host_bytes()
+  everywhere = hosts * jax.process_count() + device_bytes()
+  for array in arrays(config, source, completions):
+    need, there = math.prod(array.sizes.values()) * array.bytes, hosts if array.everywhere else everywhere
+    if need > there:
+      product = " x ".join(f"{name}={value}" for name, value in array.sizes.items())
+      of = "this host has" if array.everywhere else "all hosts and devices have"
+      largest = max(array.sizes, key=array.sizes.__getitem__)
+      raise SettingError(
+        f"{product}: {array.what} take {shown(need)}, {array.bytes} bytes each, and {of} {shown(there)} of memory; use "
+        f"a smaller {largest}"
+      )
+
+
+def check_state(abstract_state: Any) -> None:
+  """Refuses parameters and moments of an optimizer that are larger than the memory of all hosts and devices.
+
+  Args:
+    abstract_state: pytree of arrays or `ShapeDtypeStruct`s, of everything that is trained.
+
+  Raises:
+    SettingError: the bytes, and the memory that there is.
+  """
+  need = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_state))
+  there = host_bytes() * jax.process_count() + device_bytes()
+  if need > there:
+    raise SettingError(
+      f"init_from or model.variant: parameters and the optimizer's moments take {shown(need)}, and all hosts and "
+      f"devices have {shown(there)} of memory; use a smaller model, a smaller lora.rank, or more hosts"
+    )
+
+
+def arrays(config: ConfigDict, source: str, completions: int) -> list[Array]:
+  """Returns what a run of the config is sure to hold; arguments: see `check_sizes`."""
+  prompts, length = {"data.prompts": config.data.prompts}, {"sampler.max_length": config.sampler.max_length}
+  group = {"sampler.group": completions} if source in ("live", "samples", "steps") else {}
+  width = {"data.max_prompt_length": config.data.max_prompt_length}
+  batch = {"eval.batch": config.eval.batch}
+  found = [
+    Array("tokens and log-probs of a batch", prompts | group | length, SAMPLED),
+    Array("prompts of a batch", prompts | width, 4, everywhere=True),
+  ]
+  if config.loop in ("online", "iterative", "offline"):
+    samples = {"eval.samples": config.eval.samples} if config.eval.samples else {}
+    found.append(Array("prompts of an evaluation", batch | width, 4, everywhere=True))
+    found.append(Array("tokens and log-probs of an evaluation", batch | samples | length, SAMPLED))
+  if source == "live":
+    found.append(Array("rows of samples.jsonl", {"log.samples": config.log.samples} | length, SAMPLED))
+  if config.loop == "iterative":
+    found.append(Array("pairs of a batch", {"iterative.pairs": config.iterative.pairs} | length, 2 * SAMPLED))
+  if source in ("samples", "pairs") and not config.offline.pairs:
+    per_prompt = group | length
+    for name in ("prompts", "held_out"):
+      drawn = {f"offline.{name}": config.offline[name]}
+      found.append(Array("the samples that are kept", drawn | per_prompt, KEPT, everywhere=True))
+  return found
+
+
+def host_bytes() -> int:
+  """Returns the memory of this host."""
+  return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def device_bytes() -> int:
+  """Returns the memory of all devices that have their own, each host having as much as this one."""
+  own = [each.memory_stats() for each in jax.local_devices() if each.platform != "cpu"]
+  return sum((stats or {}).get("bytes_limit", 2**40) for stats in own) * jax.process_count()  # a TiB where none says
+
+
+def shown(count: int) -> str:
+  """Returns a number of bytes as a message shows it."""
+  power, unit = next(((p, u) for p, u in ((4, "TB"), (3, "GB")) if count >= 1000**p), (2, "MB"))
+  return f"{count / 1000**power:,.1f} {unit}"

@@ -1,0 +1,196 @@
+"""What is wrong in an objective or an advantage of one's own is one line, before weights are read."""
+
+import time
+
+import bad_settings_test
+import pytest
+from ml_collections import ConfigDict
+
+from experiments import arithmetic
+from grpo_jax.errors import SettingError
+from grpo_jax.loops import checks
+
+ADVANTAGES = """
+import jax.numpy as jnp
+
+def of_groups(rollouts): return rollouts.rewards.sum(2)
+def of_prompts(rollouts): return rollouts.rewards.sum((1, 2))
+def turned(rollouts): return rollouts.rewards.transpose(0, 2, 1)
+def unknown(rollouts):
+  count = 1
+  return rollouts.reward * count
+def nothing(rollouts): rollouts.rewards - 1.0
+def a_list(rollouts): return [1.0, 2.0]
+def number(rollouts): return 1.0
+def text(rollouts): return "A"
+def complex_numbers(rollouts): return rollouts.rewards + 1j
+def on_values(rollouts):
+  if rollouts.rewards.sum() > 0:
+    return rollouts.rewards
+  return -rollouts.rewards
+def to_numpy(rollouts):
+  import numpy as np
+  return np.asarray(rollouts.rewards)
+def shapes_differ(rollouts): return rollouts.rewards + rollouts.lengths
+def ends(rollouts): raise SystemExit(0)
+def by_zero(rollouts):
+  r = rollouts.rewards.sum(2)
+  return jnp.broadcast_to(((r - r.mean(1, keepdims=True)) / r.std(1, keepdims=True))[..., None], rollouts.tokens.shape)
+def by_length(rollouts): return rollouts.rewards / rollouts.lengths[..., None]
+
+def whole_numbers(rollouts): return jnp.ones(rollouts.tokens.shape, jnp.int32)
+def half(rollouts): return rollouts.rewards.astype(jnp.bfloat16)
+def settings(rollouts, *, eps, more=2.0): return rollouts.rewards * eps * more
+"""
+
+SHAPE = "it should return float32 [P, G, L] = [32, 8, 56]"
+
+
+@pytest.fixture
+def own(tmp_path):
+  (tmp_path / "own.py").write_text(ADVANTAGES)
+  return tmp_path / "own.py"
+
+
+def refusal(config: ConfigDict) -> str:
+  """What `check_settings` says of a config that it refuses; that takes no time in which something could be compiled."""
+  start = time.process_time()
+  with pytest.raises(SettingError) as error:
+    checks.check_settings(config)
+  assert "\n" not in str(error.value) and len(str(error.value)) < 1000 and time.process_time() - start < 5
+  return str(error.value)
+
+
+@pytest.mark.parametrize(
+  "name, line, says",
+  [
+    ("of_groups", 4, "returned float32[32, 8], which is [P, G]"),
+    ("of_prompts", 5, "returned float32[32], which is [P]"),
+    ("turned", 6, "returned float32[32, 56, 8], which is [P, L, G]"),
+    ("unknown", 9, "failed, AttributeError: "),
+    ("nothing", 10, "returned None: is a `return` missing?"),
+    ("a_list", 11, "returned a list"),
+    ("number", 12, "returned a float"),
+    ("text", 13, "returned a str"),
+    ("complex_numbers", 14, "returned complex64[32, 8, 56]"),
+    ("on_values", 16, "(jax traces it, so that it sees no values: use jnp.where for an `if`)"),
+    ("to_numpy", 21, "(jax traces it, so that it sees no values"),
+    ("shapes_differ", 22, "failed, ValueError: Incompatible shapes"),
+    ("ends", 23, "failed, SystemExit: 0"),
+    ("by_zero", 24, "returned NaN or an infinity for a group whose rewards are all equal; it should return finite"),
+    ("by_length", 27, "returned NaN or an infinity for a group that is empty; it should return finite"),
+  ],
+)
+@pytest.mark.parametrize("objective", ["grpo", "rpg"])
+def test_an_advantage_of_ones_own(name, line, says, objective, own):
+  said = refusal(bad_settings_test.changed("objective.advantage", f"{own}:{name}", objective))
+  assert said.startswith(f"objective.advantage='{own}:{name}': the function ({own}, line {line}) "), said
+  assert says in said and (SHAPE in said or "finite numbers" in said), said
+
+
+@pytest.mark.parametrize("name", ["whole_numbers", "half", "settings"])
+def test_an_advantage_of_ones_own_that_works(name, own):
+  checks.check_settings(bad_settings_test.changed("objective.advantage", f"{own}:{name}"))
+
+
+# The body of a function of an objective, and what is said of it.
+FUNCTIONS = {
+  "def settings(): return {'a': 1}": "settings (FILE) returned a dict; it should return a ConfigDict",
+  "def settings(): return 1 / 0": "settings (FILE) failed, ZeroDivisionError",
+  "def settings(beta): return None": "settings (FILE) failed, TypeError",
+  "def check(cfg): raise KeyError('x')": "check (FILE) failed, KeyError: 'x'",
+  "def check(cfg): return cfg.no_such": "check (FILE) failed, AttributeError",
+  "def needs(cfg): return ['ref']": "needs (FILE) returned a list; it should return a set of 'ref', 'old' and",
+  "def needs(cfg): return {'reference'}": "needs (FILE) returned {'reference'}; it should return a set of",
+  "def needs(cfg): return {'scores', 'ref'}": "needs (FILE) returned {",
+  "def needs(cfg): pass": "needs (FILE) returned None: is a `return` missing?",
+  "def prepare(rollouts, cfg): return rollouts": "prepare (FILE) returned a Rollouts; it should return a TrainBatch",
+  "def prepare(rollouts, cfg): return grpo.prepare(rollouts, None)": "prepare (FILE) failed, AttributeError",
+  "def prepare(rollouts): return None": "prepare (FILE) failed, TypeError",
+  "def prepare(rollouts, cfg): return change(grpo.prepare(rollouts, cfg), mask=rollouts.lengths)": (
+    "prepare (FILE) returned mask int32[32, 8], which is [P, G]; it should return [P, G, L] = [32, 8, 56]"
+  ),
+  "def prepare(rollouts, cfg): return change(grpo.prepare(rollouts, cfg), extra={'x': jnp.ones(3)})": (
+    "prepare (FILE) returned extra['x'] float32[3]; it should return [P] or [P, G, ...] with P = 32"
+  ),
+  "def loss(outputs, batch, cfg): return grpo.loss(outputs, batch, cfg)[0]": (
+    "loss (FILE) returned float32[]; it should return (loss, metrics): a float32 scalar, and {name: (total, count)}"
+  ),
+  "def loss(outputs, batch, cfg): return -outputs.logprobs * batch.weights, {}": (
+    "loss (FILE) returned (float32[32, 8, 56], a dict)"
+  ),
+  "def loss(outputs, batch, cfg): return jnp.sum(batch.lengths), {}": "loss (FILE) returned (int32[], a dict)",
+  "def loss(outputs, batch, cfg): return jnp.sum(outputs.logprobs), {'mine': 1.0}": (
+    "loss (FILE) returned the metric 'mine' as a float"
+  ),
+  "def loss(outputs, batch, cfg): return jnp.sum(outputs.logprobs), {'mine': (outputs.entropy, 1.0)}": (
+    "loss (FILE) returned the metric 'mine' as (float32[32, 8, 56], a float)"
+  ),
+  "def loss(outputs, batch, cfg): return jnp.sum(outputs.logprobs), None": "loss (FILE) returned (float32[], None)",
+  "def loss(outputs, batch, cfg): return jnp.sum(outputs.values), {}": "loss (FILE) failed, ",
+  "def loss(outputs, batch, cfg): return jnp.sum(no_gradient(outputs.logprobs)), {}": "loss (FILE) failed, ",
+  "def weights(mask, lengths, cfg): return mask.sum()": "weights (FILE) returned float32[]; it should return float32",
+  "def bounds(batch, cfg): return 0.8": "bounds (FILE) returned a float; it should return two, each a number or",
+  "def live_advantages(logprobs, batch): return batch.lengths": "live_advantages (FILE) returned int32[32, 8], which",
+  "def flat(rollouts, cfg): return rollouts.given": "flat (FILE) returned bool[32, 8, 56]; it should return bool [P]",
+  "def flat(rollouts, cfg): return rollouts.rewards.sum((1, 2))": "flat (FILE) returned float32[32], which is [P]",
+  "def importance_ratio(logprobs, old, mask, cfg): return logprobs.sum()": (
+    "importance_ratio (FILE) returned float32[]; it should return float32 [P, G, L] = [32, 8, 56] or [P, G, 1] ="
+  ),
+  "DATA = 'live'": "DATA is 'live'; use a tuple of some of live, samples",
+  "DATA = ('alive',)": "DATA is ('alive',); use a tuple of some of live, samples",
+  "DATA = ()": "DATA is (); use a tuple",
+  "TEACHER = None": "TEACHER is None; use the name of a setting",
+  "loss = 3": "loss is 3; it should be a function",
+  "needs = None": "needs is None; it should be a function",
+}
+
+START = """
+import dataclasses
+import jax
+import jax.numpy as jnp
+from grpo_jax.objectives import grpo
+from grpo_jax.objectives.grpo import *
+
+change = dataclasses.replace
+no_gradient = lambda x: jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2), (0, x))[1]
+
+"""
+
+
+@pytest.mark.parametrize("body", FUNCTIONS)
+def test_an_objective_of_ones_own(body, tmp_path):
+  file = tmp_path / "own.py"
+  file.write_text(f"{START}{body}\n")
+  with pytest.raises(SettingError) as error:
+    checks.check_settings(arithmetic.get_config(f"objective={file}"))
+  says = FUNCTIONS[body].replace("FILE", f"{file}, line 11")
+  assert str(error.value).startswith(f"objective.name='{file}': {says}"), error.value
+  assert "\n" not in str(error.value) and len(str(error.value)) < 1000
+
+
+def test_an_objective_of_ones_own_that_works(tmp_path):
+  (tmp_path / "own.py").write_text(START)
+  config = arithmetic.get_config(f"objective={tmp_path}/own.py")
+  checks.check_settings(config)
+  config.learner.update(mu=2, minibatches=4, microbatch=2, stop_kl=0.1)
+  checks.check_settings(config)
+
+
+def test_a_rule_that_ends_the_passes_needs_its_metric(tmp_path):
+  (tmp_path / "own.py").write_text(
+    f"{START}def loss(outputs, batch, cfg): return jnp.sum(batch.weights * outputs.logprobs), {{}}\n"
+  )
+  config = arithmetic.get_config(f"objective={tmp_path}/own.py")
+  config.learner.update(mu=2, stop_kl=0.1)
+  said = refusal(config)
+  assert said.startswith("learner.stop_kl=0.1: it reads the metric old_kl, which objective.name=")
+
+
+@pytest.mark.parametrize("name", sorted(arithmetic.OBJECTIVES))
+@pytest.mark.parametrize("more", [{}, {"learner.minibatches": 4, "learner.microbatch": 2}])
+def test_the_objectives_here_are_as_they_should_be(name, more):
+  teacher = ",teacher=x" if name.startswith("distill") else ""
+  config = arithmetic.get_config(f"objective={name}{teacher}")
+  config.update_from_flattened_dict(more)
+  checks.check_settings(config)

@@ -1,0 +1,57 @@
+"""A setting that was changed and that this run does not read is refused; see bad_settings.py for most of them."""
+
+import importlib
+import pathlib
+
+import pytest
+
+from experiments import arithmetic, defaults
+from grpo_jax.errors import SettingError
+from grpo_jax.loops import checks, unread
+
+EXPERIMENTS = pathlib.Path(arithmetic.__file__).parent
+FILES = sorted(each.stem for each in EXPERIMENTS.glob("*.py") if "get_config(" in each.read_text())
+ARGUMENTS = {"arithmetic_iterative": "reward_model=x", "gsm8k_iterative": "reward_model=x", "gsm8k_rm": "policy=x"}
+ARGUMENTS |= {"gsm8k_process": "reward_model=x", "reward_comparison": "prm=x,orm=x"}
+
+
+def test_the_defaults_are_those_of_the_config():
+  config = defaults.get_config()
+  for row in unread.rows(config, "live"):
+    value = config
+    for part in row.name.split("."):
+      value = value[part]
+    assert value == row.default, row.name
+
+
+def test_every_setting_of_a_loop_alone_has_a_row():
+  config = defaults.get_config()
+  assert {*config.offline} == {*unread.OFFLINE, "teacher"} and {*config.iterative} == {*unread.ITERATIVE}
+
+
+@pytest.mark.parametrize(
+  "name", sorted(each.stem for each in EXPERIMENTS.glob("*.py") if "get_config(" in each.read_text())
+)
+def test_the_experiments_read_what_they_set(name):
+  module = importlib.import_module(f"experiments.{name}")
+  if not hasattr(module, "get_config"):
+    return
+  config = module.get_config(*filter(None, [ARGUMENTS.get(name)]))
+  if "loop" in config:
+    unread.check(config, checks.source_of_data(config))
+
+
+@pytest.mark.parametrize("objective", sorted(arithmetic.OBJECTIVES))
+def test_every_objective_reads_what_its_row_sets(objective):
+  teacher = ",teacher=x" if objective.startswith("distill") else ""
+  config = arithmetic.get_config(f"objective={objective}{teacher}")
+  unread.check(config, checks.source_of_data(config))
+
+
+def test_what_a_run_reads_may_be_set():
+  config = arithmetic.get_config("objective=ppo")
+  config.update_from_flattened_dict({"ref_from": "x", "learner.critic_lr": 1.0, "data.chat": True, "data.system": "a"})
+  unread.check(config, "live")
+  config.data.chat = False
+  with pytest.raises(SettingError, match="data.system='a': with data.chat=False there is no system message; use ''"):
+    unread.check(config, "live")
