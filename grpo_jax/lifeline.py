@@ -256,8 +256,12 @@ def _watch(line: Lifeline) -> None:
     for process, connection in line.connected.items():
       waiting.register(connection, selectors.EVENT_READ, (process, bytearray()))
       line.heard[process] = time.monotonic()
+    awake = time.monotonic()
     while waiting.get_map():
-      for key, _ in waiting.select(NOTICE_SECONDS):
+      ready, before, awake = waiting.select(NOTICE_SECONDS), awake, time.monotonic()
+      if awake - before > NOTICE_SECONDS + BEAT_SECONDS:  # nothing has run here: what the others sent waits to be read
+        line.heard = dict.fromkeys(line.heard, awake)
+      for key, _ in ready:
         process, read = key.data
         line.heard[process] = time.monotonic()
         try:
@@ -273,8 +277,8 @@ def _watch(line: Lifeline) -> None:
           waiting.unregister(key.fileobj)
           line.connected.pop(process, None)
           _lost(line, process, "it is gone without a word: killed, out of memory, or its machine or network is lost")
-      for process in list(line.connected):  # once all that waited is read: it is this one that may have been stopped
-        if time.monotonic() - line.heard[process] > SILENT_SECONDS:
+      for process in list(line.connected):
+        if awake - line.heard[process] > SILENT_SECONDS:
           silent = f"it has not answered for {SILENT_SECONDS:.0f} s: stopped, or its machine or network is lost"
           _lost(line, process, silent)
           line.connected.pop(process)
@@ -298,8 +302,7 @@ def _lost(line: Lifeline, process: int, text: str) -> None:
   if process in line.done or line.failed.is_set() or line.ending.is_set():
     return
   message = {"failed": process, "code": 1, "text": text, "now": True}
-  if line.index == 0:
-    _send(line, message)
+  _send(line, message)  # also to the one that is lost, which may be stopped and be continued
   _start(_end, line, message)
 
 

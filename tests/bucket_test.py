@@ -22,7 +22,7 @@ from checkpoint_test import abstract, equal, make_state
 from hf_test import assert_same, decoder, saved
 
 from experiments import defaults
-from grpo_jax import checkpoint, lock, storage, workdir
+from grpo_jax import checkpoint, inputs, lock, storage, workdir
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import offline, trees
 from grpo_jax.models.hf import headers, tensors
@@ -120,6 +120,21 @@ def test_the_config_that_owns_a_folder():
     check_lock()
     assert json.loads((storage.place(folder) / "lock").read_bytes())["pid"] == os.getpid()
   assert not (storage.place(folder) / "lock").exists()
+
+
+def test_what_a_run_depends_on_is_recorded_there_and_its_files_are_known():
+  folder = f"{ROOT}/inputs"
+  file = storage.place(f"{folder}/data/train.jsonl")
+  storage.write(file, b"one")
+  before = inputs.of_path("data.path", f"{folder}/data")
+  assert list(before) == ["data.path/train.jsonl"] and before["data.path/train.jsonl"].startswith("3 bytes, ")
+  assert inputs.record(f"{folder}/run", before, 0) == []
+  storage.write(file, b"two")
+  after = inputs.of_path("data.path", f"{folder}/data")
+  (line,) = inputs.record(f"{folder}/run", after, 4)
+  assert line.startswith("data.path/train.jsonl has changed since step 4 of this run: was 3 bytes, ")
+  assert json.loads((storage.place(folder) / "run/inputs-until-4.json").read_bytes()) == before
+  assert inputs.of_path("data.path", f"{folder}/none") == {"data.path": "absent"}
 
 
 def test_a_lease_is_as_old_as_what_it_says(monkeypatch):

@@ -290,5 +290,6 @@ def test_a_host_that_is_stopped_ends_the_others_with_its_name_and_writes_nothing
     stopped[0].send_signal(signal.SIGCONT)
     (ended,) = wait([stopped], 60)
     assert ended.code not in (0, None) and content(tmp_path / "run") == was
+    assert line in ended.stderr, ended.stderr[-2000:]  # it says so of itself
   finally:
     stopped[0].kill()

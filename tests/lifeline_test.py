@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -48,6 +49,7 @@ def ends(monkeypatch):
   yield ends
   for line in ends.lines:
     line.done = {0, 1}
+    line.ending.set()
     line._close()
     line.connected.clear()
 
@@ -108,21 +110,18 @@ def test_a_host_that_says_nothing_is_lost_and_named_and_one_that_does_is_not(end
   monkeypatch.setattr(lifeline, "NOTICE_SECONDS", 0.05)
   monkeypatch.setattr(lifeline, "BEAT_SECONDS", 0.1)
   ends.beat(1 - silent)
-  deadline = time.monotonic() + 10
-  while (1 - silent) not in ends.left and time.monotonic() < deadline:
-    time.sleep(0.01)
-  assert ends.left[1 - silent] == 1
+  assert ends.wait() == {0: 1, 1: 1}
   said = capfd.readouterr().err.splitlines()[0]
   assert said.startswith(f"error: host {silent}: it has not answered for 1 s: stopped, or its machine")
 
 
 def test_hosts_that_beat_are_not_lost(ends, monkeypatch):
-  monkeypatch.setattr(lifeline, "SILENT_SECONDS", 0.5)
+  monkeypatch.setattr(lifeline, "SILENT_SECONDS", 2.0)
   monkeypatch.setattr(lifeline, "NOTICE_SECONDS", 0.05)
   monkeypatch.setattr(lifeline, "BEAT_SECONDS", 0.05)
   for host in range(2):
     ends.beat(host)
-  time.sleep(1.5)
+  time.sleep(3.0)
   assert not ends.left
 
 
@@ -131,3 +130,16 @@ def test_one_process_compares_nothing():
   lifeline.compare(prompts([1]))
   lifeline.settle()
   assert not lifeline._current
+
+
+def test_a_host_that_was_stopped_itself_does_not_take_the_others_for_silent(ends, monkeypatch):
+  clock = types.SimpleNamespace(monotonic=lambda: time.monotonic() + clock.jump, sleep=time.sleep, jump=0.0)
+  monkeypatch.setattr(lifeline, "time", clock)
+  monkeypatch.setattr(lifeline, "NOTICE_SECONDS", 0.05)
+  monkeypatch.setattr(lifeline, "BEAT_SECONDS", 0.5)
+  for host in range(2):
+    ends.beat(host)
+  time.sleep(1.2)  # between two beats
+  clock.jump = 100.0  # as if nothing here had run for so long
+  time.sleep(1.0)
+  assert not ends.left
