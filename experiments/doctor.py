@@ -18,6 +18,7 @@ The exit code is 1 where anything is damaged, missing or changed, else 0; 2 for 
 """
 
 import collections
+import itertools
 import os
 import sys
 import textwrap
@@ -208,12 +209,12 @@ def _steps(folder: str) -> tuple[str, str]:
     for _, line in logs.read(storage.place(folder) / "metrics.jsonl").objects
     if isinstance(step := line.get("step"), int)
   }
-  last = complete.latest(complete.directory(folder)) or 0
-  end = max([last, *found])
-  wanted = [step for step in range(1, end + 1) if (step - 1) % every == 0]
-  lost = [step for step in wanted if step not in found]
+  end = max([complete.latest(complete.directory(folder)) or 0, *found])
+  wanted = -(-end // every)
+  lost = wanted - sum(0 < step <= end and (step - 1) % every == 0 for step in found)
   if lost:
-    return "missing", f"metrics.jsonl has no line of {len(lost)} of {len(wanted)} steps, the first {lost[0]}"
+    first = next(step for step in itertools.count(1, every) if step not in found)
+    return "missing", f"metrics.jsonl has no line of {lost} of {wanted} steps, the first {first}"
   return "ok", f"metrics.jsonl has a line of each step to {max([0, *found])}" + (
     f", one in {every}" if every > 1 else ""
   )

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 from experiments import arguments
 from experiments.progress import Progress
 from grpo_jax import storage
+from grpo_jax.reports import jsonl
 
 TIMINGS = ("time/", "tokens_per_s/")  # how the names of metrics begin that differ from run to run
 EARLIEST = 0.3  # of the seconds of an undisturbed run; before that, Python is still importing
@@ -32,7 +33,7 @@ EARLIEST = 0.3  # of the seconds of an undisturbed run; before that, Python is s
 
 def left(folder: pathlib.Path) -> dict[str, Any]:
   """Returns what a finished run leaves, but timings: metrics, samples, the last checkpoint, weights, results."""
-  lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+  lines = jsonl.read(storage.place(folder / "metrics.jsonl"))
   last = max((path for path in (folder / "checkpoints").iterdir() if path.name.isdigit()), key=lambda p: int(p.name))
   about = json.loads((last / "about" / "metadata").read_text())
   weights = sorted((folder / "export").glob("*.safetensors"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ml_collections import ConfigDict
 
-from grpo_jax import complete, kinds, origin, storage
+from grpo_jax import complete, kinds, manifest, origin, storage
 from grpo_jax.errors import SettingError
 
 if TYPE_CHECKING:
@@ -40,10 +40,27 @@ def check(flag: str, path: str, step: int | None) -> None:
     raise SettingError(f"{flag}={path!r}: no such folder; give {WEIGHTS}")
   if origin.is_run(path):
     check_step(flag, path, step)
+    warn_of_damage(flag, path, step)
   elif step is not None:
     raise SettingError(f"--step={step} with {flag}={path!r}: is no run, and has no steps; give the workdir of one")
   elif not (storage.place(path) / "config.json").exists():
     raise SettingError(f"{flag}={path!r}: has neither weights (config.json) nor checkpoints; give {WEIGHTS}")
+
+
+def warn_of_damage(flag: str, path: str, step: int | None) -> None:
+  """Says which files that are read of a run are not what it wrote, by their checksums: a person may have changed them.
+
+  Checkpoints are compared when they are restored.
+  """
+  try:
+    sums = manifest.read(path)
+  except SettingError as error:
+    print(f"warning: {error}", flush=True)
+    return
+  read = ("config.json", "model", *(("result.json", "export") if step is None else ()))
+  for name, said in sums.items():
+    if name.partition("/")[0] in read and (now := manifest.changed(path, name, said)):
+      print(f"warning: {flag}={path!r}: {name} is not as the run wrote it ({said}), but {now}", flush=True)
 
 
 def check_place(flag: str, path: str) -> None:

@@ -119,7 +119,7 @@ def examine(folder: str) -> dict[str, tuple[bool, str]]:
   """
   place, found = storage.place(folder), {}
   sums = _read_sums(place)
-  for path in sorted(place.glob(ENTRY)):
+  for path in sorted(path for path in place.glob(ENTRY) if storage.is_plain(path)):
     content = path.read_bytes()
     crc = f"{zlib.crc32(content):08x}"
     found[path.name] = (sums[path.name] == crc if path.name in sums else _unpacks(content), crc)

@@ -14,6 +14,7 @@ imported here.
 
 import bisect
 import collections
+import errno
 import json
 import math
 import pathlib
@@ -46,6 +47,8 @@ class Log:
   """
 
   def __init__(self, path: pathlib.Path):
+    if path.is_fifo():  # opening it would wait for a reader
+      raise FileExistsError(errno.EEXIST, f"{path.name} is a pipe and no file")
     self.file = path.open("ab")
     try:
       self._sums = sums_path(path).open("ab")
@@ -97,7 +100,7 @@ def sums_name(name: str) -> str:
 def read(path: storage.Path) -> Found:
   """Returns the lines of a log that are whole, and which are not; nothing where there is no file."""
   sums = _Sums(path)  # before the log: what a run adds meanwhile has no checksum yet
-  content = path.read_bytes() if path.is_file() else b""
+  content = path.read_bytes() if storage.is_plain(path) else b""
   lines = list(_split(content))
   objects, damaged, checked = [], [], 0
   for line, is_right in zip(lines, sums.compare(lines)):
@@ -178,7 +181,7 @@ class _Sums:
     file = sums_path(path)
     self.damaged = 0
     self._sums: dict[int, tuple[int, int]] = {}  # first byte of a line -> its length and CRC
-    for record in file.read_bytes().split(b"\n") if file.is_file() else ():
+    for record in file.read_bytes().split(b"\n") if storage.is_plain(file) else ():
       said, _, check = record.rpartition(b" ")
       match = _RECORD.fullmatch(said)
       if match and check == b"%08x" % zlib.crc32(said):

@@ -53,15 +53,20 @@ def read(workdir: str) -> dict[str, str]:
   where = f"workdir={workdir}"
   sums = folders.read_json(where, storage.place(workdir), NAME) or {}
   folders.check(where, NAME, sums, dict.fromkeys(sums, folders.TEXT))
+  if outside := [name for name in sums if name.startswith("/") or ".." in name.split("/") or "\0" in name]:
+    raise SettingError(f"{where}: {NAME} names {folders.shown(outside[0])}, which is no file of this folder")
   return sums
 
 
 def changed(workdir: str, name: str, said: str) -> str:
   """Returns "" where a file of a run has the checksum `said`, MISSING where it is not there, or what it has."""
   path = storage.place(workdir) / name
-  if not path.is_file():
+  if not storage.is_plain(path):
     return MISSING
-  now = checksum(path)
+  try:
+    now = checksum(path)
+  except OSError as error:
+    return f"cannot be read: {error.strerror or error}"
   return "" if now == said else now
 
 
@@ -87,6 +92,6 @@ def _text(blocks: Iterator[bytes] | list[bytes]) -> str:
 def _files(place: storage.Path, name: str) -> list[str]:
   """Returns the files of a run under a name, which is that of a file or of a folder; not the large ones of a bucket."""
   path = place / name
-  found = [f"{name}/{file.name}" for file in path.iterdir() if file.is_file()] if path.is_dir() else []
-  found = sorted(found) + ([name] if path.is_file() else [])
+  found = [f"{name}/{file.name}" for file in path.iterdir() if storage.is_plain(file)] if path.is_dir() else []
+  found = sorted(found) + ([name] if storage.is_plain(path) else [])
   return [file for file in found if not storage.in_bucket(place) or storage.size(place / file) <= LARGEST]

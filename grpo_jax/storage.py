@@ -160,6 +160,11 @@ def files() -> Any:
   return fsspec.filesystem("gcs")
 
 
+def is_plain(path: Path) -> bool:
+  """Returns whether a path is a file that ends: no folder, pipe or device, which reading would wait for."""
+  return path.is_file() if in_bucket(path) else os.path.isfile(path)
+
+
 def size(path: Path) -> int:
   """Returns the bytes of a file."""
   return path.stat().length if in_bucket(path) else os.stat(path).st_size

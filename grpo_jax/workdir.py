@@ -183,7 +183,7 @@ def cut_back(workdir: str, lengths: dict[str, int]) -> dict[str, int]:
 
 def _logs(workdir: str) -> list[storage.Path]:
   """Those of OWN_LOGS that are there."""
-  return [path for name in OWN_LOGS if (path := storage.place(workdir) / name).is_file()]
+  return [path for name in OWN_LOGS if storage.is_plain(path := storage.place(workdir) / name)]
 
 
 def check_space(workdir: str, abstract_state: Any) -> None:

@@ -9,7 +9,7 @@ import jax
 import pytest
 import run_test
 
-from experiments import defaults, doctor
+from experiments import defaults, doctor, sources
 from grpo_jax import complete, manifest, metrics
 from grpo_jax.loops import build
 
@@ -182,6 +182,18 @@ def test_a_run_of_before_has_less_to_compare(run):
   assert bad(run) == {}
   states = {line.part: line.state for line in [*doctor.whole(str(run)), *doctor.depends_on(str(run))]}
   assert states["inputs.json"] == states[manifest.NAME] == "unchecked"
+
+
+def test_commands_warn_of_files_that_are_not_as_the_run_wrote_them(run, capsys):
+  sources.check("--path", str(run), None)
+  assert not capsys.readouterr().out
+  for name, with_step in (("config.json", True), ("model/tokenizer.json", True), ("export/model.safetensors", False)):
+    damage.flip(run / name)
+    for step in (None, 5):
+      sources.check("--path", str(run), step)
+      assert (f"warning: --path='{run}': {name} is not as the run wrote it" in capsys.readouterr().out) == (
+        with_step or step is None
+      )
 
 
 def test_the_command_prints_a_table_and_its_exit_code_says_it(run, monkeypatch, capsys):
