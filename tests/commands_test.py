@@ -101,7 +101,7 @@ def test_flags_are_refused_before_jax_is_imported(module, flags, message, run, t
   [
     ({"samples": 0}, "--samples=0: use a whole number from 1 to 4096"),
     ({"temperature": -1.0}, "--temperature=-1.0: use 0 or a finite number of at least 0.001, at most 1000"),
-    ({"max_length": 0}, "--max_length=0: use a whole number of at least 1"),
+    ({"max_length": 0}, "--max_length=0: use a whole number of at least 1, at most 2147483647"),
     ({"seed": -1}, "--seed=-1: use a whole number from 0 to 4294967295"),
   ],
 )

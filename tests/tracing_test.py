@@ -37,6 +37,7 @@ def by_zero(rollouts):
   r = rollouts.rewards.sum(2)
   return jnp.broadcast_to(((r - r.mean(1, keepdims=True)) / r.std(1, keepdims=True))[..., None], rollouts.tokens.shape)
 def by_length(rollouts): return rollouts.rewards / rollouts.lengths[..., None]
+def on_a_token(rollouts): return rollouts.rewards.at[1, 0, 0].set(jnp.nan)
 
 def whole_numbers(rollouts): return jnp.ones(rollouts.tokens.shape, jnp.int32)
 def half(rollouts): return rollouts.rewards.astype(jnp.bfloat16)
@@ -78,6 +79,7 @@ def refusal(config: ConfigDict) -> str:
     ("shapes_differ", 22, "failed, ValueError: Incompatible shapes"),
     ("ends", 23, "failed, SystemExit: 0"),
     ("by_zero", 24, "returned NaN or an infinity for a group whose rewards are all equal; it should return finite"),
+    ("on_a_token", 28, "returned NaN or an infinity for a group whose rewards differ; it should return finite"),
     ("by_length", 27, "returned NaN or an infinity for a group that is empty; it should return finite"),
   ],
 )

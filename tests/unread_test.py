@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from experiments import arithmetic, defaults
+from experiments import arithmetic, arithmetic_prm, arithmetic_rm, defaults, gsm8k, presets
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import checks, unread
 
@@ -24,14 +24,16 @@ def test_the_defaults_are_those_of_the_config():
     assert value == row.default, row.name
 
 
-def test_every_setting_of_a_loop_alone_has_a_row():
-  config = defaults.get_config()
-  assert {*config.offline} == {*unread.OFFLINE, "teacher"} and {*config.iterative} == {*unread.ITERATIVE}
+def test_what_is_given_in_place_of_a_teacher_leaves_it_as_it_is():
+  """The experiment has one, and README.md tells to give a file of pairs or of steps."""
+  for module, name in ((arithmetic_rm, "pairs"), (arithmetic_prm, "steps")):
+    config = module.get_config()
+    config.offline[name] = "x.jsonl"
+    assert config.offline.teacher
+    unread.check(config, checks.source_of_data(config))
 
 
-@pytest.mark.parametrize(
-  "name", sorted(each.stem for each in EXPERIMENTS.glob("*.py") if "get_config(" in each.read_text())
-)
+@pytest.mark.parametrize("name", FILES)
 def test_the_experiments_read_what_they_set(name):
   module = importlib.import_module(f"experiments.{name}")
   if not hasattr(module, "get_config"):
@@ -41,10 +43,11 @@ def test_the_experiments_read_what_they_set(name):
     unread.check(config, checks.source_of_data(config))
 
 
-@pytest.mark.parametrize("objective", sorted(arithmetic.OBJECTIVES))
-def test_every_objective_reads_what_its_row_sets(objective):
+@pytest.mark.parametrize("experiment", [arithmetic, gsm8k])
+@pytest.mark.parametrize("objective", sorted(presets.PRESETS))
+def test_every_objective_reads_what_its_row_sets(objective, experiment):
   teacher = ",teacher=x" if objective.startswith("distill") else ""
-  config = arithmetic.get_config(f"objective={objective}{teacher}")
+  config = experiment.get_config(f"objective={objective}{teacher}")
   unread.check(config, checks.source_of_data(config))
 
 

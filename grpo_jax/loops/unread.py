@@ -21,10 +21,10 @@ class Row(NamedTuple):
   reason: str  # why not
 
 
-# Settings of one kind of run with their defaults, those of experiments/defaults.py.
+# Settings of one kind of run with their defaults, those of experiments/defaults.py. The numbers of a loop are not among
+# them: a config file may have those of several, and a comparison gives offline.prompts to all of its arms.
 OFFLINE = {
   "data": "solutions",
-  "prompts": 2048,
   "pairs": "",
   "require": "",
   "held_out": 0,
@@ -32,17 +32,7 @@ OFFLINE = {
   "continuations": 0,
   "labels": "hard",
 }
-ITERATIVE = {
-  "steps": 20,
-  "reward_model": "",
-  "weight": 1.0,
-  "labels": "correct",
-  "reward_model_lr": 1e-5,
-  "pairs": 32,
-  "epochs": 1,
-  "replay": 0.1,
-  "kept_steps": 100,
-}
+ITERATIVE = {"reward_model": "", "weight": 1.0}
 
 
 def check(config: ConfigDict, source: str) -> None:
@@ -68,13 +58,13 @@ def rows(config: ConfigDict, source: str) -> list[Row]:
   objective, loop = f"objective.name={config.objective.name!r}", f"loop={config.loop!r}"
   needs = imports.objective(config.objective.name).needs(imports.objective_settings(config.objective))
   live, own = source == "live", "ref" in needs and config.loop != "iterative"
-  drawn = not live and source != "solutions" and not config.offline.pairs and not config.offline.steps
+  sampled = not live and source != "solutions"  # or those of a file, in place of which an experiment has a teacher
   no_reference = f"{objective} with {loop} and these settings reads no reference from a folder"
   no_samples = f"{loop} draws no samples of a teacher" + ("" if live else f" with offline.data={source!r}")
   return [
     Row("learner.critic_lr", 1e-5, "values" in needs, f"{objective} has no critic"),
     Row("ref_from", "", own, no_reference),
-    Row("offline.teacher", "", drawn, no_samples),
+    Row("offline.teacher", "", sampled, no_samples),
     *(Row(f"offline.{name}", default, not live, f"is not of {loop}") for name, default in OFFLINE.items()),
     *(
       Row(f"iterative.{name}", default, config.loop == "iterative", f"is not of {loop}")
@@ -82,5 +72,4 @@ def rows(config: ConfigDict, source: str) -> list[Row]:
     ),
     Row("data.system", "", config.data.chat, "with data.chat=False there is no system message"),
     Row("data.chat_arguments", (), config.data.chat, "with data.chat=False no chat template is asked"),
-    Row("model.vocab", 4096, config.tokenizer == "bpe", f"tokenizer={config.tokenizer!r} is not made by bpe"),
   ]
