@@ -23,6 +23,7 @@ from grpo_jax.loops import (
   offline,
   online,
   pair_evaluator,
+  pairs,
   process_reward_model,
   reward_model,
   step_evaluator,
@@ -86,6 +87,14 @@ def test_kept_samples_come_once_an_epoch_and_without_the_sampler_s_log_probs():
   first, second = next(kept), next(kept)
   assert sorted([*first.tokens[:, 0, 0], *second.tokens[:, 0, 0]]) == list(range(6))
   assert first.tokens.shape == (3, 2, 4) and first.sampler_logprobs is None and second.sampler_logprobs is None
+
+
+@pytest.mark.parametrize(("longest", "length", "ended"), [(2, 2, TRUNCATED), (3, 3, TRUNCATED), (4, 4, STOPPED)])
+def test_a_text_has_stopped_where_its_end_token_fits(longest, length, ended):
+  model: Any = stub(tokenizer=stub(encode=lambda text: [*map(int, text)], eos_id=9))
+  tokens, lengths, how = pairs.encoded([("567", None)], model, longest)
+  assert tokens.tolist() == [[[5, 6, 7, 9][:longest], [0] * longest]]
+  assert lengths.tolist() == [[length, 0]] and how.tolist() == [[ended, TRUNCATED]]
 
 
 # -- held-out groups

@@ -56,6 +56,15 @@ def labelled(tmp_path: Any, *records: dict, shards: int = 1, **settings: Any) ->
   return step_data.labelled(c, model)
 
 
+@pytest.mark.parametrize(("short", "ended", "cut"), [(0, STOPPED, 0), (1, TRUNCATED, 1)])
+def test_a_solution_that_just_fits_has_stopped(tmp_path, short, ended, cut):
+  record = shepherd("q", "+", "-")
+  whole = labelled(tmp_path, record).rollouts
+  assert whole.ended[0, 0] == STOPPED and whole.given.sum() == 2
+  found = labelled(tmp_path, record, **{"sampler.max_length": int(whole.lengths[0, 0]) - short})
+  assert (found.rollouts.ended[0, 0], found.cut, found.rollouts.given.sum()) == (ended, cut, 2 - cut)
+
+
 def test_a_file_becomes_groups(tmp_path):
   """Three solutions of q are two groups of at most two; what is too long is counted."""
   found = labelled(
