@@ -117,8 +117,8 @@ class Evaluator:
       said.append(
         (
           "eval.reward gives none",
-          f"{reward} returned None, or an empty list, for each of {self.answers[False]} completions, which count as not "
-          "solved; is a `return` missing?",
+          f"{reward} returned None, or an empty list, for each of {self.answers[False]} completions, which count as "
+          "not solved; is a `return` missing?",
         )
       )
     if "pass@1" in found and not self.reward.answer_of:
