@@ -397,7 +397,8 @@ def test_an_objective_has_no_metric_that_a_run_has(name, monkeypatch):
     return jnp.zeros(()), {"fine": (jnp.ones(()), jnp.ones(())), name: (jnp.ones(()), jnp.ones(()))}
 
   setup = types.SimpleNamespace(objective=types.SimpleNamespace(loss=loss, __name__="mine"), objective_cfg=None)
-  with pytest.raises(SettingError, match=f"objective.name: the loss of mine has the metric '{name}', which a run has already"):
+  said = f"objective.name: the loss of mine has the metric '{name}', which a run has already"
+  with pytest.raises(SettingError, match=said):
     learn.loss(setup, None, None, None)
 
 
