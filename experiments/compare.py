@@ -95,6 +95,9 @@ def check(config: ConfigDict) -> None:
     arguments.fail("--config: needs arms and a grid, as in --config=experiments/comparisons.py")
   with arguments.one_line_errors():
     kinds.check(config, SETTINGS)
+  for name in names(config):
+    if not kinds.NAME.fits(name):  # it is the name of a folder
+      arguments.fail(f"arms has the name {kinds.shown(name)}: use {kinds.NAME.expects}")
   if both := set(config.seeds) & set(config.tune_seeds):
     arguments.fail(f"seeds={config.seeds}: {min(both)} is among tune_seeds, too; an arm is shown on seeds of its own")
   for name, given in (*((n, config[n]) for n in ("lrs", "seeds", "tune_seeds")), ("arms", names(config))):

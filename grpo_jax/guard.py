@@ -20,6 +20,7 @@ import signal
 import sys
 import threading
 import time
+from _signal import getsignal  # that of signal.py looks for an enum of each handler first, which takes microseconds
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -88,7 +89,7 @@ class Guard:
       raise Stopped(_asked[0])
     if self.timed:
       self._watch()
-      if signal.getsignal(signal.SIGALRM) != self.late:  # the call before has set another handler
+      if getsignal(signal.SIGALRM) != self.late:  # the call before has set another handler
         signal.signal(signal.SIGALRM, self.late)
       signal.setitimer(signal.ITIMER_REAL, self.seconds, 1.0)  # again each second, where the function catches it
     self.running = True
@@ -129,7 +130,7 @@ class _Left:
 
   def __init__(self, main: bool):
     """Notes how it is; handlers of signals belong to the main thread."""
-    self.signals = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)} if main else {}
+    self.signals = {n: getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)} if main else {}
     self.streams = sys.stdout, sys.stderr
     self.folder = _folder()
 
@@ -141,7 +142,7 @@ class _Left:
       with contextlib.suppress(OSError):  # it was deleted
         os.chdir(self.folder)
     for number, handler in self.signals.items():
-      if signal.getsignal(number) != handler and handler is not None:  # None: it is one of C
+      if getsignal(number) != handler and handler is not None:  # None: it is one of C
         found.append(f"the handler of {signal.Signals(number).name}")
         signal.signal(number, handler)
     if (sys.stdout, sys.stderr) != self.streams:

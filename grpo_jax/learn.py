@@ -28,6 +28,11 @@ from grpo_jax.packing.plan import Packing
 from grpo_jax.state import TrainState
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
+# Metrics that the learner and the loops add: an objective's own of such a name would be lost, or stand in their place.
+TAKEN = ("step", "loss", "grad_norm", "skipped", "skipped_steps", "lr", "tokens", "truncated", "iteration")
+TAKEN += ("reward_faults", "rewards_given", "zero_variance", "cut_off_nats", "slot_use", "sampling_tries")
+TAKEN_SECTIONS = ("reward/", "agreement/", "eval/", "time/", "length/", "inner/", "pool/", "tokens_per_s/")
+
 # Why the inner loop ended (metric inner/stopped_by).
 RAN_ALL = 0  # all mu passes
 STOPPED_REACHED = 1  # learner.stop_reached: enough of the tokens with an advantage had come to their bound
@@ -153,6 +158,11 @@ def loss(setup: Setup, params: Any, batch: TrainBatch, packing: Packing) -> tupl
   """Returns the objective's loss of a microbatch, and beside it (metrics, log-probs `[P, G, L]` or None)."""
   out = outputs(setup, params, batch, packing)
   value, metrics = setup.objective.loss(out, batch, setup.objective_cfg)
+  if taken := sorted(name for name in metrics if name in TAKEN or name.startswith(TAKEN_SECTIONS)):
+    where = getattr(setup.objective, "__name__", "it")
+    raise SettingError(
+      f"objective.name: the loss of {where} has the metric {taken[0]!r}, which a run has already; give it another name"
+    )
   return value, (metrics, jax.lax.stop_gradient(out.logprobs))
 
 

@@ -139,6 +139,16 @@ def test_an_arm_without_its_reward_model_is_refused():
     reward_comparison.get_config("arms=prm+fixed,prm=folder")
 
 
+@pytest.mark.parametrize("name", ["", "../a", "a/b", "a\n", " a"])
+def test_the_name_of_an_arm_is_one_of_a_folder(name, capsys):
+  c = comparisons.get_config("arms=grpo")
+  c.arms = ((name, "grpo"),)
+  with pytest.raises(SystemExit) as end:
+    compare.check(c)
+  err = capsys.readouterr().err
+  assert end.value.code == 2 and err.startswith("error: arms has the name ") and err.count("\n") == 1
+
+
 def test_bad_input_is_one_line(program, tmp_path):
   def refused(args, message, **env):
     done = program("experiments.compare", *args, **env)

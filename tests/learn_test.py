@@ -389,6 +389,19 @@ def test_an_objective_with_advantages_of_its_own_puts_them_into_the_trace():
   np.testing.assert_allclose(trace.advantages, np.where(tiny.real(r), want, 0), atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["loss", "step", "reward/mean", "eval/accuracy", "time/learn"])
+def test_an_objective_has_no_metric_that_a_run_has(name, monkeypatch):
+  monkeypatch.setattr(learn, "outputs", lambda *_: types.SimpleNamespace(logprobs=jnp.zeros(())))
+
+  def loss(out, batch, cfg):
+    return jnp.zeros(()), {"fine": (jnp.ones(()), jnp.ones(())), name: (jnp.ones(()), jnp.ones(()))}
+
+  setup = types.SimpleNamespace(objective=types.SimpleNamespace(loss=loss, __name__="mine"), objective_cfg=None)
+  said = f"objective.name: the loss of mine has the metric '{name}', which a run has already"
+  with pytest.raises(SettingError, match=said):
+    learn.loss(setup, None, None, None)
+
+
 def test_metrics_are_summed_or_taken_the_maximum_of_by_their_names():
   def pair(*x):
     return (jnp.array(x), jnp.ones(len(x)))
