@@ -22,7 +22,8 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict
 
 from experiments import arguments
-from grpo_jax import kinds, leaving, ranges, storage
+from grpo_jax import leaving, storage
+from grpo_jax.config import kinds, ranges
 from grpo_jax.errors import SettingError
 
 # Seconds without a sign of life after which a host counts as dead to jax, which then ends the others with a page of C++

@@ -25,7 +25,8 @@ from ml_collections import ConfigDict
 
 from experiments import arguments, sources
 from experiments.progress import Progress
-from grpo_jax import kinds, origin, ranges, storage
+from grpo_jax import origin, storage
+from grpo_jax.config import kinds, ranges
 from grpo_jax.errors import SettingError, said_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ml_collections import ConfigDict
 
-from grpo_jax import complete, kinds, manifest, origin, storage
+from grpo_jax import complete, manifest, origin, storage
+from grpo_jax.config import kinds
 from grpo_jax.errors import SettingError
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ jax is not imported before weights are looked at: commands that only look for a 
 
 from typing import Any
 
-from grpo_jax import complete, kinds, storage
+from grpo_jax import complete, storage
 from grpo_jax import folder as folders
+from grpo_jax.config import kinds
 
 
 def is_run(path: str) -> bool:

@@ -14,7 +14,7 @@ import jax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from grpo_jax import ranges
+from grpo_jax.config import ranges
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Prompts
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from grpo_jax import kinds, ranges
+from grpo_jax.config import kinds, ranges
 from grpo_jax.loops import imports
 
 NAN, INF = float("nan"), float("inf")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
 from experiments import arguments
-from grpo_jax import kinds
+from grpo_jax.config import kinds
 from grpo_jax.data import gsm8k, jsonl
 from grpo_jax.errors import SettingError
 from grpo_jax.rewards import choice, combine, format, length, steps

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import tiny
 
-from grpo_jax import forward, learn, ranges, sampler
+from grpo_jax import forward, learn, sampler
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
+from grpo_jax.config import ranges
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, trees
 from grpo_jax.models.decoder import Decoder

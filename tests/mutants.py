@@ -394,7 +394,7 @@ MUTANTS = (
   ),
   Mutant(
     "a setting out of its range is taken",
-    "grpo_jax/kinds.py",
+    "grpo_jax/config/kinds.py",
     "    if not row.fits(value):",
     "    if False:",
     "tests/bad_settings_test.py::test_a_bad_setting_is_one_line_that_names_it",

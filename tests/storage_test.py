@@ -11,7 +11,8 @@ import bucket
 import pytest
 
 from experiments import defaults
-from grpo_jax import lock, mirror, ranges, storage, workdir
+from grpo_jax import lock, mirror, storage, workdir
+from grpo_jax.config import ranges
 from grpo_jax.data import jsonl
 from grpo_jax.errors import SettingError
 from grpo_jax.reports import inspector, plots

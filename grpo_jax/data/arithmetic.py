@@ -16,7 +16,7 @@ from typing import Any, SupportsIndex
 
 from ml_collections import ConfigDict
 
-from grpo_jax import kinds
+from grpo_jax.config import kinds
 from grpo_jax.data import long_problems, word_problems
 from grpo_jax.data.word_problems import BOXES, ITEMS, PRONOUNS, Problem, Step
 from grpo_jax.errors import SettingError

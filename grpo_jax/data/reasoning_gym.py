@@ -24,7 +24,7 @@ from typing import Any, SupportsIndex
 
 from ml_collections import ConfigDict
 
-from grpo_jax import kinds
+from grpo_jax.config import kinds
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Example
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import guard, ranges, room, sharding
+from grpo_jax import guard, room, sharding
+from grpo_jax.config import ranges
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, imports, scorers, tracing, unread
 from grpo_jax.models.decoder import Decoder

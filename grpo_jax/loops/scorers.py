@@ -5,7 +5,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from grpo_jax import kinds, storage
+from grpo_jax import storage
+from grpo_jax.config import kinds
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import imports
 from grpo_jax.rewards import combine

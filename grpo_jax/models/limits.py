@@ -7,8 +7,8 @@ gigabytes before the weights are compared with it.
 from collections.abc import Sequence
 
 from grpo_jax import folder
+from grpo_jax.config.kinds import Form, Number, Whole
 from grpo_jax.errors import SettingError
-from grpo_jax.kinds import Form, Number, Whole
 
 LAYERS = Whole(1, 10_000)
 VOCAB = Whole(1, folder.TOKENS)

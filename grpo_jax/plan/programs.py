@@ -8,7 +8,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import ranges, sampler, sharding
+from grpo_jax import sampler, sharding
+from grpo_jax.config import ranges
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports, judges, scorers, trees
 from grpo_jax.loops.learner import Learner

@@ -4,7 +4,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_jax import kinds, logs, storage
+from grpo_jax import logs, storage
+from grpo_jax.config import kinds
 from grpo_jax.errors import SettingError
 
 STEP = {"step": kinds.Whole()}

@@ -1,0 +1,1 @@
+"""Says what each setting may be, without jax."""
