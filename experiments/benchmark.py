@@ -28,9 +28,10 @@ from absl import app, flags
 from ml_collections import ConfigDict
 
 from experiments import arguments
-from grpo_jax import learn, metrics, optim, sampler, sharding
+from grpo_jax import learn, metrics, optim, sampler
 from grpo_jax import state as train_state
 from grpo_jax.config import kinds, ranges
+from grpo_jax.distributed import sharding
 from grpo_jax.loops import imports
 from grpo_jax.models.costs import decode_bytes, flops
 from grpo_jax.models.decoder import Decoder, DecoderConfig

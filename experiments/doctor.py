@@ -282,7 +282,7 @@ def _compiled(folder: str) -> tuple[str, str]:
 
 def depends_on(folder: str) -> Iterator[Line]:
   """Yields what was recorded of each thing that the run's numbers depend on, and whether it is the same now."""
-  from grpo_jax import inputs
+  from grpo_jax.distributed import inputs
 
   try:
     recorded = folders.read_json(f"workdir={folder}", storage.place(folder), inputs.NAME)
@@ -314,7 +314,7 @@ ABSENT = "not there"
 
 def _now(folder: str, recorded: dict[str, Any]) -> dict[str, str]:
   """Returns what is there now of what was recorded; what only a run can know is left out. No code is executed."""
-  from grpo_jax import inputs
+  from grpo_jax.distributed import inputs
   from grpo_jax.loops import depends
 
   found = inputs.of_versions()

@@ -63,7 +63,8 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
   print(f"reading {workdir}", flush=True)
 
   from experiments import defaults
-  from grpo_jax import checkpoint, sharding
+  from grpo_jax import checkpoint
+  from grpo_jax.distributed import sharding
   from grpo_jax.loops import trees
   from grpo_jax.models.decoder import Decoder
   from grpo_jax.models.hf import peft, tensors

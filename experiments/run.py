@@ -5,7 +5,7 @@
 On several hosts, run the same command on each with --distributed (a TPU pod or a cluster that JAX knows tells the
 processes of one another) or with --coordinator, --processes and --process. DIR must then be one folder that all see, on
 a shared disk or in a bucket: gs://BUCKET/FOLDER. Where one of them ends, by an error or by a kill, all end within
-seconds and say which and why (grpo_jax/lifeline.py).
+seconds and say which and why (grpo_jax/distributed/lifeline.py).
 Bad input is one line on stderr and exit code 2.
 """
 
@@ -58,8 +58,8 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
   print("starting: importing jax, loading weights and data", flush=True)
   if join:
     join()
-  from grpo_jax import inputs
-  from grpo_jax.lifeline import Lifeline  # imports jax
+  from grpo_jax.distributed import inputs
+  from grpo_jax.distributed.lifeline import Lifeline  # imports jax
 
   with Lifeline():
     inputs.check_hosts(inputs.of_settings(config) | {"--workdir": repr(workdir)} | inputs.of_versions())

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from grpo_jax import agreement, compiled, generate, hosts
+from grpo_jax import agreement, compiled, generate
 from grpo_jax.data import loader
+from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError
 from grpo_jax.generate import Generator
 from grpo_jax.guard import Guard

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from grpo_jax.distributed.sharding import batch_axes
 from grpo_jax.models import heads
 from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.models.shards import spec_over
@@ -20,7 +21,6 @@ from grpo_jax.ops.logprobs import logprobs_and_entropy
 from grpo_jax.packing.lists import GroupLists, group_lists
 from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.rows import Rows, completions_to_rows, rows_to_completions
-from grpo_jax.sharding import batch_axes
 from grpo_jax.types import Array, Prompts
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from grpo_jax import hosts
+from grpo_jax.distributed import hosts
 from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.reward_models import after_last_token, jitted_scores

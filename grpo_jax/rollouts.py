@@ -13,10 +13,10 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from grpo_jax import hosts, lifeline
+from grpo_jax.distributed import hosts, lifeline
+from grpo_jax.distributed.sharding import Layout
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sampler import Sampler
-from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Prompts, Rollouts
 

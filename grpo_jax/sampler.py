@@ -27,10 +27,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from grpo_jax import decode_loop, slot_cache
 from grpo_jax.decode_loop import FirstTokens, Noise, Queue, SamplerSetup
+from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.models import int8, lora
 from grpo_jax.models.decoder import Decoder, Params
-from grpo_jax.sharding import Layout
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts
 
 

@@ -22,7 +22,8 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import hosts, inputs, lock, logs, storage
+from grpo_jax import lock, logs, storage
+from grpo_jax.distributed import hosts, inputs
 from grpo_jax.errors import SettingError, StorageError
 
 # Settings that may differ when a run goes on: those that only say what is shown, and where, in how many microbatches

@@ -17,8 +17,8 @@ from bad_settings import ACCEPTED, BAD, Bad
 from ml_collections import ConfigDict, config_dict
 
 from experiments import arguments, arithmetic, benchmark, benchmarks, compare, comparisons, defaults, run
-from grpo_jax import sharding
 from grpo_jax.config import kinds, ranges
+from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import checks, imports
 from grpo_jax.models import decoder, variants

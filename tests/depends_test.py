@@ -3,7 +3,7 @@
 import pytest
 import tiny_runs
 
-from grpo_jax import inputs
+from grpo_jax.distributed import inputs
 from grpo_jax.loops import depends, imports
 
 

@@ -15,7 +15,7 @@ import conftest
 import pytest
 from several_hosts import errors, free_port, start, wait
 
-from grpo_jax import inputs, lifeline
+from grpo_jax.distributed import inputs, lifeline
 from grpo_jax.tokenizer import making
 
 MOST_SECONDS = 60  # from the start of the processes to the end of all
@@ -239,7 +239,8 @@ STOPPED = """
 import os, runpy, signal, sys
 role, seconds = sys.argv[1], float(sys.argv[2])
 sys.argv[1:] = sys.argv[3:]
-from grpo_jax import lifeline, metrics
+from grpo_jax import metrics
+from grpo_jax.distributed import lifeline
 lifeline.SILENT_SECONDS = seconds
 lifeline.BEAT_SECONDS = min(lifeline.BEAT_SECONDS, seconds / 4)
 phase, entered = metrics.Writer.phase, []

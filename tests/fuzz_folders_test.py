@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from experiments import defaults
-from grpo_jax import sharding
+from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors

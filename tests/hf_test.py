@@ -17,6 +17,7 @@ import safetensors.numpy
 from jax.sharding import AxisType
 
 from grpo_jax import storage
+from grpo_jax.distributed.sharding import AXES, Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.decoder import Decoder
@@ -27,7 +28,6 @@ from grpo_jax.ops.decoding import soft_cap
 from grpo_jax.packing.lists import group_lists
 from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.rows import Rows
-from grpo_jax.sharding import AXES, Layout
 from grpo_jax.tokenizer import making, reading
 from grpo_jax.types import Prompts
 

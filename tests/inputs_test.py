@@ -8,7 +8,7 @@ import sys
 import pytest
 import tiny_runs
 
-from grpo_jax import hosts, inputs
+from grpo_jax.distributed import hosts, inputs
 from grpo_jax.errors import SettingError
 
 

@@ -17,9 +17,10 @@ import tiny
 from jax.sharding import PartitionSpec
 from ml_collections import ConfigDict
 
-from grpo_jax import learn, movement, sharding
+from grpo_jax import learn, movement
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
+from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import groups
 from grpo_jax.objectives import cispo, distill, grpo, gspo, rft, sft

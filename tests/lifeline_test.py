@@ -8,8 +8,8 @@ import types
 import numpy as np
 import pytest
 
-from grpo_jax import lifeline
-from grpo_jax.lifeline import Lifeline
+from grpo_jax.distributed import lifeline
+from grpo_jax.distributed.lifeline import Lifeline
 from grpo_jax.types import Prompts
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from several_hosts import Hosts, errors, free_port, start, wait
 
-from grpo_jax import lifeline
+from grpo_jax.distributed import lifeline
 from grpo_jax.errors import SettingError, StorageError
 
 MOST_SECONDS = 60  # from what happened to one host to the end of all
@@ -26,11 +26,12 @@ import jax, numpy as np
 jax.distributed.initialize(f"localhost:{sys.argv[1]}", 2, int(sys.argv[2]))
 from jax.sharding import PartitionSpec
 import tiny
-from grpo_jax import hosts, rollouts
+from grpo_jax import rollouts
+from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError
-from grpo_jax.lifeline import Lifeline
+from grpo_jax.distributed.lifeline import Lifeline
 from grpo_jax.loops import groups
-from grpo_jax.sharding import make_layout
+from grpo_jax.distributed.sharding import make_layout
 
 here = jax.process_index()
 assert hosts.gather("x" * 3000 * here) == ["", "x" * 3000]

@@ -500,7 +500,7 @@ MUTANTS = (
   ),
   Mutant(
     "prompts' tokens are cut over the samples' axis of the mesh",
-    "grpo_jax/sharding.py",
+    "grpo_jax/distributed/sharding.py",
     "  if _is_prompts(node):",
     "  if False:",
     "tests/sharding_test.py::test_axes_of_a_batch",

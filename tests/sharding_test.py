@@ -8,7 +8,7 @@ import pytest
 import tiny
 from jax.sharding import AxisType, PartitionSpec
 
-from grpo_jax import sharding
+from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Prompts
 

@@ -18,9 +18,10 @@ import optax
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from experiments import defaults
-from grpo_jax import forward, learn, sampler, sharding
+from grpo_jax import forward, learn, sampler
 from grpo_jax import rollouts as host
 from grpo_jax import state as states
+from grpo_jax.distributed import sharding
 from grpo_jax.models import variants
 from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.decoder import Decoder, DecoderConfig

@@ -10,7 +10,7 @@ from typing import Any
 import grain
 import numpy as np
 
-from grpo_jax import inputs
+from grpo_jax.distributed import inputs
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Example, Prompts
 

@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, learn, sharding, storage, workdir
+from grpo_jax import checkpoint, learn, storage, workdir
 from grpo_jax.data import loader
+from grpo_jax.distributed import sharding
+from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import imports, trees, weights
 from grpo_jax.models import variants
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
 from grpo_jax.packing.sizes import Sizes
-from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer import making, reading, steps
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import Example

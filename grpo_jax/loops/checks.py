@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import guard, room, sharding
+from grpo_jax import guard, room
 from grpo_jax.config import ranges
+from grpo_jax.distributed import sharding
+from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, imports, scorers, tracing, unread
 from grpo_jax.models.decoder import Decoder
@@ -15,7 +17,6 @@ from grpo_jax.models.hf.config import write_config
 from grpo_jax.objectives.contract import Objective
 from grpo_jax.rewards import combine
 from grpo_jax.sampler import decode_layout
-from grpo_jax.sharding import Layout
 from grpo_jax.tokenizer import steps
 from grpo_jax.types import STOPPED, Completion, Example, Prompts, Rollouts
 

@@ -13,9 +13,10 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax import agreement, compiled, hosts, metrics, model_rewards, rollouts, sampler
+from grpo_jax import agreement, compiled, metrics, model_rewards, rollouts, sampler
 from grpo_jax.data import loader
 from grpo_jax.data.pool import Pool
+from grpo_jax.distributed import hosts
 from grpo_jax.generate import Generator, completions, generate
 from grpo_jax.loops import build, checks, imports, judges, scorers
 from grpo_jax.loops.groups import Scored, choose, failed, padded

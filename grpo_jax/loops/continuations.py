@@ -18,7 +18,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import evaluate, hosts, rollouts, sampler
+from grpo_jax import evaluate, rollouts, sampler
+from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError
 from grpo_jax.guard import Guard
 from grpo_jax.loops import build, scorers

@@ -5,7 +5,8 @@ from typing import Any, Protocol
 
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, inputs
+from grpo_jax import checkpoint
+from grpo_jax.distributed import inputs
 from grpo_jax.loops import imports, scorers, trees
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 

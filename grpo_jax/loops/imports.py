@@ -12,8 +12,9 @@ from typing import Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax import guard, inputs, storage
+from grpo_jax import guard, storage
 from grpo_jax.config import kinds
+from grpo_jax.distributed import inputs
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import calls
 from grpo_jax.objectives import advantages, contract

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from grpo_jax import learn, lifeline, metrics, movement, optim, rollouts
+from grpo_jax import learn, metrics, movement, optim, rollouts
 from grpo_jax import state as train_state
+from grpo_jax.distributed import lifeline
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, imports, trees
 from grpo_jax.models import lora

@@ -19,8 +19,9 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import hosts, inputs, metrics, rollouts, signals, storage
+from grpo_jax import metrics, rollouts, signals, storage
 from grpo_jax.data import loader
+from grpo_jax.distributed import hosts, inputs
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports, pairs
 from grpo_jax.loops.collect import check_collector, collect, make_collector

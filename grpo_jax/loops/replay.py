@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from grpo_jax import hosts, storage
+from grpo_jax import storage
+from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError
 from grpo_jax.loops.offline import read_samples, template, write_samples
 from grpo_jax.objectives import common

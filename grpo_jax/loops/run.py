@@ -1,7 +1,7 @@
 """A run in its folder: what it saves and shows, when it is evaluated, and how it is stopped and goes on.
 
 DIR/config.json           the config that the folder belongs to
-DIR/inputs.json           what else the numbers depend on, see grpo_jax/inputs.py
+DIR/inputs.json           what else the numbers depend on, see grpo_jax/distributed/inputs.py
 DIR/checksums.json        of these and other files that are written as a whole, see grpo_jax/manifest.py
 DIR/model/                shape (decoder.json) and tokenizer of the policy
 DIR/checkpoints/          see grpo_jax/checkpoint.py
@@ -21,20 +21,8 @@ from typing import Any, Protocol
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import (
-  checkpoint,
-  compiled,
-  guard,
-  inputs,
-  lifeline,
-  manifest,
-  metrics,
-  origin,
-  room,
-  signals,
-  storage,
-  workdir,
-)
+from grpo_jax import checkpoint, compiled, guard, manifest, metrics, origin, room, signals, storage, workdir
+from grpo_jax.distributed import inputs, lifeline
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, depends, trees
 from grpo_jax.loops.learner import Learner

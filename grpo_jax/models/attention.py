@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash_kernel
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as splash_mask
 
+from grpo_jax.distributed.sharding import Layout
 from grpo_jax.ops.decoding import soft_cap
-from grpo_jax.sharding import Layout
 from grpo_jax.types import Array
 
 MASKED = -1e30  # score of what must not be attended to; finite, so that a row without keys stays finite

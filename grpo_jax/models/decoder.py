@@ -28,6 +28,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import NamedSharding
 
+from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.models import heads
 from grpo_jax.models.attention import AttentionSpec, by_kv_head, causal_attention, group_attention
@@ -37,7 +38,6 @@ from grpo_jax.models.shape import DecoderConfig
 from grpo_jax.models.shards import GATHERED, gather, parameter_axes
 from grpo_jax.packing.lists import GroupLists, TokenList, prompt_list
 from grpo_jax.packing.rows import Rows
-from grpo_jax.sharding import Layout
 from grpo_jax.types import Array, Prompts
 
 Params = Any

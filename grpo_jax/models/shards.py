@@ -8,8 +8,8 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
+from grpo_jax.distributed.sharding import Axis
 from grpo_jax.models import lora
-from grpo_jax.sharding import Axis
 
 Array = jax.Array
 

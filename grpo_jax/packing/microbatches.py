@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.sharding import Layout, batch_axes
+from grpo_jax.distributed.sharding import Layout, batch_axes
 from grpo_jax.types import Array
 
 

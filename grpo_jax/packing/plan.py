@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from grpo_jax.sharding import Layout
+from grpo_jax.distributed.sharding import Layout
 from grpo_jax.types import Array, Prompts, Rollouts
 
 # Rows are used where they have at most this share of the places of the rectangle [G, L]: attention over rows needs a

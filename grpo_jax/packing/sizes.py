@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from grpo_jax.distributed.sharding import Layout
 from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
-from grpo_jax.sharding import Layout
 from grpo_jax.types import Prompts, Rollouts
 
 # A new program has room for so many times the tokens of completions that its batch has: as much as would let the

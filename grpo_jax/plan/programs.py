@@ -8,8 +8,9 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import sampler, sharding
+from grpo_jax import sampler
 from grpo_jax.config import ranges
+from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports, judges, scorers, trees
 from grpo_jax.loops.learner import Learner

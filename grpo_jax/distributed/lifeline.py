@@ -32,7 +32,7 @@ import jax
 import numpy as np
 from jax._src import distributed  # the address of process 0, which jax has just reached, is not public
 
-from grpo_jax import hosts
+from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError
 
 KEEPALIVE_SECONDS = 25

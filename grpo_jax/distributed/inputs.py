@@ -25,7 +25,8 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import hosts, storage
+from grpo_jax import storage
+from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError
 
 NAME = "inputs.json"  # in a run's folder
