@@ -32,7 +32,7 @@ from grpo_jax.errors import SettingError, said_of
 if TYPE_CHECKING:
   import numpy as np
 
-  from grpo_jax import evaluate
+  from grpo_jax.evaluation import policy
   from grpo_jax.loops import build
   from grpo_jax.types import Completion, Example
 
@@ -131,9 +131,10 @@ def evaluate_model(config: ConfigDict, path: str, step: int | None, model: "buil
   Raises:
     SettingError: weights or data that are not there, a reward that fails on everything.
   """
-  from grpo_jax import evaluate, metrics
+  from grpo_jax import metrics
+  from grpo_jax.evaluation import policy
+  from grpo_jax.evaluation.evaluator import Evaluator
   from grpo_jax.loops import build
-  from grpo_jax.loops.evaluator import Evaluator
 
   start, step = time.monotonic(), sources.step_of(path, step)
   evaluator = Evaluator(config, model)
@@ -147,12 +148,12 @@ def evaluate_model(config: ConfigDict, path: str, step: int | None, model: "buil
       progress = functools.partial(_show, bar, before, text)
       seen = functools.partial(_keep, samples, {"step": step or 0, "path": path, "kind": kind})
       outcomes.append(evaluator.solve(generator, params, key, progress, seen))
-  numbers = evaluate.metrics_of(*outcomes)
+  numbers = policy.metrics_of(*outcomes)
   for _, warning in evaluator.warnings(numbers):
     print(f"warning: {warning}", flush=True)
   line = {"path": path} | ({} if step is None else {"step": step}) | {"problems": n, "samples": config.eval.samples}
   line |= metrics.clean(numbers) | {"wall_s": round(time.monotonic() - start, 1)}
-  return Evaluated(line, evaluate.by_problem(*outcomes), samples)
+  return Evaluated(line, policy.by_problem(*outcomes), samples)
 
 
 def _show(bar: Progress, before: int, text: str, done: int, total: int) -> None:
@@ -166,7 +167,7 @@ def _keep(
   about: dict[str, Any],
   example: "Example",
   completion: "Completion",
-  judged: "evaluate.Judged",
+  judged: "policy.Judged",
 ) -> None:
   """Keeps a completion as samples.jsonl has it."""
   from grpo_jax.types import STOPPED
@@ -178,9 +179,9 @@ def _keep(
 
 def differences(before: "dict[str, np.ndarray]", after: "dict[str, np.ndarray]") -> dict[str, dict[str, float | None]]:
   """Returns how much better `after` is, by metric: the mean over problems, and its standard error (None for one)."""
-  from grpo_jax import evaluate
+  from grpo_jax.evaluation import policy
 
-  found = {name: evaluate.paired(before[name], after[name]) for name in before if name in after}
+  found = {name: policy.paired(before[name], after[name]) for name in before if name in after}
   return {name: {"mean": mean, "error": None if math.isnan(error) else error} for name, (mean, error) in found.items()}
 
 

@@ -15,7 +15,8 @@ import tiny
 
 from experiments import defaults
 from grpo_jax import agreement, model_rewards
-from grpo_jax.loops import build, collect, evaluator, groups, scorers, watch
+from grpo_jax.evaluation import evaluator
+from grpo_jax.loops import build, collect, groups, scorers, watch
 from grpo_jax.model_rewards import RewardModel
 from grpo_jax.types import STOPPED, Prompts, Rollouts
 

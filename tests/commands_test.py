@@ -11,8 +11,9 @@ from conftest import ROOT
 
 from experiments import arithmetic, defaults, export, sample, sources
 from experiments import evaluate as command
-from grpo_jax import evaluate, origin
+from grpo_jax import origin
 from grpo_jax.errors import SettingError
+from grpo_jax.evaluation.policy import paired
 from grpo_jax.loops import trees
 from grpo_jax.types import STOPPED, TRUNCATED, Completion
 
@@ -155,9 +156,9 @@ def test_steps_are_of_the_paths_that_are_runs():
 
 def test_a_paired_difference_by_hand():
   """Differences 1, 0, 1, -1, 0: mean 0.2, squared deviations 2.8, variance 0.7, error sqrt(0.7 / 5)."""
-  mean, error = evaluate.paired(np.array([0, 1, 0, 1, 1]), np.array([1, 1, 1, 0, 1]))
+  mean, error = paired(np.array([0, 1, 0, 1, 1]), np.array([1, 1, 1, 0, 1]))
   assert mean == pytest.approx(0.2) and error == pytest.approx(math.sqrt(0.14))
-  mean, error = evaluate.paired(np.array([0.25]), np.array([1.0]))
+  mean, error = paired(np.array([0.25]), np.array([1.0]))
   assert mean == 0.75 and math.isnan(error)
 
 

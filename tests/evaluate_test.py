@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tiny
 
-from grpo_jax import evaluate
 from grpo_jax.errors import SettingError
+from grpo_jax.evaluation import policy
 from grpo_jax.generate import Generator
 from grpo_jax.rewards.math import answer_correct, answer_of
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Rollouts
@@ -22,8 +22,8 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_one(n):
     for k in range(1, n + 1):
       subsets = list(itertools.combinations(right, k))
       share = fractions.Fraction(sum(map(any, subsets)), len(subsets))
-      assert evaluate.pass_at_k(n, correct, k) == pytest.approx(float(share))
-  assert evaluate.pass_at_k(n, n, 1) == 1.0 and evaluate.pass_at_k(n, 0, n) == 0.0
+      assert policy.pass_at_k(n, correct, k) == pytest.approx(float(share))
+  assert policy.pass_at_k(n, n, 1) == 1.0 and policy.pass_at_k(n, 0, n) == 0.0
 
 
 def answers(*texts, ended=STOPPED):
@@ -47,12 +47,12 @@ def test_majority(texts, share):
   example = Example("q", "s", "7", {})
   group = answers(*texts)
   votes = [answer_of(c) for c in group]
-  assert evaluate.majority([answer_correct(example, c) >= 1 for c in group], votes) == pytest.approx(share)
+  assert policy.majority([answer_correct(example, c) >= 1 for c in group], votes) == pytest.approx(share)
 
 
 def test_an_answer_that_was_cut_off_does_not_vote():
   group = [*answers("7"), *answers("3", "3", ended=TRUNCATED)]
-  assert evaluate.majority([True, False, False], [answer_of(c) for c in group]) == 1.0
+  assert policy.majority([True, False, False], [answer_of(c) for c in group]) == 1.0
 
 
 class Numbers:
@@ -88,7 +88,7 @@ def run(samples, answers, *, group, mesh=tiny.ONE, batch=4, render=None, width=N
   seen = []
   sample.layout = tiny.layout(mesh)
   generator = Generator(sample, tiny.sizes(mesh), Numbers(), render or (lambda question: [int(question) + 1]), 2)
-  outcomes = evaluate.solve(
+  outcomes = policy.solve(
     generator,
     "the policy",
     examples,
@@ -101,8 +101,8 @@ def run(samples, answers, *, group, mesh=tiny.ONE, batch=4, render=None, width=N
   )
   assert len(set(keys)) == len(keys)  # no two batches with the same noise
   if learned:
-    return evaluate.learned_metrics(outcomes), seen
-  return (evaluate.metrics_of if group == 1 else evaluate.sampled_metrics)(outcomes), seen
+    return policy.learned_metrics(outcomes), seen
+  return (policy.metrics_of if group == 1 else policy.sampled_metrics)(outcomes), seen
 
 
 def test_greedy_accuracy_counts_each_problem_once():

@@ -10,7 +10,8 @@ import pytest
 import tiny
 import tiny_runs
 
-from grpo_jax.loops import build, evaluator, iterative, learner, offline, online, process_reward_model, teaching, trees
+from grpo_jax.evaluation import evaluator
+from grpo_jax.loops import build, iterative, learner, offline, online, process_reward_model, teaching, trees
 from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.models.decoder import Decoder

@@ -10,7 +10,8 @@ from ml_collections import ConfigDict
 from experiments import defaults
 from grpo_jax import compiled, guard, metrics
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, collect, evaluator, imports, judges, watch
+from grpo_jax.evaluation import evaluator
+from grpo_jax.loops import build, checks, collect, imports, judges, watch
 from grpo_jax.tokenizer import making
 from grpo_jax.types import Completion, Example
 

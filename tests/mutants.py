@@ -721,14 +721,14 @@ MUTANTS = (
   # The same in loops, evaluations, reward data and plans.
   Mutant(
     "the greedy evaluation samples at the run's temperature",
-    "grpo_jax/loops/evaluator.py",
+    "grpo_jax/evaluation/evaluator.py",
     'greedy = {"temperature": 0.0, "group": sample_shards}',
     'greedy = {"group": sample_shards}',
     "tests/passed_on_test.py::test_greedy_evaluation_is_greedy_and_the_other_has_samples_of_its_own",
   ),
   Mutant(
     "an evaluation draws sampler.group samples in place of eval.samples",
-    "grpo_jax/loops/evaluator.py",
+    "grpo_jax/evaluation/evaluator.py",
     '{"group": config.eval.samples})',
     "{})",
     "tests/passed_on_test.py::test_greedy_evaluation_is_greedy_and_the_other_has_samples_of_its_own",
@@ -868,21 +868,21 @@ MUTANTS = (
   ),
   Mutant(
     "a process reward model is compared with the labels in place of the rule",
-    "grpo_jax/loops/step_evaluator.py",
+    "grpo_jax/evaluation/step_evaluator.py",
     "step_scores.step_metrics(scores[ruled], rule[ruled])",
     "step_scores.step_metrics(scores[ruled], r.rewards[ruled])",
     "tests/passed_on_test.py::test_steps_are_compared_with_labels_and_with_the_rewards",
   ),
   Mutant(
     "steps of which the rule says nothing count as disagreement",
-    "grpo_jax/loops/step_evaluator.py",
+    "grpo_jax/evaluation/step_evaluator.py",
     "ruled = r.given & ~np.isnan(rule)",
     "ruled = r.given",
     "tests/passed_on_test.py::test_steps_are_compared_with_labels_and_with_the_rewards",
   ),
   Mutant(
     "pairs of which one is missing are evaluated",
-    "grpo_jax/loops/pair_evaluator.py",
+    "grpo_jax/evaluation/pair_evaluator.py",
     "np.flatnonzero(pairs.lengths.all(axis=1))",
     "np.flatnonzero(pairs.lengths.any(axis=1))",
     "tests/passed_on_test.py::test_pairs_of_which_one_is_missing_are_not_evaluated",
@@ -917,7 +917,7 @@ MUTANTS = (
   ),
   Mutant(
     "prompts that are too long are counted of both kinds of decoding",
-    "grpo_jax/evaluate.py",
+    "grpo_jax/evaluation/policy.py",
     '"prompts_too_long": sum(greedy.too_long)',
     '"prompts_too_long": sum(greedy.too_long) + (sum(sampled.too_long) if sampled else 0)',
     "tests/passed_on_test.py::test_a_prompt_that_is_too_long_is_counted_once",
@@ -980,7 +980,7 @@ MUTANTS = (
   ),
   Mutant(
     "an evaluation has the noise of sampling",
-    "grpo_jax/loops/evaluator.py",
+    "grpo_jax/evaluation/evaluator.py",
     "build.key(self.seed, build.EVALUATE, step)",
     "build.key(self.seed, build.SAMPLE, step)",
     "tests/loops_test.py::test_an_evaluation_has_the_noise_of_its_step_and_purpose",

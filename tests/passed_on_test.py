@@ -11,28 +11,26 @@ import tiny
 import tiny_runs
 
 from experiments import evaluate as evaluate_command
-from grpo_jax import evaluate, reward_models, step_scores
+from grpo_jax import reward_models, step_scores
 from grpo_jax.data.loader import Batches
 from grpo_jax.data.pool import Pool
+from grpo_jax.evaluation import evaluator, pair_evaluator, policy, step_evaluator
+from grpo_jax.evaluation.step_evaluator import Steps
 from grpo_jax.loops import (
   build,
   continuations,
-  evaluator,
   iterative,
   learner,
   offline,
   online,
-  pair_evaluator,
   pairs,
   process_reward_model,
   reward_model,
-  step_evaluator,
   teaching,
   trees,
 )
 from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored
-from grpo_jax.loops.step_evaluator import Steps
 from grpo_jax.plan import memory
 from grpo_jax.rewards.combine import Fault
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
@@ -349,23 +347,23 @@ def test_scores_of_all_are_as_many_as_were_given(monkeypatch):
 
 def test_the_error_of_a_difference_is_of_a_sample_of_problems():
   """Differences 1, 0, 0, -1: their variance is 2/3 with n - 1 in its denominator."""
-  mean, error = evaluate.paired(np.array([0, 1, 0, 1.0]), np.array([1, 1, 0, 0.0]))
+  mean, error = policy.paired(np.array([0, 1, 0, 1.0]), np.array([1, 1, 0, 0.0]))
   assert mean == 0 and error == pytest.approx((2 / 3 / 4) ** 0.5)
   before, after = {"accuracy": np.array([0.0, 1.0])}, {"accuracy": np.array([1.0, 1.0])}
   assert evaluate_command.differences(before, after)["accuracy"] == {"mean": 0.5, "error": pytest.approx(0.5)}
 
 
 def test_a_prompt_that_is_too_long_is_counted_once():
-  greedy = evaluate.Outcomes([[False]], None, [], [], [], {}, [True])
-  sampled = evaluate.Outcomes([[False, False]], None, [], [], ["late"], {}, [True])
-  found = evaluate.metrics_of(greedy, sampled)
+  greedy = policy.Outcomes([[False]], None, [], [], [], {}, [True])
+  sampled = policy.Outcomes([[False, False]], None, [], [], ["late"], {}, [True])
+  found = policy.metrics_of(greedy, sampled)
   assert (found["prompts_too_long"], found["reward_faults"], found["accuracy"], found["pass@2"]) == (1, 1, 0.0, 0.0)
 
 
 def test_a_wrong_sample_of_an_evaluation_is_kept_with_reward_0():
   rows: list[dict[str, Any]] = []
   for right in (True, False):
-    judged = evaluate.Judged(right, None, "", [])
+    judged = policy.Judged(right, None, "", [])
     completion = Completion("4", [4], TRUNCATED, [0])
     evaluate_command._keep(rows, {"kind": "greedy"}, Example("2 + 2", "", "4", {}), completion, judged)
   assert [(row["reward"], row["ended"], row["answer"]) for row in rows] == [

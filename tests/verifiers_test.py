@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 from ml_collections import ConfigDict
 
-from grpo_jax import evaluate
 from grpo_jax.errors import SettingError
+from grpo_jax.evaluation import policy
 from grpo_jax.loops import scorers
 from grpo_jax.rewards import choice, combine, exact, option, pattern, steps
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
@@ -170,7 +170,7 @@ def section(functions=(), reward="math.answer_correct", arguments=()):
 def test_every_verifier_votes(reward, arguments, texts, votes):
   answer_of = scorers.eval_reward(section(reward=reward, arguments=arguments)).answer_of
   assert [answer_of(completion(text)) for text in texts] == votes
-  assert evaluate.majority([True, True, False][: len(votes)], votes) == 1.0
+  assert policy.majority([True, True, False][: len(votes)], votes) == 1.0
 
 
 def test_others_do_not_vote():

@@ -18,9 +18,10 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import evaluate, rollouts, sampler
+from grpo_jax import rollouts, sampler
 from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError
+from grpo_jax.evaluation import policy
 from grpo_jax.guard import Guard
 from grpo_jax.loops import build, scorers
 from grpo_jax.loops.groups import Scored
@@ -188,7 +189,7 @@ def judge(
         ended = drawn.ended[i, g] if len(whole) <= labeller.max_length else TRUNCATED
         within = min(len(whole), labeller.max_length)  # what lies beyond was not written in time
         completion = rollouts.completion(whole, within, ended, labeller.tokenizer)
-        solved, message = evaluate.is_right(call, labeller.solved, example, completion)
+        solved, message = policy.is_right(call, labeller.solved, example, completion)
         right[i] += solved
         failed += bool(message)
   return right, failed
@@ -201,7 +202,7 @@ def outcomes(labeller: Labeller, batch: Scored) -> tuple[np.ndarray, int]:
     for p, group in enumerate(rollouts.completions(batch.rollouts, labeller.tokenizer)):
       for g, completion in enumerate(group):
         if batch.examples[p] is not None and completion.tokens:
-          right[p, g], message = evaluate.is_right(call, labeller.solved, batch.examples[p], completion)
+          right[p, g], message = policy.is_right(call, labeller.solved, batch.examples[p], completion)
           failed += bool(message)
   return right, failed
 

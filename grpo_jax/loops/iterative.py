@@ -25,9 +25,9 @@ from ml_collections import ConfigDict
 from grpo_jax import metrics, origin, storage
 from grpo_jax import state as train_state
 from grpo_jax.errors import SettingError, said_of
+from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.loops import build, checks, imports, judges, scorers, teaching, trees
 from grpo_jax.loops.collect import collect, make_collector
-from grpo_jax.loops.evaluator import Evaluator
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.online import sample_rows, speeds
 from grpo_jax.loops.replay import Replay

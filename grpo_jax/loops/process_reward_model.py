@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax import metrics, signals, storage
 from grpo_jax.errors import SettingError
+from grpo_jax.evaluation.step_evaluator import StepEvaluator, Steps
 from grpo_jax.loops import build, checks, continuations, imports, step_data
 from grpo_jax.loops.collect import check_collector
 from grpo_jax.loops.groups import Scored, known, select
@@ -27,7 +28,6 @@ from grpo_jax.loops.offline import Kept, draw_scored, kept_samples, template
 from grpo_jax.loops.pairs import divide, prompts_of
 from grpo_jax.loops.reward_model import TEMPERATURE, of_policy, part
 from grpo_jax.loops.run import Run
-from grpo_jax.loops.step_evaluator import StepEvaluator, Steps
 
 
 def train(config: ConfigDict, workdir: str) -> None:

@@ -14,11 +14,11 @@ import jax
 from ml_collections import ConfigDict
 
 from grpo_jax import storage
+from grpo_jax.evaluation.pair_evaluator import PairEvaluator
 from grpo_jax.loops import build, checks, imports, trees
 from grpo_jax.loops.collect import check_collector
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import Kept, draw_samples, kept_samples, template
-from grpo_jax.loops.pair_evaluator import PairEvaluator
 from grpo_jax.loops.pairs import FromFile, left_out
 from grpo_jax.loops.run import Run
 

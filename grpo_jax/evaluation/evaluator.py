@@ -6,10 +6,11 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from grpo_jax import evaluate, learn, metrics, model_rewards, sampler
+from grpo_jax import learn, metrics, model_rewards, sampler
 from grpo_jax.distributed import inputs
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
+from grpo_jax.evaluation import policy
 from grpo_jax.generate import Generator
 from grpo_jax.loops import build, checks, imports, scorers
 from grpo_jax.model_rewards import RewardModel
@@ -83,7 +84,7 @@ class Evaluator:
       outcomes = [self.solve(self.greedy, params, key, progress, learned=self._learned())]
       if samples and self.cfg.samples:
         outcomes.append(self.solve(self.sampled, params, key, progress))
-    found = evaluate.metrics_of(*outcomes) | evaluate.learned_metrics(outcomes[0])
+    found = policy.metrics_of(*outcomes) | policy.learned_metrics(outcomes[0])
     for about, text in self.warnings(found):
       writer.warn(about, text)
     writer.evaluation(step, self.about(step) | {f"eval/{name}": value for name, value in found.items()})
@@ -148,14 +149,14 @@ class Evaluator:
     progress: Callable[[int, int], None],
     seen: Callable | None = None,
     learned: Callable | None = None,
-  ) -> evaluate.Outcomes:
+  ) -> policy.Outcomes:
     """What becomes of the problems under `self.greedy` or `self.sampled`.
 
     `progress`, `seen` and `learned` are those of `evaluate.solve`.
     """
     # Chosen anew each time, and so the same in every evaluation of every process: the problems are.
     generator = generator._replace(sizes=generator.sizes.fresh())
-    return evaluate.solve(
+    return policy.solve(
       generator,
       params,
       self.problems,

@@ -1,0 +1,1 @@
+"""Measures policies and reward models on held-out data."""
