@@ -17,8 +17,8 @@ from typing import NoReturn
 from absl import flags
 from ml_collections import ConfigDict, FrozenConfigDict, config_flags
 
-from grpo_jax import storage
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 
 LONGEST = 2000  # characters of a message: a value may be as long as a command line
 FOLDERS = ("workdir", "path", "out", "like", "file")  # flags of commands that name a folder or file

@@ -30,8 +30,8 @@ from ml_collections import ConfigDict
 
 from experiments import arguments, processes
 from experiments.progress import Progress
-from grpo_jax import storage
 from grpo_jax.config import kinds, ranges
+from grpo_jax.io import storage
 from grpo_jax.reports import comparison, jsonl
 
 STOPPED = "to go on, run the same command again"  # stands in the message of one that a signal stopped (signals.py)

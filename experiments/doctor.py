@@ -30,10 +30,11 @@ from ml_collections import ConfigDict
 
 from experiments import arguments, defaults
 from experiments.progress import Progress
-from grpo_jax import compiled, complete, logs, manifest, metrics, origin, storage, terminal
+from grpo_jax import compiled, complete, logs, manifest, metrics, origin, terminal
 from grpo_jax import folder as folders
 from grpo_jax.config import ranges
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 
 BAD = ("damaged", "missing", "changed")

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from experiments import arguments
 from experiments.progress import Progress
-from grpo_jax import storage
+from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 
 TIMINGS = ("time/", "tokens_per_s/")  # how the names of metrics begin that differ from run to run

@@ -26,8 +26,9 @@ from ml_collections import ConfigDict
 
 from experiments import arguments, sources
 from experiments.progress import Progress
-from grpo_jax import origin, storage
+from grpo_jax import origin
 from grpo_jax.errors import SettingError, said_of
+from grpo_jax.io import storage
 
 if TYPE_CHECKING:
   import numpy as np

@@ -15,8 +15,9 @@ from absl import app, flags, logging
 
 from experiments import arguments, sources
 from experiments.progress import Progress
-from grpo_jax import complete, origin, storage
+from grpo_jax import complete, origin
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 
 if TYPE_CHECKING:
   from grpo_jax.models.decoder import DecoderConfig

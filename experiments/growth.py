@@ -17,7 +17,7 @@ from typing import Any
 from absl import app, flags
 
 from experiments import arguments, benchmark, benchmarks
-from grpo_jax import storage
+from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 
 # The workload from which one thing at a time grows, to the values of LINES.

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ml_collections import ConfigDict
 
-from grpo_jax import complete, manifest, origin, storage
+from grpo_jax import complete, manifest, origin
 from grpo_jax.config import kinds
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 
 if TYPE_CHECKING:
   from grpo_jax.loops import build

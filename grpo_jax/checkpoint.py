@@ -25,10 +25,11 @@ import jax
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from grpo_jax import complete, quiet, storage
+from grpo_jax import complete, quiet
 from grpo_jax.checksums import checksums
 from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError, StorageError
+from grpo_jax.io import storage
 from grpo_jax.state import TrainState
 from grpo_jax.workdir import cut_back, log_lengths, not_writable, reason, steps_logged
 

@@ -21,8 +21,9 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from grpo_jax import folder as folders
-from grpo_jax import guard, storage
+from grpo_jax import guard
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 
 IN_WORKDIR = "workdir"  # the setting's value for a folder of the run's own
 FOLDER = "compiled"  # its name

@@ -3,7 +3,7 @@
 jax is not imported for a folder of a disk: a command that names a step which is not there is answered at once.
 """
 
-from grpo_jax import storage
+from grpo_jax.io import storage
 
 _TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a checkpoint that is being written
 

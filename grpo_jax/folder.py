@@ -16,9 +16,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_jax import storage
 from grpo_jax.config.kinds import Form, Row, Whole
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 
 CONFIG_BYTES = 10 * 1000**2  # of config.json and its like; real ones have a few thousand
 INDEX_BYTES = 20 * 1000**2  # of model.safetensors.index.json; the largest have 9 million

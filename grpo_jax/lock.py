@@ -16,7 +16,7 @@ import uuid
 import warnings
 from typing import Any, TextIO
 
-from grpo_jax import storage
+from grpo_jax.io import storage
 
 RENEW_SECONDS = 20.0  # between two signs of life of the holder of a lease
 STALE_SECONDS = 120.0  # without one, after which a lease may be taken over

@@ -23,7 +23,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-from grpo_jax import folder, storage
+from grpo_jax import folder
+from grpo_jax.io import storage
 
 _RECORD = re.compile(rb"(\d{1,18}) (\d{1,18}) ([0-9a-f]{8})")
 

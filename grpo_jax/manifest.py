@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Iterator, Sequence
 
 from grpo_jax import folder as folders
-from grpo_jax import storage
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 
 NAME = "checksums.json"
 START = ("config.json", "inputs.json", "model")  # what a run writes when it starts

@@ -18,7 +18,8 @@ import numpy as np
 import rich.console
 import rich.text
 
-from grpo_jax import logs, mirror, storage, terminal
+from grpo_jax import logs, terminal
+from grpo_jax.io import bucket_logs, storage
 
 LOGS = ("metrics.jsonl", "samples.jsonl")
 PLAIN_SECONDS = 10.0  # between lines where the console is no terminal
@@ -84,7 +85,7 @@ class Writer:
     self._open = contextlib.ExitStack()
     with storage.of_a_run(self.workdir):
       names = (*LOGS, *map(logs.sums_name, LOGS)) if self.active else ()
-      self._mirror = self._open.enter_context(mirror.Mirror(workdir, names, log.bucket_seconds, check_lock))
+      self._mirror = self._open.enter_context(bucket_logs.Mirror(workdir, names, log.bucket_seconds, check_lock))
     self.folder = self._mirror.folder  # of the disk: the run's own, or one that is copied to its bucket
     if not self.active:
       return

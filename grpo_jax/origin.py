@@ -5,9 +5,10 @@ jax is not imported before weights are looked at: commands that only look for a 
 
 from typing import Any
 
-from grpo_jax import complete, storage
+from grpo_jax import complete
 from grpo_jax import folder as folders
 from grpo_jax.config import kinds
+from grpo_jax.io import storage
 
 
 def is_run(path: str) -> bool:

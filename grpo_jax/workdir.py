@@ -22,9 +22,10 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import lock, logs, storage
+from grpo_jax import lock, logs
 from grpo_jax.distributed import hosts, inputs
 from grpo_jax.errors import SettingError, StorageError
+from grpo_jax.io import storage
 
 # Settings that may differ when a run goes on: those that only say what is shown, and where, in how many microbatches
 # and in what time the same numbers are computed (equal to rounding). So may `steps`, where no learning rate depends on

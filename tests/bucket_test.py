@@ -22,9 +22,10 @@ from checkpoint_test import abstract, equal, make_state
 from hf_test import assert_same, decoder, saved
 
 from experiments import defaults
-from grpo_jax import checkpoint, lock, storage, workdir
+from grpo_jax import checkpoint, lock, workdir
 from grpo_jax.distributed import inputs
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 from grpo_jax.loops import offline, trees
 from grpo_jax.models.hf import headers, tensors
 from grpo_jax.tokenizer import making, reading

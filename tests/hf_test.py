@@ -16,9 +16,9 @@ import pytest
 import safetensors.numpy
 from jax.sharding import AxisType
 
-from grpo_jax import storage
 from grpo_jax.distributed.sharding import AXES, Layout
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import files, tensors

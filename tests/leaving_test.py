@@ -16,9 +16,10 @@ from conftest import ROOT, environment
 from ml_collections import ConfigDict
 
 from experiments import arguments, defaults, run
-from grpo_jax import guard, leaving, metrics, storage, workdir
+from grpo_jax import guard, leaving, metrics, workdir
 from grpo_jax.config import ranges
 from grpo_jax.errors import SettingError, StorageError
+from grpo_jax.io import storage
 from grpo_jax.loops import imports
 
 

@@ -9,7 +9,8 @@ import pytest
 import rich.console
 from ml_collections import ConfigDict
 
-from grpo_jax import logs, metrics, storage, workdir
+from grpo_jax import logs, metrics, workdir
+from grpo_jax.io import storage
 from grpo_jax.reports import inspector, jsonl
 
 LINES = 8

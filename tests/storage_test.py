@@ -11,10 +11,11 @@ import bucket
 import pytest
 
 from experiments import defaults
-from grpo_jax import lock, mirror, storage, workdir
+from grpo_jax import lock, workdir
 from grpo_jax.config import ranges
 from grpo_jax.data import jsonl
 from grpo_jax.errors import SettingError
+from grpo_jax.io import bucket_logs, storage
 from grpo_jax.reports import inspector, plots
 
 
@@ -115,7 +116,7 @@ def test_the_last_object_of_a_renamed_folder_comes_last(served, monkeypatch):
 def test_a_mirror_adds_to_what_is_there(folder):
   folder.mkdir(parents=True, exist_ok=True)
   storage.write(folder / "log", b"one\n")
-  with mirror.Mirror(folder, ("log", "other"), seconds=0) as copied:
+  with bucket_logs.Mirror(folder, ("log", "other"), seconds=0) as copied:
     assert copied.is_away == storage.in_bucket(folder)
     with open(copied.folder / "log", "a") as f:
       f.write("two\n")
@@ -136,13 +137,13 @@ def test_a_mirror_copies_nothing_where_it_must_not(served):
     raise SettingError("another run is there")
 
   with pytest.raises(SettingError, match="another run"):  # noqa: SIM117  at the end of the block
-    with mirror.Mirror("gs://bucket/taken", (), seconds=0, check=lost) as copied:
+    with bucket_logs.Mirror("gs://bucket/taken", (), seconds=0, check=lost) as copied:
       (copied.folder / "log").write_text("x")
   assert not storage.place("gs://bucket/taken/log").exists() and not copied.folder.exists()
 
 
 def test_a_mirror_tells_of_a_copy_that_failed(served, monkeypatch):
-  copied = mirror.Mirror("gs://bucket/failing", (), seconds=0)
+  copied = bucket_logs.Mirror("gs://bucket/failing", (), seconds=0)
 
   def full(*_):
     raise OSError("quota")

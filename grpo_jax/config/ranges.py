@@ -9,9 +9,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from grpo_jax import storage
 from grpo_jax.config import kinds
 from grpo_jax.config.kinds import PATH, PLACE, SWITCH, TEXT, Choice, Form, Number, Row, Whole, is_text
+from grpo_jax.io import storage
 
 MESH_AXES = ("replica", "fsdp", "group", "tensor")
 

@@ -20,9 +20,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from grpo_jax import storage
 from grpo_jax.errors import SettingError
 from grpo_jax.folder import no_key_twice
+from grpo_jax.io import storage
 from grpo_jax.rewards.choice import LETTERS, letter
 from grpo_jax.rewards.math import after_mark
 from grpo_jax.types import Example

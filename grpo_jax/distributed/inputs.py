@@ -25,9 +25,9 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import storage
 from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 
 NAME = "inputs.json"  # in a run's folder
 CODE = "code of "

@@ -12,10 +12,11 @@ from typing import Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax import guard, storage
+from grpo_jax import guard
 from grpo_jax.config import kinds
 from grpo_jax.distributed import inputs
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 from grpo_jax.loops import calls
 from grpo_jax.objectives import advantages, contract
 from grpo_jax.types import Example

@@ -22,10 +22,11 @@ from typing import Any
 import optax
 from ml_collections import ConfigDict
 
-from grpo_jax import metrics, origin, storage
+from grpo_jax import metrics, origin
 from grpo_jax import state as train_state
 from grpo_jax.errors import SettingError, said_of
 from grpo_jax.evaluation.evaluator import Evaluator
+from grpo_jax.io import storage
 from grpo_jax.loops import build, checks, imports, judges, scorers, teaching, trees
 from grpo_jax.loops.collect import collect, make_collector
 from grpo_jax.loops.learner import Learner

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
-from grpo_jax import storage
 from grpo_jax.errors import SettingError, said_of
+from grpo_jax.io import storage
 from grpo_jax.loops import build, scorers, trees
 from grpo_jax.model_rewards import RewardModel
 from grpo_jax.models.decoder import DecoderConfig

@@ -19,11 +19,12 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import metrics, rollouts, signals, storage
+from grpo_jax import metrics, rollouts, signals
 from grpo_jax.data import loader
 from grpo_jax.distributed import hosts, inputs
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.evaluator import Evaluator
+from grpo_jax.io import storage
 from grpo_jax.loops import build, checks, imports, pairs
 from grpo_jax.loops.collect import check_collector, collect, make_collector
 from grpo_jax.loops.groups import Scored, choose, select

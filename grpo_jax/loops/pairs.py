@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import storage
 from grpo_jax.data import jsonl, loader
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 from grpo_jax.loops import build, scorers
 from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored, failed, select

@@ -17,9 +17,10 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import metrics, signals, storage
+from grpo_jax import metrics, signals
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.step_evaluator import StepEvaluator, Steps
+from grpo_jax.io import storage
 from grpo_jax.loops import build, checks, continuations, imports, step_data
 from grpo_jax.loops.collect import check_collector
 from grpo_jax.loops.groups import Scored, known, select

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from grpo_jax import storage
 from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 from grpo_jax.loops.offline import read_samples, template, write_samples
 from grpo_jax.objectives import common
 from grpo_jax.types import Rollouts

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import storage
 from grpo_jax.evaluation.pair_evaluator import PairEvaluator
+from grpo_jax.io import storage
 from grpo_jax.loops import build, checks, imports, trees
 from grpo_jax.loops.collect import check_collector
 from grpo_jax.loops.learner import Learner

@@ -21,9 +21,10 @@ from typing import Any, Protocol
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, compiled, guard, manifest, metrics, origin, room, signals, storage, workdir
+from grpo_jax import checkpoint, compiled, guard, manifest, metrics, origin, room, signals, workdir
 from grpo_jax.distributed import inputs, lifeline
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 from grpo_jax.loops import build, depends, trees
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.profiler import Profiler

@@ -5,9 +5,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from grpo_jax import storage
 from grpo_jax.config import kinds
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 from grpo_jax.loops import imports
 from grpo_jax.rewards import combine
 

@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, origin, storage
+from grpo_jax import checkpoint, origin
 from grpo_jax import folder as folders
 from grpo_jax.checksums import checksums
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 from grpo_jax.loops import weights
 from grpo_jax.models import heads, limits
 from grpo_jax.models.decoder import Decoder, DecoderConfig

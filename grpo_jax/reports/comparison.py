@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from grpo_jax import storage
+from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 
 

@@ -9,8 +9,8 @@ import json
 import pathlib
 
 from grpo_jax import folder as folders
-from grpo_jax import storage
 from grpo_jax.config.kinds import Form
+from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 
 NUMBERS = Form("numbers", lambda x: isinstance(x, list) and all(n is None or jsonl.NUMBER.fits(n) for n in x))

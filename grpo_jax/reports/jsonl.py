@@ -4,9 +4,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_jax import logs, storage
+from grpo_jax import logs
 from grpo_jax.config import kinds
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 
 STEP = {"step": kinds.Whole()}
 NUMBER = kinds.Number()

@@ -11,8 +11,8 @@ import matplotlib.ticker
 import numpy as np
 
 from grpo_jax import folder as folders
-from grpo_jax import storage
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 
 Lines = list[dict[str, float | None]]  # of metrics.jsonl

@@ -7,8 +7,8 @@ from typing import Any
 import tokenizers
 
 from grpo_jax import folder as folders
-from grpo_jax import storage
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 
 FILE = "tokenizer.json"
 MOST_ADDED = 20_000  # tokens beside the vocabulary; Gemma has 6_000

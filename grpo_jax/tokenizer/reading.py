@@ -11,9 +11,9 @@ from typing import Any
 import tokenizers
 
 from grpo_jax import folder as folders
-from grpo_jax import storage
 from grpo_jax.config.kinds import Form, Row
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 from grpo_jax.tokenizer import backend as backends
 from grpo_jax.tokenizer import chat as chat_templates
 from grpo_jax.tokenizer.tokenizer import SENTENCES, Tokenizer

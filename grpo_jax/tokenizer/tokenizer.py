@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import tokenizers
 
 from grpo_jax import folder as folders
-from grpo_jax import storage
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 from grpo_jax.tokenizer import backend as backends
 from grpo_jax.tokenizer import chat as chat_templates
 from grpo_jax.tokenizer import steps

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo_jax import folder as folders
-from grpo_jax import storage
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 from grpo_jax.models import limits
 from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.hf.families import FAMILIES, FULL, NONE, SLIDING, Family

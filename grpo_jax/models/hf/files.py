@@ -12,8 +12,8 @@ import numpy as np
 import safetensors
 
 from grpo_jax import folder as folders
-from grpo_jax import storage
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 
 
 def copies(

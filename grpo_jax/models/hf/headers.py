@@ -14,8 +14,8 @@ import ml_dtypes  # noqa: F401  numpy learns bfloat16 from it, before safetensor
 import safetensors
 
 from grpo_jax import folder as folders
-from grpo_jax import storage
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 from grpo_jax.models.hf.config import GET, read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"

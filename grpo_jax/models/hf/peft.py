@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from grpo_jax import storage
+from grpo_jax.io import storage
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import write_config
 from grpo_jax.models.hf.families import FAMILIES

@@ -22,8 +22,8 @@ import jax
 import numpy as np
 
 from grpo_jax import folder as folders
-from grpo_jax import storage
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import headers
 from grpo_jax.models.hf.config import GET, read_json, write_config

@@ -10,8 +10,8 @@ import safetensors
 import safetensors.numpy
 
 from grpo_jax import folder as folders
-from grpo_jax import storage
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 
 
 def check_target(folder: str | os.PathLike, marker: str, what: str) -> storage.Path:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from grpo_jax import storage
+from grpo_jax.io import storage
 
 
 class Mirror:

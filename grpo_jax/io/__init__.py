@@ -1,0 +1,1 @@
+"""Reads and writes files on a disk or in a bucket."""
