@@ -28,17 +28,17 @@ from absl import app, flags
 from ml_collections import ConfigDict
 
 from experiments import arguments
-from grpo_jax import learn, metrics, optim, sampler
-from grpo_jax import state as train_state
+from grpo_jax import metrics, sampler
 from grpo_jax.config import kinds, ranges
 from grpo_jax.distributed import sharding
+from grpo_jax.learning import learn, optimizer
+from grpo_jax.learning.state import TrainState, create
 from grpo_jax.loops import imports
 from grpo_jax.models.costs import decode_bytes, flops
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.packing import plan
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.rollouts import draw, to_device
-from grpo_jax.state import TrainState
 from grpo_jax.types import Prompts, Rollouts
 
 # What the arguments of experiments/benchmarks.py that are no settings of a run may be.
@@ -134,7 +134,7 @@ def make_workload(config: ConfigDict) -> tuple[Workload, TrainState]:
   layout = sharding.make_layout(config.mesh)
   decoder = Decoder(shape, layout, layers=config.model.layers, remat=config.model.remat, dtype=config.model.dtype)
   init = jax.jit(decoder.init, out_shardings=decoder.shardings())
-  tx = optim.make_optimizer(config.learner, config.steps)
+  tx = optimizer.make_optimizer(config.learner, config.steps)
   objective, settings = imports.objective(config.objective.name), imports.objective_settings(config.objective)
   setup = learn.Setup(decoder, objective, tx, config.learner, settings, config.sampler.temperature)
   workload = Workload(
@@ -145,7 +145,7 @@ def make_workload(config: ConfigDict) -> tuple[Workload, TrainState]:
     init(jax.random.key(0)),
     learn.microbatches_of_rollout(config.learner, config.data.prompts),
   )
-  return workload, train_state.create({"policy": init(jax.random.key(0))}, tx)
+  return workload, create({"policy": init(jax.random.key(0))}, tx)
 
 
 def make_prompts(config: ConfigDict, step: int) -> tuple[Prompts, np.ndarray]:

@@ -30,7 +30,7 @@ from grpo_jax.checksums import checksums
 from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError, StorageError
 from grpo_jax.io import storage
-from grpo_jax.state import TrainState
+from grpo_jax.learning.state import TrainState
 from grpo_jax.workdir import cut_back, log_lengths, not_writable, reason, steps_logged
 
 LEARNER = "policy"  # the learner whose parameters another run may start from

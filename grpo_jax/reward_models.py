@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax import forward, rollouts
+from grpo_jax import rollouts
+from grpo_jax.learning import forward
 from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.objectives import common
 from grpo_jax.packing.microbatches import join_microbatches, split_microbatches

@@ -15,7 +15,8 @@ import tiny
 from jax import export
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
-from grpo_jax import forward, rollouts, sampler
+from grpo_jax import rollouts, sampler
+from grpo_jax.learning import forward
 from grpo_jax.models import attention
 from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.packing.plan import Packing

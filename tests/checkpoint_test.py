@@ -15,11 +15,12 @@ import pytest
 from conftest import ROOT, environment
 
 from experiments import defaults
-from grpo_jax import checkpoint, optim, signals, state
+from grpo_jax import checkpoint, signals
 from grpo_jax.errors import SettingError
+from grpo_jax.learning import optimizer, state
 from grpo_jax.workdir import check_owner, check_space, claim, locked
 
-TX = optim.make_optimizer(defaults.get_config().learner, 10)
+TX = optimizer.make_optimizer(defaults.get_config().learner, 10)
 
 
 def make_state(seed: float = 0.0, width: int = 4) -> state.TrainState:
@@ -253,7 +254,9 @@ import sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from experiments import defaults
-from grpo_jax import checkpoint, optim, state
+from grpo_jax import checkpoint
+from grpo_jax.learning import optimizer as optim
+from grpo_jax.learning import state
 assert jax.device_count() == 8
 tx = optim.make_optimizer(defaults.get_config().learner, 10)
 mesh = jax.make_mesh((4, 2), ("fsdp", "tensor"), axis_types=(AxisType.Auto,) * 2)
@@ -418,7 +421,9 @@ jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=rank)
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from experiments import defaults
-from grpo_jax import checkpoint, optim, signals, state
+from grpo_jax import checkpoint, signals
+from grpo_jax.learning import optimizer as optim
+from grpo_jax.learning import state
 from grpo_jax.workdir import claim
 claim(workdir, defaults.get_config())
 mesh = jax.make_mesh((2,), ("fsdp",), axis_types=(AxisType.Auto,))

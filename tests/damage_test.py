@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from grpo_jax import checkpoint, state
+from grpo_jax import checkpoint
 from grpo_jax.errors import SettingError
+from grpo_jax.learning import state
 
 
 def make_state(step: int) -> state.TrainState:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tiny
 
-from grpo_jax import forward
 from grpo_jax.errors import SettingError
+from grpo_jax.learning import forward
 from grpo_jax.models import attention, layers
 from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.variants import VARIANTS

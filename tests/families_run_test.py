@@ -12,7 +12,8 @@ import pytest
 import tiny
 
 from experiments import defaults
-from grpo_jax import forward, rollouts
+from grpo_jax import rollouts
+from grpo_jax.learning import forward
 from grpo_jax.loops import build, online, trees
 from grpo_jax.models.variants import VARIANTS
 from grpo_jax.packing.plan import Packing

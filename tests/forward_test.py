@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tiny
 
-from grpo_jax import forward
 from grpo_jax import rollouts as host
+from grpo_jax.learning import forward
 from grpo_jax.models import heads
 from grpo_jax.packing.plan import Packing
 

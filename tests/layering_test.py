@@ -358,7 +358,7 @@ def test_upwards_and_sideways_are_seen():
   texts = {
     "ops.masked": "from grpo_jax.ops import advantages",
     "ops.advantages": "from grpo_jax import types\nfrom grpo_jax.ops.masked import mean",
-    "types": "def f():\n  import grpo_jax.learn",
+    "types": "def f():\n  import grpo_jax.learning.learn",
     "learn": "import grpo_jax.types\nfrom grpo_jax import types",
     "models.decoder": "from grpo_jax.objectives.grpo import loss",
     "objectives.grpo": "from grpo_jax import objectives",

@@ -17,11 +17,11 @@ import tiny
 from jax.sharding import PartitionSpec
 from ml_collections import ConfigDict
 
-from grpo_jax import learn, movement
 from grpo_jax import rollouts as host
-from grpo_jax import state as states
 from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
+from grpo_jax.learning import learn, movement
+from grpo_jax.learning.state import create
 from grpo_jax.loops import groups
 from grpo_jax.objectives import cispo, distill, grpo, gspo, rft, sft
 from grpo_jax.packing.plan import Packing
@@ -222,7 +222,7 @@ def run(
   def put(x):
     return jax.device_put(x, layout.replicated())
 
-  state = states.create({"policy": put(table())}, tx)
+  state = create({"policy": put(table())}, tx)
   rollouts, packing = host.to_device(layout, (given or tiny.rollouts(), packing))
   for _ in range(calls):
     state, metrics, trace = update(state, ref and put(ref), old and put(old), rollouts, packing)
@@ -384,7 +384,7 @@ def test_an_objective_with_advantages_of_its_own_puts_them_into_the_trace():
   tx, cfg = optax.sgd(0.1), tiny.section("learner", chunk=64)
   setup = learn.Setup(Bigrams(tiny.layout()), distill, tx, cfg, tiny.objective(distill), TEMPERATURE)
   update = learn.make_learn(setup)
-  state = states.create({"policy": jax.device_put(table(), tiny.layout().replicated())}, tx)
+  state = create({"policy": jax.device_put(table(), tiny.layout().replicated())}, tx)
   _, _, trace = update(state, table(1), None, r, Packing())
   want = np.asarray(table_logprobs(table(1), r)) - np.asarray(table_logprobs(table(), r))
   np.testing.assert_allclose(trace.advantages, np.where(tiny.real(r), want, 0), atol=1e-5)

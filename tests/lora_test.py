@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import tiny
 
-from grpo_jax import forward, learn, sampler
 from grpo_jax import rollouts as host
-from grpo_jax import state as states
+from grpo_jax import sampler
 from grpo_jax.config import ranges
 from grpo_jax.errors import SettingError
+from grpo_jax.learning import forward, learn
+from grpo_jax.learning.state import create
 from grpo_jax.loops import build, trees
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import peft, tensors
@@ -90,15 +91,13 @@ def test_the_update_is_the_chain_rule_of_that_of_all_weights(mesh):
   settings = tiny.objective(beta=0.1)
   cfg = tiny.section("learner", chunk=64, microbatch=4)
   run = learn.make_learn(learn.Setup(d, grpo, tiny.GRADIENT, cfg, settings, 0.7))
-  state = states.create({"policy": on_mesh(mesh, adapters())}, tiny.GRADIENT)
+  state = create({"policy": on_mesh(mesh, adapters())}, tiny.GRADIENT)
   base = on_mesh(mesh, tiny.weights())
   given = host.to_device(d.layout, (r, tiny.packing(r, mesh, 2)))
   state, metrics, _ = jax.device_get(run(state, {}, None, *given, base))
   got, merged = state.opt_state[0].trace["policy"], by_hand(tiny.weights(), adapters())
   full = learn.make_learn(learn.Setup(d.base, grpo, tiny.GRADIENT, cfg, settings, 0.7))
-  want, same, _ = jax.device_get(
-    full(states.create({"policy": on_mesh(mesh, merged)}, tiny.GRADIENT), base, None, *given)
-  )
+  want, same, _ = jax.device_get(full(create({"policy": on_mesh(mesh, merged)}, tiny.GRADIENT), base, None, *given))
   np.testing.assert_allclose(metrics["kl"], same["kl"], rtol=1e-4)
   assert metrics["kl"] > 0.001
   np.testing.assert_allclose(metrics["loss"], same["loss"], atol=1e-5)

@@ -8,7 +8,7 @@ import tiny
 
 from experiments import gsm8k
 from grpo_jax import rollouts as host
-from grpo_jax import state as states
+from grpo_jax.learning.state import create
 from grpo_jax.packing.plan import Packing
 from grpo_jax.plan import facts, lengths, programs, topology
 from grpo_jax.plan.collectives import collectives
@@ -22,7 +22,7 @@ CHUNK = 4  # of the 32 completion tokens that a device has of a microbatch: eigh
 def test_weights_are_gathered_once_a_pass_and_gradients_scattered_once_a_microbatch(microbatch):
   """The reference's pass, the policy's forwards and backwards; what is not cut (norms) and metrics are all-reduced."""
   layout, weights = tiny.layout(MESH), tiny.params(mesh=MESH)
-  state = states.create({"policy": tiny.params(mesh=MESH)}, tiny.GRADIENT)
+  state = create({"policy": tiny.params(mesh=MESH)}, tiny.GRADIENT)
   update = tiny.make_learn(MESH, chunk=CHUNK, microbatch=microbatch, objective_=tiny.objective(beta=0.1))
   text = update.lower(state, weights, None, host.to_device(layout, tiny.rollouts()), Packing()).compile().as_text()
   found, moved = collectives(text, layout.mesh.size), collections.Counter()

@@ -182,7 +182,7 @@ MUTANTS = (
   ),
   Mutant(
     "the scalar is read one token early",
-    "grpo_jax/forward.py",
+    "grpo_jax/learning/forward.py",
     'heads.score(params["score"], hidden)',
     'heads.score(params["score"], jnp.roll(hidden, 1, axis=2))',
     "tests/forward_test.py::test_another_last_token_is_another_score",
@@ -486,14 +486,14 @@ MUTANTS = (
   ),
   Mutant(
     "the learner's log-probs forget the soft cap of the logits",
-    "grpo_jax/forward.py",
+    "grpo_jax/learning/forward.py",
     "decoder.config.logit_soft_cap",
     "0.0",
     "tests/forward_test.py::test_log_probs_and_entropies_are_those_of_all_logits_at_once",
   ),
   Mutant(
     "the compiler alone decides what the update moves",
-    "grpo_jax/forward.py",
+    "grpo_jax/learning/forward.py",
     "if layout.mesh.size == 1:",
     "if True:",
     "tests/moved_bytes_test.py::test_weights_are_gathered_once_a_pass_and_gradients_scattered_once_a_microbatch",
@@ -514,7 +514,7 @@ MUTANTS = (
   ),
   Mutant(
     "the temperature is in the sampler's log-probs alone",
-    "grpo_jax/forward.py",
+    "grpo_jax/learning/forward.py",
     "temperature=temperature, chunk=chunk, soft_cap=cap)",
     "temperature=1.0, chunk=chunk, soft_cap=cap)",
     "tests/forward_test.py::test_the_temperature_divides_the_logits",
@@ -535,7 +535,7 @@ MUTANTS = (
   ),
   Mutant(
     "a minibatch is normalised as GRPO's is, whatever the aggregation",
-    "grpo_jax/learn.py",
+    "grpo_jax/learning/learn.py",
     "weights = setup.objective.weights(batch.mask,",
     "weights = common.sequence_mean_weights(batch.mask,",
     "tests/update_test.py::test_minibatches_are_updates_of_their_own",
@@ -549,28 +549,28 @@ MUTANTS = (
   ),
   Mutant(
     "a token's log-prob comes from its own hidden state",
-    "grpo_jax/forward.py",
+    "grpo_jax/learning/forward.py",
     "before = jnp.concatenate([hidden[:, :, :1], hidden[:, :, :-1]], axis=2)",
     "before = hidden",
     "tests/forward_test.py::test_log_probs_and_entropies_are_those_of_all_logits_at_once",
   ),
   Mutant(
     "several updates have no old policy",
-    "grpo_jax/learn.py",
+    "grpo_jax/learning/learn.py",
     "if setup.updates == 1 and old_params is None:  #",
     "if True:  #",
     "tests/learn_test.py::test_the_inner_loop_is_its_updates_one_by_one",
   ),
   Mutant(
     "each microbatch is averaged by itself",
-    "grpo_jax/learn.py",
+    "grpo_jax/learning/learn.py",
     "out = outputs(setup, params, batch, packing)",
     "out, batch = outputs(setup, params, batch, packing), reweighted(setup, batch)",
     "tests/learn_test.py::test_microbatches_change_nothing_but_memory",
   ),
   Mutant(
     "microbatches are averaged, each over its own completions",
-    "grpo_jax/learn.py",
+    "grpo_jax/learning/learn.py",
     "(value, aux), grads = value_and_grad(params, *x)",
     "own = reweighted(setup, x[0])\n"
     "    own = dataclasses.replace(own, weights=own.weights / count)\n"
@@ -579,7 +579,7 @@ MUTANTS = (
   ),
   Mutant(
     "devices are averaged, each over its own completions",
-    "grpo_jax/learn.py",
+    "grpo_jax/learning/learn.py",
     "batch = setup.objective.prepare(rollouts, setup.objective_cfg)",
     "batch, shards = setup.objective.prepare(rollouts, setup.objective_cfg), setup.decoder.layout.size('prompt')\n"
     "  each = jax.tree.map(lambda x: x.reshape(shards, -1, *x.shape[1:]), batch)\n"

@@ -23,9 +23,10 @@ import tiny
 from ml_collections import ConfigDict
 
 from experiments import defaults
-from grpo_jax import learn, movement, sampler
 from grpo_jax import rollouts as host
+from grpo_jax import sampler
 from grpo_jax.errors import SettingError, StorageError
+from grpo_jax.learning import learn, movement
 from grpo_jax.loops import build, checks, groups, imports, offline, pairs, replay, run
 from grpo_jax.loops.run import Run
 from grpo_jax.ops.advantages import totals

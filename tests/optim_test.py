@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from experiments import defaults
-from grpo_jax import learn, optim, state
+from grpo_jax.learning import learn, optimizer, state
 
 POLICY = {
   "embed": {"weight": np.full((4, 3), 2.0, np.float32)},
@@ -28,7 +28,7 @@ POLICY = {
 }
 
 
-update = jax.jit(optim.apply_if_finite, static_argnums=0)
+update = jax.jit(optimizer.apply_if_finite, static_argnums=0)
 
 
 def learner(**settings) -> ConfigDict:
@@ -58,13 +58,13 @@ def equal(a, b) -> bool:
   ],
 )
 def test_schedule(name, expected):
-  rate = optim.schedule(learner(lr=0.3, warmup=2, schedule=name), total_updates=6)
+  rate = optimizer.schedule(learner(lr=0.3, warmup=2, schedule=name), total_updates=6)
   np.testing.assert_allclose([rate(i) for i in range(len(expected))], 0.3 * np.array(expected), rtol=1e-5, atol=1e-8)
 
 
 def test_a_run_that_makes_fewer_updates_ends_above_0():
   """The schedule goes by updates that were made: one that was skipped leaves the rate where it was."""
-  rate = optim.schedule(learner(lr=0.3, schedule="linear"), total_updates=4)
+  rate = optimizer.schedule(learner(lr=0.3, schedule="linear"), total_updates=4)
   tx = optax.scale_by_learning_rate(rate)
   now = state.create({"policy": {"w": jnp.ones(1)}}, tx)
   moved = []
@@ -76,12 +76,12 @@ def test_a_run_that_makes_fewer_updates_ends_above_0():
 
 
 def test_schedule_without_warmup_starts_at_its_peak():
-  assert optim.schedule(learner(lr=0.3, schedule="linear"), total_updates=2)(0) == np.float32(0.3)
+  assert optimizer.schedule(learner(lr=0.3, schedule="linear"), total_updates=2)(0) == np.float32(0.3)
 
 
 def test_decay_acts_on_matrices_by_name_and_not_by_rank():
   lr, decay = 0.1, 0.5
-  tx = optim.make_optimizer(learner(lr=lr, weight_decay=decay), 10)
+  tx = optimizer.make_optimizer(learner(lr=lr, weight_decay=decay), 10)
   s = state.create(params(), tx)
   s, _ = update(tx, jax.tree.map(jnp.zeros_like, s.params), jnp.float32(0), s)
   new = s.params["policy"]
@@ -97,7 +97,7 @@ def test_decay_acts_on_matrices_by_name_and_not_by_rank():
 
 def test_two_steps_of_adamw_by_hand():
   cfg = learner(lr=0.1, b1=0.8, b2=0.9, adam_eps=1e-3, weight_decay=0.2, clip_norm=0.0)
-  tx = optim.make_optimizer(cfg, 10)
+  tx = optimizer.make_optimizer(cfg, 10)
   s = state.create({"policy": {"weight": jnp.array([[1.0, -2.0]])}}, tx)
   p, m, v = np.array([[1.0, -2.0]]), np.zeros((1, 2)), np.zeros((1, 2))
   for t, g in enumerate((np.array([[3.0, -0.5]]), np.array([[-1.0, 4.0]])), start=1):
@@ -110,7 +110,7 @@ def test_two_steps_of_adamw_by_hand():
 
 @pytest.mark.parametrize("norm,factor", [(1.0, 1 / 5), (5.5, 1.0), (0.0, 1.0)])
 def test_gradient_is_clipped_by_its_global_norm(norm, factor):
-  tx = optim.make_optimizer(learner(clip_norm=norm), 10)
+  tx = optimizer.make_optimizer(learner(clip_norm=norm), 10)
   p = {"policy": {"a": jnp.zeros(1), "b": jnp.zeros(1)}}
   _, opt_state = tx.update({"policy": {"a": jnp.array([3.0]), "b": jnp.array([-4.0])}}, tx.init(p), p)
   mu = optax.tree_utils.tree_get(opt_state, "mu")["policy"]  # (1 - b1) times the clipped gradient
@@ -118,14 +118,14 @@ def test_gradient_is_clipped_by_its_global_norm(norm, factor):
 
 
 def test_a_clipped_gradient_keeps_its_dtype():
-  clipped = optim.clip(1.0, {"a": jnp.array([3.0], jnp.bfloat16), "b": jnp.array([4.0])}, None)
+  clipped = optimizer.clip(1.0, {"a": jnp.array([3.0], jnp.bfloat16), "b": jnp.array([4.0])}, None)
   assert clipped["a"].dtype == jnp.bfloat16 and clipped["b"].dtype == jnp.float32
   np.testing.assert_allclose(clipped["a"].astype(jnp.float32), 0.6, rtol=2**-7)
   np.testing.assert_allclose(clipped["b"], 0.8, rtol=1e-6)
 
 
 def test_critic_has_its_own_rate_and_clip():
-  tx = optim.make_optimizer(learner(lr=0.1, critic_lr=0.01, clip_norm=1.0, adam_eps=0.0), 10, critic=True)
+  tx = optimizer.make_optimizer(learner(lr=0.1, critic_lr=0.01, clip_norm=1.0, adam_eps=0.0), 10, critic=True)
   s = state.create({"policy": {"a": jnp.zeros(1)}, "critic": {"a": jnp.zeros(1)}}, tx)
   grads = {"policy": {"a": jnp.array([0.5])}, "critic": {"a": jnp.array([1000.0])}}
   s, _ = update(tx, grads, jnp.float32(0), s)
@@ -137,7 +137,7 @@ def test_critic_has_its_own_rate_and_clip():
 
 @pytest.fixture(scope="module")
 def tx():
-  return optim.make_optimizer(learner(lr=0.1, warmup=3, weight_decay=0.1), 10)
+  return optimizer.make_optimizer(learner(lr=0.1, warmup=3, weight_decay=0.1), 10)
 
 
 @pytest.mark.parametrize("loss,entry", [(np.nan, 1.0), (np.inf, 1.0), (0.0, np.nan), (0.0, -np.inf), (0.0, 1e30)])
@@ -159,7 +159,7 @@ def test_a_bad_update_changes_nothing_and_is_counted(loss, entry, tx):
 
 
 def test_state_can_be_donated_and_abstract_is_what_create_makes():
-  tx = optim.make_optimizer(learner(weight_decay=0.1), 10)
+  tx = optimizer.make_optimizer(learner(weight_decay=0.1), 10)
   s = state.create(params(), tx)
   described = state.abstract(params(), tx)
   assert jax.tree.structure(s) == jax.tree.structure(described)
@@ -167,7 +167,7 @@ def test_state_can_be_donated_and_abstract_is_what_create_makes():
     (a.shape, a.dtype, a.sharding) == (b.shape, b.dtype, b.sharding)
     for a, b in zip(jax.tree.leaves(s), jax.tree.leaves(described))
   )
-  step = jax.jit(lambda s: optim.apply_if_finite(tx, s.params, jnp.float32(0), s)[0], donate_argnums=0)
+  step = jax.jit(lambda s: optimizer.apply_if_finite(tx, s.params, jnp.float32(0), s)[0], donate_argnums=0)
   s = step(step(s))
   assert s.step == 2 and s.skipped == 0
 
@@ -175,12 +175,12 @@ def test_state_can_be_donated_and_abstract_is_what_create_makes():
 @pytest.mark.parametrize("dropped", ["xla_cpu_copy_insertion_use_region_analysis", "xla_cpu_scheduler_type"])
 def test_an_update_on_a_cpu_makes_one_array_at_a_time(dropped):
   leaf = jnp.zeros((256, 256))
-  tx = optim.make_optimizer(learner(weight_decay=0.1), 10)
+  tx = optimizer.make_optimizer(learner(weight_decay=0.1), 10)
   s = state.create({"policy": {"a": {"weight": leaf}, "b": {"weight": leaf}, "c": {"weight": leaf}}}, tx)
   options = learn.compiler_options(tiny.decoder())
 
   def temporary(options):
-    step = jax.jit(functools.partial(optim.apply_if_finite, tx), donate_argnums=2, compiler_options=options)
+    step = jax.jit(functools.partial(optimizer.apply_if_finite, tx), donate_argnums=2, compiler_options=options)
     return step.lower(s.params, jnp.float32(0), s).compile().memory_analysis().temp_size_in_bytes
 
   assert temporary(options) < 1.1 * leaf.nbytes
@@ -193,7 +193,7 @@ def test_moments_take_the_shardings_of_their_parameters(critic):
   cut, whole = NamedSharding(mesh, PartitionSpec("fsdp", "tensor")), NamedSharding(mesh, PartitionSpec())
   weight, scale = jax.device_put(jnp.ones((8, 8)), cut), jax.device_put(jnp.ones((2, 8)), whole)
   p = {"policy": {"weight": weight, "norm": {"scale": scale}}} | ({"critic": {"weight": weight}} if critic else {})
-  tx = optim.make_optimizer(learner(weight_decay=0.1, critic_lr=1e-3), 10, critic=critic)
+  tx = optimizer.make_optimizer(learner(weight_decay=0.1, critic_lr=1e-3), 10, critic=critic)
   s = state.create(p, tx)
   leaves = jax.tree.leaves((s.opt_state, s.step, s.bad_steps, s.skipped))
   assert all(leaf.sharding == (cut if leaf.shape == (8, 8) else whole) for leaf in leaves)

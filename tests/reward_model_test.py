@@ -16,8 +16,9 @@ from ml_collections import ConfigDict
 from offline_test import FLAT, OUTCOMES, TIED, L, scored
 
 from experiments import defaults
-from grpo_jax import forward, reward_models
+from grpo_jax import reward_models
 from grpo_jax.errors import SettingError
+from grpo_jax.learning import forward
 from grpo_jax.loops import build, checks, imports, offline, pairs, reward_model
 from grpo_jax.loops.run import Run
 from grpo_jax.models.hf import tensors

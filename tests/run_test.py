@@ -14,11 +14,11 @@ import tiny
 
 from experiments import defaults
 from grpo_jax import guard, metrics, rollouts
-from grpo_jax import state as train_state
 from grpo_jax.checksums import checksums
 from grpo_jax.distributed import inputs, lifeline
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.evaluator import Evaluator
+from grpo_jax.learning import state as train_state
 from grpo_jax.loops import build, checks, imports, trees
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.run import Run, exporting, recorded

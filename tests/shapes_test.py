@@ -31,10 +31,11 @@ from experiments import (
   gsm8k_rm,
   presets,
 )
-from grpo_jax import decode_loop, forward, learn, movement, optim, sampler, slot_cache
+from grpo_jax import decode_loop, sampler, slot_cache
 from grpo_jax import rollouts as host
-from grpo_jax import state as states
 from grpo_jax.errors import SettingError
+from grpo_jax.learning import forward, learn, movement, optimizer
+from grpo_jax.learning.state import abstract, create
 from grpo_jax.loops import build, checks, groups, imports, trees
 from grpo_jax.models import attention, heads, int8, layers, variants
 from grpo_jax.models import decoder as decoders
@@ -460,8 +461,8 @@ def trace(config: Any, d: Decoder, stop: tuple[int, ...], group: int = 0, sample
   if "scores" in needs:
     d = dataclasses.replace(d, config=dataclasses.replace(d.config, scores=True))
   params = trees.abstract_params(d, needs)
-  tx = optim.make_optimizer(config.learner, config.steps, critic="values" in needs)
-  state = states.abstract(params, tx)
+  tx = optimizer.make_optimizer(config.learner, config.steps, critic="values" in needs)
+  state = abstract(params, tx)
   p, length, group = config.data.prompts, config.sampler.max_length, group or config.sampler.group
   prompts = Prompts(i(p, config.data.max_prompt_length), i(p))
   shape = (p, group, length)
@@ -703,7 +704,7 @@ def test_steps_compile_once(compiled):
   mesh = (1, 4, 2, 1)
   layout, d = tiny.layout(mesh), tiny.decoder(mesh=mesh)
   learner = tiny.section("learner", chunk=64, lr=1e-3, warmup=2, schedule="cosine", weight_decay=0.1)
-  tx = optim.make_optimizer(learner, 3)
+  tx = optimizer.make_optimizer(learner, 3)
   chex.clear_trace_counter()
 
   def once(jitted: Any, **options: Any) -> Any:
@@ -715,7 +716,7 @@ def test_steps_compile_once(compiled):
   made = tiny.make_sampler(mesh=mesh)
   sample = dataclasses.replace(made, ready=once(made.ready), run=once(made.run, static_argnames="prompt_size"))
   update = once(learn.make_learn(learn.Setup(d, grpo, tx, learner, tiny.objective(), 0.7)), donate_argnums=0)
-  state = states.create({"policy": tiny.params(mesh=mesh)}, tx)
+  state = create({"policy": tiny.params(mesh=mesh)}, tx)
   placed = jax.tree.map(lambda x: x.sharding, state)
   table = groups.widen(tiny.rollouts(), 48)
   compiled.clear()

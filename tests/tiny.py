@@ -18,10 +18,11 @@ import optax
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from experiments import defaults
-from grpo_jax import forward, learn, sampler
 from grpo_jax import rollouts as host
-from grpo_jax import state as states
+from grpo_jax import sampler
 from grpo_jax.distributed import sharding
+from grpo_jax.learning import forward, learn
+from grpo_jax.learning.state import TrainState, create
 from grpo_jax.models import variants
 from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.decoder import Decoder, DecoderConfig
@@ -182,7 +183,7 @@ def logprobs(variant: str = "test_qwen3", mesh: tuple[int, ...] = ONE, temperatu
 class Learned(NamedTuple):
   """Numpy."""
 
-  state: states.TrainState
+  state: TrainState
   metrics: dict[str, np.ndarray]
   trace: learn.Trace
   gradient: Any  # of the last update, under GRADIENT
@@ -205,7 +206,7 @@ def update(
   def placed(x):
     return None if x is None else jax.device_put(x, decoder("test_qwen3", mesh).shardings())
 
-  state = states.create({"policy": params(mesh=mesh)}, tx)
+  state = create({"policy": params(mesh=mesh)}, tx)
   run = make_learn(mesh, tx=tx, **changes)
   state, metrics, trace = jax.device_get(
     run(state, placed(ref), placed(old), *on_device((given or rollouts(), packing)))

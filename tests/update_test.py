@@ -16,9 +16,9 @@ import tiny
 from learn_test import Bigrams, norm, table
 from objective_cases import CASES, PAIRS, PROCESS
 
-from grpo_jax import learn
 from grpo_jax import rollouts as host
-from grpo_jax import state as states
+from grpo_jax.learning import learn
+from grpo_jax.learning.state import create
 from grpo_jax.objectives import ppo
 from grpo_jax.packing.plan import Packing
 from grpo_jax.types import Rollouts
@@ -77,7 +77,7 @@ def updated(
   if packed and name not in PAIRS:  # two samples of a prompt are too few to share a row
     packing = tiny.packing(r, mesh, learn.microbatches_of_rollout(cfg, tiny.P))
   run = learn.make_learn(learn.Setup(decoder, objective, TX, cfg, tiny.objective(objective, **changes), 0.7))
-  state = states.create({k: place(tree) for k, tree in params.items()}, TX)
+  state = create({k: place(tree) for k, tree in params.items()}, TX)
   given = host.to_device(layout, (r, packing))
   state, metrics, trace = run(state, place(ref), place(old), *given)
   return params, *jax.device_get((state.params, metrics, trace))
@@ -132,7 +132,7 @@ def test_minibatches_are_updates_of_their_own(name):
     return update(state, ref, old, given, Packing())[0]
 
   def new():
-    return states.create(jax.tree.map(jax.numpy.copy, start), TX)
+    return create(jax.tree.map(jax.numpy.copy, start), TX)
 
   want = new()
   for part in (0, 1):

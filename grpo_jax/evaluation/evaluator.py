@@ -6,12 +6,13 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from grpo_jax import learn, metrics, model_rewards, sampler
+from grpo_jax import metrics, model_rewards, sampler
 from grpo_jax.distributed import inputs
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import policy
 from grpo_jax.generate import Generator
+from grpo_jax.learning import learn
 from grpo_jax.loops import build, checks, imports, scorers
 from grpo_jax.model_rewards import RewardModel
 from grpo_jax.packing.sizes import Sizes

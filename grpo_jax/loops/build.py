@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, learn, workdir
+from grpo_jax import checkpoint, workdir
 from grpo_jax.data import loader
 from grpo_jax.distributed import sharding
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
+from grpo_jax.learning import learn
 from grpo_jax.loops import imports, trees, weights
 from grpo_jax.models import variants
 from grpo_jax.models.decoder import Decoder

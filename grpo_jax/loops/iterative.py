@@ -23,10 +23,11 @@ import optax
 from ml_collections import ConfigDict
 
 from grpo_jax import metrics, origin
-from grpo_jax import state as train_state
 from grpo_jax.errors import SettingError, said_of
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.io import storage
+from grpo_jax.learning import state as train_state
+from grpo_jax.learning.state import TrainState
 from grpo_jax.loops import build, checks, imports, judges, scorers, teaching, trees
 from grpo_jax.loops.collect import collect, make_collector
 from grpo_jax.loops.learner import Learner
@@ -36,7 +37,6 @@ from grpo_jax.loops.run import Run, exporting
 from grpo_jax.loops.teaching import NAME, Judge, Kind
 from grpo_jax.model_rewards import RewardModel
 from grpo_jax.models.hf import tensors
-from grpo_jax.state import TrainState
 
 
 def train(config: ConfigDict, workdir: str) -> None:

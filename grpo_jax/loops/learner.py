@@ -6,15 +6,16 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from grpo_jax import learn, metrics, movement, optim, rollouts
-from grpo_jax import state as train_state
+from grpo_jax import metrics, rollouts
 from grpo_jax.distributed import lifeline
 from grpo_jax.errors import SettingError
+from grpo_jax.learning import learn, movement, optimizer
+from grpo_jax.learning import state as train_state
+from grpo_jax.learning.state import TrainState
 from grpo_jax.loops import build, imports, trees
 from grpo_jax.models import lora
 from grpo_jax.packing import plan
 from grpo_jax.packing.sizes import Sizes
-from grpo_jax.state import TrainState
 from grpo_jax.types import Rollouts
 
 
@@ -60,8 +61,8 @@ class Learner:
     if "ref" in self.needs:
       build.check_source(config.ref_from, model, "ref_from")
     updates = config.steps * config.learner.mu * config.learner.minibatches
-    self.rate = optim.schedule(config.learner, updates)
-    self.tx = optim.make_optimizer(config.learner, updates, critic="values" in self.needs)
+    self.rate = optimizer.schedule(config.learner, updates)
+    self.tx = optimizer.make_optimizer(config.learner, updates, critic="values" in self.needs)
     setup = learn.Setup(model.decoder, self.objective, self.tx, config.learner, settings, temperature)
     self.jitted_learn, self.jitted_movement = learn.make_learn(setup), movement.make_movement(setup)
     self.sizes = sizes or build.sizes(config, model.layout)

@@ -25,12 +25,12 @@ from grpo_jax import checkpoint, compiled, guard, manifest, metrics, origin, roo
 from grpo_jax.distributed import inputs, lifeline
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
+from grpo_jax.learning.state import TrainState
 from grpo_jax.loops import build, depends, trees
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.profiler import Profiler
 from grpo_jax.loops.watch import Watch
 from grpo_jax.models.hf import peft, tensors
-from grpo_jax.state import TrainState
 
 POLICY = checkpoint.LEARNER  # the name of the learner that is evaluated and exported
 

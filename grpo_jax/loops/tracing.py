@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import learn
 from grpo_jax.errors import SettingError
+from grpo_jax.learning import learn
 from grpo_jax.loops import calls, imports, scorers
 from grpo_jax.objectives import contract
 from grpo_jax.types import STOPPED, Outputs, Prompts, Rollouts, TrainBatch

@@ -18,14 +18,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from grpo_jax import forward, optim
 from grpo_jax.errors import SettingError
+from grpo_jax.learning import forward, optimizer
+from grpo_jax.learning.state import TrainState
 from grpo_jax.models import lora
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.objectives.contract import Objective
 from grpo_jax.packing.microbatches import join_microbatches, split_microbatches
 from grpo_jax.packing.plan import Packing
-from grpo_jax.state import TrainState
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
 # Metrics that the learner and the loops add: an objective's own of such a name would be lost, or stand in their place.
@@ -191,7 +191,7 @@ def optimizer_step(
 ) -> tuple[TrainState, Metrics, Array | None]:
   """Returns the state after one update by a minibatch, its metrics, and the log-probs `[P, G, L]` before it."""
   value, grads, metrics, logprobs = gradient(setup, state.params, batch, packing)
-  state, skipped = optim.apply_if_finite(setup.tx, grads, value, state)
+  state, skipped = optimizer.apply_if_finite(setup.tx, grads, value, state)
   one = jnp.ones(())
   metrics |= {"loss": (value, one), "grad_norm": (optax.tree.norm(grads), one), "skipped": (skipped * 1.0, one)}
   return state, metrics, logprobs

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.learn import Setup, Trace, compiler_options, frozen_outputs
+from grpo_jax.learning.learn import Setup, Trace, compiler_options, frozen_outputs
 from grpo_jax.objectives import common
 from grpo_jax.ops import masked, surrogate
 from grpo_jax.packing.plan import Packing

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from grpo_jax.state import TrainState
+from grpo_jax.learning.state import TrainState
 
 Array = jax.Array
 

@@ -1,0 +1,1 @@
+"""Computes log-probs, gradients and the optimizer's update."""
