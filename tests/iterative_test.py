@@ -8,7 +8,7 @@ import tiny_runs
 
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import checks, imports, iterative, online
-from grpo_jax.loops.replay import Replay, lessons
+from grpo_jax.loops.reward_data.replay import Replay, lessons
 from grpo_jax.types import Prompts, Rollouts
 
 M = tiny_runs.ITERATIVE["iterative.steps"]

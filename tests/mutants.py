@@ -224,21 +224,21 @@ MUTANTS = (
   ),
   Mutant(
     "the replay is drawn with replacement",
-    "grpo_jax/loops/replay.py",
+    "grpo_jax/loops/reward_data/replay.py",
     "len(new.lengths) + rng.permutation(len(pool.lengths) - 1 - len(new.lengths))",
     "len(new.lengths) + rng.integers(0, max(1, len(pool.lengths) - 1 - len(new.lengths)), 99)",
     "tests/iterative_test.py::test_a_tenth_of_each_batch_is_of_the_past_and_none_comes_twice",
   ),
   Mutant(
     "the unfinished step of a sample that was cut off gets a label",
-    "grpo_jax/loops/continuations.py",
+    "grpo_jax/loops/reward_data/continuations.py",
     "if of_sample and r.ended[p, g] == STOPPED:",
     "if of_sample:",
     "tests/continuations_test.py::test_labels_of_a_group",
   ),
   Mutant(
     "a continuation that is too long is judged whole",
-    "grpo_jax/loops/continuations.py",
+    "grpo_jax/loops/reward_data/continuations.py",
     "within = min(len(whole), labeller.max_length)",
     "within = len(whole)",
     "tests/continuations_test.py::test_a_continuation_that_is_too_long_is_cut_before_it_is_judged",
@@ -648,7 +648,7 @@ MUTANTS = (
   ),
   Mutant(
     "all batches of prefixes are continued with one noise",
-    "grpo_jax/loops/continuations.py",
+    "grpo_jax/loops/reward_data/continuations.py",
     "jax.random.fold_in(key, start)",
     "key",
     "tests/continuations_test.py::test_each_batch_of_prefixes_has_noise_of_its_own",
@@ -805,14 +805,14 @@ MUTANTS = (
   ),
   Mutant(
     "the programs of continuations have no room for what was written",
-    "grpo_jax/loops/continuations.py",
+    "grpo_jax/loops/reward_data/continuations.py",
     "sizes.width + config.sampler.max_length",
     "sizes.width",
     "tests/passed_on_test.py::test_continuations_are_made_with_the_settings_of_the_run",
   ),
   Mutant(
     "the reward of continuations has no deadline",
-    "grpo_jax/loops/continuations.py",
+    "grpo_jax/loops/reward_data/continuations.py",
     "config.rewards.deadline,\n    LABELS",
     "0.0,\n    LABELS",
     "tests/passed_on_test.py::test_continuations_are_made_with_the_settings_of_the_run",
@@ -924,7 +924,7 @@ MUTANTS = (
   ),
   Mutant(
     "a text whose end token was cut off has stopped",
-    "grpo_jax/loops/pairs.py",
+    "grpo_jax/loops/reward_data/pairs.py",
     "STOPPED if len(ids) <= longest else TRUNCATED",
     "STOPPED if len(ids) - 1 <= longest else TRUNCATED",
     "tests/passed_on_test.py::test_a_text_has_stopped_where_its_end_token_fits",
@@ -952,7 +952,7 @@ MUTANTS = (
   ),
   Mutant(
     "a solution of exactly max_length counts as truncated",
-    "grpo_jax/loops/step_data.py",
+    "grpo_jax/loops/reward_data/steps.py",
     "if solution.complete and len(ids) <= longest:",
     "if solution.complete and len(ids) < longest:",
     "tests/step_data_test.py::test_a_solution_that_just_fits_has_stopped",

@@ -27,7 +27,8 @@ from grpo_jax import rollouts as host
 from grpo_jax import sampler
 from grpo_jax.errors import SettingError, StorageError
 from grpo_jax.learning import learn, movement
-from grpo_jax.loops import build, checks, groups, imports, offline, pairs, replay, run
+from grpo_jax.loops import build, checks, groups, imports, offline, run
+from grpo_jax.loops.reward_data import pairs, replay
 from grpo_jax.loops.run import Run
 from grpo_jax.ops.advantages import totals
 from grpo_jax.rewards.combine import Fault

@@ -18,12 +18,10 @@ from grpo_jax.evaluation import evaluator, pair_evaluator, policy, step_evaluato
 from grpo_jax.evaluation.step_evaluator import Steps
 from grpo_jax.loops import (
   build,
-  continuations,
   iterative,
   learner,
   offline,
   online,
-  pairs,
   process_reward_model,
   reward_model,
   teaching,
@@ -31,6 +29,7 @@ from grpo_jax.loops import (
 )
 from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored
+from grpo_jax.loops.reward_data import continuations, pairs
 from grpo_jax.plan import memory
 from grpo_jax.rewards.combine import Fault
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts

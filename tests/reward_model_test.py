@@ -19,7 +19,8 @@ from experiments import defaults
 from grpo_jax import reward_models
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import forward
-from grpo_jax.loops import build, checks, imports, offline, pairs, reward_model
+from grpo_jax.loops import build, checks, imports, offline, reward_model
+from grpo_jax.loops.reward_data import pairs
 from grpo_jax.loops.run import Run
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import read_config

@@ -32,7 +32,7 @@ from grpo_jax.loops import build, checks, imports, judges, scorers, teaching, tr
 from grpo_jax.loops.collect import collect, make_collector
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.online import sample_rows, speeds
-from grpo_jax.loops.replay import Replay
+from grpo_jax.loops.reward_data.replay import Replay
 from grpo_jax.loops.run import Run, exporting
 from grpo_jax.loops.teaching import NAME, Judge, Kind
 from grpo_jax.model_rewards import RewardModel

@@ -25,11 +25,12 @@ from grpo_jax.distributed import hosts, inputs
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.io import storage
-from grpo_jax.loops import build, checks, imports, pairs
+from grpo_jax.loops import build, checks, imports
 from grpo_jax.loops.collect import check_collector, collect, make_collector
 from grpo_jax.loops.groups import Scored, choose, select
 from grpo_jax.loops.learner import Learner
-from grpo_jax.loops.pairs import FromFile, encoded
+from grpo_jax.loops.reward_data import pairs
+from grpo_jax.loops.reward_data.pairs import FromFile, encoded
 from grpo_jax.loops.run import Run
 from grpo_jax.objectives import common
 from grpo_jax.packing import plan

@@ -21,12 +21,13 @@ from grpo_jax import metrics, signals
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.step_evaluator import StepEvaluator, Steps
 from grpo_jax.io import storage
-from grpo_jax.loops import build, checks, continuations, imports, step_data
+from grpo_jax.loops import build, checks, imports
 from grpo_jax.loops.collect import check_collector
 from grpo_jax.loops.groups import Scored, known, select
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import Kept, draw_scored, kept_samples, template
-from grpo_jax.loops.pairs import divide, prompts_of
+from grpo_jax.loops.reward_data import continuations, steps
+from grpo_jax.loops.reward_data.pairs import divide, prompts_of
 from grpo_jax.loops.reward_model import TEMPERATURE, of_policy, part
 from grpo_jax.loops.run import Run
 
@@ -77,7 +78,7 @@ def read_solutions(config: ConfigDict, model: build.Model) -> tuple[Steps, str]:
   Raises:
     SettingError: a file that cannot be read, or has too few prompts.
   """
-  found, held_out = step_data.labelled(config, model), config.offline.held_out
+  found, held_out = steps.labelled(config, model), config.offline.held_out
   batch = Scored([None] * len(found.rollouts.lengths), found.rollouts, [], 0.0)
   real = np.flatnonzero(found.rollouts.given.any(axis=(1, 2))).tolist()
   batch = select(batch, real)

@@ -19,7 +19,7 @@ from grpo_jax.loops import build, checks, imports, trees
 from grpo_jax.loops.collect import check_collector
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import Kept, draw_samples, kept_samples, template
-from grpo_jax.loops.pairs import FromFile, left_out
+from grpo_jax.loops.reward_data.pairs import FromFile, left_out
 from grpo_jax.loops.run import Run
 
 TEMPERATURE = 1.0  # of log-probs, of which a reward model has none

@@ -17,12 +17,13 @@ from ml_collections import ConfigDict
 
 from grpo_jax import guard, metrics, reward_models, rollouts, step_scores
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, imports, pairs, scorers
+from grpo_jax.loops import build, checks, imports, scorers
 from grpo_jax.loops.collect import Collector, score
 from grpo_jax.loops.groups import Scored, failed, known, last_tokens, select, widen
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import without_empty
-from grpo_jax.loops.replay import Replay, lessons
+from grpo_jax.loops.reward_data import pairs
+from grpo_jax.loops.reward_data.replay import Replay, lessons
 from grpo_jax.rewards import combine
 from grpo_jax.types import Example, Rollouts
 

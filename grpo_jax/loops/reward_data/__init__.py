@@ -1,0 +1,1 @@
+"""Makes what reward models are trained on: pairs, labelled steps, replayed samples."""
