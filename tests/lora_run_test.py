@@ -15,10 +15,11 @@ import tiny_runs
 from experiments import defaults, sources
 from grpo_jax import checkpoint
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, judges, reward_model, trees
+from grpo_jax.loops import build, reward_model, trees
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.lora import A, B
+from grpo_jax.reward_models import load
 
 pytestmark = pytest.mark.slow
 
@@ -200,7 +201,7 @@ def test_adapters_are_those_of_what_is_trained_alone(base, unended, tmp_path, mo
   monkeypatch.setattr(build, "model", lambda config, devices=None, **how: make(config, jax.devices()[:1], **how))
   with_adapters = {"lora.rank": 2, "lora.base_dtype": "bfloat16"}
   c = of(base, **with_adapters, **{"rewards.outcome_models": (("judge", str(scorer), 1.0),)})
-  (judge,) = judges.load(c, build.model(c))
+  (judge,) = load.load(c, build.model(c))
   assert dtypes(judge.params) == {"float32"}
   for teacher in ("", str(unended)):
     sampled = build.model(reward_model.of_policy(of(base, **with_adapters, **{"offline.teacher": teacher})))

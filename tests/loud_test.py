@@ -11,7 +11,8 @@ from experiments import defaults
 from grpo_jax import compiled, guard, metrics
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import evaluator
-from grpo_jax.loops import build, checks, collect, imports, judges, watch
+from grpo_jax.loops import build, checks, collect, imports, watch
+from grpo_jax.reward_models import load
 from grpo_jax.tokenizer import making
 from grpo_jax.types import Completion, Example
 
@@ -65,9 +66,9 @@ def test_before_and_after_are_compared_by_one_verifier(config):
 def test_a_judge_of_another_tokenizer(config):
   ours = build.model(config)
   theirs = ours._replace(tokenizer=making.word_level(["other words"]))
-  judges.check_tokenizer(ours, ours, "here")
+  load.check_tokenizer(ours, ours, "here")
   with pytest.raises(SettingError, match="^here: has another tokenizer than the policy"):
-    judges.check_tokenizer(ours, theirs, "here")
+    load.check_tokenizer(ours, theirs, "here")
 
 
 def test_a_chat_without_a_template(config):
@@ -160,7 +161,7 @@ def test_a_reward_that_refuses_its_settings(config):
 
 def test_a_check_reads_no_weights_of_reward_models(config, monkeypatch):
   loads = []
-  monkeypatch.setattr(judges, "_find", lambda *_: lambda: loads.append("judge"))
+  monkeypatch.setattr(load, "_find", lambda *_: lambda: loads.append("judge"))
   config.rewards.outcome_models = (("judge", "folder", 1.0),)
   model = build.model(config)
   collect.check_collector(config, model)

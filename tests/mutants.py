@@ -189,7 +189,7 @@ MUTANTS = (
   ),
   Mutant(
     "steps of truncated samples are counted: a step that was cut off gets the reward model's score",
-    "grpo_jax/model_rewards.py",
+    "grpo_jax/reward_models/rewards.py",
     "if completion.ended == TRUNCATED and values:",
     "if False:",
     "tests/model_rewards_test.py::test_a_step_is_judged_after_its_last_token_and_one_that_was_cut_off_is_wrong",
@@ -641,7 +641,7 @@ MUTANTS = (
   ),
   Mutant(
     "the score of a sample that was cut off counts in the least of its group",
-    "grpo_jax/model_rewards.py",
+    "grpo_jax/reward_models/rewards.py",
     "least = np.where(judged, scores",
     "least = np.where(lengths > 0, scores",
     "tests/model_rewards_test.py::test_the_score_of_what_was_cut_off_does_not_count_whatever_it_is",
@@ -889,7 +889,7 @@ MUTANTS = (
   ),
   Mutant(
     "rows that fill the last batch are scored, too",
-    "grpo_jax/reward_models.py",
+    "grpo_jax/reward_models/scores.py",
     "return np.concatenate(found)[:n]",
     "return np.concatenate(found)",
     "tests/passed_on_test.py::test_scores_of_all_are_as_many_as_were_given",

@@ -11,7 +11,6 @@ import tiny
 import tiny_runs
 
 from experiments import evaluate as evaluate_command
-from grpo_jax import reward_models, step_scores
 from grpo_jax.data.loader import Batches
 from grpo_jax.data.pool import Pool
 from grpo_jax.evaluation import evaluator, pair_evaluator, policy, step_evaluator
@@ -31,6 +30,8 @@ from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.reward_data import continuations, pairs
 from grpo_jax.plan import memory
+from grpo_jax.reward_models import scores as reward_models
+from grpo_jax.reward_models import step_scores
 from grpo_jax.rewards.combine import Fault
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 

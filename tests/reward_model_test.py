@@ -16,7 +16,6 @@ from ml_collections import ConfigDict
 from offline_test import FLAT, OUTCOMES, TIED, L, scored
 
 from experiments import defaults
-from grpo_jax import reward_models
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import forward
 from grpo_jax.loops import build, checks, imports, offline, reward_model
@@ -26,6 +25,7 @@ from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import read_config
 from grpo_jax.models.variants import VARIANTS
 from grpo_jax.packing.plan import Packing
+from grpo_jax.reward_models.scores import margins, pair_metrics
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts
 
 PAD = 95  # in no prompt and no completion
@@ -107,18 +107,18 @@ def test_a_head_with_two_labels_is_refused(tmp_path):
 def test_metrics_of_four_pairs_by_hand():
   """sigma = 0.72, 0.5, 0.28 and 0.72: two right, a tie, one wrong with a confidence of 0.72."""
   margin = np.log(0.72 / 0.28)
-  found = reward_models.pair_metrics(np.array([margin, 0.0, -margin, margin]))
+  found = pair_metrics(np.array([margin, 0.0, -margin, margin]))
   assert found["pair_accuracy"] == pytest.approx(2.5 / 4)
   assert found["pair_margin"] == pytest.approx(margin / 4)
   assert found["pair_loss"] == pytest.approx(-np.log([0.72, 0.5, 0.28, 0.72]).mean())
   assert found["pair_brier"] == pytest.approx((0.28**2 + 0.5**2 + 0.72**2 + 0.28**2) / 4)
   assert found["pair_ece"] == pytest.approx(abs(2 - 3 * 0.72) / 4)  # the tie's bin has no gap
-  assert reward_models.pair_metrics(np.array([1e6, -1e6]))["pair_ece"] == pytest.approx(0.5)  # sure of both, right once
+  assert pair_metrics(np.array([1e6, -1e6]))["pair_ece"] == pytest.approx(0.5)  # sure of both, right once
 
 
 def test_margins_are_of_the_scores_after_the_last_tokens():
   scores = np.array([[[1.0, 2, 3], [5, 7, 9]], [[4, 0, 0], [0, 0, 1]]], np.float32)
-  np.testing.assert_array_equal(reward_models.margins(scores, np.array([[2, 1], [1, 3]])), [2 - 5, 4 - 1])
+  np.testing.assert_array_equal(margins(scores, np.array([[2, 1], [1, 3]])), [2 - 5, 4 - 1])
 
 
 # -- pairs of samples

@@ -10,13 +10,13 @@ import pytest
 import tiny
 
 from experiments import defaults
-from grpo_jax import reward_models
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.loops import teaching
 from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.iterative import IterationEvaluator
+from grpo_jax.reward_models import scores as reward_models
 from grpo_jax.rewards.combine import Fault
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from grpo_jax import metrics, model_rewards, sampler
+from grpo_jax import metrics, sampler
 from grpo_jax.distributed import inputs
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
@@ -14,8 +14,9 @@ from grpo_jax.evaluation import policy
 from grpo_jax.generate import Generator
 from grpo_jax.learning import learn
 from grpo_jax.loops import build, checks, imports, scorers
-from grpo_jax.model_rewards import RewardModel
 from grpo_jax.packing.sizes import Sizes
+from grpo_jax.reward_models import rewards
+from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.types import Completion, Example
 
 
@@ -115,7 +116,7 @@ class Evaluator:
   def _learned(self) -> Callable | None:
     """What says what reward models give to sampled rollouts; None where there are none, which then costs nothing."""
     models = self.models() if self.models else ()
-    return functools.partial(model_rewards.given_by, models, self.judging.fresh()) if models else None
+    return functools.partial(rewards.given_by, models, self.judging.fresh()) if models else None
 
   def warnings(self, found: dict[str, float]) -> list[tuple[str, str]]:
     """What to say of metrics that are less than they seem: (what it is about, the text)."""

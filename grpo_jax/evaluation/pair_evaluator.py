@@ -7,9 +7,10 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import metrics, reward_models
+from grpo_jax import metrics
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks
+from grpo_jax.reward_models import scores
 from grpo_jax.types import Rollouts
 
 
@@ -50,8 +51,8 @@ class PairEvaluator:
       return {}
     with writer.phase("eval"):
       show, sizes = functools.partial(writer.progress, "eval"), self.sizes.fresh()
-      each = reward_models.scores_of_all(self.decoder, params, self.pairs, sizes, self.cfg.batch, show)
-    found = reward_models.pair_metrics(reward_models.margins(each, self.pairs.lengths)) | {"pairs": len(each)}
+      each = scores.scores_of_all(self.decoder, params, self.pairs, sizes, self.cfg.batch, show)
+    found = scores.pair_metrics(scores.margins(each, self.pairs.lengths)) | {"pairs": len(each)}
     writer.evaluation(step, {f"eval/{name}": value for name, value in found.items()})
     return found
 

@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import metrics, reward_models, step_scores
+from grpo_jax import metrics
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks
+from grpo_jax.reward_models import step_scores
+from grpo_jax.reward_models.scores import scores_of_all
 from grpo_jax.types import Rollouts
 
 
@@ -58,7 +60,7 @@ class StepEvaluator:
     r, rule = self.held_out
     with writer.phase("eval"):
       show, sizes = functools.partial(writer.progress, "eval"), self.sizes.fresh()
-      scores = reward_models.scores_of_all(self.decoder, params, r, sizes, self.cfg.batch, show)
+      scores = scores_of_all(self.decoder, params, r, sizes, self.cfg.batch, show)
     found = _named("step", step_scores.step_metrics(scores[r.given], r.rewards[r.given])) | {
       "steps": int(r.given.sum())
     }

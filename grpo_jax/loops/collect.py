@@ -13,16 +13,17 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax import agreement, compiled, metrics, model_rewards, rollouts, sampler
+from grpo_jax import compiled, metrics, rollouts, sampler
 from grpo_jax.data import loader
 from grpo_jax.data.pool import Pool
 from grpo_jax.distributed import hosts
 from grpo_jax.generate import Generator, completions, generate
-from grpo_jax.loops import build, checks, imports, judges, scorers
+from grpo_jax.loops import build, checks, imports, scorers
 from grpo_jax.loops.groups import Scored, choose, failed, padded
-from grpo_jax.model_rewards import RewardModel
 from grpo_jax.objectives.contract import Objective
 from grpo_jax.ops.advantages import totals
+from grpo_jax.reward_models import agreement, load
+from grpo_jax.reward_models.rewards import RewardModel, given_by
 from grpo_jax.rewards import combine
 from grpo_jax.types import Completion, Example, Rollouts
 
@@ -61,7 +62,7 @@ def make_collector(config: ConfigDict, model: build.Model) -> Collector:
   Raises:
     SettingError: as `check_collector`; a reward model whose weights are damaged.
   """
-  return _without_models(config, model)._replace(models=judges.load(config, model))
+  return _without_models(config, model)._replace(models=load.load(config, model))
 
 
 def check_collector(config: ConfigDict, model: build.Model) -> None:
@@ -71,7 +72,7 @@ def check_collector(config: ConfigDict, model: build.Model) -> None:
     SettingError: see `_without_models` and `judges.find`.
   """
   _without_models(config, model)
-  judges.find(config, model)
+  load.find(config, model)
 
 
 def _without_models(config: ConfigDict, model: build.Model) -> Collector:
@@ -188,7 +189,7 @@ def score(collector: Collector, examples: list[Example | None], drawn: Rollouts)
     hosts.Elsewhere: scoring failed on another process.
   """
   c, shape = collector, drawn.tokens.shape
-  judged = model_rewards.given_by(c.models, c.generator.sizes, drawn)
+  judged = given_by(c.models, c.generator.sizes, drawn)
   texts = hosts.together(functools.partial(completions, c.generator, drawn))
   groups = whole_groups(texts) if any(combine.looks_at_group(reward) for _, reward, _ in c.rewards) else None
   own = hosts.together(functools.partial(score_share, c, examples, texts, judged, groups))

@@ -28,15 +28,16 @@ from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.io import storage
 from grpo_jax.learning import state as train_state
 from grpo_jax.learning.state import TrainState
-from grpo_jax.loops import build, checks, imports, judges, scorers, teaching, trees
+from grpo_jax.loops import build, checks, imports, scorers, teaching, trees
 from grpo_jax.loops.collect import collect, make_collector
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.online import sample_rows, speeds
 from grpo_jax.loops.reward_data.replay import Replay
 from grpo_jax.loops.run import Run, exporting
 from grpo_jax.loops.teaching import NAME, Judge, Kind
-from grpo_jax.model_rewards import RewardModel
 from grpo_jax.models.hf import tensors
+from grpo_jax.reward_models import load
+from grpo_jax.reward_models.rewards import RewardModel
 
 
 def train(config: ConfigDict, workdir: str) -> None:
@@ -52,7 +53,7 @@ def train(config: ConfigDict, workdir: str) -> None:
   judged_by = teaching.of_reward_model(config, kind)
   with said_of("iterative.reward_model" if config.iterative.reward_model else ""):
     judge = Judge(judged_by, build.model(judged_by, scores=True), 1.0)
-  judges.check_tokenizer(model, judge.model, f"iterative.reward_model={config.iterative.reward_model!r}")
+  load.check_tokenizer(model, judge.model, f"iterative.reward_model={config.iterative.reward_model!r}")
   policy = Policy(config, model, config.sampler.temperature, collector.generator.sizes)
   dtype = origin.weights_dtype(judged_by.init_from)
   reference, replay, cfg = Reference(policy), Replay(workdir), config.iterative

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import guard, metrics, reward_models, rollouts, step_scores
+from grpo_jax import guard, metrics, rollouts
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports, scorers
 from grpo_jax.loops.collect import Collector, score
@@ -24,6 +24,8 @@ from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import without_empty
 from grpo_jax.loops.reward_data import pairs
 from grpo_jax.loops.reward_data.replay import Replay, lessons
+from grpo_jax.reward_models import step_scores
+from grpo_jax.reward_models.scores import margins, pair_metrics, scores_of_all
 from grpo_jax.rewards import combine
 from grpo_jax.types import Example, Rollouts
 
@@ -192,10 +194,10 @@ def agreement(judge: Learner, kind: Kind, new: Rollouts, config: ConfigDict, sho
     show: called with how many prompts are scored, and of how many.
   """
   sizes = build.sizes(config, judge.model.layout, microbatches=1)
-  scores = reward_models.scores_of_all(judge.model.decoder, judge.params, new, sizes, config.iterative.pairs, show)
+  scores = scores_of_all(judge.model.decoder, judge.params, new, sizes, config.iterative.pairs, show)
   if kind.steps:
     return step_scores.step_metrics(scores[new.given], new.rewards[new.given])["agreement"]
-  return reward_models.pair_metrics(reward_models.margins(scores, new.lengths))["pair_accuracy"]
+  return pair_metrics(margins(scores, new.lengths))["pair_accuracy"]
 
 
 def in_words(kind: Kind, numbers: dict[str, float]) -> str:

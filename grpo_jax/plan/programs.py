@@ -12,13 +12,14 @@ from grpo_jax import sampler
 from grpo_jax.config import ranges
 from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, imports, judges, scorers, trees
+from grpo_jax.loops import build, checks, imports, scorers, trees
 from grpo_jax.loops.learner import Learner
 from grpo_jax.models import lora, variants
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.sizes import Sizes
+from grpo_jax.reward_models import load
 from grpo_jax.types import Prompts, Rollouts
 
 
@@ -77,7 +78,7 @@ def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload
   lie = sampler.decode_shardings(dataclasses.replace(decoder, layout=sample.layout), config.sampler.weights_dtype)
   learner = Learner(config, model, config.sampler.temperature)
   weights = jax.tree.map(_struct, jax.eval_shape(sample.ready, policy_params(learner)), lie)
-  scoring = [trees.abstract(Decoder(shape, layout, **how)) for shape in judges.shapes(config)]
+  scoring = [trees.abstract(Decoder(shape, layout, **how)) for shape in load.shapes(config)]
   return Workload(config, decoder, learner, sample, weights, scoring)
 
 

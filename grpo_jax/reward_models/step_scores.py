@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from grpo_jax import agreement
+from grpo_jax.reward_models import agreement
 
 
 def step_metrics(scores: np.ndarray, labels: np.ndarray) -> dict[str, float]:

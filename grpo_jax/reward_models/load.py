@@ -8,8 +8,8 @@ from ml_collections import ConfigDict
 from grpo_jax.errors import SettingError, said_of
 from grpo_jax.io import storage
 from grpo_jax.loops import build, scorers, trees
-from grpo_jax.model_rewards import RewardModel
 from grpo_jax.models.decoder import DecoderConfig
+from grpo_jax.reward_models.rewards import RewardModel
 
 PROBE = "What is 12 + 7?\nIt is 12 + 7 = 19.\n#### 19"  # a text that two tokenizers should read alike
 

@@ -1,0 +1,1 @@
+"""Scores completions with reward models and makes rewards of the scores."""
