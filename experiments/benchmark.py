@@ -28,7 +28,7 @@ from absl import app, flags
 from ml_collections import ConfigDict
 
 from experiments import arguments
-from grpo_jax import metrics, sampler
+from grpo_jax import sampler
 from grpo_jax.config import kinds, ranges
 from grpo_jax.distributed import sharding
 from grpo_jax.learning import learn, optimizer
@@ -39,6 +39,7 @@ from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.packing import plan
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.rollouts import draw, to_device
+from grpo_jax.run import writer
 from grpo_jax.types import Prompts, Rollouts
 
 # What the arguments of experiments/benchmarks.py that are no settings of a run may be.
@@ -213,7 +214,7 @@ def measure(config: ConfigDict) -> dict[str, Any]:
   rates, steps, compiled = [matmul_rate(dtype)], [], []
 
   def listen(event: str, seconds: float, **_: Any) -> None:
-    if event == metrics.COMPILED:
+    if event == writer.COMPILED:
       compiled.append(seconds)
 
   jax.monitoring.register_event_duration_secs_listener(listen)

@@ -30,12 +30,12 @@ from ml_collections import ConfigDict
 
 from experiments import arguments, defaults
 from experiments.progress import Progress
-from grpo_jax import compiled, complete, logs, manifest, metrics, origin, terminal
 from grpo_jax import folder as folders
 from grpo_jax.config import ranges
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
+from grpo_jax.run import compile_cache, console, finished, logs, manifest, provenance, writer
 
 BAD = ("damaged", "missing", "changed")
 WIDTH, PART = 110, 32  # columns: of a row, and of the name in it
@@ -56,7 +56,7 @@ def main() -> None:
   jax.config.update("jax_platforms", "cpu")  # an accelerator may be that of the run
   with arguments.one_line_errors():
     place = storage.place(folder)
-    if not (place / "config.json").exists() and not origin.is_run(folder):
+    if not (place / "config.json").exists() and not provenance.is_run(folder):
       raise SettingError(f"DIR={folder}: is no run's folder: it has neither config.json nor checkpoints")
     bad = show(f"{folder}: is it whole?", whole(folder))
     bad += show("what does it depend on, and is that as it was?", depends_on(folder))
@@ -71,7 +71,7 @@ def show(title: str, lines: Iterator[Line]) -> list[str]:
   bad = []
   for line in lines:
     part = line.part if len(line.part) <= PART else f"...{line.part[3 - PART :]}"
-    text = terminal.printable(f"{line.state:<9}  {part:<{PART}}  {' '.join(line.said.split())}")
+    text = console.printable(f"{line.state:<9}  {part:<{PART}}  {' '.join(line.said.split())}")
     for row in textwrap.wrap(text, WIDTH, subsequent_indent=" " * (PART + 13), max_lines=ROWS, placeholder=" ..."):
       print(row, flush=True)
     bad += [line.state] if line.state in BAD else []
@@ -96,12 +96,12 @@ def whole(folder: str) -> Iterator[Line]:
   if not sums and not error:
     yield Line("unchecked", manifest.NAME, "no checksums of whole files: the run is of before there were any")
   yield from _checkpoints(folder)
-  for name in metrics.LOGS:
+  for name in writer.LOGS:
     yield _tried(name, lambda name=name: _log(folder, name))
   yield _tried("steps", lambda: _steps(folder))
   for part, check in (("model", _model), ("export", _export), ("adapter", _adapter), ("result.json", _result)):
     yield _tried(part, lambda check=check: check(folder))
-  yield _tried(compiled.FOLDER, lambda: _compiled(folder))
+  yield _tried(compile_cache.FOLDER, lambda: _compiled(folder))
   if (storage.place(folder) / "tensorboard").is_dir():
     yield Line("unchecked", "tensorboard", "TensorBoard compares the checksums of its records itself")
   if (storage.place(folder) / "damaged").is_dir():
@@ -146,25 +146,25 @@ def _sums(folder: str) -> tuple[dict[str, str], str]:
 
 
 def _checkpoints(folder: str) -> Iterator[Line]:
-  from grpo_jax import workdir
+  from grpo_jax.run import workdir
 
-  directory = complete.directory(folder)
-  steps = complete.steps(directory)
+  directory = finished.directory(folder)
+  steps = finished.steps(directory)
   if not steps:
     done = workdir.steps_logged(folder)
     said = f"none is complete, and metrics.jsonl tells of {done} steps" if done else "none is complete yet"
     yield Line("missing" if done else "note", "checkpoints", said)
   for step in steps:
     line = _tried(f"checkpoints/{step}", lambda step=step: _checkpoint(folder, step))
-    is_gone = line.state == "damaged" and step not in complete.steps(directory)  # the run goes on, and keeps the last
+    is_gone = line.state == "damaged" and step not in finished.steps(directory)  # the run goes on, and keeps the last
     yield Line("note", line.part, "was deleted meanwhile by the run, which goes on") if is_gone else line
-  for path in complete.incomplete(directory):
+  for path in finished.incomplete(directory):
     yield Line("note", f"checkpoints/{path.name}", "is being written, or was cut off; the next start removes it")
 
 
 def _checkpoint(folder: str, step: int) -> tuple[str, str]:
   """Compares every array with its checksum, a part of them at a time, and the logs with the lengths that they had."""
-  from grpo_jax import arrays, checkpoint
+  from grpo_jax.run import arrays, checkpoint
 
   about = checkpoint.about(folder, step)
   for name, length in about["lengths"].items():
@@ -211,7 +211,7 @@ def _steps(folder: str) -> tuple[str, str]:
     for _, line in logs.read(storage.place(folder) / "metrics.jsonl").objects
     if isinstance(step := line.get("step"), int)
   }
-  end = max([complete.latest(complete.directory(folder)) or 0, *found])
+  end = max([finished.latest(finished.directory(folder)) or 0, *found])
   wanted = -(-end // every)
   lost = wanted - sum(0 < step <= end and (step - 1) % every == 0 for step in found)
   if lost:
@@ -242,8 +242,8 @@ def _export(folder: str) -> tuple[str, str]:
     return "note", "is not there: the run has not ended, or has checkpoint.export=False"
   tensors = headers.read_headers(path)
   files = {tensor.file for tensor in tensors.values()}
-  if origin.has_gone_on(folder):
-    return "note", f"of step {origin.ended_at(folder)}, and the run has gone on since; {len(tensors)} tensors"
+  if provenance.has_gone_on(folder):
+    return "note", f"of step {provenance.ended_at(folder)}, and the run has gone on since; {len(tensors)} tensors"
   return "ok", f"{len(tensors)} tensors in {len(files)} files, by their headers"
 
 
@@ -258,20 +258,20 @@ def _adapter(folder: str) -> tuple[str, str]:
 
 
 def _result(folder: str) -> tuple[str, str]:
-  steps = origin.ended_at(folder)
+  steps = provenance.ended_at(folder)
   if steps is None and not (storage.place(folder) / "result.json").exists():
     return "note", "is not there: the run has not ended"
   return "ok", f"the run ended at step {steps}"
 
 
 def _compiled(folder: str) -> tuple[str, str]:
-  path = storage.place(folder) / compiled.FOLDER
+  path = storage.place(folder) / compile_cache.FOLDER
   if not path.is_dir() or storage.in_bucket(folder):
     return (
       "note",
       "is in a bucket, and not looked at" if path.is_dir() else "is not there: the run keeps no programs here",
     )
-  states = compiled.examine(str(path))
+  states = compile_cache.examine(str(path))
   damaged = [name for name, (is_whole, _) in states.items() if not is_whole]
   if damaged:
     return "damaged", f"{len(damaged)} of {len(states)} programs; the next start removes them and compiles anew"

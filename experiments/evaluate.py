@@ -26,9 +26,9 @@ from ml_collections import ConfigDict
 
 from experiments import arguments, sources
 from experiments.progress import Progress
-from grpo_jax import origin
 from grpo_jax.errors import SettingError, said_of
 from grpo_jax.io import storage
+from grpo_jax.run import provenance
 
 if TYPE_CHECKING:
   import numpy as np
@@ -87,7 +87,7 @@ def check(config: ConfigDict, paths: Sequence[str], steps: Sequence[int], out: s
     raise SettingError("eval.problems=0: there is nothing to evaluate; use a whole number of at least 1")
   for path in paths:
     sources.check_place("--path", path)
-  found = steps_of([origin.is_run(path) for path in paths], steps)
+  found = steps_of([provenance.is_run(path) for path in paths], steps)
   for path, step in zip(paths, found):
     sources.check("--path", path, step)
     warn_of_prompts(config, path)
@@ -100,7 +100,7 @@ def check(config: ConfigDict, paths: Sequence[str], steps: Sequence[int], out: s
 def warn_of_prompts(config: ConfigDict, path: str) -> None:
   """Says where a run was trained with other prompts or stop tokens than it is evaluated with."""
   given = config.copy_and_resolve_references()
-  for name, trained in sources.trained_with(origin.run_of(path), sources.PROMPT).items():
+  for name, trained in sources.trained_with(provenance.run_of(path), sources.PROMPT).items():
     section, _, last = name.partition(".")
     if trained != (now := given[section][last]):
       print(f"warning: {path} was trained with {name}={trained!r}, and is evaluated with {now!r}", flush=True)
@@ -132,10 +132,10 @@ def evaluate_model(config: ConfigDict, path: str, step: int | None, model: "buil
   Raises:
     SettingError: weights or data that are not there, a reward that fails on everything.
   """
-  from grpo_jax import metrics
   from grpo_jax.evaluation import policy
   from grpo_jax.evaluation.evaluator import Evaluator
   from grpo_jax.loops import build
+  from grpo_jax.run import writer
 
   start, step = time.monotonic(), sources.step_of(path, step)
   evaluator = Evaluator(config, model)
@@ -153,7 +153,7 @@ def evaluate_model(config: ConfigDict, path: str, step: int | None, model: "buil
   for _, warning in evaluator.warnings(numbers):
     print(f"warning: {warning}", flush=True)
   line = {"path": path} | ({} if step is None else {"step": step}) | {"problems": n, "samples": config.eval.samples}
-  line |= metrics.clean(numbers) | {"wall_s": round(time.monotonic() - start, 1)}
+  line |= writer.clean(numbers) | {"wall_s": round(time.monotonic() - start, 1)}
   return Evaluated(line, policy.by_problem(*outcomes), samples)
 
 

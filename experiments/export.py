@@ -15,9 +15,9 @@ from absl import app, flags, logging
 
 from experiments import arguments, sources
 from experiments.progress import Progress
-from grpo_jax import complete, origin
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
+from grpo_jax.run import finished, provenance
 
 if TYPE_CHECKING:
   from grpo_jax.models.decoder import DecoderConfig
@@ -47,7 +47,7 @@ def check(workdir: str | None, step: int | None, out: str | None) -> None:
   sources.check("--workdir", workdir, step)
   if not (storage.place(workdir) / "checkpoints").is_dir():
     raise SettingError(f"--workdir={workdir!r}: has no checkpoints; give the folder of a run")
-  if not complete.steps(complete.directory(workdir)):
+  if not finished.steps(finished.directory(workdir)):
     ended = storage.place(workdir) / "export"
     raise SettingError(f"--workdir={workdir!r}: has no complete checkpoint any more; {ended} is the model of its end")
   sources.check_out(out, [workdir])
@@ -64,11 +64,11 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
   print(f"reading {workdir}", flush=True)
 
   from experiments import defaults
-  from grpo_jax import checkpoint
   from grpo_jax.distributed import sharding
   from grpo_jax.loops import trees
   from grpo_jax.models.decoder import Decoder
   from grpo_jax.models.hf import peft, tensors
+  from grpo_jax.run import checkpoint
   from grpo_jax.tokenizer import reading
 
   step = checkpoint.latest(workdir) if step is None else step
@@ -76,7 +76,7 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
     raise SettingError(f"--part={part!r}: checkpoint {step} of {workdir} has no such learner; use {', '.join(parts)}")
   shape = shape_of(workdir, part)
   decoder = Decoder(shape, sharding.make_layout(defaults.get_config().mesh))
-  config = origin.saved_config(workdir)
+  config = provenance.saved_config(workdir)
   began = trees.began_with(config, part)
   base = trees.find_source(began)[0]
   if adapter:
@@ -86,7 +86,7 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
     peft.save(out, shape, lora, trained, decoder.shapes(), base)
     return "float32"
   params = trees.restore(workdir, decoder, step, learner=part)
-  dtype = origin.weights_dtype(began)
+  dtype = provenance.weights_dtype(began)
   with Progress(tensors.export_bytes(params, dtype), 0) as bar:
     tensors.save(
       out,
@@ -111,7 +111,7 @@ def shape_of(workdir: str, part: str) -> "DecoderConfig":
   shape = trees.read_shape(str(storage.place(workdir) / "model"))
   if part != trees.REWARD_MODEL:
     return shape
-  source = trees.began_with(origin.saved_config(workdir), part)
+  source = trees.began_with(provenance.saved_config(workdir), part)
   return dataclasses.replace(trees.read_shape(trees.find_source(source)[0]) if source else shape, scores=True)
 
 

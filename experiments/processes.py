@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from experiments import arguments
-from grpo_jax import lock
 from grpo_jax.io import storage
+from grpo_jax.run import lock
 
 POLL_SECONDS = 0.5
 

@@ -5,7 +5,7 @@ import time
 import rich.console
 import rich.progress
 
-from grpo_jax import terminal
+from grpo_jax.run.console import remaining
 
 PLAIN_SECONDS = 60.0  # between lines where the console is no terminal
 
@@ -36,7 +36,7 @@ class Progress:
     """Shows that `done` steps are done; a plain line where the text is new, or the last one is a minute old."""
     now = time.monotonic()
     self._start = self._start or (now, done)
-    left = terminal.remaining(now - self._start[0], done - self._start[1], self._total - done)
+    left = remaining(now - self._start[0], done - self._start[1], self._total - done)
     if self._bar:
       self._bar.update(self._task, completed=done, text=text, left=left)
     elif text != self._said_text or now - self._said_at >= PLAIN_SECONDS:

@@ -22,10 +22,10 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict
 
 from experiments import arguments
-from grpo_jax import leaving
 from grpo_jax.config import kinds, ranges
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
+from grpo_jax.run import leaving
 
 # Seconds without a sign of life after which a host counts as dead to jax, which then ends the others with a page of C++
 # text. The lifeline is earlier.

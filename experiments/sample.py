@@ -25,10 +25,10 @@ from ml_collections import ConfigDict
 
 from experiments import arguments, sources
 from experiments.progress import Progress
-from grpo_jax import origin
 from grpo_jax.config import kinds, ranges
 from grpo_jax.errors import SettingError, said_of
 from grpo_jax.io import storage
+from grpo_jax.run import provenance
 
 if TYPE_CHECKING:
   from grpo_jax.loops.build import Model
@@ -103,7 +103,7 @@ def check(
   sources.check("--path", path, step)
   if like:
     sources.check("--like", like, None)
-    if not origin.run_of(like):
+    if not provenance.run_of(like):
       raise SettingError(f"--like={like!r}: is no run; give the workdir of one, as whose policy to ask")
 
 
@@ -159,7 +159,7 @@ def settings(path: str, given: dict[str, Any], run: str) -> ConfigDict:
     if run:
       changes = sources.trained_with(run, (*OF_RUNS, *(f"sampler.{name}" for name in SAMPLER)))
     else:
-      changes = OF_FOLDERS | {"sampler.dtype": origin.weights_dtype(path)}
+      changes = OF_FOLDERS | {"sampler.dtype": provenance.weights_dtype(path)}
     config.update_from_flattened_dict(changes)
   except (AttributeError, TypeError) as error:
     raise SettingError(f"--path={run!r}: config.json is not as the run wrote it ({error}); put it back") from error
@@ -180,7 +180,7 @@ def load(path: str, step: int | None, given: dict[str, Any], like: str | None = 
   from grpo_jax import stream
   from grpo_jax.tokenizer import reading
 
-  run = origin.run_of(like or path)
+  run = provenance.run_of(like or path)
   config = settings(path, given, run)
   if not run:
     config.data.chat = reading.load(path, "--path").has_chat_template
@@ -235,7 +235,7 @@ def new_text(shown: str, text: str) -> str:
 
 def answer(policy: Policy, question: str, turn: int, out: TextIO) -> None:
   """Prints the answers to one question: the first of them on a terminal while it grows."""
-  from grpo_jax.terminal import printable  # an answer may say anything, and a terminal obeys control characters
+  from grpo_jax.run.console import printable  # an answer may say anything, and a terminal obeys control characters
 
   start, shown, group = time.monotonic(), "", []
   for (group,) in sample(policy, [question], turn):

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ml_collections import ConfigDict
 
-from grpo_jax import complete, manifest, origin
 from grpo_jax.config import kinds
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
+from grpo_jax.run import finished, manifest, provenance
 
 if TYPE_CHECKING:
   from grpo_jax.loops import build
@@ -40,7 +40,7 @@ def check(flag: str, path: str, step: int | None) -> None:
   check_place(flag, path)
   if not path or not storage.place(path).is_dir():
     raise SettingError(f"{flag}={path!r}: no such folder; give {WEIGHTS}")
-  if origin.is_run(path):
+  if provenance.is_run(path):
     check_step(flag, path, step)
     warn_of_damage(flag, path, step)
   elif step is not None:
@@ -82,7 +82,7 @@ def check_step(flag: str, path: str, step: int | None) -> None:
   Raises:
     SettingError: lists the steps that there are.
   """
-  steps = complete.steps(complete.directory(path))
+  steps = finished.steps(finished.directory(path))
   if step is not None and step not in steps:
     few = steps if len(steps) <= MOST_STEPS else [*steps[:2], "...", *steps[2 - MOST_STEPS :]]
     there = f"use {', '.join(map(str, few))}" if steps else "it has no complete checkpoint"
@@ -112,7 +112,7 @@ def trained_with(run: str, names: Sequence[str]) -> dict[str, Any]:
   Raises:
     SettingError: config.json cannot be read.
   """
-  saved, found = origin.saved_config(run) if run else {}, {}
+  saved, found = provenance.saved_config(run) if run else {}, {}
   for name in names:
     section, _, last = name.partition(".")
     settings = saved.get(section)
@@ -138,12 +138,12 @@ def step_of(path: str, step: int | None) -> int | None:
 
   None for a folder that is no run.
   """
-  if step is not None or not origin.is_run(path):
+  if step is not None or not provenance.is_run(path):
     return step
   from grpo_jax.loops import trees
 
   _, unfinished = trees.find_source(path)
-  return complete.latest(complete.directory(path)) if unfinished else origin.ended_at(path)
+  return finished.latest(finished.directory(path)) if unfinished else provenance.ended_at(path)
 
 
 def model(config: ConfigDict, path: str, step: int | None) -> "build.Model":

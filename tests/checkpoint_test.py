@@ -15,10 +15,10 @@ import pytest
 from conftest import ROOT, environment
 
 from experiments import defaults
-from grpo_jax import checkpoint, signals
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import optimizer, state
-from grpo_jax.workdir import check_owner, check_space, claim, locked
+from grpo_jax.run import checkpoint, signals
+from grpo_jax.run.workdir import check_owner, check_space, claim, locked
 
 TX = optimizer.make_optimizer(defaults.get_config().learner, 10)
 
@@ -254,7 +254,7 @@ import sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from experiments import defaults
-from grpo_jax import checkpoint
+from grpo_jax.run import checkpoint
 from grpo_jax.learning import optimizer as optim
 from grpo_jax.learning import state
 assert jax.device_count() == 8
@@ -316,7 +316,7 @@ def test_a_workdir_belongs_to_its_config(tmp_path):
 IN_USE = """
 import sys
 from grpo_jax.errors import SettingError
-from grpo_jax.workdir import locked
+from grpo_jax.run.workdir import locked
 try:
   with locked(sys.argv[1]):
     print("in", flush=True)
@@ -421,10 +421,11 @@ jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=rank)
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from experiments import defaults
-from grpo_jax import checkpoint, signals
+from grpo_jax.run import checkpoint
+from grpo_jax.run import signals
 from grpo_jax.learning import optimizer as optim
 from grpo_jax.learning import state
-from grpo_jax.workdir import claim
+from grpo_jax.run.workdir import claim
 claim(workdir, defaults.get_config())
 mesh = jax.make_mesh((2,), ("fsdp",), axis_types=(AxisType.Auto,))
 make = lambda: {"policy": {"weight": jnp.arange(8.0).reshape(2, 4)}}

@@ -11,10 +11,10 @@ from conftest import ROOT
 
 from experiments import arithmetic, defaults, export, sample, sources
 from experiments import evaluate as command
-from grpo_jax import origin
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.policy import paired
 from grpo_jax.loops import trees
+from grpo_jax.run import provenance
 from grpo_jax.types import STOPPED, TRUNCATED, Completion
 
 WARM_START = "experiments/arithmetic_warm_start"
@@ -218,10 +218,15 @@ def test_the_dtype_is_that_of_the_first_weights(tmp_path):
   safetensors.numpy.save_file(tensors, folder / "model.safetensors")
   first = write_run(tmp_path / "first", {"init_from": str(folder)})
   second = write_run(tmp_path / "second", {"init_from": first})
-  assert origin.weights_dtype(str(folder)) == origin.weights_dtype(second) == "bfloat16"
-  assert origin.weights_dtype(WARM_START) == origin.weights_dtype("") == origin.weights_dtype("gone") == "float32"
+  assert provenance.weights_dtype(str(folder)) == provenance.weights_dtype(second) == "bfloat16"
+  assert (
+    provenance.weights_dtype(WARM_START)
+    == provenance.weights_dtype("")
+    == provenance.weights_dtype("gone")
+    == "float32"
+  )
   safetensors.numpy.save_file(tensors | {"b": np.zeros(3, np.float32)}, folder / "model.safetensors")
-  assert origin.weights_dtype(second) == "float32"
+  assert provenance.weights_dtype(second) == "float32"
 
 
 def test_a_run_is_asked_as_it_was_trained(tmp_path):
@@ -241,8 +246,8 @@ def test_a_run_is_asked_as_it_was_trained(tmp_path):
 def test_an_export_is_asked_as_its_run_was_trained(tmp_path):
   run = write_run(tmp_path / "run", {})
   (tmp_path / "run" / "export").mkdir()
-  assert origin.run_of(run) == origin.run_of(f"{run}/export") == run
-  assert origin.run_of(WARM_START) == origin.run_of(str(tmp_path)) == ""
+  assert provenance.run_of(run) == provenance.run_of(f"{run}/export") == run
+  assert provenance.run_of(WARM_START) == provenance.run_of(str(tmp_path)) == ""
   with pytest.raises(SettingError, match=f"^--like='{WARM_START}': is no run"):
     sample.check(WARM_START, None, "x", None, {}, WARM_START)
 

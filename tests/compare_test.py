@@ -15,9 +15,10 @@ import pytest
 import rich.console
 
 from experiments import arguments, compare, comparisons, processes, progress, reward_comparison
-from grpo_jax import signals, terminal
 from grpo_jax.errors import SettingError
 from grpo_jax.reports import comparison, jsonl
+from grpo_jax.run import signals
+from grpo_jax.run.console import remaining
 
 # What experiments.run leaves, at once: an accuracy that depends on arm, learning rate and seed.
 FAKE = """
@@ -377,8 +378,8 @@ def test_a_bar_on_a_terminal(monkeypatch):
 
 
 def test_the_time_that_is_left():
-  assert terminal.remaining(10.0, 0, 5) == "-:--:--"
-  assert terminal.remaining(60.0, 2, 122) == "1:01:00"
+  assert remaining(10.0, 0, 5) == "-:--:--"
+  assert remaining(60.0, 2, 122) == "1:01:00"
 
 
 class Tags(html.parser.HTMLParser):

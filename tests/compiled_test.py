@@ -10,13 +10,13 @@ import damage
 import jax
 import pytest
 
-from grpo_jax import compiled
 from grpo_jax.errors import SettingError
+from grpo_jax.run import compile_cache
 
 # Compiles a program in DIR, by its argument, and prints the numbers that it gives and what was kept.
 COMPILES = """
 import sys, jax, jax.numpy as jnp
-from grpo_jax import compiled
+from grpo_jax.run import compile_cache as compiled
 with compiled.kept("workdir", sys.argv[1]) as programs:
   x = jax.jit(lambda x: jnp.tanh(x @ x.T).sum(1))(jnp.arange(12.0).reshape(3, 4) / 7)
   print(x.tobytes().hex(), programs.added, programs.read)
@@ -42,7 +42,7 @@ def test_a_restart_compiles_nothing_and_gives_the_same_numbers(tmp_path):
   whole = entries[-1].read_bytes()
   for crc in (True, False):  # with the checksum that the process before has kept, and of a process that was killed
     if not crc:
-      (tmp_path / "compiled" / compiled.SUMS).unlink()
+      (tmp_path / "compiled" / compile_cache.SUMS).unlink()
     entries[-1].write_bytes(whole[: len(whole) // 2])
     mended, added_then, read_then, said = compiles(tmp_path)
     assert (mended, added_then, read_then) == (fresh, 1, read_again - 1) and "Error" not in said
@@ -66,15 +66,15 @@ def test_only_entries_are_removed_and_none_that_is_being_written(tmp_path):
     (folder / name).write_bytes(b"half")
   os.utime(folder / "old-cache", (0, 0))
   for text in ("{", '["half-cache"]', '{"half-cache": 7}'):
-    (folder / compiled.SUMS).write_text(text)
-    with compiled.kept(str(folder), "run"):
-      assert sorted(p.name for p in folder.iterdir()) == [compiled.SUMS, "half-cache", "mine.txt", "old-atime"]
-      assert not compiled.examine(str(folder))["half-cache"][0]
+    (folder / compile_cache.SUMS).write_text(text)
+    with compile_cache.kept(str(folder), "run"):
+      assert sorted(p.name for p in folder.iterdir()) == [compile_cache.SUMS, "half-cache", "mine.txt", "old-atime"]
+      assert not compile_cache.examine(str(folder))["half-cache"][0]
   (tmp_path / "run").mkdir()
   shutil.copytree(folder, tmp_path / "run" / "compiled")
-  with compiled.kept("workdir", str(tmp_path / "run")):  # the lock keeps other processes out
+  with compile_cache.kept("workdir", str(tmp_path / "run")):  # the lock keeps other processes out
     assert sorted(p.name for p in (tmp_path / "run" / "compiled").iterdir()) == [
-      compiled.SUMS,
+      compile_cache.SUMS,
       "mine.txt",
       "old-atime",
     ]
@@ -86,11 +86,11 @@ def test_the_folder_is_a_setting_and_ends_with_the_block(tmp_path):
     ("workdir", tmp_path / "run" / "compiled"),
     (str(tmp_path / "own"), tmp_path / "own"),
   ):
-    with compiled.kept(setting, f"{tmp_path}/run/") as programs:
+    with compile_cache.kept(setting, f"{tmp_path}/run/") as programs:
       assert programs.folder == jax.config.jax_compilation_cache_dir == str(folder)
       assert folder.is_dir()
     assert jax.config.jax_compilation_cache_dir == before
-  with compiled.kept("", str(tmp_path / "none")) as programs:
+  with compile_cache.kept("", str(tmp_path / "none")) as programs:
     assert jax.config.jax_compilation_cache_dir == before and str(programs) == ""
   assert not (tmp_path / "none").exists()
 
@@ -101,8 +101,11 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path):
     (f"{tmp_path}/file/in", "cannot be written .*; use another folder"),
     ("s3://bucket/x", "s3:// is not supported"),
   ):
-    with pytest.raises(SettingError, match=f"^compilation_cache='{setting}': .*{said}"), compiled.kept(setting, "x"):
+    with (
+      pytest.raises(SettingError, match=f"^compilation_cache='{setting}': .*{said}"),
+      compile_cache.kept(setting, "x"),
+    ):
       pass
   with pytest.raises(SettingError, match="^compilation_cache='workdir': "):
-    with compiled.kept("workdir", os.fspath(tmp_path / "file")):
+    with compile_cache.kept("workdir", os.fspath(tmp_path / "file")):
       pass

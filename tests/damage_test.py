@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from grpo_jax import checkpoint
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import state
+from grpo_jax.run import checkpoint
 
 
 def make_state(step: int) -> state.TrainState:

@@ -239,7 +239,7 @@ STOPPED = """
 import os, runpy, signal, sys
 role, seconds = sys.argv[1], float(sys.argv[2])
 sys.argv[1:] = sys.argv[3:]
-from grpo_jax import metrics
+from grpo_jax.run import writer as metrics
 from grpo_jax.distributed import lifeline
 lifeline.SILENT_SECONDS = seconds
 lifeline.BEAT_SECONDS = min(lifeline.BEAT_SECONDS, seconds / 4)

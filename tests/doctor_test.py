@@ -10,8 +10,9 @@ import pytest
 import run_test
 
 from experiments import defaults, doctor, sources
-from grpo_jax import complete, manifest, metrics
 from grpo_jax.loops import build
+from grpo_jax.run import finished, manifest
+from grpo_jax.run.writer import Writer
 
 PARTS = ("config.json", "model/decoder.json", "model/tokenizer.json", "inputs.json", "result.json")
 PARTS += ("export/config.json", "export/model.safetensors", "export/tokenizer.json", "metrics.jsonl", "samples.jsonl")
@@ -44,7 +45,7 @@ def good(tmp_path_factory) -> pathlib.Path:
   c.log.tensorboard = False
   model = build.model(c, jax.devices()[:1])
   run_test.loop(c, model, home / "run", {"policy": Policy(model)})
-  with metrics.Writer(str(home / "run"), c.log, 5, 5) as writer:
+  with Writer(str(home / "run"), c.log, 5, 5) as writer:
     writer.samples(5, [{"question": "1 + 1?", "completion": "2", "reward": 1.0, "advantage": 0.0}])
   (home / "run" / "compiled" / "some-cache").write_bytes(b"\x78\x9c\x03\x00\x00\x00\x00\x01")
   return home / "run"
@@ -173,7 +174,7 @@ def test_versions_and_code_that_changed(run):
 def test_a_run_of_before_has_less_to_compare(run):
   for name in ("inputs.json", manifest.NAME, "metrics.crc", "samples.crc"):
     (run / name).unlink()
-  for step in complete.steps(complete.directory(str(run))):
+  for step in finished.steps(finished.directory(str(run))):
     (run / "checkpoints" / str(step)).rename(run / "checkpoints" / f"{step}.orbax-checkpoint-tmp-0")
   (run / "metrics.jsonl").write_text("")
   config = json.loads((run / "config.json").read_text())

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from grpo_jax import checkpoint
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import state
+from grpo_jax.run import checkpoint
 
 ATOMS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 VALUES = st.recursive(ATOMS, lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=4), x, max_size=3))

@@ -11,8 +11,9 @@ import time
 import pytest
 from conftest import ROOT, environment
 
-from grpo_jax import guard, signals
+from grpo_jax import guard
 from grpo_jax.guard import Guard, Late, Stopped
+from grpo_jax.run import signals
 
 
 def forever():
@@ -88,7 +89,7 @@ def interrupted():
 
 FORKED = """
 import os, signal, time
-from grpo_jax import signals
+from grpo_jax.run import signals
 with signals.stop_signals() as stopping:
   child = os.fork()
   if child == 0:
@@ -106,7 +107,7 @@ def test_a_child_of_a_reward_ends_as_it_would_without_us():
 
 GONE = """
 import os, signal
-from grpo_jax import signals
+from grpo_jax.run import signals
 with signals.stop_signals() as stopping:
   read, write = os.pipe()
   os.close(read)

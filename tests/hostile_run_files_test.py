@@ -14,10 +14,10 @@ import run_test
 from ml_collections import ConfigDict
 
 from experiments import defaults, doctor, sources
-from grpo_jax import compiled, workdir
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build
 from grpo_jax.reports import inspector
+from grpo_jax.run import compile_cache, workdir
 
 good = doctor_test.good
 Edit = Callable[[pathlib.Path], object]
@@ -155,7 +155,7 @@ def test_every_command_answers_in_lines(good, model, tmp_path, capsys, what):
     lambda: sources.check("--path", str(run), None),
     lambda: sources.trained_with(str(run), sources.PROMPT),
     lambda: workdir.steps_logged(str(run)),
-    lambda: compiled.examine(str(run / "compiled")),
+    lambda: compile_cache.examine(str(run / "compiled")),
     lambda: run_test.loop(model[0], model[1], run, {"policy": doctor_test.Policy(model[1])}),
   ]
   for command in tries:

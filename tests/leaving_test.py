@@ -16,11 +16,13 @@ from conftest import ROOT, environment
 from ml_collections import ConfigDict
 
 from experiments import arguments, defaults, run
-from grpo_jax import guard, leaving, metrics, workdir
+from grpo_jax import guard
 from grpo_jax.config import ranges
 from grpo_jax.errors import SettingError, StorageError
 from grpo_jax.io import storage
 from grpo_jax.loops import imports
+from grpo_jax.run import leaving, workdir
+from grpo_jax.run.writer import Writer
 
 
 def python(code: str, **more) -> subprocess.CompletedProcess:
@@ -31,7 +33,7 @@ def python(code: str, **more) -> subprocess.CompletedProcess:
 UNTIL_DONE = """
 import atexit, os, subprocess, sys, threading, time
 from experiments import arguments
-from grpo_jax import leaving
+from grpo_jax.run import leaving
 with arguments.one_line_errors(), leaving.until_done():
   {body}
 print("done")
@@ -65,7 +67,7 @@ def test_after_the_end_any_code_is_right():
 
 ORPHANS = """
 import os, signal, subprocess, sys, time
-from grpo_jax import leaving
+from grpo_jax.run import leaving
 with leaving.until_done():
   forked = os.fork()
   if forked == 0:
@@ -134,7 +136,7 @@ def test_a_folder_or_log_that_is_deleted_ends_the_run(tmp_path):
     for way, do in ways.items():
       shutil.rmtree(tmp_path / "elsewhere", ignore_errors=True)
       folder = tmp_path / f"{name} {way}"
-      with workdir.locked(str(folder)) as check, metrics.Writer(str(folder), log, 3) as writer:
+      with workdir.locked(str(folder)) as check, Writer(str(folder), log, 3) as writer:
         write = {
           "metrics.jsonl": lambda writer=writer: writer.step(0, {"loss": 1.0}),
           "samples.jsonl": lambda writer=writer: writer.samples(1, [{"question": "?"}]),

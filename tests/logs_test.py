@@ -9,9 +9,10 @@ import pytest
 import rich.console
 from ml_collections import ConfigDict
 
-from grpo_jax import logs, metrics, workdir
 from grpo_jax.io import storage
 from grpo_jax.reports import inspector, jsonl
+from grpo_jax.run import logs, workdir
+from grpo_jax.run.writer import LOGS, Writer
 
 LINES = 8
 
@@ -19,7 +20,7 @@ LINES = 8
 def write(folder: pathlib.Path, lines: int = LINES, first: int = 0) -> None:
   """What a run writes in so many steps."""
   log = ConfigDict({"every": 1, "samples_every": 0, "samples": 1, "tensorboard": False, "bucket_seconds": 60.0})
-  with metrics.Writer(str(folder), log, lines, first, console=rich.console.Console(file=io.StringIO())) as writer:
+  with Writer(str(folder), log, lines, first, console=rich.console.Console(file=io.StringIO())) as writer:
     for step in range(first, first + lines):
       writer.step(step, {"reward/mean": 0.5, "loss": 0.25, "text": "漢字"})
       writer.samples(step + 1, [{"question": "1 + 1?", "completion": "half a pair \ud83d", "reward": 1.0}])
@@ -38,7 +39,7 @@ def test_a_log_is_json_and_nothing_else(tmp_path):
   assert [line for _, line in found.objects] == lines
 
 
-@pytest.mark.parametrize("name", metrics.LOGS)
+@pytest.mark.parametrize("name", LOGS)
 def test_whatever_byte_changes_one_line_is_left_out_with_a_warning(tmp_path, capsys, name):
   """Of a newline it is the two lines that it stood between, which have become one."""
   write(tmp_path)

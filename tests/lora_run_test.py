@@ -13,13 +13,13 @@ import tiny
 import tiny_runs
 
 from experiments import defaults, sources
-from grpo_jax import checkpoint
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, reward_model, trees
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.lora import A, B
 from grpo_jax.reward_models import load
+from grpo_jax.run import checkpoint
 
 pytestmark = pytest.mark.slow
 

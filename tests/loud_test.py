@@ -8,11 +8,13 @@ import tiny
 from ml_collections import ConfigDict
 
 from experiments import defaults
-from grpo_jax import compiled, guard, metrics
+from grpo_jax import guard
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import evaluator
-from grpo_jax.loops import build, checks, collect, imports, watch
+from grpo_jax.loops import build, checks, collect, imports
 from grpo_jax.reward_models import load
+from grpo_jax.run import compile_cache, watch
+from grpo_jax.run.writer import Writer
 from grpo_jax.tokenizer import making
 from grpo_jax.types import Completion, Example
 
@@ -142,7 +144,7 @@ def test_a_reward_that_changes_settings_of_jax_has_them_changed_back(capsys):
   guard._warned.clear()
   before = dict(jax.config.values)
   for _ in range(2):
-    with compiled.same_settings("a reward"):
+    with compile_cache.same_settings("a reward"):
       jax.config.update("jax_enable_x64", True)
       jax.config.update("jax_default_matmul_precision", "highest")
     assert dict(jax.config.values) == before
@@ -257,7 +259,7 @@ def test_a_run_whose_reward_falls_is_warned_of():
 
 def test_a_warning_is_given_once(tmp_path: pathlib.Path, capsys):
   log = ConfigDict({"tensorboard": False, "every": 1, "samples": 0, "samples_every": 0, "bucket_seconds": 60.0})
-  with metrics.Writer(str(tmp_path), log, 3) as writer:
+  with Writer(str(tmp_path), log, 3) as writer:
     for about, text in (("a", "one"), ("a", "two"), ("b", "three")):
       writer.warn(about, text)
     writer.step(0, {"reward/mean": 1.0, "reward_faults": 3})

@@ -12,9 +12,10 @@ import pytest
 import rich.console
 from ml_collections import ConfigDict
 
-from grpo_jax import metrics, terminal
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import weights
+from grpo_jax.run.console import time_left
+from grpo_jax.run.writer import Writer, clean, time
 
 
 def log(**changes):
@@ -37,7 +38,7 @@ def row(reward=1.0, **more):
 def test_a_line_a_step_in_json(tmp_path):
   one = {"kl": jnp.float32(0.1), "lr": 1e-6, "skipped_steps": np.int32(3), "ok": np.bool_(True)}
   two = {"grad_norm": float("nan"), "ratio_max": np.float32(np.inf), "kl": jnp.bfloat16(0.5)}
-  with metrics.Writer(tmp_path, log(), 2, console=console()) as writer:
+  with Writer(tmp_path, log(), 2, console=console()) as writer:
     writer.step(0, one)
     # Each line is there when the step ends, not when the run does.
     assert lines(tmp_path / "metrics.jsonl") == [{"step": 1, "kl": 0.1, "lr": 1e-6, "skipped_steps": 3, "ok": True}]
@@ -47,10 +48,10 @@ def test_a_line_a_step_in_json(tmp_path):
 
 def test_a_float32_reads_back_the_same():
   values = np.random.default_rng(0).standard_normal(1000).astype(np.float32) * 1e-3
-  text = json.dumps(metrics.clean(values))
+  text = json.dumps(clean(values))
   np.testing.assert_array_equal(np.array(json.loads(text), np.float32), values)
-  assert metrics.clean(np.float32(0.1)) == 0.1
-  assert metrics.clean(np.float64(1 / 3)) == 1 / 3
+  assert clean(np.float32(0.1)) == 0.1
+  assert clean(np.float64(1 / 3)) == 1 / 3
 
 
 def test_values_are_fetched_only_where_a_line_is_due(tmp_path):
@@ -58,7 +59,7 @@ def test_values_are_fetched_only_where_a_line_is_due(tmp_path):
     def __array__(self, dtype=None, copy=None):
       raise AssertionError("fetched")
 
-  with metrics.Writer(tmp_path, log(every=3), 5, console=console()) as writer:
+  with Writer(tmp_path, log(every=3), 5, console=console()) as writer:
     for step in range(5):
       writer.step(step, {"kl": 1.0} if step in (0, 3, 4) else {"kl": Fetched()})
   assert [line["step"] for line in lines(tmp_path / "metrics.jsonl")] == [1, 4, 5]
@@ -66,10 +67,8 @@ def test_values_are_fetched_only_where_a_line_is_due(tmp_path):
 
 def test_phases_are_timed_into_the_next_step(tmp_path, monkeypatch):
   clock = iter([10.0, 12.5, 20.0, 21.0, *range(30, 99)])
-  monkeypatch.setattr(metrics.time, "perf_counter", lambda: next(clock))
-  with metrics.Writer(
-    tmp_path, log(), 2, console=rich.console.Console(file=io.StringIO(), force_terminal=True)
-  ) as writer:
+  monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+  with Writer(tmp_path, log(), 2, console=rich.console.Console(file=io.StringIO(), force_terminal=True)) as writer:
     with writer.phase("sample"):
       pass
     with writer.phase("sample"):
@@ -81,7 +80,7 @@ def test_phases_are_timed_into_the_next_step(tmp_path, monkeypatch):
 
 
 def test_a_phase_that_fails_is_ended(tmp_path):
-  with metrics.Writer(tmp_path, log(), 2, console=console()) as writer:
+  with Writer(tmp_path, log(), 2, console=console()) as writer:
     with pytest.raises(RuntimeError), writer.phase("sample"):
       raise RuntimeError
     assert set(writer.seconds) == {"sample"}
@@ -89,7 +88,7 @@ def test_a_phase_that_fails_is_ended(tmp_path):
 
 def test_an_evaluation_is_always_written(tmp_path):
   out = console()
-  with metrics.Writer(tmp_path, log(every=100), 10, console=out) as writer:
+  with Writer(tmp_path, log(every=100), 10, console=out) as writer:
     writer.evaluation(7, {"eval/accuracy": np.float32(0.25)})
   assert lines(tmp_path / "metrics.jsonl") == [{"step": 7, "eval/accuracy": 0.25}]
   assert "after 7 steps:  eval/accuracy 0.25" in out.file.getvalue()
@@ -97,7 +96,7 @@ def test_an_evaluation_is_always_written(tmp_path):
 
 def test_a_restart_appends(tmp_path):
   for step in range(2):
-    with metrics.Writer(tmp_path, log(), 2, first_step=step, console=console()) as writer:
+    with Writer(tmp_path, log(), 2, first_step=step, console=console()) as writer:
       writer.step(step, {})
   assert [line["step"] for line in lines(tmp_path / "metrics.jsonl")] == [1, 2]
 
@@ -105,7 +104,7 @@ def test_a_restart_appends(tmp_path):
 def test_tensorboard_has_the_finite_numbers(tmp_path):
   from tensorboardX.proto.event_pb2 import Event
 
-  with metrics.Writer(tmp_path, log(tensorboard=True), 6, first_step=4, console=console()) as writer:
+  with Writer(tmp_path, log(tensorboard=True), 6, first_step=4, console=console()) as writer:
     writer.step(4, {"kl": 0.5, "grad_norm": float("nan")})
     writer.step(5, {"reward/mean": 1.0})
   (path,) = (tmp_path / "tensorboard").iterdir()
@@ -124,7 +123,7 @@ def test_tensorboard_has_the_finite_numbers(tmp_path):
 
 def test_a_step_says_how_long_it_compiled(tmp_path):
   twice, x = jax.jit(lambda x: 2 * x + 1), jnp.ones(3)
-  with metrics.Writer(tmp_path, log(), 2, console=console()) as writer:
+  with Writer(tmp_path, log(), 2, console=console()) as writer:
     for step in range(2):
       with writer.phase("learn"):
         twice(x).block_until_ready()
@@ -138,7 +137,7 @@ def test_a_step_says_how_long_it_compiled(tmp_path):
 
 def test_samples_are_written_as_they_are(tmp_path):
   odd = "half a pair \ud83d, a line separator \u2028, 漢字"
-  with metrics.Writer(tmp_path, log(samples_every=0), 2, console=console()) as writer:
+  with Writer(tmp_path, log(samples_every=0), 2, console=console()) as writer:
     writer.samples(3, [row(completion=odd, advantages=jnp.ones(2)), row(np.float32(0.1)), row()])
   found = lines(tmp_path / "samples.jsonl")
   assert [(line["step"], line["reward"]) for line in found] == [(3, 1.0), (3, 0.1)]  # log.samples of them
@@ -147,7 +146,7 @@ def test_samples_are_written_as_they_are(tmp_path):
 
 def test_a_table_every_so_often_with_text_left_alone(tmp_path):
   out = console()
-  with metrics.Writer(tmp_path, log(), 9, console=out) as writer:
+  with Writer(tmp_path, log(), 9, console=out) as writer:
     writer.samples(1, [row(completion="not in the table")])
     writer.samples(2, [row(completion="[bold]7[/bold] \x1b[31m[/x]", reward=0.25), row(completion="y" * 1000)])
   text = out.file.getvalue()
@@ -160,8 +159,8 @@ def test_a_table_every_so_often_with_text_left_alone(tmp_path):
 def test_plain_lines_where_there_is_no_terminal(tmp_path, monkeypatch):
   out = console()
   now = [0.0]
-  monkeypatch.setattr(metrics.time, "perf_counter", lambda: now[0])
-  with metrics.Writer(tmp_path, log(), 100, console=out) as writer:
+  monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+  with Writer(tmp_path, log(), 100, console=out) as writer:
     for step in range(100):
       with writer.phase("sample"):
         now[0] += 1.0
@@ -177,8 +176,8 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path, monkeypatch):
 def test_progress_of_a_long_phase_in_plain_lines(tmp_path, monkeypatch):
   out = console()
   now = [0.0]
-  monkeypatch.setattr(metrics.time, "perf_counter", lambda: now[0])
-  with metrics.Writer(tmp_path, log(), 100, console=out) as writer:
+  monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+  with Writer(tmp_path, log(), 100, console=out) as writer:
     with writer.phase("eval"):
       for done in range(1, 26):
         now[0] += 1.0
@@ -189,7 +188,7 @@ def test_progress_of_a_long_phase_in_plain_lines(tmp_path, monkeypatch):
 
 def test_progress_of_a_long_phase_on_a_terminal(tmp_path):
   out = console(terminal=True)
-  with metrics.Writer(tmp_path, log(), 3, console=out) as writer:
+  with Writer(tmp_path, log(), 3, console=out) as writer:
     with writer.phase("eval"):
       writer.progress("eval", 64, 256)
       writer._bar.refresh()
@@ -208,7 +207,7 @@ def test_progress_of_work_that_has_phases_is_shown_beside_them(tmp_path):
     writer._bar.refresh()
     return out.file.getvalue()
 
-  with metrics.Writer(tmp_path, log(), 3, console=out) as writer:
+  with Writer(tmp_path, log(), 3, console=out) as writer:
     for done in (1, 2):
       with writer.phase("sample"):
         pass
@@ -226,7 +225,7 @@ def test_progress_of_work_that_has_phases_is_shown_beside_them(tmp_path):
 
 def test_a_bar_on_a_terminal(tmp_path):
   out = console(terminal=True)
-  with metrics.Writer(tmp_path, log(), 3, first_step=1, console=out) as writer:
+  with Writer(tmp_path, log(), 3, first_step=1, console=out) as writer:
     with writer.phase("learn"):
       writer.step(1, {"reward/mean": 0.5, "kl": 0.25})
       writer._bar.refresh()
@@ -240,7 +239,7 @@ def test_a_bar_on_a_terminal(tmp_path):
 
 def test_the_bar_fits_a_narrow_terminal(tmp_path):
   out = console(terminal=True, width=50)
-  with metrics.Writer(tmp_path, log(), 300, console=out) as writer:
+  with Writer(tmp_path, log(), 300, console=out) as writer:
     writer.step(0, {"reward/mean": 0.5, "kl": 0.25, "tokens_per_s/sample": 1e6})
     writer.step(1, {})
     with writer.phase("sample"):
@@ -255,7 +254,7 @@ def test_the_bar_fits_a_narrow_terminal(tmp_path):
 def test_other_processes_are_silent(tmp_path, monkeypatch):
   monkeypatch.setattr(jax, "process_index", lambda: 1)
   out = console()
-  with metrics.Writer(tmp_path / "run", log(tensorboard=True), 2, console=out) as writer:
+  with Writer(tmp_path / "run", log(tensorboard=True), 2, console=out) as writer:
     with writer.phase("sample"):
       pass
     assert "sample" in writer.seconds
@@ -270,13 +269,13 @@ def test_other_processes_are_silent(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_written_is_said_in_one_line(tmp_path):
   (tmp_path / "file").write_text("")
   with pytest.raises(SettingError, match="workdir=.*file/run: cannot write there: Not a directory"):
-    metrics.Writer(tmp_path / "file" / "run", log(), 2, console=console())
+    Writer(tmp_path / "file" / "run", log(), 2, console=console())
 
 
 def test_a_full_disk_is_said_in_one_line(tmp_path):
   (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
   with pytest.raises(SettingError, match="workdir=.*: No space left on device; what was saved before is safe"):
-    with metrics.Writer(tmp_path, log(), 2, console=console()) as writer:
+    with Writer(tmp_path, log(), 2, console=console()) as writer:
       writer.step(0, {"kl": 1.0})
 
 
@@ -285,7 +284,7 @@ def test_a_full_disk_is_said_in_one_line(tmp_path):
   [([], 5, "-:--:--"), ([3.0], 5, "-:--:--"), ([50.0, 60.0, 80.0], 300, "1:15:00"), ([0.0, 1.0], 0, "0:00:00")],
 )
 def test_time_left_leaves_the_first_step_out(ends, steps, text):
-  assert terminal.time_left(ends, steps) == text
+  assert time_left(ends, steps) == text
 
 
 # -- weights that are read
@@ -295,7 +294,7 @@ def test_reading_says_how_far_it_is_where_it_takes_long(monkeypatch):
   """In a log a line every PLAIN_SECONDS; on a terminal a bar, which is gone at the end; on other hosts nothing."""
   seconds = iter([0.0, 4.0, 11.0, 11.0, 12.0, 22.0, 22.0])
   with monkeypatch.context() as m:
-    m.setattr(metrics.time, "perf_counter", lambda: next(seconds))
+    m.setattr(time, "perf_counter", lambda: next(seconds))
     plain = console()
     with weights.reading("model", plain) as show:
       for done in (1, 2, 3, 4):

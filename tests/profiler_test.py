@@ -4,7 +4,7 @@ import jax
 import pytest
 from ml_collections import ConfigDict
 
-from grpo_jax.loops.profiler import Profiler
+from grpo_jax.run.profiler import Profiler
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ STRUCK = """
 import os, runpy, sys, threading, time
 phase, count, seconds, number = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
 sys.argv[1:] = sys.argv[5:]
-from grpo_jax import metrics
+from grpo_jax.run import writer as metrics
 original, entered = metrics.Writer.phase, []
 def strike():
   os.kill(os.getpid(), number)

@@ -6,10 +6,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from grpo_jax import metrics
 from grpo_jax.errors import SettingError
 from grpo_jax.ops import advantages
 from grpo_jax.rewards import choice, combine, format, length, math, steps
+from grpo_jax.run import writer
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
 
 
@@ -363,7 +363,7 @@ def test_a_completion_without_a_reward_takes_no_part_in_its_group():
   scores = combine.score([("a", lambda _, c: values[c.text], 1.0)], [_example()], [group], max_length=2)
   found = advantages.group_relative(scores.rewards, scores.given, scale="none")
   np.testing.assert_array_equal(found, [[[0, 0.5], [0, -0.5], [0, 0]]])  # the mean is 1/2, not 1/3
-  assert metrics.clean(scores.components) == [[[1.0], [0.0], [None]]]  # as logs write it
+  assert writer.clean(scores.components) == [[[1.0], [0.0], [None]]]  # as logs write it
 
 
 @pytest.mark.parametrize(

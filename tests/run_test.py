@@ -13,8 +13,7 @@ import pytest
 import tiny
 
 from experiments import defaults
-from grpo_jax import guard, metrics, rollouts
-from grpo_jax.checksums import checksums
+from grpo_jax import guard, rollouts
 from grpo_jax.distributed import inputs, lifeline
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.evaluator import Evaluator
@@ -22,6 +21,8 @@ from grpo_jax.learning import state as train_state
 from grpo_jax.loops import build, checks, imports, trees
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.run import Run, exporting, recorded
+from grpo_jax.run.checksums import checksums
+from grpo_jax.run.writer import Writer
 from grpo_jax.types import Prompts, Rollouts
 
 TX = optax.adam(0.1)
@@ -331,7 +332,7 @@ def test_a_step_is_saved_once_its_prompts_are_known_to_be_the_same_on_all_hosts(
   learner = Fake(0.0)
   run = Run(config, str(tmp_path), model, Position(), {"policy": learner}, Evaluator(config, model))
   with pytest.raises(guard.Stopped), run._resources:
-    run.writer = metrics.Writer(str(tmp_path), config.log, config.steps)
+    run.writer = Writer(str(tmp_path), config.log, config.steps)
     run.save(1, wait=True)
   assert run.checkpoints.latest() is None
 

@@ -58,7 +58,8 @@ STRUCK = """
 import os, pathlib, runpy, signal, sys, time
 what, phase, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 sys.argv[1:] = sys.argv[4:]
-from grpo_jax import checkpoint, metrics
+from grpo_jax.run import checkpoint
+from grpo_jax.run import writer as metrics
 original, entered, restore = metrics.Writer.phase, [], checkpoint._restore
 def strike():
   pathlib.Path(os.environ["STRUCK"]).write_text(str(time.time()))

@@ -11,12 +11,12 @@ import bucket
 import pytest
 
 from experiments import defaults
-from grpo_jax import lock, workdir
 from grpo_jax.config import ranges
 from grpo_jax.data import jsonl
 from grpo_jax.errors import SettingError
 from grpo_jax.io import bucket_logs, storage
 from grpo_jax.reports import inspector, plots
+from grpo_jax.run import lock, workdir
 
 
 @pytest.fixture(params=["disk", "bucket"])

@@ -6,7 +6,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from grpo_jax import metrics, sampler
+from grpo_jax import sampler
 from grpo_jax.distributed import inputs
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
@@ -17,6 +17,7 @@ from grpo_jax.loops import build, checks, imports, scorers
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.reward_models import rewards
 from grpo_jax.reward_models.rewards import RewardModel
+from grpo_jax.run.writer import Writer
 from grpo_jax.types import Completion, Example
 
 
@@ -70,7 +71,7 @@ class Evaluator:
 
     return score
 
-  def __call__(self, writer: metrics.Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
+  def __call__(self, writer: Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
     """Metrics of `params` after `step` steps, written and shown; those of several samples only where asked for.
 
     Without problems (`eval.problems=0`) there are none.

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import metrics
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks
 from grpo_jax.reward_models import scores
+from grpo_jax.run.writer import Writer
 from grpo_jax.types import Rollouts
 
 
@@ -42,7 +42,7 @@ class PairEvaluator:
       )
     self.pairs = jax.tree.map(lambda x: x[real], pairs)
 
-  def __call__(self, writer: metrics.Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
+  def __call__(self, writer: Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
     """Metrics of `params` after `step` steps (`reward_models.pair_metrics`), written and shown.
 
     Without held-out pairs (`offline.held_out=0`) there are none.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from grpo_jax import compiled, generate
+from grpo_jax import generate
 from grpo_jax.data import loader
 from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError
@@ -17,6 +17,7 @@ from grpo_jax.generate import Generator
 from grpo_jax.guard import Guard
 from grpo_jax.reward_models import agreement
 from grpo_jax.rewards import combine
+from grpo_jax.run import compile_cache
 from grpo_jax.types import TRUNCATED, Completion, Example, Rollouts
 
 
@@ -134,7 +135,7 @@ def _judge(
 ) -> dict[tuple[int, int], Judged]:
   """What the reward says of this process's own completions, by their places (prompt, sample)."""
   found, texts = {}, generate.completions(generator, sampled)
-  with compiled.same_settings("the reward of the evaluation"), Guard(deadline) as call:
+  with compile_cache.same_settings("the reward of the evaluation"), Guard(deadline) as call:
     combine.ahead([score_ahead] if score_ahead else [], examples, texts, deadline)
     for p, (example, group) in enumerate(zip(examples, texts)):
       for g, completion in enumerate(group):

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import metrics
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks
 from grpo_jax.reward_models import step_scores
 from grpo_jax.reward_models.scores import scores_of_all
+from grpo_jax.run.writer import Writer
 from grpo_jax.types import Rollouts
 
 
@@ -47,7 +47,7 @@ class StepEvaluator:
       )
     self.held_out = held_out
 
-  def __call__(self, writer: metrics.Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
+  def __call__(self, writer: Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
     """Metrics of `params` after `step` steps, written and shown: those of `step_scores.step_metrics`.
 
     `step_NAME` is against the labels, `rule_NAME` against what the rewards say of the same steps, and

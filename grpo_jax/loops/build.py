@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, workdir
 from grpo_jax.data import loader
 from grpo_jax.distributed import sharding
 from grpo_jax.distributed.sharding import Layout
@@ -21,6 +20,7 @@ from grpo_jax.models import variants
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
 from grpo_jax.packing.sizes import Sizes
+from grpo_jax.run import checkpoint, workdir
 from grpo_jax.tokenizer import making, reading, steps
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import Example

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax import compiled, metrics, rollouts, sampler
+from grpo_jax import rollouts, sampler
 from grpo_jax.data import loader
 from grpo_jax.data.pool import Pool
 from grpo_jax.distributed import hosts
@@ -25,6 +25,8 @@ from grpo_jax.ops.advantages import totals
 from grpo_jax.reward_models import agreement, load
 from grpo_jax.reward_models.rewards import RewardModel, given_by
 from grpo_jax.rewards import combine
+from grpo_jax.run import compile_cache
+from grpo_jax.run.writer import Writer
 from grpo_jax.types import Completion, Example, Rollouts
 
 
@@ -123,9 +125,7 @@ def jitted_flat(objective: Objective, settings: FrozenConfigDict) -> Callable[[R
   return jax.jit(functools.partial(objective.flat, cfg=settings))
 
 
-def collect(
-  collector: Collector, params: Any, key: jax.Array, writer: metrics.Writer
-) -> tuple[Scored, dict[str, float]]:
+def collect(collector: Collector, params: Any, key: jax.Array, writer: Writer) -> tuple[Scored, dict[str, float]]:
   """One batch to learn from, sampled from the policy `params`, and metrics of everything that was sampled.
 
   With more than one try this is DAPO's dynamic sampling (arXiv 2503.14476, section 3.2): flat groups, which teach
@@ -215,7 +215,7 @@ def score_share(
 ) -> combine.Scores:
   """The rewards of this process's own completions, those of reward models among them; the others are given nothing."""
   c = collector
-  with compiled.same_settings("a reward"):
+  with compile_cache.same_settings("a reward"):
     combine.ahead(c.ahead, examples, texts, c.deadline)
     return combine.score(c.rewards, examples, texts, c.max_length, c.on_error, c.deadline, judged, groups)
 

@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint
 from grpo_jax.distributed import inputs
 from grpo_jax.loops import imports, scorers, trees
+from grpo_jax.run import checkpoint
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 
 

@@ -22,7 +22,6 @@ from typing import Any
 import optax
 from ml_collections import ConfigDict
 
-from grpo_jax import metrics, origin
 from grpo_jax.errors import SettingError, said_of
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.io import storage
@@ -38,6 +37,8 @@ from grpo_jax.loops.teaching import NAME, Judge, Kind
 from grpo_jax.models.hf import tensors
 from grpo_jax.reward_models import load
 from grpo_jax.reward_models.rewards import RewardModel
+from grpo_jax.run import provenance
+from grpo_jax.run.writer import Writer
 
 
 def train(config: ConfigDict, workdir: str) -> None:
@@ -55,7 +56,7 @@ def train(config: ConfigDict, workdir: str) -> None:
     judge = Judge(judged_by, build.model(judged_by, scores=True), 1.0)
   load.check_tokenizer(model, judge.model, f"iterative.reward_model={config.iterative.reward_model!r}")
   policy = Policy(config, model, config.sampler.temperature, collector.generator.sizes)
-  dtype = origin.weights_dtype(judged_by.init_from)
+  dtype = provenance.weights_dtype(judged_by.init_from)
   reference, replay, cfg = Reference(policy), Replay(workdir), config.iterative
   learners = {"policy": policy, NAME: judge, trees.REFERENCE: reference}
   models = functools.partial(asked_models, collector.models, judge, cfg.weight, kind.steps)
@@ -132,7 +133,7 @@ class IterationEvaluator(Evaluator):
     """The number of the iteration that ends with the `step`th step; {} where none does."""
     return {"iteration": step // self.steps} if step and step % self.steps == 0 else {}
 
-  def __call__(self, writer: metrics.Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
+  def __call__(self, writer: Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
     """See `Evaluator`; a line tells of an iteration that has ended."""
     found = super().__call__(writer, params, step, samples)
     said = [f"accuracy {found['accuracy']:.1%}"] if "accuracy" in found else []
@@ -142,7 +143,7 @@ class IterationEvaluator(Evaluator):
     return found
 
 
-def export(judge: Learner, workdir: str, dtype: str, base: str, writer: metrics.Writer) -> None:
+def export(judge: Learner, workdir: str, dtype: str, base: str, writer: Writer) -> None:
   """Writes the reward model to DIR/reward_model, a Hugging Face folder in that dtype; see `tensors.save` on `base`."""
   with writer.phase("export"):
     out = storage.place(workdir) / NAME

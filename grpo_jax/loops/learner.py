@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from grpo_jax import metrics, rollouts
+from grpo_jax import rollouts
 from grpo_jax.distributed import lifeline
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import learn, movement, optimizer
@@ -16,6 +16,7 @@ from grpo_jax.loops import build, imports, trees
 from grpo_jax.models import lora
 from grpo_jax.packing import plan
 from grpo_jax.packing.sizes import Sizes
+from grpo_jax.run.writer import Writer
 from grpo_jax.types import Rollouts
 
 
@@ -124,7 +125,7 @@ class Learner:
       self.base = lora.split(self.model.load())[0]
     return trees.check_base(self.base, pin, self.config.init_from)
 
-  def learn(self, step: int, batch: Rollouts, writer: metrics.Writer, old_params: Any = None) -> Learned:
+  def learn(self, step: int, batch: Rollouts, writer: Writer, old_params: Any = None) -> Learned:
     """Learns from rollouts; every `log.measure_every` steps it measures how their probabilities moved.
 
     Args:

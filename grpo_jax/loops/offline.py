@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import metrics, rollouts, signals
+from grpo_jax import rollouts
 from grpo_jax.data import loader
 from grpo_jax.distributed import hosts, inputs
 from grpo_jax.errors import SettingError
@@ -34,8 +34,10 @@ from grpo_jax.loops.reward_data.pairs import FromFile, encoded
 from grpo_jax.loops.run import Run
 from grpo_jax.objectives import common
 from grpo_jax.packing import plan
+from grpo_jax.run import signals
+from grpo_jax.run.workdir import reason
+from grpo_jax.run.writer import Writer
 from grpo_jax.types import Example, Prompts, Rollouts
-from grpo_jax.workdir import reason
 
 TEMPERATURE = 1.0  # of the log-probs: the likelihood of what is written is the model's own, whatever it was sampled at
 
@@ -189,7 +191,7 @@ def template() -> Rollouts:
 
 
 def draw_samples(
-  config: ConfigDict, model: build.Model, writer: metrics.Writer, stopping: Callable[[int], str]
+  config: ConfigDict, model: build.Model, writer: Writer, stopping: Callable[[int], str]
 ) -> Rollouts | None:
   """What `draw_scored` returns, without the examples."""
   scored = draw_scored(config, model, writer, stopping)
@@ -197,7 +199,7 @@ def draw_samples(
 
 
 def draw_scored(
-  config: ConfigDict, model: build.Model, writer: metrics.Writer, stopping: Callable[[int], str]
+  config: ConfigDict, model: build.Model, writer: Writer, stopping: Callable[[int], str]
 ) -> Scored | None:
   """Groups of scored samples of the teacher; None where `stopping` (of the run) says so.
 

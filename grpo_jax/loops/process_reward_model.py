@@ -17,7 +17,6 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import metrics, signals
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.step_evaluator import StepEvaluator, Steps
 from grpo_jax.io import storage
@@ -30,6 +29,8 @@ from grpo_jax.loops.reward_data import continuations, steps
 from grpo_jax.loops.reward_data.pairs import divide, prompts_of
 from grpo_jax.loops.reward_model import TEMPERATURE, of_policy, part
 from grpo_jax.loops.run import Run
+from grpo_jax.run import signals
+from grpo_jax.run.writer import Writer
 
 
 def train(config: ConfigDict, workdir: str) -> None:
@@ -100,7 +101,7 @@ def read_solutions(config: ConfigDict, model: build.Model) -> tuple[Steps, str]:
 
 
 def draw_solutions(
-  config: ConfigDict, policy: build.Model, writer: metrics.Writer, stopping: Callable[[int], str]
+  config: ConfigDict, policy: build.Model, writer: Writer, stopping: Callable[[int], str]
 ) -> Steps | None:
   """Samples with labels at the last token of each step, held-out groups first; None where `stopping` says so.
 
@@ -126,7 +127,7 @@ def draw_solutions(
 
 
 def continue_all(
-  config: ConfigDict, policy: build.Model, batch: Scored, writer: metrics.Writer, stopping: Callable[[int], str]
+  config: ConfigDict, policy: build.Model, batch: Scored, writer: Writer, stopping: Callable[[int], str]
 ) -> Scored | None:
   """The samples with labels from continuations by the policy that they are of; None where `stopping` says so."""
   labeller = continuations.make_labeller(config, policy)

@@ -2,11 +2,11 @@
 
 DIR/config.json           the config that the folder belongs to
 DIR/inputs.json           what else the numbers depend on, see grpo_jax/distributed/inputs.py
-DIR/checksums.json        of these and other files that are written as a whole, see grpo_jax/manifest.py
+DIR/checksums.json        of these and other files that are written as a whole, see grpo_jax/run/manifest.py
 DIR/model/                shape (decoder.json) and tokenizer of the policy
-DIR/checkpoints/          see grpo_jax/checkpoint.py
-DIR/compiled/             programs, see grpo_jax/compiled.py
-DIR/metrics.jsonl  samples.jsonl  tensorboard/     see grpo_jax/metrics.py
+DIR/checkpoints/          see grpo_jax/run/checkpoint.py
+DIR/compiled/             programs, see grpo_jax/run/compile_cache.py
+DIR/metrics.jsonl  samples.jsonl  tensorboard/     see grpo_jax/run/writer.py
 DIR/export/  result.json  after the last step; with adapters DIR/adapter/, too, a folder of PEFT
 """
 
@@ -21,16 +21,18 @@ from typing import Any, Protocol
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, compiled, guard, manifest, metrics, origin, room, signals, workdir
+from grpo_jax import guard, room
 from grpo_jax.distributed import inputs, lifeline
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.learning.state import TrainState
 from grpo_jax.loops import build, depends, trees
 from grpo_jax.loops.learner import Learner
-from grpo_jax.loops.profiler import Profiler
-from grpo_jax.loops.watch import Watch
 from grpo_jax.models.hf import peft, tensors
+from grpo_jax.run import checkpoint, compile_cache, manifest, provenance, signals, workdir
+from grpo_jax.run.profiler import Profiler
+from grpo_jax.run.watch import Watch
+from grpo_jax.run.writer import Writer, clean
 
 POLICY = checkpoint.LEARNER  # the name of the learner that is evaluated and exported
 
@@ -50,7 +52,7 @@ class Position(depends.Contents, Protocol):
 class Evaluation(depends.Contents, Protocol):
   """What measures the policy, or the reward model, on data that it is not trained on (evaluator.py)."""
 
-  def __call__(self, writer: metrics.Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
+  def __call__(self, writer: Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
     """Metrics of `params` after `step` steps, written and shown; `samples` asks for those before and after the run."""
     ...
 
@@ -74,7 +76,7 @@ class Run:
     run.finish()                # the last evaluation, DIR/export and DIR/result.json
   """
 
-  writer: metrics.Writer
+  writer: Writer
   stopping: Callable[[int], str]
 
   def __init__(
@@ -106,7 +108,7 @@ class Run:
     self.here = os.getcwd()  # relative folders of the config are seen from there until the end
     self.data, self.learners = data, learners
     self.evaluator = evaluator
-    self.dtype = origin.weights_dtype(config.init_from)  # of DIR/export; the folder may be gone when the run ends
+    self.dtype = provenance.weights_dtype(config.init_from)  # of DIR/export; the folder may be gone when the run ends
     self.stopped = False
     self.watch = Watch(config.sampler.max_length, rule)
     depends_on = depends.gather(config, model.tokenizer, data, evaluator)
@@ -115,7 +117,7 @@ class Run:
     with contextlib.ExitStack() as resources:
       self._check_lock = resources.enter_context(workdir.locked(folder))
       workdir.check_owner(folder, config)  # of a run that ended meanwhile
-      self.programs = resources.enter_context(compiled.kept(config.compilation_cache, folder))
+      self.programs = resources.enter_context(compile_cache.kept(config.compilation_cache, folder))
       self._restore_or_start()
       workdir.claim(folder, recorded(config))  # after all that the config names has been found
       self.changed = inputs.record(folder, depends_on, self.first)
@@ -149,7 +151,7 @@ class Run:
 
   def __enter__(self) -> "Run":
     self.writer = self._resources.enter_context(
-      metrics.Writer(self.folder, self.config.log, self.config.steps, self.first, check_lock=self._check_lock)
+      Writer(self.folder, self.config.log, self.config.steps, self.first, check_lock=self._check_lock)
     )
     self.profiler = Profiler(self.config.profile, str(self.writer.folder / "profile"))
     self.stopping = self._resources.enter_context(signals.stop_signals())
@@ -333,12 +335,12 @@ class Run:
         peft.save(out.with_name("adapter"), decoder.config, decoder.lora, trained, decoder.base.shapes(), base)
 
 
-def exporting(writer: metrics.Writer, params: Any, dtype: str) -> Callable[[int], None]:
+def exporting(writer: Writer, params: Any, dtype: str) -> Callable[[int], None]:
   """Returns a function that shows how much of an export is written, called with the bytes that are."""
   return functools.partial(_exported, writer, tensors.export_bytes(params, dtype))
 
 
-def _exported(writer: metrics.Writer, total: int, done: int) -> None:
+def _exported(writer: Writer, total: int, done: int) -> None:
   writer.progress("MB exported", done // 1000**2, total // 1000**2)
 
 
@@ -359,4 +361,4 @@ def write_result(folder: str, before: dict, after: dict, steps: int, seconds: fl
   result |= {f"{name.replace('@', '_at_')}_after": value for name, value in after.items()}
   result |= {"steps": steps, "wall_s": round(seconds, 1)}
   with storage.of_a_run(folder):
-    storage.write(storage.place(folder) / "result.json", json.dumps(metrics.clean(result), indent=2).encode())
+    storage.write(storage.place(folder) / "result.json", json.dumps(clean(result), indent=2).encode())

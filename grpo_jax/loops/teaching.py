@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import guard, metrics, rollouts
+from grpo_jax import guard, rollouts
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports, scorers
 from grpo_jax.loops.collect import Collector, score
@@ -27,6 +27,7 @@ from grpo_jax.loops.reward_data.replay import Replay, lessons
 from grpo_jax.reward_models import step_scores
 from grpo_jax.reward_models.scores import margins, pair_metrics, scores_of_all
 from grpo_jax.rewards import combine
+from grpo_jax.run.writer import Writer
 from grpo_jax.types import Example, Rollouts
 
 NAME = scorers.LEARNING  # of the learner, and of its reward among the others
@@ -152,7 +153,7 @@ def oldest_step(saved: int, config: ConfigDict) -> int:
 
 
 def teach(
-  judge: Learner, kind: Kind, replay: Replay, step: int, config: ConfigDict, writer: metrics.Writer
+  judge: Learner, kind: Kind, replay: Replay, step: int, config: ConfigDict, writer: Writer
 ) -> dict[str, float]:
   """Trains the reward model on the samples of the iteration that `step` ends, with a replay of earlier ones.
 

@@ -13,9 +13,7 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from grpo_jax import checkpoint, origin
 from grpo_jax import folder as folders
-from grpo_jax.checksums import checksums
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.loops import weights
@@ -23,6 +21,8 @@ from grpo_jax.models import heads, limits
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.models.hf.config import read_config
 from grpo_jax.models.lora import Lora, join, split
+from grpo_jax.run import checkpoint, provenance
+from grpo_jax.run.checksums import checksums
 
 SHAPE = "decoder.json"  # in DIR/model: the shape of a run's policy
 REWARD_MODEL = "reward_model"  # the learner of loops/iterative.py that may start from a folder of its own
@@ -37,7 +37,7 @@ def find_source(init_from: str) -> tuple[str, str]:
     weights ("" where the folder has them: the export of a run that has ended, and has not gone on since).
   """
   export, model = storage.place(init_from) / "export", storage.place(init_from) / "model"
-  if init_from and (export / "config.json").exists() and not origin.has_gone_on(init_from):
+  if init_from and (export / "config.json").exists() and not provenance.has_gone_on(init_from):
     return str(export), ""
   if init_from and (model / SHAPE).exists():
     return str(model), init_from
@@ -88,7 +88,7 @@ def restore(
   Raises:
     SettingError: no such checkpoint, or one of another model; the base of its adapters is not what it was.
   """
-  config = origin.saved_config(run)
+  config = provenance.saved_config(run)
   lora = make_lora(config.get("lora") or {})
   if lora is None:
     return restore_trained(run, decoder, step, left_out, learner)
@@ -149,7 +149,7 @@ def base_dtype(section: dict | ConfigDict, folder: str) -> str:
   """
   if section["base_dtype"] != "same":
     return section["base_dtype"]
-  return origin.weights_dtype(folder) if folder else "bfloat16"
+  return provenance.weights_dtype(folder) if folder else "bfloat16"
 
 
 def check_base(base: Any, pin: dict[str, Any], source: str) -> dict[str, Any]:

@@ -10,9 +10,10 @@ import rich.console
 import rich.progress
 import rich.text
 
-from grpo_jax import metrics, terminal
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
+from grpo_jax.run import writer
+from grpo_jax.run.console import printable
 
 
 def load(folder: str, decoder: Decoder, left_out: Sequence[str] = (), dtype: str = "float32") -> Any:
@@ -46,9 +47,9 @@ def reading(folder: str, console: rich.console.Console | None = None) -> Iterato
     def show(done: int, total: int) -> None:
       nonlocal last
       bar.update(task, completed=done, total=total)
-      if not console.is_terminal and time.perf_counter() - last >= metrics.PLAIN_SECONDS:
+      if not console.is_terminal and time.perf_counter() - last >= writer.PLAIN_SECONDS:
         line = f"reading weights of {folder}: {done / 1e9:.1f} of {total / 1e9:.1f} GB"
-        console.print(rich.text.Text(terminal.printable(line)), soft_wrap=True)
+        console.print(rich.text.Text(printable(line)), soft_wrap=True)
         last = time.perf_counter()
 
     yield show

@@ -4,10 +4,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_jax import logs
 from grpo_jax.config import kinds
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
+from grpo_jax.run import logs
 
 STEP = {"step": kinds.Whole()}
 NUMBER = kinds.Number()

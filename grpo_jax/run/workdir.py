@@ -5,7 +5,7 @@
     DIR/lock                         locked by the process that uses the folder, whose name it holds; in a bucket it is
                                      there as long as that process lives
     DIR/metrics.jsonl samples.jsonl  the run's own logs, with the checksums of their lines in
-    DIR/metrics.crc samples.crc      (OWN_LOGS; see grpo_jax/logs.py)
+    DIR/metrics.crc samples.crc      (OWN_LOGS; see grpo_jax/run/logs.py)
 
 No other file of the folder is ever written to or cut here.
 """
@@ -22,10 +22,10 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import lock, logs
 from grpo_jax.distributed import hosts, inputs
 from grpo_jax.errors import SettingError, StorageError
 from grpo_jax.io import storage
+from grpo_jax.run import lock, logs
 
 # Settings that may differ when a run goes on: those that only say what is shown, and where, in how many microbatches
 # and in what time the same numbers are computed (equal to rounding). So may `steps`, where no learning rate depends on

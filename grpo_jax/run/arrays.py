@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
-from grpo_jax import complete, quiet
-from grpo_jax.checksums import checksums
+from grpo_jax.run import finished, orbax_logging
+from grpo_jax.run.checksums import checksums
 
 AT_ONCE = 1 << 30  # bytes
 
@@ -22,8 +22,8 @@ def read(workdir: str, step: int) -> Iterator[tuple[dict[str, str], int]]:
   Raises:
     Exception: of any kind where the checkpoint is damaged.
   """
-  quiet.orbax()
-  path = complete.directory(workdir) / str(step) / "state"
+  orbax_logging.orbax()
+  path = finished.directory(workdir) / str(step) / "state"
   leaves, tree = jax.tree.flatten(ocp.PyTreeCheckpointHandler().metadata(path).tree)
   device = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
   wanted = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device) for leaf in leaves]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_jax import metrics
+from grpo_jax.run.writer import Writer
 
 STEPS = 10  # in a row, before there is a warning
 NEARLY_ALL = 0.95
@@ -70,7 +70,7 @@ class Watch:
     self.rewards: collections.deque[float] = collections.deque(maxlen=STEPS)  # of the last steps
     self.first_reward: float | None = None  # mean of the first steps
 
-  def __call__(self, numbers: Mapping[str, Any], writer: metrics.Writer) -> None:
+  def __call__(self, numbers: Mapping[str, Any], writer: Writer) -> None:
     """Counts one step.
 
     Args:
@@ -109,7 +109,7 @@ class Watch:
     for name, steps in self.compared.items():
       self._parted(name, steps, numbers, writer)
 
-  def _reward(self, mean: float, writer: metrics.Writer) -> None:
+  def _reward(self, mean: float, writer: Writer) -> None:
     """Warns where the reward that the policy is trained on has fallen to half of what the first steps had."""
     if mean != mean:  # NaN: there was none
       return
@@ -125,7 +125,7 @@ class Watch:
         f"the policy is led away from its own reward: {HACKED}",
       )
 
-  def _parted(self, name: str, steps: Steps, numbers: Mapping[str, Any], writer: metrics.Writer) -> None:
+  def _parted(self, name: str, steps: Steps, numbers: Mapping[str, Any], writer: Writer) -> None:
     """Counts a step of a learned reward, and warns where it has parted from the rule."""
     steps.add(*(_number(numbers, each) for each in (f"reward/{name}", f"reward/{self.rule}", f"agreement/{name}")))
     if said := parted(name, self.rule, steps):

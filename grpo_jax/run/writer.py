@@ -18,8 +18,9 @@ import numpy as np
 import rich.console
 import rich.text
 
-from grpo_jax import logs, terminal
 from grpo_jax.io import bucket_logs, storage
+from grpo_jax.run import console as terminal
+from grpo_jax.run import logs
 
 LOGS = ("metrics.jsonl", "samples.jsonl")
 PLAIN_SECONDS = 10.0  # between lines where the console is no terminal

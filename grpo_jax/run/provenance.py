@@ -5,15 +5,15 @@ jax is not imported before weights are looked at: commands that only look for a 
 
 from typing import Any
 
-from grpo_jax import complete
 from grpo_jax import folder as folders
 from grpo_jax.config import kinds
 from grpo_jax.io import storage
+from grpo_jax.run import finished
 
 
 def is_run(path: str) -> bool:
   """Returns whether a folder is the workdir of a run."""
-  return complete.directory(path).is_dir() or (storage.place(path) / "export" / "config.json").exists()
+  return finished.directory(path).is_dir() or (storage.place(path) / "export" / "config.json").exists()
 
 
 def run_of(path: str) -> str:
@@ -41,7 +41,7 @@ def has_gone_on(run: str) -> bool:
   Raises:
     SettingError: its result.json cannot be read.
   """
-  end, last = ended_at(run), complete.latest(complete.directory(run))
+  end, last = ended_at(run), finished.latest(finished.directory(run))
   return end is not None and last is not None and end < last
 
 

@@ -25,13 +25,13 @@ import jax
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from grpo_jax import complete, quiet
-from grpo_jax.checksums import checksums
 from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError, StorageError
 from grpo_jax.io import storage
 from grpo_jax.learning.state import TrainState
-from grpo_jax.workdir import cut_back, log_lengths, not_writable, reason, steps_logged
+from grpo_jax.run import finished, orbax_logging
+from grpo_jax.run.checksums import checksums
+from grpo_jax.run.workdir import cut_back, log_lengths, not_writable, reason, steps_logged
 
 LEARNER = "policy"  # the learner whose parameters another run may start from
 _ABOUT = {"step": int, "data": dict, "extra": dict, "lengths": dict, "arrays": dict}  # the type of each part
@@ -76,12 +76,12 @@ class Checkpoints:
     if keep < 1:
       raise SettingError(f"checkpoint.keep={keep}: keep at least 1")
     self.workdir = workdir
-    self.directory = complete.directory(workdir)
-    quiet.orbax()
+    self.directory = finished.directory(workdir)
+    orbax_logging.orbax()
     try:
       self.directory.mkdir(parents=True, exist_ok=True)
       if jax.process_index() == 0:
-        for path in complete.incomplete(self.directory):
+        for path in finished.incomplete(self.directory):
           storage.remove(path)
       options = ocp.CheckpointManagerOptions(max_to_keep=keep)
       self._manager = ocp.CheckpointManager(self.directory, options=options)
@@ -90,11 +90,11 @@ class Checkpoints:
 
   def latest(self) -> int | None:
     """The step of the last complete checkpoint."""
-    return complete.latest(self.directory)
+    return finished.latest(self.directory)
 
   def oldest(self) -> int:
     """The step of the oldest complete checkpoint; 0 where there is none."""
-    return min(complete.steps(self.directory), default=0)
+    return min(finished.steps(self.directory), default=0)
 
   def save(
     self, step: int, states: dict[str, TrainState], data: dict[str, Any], extra: dict[str, Any], wait: bool = False
@@ -141,7 +141,7 @@ class Checkpoints:
     Raises:
       SettingError: every checkpoint is damaged, or holds another model; there is none although steps were done.
     """
-    steps = hosts.gather(complete.steps(self.directory))[0]  # process 0 decides: another may see an older folder
+    steps = hosts.gather(finished.steps(self.directory))[0]  # process 0 decides: another may see an older folder
     damaged: dict[int, str] = {}
     if not steps:
       if done := steps_logged(self.workdir):
@@ -239,9 +239,9 @@ def restore_params(workdir: str, abstract_params: Any, step: int | None = None, 
   Raises:
     SettingError: no such checkpoint, or one of another model.
   """
-  quiet.orbax()
-  directory = complete.directory(workdir)
-  step = complete.latest(directory) if step is None else step
+  orbax_logging.orbax()
+  directory = finished.directory(workdir)
+  step = finished.latest(directory) if step is None else step
   if step is None:
     raise SettingError(f"init_from={workdir}: there is no complete checkpoint in {directory}")
   item = {learner: {"params": abstract_params}}
@@ -268,14 +268,14 @@ def about(workdir: str, step: int) -> dict[str, Any]:
     SettingError: that is damaged.
   """
   try:
-    return _read_about(complete.directory(workdir) / str(step))
+    return _read_about(finished.directory(workdir) / str(step))
   except (Damaged, OSError) as error:
     raise SettingError(f"workdir={workdir}: checkpoint {step} cannot be read ({reason(error)}); use another") from error
 
 
 def latest(workdir: str) -> int | None:
   """The step of the last complete checkpoint of a run's folder; None where there is none."""
-  return complete.latest(complete.directory(workdir))
+  return finished.latest(finished.directory(workdir))
 
 
 def _check_fits(path: storage.Path, learner: str, params: Any) -> None:

@@ -1,0 +1,1 @@
+"""Keeps a run's folder: checkpoints, lock, metrics, signals."""
