@@ -28,7 +28,6 @@ from absl import app, flags
 from ml_collections import ConfigDict
 
 from experiments import arguments
-from grpo_jax import sampler
 from grpo_jax.config import kinds, ranges
 from grpo_jax.distributed import sharding
 from grpo_jax.learning import learn, optimizer
@@ -38,8 +37,9 @@ from grpo_jax.models.costs import decode_bytes, flops
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.packing import plan
 from grpo_jax.packing.sizes import Sizes
-from grpo_jax.rollouts import draw, to_device
 from grpo_jax.run import writer
+from grpo_jax.sampling import sampler
+from grpo_jax.sampling.rollouts import draw, to_device
 from grpo_jax.types import Prompts, Rollouts
 
 # What the arguments of experiments/benchmarks.py that are no settings of a run may be.

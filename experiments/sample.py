@@ -32,7 +32,7 @@ from grpo_jax.run import provenance
 
 if TYPE_CHECKING:
   from grpo_jax.loops.build import Model
-  from grpo_jax.stream import Stream
+  from grpo_jax.sampling.stream import Stream
   from grpo_jax.types import Completion
 
 EVERY = 16  # tokens between two prints of a completion that grows
@@ -177,7 +177,7 @@ def load(path: str, step: int | None, given: dict[str, Any], like: str | None = 
   Raises:
     SettingError: weights or a tokenizer that cannot be read.
   """
-  from grpo_jax import stream
+  from grpo_jax.sampling import stream
   from grpo_jax.tokenizer import reading
 
   run = provenance.run_of(like or path)
@@ -203,8 +203,8 @@ def sample(policy: Policy, questions: Sequence[str], turn: int, rows: int = 1) -
   """
   import numpy as np
 
-  from grpo_jax import rollouts
   from grpo_jax.loops import build
+  from grpo_jax.sampling import rollouts
   from grpo_jax.types import Prompts
 
   ids = [policy.model.render(question) for question in questions]

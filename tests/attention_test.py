@@ -15,11 +15,11 @@ import tiny
 from jax import export
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
-from grpo_jax import rollouts, sampler
 from grpo_jax.learning import forward
 from grpo_jax.models import attention
 from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.packing.plan import Packing
+from grpo_jax.sampling import rollouts, sampler
 
 P, R, LP, K, M, D = 2, 3, 7, 2, 2, 16
 T = 9  # kernels want multiples of 128

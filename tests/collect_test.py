@@ -18,9 +18,9 @@ import pytest
 import tiny
 
 from experiments import defaults
-from grpo_jax.generate import Generator
 from grpo_jax.loops import collect, groups, imports, online
 from grpo_jax.objectives import common, grpo
+from grpo_jax.sampling.generate import Generator
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 
 P, G, L = 4, 3, 6

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax import rollouts
 from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.reward_data import continuations
+from grpo_jax.sampling import rollouts
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
 
 L = 6

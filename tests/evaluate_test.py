@@ -10,8 +10,8 @@ import tiny
 
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import policy
-from grpo_jax.generate import Generator
 from grpo_jax.rewards.math import answer_correct, answer_of
+from grpo_jax.sampling.generate import Generator
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Rollouts
 
 

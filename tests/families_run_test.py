@@ -12,11 +12,11 @@ import pytest
 import tiny
 
 from experiments import defaults
-from grpo_jax import rollouts
 from grpo_jax.learning import forward
 from grpo_jax.loops import build, online, trees
 from grpo_jax.models.variants import VARIANTS
 from grpo_jax.packing.plan import Packing
+from grpo_jax.sampling import rollouts
 from grpo_jax.types import Rollouts
 
 ROWS = {"gemma3_text": "test_gemma3"}  # of models/variants.py, where its name is not the family's

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import tiny
 
-from grpo_jax import rollouts as host
-from grpo_jax import sampler
 from grpo_jax.errors import SettingError
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import read_config, write_config
 from grpo_jax.models.variants import VARIANTS
+from grpo_jax.sampling import rollouts as host
+from grpo_jax.sampling import sampler
 
 CASES = ("test_mistral", "test_gemma2", "test_gemma3", "test_olmo2", "test_smollm3", "test_phi3")
 TOKENS = 64

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tiny
 
-from grpo_jax import rollouts as host
 from grpo_jax.learning import forward
 from grpo_jax.models import heads
 from grpo_jax.packing.plan import Packing
+from grpo_jax.sampling import rollouts as host
 
 
 def test_a_token_is_predicted_by_the_one_before_it_and_the_first_by_the_prompt():

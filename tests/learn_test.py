@@ -17,7 +17,6 @@ import tiny
 from jax.sharding import PartitionSpec
 from ml_collections import ConfigDict
 
-from grpo_jax import rollouts as host
 from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import learn, movement
@@ -25,6 +24,7 @@ from grpo_jax.learning.state import create
 from grpo_jax.loops import groups
 from grpo_jax.objectives import cispo, distill, grpo, gspo, rft, sft
 from grpo_jax.packing.plan import Packing
+from grpo_jax.sampling import rollouts as host
 from grpo_jax.types import Rollouts
 
 TEMPERATURE = 0.7

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import tiny
 
-from grpo_jax import rollouts as host
-from grpo_jax import sampler
 from grpo_jax.config import ranges
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import forward, learn
@@ -22,6 +20,8 @@ from grpo_jax.models.hf import peft, tensors
 from grpo_jax.models.lora import MODULES, A, B, Lora, has_adapters, join, split
 from grpo_jax.models.variants import VARIANTS
 from grpo_jax.objectives import grpo
+from grpo_jax.sampling import rollouts as host
+from grpo_jax.sampling import sampler
 
 SHAPE = Lora(rank=3, alpha=6.0, modules=("q", "o", "down"))
 MESHES = [tiny.ONE, pytest.param((1, 2, 2, 2), marks=pytest.mark.slow)]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tiny
 
-from grpo_jax import rollouts as host
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.reward_models import rewards as model_rewards
 from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.rewards import combine
+from grpo_jax.sampling import rollouts as host
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
 
 

@@ -7,11 +7,11 @@ import pytest
 import tiny
 
 from experiments import gsm8k
-from grpo_jax import rollouts as host
 from grpo_jax.learning.state import create
 from grpo_jax.packing.plan import Packing
 from grpo_jax.plan import facts, lengths, programs, topology
 from grpo_jax.plan.collectives import collectives
+from grpo_jax.sampling import rollouts as host
 
 MESH = (1, 4, 2, 1)
 CHUNK = 4  # of the 32 completion tokens that a device has of a microbatch: eight turns of the head's loop

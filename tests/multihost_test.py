@@ -26,7 +26,7 @@ import jax, numpy as np
 jax.distributed.initialize(f"localhost:{sys.argv[1]}", 2, int(sys.argv[2]))
 from jax.sharding import PartitionSpec
 import tiny
-from grpo_jax import rollouts
+from grpo_jax.sampling import rollouts
 from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError
 from grpo_jax.distributed.lifeline import Lifeline

@@ -23,8 +23,6 @@ import tiny
 from ml_collections import ConfigDict
 
 from experiments import defaults
-from grpo_jax import rollouts as host
-from grpo_jax import sampler
 from grpo_jax.errors import SettingError, StorageError
 from grpo_jax.learning import learn, movement
 from grpo_jax.loops import build, checks, groups, imports, offline, run
@@ -32,6 +30,8 @@ from grpo_jax.loops.reward_data import pairs, replay
 from grpo_jax.loops.run import Run
 from grpo_jax.ops.advantages import totals
 from grpo_jax.rewards.combine import Fault
+from grpo_jax.sampling import rollouts as host
+from grpo_jax.sampling import sampler
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 
 OBJECTIVES = {"solutions": "sft", "samples": "rft", "pairs": "dpo"}

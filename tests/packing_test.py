@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tiny
 
-from grpo_jax import rollouts
 from grpo_jax.packing import lists
 from grpo_jax.packing.microbatches import join_microbatches, split_microbatches
 from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.rows import completions_to_rows, rows_to_completions
+from grpo_jax.sampling import rollouts
 from grpo_jax.types import Prompts
 
 LENGTHS = np.array([[3, 1, 2], [0, 4, 1]])

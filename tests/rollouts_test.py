@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tiny
 
-from grpo_jax import rollouts as host
+from grpo_jax.sampling import rollouts as host
 from grpo_jax.types import STOPPED, TRUNCATED, Prompts, Rollouts
 
 

@@ -13,7 +13,7 @@ import pytest
 import tiny
 
 from experiments import defaults
-from grpo_jax import guard, rollouts
+from grpo_jax import guard
 from grpo_jax.distributed import inputs, lifeline
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.evaluator import Evaluator
@@ -23,6 +23,7 @@ from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.run import Run, exporting, recorded
 from grpo_jax.run.checksums import checksums
 from grpo_jax.run.writer import Writer
+from grpo_jax.sampling import rollouts
 from grpo_jax.types import Prompts, Rollouts
 
 TX = optax.adam(0.1)

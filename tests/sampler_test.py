@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import tiny
 
-from grpo_jax import decode_loop, sampler, slot_cache
-from grpo_jax import rollouts as host
 from grpo_jax.errors import SettingError
 from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
+from grpo_jax.sampling import decode_loop, kv_cache, sampler
+from grpo_jax.sampling import rollouts as host
 from grpo_jax.types import STOPPED, TRUNCATED, Prompts, Rollouts
 
 
@@ -137,10 +137,10 @@ def test_slots_do_not_change_what_is_sampled(slots):
 @pytest.mark.parametrize("slots", [pytest.param(0, marks=pytest.mark.slow), 5])
 def test_blocks_of_the_ring_do_not_change_what_is_sampled(slots, monkeypatch):
   whole = tiny.sample(slots=slots)
-  assert len(slot_cache.ring_blocks(tiny.L, 2)) == 1
-  monkeypatch.setattr(slot_cache, "LEAST_COLUMNS", 2)
-  assert slot_cache.ring_blocks(tiny.L, 2) == ((0, 2), (2, 4), (4, 6), (6, 8))
-  assert len(slot_cache.ring_blocks(7, 2)) == 3 and len(slot_cache.ring_blocks(512, 28)) == 2
+  assert len(kv_cache.ring_blocks(tiny.L, 2)) == 1
+  monkeypatch.setattr(kv_cache, "LEAST_COLUMNS", 2)
+  assert kv_cache.ring_blocks(tiny.L, 2) == ((0, 2), (2, 4), (4, 6), (6, 8))
+  assert len(kv_cache.ring_blocks(7, 2)) == 3 and len(kv_cache.ring_blocks(512, 28)) == 2
   make = sampler.make_sampler(
     tiny.decoder(), tiny.section("sampler", group=tiny.G, max_length=tiny.L, temperature=0.7, slots=slots), tiny.STOP
   )

@@ -31,8 +31,6 @@ from experiments import (
   gsm8k_rm,
   presets,
 )
-from grpo_jax import decode_loop, sampler, slot_cache
-from grpo_jax import rollouts as host
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import forward, learn, movement, optimizer
 from grpo_jax.learning.state import abstract, create
@@ -45,13 +43,15 @@ from grpo_jax.ops import advantages, decoding, divergences, logprobs, masked, pr
 from grpo_jax.packing import lists, microbatches, plan
 from grpo_jax.packing import rows as packed_rows
 from grpo_jax.packing.plan import Packing
+from grpo_jax.sampling import decode_loop, kv_cache, sampler
+from grpo_jax.sampling import rollouts as host
 from grpo_jax.types import Outputs, Prompts, Rollouts
 
 P, G, L, LP, V, D = 4, 5, 7, 6, tiny.V, 32  # no two alike, but for the model's own
 R, T, S = 3, 9, 11  # rows, their width, slots
 N, U = 13, 20  # tokens of a list, places that it holds
 MODULES = (advantages, decoding, divergences, logprobs, masked, preferences, surrogate)
-MODULES += (lists, microbatches, packed_rows, forward, learn, movement, sampler, decode_loop, slot_cache)
+MODULES += (lists, microbatches, packed_rows, forward, learn, movement, sampler, decode_loop, kv_cache)
 MODULES += (attention, heads, int8, layers, decoders)
 
 
@@ -104,12 +104,12 @@ def scorer() -> Decoder:
   return dataclasses.replace(model()[0], config=dataclasses.replace(model()[0].config, scores=True))
 
 
-def stored(n: int, length: int) -> slot_cache.StoredKV:
-  return jax.eval_shape(lambda: slot_cache.empty(n, K, DH, length, "float32"))
+def stored(n: int, length: int) -> kv_cache.StoredKV:
+  return jax.eval_shape(lambda: kv_cache.empty(n, K, DH, length, "float32"))
 
 
-def cache() -> slot_cache.LayerCache:
-  return slot_cache.LayerCache(stored(S, LP), [stored(S, 3), stored(S, L - 3)])
+def cache() -> kv_cache.LayerCache:
+  return kv_cache.LayerCache(stored(S, LP), [stored(S, 3), stored(S, L - 3)])
 
 
 def setup() -> decode_loop.SamplerSetup:
@@ -264,48 +264,48 @@ CASES = {
     (lambda: model()[1],),
     [(K * M * DH, D), (K * M * DH, D), (K * M * DH,)],
   ),
-  "slot_cache.store": (with_statics(slot_cache.store, "int8", 3), (f(S, K, L, DH),), [(S, K, L, DH), (S, K, L, 1)]),
+  "slot_cache.store": (with_statics(kv_cache.store, "int8", 3), (f(S, K, L, DH),), [(S, K, L, DH), (S, K, L, 1)]),
   "slot_cache.write": (
-    lambda buffer, new, at: slot_cache.write(*(slot_cache.Stored(x, None) for x in (buffer, new)), (0, 0, at, 0)),
+    lambda buffer, new, at: kv_cache.write(*(kv_cache.Stored(x, None) for x in (buffer, new)), (0, 0, at, 0)),
     (f(S, K, L, DH), f(S, K, 1, DH), i()),
     (S, K, L, DH),
   ),
   "slot_cache.store_prompts": (
-    with_statics(slot_cache.store_prompts, "float32"),
+    with_statics(kv_cache.store_prompts, "float32"),
     (decoders.KV(f(2, P, LP, K, DH), f(2, P, LP, K, DH)),),
     [(P, K, DH, LP), (P, K, LP, DH)] * 2,
   ),
-  "slot_cache.empty": (lambda: slot_cache.empty(S, K, DH, L, "bfloat16"), (), [(S, K, DH, L), (S, K, L, DH)]),
-  "slot_cache.ring_blocks": (lambda: jnp.zeros(slot_cache.ring_blocks(128, 8)[3]), (), (96, 128)),
+  "slot_cache.empty": (lambda: kv_cache.empty(S, K, DH, L, "bfloat16"), (), [(S, K, DH, L), (S, K, L, DH)]),
+  "slot_cache.ring_blocks": (lambda: jnp.zeros(kv_cache.ring_blocks(128, 8)[3]), (), (96, 128)),
   "slot_cache.copy_prompt": (
-    lambda *x: slot_cache.copy_prompt(*x).prompt,
+    lambda *x: kv_cache.copy_prompt(*x).prompt,
     (cache, lambda: stored(P, LP), i(), i()),
     [(S, K, DH, LP), (S, K, LP, DH)],
   ),
   "slot_cache.write_token": (
-    lambda c, *x: slot_cache.write_token(c, 1, *x).ring[1],
+    lambda c, *x: kv_cache.write_token(c, 1, *x).ring[1],
     (cache, i(), f(S, K, DH), f(S, K, DH)),
     [(S, K, DH, L - 3), (S, K, L - 3, DH)],
   ),
   "slot_cache.visible": (
-    lambda *x: slot_cache.visible(WINDOW, *x[:2], LP, x[2], ((0, 3), (3, L))),
+    lambda *x: kv_cache.visible(WINDOW, *x[:2], LP, x[2], ((0, 3), (3, L))),
     (i(S), i(S), i(L)),
     [(S, LP), (S, 3), (S, L - 3)],
   ),
   "slot_cache.attend_slots": (
-    lambda c, at, masks, *qkv: slot_cache.attend_slots(WINDOW, c, 1, at, masks, *qkv)[0],
+    lambda c, at, masks, *qkv: kv_cache.attend_slots(WINDOW, c, 1, at, masks, *qkv)[0],
     (cache, i(), [b(S, LP), b(S, 3), b(S, L - 3)], f(S, K * M, DH), f(S, K, DH), f(S, K, DH)),
     (S, K * M, DH),
   ),
-  "slot_cache.by_prompt": (with_statics(slot_cache.by_prompt, 4), (f(12, K, M, LP),), (4, K, 3 * M, LP)),
-  "slot_cache.by_slot": (with_statics(slot_cache.by_slot, 12), (f(4, K, 3 * M, LP),), (12, K, M, LP)),
+  "slot_cache.by_prompt": (with_statics(kv_cache.by_prompt, 4), (f(12, K, M, LP),), (4, K, 3 * M, LP)),
+  "slot_cache.by_slot": (with_statics(kv_cache.by_slot, 12), (f(4, K, 3 * M, LP),), (12, K, M, LP)),
   "slot_cache.score": (
-    lambda q, kv: slot_cache.score(WINDOW, q, kv.keys),
+    lambda q, kv: kv_cache.score(WINDOW, q, kv.keys),
     (f(S, K, M, DH), lambda: stored(S, L)),
     (S, K, M, L),
   ),
   "slot_cache.mix": (
-    lambda weights, kv: slot_cache.mix(weights, kv.values, weights.dtype),
+    lambda weights, kv: kv_cache.mix(weights, kv.values, weights.dtype),
     (f(S, K, M, L), lambda: stored(S, L)),
     (S, K, M, DH),
   ),

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax import slot_cache
 from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.decoder import KV
-from grpo_jax.slot_cache import LayerCache
+from grpo_jax.sampling import kv_cache
+from grpo_jax.sampling.kv_cache import LayerCache
 
 S, K, M, D, LP, L = 6, 2, 3, 4, 5, 6
 PROMPTS = np.array([5, 1, 3, 4, 0, 2], np.int32)  # lengths; the fifth only fills the batch
@@ -53,8 +53,8 @@ def written_out(spec: AttentionSpec, q: np.ndarray, k: np.ndarray, v: np.ndarray
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def step(spec, blocks, block, cache, at, lengths, age, q, k, v):
   behind = (at - jnp.arange(L)) % L
-  masks = slot_cache.visible(spec, lengths, age, LP, behind, blocks)
-  return slot_cache.attend_slots(spec, cache, block, at % L - blocks[block][0], masks, q, k, v)
+  masks = kv_cache.visible(spec, lengths, age, LP, behind, blocks)
+  return kv_cache.attend_slots(spec, cache, block, at % L - blocks[block][0], masks, q, k, v)
 
 
 @pytest.mark.parametrize("shared", [1, 3])
@@ -68,16 +68,16 @@ def test_slots_attend_as_written_out(name, dtype, shared):
     return rng.normal(size=shape).astype(np.float32)
 
   prompt_k, prompt_v = draw(len(PROMPTS), LP, K, D), draw(len(PROMPTS), LP, K, D)
-  (stored,) = slot_cache.store_prompts(KV(jnp.asarray(prompt_k)[None], jnp.asarray(prompt_v)[None]), dtype)
-  own = jax.tree.map(lambda x: x[: S // shared], stored) if shared > 1 else slot_cache.empty(S, K, D, LP, dtype)
-  cache = LayerCache(own, [slot_cache.empty(S, K, D, end - begin, dtype) for begin, end in blocks])
+  (stored,) = kv_cache.store_prompts(KV(jnp.asarray(prompt_k)[None], jnp.asarray(prompt_v)[None]), dtype)
+  own = jax.tree.map(lambda x: x[: S // shared], stored) if shared > 1 else kv_cache.empty(S, K, D, LP, dtype)
+  cache = LayerCache(own, [kv_cache.empty(S, K, D, end - begin, dtype) for begin, end in blocks])
   prompt, history, seen = np.repeat(np.arange(S), shared)[:S], [[] for _ in range(S)], 0
   for at in range(STEPS):
     for slot in FILLED.get(at, ()):
       history[slot] = []
       if shared == 1:
         prompt[slot] = (at + 2 * slot) % len(PROMPTS)
-        cache = slot_cache.copy_prompt(cache, stored, jnp.int32(prompt[slot]), jnp.int32(slot))
+        cache = kv_cache.copy_prompt(cache, stored, jnp.int32(prompt[slot]), jnp.int32(slot))
     q, k, v = draw(S, K * M, D), draw(S, K, D), draw(S, K, D)
     working = [slot for slot in range(S) if any(slot in FILLED.get(t, ()) for t in range(at + 1))]
     working = [slot for slot in working if len(history[slot]) < L]  # the others are free
@@ -97,12 +97,12 @@ def test_slots_attend_as_written_out(name, dtype, shared):
 
 
 def test_a_cache_of_int8_holds_127_steps_of_the_largest_number():
-  stored = slot_cache.store(jnp.array([[1.0, -2.0], [0.0, 0.0]]), "int8", 1)
+  stored = kv_cache.store(jnp.array([[1.0, -2.0], [0.0, 0.0]]), "int8", 1)
   np.testing.assert_array_equal(stored.x, [[64, -127], [0, 0]])
   np.testing.assert_allclose(stored.scale, [[2 / 127], [0]], rtol=1e-6)
 
 
 def test_blocks_of_a_ring():
-  assert slot_cache.ring_blocks(8, 2) == ((0, 8),)
-  assert slot_cache.ring_blocks(128, 8) == ((0, 32), (32, 64), (64, 96), (96, 128))
-  assert len(slot_cache.ring_blocks(512, 28)) == 2  # many layers: few copies of them are compiled
+  assert kv_cache.ring_blocks(8, 2) == ((0, 8),)
+  assert kv_cache.ring_blocks(128, 8) == ((0, 32), (32, 64), (64, 96), (96, 128))
+  assert len(kv_cache.ring_blocks(512, 28)) == 2  # many layers: few copies of them are compiled

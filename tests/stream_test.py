@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tiny
 
-from grpo_jax import rollouts as host
-from grpo_jax import stream
+from grpo_jax.sampling import rollouts as host
+from grpo_jax.sampling import stream
 
 
 def streamed(every, mesh=tiny.ONE):

@@ -16,11 +16,11 @@ import tiny
 from learn_test import Bigrams, norm, table
 from objective_cases import CASES, PAIRS, PROCESS
 
-from grpo_jax import rollouts as host
 from grpo_jax.learning import learn
 from grpo_jax.learning.state import create
 from grpo_jax.objectives import ppo
 from grpo_jax.packing.plan import Packing
+from grpo_jax.sampling import rollouts as host
 from grpo_jax.types import Rollouts
 
 EVERY = (

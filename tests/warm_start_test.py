@@ -9,11 +9,11 @@ import transformers_accuracy
 from ml_collections import ConfigDict
 
 from experiments import arithmetic
-from grpo_jax import rollouts as host
-from grpo_jax import sampler
 from grpo_jax.data import loader
 from grpo_jax.loops import build
 from grpo_jax.rewards.math import answer_correct, well_formed
+from grpo_jax.sampling import rollouts as host
+from grpo_jax.sampling import sampler
 
 PROBLEMS = 256
 

@@ -6,18 +6,18 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from grpo_jax import sampler
 from grpo_jax.distributed import inputs
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import policy
-from grpo_jax.generate import Generator
 from grpo_jax.learning import learn
 from grpo_jax.loops import build, checks, imports, scorers
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.reward_models import rewards
 from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.run.writer import Writer
+from grpo_jax.sampling import sampler
+from grpo_jax.sampling.generate import Generator
 from grpo_jax.types import Completion, Example
 
 

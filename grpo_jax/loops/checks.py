@@ -16,7 +16,7 @@ from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf.config import write_config
 from grpo_jax.objectives.contract import Objective
 from grpo_jax.rewards import combine
-from grpo_jax.sampler import decode_layout
+from grpo_jax.sampling.sampler import decode_layout
 from grpo_jax.tokenizer import steps
 from grpo_jax.types import STOPPED, Completion, Example, Prompts, Rollouts
 

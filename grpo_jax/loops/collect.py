@@ -13,11 +13,9 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax import rollouts, sampler
 from grpo_jax.data import loader
 from grpo_jax.data.pool import Pool
 from grpo_jax.distributed import hosts
-from grpo_jax.generate import Generator, completions, generate
 from grpo_jax.loops import build, checks, imports, scorers
 from grpo_jax.loops.groups import Scored, choose, failed, padded
 from grpo_jax.objectives.contract import Objective
@@ -27,6 +25,8 @@ from grpo_jax.reward_models.rewards import RewardModel, given_by
 from grpo_jax.rewards import combine
 from grpo_jax.run import compile_cache
 from grpo_jax.run.writer import Writer
+from grpo_jax.sampling import rollouts, sampler
+from grpo_jax.sampling.generate import Generator, completions, generate
 from grpo_jax.types import Completion, Example, Rollouts
 
 

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from grpo_jax import rollouts
 from grpo_jax.distributed import lifeline
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import learn, movement, optimizer
@@ -17,6 +16,7 @@ from grpo_jax.models import lora
 from grpo_jax.packing import plan
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.run.writer import Writer
+from grpo_jax.sampling import rollouts
 from grpo_jax.types import Rollouts
 
 

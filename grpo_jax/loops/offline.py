@@ -19,7 +19,6 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import rollouts
 from grpo_jax.data import loader
 from grpo_jax.distributed import hosts, inputs
 from grpo_jax.errors import SettingError
@@ -37,6 +36,7 @@ from grpo_jax.packing import plan
 from grpo_jax.run import signals
 from grpo_jax.run.workdir import reason
 from grpo_jax.run.writer import Writer
+from grpo_jax.sampling import rollouts
 from grpo_jax.types import Example, Prompts, Rollouts
 
 TEMPERATURE = 1.0  # of the log-probs: the likelihood of what is written is the model's own, whatever it was sampled at

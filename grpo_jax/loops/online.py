@@ -4,7 +4,6 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from grpo_jax import rollouts
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.loops import build, checks, imports
 from grpo_jax.loops.collect import Collector, collect, disagreement, make_collector
@@ -12,6 +11,7 @@ from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.learner import Learned, Learner
 from grpo_jax.loops.run import Run
 from grpo_jax.ops.advantages import totals
+from grpo_jax.sampling import rollouts
 from grpo_jax.types import STOPPED
 
 

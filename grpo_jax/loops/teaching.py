@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import guard, rollouts
+from grpo_jax import guard
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports, scorers
 from grpo_jax.loops.collect import Collector, score
@@ -28,6 +28,7 @@ from grpo_jax.reward_models import step_scores
 from grpo_jax.reward_models.scores import margins, pair_metrics, scores_of_all
 from grpo_jax.rewards import combine
 from grpo_jax.run.writer import Writer
+from grpo_jax.sampling import rollouts
 from grpo_jax.types import Example, Rollouts
 
 NAME = scorers.LEARNING  # of the learner, and of its reward among the others

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from grpo_jax import sampler
-from grpo_jax.decode_loop import SamplerSetup
 from grpo_jax.plan import programs
 from grpo_jax.plan.facts import Facts
 from grpo_jax.plan.programs import Workload
+from grpo_jax.sampling import sampler
+from grpo_jax.sampling.decode_loop import SamplerSetup
 
 
 class Parts(NamedTuple):

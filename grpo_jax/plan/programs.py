@@ -8,7 +8,6 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import sampler
 from grpo_jax.config import ranges
 from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
@@ -20,6 +19,7 @@ from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.reward_models import load
+from grpo_jax.sampling import sampler
 from grpo_jax.types import Prompts, Rollouts
 
 

@@ -13,7 +13,7 @@ from grpo_jax.distributed import hosts
 from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.reward_models.scores import after_last_token, jitted_scores
-from grpo_jax.rollouts import to_device, to_host
+from grpo_jax.sampling.rollouts import to_device, to_host
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Completion, Rollouts
 
 

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax import rollouts
 from grpo_jax.learning import forward
 from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.objectives import common
 from grpo_jax.packing.microbatches import join_microbatches, split_microbatches
 from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.sizes import Sizes
+from grpo_jax.sampling import rollouts
 from grpo_jax.types import Array, Rollouts
 
 BINS = 10  # of confidence, in the calibration error

@@ -16,11 +16,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from grpo_jax import slot_cache
 from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.models.layers import linear
 from grpo_jax.ops import decoding
-from grpo_jax.slot_cache import LayerCache, StoredKV
+from grpo_jax.sampling import kv_cache
+from grpo_jax.sampling.kv_cache import LayerCache, StoredKV
 from grpo_jax.types import Array
 
 
@@ -119,7 +119,7 @@ def start(setup: SamplerSetup, queue: Queue) -> Slots:
     active, token = jnp.zeros(s, bool), jnp.zeros(s, jnp.int32)
     prompt_cache = jax.tree.map(lambda x: jnp.zeros((s, *x.shape[1:]), x.dtype), queue.prompt_cache)
   sizes = [end - begin for begin, end in setup.blocks]
-  empty = functools.partial(slot_cache.empty, s, config.kv_heads, config.head_dim, dtype=setup.cache_dtype)
+  empty = functools.partial(kv_cache.empty, s, config.kv_heads, config.head_dim, dtype=setup.cache_dtype)
   return Slots(
     step=jnp.int32(0),
     waiting=waiting,
@@ -183,7 +183,7 @@ def refill(queue: Queue, slots: Slots) -> Slots:
     age=slots.age.at[slot].set(1),
     active=slots.active.at[slot].set(~queue.first.done[sample]),
     token=slots.token.at[slot].set(queue.first.token[sample]),
-    cache=[slot_cache.copy_prompt(own, kv, prompt, slot) for own, kv in zip(slots.cache, queue.prompt_cache)],
+    cache=[kv_cache.copy_prompt(own, kv, prompt, slot) for own, kv in zip(slots.cache, queue.prompt_cache)],
   )
 
 
@@ -224,13 +224,13 @@ def decode_layers(
   blocks_to_read = setup.blocks[: block + 1] if no_refills else setup.blocks
   width = queue.prompt_cache[0].keys.x.shape[-1]
   masks = {
-    spec: slot_cache.visible(spec, prompt_lengths, slots.age, width, steps_since_write, blocks_to_read)
+    spec: kv_cache.visible(spec, prompt_lengths, slots.age, width, steps_since_write, blocks_to_read)
     for spec in dict.fromkeys(decoder.config.attention)  # in their order
   }
   x_SxD, caches = decoder.embed(params, slots.token), []
   for i, (layer, cache) in enumerate(zip(params["layers"], slots.cache)):
     spec = decoder.config.attention_of(i)
-    attend = functools.partial(slot_cache.attend_slots, spec, cache, block, column, masks[spec])
+    attend = functools.partial(kv_cache.attend_slots, spec, cache, block, column, masks[spec])
     x_SxD, cache = decoder.block(layer, x_SxD, prompt_lengths + slots.age - 1, spec, attend)
     caches.append(cache)
   return x_SxD, caches

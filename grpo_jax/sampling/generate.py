@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 
-from grpo_jax import rollouts
 from grpo_jax.data import loader
 from grpo_jax.packing.sizes import Sizes
-from grpo_jax.sampler import Sampler
+from grpo_jax.sampling import rollouts
+from grpo_jax.sampling.sampler import Sampler
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import Completion, Example, Rollouts
 

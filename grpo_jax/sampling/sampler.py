@@ -25,12 +25,12 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from grpo_jax import decode_loop, slot_cache
-from grpo_jax.decode_loop import FirstTokens, Noise, Queue, SamplerSetup
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.models import int8, lora
 from grpo_jax.models.decoder import Decoder, Params
+from grpo_jax.sampling import decode_loop, kv_cache
+from grpo_jax.sampling.decode_loop import FirstTokens, Noise, Queue, SamplerSetup
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts
 
 
@@ -87,7 +87,7 @@ def prefill(setup: SamplerSetup, params: Params, request: Request, prompt_size: 
   noise = Noise.of(request.key, request.prompt_ids, request.sample_ids)
   forced = request.forced_lengths if request.forced_lengths is None else request.forced_lengths.reshape(-1)
   hidden_PxD, kv = setup.decoder.prefill(params, prompts, prompt_size)
-  prompt_cache = slot_cache.store_prompts(kv, setup.cache_dtype)
+  prompt_cache = kv_cache.store_prompts(kv, setup.cache_dtype)
 
   logits_NxV = jnp.repeat(decode_loop.head(setup.decoder, params, hidden_PxD), group, axis=0)
   sample = jnp.arange(logits_NxV.shape[0])
@@ -182,7 +182,7 @@ def make_setup(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Samp
     length=cfg.max_length,
     slots=max(1, cfg.slots // (layout.size("prompt") * layout.size("sample"))) if cfg.slots else 0,
     cache_dtype=cfg.cache_dtype,
-    blocks=slot_cache.ring_blocks(cfg.max_length, decoder.config.layers),
+    blocks=kv_cache.ring_blocks(cfg.max_length, decoder.config.layers),
     temperature=cfg.temperature,
     top_k=cfg.top_k,
     top_p=cfg.top_p,

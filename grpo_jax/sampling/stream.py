@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax import decode_loop, sampler
-from grpo_jax.decode_loop import Queue, SamplerSetup, Slots
 from grpo_jax.models.decoder import Decoder, Params
-from grpo_jax.sampler import Request
+from grpo_jax.sampling import decode_loop, sampler
+from grpo_jax.sampling.decode_loop import Queue, SamplerSetup, Slots
+from grpo_jax.sampling.sampler import Request
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts
 
 

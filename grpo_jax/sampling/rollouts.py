@@ -16,7 +16,7 @@ from jax.experimental import multihost_utils
 from grpo_jax.distributed import hosts, lifeline
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.packing.sizes import Sizes
-from grpo_jax.sampler import Sampler
+from grpo_jax.sampling.sampler import Sampler
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Prompts, Rollouts
 

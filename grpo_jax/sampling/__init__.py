@@ -1,0 +1,1 @@
+"""Samples completions: the decode loop and its cache."""
