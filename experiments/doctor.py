@@ -30,12 +30,12 @@ from ml_collections import ConfigDict
 
 from experiments import arguments, defaults
 from experiments.progress import Progress
-from grpo_jax import folder as folders
 from grpo_jax.config import ranges
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 from grpo_jax.run import compile_cache, console, finished, logs, manifest, provenance, writer
+from grpo_jax.sandbox import model_folder
 
 BAD = ("damaged", "missing", "changed")
 WIDTH, PART = 110, 32  # columns: of a row, and of the name in it
@@ -127,7 +127,7 @@ def _config(folder: str) -> tuple[str, str]:
 
 def _read_config(folder: str) -> ConfigDict | None:
   """Returns the config of a run, with defaults for settings that are younger than it; None where there is none."""
-  saved = folders.read_json(f"workdir={folder}", storage.place(folder), "config.json")
+  saved = model_folder.read_json(f"workdir={folder}", storage.place(folder), "config.json")
   return None if saved is None else ConfigDict(_over(defaults.get_config().to_dict(), saved))
 
 
@@ -286,7 +286,7 @@ def depends_on(folder: str) -> Iterator[Line]:
   from grpo_jax.distributed import inputs
 
   try:
-    recorded = folders.read_json(f"workdir={folder}", storage.place(folder), inputs.NAME)
+    recorded = model_folder.read_json(f"workdir={folder}", storage.place(folder), inputs.NAME)
   except SettingError as error:
     yield Line("damaged", inputs.NAME, str(error))
     return

@@ -10,9 +10,9 @@ import hostile_answers
 import pytest
 from conftest import ROOT, environment
 
-from grpo_jax import apart
 from grpo_jax.errors import SettingError
 from grpo_jax.rewards import algebra, answers, boxed, combine
+from grpo_jax.sandbox import worker
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
 
 
@@ -121,7 +121,7 @@ def test_answers_are_read_or_refused(table):
 
 
 def test_without_math_verify_the_setting_is_refused(monkeypatch):
-  monkeypatch.setattr(boxed, "_processes", lambda: (apart.Process("grpo_jax.rewards.missing"),))
+  monkeypatch.setattr(boxed, "_processes", lambda: (worker.Process("grpo_jax.rewards.missing"),))
   with pytest.raises(SettingError, match=r"boxed.boxed_correct needs math-verify.*pip install -e '\.\[math\]'"):
     boxed.check_arguments()
 
@@ -139,7 +139,7 @@ def test_a_hostile_answer_is_a_fault_and_the_next_one_is_judged(table):
 ALLOCATES = """
 import os, sys, time
 sys.path.insert(0, {root!r})
-from grpo_jax import apart
+from grpo_jax.sandbox import worker as apart
 
 def answer(request):
   if request["do"] == "fill":
@@ -163,7 +163,7 @@ if __name__ == "__main__":
 def test_limits_of_a_process(tmp_path, monkeypatch):
   (tmp_path / "limited.py").write_text(ALLOCATES.format(root=str(ROOT), file=str(tmp_path / "written")))
   monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-  process = apart.Process("limited")
+  process = worker.Process("limited")
   assert process.ask({"do": "nothing"}) == {"did": "nothing"}
   number = process.process.pid
   assert process.ask({"do": "print"}) == {"did": "print"}

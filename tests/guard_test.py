@@ -11,9 +11,9 @@ import time
 import pytest
 from conftest import ROOT, environment
 
-from grpo_jax import guard
-from grpo_jax.guard import Guard, Late, Stopped
 from grpo_jax.run import signals
+from grpo_jax.sandbox import deadline
+from grpo_jax.sandbox.deadline import Guard, Late, Stopped
 
 
 def forever():
@@ -160,7 +160,7 @@ def test_a_signal_outside_a_call_only_asks():
 
 HELD = """
 import itertools
-from grpo_jax import guard
+from grpo_jax.sandbox import deadline as guard
 guard.HELD_SECONDS = 0.5
 with guard.Guard(0.5) as call:
   call(sum, itertools.repeat(1))  # C code that never lets go of the interpreter
@@ -179,7 +179,7 @@ def test_a_guarded_call_costs_little():
     for _ in range(1000):
       call(int)
     assert time.perf_counter() - start < 0.5  # some microseconds each; the machine may be busy
-  assert not guard._guards
+  assert not deadline._guards
 
 
 def test_a_signal_before_a_call_stops_it():

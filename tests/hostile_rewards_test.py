@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from grpo_jax import guard
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import scorers
 from grpo_jax.rewards import combine
+from grpo_jax.sandbox import deadline
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
 
 ON_ERROR = -0.5
@@ -134,7 +134,7 @@ def test_there_are_as_many_as_are_counted():
 
 @pytest.mark.parametrize("code", ["os.chdir('/')", "sys.stdout = io.StringIO()", "os.close(1)"])
 def test_what_a_reward_left_behind_is_told_by_name(code, tmp_path, capfd):
-  guard._warned.clear()
+  deadline._warned.clear()
   combine.score([load(hostile_rewards.body(code), tmp_path)], *batch(), 5)
   said = capfd.readouterr().out
   assert said.count("warning: ") == 1 and "changed back" in said + "changed back" * ("opened again" in said)

@@ -16,13 +16,13 @@ from conftest import ROOT, environment
 from ml_collections import ConfigDict
 
 from experiments import arguments, defaults, run
-from grpo_jax import guard
 from grpo_jax.config import ranges
 from grpo_jax.errors import SettingError, StorageError
 from grpo_jax.io import storage
 from grpo_jax.loops import imports
 from grpo_jax.run import leaving, workdir
 from grpo_jax.run.writer import Writer
+from grpo_jax.sandbox.deadline import _warned
 
 
 def python(code: str, **more) -> subprocess.CompletedProcess:
@@ -181,7 +181,7 @@ def test_a_loop_is_given_its_folder_from_the_root(monkeypatch, tmp_path):
 
 
 def test_a_file_that_changes_the_working_directory_is_changed_back(tmp_path, capsys):
-  guard._warned.clear()
+  _warned.clear()
   (tmp_path / "mine.py").write_text("import os\nos.chdir('/')\ndef f(example, completion):\n  return 1.0\n")
   before = os.getcwd()
   imports.function(f"{tmp_path}/mine.py:f", "grpo_jax.rewards", "eval.reward")

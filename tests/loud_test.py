@@ -8,13 +8,13 @@ import tiny
 from ml_collections import ConfigDict
 
 from experiments import defaults
-from grpo_jax import guard
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import evaluator
 from grpo_jax.loops import build, checks, collect, imports
 from grpo_jax.reward_models import load
 from grpo_jax.run import compile_cache, watch
 from grpo_jax.run.writer import Writer
+from grpo_jax.sandbox import deadline
 from grpo_jax.tokenizer import making
 from grpo_jax.types import Completion, Example
 
@@ -141,7 +141,7 @@ def test_an_evaluation_whose_reward_returns_nothing_says_so(config):
 
 
 def test_a_reward_that_changes_settings_of_jax_has_them_changed_back(capsys):
-  guard._warned.clear()
+  deadline._warned.clear()
   before = dict(jax.config.values)
   for _ in range(2):
     with compile_cache.same_settings("a reward"):

@@ -13,7 +13,6 @@ import pytest
 import tiny
 
 from experiments import defaults
-from grpo_jax import guard
 from grpo_jax.distributed import inputs, lifeline
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.evaluator import Evaluator
@@ -24,6 +23,7 @@ from grpo_jax.loops.run import Run, exporting, recorded
 from grpo_jax.run.checksums import checksums
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
+from grpo_jax.sandbox import deadline
 from grpo_jax.types import Prompts, Rollouts
 
 TX = optax.adam(0.1)
@@ -130,7 +130,7 @@ def test_a_stop_in_a_step_saves_where_it_began_unless_an_update_took_the_arrays(
         learners["reference"].state = dataclasses.replace(state, params=jax.tree.map(lambda x: x + 1, state.params))
         if updated:
           jax.tree.map(lambda x: x.delete(), learners["policy"].state.params)
-        raise guard.Stopped("SIGTERM")
+        raise deadline.Stopped("SIGTERM")
       run.log(step, {})
       run.after(step)
   again = {"policy": Fake(-1.0), "reference": Fake(-1.0)}
@@ -327,12 +327,12 @@ def test_hosts_that_differ_are_refused_before_anything_is_made_in_the_folder(con
 
 def test_a_step_is_saved_once_its_prompts_are_known_to_be_the_same_on_all_hosts(config, model, tmp_path, monkeypatch):
   def differ():
-    raise guard.Stopped("prompts differ")  # in place of the end of the process
+    raise deadline.Stopped("prompts differ")  # in place of the end of the process
 
   monkeypatch.setattr(lifeline, "settle", differ)
   learner = Fake(0.0)
   run = Run(config, str(tmp_path), model, Position(), {"policy": learner}, Evaluator(config, model))
-  with pytest.raises(guard.Stopped), run._resources:
+  with pytest.raises(deadline.Stopped), run._resources:
     run.writer = Writer(str(tmp_path), config.log, config.steps)
     run.save(1, wait=True)
   assert run.checkpoints.latest() is None

@@ -21,10 +21,10 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
-from grpo_jax.folder import no_key_twice
 from grpo_jax.io import storage
 from grpo_jax.rewards.choice import LETTERS, letter
 from grpo_jax.rewards.math import after_mark
+from grpo_jax.sandbox.model_folder import no_key_twice
 from grpo_jax.types import Example
 
 LINE_BYTES = 5 * 1000**2  # of a line; a tokenizer takes 140 times as much memory for it, and half a second a MB

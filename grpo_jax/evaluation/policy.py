@@ -12,12 +12,12 @@ import numpy as np
 from grpo_jax.data import loader
 from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError
-from grpo_jax.guard import Guard
 from grpo_jax.reward_models import agreement
 from grpo_jax.rewards import combine
 from grpo_jax.run import compile_cache
 from grpo_jax.sampling import generate
 from grpo_jax.sampling.generate import Generator
+from grpo_jax.sandbox.deadline import Guard
 from grpo_jax.types import TRUNCATED, Completion, Example, Rollouts
 
 

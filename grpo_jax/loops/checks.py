@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import guard, room
+from grpo_jax import room
 from grpo_jax.config import ranges
 from grpo_jax.distributed import sharding
 from grpo_jax.distributed.sharding import Layout
@@ -17,6 +17,7 @@ from grpo_jax.models.hf.config import write_config
 from grpo_jax.objectives.contract import Objective
 from grpo_jax.rewards import combine
 from grpo_jax.sampling.sampler import decode_layout
+from grpo_jax.sandbox import deadline
 from grpo_jax.tokenizer import steps
 from grpo_jax.types import STOPPED, Completion, Example, Prompts, Rollouts
 
@@ -228,7 +229,7 @@ def try_reward(reward: Callable, examples: Sequence[Example], model: build.Model
   messages = []
   for example in examples[:FIRST_SOLUTIONS]:
     written = worked_solution(example, model)
-    with guard.Guard(config.rewards.deadline) as call:
+    with deadline.Guard(config.rewards.deadline) as call:
       if combine.looks_at_group(reward):
         tried = combine.attempt_group(call, reward, example, [written] * config.sampler.group)[0]
       else:

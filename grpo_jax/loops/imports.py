@@ -12,13 +12,13 @@ from typing import Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax import guard
 from grpo_jax.config import kinds
 from grpo_jax.distributed import inputs
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.loops import calls
 from grpo_jax.objectives import advantages, contract
+from grpo_jax.sandbox import deadline
 from grpo_jax.types import Example
 
 LARGEST_WEIGHT = 1e6  # of a reward, and between the data sets of a mixture
@@ -250,7 +250,7 @@ def _source(name: str, path: str, split: str, cfg: Any, setting: str) -> Sequenc
   if section in cfg:
     kinds.check_like(cfg[section], settings, f"data.{section}.")
     settings = cfg[section]
-  with guard.in_folder(f"{setting}={name!r}"):
+  with deadline.in_folder(f"{setting}={name!r}"):
     return found.source(split, path, settings)
 
 
@@ -258,7 +258,7 @@ def _import(path: str, package: str, shown: str) -> ModuleType:
   if not all(part.isidentifier() for part in path.split(".")):
     raise SettingError(f"{shown}: not the name of a module; {package} has {_offered(package)}")
   try:
-    with guard.in_folder(shown):
+    with deadline.in_folder(shown):
       found = importlib.import_module(path)
     if path.split(".")[0] != "grpo_jax" and getattr(found, "__file__", None):
       loaded[path] = inputs.of_file(found.__file__)
@@ -277,7 +277,7 @@ def _file(where: str, shown: str) -> ModuleType:
     raise SettingError(f"{shown}: no such file {where}")
   loaded.setdefault(where, inputs.of_file(where))
   try:
-    with guard.in_folder(shown):
+    with deadline.in_folder(shown):
       return _run(pathlib.Path(where).resolve())
   except (Exception, SystemExit) as error:  # a user's file: anything
     raise SettingError(f"{shown}: {where} fails to import: {type(error).__name__}: {error}") from error

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import guard, room
+from grpo_jax import room
 from grpo_jax.distributed import inputs, lifeline
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
@@ -33,6 +33,7 @@ from grpo_jax.run import checkpoint, compile_cache, manifest, provenance, signal
 from grpo_jax.run.profiler import Profiler
 from grpo_jax.run.watch import Watch
 from grpo_jax.run.writer import Writer, clean
+from grpo_jax.sandbox import deadline
 
 POLICY = checkpoint.LEARNER  # the name of the learner that is evaluated and exported
 
@@ -171,15 +172,15 @@ class Run:
 
   def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> bool:
     with self._resources:
-      if isinstance(error, guard.Stopped):
+      if isinstance(error, deadline.Stopped):
         self._stop_in_a_step(str(error))
       elif kind is None:
         self.checkpoints.close()
-    return isinstance(error, guard.Stopped)
+    return isinstance(error, deadline.Stopped)
 
   def _mark(self, step: int) -> None:
     """Keeps where the run stands after `step` steps, for a signal that comes before the next ones are done."""
-    guard.go_back(self.here, "code of this run")  # of a data set, or another that no guard calls
+    deadline.go_back(self.here, "code of this run")  # of a data set, or another that no guard calls
     self.at_step = (step, self._position(), self._states())
     lifeline.begin(f"step {step + 1}")
 
@@ -306,7 +307,7 @@ class Run:
     """
     if self.stopped:
       return
-    guard.go_back(self.here, "code of this run")
+    deadline.go_back(self.here, "code of this run")
     config, before = self.config, self.extra["before"] if self.extra.get("tested") == self.evaluator.tested() else {}
     self.save(config.steps, wait=True)
     after = self.evaluate(config.steps, samples=True)

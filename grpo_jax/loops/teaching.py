@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import guard
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import build, checks, imports, scorers
 from grpo_jax.loops.collect import Collector, score
@@ -29,6 +28,7 @@ from grpo_jax.reward_models.scores import margins, pair_metrics, scores_of_all
 from grpo_jax.rewards import combine
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
+from grpo_jax.sandbox import deadline
 from grpo_jax.types import Example, Rollouts
 
 NAME = scorers.LEARNING  # of the learner, and of its reward among the others
@@ -69,7 +69,7 @@ def kind_of(label: Callable, examples: Sequence[Example], model: build.Model, co
   """
   if combine.looks_at_group(label):
     return OUTCOME
-  with guard.Guard(config.rewards.deadline) as call:
+  with deadline.Guard(config.rewards.deadline) as call:
     for example in examples:
       found, _ = combine.guarded(call, label, example, checks.worked_solution(example, model))
       if found is not None:

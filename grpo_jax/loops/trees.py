@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from grpo_jax import folder as folders
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.loops import weights
@@ -23,6 +22,7 @@ from grpo_jax.models.hf.config import read_config
 from grpo_jax.models.lora import Lora, join, split
 from grpo_jax.run import checkpoint, provenance
 from grpo_jax.run.checksums import checksums
+from grpo_jax.sandbox import model_folder
 
 SHAPE = "decoder.json"  # in DIR/model: the shape of a run's policy
 REWARD_MODEL = "reward_model"  # the learner of loops/iterative.py that may start from a folder of its own
@@ -51,18 +51,20 @@ def read_shape(folder: str) -> DecoderConfig:
     SettingError: there is none, or one that this decoder is not.
   """
   where, path = f"init_from={folder}", storage.place(folder)
-  fields = folders.read_json(where, path, SHAPE)
+  fields = model_folder.read_json(where, path, SHAPE)
   if fields is None:
     return read_config(folder)
-  folders.check(where, SHAPE, fields, limits.DECODER)
+  model_folder.check(where, SHAPE, fields, limits.DECODER)
   for i, spec in enumerate(fields.get("attention") or ()):
-    folders.check(where, SHAPE, spec, limits.ATTENTION, f"attention[{i}].")
+    model_folder.check(where, SHAPE, spec, limits.ATTENTION, f"attention[{i}].")
   fields = _without_null(fields)
   try:
     shape = DecoderConfig.from_json(fields)
     limits.check_shape(where, SHAPE, shape.heads, shape.kv_heads, shape.head_dim, shape.rope_scaling)
   except (TypeError, KeyError) as error:  # a field that is missing, null or not a field
-    raise SettingError(f"{where}: {SHAPE} cannot be read ({folders.first_line(error)}); use another run") from error
+    raise SettingError(
+      f"{where}: {SHAPE} cannot be read ({model_folder.first_line(error)}); use another run"
+    ) from error
   return shape
 
 

@@ -6,12 +6,12 @@ gigabytes before the weights are compared with it.
 
 from collections.abc import Sequence
 
-from grpo_jax import folder
 from grpo_jax.config.kinds import Form, Number, Whole
 from grpo_jax.errors import SettingError
+from grpo_jax.sandbox import model_folder
 
 LAYERS = Whole(1, 10_000)
-VOCAB = Whole(1, folder.TOKENS)
+VOCAB = Whole(1, model_folder.TOKENS)
 WIDTH = Whole(1, 2**20)
 HEADS = Whole(1, 2**16)
 HEAD = Form(  # a rotary position turns pairs of numbers
@@ -25,8 +25,8 @@ WINDOW = Whole(1, 2**31 - 1)
 SOFT_CAP = Number(0, 1e9, above=True)
 
 ROPE = {
-  "rope_type": folder.TEXT,
-  "type": folder.TEXT,
+  "rope_type": model_folder.TEXT,
+  "type": model_folder.TEXT,
   "rope_theta": THETA,
   "partial_rotary_factor": Number(0, 1.0, above=True),
   "factor": FACTOR,
@@ -36,8 +36,8 @@ ROPE = {
 }
 
 CONFIG = {
-  "model_type": folder.TEXT,
-  "architectures": folder.list_of(folder.TEXT),
+  "model_type": model_folder.TEXT,
+  "architectures": model_folder.list_of(model_folder.TEXT),
   "vocab_size": VOCAB,
   "hidden_size": WIDTH,
   "num_hidden_layers": LAYERS,
@@ -45,25 +45,25 @@ CONFIG = {
   "num_key_value_heads": HEADS,
   "head_dim": HEAD,
   "intermediate_size": MLP,
-  "hidden_act": folder.TEXT,
-  "hidden_activation": folder.TEXT,
+  "hidden_act": model_folder.TEXT,
+  "hidden_activation": model_folder.TEXT,
   "rms_norm_eps": NORM_EPS,
   "rope_theta": THETA,
-  "rope_parameters": folder.OBJECT,
-  "rope_scaling": folder.OBJECT,
+  "rope_parameters": model_folder.OBJECT,
+  "rope_scaling": model_folder.OBJECT,
   "partial_rotary_factor": Number(0, 1.0, above=True),
-  "layer_types": folder.list_of(folder.TEXT),
-  "use_sliding_window": folder.SWITCH,
+  "layer_types": model_folder.list_of(model_folder.TEXT),
+  "use_sliding_window": model_folder.SWITCH,
   "sliding_window": WINDOW,
   "sliding_window_pattern": LAYERS,
   "rope_local_base_freq": THETA,
-  "no_rope_layers": folder.list_of(Whole(0, 1)),
+  "no_rope_layers": model_folder.list_of(Whole(0, 1)),
   "no_rope_layer_interval": LAYERS,
   "attn_logit_softcapping": SOFT_CAP,
   "final_logit_softcapping": SOFT_CAP,
   "query_pre_attn_scalar": FACTOR,
-  "tie_word_embeddings": folder.SWITCH,
-  "eos_token_id": folder.TOKEN_IDS,
+  "tie_word_embeddings": model_folder.SWITCH,
+  "eos_token_id": model_folder.TOKEN_IDS,
 }
 
 # The fields of DecoderConfig, and of an AttentionSpec, as `dataclasses.asdict` has them.
@@ -76,28 +76,28 @@ DECODER = {
   "head_dim": HEAD,
   "mlp": MLP,
   "rope_theta": THETA,
-  "rope_scaling": folder.list_of(FACTOR),
+  "rope_scaling": model_folder.list_of(FACTOR),
   "rope_linear": FACTOR,
   "norm_eps": NORM_EPS,
-  "pre_norms": folder.SWITCH,
-  "post_norms": folder.SWITCH,
-  "qk_norm": folder.SWITCH,
-  "qk_norm_whole": folder.SWITCH,
-  "attention_bias": folder.SWITCH,
-  "tied": folder.SWITCH,
-  "norm_plus_one": folder.SWITCH,
-  "embed_scale": folder.SWITCH,
+  "pre_norms": model_folder.SWITCH,
+  "post_norms": model_folder.SWITCH,
+  "qk_norm": model_folder.SWITCH,
+  "qk_norm_whole": model_folder.SWITCH,
+  "attention_bias": model_folder.SWITCH,
+  "tied": model_folder.SWITCH,
+  "norm_plus_one": model_folder.SWITCH,
+  "embed_scale": model_folder.SWITCH,
   "activation": Form("silu or gelu_tanh", lambda x: x in ("silu", "gelu_tanh")),
-  "attention": folder.list_of(folder.OBJECT, least=1),
+  "attention": model_folder.list_of(model_folder.OBJECT, least=1),
   "logit_soft_cap": Number(0, 1e9),
-  "scores": folder.SWITCH,
-  "family": folder.TEXT,
+  "scores": model_folder.SWITCH,
+  "family": model_folder.TEXT,
 }
 ATTENTION = {
   "window": Whole(0, 2**31 - 1),
   "soft_cap": Number(0, 1e9),
   "scale": Number(0, 1e9, above=True),
-  "rope": folder.SWITCH,
+  "rope": model_folder.SWITCH,
   "rope_theta": THETA,
 }
 
@@ -119,6 +119,6 @@ def check_shape(
     raise SettingError(f"{where}: {name}: {heads} heads do not divide over {kv_heads} key/value heads")
   if scaling is not None and not (len(scaling) == 4 and scaling[1] < scaling[2]):
     raise SettingError(
-      f"{where}: {name} has a rope scaling of {folder.shown(list(scaling))}; factor, low_freq_factor, a larger "
+      f"{where}: {name} has a rope scaling of {model_folder.shown(list(scaling))}; factor, low_freq_factor, a larger "
       "high_freq_factor and original_max_position_embeddings would work"
     )

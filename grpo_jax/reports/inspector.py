@@ -8,15 +8,15 @@ advantage or by log-prob where the run wrote them.
 import json
 import pathlib
 
-from grpo_jax import folder as folders
 from grpo_jax.config.kinds import Form
 from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
+from grpo_jax.sandbox import model_folder
 
 NUMBERS = Form("numbers", lambda x: isinstance(x, list) and all(n is None or jsonl.NUMBER.fits(n) for n in x))
 TEXTS = Form("texts", lambda x: isinstance(x, list) and all(isinstance(text, str) for text in x))
 # What the page computes with; whatever else a sample has is shown as it is.
-ROWS = jsonl.STEP | dict.fromkeys(("question", "completion"), folders.TEXT) | {"rewards": folders.OBJECT}
+ROWS = jsonl.STEP | dict.fromkeys(("question", "completion"), model_folder.TEXT) | {"rewards": model_folder.OBJECT}
 ROWS |= dict.fromkeys(("reward", "advantage", "disagreement"), jsonl.NUMBER) | {"tokens": TEXTS}
 ROWS |= dict.fromkeys(("advantages", "logprobs"), NUMBERS)
 

@@ -10,10 +10,10 @@ import matplotlib.figure
 import matplotlib.ticker
 import numpy as np
 
-from grpo_jax import folder as folders
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
+from grpo_jax.sandbox import model_folder
 
 Lines = list[dict[str, float | None]]  # of metrics.jsonl
 
@@ -106,7 +106,7 @@ def headline(folder: storage.Path, last_step: float) -> str:
   """Returns the folder's name and what result.json says of the run; the name alone where it went on since."""
   name = storage.title(folder)
   try:
-    result = folders.read_json(f"workdir={folder}", folder, "result.json") or {}
+    result = model_folder.read_json(f"workdir={folder}", folder, "result.json") or {}
   except SettingError as error:
     print(f"warning: {error}", file=sys.stderr, flush=True)
     result = {}

@@ -10,7 +10,7 @@ import resource
 import sys
 from typing import Any
 
-from grpo_jax import apart
+from grpo_jax.sandbox import worker
 
 MEMORY = 1024**3  # bytes of address space; sympy with its caches takes 100 MB of it
 SECONDS = 0.25  # of computing for one answer; most take some milliseconds
@@ -67,4 +67,4 @@ class Comparer:
 
 
 if __name__ == "__main__":
-  apart.serve(Comparer(), MEMORY, SECONDS)
+  worker.serve(Comparer(), MEMORY, SECONDS)

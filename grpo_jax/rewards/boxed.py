@@ -10,9 +10,9 @@ import functools
 import re
 from collections.abc import Hashable, Sequence
 
-from grpo_jax import apart
 from grpo_jax.errors import SettingError
 from grpo_jax.rewards import answers
+from grpo_jax.sandbox import worker
 from grpo_jax.types import Completion, Example
 
 WORKERS = 2  # processes that compare at a time
@@ -148,7 +148,7 @@ def _compare(wanted: Sequence[Pairs]) -> None:
   known = _known()
   if len(known) + len(wanted) > KEPT:
     known.clear()
-  replies = apart.ask_all(_processes(), [{"pairs": pairs} for pairs in wanted])
+  replies = worker.ask_all(_processes(), [{"pairs": pairs} for pairs in wanted])
   for pairs, reply in zip(wanted, replies, strict=True):
     known[pairs] = reply["error"] if "error" in reply else dict(zip(pairs, reply["equal"], strict=True))
 
@@ -160,6 +160,6 @@ def _known() -> dict[Pairs, dict[tuple[str, str], bool] | str]:
 
 
 @functools.cache
-def _processes() -> tuple[apart.Process, ...]:
+def _processes() -> tuple[worker.Process, ...]:
   """The processes that compare, not started yet."""
-  return tuple(apart.Process("grpo_jax.rewards.algebra") for _ in range(WORKERS))
+  return tuple(worker.Process("grpo_jax.rewards.algebra") for _ in range(WORKERS))

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from grpo_jax.errors import SettingError
-from grpo_jax.guard import LATE, Guard, Late
+from grpo_jax.sandbox.deadline import LATE, Guard, Late
 from grpo_jax.types import Completion, Example
 
 # Returns a value for the whole completion, which is given on its last token, or [(token index, value), ...], or None.

@@ -20,10 +20,9 @@ from collections.abc import Iterator
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from grpo_jax import folder as folders
-from grpo_jax import guard
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
+from grpo_jax.sandbox import deadline, model_folder
 
 IN_WORKDIR = "workdir"  # the setting's value for a folder of the run's own
 FOLDER = "compiled"  # its name
@@ -130,7 +129,7 @@ def examine(folder: str) -> dict[str, tuple[bool, str]]:
 def _read_sums(folder: storage.Path) -> dict[str, str]:
   """Returns the checksums that a folder keeps; {} where they cannot be read."""
   try:
-    return folders.read_json("compilation_cache", folder, SUMS, folders.INDEX_BYTES) or {}
+    return model_folder.read_json("compilation_cache", folder, SUMS, model_folder.INDEX_BYTES) or {}
   except SettingError:
     return {}
 
@@ -164,7 +163,7 @@ def same_settings(title: str) -> Iterator[None]:
   finally:
     now = jax.config.values
     for name in (name for name, value in before.items() if now.get(name) != value):
-      guard.warn(f"{title} changed jax's setting {name} to {now.get(name)!r}, which was changed back")
+      deadline.warn(f"{title} changed jax's setting {name} to {now.get(name)!r}, which was changed back")
       jax.config.update(name, before[name])
 
 

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from grpo_jax import apart
+from grpo_jax.sandbox import worker
 
 PATIENCE = 2.0  # seconds that processes have to end by themselves after SIGTERM
 SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
@@ -94,7 +94,7 @@ def _descendants(process: int) -> dict[int, str]:
   found, waiting = {}, [process]
   while waiting:
     for pid, name in below.get(waiting.pop(), []):
-      if pid not in apart.started:
+      if pid not in worker.started:
         found[pid] = name
         waiting.append(pid)
   return found

@@ -23,8 +23,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-from grpo_jax import folder
 from grpo_jax.io import storage
+from grpo_jax.sandbox import model_folder
 
 _RECORD = re.compile(rb"(\d{1,18}) (\d{1,18}) ([0-9a-f]{8})")
 
@@ -141,8 +141,8 @@ def parse(line: bytes) -> dict[str, Any] | None:
     return None
   if not isinstance(value, dict):
     return None
-  is_shallow = line.count(b"[") + line.count(b"{") <= folder.DEPTH  # nearly every line: counting costs nothing
-  return value if is_shallow or folder.depth(value) <= folder.DEPTH else None
+  is_shallow = line.count(b"[") + line.count(b"{") <= model_folder.DEPTH  # nearly every line: counting costs nothing
+  return value if is_shallow or model_folder.depth(value) <= model_folder.DEPTH else None
 
 
 def _number(digits: str) -> float | None:

@@ -10,9 +10,9 @@ import json
 import zlib
 from collections.abc import Iterator, Sequence
 
-from grpo_jax import folder as folders
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
+from grpo_jax.sandbox import model_folder
 
 NAME = "checksums.json"
 START = ("config.json", "inputs.json", "model")  # what a run writes when it starts
@@ -51,10 +51,10 @@ def read(workdir: str) -> dict[str, str]:
     SettingError: the file that has them cannot be read.
   """
   where = f"workdir={workdir}"
-  sums = folders.read_json(where, storage.place(workdir), NAME) or {}
-  folders.check(where, NAME, sums, dict.fromkeys(sums, folders.TEXT))
+  sums = model_folder.read_json(where, storage.place(workdir), NAME) or {}
+  model_folder.check(where, NAME, sums, dict.fromkeys(sums, model_folder.TEXT))
   if outside := [name for name in sums if name.startswith("/") or ".." in name.split("/") or "\0" in name]:
-    raise SettingError(f"{where}: {NAME} names {folders.shown(outside[0])}, which is no file of this folder")
+    raise SettingError(f"{where}: {NAME} names {model_folder.shown(outside[0])}, which is no file of this folder")
   return sums
 
 

@@ -5,10 +5,10 @@ jax is not imported before weights are looked at: commands that only look for a 
 
 from typing import Any
 
-from grpo_jax import folder as folders
 from grpo_jax.config import kinds
 from grpo_jax.io import storage
 from grpo_jax.run import finished
+from grpo_jax.sandbox import model_folder
 
 
 def is_run(path: str) -> bool:
@@ -30,8 +30,8 @@ def ended_at(run: str) -> int | None:
   Raises:
     SettingError: its result.json cannot be read.
   """
-  result = folders.read_json(f"workdir={run}", storage.place(run), "result.json") or {}
-  folders.check(f"workdir={run}", "result.json", result, {"steps": kinds.Whole(0)})
+  result = model_folder.read_json(f"workdir={run}", storage.place(run), "result.json") or {}
+  model_folder.check(f"workdir={run}", "result.json", result, {"steps": kinds.Whole(0)})
   return result.get("steps")
 
 
@@ -53,7 +53,7 @@ def saved_config(path: str) -> dict[str, Any]:
   """
   if not is_run(path):
     return {}
-  return folders.read_json(f"workdir={path}", storage.place(path), "config.json") or {}
+  return model_folder.read_json(f"workdir={path}", storage.place(path), "config.json") or {}
 
 
 def weights_dtype(source: str) -> str:

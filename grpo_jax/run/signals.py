@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import jax
 from jax.experimental import multihost_utils
 
-from grpo_jax import guard
+from grpo_jax.sandbox import deadline
 
 
 @contextlib.contextmanager
@@ -45,7 +45,7 @@ def stop_signals() -> Iterator[Callable[[int], str]]:
       if several:
         os.kill(os.getpid(), signal.SIGTERM)
     if not several:
-      guard.stop(signal.Signals(number).name)
+      deadline.stop(signal.Signals(number).name)
 
   def stopping(step: int) -> str:
     if several and not multihost_utils.reached_preemption_sync_point(step):
@@ -57,7 +57,7 @@ def stop_signals() -> Iterator[Callable[[int], str]]:
   try:
     yield stopping
   finally:
-    guard.forget()
+    deadline.forget()
     for number, old in before.items():
       signal.signal(number, old)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import tokenizers
 
-from grpo_jax import folder as folders
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
+from grpo_jax.sandbox import model_folder
 
 FILE = "tokenizer.json"
 MOST_ADDED = 20_000  # tokens beside the vocabulary; Gemma has 6_000
@@ -31,8 +31,10 @@ PARTS = {
 }
 _INNER = ("normalizers", "pretokenizers", "processors", "decoders")  # where a Sequence of them has its parts
 
-_KEYS = {place: folders.OBJECT for place in PARTS} | {"added_tokens": folders.list_of(folders.OBJECT, MOST_ADDED)}
-_ADDED = {"id": folders.TOKEN, "content": folders.TEXT, "special": folders.SWITCH}
+_KEYS = {place: model_folder.OBJECT for place in PARTS} | {
+  "added_tokens": model_folder.list_of(model_folder.OBJECT, MOST_ADDED)
+}
+_ADDED = {"id": model_folder.TOKEN, "content": model_folder.TEXT, "special": model_folder.SWITCH}
 
 
 def load(where: str, path: storage.Path) -> tokenizers.Tokenizer:
@@ -45,25 +47,25 @@ def load(where: str, path: storage.Path) -> tokenizers.Tokenizer:
   Raises:
     SettingError: there is none, or one that cannot be read or would take the program with it.
   """
-  raw = folders.read_json(where, path, FILE, folders.TOKENIZER_BYTES)
+  raw = model_folder.read_json(where, path, FILE, model_folder.TOKENIZER_BYTES)
   if raw is None:
     raise SettingError(f"{where}: no {FILE} in the folder; pass a Hugging Face folder that has one")
-  folders.check(where, FILE, raw, _KEYS)
+  model_folder.check(where, FILE, raw, _KEYS)
   if not raw.get("model"):
     raise SettingError(f"{where}: {FILE} has no model; download it again")
   for i, token in enumerate(raw.get("added_tokens") or ()):
-    folders.check(where, FILE, token, _ADDED, f"added_tokens[{i}].")
+    model_folder.check(where, FILE, token, _ADDED, f"added_tokens[{i}].")
   for place in PARTS:
     _check_parts(where, place, raw.get(place))
-  file = folders.find(where, path, FILE)
+  file = model_folder.find(where, path, FILE)
   assert file is not None  # it has just been read
   with storage.reading(file) as copy:
     backend = guarded(f"{where}: {FILE} cannot be read", tokenizers.Tokenizer.from_file, str(copy))
   ids = backend.get_vocab(with_added_tokens=True).values()
-  if not ids or max(ids) >= folders.TOKENS:
+  if not ids or max(ids) >= model_folder.TOKENS:
     raise SettingError(
       f"{where}: {FILE} has {len(ids)} tokens, the largest id {max(ids, default=None)}; some tokens with ids below "
-      f"{folders.TOKENS} would work"
+      f"{model_folder.TOKENS} would work"
     )
   return backend
 
@@ -78,7 +80,7 @@ def guarded(what: str, function: Callable[..., Any], *args: Any, **named: Any) -
   except BaseException as error:
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
       raise
-    raise SettingError(f"{what} ({folders.first_line(error)}); download it again") from error
+    raise SettingError(f"{what} ({model_folder.first_line(error)}); download it again") from error
 
 
 def _check_parts(where: str, place: str, value: dict[str, Any] | None) -> None:
@@ -87,7 +89,7 @@ def _check_parts(where: str, place: str, value: dict[str, Any] | None) -> None:
   for part in parts:
     if part.get("type") not in PARTS[place]:
       raise SettingError(
-        f"{where}: {FILE} has a {place} of type {folders.shown(part.get('type'))}; {', '.join(PARTS[place])} would work"
+        f"{where}: {FILE} has a {place} of type {model_folder.shown(part.get('type'))}; {', '.join(PARTS[place])} would work"
       )
   grown = [len(text) for p in parts if isinstance(text := p.get("content") or p.get("prepend") or "", str) and text]
   if len(parts) > MOST_PARTS or math.prod(grown) > GROWTH:

@@ -5,9 +5,9 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from grpo_jax.apart import Process
 from grpo_jax.errors import SettingError
-from grpo_jax.folder import first_line
+from grpo_jax.sandbox.model_folder import first_line
+from grpo_jax.sandbox.worker import Process
 
 # What `transformers` gives a template beside the messages where nobody gives more; some ask whether it is none.
 _NOTHING = {"tools": None, "documents": None}

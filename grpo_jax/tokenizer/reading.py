@@ -10,10 +10,10 @@ from typing import Any
 
 import tokenizers
 
-from grpo_jax import folder as folders
 from grpo_jax.config.kinds import Form, Row
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
+from grpo_jax.sandbox import model_folder
 from grpo_jax.tokenizer import backend as backends
 from grpo_jax.tokenizer import chat as chat_templates
 from grpo_jax.tokenizer.tokenizer import SENTENCES, Tokenizer
@@ -34,9 +34,9 @@ _ADDED_TOKENS = Form(
   f'an object of at most {backends.MOST_ADDED} {{"content": text}} by their ids',
   lambda x: isinstance(x, dict) and len(x) <= backends.MOST_ADDED and all(map(_is_added_token, x, x.values())),
 )
-CONFIG = SPECIALS | {"chat_template": folders.either(_TEMPLATE, _NAMED), "added_tokens_decoder": _ADDED_TOKENS}
-GENERATION = {"eos_token_id": folders.TOKEN_IDS, "pad_token_id": folders.TOKEN}
-MODEL = {"eos_token_id": folders.TOKEN_IDS}
+CONFIG = SPECIALS | {"chat_template": model_folder.either(_TEMPLATE, _NAMED), "added_tokens_decoder": _ADDED_TOKENS}
+GENERATION = {"eos_token_id": model_folder.TOKEN_IDS, "pad_token_id": model_folder.TOKEN}
+MODEL = {"eos_token_id": model_folder.TOKEN_IDS}
 SENTENCE_BYTES = 20 * 1000**2  # of tokenizer.model; Gemma's has 4 million
 
 
@@ -44,7 +44,7 @@ def load(folder: str | os.PathLike, setting: str = "tokenizer") -> Tokenizer:
   """Reads the tokenizer of a Hugging Face folder.
 
   Args:
-    folder: nothing in it is trusted, see `grpo_jax.folder`.
+    folder: nothing in it is trusted, see `grpo_jax.sandbox.model_folder`.
     setting: that names the folder, for messages.
 
   Raises:
@@ -54,9 +54,9 @@ def load(folder: str | os.PathLike, setting: str = "tokenizer") -> Tokenizer:
   where = f"{setting}={path}"
   backend = backends.load(where, path)
   config = _read_json(where, path, "tokenizer_config.json", CONFIG)
-  template = folders.read_text(where, path, "chat_template.jinja")
+  template = model_folder.read_text(where, path, "chat_template.jinja")
   if template is not None:
-    folders.check(where, "chat_template.jinja", {"text": template}, {"text": _TEMPLATE})
+    model_folder.check(where, "chat_template.jinja", {"text": template}, {"text": _TEMPLATE})
     config["chat_template"] = template
   if "added_tokens_decoder" in config:
     named = {chat_templates.token_text(config.get(name)) for name in SPECIALS}
@@ -68,11 +68,11 @@ def load(folder: str | os.PathLike, setting: str = "tokenizer") -> Tokenizer:
   end = chat_templates.token_text(config.get("eos_token"))
   if end is not None and backend.token_to_id(end) is None:
     raise SettingError(
-      f"{where}: tokenizer_config.json has eos_token={folders.shown(end)}, which is no token of tokenizer.json; "
+      f"{where}: tokenizer_config.json has eos_token={model_folder.shown(end)}, which is no token of tokenizer.json; "
       "download both again"
     )
   generation = _read_json(where, path, "generation_config.json", GENERATION)
-  sentences = folders.read_bytes(where, path, SENTENCES, SENTENCE_BYTES) or b""
+  sentences = model_folder.read_bytes(where, path, SENTENCES, SENTENCE_BYTES) or b""
   return Tokenizer(backend, config, generation, eos, sentences)
 
 
@@ -108,6 +108,6 @@ def _is_named_template(entry: dict) -> bool:
 
 def _read_json(where: str, path: storage.Path, name: str, table: dict[str, Row]) -> dict:
   """The object in a JSON file; empty where there is no file."""
-  found = folders.read_json(where, path, name) or {}
-  folders.check(where, name, found, table)
+  found = model_folder.read_json(where, path, name) or {}
+  model_folder.check(where, name, found, table)
   return found

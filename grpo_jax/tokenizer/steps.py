@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from grpo_jax.errors import SettingError
-from grpo_jax.guard import Guard, Late
+from grpo_jax.sandbox.deadline import Guard, Late
 
 NAMED = {"line": r"\n", "blank line": r"\n[^\S\n]*\n"}  # both go through a text once
 

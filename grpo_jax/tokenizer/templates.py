@@ -14,7 +14,7 @@ import jinja2
 import jinja2.ext
 import jinja2.sandbox
 
-from grpo_jax import apart
+from grpo_jax.sandbox import worker
 
 MEMORY = 512 * 1024**2  # bytes of address space; rendering Llama's template takes 50 MB of it
 SECONDS = 2.0  # of computing for one conversation; a template's first one, which compiles it, takes 0.05
@@ -92,4 +92,4 @@ class Renderer:
 
 
 if __name__ == "__main__":
-  apart.serve(Renderer(), MEMORY, SECONDS)
+  worker.serve(Renderer(), MEMORY, SECONDS)

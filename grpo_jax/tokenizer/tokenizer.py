@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import tokenizers
 
-from grpo_jax import folder as folders
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
+from grpo_jax.sandbox import model_folder
 from grpo_jax.tokenizer import backend as backends
 from grpo_jax.tokenizer import chat as chat_templates
 from grpo_jax.tokenizer import steps
@@ -58,7 +58,7 @@ class Tokenizer:
     probe = backends.guarded("tokenizer: 'a' cannot be encoded", backend.encode, "a")
     if 0 not in probe.special_tokens_mask or any(backend.id_to_token(i) is None for i in probe.ids):
       raise SettingError(
-        f"tokenizer: tokenizer.json makes {folders.shown(probe.ids)} of 'a', which are no tokens of its vocabulary; "
+        f"tokenizer: tokenizer.json makes {model_folder.shown(probe.ids)} of 'a', which are no tokens of its vocabulary; "
         "download it again"
       )
     start = probe.special_tokens_mask.index(0)

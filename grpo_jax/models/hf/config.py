@@ -8,13 +8,13 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from grpo_jax import folder as folders
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.models import limits
 from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.hf.families import FAMILIES, FULL, NONE, SLIDING, Family
 from grpo_jax.models.shape import DecoderConfig
+from grpo_jax.sandbox import model_folder
 
 # Ours -> config.json's, where the value is the same.
 _KEYS = {
@@ -50,7 +50,7 @@ def read_config(folder: str | os.PathLike) -> DecoderConfig:
   if not path.is_dir():
     raise SettingError(f"init_from={str(folder)!r}: no such folder; get weights with {GET}")
   raw = read_json(path, "config.json")
-  folders.check(f"init_from={path}", "config.json", raw, limits.CONFIG)
+  model_folder.check(f"init_from={path}", "config.json", raw, limits.CONFIG)
   return _decoder_config(f"init_from={path}", raw)
 
 
@@ -58,7 +58,7 @@ def _decoder_config(where: str, raw: dict) -> DecoderConfig:
   """Returns what config.json says; `where`: the setting and its value."""
   kind = raw.get("model_type")
   if kind not in FAMILIES:
-    _refuse(where, f"model_type {folders.shown(kind)}")
+    _refuse(where, f"model_type {model_folder.shown(kind)}")
   family = FAMILIES[kind]
   given = {k: v for k, v in raw.items() if v is not None}
   raw = {k: v for k, v in family.defaults.items() if k not in NONE or k not in raw} | given
@@ -71,7 +71,7 @@ def _decoder_config(where: str, raw: dict) -> DecoderConfig:
   act = raw.get("hidden_activation", family.hidden_acts.get(act, act))
   flags = {"activation": "silu", **family.flags}
   if _ACTIVATIONS.get(act) != flags["activation"]:
-    _refuse(where, f"hidden_act {folders.shown(act)} in a {kind}")
+    _refuse(where, f"hidden_act {model_folder.shown(act)} in a {kind}")
   head_dim = raw.get("head_dim", raw["hidden_size"] // raw["num_attention_heads"])
   config = DecoderConfig(
     **{ours: raw[theirs] for ours, theirs in _KEYS.items()},
@@ -122,10 +122,10 @@ def _local_theta(where: str, raw: dict, family: Family) -> float | None:
   if "rope_local_base_freq" not in family.reads:
     return None
   rope = (raw.get("rope_parameters") or {}).get(SLIDING) or {}
-  folders.check(where, "config.json", {SLIDING: rope}, {SLIDING: folders.OBJECT}, "rope_parameters.")
-  folders.check(where, "config.json", rope, limits.ROPE, f"rope_parameters.{SLIDING}.")
+  model_folder.check(where, "config.json", {SLIDING: rope}, {SLIDING: model_folder.OBJECT}, "rope_parameters.")
+  model_folder.check(where, "config.json", rope, limits.ROPE, f"rope_parameters.{SLIDING}.")
   if _scaling(rope) != "default":
-    _refuse(where, f"rope scaling {folders.shown(_scaling(rope))} of layers with a window")
+    _refuse(where, f"rope scaling {model_folder.shown(_scaling(rope))} of layers with a window")
   return float(rope.get("rope_theta") or raw["rope_local_base_freq"])
 
 
@@ -142,9 +142,9 @@ def _layer_types(where: str, raw: dict, family: Family) -> list[str]:
   says = raw.get("layer_types", meant)
   patterned = family.windows not in (None, 1)
   if not patterned and (other := set(says) - set(meant)):
-    _refuse(where, f"layer_types {folders.shown(sorted(other))} in a {raw['model_type']}")
+    _refuse(where, f"layer_types {model_folder.shown(sorted(other))} in a {raw['model_type']}")
   if patterned and (other := set(says) - {FULL, SLIDING}):
-    _refuse(where, f"layer_types {folders.shown(sorted(other))}")
+    _refuse(where, f"layer_types {model_folder.shown(sorted(other))}")
   if patterned and len(says) != layers:
     _too_few(where, "layer_types", says, layers)
   return says if patterned else meant
@@ -259,9 +259,9 @@ def _rope_of(where: str, raw: dict, key: str) -> dict:
   """Returns the rotary settings under a key of config.json, of layers without a window; without null."""
   rope, within = raw.get(key) or {}, f"{key}."
   if "full_attention" in rope:
-    folders.check(where, "config.json", rope, {"full_attention": folders.OBJECT}, within)
+    model_folder.check(where, "config.json", rope, {"full_attention": model_folder.OBJECT}, within)
     rope, within = rope["full_attention"] or {}, f"{within}full_attention."
-  folders.check(where, "config.json", rope, limits.ROPE, within)
+  model_folder.check(where, "config.json", rope, limits.ROPE, within)
   return {k: v for k, v in rope.items() if v is not None}
 
 
@@ -280,7 +280,7 @@ def _scaled(where: str, rope: dict, keys: Sequence[str]) -> tuple[float, ...]:
 def _check_features(where: str, raw: dict, rope: dict, family: Family) -> None:
   """Refuses by name what the decoder would silently compute otherwise."""
   if _scaling(rope) not in family.scalings:
-    _refuse(where, f"rope scaling {folders.shown(_scaling(rope))}")
+    _refuse(where, f"rope scaling {model_folder.shown(_scaling(rope))}")
   if rope.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0)) != 1.0:
     _refuse(where, "partial_rotary_factor")
   if "layer_types" not in raw and raw.get("use_sliding_window"):
@@ -299,13 +299,13 @@ def _refuse(where: str, feature: str) -> None:
   raise SettingError(f"{where}: {feature} is not supported; {able} would work")
 
 
-def read_json(path: storage.Path, name: str, most: int = folders.CONFIG_BYTES) -> dict:
+def read_json(path: storage.Path, name: str, most: int = model_folder.CONFIG_BYTES) -> dict:
   """Returns the object in a JSON file that a model's folder must have.
 
   Raises:
     SettingError: no such file, or see `folder.read_json`.
   """
-  value = folders.read_json(f"init_from={path}", path, name, most)
+  value = model_folder.read_json(f"init_from={path}", path, name, most)
   if value is None:
     raise SettingError(f"init_from={path}: no {name}; get a Hugging Face folder with {GET}")
   return value

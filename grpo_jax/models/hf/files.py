@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import safetensors
 
-from grpo_jax import folder as folders
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
+from grpo_jax.sandbox import model_folder
 
 
 def copies(
@@ -29,7 +29,7 @@ def copies(
   try:
     return storage.download(sorted(files), temporary, progress)
   except OSError as error:
-    raise SettingError(f"init_from={path}: cannot be copied to this disk ({folders.first_line(error)})") from error
+    raise SettingError(f"init_from={path}: cannot be copied to this disk ({model_folder.first_line(error)})") from error
 
 
 ROWS = 4096  # of a matrix, that are compared at a time
@@ -83,7 +83,7 @@ class Files:
     try:
       yield
     except (safetensors.SafetensorError, OSError) as error:
-      raise SettingError(f"init_from={self.path}: {name} cannot be read ({folders.first_line(error)})") from error
+      raise SettingError(f"init_from={self.path}: {name} cannot be read ({model_folder.first_line(error)})") from error
 
 
 def _finite(values: np.ndarray) -> bool:

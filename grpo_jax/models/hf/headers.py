@@ -13,10 +13,10 @@ from typing import NamedTuple
 import ml_dtypes  # noqa: F401  numpy learns bfloat16 from it, before safetensors asks
 import safetensors
 
-from grpo_jax import folder as folders
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.models.hf.config import GET, read_json
+from grpo_jax.sandbox import model_folder
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HEADER_BYTES = 10 * 1000**2  # of a file; a tensor takes about a hundred
@@ -39,7 +39,7 @@ def read_headers(path: storage.Path) -> dict[str, Tensor]:
   """
   found: dict[str, Tensor] = {}
   for name in _files(path):
-    file = folders.find(f"init_from={path}", path, name)
+    file = model_folder.find(f"init_from={path}", path, name)
     if file is None:
       pickles = [n for n in ("pytorch_model.bin", "pytorch_model.bin.index.json") if (path / n).exists()]
       beside = f"; {pickles[0]} is a pickle, which could run anything and is not read" if pickles else ""
@@ -55,7 +55,7 @@ def read_headers(path: storage.Path) -> dict[str, Tensor]:
 
 def plain(name: str) -> str:
   """Returns the name of a tensor as a message shows it."""
-  return name if name.isprintable() and len(name) <= 120 else folders.shown(name)
+  return name if name.isprintable() and len(name) <= 120 else model_folder.shown(name)
 
 
 def _files(path: storage.Path) -> list[str]:
@@ -63,19 +63,19 @@ def _files(path: storage.Path) -> list[str]:
 
   An index that does not name model.safetensors, where that is there, is left over from an earlier export.
   """
-  if folders.find(f"init_from={path}", path, INDEX) is None:
+  if model_folder.find(f"init_from={path}", path, INDEX) is None:
     return [SINGLE]
-  index = read_json(path, INDEX, folders.INDEX_BYTES)
-  folders.check(f"init_from={path}", INDEX, index, {"weight_map": folders.NAMES})
+  index = read_json(path, INDEX, model_folder.INDEX_BYTES)
+  model_folder.check(f"init_from={path}", INDEX, index, {"weight_map": model_folder.NAMES})
   names = sorted(set((index.get("weight_map") or {}).values()))
   for name in names:
     if not name.endswith(".safetensors") or not name.isprintable() or "/" in name or len(name) > 200:
       raise SettingError(
-        f"init_from={path}: {INDEX} names the file {folders.shown(name)}; safetensors files beside it would work"
+        f"init_from={path}: {INDEX} names the file {model_folder.shown(name)}; safetensors files beside it would work"
       )
   if not names:
     raise SettingError(f"init_from={path}: {INDEX} names no file in its weight_map; download it again")
-  if SINGLE not in names and folders.find(f"init_from={path}", path, SINGLE) is not None:
+  if SINGLE not in names and model_folder.find(f"init_from={path}", path, SINGLE) is not None:
     return [SINGLE]
   return names
 
@@ -97,7 +97,7 @@ def _read_header(path: storage.Path, name: str, file: storage.Path) -> dict[str,
     raise
   except (safetensors.SafetensorError, OSError, ValueError) as error:
     raise SettingError(
-      f"init_from={path}: {name} is corrupt ({folders.first_line(error)}); download it again"
+      f"init_from={path}: {name} is corrupt ({model_folder.first_line(error)}); download it again"
     ) from error
 
 

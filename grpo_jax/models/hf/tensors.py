@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
-from grpo_jax import folder as folders
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.models.decoder import Decoder
@@ -33,6 +32,7 @@ from grpo_jax.models.hf.headers import INDEX, SINGLE, plain
 from grpo_jax.models.hf.names import COMPUTED, EMBEDDING, HEAD, Place, by_tensor, dotted, is_fused, places
 from grpo_jax.models.hf.writing import check_target, replacing, save_tensors
 from grpo_jax.models.shape import DecoderConfig
+from grpo_jax.sandbox import model_folder
 
 Params = Any
 
@@ -266,7 +266,7 @@ def _locate(path: storage.Path, shapes: Params) -> dict[str, storage.Path]:
     file, found, kind = where[name]
     if found != tuple(shape):
       raise SettingError(
-        f"init_from={path}: {name} is {folders.shown(list(found))} in {file.name}, config.json asks {list(shape)}"
+        f"init_from={path}: {name} is {model_folder.shown(list(found))} in {file.name}, config.json asks {list(shape)}"
       )
     if kind not in _DTYPES:
       raise SettingError(f"init_from={path}: {name} is {kind}; {', '.join(_DTYPES)} would work")

@@ -9,9 +9,9 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from grpo_jax import folder as folders
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
+from grpo_jax.sandbox import model_folder
 
 
 def check_target(folder: str | os.PathLike, marker: str, what: str) -> storage.Path:
@@ -53,7 +53,7 @@ def replacing(target: storage.Path, last: str) -> Iterator[storage.Path | None]:
     if writer:
       storage.remove(part)
     kept = "the same command writes it again" if storage.in_bucket(target) else "what was there is untouched"
-    raise SettingError(f"export: {target} cannot be written ({folders.first_line(error)}); {kept}") from error
+    raise SettingError(f"export: {target} cannot be written ({model_folder.first_line(error)}); {kept}") from error
 
 
 def save_tensors(file: storage.Path, tensors: Mapping[str, np.ndarray]) -> None:

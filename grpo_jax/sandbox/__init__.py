@@ -1,0 +1,1 @@
+"""Runs what nobody should have to trust, within limits."""
