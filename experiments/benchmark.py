@@ -32,7 +32,6 @@ from grpo_jax.config import kinds, ranges
 from grpo_jax.distributed import sharding
 from grpo_jax.learning import learn, optimizer
 from grpo_jax.learning.state import TrainState, create
-from grpo_jax.loops import imports
 from grpo_jax.models.costs import decode_bytes, flops
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.packing import plan
@@ -40,6 +39,7 @@ from grpo_jax.packing.sizes import Sizes
 from grpo_jax.run import writer
 from grpo_jax.sampling import sampler
 from grpo_jax.sampling.rollouts import draw, to_device
+from grpo_jax.setup import registry
 from grpo_jax.types import Prompts, Rollouts
 
 # What the arguments of experiments/benchmarks.py that are no settings of a run may be.
@@ -136,7 +136,7 @@ def make_workload(config: ConfigDict) -> tuple[Workload, TrainState]:
   decoder = Decoder(shape, layout, layers=config.model.layers, remat=config.model.remat, dtype=config.model.dtype)
   init = jax.jit(decoder.init, out_shardings=decoder.shardings())
   tx = optimizer.make_optimizer(config.learner, config.steps)
-  objective, settings = imports.objective(config.objective.name), imports.objective_settings(config.objective)
+  objective, settings = registry.objective(config.objective.name), registry.objective_settings(config.objective)
   setup = learn.Setup(decoder, objective, tx, config.learner, settings, config.sampler.temperature)
   workload = Workload(
     config,

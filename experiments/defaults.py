@@ -7,7 +7,7 @@ a row for each of the others with what it may be. The config is locked once buil
 
 from ml_collections import ConfigDict
 
-from grpo_jax.loops import imports
+from grpo_jax.setup import registry
 
 
 def objective(name: str, c: ConfigDict) -> ConfigDict:
@@ -21,7 +21,7 @@ def objective(name: str, c: ConfigDict) -> ConfigDict:
     SettingError: there is no such objective, or its settings are none.
   """
   section = ConfigDict({"name": name})
-  section.update(imports.objective_defaults(name))
+  section.update(registry.objective_defaults(name))
   if "max_length" in section:
     section.max_length = c.sampler.get_ref("max_length")
   return section
@@ -58,7 +58,7 @@ def get_config() -> ConfigDict:
   c.data.test_path = ""
   c.data.mixture = ()  # ((name, path, weight), ...) instead of name and path
   for name in ("arithmetic", "gsm8k", "jsonl", "reasoning_gym"):  # the settings of each data set are in its file
-    c.data[name] = imports.data(name).settings()
+    c.data[name] = registry.data(name).settings()
   c.data.template = "{question}\n"  # the prompt, where chat is off
   c.data.chat = False  # render the prompt by the tokenizer's chat template
   c.data.system = ""  # system message of the chat

@@ -223,13 +223,13 @@ def _steps(folder: str) -> tuple[str, str]:
 
 
 def _model(folder: str) -> tuple[str, str]:
-  from grpo_jax.loops import trees
+  from grpo_jax.setup import parameters
   from grpo_jax.tokenizer import reading
 
   path = storage.place(folder) / "model"
   if not path.is_dir():
     return "missing", "the policy's shape and tokenizer; the next start writes them"
-  shape = trees.read_shape(str(path))
+  shape = parameters.read_shape(str(path))
   reading.load(str(path), "DIR/model")
   return "ok", f"the shape ({shape.layers} layers) and the tokenizer can be read"
 
@@ -316,7 +316,7 @@ ABSENT = "not there"
 def _now(folder: str, recorded: dict[str, Any]) -> dict[str, str]:
   """Returns what is there now of what was recorded; what only a run can know is left out. No code is executed."""
   from grpo_jax.distributed import inputs
-  from grpo_jax.loops import depends
+  from grpo_jax.setup import depends
 
   found = inputs.of_versions()
   if config := _read_config(folder):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
   import numpy as np
 
   from grpo_jax.evaluation import policy
-  from grpo_jax.loops import build
+  from grpo_jax.setup import build
   from grpo_jax.types import Completion, Example
 
 
@@ -78,7 +78,7 @@ def check(config: ConfigDict, paths: Sequence[str], steps: Sequence[int], out: s
   Raises:
     SettingError: the flag or setting, its value, and what would work.
   """
-  from grpo_jax.loops import checks
+  from grpo_jax.setup import checks
 
   if not paths:
     raise SettingError(f"--path is missing: {sources.WEIGHTS}, as in --path=runs/1")
@@ -134,8 +134,8 @@ def evaluate_model(config: ConfigDict, path: str, step: int | None, model: "buil
   """
   from grpo_jax.evaluation import policy
   from grpo_jax.evaluation.evaluator import Evaluator
-  from grpo_jax.loops import build
   from grpo_jax.run import writer
+  from grpo_jax.setup import build
 
   start, step = time.monotonic(), sources.step_of(path, step)
   evaluator = Evaluator(config, model)

@@ -65,27 +65,27 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
 
   from experiments import defaults
   from grpo_jax.distributed import sharding
-  from grpo_jax.loops import trees
   from grpo_jax.models.decoder import Decoder
   from grpo_jax.models.hf import peft, tensors
   from grpo_jax.run import checkpoint
+  from grpo_jax.setup import parameters
   from grpo_jax.tokenizer import reading
 
   step = checkpoint.latest(workdir) if step is None else step
-  if part not in (parts := trees.learners(workdir, step)):
+  if part not in (parts := parameters.learners(workdir, step)):
     raise SettingError(f"--part={part!r}: checkpoint {step} of {workdir} has no such learner; use {', '.join(parts)}")
   shape = shape_of(workdir, part)
   decoder = Decoder(shape, sharding.make_layout(defaults.get_config().mesh))
   config = provenance.saved_config(workdir)
-  began = trees.began_with(config, part)
-  base = trees.find_source(began)[0]
+  began = parameters.began_with(config, part)
+  base = parameters.find_source(began)[0]
   if adapter:
-    if (lora := trees.make_lora(config.get("lora") or {})) is None:
+    if (lora := parameters.make_lora(config.get("lora") or {})) is None:
       raise SettingError(f"--adapter: {workdir} has lora.rank=0 and no adapters; leave it out")
-    trained = trees.restore_trained(workdir, dataclasses.replace(decoder, lora=lora), step, learner=part)
+    trained = parameters.restore_trained(workdir, dataclasses.replace(decoder, lora=lora), step, learner=part)
     peft.save(out, shape, lora, trained, decoder.shapes(), base)
     return "float32"
-  params = trees.restore(workdir, decoder, step, learner=part)
+  params = parameters.restore(workdir, decoder, step, learner=part)
   dtype = provenance.weights_dtype(began)
   with Progress(tensors.export_bytes(params, dtype), 0) as bar:
     tensors.save(
@@ -106,13 +106,13 @@ def shape_of(workdir: str, part: str) -> "DecoderConfig":
   Raises:
     SettingError: the reward model's folder is not there any more.
   """
-  from grpo_jax.loops import trees
+  from grpo_jax.setup import parameters
 
-  shape = trees.read_shape(str(storage.place(workdir) / "model"))
-  if part != trees.REWARD_MODEL:
+  shape = parameters.read_shape(str(storage.place(workdir) / "model"))
+  if part != parameters.REWARD_MODEL:
     return shape
-  source = trees.began_with(provenance.saved_config(workdir), part)
-  return dataclasses.replace(trees.read_shape(trees.find_source(source)[0]) if source else shape, scores=True)
+  source = parameters.began_with(provenance.saved_config(workdir), part)
+  return dataclasses.replace(parameters.read_shape(parameters.find_source(source)[0]) if source else shape, scores=True)
 
 
 if __name__ == "__main__":

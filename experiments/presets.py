@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from experiments import defaults
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import imports
+from grpo_jax.setup import registry
 
 Table = dict[str, tuple[str, dict[str, Any]]]  # name -> (module of grpo_jax/objectives, {setting: value})
 
@@ -52,14 +52,14 @@ def choose(c: ConfigDict, name: str, teacher: str = "", table: Table = PRESETS) 
   """
   module, changes = table.get(name, (name, {}))
   try:
-    imports.objective(module)
+    registry.objective(module)
   except SettingError as error:
     if name in table or "." in name:
       raise
     raise SettingError(f"objective={name}: choose from {', '.join(table)}, or give a file of yours, FILE.py") from error
   c.objective = defaults.objective(module, c)
   c.update_from_flattened_dict(changes)
-  setting = imports.objective(module).TEACHER
+  setting = registry.objective(module).TEACHER
   if setting and not teacher:
     raise SettingError(f"teacher='': {name} learns from another model; use teacher=FOLDER")
   if teacher and not setting:

@@ -31,8 +31,8 @@ from grpo_jax.io import storage
 from grpo_jax.run import provenance
 
 if TYPE_CHECKING:
-  from grpo_jax.loops.build import Model
   from grpo_jax.sampling.stream import Stream
+  from grpo_jax.setup.build import Model
   from grpo_jax.types import Completion
 
 EVERY = 16  # tokens between two prints of a completion that grows
@@ -203,8 +203,8 @@ def sample(policy: Policy, questions: Sequence[str], turn: int, rows: int = 1) -
   """
   import numpy as np
 
-  from grpo_jax.loops import build
   from grpo_jax.sampling import rollouts
+  from grpo_jax.setup import build
   from grpo_jax.types import Prompts
 
   ids = [policy.model.render(question) for question in questions]

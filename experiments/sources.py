@@ -18,7 +18,7 @@ from grpo_jax.io import storage
 from grpo_jax.run import finished, manifest, provenance
 
 if TYPE_CHECKING:
-  from grpo_jax.loops import build
+  from grpo_jax.setup import build
 
 # What says how a question is asked: a run is trained with these.
 PROMPT = ("data.template", "data.chat", "data.chat_arguments", "data.system", "sampler.stop")
@@ -140,9 +140,9 @@ def step_of(path: str, step: int | None) -> int | None:
   """
   if step is not None or not provenance.is_run(path):
     return step
-  from grpo_jax.loops import trees
+  from grpo_jax.setup import parameters
 
-  _, unfinished = trees.find_source(path)
+  _, unfinished = parameters.find_source(path)
   return finished.latest(finished.directory(path)) if unfinished else provenance.ended_at(path)
 
 
@@ -152,7 +152,7 @@ def model(config: ConfigDict, path: str, step: int | None) -> "build.Model":
   Raises:
     SettingError: see `build.model`.
   """
-  from grpo_jax.loops import build
+  from grpo_jax.setup import build
 
   given = build.of_another(config, path)
   if given.tokenizer in ("words", "bpe"):  # those are made for fresh weights; these have one

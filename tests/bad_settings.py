@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from grpo_jax.config import kinds, ranges
-from grpo_jax.loops import imports
+from grpo_jax.setup import registry
 
 NAN, INF = float("nan"), float("inf")
 HALF = "\ud800"  # half of a character
@@ -60,7 +60,7 @@ def of_row(name: str, row: kinds.Row) -> Iterator[Bad]:
 
 def of_objective(name: str) -> Iterator[Bad]:
   """Yields values of another kind, and numbers that are not finite, for every setting of an objective."""
-  section = imports.objective(name).settings()
+  section = registry.objective(name).settings()
   for setting in section:
     default = section[setting]
     if setting == "max_length":

@@ -20,9 +20,9 @@ from experiments import arguments, arithmetic, benchmark, benchmarks, compare, c
 from grpo_jax.config import kinds, ranges
 from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import checks, imports
 from grpo_jax.models import decoder, variants
 from grpo_jax.reports import jsonl
+from grpo_jax.setup import checks, registry
 
 CONFIGS = {name: arithmetic.get_config(f"objective={name}") for name in bad_settings.OBJECTIVES}
 
@@ -49,10 +49,10 @@ def before_weights(c: ConfigDict) -> None:
   run.find_loop(c.loop)
   checks.check_settings(c)
   sharding.make_layout(c.mesh, jax.devices()[:1])
-  checks.check(c, tiny.decoder(), imports.objective(c.objective.name))
+  checks.check(c, tiny.decoder(), registry.objective(c.objective.name))
   if not c.init_from:
     variants.variant(c.model.variant)
-  for sources in (imports.train_sources(c.data)[0], [imports.eval_source(c.data)]):
+  for sources in (registry.train_sources(c.data)[0], [registry.eval_source(c.data)]):
     assert all(map(len, sources))
 
 
@@ -169,7 +169,7 @@ def test_a_section_of_a_data_set_has_the_names_of_its_file():
       else:
         c.data.arithmetic[name] = value
     with pytest.raises(SettingError, match=message):
-      imports.train_sources(c.data)
+      registry.train_sources(c.data)
 
 
 SAID = ("steps", "seed", "mesh.fsdp", "learner.b1", "sampler.top_p", "learner.lr", "rewards.deadline")
@@ -196,7 +196,7 @@ def test_every_objective_checks_every_number_that_it_declares():
     if bad.name.startswith("objective.") and isinstance(bad.value, float) and math.isfinite(bad.value):
       of_numbers[bad.objective].add(bad.name.removeprefix("objective."))
   for name in bad_settings.OBJECTIVES:
-    section = imports.objective(name).settings()
+    section = registry.objective(name).settings()
     numbers = {each for each in section if type(section[each]) in (int, float)}
     assert numbers - of_numbers[name] <= set(free), name
 

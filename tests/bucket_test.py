@@ -25,9 +25,10 @@ from experiments import defaults
 from grpo_jax.distributed import inputs
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
-from grpo_jax.loops import offline, trees
+from grpo_jax.loops import offline
 from grpo_jax.models.hf import headers, tensors
 from grpo_jax.run import checkpoint, lock, workdir
+from grpo_jax.setup import parameters
 from grpo_jax.tokenizer import making, reading
 from grpo_jax.types import Prompts, Rollouts
 
@@ -90,7 +91,7 @@ def test_corrupt_weights_in_a_bucket_are_refused_before_they_are_copied(monkeypa
   with pytest.raises(SettingError, match=r"no weights: model.safetensors is missing"):
     tensors.check(folder, decoder(config).shapes())
   with pytest.raises(SettingError, match="no such folder"):
-    trees.read_shape(f"{ROOT}/nothing")
+    parameters.read_shape(f"{ROOT}/nothing")
 
 
 def test_a_tokenizer_comes_back():

@@ -13,8 +13,8 @@ from experiments import arithmetic, defaults, export, sample, sources
 from experiments import evaluate as command
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.policy import paired
-from grpo_jax.loops import trees
 from grpo_jax.run import provenance
+from grpo_jax.setup import parameters
 from grpo_jax.types import STOPPED, TRUNCATED, Completion
 
 WARM_START = "experiments/arithmetic_warm_start"
@@ -260,13 +260,13 @@ def test_an_export_of_before_more_steps_is_not_the_run(tmp_path):
   (run / "export" / "config.json").write_text("{}")
   (run / "model" / "decoder.json").write_text("{}")
   (run / "result.json").write_text('{"steps": 5}')
-  assert trees.find_source(str(run)) == (str(run / "export"), "") and sources.step_of(str(run), None) == 5
+  assert parameters.find_source(str(run)) == (str(run / "export"), "") and sources.step_of(str(run), None) == 5
   assert sources.step_of(str(run), 3) == 3 and sources.step_of(WARM_START, None) is None
   (run / "checkpoints/8").mkdir()
-  assert trees.find_source(str(run)) == (str(run / "model"), str(run)) and sources.step_of(str(run), None) == 8
+  assert parameters.find_source(str(run)) == (str(run / "model"), str(run)) and sources.step_of(str(run), None) == 8
   (run / "result.json").write_text('{"steps": "all"}')
   with pytest.raises(SettingError, match="result.json has steps='all'"):
-    trees.find_source(str(run))
+    parameters.find_source(str(run))
 
 
 def test_other_prompts_than_those_of_training_are_told(tmp_path, capsys):

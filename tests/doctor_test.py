@@ -10,9 +10,9 @@ import pytest
 import run_test
 
 from experiments import defaults, doctor, sources
-from grpo_jax.loops import build
 from grpo_jax.run import finished, manifest
 from grpo_jax.run.writer import Writer
+from grpo_jax.setup import build
 
 PARTS = ("config.json", "model/decoder.json", "model/tokenizer.json", "inputs.json", "result.json")
 PARTS += ("export/config.json", "export/model.safetensors", "export/tokenizer.json", "metrics.jsonl", "samples.jsonl")

@@ -9,8 +9,9 @@ import pytest
 import safetensors.numpy
 
 from experiments import export
-from grpo_jax.loops import build, iterative
+from grpo_jax.loops import iterative
 from grpo_jax.models.hf import tensors
+from grpo_jax.setup import build
 
 
 def file(folder):

@@ -13,10 +13,11 @@ import tiny
 
 from experiments import defaults
 from grpo_jax.learning import forward
-from grpo_jax.loops import build, online, trees
+from grpo_jax.loops import online
 from grpo_jax.models.variants import VARIANTS
 from grpo_jax.packing.plan import Packing
 from grpo_jax.sampling import rollouts
+from grpo_jax.setup import build, parameters
 from grpo_jax.types import Rollouts
 
 ROWS = {"gemma3_text": "test_gemma3"}  # of models/variants.py, where its name is not the family's
@@ -127,7 +128,7 @@ def test_a_run_and_its_export_are_those_of_transformers(trained):
   before = their_logprobs(trained.source, first)
   np.testing.assert_allclose(np.where(tiny.real(first), first.sampler_logprobs, 0), before, atol=1e-3, rtol=0)
   export = trained.workdir / "export"
-  params = trees.restore(str(trained.workdir), trained.model.decoder)
+  params = parameters.restore(str(trained.workdir), trained.model.decoder)
   after = their_logprobs(export, last)
   np.testing.assert_allclose(our_logprobs(trained.model, params, last), after, atol=1e-3, rtol=0)
   assert np.abs(after - their_logprobs(trained.source, last)).max() > 1e-2  # it has learned something

@@ -9,8 +9,9 @@ from ml_collections import ConfigDict
 
 from experiments import defaults
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import checks, collect, scorers
+from grpo_jax.loops import collect
 from grpo_jax.rewards import combine, group
+from grpo_jax.setup import checks, scorers
 from grpo_jax.types import STOPPED, Completion, Example
 
 EXAMPLE = Example("?", "#### 72", "72", {})

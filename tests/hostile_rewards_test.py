@@ -19,9 +19,9 @@ import pytest
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import scorers
 from grpo_jax.rewards import combine
 from grpo_jax.sandbox import deadline
+from grpo_jax.setup import scorers
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
 
 ON_ERROR = -0.5

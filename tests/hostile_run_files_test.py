@@ -15,9 +15,9 @@ from ml_collections import ConfigDict
 
 from experiments import defaults, doctor, sources
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build
 from grpo_jax.reports import inspector
 from grpo_jax.run import compile_cache, workdir
+from grpo_jax.setup import build
 
 good = doctor_test.good
 Edit = Callable[[pathlib.Path], object]

@@ -9,10 +9,10 @@ from ml_collections import ConfigDict
 from grpo_jax.data import arithmetic
 from grpo_jax.data.arithmetic import Arithmetic
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import imports, scorers
 from grpo_jax.objectives import grpo, rpg
 from grpo_jax.ops import advantages
 from grpo_jax.rewards import length, math
+from grpo_jax.setup import registry, scorers
 from grpo_jax.types import Completion, Example
 
 
@@ -47,7 +47,7 @@ def test_functions(tmp_path):
   file.write_text("def short(example, completion):\n  return -len(completion.tokens)\nlimit = 3\n")
 
   def find(path):
-    return imports.function(path, "grpo_jax.rewards", "rewards.functions")
+    return registry.function(path, "grpo_jax.rewards", "rewards.functions")
 
   assert find("math.answer_correct") is math.answer_correct
   assert find("grpo_jax.rewards.length:overlong") is length.overlong
@@ -88,7 +88,7 @@ def test_a_function_of_python_itself_is_refused_and_not_called(name, reason, tmp
   name = name.replace("FILE", f"{tmp_path}/own.py")
   arithmetic_eval = ConfigDict({"reward": name, "arguments": ()})
   for find in (
-    lambda: imports.function(name, "grpo_jax.rewards", "offline.require"),
+    lambda: registry.function(name, "grpo_jax.rewards", "offline.require"),
     lambda: scorers.rewards(_rewards(("a", name, 1.0))),
     lambda: scorers.eval_reward(arithmetic_eval),
     lambda: cases.settings(advantage=name),
@@ -127,21 +127,21 @@ removed, moved = functools.partial(os.remove, "x"), functools.partial(shutil.mov
 @pytest.mark.parametrize("name, value", [("plain", 1), ("wrapped", 1), ("cached", 1), ("half", 0.5), ("instance", 1)])
 def test_a_decorated_function_of_ones_own_is_taken(name, value, tmp_path):
   (tmp_path / "own.py").write_text(OWN_CALLABLES)
-  found = imports.function(f"{tmp_path}/own.py:{name}", "grpo_jax.rewards", "rewards.functions")
+  found = registry.function(f"{tmp_path}/own.py:{name}", "grpo_jax.rewards", "rewards.functions")
   assert found("example", "completion") == value
 
 
 def test_a_file_that_fails_to_import(tmp_path):
   (tmp_path / "bad.py").write_text("1 / 0\n")
   with pytest.raises(SettingError, match="fails to import: ZeroDivisionError"):
-    imports.function(f"{tmp_path}/bad.py:f", "grpo_jax.rewards", "rewards.functions")
+    registry.function(f"{tmp_path}/bad.py:f", "grpo_jax.rewards", "rewards.functions")
 
 
 def test_a_module_that_needs_another(tmp_path, monkeypatch):
   (tmp_path / "needs_it.py").write_text("import not_installed\n")
   monkeypatch.syspath_prepend(tmp_path)
   with pytest.raises(SettingError, match="needs not_installed, which is not installed"):
-    imports.function("needs_it:f", "grpo_jax.rewards", "rewards.functions")
+    registry.function("needs_it:f", "grpo_jax.rewards", "rewards.functions")
 
 
 def test_rewards():
@@ -172,15 +172,15 @@ def test_bad_rewards(functions):
 
 
 def test_sources():
-  ((source,), weights) = imports.train_sources(_data())
+  ((source,), weights) = registry.train_sources(_data())
   assert len(source) == 20 and source[3] == Arithmetic("train", max_number=50)[3] and weights == [1.0]
-  assert imports.eval_source(_data())[3] == Arithmetic("test", max_number=50)[3]
+  assert registry.eval_source(_data())[3] == Arithmetic("test", max_number=50)[3]
   with pytest.raises(SettingError, match="data.name='arithmetics'.*grpo_jax.data has arithmetic.*, jsonl"):
-    imports.train_sources(_data(name="arithmetics"))
+    registry.train_sources(_data(name="arithmetics"))
   with pytest.raises(SettingError, match=r"has no function settings\(\)"):
-    imports.train_sources(_data(name="loader"))
+    registry.train_sources(_data(name="loader"))
   with pytest.raises(SettingError, match="data.path = 'x'"):
-    imports.train_sources(_data(path="x"))
+    registry.train_sources(_data(path="x"))
 
 
 OWN_DATA = """
@@ -199,33 +199,33 @@ def test_a_data_set_of_ones_own(tmp_path):
   """Its settings are a section of the config under its name, or its own defaults."""
   (tmp_path / "sums.py").write_text(OWN_DATA)
   cfg = _data(name=str(tmp_path / "sums.py"))
-  ((source,), _) = imports.train_sources(cfg)
+  ((source,), _) = registry.train_sources(cfg)
   assert [example.answer for example in source] == ["1", "2", "3"]
   with cfg.unlocked():
     cfg.sums = ConfigDict({"largest": 1})
-  assert len(imports.eval_source(cfg)) == 1
+  assert len(registry.eval_source(cfg)) == 1
   (tmp_path / "half.py").write_text("def settings():\n  return {}\n")
   with pytest.raises(SettingError, match=r"half.py': has no function source\(split, path, cfg\)"):
-    imports.train_sources(_data(name=str(tmp_path / "half.py")))
+    registry.train_sources(_data(name=str(tmp_path / "half.py")))
 
 
 def test_mixture_and_its_test_set(tmp_path):
   file = _jsonl(tmp_path / "a.jsonl", "a")
   cfg = _data(mixture=(("arithmetic", "", 3.0), ("jsonl", file, 1)))
-  sources, weights = imports.train_sources(cfg)
+  sources, weights = registry.train_sources(cfg)
   assert [len(source) for source in sources] == [20, 1] and weights == [3.0, 1.0]
-  assert len(imports.eval_source(cfg)) == 20
+  assert len(registry.eval_source(cfg)) == 20
   with pytest.raises(SettingError, match="data.mixture has"):
-    imports.train_sources(_data(mixture=(("arithmetic", 3.0),)))
+    registry.train_sources(_data(mixture=(("arithmetic", 3.0),)))
 
 
 def test_never_evaluates_on_the_file_it_trains_on(tmp_path):
   file, other = _jsonl(tmp_path / "a.jsonl", "a"), _jsonl(tmp_path / "b.jsonl", "b")
   with pytest.raises(SettingError, match="is the file that is trained on"):
-    imports.eval_source(_data(name="jsonl", path=file))
+    registry.eval_source(_data(name="jsonl", path=file))
   with pytest.raises(SettingError, match="is the file that is trained on"):
-    imports.eval_source(_data(mixture=(("jsonl", file, 1.0),), test_name="jsonl", test_path=file))
-  assert imports.eval_source(_data(name="jsonl", path=file, test_path=other))[0].question == "b"
+    registry.eval_source(_data(mixture=(("jsonl", file, 1.0),), test_name="jsonl", test_path=file))
+  assert registry.eval_source(_data(name="jsonl", path=file, test_path=other))[0].question == "b"
 
 
 OWN_ADVANTAGES = """
@@ -300,10 +300,10 @@ def test_an_advantage_that_does_not_fit(changes, message, own):
 
 
 def test_objectives(tmp_path):
-  assert imports.objective("grpo") is imports.objective("grpo_jax.objectives.grpo") is grpo
+  assert registry.objective("grpo") is registry.objective("grpo_jax.objectives.grpo") is grpo
   file = tmp_path / "mine.py"
   file.write_text("from grpo_jax.objectives.sft import *\n")
-  assert imports.objective(str(file)) is imports.objective(str(file))  # run once
+  assert registry.objective(str(file)) is registry.objective(str(file))  # run once
   (tmp_path / "half.py").write_text("from grpo_jax.objectives.sft import loss\n")
   for name, message in (
     ("grop", "objective.name='grop': no module grpo_jax.objectives.grop; grpo_jax.objectives has "),
@@ -316,4 +316,4 @@ def test_objectives(tmp_path):
     (f"{tmp_path}/none.py", "objective.name=.*none.py.: no such file"),
   ):
     with pytest.raises(SettingError, match=message):
-      imports.objective(name)
+      registry.objective(name)

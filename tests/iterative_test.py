@@ -7,8 +7,9 @@ import pytest
 import tiny_runs
 
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import checks, imports, iterative, online
+from grpo_jax.loops import iterative, online
 from grpo_jax.loops.reward_data.replay import Replay, lessons
+from grpo_jax.setup import checks, registry
 from grpo_jax.types import Prompts, Rollouts
 
 M = tiny_runs.ITERATIVE["iterative.steps"]
@@ -231,7 +232,7 @@ def test_under_gdpo_the_reward_model_that_learns_is_one_of_the_rewards(weight, r
   checks.check_rewards(c)
   c.sampler.group = 1  # then the settings are tried on components of that number
   with pytest.raises(SettingError, match="sampler.group=1: objective.advantage='gdpo' compares"):
-    checks.check_group(c, imports.objective("grpo"))
+    checks.check_group(c, registry.objective("grpo"))
 
 
 @pytest.mark.parametrize(

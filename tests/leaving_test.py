@@ -19,10 +19,10 @@ from experiments import arguments, defaults, run
 from grpo_jax.config import ranges
 from grpo_jax.errors import SettingError, StorageError
 from grpo_jax.io import storage
-from grpo_jax.loops import imports
 from grpo_jax.run import leaving, workdir
 from grpo_jax.run.writer import Writer
 from grpo_jax.sandbox.deadline import _warned
+from grpo_jax.setup import registry
 
 
 def python(code: str, **more) -> subprocess.CompletedProcess:
@@ -184,7 +184,7 @@ def test_a_file_that_changes_the_working_directory_is_changed_back(tmp_path, cap
   _warned.clear()
   (tmp_path / "mine.py").write_text("import os\nos.chdir('/')\ndef f(example, completion):\n  return 1.0\n")
   before = os.getcwd()
-  imports.function(f"{tmp_path}/mine.py:f", "grpo_jax.rewards", "eval.reward")
+  registry.function(f"{tmp_path}/mine.py:f", "grpo_jax.rewards", "eval.reward")
   assert os.getcwd() == before
   assert f"warning: eval.reward='{tmp_path}/mine.py:f' changed the working directory to /" in capsys.readouterr().out
 

@@ -11,10 +11,11 @@ import tiny
 import tiny_runs
 
 from grpo_jax.evaluation import evaluator
-from grpo_jax.loops import build, iterative, learner, offline, online, process_reward_model, teaching, trees
+from grpo_jax.loops import iterative, learner, offline, online, process_reward_model, teaching
 from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.models.decoder import Decoder
+from grpo_jax.setup import build, parameters
 
 
 class Began(Exception):
@@ -115,11 +116,11 @@ def test_a_critic_shares_no_array_with_the_policy():
   """An update frees what it is given, each tree by itself."""
   decoder: Decoder = tiny.decoder()
   policy = {"layer": {"weight": jax.numpy.ones(3)}}
-  made = trees.params(decoder, policy, frozenset({"values"}))
+  made = parameters.params(decoder, policy, frozenset({"values"}))
   assert made["policy"] is policy and set(made["critic"]) == {"layer", "value_head"}
   policy["layer"]["weight"].delete()
   np.testing.assert_array_equal(made["critic"]["layer"]["weight"], np.ones(3))
-  assert set(trees.params(decoder, policy, frozenset({"old"}))) == {"policy"}
+  assert set(parameters.params(decoder, policy, frozenset({"old"}))) == {"policy"}
 
 
 # -- iterations

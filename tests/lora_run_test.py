@@ -14,12 +14,13 @@ import tiny_runs
 
 from experiments import defaults, sources
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, reward_model, trees
+from grpo_jax.loops import reward_model
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.lora import A, B
 from grpo_jax.reward_models import load
 from grpo_jax.run import checkpoint
+from grpo_jax.setup import build, parameters
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +100,7 @@ def test_adapters_alone_are_trained_and_saved(name, base, tmp_path):
     if path != "lm_head.weight" or path in end:
       assert (start[path] == end[path]).all() == ("_proj" not in path), path
   model = build.model(c, jax.devices()[:1], scores=loop == "reward_model")
-  again = trees.restore(str(run), model.decoder, 2)
+  again = parameters.restore(str(run), model.decoder, 2)
   jax.tree.map(np.testing.assert_array_equal, again, tensors.load(run / "export", model.decoder.base))
   adapter = safetensors.numpy.load_file(run / "adapter" / "adapter_model.safetensors")
   assert len(adapter) == 2 * 7 * model.decoder.config.layers + (name == "reward_model")
@@ -120,11 +121,11 @@ def test_iterative_moves_its_reference_and_teaches_by_adapters(base, tmp_path):
   assert (
     any((end[path] != start[path]).any() for path in start if path in end) and np.abs(end["score.weight"]).max() > 0
   )
-  decoder = Decoder(trees.read_shape(str(own)), tiny.layout(tiny.ONE))
-  trees.restore(str(run), decoder, learner="reference")
+  decoder = Decoder(parameters.read_shape(str(own)), tiny.layout(tiny.ONE))
+  parameters.restore(str(run), decoder, learner="reference")
   move_norm(own)
   with pytest.raises(SettingError, match="does not hold the parameters that this run's adapters were trained over"):
-    trees.restore(str(run), decoder, learner="reference")
+    parameters.restore(str(run), decoder, learner="reference")
 
 
 def move_norm(folder):
@@ -139,14 +140,14 @@ def test_the_base_may_be_gone_or_another(base, tmp_path):
   own = tmp_path / "base"
   shutil.copytree(base, own)
   run = train(settings(), own, tmp_path / "run")
-  decoder = Decoder(trees.read_shape(str(own)), tiny.layout(tiny.ONE))
-  trees.restore(str(run), decoder, 2)
+  decoder = Decoder(parameters.read_shape(str(own)), tiny.layout(tiny.ONE))
+  parameters.restore(str(run), decoder, 2)
   move_norm(own)
   with pytest.raises(SettingError, match="does not hold the parameters that this run's adapters were trained over"):
-    trees.restore(str(run), decoder, 2)
+    parameters.restore(str(run), decoder, 2)
   own.rename(tmp_path / "moved")
   with pytest.raises(SettingError, match="its adapters stand on init_from=.*which is not there; put it back"):
-    trees.restore(str(run), decoder, 2)
+    parameters.restore(str(run), decoder, 2)
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +176,9 @@ def test_all_weights_are_trained_on_from_a_run_with_adapters(unended, tmp_path):
     train(without_export(steps), unended, tmp_path / "run", rank=0)
   loaded = build.model(of(unended), jax.devices()[:1]).load()
   assert dtypes(loaded) == {"float32"}
-  base = tensors.load(unended.parent / "base", Decoder(trees.read_shape(str(unended.parent / "base")), tiny.layout()))
+  base = tensors.load(
+    unended.parent / "base", Decoder(parameters.read_shape(str(unended.parent / "base")), tiny.layout())
+  )
   same = jax.tree.map(lambda a, b: bool((a == b).all()), loaded, base)
   assert same["embed"]["weight"] and same["unembed"]["weight"] and not same["layers"]["mlp"]["up"]["weight"]
 
@@ -214,7 +217,10 @@ def test_the_base_has_the_dtype_of_its_folder(base, unended):
   for folder, dtype in ((base, "float32"), (unended.parent / "base", "bfloat16")):
     assert dtypes(build.model(of(folder, **{"lora.rank": 2}), jax.devices()[:1]).load()) == {dtype}
   section = settings().lora
-  assert trees.base_dtype(section, "") == "bfloat16" and trees.base_dtype({"base_dtype": "float32"}, "") == "float32"
+  assert (
+    parameters.base_dtype(section, "") == "bfloat16"
+    and parameters.base_dtype({"base_dtype": "float32"}, "") == "float32"
+  )
 
 
 def test_killed_it_goes_on_bit_for_bit(base, tmp_path):

@@ -14,7 +14,6 @@ from grpo_jax.config import ranges
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import forward, learn
 from grpo_jax.learning.state import create
-from grpo_jax.loops import build, trees
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import peft, tensors
 from grpo_jax.models.lora import MODULES, A, B, Lora, has_adapters, join, split
@@ -22,6 +21,7 @@ from grpo_jax.models.variants import VARIANTS
 from grpo_jax.objectives import grpo
 from grpo_jax.sampling import rollouts as host
 from grpo_jax.sampling import sampler
+from grpo_jax.setup import build, parameters
 
 SHAPE = Lora(rank=3, alpha=6.0, modules=("q", "o", "down"))
 MESHES = [tiny.ONE, pytest.param((1, 2, 2, 2), marks=pytest.mark.slow)]
@@ -111,7 +111,7 @@ def test_the_update_is_the_chain_rule_of_that_of_all_weights(mesh):
 
 def test_fresh_adapters_change_nothing():
   d, r = decoder(), tiny.rollouts()
-  trained = trees.fresh_adapters(d, {}, jax.random.key(0))
+  trained = parameters.fresh_adapters(d, {}, jax.random.key(0))
   assert all((x == 0).all() == (path[-1].key == B) for path, x in jax.tree.leaves_with_path(trained))
   bound = VARIANTS["test_qwen3"].width ** -0.5
   assert 0.9 * bound < abs(trained["layers"]["attention"]["q"][A]).max() <= bound
@@ -122,7 +122,7 @@ def test_fresh_adapters_change_nothing():
 
 def test_a_cpu_does_not_convert_the_whole_base():
   d = Decoder(dataclasses.replace(VARIANTS["test_qwen3"], layers=16, mlp=256), tiny.layout(), lora=SHAPE)
-  base, trained = trees.abstract_base(d, "bfloat16"), split(trees.abstract(d))[1]
+  base, trained = parameters.abstract_base(d, "bfloat16"), split(parameters.abstract(d))[1]
   given = tiny.rollouts()
 
   def temporary(options):
@@ -231,8 +231,8 @@ def test_the_settings_know_all_modules():
 
 
 def test_the_base_of_a_run_must_stay():
-  pin = trees.check_base(tiny.weights(), {}, "FOLDER")
-  assert trees.check_base(tiny.weights(), pin, "FOLDER") == pin
+  pin = parameters.check_base(tiny.weights(), {}, "FOLDER")
+  assert parameters.check_base(tiny.weights(), pin, "FOLDER") == pin
   other = tiny.weights() | {"final_norm": {"scale": tiny.weights()["final_norm"]["scale"] + 1e-3}}
   with pytest.raises(SettingError, match="init_from='FOLDER': does not hold the parameters"):
-    trees.check_base(other, pin, "FOLDER")
+    parameters.check_base(other, pin, "FOLDER")

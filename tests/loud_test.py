@@ -10,11 +10,12 @@ from ml_collections import ConfigDict
 from experiments import defaults
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import evaluator
-from grpo_jax.loops import build, checks, collect, imports
+from grpo_jax.loops import collect
 from grpo_jax.reward_models import load
 from grpo_jax.run import compile_cache, watch
 from grpo_jax.run.writer import Writer
 from grpo_jax.sandbox import deadline
+from grpo_jax.setup import build, checks, registry
 from grpo_jax.tokenizer import making
 from grpo_jax.types import Completion, Example
 
@@ -82,22 +83,22 @@ def test_a_chat_without_a_template(config):
 def test_groups_of_one(config):
   config.sampler.group = 1
   with pytest.raises(SettingError, match="sampler.group=1: objective.advantage='group_relative' .*use at least 2"):
-    checks.check(config, tiny.decoder(), imports.objective("grpo"))
+    checks.check(config, tiny.decoder(), registry.objective("grpo"))
   config.objective.advantage = f"{__file__}:own"
-  checks.check(config, tiny.decoder(), imports.objective("grpo"))
+  checks.check(config, tiny.decoder(), registry.objective("grpo"))
   config.objective = defaults.objective("ppo", config)  # a critic needs no group
-  checks.check(config, tiny.decoder(), imports.objective("ppo"))
+  checks.check(config, tiny.decoder(), registry.objective("ppo"))
   config.objective.group_baseline = True
   with pytest.raises(SettingError, match="sampler.group=1: objective.group_baseline=True compares .*use at least 2"):
-    checks.check(config, tiny.decoder(), imports.objective("ppo"))
+    checks.check(config, tiny.decoder(), registry.objective("ppo"))
   config.objective = defaults.objective("target_prob", config)
   with pytest.raises(SettingError, match="sampler.group=1: objective.name='target_prob' compares .*use at least 2"):
-    checks.check(config, tiny.decoder(), imports.objective("target_prob"))
+    checks.check(config, tiny.decoder(), registry.objective("target_prob"))
   config.objective = defaults.objective("rft", config)
-  checks.check(config, tiny.decoder(), imports.objective("rft"))
+  checks.check(config, tiny.decoder(), registry.objective("rft"))
   config.loop, config.offline.data, config.objective = "offline", "pairs", defaults.objective("dpo", config)
   with pytest.raises(SettingError, match="sampler.group=1 with offline.data='pairs': use at least 2"):
-    checks.check(config, tiny.decoder(), imports.objective("dpo"))
+    checks.check(config, tiny.decoder(), registry.objective("dpo"))
 
 
 def own(rollouts):

@@ -13,9 +13,9 @@ import rich.console
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import weights
 from grpo_jax.run.console import time_left
 from grpo_jax.run.writer import Writer, clean, time
+from grpo_jax.setup import weights
 
 
 def log(**changes):

@@ -217,7 +217,7 @@ MUTANTS = (
   ),
   Mutant(
     "gdpo's weights leave out the reward model that learns",
-    "grpo_jax/loops/scorers.py",
+    "grpo_jax/setup/scorers.py",
     'return functions + models + [(LEARNING, config.iterative.weight)] * (config.loop == "iterative")',
     "return functions + models",
     "tests/iterative_test.py::test_under_gdpo_the_reward_model_that_learns_is_one_of_the_rewards",
@@ -380,7 +380,7 @@ MUTANTS = (
   ),
   Mutant(
     "a setting that the advantage does not read is set in vain",
-    "grpo_jax/loops/imports.py",
+    "grpo_jax/setup/registry.py",
     "and section[name] != defaults[name]:",
     "and False:",
     "tests/imports_test.py::test_an_advantage_that_does_not_fit",
@@ -401,7 +401,7 @@ MUTANTS = (
   ),
   Mutant(
     "a loop that Python calls does not look at the ranges",
-    "grpo_jax/loops/checks.py",
+    "grpo_jax/setup/checks.py",
     "  ranges.check(config)\n",
     "",
     "tests/bad_settings_test.py::test_the_checks_of_a_loop_hold_the_ranges",
@@ -655,7 +655,7 @@ MUTANTS = (
   ),
   Mutant(
     "sampling, evaluation and continuations share a key",
-    "grpo_jax/loops/build.py",
+    "grpo_jax/setup/build.py",
     "INIT, SAMPLE, EVALUATE, CONTINUE, ADAPTERS = range(5)",
     "INIT, SAMPLE, EVALUATE, CONTINUE, ADAPTERS = 0, 1, 1, 1, 4",
     "tests/loops_test.py::test_keys_of_each_purpose_seed_and_step_differ",
@@ -690,7 +690,7 @@ MUTANTS = (
   ),
   Mutant(
     "the critic shares the policy's arrays",
-    "grpo_jax/loops/trees.py",
+    "grpo_jax/setup/parameters.py",
     "copy(policy) |",
     "policy |",
     "tests/loops_test.py::test_a_critic_shares_no_array_with_the_policy",
@@ -819,14 +819,14 @@ MUTANTS = (
   ),
   Mutant(
     "a reference that is pinned to a step is read from the run's export",
-    "grpo_jax/loops/build.py",
+    "grpo_jax/setup/build.py",
     "  run = run if step is None else source",
     "  run = run",
     "tests/passed_on_test.py::test_a_reference_of_a_step_is_read_from_the_run_although_it_has_an_export_by_now",
   ),
   Mutant(
     "a teacher is given the policy's adapters",
-    "grpo_jax/loops/build.py",
+    "grpo_jax/setup/build.py",
     'other.init_from, other.model.variant, other.lora.rank = source, "", 0',
     'other.init_from, other.model.variant = source, ""',
     "tests/passed_on_test.py::test_another_model_has_no_adapters_of_this_run",
@@ -945,7 +945,7 @@ MUTANTS = (
   ),
   Mutant(
     "a policy is taken to have started from the reward model",
-    "grpo_jax/loops/trees.py",
+    "grpo_jax/setup/parameters.py",
     "if learner == REWARD_MODEL else",
     "if learner != REWARD_MODEL else",
     "tests/passed_on_test.py::test_the_source_of_a_learner_of_a_run",

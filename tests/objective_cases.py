@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax.loops import imports
 from grpo_jax.objectives import (
   cispo,
   distill,
@@ -23,6 +22,7 @@ from grpo_jax.objectives import (
   sft,
   target_prob,
 )
+from grpo_jax.setup import registry
 from grpo_jax.types import STOPPED, TRUNCATED, Outputs, Prompts, Rollouts, TrainBatch
 
 # Every objective, with settings that switch on as much of it as goes together.
@@ -70,7 +70,7 @@ def section(objective=grpo, **changes) -> ConfigDict:
 
 def settings(objective=grpo, **changes) -> FrozenConfigDict:
   """The same as the objective's functions take it."""
-  return imports.objective_settings(section(objective, **changes))
+  return registry.objective_settings(section(objective, **changes))
 
 
 def rollouts(seed=0, P=4, G=4, L=6, process=False) -> Rollouts:

@@ -12,7 +12,6 @@ import objective_cases as cases
 import pytest
 
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import imports
 from grpo_jax.objectives import advantages as named
 from grpo_jax.objectives import (
   cispo,
@@ -31,6 +30,7 @@ from grpo_jax.objectives import (
   target_prob,
 )
 from grpo_jax.ops import advantages, masked
+from grpo_jax.setup import registry
 from grpo_jax.types import STOPPED, TRUNCATED, Outputs
 
 ALL = sorted(cases.CASES)
@@ -628,7 +628,7 @@ def test_every_file_of_the_folder_that_has_a_loss_is_complete():
   names = [file.stem for file in folder.glob("*.py") if re.search(r"\n(def loss\(outputs|loss = )", file.read_text())]
   assert len(names) > 10
   for name in names:
-    imports.objective(name)
+    registry.objective(name)
 
 
 def test_a_module_that_lacks_something_is_told_what():

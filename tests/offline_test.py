@@ -25,13 +25,14 @@ from ml_collections import ConfigDict
 from experiments import defaults
 from grpo_jax.errors import SettingError, StorageError
 from grpo_jax.learning import learn, movement
-from grpo_jax.loops import build, checks, groups, imports, offline, run
+from grpo_jax.loops import groups, offline, run
 from grpo_jax.loops.reward_data import pairs, replay
 from grpo_jax.loops.run import Run
 from grpo_jax.ops.advantages import totals
 from grpo_jax.rewards.combine import Fault
 from grpo_jax.sampling import rollouts as host
 from grpo_jax.sampling import sampler
+from grpo_jax.setup import build, checks, registry
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 
 OBJECTIVES = {"solutions": "sft", "samples": "rft", "pairs": "dpo"}
@@ -305,7 +306,7 @@ def test_an_objective_is_refused_data_that_it_does_not_learn_from(objective, loo
   c.loop, c.offline.data = loop, data
   c.objective = defaults.objective(objective, c)
   with pytest.raises(SettingError, match=message) if message else contextlib.nullcontext():
-    checks.check_data(c, imports.objective(objective))
+    checks.check_data(c, registry.objective(objective))
 
 
 @pytest.mark.parametrize(
@@ -318,7 +319,7 @@ def test_numbers_that_cannot_be_are_refused(changes, message):
   c = defaults.get_config()
   c.update_from_flattened_dict(changes)
   with pytest.raises(SettingError, match=message):
-    checks.check(c, tiny.decoder(), imports.objective("grpo"))
+    checks.check(c, tiny.decoder(), registry.objective("grpo"))
 
 
 @pytest.mark.parametrize("data, most", [("solutions", 1), ("pairs", 2), ("samples", 8)])

@@ -15,17 +15,7 @@ from grpo_jax.data.loader import Batches
 from grpo_jax.data.pool import Pool
 from grpo_jax.evaluation import evaluator, pair_evaluator, policy, step_evaluator
 from grpo_jax.evaluation.step_evaluator import Steps
-from grpo_jax.loops import (
-  build,
-  iterative,
-  learner,
-  offline,
-  online,
-  process_reward_model,
-  reward_model,
-  teaching,
-  trees,
-)
+from grpo_jax.loops import iterative, learner, offline, online, process_reward_model, reward_model, teaching
 from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.reward_data import continuations, pairs
@@ -33,6 +23,7 @@ from grpo_jax.plan import memory
 from grpo_jax.reward_models import scores as reward_models
 from grpo_jax.reward_models import step_scores
 from grpo_jax.rewards.combine import Fault
+from grpo_jax.setup import build, parameters
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 
 
@@ -196,8 +187,8 @@ def test_another_model_has_no_adapters_of_this_run():
 
 def test_a_reference_of_a_step_is_read_from_the_run_although_it_has_an_export_by_now(monkeypatch):
   monkeypatch.setattr(build, "check_source", lambda *args: None)
-  monkeypatch.setattr(trees, "find_source", lambda source: (f"{source}/export", ""))
-  monkeypatch.setattr(trees, "restore", lambda run, decoder, step: (run, step))
+  monkeypatch.setattr(parameters, "find_source", lambda source: (f"{source}/export", ""))
+  monkeypatch.setattr(parameters, "restore", lambda run, decoder, step: (run, step))
   monkeypatch.setattr(build.weights, "load", lambda folder, decoder: folder)
   model: Any = stub(decoder=stub(base=None))
   assert build.reference("runs/1", model, "ref_from") == "runs/1/export"
@@ -206,8 +197,8 @@ def test_a_reference_of_a_step_is_read_from_the_run_although_it_has_an_export_by
 
 def test_the_source_of_a_learner_of_a_run():
   config = {"init_from": "policy", "iterative": {"reward_model": "judge"}}
-  assert [trees.began_with(config, name) for name in ("policy", trees.REWARD_MODEL)] == ["policy", "judge"]
-  assert trees.began_with({"init_from": "policy", "iterative": None}, trees.REWARD_MODEL) == "policy"
+  assert [parameters.began_with(config, name) for name in ("policy", parameters.REWARD_MODEL)] == ["policy", "judge"]
+  assert parameters.began_with({"init_from": "policy", "iterative": None}, parameters.REWARD_MODEL) == "policy"
 
 
 @pytest.mark.parametrize("steps", [True, False])

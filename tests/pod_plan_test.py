@@ -11,7 +11,6 @@ from ml_collections import ConfigDict
 
 from experiments import benchmark, benchmarks, defaults, gsm8k
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import trees
 from grpo_jax.models import costs, variants
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf.config import write_config
@@ -19,6 +18,7 @@ from grpo_jax.plan import chips, facts, lengths, memory, page, programs, scaling
 from grpo_jax.plan import estimate as estimates
 from grpo_jax.plan.chips import GIB
 from grpo_jax.plan.collectives import Collective
+from grpo_jax.setup import parameters
 
 MESHES = [(1, 8, 1, 1), (1, 2, 2, 2)]
 ROW = "reward models (float32 parameters alone)"
@@ -112,7 +112,7 @@ def test_reward_models_stay_beside_everything(tmp_path):
   (tmp_path / "config.json").write_text(json.dumps(write_config(judge)))
   c = small(**{"rewards.outcome_models": (("judge", str(tmp_path), 1.0),), "rewards.process_models": ()})
   alone, workload = (programs.make_workload(each, jax.devices()) for each in (small(), c))
-  own = memory.shard_bytes(trees.abstract(Decoder(judge, workload.decoder.layout)))
+  own = memory.shard_bytes(parameters.abstract(Decoder(judge, workload.decoder.layout)))
   assert memory.judge_bytes(alone) == {} and memory.judge_bytes(workload) == {ROW: own}
   for of, name in ((memory.of_learning, "learn"), (memory.of_weights, "weights"), (memory.of_sampling, "sample")):
     for more in ({}, {"needs": 9 * GIB, "error": "too large"}):

@@ -12,9 +12,10 @@ from ml_collections import ConfigDict
 
 from experiments import defaults
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, groups, imports, process_reward_model
+from grpo_jax.loops import groups, process_reward_model
 from grpo_jax.reward_models import step_scores
 from grpo_jax.rewards import combine
+from grpo_jax.setup import build, checks, registry
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 
 
@@ -138,7 +139,7 @@ def test_settings_that_do_not_go_together(changes, message):
   c = config(**changes)
   with pytest.raises(SettingError, match=message):
     checks.check_steps(c)
-    checks.check_data(c, imports.objective(c.objective.name))
+    checks.check_data(c, registry.objective(c.objective.name))
 
 
 def test_step_metrics_by_hand():

@@ -9,7 +9,8 @@ import pytest
 from ml_collections import ConfigDict
 
 from experiments import arithmetic, arithmetic_iterative, arithmetic_process
-from grpo_jax.loops import build, iterative, online
+from grpo_jax.loops import iterative, online
+from grpo_jax.setup import build
 
 
 def small(config: ConfigDict, **changes: Any) -> ConfigDict:

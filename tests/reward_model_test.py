@@ -18,7 +18,7 @@ from offline_test import FLAT, OUTCOMES, TIED, L, scored
 from experiments import defaults
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import forward
-from grpo_jax.loops import build, checks, imports, offline, reward_model
+from grpo_jax.loops import offline, reward_model
 from grpo_jax.loops.reward_data import pairs
 from grpo_jax.loops.run import Run
 from grpo_jax.models.hf import tensors
@@ -26,6 +26,7 @@ from grpo_jax.models.hf.config import read_config
 from grpo_jax.models.variants import VARIANTS
 from grpo_jax.packing.plan import Packing
 from grpo_jax.reward_models.scores import margins, pair_metrics
+from grpo_jax.setup import build, checks, registry
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts
 
 PAD = 95  # in no prompt and no completion
@@ -240,14 +241,14 @@ def test_settings_that_do_not_go_together(model, changes, message):
   c = config()
   c.update_from_flattened_dict(changes)
   with pytest.raises(SettingError, match=message):
-    checks.check(c, model.decoder, imports.objective("reward_model"))
+    checks.check(c, model.decoder, registry.objective("reward_model"))
 
 
 def test_other_objectives_are_refused_by_its_loop(model):
   c = config()
   c.objective = defaults.objective("dpo", c)
   with pytest.raises(SettingError, match="objective.name='dpo' with loop='reward_model': use objective=reward_model"):
-    checks.check_data(c, imports.objective("dpo"))
+    checks.check_data(c, registry.objective("dpo"))
 
 
 # -- a run

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from experiments import arithmetic, arithmetic_iterative, arithmetic_prm, arithmetic_rm, gsm8k
-from grpo_jax import room
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import checks
+from grpo_jax.setup import checks, room
 
 HUGE = 2 * 10**9
 ALL = "all hosts and devices have 24.0 GB of memory; use a smaller "

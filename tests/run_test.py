@@ -17,13 +17,13 @@ from grpo_jax.distributed import inputs, lifeline
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.learning import state as train_state
-from grpo_jax.loops import build, checks, imports, trees
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.run import Run, exporting, recorded
 from grpo_jax.run.checksums import checksums
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.sandbox import deadline
+from grpo_jax.setup import build, checks, parameters, registry
 from grpo_jax.types import Prompts, Rollouts
 
 TX = optax.adam(0.1)
@@ -266,18 +266,18 @@ def test_a_run_starts_from_another_ones_shape(variant, config, tmp_path):
   c.model.variant = variant
   first = build.model(c, jax.devices()[:1])
   build.describe(first, str(tmp_path / "model"))
-  assert trees.read_shape(str(tmp_path / "model")) == first.decoder.config
-  (tmp_path / "model" / trees.SHAPE).write_text("{")
+  assert parameters.read_shape(str(tmp_path / "model")) == first.decoder.config
+  (tmp_path / "model" / parameters.SHAPE).write_text("{")
   with pytest.raises(SettingError, match="init_from=.*decoder.json is not JSON"):
-    trees.read_shape(str(tmp_path / "model"))
+    parameters.read_shape(str(tmp_path / "model"))
 
 
 def test_an_export_that_cannot_be_is_refused_before_anything_starts(config):
   c = config.copy_and_resolve_references()
   c.checkpoint.export, c.eval.problems = True, 0
-  checks.check(c, tiny.decoder(), imports.objective("grpo"))
+  checks.check(c, tiny.decoder(), registry.objective("grpo"))
   with pytest.raises(SettingError, match="checkpoint.export=True: .*use checkpoint.export=False"):
-    checks.check(c, tiny.decoder("test_windows"), imports.objective("grpo"))
+    checks.check(c, tiny.decoder("test_windows"), registry.objective("grpo"))
 
 
 def test_an_export_shows_how_much_is_written():

@@ -34,7 +34,7 @@ from experiments import (
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import forward, learn, movement, optimizer
 from grpo_jax.learning.state import abstract, create
-from grpo_jax.loops import build, checks, groups, imports, trees
+from grpo_jax.loops import groups
 from grpo_jax.models import attention, heads, int8, layers, variants
 from grpo_jax.models import decoder as decoders
 from grpo_jax.models.decoder import Decoder
@@ -45,6 +45,7 @@ from grpo_jax.packing import rows as packed_rows
 from grpo_jax.packing.plan import Packing
 from grpo_jax.sampling import decode_loop, kv_cache, sampler
 from grpo_jax.sampling import rollouts as host
+from grpo_jax.setup import build, checks, parameters, registry
 from grpo_jax.types import Outputs, Prompts, Rollouts
 
 P, G, L, LP, V, D = 4, 5, 7, 6, tiny.V, 32  # no two alike, but for the model's own
@@ -456,11 +457,11 @@ def test_shapes_of_the_objectives(case):
 
 def trace(config: Any, d: Decoder, stop: tuple[int, ...], group: int = 0, sampled: bool = True) -> None:
   """A whole step of `config` with the model `d`: sample, learn, measure what is a policy. Nothing is allocated."""
-  objective, settings = imports.objective(config.objective.name), imports.objective_settings(config.objective)
+  objective, settings = registry.objective(config.objective.name), registry.objective_settings(config.objective)
   needs = objective.needs(settings)
   if "scores" in needs:
     d = dataclasses.replace(d, config=dataclasses.replace(d.config, scores=True))
-  params = trees.abstract_params(d, needs)
+  params = parameters.abstract_params(d, needs)
   tx = optimizer.make_optimizer(config.learner, config.steps, critic="values" in needs)
   state = abstract(params, tx)
   p, length, group = config.data.prompts, config.sampler.max_length, group or config.sampler.group
@@ -501,7 +502,7 @@ def shipped(config: Any, d: Decoder, **changes: str) -> Decoder:
 
 def with_teacher(module: str) -> str:
   """The argument of a config file that names a teacher, where the objective learns from one."""
-  return f",teacher={arithmetic.WARM_START}" if imports.objective(module).TEACHER else ""
+  return f",teacher={arithmetic.WARM_START}" if registry.objective(module).TEACHER else ""
 
 
 @functools.cache
@@ -550,7 +551,7 @@ def test_arithmetic_rm_traces():
   config = arithmetic_rm.get_config()
   m = build.model(config, jax.devices()[:1], scores=True)
   trace(config, shipped(config, m.decoder), m.stop, 2, sampled=False)
-  checks.check(config, m.decoder, imports.objective("reward_model"))
+  checks.check(config, m.decoder, registry.objective("reward_model"))
 
 
 @pytest.mark.parametrize("labels", ["continuations", "rule"])
@@ -558,7 +559,7 @@ def test_arithmetic_prm_traces(labels):
   config = arithmetic_prm.get_config(f"labels={labels}")
   m = build.model(config, jax.devices()[:1], scores=True)
   trace(config, shipped(config, m.decoder), m.stop, 0, sampled=False)
-  checks.check(config, m.decoder, imports.objective("process_reward_model"))
+  checks.check(config, m.decoder, registry.objective("process_reward_model"))
 
 
 @pytest.mark.parametrize(
@@ -575,7 +576,7 @@ def test_what_reward_models_reward_traces(experiment, arg):
   """In the shapes of a tiny model: those of the real ones are traced with the experiments that these change."""
   config, d = experiment.get_config(arg), tiny.decoder()
   trace(config, shipped(config, d), (1, 2), sampled=False)
-  checks.check(config, d, imports.objective("grpo"))
+  checks.check(config, d, registry.objective("grpo"))
 
 
 def test_process_supervision_changes_the_rewards_of_arithmetic_alone():
@@ -595,7 +596,7 @@ def test_iterative_experiments_have_the_rate_and_the_iterations_of_their_problem
   real, small = (gsm8k_iterative.get_config(f"model={name}") for name in ("qwen3_0.6b", "tiny"))
   assert (real.iterative.steps, small.iterative.steps) == (100, 2)
   for config in (easy, hard, real, small):
-    checks.check(config, tiny.decoder(), imports.objective("grpo"))
+    checks.check(config, tiny.decoder(), registry.objective("grpo"))
 
 
 @pytest.mark.parametrize("experiment", [arithmetic_iterative, gsm8k_process])
@@ -610,7 +611,7 @@ def test_gsm8k_rm_traces():
   layout = build.sharding.make_layout(config.mesh, jax.devices()[:8])
   d = Decoder(variants.variant("qwen3_0.6b", layers=4), layout)
   trace(config, shipped(config, d), (1, 2), 2, sampled=False)
-  checks.check(config, d, imports.objective("reward_model"))
+  checks.check(config, d, registry.objective("reward_model"))
 
 
 @pytest.fixture
@@ -634,8 +635,8 @@ def test_every_preset_makes_a_section_that_its_objective_takes(row):
   """In both experiments, and the bounds of GSPO are the paper's."""
   module = presets.PRESETS[row][0]
   for config in (experiment.get_config(f"objective={row}{with_teacher(module)}") for experiment in (arithmetic, gsm8k)):
-    imports.objective_settings(config.objective)
-    checks.check(config, tiny.decoder(), imports.objective(module))
+    registry.objective_settings(config.objective)
+    checks.check(config, tiny.decoder(), registry.objective(module))
     assert config.objective.name == module
     if module == "gspo":
       assert (config.objective.clip_low, config.objective.clip_high) == (3e-4, 4e-4)
@@ -664,7 +665,7 @@ def test_an_objective_of_ones_own_is_a_file(tmp_path):
   (tmp_path / "mine.py").write_text(MINE)
   config = gsm8k.get_config(f"objective={tmp_path}/mine.py")
   config.objective.bonus = 3.0
-  cfg, objective = imports.objective_settings(config.objective), imports.objective(config.objective.name)
+  cfg, objective = registry.objective_settings(config.objective), registry.objective(config.objective.name)
   assert cfg.name == f"{tmp_path}/mine.py" and cfg.max_length == config.sampler.max_length
   assert set(jnp.unique(objective.prepare(objective_cases.rollouts(), cfg).advantages).tolist()) == {0.0, 3.0}
 

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from experiments import arithmetic
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import checks
+from grpo_jax.setup import checks
 
 ADVANTAGES = """
 import jax.numpy as jnp

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from experiments import arithmetic
-from grpo_jax.loops import imports
 from grpo_jax.rewards.math import answer_correct
+from grpo_jax.setup import registry
 from grpo_jax.types import STOPPED, Completion, Example
 
 UNUSED_SEED = 20_260_101
@@ -22,7 +22,7 @@ def unused_problems(size: int, arg: str = "") -> list[Example]:
   """Test problems of the experiment's kind; `arg` is that of experiments/arithmetic.py."""
   config = arithmetic.get_config(arg).data
   config.arithmetic.seed = UNUSED_SEED
-  source = imports.eval_source(config)
+  source = registry.eval_source(config)
   return [source[i] for i in range(size)]
 
 

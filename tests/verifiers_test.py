@@ -9,8 +9,8 @@ from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import policy
-from grpo_jax.loops import scorers
 from grpo_jax.rewards import choice, combine, exact, option, pattern, steps
+from grpo_jax.setup import scorers
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
 
 

@@ -10,10 +10,10 @@ from ml_collections import ConfigDict
 
 from experiments import arithmetic
 from grpo_jax.data import loader
-from grpo_jax.loops import build
 from grpo_jax.rewards.math import answer_correct, well_formed
 from grpo_jax.sampling import rollouts as host
 from grpo_jax.sampling import sampler
+from grpo_jax.setup import build
 
 PROBLEMS = 256
 

@@ -11,13 +11,13 @@ from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import policy
 from grpo_jax.learning import learn
-from grpo_jax.loops import build, checks, imports, scorers
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.reward_models import rewards
 from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import sampler
 from grpo_jax.sampling.generate import Generator
+from grpo_jax.setup import build, checks, registry, scorers
 from grpo_jax.types import Completion, Example
 
 
@@ -39,7 +39,7 @@ class Evaluator:
     found = scorers.eval_reward(config.eval)
     self.reward = found._replace(score=self._noted(found.score))
     self.answers = {True: 0, False: 0}  # on how many completions it has returned something, and nothing
-    test = imports.eval_source(config.data) if config.eval.problems else ()
+    test = registry.eval_source(config.data) if config.eval.problems else ()
     self.problems = [test[i] for i in range(min(config.eval.problems, len(test)))]
     if config.eval.problems:
       build.check_prompts(self.problems, model, config, "eval.problems")

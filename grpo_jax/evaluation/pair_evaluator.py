@@ -8,9 +8,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks
 from grpo_jax.reward_models import scores
 from grpo_jax.run.writer import Writer
+from grpo_jax.setup import build, checks
 from grpo_jax.types import Rollouts
 
 

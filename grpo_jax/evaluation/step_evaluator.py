@@ -7,10 +7,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks
 from grpo_jax.reward_models import step_scores
 from grpo_jax.reward_models.scores import scores_of_all
 from grpo_jax.run.writer import Writer
+from grpo_jax.setup import build, checks
 from grpo_jax.types import Rollouts
 
 

@@ -16,7 +16,6 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from grpo_jax.data import loader
 from grpo_jax.data.pool import Pool
 from grpo_jax.distributed import hosts
-from grpo_jax.loops import build, checks, imports, scorers
 from grpo_jax.loops.groups import Scored, choose, failed, padded
 from grpo_jax.objectives.contract import Objective
 from grpo_jax.ops.advantages import totals
@@ -27,6 +26,7 @@ from grpo_jax.run import compile_cache
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts, sampler
 from grpo_jax.sampling.generate import Generator, completions, generate
+from grpo_jax.setup import build, checks, registry, scorers
 from grpo_jax.types import Completion, Example, Rollouts
 
 
@@ -84,7 +84,7 @@ def _without_models(config: ConfigDict, model: build.Model) -> Collector:
     SettingError: data or rewards that are not there, a reward that cannot work as it is set, sampler settings that
       cannot be.
   """
-  d, s, objective = config.data, config.sampler, imports.objective(config.objective.name)
+  d, s, objective = config.data, config.sampler, registry.objective(config.objective.name)
   batches, rewards = make_batches(config, model), scorers.rewards(config.rewards)
   for _, reward, _ in rewards:  # it may fail on a solution, and still work on samples: only SettingError ends the run
     checks.try_reward(reward, batches.first(checks.FIRST_SOLUTIONS), model, config)
@@ -95,7 +95,7 @@ def _without_models(config: ConfigDict, model: build.Model) -> Collector:
     rewards=rewards,
     models=[],
     ahead=scorers.scored_ahead(config.rewards),
-    flat=jitted_flat(objective, imports.objective_settings(config.objective)),
+    flat=jitted_flat(objective, registry.objective_settings(config.objective)),
     on_error=config.rewards.on_error,
     deadline=config.rewards.deadline,
     max_length=s.max_length,

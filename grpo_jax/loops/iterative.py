@@ -27,7 +27,7 @@ from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.io import storage
 from grpo_jax.learning import state as train_state
 from grpo_jax.learning.state import TrainState
-from grpo_jax.loops import build, checks, imports, scorers, teaching, trees
+from grpo_jax.loops import teaching
 from grpo_jax.loops.collect import collect, make_collector
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.online import sample_rows, speeds
@@ -39,6 +39,7 @@ from grpo_jax.reward_models import load
 from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.run import provenance
 from grpo_jax.run.writer import Writer
+from grpo_jax.setup import build, checks, parameters, registry, scorers
 
 
 def train(config: ConfigDict, workdir: str) -> None:
@@ -46,7 +47,7 @@ def train(config: ConfigDict, workdir: str) -> None:
   checks.check_settings(config)
   check(config)
   model = build.model(config)
-  checks.check(config, model.decoder, imports.objective(config.objective.name))
+  checks.check(config, model.decoder, registry.objective(config.objective.name))
   collector = make_collector(config, model)
   label = next(function for name, function, _ in collector.rewards if name == config.iterative.labels)
   kind = teaching.kind_of(label, collector.batches.first(checks.FIRST_SOLUTIONS), model, config)
@@ -58,7 +59,7 @@ def train(config: ConfigDict, workdir: str) -> None:
   policy = Policy(config, model, config.sampler.temperature, collector.generator.sizes)
   dtype = provenance.weights_dtype(judged_by.init_from)
   reference, replay, cfg = Reference(policy), Replay(workdir), config.iterative
-  learners = {"policy": policy, NAME: judge, trees.REFERENCE: reference}
+  learners = {"policy": policy, NAME: judge, parameters.REFERENCE: reference}
   models = functools.partial(asked_models, collector.models, judge, cfg.weight, kind.steps)
   evaluator = IterationEvaluator(config, model, models)
 
@@ -85,7 +86,7 @@ def train(config: ConfigDict, workdir: str) -> None:
       run.after(step, evaluate=ends)
     run.finish()
     if config.checkpoint.export and not run.stopped:
-      export(judge, workdir, dtype, trees.find_source(judged_by.init_from)[0], run.writer)
+      export(judge, workdir, dtype, parameters.find_source(judged_by.init_from)[0], run.writer)
 
 
 def asked_models(others: Sequence[RewardModel], judge: Learner, weight: float, steps: bool) -> list[RewardModel]:
@@ -177,15 +178,15 @@ class Reference:
 
   def abstract(self) -> TrainState:
     """The shapes, dtypes and shardings of the state; nothing is allocated."""
-    return train_state.abstract(trees.abstract_params(self.policy.model.decoder, frozenset()), self.tx)
+    return train_state.abstract(parameters.abstract_params(self.policy.model.decoder, frozenset()), self.tx)
 
   def start(self) -> None:
     """Takes a copy of the policy's starting parameters."""
-    self.state = train_state.create({"policy": trees.copy(self.policy.trained)}, self.tx)
+    self.state = train_state.create({"policy": parameters.copy(self.policy.trained)}, self.tx)
 
   def take(self, params: Any) -> None:
     """Takes a copy of parameters, which an update of their owner would free."""
-    self.state = dataclasses.replace(self.state, params={"policy": trees.copy(params)})
+    self.state = dataclasses.replace(self.state, params={"policy": parameters.copy(params)})
 
   def load_reference(self, pin: dict[str, Any]) -> dict[str, Any]:
     """Returns {}: it needs none."""

@@ -11,12 +11,12 @@ from grpo_jax.errors import SettingError
 from grpo_jax.learning import learn, movement, optimizer
 from grpo_jax.learning import state as train_state
 from grpo_jax.learning.state import TrainState
-from grpo_jax.loops import build, imports, trees
 from grpo_jax.models import lora
 from grpo_jax.packing import plan
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
+from grpo_jax.setup import build, parameters, registry
 from grpo_jax.types import Rollouts
 
 
@@ -56,8 +56,8 @@ class Learner:
       SettingError: no such objective, or settings that it refuses.
     """
     self.config, self.model, self.cfg = config, model, config.learner
-    self.objective = imports.objective(config.objective.name)
-    settings = imports.objective_settings(config.objective)
+    self.objective = registry.objective(config.objective.name)
+    settings = registry.objective_settings(config.objective)
     self.needs = self.objective.needs(settings)
     if "ref" in self.needs:
       build.check_source(config.ref_from, model, "ref_from")
@@ -83,7 +83,7 @@ class Learner:
 
   def abstract(self) -> TrainState:
     """The shapes, dtypes and shardings of the state; nothing is allocated."""
-    return train_state.abstract(trees.abstract_params(self.model.decoder, self.needs), self.tx)
+    return train_state.abstract(parameters.abstract_params(self.model.decoder, self.needs), self.tx)
 
   def start(self) -> None:
     """Takes the policy's starting parameters, and a fresh optimizer; where there are adapters, their base, too."""
@@ -91,8 +91,8 @@ class Learner:
     if self.model.decoder.lora is not None:
       self.base, with_heads = lora.split(policy)
       key = build.key(self.config.seed, build.ADAPTERS, 0)
-      policy = trees.fresh_adapters(self.model.decoder, with_heads, key)
-    self.state = train_state.create(trees.params(self.model.decoder, policy, self.needs), self.tx)
+      policy = parameters.fresh_adapters(self.model.decoder, with_heads, key)
+    self.state = train_state.create(parameters.params(self.model.decoder, policy, self.needs), self.tx)
 
   def load_reference(self, pin: dict[str, Any]) -> dict[str, Any]:
     """Loads the reference, where the objective needs one, and the base of adapters, where there are any.
@@ -123,7 +123,7 @@ class Learner:
       return {}
     if self.base is None:  # `start` has read it in a fresh run
       self.base = lora.split(self.model.load())[0]
-    return trees.check_base(self.base, pin, self.config.init_from)
+    return parameters.check_base(self.base, pin, self.config.init_from)
 
   def learn(self, step: int, batch: Rollouts, writer: Writer, old_params: Any = None) -> Learned:
     """Learns from rollouts; every `log.measure_every` steps it measures how their probabilities moved.

@@ -24,7 +24,6 @@ from grpo_jax.distributed import hosts, inputs
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.io import storage
-from grpo_jax.loops import build, checks, imports
 from grpo_jax.loops.collect import check_collector, collect, make_collector
 from grpo_jax.loops.groups import Scored, choose, select
 from grpo_jax.loops.learner import Learner
@@ -37,6 +36,7 @@ from grpo_jax.run import signals
 from grpo_jax.run.workdir import reason
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
+from grpo_jax.setup import build, checks, registry
 from grpo_jax.types import Example, Prompts, Rollouts
 
 TEMPERATURE = 1.0  # of the log-probs: the likelihood of what is written is the model's own, whatever it was sampled at
@@ -47,7 +47,7 @@ def train(config: ConfigDict, workdir: str) -> None:
   checks.check_settings(config)
   kind = config.offline.data
   model = build.model(config)
-  checks.check(config, model.decoder, imports.objective(config.objective.name))
+  checks.check(config, model.decoder, registry.objective(config.objective.name))
   drawn = kind != "solutions" and not config.offline.pairs
   batches = (
     Kept(config, config.offline.prompts)

@@ -5,13 +5,13 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from grpo_jax.evaluation.evaluator import Evaluator
-from grpo_jax.loops import build, checks, imports
 from grpo_jax.loops.collect import Collector, collect, disagreement, make_collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.learner import Learned, Learner
 from grpo_jax.loops.run import Run
 from grpo_jax.ops.advantages import totals
 from grpo_jax.sampling import rollouts
+from grpo_jax.setup import build, checks, registry
 from grpo_jax.types import STOPPED
 
 
@@ -19,7 +19,7 @@ def train(config: ConfigDict, workdir: str) -> None:
   """Runs, or goes on with, the experiment in `workdir`; see `Run`."""
   checks.check_settings(config)
   model = build.model(config)
-  checks.check(config, model.decoder, imports.objective(config.objective.name))
+  checks.check(config, model.decoder, registry.objective(config.objective.name))
   collector = make_collector(config, model)
   policy = Learner(config, model, config.sampler.temperature, collector.generator.sizes)
   evaluator = Evaluator(config, model, lambda: collector.models)

@@ -20,7 +20,6 @@ from ml_collections import ConfigDict
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.step_evaluator import StepEvaluator, Steps
 from grpo_jax.io import storage
-from grpo_jax.loops import build, checks, imports
 from grpo_jax.loops.collect import check_collector
 from grpo_jax.loops.groups import Scored, known, select
 from grpo_jax.loops.learner import Learner
@@ -31,13 +30,14 @@ from grpo_jax.loops.reward_model import TEMPERATURE, of_policy, part
 from grpo_jax.loops.run import Run
 from grpo_jax.run import signals
 from grpo_jax.run.writer import Writer
+from grpo_jax.setup import build, checks, registry
 
 
 def train(config: ConfigDict, workdir: str) -> None:
   """Runs, or goes on with, the experiment in `workdir`; see `Run`."""
   checks.check_settings(config)
   model = build.model(config, scores=True)
-  checks.check(config, model.decoder, imports.objective(config.objective.name))
+  checks.check(config, model.decoder, registry.objective(config.objective.name))
   evaluator, held = StepEvaluator(config, model), config.offline.held_out
   if config.offline.steps:
     solutions, of_file = read_solutions(config, model)

@@ -15,12 +15,12 @@ from ml_collections import ConfigDict
 
 from grpo_jax.evaluation.pair_evaluator import PairEvaluator
 from grpo_jax.io import storage
-from grpo_jax.loops import build, checks, imports, trees
 from grpo_jax.loops.collect import check_collector
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import Kept, draw_samples, kept_samples, template
 from grpo_jax.loops.reward_data.pairs import FromFile, left_out
 from grpo_jax.loops.run import Run
+from grpo_jax.setup import build, checks, parameters, registry
 
 TEMPERATURE = 1.0  # of log-probs, of which a reward model has none
 
@@ -29,7 +29,7 @@ def train(config: ConfigDict, workdir: str) -> None:
   """Runs, or goes on with, the experiment in `workdir`; see `Run`."""
   checks.check_settings(config)
   model = build.model(config, scores=True)
-  checks.check(config, model.decoder, imports.objective(config.objective.name))
+  checks.check(config, model.decoder, registry.objective(config.objective.name))
   evaluator = PairEvaluator(config, model)
   if config.offline.pairs:
     batches = FromFile(config, model)
@@ -68,7 +68,7 @@ def of_policy(config: ConfigDict) -> ConfigDict:
     sampled.lora.rank = 0
     return sampled
   sampled = build.of_another(config, config.offline.teacher)
-  sampled.tokenizer, sampled.offline.teacher = config.tokenizer or trees.find_source(config.init_from)[0], ""
+  sampled.tokenizer, sampled.offline.teacher = config.tokenizer or parameters.find_source(config.init_from)[0], ""
   return sampled
 
 

@@ -21,12 +21,10 @@ from typing import Any, Protocol
 import jax
 from ml_collections import ConfigDict
 
-from grpo_jax import room
 from grpo_jax.distributed import inputs, lifeline
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.learning.state import TrainState
-from grpo_jax.loops import build, depends, trees
 from grpo_jax.loops.learner import Learner
 from grpo_jax.models.hf import peft, tensors
 from grpo_jax.run import checkpoint, compile_cache, manifest, provenance, signals, workdir
@@ -34,6 +32,7 @@ from grpo_jax.run.profiler import Profiler
 from grpo_jax.run.watch import Watch
 from grpo_jax.run.writer import Writer, clean
 from grpo_jax.sandbox import deadline
+from grpo_jax.setup import build, depends, parameters, room
 
 POLICY = checkpoint.LEARNER  # the name of the learner that is evaluated and exported
 
@@ -324,7 +323,7 @@ class Run:
     """Writes the policy (or the reward model) to DIR/export, a Hugging Face folder in the first weights' dtype."""
     with self.writer.phase("export"):
       self._check_lock()
-      base = trees.find_source(self.config.init_from)[0] or None
+      base = parameters.find_source(self.config.init_from)[0] or None
       out = storage.place(self.folder) / "export"
       decoder, trained = self.model.decoder, self.learners[POLICY].trained
       params = decoder.merged(self.learners[POLICY].params)

@@ -16,7 +16,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, imports, scorers
 from grpo_jax.loops.collect import Collector, score
 from grpo_jax.loops.groups import Scored, failed, known, last_tokens, select, widen
 from grpo_jax.loops.learner import Learner
@@ -29,6 +28,7 @@ from grpo_jax.rewards import combine
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.sandbox import deadline
+from grpo_jax.setup import build, checks, registry, scorers
 from grpo_jax.types import Example, Rollouts
 
 NAME = scorers.LEARNING  # of the learner, and of its reward among the others
@@ -83,7 +83,7 @@ def of_reward_model(config: ConfigDict, kind: Kind) -> ConfigDict:
   made.init_from = cfg.reward_model or config.init_from
   if made.init_from:
     made.model.variant = ""
-  made.objective = ConfigDict({"name": kind.objective, **imports.objective(kind.objective).settings()})
+  made.objective = ConfigDict({"name": kind.objective, **registry.objective(kind.objective).settings()})
   made.data.prompts = cfg.pairs
   own = {"lr": cfg.reward_model_lr, "schedule": "constant", "warmup": 0, "mu": 1, "minibatches": 1, "microbatch": 0}
   made.learner.update(own | {"stop_reached": 0.0, "stop_surrogate": 0.0, "stop_kl": 0.0})

@@ -11,7 +11,6 @@ from ml_collections import ConfigDict
 from grpo_jax.config import ranges
 from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, checks, imports, scorers, trees
 from grpo_jax.loops.learner import Learner
 from grpo_jax.models import lora, variants
 from grpo_jax.models.decoder import Decoder, DecoderConfig
@@ -20,6 +19,7 @@ from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.reward_models import load
 from grpo_jax.sampling import sampler
+from grpo_jax.setup import build, checks, parameters, registry, scorers
 from grpo_jax.types import Prompts, Rollouts
 
 
@@ -48,9 +48,9 @@ def shape_of(config: ConfigDict) -> DecoderConfig:
   Raises:
     SettingError: none of them says it.
   """
-  folder, _ = trees.find_source(config.init_from)
+  folder, _ = parameters.find_source(config.init_from)
   if folder:
-    return trees.read_shape(folder)
+    return parameters.read_shape(folder)
   if config.model.variant:
     made = {"vocab": config.model.vocab} if config.tokenizer == "bpe" else {}
     return variants.variant(config.model.variant, **made)
@@ -71,28 +71,28 @@ def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload
   ranges.check(config)
   layout = sharding.make_layout(config.mesh, devices)
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
-  decoder = Decoder(shape_of(config), layout, **how, lora=trees.make_lora(config.lora))
-  checks.check(config, decoder, imports.objective(config.objective.name))
+  decoder = Decoder(shape_of(config), layout, **how, lora=parameters.make_lora(config.lora))
+  checks.check(config, decoder, registry.objective(config.objective.name))
   model = build.Model(layout, decoder, tokenizer=None, render=None, stop=(0,), load=None)
   sample = sampler.make_sampler(decoder, config.sampler, model.stop)
   lie = sampler.decode_shardings(dataclasses.replace(decoder, layout=sample.layout), config.sampler.weights_dtype)
   learner = Learner(config, model, config.sampler.temperature)
   weights = jax.tree.map(_struct, jax.eval_shape(sample.ready, policy_params(learner)), lie)
-  scoring = [trees.abstract(Decoder(shape, layout, **how)) for shape in load.shapes(config)]
+  scoring = [parameters.abstract(Decoder(shape, layout, **how)) for shape in load.shapes(config)]
   return Workload(config, decoder, learner, sample, weights, scoring)
 
 
 def base_params(learner: Learner) -> Any:
   """Returns the base of adapters as shapes with shardings; None without adapters."""
-  folder, _ = trees.find_source(learner.config.init_from)
-  return trees.abstract_base(learner.model.decoder, trees.base_dtype(learner.config.lora, folder))
+  folder, _ = parameters.find_source(learner.config.init_from)
+  return parameters.abstract_base(learner.model.decoder, parameters.base_dtype(learner.config.lora, folder))
 
 
 def own_reference(workload: Workload) -> Any:
   """Returns the reference as shapes with shardings; None where there is none, or the base of adapters is it."""
   of_base = workload.decoder.lora and not workload.config.ref_from
   needed = "ref" in workload.learner.needs and not of_base
-  return trees.abstract(workload.decoder.base) if needed else None
+  return parameters.abstract(workload.decoder.base) if needed else None
 
 
 def policy_params(learner: Learner) -> Any:

@@ -7,9 +7,9 @@ from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError, said_of
 from grpo_jax.io import storage
-from grpo_jax.loops import build, scorers, trees
 from grpo_jax.models.decoder import DecoderConfig
 from grpo_jax.reward_models.rewards import RewardModel
+from grpo_jax.setup import build, parameters, scorers
 
 PROBE = "What is 12 + 7?\nIt is 12 + 7 = 19.\n#### 19"  # a text that two tokenizers should read alike
 
@@ -54,7 +54,7 @@ def _read_shape(name: str, folder: str, steps: bool) -> DecoderConfig:
   if not storage.place(folder).is_dir():
     raise SettingError(f"{setting}: no such folder; give a Hugging Face folder or the workdir of a run")
   with said_of(_setting(steps)):
-    shape = trees.read_shape(trees.find_source(folder)[0])
+    shape = parameters.read_shape(parameters.find_source(folder)[0])
   if not shape.scores:
     raise SettingError(f"{setting}: is no reward model; train one, as experiments/arithmetic_rm.py does")
   return shape

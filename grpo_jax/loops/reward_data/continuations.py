@@ -21,13 +21,13 @@ from ml_collections import ConfigDict
 from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import policy
-from grpo_jax.loops import build, scorers
 from grpo_jax.loops.groups import Scored
 from grpo_jax.ops import preferences
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sampling import rollouts, sampler
 from grpo_jax.sampling.sampler import Sampler
 from grpo_jax.sandbox.deadline import Guard
+from grpo_jax.setup import build, scorers
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
 

@@ -14,11 +14,11 @@ from ml_collections import ConfigDict
 from grpo_jax.data import jsonl, loader
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
-from grpo_jax.loops import build, scorers
 from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored, failed, select
 from grpo_jax.ops.advantages import totals
 from grpo_jax.packing import plan
+from grpo_jax.setup import build, scorers
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
 
 

@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 from grpo_jax.data import loader
 from grpo_jax.data.step_labels import Solution, read
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build
 from grpo_jax.packing import plan
+from grpo_jax.setup import build
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Rollouts
 

@@ -16,9 +16,9 @@ from grpo_jax.config import kinds
 from grpo_jax.distributed import inputs
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
-from grpo_jax.loops import calls
 from grpo_jax.objectives import advantages, contract
 from grpo_jax.sandbox import deadline
+from grpo_jax.setup import calls
 from grpo_jax.types import Example
 
 LARGEST_WEIGHT = 1e6  # of a reward, and between the data sets of a mixture

@@ -15,12 +15,12 @@ from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.learning import learn
-from grpo_jax.loops import imports, trees, weights
 from grpo_jax.models import variants
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.run import checkpoint, workdir
+from grpo_jax.setup import parameters, registry, weights
 from grpo_jax.tokenizer import making, reading, steps
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import Example
@@ -59,7 +59,7 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None, score
       reward model where a policy is asked for.
   """
   layout = sharding.make_layout(config.mesh, devices)
-  folder, run = trees.find_source(config.init_from)
+  folder, run = parameters.find_source(config.init_from)
   if folder and not storage.place(folder).is_dir():
     raise SettingError(f"init_from={folder!r}: no such folder; {where_to_get(config)}")
   if folder and config.model.variant:
@@ -70,14 +70,16 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None, score
   if not folder and not config.model.variant:
     raise SettingError(f"init_from='': this experiment starts from weights; {where_to_get(config)}")
   tokenizer = make_tokenizer(config, folder)
-  shape = trees.read_shape(folder) if folder else variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
+  shape = (
+    parameters.read_shape(folder) if folder else variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
+  )
   tensors.check_tokenizer(tokenizer, shape)
   if shape.scores and not scores:
     raise SettingError(f"init_from={config.init_from!r}: is a reward model, which samples nothing; give a policy")
   fresh = ("score",) if scores and not shape.scores else ()  # what the folder or run does not hold
   shape = dataclasses.replace(shape, scores=scores)
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
-  decoder, lora = Decoder(shape, layout, **how), trees.make_lora(config.lora)
+  decoder, lora = Decoder(shape, layout, **how), parameters.make_lora(config.lora)
   if lora and (run or not folder):
     raise SettingError(
       f"lora.rank={lora.rank} with init_from={config.init_from!r}: adapters stand on weights that stay as they are; "
@@ -86,16 +88,16 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None, score
   if run:
     if checkpoint.latest(run) is None:
       raise SettingError(f"init_from={run!r}: this run has no complete checkpoint; wait for its first, or use another")
-    load = functools.partial(trees.restore, run, decoder, left_out=fresh)
+    load = functools.partial(parameters.restore, run, decoder, left_out=fresh)
   elif folder:
-    tensors.check(folder, trees.without(decoder.shapes(), fresh))
-    dtype = trees.base_dtype(config.lora, folder) if lora else "float32"
+    tensors.check(folder, parameters.without(decoder.shapes(), fresh))
+    dtype = parameters.base_dtype(config.lora, folder) if lora else "float32"
     load = functools.partial(weights.load, folder, decoder, fresh, dtype)
   else:
     init = jax.jit(decoder.init, out_shardings=decoder.shardings())
     load = functools.partial(init, key(config.seed, INIT, 0))
   if fresh and folder:
-    load = functools.partial(trees.with_fresh_head, load, decoder)
+    load = functools.partial(parameters.with_fresh_head, load, decoder)
   d = config.data
   how = {"template": d.template, "chat": d.chat, "system": d.system, "arguments": tuple(map(tuple, d.chat_arguments))}
   render = functools.partial(_render, tokenizer, shape.vocab, how)
@@ -160,7 +162,7 @@ def find_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
         "from the training data"
       )
     return reading.load(config.tokenizer or source, "tokenizer" if config.tokenizer else "init_from")
-  sources, _ = imports.train_sources(config.data)
+  sources, _ = registry.train_sources(config.data)
   examples = (each[i] for each in sources for i in range(min(len(each), TOKENIZER_EXAMPLES)))
   texts = [text for e in examples for text in (config.data.template.replace("{question}", e.question), e.solution)]
   return making.word_level(texts) if config.tokenizer == "words" else making.train_bpe(texts, config.model.vocab)
@@ -181,10 +183,10 @@ def reference(source: str, model: Model, setting: str, step: int | None = None) 
   if not source:
     return model.load()
   check_source(source, model, setting)
-  folder, run = trees.find_source(source)
+  folder, run = parameters.find_source(source)
   run = run if step is None else source  # that run may have ended and have an export by now
   if run:
-    return trees.restore(run, model.decoder, step)
+    return parameters.restore(run, model.decoder, step)
   return weights.load(folder, model.decoder.base)
 
 
@@ -203,8 +205,8 @@ def check_source(source: str, model: Model, setting: str) -> None:
     return
   if not storage.place(source).is_dir():
     raise SettingError(f"{setting}={source!r}: no such folder; give a Hugging Face folder or the workdir of a run")
-  folder, run = trees.find_source(source)
-  shape = trees.read_shape(folder)
+  folder, run = parameters.find_source(source)
+  shape = parameters.read_shape(folder)
   if shape != model.decoder.config:
     raise SettingError(f"{setting}={source!r}: is {shape}; the policy is {model.decoder.config}; use the same shape")
   if not run:
@@ -229,11 +231,11 @@ def pinned_reference(config: ConfigDict, model: Model, pin: dict[str, Any]) -> t
   """
   setting = "ref_from" if config.ref_from else "init_from"
   source = config.ref_from or config.init_from
-  _, run = trees.find_source(source)
+  _, run = parameters.find_source(source)
   step = pin.get("step", checkpoint.latest(run) if run else None)
   tree = reference(source, model, setting, step)
   use = "this run began with as its reference"
-  found = trees.fingerprint(tree, pin.get("fingerprint"), f"{setting}={source!r}", use)
+  found = parameters.fingerprint(tree, pin.get("fingerprint"), f"{setting}={source!r}", use)
   return tree, {"step": step, "fingerprint": found}
 
 
@@ -260,7 +262,7 @@ def batches(config: ConfigDict, model: Model) -> loader.Batches:
   Raises:
     SettingError: see `check_prompts` and `loader.Batches`.
   """
-  sources, weights = imports.train_sources(config.data)
+  sources, weights = registry.train_sources(config.data)
   for examples in sources:
     check_prompts(examples, model, config, "data.name")
   return loader.Batches(sources, weights, prompts=config.data.prompts, seed=config.seed, shuffle=config.data.shuffle)
@@ -276,6 +278,6 @@ def describe(model: Model, folder: str) -> None:
   try:
     path.mkdir(parents=True, exist_ok=True)
     model.tokenizer.save(path)
-    (path / trees.SHAPE).write_text(json.dumps(dataclasses.asdict(model.decoder.config), indent=2))
+    (path / parameters.SHAPE).write_text(json.dumps(dataclasses.asdict(model.decoder.config), indent=2))
   except OSError as error:
     raise workdir.not_writable(folder, error) from error

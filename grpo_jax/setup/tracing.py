@@ -16,8 +16,8 @@ from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import learn
-from grpo_jax.loops import calls, imports, scorers
 from grpo_jax.objectives import contract
+from grpo_jax.setup import calls, registry, scorers
 from grpo_jax.types import STOPPED, Outputs, Prompts, Rollouts, TrainBatch
 
 PASSES = frozenset({"ref", "old", "values", "scores"})  # that an objective may need
@@ -72,10 +72,10 @@ def check_objective(config: ConfigDict, source: str, completions: int) -> None:
   Raises:
     SettingError: names the setting, the function with its file and line, what came, and what it should return.
   """
-  objective = imports.objective(config.objective.name)
+  objective = registry.objective(config.objective.name)
   if source not in objective.DATA:  # checks.check_data says so
     return
-  settings = imports.objective_settings(config.objective)
+  settings = registry.objective_settings(config.objective)
   sizes = Sizes(P=config.data.prompts, G=completions, L=config.sampler.max_length, Q=config.data.max_prompt_length)
   sizes["1"] = 1
   if source == "live" or not (source == "solutions" or config.offline.pairs):

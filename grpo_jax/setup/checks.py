@@ -6,18 +6,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax import room
 from grpo_jax.config import ranges
 from grpo_jax.distributed import sharding
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import build, imports, scorers, tracing, unread
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf.config import write_config
 from grpo_jax.objectives.contract import Objective
 from grpo_jax.rewards import combine
 from grpo_jax.sampling.sampler import decode_layout
 from grpo_jax.sandbox import deadline
+from grpo_jax.setup import build, registry, room, scorers, tracing, unread
 from grpo_jax.tokenizer import steps
 from grpo_jax.types import STOPPED, Completion, Example, Prompts, Rollouts
 
@@ -40,15 +39,15 @@ def check_settings(config: ConfigDict) -> None:
   """
   ranges.check(config)
   steps.pattern(config.data.steps)
-  imports.objective_settings(config.objective)
+  registry.objective_settings(config.objective)
   if source_of_data(config) != "solutions":  # those are not scored
     scorers.rewards(config.rewards)
   scorers.requirement(config.offline)
   scorers.eval_reward(config.eval)
-  for name, *_ in imports.train_entries(config.data):
-    imports.data(name, "data.mixture" if config.data.mixture else "data.name")
+  for name, *_ in registry.train_entries(config.data):
+    registry.data(name, "data.mixture" if config.data.mixture else "data.name")
   if config.data.test_name:
-    imports.data(config.data.test_name, "data.test_name")
+    registry.data(config.data.test_name, "data.test_name")
   check_rewards(config)  # their number is the N of what is traced
   source = source_of_data(config)
   completions = COMPLETIONS.get(source, config.sampler.group)
@@ -182,7 +181,7 @@ def check_group(config: ConfigDict, objective: Objective) -> None:
     raise SettingError(f"sampler.group={config.sampler.group} with offline.data='pairs': use at least 2")
   if config.sampler.group > 1 or source_of_data(config) != "live":
     return
-  settings = imports.objective_settings(config.objective)
+  settings = registry.objective_settings(config.objective)
   # Three prompts with one completion each, of rewards on either side of any threshold: does one teach something?
   tokens, rewards = np.ones((3, 1, 2), np.int32), np.array([[[0, -1e6]], [[0, 0.0]], [[0, 1e6]]], np.float32)
   some = Rollouts(
@@ -305,7 +304,7 @@ def check_pool(config: ConfigDict) -> None:
 def check_data(config: ConfigDict, objective: Objective) -> None:
   """Refuses an objective that is not for the data of this loop, and one without the teacher that it needs."""
   found, name = source_of_data(config), config.objective.name
-  scores = "scores" in objective.needs(imports.objective_settings(config.objective))
+  scores = "scores" in objective.needs(registry.objective_settings(config.objective))
   loops = [loop for loop, kind in REWARD_LOOPS.items() if kind in objective.DATA]
   if scores and config.loop not in loops:
     use = " or ".join(map(repr, loops))

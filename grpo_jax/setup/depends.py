@@ -6,8 +6,8 @@ from typing import Any, Protocol
 from ml_collections import ConfigDict
 
 from grpo_jax.distributed import inputs
-from grpo_jax.loops import imports, scorers, trees
 from grpo_jax.run import checkpoint
+from grpo_jax.setup import parameters, registry, scorers
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 
 
@@ -27,7 +27,7 @@ def gather(config: ConfigDict, tokenizer: Tokenizer, *data: Contents) -> dict[st
     tokenizer: of the policy.
     data: what the run is trained and evaluated on.
   """
-  found = inputs.of_versions() | inputs.of_code(imports.loaded) | of_folders(config)
+  found = inputs.of_versions() | inputs.of_code(registry.loaded) | of_folders(config)
   if config.tokenizer in ("words", "bpe"):  # made from the training data
     tokens = [tokenizer.text(token) for token in range(tokenizer.vocab_size)]
     found["tokenizer"] = f"{len(tokens)} tokens, {inputs.digest(repr(tokens).encode(errors='replace'))}"
@@ -43,7 +43,7 @@ def of_folders(config: ConfigDict) -> dict[str, str]:
     found |= inputs.of_path(setting, path)
   for setting, path in _weights(config):
     if path:
-      folder, run = trees.find_source(path)
+      folder, run = parameters.find_source(path)
       found |= inputs.of_path(setting, folder)
       found |= {f"{setting} checkpoint": str(checkpoint.latest(run))} if run else {}
   return found
@@ -51,7 +51,7 @@ def of_folders(config: ConfigDict) -> dict[str, str]:
 
 def _data(config: ConfigDict) -> Iterator[tuple[str, str]]:
   """Yields each setting that names a file or folder of data, with that."""
-  for i, (_, path, _) in enumerate(imports.train_entries(config.data)):
+  for i, (_, path, _) in enumerate(registry.train_entries(config.data)):
     yield f"data.mixture[{i}]" if config.data.mixture else "data.path", path
   yield "data.test_path", config.data.test_path
   yield "offline.pairs", config.offline.pairs

@@ -15,7 +15,6 @@ from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
-from grpo_jax.loops import weights
 from grpo_jax.models import heads, limits
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.models.hf.config import read_config
@@ -23,6 +22,7 @@ from grpo_jax.models.lora import Lora, join, split
 from grpo_jax.run import checkpoint, provenance
 from grpo_jax.run.checksums import checksums
 from grpo_jax.sandbox import model_folder
+from grpo_jax.setup import weights
 
 SHAPE = "decoder.json"  # in DIR/model: the shape of a run's policy
 REWARD_MODEL = "reward_model"  # the learner of loops/iterative.py that may start from a folder of its own

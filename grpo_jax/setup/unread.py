@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import imports
+from grpo_jax.setup import registry
 
 
 class Row(NamedTuple):
@@ -56,7 +56,7 @@ def check(config: ConfigDict, source: str) -> None:
 def rows(config: ConfigDict, source: str) -> list[Row]:
   """Returns the settings that not every run reads; arguments: see `check`."""
   objective, loop = f"objective.name={config.objective.name!r}", f"loop={config.loop!r}"
-  needs = imports.objective(config.objective.name).needs(imports.objective_settings(config.objective))
+  needs = registry.objective(config.objective.name).needs(registry.objective_settings(config.objective))
   live, own = source == "live", "ref" in needs and config.loop != "iterative"
   sampled = not live and source != "solutions"  # or those of a file, in place of which an experiment has a teacher
   no_reference = f"{objective} with {loop} and these settings reads no reference from a folder"

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from grpo_jax.config import kinds
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
-from grpo_jax.loops import imports
 from grpo_jax.rewards import combine
+from grpo_jax.setup import registry
 
 FORM = "(name, function, weight) or (..., keyword arguments)"  # of an entry of rewards.functions
 
@@ -52,11 +52,11 @@ def _rewards(cfg: Any) -> list[tuple[str, Reward, float]]:
   """Returns (name, reward, weight) of each of `cfg.functions`."""
   entries = []
   for entry in cfg.functions:
-    name, path, weight = imports.triple(entry, "rewards.functions", FORM, 4)
+    name, path, weight = registry.triple(entry, "rewards.functions", FORM, 4)
     check_name(name, "rewards.functions")
-    if not abs(weight) <= imports.LARGEST_WEIGHT:
+    if not abs(weight) <= registry.LARGEST_WEIGHT:
       raise SettingError(
-        f"rewards.functions has {entry!r}: use a weight from -{imports.LARGEST_WEIGHT:g} to {imports.LARGEST_WEIGHT:g}"
+        f"rewards.functions has {entry!r}: use a weight from -{registry.LARGEST_WEIGHT:g} to {registry.LARGEST_WEIGHT:g}"
       )
     shown = f"rewards.functions has {entry!r}"
     entries.append((name, _reward(path, dict(*entry[3:]), "rewards.functions", shown), float(weight)))
@@ -81,14 +81,14 @@ def reward_models(cfg: Any) -> list[tuple[str, str, float, bool]]:
   found = []
   for setting, steps in MODELS.items():
     for entry in cfg[setting]:
-      name, folder, weight = imports.triple(entry, f"rewards.{setting}", "(name, folder, weight)")
+      name, folder, weight = registry.triple(entry, f"rewards.{setting}", "(name, folder, weight)")
       check_name(name, f"rewards.{setting}")
       storage.check(f"rewards.{setting}", folder)
       if not folder:
         raise SettingError(f"rewards.{setting} has {entry!r}: give the folder of a reward model, or of its run")
-      if not abs(weight) <= imports.LARGEST_WEIGHT:
+      if not abs(weight) <= registry.LARGEST_WEIGHT:
         raise SettingError(
-          f"rewards.{setting} has {entry!r}: use a weight of at most {imports.LARGEST_WEIGHT:g} either way"
+          f"rewards.{setting} has {entry!r}: use a weight of at most {registry.LARGEST_WEIGHT:g} either way"
         )
       found.append((name, folder, weight, steps))
   return found
@@ -212,7 +212,7 @@ def requirement(cfg: Any) -> Callable | None:
 
 def _reward(path: str, given: dict[str, Any], setting: str, shown: str) -> Reward:
   """Returns a reward by its path, with keyword arguments that its file has checked; `shown` is how it is set."""
-  found, score = imports.with_module(path, "grpo_jax.rewards", setting)
+  found, score = registry.with_module(path, "grpo_jax.rewards", setting)
   check_kind(score, shown)
   beside = {name: vars(found).get(name) for name in ("answer_of", "check_arguments", "score_ahead")}
   try:

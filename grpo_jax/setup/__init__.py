@@ -1,0 +1,1 @@
+"""Makes from a config what a run needs, and checks it."""
