@@ -265,47 +265,47 @@ CASES = {
     (lambda: model()[1],),
     [(K * M * DH, D), (K * M * DH, D), (K * M * DH,)],
   ),
-  "slot_cache.store": (with_statics(kv_cache.store, "int8", 3), (f(S, K, L, DH),), [(S, K, L, DH), (S, K, L, 1)]),
-  "slot_cache.write": (
+  "kv_cache.store": (with_statics(kv_cache.store, "int8", 3), (f(S, K, L, DH),), [(S, K, L, DH), (S, K, L, 1)]),
+  "kv_cache.write": (
     lambda buffer, new, at: kv_cache.write(*(kv_cache.Stored(x, None) for x in (buffer, new)), (0, 0, at, 0)),
     (f(S, K, L, DH), f(S, K, 1, DH), i()),
     (S, K, L, DH),
   ),
-  "slot_cache.store_prompts": (
+  "kv_cache.store_prompts": (
     with_statics(kv_cache.store_prompts, "float32"),
     (decoders.KV(f(2, P, LP, K, DH), f(2, P, LP, K, DH)),),
     [(P, K, DH, LP), (P, K, LP, DH)] * 2,
   ),
-  "slot_cache.empty": (lambda: kv_cache.empty(S, K, DH, L, "bfloat16"), (), [(S, K, DH, L), (S, K, L, DH)]),
-  "slot_cache.ring_blocks": (lambda: jnp.zeros(kv_cache.ring_blocks(128, 8)[3]), (), (96, 128)),
-  "slot_cache.copy_prompt": (
+  "kv_cache.empty": (lambda: kv_cache.empty(S, K, DH, L, "bfloat16"), (), [(S, K, DH, L), (S, K, L, DH)]),
+  "kv_cache.ring_blocks": (lambda: jnp.zeros(kv_cache.ring_blocks(128, 8)[3]), (), (96, 128)),
+  "kv_cache.copy_prompt": (
     lambda *x: kv_cache.copy_prompt(*x).prompt,
     (cache, lambda: stored(P, LP), i(), i()),
     [(S, K, DH, LP), (S, K, LP, DH)],
   ),
-  "slot_cache.write_token": (
+  "kv_cache.write_token": (
     lambda c, *x: kv_cache.write_token(c, 1, *x).ring[1],
     (cache, i(), f(S, K, DH), f(S, K, DH)),
     [(S, K, DH, L - 3), (S, K, L - 3, DH)],
   ),
-  "slot_cache.visible": (
+  "kv_cache.visible": (
     lambda *x: kv_cache.visible(WINDOW, *x[:2], LP, x[2], ((0, 3), (3, L))),
     (i(S), i(S), i(L)),
     [(S, LP), (S, 3), (S, L - 3)],
   ),
-  "slot_cache.attend_slots": (
+  "kv_cache.attend_slots": (
     lambda c, at, masks, *qkv: kv_cache.attend_slots(WINDOW, c, 1, at, masks, *qkv)[0],
     (cache, i(), [b(S, LP), b(S, 3), b(S, L - 3)], f(S, K * M, DH), f(S, K, DH), f(S, K, DH)),
     (S, K * M, DH),
   ),
-  "slot_cache.by_prompt": (with_statics(kv_cache.by_prompt, 4), (f(12, K, M, LP),), (4, K, 3 * M, LP)),
-  "slot_cache.by_slot": (with_statics(kv_cache.by_slot, 12), (f(4, K, 3 * M, LP),), (12, K, M, LP)),
-  "slot_cache.score": (
+  "kv_cache.by_prompt": (with_statics(kv_cache.by_prompt, 4), (f(12, K, M, LP),), (4, K, 3 * M, LP)),
+  "kv_cache.by_slot": (with_statics(kv_cache.by_slot, 12), (f(4, K, 3 * M, LP),), (12, K, M, LP)),
+  "kv_cache.score": (
     lambda q, kv: kv_cache.score(WINDOW, q, kv.keys),
     (f(S, K, M, DH), lambda: stored(S, L)),
     (S, K, M, L),
   ),
-  "slot_cache.mix": (
+  "kv_cache.mix": (
     lambda weights, kv: kv_cache.mix(weights, kv.values, weights.dtype),
     (f(S, K, M, L), lambda: stored(S, L)),
     (S, K, M, DH),

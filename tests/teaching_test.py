@@ -16,7 +16,6 @@ from grpo_jax.loops import teaching
 from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.iterative import IterationEvaluator
-from grpo_jax.reward_models import scores as reward_models
 from grpo_jax.rewards.combine import Fault
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
 
@@ -180,7 +179,7 @@ def test_agreement_with_the_labels(monkeypatch):
   new = Rollouts(*(getattr(r, name) for name in ("prompts", "tokens", "lengths", "ended")), r.rewards, r.rewards)
   scores = np.zeros(r.tokens.shape, np.float32)
   scores[0, 0, 3], scores[1, 1, 3], scores[3, 0, 3], scores[3, 1, 1] = 1.0, 1.0, 2.0, 5.0
-  monkeypatch.setattr(reward_models, "scores_of_all", lambda *_: scores)
+  monkeypatch.setattr(teaching, "scores_of_all", lambda *_: scores)
   monkeypatch.setattr(teaching.build, "sizes", lambda *_, **__: None)
   judge: Any = types.SimpleNamespace(model=types.SimpleNamespace(layout=None, decoder=None), params=None)
   config = defaults.get_config()

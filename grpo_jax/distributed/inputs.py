@@ -63,7 +63,7 @@ def of_versions() -> dict[str, str]:
   found = {"version of python": platform.python_version()}
   found |= {f"version of {name}": importlib.metadata.version(name) for name in PACKAGES}
   found |= {name: str(getattr(jax.config, name)) for name in SWITCHES}
-  folder = pathlib.Path(__file__).parent
+  folder = pathlib.Path(__file__).parents[1]
   files = sorted(folder.rglob("*.py"), key=str)
   code = b"".join(f"{file.relative_to(folder)}\0".encode() + file.read_bytes() for file in files)
   return found | {f"{CODE}grpo_jax": digest(code)}

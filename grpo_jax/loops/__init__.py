@@ -1,0 +1,1 @@
+"""Holds what a run does, from top to bottom."""

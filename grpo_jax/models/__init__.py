@@ -1,0 +1,1 @@
+"""Defines the decoder, and reads and writes Hugging Face folders."""

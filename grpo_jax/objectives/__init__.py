@@ -1,0 +1,1 @@
+"""Holds the objectives, one file each."""

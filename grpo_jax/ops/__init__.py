@@ -1,0 +1,1 @@
+"""Computes on arrays: pure functions, no flax, no config, no jit."""

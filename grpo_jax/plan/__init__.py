@@ -1,0 +1,1 @@
+"""Estimates what a run would do on TPUs that are not there."""

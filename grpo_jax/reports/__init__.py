@@ -1,0 +1,1 @@
+"""Draws pages and pictures of a run's folder."""

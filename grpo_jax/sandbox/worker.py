@@ -26,7 +26,7 @@ from typing import Any
 
 PATIENCE = 10.0  # seconds, beyond those of computing, that an answer may take on a machine that is busy
 started: set[int] = set()  # the ids of the processes that run
-_ROOT = pathlib.Path(__file__).parents[1]
+_ROOT = pathlib.Path(__file__).parents[2]
 
 
 class Process:

@@ -55,9 +55,8 @@ def _rewards(cfg: Any) -> list[tuple[str, Reward, float]]:
     name, path, weight = registry.triple(entry, "rewards.functions", FORM, 4)
     check_name(name, "rewards.functions")
     if not abs(weight) <= registry.LARGEST_WEIGHT:
-      raise SettingError(
-        f"rewards.functions has {entry!r}: use a weight from -{registry.LARGEST_WEIGHT:g} to {registry.LARGEST_WEIGHT:g}"
-      )
+      most = f"{registry.LARGEST_WEIGHT:g}"
+      raise SettingError(f"rewards.functions has {entry!r}: use a weight from -{most} to {most}")
     shown = f"rewards.functions has {entry!r}"
     entries.append((name, _reward(path, dict(*entry[3:]), "rewards.functions", shown), float(weight)))
   names = reward_names(cfg)

@@ -89,7 +89,8 @@ def _check_parts(where: str, place: str, value: dict[str, Any] | None) -> None:
   for part in parts:
     if part.get("type") not in PARTS[place]:
       raise SettingError(
-        f"{where}: {FILE} has a {place} of type {model_folder.shown(part.get('type'))}; {', '.join(PARTS[place])} would work"
+        f"{where}: {FILE} has a {place} of type {model_folder.shown(part.get('type'))}; "
+        f"{', '.join(PARTS[place])} would work"
       )
   grown = [len(text) for p in parts if isinstance(text := p.get("content") or p.get("prepend") or "", str) and text]
   if len(parts) > MOST_PARTS or math.prod(grown) > GROWTH:

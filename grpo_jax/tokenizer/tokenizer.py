@@ -58,8 +58,8 @@ class Tokenizer:
     probe = backends.guarded("tokenizer: 'a' cannot be encoded", backend.encode, "a")
     if 0 not in probe.special_tokens_mask or any(backend.id_to_token(i) is None for i in probe.ids):
       raise SettingError(
-        f"tokenizer: tokenizer.json makes {model_folder.shown(probe.ids)} of 'a', which are no tokens of its vocabulary; "
-        "download it again"
+        f"tokenizer: tokenizer.json makes {model_folder.shown(probe.ids)} of 'a', which are no tokens of its "
+        "vocabulary; download it again"
       )
     start = probe.special_tokens_mask.index(0)
     self._first = probe.ids[:start]  # what a post-processor puts before a text
