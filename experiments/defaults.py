@@ -1,8 +1,8 @@
 """Every setting of an online run, with its default: experiments start from this and change a few lines.
 
 All defaults live here, but for those of an objective or a data set, which live in its own file.
-grpo_jax/config/ranges.py has a row for each of the others with what it may be. The config is locked once built, so that a misspelt
-`--config.learner.lrr=1` is an error. A section is passed to the code that it names and to nothing above it.
+grpo_jax/config/ranges.py has a row for each of the others with what it may be. The config is locked once built, so that
+a misspelt `--config.learner.lrr=1` is an error. A section is passed to the code that it names and to nothing above it.
 """
 
 from ml_collections import ConfigDict

@@ -12,8 +12,8 @@ tensorflow-datasets downloads gsm8k once, or --config.data.path=FOLDER with trai
     :teacher=FOLDER   for distill and distill_offline: a Hugging Face folder or a run
     :deepseekmath     the paper's own setting: lr 1e-6, beta 0.04, 64 samples of 1024 tokens, batch 1024, one update
 
-Hardware, as the TPU's own compiler says (docs/plans/ has the pages, tests/pod_plan_test.py compiles the first again):
-0.6B parameters fit eight v5e chips (v5e:2x4) as they are; deepseekmath with 7B fits v5e:16x16 with
+Hardware, as the TPU's own compiler says (docs/plans/ has the pages, tests/plan/pod_plan_test.py compiles the first one
+again): 0.6B parameters fit eight v5e chips (v5e:2x4) as they are; deepseekmath with 7B fits v5e:16x16 with
 --config.mesh.group=4 --config.mesh.tensor=4 --config.learner.microbatch=16, and a v5p-64 (32 chips, v5p:4x4x2) with
 --config.mesh.group=2 --config.learner.microbatch=16. `python -m launch.plan` says it of other shapes and slices.
 The score to expect depends on the weights; it is printed before and after.

@@ -37,7 +37,7 @@ def environment(devices: int = 1, **more: str) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def served():
-  """Serves a bucket on loopback (tests/bucket.py) to this process, and to those that it starts."""
+  """Serves a bucket on loopback (tests/helpers/bucket.py) to this process, and to those that it starts."""
   import bucket
 
   with bucket.serving() as environment, pytest.MonkeyPatch.context() as m:

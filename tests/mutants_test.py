@@ -1,4 +1,4 @@
-"""Every known bug, put into the code on purpose, makes a test fail (`python tests/mutants.py` prints the table).
+"""Every known bug, put into the code on purpose, makes a test fail: `python tests/helpers/mutants.py` prints a table.
 
 The tests that a mutant names are tests of the suite: that they pass without it is not asked again here.
 """

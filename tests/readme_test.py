@@ -95,11 +95,11 @@ def test_every_file_that_it_names_is_there():
     for p in (ROOT / d).rglob("*.*")
     if p.suffix in (".py", ".sh") and "peers" not in p.parts
   ]
-  files += [p for p in (ROOT / "tests").glob("*.py") if not p.stem.endswith("_test")]
+  files += [p for p in (ROOT / "tests").rglob("*.py") if not p.stem.endswith("_test")]
   missing = sorted(str(p.relative_to(ROOT)) for p in files if p.name not in names and p.name != "__init__.py")
   assert not missing
   there = {p.name for p in files} | {p.name for p in (ROOT / "docs").iterdir()}
   others = (*ROOT.glob("*.md"), *ROOT.glob("*.py"))
-  others += (*(ROOT / "tests").glob("*.py"), *(ROOT / "grpo_jax").rglob("*.html"))
+  others += (*(ROOT / "tests").rglob("*.py"), *(ROOT / "grpo_jax").rglob("*.html"))
   there |= {p.name for p in others}
   assert not names - there - {"NAME_test.py", "samples.html"}

@@ -5,7 +5,7 @@ With d = log pi_ref - log pi on the sampled token and w = pi / pi_old:
     k1 = -d            k2 = d^2 / 2            k3 = expm1(d) - d
 
 All three estimate the same number; as something to differentiate they differ. Expected gradient of one step
-(proved by enumeration in tests/divergences_test.py; "on-policy" means that the tokens come from pi itself):
+(proved by enumeration in tests/ops/divergences_test.py; "on-policy" means that the tokens come from pi itself):
 
     in the loss    k1                      0 on-policy: no gradient at all
                    k2                      that of KL(pi || pi_ref), on-policy

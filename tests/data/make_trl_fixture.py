@@ -1,4 +1,4 @@
-"""Losses and gradients of TRL's GRPOTrainer on random tensors, for tests/trl_test.py.
+"""Losses and gradients of TRL's GRPOTrainer on random tensors, for tests/objectives/trl_test.py.
 
     python tests/data/make_trl_fixture.py tests/data/trl.npz      (with trl 1.16 and torch installed)
 

@@ -22,7 +22,7 @@ from grpo_jax.tokenizer import chat
 SECONDS = 10
 MEGABYTES = 300  # more than before; it was 61
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[3]
 
 
 class Hang(BaseException):

@@ -74,7 +74,7 @@ def test_what_a_command_ends_with():
 
 def test_what_each_of_two_processes_has_comes_to_both_and_a_killed_one_ends_the_other(tmp_path):
   port = free_port()
-  paths = {"PYTHONPATH": "tests"}
+  paths = {"PYTHONPATH": "tests/helpers"}
   command = [sys.executable, "-c", PARTS, str(port)]
   first, second = wait([start([*command, str(i)], tmp_path / str(i), **paths) for i in range(2)], 120)
   assert first.stdout.endswith("ready\n") and second.stdout.endswith("ready\n"), (first.stderr, second.stderr)

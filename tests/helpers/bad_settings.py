@@ -1,4 +1,4 @@
-"""Settings and command lines that cannot be, as data: tests/bad_settings_test.py tries them all."""
+"""Settings and command lines that cannot be, as data: tests/config/bad_settings_test.py tries them all."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple

@@ -1,6 +1,6 @@
 """The greedy accuracy that transformers finds of a Hugging Face folder, on problems of a seed that no experiment uses.
 
-python tests/transformers_accuracy.py runs/arithmetic/export
+python tests/helpers/transformers_accuracy.py runs/arithmetic/export
 """
 
 import sys

@@ -1,6 +1,6 @@
 """The cost of each objective on arrays alone: loss and gradient of B = 64 completions of L = 1024 tokens, jitted.
 
-    python tests/objective_costs.py
+    python tests/helpers/objective_costs.py
 
 Prints microseconds (median of 20) for `prepare`, once a rollout, and for loss and gradient, once an update. The model's
 own forward and backward pass is not in it, and is what a step's time goes to.

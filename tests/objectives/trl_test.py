@@ -19,7 +19,7 @@ import pytest
 from grpo_jax.objectives import cispo, grpo, gspo
 from grpo_jax.types import STOPPED, Outputs, Prompts, Rollouts
 
-DATA = pathlib.Path(__file__).parent / "data"
+DATA = pathlib.Path(__file__).parents[1] / "data"
 spec = importlib.util.spec_from_file_location("make_trl_fixture", DATA / "make_trl_fixture.py")
 maker = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(maker)

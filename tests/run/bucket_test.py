@@ -1,6 +1,6 @@
 """A run whose folder, weights and data are in a bucket does what it does on a disk.
 
-The slow ones are real processes of `python -m experiments.run` (tests/resume_test.py), whose server is on loopback.
+The slow ones are real processes of `python -m experiments.run` (tests/run/resume_test.py), whose server is on loopback.
 """
 
 import json
