@@ -1,4 +1,4 @@
-"""The blocks of the README that a reader copies are run as they stand, with fewer steps."""
+"""The blocks of README.md and docs/ that a reader copies are run as they stand, with fewer steps."""
 
 import json
 import os
@@ -6,19 +6,23 @@ import pathlib
 import re
 import shlex
 
+import house
 import pytest
 from conftest import ROOT
 
 from grpo_jax.loops import online
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+OWN = (ROOT / "docs" / "own.md").read_text(encoding="utf-8")
+DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")]
 FEW = ["steps=1", "eval.batch=8", "eval.samples=0", "data.prompts=4", "sampler.group=2", "sampler.max_length=16"]
 FEW += ["sampler.tries=1", "log.tensorboard=False", "log.measure_every=0"]
 
 
 def section(title: str) -> list[tuple[str, str]]:
-  """(language, text) of the blocks under a heading."""
-  text = re.split(r"\n##+ ", README.split(f"### {title}\n")[1])[0]
+  """Returns (language, text) of the blocks under a heading of docs/own.md."""
+  text = re.split(r"\n##+ ", OWN.split(f"## {title}\n")[1])[0]
   return re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)
 
 
@@ -60,6 +64,16 @@ def test_a_file_of_ones_own(title, program, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_reward_of_the_readme(program, tmp_path):
+  (text,) = re.findall(r"```python\n(# my_reward.py\n.*?)```", README, re.DOTALL)
+  (tmp_path / "my_reward.py").write_text(text)
+  (shell,) = [block for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) if "my_reward.py" in block]
+  folder = run(program, tmp_path, shlex.split(shell.replace("\\\n", " "))[1:])
+  line = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
+  assert "reward/short" in line and not line["reward_faults"]
+
+
+@pytest.mark.slow
 def test_a_verifier_by_its_settings(program, tmp_path):
   folder = run(program, tmp_path, command("Your verifier"), problems=8)
   lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -84,22 +98,34 @@ def test_the_loop_is_the_one_that_runs():
     assert line.strip() == "..." or line in source
 
 
-def test_every_file_that_it_names_is_there():
-  """And every file of the package, and every helper of the tests, is in its tree."""
-  tree = README.split("## Read in this order")[1].split("## Tests")[0]
-  named = set(re.findall(r"[\w/]+\.(?:py|sh|html|md)", tree))
-  names = {pathlib.Path(name).name for name in named}
-  files = [
-    p
-    for d in ("grpo_jax", "experiments", "launch")
-    for p in (ROOT / d).rglob("*.*")
-    if p.suffix in (".py", ".sh") and "peers" not in p.parts
-  ]
-  files += [p for p in (ROOT / "tests").rglob("*.py") if not p.stem.endswith("_test")]
-  missing = sorted(str(p.relative_to(ROOT)) for p in files if p.name not in names and p.name != "__init__.py")
-  assert not missing
-  there = {p.name for p in files} | {p.name for p in (ROOT / "docs").iterdir()}
-  others = (*ROOT.glob("*.md"), *ROOT.glob("*.py"))
-  others += (*(ROOT / "tests").rglob("*.py"), *(ROOT / "grpo_jax").rglob("*.html"))
-  there |= {p.name for p in others}
-  assert not names - there - {"NAME_test.py", "samples.html"}
+def test_every_file_is_in_the_tree_of_design_md():
+  """And every file that the tree names is there."""
+  tree = DESIGN.split("## Files")[1]
+  names = {pathlib.Path(name).name for name in re.findall(r"[\w/]+\.(?:py|sh|html|yaml)", tree)}
+  files = [p for d in ("grpo_jax", "experiments", "launch") for p in (ROOT / d).rglob("*.*") if "peers" not in p.parts]
+  files += (ROOT / "tests" / "helpers").glob("*.py")
+  files = [p for p in files if p.suffix in (".py", ".sh", ".html", ".yaml") and p.name != "__init__.py"]
+  assert not sorted(str(p.relative_to(ROOT)) for p in files if p.name not in names)
+  assert not names - {p.name for p in files} - {"conftest.py", "layering_test.py", "samples.html"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_links_to_is_there(page):
+  """Files, and headings of pages."""
+  for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+    if "://" in target:
+      continue
+    name, _, heading = target.partition("#")
+    file = (page.parent / name) if name else page
+    assert file.exists(), target
+    if heading:
+      lines = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+      assert heading in {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}, target
+
+
+def test_the_readme_is_short():
+  assert README.count("\n") <= 150
+
+
+def test_the_picture_of_the_folders_is_that_of_the_imports():
+  assert house.PICTURE.read_text(encoding="utf-8") == house.picture()
