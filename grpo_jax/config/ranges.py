@@ -89,7 +89,7 @@ TABLE: dict[str, Row] = {
   "data.shuffle": SWITCH,
   "data.test_name": PATH,
   "data.test_path": PLACE,
-  "data.mixture": ROWS,  # loops/imports.py reads them
+  "data.mixture": ROWS,  # setup/registry.py reads them
   "data.template": TEMPLATE,
   "data.chat": SWITCH,
   "data.system": TEXT,
@@ -134,7 +134,7 @@ TABLE: dict[str, Row] = {
   "sampler.dtype": Choice(DTYPES),
   "sampler.weights_dtype": Choice(("same", "int8")),
   "sampler.cache_dtype": Choice((*DTYPES, "int8")),
-  "rewards.functions": ROWS,  # loops/imports.py reads them
+  "rewards.functions": ROWS,  # setup/registry.py reads them
   "rewards.outcome_models": ROWS,
   "rewards.process_models": ROWS,
   "rewards.on_error": Number(-1e30, 1e30),  # as large as a reward may be
@@ -165,7 +165,7 @@ TABLE: dict[str, Row] = {
   "eval.batch": Whole(1),
   "eval.samples": Whole(0),
   "eval.reward": PATH,
-  "eval.arguments": ROWS,  # loops/imports.py reads them
+  "eval.arguments": ROWS,  # setup/registry.py reads them
   "checkpoint.every": Whole(1),
   "checkpoint.keep": Whole(1),
   "checkpoint.export": SWITCH,

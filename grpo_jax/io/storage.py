@@ -2,7 +2,7 @@
 
 A bucket has objects with names and nothing else: no folders, no links, no locks, no file that is added to or renamed.
 An object appears whole or not at all. So what a library writes or reads by its name on a disk goes through a temporary
-file here, logs are kept on the disk and copied up as a whole (mirror.py), and a folder is renamed by copying and
+file here, logs are kept on the disk and copied up as a whole (bucket_logs.py), and a folder is renamed by copying and
 deleting. TensorFlow is not needed: etils.epath goes to buckets through gcsfs, arrays through tensorstore. jax is not
 imported here.
 """

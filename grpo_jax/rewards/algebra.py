@@ -1,4 +1,4 @@
-"""Says which expressions are equal, by math-verify and sympy. Runs as a process of its own, which apart.py ends.
+"""Says which expressions are equal, by math-verify and sympy. A process of its own, which sandbox/worker.py ends.
 
 math-verify has timeouts of its own, by signals, which raise in threads and stop nothing inside one operation; they are
 off. {"pairs": [[expected, answer], ...]} gets {"equal": [true or false, ...]} or {"error": why}; `boxed` starts it.

@@ -67,7 +67,9 @@ def _end_forks_with(process: int) -> None:
 
 
 def end_children() -> list[str]:
-  """Ends the processes that this one started, and those that these started, but those of apart.py, which end alone.
+  """Ends the processes that this one started, and those that these started.
+
+  Those of sandbox/worker.py are left out: they end by themselves.
 
   Returns:
     Their names, "process 12 (python)". On other systems than Linux none is found.
@@ -84,7 +86,7 @@ def end_children() -> list[str]:
 
 
 def _descendants(process: int) -> dict[int, str]:
-  """Returns the names of the running processes below a process, by their ids, without those of apart.py."""
+  """Returns the names of the running processes below a process, by their ids, without those of sandbox/worker.py."""
   below: dict[int, list[tuple[int, str]]] = {}
   for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
     if read := _status(int(stat.parent.name)):

@@ -2,8 +2,8 @@
 
     {"config.json": "5120 bytes, 1c291ca3", "model/decoder.json": ..., "export/model.safetensors": ...}
 
-Checkpoints, logs and compiled programs have checksums of their own (checkpoint.py, logs.py, compiled.py). In a bucket,
-which keeps checksums of its objects itself, large files are left out. jax is not imported here.
+Checkpoints, logs and compiled programs have checksums of their own (checkpoint.py, logs.py, compile_cache.py).
+In a bucket, which keeps checksums of its objects itself, large files are left out. jax is not imported here.
 """
 
 import json

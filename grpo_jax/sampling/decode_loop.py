@@ -4,7 +4,7 @@
     decode_until_done  refill free slots, decode_step, decode_step, ... until no sample is left
 
 Everything here is of one shard of prompts and samples. The loop's state is `Slots`; `SamplerSetup` and `Queue` say what
-does not change in it. slot_cache.py has a picture of the ring of columns that all slots write.
+does not change in it. kv_cache.py has a picture of the ring of columns that all slots write.
 
 Shape letters: P prompts, G samples of each, N = P * G, S slots, L completion tokens, Lp prompt tokens.
 """
@@ -148,7 +148,7 @@ def decode_until_done(setup: SamplerSetup, params: Params, queue: Queue, slots: 
 def refill_and_decode(setup: SamplerSetup, params: Params, queue: Queue, slots: Slots) -> Slots:
   """Returns the slots after refills, and decoding until one can be refilled again.
 
-  Decodes for at most one turn around the ring of columns; slot_cache.py has a picture of it.
+  Decodes for at most one turn around the ring of columns; kv_cache.py has a picture of it.
   """
   slots = jax.lax.while_loop(can_refill, functools.partial(refill, queue), slots)
   for block, (begin, end) in enumerate(setup.blocks):

@@ -6,7 +6,7 @@ copied into it.
 
     sampler.py      what a rollout is given and returns, the prefill, and the shards of a mesh
     decode_loop.py  the slots, and the loop that refills them and decodes
-    slot_cache.py   the keys and values that slots attend to, and their attention
+    kv_cache.py     the keys and values that slots attend to, and their attention
 
 The noise of a token is a function of (key, prompt, sample, position) alone, one uniform number: the slot that happens
 to decode a sample, the number of slots and the mesh do not change what is sampled.

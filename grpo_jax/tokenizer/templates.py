@@ -1,6 +1,6 @@
 """Renders chat templates, which are jinja2 programs that come with a model's weights. Runs as a process of its own.
 
-A template could run for ever or fill the memory; apart.py ends it then.
+A template could run for ever or fill the memory; sandbox/worker.py ends it then.
 
 For each conversation {"template": text, "values": {...}} gets {"text": ...} or {"error": one line}. A request without
 "template" means the last one. Only jinja2 is imported; `chat` starts it.
