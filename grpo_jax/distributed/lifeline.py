@@ -81,7 +81,7 @@ class Lifeline:
     return self
 
   def _close(self) -> None:
-    for connection in self.connected.values():
+    for connection in list(self.connected.values()):  # the threads may take one away meanwhile
       connection.close()
 
   def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:

@@ -1,5 +1,6 @@
 """What two processes say to each other over their lifeline, without processes: two ends of one connection."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -25,8 +26,10 @@ class Ends:
       self.lines.append(line)
     self.patch = monkeypatch
     monkeypatch.setattr(lifeline, "_leave", lambda line, code: self.left.update({line.index: code}))
-    for line in self.lines:
-      threading.Thread(target=lifeline._watch, args=(line,), daemon=True).start()
+    self.watching = [threading.Thread(target=lifeline._watch, args=(line,), daemon=True) for line in self.lines]
+    self.sockets = [end for line in self.lines for end in line.connected.values()]
+    for thread in self.watching:
+      thread.start()
 
   def beat(self, index):
     threading.Thread(target=lifeline._beat, args=(self.lines[index],), daemon=True).start()
@@ -50,8 +53,14 @@ def ends(monkeypatch):
   for line in ends.lines:
     line.done = {0, 1}
     line.ending.set()
-    line._close()
-    line.connected.clear()
+  for end in ends.sockets:
+    with contextlib.suppress(OSError):  # the other end is closed already
+      end.shutdown(socket.SHUT_RDWR)
+  for thread in ends.watching:  # closed only when no thread reads: another file may get the number of a closed one
+    thread.join(10)
+    assert not thread.is_alive()
+  for end in ends.sockets:
+    end.close()
 
 
 def prompts(*rows):

@@ -45,8 +45,8 @@ def test_an_evaluation_has_the_noise_of_its_step_and_purpose(monkeypatch):
   own.problems, own.seed, own.cfg, own.greedy, own.sampled = [1], 3, stub(samples=4), "greedy", "sampled"
   own._learned, own.warnings = lambda: None, lambda found: []
   own.solve = lambda generator, params, key, *args, **more: keys.append(key)
-  monkeypatch.setattr(evaluator.evaluate, "metrics_of", lambda *outcomes: {})
-  monkeypatch.setattr(evaluator.evaluate, "learned_metrics", lambda outcomes: {})
+  monkeypatch.setattr(evaluator.policy, "metrics_of", lambda *outcomes: {})
+  monkeypatch.setattr(evaluator.policy, "learned_metrics", lambda outcomes: {})
   writer: Any = stub(phase=lambda name: contextlib.nullcontext(), progress=print, evaluation=lambda *args: None)
   own(writer, None, 7, samples=True)
   assert len(keys) == 2 and same(build.key(3, build.EVALUATE, 7), *keys)
@@ -224,7 +224,7 @@ def test_an_iteration_samples_scores_learns_and_then_teaches(monkeypatch):
     "speeds": lambda *args: {},
   }.items():
     monkeypatch.setattr(iterative, name, value)
-  monkeypatch.setattr(iterative.judges, "check_tokenizer", lambda *args: None)
+  monkeypatch.setattr(iterative.load, "check_tokenizer", lambda *args: None)
   monkeypatch.setattr(iterative.checks, "check", lambda *args: None)
   monkeypatch.setattr(build, "model", lambda *args, **more: stub(decoder=None))
   monkeypatch.setattr(teaching, "kind_of", lambda *args: teaching.OUTCOME)

@@ -240,8 +240,8 @@ def test_updates_are_measured_every_so_often_and_their_rate_is_told(monkeypatch)
 
 def test_a_schedule_is_of_all_updates_of_a_run(monkeypatch):
   totals = []
-  monkeypatch.setattr(learner.optim, "schedule", lambda cfg, total: totals.append(total))
-  monkeypatch.setattr(learner.optim, "make_optimizer", lambda cfg, total, critic: totals.append(total))
+  monkeypatch.setattr(learner.optimizer, "schedule", lambda cfg, total: totals.append(total))
+  monkeypatch.setattr(learner.optimizer, "make_optimizer", lambda cfg, total, critic: totals.append(total))
   c = tiny_runs.config({"steps": 5, "learner.mu": 3, "learner.minibatches": 2, "objective.beta": 0.0})
   model: Any = stub(decoder=stub(config=stub(scores=False), lora=None), layout=tiny.layout())
   monkeypatch.setattr(learner.learn, "make_learn", lambda setup: None)
@@ -305,7 +305,7 @@ def test_steps_are_compared_with_labels_and_with_the_rewards(monkeypatch):
   rule[0, 0, :3] = [1, 0, 0]
   scores = np.zeros((1, 2, 4), np.float32)
   scores[0, 0] = [2, 2, -2, 2]
-  monkeypatch.setattr(step_evaluator.reward_models, "scores_of_all", lambda *args: scores)
+  monkeypatch.setattr(step_evaluator, "scores_of_all", lambda *args: scores)
   own = step_evaluator.StepEvaluator.__new__(step_evaluator.StepEvaluator)
   own.cfg, own.offline = stub(batch=1), stub(held_out=1)
   own.decoder, own.sizes, own.held_out = None, stub(fresh=lambda: None), Steps(r, rule)

@@ -47,10 +47,10 @@ def test_statistics():
 def test_completions_leave_the_stop_token_out_of_the_text_and_in_the_tokens():
   r = rollouts([[3, 4], [0, 1]], [[STOPPED, TRUNCATED], [STOPPED, STOPPED]], longest=4)
   (first, cut), (none, only_end) = host.completions(r, Letters())
-  assert (first.text, first.tokens, first.ended) == ("ab", [0, 1, 2], STOPPED)
-  assert (cut.text, cut.tokens, cut.ended) == ("abcd", [0, 1, 2, 3], TRUNCATED)
-  assert (none.text, none.tokens, none.step_ends) == ("", [], [])
-  assert (only_end.text, only_end.tokens) == ("", [0])
+  assert (first.text, first.tokens, first.ended) == ("ab", (0, 1, 2), STOPPED)
+  assert (cut.text, cut.tokens, cut.ended) == ("abcd", (0, 1, 2, 3), TRUNCATED)
+  assert (none.text, none.tokens, none.step_ends) == ("", (), ())
+  assert (only_end.text, only_end.tokens) == ("", (0,))
 
 
 @pytest.mark.parametrize("mesh", [tiny.ONE, (2, 2, 2, 1), (1, 1, 4, 2)])
