@@ -125,15 +125,17 @@ def expanded(name: str, path: str) -> str:
 def check_there(workdir: str | os.PathLike, file: IO) -> None:
   """Refuses to go on where an open file is not the one of its name any more: nobody would find what is written to it.
 
+  Launchers do not repeat the command: it would begin anew where somebody has taken the folder away.
+
   Raises:
-    StorageError: it was deleted, moved or replaced, by itself or with its folder.
+    SettingError: it was deleted, moved or replaced, by itself or with its folder.
   """
   try:
     same = os.path.samestat(os.stat(file.name), os.fstat(file.fileno()))
   except (FileNotFoundError, NotADirectoryError):
     same = False
   if not same:
-    raise StorageError(
+    raise SettingError(
       f"workdir={workdir}: its {os.path.basename(file.name)} was deleted, moved or replaced while this run used it, so "
       "nothing more is written there; the same command goes on from the last checkpoint that is left, or begins anew"
     )

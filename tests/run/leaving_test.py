@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from experiments import arguments, defaults, run
 from grpo_jax.config import ranges
-from grpo_jax.errors import SettingError, StorageError
+from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.run import leaving, workdir
 from grpo_jax.run.writer import Writer
@@ -144,8 +144,9 @@ def test_a_folder_or_log_that_is_deleted_ends_the_run(tmp_path):
         }[name]
         write()
         do(folder, name)
-        with pytest.raises(StorageError, match=f"workdir=.*: its {name} was deleted, moved or replaced while this run"):
+        with pytest.raises(SettingError, match=f"workdir=.*: its {name} was deleted, moved or replaced") as e:
           write()
+        assert e.value.code == 2  # launchers do not begin anew in its place
 
 
 def test_a_home_directory_is_found_in_flags_and_settings(monkeypatch, tmp_path):
@@ -249,5 +250,5 @@ def test_a_run_that_did_not_end_says_so(start, tmp_path):
   assert numbers(tmp_path / "runs/1")[-1]["step"] == 2
   shutil.rmtree(tmp_path / "runs")
   done = start(f"__import__('shutil').rmtree({str(tmp_path / 'runs')!r}, ignore_errors=True)")
-  assert done.returncode == 75 and done.stderr.count("\n") == 1, done.stderr
+  assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
   assert "was deleted, moved or replaced while this run used it" in done.stderr
