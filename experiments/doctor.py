@@ -43,7 +43,7 @@ ROWS = 4  # of a line that is long
 
 
 class Line(NamedTuple):
-  """What is said of one part."""
+  """Holds what is said of one part of a folder."""
 
   state: str
   part: str

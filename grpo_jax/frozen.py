@@ -16,7 +16,7 @@ def _refuse(self: Any, *_: Any, **__: Any) -> NoReturn:
 
 
 class FrozenDict(dict):
-  """A dict that refuses to be changed."""
+  """Refuses to be changed; else an ordinary dict."""
 
   __slots__ = ()
   __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
@@ -32,7 +32,7 @@ class FrozenDict(dict):
 
 
 class FrozenList(list):
-  """A list that refuses to be changed."""
+  """Refuses to be changed; else an ordinary list."""
 
   __slots__ = ()
   __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse

@@ -1,4 +1,4 @@
-"""What the numbers of a run depend on, as names with short texts; DIR/inputs.json holds those that a run began with.
+"""Gathers what the numbers of a run depend on, as names with short texts; DIR/inputs.json keeps them.
 
     version of jax            0.10.2
     code of grpo_jax          the digest of all of its files

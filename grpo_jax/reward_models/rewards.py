@@ -1,4 +1,4 @@
-"""The rewards that reward models give to a batch of completions, of their scores (scores.py).
+"""Makes rewards of the scores that reward models give to a batch of completions (scores.py).
 
 One of outcomes is asked after the last token, one of steps (a process reward model) after the last token of each step.
 """
