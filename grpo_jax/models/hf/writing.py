@@ -9,7 +9,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import SettingError, StorageError
 from grpo_jax.io import storage
 from grpo_jax.sandbox import model_folder
 
@@ -38,7 +38,7 @@ def replacing(target: storage.Path, last: str) -> Iterator[storage.Path | None]:
   `target` is complete or absent at any moment but a rename. In a bucket it is complete where it has the file `last`.
 
   Raises:
-    SettingError: the disk does not take the files.
+    StorageError: the disk does not take the files; the same command writes them again.
   """
   writer = jax.process_index() == 0
   part = target.with_name(f".{target.name}.part")
@@ -53,7 +53,7 @@ def replacing(target: storage.Path, last: str) -> Iterator[storage.Path | None]:
     if writer:
       storage.remove(part)
     kept = "the same command writes it again" if storage.in_bucket(target) else "what was there is untouched"
-    raise SettingError(f"export: {target} cannot be written ({model_folder.first_line(error)}); {kept}") from error
+    raise StorageError(f"export: {target} cannot be written ({model_folder.first_line(error)}); {kept}") from error
 
 
 def save_tensors(file: storage.Path, tensors: Mapping[str, np.ndarray]) -> None:
