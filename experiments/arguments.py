@@ -1,4 +1,5 @@
-"""Parses command lines and the arguments of config files, and explains in one line whatever is wrong with them.
+"""Parses command lines and the arguments of config files, and explains in one line whatever is
+wrong with them.
 
 `jax` is not imported here, so that a mistake is answered at once.
 """
@@ -23,7 +24,8 @@ from grpo_jax.io import storage
 LONGEST = 2000  # characters of a message: a value may be as long as a command line
 FOLDERS = ("workdir", "path", "out", "like", "file")  # flags of commands that name a folder or file
 _HELP = re.compile(r"--?(h|help|helpshort|helpfull)|-\?")
-# A setting given as a flag: --config.learner.lr=1e-6, --noconfig.data.shuffle, --config.data.mixture[0]=...
+# A setting given as a flag: --config.learner.lr=1e-6, --noconfig.data.shuffle,
+# --config.data.mixture[0]=...
 _OVERRIDE = re.compile(r"--?(no)?config\.(?P<name>[^=\[]+)(\[[^=]*)?(=(?P<value>.*))?", re.DOTALL)
 
 
@@ -34,29 +36,43 @@ def parse_arg(arg: str, **defaults: str | int | float | bool | tuple) -> ConfigD
 
   Args:
     arg: what follows the colon. `name` alone means `name=True` for a bool.
-    **defaults: every argument with its value where it is not given, which also says its type. A tuple is a choice, and
-      its first item is the default.
+    **defaults: every argument with its value where it is not given, which also says its type. A
+      tuple is a choice, and its first item is the default.
 
   Raises:
     SettingError: an unknown argument, one that is given twice, or a value of another type.
   """
-  args = ConfigDict({name: default[0] if isinstance(default, tuple) else default for name, default in defaults.items()})
+  args = ConfigDict(
+    {
+      name: default[0] if isinstance(default, tuple) else default
+      for name, default in defaults.items()
+    }
+  )
   given: set[str] = set()
   for item in filter(None, (each.strip() for each in arg.split(","))):
     name, equals, text = item.partition("=")
     if name not in defaults:
-      known = ", ".join(f"{n}={'|'.join(map(str, d)) if isinstance(d, tuple) else d}" for n, d in defaults.items())
-      raise SettingError(f"{name}: this config has no such argument; {f'it has: {known}' if known else 'it has none'}")
+      known = ", ".join(
+        f"{n}={'|'.join(map(str, d)) if isinstance(d, tuple) else d}" for n, d in defaults.items()
+      )
+      raise SettingError(
+        f"{name}: this config has no such argument; "
+        f"{f'it has: {known}' if known else 'it has none'}"
+      )
     if name in given:
       raise SettingError(f"{item}: {name} is given twice; give it once")
     given.add(name)
     default, kind = defaults[name], type(args[name])
     if not equals and kind is not bool:
-      raise SettingError(f"{name}: a value is missing; write {name}=VALUE, as in {name}={args[name]}")
+      raise SettingError(
+        f"{name}: a value is missing; write {name}=VALUE, as in {name}={args[name]}"
+      )
     try:
       value = _BOOLS[text.lower() if equals else "true"] if kind is bool else kind(text)
     except (KeyError, ValueError):
-      raise SettingError(f"{name}={text}: expected {_KINDS[kind]}, as in {name}={args[name]}") from None
+      raise SettingError(
+        f"{name}={text}: expected {_KINDS[kind]}, as in {name}={args[name]}"
+      ) from None
     if isinstance(default, tuple) and value not in default:
       raise SettingError(f"{name}={text}: choose from {', '.join(map(str, default))}")
     args[name] = value
@@ -72,11 +88,12 @@ def define_config(help: str, **options: bool) -> None:
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-  """Parses the flags; if anything is wrong, or --config is missing, ends the program with one line and code 2.
+  """Parses the flags; if anything is wrong, or --config is missing, ends the program with one line
+  and code 2.
 
-  It is the `flags_parser` of absl's `app.run`. The config file is loaded once more than absl would load it, so that
-  what is wrong in it or in the name of a setting can be told apart from the rest. A command that has no --config takes
-  none.
+  It is the `flags_parser` of absl's `app.run`. The config file is loaded once more than absl would
+  load it, so that what is wrong in it or in the name of a setting can be told apart from the rest.
+  A command that has no --config takes none.
   """
   if wanted := [arg for arg in argv[1:] if _HELP.fullmatch(arg)]:
     _show_help(argv[0], wanted[0])
@@ -96,7 +113,9 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 
 def _expanded(flag: str, value: str | list[str] | None) -> str | list[str] | None:
-  """Returns the value of a flag, or its values, with the home directory for `~`: no shell sees it behind a `=`."""
+  """Returns the value of a flag, or its values, with the home directory for `~`: no shell sees it
+  behind a `=`.
+  """
   if isinstance(value, list):
     return [storage.expanded(f"--{flag}", each) for each in value]
   return value and storage.expanded(f"--{flag}", value)
@@ -110,7 +129,9 @@ def _show_help(program: str, flag: str) -> NoReturn:
 
 
 def _parse(argv: list[str], config: ConfigDict) -> list[str]:
-  """Parses the flags, of which `config` says the settings, and returns what is left; what is wrong ends the program."""
+  """Parses the flags, of which `config` says the settings, and returns what is left; what is wrong
+  ends the program.
+  """
   names = names_of(config)
   overrides = [match for match in map(_OVERRIDE.fullmatch, argv[1:]) if match]
   for arg in argv[1:]:
@@ -128,25 +149,35 @@ def _parse(argv: list[str], config: ConfigDict) -> list[str]:
   except flags.UnrecognizedFlagError as error:
     fail(_unknown_flag(error, argv, names))
   except SystemExit as error:  # this time absl has loaded the config file
-    fail(f"--config={_value_of('config', argv)}: it ends the program, sys.exit({error.code!r}); return a config")
+    fail(
+      f"--config={_value_of('config', argv)}: it ends the program, sys.exit({error.code!r}); "
+      "return a config"
+    )
   except Exception as error:  # absl, ml_collections and, once more, the config file: anything
-    entries = [f"{match[0]}: " for match in overrides if match[3]]  # of tuples, which errors do not name
+    # of tuples, which errors do not name
+    entries = [f"{match[0]}: " for match in overrides if match[3]]
     fail("".join(entries) + (str(error) or type(error).__name__))
 
 
 def fail(message: str | Exception, code: int = 2) -> NoReturn:
-  """Ends the program with one line on stderr and an exit code, that of bad input from a person if none is given."""
-  line = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(str(message).split()))  # nothing a terminal obeys
-  print("error:", line if len(line) < LONGEST else f"{line[:LONGEST]} ...", file=sys.stderr, flush=True)
+  """Ends the program with one line on stderr and an exit code, that of bad input from a person if
+  none is given.
+  """
+  # nothing a terminal obeys
+  line = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(str(message).split()))
+  print(
+    "error:", line if len(line) < LONGEST else f"{line[:LONGEST]} ...", file=sys.stderr, flush=True
+  )
   sys.exit(code)
 
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-  """Ends the program with one line and the code of a SettingError (2; 75: a StorageError), and with 130 at Ctrl-C.
+  """Ends the program with one line and the code of a SettingError (2; 75: a StorageError), and with
+  130 at Ctrl-C.
 
-  A user's code that calls sys.exit(0) would end it as if it were done: that is one line and code 2, too. Any other
-  error keeps its traceback.
+  A user's code that calls sys.exit(0) would end it as if it were done: that is one line and code 2,
+  too. Any other error keeps its traceback.
   """
   try:
     yield
@@ -156,7 +187,10 @@ def one_line_errors() -> Iterator[None]:
     if error.code:
       raise
     *_, frame = traceback.extract_tb(error.__traceback__)
-    fail(f"{frame.filename}:{frame.lineno}: calls sys.exit({error.code!r}) before the end; return or raise an error")
+    fail(
+      f"{frame.filename}:{frame.lineno}: calls sys.exit({error.code!r}) before the end; return or "
+      "raise an error"
+    )
   except KeyboardInterrupt:
     print("interrupted", file=sys.stderr, flush=True)
     sys.exit(130)  # as a shell says of a program that SIGINT ended
@@ -167,20 +201,26 @@ def names_of(config: ConfigDict, prefix: str = "") -> list[str]:
   names = []
   for key in config:
     value = config[key]
-    names += [prefix + key, *(names_of(value, f"{prefix}{key}.") if isinstance(value, ConfigDict) else ())]
+    names += [
+      prefix + key,
+      *(names_of(value, f"{prefix}{key}.") if isinstance(value, ConfigDict) else ()),
+    ]
   return names
 
 
 def nearest(name: str, names: list[str]) -> list[str]:
   """Returns up to three of `names` that a person who typed `name` may have meant.
 
-  Similar ones of the same section come first, then those with the same last part, then similar ones anywhere.
+  Similar ones of the same section come first, then those with the same last part, then similar ones
+  anywhere.
   """
   section, _, last = name.rpartition(".")
   siblings = {n.rpartition(".")[2]: n for n in names if n.rpartition(".")[0] == section}
   similar = [siblings[n] for n in difflib.get_close_matches(last, siblings, 3, 0.6)]
   same = [n for n in names if n.split(".")[-1] == last]
-  return list(dict.fromkeys([*similar, *same, *difflib.get_close_matches(name, names, 3, 0.85)]))[:3]
+  return list(dict.fromkeys([*similar, *same, *difflib.get_close_matches(name, names, 3, 0.85)]))[
+    :3
+  ]
 
 
 _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -239,17 +279,31 @@ def _load(path: str) -> ConfigDict:
   except SystemExit as error:
     fail(f"--config={path}: it ends the program, sys.exit({error.code!r}); return a config")
   except Exception as error:  # a config file may raise anything
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == os.path.abspath(file)]
-    fail(f"--config={path}: {':'.join([file, *map(str, lines[-1:])])}: {type(error).__name__}: {error}")
+    lines = [
+      f.lineno
+      for f in traceback.extract_tb(error.__traceback__)
+      if f.filename == os.path.abspath(file)
+    ]
+    fail(
+      f"--config={path}: {':'.join([file, *map(str, lines[-1:])])}: {type(error).__name__}: {error}"
+    )
   if not isinstance(config, ConfigDict) or isinstance(config, FrozenConfigDict):
-    fail(f"--config={path}: its get_config() must return an ml_collections.ConfigDict, not {type(config).__name__}")
+    fail(
+      f"--config={path}: its get_config() must return an ml_collections.ConfigDict, not "
+      f"{type(config).__name__}"
+    )
   return config
 
 
-def _wrong_value(error: flags.IllegalFlagValueError, config: ConfigDict, overrides: list[re.Match]) -> str:
-  """The line for a wrong value: what kind of value the setting takes, or what absl says of any other flag."""
+def _wrong_value(
+  error: flags.IllegalFlagValueError, config: ConfigDict, overrides: list[re.Match]
+) -> str:
+  """The line for a wrong value: what kind of value the setting takes, or what absl says of any
+  other flag.
+  """
   for match in overrides:  # of a flag that is given twice, the one with the value that is wrong
-    given = "" if match["value"] is None else f"{match['value']}:"  # None: the value is the next argument
+    # None: the value is the next argument
+    given = "" if match["value"] is None else f"{match['value']}:"
     if str(error).startswith(f"flag --config.{match['name']}={given}"):
       section, _, last = match["name"].rpartition(".")
       kind = (operator.attrgetter(section)(config) if section else config).get_type(last)
@@ -261,17 +315,23 @@ def _unknown_flag(error: flags.UnrecognizedFlagError, argv: list[str], names: li
   """The line for an unknown flag: the setting that it may be, or else what absl says."""
   if error.flagname.startswith("noconfig."):
     return f"--{error.flagname}: only a setting that is True or False is switched off so"
-  names = [name for name in names if not any(other.startswith(f"{name}.") for other in names)]  # sections have no value
+  # sections have no value
+  names = [name for name in names if not any(other.startswith(f"{name}.") for other in names)]
   close = [error.flagname] if error.flagname in names else nearest(error.flagname, names)
   if not close:
     return str(error)
   value = _value_of(error.flagname, argv)
   given = "" if value is None else f"={value}"
-  return f"--{error.flagname}{given}: no such flag; did you mean --config.{f'{given} or --config.'.join(close)}{given}?"
+  return (
+    f"--{error.flagname}{given}: no such flag; did you mean "
+    f"--config.{f'{given} or --config.'.join(close)}{given}?"
+  )
 
 
 def _unknown_setting(name: str, config: ConfigDict, names: list[str]) -> str:
-  """The line for a setting that does not exist, with similar names or else with those of its section."""
+  """The line for a setting that does not exist, with similar names or else with those of its
+  section.
+  """
   close = nearest(name, names)
   if close:
     return f"--config.{name}: no such setting; did you mean {' or '.join(close)}?"
@@ -280,6 +340,8 @@ def _unknown_setting(name: str, config: ConfigDict, names: list[str]) -> str:
     if f"{section}{key}" not in names or not isinstance(holder[key], ConfigDict):
       break
     section, holder = f"{section}{key}.", holder[key]
-  hint = "; the config file makes the section of a data set of your own: c.data.NAME = NAME.settings()"
+  hint = (
+    "; the config file makes the section of a data set of your own: c.data.NAME = NAME.settings()"
+  )
   known = f"{section.rstrip('.') or 'the config'} has: {', '.join(holder)}"
   return f"--config.{name}: no such setting; {known}{hint if section == 'data.' else ''}"

@@ -1,9 +1,11 @@
-"""GRPO (DeepSeekMath, arXiv 2402.03300) on word problems, from a warm start that ships with the code.
+"""GRPO (DeepSeekMath, arXiv 2402.03300) on word problems, from a warm start that ships with the
+code.
 
     python -m experiments.run --config=experiments/arithmetic.py --workdir=runs/arithmetic
 
-A decoder of 0.8 million parameters, trained by SFT and stopped early (experiments/arithmetic_sft.py), learns by GRPO
-from nothing but whether its final answer is right. Hardware: two CPU cores; it takes minutes.
+A decoder of 0.8 million parameters, trained by SFT and stopped early
+(experiments/arithmetic_sft.py), learns by GRPO from nothing but whether its final answer is right.
+Hardware: two CPU cores; it takes minutes.
 
     :hard             problems of five to eight steps, from a warm start that solves 8% of them; outcomes are rare there
     :objective=NAME   a row of experiments/presets.py, or process; or an objective of your own, as FILE.py
@@ -20,12 +22,17 @@ from experiments import arguments, defaults, presets
 WARM_START = pathlib.Path(__file__).parent / "arithmetic_warm_start"
 HARD_WARM_START = pathlib.Path(__file__).parent / "arithmetic_hard_warm_start"
 
-# Rows of presets.py, and one that only data with the results of its steps can have. Under the advantage group_relative
-# it leaves steps out, until one wrong line is all that it writes: docs/results.md.
-PROCESS = {"objective.advantage": "step_returns", "rewards.functions": (("steps", "steps.steps_correct", 1.0),)}
+# Rows of presets.py, and one that only data with the results of its steps can have. Under the
+# advantage group_relative it leaves steps out, until one wrong line is all that it writes:
+# docs/results.md.
+PROCESS = {
+  "objective.advantage": "step_returns",
+  "rewards.functions": (("steps", "steps.steps_correct", 1.0),),
+}
 OBJECTIVES = presets.PRESETS | {"process": ("grpo", PROCESS)}
 
-GENTLE = {"learner.lr": 1e-4}  # for four passes over a rollout; at 5e-4 CISPO falls to 7% in 60 steps
+# for four passes over a rollout; at 5e-4 CISPO falls to 7% in 60 steps
+GENTLE = {"learner.lr": 1e-4}
 CRITIC = {"learner.critic_lr": 3e-4}
 
 # What this task changes of a row.
@@ -36,13 +43,16 @@ OWN: dict[str, dict[str, Any]] = {
   "ppo": CRITIC,
   "ppo_group": CRITIC,
   "sft": {"learner.lr": 1e-3},
-  # At a beta of 0.1 the policy runs away from the reference: a KL of 6.9 after 60 steps, and accuracy falls.
+  # At a beta of 0.1 the policy runs away from the reference: a KL of 6.9 after 60 steps, and
+  # accuracy falls.
   "dpo": {"objective.beta": 0.5, "learner.lr": 1e-4},
 }
 
 
 def overlong(c: ConfigDict) -> tuple[tuple, ...]:
-  """Returns the rewards of DAPO: the outcome, and its soft punishment of the last eight tokens before the limit."""
+  """Returns the rewards of DAPO: the outcome, and its soft punishment of the last eight tokens
+  before the limit.
+  """
   punished = {"max_length": c.sampler.max_length, "buffer": 8}
   return (("correct", "math.answer_correct", 1.0), ("overlong", "length.overlong", 1.0, punished))
 

@@ -1,11 +1,13 @@
-"""Iterative GRPO (DeepSeekMath, arXiv 2402.03300, Algorithm 1) on word problems, by a reward model that keeps learning.
+"""Iterative GRPO (DeepSeekMath, arXiv 2402.03300, Algorithm 1) on word problems, by a reward model
+that keeps learning.
 
     python -m experiments.run --config=experiments/arithmetic_rm.py --workdir=runs/rm
-    python -m experiments.run --config=experiments/arithmetic_iterative.py:reward_model=runs/rm --workdir=runs/iterative
+    python -m experiments.run --config=experiments/arithmetic_iterative.py:reward_model=runs/rm
+    --workdir=runs/iterative
 
-The policy is rewarded by the reward model alone. Whether an answer is right only labels the pairs that the reward model
-goes on learning from; it is logged as `reward/correct`, beside `reward/reward_model`. The policy is evaluated at the
-end of each iteration.
+The policy is rewarded by the reward model alone. Whether an answer is right only labels the pairs
+that the reward model goes on learning from; it is logged as `reward/correct`, beside
+`reward/reward_model`. The policy is evaluated at the end of each iteration.
 
     :reward_model=FOLDER   a reward model to begin with: a run of arithmetic_rm.py, or a Hugging Face folder
     :hard                  the problems of arithmetic.py:hard, and its rate
@@ -26,7 +28,8 @@ def get_config(arg: str = "") -> ConfigDict:
   args = arguments.parse_arg(arg, reward_model="", hard=False)
   if not args.reward_model:
     raise SettingError(
-      "reward_model='': the policy has no other reward; use --config=experiments/arithmetic_iterative.py:"
+      "reward_model='': the policy has no other reward; use "
+      "--config=experiments/arithmetic_iterative.py:"
       "reward_model=FOLDER, such as a run of experiments/arithmetic_rm.py"
     )
   c = arithmetic.get_config(f"hard={args.hard}")

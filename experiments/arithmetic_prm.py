@@ -1,14 +1,16 @@
-"""A process reward model (Math-Shepherd, arXiv 2312.08935) on word problems, from the policy's own samples.
+"""A process reward model (Math-Shepherd, arXiv 2312.08935) on word problems, from the policy's own
+samples.
 
     python -m experiments.run --config=experiments/arithmetic_prm.py --workdir=runs/arithmetic_prm
 
-The decoder of 0.8 million parameters that experiments/arithmetic.py starts from learns to tell the right steps of its
-own samples from the wrong ones, of which it makes about as many. A step is right where one of eight continuations
-reaches the right answer. On held-out prompts `eval/step_accuracy` compares the model with such labels,
-`eval/rule_accuracy` with the exact checker of steps, and `eval/label_agreement` the labels with the checker. Hardware:
-two CPU cores. With :labels=rule,start=FOLDER, a policy that solves these problems (experiments/arithmetic_sft.py), the
-balanced accuracy on 3487 held-out steps, 55% of them wrong, was 75% after 200 steps, 90% after 800 and 95.2% at the
-end; the area under the curve was 0.985. Of others docs/results.md tells.
+The decoder of 0.8 million parameters that experiments/arithmetic.py starts from learns to tell the
+right steps of its own samples from the wrong ones, of which it makes about as many. A step is right
+where one of eight continuations reaches the right answer. On held-out prompts `eval/step_accuracy`
+compares the model with such labels, `eval/rule_accuracy` with the exact checker of steps, and
+`eval/label_agreement` the labels with the checker. Hardware: two CPU cores. With
+:labels=rule,start=FOLDER, a policy that solves these problems (experiments/arithmetic_sft.py), the
+balanced accuracy on 3487 held-out steps, 55% of them wrong, was 75% after 200 steps, 90% after 800
+and 95.2% at the end; the area under the curve was 0.985. Of others docs/results.md tells.
 
     :hard            samples of the warm start of arithmetic.py:hard
     :labels=rule     the exact checker labels the steps; no continuations are made

@@ -1,9 +1,11 @@
-"""Process-supervised GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.3) on word problems: a reward for each step.
+"""Process-supervised GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.3) on word problems: a
+reward for each step.
 
     python -m experiments.run --config=experiments/arithmetic_process.py --workdir=runs/process
 
-It is experiments/arithmetic.py but for the rewards, and for the advantage: step_returns, since group_relative leaves
-steps out until one wrong line is all that it writes (docs/results.md, which has what `:hard` comes to).
+It is experiments/arithmetic.py but for the rewards, and for the advantage: step_returns, since
+group_relative leaves steps out until one wrong line is all that it writes (docs/results.md, which
+has what `:hard` comes to).
 
 The exact checker says of each step whether it is right.
 

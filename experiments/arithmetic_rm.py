@@ -1,13 +1,16 @@
-"""An outcome reward model of word problems, from samples of the warm start of experiments/arithmetic.py.
+"""An outcome reward model of word problems, from samples of the warm start of
+experiments/arithmetic.py.
 
     python -m experiments.run --config=experiments/arithmetic_rm.py --workdir=runs/arithmetic_rm
 
-The policy's samples are told apart by whether their answer is right; both of a pair are complete and have the form of
-an answer, so that the form alone tells nothing. Bradley-Terry on the pairs (InstructGPT, arXiv 2203.02155, eq. 1).
-Measured once: 67.2% of 512 held-out pairs after 900 steps (the policy's own log-prob tells 71.8% of all pairs). With
-:start=FOLDER, the process reward model of experiments/arithmetic_prm.py, it told 94.1% before it had learned anything,
-and 92.8% at the end (docs/results.md).
-Hardware: two CPU cores. DIR/export is a folder for transformers' AutoModelForSequenceClassification.
+The policy's samples are told apart by whether their answer is right; both of a pair are complete
+and have the form of an answer, so that the form alone tells nothing. Bradley-Terry on the pairs
+(InstructGPT, arXiv 2203.02155, eq. 1).
+Measured once: 67.2% of 512 held-out pairs after 900 steps (the policy's own log-prob tells 71.8% of
+all pairs). With :start=FOLDER, the process reward model of experiments/arithmetic_prm.py, it told
+94.1% before it had learned anything, and 92.8% at the end (docs/results.md).
+Hardware: two CPU cores. DIR/export is a folder for transformers'
+AutoModelForSequenceClassification.
 
     :hard            samples of the warm start of arithmetic.py:hard
     :policy=FOLDER   a Hugging Face folder or a run whose samples they are, in place of the warm start

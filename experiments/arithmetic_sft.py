@@ -1,10 +1,11 @@
-"""How the warm starts of experiments/arithmetic.py were made: SFT on worked solutions, stopped early.
+"""How the warm starts of experiments/arithmetic.py were made: SFT on worked solutions, stopped
+early.
 
     python -m experiments.run --config=experiments/arithmetic_sft.py --workdir=runs/arithmetic_sft
     cp runs/arithmetic_sft/export/* experiments/arithmetic_warm_start/
 
-Hardware: two CPU cores, a few minutes. It then has the form of an answer and half of the arithmetic. `:steps=1500`
-goes on to where SFT alone ends.
+Hardware: two CPU cores, a few minutes. It then has the form of an answer and half of the
+arithmetic. `:steps=1500` goes on to where SFT alone ends.
 
     :hard   goes on from that warm start on problems of five to eight steps, for arithmetic.py:hard; its export belongs
             into experiments/arithmetic_hard_warm_start/

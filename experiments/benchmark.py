@@ -1,12 +1,14 @@
 """Measures one GRPO step; the last line is one JSON object.
 
-    python -m experiments.benchmark --config=experiments/benchmarks.py:prompts=4,group=8 [--vs=trl --peer=PYTHON]
+    python -m experiments.benchmark --config=experiments/benchmarks.py:prompts=4,group=8 [--vs=trl
+    --peer=PYTHON]
 
-Seconds are medians over `steps` steps that compiled nothing: those that did are run and left out. FLOPs are counted
-from the shapes, over the rate of a 2048 x 2048 x 2048 product (8192 off the CPU) in the model's dtype in the same
-process; bytes that decoding must read, over the rate at which an array is read and written. With --vs=trl or --vs=tunix
-the peer (experiments/peers, run by the Python of its own environment, --peer) and this program run in turn, and ratios
-of medians are printed.
+Seconds are medians over `steps` steps that compiled nothing: those that did are run and left out.
+FLOPs are counted from the shapes, over the rate of a 2048 x 2048 x 2048 product (8192 off the CPU)
+in the model's dtype in the same process; bytes that decoding must read, over the rate at which an
+array is read and written. With --vs=trl or --vs=tunix the peer (experiments/peers, run by the
+Python of its own environment, --peer) and this program run in turn, and ratios of medians are
+printed.
 """
 
 import dataclasses
@@ -57,7 +59,9 @@ WORKLOAD = {
 
 
 def forced_lengths(completions: int, completion: int, step: int) -> np.ndarray:
-  """Long-tailed lengths, end token included: exponential with a mean of completion / 4, cut to [2, completion]."""
+  """Long-tailed lengths, end token included: exponential with a mean of completion / 4, cut to [2,
+  completion].
+  """
   u = np.random.default_rng(step).random(completions)
   return np.clip(np.ceil(-completion / 4 * np.log1p(-u)), 2, completion).astype(np.int32)
 
@@ -81,7 +85,9 @@ def matmul_rate(dtype: str = "float32") -> float:
 
 
 def copy_rate(megabytes: int = 128, times: int = 8) -> float:
-  """Bytes/s of reading an array and writing it again, in place: new memory would cost a CPU its page faults."""
+  """Bytes/s of reading an array and writing it again, in place: new memory would cost a CPU its
+  page faults.
+  """
   x = jnp.ones(megabytes * 2**18, jnp.float32)
 
   @jax.jit
@@ -133,10 +139,15 @@ def make_workload(config: ConfigDict) -> tuple[Workload, TrainState]:
     attention_bias=True,
   )
   layout = sharding.make_layout(config.mesh)
-  decoder = Decoder(shape, layout, layers=config.model.layers, remat=config.model.remat, dtype=config.model.dtype)
+  decoder = Decoder(
+    shape, layout, layers=config.model.layers, remat=config.model.remat, dtype=config.model.dtype
+  )
   init = jax.jit(decoder.init, out_shardings=decoder.shardings())
   tx = optimizer.make_optimizer(config.learner, config.steps)
-  objective, settings = registry.objective(config.objective.name), registry.objective_settings(config.objective)
+  objective, settings = (
+    registry.objective(config.objective.name),
+    registry.objective_settings(config.objective),
+  )
   setup = learn.Setup(decoder, objective, tx, config.learner, settings, config.sampler.temperature)
   workload = Workload(
     config,
@@ -151,18 +162,31 @@ def make_workload(config: ConfigDict) -> tuple[Workload, TrainState]:
 
 def make_prompts(config: ConfigDict, step: int) -> tuple[Prompts, np.ndarray]:
   """Random prompts of a step, and the lengths `[P, G]` that its completions are forced to."""
-  b, prompts, group, length = config.benchmark, config.data.prompts, config.sampler.group, config.sampler.max_length
-  tokens = np.random.default_rng(step).integers(3, b.vocab, (prompts, b.prompt_len)).astype(np.int32)
+  b, prompts, group, length = (
+    config.benchmark,
+    config.data.prompts,
+    config.sampler.group,
+    config.sampler.max_length,
+  )
+  tokens = (
+    np.random.default_rng(step).integers(3, b.vocab, (prompts, b.prompt_len)).astype(np.int32)
+  )
   full = np.full(prompts, b.prompt_len, np.int32)
   lengths = forced_lengths(prompts, b.prompt_len, 1_000_000 + step) if b.mixed else full
-  ends = forced_lengths(prompts * group, length, step) if b.tail else np.full(prompts * group, length, np.int32)
+  ends = (
+    forced_lengths(prompts * group, length, step)
+    if b.tail
+    else np.full(prompts * group, length, np.int32)
+  )
   return Prompts(tokens, lengths), ends.reshape(prompts, group)
 
 
 def generate_all(
   workload: Workload, params: Any, prompts: Prompts, key: Any, ends: np.ndarray
 ) -> tuple[Rollouts, dict[str, Any]]:
-  """Rollouts of all prompts, and statistics; without refill as many prompts at a time as there are slots for."""
+  """Rollouts of all prompts, and statistics; without refill as many prompts at a time as there are
+  slots for.
+  """
   config = workload.config
   sizes = Sizes(0, workload.decoder.layout, config.benchmark.prompt_len, workload.microbatches)
   at_once = len(ends) if config.benchmark.refill else config.sampler.slots // config.sampler.group
@@ -175,8 +199,13 @@ def generate_all(
     return rollouts[0], found[0]
   steps = sum(f["decode_steps"] for f in found)
   busy = sum(f["slot_use"] * f["decode_steps"] for f in found) / steps
-  rollouts = jax.tree.map(lambda *x: np.concatenate(x), *(dataclasses.replace(r, prompts=None) for r in rollouts))
-  return dataclasses.replace(rollouts, prompts=plan.trim(prompts)), {"slot_use": busy, "decode_steps": steps}
+  rollouts = jax.tree.map(
+    lambda *x: np.concatenate(x), *(dataclasses.replace(r, prompts=None) for r in rollouts)
+  )
+  return dataclasses.replace(rollouts, prompts=plan.trim(prompts)), {
+    "slot_use": busy,
+    "decode_steps": steps,
+  }
 
 
 def one_step(workload: Workload, state: TrainState, step: int) -> tuple[TrainState, Step]:
@@ -184,10 +213,14 @@ def one_step(workload: Workload, state: TrainState, step: int) -> tuple[TrainSta
   config, layout = workload.config, workload.decoder.layout
   prompts, ends = make_prompts(config, step)
   start = time.perf_counter()
-  rollouts, found = generate_all(workload, state.params["policy"], prompts, jax.random.key(step), ends)
+  rollouts, found = generate_all(
+    workload, state.params["policy"], prompts, jax.random.key(step), ends
+  )
   generate_s = time.perf_counter() - start
   given = np.arange(config.sampler.max_length) == ends[..., None] - 1
-  rewards = np.where(given, np.random.default_rng(step).integers(0, 7, (*ends.shape, 1)), 0).astype(np.float32)
+  rewards = np.where(given, np.random.default_rng(step).integers(0, 7, (*ends.shape, 1)), 0).astype(
+    np.float32
+  )
   start = time.perf_counter()
   rollouts = dataclasses.replace(rollouts, rewards=rewards, given=given)
   packing = plan.pack(rollouts, layout, workload.microbatches)
@@ -240,7 +273,8 @@ def measure(config: ConfigDict) -> dict[str, Any]:
 def summary(config: ConfigDict, steps: list[Step], rate: float, copied: float) -> dict[str, Any]:
   """Medians over steps, and shares of the limits: `rate` in FLOP/s, `copied` in bytes/s."""
   middle = statistics.median
-  passes = 3 * config.learner.mu + 1 + (config.learner.mu > 1)  # gradients, the reference, the old policy
+  # gradients, the reference, the old policy
+  passes = 3 * config.learner.mu + 1 + (config.learner.mu > 1)
   generate_s, learn_s = middle(s.generate_s for s in steps), middle(s.learn_s for s in steps)
   step_s, tokens = middle(s.generate_s + s.learn_s for s in steps), middle(s.tokens for s in steps)
   return {
@@ -257,7 +291,10 @@ def summary(config: ConfigDict, steps: list[Step], rate: float, copied: float) -
     "generate_of_bandwidth": middle(s.bytes / s.generate_s for s in steps) / copied,
     "learn_of_limit": passes * middle(s.flops / s.learn_s for s in steps) / rate,
     "slot_use": middle(s.slot_use for s in steps),
-    **{name: middle(s.padding[name] for s in steps) for name in ("padding_fraction", "prompt_padding_fraction")},
+    **{
+      name: middle(s.padding[name] for s in steps)
+      for name in ("padding_fraction", "prompt_padding_fraction")
+    },
   }
 
 
@@ -267,7 +304,9 @@ def peer_command(name: str, python: str, config: ConfigDict) -> list[str]:
   if b.mixed:
     arguments.fail(f"mixed=true with --vs={name}: peers are given prompts of one length only")
   if b.tail and name == "tunix":
-    arguments.fail("tail=true with --vs=tunix: its sampler cannot be told where to end a row; use --vs=trl")
+    arguments.fail(
+      "tail=true with --vs=tunix: its sampler cannot be told where to end a row; use --vs=trl"
+    )
   sampling = config.sampler
   as_theirs = (("top_p", sampling.top_p, 1.0), ("dtype", sampling.dtype, "float32"))
   as_theirs += (("weights_dtype", sampling.weights_dtype, "same"), ("head_dim", b.head_dim, 64))
@@ -299,7 +338,10 @@ def last_json(command: list[str]) -> dict[str, Any]:
   """Runs a command and reads its last line."""
   done = subprocess.run(command, capture_output=True, text=True, check=False)
   if done.returncode:
-    arguments.fail(f"{' '.join(command)} ended with {done.returncode}: {(done.stderr.strip() or '?').splitlines()[-1]}")
+    arguments.fail(
+      f"{' '.join(command)} ended with {done.returncode}: "
+      f"{(done.stderr.strip() or '?').splitlines()[-1]}"
+    )
   return json.loads(done.stdout.strip().splitlines()[-1])
 
 
@@ -308,7 +350,9 @@ def main(argv: list[str]) -> None:
   del argv
   values, config = flags.FLAGS, flags.FLAGS.config
   if "benchmark" not in config:
-    arguments.fail("--config: needs a workload, as in --config=experiments/benchmarks.py:prompts=4,group=8")
+    arguments.fail(
+      "--config: needs a workload, as in --config=experiments/benchmarks.py:prompts=4,group=8"
+    )
   with arguments.one_line_errors():
     ranges.check(config)
     kinds.check(config.benchmark, WORKLOAD, "benchmark.")
@@ -316,7 +360,9 @@ def main(argv: list[str]) -> None:
       print(json.dumps(measure(config)))
       return
   if more := [a for a in sys.argv[1:] if a.startswith("--config.")]:
-    arguments.fail(f"{more[0]} with --vs={values.vs}: a peer takes the arguments of --config=FILE:arg=value only")
+    arguments.fail(
+      f"{more[0]} with --vs={values.vs}: a peer takes the arguments of --config=FILE:arg=value only"
+    )
   own = own_command([a for a in sys.argv[1:] if not a.startswith(("--vs", "--peer", "--rounds"))])
   peer, rounds = peer_command(values.vs, values.peer, config), []
   for i in range(values.rounds):
@@ -334,7 +380,9 @@ def main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
   arguments.define_config("The workload: experiments/benchmarks.py:arg=value,...")
-  flags.DEFINE_enum("vs", None, ["trl", "tunix"], "Run this peer in turn with grpo_jax and print ratios.")
+  flags.DEFINE_enum(
+    "vs", None, ["trl", "tunix"], "Run this peer in turn with grpo_jax and print ratios."
+  )
   flags.DEFINE_string("peer", sys.executable, "The Python of the peer's environment.")
   flags.DEFINE_integer("rounds", 3, "How often each runs, with --vs.", lower_bound=1)
   app.run(main, flags_parser=arguments.parse_flags)

@@ -1,11 +1,14 @@
-"""Workloads of experiments/benchmark.py: random weights, random prompts, completions of forced length.
+"""Workloads of experiments/benchmark.py: random weights, random prompts, completions of forced
+length.
 
-    python -m experiments.benchmark --config=experiments/benchmarks.py:layers=8,width=512,prompts=4,group=8
+    python -m experiments.benchmark
+    --config=experiments/benchmarks.py:layers=8,width=512,prompts=4,group=8
 
-One GRPO step: sampling, log-probs under a reference (beta 0.04), one update. `tail` forces long-tailed lengths with a
-mean of a quarter of `completion`, `mixed` gives prompts long-tailed lengths with a mean of a quarter of `prompt_len`,
-`slots` decodes so many at a time, `refill=false` gives the slots so many samples and the next when all have ended, `mu`
-updates that often on a rollout.
+One GRPO step: sampling, log-probs under a reference (beta 0.04), one update. `tail` forces
+long-tailed lengths with a mean of a quarter of `completion`, `mixed` gives prompts long-tailed
+lengths with a mean of a quarter of `prompt_len`, `slots` decodes so many at a time, `refill=false`
+gives the slots so many samples and the next when all have ended, `mu` updates that often on a
+rollout.
 """
 
 from ml_collections import ConfigDict
@@ -43,13 +46,24 @@ def get_config(arg: str = "") -> ConfigDict:
   )
   if not args.refill and (not args.slots or args.slots % args.group):
     raise SettingError(
-      f"slots={args.slots}: without refill the slots take whole groups; use a multiple of {args.group}"
+      f"slots={args.slots}: without refill the slots take whole groups; use a multiple of "
+      f"{args.group}"
     )
   c = defaults.get_config()
   c.benchmark = ConfigDict(
     {
       name: args[name]
-      for name in ("layers", "width", "mlp", "vocab", "head_dim", "prompt_len", "tail", "mixed", "refill")
+      for name in (
+        "layers",
+        "width",
+        "mlp",
+        "vocab",
+        "head_dim",
+        "prompt_len",
+        "tail",
+        "mixed",
+        "refill",
+      )
     }
   )
   c.steps = args.steps

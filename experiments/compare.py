@@ -1,19 +1,21 @@
-"""Runs several objectives at several learning rates and seeds, one run at a time, and compares them on one page.
+"""Runs several objectives at several learning rates and seeds, one run at a time, and compares them
+on one page.
 
-    python -m experiments.compare --config=experiments/comparisons.py[:quick] --workdir=DIR [--draw_only]
+    python -m experiments.compare --config=experiments/comparisons.py[:quick] --workdir=DIR
+    [--draw_only]
 
-Every run is `python -m experiments.run` in DIR/ARM/LR/SEED, with its output in log.txt there. Stop it at any time: the
-same command goes on and leaves alone what is finished. A run that diverged (experiments.run ends it) counts as
-accuracy 0; any other failure ends the comparison.
+Every run is `python -m experiments.run` in DIR/ARM/LR/SEED, with its output in log.txt there. Stop
+it at any time: the same command goes on and leaves alone what is finished. A run that diverged
+(experiments.run ends it) counts as accuracy 0; any other failure ends the comparison.
 
     DIR/compare.html    curves with their spread, the table, the choice of learning rates
     DIR/compare.md      the table
     DIR/runs.jsonl      the seconds and the peak memory of every process
     DIR/compiled/       compiled programs, which all runs share
 
---draw_only draws what is finished, also while the comparison runs elsewhere; DIR may then be in a bucket.
-grpo_jax/reports/comparison.py says how arms are compared at equal numbers of sampled tokens. jax is not imported here:
-its memory would count as the runs'.
+--draw_only draws what is finished, also while the comparison runs elsewhere; DIR may then be in a
+bucket. grpo_jax/reports/comparison.py says how arms are compared at equal numbers of sampled
+tokens. jax is not imported here: its memory would count as the runs'.
 """
 
 import functools
@@ -34,8 +36,10 @@ from grpo_jax.config import kinds, ranges
 from grpo_jax.io import storage
 from grpo_jax.reports import comparison, jsonl
 
-STOPPED = "to go on, run the same command again"  # stands in the message of one that a signal stopped (signals.py)
-DIVERGED = "updates in a row were not finite"  # stands in the message with which a run that diverged ends
+# stands in the message of one that a signal stopped (signals.py)
+STOPPED = "to go on, run the same command again"
+# stands in the message with which a run that diverged ends
+DIVERGED = "updates in a row were not finite"
 
 
 # What the settings of a comparison may be; the settings of its runs are checked by the runs.
@@ -69,14 +73,21 @@ def main(argv: list[str]) -> None:
   del argv
   values = flags.FLAGS
   if not values.workdir:
-    arguments.fail("--workdir is missing: the folder of the comparison and of its runs, as in --workdir=runs/compare")
+    arguments.fail(
+      "--workdir is missing: the folder of the comparison and of its runs, as in "
+      "--workdir=runs/compare"
+    )
   config = values.config
   with arguments.one_line_errors():
     if values.draw_only:
       storage.check("--workdir", values.workdir)
       storage.check_reached("--workdir", values.workdir)
     else:
-      storage.check_disk("--workdir", values.workdir, "a comparison runs on a disk; with --draw_only it may be in one")
+      storage.check_disk(
+        "--workdir",
+        values.workdir,
+        "a comparison runs on a disk; with --draw_only it may be in one",
+      )
   workdir = storage.place(values.workdir)
   check(config)
   if values.draw_only:
@@ -100,14 +111,22 @@ def check(config: ConfigDict) -> None:
     if not kinds.NAME.fits(name):  # it is the name of a folder
       arguments.fail(f"arms has the name {kinds.shown(name)}: use {kinds.NAME.expects}")
   if both := set(config.seeds) & set(config.tune_seeds):
-    arguments.fail(f"seeds={config.seeds}: {min(both)} is among tune_seeds, too; an arm is shown on seeds of its own")
-  for name, given in (*((n, config[n]) for n in ("lrs", "seeds", "tune_seeds")), ("arms", names(config))):
+    arguments.fail(
+      f"seeds={config.seeds}: {min(both)} is among tune_seeds, too; an arm is shown on seeds of "
+      "its own"
+    )
+  for name, given in (
+    *((n, config[n]) for n in ("lrs", "seeds", "tune_seeds")),
+    ("arms", names(config)),
+  ):
     if not given or len(set(given)) < len(given):
       arguments.fail(f"{name}={given}: at least one, and each once")
 
 
 def check_runs(config: ConfigDict) -> None:
-  """Ends the program where a run would refuse its settings; their configs, which import jax, get their own process."""
+  """Ends the program where a run would refuse its settings; their configs, which import jax, get
+  their own process.
+  """
   child = multiprocessing.get_context("spawn").Process(target=check_arms, args=(config,))
   child.start()
   child.join()
@@ -116,7 +135,9 @@ def check_runs(config: ConfigDict) -> None:
 
 
 def check_arms(config: ConfigDict) -> None:
-  """Ends this process where an arm's settings are none, or out of range: else its run would say so, hours later."""
+  """Ends this process where an arm's settings are none, or out of range: else its run would say so,
+  hours later.
+  """
   arguments.define_config("of an arm")
   for arm in names(config):
     run = job(config, storage.place("."), arm, config.lrs[0], config.seeds[0])
@@ -124,12 +145,15 @@ def check_arms(config: ConfigDict) -> None:
     arguments.parse_flags(sys.argv)
     with arguments.one_line_errors():
       ranges.check(flags.FLAGS.config)
-    for name in [name for name in flags.FLAGS if name.startswith("config.")]:  # each may be defined once
+    # each may be defined once
+    for name in [name for name in flags.FLAGS if name.startswith("config.")]:
       delattr(flags.FLAGS, name)
 
 
 def job(config: ConfigDict, workdir: storage.Path, arm: str, lr: float, seed: int) -> Job:
-  """Returns the run of one arm, learning rate and seed. A seed of `tune_seeds` is evaluated on `tune_split`."""
+  """Returns the run of one arm, learning rate and seed. A seed of `tune_seeds` is evaluated on
+  `tune_split`.
+  """
   split = config.tune_split if seed in config.tune_seeds else config.split
   objective, *own = next(own for name, *own in config.arms if name == arm)
   settings = [
@@ -140,22 +164,30 @@ def job(config: ConfigDict, workdir: storage.Path, arm: str, lr: float, seed: in
     f"sampler.group={config.group}",
     f"offline.prompts={config.steps * config.prompts}",
     f"eval.every={config.eval_every}",
-    f"eval.batch={config.prompts * config.group}",  # no wider than rollouts, so that the peak memory is training's
+    # no wider than rollouts, so that the peak memory is training's
+    f"eval.batch={config.prompts * config.group}",
     *config.settings,
     *own,
     f"learner.lr={lr!r}",
   ]
   base = config.base + ("," if ":" in config.base else ":")
-  given = [f"--config={base}objective={objective}", *(f"--config.{setting}" for setting in settings)]
+  given = [
+    f"--config={base}objective={objective}",
+    *(f"--config.{setting}" for setting in settings),
+  ]
   return Job(arm, lr, seed, split, comparison.folder(workdir, arm, lr, seed), given)
 
 
 def next_job(config: ConfigDict, workdir: storage.Path) -> Job | None:
-  """Returns the next run to do or to go on with: arm by arm, its tuning first; None when all are finished."""
+  """Returns the next run to do or to go on with: arm by arm, its tuning first; None when all are
+  finished.
+  """
   for arm in names(config):
     seeds, lrs = config.tune_seeds if len(config.lrs) > 1 else (), config.lrs
     best = comparison.best_lr(workdir, arm, config.lrs, config.tune_seeds)
-    for lr, seed in [(lr, seed) for lr in lrs for seed in seeds] + [(best, seed) for seed in config.seeds]:
+    for lr, seed in [(lr, seed) for lr in lrs for seed in seeds] + [
+      (best, seed) for seed in config.seeds
+    ]:
       found = job(config, workdir, arm, lr, seed)
       if comparison.state(claim(found).folder) == "open":
         return found
@@ -163,11 +195,16 @@ def next_job(config: ConfigDict, workdir: storage.Path) -> Job | None:
 
 
 def claim(run: Job) -> Job:
-  """Returns the run; ends the program where its folder holds one with other settings, finished or not."""
+  """Returns the run; ends the program where its folder holds one with other settings, finished or
+  not.
+  """
   path = run.folder / "settings.json"
   if path.exists() and (old := json.loads(path.read_text())) != run.flags:
     other = [flag for flag in old if flag not in run.flags] or ["fewer settings"]
-    arguments.fail(f"--workdir: {run.folder} holds a run with {' '.join(other)}; remove it or use another --workdir")
+    arguments.fail(
+      f"--workdir: {run.folder} holds a run with {' '.join(other)}; remove it or use another "
+      "--workdir"
+    )
   return run
 
 
@@ -187,7 +224,9 @@ def finished_jobs(config: ConfigDict, workdir: storage.Path) -> int:
   places = []
   for arm in names(config):
     if len(config.lrs) > 1:
-      places += [comparison.folder(workdir, arm, lr, seed) for lr in config.lrs for seed in config.tune_seeds]
+      places += [
+        comparison.folder(workdir, arm, lr, seed) for lr in config.lrs for seed in config.tune_seeds
+      ]
     best = comparison.best_lr(workdir, arm, config.lrs, config.tune_seeds)
     if best is not None:
       places += [comparison.folder(workdir, arm, best, seed) for seed in config.seeds]
@@ -200,7 +239,9 @@ def run_all(config: ConfigDict, workdir: storage.Path, lock: int, asked: list[in
   with Progress(total * config.steps, done * config.steps) as progress:
     while run := next_job(config, workdir):
       label = f"run {done + 1}/{total}  {run.arm} lr {run.lr:g} seed {run.seed} on {run.split}"
-      line = execute(run, lock, asked, functools.partial(show_steps, progress, done, config.steps, label))
+      line = execute(
+        run, lock, asked, functools.partial(show_steps, progress, done, config.steps, label)
+      )
       with open(workdir / "runs.jsonl", "a") as f:
         f.write(json.dumps(line) + "\n")
       if comparison.state(run.folder) == "open" and not asked:
@@ -218,17 +259,22 @@ def show_steps(progress: Progress, runs: int, steps_of_run: int, label: str, ste
 
 def command(run: Job) -> list[str]:
   """Returns the command line of a run."""
-  compiled = run.folder.parents[2] / "compiled"  # of the whole comparison: seeds share their programs
+  # of the whole comparison: seeds share their programs
+  compiled = run.folder.parents[2] / "compiled"
   own = [f"--workdir={run.folder}", f"--config.compilation_cache={compiled}"]
   return [sys.executable, "-m", "experiments.run", *run.flags, *own]
 
 
 def execute(run: Job, lock: int, asked: list[int], show: Callable[[int], None]) -> dict:
-  """Runs one process of a run to its end, and returns its line of runs.jsonl; `show` is told the steps done."""
+  """Runs one process of a run to its end, and returns its line of runs.jsonl; `show` is told the
+  steps done.
+  """
   run.folder.mkdir(parents=True, exist_ok=True)
   (run.folder / "settings.json").write_text(json.dumps(run.flags, indent=2) + "\n")
   show(steps_done(run.folder))  # before it starts: it may be over by the first look
-  ended = processes.run(command(run), run.folder / "log.txt", lock, asked, lambda: show(steps_done(run.folder)))
+  ended = processes.run(
+    command(run), run.folder / "log.txt", lock, asked, lambda: show(steps_done(run.folder))
+  )
   return {
     "arm": run.arm,
     "lr": run.lr,
@@ -248,7 +294,8 @@ def steps_done(folder: storage.Path) -> int:
 
 
 def settle(run: Job, code: int) -> None:
-  """Marks a run that diverged as such; ends the program where it failed for another reason, or ended without a result.
+  """Marks a run that diverged as such; ends the program where it failed for another reason, or
+  ended without a result.
 
   One that somebody stopped by a signal is neither.
   """
@@ -258,7 +305,8 @@ def settle(run: Job, code: int) -> None:
     return
   if DIVERGED not in last:
     arguments.fail(
-      f"{run.folder}/log.txt: experiments.run ended with {code} and no result: {last.removeprefix('error: ')}"
+      f"{run.folder}/log.txt: experiments.run ended with {code} and no result: "
+      f"{last.removeprefix('error: ')}"
     )
   (run.folder / "diverged.txt").write_text(last + "\n")
 
@@ -281,7 +329,10 @@ def draw(config: ConfigDict, workdir: storage.Path) -> None:
   text = comparison.page(title, arms, said, curves(config, arms), tuned)
   for name, content in (("compare.html", text), ("compare.md", comparison.markdown(arms, said))):
     storage.write(workdir / name, content.encode())
-  print(f"{workdir}/compare.html and compare.md: {finished_jobs(config, workdir)} of {total_jobs(config)} runs")
+  print(
+    f"{workdir}/compare.html and compare.md: {finished_jobs(config, workdir)} of "
+    f"{total_jobs(config)} runs"
+  )
 
 
 def notes(config: ConfigDict, workdir: storage.Path, arms: list[comparison.Arm]) -> list[str]:
@@ -290,18 +341,23 @@ def notes(config: ConfigDict, workdir: storage.Path, arms: list[comparison.Arm])
   starts = [run.accuracy[0] for arm in arms for run in arm.runs]
   before = f"The warm start solves {100 * sum(starts) / len(starts):.1f}%. " if starts else ""
   chosen = (
-    f"The learning rate of each arm is the best of {', '.join(f'{lr:g}' for lr in config.lrs)} by mean final accuracy "
-    f"on the {config.tune_split} split ({len(config.tune_seeds)} seeds); the {len(config.seeds)} other seeds that are "
+    f"The learning rate of each arm is the best of {', '.join(f'{lr:g}' for lr in config.lrs)} by "
+    "mean final accuracy "
+    f"on the {config.tune_split} split ({len(config.tune_seeds)} seeds); the {len(config.seeds)} "
+    "other seeds that are "
     f"shown were evaluated on the {config.split} split."
     if len(config.lrs) > 1
     else f"Every arm has the learning rate {config.lrs[0]:g}; evaluated on the {config.split} split."
   )
   return [
-    f"{before}Accuracy is read when each run had sampled {comparison.budget(arms):,.0f} completion tokens, which all "
-    f"have, linearly between evaluations; offline arms count the samples that they have learned from. "
+    f"{before}Accuracy is read when each run had sampled {comparison.budget(arms):,.0f} completion "
+    "tokens, which all "
+    "have, linearly between evaluations; offline arms count the samples that they have learned "
+    "from. "
     f"{config.steps} steps of {config.prompts} prompts.",
     chosen,
-    f"Runs one at a time on {os.cpu_count()} CPU cores ({platform.machine()}, {platform.system()}); seconds also "
+    f"Runs one at a time on {os.cpu_count()} CPU cores ({platform.machine()}, "
+    f"{platform.system()}); seconds also "
     f"measure what else that machine did.",
     *([f"Not finished: {done} of {total} runs are done."] if done < total else []),
   ]
@@ -324,7 +380,11 @@ def curves(config: ConfigDict, arms: list[comparison.Arm]) -> str:
 
 
 if __name__ == "__main__":
-  arguments.define_config("What to compare: experiments/comparisons.py[:quick,arms=a+b]", lock_config=True)
-  flags.DEFINE_string("workdir", None, "Folder of the comparison and of its runs. Made where it is missing.")
+  arguments.define_config(
+    "What to compare: experiments/comparisons.py[:quick,arms=a+b]", lock_config=True
+  )
+  flags.DEFINE_string(
+    "workdir", None, "Folder of the comparison and of its runs. Made where it is missing."
+  )
   flags.DEFINE_bool("draw_only", False, "Draw what is finished, run nothing.")
   app.run(main, flags_parser=arguments.parse_flags)

@@ -1,4 +1,5 @@
-"""What experiments/compare.py compares: arms, a grid of learning rates that they share, seeds, steps.
+"""What experiments/compare.py compares: arms, a grid of learning rates that they share, seeds,
+steps.
 
 python -m experiments.compare --config=experiments/comparisons.py --workdir=runs/compare
 
@@ -13,8 +14,9 @@ from ml_collections import ConfigDict
 from experiments import arguments
 from grpo_jax.errors import SettingError
 
-# The objective (what `:objective=` of experiments/arithmetic.py chooses) and the settings that make the arm.
-# The KL of PPO is off, as GRPO has none here: between the two there is the critic and what comes with it.
+# The objective (what `:objective=` of experiments/arithmetic.py chooses) and the settings that make
+# the arm. The KL of PPO is off, as GRPO has none here: between the two there is the critic and what
+# comes with it.
 ARMS: dict[str, tuple[str, ...]] = {
   "grpo": ("grpo",),  # outcome supervision, one pass, no KL
   "ppo": ("ppo", "objective.beta=0.0"),
@@ -23,16 +25,23 @@ ARMS: dict[str, tuple[str, ...]] = {
   "rft_offline": ("rft_offline",),  # as many samples, all of the warm start
   "process": ("process",),
   "kl_loss": ("grpo", "objective.beta=0.04"),
-  "kl_reward": ("grpo", "objective.beta=0.04", "objective.kl_in_reward=True", "objective.kl_estimator=k1"),
+  "kl_reward": (
+    "grpo",
+    "objective.beta=0.04",
+    "objective.kl_in_reward=True",
+    "objective.kl_estimator=k1",
+  ),
   "mu4": ("grpo", "learner.mu=4"),
-  # Tokens certain from the start have nowhere to go and count as having reached their bound: 0.13 to 0.25 of all.
+  # Tokens certain from the start have nowhere to go and count as having reached their bound: 0.13
+  # to 0.25 of all.
   "mu4_reached": ("grpo", "learner.mu=4", "learner.stop_reached=0.25"),
   "mu4_surrogate": ("grpo", "learner.mu=4", "learner.stop_surrogate=0.001"),
   "mu4_kl": ("grpo", "learner.mu=4", "learner.stop_kl=0.005"),
   "target_prob": ("target_prob",),  # mu = 4
   "lora": ("grpo", "lora.rank=16"),
   "int8": ("grpo", "sampler.weights_dtype=int8"),  # the sampler alone has rounded weights
-  # So few prompts that each comes again and again, all in their turn or less often where all samples were the same.
+  # So few prompts that each comes again and again, all in their turn or less often where all
+  # samples were the same.
   "few_prompts": ("grpo", "data.arithmetic.size=128"),
   "redraw": ("grpo", "data.arithmetic.size=128", "data.redraw=0.2"),
 }
@@ -43,7 +52,10 @@ QUESTIONS = (
   ("RFT online and offline", ("grpo", "rft", "rft_offline")),
   ("Reward at the end and at every step", ("grpo", "process")),
   ("KL in the loss and in the reward", ("grpo", "kl_loss", "kl_reward")),
-  ("Passes over a rollout, and what ends them", ("grpo", "mu4", "mu4_reached", "mu4_surrogate", "mu4_kl")),
+  (
+    "Passes over a rollout, and what ends them",
+    ("grpo", "mu4", "mu4_reached", "mu4_surrogate", "mu4_kl"),
+  ),
   ("Target probability", ("grpo", "mu4", "target_prob")),
   ("All weights and adapters of rank 16", ("grpo", "lora")),
   ("Decoding with weights in eight bits", ("grpo", "int8")),
@@ -56,10 +68,12 @@ def get_config(arg: str = "") -> ConfigDict:
   args = arguments.parse_arg(arg, arms="", quick=False)
   c = ConfigDict()
   c.base = "experiments/arithmetic.py"
-  c.arms = tuple((name, *ARMS[name]) for name in choose(args.arms, ARMS))  # (name, objective, setting ...)
+  # (name, objective, setting ...)
+  c.arms = tuple((name, *ARMS[name]) for name in choose(args.arms, ARMS))
   c.questions = QUESTIONS
   c.lrs = (1e-5, 3e-5, 1e-4, 3e-4)  # the same for every arm
-  # The learning rate of an arm is chosen on one split, by seeds of their own, and the arm is then shown on another.
+  # The learning rate of an arm is chosen on one split, by seeds of their own, and the arm is then
+  # shown on another.
   c.tune_seeds = (100, 101)
   c.tune_split = "validation"
   c.seeds = (0, 1, 2, 3, 4)
@@ -71,7 +85,8 @@ def get_config(arg: str = "") -> ConfigDict:
   # Of every run, beside the above. Evaluation is greedy.
   c.settings = (
     "sampler.tries=1",  # every sampled group is learned from, whatever its rewards
-    "learner.schedule=constant",  # by updates, it would fall sooner for those that make more of them
+    # by updates, it would fall sooner for those that make more of them
+    "learner.schedule=constant",
     "eval.samples=0",
     "checkpoint.every=25",
     "checkpoint.keep=1",

@@ -1,8 +1,10 @@
-"""Every setting of an online run, with its default: experiments start from this and change a few lines.
+"""Every setting of an online run, with its default: experiments start from this and change a few
+lines.
 
 All defaults live here, but for those of an objective or a data set, which live in its own file.
-grpo_jax/config/ranges.py has a row for each of the others with what it may be. The config is locked once built, so that
-a misspelt `--config.learner.lrr=1` is an error. A section is passed to the code that it names and to nothing above it.
+grpo_jax/config/ranges.py has a row for each of the others with what it may be. The config is locked
+once built, so that a misspelt `--config.learner.lrr=1` is an error. A section is passed to the code
+that it names and to nothing above it.
 """
 
 from ml_collections import ConfigDict
@@ -11,7 +13,8 @@ from grpo_jax.setup import registry
 
 
 def objective(name: str, c: ConfigDict) -> ConfigDict:
-  """Returns the `objective` section of an objective: its name, and its settings with their defaults.
+  """Returns the `objective` section of an objective: its name, and its settings with their
+  defaults.
 
   Args:
     name: as `c.objective.name` is to be.
@@ -28,28 +31,37 @@ def objective(name: str, c: ConfigDict) -> ConfigDict:
 
 
 def get_config() -> ConfigDict:
-  """Returns the defaults. It is long because it is one list, to be read from top to bottom or searched."""
+  """Returns the defaults. It is long because it is one list, to be read from top to bottom or
+  searched.
+  """
   c = ConfigDict()
   c.seed = 0  # of fresh parameters, the order of the data, and sampling
   # Module of grpo_jax.loops: online, offline, reward_model, process_reward_model, iterative.
   c.loop = "online"
   c.steps = 200  # rollouts (online) or batches (offline)
 
-  # Where the policy comes from: a Hugging Face folder or the workdir of another run. Empty: a fresh model.
+  # Where the policy comes from: a Hugging Face folder or the workdir of another run. Empty: a fresh
+  # model.
   c.init_from = ""
-  c.ref_from = ""  # reference (or teacher) of objectives that have one: a folder or run; empty: as the policy started
-  # Folder with a tokenizer.json; empty: the one in init_from; bpe or words: made from the training data.
+  # reference (or teacher) of objectives that have one: a folder or run; empty: as the policy
+  # started
+  c.ref_from = ""
+  # Folder with a tokenizer.json; empty: the one in init_from; bpe or words: made from the training
+  # data.
   c.tokenizer = ""
   c.model = ConfigDict()
   c.model.variant = ""  # a row of models/variants.py; only for a fresh model
-  c.model.hub = ""  # name on the Hugging Face hub of the weights that init_from should hold; only for messages
+  # name on the Hugging Face hub of the weights that init_from should hold; only for messages
+  c.model.hub = ""
   c.model.vocab = 4096  # tokens of a tokenizer made by bpe
   c.model.layers = "scan"  # scan (compiles fast) or unroll, in the learner
-  c.model.remat = "none"  # none, block (recompute a layer in the backward pass) or dots (keep matrix products)
+  # none, block (recompute a layer in the backward pass) or dots (keep matrix products)
+  c.model.remat = "none"
   c.model.dtype = "float32"  # of activations and matrix products; parameters are float32 masters
 
   c.data = ConfigDict()
-  c.data.name = "arithmetic"  # module of grpo_jax.data, or your own: "package.module", "path/file.py"
+  # module of grpo_jax.data, or your own: "package.module", "path/file.py"
+  c.data.name = "arithmetic"
   c.data.path = ""  # folder (gsm8k), file or folder (jsonl)
   c.data.train = "train"  # split names
   c.data.test = "test"
@@ -57,51 +69,69 @@ def get_config() -> ConfigDict:
   c.data.test_name = ""  # data set to evaluate on, where it is another one
   c.data.test_path = ""
   c.data.mixture = ()  # ((name, path, weight), ...) instead of name and path
-  for name in ("arithmetic", "gsm8k", "jsonl", "reasoning_gym"):  # the settings of each data set are in its file
+  for name in (
+    "arithmetic",
+    "gsm8k",
+    "jsonl",
+    "reasoning_gym",
+  ):  # the settings of each data set are in its file
     c.data[name] = registry.data(name).settings()
   c.data.template = "{question}\n"  # the prompt, where chat is off
   c.data.chat = False  # render the prompt by the tokenizer's chat template
   c.data.system = ""  # system message of the chat
-  # (("name", value), ...): what the chat template may ask beside the messages, such as (("enable_thinking", False),).
+  # (("name", value), ...): what the chat template may ask beside the messages, such as
+  # (("enable_thinking", False),).
   c.data.chat_arguments = ()
-  # What ends a reasoning step of a completion: line, blank line, or a regular expression (tokenizer/steps.py).
+  # What ends a reasoning step of a completion: line, blank line, or a regular expression
+  # (tokenizer/steps.py).
   c.data.steps = "line"
   c.data.prompts = 32  # prompts in a batch (P)
-  # Chance with which a prompt is taken in its turn whose samples were all right, or all wrong, the last time; below 1
-  # one of rewards.functions is eval.reward, which says what is right.
+  # Chance with which a prompt is taken in its turn whose samples were all right, or all wrong, the
+  # last time; below 1 one of rewards.functions is eval.reward, which says what is right.
   c.data.redraw = 1.0
   c.data.max_prompt_length = 128  # tokens (Lp)
-  c.data.on_long = "skip"  # a longer prompt is: skip (left out, counted) or cut (its last tokens kept)
+  # a longer prompt is: skip (left out, counted) or cut (its last tokens kept)
+  c.data.on_long = "skip"
 
   c.offline = ConfigDict()  # loops/offline.py, reward_model.py, process_reward_model.py
-  # solutions (SFT), samples (RFT, distillation), pairs (DPO, reward models), steps (process reward models)
+  # solutions (SFT), samples (RFT, distillation), pairs (DPO, reward models), steps (process reward
+  # models)
   c.offline.data = "solutions"
   c.offline.prompts = 2048  # prompts to sample for, once
-  c.offline.pairs = ""  # file of pairs in place of samples: prompt, chosen and rejected on each line, as JSON
-  # Function of grpo_jax.rewards that must be above 0 for both samples of a pair, which then must have stopped; empty:
-  # any samples (for a reward model: any that stopped).
+  # file of pairs in place of samples: prompt, chosen and rejected on each line, as JSON
+  c.offline.pairs = ""
+  # Function of grpo_jax.rewards that must be above 0 for both samples of a pair, which then must
+  # have stopped; empty: any samples (for a reward model: any that stopped).
   c.offline.require = ""
-  c.offline.held_out = 0  # reward models: prompts that are only evaluated on, beside those of offline.prompts
-  c.offline.steps = ""  # file of labelled steps in place of samples, as PRM800K or Math-Shepherd (data/step_labels.py)
-  c.offline.continuations = 0  # of each step of a sample, which label it; 0: the rewards label the steps
-  c.offline.labels = "hard"  # of its continuations: hard (1 where any is right) or soft (the share that is)
-  c.offline.teacher = ""  # folder or run whose samples they are; empty: those of the policy as it starts
+  # reward models: prompts that are only evaluated on, beside those of offline.prompts
+  c.offline.held_out = 0
+  # file of labelled steps in place of samples, as PRM800K or Math-Shepherd (data/step_labels.py)
+  c.offline.steps = ""
+  # of each step of a sample, which label it; 0: the rewards label the steps
+  c.offline.continuations = 0
+  # of its continuations: hard (1 where any is right) or soft (the share that is)
+  c.offline.labels = "hard"
+  # folder or run whose samples they are; empty: those of the policy as it starts
+  c.offline.teacher = ""
 
   c.lora = ConfigDict()  # adapters (models/lora.py), which are trained in place of the weights
   c.lora.rank = 0  # 0: the weights are trained
   c.lora.alpha = 32.0  # what the adapters add is multiplied by alpha / rank
   c.lora.modules = ("q", "k", "v", "o", "gate", "up", "down")  # that have one
-  c.lora.base_dtype = "same"  # of the weights under them: same (as the folder has them), float32 or bfloat16
+  # of the weights under them: same (as the folder has them), float32 or bfloat16
+  c.lora.base_dtype = "same"
 
   c.iterative = ConfigDict()  # loops/iterative.py
   c.iterative.steps = 20  # of the policy in an iteration (M)
-  c.iterative.reward_model = ""  # to begin with: a folder or run; empty: the policy's start, with scores of 0
+  # to begin with: a folder or run; empty: the policy's start, with scores of 0
+  c.iterative.reward_model = ""
   c.iterative.weight = 1.0  # of its reward, beside those of rewards.functions
-  # The one of rewards.functions that says which of two samples is the better, or, where it returns values of steps,
-  # which steps are right: the reward model is then a process reward model.
+  # The one of rewards.functions that says which of two samples is the better, or, where it returns
+  # values of steps, which steps are right: the reward model is then a process reward model.
   c.iterative.labels = "correct"
   c.iterative.reward_model_lr = 1e-5  # constant; the rest of its optimizer is as the policy's
-  c.iterative.pairs = 32  # in a batch of the reward model; with labels of steps: prompts, with all of their samples
+  # in a batch of the reward model; with labels of steps: prompts, with all of their samples
+  c.iterative.pairs = 32
   c.iterative.epochs = 1  # over the pairs of an iteration
   c.iterative.replay = 0.1  # share of a batch that is of earlier iterations
   c.iterative.kept_steps = 100  # steps before an iteration whose pairs may be replayed
@@ -109,31 +139,40 @@ def get_config() -> ConfigDict:
   c.sampler = ConfigDict()
   c.sampler.group = 8  # completions of a prompt (G)
   c.sampler.max_length = 96  # tokens of a completion, stop token included (L)
-  c.sampler.tensor = 0  # devices that share the weights that decode (mesh.tensor of the sampler); 0: mesh.tensor
+  # devices that share the weights that decode (mesh.tensor of the sampler); 0: mesh.tensor
+  c.sampler.tensor = 0
   c.sampler.slots = 0  # completions decoded at a time; 0: all of them
-  c.sampler.tries = 1  # above 1: dynamic sampling, so many batches at most until P groups have rewards that differ
+  # above 1: dynamic sampling, so many batches at most until P groups have rewards that differ
+  c.sampler.tries = 1
   c.sampler.temperature = 1.0  # the learner's log-probs, too
   c.sampler.top_k = 0  # 0: off
   c.sampler.top_p = 1.0  # 1: off
   c.sampler.min_p = 0.0  # 0: off
   c.sampler.stop = ()  # extra stop tokens, as text, beside the tokenizer's end tokens
   c.sampler.dtype = "float32"  # of the weights that decode, of activations and matrix products
-  # Of the layers' matrices: same (as sampler.dtype) or int8, with a scale for each output channel. Evaluation and all
-  # else that samples the policy decodes with them, too; the learner has its own, and mismatch_kl says how far off.
+  # Of the layers' matrices: same (as sampler.dtype) or int8, with a scale for each output channel.
+  # Evaluation and all else that samples the policy decodes with them, too; the learner has its own,
+  # and mismatch_kl says how far off.
   c.sampler.weights_dtype = "same"
-  c.sampler.cache_dtype = "float32"  # of keys and values; bfloat16; int8, with a scale for each vector
+  # of keys and values; bfloat16; int8, with a scale for each vector
+  c.sampler.cache_dtype = "float32"
 
-  # ((name, function, weight), ...): a function of grpo_jax.rewards ("math.answer_correct"), or a user's own by import
-  # path ("package.module:function" or "file.py:function"). Each is logged under its name.
+  # ((name, function, weight), ...): a function of grpo_jax.rewards ("math.answer_correct"), or a
+  # user's own by import path ("package.module:function" or "file.py:function"). Each is logged
+  # under its name.
   c.rewards = ConfigDict()
   c.rewards.functions = (("correct", "math.answer_correct", 1.0),)
-  # ((name, folder, weight), ...): reward models, Hugging Face folders or runs, of the policy's tokenizer.
+  # ((name, folder, weight), ...): reward models, Hugging Face folders or runs, of the policy's
+  # tokenizer.
   c.rewards.outcome_models = ()  # asked after the last token
   c.rewards.process_models = ()  # asked after each step
-  c.rewards.on_error = 0.0  # score of a reward that raised, returned NaN or was too late; it is counted and logged
-  c.rewards.deadline = 10.0  # seconds that a reward may take for a completion, or for a group; 0: any time
+  # score of a reward that raised, returned NaN or was too late; it is counted and logged
+  c.rewards.on_error = 0.0
+  # seconds that a reward may take for a completion, or for a group; 0: any time
+  c.rewards.deadline = 10.0
 
-  # A module of grpo_jax.objectives, or a user's own: "package.module", "path/file.py". Its file holds its settings.
+  # A module of grpo_jax.objectives, or a user's own: "package.module", "path/file.py". Its file
+  # holds its settings.
   c.objective = objective("grpo", c)
 
   c.learner = ConfigDict()
@@ -148,18 +187,21 @@ def get_config() -> ConfigDict:
   c.learner.clip_norm = 1.0  # of the global gradient; 0: off
   c.learner.mu = 1  # passes over one rollout
   # Rules that end the passes before mu (learn.py); 0: off.
-  c.learner.stop_reached = 0.0  # fraction of tokens with an advantage that have come to their clip bound
+  # fraction of tokens with an advantage that have come to their clip bound
+  c.learner.stop_reached = 0.0
   c.learner.stop_surrogate = 0.0  # least improvement of the surrogate from one pass to the next
   c.learner.stop_kl = 0.0  # mean k3 between the old and the new policy
   c.learner.minibatches = 1  # updates in a pass
   c.learner.microbatch = 0  # prompts whose activations are held at a time; 0: the whole minibatch
   c.learner.chunk = 1024  # tokens whose logits exist at a time, on one device
-  # Programs that the learner may have, and the sampler: with few, more is padded. 0: any; -1: any on a CPU, else 8.
+  # Programs that the learner may have, and the sampler: with few, more is padded. 0: any; -1: any
+  # on a CPU, else 8.
   c.learner.sizes = -1
   c.learner.max_bad_steps = 10  # end the run after so many non-finite steps in a row
 
   c.mesh = ConfigDict()
-  c.mesh.replica = 1  # several slices of TPUs: as many as there are, or a multiple; the rest lies inside a slice
+  # several slices of TPUs: as many as there are, or a multiple; the rest lies inside a slice
+  c.mesh.replica = 1
   c.mesh.fsdp = -1  # -1: the devices that are left
   c.mesh.group = 1
   c.mesh.tensor = 1
@@ -175,7 +217,8 @@ def get_config() -> ConfigDict:
   )
 
   c.eval = ConfigDict()
-  c.eval.every = 0  # steps; 0: only before and after, and after each iteration of the loop iterative
+  # steps; 0: only before and after, and after each iteration of the loop iterative
+  c.eval.every = 0
   c.eval.problems = 512  # of the test split
   c.eval.batch = 256  # prompts at a time
   c.eval.samples = 8  # for pass@k and maj@k, before and after; 0: greedy only
@@ -191,12 +234,15 @@ def get_config() -> ConfigDict:
   c.log.every = 1  # steps between lines of metrics.jsonl
   c.log.samples_every = 20  # steps between tables of samples on the console
   c.log.samples = 8  # completions written to samples.jsonl every step
-  c.log.measure_every = 10  # steps between measurements of how the update moved its own samples; 0: off
+  # steps between measurements of how the update moved its own samples; 0: off
+  c.log.measure_every = 10
   c.log.tensorboard = True
-  c.log.bucket_seconds = 60.0  # from one copy of the logs to the next, where the workdir is in a bucket
+  # from one copy of the logs to the next, where the workdir is in a bucket
+  c.log.bucket_seconds = 60.0
 
   c.profile = ConfigDict()
   c.profile.first_step = 0
   c.profile.steps = 0  # trace so many steps into DIR/profile
-  c.compilation_cache = "workdir"  # folder for compiled programs; workdir: DIR/compiled; empty: none
+  # folder for compiled programs; workdir: DIR/compiled; empty: none
+  c.compilation_cache = "workdir"
   return c

@@ -1,11 +1,13 @@
-"""Says whether a run's folder is whole, what the run depends on, and what of that has changed since.
+"""Says whether a run's folder is whole, what the run depends on, and what of that has changed
+since.
 
     python -m experiments.doctor DIR
 
-DIR is the workdir of a run, on a disk or in a bucket, of one that goes on as well: what it writes at this moment may be
-called damaged. The folder is only read, without an accelerator, and no code that its config names is executed. A line
-for each part says how it was checked and what was found; a second list has what DIR/inputs.json recorded of what the
-run depends on, and what is there now. Steps are counted by log.every as config.json has it.
+DIR is the workdir of a run, on a disk or in a bucket, of one that goes on as well: what it writes
+at this moment may be called damaged. The folder is only read, without an accelerator, and no code
+that its config names is executed. A line for each part says how it was checked and what was found;
+a second list has what DIR/inputs.json recorded of what the run depends on, and what is there now.
+Steps are counted by log.every as config.json has it.
 
     ok         it is what was written, by its checksum where it has one
     unchecked  it is there, without a checksum; or it is not known here, and a resume compares it
@@ -14,7 +16,8 @@ run depends on, and what is there now. Steps are counted by log.every as config.
     missing    it should be there
     changed    what the run depends on is another now
 
-The exit code is 1 where anything is damaged, missing or changed, else 0; 2 for a DIR that is no run's.
+The exit code is 1 where anything is damaged, missing or changed, else 0; 2 for a DIR that is no
+run's.
 """
 
 import collections
@@ -57,7 +60,9 @@ def main() -> None:
   with arguments.one_line_errors():
     place = storage.place(folder)
     if not (place / "config.json").exists() and not provenance.is_run(folder):
-      raise SettingError(f"DIR={folder}: is no run's folder: it has neither config.json nor checkpoints")
+      raise SettingError(
+        f"DIR={folder}: is no run's folder: it has neither config.json nor checkpoints"
+      )
     bad = show(f"{folder}: is it whole?", whole(folder))
     bad += show("what does it depend on, and is that as it was?", depends_on(folder))
   said = ", ".join(f"{count} {state}" for state, count in collections.Counter(bad).items())
@@ -72,7 +77,9 @@ def show(title: str, lines: Iterator[Line]) -> list[str]:
   for line in lines:
     part = line.part if len(line.part) <= PART else f"...{line.part[3 - PART :]}"
     text = console.printable(f"{line.state:<9}  {part:<{PART}}  {' '.join(line.said.split())}")
-    for row in textwrap.wrap(text, WIDTH, subsequent_indent=" " * (PART + 13), max_lines=ROWS, placeholder=" ..."):
+    for row in textwrap.wrap(
+      text, WIDTH, subsequent_indent=" " * (PART + 13), max_lines=ROWS, placeholder=" ..."
+    ):
       print(row, flush=True)
     bad += [line.state] if line.state in BAD else []
   return bad
@@ -91,19 +98,32 @@ def whole(folder: str) -> Iterator[Line]:
     now = manifest.changed(folder, name, said)
     state = "ok" if not now else "missing" if now == manifest.MISSING else "damaged"
     yield Line(
-      state, name, said if state == "ok" else f"{said} were written" + (f", {now} are there" * (state != "missing"))
+      state,
+      name,
+      said
+      if state == "ok"
+      else f"{said} were written" + (f", {now} are there" * (state != "missing")),
     )
   if not sums and not error:
-    yield Line("unchecked", manifest.NAME, "no checksums of whole files: the run is of before there were any")
+    yield Line(
+      "unchecked", manifest.NAME, "no checksums of whole files: the run is of before there were any"
+    )
   yield from _checkpoints(folder)
   for name in writer.LOGS:
     yield _tried(name, lambda name=name: _log(folder, name))
   yield _tried("steps", lambda: _steps(folder))
-  for part, check in (("model", _model), ("export", _export), ("adapter", _adapter), ("result.json", _result)):
+  for part, check in (
+    ("model", _model),
+    ("export", _export),
+    ("adapter", _adapter),
+    ("result.json", _result),
+  ):
     yield _tried(part, lambda check=check: check(folder))
   yield _tried(compile_cache.FOLDER, lambda: _compiled(folder))
   if (storage.place(folder) / "tensorboard").is_dir():
-    yield Line("unchecked", "tensorboard", "TensorBoard compares the checksums of its records itself")
+    yield Line(
+      "unchecked", "tensorboard", "TensorBoard compares the checksums of its records itself"
+    )
   if (storage.place(folder) / "damaged").is_dir():
     yield Line("note", "damaged", "has checkpoints that a resume found damaged and set aside")
 
@@ -126,7 +146,9 @@ def _config(folder: str) -> tuple[str, str]:
 
 
 def _read_config(folder: str) -> ConfigDict | None:
-  """Returns the config of a run, with defaults for settings that are younger than it; None where there is none."""
+  """Returns the config of a run, with defaults for settings that are younger than it; None where
+  there is none.
+  """
   saved = model_folder.read_json(f"workdir={folder}", storage.place(folder), "config.json")
   return None if saved is None else ConfigDict(_over(defaults.get_config().to_dict(), saved))
 
@@ -152,18 +174,33 @@ def _checkpoints(folder: str) -> Iterator[Line]:
   steps = finished.steps(directory)
   if not steps:
     done = workdir.steps_logged(folder)
-    said = f"none is complete, and metrics.jsonl tells of {done} steps" if done else "none is complete yet"
+    said = (
+      f"none is complete, and metrics.jsonl tells of {done} steps"
+      if done
+      else "none is complete yet"
+    )
     yield Line("missing" if done else "note", "checkpoints", said)
   for step in steps:
     line = _tried(f"checkpoints/{step}", lambda step=step: _checkpoint(folder, step))
-    is_gone = line.state == "damaged" and step not in finished.steps(directory)  # the run goes on, and keeps the last
-    yield Line("note", line.part, "was deleted meanwhile by the run, which goes on") if is_gone else line
+    # the run goes on, and keeps the last
+    is_gone = line.state == "damaged" and step not in finished.steps(directory)
+    yield (
+      Line("note", line.part, "was deleted meanwhile by the run, which goes on")
+      if is_gone
+      else line
+    )
   for path in finished.incomplete(directory):
-    yield Line("note", f"checkpoints/{path.name}", "is being written, or was cut off; the next start removes it")
+    yield Line(
+      "note",
+      f"checkpoints/{path.name}",
+      "is being written, or was cut off; the next start removes it",
+    )
 
 
 def _checkpoint(folder: str, step: int) -> tuple[str, str]:
-  """Compares every array with its checksum, a part of them at a time, and the logs with the lengths that they had."""
+  """Compares every array with its checksum, a part of them at a time, and the logs with the lengths
+  that they had.
+  """
   from grpo_jax.run import arrays, checkpoint
 
   about = checkpoint.about(folder, step)
@@ -182,7 +219,10 @@ def _checkpoint(folder: str, step: int) -> tuple[str, str]:
   if done != len(about["arrays"]):
     return "damaged", f"{len(about['arrays'])} arrays were saved and {done} are there"
   if wrong:
-    return "damaged", f"the numbers of {wrong[0]} are not those that were saved ({len(wrong)} of {done} arrays)"
+    return (
+      "damaged",
+      f"the numbers of {wrong[0]} are not those that were saved ({len(wrong)} of {done} arrays)",
+    )
   return "ok", f"{done} arrays, {total / 1e6:,.1f} MB: all have their checksums"
 
 
@@ -196,14 +236,22 @@ def _log(folder: str, name: str) -> tuple[str, str]:
   if said := logs.told(found.damaged, found.lines):
     return "damaged", said
   if found.sums:
-    return "damaged", f"{found.lines} lines can be read, and {found.sums} lines of {logs.sums_name(name)} cannot"
+    return (
+      "damaged",
+      f"{found.lines} lines can be read, and {found.sums} lines of {logs.sums_name(name)} cannot",
+    )
   without = found.lines - found.checked
   rest = f"; {without} without a checksum can be read" if without else ""
-  return "ok" if not without else "unchecked", f"{found.checked} lines of {found.lines} have their checksums{rest}"
+  return (
+    "ok" if not without else "unchecked",
+    f"{found.checked} lines of {found.lines} have their checksums{rest}",
+  )
 
 
 def _steps(folder: str) -> tuple[str, str]:
-  """Looks for steps that metrics.jsonl skips, and for a last one that is before the last checkpoint."""
+  """Looks for steps that metrics.jsonl skips, and for a last one that is before the last
+  checkpoint.
+  """
   config = _read_config(folder)
   every = config.log.every if config else 1
   found = {
@@ -243,7 +291,11 @@ def _export(folder: str) -> tuple[str, str]:
   tensors = headers.read_headers(path)
   files = {tensor.file for tensor in tensors.values()}
   if provenance.has_gone_on(folder):
-    return "note", f"of step {provenance.ended_at(folder)}, and the run has gone on since; {len(tensors)} tensors"
+    return (
+      "note",
+      f"of step {provenance.ended_at(folder)}, and the run has gone on since; {len(tensors)} "
+      "tensors",
+    )
   return "ok", f"{len(tensors)} tensors in {len(files)} files, by their headers"
 
 
@@ -269,12 +321,17 @@ def _compiled(folder: str) -> tuple[str, str]:
   if not path.is_dir() or storage.in_bucket(folder):
     return (
       "note",
-      "is in a bucket, and not looked at" if path.is_dir() else "is not there: the run keeps no programs here",
+      "is in a bucket, and not looked at"
+      if path.is_dir()
+      else "is not there: the run keeps no programs here",
     )
   states = compile_cache.examine(str(path))
   damaged = [name for name, (is_whole, _) in states.items() if not is_whole]
   if damaged:
-    return "damaged", f"{len(damaged)} of {len(states)} programs; the next start removes them and compiles anew"
+    return (
+      "damaged",
+      f"{len(damaged)} of {len(states)} programs; the next start removes them and compiles anew",
+    )
   return "ok", f"{len(states)} programs are whole"
 
 
@@ -282,7 +339,9 @@ def _compiled(folder: str) -> tuple[str, str]:
 
 
 def depends_on(folder: str) -> Iterator[Line]:
-  """Yields what was recorded of each thing that the run's numbers depend on, and whether it is the same now."""
+  """Yields what was recorded of each thing that the run's numbers depend on, and whether it is the
+  same now.
+  """
   from grpo_jax.distributed import inputs
 
   try:
@@ -314,7 +373,9 @@ ABSENT = "not there"
 
 
 def _now(folder: str, recorded: dict[str, Any]) -> dict[str, str]:
-  """Returns what is there now of what was recorded; what only a run can know is left out. No code is executed."""
+  """Returns what is there now of what was recorded; what only a run can know is left out. No code
+  is executed.
+  """
   from grpo_jax.distributed import inputs
   from grpo_jax.setup import depends
 

@@ -1,10 +1,11 @@
-"""Kills a run at random moments, goes on with it, and compares what it leaves with a run that nothing happened to.
+"""Kills a run at random moments, goes on with it, and compares what it leaves with a run that
+nothing happened to.
 
     python -m experiments.drill --workdir=DIR --kills=50 --config=FILE [--config.NAME=VALUE ...]
 
-DIR/whole is the run that nothing happens to, DIR/killed the other, which begins anew whenever it came to its end; what
-else is given goes to experiments.run. DIR/drill.json has every kill: when it came, what the run was doing, how far it
-was. The exit code is 1 where anything but timings differs.
+DIR/whole is the run that nothing happens to, DIR/killed the other, which begins anew whenever it
+came to its end; what else is given goes to experiments.run. DIR/drill.json has every kill: when it
+came, what the run was doing, how far it was. The exit code is 1 where anything but timings differs.
 """
 
 import argparse
@@ -32,9 +33,14 @@ EARLIEST = 0.3  # of the seconds of an undisturbed run; before that, Python is s
 
 
 def left(folder: pathlib.Path) -> dict[str, Any]:
-  """Returns what a finished run leaves, but timings: metrics, samples, the last checkpoint, weights, results."""
+  """Returns what a finished run leaves, but timings: metrics, samples, the last checkpoint,
+  weights, results.
+  """
   lines = jsonl.read(storage.place(folder / "metrics.jsonl"))
-  last = max((path for path in (folder / "checkpoints").iterdir() if path.name.isdigit()), key=lambda p: int(p.name))
+  last = max(
+    (path for path in (folder / "checkpoints").iterdir() if path.name.isdigit()),
+    key=lambda p: int(p.name),
+  )
   about = json.loads((last / "about" / "metadata").read_text())
   weights = sorted((folder / "export").glob("*.safetensors"))
   return {
@@ -42,7 +48,9 @@ def left(folder: pathlib.Path) -> dict[str, Any]:
     "samples": hashlib.sha256((folder / "samples.jsonl").read_bytes()).hexdigest(),
     "checkpoint": (about["step"], about["data"], about["arrays"]),  # a checksum of every array
     "weights": [hashlib.sha256(path.read_bytes()).hexdigest() for path in weights],
-    "result": {k: v for k, v in json.loads((folder / "result.json").read_text()).items() if k != "wall_s"},
+    "result": {
+      k: v for k, v in json.loads((folder / "result.json").read_text()).items() if k != "wall_s"
+    },
   }
 
 
@@ -57,7 +65,9 @@ def start(command: list[str], log: pathlib.Path, seconds: float | None) -> int:
   Its output is the whole of the file `log`.
   """
   with open(log, "w") as output:
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+    child = subprocess.Popen(
+      command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+    )
     try:
       return child.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -72,12 +82,15 @@ def doing(log: pathlib.Path) -> str:
   """Returns what a run was doing, by the last lines that it wrote: "learn", "save", "starting" ..."""
   for line in reversed(log.read_text(errors="replace").splitlines()):
     if found := re.match(r"(\w+) \.\.\.|(step|after|going on|starting)", line):
-      return found[1] or {"step": "between phases", "after": "between phases"}.get(found[2], found[2])
+      return found[1] or {"step": "between phases", "after": "between phases"}.get(
+        found[2], found[2]
+      )
   return "starting"
 
 
 def drill(folder: pathlib.Path, kills: int, seed: int, rest: list[str]) -> list[dict[str, Any]]:
-  """Kills a run so often and returns what is known of each kill; raises SystemExit where a run ends otherwise.
+  """Kills a run so often and returns what is known of each kill; raises SystemExit where a run ends
+  otherwise.
 
   Args:
     folder: of both runs.
@@ -85,7 +98,10 @@ def drill(folder: pathlib.Path, kills: int, seed: int, rest: list[str]) -> list[
     seed: of the moments.
     rest: the arguments of experiments.run.
   """
-  os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+  os.environ |= {
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+  }
   rest = [*rest, f"--config.compilation_cache={folder / 'cache'}"]
   command = [sys.executable, "-m", "experiments.run", *rest]
   log, killed = folder / "log.txt", folder / "killed"
@@ -94,7 +110,11 @@ def drill(folder: pathlib.Path, kills: int, seed: int, rest: list[str]) -> list[
     shutil.rmtree(folder / "whole", ignore_errors=True)
     begun = time.monotonic()
     if code := start([*command, f"--workdir={folder / 'whole'}"], log, None):
-      arguments.fail(f"the run ended with code {code}: {log.read_text(errors='replace').strip().splitlines()[-1:]}", 1)
+      arguments.fail(
+        f"the run ended with code {code}: "
+        f"{log.read_text(errors='replace').strip().splitlines()[-1:]}",
+        1,
+      )
     seconds = time.monotonic() - begun
   expected, moments, found, runs = left(folder / "whole"), random.Random(seed), [], 0
   shutil.rmtree(killed, ignore_errors=True)
@@ -103,7 +123,9 @@ def drill(folder: pathlib.Path, kills: int, seed: int, rest: list[str]) -> list[
       after = moments.uniform(EARLIEST, 1.0) * seconds if len(found) < kills else None
       code = start([*command, f"--workdir={killed}"], log, after)
       if code == -signal.SIGKILL:
-        found.append({"run": runs, "after_s": round(after, 2), "doing": doing(log), "steps": steps(killed)})
+        found.append(
+          {"run": runs, "after_s": round(after, 2), "doing": doing(log), "steps": steps(killed)}
+        )
       elif code:
         said = log.read_text(errors="replace").strip()[-300:]
         arguments.fail(f"a run that was killed before ended with code {code}: {said}", 1)
@@ -113,14 +135,24 @@ def drill(folder: pathlib.Path, kills: int, seed: int, rest: list[str]) -> list[
           arguments.fail(f"{where} in {', '.join(differ)}, after {len(found)} kills", 1)
         shutil.rmtree(killed)
         runs += 1
-      progress.show(min(len(found), kills), f"{len(found)} kills, {runs} runs as if nothing had happened")
+      progress.show(
+        min(len(found), kills), f"{len(found)} kills, {runs} runs as if nothing had happened"
+      )
   return found
 
 
 def steps(folder: pathlib.Path) -> int:
   """Returns how many steps the metrics of a run tell of."""
   path = folder / "metrics.jsonl"
-  return max([0, *map(int, re.findall(r'^\{"step": (\d+)', path.read_text() if path.exists() else "", re.MULTILINE))])
+  return max(
+    [
+      0,
+      *map(
+        int,
+        re.findall(r'^\{"step": (\d+)', path.read_text() if path.exists() else "", re.MULTILINE),
+      ),
+    ]
+  )
 
 
 class Parser(argparse.ArgumentParser):
@@ -133,7 +165,9 @@ class Parser(argparse.ArgumentParser):
 
 def main() -> None:
   """Drills what the command line says, and writes DIR/drill.json."""
-  parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+  parser = Parser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+  )
   parser.add_argument("--workdir", required=True, help="folder of both runs and of drill.json")
   parser.add_argument("--kills", type=int, default=50, help="how many")
   parser.add_argument("--seed", type=int, default=0, help="of the moments")
@@ -154,7 +188,10 @@ def main() -> None:
   phases = collections.Counter(kill["doing"] for kill in found)
   runs = 1 + max(kill["run"] for kill in found)
   told = ", ".join(f"{name} {count}" for name, count in phases.most_common())
-  print(f"{len(found)} kills in {runs} runs ({told}): each left what the undisturbed run left; {folder}/drill.json")
+  print(
+    f"{len(found)} kills in {runs} runs ({told}): each left what the undisturbed run left; "
+    f"{folder}/drill.json"
+  )
 
 
 if __name__ == "__main__":

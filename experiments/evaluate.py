@@ -1,13 +1,15 @@
-"""Evaluates weights on the test split of an experiment: pass@1, pass@k and maj@k; several side by side.
+"""Evaluates weights on the test split of an experiment: pass@1, pass@k and maj@k; several side by
+side.
 
-    python -m experiments.evaluate --config=FILE[:arg=value,...] --path=FOLDER_OR_WORKDIR [--path=ANOTHER]
-        [--step=N] [--out=DIR] [--config.section.name=value ...]
+    python -m experiments.evaluate --config=FILE[:arg=value,...] --path=FOLDER_OR_WORKDIR
+        [--path=ANOTHER] [--step=N] [--out=DIR] [--config.section.name=value ...]
 
-Prompts, reward, sampler and all else are the experiment's: what it does before its first step and after its last. The
-noise is that of its first evaluation. One line of JSON for each --path comes to standard output, anything else to
-stderr. Several paths (--path=A --path=B, or --path=A,B) answer the same problems: from the second on a line has the
-differences to the first, each with its standard error, and a table shows them. --step is of the paths that are runs;
-give one for all, or one for each of them in turn. --out gets samples.html and samples.jsonl, all that was sampled.
+Prompts, reward, sampler and all else are the experiment's: what it does before its first step and
+after its last. The noise is that of its first evaluation. One line of JSON for each --path comes to
+standard output, anything else to stderr. Several paths (--path=A --path=B, or --path=A,B) answer
+the same problems: from the second on a line has the differences to the first, each with its
+standard error, and a table shows them. --step is of the paths that are runs; give one for all, or
+one for each of them in turn. --out gets samples.html and samples.jsonl, all that was sampled.
 """
 
 import dataclasses
@@ -56,7 +58,8 @@ def main(argv: list[str]) -> None:
     paths = [path for each in values.path or () for path in each.split(",") if path]
     print("starting: importing jax, loading weights and data", flush=True)
     steps = check(values.config, paths, values.step or [], values.out)
-    models = [sources.model(values.config, path, step) for path, step in zip(paths, steps)]  # of all, before the first
+    # of all, before the first
+    models = [sources.model(values.config, path, step) for path, step in zip(paths, steps)]
     found: list[Evaluated] = []
     try:
       for path, step, model in zip(paths, steps, models):
@@ -72,8 +75,11 @@ def main(argv: list[str]) -> None:
       rich.console.Console(width=120).print(table(found))
 
 
-def check(config: ConfigDict, paths: Sequence[str], steps: Sequence[int], out: str | None) -> list[int | None]:
-  """Refuses what cannot be evaluated, before any weights are read, and returns the step of each path.
+def check(
+  config: ConfigDict, paths: Sequence[str], steps: Sequence[int], out: str | None
+) -> list[int | None]:
+  """Refuses what cannot be evaluated, before any weights are read, and returns the step of each
+  path.
 
   Raises:
     SettingError: the flag or setting, its value, and what would work.
@@ -84,7 +90,9 @@ def check(config: ConfigDict, paths: Sequence[str], steps: Sequence[int], out: s
     raise SettingError(f"--path is missing: {sources.WEIGHTS}, as in --path=runs/1")
   checks.check_settings(config)
   if not config.eval.problems:
-    raise SettingError("eval.problems=0: there is nothing to evaluate; use a whole number of at least 1")
+    raise SettingError(
+      "eval.problems=0: there is nothing to evaluate; use a whole number of at least 1"
+    )
   for path in paths:
     sources.check_place("--path", path)
   found = steps_of([provenance.is_run(path) for path in paths], steps)
@@ -103,11 +111,15 @@ def warn_of_prompts(config: ConfigDict, path: str) -> None:
   for name, trained in sources.trained_with(provenance.run_of(path), sources.PROMPT).items():
     section, _, last = name.partition(".")
     if trained != (now := given[section][last]):
-      print(f"warning: {path} was trained with {name}={trained!r}, and is evaluated with {now!r}", flush=True)
+      print(
+        f"warning: {path} was trained with {name}={trained!r}, and is evaluated with {now!r}",
+        flush=True,
+      )
 
 
 def steps_of(runs: Sequence[bool], steps: Sequence[int]) -> list[int | None]:
-  """Returns the step of each path, None where it has none: one step is of all runs, several are of each in turn.
+  """Returns the step of each path, None where it has none: one step is of all runs, several are of
+  each in turn.
 
   Args:
     runs: whether each path is a run.
@@ -120,13 +132,16 @@ def steps_of(runs: Sequence[bool], steps: Sequence[int]) -> list[int | None]:
   if len(steps) not in (0, 1, many) or (steps and not many):
     given = " ".join(f"--step={step}" for step in steps)
     raise SettingError(
-      f"{given}: there are {many} runs among the {len(runs)} of --path; give a step for each of them, or one for all"
+      f"{given}: there are {many} runs among the {len(runs)} of --path; give a step for each of "
+      "them, or one for all"
     )
   left = iter([*steps] * (many if len(steps) == 1 else 1))
   return [next(left, None) if is_run else None for is_run in runs]
 
 
-def evaluate_model(config: ConfigDict, path: str, step: int | None, model: "build.Model") -> Evaluated:
+def evaluate_model(
+  config: ConfigDict, path: str, step: int | None, model: "build.Model"
+) -> Evaluated:
   """Evaluates the weights of one folder or run, which `model` loads.
 
   Raises:
@@ -139,7 +154,9 @@ def evaluate_model(config: ConfigDict, path: str, step: int | None, model: "buil
 
   start, step = time.monotonic(), sources.step_of(path, step)
   evaluator = Evaluator(config, model)
-  generators = {"greedy": evaluator.greedy} | ({"sampled": evaluator.sampled} if config.eval.samples else {})
+  generators = {"greedy": evaluator.greedy} | (
+    {"sampled": evaluator.sampled} if config.eval.samples else {}
+  )
   n, outcomes, samples = len(evaluator.problems), [], []
   print(f"{path}: loading weights, compiling", flush=True)
   params, key = model.load(), build.key(config.seed, build.EVALUATE, 0)
@@ -152,7 +169,11 @@ def evaluate_model(config: ConfigDict, path: str, step: int | None, model: "buil
   numbers = policy.metrics_of(*outcomes)
   for _, warning in evaluator.warnings(numbers):
     print(f"warning: {warning}", flush=True)
-  line = {"path": path} | ({} if step is None else {"step": step}) | {"problems": n, "samples": config.eval.samples}
+  line = (
+    {"path": path}
+    | ({} if step is None else {"step": step})
+    | {"problems": n, "samples": config.eval.samples}
+  )
   line |= writer.clean(numbers) | {"wall_s": round(time.monotonic() - start, 1)}
   return Evaluated(line, policy.by_problem(*outcomes), samples)
 
@@ -173,17 +194,31 @@ def _keep(
   """Keeps a completion as samples.jsonl has it."""
   from grpo_jax.types import STOPPED
 
-  row = about | {"question": example.question, "completion": completion.text, "answer": example.answer}
-  row |= {"reward": float(judged.right), "ended": "stopped" if completion.ended == STOPPED else "truncated"}
+  row = about | {
+    "question": example.question,
+    "completion": completion.text,
+    "answer": example.answer,
+  }
+  row |= {
+    "reward": float(judged.right),
+    "ended": "stopped" if completion.ended == STOPPED else "truncated",
+  }
   samples.append(row | ({"faults": judged.fault} if judged.fault else {}))
 
 
-def differences(before: "dict[str, np.ndarray]", after: "dict[str, np.ndarray]") -> dict[str, dict[str, float | None]]:
-  """Returns how much better `after` is, by metric: the mean over problems, and its standard error (None for one)."""
+def differences(
+  before: "dict[str, np.ndarray]", after: "dict[str, np.ndarray]"
+) -> dict[str, dict[str, float | None]]:
+  """Returns how much better `after` is, by metric: the mean over problems, and its standard error
+  (None for one).
+  """
   from grpo_jax.evaluation import policy
 
   found = {name: policy.paired(before[name], after[name]) for name in before if name in after}
-  return {name: {"mean": mean, "error": None if math.isnan(error) else error} for name, (mean, error) in found.items()}
+  return {
+    name: {"mean": mean, "error": None if math.isnan(error) else error}
+    for name, (mean, error) in found.items()
+  }
 
 
 def table(found: Sequence[Evaluated]) -> rich.table.Table:
@@ -227,7 +262,9 @@ def make_folder(out: str) -> None:
 
 def not_writable(out: str, error: OSError) -> SettingError:
   """The error to raise where the folder of --out does not take a file."""
-  return SettingError(f"--out={out!r}: cannot be written ({error.strerror or error}); use another folder")
+  return SettingError(
+    f"--out={out!r}: cannot be written ({error.strerror or error}); use another folder"
+  )
 
 
 def write_samples(out: str, samples: list[dict[str, Any]]) -> None:
@@ -249,7 +286,13 @@ def write_samples(out: str, samples: list[dict[str, Any]]) -> None:
 
 if __name__ == "__main__":
   arguments.define_config("The experiment: FILE[:name=value,...]", lock_config=True)
-  flags.DEFINE_multi_string("path", None, "A Hugging Face folder or the workdir of a run; several are compared.")
-  flags.DEFINE_multi_integer("step", None, "Of the runs' checkpoints; their export, or the last one, by default.")
-  flags.DEFINE_string("out", None, "Folder for samples.html and samples.jsonl: a new or an empty one.")
+  flags.DEFINE_multi_string(
+    "path", None, "A Hugging Face folder or the workdir of a run; several are compared."
+  )
+  flags.DEFINE_multi_integer(
+    "step", None, "Of the runs' checkpoints; their export, or the last one, by default."
+  )
+  flags.DEFINE_string(
+    "out", None, "Folder for samples.html and samples.jsonl: a new or an empty one."
+  )
   app.run(main, flags_parser=arguments.parse_flags)

@@ -2,10 +2,11 @@
 
     python -m experiments.export --workdir=RUN --out=FOLDER [--step=N] [--part=policy] [--adapter]
 
-FOLDER appears when it is complete, with the tokenizer, in the dtype of the weights that the run began with, as
-DIR/export is. --step: the last checkpoint where it is not given. --part: another learner of the run, such as
-reward_model and reference of experiments/arithmetic_iterative.py. Adapters (lora.rank) are merged into the weights that
-they stand on; with --adapter they are written alone, as a folder of PEFT. The run may go on meanwhile, on any mesh.
+FOLDER appears when it is complete, with the tokenizer, in the dtype of the weights that the run
+began with, as DIR/export is. --step: the last checkpoint where it is not given. --part: another
+learner of the run, such as reward_model and reference of experiments/arithmetic_iterative.py.
+Adapters (lora.rank) are merged into the weights that they stand on; with --adapter they are written
+alone, as a folder of PEFT. The run may go on meanwhile, on any mesh.
 """
 
 import dataclasses
@@ -49,7 +50,9 @@ def check(workdir: str | None, step: int | None, out: str | None) -> None:
     raise SettingError(f"--workdir={workdir!r}: has no checkpoints; give the folder of a run")
   if not finished.steps(finished.directory(workdir)):
     ended = storage.place(workdir) / "export"
-    raise SettingError(f"--workdir={workdir!r}: has no complete checkpoint any more; {ended} is the model of its end")
+    raise SettingError(
+      f"--workdir={workdir!r}: has no complete checkpoint any more; {ended} is the model of its end"
+    )
   sources.check_out(out, [workdir])
 
 
@@ -73,7 +76,9 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
 
   step = checkpoint.latest(workdir) if step is None else step
   if part not in (parts := parameters.learners(workdir, step)):
-    raise SettingError(f"--part={part!r}: checkpoint {step} of {workdir} has no such learner; use {', '.join(parts)}")
+    raise SettingError(
+      f"--part={part!r}: checkpoint {step} of {workdir} has no such learner; use {', '.join(parts)}"
+    )
   shape = shape_of(workdir, part)
   decoder = Decoder(shape, sharding.make_layout(defaults.get_config().mesh))
   config = provenance.saved_config(workdir)
@@ -82,7 +87,9 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
   if adapter:
     if (lora := parameters.make_lora(config.get("lora") or {})) is None:
       raise SettingError(f"--adapter: {workdir} has lora.rank=0 and no adapters; leave it out")
-    trained = parameters.restore_trained(workdir, dataclasses.replace(decoder, lora=lora), step, learner=part)
+    trained = parameters.restore_trained(
+      workdir, dataclasses.replace(decoder, lora=lora), step, learner=part
+    )
     peft.save(out, shape, lora, trained, decoder.shapes(), base)
     return "float32"
   params = parameters.restore(workdir, decoder, step, learner=part)
@@ -101,7 +108,8 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
 
 
 def shape_of(workdir: str, part: str) -> "DecoderConfig":
-  """Returns the shape of a learner: the policy's, or that of the reward model which an iterative run started from.
+  """Returns the shape of a learner: the policy's, or that of the reward model which an iterative
+  run started from.
 
   Raises:
     SettingError: the reward model's folder is not there any more.
@@ -112,7 +120,9 @@ def shape_of(workdir: str, part: str) -> "DecoderConfig":
   if part != parameters.REWARD_MODEL:
     return shape
   source = parameters.began_with(provenance.saved_config(workdir), part)
-  return dataclasses.replace(parameters.read_shape(parameters.find_source(source)[0]) if source else shape, scores=True)
+  return dataclasses.replace(
+    parameters.read_shape(parameters.find_source(source)[0]) if source else shape, scores=True
+  )
 
 
 if __name__ == "__main__":

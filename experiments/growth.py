@@ -1,10 +1,12 @@
-"""Measures how the cost of a GRPO step grows with G, prompt length, completion length and vocabulary.
+"""Measures how the cost of a GRPO step grows with G, prompt length, completion length and
+vocabulary.
 
     python -m experiments.growth --workdir=runs/growth [--vs=trl --peer=PYTHON]
 
-Runs experiments/benchmark.py once for each point of LINES, in a process of its own, and after it the peer if one is
-named. One thing grows at a time. Each result is a line of DIR/growth.jsonl, and the same command again measures what is
-missing. At the end DIR/growth.png shows the seconds of a step.
+Runs experiments/benchmark.py once for each point of LINES, in a process of its own, and after it
+the peer if one is named. One thing grows at a time. Each result is a line of DIR/growth.jsonl, and
+the same command again measures what is missing. At the end DIR/growth.png shows the seconds of a
+step.
 """
 
 import importlib.util
@@ -21,7 +23,15 @@ from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 
 # The workload from which one thing at a time grows, to the values of LINES.
-SMALL = {"layers": 2, "width": 256, "mlp": 768, "vocab": 8192, "prompts": 2, "group": 8, "prompt_len": 128}
+SMALL = {
+  "layers": 2,
+  "width": 256,
+  "mlp": 768,
+  "vocab": 8192,
+  "prompts": 2,
+  "group": 8,
+  "prompt_len": 128,
+}
 SMALL |= {"completion": 64, "steps": 3}
 LINES = {
   "group": (4, 8, 16, 32),
@@ -53,7 +63,9 @@ def measure(workload: dict[str, int], system: str, peer: str) -> dict[str, Any]:
   """
   argument = ",".join(f"{name}={value}" for name, value in workload.items())
   if system == "grpo_jax":
-    return benchmark.last_json(benchmark.own_command([f"--config=experiments/benchmarks.py:{argument}"]))
+    return benchmark.last_json(
+      benchmark.own_command([f"--config=experiments/benchmarks.py:{argument}"])
+    )
   return benchmark.last_json(benchmark.peer_command(system, peer, benchmarks.get_config(argument)))
 
 
@@ -65,7 +77,11 @@ def draw(results: list[dict[str, Any]], path: pathlib.Path) -> None:
   panels = figure.subplots(1, len(LINES))
   for panel, (name, values) in zip(panels, LINES.items()):
     for system in dict.fromkeys(r["system"] for r in results):
-      found = {r["workload"][name]: r["step_s"] for r in results if of_line(r, name) and r["system"] == system}
+      found = {
+        r["workload"][name]: r["step_s"]
+        for r in results
+        if of_line(r, name) and r["system"] == system
+      }
       shown = [v for v in values if v in found]
       panel.plot(shown, [found[v] for v in shown], marker="o", label=system)
     panel.set(title=TITLES[name], ylim=(0, None))
@@ -85,7 +101,9 @@ def main(argv: list[str]) -> None:
   del argv
   values = flags.FLAGS
   if not values.workdir:
-    arguments.fail("--workdir is missing: the folder of growth.jsonl and growth.png, as in --workdir=runs/growth")
+    arguments.fail(
+      "--workdir is missing: the folder of growth.jsonl and growth.png, as in --workdir=runs/growth"
+    )
   if not importlib.util.find_spec("matplotlib"):
     arguments.fail("growth.png needs matplotlib: pip install matplotlib")
   with arguments.one_line_errors():
@@ -99,10 +117,14 @@ def main(argv: list[str]) -> None:
   wanted = [(w, system) for w in points() for system in systems if (w, system) not in made]
   start = time.perf_counter()
   for i, (workload, system) in enumerate(wanted):
-    left = f", {(time.perf_counter() - start) / i * (len(wanted) - i) / 60:.0f} min left" if i else ""
+    left = (
+      f", {(time.perf_counter() - start) / i * (len(wanted) - i) / 60:.0f} min left" if i else ""
+    )
     changed = ", ".join(f"{k}={v}" for k, v in workload.items() if v != SMALL[k]) or "base"
     print(f"{i + 1} of {len(wanted)}: {system}, {changed}{left}", flush=True)
-    results.append({"system": system, "workload": workload} | measure(workload, system, values.peer))
+    results.append(
+      {"system": system, "workload": workload} | measure(workload, system, values.peer)
+    )
     whole = path.with_suffix(".tmp")  # a line that a kill cut off must not stay before the next
     whole.write_text("".join(json.dumps(result) + "\n" for result in results))
     whole.replace(path)

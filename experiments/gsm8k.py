@@ -1,10 +1,12 @@
-"""GRPO on GSM8K (Cobbe et al., arXiv 2110.14168) with the setting of DeepSeekMath (arXiv 2402.03300, section 4.2).
+"""GRPO on GSM8K (Cobbe et al., arXiv 2110.14168) with the setting of DeepSeekMath (arXiv
+2402.03300, section 4.2).
 
     python -m experiments.run --config=experiments/gsm8k.py:model=qwen3_0.6b --workdir=runs/gsm8k \\
         --config.init_from=FOLDER
 
-FOLDER is a Hugging Face folder, for example from `hf download Qwen/Qwen3-0.6B --local-dir FOLDER`. Data:
-tensorflow-datasets downloads gsm8k once, or --config.data.path=FOLDER with train.jsonl and test.jsonl.
+FOLDER is a Hugging Face folder, for example from `hf download Qwen/Qwen3-0.6B --local-dir FOLDER`.
+Data: tensorflow-datasets downloads gsm8k once, or --config.data.path=FOLDER with train.jsonl and
+test.jsonl.
 
     :model=NAME       a row of MODELS below, whose weights FOLDER holds; or tiny: a small model and tokenizer from
                       scratch, to see the whole pipeline on the real data on a CPU
@@ -12,11 +14,12 @@ tensorflow-datasets downloads gsm8k once, or --config.data.path=FOLDER with trai
     :teacher=FOLDER   for distill and distill_offline: a Hugging Face folder or a run
     :deepseekmath     the paper's own setting: lr 1e-6, beta 0.04, 64 samples of 1024 tokens, batch 1024, one update
 
-Hardware, as the TPU's own compiler says (docs/plans/ has the pages, tests/plan/pod_plan_test.py compiles the first one
-again): 0.6B parameters fit eight v5e chips (v5e:2x4) as they are; deepseekmath with 7B fits v5e:16x16 with
---config.mesh.group=4 --config.mesh.tensor=4 --config.learner.microbatch=16, and a v5p-64 (32 chips, v5p:4x4x2) with
---config.mesh.group=2 --config.learner.microbatch=16. `python -m launch.plan` says it of other shapes and slices.
-The score to expect depends on the weights; it is printed before and after.
+Hardware, as the TPU's own compiler says (docs/plans/ has the pages, tests/plan/pod_plan_test.py
+compiles the first one again): 0.6B parameters fit eight v5e chips (v5e:2x4) as they are;
+deepseekmath with 7B fits v5e:16x16 with --config.mesh.group=4 --config.mesh.tensor=4
+--config.learner.microbatch=16, and a v5p-64 (32 chips, v5p:4x4x2) with --config.mesh.group=2
+--config.learner.microbatch=16. `python -m launch.plan` says it of other shapes and slices. The
+score to expect depends on the weights; it is printed before and after.
 """
 
 from typing import Any
@@ -37,19 +40,26 @@ MODELS = {
 
 def get_config(arg: str = "") -> ConfigDict:
   """The config; `arg` is what follows the colon in --config=FILE:arg."""
-  args = arguments.parse_arg(arg, model=(*MODELS, "tiny"), objective="grpo", teacher="", deepseekmath=False)
+  args = arguments.parse_arg(
+    arg, model=(*MODELS, "tiny"), objective="grpo", teacher="", deepseekmath=False
+  )
   c = defaults.get_config()
   c.steps = 500
   c.data.name = "gsm8k"
   c.data.chat = True
-  c.data.template = "{question}\nReason step by step, and end with a line `#### ` and the number alone."
+  c.data.template = (
+    "{question}\nReason step by step, and end with a line `#### ` and the number alone."
+  )
   c.data.prompts = 32
   c.data.max_prompt_length = 256
   c.sampler.group = 16
   c.sampler.max_length = 512
   c.sampler.slots = 256
   c.sampler.dtype = c.sampler.cache_dtype = "bfloat16"
-  c.rewards.functions = (("correct", "math.answer_correct", 1.0), ("format", "math.well_formed", 0.1))
+  c.rewards.functions = (
+    ("correct", "math.answer_correct", 1.0),
+    ("format", "math.well_formed", 0.1),
+  )
   c.learner.lr = 1e-6
   c.learner.warmup = 10
   c.model.dtype = "bfloat16"
@@ -72,7 +82,9 @@ def get_config(arg: str = "") -> ConfigDict:
 
 
 def own(c: ConfigDict) -> dict[str, dict[str, Any]]:
-  """Returns what this task changes of rows of presets.py: the paper's KL, and DAPO's reward for length."""
+  """Returns what this task changes of rows of presets.py: the paper's KL, and DAPO's reward for
+  length.
+  """
   longest = c.sampler.max_length
   overlong = ("overlong", "length.overlong", 1.0, {"max_length": longest, "buffer": longest // 5})
   return {

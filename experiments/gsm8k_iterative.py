@@ -1,15 +1,18 @@
-"""Iterative GRPO (DeepSeekMath, arXiv 2402.03300, Algorithm 1) on GSM8K, by a reward model that keeps learning.
+"""Iterative GRPO (DeepSeekMath, arXiv 2402.03300, Algorithm 1) on GSM8K, by a reward model that
+keeps learning.
 
-    python -m experiments.run --config=experiments/gsm8k_iterative.py:model=qwen3_0.6b,reward_model=RM \\
+    python -m experiments.run
+        --config=experiments/gsm8k_iterative.py:model=qwen3_0.6b,reward_model=RM \\
         --workdir=runs/gsm8k_iterative --config.init_from=FOLDER --config.data.path=$GSM8K_DIR
 
-It is experiments/gsm8k.py in five iterations, rewarded by the reward model alone. Whether an answer is right only
-labels the pairs that the reward model goes on learning from; it is logged as `reward/correct`. Hardware and score: it
-has not been run on real weights; that it traces is tested.
+It is experiments/gsm8k.py in five iterations, rewarded by the reward model alone. Whether an answer
+is right only labels the pairs that the reward model goes on learning from; it is logged as
+`reward/correct`. Hardware and score: it has not been run on real weights; that it traces is tested.
 
     :model=NAME            as in experiments/gsm8k.py
     :reward_model=FOLDER   to begin with: a run of gsm8k_rm.py, or a Hugging Face folder; left out, it is the policy as
-                           it starts, with scores of 0: in the first iteration the reward model alone learns
+                           it starts, with scores of 0: in the first iteration the reward model
+                             alone learns
 """
 
 from ml_collections import ConfigDict

@@ -1,12 +1,14 @@
-"""Process-supervised GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.3) on GSM8K, by a process reward model.
+"""Process-supervised GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.3) on GSM8K, by a process
+reward model.
 
-    python -m experiments.run --config=experiments/gsm8k_process.py:model=qwen3_0.6b,reward_model=PRM \\
+    python -m experiments.run
+        --config=experiments/gsm8k_process.py:model=qwen3_0.6b,reward_model=PRM \\
         --workdir=runs/gsm8k_process --config.init_from=FOLDER --config.data.path=$GSM8K_DIR
 
-It is experiments/gsm8k.py but for the rewards and the advantage (step_returns: docs/results.md says why). PRM is a run
-with loop=process_reward_model, or a Hugging Face folder, with the policy's tokenizer. Whether the answer is right is
-logged as `reward/correct`. A step is a line. Hardware and score: it has not been run on real weights; that it traces is
-tested.
+It is experiments/gsm8k.py but for the rewards and the advantage (step_returns: docs/results.md says
+why). PRM is a run with loop=process_reward_model, or a Hugging Face folder, with the policy's
+tokenizer. Whether the answer is right is logged as `reward/correct`. A step is a line. Hardware and
+score: it has not been run on real weights; that it traces is tested.
 
     :model=NAME            as in experiments/gsm8k.py
     :reward_model=FOLDER   the process reward model
@@ -28,8 +30,10 @@ def get_config(arg: str = "") -> ConfigDict:
   args = arguments.parse_arg(arg, model=(*gsm8k.MODELS, "tiny"), reward_model="", outcome=False)
   if not args.reward_model:
     raise SettingError(
-      "reward_model='': nothing else tells right steps of GSM8K from wrong ones; use --config=experiments/"
-      "gsm8k_process.py:reward_model=FOLDER, a run with loop=process_reward_model or a Hugging Face folder"
+      "reward_model='': nothing else tells right steps of GSM8K from wrong ones; use "
+      "--config=experiments/"
+      "gsm8k_process.py:reward_model=FOLDER, a run with loop=process_reward_model or a Hugging "
+      "Face folder"
     )
   c = gsm8k.get_config(f"model={args.model}")
   c.rewards.functions = (("correct", "math.answer_correct", float(args.outcome)),)

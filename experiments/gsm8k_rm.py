@@ -1,13 +1,15 @@
 """An outcome reward model for GSM8K, on pairs of a policy's own samples, or on a file of pairs.
 
-    python -m experiments.run --config=experiments/gsm8k_rm.py:model=qwen3_0.6b --workdir=runs/gsm8k_rm \\
-        --config.init_from=FOLDER --config.data.path=$GSM8K_DIR
+    python -m experiments.run --config=experiments/gsm8k_rm.py:model=qwen3_0.6b
+        --workdir=runs/gsm8k_rm \\ --config.init_from=FOLDER --config.data.path=$GSM8K_DIR
 
-FOLDER is a Hugging Face folder of a policy, which is sampled from and from which the reward model starts; with
-:policy=OTHER the samples are OTHER's (a folder or a run, such as one of experiments/gsm8k.py, with the same tokenizer).
---config.offline.pairs=FILE.jsonl takes pairs of yours instead: prompt, chosen and rejected on each line; with it,
---config.offline.require= asks nothing of them. Bradley-Terry (InstructGPT, arXiv 2203.02155, eq. 1), one pass over the
-pairs, as is usual. Hardware and score: it has not been run on real weights; that it traces is tested.
+FOLDER is a Hugging Face folder of a policy, which is sampled from and from which the reward model
+starts; with :policy=OTHER the samples are OTHER's (a folder or a run, such as one of
+experiments/gsm8k.py, with the same tokenizer). --config.offline.pairs=FILE.jsonl takes pairs of
+yours instead: prompt, chosen and rejected on each line; with it, --config.offline.require= asks
+nothing of them. Bradley-Terry (InstructGPT, arXiv 2203.02155, eq. 1), one pass over the
+pairs, as is usual. Hardware and score: it has not been run on real weights; that it traces is
+tested.
 
     :model=NAME       a row of MODELS in experiments/gsm8k.py, whose weights FOLDER holds
     :policy=FOLDER    whose samples the pairs are

@@ -1,7 +1,8 @@
-"""Objectives as the literature has them: what `:objective=NAME` chooses in arithmetic.py and gsm8k.py.
+"""Objectives as the literature has them: what `:objective=NAME` chooses in arithmetic.py and
+gsm8k.py.
 
-A row is a module of grpo_jax/objectives and what differs from its defaults and those of defaults.py. Learning rates, KL
-weights that suit one model, and rewards are the experiment's own.
+A row is a module of grpo_jax/objectives and what differs from its defaults and those of
+defaults.py. Learning rates, KL weights that suit one model, and rewards are the experiment's own.
 """
 
 from typing import Any
@@ -12,17 +13,31 @@ from experiments import defaults
 from grpo_jax.errors import SettingError
 from grpo_jax.setup import registry
 
-Table = dict[str, tuple[str, dict[str, Any]]]  # name -> (module of grpo_jax/objectives, {setting: value})
+# name -> (module of grpo_jax/objectives, {setting: value})
+Table = dict[str, tuple[str, dict[str, Any]]]
 
-SAMPLES = {"loop": "offline", "offline.data": "samples", "sampler.tries": 1}  # all of them, whatever their rewards
+SAMPLES = {
+  "loop": "offline",
+  "offline.data": "samples",
+  "sampler.tries": 1,
+}  # all of them, whatever their rewards
 
 PRESETS: Table = {
   "grpo": ("grpo", {}),  # DeepSeekMath, arXiv 2402.03300, and no KL
-  "dr_grpo": ("grpo", {"objective.aggregation": "constant", "objective.scale": "none"}),  # 2503.20783
+  "dr_grpo": (
+    "grpo",
+    {"objective.aggregation": "constant", "objective.scale": "none"},
+  ),  # 2503.20783
   # 2503.14476; with the reward length.overlong, which has to know the longest completion
-  "dapo": ("grpo", {"objective.aggregation": "group_token_mean", "objective.clip_high": 0.28, "sampler.tries": 3}),
+  "dapo": (
+    "grpo",
+    {"objective.aggregation": "group_token_mean", "objective.clip_high": 0.28, "sampler.tries": 3},
+  ),
   "prefix_credit": ("grpo", {"objective.advantage": "prefix_credit"}),
-  "gspo": ("gspo", {"learner.minibatches": 2}),  # 2507.18071; without several updates a rollout it clips nothing
+  "gspo": (
+    "gspo",
+    {"learner.minibatches": 2},
+  ),  # 2507.18071; without several updates a rollout it clips nothing
   "gspo_token": ("gspo", {"objective.token_level": True, "learner.minibatches": 2}),
   "cispo": ("cispo", {"learner.mu": 4}),  # MiniMax-M1, 2506.13585
   "rpg": ("rpg", {"objective.beta": 0.01, "learner.mu": 4}),  # 2505.17508
@@ -43,7 +58,8 @@ def choose(c: ConfigDict, name: str, teacher: str = "", table: Table = PRESETS) 
 
   Args:
     c: changed in place.
-    name: a row of the table, a module of grpo_jax/objectives, or one of yours: "package.module" or "path/file.py".
+    name: a row of the table, a module of grpo_jax/objectives, or one of yours: "package.module" or
+      "path/file.py".
     teacher: a Hugging Face folder or a run, for the rows that learn from another model.
     table: to choose from.
 
@@ -56,7 +72,9 @@ def choose(c: ConfigDict, name: str, teacher: str = "", table: Table = PRESETS) 
   except SettingError as error:
     if name in table or "." in name:
       raise
-    raise SettingError(f"objective={name}: choose from {', '.join(table)}, or give a file of yours, FILE.py") from error
+    raise SettingError(
+      f"objective={name}: choose from {', '.join(table)}, or give a file of yours, FILE.py"
+    ) from error
   c.objective = defaults.objective(module, c)
   c.update_from_flattened_dict(changes)
   setting = registry.objective(module).TEACHER

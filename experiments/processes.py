@@ -1,4 +1,6 @@
-"""Runs programs one after the other: one at a time in a folder, stopped by signals, with what each took."""
+"""Runs programs one after the other: one at a time in a folder, stopped by signals, with what each
+took.
+"""
 
 import contextlib
 import os
@@ -24,17 +26,22 @@ class Ended(NamedTuple):
   peak_memory_mb: float
 
 
-def run(command: list[str], log: storage.Path, descriptor: int, asked: list[int], poll: Callable[[], None]) -> Ended:
+def run(
+  command: list[str], log: storage.Path, descriptor: int, asked: list[int], poll: Callable[[], None]
+) -> Ended:
   """Runs a process to its end, with its output at the end of a file.
 
-  The peak memory is the kernel's, of that process alone. It is never less than this program's own, which Linux hands on
+  The peak memory is the kernel's, of that process alone. It is never less than this program's own,
+  which Linux hands on
   when a process starts: so a program that measures memory imports no jax.
 
   Args:
     command: the program and its arguments.
     log: the file for its output.
-    descriptor: the file descriptor of `locked`: the folder is in use until the process has ended, too.
-    asked: signals that came to this program (`stop_signals`). The first is handed on as SIGTERM, others as SIGINT.
+    descriptor: the file descriptor of `locked`: the folder is in use until the process has ended,
+      too.
+    asked: signals that came to this program (`stop_signals`). The first is handed on as SIGTERM,
+      others as SIGINT.
     poll: called every POLL_SECONDS.
   """
   started, told = time.monotonic(), 0
@@ -63,7 +70,8 @@ def run(command: list[str], log: storage.Path, descriptor: int, asked: list[int]
 
 @contextlib.contextmanager
 def locked(workdir: storage.Path) -> Iterator[int]:
-  """Holds a folder as long as this program, or a process that outlives it, is alive; gives the file descriptor.
+  """Holds a folder as long as this program, or a process that outlives it, is alive; gives the file
+  descriptor.
 
   Ends the program where the folder cannot be written or another one holds it.
   """
@@ -74,7 +82,10 @@ def locked(workdir: storage.Path) -> Iterator[int]:
     arguments.fail(f"--workdir={workdir}: cannot write there: {error.strerror}")
   with file:
     if holder := lock.take(file):
-      arguments.fail(f"--workdir={workdir}: another comparison, or a run that it left, is there; wait for {holder}")
+      arguments.fail(
+        f"--workdir={workdir}: another comparison, or a run that it left, is there; wait for "
+        f"{holder}"
+      )
     yield file.fileno()
 
 

@@ -1,11 +1,13 @@
-"""Counts the programs that a run would compile, and its padding, for bounds on the sizes of its arrays.
+"""Counts the programs that a run would compile, and its padding, for bounds on the sizes of its
+arrays.
 
     python -m experiments.programs
 
-Lengths are drawn, nothing is compiled: log-normal completions whose median grows evenly (in its logarithm) over the
-steps, those of a prompt alike, cut off at the longest; prompts that do not grow. Prints a row for each growth and each
-`learner.sizes`: programs of the learner (in brackets: those of the first 100 steps) and of the sampler, and the shares
-of padding among the completions' and the prompts' tokens that the learner computes.
+Lengths are drawn, nothing is compiled: log-normal completions whose median grows evenly (in its
+logarithm) over the steps, those of a prompt alike, cut off at the longest; prompts that do not
+grow. Prints a row for each growth and each `learner.sizes`: programs of the learner (in brackets:
+those of the first 100 steps) and of the sampler, and the shares of padding among the completions'
+and the prompts' tokens that the learner computes.
 """
 
 import dataclasses
@@ -50,17 +52,28 @@ class Workload:
 
 
 def batch(work: Workload, rng: np.random.Generator, median: float) -> tuple[Prompts, Rollouts]:
-  """Returns numpy prompts of the full width, and rollouts of them with prompts as the sampler without a bound trims."""
+  """Returns numpy prompts of the full width, and rollouts of them with prompts as the sampler
+  without a bound trims.
+  """
   alike = rng.normal(np.log(median * work.length), SPREAD_OF_PROMPTS, (work.prompts, 1))
-  lengths = np.clip(rng.lognormal(alike, SPREAD, (work.prompts, work.group)), 1, work.length).astype(np.int32)
+  lengths = np.clip(
+    rng.lognormal(alike, SPREAD, (work.prompts, work.group)), 1, work.length
+  ).astype(np.int32)
   of_prompts = rng.lognormal(np.log(MEDIAN_PROMPT * work.width), SPREAD_OF_PROMPTS, work.prompts)
-  prompts = Prompts(np.zeros((work.prompts, work.width), np.int32), np.clip(of_prompts, 1, work.width).astype(np.int32))
+  prompts = Prompts(
+    np.zeros((work.prompts, work.width), np.int32),
+    np.clip(of_prompts, 1, work.width).astype(np.int32),
+  )
   zeros = np.zeros((*lengths.shape, work.length), np.float32)
-  return prompts, Rollouts(plan.trim(prompts), zeros.astype(np.int32), lengths, np.zeros_like(lengths), zeros, zeros)
+  return prompts, Rollouts(
+    plan.trim(prompts), zeros.astype(np.int32), lengths, np.zeros_like(lengths), zeros, zeros
+  )
 
 
 def count(work: Workload, layout: Layout, most: int, growth: float) -> dict[str, float]:
-  """Returns the numbers of a row: `learner`, `first`, `sampler`; padding of `completions`, `prompts` and `both`."""
+  """Returns the numbers of a row: `learner`, `first`, `sampler`; padding of `completions`,
+  `prompts` and `both`.
+  """
   rng, sizes = np.random.default_rng(work.seed), Sizes(most, layout, work.width, microbatches=1)
   learner, sampler, first = set(), set(), 0
   real, computed = np.zeros(2), np.zeros(2)
@@ -75,7 +88,9 @@ def count(work: Workload, layout: Layout, most: int, growth: float) -> dict[str,
     shares = plan.padding(rollouts, packing, layout)
     tokens = np.array([rollouts.lengths.sum(), rollouts.prompts.lengths.sum()])
     real += tokens
-    computed += tokens / (1 - np.array([shares["padding_fraction"], shares["prompt_padding_fraction"]]))
+    computed += tokens / (
+      1 - np.array([shares["padding_fraction"], shares["prompt_padding_fraction"]])
+    )
   completions, of_prompts = 1 - real / computed
   return {
     "learner": len(learner),
@@ -98,13 +113,17 @@ def main(argv: list[str]) -> None:
   del argv
   work = Workload(steps=flags.FLAGS.steps)
   layout = layout_of(flags.FLAGS.platform, defaults.get_config().mesh)
-  print("| growth | sizes | learner's programs | sampler's | padding of completions | of prompts | of both |")
+  print(
+    "| growth | sizes | learner's programs | sampler's | padding of completions | of prompts | of "
+    "both |"
+  )
   print("| --- | --- | --- | --- | --- | --- | --- |")
   for growth in GROWTHS:
     for most in BOUNDS:
       n = count(work, layout, most, growth)
       print(
-        f"| {growth:g} | {most} | {n['learner']} ({n['first']}) | {n['sampler']} | {n['completions']:.0%} | "
+        f"| {growth:g} | {most} | {n['learner']} ({n['first']}) | {n['sampler']} | "
+        f"{n['completions']:.0%} | "
         f"{n['prompts']:.0%} | {n['both']:.0%} |",
         flush=True,
       )
@@ -112,5 +131,7 @@ def main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
   flags.DEFINE_integer("steps", 500, "Steps of a run.", lower_bound=1)
-  flags.DEFINE_enum("platform", "tpu", ["cpu", "gpu", "tpu"], "Whose rows: on a TPU a row holds one completion.")
+  flags.DEFINE_enum(
+    "platform", "tpu", ["cpu", "gpu", "tpu"], "Whose rows: on a TPU a row holds one completion."
+  )
   app.run(main)

@@ -1,4 +1,6 @@
-"""Shows on the console how far a long piece of work is: a bar on a terminal, elsewhere a plain line now and then."""
+"""Shows on the console how far a long piece of work is: a bar on a terminal, elsewhere a plain line
+now and then.
+"""
 
 import time
 
@@ -16,7 +18,9 @@ class Progress:
   def __init__(self, total: int, done: int):
     """`done`: how many steps were done before; they took no time here."""
     self._total = total
-    self._start: tuple[float, int] | None = None  # when `show` was first called, and the steps done then
+    self._start: tuple[float, int] | None = (
+      None  # when `show` was first called, and the steps done then
+    )
     self._said_at, self._said_text = -PLAIN_SECONDS, ""
     console = rich.console.Console()
     self._bar = _bar(console) if console.is_terminal else None
@@ -33,7 +37,9 @@ class Progress:
       self._bar.stop()
 
   def show(self, done: int, text: str) -> None:
-    """Shows that `done` steps are done; a plain line where the text is new, or the last one is a minute old."""
+    """Shows that `done` steps are done; a plain line where the text is new, or the last one is a
+    minute old.
+    """
     now = time.monotonic()
     self._start = self._start or (now, done)
     left = remaining(now - self._start[0], done - self._start[1], self._total - done)
@@ -48,7 +54,9 @@ def _bar(console: rich.console.Console) -> rich.progress.Progress:
   """A bar with the share that is done, the time left and a text behind it."""
   return rich.progress.Progress(
     rich.progress.BarColumn(bar_width=24),
-    rich.progress.TextColumn("{task.percentage:.0f}%  {task.fields[left]} left  {task.fields[text]}", markup=False),
+    rich.progress.TextColumn(
+      "{task.percentage:.0f}%  {task.fields[left]} left  {task.fields[text]}", markup=False
+    ),
     console=console,
     refresh_per_second=2,
   )

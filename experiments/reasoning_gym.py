@@ -1,11 +1,14 @@
-"""GRPO on any task of reasoning-gym (arXiv 2505.24760), scored by the task's own scorer, with a model of a million
-parameters that starts from nothing. It takes `pip install -e '.[gym]' -c constraints.txt`.
+"""GRPO on any task of reasoning-gym (arXiv 2505.24760), scored by the task's own scorer, with a
+model of a million parameters that starts from nothing. It takes `pip install -e '.[gym]' -c
+constraints.txt`.
 
     python -m experiments.run --config=experiments/reasoning_gym.py:stage=sft --workdir=runs/gym_sft
-    python -m experiments.run --config=experiments/reasoning_gym.py:init_from=runs/gym_sft/export --workdir=runs/gym
+    python -m experiments.run --config=experiments/reasoning_gym.py:init_from=runs/gym_sft/export
+    --workdir=runs/gym
 
-The first teaches the form of an answer and some of the answers, the second learns from the scores alone; without
-`init_from` that is from nothing, and shows only that everything runs. Hardware: two CPU cores.
+The first teaches the form of an answer and some of the answers, the second learns from the scores
+alone; without `init_from` that is from nothing, and shows only that everything runs. Hardware: two
+CPU cores.
 
     :task=NAME     a task of reasoning-gym
     :level=N       of its curriculum, from 0; -1: its own defaults. A curriculum: each level from the export before it

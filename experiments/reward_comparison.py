@@ -1,10 +1,13 @@
-"""What experiments/compare.py compares of rewards: outcomes, steps, reward models, iterative GRPO; on hard problems.
+"""What experiments/compare.py compares of rewards: outcomes, steps, reward models, iterative GRPO;
+on hard problems.
 
-    python -m experiments.compare --config=experiments/reward_comparison.py:orm=runs/hard_rm,prm=runs/hard_prm \
+    python -m experiments.compare
+      --config=experiments/reward_comparison.py:orm=runs/hard_rm,prm=runs/hard_prm \
       --workdir=runs/rewards
 
-`orm` and `prm` are runs of arithmetic_rm.py:hard and arithmetic_prm.py:hard, or Hugging Face folders. Every arm starts
-from the warm start of arithmetic.py:hard, and its samples are judged by nothing but what its row names.
+`orm` and `prm` are runs of arithmetic_rm.py:hard and arithmetic_prm.py:hard, or Hugging Face
+folders. Every arm starts from the warm start of arithmetic.py:hard, and its samples are judged by
+nothing but what its row names.
 
     :arms=outcome+steps   only these
     :epochs=4             of the reward model over the samples of an iteration, in the arms iterative and iterative_prm
@@ -24,10 +27,20 @@ QUESTIONS = (
 )
 
 # An arm's reward model, by its argument.
-NEEDS = {"prm": "prm", "fixed_prm": "prm", "iterative_prm": "prm", "orm": "orm", "fixed": "orm", "iterative": "orm"}
+NEEDS = {
+  "prm": "prm",
+  "fixed_prm": "prm",
+  "iterative_prm": "prm",
+  "orm": "orm",
+  "fixed": "orm",
+  "iterative": "orm",
+}
 # Logged, and no reward.
 NOTHING = "rewards.functions=(('correct', 'math.answer_correct', 0.0),)"
-NOTHING_OF_STEPS = "rewards.functions=(('correct', 'math.answer_correct', 0.0), ('steps', 'steps.steps_correct', 0.0))"
+NOTHING_OF_STEPS = (
+  "rewards.functions=(('correct', 'math.answer_correct', 0.0), ('steps', 'steps.steps_correct', "
+  "0.0))"
+)
 
 
 def arms(orm: str, prm: str, epochs: int, rate: float) -> dict[str, tuple[str, ...]]:
@@ -35,9 +48,15 @@ def arms(orm: str, prm: str, epochs: int, rate: float) -> dict[str, tuple[str, .
   by_orm = ("grpo", NOTHING, f"rewards.outcome_models=(('reward_model', {orm!r}, 1.0),)")
   by_steps = "objective.advantage=step_returns"
   by_prm = ("grpo", NOTHING, f"rewards.process_models=(('prm', {prm!r}, 1.0),)", by_steps)
-  # DeepSeekMath's Algorithm 1 has a KL to the reference. Fixed: that of the start, and one reward model to the end.
+  # DeepSeekMath's Algorithm 1 has a KL to the reference. Fixed: that of the start, and one reward
+  # model to the end.
   held = "objective.beta=0.02"
-  learning = ("loop=iterative", "iterative.steps=10", f"iterative.reward_model_lr={rate}", f"iterative.epochs={epochs}")
+  learning = (
+    "loop=iterative",
+    "iterative.steps=10",
+    f"iterative.reward_model_lr={rate}",
+    f"iterative.epochs={epochs}",
+  )
   from_orm, from_prm = f"iterative.reward_model={orm}", f"iterative.reward_model={prm}"
   return {
     "outcome": ("grpo",),
@@ -47,7 +66,15 @@ def arms(orm: str, prm: str, epochs: int, rate: float) -> dict[str, tuple[str, .
     "fixed": (*by_orm, held),
     "iterative": ("grpo", NOTHING, held, *learning, from_orm),
     "fixed_prm": (*by_prm, held),
-    "iterative_prm": ("grpo", NOTHING_OF_STEPS, by_steps, held, *learning, from_prm, "iterative.labels=steps"),
+    "iterative_prm": (
+      "grpo",
+      NOTHING_OF_STEPS,
+      by_steps,
+      held,
+      *learning,
+      from_prm,
+      "iterative.labels=steps",
+    ),
   }
 
 
@@ -62,7 +89,9 @@ def get_config(arg: str = "") -> ConfigDict:
   chosen = comparisons.choose(args.arms, table)
   for arm in chosen:
     if arm in NEEDS and not args[NEEDS[arm]]:
-      raise SettingError(f"{NEEDS[arm]}='': the arm {arm} needs a reward model; write :{NEEDS[arm]}=FOLDER")
+      raise SettingError(
+        f"{NEEDS[arm]}='': the arm {arm} needs a reward model; write :{NEEDS[arm]}=FOLDER"
+      )
   c = comparisons.get_config()
   c.base = "experiments/arithmetic.py:hard"
   c.arms = tuple((name, *table[name]) for name in chosen)

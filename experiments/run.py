@@ -1,12 +1,14 @@
 """Runs an experiment; the same command again goes on where it was stopped.
 
-    python -m experiments.run --config=FILE[:arg=value,...] --workdir=DIR [--config.section.name=value ...]
+    python -m experiments.run --config=FILE[:arg=value,...] --workdir=DIR
+    [--config.section.name=value ...]
 
-On several hosts, run the same command on each with --distributed (a TPU pod or a cluster that JAX knows tells the
-processes of one another) or with --coordinator, --processes and --process. DIR must then be one folder that all see, on
-a shared disk or in a bucket: gs://BUCKET/FOLDER. Where one of them ends, by an error or by a kill, all end within
-seconds and say which and why (grpo_jax/distributed/lifeline.py).
-Bad input is one line on stderr and exit code 2.
+On several hosts, run the same command on each with --distributed (a TPU pod or a cluster that JAX
+knows tells the processes of one another) or with --coordinator, --processes and --process. DIR must
+then be one folder that all see, on
+a shared disk or in a bucket: gs://BUCKET/FOLDER. Where one of them ends, by an error or by a kill,
+all end within seconds and say which and why (grpo_jax/distributed/lifeline.py). Bad input is one
+line on stderr and exit code 2.
 """
 
 import functools
@@ -27,11 +29,12 @@ from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.run import leaving
 
-# Seconds without a sign of life after which a host counts as dead to jax, which then ends the others with a page of C++
-# text. The lifeline is earlier.
+# Seconds without a sign of life after which a host counts as dead to jax, which then ends the
+# others with a page of C++ text. The lifeline is earlier.
 HEARTBEAT_SECONDS = 100
-# Between processes on CPUs (gloo) collectives must run in one order on all of them. With this scheduler of XLA they do
-# not: "collective mismatch" in the first learn of experiments/arithmetic.py.
+# Between processes on CPUs (gloo) collectives must run in one order on all of them. With this
+# scheduler of XLA they do not: "collective mismatch" in the first learn of
+# experiments/arithmetic.py.
 ORDER_FLAG = "xla_cpu_enable_concurrency_optimized_scheduler"
 
 
@@ -42,7 +45,8 @@ def main(argv: list[str]) -> None:
   values = flags.FLAGS
   if not values.workdir:
     arguments.fail(
-      "--workdir is missing: the folder of the run's checkpoints, metrics and samples, as in --workdir=runs/1"
+      "--workdir is missing: the folder of the run's checkpoints, metrics and samples, as in "
+      "--workdir=runs/1"
     )
   with arguments.one_line_errors(), leaving.until_done():
     check_hosts(values.coordinator, values.processes, values.process, values.distributed)
@@ -53,7 +57,9 @@ def main(argv: list[str]) -> None:
 
 
 def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = None) -> None:
-  """Runs `config.loop` in `workdir` and draws what it wrote; `join` makes this process one of several first."""
+  """Runs `config.loop` in `workdir` and draws what it wrote; `join` makes this process one of
+  several first.
+  """
   if not join:
     check_command(config, workdir)
   print("starting: importing jax, loading weights and data", flush=True)
@@ -63,9 +69,13 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
   from grpo_jax.distributed.lifeline import Lifeline  # imports jax
 
   with Lifeline():
-    inputs.check_hosts(inputs.of_settings(config) | {"--workdir": repr(workdir)} | inputs.of_versions())
-    check_command(config, workdir)  # of several hosts not before: what is wrong on one of them alone ends all
-    workdir = os.fspath(storage.absolute(storage.expanded("--workdir", workdir)))  # whatever chdir comes later
+    inputs.check_hosts(
+      inputs.of_settings(config) | {"--workdir": repr(workdir)} | inputs.of_versions()
+    )
+    # of several hosts not before: what is wrong on one of them alone ends all
+    check_command(config, workdir)
+    # whatever chdir comes later
+    workdir = os.fspath(storage.absolute(storage.expanded("--workdir", workdir)))
     ranges.expand(config)
     find_loop(config.loop).train(config, workdir)
     draw(workdir)
@@ -83,7 +93,9 @@ def check_command(config: ConfigDict, workdir: str) -> None:
 
 
 def find_loop(name: str) -> types.ModuleType:
-  """The module of grpo_jax.loops called `name`; a module there is a loop if it has `train(config, workdir)`."""
+  """The module of grpo_jax.loops called `name`; a module there is a loop if it has `train(config,
+  workdir)`.
+  """
   from grpo_jax import loops
 
   if name.isidentifier() and importlib.util.find_spec(f"grpo_jax.loops.{name}"):
@@ -95,7 +107,9 @@ def find_loop(name: str) -> types.ModuleType:
   raise SettingError(f"loop={name}: no such loop in grpo_jax/loops; choose from {', '.join(known)}")
 
 
-def check_hosts(coordinator: str | None, processes: int | None, process: int | None, distributed: bool) -> None:
+def check_hosts(
+  coordinator: str | None, processes: int | None, process: int | None, distributed: bool
+) -> None:
   """Refuses flags of several hosts that do not go together, before jax is imported.
 
   Raises:
@@ -104,33 +118,47 @@ def check_hosts(coordinator: str | None, processes: int | None, process: int | N
   if coordinator is not None:
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 65536:
-      raise SettingError(f"--coordinator={coordinator}: use HOST:PORT with a port from 1 to 65535, as in 10.0.0.2:1234")
+      raise SettingError(
+        f"--coordinator={coordinator}: use HOST:PORT with a port from 1 to 65535, as in "
+        "10.0.0.2:1234"
+      )
     if processes is None or process is None:
       raise SettingError(
-        f"--coordinator={coordinator}: needs --processes (how many) and --process (this one, from 0), too"
+        f"--coordinator={coordinator}: needs --processes (how many) and --process (this one, from "
+        "0), too"
       )
   for flag, value in (("processes", processes), ("process", process)):
     if value is not None and not (coordinator or distributed):
-      raise SettingError(f"--{flag}={value}: goes with --coordinator=HOST:PORT or --distributed, and there is neither")
+      raise SettingError(
+        f"--{flag}={value}: goes with --coordinator=HOST:PORT or --distributed, and there is "
+        "neither"
+      )
   if processes is not None and not 1 <= processes <= kinds.LARGEST_WHOLE:
     raise SettingError(f"--processes={processes}: use a whole number of at least 1")
   if process is not None and not 0 <= process < (processes or kinds.LARGEST_WHOLE):
     most = f"less than --processes={processes}" if processes else "of at least 0"
-    raise SettingError(f"--process={process}: processes are counted from 0; use a whole number {most}")
+    raise SettingError(
+      f"--process={process}: processes are counted from 0; use a whole number {most}"
+    )
 
 
 def join_hosts(coordinator: str | None, processes: int | None, process: int | None) -> None:
   """Makes this process one of several; before any device is used."""
   import jax
 
-  if on_cpu(os.environ.get("JAX_PLATFORMS", "")) and ORDER_FLAG not in os.environ.get("XLA_FLAGS", ""):
+  if on_cpu(os.environ.get("JAX_PLATFORMS", "")) and ORDER_FLAG not in os.environ.get(
+    "XLA_FLAGS", ""
+  ):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --{ORDER_FLAG}=false".strip()
 
-  jax.distributed.initialize(coordinator, processes, process, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+  jax.distributed.initialize(
+    coordinator, processes, process, heartbeat_timeout_seconds=HEARTBEAT_SECONDS
+  )
 
 
 def on_cpu(platforms: str) -> bool:
-  """Whether jax will compute on the CPU: it is told to, or (`platforms` is empty) sees no accelerator.
+  """Whether jax will compute on the CPU: it is told to, or (`platforms` is empty) sees no
+  accelerator.
 
   Args:
     platforms: JAX_PLATFORMS.
@@ -151,7 +179,10 @@ def draw(workdir: str) -> None:
   try:
     from grpo_jax.reports import plots
   except ImportError:
-    print(f"no curve.png: matplotlib is missing (pip install matplotlib; python -m grpo_jax.reports.plots {workdir})")
+    print(
+      "no curve.png: matplotlib is missing (pip install matplotlib; python -m "
+      f"grpo_jax.reports.plots {workdir})"
+    )
   else:
     _drawn("curve.png", plots.draw, workdir)
 
@@ -167,9 +198,13 @@ def _drawn(name: str, draw: Callable[[str], object], workdir: str) -> None:
 
 if __name__ == "__main__":
   arguments.define_config("Config file and its arguments: FILE[:name=value,...]", lock_config=True)
-  flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, metrics, samples. Made where it is missing.")
+  flags.DEFINE_string(
+    "workdir", None, "Folder of the run: checkpoints, metrics, samples. Made where it is missing."
+  )
   flags.DEFINE_bool("distributed", False, "Join the other hosts of a TPU pod or cluster.")
-  flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0, where JAX cannot find the others by itself.")
+  flags.DEFINE_string(
+    "coordinator", None, "HOST:PORT of process 0, where JAX cannot find the others by itself."
+  )
   flags.DEFINE_integer("processes", None, "With --coordinator: how many processes there are.")
   flags.DEFINE_integer("process", None, "With --coordinator: which of them this is, from 0.")
   app.run(main, flags_parser=arguments.parse_flags)

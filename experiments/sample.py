@@ -4,14 +4,16 @@
         [--like=RUN] [--prompt=TEXT | --file=FILE.txt|FILE.jsonl] [--samples=N] [--max_length=N]
         [--temperature=X] [--top_k=N] [--top_p=X] [--min_p=X] [--seed=N]
 
-Without --prompt and --file it asks for questions until the end of the input (Ctrl-D). A file has a question on each
-line; in .jsonl it is the field "question" or "prompt" of an object. Its answers are printed as JSON, a line for each
-question; others as text, on a terminal while they are sampled (on several devices, when they are complete).
+Without --prompt and --file it asks for questions until the end of the input (Ctrl-D). A file has a
+question on each line; in .jsonl it is the field "question" or "prompt" of an object. Its answers
+are printed as JSON, a line for each question; others as text, on a terminal while they are sampled
+(on several devices, when they are complete).
 
-A run, or its export, is asked as it was trained: by the template, the chat, the stop tokens and the sampler of its
-config.json, but for what the flags say. Another folder is asked by its chat template if it has one, else with the text
-as it is; or with --like=RUN as that run was trained, to compare the weights before and after. --temperature=0 takes the
-most likely token each time. The same seed gives the same answers.
+A run, or its export, is asked as it was trained: by the template, the chat, the stop tokens and the
+sampler of its config.json, but for what the flags say. Another folder is asked by its chat template
+if it has one, else with the text as it is; or with --like=RUN as that run was trained, to compare
+the weights before and after. --temperature=0 takes the most likely token each time. The same seed
+gives the same answers.
 """
 
 import json
@@ -38,7 +40,10 @@ if TYPE_CHECKING:
 EVERY = 16  # tokens between two prints of a completion that grows
 BATCH = 16  # questions of a file at a time
 LEAST_WIDTH = 64  # tokens of a prompt: widths are powers of two from here on, each a program
-OF_FOLDERS = {"sampler.max_length": 512, "data.template": "{question}"}  # where no config.json of a run says more
+OF_FOLDERS = {
+  "sampler.max_length": 512,
+  "data.template": "{question}",
+}  # where no config.json of a run says more
 OF_RUNS = (*sources.PROMPT, "sampler.dtype", "sampler.weights_dtype", "sampler.cache_dtype")
 SAMPLER = {  # the flags that are settings of the sampler, and what each may be
   "max_length": ranges.TABLE["sampler.max_length"],
@@ -82,7 +87,12 @@ def main(argv: list[str]) -> None:
 
 
 def check(
-  path: str | None, step: int | None, prompt: str | None, file: str | None, given: dict[str, Any], like: str | None
+  path: str | None,
+  step: int | None,
+  prompt: str | None,
+  file: str | None,
+  given: dict[str, Any],
+  like: str | None,
 ) -> None:
   """Refuses flags that name no weights, no question, or no number that works; jax is not imported.
 
@@ -97,18 +107,23 @@ def check(
   if prompt is not None and file is not None:
     raise SettingError(f"--file={file!r} with --prompt={kinds.shown(prompt)}: give one of them")
   if prompt is None and not file and not sys.stdin.isatty():
-    raise SettingError("--prompt is missing: give --prompt=TEXT or --file=FILE where the input is no terminal")
+    raise SettingError(
+      "--prompt is missing: give --prompt=TEXT or --file=FILE where the input is no terminal"
+    )
   if prompt is not None and not (prompt.strip() and kinds.is_text(prompt)):
     raise SettingError(f"--prompt={kinds.shown(prompt)}: use a text that is not empty")
   sources.check("--path", path, step)
   if like:
     sources.check("--like", like, None)
     if not provenance.run_of(like):
-      raise SettingError(f"--like={like!r}: is no run; give the workdir of one, as whose policy to ask")
+      raise SettingError(
+        f"--like={like!r}: is no run; give the workdir of one, as whose policy to ask"
+      )
 
 
 def read_questions(file: str) -> list[str]:
-  """Returns the questions of a file: its lines, or (.jsonl) the field "question" or "prompt" of each.
+  """Returns the questions of a file: its lines, or (.jsonl) the field "question" or "prompt" of
+  each.
 
   Raises:
     SettingError: no such file, none of these fields, no question.
@@ -119,7 +134,9 @@ def read_questions(file: str) -> list[str]:
   try:
     lines = storage.place(file).read_text(encoding="utf-8").split("\n")
   except (OSError, ValueError) as error:
-    raise SettingError(f"--file={file!r}: cannot be read ({str(error)[:200]}); give a file in UTF-8") from error
+    raise SettingError(
+      f"--file={file!r}: cannot be read ({str(error)[:200]}); give a file in UTF-8"
+    ) from error
   numbered = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
   if not numbered:
     raise SettingError(f"--file={file!r}: has no question; write one on each line")
@@ -138,11 +155,15 @@ def _question(line: str, where: str) -> str:
   for text in texts:
     if kinds.is_text(text) and text.strip():
       return text
-  raise SettingError(f'{where}: use an object with a text "question" or "prompt", as in {{"question": "What is 2+3?"}}')
+  raise SettingError(
+    f'{where}: use an object with a text "question" or "prompt", as in {{"question": "What is '
+    f'2+3?"}}'
+  )
 
 
 def settings(path: str, given: dict[str, Any], run: str) -> ConfigDict:
-  """Returns the config by which weights are asked: that of a run, if there is one, with what the flags say.
+  """Returns the config by which weights are asked: that of a run, if there is one, with what the
+  flags say.
 
   Args:
     path: of the weights.
@@ -162,17 +183,24 @@ def settings(path: str, given: dict[str, Any], run: str) -> ConfigDict:
       changes = OF_FOLDERS | {"sampler.dtype": provenance.weights_dtype(path)}
     config.update_from_flattened_dict(changes)
   except (AttributeError, TypeError) as error:
-    raise SettingError(f"--path={run!r}: config.json is not as the run wrote it ({error}); put it back") from error
+    raise SettingError(
+      f"--path={run!r}: config.json is not as the run wrote it ({error}); put it back"
+    ) from error
   ranges.check(config)
   config.sampler.group = given.get("samples", 1)
   config.sampler.update(
-    {name: float(value) if name == "temperature" else value for name, value in given.items() if name in SAMPLER}
+    {
+      name: float(value) if name == "temperature" else value
+      for name, value in given.items()
+      if name in SAMPLER
+    }
   )
   return config
 
 
 def load(path: str, step: int | None, given: dict[str, Any], like: str | None = None) -> Policy:
-  """Returns the policy of a folder or run, its weights on all devices; `like`: the run as whose policy it is asked.
+  """Returns the policy of a folder or run, its weights on all devices; `like`: the run as whose
+  policy it is asked.
 
   Raises:
     SettingError: weights or a tokenizer that cannot be read.
@@ -192,8 +220,11 @@ def load(path: str, step: int | None, given: dict[str, Any], like: str | None = 
   return Policy(model, made, made.sampler.ready(model.load()), given.get("seed", 0))
 
 
-def sample(policy: Policy, questions: Sequence[str], turn: int, rows: int = 1) -> Iterator[list[list["Completion"]]]:
-  """Yields the answers to some questions as they grow, [questions][samples]; the last ones are complete.
+def sample(
+  policy: Policy, questions: Sequence[str], turn: int, rows: int = 1
+) -> Iterator[list[list["Completion"]]]:
+  """Yields the answers to some questions as they grow, [questions][samples]; the last ones are
+  complete.
 
   Args:
     policy: is asked.
@@ -209,25 +240,35 @@ def sample(policy: Policy, questions: Sequence[str], turn: int, rows: int = 1) -
 
   ids = [policy.model.render(question) for question in questions]
   shards = policy.stream.sampler.layout.size("prompt")
-  tokens = np.zeros((-(-max(rows, len(ids)) // shards) * shards, width_for(max(map(len, ids)))), np.int32)
+  tokens = np.zeros(
+    (-(-max(rows, len(ids)) // shards) * shards, width_for(max(map(len, ids)))), np.int32
+  )
   for row, each in zip(tokens, ids):
     row[: len(each)] = each
   lengths = np.array([*map(len, ids), *[0] * (len(tokens) - len(ids))], np.int32)
   prompts = rollouts.to_device(policy.stream.sampler.layout, Prompts(tokens, lengths))
-  for found in policy.stream(policy.ready, prompts, build.key(policy.seed, build.SAMPLE, turn), EVERY):
+  for found in policy.stream(
+    policy.ready, prompts, build.key(policy.seed, build.SAMPLE, turn), EVERY
+  ):
     groups = list(zip(*found))[: len(ids)]
-    yield [[rollouts.completion(*each, policy.model.tokenizer) for each in zip(*group)] for group in groups]
+    yield [
+      [rollouts.completion(*each, policy.model.tokenizer) for each in zip(*group)]
+      for group in groups
+    ]
 
 
 def width_for(longest: int) -> int:
-  """Returns the tokens of a prompt's row: a power of two that holds the longest, so that few programs are compiled."""
+  """Returns the tokens of a prompt's row: a power of two that holds the longest, so that few
+  programs are compiled.
+  """
   return max(LEAST_WIDTH, 1 << (longest - 1).bit_length())
 
 
 def new_text(shown: str, text: str) -> str:
   """Returns what can be printed of a text that grows, after what is shown of it.
 
-  A character of several tokens reads as U+FFFD until the last has come; it, and a text whose beginning changed, wait.
+  A character of several tokens reads as U+FFFD until the last has come; it, and a text whose
+  beginning changed, wait.
   """
   whole = text.rstrip("\ufffd")
   return whole[len(shown) :] if whole.startswith(shown) else ""
@@ -235,7 +276,9 @@ def new_text(shown: str, text: str) -> str:
 
 def answer(policy: Policy, question: str, turn: int, out: TextIO) -> None:
   """Prints the answers to one question: the first of them on a terminal while it grows."""
-  from grpo_jax.run.console import printable  # an answer may say anything, and a terminal obeys control characters
+  from grpo_jax.run.console import (
+    printable,
+  )  # an answer may say anything, and a terminal obeys control characters
 
   start, shown, group = time.monotonic(), "", []
   for (group,) in sample(policy, [question], turn):
@@ -255,7 +298,11 @@ def _told(completion: "Completion", n: int, of: int, seconds: float) -> None:
   from grpo_jax.types import STOPPED
 
   ended = "stopped" if completion.ended == STOPPED else "cut off by --max_length"
-  print(f"[{f'{n} of {of}: ' if of > 1 else ''}{len(completion.tokens)} tokens, {ended}, {seconds:.1f} s]", flush=True)
+  print(
+    f"[{f'{n} of {of}: ' if of > 1 else ''}{len(completion.tokens)} tokens, {ended}, {seconds:.1f} "
+    "s]",
+    flush=True,
+  )
 
 
 def answer_file(policy: Policy, questions: Sequence[str], out: TextIO) -> None:
@@ -279,7 +326,11 @@ def _answered(policy: Policy, questions: Sequence[str], out: TextIO) -> Iterator
     for question, group in zip(some, last):
       completions = [each.text for each in group]
       stopped = [each.ended == STOPPED for each in group]
-      print(json.dumps({"question": question, "completions": completions, "stopped": stopped}), file=out, flush=True)
+      print(
+        json.dumps({"question": question, "completions": completions, "stopped": stopped}),
+        file=out,
+        flush=True,
+      )
     yield start + len(some)
 
 
@@ -300,15 +351,23 @@ def converse(policy: Policy, out: TextIO) -> None:
 
 if __name__ == "__main__":
   flags.DEFINE_string("path", None, "A Hugging Face folder or the workdir of a run.")
-  flags.DEFINE_integer("step", None, "Of the run's checkpoint; its export, or the last one, where it is not given.")
-  flags.DEFINE_string("like", None, "A run: asks as it was trained, where --path is another folder.")
+  flags.DEFINE_integer(
+    "step", None, "Of the run's checkpoint; its export, or the last one, where it is not given."
+  )
+  flags.DEFINE_string(
+    "like", None, "A run: asks as it was trained, where --path is another folder."
+  )
   flags.DEFINE_string("prompt", None, "A question.")
-  flags.DEFINE_string("file", None, "Questions, one on each line: .txt, or .jsonl with the field question or prompt.")
+  flags.DEFINE_string(
+    "file", None, "Questions, one on each line: .txt, or .jsonl with the field question or prompt."
+  )
   flags.DEFINE_integer("samples", None, "Answers to each question; 1 where it is not given.")
   flags.DEFINE_integer("max_length", None, "Tokens of an answer; as the run has it, or 512.")
   flags.DEFINE_float("temperature", None, "0: the most likely token; as the run has it, or 1.")
   flags.DEFINE_integer("top_k", None, "Of that many tokens; 0: off.")
   flags.DEFINE_float("top_p", None, "Of the tokens that make up this share; 1: off.")
-  flags.DEFINE_float("min_p", None, "Of tokens at least this share as likely as the most likely; 0: off.")
+  flags.DEFINE_float(
+    "min_p", None, "Of tokens at least this share as likely as the most likely; 0: off."
+  )
   flags.DEFINE_integer("seed", None, "Of the noise; 0 where it is not given.")
   app.run(main, flags_parser=arguments.parse_flags)

@@ -1,7 +1,8 @@
-"""What the flags of export.py, sample.py and evaluate.py name: weights in a folder or a run, and a folder to write to.
+"""What the flags of export.py, sample.py and evaluate.py name: weights in a folder or a run, and a
+folder to write to.
 
-A folder or run means what it means as `init_from`. Nothing in it is written. jax is not imported before all flags have
-been found to name something.
+A folder or run means what it means as `init_from`. Nothing in it is written. jax is not imported
+before all flags have been found to name something.
 """
 
 import contextlib
@@ -44,13 +45,18 @@ def check(flag: str, path: str, step: int | None) -> None:
     check_step(flag, path, step)
     warn_of_damage(flag, path, step)
   elif step is not None:
-    raise SettingError(f"--step={step} with {flag}={path!r}: is no run, and has no steps; give the workdir of one")
+    raise SettingError(
+      f"--step={step} with {flag}={path!r}: is no run, and has no steps; give the workdir of one"
+    )
   elif not (storage.place(path) / "config.json").exists():
-    raise SettingError(f"{flag}={path!r}: has neither weights (config.json) nor checkpoints; give {WEIGHTS}")
+    raise SettingError(
+      f"{flag}={path!r}: has neither weights (config.json) nor checkpoints; give {WEIGHTS}"
+    )
 
 
 def warn_of_damage(flag: str, path: str, step: int | None) -> None:
-  """Says which files that are read of a run are not what it wrote, by their checksums: a person may have changed them.
+  """Says which files that are read of a run are not what it wrote, by their checksums: a person may
+  have changed them.
 
   Checkpoints are compared when they are restored.
   """
@@ -62,7 +68,10 @@ def warn_of_damage(flag: str, path: str, step: int | None) -> None:
   read = ("config.json", "model", *(("result.json", "export") if step is None else ()))
   for name, said in sums.items():
     if name.partition("/")[0] in read and (now := manifest.changed(path, name, said)):
-      print(f"warning: {flag}={path!r}: {name} is not as the run wrote it ({said}), but {now}", flush=True)
+      print(
+        f"warning: {flag}={path!r}: {name} is not as the run wrote it ({said}), but {now}",
+        flush=True,
+      )
 
 
 def check_place(flag: str, path: str) -> None:
@@ -88,7 +97,9 @@ def check_step(flag: str, path: str, step: int | None) -> None:
     there = f"use {', '.join(map(str, few))}" if steps else "it has no complete checkpoint"
     raise SettingError(f"--step={step}: {flag}={path!r} has no checkpoint of that step; {there}")
   if not steps and not (storage.place(path) / "export" / "config.json").exists():
-    raise SettingError(f"{flag}={path!r}: this run has no complete checkpoint; wait for its first, or use another")
+    raise SettingError(
+      f"{flag}={path!r}: this run has no complete checkpoint; wait for its first, or use another"
+    )
 
 
 def check_out(out: str, paths: Sequence[str]) -> None:
@@ -100,14 +111,19 @@ def check_out(out: str, paths: Sequence[str]) -> None:
   check_place("--out", out)
   place = storage.absolute(out)
   if place.exists() and (not place.is_dir() or any(place.iterdir())):
-    raise SettingError(f"--out={out!r}: is there, and not empty; a new or an empty folder would work")
+    raise SettingError(
+      f"--out={out!r}: is there, and not empty; a new or an empty folder would work"
+    )
   for path in paths:
     if storage.absolute(path) in (place, *place.parents):
-      raise SettingError(f"--out={out!r}: lies in {path}, where nothing is written; use a folder elsewhere")
+      raise SettingError(
+        f"--out={out!r}: lies in {path}, where nothing is written; use a folder elsewhere"
+      )
 
 
 def trained_with(run: str, names: Sequence[str]) -> dict[str, Any]:
-  """Returns those settings of a run that its config.json has, by their names, tuples for lists; {} for "", no run.
+  """Returns those settings of a run that its config.json has, by their names, tuples for lists; {}
+  for "", no run.
 
   Raises:
     SettingError: config.json cannot be read.
@@ -127,14 +143,17 @@ def _tuples(value: Any) -> Any:
 
 @contextlib.contextmanager
 def output() -> Iterator[TextIO]:
-  """Gives standard output for what a command is asked for; whatever else is printed meanwhile goes to stderr."""
+  """Gives standard output for what a command is asked for; whatever else is printed meanwhile goes
+  to stderr.
+  """
   out = sys.stdout
   with contextlib.redirect_stdout(sys.stderr):
     yield out
 
 
 def step_of(path: str, step: int | None) -> int | None:
-  """Returns the step of the weights that `model` gives: that of the flag, else of the run's end, else its last.
+  """Returns the step of the weights that `model` gives: that of the flag, else of the run's end,
+  else its last.
 
   None for a folder that is no run.
   """
@@ -147,7 +166,8 @@ def step_of(path: str, step: int | None) -> int | None:
 
 
 def model(config: ConfigDict, path: str, step: int | None) -> "build.Model":
-  """Returns the policy in a folder or run, on the mesh of the config; `load` gives the weights of that step.
+  """Returns the policy in a folder or run, on the mesh of the config; `load` gives the weights of
+  that step.
 
   Raises:
     SettingError: see `build.model`.
@@ -158,4 +178,8 @@ def model(config: ConfigDict, path: str, step: int | None) -> "build.Model":
   if given.tokenizer in ("words", "bpe"):  # those are made for fresh weights; these have one
     given.tokenizer = ""
   found = build.model(given)
-  return found if step is None else found._replace(load=functools.partial(build.reference, path, found, "--path", step))
+  return (
+    found
+    if step is None
+    else found._replace(load=functools.partial(build.reference, path, found, "--path", step))
+  )

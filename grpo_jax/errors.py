@@ -1,4 +1,6 @@
-"""The one error that a person is meant to read. Nothing slow is imported here: a mistake is answered at once."""
+"""The one error that a person is meant to read. Nothing slow is imported here: a mistake is
+answered at once.
+"""
 
 import contextlib
 import re
@@ -10,16 +12,19 @@ _INIT_FROM = re.compile(r"(?<![\w.])init_from=")
 class SettingError(ValueError):
   """Bad input from a person: one line that names the setting, the value and what would work.
 
-  `experiments.run` prints it without a traceback and exits with its code, for bad input before anything is compiled.
+  `experiments.run` prints it without a traceback and exits with its code, for bad input before
+  anything is compiled.
   """
 
   code = 2
 
 
 class StorageError(SettingError):
-  """A folder or bucket that could not be written any more while a run went on: one line that says what is safe.
+  """A folder or bucket that could not be written any more while a run went on: one line that says
+  what is safe.
 
-  The same command goes on from there, so its exit code is another one, after which launchers may repeat the command.
+  The same command goes on from there, so its exit code is another one, after which launchers may
+  repeat the command.
   """
 
   code = 75  # EX_TEMPFAIL of sysexits.h

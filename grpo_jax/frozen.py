@@ -1,8 +1,8 @@
 """Dicts and lists that refuse to be changed, for what a data set hands to code of a user.
 
-They stay dicts and lists, because rewards compare them with lists, ask for their type and write them as JSON. A copy
-(`copy.deepcopy(x)`, `list(x)`, `x.copy()`) is an ordinary one. What is written in C and takes any list, such as
-`heapq.heapify`, can still change one: give it a copy.
+They stay dicts and lists, because rewards compare them with lists, ask for their type and write
+them as JSON. A copy (`copy.deepcopy(x)`, `list(x)`, `x.copy()`) is an ordinary one. What is written
+in C and takes any list, such as `heapq.heapify`, can still change one: give it a copy.
 """
 
 import copy
@@ -12,7 +12,9 @@ import numpy as np
 
 
 def _refuse(self: Any, *_: Any, **__: Any) -> NoReturn:
-  raise TypeError("what a data set gives to rewards cannot be changed; change a copy: copy.deepcopy(example.meta)")
+  raise TypeError(
+    "what a data set gives to rewards cannot be changed; change a copy: copy.deepcopy(example.meta)"
+  )
 
 
 class FrozenDict(dict):
@@ -49,10 +51,12 @@ class FrozenList(list):
 
 
 def freeze(value: Any) -> Any:
-  """Returns a value in which no dict, list, set, bytearray or numpy array can be changed, at any depth.
+  """Returns a value in which no dict, list, set, bytearray or numpy array can be changed, at any
+  depth.
 
-  Sets become frozensets and bytearrays bytes, both of which are equal to what they were; arrays become views that
-  cannot be written to. Objects of other classes, subclasses of dict and list among them, are returned as they are.
+  Sets become frozensets and bytearrays bytes, both of which are equal to what they were; arrays
+  become views that cannot be written to. Objects of other classes, subclasses of dict and list
+  among them, are returned as they are.
   """
   kind = type(value)
   if kind is dict:

@@ -3,12 +3,14 @@
 Shape letters: P prompts, G samples of a prompt (a group), L completion tokens, Lp prompt tokens,
 D width, V vocabulary, H heads, K key/value heads.
 
-The one-token shift, stated once: the log-prob (and PPO's value) of a completion's first token comes from
-the prompt's last hidden state, which the group shares; that of its token t from the hidden state at t - 1.
-Every `[P, G, L]` array here is already shifted: entry t speaks of completion token t. A reward model's scores alone
-come from the hidden state at token t itself: they speak of what was read up to it.
+The one-token shift, stated once: the log-prob (and PPO's value) of a completion's first token comes
+from the prompt's last hidden state, which the group shares; that of its token t from the hidden
+state at t - 1. Every `[P, G, L]` array here is already shifted: entry t speaks of completion token
+t. A reward model's scores alone come from the hidden state at token t itself: they speak of what
+was read up to it.
 
-Prompts and completions are padded on the right. What is padding follows from lengths, never from token ids.
+Prompts and completions are padded on the right. What is padding follows from lengths, never from
+token ids.
 """
 
 import dataclasses
@@ -47,12 +49,17 @@ class Rollouts:
   lengths: Array  # [P, G] int32, the stop token included; 0 where the prompt only fills the batch
   ended: Array  # [P, G] int32, TRUNCATED or STOPPED
   sampler_logprobs: Array  # [P, G, L] float32, full softmax at the sampling temperature
-  truncated_logprobs: Array  # [P, G, L] float32, after top-k, top-p and min-p; equal to the above without them
+  truncated_logprobs: (
+    Array  # [P, G, L] float32, after top-k, top-p and min-p; equal to the above without them
+  )
   rewards: Array | None = None  # [P, G, L] float32, without meaning where not `given`
-  # [P, G, L] bool, where a reward was given (outcome: last token only); nowhere in a completion that got none
+  # [P, G, L] bool, where a reward was given (outcome: last token only); nowhere in a completion
+  # that got none
   given: Array | None = None
-  components: Array | None = None  # [P, G, N] float32, the N reward components before their weighted sum
-  old_logprobs: Array | None = None  # [P, G, L] float32, of the policy that sampled; None: one update, ratio 1
+  # [P, G, N] float32, the N reward components before their weighted sum
+  components: Array | None = None
+  # [P, G, L] float32, of the policy that sampled; None: one update, ratio 1
+  old_logprobs: Array | None = None
   ref_logprobs: Array | None = None  # [P, G, L] float32, of the reference (or of the teacher)
   old_values: Array | None = None  # [P, G, L] float32, of the critic before the update
 
@@ -66,20 +73,25 @@ class TrainBatch:
   lengths: Array  # [P, G] int32
   mask: Array  # [P, G, L] float32, 1 on the tokens that are trained
   advantages: Array  # [P, G, L] float32
-  weights: Array  # [P, G, L] float32: loss = sum(weights * token_loss); 1 / global denominators, 0 off the mask
+  # [P, G, L] float32: loss = sum(weights * token_loss); 1 / global denominators, 0 off the mask
+  weights: Array
   old_logprobs: Array | None = None  # [P, G, L] float32; None: stop_gradient of the new ones
   ref_logprobs: Array | None = None  # [P, G, L] float32
   sampler_logprobs: Array | None = None  # [P, G, L] float32
-  extra: dict[str, Array] = dataclasses.field(default_factory=dict)  # an objective's own arrays, [P] or [P, G, ...]
+  # an objective's own arrays, [P] or [P, G, ...]
+  extra: dict[str, Array] = dataclasses.field(default_factory=dict)
 
 
 @_pytree
 class Outputs:
-  """What the policy (or a reward model, which has no log-probs) says of the given tokens: all a loss differentiates."""
+  """What the policy (or a reward model, which has no log-probs) says of the given tokens: all a
+  loss differentiates.
+  """
 
   logprobs: Array | None  # [P, G, L] float32
   entropy: Array | None  # [P, G, L] float32, of the full softmax, no gradient
-  values: Array | None = None  # [P, G, L] float32, of the critic, before each token; a reward model's scores, after it
+  # [P, G, L] float32, of the critic, before each token; a reward model's scores, after it
+  values: Array | None = None
 
 
 # Metrics of a loss: name -> (total, count), both summed over microbatches and divided at the end.
@@ -95,10 +107,12 @@ class _Example(NamedTuple):
 
 
 class Example(_Example):
-  """One problem of a data set, on the host. Nothing in `meta` can be changed, at any depth (frozen.py).
+  """One problem of a data set, on the host. Nothing in `meta` can be changed, at any depth
+  (frozen.py).
 
-  So each reward of each completion sees what the data set gave. Only objects of a data set's own classes in `meta` are
-  handed on as they are. A reward that needs to change a value takes a copy of it.
+  So each reward of each completion sees what the data set gave. Only objects of a data set's own
+  classes in `meta` are handed on as they are. A reward that needs to change a value takes a copy of
+  it.
   """
 
   __slots__ = ()
@@ -116,7 +130,8 @@ class _Completion(NamedTuple):
   text: str  # decoded, without the stop token
   tokens: tuple[int, ...]  # with the stop token if it was sampled
   ended: int  # TRUNCATED or STOPPED
-  step_ends: tuple[int, ...]  # index in `tokens` of the last token of each reasoning step (data.steps)
+  # index in `tokens` of the last token of each reasoning step (data.steps)
+  step_ends: tuple[int, ...]
 
 
 class Completion(_Completion):
@@ -124,7 +139,9 @@ class Completion(_Completion):
 
   __slots__ = ()
 
-  def __new__(cls, text: str, tokens: Iterable[int], ended: int, step_ends: Iterable[int]) -> "Completion":
+  def __new__(
+    cls, text: str, tokens: Iterable[int], ended: int, step_ends: Iterable[int]
+  ) -> "Completion":
     return super().__new__(cls, text, tuple(tokens), ended, tuple(step_ends))
 
   @classmethod

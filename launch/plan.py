@@ -1,11 +1,14 @@
-"""Plans a run on TPUs before they are rented: compiles its update and its sampler for chips that are not there.
+"""Plans a run on TPUs before they are rented: compiles its update and its sampler for chips that
+are not there.
 
-    python -m launch.plan --config=experiments/gsm8k.py:model=qwen3_0.6b --topology=v5e:2x4 --out=docs/plans/NAME.md
+    python -m launch.plan --config=experiments/gsm8k.py:model=qwen3_0.6b --topology=v5e:2x4
+    --out=docs/plans/NAME.md
 
-Prints and saves a page: memory of a chip by part, what moves between chips, an estimate of time, programs, and what it
-costs at --price a chip-hour. Settings are overridden as for experiments/run.py (--config.mesh.tensor=4). Needs libtpu
-(pip install 'jax[tpu]' -c constraints.txt), but no weights, no data and no chips. A program takes the compiler one to
-five minutes on two cores; what it found is kept in --cache.
+Prints and saves a page: memory of a chip by part, what moves between chips, an estimate of time,
+programs, and what it costs at --price a chip-hour. Settings are overridden as for
+experiments/run.py (--config.mesh.tensor=4). Needs libtpu (pip install 'jax[tpu]' -c
+constraints.txt), but no weights, no data and no chips. A program takes the compiler one to five
+minutes on two cores; what it found is kept in --cache.
 
     --sweep        tries mesh splits, microbatches and chunks, and ranks those that fit
     --scaling      the same load a chip on 4 to 1,024 chips of --topology's family, as a table and a plot
@@ -43,7 +46,9 @@ def _plan() -> str:
   from grpo_jax.plan import page, parts
   from grpo_jax.plan.make import make_plan
 
-  plan = make_plan(FLAGS.config, FLAGS.topology, FLAGS.slices, price=FLAGS.price, note=FLAGS.note, **_common())
+  plan = make_plan(
+    FLAGS.config, FLAGS.topology, FLAGS.slices, price=FLAGS.price, note=FLAGS.note, **_common()
+  )
   if FLAGS.details:
     for facts in (plan.learn, plan.weights, plan.sample):
       print("\n".join((f"{facts.name}:", *parts.details(facts.collectives or ()))))
@@ -77,14 +82,24 @@ if __name__ == "__main__":
   arguments.define_config("Config file and its arguments: FILE[:name=value,...]", lock_config=True)
   flags.DEFINE_string("topology", None, "Chips to plan for: FAMILY:SHAPE, as v5e:2x4 or v5p:4x4x2.")
   flags.DEFINE_integer("slices", 1, "So many slices of that topology.", lower_bound=1)
-  flags.DEFINE_integer("mean-length", 0, "Tokens of a completion in the mean; 0: all are sampler.max_length.")
-  flags.DEFINE_integer("mean-prompt", 0, "Tokens of a prompt in the mean; 0: all are data.max_prompt_length.")
+  flags.DEFINE_integer(
+    "mean-length", 0, "Tokens of a completion in the mean; 0: all are sampler.max_length."
+  )
+  flags.DEFINE_integer(
+    "mean-prompt", 0, "Tokens of a prompt in the mean; 0: all are data.max_prompt_length."
+  )
   flags.DEFINE_float("price", 0.0, "Of a chip for an hour.", lower_bound=0.0)
-  flags.DEFINE_string("note", "", "What the page says below the estimate, as a figure to compare it with.")
-  flags.DEFINE_string("out", "", "File for the page, as docs/plans/NAME.md; --scaling puts its plot beside it.")
+  flags.DEFINE_string(
+    "note", "", "What the page says below the estimate, as a figure to compare it with."
+  )
+  flags.DEFINE_string(
+    "out", "", "File for the page, as docs/plans/NAME.md; --scaling puts its plot beside it."
+  )
   flags.DEFINE_string("cache", "runs/plans", "Folder for what the compiler found; '' for none.")
   flags.DEFINE_bool("details", False, "Print every group of alike collectives, too.")
-  flags.DEFINE_bool("sweep", False, "Try mesh splits, microbatches and chunks, and rank those that fit.")
+  flags.DEFINE_bool(
+    "sweep", False, "Try mesh splits, microbatches and chunks, and rank those that fit."
+  )
   flags.DEFINE_integer("most", 12, "With --sweep: try so many at most.", lower_bound=1)
   flags.DEFINE_bool("scaling", False, "The same load a chip on 4 to 1,024 chips.")
   app.run(main, flags_parser=arguments.parse_flags)

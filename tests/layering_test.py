@@ -1,4 +1,6 @@
-"""Imports run downwards between folders and form no circle. A folder that is new is named here, in its place."""
+"""Imports run downwards between folders and form no circle. A folder that is new is named here, in
+its place.
+"""
 
 import ast
 import graphlib
@@ -6,8 +8,8 @@ import pathlib
 
 ROOT = pathlib.Path(__file__).parents[1]
 
-# From the bottom up: a folder of grpo_jax/, or one of its single files. Imports run downwards, and those inside a
-# folder form no circle. A folder in a folder counts as the outer one.
+# From the bottom up: a folder of grpo_jax/, or one of its single files. Imports run downwards, and
+# those inside a folder form no circle. A folder in a folder counts as the outer one.
 FOLDERS = (
   "errors",
   "frozen",
@@ -36,9 +38,20 @@ FOLDERS = (
 )
 
 # Packages that a folder does without: ops are functions of arrays, objectives never see a model.
-WITHOUT = {"ops": ("flax", "ml_collections", "optax"), "objectives": ("flax", "optax"), "rewards": ("flax", "jax")}
+WITHOUT = {
+  "ops": ("flax", "ml_collections", "optax"),
+  "objectives": ("flax", "optax"),
+  "rewards": ("flax", "jax"),
+}
 MAY_IMPORT_BY_NAME = ("setup", "experiments")  # importlib
-AT_IMPORT = ("devices", "local_devices", "device_count", "local_device_count", "process_index", "process_count")
+AT_IMPORT = (
+  "devices",
+  "local_devices",
+  "device_count",
+  "local_device_count",
+  "process_index",
+  "process_count",
+)
 
 
 def sources() -> dict[str, str]:
@@ -76,7 +89,9 @@ def own(full: str) -> str | None:
   """`grpo_jax.ops.masked` -> `ops.masked`; None for what is not the project's."""
   if full.split(".")[0] == "experiments":
     return full
-  return full.removeprefix("grpo_jax").removeprefix(".") if full.split(".")[0] == "grpo_jax" else None
+  return (
+    full.removeprefix("grpo_jax").removeprefix(".") if full.split(".")[0] == "grpo_jax" else None
+  )
 
 
 def violations(texts: dict[str, str]) -> list[str]:
@@ -93,7 +108,9 @@ def violations(texts: dict[str, str]) -> list[str]:
       top = full.split(".")[0]
       if full.startswith("."):
         found.append(f"{module}: imports {full}; write the whole name")
-      elif top == "importlib" and not full.startswith(("importlib.resources", "importlib.metadata")):
+      elif top == "importlib" and not full.startswith(
+        ("importlib.resources", "importlib.metadata")
+      ):
         if module.split(".")[0] not in MAY_IMPORT_BY_NAME:
           found.append(f"{module}: imports importlib; only {' and '.join(MAY_IMPORT_BY_NAME)} may")
       elif top in WITHOUT.get(module.split(".")[0], ()):
@@ -112,9 +129,14 @@ def violations(texts: dict[str, str]) -> list[str]:
 def _import(module: str, level: int, target: str) -> list[str]:
   below = place(target)
   if below is None:
-    return [f"{module}: imports {target}, which is in no folder that FOLDERS of tests/layering_test.py names"]
+    return [
+      f"{module}: imports {target}, which is in no folder that FOLDERS of tests/layering_test.py "
+      "names"
+    ]
   if target.split(".")[0] == "reports" and module.split(".")[0] not in ("reports", "experiments"):
-    return [f"{module}: imports {target}; nothing imports the reports, experiments/run.py calls them"]
+    return [
+      f"{module}: imports {target}; nothing imports the reports, experiments/run.py calls them"
+    ]
   return [f"{module}: imports {target}, upwards"] if below > level else []
 
 
@@ -128,13 +150,17 @@ def _calls(tree: ast.Module, module: str) -> list[str]:
       elif module.split(".")[0] == "ops":
         found.append(f"line {node.lineno}: {of}.jit; who calls an op compiles it")
   for node in _run_at_import(tree):
-    if isinstance(node, ast.Call) and ast.unparse(node.func) in {f"jax.{call}" for call in AT_IMPORT}:
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in {
+      f"jax.{call}" for call in AT_IMPORT
+    }:
       found.append(f"line {node.lineno}: {ast.unparse(node.func)}() at import")
   return found
 
 
 def _run_at_import(tree: ast.AST):
-  """The nodes that run when the module is imported: not the bodies of functions, nor `if __name__ == ...`."""
+  """The nodes that run when the module is imported: not the bodies of functions, nor `if __name__
+  == ...`.
+  """
   for node in ast.iter_child_nodes(tree):
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
       continue
@@ -163,7 +189,10 @@ def test_upwards_and_circles_are_seen():
     "objectives.grpo": "from grpo_jax.models import decoder",
   }
   found = violations(texts)
-  assert found[:2] == ["objectives.grpo: imports models.decoder, upwards", "types: imports learning.learn, upwards"]
+  assert found[:2] == [
+    "objectives.grpo: imports models.decoder, upwards",
+    "types: imports learning.learn, upwards",
+  ]
   assert len(found) == 3 and found[2].startswith("a circle: ")
 
 
@@ -186,19 +215,23 @@ def test_strangers_and_forbidden_packages_are_seen():
   }
   assert violations(texts) == [
     "learning.optimizer: imports importlib; only setup and experiments may",
-    "learning.state: imports novelty, which is in no folder that FOLDERS of tests/layering_test.py names",
+    "learning.state: imports novelty, which is in no folder that FOLDERS of tests/layering_test.py "
+    "names",
     "models.decoder: line 1: nnx.jit; plain jax.jit on parameter trees",
     "novelty: is in no folder that FOLDERS of tests/layering_test.py names",
     "ops.masked: imports .; write the whole name",
     "ops.surrogate: imports flax",
     "ops.surrogate: imports ml_collections",
     "ops.surrogate: line 3: jax.jit; who calls an op compiles it",
-    "setup.registry: imports reports.plots; nothing imports the reports, experiments/run.py calls them",
+    "setup.registry: imports reports.plots; nothing imports the reports, experiments/run.py calls "
+    "them",
   ]
 
 
 def test_devices_are_not_asked_for_at_import():
-  text = "N = len(jax.devices())\ndef f():\n  return jax.devices()\nclass C:\n  x = jax.device_count()\n"
+  text = (
+    "N = len(jax.devices())\ndef f():\n  return jax.devices()\nclass C:\n  x = jax.device_count()\n"
+  )
   assert violations({"distributed.sharding": text}) == [
     "distributed.sharding: line 1: jax.devices() at import",
     "distributed.sharding: line 5: jax.device_count() at import",

@@ -1,4 +1,6 @@
-"""What cannot succeed is refused before anything is compiled, or warned of in a line that says what to change."""
+"""What cannot succeed is refused before anything is compiled, or warned of in a line that says what
+to change.
+"""
 
 import pathlib
 
@@ -35,7 +37,9 @@ def config() -> ConfigDict:
 def test_prompts_that_all_are_too_long(config):
   config.data.max_prompt_length = 3
   model = build.model(config)
-  with pytest.raises(SettingError, match=r"max_prompt_length=3 \(data.name\): the first 32 prompts have \d+ to \d+"):
+  with pytest.raises(
+    SettingError, match=r"max_prompt_length=3 \(data.name\): the first 32 prompts have \d+ to \d+"
+  ):
     collect.make_collector(config, model)
   with pytest.raises(SettingError, match=r"data.max_prompt_length=3 \(eval.problems\)"):
     evaluator.Evaluator(config, model)
@@ -44,17 +48,23 @@ def test_prompts_that_all_are_too_long(config):
   found = evaluator.Evaluator(config, model)
   assert found.greedy.on_long == found.sampled.on_long == "cut"
   ((about, text),) = found.warnings({"prompts_too_long": 2})
-  assert about == "eval.problems" and text.startswith("2 of 4 test prompts have more than data.max_prompt_length=3")
+  assert about == "eval.problems" and text.startswith(
+    "2 of 4 test prompts have more than data.max_prompt_length=3"
+  )
 
 
 def test_a_special_token_that_the_model_cannot_embed(config):
-  """Gemma 3's text models have such a tokenizer: it is refused only where a template uses the token."""
+  """Gemma 3's text models have such a tokenizer: it is refused only where a template uses the
+  token.
+  """
   model = build.model(config)
   vocab = model.tokenizer.vocab_size
   how = {"template": "{question}" + making.END, "chat": False, "system": "", "arguments": ()}
   assert build._render(model.tokenizer, vocab, how, "has 4")
   special = model.tokenizer.token_id(making.END)
-  with pytest.raises(SettingError, match=f"data.template: the token {special} of the prompt is none of the model's"):
+  with pytest.raises(
+    SettingError, match=f"data.template: the token {special} of the prompt is none of the model's"
+  ):
     build._render(model.tokenizer, special, how | {"template": making.END + "{question}"}, "")
 
 
@@ -82,22 +92,34 @@ def test_a_chat_without_a_template(config):
 
 def test_groups_of_one(config):
   config.sampler.group = 1
-  with pytest.raises(SettingError, match="sampler.group=1: objective.advantage='group_relative' .*use at least 2"):
+  with pytest.raises(
+    SettingError, match="sampler.group=1: objective.advantage='group_relative' .*use at least 2"
+  ):
     checks.check(config, tiny.decoder(), registry.objective("grpo"))
   config.objective.advantage = f"{__file__}:own"
   checks.check(config, tiny.decoder(), registry.objective("grpo"))
   config.objective = defaults.objective("ppo", config)  # a critic needs no group
   checks.check(config, tiny.decoder(), registry.objective("ppo"))
   config.objective.group_baseline = True
-  with pytest.raises(SettingError, match="sampler.group=1: objective.group_baseline=True compares .*use at least 2"):
+  with pytest.raises(
+    SettingError, match="sampler.group=1: objective.group_baseline=True compares .*use at least 2"
+  ):
     checks.check(config, tiny.decoder(), registry.objective("ppo"))
   config.objective = defaults.objective("target_prob", config)
-  with pytest.raises(SettingError, match="sampler.group=1: objective.name='target_prob' compares .*use at least 2"):
+  with pytest.raises(
+    SettingError, match="sampler.group=1: objective.name='target_prob' compares .*use at least 2"
+  ):
     checks.check(config, tiny.decoder(), registry.objective("target_prob"))
   config.objective = defaults.objective("rft", config)
   checks.check(config, tiny.decoder(), registry.objective("rft"))
-  config.loop, config.offline.data, config.objective = "offline", "pairs", defaults.objective("dpo", config)
-  with pytest.raises(SettingError, match="sampler.group=1 with offline.data='pairs': use at least 2"):
+  config.loop, config.offline.data, config.objective = (
+    "offline",
+    "pairs",
+    defaults.objective("dpo", config),
+  )
+  with pytest.raises(
+    SettingError, match="sampler.group=1 with offline.data='pairs': use at least 2"
+  ):
     checks.check(config, tiny.decoder(), registry.objective("dpo"))
 
 
@@ -122,7 +144,9 @@ def test_a_reward_that_cannot_score_the_test_data(config, name, message):
   if not message:
     evaluator.Evaluator(config, model)
     return
-  with pytest.raises(SettingError, match=f"eval.reward='{name}': cannot score the test data: {message}.*; use"):
+  with pytest.raises(
+    SettingError, match=f"eval.reward='{name}': cannot score the test data: {message}.*; use"
+  ):
     evaluator.Evaluator(config, model)
 
 
@@ -134,7 +158,8 @@ def test_an_evaluation_whose_reward_returns_nothing_says_so(config):
   found.reward.score(example, completion)
   ((_, said),) = found.warnings({"accuracy": 0.0})
   assert said.endswith(
-    "forgets' returned None, or an empty list, for each of 1 completions, which count as not solved; "
+    "forgets' returned None, or an empty list, for each of 1 completions, which count as not "
+    "solved; "
     "is a `return` missing?"
   )
   found.reward.score(example._replace(answer="some"), completion)
@@ -237,7 +262,10 @@ def test_a_run_that_unlearns_to_end_is_warned_of_soon():
   for truncated in (0.02, 0.3, *[0.6] * (watch.SOON - 1), 0.4, *[0.6] * (2 * watch.SOON)):
     look({"truncated": truncated, "reward/mean": 0.6}, writer)
   (said,) = writer.said
-  assert "60% of the completions are now cut off at sampler.max_length=96, where it was 2% before" in said
+  assert (
+    "60% of the completions are now cut off at sampler.max_length=96, where it was 2% before"
+    in said
+  )
   writer, look = Console(), watch.Watch(96)
   for _ in range(2 * watch.SOON):  # it never ended them
     look({"truncated": 0.6}, writer)
@@ -253,13 +281,19 @@ def test_a_run_whose_reward_falls_is_warned_of():
     look({"reward/mean": 0.6}, writer)
   assert set(writer.said) and "reward/mean was 2 in the first 10 steps" in writer.said[0]
   writer, look = Console(), watch.Watch(96)
-  for mean in (*[-1.0] * watch.STEPS, *[-0.4] * watch.STEPS, *[0.0] * watch.STEPS):  # a punishment that grows less
+  for mean in (
+    *[-1.0] * watch.STEPS,
+    *[-0.4] * watch.STEPS,
+    *[0.0] * watch.STEPS,
+  ):  # a punishment that grows less
     look({"reward/mean": mean}, writer)
   assert not writer.said
 
 
 def test_a_warning_is_given_once(tmp_path: pathlib.Path, capsys):
-  log = ConfigDict({"tensorboard": False, "every": 1, "samples": 0, "samples_every": 0, "bucket_seconds": 60.0})
+  log = ConfigDict(
+    {"tensorboard": False, "every": 1, "samples": 0, "samples_every": 0, "bucket_seconds": 60.0}
+  )
   with Writer(str(tmp_path), log, 3) as writer:
     for about, text in (("a", "one"), ("a", "two"), ("b", "three")):
       writer.warn(about, text)

@@ -1,6 +1,8 @@
-"""Every known bug, put into the code on purpose, makes a test fail: `python tests/helpers/mutants.py` prints a table.
+"""Every known bug, put into the code on purpose, makes a test fail: `python
+tests/helpers/mutants.py` prints a table.
 
-The tests that a mutant names are tests of the suite: that they pass without it is not asked again here.
+The tests that a mutant names are tests of the suite: that they pass without it is not asked again
+here.
 """
 
 import mutants

@@ -16,7 +16,14 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 OWN = (ROOT / "docs" / "own.md").read_text(encoding="utf-8")
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")]
-FEW = ["steps=1", "eval.batch=8", "eval.samples=0", "data.prompts=4", "sampler.group=2", "sampler.max_length=16"]
+FEW = [
+  "steps=1",
+  "eval.batch=8",
+  "eval.samples=0",
+  "data.prompts=4",
+  "sampler.group=2",
+  "sampler.max_length=16",
+]
 FEW += ["sampler.tries=1", "log.tensorboard=False", "log.measure_every=0"]
 
 
@@ -35,9 +42,14 @@ def command(title: str) -> list[str]:
 
 
 def run(program, folder: pathlib.Path, arguments: list[str], problems: int = 0) -> pathlib.Path:
-  """Runs a command of the README in `folder`, where its files lie, and evaluates so many problems; the run's folder."""
+  """Runs a command of the README in `folder`, where its files lie, and evaluates so many problems;
+  the run's folder.
+  """
   (workdir,) = [a.removeprefix("--workdir=") for a in arguments if a.startswith("--workdir=")]
-  named = [a.replace("--config=", f"--config={ROOT}/") if a.startswith("--config=exp") else a for a in arguments]
+  named = [
+    a.replace("--config=", f"--config={ROOT}/") if a.startswith("--config=exp") else a
+    for a in arguments
+  ]
   done = program(
     "experiments.run",
     *named,
@@ -67,7 +79,9 @@ def test_a_file_of_ones_own(title, program, tmp_path):
 def test_the_reward_of_the_readme(program, tmp_path):
   (text,) = re.findall(r"```python\n(# my_reward.py\n.*?)```", README, re.DOTALL)
   (tmp_path / "my_reward.py").write_text(text)
-  (shell,) = [block for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) if "my_reward.py" in block]
+  (shell,) = [
+    block for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) if "my_reward.py" in block
+  ]
   folder = run(program, tmp_path, shlex.split(shell.replace("\\\n", " "))[1:])
   line = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
   assert "reward/short" in line and not line["reward_faults"]
@@ -102,9 +116,16 @@ def test_every_file_is_in_the_tree_of_design_md():
   """And every file that the tree names is there."""
   tree = DESIGN.split("## Files")[1]
   names = {pathlib.Path(name).name for name in re.findall(r"[\w/]+\.(?:py|sh|html|yaml)", tree)}
-  files = [p for d in ("grpo_jax", "experiments", "launch") for p in (ROOT / d).rglob("*.*") if "peers" not in p.parts]
+  files = [
+    p
+    for d in ("grpo_jax", "experiments", "launch")
+    for p in (ROOT / d).rglob("*.*")
+    if "peers" not in p.parts
+  ]
   files += (ROOT / "tests" / "helpers").glob("*.py")
-  files = [p for p in files if p.suffix in (".py", ".sh", ".html", ".yaml") and p.name != "__init__.py"]
+  files = [
+    p for p in files if p.suffix in (".py", ".sh", ".html", ".yaml") and p.name != "__init__.py"
+  ]
   assert not sorted(str(p.relative_to(ROOT)) for p in files if p.name not in names)
   assert not names - {p.name for p in files} - {"conftest.py", "layering_test.py", "samples.html"}
 
@@ -120,7 +141,9 @@ def test_what_a_page_links_to_is_there(page):
     assert file.exists(), target
     if heading:
       lines = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
-      assert heading in {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}, target
+      assert heading in {
+        re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines
+      }, target
 
 
 def test_the_readme_is_short():

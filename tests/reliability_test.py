@@ -29,7 +29,10 @@ def numbers(name: str) -> list[int]:
 
 def test_the_numbers_are_those_of_the_lists():
   assert numbers("Bad settings") == [len(bad_settings.BAD), len(bad_settings.ACCEPTED)]
-  assert numbers("Hostile model folders") == [len(hostile_folders.CASES), len(hostile_folders.ACCEPTED)]
+  assert numbers("Hostile model folders") == [
+    len(hostile_folders.CASES),
+    len(hostile_folders.ACCEPTED),
+  ]
   assert numbers("Answers in boxes") == [len(boxed_answers.PAIRS)]
   assert numbers("Hostile answers") == [len(hostile_answers.texts("")), 500]
   assert numbers("Damage to a checkpoint")[0] == len(damage.KINDS) + 1  # and the exchange

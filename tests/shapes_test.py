@@ -1,4 +1,5 @@
-"""The shape of what every public function of arrays returns; shipped experiments trace; nothing compiles twice.
+"""The shape of what every public function of arrays returns; shipped experiments trace; nothing
+compiles twice.
 
 Nothing is computed here but in the last test: `jax.eval_shape` traces.
 """
@@ -52,7 +53,17 @@ P, G, L, LP, V, D = 4, 5, 7, 6, tiny.V, 32  # no two alike, but for the model's 
 R, T, S = 3, 9, 11  # rows, their width, slots
 N, U = 13, 20  # tokens of a list, places that it holds
 MODULES = (advantages, decoding, divergences, logprobs, masked, preferences, surrogate)
-MODULES += (lists, microbatches, packed_rows, forward, learn, movement, sampler, decode_loop, kv_cache)
+MODULES += (
+  lists,
+  microbatches,
+  packed_rows,
+  forward,
+  learn,
+  movement,
+  sampler,
+  decode_loop,
+  kv_cache,
+)
 MODULES += (attention, heads, int8, layers, decoders)
 
 
@@ -129,7 +140,9 @@ def decoding_queries(weights_dtype: str, params: Any) -> Any:
 
 
 def in_the_loop(fn: Any) -> Any:
-  """Returns `fn(setup, params, queue, slots)`, of slots before the loop, as a function of LOOP; without caches."""
+  """Returns `fn(setup, params, queue, slots)`, of slots before the loop, as a function of LOOP;
+  without caches.
+  """
 
   def run(*arrays: Any) -> Any:
     params, request = decoding_params(*arrays)
@@ -175,7 +188,11 @@ CASES = {
   "masked.masked_std": (with_statics(masked.masked_std, (1, 2)), (PGL, PGL), (P,)),
   "masked.whiten": (masked.whiten, (PGL, PGL), (P, G, L)),
   "masked.length_mask": (with_statics(masked.length_mask, L), (i(P, G),), (P, G, L)),
-  "masked.token_weights": (with_statics(masked.token_weights, "token_mean", L), (PGL, i(P, G)), (P, G, L)),
+  "masked.token_weights": (
+    with_statics(masked.token_weights, "token_mean", L),
+    (PGL, i(P, G)),
+    (P, G, L),
+  ),
   "preferences.bradley_terry": (preferences.bradley_terry, (f(P), f(P)), (P,)),
   "preferences.dpo": (with_statics(preferences.dpo, 0.1), (f(P), f(P)), (P,)),
   "preferences.step_loss": (preferences.step_loss, (PGL, PGL), (P, G, L)),
@@ -188,23 +205,43 @@ CASES = {
   "surrogate.clipped": (with_statics(surrogate.clipped, 0.8, 1.2), (PGL, PGL), (P, G, L)),
   "surrogate.cispo": (with_statics(surrogate.cispo, 1.2), (PGL, PGL, PGL), (P, G, L)),
   "surrogate.beyond": (with_statics(surrogate.beyond, 0.8, 1.2), (PGL, PGL), [(P, G, L)] * 3),
-  "surrogate.progress": (with_statics(surrogate.progress, 0.8, 1.2), (PGL, PGL, PGL), [(P, G, L)] * 3),
+  "surrogate.progress": (
+    with_statics(surrogate.progress, 0.8, 1.2),
+    (PGL, PGL, PGL),
+    [(P, G, L)] * 3,
+  ),
   "surrogate.mismatch_weight": (
     with_statics(surrogate.mismatch_weight, "truncate", "sequence", 2.0),
     (PGL, PGL, PGL),
     (P, G, 1),
   ),
-  "rows.completions_to_rows": (packed_rows.completions_to_rows, (i(P, G, L), i(P, G), PACKING), [(P, R, T)] * 3),
-  "rows.rows_to_completions": (with_statics(packed_rows.rows_to_completions, G, L), (f(P, R, T), PACKING), (P, G, L)),
+  "rows.completions_to_rows": (
+    packed_rows.completions_to_rows,
+    (i(P, G, L), i(P, G), PACKING),
+    [(P, R, T)] * 3,
+  ),
+  "rows.rows_to_completions": (
+    with_statics(packed_rows.rows_to_completions, G, L),
+    (f(P, R, T), PACKING),
+    (P, G, L),
+  ),
   "lists.list_index": (with_statics(lists.list_index, N), (b(U),), [(N,), (U,)]),
   "lists.prompt_list": (with_statics(lists.prompt_list, N), (PROMPTS,), [(N,), (P * LP,)]),
-  "lists.group_lists": (lists.group_lists, (PROMPTS, ROWS, PACKING), [(N,), (P * LP,), (N,), (P * R * T,)]),
+  "lists.group_lists": (
+    lists.group_lists,
+    (PROMPTS, ROWS, PACKING),
+    [(N,), (P * LP,), (N,), (P * R * T,)],
+  ),
   "microbatches.split_microbatches": (
     lambda x: microbatches.split_microbatches(tiny.layout(), x, 2),
     (PGL,),
     (2, P // 2, G, L),
   ),
-  "microbatches.join_microbatches": (microbatches.join_microbatches, (f(2, P, G, L),), (2 * P, G, L)),
+  "microbatches.join_microbatches": (
+    microbatches.join_microbatches,
+    (f(2, P, G, L),),
+    (2 * P, G, L),
+  ),
   "forward.by_shard": None,  # forward_test.py, update_test.py
   "forward.predictors": (forward.predictors, (f(P, D), f(P, R, T, D), i(P, R, T)), (P, R, T, D)),
   "forward.logprobs": (
@@ -228,7 +265,9 @@ CASES = {
     (P,),
   ),
   "learn.microbatches_of_rollout": (
-    lambda: jnp.zeros(learn.microbatches_of_rollout(tiny.section("learner", minibatches=2, microbatch=1), P)),
+    lambda: jnp.zeros(
+      learn.microbatches_of_rollout(tiny.section("learner", minibatches=2, microbatch=1), P)
+    ),
     (),
     (P,),
   ),
@@ -243,10 +282,18 @@ CASES = {
     [(P, G, L)] * 3,
   ),
   "learn.combine": (lambda x: learn.combine("loss", x), (f(3),), ()),
-  "learn.combine_metrics": (lambda x: learn.combine_metrics({"loss": (x, x)})["loss"], (f(3),), [()] * 2),
+  "learn.combine_metrics": (
+    lambda x: learn.combine_metrics({"loss": (x, x)})["loss"],
+    (f(3),),
+    [()] * 2,
+  ),
   "learn.empty_metric": (lambda: learn.empty_metric("loss"), (), [()] * 2),
   "learn.means": (lambda x: learn.means({"loss": (x, x)})["loss"], (f(),), ()),
-  "learn.compiler_options": (lambda: jnp.zeros(len(learn.compiler_options(tiny.decoder()))), (), (3,)),
+  "learn.compiler_options": (
+    lambda: jnp.zeros(len(learn.compiler_options(tiny.decoder()))),
+    (),
+    (3,),
+  ),
   "learn.loss": None,
   "learn.gradient": None,
   "learn.optimizer_step": None,
@@ -265,9 +312,15 @@ CASES = {
     (lambda: model()[1],),
     [(K * M * DH, D), (K * M * DH, D), (K * M * DH,)],
   ),
-  "kv_cache.store": (with_statics(kv_cache.store, "int8", 3), (f(S, K, L, DH),), [(S, K, L, DH), (S, K, L, 1)]),
+  "kv_cache.store": (
+    with_statics(kv_cache.store, "int8", 3),
+    (f(S, K, L, DH),),
+    [(S, K, L, DH), (S, K, L, 1)],
+  ),
   "kv_cache.write": (
-    lambda buffer, new, at: kv_cache.write(*(kv_cache.Stored(x, None) for x in (buffer, new)), (0, 0, at, 0)),
+    lambda buffer, new, at: kv_cache.write(
+      *(kv_cache.Stored(x, None) for x in (buffer, new)), (0, 0, at, 0)
+    ),
     (f(S, K, L, DH), f(S, K, 1, DH), i()),
     (S, K, L, DH),
   ),
@@ -276,7 +329,11 @@ CASES = {
     (decoders.KV(f(2, P, LP, K, DH), f(2, P, LP, K, DH)),),
     [(P, K, DH, LP), (P, K, LP, DH)] * 2,
   ),
-  "kv_cache.empty": (lambda: kv_cache.empty(S, K, DH, L, "bfloat16"), (), [(S, K, DH, L), (S, K, L, DH)]),
+  "kv_cache.empty": (
+    lambda: kv_cache.empty(S, K, DH, L, "bfloat16"),
+    (),
+    [(S, K, DH, L), (S, K, L, DH)],
+  ),
   "kv_cache.ring_blocks": (lambda: jnp.zeros(kv_cache.ring_blocks(128, 8)[3]), (), (96, 128)),
   "kv_cache.copy_prompt": (
     lambda *x: kv_cache.copy_prompt(*x).prompt,
@@ -298,7 +355,11 @@ CASES = {
     (cache, i(), [b(S, LP), b(S, 3), b(S, L - 3)], f(S, K * M, DH), f(S, K, DH), f(S, K, DH)),
     (S, K * M, DH),
   ),
-  "kv_cache.by_prompt": (with_statics(kv_cache.by_prompt, 4), (f(12, K, M, LP),), (4, K, 3 * M, LP)),
+  "kv_cache.by_prompt": (
+    with_statics(kv_cache.by_prompt, 4),
+    (f(12, K, M, LP),),
+    (4, K, 3 * M, LP),
+  ),
   "kv_cache.by_slot": (with_statics(kv_cache.by_slot, 12), (f(4, K, 3 * M, LP),), (12, K, M, LP)),
   "kv_cache.score": (
     lambda q, kv: kv_cache.score(WINDOW, q, kv.keys),
@@ -315,21 +376,35 @@ CASES = {
   "sampler.make_setup": None,
   "sampler.on_mesh": None,
   "sampler.sample": None,  # test_arithmetic_traces
-  "sampler.prefill": (in_the_loop(lambda setup, params, queue, slots: queue.first), LOOP, [(P * G,)] * 5),
+  "sampler.prefill": (
+    in_the_loop(lambda setup, params, queue, slots: queue.first),
+    LOOP,
+    [(P * G,)] * 5,
+  ),
   "sampler.roll_out": (
     lambda *x: sampler.roll_out(setup(), None, *decoding_params(*x)),
     LOOP,
     [(P, G)] * 2 + [(P, G, L)] * 3 + [(1,)] * 3,
   ),
   "decode_loop.start": (in_the_loop(lambda setup, params, queue, slots: slots), LOOP, SLOTS),
-  "decode_loop.refill": (in_the_loop(lambda setup, params, *x: decode_loop.refill(*x)), LOOP, SLOTS),
+  "decode_loop.refill": (
+    in_the_loop(lambda setup, params, *x: decode_loop.refill(*x)),
+    LOOP,
+    SLOTS,
+  ),
   "decode_loop.decode_step": (
-    in_the_loop(lambda setup, params, queue, slots: decode_loop.decode_step(setup, params, queue, 0, slots)),
+    in_the_loop(
+      lambda setup, params, queue, slots: decode_loop.decode_step(setup, params, queue, 0, slots)
+    ),
     LOOP,
     SLOTS,
   ),
   "decode_loop.decode_layers": (
-    in_the_loop(lambda setup, params, queue, slots: decode_loop.decode_layers(setup, params, queue, 0, slots)[0]),
+    in_the_loop(
+      lambda setup, params, queue, slots: decode_loop.decode_layers(setup, params, queue, 0, slots)[
+        0
+      ]
+    ),
     LOOP,
     (S, D),
   ),
@@ -343,7 +418,11 @@ CASES = {
     (lambda: model()[1], f(S, D)),
     (S, V),
   ),
-  "decode_loop.sample_tokens": (lambda *x: decode_loop.sample_tokens(setup(), *x), (f(S, V), f(S)), [(S,)] * 3),
+  "decode_loop.sample_tokens": (
+    lambda *x: decode_loop.sample_tokens(setup(), *x),
+    (f(S, V), f(S)),
+    [(S,)] * 3,
+  ),
   "decode_loop.stops": (lambda *x: decode_loop.stops(setup(), None, *x), (i(S), i(S), i(S)), (S,)),
   "heads.init_scalar": (lambda: heads.init_scalar(D)["weight"], (), (1, D)),
   "heads.init_score": (lambda: heads.init_score(D)["weight"], (), (1, D)),
@@ -351,7 +430,11 @@ CASES = {
   "heads.scalar": (heads.scalar, ({"weight": f(1, D), "bias": f(1)}, f(P, R, T, D)), (P, R, T)),
   "layers.linear": (layers.linear, (f(7, D), f(P, T, D)), (P, T, 7)),
   "int8.rounded": (lambda w: tuple(int8.rounded(w)), (f(7, D),), [(7, D), (7,)]),
-  "int8.round_layer": (lambda w: int8.round_layer({"q": {"weight": w}})["q"]["weight"].x, (f(7, D),), (7, D)),
+  "int8.round_layer": (
+    lambda w: int8.round_layer({"q": {"weight": w}})["q"]["weight"].x,
+    (f(7, D),),
+    (7, D),
+  ),
   "int8.cast": (lambda w: int8.cast({"q": w}, "bfloat16")["q"], (f(7, D),), (7, D)),
   "int8.layer_shardings": None,  # no arrays
   "int8.is_int8": None,
@@ -362,8 +445,16 @@ CASES = {
     (f(P, T, K, M, DH), f(P, K, DH, T), f(P, K, T, DH), b(P, T, T)),
     (P, T, K, M, DH),
   ),
-  "attention.by_kv_head": (with_statics(attention.by_kv_head, K), (f(P, T, K * M, DH),), (P, T, K, M, DH)),
-  "attention.keys_values": (attention.keys_values, (f(P, T, K, DH), f(P, T, K, DH)), [(P, K, DH, T), (P, K, T, DH)]),
+  "attention.by_kv_head": (
+    with_statics(attention.by_kv_head, K),
+    (f(P, T, K * M, DH),),
+    (P, T, K, M, DH),
+  ),
+  "attention.keys_values": (
+    attention.keys_values,
+    (f(P, T, K, DH), f(P, T, K, DH)),
+    [(P, K, DH, T), (P, K, T, DH)],
+  ),
   "attention.causal_attention": (
     functools.partial(attention.causal_attention, tiny.layout(), SPEC),
     (f(P, T, K, M, DH), f(P, T, K, DH), f(P, T, K, DH)),
@@ -371,10 +462,21 @@ CASES = {
   ),
   "attention.group_attention": (
     functools.partial(attention.group_attention, tiny.layout(), SPEC),
-    (f(P, R, T, K, M, DH), *[f(P, R, T, K, DH)] * 2, *[f(P, LP, K, DH)] * 2, i(P), i(P, R, T), i(P, R, T)),
+    (
+      f(P, R, T, K, M, DH),
+      *[f(P, R, T, K, DH)] * 2,
+      *[f(P, LP, K, DH)] * 2,
+      i(P),
+      i(P, R, T),
+      i(P, R, T),
+    ),
     (P, R, T, K, M, DH),
   ),
-  "attention.within_window": (lambda *x: attention.within_window(SPEC, *x), (i(P, R, T), i(LP)), (P, R, T, LP)),
+  "attention.within_window": (
+    lambda *x: attention.within_window(SPEC, *x),
+    (i(P, R, T), i(LP)),
+    (P, R, T, LP),
+  ),
   "attention.align_right": (attention.align_right, (f(P, LP, K, DH), i(P)), (P, LP, K, DH)),
   "attention.prepend": (
     with_statics(attention.prepend, -3),
@@ -399,7 +501,9 @@ def public_functions() -> set[str]:
     f"{module.__name__.rpartition('.')[2]}.{name}"
     for module in MODULES
     for name, value in vars(module).items()
-    if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+    if inspect.isfunction(value)
+    and value.__module__ == module.__name__
+    and not name.startswith("_")
   }
 
 
@@ -455,9 +559,16 @@ def test_shapes_of_the_objectives(case):
 # -- shipped experiments
 
 
-def trace(config: Any, d: Decoder, stop: tuple[int, ...], group: int = 0, sampled: bool = True) -> None:
-  """A whole step of `config` with the model `d`: sample, learn, measure what is a policy. Nothing is allocated."""
-  objective, settings = registry.objective(config.objective.name), registry.objective_settings(config.objective)
+def trace(
+  config: Any, d: Decoder, stop: tuple[int, ...], group: int = 0, sampled: bool = True
+) -> None:
+  """A whole step of `config` with the model `d`: sample, learn, measure what is a policy. Nothing
+  is allocated.
+  """
+  objective, settings = (
+    registry.objective(config.objective.name),
+    registry.objective_settings(config.objective),
+  )
   needs = objective.needs(settings)
   if "scores" in needs:
     d = dataclasses.replace(d, config=dataclasses.replace(d.config, scores=True))
@@ -475,11 +586,17 @@ def trace(config: Any, d: Decoder, stop: tuple[int, ...], group: int = 0, sample
     chex.assert_shape([statistics["slot_use"], statistics["decode_steps"]], ())
   check_rollouts(rollouts, *shape)
   n = len(config.rewards.functions)
-  rollouts = dataclasses.replace(rollouts, rewards=f(*shape), given=b(*shape), components=f(p, group, n))
+  rollouts = dataclasses.replace(
+    rollouts, rewards=f(*shape), given=b(*shape), components=f(p, group, n)
+  )
   temperature = config.sampler.temperature
   setup = learn.Setup(d, objective, tx, config.learner, settings, temperature)
   update = learn.make_learn(setup)
-  packing = Packing(i(p, max(1, group // 2), length), p * group * length // 2, p * config.data.max_prompt_length // 2)
+  packing = Packing(
+    i(p, max(1, group // 2), length),
+    p * group * length // 2,
+    p * config.data.max_prompt_length // 2,
+  )
   ref = params["policy"] if "ref" in needs else None
   after, metrics, record = jax.eval_shape(update, state, ref, None, rollouts, packing)
   chex.assert_trees_all_equal_shapes_and_dtypes(after, state)
@@ -489,7 +606,9 @@ def trace(config: Any, d: Decoder, stop: tuple[int, ...], group: int = 0, sample
   if "scores" in needs:
     return
   chex.assert_shape(record.logprobs, shape)
-  moved, *sequences = jax.eval_shape(movement.make_movement(setup), after.params, rollouts, record, packing)
+  moved, *sequences = jax.eval_shape(
+    movement.make_movement(setup), after.params, rollouts, record, packing
+  )
   chex.assert_shape(list(moved.values()), ())
   chex.assert_shape(sequences, (p, group))
 
@@ -523,21 +642,28 @@ def test_a_teacher_that_nobody_learns_from_is_refused():
 
 
 def test_a_row_that_is_not_there():
-  with pytest.raises(SettingError, match="objective=grop: choose from grpo, dr_grpo, .* or give a file"):
+  with pytest.raises(
+    SettingError, match="objective=grop: choose from grpo, dr_grpo, .* or give a file"
+  ):
     gsm8k.get_config("objective=grop")
 
 
 @pytest.mark.parametrize("objective", arithmetic.OBJECTIVES)
 def test_arithmetic_traces(objective):
-  config = arithmetic.get_config(f"objective={objective}{with_teacher(arithmetic.OBJECTIVES[objective][0])}")
-  of_kind = {"pairs": 2, "solutions": 1}.get(config.offline.data) if config.loop == "offline" else None
+  config = arithmetic.get_config(
+    f"objective={objective}{with_teacher(arithmetic.OBJECTIVES[objective][0])}"
+  )
+  of_kind = (
+    {"pairs": 2, "solutions": 1}.get(config.offline.data) if config.loop == "offline" else None
+  )
   m = warm_start()
   trace(config, shipped(config, m.decoder), m.stop, of_kind or 0, sampled=objective == "grpo")
 
 
 def test_arithmetic_hard_traces():
   config = arithmetic.get_config("hard,objective=process")
-  trace(config, shipped(config, warm_start().decoder), warm_start().stop)  # its warm start is of the same shapes
+  # its warm start is of the same shapes
+  trace(config, shipped(config, warm_start().decoder), warm_start().stop)
 
 
 @pytest.mark.parametrize("arg", ["", "hard"])
@@ -573,7 +699,9 @@ def test_arithmetic_prm_traces(labels):
   ],
 )
 def test_what_reward_models_reward_traces(experiment, arg):
-  """In the shapes of a tiny model: those of the real ones are traced with the experiments that these change."""
+  """In the shapes of a tiny model: those of the real ones are traced with the experiments that
+  these change.
+  """
   config, d = experiment.get_config(arg), tiny.decoder()
   trace(config, shipped(config, d), (1, 2), sampled=False)
   checks.check(config, d, registry.objective("grpo"))
@@ -581,7 +709,10 @@ def test_what_reward_models_reward_traces(experiment, arg):
 
 def test_process_supervision_changes_the_rewards_of_arithmetic_alone():
   assert arithmetic_process.get_config() == arithmetic.get_config("objective=process")
-  found, hard = arithmetic_process.get_config("hard,reward_model=x"), arithmetic.get_config("hard,objective=process")
+  found, hard = (
+    arithmetic_process.get_config("hard,reward_model=x"),
+    arithmetic.get_config("hard,objective=process"),
+  )
   assert found.rewards.functions == (("steps", "steps.steps_correct", 0.0),)
   assert found.rewards.process_models == (("judge", "x", 1.0),)
   found.rewards = hard.rewards
@@ -591,7 +722,9 @@ def test_process_supervision_changes_the_rewards_of_arithmetic_alone():
 
 
 def test_iterative_experiments_have_the_rate_and_the_iterations_of_their_problems():
-  easy, hard = (arithmetic_iterative.get_config(f"reward_model=x,hard={hard}") for hard in (False, True))
+  easy, hard = (
+    arithmetic_iterative.get_config(f"reward_model=x,hard={hard}") for hard in (False, True)
+  )
   assert (easy.learner.lr, hard.learner.lr) == (2e-4, 1e-4) and hard.data.arithmetic.min_steps == 5
   real, small = (gsm8k_iterative.get_config(f"model={name}") for name in ("qwen3_0.6b", "tiny"))
   assert (real.iterative.steps, small.iterative.steps) == (100, 2)
@@ -617,7 +750,10 @@ def test_gsm8k_rm_traces():
 @pytest.fixture
 def gsm8k_folder(tmp_path):
   """A folder with GSM8K's two files, a few problems each."""
-  rows = [{"question": f"Ann eats one of {n} apples.", "answer": f"{n} - 1\n#### {n - 1}"} for n in range(2, 40)]
+  rows = [
+    {"question": f"Ann eats one of {n} apples.", "answer": f"{n} - 1\n#### {n - 1}"}
+    for n in range(2, 40)
+  ]
   for split in ("train", "test"):
     (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
   return str(tmp_path)
@@ -634,7 +770,10 @@ def test_gsm8k_tiny_traces(gsm8k_folder):
 def test_every_preset_makes_a_section_that_its_objective_takes(row):
   """In both experiments, and the bounds of GSPO are the paper's."""
   module = presets.PRESETS[row][0]
-  for config in (experiment.get_config(f"objective={row}{with_teacher(module)}") for experiment in (arithmetic, gsm8k)):
+  for config in (
+    experiment.get_config(f"objective={row}{with_teacher(module)}")
+    for experiment in (arithmetic, gsm8k)
+  ):
     registry.objective_settings(config.objective)
     checks.check(config, tiny.decoder(), registry.objective(module))
     assert config.objective.name == module
@@ -665,12 +804,19 @@ def test_an_objective_of_ones_own_is_a_file(tmp_path):
   (tmp_path / "mine.py").write_text(MINE)
   config = gsm8k.get_config(f"objective={tmp_path}/mine.py")
   config.objective.bonus = 3.0
-  cfg, objective = registry.objective_settings(config.objective), registry.objective(config.objective.name)
+  cfg, objective = (
+    registry.objective_settings(config.objective),
+    registry.objective(config.objective.name),
+  )
   assert cfg.name == f"{tmp_path}/mine.py" and cfg.max_length == config.sampler.max_length
-  assert set(jnp.unique(objective.prepare(objective_cases.rollouts(), cfg).advantages).tolist()) == {0.0, 3.0}
+  assert set(
+    jnp.unique(objective.prepare(objective_cases.rollouts(), cfg).advantages).tolist()
+  ) == {0.0, 3.0}
 
 
-@pytest.mark.parametrize("arg", ["", "deepseekmath=True", "model=qwen2.5_0.5b,objective=gspo", "model=llama3.2_1b"])
+@pytest.mark.parametrize(
+  "arg", ["", "deepseekmath=True", "model=qwen2.5_0.5b,objective=gspo", "model=llama3.2_1b"]
+)
 def test_gsm8k_traces_on_a_mesh(arg):
   """In the shapes of the real weights (four layers of them), over eight chips."""
   config = gsm8k.get_config(arg)
@@ -700,23 +846,34 @@ def compiled():
 
 @pytest.mark.slow
 def test_steps_compile_once(compiled):
-  """Sample and learn three times over, on a mesh and with the shipped optimizer, prompts and completions of other
+  """Sample and learn three times over, on a mesh and with the shipped optimizer, prompts and
+  completions of other
   lengths each time but of one bucket: each is traced and compiled once."""
   mesh = (1, 4, 2, 1)
   layout, d = tiny.layout(mesh), tiny.decoder(mesh=mesh)
-  learner = tiny.section("learner", chunk=64, lr=1e-3, warmup=2, schedule="cosine", weight_decay=0.1)
+  learner = tiny.section(
+    "learner", chunk=64, lr=1e-3, warmup=2, schedule="cosine", weight_decay=0.1
+  )
   tx = optimizer.make_optimizer(learner, 3)
   chex.clear_trace_counter()
 
   def once(jitted: Any, **options: Any) -> Any:
     wrapped = jitted.__wrapped__
-    plain = lambda *args, **named: wrapped(*args, **named)  # noqa: E731  chex wants a function, not a partial
+
+    # noqa: E731  chex wants a function, not a partial
+    def plain(*args, **named):
+      return wrapped(*args, **named)
+
     plain.__name__ = plain.__qualname__ = inspect.unwrap(getattr(wrapped, "func", wrapped)).__name__
     return jax.jit(chex.assert_max_traces(plain, n=1), **options)
 
   made = tiny.make_sampler(mesh=mesh)
-  sample = dataclasses.replace(made, ready=once(made.ready), run=once(made.run, static_argnames="prompt_size"))
-  update = once(learn.make_learn(learn.Setup(d, grpo, tx, learner, tiny.objective(), 0.7)), donate_argnums=0)
+  sample = dataclasses.replace(
+    made, ready=once(made.ready), run=once(made.run, static_argnames="prompt_size")
+  )
+  update = once(
+    learn.make_learn(learn.Setup(d, grpo, tx, learner, tiny.objective(), 0.7)), donate_argnums=0
+  )
   state = create({"policy": tiny.params(mesh=mesh)}, tx)
   placed = jax.tree.map(lambda x: x.sharding, state)
   table = groups.widen(tiny.rollouts(), 48)
@@ -724,14 +881,26 @@ def test_steps_compile_once(compiled):
   for step in range(3):
     given = jax.tree.map(lambda x, step=step: np.roll(x, 2 * step, axis=0), table)
     rollouts, _ = host.draw(
-      sample, state.params["policy"], given.prompts, jax.random.key(step), tiny.sizes(mesh), given.lengths
+      sample,
+      state.params["policy"],
+      given.prompts,
+      jax.random.key(step),
+      tiny.sizes(mesh),
+      given.lengths,
     )
     np.testing.assert_array_equal(rollouts.lengths, given.lengths)
-    rollouts = dataclasses.replace(rollouts, rewards=given.rewards, given=given.given, components=given.components)
+    rollouts = dataclasses.replace(
+      rollouts, rewards=given.rewards, given=given.given, components=given.components
+    )
     rollouts = groups.widen(rollouts, 48)
     packing = plan.pack(rollouts, layout)
     assert packing.token_index is not None and packing.list_size and packing.prompt_list_size
     state, metrics, _ = update(state, None, None, *host.to_device(layout, (rollouts, packing)))
     assert math.isfinite(metrics["loss"]) and int(state.step) == step + 1
-  assert sorted(name for name in compiled if name in ("jit(sample)", "jit(learn)")) == ["jit(learn)", "jit(sample)"]
-  jax.tree.map(lambda x, s: chex.assert_equal(x.sharding.is_equivalent_to(s, x.ndim), True), state, placed)
+  assert sorted(name for name in compiled if name in ("jit(sample)", "jit(learn)")) == [
+    "jit(learn)",
+    "jit(sample)",
+  ]
+  jax.tree.map(
+    lambda x, s: chex.assert_equal(x.sharding.is_equivalent_to(s, x.ndim), True), state, placed
+  )

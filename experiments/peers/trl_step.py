@@ -1,8 +1,9 @@
-"""Measures TRL's GRPOTrainer on the standard CPU workload: prints seconds of a rollout and of a whole step.
+"""Measures TRL's GRPOTrainer on the standard CPU workload: prints seconds of a rollout and of a
+whole step.
 
-The base workload is a Qwen2-shaped decoder (8 layers, width 512, 8 heads, 4 KV heads, head 64, MLP 1536, vocabulary
-8192, tied embeddings), 4 prompts of 128 tokens with G=8 samples of exactly 128 tokens, a KL with beta 0.04, --mu
-optimiser updates for each rollout, float32.
+The base workload is a Qwen2-shaped decoder (8 layers, width 512, 8 heads, 4 KV heads, head 64, MLP
+1536, vocabulary 8192, tied embeddings), 4 prompts of 128 tokens with G=8 samples of exactly 128
+tokens, a KL with beta 0.04, --mu optimiser updates for each rollout, float32.
 """
 
 import json
@@ -14,7 +15,8 @@ import time
 
 import workload
 
-flags = workload.parse(__doc__, tail=True)  # before the libraries: help and a wrong size are answered at once
+# before the libraries: help and a wrong size are answered at once
+flags = workload.parse(__doc__, tail=True)
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
@@ -31,7 +33,9 @@ from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 
 def lengths(rows, step):
-  """Returns forced lengths [rows], end token included: exponential with mean completion/4, cut to 2..completion."""
+  """Returns forced lengths [rows], end token included: exponential with mean completion/4, cut to
+  2..completion.
+  """
   u = np.random.default_rng(step).random(rows)
   return np.clip(np.ceil(-flags.completion / 4 * np.log1p(-u)), 2, flags.completion).astype(int)
 
@@ -76,7 +80,9 @@ Qwen2ForCausalLM(config).save_pretrained(folder)
 tokenizer.save_pretrained(folder)
 model = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32)
 generator = torch.Generator().manual_seed(0)
-prompts = torch.randint(3, flags.vocab, (flags.prompts * (flags.steps + 1), flags.prompt_len), generator=generator)
+prompts = torch.randint(
+  3, flags.vocab, (flags.prompts * (flags.steps + 1), flags.prompt_len), generator=generator
+)
 examples = [{"prompt": " ".join(f"t{i}" for i in prompt)} for prompt in prompts.tolist()]
 
 
@@ -106,7 +112,11 @@ args = GRPOConfig(
   disable_tqdm=True,
 )
 trainer = GRPOTrainer(
-  model=model, processing_class=tokenizer, reward_funcs=reward, args=args, train_dataset=Dataset.from_list(examples)
+  model=model,
+  processing_class=tokenizer,
+  reward_funcs=reward,
+  args=args,
+  train_dataset=Dataset.from_list(examples),
 )
 rollout_seconds, step_seconds = [], []
 generate_and_score = trainer._generate_and_score_completions
@@ -151,7 +161,9 @@ if flags.tail:
     ends = lengths(k["input_ids"].shape[0], calls[0])
     calls[0] += 1
     tokens_made.append(int(ends.sum()))
-    return plain(*x, logits_processor=LogitsProcessorList([EndAt(ends, k["input_ids"].shape[1])]), **k)
+    return plain(
+      *x, logits_processor=LogitsProcessorList([EndAt(ends, k["input_ids"].shape[1])]), **k
+    )
 
   trainer.model.generate = generate
 trainer.train()

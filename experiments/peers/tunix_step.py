@@ -1,6 +1,8 @@
-"""Measures Tunix's GRPOLearner (vanilla rollout engine) on the standard CPU base workload (see trl_step.py).
+"""Measures Tunix's GRPOLearner (vanilla rollout engine) on the standard CPU base workload (see
+trl_step.py).
 
-It needs google-tunix and einops. Completions are forced to full length by an end token that the sampler never draws.
+It needs google-tunix and einops. Completions are forced to full length by an end token that the
+sampler never draws.
 """
 
 import json
@@ -64,7 +66,9 @@ cluster_config = rlc.ClusterConfig(
   rollout_engine="vanilla",
   offload_to_cpu=False,
   training_config=rlc.RLTrainingConfig(
-    actor_optimizer=optax.adamw(1e-6), eval_every_n_steps=10**6, max_steps=(flags.steps + 1) * flags.mu
+    actor_optimizer=optax.adamw(1e-6),
+    eval_every_n_steps=10**6,
+    max_steps=(flags.steps + 1) * flags.mu,
   ),
   rollout_config=base_rollout.RolloutConfig(
     max_tokens_to_generate=flags.completion,
@@ -76,7 +80,9 @@ cluster_config = rlc.ClusterConfig(
     return_logprobs=True,
   ),
 )
-cluster = rlc.RLCluster(actor=actor, reference=ref, tokenizer=Tokens(), cluster_config=cluster_config)
+cluster = rlc.RLCluster(
+  actor=actor, reference=ref, tokenizer=Tokens(), cluster_config=cluster_config
+)
 rng = np.random.default_rng(0)
 
 
@@ -87,7 +93,9 @@ class Prompts(grain.sources.RandomAccessDataSource if hasattr(grain, "sources") 
     return 1000
 
   def __getitem__(self, i):
-    return " ".join(map(str, np.random.default_rng(i).integers(3, flags.vocab, flags.prompt_len - 2)))
+    return " ".join(
+      map(str, np.random.default_rng(i).integers(3, flags.vocab, flags.prompt_len - 2))
+    )
 
 
 dataset = grain.MapDataset.source(Prompts()).batch(flags.prompts).map(lambda x: {"prompts": x})
@@ -100,7 +108,11 @@ def reward(prompts, completions, **kw):
 
 
 grpo_config = gl.GRPOConfig(
-  num_generations=flags.group, num_iterations=flags.mu, beta=0.04, epsilon=0.2, kl_loss_mode="low_var_kl"
+  num_generations=flags.group,
+  num_iterations=flags.mu,
+  beta=0.04,
+  epsilon=0.2,
+  kl_loss_mode="low_var_kl",
 )
 learner = gl.GRPOLearner(rl_cluster=cluster, algo_config=grpo_config, reward_fns=reward)
 generate_and_compute_advantage = learner._generate_and_compute_advantage

@@ -1,4 +1,6 @@
-"""The command line of a peer: the sizes of the standard workload. Nothing but Python is needed here."""
+"""The command line of a peer: the sizes of the standard workload. Nothing but Python is needed
+here.
+"""
 
 import argparse
 
@@ -17,8 +19,12 @@ SIZES = {
 
 
 def parse(doc: str | None, tail: bool = False) -> argparse.Namespace:
-  """Returns the flags, a size each; `tail` where the peer can be told to end completions at long-tailed lengths."""
-  parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+  """Returns the flags, a size each; `tail` where the peer can be told to end completions at
+  long-tailed lengths.
+  """
+  parser = argparse.ArgumentParser(
+    description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
   for name, default in SIZES.items():
     parser.add_argument(f"--{name}", type=size, default=default)
   if tail:

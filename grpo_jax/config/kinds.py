@@ -1,4 +1,5 @@
-"""Kinds of settings: which values fit, and what to say of one that does not. ranges.py has the table of them.
+"""Kinds of settings: which values fit, and what to say of one that does not. ranges.py has the
+table of them.
 
 jax is not imported here: a value out of range is answered at once.
 """
@@ -47,7 +48,9 @@ class Whole(NamedTuple):
 
 
 class Number(NamedTuple):
-  """A finite number from `least` (above it where `above`) to `most` (below it where `below`), or one of `also`."""
+  """A finite number from `least` (above it where `above`) to `most` (below it where `below`), or
+  one of `also`.
+  """
 
   least: float = -LARGEST
   most: float = LARGEST
@@ -57,7 +60,11 @@ class Number(NamedTuple):
 
   @property
   def expects(self) -> str:
-    least = [] if self.least == -LARGEST else [f"{'above' if self.above else 'of at least'} {self.least:g}"]
+    least = (
+      []
+      if self.least == -LARGEST
+      else [f"{'above' if self.above else 'of at least'} {self.least:g}"]
+    )
     most = [] if self.most == LARGEST else [f"{'below' if self.below else 'at most'} {self.most:g}"]
     number = "a finite number" if most else "a finite number (in float32)"
     said = " ".join([number, ", ".join(least + most)]).strip()
@@ -92,12 +99,22 @@ class Form(NamedTuple):
 
 def is_text(value: Any) -> bool:
   """Returns whether a value is text that can be written as UTF-8 and passed on to C."""
-  return isinstance(value, str) and "\0" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)
+  return (
+    isinstance(value, str)
+    and "\0" not in value
+    and not any("\ud800" <= letter <= "\udfff" for letter in value)
+  )
 
 
 def is_path(value: Any) -> bool:
-  """Returns whether a value is text that can be the name of a file or module: no part is longer than disks take."""
-  return is_text(value) and len(value.encode()) < 4096 and all(len(part.encode()) < 256 for part in value.split("/"))
+  """Returns whether a value is text that can be the name of a file or module: no part is longer
+  than disks take.
+  """
+  return (
+    is_text(value)
+    and len(value.encode()) < 4096
+    and all(len(part.encode()) < 256 for part in value.split("/"))
+  )
 
 
 def is_name(value: Any) -> bool:
@@ -110,27 +127,33 @@ def is_name(value: Any) -> bool:
 def many(row: Row) -> Form:
   """Returns the row of a tuple of values that each fit `row`."""
   return Form(
-    f"a tuple, each {row.expects}", lambda x: isinstance(x, tuple | list) and all(row.fits(each) for each in x)
+    f"a tuple, each {row.expects}",
+    lambda x: isinstance(x, tuple | list) and all(row.fits(each) for each in x),
   )
 
 
 TEXT = Form("text in UTF-8, without NUL", is_text)
 NAME = Form(
-  f"1 to {LONGEST_NAME} letters, digits or signs that can be printed, without / and without a blank at either end",
+  f"1 to {LONGEST_NAME} letters, digits or signs that can be printed, without / and without a "
+  "blank at either end",
   is_name,
 )
 PATH = Form("the name of a file, folder or module, or '' where there may be none", is_path)
-PLACE = Form("a folder or file of a disk, gs://BUCKET/FOLDER, or '' where there may be none", is_path)
+PLACE = Form(
+  "a folder or file of a disk, gs://BUCKET/FOLDER, or '' where there may be none", is_path
+)
 SWITCH = Form("True or False", lambda value: isinstance(value, bool))
 
 # -- checks
 
 
 def check(config: Mapping[str, Any], table: Mapping[str, Row], section: str = "") -> None:
-  """Refuses settings that are missing or out of range, and numbers and texts anywhere that nothing could use.
+  """Refuses settings that are missing or out of range, and numbers and texts anywhere that nothing
+  could use.
 
   Args:
-    config: the config, or one of its sections. It may have settings without a row: they are your own.
+    config: the config, or one of its sections. It may have settings without a row: they are your
+      own.
     table: what each setting may be, by its name inside `config`.
     section: the name of `config` with a dot after it, for messages; "" for the whole.
 
@@ -147,7 +170,8 @@ def check(config: Mapping[str, Any], table: Mapping[str, Row], section: str = ""
 
 
 def check_value(name: str, value: Any) -> None:
-  """Refuses numbers that float32 or int32 do not hold, and text that cannot be written, also inside tuples.
+  """Refuses numbers that float32 or int32 do not hold, and text that cannot be written, also inside
+  tuples.
 
   Raises:
     SettingError: the setting, its value, and what would work.
@@ -167,7 +191,8 @@ def check_value(name: str, value: Any) -> None:
 
 
 def check_like(given: ConfigDict, defaults: ConfigDict, section: str) -> None:
-  """Refuses other names than the defaults' and values of another kind, for sections that are not in the table.
+  """Refuses other names than the defaults' and values of another kind, for sections that are not in
+  the table.
 
   Args:
     given: the section.
@@ -178,17 +203,25 @@ def check_like(given: ConfigDict, defaults: ConfigDict, section: str) -> None:
     SettingError: the setting, its value, and its kind.
   """
   if not isinstance(given, Mapping | ConfigDict | FrozenConfigDict):
-    raise refused(section.rstrip("."), given, f"a section, ConfigDict(), with {', '.join(defaults)} in it")
+    raise refused(
+      section.rstrip("."), given, f"a section, ConfigDict(), with {', '.join(defaults)} in it"
+    )
   if set(given) != set(defaults):
-    lacks, more = (", ".join(sorted(names)) for names in (set(defaults) - set(given), set(given) - set(defaults)))
+    lacks, more = (
+      ", ".join(sorted(names)) for names in (set(defaults) - set(given), set(given) - set(defaults))
+    )
     wrong = f"lacks {lacks}" if lacks else f"has {more}, which its file does not read"
-    raise SettingError(f"{section.rstrip('.')}: {wrong}; it has {', '.join(defaults) or 'no settings'}")
+    raise SettingError(
+      f"{section.rstrip('.')}: {wrong}; it has {', '.join(defaults) or 'no settings'}"
+    )
   for name in defaults:
     default = defaults[name] if defaults[name] is not None else _placeholder(defaults, name)
     if given[name] is None and defaults[name] is None:
       continue
     if default is not None and not _alike(given[name], default):  # None says nothing of the kind
-      raise refused(f"{section}{name}", given[name], _KINDS.get(type(default), f"a {type(default).__name__}"))
+      raise refused(
+        f"{section}{name}", given[name], _KINDS.get(type(default), f"a {type(default).__name__}")
+      )
     check_value(f"{section}{name}", given[name])
 
 
@@ -215,7 +248,9 @@ _KINDS = {
 
 
 def _alike(value: Any, default: Any) -> bool:
-  """Returns whether a value is of the default's kind: a whole number is a number, too, and a list a tuple."""
+  """Returns whether a value is of the default's kind: a whole number is a number, too, and a list a
+  tuple.
+  """
   if isinstance(default, bool) or isinstance(value, bool):
     return isinstance(default, bool) and isinstance(value, bool)
   kinds: dict[type, Any] = {float: int | float, tuple: tuple | list, list: tuple | list}
@@ -241,7 +276,8 @@ def _find(config: Any, name: str, section: str) -> Any:
     seen += part
     if part not in value:
       raise SettingError(
-        f"{seen}: missing; start from experiments.defaults.get_config(), which has every setting, and change its values"
+        f"{seen}: missing; start from experiments.defaults.get_config(), which has every setting, "
+        "and change its values"
       )
     value, seen = _value(value, part, seen), f"{seen}."
   return value

@@ -1,7 +1,8 @@
 """What each setting may be: one row for every setting of experiments/defaults.py.
 
-A new setting is a line there and a row here. The settings of an objective or of a data set stand in its own file, and
-so does what they may be. jax is not imported here: a value out of range is answered at once.
+A new setting is a line there and a row here. The settings of an objective or of a data set stand in
+its own file, and so does what they may be. jax is not imported here: a value out of range is
+answered at once.
 """
 
 import operator
@@ -10,7 +11,18 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from grpo_jax.config import kinds
-from grpo_jax.config.kinds import PATH, PLACE, SWITCH, TEXT, Choice, Form, Number, Row, Whole, is_text
+from grpo_jax.config.kinds import (
+  PATH,
+  PLACE,
+  SWITCH,
+  TEXT,
+  Choice,
+  Form,
+  Number,
+  Row,
+  Whole,
+  is_text,
+)
 from grpo_jax.io import storage
 
 MESH_AXES = ("replica", "fsdp", "group", "tensor")
@@ -22,47 +34,67 @@ def is_stop(value: Any) -> bool:
 
 
 def is_template(value: Any) -> bool:
-  """Returns whether a value is text with one place for the question; of jinja's {{question}}, braces would be left."""
+  """Returns whether a value is text with one place for the question; of jinja's {{question}},
+  braces would be left.
+  """
   return is_text(value) and value.count("{question}") == 1 and "{{question}}" not in value
 
 
 def is_some_of(value: Any, names: tuple[str, ...]) -> bool:
   """Returns whether a value is a tuple of some of the names, each once."""
   return (
-    isinstance(value, tuple | list) and 0 < len(value) == len(set(map(str, value))) and all(n in names for n in value)
+    isinstance(value, tuple | list)
+    and 0 < len(value) == len(set(map(str, value)))
+    and all(n in names for n in value)
   )
 
 
 def is_rules(value: Any) -> bool:
   """Returns whether a value is a table from logical names to mesh axes, each name once."""
-  if not isinstance(value, tuple | list) or not all(isinstance(row, tuple | list) and len(row) == 2 for row in value):
+  if not isinstance(value, tuple | list) or not all(
+    isinstance(row, tuple | list) and len(row) == 2 for row in value
+  ):
     return False
   if not all(is_text(name) and isinstance(axes, tuple | list) for name, axes in value):
     return False
   once = len({name for name, _ in value}) == len(value)
-  return once and all(axis in MESH_AXES and axes.count(axis) == 1 for _, axes in value for axis in axes)
+  return once and all(
+    axis in MESH_AXES and axes.count(axis) == 1 for _, axes in value for axis in axes
+  )
 
 
 def is_arguments(value: Any) -> bool:
-  """Returns whether a value is what a chat template may be given: names of its own, each once, with a plain value."""
-  if not isinstance(value, tuple | list) or not all(isinstance(row, tuple | list) and len(row) == 2 for row in value):
+  """Returns whether a value is what a chat template may be given: names of its own, each once, with
+  a plain value.
+  """
+  if not isinstance(value, tuple | list) or not all(
+    isinstance(row, tuple | list) and len(row) == 2 for row in value
+  ):
     return False
   names = [name for name, _ in value]
   named = all(is_text(name) and name.isidentifier() and name not in TAKEN for name in names)
-  return named and len(set(names)) == len(names) and all(isinstance(each, PLAIN) for _, each in value)
+  return (
+    named and len(set(names)) == len(names) and all(isinstance(each, PLAIN) for _, each in value)
+  )
 
 
-ROWS = Form("a tuple of tuples, with a comma after a single one, as in ((...),)", lambda x: isinstance(x, tuple | list))
+ROWS = Form(
+  "a tuple of tuples, with a comma after a single one, as in ((...),)",
+  lambda x: isinstance(x, tuple | list),
+)
 TEMPLATE = Form("text with {question} in it, once and in single braces", is_template)
 TAKEN = ("messages", "add_generation_prompt")  # which are said by others
 PLAIN = (bool, int, float, str, type(None))
 ARGUMENTS = Form(
-  f"(('name', value), ...), each name once and none of {', '.join(TAKEN)}, each value True, False, None, a number or "
+  f"(('name', value), ...), each name once and none of {', '.join(TAKEN)}, each value True, False, "
+  "None, a number or "
   "text",
   is_arguments,
 )
 STOP = Form("a tuple of texts that are not empty, as in ('</s>',)", is_stop)
-RULES = Form(f"(('name', ('axis', ...)), ...), each name once, with the axes {', '.join(MESH_AXES)}", is_rules)
+RULES = Form(
+  f"(('name', ('axis', ...)), ...), each name once, with the axes {', '.join(MESH_AXES)}", is_rules
+)
 LORA = ("q", "k", "v", "o", "gate", "up", "down")  # as in models/lora.py, which imports jax
 MODULES = Form(f"a tuple of some of {', '.join(LORA)}, each once", lambda x: is_some_of(x, LORA))
 AXIS = Whole(1, also=(-1,))
@@ -78,7 +110,9 @@ TABLE: dict[str, Row] = {
   "tokenizer": PLACE,
   "model.variant": PATH,  # models/variants.py says which there are
   "model.hub": TEXT,
-  "model.vocab": Whole(258, 2**20),  # all bytes, and two special tokens; the largest vocabularies have 2**18
+  "model.vocab": Whole(
+    258, 2**20
+  ),  # all bytes, and two special tokens; the largest vocabularies have 2**18
   "model.layers": Choice(("scan", "unroll")),
   "model.remat": Choice(("none", "block", "dots")),
   "model.dtype": Choice(DTYPES),
@@ -126,7 +160,9 @@ TABLE: dict[str, Row] = {
   "sampler.tensor": Whole(0),
   "sampler.slots": Whole(0),
   "sampler.tries": Whole(1),
-  "sampler.temperature": Number(1e-3, 1e3),  # outside, it is greedy or uniform, and float32 loses the log-probs
+  "sampler.temperature": Number(
+    1e-3, 1e3
+  ),  # outside, it is greedy or uniform, and float32 loses the log-probs
   "sampler.top_k": Whole(0),
   "sampler.top_p": Number(0, 1, above=True),
   "sampler.min_p": SHARE,
@@ -138,7 +174,9 @@ TABLE: dict[str, Row] = {
   "rewards.outcome_models": ROWS,
   "rewards.process_models": ROWS,
   "rewards.on_error": Number(-1e30, 1e30),  # as large as a reward may be
-  "rewards.deadline": Number(1e-3, 86400, also=(0,)),  # seconds; 0: any time. A timer rounds 1e-9 to none
+  "rewards.deadline": Number(
+    1e-3, 86400, also=(0,)
+  ),  # seconds; 0: any time. A timer rounds 1e-9 to none
   "objective.name": PATH,
   "learner.lr": Number(0),
   "learner.critic_lr": Number(0),
@@ -194,9 +232,11 @@ def expand(config: ConfigDict) -> None:
 
 
 def check(config: ConfigDict) -> None:
-  """Refuses a config with a setting that is missing or out of range; it may have others than those of the table.
+  """Refuses a config with a setting that is missing or out of range; it may have others than those
+  of the table.
 
-  A folder is refused by its name alone where it cannot be one (`storage.check`); whether it is there is not looked at.
+  A folder is refused by its name alone where it cannot be one (`storage.check`); whether it is
+  there is not looked at.
 
   Raises:
     SettingError: the setting, its value, and what would work.

@@ -1,10 +1,13 @@
-"""Word problems in GSM8K's form, made from a seed: worked steps, one on each line, then `#### answer`.
+"""Word problems in GSM8K's form, made from a seed: worked steps, one on each line, then `####
+answer`.
 
-Problem `index` of a split is a pure function of (seed, split, index, settings), so the source is random-access and
-stores nothing. Words come from a small closed vocabulary (`word_problems`) and numbers are written in digits.
+Problem `index` of a split is a pure function of (seed, split, index, settings), so the source is
+random-access and stores nothing. Words come from a small closed vocabulary (`word_problems`) and
+numbers are written in digits.
 
-The hash of a question's sorted numbers alone says to which split the problem belongs. So no test problem, whatever its
-words, its family or the order of its numbers, is ever in train, for any two seeds.
+The hash of a question's sorted numbers alone says to which split the problem belongs. So no test
+problem, whatever its words, its family or the order of its numbers, is ever in train, for any two
+seeds.
 """
 
 import hashlib
@@ -36,7 +39,11 @@ RANGES = {
 PROBLEMS = word_problems.PROBLEMS + long_problems.PROBLEMS
 FAMILIES = tuple(dict.fromkeys(problem.family for problem in PROBLEMS))
 
-SPLITS = ("test", "validation", "train")  # one tenth, one tenth and eight tenths of the multisets of numbers
+SPLITS = (
+  "test",
+  "validation",
+  "train",
+)  # one tenth, one tenth and eight tenths of the multisets of numbers
 
 _OPERATIONS: dict[str, Callable[[int, int], int]] = {
   "+": operator.add,
@@ -47,7 +54,9 @@ _OPERATIONS: dict[str, Callable[[int, int], int]] = {
 
 
 def _words(name: int, item: int, box: int) -> dict[str, str]:
-  """The words that fill a problem, by their places in the tables; the second and third name follow the first."""
+  """The words that fill a problem, by their places in the tables; the second and third name follow
+  the first.
+  """
   names = list(PRONOUNS)
   first, boxes = names[name], list(BOXES)[box]
   return {
@@ -74,12 +83,18 @@ def split_of(numbers: Sequence[int]) -> str:
   return SPLITS[min(tenth, 2)]
 
 
-def solve(problem: Problem, numbers: dict[str, int], max_number: int) -> list[tuple[int, int, int]] | None:
-  """Returns (left, right, result) of each step; None unless every result is exact and in 2..max_number."""
+def solve(
+  problem: Problem, numbers: dict[str, int], max_number: int
+) -> list[tuple[int, int, int]] | None:
+  """Returns (left, right, result) of each step; None unless every result is exact and in
+  2..max_number.
+  """
   values = dict(numbers)
   solved = []
   for step in problem.steps:
-    left, right = (values[name] if name in values else int(name) for name in (step.left, step.right))
+    left, right = (
+      values[name] if name in values else int(name) for name in (step.left, step.right)
+    )
     if step.op == "/" and left % right:
       return None
     result = _OPERATIONS[step.op](left, right)
@@ -104,8 +119,8 @@ class Arithmetic:
     families: the families that are kept; empty: all.
     words: whether a step says what it works out ("Ann has 48 / 2 = 24") or is the equation alone.
 
-  An example's meta holds `family`, `numbers` (in the order of the question), `steps` (how many), `results` (the exact
-  value of each step as int; the last one is the answer) and `index`.
+  An example's meta holds `family`, `numbers` (in the order of the question), `steps` (how many),
+  `results` (the exact value of each step as int; the last one is the answer) and `index`.
 
   Raises:
     SettingError: no problem fits the settings.
@@ -127,11 +142,18 @@ class Arithmetic:
       raise SettingError(f"data split {split!r}: arithmetic has {', '.join(sorted(SPLITS))}")
     unknown = [name for name in families if name not in FAMILIES]
     if unknown:
-      raise SettingError(f"data.arithmetic.families has {unknown[0]!r}: families are {', '.join(FAMILIES)}")
-    kept = [p for p in PROBLEMS if min_steps <= len(p.steps) <= max_steps and (not families or p.family in families)]
+      raise SettingError(
+        f"data.arithmetic.families has {unknown[0]!r}: families are {', '.join(FAMILIES)}"
+      )
+    kept = [
+      p
+      for p in PROBLEMS
+      if min_steps <= len(p.steps) <= max_steps and (not families or p.family in families)
+    ]
     if not kept:
       raise SettingError(
-        f"data.arithmetic.min_steps = {min_steps}, max_steps = {max_steps}: no family has such problems; "
+        f"data.arithmetic.min_steps = {min_steps}, max_steps = {max_steps}: no family has such "
+        "problems; "
         f"steps go from 1 to {max(len(problem.steps) for problem in PROBLEMS)}"
       )
     self._split, self._seed, self._size, self._words = split, seed, size, words
@@ -169,8 +191,11 @@ class Arithmetic:
     }
     return Example(question, "\n".join([*lines, f"#### {answer}"]), answer, meta)
 
-  def _draw_numbers(self, problem: Problem, rng: random.Random) -> tuple[dict[str, int], list[tuple[int, int, int]]]:
-    """Draws numbers with which the problem can be solved and belongs to the split, each such choice equally likely.
+  def _draw_numbers(
+    self, problem: Problem, rng: random.Random
+  ) -> tuple[dict[str, int], list[tuple[int, int, int]]]:
+    """Draws numbers with which the problem can be solved and belongs to the split, each such choice
+    equally likely.
 
     Returns:
       The numbers by name, in the order of the question, and (left, right, result) of each step.
@@ -181,24 +206,31 @@ class Arithmetic:
     names = re.findall(r"\{([abcdenmkj])\}", problem.question)
     for _ in range(100_000):
       numbers = {
-        name: 2 + _below(rng, (self._max_number if name in "abcde" else self._max_factor) - 1) for name in names
+        name: 2 + _below(rng, (self._max_number if name in "abcde" else self._max_factor) - 1)
+        for name in names
       }
       solved = solve(problem, numbers, self._max_number)
       if solved is not None and split_of(list(numbers.values())) == self._split:
         return numbers, solved
     raise SettingError(
-      f"data.arithmetic.max_number = {self._max_number}, max_factor = {self._max_factor}: no {problem.family} problem "
-      f"of split {self._split} found; try 99 and 9, or leave the family out of data.arithmetic.families"
+      f"data.arithmetic.max_number = {self._max_number}, max_factor = {self._max_factor}: no "
+      f"{problem.family} problem "
+      f"of split {self._split} found; try 99 and 9, or leave the family out of "
+      "data.arithmetic.families"
     )
 
 
 def _below(rng: random.Random, n: int) -> int:
-  """A random integer in 0..n-1, from the one method whose values are the same in every version of Python."""
+  """A random integer in 0..n-1, from the one method whose values are the same in every version of
+  Python.
+  """
   return int(rng.random() * n)
 
 
 def settings() -> ConfigDict:
-  """Returns the settings, the section `data.arithmetic`: the arguments of `Arithmetic` but the split."""
+  """Returns the settings, the section `data.arithmetic`: the arguments of `Arithmetic` but the
+  split.
+  """
   c = ConfigDict()
   c.seed = 0
   c.size = 100_000
@@ -219,5 +251,7 @@ def source(split: str, path: str, cfg: Any) -> Arithmetic:
   """
   kinds.check(cfg, RANGES, "data.arithmetic.")
   if path:
-    raise SettingError(f"data.path = {path!r}: arithmetic makes its problems and reads no files; leave it empty")
+    raise SettingError(
+      f"data.path = {path!r}: arithmetic makes its problems and reads no files; leave it empty"
+    )
   return Arithmetic(split, **dict(cfg))

@@ -1,8 +1,8 @@
 """GSM8K: 7473 training and 1319 test problems (Cobbe et al., arXiv 2110.14168).
 
-`data.path` names a folder with `train.jsonl` and `test.jsonl` as the authors publish them, or a tensorflow-datasets
-folder that holds gsm8k as array_record. Where it is empty, tensorflow-datasets downloads the data once into its own
-folder. TensorFlow is not needed.
+`data.path` names a folder with `train.jsonl` and `test.jsonl` as the authors publish them, or a
+tensorflow-datasets folder that holds gsm8k as array_record. Where it is empty, tensorflow-datasets
+downloads the data once into its own folder. TensorFlow is not needed.
 """
 
 import http.client
@@ -50,10 +50,14 @@ def source(split: str, path: str, cfg: Any) -> Sequence[Example]:
     SettingError: the files are not there, or a line is malformed.
   """
   annotations = cfg.annotations
-  prepared = storage.place(path) / "gsm8k"  # by tensorflow-datasets, whose files are read from a disk only
+  # by tensorflow-datasets, whose files are read from a disk only
+  prepared = storage.place(path) / "gsm8k"
   if path and (storage.in_bucket(path) or not prepared.is_dir() or not any(prepared.iterdir())):
     lines = jsonl.read(_jsonl_file(split, path))
-    return [example(*(jsonl.text(each, name, at) for name in FIELDS), annotations, at) for each, at in lines]
+    return [
+      example(*(jsonl.text(each, name, at) for name in FIELDS), annotations, at)
+      for each, at in lines
+    ]
   return _Records(_data_source(split, path), annotations)
 
 
@@ -91,25 +95,32 @@ def _jsonl_file(split: str, path: str) -> storage.Path:
   if not file.is_file():
     if storage.in_bucket(path):
       raise SettingError(
-        f"data.path = {path!r}: looked for {split}.jsonl there; give a folder with train.jsonl and test.jsonl of "
-        "github.com/openai/grade-school-math (tensorflow-datasets' own files are read from a disk only)"
+        f"data.path = {path!r}: looked for {split}.jsonl there; give a folder with train.jsonl and "
+        "test.jsonl of "
+        "github.com/openai/grade-school-math (tensorflow-datasets' own files are read from a disk "
+        "only)"
       )
     state = "this folder" if storage.place(path).is_dir() else "it, and there is no such folder"
     raise SettingError(
-      f"data.path = {path!r}: looked for {split}.jsonl and for gsm8k/ (tensorflow-datasets) in {state}; give a folder "
+      f"data.path = {path!r}: looked for {split}.jsonl and for gsm8k/ (tensorflow-datasets) in "
+      f"{state}; give a folder "
       "with train.jsonl and test.jsonl of github.com/openai/grade-school-math"
     )
   return file
 
 
 def _data_source(split: str, path: str) -> Sequence[dict[str, Any]]:
-  """The records of a split as tensorflow-datasets stores them, downloaded first where `path` is empty."""
+  """The records of a split as tensorflow-datasets stores them, downloaded first where `path` is
+  empty.
+  """
   import tensorflow_datasets.text  # registers gsm8k; heavy, so only where it is used
 
   try:
     if not path:
       _check_network(pathlib.Path(tensorflow_datasets.core.constants.DATA_DIR) / "gsm8k")
-    builder = tensorflow_datasets.builder("gsm8k", data_dir=path or None, file_format="array_record")
+    builder = tensorflow_datasets.builder(
+      "gsm8k", data_dir=path or None, file_format="array_record"
+    )
     if not path:
       builder.download_and_prepare()
     return builder.as_data_source(split)
@@ -118,16 +129,19 @@ def _data_source(split: str, path: str) -> Sequence[dict[str, Any]]:
   except Exception as error:  # tensorflow-datasets and its network raise many kinds
     reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
     raise SettingError(
-      f"data.path = {path!r}: tensorflow-datasets has no gsm8k split {split!r} as array_record there ({reason}); give "
+      f"data.path = {path!r}: tensorflow-datasets has no gsm8k split {split!r} as array_record "
+      f"there ({reason}); give "
       "a folder with train.jsonl and test.jsonl of github.com/openai/grade-school-math"
     ) from error
 
 
 def _check_network(prepared: pathlib.Path) -> None:
-  """Refuses to begin a download that cannot be: tensorflow-datasets would try again and again, for minutes.
+  """Refuses to begin a download that cannot be: tensorflow-datasets would try again and again, for
+  minutes.
 
   Args:
-    prepared: where it keeps the data set once it is downloaded; any version of it there is left to it.
+    prepared: where it keeps the data set once it is downloaded; any version of it there is left to
+      it.
 
   Raises:
     SettingError: there is no such folder, and no answer from the host of the files.
@@ -135,14 +149,18 @@ def _check_network(prepared: pathlib.Path) -> None:
   if list(prepared.rglob("dataset_info.json")) or _answers(HOST):
     return
   raise SettingError(
-    f"data.path='': gsm8k is not in {prepared}, and to download it needs a network ({HOST} does not answer within "
-    f"{PATIENCE:g} s); give a folder with train.jsonl and test.jsonl of github.com/openai/grade-school-math, as in "
+    f"data.path='': gsm8k is not in {prepared}, and to download it needs a network ({HOST} does "
+    "not answer within "
+    f"{PATIENCE:g} s); give a folder with train.jsonl and test.jsonl of "
+    "github.com/openai/grade-school-math, as in "
     "--config.data.path=$GSM8K_DIR"
   )
 
 
 def _answers(url: str) -> bool:
-  """Returns whether a host answers, through the environment's proxy if there is one, within PATIENCE seconds."""
+  """Returns whether a host answers, through the environment's proxy if there is one, within
+  PATIENCE seconds.
+  """
   answers: list[bool] = []
 
   def ask() -> None:
@@ -155,7 +173,8 @@ def _answers(url: str) -> bool:
     else:
       answers.append(True)
 
-  asking = threading.Thread(target=ask, daemon=True)  # a name may take longer to look up than any timeout
+  # a name may take longer to look up than any timeout
+  asking = threading.Thread(target=ask, daemon=True)
   asking.start()
   asking.join(PATIENCE)
   return answers == [True]

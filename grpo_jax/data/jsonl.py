@@ -1,12 +1,13 @@
 """Reads any file with one JSON object on each line that holds a question and an answer.
 
-`data.path` is the file, or a folder with `train.jsonl` and `test.jsonl` (one file for each split). The names of the
-fields are settings of `data.jsonl`. An answer in GSM8K's form (steps, then `#### x`) is taken apart: the whole is the
-solution and x the answer. Any other answer is both.
+`data.path` is the file, or a folder with `train.jsonl` and `test.jsonl` (one file for each split).
+The names of the fields are settings of `data.jsonl`. An answer in GSM8K's form (steps, then `####
+x`) is taken apart: the whole is the solution and x the answer. Any other answer is both.
 
-Multiple choice: where `data.jsonl.choices` names a field, it holds the list of the options. They are shown after the
-question, each on a line of its own with its letter ("A) 12"), and the example's answer is the letter of the right one.
-The file may give the answer as a letter, as an index from 0 or as the option's text.
+Multiple choice: where `data.jsonl.choices` names a field, it holds the list of the options. They
+are shown after the question, each on a line of its own with its letter ("A) 12"), and the example's
+answer is the letter of the right one. The file may give the answer as a letter, as an index from 0
+or as the option's text.
 """
 
 import io
@@ -27,7 +28,8 @@ from grpo_jax.rewards.math import after_mark
 from grpo_jax.sandbox.model_folder import no_key_twice
 from grpo_jax.types import Example
 
-LINE_BYTES = 5 * 1000**2  # of a line; a tokenizer takes 140 times as much memory for it, and half a second a MB
+# of a line; a tokenizer takes 140 times as much memory for it, and half a second a MB
+LINE_BYTES = 5 * 1000**2
 # How files begin that are no text.
 KINDS = {
   b"\x1f\x8b": "compressed by gzip",
@@ -46,7 +48,8 @@ def settings() -> ConfigDict:
   c.question = "question"
   c.answer = "answer"
   c.solution = ""  # of the worked solution; empty: the answer holds it
-  c.choices = ""  # of the options of a multiple-choice question, a list of texts; empty: there are none
+  # of the options of a multiple-choice question, a list of texts; empty: there are none
+  c.choices = ""
   return c
 
 
@@ -59,15 +62,17 @@ def source(split: str, path: str, cfg: Any) -> list[Example]:
     cfg: see `settings`.
 
   Raises:
-    SettingError: no such file, or a line that is no JSON object, lacks a field or has an answer that cannot be read,
-      with its number.
+    SettingError: no such file, or a line that is no JSON object, lacks a field or has an answer
+      that cannot be read, with its number.
   """
   make = multiple_choice if cfg.choices else example
   return [make(record, where, cfg) for record, where in read(split_file(split, path))]
 
 
 def example(record: dict[str, Any], where: str, names: Any) -> Example:
-  """Makes an example of a line; its meta holds the fields that are neither question, answer nor solution."""
+  """Makes an example of a line; its meta holds the fields that are neither question, answer nor
+  solution.
+  """
   question, answer = text(record, names.question, where), text(record, names.answer, where)
   solution = text(record, names.solution, where) if names.solution else answer
   used = (names.question, names.answer, names.solution)
@@ -78,20 +83,27 @@ def example(record: dict[str, Any], where: str, names: Any) -> Example:
 def multiple_choice(record: dict[str, Any], where: str, names: Any) -> Example:
   """Makes an example of a line with options: they follow the question, and the answer is a letter.
 
-  The solution is that of the file where it has one, in a field of its own or before the answer's `####`; else it is the
-  letter, too.
+  The solution is that of the file where it has one, in a field of its own or before the answer's
+  `####`; else it is the letter, too.
   """
   plain, options = example(record, where, names), _options(record, names.choices, where)
-  found = _meant(record[names.answer] if isinstance(record[names.answer], int) else plain.answer, options)
+  found = _meant(
+    record[names.answer] if isinstance(record[names.answer], int) else plain.answer, options
+  )
   if len(found) != 1:
-    state = f"may mean {' or '.join(LETTERS[i] for i in found)}" if found else "is none of the options"
+    state = (
+      f"may mean {' or '.join(LETTERS[i] for i in found)}" if found else "is none of the options"
+    )
     raise SettingError(
-      f'{where}: field "{names.answer}" is {plain.answer[:80]!r}, which {state}; give the letter of one of the '
+      f'{where}: field "{names.answer}" is {plain.answer[:80]!r}, which {state}; give the letter '
+      "of one of the "
       f"{len(options)} options, its index from 0, or its text"
     )
   answer = LETTERS[found[0]]
   worked = names.solution or after_mark(plain.solution)
-  question = "\n".join([plain.question, *(f"{name}) {option}" for name, option in zip(LETTERS, options))])
+  question = "\n".join(
+    [plain.question, *(f"{name}) {option}" for name, option in zip(LETTERS, options))]
+  )
   return Example(question, plain.solution if worked else answer, answer, plain.meta)
 
 
@@ -103,54 +115,77 @@ def split_file(split: str, path: str) -> storage.Path:
   """
   if not path:
     raise SettingError(
-      f"data.path is empty: give a file with one JSON object a line, or a folder with {split}.jsonl in it"
+      "data.path is empty: give a file with one JSON object a line, or a folder with "
+      f"{split}.jsonl in it"
     )
   file = storage.place(path)
   if file.is_dir():
-    found = sorted(each.name for each in file.iterdir() if each.name.endswith(".jsonl") and not each.is_dir())
+    found = sorted(
+      each.name for each in file.iterdir() if each.name.endswith(".jsonl") and not each.is_dir()
+    )
     file = file / f"{split}.jsonl"
     if not file.is_file():
-      raise SettingError(f"data.path = {path!r}: looked for {split}.jsonl in this folder, which has {_few(found)}")
+      raise SettingError(
+        f"data.path = {path!r}: looked for {split}.jsonl in this folder, which has {_few(found)}"
+      )
   if not file.is_file():
-    raise SettingError(f"data.path = {path!r}: no such file or folder; give a .jsonl file, or a folder of such")
+    raise SettingError(
+      f"data.path = {path!r}: no such file or folder; give a .jsonl file, or a folder of such"
+    )
   return file
 
 
 def read(file: storage.Path) -> list[tuple[dict[str, Any], str]]:
-  """Reads every line that is not blank: its object, and where it stands (file and line) for messages.
+  """Reads every line that is not blank: its object, and where it stands (file and line) for
+  messages.
 
   Raises:
-    SettingError: the file cannot be read or has no line, or a line is no JSON object, or longer than LINE_BYTES.
+    SettingError: the file cannot be read or has no line, or a line is no JSON object, or longer
+      than LINE_BYTES.
   """
   try:
     numbered = [(number, line) for number, line in enumerate(_lines(file), 1) if line.strip()]
   except OSError as error:
     raise SettingError(f"{file}: cannot be read: {error.strerror or error}") from error
   if not numbered:
-    raise SettingError(f"{file}: has no line; each should be a JSON object with a question and an answer")
-  return [(_record(line, number == 1, f"{file}, line {number}"), f"{file}, line {number}") for number, line in numbered]
+    raise SettingError(
+      f"{file}: has no line; each should be a JSON object with a question and an answer"
+    )
+  return [
+    (_record(line, number == 1, f"{file}, line {number}"), f"{file}, line {number}")
+    for number, line in numbered
+  ]
 
 
 def _lines(file: storage.Path) -> Iterator[bytes]:
-  """Yields the lines of a file; of bytes, for `splitlines` of text also cuts at separators of JSON's texts.
+  """Yields the lines of a file; of bytes, for `splitlines` of text also cuts at separators of
+  JSON's texts.
 
   Raises:
     OSError: it cannot be read.
-    SettingError: it is a pipe or a device, which may have no end, or no text; or a line is longer than LINE_BYTES.
+    SettingError: it is a pipe or a device, which may have no end, or no text; or a line is longer
+      than LINE_BYTES.
   """
   if not storage.in_bucket(file) and not stat.S_ISREG(os.stat(file).st_mode):
-    raise SettingError(f"{file}: is a folder, a pipe or a device; give a file, into which its lines are copied")
+    raise SettingError(
+      f"{file}: is a folder, a pipe or a device; give a file, into which its lines are copied"
+    )
   with storage.errors_of_a_disk():
     opened: Any = io.BytesIO(file.read_bytes()) if storage.in_bucket(file) else open(file, "rb")
   with opened:
     number = 0
     while line := opened.readline(LINE_BYTES + 1):
       number += 1
-      if number == 1 and (kind := next((KINDS[start] for start in KINDS if line.startswith(start)), "")):
-        raise SettingError(f"{file}: is {kind}; give text in UTF-8 with one JSON object on each line")
+      if number == 1 and (
+        kind := next((KINDS[start] for start in KINDS if line.startswith(start)), "")
+      ):
+        raise SettingError(
+          f"{file}: is {kind}; give text in UTF-8 with one JSON object on each line"
+        )
       if len(line) > LINE_BYTES:
         raise SettingError(
-          f"{file}, line {number}: has more than {LINE_BYTES} bytes; use shorter lines, or leave it out"
+          f"{file}, line {number}: has more than {LINE_BYTES} bytes; use shorter lines, or leave "
+          "it out"
         )
       yield from line.splitlines()
 
@@ -169,17 +204,22 @@ def _options(record: dict[str, Any], name: str, where: str) -> list[str]:
   options = _field(record, name, where)
   if not isinstance(options, list) or not 2 <= len(options) <= len(LETTERS):
     raise SettingError(
-      f'{where}: field "{name}" should be a list of 2 to {len(LETTERS)} texts, and is {json.dumps(options)[:80]}'
+      f'{where}: field "{name}" should be a list of 2 to {len(LETTERS)} texts, and is '
+      f"{json.dumps(options)[:80]}"
     )
   return [_text(option, name, where).strip() for option in options]
 
 
 def _meant(answer: int | str, options: list[str]) -> list[int]:
-  """The indices of the options that an answer can mean: a number is an index, a text also a letter or an option."""
+  """The indices of the options that an answer can mean: a number is an index, a text also a letter
+  or an option.
+  """
   if isinstance(answer, int):
     return [answer] if 0 <= answer < len(options) else []
   meant = letter(answer)
-  return [i for i, option in enumerate(options) if answer in (str(i), option) or meant == LETTERS[i]]
+  return [
+    i for i, option in enumerate(options) if answer in (str(i), option) or meant == LETTERS[i]
+  ]
 
 
 def _field(record: dict[str, Any], name: str, where: str) -> Any:
@@ -194,23 +234,32 @@ def _text(value: Any, name: str, where: str) -> str:
   if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
     value = str(value)
   if not isinstance(value, str) or not value.strip():
-    raise SettingError(f'{where}: field "{name}" should be text that is not empty, and is {json.dumps(value)[:80]}')
+    raise SettingError(
+      f'{where}: field "{name}" should be text that is not empty, and is {json.dumps(value)[:80]}'
+    )
   return value
 
 
 def _record(line: bytes, first: bool, where: str) -> dict[str, Any]:
   """The object on a line; the first line of a file may begin with a byte order mark."""
   try:
-    record = json.loads(line.decode("utf-8-sig" if first else "utf-8"), object_pairs_hook=no_key_twice)
+    record = json.loads(
+      line.decode("utf-8-sig" if first else "utf-8"), object_pairs_hook=no_key_twice
+    )
   except UnicodeDecodeError as error:
-    raise SettingError(f"{where}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    raise SettingError(
+      f"{where}: is not UTF-8 text: {error.reason} at byte {error.start}"
+    ) from error
   except (ValueError, RecursionError) as error:
-    raise SettingError(f"{where}: is not JSON: {error}; each line should be one JSON object") from error
+    raise SettingError(
+      f"{where}: is not JSON: {error}; each line should be one JSON object"
+    ) from error
   if not isinstance(record, dict):
     raise SettingError(f"{where}: should be a JSON object, and is {type(record).__name__}")
   if _SURROGATE.search(line) and not _is_text(record):
     raise SettingError(
-      f"{where}: holds half of a character, an escape from \\ud800 to \\udfff without its other half; write the "
+      f"{where}: holds half of a character, an escape from \\ud800 to \\udfff without its other "
+      "half; write the "
       "character itself"
     )
   return record

@@ -1,7 +1,8 @@
-"""Batches of examples from shuffled and mixed data sets (grain), a position that survives a restart, prompt arrays.
+"""Batches of examples from shuffled and mixed data sets (grain), a position that survives a
+restart, prompt arrays.
 
-The whole order is a pure function of (data sets, weights, seed), and batch i holds its examples i * P to
-(i + 1) * P - 1. So the position is one number. Every host makes the whole batch.
+The whole order is a pure function of (data sets, weights, seed), and batch i holds its examples i *
+P to (i + 1) * P - 1. So the position is one number. Every host makes the whole batch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,8 @@ from grpo_jax.types import Example, Prompts
 
 
 class Batches:
-  """An endless iterator over batches, each a list of P examples. Each data set is shuffled anew in each of its epochs.
+  """An endless iterator over batches, each a list of P examples. Each data set is shuffled anew in
+  each of its epochs.
 
   Args:
     sources: data sets, each with `__len__` and `__getitem__`.
@@ -40,9 +42,13 @@ class Batches:
   ):
     weights = [1.0] * len(sources) if weights is None else list(weights)
     if len(weights) != len(sources) or not all(0 < weight < float("inf") for weight in weights):
-      raise SettingError(f"data.mixture has weights {weights}: one positive number for each data set")
+      raise SettingError(
+        f"data.mixture has weights {weights}: one positive number for each data set"
+      )
     if not sources or not all(map(len, sources)):
-      raise SettingError(f"data sets of {[len(each) for each in sources]} examples: each needs at least one")
+      raise SettingError(
+        f"data sets of {[len(each) for each in sources]} examples: each needs at least one"
+      )
     self._sources = sources
     endless = [_endless(each, seed + i, shuffle) for i, each in enumerate(sources)]
     self._data = endless[0] if len(endless) == 1 else grain.MapDataset.mix(endless, weights)
@@ -64,12 +70,24 @@ class Batches:
     return [self._data[i] for i in range(count)]
 
   def contents(self) -> dict[str, str]:
-    """Returns how many examples each data set has, and digests of its first and last one; see inputs.py."""
-    names = ["training data"] if len(self._sources) == 1 else [f"training data {i}" for i in range(len(self._sources))]
-    return {k: v for name, each in zip(names, self._sources) for k, v in inputs.of_examples(name, each).items()}
+    """Returns how many examples each data set has, and digests of its first and last one; see
+    inputs.py.
+    """
+    names = (
+      ["training data"]
+      if len(self._sources) == 1
+      else [f"training data {i}" for i in range(len(self._sources))]
+    )
+    return {
+      k: v
+      for name, each in zip(names, self._sources)
+      for k, v in inputs.of_examples(name, each).items()
+    }
 
   def get_state(self) -> dict[str, Any]:
-    """Returns what a checkpoint keeps: how many examples were taken, and the sizes of the data sets."""
+    """Returns what a checkpoint keeps: how many examples were taken, and the sizes of the data
+    sets.
+    """
     return {"index": self._index, "sizes": list(self._sizes)}
 
   def set_state(self, state: dict[str, Any]) -> None:
@@ -80,14 +98,18 @@ class Batches:
     """
     if list(state["sizes"]) != self._sizes:
       raise SettingError(
-        f"data: the checkpoint was made with data sets of {list(state['sizes'])} examples, and these have "
+        f"data: the checkpoint was made with data sets of {list(state['sizes'])} examples, and "
+        "these have "
         f"{self._sizes}; go on with the same data, or start in a new workdir"
       )
     self._index = int(state["index"])
 
 
-def in_order(source: Sequence[Example], prompts: int, limit: int = 0) -> Iterator[list[Example | None]]:
-  """Yields the first `limit` examples (0: all) once, in order, in batches of `prompts`, for evaluation.
+def in_order(
+  source: Sequence[Example], prompts: int, limit: int = 0
+) -> Iterator[list[Example | None]]:
+  """Yields the first `limit` examples (0: all) once, in order, in batches of `prompts`, for
+  evaluation.
 
   The last batch is filled up with None.
   """
@@ -97,7 +119,10 @@ def in_order(source: Sequence[Example], prompts: int, limit: int = 0) -> Iterato
 
 
 def to_prompts(
-  examples: Sequence[Example | None], render: Callable[[str], list[int]], max_length: int, on_long: str = "skip"
+  examples: Sequence[Example | None],
+  render: Callable[[str], list[int]],
+  max_length: int,
+  on_long: str = "skip",
 ) -> tuple[Prompts, int]:
   """Turns a batch into prompt arrays, and counts the prompts that are longer than `max_length`.
 
@@ -105,10 +130,12 @@ def to_prompts(
     examples: P examples; None becomes a prompt of length 0, which only fills the batch.
     render: question -> prompt token ids.
     max_length: Lp.
-    on_long: what becomes of a longer prompt: "skip" gives it length 0, "cut" keeps its last Lp tokens.
+    on_long: what becomes of a longer prompt: "skip" gives it length 0, "cut" keeps its last Lp
+      tokens.
 
   Returns:
-    Prompts with tokens [P, Lp] int32, padded on the right with 0, and lengths [P] int32, both numpy; and the count.
+    Prompts with tokens [P, Lp] int32, padded on the right with 0, and lengths [P] int32, both
+    numpy; and the count.
 
   Raises:
     SettingError: a prompt without a token.

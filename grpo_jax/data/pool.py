@@ -1,8 +1,8 @@
 """Prompts that are solved always or never come again less often: on them every advantage is 0.
 
-Where a group is all right or all wrong, GRPO learns nothing from it (DAPO, arXiv 2503.14476, section 3.2, samples
-others in its place; here the samples are not drawn in the first place). Each prompt's pass rate when it was last
-sampled is kept, and saved with the position in the data.
+Where a group is all right or all wrong, GRPO learns nothing from it (DAPO, arXiv 2503.14476,
+section 3.2, samples others in its place; here the samples are not drawn in the first place). Each
+prompt's pass rate when it was last sampled is kept, and saved with the position in the data.
 """
 
 import hashlib
@@ -18,15 +18,19 @@ REDRAW = 0xD1FF  # keeps the chances apart from other random numbers of the same
 
 
 class Pool:
-  """An endless iterator over batches, each a list of P examples, which passes over some whose pass rate is 0 or 1.
+  """An endless iterator over batches, each a list of P examples, which passes over some whose pass
+  rate is 0 or 1.
 
-  What comes when is a pure function of the order, the seed and the pass rates noted so far. In one batch as many are
-  passed over as the data has, at most: then whatever comes is taken, so that a batch ends where all are settled.
+  What comes when is a pure function of the order, the seed and the pass rates noted so far. In one
+  batch as many are
+  passed over as the data has, at most: then whatever comes is taken, so that a batch ends where all
+  are settled.
 
   Args:
     order: the examples, one in a batch.
     prompts: P.
-    redraw: the chance with which an example is taken in its turn if its pass rate was 0 or 1 the last time, above 0.
+    redraw: the chance with which an example is taken in its turn if its pass rate was 0 or 1 the
+      last time, above 0.
     seed: of these chances.
   """
 
@@ -65,10 +69,16 @@ class Pool:
         self._rates[key(example)] = float(known.mean())
 
   def metrics(self) -> dict[str, float]:
-    """How many prompts have a pass rate, the shares of 0 and 1 among these, and how often one was passed over."""
+    """How many prompts have a pass rate, the shares of 0 and 1 among these, and how often one was
+    passed over.
+    """
     rates = np.array([*self._rates.values()])
-    shares = {"pool/never": (rates == 0).mean(), "pool/always": (rates == 1).mean()} if rates.size else {}
-    return {"pool/prompts": rates.size, "pool/passed_over": self._passed} | {n: float(x) for n, x in shares.items()}
+    shares = (
+      {"pool/never": (rates == 0).mean(), "pool/always": (rates == 1).mean()} if rates.size else {}
+    )
+    return {"pool/prompts": rates.size, "pool/passed_over": self._passed} | {
+      n: float(x) for n, x in shares.items()
+    }
 
   def contents(self) -> dict[str, str]:
     """Returns those of the order; see `Batches.contents`."""
@@ -86,7 +96,11 @@ class Pool:
       SettingError: see `Batches.set_state`.
     """
     self._order.set_state(state)
-    self._rates, self._turns, self._passed = dict(state["rates"]), int(state["turns"]), int(state["passed_over"])
+    self._rates, self._turns, self._passed = (
+      dict(state["rates"]),
+      int(state["turns"]),
+      int(state["passed_over"]),
+    )
 
   def _settled(self, example: Example) -> bool:
     """Whether all samples of an example were right, or all wrong, the last time."""
@@ -99,4 +113,6 @@ class Pool:
 
 def key(example: Example) -> str:
   """Returns what tells an example from others: 12 letters, of its question and answer."""
-  return hashlib.blake2b(f"{example.question}\0{example.answer}".encode(), digest_size=6).hexdigest()
+  return hashlib.blake2b(
+    f"{example.question}\0{example.answer}".encode(), digest_size=6
+  ).hexdigest()

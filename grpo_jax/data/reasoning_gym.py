@@ -1,4 +1,5 @@
-"""Any task of reasoning-gym (arXiv 2505.24760), made from a seed and scored by the task's own scorer.
+"""Any task of reasoning-gym (arXiv 2505.24760), made from a seed and scored by the task's own
+scorer.
 
     c.data.name = "reasoning_gym"
     c.data.reasoning_gym.task = "chain_sum"
@@ -7,9 +8,10 @@
     c.rewards.functions = (("solved", "reasoning_gym.solved", 1.0),)
     c.eval.reward = "reasoning_gym.solved"
 
-The hash of a question says to which split it belongs, so no question of one split is ever in another, for any two
-seeds. Two seeds alone would not do: problem i of a seed s is drawn by `Random(s + i)`, so that the streams of near
-seeds are one stream, and small tasks ask the same question many times.
+The hash of a question says to which split it belongs, so no question of one split is ever in
+another, for any two
+seeds. Two seeds alone would not do: problem i of a seed s is drawn by `Random(s + i)`, so that the
+streams of near seeds are one stream, and small tasks ask the same question many times.
 
 A curriculum is a run for each level, each from the export of the one before (`init_from`).
 """
@@ -50,7 +52,8 @@ def settings() -> ConfigDict:
   c.size = 10_000  # problems in an epoch, of each split
   c.level = -1  # of the task's curriculum, from 0; -1: the task's own defaults
   c.settings = ConfigDict()  # the task's own, by name
-  c.answer_in = "tags"  # the answer of a completion: inside its last <answer>...</answer> (tags), or its last line
+  # the answer of a completion: inside its last <answer>...</answer> (tags), or its last line
+  c.answer_in = "tags"
   return c
 
 
@@ -63,37 +66,49 @@ def source(split: str, path: str, cfg: Any) -> "Problems":
     cfg: see `settings`.
 
   Raises:
-    SettingError: reasoning-gym is not installed, there is no such task, level or setting, or the task's problems cannot
-      be split.
+    SettingError: reasoning-gym is not installed, there is no such task, level or setting, or the
+      task's problems cannot be split.
   """
   kinds.check(cfg, RANGES, "data.reasoning_gym.")
   if path:
-    raise SettingError(f"data.path={path!r}: reasoning_gym makes its problems and reads no files; leave it empty")
+    raise SettingError(
+      f"data.path={path!r}: reasoning_gym makes its problems and reads no files; leave it empty"
+    )
   if split not in SPLITS:
     raise SettingError(f"data split {split!r}: reasoning_gym has {', '.join(sorted(SPLITS))}")
   make = functools.partial(_made, _factory(), cfg)
   problems = Problems(make, cfg.task, split, cfg.size, cfg.answer_in)
   if problems[0].question != Problems(make, cfg.task, split, cfg.size, cfg.answer_in)[0].question:
     raise SettingError(
-      f"data.reasoning_gym.task={cfg.task!r}: makes other problems each time, whatever its seed; use another task"
+      f"data.reasoning_gym.task={cfg.task!r}: makes other problems each time, whatever its seed; "
+      "use another task"
     )
   return problems
 
 
 class Problems(Sequence):
-  """The problems of one split of a task, a random-access sequence of Examples that are made when they are asked for.
+  """The problems of one split of a task, a random-access sequence of Examples that are made when
+  they are asked for.
 
-  An example's meta holds `task`, `entry` (reasoning-gym's own, with its metadata), `score` (answer text -> number, the
-  task's own scorer) and `answer_in`. Its answer and solution are empty where reasoning-gym has none (as for rush_hour,
-  which has many answers and a scorer).
+  An example's meta holds `task`, `entry` (reasoning-gym's own, with its metadata), `score` (answer
+  text -> number, the task's own scorer) and `answer_in`. Its answer and solution are empty where
+  reasoning-gym has none (as for rush_hour, which has many answers and a scorer).
   """
 
   def __init__(self, make: Callable[[int], Any], task: str, split: str, size: int, answer_in: str):
-    """Takes what makes reasoning-gym's n-th data set of `size` problems, and how many problems of the split there are.
+    """Takes what makes reasoning-gym's n-th data set of `size` problems, and how many problems of
+    the split there are.
 
-    Problem i of a split is the first one of the split among the i-th problems of data sets 0, 1, 2, ...
+    Problem i of a split is the first one of the split among the i-th problems of data sets 0, 1, 2,
+    ...
     """
-    self._make, self._task, self._split, self._size, self._answer_in = make, task, split, size, answer_in
+    self._make, self._task, self._split, self._size, self._answer_in = (
+      make,
+      task,
+      split,
+      size,
+      answer_in,
+    )
     self._datasets: list[Any] = []  # those made so far
 
   def __len__(self) -> int:
@@ -110,7 +125,8 @@ class Problems(Sequence):
       if split_of(entry["question"]) == self._split:
         return self._example(entry, self._datasets[attempt])
     raise SettingError(
-      f"data.reasoning_gym.task={self._task!r}: of {TRIES} problems none has a question of split {self._split}; it has "
+      f"data.reasoning_gym.task={self._task!r}: of {TRIES} problems none has a question of split "
+      f"{self._split}; it has "
       "too few questions to be split: use a larger level, or settings with more of them"
     )
 
@@ -123,7 +139,9 @@ class Problems(Sequence):
       "score": functools.partial(_score, dataset, entry),
       "answer_in": self._answer_in,
     }
-    return Example(entry["question"], f"<answer>{answer}</answer>" if tagged else answer, answer, meta)
+    return Example(
+      entry["question"], f"<answer>{answer}</answer>" if tagged else answer, answer, meta
+    )
 
 
 def split_of(question: str) -> str:
@@ -138,11 +156,15 @@ def _score(dataset: Any, entry: dict[str, Any], answer: str) -> float:
 
 
 def _factory() -> Any:
-  """reasoning-gym's tables of tasks and curricula; importing it takes seconds, so only where it is used."""
+  """reasoning-gym's tables of tasks and curricula; importing it takes seconds, so only where it is
+  used.
+  """
   try:
     import reasoning_gym.factory
   except ImportError as error:
-    raise SettingError(f"data.name='reasoning_gym': needs the package reasoning-gym ({error}); {INSTALL}") from error
+    raise SettingError(
+      f"data.name='reasoning_gym': needs the package reasoning-gym ({error}); {INSTALL}"
+    ) from error
   return reasoning_gym.factory
 
 
@@ -155,7 +177,8 @@ def _made(factory: Any, cfg: Any, number: int) -> Any:
   if cfg.task not in factory.DATASETS:
     near = difflib.get_close_matches(cfg.task, factory.DATASETS, 3) or sorted(factory.DATASETS)[:8]
     raise SettingError(
-      f"data.reasoning_gym.task={cfg.task!r}: reasoning-gym has no such task; of its {len(factory.DATASETS)} the "
+      f"data.reasoning_gym.task={cfg.task!r}: reasoning-gym has no such task; of its "
+      f"{len(factory.DATASETS)} the "
       f"nearest are {', '.join(near)}"
     )
   make, own = factory.DATASETS[cfg.task]
@@ -163,30 +186,42 @@ def _made(factory: Any, cfg: Any, number: int) -> Any:
   free = [name for name in names if name not in ("seed", "size")]
   for name in given:
     if name not in free:
-      raise SettingError(f"data.reasoning_gym.settings.{name}: {cfg.task} has no such setting; use {', '.join(free)}")
+      raise SettingError(
+        f"data.reasoning_gym.settings.{name}: {cfg.task} has no such setting; use {', '.join(free)}"
+      )
   try:
-    values = _of_level(factory, cfg) | given | {"seed": cfg.seed + number * cfg.size, "size": cfg.size}
+    values = (
+      _of_level(factory, cfg) | given | {"seed": cfg.seed + number * cfg.size, "size": cfg.size}
+    )
     return make(config=own(**{name: value for name, value in values.items() if name in names}))
   except SettingError:
     raise
-  except Exception as error:  # tasks check their settings by assertions, and by whatever goes wrong first
+  except (
+    Exception
+  ) as error:  # tasks check their settings by assertions, and by whatever goes wrong first
     said = f"{type(error).__name__}: {error}".split("\n")[0][:200]
     raise SettingError(
-      f"data.reasoning_gym: {cfg.task} refuses level={cfg.level}, settings={given}, size={cfg.size}: {said}"
+      f"data.reasoning_gym: {cfg.task} refuses level={cfg.level}, settings={given}, "
+      f"size={cfg.size}: {said}"
     ) from error
 
 
 def _of_level(factory: Any, cfg: Any) -> dict[str, Any]:
-  """The settings that the task's curriculum has for the level, easier ones included; {} for the defaults."""
+  """The settings that the task's curriculum has for the level, easier ones included; {} for the
+  defaults.
+  """
   if cfg.level < 0:
     return {}
   if cfg.task not in factory.CURRICULA:
-    raise SettingError(f"data.reasoning_gym.level={cfg.level}: {cfg.task} has no curriculum; use -1 and its settings")
+    raise SettingError(
+      f"data.reasoning_gym.level={cfg.level}: {cfg.task} has no curriculum; use -1 and its settings"
+    )
   curriculum = factory.CURRICULA[cfg.task]()
   levels = max((len(each.levels) for each in curriculum.attributes.values()), default=1)
   if cfg.level >= levels:
     raise SettingError(
-      f"data.reasoning_gym.level={cfg.level}: the levels of {cfg.task} go from 0 to {levels - 1}; -1: its defaults"
+      f"data.reasoning_gym.level={cfg.level}: the levels of {cfg.task} go from 0 to {levels - 1}; "
+      "-1: its defaults"
     )
   curriculum.set_global_level(cfg.level)
   return vars(curriculum.generate_configuration())

@@ -1,19 +1,32 @@
-"""The word problems of the data set `arithmetic`: how each family asks, and the steps that solve it.
+"""The word problems of the data set `arithmetic`: how each family asks, and the steps that solve
+it.
 
 Here are those of one to four steps; `long_problems` has the longer ones.
 
-The order of everything here is part of the data set: another order makes another stream of problems.
+The order of everything here is part of the data set: another order makes another stream of
+problems.
 """
 
 from typing import NamedTuple
 
-PRONOUNS = {"Tom": "He", "Ann": "She", "Sam": "He", "Mia": "She", "Ben": "He", "Zoe": "She", "Max": "He", "Eva": "She"}
+PRONOUNS = {
+  "Tom": "He",
+  "Ann": "She",
+  "Sam": "He",
+  "Mia": "She",
+  "Ben": "He",
+  "Zoe": "She",
+  "Max": "He",
+  "Eva": "She",
+}
 ITEMS = ("apples", "pens", "books", "cards", "shells", "eggs", "cookies", "stamps")
 BOXES = {"boxes": "box", "bags": "bag", "baskets": "basket", "jars": "jar"}
 
 
 class Step(NamedTuple):
-  """One line of a solution: `words`, then `left op right = result`; later steps use the result by its name."""
+  """One line of a solution: `words`, then `left op right = result`; later steps use the result by
+  its name.
+  """
 
   words: str
   left: str
@@ -25,9 +38,9 @@ class Step(NamedTuple):
 class Problem(NamedTuple):
   """One way to ask a problem of a family, and the steps that solve it.
 
-  In the question `{a} {b} {c} {d} {e}` are numbers up to `max_number` and `{n} {m} {k} {j}` numbers up to
-  `max_factor`. The results of the steps are named `x y z w v u t s`, in this order. A step's operand is one of these
-  names or a number.
+  In the question `{a} {b} {c} {d} {e}` are numbers up to `max_number` and `{n} {m} {k} {j}` numbers
+  up to `max_factor`. The results of the steps are named `x y z w v u t s`, in this order. A step's
+  operand is one of these names or a number.
   """
 
   family: str
@@ -52,7 +65,8 @@ PROBLEMS = (
   ),
   problem(
     "gain",
-    "{A} finds {a} {items} on Monday and {b} {items} on Friday. How many {items} does {A} find in all?",
+    "{A} finds {a} {items} on Monday and {b} {items} on Friday. How many {items} does {A} find in "
+    "all?",
     "{A} finds: a + b",
   ),
   problem(
@@ -78,13 +92,15 @@ PROBLEMS = (
   ),
   problem(
     "groups",
-    "{A} has {n} {boxes} with {m} {items} in each {box} and loses {b} of them. How many {items} does {A} have left?",
+    "{A} has {n} {boxes} with {m} {items} in each {box} and loses {b} of them. How many {items} "
+    "does {A} have left?",
     "{A} has: n * m",
     "{A} has: x - b",
   ),
   problem(
     "groups",
-    "{A} has {b} {items}. {He} finds {n} {items} each day for {m} days. How many {items} does {A} have now?",
+    "{A} has {b} {items}. {He} finds {n} {items} each day for {m} days. How many {items} does {A} "
+    "have now?",
     "{A} finds: n * m",
     "{A} has: b + x",
   ),
@@ -110,19 +126,22 @@ PROBLEMS = (
   ),
   problem(
     "comparison",
-    "{A} has {a} {items}. {B} has {b} fewer {items} than {A}. How many {items} do they have in all?",
+    "{A} has {a} {items}. {B} has {b} fewer {items} than {A}. How many {items} do they have in "
+    "all?",
     "{B} has: a - b",
     "They have: a + x",
   ),
   problem(
     "multiple",
-    "{A} has {a} {items}. {B} has half as many {items} and then finds {b} more. How many {items} does {B} have?",
+    "{A} has {a} {items}. {B} has half as many {items} and then finds {b} more. How many {items} "
+    "does {B} have?",
     "{B} has: a / 2",
     "{B} has: x + b",
   ),
   problem(
     "multiple",
-    "{A} has {a} {items}. {B} has twice as many {items} and then loses {b} of them. How many {items} does {B} have?",
+    "{A} has {a} {items}. {B} has twice as many {items} and then loses {b} of them. How many "
+    "{items} does {B} have?",
     "{B} has: a * 2",
     "{B} has: x - b",
   ),
@@ -140,7 +159,8 @@ PROBLEMS = (
   ),
   problem(
     "bus",
-    "There are {a} people on a bus. {b} people get off and {c} people get on. How many people are on the bus now?",
+    "There are {a} people on a bus. {b} people get off and {c} people get on. How many people are "
+    "on the bus now?",
     "There are: a - b",
     "There are: x + c",
   ),
@@ -153,14 +173,16 @@ PROBLEMS = (
   ),
   problem(
     "change",
-    "{A} has ${a}. {He} buys {n} {items} for ${m} each and a {box} for ${b}. How many dollars does {A} have left?",
+    "{A} has ${a}. {He} buys {n} {items} for ${m} each and a {box} for ${b}. How many dollars does "
+    "{A} have left?",
     "{items} cost: n * m",
     "{A} pays: x + b",
     "{A} has: a - y",
   ),
   problem(
     "two_kinds",
-    "{A} buys {n} {items} for ${m} each and {k} {boxes} for ${j} each. How many dollars does {A} pay?",
+    "{A} buys {n} {items} for ${m} each and {k} {boxes} for ${j} each. How many dollars does {A} "
+    "pay?",
     "{items} cost: n * m",
     "{boxes} cost: k * j",
     "{A} pays: x + y",
@@ -183,7 +205,8 @@ PROBLEMS = (
   ),
   problem(
     "rest",
-    "{A} has {n} {boxes} with {m} {items} in each {box}. {He} gives {b} {items} to {B} and shares the rest "
+    "{A} has {n} {boxes} with {m} {items} in each {box}. {He} gives {b} {items} to {B} and shares "
+    "the rest "
     "equally among {k} friends. How many {items} does each friend get?",
     "{A} has: n * m",
     "{A} has: x - b",
@@ -209,7 +232,8 @@ PROBLEMS = (
   ),
   problem(
     "packing",
-    "{A} has {n} {boxes} with {m} {items} in each {box}. {He} finds {a} more {items}, gives {b} {items} to {B} "
+    "{A} has {n} {boxes} with {m} {items} in each {box}. {He} finds {a} more {items}, gives {b} "
+    "{items} to {B} "
     "and shares the rest equally among {k} friends. How many {items} does each friend get?",
     "{A} has: n * m",
     "{A} has: x + a",

@@ -14,7 +14,8 @@ from jax.experimental import multihost_utils
 from grpo_jax.errors import SettingError
 
 BYTES = 500  # of a text
-LEAST_BYTES = 1024  # of what is gathered: sizes are rounded up, since each is one more program to compile
+# of what is gathered: sizes are rounded up, since each is one more program to compile
+LEAST_BYTES = 1024
 
 T = TypeVar("T")
 
@@ -32,7 +33,9 @@ def text_of_process_0(text: str) -> str:
 
 
 def gather(value: T) -> list[T]:
-  """Returns what each process passes, by process; it must be possible to pickle it, and it should be small."""
+  """Returns what each process passes, by process; it must be possible to pickle it, and it should
+  be small.
+  """
   if jax.process_count() == 1:
     return [value]
   sent = np.frombuffer(pickle.dumps(value), np.uint8)
@@ -46,8 +49,8 @@ def together(make: Callable[[], T]) -> T:
   """Returns `make()`, once that of every process has returned.
 
   Raises:
-    Exception: whatever `make()` raised here. Where it raised on other processes alone, a SettingError if theirs was
-      one, and Elsewhere with their words if not.
+    Exception: whatever `make()` raised here. Where it raised on other processes alone, a
+      SettingError if theirs was one, and Elsewhere with their words if not.
   """
   if jax.process_count() == 1:
     return make()
@@ -67,9 +70,11 @@ def together(make: Callable[[], T]) -> T:
 
 
 def share(x: jax.Array | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the part of a [P, G, ...] array that is this process's own, zeros elsewhere; and which it is, [P, G] bool.
+  """Returns the part of a [P, G, ...] array that is this process's own, zeros elsewhere; and which
+  it is, [P, G] bool.
 
-  Each entry is one process's own, also where several hold it. A numpy array is all this process's own.
+  Each entry is one process's own, also where several hold it. A numpy array is all this process's
+  own.
   """
   if isinstance(x, np.ndarray):
     return x, np.ones(x.shape[:2], bool)

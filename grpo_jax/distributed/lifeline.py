@@ -3,15 +3,17 @@
     with Lifeline():
       ...                     # the whole run, after jax.distributed.initialize
 
-Every process holds a connection to process 0. The system closes it when a process ends, however it ends, so a kill is
-noticed at once; a machine that is gone is noticed by keepalive after KEEPALIVE_SECONDS. A process that is stopped, or a
-machine that hangs, is noticed when nothing has come from it for SILENT_SECONDS; code that holds the interpreter for so
-long, in one call of C code that does not let go of it, looks the same. An error that leaves the block is sent to all.
-The others are then, as a rule, in a collective that waits for the one that is missing, which no Python code can leave:
-so they print the line and end the process. jax would notice by its own heartbeats, later, and say so in a page of C++
-text.
+Every process holds a connection to process 0. The system closes it when a process ends, however it
+ends, so a kill is noticed at once; a machine that is gone is noticed by keepalive after
+KEEPALIVE_SECONDS. A process that is stopped, or a machine that hangs, is noticed when nothing has
+come from it for SILENT_SECONDS; code that holds the interpreter for so long, in one call of C code
+that does not let go of it, looks the same. An error that leaves the block is sent to all. The
+others are then, as a rule, in a collective that waits for the one that is missing, which no Python
+code can leave: so they print the line and end the process. jax would notice by its own heartbeats,
+later, and say so in a page of C++ text.
 
-The same connections compare, in passing, what all processes must have alike in each step (`compare`).
+The same connections compare, in passing, what all processes must have alike in each step
+(`compare`).
 """
 
 import contextlib
@@ -30,25 +32,32 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import distributed  # the address of process 0, which jax has just reached, is not public
+from jax._src import (
+  distributed,
+)  # the address of process 0, which jax has just reached, is not public
 
 from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError
 
 KEEPALIVE_SECONDS = 25
 BEAT_SECONDS = 3.0  # between two signs of life to process 0, and from it
-SILENT_SECONDS = 45.0  # without one, after which a process counts as lost; jax waits longer (experiments/run.py)
+# without one, after which a process counts as lost; jax waits longer (experiments/run.py)
+SILENT_SECONDS = 45.0
 CONNECT_SECONDS = 30
-# What a process that was told of an error waits for its own main thread: most errors are raised on all of them.
+# What a process that was told of an error waits for its own main thread: most errors are raised on
+# all of them.
 GRACE_SECONDS = 2.0
 NOTICE_SECONDS = 1.0  # until it is noticed that another process has gone
-LAST_SECONDS = 10.0  # process 0 ends after the others, which jax would tell in its own words that it is gone
+# process 0 ends after the others, which jax would tell in its own words that it is gone
+LAST_SECONDS = 10.0
 LONGEST = 2000  # characters of the line
 INTERRUPTED = 130  # the exit code that a shell gives a program that SIGINT ended
 
 
 class Lifeline:
-  """Ends this process where another one of the run has ended; of a run of one process it is nothing."""
+  """Ends this process where another one of the run has ended; of a run of one process it is
+  nothing.
+  """
 
   def __init__(self) -> None:
     """Makes nothing yet."""
@@ -56,12 +65,16 @@ class Lifeline:
     self.failed = threading.Event()  # an error has left the block
     self.ending = threading.Event()  # another process has ended the run
     self.done: set[int] = set()  # the processes whose block has ended without an error
-    self.connected: dict[int, socket.socket] = {}  # by process: on process 0 to the others, elsewhere to process 0
+    self.connected: dict[
+      int, socket.socket
+    ] = {}  # by process: on process 0 to the others, elsewhere to process 0
     self.names: list[str] = []  # of the processes, for messages
     self.heard: dict[int, float] = {}  # when something came from each last
     self.place = "the start"  # what the run is doing, for messages
     self.count = 0  # of numbers that this process has compared
-    self.compared: dict[int, dict[int, tuple[int, str]]] = {}  # on process 0: those not known of all yet, by process
+    self.compared: dict[
+      int, dict[int, tuple[int, str]]
+    ] = {}  # on process 0: those not known of all yet, by process
     self.lock = threading.Lock()  # of these
 
   def __enter__(self) -> "Lifeline":
@@ -72,9 +85,13 @@ class Lifeline:
     except (OSError, hosts.Elsewhere) as error:
       self.several = False
       if self.index == 0:
-        print(f"warning: no connection between hosts ({error}); one that dies is noticed later, by jax", flush=True)
+        print(
+          f"warning: no connection between hosts ({error}); one that dies is noticed later, by jax",
+          flush=True,
+        )
       return self
-    os.register_at_fork(after_in_child=self._close)  # a child that outlives this process must not hold connections
+    # a child that outlives this process must not hold connections
+    os.register_at_fork(after_in_child=self._close)
     _current.append(self)
     _start(_watch, self)
     _start(_beat, self)
@@ -91,9 +108,11 @@ class Lifeline:
     if error is None:
       _send(self, {"done": self.index})
       return
-    # It may be that something failed because another process has gone, such as a collective or a save.
+    # It may be that something failed because another process has gone, such as a collective or a
+    # save.
     if self.ending.wait(NOTICE_SECONDS):
-      time.sleep(2 * LAST_SECONDS)  # this process is being ended with that one's line, which says more
+      # this process is being ended with that one's line, which says more
+      time.sleep(2 * LAST_SECONDS)
     self.failed.set()
     code, text = told(error)
     _send(self, {"failed": self.index, "code": code, "text": text})
@@ -112,7 +131,8 @@ def begin(place: str) -> None:
 def compare(*trees: Any) -> None:
   """Ends the run where prompts are not the same on all processes, which call this equally often.
 
-  No process waits for another one: process 0 is told the checksums of the others, and finds what differs.
+  No process waits for another one: process 0 is told the checksums of the others, and finds what
+  differs.
 
   Args:
     *trees: of arrays; those that are not numpy's lie on the mesh and are left out.
@@ -136,7 +156,9 @@ def checksum(trees: Any) -> int:
 
 
 def settle() -> None:
-  """Returns on process 0 when what all processes have compared until now is found equal, before it is saved."""
+  """Returns on process 0 when what all processes have compared until now is found equal, before it
+  is saved.
+  """
   deadline = time.monotonic() + LAST_SECONDS
   while any(line.compared for line in _current) and time.monotonic() < deadline:
     time.sleep(0.001)
@@ -230,7 +252,9 @@ def _beat(line: Lifeline) -> None:
 
 
 def _compare(line: Lifeline, process: int, count: int, number: int, place: str) -> None:
-  """Keeps what a process has said on process 0, and ends the run where that is not what process 0 has."""
+  """Keeps what a process has said on process 0, and ends the run where that is not what process 0
+  has.
+  """
   with line.lock:
     said = line.compared.setdefault(count, {})
     said[process] = (number, place)
@@ -240,8 +264,10 @@ def _compare(line: Lifeline, process: int, count: int, number: int, place: str) 
   if wrong:
     (_, here), (_, there) = said[0], said[wrong[0]]
     text = (
-      f"its prompts of {here} are not those of host 0: the order of the data is another one there, as by a shuffle "
-      "without a seed or a listing of a folder in what data.name names; make it the same on all hosts"
+      f"its prompts of {here} are not those of host 0: the order of the data is another one there, "
+      "as by a shuffle "
+      "without a seed or a listing of a folder in what data.name names; make it the same on all "
+      "hosts"
       if here == there
       else f"it is at {there} where host 0 is at {here}: start all hosts by the same command, with the same code"
     )
@@ -259,7 +285,8 @@ def _watch(line: Lifeline) -> None:
     awake = time.monotonic()
     while waiting.get_map():
       ready, before, awake = waiting.select(NOTICE_SECONDS), awake, time.monotonic()
-      if awake - before > NOTICE_SECONDS + BEAT_SECONDS:  # nothing has run here: what the others sent waits to be read
+      # nothing has run here: what the others sent waits to be read
+      if awake - before > NOTICE_SECONDS + BEAT_SECONDS:
         line.heard = dict.fromkeys(line.heard, awake)
       for key, _ in ready:
         process, read = key.data
@@ -276,10 +303,17 @@ def _watch(line: Lifeline) -> None:
         if not new:
           waiting.unregister(key.fileobj)
           line.connected.pop(process, None)
-          _lost(line, process, "it is gone without a word: killed, out of memory, or its machine or network is lost")
+          _lost(
+            line,
+            process,
+            "it is gone without a word: killed, out of memory, or its machine or network is lost",
+          )
       for process in list(line.connected):
         if awake - line.heard[process] > SILENT_SECONDS:
-          silent = f"it has not answered for {SILENT_SECONDS:.0f} s: stopped, or its machine or network is lost"
+          silent = (
+            f"it has not answered for {SILENT_SECONDS:.0f} s: stopped, or its machine or network "
+            "is lost"
+          )
           _lost(line, process, silent)
           line.connected.pop(process)
 
@@ -321,7 +355,8 @@ def _end(line: Lifeline, message: dict[str, Any]) -> None:
 
 def _end_soon(line: Lifeline, code: int) -> None:
   """Ends this process when its main thread has had the time to say what went wrong."""
-  time.sleep(2 * GRACE_SECONDS)  # also those of the others, whose collectives fail when this one's connections close
+  # also those of the others, whose collectives fail when this one's connections close
+  time.sleep(2 * GRACE_SECONDS)
   _leave(line, code)
 
 

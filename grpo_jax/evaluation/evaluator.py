@@ -24,21 +24,35 @@ from grpo_jax.types import Completion, Example
 class Evaluator:
   """Evaluates parameters of the policy on the test split."""
 
-  def __init__(self, config: ConfigDict, model: build.Model, models: Callable[[], Sequence[RewardModel]] | None = None):
+  def __init__(
+    self,
+    config: ConfigDict,
+    model: build.Model,
+    models: Callable[[], Sequence[RewardModel]] | None = None,
+  ):
     """Makes the samplers and finds the problems.
 
     Args:
       config: of the run.
       model: of the policy.
-      models: called at each evaluation for the reward models by which the policy is rewarded; None: there are none.
+      models: called at each evaluation for the reward models by which the policy is rewarded; None:
+        there are none.
 
     Raises:
       SettingError: an `eval` setting that cannot be, a test split that is not there.
     """
-    self.cfg, self.data, self.seed, self.deadline = config.eval, config.data, config.seed, config.rewards.deadline
+    self.cfg, self.data, self.seed, self.deadline = (
+      config.eval,
+      config.data,
+      config.seed,
+      config.rewards.deadline,
+    )
     found = scorers.eval_reward(config.eval)
     self.reward = found._replace(score=self._noted(found.score))
-    self.answers = {True: 0, False: 0}  # on how many completions it has returned something, and nothing
+    self.answers = {
+      True: 0,
+      False: 0,
+    }  # on how many completions it has returned something, and nothing
     test = registry.eval_source(config.data) if config.eval.problems else ()
     self.problems = [test[i] for i in range(min(config.eval.problems, len(test)))]
     if config.eval.problems:
@@ -55,8 +69,12 @@ class Evaluator:
     self.sampled = self._generator(config, model, {"group": config.eval.samples})
     self.models, self.judging = models, judging_sizes(config, model.layout, sample_shards)
 
-  def _generator(self, config: ConfigDict, model: build.Model, changes: dict[str, Any]) -> Generator:
-    sample = sampler.make_sampler(model.decoder, ConfigDict(config.sampler.to_dict() | changes), model.stop)
+  def _generator(
+    self, config: ConfigDict, model: build.Model, changes: dict[str, Any]
+  ) -> Generator:
+    sample = sampler.make_sampler(
+      model.decoder, ConfigDict(config.sampler.to_dict() | changes), model.stop
+    )
     d, sizes = config.data, build.sizes(config, model.layout)
     return Generator(sample, sizes, model.tokenizer, model.render, d.max_prompt_length, d.on_long)
 
@@ -71,8 +89,11 @@ class Evaluator:
 
     return score
 
-  def __call__(self, writer: Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
-    """Metrics of `params` after `step` steps, written and shown; those of several samples only where asked for.
+  def __call__(
+    self, writer: Writer, params: Any, step: int, samples: bool = False
+  ) -> dict[str, float]:
+    """Metrics of `params` after `step` steps, written and shown; those of several samples only
+    where asked for.
 
     Without problems (`eval.problems=0`) there are none.
 
@@ -90,7 +111,9 @@ class Evaluator:
     found = policy.metrics_of(*outcomes) | policy.learned_metrics(outcomes[0])
     for about, text in self.warnings(found):
       writer.warn(about, text)
-    writer.evaluation(step, self.about(step) | {f"eval/{name}": value for name, value in found.items()})
+    writer.evaluation(
+      step, self.about(step) | {f"eval/{name}": value for name, value in found.items()}
+    )
     return found
 
   def about(self, step: int) -> dict[str, Any]:
@@ -99,7 +122,9 @@ class Evaluator:
     return {}
 
   def contents(self) -> dict[str, str]:
-    """Returns how many problems there are, and digests of the first and the last one; see inputs.py."""
+    """Returns how many problems there are, and digests of the first and the last one; see
+    inputs.py.
+    """
     return inputs.of_examples("test data", self.problems)
 
   def tested(self) -> list[Any]:
@@ -115,7 +140,9 @@ class Evaluator:
     return f"greedy accuracy {was}{after['accuracy']:.1%} on {len(self.problems)} test problems"
 
   def _learned(self) -> Callable | None:
-    """What says what reward models give to sampled rollouts; None where there are none, which then costs nothing."""
+    """What says what reward models give to sampled rollouts; None where there are none, which then
+    costs nothing.
+    """
     models = self.models() if self.models else ()
     return functools.partial(rewards.given_by, models, self.judging.fresh()) if models else None
 
@@ -126,14 +153,17 @@ class Evaluator:
       said.append(
         (
           "eval.reward gives none",
-          f"{reward} returned None, or an empty list, for each of {self.answers[False]} completions, which count as "
+          f"{reward} returned None, or an empty list, for each of {self.answers[False]} "
+          "completions, which count as "
           "not solved; is a `return` missing?",
         )
       )
     if "pass@1" in found and not self.reward.answer_of:
       said.append(("maj", f"{reward}: its file has no answer_of(completion), so there is no maj@k"))
     if failed := found.get("reward_faults"):
-      said.append(("eval.reward", f"{reward} failed on {failed} completions, which count as not solved"))
+      said.append(
+        ("eval.reward", f"{reward} failed on {failed} completions, which count as not solved")
+      )
     if long := found.get("prompts_too_long"):
       said.append(
         (
@@ -176,7 +206,8 @@ class Evaluator:
 
 
 def judging_sizes(config: ConfigDict, layout: Layout, group: int) -> Sizes:
-  """The sizes of the programs by which reward models score an evaluation, `group` completions of a problem.
+  """The sizes of the programs by which reward models score an evaluation, `group` completions of a
+  problem.
 
   A microbatch has at most as many completions as one of the learner, and so takes no more memory.
   """

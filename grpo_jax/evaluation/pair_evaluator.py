@@ -1,4 +1,6 @@
-"""Evaluation of a reward model during a run: how it tells the better of two, on pairs that it is not trained on."""
+"""Evaluation of a reward model during a run: how it tells the better of two, on pairs that it is
+not trained on.
+"""
 
 import functools
 from typing import Any
@@ -15,7 +17,9 @@ from grpo_jax.types import Rollouts
 
 
 class PairEvaluator:
-  """Evaluates the parameters of a reward model on held-out pairs, before, every `eval.every` steps and after."""
+  """Evaluates the parameters of a reward model on held-out pairs, before, every `eval.every` steps
+  and after.
+  """
 
   def __init__(self, config: ConfigDict, model: build.Model):
     """Begins without pairs; `take` gives it some.
@@ -42,7 +46,9 @@ class PairEvaluator:
       )
     self.pairs = jax.tree.map(lambda x: x[real], pairs)
 
-  def __call__(self, writer: Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
+  def __call__(
+    self, writer: Writer, params: Any, step: int, samples: bool = False
+  ) -> dict[str, float]:
     """Metrics of `params` after `step` steps (`reward_models.pair_metrics`), written and shown.
 
     Without held-out pairs (`offline.held_out=0`) there are none.

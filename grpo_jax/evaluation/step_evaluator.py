@@ -1,4 +1,6 @@
-"""Evaluation of a process reward model during a run: how it tells right steps from wrong ones that it never learned."""
+"""Evaluation of a process reward model during a run: how it tells right steps from wrong ones that
+it never learned.
+"""
 
 import functools
 from typing import Any, NamedTuple
@@ -18,7 +20,8 @@ class Steps(NamedTuple):
   """Solutions whose steps have labels, as numpy arrays."""
 
   rollouts: Rollouts  # the labels are the rewards, [P, G, L], where `given`
-  rule: np.ndarray  # [P, G, L] float32, what the rewards gave for the same steps; NaN where they gave nothing
+  # [P, G, L] float32, what the rewards gave for the same steps; NaN where they gave nothing
+  rule: np.ndarray
 
 
 class StepEvaluator:
@@ -30,7 +33,11 @@ class StepEvaluator:
     Raises:
       SettingError: an `eval.batch` that the mesh does not divide.
     """
-    self.cfg, self.offline, self.rewards = config.eval, config.offline, repr(config.rewards.functions)
+    self.cfg, self.offline, self.rewards = (
+      config.eval,
+      config.offline,
+      repr(config.rewards.functions),
+    )
     checks.check_eval_batch(config, model.layout)
     self.decoder, self.sizes = model.decoder, build.sizes(config, model.layout, microbatches=1)
     self.held_out: Steps | None = None
@@ -43,17 +50,21 @@ class StepEvaluator:
     """
     if self.offline.held_out and not held_out.rollouts.given.any():
       raise SettingError(
-        f"offline.held_out={self.offline.held_out}: no step of these prompts has a label; use more of them"
+        f"offline.held_out={self.offline.held_out}: no step of these prompts has a label; use more "
+        "of them"
       )
     self.held_out = held_out
 
-  def __call__(self, writer: Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
-    """Metrics of `params` after `step` steps, written and shown: those of `step_scores.step_metrics`.
+  def __call__(
+    self, writer: Writer, params: Any, step: int, samples: bool = False
+  ) -> dict[str, float]:
+    """Metrics of `params` after `step` steps, written and shown: those of
+    `step_scores.step_metrics`.
 
-    `step_NAME` is against the labels, `rule_NAME` against what the rewards say of the same steps, and
-    `label_agreement` the share of the labels that agree with the rewards: where those check steps exactly, how good
-    labels from continuations are. Both are left out where the rewards made the labels. Without held-out solutions
-    (`offline.held_out=0`) there are no metrics.
+    `step_NAME` is against the labels, `rule_NAME` against what the rewards say of the same steps,
+    and `label_agreement` the share of the labels that agree with the rewards: where those check
+    steps exactly, how good labels from continuations are. Both are left out where the rewards made
+    the labels. Without held-out solutions (`offline.held_out=0`) there are no metrics.
     """
     if self.held_out is None or not self.offline.held_out:
       return {}
@@ -86,7 +97,10 @@ class StepEvaluator:
       return "not evaluated on right and wrong steps, of which offline.held_out gives none"
     was = f"{before['step_accuracy']:.1%} -> " if "step_accuracy" in before else ""
     rule = f", {after['rule_accuracy']:.1%} by the rewards" if "rule_accuracy" in after else ""
-    return f"balanced step accuracy {was}{after['step_accuracy']:.1%}{rule} on {after['steps']} held-out steps"
+    return (
+      f"balanced step accuracy {was}{after['step_accuracy']:.1%}{rule} on {after['steps']} "
+      "held-out steps"
+    )
 
 
 def _named(prefix: str, found: dict[str, float]) -> dict[str, float]:

@@ -1,4 +1,6 @@
-"""Files of a run that are added to, such as its logs, where the run is in a bucket, which has no such files."""
+"""Files of a run that are added to, such as its logs, where the run is in a bucket, which has no
+such files.
+"""
 
 import concurrent.futures
 import contextlib
@@ -13,14 +15,19 @@ from grpo_jax.io import storage
 
 
 class Mirror:
-  """A folder of this disk for files that are added to, which a bucket does not have: it is copied up at intervals.
+  """A folder of this disk for files that are added to, which a bucket does not have: it is copied
+  up at intervals.
 
-  On a disk it is the run's folder itself, and there is nothing to copy. Use it in a `with` block, which copies at its
-  end.
+  On a disk it is the run's folder itself, and there is nothing to copy. Use it in a `with` block,
+  which copies at its end.
   """
 
   def __init__(
-    self, folder: str | os.PathLike, names: Iterable[str], seconds: float, check: Callable[[], None] | None = None
+    self,
+    folder: str | os.PathLike,
+    names: Iterable[str],
+    seconds: float,
+    check: Callable[[], None] | None = None,
   ):
     """Fetches what is there of the files `names` of the run's folder, to be added to.
 
@@ -37,14 +44,20 @@ class Mirror:
     self.seconds, self.check = seconds, check
     self.folder = pathlib.Path(folder)
     self._begun = time.monotonic()
-    self.copied: dict[pathlib.Path, tuple[int, int]] = {}  # file -> length and time of what was copied
+    self.copied: dict[
+      pathlib.Path, tuple[int, int]
+    ] = {}  # file -> length and time of what was copied
     self._going: concurrent.futures.Future | None = None
     self._resources = contextlib.ExitStack()
     if not self.is_away:
       return
-    self.folder = pathlib.Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="grpo_jax_")))
+    self.folder = pathlib.Path(
+      self._resources.enter_context(tempfile.TemporaryDirectory(prefix="grpo_jax_"))
+    )
     self._thread = self._resources.enter_context(concurrent.futures.ThreadPoolExecutor(1))
-    storage.download([file for name in names if (file := self.target / name).is_file()], self.folder)
+    storage.download(
+      [file for name in names if (file := self.target / name).is_file()], self.folder
+    )
 
   def __enter__(self) -> "Mirror":
     return self
@@ -54,12 +67,15 @@ class Mirror:
       self.upload(wait=True)
 
   def tick(self) -> None:
-    """Begins a copy in the background where the last one began `seconds` ago; raises what `upload` raises."""
+    """Begins a copy in the background where the last one began `seconds` ago; raises what `upload`
+    raises.
+    """
     if self.is_away and time.monotonic() - self._begun >= self.seconds:
       self.upload()
 
   def upload(self, wait: bool = False) -> None:
-    """Copies every file that has changed, as it is now, in the background; `wait`: returns when that is done.
+    """Copies every file that has changed, as it is now, in the background; `wait`: returns when
+    that is done.
 
     Raises:
       OSError: this copy (with `wait`) or one before it failed. And what `check` raises.

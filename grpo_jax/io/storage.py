@@ -1,10 +1,12 @@
-"""Folders on a disk or in a bucket of Google Cloud Storage, `gs://BUCKET/FOLDER`: one path for both, and what differs.
+"""Folders on a disk or in a bucket of Google Cloud Storage, `gs://BUCKET/FOLDER`: one path for
+both, and what differs.
 
-A bucket has objects with names and nothing else: no folders, no links, no locks, no file that is added to or renamed.
-An object appears whole or not at all. So what a library writes or reads by its name on a disk goes through a temporary
-file here, logs are kept on the disk and copied up as a whole (bucket_logs.py), and a folder is renamed by copying and
-deleting. TensorFlow is not needed: etils.epath goes to buckets through gcsfs, arrays through tensorstore. jax is not
-imported here.
+A bucket has objects with names and nothing else: no folders, no links, no locks, no file that is
+added to or renamed. An object appears whole or not at all. So what a library writes or reads by its
+name on a disk goes through a temporary file here, logs are kept on the disk and copied up as a
+whole (bucket_logs.py), and a folder is renamed by copying and
+deleting. TensorFlow is not needed: etils.epath goes to buckets through gcsfs, arrays through
+tensorstore. jax is not imported here.
 """
 
 import contextlib
@@ -16,8 +18,9 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any
 
-# Read by etils and gcsfs when they are first used: not through TensorFlow where it happens to be installed, and without
-# a question to Google, before every first use of a bucket, whether it is of a kind that has folders.
+# Read by etils and gcsfs when they are first used: not through TensorFlow where it happens to be
+# installed, and without a question to Google, before every first use of a bucket, whether it is of
+# a kind that has folders.
 os.environ.setdefault("EPATH_USE_TF", "false")
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
@@ -42,7 +45,8 @@ _SPECIAL = "*?[]#"  # gcsfs would take them for patterns and versions
 
 
 def check(name: str, value: str) -> None:
-  """Refuses a folder or file that is neither on a disk nor in a bucket that can be used. The network is not asked.
+  """Refuses a folder or file that is neither on a disk nor in a bucket that can be used. The
+  network is not asked.
 
   Args:
     name: of the setting.
@@ -60,9 +64,16 @@ def check(name: str, value: str) -> None:
   if not value.startswith(GCS):
     raise SettingError(f"{said}: {scheme[0]} is not supported; {USE}")
   if not _NAME.fullmatch(value):
-    raise SettingError(f"{said}: names no bucket; use {GCS}BUCKET/FOLDER, the BUCKET of small letters, digits and -_.")
-  if any(part in (".", "..") for part in value.split("/")) or any(c in _SPECIAL or not c.isprintable() for c in value):
-    raise SettingError(f"{said}: a bucket's names are used without .. and without {_SPECIAL}; use another name")
+    raise SettingError(
+      f"{said}: names no bucket; use {GCS}BUCKET/FOLDER, the BUCKET of small letters, digits and "
+      "-_."
+    )
+  if any(part in (".", "..") for part in value.split("/")) or any(
+    c in _SPECIAL or not c.isprintable() for c in value
+  ):
+    raise SettingError(
+      f"{said}: a bucket's names are used without .. and without {_SPECIAL}; use another name"
+    )
   try:
     import gcsfs  # noqa: F401
   except ImportError as error:
@@ -81,7 +92,8 @@ def check_disk(name: str, value: str, why: str) -> None:
 
 
 def check_reached(name: str, value: str) -> None:
-  """Refuses a bucket that does not answer, or that this machine may not read; a folder of a disk is let through.
+  """Refuses a bucket that does not answer, or that this machine may not read; a folder of a disk is
+  let through.
 
   Raises:
     SettingError: names the setting, its value and what the bucket said.
@@ -93,7 +105,8 @@ def check_reached(name: str, value: str) -> None:
   except Exception as error:  # gcsfs, Google's libraries and the network raise many kinds
     text = " ".join(str(error).split()) or type(error).__name__
     raise SettingError(
-      f"{name}={value!r}: the bucket cannot be read ({text[:200]}); check its name and this machine's credentials "
+      f"{name}={value!r}: the bucket cannot be read ({text[:200]}); check its name and this "
+      "machine's credentials "
       "(gcloud auth application-default login)"
     ) from error
 
@@ -118,12 +131,15 @@ def expanded(name: str, path: str) -> str:
     return path
   found = os.path.expanduser(path)
   if found == path:
-    raise SettingError(f"{name}={path!r}: there is no such user; write ./{path} for a folder of that name")
+    raise SettingError(
+      f"{name}={path!r}: there is no such user; write ./{path} for a folder of that name"
+    )
   return found
 
 
 def check_there(workdir: str | os.PathLike, file: IO) -> None:
-  """Refuses to go on where an open file is not the one of its name any more: nobody would find what is written to it.
+  """Refuses to go on where an open file is not the one of its name any more: nobody would find what
+  is written to it.
 
   Launchers do not repeat the command: it would begin anew where somebody has taken the folder away.
 
@@ -136,8 +152,10 @@ def check_there(workdir: str | os.PathLike, file: IO) -> None:
     same = False
   if not same:
     raise SettingError(
-      f"workdir={workdir}: its {os.path.basename(file.name)} was deleted, moved or replaced while this run used it, so "
-      "nothing more is written there; the same command goes on from the last checkpoint that is left, or begins anew"
+      f"workdir={workdir}: its {os.path.basename(file.name)} was deleted, moved or replaced while "
+      "this run used it, so "
+      "nothing more is written there; the same command goes on from the last checkpoint that is "
+      "left, or begins anew"
     )
 
 
@@ -163,7 +181,9 @@ def files() -> Any:
 
 
 def is_plain(path: Path) -> bool:
-  """Returns whether a path is a file that ends: no folder, pipe or device, which reading would wait for."""
+  """Returns whether a path is a file that ends: no folder, pipe or device, which reading would wait
+  for.
+  """
   return path.is_file() if in_bucket(path) else os.path.isfile(path)
 
 
@@ -210,7 +230,9 @@ def write(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[pathlib.Path]:
-  """Gives a file of this disk to write, for what writes by name only; in a bucket it appears when the block ends."""
+  """Gives a file of this disk to write, for what writes by name only; in a bucket it appears when
+  the block ends.
+  """
   if not in_bucket(path):
     yield pathlib.Path(path)
     return
@@ -223,7 +245,9 @@ def writing(path: Path) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[pathlib.Path]:
-  """Gives a file of this disk with what a file holds, for what reads by name only; that of a bucket is a copy."""
+  """Gives a file of this disk with what a file holds, for what reads by name only; that of a bucket
+  is a copy.
+  """
   if not in_bucket(path):
     yield pathlib.Path(path)
     return
@@ -231,7 +255,9 @@ def reading(path: Path) -> Iterator[pathlib.Path]:
     yield download([path], pathlib.Path(folder))[path]
 
 
-def download(paths: Iterable[Path], folder: pathlib.Path, progress: Progress | None = None) -> dict[Path, pathlib.Path]:
+def download(
+  paths: Iterable[Path], folder: pathlib.Path, progress: Progress | None = None
+) -> dict[Path, pathlib.Path]:
   """Copies files of a bucket, which have different names, into a folder of this disk.
 
   Args:
@@ -248,7 +274,10 @@ def download(paths: Iterable[Path], folder: pathlib.Path, progress: Progress | N
   sizes = {path: size(path) for path in paths}
   total, done, copies = sum(sizes.values()), 0, {}
   if (free := shutil.disk_usage(folder).free) < total:
-    raise OSError(f"{free / 1e9:.1f} GB are free in {folder} and the files have {total / 1e9:.1f} GB; set TMPDIR")
+    raise OSError(
+      f"{free / 1e9:.1f} GB are free in {folder} and the files have {total / 1e9:.1f} GB; set "
+      "TMPDIR"
+    )
   for path, length in sizes.items():
     copies[path] = folder / path.name
     told = fsspec.Callback(hooks={"show": _Shown(progress, done, total)} if progress else {})
@@ -277,7 +306,9 @@ def cut(path: Path, length: int) -> None:
 
 
 def remove(folder: Path) -> None:
-  """Deletes a folder with all that is in it; one that is not there, or that cannot be deleted, is left."""
+  """Deletes a folder with all that is in it; one that is not there, or that cannot be deleted, is
+  left.
+  """
   if in_bucket(folder):
     with contextlib.suppress(OSError), errors_of_a_disk():
       files().rm(os.fspath(folder), recursive=True)
@@ -291,7 +322,8 @@ def rename(source: Path, target: Path, last: str = "") -> None:
   Args:
     source: the folder; in a bucket every object of it is copied, and then deleted.
     target: its new name, on the same disk or in the same bucket.
-    last: name of the object that is copied after all others, whose presence says that all are there.
+    last: name of the object that is copied after all others, whose presence says that all are
+      there.
 
   Raises:
     OSError: it could not be done; in a bucket, `target` may have some of the objects.
@@ -324,7 +356,8 @@ def errors_of_a_disk() -> Iterator[None]:
 
 @contextlib.contextmanager
 def of_a_run(workdir: str) -> Iterator[None]:
-  """Turns an OSError of the block into one line, for what a run writes to its folder once it has begun.
+  """Turns an OSError of the block into one line, for what a run writes to its folder once it has
+  begun.
 
   Raises:
     StorageError: the folder cannot be written, or the disk is full.

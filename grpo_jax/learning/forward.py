@@ -1,8 +1,9 @@
 """The one way to log-probs, entropies, values and scores of completions.
 
-On a mesh each shard of prompts and samples goes through the model by itself, in a `jax.shard_map` over the axes that
-cut prompts, samples and `embed` (`by_shard`). It gathers weights as it comes to them and its gradients are summed and
-scattered back, which is all that is sent over those axes; the `tensor` axis is left to the compiler.
+On a mesh each shard of prompts and samples goes through the model by itself, in a `jax.shard_map`
+over the axes that cut prompts, samples and `embed` (`by_shard`). It gathers weights as it comes to
+them and its gradients are summed and scattered back, which is all that is sent over those axes; the
+`tensor` axis is left to the compiler.
 """
 
 import functools
@@ -43,7 +44,8 @@ class States(NamedTuple):
 
 
 def by_shard(decoder: Decoder, compute: Callable, params: Params, batch: Batch) -> Any:
-  """Returns what `compute(decoder, params, batch)` returns, made shard by shard: arrays `[P, G, L]`.
+  """Returns what `compute(decoder, params, batch)` returns, made shard by shard: arrays `[P, G,
+  L]`.
 
   Args:
     decoder: on the whole mesh.
@@ -64,7 +66,10 @@ def by_shard(decoder: Decoder, compute: Callable, params: Params, batch: Batch) 
   return jax.shard_map(
     functools.partial(compute, inside),
     mesh=layout.mesh,
-    in_specs=({name: cuts.get(name, PartitionSpec()) for name in params}, jax.tree.map(spec, batch, batch_axes(batch))),
+    in_specs=(
+      {name: cuts.get(name, PartitionSpec()) for name in params},
+      jax.tree.map(spec, batch, batch_axes(batch)),
+    ),
     out_specs=layout.spec(("prompt", "sample"), batch.lengths.shape),
     axis_names=set(axes),
     check_vma=False,
@@ -107,7 +112,8 @@ def logprobs(
     decoder, params: the policy, or any tree of its structure.
     prompts: `[P, Lp]`.
     tokens, lengths: `[P, G, L]`, `[P, G]`.
-    packing: made by `packing.plan.pack`; `Packing()` computes one row a completion, padding included.
+    packing: made by `packing.plan.pack`; `Packing()` computes one row a completion, padding
+      included.
     temperature: the one that the completions were sampled at.
     chunk: tokens whose logits exist at a time, on one device.
 
@@ -118,20 +124,36 @@ def logprobs(
   return by_shard(decoder, compute, params, Batch(prompts, tokens, lengths, packing))
 
 
-def _logprobs(temperature: float, chunk: int, decoder: Decoder, params: Params, batch: Batch) -> tuple[Array, Array]:
+def _logprobs(
+  temperature: float, chunk: int, decoder: Decoder, params: Params, batch: Batch
+) -> tuple[Array, Array]:
   params = decoder.whole(params)
   first, hidden, rows, lists = _states(decoder, params, batch)
   hidden = lists.rows.to_list(predictors(first, hidden, rows.offsets))  # [N, D]
   targets = lists.rows.to_list(rows.tokens)  # [N]
-  unembed, cap = decoder.unembed(params).astype(hidden.dtype), decoder.config.logit_soft_cap  # as the sampler has it
-  out = logprobs_and_entropy(hidden, unembed, targets, temperature=temperature, chunk=chunk, soft_cap=cap)
-  return tuple(rows_to_completions(lists.rows.from_list(x), batch.packing, *batch.tokens.shape[1:]) for x in out)
+  unembed, cap = (
+    decoder.unembed(params).astype(hidden.dtype),
+    decoder.config.logit_soft_cap,
+  )  # as the sampler has it
+  out = logprobs_and_entropy(
+    hidden, unembed, targets, temperature=temperature, chunk=chunk, soft_cap=cap
+  )
+  return tuple(
+    rows_to_completions(lists.rows.from_list(x), batch.packing, *batch.tokens.shape[1:])
+    for x in out
+  )
 
 
 def values(
-  decoder: Decoder, critic: Params, prompts: Prompts, tokens: Array, lengths: Array, packing: Packing
+  decoder: Decoder,
+  critic: Params,
+  prompts: Prompts,
+  tokens: Array,
+  lengths: Array,
+  packing: Packing,
 ) -> Array:
-  """Returns the critic's value before each token, `[P, G, L]` float32 (shifted as the log-probs are).
+  """Returns the critic's value before each token, `[P, G, L]` float32 (shifted as the log-probs
+  are).
 
   Args:
     critic: a parameter tree of the decoder and a "value_head" (`heads.init_scalar`).
@@ -147,9 +169,15 @@ def _values(decoder: Decoder, critic: Params, batch: Batch) -> Array:
 
 
 def scores(
-  decoder: Decoder, params: Params, prompts: Prompts, tokens: Array, lengths: Array, packing: Packing
+  decoder: Decoder,
+  params: Params,
+  prompts: Prompts,
+  tokens: Array,
+  lengths: Array,
+  packing: Packing,
 ) -> Array:
-  """Returns a reward model's score after each token, `[P, G, L]` float32: entry t has read token t, nothing is shifted.
+  """Returns a reward model's score after each token, `[P, G, L]` float32: entry t has read token t,
+  nothing is shifted.
 
   Args:
     decoder: with a head that scores (`DecoderConfig.scores`).

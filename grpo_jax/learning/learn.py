@@ -2,9 +2,10 @@
 
     learn(state, ref_params, old_params, rollouts, packing) -> (state, metrics, Trace)
 
-Log-probs of all G x |o| tokens under the trees that the objective needs, advantages, then mu passes over the rollouts
-in minibatches, each one optimizer update, each accumulated over microbatches. A microbatch is a slice of prompts;
-the denominators are those of the whole minibatch (`TrainBatch.weights`), so its size changes nothing but memory.
+Log-probs of all G x |o| tokens under the trees that the objective needs, advantages, then mu passes
+over the rollouts in minibatches, each one optimizer update, each accumulated over microbatches. A
+microbatch is a slice of prompts; the denominators are those of the whole minibatch
+(`TrainBatch.weights`), so its size changes nothing but memory.
 
 Read from the bottom up: `learn`, `inner_loop`, `one_pass`, `optimizer_step`, `gradient`.
 """
@@ -28,14 +29,42 @@ from grpo_jax.packing.microbatches import join_microbatches, split_microbatches
 from grpo_jax.packing.plan import Packing
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
-# Metrics that the learner and the loops add: an objective's own of such a name would be lost, or stand in their place.
-TAKEN = ("step", "loss", "grad_norm", "skipped", "skipped_steps", "lr", "tokens", "truncated", "iteration")
-TAKEN += ("reward_faults", "rewards_given", "zero_variance", "cut_off_nats", "slot_use", "sampling_tries")
-TAKEN_SECTIONS = ("reward/", "agreement/", "eval/", "time/", "length/", "inner/", "pool/", "tokens_per_s/")
+# Metrics that the learner and the loops add: an objective's own of such a name would be lost, or
+# stand in their place.
+TAKEN = (
+  "step",
+  "loss",
+  "grad_norm",
+  "skipped",
+  "skipped_steps",
+  "lr",
+  "tokens",
+  "truncated",
+  "iteration",
+)
+TAKEN += (
+  "reward_faults",
+  "rewards_given",
+  "zero_variance",
+  "cut_off_nats",
+  "slot_use",
+  "sampling_tries",
+)
+TAKEN_SECTIONS = (
+  "reward/",
+  "agreement/",
+  "eval/",
+  "time/",
+  "length/",
+  "inner/",
+  "pool/",
+  "tokens_per_s/",
+)
 
 # Why the inner loop ended (metric inner/stopped_by).
 RAN_ALL = 0  # all mu passes
-STOPPED_REACHED = 1  # learner.stop_reached: enough of the tokens with an advantage had come to their bound
+# learner.stop_reached: enough of the tokens with an advantage had come to their bound
+STOPPED_REACHED = 1
 STOPPED_SURROGATE = 2  # learner.stop_surrogate: the surrogate improved by less
 STOPPED_KL = 3  # learner.stop_kl: the mean k3 between old and new policy was beyond it
 
@@ -45,7 +74,8 @@ class Setup:
   """What does not change from one batch of rollouts to the next; jitted functions close over it.
 
   Raises:
-    SettingError: a rule that ends the passes, for an objective without a ratio or where there is one pass.
+    SettingError: a rule that ends the passes, for an objective without a ratio or where there is
+      one pass.
   """
 
   decoder: Decoder  # in the learner's dtype
@@ -54,15 +84,21 @@ class Setup:
   cfg: Any  # the `learner` section: mu, minibatches, microbatch, chunk, stop_...
   objective_cfg: Any  # the objective's settings
   temperature: float  # the one that the completions were sampled at
-  base: Any = None  # the tree that adapters stand on (lora.py), set where a function is traced; None: without them
+  # the tree that adapters stand on (lora.py), set where a function is traced; None: without them
+  base: Any = None
 
   def __post_init__(self) -> None:
     for rule in ("stop_reached", "stop_surrogate", "stop_kl"):
       value = self.cfg[rule]
       if value and self.objective.importance_ratio is None:
-        raise SettingError(f"learner.{rule}={value}: {self.objective_cfg.name} has no ratio to the old policy; use 0")
+        raise SettingError(
+          f"learner.{rule}={value}: {self.objective_cfg.name} has no ratio to the old policy; use 0"
+        )
       if value and self.cfg.mu == 1:
-        raise SettingError(f"learner.{rule}={value} with learner.mu=1: it ends passes before mu; use 0, or a larger mu")
+        raise SettingError(
+          f"learner.{rule}={value} with learner.mu=1: it ends passes before mu; use 0, or a larger "
+          "mu"
+        )
 
   @functools.cached_property
   def needs(self) -> frozenset[str]:
@@ -82,7 +118,8 @@ class Setup:
 class Trace(NamedTuple):
   """What an update started from, to see later what it did."""
 
-  # [P, G, L] float32, of the old policy; padding holds numbers without meaning; None: of a reward model
+  # [P, G, L] float32, of the old policy; padding holds numbers without meaning; None: of a reward
+  # model
   logprobs: Array | None
   advantages: Array  # [P, G, L] float32, 0 on padding
   lower: Array  # [P, G, L] float32, the least ratio that is asked of a token with A < 0
@@ -90,12 +127,16 @@ class Trace(NamedTuple):
 
 
 def microbatches_of_minibatch(cfg: Any, prompts: int) -> int:
-  """Returns the number of microbatches in a minibatch of so many prompts; `cfg` is the `learner` section."""
+  """Returns the number of microbatches in a minibatch of so many prompts; `cfg` is the `learner`
+  section.
+  """
   return prompts // cfg.microbatch if cfg.microbatch and cfg.microbatch < prompts else 1
 
 
 def microbatches_of_rollout(cfg: Any, prompts: int) -> int:
-  """Returns the number of microbatches in a batch of rollouts of so many prompts; `cfg` is the `learner` section."""
+  """Returns the number of microbatches in a batch of rollouts of so many prompts; `cfg` is the
+  `learner` section.
+  """
   return cfg.minibatches * microbatches_of_minibatch(cfg, prompts // cfg.minibatches)
 
 
@@ -113,7 +154,9 @@ def combine_metrics(metrics: Metrics) -> Metrics:
 
 
 def empty_metric(name: str) -> tuple[Array, Array]:
-  """Returns the neutral element of `combine`: what changes no metric of that name that it is combined with."""
+  """Returns the neutral element of `combine`: what changes no metric of that name that it is
+  combined with.
+  """
   return jnp.float32(-jnp.inf if name.endswith("_max") else 0.0), jnp.float32(0.0)
 
 
@@ -126,7 +169,8 @@ def means(metrics: Metrics) -> dict[str, Array]:
 
 
 def outputs(setup: Setup, params: Any, batch: Rollouts | TrainBatch, packing: Packing) -> Outputs:
-  """Returns what the trees in `params` ("policy", and "critic" where there is one) say of a batch's completions.
+  """Returns what the trees in `params` ("policy", and "critic" where there is one) say of a batch's
+  completions.
 
   Of a reward model, which has no unembedding, these are its scores alone.
   """
@@ -154,14 +198,19 @@ def frozen_outputs(setup: Setup, params: Any, rollouts: Rollouts, packing: Packi
 # -- one update
 
 
-def loss(setup: Setup, params: Any, batch: TrainBatch, packing: Packing) -> tuple[Array, tuple[Metrics, Array | None]]:
-  """Returns the objective's loss of a microbatch, and beside it (metrics, log-probs `[P, G, L]` or None)."""
+def loss(
+  setup: Setup, params: Any, batch: TrainBatch, packing: Packing
+) -> tuple[Array, tuple[Metrics, Array | None]]:
+  """Returns the objective's loss of a microbatch, and beside it (metrics, log-probs `[P, G, L]` or
+  None).
+  """
   out = outputs(setup, params, batch, packing)
   value, metrics = setup.objective.loss(out, batch, setup.objective_cfg)
   if taken := sorted(name for name in metrics if name in TAKEN or name.startswith(TAKEN_SECTIONS)):
     where = getattr(setup.objective, "__name__", "it")
     raise SettingError(
-      f"objective.name: the loss of {where} has the metric {taken[0]!r}, which a run has already; give it another name"
+      f"objective.name: the loss of {where} has the metric {taken[0]!r}, which a run has already; "
+      "give it another name"
     )
   return value, (metrics, jax.lax.stop_gradient(out.logprobs))
 
@@ -169,7 +218,9 @@ def loss(setup: Setup, params: Any, batch: TrainBatch, packing: Packing) -> tupl
 def gradient(
   setup: Setup, params: Any, batch: TrainBatch, packing: Packing
 ) -> tuple[Array, Any, Metrics, Array | None]:
-  """Returns loss, gradient, metrics and log-probs `[P, G, L]` of a minibatch, summed over its microbatches."""
+  """Returns loss, gradient, metrics and log-probs `[P, G, L]` of a minibatch, summed over its
+  microbatches.
+  """
   value_and_grad = jax.value_and_grad(functools.partial(loss, setup), has_aux=True)
   count = microbatches_of_minibatch(setup.cfg, batch.tokens.shape[0])
   if count == 1:
@@ -189,11 +240,17 @@ def gradient(
 def optimizer_step(
   setup: Setup, state: TrainState, batch: TrainBatch, packing: Packing
 ) -> tuple[TrainState, Metrics, Array | None]:
-  """Returns the state after one update by a minibatch, its metrics, and the log-probs `[P, G, L]` before it."""
+  """Returns the state after one update by a minibatch, its metrics, and the log-probs `[P, G, L]`
+  before it.
+  """
   value, grads, metrics, logprobs = gradient(setup, state.params, batch, packing)
   state, skipped = optimizer.apply_if_finite(setup.tx, grads, value, state)
   one = jnp.ones(())
-  metrics |= {"loss": (value, one), "grad_norm": (optax.tree.norm(grads), one), "skipped": (skipped * 1.0, one)}
+  metrics |= {
+    "loss": (value, one),
+    "grad_norm": (optax.tree.norm(grads), one),
+    "skipped": (skipped * 1.0, one),
+  }
   return state, metrics, logprobs
 
 
@@ -207,7 +264,9 @@ def reweighted(setup: Setup, batch: TrainBatch) -> TrainBatch:
 
 
 def one_pass(setup: Setup, state: TrainState, minibatches: Any) -> tuple[TrainState, Metrics]:
-  """Returns the state after an update by every minibatch, each normalised by itself, and the metrics of all."""
+  """Returns the state after an update by every minibatch, each normalised by itself, and the
+  metrics of all.
+  """
 
   def step(state: TrainState, x: tuple[TrainBatch, Packing]) -> tuple[TrainState, Metrics]:
     batch, packing = x
@@ -231,7 +290,8 @@ class Passes(NamedTuple):
 def next_pass(setup: Setup, minibatches: Any, passes: Passes) -> Passes:
   """Returns where the inner loop stands after one more pass.
 
-  The stop rules look at the mean metrics of that pass; the pass that triggers one is kept, and is the last.
+  The stop rules look at the mean metrics of that pass; the pass that triggers one is kept, and is
+  the last.
   """
   cfg, best = setup.cfg, passes.best
   state, metrics = one_pass(setup, passes.state, minibatches)
@@ -239,9 +299,13 @@ def next_pass(setup: Setup, minibatches: Any, passes: Passes) -> Passes:
   gain = mean["surrogate"] if cfg.stop_surrogate else best
   reason = jnp.int32(RAN_ALL)
   if cfg.stop_surrogate:
-    reason = jnp.where((passes.count > 0) & (gain < best + cfg.stop_surrogate), STOPPED_SURROGATE, reason)
+    reason = jnp.where(
+      (passes.count > 0) & (gain < best + cfg.stop_surrogate), STOPPED_SURROGATE, reason
+    )
   if cfg.stop_reached:
-    reason = jnp.where(mean["at_bound"] + mean["past_bound"] >= cfg.stop_reached, STOPPED_REACHED, reason)
+    reason = jnp.where(
+      mean["at_bound"] + mean["past_bound"] >= cfg.stop_reached, STOPPED_REACHED, reason
+    )
   if cfg.stop_kl:
     reason = jnp.where(mean["old_kl"] > cfg.stop_kl, STOPPED_KL, reason)
   both = jax.tree.map(lambda a, b: jnp.stack([a, b]), passes.metrics, metrics)
@@ -249,7 +313,9 @@ def next_pass(setup: Setup, minibatches: Any, passes: Passes) -> Passes:
 
 
 def inner_loop(setup: Setup, state: TrainState, minibatches: Any) -> tuple[TrainState, Metrics]:
-  """Returns the state after at most mu passes over the minibatches (fewer where a rule ends them), and all metrics."""
+  """Returns the state after at most mu passes over the minibatches (fewer where a rule ends them),
+  and all metrics.
+  """
   names = jax.eval_shape(lambda state: one_pass(setup, state, minibatches)[1], state)
   start = {name: empty_metric(name) for name in names}
   passes = Passes(state, jnp.int32(0), jnp.int32(RAN_ALL), jnp.float32(-jnp.inf), start)
@@ -259,7 +325,10 @@ def inner_loop(setup: Setup, state: TrainState, minibatches: Any) -> tuple[Train
 
   passes = jax.lax.while_loop(goes_on, functools.partial(next_pass, setup, minibatches), passes)
   one = jnp.ones(())
-  metrics = {"inner/passes": (passes.count * one, one), "inner/stopped_by": (passes.stopped_by * one, one)}
+  metrics = {
+    "inner/passes": (passes.count * one, one),
+    "inner/stopped_by": (passes.stopped_by * one, one),
+  }
   return passes.state, passes.metrics | metrics
 
 
@@ -267,12 +336,18 @@ def inner_loop(setup: Setup, state: TrainState, minibatches: Any) -> tuple[Train
 
 
 def with_frozen_logprobs(
-  setup: Setup, state: TrainState, ref_params: Any, old_params: Any, rollouts: Rollouts, packing: Packing
+  setup: Setup,
+  state: TrainState,
+  ref_params: Any,
+  old_params: Any,
+  rollouts: Rollouts,
+  packing: Packing,
 ) -> Rollouts:
-  """Returns the rollouts with what the reference, the old policy and the critic say of them, as far as it is needed.
+  """Returns the rollouts with what the reference, the old policy and the critic say of them, as far
+  as it is needed.
 
-  The old policy is that of `old_params`, or (None) the state before its first update. A reward model has none: what it
-  learns from says nothing of how likely the tokens were.
+  The old policy is that of `old_params`, or (None) the state before its first update. A reward
+  model has none: what it learns from says nothing of how likely the tokens were.
   """
   if "scores" in setup.needs:
     return rollouts
@@ -295,21 +370,25 @@ def learn(
   packing: Packing,
   base: Any = None,
 ) -> tuple[TrainState, dict[str, Array], Trace]:
-  """Returns the state after at most mu passes over the rollouts, metrics of the passes, and what they started from.
+  """Returns the state after at most mu passes over the rollouts, metrics of the passes, and what
+  they started from.
 
   Args:
     setup: what does not change.
     state: the policy (and critic) with its optimizer.
-    ref_params: the reference's tree; None if the objective needs none; {} where it is the base itself.
+    ref_params: the reference's tree; None if the objective needs none; {} where it is the base
+      itself.
     old_params: the tree that sampled the rollouts; None where that is the state itself.
     rollouts: P prompts with G completions each, with rewards where the objective asks for them.
     packing: of `packing.plan.pack`, for `microbatches_of_rollout` microbatches.
-    base: the tree under adapters, where those are what is trained (lora.py); trees above may lack what it has.
+    base: the tree under adapters, where those are what is trained (lora.py); trees above may lack
+      what it has.
   """
   setup = setup.of_base(base)
   rollouts = with_frozen_logprobs(setup, state, ref_params, old_params, rollouts, packing)
   batch = setup.objective.prepare(rollouts, setup.objective_cfg)
-  if setup.updates == 1 and old_params is None:  # the state itself sampled: ratios are exactly 1, not to rounding
+  # the state itself sampled: ratios are exactly 1, not to rounding
+  if setup.updates == 1 and old_params is None:
     batch = dataclasses.replace(batch, old_logprobs=None)
   if setup.updates == 1:
     state, metrics, logprobs = optimizer_step(setup, state, batch, packing)
@@ -317,7 +396,10 @@ def learn(
     minibatches = split_microbatches(setup.decoder.layout, (batch, packing), setup.cfg.minibatches)
     state, metrics = inner_loop(setup, state, minibatches)
     logprobs = rollouts.old_logprobs
-  lower, upper = (jnp.broadcast_to(b, batch.mask.shape) for b in setup.objective.bounds(batch, setup.objective_cfg))
+  lower, upper = (
+    jnp.broadcast_to(b, batch.mask.shape)
+    for b in setup.objective.bounds(batch, setup.objective_cfg)
+  )
   trace = Trace(logprobs, setup.objective.live_advantages(logprobs, batch), lower, upper)
   return state, means(metrics), trace
 
@@ -325,18 +407,24 @@ def learn(
 def make_learn(setup: Setup) -> Callable:
   """Returns `learn` of a setup, jitted.
 
-  It takes (state, ref_params, old_params, rollouts, packing, base=None) and returns (state, metrics, Trace); the state
-  is donated.
+  It takes (state, ref_params, old_params, rollouts, packing, base=None) and returns (state,
+  metrics, Trace); the state is donated.
   """
-  return jax.jit(functools.partial(learn, setup), donate_argnums=0, compiler_options=compiler_options(setup.decoder))
+  return jax.jit(
+    functools.partial(learn, setup),
+    donate_argnums=0,
+    compiler_options=compiler_options(setup.decoder),
+  )
 
 
 def compiler_options(decoder: Decoder) -> dict[str, str | bool]:
-  """Returns XLA's options for a CPU, those of all its programs among them; there are none elsewhere.
+  """Returns XLA's options for a CPU, those of all its programs among them; there are none
+  elsewhere.
 
-  Only matrix products use its kernel library, whose reductions are slow. With the analysis of regions fewer arrays are
-  copied, such as the moments before they are updated. Under adapters no code is moved out of loops: a base in bfloat16
-  would be converted there to float32, all of its layers at once.
+  Only matrix products use its kernel library, whose reductions are slow. With the analysis of
+  regions fewer arrays are copied, such as the moments before they are updated. Under adapters no
+  code is moved out of loops: a base in bfloat16 would be converted there to float32, all of its
+  layers at once.
   """
   if decoder.layout.platform != "cpu":
     return {}
@@ -344,4 +432,8 @@ def compiler_options(decoder: Decoder) -> dict[str, str | bool]:
     "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT",
     "xla_cpu_copy_insertion_use_region_analysis": True,
   }
-  return options if decoder.lora is None else options | {"xla_disable_hlo_passes": "while-loop-invariant-code-motion"}
+  return (
+    options
+    if decoder.lora is None
+    else options | {"xla_disable_hlo_passes": "while-loop-invariant-code-motion"}
+  )

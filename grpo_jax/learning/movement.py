@@ -1,4 +1,6 @@
-"""How an update moved the probabilities of its own rollouts ("How much, not how fast" asks for no more than that)."""
+"""How an update moved the probabilities of its own rollouts ("How much, not how fast" asks for no
+more than that).
+"""
 
 import functools
 from collections.abc import Callable
@@ -29,24 +31,30 @@ def movement(
     base: of `learn`.
 
   Returns:
-    Metrics, and the log-probs of the completions `[P, G]` before the first update and after the last.
-    `moved_right_way`: share of completions with an advantage whose probability moved the way of its sign.
-    `moved_nats`: mean change of a completion's log-prob towards its advantage, in nats.
-    `tokens/short`, `tokens/at_bound`, `tokens/past_bound`: shares of the tokens with an advantage, by where the ratio
-    stands that the objective clips; left out where it has none.
+    Metrics, and the log-probs of the completions `[P, G]` before the first update and after the
+    last. `moved_right_way`: share of completions with an advantage whose probability moved the way
+    of its sign. `moved_nats`: mean change of a completion's log-prob towards its advantage, in
+    nats. `tokens/short`, `tokens/at_bound`, `tokens/past_bound`: shares of the tokens with an
+    advantage, by where the ratio stands that the objective clips; left out where it has none.
   """
-  logprobs = frozen_outputs(setup.of_base(base), {"policy": params["policy"]}, rollouts, packing).logprobs
+  logprobs = frozen_outputs(
+    setup.of_base(base), {"policy": params["policy"]}, rollouts, packing
+  ).logprobs
   mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[-1])
   before, after = (masked.masked_sum(x, mask, axis=2) for x in (trace.logprobs, logprobs))
   sign = jnp.sign(trace.advantages.sum(2))
   acting = (sign != 0).astype(jnp.float32)
   metrics = {
-    "moved_right_way": masked.masked_mean((sign * (after - before) > 0).astype(jnp.float32), acting),
+    "moved_right_way": masked.masked_mean(
+      (sign * (after - before) > 0).astype(jnp.float32), acting
+    ),
     "moved_nats": masked.masked_mean(sign * (after - before), acting),
   }
   if setup.objective.importance_ratio is not None:
     now, old = common.on_mask(logprobs, mask), common.on_mask(trace.logprobs, mask)
-    ratios = common.ratio_and_largest(setup.objective.importance_ratio, now, old, mask, setup.objective_cfg)
+    ratios = common.ratio_and_largest(
+      setup.objective.importance_ratio, now, old, mask, setup.objective_cfg
+    )
     stands = surrogate.progress(*ratios, trace.advantages, trace.lower, trace.upper)
     tokens = mask * (trace.advantages != 0)  # none of a completion that is left out of the loss
     for name, there in zip(("short", "at_bound", "past_bound"), stands):
@@ -55,5 +63,9 @@ def movement(
 
 
 def make_movement(setup: Setup) -> Callable:
-  """Returns `movement` of a setup, jitted: `(params, rollouts, trace, packing, base) -> (metrics, before, after)`."""
-  return jax.jit(functools.partial(movement, setup), compiler_options=compiler_options(setup.decoder))
+  """Returns `movement` of a setup, jitted: `(params, rollouts, trace, packing, base) -> (metrics,
+  before, after)`.
+  """
+  return jax.jit(
+    functools.partial(movement, setup), compiler_options=compiler_options(setup.decoder)
+  )

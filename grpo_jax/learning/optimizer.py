@@ -1,4 +1,6 @@
-"""The optimizer: AdamW with a learning rate schedule, and an update that a non-finite number cannot spoil."""
+"""The optimizer: AdamW with a learning rate schedule, and an update that a non-finite number cannot
+spoil.
+"""
 
 import functools
 from collections.abc import Callable
@@ -16,11 +18,13 @@ Array = jax.Array
 def schedule(cfg: Any, total_updates: int) -> Callable[[Array | int], Array]:
   """The learning rate of update `count` (from 0).
 
-  It rises linearly over `cfg.warmup` updates, of which none has rate 0, and then stays (constant), or falls to 0 at
-  update `total_updates`, along a line (linear) or half a cosine (cosine; Loshchilov & Hutter 2017, eq. 5).
+  It rises linearly over `cfg.warmup` updates, of which none has rate 0, and then stays (constant),
+  or falls to 0 at update `total_updates`, along a line (linear) or half a cosine (cosine;
+  Loshchilov & Hutter 2017, eq. 5).
 
-  Only updates that were made count. A run in which `learner.stop_*` ends inner loops early, or in which updates are
-  skipped as not finite, makes fewer than `total_updates`, and ends at a rate above 0.
+  Only updates that were made count. A run in which `learner.stop_*` ends inner loops early, or in
+  which updates are skipped as not finite, makes fewer than `total_updates`, and ends at a rate
+  above 0.
 
   Args:
     cfg: the learner's settings (lr, schedule, warmup).
@@ -36,16 +40,22 @@ def _scheduled(peak: float, cfg: Any, total_updates: int) -> Callable[[Array | i
     count = jnp.asarray(count, jnp.float32)
     rise = jnp.minimum((count + 1) / (cfg.warmup + 1), 1.0)
     done = jnp.clip((count - cfg.warmup) / falling, 0.0, 1.0)
-    fall = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + jnp.cos(jnp.pi * done)) / 2}[cfg.schedule]
+    fall = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + jnp.cos(jnp.pi * done)) / 2}[
+      cfg.schedule
+    ]
     return peak * rise * fall
 
   return rate
 
 
-def make_optimizer(cfg: Any, total_updates: int, critic: bool = False) -> optax.GradientTransformation:
-  """AdamW (Loshchilov & Hutter 2019, algorithm 2) behind a clip by global norm, for {"policy": tree}.
+def make_optimizer(
+  cfg: Any, total_updates: int, critic: bool = False
+) -> optax.GradientTransformation:
+  """AdamW (Loshchilov & Hutter 2019, algorithm 2) behind a clip by global norm, for {"policy":
+  tree}.
 
-  With a critic, the policy and the critic are clipped, each by its own norm, and have their own learning rates.
+  With a critic, the policy and the critic are clipped, each by its own norm, and have their own
+  learning rates.
 
   Args:
     cfg: the learner's settings; `critic_lr` is read only if there is a critic.
@@ -65,7 +75,9 @@ def _adamw(cfg: Any, rate: Callable) -> optax.GradientTransformation:
   return optax.chain(
     optax.stateless(functools.partial(clip, cfg.clip_norm)) if cfg.clip_norm else optax.identity(),
     optax.scale_by_adam(b1=cfg.b1, b2=cfg.b2, eps=cfg.adam_eps),
-    optax.add_decayed_weights(cfg.weight_decay, mask=decayed) if cfg.weight_decay else optax.identity(),
+    optax.add_decayed_weights(cfg.weight_decay, mask=decayed)
+    if cfg.weight_decay
+    else optax.identity(),
     optax.scale_by_learning_rate(rate),
   )
 
@@ -73,8 +85,8 @@ def _adamw(cfg: Any, rate: Callable) -> optax.GradientTransformation:
 def clip(most: float, grads: Any, params: Any) -> Any:
   """Returns gradients scaled to a global norm of at most `most` (Pascanu et al. 2013, algorithm 1).
 
-  `optax.clip_by_global_norm` divides every gradient by the norm, and XLA keeps the quotients of all beside the
-  gradients; a product with one number is made where it is used.
+  `optax.clip_by_global_norm` divides every gradient by the norm, and XLA keeps the quotients of all
+  beside the gradients; a product with one number is made where it is used.
   """
   del params
   scale = jnp.minimum(1.0, most / optax.tree.norm(grads))
@@ -99,8 +111,8 @@ def apply_if_finite(
 ) -> tuple[TrainState, Array]:
   """One update, or none if the loss or any gradient is not finite.
 
-  A skipped update leaves parameters, moments and the schedule's count as they were, bit for bit, and is counted.
-  There is no branch and nothing is read on the host.
+  A skipped update leaves parameters, moments and the schedule's count as they were, bit for bit,
+  and is counted. There is no branch and nothing is read on the host.
 
   Args:
     tx: the optimizer.
@@ -115,7 +127,9 @@ def apply_if_finite(
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
   params, opt_state = jax.tree.map(
-    lambda new, old: jnp.where(finite, new, old), (params, opt_state), (state.params, state.opt_state)
+    lambda new, old: jnp.where(finite, new, old),
+    (params, opt_state),
+    (state.params, state.opt_state),
   )
   skipped = 1 - finite.astype(jnp.int32)
   state = TrainState(

@@ -24,7 +24,8 @@ class TrainState:
 
 
 def create(params: dict[str, Any], tx: optax.GradientTransformation) -> TrainState:
-  """A state that starts from `params` (held, not copied); the optimizer's part is made in its shards.
+  """A state that starts from `params` (held, not copied); the optimizer's part is made in its
+  shards.
 
   Args:
     params: trees of arrays, placed as they will be trained.
@@ -38,7 +39,9 @@ def create(params: dict[str, Any], tx: optax.GradientTransformation) -> TrainSta
 
   shardings = (layout.opt_state, layout.step, layout.bad_steps, layout.skipped)
   opt_state, step, bad_steps, skipped = jax.jit(start, out_shardings=shardings)(params)
-  return TrainState(step=step, params=params, opt_state=opt_state, bad_steps=bad_steps, skipped=skipped)
+  return TrainState(
+    step=step, params=params, opt_state=opt_state, bad_steps=bad_steps, skipped=skipped
+  )
 
 
 def abstract(params: dict[str, Any], tx: optax.GradientTransformation) -> TrainState:
@@ -67,7 +70,8 @@ def abstract(params: dict[str, Any], tx: optax.GradientTransformation) -> TrainS
 
 
 def opt_state_shardings(tx: optax.GradientTransformation, params: dict[str, Any]) -> Any:
-  """The shardings of `tx.init(params)`: each moment as its parameter, everything else on every device.
+  """The shardings of `tx.init(params)`: each moment as its parameter, everything else on every
+  device.
 
   Args:
     tx: the optimizer.
@@ -77,7 +81,9 @@ def opt_state_shardings(tx: optax.GradientTransformation, params: dict[str, Any]
   shardings = jax.tree.map(lambda p: p.sharding, params)
   scalar = replicated(params)
 
-  def masked(x):  # what stands in the state of one part (`optax.partition`) for the parameters of the others
+  def masked(
+    x,
+  ):  # what stands in the state of one part (`optax.partition`) for the parameters of the others
     return isinstance(x, optax.MaskedNode)
 
   return optax.tree_map_params(
@@ -93,4 +99,8 @@ def opt_state_shardings(tx: optax.GradientTransformation, params: dict[str, Any]
 def replicated(params: Any) -> Sharding:
   """The sharding that puts a whole array on every device that holds `params`."""
   sharding = jax.tree.leaves(params)[0].sharding
-  return NamedSharding(sharding.mesh, PartitionSpec()) if isinstance(sharding, NamedSharding) else sharding
+  return (
+    NamedSharding(sharding.mesh, PartitionSpec())
+    if isinstance(sharding, NamedSharding)
+    else sharding
+  )

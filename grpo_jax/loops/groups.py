@@ -25,7 +25,8 @@ class Scored(NamedTuple):
 def known(batch: Scored) -> np.ndarray:
   """Where a batch on the host has rewards that say how good a step is, `[P, G, L]` bool.
 
-  A step that was cut off is not known to be whole, and of a sample on which a reward failed nothing is known.
+  A step that was cut off is not known to be whole, and of a sample on which a reward failed nothing
+  is known.
   """
   r = batch.rollouts
   return r.given & ~failed(batch)[..., None] & ~(last_tokens(r) & (r.ended == TRUNCATED)[..., None])
@@ -60,7 +61,8 @@ def padded(places: Sequence[int], prompts: int) -> list[int]:
 
 
 def choose(batches: Sequence[Scored], places: Sequence[int]) -> Scored:
-  """The groups at those places of several batches, one after the other; -1 stands for an empty group.
+  """The groups at those places of several batches, one after the other; -1 stands for an empty
+  group.
 
   Where arrays are on the mesh they stay there, and the mesh must divide the number of places.
   """
@@ -68,11 +70,19 @@ def choose(batches: Sequence[Scored], places: Sequence[int]) -> Scored:
   examples = [example for batch in batches for example in batch.examples] + [None]
   starts = np.cumsum([0] + [len(batch.examples) for batch in batches])
   at = {old: new for new, old in enumerate(places)}
-  faults = [f._replace(prompt=int(f.prompt + start)) for batch, start in zip(batches, starts) for f in batch.faults]
+  faults = [
+    f._replace(prompt=int(f.prompt + start))
+    for batch, start in zip(batches, starts)
+    for f in batch.faults
+  ]
   faults = [fault._replace(prompt=at[fault.prompt]) for fault in faults if fault.prompt in at]
   index = np.asarray(places, np.int32)
-  chosen = jax.tree.map(functools.partial(_chosen, index), *[widen(batch.rollouts, width) for batch in batches])
-  return Scored([examples[place] for place in places], chosen, faults, sum(batch.cut_off for batch in batches))
+  chosen = jax.tree.map(
+    functools.partial(_chosen, index), *[widen(batch.rollouts, width) for batch in batches]
+  )
+  return Scored(
+    [examples[place] for place in places], chosen, faults, sum(batch.cut_off for batch in batches)
+  )
 
 
 def widen(rollouts: Rollouts, width: int) -> Rollouts:

@@ -1,4 +1,5 @@
-"""Iterative GRPO: Algorithm 1 of DeepSeekMath (arXiv 2402.03300), with a reward model that goes on learning.
+"""Iterative GRPO: Algorithm 1 of DeepSeekMath (arXiv 2402.03300), with a reward model that goes on
+learning.
 
     for iteration = 1, ..., I:
       reference <- policy                                                               (line 3)
@@ -8,10 +9,11 @@
         advantages relative to the group, then mu updates of the policy                 (lines 9 to 11)
       train the reward model on the policy's samples, and on some of earlier ones       (line 12)
 
-What is better among samples, which the reward model learns from, is said by the reward that `iterative.labels` names,
-such as a check of the answer, or of each step (teaching.py); its weight among the rewards of the policy may be 0.
-Policy, reward model and reference are saved together, so a run that was killed in any of these phases goes on with the
-same numbers. The policy is evaluated at the end of each iteration.
+What is better among samples, which the reward model learns from, is said by the reward that
+`iterative.labels` names, such as a check of the answer, or of each step (teaching.py); its weight
+among the rewards of the policy may be 0. Policy, reward model and reference are saved together, so
+a run that was killed in any of these phases goes on with the same numbers. The policy is evaluated
+at the end of each iteration.
 """
 
 import dataclasses
@@ -49,13 +51,17 @@ def train(config: ConfigDict, workdir: str) -> None:
   model = build.model(config)
   checks.check(config, model.decoder, registry.objective(config.objective.name))
   collector = make_collector(config, model)
-  label = next(function for name, function, _ in collector.rewards if name == config.iterative.labels)
+  label = next(
+    function for name, function, _ in collector.rewards if name == config.iterative.labels
+  )
   kind = teaching.kind_of(label, collector.batches.first(checks.FIRST_SOLUTIONS), model, config)
   check_batches(config, model, kind)
   judged_by = teaching.of_reward_model(config, kind)
   with said_of("iterative.reward_model" if config.iterative.reward_model else ""):
     judge = Judge(judged_by, build.model(judged_by, scores=True), 1.0)
-  load.check_tokenizer(model, judge.model, f"iterative.reward_model={config.iterative.reward_model!r}")
+  load.check_tokenizer(
+    model, judge.model, f"iterative.reward_model={config.iterative.reward_model!r}"
+  )
   policy = Policy(config, model, config.sampler.temperature, collector.generator.sizes)
   dtype = provenance.weights_dtype(judged_by.init_from)
   reference, replay, cfg = Reference(policy), Replay(workdir), config.iterative
@@ -72,7 +78,9 @@ def train(config: ConfigDict, workdir: str) -> None:
         replay.forget(teaching.oldest_step(run.checkpoints.oldest(), config))
       policy.ref_params = reference.params
       asked = collector._replace(models=models())
-      batch, sampling = collect(asked, policy.params, build.key(config.seed, build.SAMPLE, step), run.writer)
+      batch, sampling = collect(
+        asked, policy.params, build.key(config.seed, build.SAMPLE, step), run.writer
+      )
       replay.add(step, teaching.labelled(kind, batch, asked, config, step))
       learned = policy.learn(step, batch.rollouts, run.writer)
       numbers = learned.metrics | sampling | {"iteration": iteration + 1}
@@ -89,7 +97,9 @@ def train(config: ConfigDict, workdir: str) -> None:
       export(judge, workdir, dtype, parameters.find_source(judged_by.init_from)[0], run.writer)
 
 
-def asked_models(others: Sequence[RewardModel], judge: Learner, weight: float, steps: bool) -> list[RewardModel]:
+def asked_models(
+  others: Sequence[RewardModel], judge: Learner, weight: float, steps: bool
+) -> list[RewardModel]:
   """The reward models that score samples: others, and the one that learns, as it is now."""
   return [*others, RewardModel(NAME, weight, steps, judge.model.decoder, judge.params)]
 
@@ -102,9 +112,13 @@ def check(config: ConfigDict) -> None:
   """
   labels, names = config.iterative.labels, [name for name, *_ in config.rewards.functions]
   if labels not in names:
-    raise SettingError(f"iterative.labels={labels!r}: use the name of one of rewards.functions, {', '.join(names)}")
+    raise SettingError(
+      f"iterative.labels={labels!r}: use the name of one of rewards.functions, {', '.join(names)}"
+    )
   if NAME in scorers.reward_names(config.rewards):
-    raise SettingError(f"rewards has {NAME!r}, which is the name of the reward model that learns: use another")
+    raise SettingError(
+      f"rewards has {NAME!r}, which is the name of the reward model that learns: use another"
+    )
 
 
 def check_batches(config: ConfigDict, model: build.Model, kind: Kind) -> None:
@@ -115,9 +129,14 @@ def check_batches(config: ConfigDict, model: build.Model, kind: Kind) -> None:
   """
   shards, samples = model.layout.size("prompt"), model.layout.size("sample")
   if config.iterative.pairs % shards:
-    raise SettingError(f"iterative.pairs={config.iterative.pairs}: use a multiple of {shards}, the shards of the mesh")
+    raise SettingError(
+      f"iterative.pairs={config.iterative.pairs}: use a multiple of {shards}, the shards of the "
+      "mesh"
+    )
   if not kind.steps and 2 % samples:
-    raise SettingError(f"mesh.group={samples} with loop='iterative', whose pairs are two samples: use 1 or 2")
+    raise SettingError(
+      f"mesh.group={samples} with loop='iterative', whose pairs are two samples: use 1 or 2"
+    )
 
 
 class IterationEvaluator(Evaluator):
@@ -125,7 +144,9 @@ class IterationEvaluator(Evaluator):
 
   taught = ""  # of the reward model in this iteration, in words; the loop sets it
 
-  def __init__(self, config: ConfigDict, model: build.Model, models: Callable[[], Sequence[RewardModel]]):
+  def __init__(
+    self, config: ConfigDict, model: build.Model, models: Callable[[], Sequence[RewardModel]]
+  ):
     """See `Evaluator`."""
     super().__init__(config, model, models)
     self.steps = config.iterative.steps
@@ -134,7 +155,9 @@ class IterationEvaluator(Evaluator):
     """The number of the iteration that ends with the `step`th step; {} where none does."""
     return {"iteration": step // self.steps} if step and step % self.steps == 0 else {}
 
-  def __call__(self, writer: Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
+  def __call__(
+    self, writer: Writer, params: Any, step: int, samples: bool = False
+  ) -> dict[str, float]:
     """See `Evaluator`; a line tells of an iteration that has ended."""
     found = super().__call__(writer, params, step, samples)
     said = [f"accuracy {found['accuracy']:.1%}"] if "accuracy" in found else []
@@ -145,7 +168,9 @@ class IterationEvaluator(Evaluator):
 
 
 def export(judge: Learner, workdir: str, dtype: str, base: str, writer: Writer) -> None:
-  """Writes the reward model to DIR/reward_model, a Hugging Face folder in that dtype; see `tensors.save` on `base`."""
+  """Writes the reward model to DIR/reward_model, a Hugging Face folder in that dtype; see
+  `tensors.save` on `base`.
+  """
   with writer.phase("export"):
     out = storage.place(workdir) / NAME
     decoder = judge.model.decoder
@@ -163,7 +188,9 @@ class Policy(Learner):
 
 
 class Reference:
-  """The policy as it was when an iteration began, saved and restored with the learners of a run; it is not trained."""
+  """The policy as it was when an iteration began, saved and restored with the learners of a run; it
+  is not trained.
+  """
 
   state: TrainState
 
@@ -178,7 +205,9 @@ class Reference:
 
   def abstract(self) -> TrainState:
     """The shapes, dtypes and shardings of the state; nothing is allocated."""
-    return train_state.abstract(parameters.abstract_params(self.policy.model.decoder, frozenset()), self.tx)
+    return train_state.abstract(
+      parameters.abstract_params(self.policy.model.decoder, frozenset()), self.tx
+    )
 
   def start(self) -> None:
     """Takes a copy of the policy's starting parameters."""

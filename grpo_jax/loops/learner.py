@@ -25,15 +25,16 @@ class Learned(NamedTuple):
 
   metrics: dict[str, Any]  # numbers, on the host
   trace: learn.Trace  # what it started from, on the device
-  moved: tuple[Any, Any] | None  # log-probs of the completions before and after it, [P, G] each; None: not measured
+  # log-probs of the completions before and after it, [P, G] each; None: not measured
+  moved: tuple[Any, Any] | None
 
 
 class Learner:
   """A policy (or a policy and a critic, or a reward model) that learns by one objective.
 
-  `state` is what the update changes and a checkpoint holds; `ref_params` is the reference's (or teacher's) tree, None
-  for an objective without one; `base` is what adapters stand on, None without them. `start` or a checkpoint sets
-  `state`, and `load_reference` sets the others.
+  `state` is what the update changes and a checkpoint holds; `ref_params` is the reference's (or
+  teacher's) tree, None for an objective without one; `base` is what adapters stand on, None without
+  them. `start` or a checkpoint sets `state`, and `load_reference` sets the others.
   """
 
   PHASE = "learn"  # as which an update is shown and timed
@@ -43,13 +44,16 @@ class Learner:
   ref_params: Any = None
   base: Any = None
 
-  def __init__(self, config: ConfigDict, model: build.Model, temperature: float, sizes: Sizes | None = None):
+  def __init__(
+    self, config: ConfigDict, model: build.Model, temperature: float, sizes: Sizes | None = None
+  ):
     """Makes the jitted functions; nothing is loaded or compiled yet.
 
     Args:
       config: `objective`, `learner`, `steps`, `ref_from`, `log.measure_every`.
       model: the policy.
-      temperature: at which the log-probs of completions are taken: the sampler's, if the policy sampled them.
+      temperature: at which the log-probs of completions are taken: the sampler's, if the policy
+        sampled them.
       sizes: of programs, also of the sampler whose batches it learns from; None: its own.
 
     Raises:
@@ -64,16 +68,23 @@ class Learner:
     updates = config.steps * config.learner.mu * config.learner.minibatches
     self.rate = optimizer.schedule(config.learner, updates)
     self.tx = optimizer.make_optimizer(config.learner, updates, critic="values" in self.needs)
-    setup = learn.Setup(model.decoder, self.objective, self.tx, config.learner, settings, temperature)
+    setup = learn.Setup(
+      model.decoder, self.objective, self.tx, config.learner, settings, temperature
+    )
     self.jitted_learn, self.jitted_movement = learn.make_learn(setup), movement.make_movement(setup)
     self.sizes = sizes or build.sizes(config, model.layout)
     if ("scores" in self.needs) != model.decoder.config.scores:
-      raise ValueError(f"{config.objective.name} with a model whose scores={model.decoder.config.scores}")
-    self.measure_every = 0 if "scores" in self.needs else config.log.measure_every  # tokens have no probability there
+      raise ValueError(
+        f"{config.objective.name} with a model whose scores={model.decoder.config.scores}"
+      )
+    # tokens have no probability there
+    self.measure_every = 0 if "scores" in self.needs else config.log.measure_every
 
   @property
   def params(self) -> Any:
-    """The parameters of the policy or the reward model, with the base of adapters, if there are any, and those."""
+    """The parameters of the policy or the reward model, with the base of adapters, if there are
+    any, and those.
+    """
     return lora.join(self.base, self.trained)
 
   @property
@@ -86,24 +97,32 @@ class Learner:
     return train_state.abstract(parameters.abstract_params(self.model.decoder, self.needs), self.tx)
 
   def start(self) -> None:
-    """Takes the policy's starting parameters, and a fresh optimizer; where there are adapters, their base, too."""
+    """Takes the policy's starting parameters, and a fresh optimizer; where there are adapters,
+    their base, too.
+    """
     policy = self.model.load()
     if self.model.decoder.lora is not None:
       self.base, with_heads = lora.split(policy)
       key = build.key(self.config.seed, build.ADAPTERS, 0)
       policy = parameters.fresh_adapters(self.model.decoder, with_heads, key)
-    self.state = train_state.create(parameters.params(self.model.decoder, policy, self.needs), self.tx)
+    self.state = train_state.create(
+      parameters.params(self.model.decoder, policy, self.needs), self.tx
+    )
 
   def load_reference(self, pin: dict[str, Any]) -> dict[str, Any]:
-    """Loads the reference, where the objective needs one, and the base of adapters, where there are any.
+    """Loads the reference, where the objective needs one, and the base of adapters, where there are
+    any.
 
-    They are not saved, but read again from their sources. The base is the reference, too, if `ref_from` names no other.
+    They are not saved, but read again from their sources. The base is the reference, too, if
+    `ref_from` names no other.
 
     Args:
-      pin: the step and the fingerprint of the reference, as the checkpoint keeps them; {} in a fresh run.
+      pin: the step and the fingerprint of the reference, as the checkpoint keeps them; {} in a
+        fresh run.
 
     Returns:
-      What a checkpoint keeps, so that the run never goes on with another reference or base; {} without one.
+      What a checkpoint keeps, so that the run never goes on with another reference or base; {}
+      without one.
 
     Raises:
       SettingError: the source holds other parameters than when the run began.
@@ -126,11 +145,13 @@ class Learner:
     return parameters.check_base(self.base, pin, self.config.init_from)
 
   def learn(self, step: int, batch: Rollouts, writer: Writer, old_params: Any = None) -> Learned:
-    """Learns from rollouts; every `log.measure_every` steps it measures how their probabilities moved.
+    """Learns from rollouts; every `log.measure_every` steps it measures how their probabilities
+    moved.
 
     Args:
       step: of the run.
-      batch: sampled (see rollouts.py), or all numpy; with rewards, where the objective asks for them.
+      batch: sampled (see rollouts.py), or all numpy; with rewards, where the objective asks for
+        them.
       writer: shows the phases.
       old_params: the policy that sampled them, where it is not the one in `state`.
     """
@@ -138,7 +159,9 @@ class Learner:
     batch, packing = self.sizes.for_learner(batch)
     on_mesh = rollouts.to_device(self.model.layout, (batch, packing))
     with writer.phase(self.PHASE, on_mesh):
-      self.state, found, trace = self.jitted_learn(self.state, self.ref_params, old_params, *on_mesh, self.base)
+      self.state, found, trace = self.jitted_learn(
+        self.state, self.ref_params, old_params, *on_mesh, self.base
+      )
       found = rollouts.to_host(found)
     moved = None
     if self.measure_every and step % self.measure_every == 0:
@@ -146,7 +169,9 @@ class Learner:
         measured = self.jitted_movement(self.state.params, on_mesh[0], trace, on_mesh[1], self.base)
         more, *moved = rollouts.to_host(measured)
       found |= more
-    found |= rollouts.statistics(batch) | plan.padding(batch, packing, self.model.layout, self.sizes.microbatches)
+    found |= rollouts.statistics(batch) | plan.padding(
+      batch, packing, self.model.layout, self.sizes.microbatches
+    )
     found |= {"lr": self.rate(self.state.step - 1), "skipped_steps": int(self.state.skipped)}
     return Learned(found, trace, tuple(moved) if moved else None)
 
@@ -162,8 +187,11 @@ class Learner:
     """
     bad = int(self.state.bad_steps)
     if bad >= self.cfg.max_bad_steps:
-      loss, norm = (float(found.get(self.METRICS + name, math.nan)) for name in ("loss", "grad_norm"))
+      loss, norm = (
+        float(found.get(self.METRICS + name, math.nan)) for name in ("loss", "grad_norm")
+      )
       raise SettingError(
-        f"{self.RATE}={self.cfg.lr}: {bad} updates in a row were not finite (loss {loss}, gradient norm {norm}); a "
+        f"{self.RATE}={self.cfg.lr}: {bad} updates in a row were not finite (loss {loss}, gradient "
+        f"norm {norm}); a "
         f"lower one may work; {safe()}"
       )

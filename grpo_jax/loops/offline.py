@@ -1,4 +1,5 @@
-"""Learn from data that does not change: SFT on worked solutions; RFT, DPO and distillation on samples made first.
+"""Learn from data that does not change: SFT on worked solutions; RFT, DPO and distillation on
+samples made first.
 
 `offline.data` says what the completions of a prompt are:
 
@@ -6,7 +7,8 @@
     samples     sampler.group samples of a policy, scored by the rewards (RFT, off-policy distillation)
     pairs       one better and one worse of those samples, [chosen, rejected] (DPO), or the lines of `offline.pairs`
 
-Samples are drawn once, from `offline.teacher` or else from where the policy starts, and kept in DIR/samples.npz.
+Samples are drawn once, from `offline.teacher` or else from where the policy starts, and kept in
+DIR/samples.npz.
 """
 
 import functools
@@ -39,7 +41,8 @@ from grpo_jax.sampling import rollouts
 from grpo_jax.setup import build, checks, registry
 from grpo_jax.types import Example, Prompts, Rollouts
 
-TEMPERATURE = 1.0  # of the log-probs: the likelihood of what is written is the model's own, whatever it was sampled at
+# of the log-probs: the likelihood of what is written is the model's own, whatever it was sampled at
+TEMPERATURE = 1.0
 
 
 def train(config: ConfigDict, workdir: str) -> None:
@@ -58,7 +61,8 @@ def train(config: ConfigDict, workdir: str) -> None:
   )
   if drawn and not (storage.place(workdir) / "samples.npz").exists():
     build.check_source(config.offline.teacher, model, "offline.teacher")
-    check_collector(config, model)  # what is wrong with data, prompts and rewards is said before the folder is claimed
+    # what is wrong with data, prompts and rewards is said before the folder is claimed
+    check_collector(config, model)
   policy, evaluator = Learner(config, model, TEMPERATURE), Evaluator(config, model)
 
   with Run(config, workdir, model, batches, {"policy": policy}, evaluator) as run:
@@ -78,35 +82,52 @@ def train(config: ConfigDict, workdir: str) -> None:
     run.finish()
 
 
-def solutions(examples: Sequence[Example | None], model: build.Model, config: ConfigDict) -> Rollouts:
-  """The worked solutions as groups of one, each with its end token; longer ones are cut, and then have none."""
+def solutions(
+  examples: Sequence[Example | None], model: build.Model, config: ConfigDict
+) -> Rollouts:
+  """The worked solutions as groups of one, each with its end token; longer ones are cut, and then
+  have none.
+  """
   longest = config.sampler.max_length
-  prompts, _ = loader.to_prompts(examples, model.render, config.data.max_prompt_length, config.data.on_long)
-  texts = [(e.solution,) if e is not None and n else (None,) for e, n in zip(examples, prompts.lengths)]
+  prompts, _ = loader.to_prompts(
+    examples, model.render, config.data.max_prompt_length, config.data.on_long
+  )
+  texts = [
+    (e.solution,) if e is not None and n else (None,) for e, n in zip(examples, prompts.lengths)
+  ]
   tokens, lengths, ended = encoded(texts, model, longest)
   zeros = np.zeros(tokens.shape, np.float32)
   return Rollouts(plan.trim(prompts), tokens, lengths, ended, zeros, zeros)
 
 
 class Kept:
-  """Endless batches of the samples in DIR/samples.npz, shuffled anew in each epoch; the position is saved."""
+  """Endless batches of the samples in DIR/samples.npz, shuffled anew in each epoch; the position is
+  saved.
+  """
 
   def __init__(self, config: ConfigDict, prompts: int):
     self.order = loader.Batches([range(prompts)], prompts=config.data.prompts, seed=config.seed)
     self.rollouts: Rollouts | None = None  # numpy, [prompts, ...]; set once they are drawn
-    self.get_state, self.set_state, self.contents = self.order.get_state, self.order.set_state, self.order.contents
+    self.get_state, self.set_state, self.contents = (
+      self.order.get_state,
+      self.order.set_state,
+      self.order.contents,
+    )
 
   def __next__(self) -> Rollouts:
-    """A batch without the sampler's log-probs: the policy that learns from it is another one by now."""
+    """A batch without the sampler's log-probs: the policy that learns from it is another one by
+    now.
+    """
     index = np.asarray(next(self.order))
     return common.written(jax.tree.map(lambda x: x[index], self.rollouts))
 
 
 def kept_samples(config: ConfigDict, run: Run, draw: Callable[[], Any], like: Any) -> Any:
-  """The samples of DIR/samples.npz, drawn first if they are not there; None where a signal ended that.
+  """The samples of DIR/samples.npz, drawn first if they are not there; None where a signal ended
+  that.
 
-  A damaged file is set aside and the samples are drawn again: they follow from the config alone. The run's checkpoints
-  keep their checksum.
+  A damaged file is set aside and the samples are drawn again: they follow from the config alone.
+  The run's checkpoints keep their checksum.
 
   Args:
     config: of the model that they are samples of.
@@ -119,11 +140,15 @@ def kept_samples(config: ConfigDict, run: Run, draw: Callable[[], Any], like: An
   """
   path, known = storage.place(run.folder) / "samples.npz", run.extra.get("samples")
   samples, error = read_samples(path, known, like)
-  if any(each is None for each in hosts.gather(samples and fingerprint(samples))):  # on any process: all draw
+  # on any process: all draw
+  if any(each is None for each in hosts.gather(samples and fingerprint(samples))):
     samples = None
   if samples is None:
     if error:
-      run.writer.say(f"warning: {path} is damaged ({error}); it is kept as {path}.damaged, and samples are drawn again")
+      run.writer.say(
+        f"warning: {path} is damaged ({error}); it is kept as {path}.damaged, and samples are "
+        "drawn again"
+      )
       if jax.process_index() == 0:
         path.replace(f"{path}.damaged")
     samples = draw()
@@ -131,7 +156,8 @@ def kept_samples(config: ConfigDict, run: Run, draw: Callable[[], Any], like: An
       return None
     if known not in (None, fingerprint(samples)):
       raise SettingError(
-        f"offline.teacher={config.offline.teacher!r}: the samples drawn from it now are not those that this run began "
+        f"offline.teacher={config.offline.teacher!r}: the samples drawn from it now are not those "
+        "that this run began "
         "with; put it back as it was, or begin anew in another --workdir"
       )
     if jax.process_index() == 0:
@@ -154,7 +180,9 @@ def read_samples(path: storage.Path, known: str | None, like: Any) -> tuple[Any,
   structure = jax.tree.structure(like)
   try:
     with storage.reading(path) as file, np.load(file) as stored:
-      samples = jax.tree.unflatten(structure, [stored[f"arr_{i}"] for i in range(structure.num_leaves)])
+      samples = jax.tree.unflatten(
+        structure, [stored[f"arr_{i}"] for i in range(structure.num_leaves)]
+      )
     if known not in (None, fingerprint(samples)):
       return None, "it holds other samples"
   except Exception as error:  # what is damaged can fail in any way
@@ -180,14 +208,18 @@ def fingerprint(samples: Any) -> str:
   """A checksum of what samples.npz holds."""
   found = 0
   for array in jax.tree.leaves(samples):
-    found = zlib.crc32(np.ascontiguousarray(array), zlib.crc32(f"{array.dtype}{array.shape}".encode(), found))
+    found = zlib.crc32(
+      np.ascontiguousarray(array), zlib.crc32(f"{array.dtype}{array.shape}".encode(), found)
+    )
   return f"{found:08x}"
 
 
 def template() -> Rollouts:
   """The structure of kept samples: scored, without the learner's own log-probs."""
   zero = np.zeros(())
-  return Rollouts(Prompts(zero, zero), zero, zero, zero, zero, zero, rewards=zero, given=zero, components=zero)
+  return Rollouts(
+    Prompts(zero, zero), zero, zero, zero, zero, zero, rewards=zero, given=zero, components=zero
+  )
 
 
 def draw_samples(
@@ -203,7 +235,8 @@ def draw_scored(
 ) -> Scored | None:
   """Groups of scored samples of the teacher; None where `stopping` (of the run) says so.
 
-  They are `offline.held_out` groups of different prompts, and then `offline.prompts` groups of other prompts.
+  They are `offline.held_out` groups of different prompts, and then `offline.prompts` groups of
+  other prompts.
 
   Raises:
     SettingError: too few prompts gave samples (pairs: a better and a worse one).
@@ -233,11 +266,14 @@ def draw_scored(
   gave = "a better and a worse sample" if kind == "pairs" or config.sampler.tries > 1 else "samples"
   beside = f" beside the {len(held)} that are held out" if o.held_out else ""
   raise SettingError(
-    f"offline.prompts={o.prompts}: only {len(rest)} prompts gave {gave}{beside}; use fewer, or a larger sampler.group "
+    f"offline.prompts={o.prompts}: only {len(rest)} prompts gave {gave}{beside}; use fewer, or a "
+    "larger sampler.group "
     f"than {config.sampler.group}"
   )
 
 
 def without_empty(batch: Scored) -> Scored:
-  """The groups that were sampled: neither those that only fill the batch nor prompts that were too long."""
+  """The groups that were sampled: neither those that only fill the batch nor prompts that were too
+  long.
+  """
   return select(batch, np.flatnonzero(batch.rollouts.prompts.lengths).tolist())

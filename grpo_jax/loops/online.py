@@ -24,25 +24,31 @@ def train(config: ConfigDict, workdir: str) -> None:
   policy = Learner(config, model, config.sampler.temperature, collector.generator.sizes)
   evaluator = Evaluator(config, model, lambda: collector.models)
 
-  with Run(config, workdir, model, collector.batches, {"policy": policy}, evaluator, collector.rule) as run:
+  with Run(
+    config, workdir, model, collector.batches, {"policy": policy}, evaluator, collector.rule
+  ) as run:
     for step in run.steps():
       key = build.key(config.seed, build.SAMPLE, step)
       batch, sampling = collect(collector, policy.params, key, run.writer)  # sample and score
-      learned = policy.learn(step, batch.rollouts, run.writer)  # one jitted function, mu inner updates
+      learned = policy.learn(step, batch.rollouts, run.writer)  # mu updates, one jitted function
       numbers = learned.metrics | sampling
       numbers |= speeds(numbers["tokens"], int(batch.rollouts.lengths.sum()), run.writer.seconds)
-      run.writer.samples(step + 1, sample_rows(batch, learned, config.log.samples, collector, model))
+      run.writer.samples(
+        step + 1, sample_rows(batch, learned, config.log.samples, collector, model)
+      )
       run.log(step, numbers)
       run.after(step)
     run.finish()
 
 
 def speeds(sampled: int, learned: int, seconds: dict[str, float]) -> dict[str, float]:
-  """Completion tokens a second: of sampling, of learning and of the whole step; and the share of it that scoring takes.
+  """Completion tokens a second: of sampling, of learning and of the whole step; and the share of it
+  that scoring takes.
 
   Args:
     sampled, learned: tokens of completions.
-    seconds: of the phases of the step. That of scoring ends when all rewards are on the host, reward models' too.
+    seconds: of the phases of the step. That of scoring ends when all rewards are on the host,
+      reward models' too.
   """
   whole = sum(seconds[phase] for phase in ("sample", "score", "learn"))
   return {
@@ -56,16 +62,22 @@ def speeds(sampled: int, learned: int, seconds: dict[str, float]) -> dict[str, f
 def sample_rows(
   batch: Scored, learned: Learned, limit: int, collector: Collector, model: build.Model
 ) -> list[dict[str, Any]]:
-  """Up to `limit` completions as samples.jsonl keeps them: those with a fault first, then one of each group in turn."""
+  """Up to `limit` completions as samples.jsonl keeps them: those with a fault first, then one of
+  each group in turn.
+  """
   r, trace = batch.rollouts, learned.trace
-  faults = {(fault.prompt, fault.sample): f"{fault.name}: {fault.message}" for fault in batch.faults}
+  faults = {
+    (fault.prompt, fault.sample): f"{fault.name}: {fault.message}" for fault in batch.faults
+  }
   group = range(r.lengths.shape[1])
   real = [(p, g) for g in group for p in range(len(batch.examples)) if r.lengths[p, g]]
   shown = sorted(real, key=lambda place: place not in faults)[:limit]
   if not shown:
     return []
   places = [*shown, *shown[:1] * (limit - len(shown))]  # always as many: one program
-  tokens, advantages, logprobs = rollouts.rows(model.layout, (r.tokens, trace.advantages, trace.logprobs), places)
+  tokens, advantages, logprobs = rollouts.rows(
+    model.layout, (r.tokens, trace.advantages, trace.logprobs), places
+  )
   total, apart = totals(r.rewards, r.given), disagreement(batch, collector)
   out = []
   for n, (p, g) in enumerate(shown):
@@ -87,6 +99,9 @@ def sample_rows(
       row["disagreement"] = apart[p, g]
     if learned.moved:
       before, after = learned.moved
-      row |= {"logprob_before": round(float(before[p, g]), 4), "logprob_after": round(float(after[p, g]), 4)}
+      row |= {
+        "logprob_before": round(float(before[p, g]), 4),
+        "logprob_after": round(float(after[p, g]), 4),
+      }
     out.append(row | ({"faults": faults[p, g]} if (p, g) in faults else {}))
   return out

@@ -1,12 +1,14 @@
 """Train a process reward model on solutions whose steps have labels.
 
-The solutions are samples of a policy, drawn and labelled once and kept in DIR/samples.npz, or those of a file
-(`offline.steps`). Samples are labelled by continuations (`offline.continuations`, see continuations.py), or (0) by
-the rewards, which then give a value in [0, 1] to each step, as `steps.steps_correct` does. The solutions of
-`offline.held_out` prompts are kept for evaluation: no batch has one of these prompts.
+The solutions are samples of a policy, drawn and labelled once and kept in DIR/samples.npz, or those
+of a file (`offline.steps`). Samples are labelled by continuations (`offline.continuations`, see
+continuations.py), or (0) by the rewards, which then give a value in [0, 1] to each step, as
+`steps.steps_correct` does. The solutions of `offline.held_out` prompts are kept for evaluation: no
+batch has one of these prompts.
 
-Two models, as in reward_model.py: the reward model starts as `init_from` says, where that is a policy with a fresh
-head; the samples and their continuations are of `offline.teacher`, or else of `init_from`.
+Two models, as in reward_model.py: the reward model starts as `init_from` says, where that is a
+policy with a fresh head; the samples and their continuations are of `offline.teacher`, or else of
+`init_from`.
 """
 
 import dataclasses
@@ -74,7 +76,8 @@ def train(config: ConfigDict, workdir: str) -> None:
 
 
 def read_solutions(config: ConfigDict, model: build.Model) -> tuple[Steps, str]:
-  """The solutions of `offline.steps`, a group of each held-out prompt first; and what was left out of them, in words.
+  """The solutions of `offline.steps`, a group of each held-out prompt first; and what was left out
+  of them, in words.
 
   Raises:
     SettingError: a file that cannot be read, or has too few prompts.
@@ -88,14 +91,17 @@ def read_solutions(config: ConfigDict, model: build.Model) -> tuple[Steps, str]:
   first, rest = divide([prompts[place] for place in order], held_out)
   if len(first) < held_out or not rest:
     raise SettingError(
-      f"offline.held_out={held_out}: {config.offline.steps} has {len(set(prompts))} prompts that fit; use at most "
+      f"offline.held_out={held_out}: {config.offline.steps} has {len(set(prompts))} prompts that "
+      "fit; use at most "
       f"{len(set(prompts)) - 1}"
     )
   chosen = select(batch, [order[place] for place in [*first, *rest]]).rollouts
   said = (
     f"{int((chosen.lengths > 0).sum())} solutions with {int(chosen.given.sum())} labelled steps, "
-    f"{(chosen.rewards[chosen.given] <= 0.5).mean():.0%} of them wrong; left out: {found.without} lines without a "
-    f"labelled step, {found.too_long} groups whose prompt is too long, {found.cut} steps beyond sampler.max_length"
+    f"{(chosen.rewards[chosen.given] <= 0.5).mean():.0%} of them wrong; left out: {found.without} "
+    "lines without a "
+    f"labelled step, {found.too_long} groups whose prompt is too long, {found.cut} steps beyond "
+    "sampler.max_length"
   )
   return Steps(chosen, np.full(chosen.rewards.shape, np.nan, np.float32)), said
 
@@ -103,7 +109,8 @@ def read_solutions(config: ConfigDict, model: build.Model) -> tuple[Steps, str]:
 def draw_solutions(
   config: ConfigDict, policy: build.Model, writer: Writer, stopping: Callable[[int], str]
 ) -> Steps | None:
-  """Samples with labels at the last token of each step, held-out groups first; None where `stopping` says so.
+  """Samples with labels at the last token of each step, held-out groups first; None where
+  `stopping` says so.
 
   Raises:
     SettingError: as `draw_scored`; rewards that label no step, or not by a number from 0 to 1.
@@ -119,17 +126,27 @@ def draw_solutions(
   if not np.all((r.rewards >= 0) & (r.rewards <= 1), where=r.given):
     raise SettingError(
       f"rewards.functions={config.rewards.functions}: gave {r.rewards[r.given].min():g} to "
-      f"{r.rewards[r.given].max():g}, and labels of steps are from 0 to 1; use (('steps', 'steps.steps_correct', 1.0),)"
+      f"{r.rewards[r.given].max():g}, and labels of steps are from 0 to 1; use (('steps', "
+      "'steps.steps_correct', 1.0),)"
       ", or offline.continuations"
     )
-  writer.say(f"{int(r.given.sum())} steps were labelled by the rewards, {(r.rewards[r.given] <= 0.5).mean():.0%} wrong")
+  writer.say(
+    f"{int(r.given.sum())} steps were labelled by the rewards, "
+    f"{(r.rewards[r.given] <= 0.5).mean():.0%} wrong"
+  )
   return Steps(r, np.full_like(rule, np.nan))
 
 
 def continue_all(
-  config: ConfigDict, policy: build.Model, batch: Scored, writer: Writer, stopping: Callable[[int], str]
+  config: ConfigDict,
+  policy: build.Model,
+  batch: Scored,
+  writer: Writer,
+  stopping: Callable[[int], str],
 ) -> Scored | None:
-  """The samples with labels from continuations by the policy that they are of; None where `stopping` says so."""
+  """The samples with labels from continuations by the policy that they are of; None where
+  `stopping` says so.
+  """
   labeller = continuations.make_labeller(config, policy)
   params = build.reference(config.offline.teacher, policy, "offline.teacher")
   total, several, labelled = len(batch.examples), config.eval.batch, []
@@ -147,11 +164,14 @@ def continue_all(
       return None
   if count.faults:
     writer.warn(
-      "eval.reward", f"eval.reward={config.eval.reward!r} failed on {count.faults} completions, counted as wrong"
+      "eval.reward",
+      f"eval.reward={config.eval.reward!r} failed on {count.faults} completions, counted as wrong",
     )
   writer.say(
-    f"{count.steps} steps were labelled by {config.offline.continuations} continuations of each of {count.continued} "
-    f"beginnings, {count.wrong / max(1, count.steps):.0%} of them wrong; the last steps of {count.unfinished} samples "
+    f"{count.steps} steps were labelled by {config.offline.continuations} continuations of each of "
+    f"{count.continued} "
+    f"beginnings, {count.wrong / max(1, count.steps):.0%} of them wrong; the last steps of "
+    f"{count.unfinished} samples "
     "that were cut off have no label"
   )
   return batch._replace(rollouts=jax.tree.map(lambda *x: np.concatenate(x), *labelled))

@@ -1,10 +1,11 @@
 """Train an outcome reward model on pairs of completions, better and worse of a prompt.
 
-They are samples of a policy that the rewards tell apart, drawn once and kept in DIR/samples.npz, or those of a file
-(`offline.pairs`). The pairs of `offline.held_out` prompts are kept for evaluation: no batch has one of these prompts.
+They are samples of a policy that the rewards tell apart, drawn once and kept in DIR/samples.npz, or
+those of a file (`offline.pairs`). The pairs of `offline.held_out` prompts are kept for evaluation:
+no batch has one of these prompts.
 
-Two models: the reward model starts as `init_from` says, where that is a policy with a fresh head; the samples are of
-`offline.teacher`, or else of `init_from`.
+Two models: the reward model starts as `init_from` says, where that is a policy with a fresh head;
+the samples are of `offline.teacher`, or else of `init_from`.
 """
 
 import functools
@@ -62,13 +63,18 @@ def train(config: ConfigDict, workdir: str) -> None:
 
 
 def of_policy(config: ConfigDict) -> ConfigDict:
-  """The config of the policy whose samples are drawn: the teacher's, with the reward model's tokenizer."""
+  """The config of the policy whose samples are drawn: the teacher's, with the reward model's
+  tokenizer.
+  """
   if not config.offline.teacher:
     sampled = config.copy_and_resolve_references()
     sampled.lora.rank = 0
     return sampled
   sampled = build.of_another(config, config.offline.teacher)
-  sampled.tokenizer, sampled.offline.teacher = config.tokenizer or parameters.find_source(config.init_from)[0], ""
+  sampled.tokenizer, sampled.offline.teacher = (
+    config.tokenizer or parameters.find_source(config.init_from)[0],
+    "",
+  )
   return sampled
 
 

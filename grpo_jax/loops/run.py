@@ -1,4 +1,5 @@
-"""A run in its folder: what it saves and shows, when it is evaluated, and how it is stopped and goes on.
+"""A run in its folder: what it saves and shows, when it is evaluated, and how it is stopped and
+goes on.
 
 DIR/config.json           the config that the folder belongs to
 DIR/inputs.json           what else the numbers depend on, see grpo_jax/distributed/inputs.py
@@ -50,14 +51,22 @@ class Position(depends.Contents, Protocol):
 
 
 class Evaluation(depends.Contents, Protocol):
-  """What measures the policy, or the reward model, on data that it is not trained on (evaluator.py)."""
+  """What measures the policy, or the reward model, on data that it is not trained on
+  (evaluator.py).
+  """
 
-  def __call__(self, writer: Writer, params: Any, step: int, samples: bool = False) -> dict[str, float]:
-    """Metrics of `params` after `step` steps, written and shown; `samples` asks for those before and after the run."""
+  def __call__(
+    self, writer: Writer, params: Any, step: int, samples: bool = False
+  ) -> dict[str, float]:
+    """Metrics of `params` after `step` steps, written and shown; `samples` asks for those before
+    and after the run.
+    """
     ...
 
   def tested(self) -> list[Any]:
-    """What an evaluation is of, as JSON; those before and after are compared only where it is the same."""
+    """What an evaluation is of, as JSON; those before and after are compared only where it is the
+    same.
+    """
     ...
 
   def said(self, before: dict[str, float], after: dict[str, float]) -> str:
@@ -101,19 +110,22 @@ class Run:
       rule: the name of the reward with which those of reward models are compared; "": none.
 
     Raises:
-      SettingError: bad settings, before anything is compiled; a folder of another config; no room on the disk.
+      SettingError: bad settings, before anything is compiled; a folder of another config; no room
+        on the disk.
     """
     self.started = time.perf_counter()
     self.config, self.folder, self.model = config, folder, model
     self.here = os.getcwd()  # relative folders of the config are seen from there until the end
     self.data, self.learners = data, learners
     self.evaluator = evaluator
-    self.dtype = provenance.weights_dtype(config.init_from)  # of DIR/export; the folder may be gone when the run ends
+    # of DIR/export; the folder may be gone when the run ends
+    self.dtype = provenance.weights_dtype(config.init_from)
     self.stopped = False
     self.watch = Watch(config.sampler.max_length, rule)
     depends_on = depends.gather(config, model.tokenizer, data, evaluator)
     inputs.check_hosts(depends_on)
-    workdir.check_owner(folder, config)  # before anything is made in a folder that may be somebody's
+    # before anything is made in a folder that may be somebody's
+    workdir.check_owner(folder, config)
     with contextlib.ExitStack() as resources:
       self._check_lock = resources.enter_context(workdir.locked(folder))
       workdir.check_owner(folder, config)  # of a run that ended meanwhile
@@ -127,17 +139,23 @@ class Run:
       self._resources = resources.pop_all()
 
   def _restore_or_start(self) -> None:
-    """Sets every learner's state and reference, and where the run stands: as they were saved, or at the start."""
+    """Sets every learner's state and reference, and where the run stands: as they were saved, or at
+    the start.
+    """
     abstract = {name: learner.abstract() for name, learner in self.learners.items()}
     self.checkpoints = checkpoint.Checkpoints(self.folder, self.config.checkpoint.keep)
     if (done := self.checkpoints.latest() or 0) > self.config.steps:
-      raise SettingError(f"steps={self.config.steps}: this run has done {done} steps; use at least {done}")
+      raise SettingError(
+        f"steps={self.config.steps}: this run has done {done} steps; use at least {done}"
+      )
     room.check_state(abstract)
     workdir.check_space(self.folder, abstract)
     restored = self.checkpoints.restore_latest(abstract)
     self.going_on = restored is not None
     self.passed_over, self.lost = (restored.passed_over, restored.lost) if restored else ([], {})
-    self.first, self.extra = (restored.step, restored.extra) if restored else (0, {"wall_s": 0.0, "references": {}})
+    self.first, self.extra = (
+      (restored.step, restored.extra) if restored else (0, {"wall_s": 0.0, "references": {}})
+    )
     saved_sizes = self.extra.pop("sizes", {})
     if restored:
       self.data.set_state(restored.data)
@@ -147,11 +165,15 @@ class Run:
         learner.sizes.set_state(saved_sizes.get(name, {}))
       else:
         learner.start()
-      self.extra["references"][name] = learner.load_reference(self.extra["references"].get(name, {}))
+      self.extra["references"][name] = learner.load_reference(
+        self.extra["references"].get(name, {})
+      )
 
   def __enter__(self) -> "Run":
     self.writer = self._resources.enter_context(
-      Writer(self.folder, self.config.log, self.config.steps, self.first, check_lock=self._check_lock)
+      Writer(
+        self.folder, self.config.log, self.config.steps, self.first, check_lock=self._check_lock
+      )
     )
     self.profiler = Profiler(self.config.profile, str(self.writer.folder / "profile"))
     self.stopping = self._resources.enter_context(signals.stop_signals())
@@ -160,7 +182,9 @@ class Run:
       for damage in self.passed_over:
         self.writer.say(f"warning: {damage}; it is passed over and kept in {self.folder}/damaged")
       for name, lost in self.lost.items():
-        self.writer.say(f"warning: {name} has lost {lost} bytes since the checkpoint; what is left of it is kept")
+        self.writer.say(
+          f"warning: {name} has lost {lost} bytes since the checkpoint; what is left of it is kept"
+        )
       for damage in self.writer.damaged_logs():
         self.writer.say(f"warning: {damage}; the file is kept as it is, and reports leave that out")
       for change in self.changed:
@@ -178,16 +202,19 @@ class Run:
     return isinstance(error, deadline.Stopped)
 
   def _mark(self, step: int) -> None:
-    """Keeps where the run stands after `step` steps, for a signal that comes before the next ones are done."""
+    """Keeps where the run stands after `step` steps, for a signal that comes before the next ones
+    are done.
+    """
     deadline.go_back(self.here, "code of this run")  # of a data set, or another that no guard calls
     self.at_step = (step, self._position(), self._states())
     lifeline.begin(f"step {step + 1}")
 
   def _stop_in_a_step(self, signal_name: str) -> None:
-    """Saves where the step (or evaluation) that a signal stopped began: what it sampled is sampled again.
+    """Saves where the step (or evaluation) that a signal stopped began: what it sampled is sampled
+    again.
 
-    The states are those of then: a loop may have set others since, as the reference of an iteration. An update has
-    donated the arrays of the states before it.
+    The states are those of then: a loop may have set others since, as the reference of an
+    iteration. An update has donated the arrays of the states before it.
     """
     step, position, states = self.at_step
     if self.checkpoints.latest() is None:
@@ -206,7 +233,9 @@ class Run:
     return self.extra["wall_s"] + time.perf_counter() - self.started
 
   def steps(self) -> Iterator[int]:
-    """The steps that are left to do, until a signal stops the run; a new one is evaluated and saved before them."""
+    """The steps that are left to do, until a signal stops the run; a new one is evaluated and saved
+    before them.
+    """
     if not self.going_on:
       self.extra["before"] = self.evaluate(0, samples=True)
       self.extra["tested"] = self.evaluator.tested()
@@ -230,7 +259,9 @@ class Run:
       numbers = numbers | {"time/first_step": time.perf_counter() - self.started}
     self.writer.step(step, numbers)
     if step == self.first:
-      self.writer.say(f"the first step is done after {numbers['time/first_step']:.0f} s{self.programs}")
+      self.writer.say(
+        f"the first step is done after {numbers['time/first_step']:.0f} s{self.programs}"
+      )
     self.watch(numbers, self.writer)
     for learner in self.learners.values():
       learner.check_finite(numbers, self._safe)
@@ -239,11 +270,13 @@ class Run:
     return f"checkpoint {self.checkpoints.latest()} of {self.folder} is complete"
 
   def after(self, step: int, evaluate: bool = False) -> None:
-    """What happens between two steps: an evaluation, the end by a signal, a checkpoint; as the settings say.
+    """What happens between two steps: an evaluation, the end by a signal, a checkpoint; as the
+    settings say.
 
     Args:
       step: that was done.
-      evaluate: asks for an evaluation whatever `eval.every` says; the one after the last step is `finish`'s.
+      evaluate: asks for an evaluation whatever `eval.every` says; the one after the last step is
+        `finish`'s.
     """
     config, done = self.config, step + 1
     evaluate |= bool(config.eval.every) and done % config.eval.every == 0
@@ -252,25 +285,33 @@ class Run:
     if signal_name := self.stopping(step):
       self.stopped = True
       self.save(done, wait=True)
-      self.writer.say(f"{signal_name}: saved after step {done} of {config.steps}; {signals.how_to_go_on()}")
+      self.writer.say(
+        f"{signal_name}: saved after step {done} of {config.steps}; {signals.how_to_go_on()}"
+      )
     elif done % config.checkpoint.every == 0 and done < config.steps:
       self.save(done)
 
   def _evaluate_after(self, done: int) -> None:
-    """Evaluates between two steps; where a signal stops that, a checkpoint says that it is to be done."""
+    """Evaluates between two steps; where a signal stops that, a checkpoint says that it is to be
+    done.
+    """
     self._mark(done)
     self.extra["evaluation_due"] = True
     self.evaluate(done)
     del self.extra["evaluation_due"]
 
   def evaluate(self, step: int, samples: bool = False) -> dict[str, float]:
-    """Metrics of the policy after `step` steps; `samples`: those of the evaluations before and after the run, too."""
+    """Metrics of the policy after `step` steps; `samples`: those of the evaluations before and
+    after the run, too.
+    """
     lifeline.begin(f"the evaluation after {step} steps")
     return self.evaluator(self.writer, self.learners[POLICY].params, step, samples)
 
   def _position(self) -> tuple[dict[str, Any], dict[str, Any]]:
     """The position in the data, and the sizes of programs that every learner has made so far."""
-    return self.data.get_state(), {name: learner.sizes.get_state() for name, learner in self.learners.items()}
+    return self.data.get_state(), {
+      name: learner.sizes.get_state() for name, learner in self.learners.items()
+    }
 
   def _states(self) -> dict[str, TrainState]:
     """The state of each learner."""
@@ -307,7 +348,10 @@ class Run:
     if self.stopped:
       return
     deadline.go_back(self.here, "code of this run")
-    config, before = self.config, self.extra["before"] if self.extra.get("tested") == self.evaluator.tested() else {}
+    config, before = (
+      self.config,
+      self.extra["before"] if self.extra.get("tested") == self.evaluator.tested() else {},
+    )
     self.save(config.steps, wait=True)
     after = self.evaluate(config.steps, samples=True)
     if config.checkpoint.export:
@@ -317,10 +361,14 @@ class Run:
       write_result(self.folder, before, after, config.steps, self.seconds)
       manifest.record(self.folder, manifest.END)
     said = self.evaluator.said(before, after)
-    self.writer.say(f"{said}, {config.steps} steps, {self.seconds:.0f} s; {self.folder}/result.json")
+    self.writer.say(
+      f"{said}, {config.steps} steps, {self.seconds:.0f} s; {self.folder}/result.json"
+    )
 
   def export(self) -> None:
-    """Writes the policy (or the reward model) to DIR/export, a Hugging Face folder in the first weights' dtype."""
+    """Writes the policy (or the reward model) to DIR/export, a Hugging Face folder in the first
+    weights' dtype.
+    """
     with self.writer.phase("export"):
       self._check_lock()
       base = parameters.find_source(self.config.init_from)[0] or None
@@ -329,10 +377,23 @@ class Run:
       params = decoder.merged(self.learners[POLICY].params)
       show = exporting(self.writer, params, self.dtype)
       tensors.save(
-        out, decoder.config, params, tokenizer=self.model.tokenizer, dtype=self.dtype, base=base, progress=show
+        out,
+        decoder.config,
+        params,
+        tokenizer=self.model.tokenizer,
+        dtype=self.dtype,
+        base=base,
+        progress=show,
       )
       if decoder.lora:
-        peft.save(out.with_name("adapter"), decoder.config, decoder.lora, trained, decoder.base.shapes(), base)
+        peft.save(
+          out.with_name("adapter"),
+          decoder.config,
+          decoder.lora,
+          trained,
+          decoder.base.shapes(),
+          base,
+        )
 
 
 def exporting(writer: Writer, params: Any, dtype: str) -> Callable[[int], None]:
@@ -347,7 +408,8 @@ def _exported(writer: Writer, total: int, done: int) -> None:
 def recorded(config: ConfigDict) -> ConfigDict:
   """Returns the config as DIR/config.json is to have it.
 
-  `model.hub` says which weights an experiment is made for; where others may have been given, nothing is said of them.
+  `model.hub` says which weights an experiment is made for; where others may have been given,
+  nothing is said of them.
   """
   found = config.copy_and_resolve_references()
   if found.init_from:
@@ -361,4 +423,6 @@ def write_result(folder: str, before: dict, after: dict, steps: int, seconds: fl
   result |= {f"{name.replace('@', '_at_')}_after": value for name, value in after.items()}
   result |= {"steps": steps, "wall_s": round(seconds, 1)}
   with storage.of_a_run(folder):
-    storage.write(storage.place(folder) / "result.json", json.dumps(clean(result), indent=2).encode())
+    storage.write(
+      storage.place(folder) / "result.json", json.dumps(clean(result), indent=2).encode()
+    )

@@ -1,10 +1,12 @@
-"""Softmax attention of prompts and of completion rows: what sees what, and the kernel of the platform.
+"""Softmax attention of prompts and of completion rows: what sees what, and the kernel of the
+platform.
 
     cpu   scores written out (`attend`)
     gpu   cuDNN's flash attention (`flash`); scores written out where it cannot do what a layer asks for (`fits_flash`)
     tpu   splash attention (`splash`)
 
-The kernels hold a block of scores at a time; written out they are T x S numbers for every head and row. They run shard
+The kernels hold a block of scores at a time; written out they are T x S numbers for every head and
+row. They run shard
 by shard: batch and heads are cut as the activations are, nothing is exchanged.
 """
 
@@ -15,30 +17,37 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash_kernel
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+  splash_attention_kernel as splash_kernel,
+)
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as splash_mask
 
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.ops.decoding import soft_cap
 from grpo_jax.types import Array
 
-MASKED = -1e30  # score of what must not be attended to; finite, so that a row without keys stays finite
+# score of what must not be attended to; finite, so that a row without keys stays finite
+MASKED = -1e30
 LANES = 128  # kernels are given sequences in multiples of it
 BLOCKS = (512, 384, 256, 128)  # of queries, of keys: the first that divides
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSpec:
-  """What the attention of one layer computes; the learner's rows and the sampler's slots both read it.
+  """What the attention of one layer computes; the learner's rows and the sampler's slots both read
+  it.
 
-  A window, Mistral has in all layers and Gemma 2 and 3 in most; a soft cap and a scale, Gemma 2 has; a scale, Gemma 3.
+  A window, Mistral has in all layers and Gemma 2 and 3 in most; a soft cap and a scale, Gemma 2
+  has; a scale, Gemma 3.
   """
 
   window: int = 0  # a token sees the last so many tokens, itself included; 0: all before it
-  soft_cap: float = 0.0  # scores become soft_cap * tanh(scores / soft_cap); 0: they stay as they are
+  # scores become soft_cap * tanh(scores / soft_cap); 0: they stay as they are
+  soft_cap: float = 0.0
   scale: float | None = None  # of queries; None: head_dim ** -0.5
   rope: bool = True  # rotary positions; SmolLM3 has layers without
-  rope_theta: float | None = None  # of Gemma 3's windows, without a scaling; None: the decoder's, with its scaling
+  # of Gemma 3's windows, without a scaling; None: the decoder's, with its scaling
+  rope_theta: float | None = None
 
   def scale_of(self, head_dim: int) -> float:
     """Returns what queries are multiplied by."""
@@ -87,11 +96,13 @@ def group_attention(
   segments: Array,
   offsets: Array,
 ) -> Array:
-  """Returns attention of completion rows to their prompt's keys, which the group shares, and causally to themselves.
+  """Returns attention of completion rows to their prompt's keys, which the group shares, and
+  causally to themselves.
 
   Args:
     layout: its platform chooses the kernel.
-    spec: of the layer. A window goes by positions: that of a completion's token is its offset behind the prompt.
+    spec: of the layer. A window goes by positions: that of a completion's token is its offset
+      behind the prompt.
     q: `[..., R, T, K, M, d]`; k, v: `[..., R, T, K, d]`.
     prompt_k, prompt_v: `[..., Lp, K, d]`, computed once for the group.
     lengths: `[...]` prompt lengths.
@@ -108,7 +119,8 @@ def group_attention(
   lp = prompt_k.shape[-3]
   of_prompt = jnp.arange(lp) < lengths[..., None, None, None]
   of_own = jnp.tril(jnp.ones((t, t), bool)) & (segments[..., :, None] == segments[..., None, :])
-  if spec.window:  # a completion lies in one piece, so that places in a row are as far apart as positions
+  # a completion lies in one piece, so that places in a row are as far apart as positions
+  if spec.window:
     of_prompt &= within_window(spec, offsets + lengths[..., None, None], jnp.arange(lp))
     of_own &= within_window(spec, jnp.arange(t), jnp.arange(t))
   visible = jnp.concatenate([jnp.broadcast_to(of_prompt, (*lead, r, t, lp)), of_own], axis=-1)
@@ -121,12 +133,19 @@ def group_attention(
 
 
 def _group_splash(
-  layout: Layout, spec: AttentionSpec, q: Array, k: Array, v: Array, prompt_k: Array, prompt_v: Array, lengths: Array
+  layout: Layout,
+  spec: AttentionSpec,
+  q: Array,
+  k: Array,
+  v: Array,
+  prompt_k: Array,
+  prompt_v: Array,
+  lengths: Array,
 ) -> Array:
   """`group_attention` by splash attention, one completion a row.
 
-  The kernel's window goes by the distance of places, so that where there is one, the prompt's keys are moved to end
-  where the completion begins (their rotary positions stay).
+  The kernel's window goes by the distance of places, so that where there is one, the prompt's keys
+  are moved to end where the completion begins (their rotary positions stay).
   """
   *lead, r, t, _, _, _ = q.shape
   lp = prompt_k.shape[-3]
@@ -142,25 +161,32 @@ def _group_splash(
 
 
 def within_window(spec: AttentionSpec, queries: Array, keys: Array) -> Array:
-  """Returns `[..., T, S]`: whether the key at position `keys [S]` is in the window of that at `queries [..., T]`."""
+  """Returns `[..., T, S]`: whether the key at position `keys [S]` is in the window of that at
+  `queries [..., T]`.
+  """
   return queries[..., None] - keys < spec.window
 
 
 def align_right(x: Array, lengths: Array) -> Array:
-  """Returns x `[..., Lp, K, d]` turned so that its first `lengths [...]` entries come last, in their order."""
+  """Returns x `[..., Lp, K, d]` turned so that its first `lengths [...]` entries come last, in
+  their order.
+  """
   lp = x.shape[-3]
   index = (jnp.arange(lp) + lengths[..., None]) % lp
   return jnp.take_along_axis(x, index[..., None, None], axis=-3)
 
 
 def prepend(prompt: Array, own: Array, axis: int) -> Array:
-  """Returns the prompt's keys or values `[..., a, b, c]`, for each row, before the row's own `[..., R, a', b', c']`."""
+  """Returns the prompt's keys or values `[..., a, b, c]`, for each row, before the row's own `[...,
+  R, a', b', c']`.
+  """
   shape = (*own.shape[:-3], *prompt.shape[-3:])
   return jnp.concatenate([jnp.broadcast_to(prompt[..., None, :, :, :], shape), own], axis=axis)
 
 
 def attend(spec: AttentionSpec, q: Array, k: Array, v: Array, visible: Array) -> Array:
-  """Returns softmax attention, its scores written out with heads first: the layouts that a CPU multiplies fastest.
+  """Returns softmax attention, its scores written out with heads first: the layouts that a CPU
+  multiplies fastest.
 
   Args:
     spec: its scale and soft cap; its window is in `visible`.
@@ -173,7 +199,9 @@ def attend(spec: AttentionSpec, q: Array, k: Array, v: Array, visible: Array) ->
   """
   *lead, t, kv, m, d = q.shape
   q = jnp.moveaxis(q * spec.scale_of(d), -4, -2).reshape(*lead, kv, m * t, d)
-  s = soft_cap(jnp.einsum("...qd,...ds->...qs", q, k, preferred_element_type=jnp.float32), spec.soft_cap)
+  s = soft_cap(
+    jnp.einsum("...qd,...ds->...qs", q, k, preferred_element_type=jnp.float32), spec.soft_cap
+  )
   s = jnp.where(visible[..., None, None, :, :], s.reshape(*lead, kv, m, t, -1), MASKED)
   p = jax.nn.softmax(s, axis=-1).astype(v.dtype).reshape(*lead, kv, m * t, -1)
   out = jnp.einsum("...qs,...sd->...qd", p, v)
@@ -186,24 +214,29 @@ def keys_values(k: Array, v: Array) -> tuple[Array, Array]:
 
 
 def fits_flash(layout: Layout, spec: AttentionSpec, q: Array) -> bool:
-  """Returns whether cuDNN has a kernel for it: 16-bit numbers, heads of at most 128 in steps of 8, no soft cap."""
+  """Returns whether cuDNN has a kernel for it: 16-bit numbers, heads of at most 128 in steps of 8,
+  no soft cap.
+  """
   fits = q.dtype == jnp.bfloat16 and q.shape[-1] <= 128 and q.shape[-1] % 8 == 0
   return layout.platform == "gpu" and fits and not spec.soft_cap
 
 
 def flash(spec: AttentionSpec, q: Array, k: Array, v: Array, visible: Array | None = None) -> Array:
-  """Returns cuDNN's flash attention: q `[..., T, K, M, d]`, k and v `[..., S, K, d]`, visible `[..., T, S]` -> like q.
+  """Returns cuDNN's flash attention: q `[..., T, K, M, d]`, k and v `[..., S, K, d]`, visible
+  `[..., T, S]` -> like q.
 
-  Causal without `visible`; of `spec` it reads the scale. The mask is data, so that packed rows need no more than
-  rectangles do: T x S numbers a row, and as many for a gradient of it that JAX 0.10 computes and throws away; no head
-  has its own. Lengths go up to a multiple of 128: at 64 more, some versions of cuDNN give a masked gradient that is not
-  a number.
+  Causal without `visible`; of `spec` it reads the scale. The mask is data, so that packed rows need
+  no more than
+  rectangles do: T x S numbers a row, and as many for a gradient of it that JAX 0.10 computes and
+  throws away; no head has its own. Lengths go up to a multiple of 128: at 64 more, some versions of
+  cuDNN give a masked gradient that is not a number.
   """
   *lead, t, kv, m, d = q.shape
   n = math.prod(lead)
   q, k, v = (pad_to(x.reshape(n, x.shape[len(lead)], -1, d), 1, LANES) for x in (q, k, v))
   if visible is not None:
-    visible = pad_to(visible.reshape(n, 1, *visible.shape[-2:]), 2, LANES, True)  # a row that sees nothing is no good
+    # a row that sees nothing is no good
+    visible = pad_to(visible.reshape(n, 1, *visible.shape[-2:]), 2, LANES, True)
     visible = pad_to(visible, 3, LANES)
   out = jax.nn.dot_product_attention(
     q, k, v, mask=visible, scale=spec.scale, is_causal=visible is None, implementation="cudnn"
@@ -212,12 +245,19 @@ def flash(spec: AttentionSpec, q: Array, k: Array, v: Array, visible: Array | No
 
 
 def splash(
-  spec: AttentionSpec, q: Array, k: Array, v: Array, real: Array | None = None, interpret: bool = False
+  spec: AttentionSpec,
+  q: Array,
+  k: Array,
+  v: Array,
+  real: Array | None = None,
+  interpret: bool = False,
 ) -> Array:
-  """Returns JAX's splash attention for TPUs: q `[..., T, K, M, d]`, k, v `[..., S, K, d]`, real `[..., S]` -> like q.
+  """Returns JAX's splash attention for TPUs: q `[..., T, K, M, d]`, k, v `[..., S, K, d]`, real
+  `[..., S]` -> like q.
 
-  The queries are the last T of the S positions, and each sees the (real) keys up to its own position, within the
-  window. Blocks that nobody sees are skipped. With `interpret` it runs anywhere, slowly.
+  The queries are the last T of the S positions, and each sees the (real) keys up to its own
+  position, within the window. Blocks that nobody sees are skipped. With `interpret` it runs
+  anywhere, slowly.
   """
   *lead, t, kv, m, d = q.shape
   n, s = math.prod(lead), k.shape[-3]
@@ -230,21 +270,32 @@ def splash(
   else:
     of_q = jnp.ones(q_NxHxTxd.shape[2], jnp.int32)
     of_k = pad_to(real.reshape(n, s), 1, unit).astype(jnp.int32)
-    ids, ids_axes = splash_kernel.SegmentIds(q=of_q, kv=of_k), splash_kernel.SegmentIds(q=None, kv=0)
+    ids, ids_axes = (
+      splash_kernel.SegmentIds(q=of_q, kv=of_k),
+      splash_kernel.SegmentIds(q=None, kv=0),
+    )
     out = jax.vmap(kernel, in_axes=(0, 0, 0, ids_axes))(q_NxHxTxd, k_NxKxSxd, v_NxKxSxd, ids)
   return jnp.moveaxis(out[:, :, :t], 2, 1).reshape(*lead, t, kv, m, d)
 
 
 def _heads_first(x: Array, lead: int, unit: int) -> Array:
-  """Returns x `[..., T, (K,) M, d]`, `lead` axes before T, as `[N, K * M, T, d]`, T padded to a multiple of `unit`."""
+  """Returns x `[..., T, (K,) M, d]`, `lead` axes before T, as `[N, K * M, T, d]`, T padded to a
+  multiple of `unit`.
+  """
   x_NxTxHxd = x.reshape(math.prod(x.shape[:lead]), x.shape[lead], -1, x.shape[-1])
   return pad_to(jnp.moveaxis(x_NxTxHxd, 1, 2), 2, unit)
 
 
 def _splash_kernel(
-  spec: AttentionSpec, q_shape: tuple[int, ...], k_shape: tuple[int, ...], first: int, interpret: bool
+  spec: AttentionSpec,
+  q_shape: tuple[int, ...],
+  k_shape: tuple[int, ...],
+  first: int,
+  interpret: bool,
 ) -> Callable:
-  """Returns the kernel for one of N: q `[H, T, d]`, k and v `[K, S, d]`, the first query at position `first`."""
+  """Returns the kernel for one of N: q `[H, T, d]`, k and v `[K, S, d]`, the first query at
+  position `first`.
+  """
   shape = (q_shape[2], k_shape[2])
   mask = splash_mask.CausalMask(shape, offset=first)
   if spec.window:
@@ -290,7 +341,8 @@ def sharded(layout: Layout, kernel: Callable, q: Array, k: Array, v: Array, *mas
   of_q = layout.spec((*batch, None, "heads", None, None), q.shape)
   of_k = layout.spec((*batch, None, "heads", None), k.shape)
   of_mask = tuple(layout.spec((*batch, *(None,) * (x.ndim - len(batch))), x.shape) for x in mask)
-  # The sampler's prefill is inside a shard_map over prompts and samples; the axes that are left there are cut here.
+  # The sampler's prefill is inside a shard_map over prompts and samples; the axes that are left
+  # there are cut here.
   context = jax.sharding.get_abstract_mesh()
   mesh = layout.mesh if context.empty else context
   run = jax.shard_map(

@@ -5,16 +5,19 @@
     {"embed": {"weight" [V, D]}, "layers": {... [N, out, in] ...}, "final_norm": {"scale" [D]},
      "unembed": {"weight" [V, D]}}
 
-with all layers stacked on a leading axis N; "unembed" is absent when embeddings are tied. A reward model
-(`DecoderConfig.scores`) never has it, and has "score" {"weight" [1, D]} beside the others. The decoder returns hidden
-states and keys/values, never logits: those exist a chunk at a time (ops/logprobs.py) or for one token (sampler.py).
+with all layers stacked on a leading axis N; "unembed" is absent when embeddings are tied. A reward
+model (`DecoderConfig.scores`) never has it, and has "score" {"weight" [1, D]} beside the others.
+The decoder returns hidden
+states and keys/values, never logits: those exist a chunk at a time (ops/logprobs.py) or for one
+token (sampler.py).
 
-Everything but attention treats a token by itself. So tokens go through the layers as one list `[N, D]`, and attention
-alone takes it apart into prompts and rows of completions. That is all that there is to know of packing here:
-`lists.join` makes the list and `lists.split` undoes it.
+Everything but attention treats a token by itself. So tokens go through the layers as one list `[N,
+D]`, and attention alone takes it apart into prompts and rows of completions. That is all that there
+is to know of packing here: `lists.join` makes the list and `lists.split` undoes it.
 
-On a mesh the learner runs it in a `jax.shard_map` (forward.py): each shard has its prompts and samples, and a shard of
-every parameter. What is used once in a pass is gathered before it (`whole`), a layer's weights at the start of the
+On a mesh the learner runs it in a `jax.shard_map` (forward.py): each shard has its prompts and
+samples, and a shard of every parameter. What is used once in a pass is gathered before it
+(`whole`), a layer's weights at the start of the
 layer: `Decoder.cut` says how they are cut.
 """
 
@@ -41,8 +44,10 @@ from grpo_jax.packing.rows import Rows
 from grpo_jax.types import Array, Prompts
 
 Params = Any
-Attend = Callable[[Array, Array, Array], tuple[Array, Any]]  # (q, k, v) of a layer -> (like q, what else comes of it)
-AttendWith = Callable[[AttentionSpec, Array, Array, Array], tuple[Array, Any]]  # the same for a layer's spec
+# (q, k, v) of a layer -> (like q, what else comes of it)
+Attend = Callable[[Array, Array, Array], tuple[Array, Any]]
+# the same for a layer's spec
+AttendWith = Callable[[AttentionSpec, Array, Array, Array], tuple[Array, Any]]
 
 
 class KV(NamedTuple):
@@ -53,12 +58,17 @@ class KV(NamedTuple):
 
 
 # What the fields of a Decoder that say how it runs may be.
-HOW = {"layers": ("scan", "unroll"), "remat": ("none", "block", "dots"), "dtype": ("float32", "bfloat16")}
+HOW = {
+  "layers": ("scan", "unroll"),
+  "remat": ("none", "block", "dots"),
+  "dtype": ("float32", "bfloat16"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Decoder:
-  """A model as functions of plain parameter trees; frozen, so that jitted functions can close over it.
+  """A model as functions of plain parameter trees; frozen, so that jitted functions can close over
+  it.
 
   Raises:
     SettingError: layers, remat or dtype that is none of HOW.
@@ -70,7 +80,8 @@ class Decoder:
   remat: str = "none"
   dtype: str = "float32"  # of activations and matrix products
   lora: Lora | None = None  # of adapters that its trees may have beside their weights
-  # In the body of a shard_map over its `shard_axes`: how the parameters are cut there. None: they are whole.
+  # In the body of a shard_map over its `shard_axes`: how the parameters are cut there. None: they
+  # are whole.
   cut: Layout | None = None
 
   def __post_init__(self) -> None:
@@ -98,7 +109,9 @@ class Decoder:
     return self if self.lora and has_adapters(params) else self.base
 
   def merged(self, params: Params) -> Params:
-    """Returns parameters `[layers, ...]` without adapters: weights that have one are float32, see `lora.merge`."""
+    """Returns parameters `[layers, ...]` without adapters: weights that have one are float32, see
+    `lora.merge`.
+    """
     if not has_adapters(params):
       return params
     return jax.jit(functools.partial(merge, self.lora), out_shardings=self.base.shardings())(params)
@@ -116,7 +129,8 @@ class Decoder:
       params["score"] = heads.init_score(c.width)
     elif not c.tied:
       params["unembed"] = {"weight": 0.02 * jax.random.normal(k_out, (c.vocab, c.width))}
-    # Residual branches start small (GPT-2's 1/sqrt(2N)), so that deep random models are well scaled.
+    # Residual branches start small (GPT-2's 1/sqrt(2N)), so that deep random models are well
+    # scaled.
     for branch, name in (("attention", "o"), ("mlp", "down")):
       w = params["layers"][branch][name]
       w["weight"] = w["weight"] * (2 * c.layers) ** -0.5
@@ -128,7 +142,9 @@ class Decoder:
 
   def axes(self) -> Params:
     """Returns the tuple of logical axis names of every parameter, for `Layout.named`."""
-    return jax.tree_util.tree_map_with_path(functools.partial(parameter_axes, self.config.head_dim), self.shapes())
+    return jax.tree_util.tree_map_with_path(
+      functools.partial(parameter_axes, self.config.head_dim), self.shapes()
+    )
 
   def shardings(self) -> Params:
     """Returns the sharding of every parameter."""
@@ -136,18 +152,24 @@ class Decoder:
 
   def specs(self, layout: Layout) -> Params:
     """Returns how every parameter is cut by a layout."""
-    return jax.tree.map(lambda shape, axes: layout.spec(axes, shape.shape), self.shapes(), self.axes())
+    return jax.tree.map(
+      lambda shape, axes: layout.spec(axes, shape.shape), self.shapes(), self.axes()
+    )
 
   def of_shard(self) -> "Decoder":
     """Returns the decoder for the body of a `jax.shard_map` over the layout's `shard_axes`."""
-    return dataclasses.replace(self, layout=self.layout.inside(self.layout.shard_axes), cut=self.layout)
+    return dataclasses.replace(
+      self, layout=self.layout.inside(self.layout.shard_axes), cut=self.layout
+    )
 
   @functools.cached_property
   def _cuts(self) -> Params:
     return self.specs(self.cut)
 
   def whole(self, params: Params) -> Params:
-    """Returns the parameters with all but the layers gathered, where they are cut: what a pass uses once."""
+    """Returns the parameters with all but the layers gathered, where they are cut: what a pass uses
+    once.
+    """
     if self.cut is None:
       return params
     used_once = {name: params[name] for name in self._cuts if name != "layers"}
@@ -157,7 +179,8 @@ class Decoder:
     """Returns the parameters of one layer, gathered where they are cut."""
     if self.cut is None:
       return params
-    cuts = jax.tree.map(lambda spec: type(spec)(*spec[1:]), self._cuts["layers"])  # without the axis of layers
+    # without the axis of layers
+    cuts = jax.tree.map(lambda spec: type(spec)(*spec[1:]), self._cuts["layers"])
     return self._gather(params, cuts)
 
   def _gather(self, params: Params, cuts: Params) -> Params:
@@ -181,31 +204,44 @@ class Decoder:
     x = lookup(params["embed"]["weight"], tokens).astype(self.dtype)
     return x * jnp.asarray(self.config.width**0.5, x.dtype) if self.config.embed_scale else x
 
-  def block(self, params: Params, x: Array, positions: Array, spec: AttentionSpec, attend: Attend) -> tuple[Array, Any]:
+  def block(
+    self, params: Params, x: Array, positions: Array, spec: AttentionSpec, attend: Attend
+  ) -> tuple[Array, Any]:
     """Returns x `[..., D]` after one layer, and the auxiliary output of its `attend`.
 
-    params: the layer's own, not stacked; positions: `[...]`; spec: of its attention; see `layers.Block`.
+    params: the layer's own, not stacked; positions: `[...]`; spec: of its attention; see
+    `layers.Block`.
     """
     return nnx.merge(self._block, params)(x, positions, spec, attend)
 
   # -- whole passes
 
-  def prefill(self, params: Params, prompts: Prompts, prompt_size: int | None = None) -> tuple[Array, KV]:
-    """Returns the last hidden state of each prompt `[P, D]`, after the final norm, and the prompts' keys and values.
+  def prefill(
+    self, params: Params, prompts: Prompts, prompt_size: int | None = None
+  ) -> tuple[Array, KV]:
+    """Returns the last hidden state of each prompt `[P, D]`, after the final norm, and the prompts'
+    keys and values.
 
-    Of one shard of prompts, without completions. With `prompt_size`, at least as many as there are real tokens, all but
-    attention is computed on a list of that many.
+    Of one shard of prompts, without completions. With `prompt_size`, at least as many as there are
+    real tokens, all but attention is computed on a list of that many.
     """
     tokens = prompt_list(prompts, prompt_size)
     positions_PxLp = jnp.broadcast_to(jnp.arange(prompts.tokens.shape[1]), prompts.tokens.shape)
-    x, positions = self.embed(params, tokens.to_list(prompts.tokens)), tokens.to_list(positions_PxLp)
+    x, positions = (
+      self.embed(params, tokens.to_list(prompts.tokens)),
+      tokens.to_list(positions_PxLp),
+    )
     x, kv = self._layers(params, x, positions, functools.partial(_attend_prompts, self, tokens))
     return self.norm(params, last_token(tokens.from_list(x), prompts.lengths)), KV(*kv)
 
-  def forward(self, params: Params, prompts: Prompts, rows: Rows, lists: GroupLists) -> tuple[Array, Array]:
-    """Returns hidden states of prompts and of all completions of their groups; each prompt is computed once.
+  def forward(
+    self, params: Params, prompts: Prompts, rows: Rows, lists: GroupLists
+  ) -> tuple[Array, Array]:
+    """Returns hidden states of prompts and of all completions of their groups; each prompt is
+    computed once.
 
-    Of one shard of prompts and samples: where the group is sharded, a prompt is computed once for each shard of it.
+    Of one shard of prompts and samples: where the group is sharded, a prompt is computed once for
+    each shard of it.
 
     Args:
       params: layers in shards where they are cut, all else whole (`whole`).
@@ -214,7 +250,8 @@ class Decoder:
       lists: of `packing.lists.group_lists`.
 
     Returns:
-      Last hidden state of each prompt `[P, D]`, and those of the rows `[P, R, T, D]`, both after the final norm.
+      Last hidden state of each prompt `[P, D]`, and those of the rows `[P, R, T, D]`, both after
+      the final norm.
     """
     positions_PxLp = jnp.broadcast_to(jnp.arange(prompts.tokens.shape[1]), prompts.tokens.shape)
     positions_PxRxT = rows.offsets + prompts.lengths[:, None, None]
@@ -227,11 +264,14 @@ class Decoder:
 
   # -- layers
 
-  def _layers(self, params: Params, x: Array, positions: Array, attend: AttendWith) -> tuple[Array, Any]:
-    """Returns x `[..., D]` after all layers, and the auxiliary outputs of `attend`, stacked (or a tuple).
+  def _layers(
+    self, params: Params, x: Array, positions: Array, attend: AttendWith
+  ) -> tuple[Array, Any]:
+    """Returns x `[..., D]` after all layers, and the auxiliary outputs of `attend`, stacked (or a
+    tuple).
 
-    The attention of layers repeats with a period (`DecoderConfig.attention`): periods are scanned, the layers of one
-    unrolled, and those that do not fill a last period follow.
+    The attention of layers repeats with a period (`DecoderConfig.attention`): periods are scanned,
+    the layers of one unrolled, and those that do not fill a last period follow.
     """
     stacked, period = params["layers"], len(self.config.attention)
     layers = [self._layer_function(spec, positions, attend) for spec in self.config.attention]
@@ -259,7 +299,9 @@ class Decoder:
       return layer
     keep = jax.checkpoint_policies
     policies = {
-      "none": keep.save_anything_except_these_names(GATHERED),  # or all layers' weights would be held whole
+      "none": keep.save_anything_except_these_names(
+        GATHERED
+      ),  # or all layers' weights would be held whole
       "dots": keep.dots_with_no_batch_dims_saveable,
       "block": None,
     }
@@ -275,8 +317,12 @@ class Decoder:
     return self.layout.constrain(x, *(None,) * x.ndim), aux
 
 
-def _run_in_turn(layers: Sequence[Callable], x: Array, params: Sequence[Params]) -> tuple[Array, list]:
-  """Returns x after as many layers as there are params, by their functions in turn, and the aux of each."""
+def _run_in_turn(
+  layers: Sequence[Callable], x: Array, params: Sequence[Params]
+) -> tuple[Array, list]:
+  """Returns x after as many layers as there are params, by their functions in turn, and the aux of
+  each.
+  """
   every = []
   for i, layer_params in enumerate(params):
     x, aux = layers[i % len(layers)](x, layer_params)
@@ -285,7 +331,9 @@ def _run_in_turn(layers: Sequence[Callable], x: Array, params: Sequence[Params])
 
 
 def _run_period(layers: Sequence[Callable], x: Array, params: Params) -> tuple[Array, Any]:
-  """Returns x after a layer of each function, params stacked `[len(layers), ...]`, and their aux stacked likewise."""
+  """Returns x after a layer of each function, params stacked `[len(layers), ...]`, and their aux
+  stacked likewise.
+  """
   each = [jax.tree.map(lambda w, i=i: w[i], params) for i in range(len(layers))]
   x, every = _run_in_turn(layers, x, each)
   return x, jax.tree.map(lambda *a: jnp.stack(a), *every)
@@ -294,7 +342,9 @@ def _run_period(layers: Sequence[Callable], x: Array, params: Params) -> tuple[A
 def _attend_prompts(
   decoder: Decoder, tokens: TokenList, spec: AttentionSpec, q: Array, k: Array, v: Array
 ) -> tuple[Array, tuple[Array, Array]]:
-  """Returns attention of prompts alone, in a list like q, and their keys and values `[P, Lp, K, d]`."""
+  """Returns attention of prompts alone, in a list like q, and their keys and values `[P, Lp, K,
+  d]`.
+  """
   q_PxLpxKxMxd = tokens.from_list(by_kv_head(q, decoder.config.kv_heads))
   k_PxLpxKxd, v_PxLpxKxd = tokens.from_list(k), tokens.from_list(v)
   out = causal_attention(decoder.layout, spec, q_PxLpxKxMxd, k_PxLpxKxd, v_PxLpxKxd)
@@ -311,18 +361,32 @@ def _attend_groups(
   k: Array,
   v: Array,
 ) -> tuple[Array, None]:
-  """Returns attention of prompts to themselves and of rows to their prompt and themselves, in a list like q."""
+  """Returns attention of prompts to themselves and of rows to their prompt and themselves, in a
+  list like q.
+  """
   layout = decoder.layout
-  q_prompt, q_rows = lists.split(by_kv_head(q, decoder.config.kv_heads))  # [P, Lp, K, M, d], [P, R, T, K, M, d]
+  # [P, Lp, K, M, d], [P, R, T, K, M, d]
+  q_prompt, q_rows = lists.split(by_kv_head(q, decoder.config.kv_heads))
   (k_prompt, k_rows), (v_prompt, v_rows) = lists.split(k), lists.split(v)
   of_prompts = causal_attention(layout, spec, q_prompt, k_prompt, v_prompt)
   of_rows = group_attention(
-    layout, spec, q_rows, k_rows, v_rows, k_prompt, v_prompt, prompts.lengths, rows.segments, rows.offsets
+    layout,
+    spec,
+    q_rows,
+    k_rows,
+    v_rows,
+    k_prompt,
+    v_prompt,
+    prompts.lengths,
+    rows.segments,
+    rows.offsets,
   )
   return lists.join(of_prompts, of_rows), None
 
 
 def last_token(x: Array, lengths: Array) -> Array:
-  """Returns x `[P, T, D]` at the last real token of each, `[P, D]`; at the first place where there is none."""
+  """Returns x `[P, T, D]` at the last real token of each, `[P, D]`; at the first place where there
+  is none.
+  """
   index = jnp.maximum(lengths - 1, 0)[:, None, None]
   return jnp.take_along_axis(x, index, axis=1)[:, 0]

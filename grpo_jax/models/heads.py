@@ -18,7 +18,9 @@ def scalar(head: Params, hidden: Array) -> Array:
 
 
 def init_score(width: int) -> Params:
-  """Returns a reward model's head that says 0 of everything: without a bias, as Hugging Face's score heads are."""
+  """Returns a reward model's head that says 0 of everything: without a bias, as Hugging Face's
+  score heads are.
+  """
   return {"weight": jnp.zeros((1, width), jnp.float32)}
 
 

@@ -1,8 +1,10 @@
-"""Matrices of eight bits a number, with one scale for each output channel: how the sampler may hold a layer's weights.
+"""Matrices of eight bits a number, with one scale for each output channel: how the sampler may hold
+a layer's weights.
 
-A number is rounded to the nearest of 255 steps between minus and plus the largest of its row, so that it is off by half
-a step at most (LLM.int8(), arXiv 2208.07339, has such scales; here nothing is rounded but weights). The product
-converts the steps inside (`layers.linear`) and multiplies its result by the scales.
+A number is rounded to the nearest of 255 steps between minus and plus the largest of its row, so
+that it is off by half a step at most (LLM.int8(), arXiv 2208.07339, has such scales; here nothing
+is rounded but weights). The product converts the steps inside (`layers.linear`) and multiplies its
+result by the scales.
 """
 
 import functools
@@ -28,16 +30,22 @@ def rounded(matrix: Array) -> Int8:
   """Returns a matrix `[out, in]` in int8; a row of zeros has the scale 0."""
   matrix = matrix.astype(jnp.float32)
   scale = jnp.max(jnp.abs(matrix), axis=1) / MOST
-  return Int8(jnp.round(matrix / jnp.where(scale == 0, 1.0, scale)[:, None]).astype(jnp.int8), scale)
+  return Int8(
+    jnp.round(matrix / jnp.where(scale == 0, 1.0, scale)[:, None]).astype(jnp.int8), scale
+  )
 
 
 def round_layer(params: Any) -> Any:
-  """Returns the parameters of one layer with its matrices in int8; norms and biases stay as they are."""
+  """Returns the parameters of one layer with its matrices in int8; norms and biases stay as they
+  are.
+  """
   return jax.tree_util.tree_map_with_path(functools.partial(_if_matrix, rounded), params)
 
 
 def layer_shardings(shardings: Any) -> Any:
-  """Returns where the parameters of `round_layer` lie, from where those of the layer do: a scale lies as its row."""
+  """Returns where the parameters of `round_layer` lie, from where those of the layer do: a scale
+  lies as its row.
+  """
   return jax.tree_util.tree_map_with_path(functools.partial(_if_matrix, _cut_alike), shardings)
 
 

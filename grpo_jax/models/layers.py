@@ -1,7 +1,7 @@
 """What a decoder layer is made of, as Flax NNX modules.
 
-Weights are stored `[out, in]`, as Hugging Face does: nothing is transposed on import or export, and a decode step
-reads them in the layout that is fastest for few tokens.
+Weights are stored `[out, in]`, as Hugging Face does: nothing is transposed on import or export, and
+a decode step reads them in the layout that is fastest for few tokens.
 """
 
 import functools
@@ -23,7 +23,9 @@ FEW_ROWS = 256  # up to here a CPU computes a product faster as weight @ x.T
 
 
 def linear(weight: Array | Int8, x: Array, dtype: Any = None) -> Array:
-  """Returns x `[..., in]` times weight `[out, in]` transposed, `[..., out]`, in `dtype` (None: x's)."""
+  """Returns x `[..., in]` times weight `[out, in]` transposed, `[..., out]`, in `dtype` (None:
+  x's).
+  """
   if isinstance(weight, Int8):
     y = linear(weight.x, x, dtype)
     return (y * weight.scale).astype(y.dtype)
@@ -31,23 +33,31 @@ def linear(weight: Array | Int8, x: Array, dtype: Any = None) -> Array:
   plain = functools.partial(_linear_plain, dtype)
   if math.prod(x.shape[:-1]) > FEW_ROWS:
     return plain(weight, x)
-  return jax.lax.platform_dependent(weight, x, cpu=functools.partial(_linear_turned, dtype), default=plain)
+  return jax.lax.platform_dependent(
+    weight, x, cpu=functools.partial(_linear_turned, dtype), default=plain
+  )
 
 
 def _linear_plain(dtype: Any, weight: Array, x: Array) -> Array:
-  return jax.lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())), preferred_element_type=dtype)
+  return jax.lax.dot_general(
+    x, weight, (((x.ndim - 1,), (1,)), ((), ())), preferred_element_type=dtype
+  )
 
 
 def _linear_turned(dtype: Any, weight: Array, x: Array) -> Array:
-  out = jax.lax.dot_general(weight, x, (((1,), (x.ndim - 1,)), ((), ())), preferred_element_type=dtype)
-  return jnp.moveaxis(jax.lax.optimization_barrier(out), 0, -1)  # without the barrier XLA turns the product back
+  out = jax.lax.dot_general(
+    weight, x, (((1,), (x.ndim - 1,)), ((), ())), preferred_element_type=dtype
+  )
+  # without the barrier XLA turns the product back
+  return jnp.moveaxis(jax.lax.optimization_barrier(out), 0, -1)
 
 
 @jax.custom_vjp
 def lookup(table: Array, tokens: Array) -> Array:
   """Returns the rows of `table [V, D]` at `tokens [...]`: `[..., D]`.
 
-  Its gradient is summed in float32 whatever the dtype of the table: a frequent token has many terms.
+  Its gradient is summed in float32 whatever the dtype of the table: a frequent token has many
+  terms.
   """
   return jnp.take(table, tokens, axis=0)
 
@@ -58,17 +68,21 @@ def _lookup_forward(table: Array, tokens: Array) -> tuple[Array, tuple[Array, Ar
 
 def _lookup_backward(kept: tuple[Array, Array], g: Array) -> tuple[Array, None]:
   table, tokens = kept
-  return jnp.zeros(table.shape, jnp.float32).at[tokens].add(g.astype(jnp.float32)).astype(table.dtype), None
+  return jnp.zeros(table.shape, jnp.float32).at[tokens].add(g.astype(jnp.float32)).astype(
+    table.dtype
+  ), None
 
 
 lookup.defvjp(_lookup_forward, _lookup_backward)
 
 
-def long_context(frequency: Array, factor: float, low: float, high: float, original: float) -> Array:
+def long_context(
+  frequency: Array, factor: float, low: float, high: float, original: float
+) -> Array:
   """Returns Llama 3.1's rotary frequencies `[half]`.
 
-  Waves longer than `original / low` tokens are stretched by `factor`, those shorter than `original / high` are kept,
-  and those between are blended.
+  Waves longer than `original / low` tokens are stretched by `factor`, those shorter than `original
+  / high` are kept, and those between are blended.
   """
   turns = original * frequency / (2 * math.pi)  # in the original context
   keep = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
@@ -76,12 +90,16 @@ def long_context(frequency: Array, factor: float, low: float, high: float, origi
 
 
 def rope(
-  x: Array, positions: Array, theta: float, scaling: tuple[float, ...] | None = None, linear: float = 1.0
+  x: Array,
+  positions: Array,
+  theta: float,
+  scaling: tuple[float, ...] | None = None,
+  linear: float = 1.0,
 ) -> Array:
   """Rotary positions (Su et al. 2021), halves rotated as in Llama.
 
-  x: `[..., T, heads, head_dim]`; positions: `[..., T]` int32; scaling: of `long_context`; linear: what positions are
-  divided by (Chen et al. 2023).
+  x: `[..., T, heads, head_dim]`; positions: `[..., T]` int32; scaling: of `long_context`; linear:
+  what positions are divided by (Chen et al. 2023).
   """
   half = x.shape[-1] // 2
   frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
@@ -97,13 +115,26 @@ def rope(
 class Linear(nnx.Module):
   """y = W x (+ b), and with an adapter (lora.py) + scale * B A x."""
 
-  def __init__(self, n_in: int, n_out: int, *, bias: bool = False, rank: int = 0, scale: float = 1.0, rngs: nnx.Rngs):
+  def __init__(
+    self,
+    n_in: int,
+    n_out: int,
+    *,
+    bias: bool = False,
+    rank: int = 0,
+    scale: float = 1.0,
+    rngs: nnx.Rngs,
+  ):
     std = 1.0 / math.sqrt(n_in)
-    self.weight = nnx.Param(std * jax.random.truncated_normal(rngs.params(), -3, 3, (n_out, n_in), jnp.float32))
+    self.weight = nnx.Param(
+      std * jax.random.truncated_normal(rngs.params(), -3, 3, (n_out, n_in), jnp.float32)
+    )
     if bias:
       self.bias = nnx.Param(jnp.zeros((n_out,), jnp.float32))
     if rank:
-      self.lora_a = nnx.Param(jax.random.uniform(rngs.params(), (rank, n_in), jnp.float32, -std, std))
+      self.lora_a = nnx.Param(
+        jax.random.uniform(rngs.params(), (rank, n_in), jnp.float32, -std, std)
+      )
       self.lora_b = nnx.Param(jnp.zeros((n_out, rank), jnp.float32))
       self.scale = scale
 
@@ -116,14 +147,18 @@ class Linear(nnx.Module):
     return y
 
 
-def _projection(lora: Lora | None, rngs: nnx.Rngs, name: str, n_in: int, n_out: int, bias: bool = False) -> Linear:
+def _projection(
+  lora: Lora | None, rngs: nnx.Rngs, name: str, n_in: int, n_out: int, bias: bool = False
+) -> Linear:
   """Returns the projection of that name, with an adapter where it is to have one."""
   adapter = {"rank": lora.rank_of(name), "scale": lora.scale} if lora else {}
   return Linear(n_in, n_out, bias=bias, rngs=rngs, **adapter)
 
 
 class RMSNorm(nnx.Module):
-  """Root mean square norm (Zhang & Sennrich 2019), in float32; `plus_one` scales by 1 + scale (Gemma)."""
+  """Root mean square norm (Zhang & Sennrich 2019), in float32; `plus_one` scales by 1 + scale
+  (Gemma).
+  """
 
   def __init__(self, width: int, *, eps: float, plus_one: bool = False):
     self.scale = nnx.Param((jnp.zeros if plus_one else jnp.ones)((width,), jnp.float32))
@@ -132,7 +167,8 @@ class RMSNorm(nnx.Module):
   def __call__(self, x: Array) -> Array:
     y = x.astype(jnp.float32)
     y = y * jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + self.eps)
-    scale = self.scale[...].astype(jnp.float32)  # before 1 is added, which a small bfloat16 would be rounded to
+    # before 1 is added, which a small bfloat16 would be rounded to
+    scale = self.scale[...].astype(jnp.float32)
     return (y * (scale + 1.0 if self.plus_one else scale)).astype(x.dtype)
 
 
@@ -151,7 +187,9 @@ class Attention(nnx.Module):
       self.k_norm = RMSNorm(k_heads * c.head_dim, eps=c.norm_eps, plus_one=c.norm_plus_one)
     self.c = c
 
-  def __call__(self, x: Array, positions: Array, spec: AttentionSpec, attend: Callable) -> tuple[Array, Any]:
+  def __call__(
+    self, x: Array, positions: Array, spec: AttentionSpec, attend: Callable
+  ) -> tuple[Array, Any]:
     c = self.c
     q, k, v = self.q(x), self.k(x), self.v(x)
     if c.qk_norm_whole:
@@ -182,14 +220,18 @@ class MLP(nnx.Module):
     self.gate = linear("gate", c.width, c.mlp)
     self.up = linear("up", c.width, c.mlp)
     self.down = linear("down", c.mlp, c.width)
-    self.act = {"silu": jax.nn.silu, "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True)}[c.activation]
+    self.act = {"silu": jax.nn.silu, "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True)}[
+      c.activation
+    ]
 
   def __call__(self, x: Array) -> Array:
     return self.down(self.act(self.gate(x)) * self.up(x))
 
 
 class Block(nnx.Module):
-  """One decoder layer, with norms before attention and MLP (`pre_norms`), after them (`post_norms`), or both."""
+  """One decoder layer, with norms before attention and MLP (`pre_norms`), after them
+  (`post_norms`), or both.
+  """
 
   def __init__(self, c: Any, rngs: nnx.Rngs, lora: Lora | None = None):
     norm = functools.partial(RMSNorm, c.width, eps=c.norm_eps, plus_one=c.norm_plus_one)
@@ -200,7 +242,9 @@ class Block(nnx.Module):
       self.attention_post_norm, self.mlp_post_norm = norm(), norm()
     self.c = c
 
-  def __call__(self, x: Array, positions: Array, spec: AttentionSpec, attend: Callable) -> tuple[Array, Any]:
+  def __call__(
+    self, x: Array, positions: Array, spec: AttentionSpec, attend: Callable
+  ) -> tuple[Array, Any]:
     """x `[..., D]`, positions `[...]`; `attend(q, k, v) -> (out like q, aux)`; returns x and aux."""
     c = self.c
     y, aux = self.attention(self.attention_norm(x) if c.pre_norms else x, positions, spec, attend)

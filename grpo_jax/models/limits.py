@@ -1,7 +1,8 @@
-"""How large a model may be, and what each key may be that is read of config.json and of a run's decoder.json.
+"""How large a model may be, and what each key may be that is read of config.json and of a run's
+decoder.json.
 
-The bounds are far above any model that this program could run: they keep a wrong number from becoming hours or
-gigabytes before the weights are compared with it.
+The bounds are far above any model that this program could run: they keep a wrong number from
+becoming hours or gigabytes before the weights are compared with it.
 """
 
 from collections.abc import Sequence
@@ -114,11 +115,16 @@ def check_shape(
     scaling: the arguments of `layers.long_context`, or None.
   """
   if not HEAD.fits(head_dim):
-    raise SettingError(f"{where}: {name} makes heads of head_dim={head_dim}; {HEAD.expects} would work")
+    raise SettingError(
+      f"{where}: {name} makes heads of head_dim={head_dim}; {HEAD.expects} would work"
+    )
   if heads % kv_heads:
-    raise SettingError(f"{where}: {name}: {heads} heads do not divide over {kv_heads} key/value heads")
+    raise SettingError(
+      f"{where}: {name}: {heads} heads do not divide over {kv_heads} key/value heads"
+    )
   if scaling is not None and not (len(scaling) == 4 and scaling[1] < scaling[2]):
     raise SettingError(
-      f"{where}: {name} has a rope scaling of {model_folder.shown(list(scaling))}; factor, low_freq_factor, a larger "
+      f"{where}: {name} has a rope scaling of {model_folder.shown(list(scaling))}; factor, "
+      "low_freq_factor, a larger "
       "high_freq_factor and original_max_position_embeddings would work"
     )

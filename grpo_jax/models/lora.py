@@ -1,7 +1,9 @@
-"""Adapters of low rank (LoRA, Hu et al. 2021, arXiv 2106.09685): y = W x + (alpha / r) B A x, where W is not trained.
+"""Adapters of low rank (LoRA, Hu et al. 2021, arXiv 2106.09685): y = W x + (alpha / r) B A x, where
+W is not trained.
 
-A stands beside its weight in the tree as "lora_a" [N, r, in], B as "lora_b" [N, out, r]; layers are stacked as theirs.
-What is trained is a tree of these leaves alone, and of a head that scores or values, where there is one:
+A stands beside its weight in the tree as "lora_a" [N, r, in], B as "lora_b" [N, out, r]; layers are
+stacked as theirs. What is trained is a tree of these leaves alone, and of a head that scores or
+values, where there is one:
 
     split(whole tree)       -> (base, trained)
     join(base, trained)     -> whole tree
@@ -58,7 +60,8 @@ def split(params: Params) -> tuple[Params, Params]:
 
 
 def join(base: Params | None, params: Params) -> Params:
-  """Returns the whole tree of a base and of what is trained over it; `params` itself where that is whole already.
+  """Returns the whole tree of a base and of what is trained over it; `params` itself where that is
+  whole already.
 
   Args:
     base: None where there are no adapters.
@@ -78,15 +81,20 @@ def has_adapters(params: Params) -> bool:
 
 
 def merge(lora: Lora | None, params: Params) -> Params:
-  """Returns W + (alpha / r) B A in float32 in place of each weight with an adapter; a layer's tree or a stack.
+  """Returns W + (alpha / r) B A in float32 in place of each weight with an adapter; a layer's tree
+  or a stack.
 
   Args:
     lora: of the adapters; None where the tree has none.
     params: a whole tree, or a part of one.
   """
-  merged = {name: merge(lora, part) if isinstance(part, dict) else part for name, part in params.items()}
+  merged = {
+    name: merge(lora, part) if isinstance(part, dict) else part for name, part in params.items()
+  }
   if A not in merged:
     return merged
   a, b = merged.pop(A), merged.pop(B)
-  change = jnp.matmul(b.astype(jnp.float32), a.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
+  change = jnp.matmul(
+    b.astype(jnp.float32), a.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST
+  )
   return merged | {"weight": merged["weight"].astype(jnp.float32) + lora.scale * change}

@@ -1,4 +1,6 @@
-"""The shape of a decoder: sizes, and the flags in which families differ. Each flag names the families that have it."""
+"""The shape of a decoder: sizes, and the flags in which families differ. Each flag names the
+families that have it.
+"""
 
 import dataclasses
 from typing import Any
@@ -30,11 +32,16 @@ class DecoderConfig:
   norm_plus_one: bool = False  # Gemma
   embed_scale: bool = False  # multiply embeddings by sqrt(width): Gemma
   activation: str = "silu"  # silu or gelu_tanh
-  attention: tuple[AttentionSpec, ...] = (AttentionSpec(),)  # layer i has attention[i % len(attention)]
-  logit_soft_cap: float = 0.0  # logits become soft_cap * tanh(logits / soft_cap); 0: they stay as they are: Gemma 2
-  scores: bool = False  # a reward model: a head of one number (heads.init_score) in place of the unembedding
-  # The `model_type` that it is exported as: of those with the same flags and attention. "": the first that has them.
-  # It says nothing of what is computed, so that two that differ in it alone are equal.
+  attention: tuple[AttentionSpec, ...] = (
+    AttentionSpec(),
+  )  # layer i has attention[i % len(attention)]
+  # logits become soft_cap * tanh(logits / soft_cap); 0: they stay as they are: Gemma 2
+  logit_soft_cap: float = 0.0
+  # a reward model: a head of one number (heads.init_score) in place of the unembedding
+  scores: bool = False
+  # The `model_type` that it is exported as: of those with the same flags and attention. "": the
+  # first that has them. It says nothing of what is computed, so that two that differ in it alone
+  # are equal.
   family: str = dataclasses.field(default="", compare=False)
 
   @classmethod

@@ -17,7 +17,9 @@ GATHERED = "gathered weights"  # their name in what the backward pass may keep
 
 
 def parameter_axes(head_dim: int, path: tuple, leaf: Any) -> tuple[Axis, ...]:
-  """Returns the logical axes of a parameter by the name of its module; a stack of layers has axes before them."""
+  """Returns the logical axes of a parameter by the name of its module; a stack of layers has axes
+  before them.
+  """
   table = {
     "embed": ("vocab", "embed"),
     "unembed": ("vocab", "embed"),
@@ -43,9 +45,11 @@ def spec_over(spec: PartitionSpec, axes: Sequence[str]) -> PartitionSpec:
 
 
 def gather(params: Any, shardings: Any, axes: Sequence[str], dtype: str) -> Any:
-  """Returns parameters whole over these axes and in `dtype` where those cut them, as they are where not.
+  """Returns parameters whole over these axes and in `dtype` where those cut them, as they are where
+  not.
 
-  Called in the body of a `jax.shard_map` over the axes. What else cuts a parameter (`tensor`) goes on to do so.
+  Called in the body of a `jax.shard_map` over the axes. What else cuts a parameter (`tensor`) goes
+  on to do so.
 
   Args:
     params: a tree of this device's shards.
@@ -62,17 +66,22 @@ def _gather_one(axes: tuple[str, ...], dtype: str, x: Array, spec: PartitionSpec
   over, kept = spec_over(spec, axes), spec_over(spec, rest)
   if not any(over):
     return x
-  # Over the other axes, too, each shard is on its own: the compiler would make the array whole over them first.
+  # Over the other axes, too, each shard is on its own: the compiler would make the array whole over
+  # them first.
   each = functools.partial(gathered, over, str(x.dtype), dtype)
-  x = jax.shard_map(each, mesh=mesh, in_specs=kept, out_specs=kept, axis_names=set(rest), check_vma=False)(x)
+  x = jax.shard_map(
+    each, mesh=mesh, in_specs=kept, out_specs=kept, axis_names=set(rest), check_vma=False
+  )(x)
   return checkpoint_name(x, GATHERED)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def gathered(spec: PartitionSpec, stored: str, dtype: str, x: Array) -> Array:
-  """Returns the whole of a parameter, in `dtype`, in the body of a `jax.shard_map` that has a shard of it.
+  """Returns the whole of a parameter, in `dtype`, in the body of a `jax.shard_map` that has a shard
+  of it.
 
-  The gradients of all shards are summed in float32 and scattered to where the shards are, in one reduce-scatter.
+  The gradients of all shards are summed in float32 and scattered to where the shards are, in one
+  reduce-scatter.
 
   Args:
     spec: how it is cut over the axes of the `shard_map`.
@@ -90,7 +99,9 @@ def _gathered_forward(spec: PartitionSpec, stored: str, dtype: str, x: Array) ->
   return gathered(spec, stored, dtype, x), None
 
 
-def _gathered_backward(spec: PartitionSpec, stored: str, dtype: str, kept: None, g: Array) -> tuple[Array]:
+def _gathered_backward(
+  spec: PartitionSpec, stored: str, dtype: str, kept: None, g: Array
+) -> tuple[Array]:
   g = g.astype("float32")
   for dim, axes in enumerate(spec):
     g = jax.lax.psum_scatter(g, axes, scatter_dimension=dim, tiled=True) if axes else g

@@ -1,12 +1,14 @@
-"""CISPO (MiniMax-M1, arXiv 2506.13585): the ratio is a weight, capped and detached, and no token loses its gradient.
+"""CISPO (MiniMax-M1, arXiv 2506.13585): the ratio is a weight, capped and detached, and no token
+loses its gradient.
 
     J = sum over tokens of sg(min(rho, 1 + clip_high)) A log pi
 
-The coefficient of grad log pi is min(rho, 1 + clip_high) A. The paper leaves the lower side open; so does this file,
-which has no `clip_low`. Everything before the loss is GRPO's.
+The coefficient of grad log pi is min(rho, 1 + clip_high) A. The paper leaves the lower side open;
+so does this file, which has no `clip_low`. Everything before the loss is GRPO's.
 
-Differences from TRL 1.16: its cap is `epsilon_high` itself, so `clip_high` here is TRL's less one; and it can take the
-sequence's ratio for the weight (importance_sampling_level="sequence"), where this file always takes the token's.
+Differences from TRL 1.16: its cap is `epsilon_high` itself, so `clip_high` here is TRL's less one;
+and it can take the sequence's ratio for the weight (importance_sampling_level="sequence"), where
+this file always takes the token's.
 """
 
 from typing import Any

@@ -1,6 +1,8 @@
-"""The coefficient of grad log pi that every objective comes down to (DeepSeekMath, arXiv 2402.03300, 5.2).
+"""The coefficient of grad log pi that every objective comes down to (DeepSeekMath, arXiv
+2402.03300, 5.2).
 
-    gradient = E over data source D of sum over tokens of GC(q, o, t, reward) * grad log pi(o_t | q, o_<t)
+    gradient = E over data source D of sum over tokens of GC(q, o, t, reward) * grad log pi(o_t | q,
+    o_<t)
 
     objective        data source                      coefficient, up to its 1/|o|, 1/G
     sft              offline answers                  1
@@ -24,8 +26,11 @@ from grpo_jax.objectives.contract import Objective
 from grpo_jax.types import Array, Outputs, TrainBatch
 
 
-def gradient_coefficient(objective: Objective, outputs: Outputs, batch: TrainBatch, cfg: Any) -> Array:
-  """Returns d(-loss) / d log pi of every token, by automatic differentiation. [P, G, L], the batch's weights included.
+def gradient_coefficient(
+  objective: Objective, outputs: Outputs, batch: TrainBatch, cfg: Any
+) -> Array:
+  """Returns d(-loss) / d log pi of every token, by automatic differentiation. [P, G, L], the
+  batch's weights included.
 
   Args:
     objective: a module of this folder, such as `grpo`.

@@ -1,4 +1,5 @@
-"""What the objectives share: settings, masks and weights of a batch, the frozen policies, bounds and ratios.
+"""What the objectives share: settings, masks and weights of a batch, the frozen policies, bounds
+and ratios.
 
 contract.py says what an objective is; metrics.py has what all of them report.
 """
@@ -23,16 +24,19 @@ from grpo_jax.types import TRUNCATED, Array, Outputs, Rollouts, TrainBatch
 def aggregation_settings() -> ConfigDict:
   """Returns the settings of `weights`."""
   c = ConfigDict()
-  # sequence_mean (GRPO), token_mean, group_token_mean (DAPO), constant (Dr.GRPO), prompt_sum; see ops/masked.py
+  # sequence_mean (GRPO), token_mean, group_token_mean (DAPO), constant (Dr.GRPO), prompt_sum; see
+  # ops/masked.py
   c.aggregation = "sequence_mean"
-  c.max_length = config_dict.placeholder(int)  # of a completion, for "constant"; tied to sampler.max_length
+  # of a completion, for "constant"; tied to sampler.max_length
+  c.max_length = config_dict.placeholder(int)
   return c
 
 
 def mismatch_settings() -> ConfigDict:
   """Returns the settings of `mismatch`."""
   c = ConfigDict()
-  c.mismatch = "none"  # importance weight pi_old / pi_sampler: none, truncate (to the cap), mask (0 above the cap)
+  # importance weight pi_old / pi_sampler: none, truncate (to the cap), mask (0 above the cap)
+  c.mismatch = "none"
   c.mismatch_level = "token"  # or sequence: the product over its tokens
   c.mismatch_cap = 2.0  # the largest weight
   return c
@@ -92,7 +96,8 @@ def check_aggregation(cfg: Any) -> None:
   check_choice(cfg, "aggregation", masked.AGGREGATIONS)
   if cfg.aggregation == "constant" and not cfg.max_length:
     raise SettingError(
-      f"max_length={cfg.max_length!r} with aggregation='constant': it divides by the length; make the section by "
+      f"max_length={cfg.max_length!r} with aggregation='constant': it divides by the length; make "
+      "the section by "
       "defaults.objective(name, c), which ties it to sampler.max_length"
     )
 
@@ -112,14 +117,17 @@ def check_sampled(cfg: Any) -> None:
 
 
 def check_clip(cfg: Any) -> None:
-  """Refuses bounds on the wrong side of 1, and a two-sided clip inside the ordinary one: `clip_settings`' check.
+  """Refuses bounds on the wrong side of 1, and a two-sided clip inside the ordinary one:
+  `clip_settings`' check.
 
   Raises:
     SettingError: a negative number, or a clip_delta that is on and not above 1 + clip_high.
   """
   check_at_least(cfg, 0, "clip_low", "clip_high", "clip_delta")
   if cfg.clip_delta and cfg.clip_delta <= 1.0 + cfg.clip_high:
-    raise SettingError(f"clip_delta={cfg.clip_delta}: use 0 (off) or more than 1 + clip_high = {1.0 + cfg.clip_high}")
+    raise SettingError(
+      f"clip_delta={cfg.clip_delta}: use 0 (off) or more than 1 + clip_high = {1.0 + cfg.clip_high}"
+    )
 
 
 def no_other_pass(cfg: Any) -> frozenset[str]:
@@ -160,7 +168,9 @@ def completion_mask(rollouts: Rollouts, mask_truncated: bool) -> Array:
 
 
 def last_token(lengths: Array, max_length: int) -> Array:
-  """Returns [..., L] bool: true on the last token of each completion, nowhere where the length is 0."""
+  """Returns [..., L] bool: true on the last token of each completion, nowhere where the length is
+  0.
+  """
   return jnp.arange(max_length) == lengths[..., None] - 1
 
 
@@ -176,9 +186,14 @@ def sequence_mean_weights(mask: Array, lengths: Array, cfg: Any) -> Array:
 
 
 def train_batch(
-  rollouts: Rollouts, advantages: Array, mask: Array, weights: Array, extra: dict[str, Array] | None = None
+  rollouts: Rollouts,
+  advantages: Array,
+  mask: Array,
+  weights: Array,
+  extra: dict[str, Array] | None = None,
 ) -> TrainBatch:
-  """Returns the TrainBatch of the rollouts, with advantages that are 0 off the mask and have no gradient.
+  """Returns the TrainBatch of the rollouts, with advantages that are 0 off the mask and have no
+  gradient.
 
   Args:
     rollouts: their prompts, completions and log-probs are taken over.
@@ -203,12 +218,16 @@ def train_batch(
 
 
 def flat_advantages(rollouts: Rollouts, cfg: Any) -> Array:
-  """Returns which groups have advantage 0 on every token, [P] bool: the `flat` of objectives that name an advantage."""
+  """Returns which groups have advantage 0 on every token, [P] bool: the `flat` of objectives that
+  name an advantage.
+  """
   return jnp.all(cfg.advantage(rollouts) == 0.0, axis=(1, 2))
 
 
 def flat_totals(rollouts: Rollouts, cfg: Any) -> Array:
-  """Returns which groups were given equal rewards, [P] bool: the `flat` of objectives that compare within a group."""
+  """Returns which groups were given equal rewards, [P] bool: the `flat` of objectives that compare
+  within a group.
+  """
   del cfg
   return adv.flat(rollouts.rewards, rollouts.given)
 
@@ -220,20 +239,24 @@ def flat_never(rollouts: Rollouts, cfg: Any) -> Array:
 
 
 def pair_signs(rollouts: Rollouts, cfg: Any, mask: Array) -> Array:
-  """Returns +1 on the tokens of the chosen completion and -1 on those of the rejected one, [P, 2, L].
+  """Returns +1 on the tokens of the chosen completion and -1 on those of the rejected one, [P, 2,
+  L].
 
   Raises:
     SettingError: groups that are not pairs.
   """
   if rollouts.tokens.shape[1] != 2:
     raise SettingError(
-      f"groups of {rollouts.tokens.shape[1]} with objective={cfg.name!r}: it takes pairs, [chosen, rejected]"
+      f"groups of {rollouts.tokens.shape[1]} with objective={cfg.name!r}: it takes pairs, [chosen, "
+      "rejected]"
     )
   return jnp.array([1.0, -1.0])[None, :, None] * mask
 
 
 def written(rollouts: Rollouts) -> Rollouts:
-  """Returns rollouts that the policy's sampler did not make: without its log-probs, hence without a mismatch."""
+  """Returns rollouts that the policy's sampler did not make: without its log-probs, hence without a
+  mismatch.
+  """
   return dataclasses.replace(rollouts, sampler_logprobs=None)
 
 
@@ -241,17 +264,24 @@ def written(rollouts: Rollouts) -> Rollouts:
 
 
 def on_mask(x: Array, mask: Array) -> Array:
-  """Returns `x` with 0 where nothing is trained, so that padding cannot bring in an infinity or a NaN."""
+  """Returns `x` with 0 where nothing is trained, so that padding cannot bring in an infinity or a
+  NaN.
+  """
   return jnp.where(mask > 0, x, 0.0)
 
 
 def policies(outputs: Outputs, batch: TrainBatch) -> tuple[Array, Array, Array | None]:
   """Returns (log pi, log pi_old, log pi_ref or None), each [P, G, L] and 0 off the mask.
 
-  Without old log-probs this is the only update on its rollouts: old = stop_gradient(new), every ratio exactly 1.
+  Without old log-probs this is the only update on its rollouts: old = stop_gradient(new), every
+  ratio exactly 1.
   """
   logprobs = on_mask(outputs.logprobs, batch.mask)
-  old = jax.lax.stop_gradient(logprobs) if batch.old_logprobs is None else on_mask(batch.old_logprobs, batch.mask)
+  old = (
+    jax.lax.stop_gradient(logprobs)
+    if batch.old_logprobs is None
+    else on_mask(batch.old_logprobs, batch.mask)
+  )
   ref = None if batch.ref_logprobs is None else on_mask(batch.ref_logprobs, batch.mask)
   return logprobs, jax.lax.stop_gradient(old), None if ref is None else jax.lax.stop_gradient(ref)
 
@@ -264,14 +294,18 @@ def mismatch(old: Array, batch: TrainBatch, cfg: Any) -> Array:
   if cfg.mismatch == "none":
     return jnp.ones_like(batch.mask)
   sampler = on_mask(require(batch.sampler_logprobs, "sampler_logprobs", cfg.name), batch.mask)
-  return surrogate.mismatch_weight(old, sampler, batch.mask, cfg.mismatch, cfg.mismatch_level, cfg.mismatch_cap)
+  return surrogate.mismatch_weight(
+    old, sampler, batch.mask, cfg.mismatch, cfg.mismatch_level, cfg.mismatch_cap
+  )
 
 
 # -- ratios and bounds, as contract.py asks for them
 
 
 def token_ratio(logprobs: Array, old: Array, mask: Array, cfg: Any) -> Array:
-  """Returns pi / pi_old of each token, [P, G, L]: the `importance_ratio` of objectives that clip by token."""
+  """Returns pi / pi_old of each token, [P, G, L]: the `importance_ratio` of objectives that clip by
+  token.
+  """
   del mask, cfg
   return surrogate.token_ratio(logprobs, old)
 
@@ -280,7 +314,9 @@ def ratio_and_largest(
   importance_ratio: Callable, logprobs: Array, old: Array, mask: Array, cfg: Any
 ) -> tuple[Array, Array]:
   """Returns the ratio, and that of a policy that is certain of what was sampled."""
-  ratio, largest = (importance_ratio(new, old, mask, cfg) for new in (logprobs, jnp.zeros_like(old)))
+  ratio, largest = (
+    importance_ratio(new, old, mask, cfg) for new in (logprobs, jnp.zeros_like(old))
+  )
   return ratio, largest
 
 

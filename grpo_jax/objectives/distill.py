@@ -1,10 +1,12 @@
 """On-policy distillation: the student samples, and the teacher rates each token.
 
-    coefficient of grad log pi = log(pi_teacher / pi) = the per-token gradient of -KL(pi || pi_teacher)
+    coefficient of grad log pi = log(pi_teacher / pi) = the per-token gradient of -KL(pi ||
+    pi_teacher)
 
-The teacher is the reference tree: its log-probs come as `ref_logprobs`. With several updates a rollout the term is
-clipped as GRPO's is; A is taken from the live policy, so that it changes its sign once the teacher has been passed. A
-token's effect on later tokens is not credited (gamma = 0), as is usual. No reward function is asked.
+The teacher is the reference tree: its log-probs come as `ref_logprobs`. With several updates a
+rollout the term is clipped as GRPO's is; A is taken from the live policy, so that it changes its
+sign once the teacher has been passed. A token's effect on later tokens is not credited (gamma = 0),
+as is usual. No reward function is asked.
 """
 
 import dataclasses
@@ -31,7 +33,8 @@ def settings() -> ConfigDict:
   c = ConfigDict()
   c.clip_low = 0.2  # the ratio is clipped to [1 - clip_low, 1 + clip_high]
   c.clip_high = 0.2
-  c.update(common.sampled_settings())  # mask_truncated, aggregation, max_length, mismatch, mismatch_level, mismatch_cap
+  # mask_truncated, aggregation, max_length, mismatch, mismatch_level, mismatch_cap
+  c.update(common.sampled_settings())
   return c
 
 
@@ -59,7 +62,9 @@ def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
   """
   common.require(rollouts.ref_logprobs, "ref_logprobs (the teacher's)", cfg.name)
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
-  return common.train_batch(rollouts, jnp.zeros_like(mask), mask, weights(mask, rollouts.lengths, cfg))
+  return common.train_batch(
+    rollouts, jnp.zeros_like(mask), mask, weights(mask, rollouts.lengths, cfg)
+  )
 
 
 def live_advantages(logprobs: Array, batch: TrainBatch) -> Array:
@@ -68,7 +73,9 @@ def live_advantages(logprobs: Array, batch: TrainBatch) -> Array:
 
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
-  """Returns minus the clipped surrogate with A = log(pi_teacher / pi), sum(weights * token loss), and its metrics."""
+  """Returns minus the clipped surrogate with A = log(pi_teacher / pi), sum(weights * token loss),
+  and its metrics.
+  """
   logprobs, old, _ = common.policies(outputs, batch)
   batch = dataclasses.replace(batch, advantages=live_advantages(logprobs, batch))
   ratio = importance_ratio(logprobs, old, batch.mask, cfg)

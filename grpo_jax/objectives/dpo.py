@@ -2,9 +2,9 @@
 
     loss = -log sigma(beta (h_chosen - h_rejected)),    h = sum over tokens of log pi - log pi_ref
 
-The coefficient of grad log pi is +-beta sigma(beta (h_rejected - h_chosen)) on every token of the pair.
-DeepSeekMath's table drops beta and divides by |o|. A pair's loss is spread over its tokens with weights that add up
-to 1 / pairs, so there is no choice of an aggregation.
+The coefficient of grad log pi is +-beta sigma(beta (h_rejected - h_chosen)) on every token of the
+pair. DeepSeekMath's table drops beta and divides by |o|. A pair's loss is spread over its tokens
+with weights that add up to 1 / pairs, so there is no choice of an aggregation.
 """
 
 from typing import Any
@@ -42,7 +42,9 @@ def check(cfg: Any) -> None:
     SettingError: the setting, its value, and what would work.
   """
   if not cfg.beta or not cfg.beta > 0:
-    raise SettingError(f"beta={cfg.beta!r} with objective='dpo': use a positive number, such as 0.1")
+    raise SettingError(
+      f"beta={cfg.beta!r} with objective='dpo': use a positive number, such as 0.1"
+    )
   common.check_between(cfg, 0, 0.5, "label_smoothing")
 
 
@@ -61,11 +63,15 @@ def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
   mask = common.completion_mask(rollouts, mask_truncated=False)
   signs = common.pair_signs(rollouts, cfg, mask)
   common.require(rollouts.ref_logprobs, "ref_logprobs", cfg.name)
-  return common.train_batch(common.written(rollouts), signs, mask, weights(mask, rollouts.lengths, cfg))
+  return common.train_batch(
+    common.written(rollouts), signs, mask, weights(mask, rollouts.lengths, cfg)
+  )
 
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
-  """Returns sum(weights * the loss of the token's pair) and its metrics (implied rewards, margin, accuracy)."""
+  """Returns sum(weights * the loss of the token's pair) and its metrics (implied rewards, margin,
+  accuracy).
+  """
   logprobs, _, ref = common.policies(outputs, batch)
   h = jnp.sum(logprobs - ref, axis=2)
   pair_loss = preferences.dpo(h[:, 0], h[:, 1], cfg.beta, cfg.label_smoothing)

@@ -1,4 +1,5 @@
-"""GRPO (DeepSeekMath, arXiv 2402.03300, eq. 3 and 21), with outcome and process supervision in one path.
+"""GRPO (DeepSeekMath, arXiv 2402.03300, eq. 3 and 21), with outcome and process supervision in one
+path.
 
     J = mean over completions of the mean over tokens of
           min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A) - beta k3(pi, pi_ref)
@@ -10,13 +11,15 @@ Settings of this file that have their own name in the literature:
 
     Dr.GRPO (2503.20783)   aggregation="constant", scale="none", beta=0
     DAPO (2503.14476)      aggregation="group_token_mean" ("token_mean" is TRL's reading), clip_high=0.28, beta=0, the
-                           overlong reward of rewards/length.py, and dynamic sampling (sampler.tries)
+                           overlong reward of rewards/length.py, and dynamic sampling
+                           (sampler.tries)
     two-sided clip         clip_delta > 1 + clip_high (2505.07291)
     GDPO (2601.05242)      advantage="gdpo"
     KL in the reward       kl_in_reward=True, with kl_estimator="k1"
 
-Differences from TRL 1.16: the log-ratio is cut to [-20, 20] and d = log pi_ref - log pi at 20; k3 goes through expm1;
-a group of equal rewards has A = 0 exactly, where TRL divides rounding noise by eps. The same: ddof 1, eps 1e-4.
+Differences from TRL 1.16: the log-ratio is cut to [-20, 20] and d = log pi_ref - log pi at 20; k3
+goes through expm1; a group of equal rewards has A = 0 exactly, where TRL divides rounding noise by
+eps. The same: ddof 1, eps 1e-4.
 """
 
 from collections.abc import Callable
@@ -49,7 +52,8 @@ def settings() -> ConfigDict:
   c.kl_in_reward = False  # take beta times the KL off the advantages, and leave it out of the loss
   c.kl_past_bound = True  # a token past its clip bound still takes the KL's gradient
   c.update(common.clip_settings())  # clip_low, clip_high, clip_delta
-  c.update(common.sampled_settings())  # mask_truncated, aggregation, max_length, mismatch, mismatch_level, mismatch_cap
+  # mask_truncated, aggregation, max_length, mismatch, mismatch_level, mismatch_cap
+  c.update(common.sampled_settings())
   return c
 
 
@@ -74,13 +78,16 @@ def check_unclipped(cfg: Any) -> None:
   common.check_at_least(cfg, 0, "beta")
   common.check_choice(cfg, "kl_estimator", divergences.ESTIMATORS)
   if cfg.kl_in_reward and cfg.kl_weighted:
-    raise SettingError("kl_weighted=True with kl_in_reward=True: a reward has no ratio; use one of the two")
+    raise SettingError(
+      "kl_weighted=True with kl_in_reward=True: a reward has no ratio; use one of the two"
+    )
 
 
 def needs(cfg: Any) -> frozenset[str]:
   """Returns the forward passes to make before `prepare`: no reference without a KL term.
 
-  The old policy's is wanted here only by the KL in the reward; `learn` adds it when it makes several updates.
+  The old policy's is wanted here only by the KL in the reward; `learn` adds it when it makes
+  several updates.
   """
   if not cfg.beta:
     return frozenset()
@@ -88,10 +95,12 @@ def needs(cfg: Any) -> frozenset[str]:
 
 
 def kl_return(rollouts: Rollouts, cfg: Any, mask: Array) -> Array:
-  """Returns the KL that is still to come from token t on, less the mean of the group's other samples there. [P, G, L].
+  """Returns the KL that is still to come from token t on, less the mean of the group's other
+  samples there. [P, G, L].
 
-  In the reward with k1 and gamma = 1 this is the gradient of the whole sequence's KL, which per-token losses miss.
-  The baseline leaves the sample itself out, so that it changes the variance and not the expectation.
+  In the reward with k1 and gamma = 1 this is the gradient of the whole sequence's KL, which
+  per-token losses miss. The baseline leaves the sample itself out, so that it changes the variance
+  and not the expectation.
   """
   old = common.on_mask(common.require(rollouts.old_logprobs, "old_logprobs", cfg.name), mask)
   ref = common.on_mask(common.require(rollouts.ref_logprobs, "ref_logprobs", cfg.name), mask)
@@ -103,24 +112,30 @@ def kl_return(rollouts: Rollouts, cfg: Any, mask: Array) -> Array:
 
 
 def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
-  """Returns the batch of rollouts with the advantages that the config names, less the KL if it is in the reward.
+  """Returns the batch of rollouts with the advantages that the config names, less the KL if it is
+  in the reward.
 
   Raises:
     SettingError: no rewards, or no reference log-probs although the KL is in the reward.
   """
   common.require(rollouts.rewards, "rewards", cfg.name)
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
-  advantages_PxGxL = cfg.advantage(rollouts)  # the function that the setting names, bound to its settings
+  # the function that the setting names, bound to its settings
+  advantages_PxGxL = cfg.advantage(rollouts)
   if cfg.beta and cfg.kl_in_reward:
     advantages_PxGxL = advantages_PxGxL - cfg.beta * kl_return(rollouts, cfg, mask)
   return common.train_batch(rollouts, advantages_PxGxL, mask, weights(mask, rollouts.lengths, cfg))
 
 
 def kl_term(logprobs: Array, old: Array, ref: Array | None, cfg: Any) -> Array:
-  """Returns beta * KL of each token as it stands in the loss, and 0 where it does not. All [P, G, L]."""
+  """Returns beta * KL of each token as it stands in the loss, and 0 where it does not. All [P, G,
+  L].
+  """
   if not cfg.beta or cfg.kl_in_reward:
     return jnp.zeros_like(logprobs)
-  kl = divergences.kl_estimate(logprobs, common.require(ref, "ref_logprobs", cfg.name), cfg.kl_estimator)
+  kl = divergences.kl_estimate(
+    logprobs, common.require(ref, "ref_logprobs", cfg.name), cfg.kl_estimator
+  )
   if cfg.kl_weighted:
     kl = surrogate.token_ratio(logprobs, old) * kl
   return cfg.beta * kl
@@ -131,7 +146,9 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]
   return clipped_loss(importance_ratio, outputs, batch, cfg)
 
 
-def clipped_loss(importance_ratio: Callable, outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+def clipped_loss(
+  importance_ratio: Callable, outputs: Outputs, batch: TrainBatch, cfg: Any
+) -> tuple[Array, Metrics]:
   """Returns what `loss` does, with another ratio."""
   logprobs, old, ref = common.policies(outputs, batch)
   ratio = importance_ratio(logprobs, old, batch.mask, cfg)
@@ -143,5 +160,7 @@ def clipped_loss(importance_ratio: Callable, outputs: Outputs, batch: TrainBatch
     low, high, above_delta = surrogate.beyond(ratio, batch.advantages, lower, upper, cfg.clip_delta)
     kl = jnp.where(low | high | above_delta, 0.0, kl)
   found = metrics.of_policy(outputs, batch)
-  found |= metrics.of_ratio(outputs, batch, cfg, importance_ratio, (lower, upper), gain, cfg.clip_delta)
+  found |= metrics.of_ratio(
+    outputs, batch, cfg, importance_ratio, (lower, upper), gain, cfg.clip_delta
+  )
   return jnp.sum(batch.weights * (kl - gain)), found

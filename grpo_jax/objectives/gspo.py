@@ -2,14 +2,16 @@
 
     s = (pi(o) / pi_old(o))^(1/|o|)        J = mean over completions of min(s A, clip(s, 1 - clip_low, 1 + clip_high) A)
 
-`token_level=True` is GSPO-token (eq. 14): sg(s) pi / sg(pi) for each token, which with one advantage a completion has
-the same value and gradient, and which process rewards need, since their tokens differ in A. The bounds are of another
-size than GRPO's, because s averages over a completion: the paper's are 3e-4 and 4e-4.
+`token_level=True` is GSPO-token (eq. 14): sg(s) pi / sg(pi) for each token, which with one
+advantage a completion has the same value and gradient, and which process rewards need, since their
+tokens differ in A. The bounds are of another size than GRPO's, because s averages over a
+completion: the paper's are 3e-4 and 4e-4.
 
 Everything before the loss is GRPO's. On completions of one token GSPO is GRPO.
 
-Difference from TRL 1.16: `kl_weighted` multiplies the KL of a token by the token's own ratio, as GRPO does here; TRL's
-use_bias_correction_kl takes the ratio of the importance sampling level, which under GSPO is the sequence's.
+Difference from TRL 1.16: `kl_weighted` multiplies the KL of a token by the token's own ratio, as
+GRPO does here; TRL's use_bias_correction_kl takes the ratio of the importance sampling level, which
+under GSPO is the sequence's.
 """
 
 from typing import Any

@@ -15,8 +15,9 @@ Those with a ratio to the old policy, `of_ratio`:
     clip_low clip_high   fraction of trained tokens that the clip has stopped: A < 0 and below the lower bound, and
                          A > 0 and above the upper one (CISPO: capped, A > 0)
     clip_delta           fraction stopped by the two-sided clip, A < 0 and above clip_delta; only where that is on
-    at_bound past_bound  fraction of tokens with A != 0 that have come to their bound, or have overshot it; a token
-                         that was certain from the start cannot go further and counts as at its bound
+    at_bound past_bound  fraction of tokens with A != 0 that have come to their bound, or have
+                         overshot it; a token that was certain from the start cannot go further and
+                         counts as at its bound
 
 Of single objectives:
 
@@ -26,9 +27,9 @@ Of single objectives:
     pair_loss                       reward_model: mean over pairs
     step_loss step_accuracy         process_reward_model: means over steps
 
-The learner adds loss, grad_norm, skipped and inner/..., the loop what it knows of the samples: reward/..., length/...,
-agreement/... of reward models with the rule (`collect.agreement_metrics`), and zero_variance, the share of sampled
-groups that teach nothing (`flat` of the objective).
+The learner adds loss, grad_norm, skipped and inner/..., the loop what it knows of the samples:
+reward/..., length/..., agreement/... of reward models with the rule (`collect.agreement_metrics`),
+and zero_variance, the share of sampled groups that teach nothing (`flat` of the objective).
 """
 
 from collections.abc import Callable
@@ -88,7 +89,8 @@ def of_ratio(
   gain: Array,
   delta: float = 0.0,
 ) -> Metrics:
-  """Returns the metrics of a surrogate `gain` [P, G, L] with bounds on the objective's `importance_ratio`.
+  """Returns the metrics of a surrogate `gain` [P, G, L] with bounds on the objective's
+  `importance_ratio`.
 
   `bounds` and `delta` are what `surrogate.clipped` was given.
   """

@@ -1,15 +1,19 @@
-"""PPO with a critic (arXiv 1707.06347), GAE (1506.02438) and the KL in the reward, as InstructGPT set it up.
+"""PPO with a critic (arXiv 1707.06347), GAE (1506.02438) and the KL in the reward, as InstructGPT
+set it up.
 
-    r_t = -beta (log pi_old - log pi_ref) + the given rewards where they are given (usually the last token)
+    r_t = -beta (log pi_old - log pi_ref) + the given rewards where they are given (usually the last
+    token)
     delta_t = r_t + gamma V_{t+1} - V_t        A_t = sum over l of (gamma lam)^l delta_{t+l}
     J = min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)
     value loss = value_coef / 2 max((V - R)^2, (clip(V, V_old -+ value_clip) - R)^2),    R = A + V_old
 
-V after the last token is 0 where the completion ended by itself. Where it was cut off, the critic's last value stands
+V after the last token is 0 where the completion ended by itself. Where it was cut off, the critic's
+last value stands
 in for it: the state after the last token was not evaluated.
 
-`group_baseline=True` uses a group and a critic together: the group's mean is taken off the given rewards first, so
-that the critic only has to learn what the mean does not explain. Advantages are whitened over the batch if `whiten`.
+`group_baseline=True` uses a group and a critic together: the group's mean is taken off the given
+rewards first, so that the critic only has to learn what the mean does not explain. Advantages are
+whitened over the batch if `whiten`.
 """
 
 from typing import Any
@@ -44,7 +48,8 @@ def settings() -> ConfigDict:
   c.update(common.clip_settings())  # clip_low, clip_high, clip_delta
   c.value_clip = 0.2  # values are clipped to old values -+ value_clip; 0: off
   c.value_coef = 0.5  # weight of the value loss
-  c.update(common.sampled_settings())  # mask_truncated, aggregation, max_length, mismatch, mismatch_level, mismatch_cap
+  # mask_truncated, aggregation, max_length, mismatch, mismatch_level, mismatch_cap
+  c.update(common.sampled_settings())
   return c
 
 
@@ -66,7 +71,9 @@ def needs(cfg: Any) -> frozenset[str]:
 
 
 def token_rewards(rollouts: Rollouts, cfg: Any) -> Array:
-  """Returns the given rewards, less the group's mean if asked, less beta times each token's k1. [P, G, L]."""
+  """Returns the given rewards, less the group's mean if asked, less beta times each token's k1. [P,
+  G, L].
+  """
   rewards = jnp.where(rollouts.given, common.require(rollouts.rewards, "rewards", cfg.name), 0.0)
   if cfg.group_baseline:
     rewards = adv.group_relative(rewards, rollouts.given, scale="none")
@@ -90,7 +97,9 @@ def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
   last = common.last_token(rollouts.lengths, rollouts.tokens.shape[2])
   cut_off = rollouts.ended == TRUNCATED
   bootstrap = jnp.where(cut_off, jnp.sum(values * last, axis=2), 0.0)
-  advantages = adv.gae(token_rewards(rollouts, cfg), values, rollouts.lengths, bootstrap, cfg.gamma, cfg.lam)
+  advantages = adv.gae(
+    token_rewards(rollouts, cfg), values, rollouts.lengths, bootstrap, cfg.gamma, cfg.lam
+  )
   extra = {
     "returns": jax.lax.stop_gradient(advantages + values),
     "old_values": jax.lax.stop_gradient(values),
@@ -101,7 +110,8 @@ def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
 
 
 def value_loss(values: Array, old_values: Array, returns: Array, value_clip: float) -> Array:
-  """Returns half the larger of the squared errors with and without clipping around the old values, elementwise.
+  """Returns half the larger of the squared errors with and without clipping around the old values,
+  elementwise.
 
   values, old_values, returns: of one shape, usually [P, G, L]. value_clip: 0 for no clip.
   """
@@ -114,16 +124,22 @@ def value_loss(values: Array, old_values: Array, returns: Array, value_clip: flo
 
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
-  """Returns -J plus the value loss of a slice of the batch, with the same weights for both, and its metrics."""
+  """Returns -J plus the value loss of a slice of the batch, with the same weights for both, and its
+  metrics.
+  """
   logprobs, old, _ = common.policies(outputs, batch)
   ratio = importance_ratio(logprobs, old, batch.mask, cfg)
   lower, upper = bounds(batch, cfg)
-  gain = surrogate.clipped(ratio, batch.advantages, lower, upper, cfg.clip_delta) * common.mismatch(old, batch, cfg)
+  gain = surrogate.clipped(ratio, batch.advantages, lower, upper, cfg.clip_delta) * common.mismatch(
+    old, batch, cfg
+  )
   values = common.on_mask(common.require(outputs.values, "values", cfg.name), batch.mask)
   old_values, returns = batch.extra["old_values"], batch.extra["returns"]
   critic = value_loss(values, old_values, returns, cfg.value_clip)
   found = metrics.of_policy(outputs, batch)
-  found |= metrics.of_ratio(outputs, batch, cfg, importance_ratio, (lower, upper), gain, cfg.clip_delta)
+  found |= metrics.of_ratio(
+    outputs, batch, cfg, importance_ratio, (lower, upper), gain, cfg.clip_delta
+  )
   found |= jax.lax.stop_gradient(
     {
       "value_loss": metrics.token_mean(critic, batch.mask),

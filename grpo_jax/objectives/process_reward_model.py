@@ -1,8 +1,10 @@
-"""Process reward model (Math-Shepherd, arXiv 2312.08935): the sigmoid of a scalar on each step's last token.
+"""Process reward model (Math-Shepherd, arXiv 2312.08935): the sigmoid of a scalar on each step's
+last token.
 
-The label of a step, in [0, 1], is the "reward" given at its last token: by hand, by a rule, or from continuations of
-the step (loops/continuations.py). Only those tokens are trained, so the mask is `given`, and
-aggregation="sequence_mean" is a mean over each solution's steps, "token_mean" over all steps.
+The label of a step, in [0, 1], is the "reward" given at its last token: by hand, by a rule, or from
+continuations of the step (loops/continuations.py). Only those tokens are trained, so the mask is
+`given`, and aggregation="sequence_mean" is a mean over each solution's steps, "token_mean" over all
+steps.
 
 `outputs.values` are the scores after reading each token, as in reward_model.py.
 """

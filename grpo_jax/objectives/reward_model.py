@@ -1,10 +1,12 @@
-"""Outcome reward model: a scalar on a completion's last token, Bradley-Terry on pairs [chosen, rejected].
+"""Outcome reward model: a scalar on a completion's last token, Bradley-Terry on pairs [chosen,
+rejected].
 
     loss = -log sigma(score_chosen - score_rejected)
 
-`outputs.values` here are the scores *after* reading each token, entry t from the hidden state at token t:
-without the one-token shift of log-probs and of PPO's critic, so that the last token is read as well. A pair's loss is
-spread over its tokens with weights that add up to 1 / pairs, so there is no choice of an aggregation.
+`outputs.values` here are the scores *after* reading each token, entry t from the hidden state at
+token t: without the one-token shift of log-probs and of PPO's critic, so that the last token is
+read as well. A pair's loss is spread over its tokens with weights that add up to 1 / pairs, so
+there is no choice of an aggregation.
 """
 
 from typing import Any
@@ -38,7 +40,8 @@ def check(cfg: Any) -> None:
 
 
 def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
-  """Returns the batch with advantage +1 on the chosen completion and -1 on the rejected one (a label only).
+  """Returns the batch with advantage +1 on the chosen completion and -1 on the rejected one (a
+  label only).
 
   Raises:
     SettingError: groups that are not pairs.

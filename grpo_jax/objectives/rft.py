@@ -1,8 +1,10 @@
-"""Rejection sampling fine-tuning (arXiv 2308.01825): likelihood of correct samples. Coefficient 1 if correct, else 0.
+"""Rejection sampling fine-tuning (arXiv 2308.01825): likelihood of correct samples. Coefficient 1
+if correct, else 0.
 
-RFT and online RFT are this one file: they differ in the data source (samples of the SFT model, once; samples of the
-live policy), which is the loop's business. A completion is correct if its rewards add up to more than `threshold`.
-Wrong ones count in the denominator, so a batch with few correct answers makes a small step.
+RFT and online RFT are this one file: they differ in the data source (samples of the SFT model,
+once; samples of the live policy), which is the loop's business. A completion is correct if its
+rewards add up to more than `threshold`. Wrong ones count in the denominator, so a batch with few
+correct answers makes a small step.
 """
 
 from typing import Any
@@ -28,7 +30,8 @@ def settings() -> ConfigDict:
   """Returns the settings of RFT."""
   c = ConfigDict()
   c.threshold = 0.5  # rewards that add up to more are correct
-  c.update(common.sampled_settings())  # mask_truncated, aggregation, max_length, mismatch, mismatch_level, mismatch_cap
+  # mask_truncated, aggregation, max_length, mismatch, mismatch_level, mismatch_cap
+  c.update(common.sampled_settings())
   return c
 
 
@@ -46,7 +49,9 @@ def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
   common.require(rollouts.rewards, "rewards", cfg.name)
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
   correct = _correct(rollouts, cfg).astype(jnp.float32)
-  return common.train_batch(rollouts, correct[..., None] * mask, mask, weights(mask, rollouts.lengths, cfg))
+  return common.train_batch(
+    rollouts, correct[..., None] * mask, mask, weights(mask, rollouts.lengths, cfg)
+  )
 
 
 def _correct(rollouts: Rollouts, cfg: Any) -> Array:

@@ -1,4 +1,5 @@
-"""RPG (arXiv 2505.17508): the KL term carries the importance weight w = pi / pi_old, and w is differentiated too.
+"""RPG (arXiv 2505.17508): the KL term carries the importance weight w = pi / pi_old, and w is
+differentiated too.
 
     J = clipped surrogate of GRPO - beta * D;    D of a sampled token, and what it adds to the coefficient:
 
@@ -7,11 +8,12 @@
     forward               -(pi_ref / pi_old) log pi                      beta pi_ref / pi_old
     forward_unnormalised  w - (pi_ref / pi_old) log pi                   beta (pi_ref / pi_old - w)
 
-In expectation over tokens of pi_old the first two have the gradient of KL(pi || pi_ref), the last two that of
-KL(pi_ref || pi), on- and off-policy: GRPO's k3, unweighted, has the second one's name and the fourth one's gradient,
-and only on-policy. The "unnormalised" forms differ by a term whose expected gradient is 0 and which lowers the
-variance. These are the paper's fully differentiable losses; its REINFORCE-style ones have the same gradient where
-nothing is clipped. The advantages are GRPO's.
+In expectation over tokens of pi_old the first two have the gradient of KL(pi || pi_ref), the last
+two that of KL(pi_ref || pi), on- and off-policy: GRPO's k3, unweighted, has the second one's name
+and the fourth one's gradient, and only on-policy. The "unnormalised" forms differ by a term whose
+expected gradient is 0 and which lowers the variance. These are the paper's fully differentiable
+losses; its REINFORCE-style ones have the same gradient where nothing is clipped. The advantages are
+GRPO's.
 """
 
 from typing import Any
@@ -40,7 +42,8 @@ def settings() -> ConfigDict:
   c.beta = 0.0  # weight of the divergence from the reference; 0: no reference is held or run
   c.divergence = "reverse_unnormalised"  # or reverse, forward, forward_unnormalised
   c.update(common.clip_settings())  # clip_low, clip_high, clip_delta
-  c.update(common.sampled_settings())  # mask_truncated, aggregation, max_length, mismatch, mismatch_level, mismatch_cap
+  # mask_truncated, aggregation, max_length, mismatch, mismatch_level, mismatch_cap
+  c.update(common.sampled_settings())
   return c
 
 
@@ -70,7 +73,9 @@ def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
   """
   common.require(rollouts.rewards, "rewards", cfg.name)
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
-  return common.train_batch(rollouts, cfg.advantage(rollouts), mask, weights(mask, rollouts.lengths, cfg))
+  return common.train_batch(
+    rollouts, cfg.advantage(rollouts), mask, weights(mask, rollouts.lengths, cfg)
+  )
 
 
 def weighted_divergence(logprobs: Array, old: Array, ref: Array, divergence: str) -> Array:
@@ -89,11 +94,15 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]
   logprobs, old, ref = common.policies(outputs, batch)
   ratio = importance_ratio(logprobs, old, batch.mask, cfg)
   lower, upper = bounds(batch, cfg)
-  gain = surrogate.clipped(ratio, batch.advantages, lower, upper, cfg.clip_delta) * common.mismatch(old, batch, cfg)
+  gain = surrogate.clipped(ratio, batch.advantages, lower, upper, cfg.clip_delta) * common.mismatch(
+    old, batch, cfg
+  )
   token_loss = -gain
   if cfg.beta:
     ref = common.require(ref, "ref_logprobs", cfg.name)
     token_loss += cfg.beta * weighted_divergence(logprobs, old, ref, cfg.divergence)
   found = metrics.of_policy(outputs, batch)
-  found |= metrics.of_ratio(outputs, batch, cfg, importance_ratio, (lower, upper), gain, cfg.clip_delta)
+  found |= metrics.of_ratio(
+    outputs, batch, cfg, importance_ratio, (lower, upper), gain, cfg.clip_delta
+  )
   return jnp.sum(batch.weights * token_loss), found

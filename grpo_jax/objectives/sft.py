@@ -1,6 +1,8 @@
-"""Supervised fine-tuning: the log-likelihood of the completions given. Coefficient 1 on every token.
+"""Supervised fine-tuning: the log-likelihood of the completions given. Coefficient 1 on every
+token.
 
-Its data are answers that a person (or anyone) wrote: groups of one. It needs no reward, reference or old policy.
+Its data are answers that a person (or anyone) wrote: groups of one. It needs no reward, reference
+or old policy.
 """
 
 from typing import Any
@@ -32,7 +34,9 @@ def settings() -> ConfigDict:
 def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
   """Returns the batch with advantage 1 on every token of every completion."""
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
-  return common.train_batch(common.written(rollouts), mask, mask, weights(mask, rollouts.lengths, cfg))
+  return common.train_batch(
+    common.written(rollouts), mask, mask, weights(mask, rollouts.lengths, cfg)
+  )
 
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:

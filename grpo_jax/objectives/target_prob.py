@@ -1,14 +1,17 @@
-"""How much, not how fast: the loss gives each token a probability to reach, and nothing else matters.
+"""How much, not how fast: the loss gives each token a probability to reach, and nothing else
+matters.
 
-A completion better than its group is good (+1), a worse one bad (-1), one within `margin` of the mean neither (0). A
-good token's target is sqrt(p_old), a bad one's p_old^2: the clipped surrogate with bounds of its own for every token,
-which as ratios are [p_old, p_old^(-1/2)]. There is no 1/G, no 1/|o| and no KL; the only normaliser is the number of
-prompts ("prompt_sum" of ops/masked.py). It needs several updates a rollout (learner.mu).
+A completion better than its group is good (+1), a worse one bad (-1), one within `margin` of the
+mean neither (0). A good token's target is sqrt(p_old), a bad one's p_old^2: the clipped surrogate
+with bounds of its own for every token, which as ratios are [p_old, p_old^(-1/2)]. There is no 1/G,
+no 1/|o| and no KL; the only normaliser is the number of prompts ("prompt_sum" of ops/masked.py). It
+needs several updates a rollout (learner.mu).
 
-Where several distinct tokens of a group follow one same context (the same prefix), a token that is good in one
-completion and bad in another takes the net sign, and the good targets are p + c (sqrt(p) - p), with the largest c
-<= 1 for which they sum to at most 1 - the sum of the bad targets. (Scaling all targets down would lower tokens that
-are good.) A token already at its target, as one of probability 1 is, has A = 0.
+Where several distinct tokens of a group follow one same context (the same prefix), a token that is
+good in one completion and bad in another takes the net sign, and the good targets are p + c
+(sqrt(p) - p), with the largest c <= 1 for which they sum to at most 1 - the sum of the bad targets.
+(Scaling all targets down would lower tokens that are good.) A token already at its target, as one
+of probability 1 is, has A = 0.
 """
 
 from typing import Any
@@ -77,7 +80,8 @@ def targets(tokens: Array, lengths: Array, signs: Array, probs: Array) -> tuple[
     probs: [P, G, L] float, p_old.
 
   Returns:
-    (signs, targets), both [P, G, L]: the net sign over the group, and the target; p_old where the sign is 0.
+    (signs, targets), both [P, G, L]: the net sign over the group, and the target; p_old where the
+    sign is 0.
   """
   chex.assert_rank(tokens, 3)
   chex.assert_shape([signs, probs], tokens.shape)
@@ -87,10 +91,12 @@ def targets(tokens: Array, lengths: Array, signs: Array, probs: Array) -> tuple[
   inside = jnp.arange(length) < lengths[..., None]
 
   def of_group(shared, inside, signs, p):
-    context = (shared[..., None] >= jnp.arange(length)) & inside[:, None] & inside[None]  # [G, G, L]
+    # [G, G, L]
+    context = (shared[..., None] >= jnp.arange(length)) & inside[:, None] & inside[None]
     same = context & (shared[..., None] > jnp.arange(length))
     net = jnp.sign(jnp.sum(jnp.where(same, signs[None], 0.0), axis=1))
-    once = 1.0 / jnp.maximum(jnp.sum(same, axis=1), 1)  # each distinct token counts once, however often sampled
+    # each distinct token counts once, however often sampled
+    once = 1.0 / jnp.maximum(jnp.sum(same, axis=1), 1)
 
     def over_context(x):
       return jnp.sum(jnp.where(context, (once * x)[None], 0.0), axis=1)
@@ -112,7 +118,8 @@ def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
   """
   common.require(rollouts.rewards, "rewards", cfg.name)
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
-  inside = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])  # masked completions share contexts, too
+  # masked completions share contexts, too
+  inside = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
   old = common.on_mask(common.require(rollouts.old_logprobs, "old_logprobs", cfg.name), inside)
   signs = adv.sign(rollouts.rewards, rollouts.given, cfg.margin) * mask
   probs = jnp.exp(old)
@@ -127,7 +134,9 @@ def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
 
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
-  """Returns minus the clipped surrogate with each token's own bound, sum(weights * token loss), and its metrics."""
+  """Returns minus the clipped surrogate with each token's own bound, sum(weights * token loss), and
+  its metrics.
+  """
   logprobs, old, _ = common.policies(outputs, batch)
   ratio = importance_ratio(logprobs, old, batch.mask, cfg)
   lower, upper = bounds(batch, cfg)

@@ -1,12 +1,13 @@
 """From logits to sampled tokens and their log-probs: temperature, top-k, top-p, min-p.
 
-S tokens are sampled, each from a distribution over V tokens of its own. Everything is made of passes over the
-vocabulary that only add or take a maximum. There is no noise for every token (one uniform number for each distribution
-finds the token by inverting the distribution function, first over blocks of the vocabulary, then inside one) and no
-sort (the truncations are thresholds, which are searched for).
+S tokens are sampled, each from a distribution over V tokens of its own. Everything is made of
+passes over the vocabulary that only add or take a maximum. There is no noise for every token (one
+uniform number for each distribution finds the token by inverting the distribution function, first
+over blocks of the vocabulary, then inside one) and no sort (the truncations are thresholds, which
+are searched for).
 
-The work is laid out `[V, S]`, as a CPU's fastest head product makes it (docs/performance.md): for a caller
-that transposes such a product to `[S, V]` the two transpositions cancel.
+The work is laid out `[V, S]`, as a CPU's fastest head product makes it (docs/performance.md): for a
+caller that transposes such a product to `[S, V]` the two transpositions cancel.
 """
 
 import jax.numpy as jnp
@@ -16,7 +17,8 @@ from grpo_jax.errors import SettingError
 from grpo_jax.types import Array
 
 BLOCK = 64  # tokens of a block: few enough blocks to compare, short enough to look through
-CANDIDATES = 64  # blocks with the largest maxima that are searched first: a truncation usually ends in them
+# blocks with the largest maxima that are searched first: a truncation usually ends in them
+CANDIDATES = 64
 GUESSES = 12  # interpolations of a threshold, before its bounds are halved instead
 SAMPLE = 16  # a threshold is guessed from one block in so many
 STRIDE = 2**18  # first step away from that guess, in float32 bits (2^23 double a number)
@@ -31,37 +33,42 @@ def sample(
   top_p: float,
   min_p: float,
 ) -> tuple[Array, Array, Array]:
-  """Returns a sampled token for each of S distributions, its log-prob, and its log-prob after truncation.
+  """Returns a sampled token for each of S distributions, its log-prob, and its log-prob after
+  truncation.
 
-  The distribution is p = softmax(logits / temperature). The truncations keep tokens by a threshold on p, one after
-  the other, each on what the one before has kept:
+  The distribution is p = softmax(logits / temperature). The truncations keep tokens by a threshold
+  on p, one after the other, each on what the one before has kept:
 
     top_k: the k most probable tokens;
-    top_p: of the distribution renormalised on those, the smallest set of most probable tokens whose mass is at least
-      top_p (the nucleus of arXiv 1904.09751), the token that crosses it included;
+    top_p: of the distribution renormalised on those, the smallest set of most probable tokens whose
+      mass is at least top_p (the nucleus of arXiv 1904.09751), the token that crosses it included;
     min_p: tokens at least min_p times as probable as the most probable one (arXiv 2407.01082).
 
-  Ties: tokens whose float32 probabilities (relative to the largest) equal that of the last token kept are kept too,
-  so that the set does not depend on the order of the vocabulary. At least one token is always kept. A token whose
-  probability is zero in float32 is never sampled, whatever the uniform number.
+  Ties: tokens whose float32 probabilities (relative to the largest) equal that of the last token
+  kept are kept too, so that the set does not depend on the order of the vocabulary. At least one
+  token is always kept. A token whose probability is zero in float32 is never sampled, whatever the
+  uniform number.
 
-  The token is the first, in the order of the vocabulary, at which the sum of the kept probabilities exceeds u times
-  their mass. `jax.random.uniform` makes a float32 u of 23 bits, so a token is drawn with its probability rounded, up or
-  down, to a multiple of 2^-23 (1.2e-7): of tokens less probable than that, one is drawn in the place of several, and
-  the last ones of the vocabulary never, if they come to less than that together.
+  The token is the first, in the order of the vocabulary, at which the sum of the kept probabilities
+  exceeds u times their mass. `jax.random.uniform` makes a float32 u of 23 bits, so a token is drawn
+  with its probability rounded, up or down, to a multiple of 2^-23 (1.2e-7): of tokens less probable
+  than that, one is drawn in the place of several, and the last ones of the vocabulary never, if
+  they come to less than that together.
 
   Args:
-    logits: [S, V], any float dtype; compared and summed in float32. Best the transpose of a `[V, S]` product.
+    logits: [S, V], any float dtype; compared and summed in float32. Best the transpose of a `[V,
+      S]` product.
     uniforms: [S] float32 in [0, 1).
-    temperature: 0 takes the most probable token (the first of equals), its log-probs both at temperature 1 and
-      without truncation. Settings are Python numbers; those that truncate nothing cost nothing.
+    temperature: 0 takes the most probable token (the first of equals), its log-probs both at
+      temperature 1 and without truncation. Settings are Python numbers; those that truncate nothing
+      cost nothing.
     top_k: 0 for none.
     top_p: 1.0 for none.
     min_p: 0.0 for none.
 
   Returns:
-    (token [S] int32; its log-prob [S] float32 under p; that under the renormalised truncation of p, the same number
-    where there is none).
+    (token [S] int32; its log-prob [S] float32 under p; that under the renormalised truncation of p,
+    the same number where there is none).
 
   Raises:
     SettingError: a setting outside its range.
@@ -91,7 +98,9 @@ def sample(
   here, rest = _invert(masses, uniforms * jnp.sum(masses, axis=0))
   inside = _take(e, here[None])[0]  # [block, S]
   place, _ = _invert(inside if threshold is None else _keep(inside, threshold), rest)
-  weight = (jnp.take_along_axis(_take(x, here[None])[0], place[None], axis=0)[0] - top) / temperature
+  weight = (
+    jnp.take_along_axis(_take(x, here[None])[0], place[None], axis=0)[0] - top
+  ) / temperature
   token = (here * block + place).astype(jnp.int32)
   mass = jnp.sum(masses, axis=0)
   if threshold is None:
@@ -101,7 +110,9 @@ def sample(
 
 
 def soft_cap(x: Array, bound: float) -> Array:
-  """Returns bound * tanh(x / bound), within -bound and bound (Gemma 2, arXiv 2408.00118); x where bound is 0."""
+  """Returns bound * tanh(x / bound), within -bound and bound (Gemma 2, arXiv 2408.00118); x where
+  bound is 0.
+  """
   return bound * jnp.tanh(x / bound) if bound else x
 
 
@@ -122,7 +133,8 @@ def check(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
 
 
 def _threshold(e: Array, tops: Array, top_k: int, top_p: float, min_p: float) -> Array | None:
-  """Returns the least probability that is kept, [S], relative to the largest one; None where nothing is truncated.
+  """Returns the least probability that is kept, [S], relative to the largest one; None where
+  nothing is truncated.
 
   Args:
     e: [blocks, block, S], probabilities relative to the largest.
@@ -142,7 +154,9 @@ def _threshold(e: Array, tops: Array, top_k: int, top_p: float, min_p: float) ->
 
 
 def _block_size(vocab: int) -> int:
-  """Returns a divisor of the vocabulary near BLOCK, so that nothing needs padding; BLOCK where there is none."""
+  """Returns a divisor of the vocabulary near BLOCK, so that nothing needs padding; BLOCK where
+  there is none.
+  """
   divisors = [b for b in range(BLOCK // 2, 2 * BLOCK + 1) if vocab % b == 0]
   return min(divisors, key=lambda b: abs(b - BLOCK), default=min(BLOCK, vocab))
 
@@ -158,7 +172,8 @@ def _take(x: Array, blocks: Array) -> Array:
 
 
 def _invert(weights: Array, target: Array) -> tuple[Array, Array]:
-  """Returns the first index [S] whose cumulated weight exceeds the target, and the rest [S] of the target there.
+  """Returns the first index [S] whose cumulated weight exceeds the target, and the rest [S] of the
+  target there.
 
   An index of weight zero is never returned. weights: [n, S]; target: [S].
   """
@@ -173,9 +188,11 @@ def _invert(weights: Array, target: Array) -> tuple[Array, Array]:
 
 
 def _candidates(e: Array, tops: Array, blocks: int) -> tuple[Array, Array]:
-  """Returns the `blocks` blocks with the largest maxima, as tokens [blocks * block, S], and a bound [S].
+  """Returns the `blocks` blocks with the largest maxima, as tokens [blocks * block, S], and a bound
+  [S].
 
-  Every token of e [all blocks, block, S] above the bound is among them. tops: [all blocks, S], the maxima of e.
+  Every token of e [all blocks, block, S] above the bound is among them. tops: [all blocks, S], the
+  maxima of e.
   """
   best, where = lax.top_k(tops.T, blocks)
   # A minimum, not best[:, -1]: XLA would turn top_k and a slice of it into a full sort.
@@ -194,11 +211,12 @@ def _mass(values: Array, threshold: Array) -> Array:
 
 
 def _nucleus(e: Array, tops: Array, kept: Array, top_p: float, floor: Array | None) -> Array:
-  """Returns the largest threshold [S] that keeps at least top_p of the mass `kept`, itself above `floor` if given.
+  """Returns the largest threshold [S] that keeps at least top_p of the mass `kept`, itself above
+  `floor` if given.
 
-  It is looked for among the candidates, where a trained model's nucleus ends as a rule. If a distribution has too
-  little mass there, bounds are drawn together over the whole vocabulary, from where a sample of it says, until few
-  enough values lie between them to be candidates in turn.
+  It is looked for among the candidates, where a trained model's nucleus ends as a rule. If a
+  distribution has too little mass there, bounds are drawn together over the whole vocabulary, from
+  where a sample of it says, until few enough values lie between them to be candidates in turn.
   """
   need = top_p * kept
   # Tokens below (1 - p) mass / V together have less than (1 - p) of the mass.
@@ -219,8 +237,12 @@ def _nucleus(e: Array, tops: Array, kept: Array, top_p: float, floor: Array | No
     share = (need - above) / (kept - above)
     all_some = _mass(some, jnp.zeros_like(bound))
     lowest = jnp.minimum(low, bound)
-    start, _, _ = _search(some, share * all_some, (lowest, all_some), (bound, 0.0), ~enough, few=20.0)
-    lo, hi, mass_hi = _search(e, need, (lowest, kept), (bound, above), ~enough, few=float(CANDIDATES), start=start)
+    start, _, _ = _search(
+      some, share * all_some, (lowest, all_some), (bound, 0.0), ~enough, few=20.0
+    )
+    lo, hi, mass_hi = _search(
+      e, need, (lowest, kept), (bound, above), ~enough, few=float(CANDIDATES), start=start
+    )
     between = jnp.where((e >= lo) & (e <= hi), e, 0.0)
     found, _ = _candidates(between, jnp.max(between, axis=1), CANDIDATES)
     return _search(found, need - mass_hi, (lo, _mass(found, lo)), (hi, 0.0), ~enough)[0]
@@ -247,23 +269,27 @@ def _search(
   few: float = 1.9,
   start: Array | None = None,
 ) -> tuple[Array, Array, Array]:
-  """Returns bounds of the largest t such that the values of e that are at least t add up to `need` or more.
+  """Returns bounds of the largest t such that the values of e that are at least t add up to `need`
+  or more.
 
-  They are found by interpolation between bounds (the Illinois method), after a while by halving, on the bits of the
+  They are found by interpolation between bounds (the Illinois method), after a while by halving, on
+  the bits of the
   floats: their order is that of the (positive) floats, and they are nearly the logarithm.
 
   Args:
     e: [..., S] values, not below 0; the mass of t is the sum of those that are at least t.
     need: [S] the mass to keep.
     low: a threshold that keeps enough, and its mass or an upper bound of it.
-    high: a value above which (t > high) there is too little, and the mass from it on or a lower bound of it.
+    high: a value above which (t > high) there is too little, and the mass from it on or a lower
+      bound of it.
     active: [S] bool, the distributions to search; the others return low.
-    few: stop where fewer than this many values can lie between the bounds. The default is exact: with one value
-      or none there, or several equal ones, the lower bound is the threshold.
+    few: stop where fewer than this many values can lie between the bounds. The default is exact:
+      with one value or none there, or several equal ones, the lower bound is the threshold.
     start: a first guess, from which steps go out until t lies between them.
 
   Returns:
-    (the lower bound, which keeps enough; the upper one; the mass above that), [S] each. Both may be t itself.
+    (the lower bound, which keeps enough; the upper one; the mass above that), [S] each. Both may be
+    t itself.
   """
 
   def unfinished(lo, hi, mass_lo, mass_hi):
@@ -302,6 +328,16 @@ def _search(
   lo, hi = _bits(low[0]), _bits(high[0]) + 1
   mass_high = jnp.broadcast_to(high[1], need.shape)
   stride = jnp.full(need.shape, 0 if start is None else STRIDE, jnp.int32)
-  state = (lo, hi, low[1], mass_high, low[1] - need, mass_high - need, jnp.zeros_like(lo), stride, jnp.int32(0))
+  state = (
+    lo,
+    hi,
+    low[1],
+    mass_high,
+    low[1] - need,
+    mass_high - need,
+    jnp.zeros_like(lo),
+    stride,
+    jnp.int32(0),
+  )
   lo, hi, _, mass_high, *_ = lax.while_loop(lambda s: jnp.any(unfinished(*s[:4])), step, state)
   return _floats(lo), _floats(hi - 1), mass_high

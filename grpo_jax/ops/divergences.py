@@ -1,11 +1,13 @@
-"""Estimates of KL(pi || pi_ref) from sampled tokens (Schulman, "Approximating KL Divergence", 2020).
+"""Estimates of KL(pi || pi_ref) from sampled tokens (Schulman, "Approximating KL Divergence",
+2020).
 
 With d = log pi_ref - log pi on the sampled token and w = pi / pi_old:
 
     k1 = -d            k2 = d^2 / 2            k3 = expm1(d) - d
 
-All three estimate the same number; as something to differentiate they differ. Expected gradient of one step
-(proved by enumeration in tests/ops/divergences_test.py; "on-policy" means that the tokens come from pi itself):
+All three estimate the same number; as something to differentiate they differ. Expected gradient of
+one step (proved by enumeration in tests/ops/divergences_test.py; "on-policy" means that the tokens
+come from pi itself):
 
     in the loss    k1                      0 on-policy: no gradient at all
                    k2                      that of KL(pi || pi_ref), on-policy
@@ -16,12 +18,13 @@ All three estimate the same number; as something to differentiate they differ. E
     in the reward  k1                      that of KL(pi || pi_ref)
                    k2, k3                  no KL's
 
-With w not detached, eq. 21's coefficient A + beta (pi_ref / pi - 1) becomes A - beta w log(pi / pi_ref).
-A loss made of per-token terms leaves out how a token changes the KL of the tokens after it; k1 in the reward, summed
-to the end of the completion without discount, includes it.
+With w not detached, eq. 21's coefficient A + beta (pi_ref / pi - 1) becomes A - beta w log(pi /
+pi_ref). A loss made of per-token terms leaves out how a token changes the KL of the tokens after
+it; k1 in the reward, summed to the end of the completion without discount, includes it.
 
-d is not clamped from below, because a reference that finds a token impossible (log pi_ref = -115) must count as such.
-From above it is cut at 20, where k3 is 5e8 already; beyond that k3 is constant and has no gradient. TRL cuts neither.
+d is not clamped from below, because a reference that finds a token impossible (log pi_ref = -115)
+must count as such. From above it is cut at 20, where k3 is 5e8 already; beyond that k3 is constant
+and has no gradient. TRL cuts neither.
 
 Both arguments of every function have one shape, [...]; nothing is broadcast.
 """
@@ -36,7 +39,9 @@ MAX_LOG_RATIO = 20.0
 
 
 def k1(logprobs: Array, ref_logprobs: Array) -> Array:
-  """Returns the estimate k1 = -d = log pi - log pi_ref, which is unbiased and of either sign. Shapes [...]."""
+  """Returns the estimate k1 = -d = log pi - log pi_ref, which is unbiased and of either sign.
+  Shapes [...].
+  """
   shapes.assert_same(logprobs, ref_logprobs)
   return logprobs - ref_logprobs
 

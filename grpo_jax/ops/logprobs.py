@@ -1,8 +1,10 @@
-"""Log-probs and entropies of given tokens, from hidden states, without ever writing the logits of a whole batch.
+"""Log-probs and entropies of given tokens, from hidden states, without ever writing the logits of a
+whole batch.
 
-The head is chunked along the tokens, never along the vocabulary: one chunk's logits `[chunk, V]` are alive at a
-time, forwards and backwards, whatever the number of tokens. The backward pass computes them again, with the help of
-one number that the forward pass keeps for each token: the log of its normaliser.
+The head is chunked along the tokens, never along the vocabulary: one chunk's logits `[chunk, V]`
+are alive at a time, forwards and backwards, whatever the number of tokens. The backward pass
+computes them again, with the help of one number that the forward pass keeps for each token: the log
+of its normaliser.
 """
 
 import functools
@@ -24,32 +26,34 @@ def logprobs_and_entropy(
   chunk: int,
   soft_cap: float = 0.0,
 ) -> tuple[Array, Array]:
-  """Returns log softmax(z)[target] and the entropy of softmax(z), where z = cap(hidden @ unembed.T) / temperature.
+  """Returns log softmax(z)[target] and the entropy of softmax(z), where z = cap(hidden @ unembed.T)
+  / temperature.
 
   cap(x) = soft_cap * tanh(x / soft_cap) (Gemma 2, arXiv 2408.00118), or x where soft_cap is 0.
 
-  The log-prob is differentiated with respect to `hidden` and `unembed`. With softmax p and cotangent g of a token:
+  The log-prob is differentiated with respect to `hidden` and `unembed`. With softmax p and
+  cotangent g of a token:
 
       dz = g * (onehot(target) - p) / temperature,    d hidden = dz @ unembed,    d unembed = dz.T @ hidden
 
-  so tokens whose cotangent is zero (padding) add exactly nothing. The entropy is a measurement: its gradient is
-  zero, as under `stop_gradient`.
+  so tokens whose cotangent is zero (padding) add exactly nothing. The entropy is a measurement: its
+  gradient is zero, as under `stop_gradient`.
 
-  Products accumulate in float32 whatever the dtype of the inputs; d unembed is summed over chunks in float32; dz is
-  rounded to the dtype of `unembed` for its two products. Temporary memory is a small multiple of `chunk * V` floats
-  and does not grow with the number of tokens.
+  Products accumulate in float32 whatever the dtype of the inputs; d unembed is summed over chunks
+  in float32; dz is rounded to the dtype of `unembed` for its two products. Temporary memory is a
+  small multiple of `chunk * V` floats and does not grow with the number of tokens.
 
-  It knows of no mesh: on one, forward.py calls it in a `jax.shard_map`, so that a chunk is tokens of one device and the
-  loop over chunks sends nothing over the axes that cut tokens. The vocabulary may be cut over others: only reductions
-  over V cross its shards.
+  It knows of no mesh: on one, forward.py calls it in a `jax.shard_map`, so that a chunk is tokens
+  of one device and the loop over chunks sends nothing over the axes that cut tokens. The vocabulary
+  may be cut over others: only reductions over V cross its shards.
 
   Args:
     hidden: [..., D] float32 or bfloat16, the state that predicts the target.
     unembed: [V, D], as Hugging Face stores it.
     targets: [...] int32 in [0, V); anything valid where there is padding.
     temperature: the sampling temperature, above 0.
-    chunk: the most tokens whose logits exist at once. At least 256, better 512 where memory allows: every chunk reads
-      and writes d unembed once.
+    chunk: the most tokens whose logits exist at once. At least 256, better 512 where memory allows:
+      every chunk reads and writes d unembed once.
     soft_cap: of the logits, before the temperature; 0 for none.
 
   Returns:
@@ -62,10 +66,14 @@ def logprobs_and_entropy(
   if not temperature > 0:
     raise SettingError(f"temperature={temperature}: log-probs of a distribution need one above 0")
   if chunk < 1:
-    raise SettingError(f"chunk={chunk}: the log-prob chunk is a number of tokens, 1 or more (512 is a good one)")
+    raise SettingError(
+      f"chunk={chunk}: the log-prob chunk is a number of tokens, 1 or more (512 is a good one)"
+    )
   if not soft_cap >= 0:
     raise SettingError(f"soft_cap={soft_cap}: 0 (none) or a positive bound of the logits")
-  if unembed.ndim != 2 or hidden.shape[:-1] != targets.shape or hidden.shape[-1] != unembed.shape[-1]:
+  if (
+    unembed.ndim != 2 or hidden.shape[:-1] != targets.shape or hidden.shape[-1] != unembed.shape[-1]
+  ):
     raise ValueError(
       "expected hidden [..., D], unembed [V, D], targets [...]: "
       f"got hidden {hidden.shape}, unembed {unembed.shape}, targets {targets.shape}"
@@ -73,12 +81,16 @@ def logprobs_and_entropy(
   shape = targets.shape
   if targets.size == 0:
     return jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32)
-  logprob, entropy = _head(temperature, chunk, soft_cap, hidden.reshape(-1, hidden.shape[-1]), unembed, targets.ravel())
+  logprob, entropy = _head(
+    temperature, chunk, soft_cap, hidden.reshape(-1, hidden.shape[-1]), unembed, targets.ravel()
+  )
   return logprob.reshape(shape), entropy.reshape(shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _head(temperature: float, chunk: int, soft_cap: float, hidden: Array, unembed: Array, targets: Array):
+def _head(
+  temperature: float, chunk: int, soft_cap: float, hidden: Array, unembed: Array, targets: Array
+):
   return _forward(temperature, chunk, soft_cap, hidden, unembed, targets)[0]
 
 
@@ -109,16 +121,23 @@ def _backward(temperature, chunk, soft_cap, kept, cotangents):
     h, y, lse, g = inputs
     z, slope = _logits(h, unembed, temperature, soft_cap)
     p = jnp.exp(z - lse[..., None])
-    # A comparison, not a scatter: it fuses with the exponential and needs no communication over shards of V.
+    # A comparison, not a scatter: it fuses with the exponential and needs no communication over
+    # shards of V.
     hit = lax.broadcasted_iota(y.dtype, z.shape, z.ndim - 1) == y[..., None]
     dz = (jnp.where(hit, 1.0 - p, -p) * (g[..., None] * slope)).astype(unembed.dtype)  # [c, V]
     d_h = lax.dot_general(dz, unembed, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
-    d_unembed += lax.dot_general(dz, h, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+    d_unembed += lax.dot_general(
+      dz, h, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32
+    )
     return d_unembed, d_h.astype(hidden.dtype)
 
   inputs = tuple(_split(x, steps) for x in (hidden, targets, lse, cotangents[0]))
   d_unembed, d_hidden = lax.scan(body, jnp.zeros_like(unembed, jnp.float32), inputs)
-  return d_hidden.reshape(-1, hidden.shape[-1])[: targets.size], d_unembed.astype(unembed.dtype), None
+  return (
+    d_hidden.reshape(-1, hidden.shape[-1])[: targets.size],
+    d_unembed.astype(unembed.dtype),
+    None,
+  )
 
 
 _head.defvjp(_forward, _backward)
@@ -130,8 +149,12 @@ def _split(x: Array, steps: int) -> Array:
   return x.reshape(steps, -1, *x.shape[1:])
 
 
-def _logits(h: Array, unembed: Array, temperature: float, soft_cap: float) -> tuple[Array, Array | float]:
-  """Returns logits [c, V] float32, capped and tempered, and their derivative with respect to the plain ones."""
+def _logits(
+  h: Array, unembed: Array, temperature: float, soft_cap: float
+) -> tuple[Array, Array | float]:
+  """Returns logits [c, V] float32, capped and tempered, and their derivative with respect to the
+  plain ones.
+  """
   z = lax.dot_general(h, unembed, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
   slope: Array | float = 1.0 / temperature
   if soft_cap:

@@ -1,8 +1,9 @@
-"""Sums and means over what a mask keeps, and the aggregations that turn token losses into one number.
+"""Sums and means over what a mask keeps, and the aggregations that turn token losses into one
+number.
 
-Every denominator here is global: the arrays are whole batches (sharded or not), so a sum over P is a sum over
-every device. A loss then only multiplies by the weights and adds up, and its gradient cannot depend on how the
-batch was cut into microbatches.
+Every denominator here is global: the arrays are whole batches (sharded or not), so a sum over P is
+a sum over every device. A loss then only multiplies by the weights and adds up, and its gradient
+cannot depend on how the batch was cut into microbatches.
 
 A mask has the rank of what it masks, and each of its dimensions is the same or 1.
 """
@@ -33,8 +34,11 @@ def masked_mean(x: Array, mask: Array, axis: Axis = None, keepdims: bool = False
   return masked_sum(x, mask, axis, keepdims) / jnp.maximum(count, 1.0)
 
 
-def masked_std(x: Array, mask: Array, axis: Axis = None, ddof: int = 1, keepdims: bool = False) -> Array:
-  """Returns the standard deviation of `x` where `mask` is nonzero: sqrt(sum (x - mean)^2 / (n - ddof)).
+def masked_std(
+  x: Array, mask: Array, axis: Axis = None, ddof: int = 1, keepdims: bool = False
+) -> Array:
+  """Returns the standard deviation of `x` where `mask` is nonzero: sqrt(sum (x - mean)^2 / (n -
+  ddof)).
 
   It is 0 where the mask keeps no more than `ddof`.
   """
@@ -47,7 +51,8 @@ def masked_std(x: Array, mask: Array, axis: Axis = None, ddof: int = 1, keepdims
 
 
 def whiten(x: Array, mask: Array, eps: float = 1e-8) -> Array:
-  """Returns (x - mean) / (std + eps) over all that the mask keeps, and 0 elsewhere (PPO's advantages).
+  """Returns (x - mean) / (std + eps) over all that the mask keeps, and 0 elsewhere (PPO's
+  advantages).
 
   Where all are equal the result is 0, because their standard deviation would be that of rounding.
   """
@@ -58,11 +63,15 @@ def whiten(x: Array, mask: Array, eps: float = 1e-8) -> Array:
 
 
 def length_mask(lengths: Array, max_length: int) -> Array:
-  """Returns [..., L] float32, 1 on the first `lengths` tokens. Masks come from lengths, never from token ids."""
+  """Returns [..., L] float32, 1 on the first `lengths` tokens. Masks come from lengths, never from
+  token ids.
+  """
   return (jnp.arange(max_length) < lengths[..., None]).astype(jnp.float32)
 
 
-def token_weights(mask: Array, lengths: Array, aggregation: str, max_length: int | None = None) -> Array:
+def token_weights(
+  mask: Array, lengths: Array, aggregation: str, max_length: int | None = None
+) -> Array:
   """Returns weights [P, G, L] such that a batch's loss is sum(weights * token_loss).
 
   sequence_mean     m / (|o| N)              GRPO: mean over completions of the mean over tokens
@@ -71,12 +80,12 @@ def token_weights(mask: Array, lengths: Array, aggregation: str, max_length: int
   constant          m / (N * max_length)     Dr.GRPO, arXiv 2503.20783
   prompt_sum        m / number of groups     no 1/G, no 1/|o|: "how much, not how fast"
 
-  N counts the completions that are real (length > 0). A group is one that has such a completion, even if the others
-  only fill it, as where a file labels the steps of some solutions of a prompt.
+  N counts the completions that are real (length > 0). A group is one that has such a completion,
+  even if the others only fill it, as where a file labels the steps of some solutions of a prompt.
 
   Args:
-    mask: [P, G, L] float, the tokens that are trained. A truncated completion that is left out is all 0 and yet one
-      of the N, as in TRL.
+    mask: [P, G, L] float, the tokens that are trained. A truncated completion that is left out is
+      all 0 and yet one of the N, as in TRL.
     lengths: [P, G] int, 0 where a completion only fills the batch.
     aggregation: one of the names above.
     max_length: the longest allowed completion; read by "constant" only.

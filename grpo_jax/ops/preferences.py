@@ -11,9 +11,11 @@ from grpo_jax.types import Array
 
 
 def bradley_terry(chosen: Array, rejected: Array) -> Array:
-  """Returns -log sigma(chosen - rejected), minus the log-probability that the chosen one wins. Shapes [...].
+  """Returns -log sigma(chosen - rejected), minus the log-probability that the chosen one wins.
+  Shapes [...].
 
-  This is the loss of an outcome reward model (Ouyang et al., arXiv 2203.02155, eq. 1), up to its mean over pairs.
+  This is the loss of an outcome reward model (Ouyang et al., arXiv 2203.02155, eq. 1), up to its
+  mean over pairs.
   """
   shapes.assert_same(chosen, rejected)
   return jax.nn.softplus(rejected - chosen)
@@ -22,8 +24,9 @@ def bradley_terry(chosen: Array, rejected: Array) -> Array:
 def dpo(chosen: Array, rejected: Array, beta: float, label_smoothing: float = 0.0) -> Array:
   """Returns the loss of DPO (arXiv 2305.18290, eq. 7): -log sigma(beta (h_chosen - h_rejected)).
 
-  The gradient with respect to the chosen sequence's log-prob is -beta sigma(beta (h_rejected - h_chosen)), with
-  respect to the rejected one's its opposite. DeepSeekMath's table drops beta and divides by |o|.
+  The gradient with respect to the chosen sequence's log-prob is -beta sigma(beta (h_rejected -
+  h_chosen)), with respect to the rejected one's its opposite. DeepSeekMath's table drops beta and
+  divides by |o|.
 
   Args:
     chosen: [...] h = log pi(o) - log pi_ref(o), summed over the chosen completion.
@@ -42,18 +45,23 @@ def dpo(chosen: Array, rejected: Array, beta: float, label_smoothing: float = 0.
 def step_loss(scores: Array, labels: Array) -> Array:
   """Returns the cross-entropy of sigma(score) with a label in [0, 1], for each step. Shapes [...].
 
-  Math-Shepherd, arXiv 2312.08935, eq. 2: -y log sigma(s) - (1 - y) log(1 - sigma(s)) = softplus(s) - y s.
+  Math-Shepherd, arXiv 2312.08935, eq. 2: -y log sigma(s) - (1 - y) log(1 - sigma(s)) = softplus(s)
+  - y s.
   """
   shapes.assert_same(scores, labels)
   return jax.nn.softplus(scores) - labels * scores
 
 
 def soft_labels(successes: Array, tries: Array) -> Array:
-  """Returns the fraction of a step's continuations that reach the right answer (Math-Shepherd, eq. 4). Shapes [...]."""
+  """Returns the fraction of a step's continuations that reach the right answer (Math-Shepherd, eq.
+  4). Shapes [...].
+  """
   shapes.assert_same(successes, tries)
   return successes / jnp.maximum(tries, 1)
 
 
 def hard_labels(successes: Array) -> Array:
-  """Returns 1 where any of a step's continuations is right in the end, else 0 (Math-Shepherd, eq. 3). Shapes [...]."""
+  """Returns 1 where any of a step's continuations is right in the end, else 0 (Math-Shepherd, eq.
+  3). Shapes [...].
+  """
   return (successes > 0).astype(jnp.float32)

@@ -1,8 +1,9 @@
 """How the functions of this folder refuse shapes that do not fit.
 
-numpy's broadcasting lines shapes up at the end, so that [P, G] passes for [1, P, G] wherever the sizes happen to
-agree. Here no array is given a new leading dimension: arrays have one rank, and only a dimension of 1 or a plain
-number is repeated. A wrong shape raises an AssertionError, as chex's do, while a function is traced.
+numpy's broadcasting lines shapes up at the end, so that [P, G] passes for [1, P, G] wherever the
+sizes happen to agree. Here no array is given a new leading dimension: arrays have one rank, and
+only a dimension of 1 or a plain number is repeated. A wrong shape raises an AssertionError, as
+chex's do, while a function is traced.
 """
 
 import chex
@@ -21,7 +22,8 @@ def assert_same(*arrays: Array | float) -> None:
 
 
 def assert_broadcast(*arrays: Array | float) -> None:
-  """Checks that the arrays broadcast without a new dimension: equal ranks, every dimension equal or 1.
+  """Checks that the arrays broadcast without a new dimension: equal ranks, every dimension equal or
+  1.
 
   Args:
     *arrays: plain numbers and arrays of shape () fit everything.

@@ -1,6 +1,8 @@
-"""Prompts and rows to lists of their real tokens, and back, on the device. The picture is in `packing/__init__.py`.
+"""Prompts and rows to lists of their real tokens, and back, on the device. The picture is in
+`packing/__init__.py`.
 
-All is of one shard of the mesh: each has lists of its own, of its prompts and of its rows of their completions.
+All is of one shard of the mesh: each has lists of its own, of its prompts and of its rows of their
+completions.
 """
 
 import dataclasses
@@ -28,7 +30,8 @@ class TokenList:
   """The tokens of an array `[axes of tokens, ...]` as one list."""
 
   index: ListIndex | None  # None: the list holds all places, padding included
-  shape: tuple[int, ...] = dataclasses.field(metadata={"static": True})  # the axes of tokens: [P, Lp] or [P, R, T]
+  # the axes of tokens: [P, Lp] or [P, R, T]
+  shape: tuple[int, ...] = dataclasses.field(metadata={"static": True})
 
   @property
   def size(self) -> int:
@@ -38,7 +41,9 @@ class TokenList:
   def to_list(self, x: Array) -> Array:
     """Returns x `[axes of tokens, ...]` as `[N, ...]`."""
     x = x.reshape(-1, *x.shape[len(self.shape) :])
-    return x if self.index is None else gather(x, self.index.place_of_entry, self.index.entry_of_place)
+    return (
+      x if self.index is None else gather(x, self.index.place_of_entry, self.index.entry_of_place)
+    )
 
   def from_list(self, x: Array) -> Array:
     """Undoes `to_list`, with zeros on padding (but for a list that holds the padding)."""
@@ -50,7 +55,9 @@ class TokenList:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class GroupLists:
-  """Joins the tokens of prompts and of their completions' rows into one list, and splits them again."""
+  """Joins the tokens of prompts and of their completions' rows into one list, and splits them
+  again.
+  """
 
   prompts: TokenList  # of [P, Lp]
   rows: TokenList  # of [P, R, T]
@@ -70,7 +77,9 @@ def group_lists(prompts: Prompts, rows: Rows, packing: Packing) -> GroupLists:
   index = None
   if packing.list_size is not None:
     index = list_index(rows.segments.reshape(-1) >= 0, packing.list_size)
-  return GroupLists(prompt_list(prompts, packing.prompt_list_size), TokenList(index, rows.tokens.shape))
+  return GroupLists(
+    prompt_list(prompts, packing.prompt_list_size), TokenList(index, rows.tokens.shape)
+  )
 
 
 def prompt_list(prompts: Prompts, size: int | None) -> TokenList:
@@ -90,7 +99,8 @@ def list_index(real: Array, size: int) -> ListIndex:
     size: N.
   """
   count = jnp.cumsum(real)
-  place_of_entry = jnp.searchsorted(count, jnp.arange(size), side="right")  # where the count passes 0, 1, 2 ...
+  # where the count passes 0, 1, 2 ...
+  place_of_entry = jnp.searchsorted(count, jnp.arange(size), side="right")
   return ListIndex(place_of_entry, jnp.where(real, count - 1, size))
 
 
@@ -98,8 +108,8 @@ def list_index(real: Array, size: int) -> ListIndex:
 def gather(x: Array, index: Array, inverse: Array) -> Array:
   """Returns x `[M, ...]` at `index [N]`, zeros where that is out of bounds: `[N, ...]`.
 
-  `inverse [M]` undoes it, so that the gradient is a gather as well: the scatter that JAX would make of it is slow
-  everywhere.
+  `inverse [M]` undoes it, so that the gradient is a gather as well: the scatter that JAX would make
+  of it is slow everywhere.
   """
   return jnp.take(x, index, axis=0, mode="fill", fill_value=0)
 

@@ -12,7 +12,8 @@ from grpo_jax.types import Array
 def split_microbatches(layout: Layout, tree: Any, count: int) -> Any:
   """Cuts every array of a batch along P: `[P, ...]` -> `[count, P / count, ...]`.
 
-  Microbatch j has prompts j, j + count, j + 2 count ..., so that every shard of prompts gives to every microbatch.
+  Microbatch j has prompts j, j + count, j + 2 count ..., so that every shard of prompts gives to
+  every microbatch.
   """
 
   def split(x: Array, axes: tuple) -> Array:
@@ -23,7 +24,9 @@ def split_microbatches(layout: Layout, tree: Any, count: int) -> Any:
 
 
 def join_microbatches(tree: Any) -> Any:
-  """Undoes `split_microbatches`: `[count, P / count, ...]` -> `[P, ...]`, the prompts in their order."""
+  """Undoes `split_microbatches`: `[count, P / count, ...]` -> `[P, ...]`, the prompts in their
+  order.
+  """
   return jax.tree.map(_join, tree)
 
 

@@ -1,7 +1,8 @@
-"""Decides on the host, from the lengths, which completion goes to which row and how long the lists of tokens are.
+"""Decides on the host, from the lengths, which completion goes to which row and how long the lists
+of tokens are.
 
-Everything that is decided here is the shape of an array in a compiled program, so all sizes are rounded up to a few.
-The picture is in `grpo_jax/packing/__init__.py`.
+Everything that is decided here is the shape of an array in a compiled program, so all sizes are
+rounded up to a few. The picture is in `grpo_jax/packing/__init__.py`.
 """
 
 import dataclasses
@@ -13,20 +14,21 @@ import numpy as np
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.types import Array, Prompts, Rollouts
 
-# Rows are used where they have at most this share of the places of the rectangle [G, L]: attention over rows needs a
-# mask and gathers on the way in and out, which a smaller saving would not pay.
+# Rows are used where they have at most this share of the places of the rectangle [G, L]: attention
+# over rows needs a mask and gathers on the way in and out, which a smaller saving would not pay.
 MOST_PLACES_OF_ROWS = 0.75
-# A list is used where it has at most this share of the places of the rows: below that, two gathers in every layer cost
-# less than what is computed on padding.
+# A list is used where it has at most this share of the places of the rows: below that, two gathers
+# in every layer cost less than what is computed on padding.
 MOST_PLACES_OF_LIST = 0.95
-# Prompts are computed as a list where that has at most this share of the rectangle [P, Lp]: the sampler computes them
-# once, so that another program to compile has to save more.
+# Prompts are computed as a list where that has at most this share of the rectangle [P, Lp]: the
+# sampler computes them once, so that another program to compile has to save more.
 MOST_PLACES_OF_PROMPT_LIST = 0.75
-# The learner gives prompts a list only where that saves this share of all its tokens: every pair of the two lists'
-# sizes is one more program to compile.
+# The learner gives prompts a list only where that saves this share of all its tokens: every pair of
+# the two lists' sizes is one more program to compile.
 LEAST_SAVED_BY_PROMPT_LIST = 0.2
-# Sizes of lists of completions, which are most of the work: eight between a power of two and the next, evenly spaced
-# in their logarithm, so that at most 10.6% is added. Up to the power of two, every size is used.
+# Sizes of lists of completions, which are most of the work: eight between a power of two and the
+# next, evenly spaced in their logarithm, so that at most 10.6% is added. Up to the power of two,
+# every size is used.
 FINE_SIZES = (35, 38, 42, 45, 49, 54, 59, 64)
 FINE_FROM = 32
 # Sizes of lists of prompts and numbers of rows, which matter less: 2^k and 3 * 2^k.
@@ -36,12 +38,15 @@ COARSE_SIZES = (1, 3)
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Packing:
-  """How the learner lays tokens out (made by `pack`); `Packing()` has a row for each completion and no lists."""
+  """How the learner lays tokens out (made by `pack`); `Packing()` has a row for each completion and
+  no lists.
+  """
 
-  # [P, R, T] int32: the token at each place of the rows, counted in the G * L of its shard of samples; -1 on
-  # padding. None: a row for each completion.
+  # [P, R, T] int32: the token at each place of the rows, counted in the G * L of its shard of
+  # samples; -1 on padding. None: a row for each completion.
   token_index: Array | None = None
-  # Entries of the list of completion tokens, of one shard and microbatch. None: no list, padding is computed.
+  # Entries of the list of completion tokens, of one shard and microbatch. None: no list, padding is
+  # computed.
   list_size: int | None = dataclasses.field(default=None, metadata={"static": True})
   # The same of prompt tokens.
   prompt_list_size: int | None = dataclasses.field(default=None, metadata={"static": True})
@@ -57,22 +62,30 @@ def pack(rollouts: Rollouts, layout: Layout, microbatches: int = 1) -> Packing:
   """
   lengths, max_length = rollouts.lengths, rollouts.tokens.shape[2]
   prompt_shards, sample_shards = layout.size("prompt"), layout.size("sample")
-  share = layout.platform != "tpu"  # splash attention has no mask for two completions in a row, see models/attention.py
+  # splash attention has no mask for two completions in a row, see models/attention.py
+  share = layout.platform != "tpu"
   token_index = assign_rows(lengths, max_length, sample_shards, share)
   places = lengths.size * max_length if token_index is None else token_index.size
   places //= microbatches * prompt_shards * sample_shards
-  list_size = round_up_finely(max(1, most_tokens(lengths, prompt_shards, microbatches, sample_shards)))
+  list_size = round_up_finely(
+    max(1, most_tokens(lengths, prompt_shards, microbatches, sample_shards))
+  )
   list_size = list_size if list_size <= MOST_PLACES_OF_LIST * places else None
 
   for_prompts = prompt_list_size(rollouts.prompts, layout, microbatches)
   prompt_places = rollouts.prompts.tokens.size // (microbatches * prompt_shards)
   all_places = prompt_places + (list_size or places)
-  if for_prompts is not None and prompt_places - for_prompts < LEAST_SAVED_BY_PROMPT_LIST * all_places:
+  if (
+    for_prompts is not None
+    and prompt_places - for_prompts < LEAST_SAVED_BY_PROMPT_LIST * all_places
+  ):
     for_prompts = None
   return Packing(token_index, list_size, for_prompts)
 
 
-def most_tokens(lengths: np.ndarray, prompt_shards: int, microbatches: int, sample_shards: int = 1) -> int:
+def most_tokens(
+  lengths: np.ndarray, prompt_shards: int, microbatches: int, sample_shards: int = 1
+) -> int:
   """Returns the most tokens of `lengths [P, G]` that a shard has in a microbatch.
 
   As `split_microbatches` cuts: microbatch j has prompts j, j + microbatches ... of every shard.
@@ -84,8 +97,8 @@ def most_tokens(lengths: np.ndarray, prompt_shards: int, microbatches: int, samp
 def prompt_list_size(prompts: Prompts, layout: Layout, microbatches: int = 1) -> int | None:
   """Returns the size of the lists of prompt tokens, or None where lists save too little.
 
-  A list holds the tokens of any shard's share of any microbatch. The sampler takes it as it is, the learner decides by
-  what it saves of all its work (`pack`).
+  A list holds the tokens of any shard's share of any microbatch. The sampler takes it as it is, the
+  learner decides by what it saves of all its work (`pack`).
 
   Args:
     prompts: numpy arrays.
@@ -99,7 +112,9 @@ def prompt_list_size(prompts: Prompts, layout: Layout, microbatches: int = 1) ->
 
 
 def trim(prompts: Prompts) -> Prompts:
-  """Returns numpy prompts cut to a width that holds the longest: the width is halved as often as that allows."""
+  """Returns numpy prompts cut to a width that holds the longest: the width is halved as often as
+  that allows.
+  """
   return of_width(prompts, halve_to_fit(prompts.tokens.shape[1], int(np.max(prompts.lengths))))
 
 
@@ -109,7 +124,9 @@ def of_width(prompts: Prompts, width: int) -> Prompts:
   return Prompts(np.pad(prompts.tokens[:, :width], [(0, 0), (0, missing)]), prompts.lengths)
 
 
-def padding(rollouts: Rollouts, packing: Packing, layout: Layout, microbatches: int = 1) -> dict[str, float]:
+def padding(
+  rollouts: Rollouts, packing: Packing, layout: Layout, microbatches: int = 1
+) -> dict[str, float]:
   """Returns the shares of padding in what the learner computes for completions and for prompts.
 
   The arguments are those of `pack` and what it returned. Empty if there is no completion.
@@ -149,7 +166,9 @@ def round_up_finely(n: int) -> int:
   return unit * min(size for size in FINE_SIZES if size * unit >= n)
 
 
-def assign_rows(lengths: np.ndarray, max_length: int, shards: int = 1, share: bool = True) -> np.ndarray | None:
+def assign_rows(
+  lengths: np.ndarray, max_length: int, shards: int = 1, share: bool = True
+) -> np.ndarray | None:
   """Lays the completions of each group into as few rows as fit.
 
   Args:
@@ -159,8 +178,8 @@ def assign_rows(lengths: np.ndarray, max_length: int, shards: int = 1, share: bo
     share: whether a row may hold several completions; without, empty completions alone save rows.
 
   Returns:
-    `Packing.token_index [P, R, T]`. T holds the longest completion and R the most rows that a group needs, both rounded
-    up. None where that saves too little (MOST_PLACES_OF_ROWS).
+    `Packing.token_index [P, R, T]`. T holds the longest completion and R the most rows that a group
+    needs, both rounded up. None where that saves too little (MOST_PLACES_OF_ROWS).
   """
   per_shard = lengths.shape[1] // shards
   width = halve_to_fit(max_length, int(lengths.max()))
@@ -199,7 +218,8 @@ def lay_rows(
 
 
 def first_fit(lengths: Sequence[int], width: int, share: bool = True) -> list[list[int]]:
-  """Returns the members of each row by first-fit decreasing: the longest first, each into the first row with room.
+  """Returns the members of each row by first-fit decreasing: the longest first, each into the first
+  row with room.
 
   Args:
     lengths: of the completions; those of length 0 are in no row.

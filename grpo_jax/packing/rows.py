@@ -1,4 +1,5 @@
-"""Completions `[P, G, L]` to rows `[P, R, T]` and back, on the device. The picture is in `packing/__init__.py`.
+"""Completions `[P, G, L]` to rows `[P, R, T]` and back, on the device. The picture is in
+`packing/__init__.py`.
 
 All is of one shard of the mesh: its prompts, its samples of each, and the rows of those.
 """
@@ -15,12 +16,14 @@ class Rows(NamedTuple):
   """Completions as the learner's attention sees them: R rows of T places for each prompt."""
 
   tokens: Array  # [P, R, T] int32
-  segments: Array  # [P, R, T] int32: what belongs together, -1 on padding; packed: which sample of the group
+  # [P, R, T] int32: what belongs together, -1 on padding; packed: which sample of the group
+  segments: Array
   offsets: Array  # [P, R, T] int32: position of the token in its completion
 
 
 def completions_to_rows(tokens: Array, lengths: Array, packing: Packing) -> Rows:
-  """Returns completions as rows: as `packing` says, or (without a token index) one completion a row.
+  """Returns completions as rows: as `packing` says, or (without a token index) one completion a
+  row.
 
   Args:
     tokens, lengths: `[P, G, L]`, `[P, G]`.
@@ -31,13 +34,17 @@ def completions_to_rows(tokens: Array, lengths: Array, packing: Packing) -> Rows
   index_PxRxT = packing.token_index
   n_prompts, _, length = tokens.shape
   flat = jnp.maximum(index_PxRxT, 0).reshape(n_prompts, -1)
-  row_tokens = jnp.take_along_axis(tokens.reshape(n_prompts, -1), flat, axis=1).reshape(index_PxRxT.shape)
+  row_tokens = jnp.take_along_axis(tokens.reshape(n_prompts, -1), flat, axis=1).reshape(
+    index_PxRxT.shape
+  )
   offsets = jnp.where(index_PxRxT < 0, 0, index_PxRxT % length)
   return Rows(row_tokens, jnp.where(index_PxRxT < 0, -1, index_PxRxT // length), offsets)
 
 
 def rows_to_completions(x: Array, packing: Packing, group: int, length: int) -> Array:
-  """Returns x `[P, R, T]` of rows as `[P, G, L]`; padding holds 0, or anything where nothing is packed."""
+  """Returns x `[P, R, T]` of rows as `[P, G, L]`; padding holds 0, or anything where nothing is
+  packed.
+  """
   index_PxRxT = packing.token_index
   if index_PxRxT is None:
     return x

@@ -1,12 +1,14 @@
-"""Bounds the programs of a run: a batch is padded to sizes that others have, too, where that costs little.
+"""Bounds the programs of a run: a batch is padded to sizes that others have, too, where that costs
+little.
 
-Sizes of arrays are part of a compiled program. Without a bound every batch has those that it needs, rounded up to a few
-(`plan.py`). With a bound of N, the first batch makes a program with some room for longer ones; a batch takes the
-cheapest program that holds it, and makes one where none does, or where it would be more than MOST_PADDING padding. What
-is made because a batch needed more holds all that the others hold. The last of the N is the whole rectangle.
+Sizes of arrays are part of a compiled program. Without a bound every batch has those that it needs,
+rounded up to a few (`plan.py`). With a bound of N, the first batch makes a program with some room
+for longer ones; a batch takes the cheapest program that holds it, and makes one where none does, or
+where it would be more than MOST_PADDING padding. What is made because a batch needed more holds all
+that the others hold. The last of the N is the whole rectangle.
 
-All is decided on the host, from lengths alone: the same on every host. What was made is saved with a run, which then
-goes on with the same sizes.
+All is decided on the host, from lengths alone: the same on every host. What was made is saved with
+a run, which then goes on with the same sizes.
 """
 
 import dataclasses
@@ -20,17 +22,21 @@ from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
 from grpo_jax.types import Prompts, Rollouts
 
-# A new program has room for so many times the tokens of completions that its batch has: as much as would let the
-# programs that may still be made reach the whole rectangle in equal steps, within these bounds.
+# A new program has room for so many times the tokens of completions that its batch has: as much as
+# would let the programs that may still be made reach the whole rectangle in equal steps, within
+# these bounds.
 LEAST_ROOM, MOST_ROOM = 1.2, 1.5
 PROMPT_ROOM = 1.25  # the same for tokens of prompts, which do not grow in a run
-# Where the cheapest program that holds a batch is padding to a larger share, a smaller one is made for it.
+# Where the cheapest program that holds a batch is padding to a larger share, a smaller one is made
+# for it.
 MOST_PADDING = 0.5
 TILE = 16  # sizes of lists are multiples of this
 
 
 class Program(NamedTuple):
-  """What a program has room for, in one shard and microbatch; one whose numbers are all as large holds as much."""
+  """What a program has room for, in one shard and microbatch; one whose numbers are all as large
+  holds as much.
+  """
 
   width: int  # of prompts
   prompt_tokens: int  # entries of the list of prompt tokens, or places of the rectangle
@@ -70,7 +76,9 @@ class Shape:
     tokens, prompt_tokens = -(-tokens // TILE) * TILE, -(-prompt_tokens // TILE) * TILE
     return Program(
       width,
-      prompt_tokens if prompt_tokens <= plan.MOST_PLACES_OF_PROMPT_LIST * prompt_places else prompt_places,
+      prompt_tokens
+      if prompt_tokens <= plan.MOST_PLACES_OF_PROMPT_LIST * prompt_places
+      else prompt_places,
       rows,
       row_width,
       tokens if tokens <= plan.MOST_PLACES_OF_LIST * places else places,
@@ -99,7 +107,9 @@ def holds(program: Program, need: Need, shape: Shape) -> bool:
     return False
   if (program.rows, program.row_width) == (shape.group, shape.length):
     return True
-  return plan.rows_needed(need.lengths, program.row_width, shape.shards, shape.share) <= program.rows
+  return (
+    plan.rows_needed(need.lengths, program.row_width, shape.shards, shape.share) <= program.rows
+  )
 
 
 def with_room(need: Need, shape: Shape, room: float) -> Program:
@@ -110,12 +120,16 @@ def with_room(need: Need, shape: Shape, room: float) -> Program:
     needed = plan.rows_needed(need.lengths, row_width, shape.shards, shape.share)
     rows = min(shape.group, plan.round_up_coarsely(math.ceil(needed * room)))
   width = plan.halve_to_fit(shape.width, min(shape.width, math.ceil(need.prompt * PROMPT_ROOM)))
-  prompt_tokens, tokens = math.ceil(need.prompt_tokens * PROMPT_ROOM), math.ceil(max(1, need.tokens) * room)
+  prompt_tokens, tokens = (
+    math.ceil(need.prompt_tokens * PROMPT_ROOM),
+    math.ceil(max(1, need.tokens) * room),
+  )
   return shape.settled(Program(width, prompt_tokens, rows, row_width, tokens))
 
 
 def choose(programs: list[Program], need: Need, shape: Shape, most: int) -> Program:
-  """Returns the program of a batch; it is appended where it is new. The same batch would then get the same one.
+  """Returns the program of a batch; it is appended where it is new. The same batch would then get
+  the same one.
 
   Args:
     programs: those made so far, which `most` bounds.
@@ -134,7 +148,8 @@ def choose(programs: list[Program], need: Need, shape: Shape, most: int) -> Prog
     new = with_room(need, shape, max(LEAST_ROOM, step if left == 2 else min(MOST_ROOM, step)))
     if best is None:
       new = shape.settled(Program(*map(max, *programs, new))) if programs else new
-      new = new if holds(new, need, shape) else shape.whole  # first-fit is no optimum: wider rows could be more
+      # first-fit is no optimum: wider rows could be more
+      new = new if holds(new, need, shape) else shape.whole
     elif new.cost >= best.cost:
       return best
   programs.append(new)
@@ -148,7 +163,8 @@ class Sizes:
     """Begins without any.
 
     Args:
-      most: programs of the sampler, and of the learner; 0: no bound, every batch has sizes of its own.
+      most: programs of the sampler, and of the learner; 0: no bound, every batch has sizes of its
+        own.
       layout: the learner's.
       width: the longest prompt that there may be.
       microbatches: into how many the learner cuts the prompts.
@@ -162,7 +178,8 @@ class Sizes:
     return Sizes(self.most, self.layout, self.width, self.microbatches)
 
   def for_sampler(self, prompts: Prompts, layout: Layout) -> tuple[Prompts, int | None]:
-    """Returns numpy prompts of the width that the sampler is to have, and the size of its lists of their tokens.
+    """Returns numpy prompts of the width that the sampler is to have, and the size of its lists of
+    their tokens.
 
     `layout` is the sampler's.
     """
@@ -172,18 +189,31 @@ class Sizes:
     shards = layout.size("prompt")
     shape = Shape(len(prompts.lengths) // shards, self.width, 0, 0, 1, False)
     tokens = plan.most_tokens(prompts.lengths[:, None], shards, 1)
-    need = Need(int(prompts.lengths.max()), tokens, 0, np.zeros((len(prompts.lengths), 0), np.int32))
+    need = Need(
+      int(prompts.lengths.max()), tokens, 0, np.zeros((len(prompts.lengths), 0), np.int32)
+    )
     chosen = choose(self.sampler, need, shape, self.most)
-    return plan.of_width(prompts, chosen.width), list_of(chosen.prompt_tokens, shape.prompts * chosen.width)
+    return plan.of_width(prompts, chosen.width), list_of(
+      chosen.prompt_tokens, shape.prompts * chosen.width
+    )
 
   def for_learner(self, rollouts: Rollouts) -> tuple[Rollouts, Packing]:
-    """Returns numpy rollouts with prompts of the width that the learner is to have, and how it lays tokens out."""
+    """Returns numpy rollouts with prompts of the width that the learner is to have, and how it lays
+    tokens out.
+    """
     if not self.most:
       return rollouts, plan.pack(rollouts, self.layout, self.microbatches)
     shards, samples = self.layout.size("prompt"), self.layout.size("sample")
     (n_prompts, group, length), lengths = rollouts.tokens.shape, rollouts.lengths
     share = self.layout.platform != "tpu"  # as in `plan.pack`
-    shape = Shape(n_prompts // (shards * self.microbatches), self.width, group // samples, length, samples, share)
+    shape = Shape(
+      n_prompts // (shards * self.microbatches),
+      self.width,
+      group // samples,
+      length,
+      samples,
+      share,
+    )
     need = Need(
       int(rollouts.prompts.lengths.max()),
       plan.most_tokens(rollouts.prompts.lengths[:, None], shards, self.microbatches),
@@ -202,14 +232,25 @@ class Sizes:
 
   def _of(self) -> list[Any]:
     """What a program's numbers are counted in."""
-    return [self.layout.platform, self.layout.size("prompt"), self.layout.size("sample"), self.microbatches]
+    return [
+      self.layout.platform,
+      self.layout.size("prompt"),
+      self.layout.size("sample"),
+      self.microbatches,
+    ]
 
   def get_state(self) -> dict[str, Any]:
     """Returns the programs made so far, as JSON."""
-    return {"of": self._of(), "sampler": list(map(list, self.sampler)), "learner": list(map(list, self.learner))}
+    return {
+      "of": self._of(),
+      "sampler": list(map(list, self.sampler)),
+      "learner": list(map(list, self.learner)),
+    }
 
   def set_state(self, state: dict[str, Any]) -> None:
-    """Goes on with the programs of `get_state`; without any where the mesh or the microbatches were others."""
+    """Goes on with the programs of `get_state`; without any where the mesh or the microbatches were
+    others.
+    """
     if state.get("of") == self._of():
       self.sampler = [Program(*sizes) for sizes in state["sampler"]]
       self.learner = [Program(*sizes) for sizes in state["learner"]]

@@ -1,9 +1,10 @@
 """What a chip of each TPU family has, as published, and what its compiler lets a program use.
 
-Sources: the pages of Cloud TPU on v4, v5e, v5p, v6e and TPU7x (docs.cloud.google.com/tpu/docs/v5e and so on, the table
-of key specifications): peak bfloat16 FLOP/s, HBM and its bandwidth, bidirectional bandwidth of the links between chips,
-bandwidth of the data-centre network. Two numbers are not on them: the links of v4, 2,400 Gbit/s each way in all as the
-announcement of v5p compares them, and the network of v4, taken to be v5p's. `usable` is what libtpu 0.0.42 says when a
+Sources: the pages of Cloud TPU on v4, v5e, v5p, v6e and TPU7x (docs.cloud.google.com/tpu/docs/v5e
+and so on, the table of key specifications): peak bfloat16 FLOP/s, HBM and its bandwidth,
+bidirectional bandwidth of the links between chips, bandwidth of the data-centre network. Two
+numbers are not on them: the links of v4, 2,400 Gbit/s each way in all as the announcement of v5p
+compares them, and the network of v4, taken to be v5p's. `usable` is what libtpu 0.0.42 says when a
 program asks for more.
 """
 
@@ -45,6 +46,7 @@ def chip_of(topology: str) -> Chip:
   family, _, shape = topology.partition(":")
   if family not in CHIPS or not shape:
     raise SettingError(
-      f"--topology={topology}: use FAMILY:SHAPE with one of {', '.join(CHIPS)}, as in v5e:2x4, v6e:16x16 or v5p:4x4x2"
+      f"--topology={topology}: use FAMILY:SHAPE with one of {', '.join(CHIPS)}, as in v5e:2x4, "
+      "v6e:16x16 or v5p:4x4x2"
     )
   return CHIPS[family]

@@ -1,15 +1,18 @@
-"""What a compiled program moves between chips, counted from its text: collectives, their bytes, and how often they run.
+"""What a compiled program moves between chips, counted from its text: collectives, their bytes, and
+how often they run.
 
-Bytes are those of one chip and one run, by the shapes: of the result of an all-gather, of the operand of an all-reduce,
-reduce-scatter, all-to-all or collective-permute. So they are the bytes of the whole array that is gathered or summed,
-not what crosses a link; `Collective.sent` is that, for the ring algorithms of n chips: (n - 1) / n of the bytes, for an
-all-reduce twice as much, for a permutation all of them.
+Bytes are those of one chip and one run, by the shapes: of the result of an all-gather, of the
+operand of an all-reduce, reduce-scatter, all-to-all or collective-permute. So they are the bytes of
+the whole array that is gathered or summed, not what crosses a link; `Collective.sent` is that, for
+the ring algorithms of n chips: (n - 1) / n of the bytes, for an all-reduce twice as much, for a
+permutation all of them.
 
-Between slices a collective is two: one inside a slice, and an exchange of each chip's share between slices.
+Between slices a collective is two: one inside a slice, and an exchange of each chip's share between
+slices.
 
-A collective runs as often as the loops around it turn. A loop's count is what the compiler noted (`known_trip_count`)
-or follows from `counter < constant` in its condition. A loop without one counts as one turn, and
-`Collective.unknown_loops` names it.
+A collective runs as often as the loops around it turn. A loop's count is what the compiler noted
+(`known_trip_count`) or follows from `counter < constant` in its condition. A loop without one
+counts as one turn, and `Collective.unknown_loops` names it.
 """
 
 import dataclasses
@@ -21,11 +24,20 @@ import numpy as np
 from grpo_jax.plan import hlo, trips
 from grpo_jax.plan.hlo import Instruction, Program
 
-KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
+KINDS = (
+  "all-gather",
+  "all-reduce",
+  "reduce-scatter",
+  "all-to-all",
+  "collective-permute",
+  "collective-broadcast",
+)
 _ALIASES = {"ragged-all-to-all": "all-to-all"}
-# What runs another computation once; `call-start` gives it to a TPU's second processor, for sparse work.
+# What runs another computation once; `call-start` gives it to a TPU's second processor, for sparse
+# work.
 _CALLS = ("fusion", "call", "call-start", "async-start")
-# Between slices the compiler splits a collective: each chip gives its share to the host, which exchanges it.
+# Between slices the compiler splits a collective: each chip gives its share to the host, which
+# exchanges it.
 _ACROSS = "_xla_megascale_transfer_type"
 # A TPU's reduce-scatter may be a fusion of this name, around an all-reduce and a slice.
 _SCATTER_FUSION = "all-reduce-scatter"
@@ -42,7 +54,8 @@ class Collective:
   times: int  # that it runs: the product of the turns of the loops around it
   unknown_loops: tuple[str, ...]  # those of the loops whose turns are not known, and count as one
   op_name: str  # where it comes from: the operation of the traced program
-  functions: tuple[str, ...]  # the Python functions around that, the innermost first; () where the text does not say
+  # the Python functions around that, the innermost first; () where the text does not say
+  functions: tuple[str, ...]
 
   @property
   def total(self) -> int:
@@ -61,7 +74,8 @@ class Collective:
 def collectives(text: str, devices: int, slice_of: Sequence[int] = ()) -> list[Collective]:
   """Returns the collectives of a compiled program, in its order.
 
-  Those among groups of one chip, which move nothing, are left out. An asynchronous one is counted where it starts.
+  Those among groups of one chip, which move nothing, are left out. An asynchronous one is counted
+  where it starts.
 
   Args:
     text: `compiled.as_text()`.
@@ -69,15 +83,17 @@ def collectives(text: str, devices: int, slice_of: Sequence[int] = ()) -> list[C
     slice_of: the slice of each, in the mesh's order; () where there is one slice.
 
   Raises:
-    ValueError: the text is not that of a program, has groups of a form that is not known, or a collective that is in
-      no computation that runs.
+    ValueError: the text is not that of a program, has groups of a form that is not known, or a
+      collective that is in no computation that runs.
   """
   program = hlo.parse(text)
   found: list[Collective] = []
   reached = _walk(program, program.entry, 1, (), slice_of or [0] * devices, found)
   for name in set(program.computations) - reached:
     if lost := [i.name for i in program.computations[name].values() if kind_of(i.opcode)]:
-      raise ValueError(f"{lost[0]} in {name}: nothing that is known to call a computation calls this one")
+      raise ValueError(
+        f"{lost[0]} in {name}: nothing that is known to call a computation calls this one"
+      )
   return [each for each in found if each.group > 1]
 
 
@@ -92,8 +108,8 @@ def _walk(
 ) -> set[str]:
   """Adds the collectives of a computation that runs `times` times, and those of what it calls.
 
-  One that overlaps with work is in several fusions, under one channel: where it starts, where it goes on (maybe in a
-  loop behind that) and where it ends.
+  One that overlaps with work is in several fusions, under one channel: where it starts, where it
+  goes on (maybe in a loop behind that) and where it ends.
 
   Args:
     begun: channels of collectives in fusions before it.
@@ -122,16 +138,26 @@ def _walk(
       for part in ("body", "condition"):
         called = re.search(rf"{part}=%?([\w.\-]+)", instruction.attributes)
         reached |= _walk(
-          program, called[1], times * (1 if turns is None else turns), more, slice_of, found, frozenset(seen)
+          program,
+          called[1],
+          times * (1 if turns is None else turns),
+          more,
+          slice_of,
+          found,
+          frozenset(seen),
         )
     elif instruction.opcode == "conditional":
       for branch in _branches(instruction.attributes):
-        reached |= _walk(program, branch, times, (*unknown, instruction.name), slice_of, found, frozenset(seen))
+        reached |= _walk(
+          program, branch, times, (*unknown, instruction.name), slice_of, found, frozenset(seen)
+        )
   return reached
 
 
 def _flat(program: Program, name: str, fused: bool) -> Iterable[tuple[Instruction, str, bool]]:
-  """Yields the instructions of a computation and of its fusions and calls, where they stand, and if in a fusion."""
+  """Yields the instructions of a computation and of its fusions and calls, where they stand, and if
+  in a fusion.
+  """
   for instruction in program.computations[name].values():
     yield instruction, name, fused
     if instruction.opcode in _CALLS:
@@ -175,10 +201,14 @@ def _collective(
   functions = program.stacks.get(int(frame[1]), ()) if frame else ()
   across = any(len({slice_of[i] for i in group}) > 1 for group in groups)
   group = max((len(group) for group in groups), default=1)
-  return Collective(kind, size, group, across, times, unknown, op_name[1] if op_name else "", functions)
+  return Collective(
+    kind, size, group, across, times, unknown, op_name[1] if op_name else "", functions
+  )
 
 
-def _across_slices(instruction: Instruction, times: int, unknown: tuple[str, ...], slices: int) -> Collective:
+def _across_slices(
+  instruction: Instruction, times: int, unknown: tuple[str, ...], slices: int
+) -> Collective:
   """Returns the exchange between slices that a chip begins by sending its share."""
   kind = re.search(rf'{_ACROSS}="(\w+)"', instruction.attributes)[1].lower().replace("_", "-")
   name = re.search(r'_xla_host_transfer_rendezvous="([^"]*)"', instruction.attributes)
@@ -213,15 +243,19 @@ def _groups(attributes: str, devices: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _mesh_groups(axes: str, ids: str | None, over: str) -> tuple[tuple[int, ...], ...]:
-  """Returns the groups of `mesh['a'=2,'b'=4] {'b'}`: chips that differ along the axes named in braces alone.
+  """Returns the groups of `mesh['a'=2,'b'=4] {'b'}`: chips that differ along the axes named in
+  braces alone.
 
-  A part of an axis is printed as 'b':(2)4: of the axis split into a major part of 2, one of 4 and the rest, that of 4.
+  A part of an axis is printed as 'b':(2)4: of the axis split into a major part of 2, one of 4 and
+  the rest, that of 4.
   """
   sizes = {name: int(n) for name, n in re.findall(r"'(\w+)'=(\d+)", axes)}
   named = re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", over)
   shape, cut = [], []
   for name, n in sizes.items():
-    own = sorted((int(before), int(length)) for axis, before, length in named if axis == name and before)
+    own = sorted(
+      (int(before), int(length)) for axis, before, length in named if axis == name and before
+    )
     at = 1
     for before, length in own:
       shape += [before // at, length]
@@ -238,7 +272,9 @@ def _mesh_groups(axes: str, ids: str | None, over: str) -> tuple[tuple[int, ...]
 
 
 def _device_ids(text: str, count: int) -> list[int]:
-  """Returns the order of the chips of a mesh: a list of numbers, or `[4,2]T(1,0)`, the numbers in order, transposed."""
+  """Returns the order of the chips of a mesh: a list of numbers, or `[4,2]T(1,0)`, the numbers in
+  order, transposed.
+  """
   if iota := re.match(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text):
     dims, order = _ints(iota[1]), _ints(iota[2])
     return np.arange(count).reshape(dims).transpose(order or range(len(dims))).reshape(-1).tolist()

@@ -1,4 +1,5 @@
-"""How long a step may take: counted operations and bytes against a chip's published peaks. An estimate, no measurement.
+"""How long a step may take: counted operations and bytes against a chip's published peaks. An
+estimate, no measurement.
 
 What it assumes stands in ASSUMPTIONS, which the page prints.
 """
@@ -22,12 +23,17 @@ HOP_SECONDS = 1e-6  # of a collective of a few bytes, for each chip around the r
 LOGIT_PASSES = 4  # that sampling a token makes over its float32 logits
 
 ASSUMPTIONS = (
-  f"Matrix products reach {OF_PEAK:.0%} of the bfloat16 peak, reads {OF_HBM:.0%} of the bandwidth of HBM.",
-  "A collective is a ring over one axis of the torus, in both directions: it has two links. A collective across slices "
-  f"has the data-centre network. Each takes {HOP_SECONDS * 1e6:g} microsecond more for every chip of its group.",
-  "Learning: a gradient costs twice a forward pass; model.remat=block adds a forward pass of the layers, and the "
+  f"Matrix products reach {OF_PEAK:.0%} of the bfloat16 peak, reads {OF_HBM:.0%} of the bandwidth "
+  "of HBM.",
+  "A collective is a ring over one axis of the torus, in both directions: it has two links. A "
+  "collective across slices "
+  f"has the data-centre network. Each takes {HOP_SECONDS * 1e6:g} microsecond more for every chip "
+  "of its group.",
+  "Learning: a gradient costs twice a forward pass; model.remat=block adds a forward pass of the "
+  "layers, and the "
   "head's logits are always computed twice. Padding is computed.",
-  "Decoding: each step reads the weights, the slots' keys and values (with refills the whole ring of "
+  "Decoding: each step reads the weights, the slots' keys and values (with refills the whole ring "
+  "of "
   f"sampler.max_length columns) and {LOGIT_PASSES} times the logits.",
   "Nothing is counted for rewards, the host, transfers to it, evaluation and checkpoints.",
 )
@@ -66,7 +72,13 @@ class Estimate(NamedTuple):
 
 
 def estimate(
-  workload: Workload, lengths: Lengths, padding: float, chip: Chip, learn: Facts, weights: Facts, sample: Facts
+  workload: Workload,
+  lengths: Lengths,
+  padding: float,
+  chip: Chip,
+  learn: Facts,
+  weights: Facts,
+  sample: Facts,
 ) -> Estimate:
   """Returns the estimate of a step with completions of those lengths.
 
@@ -95,7 +107,9 @@ def estimate(
     forward,
     learn_flops,
     learn_flops / devices / rate,
-    None if learn.collectives is None else sum(link_seconds(each, chip, passes) for each in learn.collectives),
+    None
+    if learn.collectives is None
+    else sum(link_seconds(each, chip, passes) for each in learn.collectives),
     steps,
     read,
     prefill,
@@ -118,14 +132,18 @@ def update_flops(workload: Workload, lengths: Lengths) -> float:
 
 
 def link_seconds(each: Collective, chip: Chip, turns: float) -> float:
-  """Returns the seconds of all runs of a collective; loops whose turns are not known turn `turns` times in all."""
+  """Returns the seconds of all runs of a collective; loops whose turns are not known turn `turns`
+  times in all.
+  """
   runs = turns if each.unknown_loops else 1.0
   rate = chip.network_rate if each.across_slices else 2 * chip.link_rate
   return runs * (each.sent / (rate / chip.devices) + each.times * each.group * HOP_SECONDS)
 
 
 def decode_steps(workload: Workload, lengths: Lengths) -> int:
-  """Returns how many steps the decoding loop of the slowest shard makes; a completion's first token needs none."""
+  """Returns how many steps the decoding loop of the slowest shard makes; a completion's first token
+  needs none.
+  """
   s, layout = memory.slots_of(workload), workload.sample.layout
   shards = (layout.size("prompt"), s.prompts, layout.size("sample"), -1)
   queues = lengths.completions.reshape(shards).swapaxes(1, 2).reshape(-1, s.samples)
@@ -141,7 +159,9 @@ def _makespan(work: np.ndarray, slots: int) -> int:
 
 
 def step_bytes(workload: Workload, lengths: Lengths) -> float:
-  """Returns the bytes that one device reads in a decoding step, of weights, keys and values, and logits."""
+  """Returns the bytes that one device reads in a decoding step, of weights, keys and values, and
+  logits.
+  """
   config, s, shape = workload.config, memory.slots_of(workload), workload.decoder.config
   weights = memory.decode_weight_bytes(workload)
   if not shape.tied:  # a token reads one row of the embedding

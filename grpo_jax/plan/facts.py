@@ -1,4 +1,6 @@
-"""What is known of a program once it is compiled for a topology; kept in a folder, since that takes minutes."""
+"""What is known of a program once it is compiled for a topology; kept in a folder, since that takes
+minutes.
+"""
 
 import dataclasses
 import hashlib
@@ -44,7 +46,9 @@ class Facts:
     return self.needs or self.arguments + self.outputs - self.aliased + self.temporaries + self.code
 
 
-def compiled(name: str, lowered: jax.stages.Lowered, slice_of: Sequence[int], where: str, cache: str) -> Facts:
+def compiled(
+  name: str, lowered: jax.stages.Lowered, slice_of: Sequence[int], where: str, cache: str
+) -> Facts:
   """Returns the facts of a program, compiled now or read from the cache.
 
   Args:
@@ -74,7 +78,9 @@ def _compile(name: str, lowered: jax.stages.Lowered, slice_of: Sequence[int]) ->
   except jax.errors.JaxRuntimeError as error:
     if "RESOURCE_EXHAUSTED" not in str(error):
       raise
-    return Facts(name, time.perf_counter() - start, needs=_needed(str(error)), error=_first_lines(error))
+    return Facts(
+      name, time.perf_counter() - start, needs=_needed(str(error)), error=_first_lines(error)
+    )
   seconds, memory = time.perf_counter() - start, program.memory_analysis()
   facts = Facts(
     name,
@@ -93,7 +99,9 @@ def _compile(name: str, lowered: jax.stages.Lowered, slice_of: Sequence[int]) ->
 
 
 def _needed(message: str) -> int:
-  """Returns the largest number of bytes that a message of the compiler says are used; 1 where it says none."""
+  """Returns the largest number of bytes that a message of the compiler says are used; 1 where it
+  says none.
+  """
   found = [float(number) * _UNITS[unit] for number, unit in _NEEDS.findall(message)]
   return int(max(found, default=1))
 
@@ -103,14 +111,20 @@ def _first_lines(error: Exception) -> str:
 
 
 def _key(lowered: jax.stages.Lowered, where: str) -> str:
-  """Returns a name that is another one where anything of the program is, or what compiles or counts it.
+  """Returns a name that is another one where anything of the program is, or what compiles or counts
+  it.
 
-  The functions that the program's operations come from belong to it, the lines that they stand on do not.
+  The functions that the program's operations come from belong to it, the lines that they stand on
+  do not.
   """
   import libtpu
 
   text = _LINES.sub("", lowered.as_text(debug_info=True))
-  counting = [file.read_text() for file in sorted(pathlib.Path(__file__).parent.glob("*.py")) if file.stem in _COUNTING]
+  counting = [
+    file.read_text()
+    for file in sorted(pathlib.Path(__file__).parent.glob("*.py"))
+    if file.stem in _COUNTING
+  ]
   parts = (text, *counting, where, jax.__version__, jaxlib.__version__, libtpu.__version__)
   return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
@@ -119,7 +133,9 @@ def _read(file: pathlib.Path) -> Facts:
   fields: dict[str, Any] = json.loads(file.read_text())
   found = fields.pop("collectives")
   if found is not None:
-    found = tuple(Collective(**each | {name: tuple(each[name]) for name in _TUPLES}) for each in found)
+    found = tuple(
+      Collective(**each | {name: tuple(each[name]) for name in _TUPLES}) for each in found
+    )
   return Facts(**fields, collectives=found)
 
 

@@ -33,8 +33,10 @@ class Program(NamedTuple):
   """A compiled program."""
 
   entry: str
-  computations: dict[str, dict[str, Instruction]]  # name -> its instructions by name, in their order
-  stacks: dict[int, tuple[str, ...]]  # stack_frame_id -> names of Python functions, the innermost first
+  # name -> its instructions by name, in their order
+  computations: dict[str, dict[str, Instruction]]
+  # stack_frame_id -> names of Python functions, the innermost first
+  stacks: dict[int, tuple[str, ...]]
 
 
 def parse(text: str) -> Program:
@@ -50,7 +52,8 @@ def parse(text: str) -> Program:
       if header := _HEADER.match(line):
         current = computations.setdefault(header[2], {})
         entry = header[2] if header[1] else entry
-    elif line == "}" or line.startswith("}, "):  # not "}}": a kernel's metadata may have lines of its own
+    # not "}}": a kernel's metadata may have lines of its own
+    elif line == "}" or line.startswith("}, "):
       current = None
     elif found := _INSTRUCTION.match(line):
       instruction = _instruction(found[2], bool(found[1]), line[found.end() :])
@@ -88,7 +91,9 @@ def _closing(text: str, start: int) -> int:
 
 
 def elements(type_: str) -> list[str]:
-  """Returns the types that a tuple's type is made of, nested tuples whole; of an array's type, that alone."""
+  """Returns the types that a tuple's type is made of, nested tuples whole; of an array's type, that
+  alone.
+  """
   if not type_.startswith("("):
     return [type_]
   parts, depth, start = [], 0, 1
@@ -101,7 +106,9 @@ def elements(type_: str) -> list[str]:
 
 
 def size(type_: str) -> int:
-  """Returns the bytes of a type as its shape says, without the padding of a layout; of a tuple, the sum."""
+  """Returns the bytes of a type as its shape says, without the padding of a layout; of a tuple, the
+  sum.
+  """
   return sum(_array_bits(*match.groups()) for match in _ARRAY.finditer(type_)) // 8
 
 
@@ -112,9 +119,13 @@ def _array_bits(dtype: str, dims: str) -> int:
 
 
 def _stacks(text: str) -> dict[int, tuple[str, ...]]:
-  """Returns the Python functions of each stack frame, the innermost first; {} where the text has no such tables."""
+  """Returns the Python functions of each stack frame, the innermost first; {} where the text has no
+  such tables.
+  """
   names = {i: name for i, name, _ in _table(text, "FunctionNames")}
-  functions = {i: names.get(_field(row, "function_name_id"), "") for i, _, row in _table(text, "FileLocations")}
+  functions = {
+    i: names.get(_field(row, "function_name_id"), "") for i, _, row in _table(text, "FileLocations")
+  }
   frames = {
     i: (functions.get(_field(row, "file_location_id"), ""), _field(row, "parent_frame_id") - 1)
     for i, _, row in _table(text, "StackFrames")
@@ -131,7 +142,9 @@ def _stacks(text: str) -> dict[int, tuple[str, ...]]:
 
 
 def _table(text: str, title: str) -> list[tuple[int, str, str]]:
-  """Returns the rows (number, quoted text, fields in braces) of one of the tables before the computations."""
+  """Returns the rows (number, quoted text, fields in braces) of one of the tables before the
+  computations.
+  """
   found = re.search(rf"^{title}\n(.*?)\n\n", text, re.DOTALL | re.MULTILINE)
   rows = [_TABLE_LINE.match(line) for line in found[1].splitlines()] if found else []
   return [(int(row[1]), row[2] or "", row[3] or "") for row in rows if row]

@@ -1,4 +1,6 @@
-"""Lengths of the prompts and completions of a step, as a plan takes them to be, and the programs that they ask for."""
+"""Lengths of the prompts and completions of a step, as a plan takes them to be, and the programs
+that they ask for.
+"""
 
 import math
 
@@ -16,8 +18,8 @@ MOST_STEPS = 200  # of which lengths are drawn to count programs
 def draw(config: ConfigDict, mean_length: int, mean_prompt: int, step: int = 0) -> Lengths:
   """Returns lengths of a step, the same for the same step.
 
-  Completions are long-tailed: exponential with that mean, cut at sampler.max_length and moved so that the mean after
-  the cut is the one asked for; prompts are spread evenly around theirs.
+  Completions are long-tailed: exponential with that mean, cut at sampler.max_length and moved so
+  that the mean after the cut is the one asked for; prompts are spread evenly around theirs.
 
   Args:
     config: of the run.
@@ -35,7 +37,9 @@ def draw(config: ConfigDict, mean_length: int, mean_prompt: int, step: int = 0) 
     ("--mean-prompt", mean_prompt, most_prompt),
   ):
     if not 0 <= value <= limit:
-      raise SettingError(f"{flag}={value}: use 1 to {limit} tokens, as the config allows, or 0 for all full")
+      raise SettingError(
+        f"{flag}={value}: use 1 to {limit} tokens, as the config allows, or 0 for all full"
+      )
   random = np.random.default_rng(step)
   prompts = np.full(p, most_prompt)
   if mean_prompt:
@@ -59,7 +63,8 @@ def _scale(mean: int, most: int) -> float:
 
 
 def count_programs(workload: Workload, mean_length: int, mean_prompt: int) -> tuple[int, int, int]:
-  """Returns how many learner's and how many sampler's programs a run compiles, and in how many steps that was counted.
+  """Returns how many learner's and how many sampler's programs a run compiles, and in how many
+  steps that was counted.
 
   Lengths are drawn anew for each step, as `draw` does.
   """
@@ -73,6 +78,8 @@ def count_programs(workload: Workload, mean_length: int, mean_prompt: int) -> tu
 
 
 def _signature(tree: object) -> tuple:
-  """Returns what a jitted function tells programs apart by: the tree's structure, shapes and dtypes."""
+  """Returns what a jitted function tells programs apart by: the tree's structure, shapes and
+  dtypes.
+  """
   leaves, structure = jax.tree.flatten(tree)
   return structure, tuple((x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in leaves)

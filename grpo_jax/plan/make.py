@@ -42,7 +42,9 @@ def make_plan(
   label = f"{slices} slices of {where}" if slices > 1 else where
   learn = facts.compiled("learn", programs.lower_learn(workload, of_step), slice_of, label, cache)
   weights = facts.compiled("weights", programs.lower_weights(workload), slice_of, label, cache)
-  sample = facts.compiled("sample", programs.lower_sampler(workload, of_step), slice_of, label, cache)
+  sample = facts.compiled(
+    "sample", programs.lower_sampler(workload, of_step), slice_of, label, cache
+  )
   code = learn.code + weights.code + sample.code
   padding = programs.padding(workload, of_step)
   return Plan(
@@ -71,7 +73,8 @@ def _programs_of_run(workload: programs.Workload, mean_length: int, mean_prompt:
   learners, samplers, steps = lengths.count_programs(workload, mean_length, mean_prompt)
   if steps == 1:
     return (
-      "With all lengths full, as here, a run compiles one program of the update and one of the sampler; --mean-length "
+      "With all lengths full, as here, a run compiles one program of the update and one of the "
+      "sampler; --mean-length "
       "and --mean-prompt count those of lengths that vary."
     )
   of = " and ".join(
@@ -79,4 +82,7 @@ def _programs_of_run(workload: programs.Workload, mean_length: int, mean_prompt:
     for name, value in (("completions", mean_length), ("prompts", mean_prompt))
     if value
   )
-  return f"With {of}, {steps} steps compile {learners} programs of the update and {samplers} of the sampler."
+  return (
+    f"With {of}, {steps} steps compile {learners} programs of the update and {samplers} of the "
+    "sampler."
+  )

@@ -22,7 +22,10 @@ class Parts(NamedTuple):
 
 def shard_bytes(tree: Any) -> int:
   """Returns the bytes that one device has of a tree of shapes with shardings."""
-  return sum(math.prod(x.sharding.shard_shape(x.shape)) * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(tree))
+  return sum(
+    math.prod(x.sharding.shard_shape(x.shape)) * jnp.dtype(x.dtype).itemsize
+    for x in jax.tree.leaves(tree)
+  )
 
 
 def state_bytes(workload: Workload) -> dict[str, int]:
@@ -39,11 +42,17 @@ def state_bytes(workload: Workload) -> dict[str, int]:
 
 
 def judge_bytes(workload: Workload) -> dict[str, int]:
-  """Returns the bytes of reward models, if any, which stay on a device and which no program of a plan is given.
+  """Returns the bytes of reward models, if any, which stay on a device and which no program of a
+  plan is given.
 
-  Their parameters alone: the program that scores is not compiled, so what it computes with is not known.
+  Their parameters alone: the program that scores is not compiled, so what it computes with is not
+  known.
   """
-  return {"reward models (float32 parameters alone)": shard_bytes(workload.judges)} if workload.judges else {}
+  return (
+    {"reward models (float32 parameters alone)": shard_bytes(workload.judges)}
+    if workload.judges
+    else {}
+  )
 
 
 def of_learning(workload: Workload, learn: Facts, code: int) -> Parts:
@@ -63,7 +72,9 @@ def of_learning(workload: Workload, learn: Facts, code: int) -> Parts:
 
 
 def of_weights(workload: Workload, weights: Facts, code: int) -> Parts:
-  """Returns the parts while the weights are made ready for decoding, what stays on a device among them."""
+  """Returns the parts while the weights are made ready for decoding, what stays on a device among
+  them.
+  """
   state = state_bytes(workload) | judge_bytes(workload)
   if weights.needs:
     return _too_large(state, weights, code, sum(state.values()))
@@ -96,12 +107,20 @@ def of_sampling(workload: Workload, sample: Facts, code: int) -> Parts:
 
 def _weights_dtype(workload: Workload) -> str:
   s = workload.config.sampler
-  return s.dtype if s.weights_dtype == "same" else f"{s.dtype}, matrices of layers in {s.weights_dtype}"
+  return (
+    s.dtype if s.weights_dtype == "same" else f"{s.dtype}, matrices of layers in {s.weights_dtype}"
+  )
 
 
 def _too_large(state: dict[str, int], facts: Facts, code: int, beside: int) -> Parts:
-  """Returns what is known of a program that the compiler could not fit; `beside` are bytes that it does not see."""
-  rows = {**state, f"what the compiler asks for, the {facts.name} program alone": facts.needs, "programs": code}
+  """Returns what is known of a program that the compiler could not fit; `beside` are bytes that it
+  does not see.
+  """
+  rows = {
+    **state,
+    f"what the compiler asks for, the {facts.name} program alone": facts.needs,
+    "programs": code,
+  }
   return Parts(tuple(rows.items()), max(facts.needs + beside, sum(state.values())) + code)
 
 
@@ -132,13 +151,20 @@ def slots_of(workload: Workload) -> Slots:
   c, inside = setup.decoder.config, setup.decoder.layout
   heads = c.kv_heads // inside.shards("kv_heads", c.kv_heads)
   dtype = setup.cache_dtype
-  vector = c.head_dim * jnp.dtype(dtype).itemsize + (4 if dtype == "int8" else 0)  # and its float32 scale
-  return Slots(samples, min(samples, setup.slots or samples), prompts, 2 * c.layers * heads * vector)
+  # and its float32 scale
+  vector = c.head_dim * jnp.dtype(dtype).itemsize + (4 if dtype == "int8" else 0)
+  return Slots(
+    samples, min(samples, setup.slots or samples), prompts, 2 * c.layers * heads * vector
+  )
 
 
 def cache_bytes(workload: Workload) -> int:
-  """Returns the bytes of keys and values while decoding: of prompts, of the slots' copies of them, of completions."""
+  """Returns the bytes of keys and values while decoding: of prompts, of the slots' copies of them,
+  of completions.
+  """
   config, s = workload.config, slots_of(workload)
   copies = s.slots if s.slots < s.samples else 0
-  tokens = (s.prompts + copies) * config.data.max_prompt_length + s.slots * config.sampler.max_length
+  tokens = (
+    s.prompts + copies
+  ) * config.data.max_prompt_length + s.slots * config.sampler.max_length
   return tokens * s.kv

@@ -53,12 +53,22 @@ class Plan(NamedTuple):
   @property
   def fits(self) -> bool:
     """Whether all programs have the memory they take."""
-    return not any(each.needs for each in (self.learn, self.weights, self.sample)) and self.most <= self.chip.usable
+    return (
+      not any(each.needs for each in (self.learn, self.weights, self.sample))
+      and self.most <= self.chip.usable
+    )
 
 
 def text(plan: Plan) -> str:
   """Returns the whole page."""
-  sections = (_title(plan), _memory(plan), _movement(plan), _time(plan), _programs(plan), _assumptions(plan))
+  sections = (
+    _title(plan),
+    _memory(plan),
+    _movement(plan),
+    _time(plan),
+    _programs(plan),
+    _assumptions(plan),
+  )
   return "\n".join("\n".join(lines) + "\n" for lines in sections)
 
 
@@ -72,14 +82,20 @@ def _title(plan: Plan) -> list[str]:
     "",
     f"    {plan.command}",
     "",
-    f"{weights / 1e9:.2f}e9 parameters ({shape.layers} layers of {shape.width}, vocabulary {shape.vocab:,}) on "
-    f"{plan.chips} chips, mesh {mesh}. A step: {c.data.prompts} prompts of {plan.lengths.prompts.max()} tokens, "
-    f"{c.sampler.group} completions each, of {plan.lengths.completions.mean():.0f} tokens in the mean and at most "
-    f"{c.sampler.max_length}; {c.learner.mu * c.learner.minibatches} update(s), objective {c.objective.name}, "
-    f"learner.microbatch={c.learner.microbatch}, learner.chunk={c.learner.chunk}, model.remat={c.model.remat}, "
+    f"{weights / 1e9:.2f}e9 parameters ({shape.layers} layers of {shape.width}, vocabulary "
+    f"{shape.vocab:,}) on "
+    f"{plan.chips} chips, mesh {mesh}. A step: {c.data.prompts} prompts of "
+    f"{plan.lengths.prompts.max()} tokens, "
+    f"{c.sampler.group} completions each, of {plan.lengths.completions.mean():.0f} tokens in the "
+    "mean and at most "
+    f"{c.sampler.max_length}; {c.learner.mu * c.learner.minibatches} update(s), objective "
+    f"{c.objective.name}, "
+    f"learner.microbatch={c.learner.microbatch}, learner.chunk={c.learner.chunk}, "
+    f"model.remat={c.model.remat}, "
     f"sampler.slots={c.sampler.slots}.",
     "",
-    "Compiled by the TPU's own compiler, with no chip attached. Bytes and fits are the compiler's and exact; times are "
+    "Compiled by the TPU's own compiler, with no chip attached. Bytes and fits are the compiler's "
+    "and exact; times are "
     "estimates, no measurement.",
   ]
 
@@ -156,8 +172,16 @@ def advice_for_sampling(workload: Workload) -> list[str]:
 
 def _movement(plan: Plan) -> list[str]:
   lines = ["## What moves between chips, GB a chip and step", ""]
-  lines += ["Bytes of the arrays that are gathered or summed; what a ring sends over links is in the last column.", ""]
-  for name, facts in (("update", plan.learn), ("weights for decoding", plan.weights), ("rollout", plan.sample)):
+  lines += [
+    "Bytes of the arrays that are gathered or summed; what a ring sends over links is in the last "
+    "column.",
+    "",
+  ]
+  for name, facts in (
+    ("update", plan.learn),
+    ("weights for decoding", plan.weights),
+    ("rollout", plan.sample),
+  ):
     if facts.collectives is None:
       lines += [f"The {name}: not known, {facts.error or 'it was not compiled'}", ""]
       continue
@@ -167,7 +191,9 @@ def _movement(plan: Plan) -> list[str]:
 
 def _movement_of(name: str, found: list[Collective]) -> list[str]:
   whole = sum(each.total for each in found)
-  kinds = ", ".join(f"{kind} {total / 1e9:.2f}" for kind, total in totals(found).items() if total >= SMALL * whole)
+  kinds = ", ".join(
+    f"{kind} {total / 1e9:.2f}" for kind, total in totals(found).items() if total >= SMALL * whole
+  )
   network = sum(each.total for each in found if each.across_slices)
   lines = [f"{name.capitalize()}: **{whole / 1e9:.2f} GB** ({kinds or 'nothing'})."]
   if network:
@@ -179,11 +205,18 @@ def _movement_of(name: str, found: list[Collective]) -> list[str]:
     if total < SMALL * whole:
       rest, rest_sent = rest + total, rest_sent + sent
     else:
-      lines.append(f"| {of} | {kind} | {total / 1e9:.3f} | {total / whole:.1%} | {sent / 1e9:.3f} |")
+      lines.append(
+        f"| {of} | {kind} | {total / 1e9:.3f} | {total / whole:.1%} | {sent / 1e9:.3f} |"
+      )
   if rest:
-    lines.append(f"| smaller ones | | {rest / 1e9:.3f} | {rest / whole:.1%} | {rest_sent / 1e9:.3f} |")
+    lines.append(
+      f"| smaller ones | | {rest / 1e9:.3f} | {rest / whole:.1%} | {rest_sent / 1e9:.3f} |"
+    )
   if unknown := parts.unknown_loops(found):
-    lines += ["", f"Loops that turn as often as lengths say count as one turn here: {', '.join(unknown)}."]
+    lines += [
+      "",
+      f"Loops that turn as often as lengths say count as one turn here: {', '.join(unknown)}.",
+    ]
   return [*lines, ""]
 
 
@@ -207,14 +240,17 @@ def _time(plan: Plan) -> list[str]:
     f"| the update, all passes, {plan.padding:.1%} padding | {e.learn_flops / 1e15:.3f} PFLOP; "
     f"{e.learn_flops / peak:.2f} s at the chips' peak |",
     f"| learning: arithmetic, links | {e.learn_compute_s:.2f} s, {link} |",
-    f"| **learning** | **{shown(e.learn_s)}**, {e.tokens / e.learn_s[1]:,.0f} to {e.tokens / e.learn_s[0]:,.0f} "
+    f"| **learning** | **{shown(e.learn_s)}**, {e.tokens / e.learn_s[1]:,.0f} to "
+    f"{e.tokens / e.learn_s[0]:,.0f} "
     "tokens/s |",
     f"| decoding: steps, bytes read in one | {e.decode_steps:,}, {e.decode_bytes / 1e9:.2f} GB: "
     f"{e.decode_s / max(e.decode_steps, 1) * 1e3:.2f} ms each |",
     f"| prefill | {e.prefill_s:.2f} s |",
-    f"| **sampling** | **{shown(e.sample_s)}**, {e.tokens / e.sample_s[1]:,.0f} to {e.tokens / e.sample_s[0]:,.0f} "
+    f"| **sampling** | **{shown(e.sample_s)}**, {e.tokens / e.sample_s[1]:,.0f} to "
+    f"{e.tokens / e.sample_s[0]:,.0f} "
     "tokens/s |",
-    f"| **step** | **{shown(e.step_s)}**, {e.tokens / high:,.0f} to {e.tokens / low:,.0f} tokens/s |",
+    f"| **step** | **{shown(e.step_s)}**, {e.tokens / high:,.0f} to {e.tokens / low:,.0f} tokens/s "
+    "|",
   ]
   steps = plan.workload.config.steps
   hours = (low * steps * plan.chips / 3600, high * steps * plan.chips / 3600)
@@ -228,7 +264,11 @@ def _time(plan: Plan) -> list[str]:
 def _programs(plan: Plan) -> list[str]:
   seconds = plan.learn.compile_s, plan.weights.compile_s + plan.sample.compile_s
   took = f"The update took {seconds[0]:.0f} s, the sampler {seconds[1]:.0f} s"
-  return ["## Programs", "", f"{plan.programs} {took} to compile on the machine that made this page."]
+  return [
+    "## Programs",
+    "",
+    f"{plan.programs} {took} to compile on the machine that made this page.",
+  ]
 
 
 def _assumptions(plan: Plan) -> list[str]:
@@ -237,7 +277,8 @@ def _assumptions(plan: Plan) -> list[str]:
     "## Assumptions",
     "",
     *(f"- {each}" for each in estimates.ASSUMPTIONS),
-    f"- Published, a chip: {c.flops / 1e12:.0f} TFLOP/s in bfloat16, {c.hbm / GIB:.0f} GiB of HBM at "
+    f"- Published, a chip: {c.flops / 1e12:.0f} TFLOP/s in bfloat16, {c.hbm / GIB:.0f} GiB of HBM "
+    "at "
     f"{c.hbm_rate / 1e9:.0f} GB/s, {c.links} links of {c.link_rate / 1e9:.0f} GB/s each way, "
     f"{c.network_rate / 1e9:.1f} GB/s to other slices (sources: grpo_jax/plan/chips.py).",
   ]

@@ -1,10 +1,13 @@
-"""Which part of a step a collective belongs to, by the Python functions around it, and sums over parts."""
+"""Which part of a step a collective belongs to, by the Python functions around it, and sums over
+parts.
+"""
 
 from collections.abc import Sequence
 
 from grpo_jax.plan.collectives import Collective
 
-# A Python function of the project around an operation, and what part of the program it is; the first that fits.
+# A Python function of the project around an operation, and what part of the program it is; the
+# first that fits.
 _PARTS = (
   ("logprobs_and_entropy", "head"),
   ("decode_params", "weights for decoding"),
@@ -20,11 +23,15 @@ _PARTS = (
 
 
 def part(collective: Collective) -> str:
-  """Returns where in the model a collective comes from, and in which pass: "head, backward pass" and the like."""
+  """Returns where in the model a collective comes from, and in which pass: "head, backward pass"
+  and the like.
+  """
   functions = collective.functions
   if not functions and not collective.op_name:
     return "without a name: the compiler's own"  # as where a result is laid out as it was asked for
-  of = next((name for function, name in _PARTS if any(function in each for each in functions)), "the rest")
+  of = next(
+    (name for function, name in _PARTS if any(function in each for each in functions)), "the rest"
+  )
   return f"{of}{_pass(collective)}"
 
 
@@ -49,7 +56,9 @@ def by_part(found: Sequence[Collective]) -> dict[tuple[str, str], int]:
 
 
 def details(found: Sequence[Collective]) -> list[str]:
-  """Returns a line for each group of alike collectives: how many instructions run how often, with how many bytes."""
+  """Returns a line for each group of alike collectives: how many instructions run how often, with
+  how many bytes.
+  """
   rows: dict[tuple, int] = {}
   for each in found:
     key = (part(each), each.kind, each.bytes, each.times, each.group)
@@ -57,7 +66,9 @@ def details(found: Sequence[Collective]) -> list[str]:
   ordered = sorted(rows.items(), key=lambda row: -row[1] * row[0][2] * row[0][3])
   lines = ["        GB  instructions x runs x bytes, kind (chips): part"]
   for (of, kind, size, times, group), n in ordered:
-    lines.append(f"{n * size * times / 1e9:10.3f}  {n} x {times} x {size:,}, {kind} ({group}): {of}")
+    lines.append(
+      f"{n * size * times / 1e9:10.3f}  {n} x {times} x {size:,}, {kind} ({group}): {of}"
+    )
   if unknown := unknown_loops(found):
     lines.append(f"loops whose turns are not known count as one turn: {', '.join(unknown)}")
   return lines

@@ -1,4 +1,6 @@
-"""The learn step and the sampler of a config, made as a run makes them and compiled without weights, data or chips."""
+"""The learn step and the sampler of a config, made as a run makes them and compiled without
+weights, data or chips.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -42,8 +44,8 @@ class Workload(NamedTuple):
 
 
 def shape_of(config: ConfigDict) -> DecoderConfig:
-  """Returns the decoder's shape: of the folder or run in init_from, of model.variant, or of the model that model.hub
-  names, so that no weights are needed.
+  """Returns the decoder's shape: of the folder or run in init_from, of model.variant, or of the
+  model that model.hub names, so that no weights are needed.
 
   Raises:
     SettingError: none of them says it.
@@ -57,7 +59,8 @@ def shape_of(config: ConfigDict) -> DecoderConfig:
   if config.model.hub in variants.HUB:
     return variants.variant(variants.HUB[config.model.hub])
   raise SettingError(
-    f"model.hub={config.model.hub!r}: its shape is not in grpo_jax/models/variants.py; pass --config.init_from=FOLDER "
+    f"model.hub={config.model.hub!r}: its shape is not in grpo_jax/models/variants.py; pass "
+    "--config.init_from=FOLDER "
     f"with a config.json, or --config.model.variant= one of {', '.join(variants.VARIANTS)}"
   )
 
@@ -75,7 +78,9 @@ def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload
   checks.check(config, decoder, registry.objective(config.objective.name))
   model = build.Model(layout, decoder, tokenizer=None, render=None, stop=(0,), load=None)
   sample = sampler.make_sampler(decoder, config.sampler, model.stop)
-  lie = sampler.decode_shardings(dataclasses.replace(decoder, layout=sample.layout), config.sampler.weights_dtype)
+  lie = sampler.decode_shardings(
+    dataclasses.replace(decoder, layout=sample.layout), config.sampler.weights_dtype
+  )
   learner = Learner(config, model, config.sampler.temperature)
   weights = jax.tree.map(_struct, jax.eval_shape(sample.ready, policy_params(learner)), lie)
   scoring = [parameters.abstract(Decoder(shape, layout, **how)) for shape in load.shapes(config)]
@@ -85,18 +90,24 @@ def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload
 def base_params(learner: Learner) -> Any:
   """Returns the base of adapters as shapes with shardings; None without adapters."""
   folder, _ = parameters.find_source(learner.config.init_from)
-  return parameters.abstract_base(learner.model.decoder, parameters.base_dtype(learner.config.lora, folder))
+  return parameters.abstract_base(
+    learner.model.decoder, parameters.base_dtype(learner.config.lora, folder)
+  )
 
 
 def own_reference(workload: Workload) -> Any:
-  """Returns the reference as shapes with shardings; None where there is none, or the base of adapters is it."""
+  """Returns the reference as shapes with shardings; None where there is none, or the base of
+  adapters is it.
+  """
   of_base = workload.decoder.lora and not workload.config.ref_from
   needed = "ref" in workload.learner.needs and not of_base
   return parameters.abstract(workload.decoder.base) if needed else None
 
 
 def policy_params(learner: Learner) -> Any:
-  """Returns the policy's parameters as shapes with shardings, adapters and their base, if any, together."""
+  """Returns the policy's parameters as shapes with shardings, adapters and their base, if any,
+  together.
+  """
   return lora.join(base_params(learner), learner.abstract().params["policy"])
 
 
@@ -109,14 +120,20 @@ def learn_batch(workload: Workload, lengths: Lengths, sizes: Sizes) -> tuple[Rol
   return sizes.for_learner(_rollouts(workload.config, prompts, lengths))
 
 
-def sampler_prompts(workload: Workload, lengths: Lengths, sizes: Sizes) -> tuple[Prompts, int | None]:
+def sampler_prompts(
+  workload: Workload, lengths: Lengths, sizes: Sizes
+) -> tuple[Prompts, int | None]:
   """Returns prompts of zeros, with those lengths, and the size of their list, as numpy arrays."""
   shape = (len(lengths.prompts), workload.config.data.max_prompt_length)
-  return sizes.for_sampler(Prompts(np.zeros(shape, np.int32), lengths.prompts), workload.sample.layout)
+  return sizes.for_sampler(
+    Prompts(np.zeros(shape, np.int32), lengths.prompts), workload.sample.layout
+  )
 
 
 def learn_arguments(workload: Workload, lengths: Lengths) -> tuple:
-  """Returns what the update takes after its state, on rollouts of those lengths, as shapes with shardings."""
+  """Returns what the update takes after its state, on rollouts of those lengths, as shapes with
+  shardings.
+  """
   batch = learn_batch(workload, lengths, workload.learner.sizes.fresh())
   base, own = base_params(workload.learner), own_reference(workload)
   ref = {} if own is None and base is not None and "ref" in workload.learner.needs else own
@@ -166,7 +183,9 @@ def _rollouts(config: ConfigDict, prompts: Prompts, lengths: Lengths) -> Rollout
 
 
 def _abstract(layout: sharding.Layout, batch: Any) -> Any:
-  """Returns a batch of numpy arrays as shapes with the shardings that `rollouts.to_device` gives them."""
+  """Returns a batch of numpy arrays as shapes with the shardings that `rollouts.to_device` gives
+  them.
+  """
   batch = jax.tree.map(np.asarray, batch)
   return jax.tree.map(_struct, batch, layout.batch(batch))
 

@@ -52,7 +52,8 @@ def count(where: str, slices: int = 1) -> int:
 
 
 def at_size(config: ConfigDict, where: str, to: str, slices: int) -> ConfigDict:
-  """Returns the config with the load of a chip that it has on `where`, on so many slices of `to`: more prompts.
+  """Returns the config with the load of a chip that it has on `where`, on so many slices of `to`:
+  more prompts.
 
   Raises:
     SettingError: a chip's share of the prompts is no whole number.
@@ -63,7 +64,8 @@ def at_size(config: ConfigDict, where: str, to: str, slices: int) -> ConfigDict:
   for name, value in (scaled | {"learner.microbatch": config.learner.microbatch}).items():
     if value * chips_then % chips_now:
       raise SettingError(
-        f"{name}={value} with --scaling and --topology={where}: {chips_now} chips do not share it evenly; use a "
+        f"{name}={value} with --scaling and --topology={where}: {chips_now} chips do not share it "
+        "evenly; use a "
         f"multiple of {chips_now}"
       )
     settings[name] = value * chips_then // chips_now
@@ -73,26 +75,32 @@ def at_size(config: ConfigDict, where: str, to: str, slices: int) -> ConfigDict:
 def page(plans: list[Plan], command: str, picture: str) -> str:
   """Returns the table, with the plot above it."""
   lines = [
-    f"# Weak scaling: {plans[0].workload.config.model.hub or plans[0].workload.config.model.variant} on "
+    "# Weak scaling: "
+    f"{plans[0].workload.config.model.hub or plans[0].workload.config.model.variant} on "
     f"{plans[0].topology.partition(':')[0]}",
     "",
     f"    {command}",
     "",
-    "The same number of prompts a chip on all sizes. All is of one chip and one step; the seconds are estimates.",
+    "The same number of prompts a chip on all sizes. All is of one chip and one step; the seconds "
+    "are estimates.",
     "",
     f"![memory, operations and bytes of a chip by the number of chips]({picture})",
     "",
-    "| chips | slices | prompts | learning GiB | sampling GiB | TFLOP | update GB | of it across slices | step s |",
+    "| chips | slices | prompts | learning GiB | sampling GiB | TFLOP | update GB | of it across "
+    "slices | step s |",
     "|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
   ]
   for plan in plans:
     moved = plan.learn.collectives or ()
     low, high = plan.estimate.step_s
     lines.append(
-      f"| {plan.chips:,} | {plan.slices} | {plan.workload.config.data.prompts} | {plan.learn_memory.total / GIB:.2f} | "
-      f"{plan.sample_memory.total / GIB:.2f} | {plan.estimate.learn_flops / plan.chips / 1e12:.1f} | "
+      f"| {plan.chips:,} | {plan.slices} | {plan.workload.config.data.prompts} | "
+      f"{plan.learn_memory.total / GIB:.2f} | "
+      f"{plan.sample_memory.total / GIB:.2f} | {plan.estimate.learn_flops / plan.chips / 1e12:.1f} "
+      "| "
       f"{sum(each.total for each in moved) / GIGA:.2f} | "
-      f"{sum(each.total for each in moved if each.across_slices) / GIGA:.2f} | {low:.2f} to {high:.2f} |"
+      f"{sum(each.total for each in moved if each.across_slices) / GIGA:.2f} | {low:.2f} to "
+      f"{high:.2f} |"
     )
   return "\n".join([*lines, ""])
 
@@ -102,12 +110,18 @@ def draw(plans: list[Plan], picture: pathlib.Path) -> None:
   try:
     import matplotlib.figure
   except ImportError as error:
-    raise SettingError("--scaling draws a plot: matplotlib is missing (pip install matplotlib)") from error
+    raise SettingError(
+      "--scaling draws a plot: matplotlib is missing (pip install matplotlib)"
+    ) from error
   x = [plan.chips for plan in plans]
   series = (
     ("memory, GiB", "learning", [plan.learn_memory.total / GIB for plan in plans]),
     ("memory, GiB", "sampling", [plan.sample_memory.total / GIB for plan in plans]),
-    ("operations of the update, TFLOP", "", [plan.estimate.learn_flops / plan.chips / 1e12 for plan in plans]),
+    (
+      "operations of the update, TFLOP",
+      "",
+      [plan.estimate.learn_flops / plan.chips / 1e12 for plan in plans],
+    ),
     ("bytes of collectives, GB", "all", [_moved(plan) for plan in plans]),
     ("bytes of collectives, GB", "sent over links by a ring", [_sent(plan) for plan in plans]),
   )

@@ -23,7 +23,9 @@ class Row(NamedTuple):
   plan: Plan
 
 
-def text(config: ConfigDict, where: str, slices: int, most: int, *, command: str, **how: Any) -> str:
+def text(
+  config: ConfigDict, where: str, slices: int, most: int, *, command: str, **how: Any
+) -> str:
   """Returns the page of a sweep, the fastest plan that fits first.
 
   Args:
@@ -38,7 +40,9 @@ def text(config: ConfigDict, where: str, slices: int, most: int, *, command: str
   """
   rows = []
   chip = chips.chip_of(where)
-  tried = list(itertools.islice(candidates(config, len(topology.devices(where, slices)), slices), most))
+  tried = list(
+    itertools.islice(candidates(config, len(topology.devices(where, slices)), slices), most)
+  )
   for i, settings in enumerate(tried):
     print(f"plan {i + 1} of {len(tried)}: {shown(settings)}", flush=True)
     try:
@@ -46,12 +50,16 @@ def text(config: ConfigDict, where: str, slices: int, most: int, *, command: str
     except SettingError as error:
       print(f"  refused: {error}", flush=True)
   if not rows:
-    raise SettingError(f"--sweep on {where}: no mesh that was tried divides data.prompts and sampler.group")
+    raise SettingError(
+      f"--sweep on {where}: no mesh that was tried divides data.prompts and sampler.group"
+    )
   return page(rows, chip.usable, command)
 
 
 def candidates(config: ConfigDict, devices: int, slices: int) -> Iterator[dict[str, Any]]:
-  """Yields settings to try: for each mesh in turn its first choice of microbatch and chunk, then the next."""
+  """Yields settings to try: for each mesh in turn its first choice of microbatch and chunk, then
+  the next.
+  """
   prompts, group = config.data.prompts, config.sampler.group
   meshes = [
     (tensor, split)
@@ -63,12 +71,20 @@ def candidates(config: ConfigDict, devices: int, slices: int) -> Iterator[dict[s
     yield from (settings for settings in together if settings)
 
 
-def _of_mesh(config: ConfigDict, devices: int, slices: int, tensor: int, split: int) -> Iterator[dict[str, Any]]:
-  """Yields the settings to try with a mesh: few prompts at a time first, since they take the least memory."""
+def _of_mesh(
+  config: ConfigDict, devices: int, slices: int, tensor: int, split: int
+) -> Iterator[dict[str, Any]]:
+  """Yields the settings to try with a mesh: few prompts at a time first, since they take the least
+  memory.
+  """
   shards, minibatch = devices // (tensor * split), config.data.prompts // config.learner.minibatches
   mesh = {"mesh.replica": slices, "mesh.fsdp": -1, "mesh.group": split, "mesh.tensor": tensor}
-  at_once = [n * shards for n in _divisors(max(1, minibatch // shards)) if minibatch % (n * shards) == 0]
-  for chunk, microbatch in itertools.product(dict.fromkeys((config.learner.chunk, *CHUNKS)), at_once):
+  at_once = [
+    n * shards for n in _divisors(max(1, minibatch // shards)) if minibatch % (n * shards) == 0
+  ]
+  for chunk, microbatch in itertools.product(
+    dict.fromkeys((config.learner.chunk, *CHUNKS)), at_once
+  ):
     yield mesh | {"learner.microbatch": microbatch, "learner.chunk": chunk}
 
 
@@ -89,18 +105,24 @@ def shown(settings: dict[str, Any]) -> str:
 
 
 def page(rows: list[Row], usable: float, command: str) -> str:
-  """Returns the table of a sweep: plans that fit before others, then by the step in which no communication hides."""
+  """Returns the table of a sweep: plans that fit before others, then by the step in which no
+  communication hides.
+  """
   ranked = sorted(rows, key=lambda row: (not row.plan.fits, row.plan.estimate.step_s[1]))
   first = ranked[0].plan
   lines = [
-    f"# Sweep: {first.workload.config.model.hub or first.workload.config.model.variant} on {first.topology}",
+    f"# Sweep: {first.workload.config.model.hub or first.workload.config.model.variant} on "
+    f"{first.topology}",
     "",
     f"    {command}",
     "",
-    f"{len(rows)} plans, ranked by whether they fit {usable / GIB:.2f} GiB and by the estimated step in which no "
-    "communication hides. Estimates, no measurement; `python -m launch.plan` with the settings of a row has its page.",
+    f"{len(rows)} plans, ranked by whether they fit {usable / GIB:.2f} GiB and by the estimated "
+    "step in which no "
+    "communication hides. Estimates, no measurement; `python -m launch.plan` with the settings of "
+    "a row has its page.",
     "",
-    "| fits | tensor | group | microbatch | chunk | learn GiB | sample GiB | moved GB | learn s | sample s | step s |",
+    "| fits | tensor | group | microbatch | chunk | learn GiB | sample GiB | moved GB | learn s | "
+    "sample s | step s |",
     "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
   ]
   for settings, plan in ranked:
@@ -108,8 +130,10 @@ def page(rows: list[Row], usable: float, command: str) -> str:
     total = f"{sum(each.total for each in moved) / 1e9:.1f}" if moved is not None else "?"
     lines.append(
       f"| {'yes' if plan.fits else 'no'} | {settings['mesh.tensor']} | {settings['mesh.group']} | "
-      f"{settings['learner.microbatch']} | {settings['learner.chunk']} | {plan.learn_memory.total / GIB:.2f} | "
-      f"{plan.sample_memory.total / GIB:.2f} | {total} | {_range(e.learn_s)} | {_range(e.sample_s)} | "
+      f"{settings['learner.microbatch']} | {settings['learner.chunk']} | "
+      f"{plan.learn_memory.total / GIB:.2f} | "
+      f"{plan.sample_memory.total / GIB:.2f} | {total} | {_range(e.learn_s)} | "
+      f"{_range(e.sample_s)} | "
       f"{_range(e.step_s)} |"
     )
   return "\n".join([*lines, "", f"The first row: `{shown(ranked[0].settings)}`", ""])

@@ -1,4 +1,6 @@
-"""The chips of a TPU topology that is not attached, to compile for: only the compiler (libtpu) is needed."""
+"""The chips of a TPU topology that is not attached, to compile for: only the compiler (libtpu) is
+needed.
+"""
 
 import os
 from collections.abc import Sequence
@@ -9,7 +11,8 @@ from jax.experimental import topologies
 from grpo_jax.errors import SettingError
 from grpo_jax.plan import chips
 
-# libtpu asks for no chips and no cloud's metadata server, and stands beside another process that uses it.
+# libtpu asks for no chips and no cloud's metadata server, and stands beside another process that
+# uses it.
 _ENVIRONMENT = {
   "TPU_SKIP_MDS_QUERY": "1",
   "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -17,13 +20,14 @@ _ENVIRONMENT = {
   "TPU_WORKER_HOSTNAMES": "localhost",
   "TPU_WORKER_ID": "0",
 }
-# A chip of v4 has two cores, which JAX uses as one device; the compiler has to be told. (v5p is so by itself; the two
-# cores of a tpu7x are two devices.)
+# A chip of v4 has two cores, which JAX uses as one device; the compiler has to be told. (v5p is so
+# by itself; the two cores of a tpu7x are two devices.)
 _AS_USED = {"v4": {"chip_config_name": "megacore"}}
 
 
 def devices(name: str, slices: int = 1) -> Sequence[jax.Device]:
-  """Returns the devices of a topology such as "v5e:2x4" (of so many slices of it), which can be compiled for.
+  """Returns the devices of a topology such as "v5e:2x4" (of so many slices of it), which can be
+  compiled for.
 
   Raises:
     SettingError: libtpu is missing, or there is no such topology.
@@ -33,7 +37,8 @@ def devices(name: str, slices: int = 1) -> Sequence[jax.Device]:
     import libtpu
   except ImportError as error:
     raise SettingError(
-      f"--topology={name}: the compiler for TPUs is missing; pip install 'jax[tpu]' -c constraints.txt"
+      f"--topology={name}: the compiler for TPUs is missing; pip install 'jax[tpu]' -c "
+      "constraints.txt"
     ) from error
   del libtpu  # jax loads it
   for variable, value in _ENVIRONMENT.items():
@@ -44,7 +49,8 @@ def devices(name: str, slices: int = 1) -> Sequence[jax.Device]:
   except Exception as error:  # jax raises what the compiler says, of several kinds
     raise SettingError(
       f"--topology={name}{f', --slices={slices}' * (slices > 1)}: the compiler refuses it "
-      f"({str(error).splitlines()[0]}); v4, v5p and tpu7x have three sizes, as 4x4x4, v5e and v6e two, as 4x4"
+      f"({str(error).splitlines()[0]}); v4, v5p and tpu7x have three sizes, as 4x4x4, v5e and v6e "
+      "two, as 4x4"
     ) from error
 
 

@@ -22,7 +22,11 @@ def trip_count(program: Program, caller: str, loop: Instruction) -> int | None:
     return int(noted[1])
   condition = program.computations[re.search(r"condition=%?([\w.\-]+)", loop.attributes)[1]]
   compare, bound = hlo.root(condition), None
-  if compare.opcode == "compare" and "direction=LT" in compare.attributes and len(compare.operands) == 2:
+  if (
+    compare.opcode == "compare"
+    and "direction=LT" in compare.attributes
+    and len(compare.operands) == 2
+  ):
     bound = _constant(condition, compare.operands[1])
   counter = condition.get(compare.operands[0]) if bound is not None else None
   if counter is None or counter.opcode != "get-tuple-element":
@@ -70,9 +74,14 @@ def _step(program: Program, loop: Instruction, index: int) -> int | None:
 
 
 def _added(
-  program: Program, computation: dict[str, Instruction], name: str, is_counter: Callable[[str], bool]
+  program: Program,
+  computation: dict[str, Instruction],
+  name: str,
+  is_counter: Callable[[str], bool],
 ) -> int | None:
-  """Returns the constant that an instruction adds to the counter, looking into a fusion; None where it does not."""
+  """Returns the constant that an instruction adds to the counter, looking into a fusion; None where
+  it does not.
+  """
   instruction = _source(computation, name)
   if instruction is None:
     return None
@@ -86,7 +95,9 @@ def _added(
 
     def is_parameter(inner: str) -> bool:
       source = _source(fused, inner)
-      return bool(source) and source.opcode == "parameter" and is_counter(given[int(source.operands[0])])
+      return (
+        bool(source) and source.opcode == "parameter" and is_counter(given[int(source.operands[0])])
+      )
 
     return _added(program, fused, hlo.root(fused).name, is_parameter)
   return None
@@ -95,6 +106,10 @@ def _added(
 def _is_counter(body: dict[str, Instruction], name: str, index: int) -> bool:
   """Returns whether an instruction is the loop's own value of that index."""
   source = _source(body, name)
-  if source is None or source.opcode != "get-tuple-element" or f"index={index}" not in source.attributes:
+  if (
+    source is None
+    or source.opcode != "get-tuple-element"
+    or f"index={index}" not in source.attributes
+  ):
     return False
   return body[source.operands[0]].opcode == "parameter"

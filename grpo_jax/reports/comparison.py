@@ -1,12 +1,13 @@
-"""Compares several runs of several arms (settings that differ in one thing) at equal numbers of sampled tokens.
+"""Compares several runs of several arms (settings that differ in one thing) at equal numbers of
+sampled tokens.
 
-DIR/ARM/LR/SEED are the folders of the runs. An arm's learning rate is the one with the highest mean final accuracy over
-the tuning seeds, where a run that diverged counts 0; of two equal ones it is the lower. What is shown of an arm are its
-other seeds at that learning rate.
+DIR/ARM/LR/SEED are the folders of the runs. An arm's learning rate is the one with the highest mean
+final accuracy over the tuning seeds, where a run that diverged counts 0; of two equal ones it is
+the lower. What is shown of an arm are its other seeds at that learning rate.
 
-The budget of tokens is what the shortest of the runs that are shown sampled in all, and the accuracy of each run is
-read there, linearly between two evaluations. An offline run counts a sample when it first learns from it, since only
-so many had to be drawn until then.
+The budget of tokens is what the shortest of the runs that are shown sampled in all, and the
+accuracy of each run is read there, linearly between two evaluations. An offline run counts a sample
+when it first learns from it, since only so many had to be drawn until then.
 """
 
 import html
@@ -21,7 +22,9 @@ from grpo_jax.reports import jsonl
 
 
 class Run(NamedTuple):
-  """A finished run with its N evaluations, from the one before the first step to the one after the last."""
+  """A finished run with its N evaluations, from the one before the first step to the one after the
+  last.
+  """
 
   tokens: np.ndarray  # [N] completion tokens sampled until each evaluation
   accuracy: np.ndarray  # [N]
@@ -35,7 +38,9 @@ class Arm(NamedTuple):
 
   name: str
   lr: float
-  at_edge: bool  # whether the rate is the lowest or highest of the grid: a better one may lie outside
+  at_edge: (
+    bool  # whether the rate is the lowest or highest of the grid: a better one may lie outside
+  )
   runs: list[Run]
   diverged: int  # how many more seeds diverged, which count as accuracy 0
 
@@ -56,7 +61,8 @@ def read(path: storage.Path, memory_mb: float = float("nan")) -> Run:
   """Reads the folder of a finished run.
 
   Raises:
-    ValueError: it cannot be known how many tokens the run sampled (offline, on data that are not all it sampled).
+    ValueError: it cannot be known how many tokens the run sampled (offline, on data that are not
+      all it sampled).
   """
   config = json.loads((path / "config.json").read_text())
   lines = jsonl.metrics(path / "metrics.jsonl")
@@ -66,7 +72,13 @@ def read(path: storage.Path, memory_mb: float = float("nan")) -> Run:
   accuracy = [line["eval/accuracy"] for line in evaluations]
   passes = [line.get("inner/passes") or 1.0 for line in lines if "loss" in line]
   seconds = json.loads((path / "result.json").read_text())["wall_s"]
-  return Run(np.array(tokens, float), np.array(accuracy, float), seconds, memory_mb, float(np.mean(passes or [1.0])))
+  return Run(
+    np.array(tokens, float),
+    np.array(accuracy, float),
+    seconds,
+    memory_mb,
+    float(np.mean(passes or [1.0])),
+  )
 
 
 def sampled_tokens(lines: Sequence[dict], config: dict) -> tuple[np.ndarray, np.ndarray]:
@@ -82,7 +94,9 @@ def sampled_tokens(lines: Sequence[dict], config: dict) -> tuple[np.ndarray, np.
   if config["loop"] != "offline":
     pairs = [(line["step"], line["tokens"]) for line in lines if "tokens" in line]
   elif config["offline"]["data"] != "samples" or config["sampler"]["tries"] != 1:
-    setting = f"offline.data={config['offline']['data']} with sampler.tries={config['sampler']['tries']}"
+    setting = (
+      f"offline.data={config['offline']['data']} with sampler.tries={config['sampler']['tries']}"
+    )
     raise ValueError(f"{setting}: how many tokens were sampled for it is not recorded")
   else:
     batch = config["data"]["prompts"] * config["sampler"]["group"]
@@ -101,7 +115,9 @@ def final_accuracy(path: storage.Path) -> float | None:
   return json.loads((path / "result.json").read_text())["accuracy_after"]
 
 
-def tuning(workdir: storage.Path, arm: str, lrs: Sequence[float], seeds: Sequence[int]) -> list[float | None]:
+def tuning(
+  workdir: storage.Path, arm: str, lrs: Sequence[float], seeds: Sequence[int]
+) -> list[float | None]:
   """Returns the mean final accuracy at each learning rate; None where a run is not finished."""
   means: list[float | None] = []
   for lr in lrs:
@@ -110,8 +126,12 @@ def tuning(workdir: storage.Path, arm: str, lrs: Sequence[float], seeds: Sequenc
   return means
 
 
-def best_lr(workdir: storage.Path, arm: str, lrs: Sequence[float], seeds: Sequence[int]) -> float | None:
-  """Returns the chosen learning rate; None until the arm's tuning is finished. A grid of one rate needs no tuning."""
+def best_lr(
+  workdir: storage.Path, arm: str, lrs: Sequence[float], seeds: Sequence[int]
+) -> float | None:
+  """Returns the chosen learning rate; None until the arm's tuning is finished. A grid of one rate
+  needs no tuning.
+  """
   if len(lrs) == 1:
     return lrs[0]
   means = tuning(workdir, arm, lrs, seeds)
@@ -147,7 +167,9 @@ def finished_arms(
       continue
     places = {seed: folder(workdir, arm, lr, seed) for seed in seeds}
     states = {seed: state(path) for seed, path in places.items()}
-    done = [read(places[s], peaks.get((arm, lr, s), float("nan"))) for s in seeds if states[s] == "done"]
+    done = [
+      read(places[s], peaks.get((arm, lr, s), float("nan"))) for s in seeds if states[s] == "done"
+    ]
     diverged = list(states.values()).count("diverged")
     if done or diverged:
       found.append(Arm(arm, lr, len(lrs) > 1 and lr in (min(lrs), max(lrs)), done, diverged))
@@ -160,15 +182,22 @@ def budget(arms: Sequence[Arm]) -> float:
 
 
 def accuracies(arm: Arm, tokens: float) -> np.ndarray:
-  """Returns the accuracy [seeds] of each seed when it had sampled so many tokens; 0 for those that diverged."""
-  return np.array([np.interp(tokens, run.tokens, run.accuracy) for run in arm.runs] + [0.0] * arm.diverged)
+  """Returns the accuracy [seeds] of each seed when it had sampled so many tokens; 0 for those that
+  diverged.
+  """
+  return np.array(
+    [np.interp(tokens, run.tokens, run.accuracy) for run in arm.runs] + [0.0] * arm.diverged
+  )
 
 
 COLUMNS = (
   ("arm", "The name in experiments/comparisons.py."),
   ("lr", "Chosen by the tuning seeds. *: at the edge of the grid, a better one may lie outside."),
   ("seeds", "Finished seeds that are shown."),
-  ("accuracy", "Greedy, at the common number of sampled tokens: mean ± standard deviation over the seeds."),
+  (
+    "accuracy",
+    "Greedy, at the common number of sampled tokens: mean ± standard deviation over the seeds.",
+  ),
   ("min to max", "Over the seeds."),
   ("gain", "Points over the warm start, mean over the seeds."),
   ("passes", "Updates that a rollout was used for, mean."),
@@ -179,7 +208,9 @@ COLUMNS = (
 
 
 def cells(arm: Arm, tokens: float) -> list[str]:
-  """Returns the texts of an arm in the table, one for each of COLUMNS, at that number of sampled tokens."""
+  """Returns the texts of an arm in the table, one for each of COLUMNS, at that number of sampled
+  tokens.
+  """
   found = accuracies(arm, tokens)
   spread = f" ± {100 * found.std(ddof=1):.1f}" if len(found) > 1 else ""
   lr = f"{arm.lr:g}{'*' if arm.at_edge else ''}"
@@ -210,10 +241,17 @@ def markdown(arms: Sequence[Arm], notes: Sequence[str]) -> str:
   tokens = budget(arms)
   names = [name for name, _ in COLUMNS]
   lines = [names, ["---", *["---:"] * (len(names) - 1)], *(cells(arm, tokens) for arm in arms)]
-  return "\n".join([*(f"{note}\n" for note in notes), *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
+  return (
+    "\n".join(
+      [*(f"{note}\n" for note in notes), *("| " + " | ".join(line) + " |" for line in lines)]
+    )
+    + "\n"
+  )
 
 
-def page(title: str, arms: Sequence[Arm], notes: Sequence[str], curves: str, tuned: Sequence[Sequence[str]]) -> str:
+def page(
+  title: str, arms: Sequence[Arm], notes: Sequence[str], curves: str, tuned: Sequence[Sequence[str]]
+) -> str:
   """Returns one HTML page that needs nothing else.
 
   Args:
@@ -221,11 +259,14 @@ def page(title: str, arms: Sequence[Arm], notes: Sequence[str], curves: str, tun
     arms: what the table shows.
     notes: a paragraph each, above the table.
     curves: SVG, or a line of text instead.
-    tuned: the lines of the table of the tuning runs, its head first; where there is only the head, it is left out.
+    tuned: the lines of the table of the tuning runs, its head first; where there is only the head,
+      it is left out.
   """
   tokens = budget(arms)
   table = [[name for name, _ in COLUMNS], *(cells(arm, tokens) for arm in arms)]
-  meanings = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>" for name, text in COLUMNS)
+  meanings = "".join(
+    f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>" for name, text in COLUMNS
+  )
   return "\n".join(
     [
       "<!doctype html>",

@@ -14,14 +14,19 @@ POINTS = 60  # at which the spread of a curve is computed
 
 
 def spread(runs: Curves) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-  """Returns x and the mean, the least and the greatest y at each x, as far as all runs go; [POINTS] each."""
+  """Returns x and the mean, the least and the greatest y at each x, as far as all runs go; [POINTS]
+  each.
+  """
   x = np.linspace(max(run[0][0] for run in runs), min(run[0][-1] for run in runs), POINTS)
   y = np.stack([np.interp(x, *run) for run in runs])
   return x, y.mean(0), y.min(0), y.max(0)
 
 
 def svg(
-  panels: Sequence[tuple[str, Sequence[str]]], arms: Mapping[str, Curves], mark: float, labels: tuple[str, str]
+  panels: Sequence[tuple[str, Sequence[str]]],
+  arms: Mapping[str, Curves],
+  mark: float,
+  labels: tuple[str, str],
 ) -> str:
   """Draws the mean of each arm's runs in a band from the least to the greatest.
 

@@ -16,12 +16,14 @@ NUMBER = kinds.Number()
 def read(path: storage.Path, rows: Mapping[str, kinds.Row] = {}) -> list[dict[str, Any]]:
   """Returns the objects of a file with one JSON object on each line; none where there is no file.
 
-  Damaged lines are left out, and a warning on stderr counts them. The last line of a run that goes on, or that was
+  Damaged lines are left out, and a warning on stderr counts them. The last line of a run that goes
+  on, or that was
   killed, may be cut off: that is no damage.
 
   Args:
     path: of the file; where there is a file of checksums beside it, they are compared.
-    rows: what some keys may be; an object in which one is another value counts as damaged, null as not there.
+    rows: what some keys may be; an object in which one is another value counts as damaged, null as
+      not there.
   """
   found = logs.read(path)
   whole, wrong = [], []
@@ -36,13 +38,19 @@ def read(path: storage.Path, rows: Mapping[str, kinds.Row] = {}) -> list[dict[st
 
 
 def metrics(path: storage.Path) -> list[dict[str, float | None]]:
-  """Returns the lines of a metrics.jsonl, each with its step; values that are no numbers of a run are None."""
+  """Returns the lines of a metrics.jsonl, each with its step; values that are no numbers of a run
+  are None.
+  """
   lines = [line for line in read(path, STEP) if line.get("step") is not None]
-  return [{name: value if NUMBER.fits(value) else None for name, value in line.items()} for line in lines]
+  return [
+    {name: value if NUMBER.fits(value) else None for name, value in line.items()} for line in lines
+  ]
 
 
 def folder_argument(command: str, doc: str) -> str:
-  """Returns the DIR of `python -m command DIR`; ends the program with its help, or with one line of what is wrong."""
+  """Returns the DIR of `python -m command DIR`; ends the program with its help, or with one line of
+  what is wrong.
+  """
   given = sys.argv[1:]
   if {"-h", "--help"} & set(given):
     print(f"{doc}\nusage: python -m {command} DIR")

@@ -1,4 +1,6 @@
-"""Draws DIR/curve.png from a run's metrics.jsonl and result.json: `python -m grpo_jax.reports.plots DIR`."""
+"""Draws DIR/curve.png from a run's metrics.jsonl and result.json: `python -m grpo_jax.reports.plots
+DIR`.
+"""
 
 import itertools
 import re
@@ -26,7 +28,8 @@ class Panel(NamedTuple):
   share: bool  # whether the values lie between 0 and 1
 
 
-ACCURACY = Panel("accuracy on the test split", (("eval/accuracy", "greedy"),), True)  # and `sampled_accuracies`
+# and `sampled_accuracies`
+ACCURACY = Panel("accuracy on the test split", (("eval/accuracy", "greedy"),), True)
 HELD_OUT = (
   ("eval/pair_accuracy", "pairs"),
   ("eval/step_accuracy", "steps"),
@@ -39,11 +42,21 @@ PANELS = (
   Panel("reward model, held-out data", HELD_OUT, True),
   Panel("KL to the reference", (("kl", "KL"),), False),
   Panel("entropy of the policy (nats)", (("entropy", "entropy"),), False),
-  Panel("completion length (tokens)", (("length/mean", "mean"), ("length/min", "min"), ("length/max", "max")), False),
+  Panel(
+    "completion length (tokens)",
+    (("length/mean", "mean"), ("length/min", "min"), ("length/max", "max")),
+    False,
+  ),
   Panel("shares", (("truncated", "truncated"), ("zero_variance", "groups without variance")), True),
 )
 # Above the panel: within it there may be a line anywhere.
-LEGEND = {"loc": "lower right", "bbox_to_anchor": (1.02, 1.0), "fontsize": 7.5, "frameon": False, "borderaxespad": 0}
+LEGEND = {
+  "loc": "lower right",
+  "bbox_to_anchor": (1.02, 1.0),
+  "fontsize": 7.5,
+  "frameon": False,
+  "borderaxespad": 0,
+}
 LEGEND |= {"borderpad": 0.2, "handlelength": 1, "handletextpad": 0.4, "columnspacing": 0.8}
 BESIDE = 3  # labels that there is room for beside the title; more of them stand below it
 ACROSS = 5  # labels that there is room for in a row below it
@@ -55,8 +68,12 @@ COLORS = ("#3b6fb6", "#d1793a", "#4f9a5b", "#8a5fb0", "#5b5b5b", "#c0508a", "#9a
 
 def sampled_accuracies(lines: Lines) -> tuple[tuple[str, str], ...]:
   """Returns (name, label) of every pass@k and maj@k that was measured, with k in ascending order."""
-  found = {name: re.fullmatch(r"eval/((pass|maj)@(\d{1,9}))", name) for line in lines for name in line}
-  matches = sorted(filter(None, found.values()), key=lambda match: (match[2] == "maj", int(match[3])))
+  found = {
+    name: re.fullmatch(r"eval/((pass|maj)@(\d{1,9}))", name) for line in lines for name in line
+  }
+  matches = sorted(
+    filter(None, found.values()), key=lambda match: (match[2] == "maj", int(match[3]))
+  )
   return tuple((match[0], match[1]) for match in matches[:MOST_LABELS])
 
 
@@ -75,13 +92,17 @@ def series(lines: Lines, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
-  """Returns the centred moving average [N] of values [N]; near the ends it is the mean of what there is."""
+  """Returns the centred moving average [N] of values [N]; near the ends it is the mean of what
+  there is.
+  """
   kernel = np.ones(window)
   return np.convolve(values, kernel, "same") / np.convolve(np.ones_like(values), kernel, "same")
 
 
 def draw(workdir: str) -> storage.Path | None:
-  """Draws the panels of which the run has metrics and returns the path; None where there is nothing to draw."""
+  """Draws the panels of which the run has metrics and returns the path; None where there is nothing
+  to draw.
+  """
   folder = storage.place(workdir)
   lines = jsonl.metrics(folder / "metrics.jsonl")
   found = panels(lines)
@@ -89,8 +110,12 @@ def draw(workdir: str) -> storage.Path | None:
     return None
   across = min(3, len(found))
   down = -(-len(found) // across)
-  figure = matplotlib.figure.Figure(figsize=(4.6 * across, 3.1 * down + 0.4), dpi=120, layout="constrained")
-  figure.suptitle(headline(folder, lines[-1]["step"]), fontsize=10, x=0.01, ha="left", parse_math=False)
+  figure = matplotlib.figure.Figure(
+    figsize=(4.6 * across, 3.1 * down + 0.4), dpi=120, layout="constrained"
+  )
+  figure.suptitle(
+    headline(folder, lines[-1]["step"]), fontsize=10, x=0.01, ha="left", parse_math=False
+  )
   for i, panel in enumerate(found):
     axes = figure.add_subplot(down, across, i + 1)
     _draw_panel(axes, lines, panel)
@@ -103,7 +128,9 @@ def draw(workdir: str) -> storage.Path | None:
 
 
 def headline(folder: storage.Path, last_step: float) -> str:
-  """Returns the folder's name and what result.json says of the run; the name alone where it went on since."""
+  """Returns the folder's name and what result.json says of the run; the name alone where it went on
+  since.
+  """
   name = storage.title(folder)
   try:
     result = model_folder.read_json(f"workdir={folder}", folder, "result.json") or {}
@@ -116,7 +143,10 @@ def headline(folder: storage.Path, last_step: float) -> str:
     before, after = result.get(f"{of}_before"), result.get(f"{of}_after")
     if before is not None and after is not None and steps >= last_step:
       minutes = f", {result['wall_s'] / 60:.1f} min" if result.get("wall_s") else ""
-      return f"{name}: {of.replace('_', ' ')} {before:.1%} before, {after:.1%} after {steps} steps{minutes}"
+      return (
+        f"{name}: {of.replace('_', ' ')} {before:.1%} before, {after:.1%} after {steps} "
+        f"steps{minutes}"
+      )
   return name
 
 

@@ -11,11 +11,14 @@ from grpo_jax.models.decoder import DecoderConfig
 from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.setup import build, parameters, scorers
 
-PROBE = "What is 12 + 7?\nIt is 12 + 7 = 19.\n#### 19"  # a text that two tokenizers should read alike
+PROBE = (
+  "What is 12 + 7?\nIt is 12 + 7 = 19.\n#### 19"  # a text that two tokenizers should read alike
+)
 
 
 def load(config: ConfigDict, model: build.Model) -> list[RewardModel]:
-  """The reward models of `rewards.outcome_models` and `rewards.process_models`, on the policy's mesh.
+  """The reward models of `rewards.outcome_models` and `rewards.process_models`, on the policy's
+  mesh.
 
   Raises:
     SettingError: as `find`; weights that are damaged.
@@ -38,7 +41,10 @@ def shapes(config: ConfigDict) -> list[DecoderConfig]:
   Raises:
     SettingError: a folder that is not there, or holds no reward model.
   """
-  return [_read_shape(name, folder, steps) for name, folder, _, steps in scorers.reward_models(config.rewards)]
+  return [
+    _read_shape(name, folder, steps)
+    for name, folder, _, steps in scorers.reward_models(config.rewards)
+  ]
 
 
 def _setting(steps: bool) -> str:
@@ -52,11 +58,15 @@ def _shown(name: str, folder: str, steps: bool) -> str:
 def _read_shape(name: str, folder: str, steps: bool) -> DecoderConfig:
   setting = _shown(name, folder, steps)
   if not storage.place(folder).is_dir():
-    raise SettingError(f"{setting}: no such folder; give a Hugging Face folder or the workdir of a run")
+    raise SettingError(
+      f"{setting}: no such folder; give a Hugging Face folder or the workdir of a run"
+    )
   with said_of(_setting(steps)):
     shape = parameters.read_shape(parameters.find_source(folder)[0])
   if not shape.scores:
-    raise SettingError(f"{setting}: is no reward model; train one, as experiments/arithmetic_rm.py does")
+    raise SettingError(
+      f"{setting}: is no reward model; train one, as experiments/arithmetic_rm.py does"
+    )
   return shape
 
 
@@ -88,4 +98,6 @@ def check_tokenizer(policy: build.Model, found: build.Model, setting: str) -> No
   """
   ours, theirs = (each.tokenizer.encode(PROBE) for each in (policy, found))
   if ours != theirs or policy.tokenizer.eos_ids != found.tokenizer.eos_ids:
-    raise SettingError(f"{setting}: has another tokenizer than the policy; use a reward model that reads its tokens")
+    raise SettingError(
+      f"{setting}: has another tokenizer than the policy; use a reward model that reads its tokens"
+    )

@@ -1,6 +1,7 @@
 """Makes rewards of the scores that reward models give to a batch of completions (scores.py).
 
-One of outcomes is asked after the last token, one of steps (a process reward model) after the last token of each step.
+One of outcomes is asked after the last token, one of steps (a process reward model) after the last
+token of each step.
 """
 
 import functools
@@ -38,11 +39,16 @@ def judge(models: Sequence[RewardModel], sizes: Sizes, drawn: Rollouts) -> list[
   if not models:
     return []
   on_mesh = to_device(sizes.layout, sizes.for_learner(drawn))
-  return [jitted_scores(model.decoder, sizes.microbatches)(model.params, *on_mesh) for model in models]
+  return [
+    jitted_scores(model.decoder, sizes.microbatches)(model.params, *on_mesh) for model in models
+  ]
 
 
-def given_by(models: Sequence[RewardModel], sizes: Sizes, drawn: Rollouts) -> list[tuple[str, Callable, float]]:
-  """Returns (name, function of (prompt, sample, completion), weight) of each reward model; see `given_to`.
+def given_by(
+  models: Sequence[RewardModel], sizes: Sizes, drawn: Rollouts
+) -> list[tuple[str, Callable, float]]:
+  """Returns (name, function of (prompt, sample, completion), weight) of each reward model; see
+  `given_to`.
 
   Every process calls this; the functions can be asked of its own completions.
 
@@ -53,12 +59,16 @@ def given_by(models: Sequence[RewardModel], sizes: Sizes, drawn: Rollouts) -> li
   return [(model.name, given_to(model, scores, drawn), model.weight) for model, scores in said]
 
 
-def outcome_rewards(scores: np.ndarray, lengths: np.ndarray, ended: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the rewards that an outcome reward model gives to completions, and to which it gives one.
+def outcome_rewards(
+  scores: np.ndarray, lengths: np.ndarray, ended: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the rewards that an outcome reward model gives to completions, and to which it gives
+  one.
 
-  A completion that was cut off has no outcome to judge, and must not gain by that: it is given the least score of its
-  group. In a group of which all were cut off none is given a reward. Only differences of the scores of a prompt mean
-  anything (Bradley-Terry), so no other number would do for all prompts.
+  A completion that was cut off has no outcome to judge, and must not gain by that: it is given the
+  least score of its group. In a group of which all were cut off none is given a reward. Only
+  differences of the scores of a prompt mean anything (Bradley-Terry), so no other number would do
+  for all prompts.
 
   Args:
     scores: `[P, G]`, after the last token.
@@ -92,7 +102,9 @@ def given_to(
   return functools.partial(_of_outcome, *outcome_rewards(last, drawn.lengths, drawn.ended))
 
 
-def _of_steps(scores: np.ndarray, p: int, g: int, completion: Completion) -> list[tuple[int, float]]:
+def _of_steps(
+  scores: np.ndarray, p: int, g: int, completion: Completion
+) -> list[tuple[int, float]]:
   return process_rewards(scores[p, g], completion)
 
 
@@ -105,8 +117,8 @@ def _of_outcome(
 def process_rewards(scores: np.ndarray, completion: Completion) -> list[tuple[int, float]]:
   """Returns (index of its last token, reward) of each step of a completion.
 
-  The reward is the probability that the model gives the step, sigma(score) (Math-Shepherd, arXiv 2312.08935, eq. 2).
-  A step that was cut off is none that could be right: its reward is 0.
+  The reward is the probability that the model gives the step, sigma(score) (Math-Shepherd, arXiv
+  2312.08935, eq. 2). A step that was cut off is none that could be right: its reward is 0.
 
   Args:
     scores: `[L]`, of this completion.

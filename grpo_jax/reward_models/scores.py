@@ -1,4 +1,6 @@
-"""What a reward model says of completions, a number after each token, and how well it tells the better of two."""
+"""What a reward model says of completions, a number after each token, and how well it tells the
+better of two.
+"""
 
 import functools
 from collections.abc import Callable
@@ -19,8 +21,11 @@ from grpo_jax.types import Array, Rollouts
 BINS = 10  # of confidence, in the calibration error
 
 
-def scores(decoder: Decoder, microbatches: int, params: Params, batch: Rollouts, packing: Packing) -> Array:
-  """Returns a reward model's score after each token, `[P, G, L]` float32, made one microbatch after the other.
+def scores(
+  decoder: Decoder, microbatches: int, params: Params, batch: Rollouts, packing: Packing
+) -> Array:
+  """Returns a reward model's score after each token, `[P, G, L]` float32, made one microbatch after
+  the other.
 
   Args:
     decoder: the reward model's.
@@ -40,20 +45,30 @@ def scores(decoder: Decoder, microbatches: int, params: Params, batch: Rollouts,
 
 @functools.cache
 def jitted_scores(decoder: Decoder, microbatches: int) -> Callable:
-  """Returns `scores` of a decoder, jitted: the same function for the same arguments, so that it is compiled once."""
+  """Returns `scores` of a decoder, jitted: the same function for the same arguments, so that it is
+  compiled once.
+  """
   return jax.jit(functools.partial(scores, decoder, microbatches))
 
 
 @jax.jit
 def after_last_token(scores: Array, lengths: Array) -> Array:
-  """Returns of scores `[P, G, L]` those after the last token of each completion, `[P, G]`; lengths are `[P, G]`."""
+  """Returns of scores `[P, G, L]` those after the last token of each completion, `[P, G]`; lengths
+  are `[P, G]`.
+  """
   return jnp.take_along_axis(scores, jnp.maximum(lengths, 1)[..., None] - 1, axis=2)[..., 0]
 
 
 def scores_of_all(
-  decoder: Decoder, params: Params, batch: Rollouts, sizes: Sizes, prompts: int, progress: Callable[[int, int], None]
+  decoder: Decoder,
+  params: Params,
+  batch: Rollouts,
+  sizes: Sizes,
+  prompts: int,
+  progress: Callable[[int, int], None],
 ) -> np.ndarray:
-  """Returns `scores` of all completions of a batch, `[N, G, L]` float32 on the host, computed P prompts at a time.
+  """Returns `scores` of all completions of a batch, `[N, G, L]` float32 on the host, computed P
+  prompts at a time.
 
   Args:
     decoder, params: the reward model.
@@ -72,7 +87,9 @@ def scores_of_all(
 
 
 def _filled(start: int, prompts: int, x: np.ndarray) -> np.ndarray:
-  """Returns entries `start` to `start + prompts` of an array `[N, ...]`, zeros where there are fewer."""
+  """Returns entries `start` to `start + prompts` of an array `[N, ...]`, zeros where there are
+  fewer.
+  """
   few = x[start : start + prompts]
   return np.concatenate([few, np.zeros((prompts - len(few), *x.shape[1:]), x.dtype)])
 
@@ -89,7 +106,8 @@ def margins(scores: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def pair_metrics(margin: np.ndarray) -> dict[str, float]:
-  """Returns how well a reward model tells the better of two, of margins `[N]`: score of the chosen less the rejected.
+  """Returns how well a reward model tells the better of two, of margins `[N]`: score of the chosen
+  less the rejected.
 
   p = sigma(margin) is the probability that it gives to the choice that was made (Bradley-Terry).
 
@@ -113,7 +131,8 @@ def pair_metrics(margin: np.ndarray) -> dict[str, float]:
 
 
 def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
-  """Returns sum over bins of n_bin / N |mean right - mean confidence|, in BINS equal bins of confidence in [0.5, 1].
+  """Returns sum over bins of n_bin / N |mean right - mean confidence|, in BINS equal bins of
+  confidence in [0.5, 1].
 
   Args:
     confidence: `[N]`, from 0.5 to 1.

@@ -8,8 +8,8 @@ from grpo_jax.reward_models import agreement
 def step_metrics(scores: np.ndarray, labels: np.ndarray) -> dict[str, float]:
   """Returns how well scores `[N]` agree with labels `[N]` from 0 to 1 of the same N steps.
 
-  A step is right where its label is above one half, and is said to be where its score is above 0. What needs right and
-  wrong steps is left out where there are none of either.
+  A step is right where its label is above one half, and is said to be where its score is above 0.
+  What needs right and wrong steps is left out where there are none of either.
 
     accuracy        mean of the next two: balanced, since most steps may be right
     accuracy_right  share of the right steps that are said to be right

@@ -1,7 +1,9 @@
-"""Says which expressions are equal, by math-verify and sympy. A process of its own, which sandbox/worker.py ends.
+"""Says which expressions are equal, by math-verify and sympy. A process of its own, which
+sandbox/worker.py ends.
 
-math-verify has timeouts of its own, by signals, which raise in threads and stop nothing inside one operation; they are
-off. {"pairs": [[expected, answer], ...]} gets {"equal": [true or false, ...]} or {"error": why}; `boxed` starts it.
+math-verify has timeouts of its own, by signals, which raise in threads and stop nothing inside one
+operation; they are off. {"pairs": [[expected, answer], ...]} gets {"equal": [true or false, ...]}
+or {"error": why}; `boxed` starts it.
 """
 
 import functools
@@ -14,10 +16,11 @@ from grpo_jax.sandbox import worker
 
 MEMORY = 1024**3  # bytes of address space; sympy with its caches takes 100 MB of it
 SECONDS = 0.25  # of computing for one answer; most take some milliseconds
-LARGEST = 400 * 1024**2  # bytes of memory; an answer that took more is one that was stopped: sympy hides a MemoryError
+# bytes of memory; an answer that took more is one that was stopped: sympy hides a MemoryError
+LARGEST = 400 * 1024**2
 
-# What is compared before the first request, so that no child has to learn the grammar: it takes a tenth of a second of
-# what a child may compute where an answer is the first of its kind.
+# What is compared before the first request, so that no child has to learn the grammar: it takes a
+# tenth of a second of what a child may compute where an answer is the first of its kind.
 FIRST = (
   ("\\frac{1}{2}x^2", "0.5x^{2}"),
   ("2\\sqrt{3}", "\\sqrt{12}"),
@@ -44,10 +47,14 @@ class Comparer:
     from math_verify import LatexExtractionConfig, parse, verify
 
     logging.disable()  # it warns that its timeouts are off
-    plain = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none")
+    plain = NormalizationConfig(
+      basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
+    )
     config = LatexExtractionConfig(normalization_config=plain)
     self.parse = functools.lru_cache(maxsize=1000)(
-      functools.partial(parse, extraction_config=[config], fallback_mode="no_fallback", parsing_timeout=None)
+      functools.partial(
+        parse, extraction_config=[config], fallback_mode="no_fallback", parsing_timeout=None
+      )
     )
     self.verify = functools.partial(verify, float_rounding=10, timeout_seconds=None)
     for expected, answer in FIRST:

@@ -1,16 +1,18 @@
-"""Mathematical answers as texts: brought to one form, taken apart, and compared as far as that needs no algebra.
+"""Mathematical answers as texts: brought to one form, taken apart, and compared as far as that
+needs no algebra.
 
-Numbers are exact fractions; tuples, intervals, sets and matrices are compared entry by entry. What is left are pairs of
-expressions such as `2\\sqrt{3}` and `\\sqrt{12}`, which `equal` asks its caller about. Regular expressions only, over
-texts of at most LONGEST characters.
+Numbers are exact fractions; tuples, intervals, sets and matrices are compared entry by entry. What
+is left are pairs of expressions such as `2\\sqrt{3}` and `\\sqrt{12}`, which `equal` asks its
+caller about. Regular expressions only, over texts of at most LONGEST characters.
 
 What counts as the same answer:
 
-- A unit, a percent or currency sign, and `x =` before the answer may be missing on one side; given on both, they are
-  the same. 50% is 50, and also 0.5.
-- A tuple is ordered, a list or set is not; their brackets matter, so (1,2) is neither [1,2] nor {1,2} nor 1,2. A list
-  without brackets is a set.
-- A comma between groups of three digits is part of a number, but within brackets and before a space it separates.
+- A unit, a percent or currency sign, and `x =` before the answer may be missing on one side; given
+  on both, they are the same. 50% is 50, and also 0.5.
+- A tuple is ordered, a list or set is not; their brackets matter, so (1,2) is neither [1,2] nor
+  {1,2} nor 1,2. A list without brackets is a set.
+- A comma between groups of three digits is part of a number, but within brackets and before a space
+  it separates.
 - Decimals are exact: 1/3 is not 0.333.
 """
 
@@ -50,9 +52,13 @@ class Group(NamedTuple):
 
 Answer = Leaf | Group
 
-_WRAPPER = r"\\(?:text|textbf|textit|textrm|textsf|mathrm|mathbf|mathit|mathsf|mbox|operatorname)\s*\*?"
+_WRAPPER = (
+  r"\\(?:text|textbf|textit|textrm|textsf|mathrm|mathbf|mathit|mathsf|mbox|operatorname)\s*\*?"
+)
 _TEXT = re.compile(_WRAPPER + r"\s*\{([^{}]*)\}")
-_SPACE = re.compile(r"(?<!\\)\\(?:[,!;:> ]|q?quad(?![A-Za-z])|hspace\{[^{}]*\}|displaystyle(?![A-Za-z]))|~|\\\\\s*$")
+_SPACE = re.compile(
+  r"(?<!\\)\\(?:[,!;:> ]|q?quad(?![A-Za-z])|hspace\{[^{}]*\}|displaystyle(?![A-Za-z]))|~|\\\\\s*$"
+)
 _DELIMITER = re.compile(r"\\(?:left|right|big|Big|bigl|bigr|Bigl|Bigr)(?![A-Za-z])\s*\.?")
 _PLAIN = (
   (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
@@ -78,7 +84,8 @@ _PLAIN = (
   (re.compile(r"\\(?:rbrack)(?![A-Za-z])"), "]"),
   (re.compile(r"\\degree(?![A-Za-z])|\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])"), "\u00b0"),
 )
-# What follows a command that takes one or two arguments, each of which may be one character without braces.
+# What follows a command that takes one or two arguments, each of which may be one character without
+# braces.
 _FRAC = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))")
 _SQRT = re.compile(r"\\sqrt\s*([0-9A-Za-z])")
 _ONE = re.compile(r"([\^_])\s*\{\s*([0-9A-Za-z])\s*\}")
@@ -86,10 +93,16 @@ _THOUSANDS = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])")
 _ONE_NUMBER = re.compile(r"[-+$\\ ]*[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])[^,;]*")
 
 _AMOUNT = r"(?P<amount>-?[0-9][0-9.,/]*|-?[0-9]*\s?\\frac\{[^{}]*\}\{[^{}]*\}|.*[0-9A-Za-z)}])"
-_TEXT_UNIT = re.compile(rf"{_AMOUNT}\s*{_WRAPPER}\{{(?P<unit>[A-Za-z ./\u00b0]+(?:\^?[23])?)\}}(?P<power>\^[23])?\.?")
-_RATE = r"(?:cm|mm|km|m|kg|g|mg|ft|in|mi|lbs?|l|ml|h|s|[a-z]{3,})"  # what may stand on a side of a/b; x/y is algebra
-_SHORT = rf"cm|mm|km|(?<=\s)[mg]|kg|mg|ft|in|mi|lbs?|mph|kmh|min|sec|hrs?|deg|sq [a-z]+|{_RATE}/{_RATE}"
-_LONG = r"(?!(?:arc)?(?:sin|cos|tan|cot|csc|log|exp)[xyzabt]?\b)[A-Za-z]{4}[A-Za-z ]*"  # other words, but no functions
+_TEXT_UNIT = re.compile(
+  rf"{_AMOUNT}\s*{_WRAPPER}\{{(?P<unit>[A-Za-z ./\u00b0]+(?:\^?[23])?)\}}(?P<power>\^[23])?\.?"
+)
+# what may stand on a side of a/b; x/y is algebra
+_RATE = r"(?:cm|mm|km|m|kg|g|mg|ft|in|mi|lbs?|l|ml|h|s|[a-z]{3,})"
+_SHORT = (
+  rf"cm|mm|km|(?<=\s)[mg]|kg|mg|ft|in|mi|lbs?|mph|kmh|min|sec|hrs?|deg|sq [a-z]+|{_RATE}/{_RATE}"
+)
+# other words, but no functions
+_LONG = r"(?!(?:arc)?(?:sin|cos|tan|cot|csc|log|exp)[xyzabt]?\b)[A-Za-z]{4}[A-Za-z ]*"
 _PLAIN_UNIT = re.compile(
   rf"(?P<amount>-?[0-9][0-9.,/]*)(?:\s+(?P<long>{_LONG})|\s*(?P<unit>{_SHORT}))(?P<power>\^[23])?\.?"
 )
@@ -99,7 +112,9 @@ _NO_UNIT = re.compile(
 )
 _SIGN_UNIT = re.compile(r"(?P<amount>.*[0-9A-Za-z)}])\s*(?P<unit>\u00b0|\\?%)")
 _NAME = re.compile(r"([A-Za-z](?:_[0-9A-Za-z]|\([a-z]\))?|\\[A-Za-z]+|[A-Z][A-Z]+)\s*=([^=]+)")
-_RATIO = re.compile(r"(-?)(?:(-?[0-9.,]+)/(-?[0-9.,]+)|([0-9]*) ?\\frac\{(-?[0-9.,]+)\}\{(-?[0-9.,]+)\})")
+_RATIO = re.compile(
+  r"(-?)(?:(-?[0-9.,]+)/(-?[0-9.,]+)|([0-9]*) ?\\frac\{(-?[0-9.,]+)\}\{(-?[0-9.,]+)\})"
+)
 _WORDS = re.compile(r"[A-Za-z][A-Za-z .,'-]*")
 _UNITS = {
   **dict.fromkeys(("centimeter", "centimetre"), "cm"),
@@ -125,14 +140,23 @@ _UNITS = {
 
 
 def read(text: str) -> Answer | None:
-  """Returns an answer taken apart; None for one that is empty, too long or too deep, or has too many entries."""
+  """Returns an answer taken apart; None for one that is empty, too long or too deep, or has too
+  many entries.
+  """
   if len(text) > LONGEST:
     return None
-  if max(itertools.accumulate((char in "([{") - (char in ")]}") for char in text), default=0) > DEEPEST:
+  if (
+    max(itertools.accumulate((char in "([{") - (char in ")]}") for char in text), default=0)
+    > DEEPEST
+  ):
     return None
   for pattern in (_SPACE, _DELIMITER):
     text = pattern.sub("" if pattern is _DELIMITER else _gap, text)
-  text = re.sub(r"\\[()\[\]]|\\?\$(?=.*\\?\$)", "", text) if text.startswith(("\\(", "\\[", "$")) else text
+  text = (
+    re.sub(r"\\[()\[\]]|\\?\$(?=.*\\?\$)", "", text)
+    if text.startswith(("\\(", "\\[", "$"))
+    else text
+  )
   for pattern, plain in _PLAIN:
     text = pattern.sub(plain, text)
   text = _joined(_ONE.sub(r"\1\2", text.replace("{,}", ",")))
@@ -187,7 +211,9 @@ def _group(kind: str, entries: list[str], depth: int) -> Group | None:
 
 
 def _split(text: str, separator: str) -> list[str]:
-  """Returns the parts of a text between separators that stand in no bracket; a bracket may close another's."""
+  """Returns the parts of a text between separators that stand in no bracket; a bracket may close
+  another's.
+  """
   parts, depth, start = [], 0, 0
   for found in re.finditer(rf"\\[{{}}]|[()\[\]{{}}]|{separator}", text):
     token = found[0]
@@ -202,7 +228,9 @@ def _split(text: str, separator: str) -> list[str]:
 
 
 def _list(text: str) -> list[str]:
-  """Returns the entries of a list without brackets; commas between groups of three digits separate nothing."""
+  """Returns the entries of a list without brackets; commas between groups of three digits separate
+  nothing.
+  """
   if _ONE_NUMBER.fullmatch(text):
     return [text]
   if ", " in text:
@@ -211,7 +239,9 @@ def _list(text: str) -> list[str]:
 
 
 def _closed(text: str) -> bool:
-  """Returns whether every bracket that closes in a text was opened in it, as within `(a)(b)` none is."""
+  """Returns whether every bracket that closes in a text was opened in it, as within `(a)(b)` none
+  is.
+  """
   depth = 0
   for found in re.finditer(r"\\[{}]|[()\[\]{}]", text):
     depth += 1 if found[0] in ("\\{", "(", "[", "{") else -1
@@ -248,8 +278,12 @@ def _leaf(text: str) -> Leaf | None:
 
 
 def _tight(text: str) -> str:
-  """A formula without the white space that means nothing: it stays after a command's name and between digits."""
-  text = re.sub(r"(\\[A-Za-z]+)\s+(?=[A-Za-z])|([0-9])\s+(?=[0-9])", lambda m: (m[1] or m[2]) + "\0", text)
+  """A formula without the white space that means nothing: it stays after a command's name and
+  between digits.
+  """
+  text = re.sub(
+    r"(\\[A-Za-z]+)\s+(?=[A-Za-z])|([0-9])\s+(?=[0-9])", lambda m: (m[1] or m[2]) + "\0", text
+  )
   text = re.sub(r"\s", "", text).replace("\0", " ")
   text = re.sub(r"(?<![A-Za-z}^_\]])\{([0-9.]+)\}(?!\{)", r"\1", text)
   return text[1:] if text.startswith("+") else text
@@ -260,7 +294,13 @@ def _unit(text: str) -> str:
   text = re.sub(r"\s+", " ", text.lower().replace("\\", "")).strip(" .")
   if text in ("cm", "m", "km", "mm", "s", "h"):
     return text
-  power = "^2" if text.startswith(("square ", "sq ", "sq. ")) else "^3" if text.startswith("cubic ") else ""
+  power = (
+    "^2"
+    if text.startswith(("square ", "sq ", "sq. "))
+    else "^3"
+    if text.startswith("cubic ")
+    else ""
+  )
   text = re.sub(r"^(?:square|sq\.?|cubic) ", "", text)
   base, _, given = text.partition("^")
   base = re.sub(r"(?<=..)s$", "", base.strip())
@@ -270,7 +310,9 @@ def _unit(text: str) -> str:
 
 
 def exact(text: str) -> Fraction | None:
-  """Returns the value of an integer, a decimal, a simple fraction or a mixed number; None for any other text."""
+  """Returns the value of an integer, a decimal, a simple fraction or a mixed number; None for any
+  other text.
+  """
   if (value := number(text)) is not None:
     return value
   found = _RATIO.fullmatch(text)
@@ -305,26 +347,36 @@ def equal(expected: Answer, answer: Answer, same: Callable[[str, str], bool]) ->
   if expected.unit and answer.unit and expected.unit != answer.unit:
     return False
   if expected.value is not None and answer.value is not None:
-    percent = ((expected.unit == "%") - (answer.unit == "%")) if not (expected.unit and answer.unit) else 0
+    percent = (
+      ((expected.unit == "%") - (answer.unit == "%")) if not (expected.unit and answer.unit) else 0
+    )
     shifted = {1: answer.value * 100, 0: answer.value, -1: answer.value / 100}[percent]
     return expected.value in (answer.value, shifted)
   if expected.text == answer.text or (expected.words and expected.text == answer.text.lower()):
     return True
   if answer.words and answer.text == expected.text.lower() and len(answer.text) > 1:
     return True
-  if expected.words or answer.words or not _comparable(expected.text) or not _comparable(answer.text):
+  if (
+    expected.words or answer.words or not _comparable(expected.text) or not _comparable(answer.text)
+  ):
     return False
   return same(expected.text, answer.text)
 
 
 def _comparable(text: str) -> bool:
-  """Whether algebra may say something of a text: no base of a number, no digits with a space between."""
+  """Whether algebra may say something of a text: no base of a number, no digits with a space
+  between.
+  """
   return not re.search(r"[0-9] [0-9]|[0-9]_", text)
 
 
 def key(answer: Answer) -> Hashable:
-  """Returns what is equal for answers that are the same as far as that is seen without algebra; units do not count."""
+  """Returns what is equal for answers that are the same as far as that is seen without algebra;
+  units do not count.
+  """
   if isinstance(answer, Group):
     entries = [key(entry) for entry in answer.entries]
     return answer.kind, tuple(sorted(entries, key=repr) if answer.kind in _UNORDERED else entries)
-  return answer.text.lower() if answer.words else answer.text if answer.value is None else answer.value
+  return (
+    answer.text.lower() if answer.words else answer.text if answer.value is None else answer.value
+  )

@@ -1,9 +1,11 @@
-r"""The check of an answer in `\boxed{...}`, as in MATH: answers.py compares what needs no algebra, processes the rest.
+r"""The check of an answer in `\boxed{...}`, as in MATH: answers.py compares what needs no algebra,
+processes the rest.
 
-Nothing that a model wrote is evaluated in this process. What is left to algebra goes to WORKERS processes of
-`algebra.py`, each with a limit of time and memory. A completion whose answer reaches a limit is a fault: it gets
-`rewards.on_error`, 0 unless set otherwise, and is counted in `reward_faults`. The limit of time counts computing, not
-waiting, so that it does not depend on what else a machine does; near it, two runs can still differ.
+Nothing that a model wrote is evaluated in this process. What is left to algebra goes to WORKERS
+processes of `algebra.py`, each with a limit of time and memory. A completion whose answer reaches a
+limit is a fault: it gets `rewards.on_error`, 0 unless set otherwise, and is counted in
+`reward_faults`. The limit of time counts computing, not waiting, so that it does not depend on what
+else a machine does; near it, two runs can still differ.
 """
 
 import functools
@@ -17,7 +19,8 @@ from grpo_jax.types import Completion, Example
 
 WORKERS = 2  # processes that compare at a time
 KEPT = 100_000  # comparisons that are remembered
-SEARCHED = 50_000  # characters at the end of a text, in which its last box is; a longer text takes no longer
+# characters at the end of a text, in which its last box is; a longer text takes no longer
+SEARCHED = 50_000
 
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(?=\{)")
@@ -26,10 +29,11 @@ Pairs = tuple[tuple[str, str], ...]  # expressions of one answer, (expected, giv
 
 
 def last_box(text: str) -> str | None:
-  """Returns what the last box of a text holds, of boxes within one another the outermost; None without a box.
+  """Returns what the last box of a text holds, of boxes within one another the outermost; None
+  without a box.
 
-  A last box that is not closed, as in a text that was cut off there, holds nothing: 7 may be the beginning of 72. The
-  last SEARCHED characters are looked at.
+  A last box that is not closed, as in a text that was cut off there, holds nothing: 7 may be the
+  beginning of 72. The last SEARCHED characters are looked at.
   """
   text = text[-SEARCHED:]
   found, start, depth, box = None, 0, 0, 0
@@ -48,7 +52,9 @@ def last_box(text: str) -> str | None:
 
 
 def inside(text: str) -> answers.Answer | None:
-  """Returns the answer that a text gives in its last box; None where there is none that can be read."""
+  """Returns the answer that a text gives in its last box; None where there is none that can be
+  read.
+  """
   found = last_box(text)
   if found is None or len(found) > answers.LONGEST:
     return None
@@ -61,7 +67,8 @@ def boxed_correct(example: Example, completion: Completion) -> float:
   The example's answer may be in a box, too. What counts as the same answer: answers.py.
 
   Raises:
-    ValueError: the example's own answer cannot be read, or the completion's is one that was stopped.
+    ValueError: the example's own answer cannot be read, or the completion's is one that was
+      stopped.
     SettingError: math-verify is not installed.
   """
   expected, answer = _expected(example.answer), inside(completion.text)
@@ -79,7 +86,9 @@ def boxed_correct(example: Example, completion: Completion) -> float:
 
 
 def answer_of(completion: Completion) -> Hashable | None:
-  """Returns what a completion votes for: its answer, of which answers.py sees most forms as one; None without one."""
+  """Returns what a completion votes for: its answer, of which answers.py sees most forms as one;
+  None without one.
+  """
   answer = inside(completion.text)
   return None if answer is None else answers.key(answer)
 
@@ -95,13 +104,16 @@ def check_arguments() -> None:
   for process in _processes():
     if "error" in process.ask({"pairs": []}):
       raise SettingError(
-        "rewards.functions, eval.reward: boxed.boxed_correct needs math-verify, which is missing or does not start: "
+        "rewards.functions, eval.reward: boxed.boxed_correct needs math-verify, which is missing "
+        "or does not start: "
         "pip install -e '.[math]' -c constraints.txt"
       )
 
 
 def score_ahead(pairs: Sequence[tuple[Example, Completion]]) -> None:
-  """Has the processes compare all that `boxed_correct` will want to know of these, so that one waits for no other."""
+  """Has the processes compare all that `boxed_correct` will want to know of these, so that one
+  waits for no other.
+  """
   wanted = {}
   for example, completion in pairs:
     answer = inside(completion.text)
@@ -125,7 +137,9 @@ def _readable(text: str) -> answers.Answer | None:
 
 
 def _open(expected: answers.Answer, answer: answers.Answer) -> Pairs:
-  """The pairs of expressions on which it depends whether two answers are equal; none where it does on nothing."""
+  """The pairs of expressions on which it depends whether two answers are equal; none where it does
+  on nothing.
+  """
   asked = dict.fromkeys([])
 
   def note(*pair: str) -> bool:
@@ -150,7 +164,9 @@ def _compare(wanted: Sequence[Pairs]) -> None:
     known.clear()
   replies = worker.ask_all(_processes(), [{"pairs": pairs} for pairs in wanted])
   for pairs, reply in zip(wanted, replies, strict=True):
-    known[pairs] = reply["error"] if "error" in reply else dict(zip(pairs, reply["equal"], strict=True))
+    known[pairs] = (
+      reply["error"] if "error" in reply else dict(zip(pairs, reply["equal"], strict=True))
+    )
 
 
 @functools.cache

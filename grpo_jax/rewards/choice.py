@@ -12,7 +12,9 @@ _LETTER = re.compile(r"(?:\(([A-Za-z])\)|\[([A-Za-z])\]|([A-Za-z])\)?)\.?")
 
 
 def letter(text: str) -> str | None:
-  """Returns the upper-case letter of a text such as "B", "b", "(b)", "[B]", "B)" or "B.", and None for any other."""
+  """Returns the upper-case letter of a text such as "B", "b", "(b)", "[B]", "B)" or "B.", and None
+  for any other.
+  """
   found = _LETTER.fullmatch(text.strip())
   return found[found.lastindex].upper() if found else None
 
@@ -20,8 +22,9 @@ def letter(text: str) -> str | None:
 def choice_correct(example: Example, completion: Completion) -> float:
   """1 if the completion's answer is the letter of the example's answer, else 0.
 
-  The answer is what stands after the last `####` on its line; without a mark it is the whole completion. Where the
-  completion was cut off within it, it is no answer: B may be the beginning of Berlin.
+  The answer is what stands after the last `####` on its line; without a mark it is the whole
+  completion. Where the completion was cut off within it, it is no answer: B may be the beginning of
+  Berlin.
 
   Raises:
     ValueError: the example's own answer is no letter.

@@ -1,14 +1,15 @@
 """Scores groups by several weighted rewards.
 
-A reward that fails stops nothing: the fault is recorded and a configured value is given. One that fails on every
-completion, or raises SettingError, ends the run. One that returns None, or an empty list, gives the completion no
-reward; what no reward was given to takes no part in the mean of its group (TRL leaves such a reward out, too, but
-counts a completion without any as 0).
+A reward that fails stops nothing: the fault is recorded and a configured value is given. One that
+fails on every completion, or raises SettingError, ends the run. One that returns None, or an empty
+list, gives the completion no reward; what no reward was given to takes no part in the mean of its
+group (TRL leaves such a reward out, too, but counts a completion without any as 0).
 
-A reward that looks at a whole group is called once for it, and gives each of its completions a number.
+A reward that looks at a whole group is called once for it, and gives each of its completions a
+number.
 
-No reward can change what another one sees, or where its own value goes: examples and completions cannot be changed
-(types.py), one that tries is a fault, and lists are made anew for each call.
+No reward can change what another one sees, or where its own value goes: examples and completions
+cannot be changed (types.py), one that tries is a fault, and lists are made anew for each call.
 """
 
 import collections
@@ -24,16 +25,20 @@ from grpo_jax.errors import SettingError
 from grpo_jax.sandbox.deadline import LATE, Guard, Late
 from grpo_jax.types import Completion, Example
 
-# Returns a value for the whole completion, which is given on its last token, or [(token index, value), ...], or None.
+# Returns a value for the whole completion, which is given on its last token, or [(token index,
+# value), ...], or None.
 Reward = Callable[[Example, Completion], float | list[tuple[int, float]] | None]
-# Takes all completions of an example and returns a value for each; known by the name of its second parameter.
+# Takes all completions of an example and returns a value for each; known by the name of its second
+# parameter.
 GroupReward = Callable[[Example, list[Completion]], Sequence[float]]
 OF_GROUP = "completions"
-Found = tuple[list[tuple[int, float]], str]  # what a completion was given, and what went wrong or ""
+# what a completion was given, and what went wrong or ""
+Found = tuple[list[tuple[int, float]], str]
 
 LARGEST = 1e30  # the largest size of a reward: sums of weighted rewards stay finite in float32
 RIGHT = 1.0  # a completion is right from this reward on, of the function that says what is right
-LATE_AT_FIRST = 5  # a reward that is late on so many completions, the first of a batch, ends the run
+# a reward that is late on so many completions, the first of a batch, ends the run
+LATE_AT_FIRST = 5
 
 
 class Fault(NamedTuple):
@@ -46,18 +51,23 @@ class Fault(NamedTuple):
 
 
 class Scores(NamedTuple):
-  """The rewards of a batch, or of one process's share of it, as numpy arrays that go into `Rollouts`."""
+  """The rewards of a batch, or of one process's share of it, as numpy arrays that go into
+  `Rollouts`.
+  """
 
   rewards: np.ndarray  # [P, G, L] float32, the weighted sum of all rewards given at a token
   given: np.ndarray  # [P, G, L] bool, where a reward was given
-  # [P, G, N] float32, each reward alone, unweighted; the mean over steps where it has several values. NaN where it gave
-  # this completion no reward (0 would be a reward), 0 for a prompt that only fills the batch.
+  # [P, G, N] float32, each reward alone, unweighted; the mean over steps where it has several
+  # values. NaN where it gave this completion no reward (0 would be a reward), 0 for a prompt that
+  # only fills the batch.
   components: np.ndarray
   faults: list[Fault]
 
 
 def looks_at_group(function: Callable) -> bool:
-  """Returns whether a reward takes a whole group: whether its second parameter is called `completions`."""
+  """Returns whether a reward takes a whole group: whether its second parameter is called
+  `completions`.
+  """
   try:
     second = [*inspect.signature(function).parameters.values()][1:2]
   except (TypeError, ValueError):  # written in C, without a signature
@@ -75,20 +85,25 @@ def score(
   models: Sequence[tuple[str, Callable, float]] = (),
   groups: Sequence[Sequence[Completion | None]] | None = None,
 ) -> Scores:
-  """Computes every reward of every completion. `check_some_worked` is to be called when all of a batch has been scored.
+  """Computes every reward of every completion. `check_some_worked` is to be called when all of a
+  batch has been scored.
 
   Args:
     rewards: N of (name, function, weight).
     examples: P examples; None marks a prompt that only fills the batch and is given nothing.
-    completions: G completions of each of the P prompts; None where another process scores it: it is given nothing.
+    completions: G completions of each of the P prompts; None where another process scores it: it is
+      given nothing.
     max_length: L.
     on_error: the value, before its weight, of a reward that failed; it is given on the last token.
     deadline: seconds after which a reward of one completion, or of one group, has failed; 0: none.
-    models: more of them, whose functions are called with (p, g, completion): the scores of reward models.
-    groups: `completions` with those that other processes score, for rewards that look at a group; None: there are none.
+    models: more of them, whose functions are called with (p, g, completion): the scores of reward
+      models.
+    groups: `completions` with those that other processes score, for rewards that look at a group;
+      None: there are none.
 
   Raises:
-    SettingError: a reward says that it cannot work as it is set, or is late in each of its first calls.
+    SettingError: a reward says that it cannot work as it is set, or is late in each of its first
+      calls.
     guard.Stopped: a signal came while a reward ran.
   """
   shape = (len(examples), len(completions[0]) if completions else 0, max_length)
@@ -101,12 +116,16 @@ def score(
       if example is None or not any(completion and completion.tokens for completion in group):
         continue
       others = (groups or completions)[p]
-      of_group = {name: call(name, attempt_group, f, example, others) for name, f in together.items()}
+      of_group = {
+        name: call(name, attempt_group, f, example, others) for name, f in together.items()
+      }
       for g, completion in enumerate(group):
         if completion is None or not completion.tokens:
           continue
         last = len(completion.tokens) - 1
-        judged = [(name, functools.partial(_at_place, of, p, g), weight) for name, of, weight in models]
+        judged = [
+          (name, functools.partial(_at_place, of, p, g), weight) for name, of, weight in models
+        ]
         for n, (name, function, weight) in enumerate([*rewards, *judged]):
           if name in together:
             values, message = of_group[name][g]
@@ -117,8 +136,11 @@ def score(
             values = [(last, float(on_error))]
           for token, value in values:
             sums[p, g, token] += weight * value
-            given[p, g, token] |= weight != 0  # one of weight 0 is in view, and nothing is learned from it
-          components[p, g, n] = sum(value for _, value in values) / len(values) if values else np.nan
+            # one of weight 0 is in view, and nothing is learned from it
+            given[p, g, token] |= weight != 0
+          components[p, g, n] = (
+            sum(value for _, value in values) / len(values) if values else np.nan
+          )
   return Scores(sums.astype(np.float32), given, components, faults)
 
 
@@ -130,7 +152,9 @@ def _in_time(
   attempted: Callable[..., list[Found]],
   *args: Any,
 ) -> list[Found]:
-  """What a reward gives in one call; counts the call, and refuses a reward that was late in all of its first ones."""
+  """What a reward gives in one call; counts the call, and refuses a reward that was late in all of
+  its first ones.
+  """
   found = attempted(guard, *args)
   message = next((message for _, message in found if message), "")
   asked[name] += 1
@@ -138,13 +162,16 @@ def _in_time(
   if late[name] == asked[name] == LATE_AT_FIRST:
     what = "groups" if attempted is attempt_group else "completions"
     raise SettingError(
-      f"rewards.functions: {name!r} {message}, on each of the first {LATE_AT_FIRST} {what}; use a faster reward or a "
+      f"rewards.functions: {name!r} {message}, on each of the first {LATE_AT_FIRST} {what}; use a "
+      "faster reward or a "
       "larger rewards.deadline"
     )
   return found
 
 
-def _at_place(function: Callable, p: int, g: int, example: Example, completion: Completion) -> list[tuple[int, float]]:
+def _at_place(
+  function: Callable, p: int, g: int, example: Example, completion: Completion
+) -> list[tuple[int, float]]:
   del example
   return function(p, g, completion)
 
@@ -159,13 +186,16 @@ def check_some_worked(faults: Sequence[Fault], asked: int) -> None:
   for fault in faults:
     if failed[fault.name] == asked:
       raise SettingError(
-        f"rewards.functions: {fault.name!r} failed on all {asked} completions of a step, first: {fault.message}; mend "
+        f"rewards.functions: {fault.name!r} failed on all {asked} completions of a step, first: "
+        f"{fault.message}; mend "
         "it, or leave it out"
       )
 
 
 def given_only(scores: Scores) -> tuple[Any, ...]:
-  """Returns what was given and where, which is small, to be put together by `join`; with the faults."""
+  """Returns what was given and where, which is small, to be put together by `join`; with the
+  faults.
+  """
   where, of = np.nonzero(scores.given), np.nonzero(scores.components)
   return np.int32(where), scores.rewards[where], np.int32(of), scores.components[of], scores.faults
 
@@ -189,11 +219,17 @@ def join(shares: Sequence[tuple[Any, ...]], shape: tuple[int, int, int], rewards
 
 def nothing(shape: tuple[int, int, int], rewards: int) -> Scores:
   """Returns scores without any: no token of [P, G, L] = `shape` was given one of so many rewards."""
-  return Scores(np.zeros(shape, np.float32), np.zeros(shape, bool), np.zeros((*shape[:2], rewards), np.float32), [])
+  return Scores(
+    np.zeros(shape, np.float32),
+    np.zeros(shape, bool),
+    np.zeros((*shape[:2], rewards), np.float32),
+    [],
+  )
 
 
 def attempt(call: Guard, function: Reward, example: Example, completion: Completion) -> Found:
-  """Returns what a reward gives a completion, [(token index, value), ...], and ""; or [] and what went wrong.
+  """Returns what a reward gives a completion, [(token index, value), ...], and ""; or [] and what
+  went wrong.
 
   Raises:
     SettingError: the reward says that it cannot work as it is set.
@@ -203,14 +239,17 @@ def attempt(call: Guard, function: Reward, example: Example, completion: Complet
   return found or [], message
 
 
-def _attempt_one(call: Guard, function: Reward, example: Example, completion: Completion) -> list[Found]:
+def _attempt_one(
+  call: Guard, function: Reward, example: Example, completion: Completion
+) -> list[Found]:
   return [attempt(call, function, example, completion)]
 
 
 def attempt_group(
   call: Guard, function: GroupReward, example: Example, group: Sequence[Completion | None]
 ) -> list[Found]:
-  """Returns what a reward gives each completion of a group, as `attempt` does; what goes wrong is a fault of all.
+  """Returns what a reward gives each completion of a group, as `attempt` does; what goes wrong is a
+  fault of all.
 
   The reward does not see places of the group without a completion, and gives them nothing.
 
@@ -221,10 +260,14 @@ def attempt_group(
   real = [completion for completion in group if completion and completion.tokens]
   values, message = guarded(call, _values_of_group, function, example, real)
   given = iter(values or [[]] * len(real))
-  return [(next(given), message) if completion and completion.tokens else ([], "") for completion in group]
+  return [
+    (next(given), message) if completion and completion.tokens else ([], "") for completion in group
+  ]
 
 
-def _values_of_group(function: GroupReward, example: Example, group: list[Completion]) -> list[list[tuple[int, float]]]:
+def _values_of_group(
+  function: GroupReward, example: Example, group: list[Completion]
+) -> list[list[tuple[int, float]]]:
   """What a reward gives each completion of a group, checked: an outcome, on its last token.
 
   Raises:
@@ -234,7 +277,9 @@ def _values_of_group(function: GroupReward, example: Example, group: list[Comple
   lasts = [len(completion.tokens) - 1 for completion in group]
   result = function(example, list(group))
   if not isinstance(result, (list, tuple, np.ndarray)):
-    raise TypeError(f"returned {result!r:.80}, which is no list of {len(group)} numbers, one for each completion")
+    raise TypeError(
+      f"returned {result!r:.80}, which is no list of {len(group)} numbers, one for each completion"
+    )
   if len(result) != len(group):
     raise ValueError(f"returned {len(result)} values for {len(group)} completions")
   return [_checked([(last, value)], last) for last, value in zip(lasts, result)]
@@ -247,7 +292,9 @@ def _values(function: Reward, example: Example, completion: Completion) -> list[
 
 
 def guarded(call: Guard, function: Callable, *args: Any) -> tuple[Any, str]:
-  """Returns what a user's function returns and "", or None and what went wrong; raises as `attempt` does."""
+  """Returns what a user's function returns and "", or None and what went wrong; raises as `attempt`
+  does.
+  """
   try:
     return call(function, *args), ""
   except SettingError:
@@ -264,26 +311,36 @@ def ahead(
   completions: Sequence[Sequence[Completion | None]],
   deadline: float = 0.0,
 ) -> None:
-  """Calls each `score_ahead` with the pairs of [P] examples and their [P][G] completions that are to be scored.
+  """Calls each `score_ahead` with the pairs of [P] examples and their [P][G] completions that are
+  to be scored.
 
   Args:
     functions: which are called.
     examples, completions: the batch, as for `score`.
-    deadline: seconds for one completion; a call has as many of them as there are pairs, since it stands for as many.
+    deadline: seconds for one completion; a call has as many of them as there are pairs, since it
+      stands for as many.
 
   Raises:
     SettingError: one raised, or took longer; names its module.
     guard.Stopped: a signal came meanwhile.
   """
-  pairs = [(e, c) for e, group in zip(examples, completions, strict=True) for c in group if e and c and c.tokens]
+  pairs = [
+    (e, c)
+    for e, group in zip(examples, completions, strict=True)
+    for c in group
+    if e and c and c.tokens
+  ]
   with Guard(deadline * max(1, len(pairs))) as call:
     for function in functions:
       _, message = guarded(call, function, list(pairs))
       if message:
-        where = getattr(getattr(function, "func", function), "__module__", "")  # its arguments may be bound
+        # its arguments may be bound
+        where = getattr(getattr(function, "func", function), "__module__", "")
         raise SettingError(
-          f"rewards.functions, eval.reward: score_ahead of {where} failed on {len(pairs)} completions, with "
-          f"rewards.deadline={deadline:g} s for each: {message}; mend it, or leave it out: rewards work without it, too"
+          f"rewards.functions, eval.reward: score_ahead of {where} failed on {len(pairs)} "
+          "completions, with "
+          f"rewards.deadline={deadline:g} s for each: {message}; mend it, or leave it out: rewards "
+          "work without it, too"
         )
 
 
@@ -318,7 +375,8 @@ def _checked(result, last: int) -> list[tuple[int, float]]:
 
 
 def _number(value: Any) -> float:
-  """Returns a value as a float, the same one that was checked: a class may say otherwise when it is asked again.
+  """Returns a value as a float, the same one that was checked: a class may say otherwise when it is
+  asked again.
 
   Raises:
     TypeError: it is no number.

@@ -1,14 +1,19 @@
-"""The check of an answer as a text: character by character, but for white space and case as the arguments say."""
+"""The check of an answer as a text: character by character, but for white space and case as the
+arguments say.
+"""
 
 from grpo_jax.rewards.math import final_or_whole
 from grpo_jax.types import Completion, Example
 
 
-def exact_match(example: Example, completion: Completion, *, case: bool = True, space: bool = False) -> float:
+def exact_match(
+  example: Example, completion: Completion, *, case: bool = True, space: bool = False
+) -> float:
   """1 if the completion's answer is the example's answer, else 0.
 
-  The answer is what stands after the last `####` on its line; without a mark it is the whole completion. White space
-  around it never counts. Where the completion was cut off within it, it is no answer.
+  The answer is what stands after the last `####` on its line; without a mark it is the whole
+  completion. White space around it never counts. Where the completion was cut off within it, it is
+  no answer.
 
   Args:
     example: its answer is the right one.

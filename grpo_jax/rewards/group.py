@@ -1,4 +1,6 @@
-"""Rewards that compare the completions of a group: they take all of them, and return a number for each."""
+"""Rewards that compare the completions of a group: they take all of them, and return a number for
+each.
+"""
 
 from grpo_jax.rewards.math import answer_correct
 from grpo_jax.types import Completion, Example
@@ -7,10 +9,11 @@ from grpo_jax.types import Completion, Example
 def shortest_correct(example: Example, completions: list[Completion]) -> list[float]:
   """Returns the length reward of Kimi k1.5 (arXiv 2501.12599, section 2.3.3) of each completion.
 
-  With lambda = 0.5 - (length - shortest) / (longest - shortest), of all completions of the group, a right one
-  (`math.answer_correct`) gets lambda, and a wrong one min(0, lambda): shorter is better among right ones, and wrong
-  ones gain nothing by being short. It is 0 for all where all are equally long. Lengths are in tokens, the stop token
-  included. It goes beside a reward for being right, with a smaller weight: a right one that is long gets less than 0.
+  With lambda = 0.5 - (length - shortest) / (longest - shortest), of all completions of the group, a
+  right one (`math.answer_correct`) gets lambda, and a wrong one min(0, lambda): shorter is better
+  among right ones, and wrong ones gain nothing by being short. It is 0 for all where all are
+  equally long. Lengths are in tokens, the stop token included. It goes beside a reward for being
+  right, with a smaller weight: a right one that is long gets less than 0.
 
   Args:
     example: its answer is the right one.

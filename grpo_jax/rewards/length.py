@@ -12,9 +12,13 @@ def check_arguments(*, max_length: int, buffer: int) -> None:
   """
   for name, value in (("max_length", max_length), ("buffer", buffer)):
     if not isinstance(value, int) or isinstance(value, bool):
-      raise SettingError(f"rewards.functions: overlong with {name}={value!r:.80}: use a whole number")
+      raise SettingError(
+        f"rewards.functions: overlong with {name}={value!r:.80}: use a whole number"
+      )
   if not 0 < buffer <= max_length:
-    raise SettingError(f"rewards.functions: overlong with buffer={buffer}: use 1 to max_length={max_length}")
+    raise SettingError(
+      f"rewards.functions: overlong with buffer={buffer}: use 1 to max_length={max_length}"
+    )
 
 
 def overlong(example: Example, completion: Completion, *, max_length: int, buffer: int) -> float:

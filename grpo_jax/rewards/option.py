@@ -1,4 +1,5 @@
-r"""The check of a multiple choice answer that a completion states somewhere: the last statement counts.
+r"""The check of a multiple choice answer that a completion states somewhere: the last statement
+counts.
 
 `choice.py` has the strict one, where the answer is the letter and nothing else.
 """
@@ -11,14 +12,16 @@ from grpo_jax.rewards.math import MARK
 from grpo_jax.types import STOPPED, Completion, Example
 
 _TAIL = r"(?=[.,;:!]?(?:\s|$)|[)}*\\$])"  # what may follow a letter
-# A letter in brackets or bold; or a capital alone, of which A and I are words, too, where another word follows.
+# A letter in brackets or bold; or a capital alone, of which A and I are words, too, where another
+# word follows.
 _LETTER = (
   r"(?:\*{1,2}|\$|\\\(|\\(?:text|mathrm|textbf|mathbf|boxed)\{)*\s*(?:\(([A-Za-z])\)|\[([A-Za-z])\]|"
   rf"([B-HJ-Z]){_TAIL}|([AI])(?=[.,;:!)*}}\\$]|\s*$|\s*\n|\s+(?:because|since|as|and|or)\b))"
 )
 _STATED = re.compile(
   rf"(?:\b(?i:(?:answer|choice|option)(?:\s+is)?\s*:?)(?:\*{{1,2}})?\s*:?\s*(?i:option\s+)?{_LETTER})"
-  rf"|{MARK}[ \t]*(?P<mark>[^\n]*)|^(?=[ \t]*(?P<line>[^\n]{{1,12}})$)",  # a short line is read on, too
+  # a short line is read on, too
+  rf"|{MARK}[ \t]*(?P<mark>[^\n]*)|^(?=[ \t]*(?P<line>[^\n]{{1,12}})$)",
   re.MULTILINE,
 )
 _MORE = re.compile(
@@ -31,9 +34,10 @@ _PLAIN = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}|\*\*|\$")
 def option_correct(example: Example, completion: Completion) -> float:
   r"""1 if the last option that the completion states is the letter of the example's answer, else 0.
 
-  Statements are `\boxed{B}`, `#### B`, "the answer is (B)", "Answer: B", "option B", and a line with nothing but the
-  letter. Without any, the letter in brackets counts that is alone on the last line. One that names two letters is
-  ambiguous, and wrong. In a completion that was cut off the last line counts for nothing.
+  Statements are `\boxed{B}`, `#### B`, "the answer is (B)", "Answer: B", "option B", and a line
+  with nothing but the letter. Without any, the letter in brackets counts that is alone on the last
+  line. One that names two letters is ambiguous, and wrong. In a completion that was cut off the
+  last line counts for nothing.
 
   Raises:
     ValueError: the example's own answer is no letter.

@@ -11,9 +11,9 @@ from grpo_jax.types import Completion, Example
 def pattern_correct(example: Example, completion: Completion, *, pattern: str) -> float:
   """1 if what the pattern finds is the example's answer, else 0.
 
-  The answer is group 1 of the pattern's last match in the completion, whether the completion was cut off or not. Two
-  numbers are compared as such, anything else as a text without the white space around it. A pattern that takes long on
-  a completion is stopped at `rewards.deadline`.
+  The answer is group 1 of the pattern's last match in the completion, whether the completion was
+  cut off or not. Two numbers are compared as such, anything else as a text without the white space
+  around it. A pattern that takes long on a completion is stopped at `rewards.deadline`.
 
   Args:
     example: its answer is the right one.
@@ -46,9 +46,13 @@ def check_arguments(*, pattern: str) -> None:
   try:
     groups = re.compile(pattern).groups
   except (re.error, RecursionError, OverflowError) as error:
-    raise SettingError(f"{shown}: {error}; give a regular expression, as in 'Answer: *(.+)'") from error
+    raise SettingError(
+      f"{shown}: {error}; give a regular expression, as in 'Answer: *(.+)'"
+    ) from error
   if not groups:
-    raise SettingError(f"{shown}: has no group; put brackets around the answer, as in 'Answer: *(.+)'")
+    raise SettingError(
+      f"{shown}: has no group; put brackets around the answer, as in 'Answer: *(.+)'"
+    )
 
 
 def value(text: str) -> object:

@@ -1,8 +1,9 @@
 """The check of reasoning-gym's tasks: the task's own scorer, of the answer that a completion gives.
 
-Some of its scorers evaluate an answer, by Python's `eval` or sympy's `parse_expr`, which would run what a model writes.
-Before those an answer must have the form of a list or an expression and no other, see FORMS: it then holds no name but
-variables and functions of mathematics, no attribute, and no power that takes long.
+Some of its scorers evaluate an answer, by Python's `eval` or sympy's `parse_expr`, which would run
+what a model writes. Before those an answer must have the form of a list or an expression and no
+other, see FORMS: it then holds no name but variables and functions of mathematics, no attribute,
+and no power that takes long.
 """
 
 import re
@@ -13,7 +14,9 @@ LONGEST = 10_000  # characters of an answer; a longer one is none
 _TAGS = ("<answer>", "</answer>")
 
 _NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,12})?"
-_FUNCTION = r"(?:sin|cos|tan|sec|csc|cot|sinh|cosh|tanh|asin|acos|atan|exp|log|ln|sqrt|pi)\b|[A-Za-z]\b"
+_FUNCTION = (
+  r"(?:sin|cos|tan|sec|csc|cot|sinh|cosh|tanh|asin|acos|atan|exp|log|ln|sqrt|pi)\b|[A-Za-z]\b"
+)
 _LIST = re.compile(r"(?:[\[\](),\sA-Z_]|-?[0-9]{1,12}\b|'[\w.*]{0,80}'|\"[\w.*]{0,80}\")*")
 _SUM = re.compile(rf"(?:{_NUMBER}|[-+/()\s]|\*(?!\s*\*))*")
 _EXPONENT = r"(?:[0-9]{1,2}(?![0-9.])|\(-?[0-9]{1,2}(?:/[0-9]{1,2})?\))"
@@ -21,7 +24,8 @@ _POWER = rf"(?<=[A-Za-z)])\s?\*\*\s?{_EXPONENT}(?!\s*\*\*)"
 _FORMULA = re.compile(rf"(?:{_POWER}|{_FUNCTION}|{_NUMBER}|[-+/()\s]|\*(?!\s*\*))*")
 _RATIO = re.compile(r"\s*[-+]?[0-9]{1,18}(?:\.[0-9]{1,18})?(?:/[0-9]{1,18})?\s*")
 
-# Tasks whose scorer evaluates an answer, or whose number may be one that takes for ever (1e999999999 as a fraction).
+# Tasks whose scorer evaluates an answer, or whose number may be one that takes for ever
+# (1e999999999 as a fraction).
 FORMS = {
   "binary_matrix": _LIST,
   "n_queens": _LIST,
@@ -38,11 +42,13 @@ MOST_POWERS = 3  # of what stands in brackets: each may be a power of the one be
 
 
 def given_answer(completion: Completion, answer_in: str) -> str | None:
-  """Returns the answer that a completion gives, without the white space around it; None if it gives none.
+  """Returns the answer that a completion gives, without the white space around it; None if it gives
+  none.
 
   Args:
     completion: its text is looked at; a completion that was cut off has no last line.
-    answer_in: "tags": inside the last `<answer>...</answer>`; "line": the last line that is not blank.
+    answer_in: "tags": inside the last `<answer>...</answer>`; "line": the last line that is not
+      blank.
   """
   if answer_in == "line":
     lines = completion.text.split("\n") if completion.ended == STOPPED else []
@@ -54,9 +60,11 @@ def given_answer(completion: Completion, answer_in: str) -> str | None:
 
 
 def solved(example: Example, completion: Completion) -> float:
-  """Returns what the task's scorer gives the completion's answer, in [0, 1]: 1 is right, less is partial credit.
+  """Returns what the task's scorer gives the completion's answer, in [0, 1]: 1 is right, less is
+  partial credit.
 
-  It is 0 without an answer, for one on which the scorer raises an error, and for one that must not be evaluated.
+  It is 0 without an answer, for one on which the scorer raises an error, and for one that must not
+  be evaluated.
 
   Raises:
     KeyError: the example is not of data set reasoning_gym.
@@ -78,4 +86,6 @@ def harmless(task: str, answer: str) -> bool:
   if form is None:
     return True
   powers = len(re.findall(r"\)\s*\*\*", answer))
-  return len(answer) <= LONGEST // 10 and powers <= MOST_POWERS and form.fullmatch(answer) is not None
+  return (
+    len(answer) <= LONGEST // 10 and powers <= MOST_POWERS and form.fullmatch(answer) is not None
+  )

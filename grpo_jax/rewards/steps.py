@@ -1,6 +1,8 @@
-"""Process supervision by rule (DeepSeekMath, section 4.1.3): each step is checked against the worked solution.
+"""Process supervision by rule (DeepSeekMath, section 4.1.3): each step is checked against the
+worked solution.
 
-`Example.meta["results"]` holds the exact value of each step; the line with the answer is the step after the last.
+`Example.meta["results"]` holds the exact value of each step; the line with the answer is the step
+after the last.
 """
 
 import re
@@ -22,8 +24,9 @@ answer_of = math.answer_of  # the last line's
 def steps_correct(example: Example, completion: Completion) -> list[tuple[int, float]]:
   """Returns (index of its last token, 1 or 0) for each step.
 
-  Step k is right if the last equation of its line is true and its result is `meta["results"][k]`. The line with the
-  answer is right if it comes after all steps and is correct. A line too many is wrong.
+  Step k is right if the last equation of its line is true and its result is `meta["results"][k]`.
+  The line with the answer is right if it comes after all steps and is correct. A line too many is
+  wrong.
 
   Raises:
     KeyError: the data set has no step results.
@@ -41,7 +44,8 @@ def steps_correct(example: Example, completion: Completion) -> list[tuple[int, f
   values = values or [0.0]  # a completion without a line (the stop token alone) is one wrong step
   if len(values) != len(completion.step_ends):
     raise ValueError(
-      f"{len(values)} lines and {len(completion.step_ends)} steps: it reads lines, each ending in a token of its "
+      f"{len(values)} lines and {len(completion.step_ends)} steps: it reads lines, each ending in "
+      "a token of its "
       "own; use data.steps='line'"
     )
   return list(zip(completion.step_ends, values, strict=True))
@@ -50,7 +54,11 @@ def steps_correct(example: Example, completion: Completion) -> list[tuple[int, f
 def _result(line: str) -> int | None:
   """The result of the equation that ends a line; None if there is none or it is false."""
   *_, found = [None, *_EQUATION.finditer(line)]
-  if found is None or re.search(r"[0-9=+*/]", line[found.end() :]) or _UNFINISHED.search(line[: found.start()]):
+  if (
+    found is None
+    or re.search(r"[0-9=+*/]", line[found.end() :])
+    or _UNFINISHED.search(line[: found.start()])
+  ):
     return None
   left, right, result = int(found["left"]), int(found["right"]), int(found["result"])
   if found["op"] == "/":

@@ -2,15 +2,17 @@
 
     DIR/checkpoints/N/state   a `state.TrainState` for each learner, by its name, after N steps (orbax)
     DIR/checkpoints/N/about   as JSON: `step`; `data`, the position in the data; `extra`, what else a run must know to
-                              go on (first evaluation, seconds, references, sizes); `lengths`, the bytes that each of
-                              the run's own logs (`workdir.OWN_LOGS`) had then; `arrays`, the checksum of every
-                              array; and `checksum`, that of all these
+                              go on (first evaluation, seconds, references, sizes); `lengths`, the
+                              bytes that each of the run's own logs (`workdir.OWN_LOGS`) had then;
+                              `arrays`, the checksum of every array; and `checksum`, that of all
+                              these
     DIR/damaged/N             a checkpoint that was found damaged, set aside
 
-A checkpoint is written under a temporary name and renamed when it is complete (in a bucket, under its own name, and
-`commit_success.txt` is written when it is), and an old one is deleted after that: whenever the process dies, the last
-complete checkpoint is there. What is restored is compared with the checksums; a checkpoint that is damaged is passed
-over for the one before it. On several hosts DIR is a shared file system or in a bucket.
+A checkpoint is written under a temporary name and renamed when it is complete (in a bucket, under
+its own name, and `commit_success.txt` is written when it is), and an old one is deleted after that:
+whenever the process dies, the last complete checkpoint is there. What is restored is compared with
+the checksums; a checkpoint that is damaged is passed over for the one before it. On several hosts
+DIR is a shared file system or in a bucket.
 """
 
 import contextlib
@@ -34,7 +36,13 @@ from grpo_jax.run.checksums import checksums
 from grpo_jax.run.workdir import cut_back, log_lengths, not_writable, reason, steps_logged
 
 LEARNER = "policy"  # the learner whose parameters another run may start from
-_ABOUT = {"step": int, "data": dict, "extra": dict, "lengths": dict, "arrays": dict}  # the type of each part
+_ABOUT = {
+  "step": int,
+  "data": dict,
+  "extra": dict,
+  "lengths": dict,
+  "arrays": dict,
+}  # the type of each part
 
 
 class Restored(NamedTuple):
@@ -97,14 +105,21 @@ class Checkpoints:
     return min(finished.steps(self.directory), default=0)
 
   def save(
-    self, step: int, states: dict[str, TrainState], data: dict[str, Any], extra: dict[str, Any], wait: bool = False
+    self,
+    step: int,
+    states: dict[str, TrainState],
+    data: dict[str, Any],
+    extra: dict[str, Any],
+    wait: bool = False,
   ) -> None:
     """Saves what is needed to go on after `step`; a step that is saved already is left alone.
 
-    What the run's own logs (OWN_LOGS) hold now (flushed) belongs to the checkpoint; what is added later does not.
+    What the run's own logs (OWN_LOGS) hold now (flushed) belongs to the checkpoint; what is added
+    later does not.
 
-    Returns as soon as the arrays may be donated: they have been copied to the host, or (on a CPU, where the host is
-    the device) are held, so that a donation copies them. A save before this one is waited for.
+    Returns as soon as the arrays may be donated: they have been copied to the host, or (on a CPU,
+    where the host is the device) are held, so that a donation copies them. A save before this one
+    is waited for.
 
     Args:
       step: how many steps are done.
@@ -128,25 +143,29 @@ class Checkpoints:
       self.wait()
 
   def restore_latest(self, abstract_states: dict[str, TrainState]) -> Restored | None:
-    """The last undamaged checkpoint, bit for bit, or None if none was made; call it before writing to the run's logs.
+    """The last undamaged checkpoint, bit for bit, or None if none was made; call it before writing
+    to the run's logs.
 
-    The logs are cut back to what they held when it was saved (nothing, where there is none): what a killed process
-    wrote after it, half lines included, is written again. Other files of the folder are left alone. Damaged checkpoints
-    that are newer are moved to DIR/damaged.
+    The logs are cut back to what they held when it was saved (nothing, where there is none): what a
+    killed process wrote after it, half lines included, is written again. Other files of the folder
+    are left alone. Damaged checkpoints that are newer are moved to DIR/damaged.
 
     Args:
-      abstract_states: `state.abstract(...)` of every learner: shapes, dtypes and the shardings to restore into,
-        whatever the number of devices that saved.
+      abstract_states: `state.abstract(...)` of every learner: shapes, dtypes and the shardings to
+        restore into, whatever the number of devices that saved.
 
     Raises:
-      SettingError: every checkpoint is damaged, or holds another model; there is none although steps were done.
+      SettingError: every checkpoint is damaged, or holds another model; there is none although
+        steps were done.
     """
-    steps = hosts.gather(finished.steps(self.directory))[0]  # process 0 decides: another may see an older folder
+    # process 0 decides: another may see an older folder
+    steps = hosts.gather(finished.steps(self.directory))[0]
     damaged: dict[int, str] = {}
     if not steps:
       if done := steps_logged(self.workdir):
         raise SettingError(
-          f"workdir={self.workdir}: its metrics.jsonl tells of {done} steps and there is no checkpoint in "
+          f"workdir={self.workdir}: its metrics.jsonl tells of {done} steps and there is no "
+          "checkpoint in "
           f"{self.directory}; put that folder back, or begin anew in another --workdir"
         )
       self._cut_back({})
@@ -161,14 +180,19 @@ class Checkpoints:
       damaged[step] = error
     found = "; ".join(f"checkpoint {step}: {why}" for step, why in damaged.items())
     raise SettingError(
-      f"workdir={self.workdir}: nothing in {self.directory} can be restored ({found}); put a copy of that folder back, "
+      f"workdir={self.workdir}: nothing in {self.directory} can be restored ({found}); put a copy "
+      "of that folder back, "
       "or begin anew in another --workdir"
     )
 
   def _try(self, step: int, abstract_states: dict[str, TrainState]) -> tuple[_Found | None, str]:
-    """The checkpoint of a step and "", or None and why it cannot be restored; the same on every process."""
+    """The checkpoint of a step and "", or None and why it cannot be restored; the same on every
+    process.
+    """
     path = self.directory / str(step)
-    try:  # in three parts, after each of which it is known whether all processes succeeded: the last two are collective
+    # in three parts, after each of which it is known whether all processes succeeded: the last two
+    # are collective
+    try:
       about = hosts.together(functools.partial(_read_fitting, path, abstract_states))
       states = hosts.together(functools.partial(_restore, path, abstract_states))
       hosts.together(functools.partial(_compare, about["arrays"], states))
@@ -219,20 +243,30 @@ class Checkpoints:
     try:
       yield
     except Exception as error:
-      safe, which = self.latest(), "the checkpoint" if step is None else f"the checkpoint of step {step} or before"
-      saved = "nothing was saved yet" if safe is None else f"the checkpoint of step {safe} is complete"
+      safe, which = (
+        self.latest(),
+        "the checkpoint" if step is None else f"the checkpoint of step {step} or before",
+      )
+      saved = (
+        "nothing was saved yet" if safe is None else f"the checkpoint of step {safe} is complete"
+      )
       raise StorageError(
-        f"workdir={self.workdir}: {which} could not be written ({reason(error)}); {saved}: make the folder writable "
+        f"workdir={self.workdir}: {which} could not be written ({reason(error)}); {saved}: make "
+        "the folder writable "
         "or make room on the disk, and run the same command again to go on from there"
       ) from error
 
 
-def restore_params(workdir: str, abstract_params: Any, step: int | None = None, learner: str = LEARNER) -> Any:
-  """A learner's parameters in a checkpoint of another run, without its optimizer; the policy's for `init_from`.
+def restore_params(
+  workdir: str, abstract_params: Any, step: int | None = None, learner: str = LEARNER
+) -> Any:
+  """A learner's parameters in a checkpoint of another run, without its optimizer; the policy's for
+  `init_from`.
 
   Args:
     workdir: that run's folder; it is only read.
-    abstract_params: {"policy": tree} of `ShapeDtypeStruct`s with shardings; trees that are not asked for are not read.
+    abstract_params: {"policy": tree} of `ShapeDtypeStruct`s with shardings; trees that are not
+      asked for are not read.
     step: of the checkpoint; None: the last one.
     learner: its name, one of `trees.learners`.
 
@@ -251,12 +285,15 @@ def restore_params(workdir: str, abstract_params: Any, step: int | None = None, 
   try:
     about = _read_about(directory / str(step))
     _check_fits(directory / str(step), learner, abstract_params)
-    params = _read(ocp.PyTreeCheckpointHandler(), directory / str(step) / "state", args)[learner]["params"]
+    params = _read(ocp.PyTreeCheckpointHandler(), directory / str(step) / "state", args)[learner][
+      "params"
+    ]
     _compare(about["arrays"], {learner: {"params": params}})
     return params
   except Exception as error:  # what is damaged can fail in any way
     raise SettingError(
-      f"init_from={workdir}: checkpoint {step} cannot be read ({reason(error)}); use the model of that run, or another "
+      f"init_from={workdir}: checkpoint {step} cannot be read ({reason(error)}); use the model of "
+      "that run, or another "
       "run; where it is damaged, that run's own command goes on from the one before"
     ) from error
 
@@ -270,7 +307,9 @@ def about(workdir: str, step: int) -> dict[str, Any]:
   try:
     return _read_about(finished.directory(workdir) / str(step))
   except (Damaged, OSError) as error:
-    raise SettingError(f"workdir={workdir}: checkpoint {step} cannot be read ({reason(error)}); use another") from error
+    raise SettingError(
+      f"workdir={workdir}: checkpoint {step} cannot be read ({reason(error)}); use another"
+    ) from error
 
 
 def latest(workdir: str) -> int | None:
@@ -282,7 +321,10 @@ def _check_fits(path: storage.Path, learner: str, params: Any) -> None:
   """Compares the shapes of the parameters that a checkpoint holds with those that are asked for."""
 
   def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
-    return {jax.tree_util.keystr(k, simple=True, separator="."): a.shape for k, a in jax.tree.leaves_with_path(tree)}
+    return {
+      jax.tree_util.keystr(k, simple=True, separator="."): a.shape
+      for k, a in jax.tree.leaves_with_path(tree)
+    }
 
   found = ocp.PyTreeCheckpointHandler().metadata(path / "state").tree
   if learner not in found:
@@ -321,14 +363,16 @@ def _read_fitting(path: storage.Path, abstract_states: dict[str, TrainState]) ->
 
 def _restore(path: storage.Path, abstract_states: dict[str, TrainState]) -> dict[str, TrainState]:
   """The arrays of a checkpoint."""
-  return _read(ocp.StandardCheckpointHandler(), path / "state", ocp.args.StandardRestore(abstract_states))
+  return _read(
+    ocp.StandardCheckpointHandler(), path / "state", ocp.args.StandardRestore(abstract_states)
+  )
 
 
 def _read(handler: ocp.CheckpointHandler, path: storage.Path, args: Any) -> Any:
   """What orbax's handler restores; each process reads its own part, and none waits for another.
 
-  The `restore` of a manager or a checkpointer ends with a barrier, at which a process that could read would wait for
-  one that could not.
+  The `restore` of a manager or a checkpointer ends with a barrier, at which a process that could
+  read would wait for one that could not.
   """
   try:
     return handler.restore(path, args=args)

@@ -1,8 +1,9 @@
 """Checksums of arrays: what a checkpoint keeps to notice damage, and a reference to be known again.
 
-A checksum is 32 bits of an array's bits and their places, made on its devices and the same on any mesh. Whatever single
-number changes, it changes: every step below maps different inputs to different outputs, all else being equal. It is no
-protection against someone who wants two arrays to have the same.
+A checksum is 32 bits of an array's bits and their places, made on its devices and the same on any
+mesh. Whatever single
+number changes, it changes: every step below maps different inputs to different outputs, all else
+being equal. It is no protection against someone who wants two arrays to have the same.
 """
 
 import math
@@ -23,7 +24,8 @@ def checksums(tree: Any) -> dict[str, str]:
   found = {}
   for path, leaf in jax.tree.leaves_with_path(tree):
     name = jax.tree_util.keystr(path, simple=True, separator=".")
-    # Each is waited for: programs that talk between the simulated devices of a CPU block one another when many run.
+    # Each is waited for: programs that talk between the simulated devices of a CPU block one
+    # another when many run.
     found[name] = f"{int(jax.device_get(_checksum(leaf))):08x}"
   return found
 
@@ -33,7 +35,8 @@ def _checksum(x: jax.Array) -> jax.Array:
   """The checksum of one array, a uint32. Sums are modulo 2^32, so that their order does not matter."""
   bits = x if x.dtype == bool else jax.lax.bitcast_convert_type(x, _UNSIGNED[x.dtype.itemsize])
   bits = bits.astype(jnp.uint32)
-  # Twice sixteen rows become one, which runs at the speed of memory; what is left is mixed well and added up.
+  # Twice sixteen rows become one, which runs at the speed of memory; what is left is mixed well and
+  # added up.
   for _ in range(2):
     bits = _folded(bits)
   place = jnp.zeros(bits.shape, jnp.uint32)
@@ -46,7 +49,9 @@ def _checksum(x: jax.Array) -> jax.Array:
 
 
 def _folded(bits: jax.Array) -> jax.Array:
-  """Up to sixteen neighbouring rows added up, each with an odd factor of its own; [..., a, b] -> [..., a / k, b]."""
+  """Up to sixteen neighbouring rows added up, each with an odd factor of its own; [..., a, b] ->
+  [..., a / k, b].
+  """
   rows = math.gcd(bits.shape[-2], _FOLD) if bits.ndim > 1 else 1
   if rows == 1:
     return bits

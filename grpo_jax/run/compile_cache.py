@@ -1,13 +1,16 @@
-"""Compiled programs are kept in a folder, from one process of a run to the next: a restart compiles little or nothing.
+"""Compiled programs are kept in a folder, from one process of a run to the next: a restart compiles
+little or nothing.
 
-JAX writes what took at least LEAST_SECONDS to compile, on process 0, and every process reads it. The name of an entry
-is a hash of the program, of its options, of the versions and of the devices, so an entry never stands for another
-program; on a CPU it is a hash of the process, too, so that of several only the first finds its own.
+JAX writes what took at least LEAST_SECONDS to compile, on process 0, and every process reads it.
+The name of an entry is a hash of the program, of its options, of the versions and of the devices,
+so an entry never stands for another program; on a CPU it is a hash of the process, too, so that of
+several only the first finds its own.
 
-JAX writes an entry in place and never replaces one: what a kill cuts short would be told in a warning, and compiled
-anew, at each start. So entries that cannot be unpacked are removed at the start (`mend`), and the checksums of the
-others are kept in SUMS, from then on or from the end of the process that wrote them. In a bucket an object appears
-whole or not at all, and nothing is looked at.
+JAX writes an entry in place and never replaces one: what a kill cuts short would be told in a
+warning, and compiled anew, at each start. So entries that cannot be unpacked are removed at the
+start (`mend`), and the checksums of the others are kept in SUMS, from then on or from the end of
+the process that wrote them. In a bucket an object appears whole or not at all, and nothing is
+looked at.
 """
 
 import contextlib
@@ -31,12 +34,17 @@ ENTRY = "*-cache"
 ZLIB, ZSTD = b"\x78", b"\x28\xb5\x2f\xfd"  # how what they have packed begins
 WRITING_SECONDS = 60.0  # for which another process may still be writing an entry of a shared folder
 LEAST_SECONDS = 0.5  # that a program takes to compile for it to be kept
-READ, COMPILED = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"  # events that JAX reports
+READ, COMPILED = (
+  "/jax/compilation_cache/cache_hits",
+  "/jax/compilation_cache/cache_misses",
+)  # events that JAX reports
 SETTINGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 
 
 class Programs:
-  """The folder that programs are kept in ("": none), and how many were read from it and how many were added."""
+  """The folder that programs are kept in ("": none), and how many were read from it and how many
+  were added.
+  """
 
   def __init__(self, folder: str):
     self.folder, self.read, self.added = folder, 0, 0
@@ -48,7 +56,11 @@ class Programs:
 
   def __str__(self) -> str:
     """What was done so far, to end a sentence with."""
-    return f"; programs: {self.added} compiled for {self.folder}, {self.read} read from it" if self.folder else ""
+    return (
+      f"; programs: {self.added} compiled for {self.folder}, {self.read} read from it"
+      if self.folder
+      else ""
+    )
 
 
 @contextlib.contextmanager
@@ -73,7 +85,8 @@ def kept(setting: str, workdir: str) -> Iterator[Programs]:
     storage.absolute(folder).mkdir(parents=True, exist_ok=True)
   except OSError as error:
     raise SettingError(
-      f"compilation_cache={setting!r}: {folder} cannot be written ({error.strerror}); use another folder, or '' for "
+      f"compilation_cache={setting!r}: {folder} cannot be written ({error.strerror}); use another "
+      "folder, or '' for "
       "none"
     ) from error
   folder = os.fspath(storage.absolute(folder))
@@ -101,7 +114,8 @@ def _mend(folder: str, shared: bool) -> None:
   if jax.process_index() or storage.in_bucket(folder):
     return
   place = storage.place(folder)
-  with contextlib.suppress(OSError):  # a folder that others clean up, or a full disk: programs are only compiled anew
+  # a folder that others clean up, or a full disk: programs are only compiled anew
+  with contextlib.suppress(OSError):
     before, states, sums = _read_sums(place), examine(folder), {}
     for name, (is_whole, crc) in states.items():
       if is_whole:
@@ -135,7 +149,9 @@ def _read_sums(folder: storage.Path) -> dict[str, str]:
 
 
 def _unpacks(entry: bytes) -> bool:
-  """Returns whether an entry can be unpacked; of one that is packed in another way than jax does, it is assumed."""
+  """Returns whether an entry can be unpacked; of one that is packed in another way than jax does,
+  it is assumed.
+  """
   try:
     if entry[:1] == ZLIB:
       zlib.decompress(entry)
@@ -152,7 +168,8 @@ def _unpacks(entry: bytes) -> bool:
 
 @contextlib.contextmanager
 def same_settings(title: str) -> Iterator[None]:
-  """Sets jax's settings back to what they were before the block, with a warning: programs would compute otherwise.
+  """Sets jax's settings back to what they were before the block, with a warning: programs would
+  compute otherwise.
 
   Args:
     title: of the code that the block calls, for the warning.
@@ -163,7 +180,9 @@ def same_settings(title: str) -> Iterator[None]:
   finally:
     now = jax.config.values
     for name in (name for name, value in before.items() if now.get(name) != value):
-      deadline.warn(f"{title} changed jax's setting {name} to {now.get(name)!r}, which was changed back")
+      deadline.warn(
+        f"{title} changed jax's setting {name} to {now.get(name)!r}, which was changed back"
+      )
       jax.config.update(name, before[name])
 
 

@@ -15,7 +15,8 @@ def time_left(ends: Sequence[float], steps: int) -> str:
   """Returns the time that `steps` more steps take, as H:MM:SS.
 
   Args:
-    ends: when the last steps ended, in seconds. What came before the first of them is left out: it compiled.
+    ends: when the last steps ended, in seconds. What came before the first of them is left out: it
+      compiled.
     steps: how many steps are left.
   """
   return remaining(ends[-1] - ends[0] if ends else 0.0, len(ends) - 1, steps)
@@ -32,13 +33,16 @@ def remaining(seconds: float, done: int, left: int) -> str:
 
 
 def samples_table(step: int, samples: Sequence[Mapping[str, Any]]) -> rich.table.Table:
-  """Makes a table of question, completion, reward and advantage. The texts of samples are never taken for markup.
+  """Makes a table of question, completion, reward and advantage. The texts of samples are never
+  taken for markup.
 
   Args:
     step: of the run, for the title.
     samples: with the four by their names; numbers as JSON has them, None for what is not finite.
   """
-  table = rich.table.Table(title=f"samples of step {step}", title_justify="left", show_lines=True, expand=True)
+  table = rich.table.Table(
+    title=f"samples of step {step}", title_justify="left", show_lines=True, expand=True
+  )
   table.add_column("question", ratio=2, overflow="fold")
   table.add_column("completion", ratio=3, overflow="fold")
   table.add_column("reward", justify="right", no_wrap=True)
@@ -48,13 +52,17 @@ def samples_table(step: int, samples: Sequence[Mapping[str, Any]]) -> rich.table
     style = "" if not advantage else "green" if advantage > 0 else "red"
     texts = (_cut(printable(str(sample[name]))) for name in ("question", "completion"))
     table.add_row(
-      *map(rich.text.Text, texts), number(reward, ".2f"), rich.text.Text(number(advantage, "+.2f"), style=style)
+      *map(rich.text.Text, texts),
+      number(reward, ".2f"),
+      rich.text.Text(number(advantage, "+.2f"), style=style),
     )
   return table
 
 
 def printable(text: str) -> str:
-  """Returns `text` with U+FFFD for the control characters that a terminal would obey: a sample may say anything."""
+  """Returns `text` with U+FFFD for the control characters that a terminal would obey: a sample may
+  say anything.
+  """
   return "".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text)
 
 
@@ -64,7 +72,9 @@ def number(value: float | None, form: str = ".4g") -> str:
 
 
 def bar(console: rich.console.Console, steps: int) -> rich.progress.Progress:
-  """Makes a line of phase, bar, steps done, time left, numbers. A narrow terminal cuts numbers and drops the bar."""
+  """Makes a line of phase, bar, steps done, time left, numbers. A narrow terminal cuts numbers and
+  drops the bar.
+  """
   return rich.progress.Progress(
     _field("phase", 6),
     rich.progress.BarColumn(bar_width=20),
@@ -83,7 +93,9 @@ def _cell(width: int | None = None) -> rich.table.Column:
 
 def _field(name: str, width: int | None = None) -> rich.progress.TextColumn:
   """A column of the bar that shows the field `name` of the task."""
-  return rich.progress.TextColumn(f"{{task.fields[{name}]}}", table_column=_cell(width), markup=False)
+  return rich.progress.TextColumn(
+    f"{{task.fields[{name}]}}", table_column=_cell(width), markup=False
+  )
 
 
 def _cut(text: str) -> str:

@@ -1,6 +1,8 @@
-"""Which folders of DIR/checkpoints are complete checkpoints: no more is read than names, and in a bucket the mark.
+"""Which folders of DIR/checkpoints are complete checkpoints: no more is read than names, and in a
+bucket the mark.
 
-jax is not imported for a folder of a disk: a command that names a step which is not there is answered at once.
+jax is not imported for a folder of a disk: a command that names a step which is not there is
+answered at once.
 """
 
 from grpo_jax.io import storage
@@ -19,7 +21,9 @@ def folders(directory: storage.Path) -> list[storage.Path]:
 
 
 def is_complete(path: storage.Path) -> bool:
-  """Returns whether a folder with a final name holds the whole checkpoint: on a disk it has got the name then."""
+  """Returns whether a folder with a final name holds the whole checkpoint: on a disk it has got the
+  name then.
+  """
   if not storage.in_bucket(path):
     return True
   import orbax.checkpoint as ocp  # imports jax
@@ -29,7 +33,9 @@ def is_complete(path: storage.Path) -> bool:
 
 def incomplete(directory: storage.Path) -> list[storage.Path]:
   """What an interrupted save, or an interrupted deletion in a bucket, left."""
-  unnamed = [path for path in directory.iterdir() if _TEMPORARY in path.name] if directory.is_dir() else []
+  unnamed = (
+    [path for path in directory.iterdir() if _TEMPORARY in path.name] if directory.is_dir() else []
+  )
   return unnamed + [path for path in folders(directory) if not is_complete(path)]
 
 

@@ -1,12 +1,14 @@
-"""How the process of a run ends: not with code 0 before its last step, and together with the processes that it started.
+"""How the process of a run ends: not with code 0 before its last step, and together with the
+processes that it started.
 
     with until_done():
       ...                     # the whole run; what leaves the block by an exception is not done
 
-Until the block has ended, `os._exit(0)` in this process, by whatever library and in whatever thread, says so and ends
-it with code 1. When the block ends, processes that this one started and that still run are ended, on Linux: they would
-keep files and pipes of the run open. Forked children also end where this process is killed. What cannot be seen here is
-a call of exit(0) or _exit(0) from C.
+Until the block has ended, `os._exit(0)` in this process, by whatever library and in whatever
+thread, says so and ends it with code 1. When the block ends, processes that this one started and
+that still run are ended, on Linux: they would keep files and pipes of the run open. Forked children
+also end where this process is killed. What cannot be seen here is a call of exit(0) or _exit(0)
+from C.
 """
 
 import contextlib
@@ -38,7 +40,11 @@ def until_done() -> Iterator[None]:
   finally:
     if ended := end_children():
       with contextlib.suppress(OSError, ValueError):
-        print(f"warning: ended what this run had started and what still ran at its end: {', '.join(ended)}", flush=True)
+        print(
+          "warning: ended what this run had started and what still ran at its end: "
+          f"{', '.join(ended)}",
+          flush=True,
+        )
   os._exit = before
 
 
@@ -46,20 +52,26 @@ def _leave(process: int, before: Callable[[int], None], code: int) -> None:
   """Takes the place of os._exit in a run that is not at its end."""
   if code == 0 and os.getpid() == process:
     with contextlib.suppress(OSError):
-      os.write(2, b"error: os._exit(0) was called before the run was at its end, by its user's code or a library\n")
+      os.write(
+        2,
+        b"error: os._exit(0) was called before the run was at its end, by its user's code or a library\n",
+      )
     code = 1
   before(code)
 
 
 def _end_forks_with(process: int) -> None:
-  """Has children that the main thread of this process forks from now on be killed where it ends, however it ends."""
+  """Has children that the main thread of this process forks from now on be killed where it ends,
+  however it ends.
+  """
   libc, forked_by_main = ctypes.CDLL(None), [False]
 
   def note() -> None:
     forked_by_main[0] = threading.current_thread() is threading.main_thread()
 
   def follow() -> None:
-    # The signal comes when the thread that forked ends: a pool's thread may end before its children should.
+    # The signal comes when the thread that forked ends: a pool's thread may end before its children
+    # should.
     if forked_by_main[0] and os.getppid() == process:
       libc.prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
 
@@ -86,7 +98,9 @@ def end_children() -> list[str]:
 
 
 def _descendants(process: int) -> dict[int, str]:
-  """Returns the names of the running processes below a process, by their ids, without those of sandbox/worker.py."""
+  """Returns the names of the running processes below a process, by their ids, without those of
+  sandbox/worker.py.
+  """
   below: dict[int, list[tuple[int, str]]] = {}
   for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
     if read := _status(int(stat.parent.name)):

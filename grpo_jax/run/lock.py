@@ -1,4 +1,5 @@
-"""Keeps a second run out of a folder: a lock on a file, or in a bucket a lease. jax is not imported here.
+"""Keeps a second run out of a folder: a lock on a file, or in a bucket a lease. jax is not imported
+here.
 
 The system lets go of the lock of a file when its holder ends, however it ends. A lease goes stale.
 """
@@ -31,7 +32,8 @@ def take(file: TextIO) -> str:
   Returns:
     Who holds it already ("process 12 on HOST"), or "" where this process holds it now.
   """
-  os.register_at_fork(after_in_child=file.close)  # a child that outlives this process must not go on holding it
+  # a child that outlives this process must not go on holding it
+  os.register_at_fork(after_in_child=file.close)
   try:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError:
@@ -40,7 +42,10 @@ def take(file: TextIO) -> str:
   except OSError as error:
     if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
       raise
-    said = f"{file.name}: this file system has no locks, so a second run in the folder would not be noticed"
+    said = (
+      f"{file.name}: this file system has no locks, so a second run in the folder would not be "
+      "noticed"
+    )
     warnings.warn(said, stacklevel=2)
   file.truncate(0)
   file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
@@ -49,11 +54,13 @@ def take(file: TextIO) -> str:
 
 
 class Lease:
-  """Holds a folder of a bucket, which has no locks, by an object DIR/lock that is renewed as long as its holder lives.
+  """Holds a folder of a bucket, which has no locks, by an object DIR/lock that is renewed as long
+  as its holder lives.
 
-  It is made only where there is none, renewed and deleted only where it is still this one (`ifGenerationMatch`): of two
-  processes that try at once one succeeds. A holder that died on this machine is known by its process, one that died
-  elsewhere when it has not renewed it for STALE_SECONDS; the clocks of the machines must not differ by as much.
+  It is made only where there is none, renewed and deleted only where it is still this one
+  (`ifGenerationMatch`): of two processes that try at once one succeeds. A holder that died on this
+  machine is known by its process, one that died elsewhere when it has not renewed it for
+  STALE_SECONDS; the clocks of the machines must not differ by as much.
   """
 
   def __init__(self, folder: str):
@@ -71,9 +78,11 @@ class Lease:
     self._lost, self._waits = "", False
 
   def take(self) -> str:
-    """Takes the lease and goes on renewing it; returns who holds it already, or "" where this process holds it now.
+    """Takes the lease and goes on renewing it; returns who holds it already, or "" where this
+    process holds it now.
 
-    Where it is not known whether the holder is alive, it waits for its next sign of life, and at most STALE_SECONDS.
+    Where it is not known whether the holder is alive, it waits for its next sign of life, and at
+    most STALE_SECONDS.
 
     Raises:
       OSError: the bucket cannot be read or written.
@@ -86,12 +95,18 @@ class Lease:
           return holder["name"]
       age = time.time() - holder["time"]
       if here or age >= STALE_SECONDS:
-        said = f"{holder['name']} had {self.folder} and did not end by itself; its last sign of life is {age:.0f} s old"
+        said = (
+          f"{holder['name']} had {self.folder} and did not end by itself; its last sign of life is "
+          f"{age:.0f} s old"
+        )
         self.warning = f"{said}, and this run goes on from what it saved"
         break
       if not self._waits:
         self._waits = True
-        print(f"{holder['name']} may be using {self.folder}: waiting for its next sign of life", flush=True)
+        print(
+          f"{holder['name']} may be using {self.folder}: waiting for its next sign of life",
+          flush=True,
+        )
       time.sleep(RENEW_SECONDS / 4)
       again = self._read()
       if again.value and again.stamp.generation != found.stamp.generation:
@@ -105,7 +120,9 @@ class Lease:
     return ""
 
   def check(self) -> str:
-    """Returns "" while this process holds the lease, or how it was lost: then another one may write to the folder."""
+    """Returns "" while this process holds the lease, or how it was lost: then another one may write
+    to the folder.
+    """
     if not self._lost and time.monotonic() - self._renewed > STALE_SECONDS:
       self._lost = f"no sign of life could be written there for {STALE_SECONDS:.0f} s, so another run may have begun"
     return self._lost
@@ -129,16 +146,26 @@ class Lease:
         continue  # `check` says when it was too long ago
 
   def _renew(self) -> bool:
-    """Writes the lease anew where it is still the one that was read or written last; returns whether it was."""
-    began = time.monotonic()  # another run counts from the time in the object, and writing it may take long
-    said = {"name": self.name, "pid": os.getpid(), "machine": _machine(), "time": time.time(), "id": str(uuid.uuid4())}
+    """Writes the lease anew where it is still the one that was read or written last; returns
+    whether it was.
+    """
+    # another run counts from the time in the object, and writing it may take long
+    began = time.monotonic()
+    said = {
+      "name": self.name,
+      "pid": os.getpid(),
+      "machine": _machine(),
+      "time": time.time(),
+      "id": str(uuid.uuid4()),
+    }
     content = json.dumps(said).encode()
     with storage.errors_of_a_disk():
       written = self._store.write("lock", content, if_equal=self._generation).result()
     if written.generation:
       self._generation, self._renewed = written.generation, began
       return True
-    found = self._read()  # where an answer was lost, tensorstore wrote twice, and the second found the first
+    # where an answer was lost, tensorstore wrote twice, and the second found the first
+    found = self._read()
     if found.value != content:
       return False
     self._generation, self._renewed = found.stamp.generation, began
@@ -155,13 +182,17 @@ def _holder(content: bytes) -> dict[str, Any]:
   nobody = {"name": "another process", "pid": 0, "machine": "", "time": 0.0}
   with contextlib.suppress(ValueError):
     found = json.loads(content)
-    if isinstance(found, dict) and all(isinstance(found.get(name), type(value)) for name, value in nobody.items()):
+    if isinstance(found, dict) and all(
+      isinstance(found.get(name), type(value)) for name, value in nobody.items()
+    ):
       return found
   return nobody
 
 
 def _machine() -> str:
-  """What tells this machine since it was started, and this container, from all others; "" where nothing does."""
+  """What tells this machine since it was started, and this container, from all others; "" where
+  nothing does.
+  """
   try:
     started = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{started} {os.readlink('/proc/self/ns/pid')}"

@@ -3,13 +3,14 @@
     DIR/metrics.jsonl   a JSON object on each line, and nothing else: pandas and jq read it as it is
     DIR/metrics.crc     for each of those lines: START LENGTH CRC CHECK
 
-START is the byte at which the line begins, LENGTH its bytes without the newline, CRC the CRC-32 of them, and CHECK the
-CRC-32 of the three texts before it. The checksums lie in a file of their own, so that two runs with the same numbers
-have the same lines, whatever their timings, and a table that is read from a log has no column that is no number.
+START is the byte at which the line begins, LENGTH its bytes without the newline, CRC the CRC-32 of
+them, and CHECK the CRC-32 of the three texts before it. The checksums lie in a file of their own,
+so that two runs with the same numbers have the same lines, whatever their timings, and a table that
+is read from a log has no column that is no number.
 
-A line is damaged where it should have a checksum and has none that fits, or where it is no JSON object. A line that was
-written before there were checksums, or whose checksum is lost, is judged by whether it is JSON alone. jax is not
-imported here.
+A line is damaged where it should have a checksum and has none that fits, or where it is no JSON
+object. A line that was written before there were checksums, or whose checksum is lost, is judged by
+whether it is JSON alone. jax is not imported here.
 """
 
 import bisect
@@ -32,7 +33,8 @@ _RECORD = re.compile(rb"(\d{1,18}) (\d{1,18}) ([0-9a-f]{8})")
 class Found(NamedTuple):
   """What a log holds."""
 
-  objects: list[tuple[int, dict[str, Any]]]  # of the lines that are whole, in order, each with its number
+  # of the lines that are whole, in order, each with its number
+  objects: list[tuple[int, dict[str, Any]]]
   damaged: list[int]  # the numbers of the others, counted from 1
   lines: int  # all of them; a last one that a kill cut off is none
   checked: int  # those whose checksum was found right
@@ -109,9 +111,12 @@ def read(path: storage.Path) -> Found:
     if value is not None:
       objects.append((line.number, value))
       checked += is_right is True
-    elif line.is_ended or is_right is False:  # else it is the last line of a run that goes on, or that was killed
+    # else it is the last line of a run that goes on, or that was killed
+    elif line.is_ended or is_right is False:
       damaged.append(line.number)
-  return Found(objects, damaged, len(objects) + len(damaged), checked, sums.damaged, sums.after(len(content)))
+  return Found(
+    objects, damaged, len(objects) + len(damaged), checked, sums.damaged, sums.after(len(content))
+  )
 
 
 def damage(path: storage.Path) -> str:
@@ -124,7 +129,9 @@ def told(damaged: list[int], lines: int, most: int = 5) -> str:
   """Returns how many lines are damaged, and which; "" where none is."""
   if not damaged:
     return ""
-  which = ", ".join(map(str, damaged[:most])) + (f" and {len(damaged) - most} more" if len(damaged) > most else "")
+  which = ", ".join(map(str, damaged[:most])) + (
+    f" and {len(damaged) - most} more" if len(damaged) > most else ""
+  )
   if len(damaged) == 1:
     return f"1 line of {lines} is damaged (line {which})"
   return f"{len(damaged)} lines of {lines} are damaged (lines {which})"
@@ -136,12 +143,15 @@ def parse(line: bytes) -> dict[str, Any] | None:
   A number that no float64 holds becomes None, as a run writes those that are not finite.
   """
   try:
-    value = json.loads(line.decode("utf-8"), parse_float=_number, parse_int=_integer, parse_constant=lambda _: None)
+    value = json.loads(
+      line.decode("utf-8"), parse_float=_number, parse_int=_integer, parse_constant=lambda _: None
+    )
   except (ValueError, RecursionError):
     return None
   if not isinstance(value, dict):
     return None
-  is_shallow = line.count(b"[") + line.count(b"{") <= model_folder.DEPTH  # nearly every line: counting costs nothing
+  # nearly every line: counting costs nothing
+  is_shallow = line.count(b"[") + line.count(b"{") <= model_folder.DEPTH
   return value if is_shallow or model_folder.depth(value) <= model_folder.DEPTH else None
 
 
@@ -197,8 +207,8 @@ class _Sums:
   def compare(self, lines: list[_Line]) -> list[bool | None]:
     """Returns for each line whether its checksum is right; None where it should have none.
 
-    A line that is not where it was written, since a person has deleted one before it, is right where it is one of those
-    that are found nowhere else.
+    A line that is not where it was written, since a person has deleted one before it, is right
+    where it is one of those that are found nowhere else.
     """
     left = collections.Counter(self._sums.values())
     right = [self._sums.get(line.start) == line.sum() for line in lines]

@@ -1,9 +1,12 @@
-"""Checksums of the files that a run writes as a whole: DIR/checksums.json, by which damage in them is noticed.
+"""Checksums of the files that a run writes as a whole: DIR/checksums.json, by which damage in them
+is noticed.
 
-    {"config.json": "5120 bytes, 1c291ca3", "model/decoder.json": ..., "export/model.safetensors": ...}
+    {"config.json": "5120 bytes, 1c291ca3", "model/decoder.json": ..., "export/model.safetensors":
+    ...}
 
-Checkpoints, logs and compiled programs have checksums of their own (checkpoint.py, logs.py, compile_cache.py).
-In a bucket, which keeps checksums of its objects itself, large files are left out. jax is not imported here.
+Checkpoints, logs and compiled programs have checksums of their own (checkpoint.py, logs.py,
+compile_cache.py). In a bucket, which keeps checksums of its objects itself, large files are left
+out. jax is not imported here.
 """
 
 import json
@@ -24,7 +27,8 @@ MISSING = "missing"
 
 
 def record(workdir: str, names: Sequence[str]) -> None:
-  """Writes down the checksums of files, and of all files of folders, in place of those that they had.
+  """Writes down the checksums of files, and of all files of folders, in place of those that they
+  had.
 
   Raises:
     StorageError: the folder cannot be written.
@@ -53,13 +57,19 @@ def read(workdir: str) -> dict[str, str]:
   where = f"workdir={workdir}"
   sums = model_folder.read_json(where, storage.place(workdir), NAME) or {}
   model_folder.check(where, NAME, sums, dict.fromkeys(sums, model_folder.TEXT))
-  if outside := [name for name in sums if name.startswith("/") or ".." in name.split("/") or "\0" in name]:
-    raise SettingError(f"{where}: {NAME} names {model_folder.shown(outside[0])}, which is no file of this folder")
+  if outside := [
+    name for name in sums if name.startswith("/") or ".." in name.split("/") or "\0" in name
+  ]:
+    raise SettingError(
+      f"{where}: {NAME} names {model_folder.shown(outside[0])}, which is no file of this folder"
+    )
   return sums
 
 
 def changed(workdir: str, name: str, said: str) -> str:
-  """Returns "" where a file of a run has the checksum `said`, MISSING where it is not there, or what it has."""
+  """Returns "" where a file of a run has the checksum `said`, MISSING where it is not there, or
+  what it has.
+  """
   path = storage.place(workdir) / name
   if not storage.is_plain(path):
     return MISSING
@@ -90,8 +100,16 @@ def _text(blocks: Iterator[bytes] | list[bytes]) -> str:
 
 
 def _files(place: storage.Path, name: str) -> list[str]:
-  """Returns the files of a run under a name, which is that of a file or of a folder; not the large ones of a bucket."""
+  """Returns the files of a run under a name, which is that of a file or of a folder; not the large
+  ones of a bucket.
+  """
   path = place / name
-  found = [f"{name}/{file.name}" for file in path.iterdir() if storage.is_plain(file)] if path.is_dir() else []
+  found = (
+    [f"{name}/{file.name}" for file in path.iterdir() if storage.is_plain(file)]
+    if path.is_dir()
+    else []
+  )
   found = sorted(found) + ([name] if storage.is_plain(path) else [])
-  return [file for file in found if not storage.in_bucket(place) or storage.size(place / file) <= LARGEST]
+  return [
+    file for file in found if not storage.in_bucket(place) or storage.size(place / file) <= LARGEST
+  ]

@@ -1,6 +1,8 @@
-"""What a run's folder says of where it began: its config, and the dtype that its first weights came in.
+"""What a run's folder says of where it began: its config, and the dtype that its first weights came
+in.
 
-jax is not imported before weights are looked at: commands that only look for a folder answer at once.
+jax is not imported before weights are looked at: commands that only look for a folder answer at
+once.
 """
 
 from typing import Any
@@ -13,11 +15,15 @@ from grpo_jax.sandbox import model_folder
 
 def is_run(path: str) -> bool:
   """Returns whether a folder is the workdir of a run."""
-  return finished.directory(path).is_dir() or (storage.place(path) / "export" / "config.json").exists()
+  return (
+    finished.directory(path).is_dir() or (storage.place(path) / "export" / "config.json").exists()
+  )
 
 
 def run_of(path: str) -> str:
-  """Returns the run that a folder belongs to: itself, or that of which it is DIR/export; "" where it is no run's."""
+  """Returns the run that a folder belongs to: itself, or that of which it is DIR/export; "" where
+  it is no run's.
+  """
   if is_run(path):
     return path
   place = storage.absolute(path)
@@ -36,7 +42,8 @@ def ended_at(run: str) -> int | None:
 
 
 def has_gone_on(run: str) -> bool:
-  """Returns whether a run has a checkpoint of after its end: it was given more steps, and its export is of before.
+  """Returns whether a run has a checkpoint of after its end: it was given more steps, and its
+  export is of before.
 
   Raises:
     SettingError: its result.json cannot be read.
@@ -57,10 +64,11 @@ def saved_config(path: str) -> dict[str, Any]:
 
 
 def weights_dtype(source: str) -> str:
-  """Returns the dtype that weights came in: of a folder's tensors; of a run, that of what it started from.
+  """Returns the dtype that weights came in: of a folder's tensors; of a run, that of what it
+  started from.
 
-  float32 also where that is float16, which is not written, where the run began with fresh weights, and where the folder
-  is not there any more.
+  float32 also where that is float16, which is not written, where the run began with fresh weights,
+  and where the folder is not there any more.
 
   Args:
     source: a Hugging Face folder or the workdir of a run; "": fresh weights.
@@ -77,5 +85,9 @@ def weights_dtype(source: str) -> str:
     source = str(saved_config(source).get("init_from") or "")
   if not source or not (storage.place(source) / "config.json").exists():
     return "float32"
-  found = {t.dtype for name, t in headers.read_headers(storage.place(source)).items() if not name.endswith(COMPUTED)}
+  found = {
+    t.dtype
+    for name, t in headers.read_headers(storage.place(source)).items()
+    if not name.endswith(COMPUTED)
+  }
   return "bfloat16" if found == {"BF16"} else "float32"

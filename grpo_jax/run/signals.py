@@ -22,10 +22,11 @@ def stop_signals() -> Iterator[Callable[[int], str]]:
       ...
       if signal_name := stopping(step): save, say `how_to_go_on()`, leave
 
-  `stopping(step)` is called by every process, once in every step, and returns the name of the signal, or "". The
-  first signal only asks, and stops rewards (`guard.Stopped`); a second SIGINT raises KeyboardInterrupt at once. On
-  several hosts jax's preemption service has SIGTERM and agrees on a step that none has passed; a SIGINT is handed to
-  it, and no reward is stopped. Main thread only.
+  `stopping(step)` is called by every process, once in every step, and returns the name of the
+  signal, or "". The first signal only asks, and stops rewards (`guard.Stopped`); a second SIGINT
+  raises KeyboardInterrupt at once. On several hosts jax's preemption service has SIGTERM and agrees
+  on a step that none has passed; a SIGINT is handed to it, and no reward is stopped. Main thread
+  only.
   """
   several = jax.process_count() > 1
   asked, process = [], os.getpid()
@@ -41,7 +42,9 @@ def stop_signals() -> Iterator[Callable[[int], str]]:
     if len(asked) == 1:
       name = signal.Signals(number).name
       with contextlib.suppress(OSError):  # the terminal may be gone
-        os.write(2, f"\n{name}: what is done is saved first; Ctrl-C again leaves at once\n".encode())
+        os.write(
+          2, f"\n{name}: what is done is saved first; Ctrl-C again leaves at once\n".encode()
+        )
       if several:
         os.kill(os.getpid(), signal.SIGTERM)
     if not several:

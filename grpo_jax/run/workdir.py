@@ -1,4 +1,5 @@
-"""A run's folder: which config it belongs to, who uses it, and the logs in it that a restart cuts back.
+"""A run's folder: which config it belongs to, who uses it, and the logs in it that a restart cuts
+back.
 
     DIR/config.json                  the config that the folder belongs to
     DIR/inputs.json                  what else its numbers depend on, see inputs.py
@@ -27,9 +28,10 @@ from grpo_jax.errors import SettingError, StorageError
 from grpo_jax.io import storage
 from grpo_jax.run import lock, logs
 
-# Settings that may differ when a run goes on: those that only say what is shown, and where, in how many microbatches
-# and in what time the same numbers are computed (equal to rounding). So may `steps`, where no learning rate depends on
-# it. `model.hub` is in messages alone. Where `data.redraw` is below 1, `eval.reward` decides which prompts come.
+# Settings that may differ when a run goes on: those that only say what is shown, and where, in how
+# many microbatches and in what time the same numbers are computed (equal to rounding). So may
+# `steps`, where no learning rate depends on it. `model.hub` is in messages alone. Where
+# `data.redraw` is below 1, `eval.reward` decides which prompts come.
 MAY_CHANGE = (
   "model.hub",
   "eval",
@@ -44,7 +46,8 @@ MAY_CHANGE = (
   "learner.chunk",
   "learner.sizes",
 )
-# The files that a run appends to and that a restart cuts back to its checkpoint: no other file is ever cut.
+# The files that a run appends to and that a restart cuts back to its checkpoint: no other file is
+# ever cut.
 OWN_LOGS = ("metrics.jsonl", "metrics.crc", "samples.jsonl", "samples.crc")
 
 
@@ -52,12 +55,13 @@ OWN_LOGS = ("metrics.jsonl", "metrics.crc", "samples.jsonl", "samples.crc")
 def locked(workdir: str) -> Iterator[Callable[[], None]]:
   """Makes the folder and keeps other runs out of it while the block runs, by a lock on DIR/lock.
 
-  The system lets go of the lock when the process ends, however it ends; in a bucket it goes stale, see `lock.Lease`.
-  Process 0 of a run holds it for all of its hosts, which all see DIR.
+  The system lets go of the lock when the process ends, however it ends; in a bucket it goes stale,
+  see `lock.Lease`. Process 0 of a run holds it for all of its hosts, which all see DIR.
 
   Yields:
-    What to call before something is written that another run could write, too: raises a StorageError where the lock
-    is lost, which can be in a bucket, or its file was deleted, as it is with the folder.
+    What to call before something is written that another run could write, too: raises a
+    StorageError where the lock is lost, which can be in a bucket, or its file was deleted, as it is
+    with the folder.
 
   Raises:
     SettingError: another run holds it, by its host and process; the folder cannot be written.
@@ -69,7 +73,8 @@ def locked(workdir: str) -> Iterator[Callable[[], None]]:
         holder, held = _take(workdir, stack)
         if holder:
           error = SettingError(
-            f"workdir={workdir}: is in use by {holder}; wait until that run ends, or use another --workdir"
+            f"workdir={workdir}: is in use by {holder}; wait until that run ends, or use another "
+            "--workdir"
           )
       except FileExistsError:
         error = SettingError(f"workdir={workdir}: is not a folder; use another --workdir")
@@ -81,7 +86,9 @@ def locked(workdir: str) -> Iterator[Callable[[], None]]:
 
 
 def _take(workdir: str, stack: contextlib.ExitStack) -> tuple[str, Callable[[], None]]:
-  """Locks DIR/lock until `stack` is closed; returns who holds it already ("" for nobody), and see `locked`."""
+  """Locks DIR/lock until `stack` is closed; returns who holds it already ("" for nobody), and see
+  `locked`.
+  """
   if not storage.in_bucket(workdir):
     path = storage.place(workdir) / "lock"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,16 +110,18 @@ def _always() -> None:
 def _check_lease(workdir: str, lease: lock.Lease) -> None:
   if lost := lease.check():
     raise StorageError(
-      f"workdir={workdir}: {lost}; nothing more is written there; the same command goes on from the last checkpoint"
+      f"workdir={workdir}: {lost}; nothing more is written there; the same command goes on from "
+      "the last checkpoint"
     )
 
 
 def check_owner(workdir: str, config: ConfigDict) -> None:
-  """Refuses a folder that is not this config's. Settings of `MAY_CHANGE` may differ, and `steps` under a constant rate.
+  """Refuses a folder that is not this config's. Settings of `MAY_CHANGE` may differ, and `steps`
+  under a constant rate.
 
   Raises:
-    SettingError: the folder belongs to another config (says which settings differ), holds a file under the name of a
-      log that no run wrote, or is nowhere.
+    SettingError: the folder belongs to another config (says which settings differ), holds a file
+      under the name of a log that no run wrote, or is nowhere.
   """
   storage.check("workdir", workdir)
   storage.check_reached("workdir", workdir)
@@ -123,24 +132,31 @@ def check_owner(workdir: str, config: ConfigDict) -> None:
     raise not_writable(workdir, error) from error
   except (ValueError, RecursionError) as error:
     raise SettingError(
-      f"workdir={workdir}: {path} is not JSON ({error}); put a copy of it back, or use another --workdir, where "
+      f"workdir={workdir}: {path} is not JSON ({error}); put a copy of it back, or use another "
+      "--workdir, where "
       f"init_from={workdir} starts from the last checkpoint's weights"
     ) from error
   if old is not None and (changes := _changes(old, json.loads(config.to_json_best_effort()))):
     raise SettingError(
-      f"workdir={workdir}: belongs to another config ({changes}); use those values or another --workdir"
+      f"workdir={workdir}: belongs to another config ({changes}); use those values or another "
+      "--workdir"
     )
-  if old is None and (taken := [name for name in (*OWN_LOGS, inputs.NAME) if (storage.place(workdir) / name).exists()]):
+  if old is None and (
+    taken := [name for name in (*OWN_LOGS, inputs.NAME) if (storage.place(workdir) / name).exists()]
+  ):
     raise SettingError(
-      f"workdir={workdir}: holds {taken[0]} and no config.json, so it is not known whose it is, and a run would write "
+      f"workdir={workdir}: holds {taken[0]} and no config.json, so it is not known whose it is, "
+      "and a run would write "
       "to that file; put config.json back, where this is a run's folder, or use another --workdir"
     )
 
 
 def claim(workdir: str, config: ConfigDict) -> None:
-  """Writes the config that owns the folder, once `check_owner` has passed and all that it names has been found.
+  """Writes the config that owns the folder, once `check_owner` has passed and all that it names has
+  been found.
 
-  It is written under another name and renamed, so a full or read-only disk leaves the old one whole.
+  It is written under another name and renamed, so a full or read-only disk leaves the old one
+  whole.
 
   Raises:
     SettingError: the folder cannot be written.
@@ -150,7 +166,9 @@ def claim(workdir: str, config: ConfigDict) -> None:
   path = storage.place(workdir) / "config.json"
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
-    storage.write(path, (json.dumps(json.loads(config.to_json_best_effort()), indent=2) + "\n").encode())
+    storage.write(
+      path, (json.dumps(json.loads(config.to_json_best_effort()), indent=2) + "\n").encode()
+    )
   except OSError as error:
     raise not_writable(workdir, error) from error
 
@@ -162,15 +180,19 @@ def log_lengths(workdir: str) -> dict[str, int]:
 
 def steps_logged(workdir: str) -> int:
   """The largest step that a whole line of metrics.jsonl tells of; 0 where there is none."""
-  steps = [line.get("step") for _, line in logs.read(storage.place(workdir) / "metrics.jsonl").objects]
+  steps = [
+    line.get("step") for _, line in logs.read(storage.place(workdir) / "metrics.jsonl").objects
+  ]
   return max([0, *(step for step in steps if isinstance(step, int))])
 
 
 def cut_back(workdir: str, lengths: dict[str, int]) -> dict[str, int]:
-  """Cuts each of the run's own logs to its `lengths`, 0 where it has none: what came later is written again.
+  """Cuts each of the run's own logs to its `lengths`, 0 where it has none: what came later is
+  written again.
 
   Returns:
-    The bytes that a log lacks, by its name, where it is shorter than that: what is left is cut to whole lines.
+    The bytes that a log lacks, by its name, where it is shorter than that: what is left is cut to
+    whole lines.
   """
   lost = {}
   for path in _logs(workdir):
@@ -180,7 +202,11 @@ def cut_back(workdir: str, lengths: dict[str, int]) -> dict[str, int]:
       want = path.read_bytes().rfind(b"\n") + 1
     if found > want:
       storage.cut(path, want)
-  return lost | {name: want for name, want in lengths.items() if want and not (storage.place(workdir) / name).is_file()}
+  return lost | {
+    name: want
+    for name, want in lengths.items()
+    if want and not (storage.place(workdir) / name).is_file()
+  }
 
 
 def _logs(workdir: str) -> list[storage.Path]:
@@ -189,7 +215,8 @@ def _logs(workdir: str) -> list[storage.Path]:
 
 
 def check_space(workdir: str, abstract_state: Any) -> None:
-  """Refuses a disk that has no room for one more checkpoint, before anything is compiled. A bucket has room.
+  """Refuses a disk that has no room for one more checkpoint, before anything is compiled. A bucket
+  has room.
 
   Args:
     workdir: an existing folder.
@@ -204,7 +231,8 @@ def check_space(workdir: str, abstract_state: Any) -> None:
   free = shutil.disk_usage(workdir).free
   if free < need:
     raise SettingError(
-      f"workdir={workdir}: {free / 1e6:.1f} MB are free on its disk and a checkpoint takes {need / 1e6:.1f} MB; "
+      f"workdir={workdir}: {free / 1e6:.1f} MB are free on its disk and a checkpoint takes "
+      f"{need / 1e6:.1f} MB; "
       "nothing was touched; make room or use another --workdir"
     )
 
@@ -213,7 +241,11 @@ def _flat(tree: Any, name: str = "") -> dict[str, Any]:
   """The leaves of nested dicts by their dotted names."""
   if not isinstance(tree, dict):
     return {name: tree}
-  return {k: v for key, sub in tree.items() for k, v in _flat(sub, f"{name}.{key}" if name else key).items()}
+  return {
+    k: v
+    for key, sub in tree.items()
+    for k, v in _flat(sub, f"{name}.{key}" if name else key).items()
+  }
 
 
 def _changes(old: dict[str, Any], new: dict[str, Any], most: int = 6) -> str:
@@ -230,23 +262,30 @@ def _changes(old: dict[str, Any], new: dict[str, Any], most: int = 6) -> str:
   def show(values: dict[str, Any], name: str) -> str:
     return repr(values[name]) if name in values else "absent"
 
-  names = sorted(n for n in old.keys() | new.keys() if not is_free(n) and show(old, n) != show(new, n))
+  names = sorted(
+    n for n in old.keys() | new.keys() if not is_free(n) and show(old, n) != show(new, n)
+  )
   said = [f"{n} was {show(old, n)}, is {show(new, n)}" for n in names[:most]]
   if "steps" in names[:most]:
-    said.append("the learning rate of every step depends on steps unless learner.schedule is constant")
+    said.append(
+      "the learning rate of every step depends on steps unless learner.schedule is constant"
+    )
   return "; ".join(said + ([f"and {len(names) - most} more"] if len(names) > most else []))
 
 
 def not_writable(workdir: str, error: OSError) -> SettingError:
   """The error to raise where the folder does not take a file."""
   return SettingError(
-    f"workdir={workdir}: cannot be written ({reason(error)}); nothing saved before was touched; make it writable, "
+    f"workdir={workdir}: cannot be written ({reason(error)}); nothing saved before was touched; "
+    "make it writable, "
     "make room or use another --workdir"
   )
 
 
 def reason(error: BaseException) -> str:
-  """The cause in a few words: the system's own, where there is one, or what the first of the errors says."""
+  """The cause in a few words: the system's own, where there is one, or what the first of the errors
+  says.
+  """
   while error.__cause__ is not None:
     error = error.__cause__
   if isinstance(error, OSError) and error.strerror:
@@ -254,6 +293,10 @@ def reason(error: BaseException) -> str:
   if code := re.search(r"os_error_code='(\d+)'", str(error)):
     return os.strerror(int(code[1]))
   # tensorstore adds what it was asked and where in its source it failed, in brackets.
-  lines = re.sub(r" \[(tensorstore_spec|source locations)=.*", "", str(error), flags=re.DOTALL).strip().splitlines()
+  lines = (
+    re.sub(r" \[(tensorstore_spec|source locations)=.*", "", str(error), flags=re.DOTALL)
+    .strip()
+    .splitlines()
+  )
   text = lines[0] if lines else type(error).__name__
   return text if len(text) <= 200 else f"{text[:80]} ... {text[-115:]}"

@@ -1,8 +1,10 @@
-"""Writes what a person sees of a run: metrics.jsonl, samples.jsonl and TensorBoard in its folder, and the console.
+"""Writes what a person sees of a run: metrics.jsonl, samples.jsonl and TensorBoard in its folder,
+and the console.
 
-A terminal shows a bar that stays in its place, with the phase, the reward and the time left. Elsewhere (a log file, CI)
-there is a plain line every few seconds. Only process 0 writes and prints; on the others nothing here does anything.
-To a bucket the files are copied whole, every `log.bucket_seconds` and where a checkpoint counts on them (`upload`).
+A terminal shows a bar that stays in its place, with the phase, the reward and the time left.
+Elsewhere (a log file, CI) there is a plain line every few seconds. Only process 0 writes and
+prints; on the others nothing here does anything. To a bucket the files are copied whole, every
+`log.bucket_seconds` and where a checkpoint counts on them (`upload`).
 """
 
 import collections
@@ -24,7 +26,8 @@ from grpo_jax.run import logs
 
 LOGS = ("metrics.jsonl", "samples.jsonl")
 PLAIN_SECONDS = 10.0  # between lines where the console is no terminal
-COMPILED = "/jax/core/compile/backend_compile_duration"  # the event with which JAX reports a compilation
+# the event with which JAX reports a compilation
+COMPILED = "/jax/core/compile/backend_compile_duration"
 TABLE_ROWS = 4  # samples in a table on the console
 
 # What the bar and the plain lines show of the metrics that a step has: metric, label, format.
@@ -70,7 +73,8 @@ class Writer:
       steps: the number of steps of the whole run.
       first_step: the step with which this process starts.
       console: where to print; None: standard output.
-      check_lock: is called before anything is copied to a bucket; raises where another run may be there.
+      check_lock: is called before anything is copied to a bucket; raises where another run may be
+        there.
     """
     self.workdir = storage.place(workdir)
     self.log, self.steps, self.first_step = log, steps, first_step
@@ -86,8 +90,11 @@ class Writer:
     self._open = contextlib.ExitStack()
     with storage.of_a_run(self.workdir):
       names = (*LOGS, *map(logs.sums_name, LOGS)) if self.active else ()
-      self._mirror = self._open.enter_context(bucket_logs.Mirror(workdir, names, log.bucket_seconds, check_lock))
-    self.folder = self._mirror.folder  # of the disk: the run's own, or one that is copied to its bucket
+      self._mirror = self._open.enter_context(
+        bucket_logs.Mirror(workdir, names, log.bucket_seconds, check_lock)
+      )
+    # of the disk: the run's own, or one that is copied to its bucket
+    self.folder = self._mirror.folder
     if not self.active:
       return
     self.console = console or rich.console.Console()
@@ -95,17 +102,23 @@ class Writer:
       self.console.width = 120
     with storage.of_a_run(self.workdir):
       self.workdir.mkdir(parents=True, exist_ok=True)
-      self._metrics, self._samples = (self._open.enter_context(logs.Log(self.folder / name)) for name in LOGS)
+      self._metrics, self._samples = (
+        self._open.enter_context(logs.Log(self.folder / name)) for name in LOGS
+      )
       self._tensorboard = None
       if log.tensorboard:
         import tensorboardX
 
-        self._tensorboard = tensorboardX.SummaryWriter(str(self.folder / "tensorboard"), purge_step=first_step + 1)
+        self._tensorboard = tensorboardX.SummaryWriter(
+          str(self.folder / "tensorboard"), purge_step=first_step + 1
+        )
         self._open.callback(self._tensorboard.close)
     self._bar = None
     if self.console.is_terminal:
       self._bar = self._open.enter_context(terminal.bar(self.console, steps))
-      self._task = self._bar.add_task("", total=steps, completed=first_step, phase="start", shown="", left="")
+      self._task = self._bar.add_task(
+        "", total=steps, completed=first_step, phase="start", shown="", left=""
+      )
 
   def __enter__(self) -> "Writer":
     jax.monitoring.register_event_duration_secs_listener(self._compiled)
@@ -137,17 +150,21 @@ class Writer:
 
   @contextlib.contextmanager
   def phase(self, name: str, arrays: Any = None) -> Iterator[None]:
-    """Shows what the run is doing, and times it: the work must be done, not only dispatched, when the block ends.
+    """Shows what the run is doing, and times it: the work must be done, not only dispatched, when
+    the block ends.
 
     Args:
       name: of the phase.
-      arrays: what a jitted function is called with: for shapes that this phase has not seen it compiles, and says so.
+      arrays: what a jitted function is called with: for shapes that this phase has not seen it
+        compiles, and says so.
     """
     programs = self._phases.setdefault(name, set())
     shapes = str([(x.shape, x.dtype) for x in jax.tree.leaves(arrays)])
     new = shapes not in programs
     programs.add(shapes)
-    note = f"compiles its program {len(programs)}" if arrays is not None else "compiles the first time"
+    note = (
+      f"compiles its program {len(programs)}" if arrays is not None else "compiles the first time"
+    )
     said = f"{name} ... ({note})" if arrays is not None or len(self._phases) == 1 else f"{name} ..."
     shown = f"{name} (compiling)" if new and arrays is not None else name
     self._show(phase=f"{shown}, {self._beside}" if self._beside else shown)
@@ -163,9 +180,11 @@ class Writer:
       self._show(phase=self._beside)
 
   def progress(self, text: str, done: int, total: int) -> None:
-    """Shows that `done` of `total` are done of a phase that takes long; a plain line at most every PLAIN_SECONDS.
+    """Shows that `done` of `total` are done of a phase that takes long; a plain line at most every
+    PLAIN_SECONDS.
 
-    Between two phases: of work that consists of phases. A bar shows that beside them, until all is done.
+    Between two phases: of work that consists of phases. A bar shows that beside them, until all is
+    done.
     """
     said = f"{text} {done}/{total}"
     if not self._in_phase:
@@ -175,7 +194,8 @@ class Writer:
       self.say(said)
 
   def step(self, step: int, metrics: Mapping[str, Any]) -> None:
-    """Ends a step, counted from 0; its line says `step + 1`, the steps done, as evaluations and checkpoints do.
+    """Ends a step, counted from 0; its line says `step + 1`, the steps done, as evaluations and
+    checkpoints do.
 
     Values are fetched from the device only where a line is written.
     """
@@ -200,18 +220,21 @@ class Writer:
       self.say(f"after {step} steps:  {found}")
 
   def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
-    """Writes the first `log.samples` samples to samples.jsonl, and prints a table every `log.samples_every` steps.
+    """Writes the first `log.samples` samples to samples.jsonl, and prints a table every
+    `log.samples_every` steps.
 
-    A sample has `question`, `completion`, `reward`, `advantage`, and may have `answer`, `rewards` (name -> value),
-    `ended`, `faults`, `disagreement` (of a reward model and a rule), and for the inspector `tokens` (texts),
-    `advantages` and `logprobs` (a number for each token).
+    A sample has `question`, `completion`, `reward`, `advantage`, and may have `answer`, `rewards`
+    (name -> value), `ended`, `faults`, `disagreement` (of a reward model and a rule), and for the
+    inspector `tokens` (texts), `advantages` and `logprobs` (a number for each token).
     """
     if not self.active:
       return
     with storage.of_a_run(self.workdir):
       storage.check_there(self.workdir, self._samples.file)
       few = (clean({"step": step, **sample}) for sample in samples[: self.log.samples])
-      self._samples.write(*(json.dumps(sample, ensure_ascii=False, allow_nan=False) for sample in few))
+      self._samples.write(
+        *(json.dumps(sample, ensure_ascii=False, allow_nan=False) for sample in few)
+      )
     if samples and self.log.samples_every and step % self.log.samples_every == 0:
       self.console.print(terminal.samples_table(step, clean(samples[:TABLE_ROWS])))
 
@@ -247,9 +270,14 @@ class Writer:
 
   def _line(self) -> str:
     """The last numbers of SHOWN in one line."""
-    hidden = {"loss"} if "reward/mean" in self._shown else set()  # the loss of a policy gradient says nothing
+    # the loss of a policy gradient says nothing
+    hidden = {"loss"} if "reward/mean" in self._shown else set()
     hidden |= set() if self._shown.get("reward_faults") else {"reward_faults"}
-    shown = [(label, self._shown[name], form) for name, label, form in SHOWN if name in self._shown.keys() - hidden]
+    shown = [
+      (label, self._shown[name], form)
+      for name, label, form in SHOWN
+      if name in self._shown.keys() - hidden
+    ]
     return "  ".join(f"{label} {terminal.number(value, form)}" for label, value, form in shown)
 
   def _left(self, step: int) -> str:
@@ -258,7 +286,8 @@ class Writer:
 
 
 def clean(values: Any) -> Any:
-  """Returns `values` as JSON takes them: numbers of Python, None for NaN and infinities, lists for arrays.
+  """Returns `values` as JSON takes them: numbers of Python, None for NaN and infinities, lists for
+  arrays.
 
   A float32 becomes the shortest decimal that reads back as the same float32.
   """

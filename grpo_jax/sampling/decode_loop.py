@@ -1,12 +1,15 @@
-"""The loop of the sampler: slots that decode one token a step, and take the next sample when theirs has ended.
+"""The loop of the sampler: slots that decode one token a step, and take the next sample when theirs
+has ended.
 
     start              the slots before the loop
     decode_until_done  refill free slots, decode_step, decode_step, ... until no sample is left
 
-Everything here is of one shard of prompts and samples. The loop's state is `Slots`; `SamplerSetup` and `Queue` say what
-does not change in it. kv_cache.py has a picture of the ring of columns that all slots write.
+Everything here is of one shard of prompts and samples. The loop's state is `Slots`; `SamplerSetup`
+and `Queue` say what does not change in it. kv_cache.py has a picture of the ring of columns that
+all slots write.
 
-Shape letters: P prompts, G samples of each, N = P * G, S slots, L completion tokens, Lp prompt tokens.
+Shape letters: P prompts, G samples of each, N = P * G, S slots, L completion tokens, Lp prompt
+tokens.
 """
 
 import dataclasses
@@ -28,7 +31,9 @@ from grpo_jax.types import Array
 class SamplerSetup:
   """What all rollouts of one sampler share: the model, and the settings as Python values."""
 
-  decoder: Decoder  # runs in sampler.dtype, its layers unrolled, on one shard of prompts and samples
+  decoder: (
+    Decoder  # runs in sampler.dtype, its layers unrolled, on one shard of prompts and samples
+  )
   prompt_axes: tuple[str, ...]  # mesh axes over which prompts are sharded
   sample_axes: tuple[str, ...]  # mesh axes over which the samples of a prompt are sharded
   group: int  # samples of a prompt, over all shards
@@ -50,17 +55,23 @@ class Noise(NamedTuple):
 
   @classmethod
   def of(cls, key: Array, prompts: Array, group: Array) -> "Noise":
-    """Returns the noise of (prompt, sample) pairs, prompt by prompt: prompts `[P]` and group `[G]`, global indices."""
+    """Returns the noise of (prompt, sample) pairs, prompt by prompt: prompts `[P]` and group `[G]`,
+    global indices.
+    """
     fold = jax.vmap(jax.random.fold_in, (None, 0))
     return cls(jax.vmap(fold, (0, None))(fold(key, prompts), group).reshape(-1))
 
   def at(self, sample: Array, position: Array) -> Array:
     """Returns uniform numbers `[S]` for token `position` (`[S]`) of `sample` (`[S]`)."""
-    return jax.vmap(lambda key, t: jax.random.uniform(jax.random.fold_in(key, t)))(self.keys[sample], position)
+    return jax.vmap(lambda key, t: jax.random.uniform(jax.random.fold_in(key, t)))(
+      self.keys[sample], position
+    )
 
 
 class FirstTokens(NamedTuple):
-  """The first token of every sample; zero in all fields but `done` where the prompt only fills the batch."""
+  """The first token of every sample; zero in all fields but `done` where the prompt only fills the
+  batch.
+  """
 
   token: Array  # [N] int32
   logprob: Array  # [N] float32
@@ -70,11 +81,14 @@ class FirstTokens(NamedTuple):
 
 
 class Queue(NamedTuple):
-  """The samples of a shard in the order in which slots take them, prompt by prompt; the loop does not change it."""
+  """The samples of a shard in the order in which slots take them, prompt by prompt; the loop does
+  not change it.
+  """
 
   real: Array  # [N] bool; the others belong to prompts of length 0, which only fill the batch
   prompt_lengths: Array  # [P] int32
-  forced_lengths: Array | None  # [N] int32, where each sample ends whatever its tokens; None: stop tokens end it
+  # [N] int32, where each sample ends whatever its tokens; None: stop tokens end it
+  forced_lengths: Array | None
   noise: Noise
   prompt_cache: list[StoredKV]  # [P, ...] of each layer
   first: FirstTokens
@@ -119,7 +133,9 @@ def start(setup: SamplerSetup, queue: Queue) -> Slots:
     active, token = jnp.zeros(s, bool), jnp.zeros(s, jnp.int32)
     prompt_cache = jax.tree.map(lambda x: jnp.zeros((s, *x.shape[1:]), x.dtype), queue.prompt_cache)
   sizes = [end - begin for begin, end in setup.blocks]
-  empty = functools.partial(kv_cache.empty, s, config.kv_heads, config.head_dim, dtype=setup.cache_dtype)
+  empty = functools.partial(
+    kv_cache.empty, s, config.kv_heads, config.head_dim, dtype=setup.cache_dtype
+  )
   return Slots(
     step=jnp.int32(0),
     waiting=waiting,
@@ -142,7 +158,9 @@ def start(setup: SamplerSetup, queue: Queue) -> Slots:
 
 def decode_until_done(setup: SamplerSetup, params: Params, queue: Queue, slots: Slots) -> Slots:
   """Returns the slots after the last sample of the queue has ended."""
-  return jax.lax.while_loop(unfinished, functools.partial(refill_and_decode, setup, params, queue), slots)
+  return jax.lax.while_loop(
+    unfinished, functools.partial(refill_and_decode, setup, params, queue), slots
+  )
 
 
 def refill_and_decode(setup: SamplerSetup, params: Params, queue: Queue, slots: Slots) -> Slots:
@@ -153,7 +171,9 @@ def refill_and_decode(setup: SamplerSetup, params: Params, queue: Queue, slots: 
   slots = jax.lax.while_loop(can_refill, functools.partial(refill, queue), slots)
   for block, (begin, end) in enumerate(setup.blocks):
     in_block = functools.partial(can_decode, begin, end)
-    slots = jax.lax.while_loop(in_block, functools.partial(decode_step, setup, params, queue, block), slots)
+    slots = jax.lax.while_loop(
+      in_block, functools.partial(decode_step, setup, params, queue, block), slots
+    )
   return slots
 
 
@@ -168,13 +188,17 @@ def can_refill(slots: Slots) -> Array:
 
 
 def can_decode(begin: int, end: int, slots: Slots) -> Array:
-  """Returns whether the next step is one of decoding that writes a column of the ring in [begin, end), `[]` bool."""
+  """Returns whether the next step is one of decoding that writes a column of the ring in [begin,
+  end), `[]` bool.
+  """
   column = slots.step % slots.tokens.shape[1]
   return slots.active.any() & ~can_refill(slots) & (column >= begin) & (column < end)
 
 
 def refill(queue: Queue, slots: Slots) -> Slots:
-  """Returns the slots where the first free one has taken the next sample (and stays free if that ended at once)."""
+  """Returns the slots where the first free one has taken the next sample (and stays free if that
+  ended at once).
+  """
   slot, sample = jnp.argmin(slots.active), slots.waiting
   prompt = sample // queue.group
   return slots._replace(
@@ -183,16 +207,25 @@ def refill(queue: Queue, slots: Slots) -> Slots:
     age=slots.age.at[slot].set(1),
     active=slots.active.at[slot].set(~queue.first.done[sample]),
     token=slots.token.at[slot].set(queue.first.token[sample]),
-    cache=[kv_cache.copy_prompt(own, kv, prompt, slot) for own, kv in zip(slots.cache, queue.prompt_cache)],
+    cache=[
+      kv_cache.copy_prompt(own, kv, prompt, slot)
+      for own, kv in zip(slots.cache, queue.prompt_cache)
+    ],
   )
 
 
-def decode_step(setup: SamplerSetup, params: Params, queue: Queue, block: int, slots: Slots) -> Slots:
-  """Returns the slots after one more token of each active one; all write one column of that block of the ring."""
+def decode_step(
+  setup: SamplerSetup, params: Params, queue: Queue, block: int, slots: Slots
+) -> Slots:
+  """Returns the slots after one more token of each active one; all write one column of that block
+  of the ring.
+  """
   n = slots.lengths.shape[0]
   hidden_SxD, cache = decode_layers(setup, params, queue, block, slots)
   logits_SxV = head(setup.decoder, params, setup.decoder.norm(params, hidden_SxD))
-  token, logprob, truncated = sample_tokens(setup, logits_SxV, queue.noise.at(slots.sample, slots.age))
+  token, logprob, truncated = sample_tokens(
+    setup, logits_SxV, queue.noise.at(slots.sample, slots.age)
+  )
   sample = jnp.where(slots.active, slots.sample, n)  # what a free slot computes is dropped
   age = slots.age + slots.active
   stopped = stops(setup, queue.forced_lengths, token, slots.sample, age)
@@ -214,17 +247,22 @@ def decode_step(setup: SamplerSetup, params: Params, queue: Queue, block: int, s
 def decode_layers(
   setup: SamplerSetup, params: Params, queue: Queue, block: int, slots: Slots
 ) -> tuple[Array, list[LayerCache]]:
-  """Returns the hidden state `[S, D]` after the last token of each slot, and the caches with that token in them."""
+  """Returns the hidden state `[S, D]` after the last token of each slot, and the caches with that
+  token in them.
+  """
   decoder, length = setup.decoder, setup.length
   column = slots.step % length - setup.blocks[block][0]  # in the block
   prompt_lengths = queue.prompt_lengths[slots.sample // queue.group]
   steps_since_write = (slots.step - jnp.arange(length)) % length  # of each column
-  # Without refills the steps go once around the ring, and the blocks after this one are still empty.
+  # Without refills the steps go once around the ring, and the blocks after this one are still
+  # empty.
   no_refills = slots.age.shape[0] == slots.lengths.shape[0]
   blocks_to_read = setup.blocks[: block + 1] if no_refills else setup.blocks
   width = queue.prompt_cache[0].keys.x.shape[-1]
   masks = {
-    spec: kv_cache.visible(spec, prompt_lengths, slots.age, width, steps_since_write, blocks_to_read)
+    spec: kv_cache.visible(
+      spec, prompt_lengths, slots.age, width, steps_since_write, blocks_to_read
+    )
     for spec in dict.fromkeys(decoder.config.attention)  # in their order
   }
   x_SxD, caches = decoder.embed(params, slots.token), []
@@ -242,15 +280,21 @@ def decode_layers(
 def head(decoder: Decoder, params: Params, hidden: Array) -> Array:
   """Returns logits `[n, V]` float32 of hidden states `[n, D]`, gathered over the tensor axis.
 
-  Sampling over a sharded vocabulary would permute between chips inside a loop that each shard of prompts leaves when it
-  is done, and a permutation waits for all chips.
+  Sampling over a sharded vocabulary would permute between chips inside a loop that each shard of
+  prompts leaves when it is done, and a permutation waits for all chips.
   """
-  logits = decoder.layout.constrain(linear(decoder.unembed(params), hidden, jnp.float32), None, None)
+  logits = decoder.layout.constrain(
+    linear(decoder.unembed(params), hidden, jnp.float32), None, None
+  )
   return decoding.soft_cap(logits, decoder.config.logit_soft_cap)
 
 
-def sample_tokens(setup: SamplerSetup, logits: Array, uniforms: Array) -> tuple[Array, Array, Array]:
-  """Returns tokens, log-probs and log-probs after truncation, `[n]` each, of logits `[n, V]` and uniforms `[n]`."""
+def sample_tokens(
+  setup: SamplerSetup, logits: Array, uniforms: Array
+) -> tuple[Array, Array, Array]:
+  """Returns tokens, log-probs and log-probs after truncation, `[n]` each, of logits `[n, V]` and
+  uniforms `[n]`.
+  """
   return decoding.sample(
     logits,
     uniforms,
@@ -261,13 +305,16 @@ def sample_tokens(setup: SamplerSetup, logits: Array, uniforms: Array) -> tuple[
   )
 
 
-def stops(setup: SamplerSetup, forced_lengths: Array | None, token: Array, sample: Array, age: Array) -> Array:
+def stops(
+  setup: SamplerSetup, forced_lengths: Array | None, token: Array, sample: Array, age: Array
+) -> Array:
   """Returns whether a token ends its completion, bool.
 
   Args:
     setup: its stop tokens.
     forced_lengths: `[N]`, or None: stop tokens end completions.
-    token, sample, age: `[n]`, the token, its sample, and the tokens of that sample, this one included.
+    token, sample, age: `[n]`, the token, its sample, and the tokens of that sample, this one
+      included.
   """
   if forced_lengths is None:
     return jnp.isin(token, jnp.asarray(setup.stop_tokens or (-1,), jnp.int32))

@@ -14,7 +14,9 @@ from grpo_jax.types import Completion, Example, Rollouts
 
 
 class Generator(NamedTuple):
-  """A sampler, and what stands between it and text. Only the programs of `sizes` change during a run."""
+  """A sampler, and what stands between it and text. Only the programs of `sizes` change during a
+  run.
+  """
 
   sample: Sampler
   sizes: Sizes  # on the learner's layout
@@ -32,14 +34,17 @@ def generate(
   Args:
     generator: how.
     params: the policy's tree.
-    examples: [P]; None gives a prompt that only fills the batch, and so does one that is skipped for its length.
+    examples: [P]; None gives a prompt that only fills the batch, and so does one that is skipped
+      for its length.
     key: of this batch's noise.
 
   Returns:
-    sampled Rollouts of P prompts (see rollouts.py), and the sampler's statistics with `prompts_too_long`, the count of
-    such prompts.
+    sampled Rollouts of P prompts (see rollouts.py), and the sampler's statistics with
+    `prompts_too_long`, the count of such prompts.
   """
-  prompts, too_long = loader.to_prompts(examples, generator.render, generator.max_prompt_length, generator.on_long)
+  prompts, too_long = loader.to_prompts(
+    examples, generator.render, generator.max_prompt_length, generator.on_long
+  )
   sampled, statistics = rollouts.draw(generator.sample, params, prompts, key, generator.sizes)
   return sampled, statistics | {"prompts_too_long": too_long}
 

@@ -1,16 +1,17 @@
 """What the sampler's slots attend to, stored; and their attention.
 
-A slot decodes one completion. In each layer it sees two stores of keys and values: those of its prompt, which are
-computed once, and a ring of L columns that holds its own past. All slots write one common column of their rings,
-`step mod L`, so that the write is one in-place slice and no scatter; a mask keeps each slot to the columns that it
-wrote itself.
+A slot decodes one completion. In each layer it sees two stores of keys and values: those of its
+prompt, which are computed once, and a ring of L columns that holds its own past. All slots write
+one common column of their rings, `step mod L`, so that the write is one in-place slice and no
+scatter; a mask keeps each slot to the columns that it wrote itself.
 
     slot   prompt         ring, L = 6, when step 8 writes column 2 (numbers: tokens of the slot's completion)
     0      a b c d . .    3 4 5 - 1 2     age 5: it was filled at step 4
     1      e f . . . .    1 2 3 - - -     age 3: it was filled at step 6; what its last completion left is not seen
 
-Shape letters: S slots, C slots of a prompt (1 where each slot has a copy of its own), K key/value heads, M query heads
-for each of them, d head_dim, Lp prompt tokens, L columns of the ring, B columns of one of its blocks.
+Shape letters: S slots, C slots of a prompt (1 where each slot has a copy of its own), K key/value
+heads, M query heads for each of them, d head_dim, Lp prompt tokens, L columns of the ring, B
+columns of one of its blocks.
 """
 
 import functools
@@ -47,7 +48,8 @@ class StoredKV(NamedTuple):
 class LayerCache(NamedTuple):
   """What the slots attend to in one layer.
 
-  The ring lies in blocks: those that are not written yet need not be read, and the others are read side by side.
+  The ring lies in blocks: those that are not written yet need not be read, and the others are read
+  side by side.
   """
 
   prompt: StoredKV  # n = S / C, length Lp: slots C * i to C * i + C - 1 read the entry i
@@ -68,16 +70,24 @@ def write(buffer: Stored, new: Stored, start: tuple) -> Stored:
 
 
 def store_prompts(kv: KV, dtype: str) -> list[StoredKV]:
-  """Returns keys and values of prompts `[layers, P, Lp, K, d]` as caches hold them, one entry for each layer."""
+  """Returns keys and values of prompts `[layers, P, Lp, K, d]` as caches hold them, one entry for
+  each layer.
+  """
   return [
-    StoredKV(store(jnp.transpose(k, (0, 2, 3, 1)), dtype, 2), store(jnp.transpose(v, (0, 2, 1, 3)), dtype, 3))
+    StoredKV(
+      store(jnp.transpose(k, (0, 2, 3, 1)), dtype, 2),
+      store(jnp.transpose(v, (0, 2, 1, 3)), dtype, 3),
+    )
     for k, v in zip(kv.keys, kv.values)
   ]
 
 
 def empty(n: int, kv_heads: int, head_dim: int, length: int, dtype: str) -> StoredKV:
   """Returns a store `[n, ...]` of `length` tokens that holds zeros."""
-  keys, values = jnp.zeros((n, kv_heads, head_dim, length)), jnp.zeros((n, kv_heads, length, head_dim))
+  keys, values = (
+    jnp.zeros((n, kv_heads, head_dim, length)),
+    jnp.zeros((n, kv_heads, length, head_dim)),
+  )
   return StoredKV(store(keys, dtype, 2), store(values, dtype, 3))
 
 
@@ -89,17 +99,25 @@ def ring_blocks(length: int, layers: int) -> tuple[tuple[int, int], ...]:
 
 
 def copy_prompt(cache: LayerCache, prompts: StoredKV, prompt: Array, slot: Array) -> LayerCache:
-  """Returns the cache where `slot` (an index, `[]`) has its own copy of the keys and values of `prompt` (`[]`)."""
+  """Returns the cache where `slot` (an index, `[]`) has its own copy of the keys and values of
+  `prompt` (`[]`).
+  """
   one = jax.tree.map(lambda x: x[prompt][None], prompts)
-  return cache._replace(prompt=StoredKV(*(write(old, new, (slot, 0, 0, 0)) for old, new in zip(cache.prompt, one))))
+  return cache._replace(
+    prompt=StoredKV(*(write(old, new, (slot, 0, 0, 0)) for old, new in zip(cache.prompt, one)))
+  )
 
 
 def write_token(cache: LayerCache, block: int, column: Array, k: Array, v: Array) -> LayerCache:
-  """Returns the cache with k and v `[S, K, d]` of one token of each slot in that column (`[]`) of a block."""
+  """Returns the cache with k and v `[S, K, d]` of one token of each slot in that column (`[]`) of a
+  block.
+  """
   keys, values = cache.ring[block]
   keys = write(keys, store(k[..., None], keys.x.dtype.name, 2), (0, 0, 0, column))
   values = write(values, store(v[:, :, None], values.x.dtype.name, 3), (0, 0, column, 0))
-  return cache._replace(ring=[StoredKV(keys, values) if i == block else kept for i, kept in enumerate(cache.ring)])
+  return cache._replace(
+    ring=[StoredKV(keys, values) if i == block else kept for i, kept in enumerate(cache.ring)]
+  )
 
 
 def visible(
@@ -115,9 +133,11 @@ def visible(
   Args:
     spec: of the layer; its window counts tokens back from the newest one, itself included.
     prompt_lengths: `[S]` tokens of each slot's prompt.
-    age: `[S]` tokens of each slot's completion, the newest included; its position is prompt_lengths + age - 1.
+    age: `[S]` tokens of each slot's completion, the newest included; its position is prompt_lengths
+      + age - 1.
     width: Lp.
-    behind: `[L]` steps since each column of the ring was written: in a slot that wrote it, how many tokens back.
+    behind: `[L]` steps since each column of the ring was written: in a slot that wrote it, how many
+      tokens back.
     blocks: of the ring that are read.
 
   Returns:
@@ -141,7 +161,8 @@ def attend_slots(
   k: Array,
   v: Array,
 ) -> tuple[Array, LayerCache]:
-  """Returns the attention of one token of each slot to its prompt and to its own past, itself included.
+  """Returns the attention of one token of each slot to its prompt and to its own past, itself
+  included.
 
   One softmax goes over the prompt's keys and those of the ring.
 
@@ -164,7 +185,8 @@ def attend_slots(
   scores += [score(spec, q_SxKxMxd, kv.keys) for kv in read]
   scores = [jnp.where(mask[:, None, None], x, MASKED) for x, mask in zip(scores, masks)]
   top = functools.reduce(jnp.maximum, [x.max(-1, keepdims=True) for x in scores])
-  weights = [jnp.exp(x - top) for x in scores]  # of the prompt and of each block: [S, K, M, Lp or B]
+  # of the prompt and of each block: [S, K, M, Lp or B]
+  weights = [jnp.exp(x - top) for x in scores]
   of_prompt = mix(by_prompt(weights[0], cache.prompt.keys.x.shape[0]), cache.prompt.values, q.dtype)
   out = sum((mix(x, kv.values, q.dtype) for x, kv in zip(weights[1:], read)), by_slot(of_prompt, s))
   out = out / sum(x.sum(-1) for x in weights)[..., None].astype(out.dtype)
@@ -172,7 +194,9 @@ def attend_slots(
 
 
 def by_prompt(x_SxKxMxn: Array, prompts: int) -> Array:
-  """Returns `[S, K, M, n]` as `[S / C, K, C * M, n]`: the slots of a prompt share one product with its keys."""
+  """Returns `[S, K, M, n]` as `[S / C, K, C * M, n]`: the slots of a prompt share one product with
+  its keys.
+  """
   s, kv_heads, _, n = x_SxKxMxn.shape
   x = x_SxKxMxn.reshape(prompts, s // prompts, *x_SxKxMxn.shape[1:])
   return jnp.moveaxis(x, 1, 2).reshape(prompts, kv_heads, -1, n)
@@ -186,7 +210,9 @@ def by_slot(x: Array, slots: int) -> Array:
 
 
 def score(spec: AttentionSpec, q: Array, keys: Stored) -> Array:
-  """Returns the scores `[n, K, M, length]` float32 of queries `[n, K, M, d]`, which are scaled already."""
+  """Returns the scores `[n, K, M, length]` float32 of queries `[n, K, M, d]`, which are scaled
+  already.
+  """
   z = jnp.einsum("skmd,skdl->skml", q, keys.x.astype(q.dtype), preferred_element_type=jnp.float32)
   return soft_cap(z if keys.scale is None else z * keys.scale, spec.soft_cap)
 

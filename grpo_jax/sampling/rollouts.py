@@ -1,7 +1,9 @@
-"""Between the sampler and the learner: arrays to devices and back, tokens to what a reward sees, metrics of lengths.
+"""Between the sampler and the learner: arrays to devices and back, tokens to what a reward sees,
+metrics of lengths.
 
-Rollouts on the way from one to the other are `sampled`: what has an entry for every token (`tokens`, log-probs) stays
-on the mesh, each process holding its share; `prompts`, `lengths` and `ended` are numpy arrays, whole on every process.
+Rollouts on the way from one to the other are `sampled`: what has an entry for every token
+(`tokens`, log-probs) stays on the mesh, each process holding its share; `prompts`, `lengths` and
+`ended` are numpy arrays, whole on every process.
 """
 
 import dataclasses
@@ -37,7 +39,9 @@ def _put(x: np.ndarray | jax.Array, sharding: jax.sharding.Sharding) -> jax.Arra
 
 
 def to_host(tree: Any) -> Any:
-  """Returns a pytree of device arrays as numpy arrays, all of it on every process; numpy arrays stay as they are."""
+  """Returns a pytree of device arrays as numpy arrays, all of it on every process; numpy arrays
+  stay as they are.
+  """
   if jax.process_count() == 1:
     return jax.device_get(tree)
   return jax.tree.map(_gathered, tree)
@@ -48,7 +52,9 @@ def _gathered(x: Any) -> Any:
 
 
 def rows(layout: Layout, tree: Any, places: Sequence[tuple[int, int]]) -> Any:
-  """Returns `[n, ...]` numpy arrays, the rows at n places (prompt, sample) of `[P, G, ...]` arrays on the mesh."""
+  """Returns `[n, ...]` numpy arrays, the rows at n places (prompt, sample) of `[P, G, ...]` arrays
+  on the mesh.
+  """
   prompts, samples = np.asarray(places, np.int32).reshape(-1, 2).T
   return to_host(_jitted_rows(layout.replicated())(tree, prompts, samples))
 
@@ -63,18 +69,26 @@ def _rows(tree: Any, prompts: jax.Array, samples: jax.Array) -> Any:
 
 
 def draw(
-  sample: Sampler, params: Any, prompts: Prompts, key: jax.Array, sizes: Sizes, ends: np.ndarray | None = None
+  sample: Sampler,
+  params: Any,
+  prompts: Prompts,
+  key: jax.Array,
+  sizes: Sizes,
+  ends: np.ndarray | None = None,
 ) -> tuple[Rollouts, dict[str, Any]]:
-  """Returns the sampled rollouts that a sampler makes of prompts, and its statistics on every process.
+  """Returns the sampled rollouts that a sampler makes of prompts, and its statistics on every
+  process.
 
-  The prompts are cut to a width that holds them, and have a list where that saves enough: few programs are compiled.
+  The prompts are cut to a width that holds them, and have a list where that saves enough: few
+  programs are compiled.
 
   Args:
     sample: made by `sampler.make_sampler`.
     params: the policy.
     prompts: numpy arrays `[P, Lp]`.
     key: of this rollout.
-    sizes: of the programs made so far; the rollouts will lie as its layout says, that of the learner.
+    sizes: of the programs made so far; the rollouts will lie as its layout says, that of the
+      learner.
     ends: `[P, G]`, lengths that completions are forced to (benchmarks); None: stop tokens end them.
   """
   lifeline.compare(prompts)
@@ -87,7 +101,8 @@ def draw(
 
 
 def completions(rollouts: Rollouts, tokenizer: Tokenizer) -> list[list[Completion | None]]:
-  """Returns P groups of G completions as rewards see them: this process's own share, and None where another has it.
+  """Returns P groups of G completions as rewards see them: this process's own share, and None where
+  another has it.
 
   Those of length 0, which fill the batch, are empty.
 
@@ -97,7 +112,10 @@ def completions(rollouts: Rollouts, tokenizer: Tokenizer) -> list[list[Completio
   """
   tokens, own = hosts.share(rollouts.tokens)
   arrays = (tokens, rollouts.lengths, rollouts.ended, own)
-  return [[completion(*each, tokenizer) if mine else None for *each, mine in zip(*group)] for group in zip(*arrays)]
+  return [
+    [completion(*each, tokenizer) if mine else None for *each, mine in zip(*group)]
+    for group in zip(*arrays)
+  ]
 
 
 def completion(tokens: np.ndarray, length: int, ended: int, tokenizer: Tokenizer) -> Completion:
@@ -106,14 +124,17 @@ def completion(tokens: np.ndarray, length: int, ended: int, tokenizer: Tokenizer
   return Completion(text, ids, int(ended), tokenizer.step_ends(ids) if ids else [])
 
 
-def written(tokens: np.ndarray, length: int, ended: int, tokenizer: Tokenizer) -> tuple[list[int], str]:
+def written(
+  tokens: np.ndarray, length: int, ended: int, tokenizer: Tokenizer
+) -> tuple[list[int], str]:
   """Returns the ids of one completion, of its tokens [L], and its text without the stop token."""
   ids = tokens[:length].tolist()
   return ids, tokenizer.decode(ids[:-1] if ended == STOPPED else ids)
 
 
 def statistics(rollouts: Rollouts) -> dict[str, float]:
-  """Returns metrics of the lengths of rollouts, in tokens, and the share that was cut off (`truncated`).
+  """Returns metrics of the lengths of rollouts, in tokens, and the share that was cut off
+  (`truncated`).
 
   Completions that only fill the batch do not count; without any other, there are no metrics.
   """

@@ -1,17 +1,20 @@
-"""Rollouts: weights are made ready in one program; in another each prompt is prefilled once and one loop decodes all.
+"""Rollouts: weights are made ready in one program; in another each prompt is prefilled once and one
+loop decodes all.
 
-A slot decodes one completion. With a slot for every sample, those of a prompt read its keys and values where they
-are. With fewer, a slot whose completion ends takes the next waiting sample of any prompt, whose keys and values are
-copied into it.
+A slot decodes one completion. With a slot for every sample, those of a prompt read its keys and
+values where they are. With fewer, a slot whose completion ends takes the next waiting sample of any
+prompt, whose keys and values are copied into it.
 
     sampler.py      what a rollout is given and returns, the prefill, and the shards of a mesh
     decode_loop.py  the slots, and the loop that refills them and decodes
     kv_cache.py     the keys and values that slots attend to, and their attention
 
-The noise of a token is a function of (key, prompt, sample, position) alone, one uniform number: the slot that happens
-to decode a sample, the number of slots and the mesh do not change what is sampled.
+The noise of a token is a function of (key, prompt, sample, position) alone, one uniform number: the
+slot that happens to decode a sample, the number of slots and the mesh do not change what is
+sampled.
 
-Shape letters: P prompts and G samples of each, of one shard or of all; N = P * G, L completion tokens, D width.
+Shape letters: P prompts and G samples of each, of one shard or of all; N = P * G, L completion
+tokens, D width.
 """
 
 import dataclasses
@@ -41,15 +44,19 @@ class Request(NamedTuple):
   prompt_ids: Array  # [P] int32, place of each prompt in the whole batch
   sample_ids: Array  # [G] int32, place of each sample in the whole group
   key: Array  # of this rollout
-  forced_lengths: Array | None  # [P, G] int32, where completions end in place of stop tokens; None: at stop tokens
+  # [P, G] int32, where completions end in place of stop tokens; None: at stop tokens
+  forced_lengths: Array | None
 
 
 def decode_params(decoder: Decoder, dtype: str, weights_dtype: str, params: Params) -> Params:
   """Returns the policy as it decodes, made once per rollout.
 
-  It has no adapters, one subtree for each layer, and is in `dtype`, or its layers' matrices in int8.
+  It has no adapters, one subtree for each layer, and is in `dtype`, or its layers' matrices in
+  int8.
   """
-  layers = [jax.tree.map(operator.itemgetter(i), params["layers"]) for i in range(decoder.config.layers)]
+  layers = [
+    jax.tree.map(operator.itemgetter(i), params["layers"]) for i in range(decoder.config.layers)
+  ]
   layers = [lora.merge(decoder.lora, layer) for layer in layers]
   if weights_dtype == "int8":  # of the learner's float32
     layers = [int8.round_layer(layer) for layer in layers]
@@ -57,10 +64,14 @@ def decode_params(decoder: Decoder, dtype: str, weights_dtype: str, params: Para
 
 
 def decode_shardings(decoder: Decoder, weights_dtype: str) -> Params:
-  """Returns where `decode_params` lie: whole over the axes of prompts, samples and embed, cut over the others."""
+  """Returns where `decode_params` lie: whole over the axes of prompts, samples and embed, cut over
+  the others.
+  """
   inside = decoder.layout.inside(decoder.layout.shard_axes)
   shardings = dataclasses.replace(decoder.base, layout=inside).shardings()
-  of_layer = jax.tree.map(lambda s: NamedSharding(s.mesh, PartitionSpec(*s.spec[1:])), shardings["layers"])
+  of_layer = jax.tree.map(
+    lambda s: NamedSharding(s.mesh, PartitionSpec(*s.spec[1:])), shardings["layers"]
+  )
   if weights_dtype == "int8":
     of_layer = int8.layer_shardings(of_layer)
   return shardings | {"layers": [of_layer] * decoder.config.layers}
@@ -70,43 +81,53 @@ def decode_shardings(decoder: Decoder, weights_dtype: str) -> Params:
 def jitted_ready(decoder: Decoder, layout: Layout, dtype: str, weights_dtype: str) -> Callable:
   """Returns `decode_params` to where they lie on the sampler's layout, jitted.
 
-  It is the same function for the same arguments, so that the samplers of a run, one to learn from and two of
-  evaluations, compile it once.
+  It is the same function for the same arguments, so that the samplers of a run, one to learn from
+  and two of evaluations, compile it once.
   """
   lie = decode_shardings(dataclasses.replace(decoder, layout=layout), weights_dtype)
   run = functools.partial(decode_params, decoder, dtype, weights_dtype)
   return jax.jit(run, out_shardings=lie, compiler_options=layout.compiler_options)
 
 
-def prefill(setup: SamplerSetup, params: Params, request: Request, prompt_size: int | None) -> Queue:
-  """Returns the queue of all samples: the prompts' keys and values, and the first token of every sample.
+def prefill(
+  setup: SamplerSetup, params: Params, request: Request, prompt_size: int | None
+) -> Queue:
+  """Returns the queue of all samples: the prompts' keys and values, and the first token of every
+  sample.
 
   The first token comes from the last hidden state of the prompt; no slot is needed for it.
   """
   prompts, group = request.prompts, request.sample_ids.shape[0]
   noise = Noise.of(request.key, request.prompt_ids, request.sample_ids)
-  forced = request.forced_lengths if request.forced_lengths is None else request.forced_lengths.reshape(-1)
+  forced = (
+    request.forced_lengths if request.forced_lengths is None else request.forced_lengths.reshape(-1)
+  )
   hidden_PxD, kv = setup.decoder.prefill(params, prompts, prompt_size)
   prompt_cache = kv_cache.store_prompts(kv, setup.cache_dtype)
 
   logits_NxV = jnp.repeat(decode_loop.head(setup.decoder, params, hidden_PxD), group, axis=0)
   sample = jnp.arange(logits_NxV.shape[0])
-  token, logprob, truncated = decode_loop.sample_tokens(setup, logits_NxV, noise.at(sample, jnp.zeros_like(sample)))
+  token, logprob, truncated = decode_loop.sample_tokens(
+    setup, logits_NxV, noise.at(sample, jnp.zeros_like(sample))
+  )
   real = jnp.repeat(prompts.lengths > 0, group)
   stopped = decode_loop.stops(setup, forced, token, sample, jnp.ones_like(sample))
   done = stopped | (setup.length == 1) | ~real
-  first = FirstTokens(*(jnp.where(real, x, 0) for x in (token, logprob, truncated)), stopped & real, done)
+  first = FirstTokens(
+    *(jnp.where(real, x, 0) for x in (token, logprob, truncated)), stopped & real, done
+  )
   return Queue(real, prompts.lengths, forced, noise, prompt_cache, first)
 
 
 def roll_out(
   setup: SamplerSetup, prompt_size: int | None, params: Params, request: Request
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-  """Returns the completions of one shard of prompts and samples, whose loop waits for no other shard.
+  """Returns the completions of one shard of prompts and samples, whose loop waits for no other
+  shard.
 
   Returns:
-    The fields of `Rollouts` that are sampled, `[P, G, ...]`; and counts `[1]` of slot-steps that decoded a token, of
-    all slot-steps, and of steps.
+    The fields of `Rollouts` that are sampled, `[P, G, ...]`; and counts `[1]` of slot-steps that
+    decoded a token, of all slot-steps, and of steps.
   """
   queue = prefill(setup, params, request, prompt_size)
   slots = decode_loop.decode_until_done(setup, params, queue, decode_loop.start(setup, queue))
@@ -124,7 +145,9 @@ def roll_out(
 
 
 def on_mesh(setup: SamplerSetup, run: Callable) -> Callable:
-  """Returns `run(params, request)` (see `roll_out`) as a function of the whole batch, which runs in every shard."""
+  """Returns `run(params, request)` (see `roll_out`) as a function of the whole batch, which runs in
+  every shard.
+  """
   mesh = setup.decoder.layout.mesh
   if mesh.size == 1:
     return run
@@ -142,7 +165,8 @@ def on_mesh(setup: SamplerSetup, run: Callable) -> Callable:
 
 
 def decode_layout(layout: Layout, tensor: int) -> Layout:
-  """Returns the layout that decodes: the same devices in the same order, with another size of the tensor axis.
+  """Returns the layout that decodes: the same devices in the same order, with another size of the
+  tensor axis.
 
   A larger one takes from fsdp first, then from group; what a smaller one leaves goes to group.
 
@@ -159,14 +183,17 @@ def decode_layout(layout: Layout, tensor: int) -> Layout:
   devices = sizes["fsdp"] * sizes["group"] * sizes["tensor"]
   if devices % tensor or max(tensor, sizes["tensor"]) % min(tensor, sizes["tensor"]):
     raise SettingError(
-      f"sampler.tensor={tensor}: use a multiple or a divisor of mesh.tensor={sizes['tensor']} that divides the "
+      f"sampler.tensor={tensor}: use a multiple or a divisor of mesh.tensor={sizes['tensor']} that "
+      "divides the "
       f"{devices} devices of fsdp, group and tensor"
     )
   from_fsdp = math.gcd(sizes["fsdp"], max(1, tensor // sizes["tensor"]))
   sizes |= {"fsdp": sizes["fsdp"] // from_fsdp, "tensor": tensor}
   sizes["group"] = devices // (sizes["fsdp"] * tensor)
   devices = layout.mesh.devices.reshape(tuple(sizes.values()))
-  return dataclasses.replace(layout, mesh=Mesh(devices, layout.mesh.axis_names, axis_types=layout.mesh.axis_types))
+  return dataclasses.replace(
+    layout, mesh=Mesh(devices, layout.mesh.axis_names, axis_types=layout.mesh.axis_types)
+  )
 
 
 def make_setup(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> SamplerSetup:
@@ -175,7 +202,9 @@ def make_setup(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Samp
   prompt_axes, sample_axes = (dict(layout.rules).get(name, ()) for name in ("prompt", "sample"))
   inside = layout.inside(prompt_axes + sample_axes)
   return SamplerSetup(
-    decoder=dataclasses.replace(decoder.base, layout=inside, dtype=cfg.dtype, layers="unroll", remat="none"),
+    decoder=dataclasses.replace(
+      decoder.base, layout=inside, dtype=cfg.dtype, layers="unroll", remat="none"
+    ),
     prompt_axes=prompt_axes,
     sample_axes=sample_axes,
     group=cfg.group,
@@ -193,14 +222,23 @@ def make_setup(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Samp
 
 @dataclasses.dataclass(frozen=True)
 class Sampler:
-  """A policy's rollouts, in two compiled programs: weights are made ready once, then all is sampled."""
+  """A policy's rollouts, in two compiled programs: weights are made ready once, then all is
+  sampled.
+  """
 
   layout: Layout  # that decodes; prompts are placed by it
   ready: Callable  # jitted: the learner's params -> `decode_params`
-  run: Callable  # jitted: (decode params, prompts, key, ends, prompt_size=) -> (Rollouts, statistics)
+  run: (
+    Callable  # jitted: (decode params, prompts, key, ends, prompt_size=) -> (Rollouts, statistics)
+  )
 
   def __call__(
-    self, params: Params, prompts: Prompts, key: Array, ends: Array | None = None, prompt_size: int | None = None
+    self,
+    params: Params,
+    prompts: Prompts,
+    key: Array,
+    ends: Array | None = None,
+    prompt_size: int | None = None,
   ) -> tuple[Rollouts, dict[str, Array]]:
     """Returns rollouts and statistics.
 
@@ -209,11 +247,12 @@ class Sampler:
       prompts: `[P, Lp]`.
       key: of this rollout.
       ends: `[P, G]` int32, forces lengths in place of stop tokens (benchmarks).
-      prompt_size: static. The prefill computes the prompts of a shard as a list of that many tokens, at least as many
-        as there are (None: as a rectangle `[P, Lp]`).
+      prompt_size: static. The prefill computes the prompts of a shard as a list of that many
+        tokens, at least as many as there are (None: as a rectangle `[P, Lp]`).
 
     Returns:
-      Rollouts `[P, G, ...]`, and `slot_use`, the share of slot-steps that decoded a token, and `decode_steps`.
+      Rollouts `[P, G, ...]`, and `slot_use`, the share of slot-steps that decoded a token, and
+      `decode_steps`.
     """
     return self.run(self.ready(params), prompts, key, ends, prompt_size=prompt_size)
 
@@ -226,8 +265,12 @@ def sample(
   ends: Array | None = None,
   prompt_size: int | None = None,
 ) -> tuple[Rollouts, dict[str, Array]]:
-  """Returns rollouts and statistics; see `Sampler`, but for `params`, which are those of `decode_params`."""
-  request = Request(prompts, jnp.arange(prompts.tokens.shape[0]), jnp.arange(setup.group), key, ends)
+  """Returns rollouts and statistics; see `Sampler`, but for `params`, which are those of
+  `decode_params`.
+  """
+  request = Request(
+    prompts, jnp.arange(prompts.tokens.shape[0]), jnp.arange(setup.group), key, ends
+  )
   run = on_mesh(setup, functools.partial(roll_out, setup, prompt_size))
   completions, counts = run(params, request)
   use = counts["busy"].sum() / jnp.maximum(counts["slot_steps"].sum(), 1)
@@ -238,8 +281,8 @@ def sample(
 def jitted_run(setup: SamplerSetup) -> Callable:
   """Returns `sample` of a setup, jitted.
 
-  It is the same function for the same setup, so that models of one shape, evaluated one after the other, compile it
-  once. Few are kept, for each keeps its programs.
+  It is the same function for the same setup, so that models of one shape, evaluated one after the
+  other, compile it once. Few are kept, for each keeps its programs.
   """
   return jax.jit(functools.partial(sample, setup), static_argnames="prompt_size")
 
@@ -249,8 +292,8 @@ def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Sa
 
   Args:
     decoder: the model, on the learner's layout; decodes in cfg.dtype, whatever its own.
-    cfg: the `sampler` section: group, max_length, slots, tensor, temperature, top_k, top_p, min_p, dtype,
-      weights_dtype, cache_dtype.
+    cfg: the `sampler` section: group, max_length, slots, tensor, temperature, top_k, top_p, min_p,
+      dtype, weights_dtype, cache_dtype.
     stop_tokens: ids that end a completion.
 
   Raises:

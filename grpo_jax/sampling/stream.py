@@ -1,7 +1,8 @@
 """A rollout that can be read while it is sampled: the tokens of `sampler.Sampler`, a few at a time.
 
-Noise is a function of (key, prompt, sample, position) here as there, so the completions are the same. On a mesh of
-several devices the shards of prompts do not wait for one another, and there is nothing to read before the end.
+Noise is a function of (key, prompt, sample, position) here as there, so the completions are the
+same. On a mesh of several devices the shards of prompts do not wait for one another, and there is
+nothing to read before the end.
 
 Shape letters: P prompts, G samples of each, L completion tokens.
 """
@@ -43,12 +44,16 @@ def go_on(setup: SamplerSetup, params: Params, queue: Queue, slots: Slots, until
   """Returns the slots after `until` (`[]`) steps in all, or when no sample goes on."""
   for block, (first, end) in enumerate(setup.blocks):
     in_time = functools.partial(_in_time, first, end, until)
-    slots = jax.lax.while_loop(in_time, functools.partial(decode_loop.decode_step, setup, params, queue, block), slots)
+    slots = jax.lax.while_loop(
+      in_time, functools.partial(decode_loop.decode_step, setup, params, queue, block), slots
+    )
   return slots
 
 
 def _in_time(first: int, end: int, until: Array, slots: Slots) -> Array:
-  """Returns whether the next step is one that writes a column of the block, and before `until`, `[]` bool."""
+  """Returns whether the next step is one that writes a column of the block, and before `until`,
+  `[]` bool.
+  """
   return decode_loop.can_decode(first, end, slots) & (slots.step < until)
 
 
@@ -62,7 +67,8 @@ class Stream:
   go_on: Callable  # jitted `go_on`
 
   def __call__(self, ready: Params, prompts: Prompts, key: Array, every: int) -> Iterator[Sampled]:
-    """Yields what is sampled after each `every` tokens, and last the whole; on several devices the whole alone.
+    """Yields what is sampled after each `every` tokens, and last the whole; on several devices the
+    whole alone.
 
     Args:
       ready: `sampler.ready(params)`.
@@ -89,7 +95,9 @@ class Stream:
 
 
 def make_stream(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Stream:
-  """Returns the stream of a policy; arguments and errors: see `sampler.make_sampler`. `cfg.slots` is not read."""
+  """Returns the stream of a policy; arguments and errors: see `sampler.make_sampler`. `cfg.slots`
+  is not read.
+  """
   setup = dataclasses.replace(sampler.make_setup(decoder, cfg, stop_tokens), slots=0)
   return Stream(
     sampler=sampler.make_sampler(decoder, cfg, stop_tokens),

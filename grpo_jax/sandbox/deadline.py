@@ -1,15 +1,18 @@
-"""Calls of functions that a user wrote, such as rewards: they may raise, exit, hang, or be running when a signal comes.
+"""Calls of functions that a user wrote, such as rewards: they may raise, exit, hang, or be running
+when a signal comes.
 
     with Guard(seconds) as call:
       value = call(reward, example, completion)
 
-Python code, also a regular expression, is stopped at its deadline. Code in C that holds the interpreter cannot be:
-where one call does so for a minute beyond the deadline, the process ends and says in which line it was.
+Python code, also a regular expression, is stopped at its deadline. Code in C that holds the
+interpreter cannot be: where one call does so for a minute beyond the deadline, the process ends and
+says in which line it was.
 
-What a function leaves behind in this process is undone after each call, with a warning that names the function: another
-working directory, other handlers of SIGINT and SIGTERM, another sys.stdout or sys.stderr. An output that it closed is
-opened again after the last of many calls. `os._exit` ends the call and not the process. A child that a function forked
-and that returns from it ends there, and does not go on as a second run.
+What a function leaves behind in this process is undone after each call, with a warning that names
+the function: another working directory, other handlers of SIGINT and SIGTERM, another sys.stdout or
+sys.stderr. An output that it closed is opened again after the last of many calls. `os._exit` ends
+the call and not the process. A child that a function forked and that returns from it ends there,
+and does not go on as a second run.
 """
 
 import contextlib
@@ -20,7 +23,9 @@ import signal
 import sys
 import threading
 import time
-from _signal import getsignal  # that of signal.py looks for an enum of each handler first, which takes microseconds
+from _signal import (
+  getsignal,
+)  # that of signal.py looks for an enum of each handler first, which takes microseconds
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,8 +38,8 @@ _warned: set[str] = set()  # what was warned of
 
 
 class Stopped(BaseException):
-  """SIGTERM or Ctrl-C came while a guarded function ran, or before. No Exception, so that `except Exception` in the
-  function lets it through.
+  """SIGTERM or Ctrl-C came while a guarded function ran, or before. No Exception, so that `except
+  Exception` in the function lets it through.
   """
 
 
@@ -47,13 +52,16 @@ class _Exited(BaseException):
 
 
 class Guard:
-  """Calls functions with a deadline, and lets a signal stop them. Use it in a `with` block, in the main thread."""
+  """Calls functions with a deadline, and lets a signal stop them. Use it in a `with` block, in the
+  main thread.
+  """
 
   def __init__(self, seconds: float):
     """Makes a guard.
 
     Args:
-      seconds: that one call may take; 0: any time. In another thread than the main one there is no deadline.
+      seconds: that one call may take; 0: any time. In another thread than the main one there is no
+        deadline.
     """
     self.seconds, self.running, self.watched = seconds, False, 0.0
     self.main = threading.current_thread() is threading.main_thread()
@@ -91,7 +99,8 @@ class Guard:
       self._watch()
       if getsignal(signal.SIGALRM) != self.late:  # the call before has set another handler
         signal.signal(signal.SIGALRM, self.late)
-      signal.setitimer(signal.ITIMER_REAL, self.seconds, 1.0)  # again each second, where the function catches it
+      # again each second, where the function catches it
+      signal.setitimer(signal.ITIMER_REAL, self.seconds, 1.0)
     self.running = True
     try:
       return function(*args)
@@ -118,7 +127,9 @@ class Guard:
       raise Late(f"{LATE} {self.seconds:g} s (rewards.deadline)")
 
   def _watch(self) -> None:
-    """Has the process end where the interpreter is held; set anew once a second, since it costs a thread."""
+    """Has the process end where the interpreter is held; set anew once a second, since it costs a
+    thread.
+    """
     now = time.perf_counter()
     if now - self.watched > 1.0:
       self.watched = now
@@ -153,7 +164,8 @@ class _Left:
 
 @contextlib.contextmanager
 def in_folder(title: str) -> Iterator[None]:
-  """Changes back to the working directory of before, where code of the block has changed it, with a warning.
+  """Changes back to the working directory of before, where code of the block has changed it, with a
+  warning.
 
   Args:
     title: of the code, for the warning.
@@ -166,7 +178,9 @@ def in_folder(title: str) -> Iterator[None]:
 
 
 def go_back(folder: str, title: str) -> None:
-  """Changes the working directory back to a folder, where it is another one, with a warning; see `in_folder`."""
+  """Changes the working directory back to a folder, where it is another one, with a warning; see
+  `in_folder`.
+  """
   if folder and (found := _folder()) != folder:
     with contextlib.suppress(OSError):  # it was deleted
       os.chdir(folder)
@@ -190,7 +204,8 @@ def _copy(number: int) -> int:
 
 
 def _put_back(number: int, kept: int) -> None:
-  """Opens the output of that number again where a function closed it: the next file to be opened would take its place.
+  """Opens the output of that number again where a function closed it: the next file to be opened
+  would take its place.
 
   Args:
     number: 1 or 2.
@@ -203,26 +218,37 @@ def _put_back(number: int, kept: int) -> None:
     same = os.path.sameopenfile(number, kept)
   if not same:
     os.dup2(kept, number)
-    warn(f"a reward closed or replaced the standard {'error' if number == 2 else 'output'}, which was opened again")
+    warn(
+      f"a reward closed or replaced the standard {'error' if number == 2 else 'output'}, which was "
+      "opened again"
+    )
   os.close(kept)
 
 
 def _exit_call(guard: Guard, before: Callable[[int], None], code: int) -> None:
-  """Takes the place of os._exit: ends a guarded call in this process and its thread, and anything else as before."""
+  """Takes the place of os._exit: ends a guarded call in this process and its thread, and anything
+  else as before.
+  """
   if guard.running and os.getpid() == guard.process and threading.get_ident() == guard.thread:
     raise _Exited(repr(code))
   before(code)
 
 
 def _end_child() -> None:
-  """Ends a forked child that returns from a guarded function: it would go on as a second run in the same folder."""
+  """Ends a forked child that returns from a guarded function: it would go on as a second run in the
+  same folder.
+  """
   with contextlib.suppress(OSError):
-    os.write(2, b"warning: a child process that was forked in a reward returned from it, and was ended\n")
+    os.write(
+      2, b"warning: a child process that was forked in a reward returned from it, and was ended\n"
+    )
   os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _title(function: Callable, args: tuple) -> str:
-  """Returns a function's name and file; a checked call is one of a function that takes the user's first."""
+  """Returns a function's name and file; a checked call is one of a function that takes the user's
+  first.
+  """
   user = args[0] if args and callable(args[0]) else function
   while (inner := getattr(user, "__wrapped__", getattr(user, "func", None))) is not None:
     user = inner

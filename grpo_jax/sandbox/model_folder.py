@@ -1,11 +1,13 @@
 """What stands in a model's folder, which may come from anybody: nothing in it is trusted.
 
-A file is read if it lies in the folder, is not too large, and is JSON whose keys are of the kinds that a table names;
-anything else is a `SettingError` of one line. A link may lead to another place of the folder. The cache of the Hugging
-Face hub is made of links, from `models--NAME/snapshots/REVISION` to `models--NAME/blobs`: in such a folder a link may
-lead anywhere in its own `models--NAME`, and nowhere else.
+A file is read if it lies in the folder, is not too large, and is JSON whose keys are of the kinds
+that a table names; anything else is a `SettingError` of one line. A link may lead to another place
+of the folder. The cache of the Hugging Face hub is made of links, from
+`models--NAME/snapshots/REVISION` to `models--NAME/blobs`: in such a folder a link may lead anywhere
+in its own `models--NAME`, and nowhere else.
 
-`where` in the functions is the setting with its value, such as "init_from=DIR", with which every message begins.
+`where` in the functions is the setting with its value, such as "init_from=DIR", with which every
+message begins.
 """
 
 import collections
@@ -48,11 +50,17 @@ SWITCH = Form("true or false", lambda x: isinstance(x, bool))
 OBJECT = Form("an object {...}", lambda x: isinstance(x, dict))
 TOKEN = Whole(0, TOKENS - 1)
 TOKEN_IDS = either(TOKEN, list_of(TOKEN, 100))
-NAMES = Form("an object of texts", lambda x: isinstance(x, dict) and all(isinstance(v, str) for v in x.values()))
+NAMES = Form(
+  "an object of texts",
+  lambda x: isinstance(x, dict) and all(isinstance(v, str) for v in x.values()),
+)
 
 
-def check(where: str, name: str, values: Mapping[str, Any], table: Mapping[str, Row], within: str = "") -> None:
-  """Refuses the first value that does not fit the table's row for its key; null counts as not there.
+def check(
+  where: str, name: str, values: Mapping[str, Any], table: Mapping[str, Row], within: str = ""
+) -> None:
+  """Refuses the first value that does not fit the table's row for its key; null counts as not
+  there.
 
   Args:
     where: the setting and its value.
@@ -63,11 +71,14 @@ def check(where: str, name: str, values: Mapping[str, Any], table: Mapping[str, 
   """
   for key, row in table.items():
     if (value := values.get(key)) is not None and not row.fits(value):
-      raise SettingError(f"{where}: {name} has {within}{key}={shown(value)}; {row.expects} would work")
+      raise SettingError(
+        f"{where}: {name} has {within}{key}={shown(value)}; {row.expects} would work"
+      )
 
 
 def find(where: str, folder: storage.Path, name: str) -> storage.Path | None:
-  """Returns where the file `name` of a folder really is; None where there is no such file. A bucket has no links.
+  """Returns where the file `name` of a folder really is; None where there is no such file. A bucket
+  has no links.
 
   Raises:
     SettingError: it is a link that leads out of the folder.
@@ -79,7 +90,10 @@ def find(where: str, folder: storage.Path, name: str) -> storage.Path | None:
   if revisions == "snapshots" and os.path.basename(cache).startswith("models--"):
     home = cache
   if os.path.commonpath([home, real]) != home:
-    raise SettingError(f"{where}: {name} is a link that leads out of the folder, to {shown(real)}; put the file there")
+    raise SettingError(
+      f"{where}: {name} is a link that leads out of the folder, to {shown(real)}; put the file "
+      "there"
+    )
   return storage.place(real) if os.path.isfile(real) else None
 
 
@@ -97,7 +111,9 @@ def read_bytes(where: str, folder: storage.Path, name: str, most: int) -> bytes 
       check_size(where, file, name, most)
       return file.read_bytes()
   except OSError as error:
-    raise SettingError(f"{where}: {name} cannot be read ({first_line(error)}); download it again") from error
+    raise SettingError(
+      f"{where}: {name} cannot be read ({first_line(error)}); download it again"
+    ) from error
 
 
 def read_text(where: str, folder: storage.Path, name: str, most: int = CONFIG_BYTES) -> str | None:
@@ -110,7 +126,9 @@ def read_text(where: str, folder: storage.Path, name: str, most: int = CONFIG_BY
   try:
     return None if content is None else content.decode("utf-8")
   except UnicodeDecodeError as error:
-    raise SettingError(f"{where}: {name} cannot be read ({first_line(error)}); download it again") from error
+    raise SettingError(
+      f"{where}: {name} cannot be read ({first_line(error)}); download it again"
+    ) from error
 
 
 def check_size(where: str, file: storage.Path, name: str, most: int) -> None:
@@ -119,19 +137,25 @@ def check_size(where: str, file: storage.Path, name: str, most: int) -> None:
     raise SettingError(f"{where}: {name} has {size} bytes; at most {most} would work")
 
 
-def read_json(where: str, folder: storage.Path, name: str, most: int = CONFIG_BYTES) -> dict[str, Any] | None:
+def read_json(
+  where: str, folder: storage.Path, name: str, most: int = CONFIG_BYTES
+) -> dict[str, Any] | None:
   """Returns the object in a JSON file of a folder; None where there is no such file.
 
   Raises:
-    SettingError: see `read_text`; or it is not JSON, not an object, nested too deeply, or holds a key twice, a number
-      that is not finite, or half of a surrogate pair.
+    SettingError: see `read_text`; or it is not JSON, not an object, nested too deeply, or holds a
+      key twice, a number that is not finite, or half of a surrogate pair.
   """
   text = read_text(where, folder, name, most)
   if text is None:
     return None
   try:
     value = json.loads(
-      text, object_pairs_hook=no_key_twice, parse_float=_number, parse_int=_integer, parse_constant=_not_finite
+      text,
+      object_pairs_hook=no_key_twice,
+      parse_float=_number,
+      parse_int=_integer,
+      parse_constant=_not_finite,
     )
     if not isinstance(value, dict):
       raise ValueError(f"it holds {shown(value)} and no object")
@@ -140,14 +164,19 @@ def read_json(where: str, folder: storage.Path, name: str, most: int = CONFIG_BY
     if _SURROGATE.search(text):
       json.dumps(value, ensure_ascii=False).encode("utf-8")
   except RecursionError as error:
-    raise SettingError(f"{where}: {name} is not JSON (nested deeper than {DEPTH} levels); download it again") from error
+    raise SettingError(
+      f"{where}: {name} is not JSON (nested deeper than {DEPTH} levels); download it again"
+    ) from error
   except ValueError as error:
-    raise SettingError(f"{where}: {name} is not JSON ({first_line(error)}); download it again") from error
+    raise SettingError(
+      f"{where}: {name} is not JSON ({first_line(error)}); download it again"
+    ) from error
   return value
 
 
 def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  """Returns a JSON object of its keys and values; of a key that is there twice, programs take the first or the last.
+  """Returns a JSON object of its keys and values; of a key that is there twice, programs take the
+  first or the last.
 
   Raises:
     ValueError: names such a key.
@@ -193,6 +222,8 @@ def shown(value: Any) -> str:
 
 
 def first_line(error: BaseException | str) -> str:
-  """Returns the first line of what an error says, cut where it is long, without what a terminal would obey."""
+  """Returns the first line of what an error says, cut where it is long, without what a terminal
+  would obey.
+  """
   line = (str(error).splitlines() or [""])[0][:200]
   return "".join(c if c.isprintable() else "\ufffd" for c in line)

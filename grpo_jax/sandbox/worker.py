@@ -1,12 +1,12 @@
 """Programs in processes of their own, for what nobody trusts: both ends of the pipe to them.
 
-What is computed there could run for ever or fill the memory, and inside one operation neither can be stopped by Python.
-So it is computed by a child with a limit of memory, which a timer of the operating system ends when it has computed for
-too long. The child is a fork of the program, which has imported what it needs by then and no jax: to replace one that
-was ended takes milliseconds.
+What is computed there could run for ever or fill the memory, and inside one operation neither can
+be stopped by Python. So it is computed by a child with a limit of memory, which a timer of the
+operating system ends when it has computed for too long. The child is a fork of the program, which
+has imported what it needs by then and no jax: to replace one that was ended takes milliseconds.
 
-A request and its reply are a line of JSON each. A program (tokenizer/templates.py, rewards/algebra.py) calls `serve`;
-the run has a `Process`.
+A request and its reply are a line of JSON each. A program (tokenizer/templates.py,
+rewards/algebra.py) calls `serve`; the run has a `Process`.
 """
 
 import atexit
@@ -24,13 +24,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-PATIENCE = 10.0  # seconds, beyond those of computing, that an answer may take on a machine that is busy
+# seconds, beyond those of computing, that an answer may take on a machine that is busy
+PATIENCE = 10.0
 started: set[int] = set()  # the ids of the processes that run
 _ROOT = pathlib.Path(__file__).parents[2]
 
 
 class Process:
-  """A program of this project in a process of its own, started when it is needed, and again after it has ended."""
+  """A program of this project in a process of its own, started when it is needed, and again after
+  it has ended.
+  """
 
   def __init__(self, module: str):
     """Makes a process that is not started yet.
@@ -43,10 +46,17 @@ class Process:
     atexit.register(self.stop)
 
   def start(self) -> None:
-    """Starts it, where it is not running, in a session of its own: an interrupt from the keyboard is for the run."""
+    """Starts it, where it is not running, in a session of its own: an interrupt from the keyboard
+    is for the run.
+    """
     if self.process is not None:
       return
-    command = [sys.executable, "-P", "-m", self.module]  # -P: modules of the working directory are not for it
+    command = [
+      sys.executable,
+      "-P",
+      "-m",
+      self.module,
+    ]  # -P: modules of the working directory are not for it
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     self.process = subprocess.Popen(
       command,
@@ -77,7 +87,11 @@ class Process:
     except BaseException:  # an interrupt: the reply that is on its way is not the next one's
       self.stop()
       raise
-    return json.loads(line) if line.endswith(b"\n") else {"error": f"ended its process with code {self.stop()}"}
+    return (
+      json.loads(line)
+      if line.endswith(b"\n")
+      else {"error": f"ended its process with code {self.stop()}"}
+    )
 
   def fileno(self) -> int:
     """Returns what `select` waits for: a reply, or the end of the process."""
@@ -91,7 +105,8 @@ class Process:
     for pipe in (process.stdin, process.stdout):
       with contextlib.suppress(OSError):  # what it did not take any more
         pipe.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):  # its input has ended, and so does an idle one
+    # its input has ended, and so does an idle one
+    with contextlib.suppress(subprocess.TimeoutExpired):
       process.wait(timeout=0.5)
     with contextlib.suppress(ProcessLookupError):
       os.killpg(process.pid, signal.SIGKILL)
@@ -99,11 +114,13 @@ class Process:
     return process.wait()
 
 
-def ask_all(processes: Sequence[Process], requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def ask_all(
+  processes: Sequence[Process], requests: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
   """Returns the replies to requests, in their order; see `Process.ask`.
 
-  Each process has one request at a time and gets the next when it has replied: what takes long holds up no other
-  process.
+  Each process has one request at a time and gets the next when it has replied: what takes long
+  holds up no other process.
   """
   replies: list[dict[str, Any]] = [{} for _ in requests]
   waiting, busy, free = collections.deque(enumerate(requests)), {}, list(processes)
@@ -128,10 +145,12 @@ def ask_all(processes: Sequence[Process], requests: Sequence[dict[str, Any]]) ->
 
 
 def serve(answer: Callable[[dict[str, Any]], dict[str, Any]], memory: int, seconds: float) -> None:
-  """Answers the requests that come on the standard input until it ends. No request is the end of more than its child.
+  """Answers the requests that come on the standard input until it ends. No request is the end of
+  more than its child.
 
   Args:
-    answer: the reply to a request; it runs in the child and keeps there what it likes from one request to the next.
+    answer: the reply to a request; it runs in the child and keeps there what it likes from one
+      request to the next.
     memory: bytes of address space that the child may have.
     seconds: that the child may compute for one request.
   """
@@ -145,7 +164,8 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]], memory: int, secon
     while reply:
       reply = reply[os.write(1, reply) :]
   if child:
-    child.requests.close()  # it ends when it reads that; what it computed is then of this process's children
+    # it ends when it reads that; what it computed is then of this process's children
+    child.requests.close()
     os.waitpid(child.pid, 0)
 
 
@@ -199,11 +219,16 @@ class _Child:
     code = os.waitstatus_to_exitcode(status)
     if code == -signal.SIGPROF:
       return f"computes for more than {self.seconds:g} seconds"
-    return f"ended its process with code {code}, as one that needs more than {self.memory // 1024**2} MB of memory"
+    return (
+      f"ended its process with code {code}, as one that needs more than {self.memory // 1024**2} "
+      "MB of memory"
+    )
 
 
 def _limit(memory: int) -> None:
-  """Leaves this process so much memory, no standard input or output (what a library prints is no reply), no writing."""
+  """Leaves this process so much memory, no standard input or output (what a library prints is no
+  reply), no writing.
+  """
   nothing = os.open(os.devnull, os.O_RDWR)
   for each in (0, 1, 2):
     os.dup2(nothing, each)
@@ -212,7 +237,9 @@ def _limit(memory: int) -> None:
 
 
 def _answer(answer: Callable, seconds: float, requests: int, replies: int) -> None:
-  """Replies to each request; the timer ends the process, whatever it is doing, and counts no waiting."""
+  """Replies to each request; the timer ends the process, whatever it is doing, and counts no
+  waiting.
+  """
   with open(requests, "rb") as lines:
     for line in lines:
       signal.setitimer(signal.ITIMER_PROF, seconds)

@@ -1,4 +1,6 @@
-"""What every loop makes from its config before it starts; all bad input is found here, before anything is compiled."""
+"""What every loop makes from its config before it starts; all bad input is found here, before
+anything is compiled.
+"""
 
 import dataclasses
 import functools
@@ -40,7 +42,8 @@ class Model(NamedTuple):
   tokenizer: Tokenizer
   render: Callable[[str], list[int]]  # question -> prompt ids
   stop: tuple[int, ...]  # tokens that end a completion
-  load: Callable[[], Any]  # its starting parameters, in their shards and without adapters; each call a fresh copy
+  # its starting parameters, in their shards and without adapters; each call a fresh copy
+  load: Callable[[], Any]
 
 
 def key(seed: int, purpose: int, step: int) -> jax.Array:
@@ -48,15 +51,18 @@ def key(seed: int, purpose: int, step: int) -> jax.Array:
   return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), step)
 
 
-def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None, scores: bool = False) -> Model:
-  """The policy that `init_from`, `tokenizer` and `model` describe, on all devices or on those given.
+def model(
+  config: ConfigDict, devices: Sequence[jax.Device] | None = None, scores: bool = False
+) -> Model:
+  """The policy that `init_from`, `tokenizer` and `model` describe, on all devices or on those
+  given.
 
-  With `scores` it is a reward model: where `init_from` holds a policy, that policy's decoder with a fresh head, whose
-  scores are 0.
+  With `scores` it is a reward model: where `init_from` holds a policy, that policy's decoder with a
+  fresh head, whose scores are 0.
 
   Raises:
-    SettingError: missing or corrupt weights, a tokenizer that does not fit, a mesh that the devices do not make; a
-      reward model where a policy is asked for.
+    SettingError: missing or corrupt weights, a tokenizer that does not fit, a mesh that the devices
+      do not make; a reward model where a policy is asked for.
   """
   layout = sharding.make_layout(config.mesh, devices)
   folder, run = parameters.find_source(config.init_from)
@@ -64,30 +70,40 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None, score
     raise SettingError(f"init_from={folder!r}: no such folder; {where_to_get(config)}")
   if folder and config.model.variant:
     raise SettingError(
-      f"model.variant={config.model.variant!r} with init_from={config.init_from!r}: weights bring their own shape; use "
+      f"model.variant={config.model.variant!r} with init_from={config.init_from!r}: weights bring "
+      "their own shape; use "
       "--config.init_from= for a fresh model, or no variant"
     )
   if not folder and not config.model.variant:
     raise SettingError(f"init_from='': this experiment starts from weights; {where_to_get(config)}")
   tokenizer = make_tokenizer(config, folder)
   shape = (
-    parameters.read_shape(folder) if folder else variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
+    parameters.read_shape(folder)
+    if folder
+    else variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
   )
   tensors.check_tokenizer(tokenizer, shape)
   if shape.scores and not scores:
-    raise SettingError(f"init_from={config.init_from!r}: is a reward model, which samples nothing; give a policy")
+    raise SettingError(
+      f"init_from={config.init_from!r}: is a reward model, which samples nothing; give a policy"
+    )
   fresh = ("score",) if scores and not shape.scores else ()  # what the folder or run does not hold
   shape = dataclasses.replace(shape, scores=scores)
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
   decoder, lora = Decoder(shape, layout, **how), parameters.make_lora(config.lora)
   if lora and (run or not folder):
     raise SettingError(
-      f"lora.rank={lora.rank} with init_from={config.init_from!r}: adapters stand on weights that stay as they are; "
-      "give a Hugging Face folder, or a run with an export (python -m experiments.export makes a folder of any run)"
+      f"lora.rank={lora.rank} with init_from={config.init_from!r}: adapters stand on weights that "
+      "stay as they are; "
+      "give a Hugging Face folder, or a run with an export (python -m experiments.export makes a "
+      "folder of any run)"
     )
   if run:
     if checkpoint.latest(run) is None:
-      raise SettingError(f"init_from={run!r}: this run has no complete checkpoint; wait for its first, or use another")
+      raise SettingError(
+        f"init_from={run!r}: this run has no complete checkpoint; wait for its first, or use "
+        "another"
+      )
     load = functools.partial(parameters.restore, run, decoder, left_out=fresh)
   elif folder:
     tensors.check(folder, parameters.without(decoder.shapes(), fresh))
@@ -99,32 +115,47 @@ def model(config: ConfigDict, devices: Sequence[jax.Device] | None = None, score
   if fresh and folder:
     load = functools.partial(parameters.with_fresh_head, load, decoder)
   d = config.data
-  how = {"template": d.template, "chat": d.chat, "system": d.system, "arguments": tuple(map(tuple, d.chat_arguments))}
+  how = {
+    "template": d.template,
+    "chat": d.chat,
+    "system": d.system,
+    "arguments": tuple(map(tuple, d.chat_arguments)),
+  }
   render = functools.partial(_render, tokenizer, shape.vocab, how)
-  stop = tuple(dict.fromkeys((*tokenizer.eos_ids, *(tokenizer.token_id(t) for t in config.sampler.stop))))
+  stop = tuple(
+    dict.fromkeys((*tokenizer.eos_ids, *(tokenizer.token_id(t) for t in config.sampler.stop)))
+  )
   return Model(layout, dataclasses.replace(decoder, lora=lora), tokenizer, render, stop, load)
 
 
 def _render(tokenizer: Tokenizer, vocab: int, how: dict[str, Any], question: str) -> list[int]:
-  """The ids of a prompt; refuses a template with a special token that the model has no embedding for."""
+  """The ids of a prompt; refuses a template with a special token that the model has no embedding
+  for.
+  """
   ids = tokenizer.render(question, **how)
   if max(ids, default=0) >= vocab:
     raise SettingError(
-      f"data.chat={how['chat']}, data.template: the token {max(ids)} of the prompt is none of the model's {vocab} "
-      "embeddings; use another template, or the folder of the model's own tokenizer with --config.tokenizer=DIR"
+      f"data.chat={how['chat']}, data.template: the token {max(ids)} of the prompt is none of the "
+      f"model's {vocab} "
+      "embeddings; use another template, or the folder of the model's own tokenizer with "
+      "--config.tokenizer=DIR"
     )
   return ids
 
 
 def of_another(config: ConfigDict, source: str) -> ConfigDict:
-  """The config of another model than the one that is trained, in a folder or run: it has no adapters."""
+  """The config of another model than the one that is trained, in a folder or run: it has no
+  adapters.
+  """
   other = config.copy_and_resolve_references()
   other.init_from, other.model.variant, other.lora.rank = source, "", 0
   return other
 
 
 def sizes(config: ConfigDict, layout: Layout, microbatches: int = 0) -> Sizes:
-  """The sizes that the programs of a run may have, by `learner.sizes`; 0 microbatches: as many as the learner makes."""
+  """The sizes that the programs of a run may have, by `learner.sizes`; 0 microbatches: as many as
+  the learner makes.
+  """
   most = config.learner.sizes
   if most == -1:
     most = 0 if layout.platform == "cpu" else SIZES
@@ -136,13 +167,15 @@ def where_to_get(config: ConfigDict) -> str:
   """What would give this experiment its weights."""
   hub = config.model.hub or "Qwen/Qwen3-0.6B"
   return (
-    f"`hf download {hub} --local-dir FOLDER` gets some, --config.init_from=FOLDER passes them (a run's "
+    f"`hf download {hub} --local-dir FOLDER` gets some, --config.init_from=FOLDER passes them (a "
+    "run's "
     "workdir will do, too)"
   )
 
 
 def make_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
-  """The tokenizer of a folder, or one made from the training data: `words` or `bpe`; it cuts steps by `data.steps`.
+  """The tokenizer of a folder, or one made from the training data: `words` or `bpe`; it cuts steps
+  by `data.steps`.
 
   Raises:
     SettingError: a fresh model without a tokenizer; `data.steps` that is no pattern.
@@ -158,18 +191,30 @@ def find_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
   if config.tokenizer not in ("words", "bpe"):
     if not (config.tokenizer or source):
       raise SettingError(
-        "tokenizer='': a fresh model needs one; pass a folder with a tokenizer.json, or 'bpe' or 'words' to make one "
+        "tokenizer='': a fresh model needs one; pass a folder with a tokenizer.json, or 'bpe' or "
+        "'words' to make one "
         "from the training data"
       )
-    return reading.load(config.tokenizer or source, "tokenizer" if config.tokenizer else "init_from")
+    return reading.load(
+      config.tokenizer or source, "tokenizer" if config.tokenizer else "init_from"
+    )
   sources, _ = registry.train_sources(config.data)
   examples = (each[i] for each in sources for i in range(min(len(each), TOKENIZER_EXAMPLES)))
-  texts = [text for e in examples for text in (config.data.template.replace("{question}", e.question), e.solution)]
-  return making.word_level(texts) if config.tokenizer == "words" else making.train_bpe(texts, config.model.vocab)
+  texts = [
+    text
+    for e in examples
+    for text in (config.data.template.replace("{question}", e.question), e.solution)
+  ]
+  return (
+    making.word_level(texts)
+    if config.tokenizer == "words"
+    else making.train_bpe(texts, config.model.vocab)
+  )
 
 
 def reference(source: str, model: Model, setting: str, step: int | None = None) -> Any:
-  """A parameter tree of the policy's shape: of a folder or run, or (source "") the policy's own start.
+  """A parameter tree of the policy's shape: of a folder or run, or (source "") the policy's own
+  start.
 
   Args:
     source: a Hugging Face folder or the workdir of a run.
@@ -191,7 +236,8 @@ def reference(source: str, model: Model, setting: str, step: int | None = None) 
 
 
 def check_source(source: str, model: Model, setting: str) -> None:
-  """Refuses a folder or run that cannot give parameters of the policy's shape, reading headers only; "" is let through.
+  """Refuses a folder or run that cannot give parameters of the policy's shape, reading headers
+  only; "" is let through.
 
   Args:
     source: a Hugging Face folder or the workdir of a run.
@@ -204,19 +250,29 @@ def check_source(source: str, model: Model, setting: str) -> None:
   if not source:
     return
   if not storage.place(source).is_dir():
-    raise SettingError(f"{setting}={source!r}: no such folder; give a Hugging Face folder or the workdir of a run")
+    raise SettingError(
+      f"{setting}={source!r}: no such folder; give a Hugging Face folder or the workdir of a run"
+    )
   folder, run = parameters.find_source(source)
   shape = parameters.read_shape(folder)
   if shape != model.decoder.config:
-    raise SettingError(f"{setting}={source!r}: is {shape}; the policy is {model.decoder.config}; use the same shape")
+    raise SettingError(
+      f"{setting}={source!r}: is {shape}; the policy is {model.decoder.config}; use the same shape"
+    )
   if not run:
     tensors.check(folder, model.decoder.base.shapes())
   elif checkpoint.latest(run) is None:
-    raise SettingError(f"{setting}={source!r}: this run has no complete checkpoint; wait for its first, or use another")
+    raise SettingError(
+      f"{setting}={source!r}: this run has no complete checkpoint; wait for its first, or use "
+      "another"
+    )
 
 
-def pinned_reference(config: ConfigDict, model: Model, pin: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-  """The reference of `ref_from` (or the policy's start, of `init_from`), the same one as when the run began.
+def pinned_reference(
+  config: ConfigDict, model: Model, pin: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+  """The reference of `ref_from` (or the policy's start, of `init_from`), the same one as when the
+  run began.
 
   Args:
     config: of the run.
@@ -224,7 +280,8 @@ def pinned_reference(config: ConfigDict, model: Model, pin: dict[str, Any]) -> t
     pin: what this returned when the run began; {} then.
 
   Returns:
-    The tree, and what pins it: `step` of the checkpoint it is from (None: it is no run's checkpoint) and `fingerprint`.
+    The tree, and what pins it: `step` of the checkpoint it is from (None: it is no run's
+      checkpoint) and `fingerprint`.
 
   Raises:
     SettingError: the source holds other parameters by now.
@@ -239,19 +296,25 @@ def pinned_reference(config: ConfigDict, model: Model, pin: dict[str, Any]) -> t
   return tree, {"step": step, "fingerprint": found}
 
 
-def check_prompts(examples: Sequence[Example], model: Model, config: ConfigDict, setting: str) -> None:
+def check_prompts(
+  examples: Sequence[Example], model: Model, config: ConfigDict, setting: str
+) -> None:
   """Renders the first prompts of a data set, and refuses it where none of them fits.
 
   Raises:
-    SettingError: names data.max_prompt_length and the lengths found, or what is wrong with the chat template.
+    SettingError: names data.max_prompt_length and the lengths found, or what is wrong with the chat
+      template.
   """
-  lengths = [len(model.render(examples[i].question)) for i in range(min(len(examples), FIRST_PROMPTS))]
+  lengths = [
+    len(model.render(examples[i].question)) for i in range(min(len(examples), FIRST_PROMPTS))
+  ]
   most = config.data.max_prompt_length
   if not lengths:
     raise SettingError(f"{setting}: this data set has no example")
   if min(lengths) > most and config.data.on_long == "skip":
     raise SettingError(
-      f"data.max_prompt_length={most} ({setting}): the first {len(lengths)} prompts have {min(lengths)} to "
+      f"data.max_prompt_length={most} ({setting}): the first {len(lengths)} prompts have "
+      f"{min(lengths)} to "
       f"{max(lengths)} tokens, so all would be skipped; use {max(lengths)}, or data.on_long='cut'"
     )
 
@@ -265,11 +328,14 @@ def batches(config: ConfigDict, model: Model) -> loader.Batches:
   sources, weights = registry.train_sources(config.data)
   for examples in sources:
     check_prompts(examples, model, config, "data.name")
-  return loader.Batches(sources, weights, prompts=config.data.prompts, seed=config.seed, shuffle=config.data.shuffle)
+  return loader.Batches(
+    sources, weights, prompts=config.data.prompts, seed=config.seed, shuffle=config.data.shuffle
+  )
 
 
 def describe(model: Model, folder: str) -> None:
-  """Writes the decoder's shape and the tokenizer, so that another run can start from this one's checkpoints.
+  """Writes the decoder's shape and the tokenizer, so that another run can start from this one's
+  checkpoints.
 
   Raises:
     SettingError: the folder cannot be written.
@@ -278,6 +344,8 @@ def describe(model: Model, folder: str) -> None:
   try:
     path.mkdir(parents=True, exist_ok=True)
     model.tokenizer.save(path)
-    (path / parameters.SHAPE).write_text(json.dumps(dataclasses.asdict(model.decoder.config), indent=2))
+    (path / parameters.SHAPE).write_text(
+      json.dumps(dataclasses.asdict(model.decoder.config), indent=2)
+    )
   except OSError as error:
     raise workdir.not_writable(folder, error) from error

@@ -1,4 +1,6 @@
-"""Calls of functions that a user may have written, and what is said of one that fails or is not meant to be called."""
+"""Calls of functions that a user may have written, and what is said of one that fails or is not
+meant to be called.
+"""
 
 import functools
 import inspect
@@ -24,7 +26,8 @@ def call(shown: str, name: str, expects: str, function: Callable, *args: Any) ->
     *args: of it.
 
   Raises:
-    SettingError: its own; or, whatever else it raised, a line with the function, its file and line, and the error.
+    SettingError: its own; or, whatever else it raised, a line with the function, its file and line,
+      and the error.
   """
   try:
     return function(*args)
@@ -32,9 +35,14 @@ def call(shown: str, name: str, expects: str, function: Callable, *args: Any) ->
     raise
   except (Exception, SystemExit) as error:
     first = (str(error).strip().splitlines() or [""])[0][:300]
-    seen = " (jax traces it, so that it sees no values: use jnp.where for an `if`)" if _on_values(error) else ""
+    seen = (
+      " (jax traces it, so that it sees no values: use jnp.where for an `if`)"
+      if _on_values(error)
+      else ""
+    )
     raise SettingError(
-      f"{shown}: {name} ({place(function, error)}) failed, {type(error).__name__}: {first}{seen}; it should return "
+      f"{shown}: {name} ({place(function, error)}) failed, {type(error).__name__}: {first}{seen}; "
+      "it should return "
       f"{expects}"
     ) from error
 
@@ -45,7 +53,9 @@ def _on_values(error: BaseException) -> bool:
 
 
 def place(function: Callable, error: BaseException | None = None) -> str:
-  """Returns where a function is: its file, and the line that an error came from, or else that of its definition."""
+  """Returns where a function is: its file, and the line that an error came from, or else that of
+  its definition.
+  """
   below = written(function)
   code = getattr(below, "__code__", None)
   if code is None:
@@ -56,7 +66,9 @@ def place(function: Callable, error: BaseException | None = None) -> str:
 
 
 def written(function: Callable) -> Callable:
-  """Returns the function below decorators and partials; of an object that can be called, its `__call__`."""
+  """Returns the function below decorators and partials; of an object that can be called, its
+  `__call__`.
+  """
   while True:
     inner = function.func if isinstance(function, functools.partial) else inspect.unwrap(function)
     if inner is function:
@@ -67,7 +79,8 @@ def written(function: Callable) -> Callable:
 
 
 def not_for_this(function: Callable) -> str:
-  """Returns why a function is not one that a setting may name, which would be called without a look at what it does.
+  """Returns why a function is not one that a setting may name, which would be called without a look
+  at what it does.
 
   Functions of Python's own library, such as os.remove, were not written to score or to give credit.
   """
@@ -77,5 +90,7 @@ def not_for_this(function: Callable) -> str:
   if not inspect.isfunction(below) and not inspect.ismethod(below):
     return "is not written in Python"
   file = below.__code__.co_filename
-  library = file.startswith(sysconfig.get_path("stdlib") + os.sep) and "-packages" + os.sep not in file
+  library = (
+    file.startswith(sysconfig.get_path("stdlib") + os.sep) and "-packages" + os.sep not in file
+  )
   return "is of Python's own library" if library or file.startswith("<frozen ") else ""

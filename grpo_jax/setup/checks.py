@@ -31,11 +31,12 @@ REWARD_LOOPS = {
 
 
 def check_settings(config: ConfigDict) -> None:
-  """Refuses what is wrong with the settings whatever the weights, data and devices are; loops call it first.
+  """Refuses what is wrong with the settings whatever the weights, data and devices are; loops call
+  it first.
 
   Raises:
-    SettingError: a setting that is missing or out of range, a name of something that is not there, or an objective or
-      advantage whose functions cannot work.
+    SettingError: a setting that is missing or out of range, a name of something that is not there,
+      or an objective or advantage whose functions cannot work.
   """
   ranges.check(config)
   steps.pattern(config.data.steps)
@@ -90,7 +91,8 @@ def check_batch(config: ConfigDict, layout: Layout) -> None:
   completions = COMPLETIONS.get(source_of_data(config))
   if completions and completions % layout.size("sample"):
     raise SettingError(
-      f"mesh.group={layout.size('sample')} with offline.data={config.offline.data!r}, {completions} a prompt: use 1"
+      f"mesh.group={layout.size('sample')} with offline.data={config.offline.data!r}, "
+      f"{completions} a prompt: use 1"
     )
 
 
@@ -98,11 +100,16 @@ def check_decoding(config: ConfigDict, layout: Layout) -> None:
   """Refuses a batch that the sampler's own mesh does not divide."""
   mine = decode_layout(layout, config.sampler.tensor)
   for setting, name in (("data.prompts", "prompt"), ("sampler.group", "sample")):
-    value, shards = config.data.prompts if name == "prompt" else config.sampler.group, mine.size(name)
+    value, shards = (
+      config.data.prompts if name == "prompt" else config.sampler.group,
+      mine.size(name),
+    )
     if value % shards:
       raise SettingError(
-        f"sampler.tensor={config.sampler.tensor}: {setting}={value} does not divide over the {shards} shards of the "
-        f"sampler's mesh {dict(mine.mesh.shape)}; use a larger sampler.tensor, or a multiple of {shards}"
+        f"sampler.tensor={config.sampler.tensor}: {setting}={value} does not divide over the "
+        f"{shards} shards of the "
+        f"sampler's mesh {dict(mine.mesh.shape)}; use a larger sampler.tensor, or a multiple of "
+        f"{shards}"
       )
 
 
@@ -114,36 +121,46 @@ def check_eval_batch(config: ConfigDict, layout: Layout) -> None:
 
 
 def check_learner(config: ConfigDict, layout: Layout) -> None:
-  """Refuses minibatches and microbatches that the prompts or the mesh do not divide into, and passes over kept data."""
+  """Refuses minibatches and microbatches that the prompts or the mesh do not divide into, and
+  passes over kept data.
+  """
   cfg, shards, prompts = config.learner, layout.size("prompt"), config.data.prompts
   if cfg.mu != 1 and config.loop not in LIVE:
-    raise SettingError(f"learner.mu={cfg.mu}: data that does not change is gone through by steps; use 1")
+    raise SettingError(
+      f"learner.mu={cfg.mu}: data that does not change is gone through by steps; use 1"
+    )
   if prompts % (cfg.minibatches * shards):
     raise SettingError(
-      f"learner.minibatches={cfg.minibatches}: data.prompts={prompts} does not divide into so many over "
+      f"learner.minibatches={cfg.minibatches}: data.prompts={prompts} does not divide into so many "
+      "over "
       f"{shards} shards; use a divisor of {prompts // shards}"
     )
   minibatch = prompts // cfg.minibatches
   if cfg.microbatch and (minibatch % cfg.microbatch or cfg.microbatch % shards):
     raise SettingError(
-      f"learner.microbatch={cfg.microbatch}: use a multiple of {shards} that divides the minibatch of {minibatch} "
+      f"learner.microbatch={cfg.microbatch}: use a multiple of {shards} that divides the minibatch "
+      f"of {minibatch} "
       "prompts"
     )
 
 
 def check_rewards(config: ConfigDict) -> None:
-  """Refuses weights that are not one for each reward, and under gdpo no weights where a reward is to have none."""
+  """Refuses weights that are not one for each reward, and under gdpo no weights where a reward is
+  to have none.
+  """
   weights, components = config.objective.get("reward_weights"), scorers.components(config)
   names = [name for name, _ in components]
   if weights and len(weights) != len(names):
     raise SettingError(
-      f"objective.reward_weights={weights}: give {len(names)}, one for each of rewards.functions and of the reward "
+      f"objective.reward_weights={weights}: give {len(names)}, one for each of rewards.functions "
+      "and of the reward "
       f"models: {', '.join(names)}"
     )
   unseen = [name for name, weight in components if not weight]
   if config.objective.get("advantage") == "gdpo" and not weights and unseen:
     raise SettingError(
-      f"objective.reward_weights=(): gdpo gives each reward the weight 1, and {unseen[0]!r} has 0 (rewards.functions, "
+      f"objective.reward_weights=(): gdpo gives each reward the weight 1, and {unseen[0]!r} has 0 "
+      "(rewards.functions, "
       f"a reward model or iterative.weight); give one for each of {', '.join(names)}"
     )
 
@@ -155,14 +172,20 @@ def check_weights(config: ConfigDict, objective: Objective) -> None:
     SettingError: names the rewards and what would work.
   """
   own = ":" in config.objective.get("advantage", "") or "." in config.objective.name
-  if source_of_data(config) != "live" or objective.TEACHER or own or config.objective.get("advantage") == "gdpo":
+  if (
+    source_of_data(config) != "live"
+    or objective.TEACHER
+    or own
+    or config.objective.get("advantage") == "gdpo"
+  ):
     return
   models = [weight for _, _, weight, _ in scorers.reward_models(config.rewards)]
   models += [config.iterative.weight] if config.loop == "iterative" else []
   if not any([*models, *(entry[2] for entry in config.rewards.functions)]):
     names = ", ".join(scorers.reward_names(config.rewards))
     raise SettingError(
-      f"rewards.functions: {names} has the weight 0, and so every completion the reward 0: nothing would be learned; "
+      f"rewards.functions: {names} has the weight 0, and so every completion the reward 0: nothing "
+      "would be learned; "
       "give one of them another weight (learner.lr=0 measures without learning)"
     )
 
@@ -178,12 +201,18 @@ def check_group(config: ConfigDict, objective: Objective) -> None:
     SettingError: names sampler.group.
   """
   if source_of_data(config) == "pairs" and not config.offline.pairs and config.sampler.group < 2:
-    raise SettingError(f"sampler.group={config.sampler.group} with offline.data='pairs': use at least 2")
+    raise SettingError(
+      f"sampler.group={config.sampler.group} with offline.data='pairs': use at least 2"
+    )
   if config.sampler.group > 1 or source_of_data(config) != "live":
     return
   settings = registry.objective_settings(config.objective)
-  # Three prompts with one completion each, of rewards on either side of any threshold: does one teach something?
-  tokens, rewards = np.ones((3, 1, 2), np.int32), np.array([[[0, -1e6]], [[0, 0.0]], [[0, 1e6]]], np.float32)
+  # Three prompts with one completion each, of rewards on either side of any threshold: does one
+  # teach something?
+  tokens, rewards = (
+    np.ones((3, 1, 2), np.int32),
+    np.array([[[0, -1e6]], [[0, 0.0]], [[0, 1e6]]], np.float32),
+  )
   some = Rollouts(
     Prompts(tokens[:, 0], np.full(3, 2, np.int32)),
     tokens,
@@ -195,16 +224,26 @@ def check_group(config: ConfigDict, objective: Objective) -> None:
     given=np.array([[[False, True]]] * 3),  # on the last token
     components=np.repeat(rewards.sum(2)[..., None], len(scorers.components(config)), axis=2),
   )
-  by = "advantage" if "advantage" in settings else "group_baseline" if settings.get("group_baseline") else "name"
+  by = (
+    "advantage"
+    if "advantage" in settings
+    else "group_baseline"
+    if settings.get("group_baseline")
+    else "name"
+  )
   if by == "group_baseline" or np.all(objective.flat(some, settings)):
     raise SettingError(
-      f"sampler.group=1: objective.{by}={config.objective[by]!r} compares the completions of a prompt, and learns "
+      f"sampler.group=1: objective.{by}={config.objective[by]!r} compares the completions of a "
+      "prompt, and learns "
       "nothing where there is only one; use at least 2"
     )
 
 
-def check_eval_reward(reward: Callable, problems: Sequence[Example], model: build.Model, config: ConfigDict) -> None:
-  """Scores the worked solutions of the first problems, and refuses a reward that fails on all of them.
+def check_eval_reward(
+  reward: Callable, problems: Sequence[Example], model: build.Model, config: ConfigDict
+) -> None:
+  """Scores the worked solutions of the first problems, and refuses a reward that fails on all of
+  them.
 
   Raises:
     SettingError: names eval.reward and what it said.
@@ -212,13 +251,17 @@ def check_eval_reward(reward: Callable, problems: Sequence[Example], model: buil
   messages = try_reward(reward, problems, model, config)
   if all(messages):
     raise SettingError(
-      f"eval.reward={config.eval.reward!r}: cannot score the test data: {messages[0]}; use a reward for such "
+      f"eval.reward={config.eval.reward!r}: cannot score the test data: {messages[0]}; use a "
+      "reward for such "
       "answers, as math.answer_correct for numbers or choice.choice_correct for letters"
     )
 
 
-def try_reward(reward: Callable, examples: Sequence[Example], model: build.Model, config: ConfigDict) -> list[str]:
-  """Scores the worked solutions of the first examples, and returns what went wrong with each, "" where nothing did.
+def try_reward(
+  reward: Callable, examples: Sequence[Example], model: build.Model, config: ConfigDict
+) -> list[str]:
+  """Scores the worked solutions of the first examples, and returns what went wrong with each, ""
+  where nothing did.
 
   A reward that looks at a group gets one of equal solutions.
 
@@ -254,14 +297,19 @@ def check_pairs(config: ConfigDict) -> None:
   if config.loop in LIVE:
     return
   if o.pairs and o.data != "pairs":
-    raise SettingError(f"offline.pairs={o.pairs!r} with offline.data={o.data!r}: use offline.data='pairs'")
+    raise SettingError(
+      f"offline.pairs={o.pairs!r} with offline.data={o.data!r}: use offline.data='pairs'"
+    )
   if o.require and (o.data != "pairs" or o.pairs):
     raise SettingError(
-      f"offline.require={o.require!r}: is asked of samples that pairs are made of; use '' where offline.data is not "
+      f"offline.require={o.require!r}: is asked of samples that pairs are made of; use '' where "
+      "offline.data is not "
       "'pairs' or they are those of offline.pairs"
     )
   if o.held_out and config.loop not in REWARD_LOOPS:
-    raise SettingError(f"offline.held_out={o.held_out} with loop={config.loop!r}: is for reward models; use 0")
+    raise SettingError(
+      f"offline.held_out={o.held_out} with loop={config.loop!r}: is for reward models; use 0"
+    )
 
 
 def check_steps(config: ConfigDict) -> None:
@@ -273,53 +321,69 @@ def check_steps(config: ConfigDict) -> None:
   o = config.offline
   for setting in ("steps", "continuations"):
     if o[setting] and config.loop != "online" and o.data != "steps":
-      raise SettingError(f"offline.{setting}={o[setting]!r} with offline.data={o.data!r}: use offline.data='steps'")
+      raise SettingError(
+        f"offline.{setting}={o[setting]!r} with offline.data={o.data!r}: use offline.data='steps'"
+      )
   if o.steps and o.continuations:
     raise SettingError(
-      f"offline.continuations={o.continuations} with offline.steps={o.steps!r}: the steps of a file have labels; use 0"
+      f"offline.continuations={o.continuations} with offline.steps={o.steps!r}: the steps of a "
+      "file have labels; use 0"
     )
   if o.labels != "hard" and not o.continuations and config.loop not in LIVE:
     raise SettingError(
-      f"offline.labels={o.labels!r} with offline.continuations=0: says what is made of continuations, and there are "
+      f"offline.labels={o.labels!r} with offline.continuations=0: says what is made of "
+      "continuations, and there are "
       "none; use 'hard', or some continuations"
     )
 
 
 def check_pool(config: ConfigDict) -> None:
-  """Refuses to draw settled prompts less often where nothing is sampled, or no reward says what is solved.
+  """Refuses to draw settled prompts less often where nothing is sampled, or no reward says what is
+  solved.
 
   Raises:
     SettingError: names the setting and what would work.
   """
   redraw = config.data.redraw
   if redraw < 1 and config.loop not in LIVE:
-    raise SettingError(f"data.redraw={redraw} with loop={config.loop!r}: is for {', '.join(LIVE)}; use 1")
+    raise SettingError(
+      f"data.redraw={redraw} with loop={config.loop!r}: is for {', '.join(LIVE)}; use 1"
+    )
   if redraw < 1 and not scorers.checked(config):
     raise SettingError(
-      f"data.redraw={redraw}: none of rewards.functions is eval.reward={config.eval.reward!r}, and so nothing says "
+      f"data.redraw={redraw}: none of rewards.functions is eval.reward={config.eval.reward!r}, and "
+      "so nothing says "
       f"what is solved; add ('correct', {config.eval.reward!r}, 0.0), or use 1"
     )
 
 
 def check_data(config: ConfigDict, objective: Objective) -> None:
-  """Refuses an objective that is not for the data of this loop, and one without the teacher that it needs."""
+  """Refuses an objective that is not for the data of this loop, and one without the teacher that it
+  needs.
+  """
   found, name = source_of_data(config), config.objective.name
   scores = "scores" in objective.needs(registry.objective_settings(config.objective))
   loops = [loop for loop, kind in REWARD_LOOPS.items() if kind in objective.DATA]
   if scores and config.loop not in loops:
     use = " or ".join(map(repr, loops))
-    raise SettingError(f"objective.name={name!r} with loop={config.loop!r}: trains a reward model; use loop={use}")
+    raise SettingError(
+      f"objective.name={name!r} with loop={config.loop!r}: trains a reward model; use loop={use}"
+    )
   if not scores and config.loop in REWARD_LOOPS:
     raise SettingError(
-      f"objective.name={name!r} with loop={config.loop!r}: use objective={config.loop}, or loop='offline'"
+      f"objective.name={name!r} with loop={config.loop!r}: use objective={config.loop}, or "
+      "loop='offline'"
     )
   if found not in objective.DATA:
     raise SettingError(
-      f"objective.name={name!r} with {_shown(found)}: use {', or '.join(_shown(kind) for kind in objective.DATA)}"
+      f"objective.name={name!r} with {_shown(found)}: use "
+      f"{', or '.join(_shown(kind) for kind in objective.DATA)}"
     )
   teacher = objective.TEACHER
   if teacher and not operator.attrgetter(teacher)(config):
-    raise SettingError(f"{teacher}='': {name} learns from another model; give its folder, or a run's")
+    raise SettingError(
+      f"{teacher}='': {name} learns from another model; give its folder, or a run's"
+    )
 
 
 def _shown(kind: str) -> str:

@@ -15,7 +15,9 @@ class Contents(Protocol):
   """Data that says what it holds."""
 
   def contents(self) -> dict[str, str]:
-    """Its data sets by name, each as `inputs.of_examples` has it; {} where files of settings are all that it has."""
+    """Its data sets by name, each as `inputs.of_examples` has it; {} where files of settings are
+    all that it has.
+    """
     ...
 
 
@@ -30,7 +32,9 @@ def gather(config: ConfigDict, tokenizer: Tokenizer, *data: Contents) -> dict[st
   found = inputs.of_versions() | inputs.of_code(registry.loaded) | of_folders(config)
   if config.tokenizer in ("words", "bpe"):  # made from the training data
     tokens = [tokenizer.text(token) for token in range(tokenizer.vocab_size)]
-    found["tokenizer"] = f"{len(tokens)} tokens, {inputs.digest(repr(tokens).encode(errors='replace'))}"
+    found["tokenizer"] = (
+      f"{len(tokens)} tokens, {inputs.digest(repr(tokens).encode(errors='replace'))}"
+    )
   for each in data:
     found |= each.contents()
   return found

@@ -1,7 +1,7 @@
 """Parameter trees: where they come from, and what of them is trained.
 
-Where there are adapters (models/lora.py), a learner's state holds them alone. The base under them is not trained and
-lies beside it, as it was read from the folder of `init_from`.
+Where there are adapters (models/lora.py), a learner's state holds them alone. The base under them
+is not trained and lies beside it, as it was read from the folder of `init_from`.
 """
 
 import dataclasses
@@ -25,7 +25,8 @@ from grpo_jax.sandbox import model_folder
 from grpo_jax.setup import weights
 
 SHAPE = "decoder.json"  # in DIR/model: the shape of a run's policy
-REWARD_MODEL = "reward_model"  # the learner of loops/iterative.py that may start from a folder of its own
+# the learner of loops/iterative.py that may start from a folder of its own
+REWARD_MODEL = "reward_model"
 REFERENCE = "reference"  # the one that is a copy of the policy
 
 
@@ -33,8 +34,9 @@ def find_source(init_from: str) -> tuple[str, str]:
   """What `init_from` means: a Hugging Face folder, or the workdir of a run.
 
   Returns:
-    The folder with the shape and the tokenizer ("" for a fresh model), and the run whose last checkpoint has the
-    weights ("" where the folder has them: the export of a run that has ended, and has not gone on since).
+    The folder with the shape and the tokenizer ("" for a fresh model), and the run whose last
+    checkpoint has the weights ("" where the folder has them: the export of a run that has ended,
+    and has not gone on since).
   """
   export, model = storage.place(init_from) / "export", storage.place(init_from) / "model"
   if init_from and (export / "config.json").exists() and not provenance.has_gone_on(init_from):
@@ -60,7 +62,9 @@ def read_shape(folder: str) -> DecoderConfig:
   fields = _without_null(fields)
   try:
     shape = DecoderConfig.from_json(fields)
-    limits.check_shape(where, SHAPE, shape.heads, shape.kv_heads, shape.head_dim, shape.rope_scaling)
+    limits.check_shape(
+      where, SHAPE, shape.heads, shape.kv_heads, shape.head_dim, shape.rope_scaling
+    )
   except (TypeError, KeyError) as error:  # a field that is missing, null or not a field
     raise SettingError(
       f"{where}: {SHAPE} cannot be read ({model_folder.first_line(error)}); use another run"
@@ -72,13 +76,22 @@ def _without_null(value: Any) -> Any:
   """Objects without what is null, which counts as not there."""
   if isinstance(value, list):
     return [_without_null(each) for each in value]
-  return {k: _without_null(v) for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+  return (
+    {k: _without_null(v) for k, v in value.items() if v is not None}
+    if isinstance(value, dict)
+    else value
+  )
 
 
 def restore(
-  run: str, decoder: Decoder, step: int | None = None, left_out: Sequence[str] = (), learner: str = checkpoint.LEARNER
+  run: str,
+  decoder: Decoder,
+  step: int | None = None,
+  left_out: Sequence[str] = (),
+  learner: str = checkpoint.LEARNER,
 ) -> Any:
-  """A learner's float32 parameters in a checkpoint of a run, without adapters: those of a run that has some are merged.
+  """A learner's float32 parameters in a checkpoint of a run, without adapters: those of a run that
+  has some are merged.
 
   Args:
     run: its workdir.
@@ -88,19 +101,24 @@ def restore(
     learner: its name.
 
   Raises:
-    SettingError: no such checkpoint, or one of another model; the base of its adapters is not what it was.
+    SettingError: no such checkpoint, or one of another model; the base of its adapters is not what
+      it was.
   """
   config = provenance.saved_config(run)
   lora = make_lora(config.get("lora") or {})
   if lora is None:
     return restore_trained(run, decoder, step, left_out, learner)
   scores = decoder.config.scores and "score" not in left_out
-  decoder = dataclasses.replace(decoder, lora=lora, config=dataclasses.replace(decoder.config, scores=scores))
+  decoder = dataclasses.replace(
+    decoder, lora=lora, config=dataclasses.replace(decoder.config, scores=scores)
+  )
   trained = restore_trained(run, decoder, step, (), learner)
   source = began_with(config, learner)
   folder, unfinished = find_source(source)
   if unfinished or not storage.place(folder).is_dir():
-    raise SettingError(f"workdir={run}: its adapters stand on init_from={source!r}, which is not there; put it back")
+    raise SettingError(
+      f"workdir={run}: its adapters stand on init_from={source!r}, which is not there; put it back"
+    )
   headless = ("score",) if scores and not read_shape(folder).scores else ()
   base = split(weights.load(folder, decoder.base, headless, base_dtype(config["lora"], folder)))[0]
   about = checkpoint.about(run, checkpoint.latest(run) if step is None else step)
@@ -111,9 +129,14 @@ def restore(
 
 
 def restore_trained(
-  run: str, decoder: Decoder, step: int | None = None, left_out: Sequence[str] = (), learner: str = checkpoint.LEARNER
+  run: str,
+  decoder: Decoder,
+  step: int | None = None,
+  left_out: Sequence[str] = (),
+  learner: str = checkpoint.LEARNER,
 ) -> Any:
-  """What a checkpoint of a run holds of a learner's parameters: of a decoder with adapters, those and heads.
+  """What a checkpoint of a run holds of a learner's parameters: of a decoder with adapters, those
+  and heads.
 
   Arguments and errors: see `restore`.
   """
@@ -133,13 +156,19 @@ def learners(run: str, step: int) -> list[str]:
 
 def began_with(config: dict, learner: str) -> str:
   """The folder or run that a learner started from, by the config of its run; "" for fresh weights."""
-  of_reward_model = (config.get("iterative") or {}).get("reward_model") if learner == REWARD_MODEL else ""
+  of_reward_model = (
+    (config.get("iterative") or {}).get("reward_model") if learner == REWARD_MODEL else ""
+  )
   return of_reward_model or config.get("init_from") or ""
 
 
 def make_lora(section: dict | ConfigDict) -> Lora | None:
   """The shape of the adapters that the `lora` section asks for; None: no adapters."""
-  return Lora(section["rank"], section["alpha"], tuple(section["modules"])) if section.get("rank") else None
+  return (
+    Lora(section["rank"], section["alpha"], tuple(section["modules"]))
+    if section.get("rank")
+    else None
+  )
 
 
 def base_dtype(section: dict | ConfigDict, folder: str) -> str:
@@ -147,7 +176,8 @@ def base_dtype(section: dict | ConfigDict, folder: str) -> str:
 
   Args:
     section: the settings `lora`.
-    folder: a Hugging Face folder; "": of a model that is not there yet, which hubs have in bfloat16.
+    folder: a Hugging Face folder; "": of a model that is not there yet, which hubs have in
+      bfloat16.
   """
   if section["base_dtype"] != "same":
     return section["base_dtype"]
@@ -165,7 +195,11 @@ def check_base(base: Any, pin: dict[str, Any], source: str) -> dict[str, Any]:
   Raises:
     SettingError: it has other parameters by now.
   """
-  return {"base": fingerprint(base, pin.get("base"), f"init_from={source!r}", "this run's adapters were trained over")}
+  return {
+    "base": fingerprint(
+      base, pin.get("base"), f"init_from={source!r}", "this run's adapters were trained over"
+    )
+  }
 
 
 def fingerprint(tree: Any, known: str | None, setting: str, use: str) -> str:
@@ -183,7 +217,8 @@ def fingerprint(tree: Any, known: str | None, setting: str, use: str) -> str:
   found = "".join(checksums(tree).values())
   if known not in (None, found):
     raise SettingError(
-      f"{setting}: does not hold the parameters that {use}; put them back, or begin anew in another --workdir"
+      f"{setting}: does not hold the parameters that {use}; put them back, or begin anew in "
+      "another --workdir"
     )
   return found
 
@@ -209,13 +244,15 @@ def with_fresh_head(load: Callable[[], Any], decoder: Decoder) -> Any:
 
 
 def params(decoder: Decoder, policy: Any, needs: frozenset[str]) -> dict[str, Any]:
-  """The trees that an update changes: the policy, and a critic that starts from it where the objective needs values.
+  """The trees that an update changes: the policy, and a critic that starts from it where the
+  objective needs values.
 
   Of a reward model, its one tree stands in the policy's place.
 
   Args:
     decoder: of the policy.
-    policy: its starting parameters, or, where there are adapters, what is trained (`fresh_adapters`). The critic has a
+    policy: its starting parameters, or, where there are adapters, what is trained
+      (`fresh_adapters`). The critic has a
       copy: an update frees each tree by itself.
     needs: of the objective.
   """
@@ -254,11 +291,16 @@ def abstract_params(decoder: Decoder, needs: frozenset[str]) -> dict[str, Any]:
     return {"policy": tree}
   head = jax.eval_shape(functools.partial(heads.init_scalar, decoder.config.width))
   everywhere = decoder.layout.replicated()
-  return {"policy": tree, "critic": tree | {"value_head": jax.tree.map(lambda x: _struct(x, everywhere), head)}}
+  return {
+    "policy": tree,
+    "critic": tree | {"value_head": jax.tree.map(lambda x: _struct(x, everywhere), head)},
+  }
 
 
 def abstract_base(decoder: Decoder, dtype: str) -> Any:
-  """The base of adapters as ShapeDtypeStructs with their shardings; None where there are no adapters."""
+  """The base of adapters as ShapeDtypeStructs with their shardings; None where there are no
+  adapters.
+  """
   if decoder.lora is None:
     return None
   base = split(abstract(decoder.base))[0]

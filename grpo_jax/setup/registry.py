@@ -1,4 +1,6 @@
-"""From names in a config to modules and functions: data sets, rewards, objectives and their advantages."""
+"""From names in a config to modules and functions: data sets, rewards, objectives and their
+advantages.
+"""
 
 import functools
 import importlib
@@ -23,7 +25,8 @@ from grpo_jax.types import Example
 
 LARGEST_WEIGHT = 1e6  # of a reward, and between the data sets of a mixture
 
-# The code of a user's that settings name, by the name there, as `inputs.of_file` has it when it is loaded.
+# The code of a user's that settings name, by the name there, as `inputs.of_file` has it when it is
+# loaded.
 loaded: dict[str, str] = {}
 
 
@@ -44,7 +47,8 @@ def module(package: str, name: str, setting: str) -> ModuleType:
 
 
 def function(path: str, package: str, setting: str) -> Callable:
-  """Returns a function by "module.function" of `package`, "package.module:function" or "path/file.py:function".
+  """Returns a function by "module.function" of `package`, "package.module:function" or
+  "path/file.py:function".
 
   Raises:
     SettingError: no such module, file or function, or one of Python itself; names `setting`.
@@ -59,7 +63,8 @@ def with_module(path: str, package: str, setting: str) -> tuple[ModuleType, Call
     head, _, name = path.rpartition(".")
     if not head:
       raise SettingError(
-        f'{setting}={path!r}: give "module.function" of {package}, "package.module:function" or "file.py:function"'
+        f'{setting}={path!r}: give "module.function" of {package}, "package.module:function" or '
+        '"file.py:function"'
       )
     where = f"{package}.{head}"
   shown = f"{setting}={path!r}"
@@ -67,12 +72,15 @@ def with_module(path: str, package: str, setting: str) -> tuple[ModuleType, Call
   if not callable(vars(found).get(name)):
     raise SettingError(f"{shown}: {where} has no function {name!r}; it has {_functions(found)}")
   if reason := calls.not_for_this(vars(found)[name]):
-    raise SettingError(f"{shown}: {reason}; name a function that is written for this, as file.py:function")
+    raise SettingError(
+      f"{shown}: {reason}; name a function that is written for this, as file.py:function"
+    )
   return found, vars(found)[name]
 
 
 def objective(name: str) -> contract.Objective:
-  """Returns the objective that `objective.name` names: a module that holds all of objectives/contract.py.
+  """Returns the objective that `objective.name` names: a module that holds all of
+  objectives/contract.py.
 
   Args:
     name: a module of grpo_jax.objectives, an import path with a dot, or a file "path/file.py".
@@ -83,7 +91,8 @@ def objective(name: str) -> contract.Objective:
   found = module("grpo_jax.objectives", name, "objective.name")
   if missing := contract.missing(found):
     raise SettingError(
-      f"objective.name={name!r}: is no objective, it lacks {', '.join(missing)}; grpo_jax.objectives "
+      f"objective.name={name!r}: is no objective, it lacks {', '.join(missing)}; "
+      "grpo_jax.objectives "
       f"has {_offered('grpo_jax.objectives')}, and contract.py there says what one is"
     )
   if wrong := contract.wrong(found):
@@ -94,17 +103,26 @@ def objective(name: str) -> contract.Objective:
 def objective_settings(section: ConfigDict) -> FrozenConfigDict:
   """Returns the `objective` section as the objective's functions take it, once it is checked.
 
-  Where it has an `advantage`, that is the function it names in place of the name, to be called with rollouts alone.
+  Where it has an `advantage`, that is the function it names in place of the name, to be called with
+  rollouts alone.
 
   Raises:
-    SettingError: the section is another objective's, a value that the objective refuses, or an advantage that is not
-      there or does not fit the settings.
+    SettingError: the section is another objective's, a value that the objective refuses, or an
+      advantage that is not there or does not fit the settings.
   """
   found = objective(section.name)
   defaults = objective_defaults(section.name)
   contract.check_names(found, section)
-  kinds.check_like({each: section[each] for each in section if each != "name"}, defaults, "objective.")
-  calls.call(f"objective.name={section.name!r}", "check", "nothing, and raise SettingError", found.check, section)
+  kinds.check_like(
+    {each: section[each] for each in section if each != "name"}, defaults, "objective."
+  )
+  calls.call(
+    f"objective.name={section.name!r}",
+    "check",
+    "nothing, and raise SettingError",
+    found.check,
+    section,
+  )
   if "advantage" not in section:
     return FrozenConfigDict(section.to_dict())
   return FrozenConfigDict(section.to_dict() | {"advantage": _advantage(section, defaults)})
@@ -121,30 +139,51 @@ def objective_defaults(name: str) -> ConfigDict:
   defaults = calls.call(shown, "settings", expects, found.settings)
   if not isinstance(defaults, ConfigDict):
     came = f"a {type(defaults).__name__}"
-    raise SettingError(f"{shown}: settings ({calls.place(found.settings)}) returned {came}; it should return {expects}")
+    raise SettingError(
+      f"{shown}: settings ({calls.place(found.settings)}) returned {came}; it should return "
+      f"{expects}"
+    )
   return defaults
 
 
 def _advantage(section: ConfigDict, defaults: ConfigDict) -> Callable:
-  """Returns the function that `section.advantage` names, with its keyword-only parameters filled from the section."""
+  """Returns the function that `section.advantage` names, with its keyword-only parameters filled
+  from the section.
+  """
   path = section.advantage
   shown = f"objective.advantage = {path!r}"
-  shipped = {name: f for name, f in vars(advantages).items() if inspect.isfunction(f) and _takes_rollouts(f)}
+  shipped = {
+    name: f for name, f in vars(advantages).items() if inspect.isfunction(f) and _takes_rollouts(f)
+  }
   if ":" not in path and path not in shipped:
     raise SettingError(
-      f'{shown}: use {", ".join(shipped)}, or a function of yours: "package.module:function" or "file.py:function"'
+      f'{shown}: use {", ".join(shipped)}, or a function of yours: "package.module:function" or '
+      '"file.py:function"'
     )
-  found = function(path, "grpo_jax.objectives", "objective.advantage") if ":" in path else shipped[path]
+  found = (
+    function(path, "grpo_jax.objectives", "objective.advantage") if ":" in path else shipped[path]
+  )
   first, *rest = [*inspect.signature(found).parameters.values()] or [None]
   named = {p.name: p for p in rest if p.kind is p.KEYWORD_ONLY}
   if first is None or first.kind is first.KEYWORD_ONLY or len(named) < len(rest):
-    raise SettingError(f"{shown}: takes {inspect.signature(found)}; it should take rollouts, and settings by keyword")
+    raise SettingError(
+      f"{shown}: takes {inspect.signature(found)}; it should take rollouts, and settings by keyword"
+    )
   for name in advantages.settings():
-    if name != "advantage" and name in section and name not in named and section[name] != defaults[name]:
-      raise SettingError(f"{name}={section[name]!r} with {shown}, which does not read it: use {defaults[name]!r}")
+    if (
+      name != "advantage"
+      and name in section
+      and name not in named
+      and section[name] != defaults[name]
+    ):
+      raise SettingError(
+        f"{name}={section[name]!r} with {shown}, which does not read it: use {defaults[name]!r}"
+      )
   for name, parameter in named.items():
     if name not in section and parameter.default is parameter.empty:
-      raise SettingError(f"{shown}: {name} is no setting of objective={section.name!r}; give it a default")
+      raise SettingError(
+        f"{shown}: {name} is no setting of objective={section.name!r}; give it a default"
+      )
   return functools.partial(found, **{name: section[name] for name in named if name in section})
 
 
@@ -154,7 +193,8 @@ def _takes_rollouts(function: Callable) -> bool:
 
 
 def train_sources(cfg: Any) -> tuple[list[Sequence[Example]], list[float]]:
-  """Returns the data sets to train on and their weights: `cfg.mixture`, or `cfg.name` and `cfg.path`.
+  """Returns the data sets to train on and their weights: `cfg.mixture`, or `cfg.name` and
+  `cfg.path`.
 
   Args:
     cfg: the data section.
@@ -172,8 +212,8 @@ def train_entries(cfg: Any) -> list[tuple[str, str, float]]:
     cfg: the data section.
 
   Raises:
-    SettingError: an entry of `cfg.mixture` that is not of this form, a path that cannot be read, or a weight that makes
-      no share.
+    SettingError: an entry of `cfg.mixture` that is not of this form, a path that cannot be read, or
+      a weight that makes no share.
   """
   entries = [triple(entry, "data.mixture", "(name, path, weight)") for entry in cfg.mixture]
   for _, path, _ in entries:
@@ -181,48 +221,70 @@ def train_entries(cfg: Any) -> list[tuple[str, str, float]]:
   weights = [weight for *_, weight in entries]
   if entries and not (min(weights) > 0 and max(weights) / min(weights) <= LARGEST_WEIGHT):
     raise SettingError(
-      f"data.mixture has weights {weights}: use positive numbers, the largest at most 1,000,000 times the least"
+      f"data.mixture has weights {weights}: use positive numbers, the largest at most 1,000,000 "
+      "times the least"
     )
   return entries or [(cfg.name, cfg.path, 1.0)]
 
 
 def _takes_completions(function: Any) -> bool:
-  """Returns whether it is a function of an example and its completion, or completions, and so a reward."""
+  """Returns whether it is a function of an example and its completion, or completions, and so a
+  reward.
+  """
   names = [*inspect.signature(function).parameters][:2] if inspect.isfunction(function) else []
   return names in (["example", "completion"], ["example", "completions"])
 
 
 def triple(entry: Any, setting: str, form: str, most: int = 3) -> tuple[str, str, float]:
-  """Returns the first three of an entry: two texts and a number; one of `rewards.functions` may have a fourth."""
+  """Returns the first three of an entry: two texts and a number; one of `rewards.functions` may
+  have a fourth.
+  """
   fits = isinstance(entry, tuple | list) and 3 <= len(entry) <= most
-  fits = fits and kinds.is_text(entry[0]) and kinds.is_path(entry[1]) and kinds.Number().fits(entry[2])
+  fits = (
+    fits and kinds.is_text(entry[0]) and kinds.is_path(entry[1]) and kinds.Number().fits(entry[2])
+  )
   if not fits or not all(isinstance(more, Mapping) for more in entry[3:]):
-    raise SettingError(f"{setting} has {kinds.shown(entry)}: give {form}, and a comma after a single one")
+    raise SettingError(
+      f"{setting} has {kinds.shown(entry)}: give {form}, and a comma after a single one"
+    )
   return entry[0], entry[1], float(entry[2])
 
 
 def eval_source(cfg: Any) -> Sequence[Example]:
-  """Returns the data set to evaluate on: `cfg.test_name` and `cfg.test_path`, or training's where both are empty.
+  """Returns the data set to evaluate on: `cfg.test_name` and `cfg.test_path`, or training's where
+  both are empty.
 
   Raises:
     SettingError: it would be the file, or the split of a data set, that is trained on.
   """
-  name, path = (cfg.test_name or cfg.name, cfg.test_path) if cfg.test_name or cfg.test_path else (cfg.name, cfg.path)
+  name, path = (
+    (cfg.test_name or cfg.name, cfg.test_path)
+    if cfg.test_name or cfg.test_path
+    else (cfg.name, cfg.path)
+  )
   trained = [path for _, path, _ in cfg.mixture] or [cfg.path]
-  if path and storage.place(path).is_file() and any(storage.place(path) == storage.place(each) for each in trained):
+  if (
+    path
+    and storage.place(path).is_file()
+    and any(storage.place(path) == storage.place(each) for each in trained)
+  ):
     raise SettingError(
       f"data.test_path: {path} is the file that is trained on; give another, or a folder with "
       f"{cfg.train}.jsonl and {cfg.test}.jsonl as data.path"
     )
-  if cfg.train == cfg.test and (name, path) in [(name, path) for name, path, _ in train_entries(cfg)]:
+  if cfg.train == cfg.test and (name, path) in [
+    (name, path) for name, path, _ in train_entries(cfg)
+  ]:
     raise SettingError(
-      f"data.test={cfg.test!r}: is the split that is trained on (data.train), of the same data; give another of them"
+      f"data.test={cfg.test!r}: is the split that is trained on (data.train), of the same data; "
+      "give another of them"
     )
   return _source(name, path, cfg.test, cfg, "data.test_name" if cfg.test_name else "data.name")
 
 
 def data(name: str, setting: str = "data.name") -> ModuleType:
-  """Returns the data set that `data.name` names: a module as grpo_jax/data/__init__.py describes it.
+  """Returns the data set that `data.name` names: a module as grpo_jax/data/__init__.py describes
+  it.
 
   Args:
     name: a module of grpo_jax.data, an import path with a dot, or a file "path/file.py".
@@ -234,17 +296,24 @@ def data(name: str, setting: str = "data.name") -> ModuleType:
   found = module("grpo_jax.data", name, setting)
   for needed in ("settings()", "source(split, path, cfg)"):
     if needed.partition("(")[0] not in vars(found):
-      raise SettingError(f"{setting}={name!r}: has no function {needed}; grpo_jax.data has {_offered('grpo_jax.data')}")
+      raise SettingError(
+        f"{setting}={name!r}: has no function {needed}; grpo_jax.data has "
+        f"{_offered('grpo_jax.data')}"
+      )
   return found
 
 
 def data_section(name: str) -> str:
-  """Returns the name of a data set's own section inside `data`: the last word of what `data.name` names."""
+  """Returns the name of a data set's own section inside `data`: the last word of what `data.name`
+  names.
+  """
   return pathlib.Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
 
 
 def _source(name: str, path: str, split: str, cfg: Any, setting: str) -> Sequence[Example]:
-  """Returns a split of a data set, with the settings of its section, or its own defaults where the config has none."""
+  """Returns a split of a data set, with the settings of its section, or its own defaults where the
+  config has none.
+  """
   found, section = data(name, setting), data_section(name)
   settings = found.settings()
   if section in cfg:
@@ -268,7 +337,9 @@ def _import(path: str, package: str, shown: str) -> ModuleType:
       raise SettingError(f"{shown}: {path} needs {error.name}, which is not installed") from error
     raise SettingError(f"{shown}: no module {path}; {package} has {_offered(package)}") from error
   except (Exception, SystemExit) as error:  # a user's module: anything
-    raise SettingError(f"{shown}: {path} fails to import: {type(error).__name__}: {error}") from error
+    raise SettingError(
+      f"{shown}: {path} fails to import: {type(error).__name__}: {error}"
+    ) from error
 
 
 def _file(where: str, shown: str) -> ModuleType:
@@ -280,7 +351,9 @@ def _file(where: str, shown: str) -> ModuleType:
     with deadline.in_folder(shown):
       return _run(pathlib.Path(where).resolve())
   except (Exception, SystemExit) as error:  # a user's file: anything
-    raise SettingError(f"{shown}: {where} fails to import: {type(error).__name__}: {error}") from error
+    raise SettingError(
+      f"{shown}: {where} fails to import: {type(error).__name__}: {error}"
+    ) from error
 
 
 @functools.cache
@@ -295,7 +368,11 @@ def _run(file: pathlib.Path) -> ModuleType:
 
 def _functions(found: ModuleType) -> str:
   """Returns the names of a module's own public functions."""
-  own = [name for name, f in vars(found).items() if inspect.isfunction(f) and f.__module__ == found.__name__]
+  own = [
+    name
+    for name, f in vars(found).items()
+    if inspect.isfunction(f) and f.__module__ == found.__name__
+  ]
   return ", ".join(sorted(name for name in own if name[0] != "_")) or "none"
 
 

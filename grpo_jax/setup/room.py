@@ -1,7 +1,9 @@
-"""Refuses a run whose arrays cannot fit into the memory that there is, before weights or data are read.
+"""Refuses a run whose arrays cannot fit into the memory that there is, before weights or data are
+read.
 
-Counted is only what a run is sure to hold at one time, a fraction of what it needs: a size that passes may still be too
-large, and one that is refused could never work. Sizes with nine zeros otherwise end in minutes of silence.
+Counted is only what a run is sure to hold at one time, a fraction of what it needs: a size that
+passes may still be too large, and one that is refused could never work. Sizes with nine zeros
+otherwise end in minutes of silence.
 """
 
 import math
@@ -40,19 +42,24 @@ def check_sizes(config: ConfigDict, source: str, completions: int) -> None:
   hosts = host_bytes()
   everywhere = hosts * jax.process_count() + device_bytes()
   for array in arrays(config, source, completions):
-    need, there = math.prod(array.sizes.values()) * array.bytes, hosts if array.everywhere else everywhere
+    need, there = (
+      math.prod(array.sizes.values()) * array.bytes,
+      hosts if array.everywhere else everywhere,
+    )
     if need > there:
       product = " x ".join(f"{name}={value}" for name, value in array.sizes.items())
       of = "this host has" if array.everywhere else "all hosts and devices have"
       largest = max(array.sizes, key=array.sizes.__getitem__)
       raise SettingError(
-        f"{product}: {array.what} take {shown(need)}, {array.bytes} bytes each, and {of} {shown(there)} of memory; use "
+        f"{product}: {array.what} take {shown(need)}, {array.bytes} bytes each, and {of} "
+        f"{shown(there)} of memory; use "
         f"a smaller {largest}"
       )
 
 
 def check_state(abstract_state: Any) -> None:
-  """Refuses parameters and moments of an optimizer that are larger than the memory of all hosts and devices.
+  """Refuses parameters and moments of an optimizer that are larger than the memory of all hosts and
+  devices.
 
   Args:
     abstract_state: pytree of arrays or `ShapeDtypeStruct`s, of everything that is trained.
@@ -64,14 +71,19 @@ def check_state(abstract_state: Any) -> None:
   there = host_bytes() * jax.process_count() + device_bytes()
   if need > there:
     raise SettingError(
-      f"init_from or model.variant: parameters and the optimizer's moments take {shown(need)}, and all hosts and "
-      f"devices have {shown(there)} of memory; use a smaller model, a smaller lora.rank, or more hosts"
+      f"init_from or model.variant: parameters and the optimizer's moments take {shown(need)}, and "
+      "all hosts and "
+      f"devices have {shown(there)} of memory; use a smaller model, a smaller lora.rank, or more "
+      "hosts"
     )
 
 
 def arrays(config: ConfigDict, source: str, completions: int) -> list[Array]:
   """Returns what a run of the config is sure to hold; arguments: see `check_sizes`."""
-  prompts, length = {"data.prompts": config.data.prompts}, {"sampler.max_length": config.sampler.max_length}
+  prompts, length = (
+    {"data.prompts": config.data.prompts},
+    {"sampler.max_length": config.sampler.max_length},
+  )
   group = {"sampler.group": completions} if source in ("live", "samples", "steps") else {}
   width = {"data.max_prompt_length": config.data.max_prompt_length}
   batch = {"eval.batch": config.eval.batch}
@@ -84,9 +96,13 @@ def arrays(config: ConfigDict, source: str, completions: int) -> list[Array]:
     found.append(Array("prompts of an evaluation", batch | width, 4, everywhere=True))
     found.append(Array("tokens and log-probs of an evaluation", batch | samples | length, SAMPLED))
   if source == "live":
-    found.append(Array("rows of samples.jsonl", {"log.samples": config.log.samples} | length, SAMPLED))
+    found.append(
+      Array("rows of samples.jsonl", {"log.samples": config.log.samples} | length, SAMPLED)
+    )
   if config.loop == "iterative":
-    found.append(Array("pairs of a batch", {"iterative.pairs": config.iterative.pairs} | length, 2 * SAMPLED))
+    found.append(
+      Array("pairs of a batch", {"iterative.pairs": config.iterative.pairs} | length, 2 * SAMPLED)
+    )
   if source in ("samples", "pairs") and not config.offline.pairs:
     per_prompt = group | length
     for name in ("prompts", "held_out"):
@@ -103,7 +119,8 @@ def host_bytes() -> int:
 def device_bytes() -> int:
   """Returns the memory of all devices that have their own, each host having as much as this one."""
   own = [each.memory_stats() for each in jax.local_devices() if each.platform != "cpu"]
-  return sum((stats or {}).get("bytes_limit", 2**40) for stats in own) * jax.process_count()  # a TiB where none says
+  # a TiB where none says
+  return sum((stats or {}).get("bytes_limit", 2**40) for stats in own) * jax.process_count()
 
 
 def shown(count: int) -> str:

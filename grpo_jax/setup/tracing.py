@@ -1,8 +1,9 @@
-"""Traces an objective and its advantage before a run starts, so that what is wrong in them is one line.
+"""Traces an objective and its advantage before a run starts, so that what is wrong in them is one
+line.
 
-jax.eval_shape runs their Python code on arrays that have a shape and no content: nothing is computed or compiled, and a
-wrong shape is known by the size that the run would have. What stands in a user's file may do anything; see
-`calls.call` for what is said of it.
+jax.eval_shape runs their Python code on arrays that have a shape and no content: nothing is
+computed or compiled, and a wrong shape is known by the size that the run would have. What stands in
+a user's file may do anything; see `calls.call` for what is said of it.
 """
 
 import functools
@@ -22,7 +23,11 @@ from grpo_jax.types import STOPPED, Outputs, Prompts, Rollouts, TrainBatch
 
 PASSES = frozenset({"ref", "old", "values", "scores"})  # that an objective may need
 # Metrics that the rules which end the passes over a rollout look at; see learn.py.
-OF_RULES = {"stop_reached": ("at_bound", "past_bound"), "stop_surrogate": ("surrogate",), "stop_kl": ("old_kl",)}
+OF_RULES = {
+  "stop_reached": ("at_bound", "past_bound"),
+  "stop_surrogate": ("surrogate",),
+  "stop_kl": ("old_kl",),
+}
 LARGEST_TRIED = 2**22  # tokens of the rollouts that an advantage is computed for
 
 
@@ -38,31 +43,48 @@ class Sizes(dict[str, int]):
     return tuple(self[letter] for letter in letters)
 
   def expects(self, *shapes: str) -> str:
-    """Returns what to say of arrays that may have one of these shapes, as in "[P, G, L] = [32, 8, 56]"."""
-    return " or ".join(f"[{', '.join(letters)}] = {list(self.shape(letters))}" for letters in shapes)
+    """Returns what to say of arrays that may have one of these shapes, as in "[P, G, L] = [32, 8,
+    56]".
+    """
+    return " or ".join(
+      f"[{', '.join(letters)}] = {list(self.shape(letters))}" for letters in shapes
+    )
 
   def describe(self, value: Any) -> str:
-    """Returns what a function returned, in a few words; an array by its dtype and shape, with the letters of both."""
+    """Returns what a function returned, in a few words; an array by its dtype and shape, with the
+    letters of both.
+    """
     if value is None:
       return "None"
     if isinstance(value, tuple):
       return f"({', '.join(map(self.describe, value))})"
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
       return f"{'an' if type(value).__name__[0] in 'aeiou' else 'a'} {type(value).__name__}"
-    letters = [each for each in ("PG", "P", "PL", "GL", "PLG", "GPL", "PGN", "L") if set(each) <= set(self)]
+    letters = [
+      each for each in ("PG", "P", "PL", "GL", "PLG", "GPL", "PGN", "L") if set(each) <= set(self)
+    ]
     same = [each for each in letters if self.shape(each) == value.shape]
-    return f"{value.dtype}{list(value.shape)}" + (f", which is [{', '.join(same[0])}]" if same else "")
+    return f"{value.dtype}{list(value.shape)}" + (
+      f", which is [{', '.join(same[0])}]" if same else ""
+    )
 
   def fits(self, value: Any, *shapes: str, kind: Any = None) -> bool:
-    """Returns whether a value is an array of one of these shapes; of real numbers, or of `kind` where it is given."""
-    if not hasattr(value, "shape") or not hasattr(value, "dtype") or value.shape not in map(self.shape, shapes):
+    """Returns whether a value is an array of one of these shapes; of real numbers, or of `kind`
+    where it is given.
+    """
+    if (
+      not hasattr(value, "shape")
+      or not hasattr(value, "dtype")
+      or value.shape not in map(self.shape, shapes)
+    ):
       return False
     kinds = (kind,) if kind else (jnp.floating, jnp.integer, jnp.bool_)
     return any(jnp.issubdtype(value.dtype, each) for each in kinds)
 
 
 def check_objective(config: ConfigDict, source: str, completions: int) -> None:
-  """Refuses an objective, or an advantage that it names, whose functions fail or return what cannot be learned from.
+  """Refuses an objective, or an advantage that it names, whose functions fail or return what cannot
+  be learned from.
 
   Args:
     config: of the run, with settings that are within their ranges.
@@ -70,13 +92,19 @@ def check_objective(config: ConfigDict, source: str, completions: int) -> None:
     completions: of a prompt, G.
 
   Raises:
-    SettingError: names the setting, the function with its file and line, what came, and what it should return.
+    SettingError: names the setting, the function with its file and line, what came, and what it
+      should return.
   """
   objective = registry.objective(config.objective.name)
   if source not in objective.DATA:  # checks.check_data says so
     return
   settings = registry.objective_settings(config.objective)
-  sizes = Sizes(P=config.data.prompts, G=completions, L=config.sampler.max_length, Q=config.data.max_prompt_length)
+  sizes = Sizes(
+    P=config.data.prompts,
+    G=completions,
+    L=config.sampler.max_length,
+    Q=config.data.max_prompt_length,
+  )
   sizes["1"] = 1
   if source == "live" or not (source == "solutions" or config.offline.pairs):
     sizes["N"] = max(1, len(scorers.reward_names(config.rewards)) + (config.loop == "iterative"))
@@ -85,7 +113,9 @@ def check_objective(config: ConfigDict, source: str, completions: int) -> None:
   found = calls.call(shown, "needs", expects, objective.needs, settings)
   is_set = isinstance(found, set | frozenset)
   if not is_set or not found <= PASSES or ("scores" in found and len(found) > 1):
-    raise _wrong(shown, "needs", objective.needs, str(set(found)) if is_set else sizes.describe(found), expects)
+    raise _wrong(
+      shown, "needs", objective.needs, str(set(found)) if is_set else sizes.describe(found), expects
+    )
 
   updates = config.learner.mu * config.learner.minibatches
   rollouts = _rollouts(sizes, source, found, updates)
@@ -95,13 +125,23 @@ def check_objective(config: ConfigDict, source: str, completions: int) -> None:
   if source == "live":
     expects = f"bool {sizes.expects('P')}"
     _trace(
-      shown, sizes, "flat", objective.flat, expects, lambda x: sizes.fits(x, "P", kind=jnp.bool_), rollouts, settings
+      shown,
+      sizes,
+      "flat",
+      objective.flat,
+      expects,
+      lambda x: sizes.fits(x, "P", kind=jnp.bool_),
+      rollouts,
+      settings,
     )
   _check_loss(config, objective, settings, sizes, found, batch)
 
 
-def check_advantage(config: ConfigDict, advantage: Callable, sizes: Sizes, rollouts: Rollouts) -> None:
-  """Refuses an advantage that fails, has another shape, or is not finite for groups that a run is sure to meet.
+def check_advantage(
+  config: ConfigDict, advantage: Callable, sizes: Sizes, rollouts: Rollouts
+) -> None:
+  """Refuses an advantage that fails, has another shape, or is not finite for groups that a run is
+  sure to meet.
 
   Args:
     config: of the run.
@@ -112,24 +152,43 @@ def check_advantage(config: ConfigDict, advantage: Callable, sizes: Sizes, rollo
   Raises:
     SettingError: names the function with its file and line, what came, and what it should return.
   """
-  shown, expects = f"objective.advantage={config.objective.advantage!r}", f"float32 {sizes.expects('PGL')}"
+  shown, expects = (
+    f"objective.advantage={config.objective.advantage!r}",
+    f"float32 {sizes.expects('PGL')}",
+  )
   _trace(shown, sizes, "the function", advantage, expects, lambda x: sizes.fits(x, "PGL"), rollouts)
   if ":" not in config.objective.advantage or sizes["P"] * sizes["G"] * sizes["L"] > LARGEST_TRIED:
     return
   tried = calls.call(shown, "the function", expects, jax.jit(advantage), _some_rollouts(rollouts))
-  for group, prompt in (("whose rewards are all equal", 0), ("whose rewards differ", 1), ("that is empty", -1)):
+  for group, prompt in (
+    ("whose rewards are all equal", 0),
+    ("whose rewards differ", 1),
+    ("that is empty", -1),
+  ):
     if not np.all(np.isfinite(np.asarray(tried, np.float32)[prompt : prompt + 1 or None])):
-      raise _wrong(shown, "the function", advantage, f"NaN or an infinity for a group {group}", "finite numbers")
+      raise _wrong(
+        shown,
+        "the function",
+        advantage,
+        f"NaN or an infinity for a group {group}",
+        "finite numbers",
+      )
 
 
 def _rollouts(sizes: Sizes, source: str, needs: frozenset[str], updates: int) -> Rollouts:
-  """Returns rollouts without content as the learner gives them to `prepare`; see learn.with_frozen_logprobs."""
+  """Returns rollouts without content as the learner gives them to `prepare`; see
+  learn.with_frozen_logprobs.
+  """
   tokens, lengths = sizes.array("PGL", jnp.int32), sizes.array("PG", jnp.int32)
   logprobs = sizes.array("PGL")
   own = logprobs if source in ("live", "solutions", "steps") else None
   more: dict[str, Any] = {}
   if "N" in sizes:
-    more = {"rewards": logprobs, "given": sizes.array("PGL", jnp.bool_), "components": sizes.array("PGN")}
+    more = {
+      "rewards": logprobs,
+      "given": sizes.array("PGL", jnp.bool_),
+      "components": sizes.array("PGN"),
+    }
   if "scores" not in needs:
     old = updates > 1 or needs & {"old", "values"}
     more |= {"ref_logprobs": logprobs} if "ref" in needs else {}
@@ -140,7 +199,9 @@ def _rollouts(sizes: Sizes, source: str, needs: frozenset[str], updates: int) ->
 
 
 def _some_rollouts(like: Rollouts) -> Rollouts:
-  """Returns rollouts with one reward a completion: of the first group all are equal, and the last one is empty."""
+  """Returns rollouts with one reward a completion: of the first group all are equal, and the last
+  one is empty.
+  """
   some = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like)
   n_prompts, group, length = some.tokens.shape
   some.lengths[:] = length
@@ -160,13 +221,22 @@ def _check_prepare(
   """Returns the batch of `prepare`, without content, once its arrays are seen to have their shapes."""
   prepare = objective.prepare
   batch = _trace(
-    shown, sizes, "prepare", prepare, "a TrainBatch", lambda x: isinstance(x, TrainBatch), rollouts, settings
+    shown,
+    sizes,
+    "prepare",
+    prepare,
+    "a TrainBatch",
+    lambda x: isinstance(x, TrainBatch),
+    rollouts,
+    settings,
   )
   for name in ("tokens", "lengths", "mask", "advantages", "weights"):
     letters = "PG" if name == "lengths" else "PGL"
     value = getattr(batch, name)
     if not sizes.fits(value, letters):
-      raise _wrong(shown, "prepare", prepare, f"{name} {sizes.describe(value)}", sizes.expects(letters))
+      raise _wrong(
+        shown, "prepare", prepare, f"{name} {sizes.describe(value)}", sizes.expects(letters)
+      )
   for name, value in batch.extra.items():
     for leaf in jax.tree.leaves(value):
       if leaf.shape[:1] != sizes.shape("P"):
@@ -176,11 +246,19 @@ def _check_prepare(
 
 
 def _check_loss(
-  config: ConfigDict, objective: contract.Objective, settings: Any, sizes: Sizes, needs: frozenset[str], batch: Any
+  config: ConfigDict,
+  objective: contract.Objective,
+  settings: Any,
+  sizes: Sizes,
+  needs: frozenset[str],
+  batch: Any,
 ) -> None:
-  """Traces the functions that are called with a slice of the batch along P, the loss with its gradient."""
+  """Traces the functions that are called with a slice of the batch along P, the loss with its
+  gradient.
+  """
   cfg = config.learner
-  part = max(1, sizes["P"] // learn.microbatches_of_rollout(cfg, sizes["P"]))  # checks.check_learner refuses others
+  # checks.check_learner refuses others
+  part = max(1, sizes["P"] // learn.microbatches_of_rollout(cfg, sizes["P"]))
   cut = Sizes(sizes | {"P": part})
   batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((part, *x.shape[1:]), x.dtype), batch)
   run = functools.partial(_trace, f"objective.name={config.objective.name!r}", cut)
@@ -192,26 +270,45 @@ def _check_loss(
 
   run("weights", objective.weights, per_token, is_token, batch.mask, batch.lengths, settings)
   scores = "scores" in needs
-  outputs = Outputs(*([None] * 2 if scores else [logprobs] * 2), logprobs if scores or "values" in needs else None)
+  outputs = Outputs(
+    *([None] * 2 if scores else [logprobs] * 2), logprobs if scores or "values" in needs else None
+  )
   run("live_advantages", objective.live_advantages, per_token, is_token, outputs.logprobs, batch)
   expects = "two, each a number or [P, G, L]: the least and the largest ratio"
   run("bounds", objective.bounds, expects, lambda x: _are_bounds(x, cut), batch, settings)
   if objective.importance_ratio is not None:
     ratio, given = objective.importance_ratio, (logprobs, logprobs, batch.mask, settings)
     expects = f"float32 {cut.expects('PGL', 'PG1')}"
-    run("importance_ratio", ratio, expects, lambda x: cut.fits(x, "PGL", "PG1", kind=jnp.floating), *given)
+    run(
+      "importance_ratio",
+      ratio,
+      expects,
+      lambda x: cut.fits(x, "PGL", "PG1", kind=jnp.floating),
+      *given,
+    )
   expects = "(loss, metrics): a float32 scalar, and {name: (total, count)} of scalars"
-  _, metrics = run("loss", objective.loss, expects, lambda x: _is_loss(x, cut), outputs, batch, settings)
+  _, metrics = run(
+    "loss", objective.loss, expects, lambda x: _is_loss(x, cut), outputs, batch, settings
+  )
 
   def gradient(outputs: Outputs, batch: TrainBatch, settings: Any) -> Any:
     return jax.grad(lambda outputs: objective.loss(outputs, batch, settings)[0])(outputs)
 
-  run("loss", functools.wraps(objective.loss)(gradient), expects, lambda x: True, outputs, batch, settings)
+  run(
+    "loss",
+    functools.wraps(objective.loss)(gradient),
+    expects,
+    lambda x: True,
+    outputs,
+    batch,
+    settings,
+  )
   for rule, names in OF_RULES.items():
     lacks = [name for name in names if name not in metrics]
     if cfg[rule] and lacks:
       raise SettingError(
-        f"learner.{rule}={cfg[rule]}: it reads the metric {lacks[0]}, which objective.name={config.objective.name!r} "
+        f"learner.{rule}={cfg[rule]}: it reads the metric {lacks[0]}, which "
+        f"objective.name={config.objective.name!r} "
         "does not return; use 0"
       )
 
@@ -227,15 +324,25 @@ def _is_loss(value: Any, sizes: Sizes) -> bool:
   """Returns whether a value is what `loss` should return."""
   if not isinstance(value, tuple | list) or len(value) != 2 or not isinstance(value[1], dict):
     return False
-  pairs = all(isinstance(name, str) and isinstance(x, tuple | list) and len(x) == 2 for name, x in value[1].items())
+  pairs = all(
+    isinstance(name, str) and isinstance(x, tuple | list) and len(x) == 2
+    for name, x in value[1].items()
+  )
   scalars = pairs and all(jnp.shape(x) == () for pair in value[1].values() for x in pair)
   return scalars and sizes.fits(value[0], "", kind=jnp.floating)
 
 
 def _trace(
-  shown: str, sizes: Sizes, name: str, function: Callable, expects: str, fits: Callable[[Any], bool], *args: Any
+  shown: str,
+  sizes: Sizes,
+  name: str,
+  function: Callable,
+  expects: str,
+  fits: Callable[[Any], bool],
+  *args: Any,
 ) -> Any:
-  """Returns what a function returns, as arrays without content; settings among the arguments are passed as they are.
+  """Returns what a function returns, as arrays without content; settings among the arguments are
+  passed as they are.
 
   Raises:
     SettingError: it failed, or returned what does not fit.
@@ -244,7 +351,9 @@ def _trace(
 
   def run(given: list[Any]) -> Any:
     rest = iter(given)
-    value = calls.call(shown, name, expects, function, *(next(rest) if _is_tree(each) else each for each in args))
+    value = calls.call(
+      shown, name, expects, function, *(next(rest) if _is_tree(each) else each for each in args)
+    )
     if not fits(value):
       raise _wrong(shown, name, function, _what_of(value, sizes), expects)
     return value
@@ -258,10 +367,16 @@ def _is_tree(value: Any) -> bool:
 
 
 def _what_of(value: Any, sizes: Sizes) -> str:
-  """Returns what a function returned, in a few words; of a loss with metrics that are none, the first of these."""
+  """Returns what a function returned, in a few words; of a loss with metrics that are none, the
+  first of these.
+  """
   if isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[1], dict):
     for name, pair in value[1].items():
-      if not isinstance(pair, tuple | list) or len(pair) != 2 or any(jnp.shape(x) != () for x in pair):
+      if (
+        not isinstance(pair, tuple | list)
+        or len(pair) != 2
+        or any(jnp.shape(x) != () for x in pair)
+      ):
         return f"the metric {name!r} as {sizes.describe(pair)}"
   return sizes.describe(value)
 
@@ -269,4 +384,6 @@ def _what_of(value: Any, sizes: Sizes) -> str:
 def _wrong(shown: str, name: str, function: Callable, came: str, expects: str) -> SettingError:
   """Returns the error of a function that returned what does not fit."""
   forgot = ": is a `return` missing?" if came == "None" else ""
-  return SettingError(f"{shown}: {name} ({calls.place(function)}) returned {came}{forgot}; it should return {expects}")
+  return SettingError(
+    f"{shown}: {name} ({calls.place(function)}) returned {came}{forgot}; it should return {expects}"
+  )

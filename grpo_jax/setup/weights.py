@@ -16,15 +16,22 @@ from grpo_jax.run import writer
 from grpo_jax.run.console import printable
 
 
-def load(folder: str, decoder: Decoder, left_out: Sequence[str] = (), dtype: str = "float32") -> Any:
-  """The parameters in a Hugging Face folder, with a bar for those that take long; without some parts of the tree."""
+def load(
+  folder: str, decoder: Decoder, left_out: Sequence[str] = (), dtype: str = "float32"
+) -> Any:
+  """The parameters in a Hugging Face folder, with a bar for those that take long; without some
+  parts of the tree.
+  """
   with reading(folder) as progress:
     return tensors.load(folder, decoder, dtype, progress=progress, left_out=left_out)
 
 
 @contextlib.contextmanager
-def reading(folder: str, console: rich.console.Console | None = None) -> Iterator[Callable[[int, int], None]]:
-  """Returns a function that shows how many bytes of some weights are read, of how many, while the block lasts.
+def reading(
+  folder: str, console: rich.console.Console | None = None
+) -> Iterator[Callable[[int, int], None]]:
+  """Returns a function that shows how many bytes of some weights are read, of how many, while the
+  block lasts.
 
   A terminal has a bar that goes when the block ends; elsewhere there is a line where it takes long.
   """

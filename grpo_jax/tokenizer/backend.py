@@ -1,4 +1,6 @@
-"""A tokenizer.json, looked through before the library reads it, which ends the program over some that are wrong."""
+"""A tokenizer.json, looked through before the library reads it, which ends the program over some
+that are wrong.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -15,11 +17,23 @@ MOST_ADDED = 20_000  # tokens beside the vocabulary; Gemma has 6_000
 MOST_PARTS = 32  # of a normalizer and the like
 GROWTH = 64  # times a text may become longer by what replaces its characters
 
-# What may stand in each place. Left out are Precompiled, whose bytes the library believes, and FixedLength.
+# What may stand in each place. Left out are Precompiled, whose bytes the library believes, and
+# FixedLength.
 PARTS = {
   "model": ("BPE", "WordLevel", "WordPiece", "Unigram"),
   "normalizer": (
-    *("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents", "Prepend", "Replace", "ByteLevel"),
+    *(
+      "NFC",
+      "NFD",
+      "NFKC",
+      "NFKD",
+      "Lowercase",
+      "Strip",
+      "StripAccents",
+      "Prepend",
+      "Replace",
+      "ByteLevel",
+    ),
     *("BertNormalizer", "Nmt"),
   ),
   "pre_tokenizer": (
@@ -27,9 +41,24 @@ PARTS = {
     *("BertPreTokenizer", "CharDelimiterSplit", "UnicodeScripts"),
   ),
   "post_processor": ("TemplateProcessing", "ByteLevel", "BertProcessing", "RobertaProcessing"),
-  "decoder": ("ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece", "BPEDecoder", "CTC"),
+  "decoder": (
+    "ByteLevel",
+    "Replace",
+    "ByteFallback",
+    "Fuse",
+    "Strip",
+    "Metaspace",
+    "WordPiece",
+    "BPEDecoder",
+    "CTC",
+  ),
 }
-_INNER = ("normalizers", "pretokenizers", "processors", "decoders")  # where a Sequence of them has its parts
+_INNER = (
+  "normalizers",
+  "pretokenizers",
+  "processors",
+  "decoders",
+)  # where a Sequence of them has its parts
 
 _KEYS = {place: model_folder.OBJECT for place in PARTS} | {
   "added_tokens": model_folder.list_of(model_folder.OBJECT, MOST_ADDED)
@@ -64,7 +93,8 @@ def load(where: str, path: storage.Path) -> tokenizers.Tokenizer:
   ids = backend.get_vocab(with_added_tokens=True).values()
   if not ids or max(ids) >= model_folder.TOKENS:
     raise SettingError(
-      f"{where}: {FILE} has {len(ids)} tokens, the largest id {max(ids, default=None)}; some tokens with ids below "
+      f"{where}: {FILE} has {len(ids)} tokens, the largest id {max(ids, default=None)}; some "
+      "tokens with ids below "
       f"{model_folder.TOKENS} would work"
     )
   return backend
@@ -84,7 +114,9 @@ def guarded(what: str, function: Callable[..., Any], *args: Any, **named: Any) -
 
 
 def _check_parts(where: str, place: str, value: dict[str, Any] | None) -> None:
-  """Refuses a part of the tokenizer that is unknown, and replacements that make a text grow without bounds."""
+  """Refuses a part of the tokenizer that is unknown, and replacements that make a text grow without
+  bounds.
+  """
   parts = list(_parts(value))
   for part in parts:
     if part.get("type") not in PARTS[place]:
@@ -92,10 +124,15 @@ def _check_parts(where: str, place: str, value: dict[str, Any] | None) -> None:
         f"{where}: {FILE} has a {place} of type {model_folder.shown(part.get('type'))}; "
         f"{', '.join(PARTS[place])} would work"
       )
-  grown = [len(text) for p in parts if isinstance(text := p.get("content") or p.get("prepend") or "", str) and text]
+  grown = [
+    len(text)
+    for p in parts
+    if isinstance(text := p.get("content") or p.get("prepend") or "", str) and text
+  ]
   if len(parts) > MOST_PARTS or math.prod(grown) > GROWTH:
     raise SettingError(
-      f"{where}: {FILE} has a {place} of too many parts or too long replacements; at most {MOST_PARTS} parts, that "
+      f"{where}: {FILE} has a {place} of too many parts or too long replacements; at most "
+      f"{MOST_PARTS} parts, that "
       f"make a text at most {GROWTH} times as long, would work"
     )
 

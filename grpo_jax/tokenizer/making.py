@@ -1,7 +1,7 @@
 """Makes tokenizers from texts, for models that are trained from scratch.
 
-`train_bpe` learns the pieces of a byte-level BPE; `word_level` has a closed vocabulary of words. What they make is
-saved and loaded as any other tokenizer.
+`train_bpe` learns the pieces of a byte-level BPE; `word_level` has a closed vocabulary of words.
+What they make is saved and loaded as any other tokenizer.
 """
 
 import re
@@ -17,18 +17,17 @@ END = "<|endoftext|>"
 PAD = "<|pad|>"
 UNKNOWN = "<|unknown|>"
 
-# How `word_level` cuts a text: GSM8K's answer mark, an operator between spaces, a word with the space before it, one
-# digit, a newline, any other character with the space before it.
+# How `word_level` cuts a text: GSM8K's answer mark, an operator between spaces, a word with the
+# space before it, one digit, a newline, any other character with the space before it.
 _WORDS = re.compile(r"#### | [-+*/=] | ?[A-Za-z]+|[0-9]|\n| ?[^\sA-Za-z0-9]|\s")
 # How `train_bpe` cuts a text before it learns: as Qwen2 and Qwen3 do, with each digit on its own.
-_QWEN = (
-  r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _PRINTABLE = ["\n", *(c for c in string.printable if c == " " or not c.isspace())]
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-  """Trains a byte-level BPE of at most `vocab_size` tokens. Each digit is a token, and any text round trips.
+  """Trains a byte-level BPE of at most `vocab_size` tokens. Each digit is a token, and any text
+  round trips.
 
   Raises:
     SettingError: the vocabulary has no room for all 256 bytes and the two special tokens.
@@ -55,18 +54,27 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def word_level(texts: Iterable[str]) -> Tokenizer:
-  """Makes a tokenizer whose vocabulary is the words of `texts`: a word with the space before it is one token.
+  """Makes a tokenizer whose vocabulary is the words of `texts`: a word with the space before it is
+  one token.
 
-  A digit and a newline are a token each. Words outside the vocabulary are spelled in characters, so that every text of
-  printable ASCII and of the characters of `texts` round trips.
+  A digit and a newline are a token each. Words outside the vocabulary are spelled in characters, so
+  that every text of printable ASCII and of the characters of `texts` round trips.
   """
   texts = list(texts)
   letters = sorted(set().union(*texts))
   words = sorted({word for text in texts for word in _WORDS.findall(text)})
-  vocab = {token: i for i, token in enumerate(dict.fromkeys([END, PAD, UNKNOWN, *_PRINTABLE, *letters, *words]))}
-  # A BPE without merges spells a word in characters; `ignore_merges` takes it whole where the vocabulary has it.
-  backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, [], unk_token=UNKNOWN, ignore_merges=True))
-  backend.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(_WORDS.pattern), "isolated")
+  vocab = {
+    token: i
+    for i, token in enumerate(dict.fromkeys([END, PAD, UNKNOWN, *_PRINTABLE, *letters, *words]))
+  }
+  # A BPE without merges spells a word in characters; `ignore_merges` takes it whole where the
+  # vocabulary has it.
+  backend = tokenizers.Tokenizer(
+    tokenizers.models.BPE(vocab, [], unk_token=UNKNOWN, ignore_merges=True)
+  )
+  backend.pre_tokenizer = tokenizers.pre_tokenizers.Split(
+    tokenizers.Regex(_WORDS.pattern), "isolated"
+  )
   backend.decoder = tokenizers.decoders.Fuse()
   backend.add_special_tokens([END, PAD])
   return _with_config(backend)

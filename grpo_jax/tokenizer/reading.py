@@ -1,7 +1,7 @@
 """The tokenizer of a Hugging Face folder.
 
-It holds `tokenizer.json`, `tokenizer_config.json` (special tokens, chat template) and, where there are several stop
-tokens, `generation_config.json`.
+It holds `tokenizer.json`, `tokenizer_config.json` (special tokens, chat template) and, where there
+are several stop tokens, `generation_config.json`.
 """
 
 import os
@@ -23,7 +23,9 @@ _ADDED = Form(
   'a text, or {"content": text}',
   lambda x: isinstance(x.get("content") if isinstance(x, dict) else x, str),
 )
-_TEMPLATE = Form("a text of at most 100000 characters", lambda x: isinstance(x, str) and len(x) <= 100_000)
+_TEMPLATE = Form(
+  "a text of at most 100000 characters", lambda x: isinstance(x, str) and len(x) <= 100_000
+)
 _NAMED = Form(
   'a list of {"name": text, "template": text}',
   lambda x: isinstance(x, list) and all(isinstance(e, dict) and _is_named_template(e) for e in x),
@@ -32,9 +34,16 @@ SPECIALS = {name: _ADDED for name in ("eos_token", "pad_token", "bos_token", "un
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
 _ADDED_TOKENS = Form(
   f'an object of at most {backends.MOST_ADDED} {{"content": text}} by their ids',
-  lambda x: isinstance(x, dict) and len(x) <= backends.MOST_ADDED and all(map(_is_added_token, x, x.values())),
+  lambda x: (
+    isinstance(x, dict)
+    and len(x) <= backends.MOST_ADDED
+    and all(map(_is_added_token, x, x.values()))
+  ),
 )
-CONFIG = SPECIALS | {"chat_template": model_folder.either(_TEMPLATE, _NAMED), "added_tokens_decoder": _ADDED_TOKENS}
+CONFIG = SPECIALS | {
+  "chat_template": model_folder.either(_TEMPLATE, _NAMED),
+  "added_tokens_decoder": _ADDED_TOKENS,
+}
 GENERATION = {"eos_token_id": model_folder.TOKEN_IDS, "pad_token_id": model_folder.TOKEN}
 MODEL = {"eos_token_id": model_folder.TOKEN_IDS}
 SENTENCE_BYTES = 20 * 1000**2  # of tokenizer.model; Gemma's has 4 million
@@ -68,7 +77,8 @@ def load(folder: str | os.PathLike, setting: str = "tokenizer") -> Tokenizer:
   end = chat_templates.token_text(config.get("eos_token"))
   if end is not None and backend.token_to_id(end) is None:
     raise SettingError(
-      f"{where}: tokenizer_config.json has eos_token={model_folder.shown(end)}, which is no token of tokenizer.json; "
+      f"{where}: tokenizer_config.json has eos_token={model_folder.shown(end)}, which is no token "
+      "of tokenizer.json; "
       "download both again"
     )
   generation = _read_json(where, path, "generation_config.json", GENERATION)
@@ -76,8 +86,11 @@ def load(folder: str | os.PathLike, setting: str = "tokenizer") -> Tokenizer:
   return Tokenizer(backend, config, generation, eos, sentences)
 
 
-def _add_tokens(backend: tokenizers.Tokenizer, declared: dict[str, dict], named: Container[str]) -> None:
-  """Gives the tokenizer the tokens of tokenizer_config.json that it has not, or has with other flags.
+def _add_tokens(
+  backend: tokenizers.Tokenizer, declared: dict[str, dict], named: Container[str]
+) -> None:
+  """Gives the tokenizer the tokens of tokenizer_config.json that it has not, or has with other
+  flags.
 
   So does transformers: where the two files differ, tokenizer_config.json has the last word.
 
@@ -99,7 +112,11 @@ def _is_added_token(i: str, token: Any) -> bool:
   if not (i.isdecimal() and len(i) < 9 and isinstance(token, dict)):
     return False
   text, flags = token.get("content"), [token.get(name) for name in _FLAGS]
-  return isinstance(text, str) and bool(text) and all(flag is None or isinstance(flag, bool) for flag in flags)
+  return (
+    isinstance(text, str)
+    and bool(text)
+    and all(flag is None or isinstance(flag, bool) for flag in flags)
+  )
 
 
 def _is_named_template(entry: dict) -> bool:

@@ -1,7 +1,8 @@
 """Where the reasoning steps of a completion end, by the rule that `data.steps` names.
 
-A step ends where a pattern ends that the text matches: what is matched belongs to the step before. A pattern that only
-looks ahead, as `(?=Step \\d+:)`, cuts before what it sees. Two patterns have names.
+A step ends where a pattern ends that the text matches: what is matched belongs to the step before.
+A pattern that only looks ahead, as `(?=Step \\d+:)`, cuts before what it sees. Two patterns have
+names.
 """
 
 import bisect
@@ -16,16 +17,19 @@ NAMED = {"line": r"\n", "blank line": r"\n[^\S\n]*\n"}  # both go through a text
 
 
 def seconds(rule: str, deadline: float) -> float:
-  """Returns what a completion's steps may take: `deadline`; 0 (any time) by those of `NAMED`, which take little."""
+  """Returns what a completion's steps may take: `deadline`; 0 (any time) by those of `NAMED`, which
+  take little.
+  """
   return 0.0 if rule in NAMED else deadline
 
 
 def pattern(rule: str, setting: str = "data.steps") -> re.Pattern:
-  """Returns what ends a step: the pattern of that name in `NAMED`, or else the rule itself as a regular expression.
+  """Returns what ends a step: the pattern of that name in `NAMED`, or else the rule itself as a
+  regular expression.
 
   Raises:
-    SettingError: it is no regular expression, one that matches the empty text, and so would end a step anywhere, or
-      nearly one of the names.
+    SettingError: it is no regular expression, one that matches the empty text, and so would end a
+      step anywhere, or nearly one of the names.
   """
   names = " or ".join(map(repr, NAMED))
   if rule not in NAMED and " ".join(rule.lower().split()) in NAMED:
@@ -33,10 +37,13 @@ def pattern(rule: str, setting: str = "data.steps") -> re.Pattern:
   try:
     found = re.compile(NAMED.get(rule, rule))
   except (re.error, RecursionError, OverflowError) as error:
-    raise SettingError(f"{setting}={rule!r:.80}: is no regular expression: {error}; use {names}, or mend it") from None
+    raise SettingError(
+      f"{setting}={rule!r:.80}: is no regular expression: {error}; use {names}, or mend it"
+    ) from None
   if found.search(""):
     raise SettingError(
-      f"{setting}={rule!r:.80}: matches the empty text, and would end a step anywhere; use {names}, or a pattern of at "
+      f"{setting}={rule!r:.80}: matches the empty text, and would end a step anywhere; use "
+      f"{names}, or a pattern of at "
       "least one character"
     )
   return found
@@ -45,7 +52,8 @@ def pattern(rule: str, setting: str = "data.steps") -> re.Pattern:
 def step_texts(text: str, ends: re.Pattern) -> list[str]:
   """Returns the text of each step; joined, they are the text. Of an empty text there is none.
 
-  What holds nothing but white space is no step: it belongs to the next one, or at the end of the text to the last.
+  What holds nothing but white space is no step: it belongs to the next one, or at the end of the
+  text to the last.
   """
   found, start = [], 0
   for match in ends.finditer(text):
@@ -72,10 +80,12 @@ def last_tokens(texts: Sequence[str], steps: Sequence[str]) -> list[int]:
 
 
 def step_ends(texts: Sequence[str], ends: re.Pattern) -> list[int]:
-  """Returns the index of the last token of each reasoning step: increasing, and the last one is `len(texts) - 1`.
+  """Returns the index of the last token of each reasoning step: increasing, and the last one is
+  `len(texts) - 1`.
 
-  The token that holds the end of a step ends it, whatever else it holds; where one holds the ends of several steps,
-  they count as one. What follows the last step (blank lines, the stop token) belongs to it.
+  The token that holds the end of a step ends it, whatever else it holds; where one holds the ends
+  of several steps, they count as one. What follows the last step (blank lines, the stop token)
+  belongs to it.
 
   Args:
     texts: the text of each token of a completion, in order.
@@ -101,6 +111,7 @@ def step_ends_in_time(texts: Sequence[str], ends: re.Pattern, deadline: float) -
       return call(step_ends, texts, ends)
     except Late as error:
       raise SettingError(
-        f"data.steps={ends.pattern!r:.80}: {error} on a completion of {sum(map(len, texts))} characters; use "
+        f"data.steps={ends.pattern!r:.80}: {error} on a completion of {sum(map(len, texts))} "
+        "characters; use "
         f"{' or '.join(map(repr, NAMED))}, or a pattern without a repetition inside a repetition"
       ) from None

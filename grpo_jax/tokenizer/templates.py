@@ -1,9 +1,10 @@
-"""Renders chat templates, which are jinja2 programs that come with a model's weights. Runs as a process of its own.
+"""Renders chat templates, which are jinja2 programs that come with a model's weights. Runs as a
+process of its own.
 
 A template could run for ever or fill the memory; sandbox/worker.py ends it then.
 
-For each conversation {"template": text, "values": {...}} gets {"text": ...} or {"error": one line}. A request without
-"template" means the last one. Only jinja2 is imported; `chat` starts it.
+For each conversation {"template": text, "values": {...}} gets {"text": ...} or {"error": one line}.
+A request without "template" means the last one. Only jinja2 is imported; `chat` starts it.
 """
 
 import datetime
@@ -17,12 +18,15 @@ import jinja2.sandbox
 from grpo_jax.sandbox import worker
 
 MEMORY = 512 * 1024**2  # bytes of address space; rendering Llama's template takes 50 MB of it
-SECONDS = 2.0  # of computing for one conversation; a template's first one, which compiles it, takes 0.05
+# of computing for one conversation; a template's first one, which compiles it, takes 0.05
+SECONDS = 2.0
 CHARACTERS = 10**5  # of a conversation, beside those of its messages
 
 
 class Generation(jinja2.ext.Extension):
-  """Reads `{% generation %}`, with which some templates mark what an assistant says, and shows what is inside."""
+  """Reads `{% generation %}`, with which some templates mark what an assistant says, and shows what
+  is inside.
+  """
 
   tags = frozenset({"generation"})
 
@@ -33,7 +37,9 @@ class Generation(jinja2.ext.Extension):
 
 
 def compiled(template: str) -> jinja2.Template:
-  """Returns a template, compiled in the environment that chat templates are written for, that of transformers."""
+  """Returns a template, compiled in the environment that chat templates are written for, that of
+  transformers.
+  """
   env = jinja2.sandbox.ImmutableSandboxedEnvironment(
     trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
   )
@@ -51,7 +57,9 @@ def raise_exception(message: str) -> None:
 
 def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
   """Returns JSON as the filter `tojson` of transformers makes it; jinja2's own escapes for HTML."""
-  return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+  return json.dumps(
+    value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+  )
 
 
 def answer(template: jinja2.Template | Exception, values: dict) -> dict:

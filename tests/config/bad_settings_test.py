@@ -1,4 +1,6 @@
-"""Bad input is one line that names the setting, its value and what would work, before anything is compiled or made."""
+"""Bad input is one line that names the setting, its value and what would work, before anything is
+compiled or made.
+"""
 
 import collections
 import inspect
@@ -16,7 +18,16 @@ import tiny
 from bad_settings import ACCEPTED, BAD, Bad
 from ml_collections import ConfigDict, config_dict
 
-from experiments import arguments, arithmetic, benchmark, benchmarks, compare, comparisons, defaults, run
+from experiments import (
+  arguments,
+  arithmetic,
+  benchmark,
+  benchmarks,
+  compare,
+  comparisons,
+  defaults,
+  run,
+)
 from grpo_jax.config import kinds, ranges
 from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
@@ -27,8 +38,12 @@ from grpo_jax.setup import checks, registry
 CONFIGS = {name: arithmetic.get_config(f"objective={name}") for name in bad_settings.OBJECTIVES}
 
 
-def changed(name: str, value: object, objective: str = "grpo", also: dict | None = None) -> ConfigDict:
-  """The config with a value that a flag, or a config file that makes sections by hand, can give a setting."""
+def changed(
+  name: str, value: object, objective: str = "grpo", also: dict | None = None
+) -> ConfigDict:
+  """The config with a value that a flag, or a config file that makes sections by hand, can give a
+  setting.
+  """
   c = CONFIGS[objective].copy_and_resolve_references()
   c.unlock()
   with c.ignore_type():
@@ -57,7 +72,9 @@ def before_weights(c: ConfigDict) -> None:
 
 
 def label(bad: Bad) -> str:
-  return f"{bad.objective}-{bad.name}-{kinds.shown(bad.value):.30}".encode("ascii", "backslashreplace").decode()
+  return f"{bad.objective}-{bad.name}-{kinds.shown(bad.value):.30}".encode(
+    "ascii", "backslashreplace"
+  ).decode()
 
 
 def test_there_are_enough():
@@ -137,7 +154,9 @@ def test_every_missing_setting_is_named():
     c.unlock()
     section, _, last = name.rpartition(".")
     del (c[section] if section else c)[last]
-    with pytest.raises(SettingError, match=f"^{name}: missing; start from experiments.defaults.get_config"):
+    with pytest.raises(
+      SettingError, match=f"^{name}: missing; start from experiments.defaults.get_config"
+    ):
       ranges.check(c)
   with pytest.raises(SettingError, match="^seed: missing"):
     ranges.check(ConfigDict())
@@ -172,7 +191,15 @@ def test_a_section_of_a_data_set_has_the_names_of_its_file():
       registry.train_sources(c.data)
 
 
-SAID = ("steps", "seed", "mesh.fsdp", "learner.b1", "sampler.top_p", "learner.lr", "rewards.deadline")
+SAID = (
+  "steps",
+  "seed",
+  "mesh.fsdp",
+  "learner.b1",
+  "sampler.top_p",
+  "learner.lr",
+  "rewards.deadline",
+)
 
 
 def test_what_rows_say():
@@ -193,7 +220,11 @@ def test_every_objective_checks_every_number_that_it_declares():
   free = {"threshold": "of rewards, which may be negative"}
   of_numbers = collections.defaultdict(set)
   for bad in BAD:
-    if bad.name.startswith("objective.") and isinstance(bad.value, float) and math.isfinite(bad.value):
+    if (
+      bad.name.startswith("objective.")
+      and isinstance(bad.value, float)
+      and math.isfinite(bad.value)
+    ):
       of_numbers[bad.objective].add(bad.name.removeprefix("objective."))
   for name in bad_settings.OBJECTIVES:
     section = registry.objective(name).settings()
@@ -233,20 +264,32 @@ COMMANDS = [
   ([BASE, "--config.sampler.tries=0"], "sampler.tries=0: use a whole number of at least 1"),
   ([BASE, "--config.log.every=0"], "log.every=0: use"),
   ([BASE, f"--config.steps={10**18}"], "use a whole number of at least 1, at most 2147483647"),
-  ([BASE, "--config.steps=3", "--config.steps=x"], "error: --config.steps=x: expected a whole number"),
+  (
+    [BASE, "--config.steps=3", "--config.steps=x"],
+    "error: --config.steps=x: expected a whole number",
+  ),
   ([BASE, "--config.objective.beta=nan"], "objective.beta=nan: use"),
   ([BASE, "--config.objective.name=os.path"], "objective.name='os.path': is no objective"),
   ([BASE, "--config.mesh.rules=(1,2)"], "mesh.rules=(1, 2): use"),
-  ([BASE, "--config.rewards.functions=(1,)"], "rewards.functions has 1: give (name, function, weight)"),
+  (
+    [BASE, "--config.rewards.functions=(1,)"],
+    "rewards.functions has 1: give (name, function, weight)",
+  ),
   ([BASE, "--steps=5"], "--steps=5: no such flag; did you mean --config.steps=5?"),
   ([BASE, "--process=5", "--processes=2"], "--processes=2: goes with --coordinator=HOST:PORT"),
   (["--config=EXITS"], "it ends the program, sys.exit(0)"),
 ]
 MORE = [
-  ([BASE, "--config.steps=x", "--config.steps=3"], "error: --config.steps=x: expected a whole number"),
+  (
+    [BASE, "--config.steps=x", "--config.steps=3"],
+    "error: --config.steps=x: expected a whole number",
+  ),
   ([BASE, "--config.checkpoint.every=0"], "checkpoint.every=0: use"),
   ([BASE, "--config.eval.samples=-1"], "eval.samples=-1: use"),
-  ([BASE, f"--config.seed={2**70}"], "seed=1180591620717411303424: use a whole number from 0 to 4294967295"),
+  (
+    [BASE, f"--config.seed={2**70}"],
+    "seed=1180591620717411303424: use a whole number from 0 to 4294967295",
+  ),
   ([BASE, "--config.objective.name=../x"], "not the name of a module"),
   ([BASE, "--config.objective.clip_low=-1"], "clip_low=-1.0: use"),
   ([BASE, "--config.data.template=x"], "data.template='x': use text with {question} in it"),
@@ -257,11 +300,17 @@ MORE = [
   ([BASE, "--config.rewards.functions=(('a','math.answer_correct',1e400),)"], "finite"),
   ([BASE, "--lr=1"], "did you mean --config.learner.lr=1?"),
   ([BASE, "--coordinator=host", "--processes=2", "--process=0"], "use HOST:PORT"),
-  ([BASE, "--coordinator=host:1", "--processes=2", "--process=2"], "--process=2: processes are counted from 0"),
+  (
+    [BASE, "--coordinator=host:1", "--processes=2", "--process=2"],
+    "--process=2: processes are counted from 0",
+  ),
   (["--config=EXITS_LATER"], "it ends the program, sys.exit(3)"),
   (["--config=EMPTY"], "seed: missing; start from experiments.defaults.get_config()"),
   ([BASE, "--config.eval.reward=EXITS:f"], "fails to import: SystemExit: 0"),
-  ([BASE, "--config.data.name=jsonl", "--config.data.path=HALF"], "line 2: holds half of a character"),
+  (
+    [BASE, "--config.data.name=jsonl", "--config.data.path=HALF"],
+    "line 2: holds half of a character",
+  ),
 ]
 FILES = {
   "EXITS": "import sys\nsys.exit(0)\n",
@@ -288,10 +337,15 @@ def slow(commands: list) -> list:
 def test_a_command_ends_with_one_line_and_code_2(args, message, tmp_path, program):
   for name, text in FILES.items():
     (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
-  (tmp_path / "HALF").write_text('{"question": "a", "answer": "1"}\n{"question": "\\ud800", "answer": "1"}\n')
+  (tmp_path / "HALF").write_text(
+    '{"question": "a", "answer": "1"}\n{"question": "\\ud800", "answer": "1"}\n'
+  )
   for name in (*sorted(FILES, key=len, reverse=True), "HALF"):
     file = f"={tmp_path}/{name}{'.py' if name in FILES else ''}"
-    args = [arg.replace(f"={name}", file) if arg.split(":")[0].endswith(f"={name}") else arg for arg in args]
+    args = [
+      arg.replace(f"={name}", file) if arg.split(":")[0].endswith(f"={name}") else arg
+      for arg in args
+    ]
   start = time.perf_counter()
   done = program("experiments.run", *args, f"--workdir={tmp_path}/run", timeout=60)
   assert done.returncode == 2, done.stderr
@@ -328,7 +382,12 @@ def test_flags_of_several_hosts(hosts, message):
 
 
 def test_flags_of_several_hosts_that_go_together():
-  for hosts in (("h:1", 2, 1, False), ("[::1]:8080", 1, 0, False), (None, None, None, True), (None, 4, 3, True)):
+  for hosts in (
+    ("h:1", 2, 1, False),
+    ("[::1]:8080", 1, 0, False),
+    (None, None, None, True),
+    (None, 4, 3, True),
+  ):
     run.check_hosts(*hosts)
   assert "jax" not in inspect.getsource(run.check_hosts).replace("before jax is imported", "")
 
@@ -337,7 +396,9 @@ HELP = ("experiments.run", "experiments.compare", "experiments.benchmark", "expe
 HELP += ("grpo_jax.reports.plots", "grpo_jax.reports.inspector")
 
 
-@pytest.mark.parametrize("command", [*HELP[:1], *(pytest.param(each, marks=pytest.mark.slow) for each in HELP[1:])])
+@pytest.mark.parametrize(
+  "command", [*HELP[:1], *(pytest.param(each, marks=pytest.mark.slow) for each in HELP[1:])]
+)
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 def test_help_needs_nothing_else(command, flag, program):
   done = program(command, flag)

@@ -1,4 +1,6 @@
-"""Whatever is given as a setting, as a line of data or as a completion, nothing but SettingError is ever raised."""
+"""Whatever is given as a setting, as a line of data or as a completion, nothing but SettingError is
+ever raised.
+"""
 
 import functools
 import json
@@ -23,9 +25,13 @@ from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
 FEW = settings(max_examples=100, derandomize=True, deadline=None)
 NAMES = sorted(arguments.names_of(bad_settings_test.CONFIGS["grpo"]))
 
-TEXTS = st.text(st.characters() | st.characters(categories=["Cs"]) | st.sampled_from("\0\n{}()./:"), max_size=30)
+TEXTS = st.text(
+  st.characters() | st.characters(categories=["Cs"]) | st.sampled_from("\0\n{}()./:"), max_size=30
+)
 ATOMS = st.none() | st.booleans() | st.integers() | st.floats() | TEXTS
-VALUES = st.recursive(ATOMS, lambda inner: st.tuples(inner) | st.tuples(inner, inner) | st.lists(inner, max_size=4))
+VALUES = st.recursive(
+  ATOMS, lambda inner: st.tuples(inner) | st.tuples(inner, inner) | st.lists(inner, max_size=4)
+)
 
 
 @FEW
@@ -39,7 +45,11 @@ VALUES = st.recursive(ATOMS, lambda inner: st.tuples(inner) | st.tuples(inner, i
 def test_any_value_of_any_setting(name, value):
   try:
     c = bad_settings_test.changed(name, value)
-  except (TypeError, ValueError, OverflowError):  # ml_collections refuses it, where the config file says so
+  except (
+    TypeError,
+    ValueError,
+    OverflowError,
+  ):  # ml_collections refuses it, where the config file says so
     assume(False)
   told(bad_settings_test.before_weights, c)
 
@@ -56,7 +66,9 @@ def test_any_values_of_several_settings(changes):
 
 
 def told(function, *args):
-  """Calls a function that may refuse what it is given, in one line and by no other error; returns what it returned."""
+  """Calls a function that may refuse what it is given, in one line and by no other error; returns
+  what it returned.
+  """
   try:
     return function(*args)
   except SettingError as error:
@@ -67,10 +79,14 @@ def told(function, *args):
 # -- data
 
 KEYS = st.sampled_from(["question", "answer", "options", "more"]) | TEXTS
-JSON = st.recursive(ATOMS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4))
+JSON = st.recursive(
+  ATOMS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4)
+)
 NAMED = ConfigDict({"question": "question", "answer": "answer", "solution": "", "choices": ""})
 CHOICES = ConfigDict({**NAMED, "choices": "options"})
-ROWS = st.fixed_dictionaries({"question": JSON, "answer": JSON, "options": JSON | st.lists(TEXTS, max_size=4)})
+ROWS = st.fixed_dictionaries(
+  {"question": JSON, "answer": JSON, "options": JSON | st.lists(TEXTS, max_size=4)}
+)
 LINES = (ROWS | JSON).map(lambda row: json.dumps(row).encode()) | st.binary(max_size=40)
 
 
@@ -95,7 +111,10 @@ def test_any_line_of_data(file, lines):
   )
   for source in sources:
     for made in told(source) or ():
-      assert all(kinds.is_text(text.replace("\0", "")) for text in (made.question, made.solution, made.answer))
+      assert all(
+        kinds.is_text(text.replace("\0", ""))
+        for text in (made.question, made.solution, made.answer)
+      )
 
 
 # -- rewards
@@ -150,7 +169,9 @@ def score(name: str, text: str, ended: int) -> None:
   question = Example("3 + 4?", f"3 + 4 = 7\n#### {answer}", answer, {"results": [7]})
   lines = [line for line in text.split("\n") if line.strip()] or [""]
   completion = Completion(text, [1] * (len(lines) + 1), ended, list(range(len(lines))))
-  scores = combine.score([(name, VERIFIERS[name], 1.0)], [question], [[completion]], len(completion.tokens))
+  scores = combine.score(
+    [(name, VERIFIERS[name], 1.0)], [question], [[completion]], len(completion.tokens)
+  )
   assert not scores.faults and np.isfinite(scores.rewards).all() and scores.given.any()
   assert math.isfinite(scores.components[0, 0, 0])
 

@@ -32,9 +32,13 @@ def test_families_and_steps():
 
 
 def test_long_problems():
-  """Five to eight steps, in the words and within the lengths that the shipped tokenizer and arithmetic.py:hard have."""
+  """Five to eight steps, in the words and within the lengths that the shipped tokenizer and
+  arithmetic.py:hard have.
+  """
   examples = _examples("train", 300, min_steps=5, max_steps=8, max_number=40)
-  assert {example.meta["family"] for example in examples} == {problem.family for problem in long_problems.PROBLEMS}
+  assert {example.meta["family"] for example in examples} == {
+    problem.family for problem in long_problems.PROBLEMS
+  }
   assert {example.meta["steps"] for example in examples} == {5, 6, 7, 8}
   tokenizer = reading.load(str(WARM_START))
   config = get_config("hard")
@@ -42,28 +46,47 @@ def test_long_problems():
     text = f"{example.question}\n{example.solution}"
     words = [tokenizer.text(token) for token in tokenizer.encode(text)]
     assert "".join(words) == text
-    assert not [word for word, after in zip(words, words[1:]) if word.strip().isalpha() and after.isalpha()]
+    assert not [
+      word for word, after in zip(words, words[1:]) if word.strip().isalpha() and after.isalpha()
+    ]
     assert len(tokenizer.encode(example.question)) < config.data.max_prompt_length
     assert len(tokenizer.encode(example.solution)) < config.sampler.max_length
 
 
 def test_pinned_problem():
-  """The stream is part of the data set: a change of it makes old checkpoints and numbers meaningless."""
+  """The stream is part of the data set: a change of it makes old checkpoints and numbers
+  meaningless.
+  """
   example = arithmetic.Arithmetic("test", seed=0)[0]
-  assert example.question == "Sam buys 5 pens for $7 each and a basket for $52. How many dollars does Sam pay?"
+  assert (
+    example.question
+    == "Sam buys 5 pens for $7 each and a basket for $52. How many dollars does Sam pay?"
+  )
   assert example.solution == "Pens cost 5 * 7 = 35\nSam pays 35 + 52 = 87\n#### 87"
   assert example.answer == "87"
-  assert example.meta == {"family": "shopping", "numbers": [5, 7, 52], "steps": 2, "results": [35, 87], "index": 0}
+  assert example.meta == {
+    "family": "shopping",
+    "numbers": [5, 7, 52],
+    "steps": 2,
+    "results": [35, 87],
+    "index": 0,
+  }
 
 
 def test_solutions_are_true_and_in_form():
-  for example in _examples("train", max_number=60) + _examples("test", 300, max_number=60, min_steps=5, max_steps=8):
+  for example in _examples("train", max_number=60) + _examples(
+    "test", 300, max_number=60, min_steps=5, max_steps=8
+  ):
     *lines, last = example.solution.split("\n")
     results = []
     for line in lines:
-      left, op, right, result = re.fullmatch(r"[A-Za-z ]*?(\d+) ([-+*/]) (\d+) = (\d+)", line).groups()
+      left, op, right, result = re.fullmatch(
+        r"[A-Za-z ]*?(\d+) ([-+*/]) (\d+) = (\d+)", line
+      ).groups()
       left, right, result = int(left), int(right), int(result)
-      assert {"+": left + right, "-": left - right, "*": left * right, "/": left / right}[op] == result
+      assert {"+": left + right, "-": left - right, "*": left * right, "/": left / right}[
+        op
+      ] == result
       results.append(result)
     assert results == example.meta["results"] and len(results) == example.meta["steps"]
     assert last == f"#### {example.answer}" and int(example.answer) == results[-1]
@@ -72,7 +95,9 @@ def test_solutions_are_true_and_in_form():
 
 
 def test_steps_use_the_question():
-  """Every number of the question is used, and a step's operand is a number of the question, an earlier result, or 2."""
+  """Every number of the question is used, and a step's operand is a number of the question, an
+  earlier result, or 2.
+  """
   for example in _examples("train", 400) + _examples("test", 200, min_steps=5, max_steps=8):
     known = collections.Counter(example.meta["numbers"])
     unused = set(known)
@@ -87,7 +112,9 @@ def test_steps_use_the_question():
 def test_rewards_agree_with_the_solutions():
   for example in _examples("test", 200):
     lines = example.solution.split("\n")
-    completion = Completion(example.solution, list(range(len(lines))), STOPPED, list(range(len(lines))))
+    completion = Completion(
+      example.solution, list(range(len(lines))), STOPPED, list(range(len(lines)))
+    )
     assert answer_correct(example, completion) == 1.0
     assert well_formed(example, completion) == 1.0
     assert steps_correct(example, completion) == [(i, 1.0) for i in range(len(lines))]
@@ -101,11 +128,18 @@ def test_random_access_and_seeds():
   assert arithmetic.Arithmetic("train", size=10)[3] == a[3]
   with pytest.raises(IndexError):
     arithmetic.Arithmetic("train", size=10)[10]
-  assert grain.MapDataset.source(a).seed(1).shuffle()[0] == grain.MapDataset.source(b).seed(1).shuffle()[0]
+  assert (
+    grain.MapDataset.source(a).seed(1).shuffle()[0]
+    == grain.MapDataset.source(b).seed(1).shuffle()[0]
+  )
 
 
 def test_train_and_test_are_disjoint_up_to_the_order_of_numbers():
-  train = {_numbers(e.question) for seed in (0, 1) for e in _examples("train", 4000, seed=seed, max_number=30)}
+  train = {
+    _numbers(e.question)
+    for seed in (0, 1)
+    for e in _examples("train", 4000, seed=seed, max_number=30)
+  }
   for split in ("test", "validation"):
     for seed in (0, 7):
       held_out = {_numbers(e.question) for e in _examples(split, seed=seed, max_number=30)}
@@ -126,7 +160,9 @@ def test_the_vocabulary_is_small_and_closed():
     text = f"{example.question}\n{example.solution}"
     words = [tokenizer.text(token) for token in tokenizer.encode(text)]
     assert "".join(words) == text
-    assert not [word for word, after in zip(words, words[1:]) if word.strip().isalpha() and after.isalpha()]
+    assert not [
+      word for word, after in zip(words, words[1:]) if word.strip().isalpha() and after.isalpha()
+    ]
   assert 200 <= tokenizer.vocab_size <= 350  # 99 of these are special tokens and single characters
 
 
@@ -139,7 +175,10 @@ def test_short_enough_for_a_small_model():
 
 def test_settings():
   assert {e.meta["steps"] for e in _examples("train", 200, min_steps=2, max_steps=3)} == {2, 3}
-  assert {e.meta["family"] for e in _examples("train", 50, families=("gain", "bus"))} == {"gain", "bus"}
+  assert {e.meta["family"] for e in _examples("train", 50, families=("gain", "bus"))} == {
+    "gain",
+    "bus",
+  }
   solution = arithmetic.Arithmetic("test", words=False)[0].solution
   assert solution == "5 * 7 = 35\n35 + 52 = 87\n#### 87"
   small = _examples("train", 300, max_factor=3, families=("two_kinds",))

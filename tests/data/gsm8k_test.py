@@ -15,7 +15,10 @@ from grpo_jax.rewards.math import answer_correct, number, well_formed
 from grpo_jax.types import STOPPED, Completion, Example
 
 ROWS = [
-  {"question": "How many?", "answer": "Half is 48/2=<<48/2=24>>24.\nIn all 48+24=<<48+24=72>>72.\n#### 72"},
+  {
+    "question": "How many?",
+    "answer": "Half is 48/2=<<48/2=24>>24.\nIn all 48+24=<<48+24=72>>72.\n#### 72",
+  },
   {"question": "And “now”?", "answer": "It is $<<1000*2=2000>>2,000.\n#### 2,000"},
 ]
 
@@ -39,14 +42,20 @@ def test_folder_of_jsonl(folder):
 
 
 def test_tensorflow_datasets_folder(folder, monkeypatch):
-  """The real builder, fed from local files, written as array_record and read back without TensorFlow."""
+  """The real builder, fed from local files, written as array_record and read back without
+  TensorFlow.
+  """
   import tensorflow_datasets.text
 
-  builder = tensorflow_datasets.builder("gsm8k", data_dir=folder / "tfds", file_format="array_record")
+  builder = tensorflow_datasets.builder(
+    "gsm8k", data_dir=folder / "tfds", file_format="array_record"
+  )
   monkeypatch.setattr(
     builder,
     "_split_generators",
-    lambda _: {split: builder._generate_examples(folder / f"{split}.jsonl") for split in ("train", "test")},
+    lambda _: {
+      split: builder._generate_examples(folder / f"{split}.jsonl") for split in ("train", "test")
+    },
   )
   builder.download_and_prepare()
   examples = gsm8k.source("test", str(folder / "tfds"), _cfg())
@@ -66,7 +75,9 @@ from grpo_jax.data import gsm8k
 assert len(gsm8k.source("train", {str(folder)!r}, ConfigDict({{"annotations": False}}))) == 2
 assert "tensorflow" not in sys.modules
 """
-  subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": os.getcwd()}, check=True)
+  subprocess.run(
+    [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": os.getcwd()}, check=True
+  )
 
 
 def test_download_that_fails_says_what_works(tmp_path, monkeypatch):
@@ -77,7 +88,9 @@ def test_download_that_fails_says_what_works(tmp_path, monkeypatch):
 
   monkeypatch.setattr(tensorflow_datasets, "builder", builder)
   monkeypatch.setattr(gsm8k, "_answers", lambda _: True)
-  with pytest.raises(SettingError, match="data.path = '': .*no route to host.* folder with train.jsonl") as error:
+  with pytest.raises(
+    SettingError, match="data.path = '': .*no route to host.* folder with train.jsonl"
+  ) as error:
     gsm8k.source("train", "", _cfg())
   assert "\n" not in str(error.value)
 
@@ -87,8 +100,12 @@ def test_without_a_network_nothing_is_tried_for_minutes(tmp_path, monkeypatch):
 
   monkeypatch.setattr(tensorflow_datasets.core.constants, "DATA_DIR", str(tmp_path))
   monkeypatch.setattr(gsm8k, "HOST", "http://localhost:9")  # discard: nobody listens
-  monkeypatch.setattr(tensorflow_datasets, "builder", lambda *_, **__: pytest.fail("began a download"))
-  with pytest.raises(SettingError, match="data.path='': gsm8k is not in .* needs a network .*folder with train.jsonl"):
+  monkeypatch.setattr(
+    tensorflow_datasets, "builder", lambda *_, **__: pytest.fail("began a download")
+  )
+  with pytest.raises(
+    SettingError, match="data.path='': gsm8k is not in .* needs a network .*folder with train.jsonl"
+  ):
     gsm8k.source("train", "", _cfg())
 
 
@@ -109,7 +126,9 @@ def test_what_was_downloaded_before_needs_no_network(tmp_path, monkeypatch):
 
 def test_missing_files(tmp_path):
   for path in (tmp_path, tmp_path / "nowhere"):
-    with pytest.raises(SettingError, match="data.path = .*looked for train.jsonl.*give a folder with") as error:
+    with pytest.raises(
+      SettingError, match="data.path = .*looked for train.jsonl.*give a folder with"
+    ) as error:
       gsm8k.source("train", str(path), _cfg())
     assert repr(str(path)) in str(error.value) and "\n" not in str(error.value)
 
@@ -121,13 +140,21 @@ def test_line_without_answer(folder):
 
 
 def forms(value):
-  """Returns texts of a whole number or decimal as models write it after `####`, and texts that are another answer."""
+  """Returns texts of a whole number or decimal as models write it after `####`, and texts that are
+  another answer.
+  """
   plain = str(value) if value.denominator == 1 else str(float(value))
   sign, digits = ("-", plain[1:]) if plain[0] == "-" else ("", plain)
   whole, _, decimals = digits.partition(".")
   grouped = f"{int(whole):,}" + (f".{decimals}" if decimals else "")
   longer = digits if decimals else f"{digits}.00"
-  right = [plain, f" {plain} ", f"{sign}{grouped}", f"{sign}{longer}", f"{sign}{digits}0" if decimals else f"{plain}."]
+  right = [
+    plain,
+    f" {plain} ",
+    f"{sign}{grouped}",
+    f"{sign}{longer}",
+    f"{sign}{digits}0" if decimals else f"{plain}.",
+  ]
   right += [
     f"{sign}${grouped}",
     f"${sign}{grouped}",
@@ -136,9 +163,28 @@ def forms(value):
     f"{plain} $",
     f"{sign}0{digits}",
   ]
-  right += [f"**{plain}**", f"\\boxed{{{plain}}}", f"$\\boxed{{{sign}{grouped}}}$", f"**${plain}**", f"${plain}$"]
-  right += [f"**\\boxed{{{plain}}}**", f"{sign}\\${grouped}", f"\\({plain}\\)", f"{sign}{grouped.replace(',', '{,}')}"]
-  wrong = [f"{plain}1", f"1{digits}", f"{plain} or so", f"{plain} 1", f"{plain}/3", f"{plain}+1", f"about {plain}"]
+  right += [
+    f"**{plain}**",
+    f"\\boxed{{{plain}}}",
+    f"$\\boxed{{{sign}{grouped}}}$",
+    f"**${plain}**",
+    f"${plain}$",
+  ]
+  right += [
+    f"**\\boxed{{{plain}}}**",
+    f"{sign}\\${grouped}",
+    f"\\({plain}\\)",
+    f"{sign}{grouped.replace(',', '{,}')}",
+  ]
+  wrong = [
+    f"{plain}1",
+    f"1{digits}",
+    f"{plain} or so",
+    f"{plain} 1",
+    f"{plain}/3",
+    f"{plain}+1",
+    f"about {plain}",
+  ]
   wrong += [
     f"**{plain}",
     f"\\boxed{{{plain}",
@@ -148,12 +194,20 @@ def forms(value):
     "",
     "**",
   ]
-  wrong += [f"\\boxed{{{plain}1}}", f"**{plain}1**", f"{plain}\\boxed{{{plain}}}", f"{plain}, {plain}", f"--{digits}"]
+  wrong += [
+    f"\\boxed{{{plain}1}}",
+    f"**{plain}1**",
+    f"{plain}\\boxed{{{plain}}}",
+    f"{plain}, {plain}",
+    f"--{digits}",
+  ]
   wrong += [f"{digits}" if sign else f"-{digits}"] if value else []
   return right, wrong
 
 
-@pytest.mark.parametrize("value", [0, 7, 72, -5, 1000, 1234567, Fraction(5, 2), Fraction(-1, 4), Fraction(24681, 20)])
+@pytest.mark.parametrize(
+  "value", [0, 7, 72, -5, 1000, 1234567, Fraction(5, 2), Fraction(-1, 4), Fraction(24681, 20)]
+)
 def test_forms_of_an_answer(value):
   check_forms(Fraction(value))
 
@@ -164,21 +218,32 @@ def check_forms(value):
   for reward, texts in zip((1.0, 0.0), forms(value)):
     for text in texts:
       for written in (f"#### {text}", f"so it is 3\n#### {text}\n"):
-        assert answer_correct(example, Completion(written, [0], STOPPED, [0])) == reward, (value, written)
+        assert answer_correct(example, Completion(written, [0], STOPPED, [0])) == reward, (
+          value,
+          written,
+        )
 
 
-@pytest.mark.skipif(not os.environ.get("GSM8K_DIR"), reason="GSM8K_DIR names no folder with train.jsonl and test.jsonl")
+@pytest.mark.skipif(
+  not os.environ.get("GSM8K_DIR"),
+  reason="GSM8K_DIR names no folder with train.jsonl and test.jsonl",
+)
 def test_forms_of_the_real_answers():
   """Of every answer of the two files; each value once."""
   values = set()
   for split in ("train", "test"):
-    values |= {number(example.answer) for example in gsm8k.source(split, os.environ["GSM8K_DIR"], _cfg())}
+    values |= {
+      number(example.answer) for example in gsm8k.source(split, os.environ["GSM8K_DIR"], _cfg())
+    }
   assert len(values) > 900
   for value in values:
     check_forms(value)
 
 
-@pytest.mark.skipif(not os.environ.get("GSM8K_DIR"), reason="GSM8K_DIR names no folder with train.jsonl and test.jsonl")
+@pytest.mark.skipif(
+  not os.environ.get("GSM8K_DIR"),
+  reason="GSM8K_DIR names no folder with train.jsonl and test.jsonl",
+)
 def test_the_real_files():
   for split, size in (("train", 7473), ("test", 1319)):
     examples = gsm8k.source(split, os.environ["GSM8K_DIR"], _cfg())

@@ -11,11 +11,15 @@ from grpo_jax.types import Example
 
 
 def _cfg(question="question", answer="answer", solution="", choices=""):
-  return ConfigDict({"question": question, "answer": answer, "solution": solution, "choices": choices})
+  return ConfigDict(
+    {"question": question, "answer": answer, "solution": solution, "choices": choices}
+  )
 
 
 def _write(path, *rows):
-  path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+  path.write_text(
+    "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+  )
   return str(path)
 
 
@@ -33,13 +37,17 @@ def test_file_and_folder(tmp_path):
 def test_what_follows_the_line_of_the_answer_is_not_the_answer(tmp_path):
   """As a reward reads it: of "#### 2, then a remark" the answer is 2."""
   solution = "1 + 1 = 2\n#### 2\nThis was easy."
-  (found,) = jsonl.source("train", _write(tmp_path / "a.jsonl", {"question": "1 + 1?", "answer": solution}), _cfg())
+  (found,) = jsonl.source(
+    "train", _write(tmp_path / "a.jsonl", {"question": "1 + 1?", "answer": solution}), _cfg()
+  )
   assert (found.answer, found.solution) == ("2", solution)
 
 
 def test_field_names(tmp_path):
   file = _write(tmp_path / "a.jsonl", {"q": "1 + 1?", "work": "one and one", "a": "2", "id": 7})
-  assert jsonl.source("train", file, _cfg("q", "a", "work")) == [Example("1 + 1?", "one and one", "2", {"id": 7})]
+  assert jsonl.source("train", file, _cfg("q", "a", "work")) == [
+    Example("1 + 1?", "one and one", "2", {"id": 7})
+  ]
 
 
 def _choice(path, answer, options=("Oslo", "Bern", "Rome"), **more):
@@ -53,7 +61,9 @@ def test_multiple_choice(tmp_path):
   question = "Where?\nA) Oslo\nB) Bern\nC) Rome"
   meta = {"options": ["Oslo", "Bern", "Rome"], "id": 7}
   assert _choice(tmp_path, "B", id=7) == Example(question, "B", "B", meta)
-  assert _choice(tmp_path, "Not Oslo.\n#### b", id=7) == Example(question, "Not Oslo.\n#### b", "B", meta)
+  assert _choice(tmp_path, "Not Oslo.\n#### b", id=7) == Example(
+    question, "Not Oslo.\n#### b", "B", meta
+  )
   file = _write(tmp_path / "a.jsonl", {"q": "2?", "a": 0, "work": "as it is", "of": [2, 2.5]})
   found = jsonl.source("train", file, _cfg("q", "a", "work", "of"))
   assert found == [Example("2?\nA) 2\nB) 2.5", "as it is", "A", {"of": [2, 2.5]})]
@@ -85,7 +95,11 @@ def test_the_answer_is_a_letter_an_index_or_a_text(tmp_path, answer, options, le
 @pytest.mark.parametrize(
   "answer, options, message",
   [
-    ("Paris", ("Oslo", "Bern"), "'Paris', which is none of the options; give the letter of one of the 2 options"),
+    (
+      "Paris",
+      ("Oslo", "Bern"),
+      "'Paris', which is none of the options; give the letter of one of the 2 options",
+    ),
     ("bern", ("Oslo", "Bern"), "none of the options"),
     ("C", ("Oslo", "Bern"), "none of the options"),
     (2, ("Oslo", "Bern"), "'2', which is none of the options"),
@@ -110,14 +124,18 @@ def test_bad_choices(tmp_path, answer, options, message):
 
 def test_options_that_are_missing(tmp_path):
   file = _write(tmp_path / "a.jsonl", {"question": "a", "answer": "B"})
-  with pytest.raises(SettingError, match='line 1: no field "options"; the line has answer, question'):
+  with pytest.raises(
+    SettingError, match='line 1: no field "options"; the line has answer, question'
+  ):
     jsonl.source("train", file, _cfg(choices="options"))
 
 
 def test_unicode_stays_on_its_line(tmp_path):
   file = tmp_path / "a.jsonl"
   text = "a\u2028b\u0085c"
-  file.write_bytes(b"\xef\xbb\xbf" + json.dumps({"question": text, "answer": "1"}, ensure_ascii=False).encode())
+  file.write_bytes(
+    b"\xef\xbb\xbf" + json.dumps({"question": text, "answer": "1"}, ensure_ascii=False).encode()
+  )
   assert jsonl.source("train", str(file), _cfg())[0].question == text
 
 
@@ -147,11 +165,16 @@ def test_not_utf8(tmp_path):
 
 
 def test_missing_files(tmp_path):
-  for path, message in (("", "data.path is empty"), (str(tmp_path / "x.jsonl"), "no such file or folder")):
+  for path, message in (
+    ("", "data.path is empty"),
+    (str(tmp_path / "x.jsonl"), "no such file or folder"),
+  ):
     with pytest.raises(SettingError, match=message):
       jsonl.source("train", path, _cfg())
   _write(tmp_path / "train.jsonl", {"question": "a", "answer": "1"})
-  with pytest.raises(SettingError, match="looked for test.jsonl in this folder, which has train.jsonl"):
+  with pytest.raises(
+    SettingError, match="looked for test.jsonl in this folder, which has train.jsonl"
+  ):
     jsonl.source("test", str(tmp_path), _cfg())
   with pytest.raises(SettingError, match="has no line"):
     jsonl.source("train", _write(tmp_path / "empty.jsonl", ""), _cfg())
@@ -160,7 +183,8 @@ def test_missing_files(tmp_path):
 @pytest.mark.parametrize("field", ["question", "answer", "other"])
 def test_half_of_a_character_is_told_its_line(tmp_path, field):
   row = {"question": "a", "answer": "b", "other": "c"}
-  pair = json.dumps(row | {field: "\U0001f600"})  # written as two escapes, which are a character together
+  # written as two escapes, which are a character together
+  pair = json.dumps(row | {field: "\U0001f600"})
   (tmp_path / "train.jsonl").write_text(pair + "\n" + json.dumps(row | {field: "x \ud800"}) + "\n")
   with pytest.raises(SettingError, match="train.jsonl, line 2: holds half of a character"):
     jsonl.read(tmp_path / "train.jsonl")
@@ -226,12 +250,18 @@ def test_what_is_no_file_is_not_read(kind, data, tmp_path):
     file.mkdir()
   elif kind == "link":
     file.symlink_to("/dev/zero")
-  path = "/dev/zero" if kind == "device" and data != "gsm8k" else str(tmp_path if data == "gsm8k" else file)
+  path = (
+    "/dev/zero"
+    if kind == "device" and data != "gsm8k"
+    else str(tmp_path if data == "gsm8k" else file)
+  )
   read = {
     "jsonl": lambda: jsonl.source("train", path, _cfg()),
     "gsm8k": lambda: gsm8k.source("train", path, ConfigDict({"annotations": False})),
     "step_labels": lambda: step_labels.read(path),
   }
-  with pytest.raises(SettingError, match="is a folder, a pipe or a device|looked for train.jsonl") as error:
+  with pytest.raises(
+    SettingError, match="is a folder, a pipe or a device|looked for train.jsonl"
+  ) as error:
     read[data]()
   assert "cannot be read" not in str(error.value)

@@ -81,7 +81,10 @@ def test_empty_data_set():
 def test_in_order():
   rows = [_questions(batch) for batch in loader.in_order(_set(5), 2)]
   assert rows == [["q0", "q1"], ["q2", "q3"], ["q4", None]]
-  assert [_questions(batch) for batch in loader.in_order(_set(5), 2, limit=3)] == [["q0", "q1"], ["q2", None]]
+  assert [_questions(batch) for batch in loader.in_order(_set(5), 2, limit=3)] == [
+    ["q0", "q1"],
+    ["q2", None],
+  ]
 
 
 def _render(question):
@@ -89,7 +92,12 @@ def _render(question):
 
 
 def test_to_prompts():
-  examples = [Example("ab", "", "", {}), None, Example("abcd", "", "", {}), Example("abc", "", "", {})]
+  examples = [
+    Example("ab", "", "", {}),
+    None,
+    Example("abcd", "", "", {}),
+    Example("abc", "", "", {}),
+  ]
   prompts, long = loader.to_prompts(examples, _render, 3)
   a, b, c, d = map(ord, "abcd")
   np.testing.assert_array_equal(prompts.tokens, [[a, b, 0], [0, 0, 0], [0, 0, 0], [a, b, c]])

@@ -2,10 +2,10 @@
 
     python tests/data/make_trl_fixture.py tests/data/trl.npz      (with trl 1.16 and torch installed)
 
-The trainer's own `_compute_loss` runs on an object that holds only the settings it reads, over a stand-in for the
-model that returns the given log-probs as a leaf tensor, so that the gradient with respect to them can be read off.
-Its advantages come from TRL's rule, written out in `advantages`: it is part of a long method that cannot be called
-alone.
+The trainer's own `_compute_loss` runs on an object that holds only the settings it reads, over a
+stand-in for the model that returns the given log-probs as a leaf tensor, so that the gradient with
+respect to them can be read off. Its advantages come from TRL's rule, written out in `advantages`:
+it is part of a long method that cannot be called alone.
 """
 
 import json
@@ -20,7 +20,15 @@ GROUP, PROMPTS, LENGTH = 4, 3, 7
 
 # name -> what differs from TRL's defaults. eps: epsilon, epsilon_high.
 BASE = dict(
-  loss_type="grpo", level="token", low=0.2, high=0.2, delta=None, beta=0.0, bias=False, scale="group", is_cap=0.0
+  loss_type="grpo",
+  level="token",
+  low=0.2,
+  high=0.2,
+  delta=None,
+  beta=0.0,
+  bias=False,
+  scale="group",
+  is_cap=0.0,
 )
 CASES = {
   "grpo": {},
@@ -94,7 +102,9 @@ def run_trl(arrays, case):
     off_policy_mask_threshold=None,
     importance_sampling_level=case["level"],
     beta=case["beta"],
-    args=SimpleNamespace(use_bias_correction_kl=case["bias"], delta=case["delta"], steps_per_generation=1),
+    args=SimpleNamespace(
+      use_bias_correction_kl=case["bias"], delta=case["delta"], steps_per_generation=1
+    ),
     loss_type=case["loss_type"],
     epsilon_low=case["low"],
     epsilon_high=case["high"],
@@ -107,7 +117,11 @@ def run_trl(arrays, case):
     _entropy_bonus_enabled=False,
     _metrics={"train": defaultdict(list)},
   )
-  trainer._get_per_token_logps_and_entropies = lambda *args, **kwargs: (logps, torch.zeros_like(logps), None)
+  trainer._get_per_token_logps_and_entropies = lambda *args, **kwargs: (
+    logps,
+    torch.zeros_like(logps),
+    None,
+  )
   ids = torch.zeros(mask.shape, dtype=torch.long)
   inputs = {
     "prompt_ids": ids[:, :1],
@@ -121,14 +135,18 @@ def run_trl(arrays, case):
   }
   if case["is_cap"]:  # "token_truncate", as _generate_and_score_completions computes it
     difference = (torch.tensor(arrays["old"]) - torch.tensor(arrays["sampler"])) * mask
-    inputs["importance_sampling_ratio"] = torch.clamp(torch.exp(difference), min=None, max=case["is_cap"])
+    inputs["importance_sampling_ratio"] = torch.clamp(
+      torch.exp(difference), min=None, max=case["is_cap"]
+    )
   loss = trainer._compute_loss(trainer.model, inputs)
   loss.backward()
   return loss.item(), logps.grad.numpy(), a.numpy()
 
 
 def make():
-  """name -> array: the inputs, and for each case its loss, gradient and advantages; `settings` as JSON."""
+  """name -> array: the inputs, and for each case its loss, gradient and advantages; `settings` as
+  JSON.
+  """
   arrays = random_inputs()
   out = {f"input/{k}": v for k, v in arrays.items()}
   cases = {name: BASE | changes for name, changes in CASES.items()}
@@ -136,7 +154,11 @@ def make():
   for name, case in cases.items():
     loss, gradient, a = run_trl(arrays, case)
     assert math.isfinite(loss)
-    out[f"{name}/loss"], out[f"{name}/gradient"], out[f"{name}/advantages"] = np.float32(loss), gradient, a
+    out[f"{name}/loss"], out[f"{name}/gradient"], out[f"{name}/advantages"] = (
+      np.float32(loss),
+      gradient,
+      a,
+    )
   return out
 
 

@@ -1,4 +1,6 @@
-"""The pool: what is settled comes again as often as it should, also in a run that was stopped and goes on."""
+"""The pool: what is settled comes again as often as it should, also in a run that was stopped and
+goes on.
+"""
 
 import itertools
 import types
@@ -50,7 +52,12 @@ def test_what_is_always_or_never_solved_comes_as_often_as_the_chance_says():
   drawn = Pool(InTurn(), 8, 0.25, 0)
   rates = {0: [0, 0], 1: [1, 1], 2: [0, 1], 3: [np.nan, np.nan]}
   drawn.note([EXAMPLES[n] for n in rates] + [None], np.array([*rates.values(), [0, 0]]))
-  assert drawn.metrics() == {"pool/prompts": 3, "pool/passed_over": 0, "pool/never": 1 / 3, "pool/always": 1 / 3}
+  assert drawn.metrics() == {
+    "pool/prompts": 3,
+    "pool/passed_over": 0,
+    "pool/never": 1 / 3,
+    "pool/always": 1 / 3,
+  }
   count = dict.fromkeys(range(8), 0)
   for _ in range(400):
     for example in next(drawn):
@@ -59,7 +66,9 @@ def test_what_is_always_or_never_solved_comes_as_often_as_the_chance_says():
   assert max(abs(count[n] - epochs) for n in range(2, 8)) <= 1
   for settled in (0, 1):  # a binomial share, 0.25 of about 490 epochs: its standard error is 0.02
     assert abs(count[settled] / epochs - 0.25) < 0.08
-  assert drawn.metrics()["pool/passed_over"] == pytest.approx(2 * epochs - count[0] - count[1], abs=2)
+  assert drawn.metrics()["pool/passed_over"] == pytest.approx(
+    2 * epochs - count[0] - count[1], abs=2
+  )
 
 
 def test_a_prompt_that_is_solved_sometimes_comes_again_at_once():
@@ -89,7 +98,9 @@ def test_a_run_that_goes_on_draws_the_same():
   stopped.note(EXAMPLES[4:], np.zeros((4, 2)))  # after the state was taken: lost with the process
   gone_on = pool(0.5)
   gone_on.set_state(state)
-  assert [questions(next(gone_on)) for _ in range(20)] == [questions(next(whole)) for _ in range(20)]
+  assert [questions(next(gone_on)) for _ in range(20)] == [
+    questions(next(whole)) for _ in range(20)
+  ]
   assert gone_on.get_state() == whole.get_state()
 
 
@@ -103,10 +114,14 @@ def test_where_nothing_says_what_is_solved_it_is_refused():
   c.data.redraw = 0.5
   checks.check_pool(c)
   c.rewards.functions = (("steps", "steps.steps_correct", 1.0),)
-  with pytest.raises(SettingError, match=r"data.redraw=0.5: none of rewards.functions is eval.reward='math.answer_"):
+  with pytest.raises(
+    SettingError, match=r"data.redraw=0.5: none of rewards.functions is eval.reward='math.answer_"
+  ):
     checks.check_pool(c)
   c.loop = "offline"
-  with pytest.raises(SettingError, match="data.redraw=0.5 with loop='offline': is for online, iterative; use 1"):
+  with pytest.raises(
+    SettingError, match="data.redraw=0.5 with loop='offline': is for online, iterative; use 1"
+  ):
     checks.check_pool(c)
 
 
@@ -139,7 +154,9 @@ def test_a_run_that_goes_on_keeps_the_reward_by_which_prompts_are_drawn(tmp_path
   c.data.redraw = 0.5
   workdir.claim(str(tmp_path), c)
   c.eval.reward = "math.answer_correct"
-  with pytest.raises(SettingError, match=r"another config \(eval.reward was 'format.worked', is 'math"):
+  with pytest.raises(
+    SettingError, match=r"another config \(eval.reward was 'format.worked', is 'math"
+  ):
     workdir.check_owner(str(tmp_path), c)
   c.eval.reward, c.eval.arguments = "format.worked", (("most", 3),)
   with pytest.raises(SettingError, match=r"another config \(eval.arguments was "):

@@ -1,4 +1,6 @@
-"""reasoning-gym as a data set and as a reward: splits, levels, scorers, and answers that must not be evaluated."""
+"""reasoning-gym as a data set and as a reward: splits, levels, scorers, and answers that must not
+be evaluated.
+"""
 
 import json
 import sys
@@ -12,7 +14,9 @@ from grpo_jax.setup import registry
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
 
 # Skipped where the extra is not installed, but for what needs no package.
-needs_gym = pytest.mark.skipif(registry.importlib.util.find_spec("reasoning_gym") is None, reason="extra gym")
+needs_gym = pytest.mark.skipif(
+  registry.importlib.util.find_spec("reasoning_gym") is None, reason="extra gym"
+)
 
 
 def problems(split="train", **changes):
@@ -33,7 +37,9 @@ def example(score, task="chain_sum", answer_in="tags"):
 def test_no_question_is_in_two_splits_for_any_seeds():
   small = {"level": 0, "size": 300}
   train = {e.question for seed in (0, 1) for e in problems(**small, seed=seed)}
-  held_out = {e.question for split in ("test", "validation") for e in problems(split, **small, seed=5)}
+  held_out = {
+    e.question for split in ("test", "validation") for e in problems(split, **small, seed=5)
+  }
   assert len(train) > 20 and len(held_out) > 10 and not train & held_out
 
 
@@ -58,7 +64,8 @@ def test_the_own_scorer_gives_a_solution_1_and_others_less():
 @needs_gym
 def test_levels_and_the_tasks_own_settings():
   terms = {
-    level: max(e.meta["entry"]["metadata"]["num_terms"] for e in problems(level=level, size=60)) for level in (0, 3)
+    level: max(e.meta["entry"]["metadata"]["num_terms"] for e in problems(level=level, size=60))
+    for level in (0, 3)
   }
   assert terms == {0: 2, 3: 5}
   more = problems(level=0, size=60, settings={"max_terms": 4})
@@ -100,12 +107,15 @@ def test_without_the_package_there_is_a_line_that_says_what_to_install(monkeypat
 
 
 def test_the_answer_of_a_completion():
-  assert given_answer(written("so <answer>3</answer> no <answer>\n4 5 </answer> end"), "tags") == "4 5"
+  assert (
+    given_answer(written("so <answer>3</answer> no <answer>\n4 5 </answer> end"), "tags") == "4 5"
+  )
   assert given_answer(written("<answer>3", TRUNCATED), "tags") is None
   assert given_answer(written("</answer> <answer>"), "tags") is None
   assert given_answer(written("<answer>3</answer>", TRUNCATED), "tags") == "3"
   assert given_answer(written("2 + 2\n 4 \n\n"), "line") == "4"
-  assert given_answer(written("2 + 2\n 4", TRUNCATED), "line") is None  # 4 may be the beginning of 42
+  # 4 may be the beginning of 42
+  assert given_answer(written("2 + 2\n 4", TRUNCATED), "line") is None
 
 
 def test_scores_are_in_0_to_1_and_a_scorer_that_cannot_read_an_answer_gives_0():
@@ -126,13 +136,26 @@ def test_nothing_that_a_model_wrote_is_evaluated():
     "1 .real",
     "x**9**9",
   ]
-  for task in ("countdown", "puzzle24", "n_queens", "simple_integration", "polynomial_multiplication", "spiral_matrix"):
+  for task in (
+    "countdown",
+    "puzzle24",
+    "n_queens",
+    "simple_integration",
+    "polynomial_multiplication",
+    "spiral_matrix",
+  ):
     for answer in hostile:
       assert not harmless(task, answer), (task, answer)
   assert not harmless("simple_integration", "((((x)**99)**99)**99)**99")
   assert not harmless("coin_flip", "1e999999999")
-  assert harmless("countdown", "(12 + 3) * 4 / 2") and harmless("coin_flip", "0.375") and harmless("chain_sum", "x.y")
-  assert harmless("polynomial_multiplication", "8*x**3 - 2*x*y**2 + 15") and harmless("spiral_matrix", "[1, 2]")
+  assert (
+    harmless("countdown", "(12 + 3) * 4 / 2")
+    and harmless("coin_flip", "0.375")
+    and harmless("chain_sum", "x.y")
+  )
+  assert harmless("polynomial_multiplication", "8*x**3 - 2*x*y**2 + 15") and harmless(
+    "spiral_matrix", "[1, 2]"
+  )
   assert harmless("simple_integration", "2*x**2/3 + exp(x)*sin(x)**2 + C")
 
 
@@ -140,15 +163,28 @@ def test_nothing_that_a_model_wrote_is_evaluated():
 @pytest.mark.slow
 @pytest.mark.long
 def test_the_experiment_teaches_the_form_and_then_learns_from_scores(tmp_path, program):
-  """Two steps of each stage, the second from the export of the first; pass@k is counted by the task's scorer."""
-  few = ("steps=2", "data.prompts=8", "sampler.group=4", "eval.problems=8", "eval.batch=8", "eval.samples=2")
+  """Two steps of each stage, the second from the export of the first; pass@k is counted by the
+  task's scorer.
+  """
+  few = (
+    "steps=2",
+    "data.prompts=8",
+    "sampler.group=4",
+    "eval.problems=8",
+    "eval.batch=8",
+    "eval.samples=2",
+  )
   for name, arg, own in (
     ("sft", "stage=sft", "sampler.group=1"),
     ("gym", f"init_from={tmp_path}/sft/export", "seed=0"),
   ):
     settings = [f"--config.{setting}" for setting in (*few, own)]
     config = f"--config=experiments/reasoning_gym.py:{arg}"
-    done = program("experiments.run", config, f"--workdir={tmp_path}/{name}", *settings, timeout=600)
+    done = program(
+      "experiments.run", config, f"--workdir={tmp_path}/{name}", *settings, timeout=600
+    )
     assert done.returncode == 0, done.stderr
-  lines = [json.loads(line) for line in (tmp_path / "gym" / "metrics.jsonl").read_text().splitlines()]
+  lines = [
+    json.loads(line) for line in (tmp_path / "gym" / "metrics.jsonl").read_text().splitlines()
+  ]
   assert "eval/pass@2" in lines[-1] and any("reward/solved" in line for line in lines)

@@ -9,12 +9,21 @@ from grpo_jax.errors import SettingError
 
 
 def step(*ratings, chosen=0, human=None):
-  offered = [{"text": f"{rating} {i}", "rating": rating, "flagged": None} for i, rating in enumerate(ratings)]
-  return {"completions": offered, "human_completion": human and {"text": human}, "chosen_completion": chosen}
+  offered = [
+    {"text": f"{rating} {i}", "rating": rating, "flagged": None} for i, rating in enumerate(ratings)
+  ]
+  return {
+    "completions": offered,
+    "human_completion": human and {"text": human},
+    "chosen_completion": chosen,
+  }
 
 
 def prm800k(*steps, reason="found_error"):
-  return {"question": {"problem": "What?"}, "label": {"steps": list(steps), "finish_reason": reason}}
+  return {
+    "question": {"problem": "What?"},
+    "label": {"steps": list(steps), "finish_reason": reason},
+  }
 
 
 def solutions(record):
@@ -34,7 +43,13 @@ def test_prm800k_with_completions_that_were_not_chosen():
 
   A full stop shows a solution that is complete.
   """
-  record = prm800k(step(1), step(-1, 1, 0, chosen=1), step(-1, -1, chosen=None, human="by hand"), step(None), step(1))
+  record = prm800k(
+    step(1),
+    step(-1, 1, 0, chosen=1),
+    step(-1, -1, chosen=None, human="by hand"),
+    step(None),
+    step(1),
+  )
   record["label"]["finish_reason"] = "solution"
   assert solutions(record) == [
     ("1 0\n1 1\nby hand\nNone 0\n1 0.", [1.0, 1.0, 1.0, None, 1.0]),
@@ -60,7 +75,9 @@ def test_math_shepherd():
     "label": "What? Step 1: 3 + 4 = 7 +\nStep 2: 7 - 1 = 5 -\nStep 3: The answer is: -5 -",
     "task": "GSM8K",
   }
-  assert solutions(record) == [("Step 1: 3 + 4 = 7\nStep 2: 7 - 1 = 5\nStep 3: The answer is: -5.", [1.0, 0.0, 0.0])]
+  assert solutions(record) == [
+    ("Step 1: 3 + 4 = 7\nStep 2: 7 - 1 = 5\nStep 3: The answer is: -5.", [1.0, 0.0, 0.0])
+  ]
   unfinished = {"input": "What? Step 1: a ки\nStep 2: b", "label": "What? Step 1: a +\nStep 2: b"}
   assert solutions(unfinished) == [("Step 1: a\nStep 2: b\n", [1.0, None])]
   assert solutions({"input": "What? a ки", "label": "What? a +"}) == []
@@ -74,7 +91,10 @@ def test_math_shepherd():
     (prm800k(step(1, chosen=3)), "line 1: is not as PRM800K has it: IndexError"),
     (prm800k({"completions": [{"rating": 1}]}), "line 1: is not as PRM800K has it: KeyError"),
     ({"question": {}, "label": {"steps": []}}, 'line 1: no field "problem"'),
-    ({"input": "What? Step 1: a ки", "label": "What? Step 1: a !"}, "with . or - for each ки, and is not at step 1"),
+    (
+      {"input": "What? Step 1: a ки", "label": "What? Step 1: a !"},
+      "with . or - for each ки, and is not at step 1",
+    ),
     ({"input": "What? Step 1: a ки", "label": "What? Step 1: bb +"}, "and is not at step 1"),
   ],
 )
@@ -85,7 +105,11 @@ def test_other_lines_are_refused(record, message):
 
 def test_a_file(tmp_path):
   file = tmp_path / "train.jsonl"
-  lines = [prm800k(step(1)), {"input": "No step ки", "label": "No step +"}, prm800k(step(-1, chosen=None))]
+  lines = [
+    prm800k(step(1)),
+    {"input": "No step ки", "label": "No step +"},
+    prm800k(step(-1, chosen=None)),
+  ]
   file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
   found, without = step_labels.read(str(tmp_path))
   assert [each.labels for each in found] == [[1.0], [0.0]] and without == 1

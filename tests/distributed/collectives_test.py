@@ -1,4 +1,6 @@
-"""What moves between chips, counted from the text of programs: of simulated devices, exactly, and written by hand."""
+"""What moves between chips, counted from the text of programs: of simulated devices, exactly, and
+written by hand.
+"""
 
 import functools
 
@@ -9,7 +11,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from grpo_jax.plan import collectives, hlo, parts, trips
 
-# What the CPU's compiler does not write: an asynchronous gather in pieces, fused with work that overlaps it.
+# What the CPU's compiler does not write: an asynchronous gather in pieces, fused with work that
+# overlaps it.
 BY_HAND = """HloModule jit_f, is_scheduled=true
 
 FunctionNames
@@ -123,9 +126,15 @@ def by_hand():
 def compiled_text(f, *shapes, specs, out):
   mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
   args = [
-    jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec)) for shape, spec in zip(shapes, specs)
+    jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec))
+    for shape, spec in zip(shapes, specs)
   ]
-  return jax.jit(functools.partial(f, mesh), out_shardings=NamedSharding(mesh, out)).lower(*args).compile().as_text()
+  return (
+    jax.jit(functools.partial(f, mesh), out_shardings=NamedSharding(mesh, out))
+    .lower(*args)
+    .compile()
+    .as_text()
+  )
 
 
 def test_a_gather_inside_two_scans_counts_as_often_as_it_runs():
@@ -140,9 +149,13 @@ def test_a_gather_inside_two_scans_counts_as_often_as_it_runs():
     return jax.lax.scan(outer, x, w)[0]
 
   spec = PartitionSpec(None, None, "b", None)
-  text = compiled_text(f, (8, 32), (3, 5, 32, 32), specs=(PartitionSpec("a"), spec), out=PartitionSpec("a"))
+  text = compiled_text(
+    f, (8, 32), (3, 5, 32, 32), specs=(PartitionSpec("a"), spec), out=PartitionSpec("a")
+  )
   found = [each for each in collectives.collectives(text, 8) if each.kind == "all-gather"]
-  assert [(each.bytes, each.times, each.group, each.unknown_loops) for each in found] == [(32 * 32 * 4, 15, 4, ())]
+  assert [(each.bytes, each.times, each.group, each.unknown_loops) for each in found] == [
+    (32 * 32 * 4, 15, 4, ())
+  ]
   assert collectives.totals(found) == {"all-gather": 15 * 4096}
   assert found[0].sent == 15 * 4096 * 3 / 4
 
@@ -166,7 +179,9 @@ def test_a_loop_that_stops_by_what_it_computes_counts_once_and_is_named():
       return jax.lax.with_sharding_constraint(jnp.sin(x), NamedSharding(mesh, PartitionSpec("b")))
 
     whole = NamedSharding(mesh, PartitionSpec())
-    return jax.lax.while_loop(lambda x: jax.lax.with_sharding_constraint(x, whole).sum() > 1, turn, x)
+    return jax.lax.while_loop(
+      lambda x: jax.lax.with_sharding_constraint(x, whole).sum() > 1, turn, x
+    )
 
   text = compiled_text(f, (64,), specs=(PartitionSpec("b"),), out=PartitionSpec("b"))
   found = collectives.collectives(text, 8)
@@ -174,7 +189,9 @@ def test_a_loop_that_stops_by_what_it_computes_counts_once_and_is_named():
 
 
 def test_by_hand(by_hand):
-  rows = [(each.kind, each.bytes, each.times, each.group, bool(each.unknown_loops)) for each in by_hand]
+  rows = [
+    (each.kind, each.bytes, each.times, each.group, bool(each.unknown_loops)) for each in by_hand
+  ]
   assert rows == [
     ("collective-permute", 8 * 16 * 2, 3, 2, False),  # from 1 in twos to 7
     ("collective-permute", 8 * 16 * 2, 1, 2, True),

@@ -1,6 +1,8 @@
-"""Hosts of one run that differ: all end with code 2 and a line that names what differs. Real processes, two of them.
+"""Hosts of one run that differ: all end with code 2 and a line that names what differs. Real
+processes, two of them.
 
-Each host has a folder of its own, as with local disks, in which everything that settings name lies at the same path.
+Each host has a folder of its own, as with local disks, in which everything that settings name lies
+at the same path.
 """
 
 import json
@@ -71,7 +73,8 @@ def source(split, path, cfg):
 """
 
 NORMAL = ["-m", "experiments.run"]
-# In place of `source`: an order without a seed, of all examples, or of all but the first and the last.
+# In place of `source`: an order without a seed, of all examples, or of all but the first and the
+# last.
 SHUFFLED = """
 def source(split, path, cfg):
   examples = jsonl.source(split, path, cfg)
@@ -105,17 +108,28 @@ runpy.run_module("experiments.run", run_name="__main__", alter_sys=True)
 def fill(folder: pathlib.Path) -> None:
   """Writes everything that a host has."""
   (folder / "data").mkdir(parents=True)
-  texts = {"config.py": CONFIG, "reward.py": REWARD, "helper.py": "MOST = 4\n", "problems.py": PROBLEMS}
-  for name, text in texts.items() | {"objective.py": "from grpo_jax.objectives.grpo import *\n"}.items():
+  texts = {
+    "config.py": CONFIG,
+    "reward.py": REWARD,
+    "helper.py": "MOST = 4\n",
+    "problems.py": PROBLEMS,
+  }
+  for name, text in (
+    texts.items() | {"objective.py": "from grpo_jax.objectives.grpo import *\n"}.items()
+  ):
     (folder / name).write_text(text)
   for split, first in (("train", 10), ("test", 60)):
-    lines = [json.dumps({"question": f"{a} + 7", "answer": f"{a + 7}"}) for a in range(first, first + 40)]
+    lines = [
+      json.dumps({"question": f"{a} + 7", "answer": f"{a + 7}"}) for a in range(first, first + 40)
+    ]
     (folder / "data" / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
   making.word_level(f"{a} + 7 = {a + 7}" for a in range(100)).save(folder / "tokenizer")
 
 
 def replace(name: str, old: str, new: str):
-  """Returns what edits a file of the second host; both must be of the same length for its size to stay."""
+  """Returns what edits a file of the second host; both must be of the same length for its size to
+  stay.
+  """
 
   def edit(first: pathlib.Path, second: pathlib.Path) -> None:
     text = (second / name).read_text()
@@ -136,7 +150,9 @@ def problems(text: str):
 
 
 def run(folder: pathlib.Path, last: tuple[str, ...] = (), how: list[str] | None = None, **env: str):
-  """Runs both hosts to their end; `last` are arguments, `how` and `env` the command and variables of the second."""
+  """Runs both hosts to their end; `last` are arguments, `how` and `env` the command and variables
+  of the second.
+  """
   return wait(start_both(folder, [NORMAL, how or NORMAL], last, **env))
 
 
@@ -145,9 +161,18 @@ def start_both(folder: pathlib.Path, how: list[list[str]], last: tuple[str, ...]
   port, started = free_port(), []
   for host in range(2):
     command = [sys.executable, *how[host], "--config=config.py"]
-    command += [f"--workdir={folder / 'run'}", f"--coordinator=localhost:{port}", "--processes=2", f"--process={host}"]
+    command += [
+      f"--workdir={folder / 'run'}",
+      f"--coordinator=localhost:{port}",
+      "--processes=2",
+      f"--process={host}",
+    ]
     paths = {"PYTHONPATH": str(conftest.ROOT)} | (env if host else {})
-    started.append(start([*command, *(last if host else ())], folder / f"host{host}", folder / f"host{host}", **paths))
+    started.append(
+      start(
+        [*command, *(last if host else ())], folder / f"host{host}", folder / f"host{host}", **paths
+      )
+    )
   return started
 
 
@@ -163,19 +188,55 @@ OF_ANOTHER = r"^error: host 1 \(process \d+ on .*\): its prompts of {} are not t
 CASES = {
   "rate": ({"last": ("--config.learner.lr=0.5",)}, None, both("learner.lr", "0.01", "0.5")),
   "reward": ({}, replace("reward.py", "% 5", "% 4"), both("code of reward.py", SIZED, SIZED)),
-  "data": ({}, replace("data/train.jsonl", "20 + 7", "99 + 7"), both("data.path/train.jsonl", SIZED, SIZED)),
-  "shuffle": ({}, problems(SHUFFLED), f"^error: test data: host 0 has 40 {ENDS}, host 1 .*; training data: host 0 has"),
+  "data": (
+    {},
+    replace("data/train.jsonl", "20 + 7", "99 + 7"),
+    both("data.path/train.jsonl", SIZED, SIZED),
+  ),
+  "shuffle": (
+    {},
+    problems(SHUFFLED),
+    f"^error: test data: host 0 has 40 {ENDS}, host 1 .*; training data: host 0 has",
+  ),
   "order": ({}, problems(SHUFFLED_INSIDE.format("train")), OF_ANOTHER.format("step 1")),
-  "evaluation": ({}, problems(SHUFFLED_INSIDE.format("test")), OF_ANOTHER.format("the evaluation after 0 steps")),
+  "evaluation": (
+    {},
+    problems(SHUFFLED_INSIDE.format("test")),
+    OF_ANOTHER.format("the evaluation after 0 steps"),
+  ),
   "seed": ({"last": ("--config.seed=1",)}, None, both("seed", "0", "1")),
-  "config": ({}, replace("config.py", "ature = 1.0", "ature = 0.9"), both("sampler.temperature", "1.0", "0.9")),
-  "shown": ({"last": ("--config.log.every=2",)}, None, both("log.every", "1", "2")),  # may change on resume
-  "bad": ({"last": ("--config.learner.lr=-1.0",)}, None, both("learner.lr", "0.01", "-1.0")),  # one alone is refused
+  "config": (
+    {},
+    replace("config.py", "ature = 1.0", "ature = 0.9"),
+    both("sampler.temperature", "1.0", "0.9"),
+  ),
+  "shown": (
+    {"last": ("--config.log.every=2",)},
+    None,
+    both("log.every", "1", "2"),
+  ),  # may change on resume
+  "bad": (
+    {"last": ("--config.learner.lr=-1.0",)},
+    None,
+    both("learner.lr", "0.01", "-1.0"),
+  ),  # one alone is refused
   "helper": ({}, replace("helper.py", "4", "2"), both("code of helper", SIZED, SIZED)),
-  "examples": ({"EXAMPLES": "39"}, problems(FEWER), f"^error: .*training data: host 0 has 40 {ENDS}, host 1 has 39 "),
-  "test": ({}, replace("data/test.jsonl", "61 + 7", "62 + 7"), both("data.path/test.jsonl", SIZED, SIZED)),
+  "examples": (
+    {"EXAMPLES": "39"},
+    problems(FEWER),
+    f"^error: .*training data: host 0 has 40 {ENDS}, host 1 has 39 ",
+  ),
+  "test": (
+    {},
+    replace("data/test.jsonl", "61 + 7", "62 + 7"),
+    both("data.path/test.jsonl", SIZED, SIZED),
+  ),
   "workdir": ({"last": ("--workdir=other",)}, None, both("--workdir", "'/.*/run'", "'.*other'")),
-  "tokenizer": ({}, replace(f"tokenizer/{SPECIAL}", "{", "{ "), both(f"tokenizer/{SPECIAL}", SIZED, SIZED)),
+  "tokenizer": (
+    {},
+    replace(f"tokenizer/{SPECIAL}", "{", "{ "),
+    both(f"tokenizer/{SPECIAL}", SIZED, SIZED),
+  ),
   "version": ({"how": ["-c", OTHER_JAX]}, None, both("version of jax", "[0-9.]+", "0.9.9")),
   "objective": ({}, replace("objective.py", "*", "* "), both("code of objective.py", SIZED, SIZED)),
   "precision": ({PRECISION.upper(): "bfloat16"}, None, both(PRECISION, "None", "bfloat16")),
@@ -220,21 +281,26 @@ def test_two_hosts_with_the_same_files_go_on_and_are_told_what_has_changed_since
   before = json.loads((tmp_path / "run" / "inputs.json").read_text())
   assert before["code of reward.py"] and before["training data"].startswith("40 examples")
   more = run(tmp_path, last=("--config.steps=6",))  # of one host alone, on resume
-  assert [each.code for each in more] == [2, 2] and "steps: host 0 has 4, host 1 has 6" in more[1].stderr
+  assert [each.code for each in more] == [2, 2] and "steps: host 0 has 4, host 1 has 6" in more[
+    1
+  ].stderr
   for host in range(2):
     replace("reward.py", "% 5", "% 4")(tmp_path, tmp_path / f"host{host}")
     replace("config.py", "steps = 4", "steps = 5")(tmp_path, tmp_path / f"host{host}")
   ended = run(tmp_path)
   assert [each.code for each in ended] == [0, 0], [each.stderr[-2000:] for each in ended]
   warnings = [line for line in ended[0].stdout.splitlines() if "warning" in line]
-  assert len(warnings) == 1 and "code of reward.py has changed since step 4 of this run: was " in warnings[0]
+  assert (
+    len(warnings) == 1
+    and "code of reward.py has changed since step 4 of this run: was " in warnings[0]
+  )
   assert json.loads((tmp_path / "run" / "inputs-until-4.json").read_text()) == before
   now = json.loads((tmp_path / "run" / "inputs.json").read_text())
   assert {name for name in now if now[name] != before[name]} == {"code of reward.py"}
 
 
-# `python -c` this ROLE SECONDS arguments...: the run, where hosts count as lost after SECONDS. The "stopped" one stops
-# itself as it begins to learn for the second time.
+# `python -c` this ROLE SECONDS arguments...: the run, where hosts count as lost after SECONDS. The
+# "stopped" one stops itself as it begins to learn for the second time.
 STOPPED = """
 import os, runpy, signal, sys
 role, seconds = sys.argv[1], float(sys.argv[2])
@@ -265,7 +331,8 @@ def content(folder: pathlib.Path) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  "host, seconds", [(1, lifeline.SILENT_SECONDS), (0, 12.0), pytest.param(0, 45.0, marks=pytest.mark.long)]
+  "host, seconds",
+  [(1, lifeline.SILENT_SECONDS), (0, 12.0), pytest.param(0, 45.0, marks=pytest.mark.long)],
 )
 def test_a_host_that_is_stopped_ends_the_others_with_its_name_and_writes_nothing_when_it_is_continued(
   whole, tmp_path, host, seconds
@@ -284,9 +351,9 @@ def test_a_host_that_is_stopped_ends_the_others_with_its_name_and_writes_nothing
     print(f"host {host} stopped: {ended.at - began:.1f} s")
     assert ended.code == 1 and ended.at - began < MOST_SECONDS
     (line,) = errors(ended)
-    assert re.fullmatch(rf"error: host {host} \(process {stopped[0].pid} on .*\): it has not answered for .*", line), (
-      line
-    )
+    assert re.fullmatch(
+      rf"error: host {host} \(process {stopped[0].pid} on .*\): it has not answered for .*", line
+    ), line
     was = content(tmp_path / "run")
     stopped[0].send_signal(signal.SIGCONT)
     (ended,) = wait([stopped], 60)

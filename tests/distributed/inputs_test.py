@@ -1,4 +1,6 @@
-"""What a run depends on: how it is named, told apart, compared between hosts and recorded in the run's folder."""
+"""What a run depends on: how it is named, told apart, compared between hosts and recorded in the
+run's folder.
+"""
 
 import json
 import os
@@ -31,7 +33,11 @@ def test_hosts_that_agree_go_on(several):
 @pytest.mark.parametrize(
   "first, other, said",
   [
-    ({"learner.lr": "1e-06"}, {"learner.lr": "0.01"}, "learner.lr: host 0 has 1e-06, host 1 has 0.01; all hosts need"),
+    (
+      {"learner.lr": "1e-06"},
+      {"learner.lr": "0.01"},
+      "learner.lr: host 0 has 1e-06, host 1 has 0.01; all hosts need",
+    ),
     ({"seed": "0"}, {}, "seed: host 0 has 0, host 1 has nothing; all hosts need"),
     ({}, {"seed": "0"}, "seed: host 0 has nothing, host 1 has 0; all hosts need"),
     (
@@ -39,7 +45,11 @@ def test_hosts_that_agree_go_on(several):
       dict.fromkeys("abcde", "2"),
       "a: host 0 has 1, host 1 has 2; b: .*; c: .*; and 2 more;",
     ),
-    ({"code of a.py": "1"}, {"code of a.py": "2"}, "code of a.py: host 0 has 1, host 1 has 2; all hosts need"),
+    (
+      {"code of a.py": "1"},
+      {"code of a.py": "2"},
+      "code of a.py: host 0 has 1, host 1 has 2; all hosts need",
+    ),
   ],
 )
 def test_hosts_that_differ_are_told_what_differs_where_and_both_values(several, first, other, said):
@@ -56,7 +66,9 @@ def test_a_module_that_one_host_alone_has_loaded_is_no_difference(several):
 def test_long_values_are_shown_from_where_they_differ():
   a, b = "x" * 500 + "1" + "y" * 500, "x" * 500 + "2" + "y" * 500
   shown = [inputs._cut(a, b), inputs._cut(b, a)]
-  assert all(len(text) < 130 and text.startswith("...x") and text.endswith("y...") for text in shown)
+  assert all(
+    len(text) < 130 and text.startswith("...x") and text.endswith("y...") for text in shown
+  )
   assert "x1y" in shown[0] and "x2y" in shown[1]
   assert inputs._cut("x" * 500, "x" * 499).endswith("xx") and inputs._cut(None, "") == "nothing"
 
@@ -64,19 +76,29 @@ def test_long_values_are_shown_from_where_they_differ():
 def test_every_setting_has_its_dotted_name():
   c = tiny_runs.config({"learner.lr": 1e-2})
   found = inputs.of_settings(c)
-  assert found["learner.lr"] == "0.01" and found["data.jsonl.question"] == "'question'" and found["seed"] == "0"
+  assert (
+    found["learner.lr"] == "0.01"
+    and found["data.jsonl.question"] == "'question'"
+    and found["seed"] == "0"
+  )
   assert inputs.differences(found, inputs.of_settings(tiny_runs.config({}))) == []
-  assert inputs.differences(found, inputs.of_settings(tiny_runs.config({"learner.lr": 1e-3}))) == ["learner.lr"]
+  assert inputs.differences(found, inputs.of_settings(tiny_runs.config({"learner.lr": 1e-3}))) == [
+    "learner.lr"
+  ]
 
 
 def test_versions_name_jax_and_the_project_s_own_code():
   found = inputs.of_versions()
   assert found["version of jax"] == __import__("jax").__version__
-  assert re.fullmatch("[0-9a-f]{16}", found["code of grpo_jax"]) and found["jax_enable_x64"] == "False"
+  assert (
+    re.fullmatch("[0-9a-f]{16}", found["code of grpo_jax"]) and found["jax_enable_x64"] == "False"
+  )
   assert found == inputs.of_versions()
 
 
-def test_code_is_that_of_settings_and_of_a_user_s_modules_without_installed_ones(tmp_path, monkeypatch):
+def test_code_is_that_of_settings_and_of_a_user_s_modules_without_installed_ones(
+  tmp_path, monkeypatch
+):
   (tmp_path / "helper_of_mine.py").write_text("x = 1\n")
   monkeypatch.syspath_prepend(tmp_path)
   import helper_of_mine  # noqa: F401
@@ -111,7 +133,9 @@ def test_a_folder_is_known_by_each_of_its_files(tmp_path, monkeypatch):
   (tmp_path / "folder").mkdir()
   found = inputs.of_path("init_from", str(tmp_path))
   assert list(found) == ["init_from/a.json", "init_from/b.json"]
-  assert inputs.of_path("data.path", str(tmp_path / "a.json")) == {"data.path": found["init_from/a.json"]}
+  assert inputs.of_path("data.path", str(tmp_path / "a.json")) == {
+    "data.path": found["init_from/a.json"]
+  }
   assert inputs.of_path("data.path", "") == {}
   assert inputs.of_path("data.path", str(tmp_path / "none")) == {"data.path": "absent"}
   monkeypatch.setattr(inputs, "MOST_FILES", 1)
@@ -120,12 +144,13 @@ def test_a_folder_is_known_by_each_of_its_files(tmp_path, monkeypatch):
 
 def test_examples_are_known_by_their_number_the_first_and_the_last():
   found = inputs.of_examples("training data", ["a", "b", "c"])
-  assert list(found) == ["training data"] and found["training data"].startswith("3 examples, the first ")
+  assert list(found) == ["training data"] and found["training data"].startswith(
+    "3 examples, the first "
+  )
   others = (["a", "c", "b"], ["b", "a", "c"], ["a", "b", "b", "c"], ["a"], [])
   assert len({str(inputs.of_examples("", each)) for each in (*others, ["a", "b", "c"])}) == 6
-  assert inputs.of_examples("", ["a", "x", "c"]) == inputs.of_examples(
-    "", ["a", "b", "c"]
-  )  # the prompts of steps differ
+  # the prompts of steps differ
+  assert inputs.of_examples("", ["a", "x", "c"]) == inputs.of_examples("", ["a", "b", "c"])
 
 
 def test_what_has_changed_since_a_run_began_is_told_once_and_what_was_before_is_kept(tmp_path):
@@ -134,11 +159,14 @@ def test_what_has_changed_since_a_run_began_is_told_once_and_what_was_before_is_
   assert json.loads((tmp_path / "inputs.json").read_text()) == old
   assert inputs.record(str(tmp_path), old, 12) == []
   assert os.listdir(tmp_path) == ["inputs.json"]
-  assert inputs.record(str(tmp_path), new, 12) == ["code of a.py has changed since step 12 of this run: was 1, is 3"]
+  assert inputs.record(str(tmp_path), new, 12) == [
+    "code of a.py has changed since step 12 of this run: was 1, is 3"
+  ]
   assert json.loads((tmp_path / "inputs.json").read_text()) == new
   assert json.loads((tmp_path / "inputs-until-12.json").read_text()) == old
   assert inputs.record(str(tmp_path), new, 20) == []
-  assert inputs.record(str(tmp_path), {}, 12)  # once more at that step: what the steps before it had stays
+  # once more at that step: what the steps before it had stays
+  assert inputs.record(str(tmp_path), {}, 12)
   assert json.loads((tmp_path / "inputs-until-12.json").read_text()) == old
 
 

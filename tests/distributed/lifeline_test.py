@@ -1,4 +1,6 @@
-"""What two processes say to each other over their lifeline, without processes: two ends of one connection."""
+"""What two processes say to each other over their lifeline, without processes: two ends of one
+connection.
+"""
 
 import contextlib
 import socket
@@ -26,7 +28,9 @@ class Ends:
       self.lines.append(line)
     self.patch = monkeypatch
     monkeypatch.setattr(lifeline, "_leave", lambda line, code: self.left.update({line.index: code}))
-    self.watching = [threading.Thread(target=lifeline._watch, args=(line,), daemon=True) for line in self.lines]
+    self.watching = [
+      threading.Thread(target=lifeline._watch, args=(line,), daemon=True) for line in self.lines
+    ]
     self.sockets = [end for line in self.lines for end in line.connected.values()]
     for thread in self.watching:
       thread.start()
@@ -56,7 +60,8 @@ def ends(monkeypatch):
   for end in ends.sockets:
     with contextlib.suppress(OSError):  # the other end is closed already
       end.shutdown(socket.SHUT_RDWR)
-  for thread in ends.watching:  # closed only when no thread reads: another file may get the number of a closed one
+  # closed only when no thread reads: another file may get the number of a closed one
+  for thread in ends.watching:
     thread.join(10)
     assert not thread.is_alive()
   for end in ends.sockets:
@@ -84,7 +89,9 @@ def test_other_prompts_end_both_with_the_step_and_the_host(ends, capfd, first):
   assert ends.wait() == {0: 2, 1: 2}
   lines = capfd.readouterr().err.splitlines()
   assert len(lines) == 2 and len(set(lines)) == 1
-  assert lines[0].startswith("error: host 1: its prompts of step 7 are not those of host 0: the order of the data")
+  assert lines[0].startswith(
+    "error: host 1: its prompts of step 7 are not those of host 0: the order of the data"
+  )
 
 
 def test_a_host_that_is_at_another_step_ends_both(ends, capfd):
@@ -110,18 +117,23 @@ def test_a_checksum_is_of_numpy_arrays_and_their_order():
   a, b = np.arange(4, dtype=np.int32), np.zeros(4, np.int32)
   assert lifeline.checksum((a, b)) == lifeline.checksum([a, b]) != lifeline.checksum((b, a))
   assert lifeline.checksum((a, None)) == lifeline.checksum(a) != lifeline.checksum(a[::-1])
-  assert lifeline.checksum((lifeline.jax.numpy.ones(3), a)) == lifeline.checksum(a)  # on the mesh: left out
+  # on the mesh: left out
+  assert lifeline.checksum((lifeline.jax.numpy.ones(3), a)) == lifeline.checksum(a)
 
 
 @pytest.mark.parametrize("silent", [0, 1])
-def test_a_host_that_says_nothing_is_lost_and_named_and_one_that_does_is_not(ends, monkeypatch, capfd, silent):
+def test_a_host_that_says_nothing_is_lost_and_named_and_one_that_does_is_not(
+  ends, monkeypatch, capfd, silent
+):
   monkeypatch.setattr(lifeline, "SILENT_SECONDS", 1.0)
   monkeypatch.setattr(lifeline, "NOTICE_SECONDS", 0.05)
   monkeypatch.setattr(lifeline, "BEAT_SECONDS", 0.1)
   ends.beat(1 - silent)
   assert ends.wait() == {0: 1, 1: 1}
   said = capfd.readouterr().err.splitlines()[0]
-  assert said.startswith(f"error: host {silent}: it has not answered for 1 s: stopped, or its machine")
+  assert said.startswith(
+    f"error: host {silent}: it has not answered for 1 s: stopped, or its machine"
+  )
 
 
 def test_hosts_that_beat_are_not_lost(ends, monkeypatch):
@@ -142,7 +154,9 @@ def test_one_process_compares_nothing():
 
 
 def test_a_host_that_was_stopped_itself_does_not_take_the_others_for_silent(ends, monkeypatch):
-  clock = types.SimpleNamespace(monotonic=lambda: time.monotonic() + clock.jump, sleep=time.sleep, jump=0.0)
+  clock = types.SimpleNamespace(
+    monotonic=lambda: time.monotonic() + clock.jump, sleep=time.sleep, jump=0.0
+  )
   monkeypatch.setattr(lifeline, "time", clock)
   monkeypatch.setattr(lifeline, "NOTICE_SECONDS", 0.05)
   monkeypatch.setattr(lifeline, "BEAT_SECONDS", 0.5)

@@ -1,4 +1,6 @@
-"""Several hosts are one run: the same numbers, one end, one place to go on from. Real processes: several_hosts.py."""
+"""Several hosts are one run: the same numbers, one end, one place to go on from. Real processes:
+several_hosts.py.
+"""
 
 import re
 import shutil
@@ -76,8 +78,13 @@ def test_what_each_of_two_processes_has_comes_to_both_and_a_killed_one_ends_the_
   port = free_port()
   paths = {"PYTHONPATH": "tests/helpers"}
   command = [sys.executable, "-c", PARTS, str(port)]
-  first, second = wait([start([*command, str(i)], tmp_path / str(i), **paths) for i in range(2)], 120)
-  assert first.stdout.endswith("ready\n") and second.stdout.endswith("ready\n"), (first.stderr, second.stderr)
+  first, second = wait(
+    [start([*command, str(i)], tmp_path / str(i), **paths) for i in range(2)], 120
+  )
+  assert first.stdout.endswith("ready\n") and second.stdout.endswith("ready\n"), (
+    first.stderr,
+    second.stderr,
+  )
   assert (first.code, second.code) == (1, -9), first.stderr
   assert first.at - second.at < 20
   (line,) = errors(first)
@@ -113,18 +120,26 @@ def expected(hosts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes, mesh", [(2, ""), (2, "group"), pytest.param(4, "", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+  "processes, mesh", [(2, ""), (2, "group"), pytest.param(4, "", marks=pytest.mark.long)]
+)
 def test_as_many_processes_as_you_like_have_the_losses_of_one(hosts, expected, processes, mesh):
   """With dynamic sampling; the samples of a group lie on one process or on both."""
   more = [f"--config.mesh.{mesh}={processes}"] if mesh else []
   finish(hosts, processes, f"{processes}{mesh}", *more)
-  layout = ("padding_fraction", "prompt_padding_fraction", "slot_use")  # of shards, so of the number of devices
+  layout = (
+    "padding_fraction",
+    "prompt_padding_fraction",
+    "slot_use",
+  )  # of shards, so of the number of devices
 
   def numbers(lines):
     return [{k: v for k, v in line.items() if k not in layout} for line in lines]
 
   assert_same(numbers(hosts.metrics(f"{processes}{mesh}")), numbers(expected))
-  samples = [(hosts.folder / name / "samples.jsonl").read_text() for name in (f"{processes}{mesh}", "one")]
+  samples = [
+    (hosts.folder / name / "samples.jsonl").read_text() for name in (f"{processes}{mesh}", "one")
+  ]
   assert samples[0].count("\n") == samples[1].count("\n") > 0
 
 
@@ -139,7 +154,12 @@ def test_a_reward_that_fails_on_one_host_alone_is_counted_on_all(hosts):
   "strike, fault, codes, line",
   [
     (None, "setting", (2, 2), "error: parity: cannot work on this host; use another"),
-    (None, "eval", (2, 2), "error: solved: cannot work on this host; use another"),  # in an evaluation
+    (
+      None,
+      "eval",
+      (2, 2),
+      "error: solved: cannot work on this host; use another",
+    ),  # in an evaluation
     ((1, "raise", "learn", 2), "", (1, 1), "error: host 1 (process PID): ValueError: struck"),
     pytest.param(
       *((0, "raise", "sample", 2), "", (1, 1), "error: host 0 (process PID): ValueError: struck"),
@@ -147,10 +167,20 @@ def test_a_reward_that_fails_on_one_host_alone_is_counted_on_all(hosts):
     ),
     ((1, "interrupt", "score", 1), "", (130, 130), "error: host 1 (process PID): interrupted"),
     pytest.param(  # without a whole run it is a quick test, above
-      *((1, "SIGKILL", "learn", 2), "", (1, -9), "error: host 1 (process PID): it is gone without a word"),
+      *(
+        (1, "SIGKILL", "learn", 2),
+        "",
+        (1, -9),
+        "error: host 1 (process PID): it is gone without a word",
+      ),
       marks=pytest.mark.long,
     ),
-    ((0, "SIGKILL", "sample", 2), "", (-9, 1), "error: host 0 (process PID): it is gone without a word"),
+    (
+      (0, "SIGKILL", "sample", 2),
+      "",
+      (-9, 1),
+      "error: host 0 (process PID): it is gone without a word",
+    ),
   ],
 )
 def test_where_one_host_ends_all_end_with_its_error(hosts, strike, fault, codes, line):
@@ -162,10 +192,16 @@ def test_where_one_host_ends_all_end_with_its_error(hosts, strike, fault, codes,
     seconds = hosts.seconds_since_strike(name, ended)
     print(f"{name}: {seconds:.1f} s")
     assert seconds < MOST_SECONDS
-  told = [each for i, each in enumerate(ended) if not strike or i != strike[0]]  # what was struck says it in its way
+  # what was struck says it in its way
+  told = [each for i, each in enumerate(ended) if not strike or i != strike[0]]
   for each in told:
     found = errors(each)
-    if strike == (0, "SIGKILL", "sample", 2):  # jax's service was there, and its client may be quicker to say so
+    if strike == (
+      0,
+      "SIGKILL",
+      "sample",
+      2,
+    ):  # jax's service was there, and its client may be quicker to say so
       found = [said for said in found if not JAX_CLIENT.match(said)]
     assert len(found) == 1, each.stderr[-3000:]
     (said,) = found
@@ -180,7 +216,9 @@ def test_a_signal_to_one_of_four_saves_on_all_and_any_number_goes_on(hosts):
   finish(hosts, 1, "whole", steps)
   expected = hosts.metrics("whole")
   stopped = finish(hosts, 4, "stopped", steps, strike=(2, "SIGTERM", "learn", 2))
-  assert re.search(r"saved after step [2-7] of 8", stopped[0].stdout.replace("\n", " ")), stopped[0].stdout
+  assert re.search(r"saved after step [2-7] of 8", stopped[0].stdout.replace("\n", " ")), stopped[
+    0
+  ].stdout
   for processes, mesh in ((1, ""), (2, "group"), (4, "")):
     again = f"again{processes}"
     shutil.copytree(hosts.folder / "stopped", hosts.folder / again)

@@ -1,4 +1,6 @@
-"""The mesh and the table of logical axes: what is sharded, what is replicated by rule, what is refused."""
+"""The mesh and the table of logical axes: what is sharded, what is replicated by rule, what is
+refused.
+"""
 
 import dataclasses
 
@@ -22,7 +24,12 @@ def make(devices=8, rules=None, **sizes):
 
 def test_the_default_mesh_takes_all_devices():
   layout = sharding.make_layout(tiny.section("mesh"))
-  assert dict(layout.mesh.shape) == {"replica": 1, "fsdp": len(jax.devices()), "group": 1, "tensor": 1}
+  assert dict(layout.mesh.shape) == {
+    "replica": 1,
+    "fsdp": len(jax.devices()),
+    "group": 1,
+    "tensor": 1,
+  }
   assert set(layout.mesh.axis_types) == {AxisType.Auto}
 
 
@@ -49,13 +56,17 @@ def test_a_mesh_that_the_devices_do_not_make_is_refused(sizes, says):
 
 
 def test_rules_that_cut_two_axes_of_one_array_by_one_mesh_axis_are_refused():
-  with pytest.raises(SettingError, match="mesh.rules=.*embed and mlp are axes of one array, which tensor can cut"):
+  with pytest.raises(
+    SettingError, match="mesh.rules=.*embed and mlp are axes of one array, which tensor can cut"
+  ):
     make(rules=(("embed", ("fsdp", "tensor")), ("mlp", ("tensor",))), fsdp=8)
 
 
 def test_spec():
   layout = make(replica=2, fsdp=2, tensor=2)
-  assert layout.spec(("prompt", "sample", None), (8, 4, 6)) == PartitionSpec(("replica", "fsdp"), None, None)
+  assert layout.spec(("prompt", "sample", None), (8, 4, 6)) == PartitionSpec(
+    ("replica", "fsdp"), None, None
+  )
   assert layout.spec(("vocab", "embed"), (96, 32)) == PartitionSpec(("tensor",), ("fsdp", "group"))
   # What does not divide is replicated.
   assert layout.spec(("vocab", "embed"), (97, 33)) == PartitionSpec(None, None)
@@ -63,7 +74,9 @@ def test_spec():
 
 
 def test_heads_are_cut_only_between_heads():
-  """Four devices and kv heads of 16 entries: two of them do not divide over four, though 32 entries would."""
+  """Four devices and kv heads of 16 entries: two of them do not divide over four, though 32 entries
+  would.
+  """
   layout = make(fsdp=2, tensor=4)
   assert layout.spec((("kv_heads", 16),), (32,)) == PartitionSpec(None)
   assert layout.spec((("kv_heads", 16),), (64,)) == PartitionSpec(("tensor",))
@@ -82,7 +95,8 @@ def test_a_batch_that_the_mesh_does_not_divide_is_refused():
     sharding.check_batch(layout, 8, 3)
   with pytest.raises(SettingError, match=r"data.prompts=2 .* multiple of 4, or mesh.group=4"):
     sharding.check_batch(layout, 2, 4)
-  with pytest.raises(SettingError, match=r"use a multiple of 4$"):  # 3 prompts over 8 devices: no split does
+  # 3 prompts over 8 devices: no split does
+  with pytest.raises(SettingError, match=r"use a multiple of 4$"):
     sharding.check_batch(layout, 3, 4)
 
 
@@ -106,7 +120,12 @@ def test_axes_of_a_batch():
   """What has samples is cut over them; prompts, wherever they are in a tree, are not."""
   layout = make(fsdp=2, group=2, tensor=2)
   prompts = Prompts(jnp.zeros((8, 6)), jnp.zeros(8))
-  tree = {"prompts": prompts, "weights": jnp.zeros((8, 4, 6)), "lengths": jnp.zeros((8, 4)), "flat": jnp.zeros(8)}
+  tree = {
+    "prompts": prompts,
+    "weights": jnp.zeros((8, 4, 6)),
+    "lengths": jnp.zeros((8, 4)),
+    "flat": jnp.zeros(8),
+  }
   cuts = jax.tree.map(lambda s: s.spec, layout.batch((tree, None)))[0]
   over_prompts, over_samples = ("replica", "fsdp"), ("group",)
   assert cuts["prompts"] == Prompts(PartitionSpec(over_prompts, None), PartitionSpec(over_prompts))
@@ -117,7 +136,11 @@ def test_axes_of_a_batch():
 
 def test_an_axis_that_does_not_divide_is_one_shard():
   layout = make(fsdp=4, group=2)
-  assert layout.shards("prompt", 8) == 4 and layout.shards("prompt", 6) == 1 and layout.shards("sample", 6) == 2
+  assert (
+    layout.shards("prompt", 8) == 4
+    and layout.shards("prompt", 6) == 1
+    and layout.shards("sample", 6) == 2
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,9 +175,12 @@ def test_only_replicas_lie_across_slices(replica, fsdp):
 
 def test_a_mesh_that_would_cut_parameters_across_slices_is_refused():
   chips = [Chip(id, id // 4) for id in range(8)]
-  with pytest.raises(SettingError, match="mesh.replica=1: there are 2 slices .* mesh.replica=2 or a multiple of it"):
+  with pytest.raises(
+    SettingError, match="mesh.replica=1: there are 2 slices .* mesh.replica=2 or a multiple of it"
+  ):
     sharding.make_mesh((1, 8, 1, 1), chips)
   with pytest.raises(SettingError, match=r"mesh.replica=2: there are 2 slices of \[2, 4\] devices"):
     sharding.make_mesh((2, 3, 1, 1), chips[:6])
   machines = [dataclasses.replace(chip, platform="gpu") for chip in chips]
-  assert len(sharding.slices_of(machines)) == 1  # GPUs of several machines: parameters may lie across them
+  # GPUs of several machines: parameters may lie across them
+  assert len(sharding.slices_of(machines)) == 1

@@ -47,7 +47,9 @@ def test_majority(texts, share):
   example = Example("q", "s", "7", {})
   group = answers(*texts)
   votes = [answer_of(c) for c in group]
-  assert policy.majority([answer_correct(example, c) >= 1 for c in group], votes) == pytest.approx(share)
+  assert policy.majority([answer_correct(example, c) >= 1 for c in group], votes) == pytest.approx(
+    share
+  )
 
 
 def test_an_answer_that_was_cut_off_does_not_vote():
@@ -65,8 +67,21 @@ class Numbers:
     return []
 
 
-def run(samples, answers, *, group, mesh=tiny.ONE, batch=4, render=None, width=None, votes=answer_of, learned=None):
-  """Evaluates on problems with the right `answers`; prompt i is the token i + 1, and its samples are `samples[i]`."""
+def run(
+  samples,
+  answers,
+  *,
+  group,
+  mesh=tiny.ONE,
+  batch=4,
+  render=None,
+  width=None,
+  votes=answer_of,
+  learned=None,
+):
+  """Evaluates on problems with the right `answers`; prompt i is the token i + 1, and its samples
+  are `samples[i]`.
+  """
   examples = [Example(str(i), "", str(a), {}) for i, a in enumerate(answers)]
   keys = []
 
@@ -82,12 +97,16 @@ def run(samples, answers, *, group, mesh=tiny.ONE, batch=4, render=None, width=N
         tokens[row, :, 0] = samples[token - 1]
     n = np.where(lengths[:, None] > 0, np.full((batch, width_), 2), 0)
     zeros = np.zeros(tokens.shape, np.float32)
-    out = Rollouts(prompts, *map(jax.numpy.asarray, (tokens, n, np.full(n.shape, STOPPED), zeros, zeros)))
+    out = Rollouts(
+      prompts, *map(jax.numpy.asarray, (tokens, n, np.full(n.shape, STOPPED), zeros, zeros))
+    )
     return out, {}
 
   seen = []
   sample.layout = tiny.layout(mesh)
-  generator = Generator(sample, tiny.sizes(mesh), Numbers(), render or (lambda question: [int(question) + 1]), 2)
+  generator = Generator(
+    sample, tiny.sizes(mesh), Numbers(), render or (lambda question: [int(question) + 1]), 2
+  )
   outcomes = policy.solve(
     generator,
     "the policy",
@@ -128,7 +147,9 @@ def test_a_vote_that_fails_is_a_fault():
   def odd(completion):
     raise ValueError("no answer")
 
-  with pytest.raises(SettingError, match="failed on all 4 completions .* first: ValueError: no answer"):
+  with pytest.raises(
+    SettingError, match="failed on all 4 completions .* first: ValueError: no answer"
+  ):
     run([[1, 0], [0, 0]], [1, 2], group=2, batch=2, votes=odd)
 
 
@@ -139,7 +160,9 @@ def test_a_prompt_that_is_too_long_counts_as_not_solved(width):
   def render(question):
     return [1] * 3 if question == "1" else [int(question) + 1]
 
-  found, _ = run([[1] * width, [2] * width, [3] * width], [1, 2, 3], group=1, render=render, width=width)
+  found, _ = run(
+    [[1] * width, [2] * width, [3] * width], [1, 2, 3], group=1, render=render, width=width
+  )
   assert found["accuracy"] == pytest.approx(2 / 3) and found["prompts_too_long"] == 1
   found, _ = run([[1, 1], [2, 2], [3, 3]], [1, 2, 3], group=2, render=render)
   assert found["pass@1"] == found["pass@2"] == found["maj@2"] == pytest.approx(2 / 3)
@@ -161,12 +184,21 @@ def test_what_a_reward_model_gives_is_compared_with_right_and_wrong():
   def render(question):
     return [1] * 3 if question == "5" else [int(question) + 1]
 
-  found, _ = run([[1], [8], [3], [9], [2], [7]], [1, 2, 3, 4, 5, 6], group=1, learned=given, render=render)
-  assert found == {  # 1 and 3 are right, 8 and 2 are wrong; 9 was given nothing, and the sixth was not sampled
-    "reward/judge": pytest.approx((1 + 8 + 3 + 2) / 4),
-    "agreement/judge": pytest.approx(1 / 4),
+  found, _ = run(
+    [[1], [8], [3], [9], [2], [7]], [1, 2, 3, 4, 5, 6], group=1, learned=given, render=render
+  )
+  assert (
+    found
+    == {  # 1 and 3 are right, 8 and 2 are wrong; 9 was given nothing, and the sixth was not sampled
+      "reward/judge": pytest.approx((1 + 8 + 3 + 2) / 4),
+      "agreement/judge": pytest.approx(1 / 4),
+      "reward/steps": 0.375,
+      "agreement/steps": 0.5,
+    }
+  )
+  found, _ = run([[1], [9]], [1, 2], group=1, learned=given)
+  assert found == {
+    "reward/judge": 1.0,
     "reward/steps": 0.375,
     "agreement/steps": 0.5,
-  }
-  found, _ = run([[1], [9]], [1, 2], group=1, learned=given)
-  assert found == {"reward/judge": 1.0, "reward/steps": 0.375, "agreement/steps": 0.5}  # no wrong one has a score
+  }  # no wrong one has a score

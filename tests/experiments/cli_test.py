@@ -1,4 +1,6 @@
-"""The command line: what is wrong with it is said in one line, at once; what is right reaches the loop."""
+"""The command line: what is wrong with it is said in one line, at once; what is right reaches the
+loop.
+"""
 
 import socket
 import subprocess
@@ -33,17 +35,28 @@ def config(tmp_path):
 
 def test_arguments_have_the_types_of_their_defaults():
   args = arguments.parse_arg(
-    "layers=2, lr=3e-4,chat,model=large,name=x=y", layers=8, lr=1.0, chat=False, model=("s", "large"), name=""
+    "layers=2, lr=3e-4,chat,model=large,name=x=y",
+    layers=8,
+    lr=1.0,
+    chat=False,
+    model=("s", "large"),
+    name="",
   )
   assert args.to_dict() == {"layers": 2, "lr": 3e-4, "chat": True, "model": "large", "name": "x=y"}
-  assert arguments.parse_arg("", layers=8, model=("s", "large")).to_dict() == {"layers": 8, "model": "s"}
+  assert arguments.parse_arg("", layers=8, model=("s", "large")).to_dict() == {
+    "layers": 8,
+    "model": "s",
+  }
   assert arguments.parse_arg("chat=no", chat=True).chat is False
 
 
 @pytest.mark.parametrize(
   ("arg", "message"),
   [
-    ("layer=2", "layer: this config has no such argument; it has: layers=8, chat=False, model=s|large"),
+    (
+      "layer=2",
+      "layer: this config has no such argument; it has: layers=8, chat=False, model=s|large",
+    ),
     ("layers=two", "layers=two: expected a whole number, as in layers=8"),
     ("layers", "layers: a value is missing; write layers=VALUE, as in layers=8"),
     ("chat=maybe", "chat=maybe: expected true or false, as in chat=False"),
@@ -69,9 +82,20 @@ def test_an_error_has_nothing_that_a_terminal_obeys(capsys):
 
 def test_the_nearest_names_are_offered():
   names = arguments.names_of(
-    ConfigDict({"steps": 1, "learner": {"lr": 1.0, "mu": 1}, "eval": {"every": 1}, "log": {"every": 1}})
+    ConfigDict(
+      {"steps": 1, "learner": {"lr": 1.0, "mu": 1}, "eval": {"every": 1}, "log": {"every": 1}}
+    )
   )
-  assert names == ["eval", "eval.every", "learner", "learner.lr", "learner.mu", "log", "log.every", "steps"]
+  assert names == [
+    "eval",
+    "eval.every",
+    "learner",
+    "learner.lr",
+    "learner.mu",
+    "log",
+    "log.every",
+    "steps",
+  ]
   assert arguments.nearest("learner.lrr", names) == ["learner.lr"]
   assert arguments.nearest("lr", names) == ["learner.lr"]
   assert arguments.nearest("every", names) == ["eval.every", "log.every"]
@@ -83,20 +107,44 @@ WRONG = [
   ([], "error: --config is missing, as in --config=experiments/arithmetic.py"),
   (["--config=experiments/default.py"], "no such file; did you mean experiments/defaults.py?"),
   (["--config=CONFIG"], "error: --workdir is missing"),
-  (["--config=CONFIG:modle=tiny"], "modle: this config has no such argument; it has: model=tiny|large, layers=8"),
+  (
+    ["--config=CONFIG:modle=tiny"],
+    "modle: this config has no such argument; it has: model=tiny|large, layers=8",
+  ),
   (["--config=CONFIG:model=huge"], "model=huge: choose from tiny, large"),
-  (["--config=CONFIG", "--config.learner.lrr=1"], "--config.learner.lrr: no such setting; did you mean learner.lr?"),
-  (["--config=CONFIG", "--config.learner.zzz=1"], "--config.learner.zzz: no such setting; learner has: "),
+  (
+    ["--config=CONFIG", "--config.learner.lrr=1"],
+    "--config.learner.lrr: no such setting; did you mean learner.lr?",
+  ),
+  (
+    ["--config=CONFIG", "--config.learner.zzz=1"],
+    "--config.learner.zzz: no such setting; learner has: ",
+  ),
   (["--config=CONFIG", "--config.steps=1e3"], "--config.steps=1e3: expected a whole number"),
   (["--config=CONFIG", "--config.steps", "many"], "--config.steps: expected a whole number"),
   (["--config=CONFIG", "--config.learner=3"], "--config.learner=3: expected a section"),
-  (["--config=CONFIG", "--wrkdir=x"], "Unknown command line flag 'wrkdir'. Did you mean: workdir ?"),
+  (
+    ["--config=CONFIG", "--wrkdir=x"],
+    "Unknown command line flag 'wrkdir'. Did you mean: workdir ?",
+  ),
   (["--config=CONFIG", "--steps=5"], "--steps=5: no such flag; did you mean --config.steps=5?"),
   (["--config=CONFIG", "--lr=5"], "--lr=5: no such flag; did you mean --config.learner.lr=5?"),
-  (["--config=CONFIG", "--learner.mu=5"], "--learner.mu=5: no such flag; did you mean --config.learner.mu=5?"),
-  (["--config=CONFIG", "--noconfig.steps"], "--noconfig.steps: only a setting that is True or False"),
-  (["--config=CONFIG", "--config.=3"], "--config.=3: the name of a setting is missing, as in --config.steps=3"),
-  (["--config=CONFIG", "--config.data.mixture[0]=1"], "--config.data.mixture[0]=1: tuple index out of range"),
+  (
+    ["--config=CONFIG", "--learner.mu=5"],
+    "--learner.mu=5: no such flag; did you mean --config.learner.mu=5?",
+  ),
+  (
+    ["--config=CONFIG", "--noconfig.steps"],
+    "--noconfig.steps: only a setting that is True or False",
+  ),
+  (
+    ["--config=CONFIG", "--config.=3"],
+    "--config.=3: the name of a setting is missing, as in --config.steps=3",
+  ),
+  (
+    ["--config=CONFIG", "--config.data.mixture[0]=1"],
+    "--config.data.mixture[0]=1: tuple index out of range",
+  ),
   (["--config=README.md"], "README.md is no Python file; its name should end in .py"),
   (["--flagfile=/nowhere"], "Unable to open flagfile"),
   (["--config=CONFIG", "stray"], "stray: not understood; a setting is written --config.NAME=VALUE"),
@@ -110,7 +158,9 @@ def test_bad_input_is_one_line_and_code_2_at_once(args, message, config, tmp_pat
   quick = not any("=CONFIG" in arg for arg in args)
   if quick:
     (tmp_path / "jax.py").write_text("raise RuntimeError('imported jax')")
-  done = program("experiments.run", *(arg.replace("CONFIG", config) for arg in args), PYTHONPATH=str(tmp_path))
+  done = program(
+    "experiments.run", *(arg.replace("CONFIG", config) for arg in args), PYTHONPATH=str(tmp_path)
+  )
   assert done.returncode == 2 and done.stdout == ""
   assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
   assert message in done.stderr
@@ -119,13 +169,20 @@ def test_bad_input_is_one_line_and_code_2_at_once(args, message, config, tmp_pat
 @pytest.mark.parametrize(
   ("text", "message"),
   [
-    ("def get_config(arg=''):\n  return 3\n", "get_config() must return an ml_collections.ConfigDict, not int"),
     (
-      "import ml_collections\ndef get_config(arg=''):\n  return ml_collections.FrozenConfigDict()\n",
+      "def get_config(arg=''):\n  return 3\n",
+      "get_config() must return an ml_collections.ConfigDict, not int",
+    ),
+    (
+      "import ml_collections\ndef get_config(arg=''):\n  return "
+      "ml_collections.FrozenConfigDict()\n",
       "must return an ml_collections.ConfigDict, not FrozenConfigDict",
     ),
     ("import sys\nsys.exit()\n", "broken.py: it ends the program, sys.exit(None); return a config"),
-    ("def get_config(arg=''):\n  return nothing\n", "broken.py:2: NameError: name 'nothing' is not defined"),
+    (
+      "def get_config(arg=''):\n  return nothing\n",
+      "broken.py:2: NameError: name 'nothing' is not defined",
+    ),
     ("x = 1\n", "AttributeError: module 'config' has no attribute 'get_config'"),
     ("def get_config(:\n", "SyntaxError"),
   ],
@@ -139,7 +196,9 @@ def test_a_broken_config_file_is_one_line(text, message, tmp_path, program):
 def test_a_loop_that_is_not_there(config, tmp_path, program):
   done = program("experiments.run", f"--config={config}", f"--workdir={tmp_path}/run")
   assert done.returncode == 2 and not (tmp_path / "run").exists()
-  assert done.stderr.startswith("error: loop=nonsense: no such loop in grpo_jax/loops; choose from ")
+  assert done.stderr.startswith(
+    "error: loop=nonsense: no such loop in grpo_jax/loops; choose from "
+  )
 
 
 def test_a_module_of_loops_without_train_is_no_loop():
@@ -202,30 +261,50 @@ def test_two_processes_find_each_other():
   with socket.socket() as s:
     s.bind(("localhost", 0))
     port = s.getsockname()[1]
-  join = "import sys, jax; from experiments import run; run.join_hosts(sys.argv[1], 2, int(sys.argv[2]))"
-  code = f"{join}; import os; print(run.ORDER_FLAG + '=false' in os.environ['XLA_FLAGS'], jax.process_count())"
+  join = (
+    "import sys, jax; from experiments import run; run.join_hosts(sys.argv[1], 2, int(sys.argv[2]))"
+  )
+  code = (
+    f"{join}; import os; print(run.ORDER_FLAG + '=false' in os.environ['XLA_FLAGS'], "
+    "jax.process_count())"
+  )
   command = [sys.executable, "-c", code, f"localhost:{port}"]
   started = [
     subprocess.Popen(
-      [*command, str(i)], cwd=conftest.ROOT, env=conftest.environment(), stdout=subprocess.PIPE, text=True
+      [*command, str(i)],
+      cwd=conftest.ROOT,
+      env=conftest.environment(),
+      stdout=subprocess.PIPE,
+      text=True,
     )
     for i in range(2)
   ]
-  assert [process.communicate(timeout=120)[0].split()[-2:] for process in started] == [["True", "2"]] * 2
+  assert [process.communicate(timeout=120)[0].split()[-2:] for process in started] == [
+    ["True", "2"]
+  ] * 2
 
 
 @pytest.mark.parametrize(
   "platforms, devices, want",
-  [("cpu", ["/dev/accel0"], True), ("tpu,cpu", [], False), ("", [], True), ("", ["/dev/accel0"], False)],
+  [
+    ("cpu", ["/dev/accel0"], True),
+    ("tpu,cpu", [], False),
+    ("", [], True),
+    ("", ["/dev/accel0"], False),
+  ],
 )
 def test_the_flag_for_collectives_on_cpus_is_set_there_alone(platforms, devices, want, monkeypatch):
-  monkeypatch.setattr(run.glob, "glob", lambda pattern: [d for d in devices if pattern == "/dev/accel*"])
+  monkeypatch.setattr(
+    run.glob, "glob", lambda pattern: [d for d in devices if pattern == "/dev/accel*"]
+  )
   assert run.on_cpu(platforms) == want
 
 
 def test_a_command_without_a_config_asks_for_none(program):
   done = program("experiments.growth")
-  assert done.returncode == 2 and done.stderr.startswith("error: --workdir is missing: the folder of growth.jsonl")
+  assert done.returncode == 2 and done.stderr.startswith(
+    "error: --workdir is missing: the folder of growth.jsonl"
+  )
 
 
 def test_a_message_is_no_longer_than_a_person_reads(capsys):

@@ -1,4 +1,6 @@
-"""export, sample and evaluate: what is wrong with their flags is said at once; and all three on one small run."""
+"""export, sample and evaluate: what is wrong with their flags is said at once; and all three on one
+small run.
+"""
 
 import io
 import json
@@ -29,11 +31,15 @@ def run(tmp_path):
 
 
 def test_a_step_that_is_not_there_lists_those_that_are(run):
-  with pytest.raises(SettingError, match=r"^--step=7: --path='.*run' has no checkpoint of that step; use 0, 5, 10$"):
+  with pytest.raises(
+    SettingError, match=r"^--step=7: --path='.*run' has no checkpoint of that step; use 0, 5, 10$"
+  ):
     sources.check("--path", run, 7)
   sources.check("--path", run, 5)
   sources.check("--path", run, None)
-  with pytest.raises(SettingError, match="^--step=5 with --path='experiments/arithmetic_warm_start': is no run"):
+  with pytest.raises(
+    SettingError, match="^--step=5 with --path='experiments/arithmetic_warm_start': is no run"
+  ):
     sources.check("--path", WARM_START, 5)
 
 
@@ -45,7 +51,9 @@ def test_many_steps_are_listed_in_part(tmp_path):
 
 
 def test_folders_without_weights_are_refused(tmp_path):
-  with pytest.raises(SettingError, match="^--path='nowhere': no such folder; give a Hugging Face folder or"):
+  with pytest.raises(
+    SettingError, match="^--path='nowhere': no such folder; give a Hugging Face folder or"
+  ):
     sources.check("--path", "nowhere", None)
   with pytest.raises(SettingError, match="has neither weights .* nor checkpoints"):
     sources.check("--path", str(tmp_path), None)
@@ -55,7 +63,10 @@ def test_folders_without_weights_are_refused(tmp_path):
 
 
 def test_what_is_missing_is_named(run):
-  for workdir, out, message in ((None, "x", "^--workdir is missing"), (run, None, "^--out is missing")):
+  for workdir, out, message in (
+    (None, "x", "^--workdir is missing"),
+    (run, None, "^--out is missing"),
+  ):
     with pytest.raises(SettingError, match=message):
       export.check(workdir, None, out)
   with pytest.raises(SettingError, match="^--path is missing"):
@@ -68,7 +79,9 @@ def test_a_run_without_checkpoints_any_more_has_its_export(tmp_path):
   for folder in ("checkpoints", "export"):
     (tmp_path / folder).mkdir()
   (tmp_path / "export" / "config.json").write_text("{}")
-  with pytest.raises(SettingError, match="no complete checkpoint any more; .*/export is the model of its end"):
+  with pytest.raises(
+    SettingError, match="no complete checkpoint any more; .*/export is the model of its end"
+  ):
     export.check(str(tmp_path), None, str(tmp_path / "out"))
 
 
@@ -84,9 +97,21 @@ def test_a_folder_with_files_in_it_is_not_written_to(run, tmp_path):
 @pytest.mark.parametrize(
   ("module", "flags", "message"),
   [
-    ("export", ["--workdir=RUN", "--step=7", "--out=OUT"], "has no checkpoint of that step; use 0, 5, 10"),
-    ("sample", ["--path=RUN"], "--prompt is missing: give --prompt=TEXT or --file=FILE where the input is no terminal"),
-    ("sample", ["--path=RUN", "--prompt=x", "--top_p=2"], "--top_p=2.0: use a finite number above 0, at most 1"),
+    (
+      "export",
+      ["--workdir=RUN", "--step=7", "--out=OUT"],
+      "has no checkpoint of that step; use 0, 5, 10",
+    ),
+    (
+      "sample",
+      ["--path=RUN"],
+      "--prompt is missing: give --prompt=TEXT or --file=FILE where the input is no terminal",
+    ),
+    (
+      "sample",
+      ["--path=RUN", "--prompt=x", "--top_p=2"],
+      "--top_p=2.0: use a finite number above 0, at most 1",
+    ),
   ],
 )
 def test_flags_are_refused_before_jax_is_imported(module, flags, message, run, tmp_path, program):
@@ -101,7 +126,10 @@ def test_flags_are_refused_before_jax_is_imported(module, flags, message, run, t
   ("given", "message"),
   [
     ({"samples": 0}, "--samples=0: use a whole number from 1 to 4096"),
-    ({"temperature": -1.0}, "--temperature=-1.0: use 0 or a finite number of at least 0.001, at most 1000"),
+    (
+      {"temperature": -1.0},
+      "--temperature=-1.0: use 0 or a finite number of at least 0.001, at most 1000",
+    ),
     ({"max_length": 0}, "--max_length=0: use a whole number of at least 1, at most 2147483647"),
     ({"seed": -1}, "--seed=-1: use a whole number from 0 to 4294967295"),
   ],
@@ -125,10 +153,16 @@ def test_questions_of_a_file(tmp_path):
   assert sample.read_questions(str(tmp_path / "q.txt")) == ["What is 2?", "And 3?"]
   assert sample.read_questions(str(tmp_path / "q.jsonl")) == ["a\nb", "c"]
   (tmp_path / "bad.jsonl").write_text('\n{"question": 7}\n')
-  with pytest.raises(SettingError, match='bad.jsonl\', line 2: use an object with a text "question" or "prompt"'):
+  with pytest.raises(
+    SettingError, match='bad.jsonl\', line 2: use an object with a text "question" or "prompt"'
+  ):
     sample.read_questions(str(tmp_path / "bad.jsonl"))
   (tmp_path / "none.txt").write_text("\n")
-  for name, message in (("none.txt", "has no question"), ("no.txt", "cannot be read"), ("q.csv", "ends in .txt or")):
+  for name, message in (
+    ("none.txt", "has no question"),
+    ("no.txt", "cannot be read"),
+    ("q.csv", "ends in .txt or"),
+  ):
     with pytest.raises(SettingError, match=message):
       sample.read_questions(str(tmp_path / name))
 
@@ -155,7 +189,9 @@ def test_steps_are_of_the_paths_that_are_runs():
 
 
 def test_a_paired_difference_by_hand():
-  """Differences 1, 0, 1, -1, 0: mean 0.2, squared deviations 2.8, variance 0.7, error sqrt(0.7 / 5)."""
+  """Differences 1, 0, 1, -1, 0: mean 0.2, squared deviations 2.8, variance 0.7, error sqrt(0.7 /
+  5).
+  """
   mean, error = paired(np.array([0, 1, 0, 1, 1]), np.array([1, 1, 1, 0, 1]))
   assert mean == pytest.approx(0.2) and error == pytest.approx(math.sqrt(0.14))
   mean, error = paired(np.array([0.25]), np.array([1.0]))
@@ -163,7 +199,10 @@ def test_a_paired_difference_by_hand():
 
 
 def test_the_table_shows_differences_in_points():
-  problems = {"accuracy": np.array([0.0, 1.0, 0.0, 1.0, 1.0])}, {"accuracy": np.array([1.0, 1.0, 1.0, 0.0, 1.0])}
+  problems = (
+    {"accuracy": np.array([0.0, 1.0, 0.0, 1.0, 1.0])},
+    {"accuracy": np.array([1.0, 1.0, 1.0, 0.0, 1.0])},
+  )
   first = command.Evaluated({"path": "a", "accuracy": 0.6}, problems[0], [])
   second = command.Evaluated({"path": "b", "step": 5, "accuracy": 0.8}, problems[1], [])
   second.line["difference"] = command.differences(*problems)
@@ -180,7 +219,10 @@ class Terminal(io.StringIO):
 def test_an_answer_is_printed_once_whether_it_streams_or_not(out, monkeypatch):
   """An escape that a model writes does not reach the terminal; half a character waits for its rest."""
   texts = ("3", "3 + \ufffd", "3 + \u20ac\x1b[2J")
-  grown = [[[Completion(text, [1], TRUNCATED, []), Completion("second", [1], STOPPED, [])]] for text in texts]
+  grown = [
+    [[Completion(text, [1], TRUNCATED, []), Completion("second", [1], STOPPED, [])]]
+    for text in texts
+  ]
   monkeypatch.setattr(sample, "sample", lambda *_: iter(grown))
   sample.answer(None, "q", 0, out)
   assert out.getvalue() == "3 + \u20ac\ufffd[2J\nsecond\n"
@@ -196,7 +238,9 @@ def test_questions_are_asked_until_the_input_ends(monkeypatch):
       raise EOFError from None
 
   monkeypatch.setattr("builtins.input", typing)
-  monkeypatch.setattr(sample, "answer", lambda policy, question, turn, out: asked.append((question, turn)))
+  monkeypatch.setattr(
+    sample, "answer", lambda policy, question, turn, out: asked.append((question, turn))
+  )
   sample.converse(None, None)
   assert asked == [("one", 0), ("two", 1)]
 
@@ -225,22 +269,39 @@ def test_the_dtype_is_that_of_the_first_weights(tmp_path):
     == provenance.weights_dtype("gone")
     == "float32"
   )
-  safetensors.numpy.save_file(tensors | {"b": np.zeros(3, np.float32)}, folder / "model.safetensors")
+  safetensors.numpy.save_file(
+    tensors | {"b": np.zeros(3, np.float32)}, folder / "model.safetensors"
+  )
   assert provenance.weights_dtype(second) == "float32"
 
 
 def test_a_run_is_asked_as_it_was_trained(tmp_path):
   data = {"template": "Q: {question}", "chat": False, "system": "s"}
-  trained = {"max_length": 9, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "min_p": 0.1, "stop": ["x"]}
+  trained = {
+    "max_length": 9,
+    "temperature": 0.5,
+    "top_k": 3,
+    "top_p": 0.9,
+    "min_p": 0.1,
+    "stop": ["x"],
+  }
   path = write_run(tmp_path / "run", {"data": data, "sampler": trained})
   found = sample.settings(path, {"top_k": 7, "temperature": 0, "samples": 4}, path)
-  assert found.data.template == "Q: {question}" and found.data.system == "s" and found.sampler.group == 4
+  assert (
+    found.data.template == "Q: {question}" and found.data.system == "s" and found.sampler.group == 4
+  )
   asked = [found.sampler[name] for name in ("max_length", "temperature", "top_k", "top_p", "stop")]
   assert asked == [9, 0.0, 7, 0.9, ("x",)]
   with pytest.raises(SettingError, match="config.json is not as the run wrote it"):
-    sample.settings(WARM_START, {}, write_run(tmp_path / "edited", {"sampler": {"max_length": "many"}}))
+    sample.settings(
+      WARM_START, {}, write_run(tmp_path / "edited", {"sampler": {"max_length": "many"}})
+    )
   found = sample.settings(WARM_START, {}, "")
-  assert (found.data.template, found.sampler.max_length, found.sampler.dtype) == ("{question}", 512, "float32")
+  assert (found.data.template, found.sampler.max_length, found.sampler.dtype) == (
+    "{question}",
+    512,
+    "float32",
+  )
 
 
 def test_an_export_is_asked_as_its_run_was_trained(tmp_path):
@@ -253,17 +314,25 @@ def test_an_export_is_asked_as_its_run_was_trained(tmp_path):
 
 
 def test_an_export_of_before_more_steps_is_not_the_run(tmp_path):
-  """A run that ended at step 5, was given more steps and has done some of them: its last checkpoint is newer."""
+  """A run that ended at step 5, was given more steps and has done some of them: its last checkpoint
+  is newer.
+  """
   run = tmp_path / "run"
   for folder in ("checkpoints/3", "checkpoints/5", "export", "model"):
     (run / folder).mkdir(parents=True)
   (run / "export" / "config.json").write_text("{}")
   (run / "model" / "decoder.json").write_text("{}")
   (run / "result.json").write_text('{"steps": 5}')
-  assert parameters.find_source(str(run)) == (str(run / "export"), "") and sources.step_of(str(run), None) == 5
+  assert (
+    parameters.find_source(str(run)) == (str(run / "export"), "")
+    and sources.step_of(str(run), None) == 5
+  )
   assert sources.step_of(str(run), 3) == 3 and sources.step_of(WARM_START, None) is None
   (run / "checkpoints/8").mkdir()
-  assert parameters.find_source(str(run)) == (str(run / "model"), str(run)) and sources.step_of(str(run), None) == 8
+  assert (
+    parameters.find_source(str(run)) == (str(run / "model"), str(run))
+    and sources.step_of(str(run), None) == 8
+  )
   (run / "result.json").write_text('{"steps": "all"}')
   with pytest.raises(SettingError, match="result.json has steps='all'"):
     parameters.find_source(str(run))
@@ -271,7 +340,10 @@ def test_an_export_of_before_more_steps_is_not_the_run(tmp_path):
 
 def test_other_prompts_than_those_of_training_are_told(tmp_path, capsys):
   c = defaults.get_config()
-  run = write_run(tmp_path / "run", {"data": {"template": "Q: {question}", "chat": False}, "sampler": {"stop": ["x"]}})
+  run = write_run(
+    tmp_path / "run",
+    {"data": {"template": "Q: {question}", "chat": False}, "sampler": {"stop": ["x"]}},
+  )
   (tmp_path / "run" / "export").mkdir()
   command.warn_of_prompts(c, f"{run}/export")
   said = capsys.readouterr().out.splitlines()
@@ -293,9 +365,21 @@ def test_evaluate_refuses_a_place_that_is_none(path):
     command.check(c, [WARM_START, path], [], None)
 
 
-SMALL = ("learner.warmup=0", "steps=1", "data.prompts=4", "sampler.group=4", "sampler.max_length=56", "sampler.tries=1")
+SMALL = (
+  "learner.warmup=0",
+  "steps=1",
+  "data.prompts=4",
+  "sampler.group=4",
+  "sampler.max_length=56",
+  "sampler.tries=1",
+)
 SMALL += ("eval.problems=0",)
-SMALL += ("checkpoint.every=1", "checkpoint.keep=3", "checkpoint.export=False", "log.tensorboard=False")
+SMALL += (
+  "checkpoint.every=1",
+  "checkpoint.keep=3",
+  "checkpoint.export=False",
+  "log.tensorboard=False",
+)
 
 
 def answers(program, *flags, **options):
@@ -306,11 +390,18 @@ def answers(program, *flags, **options):
 
 @pytest.mark.slow
 def test_all_three_on_a_small_run(program, tmp_path):
-  """A run on two devices, exported on one; the export is asked and evaluated as the checkpoint that it is of."""
+  """A run on two devices, exported on one; the export is asked and evaluated as the checkpoint that
+  it is of.
+  """
   run, out = tmp_path / "run", tmp_path / "exported"
   flags = [f"--config.{s}" for s in SMALL]
   done = program(
-    "experiments.run", "--config=experiments/arithmetic.py", f"--workdir={run}", *flags, devices=2, timeout=400
+    "experiments.run",
+    "--config=experiments/arithmetic.py",
+    f"--workdir={run}",
+    *flags,
+    devices=2,
+    timeout=400,
   )
   assert done.returncode == 0, done.stderr
   before = sorted(p.relative_to(run) for p in run.rglob("*"))
@@ -318,24 +409,51 @@ def test_all_three_on_a_small_run(program, tmp_path):
   answers(program, "experiments.export", f"--workdir={run}", "--step=1", f"--out={out}")
   tensors = safetensors.numpy.load_file(out / "model.safetensors")
   start = safetensors.numpy.load_file(ROOT / WARM_START / "model.safetensors")
-  assert {name: (x.shape, x.dtype) for name, x in tensors.items()} == {n: (x.shape, x.dtype) for n, x in start.items()}
+  assert {name: (x.shape, x.dtype) for name, x in tensors.items()} == {
+    n: (x.shape, x.dtype) for n, x in start.items()
+  }
   assert any((tensors[name] != start[name]).any() for name in start)  # a step was done
   assert (out / "tokenizer.json").exists() and not list(tmp_path.glob(".exported*"))
-  done = program("experiments.export", f"--workdir={run}", "--part=critic", f"--out={tmp_path}/other")
+  done = program(
+    "experiments.export", f"--workdir={run}", "--part=critic", f"--out={tmp_path}/other"
+  )
   assert done.returncode == 2 and "has no such learner; use policy" in done.stderr
 
   (tmp_path / "q.txt").write_text("Tom has 3 apples and buys 4 more. How many does he have?\n" * 2)
-  asked = ("experiments.sample", f"--path={run}", "--step=1", f"--file={tmp_path}/q.txt", "--samples=2", "--seed=3")
+  asked = (
+    "experiments.sample",
+    f"--path={run}",
+    "--step=1",
+    f"--file={tmp_path}/q.txt",
+    "--samples=2",
+    "--seed=3",
+  )
   one, two = answers(program, *asked), answers(program, *asked, devices=2)
   assert one == two and len(one) == 2 and len(one[0]["completions"]) == 2
 
-  config = ("--config=experiments/arithmetic.py", *flags[:-5], "--config.eval.problems=16", "--config.eval.batch=8")
-  paths = [f"--path={run}", f"--path={out},{ROOT / WARM_START}", "--step=1", f"--out={tmp_path}/page"]
+  config = (
+    "--config=experiments/arithmetic.py",
+    *flags[:-5],
+    "--config.eval.problems=16",
+    "--config.eval.batch=8",
+  )
+  paths = [
+    f"--path={run}",
+    f"--path={out},{ROOT / WARM_START}",
+    "--step=1",
+    f"--out={tmp_path}/page",
+  ]
   first, second, third = answers(program, "experiments.evaluate", *config, *paths)
   numbers = ("accuracy", "pass@1", "pass@8", "maj@8", "length", "truncated")
-  assert [first[name] for name in numbers] == [second[name] for name in numbers] and first["step"] == 1
+  assert [first[name] for name in numbers] == [second[name] for name in numbers] and first[
+    "step"
+  ] == 1
   assert second["difference"]["pass@1"] == {"mean": 0.0, "error": 0.0}
-  assert third["difference"]["accuracy"]["mean"] == pytest.approx(third["accuracy"] - first["accuracy"])
-  rows = [json.loads(line) for line in (tmp_path / "page" / "samples.jsonl").read_text().splitlines()]
+  assert third["difference"]["accuracy"]["mean"] == pytest.approx(
+    third["accuracy"] - first["accuracy"]
+  )
+  rows = [
+    json.loads(line) for line in (tmp_path / "page" / "samples.jsonl").read_text().splitlines()
+  ]
   assert len(rows) == 3 * 16 * (1 + 8) and (tmp_path / "page" / "samples.html").exists()
   assert before == sorted(p.relative_to(run) for p in run.rglob("*"))  # nothing in the run was made

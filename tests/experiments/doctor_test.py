@@ -15,7 +15,13 @@ from grpo_jax.run.writer import Writer
 from grpo_jax.setup import build
 
 PARTS = ("config.json", "model/decoder.json", "model/tokenizer.json", "inputs.json", "result.json")
-PARTS += ("export/config.json", "export/model.safetensors", "export/tokenizer.json", "metrics.jsonl", "samples.jsonl")
+PARTS += (
+  "export/config.json",
+  "export/model.safetensors",
+  "export/tokenizer.json",
+  "metrics.jsonl",
+  "samples.jsonl",
+)
 
 
 class Policy(run_test.Fake):
@@ -35,7 +41,9 @@ def good(tmp_path_factory) -> pathlib.Path:
   """The folder of a run that has ended, on data of a file."""
   home = tmp_path_factory.mktemp("good")
   (home / "data").mkdir()
-  rows = "".join(json.dumps({"question": f"{i} + 1?", "answer": str(i + 1)}) + "\n" for i in range(8))
+  rows = "".join(
+    json.dumps({"question": f"{i} + 1?", "answer": str(i + 1)}) + "\n" for i in range(8)
+  )
   for split in ("train", "test"):
     (home / "data" / f"{split}.jsonl").write_text(rows)
   c = defaults.get_config()
@@ -64,25 +72,44 @@ def bad(folder: pathlib.Path) -> dict[str, str]:
 
 
 def test_a_whole_folder_is_whole(good):
-  before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in sorted(good.rglob("*")) if path.is_file()}
+  before = {
+    path: (path.stat().st_mtime_ns, path.read_bytes())
+    for path in sorted(good.rglob("*"))
+    if path.is_file()
+  }
   assert bad(good) == {}
   lines = [*doctor.whole(str(good)), *doctor.depends_on(str(good))]
   by_part = {line.part: line for line in lines}
-  assert "arrays, " in by_part["checkpoints/5"].said and "all have their checksums" in by_part["checkpoints/5"].said
+  assert (
+    "arrays, " in by_part["checkpoints/5"].said
+    and "all have their checksums" in by_part["checkpoints/5"].said
+  )
   assert "5 lines of 5 have their checksums" in by_part["metrics.jsonl"].said
   assert by_part["data.path/train.jsonl"].state == by_part["version of jax"].state == "ok"
-  assert by_part["export"].state == "ok" and by_part["result.json"].said == "the run ended at step 5"
-  after = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in sorted(good.rglob("*")) if path.is_file()}
+  assert (
+    by_part["export"].state == "ok" and by_part["result.json"].said == "the run ended at step 5"
+  )
+  after = {
+    path: (path.stat().st_mtime_ns, path.read_bytes())
+    for path in sorted(good.rglob("*"))
+    if path.is_file()
+  }
   assert before == after  # it writes nothing
 
 
-@pytest.mark.parametrize("kind", [damage.flip, damage.truncate, damage.empty, damage.garbage, damage.delete])
+@pytest.mark.parametrize(
+  "kind", [damage.flip, damage.truncate, damage.empty, damage.garbage, damage.delete]
+)
 def test_every_kind_of_damage_to_every_file_is_told(good, run, kind):
   for part in PARTS:
     kind(run / part)
     found = bad(run)
     shutil.copyfile(good / part, run / part)
-    near = {name: state for name, state in found.items() if name.split("/")[0] in (part, part.split("/")[0])}
+    near = {
+      name: state
+      for name, state in found.items()
+      if name.split("/")[0] in (part, part.split("/")[0])
+    }
     logs_gone = kind in (damage.delete, damage.truncate, damage.empty) and part.endswith(".jsonl")
     assert near or (logs_gone and found), (part, found)
     assert part == "inputs.json" or set(found.values()) <= {"damaged", "missing"}, (part, found)
@@ -109,7 +136,10 @@ def test_checksums_that_are_lost_or_damaged(run, name):
   damage.garbage(run / name)
   assert bad(run)
   (run / name).unlink()
-  assert set(bad(run)) <= {"checkpoints/4", "checkpoints/5"}  # whose lengths of the logs say that it was there
+  assert set(bad(run)) <= {
+    "checkpoints/4",
+    "checkpoints/5",
+  }  # whose lengths of the logs say that it was there
 
 
 def test_steps_that_are_not_there(run):
@@ -160,7 +190,11 @@ def test_data_that_changed_or_is_gone(good, run):
 
 def test_versions_and_code_that_changed(run):
   recorded = json.loads((run / "inputs.json").read_text())
-  recorded |= {"version of jax": "0.0.1", "code of my_module": "12 bytes, 00", "code of /gone/reward.py": "7 bytes, 00"}
+  recorded |= {
+    "version of jax": "0.0.1",
+    "code of my_module": "12 bytes, 00",
+    "code of /gone/reward.py": "7 bytes, 00",
+  }
   recorded |= {f"code of {pathlib.Path(__file__)}": "7 bytes, 00"}
   (run / "inputs.json").write_text(json.dumps(recorded))
   manifest.record(str(run), manifest.START)
@@ -181,20 +215,26 @@ def test_a_run_of_before_has_less_to_compare(run):
   del config["log"]["bucket_seconds"]
   (run / "config.json").write_text(json.dumps(config))
   assert bad(run) == {}
-  states = {line.part: line.state for line in [*doctor.whole(str(run)), *doctor.depends_on(str(run))]}
+  states = {
+    line.part: line.state for line in [*doctor.whole(str(run)), *doctor.depends_on(str(run))]
+  }
   assert states["inputs.json"] == states[manifest.NAME] == "unchecked"
 
 
 def test_commands_warn_of_files_that_are_not_as_the_run_wrote_them(run, capsys):
   sources.check("--path", str(run), None)
   assert not capsys.readouterr().out
-  for name, with_step in (("config.json", True), ("model/tokenizer.json", True), ("export/model.safetensors", False)):
+  for name, with_step in (
+    ("config.json", True),
+    ("model/tokenizer.json", True),
+    ("export/model.safetensors", False),
+  ):
     damage.flip(run / name)
     for step in (None, 5):
       sources.check("--path", str(run), step)
-      assert (f"warning: --path='{run}': {name} is not as the run wrote it" in capsys.readouterr().out) == (
-        with_step or step is None
-      )
+      assert (
+        f"warning: --path='{run}': {name} is not as the run wrote it" in capsys.readouterr().out
+      ) == (with_step or step is None)
 
 
 def test_the_command_prints_a_table_and_its_exit_code_says_it(run, monkeypatch, capsys):
@@ -207,7 +247,8 @@ def test_the_command_prints_a_table_and_its_exit_code_says_it(run, monkeypatch, 
   assert code(str(run)) == 0
   out = capsys.readouterr().out
   assert (
-    out.endswith("all of it is whole, and nothing has changed\n") and max(map(len, out.splitlines())) <= doctor.WIDTH
+    out.endswith("all of it is whole, and nothing has changed\n")
+    and max(map(len, out.splitlines())) <= doctor.WIDTH
   )
   damage.flip(run / "export" / "model.safetensors")
   assert code(str(run)) == 1

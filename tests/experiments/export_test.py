@@ -1,4 +1,6 @@
-"""Every learner of a run from bfloat16 weights, exported from its checkpoints and by the run itself: bfloat16 again."""
+"""Every learner of a run from bfloat16 weights, exported from its checkpoints and by the run
+itself: bfloat16 again.
+"""
 
 import json
 
@@ -28,7 +30,9 @@ def source(tmp_path_factory):
   """A Hugging Face folder in bfloat16."""
   folder = tmp_path_factory.mktemp("weights") / "m"
   model = build.model(iterative_test.config(**{"mesh.group": 1}), jax.devices()[:1])
-  tensors.save(folder, model.decoder.config, model.load(), tokenizer=model.tokenizer, dtype="bfloat16")
+  tensors.save(
+    folder, model.decoder.config, model.load(), tokenizer=model.tokenizer, dtype="bfloat16"
+  )
   said = json.loads((folder / "config.json").read_text())
   (folder / "config.json").write_text(json.dumps(said | {"of_the_base": 7}))
   return folder
@@ -38,9 +42,16 @@ def source(tmp_path_factory):
 def run(source, tmp_path_factory):
   """Two steps of iterative GRPO, an iteration, on one device."""
   workdir, make = tmp_path_factory.mktemp("run"), build.model
-  changes = {"init_from": str(source), "tokenizer": "", "model.variant": "", "model.hub": "Qwen/Qwen3-0.6B"}
+  changes = {
+    "init_from": str(source),
+    "tokenizer": "",
+    "model.variant": "",
+    "model.hub": "Qwen/Qwen3-0.6B",
+  }
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(build, "model", lambda given, scores=False: make(given, jax.devices()[:1], scores))
+    patch.setattr(
+      build, "model", lambda given, scores=False: make(given, jax.devices()[:1], scores)
+    )
     iterative.train(iterative_test.config(steps=2, **changes, **{"mesh.group": 1}), str(workdir))
   return workdir
 
@@ -58,7 +69,11 @@ def test_a_run_writes_the_dtype_that_it_began_with(source, run):
 @pytest.mark.slow
 def test_each_part_is_exported_as_it_is_saved(source, run, tmp_path):
   """The reference is the policy as the iteration began, which is the start of this run."""
-  parts = {"policy": file(run / "export"), "reward_model": file(run / "reward_model"), "reference": file(source)}
+  parts = {
+    "policy": file(run / "export"),
+    "reward_model": file(run / "reward_model"),
+    "reference": file(source),
+  }
   for part, want in parts.items():
     assert export.export(str(run), None, part, str(tmp_path / part)) == "bfloat16"
     assert file(tmp_path / part) == want, part
@@ -73,4 +88,6 @@ def test_each_part_is_exported_as_it_is_saved(source, run, tmp_path):
     score = judge.eval()(ids, attention_mask=torch.ones_like(ids)).logits
   assert np.isfinite(score.float().numpy()).all()
   for part in ("policy", "reference"):
-    assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / part).dtype == torch.bfloat16
+    assert (
+      transformers.AutoModelForCausalLM.from_pretrained(tmp_path / part).dtype == torch.bfloat16
+    )

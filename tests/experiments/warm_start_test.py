@@ -1,4 +1,6 @@
-"""The warm starts that ship: half right or rarely, well formed, and the same model to transformers as to us."""
+"""The warm starts that ship: half right or rarely, well formed, and the same model to transformers
+as to us.
+"""
 
 import pathlib
 
@@ -51,7 +53,10 @@ def test_it_is_small_and_honest(model, problems):
 def test_the_hard_one_is_rarely_right_and_solves_some_of_all_in_eight_tries():
   config = arithmetic.get_config("hard")
   config.mesh.fsdp = 1
-  hard, some = build.model(config, devices=jax.devices()[:1]), transformers_accuracy.unused_problems(PROBLEMS, "hard")
+  hard, some = (
+    build.model(config, devices=jax.devices()[:1]),
+    transformers_accuracy.unused_problems(PROBLEMS, "hard"),
+  )
   groups = completions(hard, some, "hard", group=8)
   right = np.array([[answer_correct(e, c) for c in group] for e, group in zip(some, groups)])
   formed = [well_formed(e, c) for e, group in zip(some, groups) for c in group]
@@ -65,6 +70,8 @@ def test_transformers_solves_the_same_problems(model, problems):
   pytest.importorskip("torch")
   own = [group[0].text for group in completions(model, problems, group=1, temperature=0.0)]
   theirs = transformers_accuracy.answers(str(arithmetic.WARM_START), problems)
-  ours_right, theirs_right = (transformers_accuracy.right(problems, texts) for texts in (own, theirs))
+  ours_right, theirs_right = (
+    transformers_accuracy.right(problems, texts) for texts in (own, theirs)
+  )
   assert abs(ours_right.mean() - theirs_right.mean()) <= 0.03
   assert np.mean([a == b for a, b in zip(own, theirs)]) >= 0.98

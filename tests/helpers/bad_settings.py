@@ -1,4 +1,6 @@
-"""Settings and command lines that cannot be, as data: tests/config/bad_settings_test.py tries them all."""
+"""Settings and command lines that cannot be, as data: tests/config/bad_settings_test.py tries them
+all.
+"""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -59,7 +61,9 @@ def of_row(name: str, row: kinds.Row) -> Iterator[Bad]:
 
 
 def of_objective(name: str) -> Iterator[Bad]:
-  """Yields values of another kind, and numbers that are not finite, for every setting of an objective."""
+  """Yields values of another kind, and numbers that are not finite, for every setting of an
+  objective.
+  """
   section = registry.objective(name).settings()
   for setting in section:
     default = section[setting]
@@ -84,7 +88,9 @@ FUNCTIONS, MIXTURE, RULES = "rewards.functions", "data.mixture", "mesh.rules"
 
 BY_HAND = (
   # names of what is not there
-  Bad("loop", "nonsense", "choose from iterative, offline, online, process_reward_model, reward_model"),
+  Bad(
+    "loop", "nonsense", "choose from iterative, offline, online, process_reward_model, reward_model"
+  ),
   Bad("loop", "", "choose from"),
   Bad("loop", "imports", "choose from"),
   Bad("loop", "../online", "choose from"),
@@ -118,7 +124,12 @@ BY_HAND = (
     )
   ),
   Bad("eval.arguments", (("x", 1),), "cannot be called so"),
-  Bad("eval.arguments", (("pattern", "("),), "give a regular expression", also={"eval.reward": PATTERN}),
+  Bad(
+    "eval.arguments",
+    (("pattern", "("),),
+    "give a regular expression",
+    also={"eval.reward": PATTERN},
+  ),
   Bad("eval.arguments", (("pattern", "abc"),), "has no group", also={"eval.reward": PATTERN}),
   Bad("eval.arguments", (("pattern", 1),), "is no text", also={"eval.reward": PATTERN}),
   *(
@@ -131,7 +142,9 @@ BY_HAND = (
     )
   ),
   Bad(FUNCTIONS, (("a", PATTERN, 1.0),), "cannot be called so"),
-  Bad("model.variant", "nonsense", "one of qwen3_0.6b", also={"init_from": "", "tokenizer": "words"}),
+  Bad(
+    "model.variant", "nonsense", "one of qwen3_0.6b", also={"init_from": "", "tokenizer": "words"}
+  ),
   # rewards
   *(
     Bad(FUNCTIONS, (entry,), "give (name, function, weight)")
@@ -153,7 +166,11 @@ BY_HAND = (
   Bad(FUNCTIONS, (("a", "math.answer_correct", 1e7),), "use a weight from"),
   Bad(FUNCTIONS, (("a", "math.answer_correct", HUGE),), "whole numbers"),
   Bad(FUNCTIONS, (), "give at least one"),
-  Bad(FUNCTIONS, (("a", "math.answer_correct", 1), ("a", "math.answer_correct", 1)), "each its own name"),
+  Bad(
+    FUNCTIONS,
+    (("a", "math.answer_correct", 1), ("a", "math.answer_correct", 1)),
+    "each its own name",
+  ),
   Bad(FUNCTIONS, (("a", "math.answer_correct", 1.0, {"x": 1}),), "cannot be called so"),
   Bad(FUNCTIONS, (("a", "length.overlong", 1.0),), "cannot be called so"),
   Bad(FUNCTIONS, (("a", "length.overlong", 1.0, {"max_length": NAN, "buffer": 1}),), "finite"),
@@ -165,7 +182,14 @@ BY_HAND = (
   # data
   *(
     Bad(MIXTURE, (entry,), "give (name, path, weight)")
-    for entry in (1, "abc", (), ("arithmetic", 1.0), ("arithmetic", "", "1"), ("arithmetic", "", 1.0, {}))
+    for entry in (
+      1,
+      "abc",
+      (),
+      ("arithmetic", 1.0),
+      ("arithmetic", "", "1"),
+      ("arithmetic", "", 1.0, {}),
+    )
   ),
   *(Bad(MIXTURE, (("arithmetic", "", w),), "use positive numbers") for w in (0, -1, 0.0, -0.5)),
   *(Bad(MIXTURE, (("arithmetic", "", w),), "finite") for w in (NAN, INF)),
@@ -185,7 +209,11 @@ BY_HAND = (
   Bad("data.path", "nowhere", "no such file or folder", also={"data.name": "jsonl"}),
   Bad("data.path", "", "is empty", also={"data.name": "jsonl"}),
   Bad("data.path", "nowhere", "grade-school-math", also={"data.name": "gsm8k"}),
-  *(Bad(f"data.{split}", name, "arithmetic has") for split in ("train", "test") for name in ("", "dev", "../test")),
+  *(
+    Bad(f"data.{split}", name, "arithmetic has")
+    for split in ("train", "test")
+    for name in ("", "dev", "../test")
+  ),
   *(
     Bad(f"data.arithmetic.{name}", value)
     for name in ("seed", "size", "max_number", "max_factor", "min_steps", "max_steps")
@@ -234,10 +262,30 @@ BY_HAND = (
   Bad("objective.gamma", 1.5, "from 0 to 1", objective="ppo"),
   Bad("objective.lam", 1.5, "from 0 to 1", objective="ppo"),
   Bad("objective.mismatch_cap", 0.0, "above 0"),
-  Bad("objective.max_length", None, "aggregation='constant'", also={"objective.aggregation": "constant"}),
-  Bad("objective.reward_weights", ("a",), "use a tuple of numbers", also={"objective.advantage": "gdpo"}),
-  Bad("objective.reward_weights", (1.0, 2.0), "one for each of rewards", also={"objective.advantage": "gdpo"}),
-  Bad(FUNCTIONS, (("seen", "math.well_formed", 0.0),), "'seen' has 0", also={"objective.advantage": "gdpo"}),
+  Bad(
+    "objective.max_length",
+    None,
+    "aggregation='constant'",
+    also={"objective.aggregation": "constant"},
+  ),
+  Bad(
+    "objective.reward_weights",
+    ("a",),
+    "use a tuple of numbers",
+    also={"objective.advantage": "gdpo"},
+  ),
+  Bad(
+    "objective.reward_weights",
+    (1.0, 2.0),
+    "one for each of rewards",
+    also={"objective.advantage": "gdpo"},
+  ),
+  Bad(
+    FUNCTIONS,
+    (("seen", "math.well_formed", 0.0),),
+    "'seen' has 0",
+    also={"objective.advantage": "gdpo"},
+  ),
   Bad("objective.advantage", "none.py:f", "no such file"),
   Bad("objective.advantage", "os.path:join", "is of Python's own library"),
   # settings that this run would not read
@@ -253,7 +301,12 @@ BY_HAND = (
   Bad("offline.require", "math.answer_correct", "is not of loop='online'"),
   Bad("offline.data", "samples", "is not of loop='online'"),
   Bad("offline.teacher", "runs/1", "loop='online' draws no samples of a teacher"),
-  Bad("offline.teacher", "runs/1", "draws no samples of a teacher with offline.data='solutions'", objective="sft"),
+  Bad(
+    "offline.teacher",
+    "runs/1",
+    "draws no samples of a teacher with offline.data='solutions'",
+    objective="sft",
+  ),
   Bad("iterative.weight", 5.0, "is not of loop='online'"),
   Bad("iterative.weight", 5.0, "is not of loop='offline'", objective="dpo"),
   Bad("iterative.reward_model", "runs/1", "is not of loop='online'"),
@@ -295,11 +348,29 @@ BY_HAND = (
   Bad(FUNCTIONS, (("seen", "math.well_formed", -0.0),), "nothing would be learned"),
   Bad(FUNCTIONS, (("seen", "math.well_formed", 0.0),), "nothing would be learned", objective="ppo"),
   Bad(FUNCTIONS, (("a", "math.answer_correct", 1.0, {"example": 1}),), "cannot be called so"),
-  Bad(FUNCTIONS, (("a", "length.overlong", 1.0, {"max_length": 96, "buffer": 100}),), "use 1 to max_length=96"),
-  Bad(FUNCTIONS, (("a", "length.overlong", 1.0, {"max_length": -1, "buffer": 0}),), "use 1 to max_length=-1"),
-  Bad(FUNCTIONS, (("a", "length.overlong", 1.0, {"max_length": "a", "buffer": 1}),), "use a whole number"),
-  Bad(FUNCTIONS, (("a", "length.overlong", 1.0, {"max_length": True, "buffer": 1}),), "use a whole number"),
-  Bad("objective.reward_weights", (0.0,), "one of them not 0", also={"objective.advantage": "gdpo"}),
+  Bad(
+    FUNCTIONS,
+    (("a", "length.overlong", 1.0, {"max_length": 96, "buffer": 100}),),
+    "use 1 to max_length=96",
+  ),
+  Bad(
+    FUNCTIONS,
+    (("a", "length.overlong", 1.0, {"max_length": -1, "buffer": 0}),),
+    "use 1 to max_length=-1",
+  ),
+  Bad(
+    FUNCTIONS,
+    (("a", "length.overlong", 1.0, {"max_length": "a", "buffer": 1}),),
+    "use a whole number",
+  ),
+  Bad(
+    FUNCTIONS,
+    (("a", "length.overlong", 1.0, {"max_length": True, "buffer": 1}),),
+    "use a whole number",
+  ),
+  Bad(
+    "objective.reward_weights", (0.0,), "one of them not 0", also={"objective.advantage": "gdpo"}
+  ),
   Bad("objective.reward_weights", (1e38,), "at most 1e+06", also={"objective.advantage": "gdpo"}),
   Bad("objective.advantage", "builtins:print", "is not written in Python"),
   Bad("objective.advantage", "numpy:sum", "it should take rollouts"),
@@ -307,7 +378,12 @@ BY_HAND = (
   Bad("eval.reward", "os:remove", "is not written in Python"),
   Bad("eval.reward", "shutil:rmtree", "is of Python's own library"),
   Bad("eval.reward", "pathlib:Path", "is a class"),
-  Bad("eval.arguments", (("pattern", "(a)"), ("pattern", "(b)")), "each name once", also={"eval.reward": PATTERN}),
+  Bad(
+    "eval.arguments",
+    (("pattern", "(a)"), ("pattern", "(b)")),
+    "each name once",
+    also={"eval.reward": PATTERN},
+  ),
   Bad("eval.arguments", (("example", 1),), "cannot be called so"),
   Bad("eval.arguments", ((1, 2),), "cannot be called so"),
   Bad("data.test", "train", "is the split that is trained on"),
@@ -323,7 +399,18 @@ BY_HAND = (
   # sections that are none
   *(
     Bad(name, value, "a section")
-    for name in ("model", "data", "sampler", "rewards", "objective", "learner", "mesh", "eval", "log", "profile")
+    for name in (
+      "model",
+      "data",
+      "sampler",
+      "rewards",
+      "objective",
+      "learner",
+      "mesh",
+      "eval",
+      "log",
+      "profile",
+    )
     for value in (None, 3)
   ),
   Bad("data.chat_arguments", (("messages", 1),), "none of messages"),
@@ -351,7 +438,9 @@ ACCEPTED = (
   Accepted("learner.chunk", 2**31 - 1, "all tokens at a time"),
   Accepted("learner.clip_norm", 1e-30, "Adam divides by the size of the gradient again"),
   Accepted("learner.schedule", "linear", "with a warm-up of the default length"),
-  Accepted("model.vocab", 5000, "an experiment that makes a tokenizer may be given one in its place"),
+  Accepted(
+    "model.vocab", 5000, "an experiment that makes a tokenizer may be given one in its place"
+  ),
   Accepted("offline.prompts", 5, "a comparison gives it to all of its arms"),
   Accepted("iterative.steps", 3, "a config file may have the numbers of several loops"),
   Accepted("lora.alpha", 64.0, "a sweep over lora.rank has 0 in it"),
@@ -360,7 +449,9 @@ ACCEPTED = (
   Accepted("objective.mismatch_cap", 5.0, "a sweep over mismatch has 'none' in it"),
   Accepted("objective.clip_low", 0.0, "no token with A < 0 is driven down"),
   Accepted("data.redraw", 1e-12, "what is settled does not come again, until all of the data is"),
-  Accepted("data.mixture", (("arithmetic", "", 1.0), ("arithmetic", "", 1.0)), "twice, in two orders"),
+  Accepted(
+    "data.mixture", (("arithmetic", "", 1.0), ("arithmetic", "", 1.0)), "twice, in two orders"
+  ),
   Accepted("data.arithmetic.size", 1, "a problem to overfit"),
   Accepted("eval.every", 10**6, "before and after alone"),
   Accepted("eval.reward", "math.well_formed", "any question with an answer may be asked"),
@@ -368,7 +459,9 @@ ACCEPTED = (
   Accepted("rewards.deadline", 0, "any time"),
   Accepted("sampler.max_length", 1, "answers of one token"),
   Accepted("sampler.slots", 1, "one completion after the other"),
-  Accepted("sampler.temperature", 0.001, "nearly greedy: the run says how many groups teach nothing"),
+  Accepted(
+    "sampler.temperature", 0.001, "nearly greedy: the run says how many groups teach nothing"
+  ),
   Accepted("sampler.top_k", 1, "greedy: the run says how many groups teach nothing"),
   Accepted("sampler.stop", ("\n", "\n"), "the same twice"),
   Accepted("log.every", 10**6, "the metrics of no step"),
@@ -385,7 +478,11 @@ ACCEPTED = (
     (("seen", "math.well_formed", 0.0), ("correct", "math.answer_correct", 1.0)),
     "logged and not learned from",
   ),
-  Accepted(FUNCTIONS, (("a", "math.answer_correct", 1.0), ("b", "math.well_formed", -1.0)), "one against the other"),
+  Accepted(
+    FUNCTIONS,
+    (("a", "math.answer_correct", 1.0), ("b", "math.well_formed", -1.0)),
+    "one against the other",
+  ),
   Accepted(FUNCTIONS, (["a", "math.answer_correct", 1],), "a list is as good as a tuple"),
   Accepted("objective.beta", 100.0, "holds the policy where it is"),
   Accepted("objective.clip_low", 1.5, "no lower bound, since ratios are above 0"),
@@ -397,6 +494,8 @@ ACCEPTED = (
   Accepted("checkpoint.every", 10**9, "only at the end, and when it is stopped"),
   Accepted("profile.first_step", 10**6, "after the last step: nothing is recorded"),
   Accepted("data.system", "", "a chat without a system message"),
-  Accepted(RULES, (("prompt", ("fsdp",)), ("mine", ("tensor",))), "an axis of a model of one's own"),
+  Accepted(
+    RULES, (("prompt", ("fsdp",)), ("mine", ("tensor",))), "an axis of a model of one's own"
+  ),
   Accepted("mine.anything", None, "a setting without a row is its owner's"),
 )

@@ -1,4 +1,5 @@
-r"""Answers in boxes, made by hand: (the right answer, what a completion's box holds, whether it is right).
+r"""Answers in boxes, made by hand: (the right answer, what a completion's box holds, whether it is
+right).
 
 Where the third is a completion's whole text it has a `\boxed` of its own.
 """

@@ -1,8 +1,9 @@
 """A Google Cloud Storage server on loopback, for tests of what is kept on `gs://`.
 
-It is gcp-storage-emulator with what it lacks and the lock of a run needs: `ifGenerationMatch`, under which an object is
-written or deleted only where it is the one that was read (0: where there is none), and `x-goog-generation`, which says
-which one was read. One request is served at a time, so that the check and the write are one.
+It is gcp-storage-emulator with what it lacks and the lock of a run needs: `ifGenerationMatch`,
+under which an object is written or deleted only where it is the one that was read (0: where there
+is none), and `x-goog-generation`, which says which one was read. One request is served at a time,
+so that the check and the write are one.
 """
 
 import contextlib

@@ -1,7 +1,8 @@
-"""Chat templates in the style of each family's own, with tokenizers of its kind: what a template may use, one has.
+"""Chat templates in the style of each family's own, with tokenizers of its kind: what a template
+may use, one has.
 
-Three kinds of tokenizers: bytes (Qwen, Llama 3, SmolLM3, OLMo 2), sentencepiece with a space before the very first word
-(Mistral), before each text between special tokens (Phi-3), or nowhere (Gemma).
+Three kinds of tokenizers: bytes (Qwen, Llama 3, SmolLM3, OLMo 2), sentencepiece with a space before
+the very first word (Mistral), before each text between special tokens (Phi-3), or nowhere (Gemma).
 """
 
 import json
@@ -9,10 +10,19 @@ import pathlib
 from typing import Any, NamedTuple
 
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+  AddedToken,
+  decoders,
+  models,
+  normalizers,
+  pre_tokenizers,
+  processors,
+  trainers,
+)
 
 TEXTS = (
-  "Tom has 12 apples and buys 3 more.\nHow many apples does Tom have? Let us think: 12 + 3 = 15. #### 15",
+  "Tom has 12 apples and buys 3 more.\nHow many apples does Tom have? Let us think: 12 + 3 = 15. "
+  "#### 15",
   "Ann's box costs $1,204.50; she has 7 - is that enough? Be brief. system user assistant",
 )
 
@@ -183,7 +193,16 @@ _HEADERS = (
   "<|eot_id|>",
   "<|eom_id|>",
 )
-_PHI = ("<unk>", "<s>", "</s>", "<|endoftext|>", "<|assistant|>", "<|end|>", "<|system|>", "<|user|>")
+_PHI = (
+  "<unk>",
+  "<s>",
+  "</s>",
+  "<|endoftext|>",
+  "<|assistant|>",
+  "<|end|>",
+  "<|system|>",
+  "<|user|>",
+)
 _INST = ("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]")
 _DATE = {"date_string": "26 Jul 2024"}  # ours; transformers' is today
 
@@ -195,21 +214,63 @@ CHATS = {
     asks=_THINK,
   ),
   "llama": Chat(
-    *(LLAMA3, "bytes", _HEADERS, ("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"), "<|eot_id|>", "<|begin_of_text|>"),
+    *(
+      LLAMA3,
+      "bytes",
+      _HEADERS,
+      ("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"),
+      "<|eot_id|>",
+      "<|begin_of_text|>",
+    ),
     begins=True,
     asks=(_DATE, {"date_string": "1 May 2025"}),
   ),
-  "gemma": Chat(GEMMA, "nowhere", _TURNS, ("<eos>", "<end_of_turn>"), "<eos>", "<bos>", begins=True, system=False),
-  "gemma2": Chat(GEMMA, "nowhere", _TURNS, ("<eos>", "<end_of_turn>"), "<eos>", "<bos>", begins=True, system=False),
-  "gemma3_text": Chat(GEMMA3, "nowhere", _TURNS, ("<eos>", "<end_of_turn>"), "<eos>", "<bos>", begins=True),
+  "gemma": Chat(
+    GEMMA,
+    "nowhere",
+    _TURNS,
+    ("<eos>", "<end_of_turn>"),
+    "<eos>",
+    "<bos>",
+    begins=True,
+    system=False,
+  ),
+  "gemma2": Chat(
+    GEMMA,
+    "nowhere",
+    _TURNS,
+    ("<eos>", "<end_of_turn>"),
+    "<eos>",
+    "<bos>",
+    begins=True,
+    system=False,
+  ),
+  "gemma3_text": Chat(
+    GEMMA3, "nowhere", _TURNS, ("<eos>", "<end_of_turn>"), "<eos>", "<bos>", begins=True
+  ),
   "mistral": Chat(MISTRAL, "first", _INST, ("</s>",), "</s>", "<s>", begins=True),
-  "olmo2": Chat(OLMO2, "bytes", ("<|endoftext|>", "<|pad|>"), ("<|endoftext|>",), "<|endoftext|>", "<|endoftext|>"),
+  "olmo2": Chat(
+    OLMO2,
+    "bytes",
+    ("<|endoftext|>", "<|pad|>"),
+    ("<|endoftext|>",),
+    "<|endoftext|>",
+    "<|endoftext|>",
+  ),
   "smollm3": Chat(
     *(SMOLLM3, "bytes", _CHATML, ("<|im_end|>",), "<|im_end|>"),
     texts=("<think>", "</think>"),
     asks=tuple({"date": "26 July 2024", **ask} for ask in _THINK),
   ),
-  "phi3": Chat(PHI3, "each", _PHI, ("<|endoftext|>", "<|end|>", "<|user|>"), "<|endoftext|>", "<s>", strips=True),
+  "phi3": Chat(
+    PHI3,
+    "each",
+    _PHI,
+    ("<|endoftext|>", "<|end|>", "<|user|>"),
+    "<|endoftext|>",
+    "<s>",
+    strips=True,
+  ),
 }
 
 
@@ -219,7 +280,10 @@ def backend(chat: Chat) -> tokenizers.Tokenizer:
   model = models.BPE() if in_bytes else models.BPE(byte_fallback=True, unk_token="<unk>")
   made = tokenizers.Tokenizer(model)
   if in_bytes:
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.pre_tokenizer, made.decoder = (
+      pre_tokenizers.ByteLevel(add_prefix_space=False),
+      decoders.ByteLevel(),
+    )
     letters = pre_tokenizers.ByteLevel.alphabet()
   else:
     replace, letters = normalizers.Replace(" ", "▁"), [f"<0x{i:02X}>" for i in range(256)]
@@ -227,8 +291,14 @@ def backend(chat: Chat) -> tokenizers.Tokenizer:
     if chat.kind == "first":
       made.pre_tokenizer = pre_tokenizers.Metaspace("▁", "first", False)
     else:
-      made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), replace]) if chat.kind == "each" else replace
-    made.decoder = decoders.Sequence(back if chat.kind == "nowhere" else [*back, decoders.Strip(" ", 1, 0)])
+      made.normalizer = (
+        normalizers.Sequence([normalizers.Prepend("▁"), replace])
+        if chat.kind == "each"
+        else replace
+      )
+    made.decoder = decoders.Sequence(
+      back if chat.kind == "nowhere" else [*back, decoders.Strip(" ", 1, 0)]
+    )
   bytes_of = [] if in_bytes else [AddedToken(letter, special=True) for letter in letters]
   trainer = trainers.BpeTrainer(
     vocab_size=600,
@@ -254,9 +324,15 @@ def save(family: str, folder: pathlib.Path) -> int:
   """Writes the tokenizer of a family into a folder; returns how many tokens it has."""
   chat, made = CHATS[family], backend(CHATS[family])
   made.save(str(folder / "tokenizer.json"))
-  config = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": chat.template, "eos_token": chat.eos}
+  config = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "chat_template": chat.template,
+    "eos_token": chat.eos,
+  }
   config |= {"bos_token": chat.bos} if chat.bos else {}
   (folder / "tokenizer_config.json").write_text(json.dumps(config))
   stops = [made.token_to_id(each) for each in chat.stops]
-  (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": stops if len(stops) > 1 else stops[0]}))
+  (folder / "generation_config.json").write_text(
+    json.dumps({"eos_token_id": stops if len(stops) > 1 else stops[0]})
+  )
   return made.get_vocab_size()

@@ -42,7 +42,9 @@ def garbage(file: pathlib.Path) -> None:
 def exchange(name: pathlib.Path, other: pathlib.Path, file: pathlib.Path) -> None:
   """Puts the file `name` of another checkpoint there, or the first in the same folder of it."""
   twin = other / name
-  shutil.copyfile(twin if twin.exists() else min(p for p in twin.parent.iterdir() if p.is_file()), file)
+  shutil.copyfile(
+    twin if twin.exists() else min(p for p in twin.parent.iterdir() if p.is_file()), file
+  )
 
 
 def files(checkpoint: pathlib.Path) -> list[pathlib.Path]:
@@ -53,7 +55,9 @@ def files(checkpoint: pathlib.Path) -> list[pathlib.Path]:
 KINDS = {f.__name__: f for f in (delete, truncate, empty, flip, garbage)}
 
 
-def cases(checkpoint: pathlib.Path, other: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, Callable]]:
+def cases(
+  checkpoint: pathlib.Path, other: pathlib.Path
+) -> Iterator[tuple[str, pathlib.Path, Callable]]:
   """Yields (kind, file, function of a file that does it) of every kind of damage to every file.
 
   Args:

@@ -1,4 +1,6 @@
-"""The models of transformers for rows of our table: what a family's own program says a decoder's shape is."""
+"""The models of transformers for rows of our table: what a family's own program says a decoder's
+shape is.
+"""
 
 from typing import Any
 
@@ -14,7 +16,10 @@ def _rope(c: DecoderConfig) -> dict[str, Any]:
   """`rope_parameters` of transformers 5."""
   rope = {"rope_type": "default", "rope_theta": c.rope_theta}
   if c.rope_scaling:
-    rope |= {"rope_type": "llama3", **dict(zip(_LLAMA3, (*c.rope_scaling[:3], int(c.rope_scaling[3])), strict=True))}
+    rope |= {
+      "rope_type": "llama3",
+      **dict(zip(_LLAMA3, (*c.rope_scaling[:3], int(c.rope_scaling[3])), strict=True)),
+    }
   return rope
 
 
@@ -34,8 +39,15 @@ def _gemma2(c: DecoderConfig) -> dict[str, Any]:
 
 
 def _gemma3(c: DecoderConfig) -> dict[str, Any]:
-  full = {"rope_type": "linear", "factor": c.rope_linear} if c.rope_linear != 1.0 else {"rope_type": "default"}
-  sliding = {"rope_type": "default", "rope_theta": next(spec.rope_theta for spec in _specs(c) if spec.window)}
+  full = (
+    {"rope_type": "linear", "factor": c.rope_linear}
+    if c.rope_linear != 1.0
+    else {"rope_type": "default"}
+  )
+  sliding = {
+    "rope_type": "default",
+    "rope_theta": next(spec.rope_theta for spec in _specs(c) if spec.window),
+  }
   full["rope_theta"] = c.rope_theta
   return _gemma2(c) | {"rope_parameters": {"full_attention": full, "sliding_attention": sliding}}
 
@@ -47,7 +59,10 @@ FAMILIES = {
   "llama": ("Llama", lambda c: {}),
   "gemma": ("Gemma", lambda c: {}),
   "mistral": ("Mistral", _window),
-  "gemma2": ("Gemma2", lambda c: _gemma2(c) | {"attn_logit_softcapping": c.attention[0].soft_cap or None}),
+  "gemma2": (
+    "Gemma2",
+    lambda c: _gemma2(c) | {"attn_logit_softcapping": c.attention[0].soft_cap or None},
+  ),
   "olmo2": ("Olmo2", lambda c: {}),
   "gemma3_text": ("Gemma3", _gemma3),
   "smollm3": ("SmolLM3", lambda c: {"no_rope_layers": [int(spec.rope) for spec in _specs(c)]}),
@@ -74,7 +89,9 @@ def model(c: DecoderConfig, family: str) -> Any:
     "initializer_range": 0.1,
     "pad_token_id": None,
   }
-  config = getattr(transformers, {"Gemma3": "Gemma3Text"}.get(name, name) + "Config")(**common | own(c))
+  config = getattr(transformers, {"Gemma3": "Gemma3Text"}.get(name, name) + "Config")(
+    **common | own(c)
+  )
   torch.manual_seed(0)
   made = getattr(transformers, name + "ForCausalLM")(config).eval()
   with torch.no_grad():

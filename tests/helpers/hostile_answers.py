@@ -1,4 +1,6 @@
-r"""What a model might put into a box to hang who compares it, to fill its memory, or to have something run."""
+r"""What a model might put into a box to hang who compares it, to fill its memory, or to have
+something run.
+"""
 
 import random
 

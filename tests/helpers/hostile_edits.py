@@ -17,7 +17,11 @@ from grpo_jax.models.variants import variant
 from grpo_jax.tokenizer import making
 
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
-GENERATION, WEIGHTS, INDEX = "generation_config.json", "model.safetensors", "model.safetensors.index.json"
+GENERATION, WEIGHTS, INDEX = (
+  "generation_config.json",
+  "model.safetensors",
+  "model.safetensors.index.json",
+)
 DECODER = "decoder.json"
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}\n{% endfor %}"
 VOCAB = 128  # embeddings; the tokenizer has fewer tokens
@@ -41,7 +45,9 @@ def make_good(folder: pathlib.Path) -> None:
   tensors.save(folder, config, hf_test.randomised(config), tokenizer=tokenizer)
   set_keys(TOKENIZER_CONFIG, chat_template=CHAT)(folder)
   names = hf_test.stored(folder)
-  (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, WEIGHTS)}))
+  (folder / INDEX).write_text(
+    json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, WEIGHTS)})
+  )
   (folder / DECODER).write_text(json.dumps(dataclasses.asdict(config)))
 
 
@@ -88,7 +94,9 @@ def set_keys(file: str, **changes: Any) -> Edit:
 
 def write(file: str, data: bytes | str) -> Edit:
   """Replaces a file."""
-  return lambda folder: (folder / file).write_bytes(data if isinstance(data, bytes) else data.encode()) and None
+  return lambda folder: (
+    (folder / file).write_bytes(data if isinstance(data, bytes) else data.encode()) and None
+  )
 
 
 def change(file: str, function: Callable[[bytes], bytes]) -> Edit:
@@ -154,7 +162,9 @@ def in_header(function: Callable[[dict], None]) -> Edit:
 
 def header(text: str, length: int | None = None) -> Edit:
   """Weights of that header alone."""
-  return write(WEIGHTS, struct.pack("<Q", len(text.encode()) if length is None else length) + text.encode())
+  return write(
+    WEIGHTS, struct.pack("<Q", len(text.encode()) if length is None else length) + text.encode()
+  )
 
 
 def weight(name: str, function: Callable[[np.ndarray], np.ndarray] | None) -> Edit:

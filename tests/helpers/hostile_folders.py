@@ -1,4 +1,5 @@
-"""Model folders that must be refused, as data: an edit of a folder that works, and a piece of what is then said.
+"""Model folders that must be refused, as data: an edit of a folder that works, and a piece of what
+is then said.
 
 `CASES` are refused; `ACCEPTED` are strange and work, each with the reason.
 """
@@ -9,38 +10,90 @@ from collections.abc import Callable, Iterator
 
 import hostile_edits as e
 import hostile_files
-from hostile_edits import CONFIG, DECODER, GENERATION, INDEX, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS, Case
+from hostile_edits import (
+  CONFIG,
+  DECODER,
+  GENERATION,
+  INDEX,
+  TOKENIZER,
+  TOKENIZER_CONFIG,
+  WEIGHTS,
+  Case,
+)
 
 # -- what can be wrong with the value of a key
 
-SIZE = {"zero": 0, "negative": -1, "fraction": 1.5, "true": True, "text": "64", "list": [64], "object": {"a": 1}}
+SIZE = {
+  "zero": 0,
+  "negative": -1,
+  "fraction": 1.5,
+  "true": True,
+  "text": "64",
+  "list": [64],
+  "object": {"a": 1},
+}
 SIZE |= {"10^9": 10**9, "10^30": 10**30}
-NUMBER = {"zero": 0, "negative": -1.0, "true": True, "text": "1e4", "list": [1.0], "object": {}, "1e300": 1e300}
+NUMBER = {
+  "zero": 0,
+  "negative": -1.0,
+  "true": True,
+  "text": "1e4",
+  "list": [1.0],
+  "object": {},
+  "1e300": 1e300,
+}
 STRING = {"number": 5, "list": ["silu"], "object": {"a": "silu"}, "true": True}
 FLAG = {"one": 1, "text": "true", "list": [], "object": {}}
 OBJECT = {"text": "yarn", "list": [1], "number": 7, "true": True}
-IDS = {"negative": -1, "fraction": 1.5, "text": "<s>", "nested": [[1]], "true": True, "2^40": 2**40, "texts": ["a"]}
+IDS = {
+  "negative": -1,
+  "fraction": 1.5,
+  "text": "<s>",
+  "nested": [[1]],
+  "true": True,
+  "2^40": 2**40,
+  "texts": ["a"],
+}
 IDS |= {"many": list(range(101)), "object": {"id": 1}}
 
 KEYS = {
   CONFIG: {
     **dict.fromkeys(
-      ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"), SIZE
+      (
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+      ),
+      SIZE,
     ),
     **dict.fromkeys(("intermediate_size", "head_dim"), SIZE),
     **dict.fromkeys(("rope_theta", "rms_norm_eps", "rope_parameters__rope_theta"), NUMBER),
-    **dict.fromkeys(("model_type", "hidden_act", "hidden_activation", "rope_parameters__rope_type"), STRING),
+    **dict.fromkeys(
+      ("model_type", "hidden_act", "hidden_activation", "rope_parameters__rope_type"), STRING
+    ),
     **dict.fromkeys(("tie_word_embeddings", "use_sliding_window"), FLAG),
     **dict.fromkeys(("rope_parameters", "rope_parameters__full_attention"), OBJECT),
     "eos_token_id": IDS,
-    "layer_types": {"text": "full_attention", "numbers": [1], "object": {}, "nested": [["full_attention"]]},
+    "layer_types": {
+      "text": "full_attention",
+      "numbers": [1],
+      "object": {},
+      "nested": [["full_attention"]],
+    },
   },
   GENERATION: {"eos_token_id": IDS, "pad_token_id": {**IDS, "list": [1]}},
   TOKENIZER_CONFIG: {
     **dict.fromkeys(
-      ("eos_token", "pad_token", "bos_token"), {**STRING, "content": {"content": 5}, "unnamed": {"text": "a"}}
+      ("eos_token", "pad_token", "bos_token"),
+      {**STRING, "content": {"content": 5}, "unnamed": {"text": "a"}},
     ),
-    "chat_template": {**STRING, "bare": [{"name": "default"}], "numbers": [{"name": 1, "template": 2}]},
+    "chat_template": {
+      **STRING,
+      "bare": [{"name": "default"}],
+      "numbers": [{"name": 1, "template": 2}],
+    },
   },
   DECODER: {
     **dict.fromkeys(("vocab", "width", "layers", "heads", "kv_heads", "head_dim", "mlp"), SIZE),
@@ -62,7 +115,10 @@ DAMAGE: dict[str, tuple[Callable[[str], e.Edit], str]] = {
   "a list": (lambda f: e.write(f, "[1, 2]"), "no object"),
   "a text": (lambda f: e.write(f, '"config"'), "no object"),
   "null": (lambda f: e.write(f, "null"), "no object"),
-  "deep lists": (lambda f: e.write(f, '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}"), "nested deeper"),
+  "deep lists": (
+    lambda f: e.write(f, '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}"),
+    "nested deeper",
+  ),
   "deep objects": (lambda f: e.write(f, '{"a":' * 100_000 + "1" + "}" * 100_000), "nested deeper"),
   "50 levels": (lambda f: e.insert(f, '"a": ' + "[" * 50 + "]" * 50), "nested deeper"),
   "NaN": (lambda f: e.insert(f, '"a": NaN'), "NaN is no number"),
@@ -79,13 +135,17 @@ DAMAGE: dict[str, tuple[Callable[[str], e.Edit], str]] = {
 
 # Each of these makes a conversation impossible; the time and the memory of it are limited.
 TEMPLATES = {
-  "loops": ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "more than 2 seconds"),
+  "loops": (
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "more than 2 seconds",
+  ),
   "calls that double": (
     "{% macro m(n) %}{% if n %}{{ m(n-1) }}{{ m(n-1) }}{% endif %}{% endmacro %}{{ m(60) }}",
     "more than 2 seconds",
   ),
   "nested lists": (
-    "{% set n=namespace(a=1) %}{% for i in range(60) %}{% set n.a=[n.a,n.a] %}{% endfor %}{{ n.a|tojson }}",
+    "{% set n=namespace(a=1) %}{% for i in range(60) %}{% set n.a=[n.a,n.a] %}{% endfor %}{{ "
+    "n.a|tojson }}",
     "more than 2 seconds",
   ),
   "a range": ("{% for a in range(10**9) %}{% endfor %}", "Range too big"),
@@ -116,14 +176,19 @@ TEMPLATES = {
   "parents": ("{% extends '/etc/passwd' %}", "no loader"),
   "syntax": ("{% if %}", "xpected"),
   "a refusal of two lines": ("{{ raise_exception('no\\nno\x1b[2J') }}", "chat_template: no;"),
-  "a refusal that empties the screen": ("{{ raise_exception('n\x1b[2Jo') }}", "chat_template: n\ufffd[2Jo;"),
+  "a refusal that empties the screen": (
+    "{{ raise_exception('n\x1b[2Jo') }}",
+    "chat_template: n\ufffd[2Jo;",
+  ),
   "a pair's half": ("{{ '\\ud800' }}", "cannot be encoded"),
   "too long a program": ("x" * 100_001, "at most 100000 characters"),
 }
 
 
 def all_cases() -> Iterator[tuple[str, Case]]:
-  """Yields each key with each wrong value, each JSON file with each damage, each template, and what is left."""
+  """Yields each key with each wrong value, each JSON file with each damage, each template, and what
+  is left.
+  """
   for file, keys in KEYS.items():
     for key, values in keys.items():
       for name, value in values.items():
@@ -145,16 +210,31 @@ CASES |= {"weights: a tied head of its own": Case(TIED, "lm_head.weight is anoth
 ACCEPTED = {
   "nothing is wrong": (lambda folder: None, "it is the folder that the others are made of"),
   "a snapshot of the hub's cache": (e.snapshot, "its links lead to the blobs of the same model"),
-  "a link inside": (e.link(WEIGHTS, "real.safetensors"), "a folder may be arranged with links of its own"),
+  "a link inside": (
+    e.link(WEIGHTS, "real.safetensors"),
+    "a folder may be arranged with links of its own",
+  ),
   "strangers": (
-    e.several(e.write("modeling_evil.py", "raise SystemExit"), e.write("pytorch_model.bin", pickle.dumps([1]))),
+    e.several(
+      e.write("modeling_evil.py", "raise SystemExit"),
+      e.write("pytorch_model.bin", pickle.dumps([1])),
+    ),
     "neither is opened",
   ),
   "unknown keys": (
-    e.set_keys(CONFIG, use_cache="maybe", torch_dtype=7, max_position_embeddings=-1, auto_map={"AutoModel": "evil.M"}),
+    e.set_keys(
+      CONFIG,
+      use_cache="maybe",
+      torch_dtype=7,
+      max_position_embeddings=-1,
+      auto_map={"AutoModel": "evil.M"},
+    ),
     "nothing of these is read",
   ),
-  "too few layer_types": (e.set_keys(CONFIG, layer_types=["full_attention"]), "all layers are of that type anyway"),
+  "too few layer_types": (
+    e.set_keys(CONFIG, layer_types=["full_attention"]),
+    "all layers are of that type anyway",
+  ),
   "an optional file is a folder": (e.make_folder(GENERATION), "it counts as not there"),
   "an index that lies": (
     e.write(INDEX, json.dumps({"metadata": [], "weight_map": {"nowhere": WEIGHTS}})),
@@ -164,10 +244,16 @@ ACCEPTED = {
     e.set_keys(TOKENIZER_CONFIG, pad_token="[PAD]"),
     "padding is masked everywhere, another token serves as well",
   ),
-  "spare embeddings": (e.set_keys(TOKENIZER, model__vocab__q=127), "a model may have more embeddings than tokens"),
+  "spare embeddings": (
+    e.set_keys(TOKENIZER, model__vocab__q=127),
+    "a model may have more embeddings than tokens",
+  ),
   "a tied model's copy": (
     e.several(TIED, e.copy_tensor("model.embed_tokens.weight", "lm_head.weight")),
     "many programs store the copy; it is compared, and not used",
   ),
-  "byte order of keys": (e.in_header(lambda h: h.update(__metadata__={"format": "evil"})), "the format is not asked"),
+  "byte order of keys": (
+    e.in_header(lambda h: h.update(__metadata__={"format": "evil"})),
+    "the format is not asked",
+  ),
 }

@@ -1,7 +1,8 @@
-"""Draws docs/house.svg, the folders of grpo_jax and which imports which: `python tests/helpers/house.py`.
+"""Draws docs/house.svg, the folders of grpo_jax and which imports which: `python
+tests/helpers/house.py`.
 
-A folder stands above everything that it imports. An arrow that follows from others (a to b, b to c, so a to c) is left
-out. tests/layering_test.py compares the picture with the imports.
+A folder stands above everything that it imports. An arrow that follows from others (a to b, b to c,
+so a to c) is left out. tests/layering_test.py compares the picture with the imports.
 """
 
 import ast
@@ -10,14 +11,22 @@ import pathlib
 
 ROOT = pathlib.Path(__file__).parents[2]
 PICTURE = ROOT / "docs" / "house.svg"
-WIDTH, HEIGHT, GAP, MARGIN = 190, 50, 30, 24  # of a box, between boxes and around all of them, in pixels
+WIDTH, HEIGHT, GAP, MARGIN = (
+  190,
+  50,
+  30,
+  24,
+)  # of a box, between boxes and around all of them, in pixels
 LETTERS = 31  # of a line of small print
 
 
 def folders() -> dict[str, str]:
   """Returns the job of each folder by its name: the first line of its `__init__.py`."""
   files = sorted((ROOT / "grpo_jax").glob("*/__init__.py"))
-  return {file.parent.name: (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n")[0] for file in files}
+  return {
+    file.parent.name: (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n")[0]
+    for file in files
+  }
 
 
 def imports(names: set[str]) -> dict[str, set[str]]:
@@ -39,11 +48,16 @@ def reached(graph: dict[str, set[str]], start: str) -> set[str]:
 
 def drawn(graph: dict[str, set[str]]) -> dict[str, set[str]]:
   """Returns the imports that do not follow from others."""
-  return {name: {b for b in of if not any(b in reached(graph, a) for a in of)} for name, of in graph.items()}
+  return {
+    name: {b for b in of if not any(b in reached(graph, a) for a in of)}
+    for name, of in graph.items()
+  }
 
 
 def rows(graph: dict[str, set[str]]) -> list[list[str]]:
-  """Returns the folders from the top row to the bottom one: each stands one row above the highest that it imports."""
+  """Returns the folders from the top row to the bottom one: each stands one row above the highest
+  that it imports.
+  """
   levels: dict[str, int] = {}
 
   def level(name: str) -> int:
@@ -76,26 +90,38 @@ def picture() -> str:
   places = {}
   for y, names in enumerate(levels):
     left = (width - len(names) * (WIDTH + GAP) + GAP) / 2
-    places |= {name: (left + x * (WIDTH + GAP), MARGIN + y * (HEIGHT + GAP)) for x, name in enumerate(names)}
+    places |= {
+      name: (left + x * (WIDTH + GAP), MARGIN + y * (HEIGHT + GAP)) for x, name in enumerate(names)
+    }
   parts = [
-    f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">',
+    f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+    'font-family="sans-serif">',
     f'<rect width="{width}" height="{height}" fill="white"/>',
   ]
   for name, of in sorted(drawn(graph).items()):
     for other in sorted(of):
       (x, y), (u, v) = places[name], places[other]
       start, end, half = (x + WIDTH / 2, y + HEIGHT), (u + WIDTH / 2, v), GAP / 2
-      curve = f"M{start[0]:g},{start[1]:g} C{start[0]:g},{start[1] + half:g} {end[0]:g},{end[1] - half:g}"
+      curve = (
+        f"M{start[0]:g},{start[1]:g} C{start[0]:g},{start[1] + half:g} {end[0]:g},{end[1] - half:g}"
+      )
       parts.append(f'<path d="{curve} {end[0]:g},{end[1]:g}" fill="none" stroke="#9aa5b1"/>')
   for name, (x, y) in sorted(places.items()):
-    parts.append(f'<rect x="{x:g}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="5" fill="#eef3f8" stroke="#51708f"/>')
+    parts.append(
+      f'<rect x="{x:g}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="5" fill="#eef3f8" '
+      'stroke="#51708f"/>'
+    )
     middle = x + WIDTH / 2
     parts.append(
-      f'<text x="{middle:g}" y="{y + 17}" text-anchor="middle" font-size="14" font-weight="bold">{name}</text>'
+      f'<text x="{middle:g}" y="{y + 17}" text-anchor="middle" font-size="14" '
+      f'font-weight="bold">{name}</text>'
     )
     for n, line in enumerate(wrapped(jobs[name])):
       text = html.escape(line)
-      parts.append(f'<text x="{middle:g}" y="{y + 31 + 12 * n}" text-anchor="middle" font-size="10">{text}</text>')
+      parts.append(
+        f'<text x="{middle:g}" y="{y + 31 + 12 * n}" text-anchor="middle" '
+        f'font-size="10">{text}</text>'
+      )
   return "\n".join([*parts, "</svg>"]) + "\n"
 
 

@@ -3,12 +3,13 @@
     python tests/helpers/mutants.py [WORD ...]        only the mutants whose description contains one of the words
 
 Each is a bug that some known system, or text on the subject, has shipped. A mutant is a piece of
-text in one file and what to put in its place; it is caught if the named tests pass on the code as it is and fail on the
-mutated copy. tests/mutants_test.py runs them all, under `slow` and `long`.
+text in one file and what to put in its place; it is caught if the named tests pass on the code as
+it is and fail on the mutated copy. tests/mutants_test.py runs them all, under `slow` and `long`.
 """
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -161,7 +162,8 @@ MUTANTS = (
   Mutant(
     "process supervision sums raw rewards",
     OBJECTIVES + "advantages.py",
-    "return adv.returns_to_go(adv.group_relative(rollouts.rewards, rollouts.given, baseline, scale, ddof, eps))",
+    "return adv.returns_to_go(adv.group_relative(rollouts.rewards, rollouts.given, baseline, "
+    "scale, ddof, eps))",
     "return adv.returns_to_go(jnp.where(rollouts.given, rollouts.rewards, 0.0))",
     "tests/objectives/objectives_test.py::test_a_group_s_advantages_are_relative",
   ),
@@ -195,7 +197,8 @@ MUTANTS = (
     "tests/reward_models/model_rewards_test.py::test_a_step_is_judged_after_its_last_token_and_one_that_was_cut_off_is_wrong",
   ),
   Mutant(
-    "steps of truncated samples are counted: a process reward model learns from a step that was cut off",
+    "steps of truncated samples are counted: a process reward model learns from a step that was "
+    "cut off",
     "grpo_jax/loops/groups.py",
     " & ~(last_tokens(r) & (r.ended == TRUNCATED)[..., None])",
     "",
@@ -218,7 +221,8 @@ MUTANTS = (
   Mutant(
     "gdpo's weights leave out the reward model that learns",
     "grpo_jax/setup/scorers.py",
-    'return functions + models + [(LEARNING, config.iterative.weight)] * (config.loop == "iterative")',
+    "return functions + models + [(LEARNING, config.iterative.weight)] * (config.loop == "
+    '"iterative")',
     "return functions + models",
     "tests/loops/iterative_test.py::test_under_gdpo_the_reward_model_that_learns_is_one_of_the_rewards",
   ),
@@ -381,8 +385,8 @@ MUTANTS = (
   Mutant(
     "a setting that the advantage does not read is set in vain",
     "grpo_jax/setup/registry.py",
-    "and section[name] != defaults[name]:",
-    "and False:",
+    "and section[name] != defaults[name]",
+    "and False",
     "tests/setup/registry_test.py::test_an_advantage_that_does_not_fit",
   ),
   Mutant(
@@ -557,8 +561,8 @@ MUTANTS = (
   Mutant(
     "several updates have no old policy",
     "grpo_jax/learning/learn.py",
-    "if setup.updates == 1 and old_params is None:  #",
-    "if True:  #",
+    "if setup.updates == 1 and old_params is None:",
+    "if True:",
     "tests/learning/learn_test.py::test_the_inner_loop_is_its_updates_one_by_one",
   ),
   Mutant(
@@ -581,7 +585,8 @@ MUTANTS = (
     "devices are averaged, each over its own completions",
     "grpo_jax/learning/learn.py",
     "batch = setup.objective.prepare(rollouts, setup.objective_cfg)",
-    "batch, shards = setup.objective.prepare(rollouts, setup.objective_cfg), setup.decoder.layout.size('prompt')\n"
+    "batch, shards = setup.objective.prepare(rollouts, setup.objective_cfg), "
+    "setup.decoder.layout.size('prompt')\n"
     "  each = jax.tree.map(lambda x: x.reshape(shards, -1, *x.shape[1:]), batch)\n"
     "  own = jax.vmap(lambda b: reweighted(setup, b).weights / shards)(each)\n"
     "  batch = dataclasses.replace(batch, weights=own.reshape(batch.mask.shape))",
@@ -622,7 +627,8 @@ MUTANTS = (
     "the targets of PPO's critic come from whitened advantages",
     "grpo_jax/objectives/ppo.py",
     '  extra = {\n    "returns"',
-    '  if cfg.whiten:\n    advantages = masked.whiten(advantages, mask)\n  extra = {\n    "returns"',
+    "  if cfg.whiten:\n    advantages = masked.whiten(advantages, mask)\n  extra = {\n    "
+    '"returns"',
     "tests/objectives/objectives_test.py::test_the_targets_of_ppo_s_critic_come_from_advantages_before_they_are_whitened",
   ),
   Mutant(
@@ -989,15 +995,18 @@ MUTANTS = (
 
 
 def applied(mutant: Mutant) -> str:
-  """The mutated text of its file.
+  """Returns the mutated text of its file; where its lines are broken does not matter.
 
   Raises:
     ValueError: the piece to replace does not occur exactly once.
   """
   text = (ROOT / mutant.file).read_text(encoding="utf-8")
-  if text.count(mutant.old) != 1:
-    raise ValueError(f"{mutant.file} holds {mutant.old!r} {text.count(mutant.old)} times, not once: {mutant.bug}")
-  return text.replace(mutant.old, mutant.new)
+  tokens = re.findall(r"\w+|[^\w\s]", mutant.old)
+  piece = r"\s*".join((r",?\s*" if token in ")]}" else "") + re.escape(token) for token in tokens)
+  text, times = re.subn(piece, lambda _: mutant.new.strip(), text)
+  if times != 1:
+    raise ValueError(f"{mutant.file} holds {mutant.old!r} {times} times, not once: {mutant.bug}")
+  return text
 
 
 def copy_to(folder: pathlib.Path) -> None:
@@ -1011,9 +1020,25 @@ def copy_to(folder: pathlib.Path) -> None:
 
 def run_tests(folder: pathlib.Path, tests: str) -> tuple[int, str]:
   """(pytest's exit code, its output) for the tests of a copy, against the copy's own code."""
-  command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-o", "addopts=", *tests.split()]
+  command = [
+    sys.executable,
+    "-m",
+    "pytest",
+    "-q",
+    "-x",
+    "-p",
+    "no:cacheprovider",
+    "-o",
+    "addopts=",
+    *tests.split(),
+  ]
   done = subprocess.run(
-    command, cwd=folder, env=os.environ | {"PYTHONPATH": str(folder)}, text=True, capture_output=True, timeout=1800
+    command,
+    cwd=folder,
+    env=os.environ | {"PYTHONPATH": str(folder)},
+    text=True,
+    capture_output=True,
+    timeout=1800,
   )
   return done.returncode, done.stdout + done.stderr
 
@@ -1025,12 +1050,16 @@ def caught(mutant: Mutant) -> tuple[bool, str]:
     copy_to(folder)
     (folder / mutant.file).write_text(applied(mutant), encoding="utf-8")
     code, output = run_tests(folder, mutant.test)
-  lines = [line for line in output.splitlines() if line.startswith("FAILED")] or output.splitlines()[-3:]
+  lines = [
+    line for line in output.splitlines() if line.startswith("FAILED")
+  ] or output.splitlines()[-3:]
   return code == 1 and "FAILED" in output, "\n".join(lines)
 
 
 def healthy(mutants: Sequence[Mutant] = MUTANTS) -> tuple[bool, str]:
-  """(whether their tests pass on the code as it is, pytest's output): else a failure would prove nothing."""
+  """(whether their tests pass on the code as it is, pytest's output): else a failure would prove
+  nothing.
+  """
   with tempfile.TemporaryDirectory() as folder:
     copy_to(pathlib.Path(folder))
     tests = " ".join(sorted({test for mutant in mutants for test in mutant.test.split()}))
@@ -1050,7 +1079,8 @@ def main(words: list[str]) -> int:
     found, lines = caught(mutant)
     escaped += not found
     print(
-      f"{mutant.bug:{width}}  {'caught by ' + lines.split(' - ')[0].removeprefix('FAILED ') if found else 'ESCAPED'}"
+      f"{mutant.bug:{width}}  "
+      f"{'caught by ' + lines.split(' - ')[0].removeprefix('FAILED ') if found else 'ESCAPED'}"
     )
     if not found:
       print(lines)

@@ -1,4 +1,6 @@
-"""Settings, rollouts and outputs for the tests of objectives: small, random, with completions of uneven lengths."""
+"""Settings, rollouts and outputs for the tests of objectives: small, random, with completions of
+uneven lengths.
+"""
 
 import dataclasses
 
@@ -30,8 +32,14 @@ CASES = {
   "grpo": (grpo, dict(beta=0.1)),
   "grpo process": (grpo, dict(beta=0.1, kl_estimator="k2", scale="batch")),
   "grpo weighted": (grpo, dict(beta=0.1, kl_weighted=True, clip_delta=1.5, mismatch="truncate")),
-  "grpo reward": (grpo, dict(beta=0.1, kl_in_reward=True, kl_estimator="k1", scale="none", baseline="leave_one_out")),
-  "grpo stop": (grpo, dict(beta=0.1, kl_past_bound=False, mismatch="mask", mismatch_level="sequence")),
+  "grpo reward": (
+    grpo,
+    dict(beta=0.1, kl_in_reward=True, kl_estimator="k1", scale="none", baseline="leave_one_out"),
+  ),
+  "grpo stop": (
+    grpo,
+    dict(beta=0.1, kl_past_bound=False, mismatch="mask", mismatch_level="sequence"),
+  ),
   "step_returns": (grpo, dict(advantage="step_returns")),
   "gdpo": (grpo, dict(advantage="gdpo")),
   "prefix_credit": (grpo, dict(advantage="prefix_credit")),
@@ -61,7 +69,9 @@ PROCESS = ("grpo process", "step_returns", "process_reward_model")  # several re
 
 
 def section(objective=grpo, **changes) -> ConfigDict:
-  """The `objective` section of a module of the folder, with changes; settings that it does not have are added."""
+  """The `objective` section of a module of the folder, with changes; settings that it does not have
+  are added.
+  """
   c = ConfigDict({"name": objective.__name__.rpartition(".")[2]})
   c.update(objective.settings())
   c.update({"max_length": 6} if "max_length" in c else {})
@@ -74,7 +84,9 @@ def settings(objective=grpo, **changes) -> FrozenConfigDict:
 
 
 def rollouts(seed=0, P=4, G=4, L=6, process=False) -> Rollouts:
-  """Random rollouts with everything in them; tokens of a small vocabulary, so that prefixes are shared."""
+  """Random rollouts with everything in them; tokens of a small vocabulary, so that prefixes are
+  shared.
+  """
   rng = np.random.default_rng(seed)
   lengths = rng.integers(1, L + 1, (P, G))
   last = np.arange(L) == lengths[..., None] - 1

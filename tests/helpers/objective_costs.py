@@ -1,9 +1,10 @@
-"""The cost of each objective on arrays alone: loss and gradient of B = 64 completions of L = 1024 tokens, jitted.
+"""The cost of each objective on arrays alone: loss and gradient of B = 64 completions of L = 1024
+tokens, jitted.
 
     python tests/helpers/objective_costs.py
 
-Prints microseconds (median of 20) for `prepare`, once a rollout, and for loss and gradient, once an update. The model's
-own forward and backward pass is not in it, and is what a step's time goes to.
+Prints microseconds (median of 20) for `prepare`, once a rollout, and for loss and gradient, once an
+update. The model's own forward and backward pass is not in it, and is what a step's time goes to.
 """
 
 import statistics
@@ -42,7 +43,10 @@ def main() -> None:
 
       return jax.value_and_grad(loss, (0, 1), has_aux=True)(out.logprobs, out.values)
 
-    before, each = microseconds(prepare, r), microseconds(jax.jit(update), cases.outputs(r), prepare(r))
+    before, each = (
+      microseconds(prepare, r),
+      microseconds(jax.jit(update), cases.outputs(r), prepare(r)),
+    )
     print(f"{name:26}{before:10.0f}{each:18.0f}")
 
 

@@ -1,4 +1,6 @@
-"""Runs of several real processes on this machine, which talk as the hosts of a pod do (through gloo)."""
+"""Runs of several real processes on this machine, which talk as the hosts of a pod do (through
+gloo).
+"""
 
 import json
 import pathlib
@@ -52,8 +54,9 @@ def solved(example, completion):
   return float(sum(completion.tokens) % 2)
 """
 
-# `python -c` this WHAT PHASE COUNT arguments...: the run, to which something happens when it enters the phase for the
-# COUNTth time. "stale": every checkpoint but the first looks damaged to this process alone.
+# `python -c` this WHAT PHASE COUNT arguments...: the run, to which something happens when it enters
+# the phase for the COUNTth time. "stale": every checkpoint but the first looks damaged to this
+# process alone.
 STRUCK = """
 import os, pathlib, runpy, signal, sys, time
 what, phase, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -105,7 +108,12 @@ class Hosts:
     (folder / "tiny.py").write_text(CONFIG)
 
   def run(
-    self, processes: int, workdir: str, *more: str, strike: tuple[int, str, str, int] | None = None, fault: str = ""
+    self,
+    processes: int,
+    workdir: str,
+    *more: str,
+    strike: tuple[int, str, str, int] | None = None,
+    fault: str = "",
   ) -> list[Ended]:
     """A run of so many processes, to its end.
 
@@ -120,11 +128,18 @@ class Hosts:
     started = []
     port = free_port()
     for process in range(processes):
-      joined = [f"--coordinator=localhost:{port}", f"--processes={processes}", f"--process={process}"]
+      joined = [
+        f"--coordinator=localhost:{port}",
+        f"--processes={processes}",
+        f"--process={process}",
+      ]
       how = ["-m", "experiments.run"]
       if strike and strike[0] == process:
         how = ["-c", STRUCK, *map(str, strike[1:])]
-      env = {"FAULT": fault if process == processes - 1 else "", "STRUCK": str(self.folder / f"{workdir}.struck")}
+      env = {
+        "FAULT": fault if process == processes - 1 else "",
+        "STRUCK": str(self.folder / f"{workdir}.struck"),
+      }
       command = [sys.executable, *how, *arguments, *(joined if processes > 1 else [])]
       started.append(start(command, self.folder / f"{workdir}.{process}", **env))
     return wait(started)
@@ -135,8 +150,14 @@ class Hosts:
 
   def metrics(self, workdir: str) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl without timings."""
-    lines = [json.loads(line) for line in (self.folder / workdir / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith(("time/", "tokens_per_s/"))} for line in lines]
+    lines = [
+      json.loads(line)
+      for line in (self.folder / workdir / "metrics.jsonl").read_text().splitlines()
+    ]
+    return [
+      {k: v for k, v in line.items() if not k.startswith(("time/", "tokens_per_s/"))}
+      for line in lines
+    ]
 
 
 def free_port() -> int:
@@ -150,7 +171,10 @@ def start(
   command: list[str], log: pathlib.Path, cwd: pathlib.Path = conftest.ROOT, **env: str
 ) -> tuple[subprocess.Popen, pathlib.Path]:
   """Starts a process of one device whose output goes to files beside `log`."""
-  cached = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+  cached = {
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+  }
   streams = {"stdin": subprocess.DEVNULL}
   with open(f"{log}.out", "w") as out, open(f"{log}.err", "w") as err:
     environment = conftest.environment(1, **cached, **env)
@@ -163,15 +187,25 @@ def wait(started: list[tuple[subprocess.Popen, pathlib.Path]], seconds: float = 
   deadline, at = time.time() + seconds, {}
   try:
     while len(at) < len(started):
-      at |= {i: time.time() for i, (process, _) in enumerate(started) if i not in at and process.poll() is not None}
+      at |= {
+        i: time.time()
+        for i, (process, _) in enumerate(started)
+        if i not in at and process.poll() is not None
+      }
       assert time.time() < deadline, f"only {sorted(at)} of {len(started)} processes have ended"
       time.sleep(0.05)
   finally:
     for process, _ in started:
       process.kill()
       process.wait()
-  texts = [[pathlib.Path(f"{log}.{kind}").read_text(errors="replace") for kind in ("out", "err")] for _, log in started]
-  return [Ended(process.returncode, *text, at[i]) for i, ((process, _), text) in enumerate(zip(started, texts))]
+  texts = [
+    [pathlib.Path(f"{log}.{kind}").read_text(errors="replace") for kind in ("out", "err")]
+    for _, log in started
+  ]
+  return [
+    Ended(process.returncode, *text, at[i])
+    for i, ((process, _), text) in enumerate(zip(started, texts))
+  ]
 
 
 def errors(ended: Ended) -> list[str]:

@@ -1,7 +1,9 @@
-"""A tiny model, its prompts and what is compiled from it, each made once and shared by all tests of one process.
+"""A tiny model, its prompts and what is compiled from it, each made once and shared by all tests of
+one process.
 
-P = 8 prompts of 0 to 6 tokens (one row only fills the batch, two are not padded), G = 8 samples, L = 8 tokens. The pad
-id, 0, is also a token that stops. One token in three or so stops: completions are of all lengths, some truncated.
+P = 8 prompts of 0 to 6 tokens (one row only fills the batch, two are not padded), G = 8 samples, L
+= 8 tokens. The pad id, 0, is also a token that stops. One token in three or so stops: completions
+are of all lengths, some truncated.
 """
 
 import dataclasses
@@ -36,7 +38,8 @@ from grpo_jax.types import Prompts, Rollouts
 P, G, LP, L, V = 8, 8, 6, 8, 96
 STOP = tuple(range(0, V, 3))
 ONE = (1, 1, 1, 1)  # (replica, fsdp, group, tensor)
-GRADIENT = optax.chain(optax.trace(0.0), optax.scale(0.0))  # changes nothing and keeps the gradient, see `gradient`
+# changes nothing and keeps the gradient, see `gradient`
+GRADIENT = optax.chain(optax.trace(0.0), optax.scale(0.0))
 
 
 def shared(fn: Any) -> Any:
@@ -100,7 +103,9 @@ def params(variant: str = "test_qwen3", mesh: tuple[int, ...] = ONE) -> Any:
   return jax.device_put(jax.tree.map(np.copy, weights(variant)), decoder(variant, mesh).shardings())
 
 
-def sizes(mesh: tuple[int, ...] = ONE, most: int = 0, width: int = LP, microbatches: int = 1) -> Sizes:
+def sizes(
+  mesh: tuple[int, ...] = ONE, most: int = 0, width: int = LP, microbatches: int = 1
+) -> Sizes:
   return Sizes(most, layout(mesh), width, microbatches)
 
 
@@ -109,21 +114,31 @@ def prompts(pad: int = 0, width: int = LP) -> Prompts:
   lengths = np.array([6, 1, 3, 5, 6, 0, 2, 4], np.int32)
   tokens = np.random.default_rng(2).integers(0, V, (P, LP)).astype(np.int32)
   tokens = np.pad(tokens, [(0, 0), (0, width - LP)])
-  return Prompts(np.where(np.arange(width) < lengths[:, None], tokens, pad).astype(np.int32), lengths)
+  return Prompts(
+    np.where(np.arange(width) < lengths[:, None], tokens, pad).astype(np.int32), lengths
+  )
 
 
 @shared
-def make_sampler(variant: str = "test_qwen3", mesh: tuple[int, ...] = ONE, stop: tuple = STOP, **changes: Any) -> Any:
+def make_sampler(
+  variant: str = "test_qwen3", mesh: tuple[int, ...] = ONE, stop: tuple = STOP, **changes: Any
+) -> Any:
   cfg = section("sampler", **({"group": G, "max_length": L, "temperature": 0.7} | changes))
   return sampler.make_sampler(decoder(variant, mesh), cfg, stop)
 
 
 def sample(
-  seed: int = 0, variant: str = "test_qwen3", mesh: tuple[int, ...] = ONE, given: Prompts | None = None, **changes: Any
+  seed: int = 0,
+  variant: str = "test_qwen3",
+  mesh: tuple[int, ...] = ONE,
+  given: Prompts | None = None,
+  **changes: Any,
 ) -> Rollouts:
   """Numpy rollouts of the tiny prompts."""
   on_device = host.to_device(layout(mesh), given or prompts())
-  out, _ = make_sampler(variant, mesh, **changes)(params(variant, mesh), on_device, jax.random.key(seed))
+  out, _ = make_sampler(variant, mesh, **changes)(
+    params(variant, mesh), on_device, jax.random.key(seed)
+  )
   return host.to_host(out)
 
 
@@ -136,7 +151,9 @@ def rollouts(seed: int = 0, variant: str = "test_qwen3") -> Rollouts:
   reward = np.take_along_axis(out.tokens, last, axis=2) % 3 / 2
   reward[2] = 1.0
   rewards = np.where(given, reward, 0.0).astype(np.float32)
-  return dataclasses.replace(out, rewards=rewards, given=given, components=reward.astype(np.float32))
+  return dataclasses.replace(
+    out, rewards=rewards, given=given, components=reward.astype(np.float32)
+  )
 
 
 def packing(r: Rollouts, mesh: tuple[int, ...] = ONE, microbatches: int = 1) -> Packing:
@@ -149,7 +166,9 @@ def uniforms(key: jax.Array, samples: int = G, tokens: int = L) -> np.ndarray:
   """The noise `[P, G, L]`, written as it is defined: of (key, prompt, sample, token)."""
 
   def one(p: jax.Array, g: jax.Array, t: jax.Array) -> jax.Array:
-    return jax.random.uniform(jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, p), g), t))
+    return jax.random.uniform(
+      jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, p), g), t)
+    )
 
   grid = jnp.meshgrid(jnp.arange(P), jnp.arange(samples), jnp.arange(tokens), indexing="ij")
   return np.asarray(jnp.vectorize(one)(*grid))
@@ -158,7 +177,9 @@ def uniforms(key: jax.Array, samples: int = G, tokens: int = L) -> np.ndarray:
 @shared
 def objective(module: Any = grpo, **changes: Any) -> FrozenConfigDict:
   """The settings of an objective with changes; the same ones are the same object."""
-  return objective_cases.settings(module, **({"max_length": L} if "max_length" in module.settings() else {}) | changes)
+  return objective_cases.settings(
+    module, **({"max_length": L} if "max_length" in module.settings() else {}) | changes
+  )
 
 
 @shared
@@ -174,9 +195,15 @@ def make_learn(
 
 
 @shared
-def logprobs(variant: str = "test_qwen3", mesh: tuple[int, ...] = ONE, temperature: float = 0.7, **run: str) -> Any:
-  """Jitted: (params, prompts, tokens, lengths, packing) -> log-probs and entropies `[P, G, L]`, as the learner has."""
-  run_ = functools.partial(forward.logprobs, decoder(variant, mesh, **run), temperature=temperature, chunk=64)
+def logprobs(
+  variant: str = "test_qwen3", mesh: tuple[int, ...] = ONE, temperature: float = 0.7, **run: str
+) -> Any:
+  """Jitted: (params, prompts, tokens, lengths, packing) -> log-probs and entropies `[P, G, L]`, as
+  the learner has.
+  """
+  run_ = functools.partial(
+    forward.logprobs, decoder(variant, mesh, **run), temperature=temperature, chunk=64
+  )
   return jax.jit(lambda *args: run_(*args))
 
 
@@ -211,7 +238,9 @@ def update(
   state, metrics, trace = jax.device_get(
     run(state, placed(ref), placed(old), *on_device((given or rollouts(), packing)))
   )
-  return Learned(state, metrics, trace, state.opt_state[0].trace["policy"] if tx is GRADIENT else None)
+  return Learned(
+    state, metrics, trace, state.opt_state[0].trace["policy"] if tx is GRADIENT else None
+  )
 
 
 def real(r: Rollouts) -> np.ndarray:
@@ -224,7 +253,9 @@ def real(r: Rollouts) -> np.ndarray:
 
 @functools.partial(jax.jit, static_argnums=0)
 def naive_logits(c: DecoderConfig, params: Any, tokens: jax.Array) -> jax.Array:
-  """The decoder written out: tokens `[B, T]` -> logits `[B, T, V]`, causal, nothing shared and nothing cached."""
+  """The decoder written out: tokens `[B, T]` -> logits `[B, T, V]`, causal, nothing shared and
+  nothing cached.
+  """
   t, half = tokens.shape[1], c.head_dim // 2
 
   def norm(scale: jax.Array, x: jax.Array) -> jax.Array:
@@ -247,7 +278,9 @@ def naive_logits(c: DecoderConfig, params: Any, tokens: jax.Array) -> jax.Array:
 
   def rotate(x: jax.Array, angle: np.ndarray) -> jax.Array:
     a, b = x[..., :half], x[..., half:]
-    return jnp.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], -1)
+    return jnp.concatenate(
+      [a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], -1
+    )
 
   def layer(i: int, x: jax.Array) -> jax.Array:
     p = jax.tree.map(lambda w: w[i], params["layers"])
@@ -269,7 +302,9 @@ def naive_logits(c: DecoderConfig, params: Any, tokens: jax.Array) -> jax.Array:
     y = project(a["o"], mixed.reshape(*x.shape[:2], -1))
     x = x + (norm(p["attention_post_norm"]["scale"], y) if c.post_norms else y)
     m, y = p["mlp"], norm(p["mlp_norm"]["scale"], x) if c.pre_norms else x
-    act = jax.nn.silu if c.activation == "silu" else functools.partial(jax.nn.gelu, approximate=True)
+    act = (
+      jax.nn.silu if c.activation == "silu" else functools.partial(jax.nn.gelu, approximate=True)
+    )
     y = project(m["down"], act(project(m["gate"], y)) * project(m["up"], y))
     return x + (norm(p["mlp_post_norm"]["scale"], y) if c.post_norms else y)
 
@@ -277,7 +312,10 @@ def naive_logits(c: DecoderConfig, params: Any, tokens: jax.Array) -> jax.Array:
   for i in range(c.layers):
     x = layer(i, x)
   x = norm(params["final_norm"]["scale"], x)
-  return cap(jnp.einsum("btd,vd->btv", x, params["embed" if c.tied else "unembed"]["weight"]), c.logit_soft_cap)
+  return cap(
+    jnp.einsum("btd,vd->btv", x, params["embed" if c.tied else "unembed"]["weight"]),
+    c.logit_soft_cap,
+  )
 
 
 def sequences(p: Prompts, tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -290,21 +328,33 @@ def sequences(p: Prompts, tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray
   return out
 
 
-def completion_logits(variant: str, params: Any, p: Prompts, tokens: np.ndarray, lengths: np.ndarray) -> jax.Array:
+def completion_logits(
+  variant: str, params: Any, p: Prompts, tokens: np.ndarray, lengths: np.ndarray
+) -> jax.Array:
   """`[P, G, L, V]`: what predicts each completion token; differentiable in params."""
   logits = naive_logits(decoder(variant).config, params, sequences(p, tokens, lengths))
   n_prompts, group, length = tokens.shape
   places = np.maximum(np.repeat(p.lengths, group)[:, None] - 1, 0) + np.arange(length)
-  return jnp.take_along_axis(logits, places[..., None], axis=1).reshape(n_prompts, group, length, -1)
+  return jnp.take_along_axis(logits, places[..., None], axis=1).reshape(
+    n_prompts, group, length, -1
+  )
 
 
-def naive_logprobs(variant: str, params: Any, r: Rollouts, temperature: float = 0.7) -> tuple[jax.Array, jax.Array]:
+def naive_logprobs(
+  variant: str, params: Any, r: Rollouts, temperature: float = 0.7
+) -> tuple[jax.Array, jax.Array]:
   """Log-probs and entropies `[P, G, L]`; numbers without meaning on padding."""
-  logp = jax.nn.log_softmax(completion_logits(variant, params, r.prompts, r.tokens, r.lengths) / temperature)
-  return jnp.take_along_axis(logp, r.tokens[..., None], axis=-1)[..., 0], -(jnp.exp(logp) * logp).sum(-1)
+  logp = jax.nn.log_softmax(
+    completion_logits(variant, params, r.prompts, r.tokens, r.lengths) / temperature
+  )
+  return jnp.take_along_axis(logp, r.tokens[..., None], axis=-1)[..., 0], -(
+    jnp.exp(logp) * logp
+  ).sum(-1)
 
 
-def naive_generate(seed: int, variant: str = "test_qwen3", given: Prompts | None = None, **how: Any) -> Rollouts:
+def naive_generate(
+  seed: int, variant: str = "test_qwen3", given: Prompts | None = None, **how: Any
+) -> Rollouts:
   """A whole forward pass for each token of each sample."""
   how = {"temperature": 0.7, "top_k": 0, "top_p": 1.0, "min_p": 0.0} | how
   p, u = given or prompts(), uniforms(jax.random.key(seed))
@@ -312,7 +362,9 @@ def naive_generate(seed: int, variant: str = "test_qwen3", given: Prompts | None
   logprobs, truncated = np.zeros((P, G, L), np.float32), np.zeros((P, G, L), np.float32)
   stopped = np.zeros((P, G), bool)
   for t in range(L):
-    logits = completion_logits(variant, weights(variant), p, tokens, lengths)[:, :, t].reshape(P * G, -1)
+    logits = completion_logits(variant, weights(variant), p, tokens, lengths)[:, :, t].reshape(
+      P * G, -1
+    )
     found = decoding.sample(logits, jnp.asarray(u[..., t].reshape(-1)), **how)
     going = ~stopped & (p.lengths > 0)[:, None]
     for out, new in zip((tokens, logprobs, truncated), found):

@@ -1,4 +1,6 @@
-"""The config of a tiny run that learns something, for tests of whole runs: in this process, or in others (`source`)."""
+"""The config of a tiny run that learns something, for tests of whole runs: in this process, or in
+others (`source`).
+"""
 
 import pathlib
 from typing import Any

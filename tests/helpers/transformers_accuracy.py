@@ -1,4 +1,5 @@
-"""The greedy accuracy that transformers finds of a Hugging Face folder, on problems of a seed that no experiment uses.
+"""The greedy accuracy that transformers finds of a Hugging Face folder, on problems of a seed that
+no experiment uses.
 
 python tests/helpers/transformers_accuracy.py runs/arithmetic/export
 """
@@ -39,16 +40,23 @@ def answers(folder: str, problems: Sequence[Example]) -> list[str]:
     given = tokenizer(questions, return_tensors="pt", padding=True)
     given = {name: given[name] for name in ("input_ids", "attention_mask")}
     with torch.no_grad():
-      out = model.generate(**given, max_new_tokens=arithmetic.get_config().sampler.max_length, do_sample=False)
+      out = model.generate(
+        **given, max_new_tokens=arithmetic.get_config().sampler.max_length, do_sample=False
+      )
     texts += tokenizer.batch_decode(out[:, given["input_ids"].shape[1] :], skip_special_tokens=True)
   return texts
 
 
 def right(problems: Sequence[Example], texts: Sequence[str]) -> np.ndarray:
   """[problems] 1.0 where the answer is."""
-  return np.array([answer_correct(e, Completion(text, [], STOPPED, [])) for e, text in zip(problems, texts)])
+  return np.array(
+    [answer_correct(e, Completion(text, [], STOPPED, [])) for e, text in zip(problems, texts)]
+  )
 
 
 if __name__ == "__main__":
   tests = unused_problems(PROBLEMS)
-  print(f"{right(tests, answers(sys.argv[1], tests)).mean():.1%} of {PROBLEMS} problems of seed {UNUSED_SEED}")
+  print(
+    f"{right(tests, answers(sys.argv[1], tests)).mean():.1%} of {PROBLEMS} problems of seed "
+    f"{UNUSED_SEED}"
+  )

@@ -54,14 +54,18 @@ def test_what_cannot_work_is_refused_by_name(value, said):
   assert str(error.value).startswith(f"init_from={value!r}: ") and said in str(error.value)
 
 
-@pytest.mark.parametrize("value", ["", "runs/1", "a:b", "../x", "C:/x", "gs", "/a b/c", "runs/a[1]*"])
+@pytest.mark.parametrize(
+  "value", ["", "runs/1", "a:b", "../x", "C:/x", "gs", "/a b/c", "runs/a[1]*"]
+)
 def test_any_name_of_a_disk_will_do(value):
   storage.check("init_from", value)
 
 
 def test_a_bucket_without_gcsfs_is_refused_with_the_command(monkeypatch):
   monkeypatch.setitem(sys.modules, "gcsfs", None)
-  with pytest.raises(SettingError, match=r"--workdir='gs://bucket/run': .*needs gcsfs.*pip install -e '\.\[gcs\]'"):
+  with pytest.raises(
+    SettingError, match=r"--workdir='gs://bucket/run': .*needs gcsfs.*pip install -e '\.\[gcs\]'"
+  ):
     storage.check("--workdir", "gs://bucket/run")
 
 
@@ -92,7 +96,9 @@ def test_folders(folder):
     storage.write(folder / name, name.encode())
   storage.rename(folder / "x", folder / "y", last="last")
   assert not (folder / "x").exists() and (folder / "y").is_dir()
-  assert (folder / "y/in/two").read_bytes() == b"x/in/two" and (folder / "y/last").read_bytes() == b"x/last"
+  assert (folder / "y/in/two").read_bytes() == b"x/in/two" and (
+    folder / "y/last"
+  ).read_bytes() == b"x/last"
   storage.remove(folder / "y")
   storage.remove(folder / "y")
   assert not (folder / "y").exists()
@@ -128,7 +134,9 @@ def test_a_mirror_adds_to_what_is_there(folder):
       copied.tick()
     (copied.folder / "deep").mkdir()
     (copied.folder / "deep" / "trace").write_text("x")
-  assert (folder / "log").read_bytes() == b"one\ntwo\nthree\n" and (folder / "deep/trace").read_bytes() == b"x"
+  assert (folder / "log").read_bytes() == b"one\ntwo\nthree\n" and (
+    folder / "deep/trace"
+  ).read_bytes() == b"x"
   assert copied.folder.exists() != copied.is_away
 
 
@@ -158,7 +166,10 @@ def test_a_mirror_tells_of_a_copy_that_failed(served, monkeypatch):
 def test_logs_are_cut_back(folder):
   folder.mkdir(parents=True, exist_ok=True)
   storage.write(folder / "metrics.jsonl", b'{"step": 1}\n{"step": 2}\n{"st')
-  assert workdir.log_lengths(str(folder)) == {"metrics.jsonl": 28} and workdir.steps_logged(str(folder)) == 2
+  assert (
+    workdir.log_lengths(str(folder)) == {"metrics.jsonl": 28}
+    and workdir.steps_logged(str(folder)) == 2
+  )
   assert workdir.cut_back(str(folder), {"metrics.jsonl": 12}) == {}
   assert (folder / "metrics.jsonl").read_bytes() == b'{"step": 1}\n'
   assert workdir.cut_back(str(folder), {"metrics.jsonl": 20, "samples.jsonl": 5}) == {
@@ -172,7 +183,9 @@ def test_data_and_reports(folder):
   storage.write(folder / "train.jsonl", b'{"question": "1 + 1", "answer": "2"}\n')
   (example,) = jsonl.source("train", str(folder), jsonl.settings())
   assert example.answer == "2"
-  with pytest.raises(SettingError, match=r"looked for test.jsonl in this folder, which has train.jsonl"):
+  with pytest.raises(
+    SettingError, match=r"looked for test.jsonl in this folder, which has train.jsonl"
+  ):
     jsonl.source("test", str(folder), jsonl.settings())
   storage.write(folder / "metrics.jsonl", b'{"step": 1, "reward/mean": 0.5}\n')
   storage.write(folder / "samples.jsonl", b'{"step": 1, "question": "q"}\n')
@@ -187,12 +200,19 @@ def test_data_and_reports(folder):
 def quick(monkeypatch):
   monkeypatch.setattr(lock, "RENEW_SECONDS", 0.1)
   monkeypatch.setattr(lock, "STALE_SECONDS", 1.0)
-  monkeypatch.setattr(lock, "_machine", lambda: str(uuid.uuid4()))  # as if each process ran elsewhere
+  # as if each process ran elsewhere
+  monkeypatch.setattr(lock, "_machine", lambda: str(uuid.uuid4()))
 
 
 def put(folder, **changes):
   """A lease that another process wrote."""
-  said = {"name": "process 1 on there", "pid": 1, "machine": "there", "time": time.time(), "id": "1"} | changes
+  said = {
+    "name": "process 1 on there",
+    "pid": 1,
+    "machine": "there",
+    "time": time.time(),
+    "id": "1",
+  } | changes
   storage.write(storage.place(folder) / "lock", json.dumps(said).encode())
 
 
@@ -214,7 +234,9 @@ def test_of_two_leases_the_second_is_refused(served, quick):
 
 def test_of_many_leases_at_once_one_is_taken(served, quick):
   leases, found = [lock.Lease("gs://bucket/many") for _ in range(8)], []
-  threads = [threading.Thread(target=lambda lease=lease: found.append(lease.take())) for lease in leases]
+  threads = [
+    threading.Thread(target=lambda lease=lease: found.append(lease.take())) for lease in leases
+  ]
   for thread in threads:
     thread.start()
   for thread in threads:

@@ -1,4 +1,6 @@
-"""Log-probs, entropies, values and scores: the one-token shift, packing, and all logits at once as the twin."""
+"""Log-probs, entropies, values and scores: the one-token shift, packing, and all logits at once as
+the twin.
+"""
 
 import dataclasses
 
@@ -17,7 +19,8 @@ from grpo_jax.sampling import rollouts as host
 def test_a_token_is_predicted_by_the_one_before_it_and_the_first_by_the_prompt():
   first = jnp.array([[100.0], [200.0]])
   hidden = jnp.arange(16.0).reshape(2, 2, 4, 1)
-  offsets = jnp.array([[[0, 1, 2, 0], [0, 1, 0, 0]], [[0, 1, 2, 3], [0, 0, 0, 0]]])  # two completions share a row
+  # two completions share a row
+  offsets = jnp.array([[[0, 1, 2, 0], [0, 1, 0, 0]], [[0, 1, 2, 3], [0, 0, 0, 0]]])
   got = forward.predictors(first, hidden, offsets)[..., 0]
   np.testing.assert_array_equal(got[0], [[100, 0, 1, 100], [100, 4, 100, 100]])
   np.testing.assert_array_equal(got[1, 0], [200, 8, 9, 10])
@@ -58,13 +61,18 @@ def test_the_temperature_divides_the_logits():
   r = tiny.rollouts()
   got, _ = tiny.logprobs(temperature=2.0)(tiny.weights(), r.prompts, r.tokens, r.lengths, Packing())
   want, _ = tiny.naive_logprobs("test_qwen3", tiny.weights(), r, 2.0)
-  np.testing.assert_allclose(np.asarray(got)[tiny.real(r)], np.asarray(want)[tiny.real(r)], atol=2e-5)
+  np.testing.assert_allclose(
+    np.asarray(got)[tiny.real(r)], np.asarray(want)[tiny.real(r)], atol=2e-5
+  )
 
 
 def test_values_are_shifted_as_log_probs_are_and_packing_changes_none():
   """A critic's value of token t comes from the state before it, of the first from the prompt."""
   r, d = tiny.rollouts(), tiny.decoder()
-  head = {"weight": np.random.default_rng(0).normal(size=(1, d.config.width)).astype(np.float32), "bias": np.ones(1)}
+  head = {
+    "weight": np.random.default_rng(0).normal(size=(1, d.config.width)).astype(np.float32),
+    "bias": np.ones(1),
+  }
   critic = tiny.weights() | {"value_head": head}
   values = jax.jit(lambda *args: forward.values(d, *args))
   got = np.asarray(values(critic, r.prompts, r.tokens, r.lengths, Packing()))
@@ -80,7 +88,9 @@ def scorer(mesh=tiny.ONE):
   d = tiny.decoder(mesh=mesh)
   d = dataclasses.replace(d, config=dataclasses.replace(d.config, scores=True))
   head = np.random.default_rng(0).normal(size=(1, d.config.width)).astype(np.float32)
-  return d, {name: tiny.weights()[name] for name in d.shapes() if name != "score"} | {"score": {"weight": head}}
+  return d, {name: tiny.weights()[name] for name in d.shapes() if name != "score"} | {
+    "score": {"weight": head}
+  }
 
 
 def scores(mesh, r, packed):
@@ -90,14 +100,21 @@ def scores(mesh, r, packed):
   return np.asarray(run(jax.device_put(params, d.shardings()), *host.to_device(d.layout, given)))
 
 
-@pytest.mark.parametrize(("mesh", "packed"), [(tiny.ONE, False), (tiny.ONE, True), ((1, 2, 2, 2), True)])
+@pytest.mark.parametrize(
+  ("mesh", "packed"), [(tiny.ONE, False), (tiny.ONE, True), ((1, 2, 2, 2), True)]
+)
 def test_scores_are_read_after_each_token_not_before_it(mesh, packed):
-  """As a plain forward pass of prompt and completion has them: its head in place of the unembedding."""
+  """As a plain forward pass of prompt and completion has them: its head in place of the
+  unembedding.
+  """
   d, params = scorer()
   r = tiny.rollouts()
   plain = dataclasses.replace(d.config, tied=False)
-  each = tiny.naive_logits(plain, params | {"unembed": params["score"]}, tiny.sequences(r.prompts, r.tokens, r.lengths))
-  at = np.repeat(r.prompts.lengths, tiny.G)[:, None] + np.arange(tiny.L)  # of completion token t, not t - 1
+  each = tiny.naive_logits(
+    plain, params | {"unembed": params["score"]}, tiny.sequences(r.prompts, r.tokens, r.lengths)
+  )
+  # of completion token t, not t - 1
+  at = np.repeat(r.prompts.lengths, tiny.G)[:, None] + np.arange(tiny.L)
   want = np.take_along_axis(np.asarray(each)[..., 0], at, axis=1).reshape(r.tokens.shape)
   np.testing.assert_allclose(scores(mesh, r, packed)[tiny.real(r)], want[tiny.real(r)], atol=1e-4)
 

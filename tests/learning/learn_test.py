@@ -1,4 +1,5 @@
-"""The update against gradients written out, and what must not change it: microbatches, packing, the mesh.
+"""The update against gradients written out, and what must not change it: microbatches, packing, the
+mesh.
 
 Where the model does not matter it is a table of bigrams, which compiles in no time.
 """
@@ -40,7 +41,9 @@ def norm(tree: Any) -> float:
 
 
 def advantages(r: Rollouts) -> np.ndarray:
-  """`[P, G, L]`: (r - mean) / (std + eps) of the last tokens' rewards, everywhere on the completion."""
+  """`[P, G, L]`: (r - mean) / (std + eps) of the last tokens' rewards, everywhere on the
+  completion.
+  """
   score = r.rewards.sum(2, dtype=np.float64)
   centred = score - score.mean(1, keepdims=True)
   return (centred / (score.std(1, ddof=1, keepdims=True) + 1e-4))[..., None] * tiny.real(r)
@@ -58,7 +61,9 @@ def weights(r: Rollouts, prompts: Any = slice(None)) -> np.ndarray:
 
 @functools.cache
 def reinforce() -> Any:
-  """sum(w A grad log pi) of prompts and completions side by side, one sample a row, from all logits."""
+  """sum(w A grad log pi) of prompts and completions side by side, one sample a row, from all
+  logits.
+  """
   r = tiny.rollouts()
   coefficient = weights(r) * advantages(r)
 
@@ -71,7 +76,9 @@ def reinforce() -> Any:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_one_update_is_reinforce_and_every_ratio_is_one(packed):
-  """Also the slow twin of the whole learner: shared prompts, packed rows and chunked heads make no difference."""
+  """Also the slow twin of the whole learner: shared prompts, packed rows and chunked heads make no
+  difference.
+  """
   r = tiny.rollouts()
   got = tiny.update(packing=tiny.packing(r) if packed else Packing())
   assert 0.1 < norm(reinforce()) < 10
@@ -93,7 +100,9 @@ def test_groups_of_equal_rewards_have_no_gradient_at_all():
   """Exactly 0 in every parameter, also for 0.7, which float32 does not hold exactly."""
   r = tiny.rollouts()
   per_prompt = np.linspace(0.1, 0.7, tiny.P).astype(np.float32)[:, None, None]
-  got = tiny.update(dataclasses.replace(r, rewards=np.where(r.given, per_prompt, 0).astype(np.float32)))
+  got = tiny.update(
+    dataclasses.replace(r, rewards=np.where(r.given, per_prompt, 0).astype(np.float32))
+  )
   assert all((x == 0).all() for x in jax.tree.leaves(got.gradient))
   assert got.metrics["advantage_abs"] == got.metrics["loss"] == 0.0
 
@@ -121,7 +130,9 @@ def test_microbatches_change_nothing_but_memory(microbatch):
     ((2, 2, 2, 1), True, {"microbatch": 4}),
     pytest.param((1, 4, 1, 2), False, {}, marks=pytest.mark.slow),
     pytest.param((1, 1, 4, 2), False, {"microbatch": 2}, marks=pytest.mark.slow),
-    pytest.param((1, 2, 1, 4), True, {}, marks=pytest.mark.slow),  # two key/value heads on four chips
+    pytest.param(
+      (1, 2, 1, 4), True, {}, marks=pytest.mark.slow
+    ),  # two key/value heads on four chips
   ],
 )
 def test_the_mesh_changes_nothing(mesh, packed, changes):
@@ -136,13 +147,19 @@ def test_the_mesh_changes_nothing(mesh, packed, changes):
 
 
 def test_a_sharded_group_shares_the_work():
-  """Four chips over the samples of a group do about as much each as four over the prompts, and not four times that."""
+  """Four chips over the samples of a group do about as much each as four over the prompts, and not
+  four times that.
+  """
 
   def flops(mesh: tuple[int, ...]) -> float:
     d, r = tiny.decoder(mesh=mesh), tiny.rollouts()
-    place = functools.partial(jax.tree.map, lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s))
+    place = functools.partial(
+      jax.tree.map, lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
+    )
     given = tuple(place(x, d.layout.batch(x)) for x in (r.prompts, r.tokens, r.lengths))
-    run = tiny.logprobs(mesh=mesh).lower(place(d.shapes(), d.shardings()), *given, Packing()).compile()
+    run = (
+      tiny.logprobs(mesh=mesh).lower(place(d.shapes(), d.shardings()), *given, Packing()).compile()
+    )
     return run.cost_analysis()["flops"]
 
   assert flops((1, 1, 4, 1)) < 1.6 * flops((1, 4, 1, 1))
@@ -159,9 +176,13 @@ class Bigrams:
   config = types.SimpleNamespace(logit_soft_cap=0.0)
   lora = None
 
-  def forward(self, params: Any, prompts: Any, rows: Any, lists: Any) -> tuple[jax.Array, jax.Array]:
+  def forward(
+    self, params: Any, prompts: Any, rows: Any, lists: Any
+  ) -> tuple[jax.Array, jax.Array]:
     end = jnp.maximum(prompts.lengths - 1, 0)[:, None]
-    return params["table"][jnp.take_along_axis(prompts.tokens, end, 1)[:, 0]], params["table"][rows.tokens]
+    return params["table"][jnp.take_along_axis(prompts.tokens, end, 1)[:, 0]], params["table"][
+      rows.tokens
+    ]
 
   def unembed(self, params: Any) -> jax.Array:
     return params["unembed"]
@@ -190,7 +211,9 @@ def table(seed: int = 0) -> Any:
 
 def table_logprobs(params: Any, r: Rollouts) -> jax.Array:
   end = np.maximum(r.prompts.lengths - 1, 0)[:, None]
-  first = np.broadcast_to(np.take_along_axis(r.prompts.tokens, end, 1)[:, None], (*r.lengths.shape, 1))
+  first = np.broadcast_to(
+    np.take_along_axis(r.prompts.tokens, end, 1)[:, None], (*r.lengths.shape, 1)
+  )
   before = np.concatenate([first, r.tokens[..., :-1]], axis=2)
   logp = jax.nn.log_softmax(params["table"][before] @ params["unembed"].T / TEMPERATURE)
   return jnp.where(tiny.real(r), jnp.take_along_axis(logp, r.tokens[..., None], -1)[..., 0], 0.0)
@@ -201,7 +224,9 @@ def updater(lr: float, mesh: tuple[int, ...], objective: tuple, **changes: Any) 
   tx = optax.sgd(lr)
   cfg = tiny.section("learner", **({"chunk": 64} | changes))
   model = Bigrams(tiny.layout(mesh))
-  return tx, learn.make_learn(learn.Setup(model, grpo, tx, cfg, tiny.objective(**dict(objective)), TEMPERATURE))
+  return tx, learn.make_learn(
+    learn.Setup(model, grpo, tx, cfg, tiny.objective(**dict(objective)), TEMPERATURE)
+  )
 
 
 def run(
@@ -230,7 +255,9 @@ def run(
 
 
 def twin(lr: float, r: Rollouts, minibatches: list, beta: float, ref: Any, old: Any) -> Any:
-  """The same updates by the coefficients of grad log pi: rho A where the clip lets it through, and eq. 21's KL term."""
+  """The same updates by the coefficients of grad log pi: rho A where the clip lets it through, and
+  eq. 21's KL term.
+  """
   pull = jax.jit(jax.grad(lambda params, c: jnp.sum(c * table_logprobs(params, r))))
   params, a = table(), advantages(r)
   old, ref = np.asarray(table_logprobs(old, r)), np.asarray(table_logprobs(ref, r))
@@ -241,12 +268,17 @@ def twin(lr: float, r: Rollouts, minibatches: list, beta: float, ref: Any, old: 
     stop = ((ratio > 1.2) & (a > 0)) | ((ratio < 0.8) & (a < 0))
     clipped += (stop & tiny.real(r)).sum()
     c = weights(r, rows) * (a * ratio * ~stop + beta * np.expm1(ref - now))
-    params = jax.tree.map(lambda w, g: w + lr * g, params, pull(params, jnp.asarray(c, jnp.float32)))
+    params = jax.tree.map(
+      lambda w, g: w + lr * g, params, pull(params, jnp.asarray(c, jnp.float32))
+    )
   assert clipped or len(minibatches) == 1
   return params
 
 
-TWO_BY_TWO = [slice(0, None, 2), slice(1, None, 2)] * 2  # an update's prompts lie as far apart as they can
+TWO_BY_TWO = [
+  slice(0, None, 2),
+  slice(1, None, 2),
+] * 2  # an update's prompts lie as far apart as they can
 INNER = {"lr": 3.0, "ref": table(1), "objective": (("beta", 0.1),), "mu": 2, "minibatches": 2}
 
 
@@ -255,21 +287,29 @@ INNER = {"lr": 3.0, "ref": table(1), "objective": (("beta", 0.1),), "mu": 2, "mi
   [(tiny.ONE, False, 0), (tiny.ONE, True, 2), ((2, 2, 2, 1), True, 0), ((1, 2, 4, 1), False, 2)],
 )
 def test_the_inner_loop_is_its_updates_one_by_one(mesh, packed, microbatch):
-  """mu = 2, two minibatches: each normalised by itself, old is the sampling policy throughout, the clip at work."""
+  """mu = 2, two minibatches: each normalised by itself, old is the sampling policy throughout, the
+  clip at work.
+  """
   r = tiny.rollouts()
-  packing = tiny.packing(r, mesh, tiny.P // microbatch if microbatch else 2) if packed else Packing()
+  packing = (
+    tiny.packing(r, mesh, tiny.P // microbatch if microbatch else 2) if packed else Packing()
+  )
   state, metrics, trace = run(**INNER, mesh=mesh, packing=packing, microbatch=microbatch)
   assert_close(state.params["policy"], twin(3.0, r, TWO_BY_TWO, 0.1, table(1), table()), 3e-5)
   assert metrics["clip_low"] + metrics["clip_high"] > 0 and metrics["ratio_max"] > 1.2
   assert state.step == 4 and metrics["inner/passes"] == 2
   real = tiny.real(r)
-  np.testing.assert_allclose(trace.logprobs[real], np.asarray(table_logprobs(table(), r))[real], atol=1e-5)
+  np.testing.assert_allclose(
+    trace.logprobs[real], np.asarray(table_logprobs(table(), r))[real], atol=1e-5
+  )
 
 
 def test_an_old_tree_makes_the_ratios():
   old = jax.tree.map(lambda x: x + 0.1 * np.sign(x), table())
   state, metrics, _ = run(0.5, ref=table(1), old=old, objective=(("beta", 0.1),))
-  assert_close(state.params["policy"], twin(0.5, tiny.rollouts(), [slice(None)], 0.1, table(1), old))
+  assert_close(
+    state.params["policy"], twin(0.5, tiny.rollouts(), [slice(None)], 0.1, table(1), old)
+  )
   assert metrics["ratio_max"] > 1.2
 
 
@@ -290,7 +330,9 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(bad):
   rewards[0, 0, r.lengths[0, 0] - 1] = bad
   state, metrics, _ = run(0.5, given=dataclasses.replace(r, rewards=rewards), calls=3)
   jax.tree.map(np.testing.assert_array_equal, state.params["policy"], table())
-  assert state.step == 0 and state.skipped == 3 and state.bad_steps == 3 and metrics["skipped"] == 1.0
+  assert (
+    state.step == 0 and state.skipped == 3 and state.bad_steps == 3 and metrics["skipped"] == 1.0
+  )
   state, metrics, _ = run(0.5)
   assert state.step == 1 and state.skipped == 0 and metrics["skipped"] == 0.0
   assert norm(jax.tree.map(np.subtract, state.params["policy"], table())) > 0.01
@@ -334,7 +376,9 @@ def movement_of(objective, state, trace, packing=None):
   """Numpy."""
   cfg, settings = tiny.section("learner", chunk=64), tiny.objective(objective)
   setup = learn.Setup(Bigrams(tiny.layout()), objective, None, cfg, settings, TEMPERATURE)
-  return jax.device_get(movement.make_movement(setup)(state.params, tiny.rollouts(), trace, packing or Packing()))
+  return jax.device_get(
+    movement.make_movement(setup)(state.params, tiny.rollouts(), trace, packing or Packing())
+  )
 
 
 def test_movement_says_which_way_probabilities_moved():
@@ -358,19 +402,29 @@ def test_movement_says_where_the_ratio_that_is_clipped_stands(objective):
   r = tiny.rollouts()
   state, _, trace = run(3.0, ref=table(1), mu=2)
   bounds = (0.0, 1.2) if objective is cispo else (0.8, 1.2)
-  trace = trace._replace(**{k: np.full_like(trace.lower, v) for k, v in zip(("lower", "upper"), bounds)})
+  trace = trace._replace(
+    **{k: np.full_like(trace.lower, v) for k, v in zip(("lower", "upper"), bounds)}
+  )
   shares, *_ = movement_of(objective, state, trace)
-  log_ratio = np.asarray(table_logprobs(state.params["policy"], r)) - np.asarray(table_logprobs(table(), r))
+  log_ratio = np.asarray(table_logprobs(state.params["policy"], r)) - np.asarray(
+    table_logprobs(table(), r)
+  )
   if objective is gspo:
-    log_ratio = np.where(tiny.real(r), log_ratio, 0).sum(2, keepdims=True) / np.maximum(r.lengths, 1)[..., None]
+    log_ratio = (
+      np.where(tiny.real(r), log_ratio, 0).sum(2, keepdims=True)
+      / np.maximum(r.lengths, 1)[..., None]
+    )
   ratio = np.broadcast_to(np.exp(log_ratio), r.tokens.shape)
   acting = tiny.real(r) & (trace.advantages != 0)
   up = trace.advantages > 0
   past = np.where(up, ratio > 1.2, ratio < bounds[0])[acting].mean()
   assert 0.02 < past < 0.98
   assert shares["tokens/past_bound"] == pytest.approx(past, abs=0.01)
-  assert shares["tokens/short"] == pytest.approx(1 - past, abs=0.03)  # few lie at a bound, or are certain
-  assert sum(shares[f"tokens/{name}"] for name in ("short", "at_bound", "past_bound")) == pytest.approx(1, abs=1e-5)
+  # few lie at a bound, or are certain
+  assert shares["tokens/short"] == pytest.approx(1 - past, abs=0.03)
+  assert sum(
+    shares[f"tokens/{name}"] for name in ("short", "at_bound", "past_bound")
+  ) == pytest.approx(1, abs=1e-5)
 
 
 def test_movement_under_an_objective_without_a_ratio():
@@ -382,7 +436,9 @@ def test_an_objective_with_advantages_of_its_own_puts_them_into_the_trace():
   """Distillation: log(pi_teacher / pi) before the update."""
   r = tiny.rollouts()
   tx, cfg = optax.sgd(0.1), tiny.section("learner", chunk=64)
-  setup = learn.Setup(Bigrams(tiny.layout()), distill, tx, cfg, tiny.objective(distill), TEMPERATURE)
+  setup = learn.Setup(
+    Bigrams(tiny.layout()), distill, tx, cfg, tiny.objective(distill), TEMPERATURE
+  )
   update = learn.make_learn(setup)
   state = create({"policy": jax.device_put(table(), tiny.layout().replicated())}, tx)
   _, _, trace = update(state, table(1), None, r, Packing())
@@ -397,7 +453,9 @@ def test_an_objective_has_no_metric_that_a_run_has(name, monkeypatch):
   def loss(out, batch, cfg):
     return jnp.zeros(()), {"fine": (jnp.ones(()), jnp.ones(())), name: (jnp.ones(()), jnp.ones(()))}
 
-  setup = types.SimpleNamespace(objective=types.SimpleNamespace(loss=loss, __name__="mine"), objective_cfg=None)
+  setup = types.SimpleNamespace(
+    objective=types.SimpleNamespace(loss=loss, __name__="mine"), objective_cfg=None
+  )
   said = f"objective.name: the loss of mine has the metric '{name}', which a run has already"
   with pytest.raises(SettingError, match=said):
     learn.loss(setup, None, None, None)

@@ -18,7 +18,10 @@ POLICY = {
   "embed": {"weight": np.full((4, 3), 2.0, np.float32)},
   "layers": {
     "attention": {
-      "q": {"weight": np.full((2, 3, 3), 2.0, np.float32), "bias": np.full((2, 3), 2.0, np.float32)},
+      "q": {
+        "weight": np.full((2, 3, 3), 2.0, np.float32),
+        "bias": np.full((2, 3), 2.0, np.float32),
+      },
       "q_norm": {"scale": np.full((2, 3), 2.0, np.float32)},
     },
     "input_norm": {"scale": np.full((2, 3), 2.0, np.float32)},
@@ -45,7 +48,8 @@ def params() -> dict:
 def equal(a, b) -> bool:
   """Bitwise, NaNs and signs of zeros included."""
   return jax.tree.structure(a) == jax.tree.structure(b) and all(
-    np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b))
+    np.asarray(x).tobytes() == np.asarray(y).tobytes()
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b))
   )
 
 
@@ -59,7 +63,9 @@ def equal(a, b) -> bool:
 )
 def test_schedule(name, expected):
   rate = optimizer.schedule(learner(lr=0.3, warmup=2, schedule=name), total_updates=6)
-  np.testing.assert_allclose([rate(i) for i in range(len(expected))], 0.3 * np.array(expected), rtol=1e-5, atol=1e-8)
+  np.testing.assert_allclose(
+    [rate(i) for i in range(len(expected))], 0.3 * np.array(expected), rtol=1e-5, atol=1e-8
+  )
 
 
 def test_a_run_that_makes_fewer_updates_ends_above_0():
@@ -76,7 +82,9 @@ def test_a_run_that_makes_fewer_updates_ends_above_0():
 
 
 def test_schedule_without_warmup_starts_at_its_peak():
-  assert optimizer.schedule(learner(lr=0.3, schedule="linear"), total_updates=2)(0) == np.float32(0.3)
+  assert optimizer.schedule(learner(lr=0.3, schedule="linear"), total_updates=2)(0) == np.float32(
+    0.3
+  )
 
 
 def test_decay_acts_on_matrices_by_name_and_not_by_rank():
@@ -112,7 +120,9 @@ def test_two_steps_of_adamw_by_hand():
 def test_gradient_is_clipped_by_its_global_norm(norm, factor):
   tx = optimizer.make_optimizer(learner(clip_norm=norm), 10)
   p = {"policy": {"a": jnp.zeros(1), "b": jnp.zeros(1)}}
-  _, opt_state = tx.update({"policy": {"a": jnp.array([3.0]), "b": jnp.array([-4.0])}}, tx.init(p), p)
+  _, opt_state = tx.update(
+    {"policy": {"a": jnp.array([3.0]), "b": jnp.array([-4.0])}}, tx.init(p), p
+  )
   mu = optax.tree_utils.tree_get(opt_state, "mu")["policy"]  # (1 - b1) times the clipped gradient
   np.testing.assert_allclose([mu["a"][0], mu["b"][0]], np.array([3, -4]) * 0.1 * factor, rtol=1e-5)
 
@@ -125,14 +135,17 @@ def test_a_clipped_gradient_keeps_its_dtype():
 
 
 def test_critic_has_its_own_rate_and_clip():
-  tx = optimizer.make_optimizer(learner(lr=0.1, critic_lr=0.01, clip_norm=1.0, adam_eps=0.0), 10, critic=True)
+  tx = optimizer.make_optimizer(
+    learner(lr=0.1, critic_lr=0.01, clip_norm=1.0, adam_eps=0.0), 10, critic=True
+  )
   s = state.create({"policy": {"a": jnp.zeros(1)}, "critic": {"a": jnp.zeros(1)}}, tx)
   grads = {"policy": {"a": jnp.array([0.5])}, "critic": {"a": jnp.array([1000.0])}}
   s, _ = update(tx, grads, jnp.float32(0), s)
   np.testing.assert_allclose(s.params["policy"]["a"], -0.1, rtol=1e-5)
   np.testing.assert_allclose(s.params["critic"]["a"], -0.01, rtol=1e-5)
   mu = s.opt_state.inner_states["policy"].inner_state[1].mu
-  np.testing.assert_allclose(mu["policy"]["a"], 0.05, rtol=1e-5)  # the critic's norm does not shrink it
+  # the critic's norm does not shrink it
+  np.testing.assert_allclose(mu["policy"]["a"], 0.05, rtol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +153,9 @@ def tx():
   return optimizer.make_optimizer(learner(lr=0.1, warmup=3, weight_decay=0.1), 10)
 
 
-@pytest.mark.parametrize("loss,entry", [(np.nan, 1.0), (np.inf, 1.0), (0.0, np.nan), (0.0, -np.inf), (0.0, 1e30)])
+@pytest.mark.parametrize(
+  "loss,entry", [(np.nan, 1.0), (np.inf, 1.0), (0.0, np.nan), (0.0, -np.inf), (0.0, 1e30)]
+)
 def test_a_bad_update_changes_nothing_and_is_counted(loss, entry, tx):
   good = jax.tree.map(jnp.ones_like, params())
   bad = jax.tree.map(jnp.ones_like, params())
@@ -149,7 +164,9 @@ def test_a_bad_update_changes_nothing_and_is_counted(loss, entry, tx):
   once, skipped = update(tx, bad, jnp.float32(loss), before)
   twice, _ = update(tx, bad, jnp.float32(loss), once)
   assert skipped == 1
-  assert equal((twice.params, twice.opt_state, twice.step), (before.params, before.opt_state, before.step))
+  assert equal(
+    (twice.params, twice.opt_state, twice.step), (before.params, before.opt_state, before.step)
+  )
   assert (once.bad_steps, twice.bad_steps, twice.skipped) == (1, 2, 2)
   after, skipped = update(tx, good, jnp.float32(0), twice)
   expected, _ = update(tx, good, jnp.float32(0), before)
@@ -167,32 +184,47 @@ def test_state_can_be_donated_and_abstract_is_what_create_makes():
     (a.shape, a.dtype, a.sharding) == (b.shape, b.dtype, b.sharding)
     for a, b in zip(jax.tree.leaves(s), jax.tree.leaves(described))
   )
-  step = jax.jit(lambda s: optimizer.apply_if_finite(tx, s.params, jnp.float32(0), s)[0], donate_argnums=0)
+  step = jax.jit(
+    lambda s: optimizer.apply_if_finite(tx, s.params, jnp.float32(0), s)[0], donate_argnums=0
+  )
   s = step(step(s))
   assert s.step == 2 and s.skipped == 0
 
 
-@pytest.mark.parametrize("dropped", ["xla_cpu_copy_insertion_use_region_analysis", "xla_cpu_scheduler_type"])
+@pytest.mark.parametrize(
+  "dropped", ["xla_cpu_copy_insertion_use_region_analysis", "xla_cpu_scheduler_type"]
+)
 def test_an_update_on_a_cpu_makes_one_array_at_a_time(dropped):
   leaf = jnp.zeros((256, 256))
   tx = optimizer.make_optimizer(learner(weight_decay=0.1), 10)
-  s = state.create({"policy": {"a": {"weight": leaf}, "b": {"weight": leaf}, "c": {"weight": leaf}}}, tx)
+  s = state.create(
+    {"policy": {"a": {"weight": leaf}, "b": {"weight": leaf}, "c": {"weight": leaf}}}, tx
+  )
   options = learn.compiler_options(tiny.decoder())
 
   def temporary(options):
-    step = jax.jit(functools.partial(optimizer.apply_if_finite, tx), donate_argnums=2, compiler_options=options)
+    step = jax.jit(
+      functools.partial(optimizer.apply_if_finite, tx), donate_argnums=2, compiler_options=options
+    )
     return step.lower(s.params, jnp.float32(0), s).compile().memory_analysis().temp_size_in_bytes
 
   assert temporary(options) < 1.1 * leaf.nbytes
-  assert temporary({name: value for name, value in options.items() if name != dropped}) > 2 * leaf.nbytes
+  assert (
+    temporary({name: value for name, value in options.items() if name != dropped}) > 2 * leaf.nbytes
+  )
 
 
 @pytest.mark.parametrize("critic", [False, True])
 def test_moments_take_the_shardings_of_their_parameters(critic):
   mesh = jax.make_mesh((4, 2), ("fsdp", "tensor"), axis_types=(AxisType.Auto,) * 2)
-  cut, whole = NamedSharding(mesh, PartitionSpec("fsdp", "tensor")), NamedSharding(mesh, PartitionSpec())
+  cut, whole = (
+    NamedSharding(mesh, PartitionSpec("fsdp", "tensor")),
+    NamedSharding(mesh, PartitionSpec()),
+  )
   weight, scale = jax.device_put(jnp.ones((8, 8)), cut), jax.device_put(jnp.ones((2, 8)), whole)
-  p = {"policy": {"weight": weight, "norm": {"scale": scale}}} | ({"critic": {"weight": weight}} if critic else {})
+  p = {"policy": {"weight": weight, "norm": {"scale": scale}}} | (
+    {"critic": {"weight": weight}} if critic else {}
+  )
   tx = optimizer.make_optimizer(learner(weight_decay=0.1, critic_lr=1e-3), 10, critic=critic)
   s = state.create(p, tx)
   leaves = jax.tree.leaves((s.opt_state, s.step, s.bad_steps, s.skipped))

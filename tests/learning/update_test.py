@@ -1,7 +1,8 @@
 """What must not change an update by any objective: microbatches, packing, the mesh.
 
-The learner is the real one, compiled for each way. Its model is a table of bigrams, which compiles in no time; the
-decoder has its turn in learn_test.py, and here with a critic of its own shape beside it.
+The learner is the real one, compiled for each way. Its model is a table of bigrams, which compiles
+in no time; the decoder has its turn in learn_test.py, and here with a critic of its own shape
+beside it.
 """
 
 import dataclasses
@@ -24,7 +25,17 @@ from grpo_jax.sampling import rollouts as host
 from grpo_jax.types import Rollouts
 
 EVERY = (
-  *("grpo", "grpo process", "gspo", "gspo_token", "cispo", "rpg forward", "ppo", "ppo group", "target_prob"),
+  *(
+    "grpo",
+    "grpo process",
+    "gspo",
+    "gspo_token",
+    "cispo",
+    "rpg forward",
+    "ppo",
+    "ppo group",
+    "target_prob",
+  ),
   *("sft", "rft", "dpo", "distill", "distill_offline"),
 )
 OBJECTIVES = CASES | {"ppo without a KL": (ppo, {})}
@@ -33,12 +44,16 @@ TX = optax.sgd(0.1)
 
 @functools.cache
 def rollouts(name: str) -> Rollouts:
-  """The tiny ones, each completion with rewards of its own but for one group of equal ones and an empty one."""
+  """The tiny ones, each completion with rewards of its own but for one group of equal ones and an
+  empty one.
+  """
   r = tiny.rollouts()
   if name in PAIRS:
     r = jax.tree.map(lambda x: x[:, :2] if x.ndim > 1 and x.shape[1] == tiny.G else x, r)
   rng = np.random.default_rng(4)
-  given = r.given | tiny.real(r) & (rng.random(r.tokens.shape) < 0.4) if name in PROCESS else r.given
+  given = (
+    r.given | tiny.real(r) & (rng.random(r.tokens.shape) < 0.4) if name in PROCESS else r.given
+  )
   reward = rng.random(r.tokens.shape, np.float32)
   reward[2] = 0.7
   return dataclasses.replace(r, rewards=np.where(given, reward, 0), given=given)
@@ -49,7 +64,9 @@ def trees(objective: Any, policy: Any, width: int) -> tuple[dict, Any, Any]:
   rng = np.random.default_rng(3)
 
   def other():
-    return jax.tree.map(lambda x: (x + 0.1 * np.abs(x).mean() * rng.normal(size=x.shape)).astype("f"), policy)
+    return jax.tree.map(
+      lambda x: (x + 0.1 * np.abs(x).mean() * rng.normal(size=x.shape)).astype("f"), policy
+    )
 
   head = {"weight": 0.3 * rng.normal(size=(1, width)).astype("f"), "bias": np.ones(1, "f")}
   critic = {"critic": other() | {"value_head": head}} if objective is ppo else {}
@@ -58,16 +75,25 @@ def trees(objective: Any, policy: Any, width: int) -> tuple[dict, Any, Any]:
 
 @functools.cache
 def updated(
-  name: str, model: str = "bigrams", mesh: tuple[int, ...] = tiny.ONE, packed: bool = False, microbatch: int = 0
+  name: str,
+  model: str = "bigrams",
+  mesh: tuple[int, ...] = tiny.ONE,
+  packed: bool = False,
+  microbatch: int = 0,
 ) -> tuple[Any, Any, dict, learn.Trace]:
-  """One update by plain gradient descent: (parameters before, parameters after, metrics, trace), numpy."""
+  """One update by plain gradient descent: (parameters before, parameters after, metrics, trace),
+  numpy.
+  """
   objective, changes = OBJECTIVES[name]
   layout, r = tiny.layout(mesh), rollouts(name)
   if model == "bigrams":
     decoder, shardings, (params, ref, old) = Bigrams(layout), {}, trees(objective, table(), 8)
   else:
     decoder = tiny.decoder(mesh=mesh)
-    shardings, (params, ref, old) = decoder.shardings(), trees(objective, tiny.weights(), decoder.config.width)
+    shardings, (params, ref, old) = (
+      decoder.shardings(),
+      trees(objective, tiny.weights(), decoder.config.width),
+    )
 
   def place(tree):
     return {k: jax.device_put(x, shardings.get(k, layout.replicated())) for k, x in tree.items()}
@@ -76,18 +102,25 @@ def updated(
   packing = Packing()
   if packed and name not in PAIRS:  # two samples of a prompt are too few to share a row
     packing = tiny.packing(r, mesh, learn.microbatches_of_rollout(cfg, tiny.P))
-  run = learn.make_learn(learn.Setup(decoder, objective, TX, cfg, tiny.objective(objective, **changes), 0.7))
+  run = learn.make_learn(
+    learn.Setup(decoder, objective, TX, cfg, tiny.objective(objective, **changes), 0.7)
+  )
   state = create({k: place(tree) for k, tree in params.items()}, TX)
   given = host.to_device(layout, (r, packing))
   state, metrics, trace = run(state, place(ref), place(old), *given)
   return params, *jax.device_get((state.params, metrics, trace))
 
 
-def assert_same(name: str, model: str, mesh: tuple[int, ...], packed: bool, microbatch: int) -> None:
-  """The same as without a mesh, packing and microbatches, where parameters move and ratios are not 1."""
+def assert_same(
+  name: str, model: str, mesh: tuple[int, ...], packed: bool, microbatch: int
+) -> None:
+  """The same as without a mesh, packing and microbatches, where parameters move and ratios are not
+  1.
+  """
   before, after, metrics, trace = updated(name, model)
   for tree in after:
-    assert norm(jax.tree.map(np.subtract, after[tree], before[tree])) > 1e-3  # a thousand times the tolerance
+    # a thousand times the tolerance
+    assert norm(jax.tree.map(np.subtract, after[tree], before[tree])) > 1e-3
   assert metrics.get("ratio_max", 9) > 1.2
   _, got, got_metrics, got_trace = updated(name, model, mesh, packed, microbatch)
   jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-6), got, after)
@@ -119,7 +152,9 @@ def test_nor_does_each_alone(name, mesh, packed, microbatch):
 
 @pytest.mark.parametrize("name", ["cispo", "dapo", "dr_grpo", "target_prob", "gspo"])
 def test_minibatches_are_updates_of_their_own(name):
-  """Each with the denominators of its aggregation over its own prompts, and all with the one old policy."""
+  """Each with the denominators of its aggregation over its own prompts, and all with the one old
+  policy.
+  """
   objective, changes = OBJECTIVES[name]
   r, layout = rollouts(name), tiny.layout()
   start, ref, old = jax.tree.map(jax.numpy.asarray, trees(objective, table(), 8))
@@ -139,7 +174,9 @@ def test_minibatches_are_updates_of_their_own(name):
     want = run(want, jax.tree.map(lambda x, part=part: x[part::2], r), 1)
   whole = run(new(), r, 2)
   assert norm(jax.tree.map(np.subtract, whole.params, start)) > 1e-3
-  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-6), whole.params, want.params)
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-6), whole.params, want.params
+  )
 
 
 @pytest.mark.parametrize("name", ["ppo", "gspo", "grpo", "cispo"])

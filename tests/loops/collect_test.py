@@ -1,4 +1,5 @@
-"""A batch to learn from: which groups are kept, what is missing, and that empty rows change no update.
+"""A batch to learn from: which groups are kept, what is missing, and that empty rows change no
+update.
 
 The sampler is fake: what it says of a prompt follows from the prompt's first token alone.
 """
@@ -65,12 +66,17 @@ class Sampler:
   ) -> tuple[Rollouts, dict[str, Any]]:
     self.keys.append(key)
     self.params.append(params)
-    of = [(group(first), n > 0) for first, n in zip(np.asarray(prompts.tokens)[:, 0].tolist(), prompts.lengths)]
+    of = [
+      (group(first), n > 0)
+      for first, n in zip(np.asarray(prompts.tokens)[:, 0].tolist(), prompts.lengths)
+    ]
 
     def stack(name):
       return np.stack([x[name] if real else np.zeros_like(x[name]) for x, real in of])
 
-    return Rollouts(prompts, **{name: stack(name) for name in group(0)}), {"slot_use": 1 / len(self.keys)}
+    return Rollouts(prompts, **{name: stack(name) for name in group(0)}), {
+      "slot_use": 1 / len(self.keys)
+    }
 
 
 class Words:
@@ -116,7 +122,10 @@ def words(question: str) -> list[int]:
 
 
 def run(
-  *plan: list[Example | None], tries: int, functions: Sequence = (("given", given, 1.0),), objective: Any = None
+  *plan: list[Example | None],
+  tries: int,
+  functions: Sequence = (("given", given, 1.0),),
+  objective: Any = None,
 ) -> Run:
   """`collect` on those batches."""
   warnings: list[str] = []
@@ -133,7 +142,9 @@ def run(
 
 
 def kept(batch: groups.Scored) -> list[int | None]:
-  """The prompts of a batch, all of whose fields are checked to be those of its examples; None: an empty group."""
+  """The prompts of a batch, all of whose fields are checked to be those of its examples; None: an
+  empty group.
+  """
   r = batch.rollouts
   assert len(batch.examples) == len(r.lengths)
   assert {len(x) for x in jax.tree.leaves(r)} == {len(batch.examples)}
@@ -149,8 +160,12 @@ def kept(batch: groups.Scored) -> list[int | None]:
       np.testing.assert_array_equal(vars(r)[name][p], x, err_msg=name)
     last = np.arange(L) == r.lengths[p][:, None] - 1
     np.testing.assert_array_equal(r.given[p], last)
-    np.testing.assert_array_equal(r.rewards[p][last], np.float32([x or 0 for x in example.meta["rewards"]]))
-    np.testing.assert_array_equal(r.components[p, :, 0], np.float32([x or 0 for x in example.meta["rewards"]]))
+    np.testing.assert_array_equal(
+      r.rewards[p][last], np.float32([x or 0 for x in example.meta["rewards"]])
+    )
+    np.testing.assert_array_equal(
+      r.components[p, :, 0], np.float32([x or 0 for x in example.meta["rewards"]])
+    )
   return [example and example.meta["n"] for example in batch.examples]
 
 
@@ -183,10 +198,20 @@ def test_groups_of_equal_rewards_are_dropped_and_more_are_sampled(tries, calls, 
 
 
 def test_a_reward_that_gives_none_to_a_whole_step_is_told_by_name():
-  rows = (("given", given, 1.0), ("bonus", forgets, 0.5), ("rare", rarely, 0.5), ("seen", forgets, 0.0))
+  rows = (
+    ("given", given, 1.0),
+    ("bonus", forgets, 0.5),
+    ("rare", rarely, 0.5),
+    ("seen", forgets, 0.0),
+  )
   got = run(batch_of(10, VARIED, VARIED, FLAT, VARIED), tries=1, functions=rows)
-  said = "gave none of the 12 completions of a step a reward: it returned None, or an empty list, for each"
-  assert got.warnings == [f"the reward {name!r} {said}; is a `return` missing?" for name in ("bonus", "seen")]
+  said = (
+    "gave none of the 12 completions of a step a reward: it returned None, or an empty list, for "
+    "each"
+  )
+  assert got.warnings == [
+    f"the reward {name!r} {said}; is a `return` missing?" for name in ("bonus", "seen")
+  ]
   alone = run(batch_of(10, VARIED, VARIED, FLAT, VARIED), tries=1)
   assert not alone.warnings and got.numbers["reward/given"] == alone.numbers["reward/given"]
   assert not run([None] * P, tries=1, functions=rows).warnings
@@ -217,7 +242,8 @@ def test_one_try_keeps_every_group():
   assert got.batch.examples == rows and len(got.sampler.keys) == 1 and got.left == [MIXED[3]]
   assert got.batch.rollouts.prompts.lengths.tolist() == [1, 0, 0, 1]
   assert (got.batch.rollouts.lengths > 0).all(1).tolist() == [True, False, False, True]
-  assert got.numbers["prompts_too_long"] == 1 and got.numbers["zero_variance"] == 0.5  # of the two sampled
+  # of the two sampled
+  assert got.numbers["prompts_too_long"] == 1 and got.numbers["zero_variance"] == 0.5
   assert kept(groups.select(got.batch, [0, 2, 3])) == [1, None, 4]
 
 
@@ -241,7 +267,10 @@ def test_prompts_of_all_widths_are_joined(words):
     ((0.1, 0.1, 0.1), False),
     ((0.0, 0.0, 1e-6), True),
     ((-1.0, -2.0, -2.0), True),
-    (([(0, 1.0), (1, 0.0)], [(0, 0.0), (1, 1.0)], [(0, 1.0), (1, 0.0)]), True),  # equal totals: the steps differ
+    (
+      ([(0, 1.0), (1, 0.0)], [(0, 0.0), (1, 1.0)], [(0, 1.0), (1, 0.0)]),
+      True,
+    ),  # equal totals: the steps differ
     (([(0, 0.5)], [(0, 0.5), (1, 0.5)], 0.5), False),  # no step is better than another
     ((0.0, 0.0, None), False),  # a reward that failed is given `on_error`
     ((1.0, 1.0, None), True),
@@ -250,7 +279,9 @@ def test_prompts_of_all_widths_are_joined(words):
 def test_a_group_varies_if_two_of_its_rewards_do(rewards, taught):
   batch = [problem(1, rewards)] * P
   got = run(batch, batch, tries=2)
-  assert got.batch.examples == (batch if taught else [None] * P) and len(got.sampler.keys) == (1 if taught else 2)
+  assert got.batch.examples == (batch if taught else [None] * P) and len(got.sampler.keys) == (
+    1 if taught else 2
+  )
 
 
 def against(example: Example, completion: Completion) -> float:
@@ -259,7 +290,9 @@ def against(example: Example, completion: Completion) -> float:
 
 
 def test_under_gdpo_a_group_varies_if_one_of_its_rewards_does():
-  """Equal totals of rewards that differ are normalised one by one there: the advantage says what teaches."""
+  """Equal totals of rewards that differ are normalised one by one there: the advantage says what
+  teaches.
+  """
   both = (("given", given, 1.0), ("against", against, 1.0))
   batch = batch_of(10, VARIED, FLAT, VARIED, VARIED)
   for advantage, want in (("group_relative", [None] * P), ("gdpo", [10, 12, 13, 10])):
@@ -272,7 +305,9 @@ def test_under_gdpo_a_group_varies_if_one_of_its_rewards_does():
 
 
 def test_faults_stay_with_their_completions():
-  """Through dropped groups, several tries, and groups that are one too many, whose faults go with them."""
+  """Through dropped groups, several tries, and groups that are one too many, whose faults go with
+  them.
+  """
   flat = (0.0, 0.0, None)
   plan = (
     batch_of(10, flat, FAULTY, FLAT, VARIED),
@@ -293,16 +328,25 @@ def test_faults_stay_with_their_completions():
 @pytest.mark.parametrize("tries", [1, 3])
 def test_numbers_are_of_everything_that_was_sampled(tries):
   """Of the groups that were dropped and of those that were one too many, too."""
-  plan = (batch_of(10, FLAT, VARIED, FLAT, VARIED), batch_of(20, FLAT, FAULTY, FLAT, FLAT), MIXED[3])[:tries]
+  plan = (
+    batch_of(10, FLAT, VARIED, FLAT, VARIED),
+    batch_of(20, FLAT, FAULTY, FLAT, FLAT),
+    MIXED[3],
+  )[:tries]
   got = run(*plan, tries=tries, functions=(("given", given, 2.0), ("tokens", tokens, 0.0))).numbers
   examples = [example for batch in plan for example in batch]
   lengths = np.concatenate([group(e.meta["n"])["lengths"] for e in examples])
   rewards = np.array([r or 0.0 for e in examples for r in e.meta["rewards"]])
   cut_off = np.concatenate(
-    [x["truncated_logprobs"] - x["sampler_logprobs"] for x in (group(e.meta["n"]) for e in examples)]
+    [
+      x["truncated_logprobs"] - x["sampler_logprobs"]
+      for x in (group(e.meta["n"]) for e in examples)
+    ]
   )
   assert abs(cut_off.sum()) > 1
-  apart = [(x.reshape(-1, G) - x.reshape(-1, G).mean(1, keepdims=True)).ravel() for x in (lengths, rewards)]
+  apart = [
+    (x.reshape(-1, G) - x.reshape(-1, G).mean(1, keepdims=True)).ravel() for x in (lengths, rewards)
+  ]
   close = functools.partial(pytest.approx, abs=1e-6)
   assert got == {
     "tokens": lengths.sum(),
@@ -338,8 +382,12 @@ def test_every_try_has_a_key_of_its_own():
   keys = run(*MIXED, tries=3).sampler.keys
   data = [jax.random.key_data(key).tolist() for key in keys]
   want = [jax.random.fold_in(jax.random.key(5), attempt) for attempt in range(3)]
-  assert data == [jax.random.key_data(key).tolist() for key in want] and len(set(map(tuple, data))) == 3
-  assert [jax.random.key_data(key).tolist() for key in run(*MIXED, tries=1).sampler.keys] == data[:1]
+  assert (
+    data == [jax.random.key_data(key).tolist() for key in want] and len(set(map(tuple, data))) == 3
+  )
+  assert [jax.random.key_data(key).tolist() for key in run(*MIXED, tries=1).sampler.keys] == data[
+    :1
+  ]
 
 
 # -- the update of a batch that was filled up
@@ -362,7 +410,15 @@ def four() -> Rollouts:
   tokens = np.where(at(lengths), rng.integers(0, tiny.V, shape), 0).astype(np.int32)
   prompts = jax.tree.map(lambda x: x[:4], tiny.prompts())
   return Rollouts(
-    prompts, tokens, lengths, lengths % 2, logprobs, logprobs, rewards, last, rewards.sum(2, keepdims=True)
+    prompts,
+    tokens,
+    lengths,
+    lengths % 2,
+    logprobs,
+    logprobs,
+    rewards,
+    last,
+    rewards.sum(2, keepdims=True),
   )
 
 
@@ -391,7 +447,9 @@ def test_empty_rows_change_neither_loss_nor_parameters(mesh, changes):
   r = filled(four())
   assert (r.lengths > 0).all(1).tolist() == [True] * 4 + [False] * 4
   inner = {name: changes.get(name, 1) for name in ("mu", "minibatches")}
-  packing = tiny.packing(r, mesh, tiny.P // changes.get("microbatch", tiny.P // inner["minibatches"]))
+  packing = tiny.packing(
+    r, mesh, tiny.P // changes.get("microbatch", tiny.P // inner["minibatches"])
+  )
   want, a, _ = learn_test.run(0.5, given=four(), **inner)
   got, b, _ = learn_test.run(0.5, mesh, given=r, packing=packing, **changes)
   assert a["grad_norm"] > 0.01
@@ -417,6 +475,8 @@ def test_an_update_on_nothing_but_empty_rows_changes_nothing():
 
 
 def test_the_share_of_scoring_is_of_the_whole_step():
-  """All tries of sampling and scoring are in it; what else the run does meanwhile (saving, evaluation) is not."""
+  """All tries of sampling and scoring are in it; what else the run does meanwhile (saving,
+  evaluation) is not.
+  """
   found = online.speeds(100, 50, {"sample": 4.0, "score": 2.0, "learn": 4.0, "eval": 90.0})
   assert found["time/score_share"] == 0.2 and found["tokens_per_s/step"] == 5.0

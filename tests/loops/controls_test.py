@@ -1,4 +1,6 @@
-"""Where nothing can be learned, nothing is gained: what a real run gains is not an accident of the loop."""
+"""Where nothing can be learned, nothing is gained: what a real run gains is not an accident of the
+loop.
+"""
 
 import json
 
@@ -12,7 +14,10 @@ from grpo_jax.rewards import combine
 pytestmark = pytest.mark.slow
 
 
-GENTLE = {"lr": 1e-4, "beta": 0.1}  # what the experiment ships with is a random walk where rewards are noise
+GENTLE = {
+  "lr": 1e-4,
+  "beta": 0.1,
+}  # what the experiment ships with is a random walk where rewards are noise
 
 
 def run(workdir, lr, beta=0.0, steps=40, problems=1000):

@@ -1,4 +1,6 @@
-"""GRPO on a Hugging Face folder of each family: chat prompts, two steps, and DIR/export as transformers reads it."""
+"""GRPO on a Hugging Face folder of each family: chat prompts, two steps, and DIR/export as
+transformers reads it.
+"""
 
 import json
 import pathlib
@@ -23,11 +25,21 @@ from grpo_jax.types import Rollouts
 ROWS = {"gemma3_text": "test_gemma3"}  # of models/variants.py, where its name is not the family's
 # What of the policy is trained, and the settings that say so.
 TRAINED = {"full": {}, "lora": {"lora.rank": 2}}
-APART = ("gemma2", "phi3", "qwen3")  # norms behind, tensors that hold several, plain: adapters of the others are long
-PARTS = ("gemma", "llama", "mistral", "qwen2")  # of what they have nothing is theirs alone: whole runs of them are long
+APART = (
+  "gemma2",
+  "phi3",
+  "qwen3",
+)  # norms behind, tensors that hold several, plain: adapters of the others are long
+PARTS = (
+  "gemma",
+  "llama",
+  "mistral",
+  "qwen2",
+)  # of what they have nothing is theirs alone: whole runs of them are long
 CASES = [
   pytest.param(
-    (family, how), marks=pytest.mark.long if family in PARTS or how == "lora" and family not in APART else ()
+    (family, how),
+    marks=pytest.mark.long if family in PARTS or how == "lora" and family not in APART else (),
   )
   for family in sorted(chat_templates.CHATS)
   for how in TRAINED
@@ -90,7 +102,9 @@ def trained(request, tmp_path_factory):
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(online, "collect", keep)
-    patch.setattr(build, "model", lambda given: models.append(make(given, jax.devices()[:1])) or models[-1])
+    patch.setattr(
+      build, "model", lambda given: models.append(make(given, jax.devices()[:1])) or models[-1]
+    )
     online.train(config, str(workdir))
   return Trained(family, source, workdir, models[-1], questions, batches)
 
@@ -98,7 +112,9 @@ def trained(request, tmp_path_factory):
 def their_logprobs(folder: pathlib.Path, r: Rollouts) -> np.ndarray:
   """Log-probs of the sampled tokens as transformers has them, [P, G, L]; 0 on padding."""
   torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-  model = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+  model = transformers.AutoModelForCausalLM.from_pretrained(
+    folder, attn_implementation="eager"
+  ).eval()
   assert model.dtype == torch.float32
   found = np.zeros(r.tokens.shape, np.float32)
   for p, g in np.ndindex(*r.lengths.shape):
@@ -115,23 +131,30 @@ def our_logprobs(model: build.Model, params: Any, r: Rollouts) -> np.ndarray:
 
   @jax.jit
   def run(params, r):
-    return forward.logprobs(model.decoder, params, r.prompts, r.tokens, r.lengths, Packing(), temperature=1.0, chunk=64)
+    return forward.logprobs(
+      model.decoder, params, r.prompts, r.tokens, r.lengths, Packing(), temperature=1.0, chunk=64
+    )
 
   return np.where(tiny.real(r), run(params, r)[0], 0)
 
 
 @pytest.mark.slow
 def test_a_run_and_its_export_are_those_of_transformers(trained):
-  """The policy that samples first is the folder's, the export is the learner's, on what the run itself sampled."""
+  """The policy that samples first is the folder's, the export is the learner's, on what the run
+  itself sampled.
+  """
   transformers = pytest.importorskip("transformers")
   first, last = trained.batches
   before = their_logprobs(trained.source, first)
-  np.testing.assert_allclose(np.where(tiny.real(first), first.sampler_logprobs, 0), before, atol=1e-3, rtol=0)
+  np.testing.assert_allclose(
+    np.where(tiny.real(first), first.sampler_logprobs, 0), before, atol=1e-3, rtol=0
+  )
   export = trained.workdir / "export"
   params = parameters.restore(str(trained.workdir), trained.model.decoder)
   after = their_logprobs(export, last)
   np.testing.assert_allclose(our_logprobs(trained.model, params, last), after, atol=1e-3, rtol=0)
-  assert np.abs(after - their_logprobs(trained.source, last)).max() > 1e-2  # it has learned something
+  # it has learned something
+  assert np.abs(after - their_logprobs(trained.source, last)).max() > 1e-2
   assert np.abs(after).sum() > 0
 
   config = json.loads((export / "config.json").read_text())

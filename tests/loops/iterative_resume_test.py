@@ -29,7 +29,11 @@ def runs(tmp_path_factory):
 def expected(runs):
   """What a run that nothing happens to leaves."""
   said = runs.finish("undisturbed").stdout
-  assert "iteration 1: accuracy" in said and "iteration 2: accuracy" in said and "of its new pairs" in said, said
+  assert (
+    "iteration 1: accuracy" in said
+    and "iteration 2: accuracy" in said
+    and "of its new pairs" in said
+  ), said
   numbers = runs.numbers("undisturbed")
   taught = [line for line in numbers["metrics"] if line.get("reward_model/updates")]
   assert [line["step"] for line in taught] == [2, 4]
@@ -52,7 +56,9 @@ def test_killed_in_each_phase(runs, expected):
 @pytest.mark.slow
 def test_a_stop_in_the_first_step_of_an_iteration_loses_no_step(runs, expected):
   stopped = runs.struck("stopped", "sample", 3, number=signal.SIGTERM)
-  assert "SIGTERM: saved after step 2 of 4" in stopped.stdout.replace("\n", " "), stopped.stdout + stopped.stderr
+  assert "SIGTERM: saved after step 2 of 4" in stopped.stdout.replace("\n", " "), (
+    stopped.stdout + stopped.stderr
+  )
   assert runs.steps_saved("stopped")[-1] == 2
   runs.finish("stopped")
   runs.assert_as_if_not_struck("stopped", expected)

@@ -1,4 +1,6 @@
-"""Iterative GRPO: what is the reference when, what the reward model learns from, and that it goes on as it was."""
+"""Iterative GRPO: what is the reference when, what the reward model learns from, and that it goes
+on as it was.
+"""
 
 import json
 
@@ -22,7 +24,9 @@ def pairs(first: int, count: int) -> Rollouts:
   zeros = np.zeros(tokens.shape, np.float32)
   lengths = np.full((count, 2), 3, np.int32)
   prompts = Prompts(tokens[:, 0], lengths[:, 0])
-  return Rollouts(prompts, tokens, lengths, lengths * 0 + 1, zeros, zeros, zeros, zeros > 0, zeros[..., :1])
+  return Rollouts(
+    prompts, tokens, lengths, lengths * 0 + 1, zeros, zeros, zeros, zeros > 0, zeros[..., :1]
+  )
 
 
 def numbers(lesson) -> list[int]:
@@ -52,7 +56,10 @@ def test_a_small_share_of_a_small_batch_is_one():
 
 
 def test_without_a_past_and_without_new_pairs():
-  assert [(each.new, each.replayed) for each in lessons(pairs(0, 3), None, batch=2, share=0.5, epochs=1, seed=0)] == [
+  assert [
+    (each.new, each.replayed)
+    for each in lessons(pairs(0, 3), None, batch=2, share=0.5, epochs=1, seed=0)
+  ] == [
     (2, 0),
     (1, 0),
   ]
@@ -83,8 +90,13 @@ def config(**settings):
 
 
 def saved(workdir, step):
-  about = json.loads((workdir / "checkpoints" / str(step) / "about" / "metadata").read_text())["arrays"]
-  return {name: {k.partition("params.")[2]: v for k, v in about.items() if k.startswith(name)} for name in LEARNERS}
+  about = json.loads((workdir / "checkpoints" / str(step) / "about" / "metadata").read_text())[
+    "arrays"
+  ]
+  return {
+    name: {k.partition("params.")[2]: v for k, v in about.items() if k.startswith(name)}
+    for name in LEARNERS
+  }
 
 
 LEARNERS = ("policy", "reward_model", "reference")
@@ -120,11 +132,16 @@ def test_the_reward_model_learns_at_the_end_of_an_iteration(whole):
   taught = {line["step"]: line for line in lines if "reward_model/new" in line}
   assert sorted(taught) == [2, 4]
   assert taught[2]["reward_model/new"] > 0 and taught[2]["reward_model/replayed"] == 0
-  assert taught[2]["reward_model/new_pair_accuracy"] == 0.5  # its scores are 0 before it has learned
+  # its scores are 0 before it has learned
+  assert taught[2]["reward_model/new_pair_accuracy"] == 0.5
   assert 0 <= taught[4]["reward_model/new_pair_accuracy"] <= 1
   assert 0 < taught[4]["reward_model/replayed"] <= taught[4]["reward_model/updates"]
   assert [line["iteration"] for line in lines if "iteration" in line] == [1, 1, 2, 2, 3]
-  assert all("reward/reward_model" in line and "reward/parity" in line for line in lines if "iteration" in line)
+  assert all(
+    "reward/reward_model" in line and "reward/parity" in line
+    for line in lines
+    if "iteration" in line
+  )
 
 
 @pytest.mark.slow
@@ -142,21 +159,40 @@ def steps_even(example, completion):
 
 @pytest.mark.slow
 def test_labels_of_steps_train_a_process_reward_model(tmp_path, capsys):
-  changes = {"rewards.functions": (("even", f"{__file__}:steps_even", 0.1),), "iterative.labels": "even"}
-  changes |= {"data.steps": "[aeiou]", "steps": 4, "eval.problems": 8, "eval.batch": 8, "eval.samples": 0}
+  changes = {
+    "rewards.functions": (("even", f"{__file__}:steps_even", 0.1),),
+    "iterative.labels": "even",
+  }
+  changes |= {
+    "data.steps": "[aeiou]",
+    "steps": 4,
+    "eval.problems": 8,
+    "eval.batch": 8,
+    "eval.samples": 0,
+  }
   iterative.train(config(**changes), str(tmp_path))
   at = {step: saved(tmp_path, step)["reward_model"] for step in range(5)}
   assert [step for step in range(1, 5) if at[step] != at[step - 1]] == [2, 4]
   lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
   taught = [line for line in lines if "reward_model/new" in line]
   assert [line["step"] for line in taught] == [2, 4]
-  assert all(0 <= line["reward_model/new_step_accuracy"] <= 1 and line["reward_model/loss"] > 0 for line in taught)
-  assert all(line["rewards_given"] > 1 and "reward/reward_model" in line for line in lines if "reward/even" in line)
-  # Without eval.every the end of each iteration is evaluated, and the last one once, as the end of the run.
+  assert all(
+    0 <= line["reward_model/new_step_accuracy"] <= 1 and line["reward_model/loss"] > 0
+    for line in taught
+  )
+  assert all(
+    line["rewards_given"] > 1 and "reward/reward_model" in line
+    for line in lines
+    if "reward/even" in line
+  )
+  # Without eval.every the end of each iteration is evaluated, and the last one once, as the end of
+  # the run.
   tested = [(line["step"], line.get("iteration")) for line in lines if "eval/accuracy" in line]
   assert tested == [(0, None), (2, 1), (4, 2)]
   said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("iteration ")]
-  assert len(said) == 2 and "accuracy 0.0%, reward model agreed with the labels on " in said[0], said
+  assert len(said) == 2 and "accuracy 0.0%, reward model agreed with the labels on " in said[0], (
+    said
+  )
   assert all(line.endswith("% of its new steps") for line in said)
 
 
@@ -166,19 +202,37 @@ def test_another_run_is_scored_by_its_reward_model(whole, tmp_path):
   changes = {"loop": "online", "steps": 1, "rewards.functions": ()}
   scored = config(**changes, **{"rewards.outcome_models": (("judge", folder, 1.0),)})
   online.train(scored, str(tmp_path / "run"))
-  (line,) = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-  assert line["reward/judge"] == pytest.approx(line["reward/mean"], abs=1e-5) and line["reward/std"] > 0
+  (line,) = [
+    json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+  ]
+  assert (
+    line["reward/judge"] == pytest.approx(line["reward/mean"], abs=1e-5) and line["reward/std"] > 0
+  )
 
 
 @pytest.mark.slow
 def test_what_the_reward_model_says_is_compared_with_the_rule(tmp_path):
-  """In a step, in its samples, and in each evaluation; one that is new gives 0 to all, which goes with no length."""
+  """In a step, in its samples, and in each evaluation; one that is new gives 0 to all, which goes
+  with no length.
+  """
   functions = (("odd", f"{__file__}:odd", 0.0),)
-  changes = {"steps": 1, "rewards.functions": functions, "iterative.labels": "odd", "checkpoint.export": False}
-  evaluated = {"eval.problems": 6, "eval.batch": 4, "eval.samples": 0, "eval.reward": f"{__file__}:odd"}
+  changes = {
+    "steps": 1,
+    "rewards.functions": functions,
+    "iterative.labels": "odd",
+    "checkpoint.export": False,
+  }
+  evaluated = {
+    "eval.problems": 6,
+    "eval.batch": 4,
+    "eval.samples": 0,
+    "eval.reward": f"{__file__}:odd",
+  }
   iterative.train(config(**changes, **evaluated), str(tmp_path))
   lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-  tested, (step,) = ([line for line in lines if name in line] for name in ("eval/accuracy", "reward/mean"))
+  tested, (step,) = (
+    [line for line in lines if name in line] for name in ("eval/accuracy", "reward/mean")
+  )
   assert len(tested) == 2 and all("eval/reward/reward_model" in line for line in tested)
   assert step["agreement/reward_model"] == 0.5 and "length/reward_correlation" not in step
   rows = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
@@ -200,17 +254,26 @@ def odd(example, completion):
 def test_a_folder_without_a_reward_model_is_refused(whole, tmp_path, setting, folder, message):
   folder = folder if folder == "none" else str(whole / folder)
   with pytest.raises(SettingError, match=message):
-    online.train(config(**{"loop": "online", f"rewards.{setting}": (("judge", folder, 1.0),)}), str(tmp_path / "run"))
+    online.train(
+      config(**{"loop": "online", f"rewards.{setting}": (("judge", folder, 1.0),)}),
+      str(tmp_path / "run"),
+    )
   assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"iterative.labels": "right"}, "iterative.labels='right': use the name of one of rewards.functions, parity"),
+    (
+      {"iterative.labels": "right"},
+      "iterative.labels='right': use the name of one of rewards.functions, parity",
+    ),
     ({"iterative.pairs": 6}, "iterative.pairs=6: use a multiple of 4"),
     (
-      {"rewards.functions": (("reward_model", "math.answer_correct", 1.0),), "iterative.labels": "reward_model"},
+      {
+        "rewards.functions": (("reward_model", "math.answer_correct", 1.0),),
+        "iterative.labels": "reward_model",
+      },
       "another",
     ),
   ],
@@ -222,11 +285,17 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path, changes, message
 
 
 def gdpo(weight, reward_weights):
-  changes = {"objective.advantage": "gdpo", "objective.reward_weights": reward_weights, "iterative.weight": weight}
+  changes = {
+    "objective.advantage": "gdpo",
+    "objective.reward_weights": reward_weights,
+    "iterative.weight": weight,
+  }
   return config(**changes)
 
 
-@pytest.mark.parametrize(("weight", "reward_weights"), [(1.0, ()), (1.0, (1.0, 1.0)), (0.0, (1.0, 0.0))])
+@pytest.mark.parametrize(
+  ("weight", "reward_weights"), [(1.0, ()), (1.0, (1.0, 1.0)), (0.0, (1.0, 0.0))]
+)
 def test_under_gdpo_the_reward_model_that_learns_is_one_of_the_rewards(weight, reward_weights):
   c = gdpo(weight, reward_weights)
   checks.check_rewards(c)

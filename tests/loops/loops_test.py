@@ -1,4 +1,6 @@
-"""What loops pass on from one step to the next: keys, temperatures, the reward model as it is; models are stubs."""
+"""What loops pass on from one step to the next: keys, temperatures, the reward model as it is;
+models are stubs.
+"""
 
 import contextlib
 import types
@@ -35,19 +37,29 @@ def same(*keys: jax.Array) -> bool:
 
 def test_keys_of_each_purpose_seed_and_step_differ():
   purposes = (build.INIT, build.SAMPLE, build.EVALUATE, build.CONTINUE, build.ADAPTERS)
-  keys = [build.key(seed, purpose, step) for seed in (0, 1) for purpose in purposes for step in (0, 1)]
+  keys = [
+    build.key(seed, purpose, step) for seed in (0, 1) for purpose in purposes for step in (0, 1)
+  ]
   assert len({jax.random.key_data(key).tobytes() for key in keys}) == len(keys)
 
 
 def test_an_evaluation_has_the_noise_of_its_step_and_purpose(monkeypatch):
   keys: list[jax.Array] = []
   own = evaluator.Evaluator.__new__(evaluator.Evaluator)
-  own.problems, own.seed, own.cfg, own.greedy, own.sampled = [1], 3, stub(samples=4), "greedy", "sampled"
+  own.problems, own.seed, own.cfg, own.greedy, own.sampled = (
+    [1],
+    3,
+    stub(samples=4),
+    "greedy",
+    "sampled",
+  )
   own._learned, own.warnings = lambda: None, lambda found: []
   own.solve = lambda generator, params, key, *args, **more: keys.append(key)
   monkeypatch.setattr(evaluator.policy, "metrics_of", lambda *outcomes: {})
   monkeypatch.setattr(evaluator.policy, "learned_metrics", lambda outcomes: {})
-  writer: Any = stub(phase=lambda name: contextlib.nullcontext(), progress=print, evaluation=lambda *args: None)
+  writer: Any = stub(
+    phase=lambda name: contextlib.nullcontext(), progress=print, evaluation=lambda *args: None
+  )
   own(writer, None, 7, samples=True)
   assert len(keys) == 2 and same(build.key(3, build.EVALUATE, 7), *keys)
 
@@ -64,12 +76,16 @@ def test_each_batch_that_is_labelled_has_noise_of_its_own(monkeypatch):
   monkeypatch.setattr(process_reward_model, "select", lambda batch, places: [*places])
   monkeypatch.setattr(build, "reference", lambda *args: None)
   said: list[str] = []
-  writer: Any = stub(phase=lambda name: contextlib.nullcontext(), progress=lambda *args: None, say=said.append)
+  writer: Any = stub(
+    phase=lambda name: contextlib.nullcontext(), progress=lambda *args: None, say=said.append
+  )
   batch = Scored([None] * 5, None, [], 0.0)  # type: ignore
   c = tiny_runs.config({"seed": 4, "eval.batch": 2, "offline.continuations": 3})
   found = process_reward_model.continue_all(c, stub(), batch, writer, lambda step: "")
   assert found is not None and found.rollouts.shape == (5,)  # type: ignore
-  assert len(keys) == 3 and all(same(build.key(4, build.CONTINUE, 2 * n), key) for n, key in enumerate(keys))
+  assert len(keys) == 3 and all(
+    same(build.key(4, build.CONTINUE, 2 * n), key) for n, key in enumerate(keys)
+  )
   assert said[0].startswith("3 steps were labelled by 3 continuations of each of 3 beginnings")
 
 
@@ -100,7 +116,9 @@ def test_log_probs_are_at_the_sampler_s_temperature_where_the_policy_sampled_and
   monkeypatch.setattr(learner.Learner, "__init__", recorded)
   monkeypatch.setattr(loop, "Run", begin)
   one = build.model
-  monkeypatch.setattr(build, "model", lambda config, scores=False: one(config, jax.devices()[:1], scores))
+  monkeypatch.setattr(
+    build, "model", lambda config, scores=False: one(config, jax.devices()[:1], scores)
+  )
   c = tiny_runs.config({"sampler.temperature": 0.7, "eval.problems": 0} | changes)
   if loop is offline:
     c.objective = tiny_runs.defaults.objective("sft", c)
@@ -181,7 +199,9 @@ RUNS: list[Run] = []
 
 
 def test_an_iteration_samples_scores_learns_and_then_teaches(monkeypatch):
-  """Two steps an iteration: which reward model scores, what the reference is, what is kept, when it is taught."""
+  """Two steps an iteration: which reward model scores, what the reference is, what is kept, when it
+  is taught.
+  """
   scored, kept, policies, forgotten = [], [], [], []
 
   def make_policy(*args: Any) -> Policy:
@@ -228,7 +248,9 @@ def test_an_iteration_samples_scores_learns_and_then_teaches(monkeypatch):
   monkeypatch.setattr(iterative.checks, "check", lambda *args: None)
   monkeypatch.setattr(build, "model", lambda *args, **more: stub(decoder=None))
   monkeypatch.setattr(teaching, "kind_of", lambda *args: teaching.OUTCOME)
-  monkeypatch.setattr(teaching, "labelled", lambda kind, batch, asked, config, step: f"pairs of {step}")
+  monkeypatch.setattr(
+    teaching, "labelled", lambda kind, batch, asked, config, step: f"pairs of {step}"
+  )
   monkeypatch.setattr(teaching, "teach", teach)
   c = tiny_runs.config(tiny_runs.ITERATIVE | {"iterative.weight": 0.5, "iterative.kept_steps": 3})
   c.checkpoint.export = False
@@ -237,7 +259,9 @@ def test_an_iteration_samples_scores_learns_and_then_teaches(monkeypatch):
   assert [(params, models) for params, models, _ in scored] == [
     (step, [("reward_model", 0.5, step // 2)]) for step in range(5)
   ]
-  assert all(same(key, build.key(c.seed, build.SAMPLE, step)) for step, (_, _, key) in enumerate(scored))
+  assert all(
+    same(key, build.key(c.seed, build.SAMPLE, step)) for step, (_, _, key) in enumerate(scored)
+  )
   assert policies[0].references == [0, 0, 2, 2, 4]
   assert kept == [(step, f"pairs of {step}") for step in range(5)] and forgotten == [-3, -3, -3]
   assert [n["iteration"] for n in run.logged] == [1, 1, 2, 2, 3] and run.evaluated == [1, 3]

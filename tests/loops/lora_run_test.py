@@ -1,4 +1,6 @@
-"""Runs whose adapters are trained: with every loop, killed and gone on, saved, exported and read again."""
+"""Runs whose adapters are trained: with every loop, killed and gone on, saved, exported and read
+again.
+"""
 
 import importlib
 import json
@@ -58,7 +60,9 @@ def train(c, base, folder, **lora):
   c.lora.update({"rank": 2, "alpha": 8.0} | lora)
   with pytest.MonkeyPatch.context() as patch:
     make = build.model
-    patch.setattr(build, "model", lambda config, devices=None, **how: make(config, jax.devices()[:1], **how))
+    patch.setattr(
+      build, "model", lambda config, devices=None, **how: make(config, jax.devices()[:1], **how)
+    )
     importlib.import_module(f"grpo_jax.loops.{c.loop}").train(c, str(folder))
   return folder
 
@@ -81,7 +85,9 @@ CASES = {
 LONG = ("gspo", "target_prob", "sft")  # nothing of adapters is theirs
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in LONG else n for n in CASES])
+@pytest.mark.parametrize(
+  "name", [pytest.param(n, marks=pytest.mark.long) if n in LONG else n for n in CASES]
+)
 def test_adapters_alone_are_trained_and_saved(name, base, tmp_path):
   c, (loop, data, more) = settings(), CASES[name]
   c.loop, c.objective = loop, defaults.objective(name, c)
@@ -95,13 +101,17 @@ def test_adapters_alone_are_trained_and_saved(name, base, tmp_path):
   heads = {path for path in names if path.rpartition(".")[2] not in (A, B)}
   assert all(".score." in path or ".value_head." in path for path in heads)
   assert bool(heads) == (name in ("ppo", "reward_model")) and len(names - heads) == 14 * len(trees_)
-  start, end = (safetensors.numpy.load_file(f / "model.safetensors") for f in (base, run / "export"))
+  start, end = (
+    safetensors.numpy.load_file(f / "model.safetensors") for f in (base, run / "export")
+  )
   for path in start:
     if path != "lm_head.weight" or path in end:
       assert (start[path] == end[path]).all() == ("_proj" not in path), path
   model = build.model(c, jax.devices()[:1], scores=loop == "reward_model")
   again = parameters.restore(str(run), model.decoder, 2)
-  jax.tree.map(np.testing.assert_array_equal, again, tensors.load(run / "export", model.decoder.base))
+  jax.tree.map(
+    np.testing.assert_array_equal, again, tensors.load(run / "export", model.decoder.base)
+  )
   adapter = safetensors.numpy.load_file(run / "adapter" / "adapter_model.safetensors")
   assert len(adapter) == 2 * 7 * model.decoder.config.layers + (name == "reward_model")
 
@@ -117,14 +127,19 @@ def test_iterative_moves_its_reference_and_teaches_by_adapters(base, tmp_path):
   assert not [path for path in saved(run) if path.endswith("proj.weight") or "embed" in path]
   lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
   assert sum(line.get("reward_model/updates", 0) for line in lines) > 0
-  start, end = (safetensors.numpy.load_file(f / "model.safetensors") for f in (base, run / "reward_model"))
+  start, end = (
+    safetensors.numpy.load_file(f / "model.safetensors") for f in (base, run / "reward_model")
+  )
   assert (
-    any((end[path] != start[path]).any() for path in start if path in end) and np.abs(end["score.weight"]).max() > 0
+    any((end[path] != start[path]).any() for path in start if path in end)
+    and np.abs(end["score.weight"]).max() > 0
   )
   decoder = Decoder(parameters.read_shape(str(own)), tiny.layout(tiny.ONE))
   parameters.restore(str(run), decoder, learner="reference")
   move_norm(own)
-  with pytest.raises(SettingError, match="does not hold the parameters that this run's adapters were trained over"):
+  with pytest.raises(
+    SettingError, match="does not hold the parameters that this run's adapters were trained over"
+  ):
     parameters.restore(str(run), decoder, learner="reference")
 
 
@@ -143,10 +158,14 @@ def test_the_base_may_be_gone_or_another(base, tmp_path):
   decoder = Decoder(parameters.read_shape(str(own)), tiny.layout(tiny.ONE))
   parameters.restore(str(run), decoder, 2)
   move_norm(own)
-  with pytest.raises(SettingError, match="does not hold the parameters that this run's adapters were trained over"):
+  with pytest.raises(
+    SettingError, match="does not hold the parameters that this run's adapters were trained over"
+  ):
     parameters.restore(str(run), decoder, 2)
   own.rename(tmp_path / "moved")
-  with pytest.raises(SettingError, match="its adapters stand on init_from=.*which is not there; put it back"):
+  with pytest.raises(
+    SettingError, match="its adapters stand on init_from=.*which is not there; put it back"
+  ):
     parameters.restore(str(run), decoder, 2)
 
 
@@ -155,13 +174,20 @@ def unended(base, tmp_path_factory):
   """A run with adapters over a base in bfloat16, and without an export; `base` is beside it."""
   folder = tmp_path_factory.mktemp("unended")
   model = build.model(settings(), jax.devices()[:1])
-  tensors.save(folder / "base", model.decoder.config, model.load(), tokenizer=model.tokenizer, dtype="bfloat16")
+  tensors.save(
+    folder / "base", model.decoder.config, model.load(), tokenizer=model.tokenizer, dtype="bfloat16"
+  )
   return train(without_export(), folder / "base", folder / "run")
 
 
 def without_export(steps=2, **changes):
   c = settings()
-  c.loop, c.objective, c.checkpoint.export, c.steps = "offline", defaults.objective("sft", c), False, steps
+  c.loop, c.objective, c.checkpoint.export, c.steps = (
+    "offline",
+    defaults.objective("sft", c),
+    False,
+    steps,
+  )
   c.update_from_flattened_dict(changes)
   return c
 
@@ -177,37 +203,53 @@ def test_all_weights_are_trained_on_from_a_run_with_adapters(unended, tmp_path):
   loaded = build.model(of(unended), jax.devices()[:1]).load()
   assert dtypes(loaded) == {"float32"}
   base = tensors.load(
-    unended.parent / "base", Decoder(parameters.read_shape(str(unended.parent / "base")), tiny.layout())
+    unended.parent / "base",
+    Decoder(parameters.read_shape(str(unended.parent / "base")), tiny.layout()),
   )
   same = jax.tree.map(lambda a, b: bool((a == b).all()), loaded, base)
-  assert same["embed"]["weight"] and same["unembed"]["weight"] and not same["layers"]["mlp"]["up"]["weight"]
+  assert (
+    same["embed"]["weight"]
+    and same["unembed"]["weight"]
+    and not same["layers"]["mlp"]["up"]["weight"]
+  )
 
 
 def of(folder, **changes):
-  return without_export(**{"init_from": str(folder), "model.variant": "", "tokenizer": ""} | changes)
+  return without_export(
+    **{"init_from": str(folder), "model.variant": "", "tokenizer": ""} | changes
+  )
 
 
 def test_a_reward_model_starts_from_a_run_with_adapters(unended):
   whole = build.model(of(unended), jax.devices()[:1]).load()
   judge = build.model(of(unended), jax.devices()[:1], scores=True).load()
-  assert set(judge) == {"embed", "layers", "final_norm", "score"} and not judge.pop("score")["weight"].any()
+  assert (
+    set(judge) == {"embed", "layers", "final_norm", "score"}
+    and not judge.pop("score")["weight"].any()
+  )
   del whole["unembed"]
   jax.tree.map(np.testing.assert_array_equal, judge, whole)
 
 
 def test_adapters_are_those_of_what_is_trained_alone(base, unended, tmp_path, monkeypatch):
-  """A reward model that only scores, a teacher and a policy that is evaluated have none, and no base in bfloat16."""
+  """A reward model that only scores, a teacher and a policy that is evaluated have none, and no
+  base in bfloat16.
+  """
   c = without_export(**{"offline.data": "pairs", "offline.held_out": 4, "learner.lr": 0.0})
   c.loop, c.objective = "reward_model", defaults.objective("reward_model", c)
   scorer = train(c, base, tmp_path / "scorer", rank=0)  # a run without an export
   make = build.model
-  monkeypatch.setattr(build, "model", lambda config, devices=None, **how: make(config, jax.devices()[:1], **how))
+  monkeypatch.setattr(
+    build, "model", lambda config, devices=None, **how: make(config, jax.devices()[:1], **how)
+  )
   with_adapters = {"lora.rank": 2, "lora.base_dtype": "bfloat16"}
   c = of(base, **with_adapters, **{"rewards.outcome_models": (("judge", str(scorer), 1.0),)})
   (judge,) = load.load(c, build.model(c))
   assert dtypes(judge.params) == {"float32"}
   for teacher in ("", str(unended)):
-    sampled = build.model(reward_model.of_policy(of(base, **with_adapters, **{"offline.teacher": teacher})))
+    sampled = build.model(
+      reward_model.of_policy(of(base, **with_adapters, **{"offline.teacher": teacher}))
+    )
     assert sampled.decoder.lora is None and dtypes(sampled.load()) == {"float32"}
   asked = sources.model(of(base, **with_adapters), str(unended), None)
   assert asked.decoder.lora is None and dtypes(asked.load()) == {"float32"}
@@ -225,14 +267,23 @@ def test_the_base_has_the_dtype_of_its_folder(base, unended):
 
 def test_killed_it_goes_on_bit_for_bit(base, tmp_path):
   of_base = {"init_from": str(base), "model.variant": "", "tokenizer": "", "lora.rank": 2}
-  small = {"steps": 4, "checkpoint.every": 2, "eval.problems": 8, "eval.batch": 8, "eval.samples": 0}
-  runs = resume_test.Runs(tmp_path, tiny_runs.source(of_base | small | {"eval.reward": tiny_runs.PARITY}))
+  small = {
+    "steps": 4,
+    "checkpoint.every": 2,
+    "eval.problems": 8,
+    "eval.batch": 8,
+    "eval.samples": 0,
+  }
+  runs = resume_test.Runs(
+    tmp_path, tiny_runs.source(of_base | small | {"eval.reward": tiny_runs.PARITY})
+  )
   runs.finish("undisturbed")
   expected = runs.numbers("undisturbed")
   runs.struck("killed", "learn", 4)
   runs.finish("killed")
   runs.assert_as_if_not_struck("killed", expected)
   adapters = [
-    (runs.folder / name / "adapter/adapter_model.safetensors").read_bytes() for name in ("undisturbed", "killed")
+    (runs.folder / name / "adapter/adapter_model.safetensors").read_bytes()
+    for name in ("undisturbed", "killed")
   ]
   assert adapters[0] == adapters[1]

@@ -53,7 +53,10 @@ def config(kind: str) -> ConfigDict:
   c.model.variant = "test_qwen3"
   c.data.arithmetic.size = 64
   c.data.prompts = P
-  c.data.max_prompt_length, c.data.on_long = 16, "cut"  # all of one width: nothing is compiled twice
+  c.data.max_prompt_length, c.data.on_long = (
+    16,
+    "cut",
+  )  # all of one width: nothing is compiled twice
   c.offline.prompts = KEPT
   c.sampler.group, c.sampler.max_length = G, L
   c.rewards.functions = (("parity", "offline_test:parity", 1.0),)
@@ -66,7 +69,9 @@ def config(kind: str) -> ConfigDict:
 
 
 class Runs:
-  """Runs of one kind, in folders of their own; one model on one device, and each program is compiled once."""
+  """Runs of one kind, in folders of their own; one model on one device, and each program is
+  compiled once.
+  """
 
   def __init__(self, kind: str, folder: pathlib.Path, shared: dict[str, Any]):
     self.kind, self.folder, self.shared = kind, folder, shared
@@ -108,9 +113,15 @@ class Runs:
       return dataclasses.replace(sample, run=record)
 
     make_model = build.model
-    make_sampler = once(sampler.make_sampler, lambda decoder, settings, stop: repr(settings.to_dict()))
+    make_sampler = once(
+      sampler.make_sampler, lambda decoder, settings, stop: repr(settings.to_dict())
+    )
     with pytest.MonkeyPatch.context() as patch:
-      patch.setattr(build, "model", once(lambda config: make_model(config, jax.devices()[:1]), lambda config: "model"))
+      patch.setattr(
+        build,
+        "model",
+        once(lambda config: make_model(config, jax.devices()[:1]), lambda config: "model"),
+      )
       patch.setattr(learn, "make_learn", once(learn.make_learn))
       patch.setattr(movement, "make_movement", once(movement.make_movement))
       patch.setattr(sampler, "make_sampler", recorded)
@@ -119,7 +130,9 @@ class Runs:
       yield
 
   def start(self, name: str, stop_after: int = 0, stop_drawing: bool = False) -> pathlib.Path:
-    """The command once; with `stop_after` a SIGTERM comes in that step, with `stop_drawing` while it samples."""
+    """The command once; with `stop_after` a SIGTERM comes in that step, with `stop_drawing` while
+    it samples.
+    """
     with self.patched(stop_after, stop_drawing):
       offline.train(config(self.kind), str(self.folder / name))
     return self.folder / name
@@ -135,7 +148,9 @@ def numbers(folder: pathlib.Path) -> dict[str, Any]:
   """What a run leaves, but timings."""
   lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
   return {
-    "metrics": [{k: v for k, v in x.items() if not k.startswith(("time/", "tokens_per_s/"))} for x in lines],
+    "metrics": [
+      {k: v for k, v in x.items() if not k.startswith(("time/", "tokens_per_s/"))} for x in lines
+    ],
     "weights": (folder / "export" / "model.safetensors").read_bytes(),
     "steps": json.loads((folder / "result.json").read_text())["steps"],
   }
@@ -172,7 +187,10 @@ def test_two_steps_learn_something(whole):
 def test_stopped_after_one_step_it_goes_on_with_the_same_samples_to_the_same_numbers(whole):
   before = whole.draws
   stopped = whole.start("stopped", stop_after=1)
-  assert len((stopped / "metrics.jsonl").read_text().splitlines()) == 1 and not (stopped / "result.json").exists()
+  assert (
+    len((stopped / "metrics.jsonl").read_text().splitlines()) == 1
+    and not (stopped / "result.json").exists()
+  )
 
   def stamp():
     return [path.stat().st_mtime_ns for path in stopped.glob("samples.npz")]
@@ -199,11 +217,15 @@ def test_damaged_samples_are_drawn_again(whole, capsys):
     if kind:
       kind(folder / "samples.npz")
     else:
-      offline.write_samples(folder / "samples.npz", dataclasses.replace(other, tokens=other.tokens + 1))
+      offline.write_samples(
+        folder / "samples.npz", dataclasses.replace(other, tokens=other.tokens + 1)
+      )
     draws = whole.draws
     whole.start(folder.name)
     assert numbers(folder) == numbers(whole.folder / "whole")
-    said = re.search(r"warning: .*samples.npz is damaged \((.*)\); it is kept as", capsys.readouterr().out)
+    said = re.search(
+      r"warning: .*samples.npz is damaged \((.*)\); it is kept as", capsys.readouterr().out
+    )
     if whole.draws == draws:  # a changed byte may be one that means nothing
       assert kind is damage.flip and not said
     else:
@@ -214,7 +236,9 @@ def test_damaged_samples_are_drawn_again(whole, capsys):
 
 def test_a_folder_that_takes_no_more_ends_the_run_with_the_code_of_a_restart(tmp_path):
   (tmp_path / "replay").touch()
-  with pytest.raises(StorageError, match="workdir=.*replay: cannot write there: (Not a directory|File exists)"):
+  with pytest.raises(
+    StorageError, match="workdir=.*replay: cannot write there: (Not a directory|File exists)"
+  ):
     replay.Replay(str(tmp_path)).add(2, np.zeros(3))
   with pytest.raises(StorageError, match="workdir=.*replay: cannot write there: Not a directory"):
     run.write_result(str(tmp_path / "replay"), {}, {}, 2, 1.0)
@@ -254,10 +278,18 @@ def test_stopped_while_samples_are_drawn_it_draws_them_anew(whole, capsys):
 def test_one_try_keeps_exactly_what_was_sampled(whole):
   """Groups of equal rewards, too, and no empty row."""
   kept, sampled = whole.kept("whole"), whole.sampled[: KEPT // P]
-  assert kept.lengths.shape == (KEPT, G) and (kept.lengths > 0).all() and (kept.prompts.lengths > 0).all()
+  assert (
+    kept.lengths.shape == (KEPT, G)
+    and (kept.lengths > 0).all()
+    and (kept.prompts.lengths > 0).all()
+  )
   for name in ("tokens", "lengths", "ended", "sampler_logprobs", "truncated_logprobs"):
-    np.testing.assert_array_equal(vars(kept)[name], np.concatenate([vars(r)[name] for r in sampled]), err_msg=name)
-  for p, (row, n) in enumerate((row, n) for r in sampled for row, n in zip(r.prompts.tokens, r.prompts.lengths)):
+    np.testing.assert_array_equal(
+      vars(kept)[name], np.concatenate([vars(r)[name] for r in sampled]), err_msg=name
+    )
+  for p, (row, n) in enumerate(
+    (row, n) for r in sampled for row, n in zip(r.prompts.tokens, r.prompts.lengths)
+  ):
     assert kept.prompts.lengths[p] == n
     np.testing.assert_array_equal(kept.prompts.tokens[p, :n], row[:n])
   total = totals(kept.rewards, kept.given)
@@ -269,7 +301,11 @@ def test_one_try_keeps_exactly_what_was_sampled(whole):
 @of_pairs
 def test_every_chosen_sample_has_more_reward_than_the_rejected_one(whole):
   kept = whole.kept("whole")
-  assert kept.lengths.shape == (KEPT, 2) and (kept.lengths > 0).all() and (kept.prompts.lengths > 0).all()
+  assert (
+    kept.lengths.shape == (KEPT, 2)
+    and (kept.lengths > 0).all()
+    and (kept.prompts.lengths > 0).all()
+  )
   chosen, rejected = totals(kept.rewards, kept.given).T
   assert (chosen > rejected).all()
   np.testing.assert_array_equal(totals(kept.rewards, kept.given), kept.tokens.sum(2) % 5 / 4)
@@ -291,12 +327,32 @@ def test_every_chosen_sample_has_more_reward_than_the_rejected_one(whole):
       "samples",
       "objective.name='grpo' with loop='offline', offline.data='samples': use loop='online'",
     ),
-    ("dpo", "online", "pairs", "objective.name='dpo' with loop='online': use loop='offline', offline.data='pairs'"),
-    ("dpo", "offline", "samples", "'dpo' with loop='offline', offline.data='samples': use .*offline.data='pairs'"),
+    (
+      "dpo",
+      "online",
+      "pairs",
+      "objective.name='dpo' with loop='online': use loop='offline', offline.data='pairs'",
+    ),
+    (
+      "dpo",
+      "offline",
+      "samples",
+      "'dpo' with loop='offline', offline.data='samples': use .*offline.data='pairs'",
+    ),
     ("sft", "offline", "pairs", "'sft' with .* use loop='offline', offline.data='solutions'"),
-    ("rft", "offline", "pairs", "'rft' with .* use loop='online', or loop='offline', offline.data='samples'"),
+    (
+      "rft",
+      "offline",
+      "pairs",
+      "'rft' with .* use loop='online', or loop='offline', offline.data='samples'",
+    ),
     ("distill", "online", "samples", "ref_from='': distill learns from another model"),
-    ("distill_offline", "offline", "samples", "offline.teacher='': distill_offline learns from another model"),
+    (
+      "distill_offline",
+      "offline",
+      "samples",
+      "offline.teacher='': distill_offline learns from another model",
+    ),
     ("rft", "online", "solutions", ""),
     ("rft", "offline", "samples", ""),
   ],
@@ -312,7 +368,10 @@ def test_an_objective_is_refused_data_that_it_does_not_learn_from(objective, loo
 @pytest.mark.parametrize(
   "changes, message",
   [
-    ({"objective.reward_weights": (1.0, 2.0)}, r"objective.reward_weights=\(1.0, 2.0\): give 1, one for each"),
+    (
+      {"objective.reward_weights": (1.0, 2.0)},
+      r"objective.reward_weights=\(1.0, 2.0\): give 1, one for each",
+    ),
   ],
 )
 def test_numbers_that_cannot_be_are_refused(changes, message):
@@ -338,7 +397,8 @@ def test_the_mesh_divides_the_completions_that_a_prompt_has(data, most):
 
 
 def scored(first: int, *each: Sequence[Sequence[float]]) -> groups.Scored:
-  """Groups whose prompts are the tokens first, first + 1 ...; sample g of one is given each[p][g] at its steps.
+  """Groups whose prompts are the tokens first, first + 1 ...; sample g of one is given each[p][g]
+  at its steps.
 
   A group of no samples has a prompt that was too long.
   """
@@ -352,21 +412,31 @@ def scored(first: int, *each: Sequence[Sequence[float]]) -> groups.Scored:
   prompts = Prompts(np.where(steps[:, :1] > 0, ids[:, None], 0), (steps[:, 0] > 0).astype(np.int32))
   ended = np.where(steps % 2, STOPPED, TRUNCATED)
   components = np.where(at, rewards, 0).sum(2, keepdims=True)
-  rollouts = Rollouts(prompts, tokens, steps, ended, -1.0 * tokens, -2.0 * tokens, rewards, at, components)
+  rollouts = Rollouts(
+    prompts, tokens, steps, ended, -1.0 * tokens, -2.0 * tokens, rewards, at, components
+  )
   return groups.Scored([Example(str(n), "", "", {}) for n in ids], rollouts, [], 0.0)
 
 
 TIED = [[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]  # the steps differ and the totals do not
-ROUNDED = [[0.1, 0.2, 0.4], [0.1, 0.4, 0.2], [0.4, 0.1, 0.2]]  # nor do these, but added up in float32
+ROUNDED = [
+  [0.1, 0.2, 0.4],
+  [0.1, 0.4, 0.2],
+  [0.4, 0.1, 0.2],
+]  # nor do these, but added up in float32
 FLAT = [[1.0], [1.0], [1.0]]
 OUTCOMES = [[0.5], [1.0], [0.0]]
 TWO_WORST = [[-1.0], [2.0], [0.5, -1.5]]
 
 
 def assert_pairs(batch: groups.Scored, want: dict[int, list[tuple[int, int]]]) -> None:
-  """The groups of `batch` are those of `want`, each one of the pairs (chosen, rejected) there, in all of its arrays."""
+  """The groups of `batch` are those of `want`, each one of the pairs (chosen, rejected) there, in
+  all of its arrays.
+  """
   r = batch.rollouts
-  assert [int(row.question) for row in batch.examples] == r.prompts.tokens[:, 0].tolist() == list(want)
+  assert (
+    [int(row.question) for row in batch.examples] == r.prompts.tokens[:, 0].tolist() == list(want)
+  )
   for p, (n, may) in enumerate(want.items()):
     assert tuple(r.tokens[p, :, 0] - 100 * n) in may
     for i in range(2):
@@ -389,13 +459,18 @@ def test_pairs_are_one_of_the_best_and_one_of_the_worst(seed):
 
 def test_any_of_several_equal_samples_may_be_taken():
   batch = scored(1, TWO_WORST)
-  assert {int(pairs.of_samples(batch, seed).rollouts.tokens[0, 1, 0]) for seed in range(20)} == {100, 102}
+  assert {int(pairs.of_samples(batch, seed).rollouts.tokens[0, 1, 0]) for seed in range(20)} == {
+    100,
+    102,
+  }
 
 
 def test_a_sample_on_which_a_reward_failed_is_in_no_pair():
   batch = scored(1, OUTCOMES, OUTCOMES)
   ((best, worst),) = {tuple(r) for r in pairs.of_samples(batch, 0).rollouts.tokens[:1, :, 0] - 100}
-  failed = batch._replace(faults=[Fault(0, int(worst), "steps", ""), Fault(1, int(best), "steps", "")])
+  failed = batch._replace(
+    faults=[Fault(0, int(worst), "steps", ""), Fault(1, int(best), "steps", "")]
+  )
   found = pairs.of_samples(failed, 0).rollouts.tokens[:, :, 0]
   assert 100 + worst not in found and 200 + best not in found
 
@@ -407,7 +482,9 @@ def test_groups_whose_totals_tie_are_no_pairs(groups):
   assert got.examples == [] and got.rollouts.tokens.shape == (0, 2, L)
 
 
-def draw(monkeypatch, kind: str, batches: Iterator[groups.Scored], tries: int = 2) -> tuple[Rollouts, int]:
+def draw(
+  monkeypatch, kind: str, batches: Iterator[groups.Scored], tries: int = 2
+) -> tuple[Rollouts, int]:
   """`draw_samples` where those batches are what `collect` gives; and how many it took."""
   keys = []
 
@@ -422,7 +499,9 @@ def draw(monkeypatch, kind: str, batches: Iterator[groups.Scored], tries: int = 
   c.offline.prompts, c.sampler.tries = 5, tries
   model: Any = types.SimpleNamespace(decoder=None, stop=())
   shown: list[tuple[int, int]] = []
-  writer: Any = types.SimpleNamespace(progress=lambda text, done, total: shown.append((done, total)))
+  writer: Any = types.SimpleNamespace(
+    progress=lambda text, done, total: shown.append((done, total))
+  )
   kept = offline.draw_samples(c, model, writer, lambda step: "")
   assert len(set(keys)) == len(keys)  # no two batches with the same noise
   assert shown == sorted(shown) and len(shown) == len(keys) and shown[-1] == (5, 5)
@@ -431,7 +510,9 @@ def draw(monkeypatch, kind: str, batches: Iterator[groups.Scored], tries: int = 
 
 @pytest.mark.parametrize("kind, width", [("samples", 3), ("pairs", 2)])
 def test_rows_that_only_fill_a_batch_are_neither_counted_nor_kept(monkeypatch, kind, width):
-  """Nor are prompts that were too long; batches are gone through until there are as many as were asked for."""
+  """Nor are prompts that were too long; batches are gone through until there are as many as were
+  asked for.
+  """
 
   def filled(*batches):
     return groups.fill(batches, P)
@@ -446,7 +527,11 @@ def test_rows_that_only_fill_a_batch_are_neither_counted_nor_kept(monkeypatch, k
   ]
   kept, taken = draw(monkeypatch, kind, iter(batches))
   assert kept.prompts.tokens[:, 0].tolist() == [1, 3, 6, 8, 9] and taken == 5
-  assert kept.lengths.shape == (5, width) and (kept.lengths > 0).all() and (kept.prompts.lengths > 0).all()
+  assert (
+    kept.lengths.shape == (5, width)
+    and (kept.lengths > 0).all()
+    and (kept.prompts.lengths > 0).all()
+  )
 
 
 def test_pairs_are_drawn_until_enough_groups_do_not_tie(monkeypatch):

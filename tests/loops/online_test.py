@@ -18,7 +18,9 @@ SHORT = {
 
 
 def test_a_run_of_ppo_goes_from_end_to_end_and_is_resumed(tmp_path):
-  """A critic that shared arrays with the policy would be donated twice, and the first update would fail."""
+  """A critic that shared arrays with the policy would be donated twice, and the first update would
+  fail.
+  """
   objective = defaults.objective("ppo", tiny_runs.config({}))
   for steps in (1, 2):
     c = tiny_runs.config(SHORT | {"steps": steps, "objective.beta": 0.0})
@@ -27,4 +29,7 @@ def test_a_run_of_ppo_goes_from_end_to_end_and_is_resumed(tmp_path):
   lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
   lines = [line for line in lines if "loss" in line]
   assert [line["step"] for line in lines] == [1, 2]
-  assert all(line["skipped_steps"] == 0 and line["grad_norm"] > 0 and line["value_loss"] > 0 for line in lines)
+  assert all(
+    line["skipped_steps"] == 0 and line["grad_norm"] > 0 and line["value_loss"] > 0
+    for line in lines
+  )

@@ -1,4 +1,6 @@
-"""What is passed on between the parts of a run: which groups, settings, keys and numbers; nothing is compiled here."""
+"""What is passed on between the parts of a run: which groups, settings, keys and numbers; nothing
+is compiled here.
+"""
 
 import contextlib
 import types
@@ -15,7 +17,15 @@ from grpo_jax.data.loader import Batches
 from grpo_jax.data.pool import Pool
 from grpo_jax.evaluation import evaluator, pair_evaluator, policy, step_evaluator
 from grpo_jax.evaluation.step_evaluator import Steps
-from grpo_jax.loops import iterative, learner, offline, online, process_reward_model, reward_model, teaching
+from grpo_jax.loops import (
+  iterative,
+  learner,
+  offline,
+  online,
+  process_reward_model,
+  reward_model,
+  teaching,
+)
 from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.reward_data import continuations, pairs
@@ -39,7 +49,9 @@ def groups(count: int, size: int = 2, length: int = 4) -> Rollouts:
   lengths = np.full((count, size), length, np.int32)
   prompts = Prompts(n[:, None] + 1, np.ones(count, np.int32))
   ended = np.full_like(lengths, STOPPED)
-  return Rollouts(prompts, tokens, lengths, ended, zeros - 1, zeros - 1, zeros, zeros > 0, zeros[..., :1] * 1)
+  return Rollouts(
+    prompts, tokens, lengths, ended, zeros - 1, zeros - 1, zeros, zeros > 0, zeros[..., :1] * 1
+  )
 
 
 WRITER: Any = stub(
@@ -75,10 +87,16 @@ def test_kept_samples_come_once_an_epoch_and_without_the_sampler_s_log_probs():
   kept.rollouts = groups(6)
   first, second = next(kept), next(kept)
   assert sorted([*first.tokens[:, 0, 0], *second.tokens[:, 0, 0]]) == list(range(6))
-  assert first.tokens.shape == (3, 2, 4) and first.sampler_logprobs is None and second.sampler_logprobs is None
+  assert (
+    first.tokens.shape == (3, 2, 4)
+    and first.sampler_logprobs is None
+    and second.sampler_logprobs is None
+  )
 
 
-@pytest.mark.parametrize(("longest", "length", "ended"), [(2, 2, TRUNCATED), (3, 3, TRUNCATED), (4, 4, STOPPED)])
+@pytest.mark.parametrize(
+  ("longest", "length", "ended"), [(2, 2, TRUNCATED), (3, 3, TRUNCATED), (4, 4, STOPPED)]
+)
 def test_a_text_has_stopped_where_its_end_token_fits(longest, length, ended):
   model: Any = stub(tokenizer=stub(encode=lambda text: [*map(int, text)], eos_id=9))
   tokens, lengths, how = pairs.encoded([("567", None)], model, longest)
@@ -167,12 +185,37 @@ def test_held_out_prompts_are_drawn_first_and_come_in_no_other_group(monkeypatch
 
 
 def test_the_reward_model_of_an_iterative_run_has_settings_of_its_own():
-  own = {"iterative.reward_model_lr": 3e-3, "iterative.pairs": 6, "learner.lr": 1e-5, "data.prompts": 8}
-  others = {"learner.mu": 4, "learner.minibatches": 2, "learner.microbatch": 2, "learner.schedule": "cosine"}
-  stops = {"learner.warmup": 5, "learner.stop_kl": 0.1, "learner.stop_reached": 0.5, "learner.stop_surrogate": 0.1}
+  own = {
+    "iterative.reward_model_lr": 3e-3,
+    "iterative.pairs": 6,
+    "learner.lr": 1e-5,
+    "data.prompts": 8,
+  }
+  others = {
+    "learner.mu": 4,
+    "learner.minibatches": 2,
+    "learner.microbatch": 2,
+    "learner.schedule": "cosine",
+  }
+  stops = {
+    "learner.warmup": 5,
+    "learner.stop_kl": 0.1,
+    "learner.stop_reached": 0.5,
+    "learner.stop_surrogate": 0.1,
+  }
   c = tiny_runs.config(own | others | stops)
   made = teaching.of_reward_model(c, teaching.OUTCOME)
-  names = ("lr", "schedule", "warmup", "mu", "minibatches", "microbatch", "stop_reached", "stop_surrogate", "stop_kl")
+  names = (
+    "lr",
+    "schedule",
+    "warmup",
+    "mu",
+    "minibatches",
+    "microbatch",
+    "stop_reached",
+    "stop_surrogate",
+    "stop_kl",
+  )
   assert [made.learner[name] for name in names] == [3e-3, "constant", 0, 1, 1, 0, 0.0, 0.0, 0.0]
   assert (made.data.prompts, made.objective.name) == (6, "reward_model")
   assert (c.learner.lr, c.learner.mu, c.data.prompts, c.objective.name) == (1e-5, 4, 8, "grpo")
@@ -197,8 +240,14 @@ def test_a_reference_of_a_step_is_read_from_the_run_although_it_has_an_export_by
 
 def test_the_source_of_a_learner_of_a_run():
   config = {"init_from": "policy", "iterative": {"reward_model": "judge"}}
-  assert [parameters.began_with(config, name) for name in ("policy", parameters.REWARD_MODEL)] == ["policy", "judge"]
-  assert parameters.began_with({"init_from": "policy", "iterative": None}, parameters.REWARD_MODEL) == "policy"
+  assert [parameters.began_with(config, name) for name in ("policy", parameters.REWARD_MODEL)] == [
+    "policy",
+    "judge",
+  ]
+  assert (
+    parameters.began_with({"init_from": "policy", "iterative": None}, parameters.REWARD_MODEL)
+    == "policy"
+  )
 
 
 @pytest.mark.parametrize("steps", [True, False])
@@ -210,8 +259,15 @@ def test_the_model_that_learns_is_asked_as_its_kind_and_after_the_others(steps):
 
 def test_continuations_are_made_with_the_settings_of_the_run(monkeypatch):
   settings = []
-  monkeypatch.setattr(continuations.sampler, "make_sampler", lambda decoder, s, stop: settings.append(s) or "sampler")
-  changes = {"offline.continuations": 3, "sampler.max_length": 8, "data.max_prompt_length": 16, "eval.batch": 5}
+  monkeypatch.setattr(
+    continuations.sampler, "make_sampler", lambda decoder, s, stop: settings.append(s) or "sampler"
+  )
+  changes = {
+    "offline.continuations": 3,
+    "sampler.max_length": 8,
+    "data.max_prompt_length": 16,
+    "eval.batch": 5,
+  }
   c = tiny_runs.config(changes | {"rewards.deadline": 2.5, "eval.reward": "math.answer_correct"})
   model: Any = stub(layout=tiny.layout(), decoder=None, stop=(), tokenizer="tokenizer")
   made = continuations.make_labeller(c, model)
@@ -234,15 +290,21 @@ def test_updates_are_measured_every_so_often_and_their_rate_is_told(monkeypatch)
   monkeypatch.setattr(learner.rollouts, "to_device", lambda layout, x: x)
   monkeypatch.setattr(learner.plan, "padding", lambda *args: {})
   found = [own.learn(step, groups(1), WRITER) for step in range(5)]
-  assert [each.moved for each in found] == [("before", "after") if step % 2 == 0 else None for step in range(5)]
+  assert [each.moved for each in found] == [
+    ("before", "after") if step % 2 == 0 else None for step in range(5)
+  ]
   assert [each.metrics["lr"] for each in found] == [0, 10, 20, 30, 40]
 
 
 def test_a_schedule_is_of_all_updates_of_a_run(monkeypatch):
   totals = []
   monkeypatch.setattr(learner.optimizer, "schedule", lambda cfg, total: totals.append(total))
-  monkeypatch.setattr(learner.optimizer, "make_optimizer", lambda cfg, total, critic: totals.append(total))
-  c = tiny_runs.config({"steps": 5, "learner.mu": 3, "learner.minibatches": 2, "objective.beta": 0.0})
+  monkeypatch.setattr(
+    learner.optimizer, "make_optimizer", lambda cfg, total, critic: totals.append(total)
+  )
+  c = tiny_runs.config(
+    {"steps": 5, "learner.mu": 3, "learner.minibatches": 2, "objective.beta": 0.0}
+  )
   model: Any = stub(decoder=stub(config=stub(scores=False), lora=None), layout=tiny.layout())
   monkeypatch.setattr(learner.learn, "make_learn", lambda setup: None)
   monkeypatch.setattr(learner.movement, "make_movement", lambda setup: None)
@@ -260,17 +322,38 @@ def test_rows_of_samples_begin_with_faults_and_show_before_and_after():
   numbers = np.arange(16.0).reshape(2, 2, 4)
   trace = stub(advantages=jax.numpy.asarray(numbers), logprobs=jax.numpy.asarray(-numbers))
   learned: Any = learner.Learned({}, trace, (numbers.sum(2), numbers.sum(2) + 1))
-  fields = dict.fromkeys(Collector._fields) | {"rewards": [("parity", None, 1.0)], "models": [], "rule": ""}
-  batch = Scored([Example("q0", "", "a0", {}), Example("q1", "", "a1", {})], r, [Fault(1, 0, "parity", "late")], 0.0)
+  fields = dict.fromkeys(Collector._fields) | {
+    "rewards": [("parity", None, 1.0)],
+    "models": [],
+    "rule": "",
+  }
+  batch = Scored(
+    [Example("q0", "", "a0", {}), Example("q1", "", "a1", {})],
+    r,
+    [Fault(1, 0, "parity", "late")],
+    0.0,
+  )
   words: Any = stub(decode=str, text=str)
   model: Any = stub(layout=tiny.layout(), tokenizer=words)
   rows = online.sample_rows(batch, learned, 3, Collector(**fields), model)  # type: ignore
-  assert [row["question"] for row in rows] == ["q1", "q0", "q0"] and rows[0]["faults"] == "parity: late"
-  assert [row["reward"] for row in rows] == [3.25, 1.25, 2.25] and rows[0]["rewards"] == {"parity": 0.5}
+  assert [row["question"] for row in rows] == ["q1", "q0", "q0"] and rows[0][
+    "faults"
+  ] == "parity: late"
+  assert [row["reward"] for row in rows] == [3.25, 1.25, 2.25] and rows[0]["rewards"] == {
+    "parity": 0.5
+  }
   assert [row["ended"] for row in rows] == ["stopped", "stopped", "truncated"]
   assert [row["advantage"] for row in rows] == [9.0, 1.5, 4.5]
-  assert rows[2]["advantages"] == [4.0, 5.0] and rows[2]["logprobs"] == [-4.0, -5.0] and rows[2]["tokens"] == ["0", "0"]
-  assert [(row["logprob_before"], row["logprob_after"]) for row in rows] == [(38, 39), (6, 7), (22, 23)]
+  assert (
+    rows[2]["advantages"] == [4.0, 5.0]
+    and rows[2]["logprobs"] == [-4.0, -5.0]
+    and rows[2]["tokens"] == ["0", "0"]
+  )
+  assert [(row["logprob_before"], row["logprob_after"]) for row in rows] == [
+    (38, 39),
+    (6, 7),
+    (22, 23),
+  ]
 
 
 @pytest.mark.parametrize("step", [0, 3])
@@ -284,7 +367,8 @@ def test_pairs_of_each_step_are_chosen_by_a_seed_of_their_own(monkeypatch, step)
   monkeypatch.setattr(teaching.pairs, "of_samples", of_samples)
   fields = dict.fromkeys(Collector._fields) | {"rewards": [("parity", None, 0.1)], "models": []}
   c = tiny_runs.config(tiny_runs.ITERATIVE | {"seed": 7})
-  teaching.labelled_pairs(Scored([None] * 2, groups(2), [], 0.0), Collector(**fields), c, step)  # type: ignore
+  # type: ignore
+  teaching.labelled_pairs(Scored([None] * 2, groups(2), [], 0.0), Collector(**fields), c, step)
   assert seeds == [7 + step]
 
 
@@ -292,7 +376,9 @@ def test_pairs_of_each_step_are_chosen_by_a_seed_of_their_own(monkeypatch, step)
 
 
 def test_greedy_evaluation_is_greedy_and_the_other_has_samples_of_its_own(monkeypatch):
-  monkeypatch.setattr(evaluator.Evaluator, "_generator", lambda self, config, model, changes: changes)
+  monkeypatch.setattr(
+    evaluator.Evaluator, "_generator", lambda self, config, model, changes: changes
+  )
   c = tiny_runs.config({"eval.problems": 0, "eval.samples": 6, "sampler.temperature": 0.7})
   model: Any = stub(layout=tiny.layout(), tokenizer=None)
   own = evaluator.Evaluator(c, model)
@@ -332,7 +418,9 @@ def test_scores_of_all_are_as_many_as_were_given(monkeypatch):
   monkeypatch.setattr(reward_models.rollouts, "to_device", lambda layout, x: x)
   seen = []
   sizes: Any = stub(layout=None, microbatches=1, for_learner=lambda few: (few,))
-  found = reward_models.scores_of_all(None, None, groups(5), sizes, 2, lambda *done: seen.append(done))  # type: ignore
+  found = reward_models.scores_of_all(
+    None, None, groups(5), sizes, 2, lambda *done: seen.append(done)
+  )  # type: ignore
   assert found[:, 0, 0].tolist() == [0, 1, 2, 3, 4] and seen == [(2, 5), (4, 5), (5, 5)]
 
 
@@ -341,14 +429,22 @@ def test_the_error_of_a_difference_is_of_a_sample_of_problems():
   mean, error = policy.paired(np.array([0, 1, 0, 1.0]), np.array([1, 1, 0, 0.0]))
   assert mean == 0 and error == pytest.approx((2 / 3 / 4) ** 0.5)
   before, after = {"accuracy": np.array([0.0, 1.0])}, {"accuracy": np.array([1.0, 1.0])}
-  assert evaluate_command.differences(before, after)["accuracy"] == {"mean": 0.5, "error": pytest.approx(0.5)}
+  assert evaluate_command.differences(before, after)["accuracy"] == {
+    "mean": 0.5,
+    "error": pytest.approx(0.5),
+  }
 
 
 def test_a_prompt_that_is_too_long_is_counted_once():
   greedy = policy.Outcomes([[False]], None, [], [], [], {}, [True])
   sampled = policy.Outcomes([[False, False]], None, [], [], ["late"], {}, [True])
   found = policy.metrics_of(greedy, sampled)
-  assert (found["prompts_too_long"], found["reward_faults"], found["accuracy"], found["pass@2"]) == (1, 1, 0.0, 0.0)
+  assert (
+    found["prompts_too_long"],
+    found["reward_faults"],
+    found["accuracy"],
+    found["pass@2"],
+  ) == (1, 1, 0.0, 0.0)
 
 
 def test_a_wrong_sample_of_an_evaluation_is_kept_with_reward_0():
@@ -356,7 +452,9 @@ def test_a_wrong_sample_of_an_evaluation_is_kept_with_reward_0():
   for right in (True, False):
     judged = policy.Judged(right, None, "", [])
     completion = Completion("4", [4], TRUNCATED, [0])
-    evaluate_command._keep(rows, {"kind": "greedy"}, Example("2 + 2", "", "4", {}), completion, judged)
+    evaluate_command._keep(
+      rows, {"kind": "greedy"}, Example("2 + 2", "", "4", {}), completion, judged
+    )
   assert [(row["reward"], row["ended"], row["answer"]) for row in rows] == [
     (1.0, "truncated", "4"),
     (0.0, "truncated", "4"),
@@ -366,7 +464,11 @@ def test_a_wrong_sample_of_an_evaluation_is_kept_with_reward_0():
 def test_steps_of_a_model_that_is_not_sure():
   """A score of 0 says that a step is wrong; a label of one half is wrong, too."""
   found = step_scores.step_metrics(np.array([0.0, 1.0, -1.0]), np.array([1.0, 1.0, 0.5]))
-  assert (found["accuracy_right"], found["accuracy_wrong"], found["wrong"]) == (0.5, 1.0, pytest.approx(1 / 3))
+  assert (found["accuracy_right"], found["accuracy_wrong"], found["wrong"]) == (
+    0.5,
+    1.0,
+    pytest.approx(1 / 3),
+  )
 
 
 def test_confidence_is_of_the_choice_that_the_model_would_have_made():
@@ -380,15 +482,22 @@ def test_confidence_is_of_the_choice_that_the_model_would_have_made():
 
 @pytest.mark.parametrize(("slots", "tokens"), [(8, 2 * 5 + 8 * 7), (4, (2 + 4) * 5 + 4 * 7)])
 def test_slots_that_are_refilled_have_copies_of_their_prompts(monkeypatch, slots, tokens):
-  monkeypatch.setattr(memory, "slots_of", lambda workload: memory.Slots(samples=8, slots=slots, prompts=2, kv=10))
+  monkeypatch.setattr(
+    memory, "slots_of", lambda workload: memory.Slots(samples=8, slots=slots, prompts=2, kv=10)
+  )
   config = tiny_runs.config({"data.max_prompt_length": 5, "sampler.max_length": 7})
   assert memory.cache_bytes(stub(config=config)) == 10 * tokens
 
 
-@pytest.mark.parametrize(("dtype", "vector"), [("float32", 4 * 16), ("bfloat16", 2 * 16), ("int8", 16 + 4)])
+@pytest.mark.parametrize(
+  ("dtype", "vector"), [("float32", 4 * 16), ("bfloat16", 2 * 16), ("int8", 16 + 4)]
+)
 def test_keys_and_values_of_a_token(monkeypatch, dtype, vector):
   """Two for each head and layer; in int8 each has a float32 scale."""
-  shape, layout = stub(kv_heads=2, head_dim=16, layers=3), stub(shards=lambda name, n: 2, size=lambda name: 1)
+  shape, layout = (
+    stub(kv_heads=2, head_dim=16, layers=3),
+    stub(shards=lambda name, n: 2, size=lambda name: 1),
+  )
   setup = stub(decoder=stub(config=shape, layout=layout), cache_dtype=dtype, slots=0)
   monkeypatch.setattr(memory, "decode_setup", lambda workload: setup)
   config = tiny_runs.config({"data.prompts": 2, "sampler.group": 4})

@@ -32,7 +32,12 @@ def config(**changes: Any) -> ConfigDict:
   c = defaults.get_config()
   c.loop, c.offline.data, c.steps = "process_reward_model", "steps", 3
   c.tokenizer, c.model.variant = "words", "test_qwen3"
-  c.data.arithmetic.size, c.data.prompts, c.data.max_prompt_length, c.data.on_long = 64, 4, 16, "cut"
+  c.data.arithmetic.size, c.data.prompts, c.data.max_prompt_length, c.data.on_long = (
+    64,
+    4,
+    16,
+    "cut",
+  )
   c.data.steps = "[aeiou]"
   c.offline.prompts, c.offline.held_out = 12, 4
   c.sampler.group, c.sampler.max_length = 4, 8
@@ -47,7 +52,9 @@ def config(**changes: Any) -> ConfigDict:
 @pytest.fixture(autouse=True)
 def one_device(monkeypatch):
   make = build.model
-  monkeypatch.setattr(build, "model", lambda config, scores=False: make(config, jax.devices()[:1], scores))
+  monkeypatch.setattr(
+    build, "model", lambda config, scores=False: make(config, jax.devices()[:1], scores)
+  )
 
 
 def lines(folder: pathlib.Path) -> list[dict]:
@@ -60,7 +67,12 @@ def test_samples_that_continuations_label(tmp_path, capsys):
   c = config(**{"offline.continuations": 2, "offline.labels": "soft"})
   process_reward_model.train(c, str(tmp_path / "a"))
   result = json.loads((tmp_path / "a" / "result.json").read_text())
-  assert {"step_brier_after", "rule_agreement_after", "label_agreement_after", "step_brier_before"} <= set(result)
+  assert {
+    "step_brier_after",
+    "rule_agreement_after",
+    "label_agreement_after",
+    "step_brier_before",
+  } <= set(result)
   assert result["step_brier_before"] != result["step_brier_after"]
   said = capsys.readouterr().out
   assert "steps were labelled by 2 continuations of each of" in said
@@ -70,7 +82,9 @@ def test_samples_that_continuations_label(tmp_path, capsys):
   stamp = (tmp_path / "a" / "samples.npz").stat().st_mtime_ns
   c.steps = 4
   process_reward_model.train(c, str(tmp_path / "a"))
-  assert (tmp_path / "a" / "samples.npz").stat().st_mtime_ns == stamp and "labelled by" not in capsys.readouterr().out
+  assert (
+    tmp_path / "a" / "samples.npz"
+  ).stat().st_mtime_ns == stamp and "labelled by" not in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -87,7 +101,9 @@ def test_a_step_that_was_cut_off_and_a_sample_that_failed_have_no_label(monkeypa
   zeros = np.zeros(given.shape, np.float32)
   ended = np.array([[STOPPED, TRUNCATED, STOPPED]])
   prompts = Prompts(np.ones((1, 1), np.int32), np.ones(1, np.int32))
-  r = Rollouts(prompts, zeros, np.full((1, 3), 2), ended, zeros, zeros, zeros + 1, given, zeros[..., :1])
+  r = Rollouts(
+    prompts, zeros, np.full((1, 3), 2), ended, zeros, zeros, zeros + 1, given, zeros[..., :1]
+  )
   r.rewards[0, 2] = -1.0  # rewards.on_error
   batch = groups.Scored([], r, [combine.Fault(0, 2, "steps", "late")], 0.0)
   monkeypatch.setattr(process_reward_model, "draw_scored", lambda *_: batch)
@@ -95,13 +111,17 @@ def test_a_step_that_was_cut_off_and_a_sample_that_failed_have_no_label(monkeypa
   model: Any = None
   found = process_reward_model.draw_solutions(config(), model, writer, lambda step: "")
   assert found is not None
-  np.testing.assert_array_equal(found.rollouts.given, [[[True, True], [True, False], [False, False]]])
+  np.testing.assert_array_equal(
+    found.rollouts.given, [[[True, True], [True, False], [False, False]]]
+  )
 
 
 @pytest.mark.slow
 def test_rewards_that_are_no_labels_are_refused(tmp_path):
   c = config(**{"rewards.functions": (("even", "process_reward_model_test:even", 2.0),)})
-  with pytest.raises(SettingError, match="rewards.functions=.*gave 0 to 2, and labels of steps are from 0 to 1"):
+  with pytest.raises(
+    SettingError, match="rewards.functions=.*gave 0 to 2, and labels of steps are from 0 to 1"
+  ):
     process_reward_model.train(c, str(tmp_path / "a"))
 
 
@@ -110,29 +130,54 @@ def test_a_file(tmp_path, capsys):
   """No prompt of a held-out solution is trained on."""
   signs = ["+", "-"]
   records = [
-    {"input": f"q{i % 7} Step 1: a ки", "label": f"q{i % 7} Step 1: a {signs[i % 2]}", "task": ""} for i in range(21)
+    {"input": f"q{i % 7} Step 1: a ки", "label": f"q{i % 7} Step 1: a {signs[i % 2]}", "task": ""}
+    for i in range(21)
   ]
   (tmp_path / "steps.jsonl").write_text("\n".join(map(json.dumps, records)))
-  c = config(**{"offline.steps": str(tmp_path / "steps.jsonl"), "sampler.group": 2, "sampler.max_length": 24})
+  c = config(
+    **{"offline.steps": str(tmp_path / "steps.jsonl"), "sampler.group": 2, "sampler.max_length": 24}
+  )
   solutions, _ = process_reward_model.read_solutions(c, build.model(c, scores=True))
-  prompts = [tuple(row[:n]) for row, n in zip(solutions.rollouts.prompts.tokens, solutions.rollouts.prompts.lengths)]
-  assert len(set(prompts[:4])) == 4 and not set(prompts[:4]) & set(prompts[4:]) and len(prompts) == 4 + 6
+  prompts = [
+    tuple(row[:n])
+    for row, n in zip(solutions.rollouts.prompts.tokens, solutions.rollouts.prompts.lengths)
+  ]
+  assert (
+    len(set(prompts[:4])) == 4 and not set(prompts[:4]) & set(prompts[4:]) and len(prompts) == 4 + 6
+  )
   process_reward_model.train(c, str(tmp_path / "a"))
   assert "14 solutions with 14 labelled steps" in capsys.readouterr().out
   assert json.loads((tmp_path / "a" / "result.json").read_text())["steps_after"] > 0
   c.offline.held_out = 7
-  with pytest.raises(SettingError, match="offline.held_out=7: .* has 7 prompts that fit; use at most 6"):
+  with pytest.raises(
+    SettingError, match="offline.held_out=7: .* has 7 prompts that fit; use at most 6"
+  ):
     process_reward_model.train(c, str(tmp_path / "b"))
 
 
 @pytest.mark.parametrize(
   "changes, message",
   [
-    ({"loop": "reward_model"}, "with loop='reward_model': trains a reward model; use loop='process_reward_model'"),
-    ({"offline.data": "samples"}, "'process_reward_model' with .*offline.data='samples': use .*offline.data='steps'"),
-    ({"offline.data": "samples", "offline.steps": "f"}, "offline.steps='f' with offline.data='samples'"),
-    ({"offline.steps": "f", "offline.continuations": 2}, "offline.continuations=2 with offline.steps='f': .* use 0"),
-    ({"offline.labels": "soft"}, "offline.labels='soft' with offline.continuations=0: .* use 'hard', or some"),
+    (
+      {"loop": "reward_model"},
+      "with loop='reward_model': trains a reward model; use loop='process_reward_model'",
+    ),
+    (
+      {"offline.data": "samples"},
+      "'process_reward_model' with .*offline.data='samples': use .*offline.data='steps'",
+    ),
+    (
+      {"offline.data": "samples", "offline.steps": "f"},
+      "offline.steps='f' with offline.data='samples'",
+    ),
+    (
+      {"offline.steps": "f", "offline.continuations": 2},
+      "offline.continuations=2 with offline.steps='f': .* use 0",
+    ),
+    (
+      {"offline.labels": "soft"},
+      "offline.labels='soft' with offline.continuations=0: .* use 'hard', or some",
+    ),
   ],
 )
 def test_settings_that_do_not_go_together(changes, message):
@@ -143,10 +188,22 @@ def test_settings_that_do_not_go_together(changes, message):
 
 
 def test_step_metrics_by_hand():
-  found = step_scores.step_metrics(np.array([2.0, -1.0, 1.0, -3.0, -1.0]), np.array([1.0, 0.75, 0.5, 0.0, 0.0]))
-  want = {"accuracy_right": 1 / 2, "accuracy_wrong": 2 / 3, "accuracy": 7 / 12, "agreement": 3 / 5, "wrong": 3 / 5}
+  found = step_scores.step_metrics(
+    np.array([2.0, -1.0, 1.0, -3.0, -1.0]), np.array([1.0, 0.75, 0.5, 0.0, 0.0])
+  )
+  want = {
+    "accuracy_right": 1 / 2,
+    "accuracy_wrong": 2 / 3,
+    "accuracy": 7 / 12,
+    "agreement": 3 / 5,
+    "wrong": 3 / 5,
+  }
   assert {name: found[name] for name in want} == pytest.approx(want)
   assert found["area"] == (3 + 1.5) / 6  # of six pairs: 2 beats all, -1 beats -3 and ties with -1
   sigma = 1 / (1 + np.exp([-2.0, 1.0, -1.0, 3.0, 1.0]))
   assert found["brier"] == pytest.approx(np.mean((sigma - [1, 0.75, 0.5, 0, 0]) ** 2))
-  assert set(step_scores.step_metrics(np.array([1.0]), np.array([1.0]))) == {"agreement", "brier", "wrong"}
+  assert set(step_scores.step_metrics(np.array([1.0]), np.array([1.0]))) == {
+    "agreement",
+    "brier",
+    "wrong",
+  }

@@ -1,4 +1,6 @@
-"""Outcome reward models: transformers' scores, pairs of samples and of files, what is held out, a whole run."""
+"""Outcome reward models: transformers' scores, pairs of samples and of files, what is held out, a
+whole run.
+"""
 
 import dataclasses
 import json
@@ -114,7 +116,8 @@ def test_metrics_of_four_pairs_by_hand():
   assert found["pair_loss"] == pytest.approx(-np.log([0.72, 0.5, 0.28, 0.72]).mean())
   assert found["pair_brier"] == pytest.approx((0.28**2 + 0.5**2 + 0.72**2 + 0.28**2) / 4)
   assert found["pair_ece"] == pytest.approx(abs(2 - 3 * 0.72) / 4)  # the tie's bin has no gap
-  assert pair_metrics(np.array([1e6, -1e6]))["pair_ece"] == pytest.approx(0.5)  # sure of both, right once
+  # sure of both, right once
+  assert pair_metrics(np.array([1e6, -1e6]))["pair_ece"] == pytest.approx(0.5)
 
 
 def test_margins_are_of_the_scores_after_the_last_tokens():
@@ -132,7 +135,9 @@ def test_pairs_for_a_reward_model_are_of_samples_that_stopped_and_are_admitted()
 
   def chosen(ended, admitted):
     components = np.concatenate([r.components, np.array([[[x] for x in admitted]])], axis=2)
-    given = group._replace(rollouts=dataclasses.replace(r, ended=np.array([ended], np.int32), components=components))
+    given = group._replace(
+      rollouts=dataclasses.replace(r, ended=np.array([ended], np.int32), components=components)
+    )
     found = pairs.of_samples(given, 0, complete=True, required=True).rollouts
     assert found.components.shape[1:] == (2, 1)
     return (found.tokens[:, :, 0] - 100).tolist()
@@ -210,11 +215,23 @@ def test_a_pair_that_is_too_long_is_an_empty_group(model, tmp_path):
 @pytest.mark.parametrize(
   "lines, held_out, message",
   [
-    ([{"prompt": "a", "chosen": "b"}], 0, 'line 1: no field "rejected"; the line has chosen, prompt'),
+    (
+      [{"prompt": "a", "chosen": "b"}],
+      0,
+      'line 1: no field "rejected"; the line has chosen, prompt',
+    ),
     ([line(1), line(2, chosen=" ")], 0, 'line 2: field "chosen" should be text that is not empty'),
-    ([line(1), line(2, prompt=[{"role": "user", "content": "a"}])], 0, 'line 2: field "prompt" should be text'),
+    (
+      [line(1), line(2, prompt=[{"role": "user", "content": "a"}])],
+      0,
+      'line 2: field "prompt" should be text',
+    ),
     ([line(1), line(2)], 2, "offline.held_out=2: .* has 2 prompts; use at most 1"),
-    ([line(1, chosen="1 " * 40)], 0, "its first 1 pairs are all longer than data.max_prompt_length=16 or sampler.max_"),
+    (
+      [line(1, chosen="1 " * 40)],
+      0,
+      "its first 1 pairs are all longer than data.max_prompt_length=16 or sampler.max_",
+    ),
   ],
 )
 def test_a_file_that_is_no_good_is_refused(model, tmp_path, lines, held_out, message):
@@ -232,7 +249,10 @@ def test_a_file_that_is_no_good_is_refused(model, tmp_path, lines, held_out, mes
       "objective.name='reward_model' with loop='offline': trains a reward m",
     ),
     ({"offline.data": "samples"}, "'reward_model' with .*use .*offline.data='pairs'"),
-    ({"offline.pairs": "x", "offline.require": "math.worked"}, "offline.require='math.worked': is asked of samples"),
+    (
+      {"offline.pairs": "x", "offline.require": "math.worked"},
+      "offline.require='math.worked': is asked of samples",
+    ),
     ({"learner.mu": 2}, "learner.mu=2: data that does not change"),
     ({"sampler.group": 1}, "sampler.group=1 with offline.data='pairs': use at least 2"),
   ],
@@ -247,7 +267,9 @@ def test_settings_that_do_not_go_together(model, changes, message):
 def test_other_objectives_are_refused_by_its_loop(model):
   c = config()
   c.objective = defaults.objective("dpo", c)
-  with pytest.raises(SettingError, match="objective.name='dpo' with loop='reward_model': use objective=reward_model"):
+  with pytest.raises(
+    SettingError, match="objective.name='dpo' with loop='reward_model': use objective=reward_model"
+  ):
     checks.check_data(c, registry.objective("dpo"))
 
 
@@ -272,7 +294,9 @@ def train(c: ConfigDict, folder: pathlib.Path, stop_after: int = 0) -> pathlib.P
       signal.raise_signal(signal.SIGTERM)
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(build, "model", lambda config, scores=False: make_model(config, jax.devices()[:1], scores))
+    patch.setattr(
+      build, "model", lambda config, scores=False: make_model(config, jax.devices()[:1], scores)
+    )
     patch.setattr(Run, "log", logged)
     reward_model.train(c, str(folder))
   return folder
@@ -293,7 +317,11 @@ def whole(tmp_path_factory):
 @pytest.mark.slow
 def test_a_run_on_a_file_of_pairs(tmp_path):
   c = config()
-  c.offline.pairs, c.offline.held_out, c.steps = write(tmp_path / "p.jsonl", [line(n) for n in range(10)]), 2, 2
+  c.offline.pairs, c.offline.held_out, c.steps = (
+    write(tmp_path / "p.jsonl", [line(n) for n in range(10)]),
+    2,
+    2,
+  )
   c.checkpoint.export = False
   train(c, tmp_path / "m")
   result = json.loads((tmp_path / "m" / "result.json").read_text())
@@ -306,7 +334,9 @@ def numbers(folder: pathlib.Path) -> tuple:
   """What a run leaves, but timings."""
   lines = [json.loads(row) for row in (folder / "metrics.jsonl").read_text().splitlines()]
   result = json.loads((folder / "result.json").read_text())
-  kept = [{k: v for k, v in row.items() if not k.startswith(("time/", "tokens_per_s/"))} for row in lines]
+  kept = [
+    {k: v for k, v in row.items() if not k.startswith(("time/", "tokens_per_s/"))} for row in lines
+  ]
   return kept, {k: v for k, v in result.items() if k != "wall_s"}, hf_test.stored(folder / "export")
 
 
@@ -316,7 +346,8 @@ def test_a_run_learns_is_evaluated_and_exported(whole):
   assert [row["step"] for row in lines if "loss" in row] == [1, 2, 3]
   assert [row["step"] for row in lines if "eval/pair_accuracy" in row] == [0, 2, 3]
   assert result["pairs_before"] == result["pairs_after"] == 4
-  assert result["pair_accuracy_before"] == 0.5 and result["pair_brier_before"] == 0.25  # a fresh head
+  # a fresh head
+  assert result["pair_accuracy_before"] == 0.5 and result["pair_brier_before"] == 0.25
   assert result["pair_margin_after"] != 0.0 and np.abs(weights["score.weight"]).max() > 1e-3
   assert not any("moved_nats" in row for row in lines)  # tokens have no probability there
 
@@ -325,7 +356,11 @@ def test_a_run_learns_is_evaluated_and_exported(whole):
 def test_held_out_prompts_are_in_no_batch_and_pairs_are_as_required(whole):
   with np.load(whole / "samples.npz") as stored:
     kept = jax.tree.unflatten(jax.tree.structure(offline.template()), list(stored.values()))
-  assert kept.lengths.shape == (12, 2) and (kept.ended == STOPPED).all() and kept.components.shape == (12, 2, 1)
+  assert (
+    kept.lengths.shape == (12, 2)
+    and (kept.ended == STOPPED).all()
+    and kept.components.shape == (12, 2, 1)
+  )
   prompts = [tuple(row[:n]) for row, n in zip(kept.prompts.tokens.tolist(), kept.prompts.lengths)]
   assert len(set(prompts[:4])) == 4 and not set(prompts[:4]) & set(prompts[4:])
   assert ((kept.lengths < L) | (kept.tokens.sum(2) % 2 == 0)).all()
@@ -358,7 +393,9 @@ def test_a_policy_is_a_start_with_a_fresh_head(tmp_path):
   params = hf_test.randomised(config_)
   c = config()
   m = build.model(c, jax.devices()[:1])
-  tensors.save(tmp_path / "m", dataclasses.replace(config_, vocab=m.decoder.config.vocab), shrunk(params, m))
+  tensors.save(
+    tmp_path / "m", dataclasses.replace(config_, vocab=m.decoder.config.vocab), shrunk(params, m)
+  )
   m.tokenizer.save(tmp_path / "m")
   c.init_from, c.model.variant, c.tokenizer = str(tmp_path / "m"), "", ""
   found = build.model(c, jax.devices()[:1], scores=True).load()
@@ -373,14 +410,18 @@ def test_a_run_without_an_export_is_a_start_too(tmp_path):
   run_test.save_policy(tmp_path / "p", c, m, 1, 2.0)
   c.init_from, c.model.variant, c.tokenizer = str(tmp_path / "p"), "", ""
   found = build.model(c, jax.devices()[:1], scores=True).load()
-  assert sorted(found) == ["embed", "final_norm", "layers", "score"] and not np.asarray(found["score"]["weight"]).any()
+  assert (
+    sorted(found) == ["embed", "final_norm", "layers", "score"]
+    and not np.asarray(found["score"]["weight"]).any()
+  )
   hf_test.assert_same(found["layers"], jax.tree.map(lambda x: 2 * x, m.load()["layers"]))
 
 
 def shrunk(params: Any, m: build.Model) -> Any:
   """The parameters for the vocabulary of the model."""
   rows = {
-    name: {"weight": jnp.zeros((m.decoder.config.vocab, m.decoder.config.width))} for name in ("embed", "unembed")
+    name: {"weight": jnp.zeros((m.decoder.config.vocab, m.decoder.config.width))}
+    for name in ("embed", "unembed")
   }
   return params | rows
 

@@ -1,4 +1,6 @@
-"""A run's folder: any number of learners under their names, and a reference that stays the one it began with."""
+"""A run's folder: any number of learners under their names, and a reference that stays the one it
+began with.
+"""
 
 import dataclasses
 import json
@@ -127,14 +129,18 @@ def test_a_stop_in_a_step_saves_where_it_began_unless_an_update_took_the_arrays(
     for step in run.steps():
       if step == 3:
         state = learners["reference"].state
-        learners["reference"].state = dataclasses.replace(state, params=jax.tree.map(lambda x: x + 1, state.params))
+        learners["reference"].state = dataclasses.replace(
+          state, params=jax.tree.map(lambda x: x + 1, state.params)
+        )
         if updated:
           jax.tree.map(lambda x: x.delete(), learners["policy"].state.params)
         raise deadline.Stopped("SIGTERM")
       run.log(step, {})
       run.after(step)
   again = {"policy": Fake(-1.0), "reference": Fake(-1.0)}
-  assert Run(config, str(tmp_path), model, Position(), again, Evaluator(config, model)).first == saved
+  assert (
+    Run(config, str(tmp_path), model, Position(), again, Evaluator(config, model)).first == saved
+  )
   assert again["policy"].params["x"] == 5.0 and again["reference"].params["x"] == 0.0
 
 
@@ -175,7 +181,10 @@ def test_damaged_lines_of_before_the_checkpoint_are_told_and_kept(config, model,
   damaged = log.read_bytes().replace(b'{"step": 1,', b'{"step": 6,')
   log.write_bytes(damaged)
   loop(config, model, tmp_path, {"policy": Fake(0.0)})
-  said = f"warning: {log}: 1 line of 2 is damaged (line 1); the file is kept as it is, and reports leave that out"
+  said = (
+    f"warning: {log}: 1 line of 2 is damaged (line 1); the file is kept as it is, and reports "
+    "leave that out"
+  )
   assert said in capsys.readouterr().out and log.read_bytes().startswith(damaged.splitlines()[0])
 
 
@@ -203,7 +212,9 @@ def save_policy(folder, config, model, step, scale):
   learner.trees = lambda: params
   run = Run(config, str(folder), model, Position(), {"policy": learner}, Evaluator(config, model))
   learner.start()
-  run.checkpoints.save(step, {"policy": learner.state}, Position().get_state(), run.extra, wait=True)
+  run.checkpoints.save(
+    step, {"policy": learner.state}, Position().get_state(), run.extra, wait=True
+  )
   run.checkpoints.close()
 
 
@@ -220,7 +231,9 @@ def test_a_reference_is_the_same_when_its_run_has_gone_on(config, model, tmp_pat
   jax.tree.map(np.testing.assert_array_equal, tree, again)
   other, new = build.pinned_reference(c, model, {})
   assert new["step"] == 2 and new["fingerprint"] != pin["fingerprint"]
-  with pytest.raises(SettingError, match="ref_from=.*does not hold the parameters that this run began with"):
+  with pytest.raises(
+    SettingError, match="ref_from=.*does not hold the parameters that this run began with"
+  ):
     build.pinned_reference(c, model, pin | {"step": 2})
   save_policy(source, config, model, 3, 4.0)  # two are kept: the first is gone
   with pytest.raises(SettingError, match="checkpoint 1 cannot be read"):
@@ -251,7 +264,15 @@ def test_a_checksum_sees_every_single_bit(dtype, shape):
 
 def test_a_checksum_sees_swaps_and_signs():
   x = jnp.arange(1.0, 6145.0).reshape(2, 1024, 3)
-  others = [x[:, ::-1], x[::-1], x[..., ::-1], -x, jnp.zeros_like(x), jnp.ones_like(x), x.at[:, :16].set(0)]
+  others = [
+    x[:, ::-1],
+    x[::-1],
+    x[..., ::-1],
+    -x,
+    jnp.zeros_like(x),
+    jnp.ones_like(x),
+    x.at[:, :16].set(0),
+  ]
   found = {checksums({"a": each})["a"] for each in (x, *others)}
   assert len(found) == 8 and "00000000" not in found
 
@@ -300,21 +321,28 @@ def test_what_the_run_depends_on_and_has_changed_is_told_when_it_is_resumed(
   monkeypatch.setattr(Position, "contents", lambda self: {"training data": "9 examples"})
   loop(config, model, tmp_path, {"policy": Fake(0.0)}, stop_after=1)
   said = " ".join(capsys.readouterr().out.split())
-  assert "warning: training data has changed since step 2 of this run: was 8 examples, is 9 examples" in said
+  assert (
+    "warning: training data has changed since step 2 of this run: was 8 examples, is 9 examples"
+    in said
+  )
   assert json.loads((tmp_path / "inputs-until-2.json").read_text())["training data"] == "8 examples"
   (tmp_path / "inputs.json").unlink()  # a folder from before
   loop(config, model, tmp_path, {"policy": Fake(0.0)})
   assert "warning" not in capsys.readouterr().out and (tmp_path / "inputs.json").exists()
 
 
-def test_a_file_of_that_name_in_a_folder_that_is_no_run_s_is_not_written_to(config, model, tmp_path):
+def test_a_file_of_that_name_in_a_folder_that_is_no_run_s_is_not_written_to(
+  config, model, tmp_path
+):
   (tmp_path / "inputs.json").write_text("mine")
   with pytest.raises(SettingError, match=r"holds inputs.json and no config.json"):
     loop(config, model, tmp_path, {"policy": Fake(0.0)})
   assert (tmp_path / "inputs.json").read_text() == "mine"
 
 
-def test_hosts_that_differ_are_refused_before_anything_is_made_in_the_folder(config, model, tmp_path, monkeypatch):
+def test_hosts_that_differ_are_refused_before_anything_is_made_in_the_folder(
+  config, model, tmp_path, monkeypatch
+):
   def refuse(values):
     assert values["version of jax"] == jax.__version__
     raise SettingError("hosts differ")
@@ -325,7 +353,9 @@ def test_hosts_that_differ_are_refused_before_anything_is_made_in_the_folder(con
   assert not (tmp_path / "run").exists()
 
 
-def test_a_step_is_saved_once_its_prompts_are_known_to_be_the_same_on_all_hosts(config, model, tmp_path, monkeypatch):
+def test_a_step_is_saved_once_its_prompts_are_known_to_be_the_same_on_all_hosts(
+  config, model, tmp_path, monkeypatch
+):
   def differ():
     raise deadline.Stopped("prompts differ")  # in place of the end of the process
 

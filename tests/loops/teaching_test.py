@@ -1,4 +1,6 @@
-"""What the reward model of an iterative run learns from, of which kind it is, and what is said after an iteration."""
+"""What the reward model of an iterative run learns from, of which kind it is, and what is said
+after an iteration.
+"""
 
 import contextlib
 import dataclasses
@@ -51,14 +53,20 @@ def test_the_kind_follows_from_what_the_label_returns(label, kind):
 
 
 def rollouts() -> Rollouts:
-  """Four groups of two completions of four tokens, steps of two; the third is empty and the second of the first cut."""
+  """Four groups of two completions of four tokens, steps of two; the third is empty and the second
+  of the first cut.
+  """
   lengths = np.array([[4, 4], [4, 4], [0, 0], [4, 4]], np.int32)
-  ended = np.array([[STOPPED, TRUNCATED], [STOPPED, STOPPED], [STOPPED, STOPPED], [STOPPED, STOPPED]], np.int32)
+  ended = np.array(
+    [[STOPPED, TRUNCATED], [STOPPED, STOPPED], [STOPPED, STOPPED], [STOPPED, STOPPED]], np.int32
+  )
   tokens = np.ones((4, 2, 4), np.int32)
   given = np.broadcast_to([False, True, False, True], tokens.shape) & (lengths > 0)[..., None]
   zeros = np.zeros(tokens.shape, np.float32)
   prompts = Prompts(np.ones((4, 3), np.int32), np.array([3, 2, 0, 1], np.int32))
-  return Rollouts(prompts, tokens, lengths, ended, zeros, zeros, zeros + given, given, zeros[..., :1])
+  return Rollouts(
+    prompts, tokens, lengths, ended, zeros, zeros, zeros + given, given, zeros[..., :1]
+  )
 
 
 def labelled(monkeypatch, r: Rollouts, faults: list[Fault]) -> Rollouts:
@@ -80,9 +88,13 @@ def labelled(monkeypatch, r: Rollouts, faults: list[Fault]) -> Rollouts:
   return kept
 
 
-def test_steps_are_labelled_but_for_those_that_were_cut_off_and_where_the_reward_failed(monkeypatch):
+def test_steps_are_labelled_but_for_those_that_were_cut_off_and_where_the_reward_failed(
+  monkeypatch,
+):
   kept = labelled(
-    monkeypatch, rollouts(), [Fault(1, 0, "steps", ""), Fault(3, 0, "steps", ""), Fault(3, 1, "steps", "")]
+    monkeypatch,
+    rollouts(),
+    [Fault(1, 0, "steps", ""), Fault(3, 0, "steps", ""), Fault(3, 1, "steps", "")],
   )
   np.testing.assert_array_equal(kept.given[..., 1], [[True, True], [False, True]])
   np.testing.assert_array_equal(kept.given[..., 3], [[True, False], [False, True]])
@@ -93,7 +105,9 @@ def test_steps_are_labelled_but_for_those_that_were_cut_off_and_where_the_reward
 def test_a_sample_on_which_the_label_failed_is_in_no_pair():
   r = rollouts()
   r.ended[:], r.lengths[2] = STOPPED, 0
-  r = dataclasses.replace(r, components=np.array([[1, 0], [1, 0], [0, 0], [1, 0]], np.float32)[..., None])
+  r = dataclasses.replace(
+    r, components=np.array([[1, 0], [1, 0], [0, 0], [1, 0]], np.float32)[..., None]
+  )
   own: Any = dict.fromkeys(Collector._fields) | {"rewards": [("steps", tiny, 0.1)], "models": []}
   config = defaults.get_config()
   config.iterative.labels, config.data.max_prompt_length = "steps", 5
@@ -107,7 +121,9 @@ def test_a_sample_that_was_cut_off_is_in_no_pair():
   """It has the best label of its group, the least, and the only label that differs."""
   r = rollouts()
   r.ended[:] = [[STOPPED, TRUNCATED], [TRUNCATED, STOPPED], [STOPPED, STOPPED], [STOPPED, STOPPED]]
-  r = dataclasses.replace(r, components=np.array([[0, 1], [0, 1], [0, 0], [1, 0]], np.float32)[..., None])
+  r = dataclasses.replace(
+    r, components=np.array([[0, 1], [0, 1], [0, 0], [1, 0]], np.float32)[..., None]
+  )
   own: Any = dict.fromkeys(Collector._fields) | {"rewards": [("steps", tiny, 0.1)], "models": []}
   config = defaults.get_config()
   config.iterative.labels, config.data.max_prompt_length = "steps", 5
@@ -120,7 +136,12 @@ def test_a_sample_that_was_cut_off_is_in_no_pair():
 def test_what_is_replayed_is_of_earlier_iterations():
   config = defaults.get_config()
   config.iterative.steps, config.iterative.kept_steps = 2, 3
-  assert [list(teaching.earlier_steps(last, config)) for last in (1, 3, 5, 9)] == [[], [0, 1], [1, 2, 3], [5, 6, 7]]
+  assert [list(teaching.earlier_steps(last, config)) for last in (1, 3, 5, 9)] == [
+    [],
+    [0, 1],
+    [1, 2, 3],
+    [5, 6, 7],
+  ]
   assert [teaching.oldest_step(saved, config) for saved in (4, 5, 6)] == [1, 1, 3]
 
 
@@ -162,28 +183,42 @@ def test_what_is_not_finite_is_said_of_the_reward_model():
     RATE=teaching.Judge.RATE,
     METRICS=teaching.Judge.METRICS,
   )
-  numbers = {"loss": 0.1, "grad_norm": 0.2, "reward_model/loss": np.nan, "reward_model/grad_norm": np.inf}
-  with pytest.raises(SettingError, match=r"^iterative.reward_model_lr=0.5: .*\(loss nan, gradient norm inf\)"):
+  numbers = {
+    "loss": 0.1,
+    "grad_norm": 0.2,
+    "reward_model/loss": np.nan,
+    "reward_model/grad_norm": np.inf,
+  }
+  with pytest.raises(
+    SettingError, match=r"^iterative.reward_model_lr=0.5: .*\(loss nan, gradient norm inf\)"
+  ):
     teaching.Judge.check_finite(judge, numbers, lambda: "")
 
 
 def test_labels_of_steps_that_are_no_probabilities_are_refused(monkeypatch):
   r = rollouts()
   r.rewards[0, 0, 1] = 2.0
-  with pytest.raises(SettingError, match="iterative.labels='steps': gave 1 to 2, .* steps.steps_correct"):
+  with pytest.raises(
+    SettingError, match="iterative.labels='steps': gave 1 to 2, .* steps.steps_correct"
+  ):
     labelled(monkeypatch, r, [])
 
 
 def test_agreement_with_the_labels(monkeypatch):
   r = rollouts()
-  new = Rollouts(*(getattr(r, name) for name in ("prompts", "tokens", "lengths", "ended")), r.rewards, r.rewards)
+  new = Rollouts(
+    *(getattr(r, name) for name in ("prompts", "tokens", "lengths", "ended")), r.rewards, r.rewards
+  )
   scores = np.zeros(r.tokens.shape, np.float32)
   scores[0, 0, 3], scores[1, 1, 3], scores[3, 0, 3], scores[3, 1, 1] = 1.0, 1.0, 2.0, 5.0
   monkeypatch.setattr(teaching, "scores_of_all", lambda *_: scores)
   monkeypatch.setattr(teaching.build, "sizes", lambda *_, **__: None)
-  judge: Any = types.SimpleNamespace(model=types.SimpleNamespace(layout=None, decoder=None), params=None)
+  judge: Any = types.SimpleNamespace(
+    model=types.SimpleNamespace(layout=None, decoder=None), params=None
+  )
   config = defaults.get_config()
-  assert teaching.agreement(judge, teaching.OUTCOME, new, config, print) == (1 + 0 + 0.5 + 1) / 4  # a tie counts half
+  # a tie counts half
+  assert teaching.agreement(judge, teaching.OUTCOME, new, config, print) == (1 + 0 + 0.5 + 1) / 4
   assert teaching.agreement(judge, teaching.STEPS, r, config, print) == 4 / 12
 
 
@@ -196,6 +231,8 @@ def test_what_is_said_after_an_iteration(monkeypatch):
   evaluator.taught = teaching.in_words(teaching.OUTCOME, {"reward_model/new_pair_accuracy": 0.84})
   for step in (0, 10, 40):
     evaluator(writer, None, step)
-  assert said == ["iteration 2: accuracy 61.3%, reward model agreed with the labels on 84% of its new pairs"]
+  assert said == [
+    "iteration 2: accuracy 61.3%, reward model agreed with the labels on 84% of its new pairs"
+  ]
   assert [evaluator.about(step) for step in (0, 10, 40)] == [{}, {}, {"iteration": 2}]
   assert teaching.in_words(teaching.OUTCOME, {}) == ""

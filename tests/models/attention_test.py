@@ -1,7 +1,8 @@
-"""The kernels of GPUs and TPUs against scores written out: values and gradients, what sees what, and that they lower.
+"""The kernels of GPUs and TPUs against scores written out: values and gradients, what sees what,
+and that they lower.
 
-splash attention runs interpreted here; cuDNN's does not run without a GPU, so that the function around it is given
-JAX's own attention in its place, and its program is only made.
+splash attention runs interpreted here; cuDNN's does not run without a GPU, so that the function
+around it is given JAX's own attention in its place, and its program is only made.
 """
 
 import dataclasses
@@ -26,7 +27,9 @@ T = 9  # kernels want multiples of 128
 LENGTHS = jnp.array([3, LP])
 NAMES = ("q", "k", "v", "prompt_k", "prompt_v")
 PACKED = jnp.array([[[0] * 4 + [1] * 5, [2] * 9, [3] * 6 + [-1] * 3]] * P)
-PACKED_OFFSETS = jnp.array([[[0, 1, 2, 3, 0, 1, 2, 3, 4], list(range(9)), [0, 1, 2, 3, 4, 5, 0, 0, 0]]] * P)
+PACKED_OFFSETS = jnp.array(
+  [[[0, 1, 2, 3, 0, 1, 2, 3, 4], list(range(9)), [0, 1, 2, 3, 4, 5, 0, 0, 0]]] * P
+)
 ALONE = jnp.zeros((P, R, T), jnp.int32)
 ALONE_OFFSETS = jnp.broadcast_to(jnp.arange(T), (P, R, T))
 FULL = AttentionSpec()
@@ -71,7 +74,9 @@ def interpreted(monkeypatch):
 
 @pytest.fixture
 def stand_in(monkeypatch):
-  """JAX's attention where cuDNN's is asked for, in any dtype; not a number where a query sees no key."""
+  """JAX's attention where cuDNN's is asked for, in any dtype; not a number where a query sees no
+  key.
+  """
   own = jax.nn.dot_product_attention
 
   def instead(q, k, v, *, mask, scale, is_causal, implementation):
@@ -80,10 +85,13 @@ def stand_in(monkeypatch):
     out = own(q, k, v, mask=mask, scale=scale, is_causal=is_causal, implementation="xla")
     if is_causal:
       return out
-    return out * jnp.where(mask.any(-1)[:, 0, :, None, None], 1.0, jnp.nan)  # cuDNN's gradient does not bear it either
+    # cuDNN's gradient does not bear it either
+    return out * jnp.where(mask.any(-1)[:, 0, :, None, None], 1.0, jnp.nan)
 
   monkeypatch.setattr(jax.nn, "dot_product_attention", instead)
-  monkeypatch.setattr(attention, "fits_flash", lambda layout, spec, q: layout.platform == "gpu" and not spec.soft_cap)
+  monkeypatch.setattr(
+    attention, "fits_flash", lambda layout, spec, q: layout.platform == "gpu" and not spec.soft_cap
+  )
 
 
 @functools.cache
@@ -102,7 +110,11 @@ def by_loops(spec, packed, q, k, v, prompt_k, prompt_v):
     seen = [(j, prompt_k[p, j, head], prompt_v[p, j, head]) for j in range(n)]
     same = [j for j in range(t + 1) if segments[p, r, j] == segments[p, r, t]]
     seen += [(here - (t - j), k[p, r, j, head], v[p, r, j, head]) for j in same]
-    seen = [(key, value) for position, key, value in seen if not spec.window or here - position < spec.window]
+    seen = [
+      (key, value)
+      for position, key, value in seen
+      if not spec.window or here - position < spec.window
+    ]
     scores = np.array([q[p, r, t, head, m] @ key for key, _ in seen]) * (spec.scale or d**-0.5)
     scores = spec.soft_cap * np.tanh(scores / spec.soft_cap) if spec.soft_cap else scores
     weights = np.exp(scores - scores.max())
@@ -113,7 +125,9 @@ def by_loops(spec, packed, q, k, v, prompt_k, prompt_v):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("spec", [FULL, WINDOW, EVERYTHING])
 def test_scores_written_out_are_those_of_each_token_by_itself(spec, packed):
-  """Prompts of 3 and 7 tokens in a width of 7: a window that goes by places in place of positions sees other keys."""
+  """Prompts of 3 and 7 tokens in a width of 7: a window that goes by places in place of positions
+  sees other keys.
+  """
   got, _ = written_out("group", packed, spec)
   want = by_loops(spec, packed, *(np.asarray(x, np.float64) for x in inputs()))
   real = PACKED >= 0 if packed else ALONE >= 0
@@ -122,7 +136,13 @@ def test_scores_written_out_are_those_of_each_token_by_itself(spec, packed):
 
 @pytest.mark.parametrize(
   "mesh, spec",
-  [(tiny.ONE, FULL), ((2, 1, 1, 2), FULL), ((1, 1, 1, 4), FULL), (tiny.ONE, WINDOW), ((2, 1, 1, 2), EVERYTHING)],
+  [
+    (tiny.ONE, FULL),
+    ((2, 1, 1, 2), FULL),
+    ((1, 1, 1, 4), FULL),
+    (tiny.ONE, WINDOW),
+    ((2, 1, 1, 2), EVERYTHING),
+  ],
 )
 def test_splash_attention_is_the_scores_written_out(interpreted, mesh, spec):
   """Also on shards of prompts and heads; four shards of two key/value heads cut their query heads."""
@@ -137,26 +157,39 @@ def test_splash_attention_of_prompts(interpreted, spec):
 
 
 def test_splash_attention_with_a_window_that_leaves_whole_blocks_of_the_prompt_out(interpreted):
-  """Nobody sees the first of three blocks of keys: their gradient is exactly 0, and nothing is not a number."""
+  """Nobody sees the first of three blocks of keys: their gradient is exactly 0, and nothing is not
+  a number.
+  """
   rng, lp, t, spec = np.random.default_rng(0), 300, 130, AttentionSpec(window=20)
-  q, k, v = (jnp.asarray(rng.normal(size=(1, 1, t, *heads, 8)), jnp.float32) for heads in ((1, 1), (1,), (1,)))
+  q, k, v = (
+    jnp.asarray(rng.normal(size=(1, 1, t, *heads, 8)), jnp.float32)
+    for heads in ((1, 1), (1,), (1,))
+  )
   prompt_k, prompt_v = (jnp.asarray(rng.normal(size=(1, lp, 1, 8)), jnp.float32) for _ in range(2))
   rest = jnp.array([290]), jnp.zeros((1, 1, t), jnp.int32), jnp.arange(t)[None, None]
 
   def run(layout):
-    return with_gradients(lambda *x: attention.group_attention(layout, spec, *x, *rest), (q, k, v, prompt_k, prompt_v))
+    return with_gradients(
+      lambda *x: attention.group_attention(layout, spec, *x, *rest), (q, k, v, prompt_k, prompt_v)
+    )
 
   got, want = run(tiny.on("tpu")), run(tiny.layout())
   assert_close(got, want, 1e-5)
   of_prompt_k = np.asarray(got[1][3])
-  assert not of_prompt_k[0, :270].any() and of_prompt_k[0, 272:290].any() and not of_prompt_k[0, 290:].any()
+  assert (
+    not of_prompt_k[0, :270].any()
+    and of_prompt_k[0, 272:290].any()
+    and not of_prompt_k[0, 290:].any()
+  )
 
 
 @pytest.mark.parametrize(
   "mesh, spec", [(tiny.ONE, FULL), ((2, 1, 1, 2), FULL), (tiny.ONE, WINDOW), (tiny.ONE, EVERYTHING)]
 )
 def test_flash_attention_is_the_scores_written_out(stand_in, mesh, spec):
-  """Packed rows, too. Where there is a soft cap it is the scores written out, on that platform as well."""
+  """Packed rows, too. Where there is a soft cap it is the scores written out, on that platform as
+  well.
+  """
   got = with_gradients(of_group(tiny.on("gpu", mesh), True, spec), inputs())
   assert_close(got, written_out("group", True, spec), 1e-5)
 
@@ -187,7 +220,9 @@ def test_what_cudnn_has_a_kernel_for(platform, dtype, width, fits):
 def program_for(platform, f, args):
   """The gradient's program, as text."""
   gradient = jax.jit(jax.grad(lambda *x: f(*x).astype(jnp.float32).sum(), tuple(range(len(args)))))
-  unsafe = [export.DisabledSafetyCheck.custom_call(name) for name in ("__cudnn$fmhaScaleBiasSoftmax",)]
+  unsafe = [
+    export.DisabledSafetyCheck.custom_call(name) for name in ("__cudnn$fmhaScaleBiasSoftmax",)
+  ]
   unsafe += [export.DisabledSafetyCheck.custom_call("__cudnn$fmhaScaleBiasSoftmaxBackward")]
   return export.export(gradient, platforms=[platform], disabled_checks=unsafe)(*args).mlir_module()
 
@@ -199,7 +234,9 @@ def test_splash_attention_lowers_for_a_tpu(spec):
 
 
 def test_flash_attention_lowers_for_a_gpu(monkeypatch):
-  """As for an H100: what JAX refuses for cuDNN (shapes, dtypes), it refuses while it makes the program."""
+  """As for an H100: what JAX refuses for cuDNN (shapes, dtypes), it refuses while it makes the
+  program.
+  """
   monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91100)
   monkeypatch.setattr(cudnn, "check_compute_capability", lambda wanted: float(wanted) <= 9.0)
   text = program_for("cuda", of_group(tiny.on("gpu"), True, WINDOW), inputs("bfloat16"))
@@ -209,7 +246,9 @@ def test_flash_attention_lowers_for_a_gpu(monkeypatch):
 
 @pytest.mark.parametrize("mesh", [pytest.param(tiny.ONE, marks=pytest.mark.slow), (1, 2, 2, 2)])
 def test_samples_are_the_same_with_splash_attention(interpreted, mesh):
-  """The sampler's prefill is inside a shard_map over prompts and samples; the kernel cuts what is left."""
+  """The sampler's prefill is inside a shard_map over prompts and samples; the kernel cuts what is
+  left.
+  """
   decoder = dataclasses.replace(tiny.decoder(mesh=mesh), layout=tiny.on("tpu", mesh))
   cfg = tiny.section("sampler", group=tiny.G, max_length=tiny.L, temperature=0.7)
   run = sampler.make_sampler(decoder, cfg, tiny.STOP)
@@ -236,7 +275,14 @@ def test_log_probs_are_the_same_with_splash_attention(interpreted, variant):
 
     def of(params):
       return forward.logprobs(
-        d, params, tiny.prompts(), jnp.asarray(tokens), jnp.asarray(lengths), Packing(), temperature=1.0, chunk=4
+        d,
+        params,
+        tiny.prompts(),
+        jnp.asarray(tokens),
+        jnp.asarray(lengths),
+        Packing(),
+        temperature=1.0,
+        chunk=4,
       )[0]
 
     def loss(params):

@@ -1,4 +1,6 @@
-"""The three ways through the same layers, against themselves written out: prompts alone, groups, packed groups."""
+"""The three ways through the same layers, against themselves written out: prompts alone, groups,
+packed groups.
+"""
 
 import dataclasses
 import functools
@@ -53,7 +55,9 @@ def compiled(variant="test_qwen3", **run):
 def hidden(variant="test_qwen3", pad=0, width=tiny.LP, **run):
   """The states that predict each completion token, of rectangles: `[P, G, L, D]`."""
   tokens, lengths = completions(pad=pad)
-  first, states, offsets = compiled(variant, **run)(tiny.weights(variant), tiny.prompts(pad, width), tokens, lengths)
+  first, states, offsets = compiled(variant, **run)(
+    tiny.weights(variant), tiny.prompts(pad, width), tokens, lengths
+  )
   return np.asarray(forward.predictors(first, states, offsets)), lengths
 
 
@@ -69,7 +73,9 @@ def hidden(variant="test_qwen3", pad=0, width=tiny.LP, **run):
   ],
 )
 def test_groups_are_the_decoder_written_out(variant, layers):
-  """Shared prompt, joined softmax, right padding: the same logits as prompt and completion side by side."""
+  """Shared prompt, joined softmax, right padding: the same logits as prompt and completion side by
+  side.
+  """
   tokens, lengths = completions()
   d, params = tiny.decoder(variant), tiny.weights(variant)
   states, _ = hidden(variant, layers=layers)
@@ -81,7 +87,9 @@ def test_groups_are_the_decoder_written_out(variant, layers):
 
 
 def test_each_layer_has_the_attention_of_its_index():
-  """Not of its place in a period, nor of the first layer: a pattern of three on five layers, scanned and unrolled."""
+  """Not of its place in a period, nor of the first layer: a pattern of three on five layers,
+  scanned and unrolled.
+  """
   specs = (AttentionSpec(window=2), AttentionSpec(soft_cap=1.0), AttentionSpec(scale=1.0))
   config = dataclasses.replace(tiny.decoder().config, layers=5, attention=specs)
   params = jax.jit(dataclasses.replace(tiny.decoder(), config=config).init)(jax.random.key(0))
@@ -102,7 +110,9 @@ def test_a_pattern_that_no_period_of_fits():
   config = dataclasses.replace(tiny.decoder().config, layers=2, attention=specs)
 
   def run(c):
-    return jax.jit(dataclasses.replace(tiny.decoder(), config=c).prefill)(tiny.weights(), tiny.prompts())
+    return jax.jit(dataclasses.replace(tiny.decoder(), config=c).prefill)(
+      tiny.weights(), tiny.prompts()
+    )
 
   want = run(dataclasses.replace(config, attention=specs[:2]))
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), run(config), want)
@@ -123,7 +133,9 @@ def test_a_list_of_the_real_tokens_of_prompts_changes_none_of_their_states():
   of_list = jax.jit(d.prefill, static_argnums=2)(tiny.weights(), given, int(given.lengths.sum()))
   of_rectangle = jax.jit(d.prefill)(tiny.weights(), given)
   real = np.arange(tiny.LP) < given.lengths[:, None]
-  np.testing.assert_allclose(of_list[0][given.lengths > 0], of_rectangle[0][given.lengths > 0], atol=1e-5)
+  np.testing.assert_allclose(
+    of_list[0][given.lengths > 0], of_rectangle[0][given.lengths > 0], atol=1e-5
+  )
   for got, want in zip(of_list[1], of_rectangle[1]):
     np.testing.assert_allclose(got[:, real], want[:, real], atol=1e-5)
     assert not got[:, ~real].any()
@@ -148,22 +160,39 @@ def test_wider_padding_changes_nothing():
   "window, of_prompt, of_row",
   [
     (0, [1, 1, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1, 0, 0]),
-    (5, [0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1, 0, 0]),  # itself, two of its completion, the prompt's last two
+    (
+      5,
+      [0, 0, 1, 1, 0, 0],
+      [0, 0, 0, 1, 1, 1, 0, 0],
+    ),  # itself, two of its completion, the prompt's last two
     (2, [0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1, 0, 0]),
   ],
 )
 def test_a_token_sees_its_prompt_and_its_own_completion_alone(window, of_prompt, of_row):
-  """By the gradient of one token's mixture: nothing of pads, of later tokens, of the row's other completions."""
+  """By the gradient of one token's mixture: nothing of pads, of later tokens, of the row's other
+  completions.
+  """
   lp, n, spec, seen_of_prompt, seen_of_row = 6, 4, AttentionSpec(window), of_prompt, of_row
   segments, offsets = jnp.array([5, 5, 5, 2, 2, 2, 2, -1]), jnp.array([0, 1, 2, 0, 1, 2, 3, 0])
   rng = np.random.default_rng(0)
-  of_prompt, of_row = (jnp.asarray(rng.normal(size=(t, 4)), jnp.float32) for t in (lp, len(segments)))
+  of_prompt, of_row = (
+    jnp.asarray(rng.normal(size=(t, 4)), jnp.float32) for t in (lp, len(segments))
+  )
 
   def mixture(of_prompt, of_row):
     k, shared = of_row[None, None, :, None], of_prompt[None, :, None]
     q = k[..., None, :]
     out = attention.group_attention(
-      tiny.layout(), spec, q, k, k, shared, shared, jnp.array([n]), segments[None, None], offsets[None, None]
+      tiny.layout(),
+      spec,
+      q,
+      k,
+      k,
+      shared,
+      shared,
+      jnp.array([n]),
+      segments[None, None],
+      offsets[None, None],
     )
     return out[0, 0, 5].sum()
 
@@ -181,10 +210,14 @@ def test_packed_groups_are_the_rectangles(variant):
 
   @jax.jit
   def states(params, prompts):
-    return forward.predictors(*forward_groups(d, params, prompts, jnp.asarray(tokens), jnp.asarray(lengths), packed))
+    return forward.predictors(
+      *forward_groups(d, params, prompts, jnp.asarray(tokens), jnp.asarray(lengths), packed)
+    )
 
   got = states(tiny.weights(variant), wide)
-  got = np.stack([rows_to_completions(got[..., i], packed, tiny.G, tiny.L) for i in range(got.shape[-1])], -1)
+  got = np.stack(
+    [rows_to_completions(got[..., i], packed, tiny.G, tiny.L) for i in range(got.shape[-1])], -1
+  )
   want, _ = hidden(variant)
   real = (tiny.prompts().lengths > 0)[:, None, None] & (np.arange(tiny.L) < lengths[..., None])
   np.testing.assert_allclose(got[real], want[real], atol=1e-5)
@@ -192,7 +225,9 @@ def test_packed_groups_are_the_rectangles(variant):
 
 def test_what_sees_nothing_stays_finite():
   q, k = jnp.ones((2, 1, 1, 4)), jnp.ones((1, 4, 3))
-  out = attention.attend(AttentionSpec(), q, k, jnp.arange(12.0).reshape(1, 3, 4), jnp.zeros((2, 3), bool))
+  out = attention.attend(
+    AttentionSpec(), q, k, jnp.arange(12.0).reshape(1, 3, 4), jnp.zeros((2, 3), bool)
+  )
   np.testing.assert_allclose(out[0, 0, 0], [4, 5, 6, 7], rtol=1e-6)
 
 
@@ -240,7 +275,10 @@ def test_a_norm_adds_one_in_float32():
 
 def test_products_of_few_and_of_many_rows_agree():
   rng = np.random.default_rng(0)
-  w, x = rng.normal(size=(5, 7)).astype(np.float32), rng.normal(size=(3, layers.FEW_ROWS, 7)).astype(np.float32)
+  w, x = (
+    rng.normal(size=(5, 7)).astype(np.float32),
+    rng.normal(size=(3, layers.FEW_ROWS, 7)).astype(np.float32),
+  )
   np.testing.assert_allclose(layers.linear(w, x), x @ w.T, atol=1e-5)
   np.testing.assert_allclose(layers.linear(w, x[0]), x[0] @ w.T, atol=1e-5)
   assert layers.linear(w, jnp.asarray(x[0], jnp.bfloat16)).dtype == jnp.bfloat16

@@ -1,4 +1,5 @@
-"""Families in odd shapes against transformers: logits, and greedy completions of the sampler, refilled and on a mesh.
+"""Families in odd shapes against transformers: logits, and greedy completions of the sampler,
+refilled and on a mesh.
 
 What each family is in its own shape, hf_test.py has among its tables.
 """
@@ -27,11 +28,17 @@ TOKENS = 64
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  "odd", [{"kv_heads": 1, "head_dim": 6, "layers": 1}, {"kv_heads": 4, "head_dim": 10, "vocab": 101, "layers": 4}]
+  "odd",
+  [
+    {"kv_heads": 1, "head_dim": 6, "layers": 1},
+    {"kv_heads": 4, "head_dim": 10, "vocab": 101, "layers": 4},
+  ],
 )
 @pytest.mark.parametrize("name", CASES)
 def test_odd_shapes(name, odd, tmp_path):
-  """One key/value head, as many as of queries; heads of a size that the width does not say; tied where it was not."""
+  """One key/value head, as many as of queries; heads of a size that the width does not say; tied
+  where it was not.
+  """
   row = VARIANTS[name]
   specs = row.attention[: odd["layers"]]
   config = dataclasses.replace(row, tied=not row.tied, attention=specs, **odd)
@@ -60,13 +67,16 @@ def greedy(model, prompts):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_greedy_completions_are_those_of_transformers(name, tmp_path):
-  """From the cache, in slots that are refilled, on one device and on two by two; prompts of 1 to 6 tokens."""
+  """From the cache, in slots that are refilled, on one device and on two by two; prompts of 1 to 6
+  tokens.
+  """
   config, model = hf_test.theirs(name, VARIANTS[name].tied)
   model.save_pretrained(tmp_path)
   prompts = tiny.prompts()
   free = greedy(model, prompts)
   given = sum(map(bool, free))
-  stop = next(t for w in free for t in w if 0 < sum(t in other for other in free) < given)  # it ends some of them
+  # it ends some of them
+  stop = next(t for w in free for t in w if 0 < sum(t in other for other in free) < given)
   want = [w[: w.index(stop) + 1] if stop in w else w for w in free]
   assert max(map(len, want)) == TOKENS
   for mesh, slots in ((tiny.ONE, 0), (tiny.ONE, 3), ((1, 2, 1, 2), 3)):
@@ -95,15 +105,29 @@ def read(folder, said):
 
 def test_what_config_json_leaves_out_is_the_familys(tmp_path):
   """As transformers has it where a key is not there; null is another thing."""
-  mistral = said("test_mistral", sliding_window=None, num_key_value_heads=None, num_attention_heads=8)
-  assert (read(tmp_path, mistral).attention[0].window, read(tmp_path, mistral).kv_heads) == (4096, 8)
+  mistral = said(
+    "test_mistral", sliding_window=None, num_key_value_heads=None, num_attention_heads=8
+  )
+  assert (read(tmp_path, mistral).attention[0].window, read(tmp_path, mistral).kv_heads) == (
+    4096,
+    8,
+  )
   nulls = {"sliding_window": None, "num_key_value_heads": None}
   assert read(tmp_path, mistral | {"num_attention_heads": 4} | nulls).attention[0].window == 0
   assert read(tmp_path, mistral | {"num_attention_heads": 4} | nulls).kv_heads == 4
-  gone = {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "layer_types"}
+  gone = {
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "query_pre_attn_scalar",
+    "layer_types",
+  }
   gemma2 = read(tmp_path, {k: v for k, v in said("test_gemma2").items() if k not in gone})
   assert [gemma2.attention_of(i).window for i in range(3)] == [4, 0, 4]
-  assert (gemma2.logit_soft_cap, gemma2.attention[0].soft_cap, gemma2.attention[0].scale) == (30.0, 50.0, 256**-0.5)
+  assert (gemma2.logit_soft_cap, gemma2.attention[0].soft_cap, gemma2.attention[0].scale) == (
+    30.0,
+    50.0,
+    256**-0.5,
+  )
   capless = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
   assert read(tmp_path, said("test_gemma2") | capless).logit_soft_cap == 0
 
@@ -132,9 +156,17 @@ def test_the_older_spelling_is_the_newer(tmp_path):
     ("test_gemma3", {"sliding_window": 0}, "sliding_window=0; a whole number of at least 1"),
     ("test_smollm3", {"no_rope_layers": [1]}, "1 no_rope_layers for 3 layers"),
     ("test_smollm3", {"no_rope_layers": [1, 2, 0]}, "no_rope_layers="),
-    ("test_smollm3", {"layer_types": ["sliding_attention"] * 3}, "sliding_attention.* in a smollm3"),
+    (
+      "test_smollm3",
+      {"layer_types": ["sliding_attention"] * 3},
+      "sliding_attention.* in a smollm3",
+    ),
     ("test_olmo2", {"attention_bias": True}, "attention_bias"),
-    ("test_olmo2", {"model_type": "olmo3"}, "model_type 'olmo3' is not supported; .*qwen3.*olmo2.*phi3"),
+    (
+      "test_olmo2",
+      {"model_type": "olmo3"},
+      "model_type 'olmo3' is not supported; .*qwen3.*olmo2.*phi3",
+    ),
   ],
 )
 def test_refused_by_name(name, changes, named, tmp_path):
@@ -144,7 +176,9 @@ def test_refused_by_name(name, changes, named, tmp_path):
 
 
 def test_what_a_family_cannot_say_is_not_exported():
-  """A window without a theta of its own in a Gemma 3, a scale that is no whole number's, another family's flags."""
+  """A window without a theta of its own in a Gemma 3, a scale that is no whole number's, another
+  family's flags.
+  """
   gemma3, gemma2 = VARIANTS["test_gemma3"], VARIANTS["test_gemma2"]
   spec = dataclasses.replace(gemma3.attention[0], rope_theta=None)
   capped = dataclasses.replace(gemma2.attention[1], soft_cap=1.0)
@@ -152,7 +186,9 @@ def test_what_a_family_cannot_say_is_not_exported():
     dataclasses.replace(gemma3, attention=(spec, gemma3.attention[2])),
     dataclasses.replace(gemma2, attention=(gemma2.attention[0], capped)),
     dataclasses.replace(gemma2, attention=(dataclasses.replace(gemma2.attention[0], scale=0.3),)),
-    dataclasses.replace(gemma2, attention=(dataclasses.replace(gemma2.attention[0], scale=1e-300),)),
+    dataclasses.replace(
+      gemma2, attention=(dataclasses.replace(gemma2.attention[0], scale=1e-300),)
+    ),
     dataclasses.replace(VARIANTS["test_mistral"], qk_norm=True),
     dataclasses.replace(VARIANTS["test_qwen3"], rope_linear=2.0),
   ):

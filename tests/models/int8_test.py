@@ -1,4 +1,6 @@
-"""Weights that decode in int8: the rounding, where they lie, and the sampler against the weights they stand for."""
+"""Weights that decode in int8: the rounding, where they lie, and the sampler against the weights
+they stand for.
+"""
 
 import jax
 import numpy as np
@@ -51,7 +53,9 @@ def test_a_number_is_off_by_half_a_step_of_its_row_at_most():
   np.testing.assert_allclose(q.scale, np.abs(w).max(1) / 127, rtol=1e-6)
   step = np.asarray(q.scale)[:, None]
   assert (np.abs(meant(q) - w) <= step * (0.5 + 1e-4)).all()
-  assert (np.abs(np.asarray(q.x)[np.abs(w).max(1) > 0]).max(1) == 127).all()  # all steps are used, and none beyond
+  assert (
+    np.abs(np.asarray(q.x)[np.abs(w).max(1) > 0]).max(1) == 127
+  ).all()  # all steps are used, and none beyond
 
 
 def test_a_row_of_zeros_stays_zeros():
@@ -74,7 +78,8 @@ def test_the_product_is_that_with_what_it_stands_for(n, dtype):
   q = int8.rounded(matrix())
   got, want = linear(q, x), np.asarray(x, np.float32) @ meant(q).T
   assert got.dtype == dtype
-  rounding = {"float32": 1e-5, "bfloat16": 2e-2}[dtype]  # of a sum, then of its product with the scale
+  # of a sum, then of its product with the scale
+  rounding = {"float32": 1e-5, "bfloat16": 2e-2}[dtype]
   assert (np.abs(np.asarray(got, np.float32) - want) <= rounding * np.abs(want).max(0)).all()
 
 
@@ -86,7 +91,11 @@ def test_matrices_lie_as_before_and_scales_as_their_rows():
   q, o = (got["layers"][1]["attention"][name]["weight"] for name in "qo")
   assert [q.x.shard_shape((64, 32)), q.scale.shard_shape((64,))] == [(32, 32), (32,)]
   assert [o.x.shard_shape((32, 64)), o.scale.shard_shape((32,))] == [(32, 32), (32,)]
-  jax.tree.map(lambda x, before: x if x == before else pytest.fail(f"{x}, not {before}"), without_scales(got), same)
+  jax.tree.map(
+    lambda x, before: x if x == before else pytest.fail(f"{x}, not {before}"),
+    without_scales(got),
+    same,
+  )
 
 
 def without_scales(tree):
@@ -100,8 +109,14 @@ def test_weights_on_a_mesh_are_those_of_one_device_and_are_gathered_in_int8():
   got, want = ready(given), tiny.make_sampler(weights_dtype="int8").ready(tiny.params())
   jax.tree.map(np.testing.assert_array_equal, got, want)
   leaves = jax.tree.leaves(got)
-  matrices, rest = (sum(of_shard(x) for x in leaves if (x.ndim == 2) is which) for which in (True, False))
-  moved = sum(each.total for each in collectives(ready.as_text(), made.layout.mesh.size) if each.kind == "all-gather")
+  matrices, rest = (
+    sum(of_shard(x) for x in leaves if (x.ndim == 2) is which) for which in (True, False)
+  )
+  moved = sum(
+    each.total
+    for each in collectives(ready.as_text(), made.layout.mesh.size)
+    if each.kind == "all-gather"
+  )
   assert matrices <= moved <= matrices + rest
   table = ready.memory_analysis().output_size_in_bytes - matrices - rest
   assert 0 <= table <= 8 * len(leaves)
@@ -114,7 +129,9 @@ def of_shard(x: jax.Array) -> int:
 @pytest.mark.slow
 def test_every_matrix_of_every_family_is_rounded_and_nothing_else():
   for row in ROWS:
-    shapes = jax.eval_shape(tiny.make_sampler(row, weights_dtype="int8").ready, tiny.decoder(row).shapes())
+    shapes = jax.eval_shape(
+      tiny.make_sampler(row, weights_dtype="int8").ready, tiny.decoder(row).shapes()
+    )
     for layer in shapes["layers"]:
       assert all((x.dtype == "int8") == (x.ndim == 2) for x in jax.tree.leaves(layer)), row
       assert len([x for x in jax.tree.leaves(layer) if x.ndim == 2]) == 7, row
@@ -130,13 +147,18 @@ def test_a_prompt_is_that_of_a_decoder_with_the_restored_weights():
     return tiny.decoder().prefill(params, tiny.prompts())[0]
 
   of_int8 = sampler.decode_params(tiny.decoder(), "float32", "int8", tiny.weights())
-  got, want, own = jax.jit(prefill)(of_int8), *map(jax.jit(prefill), (restored("test_qwen3"), tiny.weights()))
+  got, want, own = (
+    jax.jit(prefill)(of_int8),
+    *map(jax.jit(prefill), (restored("test_qwen3"), tiny.weights())),
+  )
   np.testing.assert_allclose(got, want, atol=2e-5)
   assert np.abs(got - own).mean() > 1e-3
 
 
 def assert_log_probs(variant: str, **how) -> None:
-  """The sampler's log-probs are those of the learner's program given what the weights stand for, and not its own."""
+  """The sampler's log-probs are those of the learner's program given what the weights stand for,
+  and not its own.
+  """
   r = tiny.sample(variant=variant, weights_dtype="int8", **how)
   real, error = tiny.real(r), {}
   for name, weights in (("own", tiny.weights(variant)), ("restored", restored(variant))):
@@ -148,7 +170,8 @@ def assert_log_probs(variant: str, **how) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  "variant, how", [*((row, {}) for row in ROWS), ("test_qwen3", {"slots": 5}), ("test_qwen3", {"mesh": MESH})]
+  "variant, how",
+  [*((row, {}) for row in ROWS), ("test_qwen3", {"slots": 5}), ("test_qwen3", {"mesh": MESH})],
 )
 def test_log_probs_are_those_of_a_decoder_with_the_restored_weights(variant, how):
   """Of prompts as of completions: all that the sampler computes has these weights."""

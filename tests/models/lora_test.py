@@ -36,7 +36,9 @@ def adapters(lora=SHAPE, variant="test_qwen3"):
   """Of which none is 0, numpy."""
   keys = iter(jax.random.split(jax.random.key(5), 100))
   shapes = split(decoder(lora=lora, variant=variant).shapes())[1]
-  return jax.device_get(jax.tree.map(lambda x: 0.2 * jax.random.normal(next(keys), x.shape), shapes))
+  return jax.device_get(
+    jax.tree.map(lambda x: 0.2 * jax.random.normal(next(keys), x.shape), shapes)
+  )
 
 
 def by_hand(params, trained, lora=SHAPE):
@@ -62,7 +64,9 @@ def test_the_tree_is_cut_in_two_and_put_together():
   base, trained = split(whole)
   assert jax.tree.structure(base) == jax.tree.structure(tiny.weights())
   assert {path[-1].key for path, _ in jax.tree.leaves_with_path(trained)} == {A, B}
-  assert sorted(trained["layers"]["attention"]) == ["o", "q"] and list(trained["layers"]["mlp"]) == ["down"]
+  assert sorted(trained["layers"]["attention"]) == ["o", "q"] and list(
+    trained["layers"]["mlp"]
+  ) == ["down"]
   assert join(base, whole) is whole and join(None, trained) is trained
   assert jax.tree.structure(join(base, trained)) == jax.tree.structure(whole)
   with_head = split(whole | {"score": {"weight": 1}, "value_head": {"bias": 2}})
@@ -71,22 +75,32 @@ def test_the_tree_is_cut_in_two_and_put_together():
 
 @pytest.mark.parametrize("mesh", MESHES)
 def test_merged_weights_and_log_probs(mesh):
-  """The log-probs of a tree with adapters are those of weights with the product added, also where all are sharded."""
+  """The log-probs of a tree with adapters are those of weights with the product added, also where
+  all are sharded.
+  """
   d, r = decoder(mesh), tiny.rollouts()
   whole = join(on_mesh(mesh, tiny.weights()), on_mesh(mesh, adapters()))
   merged = d.merged(whole)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), merged, by_hand(tiny.weights(), adapters()))
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6),
+    merged,
+    by_hand(tiny.weights(), adapters()),
+  )
   assert jax.tree.map(lambda x: x.sharding, merged) == d.base.shardings()
   run = jax.jit(functools.partial(forward.logprobs, d, temperature=0.7, chunk=64))
   given = host.to_device(d.layout, (r.prompts, r.tokens, r.lengths, tiny.packing(r, mesh)))
-  got, want, start = (jax.device_get(run(tree, *given)[0]) for tree in (whole, merged, split(whole)[0]))
+  got, want, start = (
+    jax.device_get(run(tree, *given)[0]) for tree in (whole, merged, split(whole)[0])
+  )
   np.testing.assert_allclose(got[tiny.real(r)], want[tiny.real(r)], atol=2e-5)
   assert np.abs(want - start)[tiny.real(r)].max() > 0.1
 
 
 @pytest.mark.parametrize("mesh", MESHES)
 def test_the_update_is_the_chain_rule_of_that_of_all_weights(mesh):
-  """dA = scale B' dW and dB = scale dW A', with dW of the merged weights; the base is the reference."""
+  """dA = scale B' dW and dB = scale dW A', with dW of the merged weights; the base is the
+  reference.
+  """
   d, r = decoder(mesh), tiny.rollouts()
   settings = tiny.objective(beta=0.1)
   cfg = tiny.section("learner", chunk=64, microbatch=4)
@@ -97,7 +111,9 @@ def test_the_update_is_the_chain_rule_of_that_of_all_weights(mesh):
   state, metrics, _ = jax.device_get(run(state, {}, None, *given, base))
   got, merged = state.opt_state[0].trace["policy"], by_hand(tiny.weights(), adapters())
   full = learn.make_learn(learn.Setup(d.base, grpo, tiny.GRADIENT, cfg, settings, 0.7))
-  want, same, _ = jax.device_get(full(create({"policy": on_mesh(mesh, merged)}, tiny.GRADIENT), base, None, *given))
+  want, same, _ = jax.device_get(
+    full(create({"policy": on_mesh(mesh, merged)}, tiny.GRADIENT), base, None, *given)
+  )
   np.testing.assert_allclose(metrics["kl"], same["kl"], rtol=1e-4)
   assert metrics["kl"] > 0.001
   np.testing.assert_allclose(metrics["loss"], same["loss"], atol=1e-5)
@@ -112,16 +128,22 @@ def test_the_update_is_the_chain_rule_of_that_of_all_weights(mesh):
 def test_fresh_adapters_change_nothing():
   d, r = decoder(), tiny.rollouts()
   trained = parameters.fresh_adapters(d, {}, jax.random.key(0))
-  assert all((x == 0).all() == (path[-1].key == B) for path, x in jax.tree.leaves_with_path(trained))
+  assert all(
+    (x == 0).all() == (path[-1].key == B) for path, x in jax.tree.leaves_with_path(trained)
+  )
   bound = VARIANTS["test_qwen3"].width ** -0.5
   assert 0.9 * bound < abs(trained["layers"]["attention"]["q"][A]).max() <= bound
   run = jax.jit(functools.partial(forward.logprobs, d, temperature=0.7, chunk=64))
   given = host.to_device(d.layout, (r.prompts, r.tokens, r.lengths, tiny.packing(r)))
-  np.testing.assert_array_equal(run(join(tiny.params(), trained), *given)[0], run(tiny.params(), *given)[0])
+  np.testing.assert_array_equal(
+    run(join(tiny.params(), trained), *given)[0], run(tiny.params(), *given)[0]
+  )
 
 
 def test_a_cpu_does_not_convert_the_whole_base():
-  d = Decoder(dataclasses.replace(VARIANTS["test_qwen3"], layers=16, mlp=256), tiny.layout(), lora=SHAPE)
+  d = Decoder(
+    dataclasses.replace(VARIANTS["test_qwen3"], layers=16, mlp=256), tiny.layout(), lora=SHAPE
+  )
   base, trained = parameters.abstract_base(d, "bfloat16"), split(parameters.abstract(d))[1]
   given = tiny.rollouts()
 
@@ -132,7 +154,9 @@ def test_a_cpu_does_not_convert_the_whole_base():
     return jitted.lower(*args).compile().memory_analysis().temp_size_in_bytes
 
   layers = 4 * sum(leaf.size for leaf in jax.tree.leaves(base["layers"]))
-  assert temporary(learn.compiler_options(d.base)) - temporary(learn.compiler_options(d)) > 0.9 * layers
+  assert (
+    temporary(learn.compiler_options(d.base)) - temporary(learn.compiler_options(d)) > 0.9 * layers
+  )
 
 
 @pytest.mark.parametrize("mesh", MESHES)
@@ -159,7 +183,9 @@ def test_the_sampler_decodes_merged_weights(mesh):
   ("name", "modules"), [(n, MODULES) for n in hf_test.FAMILIES] + [("test_phi3", ("k", "v", "up"))]
 )
 def test_peft_opens_what_is_written(name, modules, tmp_path):
-  """Its logits are those of the base that it is put on with our adapters; Phi-3's tensors hold several weights."""
+  """Its logits are those of the base that it is put on with our adapters; Phi-3's tensors hold
+  several weights.
+  """
   torch_peft = pytest.importorskip("peft")
   config, model = hf_test.theirs(name, VARIANTS[name].tied)
   model.save_pretrained(tmp_path / "base")
@@ -169,7 +195,9 @@ def test_peft_opens_what_is_written(name, modules, tmp_path):
   trained = adapters(lora, name)
   peft.save(tmp_path / "adapter", config, lora, trained, d.base.shapes(), str(tmp_path / "base"))
   ours = hf_test.our_logits(d.base, d.merged(join(params, trained)), *given)
-  theirs = hf_test.their_logits(torch_peft.PeftModel.from_pretrained(model, tmp_path / "adapter").eval(), *given)[0]
+  theirs = hf_test.their_logits(
+    torch_peft.PeftModel.from_pretrained(model, tmp_path / "adapter").eval(), *given
+  )[0]
   np.testing.assert_allclose(ours, theirs, atol=1e-4, rtol=0)
   assert np.abs(ours - hf_test.our_logits(d.base, params, *given)).max() > 0.01
   said = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
@@ -187,12 +215,18 @@ def test_peft_opens_a_reward_model(tmp_path, monkeypatch):
   model.save_pretrained(tmp_path / "base")
   config, lora = dataclasses.replace(config, scores=True), Lora(2, 5.0, MODULES)
   d = Decoder(config, tiny.layout(tiny.ONE), lora=lora)
-  trained = adapters(lora) | {"score": {"weight": np.linspace(-1, 1, config.width, dtype=np.float32)[None]}}
+  trained = adapters(lora) | {
+    "score": {"weight": np.linspace(-1, 1, config.width, dtype=np.float32)[None]}
+  }
   monkeypatch.chdir(tmp_path)
   peft.save("adapter", config, lora, trained, d.base.shapes(), "base")
   said = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
   assert said["base_model_name_or_path"] == str(tmp_path / "base")
-  tensors.save(tmp_path / "merged", config, d.merged(join(tensors.load("base", d.base, left_out=("score",)), trained)))
+  tensors.save(
+    tmp_path / "merged",
+    config,
+    d.merged(join(tensors.load("base", d.base, left_out=("score",)), trained)),
+  )
   scorer, ids = transformers.AutoModelForSequenceClassification, torch.tensor([[5, 6, 7, 3]])
   on_base = scorer.from_pretrained(said["base_model_name_or_path"], num_labels=1)
   got = torch_peft.PeftModel.from_pretrained(on_base, "adapter").eval()(ids).logits.item()
@@ -214,7 +248,9 @@ def test_what_is_no_adapter_is_not_replaced(tmp_path):
 def test_adapters_stand_on_a_folder(tmp_path):
   c = tiny_config()
   c.init_from, c.model.variant, c.tokenizer = "", "test_qwen3", "words"
-  with pytest.raises(SettingError, match="lora.rank=2 with init_from='': adapters stand on weights"):
+  with pytest.raises(
+    SettingError, match="lora.rank=2 with init_from='': adapters stand on weights"
+  ):
     build.model(c)
 
 

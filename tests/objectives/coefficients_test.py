@@ -1,6 +1,8 @@
-"""The "one paradigm" table: each objective's coefficient of grad log pi, by autodiff, against its closed form.
+"""The "one paradigm" table: each objective's coefficient of grad log pi, by autodiff, against its
+closed form.
 
-A coefficient here includes the batch's weight of the token (its 1/|o|, 1/G ...), so closed forms are multiplied by it.
+A coefficient here includes the batch's weight of the token (its 1/|o|, 1/G ...), so closed forms
+are multiplied by it.
 """
 
 import jax
@@ -9,7 +11,19 @@ import numpy as np
 import objective_cases as cases
 import pytest
 
-from grpo_jax.objectives import cispo, distill, distill_offline, dpo, grpo, gspo, ppo, rft, rpg, sft, target_prob
+from grpo_jax.objectives import (
+  cispo,
+  distill,
+  distill_offline,
+  dpo,
+  grpo,
+  gspo,
+  ppo,
+  rft,
+  rpg,
+  sft,
+  target_prob,
+)
 from grpo_jax.objectives.coefficients import gradient_coefficient
 from grpo_jax.ops import advantages as adv
 
@@ -27,7 +41,9 @@ def on_policy(r):
 
 def check(objective, out, batch, cfg, expected, **tolerance):
   got = gradient_coefficient(objective, out, batch, cfg)
-  np.testing.assert_allclose(got, batch.weights * expected, **({"rtol": 1e-4, "atol": 1e-7} | tolerance))
+  np.testing.assert_allclose(
+    got, batch.weights * expected, **({"rtol": 1e-4, "atol": 1e-7} | tolerance)
+  )
 
 
 @pytest.mark.parametrize("objective", [sft, distill_offline])
@@ -53,7 +69,8 @@ def test_dpo():
   beta_sigma = 0.3 / (1 + np.exp(-0.3 * (h[:, 1] - h[:, 0])))
   sign = np.array([1.0, -1.0])[None, :, None]
   got = gradient_coefficient(dpo, out, batch, cfg)
-  # Every token of a pair has the whole coefficient, not its 1/|o|: the weights of a pair add up to one over the pairs.
+  # Every token of a pair has the whole coefficient, not its 1/|o|: the weights of a pair add up to
+  # one over the pairs.
   np.testing.assert_allclose(got, sign * beta_sigma[:, None, None] * batch.mask / 4, rtol=1e-4)
 
 
@@ -66,7 +83,14 @@ def test_ppo_is_its_advantage():
 def test_grpo_is_equation_21():
   r, out = on_policy(cases.rollouts())
   batch, cfg = prepared(grpo, r, beta=0.1)
-  check(grpo, out, batch, cfg, batch.advantages + 0.1 * (jnp.exp(r.ref_logprobs - out.logprobs) - 1), atol=1e-6)
+  check(
+    grpo,
+    out,
+    batch,
+    cfg,
+    batch.advantages + 0.1 * (jnp.exp(r.ref_logprobs - out.logprobs) - 1),
+    atol=1e-6,
+  )
 
 
 def test_grpo_off_policy_is_the_ratio_inside_the_bounds():
@@ -112,7 +136,9 @@ def test_gspo_is_the_sequence_ratio_inside_the_bounds(token_level):
   r = cases.rollouts()
   out = cases.outputs(r)
   batch, cfg = prepared(gspo, r, token_level=token_level, clip_low=0.2, clip_high=0.2)
-  log_ratio = ((out.logprobs - r.old_logprobs) * batch.mask).sum(2, keepdims=True) / r.lengths[..., None]
+  log_ratio = ((out.logprobs - r.old_logprobs) * batch.mask).sum(2, keepdims=True) / r.lengths[
+    ..., None
+  ]
   s, a = jnp.exp(log_ratio), batch.advantages
   check(gspo, out, batch, cfg, jnp.where(jnp.where(a > 0, s < 1.2, s > 0.8), s * a, 0.0), atol=1e-6)
 
@@ -138,10 +164,14 @@ def test_target_prob_is_the_sign_until_the_target():
   check(target_prob, at_start, batch, cfg, batch.advantages)
   assert set(np.unique(batch.advantages)) == {-1.0, 0.0, 1.0}
   for side in ("upper", "lower"):
-    log_bound = jnp.log(jnp.where(jnp.isfinite(batch.extra[side]) & (batch.extra[side] > 0), batch.extra[side], 1.0))
+    log_bound = jnp.log(
+      jnp.where(jnp.isfinite(batch.extra[side]) & (batch.extra[side] > 0), batch.extra[side], 1.0)
+    )
     past = log_bound + (0.01 if side == "upper" else -0.01)
     sign = 1.0 if side == "upper" else -1.0
-    got = gradient_coefficient(target_prob, cases.replace(at_start, logprobs=r.old_logprobs + past), batch, cfg)
+    got = gradient_coefficient(
+      target_prob, cases.replace(at_start, logprobs=r.old_logprobs + past), batch, cfg
+    )
     np.testing.assert_array_equal(jnp.where(batch.advantages == sign, got, 0.0), 0.0)
 
 
@@ -160,7 +190,10 @@ def test_under_gdpo_a_group_of_equal_totals_has_advantages():
   r = cases.rollouts(P=2, G=2)
   components = jnp.array([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]]])
   r = cases.replace(r, components=components, rewards=jnp.where(r.given, 1.0, 0.0))
-  for changes, want in ((dict(), [1, 1]), (dict(advantage="gdpo", reward_weights=(2.0, 1.0)), [0, 1])):
+  for changes, want in (
+    (dict(), [1, 1]),
+    (dict(advantage="gdpo", reward_weights=(2.0, 1.0)), [0, 1]),
+  ):
     batch = grpo.prepare(r, cases.settings(**changes))
     np.testing.assert_array_equal(jnp.all(batch.advantages == 0, axis=(1, 2)), np.array(want) == 1)
 
@@ -176,14 +209,18 @@ def test_a_zero_variance_group_has_no_gradient_without_a_kl():
 
 def test_completions_of_one_token_make_gspo_grpo():
   r = cases.rollouts()
-  r = cases.replace(r, lengths=jnp.ones_like(r.lengths), given=jnp.zeros_like(r.given).at[..., 0].set(True))
+  r = cases.replace(
+    r, lengths=jnp.ones_like(r.lengths), given=jnp.zeros_like(r.given).at[..., 0].set(True)
+  )
   out = cases.outputs(r)
   batch, _ = prepared(grpo, r)
   bounds = dict(clip_low=0.2, clip_high=0.2)
 
   def value_and_slope(objective):
     cfg = cases.settings(objective, **bounds)
-    return jax.value_and_grad(lambda lp: objective.loss(cases.replace(out, logprobs=lp), batch, cfg)[0])(out.logprobs)
+    return jax.value_and_grad(
+      lambda lp: objective.loss(cases.replace(out, logprobs=lp), batch, cfg)[0]
+    )(out.logprobs)
 
   one, two = value_and_slope(grpo), value_and_slope(gspo)
   np.testing.assert_array_equal(one[0], two[0])

@@ -1,4 +1,6 @@
-"""What holds for every objective (finite differences, microbatches, masks), and what is each one's own."""
+"""What holds for every objective (finite differences, microbatches, masks), and what is each one's
+own.
+"""
 
 import functools
 import pathlib
@@ -37,7 +39,9 @@ ALL = sorted(cases.CASES)
 
 
 class Frozen:
-  """Stands in for `jax.lax.stop_gradient`: remembers the values of a first run and gives them back in later ones."""
+  """Stands in for `jax.lax.stop_gradient`: remembers the values of a first run and gives them back
+  in later ones.
+  """
 
   def __init__(self):
     self.values, self.next = [], None
@@ -56,7 +60,12 @@ def test_which_groups_teach_nothing():
   given = jnp.array([[True, True]] * 3 + [[True, False]])[..., None]
   r = types.SimpleNamespace(tokens=jnp.zeros((4, 2, 1), jnp.int32), rewards=rewards, given=given)
   cfg = types.SimpleNamespace(threshold=0.5)
-  for objective, want in ((target_prob, [0, 1, 1, 1]), (rft, [0, 0, 1, 0]), (ppo, [0] * 4), (distill, [0] * 4)):
+  for objective, want in (
+    (target_prob, [0, 1, 1, 1]),
+    (rft, [0, 0, 1, 0]),
+    (ppo, [0] * 4),
+    (distill, [0] * 4),
+  ):
     np.testing.assert_array_equal(objective.flat(r, cfg), want, objective.__name__)
 
 
@@ -64,7 +73,9 @@ def test_which_groups_teach_nothing():
 def test_gradient_is_that_of_finite_differences_with_stopped_values_frozen(name, monkeypatch):
   objective, cfg, batch, out = cases.case(name)
   with jax.enable_x64(True):
-    batch, out = jax.tree.map(lambda a: a.astype(jnp.float64) if a.dtype == jnp.float32 else a, (batch, out))
+    batch, out = jax.tree.map(
+      lambda a: a.astype(jnp.float64) if a.dtype == jnp.float32 else a, (batch, out)
+    )
 
     def loss(lp, values):
       return objective.loss(cases.replace(out, logprobs=lp, values=values), batch, cfg)[0]
@@ -87,7 +98,9 @@ def test_gradient_is_that_of_finite_differences_with_stopped_values_frozen(name,
     for which in (0, 1):
       for _ in range(3):
         direction = rng.normal(size=batch.mask.shape)
-        np.testing.assert_allclose(along(direction, which), jnp.vdot(slopes[which], direction), rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(
+          along(direction, which), jnp.vdot(slopes[which], direction), rtol=1e-6, atol=1e-8
+        )
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -106,18 +119,24 @@ def test_slices_add_up_to_the_whole(name):
   each = [run(*(cases.rows(x, np.array([i])) for x in (batch, out))) for i in range(4)]
   np.testing.assert_allclose(sum(p[0][0] for p in each), whole, rtol=1e-5, atol=1e-6)
   for k in (0, 1):
-    np.testing.assert_allclose(np.concatenate([p[1][k] for p in each]), slopes[k], rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(
+      np.concatenate([p[1][k] for p in each]), slopes[k], rtol=1e-5, atol=1e-8
+    )
   for key, (total, count) in metrics.items():
     if key.endswith("_max"):
       np.testing.assert_allclose(max(p[0][1][key][0] for p in each), total, rtol=1e-6)
     else:
-      np.testing.assert_allclose(sum(p[0][1][key][0] for p in each), total, rtol=1e-4, atol=1e-5, err_msg=key)
+      np.testing.assert_allclose(
+        sum(p[0][1][key][0] for p in each), total, rtol=1e-4, atol=1e-5, err_msg=key
+      )
       np.testing.assert_allclose(sum(p[0][1][key][1] for p in each), count, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_devices_change_nothing(name):
-  """`prepare`, loss and gradient with prompts and samples of a group on four devices are those of one."""
+  """`prepare`, loss and gradient with prompts and samples of a group on four devices are those of
+  one.
+  """
   objective, cfg, r = cases.given(name)
 
   @jax.jit
@@ -152,9 +171,9 @@ def test_what_lies_on_padding_does_not_matter(name):
   )
 
   def run(o, b):
-    return jax.value_and_grad(lambda lp: objective.loss(cases.replace(o, logprobs=lp), b, cfg), has_aux=True)(
-      o.logprobs
-    )
+    return jax.value_and_grad(
+      lambda lp: objective.loss(cases.replace(o, logprobs=lp), b, cfg), has_aux=True
+    )(o.logprobs)
 
   (value, metrics), slope = run(out, batch)
   (dirty_value, dirty_metrics), dirty_slope = run(dirty, dirty_batch)
@@ -180,7 +199,9 @@ def test_rows_that_only_fill_the_batch_change_nothing(name):
 def test_prepare_and_loss_are_traced_without_looking_at_values(name):
   objective, cfg, r = cases.given(name)
   assert objective.needs(cfg) <= {"ref", "old", "values"} or objective.needs(cfg) == {"scores"}
-  value, metrics = jax.eval_shape(lambda r, o: objective.loss(o, objective.prepare(r, cfg), cfg), r, cases.outputs(r))
+  value, metrics = jax.eval_shape(
+    lambda r, o: objective.loss(o, objective.prepare(r, cfg), cfg), r, cases.outputs(r)
+  )
   assert value.shape == () and all(t.shape == c.shape == () for t, c in metrics.values())
 
 
@@ -188,8 +209,12 @@ def test_the_reference_is_not_asked_for_without_a_kl():
   for beta in (0, 0.0):
     assert grpo.needs(cases.settings(beta=beta)) == frozenset()
     assert ppo.needs(cases.settings(ppo, beta=beta)) == {"values"}
-    batch = grpo.prepare(cases.replace(cases.rollouts(), ref_logprobs=None), cases.settings(beta=beta))
-    assert np.isfinite(grpo.loss(cases.outputs(cases.rollouts()), batch, cases.settings(beta=beta))[0])
+    batch = grpo.prepare(
+      cases.replace(cases.rollouts(), ref_logprobs=None), cases.settings(beta=beta)
+    )
+    assert np.isfinite(
+      grpo.loss(cases.outputs(cases.rollouts()), batch, cases.settings(beta=beta))[0]
+    )
   assert grpo.needs(cases.settings(beta=0.1)) == {"ref"}
   assert grpo.needs(cases.settings(beta=0.1, kl_in_reward=True)) == {"ref", "old"}
 
@@ -210,8 +235,16 @@ def test_the_reference_is_not_asked_for_without_a_kl():
     # What an objective does not read is no setting of it.
     (rpg, dict(kl_in_reward=True), "has kl_in_reward, which rpg does not read"),
     (dpo, dict(beta=0.1, aggregation="token_mean"), "has aggregation, which dpo does not read"),
-    (target_prob, dict(aggregation="token_mean"), "has aggregation, which target_prob does not read"),
-    (reward_model, dict(aggregation="token_mean"), "has aggregation, which reward_model does not read"),
+    (
+      target_prob,
+      dict(aggregation="token_mean"),
+      "has aggregation, which target_prob does not read",
+    ),
+    (
+      reward_model,
+      dict(aggregation="token_mean"),
+      "has aggregation, which reward_model does not read",
+    ),
     (ppo, dict(scale="none", kl_weighted=True), "has kl_weighted, scale, which ppo does not read"),
   ],
 )
@@ -221,7 +254,15 @@ def test_bad_settings_are_refused_before_anything_runs(objective, changes, messa
   assert "\n" not in str(error.value)
 
 
-NAMED = ("aggregation", "baseline", "scale", "kl_estimator", "mismatch", "mismatch_level", "divergence")
+NAMED = (
+  "aggregation",
+  "baseline",
+  "scale",
+  "kl_estimator",
+  "mismatch",
+  "mismatch_level",
+  "divergence",
+)
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -235,7 +276,8 @@ def test_an_unknown_name_is_refused_by_every_objective_that_reads_it(name):
   assert found
 
 
-# Of every setting of any objective another value than its default, and what must be so for it to count.
+# Of every setting of any objective another value than its default, and what must be so for it to
+# count.
 OTHER = {
   "advantage": ("prefix_credit", {}),
   "baseline": ("leave_one_out", {"scale": "none"}),
@@ -270,7 +312,18 @@ OTHER = {
   "mismatch_cap": (1.1, {"mismatch": "truncate"}),
 }
 EACH = (
-  *("grpo process", "gspo", "cispo", "rpg reverse", "ppo", "target_prob", "sft", "rft", "dpo", "distill"),
+  *(
+    "grpo process",
+    "gspo",
+    "cispo",
+    "rpg reverse",
+    "ppo",
+    "target_prob",
+    "sft",
+    "rft",
+    "dpo",
+    "distill",
+  ),
   *("distill_offline", "reward_model", "process_reward_model"),
 )
 
@@ -279,13 +332,17 @@ EACH = (
 def test_an_objective_reads_every_setting_that_it_has(name):
   """Each changes the loss or its gradient, so none can be set in vain."""
   objective, _, _ = cases.given(name)
-  r = cases.rollouts(process=objective not in (dpo, reward_model), G=2 if name in cases.PAIRS else 4)
+  r = cases.rollouts(
+    process=objective not in (dpo, reward_model), G=2 if name in cases.PAIRS else 4
+  )
 
   @functools.cache
   def found(**changes):
     cfg = cases.settings(objective, **changes)
     batch = objective.prepare(r, cfg)
-    value, slope = jax.value_and_grad(lambda out: objective.loss(out, batch, cfg)[0])(cases.outputs(r, spread=1.0))
+    value, slope = jax.value_and_grad(lambda out: objective.loss(out, batch, cfg)[0])(
+      cases.outputs(r, spread=1.0)
+    )
     return np.concatenate([jnp.ravel(x) for x in (value, slope.logprobs, slope.values)])
 
   for setting in objective.settings():
@@ -294,7 +351,9 @@ def test_an_objective_reads_every_setting_that_it_has(name):
 
 
 def test_every_setting_has_another_value_here():
-  assert OTHER.keys() == {setting for objective, _ in cases.CASES.values() for setting in objective.settings()}
+  assert OTHER.keys() == {
+    setting for objective, _ in cases.CASES.values() for setting in objective.settings()
+  }
 
 
 def test_missing_arrays_are_named():
@@ -311,7 +370,10 @@ def test_missing_arrays_are_named():
 
 def test_truncated_completions_are_left_out_of_the_loss_and_not_of_the_baseline():
   r = cases.rollouts()
-  kept, all_ = grpo.prepare(r, cases.settings(mask_truncated=True)), grpo.prepare(r, cases.settings())
+  kept, all_ = (
+    grpo.prepare(r, cases.settings(mask_truncated=True)),
+    grpo.prepare(r, cases.settings()),
+  )
   cut = np.asarray(r.lengths == 6)
   assert 0 < cut.mean() < 1
   np.testing.assert_array_equal(kept.mask[cut], 0.0)
@@ -320,7 +382,9 @@ def test_truncated_completions_are_left_out_of_the_loss_and_not_of_the_baseline(
 
 
 def test_targets_of_a_context_that_a_left_out_completion_shares():
-  """Both tokens of one context are good; the second was also sampled by a truncated completion, which is left out."""
+  """Both tokens of one context are good; the second was also sampled by a truncated completion,
+  which is left out.
+  """
   r = cases.rollouts(P=1, G=3, L=1)
   p = jnp.array([0.5, 0.4, 0.4]).reshape(1, 3, 1)
   r = cases.replace(
@@ -353,12 +417,16 @@ def test_a_sequence_is_not_at_its_bound_because_its_tokens_are_certain():
 
 
 def test_the_surrogate_of_cispo_is_the_capped_ratio_times_the_advantage():
-  """log pi stands in its loss for its gradient; as a value it would fall where a likely token becomes likelier."""
+  """log pi stands in its loss for its gradient; as a value it would fall where a likely token
+  becomes likelier.
+  """
   objective, cfg, batch, out = cases.case("cispo")
   ratio = jnp.exp(out.logprobs - batch.old_logprobs)
   assert 0 < np.mean(ratio[batch.mask > 0] > 1.2) < 1
   total, count = objective.loss(out, batch, cfg)[1]["surrogate"]
-  np.testing.assert_allclose(total, jnp.sum(batch.weights * jnp.minimum(ratio, 1.2) * batch.advantages), rtol=1e-5)
+  np.testing.assert_allclose(
+    total, jnp.sum(batch.weights * jnp.minimum(ratio, 1.2) * batch.advantages), rtol=1e-5
+  )
   np.testing.assert_allclose(count, jnp.sum(batch.weights), rtol=1e-6)
 
 
@@ -374,8 +442,12 @@ def test_the_stop_token_is_trained_and_counts():
 def test_mismatch_metrics_are_reported_without_the_correction():
   objective, cfg, batch, out = cases.case("grpo")
   metrics = objective.loss(out, batch, cfg)[1]
-  weight = np.exp(np.asarray(batch.old_logprobs - batch.sampler_logprobs))[np.asarray(batch.mask) > 0]
-  np.testing.assert_allclose(metrics["mismatch"][0] / metrics["mismatch"][1], weight.mean(), rtol=1e-5)
+  weight = np.exp(np.asarray(batch.old_logprobs - batch.sampler_logprobs))[
+    np.asarray(batch.mask) > 0
+  ]
+  np.testing.assert_allclose(
+    metrics["mismatch"][0] / metrics["mismatch"][1], weight.mean(), rtol=1e-5
+  )
   np.testing.assert_allclose(metrics["mismatch_max"][0], weight.max(), rtol=1e-5)
 
 
@@ -390,14 +462,18 @@ def test_cispo_has_a_cap_and_no_lower_bound():
   assert cispo.bounds(batch, cfg) == (0.0, 1.2)
 
 
-@pytest.mark.parametrize("name", ["grpo", "gspo", "cispo", "rpg reverse", "ppo", "target_prob", "distill", "rft"])
+@pytest.mark.parametrize(
+  "name", ["grpo", "gspo", "cispo", "rpg reverse", "ppo", "target_prob", "distill", "rft"]
+)
 def test_every_objective_on_samples_takes_the_mismatch_correction(name):
   objective, _, batch, out = cases.case(name)
   old = out.logprobs if batch.old_logprobs is None else batch.old_logprobs
   batch = cases.replace(batch, sampler_logprobs=old - jnp.log(1.5))
   changes = cases.CASES[name][1] | ({"beta": 0.0} if "beta" in objective.settings() else {})
   plain, weighted = (
-    coefficients.gradient_coefficient(objective, out, batch, cases.settings(objective, **changes | {"mismatch": m}))
+    coefficients.gradient_coefficient(
+      objective, out, batch, cases.settings(objective, **changes | {"mismatch": m})
+    )
     for m in ("none", "truncate")
   )
   assert jnp.abs(plain).max() > 0
@@ -411,7 +487,11 @@ def test_the_mismatch_correction_weighs_the_surrogate_and_not_the_kl():
   plain, weighted = (grpo.loss(out, batch, c)[0] for c in (off, on))
   np.testing.assert_allclose(weighted, 1.5 * plain, rtol=1e-5)
   plain_kl, weighted_kl = (
-    grpo.loss(out, cases.replace(batch, advantages=0 * batch.advantages), cases.settings(beta=1.0, mismatch=m))[0]
+    grpo.loss(
+      out,
+      cases.replace(batch, advantages=0 * batch.advantages),
+      cases.settings(beta=1.0, mismatch=m),
+    )[0]
     for m in ("none", "truncate")
   )
   np.testing.assert_allclose(plain_kl, weighted_kl, rtol=1e-6)
@@ -420,8 +500,12 @@ def test_the_mismatch_correction_weighs_the_surrogate_and_not_the_kl():
 def test_gspo_token_has_the_value_and_gradient_of_gspo_for_one_advantage_a_completion():
   _, _, batch, out = cases.case("gspo")
   a, b = (
-    jax.value_and_grad(lambda lp, cfg=cfg: gspo.loss(cases.replace(out, logprobs=lp), batch, cfg)[0])(out.logprobs)
-    for cfg in (cases.settings(gspo, token_level=t, clip_low=0.2, clip_high=0.2) for t in (False, True))
+    jax.value_and_grad(
+      lambda lp, cfg=cfg: gspo.loss(cases.replace(out, logprobs=lp), batch, cfg)[0]
+    )(out.logprobs)
+    for cfg in (
+      cases.settings(gspo, token_level=t, clip_low=0.2, clip_high=0.2) for t in (False, True)
+    )
   )
   np.testing.assert_allclose(a[0], b[0], rtol=1e-6)
   np.testing.assert_allclose(a[1], b[1], rtol=1e-4, atol=1e-7)
@@ -464,8 +548,13 @@ def test_the_targets_of_ppo_s_critic_come_from_advantages_before_they_are_whiten
   r = cases.rollouts()
   whitened, plain = (ppo.prepare(r, cases.settings(ppo, whiten=whiten)) for whiten in (True, False))
   np.testing.assert_array_equal(whitened.extra["returns"], plain.extra["returns"])
-  mean, std = np.mean(plain.advantages[plain.mask > 0]), np.std(plain.advantages[plain.mask > 0], ddof=1)
-  np.testing.assert_allclose(whitened.advantages, (plain.advantages - mean) / std * plain.mask, atol=1e-5)
+  mean, std = (
+    np.mean(plain.advantages[plain.mask > 0]),
+    np.std(plain.advantages[plain.mask > 0], ddof=1),
+  )
+  np.testing.assert_allclose(
+    whitened.advantages, (plain.advantages - mean) / std * plain.mask, atol=1e-5
+  )
 
 
 def test_a_process_reward_model_learns_from_the_last_tokens_of_steps_alone():
@@ -487,11 +576,15 @@ def test_a_completion_at_the_threshold_is_not_correct():
   r = cases.replace(r, given=jnp.zeros((1, 3, 6), bool).at[:, :, 0].set(True))
   cfg = cases.settings(rft, threshold=0.5)
   np.testing.assert_array_equal(rft.prepare(r, cfg).advantages[0, :, 0], [0.0, 0.0, 1.0])
-  assert not rft.flat(r, cfg)[0] and rft.flat(cases.rows(cases.replace(r, rewards=r.rewards * 2 / 3), slice(1)), cfg)[0]
+  assert (
+    not rft.flat(r, cfg)[0]
+    and rft.flat(cases.rows(cases.replace(r, rewards=r.rewards * 2 / 3), slice(1)), cfg)[0]
+  )
 
 
 def test_kl_metrics_are_of_the_policy_that_sampled():
-  """E over samples of q of expm1(d) - d, d = log p - log q, is KL(q || p): q = pi_old against pi, the sampler against
+  """E over samples of q of expm1(d) - d, d = log p - log q, is KL(q || p): q = pi_old against pi,
+  the sampler against
   pi_old."""
   old, new, sampler = (jnp.log(jnp.array([p])) for p in (0.5, 0.25, 0.8))
   batch = cases.one_token_batch(old, jnp.ones(1), jnp.ones(1), old=old)
@@ -503,19 +596,27 @@ def test_kl_metrics_are_of_the_policy_that_sampled():
 
 
 def test_step_returns_compare_with_the_completions_that_are_there():
-  """Rewards 1 and 0 of two completions: the mean is 1/2, whatever lies in the rows that only fill the group."""
+  """Rewards 1 and 0 of two completions: the mean is 1/2, whatever lies in the rows that only fill
+  the group.
+  """
   r = cases.rollouts(P=1, G=4)
   lengths = jnp.array([[2, 2, 0, 0]])
   last = common.last_token(lengths, 6)
-  r = cases.replace(r, lengths=lengths, given=last, rewards=last * jnp.array([1.0, 0.0, 9.0, 9.0])[:, None])
+  r = cases.replace(
+    r, lengths=lengths, given=last, rewards=last * jnp.array([1.0, 0.0, 9.0, 9.0])[:, None]
+  )
   found = named.step_returns(r, scale="none", ddof=1, eps=1e-4)
   np.testing.assert_allclose(found[0, :, 0], [0.5, -0.5, 0.0, 0.0])
 
 
 def test_ppo_value_loss_is_the_larger_of_clipped_and_not():
   values, old, returns = jnp.array([1.0, 0.1, -1.0]), jnp.zeros(3), jnp.array([2.0, 2.0, 0.0])
-  np.testing.assert_allclose(ppo.value_loss(values, old, returns, 0.2), [1.62, 1.805, 0.5], rtol=1e-6)
-  np.testing.assert_allclose(ppo.value_loss(values, old, returns, 0.0), [0.5, 1.805, 0.5], rtol=1e-6)
+  np.testing.assert_allclose(
+    ppo.value_loss(values, old, returns, 0.2), [1.62, 1.805, 0.5], rtol=1e-6
+  )
+  np.testing.assert_allclose(
+    ppo.value_loss(values, old, returns, 0.0), [0.5, 1.805, 0.5], rtol=1e-6
+  )
 
 
 def test_ppo_with_group_baseline_takes_the_mean_off_the_score_only():
@@ -527,7 +628,9 @@ def test_ppo_with_group_baseline_takes_the_mean_off_the_score_only():
 
 
 def test_targets_where_samples_share_a_context():
-  """Three good tokens and a bad one after one prefix, each of probability 1/4: footnote 3 of the seed."""
+  """Three good tokens and a bad one after one prefix, each of probability 1/4: footnote 3 of the
+  seed.
+  """
   tokens = jnp.arange(4)[None, :, None]
   lengths, p = jnp.ones((1, 4), int), jnp.full((1, 4, 1), 0.25)
   signs = jnp.array([1.0, 1.0, 1.0, -1.0])[None, :, None]
@@ -545,7 +648,8 @@ def test_targets_take_the_net_sign_and_count_a_token_once():
   p = jnp.array([[[0.6, 0.2], [0.6, 0.5], [0.6, 0.5], [0.2, 0.3]]])
   net, target = target_prob.targets(tokens, lengths, signs, p)
   np.testing.assert_array_equal(net[0], [[1, 1], [1, 0], [1, 0], [-1, -1]])
-  # After the prompt: 5 is good (sqrt .6 = .775 fits beside .2^2), 6 is bad. After 5: 1 is good, 2 is undecided.
+  # After the prompt: 5 is good (sqrt .6 = .775 fits beside .2^2), 6 is bad. After 5: 1 is good, 2
+  # is undecided.
   np.testing.assert_allclose(target[0, :, 0], [0.6**0.5] * 3 + [0.04], rtol=1e-6)
   np.testing.assert_allclose(target[0, :, 1], [0.2**0.5, 0.5, 0.5, 0.09], rtol=1e-6)
 
@@ -555,7 +659,9 @@ def test_targets_of_one_sample_a_context_are_root_and_square():
   p = jnp.exp(r.old_logprobs)
   signs = jnp.where(jnp.arange(6) % 2 == 0, 1.0, -1.0) * masked.length_mask(r.lengths, 6)
   _, target = target_prob.targets(r.tokens, r.lengths, signs, p)
-  np.testing.assert_allclose(target, jnp.where(signs > 0, jnp.sqrt(p), jnp.where(signs < 0, p**2, p)), rtol=1e-5)
+  np.testing.assert_allclose(
+    target, jnp.where(signs > 0, jnp.sqrt(p), jnp.where(signs < 0, p**2, p)), rtol=1e-5
+  )
 
 
 def test_good_targets_of_a_context_never_add_up_to_more_than_one():
@@ -563,7 +669,9 @@ def test_good_targets_of_a_context_never_add_up_to_more_than_one():
   p = rng.dirichlet(np.ones(8), size=20)[:, :, None]
   signs = rng.choice([-1.0, 0.0, 1.0], size=(20, 8, 1))
   tokens = np.broadcast_to(np.arange(8)[None, :, None], p.shape)
-  net, target = map(np.asarray, target_prob.targets(*map(jnp.asarray, (tokens, np.ones((20, 8), int), signs, p))))
+  net, target = map(
+    np.asarray, target_prob.targets(*map(jnp.asarray, (tokens, np.ones((20, 8), int), signs, p)))
+  )
   good, bad = (target * (net > 0)).sum(1), (target * (net < 0)).sum(1)
   assert np.all(good <= 1 - bad + 1e-5)
   assert np.all(target[net > 0] >= p[net > 0] - 1e-6) and np.all(target[net < 0] <= p[net < 0])
@@ -572,7 +680,9 @@ def test_good_targets_of_a_context_never_add_up_to_more_than_one():
 def test_reward_model_reads_the_last_token_only():
   _, _, batch, out = cases.case("reward_model")
   cfg = cases.settings(reward_model)
-  slope = jax.grad(lambda v: reward_model.loss(cases.replace(out, values=v), batch, cfg)[0])(out.values)
+  slope = jax.grad(lambda v: reward_model.loss(cases.replace(out, values=v), batch, cfg)[0])(
+    out.values
+  )
   last = np.asarray(common.last_token(batch.lengths, 6))
   np.testing.assert_array_equal(np.asarray(slope)[~last], 0.0)
   assert np.all(np.asarray(slope)[:, 0].sum(1) < 0) and np.all(np.asarray(slope)[:, 1].sum(1) > 0)
@@ -581,7 +691,9 @@ def test_reward_model_reads_the_last_token_only():
 def test_a_group_s_advantages_are_relative():
   r = cases.rollouts(process=True)
   a = grpo.prepare(r, cases.settings(scale="none")).advantages
-  shifted = grpo.prepare(cases.replace(r, rewards=r.rewards + 5.0), cases.settings(scale="none")).advantages
+  shifted = grpo.prepare(
+    cases.replace(r, rewards=r.rewards + 5.0), cases.settings(scale="none")
+  ).advantages
   np.testing.assert_allclose(a, shifted, atol=1e-5)
   first = a[..., 0].sum(1)  # each completion's steps add up in its first token, all of them to 0
   np.testing.assert_allclose(first, 0.0, atol=1e-5)
@@ -598,8 +710,12 @@ def test_several_rewards_are_normalised_apart():
 def test_prefix_credit_adds_up_to_the_advantage():
   r = cases.rollouts()
   end = common.last_token(r.lengths, 6)
-  r = cases.replace(r, tokens=jnp.where(end, 10 + jnp.arange(4)[None, :, None], r.tokens))  # no two completions alike
-  whole, split = (grpo.prepare(r, cases.settings(advantage=a)).advantages for a in ("group_relative", "prefix_credit"))
+  # no two completions alike
+  r = cases.replace(r, tokens=jnp.where(end, 10 + jnp.arange(4)[None, :, None], r.tokens))
+  whole, split = (
+    grpo.prepare(r, cases.settings(advantage=a)).advantages
+    for a in ("group_relative", "prefix_credit")
+  )
   np.testing.assert_allclose(split.sum(2), whole[..., 0], atol=1e-4)
 
 
@@ -608,13 +724,18 @@ def test_what_the_two_sided_clip_stops_is_counted_apart():
   lp, old = jnp.log(jnp.array([0.2, 0.8, 0.5])), jnp.log(jnp.array([0.5, 0.5, 0.5]))
   batch = cases.one_token_batch(lp, -1.0, 1.0, old)
   for objective in (grpo, rpg):
-    found = objective.loss(cases.one_token_outputs(lp), batch, cases.settings(objective, clip_delta=1.5))[1]
+    found = objective.loss(
+      cases.one_token_outputs(lp), batch, cases.settings(objective, clip_delta=1.5)
+    )[1]
     assert {k: found[k] for k in ("clip_low", "clip_delta", "clip_high")} == {
       "clip_low": (1.0, 3.0),
       "clip_delta": (1.0, 3.0),
       "clip_high": (0.0, 3.0),
     }
-    assert "clip_delta" not in objective.loss(cases.one_token_outputs(lp), batch, cases.settings(objective))[1]
+    assert (
+      "clip_delta"
+      not in objective.loss(cases.one_token_outputs(lp), batch, cases.settings(objective))[1]
+    )
 
 
 def test_ppo_is_not_asked_about_settings_of_grpo():
@@ -625,7 +746,11 @@ def test_ppo_is_not_asked_about_settings_of_grpo():
 
 def test_every_file_of_the_folder_that_has_a_loss_is_complete():
   folder = pathlib.Path(contract.__file__).parent
-  names = [file.stem for file in folder.glob("*.py") if re.search(r"\n(def loss\(outputs|loss = )", file.read_text())]
+  names = [
+    file.stem
+    for file in folder.glob("*.py")
+    if re.search(r"\n(def loss\(outputs|loss = )", file.read_text())
+  ]
   assert len(names) > 10
   for name in names:
     registry.objective(name)

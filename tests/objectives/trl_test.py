@@ -1,8 +1,10 @@
 """Agreement with TRL 1.16's GRPOTrainer, value and gradient, to 1e-5 in float32.
 
-Against stored numbers (tests/data/trl.npz, made by tests/data/make_trl_fixture.py), and against TRL itself where it
-is installed. What differs on purpose: TRL's cispo cap is `epsilon_high` itself, ours 1 + clip_high; log-ratios are
-cut to [-20, 20] here and not there; k3 goes through expm1 here; a group of equal rewards has advantage 0 exactly
+Against stored numbers (tests/data/trl.npz, made by tests/data/make_trl_fixture.py), and against TRL
+itself where it
+is installed. What differs on purpose: TRL's cispo cap is `epsilon_high` itself, ours 1 + clip_high;
+log-ratios are cut to [-20, 20] here and not there; k3 goes through expm1 here; a group of equal
+rewards has advantage 0 exactly
 here. The same: ddof 1, eps 1e-4.
 """
 

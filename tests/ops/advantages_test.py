@@ -45,14 +45,21 @@ def test_scales_and_baselines():
   np.testing.assert_allclose(last(scale="none"), centred, atol=1e-6)
   np.testing.assert_allclose(last(scale="batch"), centred / (scores.std(ddof=1) + 1e-4), rtol=1e-5)
   np.testing.assert_allclose(
-    last(scale="group", ddof=0, eps=1e-2), centred / (scores.std(1, keepdims=True) + 1e-2), rtol=1e-5
+    last(scale="group", ddof=0, eps=1e-2),
+    centred / (scores.std(1, keepdims=True) + 1e-2),
+    rtol=1e-5,
   )
   others = (scores.sum(1, keepdims=True) - scores) / 3
-  np.testing.assert_allclose(last(scale="none", baseline="leave_one_out"), scores - others, atol=1e-6)
+  np.testing.assert_allclose(
+    last(scale="none", baseline="leave_one_out"), scores - others, atol=1e-6
+  )
 
 
 def test_leave_one_out_without_any_other_gives_zero():
-  rewards, given = jnp.array([[[0.9, 0.8], [0.0, 0.0]]]), jnp.array([[[True, True], [False, False]]])
+  rewards, given = (
+    jnp.array([[[0.9, 0.8], [0.0, 0.0]]]),
+    jnp.array([[[True, True], [False, False]]]),
+  )
   np.testing.assert_array_equal(adv.group_relative(rewards, given, "leave_one_out", "none"), 0.0)
 
 
@@ -66,7 +73,8 @@ def test_leave_one_out_leaves_out_the_whole_completion():
 @pytest.mark.parametrize("scale", adv.SCALES)
 @pytest.mark.parametrize("ddof", [0, 1])
 def test_equal_rewards_give_exactly_zero(scale, ddof):
-  # In float32 the mean of n equal rewards is often not the reward: for some n and value, in whatever order it adds up.
+  # In float32 the mean of n equal rewards is often not the reward: for some n and value, in
+  # whatever order it adds up.
   off = 0
   for n, value in ((3, 0.7), (5, 0.1), (6, 0.7), (7, 0.7), (7, 0.3), (11, 0.1), (13, 0.9)):
     rewards, given = outcome([[value] * n, [0.1] * (n - 1) + [0.2]], np.full((2, n), 4))
@@ -83,7 +91,9 @@ def test_groups_of_one_or_none_give_exactly_zero(scale, ddof):
   rewards = jnp.array([[[0.3, 0.9]], [[0.5, 0.1]]])
   given = jnp.array([[[False, True]], [[False, False]]])
   np.testing.assert_array_equal(adv.group_relative(rewards, given, scale=scale, ddof=ddof), 0.0)
-  np.testing.assert_array_equal(adv.group_relative(rewards, given, "leave_one_out", "none", ddof), 0.0)
+  np.testing.assert_array_equal(
+    adv.group_relative(rewards, given, "leave_one_out", "none", ddof), 0.0
+  )
 
 
 def test_flat():
@@ -170,7 +180,9 @@ def test_sign_is_zero_within_the_margin():
 
 
 def test_gdpo():
-  components = np.array([[[1.0, 5.0], [0.0, 9.0], [0.0, 5.0]], [[2.0, 1.0], [2.0, 1.0], [2.0, 1.0]]])
+  components = np.array(
+    [[[1.0, 5.0], [0.0, 9.0], [0.0, 5.0]], [[2.0, 1.0], [2.0, 1.0], [2.0, 1.0]]]
+  )
   weights = np.array([2.0, 0.5])
   a = adv.gdpo(jnp.asarray(components), jnp.asarray(weights), jnp.ones((2, 3), bool))
   spread = components.std(1, ddof=1, keepdims=True) + 1e-4
@@ -214,7 +226,13 @@ def test_prefix_values_are_the_means_of_the_samples_through_the_prefix():
   values = adv.prefix_values(TREE, TREE_LENGTHS, TREE_SCORES)
   third = 2.0 / 3.0
   np.testing.assert_allclose(
-    values[0], [[0.5, 0.5, third, 1, 1], [0.5, 0.5, third, 0, 0], [0.5, 0.5, 0, 0, 0], [0.5, 0.5, third, 1, 1]]
+    values[0],
+    [
+      [0.5, 0.5, third, 1, 1],
+      [0.5, 0.5, third, 0, 0],
+      [0.5, 0.5, 0, 0, 0],
+      [0.5, 0.5, third, 1, 1],
+    ],
   )
 
 
@@ -231,7 +249,8 @@ def test_shared_prefix_stops_at_the_shorter_completion_whatever_the_pads_are():
   np.testing.assert_array_equal(adv.shared_prefix(tokens, jnp.array([[1, 2]]))[0], [[1, 1], [1, 2]])
 
 
-# One prompt, three completions of 1, 2 and 4 steps: wrong; wrong, right; right, right, wrong, wrong.
+# One prompt, three completions of 1, 2 and 4 steps: wrong; wrong, right; right, right, wrong,
+# wrong.
 STEPS = np.zeros((1, 3, 8), bool)
 for _g, _ends in enumerate([(7,), (3, 7), (1, 3, 5, 7)]):
   STEPS[0, _g, list(_ends)] = True
@@ -262,7 +281,9 @@ def test_step_returns_of_equal_totals_are_no_larger_than_others():
 
 
 def test_wrong_steps_that_are_left_out_earn_nothing():
-  """All steps are wrong but one of the last completion: under group_relative the shortest loses least."""
+  """All steps are wrong but one of the last completion: under group_relative the shortest loses
+  least.
+  """
   rewards = STEP_REWARDS * (np.arange(3) == 2)[None, :, None]
   shortest, longer, _ = np.asarray(adv.step_returns(rewards, STEPS, THREE))[0, :, 0]
   assert shortest == longer < 0
@@ -275,11 +296,15 @@ def test_step_returns_of_one_step_are_the_outcomes_advantage_and_equal_groups_ha
   last[..., 7] = True
   rewards = last * np.float32([[0, 1, 0], [0.7, 0.7, 0.7]])[..., None]
   expected = adv.returns_to_go(adv.group_relative(rewards, last))
-  np.testing.assert_allclose(adv.step_returns(rewards, last, np.ones((2, 3), bool)), expected, atol=1e-6)
+  np.testing.assert_allclose(
+    adv.step_returns(rewards, last, np.ones((2, 3), bool)), expected, atol=1e-6
+  )
   assert not np.any(expected[1])
   steps = np.repeat(STEPS[:, 2:], 7, axis=1)
   for equal in np.float32([0.1, 0.3, 0.7]):
-    assert not np.any(adv.step_returns(np.where(steps, equal, np.nan), steps, np.ones((1, 7), bool)))
+    assert not np.any(
+      adv.step_returns(np.where(steps, equal, np.nan), steps, np.ones((1, 7), bool))
+    )
 
 
 def test_step_returns_leave_out_completions_that_only_fill_the_batch():

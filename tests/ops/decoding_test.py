@@ -23,7 +23,9 @@ def _sample(logits, uniforms, **settings):
 
 
 def _naive(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
-  """Probabilities of one distribution and which tokens are kept, by sorting; ties with the last one kept are kept."""
+  """Probabilities of one distribution and which tokens are kept, by sorting; ties with the last one
+  kept are kept.
+  """
   z = logits.astype(np.float32).astype(np.float64) / temperature
   p = np.exp(z - z.max())
 
@@ -42,11 +44,15 @@ def _naive(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
 
 
 def _check(row, uniforms, **settings):
-  return _check_found(row, uniforms, _sample(np.tile(row, (len(uniforms), 1)), uniforms, **settings), **settings)
+  return _check_found(
+    row, uniforms, _sample(np.tile(row, (len(uniforms), 1)), uniforms, **settings), **settings
+  )
 
 
 def _check_found(row, uniforms, found, **settings):
-  """Every token is where its uniform number falls in the naive distribution, and both log-probs are right."""
+  """Every token is where its uniform number falls in the naive distribution, and both log-probs are
+  right.
+  """
   tokens, logprobs, truncated = found
   p, kept = _naive(row, **settings)
   assert kept[tokens].all()
@@ -83,9 +89,16 @@ def test_a_token_is_drawn_with_its_probability_rounded_to_a_multiple_of_2_to_the
   assert np.all(u % step == 0) and np.any(u % (2 * step) != 0) and np.max(u) < 1
   rare = np.log([0.125 * step, 0.125 * step])
   tops = 1 - step * np.arange(1, 5)
-  last, first = (np.concatenate(order).astype(np.float32) for order in (([0.0], rare), (rare, [0.0])))
+  last, first = (
+    np.concatenate(order).astype(np.float32) for order in (([0.0], rare), (rare, [0.0]))
+  )
   assert not _sample(np.tile(last, (4, 1)), tops)[0].any()  # never
-  assert _sample(np.tile(first, (4, 1)), step * np.arange(4))[0].tolist() == [0, 2, 2, 2]  # one for both
+  assert _sample(np.tile(first, (4, 1)), step * np.arange(4))[0].tolist() == [
+    0,
+    2,
+    2,
+    2,
+  ]  # one for both
 
 
 def _rows():
@@ -142,11 +155,14 @@ def test_rows_do_not_depend_on_each_other():
   for i in (1, 3):
     token, logprob, truncated = _sample(rows[i : i + 1], uniforms[i : i + 1], top_p=0.9)
     assert token[0] == together[0][i]
-    np.testing.assert_allclose([logprob[0], truncated[0]], [together[1][i], together[2][i]], atol=1e-5)
+    np.testing.assert_allclose(
+      [logprob[0], truncated[0]], [together[1][i], together[2][i]], atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
-  "vocab,settings", [(3, {}), (131, {"top_k": 2}), (LARGE, {"top_p": 0.99}), (LARGE, {"min_p": 1e-30})]
+  "vocab,settings",
+  [(3, {}), (131, {"top_k": 2}), (LARGE, {"top_p": 0.99}), (LARGE, {"min_p": 1e-30})],
 )
 def test_impossible_tokens_are_never_sampled(vocab, settings):
   row = np.full(vocab, -np.inf, np.float32)
@@ -166,7 +182,11 @@ def test_without_truncation_both_logprobs_are_the_same_number():
 
 def test_what_is_off_costs_nothing():
   def trace(**settings):
-    return str(jax.make_jaxpr(functools.partial(sample, **(OFF | settings)))(jnp.zeros((2, LARGE)), jnp.zeros(2)))
+    return str(
+      jax.make_jaxpr(functools.partial(sample, **(OFF | settings)))(
+        jnp.zeros((2, LARGE)), jnp.zeros(2)
+      )
+    )
 
   for name in ("top_k", "while"):
     assert name not in trace()
@@ -189,7 +209,9 @@ def test_bfloat16_logits_are_computed_with_in_float32():
 
 def test_a_soft_cap_bounds_logits():
   x = np.float32([-1e4, -0.1, 0.0, 0.1, 1e4])
-  np.testing.assert_allclose(soft_cap(x, 5.0), [-5, -5 * np.tanh(0.02), 0, 5 * np.tanh(0.02), 5], rtol=1e-6)
+  np.testing.assert_allclose(
+    soft_cap(x, 5.0), [-5, -5 * np.tanh(0.02), 0, 5 * np.tanh(0.02), 5], rtol=1e-6
+  )
   assert soft_cap(x, 0.0) is x
 
 

@@ -1,7 +1,9 @@
-"""KL estimators, and the gradient table of ops/divergences.py by enumeration of a small softmax: no sampling anywhere.
+"""KL estimators, and the gradient table of ops/divergences.py by enumeration of a small softmax: no
+sampling anywhere.
 
-Each row runs through the objective that a run uses, with the tokens' probabilities as the batch's weights; but the two
-with a detached weight, sg(w), which no objective offers, are written out here from the estimators.
+Each row runs through the objective that a run uses, with the tokens' probabilities as the batch's
+weights; but the two with a detached weight, sg(w), which no objective offers, are written out here
+from the estimators.
 """
 
 import functools
@@ -22,7 +24,9 @@ def test_estimators_by_hand():
   logprobs, ref = jnp.log(jnp.array([0.5, 0.2])), jnp.log(jnp.array([0.25, 0.4]))
   np.testing.assert_allclose(divergences.k1(logprobs, ref), [np.log(2), -np.log(2)], rtol=1e-6)
   np.testing.assert_allclose(divergences.k2(logprobs, ref), [np.log(2) ** 2 / 2] * 2, rtol=1e-6)
-  np.testing.assert_allclose(divergences.k3(logprobs, ref), [0.5 + np.log(2) - 1, 2 - np.log(2) - 1], rtol=1e-6)
+  np.testing.assert_allclose(
+    divergences.k3(logprobs, ref), [0.5 + np.log(2) - 1, 2 - np.log(2) - 1], rtol=1e-6
+  )
   with pytest.raises(SettingError, match="kl_estimator='k4'"):
     divergences.kl_estimate(logprobs, ref, "k4")
 
@@ -37,9 +41,13 @@ def test_k3_is_never_negative_in_float32():
 
 
 def test_an_impossible_reference_is_not_clamped_and_an_enormous_one_is_finite():
-  np.testing.assert_allclose(divergences.k3(jnp.log(0.6), jnp.float32(-115.0)), 115 + np.log(0.6) - 1, rtol=1e-6)
+  np.testing.assert_allclose(
+    divergences.k3(jnp.log(0.6), jnp.float32(-115.0)), 115 + np.log(0.6) - 1, rtol=1e-6
+  )
   np.testing.assert_allclose(jax.grad(divergences.k3)(jnp.log(0.6), -115.0), 1.0, rtol=1e-6)
-  assert np.isfinite(divergences.k3(-300.0, 0.0)) and np.isfinite(jax.grad(divergences.k3)(-300.0, 0.0))
+  assert np.isfinite(divergences.k3(-300.0, 0.0)) and np.isfinite(
+    jax.grad(divergences.k3)(-300.0, 0.0)
+  )
 
 
 LOGITS = jnp.array([0.3, -0.5, 1.1, 0.0])
@@ -56,7 +64,9 @@ FORWARD = jax.grad(lambda x: kl(REF, jax.nn.log_softmax(x)))(LOGITS)
 
 
 def gradient_in_loss(objective, on_policy, **changes):
-  """Gradient of the loss with A = 0 and beta = 1, in expectation over tokens of the policy that sampled."""
+  """Gradient of the loss with A = 0 and beta = 1, in expectation over tokens of the policy that
+  sampled.
+  """
   cfg = cases.settings(objective, beta=1.0, **changes)
   sampler = jax.nn.log_softmax(LOGITS) if on_policy else OLD
 
@@ -95,7 +105,13 @@ def test_in_the_loss(estimator, weighted, on_policy, expected):
 
 @pytest.mark.parametrize(
   "estimator, weighted, on_policy",
-  [("k2", True, True), ("k2", True, False), ("k1", False, False), ("k2", False, False), ("k3", False, False)],
+  [
+    ("k2", True, True),
+    ("k2", True, False),
+    ("k1", False, False),
+    ("k2", False, False),
+    ("k3", False, False),
+  ],
 )
 def test_in_the_loss_no_divergence_at_all(estimator, weighted, on_policy):
   got = gradient_in_loss(grpo, on_policy, kl_estimator=estimator, kl_weighted=weighted)
@@ -119,11 +135,15 @@ def test_in_the_loss_with_a_detached_weight(estimator, expected, on_policy):
 @pytest.mark.parametrize("divergence", rpg.DIVERGENCES)
 def test_rpg_has_the_gradient_of_its_name_on_and_off_policy(divergence, on_policy):
   got = gradient_in_loss(rpg, on_policy, divergence=divergence)
-  np.testing.assert_allclose(got, FORWARD if divergence.startswith("forward") else REVERSE, atol=1e-6)
+  np.testing.assert_allclose(
+    got, FORWARD if divergence.startswith("forward") else REVERSE, atol=1e-6
+  )
 
 
 def sequences_as_rollouts(tokens, logprobs, ref) -> Rollouts:
-  """Rollouts [N, 1, L] of all sequences of a tiny policy, each a group of its own, without any reward."""
+  """Rollouts [N, 1, L] of all sequences of a tiny policy, each a group of its own, without any
+  reward.
+  """
   n, length = tokens.shape
 
   def as_groups(x):
@@ -146,7 +166,9 @@ def sequences_as_rollouts(tokens, logprobs, ref) -> Rollouts:
 @functools.partial(jax.jit, static_argnums=(1, 4))
 def gradient_in_reward(params, policy, reference, tokens, estimator):
   """Gradient of GRPO's loss with the KL in the reward, in expectation over all sequences."""
-  cfg = cases.settings(beta=1.0, kl_in_reward=True, kl_estimator=estimator, max_length=tokens.shape[1])
+  cfg = cases.settings(
+    beta=1.0, kl_in_reward=True, kl_estimator=estimator, max_length=tokens.shape[1]
+  )
   logprobs = jax.lax.stop_gradient(policy(params))
   batch = grpo.prepare(sequences_as_rollouts(tokens, logprobs, reference), cfg)
   weights = jnp.exp(logprobs.sum(1))[:, None, None] * batch.mask
@@ -171,10 +193,16 @@ def test_in_the_reward():
     assert not parallel(got[estimator], REVERSE) and not parallel(got[estimator], FORWARD)
 
 
-# Two steps: the first token's logits [3] and the second's [3, 3], given the first. Only the first token can change
-# how much the second one costs.
-FIRST, SECOND = jnp.array([0.4, -0.2, 0.1]), jnp.array([[0.5, 0.0, -0.3], [-1.0, 0.3, 0.8], [0.2, 0.2, -0.9]])
-REF_FIRST, REF_SECOND = jnp.zeros(3), jnp.array([[0.5, 0.0, -0.3], [2.0, -1.0, 0.0], [0.1, 0.9, -0.2]])
+# Two steps: the first token's logits [3] and the second's [3, 3], given the first. Only the first
+# token can change how much the second one costs.
+FIRST, SECOND = (
+  jnp.array([0.4, -0.2, 0.1]),
+  jnp.array([[0.5, 0.0, -0.3], [-1.0, 0.3, 0.8], [0.2, 0.2, -0.9]]),
+)
+REF_FIRST, REF_SECOND = (
+  jnp.zeros(3),
+  jnp.array([[0.5, 0.0, -0.3], [2.0, -1.0, 0.0], [0.1, 0.9, -0.2]]),
+)
 PAIRS = jnp.stack(jnp.meshgrid(jnp.arange(3), jnp.arange(3), indexing="ij"), -1).reshape(-1, 2)
 
 
@@ -194,7 +222,9 @@ def test_over_two_steps_only_k1_in_the_reward_sees_what_a_token_does_to_the_next
 
   def per_token(params):
     lp = two_steps(params)
-    batch = cases.one_token_batch(lp, 0.0, jnp.repeat(jnp.exp(jax.lax.stop_gradient(lp).sum(1)), 2), None, reference)
+    batch = cases.one_token_batch(
+      lp, 0.0, jnp.repeat(jnp.exp(jax.lax.stop_gradient(lp).sum(1)), 2), None, reference
+    )
     cfg = cases.settings(beta=1.0, kl_weighted=True)
     return grpo.loss(cases.one_token_outputs(lp), batch, cfg)[0]
 

@@ -52,7 +52,9 @@ def _grads(function, hidden, unembed, targets, weights):
 )
 def test_equals_dense_logits_and_their_gradient(shape, chunk, temperature, soft_cap):
   inputs = _inputs(shape)
-  ours = functools.partial(logprobs_and_entropy, temperature=temperature, soft_cap=soft_cap, chunk=chunk)
+  ours = functools.partial(
+    logprobs_and_entropy, temperature=temperature, soft_cap=soft_cap, chunk=chunk
+  )
   dense = functools.partial(_dense, temperature=temperature, soft_cap=soft_cap)
   for got, want in zip(_grads(ours, *inputs), _grads(dense, *inputs), strict=True):
     assert got.shape == want.shape and got.dtype == want.dtype
@@ -64,32 +66,45 @@ def test_gradient_equals_finite_differences_in_float64():
     hidden, unembed, targets, weights = _inputs((5,), dtype=jnp.float64)
 
     def loss(hidden, unembed):
-      logprob, entropy = logprobs_and_entropy(hidden, unembed, targets, chunk=2, temperature=0.8, soft_cap=3.0)
+      logprob, entropy = logprobs_and_entropy(
+        hidden, unembed, targets, chunk=2, temperature=0.8, soft_cap=3.0
+      )
       return jnp.sum(weights * logprob) + jnp.sum(entropy)
 
     def dense(hidden, unembed):
       z = 3.0 * jnp.tanh(hidden @ unembed.T / 3.0) / 0.8
-      return jnp.sum(weights * jnp.take_along_axis(jax.nn.log_softmax(z), targets[:, None], axis=-1)[:, 0])
+      return jnp.sum(
+        weights * jnp.take_along_axis(jax.nn.log_softmax(z), targets[:, None], axis=-1)[:, 0]
+      )
 
     grads = jax.grad(loss, argnums=(0, 1))(hidden, unembed)
     for i, grad in enumerate(grads):
       for index in [(0, 0), (3, 5), (4, 2)]:
         step = jnp.zeros_like(grad).at[index].set(1e-5)
-        there, back = [dense(*((hidden + s, unembed) if i == 0 else (hidden, unembed + s))) for s in (step, -step)]
+        there, back = [
+          dense(*((hidden + s, unembed) if i == 0 else (hidden, unembed + s)))
+          for s in (step, -step)
+        ]
         np.testing.assert_allclose(grad[index], (there - back) / 2e-5, atol=1e-6)
 
 
 def test_huge_logits_stay_finite():
   hidden, unembed, targets, weights = _inputs((4,))
-  out = _grads(functools.partial(logprobs_and_entropy, chunk=3), hidden * 1e4, unembed * 1e2, targets, weights)
+  out = _grads(
+    functools.partial(logprobs_and_entropy, chunk=3), hidden * 1e4, unembed * 1e2, targets, weights
+  )
   assert all(np.all(np.isfinite(x)) for x in out)
   assert np.all(out[0] <= 0) and np.all(out[1] >= 0)
 
 
 def test_bfloat16_accumulates_in_float32():
   hidden, unembed, targets, weights = _inputs((64,), width=256, vocab=40, dtype=jnp.bfloat16)
-  got = _grads(functools.partial(logprobs_and_entropy, chunk=2), hidden / 16, unembed, targets, weights)
-  want = _grads(_dense, (hidden / 16).astype(jnp.float32), unembed.astype(jnp.float32), targets, weights)
+  got = _grads(
+    functools.partial(logprobs_and_entropy, chunk=2), hidden / 16, unembed, targets, weights
+  )
+  want = _grads(
+    _dense, (hidden / 16).astype(jnp.float32), unembed.astype(jnp.float32), targets, weights
+  )
   assert [x.dtype for x in got] == [jnp.float32, jnp.float32, jnp.bfloat16, jnp.bfloat16]
   np.testing.assert_allclose(got[0], want[0], atol=1e-5)
   np.testing.assert_allclose(got[1], want[1], atol=1e-5)
@@ -112,18 +127,27 @@ def test_temporary_memory_is_a_chunk_of_logits():
 
   def temp(function, tokens):
     inputs = _inputs((tokens,), width, vocab)
-    return jax.jit(functools.partial(_grads, function)).lower(*inputs).compile().memory_analysis().temp_size_in_bytes
+    return (
+      jax.jit(functools.partial(_grads, function))
+      .lower(*inputs)
+      .compile()
+      .memory_analysis()
+      .temp_size_in_bytes
+    )
 
   ours = functools.partial(logprobs_and_entropy, chunk=chunk)
   small, large = temp(ours, 64), temp(ours, 512)
-  per_token = 4 * (4 * width + 16)  # strided copies of hidden and its gradient, a few numbers a token
+  # strided copies of hidden and its gradient, a few numbers a token
+  per_token = 4 * (4 * width + 16)
   assert large - small <= (512 - 64) * per_token
   assert large <= 4 * (4 * chunk * vocab + 2 * vocab * width) + 512 * per_token
   assert temp(_dense, 512) > 512 * vocab * 4
 
 
 def test_no_tokens():
-  logprob, entropy, d_hidden, d_unembed = _grads(functools.partial(logprobs_and_entropy, chunk=4), *_inputs((2, 0)))
+  logprob, entropy, d_hidden, d_unembed = _grads(
+    functools.partial(logprobs_and_entropy, chunk=4), *_inputs((2, 0))
+  )
   assert logprob.shape == entropy.shape == (2, 0) and d_hidden.shape == (2, 0, 6)
   assert np.all(d_unembed == 0)
 
@@ -135,9 +159,17 @@ def test_any_sharding_gives_the_same():
   inputs = _inputs((4, 2, 5), width=8, vocab=16)
   local = functools.partial(logprobs_and_entropy, chunk=4)  # 10 tokens a device
   sharded = jax.shard_map(
-    local, mesh=mesh, in_specs=(rows, P(), rows), out_specs=rows, axis_names={"fsdp", "group"}, check_vma=False
+    local,
+    mesh=mesh,
+    in_specs=(rows, P(), rows),
+    out_specs=rows,
+    axis_names={"fsdp", "group"},
+    check_vma=False,
   )
-  placed = [jax.device_put(x, NamedSharding(mesh, s)) for x, s in zip(inputs, (rows, head, rows, rows), strict=True)]
+  placed = [
+    jax.device_put(x, NamedSharding(mesh, s))
+    for x, s in zip(inputs, (rows, head, rows, rows), strict=True)
+  ]
   for got, want in zip(_grads(sharded, *placed), _grads(_dense, *inputs), strict=True):
     np.testing.assert_allclose(got, want, atol=1e-5)
 

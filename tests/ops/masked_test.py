@@ -42,7 +42,9 @@ def test_whiten():
 
 
 def test_length_mask():
-  np.testing.assert_array_equal(masked.length_mask(jnp.array([[0, 2], [3, 1]]), 3)[0], [[0, 0, 0], [1, 1, 0]])
+  np.testing.assert_array_equal(
+    masked.length_mask(jnp.array([[0, 2], [3, 1]]), 3)[0], [[0, 0, 0], [1, 1, 0]]
+  )
 
 
 # Two prompts, two completions each, of lengths 1, 3 and 2, 0 (the last one masked out, but real).
@@ -77,10 +79,18 @@ def test_rows_that_fill_the_batch_change_no_weight(aggregation):
 
 @pytest.mark.parametrize(
   ("aggregation", "total"),
-  [("sequence_mean", 1), ("token_mean", 1), ("group_token_mean", 1), ("constant", 3 / 5), ("prompt_sum", 3)],
+  [
+    ("sequence_mean", 1),
+    ("token_mean", 1),
+    ("group_token_mean", 1),
+    ("constant", 3 / 5),
+    ("prompt_sum", 3),
+  ],
 )
 def test_groups_that_are_filled_in_part_count_as_groups(aggregation, total):
-  """Four prompts with one solution each in groups of four, as labelled steps of a file come; three tokens train."""
+  """Four prompts with one solution each in groups of four, as labelled steps of a file come; three
+  tokens train.
+  """
   lengths = jnp.zeros((4, 4), int).at[:, 0].set(5)
   mask = (lengths[..., None] > 0) * jnp.array([1.0, 0.0, 1.0, 0.0, 1.0])
   weights = masked.token_weights(mask, lengths, aggregation, max_length=5)
@@ -90,7 +100,9 @@ def test_groups_that_are_filled_in_part_count_as_groups(aggregation, total):
 def test_equal_lengths_make_token_mean_and_sequence_mean_one():
   mask = jnp.ones((3, 2, 4))
   lengths = jnp.full((3, 2), 4)
-  token, sequence = (masked.token_weights(mask, lengths, a, 4) for a in ("token_mean", "sequence_mean"))
+  token, sequence = (
+    masked.token_weights(mask, lengths, a, 4) for a in ("token_mean", "sequence_mean")
+  )
   np.testing.assert_allclose(token, sequence, rtol=1e-6)
 
 
@@ -99,7 +111,9 @@ def test_unknown_aggregation_is_refused():
     masked.token_weights(MASK, REAL, "mean", 5)
 
 
-@pytest.mark.parametrize("fn", [masked.masked_sum, masked.masked_mean, masked.masked_std, masked.whiten])
+@pytest.mark.parametrize(
+  "fn", [masked.masked_sum, masked.masked_mean, masked.masked_std, masked.whiten]
+)
 def test_a_mask_that_does_not_fit_is_refused(fn):
   x = jnp.ones((3, 4, 5))
   fn(x, jnp.ones((3, 4, 5)))
@@ -111,5 +125,7 @@ def test_a_mask_that_does_not_fit_is_refused(fn):
 def test_a_mask_of_each_sequence_broadcasts():
   x = jnp.arange(24.0).reshape(2, 3, 4)
   mask = jnp.array([[[1.0], [0.0], [1.0]], [[0.0], [0.0], [0.0]]])
-  np.testing.assert_array_equal(masked.masked_sum(x, mask, axis=2), [[6.0, 0.0, 38.0], [0.0, 0.0, 0.0]])
+  np.testing.assert_array_equal(
+    masked.masked_sum(x, mask, axis=2), [[6.0, 0.0, 38.0], [0.0, 0.0, 0.0]]
+  )
   np.testing.assert_array_equal(masked.masked_mean(x, mask), 44.0 / 8)

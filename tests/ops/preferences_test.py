@@ -12,7 +12,9 @@ from grpo_jax.ops import preferences
 
 def test_bradley_terry():
   loss = preferences.bradley_terry(jnp.array([2.0, 0.0, -500.0]), jnp.array([1.0, 0.0, 500.0]))
-  np.testing.assert_allclose(loss, [-math.log(1 / (1 + math.exp(-1))), math.log(2), 1000.0], rtol=1e-6)
+  np.testing.assert_allclose(
+    loss, [-math.log(1 / (1 + math.exp(-1))), math.log(2), 1000.0], rtol=1e-6
+  )
 
 
 def test_dpo_value_and_gradient():
@@ -29,7 +31,9 @@ def test_step_loss_is_cross_entropy():
   scores, labels = np.array([-2.0, 0.3, 4.0]), np.array([0.0, 0.25, 1.0])
   p = 1 / (1 + np.exp(-scores))
   expected = -labels * np.log(p) - (1 - labels) * np.log(1 - p)
-  np.testing.assert_allclose(preferences.step_loss(jnp.asarray(scores), jnp.asarray(labels)), expected, rtol=1e-5)
+  np.testing.assert_allclose(
+    preferences.step_loss(jnp.asarray(scores), jnp.asarray(labels)), expected, rtol=1e-5
+  )
 
 
 def test_monte_carlo_labels():
@@ -40,7 +44,12 @@ def test_monte_carlo_labels():
 
 @pytest.mark.parametrize(
   "call",
-  [preferences.bradley_terry, lambda x, y: preferences.dpo(x, y, 0.1), preferences.step_loss, preferences.soft_labels],
+  [
+    preferences.bradley_terry,
+    lambda x, y: preferences.dpo(x, y, 0.1),
+    preferences.step_loss,
+    preferences.soft_labels,
+  ],
 )
 def test_shapes_that_do_not_fit_are_refused(call):
   with pytest.raises(AssertionError):

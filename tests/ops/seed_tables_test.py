@@ -1,7 +1,8 @@
-"""The worked examples of the project's seed text "How fast versus how much", to the digits printed there.
+"""The worked examples of the project's seed text "How fast versus how much", to the digits printed
+there.
 
-All run through `grpo.loss`, a token at a time. The text factors the surrogate as A min(rho, clip(rho)) in one place,
-which contradicts its own Example 3; the table is what is right.
+All run through `grpo.loss`, a token at a time. The text factors the surrogate as A min(rho,
+clip(rho)) in one place, which contradicts its own Example 3; the table is what is right.
 """
 
 import jax
@@ -43,7 +44,11 @@ def test_clipped_objective(p_old, advantage, table):
 
 @pytest.mark.parametrize(
   "log_ref, kl, total",
-  [(np.log(0.5), -0.0056, 0.0144), (np.log(0.1), -0.0278, -0.0078), (-50 * np.log(10), -0.0333, -0.0133)],
+  [
+    (np.log(0.5), -0.0056, 0.0144),
+    (np.log(0.1), -0.0278, -0.0078),
+    (-50 * np.log(10), -0.0333, -0.0133),
+  ],
 )
 def test_example_4_gradients_at_the_left_limit_of_the_clip_bound(log_ref, kl, total):
   log_ref = jnp.float32(log_ref)
@@ -77,9 +82,13 @@ def coefficient(log_p, log_ref, advantage, beta):
 
 def test_equation_21():
   rng = np.random.default_rng(0)
-  p, ref, a = (jnp.asarray(x, jnp.float32) for x in (rng.random(50), rng.random(50), rng.normal(size=50)))
+  p, ref, a = (
+    jnp.asarray(x, jnp.float32) for x in (rng.random(50), rng.random(50), rng.normal(size=50))
+  )
   expected = a + 0.04 * (ref / p - 1)
-  np.testing.assert_allclose(coefficient(jnp.log(p), jnp.log(ref), a, 0.04), expected, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(
+    coefficient(jnp.log(p), jnp.log(ref), a, 0.04), expected, rtol=1e-4, atol=1e-5
+  )
 
 
 def test_no_zero_where_the_advantage_exceeds_beta():
@@ -108,7 +117,8 @@ def tabular(log_odds, advantages, weights, bounds=None, log_ref=None, **changes)
 
 
 def run_to_the_end(log_odds, slope, lr, limit=1_000_000):
-  """Plain gradient ascent until no token has a gradient (mu -> infinity), for at most `limit` updates.
+  """Plain gradient ascent until no token has a gradient (mu -> infinity), for at most `limit`
+  updates.
 
   Returns:
     Their probabilities and ratios to the old ones, and how many updates were made.
@@ -122,23 +132,33 @@ def run_to_the_end(log_odds, slope, lr, limit=1_000_000):
     return jax.lax.while_loop(lambda c: jnp.any(c[1] != 0) & (c[2] < limit), step, (z, slope(z), 0))
 
   z, _, updates = run(log_odds)
-  return jax.nn.sigmoid(z), jnp.exp(jax.nn.log_sigmoid(z) - jax.nn.log_sigmoid(log_odds)), int(updates)
+  return (
+    jax.nn.sigmoid(z),
+    jnp.exp(jax.nn.log_sigmoid(z) - jax.nn.log_sigmoid(log_odds)),
+    int(updates),
+  )
 
 
 # Every combination in one batch: 4 x 2 x 3 x 3 tokens.
 LOG_ODDS, SIGNS = jnp.array([-2.0, -1.0, 0.0, 0.5]), jnp.array([1.0, -1.0])
-SIZES, WEIGHTS = jnp.array([0.1, 1.0, 3.0]), jnp.array([1.0, 1 / 4, 1 / 16])  # |A|, and 1/G and 1/|o|
+SIZES, WEIGHTS = (
+  jnp.array([0.1, 1.0, 3.0]),
+  jnp.array([1.0, 1 / 4, 1 / 16]),
+)  # |A|, and 1/G and 1/|o|
 MIXED = [x.ravel() for x in jnp.meshgrid(LOG_ODDS, SIGNS, SIZES, WEIGHTS)]
 
 
 def test_size_and_weight_say_how_fast_and_after_many_updates_only_the_sign_says_how_much():
-  """The first gradients differ by a factor of 480, and all tokens come to rest at the bound of their sign."""
+  """The first gradients differ by a factor of 480, and all tokens come to rest at the bound of
+  their sign.
+  """
   z, sign, size, weight = MIXED
   slope = tabular(z, sign * size, weight)
   np.testing.assert_allclose(slope(z), sign * size * weight * (1 - jax.nn.sigmoid(z)), rtol=1e-5)
   _, ratio, updates = run_to_the_end(z, slope, lr=1e-3)
   assert updates < 1_000_000
-  np.testing.assert_allclose(ratio, jnp.where(sign > 0, 1.2, 0.8), rtol=3e-3)  # no more than the largest step past it
+  # no more than the largest step past it
+  np.testing.assert_allclose(ratio, jnp.where(sign > 0, 1.2, 0.8), rtol=3e-3)
 
 
 def test_after_many_updates_the_target_probabilities_are_reached_whatever_the_weights():
@@ -150,7 +170,9 @@ def test_after_many_updates_the_target_probabilities_are_reached_whatever_the_we
 
 
 def test_an_advantage_above_beta_comes_to_its_bound_however_far_the_reference_and_one_below_need_not():
-  """The theorem, followed to the end. Past its bound a token is left alone here, so that it comes to rest."""
+  """The theorem, followed to the end. Past its bound a token is left alone here, so that it comes
+  to rest.
+  """
   mesh = jnp.meshgrid(LOG_ODDS, jnp.array([0.6, 0.25]), jnp.array([0.0, 3.0, 115.0]))
   z, size, away = (x.ravel() for x in mesh)
   slope = tabular(z, size, 1.0, log_ref=jax.nn.log_sigmoid(z) - away, beta=0.5, kl_past_bound=False)

@@ -12,31 +12,50 @@ RATIO = jnp.array([0.5, 0.8, 1.0, 1.1, 1.3, 5.0])
 
 
 def test_clip_for_both_signs():
-  np.testing.assert_allclose(surrogate.clipped(RATIO, 2.0, 0.8, 1.2), [1.0, 1.6, 2.0, 2.2, 2.4, 2.4], rtol=1e-6)
-  np.testing.assert_allclose(surrogate.clipped(RATIO, -1.0, 0.8, 1.2), [-0.8, -0.8, -1.0, -1.1, -1.3, -5.0], rtol=1e-6)
+  np.testing.assert_allclose(
+    surrogate.clipped(RATIO, 2.0, 0.8, 1.2), [1.0, 1.6, 2.0, 2.2, 2.4, 2.4], rtol=1e-6
+  )
+  np.testing.assert_allclose(
+    surrogate.clipped(RATIO, -1.0, 0.8, 1.2), [-0.8, -0.8, -1.0, -1.1, -1.3, -5.0], rtol=1e-6
+  )
 
 
 def test_two_sided_clip_bounds_bad_tokens_only():
-  np.testing.assert_allclose(surrogate.clipped(RATIO, -1.0, 0.8, 1.2, 3.0)[-2:], [-1.3, -3.0], rtol=1e-6)
-  np.testing.assert_allclose(surrogate.clipped(RATIO, 1.0, 0.8, 1.2, 3.0), surrogate.clipped(RATIO, 1.0, 0.8, 1.2))
+  np.testing.assert_allclose(
+    surrogate.clipped(RATIO, -1.0, 0.8, 1.2, 3.0)[-2:], [-1.3, -3.0], rtol=1e-6
+  )
+  np.testing.assert_allclose(
+    surrogate.clipped(RATIO, 1.0, 0.8, 1.2, 3.0), surrogate.clipped(RATIO, 1.0, 0.8, 1.2)
+  )
 
 
 def test_bounds_of_each_token():
-  ratio, lower, upper = jnp.array([2.0, 2.0, 0.1]), jnp.array([0.5, 0.5, 0.3]), jnp.array([1.5, 3.0, jnp.inf])
-  np.testing.assert_allclose(surrogate.clipped(ratio, 1.0, lower, upper), [1.5, 2.0, 0.1], rtol=1e-6)
-  np.testing.assert_allclose(surrogate.clipped(ratio, -1.0, lower, upper), [-2.0, -2.0, -0.3], rtol=1e-6)
+  ratio, lower, upper = (
+    jnp.array([2.0, 2.0, 0.1]),
+    jnp.array([0.5, 0.5, 0.3]),
+    jnp.array([1.5, 3.0, jnp.inf]),
+  )
+  np.testing.assert_allclose(
+    surrogate.clipped(ratio, 1.0, lower, upper), [1.5, 2.0, 0.1], rtol=1e-6
+  )
+  np.testing.assert_allclose(
+    surrogate.clipped(ratio, -1.0, lower, upper), [-2.0, -2.0, -0.3], rtol=1e-6
+  )
 
 
 def test_gradient_stops_past_the_bound_and_is_whole_at_ratio_one():
   slope = jax.vmap(jax.grad(lambda r, a: surrogate.clipped(r, a, 0.8, 1.2)))
   np.testing.assert_allclose(
-    slope(jnp.array([1.0, 1.3, 0.7, 1.0, 1.3, 0.7]), jnp.array([1.0] * 3 + [-1.0] * 3)), [1, 0, 1, -1, -1, 0]
+    slope(jnp.array([1.0, 1.3, 0.7, 1.0, 1.3, 0.7]), jnp.array([1.0] * 3 + [-1.0] * 3)),
+    [1, 0, 1, -1, -1, 0],
   )
 
 
 def test_ratio_is_cut():
   np.testing.assert_allclose(
-    surrogate.token_ratio(jnp.array([0.0, -90.0]), jnp.array([-90.0, 0.0])), np.exp([20.0, -20.0]), rtol=1e-5
+    surrogate.token_ratio(jnp.array([0.0, -90.0]), jnp.array([-90.0, 0.0])),
+    np.exp([20.0, -20.0]),
+    rtol=1e-5,
   )
 
 
@@ -44,14 +63,18 @@ def test_sequence_ratio_is_the_geometric_mean_over_the_mask():
   new, old = jnp.log(jnp.array([[[0.5, 0.2, 0.9]]])), jnp.log(jnp.array([[[0.25, 0.4, 0.001]]]))
   mask = jnp.array([[[1.0, 1.0, 0.0]]])
   np.testing.assert_allclose(surrogate.sequence_ratio(new, old, mask), [[[1.0]]], rtol=1e-6)
-  np.testing.assert_allclose(surrogate.sequence_token_ratio(new, old, mask), jnp.ones((1, 1, 3)), rtol=1e-6)
+  np.testing.assert_allclose(
+    surrogate.sequence_token_ratio(new, old, mask), jnp.ones((1, 1, 3)), rtol=1e-6
+  )
   slope = jax.grad(lambda x: surrogate.sequence_token_ratio(x, old, mask)[0, 0, 1])(new)
   np.testing.assert_allclose(slope, [[[0, 1, 0]]], atol=1e-6)
 
 
 def test_cispo_keeps_a_gradient_everywhere():
   slope = jax.grad(lambda x: surrogate.cispo(x, jnp.exp(x), 2.0, 1.5))
-  np.testing.assert_allclose([slope(0.0), slope(1.0), slope(-1.0)], [2.0, 3.0, 2.0 * np.exp(-1)], rtol=1e-6)
+  np.testing.assert_allclose(
+    [slope(0.0), slope(1.0), slope(-1.0)], [2.0, 3.0, 2.0 * np.exp(-1)], rtol=1e-6
+  )
 
 
 def test_beyond_and_progress():
@@ -62,12 +85,15 @@ def test_beyond_and_progress():
   np.testing.assert_array_equal(low, [0, 0, 0, 0, 0, 0, 1, 0])
   np.testing.assert_array_equal(high, [0, 0, 1, 0, 0, 0, 0, 0])
   assert not above_delta.any()
-  two_sided = surrogate.beyond(jnp.array([1.4, 1.6, 1.6, 0.7]), jnp.array([-1.0, -1.0, 1.0, -1.0]), 0.8, 1.2, delta=1.5)
+  two_sided = surrogate.beyond(
+    jnp.array([1.4, 1.6, 1.6, 0.7]), jnp.array([-1.0, -1.0, 1.0, -1.0]), 0.8, 1.2, delta=1.5
+  )
   # The two-sided clip has no gradient above delta.
   np.testing.assert_array_equal(two_sided, [[0, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, 0]])
   short, at, past = surrogate.progress(ratio, largest, a, 0.8, 1.2)
   np.testing.assert_array_equal(short, [1, 0, 0, 0, 1, 0, 0, 0])
-  np.testing.assert_array_equal(at, [0, 1, 0, 1, 0, 1, 0, 0])  # the fourth is certain: it cannot reach its bound
+  # the fourth is certain: it cannot reach its bound
+  np.testing.assert_array_equal(at, [0, 1, 0, 1, 0, 1, 0, 0])
   np.testing.assert_array_equal(past, [0, 0, 1, 0, 0, 0, 1, 0])
 
 
@@ -98,12 +124,16 @@ KEEP = jnp.array([[[1.0, 1.0, 0.0]]])
   ],
 )
 def test_mismatch_weight(kind, level, cap, expected):
-  weight = jnp.broadcast_to(surrogate.mismatch_weight(OLD, SAMPLER, KEEP, kind, level, cap), (1, 1, 3))
+  weight = jnp.broadcast_to(
+    surrogate.mismatch_weight(OLD, SAMPLER, KEEP, kind, level, cap), (1, 1, 3)
+  )
   np.testing.assert_allclose(weight[0, 0, :2], expected, rtol=1e-5)
 
 
 def test_mismatch_weight_has_no_gradient_and_knows_its_names():
-  slope = jax.grad(lambda x: surrogate.mismatch_weight(x, SAMPLER, KEEP, "truncate", "token", 9.0).sum())
+  slope = jax.grad(
+    lambda x: surrogate.mismatch_weight(x, SAMPLER, KEEP, "truncate", "token", 9.0).sum()
+  )
   np.testing.assert_array_equal(slope(OLD), 0.0)
   with pytest.raises(SettingError, match="mismatch='clip'"):
     surrogate.mismatch_weight(OLD, SAMPLER, KEEP, "clip", "token", 2.0)

@@ -1,4 +1,6 @@
-"""Completions in rows and in lists, microbatches: by hand, there and back, with the gradient of plain indexing."""
+"""Completions in rows and in lists, microbatches: by hand, there and back, with the gradient of
+plain indexing.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +25,9 @@ PACKED = Packing(jnp.asarray(TAKE))
 def test_packed_rows():
   rows = completions_to_rows(jnp.asarray(TOKENS), jnp.asarray(LENGTHS), PACKED)
   np.testing.assert_array_equal(rows.segments, np.where(TAKE < 0, -1, TAKE // 4))
-  np.testing.assert_array_equal(rows.offsets, [[[0, 1, 2, 0], [0, 1, 0, 0]], [[0, 1, 2, 3], [0, 0, 0, 0]]])
+  np.testing.assert_array_equal(
+    rows.offsets, [[[0, 1, 2, 0], [0, 1, 0, 0]], [[0, 1, 2, 3], [0, 0, 0, 0]]]
+  )
   at_tokens = TAKE >= 0
   want = np.stack([TOKENS[p].reshape(-1)[TAKE[p]] for p in range(2)])
   np.testing.assert_array_equal(np.asarray(rows.tokens)[at_tokens], want[at_tokens])
@@ -51,7 +55,8 @@ PADDED = lists.TokenList(None, (2, 5))
 
 def test_the_list_holds_what_is_real_in_order():
   np.testing.assert_array_equal(LISTED.index.place_of_entry, [0, 1, 3, 7, 10])  # 10 = M: nothing
-  np.testing.assert_array_equal(LISTED.index.entry_of_place, [0, 1, 5, 2, 5, 5, 5, 3, 5, 5])  # 5 = N: nothing
+  # 5 = N: nothing
+  np.testing.assert_array_equal(LISTED.index.entry_of_place, [0, 1, 5, 2, 5, 5, 5, 3, 5, 5])
   x = jnp.arange(1.0, 21.0).reshape(2, 5, 2)
   flat = LISTED.to_list(x)
   assert LISTED.size == flat.shape[0] == 5
@@ -75,9 +80,13 @@ def test_gradients_of_the_list_are_those_of_plain_indexing():
   def gradient(f, weight, x):
     return jax.grad(lambda x: (jnp.sin(f(x)) * weight).sum())(jnp.asarray(x))
 
-  np.testing.assert_allclose(gradient(LISTED.to_list, weight, x), gradient(plain, weight, x), atol=1e-6)
+  np.testing.assert_allclose(
+    gradient(LISTED.to_list, weight, x), gradient(plain, weight, x), atol=1e-6
+  )
   y = rng.normal(size=(5, 2))
-  np.testing.assert_allclose(gradient(LISTED.from_list, x, y), gradient(plain_back, x, y), atol=1e-6)
+  np.testing.assert_allclose(
+    gradient(LISTED.from_list, x, y), gradient(plain_back, x, y), atol=1e-6
+  )
 
 
 @pytest.mark.parametrize("sizes", [(3, 4), (None, None)])
@@ -103,7 +112,9 @@ def test_prompts_and_rows_are_joined_in_a_list_and_split_again(sizes):
 def test_splitting_into_microbatches_is_undone_by_joining_and_takes_from_every_shard(mesh):
   layout = tiny.layout(mesh)
   x = np.arange(8 * 2 * 3).reshape(8, 2, 3)
-  cut = jax.jit(lambda x: split_microbatches(layout, (x, None), 2)[0])(rollouts.to_device(layout, x))
+  cut = jax.jit(lambda x: split_microbatches(layout, (x, None), 2)[0])(
+    rollouts.to_device(layout, x)
+  )
   np.testing.assert_array_equal(cut[1], x[1::2])
   np.testing.assert_array_equal(join_microbatches(cut), x)
   assert cut.addressable_shards[0].data.shape[:2] == (2, 4 // layout.size("prompt"))

@@ -1,4 +1,6 @@
-"""Which completion goes to which row, how long the lists are, and what is padding, from lengths alone."""
+"""Which completion goes to which row, how long the lists are, and what is padding, from lengths
+alone.
+"""
 
 import dataclasses
 
@@ -18,13 +20,20 @@ def rollouts(lengths, longest=None) -> Rollouts:
   ended = np.full(lengths.shape, STOPPED)
   zeros = np.zeros(shape, np.float32)
   return Rollouts(
-    Prompts(np.ones((len(lengths), 3), np.int32), np.full(len(lengths), 3)), tokens, lengths, ended, zeros, zeros
+    Prompts(np.ones((len(lengths), 3), np.int32), np.full(len(lengths), 3)),
+    tokens,
+    lengths,
+    ended,
+    zeros,
+    zeros,
   )
 
 
 def long_tailed(rng, prompts, group, longest) -> np.ndarray:
   """Lengths such as a policy gives them: most are short, few reach the limit."""
-  return np.clip(rng.lognormal(np.log(longest / 5), 0.8, (prompts, group)), 1, longest).astype(np.int32)
+  return np.clip(rng.lognormal(np.log(longest / 5), 0.8, (prompts, group)), 1, longest).astype(
+    np.int32
+  )
 
 
 @pytest.mark.parametrize("shards", [1, 2, 4])
@@ -42,12 +51,15 @@ def test_packing_holds_every_token_once(shards):
         continue
       packed += 1
       rows = take.shape[1]
-      assert rows % shards == 0 and rows <= group and take.shape[2] <= longest and take.dtype == np.int32
+      assert (
+        rows % shards == 0 and rows <= group and take.shape[2] <= longest and take.dtype == np.int32
+      )
       for p, shard in np.ndindex(3, shards):
         own = lengths[p].reshape(shards, -1)[shard]
         rows_of_shard = take[p].reshape(shards, rows // shards, -1)[shard]
         wanted = [g * longest + t for g, n in enumerate(own) for t in range(n)]
-        assert sorted(rows_of_shard[rows_of_shard >= 0]) == wanted  # each token of its samples once, and no other
+        # each token of its samples once, and no other
+        assert sorted(rows_of_shard[rows_of_shard >= 0]) == wanted
         for row in rows_of_shard:
           for place in np.flatnonzero(row >= 0):  # a completion lies in one piece, in order
             if row[place] % longest:
@@ -57,7 +69,9 @@ def test_packing_holds_every_token_once(shards):
   assert packed > 20
 
 
-@pytest.mark.parametrize("mesh, microbatches", [(tiny.ONE, 1), (tiny.ONE, 2), ((1, 2, 1, 1), 2), ((1, 2, 2, 1), 1)])
+@pytest.mark.parametrize(
+  "mesh, microbatches", [(tiny.ONE, 1), (tiny.ONE, 2), ((1, 2, 1, 1), 2), ((1, 2, 2, 1), 1)]
+)
 def test_the_list_of_a_shard_and_microbatch_holds_its_tokens(mesh, microbatches):
   """And is at most 10.6% longer than the longest of them."""
   rng, layout = np.random.default_rng(0), tiny.layout(mesh)
@@ -67,10 +81,14 @@ def test_the_list_of_a_shard_and_microbatch_holds_its_tokens(mesh, microbatches)
   for j in range(microbatches):
     for shard in np.split(lengths[j::microbatches], shards):  # as split_microbatches cuts
       most = max(most, *(x.sum() for x in np.split(shard, samples, axis=1)))
-  assert most <= plan.pack(rollouts(lengths, longest=64), layout, microbatches).list_size <= most * 1.106
+  assert (
+    most <= plan.pack(rollouts(lengths, longest=64), layout, microbatches).list_size <= most * 1.106
+  )
 
 
-@pytest.mark.parametrize("mesh, microbatches", [(tiny.ONE, 1), (tiny.ONE, 2), ((1, 2, 1, 1), 2), ((1, 2, 2, 1), 1)])
+@pytest.mark.parametrize(
+  "mesh, microbatches", [(tiny.ONE, 1), (tiny.ONE, 2), ((1, 2, 1, 1), 2), ((1, 2, 2, 1), 1)]
+)
 def test_the_list_of_prompts_holds_those_of_each_shard_and_microbatch(mesh, microbatches):
   rng, layout = np.random.default_rng(0), tiny.layout(mesh)
   sizes = set()
@@ -79,7 +97,9 @@ def test_the_list_of_prompts_holds_those_of_each_shard_and_microbatch(mesh, micr
     most = max(
       s.sum() for j in range(microbatches) for s in np.split(lengths[j::microbatches], mesh[1])
     )  # as split_microbatches cuts
-    size = plan.prompt_list_size(Prompts(np.zeros((32, 64), np.int32), lengths), layout, microbatches)
+    size = plan.prompt_list_size(
+      Prompts(np.zeros((32, 64), np.int32), lengths), layout, microbatches
+    )
     assert most <= size < 1.5 * most
     sizes.add(size)
   assert len(sizes) <= 3
@@ -89,12 +109,17 @@ def test_prompts_have_a_list_where_it_saves_a_quarter():
   layout = tiny.layout()
 
   def size(*lengths):
-    return plan.prompt_list_size(Prompts(np.zeros((len(lengths), 8), np.int32), np.array(lengths)), layout)
+    return plan.prompt_list_size(
+      Prompts(np.zeros((len(lengths), 8), np.int32), np.array(lengths)), layout
+    )
 
   assert size(8, 8, 8, 8) is None and size(8, 8, 8, 1) is None  # 32 tokens for 25
   assert size(8, 8, 8, 0) == 24 and size(8, 8, 1, 0) == 24 and size(8, 8, 0, 0) == 16
-  r = dataclasses.replace(rollouts(np.full((2, 4), 8), longest=8), prompts=Prompts(np.zeros((2, 8)), np.array([8, 1])))
-  assert plan.prompt_list_size(r.prompts, layout) == 12 and plan.pack(r, layout) == Packing()  # 4 of 16 + 64 tokens
+  r = dataclasses.replace(
+    rollouts(np.full((2, 4), 8), longest=8), prompts=Prompts(np.zeros((2, 8)), np.array([8, 1]))
+  )
+  # 4 of 16 + 64 tokens
+  assert plan.prompt_list_size(r.prompts, layout) == 12 and plan.pack(r, layout) == Packing()
   few = dataclasses.replace(
     rollouts(np.full((2, 1), 8), longest=8), prompts=Prompts(np.zeros((2, 8)), np.array([8, 0]))
   )
@@ -131,7 +156,18 @@ def test_packing_compiles_few_shapes():
 
 
 def test_coarse_sizes_are_two_an_octave():
-  assert [plan.round_up_coarsely(n) for n in (0, 1, 2, 3, 4, 5, 7, 9, 13, 1025)] == [1, 1, 2, 3, 4, 6, 8, 12, 16, 1536]
+  assert [plan.round_up_coarsely(n) for n in (0, 1, 2, 3, 4, 5, 7, 9, 13, 1025)] == [
+    1,
+    1,
+    2,
+    3,
+    4,
+    6,
+    8,
+    12,
+    16,
+    1536,
+  ]
 
 
 def test_sizes_of_lists_are_a_tenth_apart():
@@ -147,7 +183,9 @@ def test_sizes_of_lists_are_a_tenth_apart():
     1120,
   ]
   sizes = [plan.round_up_finely(n) for n in range(1025, 2049)]
-  assert len(set(sizes)) == 8 and all(n <= size <= 1.106 * n for n, size in zip(range(1025, 2049), sizes))
+  assert len(set(sizes)) == 8 and all(
+    n <= size <= 1.106 * n for n, size in zip(range(1025, 2049), sizes)
+  )
 
 
 def test_packing_that_saves_nothing_is_left_out():
@@ -163,7 +201,8 @@ def test_on_a_tpu_a_row_holds_one_completion():
   r = rollouts(np.array([[3, 1, 0, 2]]), longest=8)
   np.testing.assert_array_equal((plan.pack(r, tiny.layout()).token_index >= 0).sum(2), [[4, 2]])
   packing = plan.pack(r, tiny.on("tpu"))
-  np.testing.assert_array_equal((packing.token_index >= 0).sum(2), [[3, 2, 1]])  # none for what is empty
+  # none for what is empty
+  np.testing.assert_array_equal((packing.token_index >= 0).sum(2), [[3, 2, 1]])
   assert packing.token_index.shape == (1, 3, 4) and packing.list_size == 6
 
 
@@ -183,9 +222,13 @@ def test_trim_keeps_every_prompt_and_few_shapes():
 
 
 def test_padding():
-  """Of rectangles, of rows, of lists: 12 completion tokens, prompts of 2 and 4 tokens in a width of 8."""
+  """Of rectangles, of rows, of lists: 12 completion tokens, prompts of 2 and 4 tokens in a width of
+  8.
+  """
   r = rollouts([[2, 4], [6, 0]], longest=8)
-  r = dataclasses.replace(r, prompts=Prompts(np.zeros((2, 8), np.int32), np.array([2, 4], np.int32)))
+  r = dataclasses.replace(
+    r, prompts=Prompts(np.zeros((2, 8), np.int32), np.array([2, 4], np.int32))
+  )
   layout = tiny.layout()
   assert plan.padding(r, Packing(), layout) == {
     "padding_fraction": pytest.approx(1 - 12 / 32),
@@ -193,7 +236,9 @@ def test_padding():
   }
   rows = Packing(np.zeros((2, 1, 8), np.int32))
   assert plan.padding(r, rows, layout)["padding_fraction"] == pytest.approx(1 - 12 / 16)
-  assert plan.padding(r, Packing(list_size=7), layout, 2)["padding_fraction"] == pytest.approx(1 - 12 / 14)
+  assert plan.padding(r, Packing(list_size=7), layout, 2)["padding_fraction"] == pytest.approx(
+    1 - 12 / 14
+  )
   listed = plan.padding(r, Packing(prompt_list_size=4), layout, 2)
   assert listed["prompt_padding_fraction"] == pytest.approx(1 - 6 / 8)
   assert plan.padding(rollouts([[0]], longest=4), Packing(), layout) == {}

@@ -51,7 +51,10 @@ def test_programs_are_at_most_so_many_and_hold_every_batch(most, mesh, microbatc
       assert held is None or held >= plan.most_tokens(lengths, mesh[1], microbatches, samples)
     if packing.token_index is not None:
       assert sorted(packing.token_index[packing.token_index >= 0]) == sorted(
-        g % (len(row) // mesh[2]) * ROOM + t for row in batch.lengths for g, n in enumerate(row) for t in range(n)
+        g % (len(row) // mesh[2]) * ROOM + t
+        for row in batch.lengths
+        for g, n in enumerate(row)
+        for t in range(n)
       )
   assert 1 <= len(learned) <= most and 1 <= len(sampled) <= most
 
@@ -61,7 +64,9 @@ def test_without_a_bound_every_batch_has_its_own():
   own = tiny.sizes(most=0, width=ROOM)
   got, packing = own.for_learner(batch)
   assert got is batch and shapes(batch, packing) == shapes(batch, plan.pack(batch, tiny.layout()))
-  prompts, size = own.for_sampler(Prompts(np.ones((16, ROOM), np.int32), batch.prompts.lengths), own.layout)
+  prompts, size = own.for_sampler(
+    Prompts(np.ones((16, ROOM), np.int32), batch.prompts.lengths), own.layout
+  )
   assert prompts.tokens.shape == batch.prompts.tokens.shape
   assert size == plan.prompt_list_size(batch.prompts, tiny.layout())
 
@@ -120,7 +125,10 @@ def test_a_run_that_goes_on_chooses_as_the_run_that_did_not_stop():
       stopped.set_state(saved)
     for one, other in (
       (whole.for_learner(batch), stopped.for_learner(batch)),
-      (whole.for_sampler(batch.prompts, whole.layout), stopped.for_sampler(batch.prompts, stopped.layout)),
+      (
+        whole.for_sampler(batch.prompts, whole.layout),
+        stopped.for_sampler(batch.prompts, stopped.layout),
+      ),
     ):
       jax.tree.map(np.testing.assert_array_equal, one, other)
   assert len(whole.learner) > 1

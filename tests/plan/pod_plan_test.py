@@ -1,4 +1,6 @@
-"""Plans of runs: memory by part, the estimate, the page; and, slowly, small ones compiled for real topologies."""
+"""Plans of runs: memory by part, the estimate, the page; and, slowly, small ones compiled for real
+topologies.
+"""
 
 import dataclasses
 import json
@@ -31,7 +33,9 @@ def small(mesh: tuple[int, ...] = (1, 8, 1, 1), **changes) -> ConfigDict:
   c.sampler.group, c.sampler.max_length = 4, 16
   c.objective.beta = 0.04
   c.learner.chunk = 16
-  c.update_from_flattened_dict(dict(zip((f"mesh.{axis}" for axis in ("replica", "fsdp", "group", "tensor")), mesh)))
+  c.update_from_flattened_dict(
+    dict(zip((f"mesh.{axis}" for axis in ("replica", "fsdp", "group", "tensor")), mesh))
+  )
   c.update_from_flattened_dict(changes)
   return c
 
@@ -45,7 +49,9 @@ def made(name: str, **fields) -> facts.Facts:
   return facts.Facts(name, 1.0, arguments=2 * GIB, temporaries=3 * GIB, collectives=(), **fields)
 
 
-def plan_of(workload: programs.Workload, learn: facts.Facts, sample: facts.Facts, price: float = 0.0) -> page.Plan:
+def plan_of(
+  workload: programs.Workload, learn: facts.Facts, sample: facts.Facts, price: float = 0.0
+) -> page.Plan:
   chip, of_step = chips.chip_of("v5e:2x4"), lengths.draw(workload.config, 0, 0)
   return page.Plan(
     command="python -m launch.plan",
@@ -68,7 +74,10 @@ def plan_of(workload: programs.Workload, learn: facts.Facts, sample: facts.Facts
 
 
 def test_the_compilers_arguments_are_the_leaves_of_their_shards(workload):
-  arguments = (workload.learner.abstract(), *programs.learn_arguments(workload, lengths.draw(workload.config, 0, 0)))
+  arguments = (
+    workload.learner.abstract(),
+    *programs.learn_arguments(workload, lengths.draw(workload.config, 0, 0)),
+  )
   leaves = jax.tree.leaves(arguments)
   compiled = jax.jit(lambda leaves: [x.ravel()[:1] for x in leaves]).lower(leaves).compile()
   assert compiled.memory_analysis().argument_size_in_bytes == memory.shard_bytes(leaves)
@@ -78,11 +87,15 @@ def test_the_compilers_arguments_are_the_leaves_of_their_shards(workload):
 def test_the_updates_arguments_are_the_leaves_of_their_shards(workload):
   of_step = lengths.draw(workload.config, 0, 0)
   compiled = programs.lower_learn(workload, of_step).compile({"xla_backend_optimization_level": 0})
-  arguments = jax.tree.leaves((workload.learner.abstract(), *programs.learn_arguments(workload, of_step)))
+  arguments = jax.tree.leaves(
+    (workload.learner.abstract(), *programs.learn_arguments(workload, of_step))
+  )
   kept = sorted(compiled._executable._kept_var_idx)  # jit drops what the update does not read
   state = len(jax.tree.leaves(workload.learner.abstract()))
   assert kept[:state] == list(range(state))
-  assert compiled.memory_analysis().argument_size_in_bytes == memory.shard_bytes([arguments[i] for i in kept])
+  assert compiled.memory_analysis().argument_size_in_bytes == memory.shard_bytes(
+    [arguments[i] for i in kept]
+  )
 
 
 def test_parts_add_up_to_what_the_compiler_says(workload):
@@ -103,22 +116,35 @@ def test_what_the_compiler_cannot_see_is_added():
   state = sum(memory.state_bytes(workload).values())
   found = memory.of_sampling(workload, made("sample", needs=9 * GIB, error="too large"), 3)
   assert found.total == 9 * GIB + state + 3
-  assert memory.of_learning(workload, made("learn", needs=9 * GIB, error="too large"), 3).total == 9 * GIB + 3
+  assert (
+    memory.of_learning(workload, made("learn", needs=9 * GIB, error="too large"), 3).total
+    == 9 * GIB + 3
+  )
 
 
 def test_reward_models_stay_beside_everything(tmp_path):
   """Their parameters, as they lie on a device; a folder that holds none is refused."""
   judge = dataclasses.replace(variants.variant("test_qwen3"), scores=True)
   (tmp_path / "config.json").write_text(json.dumps(write_config(judge)))
-  c = small(**{"rewards.outcome_models": (("judge", str(tmp_path), 1.0),), "rewards.process_models": ()})
+  c = small(
+    **{"rewards.outcome_models": (("judge", str(tmp_path), 1.0),), "rewards.process_models": ()}
+  )
   alone, workload = (programs.make_workload(each, jax.devices()) for each in (small(), c))
   own = memory.shard_bytes(parameters.abstract(Decoder(judge, workload.decoder.layout)))
   assert memory.judge_bytes(alone) == {} and memory.judge_bytes(workload) == {ROW: own}
-  for of, name in ((memory.of_learning, "learn"), (memory.of_weights, "weights"), (memory.of_sampling, "sample")):
+  for of, name in (
+    (memory.of_learning, "learn"),
+    (memory.of_weights, "weights"),
+    (memory.of_sampling, "sample"),
+  ):
     for more in ({}, {"needs": 9 * GIB, "error": "too large"}):
-      assert of(workload, made(name, **more), 3).total == of(alone, made(name, **more), 3).total + own
+      assert (
+        of(workload, made(name, **more), 3).total == of(alone, made(name, **more), 3).total + own
+      )
   c.rewards.outcome_models = (("judge", str(tmp_path / "none"), 1.0),)
-  with pytest.raises(SettingError, match="rewards.outcome_models has 'judge', .*none': no such folder"):
+  with pytest.raises(
+    SettingError, match="rewards.outcome_models has 'judge', .*none': no such folder"
+  ):
     programs.make_workload(c, jax.devices())
 
 
@@ -127,7 +153,9 @@ def test_decode_weights_and_caches_are_those_of_a_shard():
   workload = programs.make_workload(c, jax.devices())
   shape = workload.decoder.config
   s = memory.slots_of(workload)
-  assert s == memory.Slots(samples=8, slots=4, prompts=2, kv=2 * 2 * (shape.kv_heads // 2) * shape.head_dim * 2)
+  assert s == memory.Slots(
+    samples=8, slots=4, prompts=2, kv=2 * 2 * (shape.kv_heads // 2) * shape.head_dim * 2
+  )
   assert memory.cache_bytes(workload) == ((2 + 4) * 8 + 4 * 16) * s.kv
   matrices = shape.layers * costs.layer_weights(shape) + 2 * shape.width * shape.vocab
   norms = shape.layers * (2 * shape.width + 2 * shape.head_dim) + shape.width
@@ -137,10 +165,13 @@ def test_decode_weights_and_caches_are_those_of_a_shard():
 def test_decode_weights_in_int8_are_counted_as_such():
   """A byte a number and four for each output channel, in what is held and in what a step reads."""
   c = small((1, 4, 1, 2), **{"sampler.weights_dtype": "int8"})
-  plain, workload = (programs.make_workload(each, jax.devices()) for each in (small((1, 4, 1, 2)), c))
+  plain, workload = (
+    programs.make_workload(each, jax.devices()) for each in (small((1, 4, 1, 2)), c)
+  )
   shape = workload.decoder.config
   q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-  scales = shape.layers * ((q + 2 * kv + 2 * shape.mlp) // 2 + 2 * shape.width)  # those of o and down are whole
+  # those of o and down are whole
+  scales = shape.layers * ((q + 2 * kv + 2 * shape.mlp) // 2 + 2 * shape.width)
   saved = 3 * shape.layers * costs.layer_weights(shape) // 2 - 4 * scales
   assert memory.decode_weight_bytes(plain) - memory.decode_weight_bytes(workload) == saved
   of_step = lengths.draw(c, 0, 0)
@@ -152,7 +183,9 @@ def test_decode_weights_in_int8_are_counted_as_such():
 
 
 def test_operations_are_the_benchmarks():
-  c = benchmarks.get_config("prompts=8,group=4,prompt_len=16,completion=32,tail,mixed,layers=2,width=64,vocab=128")
+  c = benchmarks.get_config(
+    "prompts=8,group=4,prompt_len=16,completion=32,tail,mixed,layers=2,width=64,vocab=128"
+  )
   prompts, ends = benchmark.make_prompts(c, 0)
   c.model.variant = "test_qwen3"
   workload = programs.make_workload(c, jax.devices())
@@ -162,7 +195,8 @@ def test_operations_are_the_benchmarks():
   assert found.forward_flops == costs.flops(workload.decoder.config, prompts.lengths, ends)
   shape = workload.decoder.config
   head = 2 * shape.width * shape.vocab * ends.sum()
-  assert found.learn_flops == pytest.approx(4 * found.forward_flops + head)  # reference, forward, backward; no remat
+  # reference, forward, backward; no remat
+  assert found.learn_flops == pytest.approx(4 * found.forward_flops + head)
 
 
 def test_steps_of_decoding():
@@ -179,7 +213,9 @@ def test_a_collective_takes_as_long_as_its_ring():
   each = Collective("all-reduce", 10**9, 8, False, 2, (), "", ())
   assert estimates.link_seconds(each, chip, 5) == pytest.approx(2 * 2 * 7 / 8 / 100 + 2 * 8e-6)
   across = dataclasses.replace(each, across_slices=True, unknown_loops=("while",))
-  assert estimates.link_seconds(across, chip, 5) == pytest.approx(5 * (2 * 2 * 7 / 8 / 3.125 + 2 * 8e-6))
+  assert estimates.link_seconds(across, chip, 5) == pytest.approx(
+    5 * (2 * 2 * 7 / 8 / 3.125 + 2 * 8e-6)
+  )
 
 
 @pytest.mark.parametrize("mean", [1, 4, 9, 15, 16])
@@ -204,24 +240,44 @@ def test_programs_are_counted(workload):
 
 def test_a_page(workload):
   text = page.text(plan_of(workload, made("learn"), made("sample"), price=2.0))
-  assert "**It fits**" in text and "| **step** |" in text and "at 2 a chip-hour" in text and "\n\n\n\n" not in text
-  known = (Collective("all-gather", 10**9, 4, False, 3, (), "transpose(", ("logprobs_and_entropy",)),)
-  text = page.text(plan_of(workload, dataclasses.replace(made("learn"), collectives=known), made("sample")))
+  assert (
+    "**It fits**" in text
+    and "| **step** |" in text
+    and "at 2 a chip-hour" in text
+    and "\n\n\n\n" not in text
+  )
+  known = (
+    Collective("all-gather", 10**9, 4, False, 3, (), "transpose(", ("logprobs_and_entropy",)),
+  )
+  text = page.text(
+    plan_of(workload, dataclasses.replace(made("learn"), collectives=known), made("sample"))
+  )
   assert "| head, backward pass | all-gather | 3.000 | 100.0% | 2.250 |" in text
 
 
 def test_what_does_not_fit_says_what_would_help(workload):
-  text = page.text(plan_of(workload, made("learn"), made("sample", needs=17 * GIB, error="out of memory: 17 G")))
-  assert "**It does not fit.**" in text and "sampler.slots" in text and "out of memory: 17 G" in text
+  text = page.text(
+    plan_of(workload, made("learn"), made("sample", needs=17 * GIB, error="out of memory: 17 G"))
+  )
+  assert (
+    "**It does not fit.**" in text and "sampler.slots" in text and "out of memory: 17 G" in text
+  )
   assert "a lower learner" not in text
-  text = page.text(plan_of(workload, dataclasses.replace(made("learn"), temporaries=20 * GIB), made("sample")))
+  text = page.text(
+    plan_of(workload, dataclasses.replace(made("learn"), temporaries=20 * GIB), made("sample"))
+  )
   assert "**It does not fit.**" in text and "model.remat=block" in text
 
 
 def test_what_the_compiler_says_of_too_large_a_program():
-  said = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 16.60G of 15.75G hbm. Exceeded by 869.42M."
+  said = (
+    "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 16.60G of 15.75G hbm. "
+    "Exceeded by 869.42M."
+  )
   assert facts._needed(said) == int(16.6 * GIB)
-  assert facts._needed("the total memory required for HLO temporaries (800.00G) exceeds") == 800 * GIB
+  assert (
+    facts._needed("the total memory required for HLO temporaries (800.00G) exceeds") == 800 * GIB
+  )
 
 
 def test_facts_are_read_back_as_they_were_written(tmp_path):
@@ -260,7 +316,9 @@ def test_a_sweep_tries_each_mesh_before_a_second_choice():
   meshes = [(s["mesh.tensor"], s["mesh.group"]) for s in tried]
   first = list(dict.fromkeys(meshes))
   assert meshes[: len(first)] == first and (1, 1) in first and (2, 4) in first
-  assert tried[0]["learner.microbatch"] == 8 and len({tuple(s.items()) for s in tried}) == len(tried)
+  assert tried[0]["learner.microbatch"] == 8 and len({tuple(s.items()) for s in tried}) == len(
+    tried
+  )
   for settings in tried:
     changed = sweep.changed(c, settings)
     assert changed.learner.microbatch == settings["learner.microbatch"]
@@ -271,7 +329,11 @@ def test_a_sweep_puts_what_fits_before_what_is_faster(workload):
   fits = plan_of(workload, made("learn"), made("sample"))
   large = plan_of(workload, made("learn", needs=17 * GIB), made("sample"))
   rows = [sweep.Row(settings | {"mesh.tensor": 2}, large), sweep.Row(settings, fits)]
-  lines = [line for line in sweep.page(rows, 16 * GIB, "command").splitlines() if line.startswith(("| yes", "| no"))]
+  lines = [
+    line
+    for line in sweep.page(rows, 16 * GIB, "command").splitlines()
+    if line.startswith(("| yes", "| no"))
+  ]
   assert [line[:9] for line in lines] == ["| yes | 1", "| no | 2 "]
 
 
@@ -298,7 +360,10 @@ def test_without_the_compiler_a_line_says_what_to_install(monkeypatch):
 def test_the_command_refuses_in_a_line(program):
   done = program("launch.plan", "--config=experiments/gsm8k.py:model=tiny", "--topology=v9:2x2")
   assert done.returncode == 2 and done.stdout == ""
-  assert done.stderr.startswith("error: --topology=v9:2x2: use FAMILY:SHAPE") and done.stderr.count("\n") == 1
+  assert (
+    done.stderr.startswith("error: --topology=v9:2x2: use FAMILY:SHAPE")
+    and done.stderr.count("\n") == 1
+  )
 
 
 TWO_SLICES = ("--slices=2", "--config.mesh.replica=2", "--config.mesh.group=2")
@@ -315,7 +380,12 @@ TWO_SLICES = ("--slices=2", "--config.mesh.replica=2", "--config.mesh.group=2")
 )
 def test_a_small_run_is_planned_for_a_topology(where, more, program, tmp_path):
   pytest.importorskip("libtpu", reason="the compiler for TPUs is not installed (extra tpu)")
-  arguments = ("--config=experiments/gsm8k.py:model=tiny", f"--topology={where}", *more, f"--cache={tmp_path}/cache")
+  arguments = (
+    "--config=experiments/gsm8k.py:model=tiny",
+    f"--topology={where}",
+    *more,
+    f"--cache={tmp_path}/cache",
+  )
   page_file = tmp_path / "plans" / "tiny.md"
   first = program("launch.plan", *arguments, f"--out={page_file}", timeout=600)
   assert first.returncode == 0, first.stderr

@@ -17,7 +17,9 @@ plots = pytest.importorskip("grpo_jax.reports.plots", exc_type=ImportError)
 
 
 def write(path, rows, tail=""):
-  path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows) + tail, encoding="utf-8")
+  path.write_text(
+    "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows) + tail, encoding="utf-8"
+  )
 
 
 def size(path):
@@ -42,11 +44,23 @@ def test_a_series_leaves_out_what_is_missing():
 def test_every_pass_at_k_that_was_measured_is_drawn(tmp_path):
   lines = [{"step": 1, "kl": 0.1, "eval/accuracy": 0.4}]
   lines += [
-    {"step": 2, "eval/maj@4": 0.5, "eval/pass@16": 0.8, "eval/pass@4": 0.7, "eval/pass@1": 0.3, "eval/pass": 1.0}
+    {
+      "step": 2,
+      "eval/maj@4": 0.5,
+      "eval/pass@16": 0.8,
+      "eval/pass@4": 0.7,
+      "eval/pass@1": 0.3,
+      "eval/pass": 1.0,
+    }
   ]
   names = [f"{kind}@{k}" for kind, k in (("pass", 1), ("pass", 4), ("pass", 16), ("maj", 4))]
-  (accuracy,) = [panel for panel in plots.panels(lines) if panel.title == "accuracy on the test split"]
-  assert accuracy.metrics == (("eval/accuracy", "greedy"), *((f"eval/{name}", name) for name in names))
+  (accuracy,) = [
+    panel for panel in plots.panels(lines) if panel.title == "accuracy on the test split"
+  ]
+  assert accuracy.metrics == (
+    ("eval/accuracy", "greedy"),
+    *((f"eval/{name}", name) for name in names),
+  )
   figure = matplotlib.figure.Figure()
   axes = figure.add_subplot()
   plots._draw_panel(axes, lines, accuracy)
@@ -67,8 +81,14 @@ def test_smoothing_averages_over_what_there_is():
 
 
 def test_a_panel_for_each_group_of_metrics(tmp_path):
-  rows = [{"step": i, "reward/mean": i / 50, "kl": None if i == 3 else 0.1, "length/mean": 9.0} for i in range(50)]
-  write(tmp_path / "metrics.jsonl", [{"step": 0, "eval/accuracy": 0.4}, *rows, {"step": 50, "eval/accuracy": 0.9}])
+  rows = [
+    {"step": i, "reward/mean": i / 50, "kl": None if i == 3 else 0.1, "length/mean": 9.0}
+    for i in range(50)
+  ]
+  write(
+    tmp_path / "metrics.jsonl",
+    [{"step": 0, "eval/accuracy": 0.4}, *rows, {"step": 50, "eval/accuracy": 0.9}],
+  )
   assert plots.draw(str(tmp_path)) == tmp_path / "curve.png"
   four = size(tmp_path / "curve.png")
   write(tmp_path / "metrics.jsonl", [{"step": i, "loss": 1.0} for i in range(3)])
@@ -92,7 +112,9 @@ def test_the_headline_says_what_came_of_it(tmp_path):
   said = "run: accuracy 40.0% before, 90.5% after 200 steps, 5.0 min"
   assert plots.headline(folder, 199) == plots.headline(folder, 200) == said
   assert plots.headline(folder, 201) == "run"  # it was given more steps and goes on
-  (folder / "result.json").write_text('{"accuracy_before": 0.4, "accuracy_after": null, "steps": 3, "wall_s": 1.0}')
+  (folder / "result.json").write_text(
+    '{"accuracy_before": 0.4, "accuracy_after": null, "steps": 3, "wall_s": 1.0}'
+  )
   assert plots.headline(folder, 3) == "run"
   result = {"pair_accuracy_before": 0.5, "pair_accuracy_after": 0.75, "steps": 3}
   (folder / "result.json").write_text(json.dumps(result))
@@ -107,7 +129,10 @@ def test_a_reward_model_is_seen_to_learn():
 
 def test_a_legend_covers_no_line():
   """Lines go everywhere in the panel of lengths."""
-  rows = [{"step": i, "length/mean": 50.0, "length/min": float(i), "length/max": 100.0 - i} for i in range(100)]
+  rows = [
+    {"step": i, "length/mean": 50.0, "length/min": float(i), "length/max": 100.0 - i}
+    for i in range(100)
+  ]
   (panel,) = plots.panels(rows)
   figure = matplotlib.figure.Figure(figsize=(4.6, 3.5), layout="constrained")
   axes = figure.add_subplot()
@@ -120,7 +145,9 @@ def test_a_legend_covers_no_line():
 @pytest.mark.parametrize("labels", [2, 3, 4, 6, 13])
 def test_a_legend_covers_neither_the_title_nor_the_next_panel(labels):
   names = [f"eval/{kind}@{k}" for kind in ("pass", "maj") for k in (4, 8, 16, 32, 64, 128)]
-  rows = [{"step": i, "eval/accuracy": 0.5} | dict.fromkeys(names[: labels - 1], 0.5) for i in range(5)]
+  rows = [
+    {"step": i, "eval/accuracy": 0.5} | dict.fromkeys(names[: labels - 1], 0.5) for i in range(5)
+  ]
   (panel,) = plots.panels(rows)
   figure = matplotlib.figure.Figure(figsize=(13.8, 3.5), layout="constrained")
   axes = figure.subplots(1, 3)
@@ -128,9 +155,13 @@ def test_a_legend_covers_neither_the_title_nor_the_next_panel(labels):
     plots._draw_panel(each, rows, panel)
   figure.draw_without_rendering()
   for each in axes:
-    (title,) = each.findobj(lambda x: isinstance(x, matplotlib.text.Text) and x.get_text() == panel.title)
+    (title,) = each.findobj(
+      lambda x: isinstance(x, matplotlib.text.Text) and x.get_text() == panel.title
+    )
     legend, inside = each.get_legend().get_window_extent(), each.get_window_extent()
-    assert len(each.get_legend().get_texts()) == labels and not legend.overlaps(title.get_window_extent())
+    assert len(each.get_legend().get_texts()) == labels and not legend.overlaps(
+      title.get_window_extent()
+    )
     assert legend.y0 >= inside.y1 - 1 and legend.x0 >= inside.x0 and inside.width > 300
 
 
@@ -152,7 +183,14 @@ class Tags(html.parser.HTMLParser):
 
 
 def test_the_page_holds_the_samples_and_they_stay_text(tmp_path):
-  rows = [{"step": 0, "question": "q", "completion": "</script><img src=x onerror=alert(1)> \ud83d", "reward": 1.0}]
+  rows = [
+    {
+      "step": 0,
+      "question": "q",
+      "completion": "</script><img src=x onerror=alert(1)> \ud83d",
+      "reward": 1.0,
+    }
+  ]
   (tmp_path / "samples.jsonl").write_text(json.dumps(rows[0]) + "\n")
   assert inspector.write(str(tmp_path)) == tmp_path / "samples.html"
   page = Tags()
@@ -190,7 +228,9 @@ console.log(JSON.stringify({ orders, disabled, hidden: fields.about.hidden }));
 
 
 def shown_by(samples: list[dict]) -> dict:
-  """What the page's script does with samples: their questions in each order, and which orders it offers."""
+  """What the page's script does with samples: their questions in each order, and which orders it
+  offers.
+  """
   text = inspector.page(samples, "run")
   script = text.split("<script>")[1].split("</script>")[0]
   data = re.search(r'type="application/json">(.*?)</script>', text, re.DOTALL)[1]
@@ -204,7 +244,9 @@ def shown_by(samples: list[dict]) -> dict:
 def test_the_page_sorts_by_disagreement_length_and_reward():
   keys = ("question", "disagreement", "tokens", "reward")
   rows = [("a", 0.1, 3, 1.0), ("b", -0.8, 1, None), ("c", None, 4, -1.0), ("d", 0.5, 2, 1.0)]
-  samples = [dict(zip(keys, (q, d, ["x"] * n, r)), step=0, completion="x" * n) for q, d, n, r in rows]
+  samples = [
+    dict(zip(keys, (q, d, ["x"] * n, r)), step=0, completion="x" * n) for q, d, n, r in rows
+  ]
   page = shown_by(samples)
   assert page["orders"] == {
     "": "abcd",
@@ -217,8 +259,14 @@ def test_the_page_sorts_by_disagreement_length_and_reward():
     "least": "cadb",
   }
   assert not any(page["disabled"]) and page["hidden"] is False
-  page = shown_by([{name: x for name, x in sample.items() if name != "disagreement"} for sample in samples])
-  assert page["orders"]["apart"] == "abcd" and page["disabled"] == [False, True, False] and page["hidden"] is True
+  page = shown_by(
+    [{name: x for name, x in sample.items() if name != "disagreement"} for sample in samples]
+  )
+  assert (
+    page["orders"]["apart"] == "abcd"
+    and page["disabled"] == [False, True, False]
+    and page["hidden"] is True
+  )
 
 
 def test_the_page_says_what_it_sorts_by():
@@ -226,7 +274,10 @@ def test_the_page_says_what_it_sorts_by():
   assert set(re.findall(r"^    (\w+): sample =>", text, re.MULTILINE)) == set(
     re.findall(r'<option value="(\w+)">', text.split('<select id="sort">')[1].split("</select>")[0])
   )
-  assert "disagreement: how much higher a completion ranks in its group by the learned reward than by the rule" in text
+  assert (
+    "disagreement: how much higher a completion ranks in its group by the learned reward than by "
+    "the rule" in text
+  )
 
 
 def test_no_samples_no_page(tmp_path):
@@ -269,32 +320,56 @@ HOSTILE_LINES = {
   "a NUL": b'{"step": 1}\x00',
   "two objects": '{"step": 1}{"step": 2}',
   "a million brackets": "[" * 10**6,
-  "an odd name": json.dumps({"step": 4, "eval/pass@" + "9" * 5000: 0.5, "</script>": 1, "__proto__": 2}),
+  "an odd name": json.dumps(
+    {"step": 4, "eval/pass@" + "9" * 5000: 0.5, "</script>": 1, "__proto__": 2}
+  ),
 }
-FIELDS = ("step", "question", "completion", "reward", "advantage", "rewards", "tokens", "advantages", "logprobs")
+FIELDS = (
+  "step",
+  "question",
+  "completion",
+  "reward",
+  "advantage",
+  "rewards",
+  "tokens",
+  "advantages",
+  "logprobs",
+)
 FIELDS += ("disagreement", "answer", "anything")
 METRICS = ("step", "reward/mean", "loss", "kl", "eval/accuracy", "length/max")
 
 
 def hostile_lines(good: dict, fields: tuple[str, ...]) -> dict[str, bytes]:
   """A line with each value in each field, and those that are odd as a whole, by what is odd."""
-  lines = {what: line if isinstance(line, bytes) else line.encode() for what, line in HOSTILE_LINES.items()}
+  lines = {
+    what: line if isinstance(line, bytes) else line.encode() for what, line in HOSTILE_LINES.items()
+  }
   for name in fields:
     for what, value in HOSTILE_VALUES.items():
       lines[f"{name}: {what}"] = json.dumps(good | {name: "@"}).replace('"@"', value).encode()
   return lines
 
 
-GOOD = {"step": 3, "question": "1 + 1?", "completion": "2", "reward": 1.0, "advantage": 0.5, "rewards": {"a": 1.0}}
+GOOD = {
+  "step": 3,
+  "question": "1 + 1?",
+  "completion": "2",
+  "reward": 1.0,
+  "advantage": 0.5,
+  "rewards": {"a": 1.0},
+}
 GOOD |= {"tokens": ["2"], "advantages": [0.5], "logprobs": [-0.1]}
 
 
 def test_a_page_takes_any_line_of_samples(tmp_path, capsys):
   lines = hostile_lines(GOOD, FIELDS)
-  (tmp_path / "samples.jsonl").write_bytes(b"\n".join([json.dumps(GOOD).encode(), *lines.values()]) + b"\n")
+  (tmp_path / "samples.jsonl").write_bytes(
+    b"\n".join([json.dumps(GOOD).encode(), *lines.values()]) + b"\n"
+  )
   text = inspector.write(str(tmp_path)).read_text()
   data = json.loads(
-    re.search(r'type="application/json">(.*?)</script>', text, re.DOTALL)[1], parse_constant=pytest.fail
+    re.search(r'type="application/json">(.*?)</script>', text, re.DOTALL)[1],
+    parse_constant=pytest.fail,
   )
   said = capsys.readouterr().err
   left_out = int(re.search(rf"(\d+) lines of {len(lines) + 1} are damaged", said)[1])
@@ -306,15 +381,25 @@ def test_a_page_takes_any_line_of_samples(tmp_path, capsys):
 
 @pytest.mark.parametrize("kind", ["values", "lines"])
 def test_a_picture_takes_any_line_of_metrics(tmp_path, capsys, kind):
-  good = {"step": 1, "reward/mean": 0.5, "loss": 0.1, "kl": 0.1, "eval/accuracy": 0.5, "length/max": 3.0}
+  good = {
+    "step": 1,
+    "reward/mean": 0.5,
+    "loss": 0.1,
+    "kl": 0.1,
+    "eval/accuracy": 0.5,
+    "length/max": 3.0,
+  }
   lines = hostile_lines(good, METRICS if kind == "values" else ())
-  (tmp_path / "metrics.jsonl").write_bytes(b"\n".join([json.dumps(good).encode(), *lines.values()]) + b"\n")
+  (tmp_path / "metrics.jsonl").write_bytes(
+    b"\n".join([json.dumps(good).encode(), *lines.values()]) + b"\n"
+  )
   assert plots.draw(str(tmp_path)) is not None
   assert "lines of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-  "content", ["{", "[]", "", "\xff", '{"steps": "x"}', '{"accuracy_after": []}', '{"wall_s": 1e999}']
+  "content",
+  ["{", "[]", "", "\xff", '{"steps": "x"}', '{"accuracy_after": []}', '{"wall_s": 1e999}'],
 )
 def test_a_picture_takes_any_result(tmp_path, content):
   write(tmp_path / "metrics.jsonl", [{"step": 1, "loss": 0.5}])
@@ -334,7 +419,9 @@ def test_long_completions_of_many_samples_have_a_scale():
   if not shutil.which("node"):
     pytest.skip("needs node, to run the page's script")
   tokens = ["x"] * 4096
-  samples = [GOOD | {"question": str(i), "tokens": tokens, "advantages": [0.5] * 4096} for i in range(200)]
+  samples = [
+    GOOD | {"question": str(i), "tokens": tokens, "advantages": [0.5] * 4096} for i in range(200)
+  ]
   assert shown_by(samples)["hidden"] is True
 
 
@@ -346,5 +433,6 @@ def test_a_run_is_none_the_worse_for_its_reports(tmp_path, monkeypatch, capsys):
   run.draw(str(tmp_path))
   said = capsys.readouterr().out
   assert said == "".join(
-    f"warning: no {name}: ZeroDivisionError: division by zero\n" for name in ("samples.html", "curve.png")
+    f"warning: no {name}: ZeroDivisionError: division by zero\n"
+    for name in ("samples.html", "curve.png")
   )

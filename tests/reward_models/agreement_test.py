@@ -1,4 +1,6 @@
-"""A learned reward beside the rule: how far they agree, what is logged and kept of it, and when a run is warned."""
+"""A learned reward beside the rule: how far they agree, what is logged and kept of it, and when a
+run is warned.
+"""
 
 import contextlib
 import dataclasses
@@ -29,7 +31,9 @@ NAN = float("nan")
 def test_the_area_is_the_share_of_right_ones_above_wrong_ones():
   scores, right = np.array([2.0, 1.0, 1.0, 0.0, NAN]), np.array([True, True, False, False, False])
   assert agreement.area(scores, right) == pytest.approx((2 + 1.5) / 4)
-  assert math.isnan(agreement.area(scores, right | True)) and math.isnan(agreement.area(scores[4:], right[4:]))
+  assert math.isnan(agreement.area(scores, right | True)) and math.isnan(
+    agreement.area(scores[4:], right[4:])
+  )
 
 
 def test_pairs_are_of_one_group_and_of_different_rule_rewards():
@@ -39,10 +43,13 @@ def test_pairs_are_of_one_group_and_of_different_rule_rewards():
   want = []
   for p, (g, h) in itertools.product(range(5), itertools.permutations(range(4), 2)):
     if rule[p, g] > rule[p, h] and not np.isnan(learned[p, g] - learned[p, h]):
-      want.append(1.0 if learned[p, g] > learned[p, h] else 0.5 if learned[p, g] == learned[p, h] else 0.0)
+      want.append(
+        1.0 if learned[p, g] > learned[p, h] else 0.5 if learned[p, g] == learned[p, h] else 0.0
+      )
   assert 0 < want.count(0.5) < len(want)
   assert agreement.pairs_in_order(learned, rule) == pytest.approx(np.mean(want))
-  shifted = learned + 100 * np.arange(5)[:, None]  # scores of one prompt mean nothing beside those of another
+  # scores of one prompt mean nothing beside those of another
+  shifted = learned + 100 * np.arange(5)[:, None]
   assert agreement.pairs_in_order(shifted, rule) == agreement.pairs_in_order(learned, rule)
   assert math.isnan(agreement.pairs_in_order(learned, rule * 0))
 
@@ -58,14 +65,19 @@ def test_the_correlation_is_within_groups():
   rng = np.random.default_rng(1)
   x, y = rng.normal(size=(6, 5)), rng.normal(size=(6, 5))
   a, b = (z - z.mean(1, keepdims=True) for z in (x, y))
-  found = agreement.correlation_in_groups(x + 10 * np.arange(6)[:, None], y - 7 * np.arange(6)[:, None])
+  found = agreement.correlation_in_groups(
+    x + 10 * np.arange(6)[:, None], y - 7 * np.arange(6)[:, None]
+  )
   assert found == pytest.approx(np.corrcoef(a.ravel(), b.ravel())[0, 1])
   y[2, 1] = NAN
   a[2], b[2] = (z[2] - z[2, [0, 2, 3, 4]].mean() for z in (x, y))
   a[2, 1] = b[2, 1] = 0.0
-  assert agreement.correlation_in_groups(x, y) == pytest.approx((a * b).sum() / np.sqrt((a**2).sum() * (b**2).sum()))
+  assert agreement.correlation_in_groups(x, y) == pytest.approx(
+    (a * b).sum() / np.sqrt((a**2).sum() * (b**2).sum())
+  )
   tied = np.full((6, 3), 0.1)
-  assert tied.mean(1)[0] != 0.1 and math.isnan(agreement.correlation_in_groups(x[:, :3], tied))  # no noise of rounding
+  # no noise of rounding
+  assert tied.mean(1)[0] != 0.1 and math.isnan(agreement.correlation_in_groups(x[:, :3], tied))
   assert math.isnan(agreement.correlation_in_groups(x, y * NAN))
 
 
@@ -73,9 +85,14 @@ def test_the_correlation_is_within_groups():
 
 
 def judged(rule: str = "correct", models: tuple[str, ...] = ("judge", "other")):
-  """A collector, and a batch of three groups with components correct, short, judge, other; the third only fills it."""
+  """A collector, and a batch of three groups with components correct, short, judge, other; the
+  third only fills it.
+  """
   collector = types.SimpleNamespace(
-    names=["correct", "short", *models], learned=list(models), models=[None] * len(models), rule=rule
+    names=["correct", "short", *models],
+    learned=list(models),
+    models=[None] * len(models),
+    rule=rule,
   )
   of = {
     "correct": [[1, 0, 0], [1, 1, 0], [0, 0, 0]],
@@ -89,8 +106,13 @@ def judged(rule: str = "correct", models: tuple[str, ...] = ("judge", "other")):
   rewards[..., 0] = [[1, 2, 3], [5, 5, 1], [9, 9, 9]]
   given = (np.arange(5) == 0) & (lengths > 0)[..., None]
   given[1, 1] = False
-  prompts, empty = Prompts(np.ones((3, 2), np.int32), np.array([2, 2, 0], np.int32)), np.zeros((3, 3, 5), np.float32)
-  r = Rollouts(prompts, empty, lengths, lengths * 0 + STOPPED, empty, empty, rewards, given, components)
+  prompts, empty = (
+    Prompts(np.ones((3, 2), np.int32), np.array([2, 2, 0], np.int32)),
+    np.zeros((3, 3, 5), np.float32),
+  )
+  r = Rollouts(
+    prompts, empty, lengths, lengths * 0 + STOPPED, empty, empty, rewards, given, components
+  )
   return collector, groups.Scored([None] * 3, r, [], 0.0)
 
 
@@ -103,17 +125,26 @@ def test_a_step_logs_agreement_with_the_rule_and_length_against_reward():
     "agreement/judge": pytest.approx(2 / 3),
     "agreement/other": pytest.approx(1 / 3),
   }
-  assert set(collect.agreement_metrics([batch], judged(models=())[0])) == {"length/reward_correlation"}
-  assert set(collect.agreement_metrics([batch], judged(rule="")[0])) == {"length/reward_correlation"}
-  nothing = batch._replace(rollouts=dataclasses.replace(batch.rollouts, given=batch.rollouts.given & False))
+  assert set(collect.agreement_metrics([batch], judged(models=())[0])) == {
+    "length/reward_correlation"
+  }
+  assert set(collect.agreement_metrics([batch], judged(rule="")[0])) == {
+    "length/reward_correlation"
+  }
+  nothing = batch._replace(
+    rollouts=dataclasses.replace(batch.rollouts, given=batch.rollouts.given & False)
+  )
   nothing.rollouts.components[..., 2:] = NAN
   assert collect.agreement_metrics([nothing], collector) == {}
 
 
 def test_a_sample_has_the_disagreement_of_the_model_that_differs_most():
   collector, batch = judged()
-  # Ranks by correct: 1 1/4 1/4 and, of what has both, 1 - 0; by judge: 1 1/4 1/4, 0 - 1; by other: 0 3/4 3/4, 1 - 0.
-  np.testing.assert_allclose(collect.disagreement(batch, collector), [[-1, 0.5, 0.5], [-1, NAN, 1], [NAN] * 3])
+  # Ranks by correct: 1 1/4 1/4 and, of what has both, 1 - 0; by judge: 1 1/4 1/4, 0 - 1; by other:
+  # 0 3/4 3/4, 1 - 0.
+  np.testing.assert_allclose(
+    collect.disagreement(batch, collector), [[-1, 0.5, 0.5], [-1, NAN, 1], [NAN] * 3]
+  )
   assert collect.disagreement(batch, judged(models=())[0]) is None
   assert collect.disagreement(batch, judged(rule="")[0]) is None
 
@@ -137,8 +168,12 @@ def test_the_rule_has_the_arguments_of_what_evaluates():
   rows = [("strict", {"pattern": "#### (.+)"}), ("loose", {"pattern": "([0-9]+)"})]
   config = types.SimpleNamespace(
     loop="online",
-    rewards=types.SimpleNamespace(functions=[(name, "pattern.pattern_correct", 1.0, how) for name, how in rows]),
-    eval=types.SimpleNamespace(reward="pattern.pattern_correct", arguments=(("pattern", "([0-9]+)"),)),
+    rewards=types.SimpleNamespace(
+      functions=[(name, "pattern.pattern_correct", 1.0, how) for name, how in rows]
+    ),
+    eval=types.SimpleNamespace(
+      reward="pattern.pattern_correct", arguments=(("pattern", "([0-9]+)"),)
+    ),
   )
   assert scorers.rule(config) == "loose"
   config.eval.arguments = ()
@@ -147,7 +182,12 @@ def test_the_rule_has_the_arguments_of_what_evaluates():
 
 def test_scoring_an_evaluation_takes_no_more_memory_than_learning():
   config = defaults.get_config()
-  config.data.prompts, config.sampler.group, config.learner.microbatch, config.learner.minibatches = 16, 4, 4, 2
+  (
+    config.data.prompts,
+    config.sampler.group,
+    config.learner.microbatch,
+    config.learner.minibatches,
+  ) = 16, 4, 4, 2
   for batch, group, cuts in ((16, 1, 1), (32, 1, 2), (48, 1, 3), (40, 2, 5), (14, 16, 14)):
     config.eval.batch = batch
     assert evaluator.judging_sizes(config, tiny.layout(), group).microbatches == cuts, batch
@@ -159,16 +199,25 @@ def odd(example, completion):
 
 @pytest.mark.slow
 def test_an_evaluation_asks_the_reward_models_as_they_are_now(monkeypatch):
-  """An outcome and a process reward model, on a mesh that cuts prompts and samples; without any nothing is computed."""
+  """An outcome and a process reward model, on a mesh that cuts prompts and samples; without any
+  nothing is computed.
+  """
   config = defaults.get_config()
   config.tokenizer, config.model.variant, config.mesh.group = "words", "test_qwen3", 2
-  config.data.arithmetic.size, config.sampler.max_length, config.sampler.stop = 32, 8, tuple("0123456789")
+  config.data.arithmetic.size, config.sampler.max_length, config.sampler.stop = (
+    32,
+    8,
+    tuple("0123456789"),
+  )
   config.eval.problems, config.eval.batch, config.eval.samples = 6, 4, 0
   config.eval.reward = f"{__file__}:odd"
   model, scorer = build.model(config), build.model(config, scores=True)
   params = model.load()
-  weights = jax.tree.map(lambda x: jnp.where(x == 0, 0.1, x), scorer.load())  # the head of a new one is 0
-  models = [RewardModel(name, 1.0, name == "steps", scorer.decoder, weights) for name in ("judge", "steps")]
+  # the head of a new one is 0
+  weights = jax.tree.map(lambda x: jnp.where(x == 0, 0.1, x), scorer.load())
+  models = [
+    RewardModel(name, 1.0, name == "steps", scorer.decoder, weights) for name in ("judge", "steps")
+  ]
   written = {}
   writer = types.SimpleNamespace(
     phase=lambda name: contextlib.nullcontext(),
@@ -181,7 +230,10 @@ def test_an_evaluation_asks_the_reward_models_as_they_are_now(monkeypatch):
   assert {"eval/accuracy", "eval/reward/judge", "eval/reward/steps"} <= set(written[1])
   models[0] = models[0]._replace(params=jax.tree.map(lambda x: -2 * x, weights))
   again = evaluate(writer, params, 2)
-  assert again["reward/judge"] != found["reward/judge"] and again["reward/steps"] == found["reward/steps"]
+  assert (
+    again["reward/judge"] != found["reward/judge"]
+    and again["reward/steps"] == found["reward/steps"]
+  )
   monkeypatch.setattr(model_rewards, "judge", None)
   models.clear()
   assert set(evaluate(writer, params, 3)) == {"accuracy", "length", "truncated"}
@@ -217,7 +269,10 @@ BETTER = FALLS[::-1]
 
 def test_a_learned_reward_that_rises_while_the_rule_falls_is_warned_of():
   (text,) = said([*RISES, *RISES + 1], [*BETTER, *FALLS])
-  found = re.match(r"reward/judge has risen from (\S+) to (\S+), and reward/correct fallen from (\S+) to (\S+),", text)
+  found = re.match(
+    r"reward/judge has risen from (\S+) to (\S+), and reward/correct fallen from (\S+) to (\S+),",
+    text,
+  )
   before, now, best, fallen = map(float, found.groups())
   assert 0.8 < before < 1.2 < now < 2.0 and 0.5 < fallen < 0.75 < best < 0.85
   assert "objective.beta" in text and "sort samples.html by disagreement" in text
@@ -240,7 +295,10 @@ def test_a_learned_reward_that_orders_by_less_than_chance_is_warned_of():
   assert not said(LEVEL[:40], LEVEL, agreement=0.6)
   assert not said(LEVEL[: watch.STEPS - 1], LEVEL, agreement=0.4)
   (text,) = said(LEVEL[:40], LEVEL, agreement=0.4)
-  assert re.match(r"in 10 steps agreement/judge was 0\.\d+: .* than chance would \(reward/judge is 0\.\d+, rewar", text)
+  assert re.match(
+    r"in 10 steps agreement/judge was 0\.\d+: .* than chance would \(reward/judge is 0\.\d+, rewar",
+    text,
+  )
 
 
 def test_rises_are_counted_in_standard_errors():

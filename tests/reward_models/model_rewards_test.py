@@ -1,4 +1,6 @@
-"""Rewards from the scores of reward models: at which token, what a completion that was cut off gets, on the mesh."""
+"""Rewards from the scores of reward models: at which token, what a completion that was cut off
+gets, on the mesh.
+"""
 
 import dataclasses
 
@@ -28,7 +30,9 @@ def test_an_outcome_is_judged_after_its_end_and_what_was_cut_off_is_the_least_of
 @pytest.mark.parametrize("score", [-9.0, 0.0, 9.0])
 def test_the_score_of_what_was_cut_off_does_not_count_whatever_it_is(score):
   scores = np.array([[3.0, -1.0, score]], np.float32)
-  rewards, _ = model_rewards.outcome_rewards(scores, np.array([[2, 4, 8]]), np.array([[STOPPED, STOPPED, TRUNCATED]]))
+  rewards, _ = model_rewards.outcome_rewards(
+    scores, np.array([[2, 4, 8]]), np.array([[STOPPED, STOPPED, TRUNCATED]])
+  )
   np.testing.assert_array_equal(rewards, [[3, -1, -1]])
 
 

@@ -1,4 +1,6 @@
-"""Boxed answers against a table made by hand, and against what is built to hang, to fill the memory or to run code."""
+"""Boxed answers against a table made by hand, and against what is built to hang, to fill the memory
+or to run code.
+"""
 
 import resource
 import subprocess
@@ -28,7 +30,9 @@ def completion(text, ended=STOPPED):
 def table():
   """The pairs of the table, compared all together."""
   boxed.check_arguments()
-  boxed.score_ahead([(example(answer), completion(text)) for answer, text, _ in boxed_answers.PAIRS])
+  boxed.score_ahead(
+    [(example(answer), completion(text)) for answer, text, _ in boxed_answers.PAIRS]
+  )
 
 
 @pytest.mark.parametrize("answer, text, right", boxed_answers.PAIRS)
@@ -45,7 +49,10 @@ def test_the_table_is_large_and_half_of_it_are_traps():
 def test_every_right_answer_of_the_table_is_right_as_it_stands(table):
   for answer, _, _ in boxed_answers.PAIRS:
     assert (
-      boxed.boxed_correct(example(answer), completion(answer if "boxed" in answer else f"\\boxed{{{answer}}}")) == 1
+      boxed.boxed_correct(
+        example(answer), completion(answer if "boxed" in answer else f"\\boxed{{{answer}}}")
+      )
+      == 1
     )
 
 
@@ -97,16 +104,29 @@ def test_the_example_needs_an_answer():
 
 
 def test_equal_answers_vote_together():
-  alike = [["0.5", "\\frac12", "1/2", "x=\\dfrac{1}{2}"], ["1,2", "\\{2,1\\}"], ["2\\sqrt3", "2\\sqrt{3}"]]
+  alike = [
+    ["0.5", "\\frac12", "1/2", "x=\\dfrac{1}{2}"],
+    ["1,2", "\\{2,1\\}"],
+    ["2\\sqrt3", "2\\sqrt{3}"],
+  ]
   alike += [["5\\text{ cm}", "5"], ["(1, 2)", "\\left(1,2\\right)"], ["\\text{Monday}", "monday"]]
   votes = [{boxed.answer_of(completion(f"\\boxed{{{text}}}")) for text in texts} for texts in alike]
   assert [len(each) for each in votes] == [1] * len(alike) and len(set.union(*votes)) == len(alike)
-  assert boxed.answer_of(completion("5")) is None and boxed.answer_of(completion("\\boxed{5")) is None
+  assert (
+    boxed.answer_of(completion("5")) is None and boxed.answer_of(completion("\\boxed{5")) is None
+  )
 
 
 def test_what_is_plain_needs_no_process(monkeypatch):
   monkeypatch.setattr(boxed, "_compare", lambda wanted: pytest.fail(f"asked for {wanted}"))
-  for text, right in (("0.5", 1), ("\\dfrac12", 1), ("0.51", 0), ("(1,2)", 0), ("\\text{no}", 0), ("9" * 400, 0)):
+  for text, right in (
+    ("0.5", 1),
+    ("\\dfrac12", 1),
+    ("0.51", 0),
+    ("(1,2)", 0),
+    ("\\text{no}", 0),
+    ("9" * 400, 0),
+  ):
     assert boxed.boxed_correct(example("\\frac12"), completion(f"\\boxed{{{text}}}")) == right
 
 
@@ -122,17 +142,26 @@ def test_answers_are_read_or_refused(table):
 
 def test_without_math_verify_the_setting_is_refused(monkeypatch):
   monkeypatch.setattr(boxed, "_processes", lambda: (worker.Process("grpo_jax.rewards.missing"),))
-  with pytest.raises(SettingError, match=r"boxed.boxed_correct needs math-verify.*pip install -e '\.\[math\]'"):
+  with pytest.raises(
+    SettingError, match=r"boxed.boxed_correct needs math-verify.*pip install -e '\.\[math\]'"
+  ):
     boxed.check_arguments()
 
 
 def test_a_hostile_answer_is_a_fault_and_the_next_one_is_judged(table):
-  texts = ["\\boxed{9^{9^{9^9}}}", "\\boxed{\\sqrt{12}}", "\\boxed{100000001!}", "\\boxed{\\sqrt{13}}"]
+  texts = [
+    "\\boxed{9^{9^{9^9}}}",
+    "\\boxed{\\sqrt{12}}",
+    "\\boxed{100000001!}",
+    "\\boxed{\\sqrt{13}}",
+  ]
   group = [completion(text) for text in texts]
   scores = combine.score([("boxed", boxed.boxed_correct, 1.0)], [example("2\\sqrt3")], [group], 1)
   assert scores.rewards[0, :, 0].tolist() == [0, 1, 0, 0]
   assert [fault.sample for fault in scores.faults] == [0, 2]
-  message = f"ValueError: the comparison of its answer computes for more than {algebra.SECONDS:g} seconds"
+  message = (
+    f"ValueError: the comparison of its answer computes for more than {algebra.SECONDS:g} seconds"
+  )
   assert {fault.message for fault in scores.faults} == {message}
 
 
@@ -161,7 +190,9 @@ if __name__ == "__main__":
 
 
 def test_limits_of_a_process(tmp_path, monkeypatch):
-  (tmp_path / "limited.py").write_text(ALLOCATES.format(root=str(ROOT), file=str(tmp_path / "written")))
+  (tmp_path / "limited.py").write_text(
+    ALLOCATES.format(root=str(ROOT), file=str(tmp_path / "written"))
+  )
   monkeypatch.setenv("PYTHONPATH", str(tmp_path))
   process = worker.Process("limited")
   assert process.ask({"do": "nothing"}) == {"did": "nothing"}
@@ -180,29 +211,40 @@ def test_limits_of_a_process(tmp_path, monkeypatch):
 
 
 def test_jax_is_not_imported_by_what_compares():
-  code = "import sys\nimport grpo_jax.rewards.algebra\nassert 'jax' not in sys.modules and 'sympy' not in sys.modules"
+  code = (
+    "import sys\nimport grpo_jax.rewards.algebra\nassert 'jax' not in sys.modules and 'sympy' not "
+    "in sys.modules"
+  )
   subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(1), check=True)
 
 
 @pytest.mark.slow
 def test_hostile_answers_delay_nobody(table, tmp_path):
-  """Fifty in a batch of five hundred: score 0, those that were stopped counted, nothing run, and 10 s on two cores.
+  """Fifty in a batch of five hundred: score 0, those that were stopped counted, nothing run, and 10
+  s on two cores.
 
-  With -s it prints the seconds. Those of computing are judged: on a machine that does nothing else, two processes on
-  two cores are done in half of them.
+  With -s it prints the seconds. Those of computing are judged: on a machine that does nothing else,
+  two processes on two cores are done in half of them.
   """
   mark = tmp_path / "executed"
   hostile = hostile_answers.texts(str(mark))
   pairs = boxed_answers.PAIRS
   assert len(hostile) >= 50
-  fair = [(example(answer), completion(text)) for answer, text, _ in (pairs * 3)[: 500 - len(hostile)]]
+  fair = [
+    (example(answer), completion(text)) for answer, text, _ in (pairs * 3)[: 500 - len(hostile)]
+  ]
   batch = [*fair, *((example("2\\sqrt{x+1}"), completion(text)) for text in hostile)]
-  batch = [batch[i * 7 % 500] for i in range(500)]  # 7 divides nothing of 500: the hostile ones lie everywhere
+  # 7 divides nothing of 500: the hostile ones lie everywhere
+  batch = [batch[i * 7 % 500] for i in range(500)]
   boxed._known().clear()
   for process in boxed._processes():
     process.stop()
   boxed.check_arguments()
-  before, start, own = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter(), time.process_time()
+  before, start, own = (
+    resource.getrusage(resource.RUSAGE_CHILDREN),
+    time.perf_counter(),
+    time.process_time(),
+  )
   examples, groups = [e for e, _ in batch], [[c] for _, c in batch]
   combine.ahead([boxed.score_ahead], examples, groups)
   scores = combine.score([("boxed", boxed.boxed_correct, 1.0)], examples, groups, 1, deadline=10.0)
@@ -212,7 +254,8 @@ def test_hostile_answers_delay_nobody(table, tmp_path):
   after = resource.getrusage(resource.RUSAGE_CHILDREN)  # with the start of the processes
   theirs = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
   print(
-    f"{len(hostile)} hostile of 500: {seconds:.1f} s, computing {own:.1f} s here and {theirs:.1f} s in two processes"
+    f"{len(hostile)} hostile of 500: {seconds:.1f} s, computing {own:.1f} s here and {theirs:.1f} "
+    "s in two processes"
   )
   print(f"{len(scores.faults)} faults")
   assert own + theirs / boxed.WORKERS < 10.0

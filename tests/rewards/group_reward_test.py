@@ -1,4 +1,6 @@
-"""Rewards that look at a whole group: how they are known, what they give, their faults, where they are refused."""
+"""Rewards that look at a whole group: how they are known, what they give, their faults, where they
+are refused.
+"""
 
 import re
 import time
@@ -48,14 +50,18 @@ GROUP = [written(2), written(4), None, written(3)]  # the third is another proce
   ],
 )
 def test_shorter_right_ones_get_more(right, lengths, rewards):
-  completions = [written(n, "#### 72" if solved == "y" else "#### 7") for solved, n in zip(right, lengths)]
+  completions = [
+    written(n, "#### 72" if solved == "y" else "#### 7") for solved, n in zip(right, lengths)
+  ]
   assert group.shortest_correct(EXAMPLE, completions) == list(rewards)
 
 
 def test_it_is_known_by_the_name_of_its_second_parameter():
   assert combine.looks_at_group(by_rank) and combine.looks_at_group(group.shortest_correct)
   assert not combine.looks_at_group(one) and not combine.looks_at_group(lambda *completions: 0.0)
-  assert not combine.looks_at_group(lambda completions, example: 0.0) and not combine.looks_at_group(max)
+  assert not combine.looks_at_group(
+    lambda completions, example: 0.0
+  ) and not combine.looks_at_group(max)
   functions = (("rank", f"{__file__}:by_rank", 2.0, {"top": 5}), ("one", f"{__file__}:one", 1.0))
   (_, bound, weight), (_, single, _) = scorers.rewards(
     ConfigDict({"functions": functions, "outcome_models": (), "process_models": ()})
@@ -68,7 +74,9 @@ def test_each_completion_gets_its_number_on_its_last_token_beside_other_rewards(
   rewards = [("rank", by_rank, 2.0), ("one", one, 0.5)]
   scores = combine.score(rewards, [EXAMPLE, None], [GROUP, [None] * 4], 4)
   np.testing.assert_array_equal(scores.components[0], [[-1, 10], [1, 10], [0, 0], [0, 10]])
-  np.testing.assert_array_equal(scores.rewards[0], [[0, 3, 0, 0], [0, 0, 0, 7], [0] * 4, [0, 0, 5, 0]])
+  np.testing.assert_array_equal(
+    scores.rewards[0], [[0, 3, 0, 0], [0, 0, 0, 7], [0] * 4, [0, 0, 5, 0]]
+  )
   assert scores.given.sum() == 3 and not scores.faults
 
 
@@ -122,7 +130,9 @@ def test_a_late_group_is_a_fault_and_groups_that_are_always_late_end_the_run():
   assert [(f.prompt, f.message) for f in scores.faults] == [
     (p, "took longer than 0.05 s (rewards.deadline)") for p in (0, 2)
   ]
-  with pytest.raises(SettingError, match="'slow' took longer than .* on each of the first 5 groups"):
+  with pytest.raises(
+    SettingError, match="'slow' took longer than .* on each of the first 5 groups"
+  ):
     combine.score([("slow", slow, 1.0)], [EXAMPLE] * 9, groups[2:], 4, deadline=0.05)
 
 
@@ -133,7 +143,9 @@ def test_an_evaluation_refuses_it_by_name():
 
 
 def test_it_is_tried_on_a_group_before_anything_starts():
-  """As large as those of the run; a SettingError comes through, anything else is told and is no reason to stop."""
+  """As large as those of the run; a SettingError comes through, anything else is told and is no
+  reason to stop.
+  """
 
   class Words:
     eos_id = 0
@@ -163,8 +175,12 @@ def test_scoring_ahead_has_the_time_of_all_that_it_stands_for(tmp_path):
 
   pair = [EXAMPLE], [[written(1), written(2)]]
   start = time.perf_counter()
-  with pytest.raises(SettingError, match=r"score_ahead of group_reward_test failed on 2 completions.*than 0.2 s"):
+  with pytest.raises(
+    SettingError, match=r"score_ahead of group_reward_test failed on 2 completions.*than 0.2 s"
+  ):
     combine.ahead([ahead], *pair, deadline=0.1)
   assert 0.2 < time.perf_counter() - start < 5
-  with pytest.raises(SettingError, match=r"score_ahead of group_reward_test failed on 2 .*ZeroDivisionError"):
+  with pytest.raises(
+    SettingError, match=r"score_ahead of group_reward_test failed on 2 .*ZeroDivisionError"
+  ):
     combine.ahead([lambda pairs: 1 / 0], *pair)

@@ -1,4 +1,6 @@
-"""What hostile rewards (hostile_rewards.py) do to the other rewards, to the process and to the run: nothing."""
+"""What hostile rewards (hostile_rewards.py) do to the other rewards, to the process and to the run:
+nothing.
+"""
 
 import contextlib
 import gc
@@ -33,7 +35,10 @@ def batch() -> tuple[list[Example], list[list[Completion]]]:
   examples = [Example(f"question {p}", "#### 7", "7", {"n": p, **meta}) for p in range(2)]
   lengths = ((2, 3, 4), (4, 2, 3))
   groups = [
-    [Completion(f"text {p}{g}", range(n), (STOPPED, TRUNCATED)[g % 2], [0, n - 1]) for g, n in enumerate(lengths[p])]
+    [
+      Completion(f"text {p}{g}", range(n), (STOPPED, TRUNCATED)[g % 2], [0, n - 1])
+      for g, n in enumerate(lengths[p])
+    ]
     for p in range(2)
   ]
   return examples, groups
@@ -55,13 +60,19 @@ def load(code: str, tmp_path) -> tuple[str, object, float]:
   file = tmp_path / "mine.py"
   file.write_text(code)
   rows = (("bad", f"{file}:reward", 0.25),)
-  return scorers.rewards(ConfigDict({"functions": rows, "outcome_models": (), "process_models": ()}))[0]
+  return scorers.rewards(
+    ConfigDict({"functions": rows, "outcome_models": (), "process_models": ()})
+  )[0]
 
 
 @contextlib.contextmanager
 def kept():
   """Puts back what a reward may leave behind that no run depends on."""
-  hooks, modules, switch = (sys.excepthook, threading.excepthook), dict(sys.modules), sys.getrecursionlimit()
+  hooks, modules, switch = (
+    (sys.excepthook, threading.excepthook),
+    dict(sys.modules),
+    sys.getrecursionlimit(),
+  )
   environment, errors, place = dict(os.environ), np.geterr(), locale.setlocale(locale.LC_ALL)
   states = random.getstate(), np.random.get_state()  # noqa: NPY002
   with warnings.catch_warnings():
@@ -84,7 +95,15 @@ def process() -> list:
   """What of this process a run depends on."""
   handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]
   files = [(os.fstat(n).st_dev, os.fstat(n).st_ino) for n in (1, 2)]
-  return [os.getcwd(), os.getpid(), handlers, files, signal.getitimer(signal.ITIMER_REAL), os._exit, json.dumps]
+  return [
+    os.getcwd(),
+    os.getpid(),
+    handlers,
+    files,
+    signal.getitimer(signal.ITIMER_REAL),
+    os._exit,
+    json.dumps,
+  ]
 
 
 @pytest.mark.filterwarnings("ignore:os.fork")
@@ -115,16 +134,23 @@ def test_it_changes_nothing_for_other_rewards_or_the_process(want, code, tmp_pat
 
 
 def check(scores: combine.Scores, alone: combine.Scores, word: str, text: str) -> None:
-  """Compares scores with those of the witnesses alone, `bad` being worth on its last token what the row says."""
+  """Compares scores with those of the witnesses alone, `bad` being worth on its last token what the
+  row says.
+  """
   np.testing.assert_array_equal(scores.components[..., [0, 2, 3]], alone.components)
   np.testing.assert_array_equal(scores.given, alone.given)
   worth = {"fault": ON_ERROR, "none": np.nan}.get(word)
   worth = float(text) if worth is None else worth
   np.testing.assert_array_equal(scores.components[..., 1], np.full((2, 3), worth))
-  expected = alone.rewards.astype(np.float64) + np.where(alone.given, 0.25 * np.nan_to_num(worth), 0.0)
+  expected = alone.rewards.astype(np.float64) + np.where(
+    alone.given, 0.25 * np.nan_to_num(worth), 0.0
+  )
   np.testing.assert_allclose(scores.rewards, expected, rtol=1e-6)
   assert len(scores.faults) == (6 if word == "fault" else 0)
-  assert all(fault.name == "bad" and text in fault.message and len(fault.message) <= 500 for fault in scores.faults)
+  assert all(
+    fault.name == "bad" and text in fault.message and len(fault.message) <= 500
+    for fault in scores.faults
+  )
 
 
 def test_there_are_as_many_as_are_counted():
@@ -137,15 +163,25 @@ def test_what_a_reward_left_behind_is_told_by_name(code, tmp_path, capfd):
   deadline._warned.clear()
   combine.score([load(hostile_rewards.body(code), tmp_path)], *batch(), 5)
   said = capfd.readouterr().out
-  assert said.count("warning: ") == 1 and "changed back" in said + "changed back" * ("opened again" in said)
-  assert f"reward ({tmp_path}/mine.py)" in said or "a reward closed or replaced the standard output" in said
+  assert said.count("warning: ") == 1 and "changed back" in said + "changed back" * (
+    "opened again" in said
+  )
+  assert (
+    f"reward ({tmp_path}/mine.py)" in said
+    or "a reward closed or replaced the standard output" in said
+  )
 
 
 def test_what_it_is_told_can_be_compared_copied_and_written_as_ever():
   (example, _), ((completion, *_), _) = batch()
   assert example.meta["results"] == [3, 1, 2] and isinstance(example.meta["deep"], dict)
   assert json.loads(json.dumps(example.meta["deep"])) == {"list": [{"x": 1}]}
-  assert sorted(example.meta["results"]) == [1, 2, 3] and example.meta["results"] + [4] == [3, 1, 2, 4]
+  assert sorted(example.meta["results"]) == [1, 2, 3] and example.meta["results"] + [4] == [
+    3,
+    1,
+    2,
+    4,
+  ]
   changed = example._replace(meta={"list": [1]})
   with pytest.raises(TypeError, match=r"change a copy: copy.deepcopy\(example.meta\)"):
     changed.meta["list"].append(2)
@@ -155,7 +191,11 @@ def test_what_it_is_told_can_be_compared_copied_and_written_as_ever():
 @pytest.mark.parametrize("setting", ["functions", "outcome_models", "process_models"])
 def test_names_that_cannot_be_a_metric_are_refused(setting):
   def find(name):
-    cfg = {"functions": (("fine", "math.well_formed", 1.0),), "outcome_models": (), "process_models": ()}
+    cfg = {
+      "functions": (("fine", "math.well_formed", 1.0),),
+      "outcome_models": (),
+      "process_models": (),
+    }
     path = "math.well_formed" if setting == "functions" else "folder"
     return scorers.rewards(ConfigDict(cfg | {setting: ((name, path, 1.0), *cfg[setting])}))
 

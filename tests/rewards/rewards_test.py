@@ -52,7 +52,23 @@ def test_number(text, value):
 
 @pytest.mark.parametrize(
   "text",
-  ["", ".", "-", "$", "%", "1,00", "10,0000", ",1", "1 000", "--5", "-$-5", "72 apples", "48/2", "1e3", "\u0663"]
+  [
+    "",
+    ".",
+    "-",
+    "$",
+    "%",
+    "1,00",
+    "10,0000",
+    ",1",
+    "1 000",
+    "--5",
+    "-$-5",
+    "72 apples",
+    "48/2",
+    "1e3",
+    "\u0663",
+  ]
   + ["0x1f", "nan", "inf", "1_000", "5\n6", "9" * 65, "2+2", "1.2.3"],
 )
 def test_not_a_number(text):
@@ -89,7 +105,13 @@ def test_an_answer_that_was_cut_off_does_not_count():
 
 @pytest.mark.parametrize(
   "text, answer",
-  [("work\n#### 72 \nmore", "72"), ("#### 7 #### 72", "72"), ("####\n72", ""), ("72", None), ("### 72", None)],
+  [
+    ("work\n#### 72 \nmore", "72"),
+    ("#### 7 #### 72", "72"),
+    ("####\n72", ""),
+    ("72", None),
+    ("### 72", None),
+  ],
 )
 def test_what_stands_after_the_mark(text, answer):
   assert math.after_mark(text) == answer
@@ -141,7 +163,21 @@ def test_choice_correct(text):
     "B, I think",
     "B!",
   ]
-  + ["(B", "[B)", "B]", "((B))", "B..", "B\nA", "A\nB", "**B**", "\u0412", "\uff22", "8", "#### B\n#### A", "#### B C"]
+  + [
+    "(B",
+    "[B)",
+    "B]",
+    "((B))",
+    "B..",
+    "B\nA",
+    "A\nB",
+    "**B**",
+    "\u0412",
+    "\uff22",
+    "8",
+    "#### B\n#### A",
+    "#### B C",
+  ]
   + ["#### Because", "####\nB", "B\n####", "B ####", "B\n#### C", "#### 1"],
 )
 def test_a_choice_is_never_found_within_a_text(text):
@@ -155,7 +191,13 @@ def test_letters_are_of_the_alphabet():
 
 
 def test_a_choice_that_was_cut_off_does_not_count():
-  for text, reward in (("B", 0.0), ("#### B", 0.0), ("#### B\n", 1.0), ("B\n", 0.0), ("#### A\n#### B", 0.0)):
+  for text, reward in (
+    ("B", 0.0),
+    ("#### B", 0.0),
+    ("#### B\n", 1.0),
+    ("B\n", 0.0),
+    ("#### A\n#### B", 0.0),
+  ):
     assert choice.choice_correct(_example("B"), _completion(text, TRUNCATED)) == reward
 
 
@@ -245,7 +287,11 @@ def test_steps_correct():
   def check(text, ends):
     return steps.steps_correct(example, _completion(text, tokens=ends[-1] + 1, step_ends=ends))
 
-  assert check("Ann has 48 / 2 = 24\nIn all 48+24=$72 pens.\n#### 72", [4, 9, 12]) == [(4, 1.0), (9, 1.0), (12, 1.0)]
+  assert check("Ann has 48 / 2 = 24\nIn all 48+24=$72 pens.\n#### 72", [4, 9, 12]) == [
+    (4, 1.0),
+    (9, 1.0),
+    (12, 1.0),
+  ]
   # A wrong step, its honest consequence, and a wrong answer.
   assert check("48 / 2 = 26\n48 + 26 = 74\n#### 74", [4, 9, 12]) == [(4, 0.0), (9, 0.0), (12, 0.0)]
   # A wrong step and a right one after it.
@@ -293,7 +339,8 @@ def test_overlong():
   assert [reward(n) for n in (1, 80, 85, 90, 100, 120)] == [0, 0, -0.25, -0.5, -1, -1]
   with pytest.raises(SettingError, match="buffer=0: use 1 to max_length=100"):
     length.overlong(_example(), _completion(""), max_length=100, buffer=0)
-  with pytest.raises(SettingError, match="buffer=101"):  # a fault of every completion would be one of none
+  # a fault of every completion would be one of none
+  with pytest.raises(SettingError, match="buffer=101"):
     combine.score(
       [("a", functools.partial(length.overlong, max_length=100, buffer=101), 1.0)],
       [_example()],
@@ -321,13 +368,19 @@ def test_score():
   np.testing.assert_array_equal(scores.rewards[0], [[10, 5, 0, 2, 0], [10, 5, 0, 0, 0]])
   np.testing.assert_array_equal(scores.given[0], [[1, 1, 0, 1, 0], [1, 1, 0, 0, 0]])
   np.testing.assert_array_equal(scores.components[0], [[1, 0.75], [0, 0.75]])
-  assert not scores.rewards[1].any() and not scores.given[1].any() and not scores.components[1].any()
+  assert (
+    not scores.rewards[1].any() and not scores.given[1].any() and not scores.components[1].any()
+  )
   assert scores.faults == []
-  assert scores.rewards.dtype == scores.components.dtype == np.float32 and scores.given.dtype == bool
+  assert (
+    scores.rewards.dtype == scores.components.dtype == np.float32 and scores.given.dtype == bool
+  )
 
 
 def test_a_value_of_zero_is_given():
-  scores = combine.score([("zero", _returns(0.0), 1.0)], [_example()], [[_completion("", tokens=3)]], max_length=3)
+  scores = combine.score(
+    [("zero", _returns(0.0), 1.0)], [_example()], [[_completion("", tokens=3)]], max_length=3
+  )
   np.testing.assert_array_equal(scores.given, [[[False, False, True]]])
 
 
@@ -347,20 +400,36 @@ def test_no_reward_is_not_a_reward_of_zero(nothing):
   """Two rewards and four completions: given both, one, the other (a step's) and none."""
   group = [_completion(text, tokens=3) for text in ("both", "first", "second", "none")]
   rewards = [
-    ("first", lambda example, completion: 0.5 if completion.text in ("both", "first") else nothing, 2.0),
-    ("second", lambda example, completion: [(1, -1.0)] if completion.text in ("both", "second") else nothing, 1.0),
+    (
+      "first",
+      lambda example, completion: 0.5 if completion.text in ("both", "first") else nothing,
+      2.0,
+    ),
+    (
+      "second",
+      lambda example, completion: [(1, -1.0)] if completion.text in ("both", "second") else nothing,
+      1.0,
+    ),
   ]
   scores = combine.score(rewards, [_example()], [group], max_length=4, on_error=7.0)
-  np.testing.assert_array_equal(scores.rewards[0], [[0, -1, 1, 0], [0, 0, 1, 0], [0, -1, 0, 0], [0, 0, 0, 0]])
-  np.testing.assert_array_equal(scores.given[0], [[0, 1, 1, 0], [0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]])
-  np.testing.assert_array_equal(scores.components[0], [[0.5, -1], [0.5, np.nan], [np.nan, -1], [np.nan, np.nan]])
+  np.testing.assert_array_equal(
+    scores.rewards[0], [[0, -1, 1, 0], [0, 0, 1, 0], [0, -1, 0, 0], [0, 0, 0, 0]]
+  )
+  np.testing.assert_array_equal(
+    scores.given[0], [[0, 1, 1, 0], [0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+  )
+  np.testing.assert_array_equal(
+    scores.components[0], [[0.5, -1], [0.5, np.nan], [np.nan, -1], [np.nan, np.nan]]
+  )
   assert scores.faults == []
 
 
 def test_a_completion_without_a_reward_takes_no_part_in_its_group():
   group = [_completion(text, tokens=2) for text in ("right", "wrong", "none")]
   values = {"right": 1.0, "wrong": 0.0, "none": None}
-  scores = combine.score([("a", lambda _, c: values[c.text], 1.0)], [_example()], [group], max_length=2)
+  scores = combine.score(
+    [("a", lambda _, c: values[c.text], 1.0)], [_example()], [group], max_length=2
+  )
   found = advantages.group_relative(scores.rewards, scores.given, scale="none")
   np.testing.assert_array_equal(found, [[[0, 0.5], [0, -0.5], [0, 0]]])  # the mean is 1/2, not 1/3
   assert writer.clean(scores.components) == [[[1.0], [0.0], [None]]]  # as logs write it
@@ -395,7 +464,9 @@ def test_faults_stop_nothing(function, message):
   group = [_completion("", tokens=3), _completion("", tokens=2)]
   scores = combine.score(rewards, [_example()], [group], max_length=4, on_error=-0.75)
   np.testing.assert_array_equal(scores.rewards, [[[0, 0, 1.0 + 2.0 * -0.75, 0], [0, 2.0, 0, 0]]])
-  np.testing.assert_array_equal(scores.given, [[[False, False, True, False], [False, True, False, False]]])
+  np.testing.assert_array_equal(
+    scores.given, [[[False, False, True, False], [False, True, False, False]]]
+  )
   np.testing.assert_array_equal(scores.components, [[[1.0, -0.75], [1.0, 0.5]]])
   (fault,) = scores.faults
   assert fault[:3] == (0, 0, "bad") and message in fault.message
@@ -406,7 +477,9 @@ def test_a_reward_that_fails_on_everything_ends_the_run():
   empty = [_completion("", tokens=0)] * 2  # of a prompt that only fills the batch
   groups = [[_completion("", tokens=3), _completion("", tokens=2)], empty]
   faults = combine.score(rewards, [_example(), None], groups, max_length=4).faults
-  with pytest.raises(SettingError, match="'bad' failed on all 2 completions of a step, first: IndexError: list index"):
+  with pytest.raises(
+    SettingError, match="'bad' failed on all 2 completions of a step, first: IndexError: list index"
+  ):
     combine.check_some_worked(faults, 2)
   combine.check_some_worked(faults, 3)
   assert not combine.score(rewards, [None], [empty], max_length=4).faults
@@ -441,7 +514,9 @@ def test_a_late_reward_is_a_fault_and_one_that_is_always_late_ends_the_run():
   scores = combine.score([("slow", slow, 1.0)], [_example()], [group], max_length=4, deadline=0.1)
   assert [f.message for f in scores.faults] == ["took longer than 0.1 s (rewards.deadline)"] * 2
   start, group = time.perf_counter(), [_completion("", tokens=1)] * 1000
-  with pytest.raises(SettingError, match="'slow' took longer than 0.1 s .* on each of the first 5 completions"):
+  with pytest.raises(
+    SettingError, match="'slow' took longer than 0.1 s .* on each of the first 5 completions"
+  ):
     combine.score([("slow", slow, 1.0)], [_example()], [group], max_length=4, deadline=0.1)
   assert time.perf_counter() - start < 30
 
@@ -455,7 +530,9 @@ def test_interrupts_are_not_swallowed():
 
 
 def test_the_shares_of_several_processes_are_put_together():
-  """Each scores its own completions, and what they gave is what one process would have given to all."""
+  """Each scores its own completions, and what they gave is what one process would have given to
+  all.
+  """
 
   def odd(example, completion):
     values = {1: None, 2: 0.5, 3: [(0, 1.0), (2, -1.0)], 4: [][:1]}
@@ -469,7 +546,9 @@ def test_the_shares_of_several_processes_are_put_together():
   own = [[[(p + g) % 2 == share for g in range(3)] for p in range(2)] for share in range(2)]
   shares = [
     combine.given_only(
-      combine.score(rewards, examples, [[c if o else None for c, o in zip(*of)] for of in zip(groups, mine)], 6)
+      combine.score(
+        rewards, examples, [[c if o else None for c, o in zip(*of)] for of in zip(groups, mine)], 6
+      )
     )
     for mine in own
   ]

@@ -1,4 +1,6 @@
-"""Verifiers beside the strict ones: a stated option, an exact text, a pattern; and how settings name them."""
+"""Verifiers beside the strict ones: a stated option, an exact text, a pattern; and how settings
+name them.
+"""
 
 import re
 import time
@@ -23,9 +25,30 @@ def completion(text, ended=STOPPED):
 
 
 STATED = [
-  *(" Answer: B", " #### B", "- Answer: B", "## Answer: B", "**Option B**", "(Answer: B)", "My answer: B"),
+  *(
+    " Answer: B",
+    " #### B",
+    "- Answer: B",
+    "## Answer: B",
+    "**Option B**",
+    "(Answer: B)",
+    "My answer: B",
+  ),
   *("The answer is $\\text{B}$", "Answer: \\mathrm{B}", "answer: C is tempting.\nMy answer: B"),
-  *("B", "b", "(B)", "B.", "(b).", "**B**", "**(B)**", "$B$", "so\nB", "so\n(B)", "so\n\n**B.**\n", "\\boxed{B}"),
+  *(
+    "B",
+    "b",
+    "(B)",
+    "B.",
+    "(b).",
+    "**B**",
+    "**(B)**",
+    "$B$",
+    "so\nB",
+    "so\n(B)",
+    "so\n\n**B.**\n",
+    "\\boxed{B}",
+  ),
   *(
     "\\boxed{(B)}",
     "\\boxed{\\text{B}}",
@@ -34,10 +57,32 @@ STATED = [
     "#### B",
     "#### (B).",
   ),
-  *("The answer is B", "The answer is B.", "the answer is (b)", "The answer is: B", "Answer: B", "answer: **B**"),
-  *("**Answer: B**", "**Answer:** B", "The correct answer is **B**.", "The correct option is B", "I choose option B"),
-  *("Answer:\nB", "The final answer is [B], I think", "The answer is B because A is not", "answer is B) Bern"),
-  *("It must be (B), as said.", "A. Oslo\nB. Bern\nThe answer is B", "The answer is A. No, the answer is B."),
+  *(
+    "The answer is B",
+    "The answer is B.",
+    "the answer is (b)",
+    "The answer is: B",
+    "Answer: B",
+    "answer: **B**",
+  ),
+  *(
+    "**Answer: B**",
+    "**Answer:** B",
+    "The correct answer is **B**.",
+    "The correct option is B",
+    "I choose option B",
+  ),
+  *(
+    "Answer:\nB",
+    "The final answer is [B], I think",
+    "The answer is B because A is not",
+    "answer is B) Bern",
+  ),
+  *(
+    "It must be (B), as said.",
+    "A. Oslo\nB. Bern\nThe answer is B",
+    "The answer is A. No, the answer is B.",
+  ),
   *(
     "\\boxed{A}, no, \\boxed{B}",
     "The answer is A.\n#### B",
@@ -46,11 +91,48 @@ STATED = [
   ),
 ]
 NOT_STATED = [
-  *("", "A", "C", "Both", "Bern", "B or C", "The answer is B or C", "The answer is (B) and (C)", "The answer is B, C"),
-  *("Answer: A/B", "\\boxed{A, B}", "\\boxed{}", "\\boxed{B", "\\boxed{AB}", "#### B C", "#### B\n#### A", "####\n"),
-  *("The answer is Berlin", "The answer is Because", "The answer is B1", "The answer is not B", "the answer is b"),
-  *("The answer is B. No, the answer is A.", "The answer is B.\nA", "(A) is wrong, (B) is right", "(A)(B)", "A\nB\nC"),
-  *("\\boxed{B} and \\boxed{C}", "\\boxed{B} and \\boxed{", "The answer is A house", "Answer: I think so", "\u0412"),
+  *(
+    "",
+    "A",
+    "C",
+    "Both",
+    "Bern",
+    "B or C",
+    "The answer is B or C",
+    "The answer is (B) and (C)",
+    "The answer is B, C",
+  ),
+  *(
+    "Answer: A/B",
+    "\\boxed{A, B}",
+    "\\boxed{}",
+    "\\boxed{B",
+    "\\boxed{AB}",
+    "#### B C",
+    "#### B\n#### A",
+    "####\n",
+  ),
+  *(
+    "The answer is Berlin",
+    "The answer is Because",
+    "The answer is B1",
+    "The answer is not B",
+    "the answer is b",
+  ),
+  *(
+    "The answer is B. No, the answer is A.",
+    "The answer is B.\nA",
+    "(A) is wrong, (B) is right",
+    "(A)(B)",
+    "A\nB\nC",
+  ),
+  *(
+    "\\boxed{B} and \\boxed{C}",
+    "\\boxed{B} and \\boxed{",
+    "The answer is A house",
+    "Answer: I think so",
+    "\u0412",
+  ),
   *("The answer is B? No.", "vitamin B", "plan B it is", "answer", "answer is", "(B"),
 ]
 
@@ -68,7 +150,12 @@ def test_what_states_another_option_or_several_is_wrong(text):
 
 
 def test_a_statement_that_was_cut_off_does_not_count():
-  for text, reward in (("The answer is B", 0), ("The answer is B\nsince", 1), ("\\boxed{B}", 0), ("B", 0)):
+  for text, reward in (
+    ("The answer is B", 0),
+    ("The answer is B\nsince", 1),
+    ("\\boxed{B}", 0),
+    ("B", 0),
+  ):
     assert option.option_correct(example("B"), completion(text, TRUNCATED)) == reward
 
 
@@ -148,7 +235,10 @@ def test_a_pattern_that_backtracks_is_stopped():
   rewards = [("p", lambda e, c: pattern.pattern_correct(e, c, pattern="((a+)+)b"), 1.0)]
   group = [completion("a" * 40), completion("aab")]
   scores = combine.score(rewards, [example("aa")], [group], 2, deadline=0.3)
-  assert [fault.sample for fault in scores.faults] == [0] and scores.rewards[0, :, 1].tolist() == [0, 1]
+  assert [fault.sample for fault in scores.faults] == [0] and scores.rewards[0, :, 1].tolist() == [
+    0,
+    1,
+  ]
 
 
 def section(functions=(), reward="math.answer_correct", arguments=()):
@@ -163,8 +253,18 @@ def section(functions=(), reward="math.answer_correct", arguments=()):
     ("choice.choice_correct", (), ["#### b", "(B).", "so B"], ["B", "B", None]),
     ("option.option_correct", (), ["#### b", "the answer is B", "so"], ["B", "B", None]),
     ("exact.exact_match", (("case", False),), ["New York", "new  york"], ["new york", "new york"]),
-    ("pattern.pattern_correct", (("pattern", "is (.*)"),), ["is 7", "is 7.0", "x"], [Fraction(7)] * 2 + [None]),
-    ("boxed.boxed_correct", (), ["\\boxed{1/2}", "\\boxed{0.5}", "0.5"], [Fraction(1, 2)] * 2 + [None]),
+    (
+      "pattern.pattern_correct",
+      (("pattern", "is (.*)"),),
+      ["is 7", "is 7.0", "x"],
+      [Fraction(7)] * 2 + [None],
+    ),
+    (
+      "boxed.boxed_correct",
+      (),
+      ["\\boxed{1/2}", "\\boxed{0.5}", "0.5"],
+      [Fraction(1, 2)] * 2 + [None],
+    ),
   ],
 )
 def test_every_verifier_votes(reward, arguments, texts, votes):
@@ -184,13 +284,19 @@ def test_a_file_of_ones_own_may_say_what_its_answers_are(tmp_path):
     "def answer_of(completion, *, end='.'):\n  return completion.text.removesuffix(end)\n\n\n"
     "def check_arguments(*, end='.'):\n  if not end:\n    raise ValueError('empty')\n"
   )
-  found = scorers.eval_reward(section(reward=f"{tmp_path}/mine.py:right", arguments=(("end", "!"),)))
+  found = scorers.eval_reward(
+    section(reward=f"{tmp_path}/mine.py:right", arguments=(("end", "!"),))
+  )
   assert found.answer_of(completion("so!")) == "so" and found.score(example(""), completion("so!"))
   assert found.score_ahead is None
   with pytest.raises(ValueError, match="empty"):
     scorers.eval_reward(section(reward=f"{tmp_path}/mine.py:right", arguments=(("end", ""),)))
-  (tmp_path / "other.py").write_text("def right(example, completion, *, end):\n  pass\n\n\ndef answer_of(c):\n  pass\n")
-  with pytest.raises(SettingError, match=re.escape("other.py:right cannot be called so: got an unexpected keyword")):
+  (tmp_path / "other.py").write_text(
+    "def right(example, completion, *, end):\n  pass\n\n\ndef answer_of(c):\n  pass\n"
+  )
+  with pytest.raises(
+    SettingError, match=re.escape("other.py:right cannot be called so: got an unexpected keyword")
+  ):
     scorers.eval_reward(section(reward=f"{tmp_path}/other.py:right", arguments=(("end", "!"),)))
 
 

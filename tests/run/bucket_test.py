@@ -1,6 +1,7 @@
 """A run whose folder, weights and data are in a bucket does what it does on a disk.
 
-The slow ones are real processes of `python -m experiments.run` (tests/run/resume_test.py), whose server is on loopback.
+The slow ones are real processes of `python -m experiments.run` (tests/run/resume_test.py), whose
+server is on loopback.
 """
 
 import json
@@ -57,10 +58,18 @@ def test_a_checkpoint_comes_back_and_a_damaged_one_is_set_aside():
   checkpoints = checkpoint.Checkpoints(folder, keep=2)
   assert not unfinished.exists()
   got = checkpoints.restore_latest({"policy": abstract(states[2])})
-  assert got.step == 2 and equal(got.states["policy"], states[2]) and "checkpoint 3 is damaged" in got.passed_over[0]
-  assert (storage.place(folder) / "damaged/3/state/_METADATA").is_file() and checkpoint.latest(folder) == 2
+  assert (
+    got.step == 2
+    and equal(got.states["policy"], states[2])
+    and "checkpoint 3 is damaged" in got.passed_over[0]
+  )
+  assert (storage.place(folder) / "damaged/3/state/_METADATA").is_file() and checkpoint.latest(
+    folder
+  ) == 2
   checkpoints.save(3, {"policy": states[1]}, {}, {}, wait=True)
-  assert equal(checkpoints.restore_latest({"policy": abstract(states[1])}).states["policy"], states[1])
+  assert equal(
+    checkpoints.restore_latest({"policy": abstract(states[1])}).states["policy"], states[1]
+  )
   checkpoints.close()
 
 
@@ -72,8 +81,14 @@ def test_weights_come_back_and_their_headers_are_checked_without_them():
   assert not (storage.place(folder) / headers.SINGLE).exists()
   told = []
   tensors.check(folder, decoder(config).shapes())
-  assert_same(tensors.load(folder, decoder(config), progress=lambda *read: told.append(read)), params)
-  copied = sum(storage.size(path) for path in storage.place(folder).iterdir() if path.name.endswith(".safetensors"))
+  assert_same(
+    tensors.load(folder, decoder(config), progress=lambda *read: told.append(read)), params
+  )
+  copied = sum(
+    storage.size(path)
+    for path in storage.place(folder).iterdir()
+    if path.name.endswith(".safetensors")
+  )
   numbers = sum(x.nbytes for x in jax.tree.leaves(params))
   assert (copied, copied) in told and told[-1] == (numbers, numbers)
 
@@ -85,7 +100,9 @@ def test_corrupt_weights_in_a_bucket_are_refused_before_they_are_copied(monkeypa
   monkeypatch.setattr(storage, "download", None)
   for content in (file.read_bytes()[:-4], b"", b"\x80\x02 a pickle", b"\xff" * 20):
     storage.write(file, content)
-    with pytest.raises(SettingError, match=rf"init_from={folder}: model.safetensors is (corrupt|a pickle)"):
+    with pytest.raises(
+      SettingError, match=rf"init_from={folder}: model.safetensors is (corrupt|a pickle)"
+    ):
       tensors.check(folder, decoder(config).shapes())
   file.unlink()
   with pytest.raises(SettingError, match=r"no weights: model.safetensors is missing"):
@@ -103,7 +120,9 @@ def test_a_tokenizer_comes_back():
 
 def test_samples_that_were_drawn_come_back():
   zero = np.zeros((2, 3))
-  samples = Rollouts(Prompts(zero, zero), zero, zero, zero, zero, zero, rewards=zero, given=zero, components=zero + 1)
+  samples = Rollouts(
+    Prompts(zero, zero), zero, zero, zero, zero, zero, rewards=zero, given=zero, components=zero + 1
+  )
   path = storage.place(f"{ROOT}/drawn/samples.npz")
   assert offline.read_samples(path, None, offline.template()) == (None, "")
   offline.write_samples(path, samples)
@@ -117,7 +136,9 @@ def test_the_config_that_owns_a_folder():
   workdir.claim(folder, config)
   workdir.check_owner(folder, config)
   config.learner.lr = 1.0
-  with pytest.raises(SettingError, match=r"belongs to another config \(learner.lr was 1e-06, is 1.0\)"):
+  with pytest.raises(
+    SettingError, match=r"belongs to another config \(learner.lr was 1e-06, is 1.0\)"
+  ):
     workdir.check_owner(folder, config)
   with workdir.locked(folder) as check_lock:
     check_lock()
@@ -130,12 +151,16 @@ def test_what_a_run_depends_on_is_recorded_there_and_its_files_are_known():
   file = storage.place(f"{folder}/data/train.jsonl")
   storage.write(file, b"one")
   before = inputs.of_path("data.path", f"{folder}/data")
-  assert list(before) == ["data.path/train.jsonl"] and before["data.path/train.jsonl"].startswith("3 bytes, ")
+  assert list(before) == ["data.path/train.jsonl"] and before["data.path/train.jsonl"].startswith(
+    "3 bytes, "
+  )
   assert inputs.record(f"{folder}/run", before, 0) == []
   storage.write(file, b"two")
   after = inputs.of_path("data.path", f"{folder}/data")
   (line,) = inputs.record(f"{folder}/run", after, 4)
-  assert line.startswith("data.path/train.jsonl has changed since step 4 of this run: was 3 bytes, ")
+  assert line.startswith(
+    "data.path/train.jsonl has changed since step 4 of this run: was 3 bytes, "
+  )
   assert json.loads((storage.place(folder) / "run/inputs-until-4.json").read_bytes()) == before
   assert inputs.of_path("data.path", f"{folder}/none") == {"data.path": "absent"}
 
@@ -176,7 +201,11 @@ class Runs(resume_test.Runs):
     return super().numbers(folder)
 
   def steps_saved(self, folder):
-    steps = (path for path in (storage.place(ROOT) / folder / "checkpoints").iterdir() if path.name.isdigit())
+    steps = (
+      path
+      for path in (storage.place(ROOT) / folder / "checkpoints").iterdir()
+      if path.name.isdigit()
+    )
     return sorted(int(path.name) for path in steps if (path / "commit_success.txt").exists())
 
 
@@ -195,10 +224,13 @@ def expected(runs):
 
 @pytest.fixture(scope="module")
 def killed(runs, expected):
-  """The name of a run in the bucket that was killed in sampling, learning and saving, and came to its end."""
+  """The name of a run in the bucket that was killed in sampling, learning and saving, and came to
+  its end.
+  """
   runs.struck("killed", "sample", 4)
   assert runs.steps_saved("killed") in ([0], [0, 2])  # that of step 2 is being written, or just was
-  assert json.loads((storage.place(ROOT) / "killed/lock").read_bytes())["pid"]  # it could not let go
+  # it could not let go
+  assert json.loads((storage.place(ROOT) / "killed/lock").read_bytes())["pid"]
   runs.struck("killed", "learn", 3)
   runs.struck("killed", "save", 1, 0.03)
   said = runs.finish("killed").stdout.replace("\n", " ")
@@ -210,7 +242,14 @@ def killed(runs, expected):
 def test_a_run_that_is_killed_and_goes_on_is_that_of_a_disk(runs, expected, killed):
   runs.assert_as_if_not_struck(killed, expected)
   left = {path.name for path in (runs.folder / killed).iterdir()}
-  assert {"curve.png", "samples.html", "model", "export", "config.json", "result.json"} <= left and "lock" not in left
+  assert {
+    "curve.png",
+    "samples.html",
+    "model",
+    "export",
+    "config.json",
+    "result.json",
+  } <= left and "lock" not in left
 
 
 @pytest.mark.slow
@@ -219,9 +258,17 @@ def test_a_run_begins_from_others_and_from_data_in_the_bucket(runs, killed, tmp_
   lines = "".join(f'{{"question": "{i} + 1", "answer": "{i + 1}"}}\n' for i in range(20))
   for split in ("train", "test"):
     storage.write(storage.place(f"{ROOT}/data/{split}.jsonl"), lines.encode())
-  weights = [f"--config.init_from={ROOT}/{killed}", "--config.model.variant=", "--config.tokenizer="]
+  weights = [
+    f"--config.init_from={ROOT}/{killed}",
+    "--config.model.variant=",
+    "--config.tokenizer=",
+  ]
   weights += [f"--config.ref_from={ROOT}/unfinished", "--config.steps=2"]
-  data = ["--config.data.name=jsonl", f"--config.data.path={ROOT}/data", f"--config.compilation_cache={ROOT}/cache"]
+  data = [
+    "--config.data.name=jsonl",
+    f"--config.data.path={ROOT}/data",
+    f"--config.compilation_cache={ROOT}/cache",
+  ]
   done = runs.whole("second", *weights, *data)
   assert done.returncode == 0, done.stderr
   runs.fetch("second")
@@ -232,15 +279,24 @@ def test_a_run_begins_from_others_and_from_data_in_the_bucket(runs, killed, tmp_
 
 @pytest.mark.slow
 def test_of_two_live_runs_the_second_is_refused(runs):
-  command = [sys.executable, "-m", "experiments.run", *runs.arguments("twice", "--config.steps=100000")]
-  first = subprocess.Popen(command, cwd=conftest.ROOT, env=conftest.environment(1), stdout=subprocess.DEVNULL)
+  command = [
+    sys.executable,
+    "-m",
+    "experiments.run",
+    *runs.arguments("twice", "--config.steps=100000"),
+  ]
+  first = subprocess.Popen(
+    command, cwd=conftest.ROOT, env=conftest.environment(1), stdout=subprocess.DEVNULL
+  )
   try:
     deadline = time.monotonic() + 120
     while not (storage.place(ROOT) / "twice/lock").exists():
       assert time.monotonic() < deadline and first.poll() is None
       time.sleep(0.5)
     second = runs.whole("twice", "--config.steps=100000")
-    assert second.returncode == 2 and f"is in use by process {first.pid} on" in second.stderr, second.stderr
+    assert second.returncode == 2 and f"is in use by process {first.pid} on" in second.stderr, (
+      second.stderr
+    )
     assert "Traceback" not in second.stderr
   finally:
     first.send_signal(signal.SIGTERM)

@@ -54,7 +54,9 @@ def saved(tmp_path):
 
 @pytest.fixture
 def small_disk():
-  """A disk that takes no file over 20 kB: `with small_disk(): ...` (a full disk in its first bytes)."""
+  """A disk that takes no file over 20 kB: `with small_disk(): ...` (a full disk in its first
+  bytes).
+  """
   soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
   class Limit:
@@ -75,7 +77,10 @@ def test_a_checkpoint_comes_back_bit_for_bit(saved):
   got = saved.restore_latest({"policy": abstract(s)})
   assert (got.step, got.data, got.extra) == (3, data, extra)
   assert equal(got.states["policy"], s)
-  assert all(a.sharding == b.sharding for a, b in zip(jax.tree.leaves(got.states["policy"]), jax.tree.leaves(s)))
+  assert all(
+    a.sharding == b.sharding
+    for a, b in zip(jax.tree.leaves(got.states["policy"]), jax.tree.leaves(s))
+  )
 
 
 def test_the_last_ones_are_kept_and_a_step_is_saved_once(saved):
@@ -89,7 +94,9 @@ def test_the_last_ones_are_kept_and_a_step_is_saved_once(saved):
 
 
 def test_lines_written_after_a_checkpoint_are_cut(tmp_path):
-  metrics, samples, other = (tmp_path / name for name in ("metrics.jsonl", "samples.jsonl", "notes.txt"))
+  metrics, samples, other = (
+    tmp_path / name for name in ("metrics.jsonl", "samples.jsonl", "notes.txt")
+  )
   metrics.write_text('{"step": 0}\n')
   other.write_text("kept")
   checkpoints = checkpoint.Checkpoints(str(tmp_path), keep=1)
@@ -131,7 +138,9 @@ def test_only_the_logs_of_the_run_are_ever_cut(tmp_path):
 
 def test_a_folder_with_a_file_named_as_a_log_that_no_run_wrote_is_refused(tmp_path):
   (tmp_path / "samples.jsonl").write_text("mine\n")
-  with pytest.raises(SettingError, match=r"holds samples.jsonl and no config.json.*another --workdir"):
+  with pytest.raises(
+    SettingError, match=r"holds samples.jsonl and no config.json.*another --workdir"
+  ):
     check_owner(str(tmp_path), defaults.get_config())
   assert [p.name for p in tmp_path.iterdir()] == ["samples.jsonl"]
   assert (tmp_path / "samples.jsonl").read_text() == "mine\n"
@@ -139,7 +148,8 @@ def test_a_folder_with_a_file_named_as_a_log_that_no_run_wrote_is_refused(tmp_pa
 
 def test_arrays_may_be_donated_as_soon_as_save_returns(tmp_path):
   overwrite = jax.jit(lambda x: x * 0 - 1, donate_argnums=0)
-  big = jnp.arange(12_000_000, dtype=jnp.float32) + 0  # long enough to be written that the writes overlap
+  # long enough to be written that the writes overlap
+  big = jnp.arange(12_000_000, dtype=jnp.float32) + 0
   checkpoints = checkpoint.Checkpoints(str(tmp_path), keep=1)
   checkpoints.save(1, {"policy": {"params": {"big": big}}}, {}, {})
   running = checkpoints._manager.is_saving_in_progress()
@@ -164,7 +174,10 @@ def test_a_failed_save_loses_nothing_and_says_what_is_safe(tmp_path, small_disk,
     lambda: [checkpoints.save(i, {"policy": s}, {"step": i}, {}) for i in (3, 4)],
     lambda: [checkpoints.save(5, {"policy": s}, {"step": 5}, {}), checkpoints.wait()],
   ):
-    with small_disk(), pytest.raises(SettingError, match="File too large.*step 1 is complete") as error:
+    with (
+      small_disk(),
+      pytest.raises(SettingError, match="File too large.*step 1 is complete") as error,
+    ):
       fail()
     assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
     assert checkpoints.latest() == 1
@@ -176,7 +189,8 @@ def test_a_failed_save_loses_nothing_and_says_what_is_safe(tmp_path, small_disk,
   assert got.data == {"step": 1} and equal(got.states["policy"], s)
   checkpoints.save(6, {"policy": s}, {"step": 6}, {}, wait=True)
   checkpoints.close()
-  # Threads of this process may still write for the save that failed: such a folder has no final name, and goes later.
+  # Threads of this process may still write for the save that failed: such a folder has no final
+  # name, and goes later.
   assert [p.name for p in checkpoints.directory.iterdir() if p.name.isdigit()] == ["6"]
 
 
@@ -199,7 +213,8 @@ def test_what_an_interrupted_save_left_is_not_a_checkpoint(tmp_path):
   left.mkdir(parents=True)
   (left / "half").write_text("x")
   params = abstract(make_state()).params
-  assert equal(checkpoint.restore_params(str(tmp_path), params), make_state().params)  # by a reader, meanwhile
+  # by a reader, meanwhile
+  assert equal(checkpoint.restore_params(str(tmp_path), params), make_state().params)
   checkpoints = checkpoint.Checkpoints(str(tmp_path), keep=2)
   assert not left.exists()
   assert checkpoints.restore_latest({"policy": abstract(make_state())}).step == 1
@@ -218,21 +233,27 @@ def test_a_damaged_checkpoint_is_passed_over_and_set_aside(saved, tmp_path):
   assert got.passed_over == ["checkpoint 2 is damaged (about/metadata is not what was saved)"]
   assert (tmp_path / "damaged" / "2" / "state").is_dir() and saved.latest() == 1
   saved.save(2, {"policy": make_state(5)}, {}, {}, wait=True)  # the step is saved anew
-  assert equal(saved.restore_latest({"policy": abstract(make_state())}).states["policy"], make_state(5))
+  assert equal(
+    saved.restore_latest({"policy": abstract(make_state())}).states["policy"], make_state(5)
+  )
 
 
 def test_nothing_is_moved_where_nothing_can_be_restored(saved):
   for step in (1, 2):
     saved.save(step, {"policy": make_state()}, {}, {}, wait=True)
   why = r"policy.w.weight is \(3, 4\) there and \(3, 5\) here"
-  with pytest.raises(SettingError, match=f"nothing in .*checkpoint 2: {why}; checkpoint 1: {why}.*another --workdir"):
+  with pytest.raises(
+    SettingError, match=f"nothing in .*checkpoint 2: {why}; checkpoint 1: {why}.*another --workdir"
+  ):
     saved.restore_latest({"policy": abstract(make_state(width=5))})
   assert saved.latest() == 2
 
 
 def test_checkpoints_that_vanished_are_no_fresh_start(tmp_path, saved):
   (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": 12, "loss": 1}\n{"st')
-  with pytest.raises(SettingError, match="metrics.jsonl tells of 12 steps and there is no checkpoint"):
+  with pytest.raises(
+    SettingError, match="metrics.jsonl tells of 12 steps and there is no checkpoint"
+  ):
     saved.restore_latest({"policy": abstract(make_state())})
   assert (tmp_path / "metrics.jsonl").stat().st_size > 12
 
@@ -243,7 +264,9 @@ def test_parameters_of_another_run(tmp_path, saved):
     checkpoint.restore_params(str(tmp_path), abstract(s).params)
   saved.save(4, {"policy": s}, {}, {}, wait=True)
   assert equal(checkpoint.restore_params(str(tmp_path), abstract(s).params), s.params)
-  with pytest.raises(SettingError, match=r"init_from=.*policy.w.weight is \(3, 4\) there and \(3, 5\) here"):
+  with pytest.raises(
+    SettingError, match=r"init_from=.*policy.w.weight is \(3, 4\) there and \(3, 5\) here"
+  ):
     checkpoint.restore_params(str(tmp_path), abstract(make_state(width=5)).params)
   with pytest.raises(SettingError, match="init_from=.*it has no critic.odd"):
     checkpoint.restore_params(str(tmp_path), {"critic": abstract(s).params["policy"]})
@@ -277,7 +300,12 @@ np.savez(sys.argv[2], *map(np.asarray, jax.tree.leaves(s)))
 
 def test_eight_devices_save_and_one_restores(tmp_path):
   leaves = tmp_path / "leaves.npz"
-  subprocess.run([sys.executable, "-c", ON_EIGHT, tmp_path / "run", leaves], env=environment(8), cwd=ROOT, check=True)
+  subprocess.run(
+    [sys.executable, "-c", ON_EIGHT, tmp_path / "run", leaves],
+    env=environment(8),
+    cwd=ROOT,
+    check=True,
+  )
   one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
   def struct(*shape):
@@ -298,7 +326,12 @@ def test_a_workdir_belongs_to_its_config(tmp_path):
   config = defaults.get_config()
   claim(workdir, config)
   check_owner(workdir, config)
-  config.steps, config.log.every, config.mesh.fsdp, config.learner.microbatch = 999, 7, 1, 4  # may change
+  config.steps, config.log.every, config.mesh.fsdp, config.learner.microbatch = (
+    999,
+    7,
+    1,
+    4,
+  )  # may change
   check_owner(workdir, config)
   claim(workdir, config)
   owner = json.loads((tmp_path / "new" / "run" / "config.json").read_text())
@@ -308,7 +341,9 @@ def test_a_workdir_belongs_to_its_config(tmp_path):
     check_owner(workdir, config)
   message = str(error.value)
   assert f"workdir={workdir}" in message and "\n" not in message
-  assert "learner.lr was 1e-06, is 2e-06" in message and "data.template was '{question}\\n'" in message
+  assert (
+    "learner.lr was 1e-06, is 2e-06" in message and "data.template was '{question}\\n'" in message
+  )
   assert "steps" not in message
   assert json.loads((tmp_path / "new" / "run" / "config.json").read_text()) == owner
 
@@ -328,17 +363,30 @@ except SettingError as error:
 
 def test_a_folder_has_one_run_at_a_time(tmp_path):
   workdir = str(tmp_path / "run")
-  pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT, "env": environment(1)}
+  pipes = {
+    "stdin": subprocess.PIPE,
+    "stdout": subprocess.PIPE,
+    "text": True,
+    "cwd": ROOT,
+    "env": environment(1),
+  }
   holder = subprocess.Popen([sys.executable, "-c", IN_USE, workdir], **pipes)
   assert holder.stdout.readline() == "in\n"
   where = f"process {holder.pid} on {socket.gethostname()}"
-  with pytest.raises(SettingError, match=f"is in use by {where}; wait until .*another --workdir"), locked(workdir):
+  with (
+    pytest.raises(SettingError, match=f"is in use by {where}; wait until .*another --workdir"),
+    locked(workdir),
+  ):
     pass
   holder.kill()  # no word, nothing tidied up
   holder.wait()
   with locked(workdir):
-    assert (tmp_path / "run" / "lock").read_text() == f"process {os.getpid()} on {socket.gethostname()}\n"
-    second = subprocess.run([sys.executable, "-c", IN_USE, workdir], **pipes | {"stdin": subprocess.DEVNULL})
+    assert (
+      tmp_path / "run" / "lock"
+    ).read_text() == f"process {os.getpid()} on {socket.gethostname()}\n"
+    second = subprocess.run(
+      [sys.executable, "-c", IN_USE, workdir], **pipes | {"stdin": subprocess.DEVNULL}
+    )
     assert f"is in use by process {os.getpid()} on" in second.stdout
   with locked(workdir):
     pass
@@ -349,7 +397,9 @@ def test_steps_may_not_change_where_the_learning_rate_depends_on_them(tmp_path):
   config.learner.schedule = "linear"
   claim(str(tmp_path), config)
   config.steps += 1
-  with pytest.raises(SettingError, match="steps was 200, is 201; the learning rate of every step depends on steps"):
+  with pytest.raises(
+    SettingError, match="steps was 200, is 201; the learning rate of every step depends on steps"
+  ):
     check_owner(str(tmp_path), config)
 
 
@@ -359,7 +409,9 @@ def test_a_setting_that_came_or_went_is_a_difference(tmp_path):
   with config.unlocked():
     config.learner.extra = 1
     del config.objective.eps
-  with pytest.raises(SettingError, match="learner.extra was absent, is 1; objective.eps was 0.0001, is absent"):
+  with pytest.raises(
+    SettingError, match="learner.extra was absent, is 1; objective.eps was 0.0001, is absent"
+  ):
     check_owner(str(tmp_path), config)
 
 
@@ -367,7 +419,10 @@ def test_a_workdir_that_cannot_be_written(tmp_path, monkeypatch):
   (tmp_path / "file").write_text("")
   with pytest.raises(SettingError, match="cannot be written .Not a directory"):
     claim(str(tmp_path / "file" / "run"), defaults.get_config())
-  with pytest.raises(SettingError, match="cannot be written .Not a directory"), locked(str(tmp_path / "file" / "run")):
+  with (
+    pytest.raises(SettingError, match="cannot be written .Not a directory"),
+    locked(str(tmp_path / "file" / "run")),
+  ):
     pass
   with pytest.raises(SettingError, match="cannot be written .Not a directory"):
     checkpoint.Checkpoints(str(tmp_path / "file" / "run"), keep=1)
@@ -457,7 +512,10 @@ def test_a_signal_to_one_of_two_hosts_stops_both_at_one_step(tmp_path):
       port = str(s.getsockname()[1])
     command = [sys.executable, "-c", HOST, str(tmp_path), port]
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    hosts = [subprocess.Popen([*command, str(rank)], cwd=ROOT, env=environment(1), **pipe) for rank in range(2)]
+    hosts = [
+      subprocess.Popen([*command, str(rank)], cwd=ROOT, env=environment(1), **pipe)
+      for rank in range(2)
+    ]
     try:
       assert all(any(line == "ready\n" for line in host.stdout) for host in hosts)
       hosts[1].send_signal(number)

@@ -13,7 +13,8 @@ import pytest
 from grpo_jax.errors import SettingError
 from grpo_jax.run import compile_cache
 
-# Compiles a program in DIR, by its argument, and prints the numbers that it gives and what was kept.
+# Compiles a program in DIR, by its argument, and prints the numbers that it gives and what was
+# kept.
 COMPILES = """
 import sys, jax, jax.numpy as jnp
 from grpo_jax.run import compile_cache as compiled
@@ -27,7 +28,9 @@ def compiles(workdir):
   """Numbers, how many programs were added and how many were read."""
   env = conftest.environment(JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0")
   command = [sys.executable, "-c", COMPILES, str(workdir)]
-  done = subprocess.run(command, cwd=conftest.ROOT, env=env, text=True, capture_output=True, timeout=120)
+  done = subprocess.run(
+    command, cwd=conftest.ROOT, env=env, text=True, capture_output=True, timeout=120
+  )
   assert done.returncode == 0, done.stderr
   numbers, added, read = done.stdout.split()
   return numbers, int(added), int(read), done.stderr
@@ -40,7 +43,10 @@ def test_a_restart_compiles_nothing_and_gives_the_same_numbers(tmp_path):
   assert again == fresh and added_again == 0 and read_again == added
   entries = sorted((tmp_path / "compiled").glob("*-cache"), key=lambda path: path.stat().st_size)
   whole = entries[-1].read_bytes()
-  for crc in (True, False):  # with the checksum that the process before has kept, and of a process that was killed
+  for crc in (
+    True,
+    False,
+  ):  # with the checksum that the process before has kept, and of a process that was killed
     if not crc:
       (tmp_path / "compiled" / compile_cache.SUMS).unlink()
     entries[-1].write_bytes(whole[: len(whole) // 2])
@@ -68,7 +74,12 @@ def test_only_entries_are_removed_and_none_that_is_being_written(tmp_path):
   for text in ("{", '["half-cache"]', '{"half-cache": 7}'):
     (folder / compile_cache.SUMS).write_text(text)
     with compile_cache.kept(str(folder), "run"):
-      assert sorted(p.name for p in folder.iterdir()) == [compile_cache.SUMS, "half-cache", "mine.txt", "old-atime"]
+      assert sorted(p.name for p in folder.iterdir()) == [
+        compile_cache.SUMS,
+        "half-cache",
+        "mine.txt",
+        "old-atime",
+      ]
       assert not compile_cache.examine(str(folder))["half-cache"][0]
   (tmp_path / "run").mkdir()
   shutil.copytree(folder, tmp_path / "run" / "compiled")

@@ -1,4 +1,6 @@
-"""A damaged checkpoint never becomes other numbers: a run goes on from the one before it, or from the same numbers."""
+"""A damaged checkpoint never becomes other numbers: a run goes on from the one before it, or from
+the same numbers.
+"""
 
 import itertools
 import pathlib
@@ -17,7 +19,9 @@ from grpo_jax.run import checkpoint
 
 def make_state(step: int) -> state.TrainState:
   weight = jax.random.normal(jax.random.key(step), (64, 50))
-  made = state.create({"policy": {"weight": weight, "bias": jnp.arange(8.0) + step}}, checkpoint_test.TX)
+  made = state.create(
+    {"policy": {"weight": weight, "bias": jnp.arange(8.0) + step}}, checkpoint_test.TX
+  )
   return jax.tree.map(lambda x: x + jnp.asarray(step, x.dtype), made)
 
 
@@ -63,7 +67,10 @@ def test_every_kind_of_damage_to_every_file(good, tmp_path):
       passed_over.add((kind, file.relative_to(newest).parts[0]))
     shutil.rmtree(folder)
   # A checkpoint has 15 to 17 files: in how many the arrays are cut is up to the system's timing.
-  assert tried == set(itertools.product([*damage.KINDS, "exchange"], damage.files(newest))) and len(tried) >= 6 * 12
+  assert (
+    tried == set(itertools.product([*damage.KINDS, "exchange"], damage.files(newest)))
+    and len(tried) >= 6 * 12
+  )
   assert {(kind, "about") for kind in damage.KINDS} <= passed_over
   assert {(kind, "state") for kind in damage.KINDS} <= passed_over
 
@@ -73,7 +80,9 @@ def test_changed_bytes_of_the_arrays_are_noticed(good, tmp_path):
   for seed in range(12):
     folder = tmp_path / str(seed)
     shutil.copytree(good, folder)
-    damage.flip(max(damage.files(folder / "checkpoints" / "4"), key=lambda file: file.stat().st_size), seed)
+    damage.flip(
+      max(damage.files(folder / "checkpoints" / "4"), key=lambda file: file.stat().st_size), seed
+    )
     got = restored(folder)  # the same numbers at step 4, where the byte means nothing
     noticed += got.step == 2 and (folder / "damaged" / "4").is_dir()
   assert noticed >= 8
@@ -91,10 +100,13 @@ def test_damage_to_another_run_never_becomes_other_parameters(good, tmp_path):
   for seed in range(8):
     folder = tmp_path / str(seed)
     shutil.copytree(good, folder)
-    damage.flip(max(damage.files(folder / "checkpoints" / "4"), key=lambda file: file.stat().st_size), seed)
+    damage.flip(
+      max(damage.files(folder / "checkpoints" / "4"), key=lambda file: file.stat().st_size), seed
+    )
     try:
       found = checkpoint.restore_params(str(folder), abstract)
-      assert checkpoint_test.equal(found, make_state(4).params)  # where the byte is one of the optimizer's
+      # where the byte is one of the optimizer's
+      assert checkpoint_test.equal(found, make_state(4).params)
     except SettingError as error:
       assert "checkpoint 4 cannot be read (" in str(error)
       refused += 1

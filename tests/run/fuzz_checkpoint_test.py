@@ -1,4 +1,6 @@
-"""Random content of what a checkpoint says of itself: a run goes on from what was saved, or from what was before."""
+"""Random content of what a checkpoint says of itself: a run goes on from what was saved, or from
+what was before.
+"""
 
 import json
 import pathlib
@@ -15,9 +17,13 @@ from grpo_jax.learning import state
 from grpo_jax.run import checkpoint
 
 ATOMS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
-VALUES = st.recursive(ATOMS, lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=4), x, max_size=3))
+VALUES = st.recursive(
+  ATOMS, lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=4), x, max_size=3)
+)
 FILES = ("about/metadata", "state/_METADATA", "state/_sharding", "state/array_metadatas/process_0")
-FEW = settings(max_examples=12, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(
+  max_examples=12, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 good = damage_test.good
 
@@ -63,11 +69,16 @@ def test_any_value_with_its_right_checksum(copy, key, value):
   about = json.loads((copy[0] / "checkpoints" / "4" / "about" / "metadata").read_bytes())
   del about["checksum"]
   about[key] = json.loads(json.dumps(value))
-  try_with(copy, "about/metadata", json.dumps(about | {"checksum": checkpoint._checksum(about)}).encode())
+  try_with(
+    copy, "about/metadata", json.dumps(about | {"checksum": checkpoint._checksum(about)}).encode()
+  )
 
 
 @FEW
-@given(name=st.sampled_from(FILES), edits=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1))
+@given(
+  name=st.sampled_from(FILES),
+  edits=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1),
+)
 def test_any_bytes(copy, name, edits):
   text = bytearray((copy[0] / "checkpoints" / "4" / name).read_bytes())
   for place, byte in edits:

@@ -1,4 +1,6 @@
-"""Hostile and damaged files of a run's folder: no command ends in a traceback, and what is wrong is told."""
+"""Hostile and damaged files of a run's folder: no command ends in a traceback, and what is wrong is
+told.
+"""
 
 import json
 import os
@@ -28,11 +30,15 @@ DIGITS = "9" * 5000
 
 def text(name: str, content: str | bytes) -> Edit:
   """Puts this in the place of a file."""
-  return lambda run: (run / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+  return lambda run: (run / name).write_bytes(
+    content if isinstance(content, bytes) else content.encode()
+  )
 
 
 def keys(name: str, **changes: object) -> Edit:
-  """Changes values of a JSON file, by dotted names with "__"; a text that begins with @ stands as it is."""
+  """Changes values of a JSON file, by dotted names with "__"; a text that begins with @ stands as
+  it is.
+  """
 
   def edit(run: pathlib.Path) -> None:
     value = json.loads((run / name).read_text())
@@ -89,7 +95,9 @@ TOLD: dict[str, Edit] = {
   "result: a text as seconds": keys("result.json", wall_s="long"),
   "inputs: a list": text("inputs.json", "[]"),
   "inputs: deep": text("inputs.json", '{"a": ' + DEEP + "}"),
-  "inputs: numbers and lists": text("inputs.json", '{"version of jax": 7, "data.path/x": [1], "code of a.py": null}'),
+  "inputs: numbers and lists": text(
+    "inputs.json", '{"version of jax": 7, "data.path/x": [1], "code of a.py": null}'
+  ),
   "inputs: names that a terminal obeys": text(
     "inputs.json", json.dumps({"version of \x1b[31m\n" + "x" * 999: "\x1b[2J"})
   ),
@@ -99,7 +107,9 @@ TOLD: dict[str, Edit] = {
   "tokenizer: no JSON": text("model/tokenizer.json", "\0" * 100),
   "tokenizer: a list": text("model/tokenizer.json", "[]"),
   "checksums: a list": text("checksums.json", "[]"),
-  "checksums: of files elsewhere": text("checksums.json", '{"../../etc/passwd": "1 bytes, 00000000"}'),
+  "checksums: of files elsewhere": text(
+    "checksums.json", '{"../../etc/passwd": "1 bytes, 00000000"}'
+  ),
   "checksums: numbers": text("checksums.json", '{"config.json": 7}'),
   "about: deep": text(ABOUT, DEEP),
   "about: no object": text(ABOUT, "7"),
@@ -110,7 +120,9 @@ TOLD: dict[str, Edit] = {
   "metrics: endless": link("metrics.jsonl", "/dev/zero"),
   "metrics: a pipe": fifo("metrics.jsonl"),
   "metrics: NULs": text("metrics.jsonl", b"\0" * 10**6),
-  "samples: a line of 20 MB": text("samples.jsonl", '{"step": 1, "completion": "' + "x" * 20_000_000 + '"}\n'),
+  "samples: a line of 20 MB": text(
+    "samples.jsonl", '{"step": 1, "completion": "' + "x" * 20_000_000 + '"}\n'
+  ),
   "sums: numbers of 5,000 digits": text("metrics.crc", f"{DIGITS} 1 00000000 00000000\n" * 9),
   "sums: a million newlines": text("metrics.crc", "\n" * 10**6 + "x"),
   "export: a header of 2^63 bytes": text("export/model.safetensors", b"\xff" * 7 + b"\x7f{}"),
@@ -148,7 +160,10 @@ def test_every_command_answers_in_lines(good, model, tmp_path, capsys, what):
   (TOLD | UNTOLD)[what](run)
   assert bool(doctor_test.bad(run)) == (what in TOLD)
   assert doctor.show("", doctor.whole(str(run))) is not None
-  assert all(len(line) <= doctor.WIDTH and "\x1b" not in line for line in capsys.readouterr().out.splitlines())
+  assert all(
+    len(line) <= doctor.WIDTH and "\x1b" not in line
+    for line in capsys.readouterr().out.splitlines()
+  )
   tries = [
     lambda: plots().draw(str(run)),
     lambda: inspector.write(str(run)),

@@ -1,4 +1,6 @@
-"""Damaged lines of a run's logs are noticed, counted and read past; what is whole is read as it was written."""
+"""Damaged lines of a run's logs are noticed, counted and read past; what is whole is read as it was
+written.
+"""
 
 import io
 import json
@@ -19,11 +21,17 @@ LINES = 8
 
 def write(folder: pathlib.Path, lines: int = LINES, first: int = 0) -> None:
   """What a run writes in so many steps."""
-  log = ConfigDict({"every": 1, "samples_every": 0, "samples": 1, "tensorboard": False, "bucket_seconds": 60.0})
-  with Writer(str(folder), log, lines, first, console=rich.console.Console(file=io.StringIO())) as writer:
+  log = ConfigDict(
+    {"every": 1, "samples_every": 0, "samples": 1, "tensorboard": False, "bucket_seconds": 60.0}
+  )
+  with Writer(
+    str(folder), log, lines, first, console=rich.console.Console(file=io.StringIO())
+  ) as writer:
     for step in range(first, first + lines):
       writer.step(step, {"reward/mean": 0.5, "loss": 0.25, "text": "漢字"})
-      writer.samples(step + 1, [{"question": "1 + 1?", "completion": "half a pair \ud83d", "reward": 1.0}])
+      writer.samples(
+        step + 1, [{"question": "1 + 1?", "completion": "half a pair \ud83d", "reward": 1.0}]
+      )
 
 
 def steps(folder: pathlib.Path, name: str = "metrics.jsonl") -> list[int]:
@@ -52,13 +60,17 @@ def test_whatever_byte_changes_one_line_is_left_out_with_a_warning(tmp_path, cap
       file.write_bytes(changed)
       hit = content[:place].count(b"\n") + 1
       merged = content[place : place + 1] == b"\n"
-      left = [step for step in range(1, LINES + 1) if step != hit and not (merged and step == hit + 1)]
+      left = [
+        step for step in range(1, LINES + 1) if step != hit and not (merged and step == hit + 1)
+      ]
       assert steps(tmp_path, name) == left, (place, bit)
       said = capsys.readouterr().err
       lines = LINES - (merged and hit < LINES)
       split = changed[place : place + 1] == b"\n"
       if not split:
-        assert said == f"warning: {file}: 1 line of {lines} is damaged (line {hit}); it is left out\n"
+        assert (
+          said == f"warning: {file}: 1 line of {lines} is damaged (line {hit}); it is left out\n"
+        )
       else:
         assert said.startswith(f"warning: {file}: ") and "damaged (line" in said
 
@@ -71,7 +83,10 @@ def test_a_line_in_the_middle_does_not_end_the_report(tmp_path, capsys):
   (tmp_path / "metrics.jsonl").write_bytes(b"".join(lines))
   (tmp_path / "metrics.crc").unlink()
   assert steps(tmp_path) == [1, 2, 4, 5, 6, 7, 8]
-  assert f"{tmp_path}/metrics.jsonl: 1 line of 8 is damaged (line 3); it is left out" in capsys.readouterr().err
+  assert (
+    f"{tmp_path}/metrics.jsonl: 1 line of 8 is damaged (line 3); it is left out"
+    in capsys.readouterr().err
+  )
 
 
 def test_a_last_line_that_a_kill_cut_off_is_no_damage(tmp_path, capsys):
@@ -135,7 +150,12 @@ def test_what_is_lost_of_a_log_and_written_again_is_whole(tmp_path):
   damage.truncate(tmp_path / "metrics.jsonl")
   assert "metrics.jsonl" in workdir.cut_back(str(tmp_path), lengths)
   write(tmp_path, 3, 3)
-  assert logs.read(storage.place(tmp_path / "metrics.jsonl")).damaged == [] and steps(tmp_path) == [1, 4, 5, 6]
+  assert logs.read(storage.place(tmp_path / "metrics.jsonl")).damaged == [] and steps(tmp_path) == [
+    1,
+    4,
+    5,
+    6,
+  ]
 
 
 def test_steps_are_counted_past_a_damaged_line(tmp_path):
@@ -149,7 +169,9 @@ def test_many_damaged_lines_are_counted_and_the_first_named():
   assert logs.told([], 9) == ""
   assert logs.told([3], 8) == "1 line of 8 is damaged (line 3)"
   assert logs.told([1, 4], 8) == "2 lines of 8 are damaged (lines 1, 4)"
-  assert logs.told([*range(1, 9)], 20) == "8 lines of 20 are damaged (lines 1, 2, 3, 4, 5 and 3 more)"
+  assert (
+    logs.told([*range(1, 9)], 20) == "8 lines of 20 are damaged (lines 1, 2, 3, 4, 5 and 3 more)"
+  )
 
 
 def test_the_page_has_the_samples_that_are_whole(tmp_path, capsys):

@@ -1,7 +1,9 @@
-"""A run that is killed at any moment and started again is, bit for bit, the run that was not killed.
+"""A run that is killed at any moment and started again is, bit for bit, the run that was not
+killed.
 
-Real processes of `python -m experiments.run` on a tiny model. The one that is to die gets its signal from itself, at
-the n-th time that it enters a phase, so that every moment can be tried on a machine of any speed.
+Real processes of `python -m experiments.run` on a tiny model. The one that is to die gets its
+signal from itself, at the n-th time that it enters a phase, so that every moment can be tried on a
+machine of any speed.
 """
 
 import json
@@ -34,8 +36,9 @@ CONFIG = tiny_runs.source(
   }
 )
 
-# `python -c` this PHASE COUNT SECONDS SIGNAL arguments...: the run, which gets the signal so many seconds after it has
-# entered the phase for the COUNTth time. What is being saved when it enters is complete by then.
+# `python -c` this PHASE COUNT SECONDS SIGNAL arguments...: the run, which gets the signal so many
+# seconds after it has entered the phase for the COUNTth time. What is being saved when it enters is
+# complete by then.
 STRUCK = """
 import os, runpy, sys, threading, time
 phase, count, seconds, number = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
@@ -57,7 +60,10 @@ runpy.run_module("experiments.run", run_name="__main__", alter_sys=True)
 """
 
 
-CACHED = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+CACHED = {
+  "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+  "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
 
 
 class Runs:
@@ -73,7 +79,9 @@ class Runs:
 
   def start(self, *command):
     streams = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "timeout": 600}
-    return subprocess.run(command, cwd=conftest.ROOT, env=conftest.environment(1, **CACHED), **streams)
+    return subprocess.run(
+      command, cwd=conftest.ROOT, env=conftest.environment(1, **CACHED), **streams
+    )
 
   def whole(self, workdir, *more):
     """The command as a person types it."""
@@ -93,22 +101,33 @@ class Runs:
     return done
 
   def numbers(self, workdir):
-    """All that a run leaves, but timings: metrics, samples, the last checkpoint, the exported weights."""
+    """All that a run leaves, but timings: metrics, samples, the last checkpoint, the exported
+    weights.
+    """
     path = self.folder / workdir
     lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     timing = ("time/", "tokens_per_s/")
     with ocp.PyTreeCheckpointer() as checkpointer:
-      state = checkpointer.restore((path / "checkpoints" / str(self.steps_saved(workdir)[-1]) / "state").absolute())
+      state = checkpointer.restore(
+        (path / "checkpoints" / str(self.steps_saved(workdir)[-1]) / "state").absolute()
+      )
     return {
       "metrics": [{k: v for k, v in line.items() if not k.startswith(timing)} for line in lines],
       "samples": (path / "samples.jsonl").read_text(),
-      "state": [(jax.tree_util.keystr(k), np.asarray(x).tobytes()) for k, x in jax.tree.leaves_with_path(state)],
+      "state": [
+        (jax.tree_util.keystr(k), np.asarray(x).tobytes())
+        for k, x in jax.tree.leaves_with_path(state)
+      ],
       "weights": (path / "export" / "model.safetensors").read_bytes(),
-      "result": {k: v for k, v in json.loads((path / "result.json").read_text()).items() if k != "wall_s"},
+      "result": {
+        k: v for k, v in json.loads((path / "result.json").read_text()).items() if k != "wall_s"
+      },
     }
 
   def steps_saved(self, workdir):
-    return sorted(int(p.name) for p in (self.folder / workdir / "checkpoints").iterdir() if p.name.isdigit())
+    return sorted(
+      int(p.name) for p in (self.folder / workdir / "checkpoints").iterdir() if p.name.isdigit()
+    )
 
   def assert_as_if_not_struck(self, workdir, expected):
     got = self.numbers(workdir)
@@ -126,8 +145,12 @@ def expected(runs):
   """What a run that nothing happens to leaves."""
   runs.finish("undisturbed")
   numbers = runs.numbers("undisturbed")
-  first, last = (next(m for m in ms if "reward/mean" in m) for ms in (numbers["metrics"], numbers["metrics"][::-1]))
-  assert first["grad_norm"] > 0 and last["grad_norm"] > 0  # something is learned, so something can go wrong
+  first, last = (
+    next(m for m in ms if "reward/mean" in m)
+    for ms in (numbers["metrics"], numbers["metrics"][::-1])
+  )
+  # something is learned, so something can go wrong
+  assert first["grad_norm"] > 0 and last["grad_norm"] > 0
   return numbers
 
 
@@ -137,7 +160,10 @@ def test_samples_show_what_each_token_is_and_got(expected):
   for row in rows:
     assert len(row["tokens"]) == len(row["advantages"]) == len(row["logprobs"]) > 0
     assert "".join(row["tokens"]).split() == row["completion"].split()
-    assert row["advantage"] == pytest.approx(np.mean(row["advantages"]), abs=1e-4) and max(row["logprobs"]) <= 0
+    assert (
+      row["advantage"] == pytest.approx(np.mean(row["advantages"]), abs=1e-4)
+      and max(row["logprobs"]) <= 0
+    )
 
 
 def test_killed_in_sampling_learning_and_saving(runs, expected):
@@ -179,7 +205,9 @@ def test_a_signal_saves_and_says_how_to_go_on(runs, expected, number):
   stopped = runs.struck(number.name, "learn", 3, number=number)
   assert "Traceback" not in stopped.stderr, stopped.stderr
   said = stopped.stdout.replace("\n", " ")
-  assert f"{number.name}: saved after step 3 of 8" in said and "run the same command again" in said, stopped.stdout
+  assert (
+    f"{number.name}: saved after step 3 of 8" in said and "run the same command again" in said
+  ), stopped.stdout
   assert runs.steps_saved(number.name)[-1] == 3
   runs.finish(number.name)
   runs.assert_as_if_not_struck(number.name, expected)
@@ -193,11 +221,15 @@ def test_a_signal_saves_and_says_how_to_go_on(runs, expected, number):
     ("eval", 1, 0),
   ],
 )
-def test_a_signal_before_rewards_are_counted_ends_the_step_where_it_began(runs, expected, phase, count, saved):
+def test_a_signal_before_rewards_are_counted_ends_the_step_where_it_began(
+  runs, expected, phase, count, saved
+):
   workdir = f"{phase} {count}"
   stopped = runs.struck(workdir, phase, count, number=signal.SIGTERM)
   said = stopped.stdout.replace("\n", " ")
-  assert (f"SIGTERM: saved after step {saved} of 8" if saved else "SIGTERM: nothing was saved yet") in said, said
+  assert (
+    f"SIGTERM: saved after step {saved} of 8" if saved else "SIGTERM: nothing was saved yet"
+  ) in said, said
   assert "Traceback" not in stopped.stderr and (runs.steps_saved(workdir) or [0])[-1] == saved
   runs.finish(workdir)
   runs.assert_as_if_not_struck(workdir, expected)
@@ -209,9 +241,16 @@ def test_two_runs_started_together_in_one_folder(runs, expected):
   for n in range(10):
     workdir = f"together {n}"
     command = [sys.executable, "-m", "experiments.run", *runs.arguments(workdir)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "stdin": subprocess.DEVNULL}
+    pipes = {
+      "stdout": subprocess.PIPE,
+      "stderr": subprocess.PIPE,
+      "text": True,
+      "stdin": subprocess.DEVNULL,
+    }
     environment = conftest.environment(1, **CACHED)
-    both = [subprocess.Popen(command, cwd=conftest.ROOT, env=environment, **pipes) for _ in range(2)]
+    both = [
+      subprocess.Popen(command, cwd=conftest.ROOT, env=environment, **pipes) for _ in range(2)
+    ]
     done = [(process, *process.communicate(timeout=600)) for process in both]
     (runner, _, _), (refused, _, said) = sorted(done, key=lambda found: found[0].returncode)
     assert (runner.returncode, refused.returncode) == (0, 2), [found[2] for found in done]
@@ -220,8 +259,9 @@ def test_two_runs_started_together_in_one_folder(runs, expected):
     shutil.rmtree(runs.folder / workdir)
 
 
-# `python -c` this PHASE arguments...: the run, on a disk that takes files of at most 1 kB from the first time that it
-# enters that phase. How large the files of a checkpoint are is a matter of chance.
+# `python -c` this PHASE arguments...: the run, on a disk that takes files of at most 1 kB from the
+# first time that it enters that phase. How large the files of a checkpoint are is a matter of
+# chance.
 NO_LARGE_FILES = """
 import resource, runpy, sys
 full = sys.argv[1]
@@ -240,7 +280,9 @@ runpy.run_module("experiments.run", run_name="__main__", alter_sys=True)
 @pytest.mark.parametrize("phase, safe", [("save", 6), ("export", 8)])
 def test_a_full_disk_loses_nothing_that_was_saved(runs, expected, phase, safe):
   workdir = f"full when {phase} begins"
-  shutil.copytree(runs.folder / "undisturbed", runs.folder / workdir, ignore=shutil.ignore_patterns("8", "export"))
+  shutil.copytree(
+    runs.folder / "undisturbed", runs.folder / workdir, ignore=shutil.ignore_patterns("8", "export")
+  )
   stopped = runs.start(sys.executable, "-c", NO_LARGE_FILES, phase, *runs.arguments(workdir))
   assert stopped.returncode == 75, stopped.stderr  # not that of bad input: the same command goes on
   assert "Traceback" not in stopped.stderr, stopped.stderr
@@ -264,7 +306,9 @@ cp -r "$1/run" "$4"
 
 
 def test_a_disk_that_is_full_for_a_while(runs, expected, tmp_path):
-  if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", tmp_path], capture_output=True).returncode:
+  if subprocess.run(
+    ["unshare", "-m", "mount", "-t", "tmpfs", "none", tmp_path], capture_output=True
+  ).returncode:
     pytest.skip("needs the right to mount a small disk")
   script = [tmp_path, sys.executable, runs.config, runs.folder / "small"]
   done = runs.start("unshare", "-m", "sh", "-c", ON_A_SMALL_DISK, "sh", *map(str, script))

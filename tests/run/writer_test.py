@@ -19,12 +19,20 @@ from grpo_jax.setup import weights
 
 
 def log(**changes):
-  some = {"every": 1, "samples_every": 2, "samples": 2, "tensorboard": False, "bucket_seconds": 60.0}
+  some = {
+    "every": 1,
+    "samples_every": 2,
+    "samples": 2,
+    "tensorboard": False,
+    "bucket_seconds": 60.0,
+  }
   return ConfigDict(some | changes)
 
 
 def console(terminal=False, width=100):
-  return rich.console.Console(file=io.StringIO(), force_terminal=terminal, width=width, color_system=None)
+  return rich.console.Console(
+    file=io.StringIO(), force_terminal=terminal, width=width, color_system=None
+  )
 
 
 def lines(path):
@@ -41,9 +49,16 @@ def test_a_line_a_step_in_json(tmp_path):
   with Writer(tmp_path, log(), 2, console=console()) as writer:
     writer.step(0, one)
     # Each line is there when the step ends, not when the run does.
-    assert lines(tmp_path / "metrics.jsonl") == [{"step": 1, "kl": 0.1, "lr": 1e-6, "skipped_steps": 3, "ok": True}]
+    assert lines(tmp_path / "metrics.jsonl") == [
+      {"step": 1, "kl": 0.1, "lr": 1e-6, "skipped_steps": 3, "ok": True}
+    ]
     writer.step(1, two)
-  assert lines(tmp_path / "metrics.jsonl")[1] == {"step": 2, "grad_norm": None, "ratio_max": None, "kl": 0.5}
+  assert lines(tmp_path / "metrics.jsonl")[1] == {
+    "step": 2,
+    "grad_norm": None,
+    "ratio_max": None,
+    "kl": 0.5,
+  }
 
 
 def test_a_float32_reads_back_the_same():
@@ -68,7 +83,9 @@ def test_values_are_fetched_only_where_a_line_is_due(tmp_path):
 def test_phases_are_timed_into_the_next_step(tmp_path, monkeypatch):
   clock = iter([10.0, 12.5, 20.0, 21.0, *range(30, 99)])
   monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
-  with Writer(tmp_path, log(), 2, console=rich.console.Console(file=io.StringIO(), force_terminal=True)) as writer:
+  with Writer(
+    tmp_path, log(), 2, console=rich.console.Console(file=io.StringIO(), force_terminal=True)
+  ) as writer:
     with writer.phase("sample"):
       pass
     with writer.phase("sample"):
@@ -140,7 +157,10 @@ def test_samples_are_written_as_they_are(tmp_path):
   with Writer(tmp_path, log(samples_every=0), 2, console=console()) as writer:
     writer.samples(3, [row(completion=odd, advantages=jnp.ones(2)), row(np.float32(0.1)), row()])
   found = lines(tmp_path / "samples.jsonl")
-  assert [(line["step"], line["reward"]) for line in found] == [(3, 1.0), (3, 0.1)]  # log.samples of them
+  assert [(line["step"], line["reward"]) for line in found] == [
+    (3, 1.0),
+    (3, 0.1),
+  ]  # log.samples of them
   assert found[0]["completion"] == odd and found[0]["advantages"] == [1.0, 1.0]
 
 
@@ -148,7 +168,9 @@ def test_a_table_every_so_often_with_text_left_alone(tmp_path):
   out = console()
   with Writer(tmp_path, log(), 9, console=out) as writer:
     writer.samples(1, [row(completion="not in the table")])
-    writer.samples(2, [row(completion="[bold]7[/bold] \x1b[31m[/x]", reward=0.25), row(completion="y" * 1000)])
+    writer.samples(
+      2, [row(completion="[bold]7[/bold] \x1b[31m[/x]", reward=0.25), row(completion="y" * 1000)]
+    )
   text = out.file.getvalue()
   assert "samples of step 2" in text and "not in the table" not in text
   assert "[bold]7[/bold] \ufffd[31m[/x]" in text and "0.25" in text and "+0.50" in text
@@ -182,7 +204,11 @@ def test_progress_of_a_long_phase_in_plain_lines(tmp_path, monkeypatch):
       for done in range(1, 26):
         now[0] += 1.0
         writer.progress("eval", done, 25)
-  assert out.file.getvalue().splitlines() == ["eval ... (compiles the first time)", "eval 10/25", "eval 20/25"]
+  assert out.file.getvalue().splitlines() == [
+    "eval ... (compiles the first time)",
+    "eval 10/25",
+    "eval 20/25",
+  ]
   assert lines(tmp_path / "metrics.jsonl") == []
 
 
@@ -245,9 +271,13 @@ def test_the_bar_fits_a_narrow_terminal(tmp_path):
     with writer.phase("sample"):
       writer._bar.refresh()
   found = [
-    line for line in out.file.getvalue().replace("\x1b[2K", "").replace("\r", "\n").split("\n") if "sample" in line
+    line
+    for line in out.file.getvalue().replace("\x1b[2K", "").replace("\r", "\n").split("\n")
+    if "sample" in line
   ]
-  assert found and all(re.match(r"sample .*  2/300 \d:\d\d:\d\d reward 0\.500 ", line) for line in found)
+  assert found and all(
+    re.match(r"sample .*  2/300 \d:\d\d:\d\d reward 0\.500 ", line) for line in found
+  )
   assert max(map(len, found)) <= 50
 
 
@@ -274,14 +304,21 @@ def test_a_folder_that_cannot_be_written_is_said_in_one_line(tmp_path):
 
 def test_a_full_disk_is_said_in_one_line(tmp_path):
   (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
-  with pytest.raises(SettingError, match="workdir=.*: No space left on device; what was saved before is safe"):
+  with pytest.raises(
+    SettingError, match="workdir=.*: No space left on device; what was saved before is safe"
+  ):
     with Writer(tmp_path, log(), 2, console=console()) as writer:
       writer.step(0, {"kl": 1.0})
 
 
 @pytest.mark.parametrize(
   ("ends", "steps", "text"),
-  [([], 5, "-:--:--"), ([3.0], 5, "-:--:--"), ([50.0, 60.0, 80.0], 300, "1:15:00"), ([0.0, 1.0], 0, "0:00:00")],
+  [
+    ([], 5, "-:--:--"),
+    ([3.0], 5, "-:--:--"),
+    ([50.0, 60.0, 80.0], 300, "1:15:00"),
+    ([0.0, 1.0], 0, "0:00:00"),
+  ],
 )
 def test_time_left_leaves_the_first_step_out(ends, steps, text):
   assert time_left(ends, steps) == text
@@ -291,7 +328,9 @@ def test_time_left_leaves_the_first_step_out(ends, steps, text):
 
 
 def test_reading_says_how_far_it_is_where_it_takes_long(monkeypatch):
-  """In a log a line every PLAIN_SECONDS; on a terminal a bar, which is gone at the end; on other hosts nothing."""
+  """In a log a line every PLAIN_SECONDS; on a terminal a bar, which is gone at the end; on other
+  hosts nothing.
+  """
   seconds = iter([0.0, 4.0, 11.0, 11.0, 12.0, 22.0, 22.0])
   with monkeypatch.context() as m:
     m.setattr(time, "perf_counter", lambda: next(seconds))
@@ -299,7 +338,9 @@ def test_reading_says_how_far_it_is_where_it_takes_long(monkeypatch):
     with weights.reading("model", plain) as show:
       for done in (1, 2, 3, 4):
         show(done * 10**9, 4 * 10**9)
-  assert plain.file.getvalue().splitlines() == [f"reading weights of model: {n}.0 of 4.0 GB" for n in (2, 4)]
+  assert plain.file.getvalue().splitlines() == [
+    f"reading weights of model: {n}.0 of 4.0 GB" for n in (2, 4)
+  ]
   terminal = console(terminal=True)
   with weights.reading("model", terminal) as show:
     show(10**9, 4 * 10**9)

@@ -1,4 +1,6 @@
-"""The attention of slots against a softmax that is written out, over a history that each slot keeps in a list."""
+"""The attention of slots against a softmax that is written out, over a history that each slot keeps
+in a list.
+"""
 
 import functools
 import math
@@ -15,7 +17,14 @@ from grpo_jax.sampling.kv_cache import LayerCache
 
 S, K, M, D, LP, L = 6, 2, 3, 4, 5, 6
 PROMPTS = np.array([5, 1, 3, 4, 0, 2], np.int32)  # lengths; the fifth only fills the batch
-FILLED = {0: (0, 1, 2), 1: (3,), 3: (4, 5), 4: (1,), 6: (0,), 9: (2, 3)}  # step: slots that start a sample before it
+FILLED = {
+  0: (0, 1, 2),
+  1: (3,),
+  3: (4, 5),
+  4: (1,),
+  6: (0,),
+  9: (2, 3),
+}  # step: slots that start a sample before it
 STEPS = 15
 
 SPECS = {
@@ -61,15 +70,23 @@ def step(spec, blocks, block, cache, at, lengths, age, q, k, v):
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize("name", SPECS)
 def test_slots_attend_as_written_out(name, dtype, shared):
-  """Ages are uneven, slots are filled again, with `shared` slots of a prompt or a copy of any prompt in each."""
+  """Ages are uneven, slots are filled again, with `shared` slots of a prompt or a copy of any
+  prompt in each.
+  """
   spec, rng, blocks = SPECS[name], np.random.default_rng(0), ((0, 2), (2, L))
 
   def draw(*shape):
     return rng.normal(size=shape).astype(np.float32)
 
   prompt_k, prompt_v = draw(len(PROMPTS), LP, K, D), draw(len(PROMPTS), LP, K, D)
-  (stored,) = kv_cache.store_prompts(KV(jnp.asarray(prompt_k)[None], jnp.asarray(prompt_v)[None]), dtype)
-  own = jax.tree.map(lambda x: x[: S // shared], stored) if shared > 1 else kv_cache.empty(S, K, D, LP, dtype)
+  (stored,) = kv_cache.store_prompts(
+    KV(jnp.asarray(prompt_k)[None], jnp.asarray(prompt_v)[None]), dtype
+  )
+  own = (
+    jax.tree.map(lambda x: x[: S // shared], stored)
+    if shared > 1
+    else kv_cache.empty(S, K, D, LP, dtype)
+  )
   cache = LayerCache(own, [kv_cache.empty(S, K, D, end - begin, dtype) for begin, end in blocks])
   prompt, history, seen = np.repeat(np.arange(S), shared)[:S], [[] for _ in range(S)], 0
   for at in range(STEPS):
@@ -88,7 +105,9 @@ def test_slots_attend_as_written_out(name, dtype, shared):
     for slot in working:
       n = PROMPTS[prompt[slot]]
       keys, values = (
-        rounded(np.concatenate([of_prompts[prompt[slot], :n], [pair[i] for pair in history[slot]]]), dtype)
+        rounded(
+          np.concatenate([of_prompts[prompt[slot], :n], [pair[i] for pair in history[slot]]]), dtype
+        )
         for i, of_prompts in enumerate((prompt_k, prompt_v))
       )
       np.testing.assert_allclose(got[slot], written_out(spec, q[slot], keys, values), atol=2e-5)

@@ -27,20 +27,28 @@ def rollouts(lengths, ended=None, longest=None) -> Rollouts:
   ended = np.full(lengths.shape, STOPPED) if ended is None else np.asarray(ended)
   zeros = np.zeros(shape, np.float32)
   return Rollouts(
-    Prompts(np.ones((len(lengths), 3), np.int32), np.full(len(lengths), 3)), tokens, lengths, ended, zeros, zeros
+    Prompts(np.ones((len(lengths), 3), np.int32), np.full(len(lengths), 3)),
+    tokens,
+    lengths,
+    ended,
+    zeros,
+    zeros,
   )
 
 
 def long_tailed(rng, prompts, group, longest) -> np.ndarray:
   """Lengths such as a policy gives them: most are short, few reach the limit."""
-  return np.clip(rng.lognormal(np.log(longest / 5), 0.8, (prompts, group)), 1, longest).astype(np.int32)
+  return np.clip(rng.lognormal(np.log(longest / 5), 0.8, (prompts, group)), 1, longest).astype(
+    np.int32
+  )
 
 
 def test_statistics():
   r = rollouts([[2, 4], [6, 0]], [[STOPPED, TRUNCATED], [TRUNCATED, STOPPED]], longest=8)
   got = host.statistics(r)
   assert got["length/mean"] == 4 and got["length/min"] == 2 and got["length/max"] == 6
-  assert got["truncated"] == pytest.approx(2 / 3)  # the row that only fills the batch does not count
+  # the row that only fills the batch does not count
+  assert got["truncated"] == pytest.approx(2 / 3)
   assert host.statistics(rollouts([[0]], longest=4)) == {}
 
 
@@ -56,7 +64,9 @@ def test_completions_leave_the_stop_token_out_of_the_text_and_in_the_tokens():
 @pytest.mark.parametrize("mesh", [tiny.ONE, (2, 2, 2, 1), (1, 1, 4, 2)])
 def test_to_device_and_back(mesh):
   r = rollouts(long_tailed(np.random.default_rng(0), 8, 4, 6), longest=6)
-  r = dataclasses.replace(r, rewards=np.random.default_rng(1).normal(size=r.tokens.shape).astype(np.float32))
+  r = dataclasses.replace(
+    r, rewards=np.random.default_rng(1).normal(size=r.tokens.shape).astype(np.float32)
+  )
   layout = tiny.layout(mesh)
   there = host.to_device(layout, (r, None))[0]
   assert len(there.tokens.addressable_shards[0].data) == 8 // layout.size("prompt")

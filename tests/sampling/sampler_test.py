@@ -24,7 +24,9 @@ def assert_same(got: Rollouts, want: Rollouts, atol: float = 2e-5) -> None:
   np.testing.assert_array_equal(got.ended[some], want.ended[some])
   np.testing.assert_array_equal(got.tokens[real], want.tokens[real])
   for name in ("sampler_logprobs", "truncated_logprobs"):
-    np.testing.assert_allclose(getattr(got, name)[real], getattr(want, name)[real], atol=atol, rtol=0)
+    np.testing.assert_allclose(
+      getattr(got, name)[real], getattr(want, name)[real], atol=atol, rtol=0
+    )
 
 
 # -- the same numbers as the learner and as the slow twin
@@ -42,18 +44,24 @@ def test_greedy_tokens_are_those_of_naive_generation():
 
 @pytest.mark.parametrize("slots", [pytest.param(0, marks=pytest.mark.slow), 5])
 def test_windows_and_soft_caps_are_those_of_naive_generation(slots):
-  assert_same(tiny.sample(variant="test_windows", slots=slots), tiny.naive_generate(0, "test_windows"))
+  assert_same(
+    tiny.sample(variant="test_windows", slots=slots), tiny.naive_generate(0, "test_windows")
+  )
 
 
 def test_log_probs_speak_of_capped_logits():
   decoder = tiny.decoder()
-  capped = dataclasses.replace(decoder, config=dataclasses.replace(decoder.config, logit_soft_cap=0.5))
+  capped = dataclasses.replace(
+    decoder, config=dataclasses.replace(decoder.config, logit_soft_cap=0.5)
+  )
   cfg = tiny.section("sampler", group=2, max_length=1, temperature=1.0)
   args = tiny.params(), host.to_device(tiny.layout(), tiny.prompts()), jax.random.key(0)
   r, _ = sampler.make_sampler(capped, cfg, ())(*args)
   real = r.prompts.lengths > 0
   nothing = np.zeros((tiny.P, 2, 1), np.int32)
-  logits = tiny.completion_logits("test_qwen3", tiny.weights(), tiny.prompts(), nothing, nothing[..., 0])[:, :, 0]
+  logits = tiny.completion_logits(
+    "test_qwen3", tiny.weights(), tiny.prompts(), nothing, nothing[..., 0]
+  )[:, :, 0]
   logp = jax.nn.log_softmax(0.5 * jnp.tanh(logits / 0.5))
   want = np.take_along_axis(np.asarray(logp), np.asarray(r.tokens), axis=2)
   np.testing.assert_allclose(r.sampler_logprobs[real], want[real], atol=2e-5)
@@ -68,12 +76,14 @@ def test_truncated_tokens_are_those_of_naive_generation():
   real = tiny.real(got)
   assert (got.truncated_logprobs >= got.sampler_logprobs - 1e-6)[real].all()
   assert (got.truncated_logprobs > got.sampler_logprobs + 0.05)[real].mean() > 0.9
-  full, _ = tiny.logprobs()(tiny.weights(), got.prompts, got.tokens, got.lengths, Packing())  # the full softmax's
+  # the full softmax's
+  full, _ = tiny.logprobs()(tiny.weights(), got.prompts, got.tokens, got.lengths, Packing())
   np.testing.assert_allclose(got.sampler_logprobs[real], np.asarray(full)[real], atol=2e-5)
 
 
 @pytest.mark.parametrize(
-  "variant, packed", [("test_qwen3", False), ("test_qwen3", True), ("test_gemma", False), ("test_llama3", False)]
+  "variant, packed",
+  [("test_qwen3", False), ("test_qwen3", True), ("test_gemma", False), ("test_llama3", False)],
 )
 def test_log_probs_are_the_learners(variant, packed):
   """At the same temperature, on padded and unpadded prompts, from cache and from rows."""
@@ -90,14 +100,18 @@ BFLOAT16 = {"dtype": "bfloat16", "cache_dtype": "bfloat16"}
 
 def test_bfloat16_log_probs_are_near_the_learners():
   r = tiny.sample(**BFLOAT16)
-  got, _ = tiny.logprobs(dtype="bfloat16")(tiny.weights(), r.prompts, r.tokens, r.lengths, Packing())
+  got, _ = tiny.logprobs(dtype="bfloat16")(
+    tiny.weights(), r.prompts, r.tokens, r.lengths, Packing()
+  )
   error = np.abs(r.sampler_logprobs - np.asarray(got))[tiny.real(r)]
   assert error.mean() < 0.03 and error.max() < 0.2, (error.mean(), error.max())
 
 
 @pytest.mark.parametrize("slots", [0, 5])
 def test_a_cache_of_int8_is_near_the_learners(slots):
-  """Rounding to 1/127 of a vector's largest number; four times smaller than float32, but for the scales."""
+  """Rounding to 1/127 of a vector's largest number; four times smaller than float32, but for the
+  scales.
+  """
   r = tiny.sample(cache_dtype="int8", slots=slots)
   got, _ = tiny.logprobs()(tiny.weights(), r.prompts, r.tokens, r.lengths, Packing())
   error = np.abs(r.sampler_logprobs - np.asarray(got))[tiny.real(r)]
@@ -142,7 +156,9 @@ def test_blocks_of_the_ring_do_not_change_what_is_sampled(slots, monkeypatch):
   assert kv_cache.ring_blocks(tiny.L, 2) == ((0, 2), (2, 4), (4, 6), (6, 8))
   assert len(kv_cache.ring_blocks(7, 2)) == 3 and len(kv_cache.ring_blocks(512, 28)) == 2
   make = sampler.make_sampler(
-    tiny.decoder(), tiny.section("sampler", group=tiny.G, max_length=tiny.L, temperature=0.7, slots=slots), tiny.STOP
+    tiny.decoder(),
+    tiny.section("sampler", group=tiny.G, max_length=tiny.L, temperature=0.7, slots=slots),
+    tiny.STOP,
   )
   monkeypatch.setattr(tiny, "make_sampler", lambda *args, **kwargs: make)
   assert_same(tiny.sample(slots=slots), whole)
@@ -179,10 +195,17 @@ def test_the_mesh_does_not_change_what_is_sampled(mesh, slots):
 
 @pytest.mark.parametrize("mesh, tensor", [((1, 4, 1, 1), 2), ((1, 2, 2, 2), 1)])
 def test_a_mesh_of_its_own_does_not_change_what_is_sampled(mesh, tensor):
-  """Weights that are cut over more devices, and over fewer, than in the learner; the rollouts lie as it wants them."""
+  """Weights that are cut over more devices, and over fewer, than in the learner; the rollouts lie
+  as it wants them.
+  """
   sample = tiny.make_sampler(mesh=mesh, tensor=tensor)
-  assert sample.layout.mesh.shape["tensor"] == tensor and sample.layout.mesh.size == tiny.layout(mesh).mesh.size
-  got, _ = host.draw(sample, tiny.params(mesh=mesh), tiny.prompts(), jax.random.key(0), tiny.sizes(mesh))
+  assert (
+    sample.layout.mesh.shape["tensor"] == tensor
+    and sample.layout.mesh.size == tiny.layout(mesh).mesh.size
+  )
+  got, _ = host.draw(
+    sample, tiny.params(mesh=mesh), tiny.prompts(), jax.random.key(0), tiny.sizes(mesh)
+  )
   assert_same(got, tiny.sample())
   weights = sample.ready(tiny.params(mesh=mesh))
   q = weights["layers"][0]["attention"]["q"]["weight"]
@@ -203,12 +226,15 @@ def test_a_mesh_of_its_own_does_not_change_what_is_sampled(mesh, tensor):
 def test_devices_of_the_samplers_mesh(mesh, tensor, shape):
   layout = sampler.decode_layout(tiny.layout(mesh), tensor)
   assert layout.mesh.devices.shape == shape and layout.rules == tiny.layout(mesh).rules
-  assert list(layout.mesh.devices.flat) == list(tiny.layout(mesh).mesh.devices.flat)  # one program takes both
+  # one program takes both
+  assert list(layout.mesh.devices.flat) == list(tiny.layout(mesh).mesh.devices.flat)
 
 
 @pytest.mark.parametrize("tensor", [3, 16])
 def test_a_samplers_mesh_that_the_devices_do_not_make_is_refused(tensor):
-  with pytest.raises(SettingError, match=f"sampler.tensor={tensor}: use a multiple or a divisor of mesh.tensor=2"):
+  with pytest.raises(
+    SettingError, match=f"sampler.tensor={tensor}: use a multiple or a divisor of mesh.tensor=2"
+  ):
     sampler.decode_layout(tiny.layout((1, 2, 2, 2)), tensor)
 
 
@@ -247,9 +273,13 @@ def test_samples_follow_the_policys_distribution():
   """Many first tokens of one prompt against its softmax at the sampler's temperature."""
   p = tiny.prompts()
   same = Prompts(np.tile(p.tokens[:1], (tiny.P, 1)), np.tile(p.lengths[:1], tiny.P))
-  first = np.concatenate([tiny.sample(seed, given=same).tokens[..., 0].reshape(-1) for seed in range(30)])
+  first = np.concatenate(
+    [tiny.sample(seed, given=same).tokens[..., 0].reshape(-1) for seed in range(30)]
+  )
   empty = np.zeros((tiny.P, tiny.G, tiny.L), np.int32)
-  logits = tiny.completion_logits("test_qwen3", tiny.weights(), p, empty, np.zeros((tiny.P, tiny.G), np.int32))[0, 0, 0]
+  logits = tiny.completion_logits(
+    "test_qwen3", tiny.weights(), p, empty, np.zeros((tiny.P, tiny.G), np.int32)
+  )[0, 0, 0]
   want = np.asarray(jax.nn.softmax(logits / 0.7))
   got = np.bincount(first, minlength=tiny.V) / len(first)
   assert (np.abs(got - want) < 5 * np.sqrt(want * (1 - want) / len(first)) + 1e-3).all()

@@ -17,7 +17,9 @@ def streamed(every, mesh=tiny.ONE):
 
 
 def same(found, whole):
-  """Whether all that was sampled is that of the whole rollout; what is not sampled yet has no meaning."""
+  """Whether all that was sampled is that of the whole rollout; what is not sampled yet has no
+  meaning.
+  """
   np.testing.assert_array_equal(found.lengths, whole.lengths)
   np.testing.assert_array_equal(found.ended, whole.ended)
   real = tiny.real(whole)
@@ -28,7 +30,12 @@ def same(found, whole):
 def test_it_grows_to_the_samplers_rollout():
   found, whole = streamed(3), tiny.sample()
   same(found[-1], whole)
-  assert [int(each.lengths.max()) for each in found] == [1, 4, 7, 8]  # the first token comes with the prompts
+  assert [int(each.lengths.max()) for each in found] == [
+    1,
+    4,
+    7,
+    8,
+  ]  # the first token comes with the prompts
   real = tiny.real(whole)
   for each in found:
     here = real & (np.arange(tiny.L) < each.lengths[..., None])

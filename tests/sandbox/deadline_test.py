@@ -1,4 +1,6 @@
-"""What a user's function may do, and what becomes of it: an exception, sys.exit, no end, a signal meanwhile."""
+"""What a user's function may do, and what becomes of it: an exception, sys.exit, no end, a signal
+meanwhile.
+"""
 
 import asyncio
 import re
@@ -58,7 +60,10 @@ def test_nothing_is_left_behind():
   with Guard(0.05) as call:
     call(lambda: None)
     time.sleep(0.1)  # beyond the deadline, but not in a call
-  assert signal.getsignal(signal.SIGALRM) == before and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+  assert signal.getsignal(signal.SIGALRM) == before and signal.getitimer(signal.ITIMER_REAL) == (
+    0.0,
+    0.0,
+  )
 
 
 def test_a_function_may_have_alarms_of_its_own():
@@ -101,7 +106,9 @@ with signals.stop_signals() as stopping:
 
 
 def test_a_child_of_a_reward_ends_as_it_would_without_us():
-  done = subprocess.run([sys.executable, "-c", FORKED], cwd=ROOT, env=environment(1), capture_output=True, text=True)
+  done = subprocess.run(
+    [sys.executable, "-c", FORKED], cwd=ROOT, env=environment(1), capture_output=True, text=True
+  )
   assert done.stdout == f"{-signal.SIGTERM} ''\n" and "SIGTERM" not in done.stderr, done
 
 
@@ -118,7 +125,9 @@ with signals.stop_signals() as stopping:
 
 
 def test_a_signal_is_heard_where_the_terminal_is_gone():
-  done = subprocess.run([sys.executable, "-c", GONE], cwd=ROOT, env=environment(1), stdout=subprocess.PIPE, text=True)
+  done = subprocess.run(
+    [sys.executable, "-c", GONE], cwd=ROOT, env=environment(1), stdout=subprocess.PIPE, text=True
+  )
   assert (done.returncode, done.stdout) == (0, "SIGTERM\n")
 
 
@@ -168,8 +177,12 @@ with guard.Guard(0.5) as call:
 
 
 def test_code_that_holds_the_interpreter_ends_the_process():
-  done = subprocess.run([sys.executable, "-c", HELD], cwd=ROOT, env=environment(1), capture_output=True, text=True)
-  assert done.returncode == 1 and "Timeout" in done.stderr and 'File "<string>", line 6' in done.stderr
+  done = subprocess.run(
+    [sys.executable, "-c", HELD], cwd=ROOT, env=environment(1), capture_output=True, text=True
+  )
+  assert (
+    done.returncode == 1 and "Timeout" in done.stderr and 'File "<string>", line 6' in done.stderr
+  )
 
 
 def test_a_guarded_call_costs_little():

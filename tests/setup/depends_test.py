@@ -19,7 +19,10 @@ def folder(tmp_path):
   "changes, name",
   [
     ({"data.path": "{}/data"}, "data.path/config.json"),
-    ({"data.mixture": (("jsonl", "{}/data", 1.0), ("jsonl", "", 1.0))}, "data.mixture[0]/config.json"),
+    (
+      {"data.mixture": (("jsonl", "{}/data", 1.0), ("jsonl", "", 1.0))},
+      "data.mixture[0]/config.json",
+    ),
     ({"data.test_path": "{}/data/config.json"}, "data.test_path"),
     ({"offline.pairs": "{}/data/config.json"}, "offline.pairs"),
     ({"offline.steps": "{}/data/config.json"}, "offline.steps"),
@@ -27,7 +30,10 @@ def folder(tmp_path):
     ({"ref_from": "{}/weights"}, "ref_from/config.json"),
     ({"tokenizer": "{}/weights"}, "tokenizer/config.json"),
     ({"offline.teacher": "{}/weights"}, "offline.teacher/config.json"),
-    ({"loop": "iterative", "iterative.reward_model": "{}/judge"}, "iterative.reward_model/config.json"),
+    (
+      {"loop": "iterative", "iterative.reward_model": "{}/judge"},
+      "iterative.reward_model/config.json",
+    ),
     ({"rewards.outcome_models": (("good", "{}/judge", 1.0),)}, "rewards.good/config.json"),
     ({"rewards.process_models": (("step", "{}/judge", 1.0),)}, "rewards.step/config.json"),
   ],
@@ -52,7 +58,10 @@ def test_a_run_is_known_by_its_model_and_its_last_checkpoint(tmp_path):
   (tmp_path / "checkpoints" / "40").mkdir(parents=True)
   config = tiny_runs.config({"init_from": str(tmp_path)})
   found = depends.of_folders(config)
-  assert list(found) == ["init_from/decoder.json", "init_from checkpoint"] and found["init_from checkpoint"] == "40"
+  assert (
+    list(found) == ["init_from/decoder.json", "init_from checkpoint"]
+    and found["init_from checkpoint"] == "40"
+  )
   (tmp_path / "checkpoints" / "60").mkdir()
   assert inputs.differences(found, depends.of_folders(config)) == ["init_from checkpoint"]
 
@@ -68,7 +77,8 @@ def test_a_user_s_file_is_known_as_it_was_when_it_was_loaded(tmp_path, monkeypat
   was = inputs.of_file(file)
   registry.function(f"{file}:score", "grpo_jax.rewards", "rewards.functions")
   file.write_text("def score(example, completion):\n  return 2.0\n")
-  registry.function(f"{file}:score", "grpo_jax.rewards", "rewards.functions")  # the module that is loaded already
+  # the module that is loaded already
+  registry.function(f"{file}:score", "grpo_jax.rewards", "rewards.functions")
   registry.function("math.answer_correct", "grpo_jax.rewards", "rewards.functions")
   assert registry.loaded == {str(file): was}
 

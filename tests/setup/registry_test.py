@@ -124,7 +124,9 @@ removed, moved = functools.partial(os.remove, "x"), functools.partial(shutil.mov
 """
 
 
-@pytest.mark.parametrize("name, value", [("plain", 1), ("wrapped", 1), ("cached", 1), ("half", 0.5), ("instance", 1)])
+@pytest.mark.parametrize(
+  "name, value", [("plain", 1), ("wrapped", 1), ("cached", 1), ("half", 0.5), ("instance", 1)]
+)
 def test_a_decorated_function_of_ones_own_is_taken(name, value, tmp_path):
   (tmp_path / "own.py").write_text(OWN_CALLABLES)
   found = registry.function(f"{tmp_path}/own.py:{name}", "grpo_jax.rewards", "rewards.functions")
@@ -173,9 +175,13 @@ def test_bad_rewards(functions):
 
 def test_sources():
   ((source,), weights) = registry.train_sources(_data())
-  assert len(source) == 20 and source[3] == Arithmetic("train", max_number=50)[3] and weights == [1.0]
+  assert (
+    len(source) == 20 and source[3] == Arithmetic("train", max_number=50)[3] and weights == [1.0]
+  )
   assert registry.eval_source(_data())[3] == Arithmetic("test", max_number=50)[3]
-  with pytest.raises(SettingError, match="data.name='arithmetics'.*grpo_jax.data has arithmetic.*, jsonl"):
+  with pytest.raises(
+    SettingError, match="data.name='arithmetics'.*grpo_jax.data has arithmetic.*, jsonl"
+  ):
     registry.train_sources(_data(name="arithmetics"))
   with pytest.raises(SettingError, match=r"has no function settings\(\)"):
     registry.train_sources(_data(name="loader"))
@@ -280,22 +286,48 @@ def test_an_advantage_is_a_function_that_the_config_names(own):
       dict(advantage="grpo_jax.objectives.advantages:gae"),
       "has no function 'gae'; it has check, gdpo, group_relative, ",
     ),
-    (dict(advantage="OWN:limit"), "has no function 'limit'; it has by_position, nothing, plain, rank, wants"),
-    (dict(advantage="OWN:plain", scale="none"), "scale='none' with objective.advantage = .*: use 'group'"),
-    (dict(advantage="OWN:rank", ddof=0), "ddof=0 with objective.advantage = .*, which does not read it: use 1"),
-    (dict(advantage="gdpo", scale="none"), "scale='none' with objective.advantage = 'gdpo', which does not read it"),
-    (dict(reward_weights=(1.0, 2.0)), "reward_weights=(1.0, 2.0) with objective.advantage = 'group_relative'"),
-    (dict(advantage="OWN:wants"), "no_setting is no setting of objective='grpo'; give it a default"),
-    (dict(advantage="OWN:by_position"), "takes (rollouts, eps); it should take rollouts, and settings by keyword"),
+    (
+      dict(advantage="OWN:limit"),
+      "has no function 'limit'; it has by_position, nothing, plain, rank, wants",
+    ),
+    (
+      dict(advantage="OWN:plain", scale="none"),
+      "scale='none' with objective.advantage = .*: use 'group'",
+    ),
+    (
+      dict(advantage="OWN:rank", ddof=0),
+      "ddof=0 with objective.advantage = .*, which does not read it: use 1",
+    ),
+    (
+      dict(advantage="gdpo", scale="none"),
+      "scale='none' with objective.advantage = 'gdpo', which does not read it",
+    ),
+    (
+      dict(reward_weights=(1.0, 2.0)),
+      "reward_weights=(1.0, 2.0) with objective.advantage = 'group_relative'",
+    ),
+    (
+      dict(advantage="OWN:wants"),
+      "no_setting is no setting of objective='grpo'; give it a default",
+    ),
+    (
+      dict(advantage="OWN:by_position"),
+      "takes (rollouts, eps); it should take rollouts, and settings by keyword",
+    ),
     (dict(advantage="OWN:nothing"), "takes (); it should take rollouts"),
     (dict(advantage="nowhere.py:f"), "objective.advantage='nowhere.py:f': no such file nowhere.py"),
   ],
 )
 def test_an_advantage_that_does_not_fit(changes, message, own):
-  changes = {name: value.replace("OWN", own) if isinstance(value, str) else value for name, value in changes.items()}
+  changes = {
+    name: value.replace("OWN", own) if isinstance(value, str) else value
+    for name, value in changes.items()
+  }
   with pytest.raises(SettingError) as error:
     cases.settings(**changes)
-  assert re.search(message if ".*" in message else re.escape(message), str(error.value)), error.value
+  assert re.search(message if ".*" in message else re.escape(message), str(error.value)), (
+    error.value
+  )
   assert "\n" not in str(error.value)
 
 
@@ -308,10 +340,15 @@ def test_objectives(tmp_path):
   for name, message in (
     ("grop", "objective.name='grop': no module grpo_jax.objectives.grop; grpo_jax.objectives has "),
     ("common", "objective.name='common': is no objective, it lacks DATA, TEACHER, "),
-    ("os.path", "os.path': is no objective, .*; grpo_jax.objectives has cispo, distill, .*, sft, target_prob, and"),
+    (
+      "os.path",
+      "os.path': is no objective, .*; grpo_jax.objectives has cispo, distill, .*, sft, "
+      "target_prob, and",
+    ),
     (
       f"{tmp_path}/half.py",
-      "is no objective, it lacks DATA, TEACHER, importance_ratio, settings, check, needs, prepare, w",
+      "is no objective, it lacks DATA, TEACHER, importance_ratio, settings, check, needs, prepare, "
+      "w",
     ),
     (f"{tmp_path}/none.py", "objective.name=.*none.py.: no such file"),
   ):

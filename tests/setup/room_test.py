@@ -55,7 +55,9 @@ def test_a_size_that_cannot_be(name, value, objective, says):
 def test_a_size_of_another_loop(module, name):
   config = module.get_config("reward_model=x" if module is arithmetic_iterative else "")
   config.update_from_flattened_dict({name: HUGE})
-  with pytest.raises(SettingError, match=f"{name}=2000000000 x sampler.max_length=.*use a smaller {name}"):
+  with pytest.raises(
+    SettingError, match=f"{name}=2000000000 x sampler.max_length=.*use a smaller {name}"
+  ):
     checks.check_settings(config)
 
 
@@ -68,11 +70,18 @@ def test_the_experiments_fit_a_laptop():
 
 def test_a_model_that_no_memory_holds():
   room.check_state({"w": jax.ShapeDtypeStruct((6 * 10**9,), jnp.float32)})
-  with pytest.raises(SettingError, match="moments take 24.4 GB, and all hosts and devices have 24.0 GB of memory"):
+  with pytest.raises(
+    SettingError, match="moments take 24.4 GB, and all hosts and devices have 24.0 GB of memory"
+  ):
     room.check_state({"w": jax.ShapeDtypeStruct((61 * 10**8,), jnp.float32), "b": jnp.zeros(3)})
 
 
 def test_the_memory_of_this_machine(monkeypatch):
   monkeypatch.undo()
   assert 10**9 < room.host_bytes() < 10**15 and room.device_bytes() == 0
-  assert [room.shown(n) for n in (0, 10**6, 24 * 10**9, 6 * 10**15)] == ["0.0 MB", "1.0 MB", "24.0 GB", "6,000.0 TB"]
+  assert [room.shown(n) for n in (0, 10**6, 24 * 10**9, 6 * 10**15)] == [
+    "0.0 MB",
+    "1.0 MB",
+    "24.0 GB",
+    "6,000.0 TB",
+  ]

@@ -54,11 +54,17 @@ def own(tmp_path):
 
 
 def refusal(config: ConfigDict) -> str:
-  """What `check_settings` says of a config that it refuses; that takes no time in which something could be compiled."""
+  """What `check_settings` says of a config that it refuses; that takes no time in which something
+  could be compiled.
+  """
   start = time.process_time()
   with pytest.raises(SettingError) as error:
     checks.check_settings(config)
-  assert "\n" not in str(error.value) and len(str(error.value)) < 1000 and time.process_time() - start < 5
+  assert (
+    "\n" not in str(error.value)
+    and len(str(error.value)) < 1000
+    and time.process_time() - start < 5
+  )
   return str(error.value)
 
 
@@ -78,15 +84,30 @@ def refusal(config: ConfigDict) -> str:
     ("to_numpy", 21, "(jax traces it, so that it sees no values"),
     ("shapes_differ", 22, "failed, ValueError: Incompatible shapes"),
     ("ends", 23, "failed, SystemExit: 0"),
-    ("by_zero", 24, "returned NaN or an infinity for a group whose rewards are all equal; it should return finite"),
-    ("on_a_token", 28, "returned NaN or an infinity for a group whose rewards differ; it should return finite"),
-    ("by_length", 27, "returned NaN or an infinity for a group that is empty; it should return finite"),
+    (
+      "by_zero",
+      24,
+      "returned NaN or an infinity for a group whose rewards are all equal; it should return "
+      "finite",
+    ),
+    (
+      "on_a_token",
+      28,
+      "returned NaN or an infinity for a group whose rewards differ; it should return finite",
+    ),
+    (
+      "by_length",
+      27,
+      "returned NaN or an infinity for a group that is empty; it should return finite",
+    ),
   ],
 )
 @pytest.mark.parametrize("objective", ["grpo", "rpg"])
 def test_an_advantage_of_ones_own(name, line, says, objective, own):
   said = refusal(bad_settings_test.changed("objective.advantage", f"{own}:{name}", objective))
-  assert said.startswith(f"objective.advantage='{own}:{name}': the function ({own}, line {line}) "), said
+  assert said.startswith(
+    f"objective.advantage='{own}:{name}': the function ({own}, line {line}) "
+  ), said
   assert says in said and (SHAPE in said or "finite numbers" in said), said
 
 
@@ -110,13 +131,15 @@ FUNCTIONS = {
   "def prepare(rollouts, cfg): return grpo.prepare(rollouts, None)": "prepare (FILE) failed, AttributeError",
   "def prepare(rollouts): return None": "prepare (FILE) failed, TypeError",
   "def prepare(rollouts, cfg): return change(grpo.prepare(rollouts, cfg), mask=rollouts.lengths)": (
-    "prepare (FILE) returned mask int32[32, 8], which is [P, G]; it should return [P, G, L] = [32, 8, 56]"
+    "prepare (FILE) returned mask int32[32, 8], which is [P, G]; it should return [P, G, L] = [32, "
+    "8, 56]"
   ),
   "def prepare(rollouts, cfg): return change(grpo.prepare(rollouts, cfg), extra={'x': jnp.ones(3)})": (
     "prepare (FILE) returned extra['x'] float32[3]; it should return [P] or [P, G, ...] with P = 32"
   ),
   "def loss(outputs, batch, cfg): return grpo.loss(outputs, batch, cfg)[0]": (
-    "loss (FILE) returned float32[]; it should return (loss, metrics): a float32 scalar, and {name: (total, count)}"
+    "loss (FILE) returned float32[]; it should return (loss, metrics): a float32 scalar, and "
+    "{name: (total, count)}"
   ),
   "def loss(outputs, batch, cfg): return -outputs.logprobs * batch.weights, {}": (
     "loss (FILE) returned (float32[32, 8, 56], a dict)"
@@ -137,7 +160,8 @@ FUNCTIONS = {
   "def flat(rollouts, cfg): return rollouts.given": "flat (FILE) returned bool[32, 8, 56]; it should return bool [P]",
   "def flat(rollouts, cfg): return rollouts.rewards.sum((1, 2))": "flat (FILE) returned float32[32], which is [P]",
   "def importance_ratio(logprobs, old, mask, cfg): return logprobs.sum()": (
-    "importance_ratio (FILE) returned float32[]; it should return float32 [P, G, L] = [32, 8, 56] or [P, G, 1] ="
+    "importance_ratio (FILE) returned float32[]; it should return float32 [P, G, L] = [32, 8, 56] "
+    "or [P, G, 1] ="
   ),
   "DATA = 'live'": "DATA is 'live'; use a tuple of some of live, samples",
   "DATA = ('alive',)": "DATA is ('alive',); use a tuple of some of live, samples",
@@ -181,7 +205,8 @@ def test_an_objective_of_ones_own_that_works(tmp_path):
 
 def test_a_rule_that_ends_the_passes_needs_its_metric(tmp_path):
   (tmp_path / "own.py").write_text(
-    f"{START}def loss(outputs, batch, cfg): return jnp.sum(batch.weights * outputs.logprobs), {{}}\n"
+    f"{START}def loss(outputs, batch, cfg): return jnp.sum(batch.weights * outputs.logprobs), "
+    f"{{}}\n"
   )
   config = arithmetic.get_config(f"objective={tmp_path}/own.py")
   config.learner.update(mu=2, stop_kl=0.1)

@@ -1,4 +1,6 @@
-"""A setting that was changed and that this run does not read is refused; see bad_settings.py for most of them."""
+"""A setting that was changed and that this run does not read is refused; see bad_settings.py for
+most of them.
+"""
 
 import importlib
 import pathlib
@@ -11,7 +13,11 @@ from grpo_jax.setup import checks, unread
 
 EXPERIMENTS = pathlib.Path(arithmetic.__file__).parent
 FILES = sorted(each.stem for each in EXPERIMENTS.glob("*.py") if "get_config(" in each.read_text())
-ARGUMENTS = {"arithmetic_iterative": "reward_model=x", "gsm8k_iterative": "reward_model=x", "gsm8k_rm": "policy=x"}
+ARGUMENTS = {
+  "arithmetic_iterative": "reward_model=x",
+  "gsm8k_iterative": "reward_model=x",
+  "gsm8k_rm": "policy=x",
+}
 ARGUMENTS |= {"gsm8k_process": "reward_model=x", "reward_comparison": "prm=x,orm=x"}
 
 
@@ -53,8 +59,12 @@ def test_every_objective_reads_what_its_row_sets(objective, experiment):
 
 def test_what_a_run_reads_may_be_set():
   config = arithmetic.get_config("objective=ppo")
-  config.update_from_flattened_dict({"ref_from": "x", "learner.critic_lr": 1.0, "data.chat": True, "data.system": "a"})
+  config.update_from_flattened_dict(
+    {"ref_from": "x", "learner.critic_lr": 1.0, "data.chat": True, "data.system": "a"}
+  )
   unread.check(config, "live")
   config.data.chat = False
-  with pytest.raises(SettingError, match="data.system='a': with data.chat=False there is no system message; use ''"):
+  with pytest.raises(
+    SettingError, match="data.system='a': with data.chat=False there is no system message; use ''"
+  ):
     unread.check(config, "live")

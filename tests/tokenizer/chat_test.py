@@ -1,4 +1,6 @@
-"""Prompts of each family's chat template are those of transformers, token by token; all of its end tokens stop."""
+"""Prompts of each family's chat template are those of transformers, token by token; all of its end
+tokens stop.
+"""
 
 import json
 
@@ -26,12 +28,16 @@ def folders(tmp_path_factory):
 
 
 def messages(question, system):
-  return [{"role": "system", "content": system}] * bool(system) + [{"role": "user", "content": question}]
+  return [{"role": "system", "content": system}] * bool(system) + [
+    {"role": "user", "content": question}
+  ]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_prompts_are_those_of_transformers(family, folders):
-  """With a system message or none, whatever the template knows, whatever stands beside a special token."""
+  """With a system message or none, whatever the template knows, whatever stands beside a special
+  token.
+  """
   transformers = pytest.importorskip("transformers")
   chat, ours = chat_templates.CHATS[family], reading.load(folders[family])
   theirs = transformers.PreTrainedTokenizerFast.from_pretrained(folders[family])
@@ -39,9 +45,18 @@ def test_prompts_are_those_of_transformers(family, folders):
     for system in ("", "Be brief.")[: 1 + chat.system]:
       for ask in chat.asks:
         want = theirs.apply_chat_template(
-          messages(question, system), add_generation_prompt=True, tokenize=True, return_dict=False, **ask
+          messages(question, system),
+          add_generation_prompt=True,
+          tokenize=True,
+          return_dict=False,
+          **ask,
         )
-        assert ours.render(question, "{question}", chat=True, system=system, arguments=tuple(ask.items())) == want
+        assert (
+          ours.render(
+            question, "{question}", chat=True, system=system, arguments=tuple(ask.items())
+          )
+          == want
+        )
     assert ours.render(question, "Q: {question}\nA:") == theirs(f"Q: {question}\nA:")["input_ids"]
 
 
@@ -81,7 +96,8 @@ def test_a_question_of_special_tokens_is_the_same_prompt_with_text_in_it(family,
 
 def test_a_system_message_that_a_template_refuses(folders):
   with pytest.raises(
-    SettingError, match="^chat_template: System role not supported; data.system='' or data.chat=False"
+    SettingError,
+    match="^chat_template: System role not supported; data.system='' or data.chat=False",
   ):
     reading.load(folders["gemma2"]).render("x", chat=True, system="Be brief.")
 
@@ -97,7 +113,9 @@ def test_every_end_token_stops_and_is_saved(family, folders, tmp_path):
   said = json.loads((tmp_path / "generation_config.json").read_text())["eos_token_id"]
   assert {said} if isinstance(said, int) else set(said) == set(ours.eos_ids)
   asked = tuple(chat.asks[-1].items())
-  assert again.render("Tom", chat=True, arguments=asked) == ours.render("Tom", chat=True, arguments=asked)
+  assert again.render("Tom", chat=True, arguments=asked) == ours.render(
+    "Tom", chat=True, arguments=asked
+  )
 
 
 # -- what folders say of tokens beside tokenizer.json
@@ -110,7 +128,13 @@ def edit(folder, name, **changes):
 
 def added(token, i, **flags):
   """What tokenizer_config.json says of an added token."""
-  plain = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False, "special": True}
+  plain = {
+    "lstrip": False,
+    "rstrip": False,
+    "single_word": False,
+    "normalized": False,
+    "special": True,
+  }
   return {str(i): {"content": token} | plain | flags}
 
 
@@ -129,7 +153,9 @@ def assert_as_transformers(folder, question="Tom has 12 apples.\nHow many?", **a
 
 
 def test_flags_of_an_added_token_are_those_of_tokenizer_config(tmp_path):
-  """Phi-3's tokens take the white space behind them, unless tokenizer_config.json says that they do not."""
+  """Phi-3's tokens take the white space behind them, unless tokenizer_config.json says that they do
+  not.
+  """
   chat_templates.save("phi3", tmp_path)
   before = reading.load(tmp_path)
   user = before.token_id("<|user|>")
@@ -142,7 +168,9 @@ def test_flags_of_an_added_token_are_those_of_tokenizer_config(tmp_path):
 def test_a_token_that_only_tokenizer_config_has(tmp_path):
   chat_templates.save("qwen2", tmp_path)
   size = reading.load(tmp_path).vocab_size
-  edit(tmp_path, "tokenizer_config.json", added_tokens_decoder=added("<|box|>", size, special=False))
+  edit(
+    tmp_path, "tokenizer_config.json", added_tokens_decoder=added("<|box|>", size, special=False)
+  )
   assert size in reading.load(tmp_path).render("a<|box|>b", "{question}", chat=True)
   assert_as_transformers(tmp_path, "a<|box|>b")
 
@@ -156,25 +184,30 @@ def test_end_tokens_of_an_older_folder(tmp_path):
   (tmp_path / "tokenizer_config.json").write_text(json.dumps(raw))
   edit(tmp_path, "special_tokens_map.json", **names)
   found = reading.load(tmp_path)
-  assert found.eos_id == found.token_id(chat.eos) and found.render("x", chat=True)[0] == found.token_id(
-    names["bos_token"]
-  )
+  assert found.eos_id == found.token_id(chat.eos) and found.render("x", chat=True)[
+    0
+  ] == found.token_id(names["bos_token"])
   assert_as_transformers(tmp_path, **chat.asks[0])
 
 
 @pytest.mark.parametrize(
-  "wrong", [[], {"x": {"content": "a"}}, {"7": {"content": 3}}, {"7": {"content": "a", "special": 1}}]
+  "wrong",
+  [[], {"x": {"content": "a"}}, {"7": {"content": 3}}, {"7": {"content": "a", "special": 1}}],
 )
 def test_added_tokens_that_are_none(wrong, tmp_path):
   chat_templates.save("qwen2", tmp_path)
   edit(tmp_path, "tokenizer_config.json", added_tokens_decoder=wrong)
-  with pytest.raises(SettingError, match="tokenizer_config.json has added_tokens_decoder=.*by their ids would work"):
+  with pytest.raises(
+    SettingError, match="tokenizer_config.json has added_tokens_decoder=.*by their ids would work"
+  ):
     reading.load(tmp_path)
 
 
 def test_what_is_saved_names_no_code_and_has_what_llama_cpp_reads(tmp_path):
   chat_templates.save("phi3", tmp_path)
-  edit(tmp_path, "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil--repo--tok.Evil", None]})
+  edit(
+    tmp_path, "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil--repo--tok.Evil", None]}
+  )
   (tmp_path / "tokenizer.model").write_bytes(b"\x0a\x00sentences")
   reading.load(tmp_path).save(tmp_path / "a")
   reading.load(tmp_path / "a").save(tmp_path / "b")
@@ -186,7 +219,9 @@ def test_a_long_question_is_too_long_and_no_error(folders):
   """A template may add so much to a conversation, however long its messages are."""
   long = "x " * 60_000
   ours = reading.load(folders["qwen2"])
-  found, too_long = to_prompts([Example(q, "", "", {}) for q in (long, "x")], chat_render(ours), 64, "skip")
+  found, too_long = to_prompts(
+    [Example(q, "", "", {}) for q in (long, "x")], chat_render(ours), 64, "skip"
+  )
   assert too_long == 1 and found.lengths[0] == 0 < found.lengths[1]
 
 

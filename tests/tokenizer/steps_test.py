@@ -1,4 +1,6 @@
-"""Steps of a text, by a line, a blank line or a pattern; the words of a token may hold any part of one."""
+"""Steps of a text, by a line, a blank line or a pattern; the words of a token may hold any part of
+one.
+"""
 
 import itertools
 
@@ -65,15 +67,25 @@ def test_the_config_names_the_rule_of_its_tokenizer():
   c.tokenizer, c.data.arithmetic.size, c.data.steps = "words", 8, r"[0-9]"
   tokenizer = build.make_tokenizer(c, "")
   tokens = tokenizer.encode("has 4\n5 has")
-  assert [tokenizer.text(tokens[end]).strip() for end in tokenizer.step_ends(tokens)] == ["4", "5", "has"]
+  assert [tokenizer.text(tokens[end]).strip() for end in tokenizer.step_ends(tokens)] == [
+    "4",
+    "5",
+    "has",
+  ]
 
 
 def test_a_pattern_that_backtracks_is_stopped():
   c = defaults.get_config()
-  c.tokenizer, c.data.arithmetic.size, c.data.steps, c.rewards.deadline = "words", 8, r"(\d+)+\.", 0.2
+  c.tokenizer, c.data.arithmetic.size, c.data.steps, c.rewards.deadline = (
+    "words",
+    8,
+    r"(\d+)+\.",
+    0.2,
+  )
   tokenizer = build.make_tokenizer(c, "")
   with pytest.raises(
-    SettingError, match=r"data.steps='\(.*took longer than 0.2 s \(rewards.deadline\) on a .* 40 char"
+    SettingError,
+    match=r"data.steps='\(.*took longer than 0.2 s \(rewards.deadline\) on a .* 40 char",
   ):
     steps.step_ends_in_time(["4"] * 40, tokenizer.step_pattern, tokenizer.step_seconds)
   c.data.steps = "line"

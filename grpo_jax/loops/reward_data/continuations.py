@@ -1,13 +1,15 @@
-"""Labels of steps by Monte Carlo (Math-Shepherd, arXiv 2312.08935, section 3.3): what becomes of a solution after each.
+"""Labels of steps by Monte Carlo (Math-Shepherd, arXiv 2312.08935, section 3.3): what becomes of a
+solution after each.
 
-For each step of a sample, the policy writes `offline.continuations` continuations of the prompt and the steps so far;
-those are a prompt of the sampler, computed once for all of its continuations. The step's label is the share of them
-that reach the right answer (`offline.labels="soft"`), or 1 where any does ("hard"). Right is what `eval.reward` says
-of the whole, within `sampler.max_length` tokens.
+For each step of a sample, the policy writes `offline.continuations` continuations of the prompt and
+the steps so far; those are a prompt of the sampler, computed once for all of its continuations. The
+step's label is the share of them that reach the right answer (`offline.labels="soft"`), or 1 where
+any does ("hard"). Right is what `eval.reward` says of the whole, within `sampler.max_length`
+tokens.
 
-After the last step of a sample that ended there is nothing to continue: its label is whether the sample is right. The
-last step of one that was cut off is not known to be whole, and gets no label. Samples that share their first steps
-share their labels, too.
+After the last step of a sample that ended there is nothing to continue: its label is whether the
+sample is right. The last step of one that was cut off is not known to be whole, and gets no label.
+Samples that share their first steps share their labels, too.
 """
 
 import dataclasses
@@ -83,10 +85,14 @@ def make_labeller(config: ConfigDict, model: build.Model) -> Labeller:
     sampler.decode_layout(model.layout, config.sampler.tensor).size("sample"),
   )
   if group % shards:
-    raise SettingError(f"offline.continuations={group}: use a multiple of {shards}, which mesh.group cuts them into")
+    raise SettingError(
+      f"offline.continuations={group}: use a multiple of {shards}, which mesh.group cuts them into"
+    )
   sizes = build.sizes(config, model.layout)
   return Labeller(
-    sampler.make_sampler(model.decoder, ConfigDict(config.sampler.to_dict() | {"group": group}), model.stop),
+    sampler.make_sampler(
+      model.decoder, ConfigDict(config.sampler.to_dict() | {"group": group}), model.stop
+    ),
     Sizes(sizes.most, sizes.layout, sizes.width + config.sampler.max_length, sizes.microbatches),
     model.tokenizer,
     scorers.eval_reward(config.eval).score,
@@ -98,8 +104,11 @@ def make_labeller(config: ConfigDict, model: build.Model) -> Labeller:
   )
 
 
-def label(labeller: Labeller, params: Any, batch: Scored, key: jax.Array) -> tuple[Rollouts, Counts]:
-  """Returns the batch's rollouts with the labels of their steps as rewards, at the steps' last tokens.
+def label(
+  labeller: Labeller, params: Any, batch: Scored, key: jax.Array
+) -> tuple[Rollouts, Counts]:
+  """Returns the batch's rollouts with the labels of their steps as rewards, at the steps' last
+  tokens.
 
   Args:
     labeller: how.
@@ -138,9 +147,11 @@ def step_ends(r: Rollouts, tokenizer: Tokenizer) -> list[list[list[int]]]:
 
 
 def prefixes(r: Rollouts, ends: Sequence[Sequence[Sequence[int]]]) -> list[Prefix]:
-  """Returns what is to be continued, each once: the steps so far after every step but a sample's last.
+  """Returns what is to be continued, each once: the steps so far after every step but a sample's
+  last.
 
-  They come in the order of their lengths with the prompt, so that those of a batch need little padding.
+  They come in the order of their lengths with the prompt, so that those of a batch need little
+  padding.
   """
   found = {
     Prefix(p, tuple(r.tokens[p, g, : end + 1].tolist()))
@@ -152,7 +163,9 @@ def prefixes(r: Rollouts, ends: Sequence[Sequence[Sequence[int]]]) -> list[Prefi
 
 
 def prefix_prompts(r: Rollouts, some: Sequence[Prefix], prompts: int) -> Prompts:
-  """Returns the prompts of the sampler, prompt and steps so far side by side; those that are missing are empty."""
+  """Returns the prompts of the sampler, prompt and steps so far side by side; those that are
+  missing are empty.
+  """
   tokens = np.zeros((prompts, r.prompts.tokens.shape[1] + r.tokens.shape[2]), np.int32)
   lengths = np.zeros(prompts, np.int32)
   for i, prefix in enumerate(some):
@@ -179,7 +192,9 @@ def continue_prefixes(
 def judge(
   labeller: Labeller, drawn: Rollouts, examples: Sequence[Example | None], some: Sequence[Prefix]
 ) -> tuple[np.ndarray, int]:
-  """Returns how many of this process's continuations are right, by prefix, and on how many the reward failed."""
+  """Returns how many of this process's continuations are right, by prefix, and on how many the
+  reward failed.
+  """
   tokens, own = hosts.share(drawn.tokens)
   right, failed = np.zeros(len(some), np.int32), 0
   with Guard(labeller.deadline) as call:
@@ -202,7 +217,9 @@ def outcomes(labeller: Labeller, batch: Scored) -> tuple[np.ndarray, int]:
     for p, group in enumerate(rollouts.completions(batch.rollouts, labeller.tokenizer)):
       for g, completion in enumerate(group):
         if batch.examples[p] is not None and completion.tokens:
-          right[p, g], message = policy.is_right(call, labeller.solved, batch.examples[p], completion)
+          right[p, g], message = policy.is_right(
+            call, labeller.solved, batch.examples[p], completion
+          )
           failed += bool(message)
   return right, failed
 
@@ -215,7 +232,10 @@ def as_labels(labeller: Labeller, successes: dict[Prefix, int]) -> dict[Prefix, 
 
 
 def label_steps(
-  r: Rollouts, ends: Sequence[Sequence[Sequence[int]]], right: np.ndarray, of_prefix: dict[Prefix, float]
+  r: Rollouts,
+  ends: Sequence[Sequence[Sequence[int]]],
+  right: np.ndarray,
+  of_prefix: dict[Prefix, float],
 ) -> np.ndarray:
   """Returns the label of each step at its last token, [P, G, L] float32, and NaN everywhere else.
 

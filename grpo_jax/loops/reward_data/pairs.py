@@ -1,8 +1,9 @@
-"""Pairs [chosen, rejected] of completions: the best and the worst of some samples, or those of a file of yours.
+"""Pairs [chosen, rejected] of completions: the best and the worst of some samples, or those of a
+file of yours.
 
-A file has one JSON object on each line, with the texts `prompt`, `chosen` and `rejected` (the names that TRL uses; its
-conversations, which are lists of messages, are not read). The prompt is rendered as every question is (`data.template`,
-`data.chat`), and each completion gets an end token.
+A file has one JSON object on each line, with the texts `prompt`, `chosen` and `rejected` (the names
+that TRL uses; its conversations, which are lists of messages, are not read). The prompt is rendered
+as every question is (`data.template`, `data.chat`), and each completion gets an end token.
 """
 
 from collections.abc import Hashable, Sequence
@@ -34,7 +35,9 @@ class Pair(NamedTuple):
 
 
 def with_requirement(collector: Collector, config: ConfigDict) -> Collector:
-  """The collector, with what `offline.require` says of a sample as one more component of weight 0, where it is set."""
+  """The collector, with what `offline.require` says of a sample as one more component of weight 0,
+  where it is set.
+  """
   function = scorers.requirement(config.offline)
   if function is None:
     return collector
@@ -42,7 +45,8 @@ def with_requirement(collector: Collector, config: ConfigDict) -> Collector:
 
 
 def of_samples(batch: Scored, seed: int, complete: bool = False, required: bool = False) -> Scored:
-  """One of the best and one of the worst samples of every group whose totals differ: [chosen, rejected].
+  """One of the best and one of the worst samples of every group whose totals differ: [chosen,
+  rejected].
 
   A sample on which a reward failed is neither.
 
@@ -50,8 +54,8 @@ def of_samples(batch: Scored, seed: int, complete: bool = False, required: bool 
     batch: scored samples.
     seed: of the choice among equals.
     complete: only samples that stopped are taken.
-    required: only samples are taken whose last component, that of `with_requirement`, is above 0; it is left out of
-      the pairs.
+    required: only samples are taken whose last component, that of `with_requirement`, is above 0;
+      it is left out of the pairs.
   """
   r = batch.rollouts
   may = r.given.any(axis=2) & ~failed(batch)  # [P, G]
@@ -70,7 +74,9 @@ def of_samples(batch: Scored, seed: int, complete: bool = False, required: bool 
   index = np.array([best, worst], np.int32).reshape(2, -1).T  # [P, 2]
   groups = keep[:, None]
   arrays = vars(r) | components
-  chosen = {name: x[groups, index] for name, x in arrays.items() if x is not None and name != "prompts"}
+  chosen = {
+    name: x[groups, index] for name, x in arrays.items() if x is not None and name != "prompts"
+  }
   batch = select(batch, keep.tolist())
   return batch._replace(rollouts=Rollouts(batch.rollouts.prompts, **chosen), faults=[])
 
@@ -89,7 +95,9 @@ def divide(prompts: Sequence[Hashable], held_out: int) -> tuple[list[int], list[
   for place, prompt in enumerate(prompts):
     if len(first) < held_out:
       first.setdefault(prompt, place)
-  return list(first.values()), [place for place, prompt in enumerate(prompts) if prompt not in first]
+  return list(first.values()), [
+    place for place, prompt in enumerate(prompts) if prompt not in first
+  ]
 
 
 def prompts_of(batch: Scored) -> list[bytes]:
@@ -102,16 +110,19 @@ def prompts_of(batch: Scored) -> list[bytes]:
 
 
 class FromFile:
-  """Endless batches of the pairs of `offline.pairs`, shuffled anew in each epoch; the position is saved.
+  """Endless batches of the pairs of `offline.pairs`, shuffled anew in each epoch; the position is
+  saved.
 
-  `held_out` are the pairs of `offline.held_out` of its prompts, drawn by the seed, which are in no batch.
+  `held_out` are the pairs of `offline.held_out` of its prompts, drawn by the seed, which are in no
+  batch.
   """
 
   def __init__(self, config: ConfigDict, model: build.Model):
     """Reads the file.
 
     Raises:
-      SettingError: a file or line that cannot be read, too few prompts, pairs that are all too long.
+      SettingError: a file or line that cannot be read, too few prompts, pairs that are all too
+        long.
     """
     self.config, self.model = config, model
     rows = read(config.offline.pairs)
@@ -120,7 +131,8 @@ class FromFile:
     if len(first) < config.offline.held_out or not rest:
       prompts = len({row.prompt for row in rows})
       raise SettingError(
-        f"offline.held_out={config.offline.held_out}: {config.offline.pairs} has {prompts} prompts; use at most "
+        f"offline.held_out={config.offline.held_out}: {config.offline.pairs} has {prompts} "
+        "prompts; use at most "
         f"{prompts - 1}"
       )
     held = {rows[place].prompt for place in first}
@@ -133,18 +145,29 @@ class FromFile:
         f"than data.max_prompt_length={config.data.max_prompt_length} or "
         f"sampler.max_length={config.sampler.max_length}; use larger ones"
       )
-    self.order = loader.Batches([training], prompts=config.data.prompts, seed=config.seed, shuffle=config.data.shuffle)
-    self.get_state, self.set_state, self.contents = self.order.get_state, self.order.set_state, self.order.contents
+    self.order = loader.Batches(
+      [training], prompts=config.data.prompts, seed=config.seed, shuffle=config.data.shuffle
+    )
+    self.get_state, self.set_state, self.contents = (
+      self.order.get_state,
+      self.order.set_state,
+      self.order.contents,
+    )
 
   def __next__(self) -> Rollouts:
     return self.rollouts(next(self.order))
 
   def rollouts(self, rows: Sequence[Pair]) -> Rollouts:
-    """The pairs as groups of two; one of which a completion or the prompt is too long is an empty group."""
+    """The pairs as groups of two; one of which a completion or the prompt is too long is an empty
+    group.
+    """
     d, longest = self.config.data, self.config.sampler.max_length
     examples = [Example(row.prompt, "", "", {}) for row in rows]
     prompts, _ = loader.to_prompts(examples, self.model.render, d.max_prompt_length, d.on_long)
-    texts = [(row.chosen, row.rejected) if prompts.lengths[p] else (None, None) for p, row in enumerate(rows)]
+    texts = [
+      (row.chosen, row.rejected) if prompts.lengths[p] else (None, None)
+      for p, row in enumerate(rows)
+    ]
     tokens, lengths, ended = encoded(texts, self.model, longest)
     fits = (ended == STOPPED).all(axis=1)
     tokens, lengths = tokens * fits[:, None, None], lengths * fits[:, None]
@@ -154,7 +177,9 @@ class FromFile:
 
 
 def left_out(config: ConfigDict, given: Rollouts) -> dict[str, int]:
-  """The metric `pairs_too_long`, how many pairs of a batch are empty groups, where they are those of a file."""
+  """The metric `pairs_too_long`, how many pairs of a batch are empty groups, where they are those
+  of a file.
+  """
   return {"pairs_too_long": int((given.lengths[:, 0] == 0).sum())} if config.offline.pairs else {}
 
 
@@ -162,18 +187,26 @@ def read(path: str) -> list[Pair]:
   """The pairs of a file, in its order.
 
   Raises:
-    SettingError: the file cannot be read, or a line that is no JSON object or lacks a text, with its number.
+    SettingError: the file cannot be read, or a line that is no JSON object or lacks a text, with
+      its number.
   """
   file = storage.place(path)
   if not file.is_file():
     raise SettingError(
-      f"offline.pairs={path!r}: no such file; give one with {', '.join(Pair._fields)} on each line, as JSON"
+      f"offline.pairs={path!r}: no such file; give one with {', '.join(Pair._fields)} on each "
+      "line, as JSON"
     )
-  return [Pair(*(jsonl.text(record, name, where) for name in Pair._fields)) for record, where in jsonl.read(file)]
+  return [
+    Pair(*(jsonl.text(record, name, where) for name in Pair._fields))
+    for record, where in jsonl.read(file)
+  ]
 
 
-def encoded(texts: Sequence[Sequence[str | None]], model: build.Model, longest: int) -> tuple[Any, Any, Any]:
-  """Groups of texts as completions, each with its end token; longer ones are cut, and then have none.
+def encoded(
+  texts: Sequence[Sequence[str | None]], model: build.Model, longest: int
+) -> tuple[Any, Any, Any]:
+  """Groups of texts as completions, each with its end token; longer ones are cut, and then have
+  none.
 
   Args:
     texts: P groups of G texts; None is a completion of length 0.

@@ -1,8 +1,10 @@
-"""Pairs for a reward model that goes on learning: those of the samples of each step, on disk, and the past replayed.
+"""Pairs for a reward model that goes on learning: those of the samples of each step, on disk, and
+the past replayed.
 
-DIR/replay/N.npz has the pairs of the step N: what a process that was killed had not got to is written again, with the
-same content. An iteration learns from its own pairs and, in each batch, from a share of pairs of earlier iterations.
-A process reward model learns from groups of samples with labelled steps, which stand here in the place of pairs.
+DIR/replay/N.npz has the pairs of the step N: what a process that was killed had not got to is
+written again, with the same content. An iteration learns from its own pairs and, in each batch,
+from a share of pairs of earlier iterations. A process reward model learns from groups of samples
+with labelled steps, which stand here in the place of pairs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +41,8 @@ class Replay:
     return self.folder / f"{step}.npz"
 
   def add(self, step: int, pairs: Rollouts) -> None:
-    """Writes the pairs of a step, `[N, 2, ...]` numpy with prompts of one width in the whole run; N may be 0.
+    """Writes the pairs of a step, `[N, 2, ...]` numpy with prompts of one width in the whole run; N
+    may be 0.
 
     Raises:
       StorageError: the folder does not take it.
@@ -59,7 +62,8 @@ class Replay:
       pairs, error = read_samples(self.path(step), None, template())
       if pairs is None:
         raise SettingError(
-          f"{self.path(step)}: {error or 'is missing'}; put the file back, or begin anew in another --workdir"
+          f"{self.path(step)}: {error or 'is missing'}; put the file back, or begin anew in "
+          "another --workdir"
         )
       found.append(pairs)
     return joined(found)
@@ -75,10 +79,12 @@ class Replay:
 def lessons(
   new: Rollouts, past: Rollouts | None, *, batch: int, share: float, epochs: int, seed: Any
 ) -> Iterator[Lesson]:
-  """Yields the batches of one iteration (DeepSeekMath, arXiv 2402.03300, section 4.1.4: 10% of historical data).
+  """Yields the batches of one iteration (DeepSeekMath, arXiv 2402.03300, section 4.1.4: 10% of
+  historical data).
 
-  Every new pair comes once an epoch, in an order drawn anew. The rest of each batch is drawn from the past without
-  replacement, over all epochs; when nothing is left of it, batches are of new pairs alone.
+  Every new pair comes once an epoch, in an order drawn anew. The rest of each batch is drawn from
+  the past without replacement, over all epochs; when nothing is left of it, batches are of new
+  pairs alone.
 
   Args:
     new: `[N, 2, ...]`, numpy.

@@ -1,4 +1,6 @@
-"""Solutions with labelled steps (data/step_labels.py) as groups to learn from: `offline.data="steps"`."""
+"""Solutions with labelled steps (data/step_labels.py) as groups to learn from:
+`offline.data="steps"`.
+"""
 
 import bisect
 import itertools
@@ -27,11 +29,12 @@ class Labelled(NamedTuple):
 
 
 def labelled(config: ConfigDict, model: build.Model) -> Labelled:
-  """The solutions of `offline.steps`: those of a question as a group, or as several groups of `sampler.group`.
+  """The solutions of `offline.steps`: those of a question as a group, or as several groups of
+  `sampler.group`.
 
-  Groups with fewer are filled with empty completions. A solution that is complete has an end token, which belongs to
-  its last step, as in what a policy samples; one that is longer than `sampler.max_length` is cut, and counts as
-  truncated, as does one that is not complete.
+  Groups with fewer are filled with empty completions. A solution that is complete has an end token,
+  which belongs to its last step, as in what a policy samples; one that is longer than
+  `sampler.max_length` is cut, and counts as truncated, as does one that is not complete.
 
   Raises:
     SettingError: a file that cannot be read as step labels, or in which no prompt and no step fits.
@@ -41,9 +44,15 @@ def labelled(config: ConfigDict, model: build.Model) -> Labelled:
   shards = model.layout.size("sample")
   size, longest = -(-max(map(len, groups)) // shards) * shards, config.sampler.max_length
   questions = [Example(group[0].question, "", "", {}) for group in groups]
-  prompts, too_long = loader.to_prompts(questions, model.render, config.data.max_prompt_length, config.data.on_long)
+  prompts, too_long = loader.to_prompts(
+    questions, model.render, config.data.max_prompt_length, config.data.on_long
+  )
   shape = (len(groups), size, longest)
-  tokens, lengths, ended = np.zeros(shape, np.int32), np.zeros(shape[:2], np.int32), np.full(shape[:2], TRUNCATED)
+  tokens, lengths, ended = (
+    np.zeros(shape, np.int32),
+    np.zeros(shape[:2], np.int32),
+    np.full(shape[:2], TRUNCATED),
+  )
   labels, cut = np.full(shape, np.nan, np.float32), 0
   for p, group in enumerate(groups):
     if not prompts.lengths[p]:
@@ -62,31 +71,47 @@ def labelled(config: ConfigDict, model: build.Model) -> Labelled:
   rewards = np.nan_to_num(labels)
   components = (rewards.sum(2) / np.maximum(given.sum(2), 1))[..., None]
   found = Rollouts(
-    plan.trim(prompts), tokens, lengths, ended.astype(np.int32), zeros, zeros, rewards, given, components
+    plan.trim(prompts),
+    tokens,
+    lengths,
+    ended.astype(np.int32),
+    zeros,
+    zeros,
+    rewards,
+    given,
+    components,
   )
   if not given.any():
     raise SettingError(
-      f"offline.steps={config.offline.steps!r}: no labelled step fits: {too_long} of {len(groups)} prompts are over "
-      f"data.max_prompt_length={config.data.max_prompt_length}, {cut} steps lie beyond sampler.max_length={longest}"
+      f"offline.steps={config.offline.steps!r}: no labelled step fits: {too_long} of {len(groups)} "
+      "prompts are over "
+      f"data.max_prompt_length={config.data.max_prompt_length}, {cut} steps lie beyond "
+      f"sampler.max_length={longest}"
     )
   return Labelled(found, without, too_long, cut)
 
 
 def in_groups(solutions: Sequence[Solution], most: int) -> list[list[Solution]]:
-  """Returns the solutions by question, in the order of the first of each, in groups of at most so many."""
+  """Returns the solutions by question, in the order of the first of each, in groups of at most so
+  many.
+  """
   by_question: dict[str, list[Solution]] = {}
   for solution in solutions:
     by_question.setdefault(solution.question, []).append(solution)
   return [group[i : i + most] for group in by_question.values() for i in range(0, len(group), most)]
 
 
-def tokens_and_labels(solution: Solution, tokenizer: Tokenizer) -> tuple[list[int], dict[int, float]]:
+def tokens_and_labels(
+  solution: Solution, tokenizer: Tokenizer
+) -> tuple[list[int], dict[int, float]]:
   """Returns the tokens of a solution, and the labels of its steps by the index of their last token.
 
   Where one token ends several steps, their least label holds.
   """
   ids, starts = tokenizer.encode_with_starts("".join(solution.steps))
-  last = [bisect.bisect_left(starts, end) - 1 for end in itertools.accumulate(map(len, solution.steps))]
+  last = [
+    bisect.bisect_left(starts, end) - 1 for end in itertools.accumulate(map(len, solution.steps))
+  ]
   if solution.complete:
     ids = [*ids, tokenizer.eos_id]
     last[-1] = len(ids) - 1

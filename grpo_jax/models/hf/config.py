@@ -29,12 +29,18 @@ _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_positi
 
 # What the decoder of these families does not compute, wherever it is set.
 REFUSED = ("attention_bias", "mlp_bias", "num_experts", "num_local_experts", "quantization_config")
-REFUSED += ("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "use_bidirectional_attention")
+REFUSED += (
+  "attn_logit_softcapping",
+  "final_logit_softcapping",
+  "query_pre_attn_scalar",
+  "use_bidirectional_attention",
+)
 REFUSED += ("per_layer_config", "transformers_weights")
 
 _ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
-SCORER = "ForSequenceClassification"  # how the architecture of a reward model ends; a policy's ends in CAUSAL
+# how the architecture of a reward model ends; a policy's ends in CAUSAL
+SCORER = "ForSequenceClassification"
 CAUSAL = "ForCausalLM"
 
 GET = "`hf download Qwen/Qwen3-0.6B --local-dir=DIR`, then --config.init_from=DIR"
@@ -44,7 +50,8 @@ def read_config(folder: str | os.PathLike) -> DecoderConfig:
   """Returns the configuration of the decoder in a Hugging Face folder.
 
   Raises:
-    SettingError: no such folder or config.json, or a model that this decoder is not, by the name of what it lacks.
+    SettingError: no such folder or config.json, or a model that this decoder is not, by the name of
+      what it lacks.
   """
   path = storage.place(folder)
   if not path.is_dir():
@@ -64,7 +71,9 @@ def _decoder_config(where: str, raw: dict) -> DecoderConfig:
   raw = {k: v for k, v in family.defaults.items() if k not in NONE or k not in raw} | given
   for key in _KEYS.values():
     if key not in raw:
-      raise SettingError(f"{where}: config.json has no {key!r}; {limits.CONFIG[key].expects} would work")
+      raise SettingError(
+        f"{where}: config.json has no {key!r}; {limits.CONFIG[key].expects} would work"
+      )
   rope = _rope(where, raw)
   _check_features(where, raw, rope, family)
   act = raw.get("hidden_act", "silu")
@@ -88,12 +97,16 @@ def _decoder_config(where: str, raw: dict) -> DecoderConfig:
     family=kind,
     **flags,
   )
-  limits.check_shape(where, "config.json", config.heads, config.kv_heads, config.head_dim, config.rope_scaling)
+  limits.check_shape(
+    where, "config.json", config.heads, config.kv_heads, config.head_dim, config.rope_scaling
+  )
   return config
 
 
 def period(specs: list[AttentionSpec]) -> tuple[AttentionSpec, ...]:
-  """Returns the shortest beginning of the layers' specs that they all repeat: `DecoderConfig.attention`."""
+  """Returns the shortest beginning of the layers' specs that they all repeat:
+  `DecoderConfig.attention`.
+  """
   return tuple(specs[: next(n for n in range(1, len(specs) + 1) if specs[n:] == specs[:-n])])
 
 
@@ -105,7 +118,9 @@ def _attention(where: str, raw: dict, family: Family, head_dim: int) -> list[Att
   if raw.get("query_pre_attn_scalar", head_dim) != head_dim:
     scale = float(raw["query_pre_attn_scalar"]) ** -0.5
   spec = AttentionSpec(scale=scale, soft_cap=float(raw.get("attn_logit_softcapping", 0.0)))
-  sliding = dataclasses.replace(spec, window=raw.get("sliding_window", 0), rope_theta=_local_theta(where, raw, family))
+  sliding = dataclasses.replace(
+    spec, window=raw.get("sliding_window", 0), rope_theta=_local_theta(where, raw, family)
+  )
   specs = [sliding if kind == SLIDING else spec for kind in kinds]
   if "no_rope_layers" not in family.reads:
     return specs
@@ -122,7 +137,9 @@ def _local_theta(where: str, raw: dict, family: Family) -> float | None:
   if "rope_local_base_freq" not in family.reads:
     return None
   rope = (raw.get("rope_parameters") or {}).get(SLIDING) or {}
-  model_folder.check(where, "config.json", {SLIDING: rope}, {SLIDING: model_folder.OBJECT}, "rope_parameters.")
+  model_folder.check(
+    where, "config.json", {SLIDING: rope}, {SLIDING: model_folder.OBJECT}, "rope_parameters."
+  )
   model_folder.check(where, "config.json", rope, limits.ROPE, f"rope_parameters.{SLIDING}.")
   if _scaling(rope) != "default":
     _refuse(where, f"rope scaling {model_folder.shown(_scaling(rope))} of layers with a window")
@@ -151,24 +168,33 @@ def _layer_types(where: str, raw: dict, family: Family) -> list[str]:
 
 
 def write_config(config: DecoderConfig, base: dict | None = None) -> dict:
-  """Returns config.json as transformers 4 and 5 read it; keys of `base` that a DecoderConfig does not decide are kept.
+  """Returns config.json as transformers 4 and 5 read it; keys of `base` that a DecoderConfig does
+  not decide are kept.
 
   Raises:
-    SettingError: no family has these flags or this attention, so that no other program could run the model.
+    SettingError: no family has these flags or this attention, so that no other program could run
+      the model.
   """
   names = sorted({name for family in FAMILIES.values() for name in family.flags})
   wanted = {name: getattr(config, name) for name in names}
   off = {field.name: field.default for field in dataclasses.fields(config)}
-  plain = dataclasses.replace(config, attention=period([config.attention_of(i) for i in range(config.layers)]))
+  plain = dataclasses.replace(
+    config, attention=period([config.attention_of(i) for i in range(config.layers)])
+  )
   for kind, family in FAMILIES.items():
-    if config.family in ("", kind) and {name: family.flags.get(name, off[name]) for name in names} == wanted:
+    if (
+      config.family in ("", kind)
+      and {name: family.flags.get(name, off[name]) for name in names} == wanted
+    ):
       written = _written(kind, config, base or {})
       if _means(written, plain):
         return written
   raise SettingError(
-    f"model: no Hugging Face family that can be exported has {wanted}, attention={config.attention}, "
+    f"model: no Hugging Face family that can be exported has {wanted}, "
+    f"attention={config.attention}, "
     f"rope_linear={config.rope_linear} and logit_soft_cap={config.logit_soft_cap}"
-    f"{f' as a {config.family}' if config.family else ''}; those of {', '.join(FAMILIES)} can be exported"
+    f"{f' as a {config.family}' if config.family else ''}; those of {', '.join(FAMILIES)} can be "
+    "exported"
   )
 
 
@@ -185,7 +211,10 @@ def _written(kind: str, config: DecoderConfig, base: dict) -> dict:
   family = FAMILIES[kind]
   rope = _written_rope(config)
   act = next(theirs for theirs, ours in _ACTIVATIONS.items() if ours == config.activation)
-  scorer = {"id2label": {"0": "score"}, "label2id": {"score": 0}}  # transformers counts the labels of these
+  scorer = {
+    "id2label": {"0": "score"},
+    "label2id": {"score": 0},
+  }  # transformers counts the labels of these
   judge = family.scorer or family.architecture.replace(CAUSAL, SCORER)
   return {
     "max_position_embeddings": 32768,
@@ -212,7 +241,9 @@ def _written(kind: str, config: DecoderConfig, base: dict) -> dict:
 
 
 def _written_rope(config: DecoderConfig) -> dict:
-  """Returns `rope_scaling`: what becomes of the rotary positions of all layers that have no theta of their own."""
+  """Returns `rope_scaling`: what becomes of the rotary positions of all layers that have no theta
+  of their own.
+  """
   if config.rope_linear != 1.0:
     return {"rope_type": "linear", "factor": config.rope_linear}
   if not config.rope_scaling:
@@ -228,10 +259,12 @@ def _written_attention(family: Family, config: DecoderConfig) -> dict:
   if family.windows != 1:
     found["layer_types"] = [SLIDING if spec.window else FULL for spec in specs]
   if family.windows:
-    found["sliding_window"] = max(spec.window for spec in specs) or None  # null: not the family's default
+    # null: not the family's default
+    found["sliding_window"] = max(spec.window for spec in specs) or None
   if "query_pre_attn_scalar" in family.reads:
     scalar = 1 / specs[0].scale_of(config.head_dim) / specs[0].scale_of(config.head_dim)
-    found["query_pre_attn_scalar"] = max(1, round(min(scalar, 1e9)))  # transformers takes whole numbers
+    # transformers takes whole numbers
+    found["query_pre_attn_scalar"] = max(1, round(min(scalar, 1e9)))
   if "attn_logit_softcapping" in family.reads:
     found["attn_logit_softcapping"] = specs[0].soft_cap or None
   if "final_logit_softcapping" in family.reads:
@@ -239,7 +272,10 @@ def _written_attention(family: Family, config: DecoderConfig) -> dict:
   if "no_rope_layers" in family.reads:
     found["no_rope_layers"] = [int(spec.rope) for spec in specs]
   if "rope_local_base_freq" in family.reads:
-    theta = next((spec.rope_theta for spec in specs if spec.rope_theta), family.defaults["rope_local_base_freq"])
+    theta = next(
+      (spec.rope_theta for spec in specs if spec.rope_theta),
+      family.defaults["rope_local_base_freq"],
+    )
     full = {**_written_rope(config), "rope_theta": config.rope_theta}
     sliding = {"rope_type": "default", "rope_theta": theta}
     found |= {"rope_local_base_freq": theta, "rope_parameters": {FULL: full, SLIDING: sliding}}
@@ -247,16 +283,20 @@ def _written_attention(family: Family, config: DecoderConfig) -> dict:
 
 
 def _rope(where: str, raw: dict) -> dict:
-  """Returns the rotary settings: the older `rope_scaling`, if it is there, and transformers 5's `rope_parameters`.
+  """Returns the rotary settings: the older `rope_scaling`, if it is there, and transformers 5's
+  `rope_parameters`.
 
-  transformers 5, too, takes the older one of both: model cards tell people to add it, for longer contexts.
+  transformers 5, too, takes the older one of both: model cards tell people to add it, for longer
+  contexts.
   """
   old, new = (_rope_of(where, raw, key) for key in ("rope_scaling", "rope_parameters"))
   return {name: new[name] for name in ("rope_theta",) if name in new} | old if old else new
 
 
 def _rope_of(where: str, raw: dict, key: str) -> dict:
-  """Returns the rotary settings under a key of config.json, of layers without a window; without null."""
+  """Returns the rotary settings under a key of config.json, of layers without a window; without
+  null.
+  """
   rope, within = raw.get(key) or {}, f"{key}."
   if "full_attention" in rope:
     model_folder.check(where, "config.json", rope, {"full_attention": model_folder.OBJECT}, within)
@@ -273,7 +313,9 @@ def _scaled(where: str, rope: dict, keys: Sequence[str]) -> tuple[float, ...]:
   """Returns the numbers of a scaling: for Llama 3's, the arguments of `layers.long_context`."""
   if missing := [key for key in keys if key not in rope]:
     says, kind = limits.ROPE[missing[0]].expects, _scaling(rope)
-    raise SettingError(f"{where}: config.json has rope scaling {kind!r} without {missing[0]!r}; {says} would work")
+    raise SettingError(
+      f"{where}: config.json has rope scaling {kind!r} without {missing[0]!r}; {says} would work"
+    )
   return tuple(float(rope[key]) for key in keys)
 
 
@@ -291,7 +333,9 @@ def _check_features(where: str, raw: dict, rope: dict, family: Family) -> None:
 
 
 def _too_few(where: str, key: str, given: list, layers: int) -> None:
-  raise SettingError(f"{where}: config.json has {len(given)} {key} for {layers} layers; one for each would work")
+  raise SettingError(
+    f"{where}: config.json has {len(given)} {key} for {layers} layers; one for each would work"
+  )
 
 
 def _refuse(where: str, feature: str) -> None:

@@ -13,8 +13,8 @@ class Family(NamedTuple):
   defaults: dict[str, Any]
   keys: dict[str, Any]  # what transformers wants to read beside the common keys
   hidden_acts: dict[str, str] = {}  # what a `hidden_act` means, where it is not what it says
-  # Which layers have the window of `sliding_window`. None: none; 1: all, if it is set; n: all but each n-th, unless
-  # `layer_types` says something else.
+  # Which layers have the window of `sliding_window`. None: none; 1: all, if it is set; n: all but
+  # each n-th, unless `layer_types` says something else.
   windows: int | None = None
   reads: tuple[str, ...] = ()  # keys that mean something in this family and not in every one
   scalings: tuple[str, ...] = ("default", "llama3")  # of rotary positions
@@ -22,8 +22,13 @@ class Family(NamedTuple):
   fused: bool = False  # q, k and v are one tensor in the file, and gate and up
 
 
-_TANH = {"gelu": "gelu_pytorch_tanh"}  # the official files say gelu and mean the approximation, as transformers knows
-_SCALE, _SCORES, _LOGITS = "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"
+# the official files say gelu and mean the approximation, as transformers knows
+_TANH = {"gelu": "gelu_pytorch_tanh"}
+_SCALE, _SCORES, _LOGITS = (
+  "query_pre_attn_scalar",
+  "attn_logit_softcapping",
+  "final_logit_softcapping",
+)
 _PATTERN, _LOCAL, _NO_ROPE = "sliding_window_pattern", "rope_local_base_freq", "no_rope_layers"
 
 _GEMMA = {"norm_plus_one": True, "embed_scale": True, "activation": "gelu_tanh"}
@@ -32,7 +37,10 @@ _GEMMA_KEYS = {"attention_bias": False, "hidden_activation": "gelu_pytorch_tanh"
 
 FAMILIES = {
   "qwen3": Family(
-    "Qwen3ForCausalLM", {"qk_norm": True}, {"head_dim": 128}, {"attention_bias": False, "use_sliding_window": False}
+    "Qwen3ForCausalLM",
+    {"qk_norm": True},
+    {"head_dim": 128},
+    {"attention_bias": False, "use_sliding_window": False},
   ),
   "qwen2": Family("Qwen2ForCausalLM", {"attention_bias": True}, {}, {"use_sliding_window": False}),
   "llama": Family("LlamaForCausalLM", {}, {}, {"attention_bias": False, "mlp_bias": False}),
@@ -43,11 +51,20 @@ FAMILIES = {
     _GEMMA_KEYS,
     _TANH,
   ),
-  "mistral": Family("MistralForCausalLM", {}, {"num_key_value_heads": 8, "sliding_window": 4096}, {}, windows=1),
+  "mistral": Family(
+    "MistralForCausalLM", {}, {"num_key_value_heads": 8, "sliding_window": 4096}, {}, windows=1
+  ),
   "gemma2": Family(
     "Gemma2ForCausalLM",
     {**_GEMMA, "post_norms": True},
-    {**_GEMMA_SAYS, "num_key_value_heads": 4, "sliding_window": 4096, _SCALE: 256, _SCORES: 50.0, _LOGITS: 30.0},
+    {
+      **_GEMMA_SAYS,
+      "num_key_value_heads": 4,
+      "sliding_window": 4096,
+      _SCALE: 256,
+      _SCORES: 50.0,
+      _LOGITS: 30.0,
+    },
     _GEMMA_KEYS,
     _TANH,
     windows=2,

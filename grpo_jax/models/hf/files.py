@@ -1,4 +1,5 @@
-"""Reads slices of tensors from safetensors files: those of a disk where they are, those of a bucket from a copy.
+"""Reads slices of tensors from safetensors files: those of a disk where they are, those of a bucket
+from a copy.
 
 `init_from` in the messages is the setting by which a person names the folder.
 """
@@ -17,7 +18,10 @@ from grpo_jax.sandbox import model_folder
 
 
 def copies(
-  path: storage.Path, files: set[storage.Path], temporary: pathlib.Path, progress: storage.Progress | None
+  path: storage.Path,
+  files: set[storage.Path],
+  temporary: pathlib.Path,
+  progress: storage.Progress | None,
 ) -> dict[storage.Path, pathlib.Path]:
   """Returns where each file can be opened: those of a bucket as copies in the folder `temporary`.
 
@@ -29,7 +33,9 @@ def copies(
   try:
     return storage.download(sorted(files), temporary, progress)
   except OSError as error:
-    raise SettingError(f"init_from={path}: cannot be copied to this disk ({model_folder.first_line(error)})") from error
+    raise SettingError(
+      f"init_from={path}: cannot be copied to this disk ({model_folder.first_line(error)})"
+    ) from error
 
 
 ROWS = 4096  # of a matrix, that are compared at a time
@@ -39,7 +45,12 @@ class Files:
   """The files of a folder, each opened once; reads slices of tensors by their names."""
 
   def __init__(
-    self, path: storage.Path, files: dict[str, pathlib.Path], dtype: str, total: int, progress: storage.Progress | None
+    self,
+    path: storage.Path,
+    files: dict[str, pathlib.Path],
+    dtype: str,
+    total: int,
+    progress: storage.Progress | None,
   ):
     self.path, self.files, self.dtype = path, files, np.dtype(dtype)
     self.done, self.total, self.progress = 0, total, progress
@@ -83,9 +94,13 @@ class Files:
     try:
       yield
     except (safetensors.SafetensorError, OSError) as error:
-      raise SettingError(f"init_from={self.path}: {name} cannot be read ({model_folder.first_line(error)})") from error
+      raise SettingError(
+        f"init_from={self.path}: {name} cannot be read ({model_folder.first_line(error)})"
+      ) from error
 
 
 def _finite(values: np.ndarray) -> bool:
-  """Returns whether all numbers are finite, without a mask of their size: NaN and infinity show in the extremes."""
+  """Returns whether all numbers are finite, without a mask of their size: NaN and infinity show in
+  the extremes.
+  """
   return not values.size or bool(np.isfinite(values.min()) and np.isfinite(values.max()))

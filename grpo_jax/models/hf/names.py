@@ -1,4 +1,6 @@
-"""Which tensors of a Hugging Face folder hold the leaves of our tree: one table of names, for reading and writing."""
+"""Which tensors of a Hugging Face folder hold the leaves of our tree: one table of names, for
+reading and writing.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -27,7 +29,8 @@ _NAMES = {
   "layers.mlp.down.weight": "model.layers.{}.mlp.down_proj.weight",
 }
 
-# In a model with norms after attention and MLP, Llama's name of the norm before the MLP is that of another.
+# In a model with norms after attention and MLP, Llama's name of the norm before the MLP is that of
+# another.
 _POST_NORMS = {
   "layers.attention_post_norm.scale": "model.layers.{}.post_attention_layernorm.weight",
   "layers.mlp_norm.scale": "model.layers.{}.pre_feedforward_layernorm.weight",
@@ -35,12 +38,17 @@ _POST_NORMS = {
 }
 
 # A tensor that holds several leaves, one's rows after the other's: Phi-3.
-_QKV, _GATE_UP = "model.layers.{}.self_attn.qkv_proj.weight", "model.layers.{}.mlp.gate_up_proj.weight"
+_QKV, _GATE_UP = (
+  "model.layers.{}.self_attn.qkv_proj.weight",
+  "model.layers.{}.mlp.gate_up_proj.weight",
+)
 _FUSED = {f"layers.attention.{name}.weight": _QKV for name in "qkv"}
 _FUSED |= {f"layers.mlp.{name}.weight": _GATE_UP for name in ("gate", "up")}
 _ORDER = {path: i for i, path in enumerate(_FUSED)}
 
-COMPUTED = ("rotary_emb.inv_freq",)  # ends of the names of tensors that are in some files and no parameters
+COMPUTED = (
+  "rotary_emb.inv_freq",
+)  # ends of the names of tensors that are in some files and no parameters
 HEAD, EMBEDDING = _NAMES["unembed.weight"], _NAMES["embed.weight"]
 
 
@@ -58,7 +66,9 @@ def is_fused(names: Iterable[str]) -> bool:
 
 
 def by_tensor(tree: Any, fused: bool) -> dict[str, list[Any]]:
-  """Returns the leaves that each tensor of the file holds, in the order of their rows; in its name {} is the layer."""
+  """Returns the leaves that each tensor of the file holds, in the order of their rows; in its name
+  {} is the layer.
+  """
   return {name: list(leaves.values()) for name, leaves in _grouped(tree, fused).items()}
 
 

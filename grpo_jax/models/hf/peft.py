@@ -1,11 +1,12 @@
 """Adapters (lora.py) as a folder of PEFT: adapter_config.json and adapter_model.safetensors.
 
-Opened with `peft.PeftModel.from_pretrained(base, FOLDER)`, and by vLLM with --enable-lora. Those of a reward model
-stand on `AutoModelForSequenceClassification.from_pretrained(BASE, num_labels=1)`, whose score they replace.
+Opened with `peft.PeftModel.from_pretrained(base, FOLDER)`, and by vLLM with --enable-lora. Those of
+a reward model stand on `AutoModelForSequenceClassification.from_pretrained(BASE, num_labels=1)`,
+whose score they replace.
 
-PEFT's lora_A is [r, in] and its lora_B [out, r], as ours are. Where a file holds several of our weights in one (Phi-3's
-qkv_proj), so it does of their adapters: ranks add up, the rows of each have their own columns of lora_B, and the others
-there are 0.
+PEFT's lora_A is [r, in] and its lora_B [out, r], as ours are. Where a file holds several of our
+weights in one (Phi-3's qkv_proj), so it does of their adapters: ranks add up, the rows of each have
+their own columns of lora_B, and the others there are 0.
 """
 
 import json
@@ -28,11 +29,14 @@ WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _PREFIX = "base_model.model."
 
 
-def save(folder: str | os.PathLike, config: DecoderConfig, lora: Lora, params: Any, shapes: Any, base: str) -> None:
+def save(
+  folder: str | os.PathLike, config: DecoderConfig, lora: Lora, params: Any, shapes: Any, base: str
+) -> None:
   """Writes a folder that PEFT opens; on several hosts each calls it and the first one writes.
 
   Args:
-    folder: replaced as a whole if it holds earlier adapters; complete or absent at any moment but a rename.
+    folder: replaced as a whole if it holds earlier adapters; complete or absent at any moment but a
+      rename.
     config: of the decoder.
     lora: of the adapters.
     params: adapters and, of a reward model, its head (`lora.split`), in any shardings.
@@ -47,7 +51,9 @@ def save(folder: str | os.PathLike, config: DecoderConfig, lora: Lora, params: A
   with replacing(target, last=CONFIG) as part:
     if part is not None:
       save_tensors(part / WEIGHTS, found)
-      (part / CONFIG).write_text(json.dumps(_config(config, lora, ranks, str(storage.absolute(base))), indent=2) + "\n")
+      (part / CONFIG).write_text(
+        json.dumps(_config(config, lora, ranks, str(storage.absolute(base))), indent=2) + "\n"
+      )
 
 
 def _config(config: DecoderConfig, lora: Lora, ranks: dict[str, int], base: str) -> dict[str, Any]:
@@ -84,7 +90,9 @@ def _tensors(
   for path in sorted(path.removesuffix(f".{A}") for path in adapters if path.endswith(f".{A}")):
     of_tensor.setdefault(place[f"{path}.weight"].name, []).append(path)
   found = (
-    {f"{_PREFIX}score.weight": tensors.on_host(params["score"]["weight"], None, "float32")} if config.scores else {}
+    {f"{_PREFIX}score.weight": tensors.on_host(params["score"]["weight"], None, "float32")}
+    if config.scores
+    else {}
   )
   for name, modules in of_tensor.items():
     rank, module = lora.rank * len(modules), _PREFIX + name.removesuffix(".weight")
@@ -95,6 +103,12 @@ def _tensors(
         own = tensors.on_host(adapters[f"{path}.{B}"], i, "float32")
         b[start : start + len(own), n * lora.rank : (n + 1) * lora.rank] = own
       a = [tensors.on_host(adapters[f"{path}.{A}"], i, "float32") for path in modules]
-      found[f"{module.format(i)}.lora_A.weight"], found[f"{module.format(i)}.lora_B.weight"] = np.concatenate(a), b
-  ranks = {name.removesuffix(".weight").rpartition(".")[2]: lora.rank * len(each) for name, each in of_tensor.items()}
+      found[f"{module.format(i)}.lora_A.weight"], found[f"{module.format(i)}.lora_B.weight"] = (
+        np.concatenate(a),
+        b,
+      )
+  ranks = {
+    name.removesuffix(".weight").rpartition(".")[2]: lora.rank * len(each)
+    for name, each in of_tensor.items()
+  }
   return found, ranks

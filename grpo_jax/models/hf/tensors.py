@@ -1,9 +1,9 @@
 """A Hugging Face folder's tensors to a decoder's parameters, and back.
 
-One table of names (names.py) serves both ways. Our tree stacks the layers on a leading axis and stores projections
-`[out, in]` as Hugging Face does: reading stacks, writing unstacks, nothing is transposed.
-Reading touches only the bytes that a device's shard needs; writing goes to a folder beside the target that takes its
-name when it is complete.
+One table of names (names.py) serves both ways. Our tree stacks the layers on a leading axis and
+stores projections `[out, in]` as Hugging Face does: reading stacks, writing unstacks, nothing is
+transposed. Reading touches only the bytes that a device's shard needs; writing goes to a folder
+beside the target that takes its name when it is complete.
 
 `init_from` in the messages is the setting by which a person names the folder.
 """
@@ -29,7 +29,16 @@ from grpo_jax.models.hf.config import GET, read_json, write_config
 from grpo_jax.models.hf.families import FAMILIES
 from grpo_jax.models.hf.files import Files, copies
 from grpo_jax.models.hf.headers import INDEX, SINGLE, plain
-from grpo_jax.models.hf.names import COMPUTED, EMBEDDING, HEAD, Place, by_tensor, dotted, is_fused, places
+from grpo_jax.models.hf.names import (
+  COMPUTED,
+  EMBEDDING,
+  HEAD,
+  Place,
+  by_tensor,
+  dotted,
+  is_fused,
+  places,
+)
 from grpo_jax.models.hf.writing import check_target, replacing, save_tensors
 from grpo_jax.models.shape import DecoderConfig
 from grpo_jax.sandbox import model_folder
@@ -69,7 +78,8 @@ def check(folder: str | os.PathLike, shapes: Params) -> None:
   """Compares the folder's tensors with a tree of shapes, reading headers only.
 
   Raises:
-    SettingError: a missing, unexpected, misshapen or quantized tensor, or a file that is missing or corrupt.
+    SettingError: a missing, unexpected, misshapen or quantized tensor, or a file that is missing or
+      corrupt.
   """
   _locate(storage.place(folder), shapes)
 
@@ -81,7 +91,8 @@ def load(
   progress: storage.Progress | None = None,
   left_out: Sequence[str] = (),
 ) -> Params:
-  """Returns the parameters of `decoder`, in its shardings; for each device's shard only its own bytes are read.
+  """Returns the parameters of `decoder`, in its shardings; for each device's shard only its own
+  bytes are read.
 
   The files of a bucket are copied to a temporary folder of this disk first.
 
@@ -89,17 +100,23 @@ def load(
     folder: of the weights.
     decoder: of their shape.
     dtype: of the parameters.
-    progress: is called after every tensor, with the bytes that this process has read and will have read; and before,
-      with those that it copies from a bucket.
+    progress: is called after every tensor, with the bytes that this process has read and will have
+      read; and before, with those that it copies from a bucket.
     left_out: parts of the tree that are not loaded.
 
   Raises:
-    SettingError: see `check`; or a weight is NaN or infinite, or the copy of a tied embedding is none.
+    SettingError: see `check`; or a weight is NaN or infinite, or the copy of a tied embedding is
+      none.
   """
   trees = decoder.shapes(), decoder.shardings()
-  shapes, shardings = ({name: part for name, part in tree.items() if name not in left_out} for tree in trees)
+  shapes, shardings = (
+    {name: part for name, part in tree.items() if name not in left_out} for tree in trees
+  )
   path = storage.place(folder)
-  total = sum(map(_numbers, jax.tree.leaves(shapes), jax.tree.leaves(shardings))) * np.dtype(dtype).itemsize
+  total = (
+    sum(map(_numbers, jax.tree.leaves(shapes), jax.tree.leaves(shardings)))
+    * np.dtype(dtype).itemsize
+  )
   where = _locate(path, shapes)
   has_copy = decoder.config.tied and not decoder.config.scores and HEAD in where
   with tempfile.TemporaryDirectory(prefix="grpo_jax_") as temporary:
@@ -115,7 +132,9 @@ def load(
 
 
 def _numbers(shape: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> int:
-  """Returns how many numbers of a leaf this process reads: each shard once, however many of its devices hold it."""
+  """Returns how many numbers of a leaf this process reads: each shard once, however many of its
+  devices hold it.
+  """
   shards = {str(index) for index in sharding.addressable_devices_indices_map(shape.shape).values()}
   return len(shards) * math.prod(sharding.shard_shape(shape.shape))
 
@@ -135,7 +154,9 @@ def _load_leaf(
 def _read_shard(
   files: Files, place: Place, layers: int, known: dict[str, np.ndarray], index: tuple[slice, ...]
 ) -> np.ndarray:
-  """Returns the slice `index` of a leaf; `known` keeps it for the other devices that hold the same shard."""
+  """Returns the slice `index` of a leaf; `known` keeps it for the other devices that hold the same
+  shard.
+  """
   if str(index) not in known:
     stacked = "{}" in place.name
     first, last, _ = index[stacked].indices(place.rows)
@@ -162,13 +183,14 @@ def save(
   """Writes a Hugging Face folder; on several hosts each calls it and the first one writes.
 
   Args:
-    folder: replaced as a whole if it holds an earlier model; complete or absent at any moment but a rename. In a
-      bucket it is complete where it has a config.json.
+    folder: replaced as a whole if it holds an earlier model; complete or absent at any moment but a
+      rename. In a bucket it is complete where it has a config.json.
     config: of the decoder that `params` belongs to.
     params: the tree, sharded in any way; one tensor at a time is gathered.
     tokenizer: saved along, and asked for the ids that config.json repeats.
     dtype: of the file, float32 or bfloat16.
-    base: the folder that the weights came from: keys of its config.json that we do not know are kept.
+    base: the folder that the weights came from: keys of its config.json that we do not know are
+      kept.
     max_bytes: tensors beyond it go to further files, with an index.
     progress: is called with the bytes that have been gathered, after every tensor.
 
@@ -180,16 +202,23 @@ def save(
   if tokenizer is not None:
     check_tokenizer(tokenizer, config)
   target = check_target(folder, "config.json", "a model")
-  # The folder of a run that has not ended has the shape in another file, and nothing that would be kept.
+  # The folder of a run that has not ended has the shape in another file, and nothing that would be
+  # kept.
   from_folder = base is not None and (storage.place(base) / "config.json").is_file()
   known = read_json(storage.place(base), "config.json") if from_folder else {}
-  for key in ("rope_scaling", "sliding_window", "transformers_version", "quantization_config", "auto_map"):
+  for key in (
+    "rope_scaling",
+    "sliding_window",
+    "transformers_version",
+    "quantization_config",
+    "auto_map",
+  ):
     known.pop(key, None)
   top = write_config(config, known) | {"dtype": dtype, "torch_dtype": dtype}
   if tokenizer is not None:
     stops = list(tokenizer.eos_ids)
-    # transformers reads the score at the last token that is no padding: an end token must not pass for it. Nor does it
-    # open a model without an embedding of its padding.
+    # transformers reads the score at the last token that is no padding: an end token must not pass
+    # for it. Nor does it open a model without an embedding of its padding.
     unfit = tokenizer.pad_id >= config.vocab or (config.scores and tokenizer.pad_id in stops)
     top |= {"pad_token_id": None if unfit else tokenizer.pad_id}
     top |= {"eos_token_id": stops[0] if len(stops) == 1 else stops} if stops else {}
@@ -209,21 +238,26 @@ def export_bytes(params: Params, dtype: str) -> int:
 
 
 def check_tokenizer(tokenizer: Saves, config: DecoderConfig) -> None:
-  """Refuses a tokenizer that makes ids of a text, or of its end, for which the model has no embedding.
+  """Refuses a tokenizer that makes ids of a text, or of its end, for which the model has no
+  embedding.
 
-  Spare embeddings are usual. So are special tokens beyond them, as Gemma 3's text models have of the larger ones that
-  see images, or of padding that was added for training: no text becomes these, and `build._render` refuses a template
-  that has one.
+  Spare embeddings are usual. So are special tokens beyond them, as Gemma 3's text models have of
+  the larger ones that see images, or of padding that was added for training: no text becomes these,
+  and `build._render` refuses a template that has one.
   """
   if tokenizer.text_size > config.vocab:
     raise SettingError(
-      f"tokenizer: its ids reach {tokenizer.text_size - 1}, the model has {config.vocab} embeddings;"
+      f"tokenizer: its ids reach {tokenizer.text_size - 1}, the model has {config.vocab} "
+      "embeddings;"
       " pass the folder of the model's own with --config.tokenizer=DIR"
     )
-  unknown = [tokenizer.pad_id] if tokenizer.pad_id >= max(tokenizer.vocab_size, config.vocab) else []
+  unknown = (
+    [tokenizer.pad_id] if tokenizer.pad_id >= max(tokenizer.vocab_size, config.vocab) else []
+  )
   if beyond := [i for i in tokenizer.eos_ids if i >= config.vocab] + unknown:
     raise SettingError(
-      f"tokenizer: its eos_token_id or pad_token_id {beyond[0]} is none of the model's {config.vocab} embeddings;"
+      f"tokenizer: its eos_token_id or pad_token_id {beyond[0]} is none of the model's "
+      f"{config.vocab} embeddings;"
       " pass the folder of the model's own with --config.tokenizer=DIR"
     )
 
@@ -247,26 +281,33 @@ def _locate(path: storage.Path, shapes: Params) -> dict[str, storage.Path]:
   where = headers.read_headers(path)
   if any(name.startswith("layers.") for name in where):
     raise SettingError(
-      f"init_from={path}: its tensors have no 'model.' before their names, as AutoModel saves them; save the model as "
+      f"init_from={path}: its tensors have no 'model.' before their names, as AutoModel saves "
+      "them; save the model as "
       "AutoModelForCausalLM, which is what is read"
     )
   named = len({match[1] for match in map(_LAYER.match, where) if match})
   layers = jax.tree.leaves(shapes["layers"])[0].shape[0]
   if named != layers:  # before a name is made for each layer of a number that may be any
     raise SettingError(
-      f"init_from={path}: config.json has num_hidden_layers={layers}, the weights have {named}; download both again"
+      f"init_from={path}: config.json has num_hidden_layers={layers}, the weights have {named}; "
+      "download both again"
     )
   wanted = {tensor.name: tensor.shape for tensor in _tensors(shapes, is_fused(where))}
   if missing := [name for name in wanted if name not in where]:
-    raise SettingError(f"init_from={path}: no tensor {_few(missing)} in the weights, which config.json asks for")
+    raise SettingError(
+      f"init_from={path}: no tensor {_few(missing)} in the weights, which config.json asks for"
+    )
   ignored = {name for name in where if name.endswith(COMPUTED)} | {HEAD}
   if extra := sorted(where.keys() - wanted.keys() - ignored):
-    raise SettingError(f"init_from={path}: unexpected tensor {_few(extra)}, which config.json does not speak of")
+    raise SettingError(
+      f"init_from={path}: unexpected tensor {_few(extra)}, which config.json does not speak of"
+    )
   for name, shape in wanted.items():
     file, found, kind = where[name]
     if found != tuple(shape):
       raise SettingError(
-        f"init_from={path}: {name} is {model_folder.shown(list(found))} in {file.name}, config.json asks {list(shape)}"
+        f"init_from={path}: {name} is {model_folder.shown(list(found))} in {file.name}, "
+        f"config.json asks {list(shape)}"
       )
     if kind not in _DTYPES:
       raise SettingError(f"init_from={path}: {name} is {kind}; {', '.join(_DTYPES)} would work")
@@ -274,7 +315,11 @@ def _locate(path: storage.Path, shapes: Params) -> dict[str, storage.Path]:
 
 
 def _write_tensors(
-  folder: storage.Path | None, written: Sequence[Tensor], dtype: str, max_bytes: int, progress: Callable[[int], None]
+  folder: storage.Path | None,
+  written: Sequence[Tensor],
+  dtype: str,
+  max_bytes: int,
+  progress: Callable[[int], None],
 ) -> None:
   """Writes safetensors into `folder`; with None it takes part in gathering only."""
   size = np.dtype(dtype).itemsize
@@ -288,7 +333,9 @@ def _write_tensors(
     files[-1].append(tensor)
     room -= cost
   names = (
-    [SINGLE] if len(files) == 1 else [f"model-{n + 1:05}-of-{len(files):05}.safetensors" for n in range(len(files))]
+    [SINGLE]
+    if len(files) == 1
+    else [f"model-{n + 1:05}-of-{len(files):05}.safetensors" for n in range(len(files))]
   )
   total = 0
   for file, content in zip(names, files, strict=True):
@@ -302,7 +349,9 @@ def _write_tensors(
   if folder is not None and len(files) > 1:
     index = {
       "metadata": {"total_size": total},
-      "weight_map": {tensor.name: file for file, content in zip(names, files, strict=True) for tensor in content},
+      "weight_map": {
+        tensor.name: file for file, content in zip(names, files, strict=True) for tensor in content
+      },
     }
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
 

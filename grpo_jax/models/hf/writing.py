@@ -26,16 +26,24 @@ def check_target(folder: str | os.PathLike, marker: str, what: str) -> storage.P
     SettingError: it holds something else.
   """
   target = storage.absolute(folder)
-  if target.exists() and not (target / marker).is_file() and (target.is_file() or any(target.iterdir())):
-    raise SettingError(f"export: {target} holds something else than {what}; an empty or new folder would work")
+  if (
+    target.exists()
+    and not (target / marker).is_file()
+    and (target.is_file() or any(target.iterdir()))
+  ):
+    raise SettingError(
+      f"export: {target} holds something else than {what}; an empty or new folder would work"
+    )
   return target
 
 
 @contextlib.contextmanager
 def replacing(target: storage.Path, last: str) -> Iterator[storage.Path | None]:
-  """Yields a new folder to fill, which replaces `target` as a whole at the end; None on all hosts but the first.
+  """Yields a new folder to fill, which replaces `target` as a whole at the end; None on all hosts
+  but the first.
 
-  `target` is complete or absent at any moment but a rename. In a bucket it is complete where it has the file `last`.
+  `target` is complete or absent at any moment but a rename. In a bucket it is complete where it has
+  the file `last`.
 
   Raises:
     StorageError: the disk does not take the files; the same command writes them again.
@@ -52,8 +60,14 @@ def replacing(target: storage.Path, last: str) -> Iterator[storage.Path | None]:
   except (OSError, safetensors.SafetensorError) as error:
     if writer:
       storage.remove(part)
-    kept = "the same command writes it again" if storage.in_bucket(target) else "what was there is untouched"
-    raise StorageError(f"export: {target} cannot be written ({model_folder.first_line(error)}); {kept}") from error
+    kept = (
+      "the same command writes it again"
+      if storage.in_bucket(target)
+      else "what was there is untouched"
+    )
+    raise StorageError(
+      f"export: {target} cannot be written ({model_folder.first_line(error)}); {kept}"
+    ) from error
 
 
 def save_tensors(file: storage.Path, tensors: Mapping[str, np.ndarray]) -> None:
@@ -67,7 +81,8 @@ def save_tensors(file: storage.Path, tensors: Mapping[str, np.ndarray]) -> None:
 def _replace(part: storage.Path, target: storage.Path, last: str) -> None:
   """Renames `part` to `target`; a folder that was there is deleted last, in a bucket first.
 
-  In a bucket, where a folder is renamed file by file, the file `last` is the last to come: with it, all are there.
+  In a bucket, where a folder is renamed file by file, the file `last` is the last to come: with it,
+  all are there.
   """
   if storage.in_bucket(target):
     storage.remove(target)

@@ -15,7 +15,8 @@ TINY = "layers=1,width=64,mlp=64,vocab=32,head_dim=32,prompts=8,group=2,prompt_l
 
 def test_flops_of_a_decoder_that_fits_on_a_hand():
   shape = DecoderConfig(vocab=5, width=2, layers=3, heads=2, kv_heads=1, head_dim=4, mlp=7)
-  # A layer: q and o 2 * 2 * 8, k and v 2 * 2 * 4, the MLP 3 * 2 * 7 multiply-adds a token; the head 2 * 5.
+  # A layer: q and o 2 * 2 * 8, k and v 2 * 2 * 4, the MLP 3 * 2 * 7 multiply-adds a token; the head
+  # 2 * 5.
   layer, head = 32 + 16 + 42, 10
   # Each of 2 heads' scores and mixture: 4 multiply-adds a key and head, twice, in 3 layers.
   key = 2 * 2 * 4 * 3
@@ -37,8 +38,11 @@ def test_flops_do_not_overflow():
 def test_bytes_that_decoding_reads():
   shape = DecoderConfig(vocab=5, width=2, layers=3, heads=2, kv_heads=1, head_dim=4, mlp=7)
   weights, kv = 3 * (32 + 16 + 42) + 10, 3 * 2 * 4
-  lengths = np.array([[1, 2]])  # own keys: 1, then 1 + 2; those of the prompt's 3 tokens at each of 2 steps
-  assert costs.decode_bytes(shape, np.array([3]), lengths, steps=2, size=2) == 2 * (2 * weights + 2 * 3 * kv + 4 * kv)
+  # own keys: 1, then 1 + 2; those of the prompt's 3 tokens at each of 2 steps
+  lengths = np.array([[1, 2]])
+  assert costs.decode_bytes(shape, np.array([3]), lengths, steps=2, size=2) == 2 * (
+    2 * weights + 2 * 3 * kv + 4 * kv
+  )
   found = costs.decode_bytes(shape, np.array([3]), lengths, steps=2, size=2, matrix_size=1)
   assert found == 2 * (weights - 10) + 2 * (2 * 10 + 2 * 3 * kv + 4 * kv)
 
@@ -46,7 +50,8 @@ def test_bytes_that_decoding_reads():
 def test_long_tailed_lengths_have_a_mean_of_a_quarter():
   lengths = benchmark.forced_lengths(100_000, 128, 0)
   assert lengths.min() == 2 and lengths.max() == 128
-  assert lengths.mean() == pytest.approx(32 * (1 - np.exp(-4)), abs=1)  # exponential, cut off at four means
+  # exponential, cut off at four means
+  assert lengths.mean() == pytest.approx(32 * (1 - np.exp(-4)), abs=1)
   assert (lengths == 128).mean() == pytest.approx(np.exp(-4), abs=0.003)
 
 
@@ -57,7 +62,8 @@ def test_one_line_has_every_number():
   assert found["completion_tokens"] == 8 * 2 * 8 and found["slot_use"] == 1
   assert found["step_s"] >= max(found["generate_s"], found["learn_s"]) > 0
   assert found["tok_per_s_generate"] == pytest.approx(128 / found["generate_s"])
-  assert 0 < found["generate_of_bandwidth"] < 1 and found["peak_device_gb"] is None  # a CPU does not count it
+  # a CPU does not count it
+  assert 0 < found["generate_of_bandwidth"] < 1 and found["peak_device_gb"] is None
   assert 0 < found["generate_of_limit"] < 1 and 0 < found["learn_of_limit"] < 1
 
 
@@ -66,12 +72,19 @@ def test_one_line_has_every_number():
 def test_lengths_are_mixed_slots_are_not_refilled_and_no_step_that_compiles_counts():
   mixed = TINY.replace("prompts=8", "prompts=16") + ",tail=true,mixed=true,slots=16,refill=false"
   found = benchmark.measure(benchmarks.get_config(mixed))
-  assert found["slot_use"] < 1 and found["completion_tokens"] < 16 * 2 * 8 and found["prompt_padding_fraction"] > 0
-  assert 4 * found["step_s"] < found["compile_s"]  # of two steps that compiled, the median is at least half of it
+  assert (
+    found["slot_use"] < 1
+    and found["completion_tokens"] < 16 * 2 * 8
+    and found["prompt_padding_fraction"] > 0
+  )
+  # of two steps that compiled, the median is at least half of it
+  assert 4 * found["step_s"] < found["compile_s"]
 
 
 def test_a_setting_that_is_refused_is_one_line(monkeypatch, capsys):
-  monkeypatch.setattr(flags, "FLAGS", type("Values", (), {"config": benchmarks.get_config("remat=full"), "vs": None}))
+  monkeypatch.setattr(
+    flags, "FLAGS", type("Values", (), {"config": benchmarks.get_config("remat=full"), "vs": None})
+  )
   with pytest.raises(SystemExit) as end:
     benchmark.main([])
   assert end.value.code == 2
@@ -95,5 +108,7 @@ def test_a_peer_that_cannot_do_the_same_is_not_compared(peer, arg, message, caps
 
 
 def test_a_peer_is_told_the_workload():
-  command = benchmark.peer_command("trl", "python", benchmarks.get_config("mu=4,completion=64,tail=true"))
+  command = benchmark.peer_command(
+    "trl", "python", benchmarks.get_config("mu=4,completion=64,tail=true")
+  )
   assert {"--mu=4", "--completion=64", "--tail", "--width=512"} <= set(command)

@@ -1,4 +1,6 @@
-"""experiments/compare.py on made-up runs: what is run, what is counted, what is chosen, what the page says."""
+"""experiments/compare.py on made-up runs: what is run, what is counted, what is chosen, what the
+page says.
+"""
 
 import html.parser
 import importlib
@@ -59,7 +61,9 @@ def config(monkeypatch, tmp_path):
   fake = tmp_path / "fake.py"
   fake.write_text(FAKE)
   monkeypatch.setattr(
-    compare, "command", lambda run: [sys.executable, "-S", str(fake), *run.flags, f"--workdir={run.folder}"]
+    compare,
+    "command",
+    lambda run: [sys.executable, "-S", str(fake), *run.flags, f"--workdir={run.folder}"],
   )
   monkeypatch.setattr(processes, "POLL_SECONDS", 0.01)
   c = comparisons.get_config("arms=grpo+ppo")
@@ -98,12 +102,18 @@ def online(path, tokens, accuracy):
 
 def calls(workdir):
   """How often each run was started."""
-  return {str(p.parent.relative_to(workdir)): len(p.read_text()) for p in workdir.glob("*/*/*/calls")}
+  return {
+    str(p.parent.relative_to(workdir)): len(p.read_text()) for p in workdir.glob("*/*/*/calls")
+  }
 
 
 @pytest.mark.parametrize(
   "c",
-  [comparisons.get_config(), comparisons.get_config("quick"), reward_comparison.get_config("orm=o,prm=p")],
+  [
+    comparisons.get_config(),
+    comparisons.get_config("quick"),
+    reward_comparison.get_config("orm=o,prm=p"),
+  ],
   ids=["objectives", "quick", "rewards"],
 )
 def test_every_arm_is_a_run_whose_settings_exist(c):
@@ -113,7 +123,9 @@ def test_every_arm_is_a_run_whose_settings_exist(c):
     run = compare.job(c, pathlib.Path("w"), arm, 3e-4, 0)
     file, objective = run.flags[0].removeprefix("--config=").split(":")
     base = importlib.import_module(file.removesuffix(".py").replace("/", ".")).get_config(objective)
-    assert set(s.split("=")[0] for s in run.flags[1:]) <= {f"--config.{name}" for name in arguments.names_of(base)}
+    assert set(s.split("=")[0] for s in run.flags[1:]) <= {
+      f"--config.{name}" for name in arguments.names_of(base)
+    }
     assert run.folder == pathlib.Path(f"w/{arm}/0.0003/0")
   assert {arm for _, names in c.questions for arm in names} == set(compare.names(c))
 
@@ -125,18 +137,24 @@ def test_an_arm_differs_from_another_only_in_what_it_is():
   assert kl - common == {"--config.objective.beta=0.04"} and common < kl
   assert {"--config.learner.lr=0.001", "--config.seed=3", "--config.data.test=test"} < common
   assert "--config.offline.prompts=3200" in common
-  assert "--config.data.test=validation" in compare.job(c, pathlib.Path("w"), "grpo", 1e-3, 100).flags
+  assert (
+    "--config.data.test=validation" in compare.job(c, pathlib.Path("w"), "grpo", 1e-3, 100).flags
+  )
 
 
 def test_arms_are_chosen_by_name():
   assert compare.names(comparisons.get_config("arms=rft+grpo,quick")) == ("rft", "grpo")
-  with pytest.raises(SettingError, match=r"arms=grpo\+pppo: no arm 'pppo'; choose from grpo\+ppo\+"):
+  with pytest.raises(
+    SettingError, match=r"arms=grpo\+pppo: no arm 'pppo'; choose from grpo\+ppo\+"
+  ):
     comparisons.get_config("arms=grpo+pppo")
 
 
 def test_an_arm_without_its_reward_model_is_refused():
   assert compare.names(reward_comparison.get_config("arms=steps+outcome")) == ("steps", "outcome")
-  with pytest.raises(SettingError, match="orm='': the arm fixed needs a reward model; write :orm=FOLDER"):
+  with pytest.raises(
+    SettingError, match="orm='': the arm fixed needs a reward model; write :orm=FOLDER"
+  ):
     reward_comparison.get_config("arms=prm+fixed,prm=folder")
 
 
@@ -147,22 +165,35 @@ def test_the_name_of_an_arm_is_one_of_a_folder(name, capsys):
   with pytest.raises(SystemExit) as end:
     compare.check(c)
   err = capsys.readouterr().err
-  assert end.value.code == 2 and err.startswith("error: arms has the name ") and err.count("\n") == 1
+  assert (
+    end.value.code == 2 and err.startswith("error: arms has the name ") and err.count("\n") == 1
+  )
 
 
 def test_bad_input_is_one_line(program, tmp_path):
   def refused(args, message, **env):
     done = program("experiments.compare", *args, **env)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and message in done.stderr, done.stderr
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and message in done.stderr, (
+      done.stderr
+    )
 
   # The config of a run imports jax; that of a comparison is answered without.
   refused(["--config=experiments/arithmetic.py", "--workdir=w"], "--config: needs arms and a grid")
   (tmp_path / "jax.py").write_text("raise RuntimeError('imported jax')")
   for args, message in [
     (["--config=experiments/comparisons.py"], "--workdir is missing"),
-    (["--config=experiments/comparisons.py", "--workdir=w", "--config.seeds=(0, 100)"], "100 is among tune_seeds"),
-    (["--config=experiments/comparisons.py", "--workdir=w", "--config.lrs=()"], "lrs=(): at least one"),
-    (["--config=experiments/comparisons.py", "--workdir=/nowhere", "--draw_only"], "/nowhere: no such folder"),
+    (
+      ["--config=experiments/comparisons.py", "--workdir=w", "--config.seeds=(0, 100)"],
+      "100 is among tune_seeds",
+    ),
+    (
+      ["--config=experiments/comparisons.py", "--workdir=w", "--config.lrs=()"],
+      "lrs=(): at least one",
+    ),
+    (
+      ["--config=experiments/comparisons.py", "--workdir=/nowhere", "--draw_only"],
+      "/nowhere: no such folder",
+    ),
   ]:
     refused(args, message, PYTHONPATH=str(tmp_path))
 
@@ -173,7 +204,11 @@ def test_bad_input_is_one_line(program, tmp_path):
     ("learner.lrr=3", {}, "learner.lrr"),
     ("learner.b1=2", {}, "learner.b1=2.0: use a finite number of at least 0, below 1"),
     ("", {"base": "experiments/nowhere.py"}, "experiments/nowhere.py"),
-    ("", {"arms": (("grpo", "grpo"), ("late", "grpo", "iterative.epochs=0"))}, "iterative.epochs=0"),
+    (
+      "",
+      {"arms": (("grpo", "grpo"), ("late", "grpo", "iterative.epochs=0"))},
+      "iterative.epochs=0",
+    ),
   ],
 )
 def test_settings_of_all_arms_are_checked_before_the_first_run(name, change, message, capfd):
@@ -201,7 +236,8 @@ def test_an_offline_run_counts_a_sample_once(tmp_path):
     "sampler": {"group": 3, "tries": 1},
   }
   rows = [{"step": 0, "eval/accuracy": 0.1}]
-  rows += [{"step": s, "length/mean": 5.0 + s, "loss": 0.0} for s in (1, 2, 3)]  # the third is the second epoch
+  # the third is the second epoch
+  rows += [{"step": s, "length/mean": 5.0 + s, "loss": 0.0} for s in (1, 2, 3)]
   rows += [{"step": 3, "eval/accuracy": 0.3}]
   run = comparison.read(made_up(tmp_path / "a", rows, config, 0.3))
   assert run.tokens.tolist() == [0, 6 * 6 + 7 * 6]
@@ -227,8 +263,17 @@ def test_arms_are_compared_where_the_shortest_ends(tmp_path):
   np.testing.assert_allclose(comparison.accuracies(arms[0], 150), [0.6, 0.44])
   np.testing.assert_allclose(comparison.accuracies(arms[1], 150), [0.4])
   line = dict(zip([name for name, _ in comparison.COLUMNS], comparison.cells(arms[0], 150)))
-  assert line["accuracy"] == "52.0% ± 11.3" and line["min to max"] == "44.0 to 60.0" and line["gain"] == "+32.0"
-  assert line["tokens"] == "300" and line["seconds"] == "60" and line["peak MB"] == "-" and line["lr"] == "0.1"
+  assert (
+    line["accuracy"] == "52.0% ± 11.3"
+    and line["min to max"] == "44.0 to 60.0"
+    and line["gain"] == "+32.0"
+  )
+  assert (
+    line["tokens"] == "300"
+    and line["seconds"] == "60"
+    and line["peak MB"] == "-"
+    and line["lr"] == "0.1"
+  )
 
 
 def test_the_learning_rate_is_chosen_by_the_tuning_seeds_alone(tmp_path):
@@ -251,7 +296,9 @@ def test_the_learning_rate_is_chosen_by_the_tuning_seeds_alone(tmp_path):
 def test_everything_is_run_once(config, workdir, capsys):
   assert run_all(config, workdir)
   tuned = ["0.001/100", "0.002/100"]
-  assert calls(workdir) == {f"{arm}/{r}": 1 for arm in ("grpo", "ppo") for r in [*tuned, "0.002/0", "0.002/1"]}
+  assert calls(workdir) == {
+    f"{arm}/{r}": 1 for arm in ("grpo", "ppo") for r in [*tuned, "0.002/0", "0.002/1"]
+  }
   rows = jsonl.read(workdir / "runs.jsonl")
   assert [(r["arm"], r["lr"], r["seed"], r["split"]) for r in rows[:3]] == [
     ("grpo", 0.001, 100, "validation"),
@@ -265,7 +312,11 @@ def test_everything_is_run_once(config, workdir, capsys):
   assert run_all(config, workdir)
   assert set(calls(workdir).values()) == {1} and len(jsonl.read(workdir / "runs.jsonl")) == 8
   (workdir / "ppo/0.002/1/result.json").unlink()
-  assert run_all(config, workdir) and calls(workdir)["ppo/0.002/1"] == 2 and sum(calls(workdir).values()) == 9
+  assert (
+    run_all(config, workdir)
+    and calls(workdir)["ppo/0.002/1"] == 2
+    and sum(calls(workdir).values()) == 9
+  )
 
 
 @pytest.mark.slow
@@ -274,7 +325,9 @@ def test_peak_memory_is_of_the_run(config, workdir):
   big = 600 + own
   config.arms, config.lrs, config.seeds = (("grpo", "grpo", f"learner.b2={big}"),), (0.001,), (0,)
   assert run_all(config, workdir)
-  assert (own + 200) * 1.048 < jsonl.read(workdir / "runs.jsonl")[0]["peak_memory_mb"] < big * 1.05 + 60
+  assert (
+    (own + 200) * 1.048 < jsonl.read(workdir / "runs.jsonl")[0]["peak_memory_mb"] < big * 1.05 + 60
+  )
   (arm,) = comparison.finished_arms(workdir, ("grpo",), (0.001,), (), (0,))
   assert arm.runs[0].memory_mb == jsonl.read(workdir / "runs.jsonl")[0]["peak_memory_mb"]
 
@@ -304,17 +357,22 @@ def test_a_run_that_fails_ends_the_comparison_in_one_line(config, workdir, capsy
   assert end.value.code == 2
   error = capsys.readouterr().err
   assert error == (
-    f"error: {workdir}/grpo/0.001/100/log.txt: experiments.run ended with 1 and no result: learner.b1=2: at most 1\n"
+    f"error: {workdir}/grpo/0.001/100/log.txt: experiments.run ended with 1 and no result: "
+    "learner.b1=2: at most 1\n"
   )
   assert calls(workdir) == {"grpo/0.001/100": 1}
 
 
-def test_a_run_that_ends_with_0_and_no_result_has_failed_unless_a_signal_stopped_it(config, workdir, capsys):
+def test_a_run_that_ends_with_0_and_no_result_has_failed_unless_a_signal_stopped_it(
+  config, workdir, capsys
+):
   config.lrs = (8.0,)
   with pytest.raises(SystemExit) as end:
     run_all(config, workdir)
   assert end.value.code == 2
-  assert capsys.readouterr().err.endswith("log.txt: experiments.run ended with 0 and no result: starting\n")
+  assert capsys.readouterr().err.endswith(
+    "log.txt: experiments.run ended with 0 and no result: starting\n"
+  )
   config.lrs = (9.0,)
   assert not run_all(config, workdir)
   assert compare.STOPPED in signals.how_to_go_on()
@@ -349,7 +407,10 @@ def test_signals_are_gathered_and_handed_back():
 def test_a_folder_is_used_by_one_comparison(workdir, capsys):
   with processes.locked(workdir), pytest.raises(SystemExit), processes.locked(workdir):
     pass
-  assert "another comparison, or a run that it left, is there; wait for process" in capsys.readouterr().err
+  assert (
+    "another comparison, or a run that it left, is there; wait for process"
+    in capsys.readouterr().err
+  )
   with processes.locked(workdir):
     pass
 
@@ -366,7 +427,9 @@ def test_runs_of_other_settings_are_refused(config, workdir, capsys):
 
 
 def test_a_bar_on_a_terminal(monkeypatch):
-  console = rich.console.Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+  console = rich.console.Console(
+    file=io.StringIO(), force_terminal=True, width=100, color_system=None
+  )
   monkeypatch.setattr(progress.rich.console, "Console", lambda: console)
   clock = iter([10.0, 16.0])
   monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
@@ -389,7 +452,9 @@ class Tags(html.parser.HTMLParser):
 
   def handle_starttag(self, tag, attrs):
     self.tags.append(tag)
-    self.sources += [v for k, v in attrs if k in ("src", "href", "xlink:href") and not v.startswith("#")]
+    self.sources += [
+      v for k, v in attrs if k in ("src", "href", "xlink:href") and not v.startswith("#")
+    ]
 
   def handle_data(self, data):
     self.text += data
@@ -402,12 +467,19 @@ def test_the_page_stands_alone_and_shows_what_is_finished(config, workdir, capsy
   assert run_all(config, workdir)
   (workdir / "ppo/0.002/1/result.json").unlink()
   compare.draw(config, workdir)
-  assert capsys.readouterr().out.splitlines()[-1] == f"{workdir}/compare.html and compare.md: 7 of 8 runs"
+  assert (
+    capsys.readouterr().out.splitlines()[-1]
+    == f"{workdir}/compare.html and compare.md: 7 of 8 runs"
+  )
   page = Tags()
   page.feed((workdir / "compare.html").read_text())
   assert page.sources == [] and "script" not in page.tags and page.tags.count("svg") == 1
   assert page.tags.count("table") == 2
-  assert "GRPO and PPO: group, critic, both" in page.text and "ppo (1)" in page.text and "grpo (2)" in page.text
+  assert (
+    "GRPO and PPO: group, critic, both" in page.text
+    and "ppo (1)" in page.text
+    and "grpo (2)" in page.text
+  )
   text = (workdir / "compare.md").read_text()
   # ppo samples 100 tokens a step, grpo 50: at 200 tokens ppo is half way from 0.2 to 0.4.
   assert "200 completion tokens" in text and "Not finished: 7 of 8 runs" in text

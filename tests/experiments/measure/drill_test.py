@@ -9,15 +9,29 @@ from experiments import drill
 
 SMALL = [
   "--config=experiments/arithmetic.py",
-  *(f"--config.{s}" for s in ("steps=6", "data.prompts=4", "sampler.group=4", "sampler.max_length=24", "eval.batch=8")),
-  *(f"--config.{s}" for s in ("eval.problems=8", "eval.samples=0", "checkpoint.every=2", "log.tensorboard=False")),
+  *(
+    f"--config.{s}"
+    for s in (
+      "steps=6",
+      "data.prompts=4",
+      "sampler.group=4",
+      "sampler.max_length=24",
+      "eval.batch=8",
+    )
+  ),
+  *(
+    f"--config.{s}"
+    for s in ("eval.problems=8", "eval.samples=0", "checkpoint.every=2", "log.tensorboard=False")
+  ),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.long
 def test_five_kills(program, tmp_path):
-  done = program("experiments.drill", f"--workdir={tmp_path}/drill", "--kills=5", *SMALL, timeout=1200)
+  done = program(
+    "experiments.drill", f"--workdir={tmp_path}/drill", "--kills=5", *SMALL, timeout=1200
+  )
   assert done.returncode == 0, done.stderr
   report = json.loads((tmp_path / "drill" / "drill.json").read_text())
   assert len(report["kills"]) == 5 and "5 kills in" in done.stdout
@@ -42,14 +56,23 @@ def write(folder, **changes):
 
 def test_timings_may_differ_and_nothing_else(tmp_path):
   whole = write(tmp_path / "whole")
-  timings = '{"step": 1, "loss": 0.5, "time/learn": 9.0, "tokens_per_s/step": 1}\n{"step": 2, "loss": 0.25}\n'
-  other = write(tmp_path / "same", **{"metrics.jsonl": timings, "result.json": '{"steps": 2, "wall_s": 99}'})
+  timings = (
+    '{"step": 1, "loss": 0.5, "time/learn": 9.0, "tokens_per_s/step": 1}\n{"step": 2, "loss": '
+    "0.25}\n"
+  )
+  other = write(
+    tmp_path / "same", **{"metrics.jsonl": timings, "result.json": '{"steps": 2, "wall_s": 99}'}
+  )
   assert drill.differences(whole, other) == []
   for name, file, text in (
     ("metrics", "metrics.jsonl", '{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.251}\n'),
     ("samples", "samples.jsonl", ""),
     ("result", "result.json", '{"steps": 3}'),
-    ("checkpoint", "checkpoints/2/about/metadata", '{"step": 2, "data": {"index": 4}, "arrays": {"policy.w": "0"}}'),
+    (
+      "checkpoint",
+      "checkpoints/2/about/metadata",
+      '{"step": 2, "data": {"index": 4}, "arrays": {"policy.w": "0"}}',
+    ),
     ("weights", "export/model.safetensors", "other"),
   ):
     assert drill.differences(whole, write(tmp_path / name, **{file: text})) == [name]

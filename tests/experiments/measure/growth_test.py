@@ -1,4 +1,6 @@
-"""The growth of cost: which workloads, that a run goes on where it was stopped, that its picture shows every result."""
+"""The growth of cost: which workloads, that a run goes on where it was stopped, that its picture
+shows every result.
+"""
 
 import json
 
@@ -12,7 +14,9 @@ def test_one_thing_grows_at_a_time():
   points = growth.points()
   assert points.count(growth.SMALL) == 1
   for name, values in growth.LINES.items():
-    assert [p[name] for p in points if growth.of_line({"workload": p}, name)] != [] and growth.SMALL[name] in values
+    assert [
+      p[name] for p in points if growth.of_line({"workload": p}, name)
+    ] != [] and growth.SMALL[name] in values
     assert {p[name] for p in points if growth.of_line({"workload": p}, name)} == set(values)
   for point in points:
     assert sum(point[name] != value for name, value in growth.SMALL.items()) <= 1

@@ -1,4 +1,6 @@
-"""Labels of steps by continuations, on a group worked out by hand: a token is a digit, 9 ends a step, 0 stops."""
+"""Labels of steps by continuations, on a group worked out by hand: a token is a digit, 9 ends a
+step, 0 stops.
+"""
 
 from typing import Any
 
@@ -41,7 +43,11 @@ def solved(example: Example, completion: Any) -> float:
 
 
 def batch() -> Scored:
-  tokens, lengths, ended = np.zeros((2, 5, L), np.int32), np.zeros((2, 5), np.int32), np.zeros((2, 5), np.int32)
+  tokens, lengths, ended = (
+    np.zeros((2, 5, L), np.int32),
+    np.zeros((2, 5), np.int32),
+    np.zeros((2, 5), np.int32),
+  )
   for g, (sample, end) in enumerate(SAMPLES):
     tokens[0, g, : len(sample)], lengths[0, g], ended[0, g] = sample, len(sample), end
   prompts = Prompts(np.array([[4, 4, 0], [0, 0, 0]], np.int32), np.array([2, 0], np.int32))
@@ -51,7 +57,9 @@ def batch() -> Scored:
 
 
 def draw(sample: Any, params: Any, prompts: Prompts, key: Any, sizes: Any) -> tuple[Rollouts, dict]:
-  """Four continuations of each prompt: a step, and the answer 5 in as many as SUCCESSES says, else 6."""
+  """Four continuations of each prompt: a step, and the answer 5 in as many as SUCCESSES says, else
+  6.
+  """
   assert prompts.tokens.shape == (3, 3 + L)
   tokens, lengths = np.zeros((3, 4, L), np.int32), np.zeros((3, 4), np.int32)
   for row, length, out, ends in zip(prompts.tokens, prompts.lengths, tokens, lengths):
@@ -67,11 +75,14 @@ def draw(sample: Any, params: Any, prompts: Prompts, key: Any, sizes: Any) -> tu
   return Rollouts(prompts, tokens, lengths, np.where(lengths, STOPPED, TRUNCATED), zeros, zeros), {}
 
 
-def label(monkeypatch: pytest.MonkeyPatch, labels: str) -> tuple[Rollouts, continuations.Counts, list]:
+def label(
+  monkeypatch: pytest.MonkeyPatch, labels: str
+) -> tuple[Rollouts, continuations.Counts, list]:
   monkeypatch.setattr(rollouts, "draw", draw)
   asked: Any = []
   make = continuations.LABELS[labels]
-  labeller = continuations.Labeller(asked, None, Digits(), solved, 0.0, make, 3, 4, L)  # type: ignore
+  # type: ignore
+  labeller = continuations.Labeller(asked, None, Digits(), solved, 0.0, make, 3, 4, L)
   found, counts = continuations.label(labeller, None, batch(), jax.random.key(0))
   keys.clear()
   keys.extend(key for _, key in asked)
@@ -88,7 +99,10 @@ def label(monkeypatch: pytest.MonkeyPatch, labels: str) -> tuple[Rollouts, conti
 def test_labels_of_a_group(monkeypatch, labels, want):
   found, _, _ = label(monkeypatch, labels)
   assert found.rewards is not None and found.given is not None and not found.given[1].any()
-  assert [{int(t): float(r[t]) for t in np.flatnonzero(g)} for r, g in zip(found.rewards[0], found.given[0])] == want
+  assert [
+    {int(t): float(r[t]) for t in np.flatnonzero(g)}
+    for r, g in zip(found.rewards[0], found.given[0])
+  ] == want
   assert not found.rewards[~found.given].any()
 
 
@@ -108,14 +122,18 @@ def test_each_batch_of_prefixes_has_noise_of_its_own(monkeypatch):
 def test_a_reward_that_fails_counts_as_wrong(monkeypatch):
   monkeypatch.setitem(SUCCESSES, (7, 9), 0)
   monkeypatch.setattr(
-    Digits, "decode", lambda self, tokens: "8" if tokens[:3] == [7, 9, 6] else "".join(map(str, tokens))
+    Digits,
+    "decode",
+    lambda self, tokens: "8" if tokens[:3] == [7, 9, 6] else "".join(map(str, tokens)),
   )
   found, counts, _ = label(monkeypatch, "hard")
   assert counts.faults == 4 and found.rewards is not None and found.rewards[0, 2, 1] == 0
 
 
 def test_a_continuation_that_is_too_long_is_cut_before_it_is_judged(monkeypatch):
-  """A reward that does not look at `ended` must not see an answer beyond max_length; this one looks at the text."""
+  """A reward that does not look at `ended` must not see an answer beyond max_length; this one looks
+  at the text.
+  """
   seen: list[str] = []
 
   def lenient(example: Example, completion: Any) -> float:

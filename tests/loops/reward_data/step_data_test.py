@@ -16,11 +16,15 @@ from grpo_jax.types import STOPPED, TRUNCATED
 
 
 @pytest.mark.parametrize("complete", [False, True])
-@pytest.mark.parametrize("make", [lambda: making.train_bpe(["a"], 258), lambda: making.word_level(["a 是 one\n\n b"])])
+@pytest.mark.parametrize(
+  "make", [lambda: making.train_bpe(["a"], 258), lambda: making.word_level(["a 是 one\n\n b"])]
+)
 def test_labels_are_where_the_steps_of_a_sample_end(make, complete):
   tokenizer = make()
   written = ["a 是\n", "one\n", "b" if complete else "b\n"]
-  ids, labels = step_data.tokens_and_labels(Solution("", written, [1.0, None, 0.0], complete), tokenizer)
+  ids, labels = step_data.tokens_and_labels(
+    Solution("", written, [1.0, None, 0.0], complete), tokenizer
+  )
   assert tokenizer.decode(ids) == "".join(written)
   ends = steps.step_ends(tokenizer.texts(ids), steps.pattern("line"))
   assert labels == {ends[0]: 1.0, ends[2]: 0.0} and (ids[-1] == tokenizer.eos_id) == complete
@@ -62,7 +66,11 @@ def test_a_solution_that_just_fits_has_stopped(tmp_path, short, ended, cut):
   whole = labelled(tmp_path, record).rollouts
   assert whole.ended[0, 0] == STOPPED and whole.given.sum() == 2
   found = labelled(tmp_path, record, **{"sampler.max_length": int(whole.lengths[0, 0]) - short})
-  assert (found.rollouts.ended[0, 0], found.cut, found.rollouts.given.sum()) == (ended, cut, 2 - cut)
+  assert (found.rollouts.ended[0, 0], found.cut, found.rollouts.given.sum()) == (
+    ended,
+    cut,
+    2 - cut,
+  )
 
 
 def test_a_file_becomes_groups(tmp_path):
@@ -80,7 +88,12 @@ def test_a_file_becomes_groups(tmp_path):
   assert (found.without, found.too_long, found.cut) == (1, 1, 1)
   assert r.prompts.lengths.tolist() == [1, 1, 1, 0]
   assert r.lengths.tolist() == [[20, 10], [40, 0], [10, 0], [0, 0]]
-  assert r.ended.tolist() == [[STOPPED, STOPPED], [TRUNCATED, TRUNCATED], [STOPPED, TRUNCATED], [TRUNCATED, TRUNCATED]]
+  assert r.ended.tolist() == [
+    [STOPPED, STOPPED],
+    [TRUNCATED, TRUNCATED],
+    [STOPPED, TRUNCATED],
+    [TRUNCATED, TRUNCATED],
+  ]
   assert r.rewards is not None and r.given is not None
   assert [np.flatnonzero(each).tolist() for each in r.given[0]] == [[9, 19], [9]]
   assert r.rewards[0][r.given[0]].tolist() == [1.0, 0.0, 0.0]
@@ -94,5 +107,7 @@ def test_groups_can_be_cut_over_the_mesh(tmp_path):
 
 
 def test_a_file_of_which_nothing_fits_is_refused(tmp_path):
-  with pytest.raises(SettingError, match="no labelled step fits: 1 of 1 prompts are over data.max_prompt_length=1"):
+  with pytest.raises(
+    SettingError, match="no labelled step fits: 1 of 1 prompts are over data.max_prompt_length=1"
+  ):
     labelled(tmp_path, shepherd("qq", "+"), **{"data.max_prompt_length": 1})

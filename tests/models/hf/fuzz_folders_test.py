@@ -1,4 +1,6 @@
-"""Random content of a model's folder: it works or is a `SettingError` of one line, never anything else."""
+"""Random content of a model's folder: it works or is a `SettingError` of one line, never anything
+else.
+"""
 
 import functools
 import json
@@ -9,7 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from hostile_edits import CONFIG, DECODER, GENERATION, INDEX, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS, good_files
+from hostile_edits import (
+  CONFIG,
+  DECODER,
+  GENERATION,
+  INDEX,
+  TOKENIZER,
+  TOKENIZER_CONFIG,
+  WEIGHTS,
+  good_files,
+)
 from hostile_folders import KEYS
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -23,13 +34,23 @@ from grpo_jax.models.hf.config import read_config
 from grpo_jax.tokenizer import reading
 
 fuzzed = settings(
-  max_examples=60, derandomize=True, database=None, deadline=10_000, suppress_health_check=list(HealthCheck)
+  max_examples=60,
+  derandomize=True,
+  database=None,
+  deadline=10_000,
+  suppress_health_check=list(HealthCheck),
 )
 
-NUMBERS = st.integers() | st.floats() | st.sampled_from([0, 1, -1, 2**24, 2**31, 2**63, 2**64, 1e-320, 1e308])
+NUMBERS = (
+  st.integers()
+  | st.floats()
+  | st.sampled_from([0, 1, -1, 2**24, 2**31, 2**63, 2**64, 1e-320, 1e308])
+)
 VALUES = st.recursive(
   st.none() | st.booleans() | NUMBERS | st.text(max_size=9),
-  lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+  lambda inner: (
+    st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+  ),
   max_leaves=6,
 )
 BYTES = st.lists(st.tuples(st.integers(0, 2**20), st.integers(0, 255)), min_size=1, max_size=6)
@@ -132,11 +153,18 @@ def test_tokenizer_config(file, data):
 @fuzzed
 @given(st.lists(st.sampled_from(PIECES), max_size=9))
 def test_chat_template(pieces):
-  try_with(TOKENIZER_CONFIG, changed(TOKENIZER_CONFIG, "chat_template", "".join(pieces)), use_tokenizer)
+  try_with(
+    TOKENIZER_CONFIG, changed(TOKENIZER_CONFIG, "chat_template", "".join(pieces)), use_tokenizer
+  )
 
 
 @fuzzed
-@given(VALUES | st.dictionaries(st.text(max_size=5), st.text(max_size=9).map("{}.safetensors".format), max_size=3))
+@given(
+  VALUES
+  | st.dictionaries(
+    st.text(max_size=5), st.text(max_size=9).map("{}.safetensors".format), max_size=3
+  )
+)
 def test_index(value):
   try_with(INDEX, json.dumps({"weight_map": value}).encode(), use_shape)
 
@@ -157,10 +185,45 @@ def test_bytes_of_a_tokenizer(edits):
   try_with(TOKENIZER, spoiled(TOKENIZER, edits), use_tokenizer)
 
 
-PLACES = ("model__vocab", "model__type", "model__merges", "model__unk_token", "model__dropout", "model", "added_tokens")
-PLACES += ("normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding", "version")
-PLACES += ("model__byte_fallback", "pre_tokenizer__pattern", "pre_tokenizer__behavior", "pre_tokenizer__type")
-TYPES = (*("NFC", "Replace", "Prepend", "Strip", "Sequence", "Split", "Digits", "ByteLevel", "Metaspace", "CTC"), "BPE")
+PLACES = (
+  "model__vocab",
+  "model__type",
+  "model__merges",
+  "model__unk_token",
+  "model__dropout",
+  "model",
+  "added_tokens",
+)
+PLACES += (
+  "normalizer",
+  "pre_tokenizer",
+  "post_processor",
+  "decoder",
+  "truncation",
+  "padding",
+  "version",
+)
+PLACES += (
+  "model__byte_fallback",
+  "pre_tokenizer__pattern",
+  "pre_tokenizer__behavior",
+  "pre_tokenizer__type",
+)
+TYPES = (
+  *(
+    "NFC",
+    "Replace",
+    "Prepend",
+    "Strip",
+    "Sequence",
+    "Split",
+    "Digits",
+    "ByteLevel",
+    "Metaspace",
+    "CTC",
+  ),
+  "BPE",
+)
 
 
 @fuzzed
@@ -174,7 +237,16 @@ TYPES = (*("NFC", "Replace", "Prepend", "Strip", "Sequence", "Split", "Digits", 
     st.sampled_from(TYPES),
     st.dictionaries(
       st.sampled_from(
-        ("pattern", "content", "prepend", "normalizers", "behavior", "replacement", "strip_left", "cleanup")
+        (
+          "pattern",
+          "content",
+          "prepend",
+          "normalizers",
+          "behavior",
+          "replacement",
+          "strip_left",
+          "cleanup",
+        )
       ),
       VALUES,
       max_size=4,

@@ -36,7 +36,9 @@ FAMILIES = [name for name in VARIANTS if name.startswith("test_") and name != "t
 
 def layout(devices=1, **rules):
   sizes = (1, devices, 1, 1)
-  mesh = jax.make_mesh(sizes, AXES, devices=jax.devices()[:devices], axis_types=(AxisType.Auto,) * 4)
+  mesh = jax.make_mesh(
+    sizes, AXES, devices=jax.devices()[:devices], axis_types=(AxisType.Auto,) * 4
+  )
   return Layout(mesh, tuple(rules.items()))
 
 
@@ -77,7 +79,9 @@ def stored(folder):
 
 
 def retensor(folder, drop=(), **added):
-  content = {k: v for k, v in stored(folder).items() if k not in drop} | {k: v for k, v in added.items()}
+  content = {k: v for k, v in stored(folder).items() if k not in drop} | {
+    k: v for k, v in added.items()
+  }
   safetensors.numpy.save_file(content, str(folder / "model.safetensors"))
 
 
@@ -125,12 +129,17 @@ def test_bfloat16_file(tmp_path):
   t = stored(tmp_path / "m")
   assert {x.dtype.name for x in t.values()} == {"bfloat16"}
   rounded = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
-  assert_same(tensors.load(tmp_path / "m", decoder(config)), jax.tree.map(lambda x: x.astype(jnp.float32), rounded))
+  assert_same(
+    tensors.load(tmp_path / "m", decoder(config)),
+    jax.tree.map(lambda x: x.astype(jnp.float32), rounded),
+  )
   loaded = tensors.load(tmp_path / "m", decoder(config), "bfloat16")
   assert {x.dtype.name for x in jax.tree.leaves(loaded)} == {"bfloat16"}
   assert_same(loaded, rounded)
   # A bfloat16 model survives float32 and back, bit for bit.
-  tensors.save(tmp_path / "again", config, tensors.load(tmp_path / "m", decoder(config)), dtype="bfloat16")
+  tensors.save(
+    tmp_path / "again", config, tensors.load(tmp_path / "m", decoder(config)), dtype="bfloat16"
+  )
   assert all(x.tobytes() == stored(tmp_path / "again")[name].tobytes() for name, x in t.items())
   with pytest.raises(SettingError, match="dtype='int8'"):
     tensors.save(tmp_path / "m", config, params, dtype="int8")
@@ -152,7 +161,8 @@ def test_several_files(tmp_path):
   assert sorted(set(index["weight_map"].values())) == files
   assert index["metadata"]["total_size"] == 4 * parameters(config)
   assert all(
-    (tmp_path / "m" / f).stat().st_size < 24_000 or sum(g == f for g in index["weight_map"].values()) == 1
+    (tmp_path / "m" / f).stat().st_size < 24_000
+    or sum(g == f for g in index["weight_map"].values()) == 1
     for f in files
   )
   assert_same(tensors.load(tmp_path / "m", decoder(config)), params)
@@ -166,7 +176,9 @@ def test_sharded_reading_and_writing(tmp_path, monkeypatch):
   if len(jax.devices()) < 4:
     pytest.skip("needs four devices: XLA_FLAGS=--xla_force_host_platform_device_count=8")
   config, params = saved(tmp_path / "m", "test_qwen2")
-  mesh = jax.make_mesh((2, 2, 1, 1), AXES, devices=jax.devices()[:4], axis_types=(AxisType.Auto,) * 4)
+  mesh = jax.make_mesh(
+    (2, 2, 1, 1), AXES, devices=jax.devices()[:4], axis_types=(AxisType.Auto,) * 4
+  )
   sharded = Decoder(config, Layout(mesh, (("embed", ("fsdp",)),)))
   read = []
 
@@ -189,13 +201,20 @@ def test_sharded_reading_and_writing(tmp_path, monkeypatch):
       return Slice(name, self.f.get_slice(name))
 
   files = tensors._locate(tmp_path / "m", sharded.shapes())
-  monkeypatch.setattr(tensors, "_locate", lambda *_: files)  # its look at the headers is not counted
+  # its look at the headers is not counted
+  monkeypatch.setattr(tensors, "_locate", lambda *_: files)
   monkeypatch.setattr(safetensors, "safe_open", File)
   told = []
-  loaded = tensors.load(tmp_path / "m", sharded, progress=lambda *bytes_read: told.append(bytes_read))
+  loaded = tensors.load(
+    tmp_path / "m", sharded, progress=lambda *bytes_read: told.append(bytes_read)
+  )
   assert_same(loaded, params)
   size = 4 * parameters(config)
-  assert told[-1] == (size, size) and len(told) == len(read) and [done for done, _ in told] == sorted(set(dict(told)))
+  assert (
+    told[-1] == (size, size)
+    and len(told) == len(read)
+    and [done for done, _ in told] == sorted(set(dict(told)))
+  )
   q = loaded["layers"]["attention"]["q"]["weight"]
   assert q.sharding == sharded.shardings()["layers"]["attention"]["q"]["weight"]
   assert {s.data.shape for s in q.addressable_shards} == {(2, 32, 16)}
@@ -203,7 +222,9 @@ def test_sharded_reading_and_writing(tmp_path, monkeypatch):
   assert [shape for n, shape in read if n == name] == [(32, 16)] * 2  # two halves, for four devices
   assert sum(int(np.prod(shape)) for _, shape in read) == parameters(config)
   tensors.save(tmp_path / "again", config, loaded)
-  assert (tmp_path / "m/model.safetensors").read_bytes() == (tmp_path / "again/model.safetensors").read_bytes()
+  assert (tmp_path / "m/model.safetensors").read_bytes() == (
+    tmp_path / "again/model.safetensors"
+  ).read_bytes()
 
 
 # -- config.json
@@ -213,9 +234,13 @@ def test_config_old_and_new(tmp_path):
   config, _ = saved(tmp_path)
   raw = json.loads((tmp_path / "config.json").read_text())
   assert raw["rope_theta"] == raw["rope_parameters"]["rope_theta"] == config.rope_theta
-  assert raw["dtype"] == raw["torch_dtype"] == "float32" and raw["architectures"] == ["Qwen3ForCausalLM"]
+  assert raw["dtype"] == raw["torch_dtype"] == "float32" and raw["architectures"] == [
+    "Qwen3ForCausalLM"
+  ]
   old = {k: v for k, v in raw.items() if k not in ("rope_parameters", "dtype", "layer_types")}
-  (tmp_path / "config.json").write_text(json.dumps(old | {"rope_scaling": None, "sliding_window": 4096}))
+  (tmp_path / "config.json").write_text(
+    json.dumps(old | {"rope_scaling": None, "sliding_window": 4096})
+  )
   assert read_config(tmp_path) == config
   new = {k: v for k, v in raw.items() if k not in ("rope_theta", "torch_dtype")}
   (tmp_path / "config.json").write_text(json.dumps(new))
@@ -246,13 +271,17 @@ def test_attention_of_no_family_cannot_be_exported(changes, tmp_path):
 
 
 def test_the_official_gemma_1_says_gelu_and_means_its_approximation(tmp_path):
-  """As google/gemma-2b has it, and as transformers reads it; a gelu that is meant exactly is refused."""
+  """As google/gemma-2b has it, and as transformers reads it; a gelu that is meant exactly is
+  refused.
+  """
   config, model = theirs("test_gemma", True)
   import transformers
 
   model.save_pretrained(tmp_path)
   raw = json.loads((tmp_path / "config.json").read_text())
-  (tmp_path / "config.json").write_text(json.dumps(raw | {"hidden_act": "gelu", "hidden_activation": None}))
+  (tmp_path / "config.json").write_text(
+    json.dumps(raw | {"hidden_act": "gelu", "hidden_activation": None})
+  )
   assert read_config(tmp_path) == config
   d = decoder(config)
   prompts, completions = batch()
@@ -266,11 +295,22 @@ def test_the_official_gemma_1_says_gelu_and_means_its_approximation(tmp_path):
 
 def test_unknown_keys_of_the_base_are_kept(tmp_path):
   config, params = saved(tmp_path / "base")
-  edit(tmp_path / "base", max_position_embeddings=40960, bos_token_id=7, rope_scaling=None, vocab_size=1)
-  edit(tmp_path / "base", auto_map={"AutoModel": "modeling.Model"})  # code of that folder, which is not exported
+  edit(
+    tmp_path / "base",
+    max_position_embeddings=40960,
+    bos_token_id=7,
+    rope_scaling=None,
+    vocab_size=1,
+  )
+  # code of that folder, which is not exported
+  edit(tmp_path / "base", auto_map={"AutoModel": "modeling.Model"})
   tensors.save(tmp_path / "m", config, params, base=tmp_path / "base")
   raw = json.loads((tmp_path / "m/config.json").read_text())
-  assert (raw["max_position_embeddings"], raw["bos_token_id"], raw["vocab_size"]) == (40960, 7, config.vocab)
+  assert (raw["max_position_embeddings"], raw["bos_token_id"], raw["vocab_size"]) == (
+    40960,
+    7,
+    config.vocab,
+  )
   assert "auto_map" not in raw
 
 
@@ -287,10 +327,19 @@ def test_flags_of_no_family_cannot_be_exported(tmp_path):
     ({"model_type": "mamba"}, "model_type 'mamba'"),
     ({"model_type": "qwen3_moe"}, "model_type 'qwen3_moe'"),
     ({"model_type": None}, "model_type None"),
-    ({"rope_parameters": {"rope_type": "llama3", "factor": 32.0}}, "rope scaling 'llama3' without 'low_freq_factor'"),
+    (
+      {"rope_parameters": {"rope_type": "llama3", "factor": 32.0}},
+      "rope scaling 'llama3' without 'low_freq_factor'",
+    ),
     ({"rope_parameters": {"rope_type": "linear", "factor": 4.0}}, "rope scaling 'linear'"),
-    ({"rope_parameters": None, "rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope scaling 'yarn'"),
-    ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope scaling 'yarn'"),  # beside rope_parameters
+    (
+      {"rope_parameters": None, "rope_scaling": {"type": "yarn", "factor": 4.0}},
+      "rope scaling 'yarn'",
+    ),
+    (
+      {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+      "rope scaling 'yarn'",
+    ),  # beside rope_parameters
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     ({"per_layer_config": {"0": {}}}, "per_layer_config"),
     ({"transformers_weights": "other.safetensors"}, "transformers_weights"),
@@ -338,8 +387,12 @@ def test_corrupt_weights(how, tmp_path):
   config, _ = saved(tmp_path)
   file = tmp_path / "model.safetensors"
   data = file.read_bytes()
-  file.write_bytes({"cut": data[:-100], "noise": b"\xff" * 999, "empty": b"", "header": data[:50]}[how])
-  with pytest.raises(SettingError, match="model.safetensors is corrupt.*download it again") as error:
+  file.write_bytes(
+    {"cut": data[:-100], "noise": b"\xff" * 999, "empty": b"", "header": data[:50]}[how]
+  )
+  with pytest.raises(
+    SettingError, match="model.safetensors is corrupt.*download it again"
+  ) as error:
     tensors.check(tmp_path, decoder(config).shapes())
   assert "\n" not in str(error.value)
 
@@ -377,7 +430,9 @@ def test_a_tied_model_may_carry_a_copy_of_its_embedding(tmp_path, monkeypatch):
   copy[95, 31] += 1e-3
   for other in (copy, copy[:95]):
     retensor(tmp_path, **{"lm_head.weight": other})
-    with pytest.raises(SettingError, match="lm_head.weight is another matrix than model.embed_tokens.weight"):
+    with pytest.raises(
+      SettingError, match="lm_head.weight is another matrix than model.embed_tokens.weight"
+    ):
       tensors.load(tmp_path, decoder(config))
   scores = decoder(dataclasses.replace(config, scores=True))  # which has no use for it
   tensors.load(tmp_path, scores, left_out=("score",))
@@ -396,7 +451,9 @@ def test_names_without_model_are_explained(tmp_path):
   weights = safetensors.numpy.load_file(tmp_path / "model.safetensors")
   bare = {name.removeprefix("model."): tensor for name, tensor in weights.items()}
   safetensors.numpy.save_file(bare, tmp_path / "model.safetensors")
-  with pytest.raises(SettingError, match="no 'model.' before their names.*save the model as AutoModelForCausalLM"):
+  with pytest.raises(
+    SettingError, match="no 'model.' before their names.*save the model as AutoModelForCausalLM"
+  ):
     tensors.check(tmp_path, decoder(config).shapes())
 
 
@@ -412,14 +469,18 @@ def test_tokenizer_travels_along_and_must_fit(tmp_path):
   again = reading.load(tmp_path / "m")
   assert again.encode("a b") == t.encode("a b") and again.eos_ids == t.eos_ids
   small = variant("test_qwen3", vocab=t.vocab_size - 1)
-  with pytest.raises(SettingError, match=f"ids reach {t.vocab_size - 1}, the model has {t.vocab_size - 1} embeddings"):
+  with pytest.raises(
+    SettingError, match=f"ids reach {t.vocab_size - 1}, the model has {t.vocab_size - 1} embeddings"
+  ):
     tensors.check_tokenizer(t, small)
   with pytest.raises(SettingError, match="--config.tokenizer=DIR"):
     tensors.save(tmp_path / "m", small, randomised(small), tokenizer=t)
 
 
 def test_special_tokens_beyond_the_embeddings_are_no_error(tmp_path):
-  """As `<image_soft_token>` of Gemma 3's tokenizer is beyond its text models; an end token may not be."""
+  """As `<image_soft_token>` of Gemma 3's tokenizer is beyond its text models; an end token may not
+  be.
+  """
   t = making.word_level(["a b"])
   config = variant("test_qwen3", vocab=t.vocab_size)
   t._backend.add_special_tokens(["<image_soft_token>"])
@@ -429,7 +490,9 @@ def test_special_tokens_beyond_the_embeddings_are_no_error(tmp_path):
   tensors.check_tokenizer(again, config)
   assert max(again.encode("<image_soft_token>")) < config.vocab
   again.eos_ids = (config.vocab,)
-  with pytest.raises(SettingError, match=f"eos_token_id or pad_token_id {config.vocab} is none of the model's"):
+  with pytest.raises(
+    SettingError, match=f"eos_token_id or pad_token_id {config.vocab} is none of the model's"
+  ):
     tensors.check_tokenizer(again, config)
 
 
@@ -509,7 +572,9 @@ def test_parameter_counts():
 
 
 def batch():
-  """Prompts of different lengths, padded with a live token, and two completions each: [P, Lp], [P, G, L]."""
+  """Prompts of different lengths, padded with a live token, and two completions each: [P, Lp], [P,
+  G, L].
+  """
   rng = np.random.default_rng(0)
   prompts, completions = rng.integers(0, 96, (3, 7)), rng.integers(0, 96, (3, 2, 5))
   return Prompts(jnp.asarray(prompts, jnp.int32), jnp.asarray([7, 4, 1], jnp.int32)), completions
@@ -525,13 +590,17 @@ def our_logits(d, params, prompts, completions):
   )
   lists = group_lists(prompts, rows, Packing())
   last, hidden = jax.jit(d.forward)(params, prompts, rows, lists)
-  hidden = jnp.concatenate([jnp.broadcast_to(last[:, None, None], (p, g, 1, last.shape[-1])), hidden], axis=2)
+  hidden = jnp.concatenate(
+    [jnp.broadcast_to(last[:, None, None], (p, g, 1, last.shape[-1])), hidden], axis=2
+  )
   logits = jnp.einsum("pgld,vd->pglv", hidden, d.unembed(params), precision="highest")
   return np.asarray(soft_cap(logits, d.config.logit_soft_cap))
 
 
 def their_logits(model, prompts, completions):
-  """The same, a sequence at a time and without any padding; then padded on the left as generate() does."""
+  """The same, a sequence at a time and without any padding; then padded on the left as generate()
+  does.
+  """
   import torch
 
   sequences = [
@@ -548,7 +617,11 @@ def their_logits(model, prompts, completions):
       alone.append(model(torch.tensor(s[None])).logits[0, n - 1 :].numpy())
       ids[row, longest - len(s) :], mask[row, longest - len(s) :] = torch.tensor(s), 1
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
-    padded = model(ids, attention_mask=mask, position_ids=positions).logits[:, -completions.shape[2] - 1 :].numpy()
+    padded = (
+      model(ids, attention_mask=mask, position_ids=positions)
+      .logits[:, -completions.shape[2] - 1 :]
+      .numpy()
+    )
   shape = (*completions.shape[:2], completions.shape[2] + 1, -1)
   return np.stack(alone).reshape(shape), padded.reshape(shape)
 
@@ -570,7 +643,9 @@ FORMS = [
 
 @pytest.mark.parametrize(("name", "tied"), FORMS)
 def test_logits_of_transformers(name, tied, tmp_path):
-  """Import: folder written by transformers. Export: what we write, transformers loads to the same logits."""
+  """Import: folder written by transformers. Export: what we write, transformers loads to the same
+  logits.
+  """
   config, model = theirs(name, tied)
   import transformers
 

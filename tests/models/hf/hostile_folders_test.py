@@ -74,13 +74,17 @@ def memory():
 @pytest.mark.parametrize("name", hostile_folders.CASES)
 def test_refused(name, tmp_path, deadline, memory):
   case = hostile_folders.CASES[name]
-  folder = make(tmp_path / "m", case.edit, DECODER if DECODER in name or name.startswith("decoder") else CONFIG)
+  folder = make(
+    tmp_path / "m", case.edit, DECODER if DECODER in name or name.startswith("decoder") else CONFIG
+  )
   with pytest.raises(SettingError) as error:
     start(folder)
   message = str(error.value)
   assert case.says in message
   assert message.isprintable() and len(message) < 600
-  assert message.startswith((f"init_from={folder}", "tokenizer: ", "chat_template: ", "data.chat=True: "))
+  assert message.startswith(
+    (f"init_from={folder}", "tokenizer: ", "chat_template: ", "data.chat=True: ")
+  )
   assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 < memory + MEGABYTES
 
 
@@ -100,7 +104,10 @@ def test_a_template_is_the_end_of_its_process_only(tmp_path, deadline):
   config = {"chat_template": "{{ messages[-1].content }}"}
   assert chat.render(config, "a", "{question}", "").question == "a"
   process = chat._renderer().process.process
-  assert chat.render(config, "b", "{question}", "").question == "b" and chat._renderer().process.process is process
+  assert (
+    chat.render(config, "b", "{question}", "").question == "b"
+    and chat._renderer().process.process is process
+  )
   process.kill()
   with pytest.raises(SettingError, match="ended its process with code -9"):
     chat.render(config, "c", "{question}", "")
@@ -112,8 +119,19 @@ def test_a_template_is_the_end_of_its_process_only(tmp_path, deadline):
 ALIKE = (
   *("weights: cut at the end", "weights: header of 2^63", "weights: offsets beyond the file"),
   *("index: upwards", "index: from the root", "weights: a link out", "config: most of everything"),
-  *("weights: a pickle", "index: a pickle", "weights: a pickle beside", "template: loops", "template: long output"),
-  *("template: a text times", "template: a class", "tokenizer: is config.json", "tokenizer: model is a text"),
+  *(
+    "weights: a pickle",
+    "index: a pickle",
+    "weights: a pickle beside",
+    "template: loops",
+    "template: long output",
+  ),
+  *(
+    "template: a text times",
+    "template: a class",
+    "tokenizer: is config.json",
+    "tokenizer: model is a text",
+  ),
   *("weights: NaN", "weights: infinity"),
 )
 
@@ -127,7 +145,12 @@ def ask(folder: str) -> None:
 def judge(folder: str) -> None:
   """Does with a folder what experiments.evaluate does."""
   config = defaults.get_config()
-  config.data.chat, config.data.arithmetic.size, config.eval.problems, config.eval.batch = True, 8, 8, 8
+  config.data.chat, config.data.arithmetic.size, config.eval.problems, config.eval.batch = (
+    True,
+    8,
+    8,
+    8,
+  )
   evaluate.evaluate_model(config, folder, None, sources.model(config, folder, None))
 
 
@@ -145,24 +168,40 @@ def test_other_commands_refuse_it_alike(name, use, tmp_path, deadline):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["weights: cut at the end", "tokenizer: model is a text", "weights: NaN"])
+@pytest.mark.parametrize(
+  "name", ["weights: cut at the end", "tokenizer: model is a text", "weights: NaN"]
+)
 @pytest.mark.parametrize("module", ["sample", "evaluate"])
 def test_their_commands_say_it_in_one_line(name, module, tmp_path, program):
-  """After lines that say what is being done; standard output, which is for what was asked, stays empty."""
+  """After lines that say what is being done; standard output, which is for what was asked, stays
+  empty.
+  """
   case = hostile_folders.CASES[name]
   folder = make(tmp_path / "m", case.edit, CONFIG)
   asked = (
-    ["--prompt=two?"] if module == "sample" else ["--config=experiments/arithmetic.py", "--config.data.on_long=cut"]
+    ["--prompt=two?"]
+    if module == "sample"
+    else ["--config=experiments/arithmetic.py", "--config.data.on_long=cut"]
   )
   found = program(f"experiments.{module}", f"--path={folder}", *asked)
   said = found.stderr.strip().splitlines()
   assert found.returncode == 2 and found.stdout == "", found.stderr
-  assert said[0].startswith("starting: ") and said[-1].startswith(f"error: --path={folder}") and case.says in said[-1]
+  assert (
+    said[0].startswith("starting: ")
+    and said[-1].startswith(f"error: --path={folder}")
+    and case.says in said[-1]
+  )
   assert "Traceback" not in found.stderr and sum(line.startswith("error: ") for line in said) == 1
 
 
 @pytest.mark.parametrize(
-  "name", ["config.json num_hidden_layers 10^9", "tokenizer.json deep lists", "index: upwards", "template: percent"]
+  "name",
+  [
+    "config.json num_hidden_layers 10^9",
+    "tokenizer.json deep lists",
+    "index: upwards",
+    "template: percent",
+  ],
 )
 def test_the_command_says_it_in_one_line(name, tmp_path):
   case = hostile_folders.CASES[name]
@@ -172,8 +211,16 @@ def test_the_command_says_it_in_one_line(name, tmp_path):
   for split in ("train", "test"):
     (tmp_path / "data" / f"{split}.jsonl").write_text(row * 20)
   command = [sys.executable, "-m", "experiments.run", "--config=experiments/gsm8k.py:model=tiny"]
-  command += [f"--workdir={tmp_path}/run", f"--config.init_from={folder}", "--config.model.variant="]
-  command += ["--config.tokenizer=", "--config.data.chat=True", f"--config.data.path={tmp_path}/data"]
+  command += [
+    f"--workdir={tmp_path}/run",
+    f"--config.init_from={folder}",
+    "--config.model.variant=",
+  ]
+  command += [
+    "--config.tokenizer=",
+    "--config.data.chat=True",
+    f"--config.data.path={tmp_path}/data",
+  ]
   env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}  # one device
   found = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
   assert found.returncode == 2, found.stderr
