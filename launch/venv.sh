@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Sourced by the others with the extras to install, as in `. launch/venv.sh plot`: makes .venv once and installs the
-# project into it, editable; again only when setup.py or constraints.txt changed. PYTHON chooses the interpreter.
+# project into it, editable; again only when pyproject.toml or constraints.txt changed. PYTHON chooses the interpreter.
 
 find_python() {
   local candidate
@@ -28,7 +28,7 @@ make_venv() {
 install() {
   local extras=$1 stamp hash
   stamp=.venv/.installed-${extras//,/-}
-  hash=$(.venv/bin/python -c 'import hashlib; print(hashlib.sha256(b"".join(open(f, "rb").read() for f in ("setup.py", "constraints.txt"))).hexdigest())') || return
+  hash=$(.venv/bin/python -c 'import hashlib; print(hashlib.sha256(b"".join(open(f, "rb").read() for f in ("pyproject.toml", "constraints.txt"))).hexdigest())') || return
   if [ "$(cat "$stamp" 2>/dev/null)" = "$hash" ]; then
     return
   fi
