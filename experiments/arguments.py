@@ -18,10 +18,12 @@ from typing import NoReturn
 from absl import flags
 from ml_collections import ConfigDict, FrozenConfigDict, config_flags
 
+from grpo_jax.config import settings
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 
 LONGEST = 2000  # characters of a message: a value may be as long as a command line
+EXPERIMENT = "Config file of an experiment and its arguments: FILE[:name=value,...]"
 FOLDERS = ("workdir", "path", "out", "like", "file")  # flags of commands that name a folder or file
 _HELP = re.compile(r"--?(h|help|helpshort|helpfull)|-\?")
 # A setting given as a flag: --config.learner.lr=1e-6, --noconfig.data.shuffle,
@@ -87,6 +89,11 @@ def define_config(help: str, **options: bool) -> None:
     fail(error)
 
 
+def define_experiment() -> None:
+  """Defines --config for the file of an experiment, whose settings `--help` then lists."""
+  define_config(EXPERIMENT, lock_config=True)
+
+
 def parse_flags(argv: list[str]) -> list[str]:
   """Parses the flags; if anything is wrong, or --config is missing, ends the program with one line
   and code 2.
@@ -122,9 +129,11 @@ def _expanded(flag: str, value: str | list[str] | None) -> str | list[str] | Non
 
 
 def _show_help(program: str, flag: str) -> NoReturn:
-  """Shows a command's help, whatever else its command line says, and ends the program with code 0."""
+  """Prints a command's help, whatever its other arguments are, and ends the program with code 0."""
   with contextlib.suppress(SystemExit):  # absl ends with code 1
     flags.FLAGS([program, "--help" if flag == "-h" else flag])
+  if "config" in flags.FLAGS and flags.FLAGS["config"].help == EXPERIMENT:
+    print(f"\n{settings.help_text()}")
   sys.exit(0)
 
 

@@ -17,7 +17,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from experiments import arguments, defaults, presets
+from experiments import arguments, presets
+from grpo_jax.setup import defaults
 
 WARM_START = pathlib.Path(__file__).parent / "arithmetic_warm_start"
 HARD_WARM_START = pathlib.Path(__file__).parent / "arithmetic_hard_warm_start"

@@ -19,7 +19,8 @@ and 95.2% at the end; the area under the curve was 0.985. Of others docs/results
 
 from ml_collections import ConfigDict
 
-from experiments import arguments, arithmetic, defaults
+from experiments import arguments, arithmetic
+from grpo_jax.setup import defaults
 
 
 def get_config(arg: str = "") -> ConfigDict:

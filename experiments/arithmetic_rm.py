@@ -19,7 +19,8 @@ AutoModelForSequenceClassification.
 
 from ml_collections import ConfigDict
 
-from experiments import arguments, arithmetic, defaults
+from experiments import arguments, arithmetic
+from grpo_jax.setup import defaults
 
 
 def get_config(arg: str = "") -> ConfigDict:

@@ -13,7 +13,8 @@ arithmetic. `:steps=1500` goes on to where SFT alone ends.
 
 from ml_collections import ConfigDict
 
-from experiments import arguments, arithmetic, defaults
+from experiments import arguments, arithmetic
+from grpo_jax.setup import defaults
 
 STEPS = 335  # half of the test problems are then solved
 HARD_STEPS = 55  # of samples at a temperature of 1, 8% are then right

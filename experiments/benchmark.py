@@ -30,7 +30,7 @@ from absl import app, flags
 from ml_collections import ConfigDict
 
 from experiments import arguments
-from grpo_jax.config import kinds, ranges
+from grpo_jax.config import kinds, settings
 from grpo_jax.distributed import sharding
 from grpo_jax.learning import learn, optimizer
 from grpo_jax.learning.state import TrainState, create
@@ -354,7 +354,7 @@ def main(argv: list[str]) -> None:
       "--config: needs a workload, as in --config=experiments/benchmarks.py:prompts=4,group=8"
     )
   with arguments.one_line_errors():
-    ranges.check(config)
+    settings.check(config)
     kinds.check(config.benchmark, WORKLOAD, "benchmark.")
     if not values.vs:
       print(json.dumps(measure(config)))

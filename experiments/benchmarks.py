@@ -13,8 +13,9 @@ rollout.
 
 from ml_collections import ConfigDict
 
-from experiments import arguments, defaults
+from experiments import arguments
 from grpo_jax.errors import SettingError
+from grpo_jax.setup import defaults
 
 
 def get_config(arg: str = "") -> ConfigDict:

@@ -31,14 +31,15 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from experiments import arguments, defaults
+from experiments import arguments
 from experiments.progress import Progress
-from grpo_jax.config import ranges
+from grpo_jax.config import settings
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 from grpo_jax.run import compile_cache, console, finished, logs, manifest, provenance, writer
 from grpo_jax.sandbox import model_folder
+from grpo_jax.setup import defaults
 
 BAD = ("damaged", "missing", "changed")
 WIDTH, PART = 110, 32  # columns: of a row, and of the name in it
@@ -141,7 +142,7 @@ def _config(folder: str) -> tuple[str, str]:
   config = _read_config(folder)
   if config is None:
     return "missing", "put a copy back: without it the folder is nobody's"
-  ranges.check(config)
+  settings.check(config)
   return "ok", f"JSON, and its settings can be; steps={config.steps}"
 
 

@@ -285,7 +285,7 @@ def write_samples(out: str, samples: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-  arguments.define_config("The experiment: FILE[:name=value,...]", lock_config=True)
+  arguments.define_experiment()
   flags.DEFINE_multi_string(
     "path", None, "A Hugging Face folder or the workdir of a run; several are compared."
   )

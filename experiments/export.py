@@ -66,12 +66,11 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
   """
   print(f"reading {workdir}", flush=True)
 
-  from experiments import defaults
   from grpo_jax.distributed import sharding
   from grpo_jax.models.decoder import Decoder
   from grpo_jax.models.hf import peft, tensors
   from grpo_jax.run import checkpoint
-  from grpo_jax.setup import parameters
+  from grpo_jax.setup import defaults, parameters
   from grpo_jax.tokenizer import reading
 
   step = checkpoint.latest(workdir) if step is None else step

@@ -26,7 +26,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from experiments import arguments, defaults, presets
+from experiments import arguments, presets
+from grpo_jax.setup import defaults
 
 # Names on the Hugging Face hub, and prompts whose activations are held at a time.
 MODELS = {

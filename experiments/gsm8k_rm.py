@@ -17,7 +17,8 @@ tested.
 
 from ml_collections import ConfigDict
 
-from experiments import arguments, defaults, gsm8k
+from experiments import arguments, gsm8k
+from grpo_jax.setup import defaults
 
 
 def get_config(arg: str = "") -> ConfigDict:

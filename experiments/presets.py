@@ -9,9 +9,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from experiments import defaults
 from grpo_jax.errors import SettingError
-from grpo_jax.setup import registry
+from grpo_jax.setup import defaults, registry
 
 # name -> (module of grpo_jax/objectives, {setting: value})
 Table = dict[str, tuple[str, dict[str, Any]]]

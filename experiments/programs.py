@@ -17,11 +17,11 @@ import numpy as np
 from absl import app, flags
 from ml_collections import ConfigDict
 
-from experiments import defaults
 from grpo_jax.distributed import sharding
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.packing import plan
 from grpo_jax.packing.sizes import Sizes
+from grpo_jax.setup import defaults
 from grpo_jax.types import Prompts, Rollouts
 
 BOUNDS = (0, 2, 4, 8, 16)

@@ -17,7 +17,8 @@ CPU cores.
 
 from ml_collections import ConfigDict
 
-from experiments import arguments, defaults
+from experiments import arguments
+from grpo_jax.setup import defaults
 
 
 def get_config(arg: str = "") -> ConfigDict:

@@ -24,7 +24,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict
 
 from experiments import arguments
-from grpo_jax.config import kinds, ranges
+from grpo_jax.config import kinds, settings
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.run import leaving
@@ -76,7 +76,7 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
     check_command(config, workdir)
     # whatever chdir comes later
     workdir = os.fspath(storage.absolute(storage.expanded("--workdir", workdir)))
-    ranges.expand(config)
+    settings.expand(config)
     find_loop(config.loop).train(config, workdir)
     draw(workdir)
 
@@ -87,7 +87,7 @@ def check_command(config: ConfigDict, workdir: str) -> None:
   Raises:
     SettingError: a setting or the workdir cannot be.
   """
-  ranges.check(config)
+  settings.check(config)
   kinds.check_value("--workdir", workdir)
   storage.check("--workdir", workdir)
 
@@ -197,7 +197,7 @@ def _drawn(name: str, draw: Callable[[str], object], workdir: str) -> None:
 
 
 if __name__ == "__main__":
-  arguments.define_config("Config file and its arguments: FILE[:name=value,...]", lock_config=True)
+  arguments.define_experiment()
   flags.DEFINE_string(
     "workdir", None, "Folder of the run: checkpoints, metrics, samples. Made where it is missing."
   )

@@ -27,7 +27,7 @@ from ml_collections import ConfigDict
 
 from experiments import arguments, sources
 from experiments.progress import Progress
-from grpo_jax.config import kinds, ranges
+from grpo_jax.config import kinds, settings
 from grpo_jax.errors import SettingError, said_of
 from grpo_jax.io import storage
 from grpo_jax.run import provenance
@@ -46,16 +46,16 @@ OF_FOLDERS = {
 }  # where no config.json of a run says more
 OF_RUNS = (*sources.PROMPT, "sampler.dtype", "sampler.weights_dtype", "sampler.cache_dtype")
 SAMPLER = {  # the flags that are settings of the sampler, and what each may be
-  "max_length": ranges.TABLE["sampler.max_length"],
+  "max_length": settings.KINDS["sampler.max_length"],
   "temperature": kinds.Form(
-    f"0 or {ranges.TABLE['sampler.temperature'].expects}",
-    lambda value: value == 0 or ranges.TABLE["sampler.temperature"].fits(value),
+    f"0 or {settings.KINDS['sampler.temperature'].expects}",
+    lambda value: value == 0 or settings.KINDS["sampler.temperature"].fits(value),
   ),
-  "top_k": ranges.TABLE["sampler.top_k"],
-  "top_p": ranges.TABLE["sampler.top_p"],
-  "min_p": ranges.TABLE["sampler.min_p"],
+  "top_k": settings.KINDS["sampler.top_k"],
+  "top_p": settings.KINDS["sampler.top_p"],
+  "min_p": settings.KINDS["sampler.min_p"],
 }
-ROWS = SAMPLER | {"samples": kinds.Whole(1, 4096), "seed": ranges.TABLE["seed"]}
+ROWS = SAMPLER | {"samples": kinds.Whole(1, 4096), "seed": settings.KINDS["seed"]}
 
 
 class Policy(NamedTuple):
@@ -161,7 +161,7 @@ def _question(line: str, where: str) -> str:
   )
 
 
-def settings(path: str, given: dict[str, Any], run: str) -> ConfigDict:
+def make_config(path: str, given: dict[str, Any], run: str) -> ConfigDict:
   """Returns the config by which weights are asked: that of a run, if there is one, with what the
   flags say.
 
@@ -173,7 +173,7 @@ def settings(path: str, given: dict[str, Any], run: str) -> ConfigDict:
   Raises:
     SettingError: the run's config has a value that cannot be.
   """
-  from experiments import defaults
+  from grpo_jax.setup import defaults
 
   config = defaults.get_config()
   try:
@@ -186,7 +186,7 @@ def settings(path: str, given: dict[str, Any], run: str) -> ConfigDict:
     raise SettingError(
       f"--path={run!r}: config.json is not as the run wrote it ({error}); put it back"
     ) from error
-  ranges.check(config)
+  settings.check(config)
   config.sampler.group = given.get("samples", 1)
   config.sampler.update(
     {
@@ -209,7 +209,7 @@ def load(path: str, step: int | None, given: dict[str, Any], like: str | None = 
   from grpo_jax.tokenizer import reading
 
   run = provenance.run_of(like or path)
-  config = settings(path, given, run)
+  config = make_config(path, given, run)
   if not run:
     config.data.chat = reading.load(path, "--path").has_chat_template
   plain = f"the template {config.data.template!r}" if run else "the text as it is"

@@ -79,7 +79,7 @@ def _common() -> dict:
 
 if __name__ == "__main__":
   os.environ["JAX_PLATFORMS"] = "cpu"  # of this machine; before jax is imported
-  arguments.define_config("Config file and its arguments: FILE[:name=value,...]", lock_config=True)
+  arguments.define_experiment()
   flags.DEFINE_string("topology", None, "Chips to plan for: FAMILY:SHAPE, as v5e:2x4 or v5p:4x4x2.")
   flags.DEFINE_integer("slices", 1, "So many slices of that topology.", lower_bound=1)
   flags.DEFINE_integer(

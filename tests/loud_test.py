@@ -9,7 +9,6 @@ import pytest
 import tiny
 from ml_collections import ConfigDict
 
-from experiments import defaults
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import evaluator
 from grpo_jax.loops import collect
@@ -17,7 +16,7 @@ from grpo_jax.reward_models import load
 from grpo_jax.run import compile_cache, watch
 from grpo_jax.run.writer import Writer
 from grpo_jax.sandbox import deadline
-from grpo_jax.setup import build, checks, registry
+from grpo_jax.setup import build, checks, defaults, registry
 from grpo_jax.tokenizer import making
 from grpo_jax.types import Completion, Example
 

@@ -1,7 +1,7 @@
-"""Kinds of settings: which values fit, and what to say of one that does not. ranges.py has the
-table of them.
+"""Defines which values a setting may have, and refuses the others with one line.
 
-jax is not imported here: a value out of range is answered at once.
+settings.py has the table of settings. jax is not imported here, so that a bad value is refused at
+once.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,17 +11,22 @@ from ml_collections import ConfigDict, FrozenConfigDict, config_dict
 
 from grpo_jax.errors import SettingError
 
-LARGEST_WHOLE = 2**31 - 1  # what int32 holds
-LARGEST = 3e38  # what float32 holds
+LARGEST_WHOLE = 2**31 - 1  # of int32
+LARGEST = 3e38  # of float32
 LONGEST_NAME = 64  # characters of a name that becomes a part of a metric's
 
 
-class Row(Protocol):
-  """What a setting may be."""
+class Kind(Protocol):
+  """The values that a setting may have."""
 
   @property
   def expects(self) -> str:
-    """What to say that would work."""
+    """Says which values would work, for messages."""
+    ...
+
+  @property
+  def brief(self) -> str:
+    """Says the same in a few words, for tables."""
     ...
 
   def fits(self, value: Any) -> bool:
@@ -42,15 +47,18 @@ class Whole(NamedTuple):
     values = open_ended if self.most == LARGEST_WHOLE else f"from {self.least} to {self.most}"
     return " or ".join([f"a whole number {values}", *map(str, self.also)])
 
+  @property
+  def brief(self) -> str:
+    values = f">= {self.least}" if self.most == LARGEST_WHOLE else f"{self.least} to {self.most}"
+    return " or ".join([f"whole {values}", *map(str, self.also)])
+
   def fits(self, value: Any) -> bool:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return whole and (self.least <= value <= self.most or value in self.also)
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return is_whole and (self.least <= value <= self.most or value in self.also)
 
 
 class Number(NamedTuple):
-  """A finite number from `least` (above it where `above`) to `most` (below it where `below`), or
-  one of `also`.
-  """
+  """A finite number from `least` to `most`, which `above` and `below` exclude, or one of `also`."""
 
   least: float = -LARGEST
   most: float = LARGEST
@@ -60,15 +68,19 @@ class Number(NamedTuple):
 
   @property
   def expects(self) -> str:
-    least = (
-      []
-      if self.least == -LARGEST
-      else [f"{'above' if self.above else 'of at least'} {self.least:g}"]
-    )
-    most = [] if self.most == LARGEST else [f"{'below' if self.below else 'at most'} {self.most:g}"]
+    least = "" if self.least == -LARGEST else f"{'above' if self.above else 'of at least'} "
+    most = "" if self.most == LARGEST else f"{'below' if self.below else 'at most'} "
+    limits = [least and f"{least}{self.least:g}", most and f"{most}{self.most:g}"]
     number = "a finite number" if most else "a finite number (in float32)"
-    said = " ".join([number, ", ".join(least + most)]).strip()
-    return " or ".join([said, *(f"{value:g}" for value in self.also)])
+    text = f"{number} {', '.join(filter(None, limits))}".strip()
+    return " or ".join([text, *(f"{value:g}" for value in self.also)])
+
+  @property
+  def brief(self) -> str:
+    least = "" if self.least == -LARGEST else f"{'>' if self.above else '>='} {self.least:g}"
+    most = "" if self.most == LARGEST else f"{'<' if self.below else '<='} {self.most:g}"
+    text = f"number {', '.join(filter(None, [least, most]))}".strip()
+    return " or ".join([text, *(f"{value:g}" for value in self.also)])
 
   def fits(self, value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -86,15 +98,20 @@ class Choice(NamedTuple):
   def expects(self) -> str:
     return ", ".join(self.names[:-1]) + f" or {self.names[-1]}"
 
+  @property
+  def brief(self) -> str:
+    return ", ".join(self.names)
+
   def fits(self, value: Any) -> bool:
     return isinstance(value, str) and value in self.names
 
 
 class Form(NamedTuple):
-  """Whatever `fits`."""
+  """Any value that `fits`."""
 
   expects: str
   fits: Callable[[Any], bool]
+  brief: str = ""
 
 
 def is_text(value: Any) -> bool:
@@ -107,9 +124,7 @@ def is_text(value: Any) -> bool:
 
 
 def is_path(value: Any) -> bool:
-  """Returns whether a value is text that can be the name of a file or module: no part is longer
-  than disks take.
-  """
+  """Returns whether a value is text that disks take as the name of a file, or of a module."""
   return (
     is_text(value)
     and len(value.encode()) < 4096
@@ -124,64 +139,54 @@ def is_name(value: Any) -> bool:
   return value.isprintable() and "/" not in value and value == value.strip()
 
 
-def many(row: Row) -> Form:
-  """Returns the row of a tuple of values that each fit `row`."""
+def many(kind: Kind) -> Form:
+  """Returns the kind of a tuple whose values all fit `kind`."""
   return Form(
-    f"a tuple, each {row.expects}",
-    lambda x: isinstance(x, tuple | list) and all(row.fits(each) for each in x),
+    f"a tuple, each {kind.expects}",
+    lambda value: isinstance(value, tuple | list) and all(map(kind.fits, value)),
+    f"tuple of: {kind.brief}",
   )
 
 
-TEXT = Form("text in UTF-8, without NUL", is_text)
+TEXT = Form("text in UTF-8, without NUL", is_text, "text")
 NAME = Form(
   f"1 to {LONGEST_NAME} letters, digits or signs that can be printed, without / and without a "
   "blank at either end",
   is_name,
+  "name",
 )
-PATH = Form("the name of a file, folder or module, or '' where there may be none", is_path)
+PATH = Form("the name of a file, folder or module, or '' where there may be none", is_path, "name")
 PLACE = Form(
-  "a folder or file of a disk, gs://BUCKET/FOLDER, or '' where there may be none", is_path
+  "a folder or file of a disk, gs://BUCKET/FOLDER, or '' where there may be none", is_path, "path"
 )
-SWITCH = Form("True or False", lambda value: isinstance(value, bool))
-
-# -- checks
+SWITCH = Form("True or False", lambda value: isinstance(value, bool), "True, False")
 
 
-def check(config: Mapping[str, Any], table: Mapping[str, Row], section: str = "") -> None:
-  """Refuses settings that are missing or out of range, and numbers and texts anywhere that nothing
-  could use.
+def check(config: Mapping[str, Any], table: Mapping[str, Kind], section: str = "") -> None:
+  """Refuses settings that are missing or out of range, and values that nothing could use.
 
   Args:
-    config: the config, or one of its sections. It may have settings without a row: they are your
-      own.
-    table: what each setting may be, by its name inside `config`.
+    config: the config, or one of its sections. Settings that the table lacks are a user's own.
+    table: the kind of each setting, by its dotted name inside `config`.
     section: the name of `config` with a dot after it, for messages; "" for the whole.
-
-  Raises:
-    SettingError: the setting, its value, and what would work.
   """
-  for name, row in table.items():
-    value = _find(config, name, section)
-    if not row.fits(value):
-      raise refused(f"{section}{name}", value, row.expects)
+  for name, kind in table.items():
+    value = _lookup(config, name, section)
+    if not kind.fits(value):
+      raise refused(f"{section}{name}", value, kind.expects)
   for name, value in _leaves(config, ""):
     if name not in table or isinstance(table[name], Form):
       check_value(f"{section}{name}", value)
 
 
 def check_value(name: str, value: Any) -> None:
-  """Refuses numbers that float32 or int32 do not hold, and text that cannot be written, also inside
-  tuples.
-
-  Raises:
-    SettingError: the setting, its value, and what would work.
-  """
+  """Refuses numbers that float32 or int32 cannot hold, and text that cannot be written."""
   if isinstance(value, tuple | list):
-    for each in value:
-      check_value(name, each)
+    for item in value:
+      check_value(name, item)
   elif isinstance(value, Mapping):
-    for each in (*value, *value.values()):
-      check_value(name, each)
+    for item in (*value, *value.values()):
+      check_value(name, item)
   elif isinstance(value, str) and not is_text(value):
     raise refused(name, value, TEXT.expects)
   elif isinstance(value, float) and not abs(value) <= LARGEST:
@@ -190,43 +195,40 @@ def check_value(name: str, value: Any) -> None:
     raise refused(name, value, f"whole numbers in size at most {LARGEST_WHOLE}")
 
 
-def check_like(given: ConfigDict, defaults: ConfigDict, section: str) -> None:
-  """Refuses other names than the defaults' and values of another kind, for sections that are not in
-  the table.
+def check_like(values: Any, defaults: ConfigDict, section: str) -> None:
+  """Refuses a section whose names or types differ from its defaults.
+
+  It is for the sections of objectives and data sets, which are not in the table of settings.
 
   Args:
-    given: the section.
-    defaults: what the section's file has for it.
+    values: the section.
+    defaults: the section as its own file has it.
     section: its name with a dot after it, for messages.
-
-  Raises:
-    SettingError: the setting, its value, and its kind.
   """
-  if not isinstance(given, Mapping | ConfigDict | FrozenConfigDict):
-    raise refused(
-      section.rstrip("."), given, f"a section, ConfigDict(), with {', '.join(defaults)} in it"
-    )
-  if set(given) != set(defaults):
-    lacks, more = (
-      ", ".join(sorted(names)) for names in (set(defaults) - set(given), set(given) - set(defaults))
-    )
-    wrong = f"lacks {lacks}" if lacks else f"has {more}, which its file does not read"
-    raise SettingError(
-      f"{section.rstrip('.')}: {wrong}; it has {', '.join(defaults) or 'no settings'}"
-    )
+  title = section.rstrip(".")
+  if not isinstance(values, Mapping | ConfigDict | FrozenConfigDict):
+    raise refused(title, values, f"a section, ConfigDict(), with {', '.join(defaults)} in it")
+  if missing := ", ".join(sorted(set(defaults) - set(values))):
+    wrong = f"lacks {missing}"
+  elif extra := ", ".join(sorted(set(values) - set(defaults))):
+    wrong = f"has {extra}, which its file does not read"
+  else:
+    wrong = ""
+  if wrong:
+    raise SettingError(f"{title}: {wrong}; it has {', '.join(defaults) or 'no settings'}")
   for name in defaults:
     default = defaults[name] if defaults[name] is not None else _placeholder(defaults, name)
-    if given[name] is None and defaults[name] is None:
+    if values[name] is None and defaults[name] is None:
       continue
-    if default is not None and not _alike(given[name], default):  # None says nothing of the kind
-      raise refused(
-        f"{section}{name}", given[name], _KINDS.get(type(default), f"a {type(default).__name__}")
-      )
-    check_value(f"{section}{name}", given[name])
+    # a default of None says nothing about the type
+    if default is not None and not _alike(values[name], default):
+      expects = _TYPES.get(type(default), f"a {type(default).__name__}")
+      raise refused(f"{section}{name}", values[name], expects)
+    check_value(f"{section}{name}", values[name])
 
 
 def refused(name: str, value: Any, expects: str) -> SettingError:
-  """Returns the error of a setting that has a value which does not fit."""
+  """Returns the error of a setting whose value does not fit."""
   return SettingError(f"{name}={shown(value)}: use {expects}")
 
 
@@ -238,7 +240,7 @@ def shown(value: Any) -> str:
     return "an integer of thousands of digits"
 
 
-_KINDS = {
+_TYPES = {
   bool: "True or False",
   int: "a whole number",
   float: "a finite number",
@@ -248,57 +250,48 @@ _KINDS = {
 
 
 def _alike(value: Any, default: Any) -> bool:
-  """Returns whether a value is of the default's kind: a whole number is a number, too, and a list a
-  tuple.
-  """
+  """Returns whether a value has the default's type; integers pass as floats, lists as tuples."""
   if isinstance(default, bool) or isinstance(value, bool):
     return isinstance(default, bool) and isinstance(value, bool)
-  kinds: dict[type, Any] = {float: int | float, tuple: tuple | list, list: tuple | list}
-  return isinstance(value, kinds.get(type(default), type(default)))
+  if isinstance(default, float):
+    return isinstance(value, int | float)
+  return isinstance(value, tuple | list if isinstance(default, tuple | list) else type(default))
 
 
 def _placeholder(defaults: ConfigDict, name: str) -> Any:
-  """Returns some value of the kind of a default that has none yet."""
+  """Returns some value of the type of a default that has no value yet."""
   kind = defaults.get_type(name)
-  return kind() if kind in _KINDS else None
+  return kind() if kind in _TYPES else None
 
 
-def _find(config: Any, name: str, section: str) -> Any:
-  """Returns the setting of that dotted name.
-
-  Raises:
-    SettingError: there is none, or something else stands where its section should be.
-  """
-  value, seen = config, section
+def _lookup(config: Any, name: str, section: str) -> Any:
+  """Returns the setting of that dotted name, or raises a SettingError if there is none."""
+  value, path = config, section
   for part in name.split("."):
     if not isinstance(value, ConfigDict | FrozenConfigDict):
-      raise refused(seen.rstrip("."), value, f"a section, ConfigDict(), with the name {part} in it")
-    seen += part
+      raise refused(path.rstrip("."), value, f"a section, ConfigDict(), with the name {part} in it")
+    path += part
     if part not in value:
       raise SettingError(
-        f"{seen}: missing; start from experiments.defaults.get_config(), which has every setting, "
-        "and change its values"
+        f"{path}: missing; start from grpo_jax.setup.defaults.get_config(), which has every "
+        "setting, and change its values"
       )
-    value, seen = _value(value, part, seen), f"{seen}."
+    value, path = _read(value, part, path), f"{path}."
   return value
 
 
-def _value(section: Any, name: str, seen: str) -> Any:
-  """Returns a setting of a section.
-
-  Raises:
-    SettingError: it is a placeholder that must be filled.
-  """
+def _read(section: Any, name: str, path: str) -> Any:
+  """Returns a setting of a section, or raises a SettingError if it still needs a value."""
   try:
     return section[name]
   except config_dict.RequiredValueError:
-    raise SettingError(f"{seen}: has no value; give it one, --config.{seen}=VALUE") from None
+    raise SettingError(f"{path}: has no value; give it one, --config.{path}=VALUE") from None
 
 
 def _leaves(section: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-  """Yields the dotted name and the value of every setting that is no section."""
+  """Yields the dotted name and the value of every setting that is not a section."""
   for name in section:
-    value = _value(section, name, f"{prefix}{name}")
+    value = _read(section, name, f"{prefix}{name}")
     if isinstance(value, ConfigDict | FrozenConfigDict):
       yield from _leaves(value, f"{prefix}{name}.")
     else:

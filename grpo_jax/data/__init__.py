@@ -6,7 +6,7 @@ A data set is a file of this folder, or a file or module of yours that `data.nam
     source(split, path, cfg) -> Sequence[Example]
 
 Its settings are a section of the config under its name. Those of the data sets here are in
-experiments/defaults.py; a config file makes the section of another one, `c.data.my_data =
+grpo_jax/setup/defaults.py; a config file makes the section of another one, `c.data.my_data =
 my_data.settings()`. Without it the defaults hold.
 
 `split` is the name of a split (`data.train`, `data.test`), `path` is `data.path`, and `cfg` is the

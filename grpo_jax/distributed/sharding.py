@@ -15,11 +15,11 @@ import jax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from grpo_jax.config import ranges
+from grpo_jax.config import forms
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Prompts
 
-AXES = ranges.MESH_AXES
+AXES = forms.MESH_AXES
 
 # Logical axes of one array, which no mesh axis may cut both.
 TOGETHER = (

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax.config import ranges
+from grpo_jax.config import settings
 from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
 from grpo_jax.loops.learner import Learner
@@ -71,7 +71,7 @@ def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload
   Raises:
     SettingError: settings that a run would refuse, for these devices too.
   """
-  ranges.check(config)
+  settings.check(config)
   layout = sharding.make_layout(config.mesh, devices)
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
   decoder = Decoder(shape_of(config), layout, **how, lora=parameters.make_lora(config.lora))

@@ -13,7 +13,7 @@ STEP = {"step": kinds.Whole()}
 NUMBER = kinds.Number()
 
 
-def read(path: storage.Path, rows: Mapping[str, kinds.Row] = {}) -> list[dict[str, Any]]:
+def read(path: storage.Path, rows: Mapping[str, kinds.Kind] = {}) -> list[dict[str, Any]]:
   """Returns the objects of a file with one JSON object on each line; none where there is no file.
 
   Damaged lines are left out, and a warning on stderr counts them. The last line of a run that goes

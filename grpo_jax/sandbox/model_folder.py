@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_jax.config.kinds import Form, Row, Whole
+from grpo_jax.config.kinds import Form, Kind, Whole
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 
@@ -31,7 +31,7 @@ TOKENS = 2**24  # ids are smaller
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # only an escape can write half of a surrogate pair
 
 
-def list_of(row: Row, most: int = 10_000, least: int = 0) -> Form:
+def list_of(row: Kind, most: int = 10_000, least: int = 0) -> Form:
   """Returns what a list of values that each fit `row` is."""
 
   def fits(value: Any) -> bool:
@@ -40,7 +40,7 @@ def list_of(row: Row, most: int = 10_000, least: int = 0) -> Form:
   return Form(f"a list of {least} to {most}, each {row.expects}", fits)
 
 
-def either(*rows: Row) -> Form:
+def either(*rows: Kind) -> Form:
   """Returns what fits one of the rows."""
   return Form(", or ".join(row.expects for row in rows), lambda x: any(row.fits(x) for row in rows))
 
@@ -57,7 +57,7 @@ NAMES = Form(
 
 
 def check(
-  where: str, name: str, values: Mapping[str, Any], table: Mapping[str, Row], within: str = ""
+  where: str, name: str, values: Mapping[str, Any], table: Mapping[str, Kind], within: str = ""
 ) -> None:
   """Refuses the first value that does not fit the table's row for its key; null counts as not
   there.

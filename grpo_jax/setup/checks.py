@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax.config import ranges
+from grpo_jax.config import settings
 from grpo_jax.distributed import sharding
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
@@ -38,7 +38,7 @@ def check_settings(config: ConfigDict) -> None:
     SettingError: a setting that is missing or out of range, a name of something that is not there,
       or an objective or advantage whose functions cannot work.
   """
-  ranges.check(config)
+  settings.check(config)
   steps.pattern(config.data.steps)
   registry.objective_settings(config.objective)
   if source_of_data(config) != "solutions":  # those are not scored

@@ -10,7 +10,7 @@ from typing import Any
 
 import tokenizers
 
-from grpo_jax.config.kinds import Form, Row
+from grpo_jax.config.kinds import Form, Kind
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.sandbox import model_folder
@@ -123,7 +123,7 @@ def _is_named_template(entry: dict) -> bool:
   return isinstance(entry.get("name"), str) and _TEMPLATE.fits(entry.get("template"))
 
 
-def _read_json(where: str, path: storage.Path, name: str, table: dict[str, Row]) -> dict:
+def _read_json(where: str, path: storage.Path, name: str, table: dict[str, Kind]) -> dict:
   """The object in a JSON file; empty where there is no file."""
   found = model_folder.read_json(where, path, name) or {}
   model_folder.check(where, name, found, table)

@@ -18,22 +18,13 @@ import tiny
 from bad_settings import ACCEPTED, BAD, Bad
 from ml_collections import ConfigDict, config_dict
 
-from experiments import (
-  arguments,
-  arithmetic,
-  benchmark,
-  benchmarks,
-  compare,
-  comparisons,
-  defaults,
-  run,
-)
-from grpo_jax.config import kinds, ranges
+from experiments import arguments, arithmetic, benchmark, benchmarks, compare, comparisons, run
+from grpo_jax.config import forms, kinds, settings
 from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
 from grpo_jax.models import decoder, variants
 from grpo_jax.reports import jsonl
-from grpo_jax.setup import checks, registry
+from grpo_jax.setup import checks, defaults, registry
 
 CONFIGS = {name: arithmetic.get_config(f"objective={name}") for name in bad_settings.OBJECTIVES}
 
@@ -60,7 +51,7 @@ def changed(
 
 def before_weights(c: ConfigDict) -> None:
   """What a run looks at before weights are read: all that needs no folder of a model."""
-  ranges.check(c)
+  settings.check(c)
   run.find_loop(c.loop)
   checks.check_settings(c)
   sharding.make_layout(c.mesh, jax.devices()[:1])
@@ -131,40 +122,40 @@ def test_every_setting_has_a_row_and_every_row_a_setting():
   )  # in their files
   names = [name for name in arguments.names_of(c) if not name.startswith(elsewhere)]
   sections = {name.rpartition(".")[0] for name in arguments.names_of(c)}
-  assert sorted({*names, "objective.name"} - sections) == sorted(ranges.TABLE)
+  assert sorted({*names, "objective.name"} - sections) == sorted(settings.KINDS)
 
 
 def test_the_defaults_and_the_experiments_are_within_their_ranges():
   before_weights(changed("mesh.fsdp", 1))
   for c in CONFIGS.values():
-    ranges.check(c)
+    settings.check(c)
     checks.check_settings(c)
 
 
 def test_the_names_of_choices_are_those_that_the_code_knows():
   for name, known in decoder.HOW.items():
-    assert ranges.TABLE[f"model.{name}"].names == known
-  assert ranges.TABLE["sampler.dtype"].names == decoder.HOW["dtype"]
-  assert sharding.AXES == ranges.MESH_AXES
+    assert settings.KINDS[f"model.{name}"].names == known
+  assert settings.KINDS["sampler.dtype"].names == decoder.HOW["dtype"]
+  assert sharding.AXES == forms.MESH_AXES
 
 
 def test_every_missing_setting_is_named():
-  for name in ranges.TABLE:
+  for name in settings.KINDS:
     c = defaults.get_config()
     c.unlock()
     section, _, last = name.rpartition(".")
     del (c[section] if section else c)[last]
     with pytest.raises(
-      SettingError, match=f"^{name}: missing; start from experiments.defaults.get_config"
+      SettingError, match=f"^{name}: missing; start from grpo_jax.setup.defaults.get_config"
     ):
-      ranges.check(c)
+      settings.check(c)
   with pytest.raises(SettingError, match="^seed: missing"):
-    ranges.check(ConfigDict())
+    settings.check(ConfigDict())
   c = defaults.get_config()
   c.unlock()
   del c.learner
   with pytest.raises(SettingError, match="^learner: missing"):
-    ranges.check(c)
+    settings.check(c)
 
 
 def test_a_placeholder_without_a_value_is_named():
@@ -172,7 +163,7 @@ def test_a_placeholder_without_a_value_is_named():
   c.unlock()
   c.steps = config_dict.required_placeholder(int)
   with pytest.raises(SettingError, match="^steps: has no value; give it one, --config.steps=VALUE"):
-    ranges.check(c)
+    settings.check(c)
 
 
 def test_a_section_of_a_data_set_has_the_names_of_its_file():
@@ -203,7 +194,7 @@ SAID = (
 
 
 def test_what_rows_say():
-  said = {name: ranges.TABLE[name].expects for name in SAID}
+  said = {name: settings.KINDS[name].expects for name in SAID}
   assert said == {
     "steps": "a whole number of at least 1, at most 2147483647",
     "seed": "a whole number from 0 to 4294967295",
@@ -305,7 +296,7 @@ MORE = [
     "--process=2: processes are counted from 0",
   ),
   (["--config=EXITS_LATER"], "it ends the program, sys.exit(3)"),
-  (["--config=EMPTY"], "seed: missing; start from experiments.defaults.get_config()"),
+  (["--config=EMPTY"], "seed: missing; start from grpo_jax.setup.defaults.get_config()"),
   ([BASE, "--config.eval.reward=EXITS:f"], "fails to import: SystemExit: 0"),
   (
     [BASE, "--config.data.name=jsonl", "--config.data.path=HALF"],
@@ -403,6 +394,7 @@ HELP += ("grpo_jax.reports.plots", "grpo_jax.reports.inspector")
 def test_help_needs_nothing_else(command, flag, program):
   done = program(command, flag)
   assert done.returncode == 0 and done.stderr == "" and f"python -m {command}" in done.stdout
+  assert ("learner.lr=1e-06" in done.stdout) == (command == "experiments.run")
 
 
 @pytest.mark.parametrize("peer", ["trl", "tunix"])

@@ -8,14 +8,13 @@ import types
 import numpy as np
 import pytest
 
-from experiments import defaults
 from grpo_jax.data.loader import Batches
 from grpo_jax.data.pool import Pool, key
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import collect
 from grpo_jax.rewards import combine
 from grpo_jax.run import workdir
-from grpo_jax.setup import checks
+from grpo_jax.setup import checks, defaults
 from grpo_jax.types import Example
 
 EXAMPLES = [Example(f"What is {n} + 1?", "", str(n + 1), {}) for n in range(8)]

@@ -23,7 +23,7 @@ from grpo_jax.tokenizer import making
 MOST_SECONDS = 60  # from the start of the processes to the end of all
 
 CONFIG = """
-from experiments import defaults
+from grpo_jax.setup import defaults
 
 def get_config():
   c = defaults.get_config()

@@ -11,12 +11,14 @@ import conftest
 import pytest
 from ml_collections import ConfigDict
 
-from experiments import arguments, defaults, run
+from experiments import arguments, run
 from grpo_jax import loops, reports
 from grpo_jax.errors import SettingError
+from grpo_jax.setup import defaults
 
 CONFIG = """
-from experiments import arguments, defaults
+from experiments import arguments
+from grpo_jax.setup import defaults
 
 def get_config(arg=""):
   args = arguments.parse_arg(arg, model=("tiny", "large"), layers=8, chat=False)
@@ -105,7 +107,7 @@ def test_the_nearest_names_are_offered():
 
 WRONG = [
   ([], "error: --config is missing, as in --config=experiments/arithmetic.py"),
-  (["--config=experiments/default.py"], "no such file; did you mean experiments/defaults.py?"),
+  (["--config=experiments/gsm8.py"], "no such file; did you mean experiments/gsm8k.py?"),
   (["--config=CONFIG"], "error: --workdir is missing"),
   (
     ["--config=CONFIG:modle=tiny"],

@@ -11,12 +11,12 @@ import pytest
 import safetensors.numpy
 from conftest import ROOT
 
-from experiments import arithmetic, defaults, export, sample, sources
+from experiments import arithmetic, export, sample, sources
 from experiments import evaluate as command
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.policy import paired
 from grpo_jax.run import provenance
-from grpo_jax.setup import parameters
+from grpo_jax.setup import defaults, parameters
 from grpo_jax.types import STOPPED, TRUNCATED, Completion
 
 WARM_START = "experiments/arithmetic_warm_start"
@@ -286,17 +286,17 @@ def test_a_run_is_asked_as_it_was_trained(tmp_path):
     "stop": ["x"],
   }
   path = write_run(tmp_path / "run", {"data": data, "sampler": trained})
-  found = sample.settings(path, {"top_k": 7, "temperature": 0, "samples": 4}, path)
+  found = sample.make_config(path, {"top_k": 7, "temperature": 0, "samples": 4}, path)
   assert (
     found.data.template == "Q: {question}" and found.data.system == "s" and found.sampler.group == 4
   )
   asked = [found.sampler[name] for name in ("max_length", "temperature", "top_k", "top_p", "stop")]
   assert asked == [9, 0.0, 7, 0.9, ("x",)]
   with pytest.raises(SettingError, match="config.json is not as the run wrote it"):
-    sample.settings(
+    sample.make_config(
       WARM_START, {}, write_run(tmp_path / "edited", {"sampler": {"max_length": "many"}})
     )
-  found = sample.settings(WARM_START, {}, "")
+  found = sample.make_config(WARM_START, {}, "")
   assert (found.data.template, found.sampler.max_length, found.sampler.dtype) == (
     "{question}",
     512,

@@ -9,10 +9,10 @@ import jax
 import pytest
 import run_test
 
-from experiments import defaults, doctor, sources
+from experiments import doctor, sources
 from grpo_jax.run import finished, manifest
 from grpo_jax.run.writer import Writer
-from grpo_jax.setup import build
+from grpo_jax.setup import build, defaults
 
 PARTS = ("config.json", "model/decoder.json", "model/tokenizer.json", "inputs.json", "result.json")
 PARTS += (

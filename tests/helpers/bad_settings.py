@@ -5,7 +5,7 @@ all.
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from grpo_jax.config import kinds, ranges
+from grpo_jax.config import forms, kinds, settings
 from grpo_jax.setup import registry
 
 NAN, INF = float("nan"), float("inf")
@@ -34,7 +34,7 @@ class Accepted(NamedTuple):
 OBJECTIVES = ("grpo", "gspo", "cispo", "rpg", "ppo", "rft", "dpo", "sft", "target_prob")
 
 
-def of_row(name: str, row: kinds.Row) -> Iterator[Bad]:
+def of_row(name: str, row: kinds.Kind) -> Iterator[Bad]:
   """Yields values that a row of the table refuses: below, above, not finite, of another kind."""
   wrong: tuple[Any, ...] = (None, {"a": 1})
   if isinstance(row, kinds.Whole):
@@ -49,7 +49,7 @@ def of_row(name: str, row: kinds.Row) -> Iterator[Bad]:
     wrong += ("", "nonsense", row.names[0].upper(), f"{row.names[0]} ", HALF, "a\0b", 1, True)
   elif row is kinds.SWITCH:
     wrong += ("yes", 1, 0.0)
-  elif row is kinds.TEXT or row is ranges.TEMPLATE:
+  elif row is kinds.TEXT or row is forms.TEMPLATE:
     wrong += (HALF, "a\0b", 1, ("a",))
   elif row in (kinds.PATH, kinds.PLACE):
     wrong += (HALF, "a\0b", 1, ("a",), "x" * 300, "a/" * 3000)
@@ -424,7 +424,7 @@ BY_HAND = (
 )
 
 BAD = (
-  *(bad for name, row in ranges.TABLE.items() for bad in of_row(name, row)),
+  *(bad for name, row in settings.KINDS.items() for bad in of_row(name, row)),
   *(bad for name in OBJECTIVES for bad in of_objective(name)),
   *BY_HAND,
 )

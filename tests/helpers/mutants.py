@@ -399,14 +399,14 @@ MUTANTS = (
   Mutant(
     "a setting out of its range is taken",
     "grpo_jax/config/kinds.py",
-    "    if not row.fits(value):",
+    "    if not kind.fits(value):",
     "    if False:",
     "tests/config/bad_settings_test.py::test_a_bad_setting_is_one_line_that_names_it",
   ),
   Mutant(
     "a loop that Python calls does not look at the ranges",
     "grpo_jax/setup/checks.py",
-    "  ranges.check(config)\n",
+    "  settings.check(config)\n",
     "",
     "tests/config/bad_settings_test.py::test_the_checks_of_a_loop_hold_the_ranges",
   ),

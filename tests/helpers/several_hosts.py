@@ -14,7 +14,7 @@ import conftest
 
 CONFIG = """
 import os
-from experiments import defaults
+from grpo_jax.setup import defaults
 from grpo_jax.errors import SettingError
 
 def get_config():

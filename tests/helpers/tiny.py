@@ -19,7 +19,6 @@ import objective_cases
 import optax
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from experiments import defaults
 from grpo_jax.distributed import sharding
 from grpo_jax.learning import forward, learn
 from grpo_jax.learning.state import TrainState, create
@@ -33,6 +32,7 @@ from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sampling import rollouts as host
 from grpo_jax.sampling import sampler
+from grpo_jax.setup import defaults
 from grpo_jax.types import Prompts, Rollouts
 
 P, G, LP, L, V = 8, 8, 6, 8, 96

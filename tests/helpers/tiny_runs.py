@@ -7,7 +7,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from experiments import defaults
+from grpo_jax.setup import defaults
 from grpo_jax.types import Completion, Example
 
 PARITY = f"{__file__}:parity"

@@ -10,13 +10,13 @@ import uuid
 import bucket
 import pytest
 
-from experiments import defaults
-from grpo_jax.config import ranges
+from grpo_jax.config import settings
 from grpo_jax.data import jsonl
 from grpo_jax.errors import SettingError
 from grpo_jax.io import bucket_logs, storage
 from grpo_jax.reports import inspector, plots
 from grpo_jax.run import lock, workdir
+from grpo_jax.setup import defaults
 
 
 @pytest.fixture(params=["disk", "bucket"])
@@ -50,7 +50,7 @@ def test_what_cannot_work_is_refused_by_name(value, said):
   config = defaults.get_config()
   config.init_from = value
   with pytest.raises(SettingError) as error:
-    ranges.check(config)
+    settings.check(config)
   assert str(error.value).startswith(f"init_from={value!r}: ") and said in str(error.value)
 
 

@@ -11,8 +11,8 @@ import tiny
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
-from experiments import defaults
 from grpo_jax.learning import learn, optimizer, state
+from grpo_jax.setup import defaults
 
 POLICY = {
   "embed": {"weight": np.full((4, 3), 2.0, np.float32)},

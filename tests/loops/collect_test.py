@@ -18,11 +18,10 @@ import numpy as np
 import pytest
 import tiny
 
-from experiments import defaults
 from grpo_jax.loops import collect, groups, online
 from grpo_jax.objectives import common, grpo
 from grpo_jax.sampling.generate import Generator
-from grpo_jax.setup import registry
+from grpo_jax.setup import defaults, registry
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 
 P, G, L = 4, 3, 6

@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 import tiny
 
-from experiments import defaults
 from grpo_jax.learning import forward
 from grpo_jax.loops import online
 from grpo_jax.models.variants import VARIANTS
 from grpo_jax.packing.plan import Packing
 from grpo_jax.sampling import rollouts
-from grpo_jax.setup import build, parameters
+from grpo_jax.setup import build, defaults, parameters
 from grpo_jax.types import Rollouts
 
 ROWS = {"gemma3_text": "test_gemma3"}  # of models/variants.py, where its name is not the family's

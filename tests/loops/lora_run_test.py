@@ -14,7 +14,7 @@ import safetensors.numpy
 import tiny
 import tiny_runs
 
-from experiments import defaults, sources
+from experiments import sources
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import reward_model
 from grpo_jax.models.decoder import Decoder
@@ -22,7 +22,7 @@ from grpo_jax.models.hf import tensors
 from grpo_jax.models.lora import A, B
 from grpo_jax.reward_models import load
 from grpo_jax.run import checkpoint
-from grpo_jax.setup import build, parameters
+from grpo_jax.setup import build, defaults, parameters
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,6 @@ import pytest
 import tiny
 from ml_collections import ConfigDict
 
-from experiments import defaults
 from grpo_jax.errors import SettingError, StorageError
 from grpo_jax.learning import learn, movement
 from grpo_jax.loops import groups, offline, run
@@ -32,7 +31,7 @@ from grpo_jax.ops.advantages import totals
 from grpo_jax.rewards.combine import Fault
 from grpo_jax.sampling import rollouts as host
 from grpo_jax.sampling import sampler
-from grpo_jax.setup import build, checks, registry
+from grpo_jax.setup import build, checks, defaults, registry
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 
 OBJECTIVES = {"solutions": "sft", "samples": "rft", "pairs": "dpo"}

@@ -4,8 +4,8 @@ import json
 
 import tiny_runs
 
-from experiments import defaults
 from grpo_jax.loops import online
+from grpo_jax.setup import defaults
 
 SHORT = {
   "eval.problems": 0,

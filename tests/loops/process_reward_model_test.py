@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from experiments import defaults
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import groups, process_reward_model
 from grpo_jax.reward_models import step_scores
 from grpo_jax.rewards import combine
-from grpo_jax.setup import build, checks, registry
+from grpo_jax.setup import build, checks, defaults, registry
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 
 

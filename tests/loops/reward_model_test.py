@@ -17,7 +17,6 @@ import run_test
 from ml_collections import ConfigDict
 from offline_test import FLAT, OUTCOMES, TIED, L, scored
 
-from experiments import defaults
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import forward
 from grpo_jax.loops import offline, reward_model
@@ -28,7 +27,7 @@ from grpo_jax.models.hf.config import read_config
 from grpo_jax.models.variants import VARIANTS
 from grpo_jax.packing.plan import Packing
 from grpo_jax.reward_models.scores import margins, pair_metrics
-from grpo_jax.setup import build, checks, registry
+from grpo_jax.setup import build, checks, defaults, registry
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts
 
 PAD = 95  # in no prompt and no completion

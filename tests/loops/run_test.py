@@ -14,7 +14,6 @@ import optax
 import pytest
 import tiny
 
-from experiments import defaults
 from grpo_jax.distributed import inputs, lifeline
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.evaluator import Evaluator
@@ -25,7 +24,7 @@ from grpo_jax.run.checksums import checksums
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.sandbox import deadline
-from grpo_jax.setup import build, checks, parameters, registry
+from grpo_jax.setup import build, checks, defaults, parameters, registry
 from grpo_jax.types import Prompts, Rollouts
 
 TX = optax.adam(0.1)

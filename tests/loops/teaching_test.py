@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import tiny
 
-from experiments import defaults
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.loops import teaching
@@ -19,6 +18,7 @@ from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.iterative import IterationEvaluator
 from grpo_jax.rewards.combine import Fault
+from grpo_jax.setup import defaults
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny
 
-from grpo_jax.config import ranges
+from grpo_jax.config import forms
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import forward, learn
 from grpo_jax.learning.state import create
@@ -263,7 +263,7 @@ def tiny_config():
 
 
 def test_the_settings_know_all_modules():
-  assert ranges.LORA == MODULES
+  assert forms.LORA_MODULES == MODULES
 
 
 def test_the_base_of_a_run_must_stay():

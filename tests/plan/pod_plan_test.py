@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from experiments import benchmark, benchmarks, defaults, gsm8k
+from experiments import benchmark, benchmarks, gsm8k
 from grpo_jax.errors import SettingError
 from grpo_jax.models import costs, variants
 from grpo_jax.models.decoder import Decoder
@@ -20,7 +20,7 @@ from grpo_jax.plan import chips, facts, lengths, memory, page, programs, scaling
 from grpo_jax.plan import estimate as estimates
 from grpo_jax.plan.chips import GIB
 from grpo_jax.plan.collectives import Collective
-from grpo_jax.setup import parameters
+from grpo_jax.setup import defaults, parameters
 
 MESHES = [(1, 8, 1, 1), (1, 2, 2, 2)]
 ROW = "reward models (float32 parameters alone)"

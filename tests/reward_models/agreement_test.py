@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 import tiny
 
-from experiments import defaults
 from grpo_jax.evaluation import evaluator
 from grpo_jax.loops import collect, groups
 from grpo_jax.reward_models import agreement
 from grpo_jax.reward_models import rewards as model_rewards
 from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.run import watch
-from grpo_jax.setup import build, scorers
+from grpo_jax.setup import build, defaults, scorers
 from grpo_jax.types import STOPPED, Prompts, Rollouts
 
 NAN = float("nan")

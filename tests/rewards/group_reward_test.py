@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from experiments import defaults
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import collect
 from grpo_jax.rewards import combine, group
-from grpo_jax.setup import checks, scorers
+from grpo_jax.setup import checks, defaults, scorers
 from grpo_jax.types import STOPPED, Completion, Example
 
 EXAMPLE = Example("?", "#### 72", "72", {})

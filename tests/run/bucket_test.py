@@ -22,14 +22,13 @@ import resume_test
 from checkpoint_test import abstract, equal, make_state
 from hf_test import assert_same, decoder, saved
 
-from experiments import defaults
 from grpo_jax.distributed import inputs
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.loops import offline
 from grpo_jax.models.hf import headers, tensors
 from grpo_jax.run import checkpoint, lock, workdir
-from grpo_jax.setup import parameters
+from grpo_jax.setup import defaults, parameters
 from grpo_jax.tokenizer import making, reading
 from grpo_jax.types import Prompts, Rollouts
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from conftest import ROOT, environment
 
-from experiments import defaults
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import optimizer, state
 from grpo_jax.run import checkpoint, signals
 from grpo_jax.run.workdir import check_owner, check_space, claim, locked
+from grpo_jax.setup import defaults
 
 TX = optimizer.make_optimizer(defaults.get_config().learner, 10)
 
@@ -276,7 +276,7 @@ ON_EIGHT = """
 import sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from experiments import defaults
+from grpo_jax.setup import defaults
 from grpo_jax.run import checkpoint
 from grpo_jax.learning import optimizer as optim
 from grpo_jax.learning import state
@@ -475,7 +475,7 @@ workdir, port, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=rank)
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from experiments import defaults
+from grpo_jax.setup import defaults
 from grpo_jax.run import checkpoint
 from grpo_jax.run import signals
 from grpo_jax.learning import optimizer as optim

@@ -15,11 +15,11 @@ import pytest
 import run_test
 from ml_collections import ConfigDict
 
-from experiments import defaults, doctor, sources
+from experiments import doctor, sources
 from grpo_jax.errors import SettingError
 from grpo_jax.reports import inspector
 from grpo_jax.run import compile_cache, workdir
-from grpo_jax.setup import build
+from grpo_jax.setup import build, defaults
 
 good = doctor_test.good
 Edit = Callable[[pathlib.Path], object]

@@ -17,14 +17,14 @@ import tiny_runs
 from conftest import ROOT, environment
 from ml_collections import ConfigDict
 
-from experiments import arguments, defaults, run
-from grpo_jax.config import ranges
+from experiments import arguments, run
+from grpo_jax.config import settings
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.run import leaving, workdir
 from grpo_jax.run.writer import Writer
 from grpo_jax.sandbox.deadline import _warned
-from grpo_jax.setup import registry
+from grpo_jax.setup import defaults, registry
 
 
 def python(code: str, **more) -> subprocess.CompletedProcess:
@@ -185,7 +185,7 @@ def test_a_home_directory_is_found_in_flags_and_settings(monkeypatch, tmp_path):
   )
   config = defaults.get_config()
   config.init_from, config.data.path, config.data.template = "~/model", "~", "~{question}"
-  ranges.expand(config)
+  settings.expand(config)
   assert (config.init_from, config.data.path, config.data.template) == (
     f"{tmp_path}/model",
     str(tmp_path),

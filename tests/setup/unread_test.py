@@ -7,9 +7,9 @@ import pathlib
 
 import pytest
 
-from experiments import arithmetic, arithmetic_prm, arithmetic_rm, defaults, gsm8k, presets
+from experiments import arithmetic, arithmetic_prm, arithmetic_rm, gsm8k, presets
 from grpo_jax.errors import SettingError
-from grpo_jax.setup import checks, unread
+from grpo_jax.setup import checks, defaults, unread
 
 EXPERIMENTS = pathlib.Path(arithmetic.__file__).parent
 FILES = sorted(each.stem for each in EXPERIMENTS.glob("*.py") if "get_config(" in each.read_text())

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments import defaults
 from grpo_jax.errors import SettingError
-from grpo_jax.setup import build, checks
+from grpo_jax.setup import build, checks, defaults
 from grpo_jax.tokenizer import making, steps
 
 RULES = ("line", "blank line", r"\. |;", r"(?=Step [0-9]:)")

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments import defaults
 from grpo_jax.data.step_labels import Solution
 from grpo_jax.errors import SettingError
 from grpo_jax.loops.reward_data import steps as step_data
+from grpo_jax.setup import defaults
 from grpo_jax.tokenizer import making, steps
 from grpo_jax.types import STOPPED, TRUNCATED
 

@@ -25,12 +25,12 @@ from hostile_folders import KEYS
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from experiments import defaults
 from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import read_config
+from grpo_jax.setup import defaults
 from grpo_jax.tokenizer import reading
 
 fuzzed = settings(

@@ -14,9 +14,9 @@ import jax
 import pytest
 from hostile_edits import CONFIG, DECODER
 
-from experiments import defaults, evaluate, sample, sources
+from experiments import evaluate, sample, sources
 from grpo_jax.errors import SettingError, said_of
-from grpo_jax.setup import build
+from grpo_jax.setup import build, defaults
 from grpo_jax.tokenizer import chat
 
 SECONDS = 10

@@ -1,0 +1,86 @@
+"""Defines the kinds of single settings that are tuples, tables or texts of a certain form."""
+
+from typing import Any
+
+from grpo_jax.config.kinds import Form, is_text
+
+MESH_AXES = ("replica", "fsdp", "group", "tensor")
+LORA_MODULES = ("q", "k", "v", "o", "gate", "up", "down")  # as in models/lora.py, which imports jax
+CHAT_NAMES = ("messages", "add_generation_prompt")  # that every chat template gets anyway
+
+
+def is_sequence(value: Any) -> bool:
+  """Returns whether a value is a tuple or a list."""
+  return isinstance(value, tuple | list)
+
+
+def is_pairs(value: Any) -> bool:
+  """Returns whether a value is a tuple of pairs."""
+  return is_sequence(value) and all(is_sequence(row) and len(row) == 2 for row in value)
+
+
+def is_stop(value: Any) -> bool:
+  """Returns whether a value is a tuple of texts that are not empty."""
+  return is_sequence(value) and all(is_text(text) and text for text in value)
+
+
+def is_template(value: Any) -> bool:
+  """Returns whether a value is text with one {question}; of {{question}}, braces would be left."""
+  return is_text(value) and value.count("{question}") == 1 and "{{question}}" not in value
+
+
+def is_modules(value: Any) -> bool:
+  """Returns whether a value is a tuple of some of the modules that adapters can have, each once."""
+  return (
+    is_sequence(value)
+    and 0 < len(value) == len(set(map(str, value)))
+    and all(name in LORA_MODULES for name in value)
+  )
+
+
+def is_rules(value: Any) -> bool:
+  """Returns whether a value is a table from logical axes to mesh axes, each name once."""
+  if not is_pairs(value) or not all(is_text(name) and is_sequence(axes) for name, axes in value):
+    return False
+  return len({name for name, _ in value}) == len(value) and all(
+    axis in MESH_AXES and axes.count(axis) == 1 for _, axes in value for axis in axes
+  )
+
+
+def is_chat_arguments(value: Any) -> bool:
+  """Returns whether a value is (name, plain value) pairs that a chat template can be given."""
+  if not is_pairs(value):
+    return False
+  names = [name for name, _ in value]
+  return (
+    all(is_text(name) and name.isidentifier() and name not in CHAT_NAMES for name in names)
+    and len(set(names)) == len(names)
+    and all(isinstance(x, bool | int | float | str | None) for _, x in value)
+  )
+
+
+ROWS = Form(
+  "a tuple of tuples, with a comma after a single one, as in ((...),)",
+  is_sequence,
+  "tuple of tuples",
+)
+TEMPLATE = Form(
+  "text with {question} in it, once and in single braces", is_template, "text with {question}"
+)
+CHAT_ARGUMENTS = Form(
+  f"(('name', value), ...), each name once and none of {', '.join(CHAT_NAMES)}, each value True, "
+  "False, None, a number or text",
+  is_chat_arguments,
+  "tuple of (name, value)",
+)
+STOP = Form("a tuple of texts that are not empty, as in ('</s>',)", is_stop, "tuple of texts")
+RULES = Form(
+  f"(('name', ('axis', ...)), ...), each name once, with the axes {', '.join(MESH_AXES)}",
+  is_rules,
+  "tuple of (name, axes)",
+)
+MODULES = Form(
+  f"a tuple of some of {', '.join(LORA_MODULES)}, each once",
+  is_modules,
+  "tuple of names",
+)
