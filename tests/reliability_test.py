@@ -45,5 +45,5 @@ def test_the_commands_are_there(command):
   program, *arguments = shlex.split(command)
   assert program == "python" and arguments[0] == "-m"
   files = [argument for argument in arguments if argument.endswith(".py") and "=" not in argument]
-  assert files or arguments[1] == "experiments.drill"
+  assert files or arguments[1] == "experiments.measure.drill"
   assert all((ROOT / file).is_file() for file in files)

@@ -42,7 +42,8 @@ ASSUMPTIONS = (
 class Estimate(NamedTuple):
   """Seconds of one step, of one chip unless it says otherwise."""
 
-  forward_flops: float  # of one forward pass of all devices, as experiments/benchmark.py counts it
+  # of one forward pass of all devices, as experiments/measure/benchmark.py counts it
+  forward_flops: float
   learn_flops: float  # of all passes of the update, padding included, of all devices
   learn_compute_s: float
   learn_link_s: float | None  # None: the program's collectives are not known

@@ -191,7 +191,7 @@ def accuracies(arm: Arm, tokens: float) -> np.ndarray:
 
 
 COLUMNS = (
-  ("arm", "The name in experiments/comparisons.py."),
+  ("arm", "The name in experiments/measure/comparisons.py."),
   ("lr", "Chosen by the tuning seeds. *: at the edge of the grid, a better one may lie outside."),
   ("seeds", "Finished seeds that are shown."),
   (

@@ -18,7 +18,8 @@ import tiny
 from bad_settings import ACCEPTED, BAD, Bad
 from ml_collections import ConfigDict, config_dict
 
-from experiments import arguments, arithmetic, benchmark, benchmarks, compare, comparisons, run
+from experiments import arguments, arithmetic, run
+from experiments.measure import benchmark, benchmarks, compare, comparisons
 from grpo_jax.config import forms, kinds, settings
 from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
@@ -383,7 +384,12 @@ def test_flags_of_several_hosts_that_go_together():
   assert "jax" not in inspect.getsource(run.check_hosts).replace("before jax is imported", "")
 
 
-HELP = ("experiments.run", "experiments.compare", "experiments.benchmark", "experiments.growth")
+HELP = (
+  "experiments.run",
+  "experiments.measure.compare",
+  "experiments.measure.benchmark",
+  "experiments.measure.growth",
+)
 HELP += ("grpo_jax.reports.plots", "grpo_jax.reports.inspector")
 
 
@@ -399,7 +405,7 @@ def test_help_needs_nothing_else(command, flag, program):
 
 @pytest.mark.parametrize("peer", ["trl", "tunix"])
 def test_help_of_a_peer_does_not_need_the_peer(peer):
-  command = [sys.executable, f"{conftest.ROOT}/experiments/peers/{peer}_step.py"]
+  command = [sys.executable, f"{conftest.ROOT}/experiments/measure/peers/{peer}_step.py"]
   done = subprocess.run([*command, "--help"], text=True, capture_output=True, timeout=60)
   assert done.returncode == 0 and "--prompt_len" in done.stdout and done.stderr == ""
   done = subprocess.run([*command, "--group=0"], text=True, capture_output=True, timeout=60)

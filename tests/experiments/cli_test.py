@@ -303,7 +303,7 @@ def test_the_flag_for_collectives_on_cpus_is_set_there_alone(platforms, devices,
 
 
 def test_a_command_without_a_config_asks_for_none(program):
-  done = program("experiments.growth")
+  done = program("experiments.measure.growth")
   assert done.returncode == 2 and done.stderr.startswith(
     "error: --workdir is missing: the folder of growth.jsonl"
   )

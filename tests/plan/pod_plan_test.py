@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from experiments import benchmark, benchmarks, gsm8k
+from experiments import gsm8k
+from experiments.measure import benchmark, benchmarks
 from grpo_jax.errors import SettingError
 from grpo_jax.models import costs, variants
 from grpo_jax.models.decoder import Decoder

@@ -12,13 +12,17 @@ from grpo_jax.errors import SettingError
 from grpo_jax.setup import checks, defaults, unread
 
 EXPERIMENTS = pathlib.Path(arithmetic.__file__).parent
-FILES = sorted(each.stem for each in EXPERIMENTS.glob("*.py") if "get_config(" in each.read_text())
+FILES = sorted(
+  str(file.relative_to(EXPERIMENTS)).removesuffix(".py").replace("/", ".")
+  for file in EXPERIMENTS.rglob("*.py")
+  if "get_config(" in file.read_text()
+)
 ARGUMENTS = {
   "arithmetic_iterative": "reward_model=x",
   "gsm8k_iterative": "reward_model=x",
   "gsm8k_rm": "policy=x",
 }
-ARGUMENTS |= {"gsm8k_process": "reward_model=x", "reward_comparison": "prm=x,orm=x"}
+ARGUMENTS |= {"gsm8k_process": "reward_model=x", "measure.reward_comparison": "prm=x,orm=x"}
 
 
 def test_the_defaults_are_those_of_the_config():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from absl import flags
 
-from experiments import benchmark, benchmarks
+from experiments.measure import benchmark, benchmarks
 from grpo_jax.models import costs
 from grpo_jax.models.decoder import DecoderConfig
 

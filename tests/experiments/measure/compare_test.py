@@ -1,4 +1,4 @@
-"""experiments/compare.py on made-up runs: what is run, what is counted, what is chosen, what the
+"""experiments/measure/compare.py on made-up runs: what is run, what is counted, what is chosen, what the
 page says.
 """
 
@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 import rich.console
 
-from experiments import arguments, compare, comparisons, processes, progress, reward_comparison
+from experiments import arguments, progress
+from experiments.measure import compare, comparisons, processes, reward_comparison
 from grpo_jax.errors import SettingError
 from grpo_jax.reports import comparison, jsonl
 from grpo_jax.run import signals
@@ -172,7 +173,7 @@ def test_the_name_of_an_arm_is_one_of_a_folder(name, capsys):
 
 def test_bad_input_is_one_line(program, tmp_path):
   def refused(args, message, **env):
-    done = program("experiments.compare", *args, **env)
+    done = program("experiments.measure.compare", *args, **env)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and message in done.stderr, (
       done.stderr
     )
@@ -181,17 +182,17 @@ def test_bad_input_is_one_line(program, tmp_path):
   refused(["--config=experiments/arithmetic.py", "--workdir=w"], "--config: needs arms and a grid")
   (tmp_path / "jax.py").write_text("raise RuntimeError('imported jax')")
   for args, message in [
-    (["--config=experiments/comparisons.py"], "--workdir is missing"),
+    (["--config=experiments/measure/comparisons.py"], "--workdir is missing"),
     (
-      ["--config=experiments/comparisons.py", "--workdir=w", "--config.seeds=(0, 100)"],
+      ["--config=experiments/measure/comparisons.py", "--workdir=w", "--config.seeds=(0, 100)"],
       "100 is among tune_seeds",
     ),
     (
-      ["--config=experiments/comparisons.py", "--workdir=w", "--config.lrs=()"],
+      ["--config=experiments/measure/comparisons.py", "--workdir=w", "--config.lrs=()"],
       "lrs=(): at least one",
     ),
     (
-      ["--config=experiments/comparisons.py", "--workdir=/nowhere", "--draw_only"],
+      ["--config=experiments/measure/comparisons.py", "--workdir=/nowhere", "--draw_only"],
       "/nowhere: no such folder",
     ),
   ]:

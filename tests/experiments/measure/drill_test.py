@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from experiments import drill
+from experiments.measure import drill
 
 SMALL = [
   "--config=experiments/arithmetic.py",
@@ -30,7 +30,7 @@ SMALL = [
 @pytest.mark.long
 def test_five_kills(program, tmp_path):
   done = program(
-    "experiments.drill", f"--workdir={tmp_path}/drill", "--kills=5", *SMALL, timeout=1200
+    "experiments.measure.drill", f"--workdir={tmp_path}/drill", "--kills=5", *SMALL, timeout=1200
   )
   assert done.returncode == 0, done.stderr
   report = json.loads((tmp_path / "drill" / "drill.json").read_text())
@@ -104,6 +104,6 @@ def test_bad_input_is_one_line(program, tmp_path, args, message):
   (tmp_path / "full").mkdir()
   (tmp_path / "full" / "mine").write_text("")
   named = [a.replace("WORK", f"{tmp_path}/work").replace("FULL", f"{tmp_path}/full") for a in args]
-  done = program("experiments.drill", *named)
+  done = program("experiments.measure.drill", *named)
   assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
   assert message in done.stderr and not (tmp_path / "work").exists()

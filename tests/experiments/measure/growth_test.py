@@ -7,7 +7,7 @@ import json
 import pytest
 from absl import flags
 
-from experiments import benchmarks, growth
+from experiments.measure import benchmarks, growth
 
 
 def test_one_thing_grows_at_a_time():

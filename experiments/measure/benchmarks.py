@@ -1,14 +1,15 @@
-"""Workloads of experiments/benchmark.py: random weights, random prompts, completions of forced
-length.
+"""Configures experiments/measure/benchmark.py: random weights and prompts, forced lengths.
 
-    python -m experiments.benchmark
-    --config=experiments/benchmarks.py:layers=8,width=512,prompts=4,group=8
+    python -m experiments.measure.benchmark \\
+      --config=experiments/measure/benchmarks.py:layers=8,width=512,prompts=4,group=8
 
-One GRPO step: sampling, log-probs under a reference (beta 0.04), one update. `tail` forces
-long-tailed lengths with a mean of a quarter of `completion`, `mixed` gives prompts long-tailed
-lengths with a mean of a quarter of `prompt_len`, `slots` decodes so many at a time, `refill=false`
-gives the slots so many samples and the next when all have ended, `mu` updates that often on a
-rollout.
+It is one GRPO step: sampling, log-probs under a reference (beta 0.04) and one update.
+
+    :tail           long-tailed lengths of completions, with a mean of a quarter of `completion`
+    :mixed          long-tailed lengths of prompts, with a mean of a quarter of `prompt_len`
+    :slots=N        decodes N completions at a time
+    :refill=false   refills the slots only when all their completions have ended
+    :mu=N           makes N updates on a rollout
 """
 
 from ml_collections import ConfigDict

@@ -1,21 +1,21 @@
-"""Runs several objectives at several learning rates and seeds, one run at a time, and compares them
-on one page.
+"""Runs several objectives at several learning rates and seeds, and compares them on one page.
 
-    python -m experiments.compare --config=experiments/comparisons.py[:quick] --workdir=DIR
-    [--draw_only]
+    python -m experiments.measure.compare --workdir=DIR [--draw_only] \\
+      --config=experiments/measure/comparisons.py[:quick]
 
-Every run is `python -m experiments.run` in DIR/ARM/LR/SEED, with its output in log.txt there. Stop
-it at any time: the same command goes on and leaves alone what is finished. A run that diverged
-(experiments.run ends it) counts as accuracy 0; any other failure ends the comparison.
+Runs follow one another: each is `python -m experiments.run` in DIR/ARM/LR/SEED, with its output in
+log.txt there. Stop it at any time; the same command resumes and leaves finished runs alone. A run
+that diverged, which experiments.run ends, counts as accuracy 0. Any other failure ends the
+comparison.
 
     DIR/compare.html    curves with their spread, the table, the choice of learning rates
     DIR/compare.md      the table
-    DIR/runs.jsonl      the seconds and the peak memory of every process
+    DIR/runs.jsonl      seconds and peak memory of every process
     DIR/compiled/       compiled programs, which all runs share
 
---draw_only draws what is finished, also while the comparison runs elsewhere; DIR may then be in a
-bucket. grpo_jax/reports/comparison.py says how arms are compared at equal numbers of sampled
-tokens. jax is not imported here: its memory would count as the runs'.
+--draw_only draws what is finished, even while the comparison runs elsewhere; DIR may then be in a
+bucket. grpo_jax/reports/comparison.py explains how arms are compared at equal numbers of sampled
+tokens. jax is not imported here, since its memory would count as the runs'.
 """
 
 import functools
@@ -30,7 +30,8 @@ from typing import NamedTuple
 from absl import app, flags
 from ml_collections import ConfigDict
 
-from experiments import arguments, processes
+from experiments import arguments
+from experiments.measure import processes
 from experiments.progress import Progress
 from grpo_jax.config import kinds, settings
 from grpo_jax.io import storage
@@ -104,7 +105,9 @@ def main(argv: list[str]) -> None:
 def check(config: ConfigDict) -> None:
   """Ends the program where the settings cannot be compared."""
   if "arms" not in config or "lrs" not in config:
-    arguments.fail("--config: needs arms and a grid, as in --config=experiments/comparisons.py")
+    arguments.fail(
+      "--config: needs arms and a grid, as in --config=experiments/measure/comparisons.py"
+    )
   with arguments.one_line_errors():
     kinds.check(config, SETTINGS)
   for name in names(config):
@@ -381,7 +384,7 @@ def curves(config: ConfigDict, arms: list[comparison.Arm]) -> str:
 
 if __name__ == "__main__":
   arguments.define_config(
-    "What to compare: experiments/comparisons.py[:quick,arms=a+b]", lock_config=True
+    "What to compare: experiments/measure/comparisons.py[:quick,arms=a+b]", lock_config=True
   )
   flags.DEFINE_string(
     "workdir", None, "Folder of the comparison and of its runs. Made where it is missing."

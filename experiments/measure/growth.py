@@ -1,12 +1,10 @@
-"""Measures how the cost of a GRPO step grows with G, prompt length, completion length and
-vocabulary.
+"""Measures how the cost of a GRPO step grows with G, prompt, completion and vocabulary.
 
-    python -m experiments.growth --workdir=runs/growth [--vs=trl --peer=PYTHON]
+    python -m experiments.measure.growth --workdir=runs/growth [--vs=trl --peer=PYTHON]
 
-Runs experiments/benchmark.py once for each point of LINES, in a process of its own, and after it
-the peer if one is named. One thing grows at a time. Each result is a line of DIR/growth.jsonl, and
-the same command again measures what is missing. At the end DIR/growth.png shows the seconds of a
-step.
+For each point of LINES it runs experiments/measure/benchmark.py in a process of its own, and then
+the peer if one is named. One thing grows at a time. Each result is a line of DIR/growth.jsonl; the
+same command again measures what is missing. DIR/growth.png shows the seconds of a step.
 """
 
 import importlib.util
@@ -18,7 +16,8 @@ from typing import Any
 
 from absl import app, flags
 
-from experiments import arguments, benchmark, benchmarks
+from experiments import arguments
+from experiments.measure import benchmark, benchmarks
 from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 
@@ -57,14 +56,14 @@ def measure(workload: dict[str, int], system: str, peer: str) -> dict[str, Any]:
   """Runs the benchmark of "grpo_jax" or of a peer for one workload, and returns what it printed.
 
   Args:
-    workload: the arguments of experiments/benchmarks.py.
+    workload: the arguments of experiments/measure/benchmarks.py.
     system: "grpo_jax", or the name of a peer.
     peer: the Python of the peer's environment.
   """
   argument = ",".join(f"{name}={value}" for name, value in workload.items())
   if system == "grpo_jax":
     return benchmark.last_json(
-      benchmark.own_command([f"--config=experiments/benchmarks.py:{argument}"])
+      benchmark.own_command([f"--config=experiments/measure/benchmarks.py:{argument}"])
     )
   return benchmark.last_json(benchmark.peer_command(system, peer, benchmarks.get_config(argument)))
 

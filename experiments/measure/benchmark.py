@@ -1,14 +1,14 @@
-"""Measures one GRPO step; the last line is one JSON object.
+"""Measures one GRPO step; the last line of its output is a JSON object.
 
-    python -m experiments.benchmark --config=experiments/benchmarks.py:prompts=4,group=8 [--vs=trl
-    --peer=PYTHON]
+    python -m experiments.measure.benchmark [--vs=trl --peer=PYTHON] \\
+      --config=experiments/measure/benchmarks.py:prompts=4,group=8
 
-Seconds are medians over `steps` steps that compiled nothing: those that did are run and left out.
-FLOPs are counted from the shapes, over the rate of a 2048 x 2048 x 2048 product (8192 off the CPU)
-in the model's dtype in the same process; bytes that decoding must read, over the rate at which an
-array is read and written. With --vs=trl or --vs=tunix the peer (experiments/peers, run by the
-Python of its own environment, --peer) and this program run in turn, and ratios of medians are
-printed.
+Seconds are medians over `steps` steps without compilation; steps that compiled are left out. FLOPs
+are counted from the shapes and divided by the rate of a 2048 x 2048 x 2048 product (8192 off the
+CPU) in the model's dtype in the same process; the bytes that decoding has to read are divided by
+the rate of reading and writing an array. With --vs=trl or --vs=tunix this program takes turns with
+the peer (experiments/measure/peers, run by the Python of its own environment, --peer) and prints
+ratios of medians.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ from grpo_jax.sampling.rollouts import draw, to_device
 from grpo_jax.setup import registry
 from grpo_jax.types import Prompts, Rollouts
 
-# What the arguments of experiments/benchmarks.py that are no settings of a run may be.
+# What the arguments of experiments/measure/benchmarks.py that are no settings of a run may be.
 WORKLOAD = {
   "layers": kinds.Whole(1),
   "width": kinds.Whole(1),
@@ -325,13 +325,17 @@ def peer_command(name: str, python: str, config: ConfigDict) -> list[str]:
     "steps": config.steps,
     "mu": config.learner.mu,
   }
-  command = [python, f"experiments/peers/{name}_step.py", *(f"--{k}={v}" for k, v in sizes.items())]
+  command = [
+    python,
+    f"experiments/measure/peers/{name}_step.py",
+    *(f"--{k}={v}" for k, v in sizes.items()),
+  ]
   return command + (["--tail"] if b.tail else [])
 
 
 def own_command(arguments_: list[str]) -> list[str]:
   """The command of this program with those arguments."""
-  return [sys.executable, "-m", "experiments.benchmark", *arguments_]
+  return [sys.executable, "-m", "experiments.measure.benchmark", *arguments_]
 
 
 def last_json(command: list[str]) -> dict[str, Any]:
@@ -351,7 +355,7 @@ def main(argv: list[str]) -> None:
   values, config = flags.FLAGS, flags.FLAGS.config
   if "benchmark" not in config:
     arguments.fail(
-      "--config: needs a workload, as in --config=experiments/benchmarks.py:prompts=4,group=8"
+      "--config: needs a workload, as in --config=experiments/measure/benchmarks.py:prompts=4,group=8"
     )
   with arguments.one_line_errors():
     settings.check(config)
@@ -379,7 +383,7 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  arguments.define_config("The workload: experiments/benchmarks.py:arg=value,...")
+  arguments.define_config("The workload: experiments/measure/benchmarks.py:arg=value,...")
   flags.DEFINE_enum(
     "vs", None, ["trl", "tunix"], "Run this peer in turn with grpo_jax and print ratios."
   )

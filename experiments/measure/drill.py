@@ -1,11 +1,11 @@
-"""Kills a run at random moments, goes on with it, and compares what it leaves with a run that
-nothing happened to.
+"""Kills and resumes a run at random moments, and compares it with an undisturbed run.
 
-    python -m experiments.drill --workdir=DIR --kills=50 --config=FILE [--config.NAME=VALUE ...]
+    python -m experiments.measure.drill --workdir=DIR --kills=50 --config=FILE \\
+      [--config.NAME=VALUE ...]
 
-DIR/whole is the run that nothing happens to, DIR/killed the other, which begins anew whenever it
-came to its end; what else is given goes to experiments.run. DIR/drill.json has every kill: when it
-came, what the run was doing, how far it was. The exit code is 1 where anything but timings differs.
+DIR/whole is the undisturbed run. DIR/killed is the other one, which starts anew whenever it
+finishes. All other arguments go to experiments.run. DIR/drill.json lists every kill: when it came,
+what the run was doing and at which step. The exit code is 1 if anything but timings differs.
 """
 
 import argparse

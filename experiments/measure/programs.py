@@ -1,13 +1,12 @@
-"""Counts the programs that a run would compile, and its padding, for bounds on the sizes of its
-arrays.
+"""Counts the programs that a run would compile, and its padding, for some `learner.sizes`.
 
-    python -m experiments.programs
+    python -m experiments.measure.programs
 
-Lengths are drawn, nothing is compiled: log-normal completions whose median grows evenly (in its
-logarithm) over the steps, those of a prompt alike, cut off at the longest; prompts that do not
-grow. Prints a row for each growth and each `learner.sizes`: programs of the learner (in brackets:
-those of the first 100 steps) and of the sampler, and the shares of padding among the completions'
-and the prompts' tokens that the learner computes.
+Lengths are drawn and nothing is compiled. Completions are log-normal, with a median whose logarithm
+grows evenly over the steps; those of a prompt are alike, and the longest are cut off. Prompts do
+not grow. It prints a row for each growth and each `learner.sizes`: the programs of the learner (in
+brackets those of the first 100 steps) and of the sampler, and the shares of padding among the
+tokens of completions and of prompts that the learner computes.
 """
 
 import dataclasses

@@ -1,22 +1,22 @@
-"""What experiments/compare.py compares of rewards: outcomes, steps, reward models, iterative GRPO;
-on hard problems.
+"""Configures a comparison of rewards on hard problems: outcomes, steps and reward models.
 
-    python -m experiments.compare
-      --config=experiments/reward_comparison.py:orm=runs/hard_rm,prm=runs/hard_prm \
-      --workdir=runs/rewards
+    python -m experiments.measure.compare --workdir=runs/rewards \\
+      --config=experiments/measure/reward_comparison.py:orm=runs/hard_rm,prm=runs/hard_prm
 
 `orm` and `prm` are runs of arithmetic_rm.py:hard and arithmetic_prm.py:hard, or Hugging Face
-folders. Every arm starts from the warm start of arithmetic.py:hard, and its samples are judged by
-nothing but what its row names.
+folders. Every arm starts from the warm start of arithmetic.py:hard, and only what its row names
+scores its samples.
 
-    :arms=outcome+steps   only these
-    :epochs=4             of the reward model over the samples of an iteration, in the arms iterative and iterative_prm
-    :rate=1e-3            of the reward model there
+    :arms=outcome+steps   only these arms
+    :epochs=4             passes of the reward model over the samples of an iteration, in the arms
+                          iterative and iterative_prm
+    :rate=1e-3            learning rate of the reward model there
 """
 
 from ml_collections import ConfigDict
 
-from experiments import arguments, comparisons
+from experiments import arguments
+from experiments.measure import comparisons
 from grpo_jax.errors import SettingError
 
 QUESTIONS = (

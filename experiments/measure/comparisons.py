@@ -1,10 +1,10 @@
-"""What experiments/compare.py compares: arms, a grid of learning rates that they share, seeds,
-steps.
+"""Configures experiments/measure/compare.py: arms, learning rates, seeds and steps.
 
-python -m experiments.compare --config=experiments/comparisons.py --workdir=runs/compare
+    python -m experiments.measure.compare --workdir=runs/compare \\
+      --config=experiments/measure/comparisons.py
 
-:quick            two learning rates, two seeds, ten steps: minutes, to see that everything runs
-:arms=grpo+ppo    only these; their runs are the same runs as those of the whole comparison
+    :quick            two learning rates, two seeds, ten steps: shows in minutes that all works
+    :arms=grpo+ppo    only these arms; the whole comparison uses their runs, too
 """
 
 from collections.abc import Iterable
