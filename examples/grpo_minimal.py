@@ -24,7 +24,6 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 
-from experiments import defaults
 from grpo_jax import (
   Decoder,
   Example,
@@ -51,6 +50,7 @@ from grpo_jax.learning.optimizer import apply_if_finite
 from grpo_jax.learning.state import create as create_state
 from grpo_jax.ops import masked
 from grpo_jax.rewards.math import answer_correct
+from grpo_jax.setup import defaults
 
 Array = jax.Array
 
