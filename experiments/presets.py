@@ -76,7 +76,7 @@ def choose(c: ConfigDict, name: str, teacher: str = "", table: Table = PRESETS) 
     ) from error
   c.objective = defaults.objective(module, c)
   c.update_from_flattened_dict(changes)
-  setting = registry.objective(module).TEACHER
+  setting = registry.objective(module).teacher
   if setting and not teacher:
     raise SettingError(f"teacher='': {name} learns from another model; use teacher=FOLDER")
   if teacher and not setting:

@@ -84,14 +84,18 @@ class TrainBatch:
 
 @_pytree
 class Outputs:
-  """What the policy (or a reward model, which has no log-probs) says of the given tokens: all a
-  loss differentiates.
-  """
+  """The policy's predictions for the tokens of a batch: all that its loss differentiates."""
 
-  logprobs: Array | None  # [P, G, L] float32
-  entropy: Array | None  # [P, G, L] float32, of the full softmax, no gradient
-  # [P, G, L] float32, of the critic, before each token; a reward model's scores, after it
-  values: Array | None = None
+  logprobs: Array  # [P, G, L] float32
+  entropy: Array  # [P, G, L] float32, of the full softmax, no gradient
+  values: Array | None = None  # [P, G, L] float32, of the critic, before each token
+
+
+@_pytree
+class Scores:
+  """A reward model's scores of a batch: all that its loss differentiates."""
+
+  scores: Array  # [P, G, L] float32, after each token
 
 
 # Metrics of a loss: name -> (total, count), both summed over microbatches and divided at the end.

@@ -63,7 +63,7 @@ def run(program, folder: pathlib.Path, arguments: list[str], problems: int = 0) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("title", ["Your reward", "Your objective or advantage"])
+@pytest.mark.parametrize("title", ["Your reward", "Your advantage", "Your objective"])
 def test_a_file_of_ones_own(title, program, tmp_path):
   (text,) = [text for language, text in section(title) if language == "python"]
   name = re.match(r"# (\w+\.py)\n", text)[1]

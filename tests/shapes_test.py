@@ -40,6 +40,7 @@ from grpo_jax.models import attention, heads, int8, layers, variants
 from grpo_jax.models import decoder as decoders
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.objectives import grpo
+from grpo_jax.objectives.base import Needs
 from grpo_jax.ops import advantages, decoding, divergences, logprobs, masked, preferences, surrogate
 from grpo_jax.packing import lists, microbatches, plan
 from grpo_jax.packing import rows as packed_rows
@@ -47,7 +48,7 @@ from grpo_jax.packing.plan import Packing
 from grpo_jax.sampling import decode_loop, kv_cache, sampler
 from grpo_jax.sampling import rollouts as host
 from grpo_jax.setup import build, checks, parameters, registry
-from grpo_jax.types import Outputs, Prompts, Rollouts
+from grpo_jax.types import Outputs, Prompts, Rollouts, Scores
 
 P, G, L, LP, V, D = 4, 5, 7, 6, tiny.V, 32  # no two alike, but for the model's own
 R, T, S = 3, 9, 11  # rows, their width, slots
@@ -547,12 +548,15 @@ def test_shapes_of_the_objectives(case):
   if case in objective_cases.PAIRS:
     r = jax.tree.map(lambda x: x[:, :2] if x.ndim > 1 and x.shape[1] == 4 else x, r)
   shape = r.tokens.shape
-  batch = jax.eval_shape(lambda r: objective.prepare(r, cfg), r)
+  batch = jax.eval_shape(lambda r: objective_cases.prepare(r, cfg), r)
   chex.assert_shape([batch.mask, batch.weights, batch.advantages, batch.tokens], shape)
   for extra in jax.tree.leaves(batch.extra):
     assert extra.shape[0] == shape[0]  # cut along P with the rest
+  loss = objective.OBJECTIVE.loss
   outputs = Outputs(f(*shape), f(*shape), f(*shape))
-  loss, metrics = jax.eval_shape(lambda o, x: objective.loss(o, x, cfg), outputs, batch)
+  if objective.OBJECTIVE.trains_reward_model:
+    outputs = Scores(f(*shape))
+  loss, metrics = jax.eval_shape(lambda o, x: loss(o, x, cfg), outputs, batch)
   chex.assert_shape([loss, *jax.tree.leaves(metrics)], ())
 
 
@@ -565,15 +569,12 @@ def trace(
   """A whole step of `config` with the model `d`: sample, learn, measure what is a policy. Nothing
   is allocated.
   """
-  objective, settings = (
-    registry.objective(config.objective.name),
-    registry.objective_settings(config.objective),
-  )
-  needs = objective.needs(settings)
-  if "scores" in needs:
+  objective = registry.configured(config.objective)
+  critic = Needs.CRITIC in objective.needs
+  if objective.trains_reward_model:
     d = dataclasses.replace(d, config=dataclasses.replace(d.config, scores=True))
-  params = parameters.abstract_params(d, needs)
-  tx = optimizer.make_optimizer(config.learner, config.steps, critic="values" in needs)
+  params = parameters.abstract_params(d, critic)
+  tx = optimizer.make_optimizer(config.learner, config.steps, critic)
   state = abstract(params, tx)
   p, length, group = config.data.prompts, config.sampler.max_length, group or config.sampler.group
   prompts = Prompts(i(p, config.data.max_prompt_length), i(p))
@@ -590,20 +591,20 @@ def trace(
     rollouts, rewards=f(*shape), given=b(*shape), components=f(p, group, n)
   )
   temperature = config.sampler.temperature
-  setup = learn.Setup(d, objective, tx, config.learner, settings, temperature)
+  setup = learn.Setup(d, objective, tx, config.learner, temperature)
   update = learn.make_learn(setup)
   packing = Packing(
     i(p, max(1, group // 2), length),
     p * group * length // 2,
     p * config.data.max_prompt_length // 2,
   )
-  ref = params["policy"] if "ref" in needs else None
+  ref = params["policy"] if Needs.REFERENCE in objective.needs else None
   after, metrics, record = jax.eval_shape(update, state, ref, None, rollouts, packing)
   chex.assert_trees_all_equal_shapes_and_dtypes(after, state)
   chex.assert_shape(list(metrics.values()), ())
   assert {"loss", "grad_norm", "skipped"} <= set(metrics)
   chex.assert_shape(record.advantages, shape)
-  if "scores" in needs:
+  if objective.trains_reward_model:
     return
   chex.assert_shape(record.logprobs, shape)
   moved, *sequences = jax.eval_shape(
@@ -621,7 +622,7 @@ def shipped(config: Any, d: Decoder, **changes: str) -> Decoder:
 
 def with_teacher(module: str) -> str:
   """The argument of a config file that names a teacher, where the objective learns from one."""
-  return f",teacher={arithmetic.WARM_START}" if registry.objective(module).TEACHER else ""
+  return f",teacher={arithmetic.WARM_START}" if registry.objective(module).teacher else ""
 
 
 @functools.cache
@@ -774,7 +775,7 @@ def test_every_preset_makes_a_section_that_its_objective_takes(row):
     experiment.get_config(f"objective={row}{with_teacher(module)}")
     for experiment in (arithmetic, gsm8k)
   ):
-    registry.objective_settings(config.objective)
+    registry.configured(config.objective)
     checks.check(config, tiny.decoder(), registry.objective(module))
     assert config.objective.name == module
     if module == "gspo":
@@ -784,19 +785,19 @@ def test_every_preset_makes_a_section_that_its_objective_takes(row):
 
 
 MINE = """
-import jax.numpy as jnp
+import dataclasses
 from grpo_jax.objectives import rft
-from grpo_jax.objectives.rft import *  # everything that an objective is, but for what follows
 
 def settings():
   c = rft.settings()
   c.bonus = 2.0  # what a correct completion counts for
   return c
 
-def prepare(rollouts, cfg):
-  import dataclasses
-  batch = rft.prepare(rollouts, cfg)
+def prepare(rollouts, cfg, advantages):
+  batch = rft.prepare(rollouts, cfg, advantages)
   return dataclasses.replace(batch, advantages=cfg.bonus * batch.advantages)
+
+OBJECTIVE = dataclasses.replace(rft.OBJECTIVE, settings=settings, prepare=prepare)
 """
 
 
@@ -804,13 +805,10 @@ def test_an_objective_of_ones_own_is_a_file(tmp_path):
   (tmp_path / "mine.py").write_text(MINE)
   config = gsm8k.get_config(f"objective={tmp_path}/mine.py")
   config.objective.bonus = 3.0
-  cfg, objective = (
-    registry.objective_settings(config.objective),
-    registry.objective(config.objective.name),
-  )
+  cfg = registry.configured(config.objective).cfg
   assert cfg.name == f"{tmp_path}/mine.py" and cfg.max_length == config.sampler.max_length
   assert set(
-    jnp.unique(objective.prepare(objective_cases.rollouts(), cfg).advantages).tolist()
+    jnp.unique(objective_cases.prepare(objective_cases.rollouts(), cfg).advantages).tolist()
   ) == {0.0, 3.0}
 
 

@@ -33,7 +33,7 @@ from experiments import arguments
 from grpo_jax.config import kinds, settings
 from grpo_jax.distributed import sharding
 from grpo_jax.learning import learn, optimizer
-from grpo_jax.learning.state import TrainState, create
+from grpo_jax.learning.state import MODEL, TrainState, create
 from grpo_jax.models.costs import decode_bytes, flops
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.packing import plan
@@ -144,11 +144,8 @@ def make_workload(config: ConfigDict) -> tuple[Workload, TrainState]:
   )
   init = jax.jit(decoder.init, out_shardings=decoder.shardings())
   tx = optimizer.make_optimizer(config.learner, config.steps)
-  objective, settings = (
-    registry.objective(config.objective.name),
-    registry.objective_settings(config.objective),
-  )
-  setup = learn.Setup(decoder, objective, tx, config.learner, settings, config.sampler.temperature)
+  objective = registry.configured(config.objective)
+  setup = learn.Setup(decoder, objective, tx, config.learner, config.sampler.temperature)
   workload = Workload(
     config,
     decoder,
@@ -157,7 +154,7 @@ def make_workload(config: ConfigDict) -> tuple[Workload, TrainState]:
     init(jax.random.key(0)),
     learn.microbatches_of_rollout(config.learner, config.data.prompts),
   )
-  return workload, create({"policy": init(jax.random.key(0))}, tx)
+  return workload, create({MODEL: init(jax.random.key(0))}, tx)
 
 
 def make_prompts(config: ConfigDict, step: int) -> tuple[Prompts, np.ndarray]:
@@ -213,9 +210,7 @@ def one_step(workload: Workload, state: TrainState, step: int) -> tuple[TrainSta
   config, layout = workload.config, workload.decoder.layout
   prompts, ends = make_prompts(config, step)
   start = time.perf_counter()
-  rollouts, found = generate_all(
-    workload, state.params["policy"], prompts, jax.random.key(step), ends
-  )
+  rollouts, found = generate_all(workload, state.model, prompts, jax.random.key(step), ends)
   generate_s = time.perf_counter() - start
   given = np.arange(config.sampler.max_length) == ends[..., None] - 1
   rewards = np.where(given, np.random.default_rng(step).integers(0, 7, (*ends.shape, 1)), 0).astype(

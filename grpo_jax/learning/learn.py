@@ -21,13 +21,13 @@ import optax
 
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import forward, optimizer
-from grpo_jax.learning.state import TrainState
+from grpo_jax.learning.state import CRITIC, MODEL, TrainState
 from grpo_jax.models import lora
 from grpo_jax.models.decoder import Decoder
-from grpo_jax.objectives.contract import Objective
+from grpo_jax.objectives.base import ConfiguredObjective, Needs
 from grpo_jax.packing.microbatches import join_microbatches, split_microbatches
 from grpo_jax.packing.plan import Packing
-from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
+from grpo_jax.types import Array, Metrics, Outputs, Rollouts, Scores, TrainBatch
 
 # Metrics that the learner and the loops add: an objective's own of such a name would be lost, or
 # stand in their place.
@@ -71,18 +71,15 @@ STOPPED_KL = 3  # learner.stop_kl: the mean k3 between old and new policy was be
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setup:
-  """What does not change from one batch of rollouts to the next; jitted functions close over it.
+  """Everything that stays the same from batch to batch; jitted functions close over it.
 
-  Raises:
-    SettingError: a rule that ends the passes, for an objective without a ratio or where there is
-      one pass.
+  Stop rules are refused for an objective without a ratio, and where there is one pass only.
   """
 
   decoder: Decoder  # in the learner's dtype
-  objective: Objective
-  tx: optax.GradientTransformation  # of {"policy": tree, ...}
+  objective: ConfiguredObjective
+  tx: optax.GradientTransformation  # of TrainState.params
   cfg: Any  # the `learner` section: mu, minibatches, microbatch, chunk, stop_...
-  objective_cfg: Any  # the objective's settings
   temperature: float  # the one that the completions were sampled at
   # the tree that adapters stand on (lora.py), set where a function is traced; None: without them
   base: Any = None
@@ -90,20 +87,15 @@ class Setup:
   def __post_init__(self) -> None:
     for rule in ("stop_reached", "stop_surrogate", "stop_kl"):
       value = self.cfg[rule]
-      if value and self.objective.importance_ratio is None:
+      if value and not self.objective.has_ratio:
         raise SettingError(
-          f"learner.{rule}={value}: {self.objective_cfg.name} has no ratio to the old policy; use 0"
+          f"learner.{rule}={value}: {self.objective.cfg.name} has no ratio to the old policy; use 0"
         )
       if value and self.cfg.mu == 1:
         raise SettingError(
           f"learner.{rule}={value} with learner.mu=1: it ends passes before mu; use 0, or a larger "
           "mu"
         )
-
-  @functools.cached_property
-  def needs(self) -> frozenset[str]:
-    """The forward passes to make before the objective's `prepare`."""
-    return self.objective.needs(self.objective_cfg)
 
   @property
   def updates(self) -> int:
@@ -169,19 +161,20 @@ def means(metrics: Metrics) -> dict[str, Array]:
 
 
 def outputs(setup: Setup, params: Any, batch: Rollouts | TrainBatch, packing: Packing) -> Outputs:
-  """Returns what the trees in `params` ("policy", and "critic" where there is one) say of a batch's
-  completions.
-
-  Of a reward model, which has no unembedding, these are its scores alone.
-  """
-  given = (batch.prompts, batch.tokens, batch.lengths, packing)
+  """Returns the predictions of the policy (and critic) in `params` for a batch's completions."""
+  completions = (batch.prompts, batch.tokens, batch.lengths, packing)
   params = {name: lora.join(setup.base, tree) for name, tree in params.items()}
-  if "scores" in setup.needs:
-    return Outputs(None, None, forward.scores(setup.decoder, params["policy"], *given))
   how = {"temperature": setup.temperature, "chunk": setup.cfg.chunk}
-  logprobs, entropy = forward.logprobs(setup.decoder, params["policy"], *given, **how)
-  values = forward.values(setup.decoder, params["critic"], *given) if "critic" in params else None
+  logprobs, entropy = forward.logprobs(setup.decoder, params[MODEL], *completions, **how)
+  values = forward.values(setup.decoder, params[CRITIC], *completions) if CRITIC in params else None
   return Outputs(logprobs, entropy, values)
+
+
+def scores(setup: Setup, params: Any, batch: TrainBatch, packing: Packing) -> Scores:
+  """Returns the scores of the reward model in `params` for a batch's completions."""
+  model = lora.join(setup.base, params[MODEL])
+  completions = (batch.prompts, batch.tokens, batch.lengths, packing)
+  return Scores(forward.scores(setup.decoder, model, *completions))
 
 
 def frozen_outputs(setup: Setup, params: Any, rollouts: Rollouts, packing: Packing) -> Outputs:
@@ -204,15 +197,18 @@ def loss(
   """Returns the objective's loss of a microbatch, and beside it (metrics, log-probs `[P, G, L]` or
   None).
   """
-  out = outputs(setup, params, batch, packing)
-  value, metrics = setup.objective.loss(out, batch, setup.objective_cfg)
+  if setup.objective.trains_reward_model:
+    out, logprobs = scores(setup, params, batch, packing), None
+  else:
+    out = outputs(setup, params, batch, packing)
+    logprobs = jax.lax.stop_gradient(out.logprobs)
+  value, metrics = setup.objective.loss(out, batch)
   if taken := sorted(name for name in metrics if name in TAKEN or name.startswith(TAKEN_SECTIONS)):
-    where = getattr(setup.objective, "__name__", "it")
     raise SettingError(
-      f"objective.name: the loss of {where} has the metric {taken[0]!r}, which a run has already; "
-      "give it another name"
+      f"objective.name={setup.objective.cfg.name!r}: its loss returns the metric {taken[0]!r}, "
+      "which a run has already; give it another name"
     )
-  return value, (metrics, jax.lax.stop_gradient(out.logprobs))
+  return value, (metrics, logprobs)
 
 
 def gradient(
@@ -259,7 +255,7 @@ def optimizer_step(
 
 def reweighted(setup: Setup, batch: TrainBatch) -> TrainBatch:
   """Returns the batch with weights whose denominators are those of its own completions."""
-  weights = setup.objective.weights(batch.mask, batch.lengths, setup.objective_cfg)
+  weights = setup.objective.weights(batch.mask, batch.lengths)
   return dataclasses.replace(batch, weights=weights)
 
 
@@ -349,13 +345,14 @@ def with_frozen_logprobs(
   The old policy is that of `old_params`, or (None) the state before its first update. A reward
   model has none: what it learns from says nothing of how likely the tokens were.
   """
-  if "scores" in setup.needs:
+  if setup.objective.trains_reward_model:
     return rollouts
-  if "ref" in setup.needs:
-    ref = frozen_outputs(setup, {"policy": ref_params}, rollouts, packing)
+  needs = setup.objective.needs
+  if Needs.REFERENCE in needs:
+    ref = frozen_outputs(setup, {MODEL: ref_params}, rollouts, packing)
     rollouts = dataclasses.replace(rollouts, ref_logprobs=ref.logprobs)
-  if setup.updates > 1 or setup.needs & {"old", "values"} or old_params is not None:
-    before = state.params if old_params is None else state.params | {"policy": old_params}
+  if setup.updates > 1 or needs & (Needs.OLD_POLICY | Needs.CRITIC) or old_params is not None:
+    before = state.params if old_params is None else state.params | {MODEL: old_params}
     old = frozen_outputs(setup, before, rollouts, packing)
     rollouts = dataclasses.replace(rollouts, old_logprobs=old.logprobs, old_values=old.values)
   return rollouts
@@ -386,7 +383,7 @@ def learn(
   """
   setup = setup.of_base(base)
   rollouts = with_frozen_logprobs(setup, state, ref_params, old_params, rollouts, packing)
-  batch = setup.objective.prepare(rollouts, setup.objective_cfg)
+  batch = setup.objective.prepare(rollouts)
   # the state itself sampled: ratios are exactly 1, not to rounding
   if setup.updates == 1 and old_params is None:
     batch = dataclasses.replace(batch, old_logprobs=None)
@@ -396,12 +393,11 @@ def learn(
     minibatches = split_microbatches(setup.decoder.layout, (batch, packing), setup.cfg.minibatches)
     state, metrics = inner_loop(setup, state, minibatches)
     logprobs = rollouts.old_logprobs
-  lower, upper = (
-    jnp.broadcast_to(b, batch.mask.shape)
-    for b in setup.objective.bounds(batch, setup.objective_cfg)
-  )
-  trace = Trace(logprobs, setup.objective.live_advantages(logprobs, batch), lower, upper)
-  return state, means(metrics), trace
+  lower, upper = (jnp.broadcast_to(b, batch.mask.shape) for b in setup.objective.bounds(batch))
+  advantages = batch.advantages
+  if logprobs is not None:
+    advantages = setup.objective.live_advantages(logprobs, batch)
+  return state, means(metrics), Trace(logprobs, advantages, lower, upper)
 
 
 def make_learn(setup: Setup) -> Callable:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from grpo_jax.learning.learn import Setup, Trace, compiler_options, frozen_outputs
+from grpo_jax.learning.state import MODEL
 from grpo_jax.objectives import common
 from grpo_jax.ops import masked, surrogate
 from grpo_jax.packing.plan import Packing
@@ -37,9 +38,7 @@ def movement(
     nats. `tokens/short`, `tokens/at_bound`, `tokens/past_bound`: shares of the tokens with an
     advantage, by where the ratio stands that the objective clips; left out where it has none.
   """
-  logprobs = frozen_outputs(
-    setup.of_base(base), {"policy": params["policy"]}, rollouts, packing
-  ).logprobs
+  logprobs = frozen_outputs(setup.of_base(base), {MODEL: params[MODEL]}, rollouts, packing).logprobs
   mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[-1])
   before, after = (masked.masked_sum(x, mask, axis=2) for x in (trace.logprobs, logprobs))
   sign = jnp.sign(trace.advantages.sum(2))
@@ -50,11 +49,10 @@ def movement(
     ),
     "moved_nats": masked.masked_mean(sign * (after - before), acting),
   }
-  if setup.objective.importance_ratio is not None:
+  importance_ratio = setup.objective.objective.importance_ratio
+  if importance_ratio is not None:
     now, old = common.on_mask(logprobs, mask), common.on_mask(trace.logprobs, mask)
-    ratios = common.ratio_and_largest(
-      setup.objective.importance_ratio, now, old, mask, setup.objective_cfg
-    )
+    ratios = common.ratio_and_largest(importance_ratio, now, old, mask, setup.objective.cfg)
     stands = surrogate.progress(*ratios, trace.advantages, trace.lower, trace.upper)
     tokens = mask * (trace.advantages != 0)  # none of a completion that is left out of the loss
     for name, there in zip(("short", "at_bound", "past_bound"), stands):

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from grpo_jax.learning.state import TrainState
+from grpo_jax.learning.state import CRITIC, MODEL, TrainState
 
 Array = jax.Array
 
@@ -65,10 +65,10 @@ def make_optimizer(
   if not critic:
     return _adamw(cfg, schedule(cfg, total_updates))
   optimizers = {
-    "policy": _adamw(cfg, schedule(cfg, total_updates)),
-    "critic": _adamw(cfg, _scheduled(cfg.critic_lr, cfg, total_updates)),
+    MODEL: _adamw(cfg, schedule(cfg, total_updates)),
+    CRITIC: _adamw(cfg, _scheduled(cfg.critic_lr, cfg, total_updates)),
   }
-  return optax.partition(optimizers, {"policy": "policy", "critic": "critic"})
+  return optax.partition(optimizers, {MODEL: MODEL, CRITIC: CRITIC})
 
 
 def _adamw(cfg: Any, rate: Callable) -> optax.GradientTransformation:

@@ -10,6 +10,10 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 Array = jax.Array
 
+# Names of the trees in `TrainState.params`, as checkpoints have them.
+MODEL = "policy"  # what is trained: the policy, or a reward model
+CRITIC = "critic"
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -17,10 +21,15 @@ class TrainState:
   """Everything that an update changes: a checkpoint of it is the whole of the learner."""
 
   step: Array  # [] int32, updates applied so far: where the learning rate schedule stands
-  params: dict[str, Any]  # {"policy": tree}, and "critic" where there is one; float32 masters
+  params: dict[str, Any]  # {MODEL: tree}, and CRITIC where there is one; float32 masters
   opt_state: optax.OptState  # moments in the shardings of their parameters
   bad_steps: Array  # [] int32, updates skipped in a row because a number was not finite
   skipped: Array  # [] int32, updates skipped in all
+
+  @property
+  def model(self) -> Any:
+    """The tree of the policy or reward model that is trained."""
+    return self.params[MODEL]
 
 
 def create(params: dict[str, Any], tx: optax.GradientTransformation) -> TrainState:

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict, FrozenConfigDict
+from ml_collections import ConfigDict
 
 from grpo_jax.data import loader
 from grpo_jax.data.pool import Pool
 from grpo_jax.distributed import hosts
 from grpo_jax.loops.groups import Scored, choose, failed, padded
-from grpo_jax.objectives.contract import Objective
+from grpo_jax.objectives.base import ConfiguredObjective
 from grpo_jax.ops.advantages import totals
 from grpo_jax.reward_models import agreement, load
 from grpo_jax.reward_models.rewards import RewardModel, given_by
@@ -87,7 +87,7 @@ def _without_models(config: ConfigDict, model: build.Model) -> Collector:
     SettingError: data or rewards that are not there, a reward that cannot work as it is set,
       sampler settings that cannot be.
   """
-  d, s, objective = config.data, config.sampler, registry.objective(config.objective.name)
+  d, s = config.data, config.sampler
   batches, rewards = make_batches(config, model), scorers.rewards(config.rewards)
   for (
     _,
@@ -108,7 +108,7 @@ def _without_models(config: ConfigDict, model: build.Model) -> Collector:
     rewards=rewards,
     models=[],
     ahead=scorers.scored_ahead(config.rewards),
-    flat=jitted_flat(objective, registry.objective_settings(config.objective)),
+    flat=jitted_flat(registry.configured(config.objective)),
     on_error=config.rewards.on_error,
     deadline=config.rewards.deadline,
     max_length=s.max_length,
@@ -134,11 +134,9 @@ def make_batches(config: ConfigDict, model: build.Model) -> loader.Batches | Poo
 
 
 @functools.cache
-def jitted_flat(objective: Objective, settings: FrozenConfigDict) -> Callable[[Rollouts], Any]:
-  """The objective's `flat`, jitted: the same function for the same settings, so that it is compiled
-  once.
-  """
-  return jax.jit(functools.partial(objective.flat, cfg=settings))
+def jitted_flat(objective: ConfiguredObjective) -> Callable[[Rollouts], Any]:
+  """Returns the objective's `flat`, jitted once for the same settings."""
+  return jax.jit(objective.flat)
 
 
 def collect(

@@ -201,21 +201,24 @@ class Reference:
   @property
   def params(self) -> Any:
     """The reference's parameters; where there are adapters, those alone."""
-    return self.state.params["policy"]
+    return self.state.model
 
   def abstract(self) -> TrainState:
     """The shapes, dtypes and shardings of the state; nothing is allocated."""
-    return train_state.abstract(
-      parameters.abstract_params(self.policy.model.decoder, frozenset()), self.tx
-    )
+    params = parameters.abstract_params(self.policy.model.decoder, critic=False)
+    return train_state.abstract(params, self.tx)
 
   def start(self) -> None:
     """Takes a copy of the policy's starting parameters."""
-    self.state = train_state.create({"policy": parameters.copy(self.policy.trained)}, self.tx)
+    self.state = train_state.create(
+      {train_state.MODEL: parameters.copy(self.policy.trained)}, self.tx
+    )
 
   def take(self, params: Any) -> None:
     """Takes a copy of parameters, which an update of their owner would free."""
-    self.state = dataclasses.replace(self.state, params={"policy": parameters.copy(params)})
+    self.state = dataclasses.replace(
+      self.state, params={train_state.MODEL: parameters.copy(params)}
+    )
 
   def load_reference(self, pin: dict[str, Any]) -> dict[str, Any]:
     """Returns {}: it needs none."""

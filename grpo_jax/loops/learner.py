@@ -12,6 +12,7 @@ from grpo_jax.learning import learn, movement, optimizer
 from grpo_jax.learning import state as train_state
 from grpo_jax.learning.state import TrainState
 from grpo_jax.models import lora
+from grpo_jax.objectives.base import Needs
 from grpo_jax.packing import plan
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.run.writer import Writer
@@ -60,25 +61,22 @@ class Learner:
       SettingError: no such objective, or settings that it refuses.
     """
     self.config, self.model, self.cfg = config, model, config.learner
-    self.objective = registry.objective(config.objective.name)
-    settings = registry.objective_settings(config.objective)
-    self.needs = self.objective.needs(settings)
-    if "ref" in self.needs:
+    objective = registry.configured(config.objective)
+    self.needs = objective.needs
+    if Needs.REFERENCE in self.needs:
       build.check_source(config.ref_from, model, "ref_from")
     updates = config.steps * config.learner.mu * config.learner.minibatches
     self.rate = optimizer.schedule(config.learner, updates)
-    self.tx = optimizer.make_optimizer(config.learner, updates, critic="values" in self.needs)
-    setup = learn.Setup(
-      model.decoder, self.objective, self.tx, config.learner, settings, temperature
-    )
+    self.tx = optimizer.make_optimizer(config.learner, updates, critic=Needs.CRITIC in self.needs)
+    setup = learn.Setup(model.decoder, objective, self.tx, config.learner, temperature)
     self.jitted_learn, self.jitted_movement = learn.make_learn(setup), movement.make_movement(setup)
     self.sizes = sizes or build.sizes(config, model.layout)
-    if ("scores" in self.needs) != model.decoder.config.scores:
+    if objective.trains_reward_model != model.decoder.config.scores:
       raise ValueError(
         f"{config.objective.name} with a model whose scores={model.decoder.config.scores}"
       )
     # tokens have no probability there
-    self.measure_every = 0 if "scores" in self.needs else config.log.measure_every
+    self.measure_every = 0 if objective.trains_reward_model else config.log.measure_every
 
   @property
   def params(self) -> Any:
@@ -90,24 +88,24 @@ class Learner:
   @property
   def trained(self) -> Any:
     """What of these parameters an update changes."""
-    return self.state.params["policy"]
+    return self.state.model
 
   def abstract(self) -> TrainState:
     """The shapes, dtypes and shardings of the state; nothing is allocated."""
-    return train_state.abstract(parameters.abstract_params(self.model.decoder, self.needs), self.tx)
+    params = parameters.abstract_params(self.model.decoder, Needs.CRITIC in self.needs)
+    return train_state.abstract(params, self.tx)
 
   def start(self) -> None:
     """Takes the policy's starting parameters, and a fresh optimizer; where there are adapters,
     their base, too.
     """
-    policy = self.model.load()
+    model = self.model.load()
     if self.model.decoder.lora is not None:
-      self.base, with_heads = lora.split(policy)
+      self.base, with_heads = lora.split(model)
       key = build.key(self.config.seed, build.ADAPTERS, 0)
-      policy = parameters.fresh_adapters(self.model.decoder, with_heads, key)
-    self.state = train_state.create(
-      parameters.params(self.model.decoder, policy, self.needs), self.tx
-    )
+      model = parameters.fresh_adapters(self.model.decoder, with_heads, key)
+    params = parameters.params(self.model.decoder, model, Needs.CRITIC in self.needs)
+    self.state = train_state.create(params, self.tx)
 
   def load_reference(self, pin: dict[str, Any]) -> dict[str, Any]:
     """Loads the reference, where the objective needs one, and the base of adapters, where there are
@@ -128,7 +126,7 @@ class Learner:
       SettingError: the source holds other parameters than when the run began.
     """
     pinned = self.load_base(pin)
-    if "ref" not in self.needs:
+    if Needs.REFERENCE not in self.needs:
       return pinned
     if self.base is not None and not self.config.ref_from:
       self.ref_params = {}  # nothing over the base

@@ -94,7 +94,7 @@ def of_reward_model(config: ConfigDict, kind: Kind) -> ConfigDict:
   if made.init_from:
     made.model.variant = ""
   made.objective = ConfigDict(
-    {"name": kind.objective, **registry.objective(kind.objective).settings()}
+    {"name": kind.objective, **registry.objective_defaults(kind.objective)}
   )
   made.data.prompts = cfg.pairs
   own = {

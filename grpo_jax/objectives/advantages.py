@@ -13,58 +13,11 @@ the gradient. Of the rollouts, `rewards` and `given` are [P, G, L], `components`
 `lengths` [P, G].
 """
 
-from typing import Any
-
 import jax.numpy as jnp
-from ml_collections import ConfigDict
 
-from grpo_jax.errors import SettingError
 from grpo_jax.objectives import common
 from grpo_jax.ops import advantages as adv
 from grpo_jax.types import Array, Rollouts
-
-LARGEST_WEIGHT = 1e6  # as of a reward: sums stay finite in float32
-
-
-def settings() -> ConfigDict:
-  """Returns the settings of the advantage; one that the named function does not take must stay at
-  its default.
-  """
-  c = ConfigDict()
-  c.advantage = "group_relative"  # or step_returns, gdpo, prefix_credit, or a function of yours
-  # what a reward is compared with: the group's mean, or leave_one_out (the others' mean)
-  c.baseline = "mean"
-  c.scale = "group"  # then divided by the std of: group, batch, none
-  c.ddof = 1  # of that std: 1 divides by n - 1, 0 by n
-  c.eps = 1e-4  # added to it
-  c.reward_weights = ()  # gdpo: of each reward after it is normalised; empty: equal
-  return c
-
-
-def check(cfg: Any) -> None:
-  """Refuses unknown names, and leave-one-out with a standard deviation.
-
-  Raises:
-    SettingError: the setting, its value, and what would work.
-  """
-  common.check_choice(cfg, "baseline", adv.BASELINES)
-  common.check_choice(cfg, "scale", adv.SCALES)
-  common.check_choice(cfg, "ddof", (0, 1))
-  common.check_at_least(cfg, 0, "eps")
-  if not all(
-    isinstance(weight, int | float) and not isinstance(weight, bool)
-    for weight in cfg.reward_weights
-  ):
-    raise SettingError(
-      f"reward_weights={cfg.reward_weights!r}: use a tuple of numbers, as in (1.0, 0.5)"
-    )
-  if cfg.reward_weights and not 0 < max(map(abs, cfg.reward_weights)) <= LARGEST_WEIGHT:
-    raise SettingError(
-      f"reward_weights={cfg.reward_weights!r}: use numbers of at most {LARGEST_WEIGHT:g} either "
-      "way, one of them not 0"
-    )
-  if cfg.baseline == "leave_one_out" and cfg.scale != "none":
-    raise SettingError(f"scale={cfg.scale!r} with baseline='leave_one_out': use scale='none'")
 
 
 def group_relative(

@@ -11,23 +11,14 @@ and it can take the sequence's ratio for the weight (importance_sampling_level="
 this file always takes the token's.
 """
 
-from typing import Any
+import dataclasses
 
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from grpo_jax.objectives import common, grpo, metrics
+from grpo_jax.objectives import common, grpo, metrics, shared_settings
 from grpo_jax.ops import surrogate
 from grpo_jax.types import Array, Metrics, Outputs, TrainBatch
-
-DATA = grpo.DATA
-TEACHER = ""
-needs = grpo.needs
-prepare = grpo.prepare
-importance_ratio = common.token_ratio
-weights = common.weights
-live_advantages = common.prepared_advantages
-flat = grpo.flat
 
 
 def settings() -> ConfigDict:
@@ -40,26 +31,22 @@ def settings() -> ConfigDict:
   return c
 
 
-def check(cfg: Any) -> None:
-  """Refuses what GRPO refuses, and a cap below 1.
-
-  Raises:
-    SettingError: the setting, its value, and what would work.
-  """
-  grpo.check_unclipped(cfg)
-  common.check_at_least(cfg, 0, "clip_high")
+def check(cfg: ConfigDict) -> None:
+  """Refuses what GRPO refuses, and a cap below 1."""
+  grpo.check(cfg)
+  shared_settings.check_at_least(cfg, 0, "clip_high")
 
 
-def bounds(batch: TrainBatch, cfg: Any) -> tuple[float, float]:
+def bounds(batch: TrainBatch, cfg: ConfigDict) -> tuple[float, float]:
   """Returns (0, the cap)."""
   del batch
   return 0.0, 1.0 + cfg.clip_high
 
 
-def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:
   """Returns -J of a slice of the batch, sum(weights * token loss), and its metrics."""
   logprobs, old, ref = common.policies(outputs, batch)
-  ratio = importance_ratio(logprobs, old, batch.mask, cfg)
+  ratio = common.token_ratio(logprobs, old, batch.mask, cfg)
   lower, cap = bounds(batch, cfg)
   mismatch = common.mismatch(old, batch, cfg)
   gain = surrogate.cispo(logprobs, ratio, batch.advantages, cap) * mismatch
@@ -67,5 +54,10 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]
   # log pi is there for its gradient; what the passes improve is the capped ratio times A.
   improved = jnp.minimum(ratio, cap) * batch.advantages * mismatch
   found = metrics.of_policy(outputs, batch)
-  found |= metrics.of_ratio(outputs, batch, cfg, importance_ratio, (lower, cap), improved)
+  found |= metrics.of_ratio(outputs, batch, cfg, common.token_ratio, (lower, cap), improved)
   return jnp.sum(batch.weights * (kl - gain)), found
+
+
+OBJECTIVE = dataclasses.replace(
+  grpo.OBJECTIVE, loss=loss, settings=settings, check=check, bounds=bounds
+)

@@ -18,22 +18,22 @@ The table is tested row by row in tests/objectives/coefficients_test.py, with th
 """
 
 import dataclasses
-from typing import Any
 
 import jax
+from ml_collections import ConfigDict
 
-from grpo_jax.objectives.contract import Objective
+from grpo_jax.objectives.base import Objective
 from grpo_jax.types import Array, Outputs, TrainBatch
 
 
 def gradient_coefficient(
-  objective: Objective, outputs: Outputs, batch: TrainBatch, cfg: Any
+  objective: Objective, outputs: Outputs, batch: TrainBatch, cfg: ConfigDict
 ) -> Array:
   """Returns d(-loss) / d log pi of every token, by automatic differentiation. [P, G, L], the
   batch's weights included.
 
   Args:
-    objective: a module of this folder, such as `grpo`.
+    objective: of a file of this folder, such as `grpo.OBJECTIVE`.
     outputs: what the policy says of the batch's tokens.
     batch: the objective's `prepare` of the rollouts.
     cfg: the objective's settings.

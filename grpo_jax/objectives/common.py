@@ -1,153 +1,27 @@
-"""What the objectives share: settings, masks and weights of a batch, the frozen policies, bounds
-and ratios.
+"""Functions that objectives share: masks and weights, the policies of a loss, ratios and bounds.
 
-contract.py says what an objective is; metrics.py has what all of them report.
+Those that have the signature of a field of `base.Objective` are made to be named there.
 """
 
 import dataclasses
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 import chex
 import jax
 import jax.numpy as jnp
-from ml_collections import ConfigDict, config_dict
+from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import masked, surrogate
 from grpo_jax.types import TRUNCATED, Array, Outputs, Rollouts, TrainBatch
 
-# -- settings that several objectives read, and their checks
+T = TypeVar("T")
 
 
-def aggregation_settings() -> ConfigDict:
-  """Returns the settings of `weights`."""
-  c = ConfigDict()
-  # sequence_mean (GRPO), token_mean, group_token_mean (DAPO), constant (Dr.GRPO), prompt_sum; see
-  # ops/masked.py
-  c.aggregation = "sequence_mean"
-  # of a completion, for "constant"; tied to sampler.max_length
-  c.max_length = config_dict.placeholder(int)
-  return c
-
-
-def mismatch_settings() -> ConfigDict:
-  """Returns the settings of `mismatch`."""
-  c = ConfigDict()
-  # importance weight pi_old / pi_sampler: none, truncate (to the cap), mask (0 above the cap)
-  c.mismatch = "none"
-  c.mismatch_level = "token"  # or sequence: the product over its tokens
-  c.mismatch_cap = 2.0  # the largest weight
-  return c
-
-
-def sampled_settings() -> ConfigDict:
-  """Returns the settings of objectives that average over completions that a policy sampled."""
-  c = aggregation_settings()
-  c.mask_truncated = False  # leave completions that were cut off out of the loss
-  c.update(mismatch_settings())
-  return c
-
-
-def clip_settings() -> ConfigDict:
-  """Returns the settings of a clip of the ratio, for both signs of the advantage."""
-  c = ConfigDict()
-  c.clip_low = 0.2  # the ratio is clipped to [1 - clip_low, 1 + clip_high]
-  c.clip_high = 0.2
-  c.clip_delta = 0.0  # two-sided clip: upper bound of the ratio where A < 0; 0: off
-  return c
-
-
-def check_choice(cfg: Any, setting: str, choices: Collection[str | int]) -> None:
-  """Refuses a setting whose value is none of `choices`.
-
-  Raises:
-    SettingError: the setting, its value and the choices.
-  """
-  if cfg[setting] not in choices:
-    raise SettingError(f"{setting}={cfg[setting]!r}: use one of {', '.join(map(str, choices))}")
-
-
-def check_at_least(cfg: Any, least: float, *settings: str) -> None:
-  """Refuses numbers below `least`.
-
-  Raises:
-    SettingError: the setting, its value and the range.
-  """
-  for setting in settings:
-    if not cfg[setting] >= least:
-      raise SettingError(f"{setting}={cfg[setting]!r}: use a finite number of at least {least:g}")
-
-
-def check_between(cfg: Any, least: float, most: float, *settings: str) -> None:
-  """Refuses numbers below `least` or above `most`.
-
-  Raises:
-    SettingError: the setting, its value and the range.
-  """
-  for setting in settings:
-    if not least <= cfg[setting] <= most:
-      raise SettingError(f"{setting}={cfg[setting]!r}: use a number from {least:g} to {most:g}")
-
-
-def check_aggregation(cfg: Any) -> None:
-  """Refuses an unknown aggregation, and "constant" without the constant."""
-  check_choice(cfg, "aggregation", masked.AGGREGATIONS)
-  if cfg.aggregation == "constant" and not cfg.max_length:
-    raise SettingError(
-      f"max_length={cfg.max_length!r} with aggregation='constant': it divides by the length; make "
-      "the section by "
-      "defaults.objective(name, c), which ties it to sampler.max_length"
-    )
-
-
-def check_mismatch(cfg: Any) -> None:
-  """Refuses an unknown mismatch correction, and a cap that lets nothing through."""
-  check_choice(cfg, "mismatch", surrogate.MISMATCHES)
-  check_choice(cfg, "mismatch_level", surrogate.MISMATCH_LEVELS)
-  if not cfg.mismatch_cap > 0:
-    raise SettingError(f"mismatch_cap={cfg.mismatch_cap!r}: use a finite number above 0")
-
-
-def check_sampled(cfg: Any) -> None:
-  """Refuses an unknown aggregation or mismatch correction: the `check` of `sampled_settings`."""
-  check_aggregation(cfg)
-  check_mismatch(cfg)
-
-
-def check_clip(cfg: Any) -> None:
-  """Refuses bounds on the wrong side of 1, and a two-sided clip inside the ordinary one:
-  `clip_settings`' check.
-
-  Raises:
-    SettingError: a negative number, or a clip_delta that is on and not above 1 + clip_high.
-  """
-  check_at_least(cfg, 0, "clip_low", "clip_high", "clip_delta")
-  if cfg.clip_delta and cfg.clip_delta <= 1.0 + cfg.clip_high:
-    raise SettingError(
-      f"clip_delta={cfg.clip_delta}: use 0 (off) or more than 1 + clip_high = {1.0 + cfg.clip_high}"
-    )
-
-
-def no_other_pass(cfg: Any) -> frozenset[str]:
-  """Returns the `needs` of an objective that reads the trained policy alone: none."""
-  del cfg
-  return frozenset()
-
-
-def scores_alone(cfg: Any) -> frozenset[str]:
-  """Returns the `needs` of an objective that trains a reward model."""
-  del cfg
-  return frozenset({"scores"})
-
-
-def require(value: Any, name: str, objective: str) -> Any:
-  """Returns `value`, an array that these rollouts must have.
-
-  Raises:
-    SettingError: it is None.
-  """
+def require(value: T | None, name: str, objective: str) -> T:
+  """Returns `value`, an array that these rollouts must have; refuses None."""
   if value is None:
     raise SettingError(f"objective={objective!r} needs {name}, which these rollouts do not have")
   return value
@@ -174,12 +48,12 @@ def last_token(lengths: Array, max_length: int) -> Array:
   return jnp.arange(max_length) == lengths[..., None] - 1
 
 
-def weights(mask: Array, lengths: Array, cfg: Any) -> Array:
+def weights(mask: Array, lengths: Array, cfg: ConfigDict) -> Array:
   """Returns the weights [P, G, L] under `cfg.aggregation`: the `weights` of most objectives."""
   return masked.token_weights(mask, lengths, cfg.aggregation, cfg.max_length)
 
 
-def sequence_mean_weights(mask: Array, lengths: Array, cfg: Any) -> Array:
+def sequence_mean_weights(mask: Array, lengths: Array, cfg: ConfigDict) -> Array:
   """Returns the weights [P, G, L] of objectives that are defined by a mean over completions alone."""
   del cfg
   return masked.token_weights(mask, lengths, "sequence_mean")
@@ -217,28 +91,28 @@ def train_batch(
   )
 
 
-def flat_advantages(rollouts: Rollouts, cfg: Any) -> Array:
-  """Returns which groups have advantage 0 on every token, [P] bool: the `flat` of objectives that
-  name an advantage.
-  """
-  return jnp.all(cfg.advantage(rollouts) == 0.0, axis=(1, 2))
+def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
+  """Returns the batch of rollouts with the advantages that the config names."""
+  advantages = require(advantages, "advantages (the setting `advantage`)", cfg.name)
+  mask = completion_mask(rollouts, cfg.mask_truncated)
+  return train_batch(rollouts, advantages, mask, weights(mask, rollouts.lengths, cfg))
 
 
-def flat_totals(rollouts: Rollouts, cfg: Any) -> Array:
-  """Returns which groups were given equal rewards, [P] bool: the `flat` of objectives that compare
-  within a group.
-  """
+def flat(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Array:
+  """Returns which groups have no advantage on any token, or else were given equal rewards. [P] bool."""
   del cfg
+  if advantages is not None:
+    return jnp.all(advantages == 0.0, axis=(1, 2))
   return adv.flat(rollouts.rewards, rollouts.given)
 
 
-def flat_never(rollouts: Rollouts, cfg: Any) -> Array:
-  """Returns False for each group, [P]: the `flat` of objectives that learn from every completion."""
-  del cfg
+def flat_never(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Array:
+  """Returns False for each group, [P]: for objectives that learn from every completion."""
+  del cfg, advantages
   return jnp.zeros(rollouts.tokens.shape[0], bool)
 
 
-def pair_signs(rollouts: Rollouts, cfg: Any, mask: Array) -> Array:
+def pair_signs(rollouts: Rollouts, cfg: ConfigDict, mask: Array) -> Array:
   """Returns +1 on the tokens of the chosen completion and -1 on those of the rejected one, [P, 2,
   L].
 
@@ -286,7 +160,7 @@ def policies(outputs: Outputs, batch: TrainBatch) -> tuple[Array, Array, Array |
   return logprobs, jax.lax.stop_gradient(old), None if ref is None else jax.lax.stop_gradient(ref)
 
 
-def mismatch(old: Array, batch: TrainBatch, cfg: Any) -> Array:
+def mismatch(old: Array, batch: TrainBatch, cfg: ConfigDict) -> Array:
   """Returns the weight pi_old / pi_sampler that `cfg.mismatch` asks for, [P, G, L] or [P, G, 1].
 
   Both policies are of the full softmax: what top-k, top-p and min-p cut off is not a mismatch.
@@ -299,10 +173,10 @@ def mismatch(old: Array, batch: TrainBatch, cfg: Any) -> Array:
   )
 
 
-# -- ratios and bounds, as contract.py asks for them
+# -- ratios and bounds
 
 
-def token_ratio(logprobs: Array, old: Array, mask: Array, cfg: Any) -> Array:
+def token_ratio(logprobs: Array, old: Array, mask: Array, cfg: ConfigDict) -> Array:
   """Returns pi / pi_old of each token, [P, G, L]: the `importance_ratio` of objectives that clip by
   token.
   """
@@ -311,7 +185,7 @@ def token_ratio(logprobs: Array, old: Array, mask: Array, cfg: Any) -> Array:
 
 
 def ratio_and_largest(
-  importance_ratio: Callable, logprobs: Array, old: Array, mask: Array, cfg: Any
+  importance_ratio: Callable, logprobs: Array, old: Array, mask: Array, cfg: ConfigDict
 ) -> tuple[Array, Array]:
   """Returns the ratio, and that of a policy that is certain of what was sampled."""
   ratio, largest = (
@@ -320,13 +194,13 @@ def ratio_and_largest(
   return ratio, largest
 
 
-def clip_bounds(batch: TrainBatch, cfg: Any) -> tuple[float, float]:
+def clip_bounds(batch: TrainBatch, cfg: ConfigDict) -> tuple[float, float]:
   """Returns (1 - clip_low, 1 + clip_high), the `bounds` of objectives that clip all tokens alike."""
   del batch
   return 1.0 - cfg.clip_low, 1.0 + cfg.clip_high
 
 
-def no_bounds(batch: TrainBatch, cfg: Any) -> tuple[float, float]:
+def no_bounds(batch: TrainBatch, cfg: ConfigDict) -> tuple[float, float]:
   """Returns (0, infinity), the `bounds` of objectives that clip nothing."""
   del batch, cfg
   return 0.0, jnp.inf

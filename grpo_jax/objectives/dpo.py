@@ -7,24 +7,15 @@ pair. DeepSeekMath's table drops beta and divides by |o|. A pair's loss is sprea
 with weights that add up to 1 / pairs, so there is no choice of an aggregation.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
-from grpo_jax.objectives import common, metrics
+from grpo_jax.objectives import common, metrics, shared_settings
+from grpo_jax.objectives.base import Objective, needs_reference
 from grpo_jax.ops import preferences
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
-
-DATA = ("pairs",)
-TEACHER = ""
-importance_ratio = None
-weights = common.sequence_mean_weights
-bounds = common.no_bounds
-live_advantages = common.prepared_advantages
-flat = common.flat_totals
 
 
 def settings() -> ConfigDict:
@@ -35,40 +26,26 @@ def settings() -> ConfigDict:
   return c
 
 
-def check(cfg: Any) -> None:
-  """Refuses a beta that is not positive, and labels that are more often wrong than right.
-
-  Raises:
-    SettingError: the setting, its value, and what would work.
-  """
+def check(cfg: ConfigDict) -> None:
+  """Refuses a beta that is not positive, and labels that are more often wrong than right."""
   if not cfg.beta or not cfg.beta > 0:
     raise SettingError(
       f"beta={cfg.beta!r} with objective='dpo': use a positive number, such as 0.1"
     )
-  common.check_between(cfg, 0, 0.5, "label_smoothing")
+  shared_settings.check_between(cfg, 0, 0.5, "label_smoothing")
 
 
-def needs(cfg: Any) -> frozenset[str]:
-  """Returns the reference's pass."""
-  del cfg
-  return frozenset({"ref"})
-
-
-def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
-  """Returns the batch with advantage +1 on the chosen completion and -1 on the rejected one.
-
-  Raises:
-    SettingError: groups that are not pairs, or no reference log-probs.
-  """
+def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
+  """Returns the batch with advantage +1 on the chosen completion and -1 on the rejected one."""
+  del advantages
   mask = common.completion_mask(rollouts, mask_truncated=False)
   signs = common.pair_signs(rollouts, cfg, mask)
   common.require(rollouts.ref_logprobs, "ref_logprobs", cfg.name)
-  return common.train_batch(
-    common.written(rollouts), signs, mask, weights(mask, rollouts.lengths, cfg)
-  )
+  weights = common.sequence_mean_weights(mask, rollouts.lengths, cfg)
+  return common.train_batch(common.written(rollouts), signs, mask, weights)
 
 
-def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:
   """Returns sum(weights * the loss of the token's pair) and its metrics (implied rewards, margin,
   accuracy).
   """
@@ -85,3 +62,14 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]
   }.items():
     found[name] = metrics.group_mean(value, batch.lengths)
   return jnp.sum(batch.weights * pair_loss[:, None, None]), found
+
+
+OBJECTIVE = Objective(
+  loss,
+  prepare,
+  settings,
+  check,
+  needs_reference,
+  data=("pairs",),
+  weights=common.sequence_mean_weights,
+)

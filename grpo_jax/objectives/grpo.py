@@ -23,78 +23,47 @@ eps. The same: ddof 1, eps 1e-4.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
-from grpo_jax.objectives import advantages, common, metrics
+from grpo_jax.objectives import common, metrics, shared_settings
+from grpo_jax.objectives.base import Needs, Objective
 from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import divergences, surrogate
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
-DATA = ("live",)
-TEACHER = ""
-importance_ratio = common.token_ratio
-weights = common.weights
-bounds = common.clip_bounds
-live_advantages = common.prepared_advantages
-flat = common.flat_advantages
-
 
 def settings() -> ConfigDict:
   """Returns the settings of GRPO, with DeepSeekMath's formula and no KL."""
-  c = advantages.settings()  # advantage, baseline, scale, ddof, eps, reward_weights
-  c.beta = 0.0  # weight of the KL to the reference; 0: no reference is held or run
+  c = shared_settings.join(shared_settings.advantage(), shared_settings.clipped())
   c.kl_estimator = "k3"  # k1, k2 or k3
   c.kl_weighted = False  # multiply the KL by pi / pi_old, not detached
   c.kl_in_reward = False  # take beta times the KL off the advantages, and leave it out of the loss
   c.kl_past_bound = True  # a token past its clip bound still takes the KL's gradient
-  c.update(common.clip_settings())  # clip_low, clip_high, clip_delta
-  # mask_truncated, aggregation, max_length, mismatch, mismatch_level, mismatch_cap
-  c.update(common.sampled_settings())
   return c
 
 
-def check(cfg: Any) -> None:
-  """Refuses unknown names and settings that contradict each other.
-
-  Raises:
-    SettingError: the setting, its value, and what would work.
-  """
-  check_unclipped(cfg)
-  common.check_clip(cfg)
-
-
-def check_unclipped(cfg: Any) -> None:
-  """Checks every setting except those of the clip.
-
-  Raises:
-    SettingError: the setting, its value, and what would work.
-  """
-  advantages.check(cfg)
-  common.check_sampled(cfg)
-  common.check_at_least(cfg, 0, "beta")
-  common.check_choice(cfg, "kl_estimator", divergences.ESTIMATORS)
+def check(cfg: ConfigDict) -> None:
+  """Refuses unknown names and settings that contradict each other."""
+  shared_settings.check(cfg)
+  shared_settings.check_at_least(cfg, 0, "beta")
+  shared_settings.check_choice(cfg, "kl_estimator", divergences.ESTIMATORS)
   if cfg.kl_in_reward and cfg.kl_weighted:
     raise SettingError(
       "kl_weighted=True with kl_in_reward=True: a reward has no ratio; use one of the two"
     )
 
 
-def needs(cfg: Any) -> frozenset[str]:
-  """Returns the forward passes to make before `prepare`: no reference without a KL term.
-
-  The old policy's is wanted here only by the KL in the reward; `learn` adds it when it makes
-  several updates.
-  """
+def needs(cfg: ConfigDict) -> Needs:
+  """Returns the reference where there is a KL, and the old policy where it is in the reward."""
   if not cfg.beta:
-    return frozenset()
-  return frozenset({"ref", "old"}) if cfg.kl_in_reward else frozenset({"ref"})
+    return Needs.NOTHING
+  return Needs.REFERENCE | Needs.OLD_POLICY if cfg.kl_in_reward else Needs.REFERENCE
 
 
-def kl_return(rollouts: Rollouts, cfg: Any, mask: Array) -> Array:
+def kl_return(rollouts: Rollouts, cfg: ConfigDict, mask: Array) -> Array:
   """Returns the KL that is still to come from token t on, less the mean of the group's other
   samples there. [P, G, L].
 
@@ -111,23 +80,17 @@ def kl_return(rollouts: Rollouts, cfg: Any, mask: Array) -> Array:
   return to_come - (jnp.sum(to_come, axis=1, keepdims=True) - to_come) / (samples - 1)
 
 
-def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
+def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
   """Returns the batch of rollouts with the advantages that the config names, less the KL if it is
   in the reward.
-
-  Raises:
-    SettingError: no rewards, or no reference log-probs although the KL is in the reward.
   """
-  common.require(rollouts.rewards, "rewards", cfg.name)
-  mask = common.completion_mask(rollouts, cfg.mask_truncated)
-  # the function that the setting names, bound to its settings
-  advantages_PxGxL = cfg.advantage(rollouts)
-  if cfg.beta and cfg.kl_in_reward:
-    advantages_PxGxL = advantages_PxGxL - cfg.beta * kl_return(rollouts, cfg, mask)
-  return common.train_batch(rollouts, advantages_PxGxL, mask, weights(mask, rollouts.lengths, cfg))
+  if advantages is not None and cfg.beta and cfg.kl_in_reward:
+    mask = common.completion_mask(rollouts, cfg.mask_truncated)
+    advantages = advantages - cfg.beta * kl_return(rollouts, cfg, mask)
+  return common.prepare(rollouts, cfg, advantages)
 
 
-def kl_term(logprobs: Array, old: Array, ref: Array | None, cfg: Any) -> Array:
+def kl_term(logprobs: Array, old: Array, ref: Array | None, cfg: ConfigDict) -> Array:
   """Returns beta * KL of each token as it stands in the loss, and 0 where it does not. All [P, G,
   L].
   """
@@ -141,18 +104,18 @@ def kl_term(logprobs: Array, old: Array, ref: Array | None, cfg: Any) -> Array:
   return cfg.beta * kl
 
 
-def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:
   """Returns -J of a slice of the batch, sum(weights * token loss), and its metrics."""
-  return clipped_loss(importance_ratio, outputs, batch, cfg)
+  return clipped_loss(common.token_ratio, outputs, batch, cfg)
 
 
 def clipped_loss(
-  importance_ratio: Callable, outputs: Outputs, batch: TrainBatch, cfg: Any
+  importance_ratio: Callable, outputs: Outputs, batch: TrainBatch, cfg: ConfigDict
 ) -> tuple[Array, Metrics]:
   """Returns what `loss` does, with another ratio."""
   logprobs, old, ref = common.policies(outputs, batch)
   ratio = importance_ratio(logprobs, old, batch.mask, cfg)
-  lower, upper = bounds(batch, cfg)
+  lower, upper = common.clip_bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper, cfg.clip_delta)
   gain = gain * common.mismatch(old, batch, cfg)
   kl = kl_term(logprobs, old, ref, cfg)
@@ -164,3 +127,14 @@ def clipped_loss(
     outputs, batch, cfg, importance_ratio, (lower, upper), gain, cfg.clip_delta
   )
   return jnp.sum(batch.weights * (kl - gain)), found
+
+
+OBJECTIVE = Objective(
+  loss,
+  prepare,
+  settings,
+  check,
+  needs,
+  importance_ratio=common.token_ratio,
+  bounds=common.clip_bounds,
+)

@@ -14,23 +14,13 @@ GRPO does here; TRL's use_bias_correction_kl takes the ratio of the importance s
 under GSPO is the sequence's.
 """
 
-from typing import Any
+import dataclasses
 
 from ml_collections import ConfigDict
 
 from grpo_jax.objectives import grpo
 from grpo_jax.ops import surrogate
 from grpo_jax.types import Array, Metrics, Outputs, TrainBatch
-
-DATA = grpo.DATA
-TEACHER = ""
-check = grpo.check
-needs = grpo.needs
-prepare = grpo.prepare
-weights = grpo.weights
-bounds = grpo.bounds
-live_advantages = grpo.live_advantages
-flat = grpo.flat
 
 
 def settings() -> ConfigDict:
@@ -42,12 +32,17 @@ def settings() -> ConfigDict:
   return c
 
 
-def importance_ratio(logprobs: Array, old: Array, mask: Array, cfg: Any) -> Array:
+def importance_ratio(logprobs: Array, old: Array, mask: Array, cfg: ConfigDict) -> Array:
   """Returns s of each completion, [P, G, 1]; of each token, [P, G, L], where `cfg.token_level`."""
   ratio_of = surrogate.sequence_token_ratio if cfg.token_level else surrogate.sequence_ratio
   return ratio_of(logprobs, old, mask)
 
 
-def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:
   """Returns GRPO's loss with this ratio, and its metrics."""
   return grpo.clipped_loss(importance_ratio, outputs, batch, cfg)
+
+
+OBJECTIVE = dataclasses.replace(
+  grpo.OBJECTIVE, loss=loss, settings=settings, importance_ratio=importance_ratio
+)

@@ -16,61 +16,43 @@ rewards first, so that the critic only has to learn what the mean does not expla
 whitened over the batch if `whiten`.
 """
 
-from typing import Any
-
 import chex
 import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from grpo_jax.objectives import common, metrics
+from grpo_jax.objectives import common, metrics, shared_settings
+from grpo_jax.objectives.base import Needs, Objective
 from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import divergences, masked, surrogate
 from grpo_jax.types import TRUNCATED, Array, Metrics, Outputs, Rollouts, TrainBatch
 
-DATA = ("live",)
-TEACHER = ""
-importance_ratio = common.token_ratio
-weights = common.weights
-bounds = common.clip_bounds
-live_advantages = common.prepared_advantages
-flat = common.flat_never
-
 
 def settings() -> ConfigDict:
   """Returns the settings of PPO; its critic's learning rate is learner.critic_lr."""
-  c = ConfigDict()
-  c.beta = 0.0  # weight of the KL to the reference in the rewards; 0: no reference is held or run
+  c = shared_settings.clipped()
   c.gamma = 1.0  # discount
   c.lam = 0.95  # GAE's lambda
   c.whiten = True  # advantages to mean 0, std 1 over the batch
   c.group_baseline = False  # take the group's mean off the rewards first
-  c.update(common.clip_settings())  # clip_low, clip_high, clip_delta
   c.value_clip = 0.2  # values are clipped to old values -+ value_clip; 0: off
   c.value_coef = 0.5  # weight of the value loss
-  # mask_truncated, aggregation, max_length, mismatch, mismatch_level, mismatch_cap
-  c.update(common.sampled_settings())
   return c
 
 
-def check(cfg: Any) -> None:
-  """Refuses unknown names, numbers out of range, and a two-sided clip inside the ordinary one.
-
-  Raises:
-    SettingError: the setting, its value, and what would work.
-  """
-  common.check_sampled(cfg)
-  common.check_clip(cfg)
-  common.check_at_least(cfg, 0, "beta", "value_clip", "value_coef")
-  common.check_between(cfg, 0, 1, "gamma", "lam")
+def check(cfg: ConfigDict) -> None:
+  """Refuses unknown names, and numbers out of range."""
+  shared_settings.check(cfg)
+  shared_settings.check_at_least(cfg, 0, "beta", "value_clip", "value_coef")
+  shared_settings.check_between(cfg, 0, 1, "gamma", "lam")
 
 
-def needs(cfg: Any) -> frozenset[str]:
-  """Returns the critic's pass, and those of the two policies where there is a KL in the rewards."""
-  return frozenset({"values", "ref", "old"}) if cfg.beta else frozenset({"values"})
+def needs(cfg: ConfigDict) -> Needs:
+  """Returns the critic, and both policies where there is a KL in the rewards."""
+  return Needs.CRITIC | Needs.REFERENCE | Needs.OLD_POLICY if cfg.beta else Needs.CRITIC
 
 
-def token_rewards(rollouts: Rollouts, cfg: Any) -> Array:
+def token_rewards(rollouts: Rollouts, cfg: ConfigDict) -> Array:
   """Returns the given rewards, less the group's mean if asked, less beta times each token's k1. [P,
   G, L].
   """
@@ -85,28 +67,26 @@ def token_rewards(rollouts: Rollouts, cfg: Any) -> Array:
   return rewards
 
 
-def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
-  """Returns the batch with advantages by GAE, and the critic's targets and old values in `extra`.
-
-  Raises:
-    SettingError: no rewards, no critic values, or no reference log-probs although beta > 0.
-  """
+def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
+  """Returns the batch with advantages by GAE, and the critic's targets and old values in `extra`."""
+  del advantages
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
   inside = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
   values = common.on_mask(common.require(rollouts.old_values, "old_values", cfg.name), inside)
   last = common.last_token(rollouts.lengths, rollouts.tokens.shape[2])
   cut_off = rollouts.ended == TRUNCATED
   bootstrap = jnp.where(cut_off, jnp.sum(values * last, axis=2), 0.0)
-  advantages = adv.gae(
+  gae = adv.gae(
     token_rewards(rollouts, cfg), values, rollouts.lengths, bootstrap, cfg.gamma, cfg.lam
   )
   extra = {
-    "returns": jax.lax.stop_gradient(advantages + values),
+    "returns": jax.lax.stop_gradient(gae + values),
     "old_values": jax.lax.stop_gradient(values),
   }
   if cfg.whiten:
-    advantages = masked.whiten(advantages, mask)
-  return common.train_batch(rollouts, advantages, mask, weights(mask, rollouts.lengths, cfg), extra)
+    gae = masked.whiten(gae, mask)
+  weights = common.weights(mask, rollouts.lengths, cfg)
+  return common.train_batch(rollouts, gae, mask, weights, extra)
 
 
 def value_loss(values: Array, old_values: Array, returns: Array, value_clip: float) -> Array:
@@ -123,13 +103,13 @@ def value_loss(values: Array, old_values: Array, returns: Array, value_clip: flo
   return 0.5 * error
 
 
-def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:
   """Returns -J plus the value loss of a slice of the batch, with the same weights for both, and its
   metrics.
   """
   logprobs, old, _ = common.policies(outputs, batch)
-  ratio = importance_ratio(logprobs, old, batch.mask, cfg)
-  lower, upper = bounds(batch, cfg)
+  ratio = common.token_ratio(logprobs, old, batch.mask, cfg)
+  lower, upper = common.clip_bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper, cfg.clip_delta) * common.mismatch(
     old, batch, cfg
   )
@@ -138,7 +118,7 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]
   critic = value_loss(values, old_values, returns, cfg.value_clip)
   found = metrics.of_policy(outputs, batch)
   found |= metrics.of_ratio(
-    outputs, batch, cfg, importance_ratio, (lower, upper), gain, cfg.clip_delta
+    outputs, batch, cfg, common.token_ratio, (lower, upper), gain, cfg.clip_delta
   )
   found |= jax.lax.stop_gradient(
     {
@@ -148,3 +128,15 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]
     }
   )
   return jnp.sum(batch.weights * (cfg.value_coef * critic - gain)), found
+
+
+OBJECTIVE = Objective(
+  loss,
+  prepare,
+  settings,
+  check,
+  needs,
+  importance_ratio=common.token_ratio,
+  bounds=common.clip_bounds,
+  flat=common.flat_never,
+)

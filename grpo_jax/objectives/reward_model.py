@@ -3,60 +3,36 @@ rejected].
 
     loss = -log sigma(score_chosen - score_rejected)
 
-`outputs.values` here are the scores *after* reading each token, entry t from the hidden state at
-token t: without the one-token shift of log-probs and of PPO's critic, so that the last token is
-read as well. A pair's loss is spread over its tokens with weights that add up to 1 / pairs, so
+The scores are those *after* reading each token, entry t from the hidden state at token t: without
+the one-token shift of log-probs and of PPO's critic, so that the last token is read as well. A pair's loss is spread over its tokens with weights that add up to 1 / pairs, so
 there is no choice of an aggregation.
 """
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from grpo_jax.objectives import common, metrics
+from grpo_jax.objectives.base import Objective
 from grpo_jax.ops import preferences
-from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
-
-DATA = ("pairs",)
-TEACHER = ""
-importance_ratio = None
-weights = common.sequence_mean_weights
-bounds = common.no_bounds
-live_advantages = common.prepared_advantages
-flat = common.flat_totals
-needs = common.scores_alone
+from grpo_jax.types import Array, Metrics, Rollouts, Scores, TrainBatch
 
 
-def settings() -> ConfigDict:
-  """Returns no settings: there is nothing to choose."""
-  return ConfigDict()
-
-
-def check(cfg: Any) -> None:
-  """Refuses nothing."""
-  del cfg
-
-
-def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
+def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
   """Returns the batch with advantage +1 on the chosen completion and -1 on the rejected one (a
   label only).
-
-  Raises:
-    SettingError: groups that are not pairs.
   """
+  del advantages
   mask = common.completion_mask(rollouts, mask_truncated=False)
-  return common.train_batch(
-    rollouts, common.pair_signs(rollouts, cfg, mask), mask, weights(mask, rollouts.lengths, cfg)
-  )
+  weights = common.sequence_mean_weights(mask, rollouts.lengths, cfg)
+  return common.train_batch(rollouts, common.pair_signs(rollouts, cfg, mask), mask, weights)
 
 
-def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+def loss(outputs: Scores, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:
   """Returns sum(weights * the loss of the token's pair) and its metrics."""
-  values = common.require(outputs.values, "values", cfg.name)
-  last = common.last_token(batch.lengths, values.shape[2])
-  scores = jnp.sum(jnp.where(last, values, 0.0), axis=2)
+  del cfg
+  last = common.last_token(batch.lengths, outputs.scores.shape[2])
+  scores = jnp.sum(jnp.where(last, outputs.scores, 0.0), axis=2)
   pair_loss = preferences.bradley_terry(scores[:, 0], scores[:, 1])
   margin = jax.lax.stop_gradient(scores[:, 0] - scores[:, 1])
   found = {
@@ -65,3 +41,13 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]
     "reward_margin": metrics.group_mean(margin, batch.lengths),
   }
   return jnp.sum(batch.weights * pair_loss[:, None, None]), found
+
+
+OBJECTIVE = Objective(
+  loss,
+  prepare,
+  settings=ConfigDict,  # none: there is nothing to choose
+  data=("pairs",),
+  trains_reward_model=True,
+  weights=common.sequence_mean_weights,
+)

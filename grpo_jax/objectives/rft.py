@@ -7,60 +7,47 @@ rewards add up to more than `threshold`. Wrong ones count in the denominator, so
 correct answers makes a small step.
 """
 
-from typing import Any
-
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from grpo_jax.objectives import common, metrics
+from grpo_jax.objectives import common, metrics, shared_settings
+from grpo_jax.objectives.base import Objective
 from grpo_jax.ops import advantages as adv
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
-
-DATA = ("live", "samples")
-TEACHER = ""
-importance_ratio = None
-weights = common.weights
-bounds = common.no_bounds
-live_advantages = common.prepared_advantages
-check = common.check_sampled
-needs = common.no_other_pass
 
 
 def settings() -> ConfigDict:
   """Returns the settings of RFT."""
-  c = ConfigDict()
+  c = shared_settings.sampled()
   c.threshold = 0.5  # rewards that add up to more are correct
-  # mask_truncated, aggregation, max_length, mismatch, mismatch_level, mismatch_cap
-  c.update(common.sampled_settings())
   return c
 
 
-def flat(rollouts: Rollouts, cfg: Any) -> Array:
+def flat(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Array:
   """Returns which groups have no correct completion, [P] bool."""
+  del advantages
   return ~jnp.any(_correct(rollouts, cfg), axis=1)
 
 
-def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
-  """Returns the batch with advantage 1 on the tokens of correct completions and 0 on the others.
-
-  Raises:
-    SettingError: no rewards.
-  """
+def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
+  """Returns the batch with advantage 1 on the tokens of correct completions and 0 on the others."""
+  del advantages
   common.require(rollouts.rewards, "rewards", cfg.name)
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
-  correct = _correct(rollouts, cfg).astype(jnp.float32)
-  return common.train_batch(
-    rollouts, correct[..., None] * mask, mask, weights(mask, rollouts.lengths, cfg)
-  )
+  correct = _correct(rollouts, cfg).astype(jnp.float32)[..., None] * mask
+  return common.train_batch(rollouts, correct, mask, common.weights(mask, rollouts.lengths, cfg))
 
 
-def _correct(rollouts: Rollouts, cfg: Any) -> Array:
+def _correct(rollouts: Rollouts, cfg: ConfigDict) -> Array:
   """Which completions are correct, [P, G] bool."""
   return adv.totals(rollouts.rewards, rollouts.given) > cfg.threshold
 
 
-def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:
   """Returns sum(weights * -A log pi) and its metrics."""
   logprobs, old, _ = common.policies(outputs, batch)
   gain = batch.advantages * logprobs * common.mismatch(old, batch, cfg)
   return -jnp.sum(batch.weights * gain), metrics.of_policy(outputs, batch)
+
+
+OBJECTIVE = Objective(loss, prepare, settings, data=("live", "samples"), flat=flat)

@@ -16,66 +16,34 @@ losses; its REINFORCE-style ones have the same gradient where nothing is clipped
 GRPO's.
 """
 
-from typing import Any
-
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from grpo_jax.objectives import advantages, common, metrics
+from grpo_jax.objectives import common, metrics, shared_settings
+from grpo_jax.objectives.base import Needs, Objective
 from grpo_jax.ops import divergences, surrogate
-from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
-
-DATA = ("live",)
-TEACHER = ""
-importance_ratio = common.token_ratio
-weights = common.weights
-bounds = common.clip_bounds
-live_advantages = common.prepared_advantages
-flat = common.flat_advantages
+from grpo_jax.types import Array, Metrics, Outputs, TrainBatch
 
 DIVERGENCES = ("reverse", "reverse_unnormalised", "forward", "forward_unnormalised")
 
 
 def settings() -> ConfigDict:
   """Returns the settings of RPG; a KL in the reward, or without the weight, is GRPO's."""
-  c = advantages.settings()  # advantage, baseline, scale, ddof, eps, reward_weights
-  c.beta = 0.0  # weight of the divergence from the reference; 0: no reference is held or run
+  c = shared_settings.join(shared_settings.advantage(), shared_settings.clipped())
   c.divergence = "reverse_unnormalised"  # or reverse, forward, forward_unnormalised
-  c.update(common.clip_settings())  # clip_low, clip_high, clip_delta
-  # mask_truncated, aggregation, max_length, mismatch, mismatch_level, mismatch_cap
-  c.update(common.sampled_settings())
   return c
 
 
-def check(cfg: Any) -> None:
-  """Refuses unknown names and settings that contradict each other.
-
-  Raises:
-    SettingError: the setting, its value, and what would work.
-  """
-  advantages.check(cfg)
-  common.check_sampled(cfg)
-  common.check_clip(cfg)
-  common.check_at_least(cfg, 0, "beta")
-  common.check_choice(cfg, "divergence", DIVERGENCES)
+def check(cfg: ConfigDict) -> None:
+  """Refuses unknown names, and a negative beta."""
+  shared_settings.check(cfg)
+  shared_settings.check_at_least(cfg, 0, "beta")
+  shared_settings.check_choice(cfg, "divergence", DIVERGENCES)
 
 
-def needs(cfg: Any) -> frozenset[str]:
+def needs(cfg: ConfigDict) -> Needs:
   """Returns the reference, where there is a divergence from it."""
-  return frozenset({"ref"}) if cfg.beta else frozenset()
-
-
-def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
-  """Returns the batch of rollouts with the advantages that the config names.
-
-  Raises:
-    SettingError: no rewards.
-  """
-  common.require(rollouts.rewards, "rewards", cfg.name)
-  mask = common.completion_mask(rollouts, cfg.mask_truncated)
-  return common.train_batch(
-    rollouts, cfg.advantage(rollouts), mask, weights(mask, rollouts.lengths, cfg)
-  )
+  return Needs.REFERENCE if cfg.beta else Needs.NOTHING
 
 
 def weighted_divergence(logprobs: Array, old: Array, ref: Array, divergence: str) -> Array:
@@ -89,11 +57,11 @@ def weighted_divergence(logprobs: Array, old: Array, ref: Array, divergence: str
   return cross if divergence == "forward" else weight + cross
 
 
-def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:
   """Returns -J of a slice of the batch, sum(weights * token loss), and its metrics."""
   logprobs, old, ref = common.policies(outputs, batch)
-  ratio = importance_ratio(logprobs, old, batch.mask, cfg)
-  lower, upper = bounds(batch, cfg)
+  ratio = common.token_ratio(logprobs, old, batch.mask, cfg)
+  lower, upper = common.clip_bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper, cfg.clip_delta) * common.mismatch(
     old, batch, cfg
   )
@@ -103,6 +71,16 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]
     token_loss += cfg.beta * weighted_divergence(logprobs, old, ref, cfg.divergence)
   found = metrics.of_policy(outputs, batch)
   found |= metrics.of_ratio(
-    outputs, batch, cfg, importance_ratio, (lower, upper), gain, cfg.clip_delta
+    outputs, batch, cfg, common.token_ratio, (lower, upper), gain, cfg.clip_delta
   )
   return jnp.sum(batch.weights * token_loss), found
+
+
+OBJECTIVE = Objective(
+  loss,
+  settings=settings,
+  check=check,
+  needs=needs,
+  importance_ratio=common.token_ratio,
+  bounds=common.clip_bounds,
+)

@@ -5,42 +5,32 @@ Its data are answers that a person (or anyone) wrote: groups of one. It needs no
 or old policy.
 """
 
-from typing import Any
-
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from grpo_jax.objectives import common, metrics
+from grpo_jax.objectives import common, metrics, shared_settings
+from grpo_jax.objectives.base import Objective
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
-
-DATA = ("solutions",)
-TEACHER = ""
-importance_ratio = None
-weights = common.weights
-bounds = common.no_bounds
-live_advantages = common.prepared_advantages
-flat = common.flat_totals
-needs = common.no_other_pass
-check = common.check_aggregation
 
 
 def settings() -> ConfigDict:
   """Returns the settings of SFT."""
-  c = common.aggregation_settings()  # aggregation, max_length
-  c.mask_truncated = False  # leave completions that were cut off out of the loss
-  return c
+  return shared_settings.join(shared_settings.truncation(), shared_settings.aggregation())
 
 
-def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
+def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
   """Returns the batch with advantage 1 on every token of every completion."""
+  del advantages
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
-  return common.train_batch(
-    common.written(rollouts), mask, mask, weights(mask, rollouts.lengths, cfg)
-  )
+  weights = common.weights(mask, rollouts.lengths, cfg)
+  return common.train_batch(common.written(rollouts), mask, mask, weights)
 
 
-def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:
   """Returns sum(weights * -A log pi) and its metrics."""
   del cfg
   logprobs, _, _ = common.policies(outputs, batch)
   return -jnp.sum(batch.weights * (batch.advantages * logprobs)), metrics.of_policy(outputs, batch)
+
+
+OBJECTIVE = Objective(loss, prepare, settings, data=("solutions",))

@@ -14,57 +14,44 @@ good in one completion and bad in another takes the net sign, and the good targe
 of probability 1 is, has A = 0.
 """
 
-from typing import Any
-
 import chex
 import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from grpo_jax.objectives import common, metrics
+from grpo_jax.objectives import common, metrics, shared_settings
+from grpo_jax.objectives.base import Needs, Objective
 from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import masked, surrogate
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
-DATA = ("live",)
-TEACHER = ""
-importance_ratio = common.token_ratio
-live_advantages = common.prepared_advantages
-flat = common.flat_totals
-
 
 def settings() -> ConfigDict:
   """Returns the settings of target probabilities."""
-  c = ConfigDict()
+  c = shared_settings.join(shared_settings.truncation(), shared_settings.mismatch())
   c.margin = 1e-3  # a reward so near to the group's mean is neither good nor bad
-  c.mask_truncated = False  # leave completions that were cut off out of the loss
-  c.update(common.mismatch_settings())  # mismatch, mismatch_level, mismatch_cap
   return c
 
 
-def check(cfg: Any) -> None:
-  """Refuses an unknown mismatch correction, and a negative margin.
-
-  Raises:
-    SettingError: the setting, its value, and what would work.
-  """
-  common.check_mismatch(cfg)
-  common.check_at_least(cfg, 0, "margin")
+def check(cfg: ConfigDict) -> None:
+  """Refuses an unknown mismatch correction, and a negative margin."""
+  shared_settings.check(cfg)
+  shared_settings.check_at_least(cfg, 0, "margin")
 
 
-def needs(cfg: Any) -> frozenset[str]:
+def needs(cfg: ConfigDict) -> Needs:
   """Returns the pass of the sampling policy, from whose probabilities the targets are made."""
   del cfg
-  return frozenset({"old"})
+  return Needs.OLD_POLICY
 
 
-def weights(mask: Array, lengths: Array, cfg: Any) -> Array:
+def weights(mask: Array, lengths: Array, cfg: ConfigDict) -> Array:
   """Returns 1 / number of prompts on the mask, [P, G, L]."""
   del cfg
   return masked.token_weights(mask, lengths, "prompt_sum")
 
 
-def bounds(batch: TrainBatch, cfg: Any) -> tuple[Array, Array]:
+def bounds(batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Array]:
   """Returns each token's own bounds as ratios, [P, G, L]: target / p_old on the side of its sign."""
   del cfg
   return batch.extra["lower"], batch.extra["upper"]
@@ -110,12 +97,9 @@ def targets(tokens: Array, lengths: Array, signs: Array, probs: Array) -> tuple[
   return jax.vmap(of_group)(shared, inside, signs, probs)
 
 
-def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
-  """Returns the batch with signs for advantages and, in `extra`, each token's bounds as ratios.
-
-  Raises:
-    SettingError: no rewards or no old log-probs.
-  """
+def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
+  """Returns the batch with signs for advantages and, in `extra`, each token's bounds as ratios."""
+  del advantages
   common.require(rollouts.rewards, "rewards", cfg.name)
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
   # masked completions share contexts, too
@@ -133,14 +117,26 @@ def prepare(rollouts: Rollouts, cfg: Any) -> TrainBatch:
   return common.train_batch(rollouts, net, mask, weights(mask, rollouts.lengths, cfg), extra)
 
 
-def loss(outputs: Outputs, batch: TrainBatch, cfg: Any) -> tuple[Array, Metrics]:
+def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:
   """Returns minus the clipped surrogate with each token's own bound, sum(weights * token loss), and
   its metrics.
   """
   logprobs, old, _ = common.policies(outputs, batch)
-  ratio = importance_ratio(logprobs, old, batch.mask, cfg)
+  ratio = common.token_ratio(logprobs, old, batch.mask, cfg)
   lower, upper = bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper) * common.mismatch(old, batch, cfg)
   found = metrics.of_policy(outputs, batch)
-  found |= metrics.of_ratio(outputs, batch, cfg, importance_ratio, (lower, upper), gain)
+  found |= metrics.of_ratio(outputs, batch, cfg, common.token_ratio, (lower, upper), gain)
   return -jnp.sum(batch.weights * gain), found
+
+
+OBJECTIVE = Objective(
+  loss,
+  prepare,
+  settings,
+  check,
+  needs,
+  importance_ratio=common.token_ratio,
+  weights=weights,
+  bounds=bounds,
+)

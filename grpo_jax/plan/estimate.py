@@ -11,6 +11,7 @@ import numpy as np
 
 from grpo_jax.models import costs
 from grpo_jax.models.decoder import DecoderConfig
+from grpo_jax.objectives.base import Needs
 from grpo_jax.plan import memory
 from grpo_jax.plan.chips import Chip
 from grpo_jax.plan.collectives import Collective
@@ -125,10 +126,14 @@ def update_flops(workload: Workload, lengths: Lengths) -> float:
   config, needs, shape = workload.config, workload.learner.needs, workload.decoder.config
   one = costs.flops(shape, lengths.prompts, lengths.completions)
   head = 2.0 * shape.width * shape.vocab * float(lengths.completions.sum())
-  ref = "ref" in needs
-  frozen = bool(config.learner.mu * config.learner.minibatches > 1 or needs & {"old", "values"})
+  ref = Needs.REFERENCE in needs
+  frozen = bool(
+    config.learner.mu * config.learner.minibatches > 1 or needs & (Needs.OLD_POLICY | Needs.CRITIC)
+  )
   again = head + (one - head if config.model.remat == "block" else 0.0)
-  trees = 2 if "values" in needs else 1  # a critic has no head to speak of, which is not taken off
+  trees = (
+    2 if Needs.CRITIC in needs else 1
+  )  # a critic has no head to speak of, which is not taken off
   return ref * one + trees * (frozen * one + config.learner.mu * (3 * one + again))
 
 

@@ -16,6 +16,7 @@ from grpo_jax.errors import SettingError
 from grpo_jax.loops.learner import Learner
 from grpo_jax.models import lora, variants
 from grpo_jax.models.decoder import Decoder, DecoderConfig
+from grpo_jax.objectives.base import Needs
 from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.sizes import Sizes
@@ -100,7 +101,7 @@ def own_reference(workload: Workload) -> Any:
   adapters is it.
   """
   of_base = workload.decoder.lora and not workload.config.ref_from
-  needed = "ref" in workload.learner.needs and not of_base
+  needed = Needs.REFERENCE in workload.learner.needs and not of_base
   return parameters.abstract(workload.decoder.base) if needed else None
 
 
@@ -108,7 +109,7 @@ def policy_params(learner: Learner) -> Any:
   """Returns the policy's parameters as shapes with shardings, adapters and their base, if any,
   together.
   """
-  return lora.join(base_params(learner), learner.abstract().params["policy"])
+  return lora.join(base_params(learner), learner.abstract().model)
 
 
 def learn_batch(workload: Workload, lengths: Lengths, sizes: Sizes) -> tuple[Rollouts, Packing]:
@@ -136,7 +137,9 @@ def learn_arguments(workload: Workload, lengths: Lengths) -> tuple:
   """
   batch = learn_batch(workload, lengths, workload.learner.sizes.fresh())
   base, own = base_params(workload.learner), own_reference(workload)
-  ref = {} if own is None and base is not None and "ref" in workload.learner.needs else own
+  ref = (
+    {} if own is None and base is not None and Needs.REFERENCE in workload.learner.needs else own
+  )
   return ref, None, *_abstract(workload.decoder.layout, batch), base
 
 

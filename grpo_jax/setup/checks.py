@@ -12,7 +12,7 @@ from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf.config import write_config
-from grpo_jax.objectives.contract import Objective
+from grpo_jax.objectives.base import Objective
 from grpo_jax.rewards import combine
 from grpo_jax.sampling.sampler import decode_layout
 from grpo_jax.sandbox import deadline
@@ -40,7 +40,7 @@ def check_settings(config: ConfigDict) -> None:
   """
   settings.check(config)
   steps.pattern(config.data.steps)
-  registry.objective_settings(config.objective)
+  registry.configured(config.objective)
   if source_of_data(config) != "solutions":  # those are not scored
     scorers.rewards(config.rewards)
   scorers.requirement(config.offline)
@@ -174,7 +174,7 @@ def check_weights(config: ConfigDict, objective: Objective) -> None:
   own = ":" in config.objective.get("advantage", "") or "." in config.objective.name
   if (
     source_of_data(config) != "live"
-    or objective.TEACHER
+    or objective.teacher
     or own
     or config.objective.get("advantage") == "gdpo"
   ):
@@ -195,7 +195,7 @@ def check_group(config: ConfigDict, objective: Objective) -> None:
 
   Args:
     config: of the run.
-    objective: its module.
+    objective: of the run.
 
   Raises:
     SettingError: names sampler.group.
@@ -206,7 +206,7 @@ def check_group(config: ConfigDict, objective: Objective) -> None:
     )
   if config.sampler.group > 1 or source_of_data(config) != "live":
     return
-  settings = registry.objective_settings(config.objective)
+  configured = registry.configured(config.objective)
   # Three prompts with one completion each, of rewards on either side of any threshold: does one
   # teach something?
   tokens, rewards = (
@@ -226,12 +226,12 @@ def check_group(config: ConfigDict, objective: Objective) -> None:
   )
   by = (
     "advantage"
-    if "advantage" in settings
+    if "advantage" in configured.cfg
     else "group_baseline"
-    if settings.get("group_baseline")
+    if configured.cfg.get("group_baseline")
     else "name"
   )
-  if by == "group_baseline" or np.all(objective.flat(some, settings)):
+  if by == "group_baseline" or np.all(configured.flat(some)):
     raise SettingError(
       f"sampler.group=1: objective.{by}={config.objective[by]!r} compares the completions of a "
       "prompt, and learns "
@@ -362,24 +362,23 @@ def check_data(config: ConfigDict, objective: Objective) -> None:
   needs.
   """
   found, name = source_of_data(config), config.objective.name
-  scores = "scores" in objective.needs(registry.objective_settings(config.objective))
-  loops = [loop for loop, kind in REWARD_LOOPS.items() if kind in objective.DATA]
-  if scores and config.loop not in loops:
+  loops = [loop for loop, kind in REWARD_LOOPS.items() if kind in objective.data]
+  if objective.trains_reward_model and config.loop not in loops:
     use = " or ".join(map(repr, loops))
     raise SettingError(
       f"objective.name={name!r} with loop={config.loop!r}: trains a reward model; use loop={use}"
     )
-  if not scores and config.loop in REWARD_LOOPS:
+  if not objective.trains_reward_model and config.loop in REWARD_LOOPS:
     raise SettingError(
       f"objective.name={name!r} with loop={config.loop!r}: use objective={config.loop}, or "
       "loop='offline'"
     )
-  if found not in objective.DATA:
+  if found not in objective.data:
     raise SettingError(
       f"objective.name={name!r} with {_shown(found)}: use "
-      f"{', or '.join(_shown(kind) for kind in objective.DATA)}"
+      f"{', or '.join(_shown(kind) for kind in objective.data)}"
     )
-  teacher = objective.TEACHER
+  teacher = objective.teacher
   if teacher and not operator.attrgetter(teacher)(config):
     raise SettingError(
       f"{teacher}='': {name} learns from another model; give its folder, or a run's"

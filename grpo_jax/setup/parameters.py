@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
+from grpo_jax.learning.state import CRITIC, MODEL
 from grpo_jax.models import heads, limits
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.models.hf.config import read_config
@@ -142,7 +143,7 @@ def restore_trained(
   """
   wanted = without(abstract(decoder), left_out)
   wanted = wanted if decoder.lora is None else split(wanted)[1]
-  return checkpoint.restore_params(run, {"policy": wanted}, step, learner)["policy"]
+  return checkpoint.restore_params(run, {MODEL: wanted}, step, learner)[MODEL]
 
 
 def learners(run: str, step: int) -> list[str]:
@@ -243,23 +244,19 @@ def with_fresh_head(load: Callable[[], Any], decoder: Decoder) -> Any:
   return load() | {"score": head(decoder.config.width)}
 
 
-def params(decoder: Decoder, policy: Any, needs: frozenset[str]) -> dict[str, Any]:
-  """The trees that an update changes: the policy, and a critic that starts from it where the
-  objective needs values.
-
-  Of a reward model, its one tree stands in the policy's place.
+def params(decoder: Decoder, model: Any, critic: bool) -> dict[str, Any]:
+  """Returns the trees that an update changes: the model, and a critic that starts from it.
 
   Args:
-    decoder: of the policy.
-    policy: its starting parameters, or, where there are adapters, what is trained
-      (`fresh_adapters`). The critic has a
-      copy: an update frees each tree by itself.
-    needs: of the objective.
+    decoder: of the policy or the reward model.
+    model: its starting parameters, or, where there are adapters, what is trained
+      (`fresh_adapters`). The critic has a copy: an update frees each tree by itself.
+    critic: whether there is one.
   """
-  trees = {"policy": policy}
-  if "values" in needs:
+  trees = {MODEL: model}
+  if critic:
     head = jax.jit(heads.init_scalar, static_argnums=0, out_shardings=decoder.layout.replicated())
-    trees["critic"] = copy(policy) | {"value_head": head(decoder.config.width)}
+    trees[CRITIC] = copy(model) | {"value_head": head(decoder.config.width)}
   return trees
 
 
@@ -283,17 +280,17 @@ def fresh_adapters(decoder: Decoder, with_heads: Any, key: jax.Array) -> Any:
   return adapters | jax.tree.map(lambda x: x.astype("float32"), with_heads)
 
 
-def abstract_params(decoder: Decoder, needs: frozenset[str]) -> dict[str, Any]:
+def abstract_params(decoder: Decoder, critic: bool) -> dict[str, Any]:
   """`params` as ShapeDtypeStructs with their shardings."""
   tree = abstract(decoder)
   tree = tree if decoder.lora is None else split(tree)[1]
-  if "values" not in needs:
-    return {"policy": tree}
+  if not critic:
+    return {MODEL: tree}
   head = jax.eval_shape(functools.partial(heads.init_scalar, decoder.config.width))
   everywhere = decoder.layout.replicated()
   return {
-    "policy": tree,
-    "critic": tree | {"value_head": jax.tree.map(lambda x: _struct(x, everywhere), head)},
+    MODEL: tree,
+    CRITIC: tree | {"value_head": jax.tree.map(lambda x: _struct(x, everywhere), head)},
   }
 
 

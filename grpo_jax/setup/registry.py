@@ -18,7 +18,7 @@ from grpo_jax.config import kinds
 from grpo_jax.distributed import inputs
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
-from grpo_jax.objectives import advantages, contract
+from grpo_jax.objectives import advantages, base, shared_settings
 from grpo_jax.sandbox import deadline
 from grpo_jax.setup import calls
 from grpo_jax.types import Example
@@ -78,41 +78,30 @@ def with_module(path: str, package: str, setting: str) -> tuple[ModuleType, Call
   return found, vars(found)[name]
 
 
-def objective(name: str) -> contract.Objective:
-  """Returns the objective that `objective.name` names: a module that holds all of
-  objectives/contract.py.
+def objective(name: str) -> base.Objective:
+  """Returns the objective that `objective.name` names: the OBJECTIVE of a module or file.
 
   Args:
     name: a module of grpo_jax.objectives, an import path with a dot, or a file "path/file.py".
-
-  Raises:
-    SettingError: there is none, it fails to import, or it lacks a name of the contract.
   """
-  found = module("grpo_jax.objectives", name, "objective.name")
-  if missing := contract.missing(found):
+  shown = f"objective.name={name!r}"
+  objective = base.of_module(module("grpo_jax.objectives", name, "objective.name"))
+  if objective is None:
     raise SettingError(
-      f"objective.name={name!r}: is no objective, it lacks {', '.join(missing)}; "
-      "grpo_jax.objectives "
-      f"has {_offered('grpo_jax.objectives')}, and contract.py there says what one is"
+      f"{shown}: has no objective; end the file with OBJECTIVE = Objective(loss), where Objective "
+      "is from grpo_jax.objectives.base, or choose from grpo_jax.objectives: "
+      f"{_offered('grpo_jax.objectives')}"
     )
-  if wrong := contract.wrong(found):
-    raise SettingError(f"objective.name={name!r}: {wrong}")
-  return found
+  if mistake := base.mistake(objective):
+    raise SettingError(f"{shown}: {mistake}")
+  return objective
 
 
-def objective_settings(section: ConfigDict) -> FrozenConfigDict:
-  """Returns the `objective` section as the objective's functions take it, once it is checked.
-
-  Where it has an `advantage`, that is the function it names in place of the name, to be called with
-  rollouts alone.
-
-  Raises:
-    SettingError: the section is another objective's, a value that the objective refuses, or an
-      advantage that is not there or does not fit the settings.
-  """
+def configured(section: ConfigDict) -> base.ConfiguredObjective:
+  """Returns the objective that the `objective` section chooses, with its settings, once checked."""
   found = objective(section.name)
   defaults = objective_defaults(section.name)
-  contract.check_names(found, section)
+  base.check_names(found, section)
   kinds.check_like(
     {each: section[each] for each in section if each != "name"}, defaults, "objective."
   )
@@ -123,17 +112,12 @@ def objective_settings(section: ConfigDict) -> FrozenConfigDict:
     found.check,
     section,
   )
-  if "advantage" not in section:
-    return FrozenConfigDict(section.to_dict())
-  return FrozenConfigDict(section.to_dict() | {"advantage": _advantage(section, defaults)})
+  advantage = _advantage(section, defaults) if "advantage" in section else None
+  return base.ConfiguredObjective(found, FrozenConfigDict(section.to_dict()), advantage)
 
 
 def objective_defaults(name: str) -> ConfigDict:
-  """Returns the settings of the objective that `objective.name` names, with their defaults.
-
-  Raises:
-    SettingError: there is no such objective, or its `settings` returns something else.
-  """
+  """Returns the settings of the objective that `objective.name` names, with their defaults."""
   found = objective(name)
   shown, expects = f"objective.name={name!r}", "a ConfigDict with a default for each setting"
   defaults = calls.call(shown, "settings", expects, found.settings)
@@ -169,7 +153,7 @@ def _advantage(section: ConfigDict, defaults: ConfigDict) -> Callable:
     raise SettingError(
       f"{shown}: takes {inspect.signature(found)}; it should take rollouts, and settings by keyword"
     )
-  for name in advantages.settings():
+  for name in shared_settings.advantage():
     if (
       name != "advantage"
       and name in section
@@ -184,7 +168,15 @@ def _advantage(section: ConfigDict, defaults: ConfigDict) -> Callable:
       raise SettingError(
         f"{shown}: {name} is no setting of objective={section.name!r}; give it a default"
       )
-  return functools.partial(found, **{name: section[name] for name in named if name in section})
+  return _bind(found, tuple((name, section[name]) for name in named if name in section))
+
+
+@functools.cache
+def _bind(advantage: Callable, settings: tuple[tuple[str, Any], ...]) -> Callable:
+  """Returns the function with its settings: the same object for the same ones, so that what is
+  jitted with it is compiled once.
+  """
+  return functools.partial(advantage, **dict(settings))
 
 
 def _takes_rollouts(function: Callable) -> bool:
@@ -381,7 +373,7 @@ def _offered(package: str) -> str:
   folder = pathlib.Path(importlib.import_module(package).__path__[0])
   names = sorted(each.stem for each in folder.glob("*.py") if each.stem != "__init__")
   fits = {
-    "grpo_jax.objectives": lambda found: not contract.missing(found),
+    "grpo_jax.objectives": lambda found: base.of_module(found) is not None,
     "grpo_jax.data": lambda found: "source" in vars(found),
     "grpo_jax.rewards": lambda found: any(map(_takes_completions, vars(found).values())),
   }.get(package, lambda _: True)

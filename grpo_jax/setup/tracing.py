@@ -17,11 +17,10 @@ from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import learn
-from grpo_jax.objectives import contract
+from grpo_jax.objectives.base import ConfiguredObjective, Needs
 from grpo_jax.setup import calls, registry, scorers
-from grpo_jax.types import STOPPED, Outputs, Prompts, Rollouts, TrainBatch
+from grpo_jax.types import STOPPED, Outputs, Prompts, Rollouts, Scores, TrainBatch
 
-PASSES = frozenset({"ref", "old", "values", "scores"})  # that an objective may need
 # Metrics that the rules which end the passes over a rollout look at; see learn.py.
 OF_RULES = {
   "stop_reached": ("at_bound", "past_bound"),
@@ -96,9 +95,9 @@ def check_objective(config: ConfigDict, source: str, completions: int) -> None:
       should return.
   """
   objective = registry.objective(config.objective.name)
-  if source not in objective.DATA:  # checks.check_data says so
+  if source not in objective.data:  # checks.check_data says so
     return
-  settings = registry.objective_settings(config.objective)
+  configured = registry.configured(config.objective)
   sizes = Sizes(
     P=config.data.prompts,
     G=completions,
@@ -109,19 +108,20 @@ def check_objective(config: ConfigDict, source: str, completions: int) -> None:
   if source == "live" or not (source == "solutions" or config.offline.pairs):
     sizes["N"] = max(1, len(scorers.reward_names(config.rewards)) + (config.loop == "iterative"))
   shown = f"objective.name={config.objective.name!r}"
-  expects = "a set of 'ref', 'old' and 'values', or {'scores'} alone"
-  found = calls.call(shown, "needs", expects, objective.needs, settings)
-  is_set = isinstance(found, set | frozenset)
-  if not is_set or not found <= PASSES or ("scores" in found and len(found) > 1):
-    raise _wrong(
-      shown, "needs", objective.needs, str(set(found)) if is_set else sizes.describe(found), expects
-    )
+  expects = "a value of Needs (grpo_jax.objectives.base)"
+  needs = calls.call(shown, "needs", expects, objective.needs, configured.cfg)
+  if not isinstance(needs, Needs):
+    raise _wrong(shown, "needs", objective.needs, sizes.describe(needs), expects)
+  if needs and objective.trains_reward_model:
+    expects = "Needs.NOTHING, as trains_reward_model=True"
+    raise _wrong(shown, "needs", objective.needs, str(needs), expects)
 
   updates = config.learner.mu * config.learner.minibatches
-  rollouts = _rollouts(sizes, source, found, updates)
-  if "advantage" in settings:
-    check_advantage(config, settings.advantage, sizes, rollouts)
-  batch = _check_prepare(shown, objective, settings, sizes, rollouts)
+  rollouts = _rollouts(sizes, source, configured, updates)
+  advantages = None
+  if configured.advantage is not None:
+    advantages = check_advantage(config, configured.advantage, sizes, rollouts)
+  batch = _check_prepare(shown, configured, sizes, rollouts, advantages)
   if source == "live":
     expects = f"bool {sizes.expects('P')}"
     _trace(
@@ -132,16 +132,17 @@ def check_objective(config: ConfigDict, source: str, completions: int) -> None:
       expects,
       lambda x: sizes.fits(x, "P", kind=jnp.bool_),
       rollouts,
-      settings,
+      configured.cfg,
+      advantages,
     )
-  _check_loss(config, objective, settings, sizes, found, batch)
+  _check_loss(config, configured, sizes, batch)
 
 
 def check_advantage(
   config: ConfigDict, advantage: Callable, sizes: Sizes, rollouts: Rollouts
-) -> None:
+) -> jax.ShapeDtypeStruct:
   """Refuses an advantage that fails, has another shape, or is not finite for groups that a run is
-  sure to meet.
+  sure to meet; returns its shape and dtype.
 
   Args:
     config: of the run.
@@ -156,9 +157,11 @@ def check_advantage(
     f"objective.advantage={config.objective.advantage!r}",
     f"float32 {sizes.expects('PGL')}",
   )
-  _trace(shown, sizes, "the function", advantage, expects, lambda x: sizes.fits(x, "PGL"), rollouts)
+  traced = _trace(
+    shown, sizes, "the function", advantage, expects, lambda x: sizes.fits(x, "PGL"), rollouts
+  )
   if ":" not in config.objective.advantage or sizes["P"] * sizes["G"] * sizes["L"] > LARGEST_TRIED:
-    return
+    return traced
   tried = calls.call(shown, "the function", expects, jax.jit(advantage), _some_rollouts(rollouts))
   for group, prompt in (
     ("whose rewards are all equal", 0),
@@ -173,9 +176,10 @@ def check_advantage(
         f"NaN or an infinity for a group {group}",
         "finite numbers",
       )
+  return traced
 
 
-def _rollouts(sizes: Sizes, source: str, needs: frozenset[str], updates: int) -> Rollouts:
+def _rollouts(sizes: Sizes, source: str, configured: ConfiguredObjective, updates: int) -> Rollouts:
   """Returns rollouts without content as the learner gives them to `prepare`; see
   learn.with_frozen_logprobs.
   """
@@ -189,11 +193,12 @@ def _rollouts(sizes: Sizes, source: str, needs: frozenset[str], updates: int) ->
       "given": sizes.array("PGL", jnp.bool_),
       "components": sizes.array("PGN"),
     }
-  if "scores" not in needs:
-    old = updates > 1 or needs & {"old", "values"}
-    more |= {"ref_logprobs": logprobs} if "ref" in needs else {}
+  if not configured.trains_reward_model:
+    needs = configured.needs
+    old = updates > 1 or needs & (Needs.OLD_POLICY | Needs.CRITIC)
+    more |= {"ref_logprobs": logprobs} if Needs.REFERENCE in needs else {}
     more |= {"old_logprobs": logprobs} if old else {}
-    more |= {"old_values": logprobs} if "values" in needs else {}
+    more |= {"old_values": logprobs} if Needs.CRITIC in needs else {}
   prompts = Prompts(sizes.array("PQ", jnp.int32), sizes.array("P", jnp.int32))
   return Rollouts(prompts, tokens, lengths, lengths, own, logprobs, **more)
 
@@ -216,10 +221,14 @@ def _some_rollouts(like: Rollouts) -> Rollouts:
 
 
 def _check_prepare(
-  shown: str, objective: contract.Objective, settings: Any, sizes: Sizes, rollouts: Rollouts
+  shown: str,
+  configured: ConfiguredObjective,
+  sizes: Sizes,
+  rollouts: Rollouts,
+  advantages: jax.ShapeDtypeStruct | None,
 ) -> TrainBatch:
   """Returns the batch of `prepare`, without content, once its arrays are seen to have their shapes."""
-  prepare = objective.prepare
+  prepare = configured.objective.prepare
   batch = _trace(
     shown,
     sizes,
@@ -228,7 +237,8 @@ def _check_prepare(
     "a TrainBatch",
     lambda x: isinstance(x, TrainBatch),
     rollouts,
-    settings,
+    configured.cfg,
+    advantages,
   )
   for name in ("tokens", "lengths", "mask", "advantages", "weights"):
     letters = "PG" if name == "lengths" else "PGL"
@@ -246,17 +256,12 @@ def _check_prepare(
 
 
 def _check_loss(
-  config: ConfigDict,
-  objective: contract.Objective,
-  settings: Any,
-  sizes: Sizes,
-  needs: frozenset[str],
-  batch: Any,
+  config: ConfigDict, configured: ConfiguredObjective, sizes: Sizes, batch: Any
 ) -> None:
   """Traces the functions that are called with a slice of the batch along P, the loss with its
   gradient.
   """
-  cfg = config.learner
+  cfg, objective, settings = config.learner, configured.objective, configured.cfg
   # checks.check_learner refuses others
   part = max(1, sizes["P"] // learn.microbatches_of_rollout(cfg, sizes["P"]))
   cut = Sizes(sizes | {"P": part})
@@ -269,11 +274,11 @@ def _check_loss(
     return cut.fits(x, "PGL")
 
   run("weights", objective.weights, per_token, is_token, batch.mask, batch.lengths, settings)
-  scores = "scores" in needs
-  outputs = Outputs(
-    *([None] * 2 if scores else [logprobs] * 2), logprobs if scores or "values" in needs else None
-  )
-  run("live_advantages", objective.live_advantages, per_token, is_token, outputs.logprobs, batch)
+  values = logprobs if Needs.CRITIC in configured.needs else None
+  outputs = Outputs(logprobs, logprobs, values)
+  if objective.trains_reward_model:
+    outputs = Scores(logprobs)
+  run("live_advantages", objective.live_advantages, per_token, is_token, logprobs, batch)
   expects = "two, each a number or [P, G, L]: the least and the largest ratio"
   run("bounds", objective.bounds, expects, lambda x: _are_bounds(x, cut), batch, settings)
   if objective.importance_ratio is not None:
@@ -291,7 +296,7 @@ def _check_loss(
     "loss", objective.loss, expects, lambda x: _is_loss(x, cut), outputs, batch, settings
   )
 
-  def gradient(outputs: Outputs, batch: TrainBatch, settings: Any) -> Any:
+  def gradient(outputs: Outputs | Scores, batch: TrainBatch, settings: Any) -> Any:
     return jax.grad(lambda outputs: objective.loss(outputs, batch, settings)[0])(outputs)
 
   run(
@@ -363,7 +368,7 @@ def _trace(
 
 def _is_tree(value: Any) -> bool:
   """Returns whether an argument is of arrays; the objective's settings are not."""
-  return isinstance(value, jax.ShapeDtypeStruct | Rollouts | TrainBatch | Outputs)
+  return isinstance(value, jax.ShapeDtypeStruct | Rollouts | TrainBatch | Outputs | Scores)
 
 
 def _what_of(value: Any, sizes: Sizes) -> str:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
+from grpo_jax.objectives.base import Needs
 from grpo_jax.setup import registry
 
 
@@ -59,10 +60,8 @@ def check(config: ConfigDict, source: str) -> None:
 def rows(config: ConfigDict, source: str) -> list[Row]:
   """Returns the settings that not every run reads; arguments: see `check`."""
   objective, loop = f"objective.name={config.objective.name!r}", f"loop={config.loop!r}"
-  needs = registry.objective(config.objective.name).needs(
-    registry.objective_settings(config.objective)
-  )
-  live, own = source == "live", "ref" in needs and config.loop != "iterative"
+  needs = registry.configured(config.objective).needs
+  live, own = source == "live", Needs.REFERENCE in needs and config.loop != "iterative"
   # or those of a file, in place of which an experiment has a teacher
   sampled = not live and source != "solutions"
   no_reference = f"{objective} with {loop} and these settings reads no reference from a folder"
@@ -70,7 +69,7 @@ def rows(config: ConfigDict, source: str) -> list[Row]:
     "" if live else f" with offline.data={source!r}"
   )
   return [
-    Row("learner.critic_lr", 1e-5, "values" in needs, f"{objective} has no critic"),
+    Row("learner.critic_lr", 1e-5, Needs.CRITIC in needs, f"{objective} has no critic"),
     Row("ref_from", "", own, no_reference),
     Row("offline.teacher", "", sampled, no_samples),
     *(

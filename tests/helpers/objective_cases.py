@@ -3,6 +3,8 @@ uneven lengths.
 """
 
 import dataclasses
+from types import ModuleType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +26,9 @@ from grpo_jax.objectives import (
   sft,
   target_prob,
 )
+from grpo_jax.objectives.base import ConfiguredObjective, Objective
 from grpo_jax.setup import registry
-from grpo_jax.types import STOPPED, TRUNCATED, Outputs, Prompts, Rollouts, TrainBatch
+from grpo_jax.types import STOPPED, TRUNCATED, Array, Outputs, Prompts, Rollouts, Scores, TrainBatch
 
 # Every objective, with settings that switch on as much of it as goes together.
 CASES = {
@@ -68,19 +71,31 @@ PAIRS = ("dpo", "reward_model")
 PROCESS = ("grpo process", "step_returns", "process_reward_model")  # several rewards a completion
 
 
-def section(objective=grpo, **changes) -> ConfigDict:
-  """The `objective` section of a module of the folder, with changes; settings that it does not have
-  are added.
-  """
-  c = ConfigDict({"name": objective.__name__.rpartition(".")[2]})
-  c.update(objective.settings())
+MODULES = {module.OBJECTIVE: module for module, _ in CASES.values()}
+
+
+def section(objective: ModuleType | Objective = grpo, **changes: Any) -> ConfigDict:
+  """Returns the `objective` section of an objective, with changes, which may add settings."""
+  module = MODULES[objective] if isinstance(objective, Objective) else objective
+  c = ConfigDict({"name": module.__name__.rpartition(".")[2]})
+  c.update(module.OBJECTIVE.settings())
   c.update({"max_length": 6} if "max_length" in c else {})
   return ConfigDict(c.to_dict() | changes)
 
 
-def settings(objective=grpo, **changes) -> FrozenConfigDict:
-  """The same as the objective's functions take it."""
-  return registry.objective_settings(section(objective, **changes))
+def configured(objective: ModuleType | Objective = grpo, **changes: Any) -> ConfiguredObjective:
+  """Returns the objective with its settings, checked."""
+  return registry.configured(section(objective, **changes))
+
+
+def settings(objective: ModuleType | Objective = grpo, **changes: Any) -> FrozenConfigDict:
+  """Returns the section as the objective's functions take it."""
+  return configured(objective, **changes).cfg
+
+
+def prepare(r: Rollouts, cfg: FrozenConfigDict) -> TrainBatch:
+  """Returns the batch that the objective of these settings prepares."""
+  return registry.configured(cfg).prepare(r)
 
 
 def rollouts(seed=0, P=4, G=4, L=6, process=False) -> Rollouts:
@@ -123,17 +138,41 @@ def outputs(r: Rollouts, seed=1, spread=0.3) -> Outputs:
   return Outputs(near(r.old_logprobs), jnp.abs(near(r.old_logprobs)), near(r.old_values))
 
 
+def scores(r: Rollouts, seed=1) -> Scores:
+  """Returns scores near the old values."""
+  return Scores(outputs(r, seed).values)
+
+
+def predictions(objective: Objective, r: Rollouts) -> Outputs | Scores:
+  """Returns `outputs`, or `scores` for a reward model."""
+  return scores(r) if objective.trains_reward_model else outputs(r)
+
+
+def parts(out: Outputs | Scores) -> tuple[Array, Array]:
+  """Returns log-probs and values; of scores, zeros and the scores."""
+  if isinstance(out, Scores):
+    return jnp.zeros_like(out.scores), out.scores
+  return out.logprobs, out.values
+
+
+def with_parts(out: Outputs | Scores, logprobs: Array, values: Array) -> Outputs | Scores:
+  """Returns `out` with other parts."""
+  if isinstance(out, Scores):
+    return Scores(values)
+  return dataclasses.replace(out, logprobs=logprobs, values=values)
+
+
 def given(name: str, seed=0):
   """(objective, settings, rollouts of the kind that it takes) of one of CASES."""
-  objective, changes = CASES[name]
+  module, changes = CASES[name]
   r = rollouts(seed, G=2 if name in PAIRS else 4, process=name in PROCESS)
-  return objective, settings(objective, **changes), r
+  return module.OBJECTIVE, settings(module, **changes), r
 
 
 def case(name: str, seed=0):
   """(objective, settings, prepared batch, outputs) of one of CASES."""
   objective, cfg, r = given(name, seed)
-  return objective, cfg, objective.prepare(r, cfg), outputs(r)
+  return objective, cfg, prepare(r, cfg), predictions(objective, r)
 
 
 def rows(x, take):

@@ -30,22 +30,23 @@ def microseconds(run, *args) -> float:
 def main() -> None:
   print(f"{jax.devices()[0].device_kind}: B = {COMPLETIONS}, L = {LENGTH}, microseconds")
   print(f"{'':26}{'prepare':>10}{'loss + gradient':>18}")
-  for name, (objective, changes) in cases.CASES.items():
+  for name, (module, changes) in cases.CASES.items():
+    objective = module.OBJECTIVE
     longest = {"max_length": LENGTH} if "max_length" in objective.settings() else {}
     cfg = cases.settings(objective, **changes | longest)
     group = 2 if name in cases.PAIRS else 8
     r = cases.rollouts(P=COMPLETIONS // group, G=group, L=LENGTH)
-    prepare = jax.jit(lambda r, objective=objective, cfg=cfg: objective.prepare(r, cfg))
+    prepare = jax.jit(lambda r, cfg=cfg: cases.prepare(r, cfg))
 
     def update(out, batch, objective=objective, cfg=cfg):
       def loss(lp, values):
-        return objective.loss(cases.replace(out, logprobs=lp, values=values), batch, cfg)
+        return objective.loss(cases.with_parts(out, lp, values), batch, cfg)
 
-      return jax.value_and_grad(loss, (0, 1), has_aux=True)(out.logprobs, out.values)
+      return jax.value_and_grad(loss, (0, 1), has_aux=True)(*cases.parts(out))
 
     before, each = (
       microseconds(prepare, r),
-      microseconds(jax.jit(update), cases.outputs(r), prepare(r)),
+      microseconds(jax.jit(update), cases.predictions(objective, r), prepare(r)),
     )
     print(f"{name:26}{before:10.0f}{each:18.0f}")
 

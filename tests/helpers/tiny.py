@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import objective_cases
 import optax
-from ml_collections import ConfigDict, FrozenConfigDict
+from ml_collections import ConfigDict
 
 from grpo_jax.distributed import sharding
 from grpo_jax.learning import forward, learn
@@ -26,6 +26,7 @@ from grpo_jax.models import variants
 from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.objectives import grpo
+from grpo_jax.objectives.base import ConfiguredObjective
 from grpo_jax.ops import decoding
 from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
@@ -175,11 +176,10 @@ def uniforms(key: jax.Array, samples: int = G, tokens: int = L) -> np.ndarray:
 
 
 @shared
-def objective(module: Any = grpo, **changes: Any) -> FrozenConfigDict:
-  """The settings of an objective with changes; the same ones are the same object."""
-  return objective_cases.settings(
-    module, **({"max_length": L} if "max_length" in module.settings() else {}) | changes
-  )
+def objective(module: Any = grpo, **changes: Any) -> ConfiguredObjective:
+  """An objective with changed settings; the same ones are the same object."""
+  length = {"max_length": L} if "max_length" in module.OBJECTIVE.settings() else {}
+  return objective_cases.configured(module, **length | changes)
 
 
 @shared
@@ -187,11 +187,11 @@ def make_learn(
   mesh: tuple[int, ...] = ONE,
   variant: str = "test_qwen3",
   tx: optax.GradientTransformation = GRADIENT,
-  objective_: FrozenConfigDict = objective(),  # noqa: B008 (frozen)
+  objective_: ConfiguredObjective = objective(),  # noqa: B008 (frozen)
   **changes: Any,
 ) -> Any:
   cfg = section("learner", **({"chunk": 64} | changes))
-  return learn.make_learn(learn.Setup(decoder(variant, mesh), grpo, tx, cfg, objective_, 0.7))
+  return learn.make_learn(learn.Setup(decoder(variant, mesh), objective_, tx, cfg, 0.7))
 
 
 @shared

@@ -16,7 +16,7 @@ import optax
 import pytest
 import tiny
 from jax.sharding import PartitionSpec
-from ml_collections import ConfigDict
+from ml_collections import FrozenConfigDict
 
 from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
@@ -24,6 +24,7 @@ from grpo_jax.learning import learn, movement
 from grpo_jax.learning.state import create
 from grpo_jax.loops import groups
 from grpo_jax.objectives import cispo, distill, grpo, gspo, rft, sft
+from grpo_jax.objectives.base import ConfiguredObjective, Objective
 from grpo_jax.packing.plan import Packing
 from grpo_jax.sampling import rollouts as host
 from grpo_jax.types import Rollouts
@@ -225,7 +226,7 @@ def updater(lr: float, mesh: tuple[int, ...], objective: tuple, **changes: Any) 
   cfg = tiny.section("learner", **({"chunk": 64} | changes))
   model = Bigrams(tiny.layout(mesh))
   return tx, learn.make_learn(
-    learn.Setup(model, grpo, tx, cfg, tiny.objective(**dict(objective)), TEMPERATURE)
+    learn.Setup(model, tiny.objective(**dict(objective)), tx, cfg, TEMPERATURE)
   )
 
 
@@ -362,20 +363,20 @@ def test_passes_go_on_while_the_surrogate_improves():
 def test_a_rule_needs_a_ratio(rule):
   cfg = tiny.section("learner", mu=2, **{rule: 0.1})
   with pytest.raises(SettingError, match=f"learner.{rule}=0.1: rft has no ratio"):
-    learn.Setup(None, rft, None, cfg, ConfigDict({"name": "rft"}), TEMPERATURE)
+    learn.Setup(None, tiny.objective(rft), None, cfg, TEMPERATURE)
 
 
 @pytest.mark.parametrize("rule", ["stop_reached", "stop_surrogate", "stop_kl"])
 def test_a_rule_needs_several_passes(rule):
   cfg = tiny.section("learner", mu=1, minibatches=2, **{rule: 0.1})
   with pytest.raises(SettingError, match=f"learner.{rule}=0.1 with learner.mu=1"):
-    learn.Setup(None, grpo, None, cfg, ConfigDict({"name": "grpo"}), TEMPERATURE)
+    learn.Setup(None, tiny.objective(), None, cfg, TEMPERATURE)
 
 
 def movement_of(objective, state, trace, packing=None):
   """Numpy."""
-  cfg, settings = tiny.section("learner", chunk=64), tiny.objective(objective)
-  setup = learn.Setup(Bigrams(tiny.layout()), objective, None, cfg, settings, TEMPERATURE)
+  cfg = tiny.section("learner", chunk=64)
+  setup = learn.Setup(Bigrams(tiny.layout()), tiny.objective(objective), None, cfg, TEMPERATURE)
   return jax.device_get(
     movement.make_movement(setup)(state.params, tiny.rollouts(), trace, packing or Packing())
   )
@@ -436,9 +437,7 @@ def test_an_objective_with_advantages_of_its_own_puts_them_into_the_trace():
   """Distillation: log(pi_teacher / pi) before the update."""
   r = tiny.rollouts()
   tx, cfg = optax.sgd(0.1), tiny.section("learner", chunk=64)
-  setup = learn.Setup(
-    Bigrams(tiny.layout()), distill, tx, cfg, tiny.objective(distill), TEMPERATURE
-  )
+  setup = learn.Setup(Bigrams(tiny.layout()), tiny.objective(distill), tx, cfg, TEMPERATURE)
   update = learn.make_learn(setup)
   state = create({"policy": jax.device_put(table(), tiny.layout().replicated())}, tx)
   _, _, trace = update(state, table(1), None, r, Packing())
@@ -453,10 +452,9 @@ def test_an_objective_has_no_metric_that_a_run_has(name, monkeypatch):
   def loss(out, batch, cfg):
     return jnp.zeros(()), {"fine": (jnp.ones(()), jnp.ones(())), name: (jnp.ones(()), jnp.ones(()))}
 
-  setup = types.SimpleNamespace(
-    objective=types.SimpleNamespace(loss=loss, __name__="mine"), objective_cfg=None
-  )
-  said = f"objective.name: the loss of mine has the metric '{name}', which a run has already"
+  mine = ConfiguredObjective(Objective(loss), FrozenConfigDict({"name": "mine"}), None)
+  setup = types.SimpleNamespace(objective=mine)
+  said = f"objective.name='mine': its loss returns the metric '{name}', which a run has already"
   with pytest.raises(SettingError, match=said):
     learn.loss(setup, None, None, None)
 

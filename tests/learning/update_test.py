@@ -102,9 +102,7 @@ def updated(
   packing = Packing()
   if packed and name not in PAIRS:  # two samples of a prompt are too few to share a row
     packing = tiny.packing(r, mesh, learn.microbatches_of_rollout(cfg, tiny.P))
-  run = learn.make_learn(
-    learn.Setup(decoder, objective, TX, cfg, tiny.objective(objective, **changes), 0.7)
-  )
+  run = learn.make_learn(learn.Setup(decoder, tiny.objective(objective, **changes), TX, cfg, 0.7))
   state = create({k: place(tree) for k, tree in params.items()}, TX)
   given = host.to_device(layout, (r, packing))
   state, metrics, trace = run(state, place(ref), place(old), *given)
@@ -162,7 +160,7 @@ def test_minibatches_are_updates_of_their_own(name):
   def run(state: Any, given: Rollouts, minibatches: int) -> Any:
     cfg = tiny.section("learner", chunk=64, minibatches=minibatches)
     update = learn.make_learn(
-      learn.Setup(Bigrams(layout), objective, TX, cfg, tiny.objective(objective, **changes), 0.7)
+      learn.Setup(Bigrams(layout), tiny.objective(objective, **changes), TX, cfg, 0.7)
     )
     return update(state, ref, old, given, Packing())[0]
 

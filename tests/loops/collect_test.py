@@ -19,7 +19,7 @@ import pytest
 import tiny
 
 from grpo_jax.loops import collect, groups, online
-from grpo_jax.objectives import common, grpo
+from grpo_jax.objectives import common
 from grpo_jax.sampling.generate import Generator
 from grpo_jax.setup import defaults, registry
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
@@ -297,7 +297,7 @@ def test_under_gdpo_a_group_varies_if_one_of_its_rewards_does():
   for advantage, want in (("group_relative", [None] * P), ("gdpo", [10, 12, 13, 10])):
     section = defaults.get_config().objective
     section.advantage = advantage
-    flat = functools.partial(grpo.flat, cfg=registry.objective_settings(section))
+    flat = registry.configured(section).flat
     got = run(batch, batch, tries=2, functions=both, objective=flat)
     assert [example and example.meta["n"] for example in got.batch.examples] == want
     assert got.numbers["zero_variance"] == (1.0 if advantage == "group_relative" else 0.25)

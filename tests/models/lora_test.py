@@ -18,7 +18,6 @@ from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import peft, tensors
 from grpo_jax.models.lora import MODULES, A, B, Lora, has_adapters, join, split
 from grpo_jax.models.variants import VARIANTS
-from grpo_jax.objectives import grpo
 from grpo_jax.sampling import rollouts as host
 from grpo_jax.sampling import sampler
 from grpo_jax.setup import build, parameters
@@ -104,13 +103,13 @@ def test_the_update_is_the_chain_rule_of_that_of_all_weights(mesh):
   d, r = decoder(mesh), tiny.rollouts()
   settings = tiny.objective(beta=0.1)
   cfg = tiny.section("learner", chunk=64, microbatch=4)
-  run = learn.make_learn(learn.Setup(d, grpo, tiny.GRADIENT, cfg, settings, 0.7))
+  run = learn.make_learn(learn.Setup(d, settings, tiny.GRADIENT, cfg, 0.7))
   state = create({"policy": on_mesh(mesh, adapters())}, tiny.GRADIENT)
   base = on_mesh(mesh, tiny.weights())
   given = host.to_device(d.layout, (r, tiny.packing(r, mesh, 2)))
   state, metrics, _ = jax.device_get(run(state, {}, None, *given, base))
   got, merged = state.opt_state[0].trace["policy"], by_hand(tiny.weights(), adapters())
-  full = learn.make_learn(learn.Setup(d.base, grpo, tiny.GRADIENT, cfg, settings, 0.7))
+  full = learn.make_learn(learn.Setup(d.base, settings, tiny.GRADIENT, cfg, 0.7))
   want, same, _ = jax.device_get(
     full(create({"policy": on_mesh(mesh, merged)}, tiny.GRADIENT), base, None, *given)
   )

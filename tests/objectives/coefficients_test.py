@@ -30,7 +30,7 @@ from grpo_jax.ops import advantages as adv
 
 def prepared(objective, r, **changes):
   cfg = cases.settings(objective, **changes)
-  return objective.prepare(r, cfg), cfg
+  return cases.prepare(r, cfg), cfg
 
 
 def on_policy(r):
@@ -40,7 +40,7 @@ def on_policy(r):
 
 
 def check(objective, out, batch, cfg, expected, **tolerance):
-  got = gradient_coefficient(objective, out, batch, cfg)
+  got = gradient_coefficient(objective.OBJECTIVE, out, batch, cfg)
   np.testing.assert_allclose(
     got, batch.weights * expected, **({"rtol": 1e-4, "atol": 1e-7} | tolerance)
   )
@@ -194,7 +194,7 @@ def test_under_gdpo_a_group_of_equal_totals_has_advantages():
     (dict(), [1, 1]),
     (dict(advantage="gdpo", reward_weights=(2.0, 1.0)), [0, 1]),
   ):
-    batch = grpo.prepare(r, cases.settings(**changes))
+    batch = cases.prepare(r, cases.settings(**changes))
     np.testing.assert_array_equal(jnp.all(batch.advantages == 0, axis=(1, 2)), np.array(want) == 1)
 
 
@@ -202,7 +202,7 @@ def test_a_zero_variance_group_has_no_gradient_without_a_kl():
   r = cases.rollouts()
   r = cases.replace(r, rewards=r.rewards.at[1].set(0.7))
   batch, cfg = prepared(grpo, r)
-  got = gradient_coefficient(grpo, cases.outputs(r), batch, cfg)
+  got = gradient_coefficient(grpo.OBJECTIVE, cases.outputs(r), batch, cfg)
   np.testing.assert_array_equal(got[1], 0.0)
   np.testing.assert_array_equal(adv.flat(r.rewards, r.given), [False, True, False, False])
 

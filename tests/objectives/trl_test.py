@@ -72,7 +72,7 @@ def ours(case):
     mismatch_cap=case["is_cap"] or 2.0,
     **(dict(clip_high=case["high"] - 1.0) if is_cispo else clip),
   )
-  batch = objective.prepare(rollouts, cfg)
+  batch = cases.prepare(rollouts, cfg)
   logprobs = as_groups("logps")
 
   def loss(lp):

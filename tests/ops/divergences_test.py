@@ -170,7 +170,7 @@ def gradient_in_reward(params, policy, reference, tokens, estimator):
     beta=1.0, kl_in_reward=True, kl_estimator=estimator, max_length=tokens.shape[1]
   )
   logprobs = jax.lax.stop_gradient(policy(params))
-  batch = grpo.prepare(sequences_as_rollouts(tokens, logprobs, reference), cfg)
+  batch = cases.prepare(sequences_as_rollouts(tokens, logprobs, reference), cfg)
   weights = jnp.exp(logprobs.sum(1))[:, None, None] * batch.mask
 
   def loss(params):

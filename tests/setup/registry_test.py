@@ -264,14 +264,16 @@ def own(tmp_path):
 
 def test_an_advantage_is_a_function_that_the_config_names(own):
   r = cases.rollouts()
-  shipped = cases.settings(scale="none", ddof=0).advantage(r)
+  shipped = cases.configured(scale="none", ddof=0).advantage(r)
   relative = advantages.group_relative(r.rewards, r.given, scale="none", ddof=0)
   np.testing.assert_array_equal(shipped, advantages.returns_to_go(relative))
-  np.testing.assert_array_equal(cases.settings(advantage=f"{own}:rank", eps=0.25).advantage(r), 0.5)
-  np.testing.assert_array_equal(cases.settings(rpg, advantage=f"{own}:plain").advantage(r), 1.0)
-  named = cases.settings(advantage="grpo_jax.objectives.advantages:prefix_credit").advantage
-  np.testing.assert_array_equal(named(r), cases.settings(advantage="prefix_credit").advantage(r))
-  batch = grpo.prepare(r, cases.settings(advantage=f"{own}:plain"))
+  np.testing.assert_array_equal(
+    cases.configured(advantage=f"{own}:rank", eps=0.25).advantage(r), 0.5
+  )
+  np.testing.assert_array_equal(cases.configured(rpg, advantage=f"{own}:plain").advantage(r), 1.0)
+  named = cases.configured(advantage="grpo_jax.objectives.advantages:prefix_credit").advantage
+  np.testing.assert_array_equal(named(r), cases.configured(advantage="prefix_credit").advantage(r))
+  batch = cases.prepare(r, cases.settings(advantage=f"{own}:plain"))
   np.testing.assert_array_equal(batch.advantages, batch.mask)
 
 
@@ -284,7 +286,7 @@ def test_an_advantage_is_a_function_that_the_config_names(own):
     ),
     (
       dict(advantage="grpo_jax.objectives.advantages:gae"),
-      "has no function 'gae'; it has check, gdpo, group_relative, ",
+      "has no function 'gae'; it has gdpo, group_relative, ",
     ),
     (
       dict(advantage="OWN:limit"),
@@ -332,24 +334,24 @@ def test_an_advantage_that_does_not_fit(changes, message, own):
 
 
 def test_objectives(tmp_path):
-  assert registry.objective("grpo") is registry.objective("grpo_jax.objectives.grpo") is grpo
+  by_path = registry.objective("grpo_jax.objectives.grpo")
+  assert registry.objective("grpo") is by_path is grpo.OBJECTIVE
   file = tmp_path / "mine.py"
   file.write_text("from grpo_jax.objectives.sft import *\n")
   assert registry.objective(str(file)) is registry.objective(str(file))  # run once
   (tmp_path / "half.py").write_text("from grpo_jax.objectives.sft import loss\n")
+  (tmp_path / "dict.py").write_text("OBJECTIVE = {}\n")
+  (tmp_path / "empty.py").write_text(
+    "from grpo_jax.objectives.base import Objective\nOBJECTIVE = Objective()\n"
+  )
+  no_objective = "has no objective; end the file with OBJECTIVE = Objective\\(loss\\), where "
   for name, message in (
     ("grop", "objective.name='grop': no module grpo_jax.objectives.grop; grpo_jax.objectives has "),
-    ("common", "objective.name='common': is no objective, it lacks DATA, TEACHER, "),
-    (
-      "os.path",
-      "os.path': is no objective, .*; grpo_jax.objectives has cispo, distill, .*, sft, "
-      "target_prob, and",
-    ),
-    (
-      f"{tmp_path}/half.py",
-      "is no objective, it lacks DATA, TEACHER, importance_ratio, settings, check, needs, prepare, "
-      "w",
-    ),
+    ("common", f"objective.name='common': {no_objective}"),
+    ("os.path", f"os.path': {no_objective}.*: cispo, distill, .*, sft, target_prob$"),
+    (f"{tmp_path}/half.py", no_objective),
+    (f"{tmp_path}/dict.py", no_objective),
+    (f"{tmp_path}/empty.py", "empty.py fails to import: TypeError: .*argument: 'loss'"),
     (f"{tmp_path}/none.py", "objective.name=.*none.py.: no such file"),
   ):
     with pytest.raises(SettingError, match=message):

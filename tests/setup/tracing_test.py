@@ -1,12 +1,13 @@
 """What is wrong in an objective or an advantage of one's own is one line, before weights are read."""
 
+import re
 import time
 
 import bad_settings_test
 import pytest
 from ml_collections import ConfigDict
 
-from experiments import arithmetic
+from experiments import arithmetic, arithmetic_rm, defaults
 from grpo_jax.errors import SettingError
 from grpo_jax.setup import checks
 
@@ -123,18 +124,18 @@ FUNCTIONS = {
   "def settings(beta): return None": "settings (FILE) failed, TypeError",
   "def check(cfg): raise KeyError('x')": "check (FILE) failed, KeyError: 'x'",
   "def check(cfg): return cfg.no_such": "check (FILE) failed, AttributeError",
-  "def needs(cfg): return ['ref']": "needs (FILE) returned a list; it should return a set of 'ref', 'old' and",
-  "def needs(cfg): return {'reference'}": "needs (FILE) returned {'reference'}; it should return a set of",
-  "def needs(cfg): return {'scores', 'ref'}": "needs (FILE) returned {",
+  "def needs(cfg): return ['ref']": "needs (FILE) returned a list; it should return a value of Needs (grpo_jax",
+  "def needs(cfg): return {Needs.CRITIC}": "needs (FILE) returned a set; it should return a value of Needs",
+  "def needs(cfg): return 1": "needs (FILE) returned an int; it should return a value of Needs",
   "def needs(cfg): pass": "needs (FILE) returned None: is a `return` missing?",
-  "def prepare(rollouts, cfg): return rollouts": "prepare (FILE) returned a Rollouts; it should return a TrainBatch",
-  "def prepare(rollouts, cfg): return grpo.prepare(rollouts, None)": "prepare (FILE) failed, AttributeError",
+  "def prepare(rollouts, cfg, advantages): return rollouts": "prepare (FILE) returned a Rollouts; it should return a TrainBatch",
+  "def prepare(rollouts, cfg, advantages): return grpo.prepare(rollouts, None, advantages)": "prepare (FILE) failed, AttributeError",
   "def prepare(rollouts): return None": "prepare (FILE) failed, TypeError",
-  "def prepare(rollouts, cfg): return change(grpo.prepare(rollouts, cfg), mask=rollouts.lengths)": (
+  "def prepare(*args): return change(grpo.prepare(*args), mask=args[0].lengths)": (
     "prepare (FILE) returned mask int32[32, 8], which is [P, G]; it should return [P, G, L] = [32, "
     "8, 56]"
   ),
-  "def prepare(rollouts, cfg): return change(grpo.prepare(rollouts, cfg), extra={'x': jnp.ones(3)})": (
+  "def prepare(*args): return change(grpo.prepare(*args), extra={'x': jnp.ones(3)})": (
     "prepare (FILE) returned extra['x'] float32[3]; it should return [P] or [P, G, ...] with P = 32"
   ),
   "def loss(outputs, batch, cfg): return grpo.loss(outputs, batch, cfg)[0]": (
@@ -157,26 +158,27 @@ FUNCTIONS = {
   "def weights(mask, lengths, cfg): return mask.sum()": "weights (FILE) returned float32[]; it should return float32",
   "def bounds(batch, cfg): return 0.8": "bounds (FILE) returned a float; it should return two, each a number or",
   "def live_advantages(logprobs, batch): return batch.lengths": "live_advantages (FILE) returned int32[32, 8], which",
-  "def flat(rollouts, cfg): return rollouts.given": "flat (FILE) returned bool[32, 8, 56]; it should return bool [P]",
-  "def flat(rollouts, cfg): return rollouts.rewards.sum((1, 2))": "flat (FILE) returned float32[32], which is [P]",
+  "def flat(rollouts, cfg, advantages): return rollouts.given": "flat (FILE) returned bool[32, 8, 56]; it should return bool [P]",
+  "def flat(rollouts, cfg, advantages): return rollouts.rewards.sum((1, 2))": "flat (FILE) returned float32[32], which is [P]",
   "def importance_ratio(logprobs, old, mask, cfg): return logprobs.sum()": (
     "importance_ratio (FILE) returned float32[]; it should return float32 [P, G, L] = [32, 8, 56] "
     "or [P, G, 1] ="
   ),
-  "DATA = 'live'": "DATA is 'live'; use a tuple of some of live, samples",
-  "DATA = ('alive',)": "DATA is ('alive',); use a tuple of some of live, samples",
-  "DATA = ()": "DATA is (); use a tuple",
-  "TEACHER = None": "TEACHER is None; use the name of a setting",
+  "data = 'live'": "data is 'live'; use a tuple of some of live, samples",
+  "data = ('alive',)": "data is ('alive',); use a tuple of some of live, samples",
+  "data = ()": "data is (); use a tuple",
+  "teacher = None": "teacher is None; use the name of a setting",
   "loss = 3": "loss is 3; it should be a function",
   "needs = None": "needs is None; it should be a function",
+  "trains_reward_model = 'yes'": "trains_reward_model is 'yes'; use True or False",
 }
 
 START = """
 import dataclasses
 import jax
 import jax.numpy as jnp
-from grpo_jax.objectives import grpo
-from grpo_jax.objectives.grpo import *
+from grpo_jax.objectives import common, grpo
+from grpo_jax.objectives.base import Needs
 
 change = dataclasses.replace
 no_gradient = lambda x: jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2), (0, x))[1]
@@ -184,10 +186,16 @@ no_gradient = lambda x: jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] +
 """
 
 
+def with_field(body: str) -> str:
+  """Returns the end of a file whose objective is GRPO, but for one field that `body` defines."""
+  field = re.match(r"(?:def )?(\w+)", body)[1]
+  return f"{body}\nOBJECTIVE = dataclasses.replace(grpo.OBJECTIVE, {field}={field})\n"
+
+
 @pytest.mark.parametrize("body", FUNCTIONS)
 def test_an_objective_of_ones_own(body, tmp_path):
   file = tmp_path / "own.py"
-  file.write_text(f"{START}{body}\n")
+  file.write_text(START + with_field(body))
   with pytest.raises(SettingError) as error:
     checks.check_settings(arithmetic.get_config(f"objective={file}"))
   says = FUNCTIONS[body].replace("FILE", f"{file}, line 11")
@@ -196,7 +204,7 @@ def test_an_objective_of_ones_own(body, tmp_path):
 
 
 def test_an_objective_of_ones_own_that_works(tmp_path):
-  (tmp_path / "own.py").write_text(START)
+  (tmp_path / "own.py").write_text(f"{START}OBJECTIVE = grpo.OBJECTIVE\n")
   config = arithmetic.get_config(f"objective={tmp_path}/own.py")
   checks.check_settings(config)
   config.learner.update(mu=2, minibatches=4, microbatch=2, stop_kl=0.1)
@@ -204,14 +212,24 @@ def test_an_objective_of_ones_own_that_works(tmp_path):
 
 
 def test_a_rule_that_ends_the_passes_needs_its_metric(tmp_path):
-  (tmp_path / "own.py").write_text(
-    f"{START}def loss(outputs, batch, cfg): return jnp.sum(batch.weights * outputs.logprobs), "
-    f"{{}}\n"
-  )
+  loss = "def loss(outputs, batch, cfg): return jnp.sum(batch.weights * outputs.logprobs), {}"
+  (tmp_path / "own.py").write_text(START + with_field(loss))
   config = arithmetic.get_config(f"objective={tmp_path}/own.py")
   config.learner.update(mu=2, stop_kl=0.1)
   said = refusal(config)
   assert said.startswith("learner.stop_kl=0.1: it reads the metric old_kl, which objective.name=")
+
+
+def test_a_reward_model_of_ones_own_needs_no_other_pass(tmp_path):
+  (tmp_path / "own.py").write_text(
+    "import dataclasses\n"
+    "from grpo_jax.objectives import base, reward_model\n"
+    "OBJECTIVE = dataclasses.replace(reward_model.OBJECTIVE, needs=base.needs_reference)\n"
+  )
+  config = arithmetic_rm.get_config()
+  config.objective = defaults.objective(f"{tmp_path}/own.py", config)
+  said = refusal(config)
+  assert "returned Needs.REFERENCE; it should return Needs.NOTHING, as trains_reward" in said
 
 
 @pytest.mark.parametrize("name", sorted(arithmetic.OBJECTIVES))

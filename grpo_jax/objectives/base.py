@@ -1,0 +1,210 @@
+"""An objective is one value, `OBJECTIVE = Objective(...)`, at the end of its file.
+
+The file is one of this folder, or one of yours that `objective.name` names by its path. A whole
+one, REINFORCE:
+
+    import jax.numpy as jnp
+    from grpo_jax.objectives import common, metrics
+    from grpo_jax.objectives.base import Objective
+
+    def loss(outputs, batch, cfg):
+      logprobs, _, _ = common.policies(outputs, batch)
+      gain = batch.advantages * logprobs
+      return -jnp.sum(batch.weights * gain), metrics.of_policy(outputs, batch)
+
+    OBJECTIVE = Objective(loss)
+
+The functions are called in this order:
+
+    settings()   makes the config's `objective` section when a config is loaded
+    check        refuses settings that contradict each other, before anything is compiled
+    needs        says which forward passes are made before `prepare`
+    prepare      turns a whole batch of rollouts into a TrainBatch, inside the jitted update
+    loss         is differentiated on slices of that batch along P, once or more times
+
+`cfg` is the `objective` section: the names of `settings()`, and `name`, the objective's own.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Callable
+from types import ModuleType
+
+from ml_collections import ConfigDict, FrozenConfigDict
+
+from grpo_jax.errors import SettingError
+from grpo_jax.objectives import common, shared_settings
+from grpo_jax.types import Array, Metrics, Outputs, Rollouts, Scores, TrainBatch
+
+DATA = ("live", "samples", "pairs", "solutions", "steps")  # that an objective can learn from
+
+
+class Needs(enum.Flag):
+  """The forward passes that are made before `prepare`, joined by `|`.
+
+  Several updates on a rollout add OLD_POLICY by themselves.
+  """
+
+  NOTHING = 0
+  REFERENCE = enum.auto()  # fills `ref_logprobs`, by the reference or the teacher
+  OLD_POLICY = enum.auto()  # fills `old_logprobs`, by the policy that sampled
+  CRITIC = enum.auto()  # fills `old_values`; a critic is trained with the policy
+
+
+def needs_nothing(cfg: ConfigDict) -> Needs:
+  """Returns the `needs` of an objective that reads the trained model alone."""
+  del cfg
+  return Needs.NOTHING
+
+
+def needs_reference(cfg: ConfigDict) -> Needs:
+  """Returns the `needs` of an objective that always compares with the reference or teacher."""
+  del cfg
+  return Needs.REFERENCE
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+  """The functions and constants that make an algorithm; only `loss` has no default."""
+
+  # (outputs, batch, cfg) -> (sum(batch.weights * token loss), metrics) of a slice of the batch
+  # along P. `outputs` are types.Outputs, or types.Scores of a reward model. Slices add up to the
+  # batch, so nothing here may be divided by what is in the slice.
+  loss: Callable[..., tuple[Array, Metrics]]
+
+  # (rollouts, cfg, advantages) -> the batch to learn from. It sees the whole batch at once;
+  # `advantages` [P, G, L] are those that the setting `advantage` names, None without that setting.
+  prepare: Callable[[Rollouts, ConfigDict, Array | None], TrainBatch] = common.prepare
+
+  # The settings that the objective reads, each with its default; no others can be set.
+  # `max_length`, if it is among them, is tied to sampler.max_length.
+  settings: Callable[[], ConfigDict] = shared_settings.policy_gradient
+
+  # Raises SettingError for values that are unknown or contradict each other.
+  check: Callable[[ConfigDict], None] = shared_settings.check
+
+  needs: Callable[[ConfigDict], Needs] = needs_nothing
+
+  # What it can learn from: "live" samples of the policy (loop "online"), or offline "samples",
+  # "pairs", "solutions"; "steps" for a process reward model.
+  data: tuple[str, ...] = ("live",)
+
+  # The setting that must name another model to learn from, such as "ref_from"; "" without one.
+  teacher: str = ""
+
+  # Whether the model has a head that scores (`DecoderConfig.scores`) in place of the unembedding.
+  # It needs no other pass, and its loss is given Scores.
+  trains_reward_model: bool = False
+
+  # (logprobs, old, mask, cfg) -> the ratio pi / pi_old that the objective clips, [P, G, L], or
+  # [P, G, 1] by sequence. Log-probs are 0 off the mask. None: it has no ratio to the old policy.
+  importance_ratio: Callable[[Array, Array, Array, ConfigDict], Array] | None = None
+
+  # (mask, lengths, cfg) -> weights [P, G, L] of a set of completions, in `prepare` and of each
+  # minibatch, with the denominators of these completions; mask is [P, G, L], lengths [P, G].
+  weights: Callable[[Array, Array, ConfigDict], Array] = common.weights
+
+  # (batch, cfg) -> the least ratio that a token with A < 0 is driven to, and the largest of one
+  # with A > 0. Each is a number or [P, G, L]; (0, infinity) without a bound.
+  bounds: Callable[[TrainBatch, ConfigDict], tuple[Array | float, Array | float]] = common.no_bounds
+
+  # (logprobs, batch) -> the advantages [P, G, L] under the policy as it is now.
+  live_advantages: Callable[[Array, TrainBatch], Array] = common.prepared_advantages
+
+  # (rollouts, cfg, advantages) -> which groups teach nothing, [P] bool. Dynamic sampling drops
+  # them, and the metric `zero_variance` is their share of what was sampled.
+  flat: Callable[[Rollouts, ConfigDict, Array | None], Array] = common.flat
+
+
+@dataclasses.dataclass(frozen=True)
+class ConfiguredObjective:
+  """An objective with its settings, and with the advantage that they name."""
+
+  objective: Objective
+  cfg: FrozenConfigDict
+  advantage: Callable[[Rollouts], Array] | None  # None: the objective has no such setting
+
+  @property
+  def needs(self) -> Needs:
+    return self.objective.needs(self.cfg)
+
+  @property
+  def trains_reward_model(self) -> bool:
+    return self.objective.trains_reward_model
+
+  @property
+  def has_ratio(self) -> bool:
+    return self.objective.importance_ratio is not None
+
+  def advantages(self, rollouts: Rollouts) -> Array | None:
+    """Returns the advantages [P, G, L] that `prepare` and `flat` are given."""
+    if self.advantage is None:
+      return None
+    common.require(rollouts.rewards, "rewards", self.cfg.name)
+    return self.advantage(rollouts)
+
+  def prepare(self, rollouts: Rollouts) -> TrainBatch:
+    return self.objective.prepare(rollouts, self.cfg, self.advantages(rollouts))
+
+  def flat(self, rollouts: Rollouts) -> Array:
+    return self.objective.flat(rollouts, self.cfg, self.advantages(rollouts))
+
+  def loss(self, outputs: Outputs | Scores, batch: TrainBatch) -> tuple[Array, Metrics]:
+    return self.objective.loss(outputs, batch, self.cfg)
+
+  def weights(self, mask: Array, lengths: Array) -> Array:
+    return self.objective.weights(mask, lengths, self.cfg)
+
+  def bounds(self, batch: TrainBatch) -> tuple[Array | float, Array | float]:
+    return self.objective.bounds(batch, self.cfg)
+
+  def live_advantages(self, logprobs: Array, batch: TrainBatch) -> Array:
+    return self.objective.live_advantages(logprobs, batch)
+
+
+def of_module(module: ModuleType) -> Objective | None:
+  """Returns the OBJECTIVE of a module, if it has one."""
+  objective = vars(module).get("OBJECTIVE")
+  return objective if isinstance(objective, Objective) else None
+
+
+def mistake(objective: Objective) -> str:
+  """Returns which field of an objective is wrong, and what it should be; "" if none is."""
+  data = objective.data
+  if not isinstance(data, tuple | list) or not data or not all(kind in DATA for kind in data):
+    return (
+      f"data is {data!r:.80}; use a tuple of some of {', '.join(DATA)}, with a comma after a "
+      "single one"
+    )
+  if not isinstance(objective.teacher, str):
+    return (
+      f"teacher is {objective.teacher!r:.80}; use the name of a setting, such as 'ref_from', or ''"
+    )
+  if not isinstance(objective.trains_reward_model, bool):
+    return f"trains_reward_model is {objective.trains_reward_model!r:.80}; use True or False"
+  for field in dataclasses.fields(objective):
+    value = getattr(objective, field.name)
+    if field.name in ("data", "teacher", "trains_reward_model"):
+      continue
+    if not callable(value) and (field.name != "importance_ratio" or value is not None):
+      return (
+        f"{field.name} is {value!r:.80}; it should be a function, see grpo_jax/objectives/base.py"
+      )
+  return ""
+
+
+def check_names(objective: Objective, section: ConfigDict) -> None:
+  """Refuses an `objective` section of the config that is another objective's."""
+  read, has = {"name", *objective.settings()}, set(section)
+  if read == has:
+    return
+  wrong = []
+  if read - has:
+    wrong.append(f"lacks {', '.join(sorted(read - has))}")
+  if has - read:
+    wrong.append(f"has {', '.join(sorted(has - read))}, which {section.name} does not read")
+  raise SettingError(
+    f"objective.name={section.name!r}: use --config=FILE:objective={section.name}, or in a config "
+    f"file of your own c.objective = defaults.objective({section.name!r}, c); the name alone does "
+    f"not change the settings, and the section {' and '.join(wrong)}"
+  )

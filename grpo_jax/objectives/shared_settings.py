@@ -1,0 +1,168 @@
+"""Settings that several objectives read, each with its default, and their checks.
+
+An objective joins the groups that it reads and adds its own:
+
+    def settings():
+      c = shared_settings.join(shared_settings.advantage(), shared_settings.clipped())
+      c.temperature = 1.0  # what it does
+      return c
+"""
+
+from collections.abc import Collection
+
+from ml_collections import ConfigDict, config_dict
+
+from grpo_jax.errors import SettingError
+from grpo_jax.ops import advantages, masked, surrogate
+
+LARGEST_WEIGHT = 1e6  # of a reward: sums stay finite in float32
+
+
+def join(*groups: ConfigDict) -> ConfigDict:
+  """Returns one section with the settings of all groups."""
+  c = ConfigDict()
+  for group in groups:
+    c.update(group)
+  return c
+
+
+# -- groups of settings
+
+
+def advantage() -> ConfigDict:
+  """Returns the settings of advantages.py; those that the named function does not take are fixed."""
+  c = ConfigDict()
+  c.advantage = "group_relative"  # or step_returns, gdpo, prefix_credit, or a function of yours
+  # what a reward is compared with: the group's mean, or leave_one_out (the others' mean)
+  c.baseline = "mean"
+  c.scale = "group"  # then divided by the std of: group, batch, none
+  c.ddof = 1  # of that std: 1 divides by n - 1, 0 by n
+  c.eps = 1e-4  # added to it
+  c.reward_weights = ()  # gdpo: of each reward after it is normalised; empty: equal
+  return c
+
+
+def aggregation() -> ConfigDict:
+  """Returns the settings of `common.weights`."""
+  c = ConfigDict()
+  # sequence_mean (GRPO), token_mean, group_token_mean (DAPO), constant (Dr.GRPO), prompt_sum; see
+  # ops/masked.py
+  c.aggregation = "sequence_mean"
+  # of a completion, for "constant"; tied to sampler.max_length
+  c.max_length = config_dict.placeholder(int)
+  return c
+
+
+def truncation() -> ConfigDict:
+  """Returns the setting of `common.completion_mask`."""
+  return ConfigDict({"mask_truncated": False})  # leave truncated completions out of the loss
+
+
+def mismatch() -> ConfigDict:
+  """Returns the settings of `common.mismatch`."""
+  c = ConfigDict()
+  # importance weight pi_old / pi_sampler: none, truncate (to the cap), mask (0 above the cap)
+  c.mismatch = "none"
+  c.mismatch_level = "token"  # or sequence: the product over its tokens
+  c.mismatch_cap = 2.0  # the largest weight
+  return c
+
+
+def sampled() -> ConfigDict:
+  """Returns the settings of a mean over completions that a policy sampled."""
+  return join(truncation(), aggregation(), mismatch())
+
+
+def clipped() -> ConfigDict:
+  """Returns the settings of a clipped surrogate with a KL to the reference."""
+  c = sampled()
+  c.beta = 0.0  # weight of the KL; 0: no reference is held or run
+  c.clip_low = 0.2  # the ratio is clipped to [1 - clip_low, 1 + clip_high]
+  c.clip_high = 0.2
+  c.clip_delta = 0.0  # two-sided clip: upper bound of the ratio where A < 0; 0: off
+  return c
+
+
+def policy_gradient() -> ConfigDict:
+  """Returns the settings of `common.prepare`: the advantage, and a mean over completions."""
+  return join(advantage(), truncation(), aggregation())
+
+
+# -- checks
+
+
+def check(cfg: ConfigDict) -> None:
+  """Refuses bad values in each of the groups above that the section has."""
+  if "advantage" in cfg:
+    _check_advantage(cfg)
+  if "aggregation" in cfg:
+    _check_aggregation(cfg)
+  if "mismatch" in cfg:
+    _check_mismatch(cfg)
+  if "clip_low" in cfg:
+    _check_clip(cfg)
+
+
+def check_choice(cfg: ConfigDict, setting: str, choices: Collection[str | int]) -> None:
+  """Refuses a setting whose value is none of `choices`."""
+  if cfg[setting] not in choices:
+    raise SettingError(f"{setting}={cfg[setting]!r}: use one of {', '.join(map(str, choices))}")
+
+
+def check_at_least(cfg: ConfigDict, least: float, *settings: str) -> None:
+  """Refuses numbers below `least`."""
+  for setting in settings:
+    if not cfg[setting] >= least:
+      raise SettingError(f"{setting}={cfg[setting]!r}: use a finite number of at least {least:g}")
+
+
+def check_between(cfg: ConfigDict, least: float, most: float, *settings: str) -> None:
+  """Refuses numbers below `least` or above `most`."""
+  for setting in settings:
+    if not least <= cfg[setting] <= most:
+      raise SettingError(f"{setting}={cfg[setting]!r}: use a number from {least:g} to {most:g}")
+
+
+def _check_advantage(cfg: ConfigDict) -> None:
+  check_choice(cfg, "baseline", advantages.BASELINES)
+  check_choice(cfg, "scale", advantages.SCALES)
+  check_choice(cfg, "ddof", (0, 1))
+  check_at_least(cfg, 0, "eps")
+  weights = cfg.reward_weights
+  if not all(isinstance(w, int | float) and not isinstance(w, bool) for w in weights):
+    raise SettingError(f"reward_weights={weights!r}: use a tuple of numbers, as in (1.0, 0.5)")
+  if weights and not 0 < max(map(abs, weights)) <= LARGEST_WEIGHT:
+    raise SettingError(
+      f"reward_weights={weights!r}: use numbers from {-LARGEST_WEIGHT:g} to {LARGEST_WEIGHT:g}, "
+      "at least one of them not 0"
+    )
+  if cfg.baseline == "leave_one_out" and cfg.scale != "none":
+    raise SettingError(f"scale={cfg.scale!r} with baseline='leave_one_out': use scale='none'")
+
+
+def _check_aggregation(cfg: ConfigDict) -> None:
+  check_choice(cfg, "aggregation", masked.AGGREGATIONS)
+  if cfg.aggregation == "constant" and not cfg.max_length:
+    raise SettingError(
+      f"max_length={cfg.max_length!r} with aggregation='constant': it divides by the length; make "
+      "the section by defaults.objective(name, c), which ties it to sampler.max_length"
+    )
+
+
+def _check_mismatch(cfg: ConfigDict) -> None:
+  check_choice(cfg, "mismatch", surrogate.MISMATCHES)
+  check_choice(cfg, "mismatch_level", surrogate.MISMATCH_LEVELS)
+  if not cfg.mismatch_cap > 0:
+    raise SettingError(f"mismatch_cap={cfg.mismatch_cap!r}: use a finite number above 0")
+
+
+def _check_clip(cfg: ConfigDict) -> None:
+  check_at_least(cfg, 0, "clip_low", "clip_high")
+  if "clip_delta" not in cfg:
+    return
+  check_at_least(cfg, 0, "clip_delta")
+  least = 1.0 + cfg.clip_high
+  if cfg.clip_delta and cfg.clip_delta <= least:
+    raise SettingError(
+      f"clip_delta={cfg.clip_delta}: use 0 (off) or more than 1 + clip_high = {least}"
+    )
