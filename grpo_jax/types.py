@@ -15,56 +15,80 @@ token ids.
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
+import numpy as np
 
 from grpo_jax.frozen import freeze
 
 Array = jax.Array
+# Where the arrays of rollouts lie: numpy on the host, or sharded over the mesh. `Small` arrays say
+# which completions there are and what they are worth, `Large` ones have an entry for every token.
+Small = TypeVar("Small")
+Large = TypeVar("Large")
 
 # Why a completion ended (`Rollouts.ended`).
 TRUNCATED = 0  # it reached the longest allowed length
 STOPPED = 1  # it sampled a stop token, which is its last token, counts in its length and is trained
 
 
-def _pytree(cls):
-  return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
-
-
-@_pytree
-class Prompts:
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Prompts(Generic[Small]):
   """A batch of prompts."""
 
-  tokens: Array  # [P, Lp] int32, padded on the right
-  lengths: Array  # [P] int32; 0 marks a prompt that only fills the batch
+  tokens: Small  # [P, Lp] int32, padded on the right
+  lengths: Small  # [P] int32; 0 marks a prompt that only fills the batch
 
 
-@_pytree
-class Rollouts:
-  """Groups of completions, and what is known of them before an update."""
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Rollouts(Generic[Small, Large]):
+  """Groups of completions, and what is known of them before an update.
 
-  prompts: Prompts
-  tokens: Array  # [P, G, L] int32
-  lengths: Array  # [P, G] int32, the stop token included; 0 where the prompt only fills the batch
-  ended: Array  # [P, G] int32, TRUNCATED or STOPPED
-  sampler_logprobs: Array  # [P, G, L] float32, full softmax at the sampling temperature
-  truncated_logprobs: (
-    Array  # [P, G, L] float32, after top-k, top-p and min-p; equal to the above without them
-  )
-  rewards: Array | None = None  # [P, G, L] float32, without meaning where not `given`
+  Between the sampler and the learner they are `SampledRollouts`: tokens and log-probs stay on the
+  mesh, the rest is on every host.
+  """
+
+  prompts: Prompts[Small]
+  tokens: Large  # [P, G, L] int32
+  lengths: Small  # [P, G] int32, the stop token included; 0 where the prompt only fills the batch
+  ended: Small  # [P, G] int32, TRUNCATED or STOPPED
+  sampler_logprobs: Large  # [P, G, L] float32, full softmax at the sampling temperature
+  # [P, G, L] float32, after top-k, top-p and min-p; equal to the above without them
+  truncated_logprobs: Large
+  rewards: Small | None = None  # [P, G, L] float32, without meaning where not `given`
   # [P, G, L] bool, where a reward was given (outcome: last token only); nowhere in a completion
   # that got none
-  given: Array | None = None
+  given: Small | None = None
   # [P, G, N] float32, the N reward components before their weighted sum
-  components: Array | None = None
+  components: Small | None = None
   # [P, G, L] float32, of the policy that sampled; None: one update, ratio 1
-  old_logprobs: Array | None = None
-  ref_logprobs: Array | None = None  # [P, G, L] float32, of the reference (or of the teacher)
-  old_values: Array | None = None  # [P, G, L] float32, of the critic before the update
+  old_logprobs: Large | None = None
+  ref_logprobs: Large | None = None  # [P, G, L] float32, of the reference (or of the teacher)
+  old_values: Large | None = None  # [P, G, L] float32, of the critic before the update
 
 
-@_pytree
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ScoredRollouts(Rollouts[Small, Large]):
+  """Rollouts with their rewards."""
+
+  rewards: Small
+  given: Small
+  components: Small
+
+
+HostRollouts = Rollouts[np.ndarray, np.ndarray]
+HostScored = ScoredRollouts[np.ndarray, np.ndarray]
+SampledRollouts = Rollouts[np.ndarray, Array]
+# sampled or on the host: lengths and rewards can be read, tokens perhaps not
+KnownRollouts = Rollouts[np.ndarray, Any]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class TrainBatch:
   """What an objective's `prepare` makes of rollouts; its `loss` sees a slice of it along P."""
 
@@ -82,7 +106,8 @@ class TrainBatch:
   extra: dict[str, Array] = dataclasses.field(default_factory=dict)
 
 
-@_pytree
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Outputs:
   """The policy's predictions for the tokens of a batch: all that its loss differentiates."""
 
