@@ -6,7 +6,7 @@ P to (i + 1) * P - 1. So the position is one number. Every host makes the whole 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import grain
 import numpy as np
@@ -16,7 +16,10 @@ from grpo_jax.errors import SettingError
 from grpo_jax.types import Example, Prompts
 
 
-class Batches:
+Item = TypeVar("Item")
+
+
+class Batches(Generic[Item]):
   """An endless iterator over batches, each a list of P examples. Each data set is shuffled anew in
   each of its epochs.
 
@@ -33,7 +36,7 @@ class Batches:
 
   def __init__(
     self,
-    sources: Sequence[Sequence[Example]],
+    sources: Sequence[Sequence[Item]],
     weights: Sequence[float] | None = None,
     *,
     prompts: int,
@@ -57,15 +60,15 @@ class Batches:
     self._prompts = prompts
     self._index = 0
 
-  def __iter__(self) -> Iterator[list[Example]]:
+  def __iter__(self) -> Iterator[list[Item]]:
     return self
 
-  def __next__(self) -> list[Example]:
+  def __next__(self) -> list[Item]:
     batch = [self._data[i] for i in range(self._index, self._index + self._prompts)]
     self._index += self._prompts
     return batch
 
-  def first(self, count: int) -> list[Example]:
+  def first(self, count: int) -> list[Item]:
     """Returns the first examples of the whole order; the position stays."""
     return [self._data[i] for i in range(count)]
 
@@ -157,7 +160,7 @@ def to_prompts(
   return Prompts(tokens, lengths), long
 
 
-def _endless(source: Sequence[Example], seed: int, shuffle: bool) -> grain.MapDataset:
+def _endless(source: Sequence[Item], seed: int, shuffle: bool) -> grain.MapDataset:
   """The data set repeated without end, each epoch in an order of its own."""
   data = grain.MapDataset.source(source).seed(seed % 2**32)
   return (data.shuffle() if shuffle else data).repeat(None)

@@ -1,9 +1,10 @@
-"""Evaluation during a run: greedy and, before and after it, from several samples of each problem."""
+"""Evaluates a policy during a run: greedily, and from several samples before and after it."""
 
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 
 from grpo_jax.distributed import inputs
@@ -18,11 +19,11 @@ from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import sampler
 from grpo_jax.sampling.generate import Generator
 from grpo_jax.setup import build, checks, registry, scorers
-from grpo_jax.types import Completion, Example
+from grpo_jax.types import Completion, Example, KnownRollouts
 
 
 class Evaluator:
-  """Evaluates parameters of the policy on the test split."""
+  """Evaluates the policy on the test split, as `evaluation.Evaluation` describes."""
 
   def __init__(
     self,
@@ -30,34 +31,24 @@ class Evaluator:
     model: build.Model,
     models: Callable[[], Sequence[RewardModel]] | None = None,
   ):
-    """Makes the samplers and finds the problems.
+    """Makes the samplers and reads the problems.
 
     Args:
       config: of the run.
-      model: of the policy.
-      models: called at each evaluation for the reward models by which the policy is rewarded; None:
-        there are none.
-
-    Raises:
-      SettingError: an `eval` setting that cannot be, a test split that is not there.
+      model: the policy.
+      models: returns the present reward models of the policy; called at each evaluation.
     """
-    self.cfg, self.data, self.seed, self.deadline = (
-      config.eval,
-      config.data,
-      config.seed,
-      config.rewards.deadline,
-    )
-    found = scorers.eval_reward(config.eval)
-    self.reward = found._replace(score=self._noted(found.score))
-    self.answers = {
-      True: 0,
-      False: 0,
-    }  # on how many completions it has returned something, and nothing
+    self.cfg, self.data, self.seed = config.eval, config.data, config.seed
+    self.deadline = config.rewards.deadline
+    reward = scorers.eval_reward(config.eval)
+    self.reward = reward._replace(score=self._counted(reward.score))
+    # completions to which the reward gave something, and to which it gave nothing
+    self.answers = {True: 0, False: 0}
     test = registry.eval_source(config.data) if config.eval.problems else ()
     self.problems = [test[i] for i in range(min(config.eval.problems, len(test)))]
     if config.eval.problems:
       build.check_prompts(self.problems, model, config, "eval.problems")
-      checks.check_eval_reward(found.score, self.problems, model, config)
+      checks.check_eval_reward(reward.score, self.problems, model, config)
     layout = sampler.decode_layout(model.layout, config.sampler.tensor)
     checks.check_eval_batch(config, layout)
     sample_shards = layout.size("sample")
@@ -78,8 +69,8 @@ class Evaluator:
     d, sizes = config.data, build.sizes(config, model.layout)
     return Generator(sample, sizes, model.tokenizer, model.render, d.max_prompt_length, d.on_long)
 
-  def _noted(self, reward: Callable) -> Callable:
-    """Returns the reward; `self.answers` counts what it returns."""
+  def _counted(self, reward: Callable) -> Callable:
+    """Returns the reward with a count in `self.answers` of what it returns."""
 
     @functools.wraps(reward)
     def score(example: Example, completion: Completion) -> Any:
@@ -92,102 +83,83 @@ class Evaluator:
   def __call__(
     self, writer: Writer, params: Any, step: int, samples: bool = False
   ) -> dict[str, float]:
-    """Metrics of `params` after `step` steps, written and shown; those of several samples only
-    where asked for.
-
-    Without problems (`eval.problems=0`) there are none.
-
-    Raises:
-      SettingError: the reward failed on everything.
-    """
+    """Returns the metrics of `params`; {} without problems (`eval.problems=0`)."""
     if not self.problems:
       return {}
     key = build.key(self.seed, build.EVALUATE, step)
     with writer.phase("eval"):
       progress = functools.partial(writer.progress, "eval")
-      outcomes = [self.solve(self.greedy, params, key, progress, learned=self._learned())]
+      greedy = self.solve(self.greedy, params, key, progress, learned=self._learned())
+      sampled = None
       if samples and self.cfg.samples:
-        outcomes.append(self.solve(self.sampled, params, key, progress))
-    found = policy.metrics_of(*outcomes) | policy.learned_metrics(outcomes[0])
-    for about, text in self.warnings(found):
+        sampled = self.solve(self.sampled, params, key, progress)
+    metrics = policy.metrics_of(greedy, sampled) | policy.learned_metrics(greedy)
+    for about, text in self.warnings(metrics):
       writer.warn(about, text)
-    writer.evaluation(
-      step, self.about(step) | {f"eval/{name}": value for name, value in found.items()}
-    )
-    return found
+    named = {f"eval/{name}": value for name, value in metrics.items()}
+    writer.evaluation(step, self.about(step) | named)
+    return metrics
 
-  def about(self, step: int) -> dict[str, Any]:
-    """What is logged beside the metrics of an evaluation after `step` steps: {}."""
+  def about(self, step: int) -> dict[str, int]:
+    """Returns what is logged next to the metrics of an evaluation: nothing."""
     del step
     return {}
 
   def contents(self) -> dict[str, str]:
-    """Returns how many problems there are, and digests of the first and the last one; see
-    inputs.py.
-    """
+    """Returns the number of problems, and digests of the first and the last one (inputs.py)."""
     return inputs.of_examples("test data", self.problems)
 
   def tested(self) -> list[Any]:
-    """What an evaluation is of: the test data, and how many samples of which problems."""
+    """Returns the settings that decide on the test data and on what is right."""
     e, d = self.cfg, self.data
     return [e.problems, e.samples, e.reward, repr(e.arguments), d.test, d.test_name, d.test_path]
 
-  def said(self, before: dict[str, float], after: dict[str, float]) -> str:
-    """The evaluations before and after a run, in words."""
+  def summary(self, before: dict[str, float], after: dict[str, float]) -> str:
+    """Returns the greedy accuracy before and after a run in words."""
     if "accuracy" not in after:
       return "not evaluated, since eval.problems=0"
-    was = f"{before['accuracy']:.1%} -> " if "accuracy" in before else ""
-    return f"greedy accuracy {was}{after['accuracy']:.1%} on {len(self.problems)} test problems"
+    start = f"{before['accuracy']:.1%} -> " if "accuracy" in before else ""
+    return f"greedy accuracy {start}{after['accuracy']:.1%} on {len(self.problems)} test problems"
 
-  def _learned(self) -> Callable | None:
-    """What says what reward models give to sampled rollouts; None where there are none, which then
-    costs nothing.
-    """
+  def _learned(self) -> Callable[[KnownRollouts], Sequence[rewards.NamedScores]] | None:
+    """Returns the function that scores rollouts by the reward models; None if there are none."""
     models = self.models() if self.models else ()
     return functools.partial(rewards.given_by, models, self.judging.fresh()) if models else None
 
-  def warnings(self, found: dict[str, float]) -> list[tuple[str, str]]:
-    """What to say of metrics that are less than they seem: (what it is about, the text)."""
-    said, reward = [], f"eval.reward={self.cfg.reward!r}"
+  def warnings(self, metrics: dict[str, float]) -> list[tuple[str, str]]:
+    """Returns warnings (topic, text) about metrics that are lower than they should be."""
+    warnings, reward = [], f"eval.reward={self.cfg.reward!r}"
     if self.answers[False] and not self.answers[True]:
-      said.append(
-        (
-          "eval.reward gives none",
-          f"{reward} returned None, or an empty list, for each of {self.answers[False]} "
-          "completions, which count as "
-          "not solved; is a `return` missing?",
-        )
+      text = (
+        f"{reward} returned None, or an empty list, for each of {self.answers[False]} "
+        "completions, which count as not solved; is a `return` missing?"
       )
-    if "pass@1" in found and not self.reward.answer_of:
-      said.append(("maj", f"{reward}: its file has no answer_of(completion), so there is no maj@k"))
-    if failed := found.get("reward_faults"):
-      said.append(
-        ("eval.reward", f"{reward} failed on {failed} completions, which count as not solved")
+      warnings.append(("eval.reward gives none", text))
+    if "pass@1" in metrics and not self.reward.answer_of:
+      text = f"{reward}: its file has no answer_of(completion), so there is no maj@k"
+      warnings.append(("maj", text))
+    if failed := metrics.get("reward_faults"):
+      text = f"{reward} failed on {failed} completions, which count as not solved"
+      warnings.append(("eval.reward", text))
+    if too_long := metrics.get("prompts_too_long"):
+      text = (
+        f"{too_long} of {len(self.problems)} test prompts have more than data.max_prompt_length="
+        f"{self.data.max_prompt_length} tokens and count as not solved"
       )
-    if long := found.get("prompts_too_long"):
-      said.append(
-        (
-          "eval.problems",
-          f"{long} of {len(self.problems)} test prompts have more than data.max_prompt_length="
-          f"{self.data.max_prompt_length} tokens and count as not solved",
-        )
-      )
-    return said
+      warnings.append(("eval.problems", text))
+    return warnings
 
   def solve(
     self,
     generator: Generator,
     params: Any,
-    key: Any,
+    key: jax.Array,
     progress: Callable[[int, int], None],
-    seen: Callable | None = None,
-    learned: Callable | None = None,
+    seen: Callable[[Example, Completion, policy.Judged], None] | None = None,
+    learned: Callable[[KnownRollouts], Sequence[rewards.NamedScores]] | None = None,
   ) -> policy.Outcomes:
-    """What becomes of the problems under `self.greedy` or `self.sampled`.
-
-    `progress`, `seen` and `learned` are those of `evaluate.solve`.
-    """
-    # Chosen anew each time, and so the same in every evaluation of every process: the problems are.
+    """Solves the problems with `self.greedy` or `self.sampled`; see `policy.solve`."""
+    # sizes are chosen anew each time, and so the same in every evaluation of every process
     generator = generator._replace(sizes=generator.sizes.fresh())
     return policy.solve(
       generator,
@@ -206,10 +178,10 @@ class Evaluator:
 
 
 def judging_sizes(config: ConfigDict, layout: Layout, group: int) -> Sizes:
-  """The sizes of the programs by which reward models score an evaluation, `group` completions of a
-  problem.
+  """Returns the sizes of the programs with which reward models score an evaluation.
 
-  A microbatch has at most as many completions as one of the learner, and so takes no more memory.
+  A microbatch has at most as many completions as one of the learner, so it takes no more memory.
+  `group` is the number of completions of a problem.
   """
   learners = learn.microbatches_of_rollout(config.learner, config.data.prompts)
   most = config.data.prompts * config.sampler.group // learners

@@ -1,6 +1,4 @@
-"""Evaluation of a process reward model during a run: how it tells right steps from wrong ones that
-it never learned.
-"""
+"""Evaluates a process reward model during a run, on steps that it is not trained on."""
 
 import functools
 from typing import Any, NamedTuple
@@ -13,41 +11,30 @@ from grpo_jax.reward_models import step_scores
 from grpo_jax.reward_models.scores import scores_of_all
 from grpo_jax.run.writer import Writer
 from grpo_jax.setup import build, checks
-from grpo_jax.types import Rollouts
+from grpo_jax.types import HostScored
 
 
 class Steps(NamedTuple):
-  """Solutions whose steps have labels, as numpy arrays."""
+  """Solutions whose steps have labels, on the host."""
 
-  rollouts: Rollouts  # the labels are the rewards, [P, G, L], where `given`
-  # [P, G, L] float32, what the rewards gave for the same steps; NaN where they gave nothing
+  rollouts: HostScored  # the labels are the rewards, [P, G, L], where `given`
+  # [P, G, L] float32, values of the rewards for the same steps; NaN where they gave nothing
   rule: np.ndarray
 
 
 class StepEvaluator:
-  """Evaluates the parameters of a process reward model on held-out solutions."""
+  """Measures how well a process reward model tells right steps from wrong ones."""
 
   def __init__(self, config: ConfigDict, model: build.Model):
-    """Begins without solutions; `take` gives it some.
-
-    Raises:
-      SettingError: an `eval.batch` that the mesh does not divide.
-    """
-    self.cfg, self.offline, self.rewards = (
-      config.eval,
-      config.offline,
-      repr(config.rewards.functions),
-    )
+    """Begins without solutions; `take` gives it some."""
+    self.cfg, self.offline = config.eval, config.offline
+    self.rewards = repr(config.rewards.functions)
     checks.check_eval_batch(config, model.layout)
     self.decoder, self.sizes = model.decoder, build.sizes(config, model.layout, microbatches=1)
     self.held_out: Steps | None = None
 
   def take(self, held_out: Steps) -> None:
-    """Evaluates on these from now on.
-
-    Raises:
-      SettingError: none of their steps has a label, where some are to be held out.
-    """
+    """Takes the solutions to evaluate on."""
     if self.offline.held_out and not held_out.rollouts.given.any():
       raise SettingError(
         f"offline.held_out={self.offline.held_out}: no step of these prompts has a label; use more "
@@ -58,13 +45,12 @@ class StepEvaluator:
   def __call__(
     self, writer: Writer, params: Any, step: int, samples: bool = False
   ) -> dict[str, float]:
-    """Metrics of `params` after `step` steps, written and shown: those of
-    `step_scores.step_metrics`.
+    """Returns `step_scores.step_metrics` of `params`; {} without `offline.held_out`.
 
-    `step_NAME` is against the labels, `rule_NAME` against what the rewards say of the same steps,
-    and `label_agreement` the share of the labels that agree with the rewards: where those check
-    steps exactly, how good labels from continuations are. Both are left out where the rewards made
-    the labels. Without held-out solutions (`offline.held_out=0`) there are no metrics.
+    `step_NAME` compares with the labels, `rule_NAME` with the rewards of the same steps, and
+    `label_agreement` is the share of labels that agree with these rewards: how good labels from
+    continuations are, if the rewards check steps exactly. The last two are left out if the rewards
+    made the labels.
     """
     if self.held_out is None or not self.offline.held_out:
       return {}
@@ -72,36 +58,35 @@ class StepEvaluator:
     with writer.phase("eval"):
       show, sizes = functools.partial(writer.progress, "eval"), self.sizes.fresh()
       scores = scores_of_all(self.decoder, params, r, sizes, self.cfg.batch, show)
-    found = _named("step", step_scores.step_metrics(scores[r.given], r.rewards[r.given])) | {
-      "steps": int(r.given.sum())
-    }
+    metrics = _named("step", step_scores.step_metrics(scores[r.given], r.rewards[r.given]))
+    metrics["steps"] = int(r.given.sum())
     ruled = r.given & ~np.isnan(rule)
     if ruled.any():
-      found |= _named("rule", step_scores.step_metrics(scores[ruled], rule[ruled]))
-      found["label_agreement"] = float(((r.rewards[ruled] > 0.5) == (rule[ruled] > 0.5)).mean())
-    writer.evaluation(step, {f"eval/{name}": value for name, value in found.items()})
-    return found
+      metrics |= _named("rule", step_scores.step_metrics(scores[ruled], rule[ruled]))
+      metrics["label_agreement"] = float(((r.rewards[ruled] > 0.5) == (rule[ruled] > 0.5)).mean())
+    writer.evaluation(step, {f"eval/{name}": value for name, value in metrics.items()})
+    return metrics
 
   def contents(self) -> dict[str, str]:
-    """Returns {}: what is held out is of the file or the samples that the run is trained on."""
+    """Returns {}: the held-out data is part of the run's own data."""
     return {}
 
   def tested(self) -> list[Any]:
-    """What an evaluation is of: how many prompts, and what labels their steps."""
+    """Returns the settings that decide on the held-out prompts and their labels."""
     o = self.offline
     return [o.held_out, o.steps, o.continuations, o.labels, self.rewards]
 
-  def said(self, before: dict[str, float], after: dict[str, float]) -> str:
-    """The evaluations before and after a run, in words."""
+  def summary(self, before: dict[str, float], after: dict[str, float]) -> str:
+    """Returns the accuracy before and after a run in words."""
     if "step_accuracy" not in after:
       return "not evaluated on right and wrong steps, of which offline.held_out gives none"
-    was = f"{before['step_accuracy']:.1%} -> " if "step_accuracy" in before else ""
+    start = f"{before['step_accuracy']:.1%} -> " if "step_accuracy" in before else ""
     rule = f", {after['rule_accuracy']:.1%} by the rewards" if "rule_accuracy" in after else ""
     return (
-      f"balanced step accuracy {was}{after['step_accuracy']:.1%}{rule} on {after['steps']} "
+      f"balanced step accuracy {start}{after['step_accuracy']:.1%}{rule} on {after['steps']} "
       "held-out steps"
     )
 
 
-def _named(prefix: str, found: dict[str, float]) -> dict[str, float]:
-  return {f"{prefix}_{name}": value for name, value in found.items()}
+def _named(prefix: str, metrics: dict[str, float]) -> dict[str, float]:
+  return {f"{prefix}_{name}": value for name, value in metrics.items()}

@@ -1,22 +1,21 @@
-"""A batch to learn from: sampled, scored and, with dynamic sampling, chosen.
+"""Collects a batch to learn from: samples it, scores it and, with dynamic sampling, chooses groups.
 
-Each process turns its own share of the completions into text and scores it. Lengths and rewards are
-then known to all; tokens and log-probs stay on the mesh, where the learner takes them.
+Each process decodes and scores its own share of the completions. Lengths and rewards are then known
+to all; tokens and log-probs stay on the mesh, where the learner takes them.
 """
 
-import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax.data import loader
 from grpo_jax.data.pool import Pool
 from grpo_jax.distributed import hosts
-from grpo_jax.loops.groups import Scored, choose, failed, padded
+from grpo_jax.loops.groups import Scored, choose, failed, padded, with_rewards
+from grpo_jax.loops.protocols import Data
 from grpo_jax.objectives.base import ConfiguredObjective
 from grpo_jax.ops.advantages import totals
 from grpo_jax.reward_models import agreement, load
@@ -27,28 +26,37 @@ from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts, sampler
 from grpo_jax.sampling.generate import Generator, completions, generate
 from grpo_jax.setup import build, checks, registry, scorers
-from grpo_jax.types import Completion, Example, Rollouts
+from grpo_jax.types import Completion, Example, KnownRollouts, Rollouts, ScoredRollouts
+
+
+class Batches(Data, Protocol):
+  """Batches of problems to sample for."""
+
+  def __next__(self) -> list[Example]:
+    """Returns P examples."""
+    ...
+
+  def first(self, count: int, /) -> list[Example]:
+    """Returns the first examples of the whole order; the position stays."""
+    ...
 
 
 class Collector(NamedTuple):
-  """Where batches come from and how they are scored. Only `batches` and `generator.sizes` change."""
+  """Draws and scores batches. Only `batches` and `generator.sizes` change."""
 
-  batches: Iterator[list[Example | None]]
+  batches: Batches
   generator: Generator
   rewards: Sequence[tuple[str, Callable, float]]  # name, function, weight
-  models: Sequence[RewardModel]  # whose rewards are added to those
+  models: Sequence[RewardModel]  # their rewards are added to those
   ahead: Sequence[Callable]  # called with a batch before it is scored
-  flat: Callable[[Rollouts], Any]  # which groups teach nothing, [P] bool
-  on_error: float  # what a reward that fails counts
+  flat: Callable[[Rollouts], jax.Array]  # which groups teach nothing, [P] bool
+  on_error: float  # the value of a reward that fails
   deadline: float  # seconds that a reward may take for a completion, or for a group
   max_length: int  # L
   prompts: int  # P
   tries: int  # above 1: dynamic sampling, see `collect`
-  # the name of the reward that says what is right, with which those of models are compared; "":
-  # none
-  rule: str = ""
-  # the name of the reward by which `batches`, a Pool, is told what is solved; "": it is none
-  solved: str = ""
+  rule: str = ""  # reward that says what is right, to compare reward models with; may be empty
+  solved: str = ""  # reward whose result updates the pool; empty if `batches` is not a pool
 
   @property
   def names(self) -> list[str]:
@@ -57,49 +65,38 @@ class Collector(NamedTuple):
 
   @property
   def learned(self) -> list[str]:
-    """The names of those that are given by reward models."""
+    """The names of the components that reward models give."""
     return [model.name for model in self.models]
 
 
-def make_collector(config: ConfigDict, model: build.Model) -> Collector:
-  """What samples and scores batches of the training data.
+class Collected(NamedTuple):
+  """A batch to learn from."""
 
-  Raises:
-    SettingError: as `check_collector`; a reward model whose weights are damaged.
-  """
+  batch: Scored
+  metrics: dict[str, Any]  # of everything that was sampled
+  seconds: dict[str, float]  # of the phases "sample" and "score"
+
+
+def make_collector(config: ConfigDict, model: build.Model) -> Collector:
+  """Makes the collector of the training data."""
   return _without_models(config, model)._replace(models=load.load(config, model))
 
 
 def check_collector(config: ConfigDict, model: build.Model) -> None:
-  """Refuses what `make_collector` would, but reads no weights of reward models.
-
-  Raises:
-    SettingError: see `_without_models` and `judges.find`.
-  """
+  """Refuses what `make_collector` would, but reads no weights of reward models."""
   _without_models(config, model)
   load.find(config, model)
 
 
 def _without_models(config: ConfigDict, model: build.Model) -> Collector:
-  """The collector of `make_collector` without its reward models.
-
-  Raises:
-    SettingError: data or rewards that are not there, a reward that cannot work as it is set,
-      sampler settings that cannot be.
-  """
+  """Makes the collector without its reward models."""
   d, s = config.data, config.sampler
   batches, rewards = make_batches(config, model), scorers.rewards(config.rewards)
-  for (
-    _,
-    reward,
-    _,
-    # it may fail on a solution, and still work on samples: only SettingError ends the run
-  ) in rewards:
+  # a reward may fail on a solution and still work on samples: only a SettingError ends the run
+  for _, reward, _ in rewards:
     checks.try_reward(reward, batches.first(checks.FIRST_SOLUTIONS), model, config)
-  sample, sizes = (
-    sampler.make_sampler(model.decoder, s, model.stop),
-    build.sizes(config, model.layout),
-  )
+  sample = sampler.make_sampler(model.decoder, s, model.stop)
+  sizes = build.sizes(config, model.layout)
   return Collector(
     batches=batches,
     generator=Generator(
@@ -119,13 +116,8 @@ def _without_models(config: ConfigDict, model: build.Model) -> Collector:
   )
 
 
-def make_batches(config: ConfigDict, model: build.Model) -> loader.Batches | Pool:
-  """The batches to sample for: of the data in its order, or (`data.redraw` below 1) without some of
-  what is settled.
-
-  Raises:
-    SettingError: see `build.batches`.
-  """
+def make_batches(config: ConfigDict, model: build.Model) -> Batches:
+  """Makes the batches to sample for, from a pool of prompts where `data.redraw` is below 1."""
   if config.data.redraw == 1:
     return build.batches(config, model)
   single = config.copy_and_resolve_references()
@@ -139,146 +131,136 @@ def jitted_flat(objective: ConfiguredObjective) -> Callable[[Rollouts], Any]:
   return jax.jit(objective.flat)
 
 
-def collect(
-  collector: Collector, params: Any, key: jax.Array, writer: Writer
-) -> tuple[Scored, dict[str, float]]:
-  """One batch to learn from, sampled from the policy `params`, and metrics of everything that was
-  sampled.
+def collect(collector: Collector, params: Any, key: jax.Array, writer: Writer) -> Collected:
+  """Samples and scores one batch with the policy `params`.
 
   With more than one try this is DAPO's dynamic sampling (arXiv 2503.14476, section 3.2): flat
-  groups, which teach nothing, are dropped and more prompts are sampled until there are P groups, or
-  that often; what is then missing is filled with empty groups, which count in no denominator.
+  groups, which teach nothing, are dropped and more prompts are sampled, up to `tries` times, until
+  there are P groups. Missing ones are filled with empty groups, which count in no denominator.
   """
   c, sampled, flat, kept, statistics = collector, [], [], [], []
+  seconds = {"sample": 0.0, "score": 0.0}
   for attempt in range(c.tries):
-    with writer.phase("sample"):
+    with writer.phase("sample") as sampling:
       examples = next(c.batches)
-      drawn, found = generate(c.generator, params, examples, jax.random.fold_in(key, attempt))
-    with writer.phase("score"):
+      drawn, numbers = generate(c.generator, params, examples, jax.random.fold_in(key, attempt))
+    with writer.phase("score") as scoring:
       sampled.append(score(c, examples, drawn))
-      if c.solved:
+      if isinstance(c.batches, Pool):
         c.batches.note(examples, solved(sampled[-1], c))
-      flat.append(
-        rollouts.to_host(c.flat(rollouts.to_device(c.generator.sizes.layout, sampled[-1].rollouts)))
-      )
-    for fault in sampled[-1].faults:
-      writer.warn(
-        f"reward {fault.name}",
-        f"the reward {fault.name!r} failed: {fault.message}; it counts as "
-        f"rewards.on_error={c.on_error:g} there, and "
-        "reward_faults counts how often",
-      )
-    for name in silent(sampled[-1], c):
-      writer.warn(
-        f"silent {name}",
-        f"the reward {name!r} gave none of the {int((drawn.lengths > 0).sum())} completions of a "
-        "step a reward: it "
-        "returned None, or an empty list, for each; is a `return` missing?",
-      )
-    statistics.append(found)
+      on_mesh = rollouts.to_device(c.generator.sizes.layout, sampled[-1].rollouts)
+      flat.append(rollouts.to_host(c.flat(on_mesh)))
+    seconds["sample"] += sampling.seconds
+    seconds["score"] += scoring.seconds
+    _warn(sampled[-1], c, writer)
+    statistics.append(numbers)
     varied = np.flatnonzero(~flat[-1] & (drawn.prompts.lengths > 0))
     kept.extend((attempt * len(examples) + varied).tolist())
     if len(kept) >= c.prompts:
       break
   batch = sampled[0] if c.tries == 1 else choose(sampled, padded(kept, c.prompts))
-  sampling = {
-    "prompts_too_long": sum(found["prompts_too_long"] for found in statistics),
-    "slot_use": float(np.mean([float(found["slot_use"]) for found in statistics])),
+  metrics = {
+    "prompts_too_long": sum(numbers["prompts_too_long"] for numbers in statistics),
+    "slot_use": float(np.mean([float(numbers["slot_use"]) for numbers in statistics])),
     "sampling_tries": len(statistics),
   }
-  sampling |= c.batches.metrics() if c.solved else {}
-  return batch, sampling | reward_metrics(sampled, flat, c.names) | agreement_metrics(sampled, c)
+  metrics |= c.batches.metrics() if isinstance(c.batches, Pool) else {}
+  metrics |= reward_metrics(sampled, flat, c.names) | agreement_metrics(sampled, c)
+  return Collected(batch, metrics, seconds)
+
+
+def _warn(batch: Scored, collector: Collector, writer: Writer) -> None:
+  """Warns of rewards that failed, and of those that gave nothing at all."""
+  for fault in batch.faults:
+    writer.warn(
+      f"reward {fault.name}",
+      f"the reward {fault.name!r} failed: {fault.message}; it counts as "
+      f"rewards.on_error={collector.on_error:g} there, and reward_faults counts how often",
+    )
+  for name in silent(batch, collector):
+    completions = int((batch.rollouts.lengths > 0).sum())
+    writer.warn(
+      f"silent {name}",
+      f"the reward {name!r} gave none of the {completions} completions of a step a reward: it "
+      "returned None, or an empty list, for each; is a `return` missing?",
+    )
 
 
 def silent(batch: Scored, collector: Collector) -> list[str]:
-  """Returns the names of the functions that gave no completion a reward; none where there is no
-  completion.
-  """
+  """Returns the names of the functions that gave no completion of the batch a reward."""
   given = ~np.isnan(batch.rollouts.components[batch.rollouts.lengths > 0])  # [completions, N]
-  return [
-    name for n, (name, _, _) in enumerate(collector.rewards) if len(given) and not given[:, n].any()
-  ]
+  if not len(given):
+    return []
+  return [name for n, (name, _, _) in enumerate(collector.rewards) if not given[:, n].any()]
 
 
 def solved(batch: Scored, collector: Collector) -> np.ndarray:
-  """Which samples are right by the reward `collector.solved` (`combine.RIGHT`), `[P, G]`: 1, 0, or
-  NaN: not known.
-  """
+  """Returns 1 for samples that the reward `solved` calls right, 0, or NaN if unknown, `[P, G]`."""
   given = judged_components(batch.rollouts)[..., collector.names.index(collector.solved)]
   return np.where(np.isnan(given) | failed(batch, collector.solved), np.nan, given >= combine.RIGHT)
 
 
-def score(collector: Collector, examples: list[Example | None], drawn: Rollouts) -> Scored:
-  """The batch with the rewards of every completion, of which each process scores its own share.
+def score(collector: Collector, examples: Sequence[Example | None], drawn: KnownRollouts) -> Scored:
+  """Returns the batch with the rewards of all completions; each process scores its own share.
 
   Raises:
-    SettingError: see `combine.score` and `combine.check_some_worked`; on every process.
     hosts.Elsewhere: scoring failed on another process.
   """
-  c, shape = collector, drawn.tokens.shape
-  judged = given_by(c.models, c.generator.sizes, drawn)
+  c = collector
+  from_models = given_by(c.models, c.generator.sizes, drawn)
   texts = hosts.together(functools.partial(completions, c.generator, drawn))
-  groups = (
-    whole_groups(texts)
-    if any(combine.looks_at_group(reward) for _, reward, _ in c.rewards)
-    else None
-  )
-  own = hosts.together(functools.partial(score_share, c, examples, texts, judged, groups))
-  found = hosts.gather((combine.given_only(own), cut_off(drawn)))
-  scores = combine.join([share for share, _ in found], shape, len(c.names))
+  at_groups = any(combine.looks_at_group(reward) for _, reward, _ in c.rewards)
+  groups = whole_groups(texts) if at_groups else None
+  share = hosts.together(functools.partial(score_share, c, examples, texts, from_models, groups))
+  shares = hosts.gather((combine.given_only(share), cut_off(drawn)))
+  scores = combine.join([given for given, _ in shares], drawn.tokens.shape, len(c.names))
   combine.check_some_worked(scores.faults, int((drawn.lengths > 0).sum()))
-  rewards, given, components, faults = scores
-  scored = dataclasses.replace(drawn, rewards=rewards, given=given, components=components)
-  return Scored(list(examples), scored, faults, sum(nats for _, nats in found))
+  scored = with_rewards(drawn, scores.rewards, scores.given, scores.components)
+  return Scored(list(examples), scored, scores.faults, sum(nats for _, nats in shares))
 
 
 def whole_groups(texts: list[list[Completion | None]]) -> list[list[Completion | None]]:
-  """The [P][G] completions of all processes, of which `texts` has this process's own; every process
-  calls this.
-  """
+  """Returns the `[P][G]` completions of all processes; `texts` has those of this process."""
   return [
-    [next(filter(None, of), None) for of in zip(*groups)] for groups in zip(*hosts.gather(texts))
+    [next(filter(None, copies), None) for copies in zip(*groups)]
+    for groups in zip(*hosts.gather(texts))
   ]
 
 
 def score_share(
   collector: Collector,
-  examples: list[Example | None],
+  examples: Sequence[Example | None],
   texts: list[list[Completion | None]],
-  judged: Sequence[tuple[str, Callable, float]],
+  from_models: Sequence[tuple[str, Callable, float]],
   groups: list[list[Completion | None]] | None,
 ) -> combine.Scores:
-  """The rewards of this process's own completions, those of reward models among them; the others
-  are given nothing.
-  """
+  """Returns the rewards of this process's completions, those of reward models included."""
   c = collector
   with compile_cache.same_settings("a reward"):
     combine.ahead(c.ahead, examples, texts, c.deadline)
     return combine.score(
-      c.rewards, examples, texts, c.max_length, c.on_error, c.deadline, judged, groups
+      c.rewards, examples, texts, c.max_length, c.on_error, c.deadline, from_models, groups
     )
 
 
-def cut_off(drawn: Rollouts) -> np.float32:
-  """What top-k, top-p and min-p cut off of this process's own tokens, in nats; 0 where there is no
-  token.
-  """
+def cut_off(drawn: KnownRollouts) -> float:
+  """Returns the nats that top-k, top-p and min-p cut off this process's tokens."""
   return (hosts.share(drawn.truncated_logprobs)[0] - hosts.share(drawn.sampler_logprobs)[0]).sum()
 
 
 def reward_metrics(
   batches: Sequence[Scored], flat: Sequence[np.ndarray], names: Sequence[str]
 ) -> dict[str, float]:
-  """Metrics of everything that was sampled, groups that only fill a batch left out.
+  """Returns the metrics of everything that was sampled, except groups that only fill a batch.
 
-  `tokens`, `reward_faults`; mean and standard deviation of the total reward; `rewards_given`, how
-  many rewards a completion was given, 1 for an outcome alone; the mean of each reward component;
-  `zero_variance`, the share of flat groups; `cut_off_nats`, what top-k, top-p and min-p cut off:
-  the mean, over tokens, of -log of the mass that they kept.
+  `tokens`, `reward_faults`; mean and standard deviation of the total reward; `rewards_given`, the
+  mean number of rewards of a completion, 1 for an outcome alone; the mean of each reward component;
+  `zero_variance`, the share of flat groups; `cut_off_nats`, the mean over tokens of -log of the
+  mass that top-k, top-p and min-p kept.
 
   Args:
     batches: what was sampled.
-    flat: which groups of each are flat, [P] bool.
+    flat: which groups of each batch are flat, [P] bool.
     names: of the reward components, N.
   """
   # [P, G] each, completions that were given a reward
@@ -288,73 +270,69 @@ def reward_metrics(
   )
   # [completions, N]
   components = np.concatenate([batch.rollouts.components[r] for batch, r in zip(batches, real)])
-  alike = np.concatenate(
-    [of[batch.rollouts.prompts.lengths > 0] for batch, of in zip(batches, flat)]
+  is_flat = np.concatenate(
+    [mask[batch.rollouts.prompts.lengths > 0] for batch, mask in zip(batches, flat)]
   )
   tokens = sum(int(batch.rollouts.lengths.sum()) for batch in batches)
-  numbers = {
+  metrics = {
     "tokens": tokens,
     "reward_faults": sum(len(batch.faults) for batch in batches),
-    "zero_variance": float(np.mean(alike)) if alike.size else 0.0,
+    "zero_variance": float(np.mean(is_flat)) if is_flat.size else 0.0,
   }
   if tokens:  # both log-probs are 0 where there is no token
-    numbers["cut_off_nats"] = sum(batch.cut_off for batch in batches) / tokens
+    metrics["cut_off_nats"] = sum(batch.cut_off for batch in batches) / tokens
   if not total.size:
-    return numbers
+    return metrics
   steps = np.concatenate([batch.rollouts.given.sum(axis=2)[r] for batch, r in zip(batches, real)])
-  numbers |= {"reward/mean": total.mean(), "reward/std": total.std(), "rewards_given": steps.mean()}
+  metrics |= {"reward/mean": total.mean(), "reward/std": total.std(), "rewards_given": steps.mean()}
   for n, name in enumerate(names):
     given = components[:, n][~np.isnan(components[:, n])]  # a reward that returned None gave none
-    numbers[f"reward/{name}"] = given.mean() if given.size else float("nan")
-  return numbers
+    metrics[f"reward/{name}"] = given.mean() if given.size else float("nan")
+  return metrics
 
 
 def agreement_metrics(batches: Sequence[Scored], collector: Collector) -> dict[str, float]:
-  """Metrics of what goes together within the groups that were sampled (agreement.py); there are
-  none of NaN.
+  """Returns how rewards vary together within the sampled groups (agreement.py), without NaN.
 
-  `length/reward_correlation`, of a completion's length and its total reward; `agreement/NAME`, of
+  `length/reward_correlation` is of a completion's length and its total reward; `agreement/NAME` of
   each reward model and the rule, where there is one.
   """
-  rollouts, names = [batch.rollouts for batch in batches], collector.names
+  all_rollouts, names = [batch.rollouts for batch in batches], collector.names
   total = np.concatenate(
-    [np.where(r.given.any(axis=2), totals(r.rewards, r.given), np.nan) for r in rollouts]
+    [np.where(r.given.any(axis=2), totals(r.rewards, r.given), np.nan) for r in all_rollouts]
   )
-  found = {
+  metrics = {
     "length/reward_correlation": agreement.correlation_in_groups(
-      np.concatenate([r.lengths for r in rollouts]), total
+      np.concatenate([r.lengths for r in all_rollouts]), total
     )
   }
   if collector.rule in names and collector.models:
-    components = np.concatenate([judged_components(r) for r in rollouts])
+    components = np.concatenate([judged_components(r) for r in all_rollouts])
     rule = components[..., names.index(collector.rule)]
-    of = {name: components[..., names.index(name)] for name in collector.learned}
-    found |= {
-      f"agreement/{name}": agreement.pairs_in_order(learned, rule) for name, learned in of.items()
-    }
-  return {name: value for name, value in found.items() if not np.isnan(value)}
+    for name in collector.learned:
+      learned = components[..., names.index(name)]
+      metrics[f"agreement/{name}"] = agreement.pairs_in_order(learned, rule)
+  return {name: value for name, value in metrics.items() if not np.isnan(value)}
 
 
 def disagreement(batch: Scored, collector: Collector) -> np.ndarray | None:
-  """How much higher each completion ranks in its group by a reward model than by the rule, [P, G],
-  from -1 to 1.
+  """Returns how much higher each completion ranks by a reward model than by the rule, `[P, G]`.
 
-  Of several reward models it is the one that differs most. None where there is no model or no rule.
+  Ranks are within the group, so the differences go from -1 to 1. Of several reward models the one
+  that differs most counts. None without a model or a rule.
   """
   names = collector.names
   if collector.rule not in names or not collector.models:
     return None
   components = judged_components(batch.rollouts)
   rule = components[..., names.index(collector.rule)]
-  each = np.stack(
+  by_model = np.stack(
     [agreement.disagreement(components[..., names.index(n)], rule) for n in collector.learned]
   )
-  most = np.nan_to_num(np.abs(each), nan=-1.0).argmax(axis=0)
-  return np.take_along_axis(each, most[None], axis=0)[0]
+  most = np.nan_to_num(np.abs(by_model), nan=-1.0).argmax(axis=0)
+  return np.take_along_axis(by_model, most[None], axis=0)[0]
 
 
-def judged_components(r: Rollouts) -> np.ndarray:
-  """The reward components [P, G, N] of rollouts, NaN also for the completions that only fill the
-  batch.
-  """
+def judged_components(r: ScoredRollouts[np.ndarray, Any]) -> np.ndarray:
+  """Returns the reward components `[P, G, N]`, NaN for completions that only fill the batch."""
   return np.where((r.lengths > 0)[..., None], r.components, np.nan)

@@ -1,19 +1,17 @@
-"""Iterative GRPO: Algorithm 1 of DeepSeekMath (arXiv 2402.03300), with a reward model that goes on
-learning.
+"""Iterative GRPO: Algorithm 1 of DeepSeekMath (arXiv 2402.03300), with a reward model that learns.
 
     for iteration = 1, ..., I:
-      reference <- policy                                                               (line 3)
+      reference <- policy                                                           (line 3)
       for step = 1, ..., M:
-        sample a batch of prompts, and G completions of each from the policy            (lines 5 to 7)
-        rewards of the completions by the reward model                                  (line 8)
-        advantages relative to the group, then mu updates of the policy                 (lines 9 to 11)
-      train the reward model on the policy's samples, and on some of earlier ones       (line 12)
+        sample a batch of prompts, and G completions of each from the policy        (lines 5 to 7)
+        rewards of the completions by the reward model                              (line 8)
+        advantages relative to the group, then mu updates of the policy             (lines 9 to 11)
+      train the reward model on the policy's samples, and on some of earlier ones   (line 12)
 
-What is better among samples, which the reward model learns from, is said by the reward that
-`iterative.labels` names, such as a check of the answer, or of each step (teaching.py); its weight
-among the rewards of the policy may be 0. Policy, reward model and reference are saved together, so
-a run that was killed in any of these phases goes on with the same numbers. The policy is evaluated
-at the end of each iteration.
+The reward that `iterative.labels` names, such as a check of the answer or of each step, tells the
+reward model which samples are better (teaching.py); its weight among the rewards of the policy may
+be 0. Policy, reward model and reference are saved together, so a run that is killed in any of these
+phases resumes with the same numbers. The policy is evaluated at the end of each iteration.
 """
 
 import dataclasses
@@ -31,12 +29,14 @@ from grpo_jax.learning import state as train_state
 from grpo_jax.learning.state import TrainState
 from grpo_jax.loops import teaching
 from grpo_jax.loops.collect import collect, make_collector
+from grpo_jax.loops.export import export_merged
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.online import sample_rows, speeds
+from grpo_jax.loops.protocols import Trained
 from grpo_jax.loops.reward_data.replay import Replay
-from grpo_jax.loops.run import Run, exporting
+from grpo_jax.loops.run import Run
 from grpo_jax.loops.teaching import NAME, Judge, Kind
-from grpo_jax.models.hf import tensors
+from grpo_jax.models import lora
 from grpo_jax.reward_models import load
 from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.run import provenance
@@ -45,7 +45,7 @@ from grpo_jax.setup import build, checks, parameters, registry, scorers
 
 
 def train(config: ConfigDict, workdir: str) -> None:
-  """Runs, or goes on with, the experiment in `workdir`; see `Run`."""
+  """Runs or resumes the experiment in `workdir`; see `Run`."""
   checks.check_settings(config)
   check(config)
   model = build.model(config)
@@ -56,17 +56,17 @@ def train(config: ConfigDict, workdir: str) -> None:
   )
   kind = teaching.kind_of(label, collector.batches.first(checks.FIRST_SOLUTIONS), model, config)
   check_batches(config, model, kind)
-  judged_by = teaching.of_reward_model(config, kind)
+  judge_config = teaching.config_of_reward_model(config, kind)
   with said_of("iterative.reward_model" if config.iterative.reward_model else ""):
-    judge = Judge(judged_by, build.model(judged_by, scores=True), 1.0)
+    judge = Judge(judge_config, build.model(judge_config, scores=True), 1.0)
   load.check_tokenizer(
     model, judge.model, f"iterative.reward_model={config.iterative.reward_model!r}"
   )
   policy = Policy(config, model, config.sampler.temperature, collector.generator.sizes)
-  dtype = provenance.weights_dtype(judged_by.init_from)
+  dtype = provenance.weights_dtype(judge_config.init_from)
   reference, replay, cfg = Reference(policy), Replay(workdir), config.iterative
-  learners = {"policy": policy, NAME: judge, parameters.REFERENCE: reference}
-  models = functools.partial(asked_models, collector.models, judge, cfg.weight, kind.steps)
+  learners: dict[str, Trained] = {"policy": policy, NAME: judge, parameters.REFERENCE: reference}
+  models = functools.partial(current_models, collector.models, judge, cfg.weight, kind.steps)
   evaluator = IterationEvaluator(config, model, models)
 
   with Run(config, workdir, model, collector.batches, learners, evaluator, collector.rule) as run:
@@ -76,40 +76,38 @@ def train(config: ConfigDict, workdir: str) -> None:
       if of_iteration == 0:
         reference.take(policy.trained)
         replay.forget(teaching.oldest_step(run.checkpoints.oldest(), config))
-      policy.ref_params = reference.params
-      asked = collector._replace(models=models())
-      batch, sampling = collect(
-        asked, policy.params, build.key(config.seed, build.SAMPLE, step), run.writer
-      )
-      replay.add(step, teaching.labelled(kind, batch, asked, config, step))
+      policy.ref_params = reference.trained
+      current = collector._replace(models=models())
+      key = build.key(config.seed, build.SAMPLE, step)
+      batch, sampling, seconds = collect(current, policy.params, key, run.writer)
+      replay.add(step, teaching.labelled(kind, batch, current, config, step))
       learned = policy.learn(step, batch.rollouts, run.writer)
-      numbers = learned.metrics | sampling | {"iteration": iteration + 1}
-      numbers |= speeds(numbers["tokens"], int(batch.rollouts.lengths.sum()), run.writer.seconds)
+      seconds["learn"] = learned.seconds
+      metrics = learned.metrics | sampling | {"iteration": iteration + 1}
+      metrics |= speeds(sampling["tokens"], int(batch.rollouts.lengths.sum()), seconds)
       if ends:
         taught = teaching.teach(judge, kind, replay, step, config, run.writer)
-        numbers |= taught
+        metrics |= taught
         evaluator.taught = teaching.in_words(kind, taught)
-      run.writer.samples(step + 1, sample_rows(batch, learned, config.log.samples, asked, model))
-      run.log(step, numbers)
+      run.writer.samples(step + 1, sample_rows(batch, learned, config.log.samples, current, model))
+      run.log(step, metrics)
       run.after(step, evaluate=ends)
     run.finish()
     if config.checkpoint.export and not run.stopped:
-      export(judge, workdir, dtype, parameters.find_source(judged_by.init_from)[0], run.writer)
+      out = storage.place(workdir) / NAME
+      with run.writer.phase("export"):
+        export_merged(out, judge.model, judge.params, dtype, judge_config.init_from, run.writer)
 
 
-def asked_models(
+def current_models(
   others: Sequence[RewardModel], judge: Learner, weight: float, steps: bool
 ) -> list[RewardModel]:
-  """The reward models that score samples: others, and the one that learns, as it is now."""
+  """Returns the reward models that score samples: the others, and the learning one as it is now."""
   return [*others, RewardModel(NAME, weight, steps, judge.model.decoder, judge.params)]
 
 
 def check(config: ConfigDict) -> None:
-  """Refuses settings of the loop that do not go together.
-
-  Raises:
-    SettingError: names the setting and what would work.
-  """
+  """Refuses settings of the loop that contradict each other."""
   labels, names = config.iterative.labels, [name for name, *_ in config.rewards.functions]
   if labels not in names:
     raise SettingError(
@@ -122,11 +120,7 @@ def check(config: ConfigDict) -> None:
 
 
 def check_batches(config: ConfigDict, model: build.Model, kind: Kind) -> None:
-  """Refuses batches of the reward model that the mesh does not divide.
-
-  Raises:
-    SettingError: names the setting and what would work.
-  """
+  """Refuses batches of the reward model that the mesh does not divide."""
   shards, samples = model.layout.size("prompt"), model.layout.size("sample")
   if config.iterative.pairs % shards:
     raise SettingError(
@@ -140,71 +134,61 @@ def check_batches(config: ConfigDict, model: build.Model, kind: Kind) -> None:
 
 
 class IterationEvaluator(Evaluator):
-  """Evaluates the policy, and says after each iteration what came of it."""
+  """Evaluates the policy, and sums up each iteration in a line."""
 
-  taught = ""  # of the reward model in this iteration, in words; the loop sets it
+  taught = ""  # how the reward model did in this iteration, in words; the loop sets it
 
   def __init__(
     self, config: ConfigDict, model: build.Model, models: Callable[[], Sequence[RewardModel]]
   ):
-    """See `Evaluator`."""
     super().__init__(config, model, models)
     self.steps = config.iterative.steps
 
-  def about(self, step: int) -> dict[str, Any]:
-    """The number of the iteration that ends with the `step`th step; {} where none does."""
+  def about(self, step: int) -> dict[str, int]:
+    """Returns the number of the iteration that ends after `step` steps; {} if none does."""
     return {"iteration": step // self.steps} if step and step % self.steps == 0 else {}
 
   def __call__(
     self, writer: Writer, params: Any, step: int, samples: bool = False
   ) -> dict[str, float]:
-    """See `Evaluator`; a line tells of an iteration that has ended."""
-    found = super().__call__(writer, params, step, samples)
-    said = [f"accuracy {found['accuracy']:.1%}"] if "accuracy" in found else []
-    said += [self.taught] if self.taught else []
-    if self.about(step) and said:
-      writer.say(f"iteration {step // self.steps}: {', '.join(said)}")
-    return found
-
-
-def export(judge: Learner, workdir: str, dtype: str, base: str, writer: Writer) -> None:
-  """Writes the reward model to DIR/reward_model, a Hugging Face folder in that dtype; see
-  `tensors.save` on `base`.
-  """
-  with writer.phase("export"):
-    out = storage.place(workdir) / NAME
-    decoder = judge.model.decoder
-    params = decoder.merged(judge.params)
-    own = {"tokenizer": judge.model.tokenizer, "dtype": dtype, "base": base or None}
-    tensors.save(out, decoder.config, params, **own, progress=exporting(writer, params, dtype))
+    """Evaluates as `Evaluator` does, and prints a line at the end of an iteration."""
+    metrics = super().__call__(writer, params, step, samples)
+    parts = [f"accuracy {metrics['accuracy']:.1%}"] if "accuracy" in metrics else []
+    parts += [self.taught] if self.taught else []
+    if self.about(step) and parts:
+      writer.say(f"iteration {step // self.steps}: {', '.join(parts)}")
+    return metrics
 
 
 class Policy(Learner):
-  """The policy of an iterative run: its reference is a part of the run, not of a folder."""
+  """The policy of an iterative run, whose reference is part of the run."""
 
   def load_reference(self, pin: dict[str, Any]) -> dict[str, Any]:
-    """Loads the base of adapters, if there are any; the loop sets `ref_params`."""
+    """Loads the base under adapters, if there are any; the loop sets `ref_params`."""
     return self.load_base(pin)
 
 
 class Reference:
-  """The policy as it was when an iteration began, saved and restored with the learners of a run; it
-  is not trained.
-  """
+  """A copy of the policy from the start of an iteration, saved and restored like a learner."""
 
   state: TrainState
 
   def __init__(self, policy: Learner):
-    """Makes nothing yet; `policy` is started before this."""
-    self.policy, self.tx, self.sizes = policy, optax.identity(), NoPrograms()
+    """Makes nothing yet; `policy` must be started before this."""
+    self.policy, self.tx = policy, optax.identity()
 
   @property
   def params(self) -> Any:
-    """The reference's parameters; where there are adapters, those alone."""
+    """All parameters of the reference, the base under adapters included."""
+    return lora.join(self.policy.base, self.trained)
+
+  @property
+  def trained(self) -> Any:
+    """The copy of the policy's trained parameters."""
     return self.state.model
 
   def abstract(self) -> TrainState:
-    """The shapes, dtypes and shardings of the state; nothing is allocated."""
+    """Returns the shapes, dtypes and shardings of the state; nothing is allocated."""
     params = parameters.abstract_params(self.policy.model.decoder, critic=False)
     return train_state.abstract(params, self.tx)
 
@@ -221,20 +205,16 @@ class Reference:
     )
 
   def load_reference(self, pin: dict[str, Any]) -> dict[str, Any]:
-    """Returns {}: it needs none."""
+    """Returns {}: it is saved as a whole."""
     del pin
     return {}
 
-  def check_finite(self, *_: Any) -> None:
-    """Does nothing: it is not trained."""
-
-
-class NoPrograms:
-  """The sizes of what has no programs."""
-
-  def get_state(self) -> dict[str, Any]:
-    """Returns {}."""
+  def get_sizes(self) -> dict[str, Any]:
+    """Returns {}: it has no programs."""
     return {}
 
-  def set_state(self, state: dict[str, Any]) -> None:
-    """Does nothing."""
+  def set_sizes(self, sizes: dict[str, Any]) -> None:
+    """Does nothing: it has no programs."""
+
+  def check_finite(self, metrics: dict[str, Any], safe: Callable[[], str]) -> None:
+    """Does nothing: it is not trained."""

@@ -1,9 +1,10 @@
-"""One thing that is trained: an objective, its optimizer, its state, and the jitted update."""
+"""Trains a policy or a reward model: its objective, optimizer, state and jitted update."""
 
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from grpo_jax.distributed import lifeline
@@ -18,29 +19,30 @@ from grpo_jax.packing.sizes import Sizes
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.setup import build, parameters, registry
-from grpo_jax.types import Rollouts
+from grpo_jax.types import KnownRollouts
 
 
 class Learned(NamedTuple):
-  """What an update did."""
+  """The result of an update."""
 
   metrics: dict[str, Any]  # numbers, on the host
-  trace: learn.Trace  # what it started from, on the device
+  trace: learn.Trace  # where the update started, on the device
   # log-probs of the completions before and after it, [P, G] each; None: not measured
-  moved: tuple[Any, Any] | None
+  moved: tuple[np.ndarray, np.ndarray] | None
+  seconds: float
 
 
 class Learner:
-  """A policy (or a policy and a critic, or a reward model) that learns by one objective.
+  """Trains a policy (with a critic if the objective needs one) or a reward model.
 
-  `state` is what the update changes and a checkpoint holds; `ref_params` is the reference's (or
-  teacher's) tree, None for an objective without one; `base` is what adapters stand on, None without
+  `state` is changed by updates and saved in checkpoints; `ref_params` is the tree of the reference
+  or teacher, None for an objective without one; `base` is the tree under adapters, None without
   them. `start` or a checkpoint sets `state`, and `load_reference` sets the others.
   """
 
-  PHASE = "learn"  # as which an update is shown and timed
-  RATE = "learner.lr"  # the setting of its learning rate
-  METRICS = ""  # before the names of its metrics
+  PHASE = "learn"  # the name under which an update is shown and timed
+  RATE = "learner.lr"  # the setting of the learning rate
+  METRICS = ""  # prefix of the names of the metrics in a run's log
   state: TrainState
   ref_params: Any = None
   base: Any = None
@@ -51,14 +53,10 @@ class Learner:
     """Makes the jitted functions; nothing is loaded or compiled yet.
 
     Args:
-      config: `objective`, `learner`, `steps`, `ref_from`, `log.measure_every`.
-      model: the policy.
-      temperature: at which the log-probs of completions are taken: the sampler's, if the policy
-        sampled them.
-      sizes: of programs, also of the sampler whose batches it learns from; None: its own.
-
-    Raises:
-      SettingError: no such objective, or settings that it refuses.
+      config: `objective`, `learner`, `steps`, `ref_from`, `log.measure_every` are read.
+      model: the model to train.
+      temperature: of the log-probs: the sampler's if the policy sampled the completions.
+      sizes: of programs, shared with the sampler that makes the batches; None: its own.
     """
     self.config, self.model, self.cfg = config, model, config.learner
     objective = registry.configured(config.objective)
@@ -75,30 +73,26 @@ class Learner:
       raise ValueError(
         f"{config.objective.name} with a model whose scores={model.decoder.config.scores}"
       )
-    # tokens have no probability there
+    # a reward model gives tokens no probability that could move
     self.measure_every = 0 if objective.trains_reward_model else config.log.measure_every
 
   @property
   def params(self) -> Any:
-    """The parameters of the policy or the reward model, with the base of adapters, if there are
-    any, and those.
-    """
+    """All parameters: the base under adapters, if there are any, and `trained`."""
     return lora.join(self.base, self.trained)
 
   @property
   def trained(self) -> Any:
-    """What of these parameters an update changes."""
+    """The part of the parameters that updates change."""
     return self.state.model
 
   def abstract(self) -> TrainState:
-    """The shapes, dtypes and shardings of the state; nothing is allocated."""
+    """Returns the shapes, dtypes and shardings of the state; nothing is allocated."""
     params = parameters.abstract_params(self.model.decoder, Needs.CRITIC in self.needs)
     return train_state.abstract(params, self.tx)
 
   def start(self) -> None:
-    """Takes the policy's starting parameters, and a fresh optimizer; where there are adapters,
-    their base, too.
-    """
+    """Loads the starting parameters (and the base under adapters) and makes a fresh optimizer."""
     model = self.model.load()
     if self.model.decoder.lora is not None:
       self.base, with_heads = lora.split(model)
@@ -108,22 +102,16 @@ class Learner:
     self.state = train_state.create(params, self.tx)
 
   def load_reference(self, pin: dict[str, Any]) -> dict[str, Any]:
-    """Loads the reference, where the objective needs one, and the base of adapters, where there are
-    any.
+    """Loads the reference if the objective needs one, and the base if there are adapters.
 
-    They are not saved, but read again from their sources. The base is the reference, too, if
-    `ref_from` names no other.
+    Neither is saved; both are read again from their sources. Without `ref_from` the base is the
+    reference.
 
     Args:
-      pin: the step and the fingerprint of the reference, as the checkpoint keeps them; {} in a
-        fresh run.
+      pin: the step and the fingerprints that a checkpoint keeps of them; {} in a fresh run.
 
     Returns:
-      What a checkpoint keeps, so that the run never goes on with another reference or base; {}
-      without one.
-
-    Raises:
-      SettingError: the source holds other parameters than when the run began.
+      What a checkpoint keeps, so that a run never resumes with another reference or base.
     """
     pinned = self.load_base(pin)
     if Needs.REFERENCE not in self.needs:
@@ -135,61 +123,65 @@ class Learner:
     return pinned | reference
 
   def load_base(self, pin: dict[str, Any]) -> dict[str, Any]:
-    """Loads the base of adapters, where there are any; arguments and errors: see `load_reference`."""
+    """Loads the base if there are adapters; see `load_reference`."""
     if self.model.decoder.lora is None:
       return {}
     if self.base is None:  # `start` has read it in a fresh run
       self.base = lora.split(self.model.load())[0]
     return parameters.check_base(self.base, pin, self.config.init_from)
 
-  def learn(self, step: int, batch: Rollouts, writer: Writer, old_params: Any = None) -> Learned:
-    """Learns from rollouts; every `log.measure_every` steps it measures how their probabilities
-    moved.
+  def get_sizes(self) -> dict[str, Any]:
+    """Returns the sizes of the programs made so far, as JSON."""
+    return self.sizes.get_state()
+
+  def set_sizes(self, sizes: dict[str, Any]) -> None:
+    """Resumes with the sizes that `get_sizes` returned."""
+    self.sizes.set_state(sizes)
+
+  def learn(
+    self, step: int, batch: KnownRollouts, writer: Writer, old_params: Any = None
+  ) -> Learned:
+    """Learns from rollouts; every `log.measure_every` steps measures how far they moved.
 
     Args:
       step: of the run.
-      batch: sampled (see rollouts.py), or all numpy; with rewards, where the objective asks for
-        them.
+      batch: sampled or on the host; with rewards if the objective needs them.
       writer: shows the phases.
-      old_params: the policy that sampled them, where it is not the one in `state`.
+      old_params: the policy that sampled them, if it is not the one in `state`.
     """
     lifeline.compare(batch.prompts, batch.tokens)
     batch, packing = self.sizes.for_learner(batch)
     on_mesh = rollouts.to_device(self.model.layout, (batch, packing))
-    with writer.phase(self.PHASE, on_mesh):
-      self.state, found, trace = self.jitted_learn(
+    with writer.phase(self.PHASE, on_mesh) as timer:
+      self.state, on_device, trace = self.jitted_learn(
         self.state, self.ref_params, old_params, *on_mesh, self.base
       )
-      found = rollouts.to_host(found)
+      metrics = rollouts.to_host(on_device)
     moved = None
     if self.measure_every and step % self.measure_every == 0:
       with writer.phase("measure", on_mesh):
         measured = self.jitted_movement(self.state.params, on_mesh[0], trace, on_mesh[1], self.base)
-        more, *moved = rollouts.to_host(measured)
-      found |= more
-    found |= rollouts.statistics(batch) | plan.padding(
-      batch, packing, self.model.layout, self.sizes.microbatches
-    )
-    found |= {"lr": self.rate(self.state.step - 1), "skipped_steps": int(self.state.skipped)}
-    return Learned(found, trace, tuple(moved) if moved else None)
+        movement_metrics, before, after = rollouts.to_host(measured)
+      metrics |= movement_metrics
+      moved = before, after
+    metrics |= rollouts.statistics(batch)
+    metrics |= plan.padding(batch, packing, self.model.layout, self.sizes.microbatches)
+    metrics |= {"lr": self.rate(self.state.step - 1), "skipped_steps": int(self.state.skipped)}
+    return Learned(metrics, trace, moved, timer.seconds)
 
-  def check_finite(self, found: dict[str, Any], safe: Callable[[], str]) -> None:
-    """Ends a run in which nothing is finite any more.
+  def check_finite(self, metrics: dict[str, Any], safe: Callable[[], str]) -> None:
+    """Ends a run after `learner.max_bad_steps` updates in a row that were not finite.
 
     Args:
-      found: metrics of the last update, under the names of `METRICS`.
+      metrics: of the last update, with the prefix `METRICS`.
       safe: returns what is saved, for the message.
-
-    Raises:
-      SettingError: `learner.max_bad_steps` updates in a row were not finite.
     """
     bad = int(self.state.bad_steps)
     if bad >= self.cfg.max_bad_steps:
       loss, norm = (
-        float(found.get(self.METRICS + name, math.nan)) for name in ("loss", "grad_norm")
+        float(metrics.get(self.METRICS + name, math.nan)) for name in ("loss", "grad_norm")
       )
       raise SettingError(
         f"{self.RATE}={self.cfg.lr}: {bad} updates in a row were not finite (loss {loss}, gradient "
-        f"norm {norm}); a "
-        f"lower one may work; {safe()}"
+        f"norm {norm}); a lower one may work; {safe()}"
       )

@@ -1,13 +1,13 @@
-"""Learn from data that does not change: SFT on worked solutions; RFT, DPO and distillation on
-samples made first.
+"""Learns from data that does not change: SFT on solutions; RFT, DPO and distillation on samples.
 
 `offline.data` says what the completions of a prompt are:
 
-    solutions   the data set's own worked solution (SFT)
-    samples     sampler.group samples of a policy, scored by the rewards (RFT, off-policy distillation)
-    pairs       one better and one worse of those samples, [chosen, rejected] (DPO), or the lines of `offline.pairs`
+    solutions   the worked solution of the data set (SFT)
+    samples     sampler.group samples of a policy, scored by the rewards (RFT, distillation)
+    pairs       a better and a worse one of those samples, [chosen, rejected] (DPO), or the lines of
+                `offline.pairs`
 
-Samples are drawn once, from `offline.teacher` or else from where the policy starts, and kept in
+Samples are drawn once, from `offline.teacher` or else from the initial policy, and kept in
 DIR/samples.npz.
 """
 
@@ -15,7 +15,7 @@ import functools
 import io
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -25,12 +25,14 @@ from grpo_jax.data import loader
 from grpo_jax.distributed import hosts, inputs
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.evaluator import Evaluator
+from grpo_jax.evaluation.step_evaluator import Steps
 from grpo_jax.io import storage
 from grpo_jax.loops.collect import check_collector, collect, make_collector
 from grpo_jax.loops.groups import Scored, choose, select
 from grpo_jax.loops.learner import Learner
+from grpo_jax.loops.protocols import RolloutBatches
 from grpo_jax.loops.reward_data import pairs
-from grpo_jax.loops.reward_data.pairs import FromFile, encoded
+from grpo_jax.loops.reward_data.pairs import FromFile, InOrder, encoded
 from grpo_jax.loops.run import Run
 from grpo_jax.objectives import common
 from grpo_jax.packing import plan
@@ -39,55 +41,71 @@ from grpo_jax.run.workdir import reason
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.setup import build, checks, registry
-from grpo_jax.types import Example, Prompts, Rollouts
+from grpo_jax.types import Example, HostRollouts, HostScored, Prompts, Rollouts, ScoredRollouts
 
-# of the log-probs: the likelihood of what is written is the model's own, whatever it was sampled at
-TEMPERATURE = 1.0
+Samples = TypeVar("Samples", bound=HostScored | Steps)  # the content of samples.npz
+
+TEMPERATURE = 1.0  # of log-probs, at whatever temperature the completions were sampled
 
 
 def train(config: ConfigDict, workdir: str) -> None:
-  """Runs, or goes on with, the experiment in `workdir`; see `Run`."""
+  """Runs or resumes the experiment in `workdir`; see `Run`."""
   checks.check_settings(config)
-  kind = config.offline.data
   model = build.model(config)
   checks.check(config, model.decoder, registry.objective(config.objective.name))
-  drawn = kind != "solutions" and not config.offline.pairs
-  batches = (
-    Kept(config, config.offline.prompts)
-    if drawn
-    else FromFile(config, model)
-    if config.offline.pairs
-    else build.batches(config, model)
-  )
-  if drawn and not (storage.place(workdir) / "samples.npz").exists():
+  kept, batches = make_batches(config, model)
+  if kept and not (storage.place(workdir) / "samples.npz").exists():
+    # errors in data, prompts and rewards are found before the folder is claimed
     build.check_source(config.offline.teacher, model, "offline.teacher")
-    # what is wrong with data, prompts and rewards is said before the folder is claimed
     check_collector(config, model)
   policy, evaluator = Learner(config, model, TEMPERATURE), Evaluator(config, model)
 
   with Run(config, workdir, model, batches, {"policy": policy}, evaluator) as run:
-    if drawn:
+    if kept:
       draw = functools.partial(draw_samples, config, model, run.writer, run.stopping)
-      batches.rollouts = kept_samples(config, run, draw, template())
-      if batches.rollouts is None:  # a signal ended the drawing
+      kept.rollouts = kept_samples(config, run, draw, template())
+      if kept.rollouts is None:  # a signal ended the drawing
         return
-    for step in run.steps():
-      with run.writer.phase("data"):
-        given = solutions(next(batches), model, config) if kind == "solutions" else next(batches)
-      numbers = policy.learn(step, given, run.writer).metrics
-      numbers |= {"tokens_per_s/learn": int(given.lengths.sum()) / run.writer.seconds["learn"]}
-      numbers |= pairs.left_out(config, given)
-      run.log(step, numbers)
-      run.after(step)
-    run.finish()
+    learn_in_order(config, run, policy, batches)
+
+
+def make_batches(config: ConfigDict, model: build.Model) -> tuple["Kept | None", RolloutBatches]:
+  """Returns the batches to learn from, twice if they are of samples that must be drawn first."""
+  if config.offline.data == "solutions":
+    return None, Solutions(config, model)
+  if config.offline.pairs:
+    return None, FromFile(config, model)
+  kept = Kept(config, config.offline.prompts)
+  return kept, kept
+
+
+def learn_in_order(config: ConfigDict, run: Run, learner: Learner, batches: RolloutBatches) -> None:
+  """Takes the remaining steps of a run, each on the next batch, and finishes it."""
+  for step in run.steps():
+    with run.writer.phase("data"):
+      batch = next(batches)
+    learned = learner.learn(step, batch, run.writer)
+    speed = {"tokens_per_s/learn": int(batch.lengths.sum()) / learned.seconds}
+    run.log(step, learned.metrics | speed | pairs.length_metrics(config, batch))
+    run.after(step)
+  run.finish()
+
+
+class Solutions(InOrder[Example]):
+  """Endless batches of worked solutions."""
+
+  def __init__(self, config: ConfigDict, model: build.Model):
+    self.config, self.model = config, model
+    self.order = build.batches(config, model)
+
+  def __next__(self) -> HostRollouts:
+    return solutions(next(self.order), self.model, self.config)
 
 
 def solutions(
   examples: Sequence[Example | None], model: build.Model, config: ConfigDict
-) -> Rollouts:
-  """The worked solutions as groups of one, each with its end token; longer ones are cut, and then
-  have none.
-  """
+) -> HostRollouts:
+  """Returns worked solutions as groups of one; the end token follows unless one is cut."""
   longest = config.sampler.max_length
   prompts, _ = loader.to_prompts(
     examples, model.render, config.data.max_prompt_length, config.data.on_long
@@ -100,48 +118,37 @@ def solutions(
   return Rollouts(plan.trim(prompts), tokens, lengths, ended, zeros, zeros)
 
 
-class Kept:
-  """Endless batches of the samples in DIR/samples.npz, shuffled anew in each epoch; the position is
-  saved.
-  """
+class Kept(InOrder[int]):
+  """Endless batches of the samples in DIR/samples.npz, shuffled anew in each epoch."""
 
   def __init__(self, config: ConfigDict, prompts: int):
     self.order = loader.Batches([range(prompts)], prompts=config.data.prompts, seed=config.seed)
-    self.rollouts: Rollouts | None = None  # numpy, [prompts, ...]; set once they are drawn
-    self.get_state, self.set_state, self.contents = (
-      self.order.get_state,
-      self.order.set_state,
-      self.order.contents,
-    )
+    self.rollouts: HostScored | None = None  # [prompts, ...]; set once they are drawn
 
-  def __next__(self) -> Rollouts:
-    """A batch without the sampler's log-probs: the policy that learns from it is another one by
-    now.
-    """
+  def __next__(self) -> HostRollouts:
+    """Returns a batch without the sampler's log-probs, since another policy learns from it."""
     index = np.asarray(next(self.order))
     return common.written(jax.tree.map(lambda x: x[index], self.rollouts))
 
 
-def kept_samples(config: ConfigDict, run: Run, draw: Callable[[], Any], like: Any) -> Any:
-  """The samples of DIR/samples.npz, drawn first if they are not there; None where a signal ended
-  that.
+def kept_samples(
+  config: ConfigDict, run: Run, draw: Callable[[], Samples | None], like: Samples
+) -> Samples | None:
+  """Returns the samples of DIR/samples.npz, drawn first if needed; None if a signal ended that.
 
   A damaged file is set aside and the samples are drawn again: they follow from the config alone.
-  The run's checkpoints keep their checksum.
+  The run's checkpoints keep their fingerprint.
 
   Args:
-    config: of the model that they are samples of.
-    run: what they are for.
-    draw: returns the samples, a pytree of numpy arrays; None where a signal ended that.
+    config: of the model that draws the samples.
+    run: uses the samples.
+    draw: returns the samples; None if a signal ended that.
     like: a tree of the same structure.
-
-  Raises:
-    SettingError: what is drawn again is not what the run began with.
   """
   path, known = storage.place(run.folder) / "samples.npz", run.extra.get("samples")
   samples, error = read_samples(path, known, like)
-  # on any process: all draw
-  if any(each is None for each in hosts.gather(samples and fingerprint(samples))):
+  # if they are missing on any process, all draw
+  if not all(hosts.gather(samples is not None)):
     samples = None
   if samples is None:
     if error:
@@ -157,8 +164,7 @@ def kept_samples(config: ConfigDict, run: Run, draw: Callable[[], Any], like: An
     if known not in (None, fingerprint(samples)):
       raise SettingError(
         f"offline.teacher={config.offline.teacher!r}: the samples drawn from it now are not those "
-        "that this run began "
-        "with; put it back as it was, or begin anew in another --workdir"
+        "that this run began with; put it back as it was, or begin anew in another --workdir"
       )
     if jax.process_index() == 0:
       write_samples(path, samples)
@@ -167,8 +173,10 @@ def kept_samples(config: ConfigDict, run: Run, draw: Callable[[], Any], like: An
   return samples
 
 
-def read_samples(path: storage.Path, known: str | None, like: Any) -> tuple[Any, str]:
-  """The samples of a file and ""; or None and what is wrong with it, "" where there is none.
+def read_samples(
+  path: storage.Path, known: str | None, like: Samples
+) -> tuple[Samples | None, str]:
+  """Returns the samples of a file and ""; or None and what is wrong with it ("" if it is missing).
 
   Args:
     path: of samples.npz.
@@ -177,12 +185,11 @@ def read_samples(path: storage.Path, known: str | None, like: Any) -> tuple[Any,
   """
   if not path.exists():
     return None, ""
-  structure = jax.tree.structure(like)
+  leaves, structure = jax.tree.flatten(like)
   try:
     with storage.reading(path) as file, np.load(file) as stored:
-      samples = jax.tree.unflatten(
-        structure, [stored[f"arr_{i}"] for i in range(structure.num_leaves)]
-      )
+      arrays = [stored[f"arr_{i}"] for i in range(len(leaves))]
+    samples = jax.tree.unflatten(structure, arrays)
     if known not in (None, fingerprint(samples)):
       return None, "it holds other samples"
   except Exception as error:  # what is damaged can fail in any way
@@ -190,12 +197,8 @@ def read_samples(path: storage.Path, known: str | None, like: Any) -> tuple[Any,
   return samples, ""
 
 
-def write_samples(path: storage.Path, samples: Any) -> None:
-  """Writes samples.npz as a whole; its folder is made where there is none.
-
-  Raises:
-    StorageError: the folder does not take it.
-  """
+def write_samples(path: storage.Path, samples: HostScored | Steps) -> None:
+  """Writes samples.npz as a whole, and makes its folder."""
   arrays, _ = jax.tree.flatten(samples)
   content = io.BytesIO()
   np.savez_compressed(content, *arrays)
@@ -204,28 +207,27 @@ def write_samples(path: storage.Path, samples: Any) -> None:
     storage.write(path, content.getvalue())
 
 
-def fingerprint(samples: Any) -> str:
-  """A checksum of what samples.npz holds."""
-  found = 0
+def fingerprint(samples: HostScored | Steps) -> str:
+  """Returns a checksum of the content of samples.npz."""
+  crc = 0
   for array in jax.tree.leaves(samples):
-    found = zlib.crc32(
-      np.ascontiguousarray(array), zlib.crc32(f"{array.dtype}{array.shape}".encode(), found)
-    )
-  return f"{found:08x}"
+    crc = zlib.crc32(f"{array.dtype}{array.shape}".encode(), crc)
+    crc = zlib.crc32(np.ascontiguousarray(array).data, crc)
+  return f"{crc:08x}"
 
 
-def template() -> Rollouts:
-  """The structure of kept samples: scored, without the learner's own log-probs."""
+def template() -> HostScored:
+  """Returns the structure of kept samples: scored, without the learner's own log-probs."""
   zero = np.zeros(())
-  return Rollouts(
+  return ScoredRollouts(
     Prompts(zero, zero), zero, zero, zero, zero, zero, rewards=zero, given=zero, components=zero
   )
 
 
 def draw_samples(
   config: ConfigDict, model: build.Model, writer: Writer, stopping: Callable[[int], str]
-) -> Rollouts | None:
-  """What `draw_scored` returns, without the examples."""
+) -> HostScored | None:
+  """Returns the rollouts of `draw_scored`."""
   scored = draw_scored(config, model, writer, stopping)
   return scored and scored.rollouts
 
@@ -233,13 +235,10 @@ def draw_samples(
 def draw_scored(
   config: ConfigDict, model: build.Model, writer: Writer, stopping: Callable[[int], str]
 ) -> Scored | None:
-  """Groups of scored samples of the teacher; None where `stopping` (of the run) says so.
+  """Returns groups of scored samples of the teacher; None if `stopping` (of the run) ends that.
 
-  They are `offline.held_out` groups of different prompts, and then `offline.prompts` groups of
-  other prompts.
-
-  Raises:
-    SettingError: too few prompts gave samples (pairs: a better and a worse one).
+  First come `offline.held_out` groups of different prompts, then `offline.prompts` groups of other
+  prompts.
   """
   o, kind = config.offline, config.offline.data
   params = build.reference(o.teacher, model, "offline.teacher")
@@ -247,9 +246,11 @@ def draw_scored(
   complete = config.loop == "reward_model" or bool(o.require)
   kept: list[Scored] = []
   prompts: list[bytes] = []  # of all that are kept
-  held, rest = [], []
+  held: list[int] = []
+  rest: list[int] = []
   for step in range(100 * -(-(o.prompts + o.held_out) // config.data.prompts)):
-    batch, _ = collect(collector, params, build.key(config.seed, build.SAMPLE, step), writer)
+    key = build.key(config.seed, build.SAMPLE, step)
+    batch = collect(collector, params, key, writer).batch
     batch = without_empty(batch._replace(rollouts=rollouts.to_host(batch.rollouts)))
     if kind == "pairs":
       batch = pairs.of_samples(batch, config.seed + step, complete, bool(o.require))
@@ -261,19 +262,16 @@ def draw_scored(
     if len(held) == o.held_out and len(rest) >= o.prompts:
       return choose(kept, [*held, *rest[: o.prompts]])
     if signal_name := stopping(step):
-      writer.say(f"{signal_name}: samples are kept when all are drawn; {signals.how_to_go_on()}")
+      writer.say(f"{signal_name}: samples are kept when all are drawn; {signals.how_to_resume()}")
       return None
   gave = "a better and a worse sample" if kind == "pairs" or config.sampler.tries > 1 else "samples"
-  beside = f" beside the {len(held)} that are held out" if o.held_out else ""
+  besides = f" beside the {len(held)} that are held out" if o.held_out else ""
   raise SettingError(
-    f"offline.prompts={o.prompts}: only {len(rest)} prompts gave {gave}{beside}; use fewer, or a "
-    "larger sampler.group "
-    f"than {config.sampler.group}"
+    f"offline.prompts={o.prompts}: only {len(rest)} prompts gave {gave}{besides}; use fewer, or a "
+    f"larger sampler.group than {config.sampler.group}"
   )
 
 
 def without_empty(batch: Scored) -> Scored:
-  """The groups that were sampled: neither those that only fill the batch nor prompts that were too
-  long.
-  """
+  """Returns the groups with completions: no fillers, and no prompts that were too long."""
   return select(batch, np.flatnonzero(batch.rollouts.prompts.lengths).tolist())

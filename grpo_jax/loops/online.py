@@ -29,26 +29,25 @@ def train(config: ConfigDict, workdir: str) -> None:
   ) as run:
     for step in run.steps():
       key = build.key(config.seed, build.SAMPLE, step)
-      batch, sampling = collect(collector, policy.params, key, run.writer)  # sample and score
+      batch, sampling, seconds = collect(collector, policy.params, key, run.writer)
       learned = policy.learn(step, batch.rollouts, run.writer)  # mu updates, one jitted function
-      numbers = learned.metrics | sampling
-      numbers |= speeds(numbers["tokens"], int(batch.rollouts.lengths.sum()), run.writer.seconds)
-      run.writer.samples(
-        step + 1, sample_rows(batch, learned, config.log.samples, collector, model)
-      )
-      run.log(step, numbers)
+      seconds["learn"] = learned.seconds
+      metrics = learned.metrics | sampling
+      metrics |= speeds(sampling["tokens"], int(batch.rollouts.lengths.sum()), seconds)
+      rows = sample_rows(batch, learned, config.log.samples, collector, model)
+      run.writer.samples(step + 1, rows)
+      run.log(step, metrics)
       run.after(step)
     run.finish()
 
 
 def speeds(sampled: int, learned: int, seconds: dict[str, float]) -> dict[str, float]:
-  """Completion tokens a second: of sampling, of learning and of the whole step; and the share of it
-  that scoring takes.
+  """Returns completion tokens per second of the phases and the step, and the share of scoring.
 
   Args:
     sampled, learned: tokens of completions.
-    seconds: of the phases of the step. That of scoring ends when all rewards are on the host,
-      reward models' too.
+    seconds: of the phases "sample", "score" and "learn". Scoring ends when all rewards are on the
+      host, those of reward models too.
   """
   whole = sum(seconds[phase] for phase in ("sample", "score", "learn"))
   return {
@@ -62,31 +61,34 @@ def speeds(sampled: int, learned: int, seconds: dict[str, float]) -> dict[str, f
 def sample_rows(
   batch: Scored, learned: Learned, limit: int, collector: Collector, model: build.Model
 ) -> list[dict[str, Any]]:
-  """Up to `limit` completions as samples.jsonl keeps them: those with a fault first, then one of
-  each group in turn.
+  """Returns up to `limit` completions as samples.jsonl keeps them.
+
+  Completions with a fault come first, then one of each group in turn.
   """
   r, trace = batch.rollouts, learned.trace
   faults = {
     (fault.prompt, fault.sample): f"{fault.name}: {fault.message}" for fault in batch.faults
   }
-  group = range(r.lengths.shape[1])
-  real = [(p, g) for g in group for p in range(len(batch.examples)) if r.lengths[p, g]]
-  shown = sorted(real, key=lambda place: place not in faults)[:limit]
+  prompts, group = r.lengths.shape
+  places = [(p, g) for g in range(group) for p in range(prompts) if r.lengths[p, g]]
+  shown = sorted(places, key=lambda place: place not in faults)[:limit]
   if not shown:
     return []
-  places = [*shown, *shown[:1] * (limit - len(shown))]  # always as many: one program
+  padded = [*shown, *shown[:1] * (limit - len(shown))]  # one size, so that one program is compiled
   tokens, advantages, logprobs = rollouts.rows(
-    model.layout, (r.tokens, trace.advantages, trace.logprobs), places
+    model.layout, (r.tokens, trace.advantages, trace.logprobs), padded
   )
-  total, apart = totals(r.rewards, r.given), disagreement(batch, collector)
-  out = []
+  total, gaps = totals(r.rewards, r.given), disagreement(batch, collector)
+  rows = []
   for n, (p, g) in enumerate(shown):
+    example = batch.examples[p]
+    assert example is not None  # a prompt that only fills the batch has no completion
     ids, text = rollouts.written(tokens[n], r.lengths[p, g], r.ended[p, g], model.tokenizer)
     real = slice(len(ids))
     row = {
-      "question": batch.examples[p].question,
+      "question": example.question,
       "completion": text,
-      "answer": batch.examples[p].answer,
+      "answer": example.answer,
       "reward": total[p, g],
       "advantage": advantages[n, real].mean(),
       "rewards": {name: r.components[p, g, i] for i, name in enumerate(collector.names)},
@@ -95,13 +97,13 @@ def sample_rows(
       "advantages": [round(float(x), 4) for x in advantages[n, real]],
       "logprobs": [round(float(x), 4) for x in logprobs[n, real]],
     }
-    if apart is not None:
-      row["disagreement"] = apart[p, g]
+    if gaps is not None:
+      row["disagreement"] = gaps[p, g]
     if learned.moved:
       before, after = learned.moved
-      row |= {
-        "logprob_before": round(float(before[p, g]), 4),
-        "logprob_after": round(float(after[p, g]), 4),
-      }
-    out.append(row | ({"faults": faults[p, g]} if (p, g) in faults else {}))
-  return out
+      row["logprob_before"] = round(float(before[p, g]), 4)
+      row["logprob_after"] = round(float(after[p, g]), 4)
+    if (p, g) in faults:
+      row["faults"] = faults[p, g]
+    rows.append(row)
+  return rows

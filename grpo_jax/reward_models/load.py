@@ -1,4 +1,4 @@
-"""The reward models that score a run's samples, as the config names them."""
+"""Loads the reward models that score a run's samples, as the config names them."""
 
 import functools
 from collections.abc import Callable
@@ -11,36 +11,22 @@ from grpo_jax.models.decoder import DecoderConfig
 from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.setup import build, parameters, scorers
 
-PROBE = (
-  "What is 12 + 7?\nIt is 12 + 7 = 19.\n#### 19"  # a text that two tokenizers should read alike
-)
+# a text that two tokenizers should read alike
+PROBE = "What is 12 + 7?\nIt is 12 + 7 = 19.\n#### 19"
 
 
 def load(config: ConfigDict, model: build.Model) -> list[RewardModel]:
-  """The reward models of `rewards.outcome_models` and `rewards.process_models`, on the policy's
-  mesh.
-
-  Raises:
-    SettingError: as `find`; weights that are damaged.
-  """
+  """Loads `rewards.outcome_models` and `rewards.process_models` onto the policy's mesh."""
   return [load_one() for load_one in find(config, model)]
 
 
 def find(config: ConfigDict, model: build.Model) -> list[Callable[[], RewardModel]]:
-  """What loads each of `load`'s; no weights are read yet.
-
-  Raises:
-    SettingError: a folder that is not there, holds no reward model, or one of another tokenizer.
-  """
-  return [_find(config, model, *row) for row in scorers.reward_models(config.rewards)]
+  """Checks the reward models, and returns a function for each that loads its weights."""
+  return [_check_model(config, model, *row) for row in scorers.reward_models(config.rewards)]
 
 
 def shapes(config: ConfigDict) -> list[DecoderConfig]:
-  """The shapes of those models, read without their weights.
-
-  Raises:
-    SettingError: a folder that is not there, or holds no reward model.
-  """
+  """Returns the shapes of these models, read without their weights."""
   return [
     _read_shape(name, folder, steps)
     for name, folder, _, steps in scorers.reward_models(config.rewards)
@@ -70,34 +56,34 @@ def _read_shape(name: str, folder: str, steps: bool) -> DecoderConfig:
   return shape
 
 
-def _find(
+def _check_model(
   config: ConfigDict, policy: build.Model, name: str, folder: str, weight: float, steps: bool
 ) -> Callable[[], RewardModel]:
   setting = _shown(name, folder, steps)
   _read_shape(name, folder, steps)
-  given = build.of_another(config, folder)
-  given.tokenizer = ""
+  model_config = build.of_another(config, folder)
+  model_config.tokenizer = ""
   with said_of(_setting(steps)):
-    found = build.model(given, scores=True)
-  check_tokenizer(policy, found, setting)
-  return functools.partial(_load, name, weight, steps, found)
+    model = build.model(model_config, scores=True)
+  check_tokenizer(policy, model, setting)
+  return functools.partial(_load, name, weight, steps, model)
 
 
-def _load(name: str, weight: float, steps: bool, found: build.Model) -> RewardModel:
+def _load(name: str, weight: float, steps: bool, model: build.Model) -> RewardModel:
   with said_of(_setting(steps)):
-    return RewardModel(name, weight, steps, found.decoder, found.load())
+    return RewardModel(name, weight, steps, model.decoder, model.load())
 
 
-def check_tokenizer(policy: build.Model, found: build.Model, setting: str) -> None:
+def check_tokenizer(policy: build.Model, reward_model: build.Model, setting: str) -> None:
   """Refuses a reward model that does not read the policy's tokens.
 
   Args:
-    policy: whose samples are scored.
-    found: the reward model.
-    setting: that names it, and its value, for the message.
+    policy: its samples are scored.
+    reward_model: the model that scores them.
+    setting: the setting that names it, with its value, for the message.
   """
-  ours, theirs = (each.tokenizer.encode(PROBE) for each in (policy, found))
-  if ours != theirs or policy.tokenizer.eos_ids != found.tokenizer.eos_ids:
+  ours, theirs = policy.tokenizer, reward_model.tokenizer
+  if ours.encode(PROBE) != theirs.encode(PROBE) or ours.eos_ids != theirs.eos_ids:
     raise SettingError(
       f"{setting}: has another tokenizer than the policy; use a reward model that reads its tokens"
     )

@@ -1,7 +1,6 @@
 """Makes rewards of the scores that reward models give to a batch of completions (scores.py).
 
-One of outcomes is asked after the last token, one of steps (a process reward model) after the last
-token of each step.
+An outcome reward model is asked after the last token, a process reward model after each step.
 """
 
 import functools
@@ -15,11 +14,15 @@ from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.reward_models.scores import after_last_token, jitted_scores
 from grpo_jax.sampling.rollouts import to_device, to_host
-from grpo_jax.types import STOPPED, TRUNCATED, Array, Completion, Rollouts
+from grpo_jax.types import STOPPED, TRUNCATED, Array, Completion, KnownRollouts
+
+# (prompt, sample, completion) -> [(token index, reward), ...]
+Given = Callable[[int, int, Completion], list[tuple[int, float]]]
+NamedScores = tuple[str, Given, float]  # name, function, weight
 
 
 class RewardModel(NamedTuple):
-  """A reward model that scores and is not trained meanwhile."""
+  """A reward model that scores samples."""
 
   name: str
   weight: float  # of its rewards in the sum
@@ -28,13 +31,13 @@ class RewardModel(NamedTuple):
   params: Params
 
 
-def judge(models: Sequence[RewardModel], sizes: Sizes, drawn: Rollouts) -> list[Array]:
+def judge(models: Sequence[RewardModel], sizes: Sizes, drawn: KnownRollouts) -> list[Array]:
   """Returns the scores `[P, G, L]` of each reward model, on the mesh.
 
   Args:
-    models: which are asked.
-    sizes: of the learner's programs; what is scored is packed as the learner will pack it.
-    drawn: sampled Rollouts.
+    models: the reward models.
+    sizes: of the learner's programs; samples are packed as the learner packs them.
+    drawn: sampled.
   """
   if not models:
     return []
@@ -45,30 +48,26 @@ def judge(models: Sequence[RewardModel], sizes: Sizes, drawn: Rollouts) -> list[
 
 
 def given_by(
-  models: Sequence[RewardModel], sizes: Sizes, drawn: Rollouts
-) -> list[tuple[str, Callable, float]]:
-  """Returns (name, function of (prompt, sample, completion), weight) of each reward model; see
-  `given_to`.
+  models: Sequence[RewardModel], sizes: Sizes, drawn: KnownRollouts
+) -> list[NamedScores]:
+  """Returns the rewards that each reward model gives to the completions of this process.
 
-  Every process calls this; the functions can be asked of its own completions.
-
-  Args:
-    models, sizes, drawn: see `judge`.
+  Every process calls this. See `judge` for the arguments.
   """
-  said = zip(models, judge(models, sizes, drawn))
-  return [(model.name, given_to(model, scores, drawn), model.weight) for model, scores in said]
+  return [
+    (model.name, given_to(model, scores, drawn), model.weight)
+    for model, scores in zip(models, judge(models, sizes, drawn))
+  ]
 
 
 def outcome_rewards(
   scores: np.ndarray, lengths: np.ndarray, ended: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the rewards that an outcome reward model gives to completions, and to which it gives
-  one.
+  """Returns the rewards of an outcome reward model, and to which completions it gives one.
 
-  A completion that was cut off has no outcome to judge, and must not gain by that: it is given the
-  least score of its group. In a group of which all were cut off none is given a reward. Only
-  differences of the scores of a prompt mean anything (Bradley-Terry), so no other number would do
-  for all prompts.
+  A truncated completion has no outcome to judge, and must not gain by that: it gets the least score
+  of its group. A group in which all are truncated gets no reward. Only differences of the scores of
+  a prompt mean anything (Bradley-Terry), so no other number would do for all prompts.
 
   Args:
     scores: `[P, G]`, after the last token.
@@ -84,31 +83,29 @@ def outcome_rewards(
   return np.where(given, np.where(judged, scores, least), 0.0).astype(np.float32), given
 
 
-def given_to(
-  model: RewardModel, scores: Array, drawn: Rollouts
-) -> Callable[[int, int, Completion], list[tuple[int, float]]]:
-  """Returns the function of (prompt, sample, completion) that says which tokens get what reward.
+def given_to(model: RewardModel, scores: Array, drawn: KnownRollouts) -> Given:
+  """Returns the function that says which tokens of this process's completions get what reward.
 
-  It can be asked of this process's own completions. Every process calls this.
+  Every process calls this.
 
   Args:
-    model: whose scores these are.
+    model: of the scores.
     scores: `[P, G, L]`, on the mesh.
-    drawn: sampled Rollouts.
+    drawn: sampled.
   """
   if model.steps:
-    return functools.partial(_of_steps, hosts.share(scores)[0])
+    return functools.partial(_step_rewards, hosts.share(scores)[0])
   last = to_host(after_last_token(scores, to_device(model.decoder.layout, drawn.lengths)))
-  return functools.partial(_of_outcome, *outcome_rewards(last, drawn.lengths, drawn.ended))
+  return functools.partial(_outcome_reward, *outcome_rewards(last, drawn.lengths, drawn.ended))
 
 
-def _of_steps(
+def _step_rewards(
   scores: np.ndarray, p: int, g: int, completion: Completion
 ) -> list[tuple[int, float]]:
   return process_rewards(scores[p, g], completion)
 
 
-def _of_outcome(
+def _outcome_reward(
   rewards: np.ndarray, given: np.ndarray, p: int, g: int, completion: Completion
 ) -> list[tuple[int, float]]:
   return [(len(completion.tokens) - 1, float(rewards[p, g]))] if given[p, g] else []
@@ -118,7 +115,7 @@ def process_rewards(scores: np.ndarray, completion: Completion) -> list[tuple[in
   """Returns (index of its last token, reward) of each step of a completion.
 
   The reward is the probability that the model gives the step, sigma(score) (Math-Shepherd, arXiv
-  2312.08935, eq. 2). A step that was cut off is none that could be right: its reward is 0.
+  2312.08935, eq. 2). A step that was cut off cannot be right: its reward is 0.
 
   Args:
     scores: `[L]`, of this completion.

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C end a run between two steps, on every host at the same one."""
+"""Lets SIGTERM and Ctrl-C end a run between two steps, on every host at the same one."""
 
 import contextlib
 import os
@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 import jax
 from jax.experimental import multihost_utils
@@ -20,40 +21,39 @@ def stop_signals() -> Iterator[Callable[[int], str]]:
   with stop_signals() as stopping:
     for step in ...:
       ...
-      if signal_name := stopping(step): save, say `how_to_go_on()`, leave
+      if signal_name := stopping(step): save, say `how_to_resume()`, leave
 
-  `stopping(step)` is called by every process, once in every step, and returns the name of the
-  signal, or "". The first signal only asks, and stops rewards (`guard.Stopped`); a second SIGINT
-  raises KeyboardInterrupt at once. On several hosts jax's preemption service has SIGTERM and agrees
-  on a step that none has passed; a SIGINT is handed to it, and no reward is stopped. Main thread
-  only.
+  Every process calls `stopping(step)` once in every step; it returns the name of the signal, or "".
+  The first signal is a request, and stops rewards (`deadline.Stopped`); a second SIGINT raises
+  KeyboardInterrupt at once. On several hosts jax's preemption service handles SIGTERM and agrees on
+  a step that none has passed; a SIGINT is handed to it, and no reward is stopped. Main thread only.
   """
   several = jax.process_count() > 1
-  asked, process = [], os.getpid()
+  received: list[int] = []
+  process = os.getpid()
 
-  def handler(number, _):
-    if os.getpid() != process:  # a child that a reward forked: it ends as it would without us
+  def handler(number: int, _: FrameType | None) -> None:
+    if os.getpid() != process:  # a child that a reward forked ends as it would without this handler
       signal.signal(number, signal.SIG_DFL)
       os.kill(os.getpid(), number)
       return
-    if asked and number == signal.SIGINT:
+    if received and number == signal.SIGINT:
       raise KeyboardInterrupt
-    asked.append(number)
-    if len(asked) == 1:
-      name = signal.Signals(number).name
+    received.append(number)
+    name = signal.Signals(number).name
+    if len(received) == 1:
+      message = f"\n{name}: what is done is saved first; Ctrl-C again leaves at once\n"
       with contextlib.suppress(OSError):  # the terminal may be gone
-        os.write(
-          2, f"\n{name}: what is done is saved first; Ctrl-C again leaves at once\n".encode()
-        )
+        os.write(2, message.encode())
       if several:
         os.kill(os.getpid(), signal.SIGTERM)
     if not several:
-      deadline.stop(signal.Signals(number).name)
+      deadline.stop(name)
 
   def stopping(step: int) -> str:
     if several and not multihost_utils.reached_preemption_sync_point(step):
       return ""
-    return signal.Signals(asked[0]).name if asked else "SIGTERM" if several else ""
+    return signal.Signals(received[0]).name if received else "SIGTERM" if several else ""
 
   numbers = (signal.SIGINT,) if several else (signal.SIGINT, signal.SIGTERM)
   before = {number: signal.signal(number, handler) for number in numbers}
@@ -65,6 +65,6 @@ def stop_signals() -> Iterator[Callable[[int], str]]:
       signal.signal(number, old)
 
 
-def how_to_go_on() -> str:
-  """One line with the command that goes on from here: the one that this process was started by."""
+def how_to_resume() -> str:
+  """Returns a line with the command that this process was started by; launch/ looks for it."""
   return f"to go on, run the same command again: {shlex.join(sys.orig_argv)}"

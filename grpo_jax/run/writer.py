@@ -1,10 +1,8 @@
-"""Writes what a person sees of a run: metrics.jsonl, samples.jsonl and TensorBoard in its folder,
-and the console.
+"""Writes the metrics and samples of a run to its folder, to TensorBoard and to the console.
 
-A terminal shows a bar that stays in its place, with the phase, the reward and the time left.
-Elsewhere (a log file, CI) there is a plain line every few seconds. Only process 0 writes and
-prints; on the others nothing here does anything. To a bucket the files are copied whole, every
-`log.bucket_seconds` and where a checkpoint counts on them (`upload`).
+A terminal shows a bar with the phase, the reward and the time left. Elsewhere (a log file, CI) a
+plain line is printed every few seconds. Only process 0 writes and prints. To a bucket the files are
+copied as a whole, every `log.bucket_seconds` and before each checkpoint (`upload`).
 """
 
 import collections
@@ -19,6 +17,7 @@ import jax
 import numpy as np
 import rich.console
 import rich.text
+from ml_collections import ConfigDict
 
 from grpo_jax.io import bucket_logs, storage
 from grpo_jax.run import console as terminal
@@ -30,7 +29,7 @@ PLAIN_SECONDS = 10.0  # between lines where the console is no terminal
 COMPILED = "/jax/core/compile/backend_compile_duration"
 TABLE_ROWS = 4  # samples in a table on the console
 
-# What the bar and the plain lines show of the metrics that a step has: metric, label, format.
+# The metrics that the bar and the plain lines show where a step has them: metric, label, format.
 SHOWN = (
   ("reward/mean", "reward", ".3f"),
   ("loss", "loss", ".4f"),
@@ -41,15 +40,21 @@ SHOWN = (
 )
 
 
+class Timer:
+  """Holds the seconds that a phase took, once its block has ended."""
+
+  seconds = 0.0
+
+
 class Writer:
-  """Writes the metrics and samples of a run, and shows how far it is. Use it in a `with` block.
+  """Writes the metrics and samples of a run, and shows its progress. Use it in a `with` block.
 
   with Writer(workdir, config.log, config.steps, first_step) as writer:
-    with writer.phase("sample"):      # is shown; its seconds become time/sample of the next `step`
+    with writer.phase("sample") as timer:  # is shown; its seconds become time/sample of the step
       ...
-    writer.step(step, metrics)        # after every step: the bar moves, and every `log.every` steps a line is written
+    writer.step(step, metrics)        # after every step; every `log.every` steps writes a line
     writer.samples(step, samples)
-    writer.progress("eval", 64, 256)  # shows how far a long phase is
+    writer.progress("eval", 64, 256)  # shows the progress of a long phase
     writer.evaluation(step, metrics)  # is always written
 
   Raises:
@@ -59,7 +64,7 @@ class Writer:
   def __init__(
     self,
     workdir: str,
-    log: Any,
+    log: ConfigDict,
     steps: int,
     first_step: int = 0,
     console: rich.console.Console | None = None,
@@ -73,30 +78,33 @@ class Writer:
       steps: the number of steps of the whole run.
       first_step: the step with which this process starts.
       console: where to print; None: standard output.
-      check_lock: is called before anything is copied to a bucket; raises where another run may be
-        there.
+      check_lock: called before each copy to a bucket; raises if another run may be there.
     """
     self.workdir = storage.place(workdir)
     self.log, self.steps, self.first_step = log, steps, first_step
     self.active = jax.process_index() == 0
+    # of each phase since the last `step`; those of "compile" count in other phases, too
     self.seconds: dict[str, float] = {}
-    """Seconds spent in each phase since the last `step`. Those of "compile" are counted in other phases, too."""
-    self._shown: dict[str, float] = {}
+    self._shown: dict[str, float | None] = {}
     self._ends: collections.deque[float] = collections.deque(maxlen=21)
-    self._last_line, self._warned = -math.inf, set()
-    self._phases: dict[str, set[str]] = {}  # the shapes that each has seen
+    self._last_line = -math.inf
+    self._warned: set[str] = set()
+    self._phases: dict[str, set[str]] = {}  # the shapes that each phase has seen
     self._in_phase = False
-    self._beside = ""  # how far work is that has phases of its own
+    self._around = ""  # the progress of work that consists of several phases
     self._open = contextlib.ExitStack()
     with storage.of_a_run(self.workdir):
       names = (*LOGS, *map(logs.sums_name, LOGS)) if self.active else ()
       self._mirror = self._open.enter_context(
         bucket_logs.Mirror(workdir, names, log.bucket_seconds, check_lock)
       )
-    # of the disk: the run's own, or one that is copied to its bucket
+    # on the disk: the run's folder, or one that is copied to its bucket
     self.folder = self._mirror.folder
-    if not self.active:
-      return
+    if self.active:
+      self._open_files(console)
+
+  def _open_files(self, console: rich.console.Console | None) -> None:
+    """Opens the logs, TensorBoard and the bar, on process 0."""
     self.console = console or rich.console.Console()
     if not self.console.is_terminal and console is None:
       self.console.width = 120
@@ -106,18 +114,18 @@ class Writer:
         self._open.enter_context(logs.Log(self.folder / name)) for name in LOGS
       )
       self._tensorboard = None
-      if log.tensorboard:
+      if self.log.tensorboard:
         import tensorboardX
 
         self._tensorboard = tensorboardX.SummaryWriter(
-          str(self.folder / "tensorboard"), purge_step=first_step + 1
+          str(self.folder / "tensorboard"), purge_step=self.first_step + 1
         )
         self._open.callback(self._tensorboard.close)
     self._bar = None
     if self.console.is_terminal:
-      self._bar = self._open.enter_context(terminal.bar(self.console, steps))
+      self._bar = self._open.enter_context(terminal.bar(self.console, self.steps))
       self._task = self._bar.add_task(
-        "", total=steps, completed=first_step, phase="start", shown="", left=""
+        "", total=self.steps, completed=self.first_step, phase="start", shown="", left=""
       )
 
   def __enter__(self) -> "Writer":
@@ -126,7 +134,7 @@ class Writer:
     return self
 
   def upload(self) -> None:
-    """Returns when a run's bucket has all that was written until now; on a disk it has."""
+    """Returns once the run's bucket has everything written so far; on a disk at once."""
     if not self._mirror.is_away:
       return
     with storage.of_a_run(self.workdir):
@@ -135,69 +143,66 @@ class Writer:
       self._mirror.upload(wait=True)
 
   def damaged_logs(self) -> list[str]:
-    """Returns a line on each log of the run that has damaged lines; it has read the whole of them."""
+    """Reads the logs of the run and returns a line for each that has damaged lines."""
     damaged = {name: logs.damage(storage.place(self.folder) / name) for name in LOGS if self.active}
-    return [f"{self.workdir}/{name}: {said}" for name, said in damaged.items() if said]
+    return [f"{self.workdir}/{name}: {damage}" for name, damage in damaged.items() if damage]
 
-  def _compiled(self, event: str, seconds: float, **_: Any) -> None:
+  def _compiled(self, event: str, duration_secs: float, **_: str | int) -> None:
     """Adds up the seconds of compilation; JAX calls it with every duration that it reports."""
     if event == COMPILED:
-      self.seconds["compile"] = self.seconds.get("compile", 0.0) + seconds
+      self.seconds["compile"] = self.seconds.get("compile", 0.0) + duration_secs
 
-  def __exit__(self, *exception) -> None:
+  def __exit__(self, *exception: object) -> None:
     with storage.of_a_run(self.workdir):
       self._open.close()
 
   @contextlib.contextmanager
-  def phase(self, name: str, arrays: Any = None) -> Iterator[None]:
-    """Shows what the run is doing, and times it: the work must be done, not only dispatched, when
-    the block ends.
+  def phase(self, name: str, arrays: Any = None) -> Iterator[Timer]:
+    """Shows and times a phase. The work must be done, not only dispatched, when the block ends.
 
     Args:
       name: of the phase.
-      arrays: what a jitted function is called with: for shapes that this phase has not seen it
-        compiles, and says so.
+      arrays: the arguments of a jitted function: it compiles for shapes that are new to the phase.
     """
     programs = self._phases.setdefault(name, set())
     shapes = str([(x.shape, x.dtype) for x in jax.tree.leaves(arrays)])
-    new = shapes not in programs
+    is_new = shapes not in programs
     programs.add(shapes)
-    note = (
-      f"compiles its program {len(programs)}" if arrays is not None else "compiles the first time"
-    )
-    said = f"{name} ... ({note})" if arrays is not None or len(self._phases) == 1 else f"{name} ..."
-    shown = f"{name} (compiling)" if new and arrays is not None else name
-    self._show(phase=f"{shown}, {self._beside}" if self._beside else shown)
-    if new and self.active and self._bar is None:
-      self.say(said)
-    self._in_phase = True
+    line, shown = f"{name} ...", name
+    if arrays is not None:
+      line = f"{name} ... (compiles its program {len(programs)})"
+      shown = f"{name} (compiling)" if is_new else name
+    elif len(self._phases) == 1:
+      line = f"{name} ... (compiles the first time)"
+    self._show(phase=f"{shown}, {self._around}" if self._around else shown)
+    if is_new and self.active and self._bar is None:
+      self.say(line)
+    self._in_phase, timer = True, Timer()
     start = time.perf_counter()
     try:
-      yield
+      yield timer
     finally:
+      timer.seconds = time.perf_counter() - start
       self._in_phase = False
-      self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-      self._show(phase=self._beside)
+      self.seconds[name] = self.seconds.get(name, 0.0) + timer.seconds
+      self._show(phase=self._around)
 
   def progress(self, text: str, done: int, total: int) -> None:
-    """Shows that `done` of `total` are done of a phase that takes long; a plain line at most every
-    PLAIN_SECONDS.
+    """Shows the progress of a long phase; a plain line at most every PLAIN_SECONDS.
 
-    Between two phases: of work that consists of phases. A bar shows that beside them, until all is
-    done.
+    Between two phases it is that of work which consists of phases: the bar shows it next to them.
     """
-    said = f"{text} {done}/{total}"
+    line = f"{text} {done}/{total}"
     if not self._in_phase:
-      self._beside = said if done < total else ""
-    self._show(phase=said)
+      self._around = line if done < total else ""
+    self._show(phase=line)
     if self.active and self._bar is None and time.perf_counter() - self._last_line >= PLAIN_SECONDS:
-      self.say(said)
+      self.say(line)
 
   def step(self, step: int, metrics: Mapping[str, Any]) -> None:
-    """Ends a step, counted from 0; its line says `step + 1`, the steps done, as evaluations and
-    checkpoints do.
+    """Ends a step, counted from 0; its line has `step + 1`, the number of steps done.
 
-    Values are fetched from the device only where a line is written.
+    Values are fetched from the device only if a line is written.
     """
     metrics = {**{f"time/{name}": seconds for name, seconds in self.seconds.items()}, **metrics}
     self.seconds = {}
@@ -213,15 +218,14 @@ class Writer:
       self._mirror.tick()
 
   def evaluation(self, step: int, metrics: Mapping[str, Any]) -> None:
-    """Writes and prints an evaluation that was made after `step` steps."""
+    """Writes and prints the metrics of an evaluation after `step` steps."""
     if self.active:
       self._write(step, metrics)
-      found = "  ".join(f"{name} {terminal.number(x)}" for name, x in clean(metrics).items())
-      self.say(f"after {step} steps:  {found}")
+      line = "  ".join(f"{name} {terminal.number(x)}" for name, x in clean(metrics).items())
+      self.say(f"after {step} steps:  {line}")
 
   def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
-    """Writes the first `log.samples` samples to samples.jsonl, and prints a table every
-    `log.samples_every` steps.
+    """Writes the first `log.samples` samples; prints a table every `log.samples_every` steps.
 
     A sample has `question`, `completion`, `reward`, `advantage`, and may have `answer`, `rewards`
     (name -> value), `ended`, `faults`, `disagreement` (of a reward model and a rule), and for the
@@ -231,21 +235,19 @@ class Writer:
       return
     with storage.of_a_run(self.workdir):
       storage.check_there(self.workdir, self._samples.file)
-      few = (clean({"step": step, **sample}) for sample in samples[: self.log.samples])
-      self._samples.write(
-        *(json.dumps(sample, ensure_ascii=False, allow_nan=False) for sample in few)
-      )
+      rows = (clean({"step": step, **sample}) for sample in samples[: self.log.samples])
+      self._samples.write(*(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows))
     if samples and self.log.samples_every and step % self.log.samples_every == 0:
       self.console.print(terminal.samples_table(step, clean(samples[:TABLE_ROWS])))
 
   def say(self, text: str) -> None:
-    """Prints a line; it stands above the bar if there is one."""
+    """Prints a line, above the bar if there is one."""
     if self.active:
       self.console.print(rich.text.Text(terminal.printable(text)), soft_wrap=True)
       self._last_line = time.perf_counter()
 
   def warn(self, about: str, text: str) -> None:
-    """Prints a warning, the first time that one is given about the same."""
+    """Prints a warning, only the first one about the same thing."""
     if about not in self._warned:
       self._warned.add(about)
       self.say(f"warning: {text}")
@@ -269,7 +271,7 @@ class Writer:
       self._bar.update(self._task, shown=self._line(), **fields)
 
   def _line(self) -> str:
-    """The last numbers of SHOWN in one line."""
+    """Returns the last values of the SHOWN metrics in one line."""
     # the loss of a policy gradient says nothing
     hidden = {"loss"} if "reward/mean" in self._shown else set()
     hidden |= set() if self._shown.get("reward_faults") else {"reward_faults"}
@@ -281,13 +283,12 @@ class Writer:
     return "  ".join(f"{label} {terminal.number(value, form)}" for label, value, form in shown)
 
   def _left(self, step: int) -> str:
-    """The time left after `step`, as H:MM:SS."""
+    """Returns the time left after `step`, as H:MM:SS."""
     return terminal.time_left(self._ends, self.steps - step - 1)
 
 
 def clean(values: Any) -> Any:
-  """Returns `values` as JSON takes them: numbers of Python, None for NaN and infinities, lists for
-  arrays.
+  """Returns `values` for JSON: Python's numbers, None for NaN and infinities, lists for arrays.
 
   A float32 becomes the shortest decimal that reads back as the same float32.
   """

@@ -57,7 +57,7 @@ for sizes in ({"fsdp": 2}, {"fsdp": 1, "group": 2}, {"fsdp": 1, "tensor": 2}):
   assert sum(hosts.gather(own.sum())) == own.size and not share[~own].any()
   assert (sum(hosts.gather(share)) == whole).all()
   assert (rollouts.rows(layout, x, [(3, 1), (0, 0)]) == whole[[3, 0], [1, 0]]).all()
-  chosen = rollouts.to_host(groups._chosen(np.array([5, -1, 0, 3], np.int32), x, x + 100))
+  chosen = rollouts.to_host(groups._take(np.array([5, -1, 0, 3], np.int32), x, x + 100))
   assert (chosen == np.stack([whole[1] + 100, 0 * whole[0], whole[0], whole[3]])).all()
 
 with Lifeline():

@@ -236,8 +236,8 @@ MUTANTS = (
   Mutant(
     "the unfinished step of a sample that was cut off gets a label",
     "grpo_jax/loops/reward_data/continuations.py",
-    "if of_sample and r.ended[p, g] == STOPPED:",
-    "if of_sample:",
+    "if sample_ends and r.ended[p, g] == STOPPED:",
+    "if sample_ends:",
     "tests/loops/reward_data/continuations_test.py::test_labels_of_a_group",
   ),
   Mutant(
@@ -719,8 +719,8 @@ MUTANTS = (
   Mutant(
     "samples of an iterative run are scored by the reward model that it began with",
     "grpo_jax/loops/iterative.py",
-    "asked = collector._replace(models=models())",
-    "asked = collector._replace(models=(began := models() if step == 0 else began))",
+    "current = collector._replace(models=models())",
+    "current = collector._replace(models=(began := models() if step == 0 else began))",
     "tests/loops/loops_test.py::test_an_iteration_samples_scores_learns_and_then_teaches",
   ),
   # The same in loops, evaluations, reward data and plans.
@@ -741,15 +741,15 @@ MUTANTS = (
   Mutant(
     "a process reward model is trained on the held-out groups of its file",
     "grpo_jax/loops/process_reward_model.py",
-    "    batches.rollouts = part(solutions, slice(held, None)).rollouts\n  else",
-    "    batches.rollouts = solutions.rollouts\n  else",
+    "  batches.rollouts = part(solutions, slice(held, None)).rollouts\n  learner",
+    "  batches.rollouts = solutions.rollouts\n  learner",
     "tests/loops/passed_on_test.py::test_what_is_held_out_is_not_trained_on",
   ),
   Mutant(
     "a process reward model is trained on the held-out samples",
     "grpo_jax/loops/process_reward_model.py",
-    "      batches.rollouts = part(solutions, slice(held, None)).rollouts\n    for",
-    "      batches.rollouts = solutions.rollouts\n    for",
+    "    batches.rollouts = part(solutions, slice(held, None)).rollouts\n    learn_in_order",
+    "    batches.rollouts = solutions.rollouts\n    learn_in_order",
     "tests/loops/passed_on_test.py::test_what_is_held_out_is_not_trained_on",
   ),
   Mutant(
@@ -762,8 +762,8 @@ MUTANTS = (
   Mutant(
     "the reward model of an iterative run has the policy's learning rate",
     "grpo_jax/loops/teaching.py",
-    'own = {"lr": cfg.reward_model_lr, ',
-    'own = {"lr": made.learner.lr, ',
+    'settings = {"lr": cfg.reward_model_lr, ',
+    'settings = {"lr": made.learner.lr, ',
     "tests/loops/passed_on_test.py::test_the_reward_model_of_an_iterative_run_has_settings_of_its_own",
   ),
   Mutant(
@@ -776,8 +776,8 @@ MUTANTS = (
   Mutant(
     "the reward model of an iterative run has the policy's mu",
     "grpo_jax/loops/teaching.py",
-    '"warmup": 0, "mu": 1,',
-    '"warmup": 0,',
+    '"warmup": 0, "mu": 1}',
+    '"warmup": 0}',
     "tests/loops/passed_on_test.py::test_the_reward_model_of_an_iterative_run_has_settings_of_its_own",
   ),
   Mutant(
@@ -895,8 +895,8 @@ MUTANTS = (
   Mutant(
     "rows that fill the last batch are scored, too",
     "grpo_jax/reward_models/scores.py",
-    "return np.concatenate(found)[:n]",
-    "return np.concatenate(found)",
+    "return np.concatenate(parts)[:n]",
+    "return np.concatenate(parts)",
     "tests/loops/passed_on_test.py::test_scores_of_all_are_as_many_as_were_given",
   ),
   Mutant(

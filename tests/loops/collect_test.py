@@ -20,6 +20,7 @@ import tiny
 
 from grpo_jax.loops import collect, groups, online
 from grpo_jax.objectives import common
+from grpo_jax.run.writer import Timer
 from grpo_jax.sampling.generate import Generator
 from grpo_jax.setup import defaults, registry
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
@@ -129,13 +130,13 @@ def run(
   """`collect` on those batches."""
   warnings: list[str] = []
   writer = types.SimpleNamespace(
-    phase=lambda name: contextlib.nullcontext(), warn=lambda _, text: warnings.append(text)
+    phase=lambda name: contextlib.nullcontext(Timer()), warn=lambda _, text: warnings.append(text)
   )
   sampler, batches = Sampler(), iter(plan)
   generator = Generator(sampler, tiny.sizes(), Words(), words, LONGEST)
   flat = functools.partial(common.flat_totals, cfg=None) if objective is None else objective
   collector = collect.Collector(batches, generator, functions, [], [], flat, 0.0, 0.0, L, P, tries)
-  batch, numbers = collect.collect(collector, "policy", jax.random.key(5), writer)
+  batch, numbers, _ = collect.collect(collector, "policy", jax.random.key(5), writer)
   assert sampler.params == ["policy"] * len(sampler.keys)
   return Run(batch, numbers, sampler, list(batches), warnings)
 
@@ -424,7 +425,8 @@ def four() -> Rollouts:
 def filled(real: Rollouts) -> Rollouts:
   """The same and empty rows up to eight, as `collect` adds them."""
   rows = [problem(n) for n in range(len(real.lengths))]
-  return groups.fill([groups.Scored(rows, real, [], 0.0)], tiny.P).rollouts
+  places = groups.padded(range(len(rows)), tiny.P)
+  return groups.choose([groups.Scored(rows, real, [], 0.0)], places).rollouts
 
 
 def assert_same(got: Any, want: Any, got_metrics: dict, want_metrics: dict) -> None:

@@ -94,10 +94,11 @@ def trained(request, tmp_path_factory):
   collect, make = online.collect, build.model
 
   def keep(*args):
-    batch, numbers = collect(*args)
+    collected = collect(*args)
+    batch = collected.batch
     questions.extend(example.question for example in batch.examples)
     batches.append(rollouts.to_host(batch.rollouts))
-    return batch, numbers
+    return collected
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(online, "collect", keep)

@@ -157,7 +157,7 @@ class Policy:
   def learn(self, step: int, batch: Any, writer: Any) -> Any:
     self.references.append(self.ref_params)
     self.params += 1
-    return stub(metrics={})
+    return stub(metrics={}, seconds=1.0)
 
 
 class Judge:
@@ -175,7 +175,7 @@ class Run:
     self.logged: list[dict[str, Any]] = []
     self.first, self.stopped = 0, False
     self.checkpoints = stub(oldest=lambda: self.first)
-    self.writer = stub(samples=lambda *args: None, seconds={})
+    self.writer = stub(samples=lambda *args: None)
     RUNS.append(self)
 
   def __enter__(self) -> "Run":
@@ -209,16 +209,16 @@ def test_an_iteration_samples_scores_learns_and_then_teaches(monkeypatch):
     return policies[0]
 
   class Reference:
-    params = None
+    trained = None
 
     def __init__(self, policy: Policy): ...
 
     def take(self, params: int) -> None:
-      self.params = params
+      self.trained = params
 
-  def collect(asked: Collector, params: int, key: jax.Array, writer: Any) -> tuple[Any, dict]:
+  def collect(asked: Collector, params: int, key: jax.Array, writer: Any) -> Any:
     scored.append((params, [(m.name, m.weight, m.params) for m in asked.models], key))
-    return stub(rollouts=stub(lengths=np.ones(1))), {"tokens": 1}
+    return stub(rollouts=stub(lengths=np.ones(1))), {"tokens": 1}, {}
 
   def teach(judge: Judge, kind: Any, replay: Any, step: int, *args: Any) -> dict[str, float]:
     judge.params += 1

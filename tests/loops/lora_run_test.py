@@ -248,7 +248,7 @@ def test_adapters_are_those_of_what_is_trained_alone(base, unended, tmp_path, mo
   assert dtypes(judge.params) == {"float32"}
   for teacher in ("", str(unended)):
     sampled = build.model(
-      reward_model.of_policy(of(base, **with_adapters, **{"offline.teacher": teacher}))
+      reward_model.config_of_policy(of(base, **with_adapters, **{"offline.teacher": teacher}))
     )
     assert sampled.decoder.lora is None and dtypes(sampled.load()) == {"float32"}
   asked = sources.model(of(base, **with_adapters), str(unended), None)

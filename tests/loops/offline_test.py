@@ -24,7 +24,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError, StorageError
 from grpo_jax.learning import learn, movement
-from grpo_jax.loops import groups, offline, run
+from grpo_jax.loops import export, groups, offline
 from grpo_jax.loops.reward_data import pairs, replay
 from grpo_jax.loops.run import Run
 from grpo_jax.ops.advantages import totals
@@ -240,7 +240,7 @@ def test_a_folder_that_takes_no_more_ends_the_run_with_the_code_of_a_restart(tmp
   ):
     replay.Replay(str(tmp_path)).add(2, np.zeros(3))
   with pytest.raises(StorageError, match="workdir=.*replay: cannot write there: Not a directory"):
-    run.write_result(str(tmp_path / "replay"), {}, {}, 2, 1.0)
+    export.write_result(str(tmp_path / "replay"), {}, {}, 2, 1.0)
 
 
 @of_samples
@@ -481,15 +481,21 @@ def test_groups_whose_totals_tie_are_no_pairs(groups):
   assert got.examples == [] and got.rollouts.tokens.shape == (0, 2, L)
 
 
+def filled_up(batches: Sequence[groups.Scored]) -> groups.Scored:
+  """Returns the groups of batches and empty ones, P in all."""
+  count = sum(len(batch.examples) for batch in batches)
+  return groups.choose(batches, groups.padded(range(count), P))
+
+
 def draw(
   monkeypatch, kind: str, batches: Iterator[groups.Scored], tries: int = 2
 ) -> tuple[Rollouts, int]:
   """`draw_samples` where those batches are what `collect` gives; and how many it took."""
   keys = []
 
-  def give(collector: Any, params: Any, key: jax.Array, writer: Any) -> tuple[groups.Scored, dict]:
+  def give(collector: Any, params: Any, key: jax.Array, writer: Any) -> Any:
     keys.append(tuple(jax.random.key_data(key).tolist()))
-    return next(batches), {}
+    return types.SimpleNamespace(batch=next(batches))
 
   monkeypatch.setattr(offline, "collect", give)
   monkeypatch.setattr(build, "reference", lambda *args: None)
@@ -514,7 +520,7 @@ def test_rows_that_only_fill_a_batch_are_neither_counted_nor_kept(monkeypatch, k
   """
 
   def filled(*batches):
-    return groups.fill(batches, P)
+    return filled_up(batches)
 
   batches = [
     filled(scored(1, OUTCOMES)),
@@ -548,6 +554,6 @@ def test_pairs_are_drawn_until_enough_groups_do_not_tie(monkeypatch):
   ],
 )
 def test_drawing_ends_where_nothing_is_found(monkeypatch, kind, tries, message):
-  empty = groups.fill([groups.select(scored(1, OUTCOMES), [])], P)
+  empty = filled_up([groups.select(scored(1, OUTCOMES), [])])
   with pytest.raises(SettingError, match=f"offline.prompts=5: {message}"):
     draw(monkeypatch, kind, itertools.repeat(empty), tries)

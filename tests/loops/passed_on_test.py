@@ -55,7 +55,7 @@ def groups(count: int, size: int = 2, length: int = 4) -> Rollouts:
 
 
 WRITER: Any = stub(
-  phase=lambda name, *args: contextlib.nullcontext(),
+  phase=lambda name, *args: contextlib.nullcontext(stub(seconds=1.0)),
   progress=lambda *args: None,
   evaluation=lambda *args: None,
   say=lambda *args: None,
@@ -173,7 +173,7 @@ def test_held_out_prompts_are_drawn_first_and_come_in_no_other_group(monkeypatch
   batch = Scored([Example("", "", "", {})] * 4, groups(4), [], 0.0)
   again = Scored([Example("", "", "", {})] * 4, groups(8), [], 0.0)._replace(examples=[None] * 8)
   drawn = iter([batch, again])
-  monkeypatch.setattr(offline, "collect", lambda *args: (next(drawn), {}))
+  monkeypatch.setattr(offline, "collect", lambda *args: stub(batch=next(drawn)))
   monkeypatch.setattr(offline, "make_collector", lambda *args: None)
   monkeypatch.setattr(build, "reference", lambda *args: None)
   c = tiny_runs.config({"offline.data": "samples", "offline.prompts": 5, "offline.held_out": 2})
@@ -204,7 +204,7 @@ def test_the_reward_model_of_an_iterative_run_has_settings_of_its_own():
     "learner.stop_surrogate": 0.1,
   }
   c = tiny_runs.config(own | others | stops)
-  made = teaching.of_reward_model(c, teaching.OUTCOME)
+  made = teaching.config_of_reward_model(c, teaching.OUTCOME)
   names = (
     "lr",
     "schedule",
@@ -253,7 +253,7 @@ def test_the_source_of_a_learner_of_a_run():
 @pytest.mark.parametrize("steps", [True, False])
 def test_the_model_that_learns_is_asked_as_its_kind_and_after_the_others(steps):
   judge: Any = stub(model=stub(decoder="decoder"), params="now")
-  found = iterative.asked_models(["other"], judge, 0.5, steps)  # type: ignore
+  found = iterative.current_models(["other"], judge, 0.5, steps)  # type: ignore
   assert found == ["other", ("reward_model", 0.5, steps, "decoder", "now")]
 
 
@@ -321,7 +321,7 @@ def test_rows_of_samples_begin_with_faults_and_show_before_and_after():
   r.components[:] = 0.5
   numbers = np.arange(16.0).reshape(2, 2, 4)
   trace = stub(advantages=jax.numpy.asarray(numbers), logprobs=jax.numpy.asarray(-numbers))
-  learned: Any = learner.Learned({}, trace, (numbers.sum(2), numbers.sum(2) + 1))
+  learned: Any = learner.Learned({}, trace, (numbers.sum(2), numbers.sum(2) + 1), 1.0)
   fields = dict.fromkeys(Collector._fields) | {
     "rewards": [("parity", None, 1.0)],
     "models": [],

@@ -18,8 +18,9 @@ from grpo_jax.distributed import inputs, lifeline
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.learning import state as train_state
+from grpo_jax.loops.export import progress_of
 from grpo_jax.loops.learner import Learner
-from grpo_jax.loops.run import Run, exporting, recorded
+from grpo_jax.loops.run import Run, recorded
 from grpo_jax.run.checksums import checksums
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
@@ -34,7 +35,7 @@ class Fake:
   """A learner of one number, which each step of `loop` moves by one."""
 
   def __init__(self, start: float, pins: dict | None = None):
-    self.first, self.pins, self.seen, self.sizes = start, pins or {}, [], tiny.sizes()
+    self.first, self.pins, self.seen = start, pins or {}, []
 
   def trees(self) -> dict:
     one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -54,7 +55,13 @@ class Fake:
     self.seen.append(pin)
     return self.pins
 
-  def check_finite(self, found, safe):
+  def get_sizes(self):
+    return {}
+
+  def set_sizes(self, sizes):
+    pass
+
+  def check_finite(self, metrics, safe):
     pass
 
 
@@ -303,7 +310,7 @@ def test_an_export_that_cannot_be_is_refused_before_anything_starts(config):
 def test_an_export_shows_how_much_is_written():
   shown: list[tuple] = []
   writer: Any = types.SimpleNamespace(progress=lambda *x: shown.append(x))
-  show = exporting(writer, {"a": np.zeros(2_000_000), "b": np.zeros(1_000_000)}, "bfloat16")
+  show = progress_of(writer, {"a": np.zeros(2_000_000), "b": np.zeros(1_000_000)}, "bfloat16")
   show(4_000_000)
   show(6_000_000)
   assert shown == [("MB exported", 4, 6), ("MB exported", 6, 6)]

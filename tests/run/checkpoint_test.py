@@ -465,7 +465,7 @@ def test_a_signal_asks_and_a_second_interrupt_insists(number, capfd):
 
 def test_how_to_go_on_repeats_the_command(monkeypatch):
   monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "experiments.run", "--config=a b.py"])
-  assert "python -m experiments.run '--config=a b.py'" in signals.how_to_go_on()
+  assert "python -m experiments.run '--config=a b.py'" in signals.how_to_resume()
 
 
 HOST = """

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import state
-from grpo_jax.run import checkpoint
+from grpo_jax.run import checkpoint, checkpoint_files
 
 ATOMS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 VALUES = st.recursive(
@@ -70,7 +70,9 @@ def test_any_value_with_its_right_checksum(copy, key, value):
   del about["checksum"]
   about[key] = json.loads(json.dumps(value))
   try_with(
-    copy, "about/metadata", json.dumps(about | {"checksum": checkpoint._checksum(about)}).encode()
+    copy,
+    "about/metadata",
+    json.dumps(about | {"checksum": checkpoint_files.checksum(about)}).encode(),
   )
 
 

@@ -1,29 +1,27 @@
-"""Labels of steps by Monte Carlo (Math-Shepherd, arXiv 2312.08935, section 3.3): what becomes of a
-solution after each.
+"""Labels steps by Monte Carlo continuations (Math-Shepherd, arXiv 2312.08935, section 3.3).
 
 For each step of a sample, the policy writes `offline.continuations` continuations of the prompt and
-the steps so far; those are a prompt of the sampler, computed once for all of its continuations. The
-step's label is the share of them that reach the right answer (`offline.labels="soft"`), or 1 where
-any does ("hard"). Right is what `eval.reward` says of the whole, within `sampler.max_length`
-tokens.
+the steps so far. The label of the step is the share of them that reach the right answer
+(`offline.labels="soft"`), or 1 if any does ("hard"). `eval.reward` decides what is right, within
+`sampler.max_length` tokens of the whole.
 
 After the last step of a sample that ended there is nothing to continue: its label is whether the
-sample is right. The last step of one that was cut off is not known to be whole, and gets no label.
-Samples that share their first steps share their labels, too.
+sample is right. The last step of a truncated sample may be incomplete and gets no label. Samples
+that share their first steps share the labels of these.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
 from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import policy
-from grpo_jax.loops.groups import Scored
+from grpo_jax.loops.groups import Scored, with_rewards
 from grpo_jax.ops import preferences
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sampling import rollouts, sampler
@@ -31,62 +29,63 @@ from grpo_jax.sampling.sampler import Sampler
 from grpo_jax.sandbox.deadline import Guard
 from grpo_jax.setup import build, scorers
 from grpo_jax.tokenizer.tokenizer import Tokenizer
-from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
+from grpo_jax.types import (
+  STOPPED,
+  TRUNCATED,
+  Completion,
+  Example,
+  HostRollouts,
+  HostScored,
+  KnownRollouts,
+  Prompts,
+)
 
-LABELS: dict[str, Callable] = {
+# (successes, tries) -> labels, arrays of one shape
+Labels = Callable[[jax.Array, jax.Array], jax.Array]
+LABELS: dict[str, Labels] = {
   "soft": preferences.soft_labels,
   "hard": lambda successes, tries: preferences.hard_labels(successes),
 }
 
 
 class Prefix(NamedTuple):
-  """The steps of a solution so far, to be continued."""
+  """The first steps of a solution, to be continued."""
 
   prompt: int  # index in P
   tokens: tuple[int, ...]
 
 
 class Labeller(NamedTuple):
-  """What continues samples and judges what becomes of them. Only the programs of `sizes` change."""
+  """Continues samples and judges the results. Only the programs of `sizes` change."""
 
-  sample: Sampler  # of as many continuations as are asked for
+  sample: Sampler  # of a group of continuations
   sizes: Sizes
   tokenizer: Tokenizer
-  solved: Callable  # eval.reward
-  deadline: float  # seconds that it may take
-  labels: Callable  # (successes, tries) -> labels, arrays of one shape
-  prompts: int  # that are continued at a time
+  solved: Callable[[Example, Completion], Any]  # eval.reward
+  deadline: float  # seconds for one completion
+  labels: Labels
+  prompts: int  # prefixes continued at a time
   continuations: int
   max_length: int  # L
 
 
 class Counts(NamedTuple):
-  """What was labelled."""
+  """The numbers of what was labelled."""
 
-  steps: int  # that got a label
+  steps: int  # steps with a label
   wrong: int  # of these, with a label of at most one half
-  unfinished: int  # steps of samples that were cut off, which got none
+  unfinished: int  # last steps of truncated samples, which have no label
   continued: int  # prefixes, each with all of its continuations
   faults: int  # completions on which eval.reward failed: they count as wrong
 
 
 def make_labeller(config: ConfigDict, model: build.Model) -> Labeller:
-  """What labels the samples of a run.
-
-  Args:
-    config: of the run.
-    model: the policy that writes the continuations.
-
-  Raises:
-    SettingError: continuations that the mesh does not divide, sampler settings that cannot be.
-  """
-  group, shards = (
-    config.offline.continuations,
-    sampler.decode_layout(model.layout, config.sampler.tensor).size("sample"),
-  )
+  """Makes the labeller of samples; `model` is the policy that writes the continuations."""
+  layout = sampler.decode_layout(model.layout, config.sampler.tensor)
+  group, shards = config.offline.continuations, layout.size("sample")
   if group % shards:
     raise SettingError(
-      f"offline.continuations={group}: use a multiple of {shards}, which mesh.group cuts them into"
+      f"offline.continuations={group}: use a multiple of {shards}, the shards that mesh.group makes"
     )
   sizes = build.sizes(config, model.layout)
   return Labeller(
@@ -106,18 +105,14 @@ def make_labeller(config: ConfigDict, model: build.Model) -> Labeller:
 
 def label(
   labeller: Labeller, params: Any, batch: Scored, key: jax.Array
-) -> tuple[Rollouts, Counts]:
-  """Returns the batch's rollouts with the labels of their steps as rewards, at the steps' last
-  tokens.
+) -> tuple[HostScored, Counts]:
+  """Returns the rollouts with the labels of steps as rewards at the steps' last tokens.
 
   Args:
-    labeller: how.
+    labeller: continues and judges.
     params: of the policy that continues.
-    batch: P groups, all numpy.
+    batch: P groups on the host.
     key: of the noise of this batch.
-
-  Raises:
-    guard.Stopped: a signal came while the reward ran.
   """
   r = batch.rollouts
   ends = step_ends(r, labeller.tokenizer)
@@ -126,46 +121,43 @@ def label(
   successes: dict[Prefix, int] = {}
   for start in range(0, len(asked), labeller.prompts):
     some = asked[start : start + labeller.prompts]
-    found, failed = continue_prefixes(labeller, params, batch, some, jax.random.fold_in(key, start))
-    successes |= dict(zip(some, found))
+    right_counts, failed = continue_prefixes(
+      labeller, params, batch, some, jax.random.fold_in(key, start)
+    )
+    successes |= dict(zip(some, right_counts))
     faults += failed
-  of_prefix = as_labels(labeller, successes)
-  labels = label_steps(r, ends, right, of_prefix)
+  labels = label_steps(r, ends, right, as_labels(labeller, successes))
   given = ~np.isnan(labels)
   unfinished = int(((r.ended != STOPPED) & (r.lengths > 0)).sum())
   wrong = int((labels[given] <= 0.5).sum())
-  labelled = dataclasses.replace(r, rewards=np.nan_to_num(labels), given=given)
+  labelled = with_rewards(r, np.nan_to_num(labels), given, r.components)
   return labelled, Counts(int(given.sum()), wrong, unfinished, len(asked), faults)
 
 
-def step_ends(r: Rollouts, tokenizer: Tokenizer) -> list[list[list[int]]]:
-  """Returns where the steps of each completion end, [P][G] lists of indices."""
+def step_ends(r: HostRollouts, tokenizer: Tokenizer) -> list[list[list[int]]]:
+  """Returns the indices of the last tokens of steps, [P][G] lists."""
   return [
     [tokenizer.step_ends(tokens[:length].tolist()) for tokens, length in zip(*group)]
     for group in zip(r.tokens, r.lengths)
   ]
 
 
-def prefixes(r: Rollouts, ends: Sequence[Sequence[Sequence[int]]]) -> list[Prefix]:
-  """Returns what is to be continued, each once: the steps so far after every step but a sample's
-  last.
+def prefixes(r: HostRollouts, ends: Sequence[Sequence[Sequence[int]]]) -> list[Prefix]:
+  """Returns what is to be continued, each once: the beginnings up to every step but the last.
 
-  They come in the order of their lengths with the prompt, so that those of a batch need little
-  padding.
+  They are sorted by their lengths with the prompt, so that those of a batch need little padding.
   """
-  found = {
+  unique = {
     Prefix(p, tuple(r.tokens[p, g, : end + 1].tolist()))
     for p, group in enumerate(ends)
-    for g, of_sample in enumerate(group)
-    for end in of_sample[:-1]
+    for g, sample_ends in enumerate(group)
+    for end in sample_ends[:-1]
   }
-  return sorted(found, key=lambda each: (r.prompts.lengths[each.prompt] + len(each.tokens), each))
+  return sorted(unique, key=lambda x: (r.prompts.lengths[x.prompt] + len(x.tokens), x))
 
 
-def prefix_prompts(r: Rollouts, some: Sequence[Prefix], prompts: int) -> Prompts:
-  """Returns the prompts of the sampler, prompt and steps so far side by side; those that are
-  missing are empty.
-  """
+def prefix_prompts(r: HostRollouts, some: Sequence[Prefix], prompts: int) -> Prompts:
+  """Returns the prompts of the sampler: prompt and steps, filled up with empty ones."""
   tokens = np.zeros((prompts, r.prompts.tokens.shape[1] + r.tokens.shape[2]), np.int32)
   lengths = np.zeros(prompts, np.int32)
   for i, prefix in enumerate(some):
@@ -177,7 +169,7 @@ def prefix_prompts(r: Rollouts, some: Sequence[Prefix], prompts: int) -> Prompts
 def continue_prefixes(
   labeller: Labeller, params: Any, batch: Scored, some: Sequence[Prefix], key: jax.Array
 ) -> tuple[list[int], int]:
-  """Returns how many continuations of each prefix are right, and on how many the reward failed.
+  """Returns the number of right continuations of each prefix, and of failures of the reward.
 
   Each process judges its own share of the continuations.
   """
@@ -190,19 +182,21 @@ def continue_prefixes(
 
 
 def judge(
-  labeller: Labeller, drawn: Rollouts, examples: Sequence[Example | None], some: Sequence[Prefix]
+  labeller: Labeller,
+  drawn: KnownRollouts,
+  examples: Sequence[Example | None],
+  some: Sequence[Prefix],
 ) -> tuple[np.ndarray, int]:
-  """Returns how many of this process's continuations are right, by prefix, and on how many the
-  reward failed.
-  """
-  tokens, own = hosts.share(drawn.tokens)
+  """Returns the number of this process's right continuations by prefix, and of failures."""
+  tokens, is_mine = hosts.share(drawn.tokens)
   right, failed = np.zeros(len(some), np.int32), 0
   with Guard(labeller.deadline) as call:
     for i, (example, prefix) in enumerate(zip(examples, some)):
-      for g in np.flatnonzero(own[i]):
+      assert example is not None  # a prefix is of a sample
+      for g in np.flatnonzero(is_mine[i]):
         whole = np.array([*prefix.tokens, *tokens[i, g, : drawn.lengths[i, g]]])
         ended = drawn.ended[i, g] if len(whole) <= labeller.max_length else TRUNCATED
-        within = min(len(whole), labeller.max_length)  # what lies beyond was not written in time
+        within = min(len(whole), labeller.max_length)  # tokens beyond it were not written in time
         completion = rollouts.completion(whole, within, ended, labeller.tokenizer)
         solved, message = policy.is_right(call, labeller.solved, example, completion)
         right[i] += solved
@@ -211,45 +205,45 @@ def judge(
 
 
 def outcomes(labeller: Labeller, batch: Scored) -> tuple[np.ndarray, int]:
-  """Returns whether each sample is right, [P, G] bool, and on how many the reward failed."""
+  """Returns whether each sample is right, [P, G] bool, and the number of failures of the reward."""
   right, failed = np.zeros(batch.rollouts.lengths.shape, bool), 0
   with Guard(labeller.deadline) as call:
     for p, group in enumerate(rollouts.completions(batch.rollouts, labeller.tokenizer)):
+      example = batch.examples[p]
       for g, completion in enumerate(group):
-        if batch.examples[p] is not None and completion.tokens:
-          right[p, g], message = policy.is_right(
-            call, labeller.solved, batch.examples[p], completion
-          )
+        if example is not None and completion is not None and completion.tokens:
+          right[p, g], message = policy.is_right(call, labeller.solved, example, completion)
           failed += bool(message)
   return right, failed
 
 
 def as_labels(labeller: Labeller, successes: dict[Prefix, int]) -> dict[Prefix, float]:
   """Returns the label of each prefix's last step."""
-  counts = np.array([*successes.values()], np.float32)
-  labels = labeller.labels(counts, np.full_like(counts, labeller.continuations))
+  counts = jnp.array([*successes.values()], jnp.float32)
+  labels = labeller.labels(counts, jnp.full_like(counts, labeller.continuations))
   return dict(zip(successes, np.asarray(labels).tolist()))
 
 
 def label_steps(
-  r: Rollouts,
+  r: HostRollouts,
   ends: Sequence[Sequence[Sequence[int]]],
   right: np.ndarray,
-  of_prefix: dict[Prefix, float],
+  labels_of_prefixes: dict[Prefix, float],
 ) -> np.ndarray:
-  """Returns the label of each step at its last token, [P, G, L] float32, and NaN everywhere else.
+  """Returns the label of each step at its last token, [P, G, L] float32, NaN everywhere else.
 
   Args:
     r: the samples.
     ends: where their steps end.
-    right: [P, G], whether a sample is right: the label of its last step, where it ended.
-    of_prefix: the labels of all other steps.
+    right: [P, G], whether a sample is right: the label of its last step, if it stopped.
+    labels_of_prefixes: the labels of all other steps.
   """
   labels = np.full(r.tokens.shape, np.nan, np.float32)
   for p, group in enumerate(ends):
-    for g, of_sample in enumerate(group):
-      for end in of_sample[:-1]:
-        labels[p, g, end] = of_prefix[Prefix(p, tuple(r.tokens[p, g, : end + 1].tolist()))]
-      if of_sample and r.ended[p, g] == STOPPED:
-        labels[p, g, of_sample[-1]] = right[p, g]
+    for g, sample_ends in enumerate(group):
+      for end in sample_ends[:-1]:
+        prefix = Prefix(p, tuple(r.tokens[p, g, : end + 1].tolist()))
+        labels[p, g, end] = labels_of_prefixes[prefix]
+      if sample_ends and r.ended[p, g] == STOPPED:
+        labels[p, g, sample_ends[-1]] = right[p, g]
   return labels

@@ -1,18 +1,18 @@
-"""Pairs [chosen, rejected] of completions: the best and the worst of some samples, or those of a
-file of yours.
+"""Makes pairs [chosen, rejected] of completions, from samples or from a user's file.
 
 A file has one JSON object on each line, with the texts `prompt`, `chosen` and `rejected` (the names
 that TRL uses; its conversations, which are lists of messages, are not read). The prompt is rendered
-as every question is (`data.template`, `data.chat`), and each completion gets an end token.
+like every question (`data.template`, `data.chat`), and each completion gets an end token.
 """
 
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from grpo_jax.data import jsonl, loader
+from grpo_jax.data.loader import Item
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.loops.collect import Collector
@@ -20,7 +20,15 @@ from grpo_jax.loops.groups import Scored, failed, select
 from grpo_jax.ops.advantages import totals
 from grpo_jax.packing import plan
 from grpo_jax.setup import build, scorers
-from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
+from grpo_jax.types import (
+  STOPPED,
+  TRUNCATED,
+  Example,
+  HostRollouts,
+  Prompts,
+  Rollouts,
+  ScoredRollouts,
+)
 
 
 class Pair(NamedTuple):
@@ -35,9 +43,7 @@ class Pair(NamedTuple):
 
 
 def with_requirement(collector: Collector, config: ConfigDict) -> Collector:
-  """The collector, with what `offline.require` says of a sample as one more component of weight 0,
-  where it is set.
-  """
+  """Returns the collector with the reward `offline.require`, if set, as a component of weight 0."""
   function = scorers.requirement(config.offline)
   if function is None:
     return collector
@@ -45,63 +51,62 @@ def with_requirement(collector: Collector, config: ConfigDict) -> Collector:
 
 
 def of_samples(batch: Scored, seed: int, complete: bool = False, required: bool = False) -> Scored:
-  """One of the best and one of the worst samples of every group whose totals differ: [chosen,
-  rejected].
+  """Returns a best and a worst sample, [chosen, rejected], of each group whose totals differ.
 
   A sample on which a reward failed is neither.
 
   Args:
     batch: scored samples.
     seed: of the choice among equals.
-    complete: only samples that stopped are taken.
-    required: only samples are taken whose last component, that of `with_requirement`, is above 0;
-      it is left out of the pairs.
+    complete: take only samples that stopped.
+    required: take only samples whose last component, that of `with_requirement`, is above 0; it is
+      left out of the pairs.
   """
   r = batch.rollouts
-  may = r.given.any(axis=2) & ~failed(batch)  # [P, G]
-  components = {}
+  eligible = r.given.any(axis=2) & ~failed(batch)  # [P, G]
+  components = r.components
   if complete:
-    may &= r.ended == STOPPED
+    eligible &= r.ended == STOPPED
   if required:
-    may &= (r.components[..., -1] > 0) & ~np.isnan(r.components[..., :-1]).all(axis=2)
-    components = {"components": r.components[..., :-1]}
+    eligible &= (components[..., -1] > 0) & ~np.isnan(components[..., :-1]).all(axis=2)
+    components = components[..., :-1]
   rng = np.random.default_rng(seed)
   total = totals(r.rewards, r.given)
-  high, low = np.where(may, total, -np.inf), np.where(may, total, np.inf)
+  high, low = np.where(eligible, total, -np.inf), np.where(eligible, total, np.inf)
   keep = np.flatnonzero(high.max(1) > low.min(1))
-  best = [int(rng.choice(np.flatnonzero(of_group == of_group.max()))) for of_group in high[keep]]
-  worst = [int(rng.choice(np.flatnonzero(of_group == of_group.min()))) for of_group in low[keep]]
+  best = [int(rng.choice(np.flatnonzero(row == row.max()))) for row in high[keep]]
+  worst = [int(rng.choice(np.flatnonzero(row == row.min()))) for row in low[keep]]
   index = np.array([best, worst], np.int32).reshape(2, -1).T  # [P, 2]
-  groups = keep[:, None]
-  arrays = vars(r) | components
+  arrays = vars(r) | {"components": components}
   chosen = {
-    name: x[groups, index] for name, x in arrays.items() if x is not None and name != "prompts"
+    name: x[keep[:, None], index]
+    for name, x in arrays.items()
+    if x is not None and name != "prompts"
   }
   batch = select(batch, keep.tolist())
-  return batch._replace(rollouts=Rollouts(batch.rollouts.prompts, **chosen), faults=[])
+  return batch._replace(rollouts=ScoredRollouts(batch.rollouts.prompts, **chosen), faults=[])
 
 
 def divide(prompts: Sequence[Hashable], held_out: int) -> tuple[list[int], list[int]]:
   """Divides groups so that no prompt is on both sides.
 
   Args:
-    prompts: what tells the prompt of each group from others.
-    held_out: how many different prompts are held out, the first ones.
+    prompts: identifies the prompt of each group.
+    held_out: the number of different prompts that are held out, the first ones.
 
   Returns:
-    The first place of each prompt that is held out, and the places of all groups of other prompts.
+    The first place of each held-out prompt, and the places of all groups of other prompts.
   """
   first: dict[Hashable, int] = {}
   for place, prompt in enumerate(prompts):
     if len(first) < held_out:
       first.setdefault(prompt, place)
-  return list(first.values()), [
-    place for place, prompt in enumerate(prompts) if prompt not in first
-  ]
+  rest = [place for place, prompt in enumerate(prompts) if prompt not in first]
+  return list(first.values()), rest
 
 
 def prompts_of(batch: Scored) -> list[bytes]:
-  """The tokens of each prompt, to tell it from others."""
+  """Returns the tokens of each prompt, which identify it."""
   p = batch.rollouts.prompts
   return [np.ascontiguousarray(row[:n]).tobytes() for row, n in zip(p.tokens, p.lengths)]
 
@@ -109,21 +114,33 @@ def prompts_of(batch: Scored) -> list[bytes]:
 # -- of a file
 
 
-class FromFile:
-  """Endless batches of the pairs of `offline.pairs`, shuffled anew in each epoch; the position is
-  saved.
+class InOrder(Generic[Item]):
+  """Batches of items whose order and position are those of a `loader.Batches`."""
+
+  order: loader.Batches[Item]
+
+  def get_state(self) -> dict[str, Any]:
+    """Returns the position, as JSON."""
+    return self.order.get_state()
+
+  def set_state(self, state: dict[str, Any]) -> None:
+    """Resumes at a position that `get_state` returned."""
+    self.order.set_state(state)
+
+  def contents(self) -> dict[str, str]:
+    """Returns a description of the data; see `Batches.contents`."""
+    return self.order.contents()
+
+
+class FromFile(InOrder[Pair]):
+  """Endless batches of the pairs of `offline.pairs`, shuffled anew in each epoch.
 
   `held_out` are the pairs of `offline.held_out` of its prompts, drawn by the seed, which are in no
   batch.
   """
 
   def __init__(self, config: ConfigDict, model: build.Model):
-    """Reads the file.
-
-    Raises:
-      SettingError: a file or line that cannot be read, too few prompts, pairs that are all too
-        long.
-    """
+    """Reads the file."""
     self.config, self.model = config, model
     rows = read(config.offline.pairs)
     rows = [rows[i] for i in np.random.default_rng(config.seed).permutation(len(rows))]
@@ -132,8 +149,7 @@ class FromFile:
       prompts = len({row.prompt for row in rows})
       raise SettingError(
         f"offline.held_out={config.offline.held_out}: {config.offline.pairs} has {prompts} "
-        "prompts; use at most "
-        f"{prompts - 1}"
+        f"prompts; use at most {prompts - 1}"
       )
     held = {rows[place].prompt for place in first}
     self.held_out = [row for row in rows if row.prompt in held]
@@ -148,19 +164,12 @@ class FromFile:
     self.order = loader.Batches(
       [training], prompts=config.data.prompts, seed=config.seed, shuffle=config.data.shuffle
     )
-    self.get_state, self.set_state, self.contents = (
-      self.order.get_state,
-      self.order.set_state,
-      self.order.contents,
-    )
 
-  def __next__(self) -> Rollouts:
+  def __next__(self) -> HostRollouts:
     return self.rollouts(next(self.order))
 
-  def rollouts(self, rows: Sequence[Pair]) -> Rollouts:
-    """The pairs as groups of two; one of which a completion or the prompt is too long is an empty
-    group.
-    """
+  def rollouts(self, rows: Sequence[Pair]) -> HostRollouts:
+    """Returns pairs as groups of two; a pair with a text that is too long is an empty group."""
     d, longest = self.config.data, self.config.sampler.max_length
     examples = [Example(row.prompt, "", "", {}) for row in rows]
     prompts, _ = loader.to_prompts(examples, self.model.render, d.max_prompt_length, d.on_long)
@@ -176,20 +185,13 @@ class FromFile:
     return Rollouts(plan.trim(prompts), tokens, lengths, ended, zeros, zeros)
 
 
-def left_out(config: ConfigDict, given: Rollouts) -> dict[str, int]:
-  """The metric `pairs_too_long`, how many pairs of a batch are empty groups, where they are those
-  of a file.
-  """
-  return {"pairs_too_long": int((given.lengths[:, 0] == 0).sum())} if config.offline.pairs else {}
+def length_metrics(config: ConfigDict, batch: HostRollouts) -> dict[str, int]:
+  """Returns `pairs_too_long`, the number of empty groups in a batch of `offline.pairs`."""
+  return {"pairs_too_long": int((batch.lengths[:, 0] == 0).sum())} if config.offline.pairs else {}
 
 
 def read(path: str) -> list[Pair]:
-  """The pairs of a file, in its order.
-
-  Raises:
-    SettingError: the file cannot be read, or a line that is no JSON object or lacks a text, with
-      its number.
-  """
+  """Returns the pairs of a file, in its order."""
   file = storage.place(path)
   if not file.is_file():
     raise SettingError(
@@ -204,9 +206,8 @@ def read(path: str) -> list[Pair]:
 
 def encoded(
   texts: Sequence[Sequence[str | None]], model: build.Model, longest: int
-) -> tuple[Any, Any, Any]:
-  """Groups of texts as completions, each with its end token; longer ones are cut, and then have
-  none.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Returns groups of texts as completions; each has its end token unless it is cut.
 
   Args:
     texts: P groups of G texts; None is a completion of length 0.

@@ -1,14 +1,13 @@
-"""Pairs for a reward model that goes on learning: those of the samples of each step, on disk, and
-the past replayed.
+"""Keeps what a learning reward model may learn from: the pairs of each step, on disk.
 
-DIR/replay/N.npz has the pairs of the step N: what a process that was killed had not got to is
-written again, with the same content. An iteration learns from its own pairs and, in each batch,
-from a share of pairs of earlier iterations. A process reward model learns from groups of samples
-with labelled steps, which stand here in the place of pairs.
+DIR/replay/N.npz has the pairs of step N; a process that resumes before that step writes it again,
+with the same content. An iteration learns from its own pairs and, in each batch, from a share of
+earlier ones. For a process reward model, groups of samples with labelled steps take the place of
+pairs.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -18,46 +17,36 @@ from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.loops.offline import read_samples, template, write_samples
 from grpo_jax.objectives import common
-from grpo_jax.types import Rollouts
+from grpo_jax.types import HostRollouts, HostScored
 
 
 class Lesson(NamedTuple):
   """A batch for the reward model."""
 
-  pairs: Rollouts  # numpy, [B, 2, ...]; groups of length 0 fill the last one
-  new: int  # how many are of this iteration
-  replayed: int  # and of earlier ones
+  pairs: HostRollouts  # [B, 2, ...]; groups of length 0 fill the last one
+  new: int  # pairs of this iteration
+  replayed: int  # pairs of earlier ones
 
 
 class Replay:
-  """The pairs of a run's steps, on disk; only those that may be drawn again are kept."""
+  """Keeps the pairs of a run's steps on disk, as long as they may be drawn."""
 
   def __init__(self, folder: str):
-    """Names the folder; it is made with the first pairs."""
     self.folder = storage.place(folder) / "replay"
 
   def path(self, step: int) -> storage.Path:
-    """The file of a step."""
+    """Returns the file of a step."""
     return self.folder / f"{step}.npz"
 
-  def add(self, step: int, pairs: Rollouts) -> None:
-    """Writes the pairs of a step, `[N, 2, ...]` numpy with prompts of one width in the whole run; N
-    may be 0.
-
-    Raises:
-      StorageError: the folder does not take it.
-    """
+  def add(self, step: int, pairs: HostScored) -> None:
+    """Writes the pairs `[N, 2, ...]` of a step, with prompts of one width in the whole run."""
     if jax.process_index() == 0:
       write_samples(self.path(step), pairs)
     hosts.gather(None)  # every process reads them
 
-  def read(self, steps: Sequence[int]) -> Rollouts:
-    """The pairs of some steps, one after the other.
-
-    Raises:
-      SettingError: a file is missing or damaged.
-    """
-    found = []
+  def read(self, steps: Sequence[int]) -> HostScored:
+    """Returns the pairs of several steps in order."""
+    parts = []
     for step in steps:
       pairs, error = read_samples(self.path(step), None, template())
       if pairs is None:
@@ -65,11 +54,11 @@ class Replay:
           f"{self.path(step)}: {error or 'is missing'}; put the file back, or begin anew in "
           "another --workdir"
         )
-      found.append(pairs)
-    return joined(found)
+      parts.append(pairs)
+    return joined(parts)
 
   def forget(self, before: int) -> None:
-    """Removes the files of steps before that one."""
+    """Removes the files of earlier steps."""
     if jax.process_index() == 0 and self.folder.is_dir():
       for path in self.folder.iterdir():
         if path.stem.isdigit() and int(path.stem) < before:
@@ -77,21 +66,25 @@ class Replay:
 
 
 def lessons(
-  new: Rollouts, past: Rollouts | None, *, batch: int, share: float, epochs: int, seed: Any
+  new: HostScored,
+  past: HostScored | None,
+  *,
+  batch: int,
+  share: float,
+  epochs: int,
+  seed: int | tuple[int, int],
 ) -> Iterator[Lesson]:
-  """Yields the batches of one iteration (DeepSeekMath, arXiv 2402.03300, section 4.1.4: 10% of
-  historical data).
+  """Yields the batches of one iteration (DeepSeekMath, section 4.1.4: 10% of historical data).
 
-  Every new pair comes once an epoch, in an order drawn anew. The rest of each batch is drawn from
-  the past without replacement, over all epochs; when nothing is left of it, batches are of new
-  pairs alone.
+  Each epoch has every new pair once, in a new order. The rest of each batch is drawn from the past
+  without replacement over all epochs; when nothing is left of it, batches have new pairs alone.
 
   Args:
-    new: `[N, 2, ...]`, numpy.
-    past: the same of earlier iterations, None where there are none.
+    new: `[N, 2, ...]`.
+    past: the same of earlier iterations, None if there are none.
     batch: B, pairs in a batch.
-    share: of a batch that is of the past, from 0 to below 1; above 0 it is one at least.
-    epochs: how often each new pair comes.
+    share: of past pairs in a batch, from 0 to below 1; above 0 there is at least one.
+    epochs: passes over the new pairs.
     seed: of the order.
   """
   rng, wanted = np.random.default_rng(seed), max(round(share * batch), share > 0)
@@ -107,11 +100,11 @@ def lessons(
       yield Lesson(common.written(chosen(pool, index)), len(now), len(old))
 
 
-def joined(parts: Sequence[Rollouts]) -> Rollouts:
-  """The groups of several, one after the other."""
+def joined(parts: Sequence[HostScored]) -> HostScored:
+  """Returns the groups of several parts in order."""
   return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 
-def chosen(pairs: Rollouts, index: np.ndarray) -> Rollouts:
-  """The groups at those places."""
+def chosen(pairs: HostScored, index: np.ndarray) -> HostScored:
+  """Returns the groups at these indices."""
   return jax.tree.map(lambda x: x[index], pairs)

@@ -1,6 +1,4 @@
-"""Solutions with labelled steps (data/step_labels.py) as groups to learn from:
-`offline.data="steps"`.
-"""
+"""Turns solutions with labelled steps (data/step_labels.py) into groups: `offline.data="steps"`."""
 
 import bisect
 import itertools
@@ -16,28 +14,25 @@ from grpo_jax.errors import SettingError
 from grpo_jax.packing import plan
 from grpo_jax.setup import build
 from grpo_jax.tokenizer.tokenizer import Tokenizer
-from grpo_jax.types import STOPPED, TRUNCATED, Example, Rollouts
+from grpo_jax.types import STOPPED, TRUNCATED, Example, HostScored, ScoredRollouts
 
 
 class Labelled(NamedTuple):
-  """What was read of a file with step labels."""
+  """The content of a file with step labels."""
 
-  rollouts: Rollouts  # numpy; labels are rewards at the steps' last tokens
+  rollouts: HostScored  # labels are rewards at the steps' last tokens
   without: int  # lines of the file that gave no solution
-  too_long: int  # groups that were left out, since their prompt was too long
-  cut: int  # steps that had a label and lie beyond sampler.max_length
+  too_long: int  # groups that were left out because of their prompt
+  cut: int  # labelled steps beyond sampler.max_length
 
 
 def labelled(config: ConfigDict, model: build.Model) -> Labelled:
-  """The solutions of `offline.steps`: those of a question as a group, or as several groups of
-  `sampler.group`.
+  """Returns the solutions of `offline.steps` in groups of one question.
 
-  Groups with fewer are filled with empty completions. A solution that is complete has an end token,
-  which belongs to its last step, as in what a policy samples; one that is longer than
-  `sampler.max_length` is cut, and counts as truncated, as does one that is not complete.
-
-  Raises:
-    SettingError: a file that cannot be read as step labels, or in which no prompt and no step fits.
+  A question with more than `sampler.group` solutions has several groups; smaller groups are filled
+  with empty completions. A complete solution has an end token, which belongs to its last step, as
+  in samples of a policy. A solution that is longer than `sampler.max_length` is cut, and counts as
+  truncated, like one that is not complete.
   """
   solutions, without = read(config.offline.steps)
   groups = in_groups(solutions, config.sampler.group)
@@ -48,53 +43,39 @@ def labelled(config: ConfigDict, model: build.Model) -> Labelled:
     questions, model.render, config.data.max_prompt_length, config.data.on_long
   )
   shape = (len(groups), size, longest)
-  tokens, lengths, ended = (
-    np.zeros(shape, np.int32),
-    np.zeros(shape[:2], np.int32),
-    np.full(shape[:2], TRUNCATED),
-  )
+  tokens, lengths = np.zeros(shape, np.int32), np.zeros(shape[:2], np.int32)
+  ended = np.full(shape[:2], TRUNCATED, np.int32)
   labels, cut = np.full(shape, np.nan, np.float32), 0
   for p, group in enumerate(groups):
     if not prompts.lengths[p]:
       continue
     for g, solution in enumerate(group):
-      ids, of_steps = tokens_and_labels(solution, model.tokenizer)
+      ids, step_labels = tokens_and_labels(solution, model.tokenizer)
       if solution.complete and len(ids) <= longest:
         ended[p, g] = STOPPED
       lengths[p, g] = min(len(ids), longest)
       tokens[p, g, : lengths[p, g]] = ids[:longest]
-      for token, label in of_steps.items():
+      for token, label in step_labels.items():
         if token < longest:
           labels[p, g, token] = label
-      cut += sum(token >= longest for token in of_steps)
+      cut += sum(token >= longest for token in step_labels)
   given, zeros = ~np.isnan(labels), np.zeros(shape, np.float32)
   rewards = np.nan_to_num(labels)
   components = (rewards.sum(2) / np.maximum(given.sum(2), 1))[..., None]
-  found = Rollouts(
-    plan.trim(prompts),
-    tokens,
-    lengths,
-    ended.astype(np.int32),
-    zeros,
-    zeros,
-    rewards,
-    given,
-    components,
+  rollouts = ScoredRollouts(
+    plan.trim(prompts), tokens, lengths, ended, zeros, zeros, rewards, given, components
   )
   if not given.any():
     raise SettingError(
       f"offline.steps={config.offline.steps!r}: no labelled step fits: {too_long} of {len(groups)} "
-      "prompts are over "
-      f"data.max_prompt_length={config.data.max_prompt_length}, {cut} steps lie beyond "
-      f"sampler.max_length={longest}"
+      f"prompts are over data.max_prompt_length={config.data.max_prompt_length}, {cut} steps lie "
+      f"beyond sampler.max_length={longest}"
     )
-  return Labelled(found, without, too_long, cut)
+  return Labelled(rollouts, without, too_long, cut)
 
 
 def in_groups(solutions: Sequence[Solution], most: int) -> list[list[Solution]]:
-  """Returns the solutions by question, in the order of the first of each, in groups of at most so
-  many.
-  """
+  """Returns the solutions by question, in groups of at most `most`."""
   by_question: dict[str, list[Solution]] = {}
   for solution in solutions:
     by_question.setdefault(solution.question, []).append(solution)
@@ -104,9 +85,9 @@ def in_groups(solutions: Sequence[Solution], most: int) -> list[list[Solution]]:
 def tokens_and_labels(
   solution: Solution, tokenizer: Tokenizer
 ) -> tuple[list[int], dict[int, float]]:
-  """Returns the tokens of a solution, and the labels of its steps by the index of their last token.
+  """Returns the tokens of a solution, and the label of each step by its last token's index.
 
-  Where one token ends several steps, their least label holds.
+  If one token ends several steps, it has their least label.
   """
   ids, starts = tokenizer.encode_with_starts("".join(solution.steps))
   last = [

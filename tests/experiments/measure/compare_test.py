@@ -376,7 +376,7 @@ def test_a_run_that_ends_with_0_and_no_result_has_failed_unless_a_signal_stopped
   )
   config.lrs = (9.0,)
   assert not run_all(config, workdir)
-  assert compare.STOPPED in signals.how_to_go_on()
+  assert compare.STOPPED in signals.how_to_resume()
 
 
 def test_a_signal_stops_the_run_and_the_same_command_goes_on(config, workdir):
