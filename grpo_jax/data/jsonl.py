@@ -170,7 +170,7 @@ def _lines(file: storage.Path) -> Iterator[bytes]:
     raise SettingError(
       f"{file}: is a folder, a pipe or a device; give a file, into which its lines are copied"
     )
-  with storage.errors_of_a_disk():
+  with storage.as_os_errors():
     opened: Any = io.BytesIO(file.read_bytes()) if storage.in_bucket(file) else open(file, "rb")
   with opened:
     number = 0

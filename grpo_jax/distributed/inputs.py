@@ -111,7 +111,7 @@ def of_file(path: Any) -> str:
   none.
   """
   try:
-    with storage.errors_of_a_disk():
+    with storage.as_os_errors():
       path = storage.place(path)
       if storage.in_bucket(path):
         about = storage.files().info(str(path))
@@ -134,7 +134,7 @@ def of_path(setting: str, path: str) -> dict[str, str]:
     return {}
   place = storage.place(path)
   try:
-    with storage.errors_of_a_disk():
+    with storage.as_os_errors():
       if not place.is_dir():
         return {setting: of_file(place)}
       files = sorted(
@@ -213,7 +213,7 @@ def record(workdir: str, values: Mapping[str, str], step: int) -> list[str]:
     return []
   path = storage.place(workdir) / NAME
   content = (json.dumps(dict(values), indent=2) + "\n").encode()
-  with storage.of_a_run(workdir), storage.errors_of_a_disk():
+  with storage.run_errors(workdir), storage.as_os_errors():
     before = path.read_bytes() if path.is_file() else None
     if before == content:
       return []

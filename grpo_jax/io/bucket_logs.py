@@ -1,6 +1,4 @@
-"""Files of a run that are added to, such as its logs, where the run is in a bucket, which has no
-such files.
-"""
+"""Copies growing files, such as a run's logs, to a bucket, whose files cannot be appended to."""
 
 import concurrent.futures
 import contextlib
@@ -9,17 +7,15 @@ import pathlib
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from grpo_jax.io import storage
 
 
 class Mirror:
-  """A folder of this disk for files that are added to, which a bucket does not have: it is copied
-  up at intervals.
+  """Keeps a local folder of growing files and copies it to a bucket at intervals.
 
-  On a disk it is the run's folder itself, and there is nothing to copy. Use it in a `with` block,
-  which copies at its end.
+  If the run's folder is on a disk, the local folder is that folder and nothing is copied. Leaving
+  the `with` block makes the last copy.
   """
 
   def __init__(
@@ -29,13 +25,13 @@ class Mirror:
     seconds: float,
     check: Callable[[], None] | None = None,
   ):
-    """Fetches what is there of the files `names` of the run's folder, to be added to.
+    """Fetches those of the files `names` that exist, so that they can be appended to.
 
     Args:
-      folder: the run's.
-      names: of files directly in it.
-      seconds: from one copy to the next.
-      check: is called before each copy; raises where there must be none.
+      folder: the run's folder.
+      names: names of files directly in it.
+      seconds: the interval between two copies.
+      check: called before each copy; it raises if nothing may be copied any more.
 
     Raises:
       OSError: a file could not be fetched.
@@ -43,11 +39,9 @@ class Mirror:
     self.target, self.is_away = storage.place(folder), storage.in_bucket(folder)
     self.seconds, self.check = seconds, check
     self.folder = pathlib.Path(folder)
-    self._begun = time.monotonic()
-    self.copied: dict[
-      pathlib.Path, tuple[int, int]
-    ] = {}  # file -> length and time of what was copied
-    self._going: concurrent.futures.Future | None = None
+    self._last = time.monotonic()
+    self._copied: dict[pathlib.Path, tuple[int, int]] = {}  # file -> its size and time when copied
+    self._copying: concurrent.futures.Future | None = None
     self._resources = contextlib.ExitStack()
     if not self.is_away:
       return
@@ -55,49 +49,45 @@ class Mirror:
       self._resources.enter_context(tempfile.TemporaryDirectory(prefix="grpo_jax_"))
     )
     self._thread = self._resources.enter_context(concurrent.futures.ThreadPoolExecutor(1))
-    storage.download(
-      [file for name in names if (file := self.target / name).is_file()], self.folder
-    )
+    existing = [file for name in names if (file := self.target / name).is_file()]
+    storage.download(existing, self.folder)
 
   def __enter__(self) -> "Mirror":
     return self
 
-  def __exit__(self, *exception: Any) -> None:
+  def __exit__(self, *exception: object) -> None:
     with self._resources:
       self.upload(wait=True)
 
   def tick(self) -> None:
-    """Begins a copy in the background where the last one began `seconds` ago; raises what `upload`
-    raises.
-    """
-    if self.is_away and time.monotonic() - self._begun >= self.seconds:
+    """Starts a copy in the background if the last one started at least `seconds` ago."""
+    if self.is_away and time.monotonic() - self._last >= self.seconds:
       self.upload()
 
   def upload(self, wait: bool = False) -> None:
-    """Copies every file that has changed, as it is now, in the background; `wait`: returns when
-    that is done.
+    """Copies every changed file in the background; with `wait`, returns when that is done.
 
     Raises:
-      OSError: this copy (with `wait`) or one before it failed. And what `check` raises.
+      OSError: this copy (with `wait`) or an earlier one failed. Errors of `check` pass through.
     """
     if not self.is_away:
       return
     if self.check:
       self.check()
-    if self._going is not None:
-      if not (wait or self._going.done()):
+    if self._copying is not None:
+      if not (wait or self._copying.done()):
         return
-      self._going.result()
-    self._begun = time.monotonic()
-    self._going = self._thread.submit(self._upload)
+      self._copying.result()
+    self._last = time.monotonic()
+    self._copying = self._thread.submit(self._upload)
     if wait:
-      going, self._going = self._going, None
-      going.result()
+      copying, self._copying = self._copying, None
+      copying.result()
 
   def _upload(self) -> None:
     for file in sorted(path for path in self.folder.rglob("*") if path.is_file()):
-      found = file.stat()
-      state = (found.st_size, found.st_mtime_ns)
-      if self.copied.get(file) != state:
+      stat = file.stat()
+      state = (stat.st_size, stat.st_mtime_ns)
+      if self._copied.get(file) != state:
         storage.write(self.target / str(file.relative_to(self.folder)), file.read_bytes())
-        self.copied[file] = state
+        self._copied[file] = state

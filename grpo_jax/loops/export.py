@@ -64,7 +64,7 @@ def write_result(
   result = {f"{name.replace('@', '_at_')}_before": value for name, value in before.items()}
   result |= {f"{name.replace('@', '_at_')}_after": value for name, value in after.items()}
   result |= {"steps": steps, "wall_s": round(seconds, 1)}
-  with storage.of_a_run(folder):
+  with storage.run_errors(folder):
     storage.write(
       storage.place(folder) / "result.json", json.dumps(clean(result), indent=2).encode()
     )

@@ -202,7 +202,7 @@ def write_samples(path: storage.Path, samples: HostScored | Steps) -> None:
   arrays, _ = jax.tree.flatten(samples)
   content = io.BytesIO()
   np.savez_compressed(content, *arrays)
-  with storage.of_a_run(str(path.parent)):
+  with storage.run_errors(str(path.parent)):
     path.parent.mkdir(parents=True, exist_ok=True)
     storage.write(path, content.getvalue())
 

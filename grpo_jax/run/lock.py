@@ -70,7 +70,7 @@ class Lease:
     self.folder, self.name = folder, f"process {os.getpid()} on {socket.gethostname()}"
     self.warning = ""
     """What a person should know of how the lease was taken; "" for nothing."""
-    with storage.errors_of_a_disk():
+    with storage.as_os_errors():
       bucket, name = storage.parts(folder)
       where = {"driver": "gcs", "bucket": bucket, "path": f"{name}/" if name else ""}
       self._store = tensorstore.KvStore.open(where).result()
@@ -132,7 +132,7 @@ class Lease:
     self._ended.set()
     self._thread.join()
     if not self.check():
-      with contextlib.suppress(OSError), storage.errors_of_a_disk():  # else it goes stale by itself
+      with contextlib.suppress(OSError), storage.as_os_errors():  # else it goes stale by itself
         self._store.write("lock", None, if_equal=self._generation).result()
 
   def _keep(self) -> None:
@@ -159,7 +159,7 @@ class Lease:
       "id": str(uuid.uuid4()),
     }
     content = json.dumps(said).encode()
-    with storage.errors_of_a_disk():
+    with storage.as_os_errors():
       written = self._store.write("lock", content, if_equal=self._generation).result()
     if written.generation:
       self._generation, self._renewed = written.generation, began
@@ -173,7 +173,7 @@ class Lease:
 
   def _read(self) -> Any:
     """The object, and its generation."""
-    with storage.errors_of_a_disk():
+    with storage.as_os_errors():
       return self._store.read("lock").result()
 
 

@@ -34,7 +34,7 @@ def record(workdir: str, names: Sequence[str]) -> None:
     StorageError: the folder cannot be written.
   """
   place = storage.place(workdir)
-  with storage.of_a_run(workdir), storage.errors_of_a_disk():
+  with storage.run_errors(workdir), storage.as_os_errors():
     try:
       kept = read(workdir)
     except SettingError:

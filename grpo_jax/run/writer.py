@@ -93,7 +93,7 @@ class Writer:
     self._in_phase = False
     self._around = ""  # the progress of work that consists of several phases
     self._open = contextlib.ExitStack()
-    with storage.of_a_run(self.workdir):
+    with storage.run_errors(self.workdir):
       names = (*LOGS, *map(logs.sums_name, LOGS)) if self.active else ()
       self._mirror = self._open.enter_context(
         bucket_logs.Mirror(workdir, names, log.bucket_seconds, check_lock)
@@ -108,7 +108,7 @@ class Writer:
     self.console = console or rich.console.Console()
     if not self.console.is_terminal and console is None:
       self.console.width = 120
-    with storage.of_a_run(self.workdir):
+    with storage.run_errors(self.workdir):
       self.workdir.mkdir(parents=True, exist_ok=True)
       self._metrics, self._samples = (
         self._open.enter_context(logs.Log(self.folder / name)) for name in LOGS
@@ -137,7 +137,7 @@ class Writer:
     """Returns once the run's bucket has everything written so far; on a disk at once."""
     if not self._mirror.is_away:
       return
-    with storage.of_a_run(self.workdir):
+    with storage.run_errors(self.workdir):
       if self.active and self._tensorboard:
         self._tensorboard.flush()
       self._mirror.upload(wait=True)
@@ -153,7 +153,7 @@ class Writer:
       self.seconds["compile"] = self.seconds.get("compile", 0.0) + duration_secs
 
   def __exit__(self, *exception: object) -> None:
-    with storage.of_a_run(self.workdir):
+    with storage.run_errors(self.workdir):
       self._open.close()
 
   @contextlib.contextmanager
@@ -214,7 +214,7 @@ class Writer:
       if step == self.first_step or last or self._ends[-1] - self._last_line >= PLAIN_SECONDS:
         self.say(f"step {step + 1}/{self.steps}  {self._line()}  {self._left(step)} left")
     self._show(completed=step + 1, left=self._left(step))
-    with storage.of_a_run(self.workdir):
+    with storage.run_errors(self.workdir):
       self._mirror.tick()
 
   def evaluation(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -233,7 +233,7 @@ class Writer:
     """
     if not self.active:
       return
-    with storage.of_a_run(self.workdir):
+    with storage.run_errors(self.workdir):
       storage.check_there(self.workdir, self._samples.file)
       rows = (clean({"step": step, **sample}) for sample in samples[: self.log.samples])
       self._samples.write(*(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows))
@@ -256,7 +256,7 @@ class Writer:
     """Writes a line of metrics.jsonl and its finite numbers to TensorBoard."""
     values = clean(metrics)
     self._shown |= {name: values[name] for name, _, _ in SHOWN if name in values}
-    with storage.of_a_run(self.workdir):
+    with storage.run_errors(self.workdir):
       storage.check_there(self.workdir, self._metrics.file)
       self._metrics.write(json.dumps({"step": int(step), **values}, allow_nan=False))
       if self._tensorboard:

@@ -107,7 +107,7 @@ def read_bytes(where: str, folder: storage.Path, name: str, most: int) -> bytes 
   if file is None:
     return None
   try:
-    with storage.errors_of_a_disk():
+    with storage.as_os_errors():
       check_size(where, file, name, most)
       return file.read_bytes()
   except OSError as error:

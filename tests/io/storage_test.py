@@ -42,7 +42,7 @@ def folder(request, tmp_path):
     ("gs://", "names no bucket"),
     ("gs:///run", "names no bucket"),
     ("gs://Bucket/run", "names no bucket"),
-    ("gs://bucket/a/../b", "without .."),
+    ("gs://bucket/a/../b", "may not contain .."),
     ("gs://bucket/a*", "another name"),
   ],
 )
