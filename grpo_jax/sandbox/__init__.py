@@ -1,1 +1,1 @@
-"""Runs what nobody should have to trust, within limits."""
+"""Runs code and reads files that nobody should have to trust, within limits."""

@@ -1,18 +1,17 @@
-"""Calls of functions that a user wrote, such as rewards: they may raise, exit, hang, or be running
-when a signal comes.
+"""Calls functions that a user wrote, such as rewards, which may raise, exit or hang.
 
     with Guard(seconds) as call:
       value = call(reward, example, completion)
 
-Python code, also a regular expression, is stopped at its deadline. Code in C that holds the
-interpreter cannot be: where one call does so for a minute beyond the deadline, the process ends and
-says in which line it was.
+A call of Python code or of a regular expression is stopped at its deadline. C code that holds the
+interpreter cannot be stopped: if one call does so until a minute after the deadline, the process
+ends and prints the line of code that it was in.
 
-What a function leaves behind in this process is undone after each call, with a warning that names
+Changes that a function makes to this process are undone after each call, with a warning that names
 the function: another working directory, other handlers of SIGINT and SIGTERM, another sys.stdout or
-sys.stderr. An output that it closed is opened again after the last of many calls. `os._exit` ends
-the call and not the process. A child that a function forked and that returns from it ends there,
-and does not go on as a second run.
+sys.stderr. An output that it closed is opened again when the `with` block ends. `os._exit` ends the
+call instead of the process. A forked child that returns from the function is killed, or it would
+continue as a second run.
 """
 
 import contextlib
@@ -23,83 +22,78 @@ import signal
 import sys
 import threading
 import time
-from _signal import (
-  getsignal,
-)  # that of signal.py looks for an enum of each handler first, which takes microseconds
+from _signal import getsignal  # signal.getsignal wraps each handler in an enum: microseconds a call
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import NoReturn, TypeVar, TypeVarTuple
 
-LATE = "took longer than"  # how the message of a Late begins
-HELD_SECONDS = 60.0  # beyond the deadline, after which the process ends
+LATE = "took longer than"  # the message of a Late starts with this
+HELD_SECONDS = 60.0  # after the deadline, the process ends if the interpreter is still held
 
-_guards: list["Guard"] = []  # those in use; a signal stops the call of the last one
-_asked: list[str] = []  # the signal that came
-_warned: set[str] = set()  # what was warned of
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+_guards: list["Guard"] = []  # the guards in use; a signal stops the call of the last one
+_signals: list[str] = []  # names of the signals that came
+_warned: set[str] = set()  # the warnings that were printed
 
 
 class Stopped(BaseException):
-  """SIGTERM or Ctrl-C came while a guarded function ran, or before. No Exception, so that `except
-  Exception` in the function lets it through.
-  """
+  """SIGTERM or Ctrl-C came before or during a guarded call; not an Exception, so rarely caught."""
 
 
 class Late(BaseException):
-  """A guarded function ran beyond its deadline. No Exception, as `Stopped`."""
+  """A guarded function ran past its deadline; not an Exception, so rarely caught."""
 
 
 class _Exited(BaseException):
-  """A guarded function called os._exit. No Exception, as `Stopped`."""
+  """A guarded function called os._exit; not an Exception, so rarely caught."""
 
 
 class Guard:
-  """Calls functions with a deadline, and lets a signal stop them. Use it in a `with` block, in the
-  main thread.
-  """
+  """Calls functions with a deadline and lets a signal stop them, inside a `with` block."""
 
   def __init__(self, seconds: float):
-    """Makes a guard.
+    """Makes a guard whose calls may take `seconds` each (0: any time).
 
-    Args:
-      seconds: that one call may take; 0: any time. In another thread than the main one there is no
-        deadline.
+    There is no deadline outside the main thread.
     """
     self.seconds, self.running, self.watched = seconds, False, 0.0
     self.main = threading.current_thread() is threading.main_thread()
     self.timed = seconds > 0 and self.main
-    self.thread, self.process, self.late = threading.get_ident(), os.getpid(), self._late
+    self.thread, self.process, self.late = threading.get_ident(), os.getpid(), self._on_alarm
 
   def __enter__(self) -> "Guard":
     _guards.append(self)
     self.exit, os._exit = os._exit, functools.partial(_exit_call, self, os._exit)
-    self.left, self.outputs = _Left(self.main), {number: _copy(number) for number in (1, 2)}
+    self.state, self.outputs = _State(self.main), {fd: _duplicate(fd) for fd in (1, 2)}
     if self.timed:
       self.before = signal.signal(signal.SIGALRM, self.late)
     return self
 
-  def __exit__(self, *exception: Any) -> None:
+  def __exit__(self, *exception: object) -> None:
     _guards.remove(self)
     os._exit = self.exit
-    for number, kept in self.outputs.items():
-      _put_back(number, kept)
+    for fd, copy in self.outputs.items():
+      _reopen(fd, copy)
     if self.timed:
       signal.signal(signal.SIGALRM, self.before)
       faulthandler.cancel_dump_traceback_later()
 
-  def __call__(self, function: Callable, *args: Any) -> Any:
+  def __call__(self, function: Callable[[*Args], T], *args: *Args) -> T:
     """Returns `function(*args)`.
 
     Raises:
       Late: it took too long.
-      Stopped: a signal came meanwhile, or before.
-      ValueError: it called sys.exit or os._exit, or raised what is no Exception.
+      Stopped: a signal came during or before the call.
+      ValueError: it called sys.exit or os._exit, or raised something that is not an Exception.
     """
-    if _asked:
-      raise Stopped(_asked[0])
+    if _signals:
+      raise Stopped(_signals[0])
     if self.timed:
       self._watch()
-      if getsignal(signal.SIGALRM) != self.late:  # the call before has set another handler
+      if getsignal(signal.SIGALRM) != self.late:  # an earlier call set another handler
         signal.signal(signal.SIGALRM, self.late)
-      # again each second, where the function catches it
+      # the alarm repeats every second, since the function may catch it
       signal.setitimer(signal.ITIMER_REAL, self.seconds, 1.0)
     self.running = True
     try:
@@ -113,63 +107,56 @@ class Guard:
     except BaseException as error:  # such as asyncio.CancelledError
       raise ValueError(f"raised {type(error).__name__}") from error
     finally:
-      self.running = False  # before anything else: from here on an alarm means nothing
+      self.running = False  # first of all: from here on the alarm is ignored
       if os.getpid() != self.process:
         _end_child()
       if self.timed:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
-      if changed := self.left.undo():
-        warn(f"{_title(function, args)} changed {changed}, which was changed back")
+      if changes := self.state.restore():
+        warn(f"{_title(function, args)} changed {changes}, which was changed back")
 
-  def _late(self, *_: Any) -> None:
-    """What the alarm does."""
+  def _on_alarm(self, *_: object) -> None:
     if self.running:
       raise Late(f"{LATE} {self.seconds:g} s (rewards.deadline)")
 
   def _watch(self) -> None:
-    """Has the process end where the interpreter is held; set anew once a second, since it costs a
-    thread.
-    """
+    """Schedules the end of a process that holds the interpreter; renewed at most once a second."""
     now = time.perf_counter()
-    if now - self.watched > 1.0:
+    if now - self.watched > 1.0:  # each renewal starts a thread
       self.watched = now
-      faulthandler.dump_traceback_later(self.seconds + HELD_SECONDS, exit=True, file=sys.__stderr__)
+      stderr = sys.__stderr__ or sys.stderr
+      faulthandler.dump_traceback_later(self.seconds + HELD_SECONDS, exit=True, file=stderr)
 
 
-class _Left:
-  """What a function can leave behind in this process: how it is now, and how to have it so again."""
+class _State:
+  """Records what a function could change in this process, in order to restore it."""
 
   def __init__(self, main: bool):
-    """Notes how it is; handlers of signals belong to the main thread."""
+    """Records the state; handlers of signals only in the main thread."""
     self.signals = {n: getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)} if main else {}
     self.streams = sys.stdout, sys.stderr
     self.folder = _folder()
 
-  def undo(self) -> str:
-    """Undoes what has changed, and returns what that was in words; "" where nothing has."""
-    found = []
+  def restore(self) -> str:
+    """Restores whatever has changed and returns a description of the changes ("" if none)."""
+    changes = []
     if (folder := _folder()) != self.folder:
-      found.append(f"the working directory to {folder}")
+      changes.append(f"the working directory to {folder}")
       with contextlib.suppress(OSError):  # it was deleted
         os.chdir(self.folder)
     for number, handler in self.signals.items():
-      if getsignal(number) != handler and handler is not None:  # None: it is one of C
-        found.append(f"the handler of {signal.Signals(number).name}")
+      if getsignal(number) != handler and handler is not None:  # None: a handler written in C
+        changes.append(f"the handler of {signal.Signals(number).name}")
         signal.signal(number, handler)
     if (sys.stdout, sys.stderr) != self.streams:
-      found.append("sys.stdout or sys.stderr")
+      changes.append("sys.stdout or sys.stderr")
       sys.stdout, sys.stderr = self.streams
-    return " and ".join(found)
+    return " and ".join(changes)
 
 
 @contextlib.contextmanager
 def in_folder(title: str) -> Iterator[None]:
-  """Changes back to the working directory of before, where code of the block has changed it, with a
-  warning.
-
-  Args:
-    title: of the code, for the warning.
-  """
+  """Restores the working directory after a block of code that the warning calls `title`."""
   before = _folder()
   try:
     yield
@@ -178,66 +165,55 @@ def in_folder(title: str) -> Iterator[None]:
 
 
 def go_back(folder: str, title: str) -> None:
-  """Changes the working directory back to a folder, where it is another one, with a warning; see
-  `in_folder`.
-  """
-  if folder and (found := _folder()) != folder:
+  """Changes back to `folder` if the code called `title` has left it, with a warning."""
+  if folder and (now := _folder()) != folder:
     with contextlib.suppress(OSError):  # it was deleted
       os.chdir(folder)
-    warn(f"{title} changed the working directory to {found}, which was changed back")
+    warn(f"{title} changed the working directory to {now}, which was changed back")
 
 
 def _folder() -> str:
-  """Returns the working directory, "" where it was deleted."""
+  """Returns the working directory, or "" if it was deleted."""
   try:
     return os.getcwd()
   except OSError:
     return ""
 
 
-def _copy(number: int) -> int:
-  """Returns a copy of an open file of this process, by its number; -1 where there is none."""
+def _duplicate(fd: int) -> int:
+  """Returns a copy of a file descriptor, or -1 if it is not open."""
   try:
-    return os.dup(number)
+    return os.dup(fd)
   except OSError:
     return -1
 
 
-def _put_back(number: int, kept: int) -> None:
-  """Opens the output of that number again where a function closed it: the next file to be opened
-  would take its place.
+def _reopen(fd: int, copy: int) -> None:
+  """Opens output `fd` (1 or 2) again from its copy if a function closed it, and closes the copy.
 
-  Args:
-    number: 1 or 2.
-    kept: its copy, which is closed.
+  Otherwise the next file to be opened would get that descriptor.
   """
-  if kept < 0:
+  if copy < 0:
     return
   same = False
   with contextlib.suppress(OSError):
-    same = os.path.sameopenfile(number, kept)
+    same = os.path.sameopenfile(fd, copy)
   if not same:
-    os.dup2(kept, number)
-    warn(
-      f"a reward closed or replaced the standard {'error' if number == 2 else 'output'}, which was "
-      "opened again"
-    )
-  os.close(kept)
+    os.dup2(copy, fd)
+    output = "error" if fd == 2 else "output"
+    warn(f"a reward closed or replaced the standard {output}, which was opened again")
+  os.close(copy)
 
 
-def _exit_call(guard: Guard, before: Callable[[int], None], code: int) -> None:
-  """Takes the place of os._exit: ends a guarded call in this process and its thread, and anything
-  else as before.
-  """
+def _exit_call(guard: Guard, exit_process: Callable[[int], NoReturn], code: int) -> NoReturn:
+  """Replaces os._exit: ends the guarded call of this process and thread, or else the process."""
   if guard.running and os.getpid() == guard.process and threading.get_ident() == guard.thread:
     raise _Exited(repr(code))
-  before(code)
+  exit_process(code)
 
 
 def _end_child() -> None:
-  """Ends a forked child that returns from a guarded function: it would go on as a second run in the
-  same folder.
-  """
+  """Kills a forked child that returned from a guarded function, with a warning."""
   with contextlib.suppress(OSError):
     os.write(
       2, b"warning: a child process that was forked in a reward returned from it, and was ended\n"
@@ -245,19 +221,17 @@ def _end_child() -> None:
   os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _title(function: Callable, args: tuple) -> str:
-  """Returns a function's name and file; a checked call is one of a function that takes the user's
-  first.
-  """
+def _title(function: object, args: tuple[object, ...]) -> str:
+  """Returns the name and file of the user's function: the first argument if it is callable."""
   user = args[0] if args and callable(args[0]) else function
   while (inner := getattr(user, "__wrapped__", getattr(user, "func", None))) is not None:
     user = inner
-  where = getattr(getattr(user, "__code__", None), "co_filename", "")
-  return getattr(user, "__name__", type(user).__name__) + (f" ({where})" if where else "")
+  file = getattr(getattr(user, "__code__", None), "co_filename", "")
+  return getattr(user, "__name__", type(user).__name__) + (f" ({file})" if file else "")
 
 
 def warn(text: str) -> None:
-  """Prints a warning once; the output may be closed by now."""
+  """Prints a warning, once; the output may be closed by now."""
   if text not in _warned:
     _warned.add(text)
     with contextlib.suppress(OSError, ValueError):
@@ -265,16 +239,16 @@ def warn(text: str) -> None:
 
 
 def stop(signal_name: str) -> None:
-  """Stops the guarded function that is running, and every later one; a handler of signals calls it.
+  """Makes the running guarded call and every later one raise `Stopped`; handlers of signals use it.
 
   Raises:
-    Stopped: one is running.
+    Stopped: a call is running.
   """
-  _asked.append(signal_name)
+  _signals.append(signal_name)
   if _guards and _guards[-1].running:
     raise Stopped(signal_name)
 
 
 def forget() -> None:
-  """Lets guarded functions run again, when signals are handled in another way."""
-  _asked.clear()
+  """Allows guarded calls again after a signal, once signals are handled in another way."""
+  _signals.clear()

@@ -1,13 +1,12 @@
-"""What stands in a model's folder, which may come from anybody: nothing in it is trusted.
+"""Reads the files of a model's folder, none of which is trusted: they may come from anybody.
 
-A file is read if it lies in the folder, is not too large, and is JSON whose keys are of the kinds
-that a table names; anything else is a `SettingError` of one line. A link may lead to another place
-of the folder. The cache of the Hugging Face hub is made of links, from
-`models--NAME/snapshots/REVISION` to `models--NAME/blobs`: in such a folder a link may lead anywhere
-in its own `models--NAME`, and nowhere else.
+A file is read if it lies in the folder, is not too large, and is JSON whose values fit a table of
+keys; anything else is a `SettingError` of one line. A link may lead to another place in the folder.
+The cache of the Hugging Face hub consists of links, from `models--NAME/snapshots/REVISION` to
+`models--NAME/blobs`: in such a folder a link may lead anywhere in its own `models--NAME`.
 
-`where` in the functions is the setting with its value, such as "init_from=DIR", with which every
-message begins.
+The argument `where` of these functions is the setting with its value, such as "init_from=DIR"; each
+message starts with it.
 """
 
 import collections
@@ -15,7 +14,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from grpo_jax.config.kinds import Form, Kind, Whole
@@ -25,23 +24,23 @@ from grpo_jax.io import storage
 CONFIG_BYTES = 10 * 1000**2  # of config.json and its like; real ones have a few thousand
 INDEX_BYTES = 20 * 1000**2  # of model.safetensors.index.json; the largest have 9 million
 TOKENIZER_BYTES = 40 * 1000**2  # of tokenizer.json; the largest have 34 million
-DEPTH = 40  # of objects and lists in one another
-DIGITS = 100  # of a whole number; what transformers writes for "no limit" has 31
-TOKENS = 2**24  # ids are smaller
+DEPTH = 40  # levels of nested objects and lists
+DIGITS = 100  # of a whole number; the one that transformers writes for "no limit" has 31
+TOKENS = 2**24  # upper bound of token ids
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # only an escape can write half of a surrogate pair
 
 
 def list_of(row: Kind, most: int = 10_000, least: int = 0) -> Form:
-  """Returns what a list of values that each fit `row` is."""
+  """Returns the kind of lists of `least` to `most` values that each fit `row`."""
 
-  def fits(value: Any) -> bool:
+  def fits(value: object) -> bool:
     return isinstance(value, list) and least <= len(value) <= most and all(map(row.fits, value))
 
   return Form(f"a list of {least} to {most}, each {row.expects}", fits)
 
 
 def either(*rows: Kind) -> Form:
-  """Returns what fits one of the rows."""
+  """Returns the kind of values that fit at least one of the rows."""
   return Form(", or ".join(row.expects for row in rows), lambda x: any(row.fits(x) for row in rows))
 
 
@@ -57,16 +56,15 @@ NAMES = Form(
 
 
 def check(
-  where: str, name: str, values: Mapping[str, Any], table: Mapping[str, Kind], within: str = ""
+  where: str, name: str, values: Mapping[str, object], table: Mapping[str, Kind], within: str = ""
 ) -> None:
-  """Refuses the first value that does not fit the table's row for its key; null counts as not
-  there.
+  """Refuses the first value that does not fit the table's row for its key; null counts as absent.
 
   Args:
     where: the setting and its value.
     name: of the file.
-    values: the object, or a part of it.
-    table: what each key may be; other keys may be anything.
+    values: the object in the file, or a part of it.
+    table: the allowed values by key; other keys may have any value.
     within: the key of that part, with a dot at its end.
   """
   for key, row in table.items():
@@ -77,11 +75,9 @@ def check(
 
 
 def find(where: str, folder: storage.Path, name: str) -> storage.Path | None:
-  """Returns where the file `name` of a folder really is; None where there is no such file. A bucket
-  has no links.
+  """Returns the real path of the file `name` of a folder; None if there is no such file.
 
-  Raises:
-    SettingError: it is a link that leads out of the folder.
+  A link that leads out of the folder is refused. A bucket has no links.
   """
   if storage.in_bucket(folder):
     return file if (file := folder / name).is_file() else None
@@ -98,11 +94,7 @@ def find(where: str, folder: storage.Path, name: str) -> storage.Path | None:
 
 
 def read_bytes(where: str, folder: storage.Path, name: str, most: int) -> bytes | None:
-  """Returns what a file of a folder holds; None where there is no such file.
-
-  Raises:
-    SettingError: it is too large, cannot be read, or lies elsewhere.
-  """
+  """Returns the content of a file of at most `most` bytes; None if there is no such file."""
   file = find(where, folder, name)
   if file is None:
     return None
@@ -117,11 +109,7 @@ def read_bytes(where: str, folder: storage.Path, name: str, most: int) -> bytes 
 
 
 def read_text(where: str, folder: storage.Path, name: str, most: int = CONFIG_BYTES) -> str | None:
-  """Returns the text of a file of a folder; None where there is no such file.
-
-  Raises:
-    SettingError: it is too large, cannot be read, is not UTF-8, or lies elsewhere.
-  """
+  """Returns the text of a file in UTF-8; None if there is no such file."""
   content = read_bytes(where, folder, name, most)
   try:
     return None if content is None else content.decode("utf-8")
@@ -140,11 +128,10 @@ def check_size(where: str, file: storage.Path, name: str, most: int) -> None:
 def read_json(
   where: str, folder: storage.Path, name: str, most: int = CONFIG_BYTES
 ) -> dict[str, Any] | None:
-  """Returns the object in a JSON file of a folder; None where there is no such file.
+  """Returns the object in a JSON file of a folder; None if there is no such file.
 
-  Raises:
-    SettingError: see `read_text`; or it is not JSON, not an object, nested too deeply, or holds a
-      key twice, a number that is not finite, or half of a surrogate pair.
+  JSON that is not an object is refused, as is JSON that is nested too deeply or contains a repeated
+  key, a number that is not finite, or half of a surrogate pair.
   """
   text = read_text(where, folder, name, most)
   if text is None:
@@ -175,17 +162,16 @@ def read_json(
 
 
 def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  """Returns a JSON object of its keys and values; of a key that is there twice, programs take the
-  first or the last.
+  """Returns a JSON object of these keys and values, for `json.loads`.
 
   Raises:
-    ValueError: names such a key.
+    ValueError: a key is repeated. Programs differ in whether they take its first or last value.
   """
-  found = dict(pairs)
-  if len(found) < len(pairs):
-    twice = collections.Counter(key for key, _ in pairs).most_common(1)[0][0]
-    raise ValueError(f"the key {shown(twice)} is there twice")
-  return found
+  values = dict(pairs)
+  if len(values) < len(pairs):
+    repeated = collections.Counter(key for key, _ in pairs).most_common(1)[0][0]
+    raise ValueError(f"the key {shown(repeated)} is there twice")
+  return values
 
 
 def _number(digits: str) -> float:
@@ -204,17 +190,25 @@ def _not_finite(name: str) -> None:
   raise ValueError(f"{name} is no number of JSON")
 
 
-def depth(value: Any) -> int:
-  """Returns how many objects and lists are in one another."""
-  level, levels = [value], 0
-  while level := [x for x in level if isinstance(x, dict | list)]:
-    level = [inner for x in level for inner in (x.values() if isinstance(x, dict) else x)]
+def depth(value: object) -> int:
+  """Returns the number of levels of nested objects and lists."""
+  levels, level = 0, _containers([value])
+  while level:
+    level = _containers(x for outer in level for x in _members(outer))
     levels += 1
   return levels
 
 
-def shown(value: Any) -> str:
-  """Returns a value as a message shows it: in one line, and cut where it is long."""
+def _containers(values: Iterable[object]) -> list[dict | list]:
+  return [value for value in values if isinstance(value, dict | list)]
+
+
+def _members(container: dict | list) -> Iterable[object]:
+  return container.values() if isinstance(container, dict) else container
+
+
+def shown(value: object) -> str:
+  """Returns a value for a message: in one line, shortened if it is long."""
   if isinstance(value, dict | list) and depth(value) > DEPTH:
     return "a deeply nested value"
   text = repr(value)
@@ -222,8 +216,6 @@ def shown(value: Any) -> str:
 
 
 def first_line(error: BaseException | str) -> str:
-  """Returns the first line of what an error says, cut where it is long, without what a terminal
-  would obey.
-  """
+  """Returns the first line of an error's text, shortened and without control characters."""
   line = (str(error).splitlines() or [""])[0][:200]
   return "".join(c if c.isprintable() else "\ufffd" for c in line)

@@ -1,12 +1,12 @@
-"""Programs in processes of their own, for what nobody trusts: both ends of the pipe to them.
+"""Runs programs that nobody trusts in worker processes; this file has both ends of their pipes.
 
-What is computed there could run for ever or fill the memory, and inside one operation neither can
-be stopped by Python. So it is computed by a child with a limit of memory, which a timer of the
-operating system ends when it has computed for too long. The child is a fork of the program, which
-has imported what it needs by then and no jax: to replace one that was ended takes milliseconds.
+An untrusted computation could run for ever or fill the memory, and Python cannot interrupt either
+inside one operation. So a child process with a memory limit computes, and a timer of the operating
+system ends it when it has computed for too long. The child is a fork of the worker, which by then
+has imported what it needs and never imports jax, so that replacing a child takes milliseconds.
 
-A request and its reply are a line of JSON each. A program (tokenizer/templates.py,
-rewards/algebra.py) calls `serve`; the run has a `Process`.
+A request and its reply are one line of JSON each. A program (tokenizer/templates.py,
+rewards/algebra.py) calls `serve`; the run holds a `Process`.
 """
 
 import atexit
@@ -22,41 +22,33 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import IO, Any
 
-# seconds, beyond those of computing, that an answer may take on a machine that is busy
-PATIENCE = 10.0
-started: set[int] = set()  # the ids of the processes that run
+PATIENCE = 10.0  # seconds that a reply may take on a busy machine, besides those of computing
+started: set[int] = set()  # ids of the running workers
 _ROOT = pathlib.Path(__file__).parents[2]
+
+Message = dict[str, Any]  # a JSON object
 
 
 class Process:
-  """A program of this project in a process of its own, started when it is needed, and again after
-  it has ended.
-  """
+  """Runs a module of this project in a process that starts when needed, again if it has ended."""
 
   def __init__(self, module: str):
-    """Makes a process that is not started yet.
-
-    Args:
-      module: of the program, as in "grpo_jax.tokenizer.templates".
-    """
+    """Makes a process, not started yet, for a module such as "grpo_jax.tokenizer.templates"."""
     self.module = module
-    self.process: subprocess.Popen | None = None
+    self.process: subprocess.Popen[bytes] | None = None
     atexit.register(self.stop)
 
   def start(self) -> None:
-    """Starts it, where it is not running, in a session of its own: an interrupt from the keyboard
-    is for the run.
+    """Starts the process if it is not running.
+
+    It gets a session of its own, so that Ctrl-C reaches the run alone.
     """
     if self.process is not None:
       return
-    command = [
-      sys.executable,
-      "-P",
-      "-m",
-      self.module,
-    ]  # -P: modules of the working directory are not for it
+    # -P: the program must not import modules of the working directory
+    command = [sys.executable, "-P", "-m", self.module]
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     self.process = subprocess.Popen(
       command,
@@ -68,44 +60,52 @@ class Process:
     )
     started.add(self.process.pid)
 
-  def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-    """Returns the reply to a request, or {"error": why there is none}."""
+  @property
+  def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
+    """The standard input and output of the running process."""
+    assert self.process and self.process.stdin and self.process.stdout, (
+      f"{self.module}: not started"
+    )
+    return self.process.stdin, self.process.stdout
+
+  def ask(self, request: Message) -> Message:
+    """Returns the reply to a request, or {"error": the reason why there is none}."""
     self.send(request)
     return self.receive()
 
-  def send(self, request: dict[str, Any]) -> None:
-    """Sends a request, whose reply is to be received before the next one."""
+  def send(self, request: Message) -> None:
+    """Sends a request; its reply must be received before the next one is sent."""
     self.start()
-    with contextlib.suppress(OSError):  # it has ended: `receive` says so
-      self.process.stdin.write(json.dumps(request).encode() + b"\n")
-      self.process.stdin.flush()
+    requests, _ = self._pipes
+    with contextlib.suppress(OSError):  # the process has ended, which `receive` reports
+      requests.write(json.dumps(request).encode() + b"\n")
+      requests.flush()
 
-  def receive(self) -> dict[str, Any]:
-    """Returns the reply to what was sent, or {"error": why there is none}."""
+  def receive(self) -> Message:
+    """Returns the reply to the last request, or {"error": the reason why there is none}."""
     try:
-      line = self.process.stdout.readline()
-    except BaseException:  # an interrupt: the reply that is on its way is not the next one's
+      line = self._pipes[1].readline()
+    except BaseException:  # an interrupt: the pending reply must not answer the next request
       self.stop()
       raise
-    return (
-      json.loads(line)
-      if line.endswith(b"\n")
-      else {"error": f"ended its process with code {self.stop()}"}
-    )
+    if line.endswith(b"\n"):
+      return json.loads(line)
+    return {"error": f"ended its process with code {self.stop()}"}
 
   def fileno(self) -> int:
-    """Returns what `select` waits for: a reply, or the end of the process."""
-    return self.process.stdout.fileno()
+    """Returns the file descriptor for `select`: readable on a reply or the end of the process."""
+    return self._pipes[1].fileno()
 
   def stop(self) -> int | None:
-    """Ends the process with its children and returns its exit code; None where it is not running."""
-    process, self.process = self.process, None
-    if process is None:
+    """Ends the process with its children and returns its exit code, or None if none is running."""
+    if self.process is None:
       return None
-    for pipe in (process.stdin, process.stdout):
-      with contextlib.suppress(OSError):  # what it did not take any more
+    process, pipes = self.process, self._pipes
+    self.process = None
+    for pipe in pipes:
+      with contextlib.suppress(OSError):  # the process has not read all of its input
         pipe.close()
-    # its input has ended, and so does an idle one
+    # an idle process ends when its input does
     with contextlib.suppress(subprocess.TimeoutExpired):
       process.wait(timeout=0.5)
     with contextlib.suppress(ProcessLookupError):
@@ -114,45 +114,43 @@ class Process:
     return process.wait()
 
 
-def ask_all(
-  processes: Sequence[Process], requests: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
+def ask_all(processes: Sequence[Process], requests: Sequence[Message]) -> list[Message]:
   """Returns the replies to requests, in their order; see `Process.ask`.
 
-  Each process has one request at a time and gets the next when it has replied: what takes long
-  holds up no other process.
+  Each process has one request at a time and gets the next one when it has replied, so that a slow
+  request delays no other process.
   """
-  replies: list[dict[str, Any]] = [{} for _ in requests]
-  waiting, busy, free = collections.deque(enumerate(requests)), {}, list(processes)
+  replies: list[Message] = [{} for _ in requests]
+  waiting, free = collections.deque(enumerate(requests)), list(processes)
+  busy: dict[int, tuple[int, Process]] = {}  # file descriptor -> index of the request, process
   try:
     while waiting or busy:
       while waiting and free:
-        (place, request), process = waiting.popleft(), free.pop()
+        (index, request), process = waiting.popleft(), free.pop()
         process.send(request)
-        busy[process.fileno()] = place, process
+        busy[process.fileno()] = index, process
       poll = select.poll()
-      for number in busy:
-        poll.register(number, select.POLLIN)
-      for number, _ in poll.poll():
-        place, process = busy.pop(number)
-        replies[place] = process.receive()
+      for fd in busy:
+        poll.register(fd, select.POLLIN)
+      for fd, _ in poll.poll():
+        index, process = busy.pop(fd)
+        replies[index] = process.receive()
         free.append(process)
-  except BaseException:  # an interrupt: the replies that are on their way are to nothing
+  except BaseException:  # an interrupt: the pending replies must not answer later requests
     for _, process in busy.values():
       process.stop()
     raise
   return replies
 
 
-def serve(answer: Callable[[dict[str, Any]], dict[str, Any]], memory: int, seconds: float) -> None:
-  """Answers the requests that come on the standard input until it ends. No request is the end of
-  more than its child.
+def serve(answer: Callable[[Message], Message], memory: int, seconds: float) -> None:
+  """Answers requests from the standard input until it ends; a request can end its own child only.
 
   Args:
-    answer: the reply to a request; it runs in the child and keeps there what it likes from one
+    answer: returns the reply to a request. It runs in the child, where it may keep state from one
       request to the next.
-    memory: bytes of address space that the child may have.
-    seconds: that the child may compute for one request.
+    memory: the child's limit of address space, in bytes.
+    seconds: the child's limit of computing time for one request.
   """
   resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
   child = None
@@ -160,19 +158,20 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]], memory: int, secon
     child = child or _Child(answer, memory, seconds)
     reply = child.ask(line)
     if not reply:
-      reply, child = json.dumps({"error": child.why()}).encode() + b"\n", None
+      reply, child = json.dumps({"error": child.stop()}).encode() + b"\n", None
     while reply:
       reply = reply[os.write(1, reply) :]
   if child:
-    # it ends when it reads that; what it computed is then of this process's children
+    # The child ends at the end of its input; waiting for it adds its computing time to this
+    # process's children.
     child.requests.close()
     os.waitpid(child.pid, 0)
 
 
 class _Child:
-  """A fork of this process that answers, within its limits."""
+  """A fork of this process that answers requests within its limits."""
 
-  def __init__(self, answer: Callable, memory: int, seconds: float):
+  def __init__(self, answer: Callable[[Message], Message], memory: int, seconds: float):
     self.memory, self.seconds = memory, seconds
     requests, to_child = os.pipe()
     from_child, replies = os.pipe()
@@ -190,27 +189,27 @@ class _Child:
     self.requests, self.replies = open(to_child, "wb"), from_child
 
   def ask(self, line: bytes) -> bytes:
-    """Returns the reply, a line; b"" where it gives none, and has ended or is to be ended."""
+    """Returns the reply, a line; b"" if the child gave none, after which it must be stopped."""
     with contextlib.suppress(BrokenPipeError):
       self.requests.write(line)
       self.requests.flush()
     reply, end = b"", time.monotonic() + self.seconds + PATIENCE
     while not reply.endswith(b"\n"):
       ready, _, _ = select.select([self.replies], [], [], max(end - time.monotonic(), 0))
-      some = os.read(self.replies, 1 << 16) if ready else b""
-      if not some:
+      chunk = os.read(self.replies, 1 << 16) if ready else b""
+      if not chunk:
         return b""
-      reply += some
+      reply += chunk
     return reply
 
-  def why(self) -> str:
-    """Ends it and returns why it gave no reply."""
+  def stop(self) -> str:
+    """Ends the child and returns the reason why it gave no reply."""
     with contextlib.suppress(BrokenPipeError):
       self.requests.close()
     os.close(self.replies)
     ended, status = os.waitpid(self.pid, os.WNOHANG)
     if not ended:
-      time.sleep(0.01)  # its pipe closes before it has quite ended
+      time.sleep(0.01)  # the pipe of a dying child closes a little before the child has ended
       ended, status = os.waitpid(self.pid, os.WNOHANG)
     if not ended:
       os.kill(self.pid, signal.SIGKILL)
@@ -226,20 +225,18 @@ class _Child:
 
 
 def _limit(memory: int) -> None:
-  """Leaves this process so much memory, no standard input or output (what a library prints is no
-  reply), no writing.
-  """
-  nothing = os.open(os.devnull, os.O_RDWR)
-  for each in (0, 1, 2):
-    os.dup2(nothing, each)
+  """Limits this process's memory, and lets it neither write files nor use the standard streams."""
+  null = os.open(os.devnull, os.O_RDWR)
+  for fd in (0, 1, 2):  # text that a library prints must not look like a reply
+    os.dup2(null, fd)
   resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
   resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
-def _answer(answer: Callable, seconds: float, requests: int, replies: int) -> None:
-  """Replies to each request; the timer ends the process, whatever it is doing, and counts no
-  waiting.
-  """
+def _answer(
+  answer: Callable[[Message], Message], seconds: float, requests: int, replies: int
+) -> None:
+  """Answers each request; a timer of computing time, not of waiting, ends the process."""
   with open(requests, "rb") as lines:
     for line in lines:
       signal.setitimer(signal.ITIMER_PROF, seconds)
