@@ -380,15 +380,15 @@ def _now(folder: str, recorded: dict[str, Any]) -> dict[str, str]:
   from grpo_jax.distributed import inputs
   from grpo_jax.setup import depends
 
-  found = inputs.of_versions()
+  found = inputs.describe_versions()
   if config := _read_config(folder):
     found |= depends.of_folders(config)
   for name in recorded.keys() - found.keys():
     if name.startswith(inputs.CODE) and name.endswith(".py"):
-      found[name] = inputs.of_file(name.removeprefix(inputs.CODE))
+      found[name] = inputs.describe_file(name.removeprefix(inputs.CODE))
     elif name.startswith(inputs.CODE):
       if file := _module_file(name.removeprefix(inputs.CODE)):
-        found[name] = inputs.of_file(file)
+        found[name] = inputs.describe_file(file)
     elif "/" in name or name in ("data.path", "data.test_path", "offline.pairs", "offline.steps"):
       found[name] = ABSENT
   return {name: ABSENT if said == "absent" else said for name, said in found.items()}

@@ -70,7 +70,7 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
 
   with Lifeline():
     inputs.check_hosts(
-      inputs.of_settings(config) | {"--workdir": repr(workdir)} | inputs.of_versions()
+      inputs.describe_settings(config) | {"--workdir": repr(workdir)} | inputs.describe_versions()
     )
     # of several hosts not before: what is wrong on one of them alone ends all
     check_command(config, workdir)

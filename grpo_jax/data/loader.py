@@ -84,7 +84,7 @@ class Batches(Generic[Item]):
     return {
       k: v
       for name, each in zip(names, self._sources)
-      for k, v in inputs.of_examples(name, each).items()
+      for k, v in inputs.describe_examples(name, each).items()
     }
 
   def get_state(self) -> dict[str, Any]:

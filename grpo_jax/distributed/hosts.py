@@ -1,6 +1,6 @@
-"""What each process of a run has, said to all of its processes.
+"""Exchanges values between the processes of a run.
 
-Every process calls every function here, in the same order; with one process nothing is sent.
+Every process calls every function here, in the same order; one process alone sends nothing.
 """
 
 import pickle
@@ -14,18 +14,17 @@ from jax.experimental import multihost_utils
 from grpo_jax.errors import SettingError
 
 BYTES = 500  # of a text
-# of what is gathered: sizes are rounded up, since each is one more program to compile
-LEAST_BYTES = 1024
+LEAST_BYTES = 1024  # sizes are rounded up, since each size is one more program to compile
 
 T = TypeVar("T")
 
 
 class Elsewhere(Exception):
-  """What went wrong on another process of the run, which is named."""
+  """Another process of the run failed; the message names it."""
 
 
 def text_of_process_0(text: str) -> str:
-  """Returns what process 0 passes, on every process; at most its first BYTES bytes."""
+  """Returns the first BYTES bytes of the text that process 0 passes, on every process."""
   if jax.process_count() == 1:
     return text
   sent = np.frombuffer(text.encode(errors="replace")[:BYTES].ljust(BYTES), np.uint8)
@@ -33,55 +32,53 @@ def text_of_process_0(text: str) -> str:
 
 
 def gather(value: T) -> list[T]:
-  """Returns what each process passes, by process; it must be possible to pickle it, and it should
-  be small.
-  """
+  """Returns the values of all processes, in order; a value is pickled and should be small."""
   if jax.process_count() == 1:
     return [value]
   sent = np.frombuffer(pickle.dumps(value), np.uint8)
   sizes = multihost_utils.process_allgather(np.int32(sent.size))
   width = max(LEAST_BYTES, 1 << int(sizes.max() - 1).bit_length())
-  found = multihost_utils.process_allgather(np.pad(sent, (0, width - sent.size)))
-  return [pickle.loads(each[:size].tobytes()) for each, size in zip(found, sizes)]
+  rows = multihost_utils.process_allgather(np.pad(sent, (0, width - sent.size)))
+  return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes)]
 
 
 def together(make: Callable[[], T]) -> T:
-  """Returns `make()`, once that of every process has returned.
+  """Returns `make()`, once it has returned on every process.
 
   Raises:
-    Exception: whatever `make()` raised here. Where it raised on other processes alone, a
-      SettingError if theirs was one, and Elsewhere with their words if not.
+    Exception: the error of `make()` here. If it failed on other processes only: SettingError if
+      theirs was one, else Elsewhere; both with their message.
   """
   if jax.process_count() == 1:
     return make()
-  value, error = None, None
+  failure: Exception | None = None
   try:
     value = make()
-  except Exception as cause:  # to be raised once the others know
-    error = cause
-  said = gather(error and (isinstance(error, SettingError), f"{error}", type(error).__name__))
-  if error is not None:
-    raise error
-  for process, each in enumerate(said):
-    if each:
-      is_setting, text, name = each
+  except Exception as error:  # raised below, when the others know
+    failure = error
+  failures = gather(
+    failure and (isinstance(failure, SettingError), f"{failure}", type(failure).__name__)
+  )
+  if failure is not None:
+    raise failure
+  for process, elsewhere in enumerate(failures):
+    if elsewhere:
+      is_setting, text, name = elsewhere
       raise SettingError(text) if is_setting else Elsewhere(f"host {process}: {name}: {text}")
   return value
 
 
 def share(x: jax.Array | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the part of a [P, G, ...] array that is this process's own, zeros elsewhere; and which
-  it is, [P, G] bool.
+  """Returns this process's part of a [P, G, ...] array (zeros elsewhere) and its mask, [P, G] bool.
 
-  Each entry is one process's own, also where several hold it. A numpy array is all this process's
-  own.
+  Each entry belongs to one process, even if several hold it. A numpy array belongs to this process.
   """
   if isinstance(x, np.ndarray):
     return x, np.ones(x.shape[:2], bool)
-  here, own = np.zeros(x.shape, x.dtype), np.zeros(x.shape[:2], bool)
-  mine = [shard for shard in x.addressable_shards if shard.replica_id == 0]
-  for shard in mine:
+  here, mask = np.zeros(x.shape, x.dtype), np.zeros(x.shape[:2], bool)
+  shards = [shard for shard in x.addressable_shards if shard.replica_id == 0]
+  for shard in shards:
     shard.data.copy_to_host_async()
-  for shard in mine:
-    here[shard.index], own[shard.index[:2]] = shard.data, True
-  return here, own
+  for shard in shards:
+    here[shard.index], mask[shard.index[:2]] = shard.data, True
+  return here, mask

@@ -1,26 +1,22 @@
-"""Where one process of a run ends, all of them end, within seconds and with its error.
+"""Ends all processes of a run when one of them ends, within seconds and with its error.
 
     with Lifeline():
       ...                     # the whole run, after jax.distributed.initialize
 
-Every process holds a connection to process 0. The system closes it when a process ends, however it
-ends, so a kill is noticed at once; a machine that is gone is noticed by keepalive after
-KEEPALIVE_SECONDS. A process that is stopped, or a machine that hangs, is noticed when nothing has
-come from it for SILENT_SECONDS; code that holds the interpreter for so long, in one call of C code
-that does not let go of it, looks the same. An error that leaves the block is sent to all. The
-others are then, as a rule, in a collective that waits for the one that is missing, which no Python
-code can leave: so they print the line and end the process. jax would notice by its own heartbeats,
-later, and say so in a page of C++ text.
+Every process holds a connection to process 0, which the system closes however a process ends, so
+that a kill is noticed at once. Keepalive notices a lost machine (connections.py). A stopped
+process or a hanging machine is noticed when it has sent nothing for SILENT_SECONDS; a call of C
+code that holds the interpreter for so long looks the same. An error that leaves the block is sent
+to all. The other processes then usually wait for the missing one in a collective, which no Python
+code can leave, so they print the line and end themselves. jax's own heartbeats would notice later,
+and print a page of C++ text.
 
-The same connections compare, in passing, what all processes must have alike in each step
-(`compare`).
+The same connections compare the prompts of each step between processes (`compare`).
 """
 
 import contextlib
-import functools
 import json
 import os
-import secrets
 import selectors
 import socket
 import sys
@@ -28,60 +24,53 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 import jax
 import numpy as np
-from jax._src import (
-  distributed,
-)  # the address of process 0, which jax has just reached, is not public
 
-from grpo_jax.distributed import hosts
+from grpo_jax.distributed import connections, hosts
 from grpo_jax.errors import SettingError
 
-KEEPALIVE_SECONDS = 25
-BEAT_SECONDS = 3.0  # between two signs of life to process 0, and from it
-# without one, after which a process counts as lost; jax waits longer (experiments/run.py)
-SILENT_SECONDS = 45.0
-CONNECT_SECONDS = 30
-# What a process that was told of an error waits for its own main thread: most errors are raised on
-# all of them.
-GRACE_SECONDS = 2.0
-NOTICE_SECONDS = 1.0  # until it is noticed that another process has gone
-# process 0 ends after the others, which jax would tell in its own words that it is gone
-LAST_SECONDS = 10.0
+BEAT_SECONDS = 3.0  # between two signs of life, from process 0 and to it
+SILENT_SECONDS = (
+  45.0  # until a silent process counts as lost; jax waits longer (experiments/run.py)
+)
+GRACE_SECONDS = 2.0  # to wait for this process's own error, since most are raised on all processes
+NOTICE_SECONDS = 1.0  # until the end of another process is noticed
+LAST_SECONDS = 10.0  # process 0 ends last: jax tells the others in its own words that it is gone
 LONGEST = 2000  # characters of the line
 INTERRUPTED = 130  # the exit code that a shell gives a program that SIGINT ended
 
+Message = dict[str, Any]  # a JSON object
+
 
 class Lifeline:
-  """Ends this process where another one of the run has ended; of a run of one process it is
-  nothing.
-  """
+  """Ends this process when another one of the run has ended; does nothing if there is no other."""
 
   def __init__(self) -> None:
-    """Makes nothing yet."""
+    """Makes a lifeline that is not connected yet."""
     self.index, self.several = jax.process_index(), jax.process_count() > 1
     self.failed = threading.Event()  # an error has left the block
     self.ending = threading.Event()  # another process has ended the run
     self.done: set[int] = set()  # the processes whose block has ended without an error
-    self.connected: dict[
-      int, socket.socket
-    ] = {}  # by process: on process 0 to the others, elsewhere to process 0
+    # by process: all others on process 0, process 0 elsewhere
+    self.connected: dict[int, socket.socket] = {}
     self.names: list[str] = []  # of the processes, for messages
-    self.heard: dict[int, float] = {}  # when something came from each last
+    self.heard: dict[int, float] = {}  # when each process last sent something
     self.place = "the start"  # what the run is doing, for messages
-    self.count = 0  # of numbers that this process has compared
-    self.compared: dict[
-      int, dict[int, tuple[int, str]]
-    ] = {}  # on process 0: those not known of all yet, by process
-    self.lock = threading.Lock()  # of these
+    self.count = 0  # comparisons that this process has made
+    # On process 0, comparisons that some process has not made yet: count -> process -> (checksum,
+    # place).
+    self.compared: dict[int, dict[int, tuple[int, str]]] = {}
+    self.lock = threading.Lock()  # for `compared`
 
   def __enter__(self) -> "Lifeline":
     if not self.several:
       return self
     try:
-      _connect(self)
+      self.connected, self.names = connections.connect(self.index)
     except (OSError, hosts.Elsewhere) as error:
       self.several = False
       if self.index == 0:
@@ -98,44 +87,44 @@ class Lifeline:
     return self
 
   def _close(self) -> None:
-    for connection in list(self.connected.values()):  # the threads may take one away meanwhile
+    for connection in list(self.connected.values()):  # a copy: threads may remove connections
       connection.close()
 
-  def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
+  def __exit__(
+    self,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    traceback: TracebackType | None,
+  ) -> None:
     if not self.several:
       return
     _current.remove(self)
     if error is None:
       _send(self, {"done": self.index})
       return
-    # It may be that something failed because another process has gone, such as a collective or a
-    # save.
+    # A collective or a save may have failed because another process is gone.
     if self.ending.wait(NOTICE_SECONDS):
-      # this process is being ended with that one's line, which says more
-      time.sleep(2 * LAST_SECONDS)
+      time.sleep(2 * LAST_SECONDS)  # this process is being ended with that one's line, a better one
     self.failed.set()
-    code, text = told(error)
+    code, text = exit_code_and_text(error)
     _send(self, {"failed": self.index, "code": code, "text": text})
     _start(_end_soon, self, code)
 
 
-_current: list[Lifeline] = []  # the one of this process; none where it is the only one
+_current: list[Lifeline] = []  # the connected lifeline of this process, if any
 
 
 def begin(place: str) -> None:
-  """Says what the run does from now on, such as "step 3", for the message of `compare`."""
+  """Sets what the run does from now on, such as "step 3", for the messages of `compare`."""
   for line in _current:
     line.place = place
 
 
 def compare(*trees: Any) -> None:
-  """Ends the run where prompts are not the same on all processes, which call this equally often.
+  """Ends the run if the numpy arrays of `trees` differ between processes.
 
-  No process waits for another one: process 0 is told the checksums of the others, and finds what
-  differs.
-
-  Args:
-    *trees: of arrays; those that are not numpy's lie on the mesh and are left out.
+  All processes must call this equally often. None waits for another: process 0 receives the
+  checksums of the others and compares them. Arrays of jax, which lie on the mesh, are left out.
   """
   for line in _current:
     line.count += 1
@@ -147,25 +136,23 @@ def compare(*trees: Any) -> None:
 
 
 def checksum(trees: Any) -> int:
-  """Returns 32 bits of the numpy arrays in a tree."""
-  found = 0
+  """Returns the CRC-32 of the numpy arrays in a tree."""
+  value = 0
   for array in jax.tree.leaves(trees):
     if isinstance(array, np.ndarray):
-      found = zlib.crc32(np.ascontiguousarray(array), found)
-  return found
+      value = zlib.crc32(array.tobytes(), value)
+  return value
 
 
 def settle() -> None:
-  """Returns on process 0 when what all processes have compared until now is found equal, before it
-  is saved.
-  """
+  """Waits on process 0 until all comparisons so far are complete; called before a save."""
   deadline = time.monotonic() + LAST_SECONDS
   while any(line.compared for line in _current) and time.monotonic() < deadline:
     time.sleep(0.001)
 
 
-def told(error: BaseException) -> tuple[int, str]:
-  """Returns the exit code of a command that an error ends, and what the other processes are told."""
+def exit_code_and_text(error: BaseException) -> tuple[int, str]:
+  """Returns the exit code of a command that ends with this error, and its text for other hosts."""
   if isinstance(error, KeyboardInterrupt):
     return INTERRUPTED, "interrupted"
   if isinstance(error, SettingError):
@@ -173,69 +160,12 @@ def told(error: BaseException) -> tuple[int, str]:
   return 1, f"{type(error).__name__}: {error}"
 
 
-def _start(function: Callable, *args: Any) -> None:
+def _start(function: Callable[..., None], *args: object) -> None:
   threading.Thread(target=function, args=args, daemon=True).start()
 
 
-def _connect(line: Lifeline) -> None:
-  """Connects this process with process 0; every process calls it.
-
-  Raises:
-    OSError, hosts.Elsewhere: on all processes, where one cannot be reached.
-  """
-  server = hosts.together(_listen if line.index == 0 else lambda: None)
-  port, secret = hosts.gather((server and server.getsockname()[1], secrets.token_hex(16)))[0]
-  line.names = hosts.gather(f"host {line.index} (process {os.getpid()} on {socket.gethostname()})")
-  if line.index == 0:
-    line.connected = hosts.together(functools.partial(_accept, server, secret, len(line.names) - 1))
-    server.close()
-  else:
-    address = distributed.global_state.coordinator_address.rpartition(":")[0].strip("[]")
-    greeting = f"{secret} {line.index}\n"
-    line.connected = hosts.together(functools.partial(_reach, (address, port), greeting))
-
-
-def _listen() -> socket.socket:
-  both = socket.has_dualstack_ipv6()
-  family = socket.AF_INET6 if both else socket.AF_INET
-  return socket.create_server(("", 0), family=family, dualstack_ipv6=both, backlog=1024)
-
-
-def _accept(server: socket.socket, secret: str, others: int) -> dict[int, socket.socket]:
-  """Returns the connections of all other processes, by process; closes those of strangers."""
-  connected: dict[int, socket.socket] = {}
-  server.settimeout(CONNECT_SECONDS)
-  while len(connected) < others:
-    connection, _ = server.accept()
-    connection.settimeout(CONNECT_SECONDS)
-    said, _, index = connection.makefile().readline(100).strip().partition(" ")
-    if secrets.compare_digest(said.encode(), secret.encode()):
-      connected[int(index)] = _kept_alive(connection)
-    else:
-      connection.close()
-  return connected
-
-
-def _reach(address: tuple[str, int], greeting: str) -> dict[int, socket.socket]:
-  """Returns the connection to process 0."""
-  connection = socket.create_connection(address, CONNECT_SECONDS)
-  connection.sendall(greeting.encode())
-  return {0: _kept_alive(connection)}
-
-
-def _kept_alive(connection: socket.socket) -> socket.socket:
-  """Returns the connection; the system notices a machine that is gone, after KEEPALIVE_SECONDS."""
-  connection.settimeout(None)
-  connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-  settings = {"TCP_KEEPIDLE": KEEPALIVE_SECONDS - 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-  for name, value in settings.items():
-    if hasattr(socket, name):  # as Linux has them
-      connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-  return connection
-
-
-def _send(line: Lifeline, message: dict[str, Any], but: int | None = None) -> None:
-  """Sends a message to process 0, or from it to all others."""
+def _send(line: Lifeline, message: Message, but: int | None = None) -> None:
+  """Sends a message to process 0, or from process 0 to all others except `but`."""
   for process, connection in list(line.connected.items()):
     if process != but:
       with contextlib.suppress(OSError):  # it is gone
@@ -243,7 +173,7 @@ def _send(line: Lifeline, message: dict[str, Any], but: int | None = None) -> No
 
 
 def _beat(line: Lifeline) -> None:
-  """Sends signs of life, which are empty lines, as long as this process lives."""
+  """Sends empty lines as signs of life while this process is connected."""
   while line.connected:
     time.sleep(BEAT_SECONDS)
     for connection in list(line.connected.values()):
@@ -252,58 +182,53 @@ def _beat(line: Lifeline) -> None:
 
 
 def _compare(line: Lifeline, process: int, count: int, number: int, place: str) -> None:
-  """Keeps what a process has said on process 0, and ends the run where that is not what process 0
-  has.
-  """
+  """Compares the checksum of a process with that of process 0, on process 0, and ends the run."""
   with line.lock:
-    said = line.compared.setdefault(count, {})
-    said[process] = (number, place)
-    wrong = [other for other in said if 0 in said and said[other] != said[0]]
-    if len(said) == len(line.names) and not wrong:
+    sent = line.compared.setdefault(count, {})
+    sent[process] = (number, place)
+    wrong = [other for other in sent if 0 in sent and sent[other] != sent[0]]
+    if len(sent) == len(line.names) and not wrong:
       del line.compared[count]
   if wrong:
-    (_, here), (_, there) = said[0], said[wrong[0]]
-    text = (
-      f"its prompts of {here} are not those of host 0: the order of the data is another one there, "
-      "as by a shuffle "
-      "without a seed or a listing of a folder in what data.name names; make it the same on all "
-      "hosts"
-      if here == there
-      else f"it is at {there} where host 0 is at {here}: start all hosts by the same command, with the same code"
-    )
-    message = {"failed": wrong[0], "code": SettingError.code, "text": text, "now": True}
-    _send(line, message)
-    _start(_end, line, message)
+    (_, here), (_, there) = sent[0], sent[wrong[0]]
+    if here == there:
+      text = (
+        f"its prompts of {here} are not those of host 0: the order of the data differs there, as "
+        "after a shuffle without a seed or a listing of a folder in what data.name names; make it "
+        "the same on all hosts"
+      )
+    else:
+      text = (
+        f"it is at {there} while host 0 is at {here}: start all hosts by the same command, with "
+        "the same code"
+      )
+    _end_all(line, {"failed": wrong[0], "code": SettingError.code, "text": text, "now": True})
 
 
 def _watch(line: Lifeline) -> None:
-  """Reads what comes until the connections are gone; ends the process where a run is over."""
+  """Reads messages until all connections are gone, and ends this process when the run is over."""
   with selectors.DefaultSelector() as waiting:
     for process, connection in line.connected.items():
-      waiting.register(connection, selectors.EVENT_READ, (process, bytearray()))
+      waiting.register(connection, selectors.EVENT_READ, (process, connection, bytearray()))
       line.heard[process] = time.monotonic()
     awake = time.monotonic()
     while waiting.get_map():
       ready, before, awake = waiting.select(NOTICE_SECONDS), awake, time.monotonic()
-      # nothing has run here: what the others sent waits to be read
       if awake - before > NOTICE_SECONDS + BEAT_SECONDS:
+        # This process was stopped: what the others sent meanwhile is still to be read.
         line.heard = dict.fromkeys(line.heard, awake)
       for key, _ in ready:
-        process, read = key.data
+        process, connection, unread = key.data
         line.heard[process] = time.monotonic()
         try:
-          read += (new := key.fileobj.recv(65536))
+          unread += (new := connection.recv(65536))
         except OSError:  # reset, or no answer to keepalive
           new = b""
-        while b"\n" in read:
-          said, _, rest = bytes(read).partition(b"\n")
-          read[:] = rest
-          if said:
-            _hear(line, process, json.loads(said))
+        _hear_lines(line, process, unread)
         if not new:
-          waiting.unregister(key.fileobj)
+          waiting.unregister(connection)
           line.connected.pop(process, None)
-          _lost(
+          _lose(
             line,
             process,
             "it is gone without a word: killed, out of memory, or its machine or network is lost",
@@ -314,12 +239,20 @@ def _watch(line: Lifeline) -> None:
             f"it has not answered for {SILENT_SECONDS:.0f} s: stopped, or its machine or network "
             "is lost"
           )
-          _lost(line, process, silent)
+          _lose(line, process, silent)
           line.connected.pop(process)
 
 
-def _hear(line: Lifeline, sender: int, message: dict[str, Any]) -> None:
-  """Does what a message asks for; process 0 hands it on to the others."""
+def _hear_lines(line: Lifeline, sender: int, unread: bytearray) -> None:
+  """Handles the messages in `unread` and leaves what follows the last complete line there."""
+  *messages, rest = bytes(unread).split(b"\n")
+  unread[:] = rest
+  for message in filter(None, messages):
+    _hear(line, sender, json.loads(message))
+
+
+def _hear(line: Lifeline, sender: int, message: Message) -> None:
+  """Does what a message asks for; process 0 passes it on to the others."""
   if "done" in message:
     line.done.add(message["done"])
     return
@@ -331,19 +264,23 @@ def _hear(line: Lifeline, sender: int, message: dict[str, Any]) -> None:
   _start(_end, line, message)
 
 
-def _lost(line: Lifeline, process: int, text: str) -> None:
-  """Ends the run where a process is gone that was neither done nor had an error."""
+def _lose(line: Lifeline, process: int, text: str) -> None:
+  """Ends the run if a process is gone that was neither done nor had an error."""
   if process in line.done or line.failed.is_set() or line.ending.is_set():
     return
-  message = {"failed": process, "code": 1, "text": text, "now": True}
-  _send(line, message)  # also to the one that is lost, which may be stopped and be continued
+  _end_all(line, {"failed": process, "code": 1, "text": text, "now": True})
+
+
+def _end_all(line: Lifeline, message: Message) -> None:
+  """Ends every process of the run; a stopped one reads the message if it is ever continued."""
+  _send(line, message)
   _start(_end, line, message)
 
 
-def _end(line: Lifeline, message: dict[str, Any]) -> None:
-  """Prints the one line and ends this process, whatever its main thread is waiting for."""
+def _end(line: Lifeline, message: Message) -> None:
+  """Prints one line and ends this process, whatever its main thread is waiting for."""
   if not message.get("now") and line.failed.wait(GRACE_SECONDS):
-    return  # this process has an error of its own, as a rule the same
+    return  # this process has an error of its own, usually the same
   if line.ending.is_set():
     return
   line.ending.set()
@@ -354,14 +291,16 @@ def _end(line: Lifeline, message: dict[str, Any]) -> None:
 
 
 def _end_soon(line: Lifeline, code: int) -> None:
-  """Ends this process when its main thread has had the time to say what went wrong."""
-  # also those of the others, whose collectives fail when this one's connections close
+  """Ends this process once its main thread, and those of the others, had time to print the error.
+
+  The collectives of the others fail as soon as this process closes its connections.
+  """
   time.sleep(2 * GRACE_SECONDS)
   _leave(line, code)
 
 
 def _leave(line: Lifeline, code: int) -> None:
-  """Ends this process, process 0 after the others: jax's service of all is there."""
+  """Ends this process; process 0, which runs jax's service for all, waits for the others."""
   deadline = time.monotonic() + LAST_SECONDS
   while line.index == 0 and line.connected and time.monotonic() < deadline:
     time.sleep(0.05)

@@ -1,8 +1,8 @@
-"""The mesh, and one table from logical axis names to mesh axes.
+"""Defines the mesh and the one table from logical axis names to mesh axes.
 
-The same program runs on one CPU core and on a pod: what changes is the mesh. A dimension that a
-mesh axis does not divide is replicated by rule (one key/value head on eight chips); a batch that
-does not divide is refused.
+The same program runs on one CPU core and on a pod; only the mesh changes. A dimension that a mesh
+axis does not divide is replicated (one key/value head on eight chips); a batch that does not divide
+is refused.
 """
 
 import collections
@@ -14,6 +14,7 @@ from typing import Any
 import jax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from ml_collections import ConfigDict
 
 from grpo_jax.config import forms
 from grpo_jax.errors import SettingError
@@ -21,14 +22,14 @@ from grpo_jax.types import Prompts
 
 AXES = forms.MESH_AXES
 
-# Logical axes of one array, which no mesh axis may cut both.
+# Pairs of logical axes of one array, which may not share a mesh axis.
 TOGETHER = (
   ("prompt", "sample"),
   *(("embed", name) for name in ("heads", "kv_heads", "mlp", "vocab")),
 )
 
-# A logical axis is a name, a (name, unit) pair where shards may only cut between blocks of `unit`
-# entries (heads of head_dim), or None.
+# A logical axis is a name, None, or a (name, unit) pair, where each shard must hold whole blocks of
+# `unit` entries (heads of head_dim).
 Axis = str | tuple[str, int] | None
 
 
@@ -46,32 +47,25 @@ class Layout:
 
   @property
   def compiler_options(self) -> dict[str, str | bool]:
-    """XLA's options for its programs: on a CPU they hold as few arrays at once as they can; none
-    elsewhere.
-    """
-    return (
-      {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
-      if self.platform == "cpu"
-      else {}
-    )
+    """XLA's options: on a CPU, schedules that hold as few arrays at once as possible."""
+    if self.platform != "cpu":
+      return {}
+    return {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 
   def size(self, name: str) -> int:
     """Returns the number of shards along a logical axis."""
     return math.prod(self.mesh.shape[a] for a in dict(self.rules).get(name, ()))
 
   def shards(self, name: str, length: int) -> int:
-    """Returns the number of shards of an axis of that length: `size(name)`, or 1 if that does not
-    divide it.
-    """
+    """Returns the number of shards of an axis: `size(name)` if it divides `length`, else 1."""
     return 1 if length % self.size(name) else self.size(name)
 
   def spec(self, names: Sequence[Axis], shape: Sequence[int]) -> PartitionSpec:
-    """Returns how an array of `shape` with logical `names` of its axes is cut; what does not divide
-    is whole.
-    """
-    table, cuts = dict(self.rules), []
-    for name, dim in zip(names, shape, strict=True):
-      name, unit = name if isinstance(name, tuple) else (name, 1)
+    """Returns how an array with these logical axes is sharded; None where it does not divide."""
+    table = dict(self.rules)
+    cuts: list[tuple[str, ...] | None] = []
+    for axis, dim in zip(names, shape, strict=True):
+      name, unit = axis if isinstance(axis, tuple) else (axis, 1)
       axes = table.get(name, ()) if name else ()
       shards = math.prod(self.mesh.shape[a] for a in axes)
       cuts.append(axes if shards > 1 and dim % (unit * shards) == 0 else None)
@@ -82,55 +76,48 @@ class Layout:
     return NamedSharding(self.mesh, self.spec(names, shape))
 
   def constrain(self, x: jax.Array, *names: Axis) -> jax.Array:
-    """Returns x, inside a jitted function, cut by logical names; x itself on a mesh of one device."""
+    """Returns x sharded by these logical axes, in a jitted function; as it is on one device."""
     if self.mesh.size == 1:
       return x
     return jax.lax.with_sharding_constraint(x, self.named(names, x.shape))
 
   def inside(self, axes: Sequence[str]) -> "Layout":
-    """Returns the layout as the body of a `jax.shard_map` over these mesh axes has it: nothing is
-    cut over them.
-    """
-    left = tuple(
-      (name, tuple(axis for axis in cut if axis not in axes)) for name, cut in self.rules
+    """Returns the layout inside a `jax.shard_map` over `axes`: nothing is sharded by them."""
+    rules = tuple(
+      (name, tuple(axis for axis in cuts if axis not in axes)) for name, cuts in self.rules
     )
-    return dataclasses.replace(self, rules=left)
+    return dataclasses.replace(self, rules=rules)
 
   def axes_of(self, *names: str) -> tuple[str, ...]:
     """Returns the mesh axes of these logical axes, each once, in the mesh's order."""
-    found = {axis for name in names for axis in dict(self.rules).get(name, ())}
-    return tuple(axis for axis in self.mesh.axis_names if axis in found)
+    used = {axis for name in names for axis in dict(self.rules).get(name, ())}
+    return tuple(axis for axis in self.mesh.axis_names if axis in used)
 
   @property
   def shard_axes(self) -> tuple[str, ...]:
-    """The mesh axes over which the learner's shards work by themselves: those of prompts, samples
-    and embed.
-    """
+    """The mesh axes of the learner's shards: those of prompts, samples and embed."""
     return self.axes_of("prompt", "sample", "embed")
 
   def replicated(self) -> NamedSharding:
-    """Returns the sharding of what is whole on every device."""
+    """Returns the sharding of an array that is whole on every device."""
     return NamedSharding(self.mesh, PartitionSpec())
 
   def batch(self, tree: Any) -> Any:
-    """Returns the shardings of a batch: prompts over their mesh axes, samples over theirs
-    (`batch_axes`).
-    """
+    """Returns the shardings of a batch by the axes of its arrays (`batch_axes`)."""
     return jax.tree.map(lambda x, axes: self.named(axes, x.shape), tree, batch_axes(tree))
 
 
 def batch_axes(tree: Any) -> Any:
-  """Returns the logical names of the axes of each array of a batch, a tuple in the place of each
-  array.
+  """Returns the tuple of logical axes of each array of a batch, in the array's place.
 
-  Arrays start with axes of prompts and of samples (`[P, G, ...]`, also `[P, R, ...]`: each shard of
-  samples has rows of its own), but for those of `Prompts`, whose second axis holds tokens: what a
-  group shares is not cut over samples.
+  Arrays start with axes of prompts and samples (`[P, G, ...]`; also `[P, R, ...]`, since each shard
+  of samples has rows of its own). `Prompts` are the exception: their second axis holds tokens, and
+  all shards of samples have the whole prompts.
   """
   return jax.tree.map(_batch_axes, tree, is_leaf=_is_prompts)
 
 
-def _is_prompts(node: Any) -> bool:
+def _is_prompts(node: object) -> bool:
   return isinstance(node, Prompts)
 
 
@@ -140,13 +127,10 @@ def _batch_axes(node: Any) -> Any:
   return ("prompt", "sample")[: node.ndim] + (None,) * (node.ndim - 2)
 
 
-def make_layout(cfg: Any, devices: Sequence[jax.Device] | None = None) -> Layout:
-  """Returns the mesh of a `mesh` config section (one -1 takes the devices that are left) over
-  `devices`.
+def make_layout(cfg: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Layout:
+  """Returns the layout of a `mesh` config section over `devices` (None: all of them).
 
-  Raises:
-    SettingError: the sizes do not multiply to the number of devices, or `replica` is no multiple of
-      the slices.
+  One axis may be -1: it takes the devices that the others leave.
   """
   devices = list(jax.devices() if devices is None else devices)
   sizes = [int(cfg[a]) for a in AXES]
@@ -168,45 +152,37 @@ def make_layout(cfg: Any, devices: Sequence[jax.Device] | None = None) -> Layout
   for name, other in TOGETHER:
     if both := set(dict(rules).get(name, ())) & set(dict(rules).get(other, ())):
       raise SettingError(
-        f"mesh.rules={rules}: {name} and {other} are axes of one array, which {min(both)} can cut "
-        "along one only"
+        f"mesh.rules={rules}: {name} and {other} are axes of one array, which {min(both)} can "
+        "shard along one of them only"
       )
   return Layout(mesh, rules)
 
 
 def make_mesh(sizes: Sequence[int], devices: Sequence[jax.Device]) -> Mesh:
-  """Returns a mesh of AXES over all `devices`. Between slices of TPUs, which a slower network
-  joins, only replica lies.
-
-  Raises:
-    SettingError: `replica` cannot lie so.
-  """
+  """Returns a mesh of AXES over all devices; only replica crosses the slow network of slices."""
   types, slices = (AxisType.Auto,) * len(AXES), slices_of(devices)
   if len(slices) == 1:
     return jax.make_mesh(tuple(sizes), AXES, devices=devices, axis_types=types)
   if sizes[0] % len(slices) or len(set(slices.values())) > 1:
     raise SettingError(
       f"mesh.replica={sizes[0]}: there are {len(slices)} slices of {sorted(set(slices.values()))} "
-      "devices, and only "
-      f"replica may lie across them; use slices of one size and mesh.replica={len(slices)} or a "
-      "multiple of it"
+      "devices, and only replica may lie across them; use slices of one size and "
+      f"mesh.replica={len(slices)} or a multiple of it"
     )
   inside, between = (sizes[0] // len(slices), *sizes[1:]), (len(slices), 1, 1, 1)
-  split = devices[0].device_kind in (
-    "TPU v5 lite",
-    "TPU v5e",
-  )  # as `jax.make_mesh` does where there is one slice
-  laid_out = mesh_utils.create_hybrid_device_mesh(
+  # the same condition as in `jax.make_mesh` for one slice
+  split = devices[0].device_kind in ("TPU v5 lite", "TPU v5e")
+  device_mesh = mesh_utils.create_hybrid_device_mesh(
     inside, between, devices, allow_split_physical_axes=split
   )
-  return Mesh(laid_out, AXES, axis_types=types)
+  return Mesh(device_mesh, AXES, axis_types=types)
 
 
 def slices_of(devices: Sequence[jax.Device]) -> dict[int, int]:
-  """Returns the number of devices in each slice of TPUs; on other platforms all devices are one
-  slice.
+  """Returns the number of devices in each slice of TPUs, by slice.
 
-  There jax calls each machine a slice, and parameters may well be cut over several.
+  On other platforms all devices are one slice: jax calls each machine a slice there, and parameters
+  may well be sharded over machines.
   """
   tpu = devices[0].platform == "tpu"
   return dict(
@@ -215,31 +191,24 @@ def slices_of(devices: Sequence[jax.Device]) -> dict[int, int]:
 
 
 def check_batch(layout: Layout, prompts: int, group: int) -> None:
-  """Refuses a batch that the mesh does not divide.
-
-  Raises:
-    SettingError: names both settings and what would work.
-  """
-  for setting, value, name in (
-    ("data.prompts", prompts, "prompt"),
-    ("sampler.group", group, "sample"),
-  ):
+  """Refuses a batch that the mesh does not divide."""
+  settings = (("data.prompts", prompts, "prompt"), ("sampler.group", group, "sample"))
+  for setting, value, name in settings:
     n = layout.size(name)
     if value % n:
       split = split_that_fits(layout, prompts, group)
       also = f", or mesh.group={split}" if split else ""
       raise SettingError(
         f"{setting}={value} does not divide over {n} shards of the mesh {dict(layout.mesh.shape)}; "
-        "use a multiple of "
-        f"{n}{also}"
+        f"use a multiple of {n}{also}"
       )
 
 
 def split_that_fits(layout: Layout, prompts: int, group: int) -> int:
-  """Returns the smallest `mesh.group` over which the batch divides, on as many devices as fsdp and
-  group have now.
+  """Returns the smallest `mesh.group` that divides the batch; 0 if there is none.
 
-  0 where there is none. The prompts lie on replica and fsdp then, as the rules that ship say.
+  It is for as many devices as fsdp and group have now, with prompts on replica and fsdp, as in the
+  default rules.
   """
   shape = layout.mesh.shape
   devices = shape["fsdp"] * shape["group"]

@@ -107,7 +107,7 @@ class Evaluator:
 
   def contents(self) -> dict[str, str]:
     """Returns the number of problems, and digests of the first and the last one (inputs.py)."""
-    return inputs.of_examples("test data", self.problems)
+    return inputs.describe_examples("test data", self.problems)
 
   def tested(self) -> list[Any]:
     """Returns the settings that decide on the test data and on what is right."""

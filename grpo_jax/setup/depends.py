@@ -15,7 +15,7 @@ class Contents(Protocol):
   """Data that says what it holds."""
 
   def contents(self) -> dict[str, str]:
-    """Its data sets by name, each as `inputs.of_examples` has it; {} where files of settings are
+    """Its data sets by name, each as `inputs.describe_examples` has it; {} where files of settings are
     all that it has.
     """
     ...
@@ -29,7 +29,7 @@ def gather(config: ConfigDict, tokenizer: Tokenizer, *data: Contents) -> dict[st
     tokenizer: of the policy.
     data: what the run is trained and evaluated on.
   """
-  found = inputs.of_versions() | inputs.of_code(registry.loaded) | of_folders(config)
+  found = inputs.describe_versions() | inputs.describe_code(registry.loaded) | of_folders(config)
   if config.tokenizer in ("words", "bpe"):  # made from the training data
     tokens = [tokenizer.text(token) for token in range(tokenizer.vocab_size)]
     found["tokenizer"] = (
@@ -44,11 +44,11 @@ def of_folders(config: ConfigDict) -> dict[str, str]:
   """Returns what the files hold of data and of weights that settings name."""
   found = {}
   for setting, path in _data(config):
-    found |= inputs.of_path(setting, path)
+    found |= inputs.describe_path(setting, path)
   for setting, path in _weights(config):
     if path:
       folder, run = parameters.find_source(path)
-      found |= inputs.of_path(setting, folder)
+      found |= inputs.describe_path(setting, folder)
       found |= {f"{setting} checkpoint": str(checkpoint.latest(run))} if run else {}
   return found
 

@@ -25,7 +25,7 @@ from grpo_jax.types import Example
 
 LARGEST_WEIGHT = 1e6  # of a reward, and between the data sets of a mixture
 
-# The code of a user's that settings name, by the name there, as `inputs.of_file` has it when it is
+# The code of a user's that settings name, by the name there, as `inputs.describe_file` has it when it is
 # loaded.
 loaded: dict[str, str] = {}
 
@@ -322,7 +322,7 @@ def _import(path: str, package: str, shown: str) -> ModuleType:
     with deadline.in_folder(shown):
       found = importlib.import_module(path)
     if path.split(".")[0] != "grpo_jax" and getattr(found, "__file__", None):
-      loaded[path] = inputs.of_file(found.__file__)
+      loaded[path] = inputs.describe_file(found.__file__)
     return found
   except ModuleNotFoundError as error:
     if error.name is None or not f"{path}.".startswith(f"{error.name}."):
@@ -338,7 +338,7 @@ def _file(where: str, shown: str) -> ModuleType:
   """Returns a user's file as a module; `shown` is the setting that names it, with its value."""
   if not os.path.isfile(where):
     raise SettingError(f"{shown}: no such file {where}")
-  loaded.setdefault(where, inputs.of_file(where))
+  loaded.setdefault(where, inputs.describe_file(where))
   try:
     with deadline.in_folder(shown):
       return _run(pathlib.Path(where).resolve())

@@ -326,7 +326,7 @@ def is_stopped(process) -> bool:
 
 def content(folder: pathlib.Path) -> dict[str, str]:
   """Every file of a folder with its content."""
-  return {str(file): inputs.of_file(file) for file in folder.rglob("*") if file.is_file()}
+  return {str(file): inputs.describe_file(file) for file in folder.rglob("*") if file.is_file()}
 
 
 @pytest.mark.slow

@@ -65,35 +65,35 @@ def test_a_module_that_one_host_alone_has_loaded_is_no_difference(several):
 
 def test_long_values_are_shown_from_where_they_differ():
   a, b = "x" * 500 + "1" + "y" * 500, "x" * 500 + "2" + "y" * 500
-  shown = [inputs._cut(a, b), inputs._cut(b, a)]
+  shown = [inputs._excerpt(a, b), inputs._excerpt(b, a)]
   assert all(
     len(text) < 130 and text.startswith("...x") and text.endswith("y...") for text in shown
   )
   assert "x1y" in shown[0] and "x2y" in shown[1]
-  assert inputs._cut("x" * 500, "x" * 499).endswith("xx") and inputs._cut(None, "") == "nothing"
+  assert inputs._excerpt("x" * 500, "x" * 499).endswith("xx") and inputs._excerpt(None, "") == "nothing"
 
 
 def test_every_setting_has_its_dotted_name():
   c = tiny_runs.config({"learner.lr": 1e-2})
-  found = inputs.of_settings(c)
+  found = inputs.describe_settings(c)
   assert (
     found["learner.lr"] == "0.01"
     and found["data.jsonl.question"] == "'question'"
     and found["seed"] == "0"
   )
-  assert inputs.differences(found, inputs.of_settings(tiny_runs.config({}))) == []
-  assert inputs.differences(found, inputs.of_settings(tiny_runs.config({"learner.lr": 1e-3}))) == [
+  assert inputs.differences(found, inputs.describe_settings(tiny_runs.config({}))) == []
+  assert inputs.differences(found, inputs.describe_settings(tiny_runs.config({"learner.lr": 1e-3}))) == [
     "learner.lr"
   ]
 
 
 def test_versions_name_jax_and_the_project_s_own_code():
-  found = inputs.of_versions()
+  found = inputs.describe_versions()
   assert found["version of jax"] == __import__("jax").__version__
   assert (
     re.fullmatch("[0-9a-f]{16}", found["code of grpo_jax"]) and found["jax_enable_x64"] == "False"
   )
-  assert found == inputs.of_versions()
+  assert found == inputs.describe_versions()
 
 
 def test_code_is_that_of_settings_and_of_a_user_s_modules_without_installed_ones(
@@ -103,9 +103,9 @@ def test_code_is_that_of_settings_and_of_a_user_s_modules_without_installed_ones
   monkeypatch.syspath_prepend(tmp_path)
   import helper_of_mine  # noqa: F401
 
-  found = inputs.of_code({"my_reward.py": "0123"})
+  found = inputs.describe_code({"my_reward.py": "0123"})
   assert found["code of my_reward.py"] == "0123"
-  assert found["code of helper_of_mine"] == inputs.of_file(tmp_path / "helper_of_mine.py")
+  assert found["code of helper_of_mine"] == inputs.describe_file(tmp_path / "helper_of_mine.py")
   tops = {name.removeprefix("code of ").split(".")[0] for name in found}
   assert not tops & {"json", "os", "jax", "numpy", "pytest", "grpo_jax", "experiments", "__main__"}
   del sys.modules["helper_of_mine"]
@@ -114,43 +114,43 @@ def test_code_is_that_of_settings_and_of_a_user_s_modules_without_installed_ones
 def test_a_file_is_known_by_its_size_and_every_byte(tmp_path, monkeypatch):
   file = tmp_path / "data.jsonl"
   file.write_bytes(b"a" * 1000)
-  before = inputs.of_file(file)
+  before = inputs.describe_file(file)
   file.write_bytes(b"a" * 500 + b"b" + b"a" * 499)
-  assert before.startswith("1000 bytes, ") and inputs.of_file(file) != before
-  assert inputs.of_file(tmp_path / "none") == "absent"
+  assert before.startswith("1000 bytes, ") and inputs.describe_file(file) != before
+  assert inputs.describe_file(tmp_path / "none") == "absent"
   os.mkfifo(tmp_path / "pipe")
-  assert inputs.of_file(tmp_path / "pipe") == inputs.of_file("/dev/zero") == "absent"
+  assert inputs.describe_file(tmp_path / "pipe") == inputs.describe_file("/dev/zero") == "absent"
   monkeypatch.setattr(inputs, "WHOLE_BYTES", 500)  # in pieces
   monkeypatch.setattr(inputs, "PIECE_BYTES", 2)
-  pieces = inputs.of_file(file)
+  pieces = inputs.describe_file(file)
   file.write_bytes(b"a" * 998 + b"bb")
-  assert inputs.of_file(file) != pieces and inputs.of_file(file).startswith("1000 bytes, ")
+  assert inputs.describe_file(file) != pieces and inputs.describe_file(file).startswith("1000 bytes, ")
 
 
 def test_a_folder_is_known_by_each_of_its_files(tmp_path, monkeypatch):
   for name in ("b.json", "a.json", ".hidden"):
     (tmp_path / name).write_text(name)
   (tmp_path / "folder").mkdir()
-  found = inputs.of_path("init_from", str(tmp_path))
+  found = inputs.describe_path("init_from", str(tmp_path))
   assert list(found) == ["init_from/a.json", "init_from/b.json"]
-  assert inputs.of_path("data.path", str(tmp_path / "a.json")) == {
+  assert inputs.describe_path("data.path", str(tmp_path / "a.json")) == {
     "data.path": found["init_from/a.json"]
   }
-  assert inputs.of_path("data.path", "") == {}
-  assert inputs.of_path("data.path", str(tmp_path / "none")) == {"data.path": "absent"}
+  assert inputs.describe_path("data.path", "") == {}
+  assert inputs.describe_path("data.path", str(tmp_path / "none")) == {"data.path": "absent"}
   monkeypatch.setattr(inputs, "MOST_FILES", 1)
-  assert inputs.of_path("data.path", str(tmp_path))["data.path"].startswith("2 files, 12 bytes, ")
+  assert inputs.describe_path("data.path", str(tmp_path))["data.path"].startswith("2 files, 12 bytes, ")
 
 
 def test_examples_are_known_by_their_number_the_first_and_the_last():
-  found = inputs.of_examples("training data", ["a", "b", "c"])
+  found = inputs.describe_examples("training data", ["a", "b", "c"])
   assert list(found) == ["training data"] and found["training data"].startswith(
     "3 examples, the first "
   )
   others = (["a", "c", "b"], ["b", "a", "c"], ["a", "b", "b", "c"], ["a"], [])
-  assert len({str(inputs.of_examples("", each)) for each in (*others, ["a", "b", "c"])}) == 6
+  assert len({str(inputs.describe_examples("", each)) for each in (*others, ["a", "b", "c"])}) == 6
   # the prompts of steps differ
-  assert inputs.of_examples("", ["a", "x", "c"]) == inputs.of_examples("", ["a", "b", "c"])
+  assert inputs.describe_examples("", ["a", "x", "c"]) == inputs.describe_examples("", ["a", "b", "c"])
 
 
 def test_what_has_changed_since_a_run_began_is_told_once_and_what_was_before_is_kept(tmp_path):

@@ -99,7 +99,7 @@ def test_a_host_that_is_at_another_step_ends_both(ends, capfd):
     ends.on(host, lifeline.begin, f"step {host}")
     ends.on(host, lifeline.compare, prompts([1]))
   assert ends.wait() == {0: 2, 1: 2}
-  assert "host 1: it is at step 1 where host 0 is at step 0" in capfd.readouterr().err
+  assert "host 1: it is at step 1 while host 0 is at step 0" in capfd.readouterr().err
 
 
 def test_a_step_is_not_saved_before_it_is_known_to_be_the_same_on_all(ends):

@@ -71,7 +71,7 @@ with Lifeline():
 
 def test_what_a_command_ends_with():
   codes = {SettingError: 2, StorageError: 75, ValueError: 1, KeyboardInterrupt: 130}
-  assert {kind: lifeline.told(kind("x"))[0] for kind in codes} == codes
+  assert {kind: lifeline.exit_code_and_text(kind("x"))[0] for kind in codes} == codes
 
 
 def test_what_each_of_two_processes_has_comes_to_both_and_a_killed_one_ends_the_other(tmp_path):

@@ -57,7 +57,7 @@ def test_a_mesh_that_the_devices_do_not_make_is_refused(sizes, says):
 
 def test_rules_that_cut_two_axes_of_one_array_by_one_mesh_axis_are_refused():
   with pytest.raises(
-    SettingError, match="mesh.rules=.*embed and mlp are axes of one array, which tensor can cut"
+    SettingError, match="mesh.rules=.*embed and mlp are axes of one array, which tensor can shard"
   ):
     make(rules=(("embed", ("fsdp", "tensor")), ("mlp", ("tensor",))), fsdp=8)
 

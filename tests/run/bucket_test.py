@@ -149,19 +149,19 @@ def test_what_a_run_depends_on_is_recorded_there_and_its_files_are_known():
   folder = f"{ROOT}/inputs"
   file = storage.place(f"{folder}/data/train.jsonl")
   storage.write(file, b"one")
-  before = inputs.of_path("data.path", f"{folder}/data")
+  before = inputs.describe_path("data.path", f"{folder}/data")
   assert list(before) == ["data.path/train.jsonl"] and before["data.path/train.jsonl"].startswith(
     "3 bytes, "
   )
   assert inputs.record(f"{folder}/run", before, 0) == []
   storage.write(file, b"two")
-  after = inputs.of_path("data.path", f"{folder}/data")
+  after = inputs.describe_path("data.path", f"{folder}/data")
   (line,) = inputs.record(f"{folder}/run", after, 4)
   assert line.startswith(
     "data.path/train.jsonl has changed since step 4 of this run: was 3 bytes, "
   )
   assert json.loads((storage.place(folder) / "run/inputs-until-4.json").read_bytes()) == before
-  assert inputs.of_path("data.path", f"{folder}/none") == {"data.path": "absent"}
+  assert inputs.describe_path("data.path", f"{folder}/none") == {"data.path": "absent"}
 
 
 def test_a_lease_is_as_old_as_what_it_says(monkeypatch):

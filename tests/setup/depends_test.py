@@ -74,7 +74,7 @@ def test_a_user_s_file_is_known_as_it_was_when_it_was_loaded(tmp_path, monkeypat
   monkeypatch.setattr(registry, "loaded", {})
   file = tmp_path / "reward_of_a_user.py"
   file.write_text("def score(example, completion):\n  return 1.0\n")
-  was = inputs.of_file(file)
+  was = inputs.describe_file(file)
   registry.function(f"{file}:score", "grpo_jax.rewards", "rewards.functions")
   file.write_text("def score(example, completion):\n  return 2.0\n")
   # the module that is loaded already
@@ -88,4 +88,4 @@ def test_an_installed_module_that_a_setting_names_is_known(monkeypatch):
   import ml_collections.config_dict as installed
 
   registry.module("grpo_jax.data", "ml_collections.config_dict", "data.name")
-  assert registry.loaded == {"ml_collections.config_dict": inputs.of_file(installed.__file__)}
+  assert registry.loaded == {"ml_collections.config_dict": inputs.describe_file(installed.__file__)}
