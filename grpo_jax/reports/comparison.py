@@ -1,19 +1,18 @@
-"""Compares several runs of several arms (settings that differ in one thing) at equal numbers of
-sampled tokens.
+"""Compares runs of several arms (settings that differ in one thing) at equal numbers of tokens.
 
-DIR/ARM/LR/SEED are the folders of the runs. An arm's learning rate is the one with the highest mean
-final accuracy over the tuning seeds, where a run that diverged counts 0; of two equal ones it is
-the lower. What is shown of an arm are its other seeds at that learning rate.
+The folder of a run is DIR/ARM/LR/SEED. An arm's learning rate is the one with the highest mean
+final accuracy over the tuning seeds, where a diverged run counts 0; of two equal rates it is the
+lower one. The page shows the arm's other seeds at that rate.
 
-The budget of tokens is what the shortest of the runs that are shown sampled in all, and the
-accuracy of each run is read there, linearly between two evaluations. An offline run counts a sample
-when it first learns from it, since only so many had to be drawn until then.
+Runs are compared at the number of tokens that the shortest of them sampled in all. The accuracy of
+each is read there, interpolated between two evaluations. An offline run counts a sample when it
+first learns from it, since only those samples had to be drawn until then.
 """
 
 import html
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,27 +21,23 @@ from grpo_jax.reports import jsonl
 
 
 class Run(NamedTuple):
-  """A finished run with its N evaluations, from the one before the first step to the one after the
-  last.
-  """
+  """A finished run with its N evaluations, from before the first step to after the last."""
 
   tokens: np.ndarray  # [N] completion tokens sampled until each evaluation
   accuracy: np.ndarray  # [N]
   seconds: float  # of the whole run
   memory_mb: float  # its peak; nan where it was not measured
-  passes: float  # over a rollout, mean
+  passes: float  # updates that use a rollout, mean
 
 
 class Arm(NamedTuple):
-  """What is shown of an arm: its seeds at the chosen learning rate."""
+  """The runs of an arm at its chosen learning rate."""
 
   name: str
   lr: float
-  at_edge: (
-    bool  # whether the rate is the lowest or highest of the grid: a better one may lie outside
-  )
+  at_edge: bool  # the rate is the grid's lowest or highest, so a better one may lie outside
   runs: list[Run]
-  diverged: int  # how many more seeds diverged, which count as accuracy 0
+  diverged: int  # the number of further seeds, which diverged and count as accuracy 0
 
 
 def folder(workdir: storage.Path, arm: str, lr: float, seed: int) -> storage.Path:
@@ -51,19 +46,14 @@ def folder(workdir: storage.Path, arm: str, lr: float, seed: int) -> storage.Pat
 
 
 def state(path: storage.Path) -> str:
-  """Returns whether a run is `done`, `diverged` or `open` (not begun, going on, or stopped)."""
+  """Returns "done", "diverged" or "open" (not begun, running or stopped)."""
   if (path / "result.json").exists():
     return "done"
   return "diverged" if (path / "diverged.txt").exists() else "open"
 
 
 def read(path: storage.Path, memory_mb: float = float("nan")) -> Run:
-  """Reads the folder of a finished run.
-
-  Raises:
-    ValueError: it cannot be known how many tokens the run sampled (offline, on data that are not
-      all it sampled).
-  """
+  """Reads the folder of a finished run; see `sampled_tokens` for its ValueError."""
   config = json.loads((path / "config.json").read_text())
   lines = jsonl.metrics(path / "metrics.jsonl")
   steps, sampled = sampled_tokens(lines, config)
@@ -72,16 +62,13 @@ def read(path: storage.Path, memory_mb: float = float("nan")) -> Run:
   accuracy = [line["eval/accuracy"] for line in evaluations]
   passes = [line.get("inner/passes") or 1.0 for line in lines if "loss" in line]
   seconds = json.loads((path / "result.json").read_text())["wall_s"]
-  return Run(
-    np.array(tokens, float),
-    np.array(accuracy, float),
-    seconds,
-    memory_mb,
-    float(np.mean(passes or [1.0])),
-  )
+  mean_passes = float(np.mean(passes or [1.0]))
+  return Run(np.array(tokens, float), np.array(accuracy, float), seconds, memory_mb, mean_passes)
 
 
-def sampled_tokens(lines: Sequence[dict], config: dict) -> tuple[np.ndarray, np.ndarray]:
+def sampled_tokens(
+  lines: Sequence[dict[str, Any]], config: dict[str, Any]
+) -> tuple[np.ndarray, np.ndarray]:
   """Returns the steps of a run and the completion tokens that were sampled for each, both [steps].
 
   Args:
@@ -89,53 +76,51 @@ def sampled_tokens(lines: Sequence[dict], config: dict) -> tuple[np.ndarray, np.
     config: the run's config.json.
 
   Raises:
-    ValueError: an offline run on data that are not all that it sampled.
+    ValueError: an offline run does not learn from all that it sampled, so the tokens are unknown.
   """
   if config["loop"] != "offline":
     pairs = [(line["step"], line["tokens"]) for line in lines if "tokens" in line]
   elif config["offline"]["data"] != "samples" or config["sampler"]["tries"] != 1:
-    setting = (
-      f"offline.data={config['offline']['data']} with sampler.tries={config['sampler']['tries']}"
+    raise ValueError(
+      f"offline.data={config['offline']['data']} with sampler.tries={config['sampler']['tries']}: "
+      "the number of tokens that were sampled for it is not recorded"
     )
-    raise ValueError(f"{setting}: how many tokens were sampled for it is not recorded")
   else:
     batch = config["data"]["prompts"] * config["sampler"]["group"]
     first_epoch = config["offline"]["prompts"] // config["data"]["prompts"]
-    first = [line for line in lines if "length/mean" in line and line["step"] <= first_epoch]
-    pairs = [(line["step"], line["length/mean"] * batch) for line in first]
+    lengths = [(line["step"], line["length/mean"]) for line in lines if "length/mean" in line]
+    pairs = [(step, length * batch) for step, length in lengths if step <= first_epoch]
   steps, tokens = np.array(pairs, np.float64).reshape(-1, 2).T
   return steps, tokens
 
 
 def final_accuracy(path: storage.Path) -> float | None:
   """Returns a run's accuracy after its last step; 0 if it diverged, None if it is not finished."""
-  at = state(path)
-  if at != "done":
-    return 0.0 if at == "diverged" else None
+  if (run_state := state(path)) != "done":
+    return 0.0 if run_state == "diverged" else None
   return json.loads((path / "result.json").read_text())["accuracy_after"]
 
 
 def tuning(
   workdir: storage.Path, arm: str, lrs: Sequence[float], seeds: Sequence[int]
 ) -> list[float | None]:
-  """Returns the mean final accuracy at each learning rate; None where a run is not finished."""
+  """Returns the mean final accuracy at each learning rate; None if a run is not finished."""
   means: list[float | None] = []
   for lr in lrs:
-    found = [final_accuracy(folder(workdir, arm, lr, seed)) for seed in seeds]
-    means.append(None if None in found else float(np.mean(found)))
+    finals = [final_accuracy(folder(workdir, arm, lr, seed)) for seed in seeds]
+    finished = [accuracy for accuracy in finals if accuracy is not None]
+    means.append(float(np.mean(finished)) if len(finished) == len(finals) else None)
   return means
 
 
 def best_lr(
   workdir: storage.Path, arm: str, lrs: Sequence[float], seeds: Sequence[int]
 ) -> float | None:
-  """Returns the chosen learning rate; None until the arm's tuning is finished. A grid of one rate
-  needs no tuning.
-  """
+  """Returns the chosen learning rate, or None until tuning is finished (for one rate, at once)."""
   if len(lrs) == 1:
     return lrs[0]
-  means = tuning(workdir, arm, lrs, seeds)
-  if None in means:
+  means = [mean for mean in tuning(workdir, arm, lrs, seeds) if mean is not None]
+  if len(means) < len(lrs):
     return None
   return min(zip(lrs, means), key=lambda pair: (-pair[1], pair[0]))[0]
 
@@ -147,33 +132,33 @@ def finished_arms(
   tune_seeds: Sequence[int],
   seeds: Sequence[int],
 ) -> list[Arm]:
-  """Reads every arm of which at least one of `seeds` is finished or diverged.
+  """Returns every arm of which at least one of `seeds` is finished or diverged.
 
   Args:
     workdir: the folder of the comparison.
     arms: the names of the arms.
     lrs: the grid of learning rates.
     tune_seeds: the seeds that choose among them.
-    seeds: the seeds that are shown.
+    seeds: the seeds to show.
   """
-  peaks: dict[tuple, float] = {}
+  peaks: dict[tuple[str, float, int], float] = {}
   for process in jsonl.read(workdir / "runs.jsonl"):
     key = (process["arm"], process["lr"], process["seed"])
     peaks[key] = max(peaks.get(key, 0.0), process["peak_memory_mb"])
-  found = []
+  finished = []
   for arm in arms:
     lr = best_lr(workdir, arm, lrs, tune_seeds)
     if lr is None:
       continue
-    places = {seed: folder(workdir, arm, lr, seed) for seed in seeds}
-    states = {seed: state(path) for seed, path in places.items()}
+    folders = {seed: folder(workdir, arm, lr, seed) for seed in seeds}
+    states = {seed: state(path) for seed, path in folders.items()}
     done = [
-      read(places[s], peaks.get((arm, lr, s), float("nan"))) for s in seeds if states[s] == "done"
+      read(folders[s], peaks.get((arm, lr, s), float("nan"))) for s in seeds if states[s] == "done"
     ]
     diverged = list(states.values()).count("diverged")
     if done or diverged:
-      found.append(Arm(arm, lr, len(lrs) > 1 and lr in (min(lrs), max(lrs)), done, diverged))
-  return found
+      finished.append(Arm(arm, lr, len(lrs) > 1 and lr in (min(lrs), max(lrs)), done, diverged))
+  return finished
 
 
 def budget(arms: Sequence[Arm]) -> float:
@@ -182,9 +167,7 @@ def budget(arms: Sequence[Arm]) -> float:
 
 
 def accuracies(arm: Arm, tokens: float) -> np.ndarray:
-  """Returns the accuracy [seeds] of each seed when it had sampled so many tokens; 0 for those that
-  diverged.
-  """
+  """Returns the accuracy [seeds] of each seed at that number of tokens; 0 if it diverged."""
   return np.array(
     [np.interp(tokens, run.tokens, run.accuracy) for run in arm.runs] + [0.0] * arm.diverged
   )
@@ -194,41 +177,34 @@ COLUMNS = (
   ("arm", "The name in experiments/measure/comparisons.py."),
   ("lr", "Chosen by the tuning seeds. *: at the edge of the grid, a better one may lie outside."),
   ("seeds", "Finished seeds that are shown."),
-  (
-    "accuracy",
-    "Greedy, at the common number of sampled tokens: mean ± standard deviation over the seeds.",
-  ),
+  ("accuracy", "Greedy, at the common number of tokens: mean ± standard deviation over the seeds."),
   ("min to max", "Over the seeds."),
   ("gain", "Points over the warm start, mean over the seeds."),
-  ("passes", "Updates that a rollout was used for, mean."),
-  ("peak MB", "Resident memory of the process, highest, mean over the seeds."),
-  ("seconds", "Of the whole run, evaluation and what it compiled included, median over the seeds."),
+  ("passes", "Updates that used a rollout, mean."),
+  ("peak MB", "Highest resident memory of the process, mean over the seeds."),
+  ("seconds", "Of the whole run with evaluation and compilation, median over the seeds."),
   ("tokens", "Completion tokens sampled in the whole run, mean over the seeds."),
 )
 
 
 def cells(arm: Arm, tokens: float) -> list[str]:
-  """Returns the texts of an arm in the table, one for each of COLUMNS, at that number of sampled
-  tokens.
-  """
-  found = accuracies(arm, tokens)
-  spread = f" ± {100 * found.std(ddof=1):.1f}" if len(found) > 1 else ""
-  lr = f"{arm.lr:g}{'*' if arm.at_edge else ''}"
-  seeds = f"{len(found)}" + (f", {arm.diverged} diverged" if arm.diverged else "")
-  shown = [
+  """Returns the texts of an arm in the table, one for each of COLUMNS, at that number of tokens."""
+  values = accuracies(arm, tokens)
+  spread = f" ± {100 * values.std(ddof=1):.1f}" if len(values) > 1 else ""
+  texts = [
     arm.name,
-    lr,
-    seeds,
-    f"{100 * found.mean():.1f}%{spread}",
-    f"{100 * found.min():.1f} to {100 * found.max():.1f}",
+    f"{arm.lr:g}{'*' if arm.at_edge else ''}",
+    f"{len(values)}" + (f", {arm.diverged} diverged" if arm.diverged else ""),
+    f"{100 * values.mean():.1f}%{spread}",
+    f"{100 * values.min():.1f} to {100 * values.max():.1f}",
   ]
   if not arm.runs:
-    return shown + ["-"] * 5
+    return texts + ["-"] * 5
   start = np.mean([run.accuracy[0] for run in arm.runs])
   memory = np.mean([run.memory_mb for run in arm.runs])
   return [
-    *shown,
-    f"{100 * (found.mean() - start):+.1f}",
+    *texts,
+    f"{100 * (values.mean() - start):+.1f}",
     f"{np.mean([run.passes for run in arm.runs]):.2g}",
     "-" if np.isnan(memory) else f"{memory:,.0f}",
     f"{np.median([run.seconds for run in arm.runs]):,.0f}",
@@ -240,27 +216,22 @@ def markdown(arms: Sequence[Arm], notes: Sequence[str]) -> str:
   """Returns the notes and the table as Markdown."""
   tokens = budget(arms)
   names = [name for name, _ in COLUMNS]
-  lines = [names, ["---", *["---:"] * (len(names) - 1)], *(cells(arm, tokens) for arm in arms)]
-  return (
-    "\n".join(
-      [*(f"{note}\n" for note in notes), *("| " + " | ".join(line) + " |" for line in lines)]
-    )
-    + "\n"
-  )
+  rows = [names, ["---", *["---:"] * (len(names) - 1)], *(cells(arm, tokens) for arm in arms)]
+  lines = [*(f"{note}\n" for note in notes), *("| " + " | ".join(row) + " |" for row in rows)]
+  return "\n".join(lines) + "\n"
 
 
 def page(
   title: str, arms: Sequence[Arm], notes: Sequence[str], curves: str, tuned: Sequence[Sequence[str]]
 ) -> str:
-  """Returns one HTML page that needs nothing else.
+  """Returns a self-contained HTML page.
 
   Args:
     title: of the page.
-    arms: what the table shows.
-    notes: a paragraph each, above the table.
-    curves: SVG, or a line of text instead.
-    tuned: the lines of the table of the tuning runs, its head first; where there is only the head,
-      it is left out.
+    arms: the rows of the table.
+    notes: the paragraphs above the table.
+    curves: an SVG, or a line of text in its place.
+    tuned: the rows of the table of the tuning runs, its head first; a head alone is left out.
   """
   tokens = budget(arms)
   table = [[name for name, _ in COLUMNS], *(cells(arm, tokens) for arm in arms)]
@@ -284,25 +255,26 @@ def page(
   )
 
 
-def html_table(lines: Sequence[Sequence[str]]) -> str:
-  """Returns a table whose first line is its head."""
-  head, *body = lines
-  shown = "\n".join([_html_line(head, "th"), *(_html_line(line, "td") for line in body)])
-  return f'<div class="wide"><table>\n{shown}\n</table></div>'
+def html_table(rows: Sequence[Sequence[str]]) -> str:
+  """Returns a table whose first row is its head."""
+  head, *body = rows
+  lines = "\n".join([_html_row(head, "th"), *(_html_row(row, "td") for row in body)])
+  return f'<div class="wide"><table>\n{lines}\n</table></div>'
 
 
-def _html_line(texts: Sequence[str], tag: str) -> str:
-  """One line of a table, with each text in an element of that name."""
+def _html_row(texts: Sequence[str], tag: str) -> str:
   return "<tr>" + "".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in texts) + "</tr>"
 
 
 STYLE = """
-  body { margin: 0 auto; max-width: 1100px; padding: 16px 20px; font: 14px/1.5 system-ui, sans-serif; color: #1f2430; }
+  body { margin: 0 auto; max-width: 1100px; padding: 16px 20px; color: #1f2430; }
+  body { font: 14px/1.5 system-ui, sans-serif; }
   h1 { font-size: 20px; } h2 { font-size: 16px; margin-top: 28px; } p { max-width: 80ch; }
   .wide { overflow-x: auto; }
   table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }
   th, td { padding: 4px 10px; text-align: right; border-bottom: 1px solid #dde1e7; }
   th { color: #69707d; font-weight: 600; } th:first-child, td:first-child { text-align: left; }
-  dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 14px; font-size: 13px; color: #69707d; }
+  dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 14px; }
+  dl { font-size: 13px; color: #69707d; }
   dd { margin: 0; } svg { max-width: 100%; height: auto; }
 """

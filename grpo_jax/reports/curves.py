@@ -1,4 +1,4 @@
-"""Draws curves of several runs with their spread, as SVG that stands in a page."""
+"""Draws curves of several runs with their spread, as SVG inside a page."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,7 @@ POINTS = 60  # at which the spread of a curve is computed
 
 
 def spread(runs: Curves) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-  """Returns x and the mean, the least and the greatest y at each x, as far as all runs go; [POINTS]
-  each.
-  """
+  """Returns x, where all runs have points, and the mean, least and greatest y; [POINTS] each."""
   x = np.linspace(max(run[0][0] for run in runs), min(run[0][-1] for run in runs), POINTS)
   y = np.stack([np.interp(x, *run) for run in runs])
   return x, y.mean(0), y.min(0), y.max(0)
@@ -28,16 +26,13 @@ def svg(
   mark: float,
   labels: tuple[str, str],
 ) -> str:
-  """Draws the mean of each arm's runs in a band from the least to the greatest.
+  """Returns an `<svg>` with the mean of each arm's runs in a band from the least to the greatest.
 
   Args:
-    panels: (title, names of arms) of each panel.
-    arms: the runs of each arm; an arm that a panel names and that is not here is left out.
-    mark: the x of a line through all panels.
+    panels: (title, names of arms) of each panel; arms without runs are left out.
+    arms: the runs of each arm.
+    mark: the x of a vertical line in all panels.
     labels: the labels of x and of y.
-
-  Returns:
-    The element `<svg>`.
   """
   panels = [(title, [name for name in names if arms.get(name)]) for title, names in panels]
   panels = [panel for panel in panels if panel[1]]

@@ -1,4 +1,4 @@
-"""Reads the files that a run writes line by line, and the command lines that name a run's folder."""
+"""Reads a run's files of JSON lines, and command lines that name a run's folder."""
 
 import sys
 from collections.abc import Mapping
@@ -13,34 +13,35 @@ STEP = {"step": kinds.Whole()}
 NUMBER = kinds.Number()
 
 
-def read(path: storage.Path, rows: Mapping[str, kinds.Kind] = {}) -> list[dict[str, Any]]:
-  """Returns the objects of a file with one JSON object on each line; none where there is no file.
+Metrics = dict[str, float | None]  # a line of metrics.jsonl; None: not a number
 
-  Damaged lines are left out, and a warning on stderr counts them. The last line of a run that goes
-  on, or that was
-  killed, may be cut off: that is no damage.
+
+def read(path: storage.Path, rows: Mapping[str, kinds.Kind] = {}) -> list[dict[str, Any]]:
+  """Returns the objects of a file with one JSON object a line; none if there is no file.
+
+  Damaged lines are left out, and a warning on stderr counts them. The last line of a run that is
+  running or was killed may be cut off, which does not count as damage.
 
   Args:
-    path: of the file; where there is a file of checksums beside it, they are compared.
-    rows: what some keys may be; an object in which one is another value counts as damaged, null as
-      not there.
+    path: of the file. If there is a file of checksums for it, lines are compared with them.
+    rows: allowed values of some keys; an object with another value is damaged. null counts as
+      absent.
   """
-  found = logs.read(path)
-  whole, wrong = [], []
-  for number, value in found.objects:
-    fits = all(value.get(key) is None or row.fits(value[key]) for key, row in rows.items())
-    whole += [value] if fits else []
-    wrong += [] if fits else [number]
-  if said := logs.told(sorted(found.damaged + wrong), found.lines):
-    it = "it is" if said.startswith("1 ") else "they are"
-    print(f"warning: {path}: {said}; {it} left out", file=sys.stderr, flush=True)
-  return whole
+  log = logs.read(path)
+  objects, wrong = [], []
+  for number, value in log.objects:
+    if all(value.get(key) is None or row.fits(value[key]) for key, row in rows.items()):
+      objects.append(value)
+    else:
+      wrong.append(number)
+  if text := logs.told(sorted(log.damaged + wrong), log.lines):
+    it = "it is" if text.startswith("1 ") else "they are"
+    print(f"warning: {path}: {text}; {it} left out", file=sys.stderr, flush=True)
+  return objects
 
 
-def metrics(path: storage.Path) -> list[dict[str, float | None]]:
-  """Returns the lines of a metrics.jsonl, each with its step; values that are no numbers of a run
-  are None.
-  """
+def metrics(path: storage.Path) -> list[Metrics]:
+  """Returns the lines of a metrics.jsonl that have a step; a value that is no number is None."""
   lines = [line for line in read(path, STEP) if line.get("step") is not None]
   return [
     {name: value if NUMBER.fits(value) else None for name, value in line.items()} for line in lines
@@ -48,22 +49,21 @@ def metrics(path: storage.Path) -> list[dict[str, float | None]]:
 
 
 def folder_argument(command: str, doc: str) -> str:
-  """Returns the DIR of `python -m command DIR`; ends the program with its help, or with one line of
-  what is wrong.
-  """
-  given = sys.argv[1:]
-  if {"-h", "--help"} & set(given):
+  """Returns the DIR of `python -m command DIR`, or exits with help or a line about the mistake."""
+  arguments = sys.argv[1:]
+  if {"-h", "--help"} & set(arguments):
     print(f"{doc}\nusage: python -m {command} DIR")
     sys.exit(0)
   try:
-    for each in given:
-      storage.check("DIR", each)
-      storage.check_reached("DIR", each)
+    for argument in arguments:
+      storage.check("DIR", argument)
+      storage.check_reached("DIR", argument)
   except SettingError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
-  if len(given) != 1 or not storage.place(given[0]).is_dir():
-    wrong = f"{given[0]}: no such folder" if len(given) == 1 else f"{len(given)} arguments"
+  if len(arguments) != 1 or not storage.place(arguments[0]).is_dir():
+    one = len(arguments) == 1
+    wrong = f"{arguments[0]}: no such folder" if one else f"{len(arguments)} arguments"
     print(f"error: {wrong}; usage: python -m {command} DIR, the folder of a run", file=sys.stderr)
     sys.exit(2)
-  return given[0]
+  return arguments[0]

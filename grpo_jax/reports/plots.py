@@ -1,6 +1,4 @@
-"""Draws DIR/curve.png from a run's metrics.jsonl and result.json: `python -m grpo_jax.reports.plots
-DIR`.
-"""
+"""Draws DIR/curve.png from a run's metrics: `python -m grpo_jax.reports.plots DIR`."""
 
 import itertools
 import re
@@ -17,18 +15,18 @@ from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 from grpo_jax.sandbox import model_folder
 
-Lines = list[dict[str, float | None]]  # of metrics.jsonl
+Lines = list[jsonl.Metrics]
 
 
 class Panel(NamedTuple):
-  """One diagram of the picture, with some metrics in it."""
+  """One diagram of the picture, with some metrics."""
 
   title: str
   metrics: tuple[tuple[str, str], ...]  # name, label
-  share: bool  # whether the values lie between 0 and 1
+  share: bool  # the values lie between 0 and 1
 
 
-# and `sampled_accuracies`
+# `panels` adds `sampled_accuracies`
 ACCURACY = Panel("accuracy on the test split", (("eval/accuracy", "greedy"),), True)
 HELD_OUT = (
   ("eval/pair_accuracy", "pairs"),
@@ -49,77 +47,61 @@ PANELS = (
   ),
   Panel("shares", (("truncated", "truncated"), ("zero_variance", "groups without variance")), True),
 )
-# Above the panel: within it there may be a line anywhere.
-LEGEND = {
-  "loc": "lower right",
-  "bbox_to_anchor": (1.02, 1.0),
-  "fontsize": 7.5,
-  "frameon": False,
-  "borderaxespad": 0,
-}
-LEGEND |= {"borderpad": 0.2, "handlelength": 1, "handletextpad": 0.4, "columnspacing": 0.8}
-BESIDE = 3  # labels that there is room for beside the title; more of them stand below it
-ACROSS = 5  # labels that there is room for in a row below it
-MOST_LABELS = 24  # of accuracies by samples
+BESIDE = 3  # the most labels that fit beside the title; more go into rows below it
+ACROSS = 5  # labels in such a row
 ROW_POINTS = 11.5  # the height of such a row
-# Colour-blind eyes tell the first three apart, too.
+MOST_LABELS = 24  # for accuracies by samples
+# Colour-blind readers can tell the first three apart.
 COLORS = ("#3b6fb6", "#d1793a", "#4f9a5b", "#8a5fb0", "#5b5b5b", "#c0508a", "#9a8a2f")
 
 
 def sampled_accuracies(lines: Lines) -> tuple[tuple[str, str], ...]:
-  """Returns (name, label) of every pass@k and maj@k that was measured, with k in ascending order."""
-  found = {
-    name: re.fullmatch(r"eval/((pass|maj)@(\d{1,9}))", name) for line in lines for name in line
-  }
-  matches = sorted(
-    filter(None, found.values()), key=lambda match: (match[2] == "maj", int(match[3]))
-  )
-  return tuple((match[0], match[1]) for match in matches[:MOST_LABELS])
+  """Returns (name, label) of every measured pass@k and maj@k, with k in ascending order."""
+  names = dict.fromkeys(name for line in lines for name in line)
+  matches = filter(None, (re.fullmatch(r"eval/((pass|maj)@(\d{1,9}))", name) for name in names))
+  ordered = sorted(matches, key=lambda match: (match[2] == "maj", int(match[3])))
+  return tuple((match[0], match[1]) for match in ordered[:MOST_LABELS])
 
 
 def panels(lines: Lines) -> list[Panel]:
-  """Returns the panels of which the run has at least one metric."""
+  """Returns the panels for which the run has at least one metric."""
   accuracy = ACCURACY._replace(metrics=ACCURACY.metrics + sampled_accuracies(lines))
   every = [accuracy if panel is ACCURACY else panel for panel in PANELS]
   return [panel for panel in every if any(len(series(lines, name)[0]) for name, _ in panel.metrics)]
 
 
 def series(lines: Lines, name: str) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the steps and values of one metric, without what was not measured or is not finite."""
+  """Returns the steps and finite values of one metric."""
   pairs = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
   steps, values = np.array(pairs, np.float64).reshape(-1, 2).T
   return steps, values
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
-  """Returns the centred moving average [N] of values [N]; near the ends it is the mean of what
-  there is.
-  """
+  """Returns the centred moving average [N] of values [N], over fewer values near the ends."""
   kernel = np.ones(window)
   return np.convolve(values, kernel, "same") / np.convolve(np.ones_like(values), kernel, "same")
 
 
 def draw(workdir: str) -> storage.Path | None:
-  """Draws the panels of which the run has metrics and returns the path; None where there is nothing
-  to draw.
-  """
+  """Draws the panels of a run and returns the picture's path, or None without any metrics."""
   folder = storage.place(workdir)
   lines = jsonl.metrics(folder / "metrics.jsonl")
-  found = panels(lines)
-  if not found:
+  drawn = panels(lines)
+  if not drawn:
     return None
-  across = min(3, len(found))
-  down = -(-len(found) // across)
+  across = min(3, len(drawn))
+  down = -(-len(drawn) // across)
   figure = matplotlib.figure.Figure(
     figsize=(4.6 * across, 3.1 * down + 0.4), dpi=120, layout="constrained"
   )
   figure.suptitle(
-    headline(folder, lines[-1]["step"]), fontsize=10, x=0.01, ha="left", parse_math=False
+    headline(folder, lines[-1]["step"] or 0), fontsize=10, x=0.01, ha="left", parse_math=False
   )
-  for i, panel in enumerate(found):
+  for i, panel in enumerate(drawn):
     axes = figure.add_subplot(down, across, i + 1)
     _draw_panel(axes, lines, panel)
-    if i >= len(found) - across:
+    if i >= len(drawn) - across:
       axes.set_xlabel("step")
   out = folder / "curve.png"
   with storage.writing(out) as file:
@@ -128,9 +110,7 @@ def draw(workdir: str) -> storage.Path | None:
 
 
 def headline(folder: storage.Path, last_step: float) -> str:
-  """Returns the folder's name and what result.json says of the run; the name alone where it went on
-  since.
-  """
+  """Returns the folder's name and, unless the run was resumed since, the summary of result.json."""
   name = storage.title(folder)
   try:
     result = model_folder.read_json(f"workdir={folder}", folder, "result.json") or {}
@@ -139,19 +119,19 @@ def headline(folder: storage.Path, last_step: float) -> str:
     result = {}
   result = {key: value for key, value in result.items() if jsonl.NUMBER.fits(value)}
   steps = result.get("steps", 0)
-  for of in ("accuracy", "pair_accuracy", "step_accuracy"):
-    before, after = result.get(f"{of}_before"), result.get(f"{of}_after")
+  for metric in ("accuracy", "pair_accuracy", "step_accuracy"):
+    before, after = result.get(f"{metric}_before"), result.get(f"{metric}_after")
     if before is not None and after is not None and steps >= last_step:
       minutes = f", {result['wall_s'] / 60:.1f} min" if result.get("wall_s") else ""
       return (
-        f"{name}: {of.replace('_', ' ')} {before:.1%} before, {after:.1%} after {steps} "
+        f"{name}: {metric.replace('_', ' ')} {before:.1%} before, {after:.1%} after {steps} "
         f"steps{minutes}"
       )
   return name
 
 
 def _draw_panel(axes: matplotlib.axes.Axes, lines: Lines, panel: Panel) -> None:
-  """Draws each metric of a panel: its values pale, their moving average in full colour."""
+  """Draws the metrics of a panel: values in a pale colour, moving averages in full colour."""
   for (name, label), color in zip(panel.metrics, itertools.cycle(COLORS)):
     steps, values = series(lines, name)
     if not len(steps):
@@ -159,15 +139,9 @@ def _draw_panel(axes: matplotlib.axes.Axes, lines: Lines, panel: Panel) -> None:
     window = max(1, len(steps) // 20)
     if window > 1:
       axes.plot(steps, values, color=color, alpha=0.25, linewidth=0.8)
-    axes.plot(
-      steps,
-      smooth(values, window),
-      color=color,
-      linewidth=1.6,
-      label=label,
-      markersize=4,
-      marker="o" if len(steps) < 12 else "",
-    )
+    (line,) = axes.plot(steps, smooth(values, window), color=color, linewidth=1.6, label=label)
+    if len(steps) < 12:
+      line.set(marker="o", markersize=4)
   axes.tick_params(labelsize=8)
   axes.grid(alpha=0.25, linewidth=0.6)
   axes.spines[["top", "right"]].set_visible(False)
@@ -178,9 +152,20 @@ def _draw_panel(axes: matplotlib.axes.Axes, lines: Lines, panel: Panel) -> None:
   rows = -(-labels // ACROSS) if labels > BESIDE else 0
   axes.set_title(panel.title, fontsize=9, loc="left", pad=6 + ROW_POINTS * rows)
   if labels > 1:
-    axes.legend(**LEGEND, ncols=-(-labels // max(1, rows)))
+    axes.legend(
+      loc="lower right",
+      bbox_to_anchor=(1.02, 1.0),  # above the panel: inside it there may be a line anywhere
+      ncols=-(-labels // max(1, rows)),
+      fontsize=7.5,
+      frameon=False,
+      borderaxespad=0,
+      borderpad=0.2,
+      handlelength=1,
+      handletextpad=0.4,
+      columnspacing=0.8,
+    )
 
 
 if __name__ == "__main__":
-  given = jsonl.folder_argument("grpo_jax.reports.plots", __doc__)
-  print(draw(given) or f"{given}: no metrics.jsonl with anything to draw")
+  run_folder = jsonl.folder_argument("grpo_jax.reports.plots", __doc__)
+  print(draw(run_folder) or f"{run_folder}: no metrics.jsonl with anything to draw")
