@@ -1,10 +1,10 @@
-"""What a chip of each TPU family has, as published, and what its compiler lets a program use.
+"""Lists what a chip of each TPU family has, as published, and what its compiler lets programs use.
 
 Sources: the pages of Cloud TPU on v4, v5e, v5p, v6e and TPU7x (docs.cloud.google.com/tpu/docs/v5e
-and so on, the table of key specifications): peak bfloat16 FLOP/s, HBM and its bandwidth,
-bidirectional bandwidth of the links between chips, bandwidth of the data-centre network. Two
-numbers are not on them: the links of v4, 2,400 Gbit/s each way in all as the announcement of v5p
-compares them, and the network of v4, taken to be v5p's. `usable` is what libtpu 0.0.42 says when a
+and so on, the table of key specifications) for peak bfloat16 FLOP/s, HBM and its bandwidth,
+bidirectional bandwidth of the links between chips, and bandwidth of the data-centre network. Two
+numbers are not on them: the links of v4, 2,400 Gbit/s each way in all according to the announcement
+of v5p, and the network of v4, assumed to be v5p's. `usable` is what libtpu 0.0.42 reports when a
 program asks for more.
 """
 
@@ -16,16 +16,16 @@ GIB = 2**30
 
 
 class Chip(NamedTuple):
-  """One chip; bytes, and bytes or operations a second."""
+  """The numbers of one chip: bytes, and bytes or operations a second."""
 
   flops: float  # bfloat16, peak
   hbm: float  # bytes
-  usable: float  # bytes of HBM that a program may have, of one device
+  usable: float  # bytes of HBM that a program may use on one device
   hbm_rate: float
   links: int  # ports to neighbours: 4 on a two-dimensional torus, 6 on a three-dimensional one
   link_rate: float  # of one port, one way
   network_rate: float  # between slices
-  devices: int  # that JAX sees a chip as
+  devices: int  # as which JAX shows one chip
 
 
 CHIPS = {
@@ -38,11 +38,7 @@ CHIPS = {
 
 
 def chip_of(topology: str) -> Chip:
-  """Returns the chip of a topology such as "v5e:2x4".
-
-  Raises:
-    SettingError: there is no such family.
-  """
+  """Returns the chip of a topology such as "v5e:2x4"."""
   family, _, shape = topology.partition(":")
   if family not in CHIPS or not shape:
     raise SettingError(

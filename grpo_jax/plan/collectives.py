@@ -1,18 +1,17 @@
-"""What a compiled program moves between chips, counted from its text: collectives, their bytes, and
-how often they run.
+"""Counts what a compiled program moves between chips, from its text: collectives and their bytes.
 
 Bytes are those of one chip and one run, by the shapes: of the result of an all-gather, of the
-operand of an all-reduce, reduce-scatter, all-to-all or collective-permute. So they are the bytes of
-the whole array that is gathered or summed, not what crosses a link; `Collective.sent` is that, for
-the ring algorithms of n chips: (n - 1) / n of the bytes, for an all-reduce twice as much, for a
-permutation all of them.
+operand of an all-reduce, reduce-scatter, all-to-all or collective-permute. They are the bytes of
+the whole array that is gathered or summed, not what crosses a link. `Collective.sent` is the
+latter, for ring algorithms of n chips: (n - 1) / n of the bytes, twice that for an all-reduce, all
+bytes for a permutation.
 
-Between slices a collective is two: one inside a slice, and an exchange of each chip's share between
+A collective between slices is two: one inside a slice, and an exchange of each chip's share between
 slices.
 
-A collective runs as often as the loops around it turn. A loop's count is what the compiler noted
-(`known_trip_count`) or follows from `counter < constant` in its condition. A loop without one
-counts as one turn, and `Collective.unknown_loops` names it.
+A collective runs once for each turn of the loops around it. The turns of a loop are what the
+compiler noted (`known_trip_count`) or follow from `counter < constant` in its condition. Any other
+loop counts as one turn, and `Collective.unknown_loops` names it.
 """
 
 import dataclasses
@@ -25,18 +24,14 @@ from grpo_jax.plan import hlo, trips
 from grpo_jax.plan.hlo import Instruction, Program
 
 KINDS = (
-  "all-gather",
-  "all-reduce",
-  "reduce-scatter",
-  "all-to-all",
-  "collective-permute",
-  "collective-broadcast",
+  *("all-gather", "all-reduce", "reduce-scatter"),
+  *("all-to-all", "collective-permute", "collective-broadcast"),
 )
 _ALIASES = {"ragged-all-to-all": "all-to-all"}
-# What runs another computation once; `call-start` gives it to a TPU's second processor, for sparse
-# work.
+# Opcodes that run another computation once; `call-start` gives it to a TPU's second processor, for
+# sparse work.
 _CALLS = ("fusion", "call", "call-start", "async-start")
-# Between slices the compiler splits a collective: each chip gives its share to the host, which
+# The compiler splits a collective between slices: each chip gives its share to the host, which
 # exchanges it.
 _ACROSS = "_xla_megascale_transfer_type"
 # A TPU's reduce-scatter may be a fusion of this name, around an all-reduce and a slice.
@@ -48,14 +43,13 @@ class Collective:
   """One collective instruction of a program."""
 
   kind: str  # of KINDS
-  bytes: int  # of one run and one chip; the module's docstring says of what
-  group: int  # how many chips take part in one; 2 for a permutation
-  across_slices: bool  # whether they are of several slices
-  times: int  # that it runs: the product of the turns of the loops around it
-  unknown_loops: tuple[str, ...]  # those of the loops whose turns are not known, and count as one
-  op_name: str  # where it comes from: the operation of the traced program
-  # the Python functions around that, the innermost first; () where the text does not say
-  functions: tuple[str, ...]
+  bytes: int  # of one run and one chip; see the module's docstring
+  group: int  # the number of chips that take part; 2 for a permutation
+  across_slices: bool  # the chips are in several slices
+  times: int  # the number of runs: the product of the turns of the loops around it
+  unknown_loops: tuple[str, ...]  # the loops whose turns are unknown, which count as one
+  op_name: str  # the operation of the traced program that it comes from
+  functions: tuple[str, ...]  # the Python functions around that, innermost first; () if unknown
 
   @property
   def total(self) -> int:
@@ -64,7 +58,7 @@ class Collective:
 
   @property
   def sent(self) -> float:
-    """Bytes that a chip sends over links in all runs, by a ring."""
+    """Bytes that a chip sends over links in all runs, with ring algorithms."""
     n = self.group
     if self.kind == "collective-permute":
       return float(self.total)
@@ -74,96 +68,114 @@ class Collective:
 def collectives(text: str, devices: int, slice_of: Sequence[int] = ()) -> list[Collective]:
   """Returns the collectives of a compiled program, in its order.
 
-  Those among groups of one chip, which move nothing, are left out. An asynchronous one is counted
-  where it starts.
+  Those in groups of one chip, which move nothing, are left out. An asynchronous collective is
+  counted where it starts.
 
   Args:
     text: `compiled.as_text()`.
-    devices: how many the program is for.
-    slice_of: the slice of each, in the mesh's order; () where there is one slice.
+    devices: the number of devices of the program.
+    slice_of: the slice of each device, in the mesh's order; () if there is one slice.
 
   Raises:
-    ValueError: the text is not that of a program, has groups of a form that is not known, or a
-      collective that is in no computation that runs.
+    ValueError: the text is no program, has groups of an unknown form, or has a collective in a
+      computation that nothing calls.
   """
-  program = hlo.parse(text)
-  found: list[Collective] = []
-  reached = _walk(program, program.entry, 1, (), slice_of or [0] * devices, found)
-  for name in set(program.computations) - reached:
-    if lost := [i.name for i in program.computations[name].values() if kind_of(i.opcode)]:
+  walk = _Walk(hlo.parse(text), slice_of or [0] * devices)
+  walk.visit(walk.program.entry, 1, (), set())
+  for name in set(walk.program.computations) - walk.visited:
+    if lost := [i.name for i in walk.program.computations[name].values() if kind_of(i.opcode)]:
       raise ValueError(
         f"{lost[0]} in {name}: nothing that is known to call a computation calls this one"
       )
-  return [each for each in found if each.group > 1]
+  return [collective for collective in walk.collectives if collective.group > 1]
 
 
-def _walk(
-  program: Program,
-  name: str,
-  times: int,
-  unknown: tuple[str, ...],
-  slice_of: Sequence[int],
-  found: list[Collective],
-  begun: frozenset[str] = frozenset(),
-) -> set[str]:
-  """Adds the collectives of a computation that runs `times` times, and those of what it calls.
+class _Walk:
+  """Collects the collectives of a program by visiting its computations as they call each other."""
 
-  One that overlaps with work is in several fusions, under one channel: where it starts, where it
-  goes on (maybe in a loop behind that) and where it ends.
+  def __init__(self, program: Program, slice_of: Sequence[int]):
+    self.program, self.slice_of = program, slice_of
+    self.collectives: list[Collective] = []
+    self.visited: set[str] = set()  # names of computations
 
-  Args:
-    begun: channels of collectives in fusions before it.
+  def visit(self, name: str, times: int, unknown: tuple[str, ...], channels: set[str]) -> None:
+    """Adds the collectives of a computation that runs `times` times, and of those that it calls.
 
-  Returns:
-    The names of the computations that were looked at.
-  """
-  seen, reached = set(begun), {name}
-  for instruction, computation, fused in _flat(program, name, False):
-    reached.add(computation)
-    kind = kind_of(instruction.opcode)
-    if kind == "all-reduce" and _SCATTER_FUSION in computation:
-      kind = "reduce-scatter"
-    if kind:
-      channel = re.search(r"channel_id=(\d+)", instruction.attributes)
-      if fused and channel:
-        if channel[1] in seen:
-          continue
-        seen.add(channel[1])
-      found.append(_collective(program, instruction, kind, times, unknown, slice_of))
-    elif instruction.opcode == "send" and _ACROSS in instruction.attributes:
-      found.append(_across_slices(instruction, times, unknown, len(set(slice_of))))
-    elif instruction.opcode == "while":
-      turns = trips.trip_count(program, computation, instruction)
-      more = unknown if turns is not None else (*unknown, instruction.name)
-      for part in ("body", "condition"):
-        called = re.search(rf"{part}=%?([\w.\-]+)", instruction.attributes)
-        reached |= _walk(
-          program,
-          called[1],
-          times * (1 if turns is None else turns),
-          more,
-          slice_of,
-          found,
-          frozenset(seen),
-        )
-    elif instruction.opcode == "conditional":
-      for branch in _branches(instruction.attributes):
-        reached |= _walk(
-          program, branch, times, (*unknown, instruction.name), slice_of, found, frozenset(seen)
-        )
-  return reached
+    A collective that overlaps with work is in several fusions with one channel: where it starts,
+    where it continues (perhaps in a loop after that) and where it ends. Only the first one counts.
+
+    Args:
+      name: of the computation.
+      times: how often it runs.
+      unknown: the loops around it whose turns are unknown.
+      channels: of collectives in fusions before it.
+    """
+    channels = set(channels)
+    self.visited.add(name)
+    for instruction, computation, fused in _instructions(self.program, name, False):
+      self.visited.add(computation)
+      kind = kind_of(instruction.opcode)
+      if kind == "all-reduce" and _SCATTER_FUSION in computation:
+        kind = "reduce-scatter"
+      if kind:
+        channel = re.search(r"channel_id=(\d+)", instruction.attributes)
+        if fused and channel:
+          if channel[1] in channels:
+            continue
+          channels.add(channel[1])
+        self.collectives.append(self._collective(instruction, kind, times, unknown))
+      elif instruction.opcode == "send" and _ACROSS in instruction.attributes:
+        self.collectives.append(self._across_slices(instruction, times, unknown))
+      elif instruction.opcode == "while":
+        turns = trips.trip_count(self.program, computation, instruction)
+        loops = unknown if turns is not None else (*unknown, instruction.name)
+        for part in ("body", "condition"):
+          called = hlo.called(instruction, part)
+          self.visit(called, times * (1 if turns is None else turns), loops, channels)
+      elif instruction.opcode == "conditional":
+        for branch in _branches(instruction.attributes):
+          self.visit(branch, times, (*unknown, instruction.name), channels)
+
+  def _collective(
+    self, instruction: Instruction, kind: str, times: int, unknown: tuple[str, ...]
+  ) -> Collective:
+    groups = _groups(instruction.attributes, len(self.slice_of))
+    size = hlo.size(instruction.type)
+    parts = hlo.elements(instruction.type)
+    if instruction.opcode.endswith("-start") and kind != "all-reduce" and len(parts) > 1:
+      size = hlo.size(parts[1])  # (operands, results, and what the hardware keeps)
+    if kind == "reduce-scatter" and instruction.opcode.startswith("reduce-scatter"):
+      size *= len(groups[0])  # the result is a share of the operand
+    op_name = re.search(r'op_name="([^"]*)"', instruction.attributes)
+    frame = re.search(r"stack_frame_id=(\d+)", instruction.attributes)
+    functions = self.program.stacks.get(int(frame[1]), ()) if frame else ()
+    across = any(len({self.slice_of[i] for i in group}) > 1 for group in groups)
+    group = max((len(group) for group in groups), default=1)
+    name = op_name[1] if op_name else ""
+    return Collective(kind, size, group, across, times, unknown, name, functions)
+
+  def _across_slices(
+    self, instruction: Instruction, times: int, unknown: tuple[str, ...]
+  ) -> Collective:
+    """Returns the exchange between slices that starts when a chip sends its share."""
+    transfer = hlo.search(rf'{_ACROSS}="(\w+)"', instruction.attributes)
+    kind = transfer[1].lower().replace("_", "-")
+    name = re.search(r'_xla_host_transfer_rendezvous="([^"]*)"', instruction.attributes)
+    size = hlo.size(hlo.elements(instruction.type)[0])
+    slices = len(set(self.slice_of))
+    return Collective(kind, size, slices, True, times, unknown, name[1] if name else "", ())
 
 
-def _flat(program: Program, name: str, fused: bool) -> Iterable[tuple[Instruction, str, bool]]:
-  """Yields the instructions of a computation and of its fusions and calls, where they stand, and if
-  in a fusion.
-  """
+def _instructions(
+  program: Program, name: str, fused: bool
+) -> Iterable[tuple[Instruction, str, bool]]:
+  """Yields (instruction, its computation, whether in a fusion), of fusions and calls too."""
   for instruction in program.computations[name].values():
     yield instruction, name, fused
     if instruction.opcode in _CALLS:
       called = re.search(r"(?:calls|to_apply)=%?([\w.\-]+)", instruction.attributes)
       if called and called[1] in program.computations:
-        yield from _flat(program, called[1], fused or instruction.opcode == "fusion")
+        yield from _instructions(program, called[1], fused or instruction.opcode == "fusion")
 
 
 def _branches(attributes: str) -> list[str]:
@@ -175,60 +187,18 @@ def _branches(attributes: str) -> list[str]:
 
 
 def kind_of(opcode: str) -> str:
-  """Returns the kind of collective that an opcode is or starts; "" where it is none, or ends one."""
+  """Returns the kind of collective that an opcode is or starts; "" for any other opcode."""
   plain = opcode.removesuffix("-start")
   plain = _ALIASES.get(plain, plain)
   return plain if plain in KINDS else ""
 
 
-def _collective(
-  program: Program,
-  instruction: Instruction,
-  kind: str,
-  times: int,
-  unknown: tuple[str, ...],
-  slice_of: Sequence[int],
-) -> Collective:
-  groups = _groups(instruction.attributes, len(slice_of))
-  size = hlo.size(instruction.type)
-  parts = hlo.elements(instruction.type)
-  if instruction.opcode.endswith("-start") and kind != "all-reduce" and len(parts) > 1:
-    size = hlo.size(parts[1])  # (operands, results, and what the hardware keeps)
-  if kind == "reduce-scatter" and instruction.opcode.startswith("reduce-scatter"):
-    size *= len(groups[0])  # the result is a share of the operand
-  op_name = re.search(r'op_name="([^"]*)"', instruction.attributes)
-  frame = re.search(r"stack_frame_id=(\d+)", instruction.attributes)
-  functions = program.stacks.get(int(frame[1]), ()) if frame else ()
-  across = any(len({slice_of[i] for i in group}) > 1 for group in groups)
-  group = max((len(group) for group in groups), default=1)
-  return Collective(
-    kind, size, group, across, times, unknown, op_name[1] if op_name else "", functions
-  )
-
-
-def _across_slices(
-  instruction: Instruction, times: int, unknown: tuple[str, ...], slices: int
-) -> Collective:
-  """Returns the exchange between slices that a chip begins by sending its share."""
-  kind = re.search(rf'{_ACROSS}="(\w+)"', instruction.attributes)[1].lower().replace("_", "-")
-  name = re.search(r'_xla_host_transfer_rendezvous="([^"]*)"', instruction.attributes)
-  size = hlo.size(hlo.elements(instruction.type)[0])
-  return Collective(kind, size, slices, True, times, unknown, name[1] if name else "", ())
-
-
-# -- which chips
-
-
 def _groups(attributes: str, devices: int) -> tuple[tuple[int, ...], ...]:
-  """Returns the groups of chips of a collective's attributes, in any of the forms that XLA prints.
-
-  Raises:
-    ValueError: none of them.
-  """
+  """Returns the groups of chips of a collective, from any of the forms that XLA prints."""
   if pairs := re.search(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}", attributes):
     return _numbers(pairs[1])
-  found = re.search(r"replica_groups=(.*)", attributes)
-  text = found[1] if found else ""
+  match = re.search(r"replica_groups=(.*)", attributes)
+  text = match[1] if match else ""
   if not text or text.startswith("{}"):
     return (tuple(range(devices)),)
   if listed := re.match(r"\{((?:\{[\d,]*\},?)+)\}", text):
@@ -239,30 +209,29 @@ def _groups(attributes: str, devices: int) -> tuple[tuple[int, ...], ...]:
     return _rows(ids.transpose(order or range(len(dims))).reshape(shape))
   if mesh := re.match(r"mesh\[([^\]]*)\](?:,? ?device_ids=\((.*?)\)(?=[,} ]))? ?\{([^}]*)\}", text):
     return _mesh_groups(*mesh.groups())
-  raise ValueError(f"replica groups of a form that is not known: {text[:200]}")
+  raise ValueError(f"replica groups of an unknown form: {text[:200]}")
 
 
 def _mesh_groups(axes: str, ids: str | None, over: str) -> tuple[tuple[int, ...], ...]:
-  """Returns the groups of `mesh['a'=2,'b'=4] {'b'}`: chips that differ along the axes named in
-  braces alone.
+  """Returns the groups of `mesh['a'=2,'b'=4] {'b'}`: a group's chips differ along 'b' only.
 
-  A part of an axis is printed as 'b':(2)4: of the axis split into a major part of 2, one of 4 and
-  the rest, that of 4.
+  A part of an axis is printed as 'b':(2)4: of an axis that is split into parts of 2, of 4 and the
+  rest, the part of 4.
   """
   sizes = {name: int(n) for name, n in re.findall(r"'(\w+)'=(\d+)", axes)}
   named = re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", over)
   shape, cut = [], []
   for name, n in sizes.items():
-    own = sorted(
+    parts = sorted(
       (int(before), int(length)) for axis, before, length in named if axis == name and before
     )
-    at = 1
-    for before, length in own:
-      shape += [before // at, length]
+    done = 1
+    for before, length in parts:
+      shape += [before // done, length]
       cut += [False, True]
-      at = before * length
-    shape.append(n // at)
-    cut.append(not own and any(axis == name for axis, *_ in named))
+      done = before * length
+    shape.append(n // done)
+    cut.append(not parts and any(axis == name for axis, *_ in named))
   count = int(np.prod(shape))
   order = np.arange(count) if ids is None else np.asarray(_device_ids(ids, count))
   grid = order.reshape(shape)
@@ -272,9 +241,7 @@ def _mesh_groups(axes: str, ids: str | None, over: str) -> tuple[tuple[int, ...]
 
 
 def _device_ids(text: str, count: int) -> list[int]:
-  """Returns the order of the chips of a mesh: a list of numbers, or `[4,2]T(1,0)`, the numbers in
-  order, transposed.
-  """
+  """Returns the order of a mesh's chips, from a list or from `[4,2]T(1,0)` (a transposed range)."""
   if iota := re.match(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text):
     dims, order = _ints(iota[1]), _ints(iota[2])
     return np.arange(count).reshape(dims).transpose(order or range(len(dims))).reshape(-1).tolist()
@@ -293,9 +260,9 @@ def _rows(grid: np.ndarray) -> tuple[tuple[int, ...], ...]:
   return tuple(tuple(row) for row in grid.tolist())
 
 
-def totals(found: Sequence[Collective]) -> dict[str, int]:
-  """Returns bytes of all runs by kind, the largest first."""
+def totals(collectives: Iterable[Collective]) -> dict[str, int]:
+  """Returns the bytes of all runs by kind, the largest first."""
   sums: dict[str, int] = {}
-  for each in found:
-    sums[each.kind] = sums.get(each.kind, 0) + each.total
+  for collective in collectives:
+    sums[collective.kind] = sums.get(collective.kind, 0) + collective.total
   return dict(sorted(sums.items(), key=lambda item: -item[1]))

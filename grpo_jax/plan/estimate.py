@@ -1,7 +1,6 @@
-"""How long a step may take: counted operations and bytes against a chip's published peaks. An
-estimate, no measurement.
+"""Estimates the time of a step from counted operations and bytes and a chip's published peaks.
 
-What it assumes stands in ASSUMPTIONS, which the page prints.
+ASSUMPTIONS, which the page prints, lists what it assumes. Nothing is measured.
 """
 
 import heapq
@@ -18,24 +17,21 @@ from grpo_jax.plan.collectives import Collective
 from grpo_jax.plan.facts import Facts
 from grpo_jax.plan.programs import Lengths, Workload
 
-OF_PEAK = 0.5  # of the peak FLOP/s that matrix products reach
-OF_HBM = 0.8  # of the bandwidth of HBM that reading reaches
-HOP_SECONDS = 1e-6  # of a collective of a few bytes, for each chip around the ring
-LOGIT_PASSES = 4  # that sampling a token makes over its float32 logits
+OF_PEAK = 0.5  # the share of the peak FLOP/s that matrix products reach
+OF_HBM = 0.8  # the share of the bandwidth of HBM that reading reaches
+HOP_SECONDS = 1e-6  # latency of a collective for each chip of the ring
+LOGIT_PASSES = 4  # over the float32 logits to sample a token
 
 ASSUMPTIONS = (
   f"Matrix products reach {OF_PEAK:.0%} of the bfloat16 peak, reads {OF_HBM:.0%} of the bandwidth "
   "of HBM.",
   "A collective is a ring over one axis of the torus, in both directions: it has two links. A "
-  "collective across slices "
-  f"has the data-centre network. Each takes {HOP_SECONDS * 1e6:g} microsecond more for every chip "
-  "of its group.",
+  "collective across slices has the data-centre network. Each takes "
+  f"{HOP_SECONDS * 1e6:g} microsecond more for every chip of its group.",
   "Learning: a gradient costs twice a forward pass; model.remat=block adds a forward pass of the "
-  "layers, and the "
-  "head's logits are always computed twice. Padding is computed.",
+  "layers, and the head's logits are always computed twice. Padding is computed.",
   "Decoding: each step reads the weights, the slots' keys and values (with refills the whole ring "
-  "of "
-  f"sampler.max_length columns) and {LOGIT_PASSES} times the logits.",
+  f"of sampler.max_length columns) and {LOGIT_PASSES} times the logits.",
   "Nothing is counted for rewards, the host, transfers to it, evaluation and checkpoints.",
 )
 
@@ -49,7 +45,7 @@ class Estimate(NamedTuple):
   learn_compute_s: float
   learn_link_s: float | None  # None: the program's collectives are not known
   decode_steps: int
-  decode_bytes: float  # that a device reads in one decoding step
+  decode_bytes: float  # read by a device in one decoding step
   prefill_s: float
   decode_s: float
   sample_link_s: float | None
@@ -57,19 +53,19 @@ class Estimate(NamedTuple):
 
   @property
   def learn_s(self) -> tuple[float, float]:
-    """Seconds of the update where all communication hides behind arithmetic, and where none does."""
+    """Seconds of the update if all communication hides behind arithmetic, and if none does."""
     link = self.learn_link_s or 0.0
     return max(self.learn_compute_s, link), self.learn_compute_s + link
 
   @property
   def sample_s(self) -> tuple[float, float]:
-    """The same of the sampler."""
-    own, link = self.prefill_s + self.decode_s, self.sample_link_s or 0.0
-    return max(own, link), own + link
+    """The same for the sampler."""
+    device, link = self.prefill_s + self.decode_s, self.sample_link_s or 0.0
+    return max(device, link), device + link
 
   @property
   def step_s(self) -> tuple[float, float]:
-    """The same of the whole step."""
+    """The same for the whole step."""
     return self.learn_s[0] + self.sample_s[0], self.learn_s[1] + self.sample_s[1]
 
 
@@ -82,13 +78,13 @@ def estimate(
   weights: Facts,
   sample: Facts,
 ) -> Estimate:
-  """Returns the estimate of a step with completions of those lengths.
+  """Returns the estimate of a step.
 
   Args:
-    workload: what runs.
+    workload: the run.
     lengths: of the prompts and completions.
     padding: the share of padding in what the learner computes for completions.
-    chip: on which.
+    chip: on which the run is.
     learn, weights, sample: the compiled programs.
   """
   shape, devices = workload.decoder.config, workload.decoder.layout.mesh.size
@@ -100,29 +96,30 @@ def estimate(
   steps, read = decode_steps(workload, lengths), step_bytes(workload, lengths)
   operations = step_flops(workload, lengths)
   turns = steps / len(memory.decode_setup(workload).blocks)  # of each loop over a block of the ring
-  passes = workload.config.learner.mu  # of the inner loop, which rules may end before
+  passes = workload.config.learner.mu  # of the inner loop, which may end early
   sampling_link_s = None
   if weights.collectives is not None and sample.collectives is not None:
     both = (*weights.collectives, *sample.collectives)
-    sampling_link_s = sum(link_seconds(each, chip, turns) for each in both)
+    sampling_link_s = sum(link_seconds(collective, chip, turns) for collective in both)
+  learn_link_s = None
+  if learn.collectives is not None:
+    learn_link_s = sum(link_seconds(collective, chip, passes) for collective in learn.collectives)
   return Estimate(
-    forward,
-    learn_flops,
-    learn_flops / devices / rate,
-    None
-    if learn.collectives is None
-    else sum(link_seconds(each, chip, passes) for each in learn.collectives),
-    steps,
-    read,
-    prefill,
-    steps * max(read / hbm, operations / rate),
-    sampling_link_s,
-    int(lengths.completions.sum()),
+    forward_flops=forward,
+    learn_flops=learn_flops,
+    learn_compute_s=learn_flops / devices / rate,
+    learn_link_s=learn_link_s,
+    decode_steps=steps,
+    decode_bytes=read,
+    prefill_s=prefill,
+    decode_s=steps * max(read / hbm, operations / rate),
+    sample_link_s=sampling_link_s,
+    tokens=int(lengths.completions.sum()),
   )
 
 
 def update_flops(workload: Workload, lengths: Lengths) -> float:
-  """Returns the operations of an update of all devices, padding left out."""
+  """Returns the operations of an update on all devices, without padding."""
   config, needs, shape = workload.config, workload.learner.needs, workload.decoder.config
   one = costs.flops(shape, lengths.prompts, lengths.completions)
   head = 2.0 * shape.width * shape.vocab * float(lengths.completions.sum())
@@ -131,25 +128,21 @@ def update_flops(workload: Workload, lengths: Lengths) -> float:
     config.learner.mu * config.learner.minibatches > 1 or needs & (Needs.OLD_POLICY | Needs.CRITIC)
   )
   again = head + (one - head if config.model.remat == "block" else 0.0)
-  trees = (
-    2 if Needs.CRITIC in needs else 1
-  )  # a critic has no head to speak of, which is not taken off
+  # a critic counts as a policy, although its head is small
+  trees = 2 if Needs.CRITIC in needs else 1
   return ref * one + trees * (frozen * one + config.learner.mu * (3 * one + again))
 
 
-def link_seconds(each: Collective, chip: Chip, turns: float) -> float:
-  """Returns the seconds of all runs of a collective; loops whose turns are not known turn `turns`
-  times in all.
-  """
-  runs = turns if each.unknown_loops else 1.0
-  rate = chip.network_rate if each.across_slices else 2 * chip.link_rate
-  return runs * (each.sent / (rate / chip.devices) + each.times * each.group * HOP_SECONDS)
+def link_seconds(collective: Collective, chip: Chip, turns: float) -> float:
+  """Returns the seconds of all runs of a collective, given the turns of its unknown loops."""
+  runs = turns if collective.unknown_loops else 1.0
+  rate = chip.network_rate if collective.across_slices else 2 * chip.link_rate
+  latency = collective.times * collective.group * HOP_SECONDS
+  return runs * (collective.sent / (rate / chip.devices) + latency)
 
 
 def decode_steps(workload: Workload, lengths: Lengths) -> int:
-  """Returns how many steps the decoding loop of the slowest shard makes; a completion's first token
-  needs none.
-  """
+  """Returns the decoding steps of the slowest shard; a completion's first token needs none."""
   s, layout = memory.slots_of(workload), workload.sample.layout
   shards = (layout.size("prompt"), s.prompts, layout.size("sample"), -1)
   queues = lengths.completions.reshape(shards).swapaxes(1, 2).reshape(-1, s.samples)
@@ -157,7 +150,7 @@ def decode_steps(workload: Workload, lengths: Lengths) -> int:
 
 
 def _makespan(work: np.ndarray, slots: int) -> int:
-  """Returns when the last of the tasks ends that so many slots take in their order."""
+  """Returns when the last task ends if `slots` slots take the tasks in order."""
   free = [0] * slots
   for n in work:
     heapq.heappush(free, heapq.heappop(free) + int(n))
@@ -165,9 +158,7 @@ def _makespan(work: np.ndarray, slots: int) -> int:
 
 
 def step_bytes(workload: Workload, lengths: Lengths) -> float:
-  """Returns the bytes that one device reads in a decoding step, of weights, keys and values, and
-  logits.
-  """
+  """Returns the bytes of weights, keys, values and logits that a device reads in a step."""
   config, s, shape = workload.config, memory.slots_of(workload), workload.decoder.config
   weights = memory.decode_weight_bytes(workload)
   if not shape.tied:  # a token reads one row of the embedding
@@ -180,7 +171,7 @@ def step_bytes(workload: Workload, lengths: Lengths) -> float:
 
 
 def weights_of_embedding(workload: Workload) -> int:
-  """Returns the bytes that one device has of the embedding while it decodes."""
+  """Returns the bytes of the embedding on one device while decoding."""
   shape, layout = workload.decoder.config, memory.decode_setup(workload).decoder.layout
   return shape.width * shape.vocab * _bytes(workload) // layout.shards("vocab", shape.vocab)
 
@@ -199,5 +190,5 @@ def step_flops(workload: Workload, lengths: Lengths) -> float:
 
 
 def weights_used(shape: DecoderConfig) -> int:
-  """Returns how many numbers the matrices have that every token goes through."""
+  """Returns the number of weights in the matrices that every token passes through."""
   return shape.layers * costs.layer_weights(shape) + shape.width * shape.vocab

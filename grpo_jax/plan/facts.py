@@ -1,6 +1,4 @@
-"""What is known of a program once it is compiled for a topology; kept in a folder, since that takes
-minutes.
-"""
+"""Compiles a program for a topology, which takes minutes, and caches the facts about it."""
 
 import dataclasses
 import hashlib
@@ -20,29 +18,29 @@ from grpo_jax.plan.collectives import Collective, collectives
 
 SAY_EVERY = 20  # seconds between lines while the compiler works
 _NEEDS = re.compile(r"(?:Used|required for HLO temporaries \()\s*([\d.]+)([KMGT]?)")
-_COUNTING = ("facts", "hlo", "trips", "collectives")  # modules that a cached result depends on
+_COUNTING = ("facts", "hlo", "trips", "collectives")  # modules that make the facts
 _LINES = re.compile(r'(?<=\.py"):\d+:\d+(?: to (?:\d+)?:\d+)?')
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-  """A compiled program; bytes are of one device."""
+  """Facts about a compiled program; bytes are of one device."""
 
   name: str
   compile_s: float
   arguments: int = 0
   outputs: int = 0
-  aliased: int = 0  # of the outputs, those that lie where an argument (that is given up) lay
+  aliased: int = 0  # outputs that take the place of a donated argument
   temporaries: int = 0
   code: int = 0
-  needs: int = 0  # where it did not fit: what the compiler says that it would take; 0: it fits
-  error: str = ""  # where it did not fit, or its text cannot be had: what the compiler says
-  collectives: tuple[Collective, ...] | None = None  # None: its text cannot be had
+  needs: int = 0  # what the program would take according to the compiler; 0: it fits
+  error: str = ""  # the message of the compiler if the program does not fit or has no text
+  collectives: tuple[Collective, ...] | None = None  # None: the program has no text
 
   @property
   def peak(self) -> int:
-    """Bytes that the program holds while it runs, its code included."""
+    """Bytes that the program and its code take while it runs."""
     return self.needs or self.arguments + self.outputs - self.aliased + self.temporaries + self.code
 
 
@@ -55,8 +53,8 @@ def compiled(
     name: of the program, for messages.
     lowered: the program.
     slice_of: the slice of each device of its mesh.
-    where: the topology, in words.
-    cache: a folder, made where it is missing; "" for none.
+    where: the topology, for messages and for the name in the cache.
+    cache: a folder, created if it does not exist; "" for none.
   """
   file = pathlib.Path(cache) / f"{_key(lowered, where)}.json" if cache else None
   if file and file.exists():
@@ -82,6 +80,7 @@ def _compile(name: str, lowered: jax.stages.Lowered, slice_of: Sequence[int]) ->
       name, time.perf_counter() - start, needs=_needed(str(error)), error=_first_lines(error)
     )
   seconds, memory = time.perf_counter() - start, program.memory_analysis()
+  assert memory, "the compiler reports no memory"
   facts = Facts(
     name,
     seconds,
@@ -92,18 +91,16 @@ def _compile(name: str, lowered: jax.stages.Lowered, slice_of: Sequence[int]) ->
     memory.generated_code_size_in_bytes,
   )
   try:
-    text = program.as_text()
-  except jax.errors.JaxRuntimeError as error:  # seen with some programs for v5p
+    text = program.as_text() or ""
+  except jax.errors.JaxRuntimeError as error:  # happens with some programs for v5p
     return dataclasses.replace(facts, error=_first_lines(error))
   return dataclasses.replace(facts, collectives=tuple(collectives(text, len(slice_of), slice_of)))
 
 
 def _needed(message: str) -> int:
-  """Returns the largest number of bytes that a message of the compiler says are used; 1 where it
-  says none.
-  """
-  found = [float(number) * _UNITS[unit] for number, unit in _NEEDS.findall(message)]
-  return int(max(found, default=1))
+  """Returns the largest number of used bytes in a message of the compiler; 1 if it has none."""
+  sizes = [float(number) * _UNITS[unit] for number, unit in _NEEDS.findall(message)]
+  return int(max(sizes, default=1))
 
 
 def _first_lines(error: Exception) -> str:
@@ -111,11 +108,9 @@ def _first_lines(error: Exception) -> str:
 
 
 def _key(lowered: jax.stages.Lowered, where: str) -> str:
-  """Returns a name that is another one where anything of the program is, or what compiles or counts
-  it.
+  """Returns a digest of the program, of its compiler and of the code that counts.
 
-  The functions that the program's operations come from belong to it, the lines that they stand on
-  do not.
+  It covers the functions that operations come from, but not their line numbers.
   """
   import libtpu
 
@@ -131,34 +126,32 @@ def _key(lowered: jax.stages.Lowered, where: str) -> str:
 
 def _read(file: pathlib.Path) -> Facts:
   fields: dict[str, Any] = json.loads(file.read_text())
-  found = fields.pop("collectives")
-  if found is not None:
-    found = tuple(
-      Collective(**each | {name: tuple(each[name]) for name in _TUPLES}) for each in found
-    )
-  return Facts(**fields, collectives=found)
+  rows = fields.pop("collectives")
+  if rows is not None:
+    rows = tuple(Collective(**row | {name: tuple(row[name]) for name in _TUPLES}) for row in rows)
+  return Facts(**fields, collectives=rows)
 
 
 _TUPLES = ("unknown_loops", "functions")
 
 
 class _Ticking:
-  """Says every now and then, while a block lasts, for how many seconds it has."""
+  """Prints the elapsed seconds at intervals while a block runs."""
 
-  def __init__(self, what: str):
-    self.what, self.done = what, threading.Event()
+  def __init__(self, task: str):
+    self.task, self.done = task, threading.Event()
     self.thread = threading.Thread(target=self._tick, daemon=True)
 
   def __enter__(self) -> None:
     self.start = time.perf_counter()
-    print(f"{self.what} ...", flush=True)
+    print(f"{self.task} ...", flush=True)
     self.thread.start()
 
-  def __exit__(self, *_: Any) -> None:
+  def __exit__(self, *_: object) -> None:
     self.done.set()
     self.thread.join()
-    print(f"{self.what}: took {time.perf_counter() - self.start:.0f} s", flush=True)
+    print(f"{self.task}: took {time.perf_counter() - self.start:.0f} s", flush=True)
 
   def _tick(self) -> None:
     while not self.done.wait(SAY_EVERY):
-      print(f"{self.what}: {time.perf_counter() - self.start:.0f} s so far", flush=True)
+      print(f"{self.task}: {time.perf_counter() - self.start:.0f} s so far", flush=True)

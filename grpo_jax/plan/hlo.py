@@ -8,7 +8,7 @@ import math
 import re
 from typing import NamedTuple
 
-# Bits of an element, by the name that XLA prints; tokens and opaque values have none.
+# Bits of an element, by XLA's name of the type; tokens and opaque values have none.
 _BITS = {"pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128}
 _ARRAY = re.compile(r"(\w+)\[([\d,<= ]*)\]")
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*-> .*\{$")
@@ -24,8 +24,8 @@ class Instruction:
   name: str
   opcode: str
   type: str  # of the result, with layouts, as printed
-  operands: tuple[str, ...]  # names; for a constant or a parameter, what stands in its parentheses
-  attributes: str  # what follows the operands
+  operands: tuple[str, ...]  # names; for a constant or a parameter, the text in its parentheses
+  attributes: str  # the text after the operands
   root: bool
 
 
@@ -33,30 +33,25 @@ class Program(NamedTuple):
   """A compiled program."""
 
   entry: str
-  # name -> its instructions by name, in their order
-  computations: dict[str, dict[str, Instruction]]
-  # stack_frame_id -> names of Python functions, the innermost first
-  stacks: dict[int, tuple[str, ...]]
+  computations: dict[str, dict[str, Instruction]]  # name -> its instructions by name, in order
+  stacks: dict[int, tuple[str, ...]]  # stack_frame_id -> names of Python functions, innermost first
 
 
 def parse(text: str) -> Program:
-  """Returns the program that the text describes.
-
-  Raises:
-    ValueError: there is no entry computation in it.
-  """
+  """Returns the program that the text describes; ValueError if it has no entry computation."""
   computations: dict[str, dict[str, Instruction]] = {}
-  entry, current = "", None
+  entry = ""
+  current: dict[str, Instruction] | None = None
   for line in text.splitlines():
     if current is None:
       if header := _HEADER.match(line):
         current = computations.setdefault(header[2], {})
         entry = header[2] if header[1] else entry
-    # not "}}": a kernel's metadata may have lines of its own
+    # not "}}": a kernel's metadata may span several lines
     elif line == "}" or line.startswith("}, "):
       current = None
-    elif found := _INSTRUCTION.match(line):
-      instruction = _instruction(found[2], bool(found[1]), line[found.end() :])
+    elif match := _INSTRUCTION.match(line):
+      instruction = _instruction(match[2], bool(match[1]), line[match.end() :])
       current[instruction.name] = instruction
   if not entry:
     raise ValueError("the text of the compiled program has no ENTRY computation")
@@ -66,6 +61,18 @@ def parse(text: str) -> Program:
 def root(computation: dict[str, Instruction]) -> Instruction:
   """Returns the instruction whose value the computation returns."""
   return next((i for i in computation.values() if i.root), [*computation.values()][-1])
+
+
+def search(pattern: str, text: str) -> re.Match[str]:
+  """Returns the first match of a pattern that XLA always prints; ValueError if it did not."""
+  if match := re.search(pattern, text):
+    return match
+  raise ValueError(f"the text of the compiled program has no {pattern} in: {text[:200]}")
+
+
+def called(instruction: Instruction, role: str) -> str:
+  """Returns the name of the computation that an instruction calls as `role`, such as "body"."""
+  return search(rf"{role}=%?([\w.\-]+)", instruction.attributes)[1]
 
 
 def _instruction(name: str, is_root: bool, rest: str) -> Instruction:
@@ -81,7 +88,7 @@ def _instruction(name: str, is_root: bool, rest: str) -> Instruction:
 
 
 def _closing(text: str, start: int) -> int:
-  """Returns where the parenthesis that opens at `start` is closed."""
+  """Returns the position of the parenthesis that closes the one at `start`."""
   depth = 0
   for match in re.compile(r"[()]").finditer(text, start):
     depth += 1 if match[0] == "(" else -1
@@ -91,9 +98,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def elements(type_: str) -> list[str]:
-  """Returns the types that a tuple's type is made of, nested tuples whole; of an array's type, that
-  alone.
-  """
+  """Returns the types of a tuple's elements, which may be tuples; for an array, its own type."""
   if not type_.startswith("("):
     return [type_]
   parts, depth, start = [], 0, 1
@@ -106,9 +111,7 @@ def elements(type_: str) -> list[str]:
 
 
 def size(type_: str) -> int:
-  """Returns the bytes of a type as its shape says, without the padding of a layout; of a tuple, the
-  sum.
-  """
+  """Returns the bytes of a type by its shape, without the padding of its layout."""
   return sum(_array_bits(*match.groups()) for match in _ARRAY.finditer(type_)) // 8
 
 
@@ -119,9 +122,7 @@ def _array_bits(dtype: str, dims: str) -> int:
 
 
 def _stacks(text: str) -> dict[int, tuple[str, ...]]:
-  """Returns the Python functions of each stack frame, the innermost first; {} where the text has no
-  such tables.
-  """
+  """Returns the Python functions of each stack frame, innermost first; {} without tables."""
   names = {i: name for i, name, _ in _table(text, "FunctionNames")}
   functions = {
     i: names.get(_field(row, "function_name_id"), "") for i, _, row in _table(text, "FileLocations")
@@ -132,24 +133,23 @@ def _stacks(text: str) -> dict[int, tuple[str, ...]]:
   }  # a parent is printed one higher than its number; a frame without one names itself
   stacks = {}
   for i in frames:
-    chain, at = [], i
-    while at in frames and len(chain) <= len(frames):
-      name, parent = frames[at]
+    chain: list[str] = []
+    frame = i
+    while frame in frames and len(chain) <= len(frames):
+      name, parent = frames[frame]
       chain.append(name)
-      at = parent if parent != at else -1
+      frame = parent if parent != frame else -1
     stacks[i] = tuple(chain)
   return stacks
 
 
 def _table(text: str, title: str) -> list[tuple[int, str, str]]:
-  """Returns the rows (number, quoted text, fields in braces) of one of the tables before the
-  computations.
-  """
-  found = re.search(rf"^{title}\n(.*?)\n\n", text, re.DOTALL | re.MULTILINE)
-  rows = [_TABLE_LINE.match(line) for line in found[1].splitlines()] if found else []
+  """Returns the rows (number, quoted text, fields in braces) of a table before the computations."""
+  table = re.search(rf"^{title}\n(.*?)\n\n", text, re.DOTALL | re.MULTILINE)
+  rows = [_TABLE_LINE.match(line) for line in table[1].splitlines()] if table else []
   return [(int(row[1]), row[2] or "", row[3] or "") for row in rows if row]
 
 
 def _field(row: str, name: str) -> int:
-  found = re.search(rf"{name}=(\d+)", row)
-  return int(found[1]) if found else 0
+  match = re.search(rf"{name}=(\d+)", row)
+  return int(match[1]) if match else 0

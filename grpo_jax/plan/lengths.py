@@ -1,6 +1,4 @@
-"""Lengths of the prompts and completions of a step, as a plan takes them to be, and the programs
-that they ask for.
-"""
+"""Draws the lengths of prompts and completions that a plan assumes, and counts their programs."""
 
 import math
 
@@ -12,23 +10,20 @@ from grpo_jax.errors import SettingError
 from grpo_jax.plan import programs
 from grpo_jax.plan.programs import Lengths, Workload
 
-MOST_STEPS = 200  # of which lengths are drawn to count programs
+MOST_STEPS = 200  # for which lengths are drawn to count programs
 
 
 def draw(config: ConfigDict, mean_length: int, mean_prompt: int, step: int = 0) -> Lengths:
-  """Returns lengths of a step, the same for the same step.
+  """Returns the lengths of a step, the same ones each time.
 
-  Completions are long-tailed: exponential with that mean, cut at sampler.max_length and moved so
-  that the mean after the cut is the one asked for; prompts are spread evenly around theirs.
+  Completions are long-tailed: exponential, cut at sampler.max_length, with the mean that is asked
+  for after the cut. Prompts are spread evenly around their mean.
 
   Args:
     config: of the run.
-    mean_length: tokens of a completion; 0: all are as long as they may be.
-    mean_prompt: tokens of a prompt; 0: all are as long as they may be.
+    mean_length: tokens of a completion; 0: all have sampler.max_length.
+    mean_prompt: tokens of a prompt; 0: all have data.max_prompt_length.
     step: of the run.
-
-  Raises:
-    SettingError: a mean that the config does not allow.
   """
   p, g = config.data.prompts, config.sampler.group
   most, most_prompt = config.sampler.max_length, config.data.max_prompt_length
@@ -38,7 +33,7 @@ def draw(config: ConfigDict, mean_length: int, mean_prompt: int, step: int = 0) 
   ):
     if not 0 <= value <= limit:
       raise SettingError(
-        f"{flag}={value}: use 1 to {limit} tokens, as the config allows, or 0 for all full"
+        f"{flag}={value}: use 1 to {limit} tokens, as the config allows, or 0 for full length"
       )
   random = np.random.default_rng(step)
   prompts = np.full(p, most_prompt)
@@ -53,7 +48,7 @@ def draw(config: ConfigDict, mean_length: int, mean_prompt: int, step: int = 0) 
 
 
 def _scale(mean: int, most: int) -> float:
-  """Returns the mean of the exponential distribution that has this mean once it is cut at `most`."""
+  """Returns the scale of the exponential distribution whose mean is `mean` when cut at `most`."""
   low, high = 1e-3, 1e6 * most
   for _ in range(100):
     middle = math.sqrt(low * high)
@@ -63,11 +58,7 @@ def _scale(mean: int, most: int) -> float:
 
 
 def count_programs(workload: Workload, mean_length: int, mean_prompt: int) -> tuple[int, int, int]:
-  """Returns how many learner's and how many sampler's programs a run compiles, and in how many
-  steps that was counted.
-
-  Lengths are drawn anew for each step, as `draw` does.
-  """
+  """Returns the numbers of learner's and sampler's programs, and of the steps of a run counted."""
   steps = min(workload.config.steps, MOST_STEPS) if mean_length or mean_prompt else 1
   learners, samplers, sizes = set(), set(), workload.learner.sizes.fresh()
   for step in range(steps):
@@ -77,9 +68,7 @@ def count_programs(workload: Workload, mean_length: int, mean_prompt: int) -> tu
   return len(learners), len(samplers), steps
 
 
-def _signature(tree: object) -> tuple:
-  """Returns what a jitted function tells programs apart by: the tree's structure, shapes and
-  dtypes.
-  """
+def _signature(tree: object) -> tuple[object, ...]:
+  """Returns the structure, shapes and dtypes for which a jitted function has one program."""
   leaves, structure = jax.tree.flatten(tree)
   return structure, tuple((x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in leaves)

@@ -1,4 +1,4 @@
-"""Makes a plan: both programs compiled, their memory by part, the estimate."""
+"""Makes a plan: compiles the programs, splits their memory into parts and estimates the time."""
 
 from ml_collections import ConfigDict
 
@@ -19,41 +19,36 @@ def make_plan(
   cache: str = "",
   command: str = "",
 ) -> Plan:
-  """Returns the plan of a run of `config` on so many slices of a topology.
+  """Returns the plan of an online run on `slices` slices of a topology.
 
   Args:
-    config: of an online run.
-    where: the topology, as v5e:2x4.
-    slices: how many of it.
+    config: of the run.
+    where: the topology, such as v5e:2x4.
+    slices: their number.
     mean_length, mean_prompt: see `lengths.draw`.
-    price: of a chip for an hour; 0: not said.
-    note: to stand below the estimate.
-    cache: the folder of what was compiled before; "" for none.
-    command: what makes the page, to be shown on it.
-
-  Raises:
-    SettingError: no such topology, or settings that a run there would refuse.
+    price: of a chip for an hour; 0: unknown.
+    note: text below the estimate.
+    cache: the folder of facts about compiled programs; "" for none.
+    command: the command that makes the page, which shows it.
   """
   chip = chips.chip_of(where)
   workload = programs.make_workload(config, topology.devices(where, slices))
-  of_step = lengths.draw(config, mean_length, mean_prompt)
+  drawn = lengths.draw(config, mean_length, mean_prompt)
   mesh = workload.decoder.layout.mesh
   slice_of = topology.slice_of_each(mesh)
   label = f"{slices} slices of {where}" if slices > 1 else where
-  learn = facts.compiled("learn", programs.lower_learn(workload, of_step), slice_of, label, cache)
+  learn = facts.compiled("learn", programs.lower_learn(workload, drawn), slice_of, label, cache)
   weights = facts.compiled("weights", programs.lower_weights(workload), slice_of, label, cache)
-  sample = facts.compiled(
-    "sample", programs.lower_sampler(workload, of_step), slice_of, label, cache
-  )
+  sample = facts.compiled("sample", programs.lower_sampler(workload, drawn), slice_of, label, cache)
   code = learn.code + weights.code + sample.code
-  padding = programs.padding(workload, of_step)
+  padding = programs.padding(workload, drawn)
   return Plan(
     command=command,
     topology=where,
     slices=slices,
     chip=chip,
     workload=workload,
-    lengths=of_step,
+    lengths=drawn,
     padding=padding,
     learn=learn,
     weights=weights,
@@ -61,7 +56,7 @@ def make_plan(
     learn_memory=memory.of_learning(workload, learn, code),
     weights_memory=memory.of_weights(workload, weights, code),
     sample_memory=memory.of_sampling(workload, sample, code),
-    estimate=estimate(workload, of_step, padding, chip, learn, weights, sample),
+    estimate=estimate(workload, drawn, padding, chip, learn, weights, sample),
     programs=_programs_of_run(workload, mean_length, mean_prompt),
     price=price,
     note=note,
@@ -69,20 +64,19 @@ def make_plan(
 
 
 def _programs_of_run(workload: programs.Workload, mean_length: int, mean_prompt: int) -> str:
-  """Returns a sentence about how many programs a run compiles."""
+  """Returns a sentence about the number of programs that a run compiles."""
   learners, samplers, steps = lengths.count_programs(workload, mean_length, mean_prompt)
   if steps == 1:
     return (
       "With all lengths full, as here, a run compiles one program of the update and one of the "
-      "sampler; --mean-length "
-      "and --mean-prompt count those of lengths that vary."
+      "sampler; --mean-length and --mean-prompt count those of lengths that vary."
     )
-  of = " and ".join(
+  means = " and ".join(
     f"{name} of {value} tokens in the mean"
     for name, value in (("completions", mean_length), ("prompts", mean_prompt))
     if value
   )
   return (
-    f"With {of}, {steps} steps compile {learners} programs of the update and {samplers} of the "
+    f"With {means}, {steps} steps compile {learners} programs of the update and {samplers} of the "
     "sampler."
   )

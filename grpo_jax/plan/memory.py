@@ -1,4 +1,4 @@
-"""Memory of one device by part: what the shapes say beside what the compiler says."""
+"""Splits the memory of one device into parts, from shapes and from what the compiler reports."""
 
 import math
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ class Parts(NamedTuple):
 
 
 def shard_bytes(tree: Any) -> int:
-  """Returns the bytes that one device has of a tree of shapes with shardings."""
+  """Returns the bytes on one device of a tree of shapes with shardings."""
   return sum(
     math.prod(x.sharding.shard_shape(x.shape)) * jnp.dtype(x.dtype).itemsize
     for x in jax.tree.leaves(tree)
@@ -29,34 +29,30 @@ def shard_bytes(tree: Any) -> int:
 
 
 def state_bytes(workload: Workload) -> dict[str, int]:
-  """Returns what stays on a device through the whole run: parameters, optimizer, reference."""
+  """Returns the bytes that stay on a device: parameters, optimizer, reference."""
   state = workload.learner.abstract()
-  parameters, all_of_it = shard_bytes(state.params), shard_bytes(state)
-  found = {"parameters (float32)": parameters, "optimizer": all_of_it - parameters}
+  parameters, total = shard_bytes(state.params), shard_bytes(state)
+  rows = {"parameters (float32)": parameters, "optimizer": total - parameters}
   base = programs.base_params(workload.learner)
   if base is not None:
-    found[f"base of adapters ({jax.tree.leaves(base)[0].dtype})"] = shard_bytes(base)
+    rows[f"base of adapters ({jax.tree.leaves(base)[0].dtype})"] = shard_bytes(base)
   if (reference := programs.own_reference(workload)) is not None:
-    found["reference (float32)"] = shard_bytes(reference)
-  return found
+    rows["reference (float32)"] = shard_bytes(reference)
+  return rows
 
 
 def judge_bytes(workload: Workload) -> dict[str, int]:
-  """Returns the bytes of reward models, if any, which stay on a device and which no program of a
-  plan is given.
+  """Returns the bytes of the parameters of reward models, which no compiled program includes.
 
-  Their parameters alone: the program that scores is not compiled, so what it computes with is not
-  known.
+  The program that scores is not compiled for a plan, so that its other memory is unknown.
   """
-  return (
-    {"reward models (float32 parameters alone)": shard_bytes(workload.judges)}
-    if workload.judges
-    else {}
-  )
+  if not workload.judges:
+    return {}
+  return {"reward models (float32 parameters alone)": shard_bytes(workload.judges)}
 
 
 def of_learning(workload: Workload, learn: Facts, code: int) -> Parts:
-  """Returns the parts while the update runs; `code` is that of all programs, which stay loaded."""
+  """Returns the parts during the update; `code` is that of all programs, which stay loaded."""
   state, judges = state_bytes(workload), judge_bytes(workload)
   if learn.needs:
     return _too_large(state | judges, learn, code, sum(judges.values()))
@@ -72,9 +68,7 @@ def of_learning(workload: Workload, learn: Facts, code: int) -> Parts:
 
 
 def of_weights(workload: Workload, weights: Facts, code: int) -> Parts:
-  """Returns the parts while the weights are made ready for decoding, what stays on a device among
-  them.
-  """
+  """Returns the parts while the weights are prepared for decoding, with those that always stay."""
   state = state_bytes(workload) | judge_bytes(workload)
   if weights.needs:
     return _too_large(state, weights, code, sum(state.values()))
@@ -88,7 +82,7 @@ def of_weights(workload: Workload, weights: Facts, code: int) -> Parts:
 
 
 def of_sampling(workload: Workload, sample: Facts, code: int) -> Parts:
-  """Returns the parts while the sampler runs; what stays on a device is there, too."""
+  """Returns the parts while the sampler runs, with those that always stay."""
   state = state_bytes(workload) | judge_bytes(workload)
   if sample.needs:
     return _too_large(state, sample, code, sum(state.values()))
@@ -112,16 +106,14 @@ def _weights_dtype(workload: Workload) -> str:
   )
 
 
-def _too_large(state: dict[str, int], facts: Facts, code: int, beside: int) -> Parts:
-  """Returns what is known of a program that the compiler could not fit; `beside` are bytes that it
-  does not see.
-  """
+def _too_large(state: dict[str, int], facts: Facts, code: int, unseen: int) -> Parts:
+  """Returns the parts for a program that does not fit; `unseen` bytes are not part of it."""
   rows = {
     **state,
     f"what the compiler asks for, the {facts.name} program alone": facts.needs,
     "programs": code,
   }
-  return Parts(tuple(rows.items()), max(facts.needs + beside, sum(state.values())) + code)
+  return Parts(tuple(rows.items()), max(facts.needs + unseen, sum(state.values())) + code)
 
 
 def decode_setup(workload: Workload) -> SamplerSetup:
@@ -130,21 +122,21 @@ def decode_setup(workload: Workload) -> SamplerSetup:
 
 
 def decode_weight_bytes(workload: Workload) -> int:
-  """Returns the bytes of the weights that one device decodes with."""
+  """Returns the bytes of the decoding weights on one device."""
   return shard_bytes(workload.weights)
 
 
 class Slots(NamedTuple):
-  """What one shard of prompts and samples decodes, on one device."""
+  """The work of one shard of prompts and samples while decoding, on one device."""
 
   samples: int
-  slots: int  # that decode at a time
+  slots: int  # samples that are decoded at a time
   prompts: int
   kv: int  # bytes of the keys and values of one token, in all layers
 
 
 def slots_of(workload: Workload) -> Slots:
-  """Returns what one shard decodes."""
+  """Returns the work of one shard while decoding."""
   config, layout, setup = workload.config, workload.sample.layout, decode_setup(workload)
   prompts = config.data.prompts // layout.size("prompt")
   samples = prompts * config.sampler.group // layout.size("sample")
@@ -159,9 +151,7 @@ def slots_of(workload: Workload) -> Slots:
 
 
 def cache_bytes(workload: Workload) -> int:
-  """Returns the bytes of keys and values while decoding: of prompts, of the slots' copies of them,
-  of completions.
-  """
+  """Returns the bytes of keys and values of prompts, their copies in slots, and completions."""
   config, s = workload.config, slots_of(workload)
   copies = s.slots if s.slots < s.samples else 0
   tokens = (

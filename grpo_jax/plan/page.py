@@ -1,6 +1,9 @@
-"""The page of a plan, in Markdown: memory, what moves, time, programs, money."""
+"""Writes the page of a plan in Markdown: memory, what moves between chips, time, programs, cost."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+import jax
 
 from grpo_jax.plan import estimate as estimates
 from grpo_jax.plan import memory, parts
@@ -11,11 +14,11 @@ from grpo_jax.plan.facts import Facts
 from grpo_jax.plan.memory import Parts
 from grpo_jax.plan.programs import Lengths, Workload
 
-SMALL = 0.005  # of a program's bytes: parts with less are one row
+SMALL = 0.005  # share of a program's bytes; smaller parts share one row
 
 
 class Plan(NamedTuple):
-  """All that a page says."""
+  """The contents of a page."""
 
   command: str
   topology: str
@@ -25,85 +28,66 @@ class Plan(NamedTuple):
   lengths: Lengths
   padding: float  # share of padding in what the learner computes for completions
   learn: Facts
-  weights: Facts  # made ready for decoding
+  weights: Facts  # of the program that prepares them for decoding
   sample: Facts
   learn_memory: Parts
   weights_memory: Parts
   sample_memory: Parts
   estimate: Estimate
-  programs: str  # how many a run compiles, and of what lengths
-  price: float  # of a chip for an hour; 0: not given
-  note: str = ""  # to stand below the estimate
+  programs: str  # a sentence about the number of programs
+  price: float  # of a chip for an hour; 0: unknown
+  note: str = ""  # below the estimate
 
   @property
   def devices(self) -> int:
-    """Of the whole mesh."""
+    """The devices of the whole mesh."""
     return self.workload.decoder.layout.mesh.size
 
   @property
   def chips(self) -> int:
-    """Of the whole mesh."""
+    """The chips of the whole mesh."""
     return self.devices // self.chip.devices
 
   @property
   def most(self) -> int:
-    """Bytes of a device that the program takes which takes the most."""
+    """Bytes on a device of the program that takes the most."""
     return max(self.learn_memory.total, self.weights_memory.total, self.sample_memory.total)
 
   @property
   def fits(self) -> bool:
-    """Whether all programs have the memory they take."""
-    return (
-      not any(each.needs for each in (self.learn, self.weights, self.sample))
-      and self.most <= self.chip.usable
-    )
+    """Whether all programs fit the memory of a device."""
+    needs = self.learn.needs or self.weights.needs or self.sample.needs
+    return not needs and self.most <= self.chip.usable
 
 
 def text(plan: Plan) -> str:
   """Returns the whole page."""
-  sections = (
-    _title(plan),
-    _memory(plan),
-    _movement(plan),
-    _time(plan),
-    _programs(plan),
-    _assumptions(plan),
-  )
-  return "\n".join("\n".join(lines) + "\n" for lines in sections)
+  sections = (_title, _memory, _movement, _time, _programs, _assumptions)
+  return "\n".join("\n".join(section(plan)) + "\n" for section in sections)
 
 
 def _title(plan: Plan) -> list[str]:
   c, shape = plan.workload.config, plan.workload.decoder.config
   mesh = " ".join(f"{axis}={n}" for axis, n in plan.workload.decoder.layout.mesh.shape.items())
-  of = f"{plan.slices} slices of {plan.topology}" if plan.slices > 1 else plan.topology
-  weights = sum(x.size for x in _leaves(plan.workload.decoder.shapes()))
+  where = f"{plan.slices} slices of {plan.topology}" if plan.slices > 1 else plan.topology
+  weights = sum(x.size for x in jax.tree.leaves(plan.workload.decoder.shapes()))
+  lengths = plan.lengths
   return [
-    f"# Plan: {c.model.variant or c.model.hub or c.init_from or 'model'} on {of}",
+    f"# Plan: {c.model.variant or c.model.hub or c.init_from or 'model'} on {where}",
     "",
     f"    {plan.command}",
     "",
     f"{weights / 1e9:.2f}e9 parameters ({shape.layers} layers of {shape.width}, vocabulary "
-    f"{shape.vocab:,}) on "
-    f"{plan.chips} chips, mesh {mesh}. A step: {c.data.prompts} prompts of "
-    f"{plan.lengths.prompts.max()} tokens, "
-    f"{c.sampler.group} completions each, of {plan.lengths.completions.mean():.0f} tokens in the "
-    "mean and at most "
-    f"{c.sampler.max_length}; {c.learner.mu * c.learner.minibatches} update(s), objective "
-    f"{c.objective.name}, "
+    f"{shape.vocab:,}) on {plan.chips} chips, mesh {mesh}. A step: {c.data.prompts} prompts of "
+    f"{lengths.prompts.max()} tokens, {c.sampler.group} completions each, of "
+    f"{lengths.completions.mean():.0f} tokens in the mean and at most {c.sampler.max_length}; "
+    f"{c.learner.mu * c.learner.minibatches} update(s), objective {c.objective.name}, "
     f"learner.microbatch={c.learner.microbatch}, learner.chunk={c.learner.chunk}, "
-    f"model.remat={c.model.remat}, "
-    f"sampler.slots={c.sampler.slots}.",
+    f"model.remat={c.model.remat}, sampler.slots={c.sampler.slots}.",
     "",
     "Compiled by the TPU's own compiler, with no chip attached. Bytes and fits are the compiler's "
-    "and exact; times are "
-    "estimates, no measurement.",
+    "and exact; times are estimates, no measurement.",
   ]
-
-
-def _leaves(tree: object) -> list:
-  import jax
-
-  return jax.tree.leaves(tree)
 
 
 def _memory(plan: Plan) -> list[str]:
@@ -114,14 +98,14 @@ def _memory(plan: Plan) -> list[str]:
     f"The compiler lets programs have {plan.chip.usable / GIB:.2f} GiB.",
     "",
   ]
-  for name, found in (
+  for name, memory_parts in (
     ("learning", plan.learn_memory),
     ("weights are made ready", plan.weights_memory),
     ("sampling", plan.sample_memory),
   ):
     lines += [f"| while {name} | GiB |", "|---|---:|"]
-    lines += [f"| {row} | {size / GIB:.3f} |" for row, size in found.rows]
-    lines += [f"| **in all** | **{found.total / GIB:.3f}** |", ""]
+    lines += [f"| {row} | {size / GIB:.3f} |" for row, size in memory_parts.rows]
+    lines += [f"| **in all** | **{memory_parts.total / GIB:.3f}** |", ""]
   return lines + [_verdict(plan)]
 
 
@@ -134,28 +118,29 @@ def _verdict(plan: Plan) -> str:
   both = max(plan.weights_memory.total, plan.sample_memory.total)
   if plan.weights.needs or plan.sample.needs or both > plan.chip.usable:
     advice += advice_for_sampling(plan.workload)
-  said = [facts.error for facts in (plan.learn, plan.weights, plan.sample) if facts.needs]
-  errors = "".join(f" The compiler: `{each}`" for each in said)
+  failed = [facts for facts in (plan.learn, plan.weights, plan.sample) if facts.needs]
+  errors = "".join(f" The compiler: `{facts.error}`" for facts in failed)
   return f"**It does not fit.** What would help: {'; '.join(dict.fromkeys(advice))}.{errors}"
 
 
 def advice_for_learning(workload: Workload) -> list[str]:
-  """Returns settings that lower what the learner takes."""
-  c, layout, found = workload.config, workload.decoder.layout, []
+  """Returns settings that lower the learner's memory."""
+  c, layout = workload.config, workload.decoder.layout
+  advice = []
   at_once = c.learner.microbatch or c.data.prompts // c.learner.minibatches
   if at_once > layout.size("prompt"):
-    found.append(f"a lower learner.microbatch ({at_once} now, at least {layout.size('prompt')})")
+    advice.append(f"a lower learner.microbatch ({at_once} now, at least {layout.size('prompt')})")
   if c.model.remat != "block":
-    found.append(f"model.remat=block ({c.model.remat} now)")
+    advice.append(f"model.remat=block ({c.model.remat} now)")
   if c.learner.chunk > 256:
-    found.append(f"a lower learner.chunk ({c.learner.chunk} now)")
+    advice.append(f"a lower learner.chunk ({c.learner.chunk} now)")
   if layout.size("sample") < c.sampler.group:
-    found.append(f"a larger mesh.group ({layout.mesh.shape['group']} now)")
-  return [*found, f"a larger mesh.tensor ({layout.mesh.shape['tensor']} now)", "more chips"]
+    advice.append(f"a larger mesh.group ({layout.mesh.shape['group']} now)")
+  return [*advice, f"a larger mesh.tensor ({layout.mesh.shape['tensor']} now)", "more chips"]
 
 
 def advice_for_sampling(workload: Workload) -> list[str]:
-  """Returns settings that lower what the sampler takes, by what takes most."""
+  """Returns settings that lower the sampler's memory, the largest part first."""
   c, s = workload.config, memory.slots_of(workload)
   tensor = workload.sample.layout.mesh.shape["tensor"]
   weights, cache = memory.decode_weight_bytes(workload), memory.cache_bytes(workload)
@@ -185,37 +170,39 @@ def _movement(plan: Plan) -> list[str]:
     if facts.collectives is None:
       lines += [f"The {name}: not known, {facts.error or 'it was not compiled'}", ""]
       continue
-    lines += _movement_of(name, list(facts.collectives))
+    lines += _movement_table(name, facts.collectives)
   return lines
 
 
-def _movement_of(name: str, found: list[Collective]) -> list[str]:
-  whole = sum(each.total for each in found)
+def _movement_table(name: str, collectives: Sequence[Collective]) -> list[str]:
+  whole = sum(collective.total for collective in collectives)
   kinds = ", ".join(
-    f"{kind} {total / 1e9:.2f}" for kind, total in totals(found).items() if total >= SMALL * whole
+    f"{kind} {total / 1e9:.2f}"
+    for kind, total in totals(collectives).items()
+    if total >= SMALL * whole
   )
-  network = sum(each.total for each in found if each.across_slices)
+  network = sum(collective.total for collective in collectives if collective.across_slices)
   lines = [f"{name.capitalize()}: **{whole / 1e9:.2f} GB** ({kinds or 'nothing'})."]
   if network:
     lines.append(f"Of these {network / 1e9:.3f} GB cross slices.")
   lines += ["", f"| {name}: part | kind | GB | share | sent |", "|---|---|---:|---:|---:|"]
   rest, rest_sent = 0, 0.0
-  for (of, kind), total in parts.by_part(found).items():
-    sent = sum(each.sent for each in found if (parts.part(each), each.kind) == (of, kind))
+  for (title, kind), total in parts.by_part(collectives).items():
+    sent = sum(c.sent for c in collectives if (parts.part(c), c.kind) == (title, kind))
     if total < SMALL * whole:
       rest, rest_sent = rest + total, rest_sent + sent
     else:
       lines.append(
-        f"| {of} | {kind} | {total / 1e9:.3f} | {total / whole:.1%} | {sent / 1e9:.3f} |"
+        f"| {title} | {kind} | {total / 1e9:.3f} | {total / whole:.1%} | {sent / 1e9:.3f} |"
       )
   if rest:
     lines.append(
       f"| smaller ones | | {rest / 1e9:.3f} | {rest / whole:.1%} | {rest_sent / 1e9:.3f} |"
     )
-  if unknown := parts.unknown_loops(found):
+  if unknown := parts.unknown_loops(collectives):
     lines += [
       "",
-      f"Loops that turn as often as lengths say count as one turn here: {', '.join(unknown)}.",
+      f"Loops whose turns depend on lengths count as one turn here: {', '.join(unknown)}.",
     ]
   return [*lines, ""]
 
@@ -241,14 +228,12 @@ def _time(plan: Plan) -> list[str]:
     f"{e.learn_flops / peak:.2f} s at the chips' peak |",
     f"| learning: arithmetic, links | {e.learn_compute_s:.2f} s, {link} |",
     f"| **learning** | **{shown(e.learn_s)}**, {e.tokens / e.learn_s[1]:,.0f} to "
-    f"{e.tokens / e.learn_s[0]:,.0f} "
-    "tokens/s |",
+    f"{e.tokens / e.learn_s[0]:,.0f} tokens/s |",
     f"| decoding: steps, bytes read in one | {e.decode_steps:,}, {e.decode_bytes / 1e9:.2f} GB: "
     f"{e.decode_s / max(e.decode_steps, 1) * 1e3:.2f} ms each |",
     f"| prefill | {e.prefill_s:.2f} s |",
     f"| **sampling** | **{shown(e.sample_s)}**, {e.tokens / e.sample_s[1]:,.0f} to "
-    f"{e.tokens / e.sample_s[0]:,.0f} "
-    "tokens/s |",
+    f"{e.tokens / e.sample_s[0]:,.0f} tokens/s |",
     f"| **step** | **{shown(e.step_s)}**, {e.tokens / high:,.0f} to {e.tokens / low:,.0f} tokens/s "
     "|",
   ]
@@ -276,9 +261,8 @@ def _assumptions(plan: Plan) -> list[str]:
   return [
     "## Assumptions",
     "",
-    *(f"- {each}" for each in estimates.ASSUMPTIONS),
+    *(f"- {assumption}" for assumption in estimates.ASSUMPTIONS),
     f"- Published, a chip: {c.flops / 1e12:.0f} TFLOP/s in bfloat16, {c.hbm / GIB:.0f} GiB of HBM "
-    "at "
-    f"{c.hbm_rate / 1e9:.0f} GB/s, {c.links} links of {c.link_rate / 1e9:.0f} GB/s each way, "
+    f"at {c.hbm_rate / 1e9:.0f} GB/s, {c.links} links of {c.link_rate / 1e9:.0f} GB/s each way, "
     f"{c.network_rate / 1e9:.1f} GB/s to other slices (sources: grpo_jax/plan/chips.py).",
   ]

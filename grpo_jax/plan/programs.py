@@ -1,6 +1,4 @@
-"""The learn step and the sampler of a config, made as a run makes them and compiled without
-weights, data or chips.
-"""
+"""Makes the programs of a config as a run would, to compile them without weights, data or chips."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -25,53 +23,46 @@ from grpo_jax.sampling import sampler
 from grpo_jax.setup import build, checks, parameters, registry, scorers
 from grpo_jax.types import Prompts, Rollouts
 
+Shapes = Any  # a tree of jax.ShapeDtypeStruct with shardings
+
 
 class Lengths(NamedTuple):
-  """Tokens of the prompts and of their completions, which decide the shapes of a step."""
+  """The numbers of tokens of prompts and completions, which decide the shapes of a step."""
 
   prompts: np.ndarray  # [P] int32
   completions: np.ndarray  # [P, G] int32
 
 
 class Workload(NamedTuple):
-  """A config on the devices of a topology; nothing is allocated or compiled."""
+  """A run on the devices of a topology; nothing is allocated or compiled."""
 
   config: ConfigDict
   decoder: Decoder
   learner: Learner
   sample: sampler.Sampler
-  weights: Any  # those that decode, as shapes with shardings
-  judges: Sequence[Any] = ()  # the parameters of each reward model, too
+  weights: Shapes  # for decoding
+  judges: Sequence[Shapes] = ()  # the parameters of each reward model
 
 
 def shape_of(config: ConfigDict) -> DecoderConfig:
-  """Returns the decoder's shape: of the folder or run in init_from, of model.variant, or of the
-  model that model.hub names, so that no weights are needed.
-
-  Raises:
-    SettingError: none of them says it.
-  """
+  """Returns the decoder's shape, without weights, from init_from, model.variant or model.hub."""
   folder, _ = parameters.find_source(config.init_from)
   if folder:
     return parameters.read_shape(folder)
   if config.model.variant:
-    made = {"vocab": config.model.vocab} if config.tokenizer == "bpe" else {}
-    return variants.variant(config.model.variant, **made)
+    changes = {"vocab": config.model.vocab} if config.tokenizer == "bpe" else {}
+    return variants.variant(config.model.variant, **changes)
   if config.model.hub in variants.HUB:
     return variants.variant(variants.HUB[config.model.hub])
   raise SettingError(
     f"model.hub={config.model.hub!r}: its shape is not in grpo_jax/models/variants.py; pass "
-    "--config.init_from=FOLDER "
-    f"with a config.json, or --config.model.variant= one of {', '.join(variants.VARIANTS)}"
+    "--config.init_from=FOLDER with a config.json, or "
+    f"--config.model.variant= one of {', '.join(variants.VARIANTS)}"
   )
 
 
 def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload:
-  """Returns the functions of an online run of the config on those devices.
-
-  Raises:
-    SettingError: settings that a run would refuse, for these devices too.
-  """
+  """Returns the functions of an online run on `devices`; refuses what the run would refuse."""
   settings.check(config)
   layout = sharding.make_layout(config.mesh, devices)
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
@@ -79,43 +70,39 @@ def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload
   checks.check(config, decoder, registry.objective(config.objective.name))
   model = build.Model(layout, decoder, tokenizer=None, render=None, stop=(0,), load=None)
   sample = sampler.make_sampler(decoder, config.sampler, model.stop)
-  lie = sampler.decode_shardings(
+  shardings = sampler.decode_shardings(
     dataclasses.replace(decoder, layout=sample.layout), config.sampler.weights_dtype
   )
   learner = Learner(config, model, config.sampler.temperature)
-  weights = jax.tree.map(_struct, jax.eval_shape(sample.ready, policy_params(learner)), lie)
+  weights = jax.tree.map(_struct, jax.eval_shape(sample.ready, policy_params(learner)), shardings)
   scoring = [parameters.abstract(Decoder(shape, layout, **how)) for shape in load.shapes(config)]
   return Workload(config, decoder, learner, sample, weights, scoring)
 
 
-def base_params(learner: Learner) -> Any:
-  """Returns the base of adapters as shapes with shardings; None without adapters."""
+def base_params(learner: Learner) -> Shapes:
+  """Returns the shapes of the base model of adapters; None without adapters."""
   folder, _ = parameters.find_source(learner.config.init_from)
   return parameters.abstract_base(
     learner.model.decoder, parameters.base_dtype(learner.config.lora, folder)
   )
 
 
-def own_reference(workload: Workload) -> Any:
-  """Returns the reference as shapes with shardings; None where there is none, or the base of
-  adapters is it.
-  """
-  of_base = workload.decoder.lora and not workload.config.ref_from
-  needed = Needs.REFERENCE in workload.learner.needs and not of_base
+def own_reference(workload: Workload) -> Shapes:
+  """Returns the shapes of the reference; None without one or if it is the base of adapters."""
+  is_base = workload.decoder.lora and not workload.config.ref_from
+  needed = Needs.REFERENCE in workload.learner.needs and not is_base
   return parameters.abstract(workload.decoder.base) if needed else None
 
 
-def policy_params(learner: Learner) -> Any:
-  """Returns the policy's parameters as shapes with shardings, adapters and their base, if any,
-  together.
-  """
+def policy_params(learner: Learner) -> Shapes:
+  """Returns the shapes of the policy's parameters, with adapters joined to their base."""
   return lora.join(base_params(learner), learner.abstract().model)
 
 
 def learn_batch(workload: Workload, lengths: Lengths, sizes: Sizes) -> tuple[Rollouts, Packing]:
-  """Returns scored rollouts of zeros, with those lengths, and their packing, as numpy arrays.
+  """Returns scored rollouts of zeros with these lengths, and their packing, as numpy arrays.
 
-  `sizes` are those of the programs made so far (`build.sizes`).
+  `sizes` are the sizes of the programs so far (`build.sizes`).
   """
   prompts, _ = sampler_prompts(workload, lengths, sizes)
   return sizes.for_learner(_rollouts(workload.config, prompts, lengths))
@@ -124,52 +111,49 @@ def learn_batch(workload: Workload, lengths: Lengths, sizes: Sizes) -> tuple[Rol
 def sampler_prompts(
   workload: Workload, lengths: Lengths, sizes: Sizes
 ) -> tuple[Prompts, int | None]:
-  """Returns prompts of zeros, with those lengths, and the size of their list, as numpy arrays."""
+  """Returns prompts of zeros with these lengths, as numpy arrays, and the size of their list."""
   shape = (len(lengths.prompts), workload.config.data.max_prompt_length)
   return sizes.for_sampler(
     Prompts(np.zeros(shape, np.int32), lengths.prompts), workload.sample.layout
   )
 
 
-def learn_arguments(workload: Workload, lengths: Lengths) -> tuple:
-  """Returns what the update takes after its state, on rollouts of those lengths, as shapes with
-  shardings.
-  """
+def learn_arguments(workload: Workload, lengths: Lengths) -> tuple[Shapes, ...]:
+  """Returns the shapes of the update's arguments after its state, on rollouts of these lengths."""
   batch = learn_batch(workload, lengths, workload.learner.sizes.fresh())
-  base, own = base_params(workload.learner), own_reference(workload)
-  ref = (
-    {} if own is None and base is not None and Needs.REFERENCE in workload.learner.needs else own
-  )
+  base, ref = base_params(workload.learner), own_reference(workload)
+  if ref is None and base is not None and Needs.REFERENCE in workload.learner.needs:
+    ref = {}
   return ref, None, *_abstract(workload.decoder.layout, batch), base
 
 
 def lower_learn(workload: Workload, lengths: Lengths) -> jax.stages.Lowered:
-  """Returns the update on rollouts of those lengths, ready to be compiled."""
+  """Returns the update on rollouts of these lengths, ready to be compiled."""
   learner = workload.learner
   return learner.jitted_learn.trace(learner.abstract(), *learn_arguments(workload, lengths)).lower()
 
 
 def lower_weights(workload: Workload) -> jax.stages.Lowered:
-  """Returns the program that makes the weights ready for decoding, ready to be compiled."""
+  """Returns the program that prepares the weights for decoding, ready to be compiled."""
   return workload.sample.ready.trace(policy_params(workload.learner)).lower()
 
 
 def lower_sampler(workload: Workload, lengths: Lengths) -> jax.stages.Lowered:
-  """Returns the sampler on prompts of those lengths, ready to be compiled."""
+  """Returns the sampler on prompts of these lengths, ready to be compiled."""
   prompts, size = sampler_prompts(workload, lengths, workload.learner.sizes.fresh())
   key, batch = jax.eval_shape(lambda: jax.random.key(0)), _abstract(workload.sample.layout, prompts)
   return workload.sample.run.trace(workload.weights, batch, key, None, prompt_size=size).lower()
 
 
 def padding(workload: Workload, lengths: Lengths) -> float:
-  """Returns the share of padding in what the learner computes for completions of those lengths."""
+  """Returns the share of padding in what the learner computes for these completions."""
   sizes = workload.learner.sizes.fresh()
   batch = learn_batch(workload, lengths, sizes)
   return plan.padding(*batch, workload.decoder.layout, sizes.microbatches)["padding_fraction"]
 
 
 def _rollouts(config: ConfigDict, prompts: Prompts, lengths: Lengths) -> Rollouts:
-  """Returns scored rollouts of zeros as the learner takes them."""
+  """Returns scored rollouts of zeros with these lengths, as numpy arrays."""
   shape = (*lengths.completions.shape, config.sampler.max_length)
   numbers = np.zeros(shape, np.float32)
   return Rollouts(
@@ -185,10 +169,8 @@ def _rollouts(config: ConfigDict, prompts: Prompts, lengths: Lengths) -> Rollout
   )
 
 
-def _abstract(layout: sharding.Layout, batch: Any) -> Any:
-  """Returns a batch of numpy arrays as shapes with the shardings that `rollouts.to_device` gives
-  them.
-  """
+def _abstract(layout: sharding.Layout, batch: Any) -> Shapes:
+  """Returns the shapes of a batch of numpy arrays, sharded as `rollouts.to_device` does."""
   batch = jax.tree.map(np.asarray, batch)
   return jax.tree.map(_struct, batch, layout.batch(batch))
 

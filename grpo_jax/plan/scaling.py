@@ -1,4 +1,4 @@
-"""Weak scaling: the same load a chip on ever more chips, as a table and a plot. Flat is the goal."""
+"""Shows weak scaling, the same load a chip on ever more chips, as a table and a plot."""
 
 import pathlib
 from typing import Any
@@ -12,7 +12,7 @@ from grpo_jax.plan.make import make_plan
 from grpo_jax.plan.page import Plan
 from grpo_jax.plan.sweep import changed
 
-# (shape, slices) of 4 to 1,024 chips, by the number of a torus' dimensions.
+# (shape, slices) of 4 to 1,024 chips, by the dimensions of the torus.
 SIZES = {
   2: (("2x2", 1), ("4x4", 1), ("8x8", 1), ("16x16", 1), ("16x16", 4)),
   3: (("2x2x1", 1), ("2x2x4", 1), ("4x4x4", 1), ("4x8x8", 1), ("4x8x8", 4)),
@@ -21,17 +21,14 @@ GIGA = 1e9
 
 
 def text(config: ConfigDict, where: str, picture: pathlib.Path, *, command: str, **how: Any) -> str:
-  """Returns the page of a family of topologies, and draws its plot into `picture`.
+  """Returns the page of a family of topologies and draws its plot into `picture`.
 
   Args:
-    config: of the run, with the load that `where` is to have: each chip keeps its share of it.
+    config: of a run on `where`; each chip keeps its share of that load.
     where: a topology of the family.
     picture: a PNG file.
-    command: to be shown on the page.
+    command: the command that makes the page, which shows it.
     how: see `make_plan`.
-
-  Raises:
-    SettingError: a load that does not divide over the chips.
   """
   family = where.partition(":")[0]
   plans = []
@@ -44,7 +41,7 @@ def text(config: ConfigDict, where: str, picture: pathlib.Path, *, command: str,
 
 
 def count(where: str, slices: int = 1) -> int:
-  """Returns how many chips so many slices of a topology have."""
+  """Returns the number of chips of `slices` slices of a topology."""
   chips_of_slice = 1
   for n in where.partition(":")[2].split("x"):
     chips_of_slice *= int(n)
@@ -52,12 +49,7 @@ def count(where: str, slices: int = 1) -> int:
 
 
 def at_size(config: ConfigDict, where: str, to: str, slices: int) -> ConfigDict:
-  """Returns the config with the load of a chip that it has on `where`, on so many slices of `to`:
-  more prompts.
-
-  Raises:
-    SettingError: a chip's share of the prompts is no whole number.
-  """
+  """Returns the config with the prompts that give a chip the same load on `to` as on `where`."""
   chips_now, chips_then = count(where), count(to, slices)
   settings = {"mesh.replica": slices, "mesh.fsdp": -1}
   scaled = {"data.prompts": config.data.prompts, "sampler.slots": config.sampler.slots}
@@ -65,19 +57,17 @@ def at_size(config: ConfigDict, where: str, to: str, slices: int) -> ConfigDict:
     if value * chips_then % chips_now:
       raise SettingError(
         f"{name}={value} with --scaling and --topology={where}: {chips_now} chips do not share it "
-        "evenly; use a "
-        f"multiple of {chips_now}"
+        f"evenly; use a multiple of {chips_now}"
       )
     settings[name] = value * chips_then // chips_now
   return changed(config, settings)
 
 
 def page(plans: list[Plan], command: str, picture: str) -> str:
-  """Returns the table, with the plot above it."""
+  """Returns the table with the plot above it."""
+  model = plans[0].workload.config.model
   lines = [
-    "# Weak scaling: "
-    f"{plans[0].workload.config.model.hub or plans[0].workload.config.model.variant} on "
-    f"{plans[0].topology.partition(':')[0]}",
+    f"# Weak scaling: {model.hub or model.variant} on {plans[0].topology.partition(':')[0]}",
     "",
     f"    {command}",
     "",
@@ -91,22 +81,20 @@ def page(plans: list[Plan], command: str, picture: str) -> str:
     "|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
   ]
   for plan in plans:
-    moved = plan.learn.collectives or ()
+    collectives = plan.learn.collectives or ()
+    across = sum(collective.total for collective in collectives if collective.across_slices) / GIGA
     low, high = plan.estimate.step_s
     lines.append(
       f"| {plan.chips:,} | {plan.slices} | {plan.workload.config.data.prompts} | "
-      f"{plan.learn_memory.total / GIB:.2f} | "
-      f"{plan.sample_memory.total / GIB:.2f} | {plan.estimate.learn_flops / plan.chips / 1e12:.1f} "
-      "| "
-      f"{sum(each.total for each in moved) / GIGA:.2f} | "
-      f"{sum(each.total for each in moved if each.across_slices) / GIGA:.2f} | {low:.2f} to "
-      f"{high:.2f} |"
+      f"{plan.learn_memory.total / GIB:.2f} | {plan.sample_memory.total / GIB:.2f} | "
+      f"{plan.estimate.learn_flops / plan.chips / 1e12:.1f} | {_moved(plan):.2f} | {across:.2f} | "
+      f"{low:.2f} to {high:.2f} |"
     )
   return "\n".join([*lines, ""])
 
 
 def draw(plans: list[Plan], picture: pathlib.Path) -> None:
-  """Draws memory, operations and bytes of a chip over the number of chips."""
+  """Draws memory, operations and bytes of a chip by the number of chips."""
   try:
     import matplotlib.figure
   except ImportError as error:
@@ -143,8 +131,8 @@ def draw(plans: list[Plan], picture: pathlib.Path) -> None:
 
 
 def _moved(plan: Plan) -> float:
-  return sum(each.total for each in plan.learn.collectives or ()) / GIGA
+  return sum(collective.total for collective in plan.learn.collectives or ()) / GIGA
 
 
 def _sent(plan: Plan) -> float:
-  return sum(each.sent for each in plan.learn.collectives or ()) / GIGA
+  return sum(collective.sent for collective in plan.learn.collectives or ()) / GIGA

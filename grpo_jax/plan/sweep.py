@@ -1,4 +1,4 @@
-"""Tries settings that change neither the data nor the loss, and ranks the plans that fit."""
+"""Tries settings that change neither the data nor the loss, and ranks their plans."""
 
 import itertools
 from collections.abc import Iterator
@@ -29,14 +29,11 @@ def text(
   """Returns the page of a sweep, the fastest plan that fits first.
 
   Args:
-    config: of the run; what is tried changes it.
-    where, slices: the topology, and how many of it.
-    most: plans to try at most.
-    command: to be shown on the page.
+    config: of the run, without the settings to try.
+    where, slices: the topology and the number of its slices.
+    most: the largest number of plans to try.
+    command: the command that makes the page, which shows it.
     how: see `make_plan`.
-
-  Raises:
-    SettingError: nothing that could be tried is allowed.
   """
   rows = []
   chip = chips.chip_of(where)
@@ -57,26 +54,22 @@ def text(
 
 
 def candidates(config: ConfigDict, devices: int, slices: int) -> Iterator[dict[str, Any]]:
-  """Yields settings to try: for each mesh in turn its first choice of microbatch and chunk, then
-  the next.
-  """
+  """Yields the settings to try: the first microbatch and chunk for each mesh, then the second."""
   prompts, group = config.data.prompts, config.sampler.group
   meshes = [
     (tensor, split)
     for tensor, split in itertools.product(TENSORS, _divisors(group))
     if devices % (tensor * split * slices) == 0 and prompts % (devices // (tensor * split)) == 0
   ]
-  of_mesh = [list(_of_mesh(config, devices, slices, *mesh)) for mesh in meshes]
-  for together in itertools.zip_longest(*of_mesh):
-    yield from (settings for settings in together if settings)
+  by_mesh = [list(_with_mesh(config, devices, slices, *mesh)) for mesh in meshes]
+  for choices in itertools.zip_longest(*by_mesh):
+    yield from (settings for settings in choices if settings)
 
 
-def _of_mesh(
+def _with_mesh(
   config: ConfigDict, devices: int, slices: int, tensor: int, split: int
 ) -> Iterator[dict[str, Any]]:
-  """Yields the settings to try with a mesh: few prompts at a time first, since they take the least
-  memory.
-  """
+  """Yields the settings to try with a mesh: small microbatches first, which take little memory."""
   shards, minibatch = devices // (tensor * split), config.data.prompts // config.learner.minibatches
   mesh = {"mesh.replica": slices, "mesh.fsdp": -1, "mesh.group": split, "mesh.tensor": tensor}
   at_once = [
@@ -100,14 +93,12 @@ def changed(config: ConfigDict, settings: dict[str, Any]) -> ConfigDict:
 
 
 def shown(settings: dict[str, Any]) -> str:
-  """Returns settings as they are given to the command."""
+  """Returns settings as flags of the command."""
   return " ".join(f"--config.{name}={value}" for name, value in settings.items())
 
 
 def page(rows: list[Row], usable: float, command: str) -> str:
-  """Returns the table of a sweep: plans that fit before others, then by the step in which no
-  communication hides.
-  """
+  """Returns the table of a sweep: first the plans that fit, then by the time without overlap."""
   ranked = sorted(rows, key=lambda row: (not row.plan.fits, row.plan.estimate.step_s[1]))
   first = ranked[0].plan
   lines = [
@@ -117,9 +108,8 @@ def page(rows: list[Row], usable: float, command: str) -> str:
     f"    {command}",
     "",
     f"{len(rows)} plans, ranked by whether they fit {usable / GIB:.2f} GiB and by the estimated "
-    "step in which no "
-    "communication hides. Estimates, no measurement; `python -m launch.plan` with the settings of "
-    "a row has its page.",
+    "step in which no communication hides. Estimates, no measurement; `python -m launch.plan` with "
+    "the settings of a row has its page.",
     "",
     "| fits | tensor | group | microbatch | chunk | learn GiB | sample GiB | moved GB | learn s | "
     "sample s | step s |",
@@ -127,14 +117,14 @@ def page(rows: list[Row], usable: float, command: str) -> str:
   ]
   for settings, plan in ranked:
     e, moved = plan.estimate, plan.learn.collectives
-    total = f"{sum(each.total for each in moved) / 1e9:.1f}" if moved is not None else "?"
+    total = (
+      f"{sum(collective.total for collective in moved) / 1e9:.1f}" if moved is not None else "?"
+    )
     lines.append(
       f"| {'yes' if plan.fits else 'no'} | {settings['mesh.tensor']} | {settings['mesh.group']} | "
       f"{settings['learner.microbatch']} | {settings['learner.chunk']} | "
-      f"{plan.learn_memory.total / GIB:.2f} | "
-      f"{plan.sample_memory.total / GIB:.2f} | {total} | {_range(e.learn_s)} | "
-      f"{_range(e.sample_s)} | "
-      f"{_range(e.step_s)} |"
+      f"{plan.learn_memory.total / GIB:.2f} | {plan.sample_memory.total / GIB:.2f} | {total} | "
+      f"{_range(e.learn_s)} | {_range(e.sample_s)} | {_range(e.step_s)} |"
     )
   return "\n".join([*lines, "", f"The first row: `{shown(ranked[0].settings)}`", ""])
 

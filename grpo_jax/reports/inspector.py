@@ -9,7 +9,7 @@ import json
 import pathlib
 from typing import Any
 
-from grpo_jax.config.kinds import Form, Row
+from grpo_jax.config.kinds import Form, Kind
 from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 from grpo_jax.sandbox import model_folder
@@ -19,7 +19,7 @@ NUMBERS = Form(
 )
 TEXTS = Form("texts", lambda x: isinstance(x, list) and all(isinstance(text, str) for text in x))
 # The fields that the page computes with; it shows any other field as it is.
-ROWS: dict[str, Row] = {
+ROWS: dict[str, Kind] = {
   **jsonl.STEP,
   **dict.fromkeys(("question", "completion"), model_folder.TEXT),
   **dict.fromkeys(("reward", "advantage", "disagreement"), jsonl.NUMBER),

@@ -245,7 +245,7 @@ def test_forms_of_groups(text, groups):
 
 
 def test_groups_of_an_unknown_form_are_refused():
-  with pytest.raises(ValueError, match="not known: spiral"):
+  with pytest.raises(ValueError, match="unknown form: spiral"):
     collectives._groups("replica_groups=spiral", 4)
 
 
