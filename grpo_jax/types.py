@@ -116,7 +116,8 @@ class Outputs:
   values: Array | None = None  # [P, G, L] float32, of the critic, before each token
 
 
-@_pytree
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Scores:
   """A reward model's scores of a batch: all that its loss differentiates."""
 
