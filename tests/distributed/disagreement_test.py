@@ -24,6 +24,7 @@ MOST_SECONDS = 60  # from the start of the processes to the end of all
 
 CONFIG = """
 from grpo_jax.setup import defaults
+import small_models
 
 def get_config():
   c = defaults.get_config()
@@ -167,7 +168,9 @@ def start_both(folder: pathlib.Path, how: list[list[str]], last: tuple[str, ...]
       "--processes=2",
       f"--process={host}",
     ]
-    paths = {"PYTHONPATH": str(conftest.ROOT)} | (env if host else {})
+    paths = {"PYTHONPATH": f"{conftest.ROOT}:{conftest.ROOT / 'tests' / 'helpers'}"} | (
+      env if host else {}
+    )
     started.append(
       start(
         [*command, *(last if host else ())], folder / f"host{host}", folder / f"host{host}", **paths

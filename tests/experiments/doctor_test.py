@@ -8,6 +8,7 @@ import damage
 import jax
 import pytest
 import run_test
+import small_models  # noqa: F401  adds the variants named test_*
 
 from experiments import doctor, sources
 from grpo_jax.run import finished, manifest

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from small_models import SMALL
 
 from grpo_jax.models.hf import tensors
-from grpo_jax.models.variants import variant
 from grpo_jax.tokenizer import making
 
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
@@ -41,7 +41,7 @@ def make_good(folder: pathlib.Path) -> None:
   import hf_test
 
   tokenizer = making.word_level(["one two three\n"])
-  config = variant("test_qwen3", vocab=VOCAB)
+  config = dataclasses.replace(SMALL["test_qwen3"], vocab=VOCAB)
   tensors.save(folder, config, hf_test.randomised(config), tokenizer=tokenizer)
   set_keys(TOKENIZER_CONFIG, chat_template=CHAT)(folder)
   names = hf_test.stored(folder)

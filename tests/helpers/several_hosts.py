@@ -15,6 +15,7 @@ import conftest
 CONFIG = """
 import os
 from grpo_jax.setup import defaults
+import small_models
 from grpo_jax.errors import SettingError
 
 def get_config():
@@ -137,6 +138,7 @@ class Hosts:
       if strike and strike[0] == process:
         how = ["-c", STRUCK, *map(str, strike[1:])]
       env = {
+        "PYTHONPATH": str(pathlib.Path(__file__).parent),
         "FAULT": fault if process == processes - 1 else "",
         "STRUCK": str(self.folder / f"{workdir}.struck"),
       }

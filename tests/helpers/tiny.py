@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import objective_cases
 import optax
+import small_models  # noqa: F401  adds the variants named test_*
 from ml_collections import ConfigDict
 
 from grpo_jax.distributed import sharding

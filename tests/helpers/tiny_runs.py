@@ -5,6 +5,7 @@ others (`source`).
 import pathlib
 from typing import Any
 
+import small_models  # noqa: F401  adds the variants named test_*
 from ml_collections import ConfigDict
 
 from grpo_jax.setup import defaults

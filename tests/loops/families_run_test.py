@@ -12,16 +12,16 @@ import jax
 import numpy as np
 import pytest
 import tiny
+from small_models import SMALL
 
 from grpo_jax.learning import forward
 from grpo_jax.loops import online
-from grpo_jax.models.variants import VARIANTS
 from grpo_jax.packing.plan import Packing
 from grpo_jax.sampling import rollouts
 from grpo_jax.setup import build, defaults, parameters
 from grpo_jax.types import Rollouts
 
-ROWS = {"gemma3_text": "test_gemma3"}  # of models/variants.py, where its name is not the family's
+ROWS = {"gemma3_text": "test_gemma3"}  # of small_models.py, where its name is not the family's
 # What of the policy is trained, and the settings that say so.
 TRAINED = {"full": {}, "lora": {"lora.rank": 2}}
 APART = (
@@ -63,7 +63,7 @@ def parity(example, completion):
 def make_folder(family: str, folder: pathlib.Path) -> None:
   """A folder as transformers writes it, of random weights, with a tokenizer of the family's kind."""
   tokens = chat_templates.save(family, folder)
-  config = VARIANTS[ROWS.get(family, f"test_{family}")]
+  config = SMALL[ROWS.get(family, f"test_{family}")]
   made = families.model(config.__class__(**{**vars(config), "vocab": tokens}), family)
   stops = json.loads((folder / "generation_config.json").read_text())
   made.config.eos_token_id = stops["eos_token_id"]

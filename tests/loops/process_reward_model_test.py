@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import small_models  # noqa: F401  adds the variants named test_*
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError

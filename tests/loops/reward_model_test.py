@@ -16,6 +16,7 @@ import pytest
 import run_test
 from ml_collections import ConfigDict
 from offline_test import FLAT, OUTCOMES, TIED, L, scored
+from small_models import SMALL
 
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import forward
@@ -24,7 +25,6 @@ from grpo_jax.loops.reward_data import pairs
 from grpo_jax.loops.run import Run
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import read_config
-from grpo_jax.models.variants import VARIANTS
 from grpo_jax.packing.plan import Packing
 from grpo_jax.reward_models.scores import margins, pair_metrics
 from grpo_jax.setup import build, checks, defaults, registry
@@ -67,7 +67,7 @@ def batch() -> tuple[Prompts, np.ndarray]:
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("name", ["test_qwen3", "test_qwen2", "test_llama"])
 def test_an_export_has_our_scores_in_transformers(name, tied, tmp_path):
-  config = dataclasses.replace(VARIANTS[name], tied=tied, scores=True)
+  config = dataclasses.replace(SMALL[name], tied=tied, scores=True)
   params = hf_test.randomised(config)
   tensors.save(tmp_path / "m", config, params)
   assert read_config(tmp_path / "m") == config
@@ -96,7 +96,7 @@ def test_a_folder_of_transformers_has_its_scores_here(name, tmp_path):
 
 
 def test_a_head_with_two_labels_is_refused(tmp_path):
-  config = dataclasses.replace(VARIANTS["test_qwen3"], scores=True)
+  config = dataclasses.replace(SMALL["test_qwen3"], scores=True)
   tensors.save(tmp_path / "m", config, hf_test.randomised(config))
   hf_test.retensor(tmp_path / "m", **{"score.weight": np.zeros((2, config.width), np.float32)})
   with pytest.raises(SettingError, match=r"score.weight is \[2, .* config.json asks \[1, "):
@@ -388,7 +388,7 @@ def test_an_export_is_a_start_for_a_reward_model_and_none_for_a_policy(whole):
 
 def test_a_policy_is_a_start_with_a_fresh_head(tmp_path):
   """Of a folder whose unembedding is not read."""
-  config_ = dataclasses.replace(VARIANTS["test_qwen3"], tied=False)
+  config_ = dataclasses.replace(SMALL["test_qwen3"], tied=False)
   params = hf_test.randomised(config_)
   c = config()
   m = build.model(c, jax.devices()[:1])

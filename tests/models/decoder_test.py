@@ -10,18 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from small_models import SMALL
 
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import forward
 from grpo_jax.models import attention, layers
 from grpo_jax.models.attention import AttentionSpec
-from grpo_jax.models.variants import VARIANTS
 from grpo_jax.packing.lists import group_lists
 from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.rows import completions_to_rows, rows_to_completions
 from grpo_jax.types import Rollouts
 
-FAMILIES = [name for name in VARIANTS if name.startswith("test_")]
+FAMILIES = list(SMALL)
 
 
 def completions(seed=3, pad=0):

@@ -13,12 +13,12 @@ import jax
 import numpy as np
 import pytest
 import tiny
+from small_models import SMALL
 
 from grpo_jax.errors import SettingError
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import read_config, write_config
-from grpo_jax.models.variants import VARIANTS
 from grpo_jax.sampling import rollouts as host
 from grpo_jax.sampling import sampler
 
@@ -39,7 +39,7 @@ def test_odd_shapes(name, odd, tmp_path):
   """One key/value head, as many as of queries; heads of a size that the width does not say; tied
   where it was not.
   """
-  row = VARIANTS[name]
+  row = SMALL[name]
   specs = row.attention[: odd["layers"]]
   config = dataclasses.replace(row, tied=not row.tied, attention=specs, **odd)
   model = families.model(config, row.family)
@@ -70,7 +70,7 @@ def test_greedy_completions_are_those_of_transformers(name, tmp_path):
   """From the cache, in slots that are refilled, on one device and on two by two; prompts of 1 to 6
   tokens.
   """
-  config, model = hf_test.theirs(name, VARIANTS[name].tied)
+  config, model = hf_test.theirs(name, SMALL[name].tied)
   model.save_pretrained(tmp_path)
   prompts = tiny.prompts()
   free = greedy(model, prompts)
@@ -94,7 +94,7 @@ def test_greedy_completions_are_those_of_transformers(name, tmp_path):
 
 def said(name, **changes):
   """The config.json of a row, with changes; None removes a key."""
-  found = write_config(VARIANTS[name]) | changes
+  found = write_config(SMALL[name]) | changes
   return {key: value for key, value in found.items() if value is not None}
 
 
@@ -137,7 +137,7 @@ def test_the_older_spelling_is_the_newer(tmp_path):
   old = {"layer_types": None, "rope_parameters": None, "dtype": None}
   for name in CASES:
     older = said(name, **old) | ({"sliding_window_pattern": 3} if name == "test_gemma3" else {})
-    assert read(tmp_path, older) == VARIANTS[name], name
+    assert read(tmp_path, older) == SMALL[name], name
   smollm3 = said("test_smollm3", no_rope_layers=None, no_rope_layer_interval=3)
   assert [read(tmp_path, smollm3).attention_of(i).rope for i in range(3)] == [True, True, False]
 
@@ -179,7 +179,7 @@ def test_what_a_family_cannot_say_is_not_exported():
   """A window without a theta of its own in a Gemma 3, a scale that is no whole number's, another
   family's flags.
   """
-  gemma3, gemma2 = VARIANTS["test_gemma3"], VARIANTS["test_gemma2"]
+  gemma3, gemma2 = SMALL["test_gemma3"], SMALL["test_gemma2"]
   spec = dataclasses.replace(gemma3.attention[0], rope_theta=None)
   capped = dataclasses.replace(gemma2.attention[1], soft_cap=1.0)
   for config in (
@@ -189,8 +189,8 @@ def test_what_a_family_cannot_say_is_not_exported():
     dataclasses.replace(
       gemma2, attention=(dataclasses.replace(gemma2.attention[0], scale=1e-300),)
     ),
-    dataclasses.replace(VARIANTS["test_mistral"], qk_norm=True),
-    dataclasses.replace(VARIANTS["test_qwen3"], rope_linear=2.0),
+    dataclasses.replace(SMALL["test_mistral"], qk_norm=True),
+    dataclasses.replace(SMALL["test_qwen3"], rope_linear=2.0),
   ):
     with pytest.raises(SettingError, match="no Hugging Face family"):
       write_config(config)

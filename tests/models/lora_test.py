@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 import tiny
+from small_models import SMALL
 
 from grpo_jax.config import forms
 from grpo_jax.errors import SettingError
@@ -17,7 +18,6 @@ from grpo_jax.learning.state import create
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import peft, tensors
 from grpo_jax.models.lora import MODULES, A, B, Lora, has_adapters, join, split
-from grpo_jax.models.variants import VARIANTS
 from grpo_jax.sampling import rollouts as host
 from grpo_jax.sampling import sampler
 from grpo_jax.setup import build, parameters
@@ -27,7 +27,7 @@ MESHES = [tiny.ONE, pytest.param((1, 2, 2, 2), marks=pytest.mark.slow)]
 
 
 def decoder(mesh=tiny.ONE, lora=SHAPE, variant="test_qwen3"):
-  return Decoder(VARIANTS[variant], tiny.layout(mesh), lora=lora)
+  return Decoder(SMALL[variant], tiny.layout(mesh), lora=lora)
 
 
 @functools.cache
@@ -130,7 +130,7 @@ def test_fresh_adapters_change_nothing():
   assert all(
     (x == 0).all() == (path[-1].key == B) for path, x in jax.tree.leaves_with_path(trained)
   )
-  bound = VARIANTS["test_qwen3"].width ** -0.5
+  bound = SMALL["test_qwen3"].width ** -0.5
   assert 0.9 * bound < abs(trained["layers"]["attention"]["q"][A]).max() <= bound
   run = jax.jit(functools.partial(forward.logprobs, d, temperature=0.7, chunk=64))
   given = host.to_device(d.layout, (r.prompts, r.tokens, r.lengths, tiny.packing(r)))
@@ -141,7 +141,7 @@ def test_fresh_adapters_change_nothing():
 
 def test_a_cpu_does_not_convert_the_whole_base():
   d = Decoder(
-    dataclasses.replace(VARIANTS["test_qwen3"], layers=16, mlp=256), tiny.layout(), lora=SHAPE
+    dataclasses.replace(SMALL["test_qwen3"], layers=16, mlp=256), tiny.layout(), lora=SHAPE
   )
   base, trained = parameters.abstract_base(d, "bfloat16"), split(parameters.abstract(d))[1]
   given = tiny.rollouts()
@@ -186,7 +186,7 @@ def test_peft_opens_what_is_written(name, modules, tmp_path):
   several weights.
   """
   torch_peft = pytest.importorskip("peft")
-  config, model = hf_test.theirs(name, VARIANTS[name].tied)
+  config, model = hf_test.theirs(name, SMALL[name].tied)
   model.save_pretrained(tmp_path / "base")
   lora = Lora(2, 5.0, modules)
   d, given = Decoder(config, tiny.layout(tiny.ONE), lora=lora), hf_test.batch()
@@ -235,7 +235,7 @@ def test_peft_opens_a_reward_model(tmp_path, monkeypatch):
 
 def test_what_is_no_adapter_is_not_replaced(tmp_path):
   (tmp_path / "notes.txt").write_text("mine")
-  config = VARIANTS["test_qwen3"]
+  config = SMALL["test_qwen3"]
   with pytest.raises(SettingError, match="holds something else than adapters"):
     peft.save(tmp_path, config, SHAPE, adapters(), decoder().base.shapes(), "base")
   assert (tmp_path / "notes.txt").read_text() == "mine"

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
+from small_models import SMALL
 
 from experiments import gsm8k
 from experiments.measure import benchmark, benchmarks
@@ -125,7 +126,7 @@ def test_what_the_compiler_cannot_see_is_added():
 
 def test_reward_models_stay_beside_everything(tmp_path):
   """Their parameters, as they lie on a device; a folder that holds none is refused."""
-  judge = dataclasses.replace(variants.variant("test_qwen3"), scores=True)
+  judge = dataclasses.replace(SMALL["test_qwen3"], scores=True)
   (tmp_path / "config.json").write_text(json.dumps(write_config(judge)))
   c = small(
     **{"rewards.outcome_models": (("judge", str(tmp_path), 1.0),), "rewards.process_models": ()}

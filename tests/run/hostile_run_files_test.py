@@ -13,6 +13,7 @@ import doctor_test
 import jax
 import pytest
 import run_test
+import small_models  # noqa: F401  adds the variants named test_*
 from ml_collections import ConfigDict
 
 from experiments import doctor, sources

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from jax.sharding import AxisType
+from small_models import SMALL
 
 from grpo_jax.distributed.sharding import AXES, Layout
 from grpo_jax.errors import SettingError
@@ -31,7 +32,7 @@ from grpo_jax.packing.rows import Rows
 from grpo_jax.tokenizer import making, reading
 from grpo_jax.types import Prompts
 
-FAMILIES = [name for name in VARIANTS if name.startswith("test_") and name != "test_windows"]
+FAMILIES = [name for name in SMALL if name != "test_windows"]
 
 
 def layout(devices=1, **rules):
@@ -61,7 +62,7 @@ def randomised(config, seed=0):
 
 
 def saved(folder, name="test_qwen3", **options):
-  config = VARIANTS[name]
+  config = SMALL[name]
   params = randomised(config)
   tensors.save(folder, config, params, **options)
   return config, params
@@ -100,7 +101,7 @@ def assert_same(a, b):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_round_trip_is_bitwise(name, tmp_path):
   for tied in (True, False):
-    config = dataclasses.replace(VARIANTS[name], tied=tied)
+    config = dataclasses.replace(SMALL[name], tied=tied)
     params = randomised(config)
     tensors.save(tmp_path / "m", config, params)  # the second replaces the first
     assert read_config(tmp_path / "m") == config
@@ -146,7 +147,7 @@ def test_bfloat16_file(tmp_path):
 
 
 def test_whoever_reads_the_folder_reads_its_files(tmp_path):
-  config = VARIANTS["test_qwen3"]
+  config = SMALL["test_qwen3"]
   (tmp_path / "all").mkdir(mode=0o755)
   tensors.save(tmp_path / "all" / "m", config, randomised(config))
   (file,) = (tmp_path / "all" / "m").glob("*.safetensors")
@@ -531,7 +532,7 @@ def test_an_export_that_cannot_take_its_name_leaves_what_was_there(tmp_path, mon
 
 def test_export_takes_no_folder_of_somebody_else(tmp_path):
   (tmp_path / "thesis.tex").write_text("x")
-  config = VARIANTS["test_llama"]
+  config = SMALL["test_llama"]
   with pytest.raises(SettingError, match="something else than a model"):
     tensors.save(tmp_path, config, randomised(config))
   with pytest.raises(SettingError, match="something else than a model"):
@@ -628,14 +629,14 @@ def their_logits(model, prompts, completions):
 
 def theirs(name, tied):
   """A row of the table, and its random model as transformers makes it."""
-  config = dataclasses.replace(VARIANTS[name], tied=tied)
+  config = dataclasses.replace(SMALL[name], tied=tied)
   family = config.family or {"test_llama3": "llama"}.get(name, name.removeprefix("test_"))
   return config, families.model(config, family)
 
 
 # A family has one of its two forms among the quick tests, that of its row.
 FORMS = [
-  pytest.param(name, tied, marks=() if tied == VARIANTS[name].tied else pytest.mark.slow)
+  pytest.param(name, tied, marks=() if tied == SMALL[name].tied else pytest.mark.slow)
   for name in FAMILIES
   for tied in (True, False)
 ]
