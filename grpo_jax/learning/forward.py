@@ -53,12 +53,12 @@ def by_shard(decoder: Decoder, compute: Callable, params: Params, batch: Batch) 
     params: a tree of the decoder's, and maybe heads, which are whole on every device.
     batch: of the whole mesh; axes that do not divide are whole on every device.
   """
-  decoder, layout = decoder.of(params), decoder.layout
+  decoder, layout = decoder.for_params(params), decoder.layout
   if layout.mesh.size == 1:
     return compute(decoder, params, batch)
   axes = layout.shard_axes
   cuts = jax.tree.map(lambda spec: spec_over(spec, axes), decoder.specs(layout))
-  inside = decoder.of_shard()
+  inside = decoder.in_shard()
 
   def spec(x: Array, names: tuple) -> PartitionSpec:
     return layout.spec(names, x.shape)

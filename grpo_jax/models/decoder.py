@@ -1,30 +1,28 @@
-"""One decoder for every family: a table row (`shape.DecoderConfig`) makes it Qwen, Llama or Gemma.
+"""One decoder for every family: its `shape.DecoderConfig` makes it Qwen, Llama or Gemma.
 
-`Decoder` is the only place that knows of NNX modules. Outside it there are plain parameter trees:
+Only `Decoder` deals with NNX modules. Outside it there are plain parameter trees:
 
     {"embed": {"weight" [V, D]}, "layers": {... [N, out, in] ...}, "final_norm": {"scale" [D]},
      "unembed": {"weight" [V, D]}}
 
-with all layers stacked on a leading axis N; "unembed" is absent when embeddings are tied. A reward
-model (`DecoderConfig.scores`) never has it, and has "score" {"weight" [1, D]} beside the others.
-The decoder returns hidden
-states and keys/values, never logits: those exist a chunk at a time (ops/logprobs.py) or for one
-token (sampler.py).
+All layers are stacked on a leading axis N. "unembed" is absent when embeddings are tied, and in a
+reward model (`DecoderConfig.scores`), which has "score" {"weight" [1, D]} instead. The decoder
+returns hidden states and keys/values, never logits: those exist a chunk at a time
+(ops/logprobs.py) or for one token (sampler.py).
 
-Everything but attention treats a token by itself. So tokens go through the layers as one list `[N,
-D]`, and attention alone takes it apart into prompts and rows of completions. That is all that there
-is to know of packing here: `lists.join` makes the list and `lists.split` undoes it.
+Everything but attention treats each token by itself. So tokens go through the layers as one list
+`[N, D]`, and only attention splits it into prompts and rows of completions: `lists.join` makes the
+list and `lists.split` undoes it.
 
 On a mesh the learner runs it in a `jax.shard_map` (forward.py): each shard has its prompts and
-samples, and a shard of every parameter. What is used once in a pass is gathered before it
-(`whole`), a layer's weights at the start of the
-layer: `Decoder.cut` says how they are cut.
+samples, and a shard of every parameter. Parameters that a pass uses once are gathered before it
+(`whole`), a layer's weights at the start of the layer, as `Decoder.shard_layout` says.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,19 +33,18 @@ from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.models import heads
 from grpo_jax.models.attention import AttentionSpec, by_kv_head, causal_attention, group_attention
-from grpo_jax.models.layers import Block, RMSNorm, lookup
+from grpo_jax.models.layers import Attend, Aux, Block, RMSNorm, lookup
 from grpo_jax.models.lora import Lora, has_adapters, merge
-from grpo_jax.models.shape import DecoderConfig
+from grpo_jax.models.shape import DecoderConfig, Params
 from grpo_jax.models.shards import GATHERED, gather, parameter_axes
 from grpo_jax.packing.lists import GroupLists, TokenList, prompt_list
 from grpo_jax.packing.rows import Rows
 from grpo_jax.types import Array, Prompts
 
-Params = Any
-# (q, k, v) of a layer -> (like q, what else comes of it)
-Attend = Callable[[Array, Array, Array], tuple[Array, Any]]
-# the same for a layer's spec
-AttendWith = Callable[[AttentionSpec, Array, Array, Array], tuple[Array, Any]]
+# `Attend` that is also given the layer's spec.
+AttendWith = Callable[[AttentionSpec, Array, Array, Array], tuple[Array, Aux]]
+# (x, parameters of a layer) -> (x, auxiliary output of its attention)
+Layer = Callable[[Array, Params], tuple[Array, Aux]]
 
 
 class KV(NamedTuple):
@@ -57,7 +54,7 @@ class KV(NamedTuple):
   values: Array  # [N, P, Lp, K, head_dim]
 
 
-# What the fields of a Decoder that say how it runs may be.
+# Choices for the fields of a Decoder that say how it runs.
 HOW = {
   "layers": ("scan", "unroll"),
   "remat": ("none", "block", "dots"),
@@ -67,22 +64,16 @@ HOW = {
 
 @dataclasses.dataclass(frozen=True)
 class Decoder:
-  """A model as functions of plain parameter trees; frozen, so that jitted functions can close over
-  it.
-
-  Raises:
-    SettingError: layers, remat or dtype that is none of HOW.
-  """
+  """A model as functions of plain parameter trees; frozen, so that jitted functions can hold it."""
 
   config: DecoderConfig
   layout: Layout
   layers: str = "scan"
   remat: str = "none"
   dtype: str = "float32"  # of activations and matrix products
-  lora: Lora | None = None  # of adapters that its trees may have beside their weights
-  # In the body of a shard_map over its `shard_axes`: how the parameters are cut there. None: they
-  # are whole.
-  cut: Layout | None = None
+  lora: Lora | None = None  # adapters that its trees may have
+  # How parameters are sharded in the body of a shard_map over `shard_axes`; None: they are whole.
+  shard_layout: Layout | None = None
 
   def __post_init__(self) -> None:
     for name, known in HOW.items():
@@ -101,17 +92,15 @@ class Decoder:
 
   @property
   def base(self) -> "Decoder":
-    """The decoder of trees without adapters."""
+    """Decoder of trees without adapters."""
     return dataclasses.replace(self, lora=None)
 
-  def of(self, params: Params) -> "Decoder":
-    """Returns the decoder of these parameters: `base` where they have no adapters."""
+  def for_params(self, params: Params) -> "Decoder":
+    """Returns the decoder of these parameters: `base` if they have no adapters."""
     return self if self.lora and has_adapters(params) else self.base
 
   def merged(self, params: Params) -> Params:
-    """Returns parameters `[layers, ...]` without adapters: weights that have one are float32, see
-    `lora.merge`.
-    """
+    """Returns parameters `[layers, ...]` with adapters merged in float32, see `lora.merge`."""
     if not has_adapters(params):
       return params
     return jax.jit(functools.partial(merge, self.lora), out_shardings=self.base.shardings())(params)
@@ -129,8 +118,7 @@ class Decoder:
       params["score"] = heads.init_score(c.width)
     elif not c.tied:
       params["unembed"] = {"weight": 0.02 * jax.random.normal(k_out, (c.vocab, c.width))}
-    # Residual branches start small (GPT-2's 1/sqrt(2N)), so that deep random models are well
-    # scaled.
+    # Residual branches start small (GPT-2's 1/sqrt(2N)), which suits deep random models.
     for branch, name in (("attention", "o"), ("mlp", "down")):
       w = params["layers"][branch][name]
       w["weight"] = w["weight"] * (2 * c.layers) ** -0.5
@@ -151,40 +139,36 @@ class Decoder:
     return jax.tree.map(lambda spec: NamedSharding(self.layout.mesh, spec), self.specs(self.layout))
 
   def specs(self, layout: Layout) -> Params:
-    """Returns how every parameter is cut by a layout."""
+    """Returns the PartitionSpec of every parameter in a layout."""
     return jax.tree.map(
       lambda shape, axes: layout.spec(axes, shape.shape), self.shapes(), self.axes()
     )
 
-  def of_shard(self) -> "Decoder":
+  def in_shard(self) -> "Decoder":
     """Returns the decoder for the body of a `jax.shard_map` over the layout's `shard_axes`."""
-    return dataclasses.replace(
-      self, layout=self.layout.inside(self.layout.shard_axes), cut=self.layout
-    )
+    inside = self.layout.inside(self.layout.shard_axes)
+    return dataclasses.replace(self, layout=inside, shard_layout=self.layout)
 
   @functools.cached_property
-  def _cuts(self) -> Params:
-    return self.specs(self.cut)
+  def _shard_specs(self) -> Params:
+    return self.specs(self.shard_layout or self.layout)
 
   def whole(self, params: Params) -> Params:
-    """Returns the parameters with all but the layers gathered, where they are cut: what a pass uses
-    once.
-    """
-    if self.cut is None:
-      return params
-    used_once = {name: params[name] for name in self._cuts if name != "layers"}
-    return params | {name: self._gather(tree, self._cuts[name]) for name, tree in used_once.items()}
+    """Returns the parameters with all but the layers gathered, which a pass uses once."""
+    names = [name for name in self._shard_specs if name != "layers"] if self.shard_layout else []
+    return params | {name: self._gather(params[name], self._shard_specs[name]) for name in names}
 
   def _whole_layer(self, params: Params) -> Params:
-    """Returns the parameters of one layer, gathered where they are cut."""
-    if self.cut is None:
+    """Returns the parameters of one layer, gathered if they are sharded."""
+    if self.shard_layout is None:
       return params
     # without the axis of layers
-    cuts = jax.tree.map(lambda spec: type(spec)(*spec[1:]), self._cuts["layers"])
-    return self._gather(params, cuts)
+    specs = jax.tree.map(lambda spec: type(spec)(*spec[1:]), self._shard_specs["layers"])
+    return self._gather(params, specs)
 
-  def _gather(self, params: Params, cuts: Params) -> Params:
-    return gather(params, cuts, self.cut.shard_axes, self.dtype)
+  def _gather(self, params: Params, specs: Params) -> Params:
+    axes = self.shard_layout.shard_axes if self.shard_layout else ()
+    return gather(params, specs, axes, self.dtype)
 
   def unembed(self, params: Params) -> Array:
     """Returns the unembedding `[V, D]`."""
@@ -206,11 +190,10 @@ class Decoder:
 
   def block(
     self, params: Params, x: Array, positions: Array, spec: AttentionSpec, attend: Attend
-  ) -> tuple[Array, Any]:
+  ) -> tuple[Array, Aux]:
     """Returns x `[..., D]` after one layer, and the auxiliary output of its `attend`.
 
-    params: the layer's own, not stacked; positions: `[...]`; spec: of its attention; see
-    `layers.Block`.
+    `params` are the layer's own, not stacked; positions are `[...]`.
     """
     return nnx.merge(self._block, params)(x, positions, spec, attend)
 
@@ -219,39 +202,34 @@ class Decoder:
   def prefill(
     self, params: Params, prompts: Prompts, prompt_size: int | None = None
   ) -> tuple[Array, KV]:
-    """Returns the last hidden state of each prompt `[P, D]`, after the final norm, and the prompts'
-    keys and values.
+    """Returns the last hidden state of each prompt `[P, D]`, after the final norm, and its KV.
 
-    Of one shard of prompts, without completions. With `prompt_size`, at least as many as there are
-    real tokens, all but attention is computed on a list of that many.
+    It takes one shard of prompts. With `prompt_size`, a number no less than that of real tokens,
+    all but attention is computed on a list of this size.
     """
     tokens = prompt_list(prompts, prompt_size)
     positions_PxLp = jnp.broadcast_to(jnp.arange(prompts.tokens.shape[1]), prompts.tokens.shape)
-    x, positions = (
-      self.embed(params, tokens.to_list(prompts.tokens)),
-      tokens.to_list(positions_PxLp),
-    )
+    x = self.embed(params, tokens.to_list(prompts.tokens))
+    positions = tokens.to_list(positions_PxLp)
     x, kv = self._layers(params, x, positions, functools.partial(_attend_prompts, self, tokens))
     return self.norm(params, last_token(tokens.from_list(x), prompts.lengths)), KV(*kv)
 
   def forward(
     self, params: Params, prompts: Prompts, rows: Rows, lists: GroupLists
   ) -> tuple[Array, Array]:
-    """Returns hidden states of prompts and of all completions of their groups; each prompt is
-    computed once.
+    """Returns final hidden states of prompts and of all completions of their groups.
 
-    Of one shard of prompts and samples: where the group is sharded, a prompt is computed once for
-    each shard of it.
+    It takes one shard of prompts and samples. Each prompt is computed once; where the group is
+    sharded, once for each shard of it.
 
     Args:
-      params: layers in shards where they are cut, all else whole (`whole`).
+      params: layers sharded as `shard_layout` says, all else whole (`whole`).
       prompts: `[P, Lp]`.
       rows: of completions, `[P, R, T]`.
       lists: of `packing.lists.group_lists`.
 
     Returns:
-      Last hidden state of each prompt `[P, D]`, and those of the rows `[P, R, T, D]`, both after
-      the final norm.
+      Last hidden state of each prompt `[P, D]`, and those of the rows `[P, R, T, D]`.
     """
     positions_PxLp = jnp.broadcast_to(jnp.arange(prompts.tokens.shape[1]), prompts.tokens.shape)
     positions_PxRxT = rows.offsets + prompts.lengths[:, None, None]
@@ -266,18 +244,18 @@ class Decoder:
 
   def _layers(
     self, params: Params, x: Array, positions: Array, attend: AttendWith
-  ) -> tuple[Array, Any]:
-    """Returns x `[..., D]` after all layers, and the auxiliary outputs of `attend`, stacked (or a
-    tuple).
+  ) -> tuple[Array, Aux]:
+    """Returns x `[..., D]` after all layers, and the auxiliary outputs of `attend`, stacked.
 
     The attention of layers repeats with a period (`DecoderConfig.attention`): periods are scanned,
-    the layers of one unrolled, and those that do not fill a last period follow.
+    the layers of one are unrolled, and those that do not fill a last period follow. The sampler has
+    a list of layers, whose outputs are tuples.
     """
     stacked, period = params["layers"], len(self.config.attention)
     layers = [self._layer_function(spec, positions, attend) for spec in self.config.attention]
-    if isinstance(stacked, list):  # the sampler has each layer by itself
-      x, every = _run_in_turn(layers, x, stacked)
-      return x, tuple(zip(*every))
+    if isinstance(stacked, list):
+      x, outputs = _run_in_turn(layers, x, stacked)
+      return x, tuple(zip(*outputs))
     unroll = self.layers == "unroll"
     if period == 1:
       return jax.lax.scan(layers[0], x, stacked, unroll=unroll)
@@ -292,59 +270,51 @@ class Decoder:
     x, aux_rest = _run_period(layers[: self.config.layers - whole], x, rest)
     return x, jax.tree.map(lambda a, b: jnp.concatenate([a, b]), aux, aux_rest)
 
-  def _layer_function(self, spec: AttentionSpec, positions: Array, attend: AttendWith) -> Callable:
-    """Returns the function `(x, params of one layer) -> (x, aux)` of layers with that attention."""
+  def _layer_function(self, spec: AttentionSpec, positions: Array, attend: AttendWith) -> Layer:
+    """Returns the function of a layer with that attention."""
     layer = functools.partial(self._layer, spec, functools.partial(attend, spec), positions)
-    if self.remat == "none" and self.cut is None:
+    if self.remat == "none" and self.shard_layout is None:
       return layer
     keep = jax.checkpoint_policies
     policies = {
-      "none": keep.save_anything_except_these_names(
-        GATHERED
-      ),  # or all layers' weights would be held whole
+      # Otherwise the gathered weights of all layers would be kept.
+      "none": keep.save_anything_except_these_names(GATHERED),
       "dots": keep.dots_with_no_batch_dims_saveable,
       "block": None,
     }
-    policy = policies[self.remat]
-    # In the body of a scan XLA cannot merge what is computed again with what was; outside it would.
+    # In the body of a scan, XLA cannot merge the recomputation with the original.
     only_scanned = self.layers == "scan" and len(self.config.attention) == 1
-    return jax.checkpoint(layer, policy=policy, prevent_cse=not only_scanned)
+    return jax.checkpoint(layer, policy=policies[self.remat], prevent_cse=not only_scanned)
 
   def _layer(
     self, spec: AttentionSpec, attend: Attend, positions: Array, x: Array, params: Params
-  ) -> tuple[Array, Any]:
+  ) -> tuple[Array, Aux]:
     x, aux = self.block(self._whole_layer(params), x, positions, spec, attend)
     return self.layout.constrain(x, *(None,) * x.ndim), aux
 
 
 def _run_in_turn(
-  layers: Sequence[Callable], x: Array, params: Sequence[Params]
-) -> tuple[Array, list]:
-  """Returns x after as many layers as there are params, by their functions in turn, and the aux of
-  each.
-  """
-  every = []
+  layers: Sequence[Layer], x: Array, params: Sequence[Params]
+) -> tuple[Array, list[Aux]]:
+  """Returns x after one layer for each of `params`, whose functions repeat, and their outputs."""
+  outputs = []
   for i, layer_params in enumerate(params):
     x, aux = layers[i % len(layers)](x, layer_params)
-    every.append(aux)
-  return x, every
+    outputs.append(aux)
+  return x, outputs
 
 
-def _run_period(layers: Sequence[Callable], x: Array, params: Params) -> tuple[Array, Any]:
-  """Returns x after a layer of each function, params stacked `[len(layers), ...]`, and their aux
-  stacked likewise.
-  """
-  each = [jax.tree.map(lambda w, i=i: w[i], params) for i in range(len(layers))]
-  x, every = _run_in_turn(layers, x, each)
-  return x, jax.tree.map(lambda *a: jnp.stack(a), *every)
+def _run_period(layers: Sequence[Layer], x: Array, params: Params) -> tuple[Array, Aux]:
+  """Returns x after the layers of a period, params stacked, and their outputs stacked likewise."""
+  unstacked = [jax.tree.map(lambda w, i=i: w[i], params) for i in range(len(layers))]
+  x, outputs = _run_in_turn(layers, x, unstacked)
+  return x, jax.tree.map(lambda *a: jnp.stack(a), *outputs)
 
 
 def _attend_prompts(
   decoder: Decoder, tokens: TokenList, spec: AttentionSpec, q: Array, k: Array, v: Array
 ) -> tuple[Array, tuple[Array, Array]]:
-  """Returns attention of prompts alone, in a list like q, and their keys and values `[P, Lp, K,
-  d]`.
-  """
+  """Returns attention of prompts alone, in a list like q, and their keys and values."""
   q_PxLpxKxMxd = tokens.from_list(by_kv_head(q, decoder.config.kv_heads))
   k_PxLpxKxd, v_PxLpxKxd = tokens.from_list(k), tokens.from_list(v)
   out = causal_attention(decoder.layout, spec, q_PxLpxKxMxd, k_PxLpxKxd, v_PxLpxKxd)
@@ -361,32 +331,20 @@ def _attend_groups(
   k: Array,
   v: Array,
 ) -> tuple[Array, None]:
-  """Returns attention of prompts to themselves and of rows to their prompt and themselves, in a
-  list like q.
-  """
+  """Returns attention of prompts and of the rows of their groups, in a list like q."""
   layout = decoder.layout
   # [P, Lp, K, M, d], [P, R, T, K, M, d]
   q_prompt, q_rows = lists.split(by_kv_head(q, decoder.config.kv_heads))
   (k_prompt, k_rows), (v_prompt, v_rows) = lists.split(k), lists.split(v)
-  of_prompts = causal_attention(layout, spec, q_prompt, k_prompt, v_prompt)
-  of_rows = group_attention(
-    layout,
-    spec,
-    q_rows,
-    k_rows,
-    v_rows,
-    k_prompt,
-    v_prompt,
-    prompts.lengths,
-    rows.segments,
-    rows.offsets,
+  prompt_out = causal_attention(layout, spec, q_prompt, k_prompt, v_prompt)
+  lengths, segments, offsets = prompts.lengths, rows.segments, rows.offsets
+  row_out = group_attention(
+    layout, spec, q_rows, k_rows, v_rows, k_prompt, v_prompt, lengths, segments, offsets
   )
-  return lists.join(of_prompts, of_rows), None
+  return lists.join(prompt_out, row_out), None
 
 
 def last_token(x: Array, lengths: Array) -> Array:
-  """Returns x `[P, T, D]` at the last real token of each, `[P, D]`; at the first place where there
-  is none.
-  """
+  """Returns x `[P, T, D]` at the last real token of each, or at the first place if it has none."""
   index = jnp.maximum(lengths - 1, 0)[:, None, None]
   return jnp.take_along_axis(x, index, axis=1)[:, 0]

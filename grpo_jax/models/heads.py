@@ -1,4 +1,4 @@
-"""Heads that make one number of a hidden state: a critic's value, a reward model's score."""
+"""Heads that make one number from a hidden state: a critic's value, a reward model's score."""
 
 import jax.numpy as jnp
 
@@ -8,7 +8,7 @@ Params = dict[str, Array]
 
 
 def init_scalar(width: int) -> Params:
-  """Returns a head that says 0 of everything, so that the first values and scores are not noise."""
+  """Returns a head whose output is 0, so that the first values are not noise."""
   return {"weight": jnp.zeros((1, width), jnp.float32), "bias": jnp.zeros((1,), jnp.float32)}
 
 
@@ -18,9 +18,7 @@ def scalar(head: Params, hidden: Array) -> Array:
 
 
 def init_score(width: int) -> Params:
-  """Returns a reward model's head that says 0 of everything: without a bias, as Hugging Face's
-  score heads are.
-  """
+  """Returns a reward model's head whose output is 0; like Hugging Face's it has no bias."""
   return {"weight": jnp.zeros((1, width), jnp.float32)}
 
 

@@ -1,4 +1,4 @@
-"""What a decoder layer is made of, as Flax NNX modules.
+"""Modules of a decoder layer, in Flax NNX.
 
 Weights are stored `[out, in]`, as Hugging Face does: nothing is transposed on import or export, and
 a decode step reads them in the layout that is fastest for few tokens.
@@ -12,20 +12,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 
 from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.int8 import Int8
 from grpo_jax.models.lora import Lora
+from grpo_jax.models.shape import DecoderConfig
+from grpo_jax.types import Array
 
-Array = jax.Array
+Aux = Any  # auxiliary output of attention: a tree of arrays, or None
+# (q, k, v) of a layer -> (attention like q, auxiliary output)
+Attend = Callable[[Array, Array, Array], tuple[Array, Aux]]
 
-FEW_ROWS = 256  # up to here a CPU computes a product faster as weight @ x.T
+FEW_ROWS = 256  # up to this many rows a CPU computes weight @ x.T faster than x @ weight.T
 
 
-def linear(weight: Array | Int8, x: Array, dtype: Any = None) -> Array:
-  """Returns x `[..., in]` times weight `[out, in]` transposed, `[..., out]`, in `dtype` (None:
-  x's).
-  """
+def linear(weight: Array | Int8, x: Array, dtype: DTypeLike | None = None) -> Array:
+  """Returns x `[..., in]` times the transpose of weight `[out, in]`; `dtype` None: that of x."""
   if isinstance(weight, Int8):
     y = linear(weight.x, x, dtype)
     return (y * weight.scale).astype(y.dtype)
@@ -34,21 +37,21 @@ def linear(weight: Array | Int8, x: Array, dtype: Any = None) -> Array:
   if math.prod(x.shape[:-1]) > FEW_ROWS:
     return plain(weight, x)
   return jax.lax.platform_dependent(
-    weight, x, cpu=functools.partial(_linear_turned, dtype), default=plain
+    weight, x, cpu=functools.partial(_linear_transposed, dtype), default=plain
   )
 
 
-def _linear_plain(dtype: Any, weight: Array, x: Array) -> Array:
+def _linear_plain(dtype: DTypeLike | None, weight: Array, x: Array) -> Array:
   return jax.lax.dot_general(
     x, weight, (((x.ndim - 1,), (1,)), ((), ())), preferred_element_type=dtype
   )
 
 
-def _linear_turned(dtype: Any, weight: Array, x: Array) -> Array:
+def _linear_transposed(dtype: DTypeLike | None, weight: Array, x: Array) -> Array:
   out = jax.lax.dot_general(
     weight, x, (((1,), (x.ndim - 1,)), ((), ())), preferred_element_type=dtype
   )
-  # without the barrier XLA turns the product back
+  # Without the barrier XLA transposes the product back.
   return jnp.moveaxis(jax.lax.optimization_barrier(out), 0, -1)
 
 
@@ -56,8 +59,7 @@ def _linear_turned(dtype: Any, weight: Array, x: Array) -> Array:
 def lookup(table: Array, tokens: Array) -> Array:
   """Returns the rows of `table [V, D]` at `tokens [...]`: `[..., D]`.
 
-  Its gradient is summed in float32 whatever the dtype of the table: a frequent token has many
-  terms.
+  The gradient is summed in float32 whatever the dtype: a frequent token has many terms.
   """
   return jnp.take(table, tokens, axis=0)
 
@@ -66,11 +68,10 @@ def _lookup_forward(table: Array, tokens: Array) -> tuple[Array, tuple[Array, Ar
   return lookup(table, tokens), (table, tokens)
 
 
-def _lookup_backward(kept: tuple[Array, Array], g: Array) -> tuple[Array, None]:
-  table, tokens = kept
-  return jnp.zeros(table.shape, jnp.float32).at[tokens].add(g.astype(jnp.float32)).astype(
-    table.dtype
-  ), None
+def _lookup_backward(saved: tuple[Array, Array], g: Array) -> tuple[Array, None]:
+  table, tokens = saved
+  gradient = jnp.zeros(table.shape, jnp.float32).at[tokens].add(g.astype(jnp.float32))
+  return gradient.astype(table.dtype), None
 
 
 lookup.defvjp(_lookup_forward, _lookup_backward)
@@ -81,8 +82,8 @@ def long_context(
 ) -> Array:
   """Returns Llama 3.1's rotary frequencies `[half]`.
 
-  Waves longer than `original / low` tokens are stretched by `factor`, those shorter than `original
-  / high` are kept, and those between are blended.
+  Wavelengths over `original / low` tokens are stretched by `factor`, those under `original / high`
+  are kept, and those between are blended.
   """
   turns = original * frequency / (2 * math.pi)  # in the original context
   keep = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
@@ -96,10 +97,16 @@ def rope(
   scaling: tuple[float, ...] | None = None,
   linear: float = 1.0,
 ) -> Array:
-  """Rotary positions (Su et al. 2021), halves rotated as in Llama.
+  """Returns x `[..., T, heads, head_dim]` with rotary positions, halves rotated as in Llama.
 
-  x: `[..., T, heads, head_dim]`; positions: `[..., T]` int32; scaling: of `long_context`; linear:
-  what positions are divided by (Chen et al. 2023).
+  Su et al. 2021, with linear scaling by Chen et al. 2023.
+
+  Args:
+    x: queries or keys.
+    positions: `[..., T]` int32.
+    theta: base of the frequencies.
+    scaling: arguments of `long_context`.
+    linear: divisor of the positions.
   """
   half = x.shape[-1] // 2
   frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
@@ -113,7 +120,7 @@ def rope(
 
 
 class Linear(nnx.Module):
-  """y = W x (+ b), and with an adapter (lora.py) + scale * B A x."""
+  """Computes y = W x (+ b), and with an adapter (lora.py) + scale * B A x."""
 
   def __init__(
     self,
@@ -150,15 +157,13 @@ class Linear(nnx.Module):
 def _projection(
   lora: Lora | None, rngs: nnx.Rngs, name: str, n_in: int, n_out: int, bias: bool = False
 ) -> Linear:
-  """Returns the projection of that name, with an adapter where it is to have one."""
-  adapter = {"rank": lora.rank_of(name), "scale": lora.scale} if lora else {}
-  return Linear(n_in, n_out, bias=bias, rngs=rngs, **adapter)
+  """Returns the projection of that name, with the adapter that `lora` gives it."""
+  rank, scale = (lora.adapter_rank(name), lora.scale) if lora else (0, 1.0)
+  return Linear(n_in, n_out, bias=bias, rank=rank, scale=scale, rngs=rngs)
 
 
 class RMSNorm(nnx.Module):
-  """Root mean square norm (Zhang & Sennrich 2019), in float32; `plus_one` scales by 1 + scale
-  (Gemma).
-  """
+  """Root mean square norm (Zhang & Sennrich 2019) in float32; `plus_one`: Gemma's 1 + scale."""
 
   def __init__(self, width: int, *, eps: float, plus_one: bool = False):
     self.scale = nnx.Param((jnp.zeros if plus_one else jnp.ones)((width,), jnp.float32))
@@ -167,15 +172,15 @@ class RMSNorm(nnx.Module):
   def __call__(self, x: Array) -> Array:
     y = x.astype(jnp.float32)
     y = y * jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + self.eps)
-    # before 1 is added, which a small bfloat16 would be rounded to
+    # In float32 before 1 is added: a small bfloat16 would be lost.
     scale = self.scale[...].astype(jnp.float32)
     return (y * (scale + 1.0 if self.plus_one else scale)).astype(x.dtype)
 
 
 class Attention(nnx.Module):
-  """Projections of grouped-query attention; what attends to what is the caller's `attend`."""
+  """Grouped-query attention: projections around the caller's `attend`."""
 
-  def __init__(self, c: Any, rngs: nnx.Rngs, lora: Lora | None = None):
+  def __init__(self, c: DecoderConfig, rngs: nnx.Rngs, lora: Lora | None = None):
     linear = functools.partial(_projection, lora, rngs)
     self.q = linear("q", c.width, c.heads * c.head_dim, bias=c.attention_bias)
     self.k = linear("k", c.width, c.kv_heads * c.head_dim, bias=c.attention_bias)
@@ -188,8 +193,8 @@ class Attention(nnx.Module):
     self.c = c
 
   def __call__(
-    self, x: Array, positions: Array, spec: AttentionSpec, attend: Callable
-  ) -> tuple[Array, Any]:
+    self, x: Array, positions: Array, spec: AttentionSpec, attend: Attend
+  ) -> tuple[Array, Aux]:
     c = self.c
     q, k, v = self.q(x), self.k(x), self.v(x)
     if c.qk_norm_whole:
@@ -198,12 +203,12 @@ class Attention(nnx.Module):
     k, v = (y.reshape(*x.shape[:-1], c.kv_heads, c.head_dim) for y in (k, v))
     if c.qk_norm:
       q, k = self.q_norm(q), self.k_norm(k)
-    q, k = _turned(c, spec, q, positions), _turned(c, spec, k, positions)
+    q, k = _rotated(c, spec, q, positions), _rotated(c, spec, k, positions)
     out, aux = attend(q, k, v)
     return self.o(out.reshape(*x.shape[:-1], c.heads * c.head_dim)), aux
 
 
-def _turned(c: Any, spec: AttentionSpec, x: Array, positions: Array) -> Array:
+def _rotated(c: DecoderConfig, spec: AttentionSpec, x: Array, positions: Array) -> Array:
   """Returns queries or keys `[..., T, heads, head_dim]` with the rotary positions of a layer."""
   if not spec.rope:
     return x
@@ -215,25 +220,22 @@ def _turned(c: Any, spec: AttentionSpec, x: Array, positions: Array) -> Array:
 class MLP(nnx.Module):
   """Gated MLP (Shazeer 2020)."""
 
-  def __init__(self, c: Any, rngs: nnx.Rngs, lora: Lora | None = None):
+  def __init__(self, c: DecoderConfig, rngs: nnx.Rngs, lora: Lora | None = None):
     linear = functools.partial(_projection, lora, rngs)
     self.gate = linear("gate", c.width, c.mlp)
     self.up = linear("up", c.width, c.mlp)
     self.down = linear("down", c.mlp, c.width)
-    self.act = {"silu": jax.nn.silu, "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True)}[
-      c.activation
-    ]
+    gelu_tanh = functools.partial(jax.nn.gelu, approximate=True)
+    self.act: Callable[[Array], Array] = jax.nn.silu if c.activation == "silu" else gelu_tanh
 
   def __call__(self, x: Array) -> Array:
     return self.down(self.act(self.gate(x)) * self.up(x))
 
 
 class Block(nnx.Module):
-  """One decoder layer, with norms before attention and MLP (`pre_norms`), after them
-  (`post_norms`), or both.
-  """
+  """One decoder layer, with norms before attention and MLP, after them, or both."""
 
-  def __init__(self, c: Any, rngs: nnx.Rngs, lora: Lora | None = None):
+  def __init__(self, c: DecoderConfig, rngs: nnx.Rngs, lora: Lora | None = None):
     norm = functools.partial(RMSNorm, c.width, eps=c.norm_eps, plus_one=c.norm_plus_one)
     self.attention, self.mlp = Attention(c, rngs, lora), MLP(c, rngs, lora)
     if c.pre_norms:
@@ -243,9 +245,9 @@ class Block(nnx.Module):
     self.c = c
 
   def __call__(
-    self, x: Array, positions: Array, spec: AttentionSpec, attend: Callable
-  ) -> tuple[Array, Any]:
-    """x `[..., D]`, positions `[...]`; `attend(q, k, v) -> (out like q, aux)`; returns x and aux."""
+    self, x: Array, positions: Array, spec: AttentionSpec, attend: Attend
+  ) -> tuple[Array, Aux]:
+    """Returns x `[..., D]` after the layer, and the auxiliary output of `attend`."""
     c = self.c
     y, aux = self.attention(self.attention_norm(x) if c.pre_norms else x, positions, spec, attend)
     x = x + (self.attention_post_norm(y) if c.post_norms else y)

@@ -1,13 +1,12 @@
-"""How large a model may be, and what each key may be that is read of config.json and of a run's
-decoder.json.
+"""Bounds on a model's sizes and on the keys of config.json and of a run's decoder.json.
 
-The bounds are far above any model that this program could run: they keep a wrong number from
-becoming hours or gigabytes before the weights are compared with it.
+They are far above any model that this program could run: they keep a wrong number from becoming
+hours or gigabytes before the weights are compared with it.
 """
 
 from collections.abc import Sequence
 
-from grpo_jax.config.kinds import Form, Number, Whole
+from grpo_jax.config.kinds import Form, Number, Row, Whole
 from grpo_jax.errors import SettingError
 from grpo_jax.sandbox import model_folder
 
@@ -15,7 +14,7 @@ LAYERS = Whole(1, 10_000)
 VOCAB = Whole(1, model_folder.TOKENS)
 WIDTH = Whole(1, 2**20)
 HEADS = Whole(1, 2**16)
-HEAD = Form(  # a rotary position turns pairs of numbers
+HEAD = Form(  # even, since a rotary position rotates pairs of numbers
   "an even number from 2 to 65536", lambda x: Whole(2, 2**16).fits(x) and x % 2 == 0
 )
 MLP = Whole(1, 2**22)
@@ -25,7 +24,7 @@ FACTOR = Number(0, 1e9, above=True)
 WINDOW = Whole(1, 2**31 - 1)
 SOFT_CAP = Number(0, 1e9, above=True)
 
-ROPE = {
+ROPE: dict[str, Row] = {
   "rope_type": model_folder.TEXT,
   "type": model_folder.TEXT,
   "rope_theta": THETA,
@@ -36,7 +35,7 @@ ROPE = {
   "original_max_position_embeddings": FACTOR,
 }
 
-CONFIG = {
+CONFIG: dict[str, Row] = {
   "model_type": model_folder.TEXT,
   "architectures": model_folder.list_of(model_folder.TEXT),
   "vocab_size": VOCAB,
@@ -67,8 +66,8 @@ CONFIG = {
   "eos_token_id": model_folder.TOKEN_IDS,
 }
 
-# The fields of DecoderConfig, and of an AttentionSpec, as `dataclasses.asdict` has them.
-DECODER = {
+# Fields of DecoderConfig and of AttentionSpec, as `dataclasses.asdict` returns them.
+DECODER: dict[str, Row] = {
   "vocab": VOCAB,
   "width": WIDTH,
   "layers": LAYERS,
@@ -94,7 +93,7 @@ DECODER = {
   "scores": model_folder.SWITCH,
   "family": model_folder.TEXT,
 }
-ATTENTION = {
+ATTENTION: dict[str, Row] = {
   "window": Whole(0, 2**31 - 1),
   "soft_cap": Number(0, 1e9),
   "scale": Number(0, 1e9, above=True),
@@ -106,14 +105,7 @@ ATTENTION = {
 def check_shape(
   where: str, name: str, heads: int, kv_heads: int, head_dim: int, scaling: Sequence[float] | None
 ) -> None:
-  """Refuses sizes that do not fit one another, each of which may be right.
-
-  Args:
-    where: the setting and its value.
-    name: of the file.
-    heads, kv_heads, head_dim: of the attention.
-    scaling: the arguments of `layers.long_context`, or None.
-  """
+  """Refuses sizes that do not fit one another; `where` is the setting and its value."""
   if not HEAD.fits(head_dim):
     raise SettingError(
       f"{where}: {name} makes heads of head_dim={head_dim}; {HEAD.expects} would work"
@@ -125,6 +117,5 @@ def check_shape(
   if scaling is not None and not (len(scaling) == 4 and scaling[1] < scaling[2]):
     raise SettingError(
       f"{where}: {name} has a rope scaling of {model_folder.shown(list(scaling))}; factor, "
-      "low_freq_factor, a larger "
-      "high_freq_factor and original_max_position_embeddings would work"
+      "low_freq_factor, a larger high_freq_factor and original_max_position_embeddings would work"
     )

@@ -1,8 +1,7 @@
-"""How parameters are cut over a mesh, and made whole again where a shard needs them."""
+"""How parameters are sharded over a mesh, and gathered where a shard needs them whole."""
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
@@ -10,17 +9,15 @@ from jax.sharding import PartitionSpec
 
 from grpo_jax.distributed.sharding import Axis
 from grpo_jax.models import lora
+from grpo_jax.models.shape import Leaf, Params
+from grpo_jax.types import Array
 
-Array = jax.Array
-
-GATHERED = "gathered weights"  # their name in what the backward pass may keep
+GATHERED = "gathered weights"  # name of gathered weights in rematerialization policies
 
 
-def parameter_axes(head_dim: int, path: tuple, leaf: Any) -> tuple[Axis, ...]:
-  """Returns the logical axes of a parameter by the name of its module; a stack of layers has axes
-  before them.
-  """
-  table = {
+def parameter_axes(head_dim: int, path: tuple, leaf: Leaf) -> tuple[Axis, ...]:
+  """Returns the logical axes of a parameter, with None for the leading axes of a stack."""
+  table: dict[str, tuple[Axis, ...]] = {
     "embed": ("vocab", "embed"),
     "unembed": ("vocab", "embed"),
     "q": (("heads", head_dim), "embed"),
@@ -33,31 +30,31 @@ def parameter_axes(head_dim: int, path: tuple, leaf: Any) -> tuple[Axis, ...]:
   }
   *_, module, name = (p.key for p in path)
   axes = table.get(module, (None,))
-  if name != "weight":  # of a vector or an adapter, of whose axes one is the weight's
-    axes = {"bias": axes[:1], lora.A: (None, axes[-1]), lora.B: (axes[0], None)}.get(name, axes)
+  if name != "weight":  # biases and LoRA factors share one axis with the weight
+    others = {"bias": axes[:1], lora.A: (None, axes[-1]), lora.B: (axes[0], None)}
+    axes = others.get(name, axes)
   return (None,) * (leaf.ndim - len(axes)) + axes
 
 
 def spec_over(spec: PartitionSpec, axes: Sequence[str]) -> PartitionSpec:
-  """Returns the part of a spec that cuts over these mesh axes."""
-  cuts = ((cut,) if isinstance(cut, str) else cut or () for cut in spec)
-  return PartitionSpec(*(tuple(axis for axis in cut if axis in axes) or None for cut in cuts))
+  """Returns the part of a spec that shards over these mesh axes."""
+  dims = ((dim,) if isinstance(dim, str) else dim or () for dim in spec)
+  return PartitionSpec(*(tuple(axis for axis in dim if axis in axes) or None for dim in dims))
 
 
-def gather(params: Any, shardings: Any, axes: Sequence[str], dtype: str) -> Any:
-  """Returns parameters whole over these axes and in `dtype` where those cut them, as they are where
-  not.
+def gather(params: Params, specs: Params, axes: Sequence[str], dtype: str) -> Params:
+  """Returns parameters gathered over these mesh axes; those that they do not shard are unchanged.
 
-  Called in the body of a `jax.shard_map` over the axes. What else cuts a parameter (`tensor`) goes
-  on to do so.
+  Call it in the body of a `jax.shard_map` over the axes. Parameters remain sharded
+  over other axes (`tensor`).
 
   Args:
     params: a tree of this device's shards.
-    shardings: the PartitionSpec of each on the whole mesh.
+    specs: the PartitionSpec of each parameter on the whole mesh.
     axes: of the `shard_map`.
-    dtype: of what is sent and returned.
+    dtype: of the gathered parameters, in which they are also sent.
   """
-  return jax.tree.map(functools.partial(_gather_one, tuple(axes), dtype), params, shardings)
+  return jax.tree.map(functools.partial(_gather_one, tuple(axes), dtype), params, specs)
 
 
 def _gather_one(axes: tuple[str, ...], dtype: str, x: Array, spec: PartitionSpec) -> Array:
@@ -66,27 +63,24 @@ def _gather_one(axes: tuple[str, ...], dtype: str, x: Array, spec: PartitionSpec
   over, kept = spec_over(spec, axes), spec_over(spec, rest)
   if not any(over):
     return x
-  # Over the other axes, too, each shard is on its own: the compiler would make the array whole over
-  # them first.
-  each = functools.partial(gathered, over, str(x.dtype), dtype)
+  # Manual over the other axes, too: otherwise the compiler gathers the array over them first.
+  gather_shard = functools.partial(gathered, over, str(x.dtype), dtype)
   x = jax.shard_map(
-    each, mesh=mesh, in_specs=kept, out_specs=kept, axis_names=set(rest), check_vma=False
+    gather_shard, mesh=mesh, in_specs=kept, out_specs=kept, axis_names=set(rest), check_vma=False
   )(x)
   return checkpoint_name(x, GATHERED)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def gathered(spec: PartitionSpec, stored: str, dtype: str, x: Array) -> Array:
-  """Returns the whole of a parameter, in `dtype`, in the body of a `jax.shard_map` that has a shard
-  of it.
+  """Returns a whole parameter in `dtype`, from the shard of each device in a `jax.shard_map`.
 
-  The gradients of all shards are summed in float32 and scattered to where the shards are, in one
-  reduce-scatter.
+  The gradient is summed over shards in float32 and scattered to them in one reduce-scatter.
 
   Args:
-    spec: how it is cut over the axes of the `shard_map`.
-    stored: dtype of x, and of its gradient.
-    dtype: of what is sent and returned.
+    spec: how it is sharded over the axes of the `shard_map`.
+    stored: dtype of x and of its gradient.
+    dtype: of the result, in which x is also sent.
     x: this device's shard.
   """
   x = x.astype(dtype)

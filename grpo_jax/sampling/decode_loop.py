@@ -1,11 +1,10 @@
-"""The loop of the sampler: slots that decode one token a step, and take the next sample when theirs
-has ended.
+"""Decodes in a loop: each slot samples a token a step, and takes the next sample when it is free.
 
     start              the slots before the loop
-    decode_until_done  refill free slots, decode_step, decode_step, ... until no sample is left
+    decode_until_done  refills free slots and decodes steps until no sample is left
 
 Everything here is of one shard of prompts and samples. The loop's state is `Slots`; `SamplerSetup`
-and `Queue` say what does not change in it. kv_cache.py has a picture of the ring of columns that
+and `Queue` hold what does not change in it. kv_cache.py has a picture of the ring of columns that
 all slots write.
 
 Shape letters: P prompts, G samples of each, N = P * G, S slots, L completion tokens, Lp prompt
@@ -29,18 +28,16 @@ from grpo_jax.types import Array
 
 @dataclasses.dataclass(frozen=True)
 class SamplerSetup:
-  """What all rollouts of one sampler share: the model, and the settings as Python values."""
+  """Holds the model and the settings that all rollouts of one sampler share."""
 
-  decoder: (
-    Decoder  # runs in sampler.dtype, its layers unrolled, on one shard of prompts and samples
-  )
+  decoder: Decoder  # in sampler.dtype, its layers unrolled, for one shard of prompts and samples
   prompt_axes: tuple[str, ...]  # mesh axes over which prompts are sharded
   sample_axes: tuple[str, ...]  # mesh axes over which the samples of a prompt are sharded
   group: int  # samples of a prompt, over all shards
-  length: int  # tokens of a completion, at most
-  slots: int  # of one shard, at most; 0: one for each sample
+  length: int  # largest number of tokens of a completion
+  slots: int  # largest number of slots of a shard; 0: one for each sample
   cache_dtype: str
-  blocks: tuple[tuple[int, int], ...]  # of the cache's ring: (first column, past the last one)
+  blocks: tuple[tuple[int, int], ...]  # (first column, end) of each block of the cache's ring
   temperature: float
   top_k: int
   top_p: float
@@ -54,24 +51,19 @@ class Noise(NamedTuple):
   keys: Array  # [N] keys
 
   @classmethod
-  def of(cls, key: Array, prompts: Array, group: Array) -> "Noise":
-    """Returns the noise of (prompt, sample) pairs, prompt by prompt: prompts `[P]` and group `[G]`,
-    global indices.
-    """
+  def for_samples(cls, key: Array, prompts: Array, group: Array) -> "Noise":
+    """Returns the noise of all pairs of global indices of prompts `[P]` and samples `[G]`."""
     fold = jax.vmap(jax.random.fold_in, (None, 0))
     return cls(jax.vmap(fold, (0, None))(fold(key, prompts), group).reshape(-1))
 
   def at(self, sample: Array, position: Array) -> Array:
     """Returns uniform numbers `[S]` for token `position` (`[S]`) of `sample` (`[S]`)."""
-    return jax.vmap(lambda key, t: jax.random.uniform(jax.random.fold_in(key, t)))(
-      self.keys[sample], position
-    )
+    draw = jax.vmap(lambda key, t: jax.random.uniform(jax.random.fold_in(key, t)))
+    return draw(self.keys[sample], position)
 
 
 class FirstTokens(NamedTuple):
-  """The first token of every sample; zero in all fields but `done` where the prompt only fills the
-  batch.
-  """
+  """First token of every sample; zeros, except for `done`, if its prompt fills the batch."""
 
   token: Array  # [N] int32
   logprob: Array  # [N] float32
@@ -81,33 +73,30 @@ class FirstTokens(NamedTuple):
 
 
 class Queue(NamedTuple):
-  """The samples of a shard in the order in which slots take them, prompt by prompt; the loop does
-  not change it.
-  """
+  """Samples of a shard in the order in which slots take them, prompt by prompt."""
 
   real: Array  # [N] bool; the others belong to prompts of length 0, which only fill the batch
   prompt_lengths: Array  # [P] int32
-  # [N] int32, where each sample ends whatever its tokens; None: stop tokens end it
-  forced_lengths: Array | None
+  forced_lengths: Array | None  # [N] int32, lengths in place of stop tokens; None: stop tokens end
   noise: Noise
   prompt_cache: list[StoredKV]  # [P, ...] of each layer
   first: FirstTokens
 
   @property
   def group(self) -> int:
-    """G, of this shard."""
+    """Samples of a prompt in this shard."""
     return self.real.shape[0] // self.prompt_lengths.shape[0]
 
 
 class Slots(NamedTuple):
-  """The state of the decoding loop, and what it has sampled so far."""
+  """State of the decoding loop, with the tokens sampled so far."""
 
   step: Array  # [] int32
-  waiting: Array  # [] int32, the next sample of the queue; N: none waits
+  waiting: Array  # [] int32, the next sample of the queue; N: none
   sample: Array  # [S] int32, the sample that the slot decodes
-  age: Array  # [S] int32, tokens of it that are sampled
-  active: Array  # [S] bool, whether it goes on
-  token: Array  # [S] int32, the last one sampled
+  age: Array  # [S] int32, number of its tokens sampled
+  active: Array  # [S] bool, whether it is unfinished
+  token: Array  # [S] int32, its last token
   busy: Array  # [] int32, slot-steps that decoded a token
   cache: list[LayerCache]
   tokens: Array  # [N, L] int32
@@ -118,14 +107,14 @@ class Slots(NamedTuple):
 
 
 def start(setup: SamplerSetup, queue: Queue) -> Slots:
-  """Returns the slots before the loop: a slot for each sample, all at work, or fewer, all free."""
+  """Returns the slots before the loop: all active, one for each sample, or fewer, all free."""
   n, first, config = queue.real.shape[0], queue.first, setup.decoder.config
   s = min(n, setup.slots) if setup.slots else n
 
   def column0(x: Array) -> Array:
     return jnp.zeros((n, setup.length), x.dtype).at[:, 0].set(x)
 
-  if s == n:  # one slot for each sample: they read the prompts' cache itself, no copy of it
+  if s == n:  # one slot for each sample: they read the prompts' cache without a copy
     waiting, sample, active, token = jnp.int32(n), jnp.arange(n), ~first.done, first.token
     prompt_cache = queue.prompt_cache
   else:
@@ -158,27 +147,25 @@ def start(setup: SamplerSetup, queue: Queue) -> Slots:
 
 def decode_until_done(setup: SamplerSetup, params: Params, queue: Queue, slots: Slots) -> Slots:
   """Returns the slots after the last sample of the queue has ended."""
-  return jax.lax.while_loop(
-    unfinished, functools.partial(refill_and_decode, setup, params, queue), slots
-  )
+  step = functools.partial(refill_and_decode, setup, params, queue)
+  return jax.lax.while_loop(unfinished, step, slots)
 
 
 def refill_and_decode(setup: SamplerSetup, params: Params, queue: Queue, slots: Slots) -> Slots:
-  """Returns the slots after refills, and decoding until one can be refilled again.
+  """Returns the slots after refills and decoding, until a slot can be refilled again.
 
-  Decodes for at most one turn around the ring of columns; kv_cache.py has a picture of it.
+  It decodes for at most one turn around the ring of columns (see kv_cache.py).
   """
   slots = jax.lax.while_loop(can_refill, functools.partial(refill, queue), slots)
   for block, (begin, end) in enumerate(setup.blocks):
     in_block = functools.partial(can_decode, begin, end)
-    slots = jax.lax.while_loop(
-      in_block, functools.partial(decode_step, setup, params, queue, block), slots
-    )
+    decode = functools.partial(decode_step, setup, params, queue, block)
+    slots = jax.lax.while_loop(in_block, decode, slots)
   return slots
 
 
 def unfinished(slots: Slots) -> Array:
-  """Returns whether a sample is being decoded or waits, `[]` bool."""
+  """Returns whether a sample is active or waits, `[]` bool."""
   return slots.active.any() | (slots.waiting < slots.lengths.shape[0])
 
 
@@ -188,17 +175,13 @@ def can_refill(slots: Slots) -> Array:
 
 
 def can_decode(begin: int, end: int, slots: Slots) -> Array:
-  """Returns whether the next step is one of decoding that writes a column of the ring in [begin,
-  end), `[]` bool.
-  """
+  """Returns whether the next step decodes into a column in [begin, end) of the ring, `[]` bool."""
   column = slots.step % slots.tokens.shape[1]
   return slots.active.any() & ~can_refill(slots) & (column >= begin) & (column < end)
 
 
 def refill(queue: Queue, slots: Slots) -> Slots:
-  """Returns the slots where the first free one has taken the next sample (and stays free if that
-  ended at once).
-  """
+  """Returns the slots after the first free one took the next sample (if unfinished)."""
   slot, sample = jnp.argmin(slots.active), slots.waiting
   prompt = sample // queue.group
   return slots._replace(
@@ -208,8 +191,8 @@ def refill(queue: Queue, slots: Slots) -> Slots:
     active=slots.active.at[slot].set(~queue.first.done[sample]),
     token=slots.token.at[slot].set(queue.first.token[sample]),
     cache=[
-      kv_cache.copy_prompt(own, kv, prompt, slot)
-      for own, kv in zip(slots.cache, queue.prompt_cache)
+      kv_cache.copy_prompt(layer, kv, prompt, slot)
+      for layer, kv in zip(slots.cache, queue.prompt_cache)
     ],
   )
 
@@ -217,16 +200,14 @@ def refill(queue: Queue, slots: Slots) -> Slots:
 def decode_step(
   setup: SamplerSetup, params: Params, queue: Queue, block: int, slots: Slots
 ) -> Slots:
-  """Returns the slots after one more token of each active one; all write one column of that block
-  of the ring.
-  """
+  """Returns the slots after one more token of each active one, in a column of that block."""
   n = slots.lengths.shape[0]
   hidden_SxD, cache = decode_layers(setup, params, queue, block, slots)
   logits_SxV = head(setup.decoder, params, setup.decoder.norm(params, hidden_SxD))
   token, logprob, truncated = sample_tokens(
     setup, logits_SxV, queue.noise.at(slots.sample, slots.age)
   )
-  sample = jnp.where(slots.active, slots.sample, n)  # what a free slot computes is dropped
+  sample = jnp.where(slots.active, slots.sample, n)  # results of free slots are dropped
   age = slots.age + slots.active
   stopped = stops(setup, queue.forced_lengths, token, slots.sample, age)
   return slots._replace(
@@ -247,15 +228,12 @@ def decode_step(
 def decode_layers(
   setup: SamplerSetup, params: Params, queue: Queue, block: int, slots: Slots
 ) -> tuple[Array, list[LayerCache]]:
-  """Returns the hidden state `[S, D]` after the last token of each slot, and the caches with that
-  token in them.
-  """
+  """Returns the hidden state `[S, D]` after the last token of each slot, and the updated caches."""
   decoder, length = setup.decoder, setup.length
   column = slots.step % length - setup.blocks[block][0]  # in the block
   prompt_lengths = queue.prompt_lengths[slots.sample // queue.group]
   steps_since_write = (slots.step - jnp.arange(length)) % length  # of each column
-  # Without refills the steps go once around the ring, and the blocks after this one are still
-  # empty.
+  # Without refills the steps go once around the ring, and the blocks after this one are empty.
   no_refills = slots.age.shape[0] == slots.lengths.shape[0]
   blocks_to_read = setup.blocks[: block + 1] if no_refills else setup.blocks
   width = queue.prompt_cache[0].keys.x.shape[-1]
@@ -263,11 +241,11 @@ def decode_layers(
     spec: kv_cache.visible(
       spec, prompt_lengths, slots.age, width, steps_since_write, blocks_to_read
     )
-    for spec in dict.fromkeys(decoder.config.attention)  # in their order
+    for spec in dict.fromkeys(decoder.config.attention)
   }
   x_SxD, caches = decoder.embed(params, slots.token), []
   for i, (layer, cache) in enumerate(zip(params["layers"], slots.cache)):
-    spec = decoder.config.attention_of(i)
+    spec = decoder.config.layer_attention(i)
     attend = functools.partial(kv_cache.attend_slots, spec, cache, block, column, masks[spec])
     x_SxD, cache = decoder.block(layer, x_SxD, prompt_lengths + slots.age - 1, spec, attend)
     caches.append(cache)
@@ -280,8 +258,8 @@ def decode_layers(
 def head(decoder: Decoder, params: Params, hidden: Array) -> Array:
   """Returns logits `[n, V]` float32 of hidden states `[n, D]`, gathered over the tensor axis.
 
-  Sampling over a sharded vocabulary would permute between chips inside a loop that each shard of
-  prompts leaves when it is done, and a permutation waits for all chips.
+  Sampling over a sharded vocabulary would permute between chips. A permutation waits for all chips,
+  but each shard of prompts leaves the loop when it is done.
   """
   logits = decoder.layout.constrain(
     linear(decoder.unembed(params), hidden, jnp.float32), None, None
@@ -292,9 +270,7 @@ def head(decoder: Decoder, params: Params, hidden: Array) -> Array:
 def sample_tokens(
   setup: SamplerSetup, logits: Array, uniforms: Array
 ) -> tuple[Array, Array, Array]:
-  """Returns tokens, log-probs and log-probs after truncation, `[n]` each, of logits `[n, V]` and
-  uniforms `[n]`.
-  """
+  """Returns tokens, log-probs and truncated log-probs `[n]` of logits `[n, V]`, uniforms `[n]`."""
   return decoding.sample(
     logits,
     uniforms,
@@ -313,8 +289,9 @@ def stops(
   Args:
     setup: its stop tokens.
     forced_lengths: `[N]`, or None: stop tokens end completions.
-    token, sample, age: `[n]`, the token, its sample, and the tokens of that sample, this one
-      included.
+    token: `[n]`.
+    sample: `[n]`, the token's sample.
+    age: `[n]`, number of tokens of that sample, this one included.
   """
   if forced_lengths is None:
     return jnp.isin(token, jnp.asarray(setup.stop_tokens or (-1,), jnp.int32))

@@ -1,4 +1,4 @@
-"""From examples to completions: prompts rendered, sampled on the mesh, and read as text."""
+"""Generates completions for examples: renders prompts, samples, and reads the tokens as text."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 
 from grpo_jax.data import loader
+from grpo_jax.models.shape import Params
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sampling import rollouts
 from grpo_jax.sampling.sampler import Sampler
@@ -14,33 +15,30 @@ from grpo_jax.types import Completion, Example, Rollouts
 
 
 class Generator(NamedTuple):
-  """A sampler, and what stands between it and text. Only the programs of `sizes` change during a
-  run.
-  """
+  """A sampler with what it needs to turn text into text; only `sizes` grows during a run."""
 
   sample: Sampler
   sizes: Sizes  # on the learner's layout
   tokenizer: Tokenizer
   render: Callable[[str], list[int]]  # question -> prompt ids
   max_prompt_length: int  # tokens
-  on_long: str = "skip"  # what becomes of a longer prompt, see `loader.to_prompts`
+  on_long: str = "skip"  # treatment of longer prompts, see `loader.to_prompts`
 
 
 def generate(
-  generator: Generator, params: Any, examples: Sequence[Example | None], key: jax.Array
+  generator: Generator, params: Params, examples: Sequence[Example | None], key: jax.Array
 ) -> tuple[Rollouts, dict[str, Any]]:
   """Samples a group of completions for each example.
 
   Args:
-    generator: how.
+    generator: the sampler and its prompts' format.
     params: the policy's tree.
-    examples: [P]; None gives a prompt that only fills the batch, and so does one that is skipped
-      for its length.
+    examples: [P]; None, like a prompt that is skipped for its length, only fills the batch.
     key: of this batch's noise.
 
   Returns:
-    sampled Rollouts of P prompts (see rollouts.py), and the sampler's statistics with
-    `prompts_too_long`, the count of such prompts.
+    Sampled rollouts of P prompts (see rollouts.py), and the sampler's statistics with
+    `prompts_too_long`, the number of such prompts.
   """
   prompts, too_long = loader.to_prompts(
     examples, generator.render, generator.max_prompt_length, generator.on_long
@@ -50,5 +48,5 @@ def generate(
 
 
 def completions(generator: Generator, sampled: Rollouts) -> list[list[Completion | None]]:
-  """The text of rollouts as rewards see it, [P][G]; None where another process has it."""
+  """Returns completions as rewards see them, [P][G]; None if another process has them."""
   return rollouts.completions(sampled, generator.tokenizer)

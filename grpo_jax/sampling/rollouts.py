@@ -1,15 +1,14 @@
-"""Between the sampler and the learner: arrays to devices and back, tokens to what a reward sees,
-metrics of lengths.
+"""Moves rollouts between host and mesh, reads their tokens as text, and measures their lengths.
 
-Rollouts on the way from one to the other are `sampled`: what has an entry for every token
-(`tokens`, log-probs) stays on the mesh, each process holding its share; `prompts`, `lengths` and
-`ended` are numpy arrays, whole on every process.
+Sampled rollouts have arrays of two kinds. Those with an entry for every token (`tokens`, log-probs)
+stay on the mesh, each process holding its share; `prompts`, `lengths` and `ended` are numpy arrays,
+whole on every process.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -17,17 +16,19 @@ from jax.experimental import multihost_utils
 
 from grpo_jax.distributed import hosts, lifeline
 from grpo_jax.distributed.sharding import Layout
+from grpo_jax.models.shape import Params
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sampling.sampler import Sampler
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Prompts, Rollouts
 
+Tree = TypeVar("Tree")  # a pytree of arrays
 
-def to_device(layout: Layout, batch: Any) -> Any:
-  """Returns a batch on the mesh, its prompts and samples cut as `Layout.batch` says.
 
-  Args:
-    batch: a pytree of arrays `[P, ...]`: numpy, all of it on every process; or on the mesh already.
+def to_device(layout: Layout, batch: Tree) -> Tree:
+  """Returns a batch on the mesh, its prompts and samples sharded as `Layout.batch` says.
+
+  Its arrays `[P, ...]` are numpy, whole on every process, or on the mesh already.
   """
   return jax.tree.map(_put, batch, layout.batch(batch))
 
@@ -38,88 +39,84 @@ def _put(x: np.ndarray | jax.Array, sharding: jax.sharding.Sharding) -> jax.Arra
   return jax.make_array_from_callback(x.shape, sharding, x.__getitem__)
 
 
-def to_host(tree: Any) -> Any:
-  """Returns a pytree of device arrays as numpy arrays, all of it on every process; numpy arrays
-  stay as they are.
-  """
+def to_host(tree: Tree) -> Tree:
+  """Returns a pytree of device or numpy arrays as numpy arrays, whole on every process."""
   if jax.process_count() == 1:
     return jax.device_get(tree)
-  return jax.tree.map(_gathered, tree)
+  return jax.tree.map(_gather, tree)
 
 
-def _gathered(x: Any) -> Any:
+def _gather(x: np.ndarray | jax.Array) -> np.ndarray:
   return multihost_utils.process_allgather(x, tiled=True) if isinstance(x, jax.Array) else x
 
 
-def rows(layout: Layout, tree: Any, places: Sequence[tuple[int, int]]) -> Any:
-  """Returns `[n, ...]` numpy arrays, the rows at n places (prompt, sample) of `[P, G, ...]` arrays
-  on the mesh.
-  """
+def rows(layout: Layout, tree: Tree, places: Sequence[tuple[int, int]]) -> Tree:
+  """Returns the rows `[n, ...]`, numpy, at n places (prompt, sample) of arrays `[P, G, ...]`."""
   prompts, samples = np.asarray(places, np.int32).reshape(-1, 2).T
   return to_host(_jitted_rows(layout.replicated())(tree, prompts, samples))
 
 
 @functools.cache
-def _jitted_rows(sharding: jax.sharding.Sharding) -> Callable:
+def _jitted_rows(sharding: jax.sharding.Sharding) -> Callable[..., Any]:
   return jax.jit(_rows, out_shardings=sharding)
 
 
-def _rows(tree: Any, prompts: jax.Array, samples: jax.Array) -> Any:
+def _rows(tree: Tree, prompts: jax.Array, samples: jax.Array) -> Tree:
   return jax.tree.map(lambda x: x[prompts, samples], tree)
 
 
 def draw(
   sample: Sampler,
-  params: Any,
+  params: Params,
   prompts: Prompts,
   key: jax.Array,
   sizes: Sizes,
   ends: np.ndarray | None = None,
 ) -> tuple[Rollouts, dict[str, Any]]:
-  """Returns the sampled rollouts that a sampler makes of prompts, and its statistics on every
-  process.
+  """Returns the sampled rollouts of prompts, and the sampler's statistics on every process.
 
-  The prompts are cut to a width that holds them, and have a list where that saves enough: few
-  programs are compiled.
+  The prompts are cut to a width that holds them, and become a list where that saves enough, so that
+  few programs are compiled.
 
   Args:
     sample: made by `sampler.make_sampler`.
     params: the policy.
     prompts: numpy arrays `[P, Lp]`.
     key: of this rollout.
-    sizes: of the programs made so far; the rollouts will lie as its layout says, that of the
-      learner.
-    ends: `[P, G]`, lengths that completions are forced to (benchmarks); None: stop tokens end them.
+    sizes: of the programs made so far; the rollouts are placed by its layout, the learner's.
+    ends: `[P, G]`, forced lengths of completions (benchmarks); None: stop tokens end them.
   """
   lifeline.compare(prompts)
   prompts, size = sizes.for_sampler(prompts, sample.layout)
-  given, ends = to_device(sample.layout, (prompts, ends))
-  found, statistics = sample(params, given, key, ends, prompt_size=size)
-  found = to_device(sizes.layout, found)
-  lengths, ended, statistics = to_host((found.lengths, found.ended, statistics))
-  return dataclasses.replace(found, prompts=prompts, lengths=lengths, ended=ended), statistics
+  on_mesh, forced = to_device(sample.layout, (prompts, ends))
+  drawn, statistics = sample(params, on_mesh, key, forced, prompt_size=size)
+  drawn = to_device(sizes.layout, drawn)
+  lengths, ended, statistics = to_host((drawn.lengths, drawn.ended, statistics))
+  return dataclasses.replace(drawn, prompts=prompts, lengths=lengths, ended=ended), statistics
 
 
 def completions(rollouts: Rollouts, tokenizer: Tokenizer) -> list[list[Completion | None]]:
-  """Returns P groups of G completions as rewards see them: this process's own share, and None where
-  another has it.
+  """Returns P groups of G completions as rewards see them; None if another process has them.
 
-  Those of length 0, which fill the batch, are empty.
+  Completions of length 0, which fill the batch, are empty.
 
   Args:
     rollouts: sampled, or all numpy.
-    tokenizer: the one whose ids they hold.
+    tokenizer: of the policy.
   """
-  tokens, own = hosts.share(rollouts.tokens)
-  arrays = (tokens, rollouts.lengths, rollouts.ended, own)
+  tokens, is_local = hosts.share(rollouts.tokens)
+  arrays = (tokens, rollouts.lengths, rollouts.ended, is_local)
   return [
-    [completion(*each, tokenizer) if mine else None for *each, mine in zip(*group)]
+    [
+      completion(ids, length, ended, tokenizer) if local else None
+      for ids, length, ended, local in zip(*group)
+    ]
     for group in zip(*arrays)
   ]
 
 
 def completion(tokens: np.ndarray, length: int, ended: int, tokenizer: Tokenizer) -> Completion:
-  """Returns one completion as rewards see it, of its tokens [L]."""
+  """Returns one completion as rewards see it, from its tokens [L]."""
   ids, text = written(tokens, length, ended, tokenizer)
   return Completion(text, ids, int(ended), tokenizer.step_ends(ids) if ids else [])
 
@@ -127,14 +124,13 @@ def completion(tokens: np.ndarray, length: int, ended: int, tokenizer: Tokenizer
 def written(
   tokens: np.ndarray, length: int, ended: int, tokenizer: Tokenizer
 ) -> tuple[list[int], str]:
-  """Returns the ids of one completion, of its tokens [L], and its text without the stop token."""
+  """Returns the ids of one completion, from its tokens [L], and its text without the stop token."""
   ids = tokens[:length].tolist()
   return ids, tokenizer.decode(ids[:-1] if ended == STOPPED else ids)
 
 
 def statistics(rollouts: Rollouts) -> dict[str, float]:
-  """Returns metrics of the lengths of rollouts, in tokens, and the share that was cut off
-  (`truncated`).
+  """Returns metrics of lengths in tokens and the share of truncated completions.
 
   Completions that only fill the batch do not count; without any other, there are no metrics.
   """

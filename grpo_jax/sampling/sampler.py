@@ -1,16 +1,15 @@
-"""Rollouts: weights are made ready in one program; in another each prompt is prefilled once and one
-loop decodes all.
+"""Samples rollouts: one program prepares the weights, another prefills prompts and decodes samples.
 
 A slot decodes one completion. With a slot for every sample, those of a prompt read its keys and
-values where they are. With fewer, a slot whose completion ends takes the next waiting sample of any
+values in place. With fewer, a slot whose completion ends takes the next waiting sample of any
 prompt, whose keys and values are copied into it.
 
-    sampler.py      what a rollout is given and returns, the prefill, and the shards of a mesh
+    sampler.py      inputs and outputs of a rollout, the prefill, and the shards of a mesh
     decode_loop.py  the slots, and the loop that refills them and decodes
     kv_cache.py     the keys and values that slots attend to, and their attention
 
-The noise of a token is a function of (key, prompt, sample, position) alone, one uniform number: the
-slot that happens to decode a sample, the number of slots and the mesh do not change what is
+The noise of a token is one uniform number, a function of (key, prompt, sample, position) alone. So
+the slot that happens to decode a sample, the number of slots and the mesh do not change what is
 sampled.
 
 Shape letters: P prompts and G samples of each, of one shard or of all; N = P * G, L completion
@@ -22,11 +21,12 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
@@ -37,71 +37,86 @@ from grpo_jax.sampling.decode_loop import FirstTokens, Noise, Queue, SamplerSetu
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts
 
 
+class SamplerSettings(Protocol):
+  """Lists the settings of the `sampler` section of a config."""
+
+  group: int
+  max_length: int
+  slots: int
+  tensor: int
+  temperature: float
+  top_k: int
+  top_p: float
+  min_p: float
+  dtype: str
+  weights_dtype: str
+  cache_dtype: str
+
+
 class Request(NamedTuple):
-  """What one rollout is to sample; inside the program, one shard of it."""
+  """Inputs of one rollout, or of one shard of it."""
 
   prompts: Prompts  # [P, Lp]
-  prompt_ids: Array  # [P] int32, place of each prompt in the whole batch
-  sample_ids: Array  # [G] int32, place of each sample in the whole group
+  prompt_ids: Array  # [P] int32, index of each prompt in the whole batch
+  sample_ids: Array  # [G] int32, index of each sample in the whole group
   key: Array  # of this rollout
-  # [P, G] int32, where completions end in place of stop tokens; None: at stop tokens
-  forced_lengths: Array | None
+  forced_lengths: Array | None  # [P, G] int32, lengths in place of stop tokens; None: stop tokens
+
+
+# (params, request) -> (completions, counts), see `roll_out`
+RollOut = Callable[[Params, Request], tuple[dict[str, Array], dict[str, Array]]]
 
 
 def decode_params(decoder: Decoder, dtype: str, weights_dtype: str, params: Params) -> Params:
   """Returns the policy as it decodes, made once per rollout.
 
-  It has no adapters, one subtree for each layer, and is in `dtype`, or its layers' matrices in
-  int8.
+  It has no adapters and one subtree for each layer, in `dtype` except for int8 matrices of layers.
   """
   layers = [
     jax.tree.map(operator.itemgetter(i), params["layers"]) for i in range(decoder.config.layers)
   ]
   layers = [lora.merge(decoder.lora, layer) for layer in layers]
-  if weights_dtype == "int8":  # of the learner's float32
+  if weights_dtype == "int8":  # rounded from the learner's float32
     layers = [int8.round_layer(layer) for layer in layers]
   return int8.cast(params | {"layers": layers}, dtype)
 
 
 def decode_shardings(decoder: Decoder, weights_dtype: str) -> Params:
-  """Returns where `decode_params` lie: whole over the axes of prompts, samples and embed, cut over
-  the others.
-  """
+  """Returns the shardings of `decode_params`: whole over prompts, samples and embed."""
   inside = decoder.layout.inside(decoder.layout.shard_axes)
   shardings = dataclasses.replace(decoder.base, layout=inside).shardings()
-  of_layer = jax.tree.map(
+  layer = jax.tree.map(
     lambda s: NamedSharding(s.mesh, PartitionSpec(*s.spec[1:])), shardings["layers"]
   )
   if weights_dtype == "int8":
-    of_layer = int8.layer_shardings(of_layer)
-  return shardings | {"layers": [of_layer] * decoder.config.layers}
+    layer = int8.layer_shardings(layer)
+  return shardings | {"layers": [layer] * decoder.config.layers}
 
 
 @functools.cache
-def jitted_ready(decoder: Decoder, layout: Layout, dtype: str, weights_dtype: str) -> Callable:
-  """Returns `decode_params` to where they lie on the sampler's layout, jitted.
+def jitted_ready(
+  decoder: Decoder, layout: Layout, dtype: str, weights_dtype: str
+) -> Callable[[Params], Params]:
+  """Returns `decode_params` jitted for the sampler's layout.
 
-  It is the same function for the same arguments, so that the samplers of a run, one to learn from
-  and two of evaluations, compile it once.
+  It is cached, so that the samplers of a run (one to learn from, two of evaluations) compile it
+  once.
   """
-  lie = decode_shardings(dataclasses.replace(decoder, layout=layout), weights_dtype)
+  shardings = decode_shardings(dataclasses.replace(decoder, layout=layout), weights_dtype)
   run = functools.partial(decode_params, decoder, dtype, weights_dtype)
-  return jax.jit(run, out_shardings=lie, compiler_options=layout.compiler_options)
+  return jax.jit(run, out_shardings=shardings, compiler_options=layout.compiler_options)
 
 
 def prefill(
   setup: SamplerSetup, params: Params, request: Request, prompt_size: int | None
 ) -> Queue:
-  """Returns the queue of all samples: the prompts' keys and values, and the first token of every
-  sample.
+  """Returns the queue of all samples, with the KV of prompts and the first token of each sample.
 
   The first token comes from the last hidden state of the prompt; no slot is needed for it.
   """
   prompts, group = request.prompts, request.sample_ids.shape[0]
-  noise = Noise.of(request.key, request.prompt_ids, request.sample_ids)
-  forced = (
-    request.forced_lengths if request.forced_lengths is None else request.forced_lengths.reshape(-1)
-  )
+  noise = Noise.for_samples(request.key, request.prompt_ids, request.sample_ids)
+  forced = None if request.forced_lengths is None else request.forced_lengths.reshape(-1)
   hidden_PxD, kv = setup.decoder.prefill(params, prompts, prompt_size)
   prompt_cache = kv_cache.store_prompts(kv, setup.cache_dtype)
 
@@ -113,21 +128,19 @@ def prefill(
   real = jnp.repeat(prompts.lengths > 0, group)
   stopped = decode_loop.stops(setup, forced, token, sample, jnp.ones_like(sample))
   done = stopped | (setup.length == 1) | ~real
-  first = FirstTokens(
-    *(jnp.where(real, x, 0) for x in (token, logprob, truncated)), stopped & real, done
-  )
+  token, logprob, truncated = (jnp.where(real, x, 0) for x in (token, logprob, truncated))
+  first = FirstTokens(token, logprob, truncated, stopped & real, done)
   return Queue(real, prompts.lengths, forced, noise, prompt_cache, first)
 
 
 def roll_out(
   setup: SamplerSetup, prompt_size: int | None, params: Params, request: Request
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-  """Returns the completions of one shard of prompts and samples, whose loop waits for no other
-  shard.
+  """Returns the completions of one shard, whose loop waits for no other shard, and counts.
 
   Returns:
-    The fields of `Rollouts` that are sampled, `[P, G, ...]`; and counts `[1]` of slot-steps that
-    decoded a token, of all slot-steps, and of steps.
+    The sampled fields of `Rollouts`, `[P, G, ...]`; and counts `[1]` of slot-steps that decoded a
+    token, of all slot-steps, and of steps.
   """
   queue = prefill(setup, params, request, prompt_size)
   slots = decode_loop.decode_until_done(setup, params, queue, decode_loop.start(setup, queue))
@@ -139,43 +152,37 @@ def roll_out(
     "truncated_logprobs": slots.truncated_logprobs,
   }
   counts = {"busy": slots.busy, "slot_steps": slots.step * slots.age.shape[0], "steps": slots.step}
-  of_prompts = (queue.prompt_lengths.shape[0], queue.group)
-  completions = {name: x.reshape(*of_prompts, *x.shape[1:]) for name, x in completions.items()}
+  leading = (queue.prompt_lengths.shape[0], queue.group)
+  completions = {name: x.reshape(*leading, *x.shape[1:]) for name, x in completions.items()}
   return completions, {name: x[None] for name, x in counts.items()}
 
 
-def on_mesh(setup: SamplerSetup, run: Callable) -> Callable:
-  """Returns `run(params, request)` (see `roll_out`) as a function of the whole batch, which runs in
-  every shard.
-  """
+def on_mesh(setup: SamplerSetup, run: RollOut) -> RollOut:
+  """Returns `run` (see `roll_out`) as a function of the whole batch, which runs in every shard."""
   mesh = setup.decoder.layout.mesh
   if mesh.size == 1:
     return run
-  of_prompt, of_sample = PartitionSpec(setup.prompt_axes), PartitionSpec(setup.sample_axes)
-  of_both = PartitionSpec(setup.prompt_axes, setup.sample_axes)
-  of_shard = PartitionSpec(setup.prompt_axes + setup.sample_axes)
+  prompt, sample = PartitionSpec(setup.prompt_axes), PartitionSpec(setup.sample_axes)
+  both = PartitionSpec(setup.prompt_axes, setup.sample_axes)
+  shard = PartitionSpec(setup.prompt_axes + setup.sample_axes)
   return jax.shard_map(
     run,
     mesh=mesh,
-    in_specs=(PartitionSpec(), Request(of_prompt, of_prompt, of_sample, PartitionSpec(), of_both)),
-    out_specs=(of_both, of_shard),
+    in_specs=(PartitionSpec(), Request._make([prompt, prompt, sample, PartitionSpec(), both])),
+    out_specs=(both, shard),
     axis_names=set(setup.prompt_axes + setup.sample_axes),
     check_vma=False,
   )
 
 
 def decode_layout(layout: Layout, tensor: int) -> Layout:
-  """Returns the layout that decodes: the same devices in the same order, with another size of the
-  tensor axis.
+  """Returns the layout that decodes: the learner's devices with another size of the tensor axis.
 
-  A larger one takes from fsdp first, then from group; what a smaller one leaves goes to group.
+  A larger size takes from fsdp first, then from group; what a smaller one leaves goes to group.
 
   Args:
     layout: of the learner.
     tensor: `sampler.tensor`; 0: as in the learner.
-
-  Raises:
-    SettingError: the devices do not divide so.
   """
   sizes = dict(layout.mesh.shape)
   if tensor in (0, sizes["tensor"]):
@@ -184,20 +191,20 @@ def decode_layout(layout: Layout, tensor: int) -> Layout:
   if devices % tensor or max(tensor, sizes["tensor"]) % min(tensor, sizes["tensor"]):
     raise SettingError(
       f"sampler.tensor={tensor}: use a multiple or a divisor of mesh.tensor={sizes['tensor']} that "
-      "divides the "
-      f"{devices} devices of fsdp, group and tensor"
+      f"divides the {devices} devices of fsdp, group and tensor"
     )
   from_fsdp = math.gcd(sizes["fsdp"], max(1, tensor // sizes["tensor"]))
   sizes |= {"fsdp": sizes["fsdp"] // from_fsdp, "tensor": tensor}
   sizes["group"] = devices // (sizes["fsdp"] * tensor)
-  devices = layout.mesh.devices.reshape(tuple(sizes.values()))
-  return dataclasses.replace(
-    layout, mesh=Mesh(devices, layout.mesh.axis_names, axis_types=layout.mesh.axis_types)
-  )
+  grid = layout.mesh.devices.reshape(tuple(sizes.values()))
+  mesh = Mesh(grid, layout.mesh.axis_names, axis_types=layout.mesh.axis_types)
+  return dataclasses.replace(layout, mesh=mesh)
 
 
-def make_setup(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> SamplerSetup:
-  """Returns what all rollouts of a sampler share; arguments and errors: see `make_sampler`."""
+def make_setup(
+  decoder: Decoder, cfg: SamplerSettings, stop_tokens: tuple[int, ...]
+) -> SamplerSetup:
+  """Returns the setup of a sampler, see `make_sampler`."""
   layout = decode_layout(decoder.layout, cfg.tensor)
   prompt_axes, sample_axes = (dict(layout.rules).get(name, ()) for name in ("prompt", "sample"))
   inside = layout.inside(prompt_axes + sample_axes)
@@ -222,22 +229,18 @@ def make_setup(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Samp
 
 @dataclasses.dataclass(frozen=True)
 class Sampler:
-  """A policy's rollouts, in two compiled programs: weights are made ready once, then all is
-  sampled.
-  """
+  """A policy's rollouts, in two compiled programs."""
 
   layout: Layout  # that decodes; prompts are placed by it
-  ready: Callable  # jitted: the learner's params -> `decode_params`
-  run: (
-    Callable  # jitted: (decode params, prompts, key, ends, prompt_size=) -> (Rollouts, statistics)
-  )
+  ready: Callable[[Params], Params]  # jitted: the learner's params -> `decode_params`
+  run: Callable[..., tuple[Rollouts, dict[str, Array]]]  # jitted `sample` without its setup
 
   def __call__(
     self,
     params: Params,
     prompts: Prompts,
     key: Array,
-    ends: Array | None = None,
+    ends: ArrayLike | None = None,
     prompt_size: int | None = None,
   ) -> tuple[Rollouts, dict[str, Array]]:
     """Returns rollouts and statistics.
@@ -246,9 +249,9 @@ class Sampler:
       params: as the learner holds them.
       prompts: `[P, Lp]`.
       key: of this rollout.
-      ends: `[P, G]` int32, forces lengths in place of stop tokens (benchmarks).
-      prompt_size: static. The prefill computes the prompts of a shard as a list of that many
-        tokens, at least as many as there are (None: as a rectangle `[P, Lp]`).
+      ends: `[P, G]` int32, forced lengths in place of stop tokens (benchmarks).
+      prompt_size: static. The prefill computes the prompts of a shard as a list of this many
+        tokens, no fewer than there are (None: as a rectangle `[P, Lp]`).
 
     Returns:
       Rollouts `[P, G, ...]`, and `slot_use`, the share of slot-steps that decoded a token, and
@@ -265,9 +268,7 @@ def sample(
   ends: Array | None = None,
   prompt_size: int | None = None,
 ) -> tuple[Rollouts, dict[str, Array]]:
-  """Returns rollouts and statistics; see `Sampler`, but for `params`, which are those of
-  `decode_params`.
-  """
+  """Returns rollouts and statistics as `Sampler` does, from the params of `decode_params`."""
   request = Request(
     prompts, jnp.arange(prompts.tokens.shape[0]), jnp.arange(setup.group), key, ends
   )
@@ -278,28 +279,24 @@ def sample(
 
 
 @functools.lru_cache(maxsize=8)
-def jitted_run(setup: SamplerSetup) -> Callable:
+def jitted_run(setup: SamplerSetup) -> Callable[..., tuple[Rollouts, dict[str, Array]]]:
   """Returns `sample` of a setup, jitted.
 
-  It is the same function for the same setup, so that models of one shape, evaluated one after the
-  other, compile it once. Few are kept, for each keeps its programs.
+  It is cached, so that models of one shape, evaluated one after the other, compile it once. Only a
+  few are cached, because each keeps its programs.
   """
   return jax.jit(functools.partial(sample, setup), static_argnames="prompt_size")
 
 
-def make_sampler(decoder: Decoder, cfg: Any, stop_tokens: tuple[int, ...]) -> Sampler:
+def make_sampler(decoder: Decoder, cfg: SamplerSettings, stop_tokens: tuple[int, ...]) -> Sampler:
   """Returns the sampler of a policy.
 
   Args:
-    decoder: the model, on the learner's layout; decodes in cfg.dtype, whatever its own.
-    cfg: the `sampler` section: group, max_length, slots, tensor, temperature, top_k, top_p, min_p,
-      dtype, weights_dtype, cache_dtype.
+    decoder: the model, on the learner's layout; it decodes in cfg.dtype, whatever its own.
+    cfg: settings.
     stop_tokens: ids that end a completion.
-
-  Raises:
-    SettingError: `sampler.tensor` does not divide the devices.
   """
-  # The family says how a model is written to a file, and is not known of every folder.
+  # The family matters only for exports, and is not known of every folder.
   decoder = dataclasses.replace(decoder, config=dataclasses.replace(decoder.config, family=""))
   setup, layout = make_setup(decoder, cfg, stop_tokens), decode_layout(decoder.layout, cfg.tensor)
   return Sampler(

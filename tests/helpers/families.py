@@ -24,7 +24,7 @@ def _rope(c: DecoderConfig) -> dict[str, Any]:
 
 
 def _specs(c: DecoderConfig) -> list[AttentionSpec]:
-  return [c.attention_of(i) for i in range(c.layers)]
+  return [c.layer_attention(i) for i in range(c.layers)]
 
 
 def _window(c: DecoderConfig) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def _window(c: DecoderConfig) -> dict[str, Any]:
 
 def _gemma2(c: DecoderConfig) -> dict[str, Any]:
   types = ["sliding_attention" if spec.window else "full_attention" for spec in _specs(c)]
-  scalar = round(c.attention[0].scale_of(c.head_dim) ** -2)
+  scalar = round(c.attention[0].query_scale(c.head_dim) ** -2)
   cap = {"final_logit_softcapping": c.logit_soft_cap or None}
   return _window(c) | cap | {"layer_types": types, "query_pre_attn_scalar": scalar}
 

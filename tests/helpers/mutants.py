@@ -414,8 +414,8 @@ MUTANTS = (
   Mutant(
     "the sampler draws with the same key at every call",
     "grpo_jax/sampling/sampler.py",
-    "noise = Noise.of(request.key, ",
-    "noise = Noise.of(jax.random.key(0), ",
+    "noise = Noise.for_samples(request.key, ",
+    "noise = Noise.for_samples(jax.random.key(0), ",
     "tests/sampling/sampler_test.py::test_two_runs_are_bitwise_equal_and_two_steps_are_not",
   ),
   Mutant(
@@ -470,8 +470,8 @@ MUTANTS = (
   Mutant(
     "the learner attends to the padding of prompts",
     "grpo_jax/models/attention.py",
-    "of_prompt = jnp.arange(lp) < lengths[..., None, None, None]",
-    "of_prompt = jnp.arange(lp) < lp + 0 * lengths[..., None, None, None]",
+    "sees_prompt = jnp.arange(lp) < lengths[..., None, None, None]",
+    "sees_prompt = jnp.arange(lp) < lp + 0 * lengths[..., None, None, None]",
     "tests/models/decoder_test.py::test_pads_are_never_attended_to",
   ),
   Mutant(

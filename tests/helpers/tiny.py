@@ -285,7 +285,7 @@ def naive_logits(c: DecoderConfig, params: Any, tokens: jax.Array) -> jax.Array:
 
   def layer(i: int, x: jax.Array) -> jax.Array:
     p = jax.tree.map(lambda w: w[i], params["layers"])
-    spec, a = c.attention_of(i), p["attention"]
+    spec, a = c.layer_attention(i), p["attention"]
     y = norm(p["attention_norm"]["scale"], x) if c.pre_norms else x
     q, k, v = (project(a[n], y) for n in "qkv")
     if c.qk_norm_whole:

@@ -191,10 +191,10 @@ class Bigrams:
   def specs(self, layout: sharding.Layout) -> Any:
     return {"table": PartitionSpec(None, None), "unembed": PartitionSpec(None, None)}
 
-  def of_shard(self) -> "Bigrams":
+  def in_shard(self) -> "Bigrams":
     return self
 
-  def of(self, params: Any) -> "Bigrams":
+  def for_params(self, params: Any) -> "Bigrams":
     return self
 
   def whole(self, params: Any) -> Any:

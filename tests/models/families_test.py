@@ -122,7 +122,7 @@ def test_what_config_json_leaves_out_is_the_familys(tmp_path):
     "layer_types",
   }
   gemma2 = read(tmp_path, {k: v for k, v in said("test_gemma2").items() if k not in gone})
-  assert [gemma2.attention_of(i).window for i in range(3)] == [4, 0, 4]
+  assert [gemma2.layer_attention(i).window for i in range(3)] == [4, 0, 4]
   assert (gemma2.logit_soft_cap, gemma2.attention[0].soft_cap, gemma2.attention[0].scale) == (
     30.0,
     50.0,
@@ -139,7 +139,7 @@ def test_the_older_spelling_is_the_newer(tmp_path):
     older = said(name, **old) | ({"sliding_window_pattern": 3} if name == "test_gemma3" else {})
     assert read(tmp_path, older) == SMALL[name], name
   smollm3 = said("test_smollm3", no_rope_layers=None, no_rope_layer_interval=3)
-  assert [read(tmp_path, smollm3).attention_of(i).rope for i in range(3)] == [True, True, False]
+  assert [read(tmp_path, smollm3).layer_attention(i).rope for i in range(3)] == [True, True, False]
 
 
 @pytest.mark.parametrize(

@@ -255,7 +255,7 @@ def test_two_runs_are_bitwise_equal_and_two_steps_are_not():
 
 def test_noise_is_a_function_of_prompt_sample_and_token():
   key = jax.random.key(5)
-  noise = decode_loop.Noise.of(key, np.arange(tiny.P), np.arange(tiny.G))
+  noise = decode_loop.Noise.for_samples(key, np.arange(tiny.P), np.arange(tiny.G))
   n = tiny.P * tiny.G
   got = np.stack([noise.at(np.arange(n), np.full(n, t)) for t in range(tiny.L)], -1)
   np.testing.assert_array_equal(got.reshape(tiny.P, tiny.G, tiny.L), tiny.uniforms(key))

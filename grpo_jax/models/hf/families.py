@@ -1,28 +1,30 @@
-"""The families of Hugging Face models that the decoder is: a row says what a `model_type` means."""
+"""A row for each Hugging Face family that the decoder can be: the meaning of its `model_type`."""
 
 from typing import Any, NamedTuple
 
-FULL, SLIDING = "full_attention", "sliding_attention"  # as config.json's `layer_types` says it
+FULL, SLIDING = "full_attention", "sliding_attention"  # entries of config.json's `layer_types`
+
+Values = dict[str, bool | float | str]  # of keys of config.json
 
 
 class Family(NamedTuple):
-  """What a `model_type` means: the flags of DecoderConfig, and what config.json leaves out."""
+  """Lists the flags of DecoderConfig that a `model_type` means, and defaults of config.json."""
 
   architecture: str
   flags: dict[str, Any]
-  defaults: dict[str, Any]
-  keys: dict[str, Any]  # what transformers wants to read beside the common keys
-  hidden_acts: dict[str, str] = {}  # what a `hidden_act` means, where it is not what it says
+  defaults: Values
+  keys: Values  # keys that transformers reads in addition to the common ones
+  hidden_acts: dict[str, str] = {}  # values of `hidden_act` that mean another activation
   # Which layers have the window of `sliding_window`. None: none; 1: all, if it is set; n: all but
   # each n-th, unless `layer_types` says something else.
   windows: int | None = None
-  reads: tuple[str, ...] = ()  # keys that mean something in this family and not in every one
+  reads: tuple[str, ...] = ()  # keys that not every family reads
   scalings: tuple[str, ...] = ("default", "llama3")  # of rotary positions
-  scorer: str = ""  # the architecture of a reward model, where it is not named as the policy is
-  fused: bool = False  # q, k and v are one tensor in the file, and gate and up
+  scorer: str = ""  # architecture of a reward model, if its name does not follow the policy's
+  fused: bool = False  # the file has one tensor for q, k and v, and one for gate and up
 
 
-# the official files say gelu and mean the approximation, as transformers knows
+# Official files say gelu and mean the approximation, as transformers assumes.
 _TANH = {"gelu": "gelu_pytorch_tanh"}
 _SCALE, _SCORES, _LOGITS = (
   "query_pre_attn_scalar",
@@ -32,8 +34,12 @@ _SCALE, _SCORES, _LOGITS = (
 _PATTERN, _LOCAL, _NO_ROPE = "sliding_window_pattern", "rope_local_base_freq", "no_rope_layers"
 
 _GEMMA = {"norm_plus_one": True, "embed_scale": True, "activation": "gelu_tanh"}
-_GEMMA_SAYS = {"head_dim": 256, "tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh"}
-_GEMMA_KEYS = {"attention_bias": False, "hidden_activation": "gelu_pytorch_tanh"}
+_GEMMA_DEFAULTS: Values = {
+  "head_dim": 256,
+  "tie_word_embeddings": True,
+  "hidden_act": "gelu_pytorch_tanh",
+}
+_GEMMA_KEYS: Values = {"attention_bias": False, "hidden_activation": "gelu_pytorch_tanh"}
 
 FAMILIES = {
   "qwen3": Family(
@@ -47,7 +53,7 @@ FAMILIES = {
   "gemma": Family(
     "GemmaForCausalLM",
     _GEMMA,
-    _GEMMA_SAYS,
+    _GEMMA_DEFAULTS,
     _GEMMA_KEYS,
     _TANH,
   ),
@@ -58,7 +64,7 @@ FAMILIES = {
     "Gemma2ForCausalLM",
     {**_GEMMA, "post_norms": True},
     {
-      **_GEMMA_SAYS,
+      **_GEMMA_DEFAULTS,
       "num_key_value_heads": 4,
       "sliding_window": 4096,
       _SCALE: 256,
@@ -80,7 +86,7 @@ FAMILIES = {
     "Gemma3ForCausalLM",
     {**_GEMMA, "post_norms": True, "qk_norm": True},
     {
-      **{**_GEMMA_SAYS, "num_key_value_heads": 4, "sliding_window": 4096, _SCALE: 256},
+      **{**_GEMMA_DEFAULTS, "num_key_value_heads": 4, "sliding_window": 4096, _SCALE: 256},
       **{"rope_theta": 1e6, _LOCAL: 1e4},
     },
     _GEMMA_KEYS,
@@ -108,5 +114,5 @@ FAMILIES = {
   ),
 }
 
-# null in config.json says that there is none of these, and not that the family's default holds.
+# Keys for which null in config.json means "none" rather than the family's default.
 NONE = ("sliding_window", "num_key_value_heads", _SCORES, _LOGITS)

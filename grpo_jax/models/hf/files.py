@@ -1,7 +1,6 @@
-"""Reads slices of tensors from safetensors files: those of a disk where they are, those of a bucket
-from a copy.
+"""Reads slices of tensors from safetensors files; files of a bucket are copied to this disk first.
 
-`init_from` in the messages is the setting by which a person names the folder.
+In the messages, `init_from` is the setting by which a person names the folder.
 """
 
 import contextlib
@@ -16,6 +15,8 @@ from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.sandbox import model_folder
 
+ROWS = 4096  # rows of two matrices that are compared at a time
+
 
 def copies(
   path: storage.Path,
@@ -23,11 +24,7 @@ def copies(
   temporary: pathlib.Path,
   progress: storage.Progress | None,
 ) -> dict[storage.Path, pathlib.Path]:
-  """Returns where each file can be opened: those of a bucket as copies in the folder `temporary`.
-
-  Raises:
-    SettingError: they cannot be copied.
-  """
+  """Returns the local path of each file; files of a bucket are copied to `temporary`."""
   if not storage.in_bucket(path):
     return {file: pathlib.Path(file) for file in files}
   try:
@@ -38,11 +35,8 @@ def copies(
     ) from error
 
 
-ROWS = 4096  # of a matrix, that are compared at a time
-
-
 class Files:
-  """The files of a folder, each opened once; reads slices of tensors by their names."""
+  """Reads slices of tensors by their names; each file of the folder is opened once."""
 
   def __init__(
     self,
@@ -57,7 +51,7 @@ class Files:
     self.opened: dict[pathlib.Path, Any] = {}
 
   def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
-    """Returns that slice of a tensor, in our dtype, once it is known to be finite."""
+    """Returns that slice of a tensor in the target dtype; refuses NaN and infinity."""
     with self._guarded(name):
       values = self._view(name)[index].astype(self.dtype)
     if not _finite(values):
@@ -72,7 +66,7 @@ class Files:
     return values
 
   def same(self, one: str, other: str) -> bool:
-    """Returns whether two matrices are the same, read a few rows at a time."""
+    """Returns whether two matrices are equal, read a few rows at a time."""
     with self._guarded(other):
       a, b = self._view(one), self._view(other)
       if a.get_shape() != b.get_shape():
@@ -82,7 +76,7 @@ class Files:
       return all(np.array_equal(a[block], b[block]) for block in blocks)
 
   def _view(self, name: str) -> Any:
-    """Returns a tensor of which slices can be read, in the file's dtype."""
+    """Returns a tensor whose slices can be read, in the file's dtype."""
     file = self.files[name]
     if file not in self.opened:
       self.opened[file] = safetensors.safe_open(str(file), framework="np")
@@ -90,7 +84,7 @@ class Files:
 
   @contextlib.contextmanager
   def _guarded(self, name: str) -> Iterator[None]:
-    """Says of a tensor that it cannot be read where the block fails."""
+    """Turns an error of the block into a message that the tensor cannot be read."""
     try:
       yield
     except (safetensors.SafetensorError, OSError) as error:
@@ -100,7 +94,5 @@ class Files:
 
 
 def _finite(values: np.ndarray) -> bool:
-  """Returns whether all numbers are finite, without a mask of their size: NaN and infinity show in
-  the extremes.
-  """
+  """Returns whether all numbers are finite, by the extremes, which needs no mask of their size."""
   return not values.size or bool(np.isfinite(values.min()) and np.isfinite(values.max()))

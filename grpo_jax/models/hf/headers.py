@@ -1,6 +1,6 @@
-"""What a Hugging Face folder's safetensors files hold, by their headers: no weights are read here.
+"""Reads the headers of a Hugging Face folder's safetensors files, and no weights.
 
-`init_from` in the messages is the setting by which a person names the folder.
+In the messages, `init_from` is the setting by which a person names the folder.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import ml_dtypes  # noqa: F401  numpy learns bfloat16 from it, before safetensors asks
+import ml_dtypes  # noqa: F401  teaches numpy bfloat16, which safetensors needs
 import safetensors
 
 from grpo_jax.errors import SettingError
@@ -19,18 +19,12 @@ from grpo_jax.models.hf.config import GET, read_json
 from grpo_jax.sandbox import model_folder
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-HEADER_BYTES = 10 * 1000**2  # of a file; a tensor takes about a hundred
-_PICKLES = (
-  b"PK\x03\x04",
-  b"\x80\x02",
-  b"\x80\x03",
-  b"\x80\x04",
-  b"\x80\x05",
-)  # how those of torch.save begin
+HEADER_BYTES = 10 * 1000**2  # largest header of a file; a tensor takes about a hundred bytes
+_PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  # first bytes
 
 
 class Tensor(NamedTuple):
-  """A tensor in a file, by its header."""
+  """A tensor in a file, as its header describes it."""
 
   file: storage.Path
   shape: tuple[int, ...]
@@ -38,33 +32,26 @@ class Tensor(NamedTuple):
 
 
 def read_headers(path: storage.Path) -> dict[str, Tensor]:
-  """Returns all tensors of a folder by their names, from model.safetensors or the files that the
-  index names.
-
-  Raises:
-    SettingError: a file that is missing, corrupt, a pickle or elsewhere, an index that is wrong.
-  """
-  found: dict[str, Tensor] = {}
+  """Returns all tensors of a folder by their names."""
+  tensors: dict[str, Tensor] = {}
   for name in _files(path):
     file = model_folder.find(f"init_from={path}", path, name)
     if file is None:
-      pickles = [
-        n for n in ("pytorch_model.bin", "pytorch_model.bin.index.json") if (path / n).exists()
-      ]
-      beside = (
-        f"; {pickles[0]} is a pickle, which could run anything and is not read" if pickles else ""
-      )
+      pickles = [f"pytorch_model.bin{end}" for end in ("", ".index.json")]
+      pickles = [pickle for pickle in pickles if (path / pickle).exists()]
+      hint = "; {} is a pickle, which could run anything and is not read"
+      hint = hint.format(pickles[0]) if pickles else ""
       raise SettingError(
-        f"init_from={path}: no weights: {name} is missing{beside}; get them with {GET}"
+        f"init_from={path}: no weights: {name} is missing{hint}; get them with {GET}"
       )
-    for tensor, what in _read_header(path, name, file).items():
-      if tensor in found:
+    for tensor, header in _read_header(path, name, file).items():
+      if tensor in tensors:
         raise SettingError(
           f"init_from={path}: {name} has the tensor {plain(tensor)}, which another file has, too; "
           "download it again"
         )
-      found[tensor] = what
-  return found
+      tensors[tensor] = header
+  return tensors
 
 
 def plain(name: str) -> str:
@@ -75,8 +62,7 @@ def plain(name: str) -> str:
 def _files(path: storage.Path) -> list[str]:
   """Returns the names of the files with the weights, all of them directly in the folder.
 
-  An index that does not name model.safetensors, where that is there, is left over from an earlier
-  export.
+  An index that does not name an existing model.safetensors is left over from an earlier export.
   """
   if model_folder.find(f"init_from={path}", path, INDEX) is None:
     return [SINGLE]
@@ -84,9 +70,8 @@ def _files(path: storage.Path) -> list[str]:
   model_folder.check(f"init_from={path}", INDEX, index, {"weight_map": model_folder.NAMES})
   names = sorted(set((index.get("weight_map") or {}).values()))
   for name in names:
-    if (
-      not name.endswith(".safetensors") or not name.isprintable() or "/" in name or len(name) > 200
-    ):
+    readable = name.isprintable() and "/" not in name and len(name) <= 200
+    if not readable or not name.endswith(".safetensors"):
       raise SettingError(
         f"init_from={path}: {INDEX} names the file {model_folder.shown(name)}; safetensors files "
         "beside it would work"
@@ -129,9 +114,7 @@ def _read_header(path: storage.Path, name: str, file: storage.Path) -> dict[str,
 
 @contextlib.contextmanager
 def _with_header(file: storage.Path, length: int) -> Iterator[pathlib.Path]:
-  """Gives a file of this disk with the first `length` bytes; of one in a bucket, the rest is a hole
-  of its size.
-  """
+  """Yields a local file with the first `length` bytes of a file; the rest may be a hole."""
   if not storage.in_bucket(file):
     yield pathlib.Path(file)
     return

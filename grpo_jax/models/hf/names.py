@@ -1,11 +1,11 @@
-"""Which tensors of a Hugging Face folder hold the leaves of our tree: one table of names, for
-reading and writing.
-"""
+"""Maps leaves of our tree to names of tensors, for reading and writing."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
+
+from grpo_jax.models.shape import Leaf, Params
 
 # Path in our tree -> tensor in the file; {} is the layer.
 _NAMES = {
@@ -30,14 +30,14 @@ _NAMES = {
 }
 
 # In a model with norms after attention and MLP, Llama's name of the norm before the MLP is that of
-# another.
+# the norm after attention.
 _POST_NORMS = {
   "layers.attention_post_norm.scale": "model.layers.{}.post_attention_layernorm.weight",
   "layers.mlp_norm.scale": "model.layers.{}.pre_feedforward_layernorm.weight",
   "layers.mlp_post_norm.scale": "model.layers.{}.post_feedforward_layernorm.weight",
 }
 
-# A tensor that holds several leaves, one's rows after the other's: Phi-3.
+# Phi-3 has tensors that hold several leaves, the rows of one after those of the other.
 _QKV, _GATE_UP = (
   "model.layers.{}.self_attn.qkv_proj.weight",
   "model.layers.{}.mlp.gate_up_proj.weight",
@@ -46,18 +46,16 @@ _FUSED = {f"layers.attention.{name}.weight": _QKV for name in "qkv"}
 _FUSED |= {f"layers.mlp.{name}.weight": _GATE_UP for name in ("gate", "up")}
 _ORDER = {path: i for i, path in enumerate(_FUSED)}
 
-COMPUTED = (
-  "rotary_emb.inv_freq",
-)  # ends of the names of tensors that are in some files and no parameters
+COMPUTED = ("rotary_emb.inv_freq",)  # suffixes of tensors that hold no parameters
 HEAD, EMBEDDING = _NAMES["unembed.weight"], _NAMES["embed.weight"]
 
 
 class Place(NamedTuple):
-  """Where a leaf of our tree is, for each layer of it."""
+  """Locates a leaf of our tree in a tensor, for each layer of it."""
 
   name: str  # of the tensor; {} is the layer
-  start: int  # the first row that is the leaf's
-  rows: int  # how many are
+  start: int  # first row of the leaf
+  rows: int  # number of its rows
 
 
 def is_fused(names: Iterable[str]) -> bool:
@@ -65,23 +63,21 @@ def is_fused(names: Iterable[str]) -> bool:
   return any(name.endswith(_QKV.rpartition("{}")[2]) for name in names)
 
 
-def by_tensor(tree: Any, fused: bool) -> dict[str, list[Any]]:
-  """Returns the leaves that each tensor of the file holds, in the order of their rows; in its name
-  {} is the layer.
-  """
+def by_tensor(tree: Params, fused: bool) -> dict[str, list[Leaf]]:
+  """Returns the leaves of each tensor in the order of their rows; {} in a name is the layer."""
   return {name: list(leaves.values()) for name, leaves in _grouped(tree, fused).items()}
 
 
-def places(tree: Any, fused: bool) -> dict[str, Place]:
-  """Returns where each leaf is, by its path with dots."""
-  found = {}
+def places(tree: Params, fused: bool) -> dict[str, Place]:
+  """Returns the place of each leaf, by its path with dots."""
+  placed = {}
   for name, leaves in _grouped(tree, fused).items():
     start = 0
     for path, leaf in leaves.items():
       rows = leaf.shape[1 if "{}" in name else 0]
-      found[path] = Place(name, start, rows)
+      placed[path] = Place(name, start, rows)
       start += rows
-  return found
+  return placed
 
 
 def dotted(path: tuple) -> str:
@@ -89,17 +85,17 @@ def dotted(path: tuple) -> str:
   return ".".join(p.key for p in path)
 
 
-def _grouped(tree: Any, fused: bool) -> dict[str, dict[str, Any]]:
+def _grouped(tree: Params, fused: bool) -> dict[str, dict[str, Leaf]]:
   """Returns the leaves by their paths, for each tensor of the file."""
   leaves = {dotted(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
   names = _names(leaves, fused)
-  found: dict[str, dict[str, Any]] = {}
+  grouped: dict[str, dict[str, Leaf]] = {}
   for path in sorted(leaves, key=lambda path: _ORDER.get(path, 0)):
-    found.setdefault(names[path], {})[path] = leaves[path]
-  return found
+    grouped.setdefault(names[path], {})[path] = leaves[path]
+  return grouped
 
 
-def _names(paths: Mapping[str, Any], fused: bool) -> dict[str, str]:
+def _names(paths: Mapping[str, Leaf], fused: bool) -> dict[str, str]:
   """Returns the name of the tensor that holds each leaf."""
   post = _POST_NORMS if "layers.attention_post_norm.scale" in paths else {}
   return _NAMES | post | (_FUSED if fused else {})

@@ -1,11 +1,11 @@
-"""A Hugging Face folder's tensors to a decoder's parameters, and back.
+"""Reads a Hugging Face folder's tensors as a decoder's parameters, and writes them.
 
 One table of names (names.py) serves both ways. Our tree stacks the layers on a leading axis and
-stores projections `[out, in]` as Hugging Face does: reading stacks, writing unstacks, nothing is
-transposed. Reading touches only the bytes that a device's shard needs; writing goes to a folder
-beside the target that takes its name when it is complete.
+stores projections `[out, in]` as Hugging Face does, so that nothing is transposed. Reading touches
+only the bytes that a device's shard needs; writing goes to a folder beside the target, which takes
+the target's name when it is complete.
 
-`init_from` in the messages is the setting by which a person names the folder.
+In the messages, `init_from` is the setting by which a person names the folder.
 """
 
 import functools
@@ -16,7 +16,7 @@ import pathlib
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -40,31 +40,30 @@ from grpo_jax.models.hf.names import (
   places,
 )
 from grpo_jax.models.hf.writing import check_target, replacing, save_tensors
-from grpo_jax.models.shape import DecoderConfig
+from grpo_jax.models.shape import DecoderConfig, Leaf, Params
 from grpo_jax.sandbox import model_folder
 
-Params = Any
-
-_DTYPES = {"F32": 4, "BF16": 2, "F16": 2}
+_DTYPES = ("F32", "BF16", "F16")
 _LAYER = re.compile(r"model\.layers\.([0-9]+)\.")
 
 
 class Tensor(NamedTuple):
   """A tensor of the file."""
 
+  """A tensor to write: the rows of its leaves, one after the other."""
+
   name: str
-  leaves: list[Any]  # of our tree, whose rows it holds one after the other
-  layer: int | None  # of leaves that are stacked
+  leaves: list[Leaf]  # of our tree
+  layer: int | None  # index into stacked leaves
 
   @property
   def shape(self) -> tuple[int, ...]:
-    """Its shape."""
     axis = 0 if self.layer is None else 1
     return (sum(leaf.shape[axis] for leaf in self.leaves), *self.leaves[0].shape[axis + 1 :])
 
 
 class Saves(Protocol):
-  """What `save` asks of a tokenizer (`grpo_jax.tokenizer.tokenizer.Tokenizer`)."""
+  """Lists the parts of a `grpo_jax.tokenizer.tokenizer.Tokenizer` that `save` needs."""
 
   eos_ids: tuple[int, ...]
   pad_id: int
@@ -75,12 +74,7 @@ class Saves(Protocol):
 
 
 def check(folder: str | os.PathLike, shapes: Params) -> None:
-  """Compares the folder's tensors with a tree of shapes, reading headers only.
-
-  Raises:
-    SettingError: a missing, unexpected, misshapen or quantized tensor, or a file that is missing or
-      corrupt.
-  """
+  """Compares the folder's tensors with a tree of shapes, reading headers only."""
   _locate(storage.place(folder), shapes)
 
 
@@ -91,32 +85,25 @@ def load(
   progress: storage.Progress | None = None,
   left_out: Sequence[str] = (),
 ) -> Params:
-  """Returns the parameters of `decoder`, in its shardings; for each device's shard only its own
-  bytes are read.
+  """Returns the parameters of `decoder` in its shardings; each process reads only its own bytes.
 
-  The files of a bucket are copied to a temporary folder of this disk first.
+  The files of a bucket are first copied to a temporary folder of this disk.
 
   Args:
     folder: of the weights.
-    decoder: of their shape.
+    decoder: which needs the weights.
     dtype: of the parameters.
-    progress: is called after every tensor, with the bytes that this process has read and will have
-      read; and before, with those that it copies from a bucket.
+    progress: called after every tensor with the bytes that this process has read and will have
+      read, and before that with those that it copies from a bucket.
     left_out: parts of the tree that are not loaded.
-
-  Raises:
-    SettingError: see `check`; or a weight is NaN or infinite, or the copy of a tied embedding is
-      none.
   """
   trees = decoder.shapes(), decoder.shardings()
   shapes, shardings = (
     {name: part for name, part in tree.items() if name not in left_out} for tree in trees
   )
   path = storage.place(folder)
-  total = (
-    sum(map(_numbers, jax.tree.leaves(shapes), jax.tree.leaves(shardings)))
-    * np.dtype(dtype).itemsize
-  )
+  numbers = sum(map(_count_numbers, jax.tree.leaves(shapes), jax.tree.leaves(shardings)))
+  total = numbers * np.dtype(dtype).itemsize
   where = _locate(path, shapes)
   has_copy = decoder.config.tied and not decoder.config.scores and HEAD in where
   with tempfile.TemporaryDirectory(prefix="grpo_jax_") as temporary:
@@ -131,10 +118,8 @@ def load(
     return jax.tree_util.tree_map_with_path(load_leaf, shapes, shardings)
 
 
-def _numbers(shape: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> int:
-  """Returns how many numbers of a leaf this process reads: each shard once, however many of its
-  devices hold it.
-  """
+def _count_numbers(shape: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> int:
+  """Returns how many numbers of a leaf this process reads: each of its shards once."""
   shards = {str(index) for index in sharding.addressable_devices_indices_map(shape.shape).values()}
   return len(shards) * math.prod(sharding.shard_shape(shape.shape))
 
@@ -146,27 +131,25 @@ def _load_leaf(
   shape: jax.ShapeDtypeStruct,
   sharding: jax.sharding.Sharding,
 ) -> jax.Array:
-  """Returns one leaf of our tree, each device's shard read by itself."""
+  """Returns one leaf of our tree, in which each device's shard is read by itself."""
   read = functools.partial(_read_shard, files, placed[dotted(tree_path)], shape.shape[0], {})
   return jax.make_array_from_callback(shape.shape, sharding, read, dtype=files.dtype)
 
 
 def _read_shard(
-  files: Files, place: Place, layers: int, known: dict[str, np.ndarray], index: tuple[slice, ...]
+  files: Files, place: Place, layers: int, cache: dict[str, np.ndarray], index: tuple[slice, ...]
 ) -> np.ndarray:
-  """Returns the slice `index` of a leaf; `known` keeps it for the other devices that hold the same
-  shard.
-  """
-  if str(index) not in known:
+  """Returns the slice `index` of a leaf, from `cache` if another device holds the same shard."""
+  if str(index) not in cache:
     stacked = "{}" in place.name
     first, last, _ = index[stacked].indices(place.rows)
-    of_layer = (slice(place.start + first, place.start + last), *index[1 + stacked :])
+    rows = (slice(place.start + first, place.start + last), *index[1 + stacked :])
     if stacked:
-      each = [files.read(place.name.format(i), of_layer) for i in range(*index[0].indices(layers))]
-      known[str(index)] = np.stack(each)
+      numbers = range(*index[0].indices(layers))
+      cache[str(index)] = np.stack([files.read(place.name.format(i), rows) for i in numbers])
     else:
-      known[str(index)] = files.read(place.name, of_layer)
-  return known[str(index)]
+      cache[str(index)] = files.read(place.name, rows)
+  return cache[str(index)]
 
 
 def save(
@@ -183,42 +166,33 @@ def save(
   """Writes a Hugging Face folder; on several hosts each calls it and the first one writes.
 
   Args:
-    folder: replaced as a whole if it holds an earlier model; complete or absent at any moment but a
-      rename. In a bucket it is complete where it has a config.json.
+    folder: replaced as a whole if it holds an earlier model; at any moment but a rename it is
+      complete or absent. In a bucket it is complete once it has a config.json.
     config: of the decoder that `params` belongs to.
-    params: the tree, sharded in any way; one tensor at a time is gathered.
-    tokenizer: saved along, and asked for the ids that config.json repeats.
+    params: the tree in any shardings; one tensor at a time is gathered.
+    tokenizer: saved along; config.json repeats its ids.
     dtype: of the file, float32 or bfloat16.
-    base: the folder that the weights came from: keys of its config.json that we do not know are
-      kept.
-    max_bytes: tensors beyond it go to further files, with an index.
-    progress: is called with the bytes that have been gathered, after every tensor.
-
-  Raises:
-    SettingError: the tokenizer does not fit the model, or the disk does not take the files.
+    base: the folder that the weights came from; unknown keys of its config.json are kept.
+    max_bytes: size of a file; more tensors go to further files, with an index.
+    progress: called after every tensor with the bytes that have been gathered.
   """
   if dtype not in ("float32", "bfloat16"):
     raise SettingError(f"dtype={dtype!r}: float32 or bfloat16 can be exported")
   if tokenizer is not None:
     check_tokenizer(tokenizer, config)
   target = check_target(folder, "config.json", "a model")
-  # The folder of a run that has not ended has the shape in another file, and nothing that would be
-  # kept.
-  from_folder = base is not None and (storage.place(base) / "config.json").is_file()
-  known = read_json(storage.place(base), "config.json") if from_folder else {}
-  for key in (
-    "rope_scaling",
-    "sliding_window",
-    "transformers_version",
-    "quantization_config",
-    "auto_map",
-  ):
+  # An unfinished run's folder has no config.json, and its shape file has nothing to keep.
+  known = {}
+  if base is not None and (storage.place(base) / "config.json").is_file():
+    known = read_json(storage.place(base), "config.json")
+  for key in ("rope_scaling", "sliding_window", "transformers_version", "auto_map"):
     known.pop(key, None)
+  known.pop("quantization_config", None)
   top = write_config(config, known) | {"dtype": dtype, "torch_dtype": dtype}
   if tokenizer is not None:
     stops = list(tokenizer.eos_ids)
-    # transformers reads the score at the last token that is no padding: an end token must not pass
-    # for it. Nor does it open a model without an embedding of its padding.
+    # transformers reads the score at the last token that is not padding, for which it must not take
+    # an end token. It does not open a model without an embedding for its padding either.
     unfit = tokenizer.pad_id >= config.vocab or (config.scores and tokenizer.pad_id in stops)
     top |= {"pad_token_id": None if unfit else tokenizer.pad_id}
     top |= {"eos_token_id": stops[0] if len(stops) == 1 else stops} if stops else {}
@@ -233,61 +207,55 @@ def save(
 
 
 def export_bytes(params: Params, dtype: str) -> int:
-  """Returns how many bytes of tensors `save` writes, of which `progress` is told."""
+  """Returns the bytes of tensors that `save` writes, up to which it calls `progress`."""
   return sum(math.prod(x.shape) for x in jax.tree.leaves(params)) * np.dtype(dtype).itemsize
 
 
 def check_tokenizer(tokenizer: Saves, config: DecoderConfig) -> None:
-  """Refuses a tokenizer that makes ids of a text, or of its end, for which the model has no
-  embedding.
+  """Refuses a tokenizer with ids for which the model has no embedding.
 
-  Spare embeddings are usual. So are special tokens beyond them, as Gemma 3's text models have of
-  the larger ones that see images, or of padding that was added for training: no text becomes these,
-  and `build._render` refuses a template that has one.
+  Spare embeddings are usual. So are special tokens beyond them that no text becomes: Gemma 3's text
+  models have those of its image models, and training may add padding. `build._render` refuses a
+  template that has one.
   """
+  hint = "pass the folder of the model's own with --config.tokenizer=DIR"
   if tokenizer.text_size > config.vocab:
     raise SettingError(
       f"tokenizer: its ids reach {tokenizer.text_size - 1}, the model has {config.vocab} "
-      "embeddings;"
-      " pass the folder of the model's own with --config.tokenizer=DIR"
+      f"embeddings; {hint}"
     )
-  unknown = (
-    [tokenizer.pad_id] if tokenizer.pad_id >= max(tokenizer.vocab_size, config.vocab) else []
-  )
-  if beyond := [i for i in tokenizer.eos_ids if i >= config.vocab] + unknown:
+  beyond = [i for i in tokenizer.eos_ids if i >= config.vocab]
+  if tokenizer.pad_id >= max(tokenizer.vocab_size, config.vocab):
+    beyond.append(tokenizer.pad_id)
+  if beyond:
     raise SettingError(
       f"tokenizer: its eos_token_id or pad_token_id {beyond[0]} is none of the model's "
-      f"{config.vocab} embeddings;"
-      " pass the folder of the model's own with --config.tokenizer=DIR"
+      f"{config.vocab} embeddings; {hint}"
     )
 
 
 def _tensors(tree: Params, fused: bool) -> Iterator[Tensor]:
   """Yields everything in the tree as it is in the file, the layers in order."""
-  held = by_tensor(tree, fused)
-  yield from (Tensor(name, leaves, None) for name, leaves in held.items() if "{}" not in name)
-  stacks = {name: leaves for name, leaves in held.items() if "{}" in name}
+  tensors = by_tensor(tree, fused)
+  yield from (Tensor(name, leaves, None) for name, leaves in tensors.items() if "{}" not in name)
+  stacks = {name: leaves for name, leaves in tensors.items() if "{}" in name}
   for i in range(next(iter(stacks.values()))[0].shape[0]):
     yield from (Tensor(name.format(i), leaves, i) for name, leaves in stacks.items())
 
 
 def _locate(path: storage.Path, shapes: Params) -> dict[str, storage.Path]:
-  """Returns the file of every tensor that `shapes` needs, and of the head if there is one.
-
-  All names, shapes and dtypes are checked against the headers.
-  """
+  """Returns the file of every needed tensor, and of the head if there is one, after checks."""
   if not path.is_dir():
     raise SettingError(f"init_from={str(path)!r}: no such folder; get weights with {GET}")
   where = headers.read_headers(path)
   if any(name.startswith("layers.") for name in where):
     raise SettingError(
       f"init_from={path}: its tensors have no 'model.' before their names, as AutoModel saves "
-      "them; save the model as "
-      "AutoModelForCausalLM, which is what is read"
+      "them; save the model as AutoModelForCausalLM"
     )
   named = len({match[1] for match in map(_LAYER.match, where) if match})
   layers = jax.tree.leaves(shapes["layers"])[0].shape[0]
-  if named != layers:  # before a name is made for each layer of a number that may be any
+  if named != layers:  # checked before the number, which may be huge, makes names
     raise SettingError(
       f"init_from={path}: config.json has num_hidden_layers={layers}, the weights have {named}; "
       "download both again"
@@ -300,13 +268,13 @@ def _locate(path: storage.Path, shapes: Params) -> dict[str, storage.Path]:
   ignored = {name for name in where if name.endswith(COMPUTED)} | {HEAD}
   if extra := sorted(where.keys() - wanted.keys() - ignored):
     raise SettingError(
-      f"init_from={path}: unexpected tensor {_few(extra)}, which config.json does not speak of"
+      f"init_from={path}: unexpected tensor {_few(extra)}, which config.json does not mention"
     )
   for name, shape in wanted.items():
-    file, found, kind = where[name]
-    if found != tuple(shape):
+    file, stored, kind = where[name]
+    if stored != tuple(shape):
       raise SettingError(
-        f"init_from={path}: {name} is {model_folder.shown(list(found))} in {file.name}, "
+        f"init_from={path}: {name} is {model_folder.shown(list(stored))} in {file.name}, "
         f"config.json asks {list(shape)}"
       )
     if kind not in _DTYPES:
@@ -321,7 +289,7 @@ def _write_tensors(
   max_bytes: int,
   progress: Callable[[int], None],
 ) -> None:
-  """Writes safetensors into `folder`; with None it takes part in gathering only."""
+  """Writes safetensors into `folder`; with None it only takes part in gathering."""
   size = np.dtype(dtype).itemsize
   files: list[list[Tensor]] = [[]]
   room = max_bytes
@@ -332,11 +300,8 @@ def _write_tensors(
       room = max_bytes
     files[-1].append(tensor)
     room -= cost
-  names = (
-    [SINGLE]
-    if len(files) == 1
-    else [f"model-{n + 1:05}-of-{len(files):05}.safetensors" for n in range(len(files))]
-  )
+  names = [f"model-{n + 1:05}-of-{len(files):05}.safetensors" for n in range(len(files))]
+  names = [SINGLE] if len(files) == 1 else names
   total = 0
   for file, content in zip(names, files, strict=True):
     tensors = {}
@@ -347,12 +312,10 @@ def _write_tensors(
     if folder is not None:
       save_tensors(folder / file, tensors)
   if folder is not None and len(files) > 1:
-    index = {
-      "metadata": {"total_size": total},
-      "weight_map": {
-        tensor.name: file for file, content in zip(names, files, strict=True) for tensor in content
-      },
+    weight_map = {
+      tensor.name: file for file, content in zip(names, files, strict=True) for tensor in content
     }
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
 
 
@@ -362,17 +325,18 @@ def _whole(tensor: Tensor, dtype: str) -> np.ndarray:
   return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def on_host(leaf: Any, layer: int | None, dtype: str) -> np.ndarray:
+def on_host(leaf: Leaf, layer: int | None, dtype: str) -> np.ndarray:
   """Returns one leaf, or one layer of it, on the host, whole, in the file's dtype."""
 
-  def piece(x: Any) -> Any:
+  def select(x: jax.Array) -> jax.Array:
     return (x if layer is None else x[layer]).astype(dtype)
 
   if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+    assert isinstance(leaf.sharding, jax.sharding.NamedSharding)
     everywhere = jax.sharding.NamedSharding(leaf.sharding.mesh, jax.sharding.PartitionSpec())
-    whole = jax.jit(piece, out_shardings=everywhere)(leaf)
+    whole = jax.jit(select, out_shardings=everywhere)(leaf)
     return np.ascontiguousarray(whole.addressable_data(0))
-  return np.ascontiguousarray(piece(leaf))
+  return np.ascontiguousarray(select(leaf))
 
 
 def _few(names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Folders of tensors are written beside their target, and take its name when they are complete."""
+"""Writes folders of tensors beside their target, whose name they take when they are complete."""
 
 import contextlib
 import os
@@ -19,18 +19,12 @@ def check_target(folder: str | os.PathLike, marker: str, what: str) -> storage.P
 
   Args:
     folder: where to write.
-    marker: the file by which an earlier folder of this kind is known.
-    what: such a folder holds, in words.
-
-  Raises:
-    SettingError: it holds something else.
+    marker: the file that marks an earlier folder of this kind.
+    what: contents of such a folder, in words.
   """
   target = storage.absolute(folder)
-  if (
-    target.exists()
-    and not (target / marker).is_file()
-    and (target.is_file() or any(target.iterdir()))
-  ):
+  earlier = (target / marker).is_file()
+  if target.exists() and not earlier and (target.is_file() or any(target.iterdir())):
     raise SettingError(
       f"export: {target} holds something else than {what}; an empty or new folder would work"
     )
@@ -39,10 +33,9 @@ def check_target(folder: str | os.PathLike, marker: str, what: str) -> storage.P
 
 @contextlib.contextmanager
 def replacing(target: storage.Path, last: str) -> Iterator[storage.Path | None]:
-  """Yields a new folder to fill, which replaces `target` as a whole at the end; None on all hosts
-  but the first.
+  """Yields a new folder that replaces `target` as a whole at the end; None on all but one host.
 
-  `target` is complete or absent at any moment but a rename. In a bucket it is complete where it has
+  At any moment but a rename, `target` is complete or absent. In a bucket it is complete once it has
   the file `last`.
 
   Raises:
@@ -71,18 +64,17 @@ def replacing(target: storage.Path, last: str) -> Iterator[storage.Path | None]:
 
 
 def save_tensors(file: storage.Path, tensors: Mapping[str, np.ndarray]) -> None:
-  """Writes a safetensors file that whoever may read its folder may read, too."""
+  """Writes a safetensors file with the permissions of its folder."""
   with storage.writing(file) as local:
     safetensors.numpy.save_file(dict(tensors), str(local), metadata={"format": "pt"})
-  if not storage.in_bucket(file.parent):  # safetensors keeps its files to their owner
+  if not storage.in_bucket(file.parent):  # safetensors restricts its files to their owner
     os.chmod(file, os.stat(file.parent).st_mode & 0o666)
 
 
 def _replace(part: storage.Path, target: storage.Path, last: str) -> None:
-  """Renames `part` to `target`; a folder that was there is deleted last, in a bucket first.
+  """Renames `part` to `target`; an earlier folder is deleted last, but in a bucket first.
 
-  In a bucket, where a folder is renamed file by file, the file `last` is the last to come: with it,
-  all are there.
+  A bucket renames file by file; the file `last` comes last and marks the folder as complete.
   """
   if storage.in_bucket(target):
     storage.remove(target)
