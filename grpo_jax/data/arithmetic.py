@@ -1,13 +1,11 @@
-"""Word problems in GSM8K's form, made from a seed: worked steps, one on each line, then `####
-answer`.
+"""Word problems in GSM8K's form, made from a seed: worked steps on lines, then `#### answer`.
 
-Problem `index` of a split is a pure function of (seed, split, index, settings), so the source is
-random-access and stores nothing. Words come from a small closed vocabulary (`word_problems`) and
+Problem `index` of a split is a pure function of (seed, split, index, settings), so that the source
+is random-access and stores nothing. Words come from a small closed vocabulary (`word_problems`) and
 numbers are written in digits.
 
-The hash of a question's sorted numbers alone says to which split the problem belongs. So no test
-problem, whatever its words, its family or the order of its numbers, is ever in train, for any two
-seeds.
+The hash of a question's sorted numbers decides the problem's split. So no test problem, whatever
+its words, its family or the order of its numbers, is ever in train, for any two seeds.
 """
 
 import hashlib
@@ -15,7 +13,7 @@ import operator
 import random
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 from ml_collections import ConfigDict
 
@@ -25,8 +23,8 @@ from grpo_jax.data.word_problems import BOXES, ITEMS, PRONOUNS, Problem, Step
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Example
 
-# What the settings may be; `Arithmetic` refuses those for which there are no problems.
-RANGES = {
+# Ranges of the settings; `Arithmetic` also refuses settings for which there are no problems.
+RANGES: dict[str, kinds.Row] = {
   "seed": kinds.Whole(0),
   "size": kinds.Whole(1),
   "max_number": kinds.Whole(2),
@@ -39,11 +37,7 @@ RANGES = {
 PROBLEMS = word_problems.PROBLEMS + long_problems.PROBLEMS
 FAMILIES = tuple(dict.fromkeys(problem.family for problem in PROBLEMS))
 
-SPLITS = (
-  "test",
-  "validation",
-  "train",
-)  # one tenth, one tenth and eight tenths of the multisets of numbers
+SPLITS = ("test", "validation", "train")  # a tenth, a tenth and eight tenths of sets of numbers
 
 _OPERATIONS: dict[str, Callable[[int, int], int]] = {
   "+": operator.add,
@@ -54,9 +48,7 @@ _OPERATIONS: dict[str, Callable[[int, int], int]] = {
 
 
 def _words(name: int, item: int, box: int) -> dict[str, str]:
-  """The words that fill a problem, by their places in the tables; the second and third name follow
-  the first.
-  """
+  """Returns the words of a problem by indices; the second and third name follow the first."""
   names = list(PRONOUNS)
   first, boxes = names[name], list(BOXES)[box]
   return {
@@ -71,13 +63,13 @@ def _words(name: int, item: int, box: int) -> dict[str, str]:
 
 
 def _label(step: Step, words: dict[str, str]) -> str:
-  """What a step says before its equation, with a capital letter and a space at the end."""
+  """Returns the words of a step before its equation, capitalized and with a space at the end."""
   label = step.words.format_map(words)
   return f"{label[0].upper()}{label[1:]} "
 
 
 def split_of(numbers: Sequence[int]) -> str:
-  """The split of every problem whose question holds these numbers, in any order and with any words."""
+  """Returns the split of every problem with these numbers, in any order and with any words."""
   text = ",".join(map(str, sorted(numbers)))
   tenth = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") % 10
   return SPLITS[min(tenth, 2)]
@@ -86,9 +78,7 @@ def split_of(numbers: Sequence[int]) -> str:
 def solve(
   problem: Problem, numbers: dict[str, int], max_number: int
 ) -> list[tuple[int, int, int]] | None:
-  """Returns (left, right, result) of each step; None unless every result is exact and in
-  2..max_number.
-  """
+  """Returns (left, right, result) of each step if every result is exact and in 2..max_number."""
   values = dict(numbers)
   solved = []
   for step in problem.steps:
@@ -111,19 +101,16 @@ class Arithmetic:
   Args:
     split: "train", "validation" or "test".
     seed: chooses the stream of problems; the split of a problem does not depend on it.
-    size: how many problems there are.
+    size: number of problems.
     max_number: the largest number in a question, a step or an answer.
     max_factor: the largest factor of a product, and the largest number of friends or boxes.
-    min_steps: the fewest steps of a problem that is kept.
-    max_steps: the most steps of a problem that is kept.
-    families: the families that are kept; empty: all.
-    words: whether a step says what it works out ("Ann has 48 / 2 = 24") or is the equation alone.
+    min_steps: the smallest number of steps of a problem.
+    max_steps: the largest number of steps of a problem.
+    families: the families of problems; empty: all.
+    words: whether a step has words ("Ann has 48 / 2 = 24") or is the equation alone.
 
   An example's meta holds `family`, `numbers` (in the order of the question), `steps` (how many),
   `results` (the exact value of each step as int; the last one is the answer) and `index`.
-
-  Raises:
-    SettingError: no problem fits the settings.
   """
 
   def __init__(
@@ -153,15 +140,14 @@ class Arithmetic:
     if not kept:
       raise SettingError(
         f"data.arithmetic.min_steps = {min_steps}, max_steps = {max_steps}: no family has such "
-        "problems; "
-        f"steps go from 1 to {max(len(problem.steps) for problem in PROBLEMS)}"
+        f"problems; steps go from 1 to {max(len(problem.steps) for problem in PROBLEMS)}"
       )
     self._split, self._seed, self._size, self._words = split, seed, size, words
     self._max_number, self._max_factor = max_number, max_factor
     self._kept = {family: [p for p in kept if p.family == family] for family in FAMILIES}
     self._kept = {family: problems for family, problems in self._kept.items() if problems}
     for problem in kept:
-      self._draw_numbers(problem, random.Random(0))
+      self._draw_numbers(problem, random.Random(0))  # refuses settings without a solution
 
   def __len__(self) -> int:
     return self._size
@@ -194,14 +180,10 @@ class Arithmetic:
   def _draw_numbers(
     self, problem: Problem, rng: random.Random
   ) -> tuple[dict[str, int], list[tuple[int, int, int]]]:
-    """Draws numbers with which the problem can be solved and belongs to the split, each such choice
-    equally likely.
+    """Draws numbers that make the problem solvable and of the split, all equally likely.
 
     Returns:
       The numbers by name, in the order of the question, and (left, right, result) of each step.
-
-    Raises:
-      SettingError: no such numbers were found.
     """
     names = re.findall(r"\{([abcdenmkj])\}", problem.question)
     for _ in range(100_000):
@@ -214,23 +196,18 @@ class Arithmetic:
         return numbers, solved
     raise SettingError(
       f"data.arithmetic.max_number = {self._max_number}, max_factor = {self._max_factor}: no "
-      f"{problem.family} problem "
-      f"of split {self._split} found; try 99 and 9, or leave the family out of "
-      "data.arithmetic.families"
+      f"{problem.family} problem of split {self._split} found; try 99 and 9, or leave the family "
+      "out of data.arithmetic.families"
     )
 
 
 def _below(rng: random.Random, n: int) -> int:
-  """A random integer in 0..n-1, from the one method whose values are the same in every version of
-  Python.
-  """
+  """Returns a random integer in 0..n-1, the same in every version of Python."""
   return int(rng.random() * n)
 
 
 def settings() -> ConfigDict:
-  """Returns the settings, the section `data.arithmetic`: the arguments of `Arithmetic` but the
-  split.
-  """
+  """Returns the section `data.arithmetic`: the arguments of `Arithmetic` without the split."""
   c = ConfigDict()
   c.seed = 0
   c.size = 100_000
@@ -243,12 +220,8 @@ def settings() -> ConfigDict:
   return c
 
 
-def source(split: str, path: str, cfg: Any) -> Arithmetic:
-  """Makes the data set that `cfg` describes, see `settings`.
-
-  Raises:
-    SettingError: `path` is not empty, or no problem fits the settings.
-  """
+def source(split: str, path: str, cfg: ConfigDict) -> Arithmetic:
+  """Returns the data set that `cfg` describes; `path` must be empty, since no files are read."""
   kinds.check(cfg, RANGES, "data.arithmetic.")
   if path:
     raise SettingError(

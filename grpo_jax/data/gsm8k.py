@@ -1,7 +1,7 @@
 """GSM8K: 7473 training and 1319 test problems (Cobbe et al., arXiv 2110.14168).
 
 `data.path` names a folder with `train.jsonl` and `test.jsonl` as the authors publish them, or a
-tensorflow-datasets folder that holds gsm8k as array_record. Where it is empty, tensorflow-datasets
+tensorflow-datasets folder that holds gsm8k as array_record. If it is empty, tensorflow-datasets
 downloads the data once into its own folder. TensorFlow is not needed.
 """
 
@@ -12,7 +12,6 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -22,13 +21,14 @@ from grpo_jax.io import storage
 from grpo_jax.rewards.math import after_mark
 from grpo_jax.types import Example
 
-# The calculator's annotations in the solutions, as in "48/2 = <<48/2=24>>24".
+# The calculator's annotations in solutions, as in "48/2 = <<48/2=24>>24".
 _ANNOTATION = re.compile(r"<<[^<>\n]*>>")
 
 HOST = "https://raw.githubusercontent.com"  # from which tensorflow-datasets downloads
-PATIENCE = 5.0  # seconds
+PATIENCE = 5.0  # seconds that the host has to answer
 
 FIELDS = ("question", "answer")
+FILES = "train.jsonl and test.jsonl of github.com/openai/grade-school-math"
 
 
 def settings() -> ConfigDict:
@@ -38,51 +38,37 @@ def settings() -> ConfigDict:
   return c
 
 
-def source(split: str, path: str, cfg: Any) -> Sequence[Example]:
-  """Reads one split.
-
-  Args:
-    split: "train" or "test"; tensorflow-datasets also has "train_socratic" and "test_socratic".
-    path: `data.path`.
-    cfg: see `settings`.
-
-  Raises:
-    SettingError: the files are not there, or a line is malformed.
-  """
-  annotations = cfg.annotations
-  # by tensorflow-datasets, whose files are read from a disk only
+def source(split: str, path: str, cfg: ConfigDict) -> "list[Example] | _Records":
+  """Reads one split; tensorflow-datasets also has train_socratic and test_socratic."""
+  # tensorflow-datasets reads its files from a disk only.
   prepared = storage.place(path) / "gsm8k"
   if path and (storage.in_bucket(path) or not prepared.is_dir() or not any(prepared.iterdir())):
-    lines = jsonl.read(_jsonl_file(split, path))
-    return [
-      example(*(jsonl.text(each, name, at) for name in FIELDS), annotations, at)
-      for each, at in lines
-    ]
-  return _Records(_data_source(split, path), annotations)
+    examples = []
+    for record, where in jsonl.read(_jsonl_file(split, path)):
+      question, answer = (jsonl.text(record, name, where) for name in FIELDS)
+      examples.append(example(question, answer, cfg.annotations, where))
+    return examples
+  return _Records(_data_source(split, path), cfg.annotations)
 
 
 def example(question: str, answer: str, annotations: bool, where: str) -> Example:
-  """Makes an example of a question and an `answer` that holds the worked steps and `#### x`.
-
-  Raises:
-    SettingError: the answer has no `#### x`; the message begins with `where`.
-  """
+  """Returns an example from an answer of worked steps and `#### x`; `where` begins messages."""
   final = after_mark(answer)
   if not final:
     raise SettingError(f'{where}: field "answer" has no "#### x" at its end')
   return Example(question, answer if annotations else _ANNOTATION.sub("", answer), final, {})
 
 
-class _Records(Sequence):
-  """The records of tensorflow-datasets as examples."""
+class _Records:
+  """Shows records of tensorflow-datasets as examples."""
 
-  def __init__(self, records: Sequence[dict[str, Any]], annotations: bool):
+  def __init__(self, records: Sequence[dict[str, bytes]], annotations: bool):
     self._records, self._annotations = records, annotations
 
   def __len__(self) -> int:
     return len(self._records)
 
-  def __getitem__(self, index):
+  def __getitem__(self, index: int) -> Example:
     if not 0 <= index < len(self):
       raise IndexError(index)
     question, answer = (self._records[index][name].decode("utf-8") for name in FIELDS)
@@ -90,30 +76,25 @@ class _Records(Sequence):
 
 
 def _jsonl_file(split: str, path: str) -> storage.Path:
-  """The file of a split, which must exist."""
+  """Returns the file of a split, which must exist."""
   file = storage.place(path) / f"{split}.jsonl"
   if not file.is_file():
     if storage.in_bucket(path):
       raise SettingError(
-        f"data.path = {path!r}: looked for {split}.jsonl there; give a folder with train.jsonl and "
-        "test.jsonl of "
-        "github.com/openai/grade-school-math (tensorflow-datasets' own files are read from a disk "
-        "only)"
+        f"data.path = {path!r}: looked for {split}.jsonl there; give a folder with {FILES} "
+        "(tensorflow-datasets' own files are read from a disk only)"
       )
     state = "this folder" if storage.place(path).is_dir() else "it, and there is no such folder"
     raise SettingError(
       f"data.path = {path!r}: looked for {split}.jsonl and for gsm8k/ (tensorflow-datasets) in "
-      f"{state}; give a folder "
-      "with train.jsonl and test.jsonl of github.com/openai/grade-school-math"
+      f"{state}; give a folder with {FILES}"
     )
   return file
 
 
-def _data_source(split: str, path: str) -> Sequence[dict[str, Any]]:
-  """The records of a split as tensorflow-datasets stores them, downloaded first where `path` is
-  empty.
-  """
-  import tensorflow_datasets.text  # registers gsm8k; heavy, so only where it is used
+def _data_source(split: str, path: str) -> Sequence[dict[str, bytes]]:
+  """Returns the records of tensorflow-datasets, which downloads them if `path` is empty."""
+  import tensorflow_datasets.text  # registers gsm8k; slow to import
 
   try:
     if not path:
@@ -126,54 +107,43 @@ def _data_source(split: str, path: str) -> Sequence[dict[str, Any]]:
     return builder.as_data_source(split)
   except SettingError:
     raise
-  except Exception as error:  # tensorflow-datasets and its network raise many kinds
+  except Exception as error:  # tensorflow-datasets and its network raise errors of many kinds
     reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
     raise SettingError(
       f"data.path = {path!r}: tensorflow-datasets has no gsm8k split {split!r} as array_record "
-      f"there ({reason}); give "
-      "a folder with train.jsonl and test.jsonl of github.com/openai/grade-school-math"
+      f"there ({reason}); give a folder with {FILES}"
     ) from error
 
 
 def _check_network(prepared: pathlib.Path) -> None:
-  """Refuses to begin a download that cannot be: tensorflow-datasets would try again and again, for
-  minutes.
+  """Refuses a download that cannot succeed, which tensorflow-datasets would retry for minutes.
 
-  Args:
-    prepared: where it keeps the data set once it is downloaded; any version of it there is left to
-      it.
-
-  Raises:
-    SettingError: there is no such folder, and no answer from the host of the files.
+  Any version of the data set in `prepared` is left to tensorflow-datasets.
   """
   if list(prepared.rglob("dataset_info.json")) or _answers(HOST):
     return
   raise SettingError(
     f"data.path='': gsm8k is not in {prepared}, and to download it needs a network ({HOST} does "
-    "not answer within "
-    f"{PATIENCE:g} s); give a folder with train.jsonl and test.jsonl of "
-    "github.com/openai/grade-school-math, as in "
+    f"not answer within {PATIENCE:g} s); give a folder with {FILES}, as in "
     "--config.data.path=$GSM8K_DIR"
   )
 
 
 def _answers(url: str) -> bool:
-  """Returns whether a host answers, through the environment's proxy if there is one, within
-  PATIENCE seconds.
-  """
+  """Returns whether a host answers within PATIENCE seconds, through a proxy if one is set."""
   answers: list[bool] = []
 
   def ask() -> None:
     try:
       urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=PATIENCE).close()
-    except urllib.error.HTTPError:  # an answer, too
+    except urllib.error.HTTPError:  # this is an answer, too
       answers.append(True)
     except (OSError, http.client.HTTPException):
       answers.append(False)
     else:
       answers.append(True)
 
-  # a name may take longer to look up than any timeout
+  # Looking up a name may take longer than the timeout.
   asking = threading.Thread(target=ask, daemon=True)
   asking.start()
   asking.join(PATIENCE)

@@ -1,13 +1,13 @@
 """Reads any file with one JSON object on each line that holds a question and an answer.
 
-`data.path` is the file, or a folder with `train.jsonl` and `test.jsonl` (one file for each split).
-The names of the fields are settings of `data.jsonl`. An answer in GSM8K's form (steps, then `####
-x`) is taken apart: the whole is the solution and x the answer. Any other answer is both.
+`data.path` is the file, or a folder with `train.jsonl` and `test.jsonl` (a file for each split).
+The names of the fields are settings of `data.jsonl`. An answer in GSM8K's form (steps, then
+`#### x`) is split: the whole is the solution and x the answer. Any other answer is both.
 
-Multiple choice: where `data.jsonl.choices` names a field, it holds the list of the options. They
-are shown after the question, each on a line of its own with its letter ("A) 12"), and the example's
-answer is the letter of the right one. The file may give the answer as a letter, as an index from 0
-or as the option's text.
+Multiple choice: if `data.jsonl.choices` names a field, it holds the list of options. They are shown
+after the question, each on its own line with a letter ("A) 12"), and the example's answer is the
+letter of the right one. The file may give the answer as a letter, as an index from 0 or as the
+option's text.
 """
 
 import io
@@ -28,9 +28,11 @@ from grpo_jax.rewards.math import after_mark
 from grpo_jax.sandbox.model_folder import no_key_twice
 from grpo_jax.types import Example
 
-# of a line; a tokenizer takes 140 times as much memory for it, and half a second a MB
+Record = dict[str, Any]  # a JSON object
+
+# Longest line; a tokenizer takes 140 times as much memory for it, and half a second a MB.
 LINE_BYTES = 5 * 1000**2
-# How files begin that are no text.
+# First bytes of files that are not UTF-8 text.
 KINDS = {
   b"\x1f\x8b": "compressed by gzip",
   b"\x28\xb5\x2f\xfd": "compressed by zstd",
@@ -43,36 +45,23 @@ _SURROGATE = re.compile(rb"\\ud[89a-f]", re.IGNORECASE)  # an escaped half of a 
 
 
 def settings() -> ConfigDict:
-  """Returns the settings of the data set, the section `data.jsonl`: the names of the fields."""
+  """Returns the section `data.jsonl`: the names of the fields."""
   c = ConfigDict()
   c.question = "question"
   c.answer = "answer"
-  c.solution = ""  # of the worked solution; empty: the answer holds it
-  # of the options of a multiple-choice question, a list of texts; empty: there are none
-  c.choices = ""
+  c.solution = ""  # field of the worked solution; empty: the answer holds it
+  c.choices = ""  # field of the list of options of a multiple-choice question; empty: none
   return c
 
 
-def source(split: str, path: str, cfg: Any) -> list[Example]:
-  """Reads the examples of a split, in the order of the file.
-
-  Args:
-    split: the name of the file in a folder; a path that is a file is read whatever the split.
-    path: `data.path`.
-    cfg: see `settings`.
-
-  Raises:
-    SettingError: no such file, or a line that is no JSON object, lacks a field or has an answer
-      that cannot be read, with its number.
-  """
+def source(split: str, path: str, cfg: ConfigDict) -> list[Example]:
+  """Reads the examples of a split in the order of the file."""
   make = multiple_choice if cfg.choices else example
   return [make(record, where, cfg) for record, where in read(split_file(split, path))]
 
 
-def example(record: dict[str, Any], where: str, names: Any) -> Example:
-  """Makes an example of a line; its meta holds the fields that are neither question, answer nor
-  solution.
-  """
+def example(record: Record, where: str, names: ConfigDict) -> Example:
+  """Returns the example of a line, with its other fields in `meta`."""
   question, answer = text(record, names.question, where), text(record, names.answer, where)
   solution = text(record, names.solution, where) if names.solution else answer
   used = (names.question, names.answer, names.solution)
@@ -80,39 +69,31 @@ def example(record: dict[str, Any], where: str, names: Any) -> Example:
   return Example(question, solution, after_mark(answer) or answer.strip(), meta)
 
 
-def multiple_choice(record: dict[str, Any], where: str, names: Any) -> Example:
-  """Makes an example of a line with options: they follow the question, and the answer is a letter.
+def multiple_choice(record: Record, where: str, names: ConfigDict) -> Example:
+  """Returns the example of a line with options, which follow the question; its answer is a letter.
 
-  The solution is that of the file where it has one, in a field of its own or before the answer's
-  `####`; else it is the letter, too.
+  The solution is that of the file, in its own field or before the answer's `####`; if the file has
+  none, it is the letter, too.
   """
   plain, options = example(record, where, names), _options(record, names.choices, where)
-  found = _meant(
-    record[names.answer] if isinstance(record[names.answer], int) else plain.answer, options
-  )
-  if len(found) != 1:
-    state = (
-      f"may mean {' or '.join(LETTERS[i] for i in found)}" if found else "is none of the options"
-    )
+  answer = record[names.answer]
+  indices = _option_indices(answer if isinstance(answer, int) else plain.answer, options)
+  if len(indices) != 1:
+    letters = " or ".join(LETTERS[i] for i in indices)
+    state = f"may mean {letters}" if indices else "is none of the options"
     raise SettingError(
       f'{where}: field "{names.answer}" is {plain.answer[:80]!r}, which {state}; give the letter '
-      "of one of the "
-      f"{len(options)} options, its index from 0, or its text"
+      f"of one of the {len(options)} options, its index from 0, or its text"
     )
-  answer = LETTERS[found[0]]
+  right = LETTERS[indices[0]]
   worked = names.solution or after_mark(plain.solution)
-  question = "\n".join(
-    [plain.question, *(f"{name}) {option}" for name, option in zip(LETTERS, options))]
-  )
-  return Example(question, plain.solution if worked else answer, answer, plain.meta)
+  listed = [f"{name}) {option}" for name, option in zip(LETTERS, options)]
+  question = "\n".join([plain.question, *listed])
+  return Example(question, plain.solution if worked else right, right, plain.meta)
 
 
 def split_file(split: str, path: str) -> storage.Path:
-  """Returns `path` itself if it is a file, else `path/<split>.jsonl`, which must exist.
-
-  Raises:
-    SettingError: no path, or no such file.
-  """
+  """Returns `path` itself if it is a file, else `path/<split>.jsonl`, which must exist."""
   if not path:
     raise SettingError(
       "data.path is empty: give a file with one JSON object a line, or a folder with "
@@ -120,13 +101,13 @@ def split_file(split: str, path: str) -> storage.Path:
     )
   file = storage.place(path)
   if file.is_dir():
-    found = sorted(
-      each.name for each in file.iterdir() if each.name.endswith(".jsonl") and not each.is_dir()
+    names = sorted(
+      entry.name for entry in file.iterdir() if entry.name.endswith(".jsonl") and not entry.is_dir()
     )
     file = file / f"{split}.jsonl"
     if not file.is_file():
       raise SettingError(
-        f"data.path = {path!r}: looked for {split}.jsonl in this folder, which has {_few(found)}"
+        f"data.path = {path!r}: looked for {split}.jsonl in this folder, which has {_few(names)}"
       )
   if not file.is_file():
     raise SettingError(
@@ -135,14 +116,8 @@ def split_file(split: str, path: str) -> storage.Path:
   return file
 
 
-def read(file: storage.Path) -> list[tuple[dict[str, Any], str]]:
-  """Reads every line that is not blank: its object, and where it stands (file and line) for
-  messages.
-
-  Raises:
-    SettingError: the file cannot be read or has no line, or a line is no JSON object, or longer
-      than LINE_BYTES.
-  """
+def read(file: storage.Path) -> list[tuple[Record, str]]:
+  """Returns the object of every line that is not blank, with its file and line for messages."""
   try:
     numbered = [(number, line) for number, line in enumerate(_lines(file), 1) if line.strip()]
   except OSError as error:
@@ -158,14 +133,7 @@ def read(file: storage.Path) -> list[tuple[dict[str, Any], str]]:
 
 
 def _lines(file: storage.Path) -> Iterator[bytes]:
-  """Yields the lines of a file; of bytes, for `splitlines` of text also cuts at separators of
-  JSON's texts.
-
-  Raises:
-    OSError: it cannot be read.
-    SettingError: it is a pipe or a device, which may have no end, or no text; or a line is longer
-      than LINE_BYTES.
-  """
+  """Yields the lines of a file as bytes; text would also be split at separators within JSON."""
   if not storage.in_bucket(file) and not stat.S_ISREG(os.stat(file).st_mode):
     raise SettingError(
       f"{file}: is a folder, a pipe or a device; give a file, into which its lines are copied"
@@ -176,9 +144,8 @@ def _lines(file: storage.Path) -> Iterator[bytes]:
     number = 0
     while line := opened.readline(LINE_BYTES + 1):
       number += 1
-      if number == 1 and (
-        kind := next((KINDS[start] for start in KINDS if line.startswith(start)), "")
-      ):
+      kind = next((kind for start, kind in KINDS.items() if line.startswith(start)), "")
+      if number == 1 and kind:
         raise SettingError(
           f"{file}: is {kind}; give text in UTF-8 with one JSON object on each line"
         )
@@ -190,17 +157,13 @@ def _lines(file: storage.Path) -> Iterator[bytes]:
       yield from line.splitlines()
 
 
-def text(record: dict[str, Any], name: str, where: str) -> str:
-  """Returns the field `name` of a line as text; a number is written out.
-
-  Raises:
-    SettingError: there is no such field, or it holds no text.
-  """
+def text(record: Record, name: str, where: str) -> str:
+  """Returns the field `name` of a line as text; a number is written out."""
   return _text(_field(record, name, where), name, where)
 
 
-def _options(record: dict[str, Any], name: str, where: str) -> list[str]:
-  """The options of a line as texts; numbers are written out."""
+def _options(record: Record, name: str, where: str) -> list[str]:
+  """Returns the options of a line as texts; numbers are written out."""
   options = _field(record, name, where)
   if not isinstance(options, list) or not 2 <= len(options) <= len(LETTERS):
     raise SettingError(
@@ -210,27 +173,27 @@ def _options(record: dict[str, Any], name: str, where: str) -> list[str]:
   return [_text(option, name, where).strip() for option in options]
 
 
-def _meant(answer: int | str, options: list[str]) -> list[int]:
-  """The indices of the options that an answer can mean: a number is an index, a text also a letter
-  or an option.
-  """
+def _option_indices(answer: int | str, options: list[str]) -> list[int]:
+  """Returns the options that an answer can mean, by its index, its letter or its text."""
   if isinstance(answer, int):
     return [answer] if 0 <= answer < len(options) else []
-  meant = letter(answer)
+  option_letter = letter(answer)
   return [
-    i for i, option in enumerate(options) if answer in (str(i), option) or meant == LETTERS[i]
+    i
+    for i, option in enumerate(options)
+    if answer in (str(i), option) or option_letter == LETTERS[i]
   ]
 
 
-def _field(record: dict[str, Any], name: str, where: str) -> Any:
-  """The field `name` of a line, which must be there."""
+def _field(record: Record, name: str, where: str) -> Any:
+  """Returns the field `name` of a line, which must be there."""
   if name not in record:
     raise SettingError(f'{where}: no field "{name}"; the line has {_few(sorted(record))}')
   return record[name]
 
 
-def _text(value: Any, name: str, where: str) -> str:
-  """A value of the field `name` as text that is not empty."""
+def _text(value: object, name: str, where: str) -> str:
+  """Returns a value of the field `name` as text that is not empty."""
   if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
     value = str(value)
   if not isinstance(value, str) or not value.strip():
@@ -240,8 +203,8 @@ def _text(value: Any, name: str, where: str) -> str:
   return value
 
 
-def _record(line: bytes, first: bool, where: str) -> dict[str, Any]:
-  """The object on a line; the first line of a file may begin with a byte order mark."""
+def _record(line: bytes, first: bool, where: str) -> Record:
+  """Returns the object on a line; the first line of a file may begin with a byte order mark."""
   try:
     record = json.loads(
       line.decode("utf-8-sig" if first else "utf-8"), object_pairs_hook=no_key_twice
@@ -259,13 +222,12 @@ def _record(line: bytes, first: bool, where: str) -> dict[str, Any]:
   if _SURROGATE.search(line) and not _is_text(record):
     raise SettingError(
       f"{where}: holds half of a character, an escape from \\ud800 to \\udfff without its other "
-      "half; write the "
-      "character itself"
+      "half; write the character itself"
     )
   return record
 
 
-def _is_text(record: dict[str, Any]) -> bool:
+def _is_text(record: Record) -> bool:
   """Returns whether all text of a line can be written as UTF-8."""
   try:
     json.dumps(record, ensure_ascii=False).encode()
@@ -275,7 +237,7 @@ def _is_text(record: dict[str, Any]) -> bool:
 
 
 def _few(names: list[str]) -> str:
-  """The first eight of some names, and how many more there are."""
+  """Returns the first eight of some names, and how many more there are."""
   if not names:
     return "none"
   return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -1,8 +1,7 @@
-"""Batches of examples from shuffled and mixed data sets (grain), a position that survives a
-restart, prompt arrays.
+"""Batches of examples from shuffled and mixed data sets (grain), with a position that is saved.
 
-The whole order is a pure function of (data sets, weights, seed), and batch i holds its examples i *
-P to (i + 1) * P - 1. So the position is one number. Every host makes the whole batch.
+The whole order is a pure function of (data sets, weights, seed), and batch i holds its examples
+i * P to (i + 1) * P - 1. So the position is one number. Every host makes the whole batch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,8 +19,7 @@ Item = TypeVar("Item")
 
 
 class Batches(Generic[Item]):
-  """An endless iterator over batches, each a list of P examples. Each data set is shuffled anew in
-  each of its epochs.
+  """An endless iterator over batches of P examples; each epoch of a data set is shuffled anew.
 
   Args:
     sources: data sets, each with `__len__` and `__getitem__`.
@@ -29,9 +27,6 @@ class Batches(Generic[Item]):
     prompts: P, the number of examples in a batch.
     seed: the seed of the shuffling.
     shuffle: False keeps the order of each data set.
-
-  Raises:
-    SettingError: an empty data set, or a weight that is not positive.
   """
 
   def __init__(
@@ -48,14 +43,12 @@ class Batches(Generic[Item]):
       raise SettingError(
         f"data.mixture has weights {weights}: one positive number for each data set"
       )
-    if not sources or not all(map(len, sources)):
-      raise SettingError(
-        f"data sets of {[len(each) for each in sources]} examples: each needs at least one"
-      )
+    self._sizes = [len(source) for source in sources]
+    if not sources or not all(self._sizes):
+      raise SettingError(f"data sets of {self._sizes} examples: each needs at least one")
     self._sources = sources
-    endless = [_endless(each, seed + i, shuffle) for i, each in enumerate(sources)]
+    endless = [_endless(source, seed + i, shuffle) for i, source in enumerate(sources)]
     self._data = endless[0] if len(endless) == 1 else grain.MapDataset.mix(endless, weights)
-    self._sizes = [len(each) for each in sources]
     self.size = sum(self._sizes)  # examples in all data sets
     self._prompts = prompts
     self._index = 0
@@ -69,41 +62,27 @@ class Batches(Generic[Item]):
     return batch
 
   def first(self, count: int) -> list[Item]:
-    """Returns the first examples of the whole order; the position stays."""
+    """Returns the first examples of the whole order, without a change of the position."""
     return [self._data[i] for i in range(count)]
 
   def contents(self) -> dict[str, str]:
-    """Returns how many examples each data set has, and digests of its first and last one; see
-    inputs.py.
-    """
-    names = (
-      ["training data"]
-      if len(self._sources) == 1
-      else [f"training data {i}" for i in range(len(self._sources))]
-    )
-    return {
-      k: v
-      for name, each in zip(names, self._sources)
-      for k, v in inputs.describe_examples(name, each).items()
-    }
+    """Returns the size of each data set and digests of its first and last example (inputs.py)."""
+    contents: dict[str, str] = {}
+    for i, source in enumerate(self._sources):
+      name = "training data" if len(self._sources) == 1 else f"training data {i}"
+      contents |= inputs.describe_examples(name, source)
+    return contents
 
   def get_state(self) -> dict[str, Any]:
-    """Returns what a checkpoint keeps: how many examples were taken, and the sizes of the data
-    sets.
-    """
+    """Returns the number of examples taken and the sizes of the data sets, for a checkpoint."""
     return {"index": self._index, "sizes": list(self._sizes)}
 
   def set_state(self, state: dict[str, Any]) -> None:
-    """Goes on from where `get_state()` was called.
-
-    Raises:
-      SettingError: the state belongs to data sets of other sizes, whose order is another one.
-    """
+    """Restores the position of `get_state()`; data sets of other sizes have another order."""
     if list(state["sizes"]) != self._sizes:
       raise SettingError(
         f"data: the checkpoint was made with data sets of {list(state['sizes'])} examples, and "
-        "these have "
-        f"{self._sizes}; go on with the same data, or start in a new workdir"
+        f"these have {self._sizes}; resume with the same data, or start in a new workdir"
       )
     self._index = int(state["index"])
 
@@ -111,11 +90,7 @@ class Batches(Generic[Item]):
 def in_order(
   source: Sequence[Example], prompts: int, limit: int = 0
 ) -> Iterator[list[Example | None]]:
-  """Yields the first `limit` examples (0: all) once, in order, in batches of `prompts`, for
-  evaluation.
-
-  The last batch is filled up with None.
-  """
+  """Yields the first `limit` examples (0: all) once, in order, in batches filled up with None."""
   size = min(limit or len(source), len(source))
   for start in range(0, size, prompts):
     yield [source[i] if i < size else None for i in range(start, start + prompts)]
@@ -127,21 +102,17 @@ def to_prompts(
   max_length: int,
   on_long: str = "skip",
 ) -> tuple[Prompts, int]:
-  """Turns a batch into prompt arrays, and counts the prompts that are longer than `max_length`.
+  """Returns the prompt arrays of a batch, and the number of prompts longer than `max_length`.
 
   Args:
     examples: P examples; None becomes a prompt of length 0, which only fills the batch.
     render: question -> prompt token ids.
     max_length: Lp.
-    on_long: what becomes of a longer prompt: "skip" gives it length 0, "cut" keeps its last Lp
-      tokens.
+    on_long: treatment of longer prompts: "skip" gives length 0, "cut" keeps the last Lp tokens.
 
   Returns:
     Prompts with tokens [P, Lp] int32, padded on the right with 0, and lengths [P] int32, both
-    numpy; and the count.
-
-  Raises:
-    SettingError: a prompt without a token.
+    numpy; and the number of longer prompts.
   """
   tokens = np.zeros((len(examples), max_length), np.int32)
   lengths = np.zeros(len(examples), np.int32)
@@ -161,6 +132,6 @@ def to_prompts(
 
 
 def _endless(source: Sequence[Item], seed: int, shuffle: bool) -> grain.MapDataset:
-  """The data set repeated without end, each epoch in an order of its own."""
+  """Returns a data set repeated without end, with a new order in each epoch."""
   data = grain.MapDataset.source(source).seed(seed % 2**32)
   return (data.shuffle() if shuffle else data).repeat(None)

@@ -1,17 +1,15 @@
-"""Any task of reasoning-gym (arXiv 2505.24760), made from a seed and scored by the task's own
-scorer.
+"""Any task of reasoning-gym (arXiv 2505.24760), made from a seed and scored by the task's scorer.
 
     c.data.name = "reasoning_gym"
     c.data.reasoning_gym.task = "chain_sum"
-    c.data.reasoning_gym.level = 2                       # of the task's own curriculum
-    c.data.reasoning_gym.settings = {"max_terms": 4}     # the task's own settings; they come after the level
+    c.data.reasoning_gym.level = 2                      # of the task's own curriculum
+    c.data.reasoning_gym.settings = {"max_terms": 4}    # the task's own settings, after the level
     c.rewards.functions = (("solved", "reasoning_gym.solved", 1.0),)
     c.eval.reward = "reasoning_gym.solved"
 
-The hash of a question says to which split it belongs, so no question of one split is ever in
-another, for any two
-seeds. Two seeds alone would not do: problem i of a seed s is drawn by `Random(s + i)`, so that the
-streams of near seeds are one stream, and small tasks ask the same question many times.
+The hash of a question decides its split, so that no question of one split is ever in another, for
+any two seeds. Two seeds alone would not do: problem i of seed s is drawn by `Random(s + i)`, so
+that near seeds share their streams, and small tasks ask the same question many times.
 
 A curriculum is a run for each level, each from the export of the one before (`init_from`).
 """
@@ -21,18 +19,20 @@ import difflib
 import functools
 import hashlib
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any, SupportsIndex
+import types
+from collections.abc import Callable
+from typing import Protocol, SupportsIndex
 
 from ml_collections import ConfigDict
 
 from grpo_jax.config import kinds
+from grpo_jax.data.jsonl import Record
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Example
 
 INSTALL = "pip install -e '.[gym]' -c constraints.txt"
 
-RANGES = {
+RANGES: dict[str, kinds.Row] = {
   "task": kinds.PATH,
   "seed": kinds.Whole(0, 2**31 - 1),
   "size": kinds.Whole(1),
@@ -41,34 +41,23 @@ RANGES = {
 }
 
 SPLITS = ("test", "validation", "train")  # one fifth, one fifth and three fifths of the questions
-TRIES = 150  # problems that are looked at for one of the split
+TRIES = 150  # problems that are tried to find one of the split
 
 
 def settings() -> ConfigDict:
-  """Returns the settings, the section `data.reasoning_gym`."""
+  """Returns the section `data.reasoning_gym`."""
   c = ConfigDict()
   c.task = "chain_sum"  # a name of reasoning_gym.factory.DATASETS
   c.seed = 0
   c.size = 10_000  # problems in an epoch, of each split
   c.level = -1  # of the task's curriculum, from 0; -1: the task's own defaults
   c.settings = ConfigDict()  # the task's own, by name
-  # the answer of a completion: inside its last <answer>...</answer> (tags), or its last line
-  c.answer_in = "tags"
+  c.answer_in = "tags"  # where the answer is: in the last <answer>...</answer>, or the last "line"
   return c
 
 
-def source(split: str, path: str, cfg: Any) -> "Problems":
-  """Makes the problems of a split.
-
-  Args:
-    split: "train", "validation" or "test".
-    path: is empty: problems are made, and no files read.
-    cfg: see `settings`.
-
-  Raises:
-    SettingError: reasoning-gym is not installed, there is no such task, level or setting, or the
-      task's problems cannot be split.
-  """
+def source(split: str, path: str, cfg: ConfigDict) -> "Problems":
+  """Returns the problems of a split; `path` must be empty, since no files are read."""
   kinds.check(cfg, RANGES, "data.reasoning_gym.")
   if path:
     raise SettingError(
@@ -76,7 +65,7 @@ def source(split: str, path: str, cfg: Any) -> "Problems":
     )
   if split not in SPLITS:
     raise SettingError(f"data split {split!r}: reasoning_gym has {', '.join(sorted(SPLITS))}")
-  make = functools.partial(_made, _factory(), cfg)
+  make = functools.partial(_make_dataset, _factory(), cfg)
   problems = Problems(make, cfg.task, split, cfg.size, cfg.answer_in)
   if problems[0].question != Problems(make, cfg.task, split, cfg.size, cfg.answer_in)[0].question:
     raise SettingError(
@@ -86,30 +75,31 @@ def source(split: str, path: str, cfg: Any) -> "Problems":
   return problems
 
 
-class Problems(Sequence):
-  """The problems of one split of a task, a random-access sequence of Examples that are made when
-  they are asked for.
+class Dataset(Protocol):
+  """Lists the parts of a data set of reasoning-gym that are used here."""
+
+  def __getitem__(self, index: int) -> Record: ...
+
+  def score_answer(self, answer: str, entry: Record) -> float: ...
+
+
+class Problems:
+  """A split of a task, whose problems are made when they are asked for.
 
   An example's meta holds `task`, `entry` (reasoning-gym's own, with its metadata), `score` (answer
-  text -> number, the task's own scorer) and `answer_in`. Its answer and solution are empty where
+  text -> number, the task's own scorer) and `answer_in`. Its answer and solution are empty if
   reasoning-gym has none (as for rush_hour, which has many answers and a scorer).
+
+  Problem i of a split is the first one of the split among the i-th problems of data sets 0, 1, 2,
+  ... Data set n of `size` problems is `make(n)`.
   """
 
-  def __init__(self, make: Callable[[int], Any], task: str, split: str, size: int, answer_in: str):
-    """Takes what makes reasoning-gym's n-th data set of `size` problems, and how many problems of
-    the split there are.
-
-    Problem i of a split is the first one of the split among the i-th problems of data sets 0, 1, 2,
-    ...
-    """
-    self._make, self._task, self._split, self._size, self._answer_in = (
-      make,
-      task,
-      split,
-      size,
-      answer_in,
-    )
-    self._datasets: list[Any] = []  # those made so far
+  def __init__(
+    self, make: Callable[[int], Dataset], task: str, split: str, size: int, answer_in: str
+  ):
+    self._make, self._task, self._split = make, task, split
+    self._size, self._answer_in = size, answer_in
+    self._datasets: list[Dataset] = []  # those made so far
 
   def __len__(self) -> int:
     return self._size
@@ -126,11 +116,11 @@ class Problems(Sequence):
         return self._example(entry, self._datasets[attempt])
     raise SettingError(
       f"data.reasoning_gym.task={self._task!r}: of {TRIES} problems none has a question of split "
-      f"{self._split}; it has "
-      "too few questions to be split: use a larger level, or settings with more of them"
+      f"{self._split}; it has too few questions to be split: use a larger level, or settings with "
+      "more of them"
     )
 
-  def _example(self, entry: dict[str, Any], dataset: Any) -> Example:
+  def _example(self, entry: Record, dataset: Dataset) -> Example:
     answer = "" if entry["answer"] is None else str(entry["answer"])
     tagged = self._answer_in == "tags" and answer
     meta = {
@@ -139,9 +129,8 @@ class Problems(Sequence):
       "score": functools.partial(_score, dataset, entry),
       "answer_in": self._answer_in,
     }
-    return Example(
-      entry["question"], f"<answer>{answer}</answer>" if tagged else answer, answer, meta
-    )
+    solution = f"<answer>{answer}</answer>" if tagged else answer
+    return Example(entry["question"], solution, answer, meta)
 
 
 def split_of(question: str) -> str:
@@ -151,14 +140,12 @@ def split_of(question: str) -> str:
   return SPLITS[min(fifth, 2)]
 
 
-def _score(dataset: Any, entry: dict[str, Any], answer: str) -> float:
+def _score(dataset: Dataset, entry: Record, answer: str) -> float:
   return dataset.score_answer(answer, entry)
 
 
-def _factory() -> Any:
-  """reasoning-gym's tables of tasks and curricula; importing it takes seconds, so only where it is
-  used.
-  """
+def _factory() -> types.ModuleType:
+  """Returns reasoning-gym's tables of tasks and curricula, whose import takes seconds."""
   try:
     import reasoning_gym.factory
   except ImportError as error:
@@ -168,48 +155,38 @@ def _factory() -> Any:
   return reasoning_gym.factory
 
 
-def _made(factory: Any, cfg: Any, number: int) -> Any:
-  """The task's data set of that number, with `size` problems; it goes on where the one before ends.
-
-  Raises:
-    SettingError: no such task, level or setting, or what the task itself refuses.
-  """
+def _make_dataset(factory: types.ModuleType, cfg: ConfigDict, number: int) -> Dataset:
+  """Returns the task's data set of that number, which continues where the one before ends."""
   if cfg.task not in factory.DATASETS:
     near = difflib.get_close_matches(cfg.task, factory.DATASETS, 3) or sorted(factory.DATASETS)[:8]
     raise SettingError(
       f"data.reasoning_gym.task={cfg.task!r}: reasoning-gym has no such task; of its "
-      f"{len(factory.DATASETS)} the "
-      f"nearest are {', '.join(near)}"
+      f"{len(factory.DATASETS)} the nearest are {', '.join(near)}"
     )
-  make, own = factory.DATASETS[cfg.task]
-  given, names = cfg.settings.to_dict(), [field.name for field in dataclasses.fields(own)]
+  make, config = factory.DATASETS[cfg.task]
+  changes, names = cfg.settings.to_dict(), [field.name for field in dataclasses.fields(config)]
   free = [name for name in names if name not in ("seed", "size")]
-  for name in given:
+  for name in changes:
     if name not in free:
       raise SettingError(
         f"data.reasoning_gym.settings.{name}: {cfg.task} has no such setting; use {', '.join(free)}"
       )
   try:
-    values = (
-      _of_level(factory, cfg) | given | {"seed": cfg.seed + number * cfg.size, "size": cfg.size}
-    )
-    return make(config=own(**{name: value for name, value in values.items() if name in names}))
+    first = {"seed": cfg.seed + number * cfg.size, "size": cfg.size}
+    values = _level_settings(factory, cfg) | changes | first
+    return make(config=config(**{name: value for name, value in values.items() if name in names}))
   except SettingError:
     raise
-  except (
-    Exception
-  ) as error:  # tasks check their settings by assertions, and by whatever goes wrong first
-    said = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+  except Exception as error:  # tasks check their settings by assertions and errors of any kind
+    reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
     raise SettingError(
-      f"data.reasoning_gym: {cfg.task} refuses level={cfg.level}, settings={given}, "
-      f"size={cfg.size}: {said}"
+      f"data.reasoning_gym: {cfg.task} refuses level={cfg.level}, settings={changes}, "
+      f"size={cfg.size}: {reason}"
     ) from error
 
 
-def _of_level(factory: Any, cfg: Any) -> dict[str, Any]:
-  """The settings that the task's curriculum has for the level, easier ones included; {} for the
-  defaults.
-  """
+def _level_settings(factory: types.ModuleType, cfg: ConfigDict) -> Record:
+  """Returns the settings of a level of the task's curriculum, which include those of lower ones."""
   if cfg.level < 0:
     return {}
   if cfg.task not in factory.CURRICULA:
@@ -217,7 +194,7 @@ def _of_level(factory: Any, cfg: Any) -> dict[str, Any]:
       f"data.reasoning_gym.level={cfg.level}: {cfg.task} has no curriculum; use -1 and its settings"
     )
   curriculum = factory.CURRICULA[cfg.task]()
-  levels = max((len(each.levels) for each in curriculum.attributes.values()), default=1)
+  levels = max((len(a.levels) for a in curriculum.attributes.values()), default=1)
   if cfg.level >= levels:
     raise SettingError(
       f"data.reasoning_gym.level={cfg.level}: the levels of {cfg.task} go from 0 to {levels - 1}; "

@@ -1,10 +1,7 @@
-"""The word problems of the data set `arithmetic`: how each family asks, and the steps that solve
-it.
+"""Word problems of one to four steps of the data set `arithmetic`, by families.
 
-Here are those of one to four steps; `long_problems` has the longer ones.
-
-The order of everything here is part of the data set: another order makes another stream of
-problems.
+`long_problems` has the longer ones. The order of everything here is
+part of the data set: another order makes another stream of problems.
 """
 
 from typing import NamedTuple
@@ -24,9 +21,7 @@ BOXES = {"boxes": "box", "bags": "bag", "baskets": "basket", "jars": "jar"}
 
 
 class Step(NamedTuple):
-  """One line of a solution: `words`, then `left op right = result`; later steps use the result by
-  its name.
-  """
+  """A line of a solution: `words`, then `left op right = result`; later steps name the result."""
 
   words: str
   left: str
@@ -49,11 +44,12 @@ class Problem(NamedTuple):
 
 
 def problem(family: str, question: str, *lines: str) -> Problem:
-  """Returns a problem whose steps are written `words: left op right`, for example `{B} has: a / 2`."""
+  """Returns a problem from steps in the form `words: left op right`, as in `{B} has: a / 2`."""
   steps = []
   for line, result in zip(lines, "xyzwvuts", strict=False):
     words, expression = line.split(": ")
-    steps.append(Step(words, *expression.split(), result))
+    left, op, right = expression.split()
+    steps.append(Step(words, left, op, right, result))
   return Problem(family, question, tuple(steps))
 
 
@@ -86,8 +82,8 @@ PROBLEMS = (
   ),
   problem(
     "difference",
-    "There are {a} {items} in a {box}. {A} puts more {items} into the {box} and now there are {b}. "
-    "How many {items} does {A} put into the {box}?",
+    "There are {a} {items} in a {box}. {A} puts more {items} into the {box} and now there are "
+    "{b}. How many {items} does {A} put into the {box}?",
     "{A} puts: b - a",
   ),
   problem(
@@ -106,15 +102,15 @@ PROBLEMS = (
   ),
   problem(
     "sharing",
-    "{A} has {a} {items} and finds {b} more. {He} shares them equally among {n} friends. "
-    "How many {items} does each friend get?",
+    "{A} has {a} {items} and finds {b} more. {He} shares them equally among {n} friends. How many "
+    "{items} does each friend get?",
     "{A} has: a + b",
     "Each friend gets: x / n",
   ),
   problem(
     "sharing",
-    "{A} has {a} {items} and loses {b} of them. {He} puts the rest equally into {n} {boxes}. "
-    "How many {items} are in each {box}?",
+    "{A} has {a} {items} and loses {b} of them. {He} puts the rest equally into {n} {boxes}. How "
+    "many {items} are in each {box}?",
     "{A} has: a - b",
     "Each {box} has: x / n",
   ),
@@ -166,15 +162,15 @@ PROBLEMS = (
   ),
   problem(
     "bus",
-    "There are {a} people on a bus. {b} people get on and then half of the people get off. "
-    "How many people are on the bus now?",
+    "There are {a} people on a bus. {b} people get on and then half of the people get off. How "
+    "many people are on the bus now?",
     "There are: a + b",
     "There are: x / 2",
   ),
   problem(
     "change",
-    "{A} has ${a}. {He} buys {n} {items} for ${m} each and a {box} for ${b}. How many dollars does "
-    "{A} have left?",
+    "{A} has ${a}. {He} buys {n} {items} for ${m} each and a {box} for ${b}. How many dollars "
+    "does {A} have left?",
     "{items} cost: n * m",
     "{A} pays: x + b",
     "{A} has: a - y",
@@ -189,16 +185,16 @@ PROBLEMS = (
   ),
   problem(
     "wages",
-    "{A} gets ${n} each day for {m} days. {He} spends half of it and then gets ${b} more. "
-    "How many dollars does {A} have now?",
+    "{A} gets ${n} each day for {m} days. {He} spends half of it and then gets ${b} more. How "
+    "many dollars does {A} have now?",
     "{A} gets: n * m",
     "{A} has: x / 2",
     "{A} has: y + b",
   ),
   problem(
     "wages",
-    "{A} has ${b}. {He} gets ${n} each day for {m} days and then spends half of the dollars. "
-    "How many dollars does {A} have now?",
+    "{A} has ${b}. {He} gets ${n} each day for {m} days and then spends half of the dollars. How "
+    "many dollars does {A} have now?",
     "{A} gets: n * m",
     "{A} has: b + x",
     "{A} has: y / 2",
@@ -206,16 +202,15 @@ PROBLEMS = (
   problem(
     "rest",
     "{A} has {n} {boxes} with {m} {items} in each {box}. {He} gives {b} {items} to {B} and shares "
-    "the rest "
-    "equally among {k} friends. How many {items} does each friend get?",
+    "the rest equally among {k} friends. How many {items} does each friend get?",
     "{A} has: n * m",
     "{A} has: x - b",
     "Each friend gets: y / k",
   ),
   problem(
     "three_friends",
-    "{A} has {a} {items}. {B} has {b} more {items} than {A}. {C} has twice as many {items} as {A}. "
-    "How many {items} do they have in all?",
+    "{A} has {a} {items}. {B} has {b} more {items} than {A}. {C} has twice as many {items} as "
+    "{A}. How many {items} do they have in all?",
     "{B} has: a + b",
     "{C} has: a * 2",
     "They have: a + x",
@@ -223,8 +218,8 @@ PROBLEMS = (
   ),
   problem(
     "three_friends",
-    "{A} has {a} {items}. {B} has {b} fewer {items} than {A}. {C} has half as many {items} as {B}. "
-    "How many {items} do they have in all?",
+    "{A} has {a} {items}. {B} has {b} fewer {items} than {A}. {C} has half as many {items} as "
+    "{B}. How many {items} do they have in all?",
     "{B} has: a - b",
     "{C} has: x / 2",
     "They have: a + x",
@@ -233,8 +228,8 @@ PROBLEMS = (
   problem(
     "packing",
     "{A} has {n} {boxes} with {m} {items} in each {box}. {He} finds {a} more {items}, gives {b} "
-    "{items} to {B} "
-    "and shares the rest equally among {k} friends. How many {items} does each friend get?",
+    "{items} to {B} and shares the rest equally among {k} friends. How many {items} does each "
+    "friend get?",
     "{A} has: n * m",
     "{A} has: x + a",
     "{A} has: y - b",

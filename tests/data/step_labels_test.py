@@ -27,7 +27,7 @@ def prm800k(*steps, reason="found_error"):
 
 
 def solutions(record):
-  found = step_labels.of_line(record, "f, line 1")
+  found = step_labels.parse_line(record, "f, line 1")
   assert all(each.question == "What?" for each in found)
   return [("".join(each.steps) + "." * each.complete, each.labels) for each in found]
 
@@ -88,8 +88,11 @@ def test_math_shepherd():
   [
     ({"question": "What?"}, 'line 1: has neither "question" and "label" as PRM800K nor'),
     (prm800k(step(2)), "line 1: a rating should be -1, 0, 1 or null, and is 2"),
-    (prm800k(step(1, chosen=3)), "line 1: is not as PRM800K has it: IndexError"),
-    (prm800k({"completions": [{"rating": 1}]}), "line 1: is not as PRM800K has it: KeyError"),
+    (prm800k(step(1, chosen=3)), "line 1: is not in the layout of PRM800K: IndexError"),
+    (
+      prm800k({"completions": [{"rating": 1}]}),
+      "line 1: is not in the layout of PRM800K: KeyError",
+    ),
     ({"question": {}, "label": {"steps": []}}, 'line 1: no field "problem"'),
     (
       {"input": "What? Step 1: a ки", "label": "What? Step 1: a !"},
@@ -100,7 +103,7 @@ def test_math_shepherd():
 )
 def test_other_lines_are_refused(record, message):
   with pytest.raises(SettingError, match=message):
-    step_labels.of_line(record, "f, line 1")
+    step_labels.parse_line(record, "f, line 1")
 
 
 def test_a_file(tmp_path):

@@ -909,8 +909,8 @@ MUTANTS = (
   Mutant(
     "data sets of a mixture are shuffled alike",
     "grpo_jax/data/loader.py",
-    "_endless(each, seed + i, shuffle)",
-    "_endless(each, seed, shuffle)",
+    "_endless(source, seed + i, shuffle)",
+    "_endless(source, seed, shuffle)",
     "tests/loops/passed_on_test.py::test_data_sets_of_a_mixture_are_shuffled_apart",
   ),
   Mutant(
