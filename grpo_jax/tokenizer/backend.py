@@ -1,40 +1,30 @@
-"""A tokenizer.json, looked through before the library reads it, which ends the program over some
-that are wrong.
-"""
+"""Checks a tokenizer.json before the library reads it, which some wrong files would crash."""
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import tokenizers
 
+from grpo_jax.config.kinds import Row
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.sandbox import model_folder
 
-FILE = "tokenizer.json"
-MOST_ADDED = 20_000  # tokens beside the vocabulary; Gemma has 6_000
-MOST_PARTS = 32  # of a normalizer and the like
-GROWTH = 64  # times a text may become longer by what replaces its characters
+Result = TypeVar("Result")
 
-# What may stand in each place. Left out are Precompiled, whose bytes the library believes, and
-# FixedLength.
+FILE = "tokenizer.json"
+MOST_ADDED = 20_000  # tokens in addition to the vocabulary; Gemma has 6_000
+MOST_PARTS = 32  # parts of a normalizer and the like
+GROWTH = 64  # factor by which replacements of characters may lengthen a text
+
+# Types that each place may have. Precompiled is left out because the library trusts its bytes, and
+# FixedLength, too.
 PARTS = {
   "model": ("BPE", "WordLevel", "WordPiece", "Unigram"),
   "normalizer": (
-    *(
-      "NFC",
-      "NFD",
-      "NFKC",
-      "NFKD",
-      "Lowercase",
-      "Strip",
-      "StripAccents",
-      "Prepend",
-      "Replace",
-      "ByteLevel",
-    ),
-    *("BertNormalizer", "Nmt"),
+    *("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents", "Prepend", "Replace"),
+    *("ByteLevel", "BertNormalizer", "Nmt"),
   ),
   "pre_tokenizer": (
     *("Split", "ByteLevel", "Metaspace", "Whitespace", "WhitespaceSplit", "Digits", "Punctuation"),
@@ -42,40 +32,24 @@ PARTS = {
   ),
   "post_processor": ("TemplateProcessing", "ByteLevel", "BertProcessing", "RobertaProcessing"),
   "decoder": (
-    "ByteLevel",
-    "Replace",
-    "ByteFallback",
-    "Fuse",
-    "Strip",
-    "Metaspace",
-    "WordPiece",
-    "BPEDecoder",
-    "CTC",
+    *("ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece"),
+    *("BPEDecoder", "CTC"),
   ),
 }
-_INNER = (
-  "normalizers",
-  "pretokenizers",
-  "processors",
-  "decoders",
-)  # where a Sequence of them has its parts
+_INNER = ("normalizers", "pretokenizers", "processors", "decoders")  # keys of a Sequence's parts
 
-_KEYS = {place: model_folder.OBJECT for place in PARTS} | {
+_KEYS: dict[str, Row] = {place: model_folder.OBJECT for place in PARTS} | {
   "added_tokens": model_folder.list_of(model_folder.OBJECT, MOST_ADDED)
 }
-_ADDED = {"id": model_folder.TOKEN, "content": model_folder.TEXT, "special": model_folder.SWITCH}
+_ADDED: dict[str, Row] = {
+  "id": model_folder.TOKEN,
+  "content": model_folder.TEXT,
+  "special": model_folder.SWITCH,
+}
 
 
 def load(where: str, path: storage.Path) -> tokenizers.Tokenizer:
-  """Returns the tokenizer in a folder's tokenizer.json.
-
-  Args:
-    where: the setting and its value, for messages.
-    path: the folder.
-
-  Raises:
-    SettingError: there is none, or one that cannot be read or would take the program with it.
-  """
+  """Returns the tokenizer in a folder's tokenizer.json; `where` is the setting and its value."""
   raw = model_folder.read_json(where, path, FILE, model_folder.TOKENIZER_BYTES)
   if raw is None:
     raise SettingError(f"{where}: no {FILE} in the folder; pass a Hugging Face folder that has one")
@@ -94,16 +68,15 @@ def load(where: str, path: storage.Path) -> tokenizers.Tokenizer:
   if not ids or max(ids) >= model_folder.TOKENS:
     raise SettingError(
       f"{where}: {FILE} has {len(ids)} tokens, the largest id {max(ids, default=None)}; some "
-      "tokens with ids below "
-      f"{model_folder.TOKENS} would work"
+      f"tokens with ids below {model_folder.TOKENS} would work"
     )
   return backend
 
 
-def guarded(what: str, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-  """Returns what a function of the library returns; what it raises becomes one line.
+def guarded(what: str, function: Callable[..., Result], *args: object, **named: object) -> Result:
+  """Returns the result of a function of the library, whose errors become a line.
 
-  It raises plain exceptions; where it panics, one that is no `Exception`.
+  The library raises plain exceptions, or one that is no `Exception` when it panics.
   """
   try:
     return function(*args, **named)
@@ -113,10 +86,8 @@ def guarded(what: str, function: Callable[..., Any], *args: Any, **named: Any) -
     raise SettingError(f"{what} ({model_folder.first_line(error)}); download it again") from error
 
 
-def _check_parts(where: str, place: str, value: dict[str, Any] | None) -> None:
-  """Refuses a part of the tokenizer that is unknown, and replacements that make a text grow without
-  bounds.
-  """
+def _check_parts(where: str, place: str, value: object) -> None:
+  """Refuses unknown parts, and replacements that lengthen a text without bounds."""
   parts = list(_parts(value))
   for part in parts:
     if part.get("type") not in PARTS[place]:
@@ -124,21 +95,20 @@ def _check_parts(where: str, place: str, value: dict[str, Any] | None) -> None:
         f"{where}: {FILE} has a {place} of type {model_folder.shown(part.get('type'))}; "
         f"{', '.join(PARTS[place])} would work"
       )
-  grown = [
+  growth = [
     len(text)
-    for p in parts
-    if isinstance(text := p.get("content") or p.get("prepend") or "", str) and text
+    for part in parts
+    if isinstance(text := part.get("content") or part.get("prepend") or "", str) and text
   ]
-  if len(parts) > MOST_PARTS or math.prod(grown) > GROWTH:
+  if len(parts) > MOST_PARTS or math.prod(growth) > GROWTH:
     raise SettingError(
       f"{where}: {FILE} has a {place} of too many parts or too long replacements; at most "
-      f"{MOST_PARTS} parts, that "
-      f"make a text at most {GROWTH} times as long, would work"
+      f"{MOST_PARTS} parts, that make a text at most {GROWTH} times as long, would work"
     )
 
 
-def _parts(value: Any) -> Iterator[dict[str, Any]]:
-  """Yields the parts in a sequence, or the one that it is."""
+def _parts(value: object) -> Iterator[dict[str, Any]]:
+  """Yields the parts of a Sequence, or a single part."""
   if not isinstance(value, dict):
     return
   if value.get("type") != "Sequence":

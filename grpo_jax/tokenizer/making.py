@@ -1,7 +1,7 @@
 """Makes tokenizers from texts, for models that are trained from scratch.
 
 `train_bpe` learns the pieces of a byte-level BPE; `word_level` has a closed vocabulary of words.
-What they make is saved and loaded as any other tokenizer.
+Their tokenizers are saved and loaded like any other.
 """
 
 import re
@@ -17,21 +17,19 @@ END = "<|endoftext|>"
 PAD = "<|pad|>"
 UNKNOWN = "<|unknown|>"
 
-# How `word_level` cuts a text: GSM8K's answer mark, an operator between spaces, a word with the
+# How `word_level` splits a text: GSM8K's answer mark, an operator between spaces, a word with the
 # space before it, one digit, a newline, any other character with the space before it.
 _WORDS = re.compile(r"#### | [-+*/=] | ?[A-Za-z]+|[0-9]|\n| ?[^\sA-Za-z0-9]|\s")
-# How `train_bpe` cuts a text before it learns: as Qwen2 and Qwen3 do, with each digit on its own.
-_QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+# How `train_bpe` splits a text before it learns: as Qwen2 and Qwen3 do, each digit by itself.
+_QWEN = (
+  r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+  r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _PRINTABLE = ["\n", *(c for c in string.printable if c == " " or not c.isspace())]
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-  """Trains a byte-level BPE of at most `vocab_size` tokens. Each digit is a token, and any text
-  round trips.
-
-  Raises:
-    SettingError: the vocabulary has no room for all 256 bytes and the two special tokens.
-  """
+  """Trains a byte-level BPE of at most `vocab_size` tokens, of which each digit is one."""
   least = 256 + 2
   if vocab_size < least:
     raise SettingError(f"vocab_size={vocab_size}: a byte-level tokenizer needs at least {least}")
@@ -54,8 +52,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def word_level(texts: Iterable[str]) -> Tokenizer:
-  """Makes a tokenizer whose vocabulary is the words of `texts`: a word with the space before it is
-  one token.
+  """Returns a tokenizer whose tokens are the words of `texts`, each with the space before it.
 
   A digit and a newline are a token each. Words outside the vocabulary are spelled in characters, so
   that every text of printable ASCII and of the characters of `texts` round trips.
@@ -63,11 +60,9 @@ def word_level(texts: Iterable[str]) -> Tokenizer:
   texts = list(texts)
   letters = sorted(set().union(*texts))
   words = sorted({word for text in texts for word in _WORDS.findall(text)})
-  vocab = {
-    token: i
-    for i, token in enumerate(dict.fromkeys([END, PAD, UNKNOWN, *_PRINTABLE, *letters, *words]))
-  }
-  # A BPE without merges spells a word in characters; `ignore_merges` takes it whole where the
+  tokens = dict.fromkeys([END, PAD, UNKNOWN, *_PRINTABLE, *letters, *words])
+  vocab = {token: i for i, token in enumerate(tokens)}
+  # A BPE without merges spells a word in characters; `ignore_merges` takes it whole if the
   # vocabulary has it.
   backend = tokenizers.Tokenizer(
     tokenizers.models.BPE(vocab, [], unk_token=UNKNOWN, ignore_merges=True)
@@ -81,7 +76,7 @@ def word_level(texts: Iterable[str]) -> Tokenizer:
 
 
 def _with_config(backend: tokenizers.Tokenizer) -> Tokenizer:
-  """A Tokenizer with the tokenizer_config.json that transformers needs to read it."""
+  """Returns a Tokenizer with the tokenizer_config.json that transformers needs to read it."""
   config = {
     "tokenizer_class": "PreTrainedTokenizerFast",
     "eos_token": END,

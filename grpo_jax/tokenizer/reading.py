@@ -1,12 +1,11 @@
-"""The tokenizer of a Hugging Face folder.
+"""Reads the tokenizer of a Hugging Face folder.
 
-It holds `tokenizer.json`, `tokenizer_config.json` (special tokens, chat template) and, where there
-are several stop tokens, `generation_config.json`.
+It holds `tokenizer.json`, `tokenizer_config.json` (special tokens, chat template) and, if there are
+several stop tokens, `generation_config.json`.
 """
 
 import os
 from collections.abc import Container
-from typing import Any
 
 import tokenizers
 
@@ -18,7 +17,7 @@ from grpo_jax.tokenizer import backend as backends
 from grpo_jax.tokenizer import chat as chat_templates
 from grpo_jax.tokenizer.tokenizer import SENTENCES, Tokenizer
 
-# What is read of the files beside tokenizer.json.
+# Kinds of the keys that are read in addition to tokenizer.json.
 _ADDED = Form(
   'a text, or {"content": text}',
   lambda x: isinstance(x.get("content") if isinstance(x, dict) else x, str),
@@ -30,7 +29,9 @@ _NAMED = Form(
   'a list of {"name": text, "template": text}',
   lambda x: isinstance(x, list) and all(isinstance(e, dict) and _is_named_template(e) for e in x),
 )
-SPECIALS = {name: _ADDED for name in ("eos_token", "pad_token", "bos_token", "unk_token")}
+SPECIALS: dict[str, Row] = {
+  name: _ADDED for name in ("eos_token", "pad_token", "bos_token", "unk_token")
+}
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
 _ADDED_TOKENS = Form(
   f'an object of at most {backends.MOST_ADDED} {{"content": text}} by their ids',
@@ -40,25 +41,20 @@ _ADDED_TOKENS = Form(
     and all(map(_is_added_token, x, x.values()))
   ),
 )
-CONFIG = SPECIALS | {
+CONFIG: dict[str, Row] = SPECIALS | {
   "chat_template": model_folder.either(_TEMPLATE, _NAMED),
   "added_tokens_decoder": _ADDED_TOKENS,
 }
-GENERATION = {"eos_token_id": model_folder.TOKEN_IDS, "pad_token_id": model_folder.TOKEN}
-MODEL = {"eos_token_id": model_folder.TOKEN_IDS}
-SENTENCE_BYTES = 20 * 1000**2  # of tokenizer.model; Gemma's has 4 million
+GENERATION: dict[str, Row] = {
+  "eos_token_id": model_folder.TOKEN_IDS,
+  "pad_token_id": model_folder.TOKEN,
+}
+MODEL: dict[str, Row] = {"eos_token_id": model_folder.TOKEN_IDS}
+SENTENCE_BYTES = 20 * 1000**2  # largest tokenizer.model; Gemma's has 4 million
 
 
 def load(folder: str | os.PathLike, setting: str = "tokenizer") -> Tokenizer:
-  """Reads the tokenizer of a Hugging Face folder.
-
-  Args:
-    folder: nothing in it is trusted, see `grpo_jax.sandbox.model_folder`.
-    setting: that names the folder, for messages.
-
-  Raises:
-    SettingError: there is no tokenizer.json, or one of the files cannot be read.
-  """
+  """Reads the tokenizer of a Hugging Face folder that is not trusted; `setting` names it."""
   path = storage.place(folder)
   where = f"{setting}={path}"
   backend = backends.load(where, path)
@@ -70,16 +66,15 @@ def load(folder: str | os.PathLike, setting: str = "tokenizer") -> Tokenizer:
   if "added_tokens_decoder" in config:
     named = {chat_templates.token_text(config.get(name)) for name in SPECIALS}
     _add_tokens(backend, config["added_tokens_decoder"] or {}, named)
-  else:  # as folders were before autumn 2023
+  else:  # folders from before autumn 2023
     config |= _read_json(where, path, "special_tokens_map.json", SPECIALS)
-  # config.json, the model's own, may name stop tokens that the other files do not.
+  # config.json, which is the model's, may name stop tokens that the other files do not.
   eos = _read_json(where, path, "config.json", MODEL).get("eos_token_id")
   end = chat_templates.token_text(config.get("eos_token"))
   if end is not None and backend.token_to_id(end) is None:
     raise SettingError(
       f"{where}: tokenizer_config.json has eos_token={model_folder.shown(end)}, which is no token "
-      "of tokenizer.json; "
-      "download both again"
+      "of tokenizer.json; download both again"
     )
   generation = _read_json(where, path, "generation_config.json", GENERATION)
   sentences = model_folder.read_bytes(where, path, SENTENCES, SENTENCE_BYTES) or b""
@@ -87,17 +82,16 @@ def load(folder: str | os.PathLike, setting: str = "tokenizer") -> Tokenizer:
 
 
 def _add_tokens(
-  backend: tokenizers.Tokenizer, declared: dict[str, dict], named: Container[str]
+  backend: tokenizers.Tokenizer, declared: dict[str, dict], named: Container[str | None]
 ) -> None:
-  """Gives the tokenizer the tokens of tokenizer_config.json that it has not, or has with other
-  flags.
+  """Adds tokens of tokenizer_config.json that `backend` lacks or has with other flags.
 
-  So does transformers: where the two files differ, tokenizer_config.json has the last word.
+  Where the two files differ, tokenizer_config.json counts, as in transformers.
 
   Args:
     backend: the tokenizer of tokenizer.json, which is changed.
-    declared: `added_tokens_decoder`, by their ids.
-    named: the texts of those that are the end token and the like, which are special.
+    declared: `added_tokens_decoder`, by ids.
+    named: texts of the end token and the like, which are special.
   """
   known = {repr(token) for token in backend.get_added_tokens_decoder().values()}
   for _, token in sorted(declared.items(), key=lambda item: int(item[0])):
@@ -108,7 +102,7 @@ def _add_tokens(
       backend.add_tokens([added])
 
 
-def _is_added_token(i: str, token: Any) -> bool:
+def _is_added_token(i: str, token: object) -> bool:
   if not (i.isdecimal() and len(i) < 9 and isinstance(token, dict)):
     return False
   text, flags = token.get("content"), [token.get(name) for name in _FLAGS]
@@ -124,7 +118,7 @@ def _is_named_template(entry: dict) -> bool:
 
 
 def _read_json(where: str, path: storage.Path, name: str, table: dict[str, Kind]) -> dict:
-  """The object in a JSON file; empty where there is no file."""
-  found = model_folder.read_json(where, path, name) or {}
-  model_folder.check(where, name, found, table)
-  return found
+  """Returns the object in a JSON file; {} if there is no file."""
+  values = model_folder.read_json(where, path, name) or {}
+  model_folder.check(where, name, values, table)
+  return values

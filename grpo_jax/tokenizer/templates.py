@@ -1,10 +1,10 @@
-"""Renders chat templates, which are jinja2 programs that come with a model's weights. Runs as a
-process of its own.
+"""Renders chat templates, jinja2 programs that come with a model's weights, in a separate process.
 
-A template could run for ever or fill the memory; sandbox/worker.py ends it then.
+A template could run forever or fill the memory; sandbox/worker.py ends it then.
 
-For each conversation {"template": text, "values": {...}} gets {"text": ...} or {"error": one line}.
-A request without "template" means the last one. Only jinja2 is imported; `chat` starts it.
+A request is {"template": text, "values": {...}} and its reply {"text": ...} or {"error": one line}.
+A request without "template" uses the last one. The process, which `chat` starts, imports only
+jinja2.
 """
 
 import datetime
@@ -17,53 +17,54 @@ import jinja2.sandbox
 
 from grpo_jax.sandbox import worker
 
-MEMORY = 512 * 1024**2  # bytes of address space; rendering Llama's template takes 50 MB of it
-# of computing for one conversation; a template's first one, which compiles it, takes 0.05
-SECONDS = 2.0
-CHARACTERS = 10**5  # of a conversation, beside those of its messages
+MEMORY = 512 * 1024**2  # bytes of address space; rendering Llama's template takes 50 MB
+SECONDS = 2.0  # of computing for one conversation; compiling a template takes 0.05
+CHARACTERS = 10**5  # of a conversation in addition to those of its messages
 
 
 class Generation(jinja2.ext.Extension):
-  """Reads `{% generation %}`, with which some templates mark what an assistant says, and shows what
-  is inside.
-  """
+  """Reads `{% generation %}`, which marks the assistant's text in some templates, and shows it."""
 
-  tags = frozenset({"generation"})
+  tags = {"generation"}
 
-  def parse(self, parser):
-    """Returns what stands between the tag and its end; jinja2 calls it."""
+  def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+    """Returns the nodes between the tag and its end; jinja2 calls it."""
     next(parser.stream)
     return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def compiled(template: str) -> jinja2.Template:
-  """Returns a template, compiled in the environment that chat templates are written for, that of
-  transformers.
-  """
+  """Returns a compiled template in the environment that transformers gives chat templates."""
   env = jinja2.sandbox.ImmutableSandboxedEnvironment(
     trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
   )
   env.filters["tojson"] = tojson
   env.globals["raise_exception"] = raise_exception
-  # The day that Llama's template takes by default: a run's prompts do not change overnight.
+  # The default day of Llama's template; a run's prompts do not change overnight.
   env.globals["strftime_now"] = datetime.date(2024, 7, 26).strftime
   return env.from_string(template)
 
 
 def raise_exception(message: str) -> None:
-  """Refuses a conversation; a template calls it."""
+  """Refuses a conversation, when a template calls it."""
   raise jinja2.TemplateError(message)
 
 
-def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
-  """Returns JSON as the filter `tojson` of transformers makes it; jinja2's own escapes for HTML."""
+def tojson(
+  value: object,
+  ensure_ascii: bool = False,
+  indent: int | None = None,
+  separators: tuple[str, str] | None = None,
+  sort_keys: bool = False,
+) -> str:
+  """Returns JSON like the filter `tojson` of transformers; that of jinja2 escapes it for HTML."""
   return json.dumps(
     value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
   )
 
 
 def answer(template: jinja2.Template | Exception, values: dict) -> dict:
-  """Returns {"text": the rendered conversation}, or {"error": what went wrong}."""
+  """Returns {"text": the rendered conversation}, or {"error": the reason}."""
   try:
     if isinstance(template, Exception):
       raise template
@@ -79,7 +80,7 @@ def answer(template: jinja2.Template | Exception, values: dict) -> dict:
 
 
 def compile_or_error(template: str) -> jinja2.Template | Exception:
-  """Returns the compiled template, or what is wrong with it."""
+  """Returns the compiled template, or the error that compiling it raised."""
   try:
     return compiled(template)
   except Exception as error:
@@ -89,11 +90,11 @@ def compile_or_error(template: str) -> jinja2.Template | Exception:
 class Renderer:
   """Answers requests with the template that came last."""
 
-  def __init__(self):
+  def __init__(self) -> None:
     self.template: jinja2.Template | Exception = ValueError("no template came yet")
 
   def __call__(self, request: dict[str, Any]) -> dict[str, str]:
-    """Returns what `answer` makes of the request's values."""
+    """Returns the reply to a request."""
     if "template" in request:
       self.template = compile_or_error(request["template"])
     return answer(self.template, request["values"])
