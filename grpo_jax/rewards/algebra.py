@@ -1,9 +1,8 @@
-"""Says which expressions are equal, by math-verify and sympy. A process of its own, which
-sandbox/worker.py ends.
+"""Compares expressions by math-verify and sympy, in a process that sandbox/worker.py can end.
 
-math-verify has timeouts of its own, by signals, which raise in threads and stop nothing inside one
-operation; they are off. {"pairs": [[expected, answer], ...]} gets {"equal": [true or false, ...]}
-or {"error": why}; `boxed` starts it.
+math-verify's own timeouts are signals, which raise in threads and stop nothing inside one
+operation; they are off. A request {"pairs": [[expected, answer], ...]} gets the reply
+{"equal": [true or false, ...]} or {"error": reason}; `boxed` starts the process.
 """
 
 import functools
@@ -14,14 +13,14 @@ from typing import Any
 
 from grpo_jax.sandbox import worker
 
-MEMORY = 1024**3  # bytes of address space; sympy with its caches takes 100 MB of it
+MEMORY = 1024**3  # bytes of address space; sympy with its caches takes 100 MB
 SECONDS = 0.25  # of computing for one answer; most take some milliseconds
-# bytes of memory; an answer that took more is one that was stopped: sympy hides a MemoryError
+# Bytes of memory after which the process ends as if stopped: sympy hides a MemoryError.
 LARGEST = 400 * 1024**2
 
-# What is compared before the first request, so that no child has to learn the grammar: it takes a
-# tenth of a second of what a child may compute where an answer is the first of its kind.
-FIRST = (
+# Compared before the first request, so that the processes do not learn the grammar during one:
+# learning takes a tenth of a second for an answer that is the first of its kind.
+FIRST: tuple[tuple[str, str], ...] = (
   ("\\frac{1}{2}x^2", "0.5x^{2}"),
   ("2\\sqrt{3}", "\\sqrt{12}"),
   ("1+2\\sqrt{5}", "1-\\sqrt{20}"),
@@ -35,14 +34,9 @@ FIRST = (
 
 
 class Comparer:
-  """Compares expressions; it holds math-verify, which is imported here alone."""
+  """Compares expressions by math-verify, which is imported here alone."""
 
-  def __init__(self):
-    """Imports math-verify.
-
-    Raises:
-      ImportError: it is not installed.
-    """
+  def __init__(self) -> None:
     from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse, verify
 
@@ -61,15 +55,15 @@ class Comparer:
       self.equal(expected, answer)
 
   def equal(self, expected: str, answer: str) -> bool:
-    """Returns whether two LaTeX expressions are equal; False where one of them cannot be read."""
-    found = [self.parse(f"${text}$") for text in (expected, answer)]
-    return all(found) and self.verify(*found)
+    """Returns whether two LaTeX expressions are equal; False if one of them cannot be read."""
+    parsed = [self.parse(f"${text}$") for text in (expected, answer)]
+    return all(parsed) and self.verify(*parsed)
 
   def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
     """Returns the reply to a request."""
     reply = {"equal": [self.equal(expected, answer) for expected, answer in request["pairs"]]}
     if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > LARGEST:
-      sys.exit(1)  # a process that has less takes its place
+      sys.exit(1)  # a new process with less memory takes its place
     return reply
 
 

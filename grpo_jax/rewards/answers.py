@@ -1,14 +1,13 @@
-"""Mathematical answers as texts: brought to one form, taken apart, and compared as far as that
-needs no algebra.
+"""Mathematical answers as texts: normalized, parsed, and compared without algebra.
 
-Numbers are exact fractions; tuples, intervals, sets and matrices are compared entry by entry. What
-is left are pairs of expressions such as `2\\sqrt{3}` and `\\sqrt{12}`, which `equal` asks its
-caller about. Regular expressions only, over texts of at most LONGEST characters.
+Numbers are exact fractions; tuples, intervals, sets and matrices are compared entry by entry. Pairs
+of expressions such as `2\\sqrt{3}` and `\\sqrt{12}` remain, about which `equal` asks its caller.
+Everything is done by regular expressions, over texts of at most LONGEST characters.
 
-What counts as the same answer:
+Answers that count as the same:
 
-- A unit, a percent or currency sign, and `x =` before the answer may be missing on one side; given
-  on both, they are the same. 50% is 50, and also 0.5.
+- A unit, a percent or currency sign, and `x =` before the answer may be missing on one side; if
+  both have one, they must be equal. 50% is 50, and also 0.5.
 - A tuple is ordered, a list or set is not; their brackets matter, so (1,2) is neither [1,2] nor
   {1,2} nor 1,2. A list without brackets is a set.
 - A comma between groups of three digits is part of a number, but within brackets and before a space
@@ -24,9 +23,9 @@ from typing import NamedTuple
 
 from grpo_jax.rewards.math import number
 
-LONGEST = 300  # characters of an answer; a longer one is none
-DEEPEST = 12  # brackets within one another in an answer; a deeper one is none
-ENTRIES = 20  # of a tuple, set or matrix; one with more is none
+LONGEST = 300  # characters of an answer; longer ones are not read
+DEEPEST = 12  # nested brackets of an answer; deeper ones are not read
+ENTRIES = 20  # of a tuple, set or matrix; larger ones are not read
 
 SET = "{}"  # the kind of a set, and of a list without brackets
 UNION = "union"
@@ -34,13 +33,13 @@ _UNORDERED = (SET, UNION)
 
 
 class Leaf(NamedTuple):
-  """An answer that is not taken apart, or an entry of one that is."""
+  """An answer without entries, or an entry."""
 
-  text: str  # in its normal form, without what follows
-  value: Fraction | None  # where it is a number
-  unit: str  # "" without one
-  name: str  # what stands before its equals sign, "" without one
-  words: bool  # it is language, not mathematics
+  text: str  # in its normal form, without the fields below
+  value: Fraction | None  # if it is a number
+  unit: str  # "": none
+  name: str  # the text before its equals sign; "": none
+  words: bool  # whether it is language, not mathematics
 
 
 class Group(NamedTuple):
@@ -84,8 +83,7 @@ _PLAIN = (
   (re.compile(r"\\(?:rbrack)(?![A-Za-z])"), "]"),
   (re.compile(r"\\degree(?![A-Za-z])|\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])"), "\u00b0"),
 )
-# What follows a command that takes one or two arguments, each of which may be one character without
-# braces.
+# Commands that take one or two arguments, each of which may be one character without braces.
 _FRAC = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))")
 _SQRT = re.compile(r"\\sqrt\s*([0-9A-Za-z])")
 _ONE = re.compile(r"([\^_])\s*\{\s*([0-9A-Za-z])\s*\}")
@@ -96,17 +94,17 @@ _AMOUNT = r"(?P<amount>-?[0-9][0-9.,/]*|-?[0-9]*\s?\\frac\{[^{}]*\}\{[^{}]*\}|.*
 _TEXT_UNIT = re.compile(
   rf"{_AMOUNT}\s*{_WRAPPER}\{{(?P<unit>[A-Za-z ./\u00b0]+(?:\^?[23])?)\}}(?P<power>\^[23])?\.?"
 )
-# what may stand on a side of a/b; x/y is algebra
+# A side of a rate a/b; x/y is algebra.
 _RATE = r"(?:cm|mm|km|m|kg|g|mg|ft|in|mi|lbs?|l|ml|h|s|[a-z]{3,})"
 _SHORT = (
   rf"cm|mm|km|(?<=\s)[mg]|kg|mg|ft|in|mi|lbs?|mph|kmh|min|sec|hrs?|deg|sq [a-z]+|{_RATE}/{_RATE}"
 )
-# other words, but no functions
+# Other words, except for functions.
 _LONG = r"(?!(?:arc)?(?:sin|cos|tan|cot|csc|log|exp)[xyzabt]?\b)[A-Za-z]{4}[A-Za-z ]*"
 _PLAIN_UNIT = re.compile(
   rf"(?P<amount>-?[0-9][0-9.,/]*)(?:\s+(?P<long>{_LONG})|\s*(?P<unit>{_SHORT}))(?P<power>\^[23])?\.?"
 )
-# Beside a number these say how much, not of what.
+# After a number these words say how much, not of what.
 _NO_UNIT = re.compile(
   r"\b(?:or|and|not|more|less|least|most|than|to|half|dozens?|hundreds?|thousands?|[a-z]+illions?)\b"
 )
@@ -140,44 +138,36 @@ _UNITS = {
 
 
 def read(text: str) -> Answer | None:
-  """Returns an answer taken apart; None for one that is empty, too long or too deep, or has too
-  many entries.
-  """
+  """Returns a parsed answer; None if it is empty, too long or too deep, or has too many entries."""
   if len(text) > LONGEST:
     return None
-  if (
-    max(itertools.accumulate((char in "([{") - (char in ")]}") for char in text), default=0)
-    > DEEPEST
-  ):
+  depths = itertools.accumulate((char in "([{") - (char in ")]}") for char in text)
+  if max(depths, default=0) > DEEPEST:
     return None
-  for pattern in (_SPACE, _DELIMITER):
-    text = pattern.sub("" if pattern is _DELIMITER else _gap, text)
-  text = (
-    re.sub(r"\\[()\[\]]|\\?\$(?=.*\\?\$)", "", text)
-    if text.startswith(("\\(", "\\[", "$"))
-    else text
-  )
+  text = _DELIMITER.sub("", _SPACE.sub(_gap, text))
+  if text.startswith(("\\(", "\\[", "$")):
+    text = re.sub(r"\\[()\[\]]|\\?\$(?=.*\\?\$)", "", text)
   for pattern, plain in _PLAIN:
     text = pattern.sub(plain, text)
-  text = _joined(_ONE.sub(r"\1\2", text.replace("{,}", ",")))
+  text = _add_braces(_ONE.sub(r"\1\2", text.replace("{,}", ",")))
   text = re.sub(r"\s*(?:,?" + _WRAPPER + r"\{\s*(?:and|or)\s*\}|,? and | or )\s*", ", ", text)
-  return _taken_apart(text.strip().rstrip(".").strip(), 0)
+  return _parse(text.strip().rstrip(".").strip(), 0)
 
 
-def _gap(found: re.Match) -> str:
-  """What a command for white space leaves: nothing between digits, where it groups them."""
-  before, after = found.string[: found.start()], found.string[found.end() :]
+def _gap(match: re.Match) -> str:
+  """Returns a space for a command for white space, or nothing between groups of digits."""
+  before, after = match.string[: match.start()], match.string[match.end() :]
   return "" if re.search(r"[0-9,]$", before) and re.match(r"[0-9]{3}(?![0-9])|,", after) else " "
 
 
-def _joined(text: str) -> str:
-  """A text with every `\\frac12` as `\\frac{1}{2}` and every `\\sqrt2` as `\\sqrt{2}`."""
+def _add_braces(text: str) -> str:
+  """Returns a text with `\\frac{1}{2}` for every `\\frac12` and `\\sqrt{2}` for every `\\sqrt2`."""
   text = _SQRT.sub(r"\\sqrt{\1}", text)
   return _FRAC.sub(lambda m: f"\\frac{{{m[1] or m[2] or ''}}}{{{m[3] or m[4] or ''}}}", text)
 
 
-def _taken_apart(text: str, depth: int) -> Answer | None:
-  """Returns the answer that a text is; None where it has too many entries or is too deep."""
+def _parse(text: str, depth: int) -> Answer | None:
+  """Returns the answer that a text is; None if it has too many entries or is too deep."""
   text = re.sub(r"^[A-Za-z]\s*\\in(?![A-Za-z])\s*", "", text)
   if not text or depth > 4:
     return None
@@ -189,12 +179,12 @@ def _taken_apart(text: str, depth: int) -> Answer | None:
     return _group(UNION, parts, depth)
   if len(parts := _list(text)) > 1:
     return _group(SET, parts, depth)
-  if found := re.fullmatch(r"(\\\{|[(\[])(.*)(\\\}|[)\]])", text, re.DOTALL):
-    entries = _split(found[2], ",|;")
-    if entries and _closed(found[2]):
-      kind = SET if found[1] == "\\{" and found[3] == "\\}" else found[1] + found[3]
+  if match := re.fullmatch(r"(\\\{|[(\[])(.*)(\\\}|[)\]])", text, re.DOTALL):
+    entries = _split(match[2], ",|;")
+    if entries and _closed(match[2]):
+      kind = SET if match[1] == "\\{" and match[3] == "\\}" else match[1] + match[3]
       if len(entries) == 1 and kind == "()":
-        return _taken_apart(found[2].strip(), depth + 1)
+        return _parse(match[2].strip(), depth + 1)
       if len(entries) > 1 or kind == SET:
         return _group(kind, entries, depth)
   if text.count("\\pm") == 1:
@@ -202,35 +192,36 @@ def _taken_apart(text: str, depth: int) -> Answer | None:
   return _leaf(text)
 
 
-def _group(kind: str, entries: list[str], depth: int) -> Group | None:
-  """Returns a group of entries; None where one of them is none."""
-  if len(entries) > ENTRIES:
+def _group(kind: str, texts: list[str], depth: int) -> Group | None:
+  """Returns a group of entries; None if one of them cannot be read."""
+  if len(texts) > ENTRIES:
     return None
-  read_entries = tuple(_taken_apart(entry.strip(), depth + 1) for entry in entries)
-  return None if None in read_entries else Group(kind, read_entries)
+  entries: list[Answer] = []
+  for text in texts:
+    entry = _parse(text.strip(), depth + 1)
+    if entry is None:
+      return None
+    entries.append(entry)
+  return Group(kind, tuple(entries))
 
 
 def _split(text: str, separator: str) -> list[str]:
-  """Returns the parts of a text between separators that stand in no bracket; a bracket may close
-  another's.
-  """
+  """Returns the parts of a text between separators outside brackets, which need not match."""
   parts, depth, start = [], 0, 0
-  for found in re.finditer(rf"\\[{{}}]|[()\[\]{{}}]|{separator}", text):
-    token = found[0]
+  for match in re.finditer(rf"\\[{{}}]|[()\[\]{{}}]|{separator}", text):
+    token = match[0]
     if token in ("\\{", "(", "[", "{"):
       depth += 1
     elif token in ("\\}", ")", "]", "}"):
       depth -= 1
     elif depth == 0:
-      parts.append(text[start : found.start()])
-      start = found.end()
+      parts.append(text[start : match.start()])
+      start = match.end()
   return [*parts, text[start:]]
 
 
 def _list(text: str) -> list[str]:
-  """Returns the entries of a list without brackets; commas between groups of three digits separate
-  nothing.
-  """
+  """Returns the entries of a list without brackets; commas within a number do not separate."""
   if _ONE_NUMBER.fullmatch(text):
     return [text]
   if ", " in text:
@@ -239,48 +230,44 @@ def _list(text: str) -> list[str]:
 
 
 def _closed(text: str) -> bool:
-  """Returns whether every bracket that closes in a text was opened in it, as within `(a)(b)` none
-  is.
-  """
+  """Returns whether every bracket that closes in a text was opened in it, unlike in `a)(b`."""
   depth = 0
-  for found in re.finditer(r"\\[{}]|[()\[\]{}]", text):
-    depth += 1 if found[0] in ("\\{", "(", "[", "{") else -1
+  for match in re.finditer(r"\\[{}]|[()\[\]{}]", text):
+    depth += 1 if match[0] in ("\\{", "(", "[", "{") else -1
     if depth < 0:
       return False
   return depth == 0
 
 
 def _leaf(text: str) -> Leaf | None:
-  """Returns one entry, with its name and unit taken off."""
+  """Returns an answer without entries, separated from its name and unit."""
   name = ""
-  if found := _NAME.fullmatch(text):
-    name, text = re.sub(r"\s", "", found[1]), found[2].strip()
+  if match := _NAME.fullmatch(text):
+    name, text = re.sub(r"\s", "", match[1]), match[2].strip()
   unit = ""
   if text.startswith(("\\$", "$", "-\\$", "-$")):
     unit, text = "$", re.sub(r"\\?\$", "", text, count=1).strip()
   text = text.rstrip("$").strip()
   for pattern in () if unit else (_SIGN_UNIT, _TEXT_UNIT, _PLAIN_UNIT):
-    found = pattern.fullmatch(text)
-    said = found.groupdict() if found else {}
-    word = said.get("unit") or said.get("long") or ""
-    if found and not _NO_UNIT.search(word.lower()):
-      unit = _unit(word + (said.get("power") or ""))
-      text = found["amount"].strip()
+    match = pattern.fullmatch(text)
+    parts = match.groupdict() if match else {}
+    word = parts.get("unit") or parts.get("long") or ""
+    if match and not _NO_UNIT.search(word.lower()):
+      unit = _unit(word + (parts.get("power") or ""))
+      text = match["amount"].strip()
       break
   language = bool(_TEXT.search(text))
   text = _TEXT.sub(r" \1 ", text).strip()
   language = language or bool(re.search(r"(?<![\\A-Za-z])[A-Za-z]{4,}", text))
   words = language and bool(_WORDS.fullmatch(text))
-  text = re.sub(r"\s+", " ", text).lower().rstrip(".") if words else _tight(text)
+  text = re.sub(r"\s+", " ", text).lower().rstrip(".") if words else _without_spaces(text)
   if re.fullmatch(r"\([a-zA-Z]\)", text):
     text = text[1]
   return Leaf(text, None if words else exact(text), unit, name, language) if text else None
 
 
-def _tight(text: str) -> str:
-  """A formula without the white space that means nothing: it stays after a command's name and
-  between digits.
-  """
+def _without_spaces(text: str) -> str:
+  """Returns a formula without white space, except after a command's name and between digits."""
   text = re.sub(
     r"(\\[A-Za-z]+)\s+(?=[A-Za-z])|([0-9])\s+(?=[0-9])", lambda m: (m[1] or m[2]) + "\0", text
   )
@@ -290,93 +277,74 @@ def _tight(text: str) -> str:
 
 
 def _unit(text: str) -> str:
-  """A unit in its normal form: `square centimeters` is `cm^2`."""
+  """Returns a unit in its normal form: `cm^2` for `square centimeters`."""
   text = re.sub(r"\s+", " ", text.lower().replace("\\", "")).strip(" .")
   if text in ("cm", "m", "km", "mm", "s", "h"):
     return text
-  power = (
-    "^2"
-    if text.startswith(("square ", "sq ", "sq. "))
-    else "^3"
-    if text.startswith("cubic ")
-    else ""
-  )
+  power = "^3" if text.startswith("cubic ") else ""
+  power = "^2" if text.startswith(("square ", "sq ", "sq. ")) else power
   text = re.sub(r"^(?:square|sq\.?|cubic) ", "", text)
-  base, _, given = text.partition("^")
+  base, _, exponent = text.partition("^")
   base = re.sub(r"(?<=..)s$", "", base.strip())
-  if base == "unit":  # of whatever is asked for
+  if base == "unit":  # of any kind
     return ""
-  return _UNITS.get(base, base) + (power or (f"^{given}" if given else ""))
+  return _UNITS.get(base, base) + (power or (f"^{exponent}" if exponent else ""))
 
 
 def exact(text: str) -> Fraction | None:
-  """Returns the value of an integer, a decimal, a simple fraction or a mixed number; None for any
-  other text.
-  """
+  """Returns the value of an integer, decimal, simple fraction or mixed number; None otherwise."""
   if (value := number(text)) is not None:
     return value
-  found = _RATIO.fullmatch(text)
-  if not found:
+  match = _RATIO.fullmatch(text)
+  if not match:
     return None
-  top, bottom = number(found[2] or found[5]), number(found[3] or found[6])
-  if top is None or not bottom or (found[4] and (top < 0 or bottom < 0)):
+  top, bottom = number(match[2] or match[5]), number(match[3] or match[6])
+  if top is None or not bottom or (match[4] and (top < 0 or bottom < 0)):
     return None
-  value = Fraction(found[4] or 0) + top / bottom
-  return -value if found[1] else value
+  value = Fraction(match[4] or 0) + top / bottom
+  return -value if match[1] else value
 
 
 def equal(expected: Answer, answer: Answer, same: Callable[[str, str], bool]) -> bool:
-  """Returns whether two answers are the same.
-
-  Args:
-    expected: the right one.
-    answer: the one to judge.
-    same: says whether two expressions are equal, of which that cannot be seen without algebra.
-  """
-  if isinstance(expected, Group) or isinstance(answer, Group):
-    if type(expected) is not type(answer) or expected.kind != answer.kind:
-      return False
-    if len(expected.entries) != len(answer.entries):
+  """Returns whether two answers are the same; `same` says whether two expressions are equal."""
+  if isinstance(expected, Group) and isinstance(answer, Group):
+    if expected.kind != answer.kind or len(expected.entries) != len(answer.entries):
       return False
     if expected.kind not in _UNORDERED:
       return all(equal(e, a, same) for e, a in zip(expected.entries, answer.entries))
     table = [[equal(e, a, same) for a in answer.entries] for e in expected.entries]
     return all(map(any, table)) and all(map(any, zip(*table)))
+  if isinstance(expected, Group) or isinstance(answer, Group):
+    return False
   if expected.name and answer.name and expected.name != answer.name:
     return False
   if expected.unit and answer.unit and expected.unit != answer.unit:
     return False
   if expected.value is not None and answer.value is not None:
-    percent = (
-      ((expected.unit == "%") - (answer.unit == "%")) if not (expected.unit and answer.unit) else 0
-    )
+    both = expected.unit and answer.unit
+    percent = 0 if both else (expected.unit == "%") - (answer.unit == "%")
     shifted = {1: answer.value * 100, 0: answer.value, -1: answer.value / 100}[percent]
     return expected.value in (answer.value, shifted)
   if expected.text == answer.text or (expected.words and expected.text == answer.text.lower()):
     return True
   if answer.words and answer.text == expected.text.lower() and len(answer.text) > 1:
     return True
-  if (
-    expected.words or answer.words or not _comparable(expected.text) or not _comparable(answer.text)
-  ):
+  texts = (expected.text, answer.text)
+  if expected.words or answer.words or not all(map(_comparable, texts)):
     return False
   return same(expected.text, answer.text)
 
 
 def _comparable(text: str) -> bool:
-  """Whether algebra may say something of a text: no base of a number, no digits with a space
-  between.
-  """
+  """Returns whether algebra can read a text: no base of a number, no space between digits."""
   return not re.search(r"[0-9] [0-9]|[0-9]_", text)
 
 
 def key(answer: Answer) -> Hashable:
-  """Returns what is equal for answers that are the same as far as that is seen without algebra;
-  units do not count.
-  """
+  """Returns a key that equal answers share, as far as that shows without algebra or units."""
   if isinstance(answer, Group):
     entries = [key(entry) for entry in answer.entries]
     return answer.kind, tuple(sorted(entries, key=repr) if answer.kind in _UNORDERED else entries)
-  return (
-    answer.text.lower() if answer.words else answer.text if answer.value is None else answer.value
-  )
+  if answer.words:
+    return answer.text.lower()
+  return answer.text if answer.value is None else answer.value

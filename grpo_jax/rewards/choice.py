@@ -1,4 +1,4 @@
-"""The check of a multiple choice answer: one letter, never looked for within a longer text."""
+"""Checks a multiple-choice answer that is one letter and nothing else."""
 
 import re
 import string
@@ -12,19 +12,16 @@ _LETTER = re.compile(r"(?:\(([A-Za-z])\)|\[([A-Za-z])\]|([A-Za-z])\)?)\.?")
 
 
 def letter(text: str) -> str | None:
-  """Returns the upper-case letter of a text such as "B", "b", "(b)", "[B]", "B)" or "B.", and None
-  for any other.
-  """
-  found = _LETTER.fullmatch(text.strip())
-  return found[found.lastindex].upper() if found else None
+  """Returns the letter of "B", "b", "(b)", "[B]", "B)" or "B." in upper case; None otherwise."""
+  match = _LETTER.fullmatch(text.strip())
+  return match[match.lastindex or 0].upper() if match else None
 
 
 def choice_correct(example: Example, completion: Completion) -> float:
-  """1 if the completion's answer is the letter of the example's answer, else 0.
+  """Returns 1 if the completion's answer is the letter of the example's answer, else 0.
 
-  The answer is what stands after the last `####` on its line; without a mark it is the whole
-  completion. Where the completion was cut off within it, it is no answer: B may be the beginning of
-  Berlin.
+  The answer is the text after the last `####` on its line, or without a mark the whole completion.
+  If the completion is truncated within it, it has no answer: B may be the beginning of Berlin.
 
   Raises:
     ValueError: the example's own answer is no letter.
@@ -34,18 +31,14 @@ def choice_correct(example: Example, completion: Completion) -> float:
 
 
 def right_letter(example: Example) -> str:
-  """Returns the letter of the example's answer.
-
-  Raises:
-    ValueError: it is none.
-  """
-  found = letter(example.answer)
-  if found is None:
+  """Returns the letter of the example's answer; raises ValueError if it is none."""
+  right = letter(example.answer)
+  if right is None:
     raise ValueError(f"the answer {example.answer[:80]!r} is not the letter of an option")
-  return found
+  return right
 
 
 def answer_of(completion: Completion) -> str | None:
-  """Returns the letter that a completion answers with; None where it gives none."""
+  """Returns the letter that a completion answers with; None without one."""
   answer = final_or_whole(completion)
   return None if answer is None else letter(answer)

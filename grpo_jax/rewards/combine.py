@@ -1,15 +1,15 @@
 """Scores groups by several weighted rewards.
 
-A reward that fails stops nothing: the fault is recorded and a configured value is given. One that
-fails on every completion, or raises SettingError, ends the run. One that returns None, or an empty
-list, gives the completion no reward; what no reward was given to takes no part in the mean of its
-group (TRL leaves such a reward out, too, but counts a completion without any as 0).
+A reward that fails does not end the run: the fault is recorded and a configured value is given. A
+reward that fails on every completion, or raises SettingError, ends it. One that returns None or an
+empty list gives the completion no reward; a completion without any reward does not count in the
+mean of its group. (TRL leaves such a reward out, too, but counts a completion without any as 0.)
 
 A reward that looks at a whole group is called once for it, and gives each of its completions a
 number.
 
 No reward can change what another one sees, or where its own value goes: examples and completions
-cannot be changed (types.py), one that tries is a fault, and lists are made anew for each call.
+are frozen (types.py), so that an attempt is a fault, and lists are made anew for each call.
 """
 
 import collections
@@ -17,7 +17,7 @@ import functools
 import inspect
 import numbers
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,24 +25,27 @@ from grpo_jax.errors import SettingError
 from grpo_jax.sandbox.deadline import LATE, Guard, Late
 from grpo_jax.types import Completion, Example
 
-# Returns a value for the whole completion, which is given on its last token, or [(token index,
-# value), ...], or None.
-Reward = Callable[[Example, Completion], float | list[tuple[int, float]] | None]
-# Takes all completions of an example and returns a value for each; known by the name of its second
-# parameter.
+Values = list[tuple[int, float]]  # (token index, value) of a completion
+# Returns a value for the whole completion, which is given on its last token, or values, or None.
+Reward = Callable[[Example, Completion], float | Values | None]
+# Takes all completions of an example and returns a value for each; recognized by the name of its
+# second parameter.
 GroupReward = Callable[[Example, list[Completion]], Sequence[float]]
-OF_GROUP = "completions"
-# what a completion was given, and what went wrong or ""
-Found = tuple[list[tuple[int, float]], str]
+# Returns the score of a reward model for completion (p, g).
+ModelReward = Callable[[int, int, Completion], float | Values | None]
+GROUP_PARAMETER = "completions"
+Outcome = tuple[Values, str]  # the values that a completion got, and an error message or ""
+Result = TypeVar("Result")
+# Places and values of rewards and of components, see `given_only`.
+Share = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list["Fault"]]
 
-LARGEST = 1e30  # the largest size of a reward: sums of weighted rewards stay finite in float32
-RIGHT = 1.0  # a completion is right from this reward on, of the function that says what is right
-# a reward that is late on so many completions, the first of a batch, ends the run
-LATE_AT_FIRST = 5
+LARGEST = 1e30  # largest size of a reward, so that weighted sums stay finite in float32
+RIGHT = 1.0  # smallest value of a right completion, by the reward that judges
+LATE_AT_FIRST = 5  # a reward that is late in this many calls, the first of a batch, ends the run
 
 
 class Fault(NamedTuple):
-  """A reward that raised an exception, was late, or returned what is no finite reward."""
+  """A reward that raised an exception, was late, or did not return a finite reward."""
 
   prompt: int  # index in P
   sample: int  # index in G
@@ -51,28 +54,23 @@ class Fault(NamedTuple):
 
 
 class Scores(NamedTuple):
-  """The rewards of a batch, or of one process's share of it, as numpy arrays that go into
-  `Rollouts`.
-  """
+  """Rewards of a batch, or of a process's share of it, as numpy arrays for `Rollouts`."""
 
   rewards: np.ndarray  # [P, G, L] float32, the weighted sum of all rewards given at a token
   given: np.ndarray  # [P, G, L] bool, where a reward was given
-  # [P, G, N] float32, each reward alone, unweighted; the mean over steps where it has several
-  # values. NaN where it gave this completion no reward (0 would be a reward), 0 for a prompt that
-  # only fills the batch.
+  # [P, G, N] float32, each reward alone, unweighted, and averaged if it has several values. NaN if
+  # it gave this completion no reward, 0 for a prompt that only fills the batch.
   components: np.ndarray
   faults: list[Fault]
 
 
 def looks_at_group(function: Callable) -> bool:
-  """Returns whether a reward takes a whole group: whether its second parameter is called
-  `completions`.
-  """
+  """Returns whether a reward takes a group: whether its second parameter is `completions`."""
   try:
     second = [*inspect.signature(function).parameters.values()][1:2]
   except (TypeError, ValueError):  # written in C, without a signature
     return False
-  return [each.name for each in second if each.kind is not each.VAR_POSITIONAL] == [OF_GROUP]
+  return [p.name for p in second if p.kind is not p.VAR_POSITIONAL] == [GROUP_PARAMETER]
 
 
 def score(
@@ -82,28 +80,23 @@ def score(
   max_length: int,
   on_error: float = 0.0,
   deadline: float = 0.0,
-  models: Sequence[tuple[str, Callable, float]] = (),
+  models: Sequence[tuple[str, ModelReward, float]] = (),
   groups: Sequence[Sequence[Completion | None]] | None = None,
 ) -> Scores:
-  """Computes every reward of every completion. `check_some_worked` is to be called when all of a
-  batch has been scored.
+  """Computes every reward of every completion; call `check_some_worked` after a whole batch.
 
   Args:
     rewards: N of (name, function, weight).
-    examples: P examples; None marks a prompt that only fills the batch and is given nothing.
-    completions: G completions of each of the P prompts; None where another process scores it: it is
-      given nothing.
+    examples: P examples; None marks a prompt that only fills the batch, without rewards.
+    completions: G completions of each of the P prompts; None: another process scores it.
     max_length: L.
     on_error: the value, before its weight, of a reward that failed; it is given on the last token.
-    deadline: seconds after which a reward of one completion, or of one group, has failed; 0: none.
-    models: more of them, whose functions are called with (p, g, completion): the scores of reward
-      models.
+    deadline: seconds that a reward may take for one completion or one group; 0: any.
+    models: further rewards, the scores of reward models.
     groups: `completions` with those that other processes score, for rewards that look at a group;
       None: there are none.
 
   Raises:
-    SettingError: a reward says that it cannot work as it is set, or is late in each of its first
-      calls.
     guard.Stopped: a signal came while a reward ran.
   """
   shape = (len(examples), len(completions[0]) if completions else 0, max_length)
@@ -116,19 +109,21 @@ def score(
       if example is None or not any(completion and completion.tokens for completion in group):
         continue
       others = (groups or completions)[p]
-      of_group = {
-        name: call(name, attempt_group, f, example, others) for name, f in together.items()
+      group_outcomes = {
+        name: call(name, attempt_group, function, example, others)
+        for name, function in together.items()
       }
       for g, completion in enumerate(group):
         if completion is None or not completion.tokens:
           continue
         last = len(completion.tokens) - 1
-        judged = [
-          (name, functools.partial(_at_place, of, p, g), weight) for name, of, weight in models
+        by_models = [
+          (name, functools.partial(_at_place, function, p, g), weight)
+          for name, function, weight in models
         ]
-        for n, (name, function, weight) in enumerate([*rewards, *judged]):
+        for n, (name, function, weight) in enumerate([*rewards, *by_models]):
           if name in together:
-            values, message = of_group[name][g]
+            values, message = group_outcomes[name][g]
           else:
             ((values, message),) = call(name, _attempt_one, function, example, completion)
           if message:
@@ -136,89 +131,83 @@ def score(
             values = [(last, float(on_error))]
           for token, value in values:
             sums[p, g, token] += weight * value
-            # one of weight 0 is in view, and nothing is learned from it
-            given[p, g, token] |= weight != 0
-          components[p, g, n] = (
-            sum(value for _, value in values) / len(values) if values else np.nan
-          )
+            given[p, g, token] |= weight != 0  # nothing is learned from a reward of weight 0
+          mean = sum(value for _, value in values) / len(values) if values else np.nan
+          components[p, g, n] = mean
   return Scores(sums.astype(np.float32), given, components, faults)
 
 
 def _in_time(
   guard: Guard,
-  asked: collections.Counter,
-  late: collections.Counter,
+  calls: collections.Counter[str],
+  late: collections.Counter[str],
   name: str,
-  attempted: Callable[..., list[Found]],
-  *args: Any,
-) -> list[Found]:
-  """What a reward gives in one call; counts the call, and refuses a reward that was late in all of
-  its first ones.
-  """
-  found = attempted(guard, *args)
-  message = next((message for _, message in found if message), "")
-  asked[name] += 1
+  attempted: Callable[..., list[Outcome]],
+  *args: object,
+) -> list[Outcome]:
+  """Returns the outcomes of one call of a reward, which must not be late in all its first calls."""
+  outcomes = attempted(guard, *args)
+  message = next((message for _, message in outcomes if message), "")
+  calls[name] += 1
   late[name] += message.startswith(LATE)
-  if late[name] == asked[name] == LATE_AT_FIRST:
+  if late[name] == calls[name] == LATE_AT_FIRST:
     what = "groups" if attempted is attempt_group else "completions"
     raise SettingError(
       f"rewards.functions: {name!r} {message}, on each of the first {LATE_AT_FIRST} {what}; use a "
-      "faster reward or a "
-      "larger rewards.deadline"
+      "faster reward or a larger rewards.deadline"
     )
-  return found
+  return outcomes
 
 
 def _at_place(
-  function: Callable, p: int, g: int, example: Example, completion: Completion
-) -> list[tuple[int, float]]:
+  function: ModelReward, p: int, g: int, example: Example, completion: Completion
+) -> float | Values | None:
   del example
   return function(p, g, completion)
 
 
-def check_some_worked(faults: Sequence[Fault], asked: int) -> None:
-  """Refuses rewards that failed on all completions of a batch, of which there are `asked`.
-
-  Raises:
-    SettingError: names the reward.
-  """
+def check_some_worked(faults: Sequence[Fault], scored: int) -> None:
+  """Refuses rewards that failed on all of the `scored` completions of a batch."""
   failed = collections.Counter(fault.name for fault in faults)
   for fault in faults:
-    if failed[fault.name] == asked:
+    if failed[fault.name] == scored:
       raise SettingError(
-        f"rewards.functions: {fault.name!r} failed on all {asked} completions of a step, first: "
-        f"{fault.message}; mend "
-        "it, or leave it out"
+        f"rewards.functions: {fault.name!r} failed on all {scored} completions of a step, first: "
+        f"{fault.message}; mend it, or leave it out"
       )
 
 
-def given_only(scores: Scores) -> tuple[Any, ...]:
-  """Returns what was given and where, which is small, to be put together by `join`; with the
-  faults.
-  """
-  where, of = np.nonzero(scores.given), np.nonzero(scores.components)
-  return np.int32(where), scores.rewards[where], np.int32(of), scores.components[of], scores.faults
+def given_only(scores: Scores) -> Share:
+  """Returns the rewards given and their places, which are small, and the faults, for `join`."""
+  where, nonzero = np.nonzero(scores.given), np.nonzero(scores.components)
+  return (
+    np.asarray(where, np.int32),
+    scores.rewards[where],
+    np.asarray(nonzero, np.int32),
+    scores.components[nonzero],
+    scores.faults,
+  )
 
 
-def join(shares: Sequence[tuple[Any, ...]], shape: tuple[int, int, int], rewards: int) -> Scores:
+def join(shares: Sequence[Share], shape: tuple[int, int, int], rewards: int) -> Scores:
   """Returns the scores of a whole batch.
 
   Args:
     shares: `given_only` of each process.
     shape: P, G and L.
-    rewards: how many there are, N.
+    rewards: N, the number of rewards.
   """
   whole = nothing(shape, rewards)
-  for where, values, of, components, faults in shares:
+  for where, values, nonzero, components, faults in shares:
     whole.rewards[tuple(where)], whole.given[tuple(where)] = values, True
-    whole.components[tuple(of)] = components
+    whole.components[tuple(nonzero)] = components
     whole.faults.extend(faults)
   whole.faults.sort(key=lambda fault: (fault.prompt, fault.sample))
   return whole
 
 
 def nothing(shape: tuple[int, int, int], rewards: int) -> Scores:
-  """Returns scores without any: no token of [P, G, L] = `shape` was given one of so many rewards."""
+  """Returns scores of [P, G, L] = `shape` and N = `rewards` in which no reward was given."""
   return Scores(
     np.zeros(shape, np.float32),
     np.zeros(shape, bool),
@@ -227,53 +216,36 @@ def nothing(shape: tuple[int, int, int], rewards: int) -> Scores:
   )
 
 
-def attempt(call: Guard, function: Reward, example: Example, completion: Completion) -> Found:
-  """Returns what a reward gives a completion, [(token index, value), ...], and ""; or [] and what
-  went wrong.
-
-  Raises:
-    SettingError: the reward says that it cannot work as it is set.
-    guard.Stopped: a signal came meanwhile.
-  """
-  found, message = guarded(call, _values, function, example, completion)
-  return found or [], message
+def attempt(call: Guard, function: Reward, example: Example, completion: Completion) -> Outcome:
+  """Returns the values that a reward gives a completion, or none and an error message."""
+  values, message = guarded(call, _values, function, example, completion)
+  return values or [], message
 
 
 def _attempt_one(
   call: Guard, function: Reward, example: Example, completion: Completion
-) -> list[Found]:
+) -> list[Outcome]:
   return [attempt(call, function, example, completion)]
 
 
 def attempt_group(
   call: Guard, function: GroupReward, example: Example, group: Sequence[Completion | None]
-) -> list[Found]:
-  """Returns what a reward gives each completion of a group, as `attempt` does; what goes wrong is a
-  fault of all.
+) -> list[Outcome]:
+  """Returns the outcome of each completion of a group as `attempt` does; an error is that of all.
 
   The reward does not see places of the group without a completion, and gives them nothing.
-
-  Raises:
-    SettingError: the reward says that it cannot work as it is set.
-    guard.Stopped: a signal came meanwhile.
   """
   real = [completion for completion in group if completion and completion.tokens]
-  values, message = guarded(call, _values_of_group, function, example, real)
-  given = iter(values or [[]] * len(real))
+  result, message = guarded(call, _group_values, function, example, real)
+  values = iter(result or [[]] * len(real))
   return [
-    (next(given), message) if completion and completion.tokens else ([], "") for completion in group
+    (next(values), message) if completion and completion.tokens else ([], "")
+    for completion in group
   ]
 
 
-def _values_of_group(
-  function: GroupReward, example: Example, group: list[Completion]
-) -> list[list[tuple[int, float]]]:
-  """What a reward gives each completion of a group, checked: an outcome, on its last token.
-
-  Raises:
-    TypeError: it returned no list, or a value that is no number.
-    ValueError: it returned a list of another length, or a value that is not finite.
-  """
+def _group_values(function: GroupReward, example: Example, group: list[Completion]) -> list[Values]:
+  """Returns the checked value of each completion of a group, on its last token."""
   lasts = [len(completion.tokens) - 1 for completion in group]
   result = function(example, list(group))
   if not isinstance(result, (list, tuple, np.ndarray)):
@@ -285,23 +257,23 @@ def _values_of_group(
   return [_checked([(last, value)], last) for last, value in zip(lasts, result)]
 
 
-def _values(function: Reward, example: Example, completion: Completion) -> list[tuple[int, float]]:
-  """What a reward gives a completion, checked."""
+def _values(function: Reward, example: Example, completion: Completion) -> Values:
+  """Returns the checked values that a reward gives a completion."""
   last = len(completion.tokens) - 1
   return _checked(function(example, completion), last)
 
 
-def guarded(call: Guard, function: Callable, *args: Any) -> tuple[Any, str]:
-  """Returns what a user's function returns and "", or None and what went wrong; raises as `attempt`
-  does.
-  """
+def guarded(
+  call: Guard, function: Callable[..., Result], *args: object
+) -> tuple[Result | None, str]:
+  """Returns the result of a user's function and "", or None and an error message, see `attempt`."""
   try:
     return call(function, *args), ""
   except SettingError:
     raise
   except Late as error:
     return None, str(error)
-  except Exception as error:  # a user's function: anything
+  except Exception as error:  # a user's function may raise anything
     return None, f"{type(error).__name__}: {_text(error)}"[:500]
 
 
@@ -311,17 +283,14 @@ def ahead(
   completions: Sequence[Sequence[Completion | None]],
   deadline: float = 0.0,
 ) -> None:
-  """Calls each `score_ahead` with the pairs of [P] examples and their [P][G] completions that are
-  to be scored.
+  """Calls each `score_ahead` with the pairs of examples and completions that are to be scored.
 
   Args:
-    functions: which are called.
+    functions: the functions to call.
     examples, completions: the batch, as for `score`.
-    deadline: seconds for one completion; a call has as many of them as there are pairs, since it
-      stands for as many.
+    deadline: seconds for one completion; a call has as many of them as there are pairs.
 
   Raises:
-    SettingError: one raised, or took longer; names its module.
     guard.Stopped: a signal came meanwhile.
   """
   pairs = [
@@ -334,54 +303,43 @@ def ahead(
     for function in functions:
       _, message = guarded(call, function, list(pairs))
       if message:
-        # its arguments may be bound
+        # Its arguments may be bound.
         where = getattr(getattr(function, "func", function), "__module__", "")
         raise SettingError(
           f"rewards.functions, eval.reward: score_ahead of {where} failed on {len(pairs)} "
-          "completions, with "
-          f"rewards.deadline={deadline:g} s for each: {message}; mend it, or leave it out: rewards "
-          "work without it, too"
+          f"completions, with rewards.deadline={deadline:g} s for each: {message}; mend it, or "
+          "leave it out: rewards work without it, too"
         )
 
 
 def _text(error: Exception) -> str:
-  """What an error says; "" where that cannot be made into text."""
+  """Returns the text of an error; "" if it cannot be made into text."""
   try:
     return str(error)
-  except Exception:  # a user's class: anything
+  except Exception:  # a user's class may raise anything
     return ""
 
 
-def _checked(result, last: int) -> list[tuple[int, float]]:
-  """What a reward returned as [(token index, value), ...]; empty where it gave no reward.
-
-  Raises:
-    TypeError: a value is no number.
-    ValueError: a value is not finite, or its token is not one of the completion's.
-  """
+def _checked(result: object, last: int) -> Values:
+  """Returns the values in what a reward returned; none if it gave no reward."""
   if result is None:
     return []
   if not isinstance(result, (list, tuple)):
     return [(last, _number(result))]
   values = []
-  for each in result:
-    if not isinstance(each, (list, tuple)) or len(each) != 2:
-      raise TypeError(f"returned {each!r:.80} in a list, which is no (token index, value)")
-    token, value = each
-    if isinstance(token, bool) or not isinstance(token, numbers.Integral) or not 0 <= token <= last:
+  for entry in result:
+    if not isinstance(entry, (list, tuple)) or len(entry) != 2:
+      raise TypeError(f"returned {entry!r:.80} in a list, which is no (token index, value)")
+    token, value = entry
+    integral = isinstance(token, numbers.Integral) and not isinstance(token, bool)
+    if not integral or not 0 <= token <= last:
       raise ValueError(f"returned a reward for token {token!r:.80} of {last + 1}")
     values.append((int(token), _number(value)))
   return values
 
 
-def _number(value: Any) -> float:
-  """Returns a value as a float, the same one that was checked: a class may say otherwise when it is
-  asked again.
-
-  Raises:
-    TypeError: it is no number.
-    ValueError: it is not finite.
-  """
+def _number(value: object) -> float:
+  """Returns a value as the float that was checked; a class may return another one the next time."""
   if not isinstance(value, (numbers.Real, np.bool_)):
     raise TypeError(f"returned {value!r:.80}, which is no number")
   try:

@@ -1,6 +1,4 @@
-"""The check of an answer as a text: character by character, but for white space and case as the
-arguments say.
-"""
+"""Checks an answer as a text, with arguments for case and white space."""
 
 from grpo_jax.rewards.math import final_or_whole
 from grpo_jax.types import Completion, Example
@@ -9,17 +7,16 @@ from grpo_jax.types import Completion, Example
 def exact_match(
   example: Example, completion: Completion, *, case: bool = True, space: bool = False
 ) -> float:
-  """1 if the completion's answer is the example's answer, else 0.
+  """Returns 1 if the completion's answer is the example's answer, else 0.
 
-  The answer is what stands after the last `####` on its line; without a mark it is the whole
-  completion. White space around it never counts. Where the completion was cut off within it, it is
-  no answer.
+  The answer is the text after the last `####` on its line, or without a mark the whole completion.
+  White space around it never counts. If the completion is truncated within it, it has no answer.
 
   Args:
     example: its answer is the right one.
-    completion: the one to judge.
+    completion: to judge.
     case: whether capitals differ from small letters.
-    space: whether white space within the answer counts; else any of it is one space.
+    space: whether white space within the answer counts; if not, any of it is one space.
 
   Raises:
     ValueError: the example's own answer is empty.
@@ -31,11 +28,11 @@ def exact_match(
 
 
 def answer_of(completion: Completion, *, case: bool = True, space: bool = False) -> str | None:
-  """Returns the answer of a completion, normalised; None where it gives none."""
+  """Returns the normalized answer of a completion; None without one."""
   return normal(final_or_whole(completion) or "", case, space) or None
 
 
 def normal(text: str, case: bool, space: bool) -> str:
-  """Returns a text without what does not count in it; see `exact_match`."""
+  """Returns a text without the differences that do not count; see `exact_match`."""
   text = text.strip() if space else " ".join(text.split())
   return text if case else text.casefold()

@@ -11,9 +11,7 @@ _EQUATION = re.compile(r"= *[^\s=]*[0-9]")
 
 
 def worked(example: Example, completion: Completion) -> float:
-  """1 if it is well formed and every line before the answer works something out (`... = number`),
-  else 0.
-  """
+  """Returns 1 if it is well formed and every line before the answer ends `= number`, else 0."""
   if not well_formed(example, completion):
     return 0.0
   lines = [line for line in completion.text.split("\n") if line.strip() and MARK not in line]
@@ -21,12 +19,11 @@ def worked(example: Example, completion: Completion) -> float:
 
 
 def think_tags(example: Example, completion: Completion) -> float:
-  """1 for exactly `<think>...</think> <answer>...</answer>` (DeepSeek-R1, arXiv 2501.12948, section
-  2.2.2), else 0.
+  """Returns 1 for exactly `<think>...</think> <answer>...</answer>`, else 0.
 
-  Each tag stands once. White space may stand before, between and after the two blocks, nothing
-  else. The time grows in
-  proportion to the text: a pattern with `.*?` for each block would try every pair of tags.
+  The format is DeepSeek-R1's (arXiv 2501.12948, section 2.2.2). Each tag occurs once. Only white
+  space may stand before, between and after the two blocks. It takes linear time: a pattern with
+  `.*?` for each block would try every pair of tags.
   """
   del example
   text = completion.text.strip()

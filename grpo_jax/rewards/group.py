@@ -1,6 +1,4 @@
-"""Rewards that compare the completions of a group: they take all of them, and return a number for
-each.
-"""
+"""Rewards that compare the completions of a group and return a number for each."""
 
 from grpo_jax.rewards.math import answer_correct
 from grpo_jax.types import Completion, Example
@@ -9,15 +7,11 @@ from grpo_jax.types import Completion, Example
 def shortest_correct(example: Example, completions: list[Completion]) -> list[float]:
   """Returns the length reward of Kimi k1.5 (arXiv 2501.12599, section 2.3.3) of each completion.
 
-  With lambda = 0.5 - (length - shortest) / (longest - shortest), of all completions of the group, a
-  right one (`math.answer_correct`) gets lambda, and a wrong one min(0, lambda): shorter is better
-  among right ones, and wrong ones gain nothing by being short. It is 0 for all where all are
-  equally long. Lengths are in tokens, the stop token included. It goes beside a reward for being
-  right, with a smaller weight: a right one that is long gets less than 0.
-
-  Args:
-    example: its answer is the right one.
-    completions: G of them.
+  With lambda = 0.5 - (length - shortest) / (longest - shortest), over all completions of the group,
+  a right one (`math.answer_correct`) gets lambda and a wrong one min(0, lambda): shorter is better
+  among right ones, and wrong ones gain nothing by being short. It is 0 for all if all are equally
+  long. Lengths are in tokens, the stop token included. Combine it with a reward for right answers
+  and a smaller weight: a right completion that is long gets less than 0.
 
   Raises:
     ValueError: the example's own answer is no number.
@@ -27,5 +21,5 @@ def shortest_correct(example: Example, completions: list[Completion]) -> list[fl
   shortest, longest = min(lengths), max(lengths)
   if shortest == longest:
     return [0.0] * len(lengths)
-  found = [0.5 - (length - shortest) / (longest - shortest) for length in lengths]
-  return [value if solved else min(0.0, value) for value, solved in zip(found, right)]
+  rewards = [0.5 - (length - shortest) / (longest - shortest) for length in lengths]
+  return [value if solved else min(0.0, value) for value, solved in zip(rewards, right)]

@@ -5,11 +5,7 @@ from grpo_jax.types import Completion, Example
 
 
 def check_arguments(*, max_length: int, buffer: int) -> None:
-  """Refuses arguments of `overlong` that cannot be.
-
-  Raises:
-    SettingError: one is no whole number, or `buffer` is not in 1..max_length.
-  """
+  """Refuses invalid arguments of `overlong`."""
   for name, value in (("max_length", max_length), ("buffer", buffer)):
     if not isinstance(value, int) or isinstance(value, bool):
       raise SettingError(
@@ -31,9 +27,6 @@ def overlong(example: Example, completion: Completion, *, max_length: int, buffe
     completion: its tokens are counted, the stop token included.
     max_length: the length that is punished in full, usually the sampler's.
     buffer: the number of tokens over which the punishment grows.
-
-  Raises:
-    SettingError: see `check_arguments`.
   """
   del example
   check_arguments(max_length=max_length, buffer=buffer)

@@ -1,7 +1,6 @@
-r"""The check of a multiple choice answer that a completion states somewhere: the last statement
-counts.
+r"""Checks a multiple-choice answer that a completion states anywhere; the last statement counts.
 
-`choice.py` has the strict one, where the answer is the letter and nothing else.
+`choice.py` has the strict check, where the answer is the letter and nothing else.
 """
 
 import re
@@ -12,15 +11,14 @@ from grpo_jax.rewards.math import MARK
 from grpo_jax.types import STOPPED, Completion, Example
 
 _TAIL = r"(?=[.,;:!]?(?:\s|$)|[)}*\\$])"  # what may follow a letter
-# A letter in brackets or bold; or a capital alone, of which A and I are words, too, where another
-# word follows.
+# A letter in brackets or bold, or a capital alone; A and I are also words if a word follows.
 _LETTER = (
   r"(?:\*{1,2}|\$|\\\(|\\(?:text|mathrm|textbf|mathbf|boxed)\{)*\s*(?:\(([A-Za-z])\)|\[([A-Za-z])\]|"
   rf"([B-HJ-Z]){_TAIL}|([AI])(?=[.,;:!)*}}\\$]|\s*$|\s*\n|\s+(?:because|since|as|and|or)\b))"
 )
 _STATED = re.compile(
   rf"(?:\b(?i:(?:answer|choice|option)(?:\s+is)?\s*:?)(?:\*{{1,2}})?\s*:?\s*(?i:option\s+)?{_LETTER})"
-  # a short line is read on, too
+  # The text after a short line is read, too.
   rf"|{MARK}[ \t]*(?P<mark>[^\n]*)|^(?=[ \t]*(?P<line>[^\n]{{1,12}})$)",
   re.MULTILINE,
 )
@@ -32,12 +30,12 @@ _PLAIN = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}|\*\*|\$")
 
 
 def option_correct(example: Example, completion: Completion) -> float:
-  r"""1 if the last option that the completion states is the letter of the example's answer, else 0.
+  r"""Returns 1 if the last option that the completion states is the example's answer, else 0.
 
   Statements are `\boxed{B}`, `#### B`, "the answer is (B)", "Answer: B", "option B", and a line
-  with nothing but the letter. Without any, the letter in brackets counts that is alone on the last
-  line. One that names two letters is ambiguous, and wrong. In a completion that was cut off the
-  last line counts for nothing.
+  with nothing but the letter. Without any, the only letter in brackets on the last line counts. A
+  statement that names two letters is ambiguous, and wrong. The last line of a truncated completion
+  does not count.
 
   Raises:
     ValueError: the example's own answer is no letter.
@@ -47,19 +45,19 @@ def option_correct(example: Example, completion: Completion) -> float:
 
 
 def answer_of(completion: Completion) -> str | None:
-  """Returns the letter that a completion states last; None where there is none, or more than one."""
+  """Returns the letter that a completion states last; None if there is none, or more than one."""
   text = completion.text
   if completion.ended != STOPPED:
     text = text.rpartition("\n")[0]
   stated, at = None, -1
-  for found in _STATED.finditer(text):
-    alone = found["mark"] if found["mark"] is not None else found["line"]
+  for match in _STATED.finditer(text):
+    alone = match["mark"] if match["mark"] is not None else match["line"]
     if alone is None:
-      first = next(group for group in found.groups()[:4] if group).upper()
-      more = _MORE.match(text, found.end())
-      stated, at = None if more and more[1] != first else first, found.start()
-    elif found["mark"] is not None or letter(_PLAIN.sub(r"\1", alone)) is not None:
-      stated, at = letter(_PLAIN.sub(r"\1", alone)), found.start()
+      first = next(group for group in match.groups()[:4] if group).upper()
+      more = _MORE.match(text, match.end())
+      stated, at = None if more and more[1] != first else first, match.start()
+    elif match["mark"] is not None or letter(_PLAIN.sub(r"\1", alone)) is not None:
+      stated, at = letter(_PLAIN.sub(r"\1", alone)), match.start()
   if text.rfind("\\boxed") > at:
     return letter(_PLAIN.sub(r"\1", last_box(text) or ""))
   if at >= 0:

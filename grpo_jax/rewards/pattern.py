@@ -1,4 +1,4 @@
-r"""The check of an answer that a regular expression finds, as in {"pattern": r"[Aa]nswer: *(.+)"}."""
+r"""Checks an answer that a regular expression extracts, as in {"pattern": r"[Aa]nswer: *(.+)"}."""
 
 import collections
 import re
@@ -9,16 +9,16 @@ from grpo_jax.types import Completion, Example
 
 
 def pattern_correct(example: Example, completion: Completion, *, pattern: str) -> float:
-  """1 if what the pattern finds is the example's answer, else 0.
+  """Returns 1 if the pattern extracts the example's answer, else 0.
 
-  The answer is group 1 of the pattern's last match in the completion, whether the completion was
-  cut off or not. Two numbers are compared as such, anything else as a text without the white space
-  around it. A pattern that takes long on a completion is stopped at `rewards.deadline`.
+  The answer is group 1 of the pattern's last match in the completion, truncated or not. Two numbers
+  are compared as such, anything else as a text without the white space around it. A pattern that
+  takes long on a completion is stopped at `rewards.deadline`.
 
   Args:
     example: its answer is the right one.
-    completion: where the pattern is looked for.
-    pattern: a regular expression, as python's `re` reads it.
+    completion: to judge.
+    pattern: a regular expression of python's `re`.
 
   Raises:
     ValueError: the example's own answer is empty.
@@ -29,17 +29,13 @@ def pattern_correct(example: Example, completion: Completion, *, pattern: str) -
 
 
 def answer_of(completion: Completion, *, pattern: str) -> object | None:
-  """Returns what the pattern finds, a number where it is one; None where it finds nothing."""
+  """Returns the extracted answer, as a number if it is one; None without a match."""
   last = collections.deque(re.finditer(pattern, completion.text), maxlen=1)
   return value(last[0][1]) if last and last[0][1] is not None else None
 
 
 def check_arguments(*, pattern: str) -> None:
-  """Refuses a pattern that cannot be used.
-
-  Raises:
-    SettingError: it does not compile, or has no group.
-  """
+  """Refuses a pattern that does not compile or has no group."""
   shown = f"rewards.functions, eval.arguments: pattern={pattern!r:.80}"
   if not isinstance(pattern, str):
     raise SettingError(f"{shown}: is no text; give a regular expression, as in 'Answer: *(.+)'")
@@ -56,6 +52,6 @@ def check_arguments(*, pattern: str) -> None:
 
 
 def value(text: str) -> object:
-  """Returns a number where the text is one, else the text without the white space around it."""
-  found = number(text)
-  return text.strip() if found is None else found
+  """Returns a number if the text is one, else the text without the white space around it."""
+  as_number = number(text)
+  return text.strip() if as_number is None else as_number

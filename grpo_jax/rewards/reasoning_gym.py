@@ -1,16 +1,16 @@
-"""The check of reasoning-gym's tasks: the task's own scorer, of the answer that a completion gives.
+"""Checks answers of reasoning-gym's tasks by the task's own scorer.
 
-Some of its scorers evaluate an answer, by Python's `eval` or sympy's `parse_expr`, which would run
-what a model writes. Before those an answer must have the form of a list or an expression and no
-other, see FORMS: it then holds no name but variables and functions of mathematics, no attribute,
-and no power that takes long.
+Some scorers evaluate an answer, by Python's `eval` or sympy's `parse_expr`, which would run code
+that a model wrote. Before those an answer must have the form of a list or an expression (FORMS): it
+then holds no names except variables and functions of mathematics, no attribute, and no power that
+takes long.
 """
 
 import re
 
 from grpo_jax.types import STOPPED, Completion, Example
 
-LONGEST = 10_000  # characters of an answer; a longer one is none
+LONGEST = 10_000  # characters of an answer; longer ones are not scored
 _TAGS = ("<answer>", "</answer>")
 
 _NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,12})?"
@@ -24,8 +24,8 @@ _POWER = rf"(?<=[A-Za-z)])\s?\*\*\s?{_EXPONENT}(?!\s*\*\*)"
 _FORMULA = re.compile(rf"(?:{_POWER}|{_FUNCTION}|{_NUMBER}|[-+/()\s]|\*(?!\s*\*))*")
 _RATIO = re.compile(r"\s*[-+]?[0-9]{1,18}(?:\.[0-9]{1,18})?(?:/[0-9]{1,18})?\s*")
 
-# Tasks whose scorer evaluates an answer, or whose number may be one that takes for ever
-# (1e999999999 as a fraction).
+# Tasks whose scorer evaluates an answer or reads a number that may take forever (1e999999999 as a
+# fraction).
 FORMS = {
   "binary_matrix": _LIST,
   "n_queens": _LIST,
@@ -38,33 +38,30 @@ FORMS = {
   "polynomial_multiplication": _FORMULA,
   "coin_flip": _RATIO,
 }
-MOST_POWERS = 3  # of what stands in brackets: each may be a power of the one before
+MOST_POWERS = 3  # powers of brackets: each may be a power of the one before
 
 
 def given_answer(completion: Completion, answer_in: str) -> str | None:
-  """Returns the answer that a completion gives, without the white space around it; None if it gives
-  none.
+  """Returns the stripped answer of a completion; None without one.
 
   Args:
-    completion: its text is looked at; a completion that was cut off has no last line.
+    completion: if it is truncated, it has no last line.
     answer_in: "tags": inside the last `<answer>...</answer>`; "line": the last line that is not
       blank.
   """
   if answer_in == "line":
     lines = completion.text.split("\n") if completion.ended == STOPPED else []
-    found = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    answer = next((line.strip() for line in reversed(lines) if line.strip()), "")
   else:
     before, closed, _ = completion.text.rpartition(_TAGS[1])
-    found = before.rpartition(_TAGS[0])[2].strip() if closed and _TAGS[0] in before else ""
-  return found if 0 < len(found) <= LONGEST else None
+    answer = before.rpartition(_TAGS[0])[2].strip() if closed and _TAGS[0] in before else ""
+  return answer if 0 < len(answer) <= LONGEST else None
 
 
 def solved(example: Example, completion: Completion) -> float:
-  """Returns what the task's scorer gives the completion's answer, in [0, 1]: 1 is right, less is
-  partial credit.
+  """Returns the task's score of the completion's answer: 1 is right, less is partial credit.
 
-  It is 0 without an answer, for one on which the scorer raises an error, and for one that must not
-  be evaluated.
+  It is 0 without an answer, if the scorer raises an error, and if the answer must not be evaluated.
 
   Raises:
     KeyError: the example is not of data set reasoning_gym.
@@ -75,7 +72,7 @@ def solved(example: Example, completion: Completion) -> float:
     return 0.0
   try:
     value = float(score(answer))
-  except Exception:  # scorers read an answer in their own ways, and raise whatever they meet
+  except Exception:  # scorers parse an answer in their own ways, and raise errors of any kind
     return 0.0
   return min(max(value, 0.0), 1.0)
 
@@ -86,6 +83,5 @@ def harmless(task: str, answer: str) -> bool:
   if form is None:
     return True
   powers = len(re.findall(r"\)\s*\*\*", answer))
-  return (
-    len(answer) <= LONGEST // 10 and powers <= MOST_POWERS and form.fullmatch(answer) is not None
-  )
+  short = len(answer) <= LONGEST // 10 and powers <= MOST_POWERS
+  return short and form.fullmatch(answer) is not None

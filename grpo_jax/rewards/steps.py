@@ -1,5 +1,4 @@
-"""Process supervision by rule (DeepSeekMath, section 4.1.3): each step is checked against the
-worked solution.
+"""Checks each step against the worked solution (DeepSeekMath, section 4.1.3).
 
 `Example.meta["results"]` holds the exact value of each step; the line with the answer is the step
 after the last.
@@ -15,10 +14,10 @@ _EQUATION = re.compile(
   r"(?P<left>[0-9]{1,18}) ?(?P<op>[-+*/]) ?(?P<right>[0-9]{1,18}) ?= ?\$?(?P<result>-?[0-9]{1,18})"
 )
 
-# What stands before an equation that is only the end of a longer one.
+# End of the text before an equation that is only the end of a longer one.
 _UNFINISHED = re.compile(r"([0-9.,]|[-+*/=] *\$?)$")
 
-answer_of = math.answer_of  # the last line's
+answer_of = math.answer_of  # of the last line
 
 
 def steps_correct(example: Example, completion: Completion) -> list[tuple[int, float]]:
@@ -45,24 +44,22 @@ def steps_correct(example: Example, completion: Completion) -> list[tuple[int, f
   if len(values) != len(completion.step_ends):
     raise ValueError(
       f"{len(values)} lines and {len(completion.step_ends)} steps: it reads lines, each ending in "
-      "a token of its "
-      "own; use data.steps='line'"
+      "a token of its own; use data.steps='line'"
     )
   return list(zip(completion.step_ends, values, strict=True))
 
 
 def _result(line: str) -> int | None:
-  """The result of the equation that ends a line; None if there is none or it is false."""
-  *_, found = [None, *_EQUATION.finditer(line)]
-  if (
-    found is None
-    or re.search(r"[0-9=+*/]", line[found.end() :])
-    or _UNFINISHED.search(line[: found.start()])
-  ):
+  """Returns the result of the equation that ends a line; None if there is none or it is false."""
+  equations = list(_EQUATION.finditer(line))
+  if not equations:
     return None
-  left, right, result = int(found["left"]), int(found["right"]), int(found["result"])
-  if found["op"] == "/":
+  last = equations[-1]
+  if re.search(r"[0-9=+*/]", line[last.end() :]) or _UNFINISHED.search(line[: last.start()]):
+    return None
+  left, right, result = int(last["left"]), int(last["right"]), int(last["result"])
+  if last["op"] == "/":
     true = right != 0 and left == right * result
   else:
-    true = {"+": left + right, "-": left - right, "*": left * right}[found["op"]] == result
+    true = {"+": left + right, "-": left - right, "*": left * right}[last["op"]] == result
   return result if true else None

@@ -190,7 +190,7 @@ def eval_reward(cfg: Any) -> Reward:
   found = _reward(cfg.reward, given, "eval.reward", shown)
   if combine.looks_at_group(found.score):
     raise SettingError(
-      f"{shown}: looks at a group of {combine.OF_GROUP}, and an evaluation asks of one at a time "
+      f"{shown}: looks at a group of {combine.GROUP_PARAMETER}, and an evaluation asks of one at a time "
       "whether it is right; "
       "use a reward of (example, completion)"
     )
