@@ -39,7 +39,7 @@ from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 from grpo_jax.run import compile_cache, console, finished, logs, manifest, provenance, writer
 from grpo_jax.sandbox import model_folder
-from grpo_jax.setup import defaults
+from grpo_jax.setup import defaults, weights
 
 BAD = ("damaged", "missing", "changed")
 WIDTH, PART = 110, 32  # columns: of a row, and of the name in it
@@ -272,13 +272,12 @@ def _steps(folder: str) -> tuple[str, str]:
 
 
 def _model(folder: str) -> tuple[str, str]:
-  from grpo_jax.setup import parameters
   from grpo_jax.tokenizer import reading
 
   path = storage.place(folder) / "model"
   if not path.is_dir():
     return "missing", "the policy's shape and tokenizer; the next start writes them"
-  shape = parameters.read_shape(str(path))
+  shape = weights.read_shape(str(path))
   reading.load(str(path), "DIR/model")
   return "ok", f"the shape ({shape.layers} layers) and the tokenizer can be read"
 

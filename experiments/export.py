@@ -70,28 +70,28 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
   from grpo_jax.models.decoder import Decoder
   from grpo_jax.models.hf import peft, tensors
   from grpo_jax.run import checkpoint
-  from grpo_jax.setup import defaults, parameters
+  from grpo_jax.setup import adapters, defaults, weights
   from grpo_jax.tokenizer import reading
 
   step = checkpoint.latest(workdir) if step is None else step
-  if part not in (parts := parameters.learners(workdir, step)):
+  if part not in (parts := weights.learners(workdir, step)):
     raise SettingError(
       f"--part={part!r}: checkpoint {step} of {workdir} has no such learner; use {', '.join(parts)}"
     )
   shape = shape_of(workdir, part)
   decoder = Decoder(shape, sharding.make_layout(defaults.get_config().mesh))
   config = provenance.saved_config(workdir)
-  began = parameters.began_with(config, part)
-  base = parameters.find_source(began)[0]
+  began = weights.began_with(config, part)
+  base = weights.find_source(began)[0]
   if adapter:
-    if (lora := parameters.make_lora(config.get("lora") or {})) is None:
+    if (lora := adapters.make_lora(config.get("lora") or {})) is None:
       raise SettingError(f"--adapter: {workdir} has lora.rank=0 and no adapters; leave it out")
-    trained = parameters.restore_trained(
+    trained = weights.restore_trained(
       workdir, dataclasses.replace(decoder, lora=lora), step, learner=part
     )
     peft.save(out, shape, lora, trained, decoder.shapes(), base)
     return "float32"
-  params = parameters.restore(workdir, decoder, step, learner=part)
+  params = weights.restore(workdir, decoder, step, learner=part)
   dtype = provenance.weights_dtype(began)
   with Progress(tensors.export_bytes(params, dtype), 0) as bar:
     tensors.save(
@@ -113,14 +113,14 @@ def shape_of(workdir: str, part: str) -> "DecoderConfig":
   Raises:
     SettingError: the reward model's folder is not there any more.
   """
-  from grpo_jax.setup import parameters
+  from grpo_jax.setup import weights
 
-  shape = parameters.read_shape(str(storage.place(workdir) / "model"))
-  if part != parameters.REWARD_MODEL:
+  shape = weights.read_shape(str(storage.place(workdir) / "model"))
+  if part != weights.REWARD_MODEL:
     return shape
-  source = parameters.began_with(provenance.saved_config(workdir), part)
+  source = weights.began_with(provenance.saved_config(workdir), part)
   return dataclasses.replace(
-    parameters.read_shape(parameters.find_source(source)[0]) if source else shape, scores=True
+    weights.read_shape(weights.find_source(source)[0]) if source else shape, scores=True
   )
 
 

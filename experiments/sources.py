@@ -159,9 +159,9 @@ def step_of(path: str, step: int | None) -> int | None:
   """
   if step is not None or not provenance.is_run(path):
     return step
-  from grpo_jax.setup import parameters
+  from grpo_jax.setup import weights
 
-  _, unfinished = parameters.find_source(path)
+  _, unfinished = weights.find_source(path)
   return finished.latest(finished.directory(path)) if unfinished else provenance.ended_at(path)
 
 

@@ -14,7 +14,6 @@ from grpo_jax.distributed import inputs
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Example, Prompts
 
-
 Item = TypeVar("Item")
 
 

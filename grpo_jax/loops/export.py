@@ -9,7 +9,7 @@ from grpo_jax.io import storage
 from grpo_jax.loops.protocols import Trained
 from grpo_jax.models.hf import peft, tensors
 from grpo_jax.run.writer import Writer, clean
-from grpo_jax.setup import build, parameters
+from grpo_jax.setup import build, weights
 
 
 def export_merged(
@@ -33,7 +33,7 @@ def export_merged(
     merged,
     tokenizer=model.tokenizer,
     dtype=dtype,
-    base=parameters.find_source(init_from)[0] or None,
+    base=weights.find_source(init_from)[0] or None,
     progress=progress_of(writer, merged, dtype),
   )
 
@@ -42,7 +42,7 @@ def export_adapters(
   out: storage.Path, model: build.Model, learner: Trained, init_from: str
 ) -> None:
   """Writes the adapters of a learner to `out`, a folder of PEFT; nothing if there are none."""
-  decoder, base = model.decoder, parameters.find_source(init_from)[0]
+  decoder, base = model.decoder, weights.find_source(init_from)[0]
   if decoder.lora:
     shapes = decoder.base.shapes()
     peft.save(out, decoder.config, decoder.lora, learner.trained, shapes, base)

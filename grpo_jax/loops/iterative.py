@@ -41,7 +41,7 @@ from grpo_jax.reward_models import load
 from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.run import provenance
 from grpo_jax.run.writer import Writer
-from grpo_jax.setup import build, checks, parameters, registry, scorers
+from grpo_jax.setup import build, checks, parameters, registry, scorers, weights
 
 
 def train(config: ConfigDict, workdir: str) -> None:
@@ -65,7 +65,7 @@ def train(config: ConfigDict, workdir: str) -> None:
   policy = Policy(config, model, config.sampler.temperature, collector.generator.sizes)
   dtype = provenance.weights_dtype(judge_config.init_from)
   reference, replay, cfg = Reference(policy), Replay(workdir), config.iterative
-  learners: dict[str, Trained] = {"policy": policy, NAME: judge, parameters.REFERENCE: reference}
+  learners: dict[str, Trained] = {"policy": policy, NAME: judge, weights.REFERENCE: reference}
   models = functools.partial(current_models, collector.models, judge, cfg.weight, kind.steps)
   evaluator = IterationEvaluator(config, model, models)
 

@@ -18,7 +18,7 @@ from grpo_jax.packing import plan
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
-from grpo_jax.setup import build, parameters, registry
+from grpo_jax.setup import adapters, build, parameters, registry
 from grpo_jax.types import KnownRollouts
 
 
@@ -97,7 +97,7 @@ class Learner:
     if self.model.decoder.lora is not None:
       self.base, with_heads = lora.split(model)
       key = build.key(self.config.seed, build.ADAPTERS, 0)
-      model = parameters.fresh_adapters(self.model.decoder, with_heads, key)
+      model = adapters.fresh_adapters(self.model.decoder, with_heads, key)
     params = parameters.params(self.model.decoder, model, Needs.CRITIC in self.needs)
     self.state = train_state.create(params, self.tx)
 
@@ -128,7 +128,7 @@ class Learner:
       return {}
     if self.base is None:  # `start` has read it in a fresh run
       self.base = lora.split(self.model.load())[0]
-    return parameters.check_base(self.base, pin, self.config.init_from)
+    return adapters.check_base(self.base, pin, self.config.init_from)
 
   def get_sizes(self) -> dict[str, Any]:
     """Returns the sizes of the programs made so far, as JSON."""

@@ -22,7 +22,7 @@ from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import Kept, draw_samples, kept_samples, learn_in_order, template
 from grpo_jax.loops.reward_data.pairs import FromFile
 from grpo_jax.loops.run import Run
-from grpo_jax.setup import build, checks, parameters, registry
+from grpo_jax.setup import build, checks, registry, weights
 from grpo_jax.types import HostScored
 
 TEMPERATURE = 1.0  # of log-probs, which a reward model does not have
@@ -74,7 +74,7 @@ def config_of_policy(config: ConfigDict) -> ConfigDict:
     sampled.lora.rank = 0
     return sampled
   sampled = build.of_another(config, config.offline.teacher)
-  sampled.tokenizer = config.tokenizer or parameters.find_source(config.init_from)[0]
+  sampled.tokenizer = config.tokenizer or weights.find_source(config.init_from)[0]
   sampled.offline.teacher = ""
   return sampled
 

@@ -20,7 +20,7 @@ from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.reward_models import load
 from grpo_jax.sampling import sampler
-from grpo_jax.setup import build, checks, parameters, registry, scorers
+from grpo_jax.setup import adapters, build, checks, parameters, registry, scorers, weights
 from grpo_jax.types import Prompts, Rollouts
 
 Shapes = Any  # a tree of jax.ShapeDtypeStruct with shardings
@@ -46,9 +46,9 @@ class Workload(NamedTuple):
 
 def shape_of(config: ConfigDict) -> DecoderConfig:
   """Returns the decoder's shape, without weights, from init_from, model.variant or model.hub."""
-  folder, _ = parameters.find_source(config.init_from)
+  folder, _ = weights.find_source(config.init_from)
   if folder:
-    return parameters.read_shape(folder)
+    return weights.read_shape(folder)
   if config.model.variant:
     changes = {"vocab": config.model.vocab} if config.tokenizer == "bpe" else {}
     return variants.variant(config.model.variant, **changes)
@@ -66,7 +66,7 @@ def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload
   settings.check(config)
   layout = sharding.make_layout(config.mesh, devices)
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
-  decoder = Decoder(shape_of(config), layout, **how, lora=parameters.make_lora(config.lora))
+  decoder = Decoder(shape_of(config), layout, **how, lora=adapters.make_lora(config.lora))
   checks.check(config, decoder, registry.objective(config.objective.name))
   model = build.Model(layout, decoder, tokenizer=None, render=None, stop=(0,), load=None)
   sample = sampler.make_sampler(decoder, config.sampler, model.stop)
@@ -81,9 +81,9 @@ def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload
 
 def base_params(learner: Learner) -> Shapes:
   """Returns the shapes of the base model of adapters; None without adapters."""
-  folder, _ = parameters.find_source(learner.config.init_from)
-  return parameters.abstract_base(
-    learner.model.decoder, parameters.base_dtype(learner.config.lora, folder)
+  folder, _ = weights.find_source(learner.config.init_from)
+  return adapters.abstract_base(
+    learner.model.decoder, adapters.base_dtype(learner.config.lora, folder)
   )
 
 

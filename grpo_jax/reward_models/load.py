@@ -9,7 +9,7 @@ from grpo_jax.errors import SettingError, said_of
 from grpo_jax.io import storage
 from grpo_jax.models.decoder import DecoderConfig
 from grpo_jax.reward_models.rewards import RewardModel
-from grpo_jax.setup import build, parameters, scorers
+from grpo_jax.setup import build, scorers, weights
 
 # a text that two tokenizers should read alike
 PROBE = "What is 12 + 7?\nIt is 12 + 7 = 19.\n#### 19"
@@ -48,7 +48,7 @@ def _read_shape(name: str, folder: str, steps: bool) -> DecoderConfig:
       f"{setting}: no such folder; give a Hugging Face folder or the workdir of a run"
     )
   with said_of(_setting(steps)):
-    shape = parameters.read_shape(parameters.find_source(folder)[0])
+    shape = weights.read_shape(weights.find_source(folder)[0])
   if not shape.scores:
     raise SettingError(
       f"{setting}: is no reward model; train one, as experiments/arithmetic_rm.py does"

@@ -22,7 +22,7 @@ from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.run import checkpoint, workdir
-from grpo_jax.setup import parameters, registry, weights
+from grpo_jax.setup import adapters, parameters, registry, weights
 from grpo_jax.tokenizer import making, reading, steps
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import Example
@@ -65,7 +65,7 @@ def model(
       do not make; a reward model where a policy is asked for.
   """
   layout = sharding.make_layout(config.mesh, devices)
-  folder, run = parameters.find_source(config.init_from)
+  folder, run = weights.find_source(config.init_from)
   if folder and not storage.place(folder).is_dir():
     raise SettingError(f"init_from={folder!r}: no such folder; {where_to_get(config)}")
   if folder and config.model.variant:
@@ -78,7 +78,7 @@ def model(
     raise SettingError(f"init_from='': this experiment starts from weights; {where_to_get(config)}")
   tokenizer = make_tokenizer(config, folder)
   shape = (
-    parameters.read_shape(folder)
+    weights.read_shape(folder)
     if folder
     else variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
   )
@@ -90,7 +90,7 @@ def model(
   fresh = ("score",) if scores and not shape.scores else ()  # what the folder or run does not hold
   shape = dataclasses.replace(shape, scores=scores)
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
-  decoder, lora = Decoder(shape, layout, **how), parameters.make_lora(config.lora)
+  decoder, lora = Decoder(shape, layout, **how), adapters.make_lora(config.lora)
   if lora and (run or not folder):
     raise SettingError(
       f"lora.rank={lora.rank} with init_from={config.init_from!r}: adapters stand on weights that "
@@ -104,10 +104,10 @@ def model(
         f"init_from={run!r}: this run has no complete checkpoint; wait for its first, or use "
         "another"
       )
-    load = functools.partial(parameters.restore, run, decoder, left_out=fresh)
+    load = functools.partial(weights.restore, run, decoder, left_out=fresh)
   elif folder:
     tensors.check(folder, parameters.without(decoder.shapes(), fresh))
-    dtype = parameters.base_dtype(config.lora, folder) if lora else "float32"
+    dtype = adapters.base_dtype(config.lora, folder) if lora else "float32"
     load = functools.partial(weights.load, folder, decoder, fresh, dtype)
   else:
     init = jax.jit(decoder.init, out_shardings=decoder.shardings())
@@ -228,10 +228,10 @@ def reference(source: str, model: Model, setting: str, step: int | None = None) 
   if not source:
     return model.load()
   check_source(source, model, setting)
-  folder, run = parameters.find_source(source)
+  folder, run = weights.find_source(source)
   run = run if step is None else source  # that run may have ended and have an export by now
   if run:
-    return parameters.restore(run, model.decoder, step)
+    return weights.restore(run, model.decoder, step)
   return weights.load(folder, model.decoder.base)
 
 
@@ -253,8 +253,8 @@ def check_source(source: str, model: Model, setting: str) -> None:
     raise SettingError(
       f"{setting}={source!r}: no such folder; give a Hugging Face folder or the workdir of a run"
     )
-  folder, run = parameters.find_source(source)
-  shape = parameters.read_shape(folder)
+  folder, run = weights.find_source(source)
+  shape = weights.read_shape(folder)
   if shape != model.decoder.config:
     raise SettingError(
       f"{setting}={source!r}: is {shape}; the policy is {model.decoder.config}; use the same shape"
@@ -288,11 +288,11 @@ def pinned_reference(
   """
   setting = "ref_from" if config.ref_from else "init_from"
   source = config.ref_from or config.init_from
-  _, run = parameters.find_source(source)
+  _, run = weights.find_source(source)
   step = pin.get("step", checkpoint.latest(run) if run else None)
   tree = reference(source, model, setting, step)
   use = "this run began with as its reference"
-  found = parameters.fingerprint(tree, pin.get("fingerprint"), f"{setting}={source!r}", use)
+  found = parameters.check_fingerprint(tree, pin.get("fingerprint"), f"{setting}={source!r}", use)
   return tree, {"step": step, "fingerprint": found}
 
 
@@ -344,7 +344,7 @@ def describe(model: Model, folder: str) -> None:
   try:
     path.mkdir(parents=True, exist_ok=True)
     model.tokenizer.save(path)
-    (path / parameters.SHAPE).write_text(
+    (path / weights.SHAPE).write_text(
       json.dumps(dataclasses.asdict(model.decoder.config), indent=2)
     )
   except OSError as error:

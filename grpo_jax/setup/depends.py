@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax.distributed import inputs
 from grpo_jax.run import checkpoint
-from grpo_jax.setup import parameters, registry, scorers
+from grpo_jax.setup import registry, scorers, weights
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 
 
@@ -47,7 +47,7 @@ def of_folders(config: ConfigDict) -> dict[str, str]:
     found |= inputs.describe_path(setting, path)
   for setting, path in _weights(config):
     if path:
-      folder, run = parameters.find_source(path)
+      folder, run = weights.find_source(path)
       found |= inputs.describe_path(setting, folder)
       found |= {f"{setting} checkpoint": str(checkpoint.latest(run))} if run else {}
   return found

@@ -5,6 +5,7 @@ python -m grpo_jax.setup.settings_page > docs/settings.md
 
 import collections
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -114,9 +115,9 @@ def cell(value: Any) -> str:
   return f"`{value!r}`".replace("|", "\\|") if len(repr(value)) < 60 else "see the file"
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
   """Returns a table in Markdown."""
-  lines = [head, tuple("---" for _ in head), *rows]
+  lines = [head, ["---"] * len(head), *rows]
   return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 

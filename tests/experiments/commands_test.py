@@ -16,7 +16,7 @@ from experiments import evaluate as command
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.policy import paired
 from grpo_jax.run import provenance
-from grpo_jax.setup import defaults, parameters
+from grpo_jax.setup import defaults, weights
 from grpo_jax.types import STOPPED, TRUNCATED, Completion
 
 WARM_START = "experiments/arithmetic_warm_start"
@@ -324,18 +324,18 @@ def test_an_export_of_before_more_steps_is_not_the_run(tmp_path):
   (run / "model" / "decoder.json").write_text("{}")
   (run / "result.json").write_text('{"steps": 5}')
   assert (
-    parameters.find_source(str(run)) == (str(run / "export"), "")
+    weights.find_source(str(run)) == (str(run / "export"), "")
     and sources.step_of(str(run), None) == 5
   )
   assert sources.step_of(str(run), 3) == 3 and sources.step_of(WARM_START, None) is None
   (run / "checkpoints/8").mkdir()
   assert (
-    parameters.find_source(str(run)) == (str(run / "model"), str(run))
+    weights.find_source(str(run)) == (str(run / "model"), str(run))
     and sources.step_of(str(run), None) == 8
   )
   (run / "result.json").write_text('{"steps": "all"}')
   with pytest.raises(SettingError, match="result.json has steps='all'"):
-    parameters.find_source(str(run))
+    weights.find_source(str(run))
 
 
 def test_other_prompts_than_those_of_training_are_told(tmp_path, capsys):

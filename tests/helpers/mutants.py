@@ -950,7 +950,7 @@ MUTANTS = (
   ),
   Mutant(
     "a policy is taken to have started from the reward model",
-    "grpo_jax/setup/parameters.py",
+    "grpo_jax/setup/weights.py",
     "if learner == REWARD_MODEL else",
     "if learner != REWARD_MODEL else",
     "tests/loops/passed_on_test.py::test_the_source_of_a_learner_of_a_run",

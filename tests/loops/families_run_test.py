@@ -18,7 +18,7 @@ from grpo_jax.learning import forward
 from grpo_jax.loops import online
 from grpo_jax.packing.plan import Packing
 from grpo_jax.sampling import rollouts
-from grpo_jax.setup import build, defaults, parameters
+from grpo_jax.setup import build, defaults, weights
 from grpo_jax.types import Rollouts
 
 ROWS = {"gemma3_text": "test_gemma3"}  # of small_models.py, where its name is not the family's
@@ -150,7 +150,7 @@ def test_a_run_and_its_export_are_those_of_transformers(trained):
     np.where(tiny.real(first), first.sampler_logprobs, 0), before, atol=1e-3, rtol=0
   )
   export = trained.workdir / "export"
-  params = parameters.restore(str(trained.workdir), trained.model.decoder)
+  params = weights.restore(str(trained.workdir), trained.model.decoder)
   after = their_logprobs(export, last)
   np.testing.assert_allclose(our_logprobs(trained.model, params, last), after, atol=1e-3, rtol=0)
   # it has learned something

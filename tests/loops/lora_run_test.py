@@ -22,7 +22,7 @@ from grpo_jax.models.hf import tensors
 from grpo_jax.models.lora import A, B
 from grpo_jax.reward_models import load
 from grpo_jax.run import checkpoint
-from grpo_jax.setup import build, defaults, parameters
+from grpo_jax.setup import adapters, build, defaults, weights
 
 pytestmark = pytest.mark.slow
 
@@ -108,7 +108,7 @@ def test_adapters_alone_are_trained_and_saved(name, base, tmp_path):
     if path != "lm_head.weight" or path in end:
       assert (start[path] == end[path]).all() == ("_proj" not in path), path
   model = build.model(c, jax.devices()[:1], scores=loop == "reward_model")
-  again = parameters.restore(str(run), model.decoder, 2)
+  again = weights.restore(str(run), model.decoder, 2)
   jax.tree.map(
     np.testing.assert_array_equal, again, tensors.load(run / "export", model.decoder.base)
   )
@@ -134,13 +134,13 @@ def test_iterative_moves_its_reference_and_teaches_by_adapters(base, tmp_path):
     any((end[path] != start[path]).any() for path in start if path in end)
     and np.abs(end["score.weight"]).max() > 0
   )
-  decoder = Decoder(parameters.read_shape(str(own)), tiny.layout(tiny.ONE))
-  parameters.restore(str(run), decoder, learner="reference")
+  decoder = Decoder(weights.read_shape(str(own)), tiny.layout(tiny.ONE))
+  weights.restore(str(run), decoder, learner="reference")
   move_norm(own)
   with pytest.raises(
     SettingError, match="does not hold the parameters that this run's adapters were trained over"
   ):
-    parameters.restore(str(run), decoder, learner="reference")
+    weights.restore(str(run), decoder, learner="reference")
 
 
 def move_norm(folder):
@@ -155,18 +155,18 @@ def test_the_base_may_be_gone_or_another(base, tmp_path):
   own = tmp_path / "base"
   shutil.copytree(base, own)
   run = train(settings(), own, tmp_path / "run")
-  decoder = Decoder(parameters.read_shape(str(own)), tiny.layout(tiny.ONE))
-  parameters.restore(str(run), decoder, 2)
+  decoder = Decoder(weights.read_shape(str(own)), tiny.layout(tiny.ONE))
+  weights.restore(str(run), decoder, 2)
   move_norm(own)
   with pytest.raises(
     SettingError, match="does not hold the parameters that this run's adapters were trained over"
   ):
-    parameters.restore(str(run), decoder, 2)
+    weights.restore(str(run), decoder, 2)
   own.rename(tmp_path / "moved")
   with pytest.raises(
     SettingError, match="its adapters stand on init_from=.*which is not there; put it back"
   ):
-    parameters.restore(str(run), decoder, 2)
+    weights.restore(str(run), decoder, 2)
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,7 @@ def test_all_weights_are_trained_on_from_a_run_with_adapters(unended, tmp_path):
   assert dtypes(loaded) == {"float32"}
   base = tensors.load(
     unended.parent / "base",
-    Decoder(parameters.read_shape(str(unended.parent / "base")), tiny.layout()),
+    Decoder(weights.read_shape(str(unended.parent / "base")), tiny.layout()),
   )
   same = jax.tree.map(lambda a, b: bool((a == b).all()), loaded, base)
   assert (
@@ -260,8 +260,8 @@ def test_the_base_has_the_dtype_of_its_folder(base, unended):
     assert dtypes(build.model(of(folder, **{"lora.rank": 2}), jax.devices()[:1]).load()) == {dtype}
   section = settings().lora
   assert (
-    parameters.base_dtype(section, "") == "bfloat16"
-    and parameters.base_dtype({"base_dtype": "float32"}, "") == "float32"
+    adapters.base_dtype(section, "") == "bfloat16"
+    and adapters.base_dtype({"base_dtype": "float32"}, "") == "float32"
   )
 
 

@@ -33,7 +33,7 @@ from grpo_jax.plan import memory
 from grpo_jax.reward_models import scores as reward_models
 from grpo_jax.reward_models import step_scores
 from grpo_jax.rewards.combine import Fault
-from grpo_jax.setup import build, parameters
+from grpo_jax.setup import build, weights
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 
 
@@ -230,9 +230,9 @@ def test_another_model_has_no_adapters_of_this_run():
 
 def test_a_reference_of_a_step_is_read_from_the_run_although_it_has_an_export_by_now(monkeypatch):
   monkeypatch.setattr(build, "check_source", lambda *args: None)
-  monkeypatch.setattr(parameters, "find_source", lambda source: (f"{source}/export", ""))
-  monkeypatch.setattr(parameters, "restore", lambda run, decoder, step: (run, step))
-  monkeypatch.setattr(build.weights, "load", lambda folder, decoder: folder)
+  monkeypatch.setattr(weights, "find_source", lambda source: (f"{source}/export", ""))
+  monkeypatch.setattr(weights, "restore", lambda run, decoder, step: (run, step))
+  monkeypatch.setattr(weights, "load", lambda folder, decoder: folder)
   model: Any = stub(decoder=stub(base=None))
   assert build.reference("runs/1", model, "ref_from") == "runs/1/export"
   assert build.reference("runs/1", model, "ref_from", step=2) == ("runs/1", 2)
@@ -240,12 +240,12 @@ def test_a_reference_of_a_step_is_read_from_the_run_although_it_has_an_export_by
 
 def test_the_source_of_a_learner_of_a_run():
   config = {"init_from": "policy", "iterative": {"reward_model": "judge"}}
-  assert [parameters.began_with(config, name) for name in ("policy", parameters.REWARD_MODEL)] == [
+  assert [weights.began_with(config, name) for name in ("policy", weights.REWARD_MODEL)] == [
     "policy",
     "judge",
   ]
   assert (
-    parameters.began_with({"init_from": "policy", "iterative": None}, parameters.REWARD_MODEL)
+    weights.began_with({"init_from": "policy", "iterative": None}, weights.REWARD_MODEL)
     == "policy"
   )
 

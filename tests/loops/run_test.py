@@ -25,7 +25,7 @@ from grpo_jax.run.checksums import checksums
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.sandbox import deadline
-from grpo_jax.setup import build, checks, defaults, parameters, registry
+from grpo_jax.setup import build, checks, defaults, registry, weights
 from grpo_jax.types import Prompts, Rollouts
 
 TX = optax.adam(0.1)
@@ -293,10 +293,10 @@ def test_a_run_starts_from_another_ones_shape(variant, config, tmp_path):
   c.model.variant = variant
   first = build.model(c, jax.devices()[:1])
   build.describe(first, str(tmp_path / "model"))
-  assert parameters.read_shape(str(tmp_path / "model")) == first.decoder.config
-  (tmp_path / "model" / parameters.SHAPE).write_text("{")
+  assert weights.read_shape(str(tmp_path / "model")) == first.decoder.config
+  (tmp_path / "model" / weights.SHAPE).write_text("{")
   with pytest.raises(SettingError, match="init_from=.*decoder.json is not JSON"):
-    parameters.read_shape(str(tmp_path / "model"))
+    weights.read_shape(str(tmp_path / "model"))
 
 
 def test_an_export_that_cannot_be_is_refused_before_anything_starts(config):

@@ -20,7 +20,7 @@ from grpo_jax.models.hf import peft, tensors
 from grpo_jax.models.lora import MODULES, A, B, Lora, has_adapters, join, split
 from grpo_jax.sampling import rollouts as host
 from grpo_jax.sampling import sampler
-from grpo_jax.setup import build, parameters
+from grpo_jax.setup import adapters, build, parameters
 
 SHAPE = Lora(rank=3, alpha=6.0, modules=("q", "o", "down"))
 MESHES = [tiny.ONE, pytest.param((1, 2, 2, 2), marks=pytest.mark.slow)]
@@ -31,7 +31,7 @@ def decoder(mesh=tiny.ONE, lora=SHAPE, variant="test_qwen3"):
 
 
 @functools.cache
-def adapters(lora=SHAPE, variant="test_qwen3"):
+def small_adapters(lora=SHAPE, variant="test_qwen3"):
   """Of which none is 0, numpy."""
   keys = iter(jax.random.split(jax.random.key(5), 100))
   shapes = split(decoder(lora=lora, variant=variant).shapes())[1]
@@ -59,7 +59,7 @@ def on_mesh(mesh, tree):
 
 
 def test_the_tree_is_cut_in_two_and_put_together():
-  whole = join(tiny.weights(), adapters())
+  whole = join(tiny.weights(), small_adapters())
   base, trained = split(whole)
   assert jax.tree.structure(base) == jax.tree.structure(tiny.weights())
   assert {path[-1].key for path, _ in jax.tree.leaves_with_path(trained)} == {A, B}
@@ -78,12 +78,12 @@ def test_merged_weights_and_log_probs(mesh):
   all are sharded.
   """
   d, r = decoder(mesh), tiny.rollouts()
-  whole = join(on_mesh(mesh, tiny.weights()), on_mesh(mesh, adapters()))
+  whole = join(on_mesh(mesh, tiny.weights()), on_mesh(mesh, small_adapters()))
   merged = d.merged(whole)
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6),
     merged,
-    by_hand(tiny.weights(), adapters()),
+    by_hand(tiny.weights(), small_adapters()),
   )
   assert jax.tree.map(lambda x: x.sharding, merged) == d.base.shardings()
   run = jax.jit(functools.partial(forward.logprobs, d, temperature=0.7, chunk=64))
@@ -104,11 +104,11 @@ def test_the_update_is_the_chain_rule_of_that_of_all_weights(mesh):
   settings = tiny.objective(beta=0.1)
   cfg = tiny.section("learner", chunk=64, microbatch=4)
   run = learn.make_learn(learn.Setup(d, settings, tiny.GRADIENT, cfg, 0.7))
-  state = create({"policy": on_mesh(mesh, adapters())}, tiny.GRADIENT)
+  state = create({"policy": on_mesh(mesh, small_adapters())}, tiny.GRADIENT)
   base = on_mesh(mesh, tiny.weights())
   given = host.to_device(d.layout, (r, tiny.packing(r, mesh, 2)))
   state, metrics, _ = jax.device_get(run(state, {}, None, *given, base))
-  got, merged = state.opt_state[0].trace["policy"], by_hand(tiny.weights(), adapters())
+  got, merged = state.opt_state[0].trace["policy"], by_hand(tiny.weights(), small_adapters())
   full = learn.make_learn(learn.Setup(d.base, settings, tiny.GRADIENT, cfg, 0.7))
   want, same, _ = jax.device_get(
     full(create({"policy": on_mesh(mesh, merged)}, tiny.GRADIENT), base, None, *given)
@@ -119,14 +119,14 @@ def test_the_update_is_the_chain_rule_of_that_of_all_weights(mesh):
   of_weights = want.opt_state[0].trace["policy"]["layers"]
   for part in got["layers"]:
     for name, grads in got["layers"][part].items():
-      mine, dw = adapters()["layers"][part][name], of_weights[part][name]["weight"]
+      mine, dw = small_adapters()["layers"][part][name], of_weights[part][name]["weight"]
       np.testing.assert_allclose(grads[A], 2.0 * np.swapaxes(mine[B], 1, 2) @ dw, atol=1e-5)
       np.testing.assert_allclose(grads[B], 2.0 * dw @ np.swapaxes(mine[A], 1, 2), atol=1e-5)
 
 
 def test_fresh_adapters_change_nothing():
   d, r = decoder(), tiny.rollouts()
-  trained = parameters.fresh_adapters(d, {}, jax.random.key(0))
+  trained = adapters.fresh_adapters(d, {}, jax.random.key(0))
   assert all(
     (x == 0).all() == (path[-1].key == B) for path, x in jax.tree.leaves_with_path(trained)
   )
@@ -143,7 +143,7 @@ def test_a_cpu_does_not_convert_the_whole_base():
   d = Decoder(
     dataclasses.replace(SMALL["test_qwen3"], layers=16, mlp=256), tiny.layout(), lora=SHAPE
   )
-  base, trained = parameters.abstract_base(d, "bfloat16"), split(parameters.abstract(d))[1]
+  base, trained = adapters.abstract_base(d, "bfloat16"), split(parameters.abstract(d))[1]
   given = tiny.rollouts()
 
   def temporary(options):
@@ -162,7 +162,7 @@ def test_a_cpu_does_not_convert_the_whole_base():
 def test_the_sampler_decodes_merged_weights(mesh):
   d = decoder(mesh)
   cfg = tiny.section("sampler", group=tiny.G, max_length=tiny.L, temperature=0.7)
-  whole = join(on_mesh(mesh, tiny.weights()), on_mesh(mesh, adapters()))
+  whole = join(on_mesh(mesh, tiny.weights()), on_mesh(mesh, small_adapters()))
   prompts = host.to_device(d.layout, tiny.prompts())
   of_adapters, of_weights = (sampler.make_sampler(x, cfg, tiny.STOP) for x in (d, d.base))
   got, want = (
@@ -191,7 +191,7 @@ def test_peft_opens_what_is_written(name, modules, tmp_path):
   lora = Lora(2, 5.0, modules)
   d, given = Decoder(config, tiny.layout(tiny.ONE), lora=lora), hf_test.batch()
   params = tensors.load(tmp_path / "base", d.base)
-  trained = adapters(lora, name)
+  trained = small_adapters(lora, name)
   peft.save(tmp_path / "adapter", config, lora, trained, d.base.shapes(), str(tmp_path / "base"))
   ours = hf_test.our_logits(d.base, d.merged(join(params, trained)), *given)
   theirs = hf_test.their_logits(
@@ -214,7 +214,7 @@ def test_peft_opens_a_reward_model(tmp_path, monkeypatch):
   model.save_pretrained(tmp_path / "base")
   config, lora = dataclasses.replace(config, scores=True), Lora(2, 5.0, MODULES)
   d = Decoder(config, tiny.layout(tiny.ONE), lora=lora)
-  trained = adapters(lora) | {
+  trained = small_adapters(lora) | {
     "score": {"weight": np.linspace(-1, 1, config.width, dtype=np.float32)[None]}
   }
   monkeypatch.chdir(tmp_path)
@@ -237,7 +237,7 @@ def test_what_is_no_adapter_is_not_replaced(tmp_path):
   (tmp_path / "notes.txt").write_text("mine")
   config = SMALL["test_qwen3"]
   with pytest.raises(SettingError, match="holds something else than adapters"):
-    peft.save(tmp_path, config, SHAPE, adapters(), decoder().base.shapes(), "base")
+    peft.save(tmp_path, config, SHAPE, small_adapters(), decoder().base.shapes(), "base")
   assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
@@ -266,8 +266,8 @@ def test_the_settings_know_all_modules():
 
 
 def test_the_base_of_a_run_must_stay():
-  pin = parameters.check_base(tiny.weights(), {}, "FOLDER")
-  assert parameters.check_base(tiny.weights(), pin, "FOLDER") == pin
+  pin = adapters.check_base(tiny.weights(), {}, "FOLDER")
+  assert adapters.check_base(tiny.weights(), pin, "FOLDER") == pin
   other = tiny.weights() | {"final_norm": {"scale": tiny.weights()["final_norm"]["scale"] + 1e-3}}
   with pytest.raises(SettingError, match="init_from='FOLDER': does not hold the parameters"):
-    parameters.check_base(other, pin, "FOLDER")
+    adapters.check_base(other, pin, "FOLDER")

@@ -28,7 +28,7 @@ from grpo_jax.io import storage
 from grpo_jax.loops import offline
 from grpo_jax.models.hf import headers, tensors
 from grpo_jax.run import checkpoint, lock, workdir
-from grpo_jax.setup import defaults, parameters
+from grpo_jax.setup import defaults, weights
 from grpo_jax.tokenizer import making, reading
 from grpo_jax.types import Prompts, Rollouts
 
@@ -107,7 +107,7 @@ def test_corrupt_weights_in_a_bucket_are_refused_before_they_are_copied(monkeypa
   with pytest.raises(SettingError, match=r"no weights: model.safetensors is missing"):
     tensors.check(folder, decoder(config).shapes())
   with pytest.raises(SettingError, match="no such folder"):
-    parameters.read_shape(f"{ROOT}/nothing")
+    weights.read_shape(f"{ROOT}/nothing")
 
 
 def test_a_tokenizer_comes_back():

@@ -1,0 +1,72 @@
+"""Makes the adapters of a run, and checks that the base under them is what it was.
+
+A learner with adapters (models/lora.py) trains and saves them alone. The base under them is not
+trained; it is read again from the folder of `init_from`.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from grpo_jax.models.decoder import Decoder
+from grpo_jax.models.lora import Lora, split
+from grpo_jax.run import provenance
+from grpo_jax.setup import parameters
+
+
+def make_lora(section: Mapping[str, Any] | ConfigDict) -> Lora | None:
+  """Returns the shape of the adapters that the `lora` section describes, if it has any."""
+  if not section.get("rank"):
+    return None
+  return Lora(section["rank"], section["alpha"], tuple(section["modules"]))
+
+
+def base_dtype(section: Mapping[str, Any] | ConfigDict, folder: str) -> str:
+  """Returns the dtype of the base of adapters.
+
+  Args:
+    section: the `lora` section.
+    folder: a Hugging Face folder; "" for a model that is not there yet, which is taken to be
+      bfloat16, as hubs have it.
+  """
+  if section["base_dtype"] != "same":
+    return section["base_dtype"]
+  return provenance.weights_dtype(folder) if folder else "bfloat16"
+
+
+def fresh_adapters(decoder: Decoder, with_heads: Any, key: jax.Array) -> Any:
+  """Returns sharded adapters that change nothing yet, with the starting heads in float32.
+
+  Args:
+    decoder: the policy's or the reward model's.
+    with_heads: the heads to start from, as `lora.split` returns them; {} for a policy.
+    key: random key of the adapters.
+  """
+  plain = dataclasses.replace(decoder, config=dataclasses.replace(decoder.config, scores=False))
+  shardings = split(plain.shardings())[1]
+  adapters = jax.jit(lambda key: split(plain.init(key))[1], out_shardings=shardings)(key)
+  return adapters | jax.tree.map(lambda x: x.astype("float32"), with_heads)
+
+
+def abstract_base(decoder: Decoder, dtype: str) -> Any:
+  """Returns the base of adapters as sharded ShapeDtypeStructs, or None without adapters."""
+  if decoder.lora is None:
+    return None
+  base = split(parameters.abstract(decoder.base))[0]
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype, sharding=x.sharding), base)
+
+
+def check_base(base: Any, pin: Mapping[str, Any], source: str) -> dict[str, Any]:
+  """Refuses a base that is not the one which the adapters were trained over, and returns its pin.
+
+  Args:
+    base: the tree.
+    pin: what this function returned when the run began; {} at that time.
+    source: the folder or run that the base was read from.
+  """
+  use = "this run's adapters were trained over"
+  known = pin.get("base")
+  return {"base": parameters.check_fingerprint(base, known, f"init_from={source!r}", use)}
