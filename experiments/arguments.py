@@ -1,7 +1,6 @@
-"""Parses command lines and the arguments of config files, and explains in one line whatever is
-wrong with them.
+"""Parses command lines and the arguments of config files, and reports mistakes in one line.
 
-`jax` is not imported here, so that a mistake is answered at once.
+jax is not imported here, so that a mistake is reported at once.
 """
 
 import contextlib
@@ -38,11 +37,8 @@ def parse_arg(arg: str, **defaults: str | int | float | bool | tuple) -> ConfigD
 
   Args:
     arg: what follows the colon. `name` alone means `name=True` for a bool.
-    **defaults: every argument with its value where it is not given, which also says its type. A
-      tuple is a choice, and its first item is the default.
-
-  Raises:
-    SettingError: an unknown argument, one that is given twice, or a value of another type.
+    **defaults: every argument with its default, which also determines its type. A tuple is a
+      choice, and its first item is the default.
   """
   args = ConfigDict(
     {
@@ -50,8 +46,8 @@ def parse_arg(arg: str, **defaults: str | int | float | bool | tuple) -> ConfigD
       for name, default in defaults.items()
     }
   )
-  given: set[str] = set()
-  for item in filter(None, (each.strip() for each in arg.split(","))):
+  seen: set[str] = set()
+  for item in filter(None, (part.strip() for part in arg.split(","))):
     name, equals, text = item.partition("=")
     if name not in defaults:
       known = ", ".join(
@@ -61,9 +57,9 @@ def parse_arg(arg: str, **defaults: str | int | float | bool | tuple) -> ConfigD
         f"{name}: this config has no such argument; "
         f"{f'it has: {known}' if known else 'it has none'}"
       )
-    if name in given:
+    if name in seen:
       raise SettingError(f"{item}: {name} is given twice; give it once")
-    given.add(name)
+    seen.add(name)
     default, kind = defaults[name], type(args[name])
     if not equals and kind is not bool:
       raise SettingError(
@@ -82,7 +78,7 @@ def parse_arg(arg: str, **defaults: str | int | float | bool | tuple) -> ConfigD
 
 
 def define_config(help: str, **options: bool) -> None:
-  """Defines --config, which names a config file; `help` says what is in it."""
+  """Defines --config, which names a config file; `help` describes the file."""
   try:
     config_flags.DEFINE_config_file("config", None, help, **options)
   except flags.Error as error:  # it reads --flagfile at once
@@ -95,12 +91,11 @@ def define_experiment() -> None:
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-  """Parses the flags; if anything is wrong, or --config is missing, ends the program with one line
-  and code 2.
+  """Parses the flags, or ends the program with one line and code 2 if anything is wrong.
 
   It is the `flags_parser` of absl's `app.run`. The config file is loaded once more than absl would
-  load it, so that what is wrong in it or in the name of a setting can be told apart from the rest.
-  A command that has no --config takes none.
+  load it, to tell mistakes in it and in names of settings apart from others. It must be given,
+  unless the command defines no --config.
   """
   if wanted := [arg for arg in argv[1:] if _HELP.fullmatch(arg)]:
     _show_help(argv[0], wanted[0])
@@ -120,11 +115,9 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 
 def _expanded(flag: str, value: str | list[str] | None) -> str | list[str] | None:
-  """Returns the value of a flag, or its values, with the home directory for `~`: no shell sees it
-  behind a `=`.
-  """
+  """Returns the values of a flag with `~` replaced, which shells leave alone behind a `=`."""
   if isinstance(value, list):
-    return [storage.expanded(f"--{flag}", each) for each in value]
+    return [storage.expanded(f"--{flag}", path) for path in value]
   return value and storage.expanded(f"--{flag}", value)
 
 
@@ -138,9 +131,7 @@ def _show_help(program: str, flag: str) -> NoReturn:
 
 
 def _parse(argv: list[str], config: ConfigDict) -> list[str]:
-  """Parses the flags, of which `config` says the settings, and returns what is left; what is wrong
-  ends the program.
-  """
+  """Parses the flags, whose settings are those of `config`, and returns the other arguments."""
   names = names_of(config)
   overrides = [match for match in map(_OVERRIDE.fullmatch, argv[1:]) if match]
   for arg in argv[1:]:
@@ -157,22 +148,20 @@ def _parse(argv: list[str], config: ConfigDict) -> list[str]:
     fail(_wrong_value(error, config, overrides))
   except flags.UnrecognizedFlagError as error:
     fail(_unknown_flag(error, argv, names))
-  except SystemExit as error:  # this time absl has loaded the config file
+  except SystemExit as error:  # from the config file, which absl loads here
     fail(
       f"--config={_value_of('config', argv)}: it ends the program, sys.exit({error.code!r}); "
       "return a config"
     )
   except Exception as error:  # absl, ml_collections and, once more, the config file: anything
-    # of tuples, which errors do not name
+    # errors about tuples do not name the setting
     entries = [f"{match[0]}: " for match in overrides if match[3]]
     fail("".join(entries) + (str(error) or type(error).__name__))
 
 
 def fail(message: str | Exception, code: int = 2) -> NoReturn:
-  """Ends the program with one line on stderr and an exit code, that of bad input from a person if
-  none is given.
-  """
-  # nothing a terminal obeys
+  """Ends the program with one line on stderr and an exit code, by default that of bad input."""
+  # without characters that a terminal obeys
   line = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(str(message).split()))
   print(
     "error:", line if len(line) < LONGEST else f"{line[:LONGEST]} ...", file=sys.stderr, flush=True
@@ -182,11 +171,10 @@ def fail(message: str | Exception, code: int = 2) -> NoReturn:
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-  """Ends the program with one line and the code of a SettingError (2; 75: a StorageError), and with
-  130 at Ctrl-C.
+  """Ends the program with one line at a SettingError, with its code, and at Ctrl-C, with 130.
 
-  A user's code that calls sys.exit(0) would end it as if it were done: that is one line and code 2,
-  too. Any other error keeps its traceback.
+  A user's code that calls sys.exit(0) also ends it with one line and code 2, since the program is
+  not done. Other errors keep their traceback.
   """
   try:
     yield
@@ -202,18 +190,16 @@ def one_line_errors() -> Iterator[None]:
     )
   except KeyboardInterrupt:
     print("interrupted", file=sys.stderr, flush=True)
-    sys.exit(130)  # as a shell says of a program that SIGINT ended
+    sys.exit(130)  # as shells report a program that SIGINT ended
 
 
 def names_of(config: ConfigDict, prefix: str = "") -> list[str]:
-  """Returns the dotted names of all settings, with those of the sections."""
+  """Returns the dotted names of all settings and sections."""
   names = []
   for key in config:
-    value = config[key]
-    names += [
-      prefix + key,
-      *(names_of(value, f"{prefix}{key}.") if isinstance(value, ConfigDict) else ()),
-    ]
+    names.append(prefix + key)
+    if isinstance(config[key], ConfigDict):
+      names += names_of(config[key], f"{prefix}{key}.")
   return names
 
 
@@ -227,9 +213,8 @@ def nearest(name: str, names: list[str]) -> list[str]:
   siblings = {n.rpartition(".")[2]: n for n in names if n.rpartition(".")[0] == section}
   similar = [siblings[n] for n in difflib.get_close_matches(last, siblings, 3, 0.6)]
   same = [n for n in names if n.split(".")[-1] == last]
-  return list(dict.fromkeys([*similar, *same, *difflib.get_close_matches(name, names, 3, 0.85)]))[
-    :3
-  ]
+  anywhere = difflib.get_close_matches(name, names, 3, 0.85)
+  return list(dict.fromkeys([*similar, *same, *anywhere]))[:3]
 
 
 _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -244,18 +229,18 @@ _KINDS = {
 
 
 def _value_of(flag: str, argv: list[str]) -> str | None:
-  """The last value given to `--flag=VALUE` or `--flag VALUE`."""
-  found = None
+  """Returns the last value given to `--flag=VALUE` or `--flag VALUE`."""
+  value = None
   for i, arg in enumerate(argv[1:], 1):
     if re.match(rf"--?{flag}=", arg):
-      found = arg.split("=", 1)[1]
+      value = arg.split("=", 1)[1]
     elif re.fullmatch(rf"--?{flag}", arg) and i + 1 < len(argv):
-      found = argv[i + 1]
-  return found
+      value = argv[i + 1]
+  return value
 
 
 def _no_such_file(path: str) -> str:
-  """The line for a config file that does not exist, with one of a similar name if there is one."""
+  """Returns the message for a config file that does not exist, with a similar name if any."""
   folder = os.path.dirname(path) or "."
   beside = [os.path.join(os.path.dirname(path), f) for f in _listdir(folder) if f.endswith(".py")]
   close = difflib.get_close_matches(path, beside, 1, 0.8)
@@ -264,7 +249,7 @@ def _no_such_file(path: str) -> str:
 
 
 def _listdir(folder: str) -> list[str]:
-  """The names in a folder; none where there is no such folder."""
+  """Returns the names in a folder, none if there is no such folder."""
   try:
     return sorted(os.listdir(folder))
   except OSError:
@@ -272,7 +257,7 @@ def _listdir(folder: str) -> list[str]:
 
 
 def _load(path: str) -> ConfigDict:
-  """The config that `FILE[:arguments]` makes; ends the program where it makes none."""
+  """Returns the config that `FILE[:arguments]` makes, or ends the program if it makes none."""
   file, *arg = path.split(":", 1)
   if not os.path.isfile(file):
     fail(_no_such_file(file))
@@ -307,13 +292,11 @@ def _load(path: str) -> ConfigDict:
 def _wrong_value(
   error: flags.IllegalFlagValueError, config: ConfigDict, overrides: list[re.Match]
 ) -> str:
-  """The line for a wrong value: what kind of value the setting takes, or what absl says of any
-  other flag.
-  """
-  for match in overrides:  # of a flag that is given twice, the one with the value that is wrong
+  """Returns the message for a wrong value: the type of the setting, or what absl says."""
+  for match in overrides:  # a flag may be given twice; the value tells which one is wrong
     # None: the value is the next argument
-    given = "" if match["value"] is None else f"{match['value']}:"
-    if str(error).startswith(f"flag --config.{match['name']}={given}"):
+    value = "" if match["value"] is None else f"{match['value']}:"
+    if str(error).startswith(f"flag --config.{match['name']}={value}"):
       section, _, last = match["name"].rpartition(".")
       kind = (operator.attrgetter(section)(config) if section else config).get_type(last)
       return f"{match[0]}: expected {_KINDS.get(kind, kind.__name__)}"
@@ -321,7 +304,7 @@ def _wrong_value(
 
 
 def _unknown_flag(error: flags.UnrecognizedFlagError, argv: list[str], names: list[str]) -> str:
-  """The line for an unknown flag: the setting that it may be, or else what absl says."""
+  """Returns the message for an unknown flag, with settings that may be meant, or absl's own."""
   if error.flagname.startswith("noconfig."):
     return f"--{error.flagname}: only a setting that is True or False is switched off so"
   # sections have no value
@@ -330,17 +313,13 @@ def _unknown_flag(error: flags.UnrecognizedFlagError, argv: list[str], names: li
   if not close:
     return str(error)
   value = _value_of(error.flagname, argv)
-  given = "" if value is None else f"={value}"
-  return (
-    f"--{error.flagname}{given}: no such flag; did you mean "
-    f"--config.{f'{given} or --config.'.join(close)}{given}?"
-  )
+  suffix = "" if value is None else f"={value}"
+  guesses = " or ".join(f"--config.{name}{suffix}" for name in close)
+  return f"--{error.flagname}{suffix}: no such flag; did you mean {guesses}?"
 
 
 def _unknown_setting(name: str, config: ConfigDict, names: list[str]) -> str:
-  """The line for a setting that does not exist, with similar names or else with those of its
-  section.
-  """
+  """Returns the message for an unknown setting, with similar names or those of its section."""
   close = nearest(name, names)
   if close:
     return f"--config.{name}: no such setting; did you mean {' or '.join(close)}?"

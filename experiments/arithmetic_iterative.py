@@ -29,8 +29,8 @@ def get_config(arg: str = "") -> ConfigDict:
   if not args.reward_model:
     raise SettingError(
       "reward_model='': the policy has no other reward; use "
-      "--config=experiments/arithmetic_iterative.py:"
-      "reward_model=FOLDER, such as a run of experiments/arithmetic_rm.py"
+      "--config=experiments/arithmetic_iterative.py:reward_model=FOLDER, such as a run of "
+      "experiments/arithmetic_rm.py"
     )
   c = arithmetic.get_config(f"hard={args.hard}")
   c.loop = "iterative"

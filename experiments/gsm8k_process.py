@@ -31,9 +31,8 @@ def get_config(arg: str = "") -> ConfigDict:
   if not args.reward_model:
     raise SettingError(
       "reward_model='': nothing else tells right steps of GSM8K from wrong ones; use "
-      "--config=experiments/"
-      "gsm8k_process.py:reward_model=FOLDER, a run with loop=process_reward_model or a Hugging "
-      "Face folder"
+      "--config=experiments/gsm8k_process.py:reward_model=FOLDER, a run with "
+      "loop=process_reward_model or a Hugging Face folder"
     )
   c = gsm8k.get_config(f"model={args.model}")
   c.rewards.functions = (("correct", "math.answer_correct", float(args.outcome)),)

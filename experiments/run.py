@@ -1,14 +1,13 @@
-"""Runs an experiment; the same command again goes on where it was stopped.
+"""Runs an experiment; the same command again resumes it where it was stopped.
 
     python -m experiments.run --config=FILE[:arg=value,...] --workdir=DIR
     [--config.section.name=value ...]
 
-On several hosts, run the same command on each with --distributed (a TPU pod or a cluster that JAX
-knows tells the processes of one another) or with --coordinator, --processes and --process. DIR must
-then be one folder that all see, on
-a shared disk or in a bucket: gs://BUCKET/FOLDER. Where one of them ends, by an error or by a kill,
-all end within seconds and say which and why (grpo_jax/distributed/lifeline.py). Bad input is one
-line on stderr and exit code 2.
+On several hosts, run the same command on each of them, with --distributed (on a TPU pod or a
+cluster that JAX knows) or with --coordinator, --processes and --process. DIR must then be one
+folder that all hosts see, on a shared disk or in a bucket, gs://BUCKET/FOLDER. When one host fails
+or is killed, all end within seconds and say which one and why (grpo_jax/distributed/lifeline.py).
+Bad input ends the program with one line on stderr and exit code 2.
 """
 
 import functools
@@ -29,19 +28,19 @@ from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.run import leaving
 
-# Seconds without a sign of life after which a host counts as dead to jax, which then ends the
-# others with a page of C++ text. The lifeline is earlier.
+# Seconds without a sign of life after which jax takes a host for dead and ends the others, with a
+# page of C++ text. The lifeline ends them earlier.
 HEARTBEAT_SECONDS = 100
-# Between processes on CPUs (gloo) collectives must run in one order on all of them. With this
-# scheduler of XLA they do not: "collective mismatch" in the first learn of
-# experiments/arithmetic.py.
+# Collectives between processes on CPUs (gloo) must run in the same order on all of them. With this
+# scheduler of XLA they do not: the first update of experiments/arithmetic.py fails with "collective
+# mismatch".
 ORDER_FLAG = "xla_cpu_enable_concurrency_optimized_scheduler"
 
 
 def main(argv: list[str]) -> None:
-  """Runs what the flags say."""
+  """Runs the experiment that the flags describe."""
   del argv
-  logging.set_verbosity(logging.WARNING)  # checkpoints and backends tell of every step they take
+  logging.set_verbosity(logging.WARNING)  # checkpoints and backends log every step they take
   values = flags.FLAGS
   if not values.workdir:
     arguments.fail(
@@ -57,8 +56,12 @@ def main(argv: list[str]) -> None:
 
 
 def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = None) -> None:
-  """Runs `config.loop` in `workdir` and draws what it wrote; `join` makes this process one of
-  several first.
+  """Runs `config.loop` in `workdir` and draws its curves.
+
+  Args:
+    config: of the experiment, unchecked.
+    workdir: folder of the run.
+    join: makes this process one of several, before anything else.
   """
   if not join:
     check_command(config, workdir)
@@ -72,9 +75,9 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
     inputs.check_hosts(
       inputs.describe_settings(config) | {"--workdir": repr(workdir)} | inputs.describe_versions()
     )
-    # of several hosts not before: what is wrong on one of them alone ends all
+    # with several hosts only now, so that a mistake on one of them ends all
     check_command(config, workdir)
-    # whatever chdir comes later
+    # absolute, since user code may change the directory later
     workdir = os.fspath(storage.absolute(storage.expanded("--workdir", workdir)))
     settings.expand(config)
     find_loop(config.loop).train(config, workdir)
@@ -82,20 +85,14 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
 
 
 def check_command(config: ConfigDict, workdir: str) -> None:
-  """Refuses what can be said to be wrong before jax is imported.
-
-  Raises:
-    SettingError: a setting or the workdir cannot be.
-  """
+  """Refuses settings and a workdir that are wrong by themselves, before jax is imported."""
   settings.check(config)
   kinds.check_value("--workdir", workdir)
   storage.check("--workdir", workdir)
 
 
 def find_loop(name: str) -> types.ModuleType:
-  """The module of grpo_jax.loops called `name`; a module there is a loop if it has `train(config,
-  workdir)`.
-  """
+  """Returns the module of grpo_jax.loops of that name, which has `train(config, workdir)`."""
   from grpo_jax import loops
 
   if name.isidentifier() and importlib.util.find_spec(f"grpo_jax.loops.{name}"):
@@ -110,11 +107,7 @@ def find_loop(name: str) -> types.ModuleType:
 def check_hosts(
   coordinator: str | None, processes: int | None, process: int | None, distributed: bool
 ) -> None:
-  """Refuses flags of several hosts that do not go together, before jax is imported.
-
-  Raises:
-    SettingError: the flag, its value, and what would work.
-  """
+  """Refuses flags of several hosts that contradict each other, before jax is imported."""
   if coordinator is not None:
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 65536:
@@ -143,7 +136,7 @@ def check_hosts(
 
 
 def join_hosts(coordinator: str | None, processes: int | None, process: int | None) -> None:
-  """Makes this process one of several; before any device is used."""
+  """Makes this process one of several; no device may have been used before."""
   import jax
 
   if on_cpu(os.environ.get("JAX_PLATFORMS", "")) and ORDER_FLAG not in os.environ.get(
@@ -157,25 +150,20 @@ def join_hosts(coordinator: str | None, processes: int | None, process: int | No
 
 
 def on_cpu(platforms: str) -> bool:
-  """Whether jax will compute on the CPU: it is told to, or (`platforms` is empty) sees no
-  accelerator.
-
-  Args:
-    platforms: JAX_PLATFORMS.
-  """
+  """Returns whether jax will compute on the CPU, given the value of JAX_PLATFORMS."""
   accelerators = ("/dev/accel*", "/dev/vfio/*", "/dev/nvidia[0-9]*", "/dev/kfd")
   return platforms.split(",")[0] == "cpu" if platforms else not any(map(glob.glob, accelerators))
 
 
 def draw(workdir: str) -> None:
-  """Writes curve.png and samples.html; a run is none the worse for their lack, whatever the reason."""
+  """Writes curve.png and samples.html; if that fails, the run has succeeded all the same."""
   import jax
 
   if jax.process_index() != 0:
     return
   from grpo_jax.reports import inspector
 
-  _drawn("samples.html", inspector.write, workdir)
+  _try_to_draw("samples.html", inspector.write, workdir)
   try:
     from grpo_jax.reports import plots
   except ImportError:
@@ -184,16 +172,16 @@ def draw(workdir: str) -> None:
       f"grpo_jax.reports.plots {workdir})"
     )
   else:
-    _drawn("curve.png", plots.draw, workdir)
+    _try_to_draw("curve.png", plots.draw, workdir)
 
 
-def _drawn(name: str, draw: Callable[[str], object], workdir: str) -> None:
-  """Draws a report of a run that has ended well; says in one line why where that fails."""
+def _try_to_draw(name: str, draw: Callable[[str], object], workdir: str) -> None:
+  """Draws a report of a finished run, or prints why it cannot, in one line."""
   try:
     draw(workdir)
-  except Exception as error:  # of a full disk, of matplotlib, of a file that somebody has damaged
-    said = " ".join(str(error).split())[:200]
-    print(f"warning: no {name}: {type(error).__name__}: {said}", flush=True)
+  except Exception as error:  # a full disk, matplotlib, a damaged file
+    reason = " ".join(str(error).split())[:200]
+    print(f"warning: no {name}: {type(error).__name__}: {reason}", flush=True)
 
 
 if __name__ == "__main__":

@@ -345,23 +345,18 @@ def notes(config: ConfigDict, workdir: storage.Path, arms: list[comparison.Arm])
   before = f"The warm start solves {100 * sum(starts) / len(starts):.1f}%. " if starts else ""
   chosen = (
     f"The learning rate of each arm is the best of {', '.join(f'{lr:g}' for lr in config.lrs)} by "
-    "mean final accuracy "
-    f"on the {config.tune_split} split ({len(config.tune_seeds)} seeds); the {len(config.seeds)} "
-    "other seeds that are "
-    f"shown were evaluated on the {config.split} split."
+    f"mean final accuracy on the {config.tune_split} split ({len(config.tune_seeds)} seeds); the "
+    f"{len(config.seeds)} other seeds that are shown were evaluated on the {config.split} split."
     if len(config.lrs) > 1
     else f"Every arm has the learning rate {config.lrs[0]:g}; evaluated on the {config.split} split."
   )
   return [
     f"{before}Accuracy is read when each run had sampled {comparison.budget(arms):,.0f} completion "
-    "tokens, which all "
-    "have, linearly between evaluations; offline arms count the samples that they have learned "
-    "from. "
-    f"{config.steps} steps of {config.prompts} prompts.",
+    "tokens, which all have, linearly between evaluations; offline arms count the samples that "
+    f"they have learned from. {config.steps} steps of {config.prompts} prompts.",
     chosen,
     f"Runs one at a time on {os.cpu_count()} CPU cores ({platform.machine()}, "
-    f"{platform.system()}); seconds also "
-    f"measure what else that machine did.",
+    f"{platform.system()}); seconds also measure what else that machine did.",
     *([f"Not finished: {done} of {total} runs are done."] if done < total else []),
   ]
 

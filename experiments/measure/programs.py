@@ -122,8 +122,7 @@ def main(argv: list[str]) -> None:
       n = count(work, layout, most, growth)
       print(
         f"| {growth:g} | {most} | {n['learner']} ({n['first']}) | {n['sampler']} | "
-        f"{n['completions']:.0%} | "
-        f"{n['prompts']:.0%} | {n['both']:.0%} |",
+        f"{n['completions']:.0%} | {n['prompts']:.0%} | {n['both']:.0%} |",
         flush=True,
       )
 

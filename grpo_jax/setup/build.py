@@ -71,8 +71,7 @@ def model(
   if folder and config.model.variant:
     raise SettingError(
       f"model.variant={config.model.variant!r} with init_from={config.init_from!r}: weights bring "
-      "their own shape; use "
-      "--config.init_from= for a fresh model, or no variant"
+      "their own shape; use --config.init_from= for a fresh model, or no variant"
     )
   if not folder and not config.model.variant:
     raise SettingError(f"init_from='': this experiment starts from weights; {where_to_get(config)}")
@@ -94,9 +93,8 @@ def model(
   if lora and (run or not folder):
     raise SettingError(
       f"lora.rank={lora.rank} with init_from={config.init_from!r}: adapters stand on weights that "
-      "stay as they are; "
-      "give a Hugging Face folder, or a run with an export (python -m experiments.export makes a "
-      "folder of any run)"
+      "stay as they are; give a Hugging Face folder, or a run with an export (python -m "
+      "experiments.export makes a folder of any run)"
     )
   if run:
     if checkpoint.latest(run) is None:
@@ -136,9 +134,8 @@ def _render(tokenizer: Tokenizer, vocab: int, how: dict[str, Any], question: str
   if max(ids, default=0) >= vocab:
     raise SettingError(
       f"data.chat={how['chat']}, data.template: the token {max(ids)} of the prompt is none of the "
-      f"model's {vocab} "
-      "embeddings; use another template, or the folder of the model's own tokenizer with "
-      "--config.tokenizer=DIR"
+      f"model's {vocab} embeddings; use another template, or the folder of the model's own "
+      "tokenizer with --config.tokenizer=DIR"
     )
   return ids
 
@@ -168,8 +165,7 @@ def where_to_get(config: ConfigDict) -> str:
   hub = config.model.hub or "Qwen/Qwen3-0.6B"
   return (
     f"`hf download {hub} --local-dir FOLDER` gets some, --config.init_from=FOLDER passes them (a "
-    "run's "
-    "workdir will do, too)"
+    "run's workdir will do, too)"
   )
 
 
@@ -192,8 +188,7 @@ def find_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
     if not (config.tokenizer or source):
       raise SettingError(
         "tokenizer='': a fresh model needs one; pass a folder with a tokenizer.json, or 'bpe' or "
-        "'words' to make one "
-        "from the training data"
+        "'words' to make one from the training data"
       )
     return reading.load(
       config.tokenizer or source, "tokenizer" if config.tokenizer else "init_from"
@@ -314,8 +309,8 @@ def check_prompts(
   if min(lengths) > most and config.data.on_long == "skip":
     raise SettingError(
       f"data.max_prompt_length={most} ({setting}): the first {len(lengths)} prompts have "
-      f"{min(lengths)} to "
-      f"{max(lengths)} tokens, so all would be skipped; use {max(lengths)}, or data.on_long='cut'"
+      f"{min(lengths)} to {max(lengths)} tokens, so all would be skipped; use {max(lengths)}, or "
+      "data.on_long='cut'"
     )
 
 

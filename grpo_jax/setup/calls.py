@@ -42,8 +42,7 @@ def call(shown: str, name: str, expects: str, function: Callable, *args: Any) ->
     )
     raise SettingError(
       f"{shown}: {name} ({place(function, error)}) failed, {type(error).__name__}: {first}{seen}; "
-      "it should return "
-      f"{expects}"
+      f"it should return {expects}"
     ) from error
 
 

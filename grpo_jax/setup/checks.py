@@ -107,9 +107,8 @@ def check_decoding(config: ConfigDict, layout: Layout) -> None:
     if value % shards:
       raise SettingError(
         f"sampler.tensor={config.sampler.tensor}: {setting}={value} does not divide over the "
-        f"{shards} shards of the "
-        f"sampler's mesh {dict(mine.mesh.shape)}; use a larger sampler.tensor, or a multiple of "
-        f"{shards}"
+        f"{shards} shards of the sampler's mesh {dict(mine.mesh.shape)}; use a larger "
+        f"sampler.tensor, or a multiple of {shards}"
       )
 
 
@@ -132,15 +131,13 @@ def check_learner(config: ConfigDict, layout: Layout) -> None:
   if prompts % (cfg.minibatches * shards):
     raise SettingError(
       f"learner.minibatches={cfg.minibatches}: data.prompts={prompts} does not divide into so many "
-      "over "
-      f"{shards} shards; use a divisor of {prompts // shards}"
+      f"over {shards} shards; use a divisor of {prompts // shards}"
     )
   minibatch = prompts // cfg.minibatches
   if cfg.microbatch and (minibatch % cfg.microbatch or cfg.microbatch % shards):
     raise SettingError(
       f"learner.microbatch={cfg.microbatch}: use a multiple of {shards} that divides the minibatch "
-      f"of {minibatch} "
-      "prompts"
+      f"of {minibatch} prompts"
     )
 
 
@@ -153,15 +150,14 @@ def check_rewards(config: ConfigDict) -> None:
   if weights and len(weights) != len(names):
     raise SettingError(
       f"objective.reward_weights={weights}: give {len(names)}, one for each of rewards.functions "
-      "and of the reward "
-      f"models: {', '.join(names)}"
+      f"and of the reward models: {', '.join(names)}"
     )
   unseen = [name for name, weight in components if not weight]
   if config.objective.get("advantage") == "gdpo" and not weights and unseen:
     raise SettingError(
       f"objective.reward_weights=(): gdpo gives each reward the weight 1, and {unseen[0]!r} has 0 "
-      "(rewards.functions, "
-      f"a reward model or iterative.weight); give one for each of {', '.join(names)}"
+      "(rewards.functions, a reward model or iterative.weight); give one for each of "
+      f"{', '.join(names)}"
     )
 
 
@@ -185,8 +181,7 @@ def check_weights(config: ConfigDict, objective: Objective) -> None:
     names = ", ".join(scorers.reward_names(config.rewards))
     raise SettingError(
       f"rewards.functions: {names} has the weight 0, and so every completion the reward 0: nothing "
-      "would be learned; "
-      "give one of them another weight (learner.lr=0 measures without learning)"
+      "would be learned; give one of them another weight (learner.lr=0 measures without learning)"
     )
 
 
@@ -234,8 +229,7 @@ def check_group(config: ConfigDict, objective: Objective) -> None:
   if by == "group_baseline" or np.all(configured.flat(some)):
     raise SettingError(
       f"sampler.group=1: objective.{by}={config.objective[by]!r} compares the completions of a "
-      "prompt, and learns "
-      "nothing where there is only one; use at least 2"
+      "prompt, and learns nothing where there is only one; use at least 2"
     )
 
 
@@ -252,8 +246,8 @@ def check_eval_reward(
   if all(messages):
     raise SettingError(
       f"eval.reward={config.eval.reward!r}: cannot score the test data: {messages[0]}; use a "
-      "reward for such "
-      "answers, as math.answer_correct for numbers or choice.choice_correct for letters"
+      "reward for such answers, as math.answer_correct for numbers or choice.choice_correct for "
+      "letters"
     )
 
 
@@ -303,8 +297,7 @@ def check_pairs(config: ConfigDict) -> None:
   if o.require and (o.data != "pairs" or o.pairs):
     raise SettingError(
       f"offline.require={o.require!r}: is asked of samples that pairs are made of; use '' where "
-      "offline.data is not "
-      "'pairs' or they are those of offline.pairs"
+      "offline.data is not 'pairs' or they are those of offline.pairs"
     )
   if o.held_out and config.loop not in REWARD_LOOPS:
     raise SettingError(
@@ -332,8 +325,7 @@ def check_steps(config: ConfigDict) -> None:
   if o.labels != "hard" and not o.continuations and config.loop not in LIVE:
     raise SettingError(
       f"offline.labels={o.labels!r} with offline.continuations=0: says what is made of "
-      "continuations, and there are "
-      "none; use 'hard', or some continuations"
+      "continuations, and there are none; use 'hard', or some continuations"
     )
 
 
@@ -352,8 +344,7 @@ def check_pool(config: ConfigDict) -> None:
   if redraw < 1 and not scorers.checked(config):
     raise SettingError(
       f"data.redraw={redraw}: none of rewards.functions is eval.reward={config.eval.reward!r}, and "
-      "so nothing says "
-      f"what is solved; add ('correct', {config.eval.reward!r}, 0.0), or use 1"
+      f"so nothing says what is solved; add ('correct', {config.eval.reward!r}, 0.0), or use 1"
     )
 
 

@@ -52,8 +52,7 @@ def check_sizes(config: ConfigDict, source: str, completions: int) -> None:
       largest = max(array.sizes, key=array.sizes.__getitem__)
       raise SettingError(
         f"{product}: {array.what} take {shown(need)}, {array.bytes} bytes each, and {of} "
-        f"{shown(there)} of memory; use "
-        f"a smaller {largest}"
+        f"{shown(there)} of memory; use a smaller {largest}"
       )
 
 
@@ -72,9 +71,8 @@ def check_state(abstract_state: Any) -> None:
   if need > there:
     raise SettingError(
       f"init_from or model.variant: parameters and the optimizer's moments take {shown(need)}, and "
-      "all hosts and "
-      f"devices have {shown(there)} of memory; use a smaller model, a smaller lora.rank, or more "
-      "hosts"
+      f"all hosts and devices have {shown(there)} of memory; use a smaller model, a smaller "
+      "lora.rank, or more hosts"
     )
 
 

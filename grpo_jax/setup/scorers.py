@@ -75,8 +75,7 @@ def _rewards(cfg: Any) -> list[tuple[str, Reward, float]]:
   if not names or len(set(names)) < len(names):
     raise SettingError(
       f"rewards.functions has the names {names}, with those of outcome_models and process_models: "
-      "give at least one, "
-      "each its own name"
+      "give at least one, each its own name"
     )
   return entries
 
@@ -190,9 +189,8 @@ def eval_reward(cfg: Any) -> Reward:
   found = _reward(cfg.reward, given, "eval.reward", shown)
   if combine.looks_at_group(found.score):
     raise SettingError(
-      f"{shown}: looks at a group of {combine.GROUP_PARAMETER}, and an evaluation asks of one at a time "
-      "whether it is right; "
-      "use a reward of (example, completion)"
+      f"{shown}: looks at a group of {combine.GROUP_PARAMETER}, and an evaluation asks of one at a "
+      "time whether it is right; use a reward of (example, completion)"
     )
   return found
 

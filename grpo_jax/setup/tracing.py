@@ -313,8 +313,7 @@ def _check_loss(
     if cfg[rule] and lacks:
       raise SettingError(
         f"learner.{rule}={cfg[rule]}: it reads the metric {lacks[0]}, which "
-        f"objective.name={config.objective.name!r} "
-        "does not return; use 0"
+        f"objective.name={config.objective.name!r} does not return; use 0"
       )
 
 

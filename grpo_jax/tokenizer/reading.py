@@ -29,7 +29,7 @@ _NAMED = Form(
   'a list of {"name": text, "template": text}',
   lambda x: isinstance(x, list) and all(isinstance(e, dict) and _is_named_template(e) for e in x),
 )
-SPECIALS: dict[str, Row] = {
+SPECIALS: dict[str, Kind] = {
   name: _ADDED for name in ("eos_token", "pad_token", "bos_token", "unk_token")
 }
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
@@ -41,15 +41,15 @@ _ADDED_TOKENS = Form(
     and all(map(_is_added_token, x, x.values()))
   ),
 )
-CONFIG: dict[str, Row] = SPECIALS | {
+CONFIG: dict[str, Kind] = SPECIALS | {
   "chat_template": model_folder.either(_TEMPLATE, _NAMED),
   "added_tokens_decoder": _ADDED_TOKENS,
 }
-GENERATION: dict[str, Row] = {
+GENERATION: dict[str, Kind] = {
   "eos_token_id": model_folder.TOKEN_IDS,
   "pad_token_id": model_folder.TOKEN,
 }
-MODEL: dict[str, Row] = {"eos_token_id": model_folder.TOKEN_IDS}
+MODEL: dict[str, Kind] = {"eos_token_id": model_folder.TOKEN_IDS}
 SENTENCE_BYTES = 20 * 1000**2  # largest tokenizer.model; Gemma's has 4 million
 
 
