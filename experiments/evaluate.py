@@ -80,9 +80,6 @@ def check(
 ) -> list[int | None]:
   """Refuses what cannot be evaluated, before any weights are read, and returns the step of each
   path.
-
-  Raises:
-    SettingError: the flag or setting, its value, and what would work.
   """
   from grpo_jax.setup import checks
 
@@ -124,9 +121,6 @@ def steps_of(runs: Sequence[bool], steps: Sequence[int]) -> list[int | None]:
   Args:
     runs: whether each path is a run.
     steps: as --step gives them.
-
-  Raises:
-    SettingError: not one step, nor one for each run.
   """
   many = sum(runs)
   if len(steps) not in (0, 1, many) or (steps and not many):
@@ -142,11 +136,7 @@ def steps_of(runs: Sequence[bool], steps: Sequence[int]) -> list[int | None]:
 def evaluate_model(
   config: ConfigDict, path: str, step: int | None, model: "build.Model"
 ) -> Evaluated:
-  """Evaluates the weights of one folder or run, which `model` loads.
-
-  Raises:
-    SettingError: weights or data that are not there, a reward that fails on everything.
-  """
+  """Evaluates the weights of one folder or run, which `model` loads."""
   from grpo_jax.evaluation import policy
   from grpo_jax.evaluation.evaluator import Evaluator
   from grpo_jax.run import writer
@@ -249,11 +239,7 @@ def _signed(difference: dict[str, float | None] | None) -> str:
 
 
 def make_folder(out: str) -> None:
-  """Makes the folder of --out.
-
-  Raises:
-    SettingError: it cannot be made.
-  """
+  """Makes the folder of --out."""
   try:
     storage.place(out).mkdir(parents=True, exist_ok=True)
   except OSError as error:
@@ -268,11 +254,7 @@ def not_writable(out: str, error: OSError) -> SettingError:
 
 
 def write_samples(out: str, samples: list[dict[str, Any]]) -> None:
-  """Writes samples.jsonl and samples.html to a folder.
-
-  Raises:
-    SettingError: it cannot be written.
-  """
+  """Writes samples.jsonl and samples.html to a folder."""
   from grpo_jax.reports import inspector
 
   folder = storage.place(out)

@@ -36,11 +36,7 @@ def main(argv: list[str]) -> None:
 
 
 def check(workdir: str | None, step: int | None, out: str | None) -> None:
-  """Refuses flags that name nothing to read or no place to write.
-
-  Raises:
-    SettingError: the flag, its value, and what would work.
-  """
+  """Refuses flags that name nothing to read or no place to write."""
   if not workdir:
     raise SettingError("--workdir is missing: the folder of a run, as in --workdir=runs/1")
   if not out:
@@ -60,9 +56,6 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
   """Writes a learner of a checkpoint to the folder `out`, and returns the dtype of its tensors.
 
   With `adapter`, its adapters alone.
-
-  Raises:
-    SettingError: no such part, no adapters, a checkpoint that is damaged, a disk that is full.
   """
   print(f"reading {workdir}", flush=True)
 
@@ -109,9 +102,6 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
 def shape_of(workdir: str, part: str) -> "DecoderConfig":
   """Returns the shape of a learner: the policy's, or that of the reward model which an iterative
   run started from.
-
-  Raises:
-    SettingError: the reward model's folder is not there any more.
   """
   from grpo_jax.setup import weights
 

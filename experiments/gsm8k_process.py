@@ -22,11 +22,7 @@ from grpo_jax.errors import SettingError
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """The config; `arg` is what follows the colon in --config=FILE:arg.
-
-  Raises:
-    SettingError: no reward model is given.
-  """
+  """The config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(arg, model=(*gsm8k.MODELS, "tiny"), reward_model="", outcome=False)
   if not args.reward_model:
     raise SettingError(

@@ -61,9 +61,6 @@ def choose(c: ConfigDict, name: str, teacher: str = "", table: Table = PRESETS) 
       "path/file.py".
     teacher: a Hugging Face folder or a run, for the rows that learn from another model.
     table: to choose from.
-
-  Raises:
-    SettingError: no such row, or a teacher that is missing or not asked for.
   """
   module, changes = table.get(name, (name, {}))
   try:

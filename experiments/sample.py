@@ -94,11 +94,7 @@ def check(
   given: dict[str, Any],
   like: str | None,
 ) -> None:
-  """Refuses flags that name no weights, no question, or no number that works; jax is not imported.
-
-  Raises:
-    SettingError: the flag, its value, and what would work.
-  """
+  """Refuses flags that name no weights, no question, or no number that works; jax is not imported."""
   if not path:
     raise SettingError(f"--path is missing: {sources.WEIGHTS}, as in --path=runs/1")
   for name, value in given.items():
@@ -124,9 +120,6 @@ def check(
 def read_questions(file: str) -> list[str]:
   """Returns the questions of a file: its lines, or (.jsonl) the field "question" or "prompt" of
   each.
-
-  Raises:
-    SettingError: no such file, none of these fields, no question.
   """
   storage.check("--file", file)
   if not file.endswith((".txt", ".jsonl")):
@@ -169,9 +162,6 @@ def make_config(path: str, given: dict[str, Any], run: str) -> ConfigDict:
     path: of the weights.
     given: the flags.
     run: as whose policy they are asked; "": none.
-
-  Raises:
-    SettingError: the run's config has a value that cannot be.
   """
   from grpo_jax.setup import defaults
 
@@ -201,9 +191,6 @@ def make_config(path: str, given: dict[str, Any], run: str) -> ConfigDict:
 def load(path: str, step: int | None, given: dict[str, Any], like: str | None = None) -> Policy:
   """Returns the policy of a folder or run, its weights on all devices; `like`: the run as whose
   policy it is asked.
-
-  Raises:
-    SettingError: weights or a tokenizer that cannot be read.
   """
   from grpo_jax.sampling import stream
   from grpo_jax.tokenizer import reading

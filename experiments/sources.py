@@ -34,9 +34,6 @@ def check(flag: str, path: str, step: int | None) -> None:
     flag: that names it, for messages.
     path: a Hugging Face folder or the workdir of a run.
     step: of a run's checkpoint; None: its export, or where there is none its last checkpoint.
-
-  Raises:
-    SettingError: names the flag or --step, and for a run the steps that there are.
   """
   check_place(flag, path)
   if not path or not storage.place(path).is_dir():
@@ -75,22 +72,14 @@ def warn_of_damage(flag: str, path: str, step: int | None) -> None:
 
 
 def check_place(flag: str, path: str) -> None:
-  """Refuses what is no path, and a bucket that is not reached.
-
-  Raises:
-    SettingError: names the flag.
-  """
+  """Refuses what is no path, and a bucket that is not reached."""
   kinds.check_value(flag, path)
   storage.check(flag, path)
   storage.check_reached(flag, path)
 
 
 def check_step(flag: str, path: str, step: int | None) -> None:
-  """Refuses a run without a checkpoint of that step; None: without weights.
-
-  Raises:
-    SettingError: lists the steps that there are.
-  """
+  """Refuses a run without a checkpoint of that step; None: without weights."""
   steps = finished.steps(finished.directory(path))
   if step is not None and step not in steps:
     few = steps if len(steps) <= MOST_STEPS else [*steps[:2], "...", *steps[2 - MOST_STEPS :]]
@@ -103,11 +92,7 @@ def check_step(flag: str, path: str, step: int | None) -> None:
 
 
 def check_out(out: str, paths: Sequence[str]) -> None:
-  """Refuses a folder to write to that holds something, or that lies in what is read.
-
-  Raises:
-    SettingError: names --out.
-  """
+  """Refuses a folder to write to that holds something, or that lies in what is read."""
   check_place("--out", out)
   place = storage.absolute(out)
   if place.exists() and (not place.is_dir() or any(place.iterdir())):
@@ -124,9 +109,6 @@ def check_out(out: str, paths: Sequence[str]) -> None:
 def trained_with(run: str, names: Sequence[str]) -> dict[str, Any]:
   """Returns those settings of a run that its config.json has, by their names, tuples for lists; {}
   for "", no run.
-
-  Raises:
-    SettingError: config.json cannot be read.
   """
   saved, found = provenance.saved_config(run) if run else {}, {}
   for name in names:
@@ -168,9 +150,6 @@ def step_of(path: str, step: int | None) -> int | None:
 def model(config: ConfigDict, path: str, step: int | None) -> "build.Model":
   """Returns the policy in a folder or run, on the mesh of the config; `load` gives the weights of
   that step.
-
-  Raises:
-    SettingError: see `build.model`.
   """
   from grpo_jax.setup import build
 

@@ -80,7 +80,5 @@ RULES = Form(
   "tuple of (name, axes)",
 )
 MODULES = Form(
-  f"a tuple of some of {', '.join(LORA_MODULES)}, each once",
-  is_modules,
-  "tuple of names",
+  f"a tuple of some of {', '.join(LORA_MODULES)}, each once", is_modules, "tuple of names"
 )

@@ -12,15 +12,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from grpo_jax.config import kinds
-from grpo_jax.config.forms import (
-  CHAT_ARGUMENTS,
-  LORA_MODULES,
-  MODULES,
-  ROWS,
-  RULES,
-  STOP,
-  TEMPLATE,
-)
+from grpo_jax.config.forms import CHAT_ARGUMENTS, LORA_MODULES, MODULES, ROWS, RULES, STOP, TEMPLATE
 from grpo_jax.config.kinds import PATH, PLACE, SWITCH, TEXT, Choice, Kind, Number, Whole
 from grpo_jax.io import storage
 

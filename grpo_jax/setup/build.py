@@ -59,10 +59,6 @@ def model(
 
   With `scores` it is a reward model: where `init_from` holds a policy, that policy's decoder with a
   fresh head, whose scores are 0.
-
-  Raises:
-    SettingError: missing or corrupt weights, a tokenizer that does not fit, a mesh that the devices
-      do not make; a reward model where a policy is asked for.
   """
   layout = sharding.make_layout(config.mesh, devices)
   folder, run = weights.find_source(config.init_from)
@@ -172,9 +168,6 @@ def where_to_get(config: ConfigDict) -> str:
 def make_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
   """The tokenizer of a folder, or one made from the training data: `words` or `bpe`; it cuts steps
   by `data.steps`.
-
-  Raises:
-    SettingError: a fresh model without a tokenizer; `data.steps` that is no pattern.
   """
   tokenizer = find_tokenizer(config, source)
   tokenizer.step_pattern = steps.pattern(config.data.steps)
@@ -216,9 +209,6 @@ def reference(source: str, model: Model, setting: str, step: int | None = None) 
     model: the policy.
     setting: its name, for messages.
     step: of the run's checkpoint; None: the last one.
-
-  Raises:
-    SettingError: the folder holds another shape, or the run has no such checkpoint.
   """
   if not source:
     return model.load()
@@ -238,9 +228,6 @@ def check_source(source: str, model: Model, setting: str) -> None:
     source: a Hugging Face folder or the workdir of a run.
     model: the policy.
     setting: its name, for messages.
-
-  Raises:
-    SettingError: no such folder, another shape, a run without a checkpoint.
   """
   if not source:
     return
@@ -277,9 +264,6 @@ def pinned_reference(
   Returns:
     The tree, and what pins it: `step` of the checkpoint it is from (None: it is no run's
       checkpoint) and `fingerprint`.
-
-  Raises:
-    SettingError: the source holds other parameters by now.
   """
   setting = "ref_from" if config.ref_from else "init_from"
   source = config.ref_from or config.init_from
@@ -294,12 +278,7 @@ def pinned_reference(
 def check_prompts(
   examples: Sequence[Example], model: Model, config: ConfigDict, setting: str
 ) -> None:
-  """Renders the first prompts of a data set, and refuses it where none of them fits.
-
-  Raises:
-    SettingError: names data.max_prompt_length and the lengths found, or what is wrong with the chat
-      template.
-  """
+  """Renders the first prompts of a data set, and refuses it where none of them fits."""
   lengths = [
     len(model.render(examples[i].question)) for i in range(min(len(examples), FIRST_PROMPTS))
   ]
@@ -315,11 +294,7 @@ def check_prompts(
 
 
 def batches(config: ConfigDict, model: Model) -> loader.Batches:
-  """Endless shuffled training batches; every host makes the whole batch.
-
-  Raises:
-    SettingError: see `check_prompts` and `loader.Batches`.
-  """
+  """Endless shuffled training batches; every host makes the whole batch."""
   sources, weights = registry.train_sources(config.data)
   for examples in sources:
     check_prompts(examples, model, config, "data.name")
@@ -331,9 +306,6 @@ def batches(config: ConfigDict, model: Model) -> loader.Batches:
 def describe(model: Model, folder: str) -> None:
   """Writes the decoder's shape and the tokenizer, so that another run can start from this one's
   checkpoints.
-
-  Raises:
-    SettingError: the folder cannot be written.
   """
   path = storage.place(folder)
   try:

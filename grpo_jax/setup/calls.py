@@ -24,10 +24,6 @@ def call(shown: str, name: str, expects: str, function: Callable, *args: Any) ->
     expects: what it should return, for the message.
     function: what is called.
     *args: of it.
-
-  Raises:
-    SettingError: its own; or, whatever else it raised, a line with the function, its file and line,
-      and the error.
   """
   try:
     return function(*args)

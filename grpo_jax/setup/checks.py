@@ -33,10 +33,6 @@ REWARD_LOOPS = {
 def check_settings(config: ConfigDict) -> None:
   """Refuses what is wrong with the settings whatever the weights, data and devices are; loops call
   it first.
-
-  Raises:
-    SettingError: a setting that is missing or out of range, a name of something that is not there,
-      or an objective or advantage whose functions cannot work.
   """
   settings.check(config)
   steps.pattern(config.data.steps)
@@ -58,11 +54,7 @@ def check_settings(config: ConfigDict) -> None:
 
 
 def check(config: ConfigDict, decoder: Decoder, objective: Objective) -> None:
-  """Refuses settings that do not go together.
-
-  Raises:
-    SettingError: names the settings and what would work.
-  """
+  """Refuses settings that do not go together."""
   check_batch(config, decoder.layout)
   check_learner(config, decoder.layout)
   check_rewards(config)
@@ -162,11 +154,7 @@ def check_rewards(config: ConfigDict) -> None:
 
 
 def check_weights(config: ConfigDict, objective: Objective) -> None:
-  """Refuses rewards that all have the weight 0 where an objective learns from their sum.
-
-  Raises:
-    SettingError: names the rewards and what would work.
-  """
+  """Refuses rewards that all have the weight 0 where an objective learns from their sum."""
   own = ":" in config.objective.get("advantage", "") or "." in config.objective.name
   if (
     source_of_data(config) != "live"
@@ -191,9 +179,6 @@ def check_group(config: ConfigDict, objective: Objective) -> None:
   Args:
     config: of the run.
     objective: of the run.
-
-  Raises:
-    SettingError: names sampler.group.
   """
   if source_of_data(config) == "pairs" and not config.offline.pairs and config.sampler.group < 2:
     raise SettingError(
@@ -238,9 +223,6 @@ def check_eval_reward(
 ) -> None:
   """Scores the worked solutions of the first problems, and refuses a reward that fails on all of
   them.
-
-  Raises:
-    SettingError: names eval.reward and what it said.
   """
   messages = try_reward(reward, problems, model, config)
   if all(messages):
@@ -258,9 +240,6 @@ def try_reward(
   where nothing did.
 
   A reward that looks at a group gets one of equal solutions.
-
-  Raises:
-    SettingError: the reward says that it cannot work as it is set.
   """
   messages = []
   for example in examples[:FIRST_SOLUTIONS]:
@@ -306,11 +285,7 @@ def check_pairs(config: ConfigDict) -> None:
 
 
 def check_steps(config: ConfigDict) -> None:
-  """Refuses settings of labelled steps where there are none, and continuations of those of a file.
-
-  Raises:
-    SettingError: names the settings and what would work.
-  """
+  """Refuses settings of labelled steps where there are none, and continuations of those of a file."""
   o = config.offline
   for setting in ("steps", "continuations"):
     if o[setting] and config.loop != "online" and o.data != "steps":
@@ -332,9 +307,6 @@ def check_steps(config: ConfigDict) -> None:
 def check_pool(config: ConfigDict) -> None:
   """Refuses to draw settled prompts less often where nothing is sampled, or no reward says what is
   solved.
-
-  Raises:
-    SettingError: names the setting and what would work.
   """
   redraw = config.data.redraw
   if redraw < 1 and config.loop not in LIVE:

@@ -35,9 +35,6 @@ def check_sizes(config: ConfigDict, source: str, completions: int) -> None:
     config: of the run, with settings that are within their ranges.
     source: of the completions, "live" or a kind of offline data.
     completions: of a prompt, G.
-
-  Raises:
-    SettingError: the settings, the product in bytes, the memory that there is, and what to lower.
   """
   hosts = host_bytes()
   everywhere = hosts * jax.process_count() + device_bytes()
@@ -62,9 +59,6 @@ def check_state(abstract_state: Any) -> None:
 
   Args:
     abstract_state: pytree of arrays or `ShapeDtypeStruct`s, of everything that is trained.
-
-  Raises:
-    SettingError: the bytes, and the memory that there is.
   """
   need = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_state))
   there = host_bytes() * jax.process_count() + device_bytes()

@@ -46,9 +46,6 @@ def rewards(cfg: Any) -> list[tuple[str, Callable, float]]:
   Args:
     cfg: the rewards section. A fourth entry of a function holds keyword arguments, as in
       ("overlong", "length.overlong", 1.0, {"max_length": 96, "buffer": 16}).
-
-  Raises:
-    SettingError: an entry that is not of this form, or a function that cannot be called so.
   """
   return [(name, found.score, weight) for name, found, weight in _rewards(cfg)]
 
@@ -86,9 +83,6 @@ def reward_models(cfg: Any) -> list[tuple[str, str, float, bool]]:
 
   Args:
     cfg: the rewards section.
-
-  Raises:
-    SettingError: an entry that is not of this form.
   """
   found = []
   for setting, steps in MODELS.items():
@@ -112,9 +106,6 @@ def reward_models(cfg: Any) -> list[tuple[str, str, float, bool]]:
 def check_name(name: str, setting: str) -> None:
   """Refuses the name of a reward that cannot be one of the metrics `reward/NAME` and
   `agreement/NAME`.
-
-  Raises:
-    SettingError: the setting, the name, and what would work.
   """
   if not kinds.NAME.fits(name):
     raise SettingError(f"{setting} has the name {kinds.shown(name)}: use {kinds.NAME.expects}")
@@ -180,9 +171,6 @@ def eval_reward(cfg: Any) -> Reward:
 
   Args:
     cfg: the eval section.
-
-  Raises:
-    SettingError: there is none, it cannot be called so, or it looks at a group.
   """
   given = _eval_arguments(cfg)
   shown = f"eval.reward={cfg.reward!r} with eval.arguments={kinds.shown(cfg.arguments)}"
@@ -202,9 +190,6 @@ def check_kind(function: Callable, shown: str) -> None:
   Args:
     function: that a setting names.
     shown: the setting, with its value.
-
-  Raises:
-    SettingError: what it is, and what would work.
   """
   wrong = {
     "a class": inspect.isclass(function),
@@ -230,9 +215,6 @@ def requirement(cfg: Any) -> Callable | None:
 
   Args:
     cfg: the offline section.
-
-  Raises:
-    SettingError: there is no such function, or it cannot be called as a reward is.
   """
   if not cfg.require:
     return None

@@ -89,10 +89,6 @@ def check_objective(config: ConfigDict, source: str, completions: int) -> None:
     config: of the run, with settings that are within their ranges.
     source: of the completions, "live" or a kind of offline data.
     completions: of a prompt, G.
-
-  Raises:
-    SettingError: names the setting, the function with its file and line, what came, and what it
-      should return.
   """
   objective = registry.objective(config.objective.name)
   if source not in objective.data:  # checks.check_data says so
@@ -149,9 +145,6 @@ def check_advantage(
     advantage: the function that `objective.advantage` names, bound to its settings.
     sizes: of the run.
     rollouts: without content.
-
-  Raises:
-    SettingError: names the function with its file and line, what came, and what it should return.
   """
   shown, expects = (
     f"objective.advantage={config.objective.advantage!r}",
@@ -347,9 +340,6 @@ def _trace(
 ) -> Any:
   """Returns what a function returns, as arrays without content; settings among the arguments are
   passed as they are.
-
-  Raises:
-    SettingError: it failed, or returned what does not fit.
   """
   traced = [each for each in args if _is_tree(each)]
 

@@ -45,9 +45,6 @@ def check(config: ConfigDict, source: str) -> None:
   Args:
     config: of the run, with an objective that was checked.
     source: of the completions, "live" or a kind of offline data.
-
-  Raises:
-    SettingError: the setting, why it is not read, and its default.
   """
   for row in rows(config, source):
     value = config

@@ -37,11 +37,7 @@ def parse(doc: str | None, tail: bool = False) -> argparse.Namespace:
 
 
 def size(text: str) -> int:
-  """Returns a size that was given as text.
-
-  Raises:
-    argparse.ArgumentTypeError: it is no whole number of at least 1.
-  """
+  """Returns a size that was given as text."""
   if not text.isascii() or not text.isdigit() or not 0 < int(text[:10]) < 2**31:
     raise argparse.ArgumentTypeError(f"{text}: use a whole number of at least 1")
   return int(text)
