@@ -1,5 +1,6 @@
-"""What every loop makes from its config before it starts; all bad input is found here, before
-anything is compiled.
+"""Makes the model, the data and the keys of a run from its config.
+
+Bad input is refused here, before anything is compiled.
 """
 
 import dataclasses
@@ -35,7 +36,7 @@ TOKENIZER_EXAMPLES = 10_000  # of each data set, where a tokenizer is made
 
 
 class Model(NamedTuple):
-  """A policy and what speaks its language."""
+  """A decoder with its tokenizer, prompt renderer, stop tokens and weight loader."""
 
   layout: Layout
   decoder: Decoder
@@ -47,18 +48,20 @@ class Model(NamedTuple):
 
 
 def key(seed: int, purpose: int, step: int) -> jax.Array:
-  """The random key of a step; `purpose` is INIT, SAMPLE, EVALUATE, CONTINUE or ADAPTERS."""
+  """Returns the random key of a step; `purpose` is INIT, SAMPLE, EVALUATE, CONTINUE or ADAPTERS."""
   return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), step)
 
 
 def model(
   config: ConfigDict, devices: Sequence[jax.Device] | None = None, scores: bool = False
 ) -> Model:
-  """The policy that `init_from`, `tokenizer` and `model` describe, on all devices or on those
-  given.
+  """Returns the policy that `init_from`, `tokenizer` and `model` describe.
 
-  With `scores` it is a reward model: where `init_from` holds a policy, that policy's decoder with a
-  fresh head, whose scores are 0.
+  Args:
+    config: of the run.
+    devices: to shard it over; None: all.
+    scores: whether to make a reward model. If `init_from` holds a policy, the reward model is its
+      decoder with a fresh head, whose scores are 0.
   """
   layout = sharding.make_layout(config.mesh, devices)
   folder, run = weights.find_source(config.init_from)
@@ -123,9 +126,7 @@ def model(
 
 
 def _render(tokenizer: Tokenizer, vocab: int, how: dict[str, Any], question: str) -> list[int]:
-  """The ids of a prompt; refuses a template with a special token that the model has no embedding
-  for.
-  """
+  """Returns the ids of a prompt; refuses a template with tokens that the model does not embed."""
   ids = tokenizer.render(question, **how)
   if max(ids, default=0) >= vocab:
     raise SettingError(
@@ -137,17 +138,16 @@ def _render(tokenizer: Tokenizer, vocab: int, how: dict[str, Any], question: str
 
 
 def of_another(config: ConfigDict, source: str) -> ConfigDict:
-  """The config of another model than the one that is trained, in a folder or run: it has no
-  adapters.
-  """
+  """Returns the config of a model without adapters from another folder or run."""
   other = config.copy_and_resolve_references()
   other.init_from, other.model.variant, other.lora.rank = source, "", 0
   return other
 
 
 def sizes(config: ConfigDict, layout: Layout, microbatches: int = 0) -> Sizes:
-  """The sizes that the programs of a run may have, by `learner.sizes`; 0 microbatches: as many as
-  the learner makes.
+  """Returns the sizes that the programs of a run may have, by `learner.sizes`.
+
+  With 0 microbatches there are as many as the learner makes.
   """
   most = config.learner.sizes
   if most == -1:
@@ -157,7 +157,7 @@ def sizes(config: ConfigDict, layout: Layout, microbatches: int = 0) -> Sizes:
 
 
 def where_to_get(config: ConfigDict) -> str:
-  """What would give this experiment its weights."""
+  """Returns a sentence on how to get weights for this experiment."""
   hub = config.model.hub or "Qwen/Qwen3-0.6B"
   return (
     f"`hf download {hub} --local-dir FOLDER` gets some, --config.init_from=FOLDER passes them (a "
@@ -166,8 +166,9 @@ def where_to_get(config: ConfigDict) -> str:
 
 
 def make_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
-  """The tokenizer of a folder, or one made from the training data: `words` or `bpe`; it cuts steps
-  by `data.steps`.
+  """Returns the tokenizer of a folder, or one made from the training data (`words` or `bpe`).
+
+  Its steps end as `data.steps` says.
   """
   tokenizer = find_tokenizer(config, source)
   tokenizer.step_pattern = steps.pattern(config.data.steps)
@@ -176,7 +177,7 @@ def make_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
 
 
 def find_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
-  """The tokenizer that `make_tokenizer` returns, which cuts no steps by the config's rule yet."""
+  """Returns the tokenizer of `make_tokenizer`, before `data.steps` is applied to it."""
   if config.tokenizer not in ("words", "bpe"):
     if not (config.tokenizer or source):
       raise SettingError(
@@ -201,8 +202,7 @@ def find_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
 
 
 def reference(source: str, model: Model, setting: str, step: int | None = None) -> Any:
-  """A parameter tree of the policy's shape: of a folder or run, or (source "") the policy's own
-  start.
+  """Returns a parameter tree of the policy's shape.
 
   Args:
     source: a Hugging Face folder or the workdir of a run.
@@ -221,8 +221,7 @@ def reference(source: str, model: Model, setting: str, step: int | None = None) 
 
 
 def check_source(source: str, model: Model, setting: str) -> None:
-  """Refuses a folder or run that cannot give parameters of the policy's shape, reading headers
-  only; "" is let through.
+  """Refuses a folder or run without parameters of the policy's shape, by its headers alone.
 
   Args:
     source: a Hugging Face folder or the workdir of a run.
@@ -253,8 +252,7 @@ def check_source(source: str, model: Model, setting: str) -> None:
 def pinned_reference(
   config: ConfigDict, model: Model, pin: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-  """The reference of `ref_from` (or the policy's start, of `init_from`), the same one as when the
-  run began.
+  """Returns the reference, of `ref_from` or the policy's start, with which the run began.
 
   Args:
     config: of the run.
@@ -271,8 +269,10 @@ def pinned_reference(
   step = pin.get("step", checkpoint.latest(run) if run else None)
   tree = reference(source, model, setting, step)
   use = "this run began with as its reference"
-  found = parameters.check_fingerprint(tree, pin.get("fingerprint"), f"{setting}={source!r}", use)
-  return tree, {"step": step, "fingerprint": found}
+  fingerprint = parameters.check_fingerprint(
+    tree, pin.get("fingerprint"), f"{setting}={source!r}", use
+  )
+  return tree, {"step": step, "fingerprint": fingerprint}
 
 
 def check_prompts(
@@ -304,9 +304,7 @@ def batches(config: ConfigDict, model: Model) -> loader.Batches:
 
 
 def describe(model: Model, folder: str) -> None:
-  """Writes the decoder's shape and the tokenizer, so that another run can start from this one's
-  checkpoints.
-  """
+  """Writes the decoder's shape and the tokenizer, from which another run can start."""
   path = storage.place(folder)
   try:
     path.mkdir(parents=True, exist_ok=True)

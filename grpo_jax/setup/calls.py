@@ -1,6 +1,4 @@
-"""Calls of functions that a user may have written, and what is said of one that fails or is not
-meant to be called.
-"""
+"""Calls functions of a user, and explains which one failed or cannot be called."""
 
 import functools
 import inspect
@@ -16,14 +14,14 @@ from grpo_jax.errors import SettingError
 
 
 def call(shown: str, name: str, expects: str, function: Callable, *args: Any) -> Any:
-  """Returns `function(*args)`, a function of an objective that may be a user's.
+  """Returns `function(*args)`, which may be a user's, or raises a SettingError if it fails.
 
   Args:
     shown: the setting that names its file, with its value.
     name: of the function.
-    expects: what it should return, for the message.
+    expects: what it should return.
     function: what is called.
-    *args: of it.
+    *args: its arguments.
   """
   try:
     return function(*args)
@@ -31,26 +29,17 @@ def call(shown: str, name: str, expects: str, function: Callable, *args: Any) ->
     raise
   except (Exception, SystemExit) as error:
     first = (str(error).strip().splitlines() or [""])[0][:300]
-    seen = (
-      " (jax traces it, so that it sees no values: use jnp.where for an `if`)"
-      if _on_values(error)
-      else ""
-    )
+    hint = ""
+    if isinstance(error, jax.errors.JAXTypeError):
+      hint = " (jax traces it, so that it sees no values: use jnp.where for an `if`)"
     raise SettingError(
-      f"{shown}: {name} ({place(function, error)}) failed, {type(error).__name__}: {first}{seen}; "
+      f"{shown}: {name} ({place(function, error)}) failed, {type(error).__name__}: {first}{hint}; "
       f"it should return {expects}"
     ) from error
 
 
-def _on_values(error: BaseException) -> bool:
-  """Returns whether an error is jax's of Python code that asks a traced array for its values."""
-  return isinstance(error, jax.errors.JAXTypeError)
-
-
 def place(function: Callable, error: BaseException | None = None) -> str:
-  """Returns where a function is: its file, and the line that an error came from, or else that of
-  its definition.
-  """
+  """Returns the file of a function, and the line of an error or else of its definition."""
   below = written(function)
   code = getattr(below, "__code__", None)
   if code is None:
@@ -61,9 +50,7 @@ def place(function: Callable, error: BaseException | None = None) -> str:
 
 
 def written(function: Callable) -> Callable:
-  """Returns the function below decorators and partials; of an object that can be called, its
-  `__call__`.
-  """
+  """Returns the function below decorators and partials, or the `__call__` of an object."""
   while True:
     inner = function.func if isinstance(function, functools.partial) else inspect.unwrap(function)
     if inner is function:
@@ -74,10 +61,9 @@ def written(function: Callable) -> Callable:
 
 
 def not_for_this(function: Callable) -> str:
-  """Returns why a function is not one that a setting may name, which would be called without a look
-  at what it does.
+  """Returns why a setting may not name this function; "" if it may.
 
-  Functions of Python's own library, such as os.remove, were not written to score or to give credit.
+  Functions of Python's own library, such as os.remove, do not score or give credit.
   """
   if inspect.isclass(function):
     return "is a class"

@@ -31,8 +31,9 @@ REWARD_LOOPS = {
 
 
 def check_settings(config: ConfigDict) -> None:
-  """Refuses what is wrong with the settings whatever the weights, data and devices are; loops call
-  it first.
+  """Refuses settings that are wrong whatever the weights, data and devices are.
+
+  Loops call it first.
   """
   settings.check(config)
   steps.pattern(config.data.steps)
@@ -54,7 +55,7 @@ def check_settings(config: ConfigDict) -> None:
 
 
 def check(config: ConfigDict, decoder: Decoder, objective: Objective) -> None:
-  """Refuses settings that do not go together."""
+  """Refuses settings that contradict each other or do not fit the mesh."""
   check_batch(config, decoder.layout)
   check_learner(config, decoder.layout)
   check_rewards(config)
@@ -105,16 +106,14 @@ def check_decoding(config: ConfigDict, layout: Layout) -> None:
 
 
 def check_eval_batch(config: ConfigDict, layout: Layout) -> None:
-  """Refuses batches of an evaluation that the mesh which makes them does not divide."""
+  """Refuses batches of an evaluation that the mesh does not divide."""
   shards = layout.size("prompt")
   if config.eval.batch % shards:
     raise SettingError(f"eval.batch={config.eval.batch}: use a multiple of {shards}")
 
 
 def check_learner(config: ConfigDict, layout: Layout) -> None:
-  """Refuses minibatches and microbatches that the prompts or the mesh do not divide into, and
-  passes over kept data.
-  """
+  """Refuses minibatches and microbatches that do not fit, and passes over offline data."""
   cfg, shards, prompts = config.learner, layout.size("prompt"), config.data.prompts
   if cfg.mu != 1 and config.loop not in LIVE:
     raise SettingError(
@@ -134,9 +133,7 @@ def check_learner(config: ConfigDict, layout: Layout) -> None:
 
 
 def check_rewards(config: ConfigDict) -> None:
-  """Refuses weights that are not one for each reward, and under gdpo no weights where a reward is
-  to have none.
-  """
+  """Refuses `reward_weights` that do not match the rewards."""
   weights, components = config.objective.get("reward_weights"), scorers.components(config)
   names = [name for name, _ in components]
   if weights and len(weights) != len(names):
@@ -154,7 +151,7 @@ def check_rewards(config: ConfigDict) -> None:
 
 
 def check_weights(config: ConfigDict, objective: Objective) -> None:
-  """Refuses rewards that all have the weight 0 where an objective learns from their sum."""
+  """Refuses rewards that all have weight 0, if the objective learns from their sum."""
   own = ":" in config.objective.get("advantage", "") or "." in config.objective.name
   if (
     source_of_data(config) != "live"
@@ -221,9 +218,7 @@ def check_group(config: ConfigDict, objective: Objective) -> None:
 def check_eval_reward(
   reward: Callable, problems: Sequence[Example], model: build.Model, config: ConfigDict
 ) -> None:
-  """Scores the worked solutions of the first problems, and refuses a reward that fails on all of
-  them.
-  """
+  """Refuses an `eval.reward` that fails on all worked solutions of the first problems."""
   messages = try_reward(reward, problems, model, config)
   if all(messages):
     raise SettingError(
@@ -236,8 +231,7 @@ def check_eval_reward(
 def try_reward(
   reward: Callable, examples: Sequence[Example], model: build.Model, config: ConfigDict
 ) -> list[str]:
-  """Scores the worked solutions of the first examples, and returns what went wrong with each, ""
-  where nothing did.
+  """Scores the worked solutions of the first examples and returns the error of each, or "".
 
   A reward that looks at a group gets one of equal solutions.
   """
@@ -254,18 +248,18 @@ def try_reward(
 
 
 def worked_solution(example: Example, model: build.Model) -> Completion:
-  """The solution of an example as rewards see a completion."""
+  """Returns the solution of an example as rewards see a completion."""
   ids = [*model.tokenizer.encode(example.solution), model.tokenizer.eos_id]
   return Completion(example.solution, ids, STOPPED, model.tokenizer.step_ends(ids))
 
 
 def source_of_data(config: ConfigDict) -> str:
-  """Where the completions come from: "live", or the kind of offline data."""
+  """Returns where the completions come from: "live", or the kind of offline data."""
   return "live" if config.loop in LIVE else config.offline.data
 
 
 def check_pairs(config: ConfigDict) -> None:
-  """Refuses settings of pairs where there are none, or where they are those of a file."""
+  """Refuses settings of pairs if there are none, or if they are those of a file."""
   o = config.offline
   if config.loop in LIVE:
     return
@@ -285,7 +279,7 @@ def check_pairs(config: ConfigDict) -> None:
 
 
 def check_steps(config: ConfigDict) -> None:
-  """Refuses settings of labelled steps where there are none, and continuations of those of a file."""
+  """Refuses settings of labelled steps if there are none, and continuations of a file's steps."""
   o = config.offline
   for setting in ("steps", "continuations"):
     if o[setting] and config.loop != "online" and o.data != "steps":
@@ -305,9 +299,7 @@ def check_steps(config: ConfigDict) -> None:
 
 
 def check_pool(config: ConfigDict) -> None:
-  """Refuses to draw settled prompts less often where nothing is sampled, or no reward says what is
-  solved.
-  """
+  """Refuses `data.redraw` if nothing is sampled, or if no reward tells what is solved."""
   redraw = config.data.redraw
   if redraw < 1 and config.loop not in LIVE:
     raise SettingError(
@@ -349,5 +341,5 @@ def check_data(config: ConfigDict, objective: Objective) -> None:
 
 
 def _shown(kind: str) -> str:
-  """The settings that choose a kind of data, as most loops have them."""
+  """Returns the settings that choose a kind of data."""
   return "loop='online'" if kind == "live" else f"loop='offline', offline.data={kind!r}"

@@ -1,4 +1,4 @@
-"""What a run depends on beside its settings, gathered from what its loop has made (inputs.py)."""
+"""Collects what the numbers of a run depend on besides its settings (distributed/inputs.py)."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -15,46 +15,44 @@ class Contents(Protocol):
   """Data that says what it holds."""
 
   def contents(self) -> dict[str, str]:
-    """Its data sets by name, each as `inputs.describe_examples` has it; {} where files of settings are
-    all that it has.
-    """
+    """Returns a description of each data set by name; {} if its files are all that it has."""
     ...
 
 
 def gather(config: ConfigDict, tokenizer: Tokenizer, *data: Contents) -> dict[str, str]:
-  """Returns everything that the numbers of a run depend on, but for its settings.
+  """Returns everything except settings that the numbers of a run depend on.
 
   Args:
-    config: of the run, whose code and data are loaded by now.
+    config: of the run, whose code and data have been loaded.
     tokenizer: of the policy.
-    data: what the run is trained and evaluated on.
+    *data: what the run is trained and evaluated on.
   """
-  found = inputs.describe_versions() | inputs.describe_code(registry.loaded) | of_folders(config)
+  records = inputs.describe_versions() | inputs.describe_code(registry.loaded) | of_folders(config)
   if config.tokenizer in ("words", "bpe"):  # made from the training data
     tokens = [tokenizer.text(token) for token in range(tokenizer.vocab_size)]
-    found["tokenizer"] = (
+    records["tokenizer"] = (
       f"{len(tokens)} tokens, {inputs.digest(repr(tokens).encode(errors='replace'))}"
     )
-  for each in data:
-    found |= each.contents()
-  return found
+  for source in data:
+    records |= source.contents()
+  return records
 
 
 def of_folders(config: ConfigDict) -> dict[str, str]:
-  """Returns what the files hold of data and of weights that settings name."""
-  found = {}
+  """Returns a description of the files of data and weights that settings name."""
+  records: dict[str, str] = {}
   for setting, path in _data(config):
-    found |= inputs.describe_path(setting, path)
+    records |= inputs.describe_path(setting, path)
   for setting, path in _weights(config):
     if path:
       folder, run = weights.find_source(path)
-      found |= inputs.describe_path(setting, folder)
-      found |= {f"{setting} checkpoint": str(checkpoint.latest(run))} if run else {}
-  return found
+      records |= inputs.describe_path(setting, folder)
+      records |= {f"{setting} checkpoint": str(checkpoint.latest(run))} if run else {}
+  return records
 
 
 def _data(config: ConfigDict) -> Iterator[tuple[str, str]]:
-  """Yields each setting that names a file or folder of data, with that."""
+  """Yields each setting that names a file or folder of data, with its value."""
   for i, (_, path, _) in enumerate(registry.train_entries(config.data)):
     yield f"data.mixture[{i}]" if config.data.mixture else "data.path", path
   yield "data.test_path", config.data.test_path
@@ -63,7 +61,7 @@ def _data(config: ConfigDict) -> Iterator[tuple[str, str]]:
 
 
 def _weights(config: ConfigDict) -> Iterator[tuple[str, Any]]:
-  """Yields each setting that names a folder of weights or a tokenizer, or a run, with that."""
+  """Yields each setting that names weights, a tokenizer or a run, with its value."""
   yield "init_from", config.init_from
   yield "ref_from", config.ref_from
   if config.tokenizer not in ("words", "bpe"):

@@ -1,5 +1,8 @@
-"""Refuses a run whose arrays cannot fit into the memory that there is, before weights or data are
-read.
+"""Refuses a run whose arrays cannot fit into memory, before weights or data are read.
+
+Only what a run surely holds at one time is counted, a fraction of what it needs. A size that passes
+may still be too large; one that is refused could never work. Without this, sizes with nine zeros
+end in minutes of silence.
 
 Counted is only what a run is sure to hold at one time, a fraction of what it needs: a size that
 passes may still be too large, and one that is refused could never work. Sizes with nine zeros
@@ -15,17 +18,17 @@ from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 
-SAMPLED = 12  # bytes of a sampled token: its id, and its log-probs in full and truncated
-KEPT = 17  # bytes of one in samples.npz: these, its reward, and whether it was given one
+SAMPLED = 12  # bytes of a sampled token: its id and two log-probs, before and after truncation
+KEPT = 17  # bytes of one in samples.npz: also its reward, and whether it has one
 
 
 class Array(NamedTuple):
-  """Arrays that a run holds: the product of some settings, and of bytes."""
+  """Arrays that a run holds, whose size is a product of settings and bytes."""
 
   what: str
-  sizes: dict[str, int]  # of settings by their names
+  sizes: dict[str, int]  # setting -> its value
   bytes: int  # of an entry
-  everywhere: bool = False  # whether each host has it all, in its own memory
+  everywhere: bool = False  # whether each host holds all of it
 
 
 def check_sizes(config: ConfigDict, source: str, completions: int) -> None:
@@ -39,10 +42,8 @@ def check_sizes(config: ConfigDict, source: str, completions: int) -> None:
   hosts = host_bytes()
   everywhere = hosts * jax.process_count() + device_bytes()
   for array in arrays(config, source, completions):
-    need, there = (
-      math.prod(array.sizes.values()) * array.bytes,
-      hosts if array.everywhere else everywhere,
-    )
+    need = math.prod(array.sizes.values()) * array.bytes
+    there = hosts if array.everywhere else everywhere
     if need > there:
       product = " x ".join(f"{name}={value}" for name, value in array.sizes.items())
       of = "this host has" if array.everywhere else "all hosts and devices have"
@@ -54,8 +55,7 @@ def check_sizes(config: ConfigDict, source: str, completions: int) -> None:
 
 
 def check_state(abstract_state: Any) -> None:
-  """Refuses parameters and moments of an optimizer that are larger than the memory of all hosts and
-  devices.
+  """Refuses parameters and optimizer moments larger than the memory of all hosts and devices.
 
   Args:
     abstract_state: pytree of arrays or `ShapeDtypeStruct`s, of everything that is trained.
@@ -71,36 +71,34 @@ def check_state(abstract_state: Any) -> None:
 
 
 def arrays(config: ConfigDict, source: str, completions: int) -> list[Array]:
-  """Returns what a run of the config is sure to hold; arguments: see `check_sizes`."""
-  prompts, length = (
-    {"data.prompts": config.data.prompts},
-    {"sampler.max_length": config.sampler.max_length},
-  )
+  """Returns what a run surely holds; its arguments are those of `check_sizes`."""
+  prompts = {"data.prompts": config.data.prompts}
+  length = {"sampler.max_length": config.sampler.max_length}
   group = {"sampler.group": completions} if source in ("live", "samples", "steps") else {}
   width = {"data.max_prompt_length": config.data.max_prompt_length}
   batch = {"eval.batch": config.eval.batch}
-  found = [
+  held = [
     Array("tokens and log-probs of a batch", prompts | group | length, SAMPLED),
     Array("prompts of a batch", prompts | width, 4, everywhere=True),
   ]
   if config.loop in ("online", "iterative", "offline"):
     samples = {"eval.samples": config.eval.samples} if config.eval.samples else {}
-    found.append(Array("prompts of an evaluation", batch | width, 4, everywhere=True))
-    found.append(Array("tokens and log-probs of an evaluation", batch | samples | length, SAMPLED))
+    held.append(Array("prompts of an evaluation", batch | width, 4, everywhere=True))
+    held.append(Array("tokens and log-probs of an evaluation", batch | samples | length, SAMPLED))
   if source == "live":
-    found.append(
+    held.append(
       Array("rows of samples.jsonl", {"log.samples": config.log.samples} | length, SAMPLED)
     )
   if config.loop == "iterative":
-    found.append(
+    held.append(
       Array("pairs of a batch", {"iterative.pairs": config.iterative.pairs} | length, 2 * SAMPLED)
     )
   if source in ("samples", "pairs") and not config.offline.pairs:
     per_prompt = group | length
     for name in ("prompts", "held_out"):
       drawn = {f"offline.{name}": config.offline[name]}
-      found.append(Array("the samples that are kept", drawn | per_prompt, KEPT, everywhere=True))
-  return found
+      held.append(Array("the samples that are kept", drawn | per_prompt, KEPT, everywhere=True))
+  return held
 
 
 def host_bytes() -> int:
@@ -109,10 +107,10 @@ def host_bytes() -> int:
 
 
 def device_bytes() -> int:
-  """Returns the memory of all devices that have their own, each host having as much as this one."""
-  own = [each.memory_stats() for each in jax.local_devices() if each.platform != "cpu"]
-  # a TiB where none says
-  return sum((stats or {}).get("bytes_limit", 2**40) for stats in own) * jax.process_count()
+  """Returns the memory of all accelerators, if every host has those of this one."""
+  stats = [device.memory_stats() for device in jax.local_devices() if device.platform != "cpu"]
+  # a TiB if the device does not say
+  return sum((each or {}).get("bytes_limit", 2**40) for each in stats) * jax.process_count()
 
 
 def shown(count: int) -> str:

@@ -1,4 +1,4 @@
-"""What scores completions, as a config names it: functions, and reward models."""
+"""Resolves what scores completions: reward functions and reward models that a config names."""
 
 import functools
 import inspect
@@ -17,22 +17,17 @@ SIGNATURES = (
   "(example, completion), which returns a number, or (example, completions), which returns one for "
   "each"
 )
-NOT_FIRST = (
-  "prompts",
-  "completion",
-  "completions",
-)  # names of a first parameter, which is the example
-TAKEN = ("mean", "std")  # the metrics reward/mean and reward/std are of all rewards together
+# Names that a first parameter cannot have, since it is the example.
+NOT_FIRST = ("prompts", "completion", "completions")
+TAKEN = ("mean", "std")  # since reward/mean and reward/std are metrics of all rewards together
 
-# The settings that name reward models, and whether these are asked after each step.
+# The settings that name reward models, and whether these score each step.
 MODELS = {"outcome_models": False, "process_models": True}
 LEARNING = "reward_model"  # the name of the reward model that learns under loop="iterative"
 
 
 class Reward(NamedTuple):
-  """A function that scores completions, and what its file has beside it;
-  grpo_jax/rewards/__init__.py says what.
-  """
+  """A function that scores completions, with the helpers of its file (rewards/__init__.py)."""
 
   score: Callable  # (example, completion) -> value, or (example, completions) -> values
   answer_of: Callable | None  # completion -> what it votes for
@@ -47,12 +42,12 @@ def rewards(cfg: Any) -> list[tuple[str, Callable, float]]:
     cfg: the rewards section. A fourth entry of a function holds keyword arguments, as in
       ("overlong", "length.overlong", 1.0, {"max_length": 96, "buffer": 16}).
   """
-  return [(name, found.score, weight) for name, found, weight in _rewards(cfg)]
+  return [(name, reward.score, weight) for name, reward, weight in _rewards(cfg)]
 
 
 def scored_ahead(cfg: Any) -> list[Callable]:
-  """Returns what is to be called with a batch before `cfg.functions` score it; see `Reward`."""
-  return [found.score_ahead for _, found, _ in _rewards(cfg) if found.score_ahead]
+  """Returns the functions to call with a batch before `cfg.functions` score it; see `Reward`."""
+  return [reward.score_ahead for _, reward, _ in _rewards(cfg) if reward.score_ahead]
 
 
 def _rewards(cfg: Any) -> list[tuple[str, Reward, float]]:
@@ -78,13 +73,12 @@ def _rewards(cfg: Any) -> list[tuple[str, Reward, float]]:
 
 
 def reward_models(cfg: Any) -> list[tuple[str, str, float, bool]]:
-  """Returns (name, folder, weight, whether it is asked after each step) of each reward model that
-  the config names.
+  """Returns (name, folder, weight, scores steps?) of each reward model that the config names.
 
   Args:
     cfg: the rewards section.
   """
-  found = []
+  models = []
   for setting, steps in MODELS.items():
     for entry in cfg[setting]:
       name, folder, weight = registry.triple(entry, f"rewards.{setting}", "(name, folder, weight)")
@@ -99,14 +93,12 @@ def reward_models(cfg: Any) -> list[tuple[str, str, float, bool]]:
           f"rewards.{setting} has {entry!r}: use a weight of at most {registry.LARGEST_WEIGHT:g} "
           "either way"
         )
-      found.append((name, folder, weight, steps))
-  return found
+      models.append((name, folder, weight, steps))
+  return models
 
 
 def check_name(name: str, setting: str) -> None:
-  """Refuses the name of a reward that cannot be one of the metrics `reward/NAME` and
-  `agreement/NAME`.
-  """
+  """Refuses a reward whose name cannot be a part of the metrics `reward/NAME`."""
   if not kinds.NAME.fits(name):
     raise SettingError(f"{setting} has the name {kinds.shown(name)}: use {kinds.NAME.expects}")
   if name in TAKEN:
@@ -117,9 +109,7 @@ def check_name(name: str, setting: str) -> None:
 
 
 def reward_names(cfg: Any) -> list[str]:
-  """Returns the names of all rewards, in the order of their components: functions, then reward
-  models.
-  """
+  """Returns the names of all rewards in the order of their components, functions first."""
   return [entry[0] for entry in cfg.functions] + [name for name, *_ in reward_models(cfg)]
 
 
@@ -135,35 +125,32 @@ def components(config: Any) -> list[tuple[str, float]]:
 
 
 def rule(config: Any) -> str:
-  """Returns the name of the function among `rewards.functions` that says what is right, or "" where
-  none does.
+  """Returns the name of the one of `rewards.functions` that tells what is right, or "".
 
-  It is the one that labels what a reward model learns from (`iterative.labels`), or else the one
-  that is `eval.reward`.
+  That is `iterative.labels` if a reward model learns from it, otherwise the one that is
+  `eval.reward`.
   """
   return config.iterative.labels if config.loop == "iterative" else checked(config)
 
 
 def checked(config: Any) -> str:
-  """Returns the name of the function among `rewards.functions` that is `eval.reward` with its
-  arguments, or "".
-  """
+  """Returns the name of the one of `rewards.functions` that is `eval.reward`, or ""."""
   arguments = _eval_arguments(config.eval)
   rows = ((name, path, dict(*more)) for name, path, _, *more in config.rewards.functions)
   return next((name for name, *which in rows if which == [config.eval.reward, arguments]), "")
 
 
 def _eval_arguments(cfg: Any) -> dict[str, Any]:
-  """The keyword arguments of `eval.arguments`."""
+  """Returns the keyword arguments of `eval.arguments`."""
   try:
-    found = dict(cfg.arguments)
+    arguments = dict(cfg.arguments)
   except (TypeError, ValueError) as error:
     raise SettingError(
       f"eval.arguments={kinds.shown(cfg.arguments)}: use (('name', value), ...): {error}"
     ) from error
-  if len(found) < len(cfg.arguments):
+  if len(arguments) < len(cfg.arguments):
     raise SettingError(f"eval.arguments={kinds.shown(cfg.arguments)}: use each name once")
-  return found
+  return arguments
 
 
 def eval_reward(cfg: Any) -> Reward:
@@ -172,20 +159,19 @@ def eval_reward(cfg: Any) -> Reward:
   Args:
     cfg: the eval section.
   """
-  given = _eval_arguments(cfg)
+  arguments = _eval_arguments(cfg)
   shown = f"eval.reward={cfg.reward!r} with eval.arguments={kinds.shown(cfg.arguments)}"
-  found = _reward(cfg.reward, given, "eval.reward", shown)
-  if combine.looks_at_group(found.score):
+  reward = _reward(cfg.reward, arguments, "eval.reward", shown)
+  if combine.looks_at_group(reward.score):
     raise SettingError(
       f"{shown}: looks at a group of {combine.GROUP_PARAMETER}, and an evaluation asks of one at a "
       "time whether it is right; use a reward of (example, completion)"
     )
-  return found
+  return reward
 
 
 def check_kind(function: Callable, shown: str) -> None:
-  """Refuses what can be called and is no reward, such as a class, or a function with the parameters
-  of TRL's rewards.
+  """Refuses a callable that is not a reward, such as a class or a reward written for TRL.
 
   Args:
     function: that a setting names.
@@ -197,7 +183,7 @@ def check_kind(function: Callable, shown: str) -> None:
     or inspect.isasyncgenfunction(function),
     "a generator": inspect.isgeneratorfunction(function),
   }
-  if kind := next((kind for kind, is_so in wrong.items() if is_so), ""):
+  if kind := next((kind for kind, applies in wrong.items() if applies), ""):
     raise SettingError(f"{shown}: is {kind}; use a function {SIGNATURES}")
   try:
     first = next(iter(inspect.signature(function).parameters), "")
@@ -211,7 +197,7 @@ def check_kind(function: Callable, shown: str) -> None:
 
 
 def requirement(cfg: Any) -> Callable | None:
-  """Returns the function that `cfg.require` names, or None where it names none.
+  """Returns the function that `cfg.require` names, if any.
 
   Args:
     cfg: the offline section.
@@ -221,22 +207,23 @@ def requirement(cfg: Any) -> Callable | None:
   return _reward(cfg.require, {}, "offline.require", f"offline.require={cfg.require!r}").score
 
 
-def _reward(path: str, given: dict[str, Any], setting: str, shown: str) -> Reward:
-  """Returns a reward by its path, with keyword arguments that its file has checked; `shown` is how
-  it is set.
-  """
-  found, score = registry.with_module(path, "grpo_jax.rewards", setting)
+def _reward(path: str, keywords: dict[str, Any], setting: str, shown: str) -> Reward:
+  """Returns a reward by its path, bound to keyword arguments that its file has checked."""
+  module, score = registry.with_module(path, "grpo_jax.rewards", setting)
   check_kind(score, shown)
-  beside = {name: vars(found).get(name) for name in ("answer_of", "check_arguments", "score_ahead")}
+  names = ("answer_of", "check_arguments", "score_ahead")
+  helpers = {name: vars(module).get(name) for name in names}
   try:
-    inspect.signature(score).bind("example", "completion", **given)
-    for name, function in beside.items():
+    inspect.signature(score).bind("example", "completion", **keywords)
+    for name, function in helpers.items():
       if function is not None:
-        inspect.signature(function).bind(*[()] * (name != "check_arguments"), **given)
+        inspect.signature(function).bind(*[()] * (name != "check_arguments"), **keywords)
   except (TypeError, ValueError) as error:
     raise SettingError(f"{shown}: {path} cannot be called so: {error}") from error
-  check = beside.pop("check_arguments")
+  check = helpers.pop("check_arguments")
   if check:
-    check(**given)
-  bound = {name: functools.partial(f, **given) if f and given else f for name, f in beside.items()}
-  return Reward(functools.partial(score, **given) if given else score, **bound)
+    check(**keywords)
+  if not keywords:
+    return Reward(score, **helpers)
+  bound = {name: f and functools.partial(f, **keywords) for name, f in helpers.items()}
+  return Reward(functools.partial(score, **keywords), **bound)
