@@ -1,8 +1,7 @@
-"""Checksums of the arrays of a checkpoint, read a few at a time on one device: what
-experiments.doctor compares.
+"""Reads the checksums of a checkpoint's arrays, a few at a time on one device (experiments.doctor).
 
-A run restores all of a checkpoint at once (checkpoint.py), onto its own devices and for its own
-model. Here nothing is known but the folder, and no more than a part of it has to fit the memory.
+A run restores a whole checkpoint onto its own devices and for its own model (checkpoint.py). Here
+nothing is known but the folder, and only a part of it has to fit into memory.
 """
 
 from collections.abc import Iterator
@@ -18,11 +17,9 @@ AT_ONCE = 1 << 30  # bytes
 
 
 def read(workdir: str, step: int) -> Iterator[tuple[dict[str, str], int]]:
-  """Yields the checksums of some arrays of a checkpoint, by the names that `checkpoint.about` has,
-  and their bytes.
+  """Yields the checksums of some arrays, by their names in `About.arrays`, and their bytes.
 
-  Raises:
-    Exception: of any kind where the checkpoint is damaged.
+  A damaged checkpoint raises an exception of any kind.
   """
   orbax_logging.orbax()
   path = finished.directory(workdir) / str(step) / "state"
@@ -35,13 +32,12 @@ def read(workdir: str, step: int) -> Iterator[tuple[dict[str, str], int]]:
     end = start + 1
     while end < len(wanted) and sum(sizes[start : end + 1]) <= AT_ONCE:
       end += 1
-    item = tree.unflatten(
-      [leaf if start <= i < end else ocp.PLACEHOLDER for i, leaf in enumerate(wanted)]
-    )
+    parts = [leaf if start <= i < end else ocp.PLACEHOLDER for i, leaf in enumerate(wanted)]
+    item = jax.tree.unflatten(tree, parts)
     args = ocp.args.PyTreeRestore(
       item=item, restore_args=ocp.checkpoint_utils.construct_restore_args(item)
     )
-    found = ocp.PyTreeCheckpointHandler().restore(path, args=args)
-    found = jax.tree.map(lambda leaf: None if leaf is ocp.PLACEHOLDER else leaf, found)
-    yield checksums(found), sum(sizes[start:end])
+    arrays = ocp.PyTreeCheckpointHandler().restore(path, args=args)
+    arrays = jax.tree.map(lambda leaf: None if leaf is ocp.PLACEHOLDER else leaf, arrays)
+    yield checksums(arrays), sum(sizes[start:end])
     start = end

@@ -1,9 +1,9 @@
-"""Checksums of arrays: what a checkpoint keeps to notice damage, and a reference to be known again.
+"""Computes checksums of arrays, which show damage in a checkpoint and identify a reference.
 
-A checksum is 32 bits of an array's bits and their places, made on its devices and the same on any
-mesh. Whatever single
-number changes, it changes: every step below maps different inputs to different outputs, all else
-being equal. It is no protection against someone who wants two arrays to have the same.
+A checksum is 32 bits of an array's bits and their places, computed on its devices and the same on
+any mesh. If any single number changes, it changes: every step below maps different inputs to
+different outputs, all else being equal. It is no protection against someone who wants two arrays to
+have the same.
 """
 
 import math
@@ -19,24 +19,23 @@ _FOLD = 16  # rows that are added up at a time
 def checksums(tree: Any) -> dict[str, str]:
   """Returns eight hexadecimal digits for every leaf of `tree`, by its path with dots.
 
-  It costs one reading of the arrays: 0.06 s for a GB on two CPU cores.
+  It reads the arrays once: 0.06 s for a GB on two CPU cores.
   """
-  found = {}
+  sums = {}
   for path, leaf in jax.tree.leaves_with_path(tree):
     name = jax.tree_util.keystr(path, simple=True, separator=".")
-    # Each is waited for: programs that talk between the simulated devices of a CPU block one
+    # Wait for each: programs that communicate between the simulated devices of a CPU block one
     # another when many run.
-    found[name] = f"{int(jax.device_get(_checksum(leaf))):08x}"
-  return found
+    sums[name] = f"{int(jax.device_get(_checksum(leaf))):08x}"
+  return sums
 
 
 @jax.jit
 def _checksum(x: jax.Array) -> jax.Array:
-  """The checksum of one array, a uint32. Sums are modulo 2^32, so that their order does not matter."""
+  """Returns the checksum of an array, a uint32; sums modulo 2^32 do not depend on their order."""
   bits = x if x.dtype == bool else jax.lax.bitcast_convert_type(x, _UNSIGNED[x.dtype.itemsize])
   bits = bits.astype(jnp.uint32)
-  # Twice sixteen rows become one, which runs at the speed of memory; what is left is mixed well and
-  # added up.
+  # Twice sixteen rows become one, at the speed of memory; the rest is mixed well and added up.
   for _ in range(2):
     bits = _folded(bits)
   place = jnp.zeros(bits.shape, jnp.uint32)
@@ -49,9 +48,7 @@ def _checksum(x: jax.Array) -> jax.Array:
 
 
 def _folded(bits: jax.Array) -> jax.Array:
-  """Up to sixteen neighbouring rows added up, each with an odd factor of its own; [..., a, b] ->
-  [..., a / k, b].
-  """
+  """Adds up each k <= 16 neighbouring rows with odd factors; [..., a, b] -> [..., a / k, b]."""
   rows = math.gcd(bits.shape[-2], _FOLD) if bits.ndim > 1 else 1
   if rows == 1:
     return bits

@@ -1,16 +1,14 @@
-"""Compiled programs are kept in a folder, from one process of a run to the next: a restart compiles
-little or nothing.
+"""Keeps compiled programs in a folder, so that a run that is resumed compiles little or nothing.
 
-JAX writes what took at least LEAST_SECONDS to compile, on process 0, and every process reads it.
-The name of an entry is a hash of the program, of its options, of the versions and of the devices,
-so an entry never stands for another program; on a CPU it is a hash of the process, too, so that of
-several only the first finds its own.
+JAX writes a program that took at least LEAST_SECONDS to compile on process 0, and every process
+reads it. The name of an entry is a hash of the program, its options, the versions and the devices,
+so an entry never stands for another program; on a CPU the hash includes the process, so that of
+several processes only the first finds its own.
 
-JAX writes an entry in place and never replaces one: what a kill cuts short would be told in a
-warning, and compiled anew, at each start. So entries that cannot be unpacked are removed at the
-start (`mend`), and the checksums of the others are kept in SUMS, from then on or from the end of
-the process that wrote them. In a bucket an object appears whole or not at all, and nothing is
-looked at.
+JAX writes an entry in place and never replaces one: an entry that a kill cut short would cause a
+warning and a compilation at each start. So damaged entries are removed at the start (`_mend`), and
+the checksums of the others are kept in SUMS. In a bucket an object appears whole or not at all, and
+nothing is checked.
 """
 
 import contextlib
@@ -27,40 +25,34 @@ from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.sandbox import deadline, model_folder
 
-IN_WORKDIR = "workdir"  # the setting's value for a folder of the run's own
-FOLDER = "compiled"  # its name
+IN_WORKDIR = "workdir"  # value of the setting: a folder in the run's own folder
+FOLDER = "compiled"  # the name of that folder
 SUMS = "checksums.json"  # in the folder of programs: name of an entry -> its CRC-32
 ENTRY = "*-cache"
-ZLIB, ZSTD = b"\x78", b"\x28\xb5\x2f\xfd"  # how what they have packed begins
-WRITING_SECONDS = 60.0  # for which another process may still be writing an entry of a shared folder
-LEAST_SECONDS = 0.5  # that a program takes to compile for it to be kept
-READ, COMPILED = (
-  "/jax/compilation_cache/cache_hits",
-  "/jax/compilation_cache/cache_misses",
-)  # events that JAX reports
+ZLIB, ZSTD = b"\x78", b"\x28\xb5\x2f\xfd"  # first bytes of compressed entries
+WRITING_SECONDS = 60.0  # another process may be writing a younger entry of a shared folder
+LEAST_SECONDS = 0.5  # programs that compile faster are not kept
+# events that JAX reports
+READ, COMPILED = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
 SETTINGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 
 
 class Programs:
-  """The folder that programs are kept in ("": none), and how many were read from it and how many
-  were added.
-  """
+  """Counts the programs that were read from a folder ("": none) and added to it."""
 
   def __init__(self, folder: str):
     self.folder, self.read, self.added = folder, 0, 0
 
   def __call__(self, event: str, **_: object) -> None:
-    """Counts; JAX calls it with every event that it reports."""
+    """Counts an event; JAX calls it with every one that it reports."""
     self.read += event == READ
     self.added += event == COMPILED
 
   def __str__(self) -> str:
-    """What was done so far, to end a sentence with."""
-    return (
-      f"; programs: {self.added} compiled for {self.folder}, {self.read} read from it"
-      if self.folder
-      else ""
-    )
+    """Returns the counts in words, to end a sentence with."""
+    if not self.folder:
+      return ""
+    return f"; programs: {self.added} compiled for {self.folder}, {self.read} read from it"
 
 
 @contextlib.contextmanager
@@ -68,11 +60,8 @@ def kept(setting: str, workdir: str) -> Iterator[Programs]:
   """Keeps compiled programs while the block runs.
 
   Args:
-    setting: `compilation_cache`: IN_WORKDIR, a folder of a disk or of a bucket, or "" for none.
+    setting: `compilation_cache`: IN_WORKDIR, a folder on a disk or in a bucket, or "" for none.
     workdir: of the run.
-
-  Raises:
-    SettingError: the folder cannot be written; jax would only warn, at every program.
   """
   folder = f"{workdir.rstrip('/')}/{FOLDER}" if setting == IN_WORKDIR else setting
   if not folder:
@@ -86,8 +75,7 @@ def kept(setting: str, workdir: str) -> Iterator[Programs]:
   except OSError as error:
     raise SettingError(
       f"compilation_cache={setting!r}: {folder} cannot be written ({error.strerror}); use another "
-      "folder, or '' for "
-      "none"
+      "folder, or '' for none"
     ) from error
   folder = os.fspath(storage.absolute(folder))
   _mend(folder, setting != IN_WORKDIR)
@@ -105,16 +93,16 @@ def kept(setting: str, workdir: str) -> Iterator[Programs]:
 
 
 def _mend(folder: str, shared: bool) -> None:
-  """Removes damaged entries, and keeps the checksums of the others; process 0 does, on a disk.
+  """Removes damaged entries and keeps the checksums of the others, on process 0 and on a disk.
 
   Args:
     folder: of programs.
-    shared: whether other runs may write to it now; else this run has it for itself.
+    shared: whether other runs may be writing to it.
   """
   if jax.process_index() or storage.in_bucket(folder):
     return
   place = storage.place(folder)
-  # a folder that others clean up, or a full disk: programs are only compiled anew
+  # others may clean the folder up, or the disk be full: programs are then compiled again
   with contextlib.suppress(OSError):
     before, states, sums = _read_sums(place), examine(folder), {}
     for name, (is_whole, crc) in states.items():
@@ -127,21 +115,21 @@ def _mend(folder: str, shared: bool) -> None:
 
 
 def examine(folder: str) -> dict[str, tuple[bool, str]]:
-  """Returns for each entry of a folder of a disk whether it is whole, and its CRC-32.
+  """Returns for each entry of a folder on a disk whether it is whole, and its CRC-32.
 
-  One whose checksum is kept is whole where that is right; another one where it can be unpacked.
+  Its checksum decides, if that is kept, or else whether it can be unpacked.
   """
-  place, found = storage.place(folder), {}
+  place, states = storage.place(folder), {}
   sums = _read_sums(place)
   for path in sorted(path for path in place.glob(ENTRY) if storage.is_plain(path)):
     content = path.read_bytes()
     crc = f"{zlib.crc32(content):08x}"
-    found[path.name] = (sums[path.name] == crc if path.name in sums else _unpacks(content), crc)
-  return found
+    states[path.name] = (sums[path.name] == crc if path.name in sums else _unpacks(content), crc)
+  return states
 
 
 def _read_sums(folder: storage.Path) -> dict[str, str]:
-  """Returns the checksums that a folder keeps; {} where they cannot be read."""
+  """Returns the checksums that a folder keeps; {} if they cannot be read."""
   try:
     return model_folder.read_json("compilation_cache", folder, SUMS, model_folder.INDEX_BYTES) or {}
   except SettingError:
@@ -149,9 +137,7 @@ def _read_sums(folder: storage.Path) -> dict[str, str]:
 
 
 def _unpacks(entry: bytes) -> bool:
-  """Returns whether an entry can be unpacked; of one that is packed in another way than jax does,
-  it is assumed.
-  """
+  """Returns whether an entry can be unpacked; assumes it for formats that jax does not use."""
   try:
     if entry[:1] == ZLIB:
       zlib.decompress(entry)
@@ -168,11 +154,10 @@ def _unpacks(entry: bytes) -> bool:
 
 @contextlib.contextmanager
 def same_settings(title: str) -> Iterator[None]:
-  """Sets jax's settings back to what they were before the block, with a warning: programs would
-  compute otherwise.
+  """Restores jax's settings after the block, with a warning: they would change programs.
 
   Args:
-    title: of the code that the block calls, for the warning.
+    title: names the code that the block calls, for the warning.
   """
   before = dict(jax.config.values)
   try:
@@ -187,7 +172,7 @@ def same_settings(title: str) -> Iterator[None]:
 
 
 def _set(values: dict[str, object]) -> None:
-  """Changes settings of jax, which would otherwise keep to the folder that it has first used."""
+  """Changes settings of jax and makes it forget the folder that it used first."""
   for name, value in values.items():
     jax.config.update(name, value)
   compilation_cache.reset_cache()

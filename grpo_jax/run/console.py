@@ -1,4 +1,4 @@
-"""What a terminal or a log shows of a run: a bar, numbers, the time left, a table of samples."""
+"""Formats the bar, numbers, the time left and tables of samples for a terminal or a log."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,15 +15,15 @@ def time_left(ends: Sequence[float], steps: int) -> str:
   """Returns the time that `steps` more steps take, as H:MM:SS.
 
   Args:
-    ends: when the last steps ended, in seconds. What came before the first of them is left out: it
-      compiled.
-    steps: how many steps are left.
+    ends: when the last steps ended, in seconds; the time before the first one, which compiled, does
+      not count.
+    steps: the number of steps left.
   """
   return remaining(ends[-1] - ends[0] if ends else 0.0, len(ends) - 1, steps)
 
 
 def remaining(seconds: float, done: int, left: int) -> str:
-  """Returns the time for `left` more steps as H:MM:SS, where `done` steps took so many seconds."""
+  """Returns the time for `left` more steps as H:MM:SS, if `done` steps took `seconds`."""
   if left <= 0:
     return "0:00:00"
   if done <= 0:
@@ -33,12 +33,12 @@ def remaining(seconds: float, done: int, left: int) -> str:
 
 
 def samples_table(step: int, samples: Sequence[Mapping[str, Any]]) -> rich.table.Table:
-  """Makes a table of question, completion, reward and advantage. The texts of samples are never
-  taken for markup.
+  """Makes a table of samples. Their texts are never taken for markup.
 
   Args:
     step: of the run, for the title.
-    samples: with the four by their names; numbers as JSON has them, None for what is not finite.
+    samples: `question`, `completion`, `reward` and `advantage` of each; None for numbers that are
+      not finite.
   """
   table = rich.table.Table(
     title=f"samples of step {step}", title_justify="left", show_lines=True, expand=True
@@ -60,21 +60,17 @@ def samples_table(step: int, samples: Sequence[Mapping[str, Any]]) -> rich.table
 
 
 def printable(text: str) -> str:
-  """Returns `text` with U+FFFD for the control characters that a terminal would obey: a sample may
-  say anything.
-  """
+  """Returns `text` with U+FFFD for the control characters that a terminal would obey."""
   return "".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text)
 
 
 def number(value: float | None, form: str = ".4g") -> str:
-  """Returns a number in that format; None is what JSON has for one that is not finite."""
+  """Returns a formatted number; None stands for one that is not finite."""
   return "nan" if value is None else format(value, form)
 
 
 def bar(console: rich.console.Console, steps: int) -> rich.progress.Progress:
-  """Makes a line of phase, bar, steps done, time left, numbers. A narrow terminal cuts numbers and
-  drops the bar.
-  """
+  """Makes a line of phase, bar, steps, time left and numbers; a narrow terminal drops the bar."""
   return rich.progress.Progress(
     _field("phase", 6),
     rich.progress.BarColumn(bar_width=20),
@@ -87,17 +83,17 @@ def bar(console: rich.console.Console, steps: int) -> rich.progress.Progress:
 
 
 def _cell(width: int | None = None) -> rich.table.Column:
-  """A column of the bar that is never wrapped."""
+  """Returns a column of the bar that is never wrapped."""
   return rich.table.Column(min_width=width, no_wrap=True, overflow="ellipsis")
 
 
 def _field(name: str, width: int | None = None) -> rich.progress.TextColumn:
-  """A column of the bar that shows the field `name` of the task."""
+  """Returns a column of the bar that shows the field `name` of the task."""
   return rich.progress.TextColumn(
     f"{{task.fields[{name}]}}", table_column=_cell(width), markup=False
   )
 
 
 def _cut(text: str) -> str:
-  """The text as a table shows it, with dots where it is too long."""
+  """Returns the text, with dots for its end if it is too long for a table."""
   return text if len(text) <= TABLE_CHARACTERS else text[: TABLE_CHARACTERS - 4] + " ..."

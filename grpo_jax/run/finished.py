@@ -1,8 +1,7 @@
-"""Which folders of DIR/checkpoints are complete checkpoints: no more is read than names, and in a
-bucket the mark.
+"""Finds the complete checkpoints in DIR/checkpoints; only names are read (in a bucket, the marks).
 
-jax is not imported for a folder of a disk: a command that names a step which is not there is
-answered at once.
+jax is not imported for a folder on a disk, so that a command that names a missing step is answered
+at once.
 """
 
 from grpo_jax.io import storage
@@ -11,19 +10,17 @@ _TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a checkpoint that is bein
 
 
 def directory(workdir: str) -> storage.Path:
-  """DIR/checkpoints of a run."""
+  """Returns DIR/checkpoints of a run."""
   return storage.absolute(workdir) / "checkpoints"
 
 
 def folders(directory: storage.Path) -> list[storage.Path]:
-  """The folders of checkpoints that have got their final name."""
+  """Returns the folders of checkpoints that have their final name."""
   return [path for path in directory.iterdir() if path.name.isdigit()] if directory.is_dir() else []
 
 
 def is_complete(path: storage.Path) -> bool:
-  """Returns whether a folder with a final name holds the whole checkpoint: on a disk it has got the
-  name then.
-  """
+  """Returns whether a folder with a final name is a whole checkpoint; on a disk it always is."""
   if not storage.in_bucket(path):
     return True
   import orbax.checkpoint as ocp  # imports jax
@@ -32,7 +29,7 @@ def is_complete(path: storage.Path) -> bool:
 
 
 def incomplete(directory: storage.Path) -> list[storage.Path]:
-  """What an interrupted save, or an interrupted deletion in a bucket, left."""
+  """Returns what an interrupted save, or an interrupted deletion in a bucket, left."""
   unnamed = (
     [path for path in directory.iterdir() if _TEMPORARY in path.name] if directory.is_dir() else []
   )
@@ -40,10 +37,10 @@ def incomplete(directory: storage.Path) -> list[storage.Path]:
 
 
 def steps(directory: storage.Path) -> list[int]:
-  """The steps of the complete checkpoints, in order."""
+  """Returns the steps of the complete checkpoints, in order."""
   return sorted(int(path.name) for path in folders(directory) if is_complete(path))
 
 
 def latest(directory: storage.Path) -> int | None:
-  """The step of the last complete checkpoint; None where there is none."""
+  """Returns the step of the last complete checkpoint; None if there is none."""
   return max(steps(directory), default=None)

@@ -1,14 +1,12 @@
-"""How the process of a run ends: not with code 0 before its last step, and together with the
-processes that it started.
+"""Ends the process of a run: never with code 0 too early, and together with its child processes.
 
     with until_done():
-      ...                     # the whole run; what leaves the block by an exception is not done
+      ...                     # the whole run; an exception means that it is not done
 
-Until the block has ended, `os._exit(0)` in this process, by whatever library and in whatever
-thread, says so and ends it with code 1. When the block ends, processes that this one started and
-that still run are ended, on Linux: they would keep files and pipes of the run open. Forked children
-also end where this process is killed. What cannot be seen here is a call of exit(0) or _exit(0)
-from C.
+Until the block has ended, `os._exit(0)` in this process, by any library and in any thread, prints
+an error and exits with code 1. When the block ends, processes that this one started and that still
+run are ended, on Linux: they would keep files and pipes of the run open. Forked children also end
+if this process is killed. Calls of exit(0) or _exit(0) from C are not noticed.
 """
 
 import contextlib
@@ -21,16 +19,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Never
 
 from grpo_jax.sandbox import worker
 
-PATIENCE = 2.0  # seconds that processes have to end by themselves after SIGTERM
+PATIENCE = 2.0  # seconds that processes have to end after SIGTERM
 SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 @contextlib.contextmanager
 def until_done() -> Iterator[None]:
-  """Ends this process as the module says; to be used once, in the main thread."""
+  """Guards the end of this process as the module says; used once, in the main thread."""
   before = os._exit
   os._exit = functools.partial(_leave, os.getpid(), before)
   if sys.platform == "linux":
@@ -48,30 +47,28 @@ def until_done() -> Iterator[None]:
   os._exit = before
 
 
-def _leave(process: int, before: Callable[[int], None], code: int) -> None:
-  """Takes the place of os._exit in a run that is not at its end."""
+def _leave(process: int, exit_now: Callable[[int], Never], code: int) -> Never:
+  """Replaces os._exit in a run that is not at its end."""
   if code == 0 and os.getpid() == process:
     with contextlib.suppress(OSError):
       os.write(
         2,
-        b"error: os._exit(0) was called before the run was at its end, by its user's code or a library\n",
+        b"error: os._exit(0) was called before the run was at its end, by its user's code or a "
+        b"library\n",
       )
     code = 1
-  before(code)
+  exit_now(code)
 
 
 def _end_forks_with(process: int) -> None:
-  """Has children that the main thread of this process forks from now on be killed where it ends,
-  however it ends.
-  """
+  """Makes children that the main thread forks from now on die with this process."""
   libc, forked_by_main = ctypes.CDLL(None), [False]
 
   def note() -> None:
     forked_by_main[0] = threading.current_thread() is threading.main_thread()
 
   def follow() -> None:
-    # The signal comes when the thread that forked ends: a pool's thread may end before its children
-    # should.
+    # The signal comes when the forking thread ends, and a pool's thread may end too early.
     if forked_by_main[0] and os.getppid() == process:
       libc.prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
 
@@ -79,51 +76,47 @@ def _end_forks_with(process: int) -> None:
 
 
 def end_children() -> list[str]:
-  """Ends the processes that this one started, and those that these started.
-
-  Those of sandbox/worker.py are left out: they end by themselves.
+  """Ends the processes below this one, except those of sandbox/worker.py, which end by themselves.
 
   Returns:
-    Their names, "process 12 (python)". On other systems than Linux none is found.
+    Their names, such as "process 12 (python)"; nothing on other systems than Linux.
   """
-  found = _descendants(os.getpid())
+  running = _descendants(os.getpid())
   for number in (signal.SIGTERM, signal.SIGKILL):
-    for pid in found:
+    for pid in running:
       with contextlib.suppress(OSError):
         os.kill(pid, number)
     deadline = time.monotonic() + PATIENCE
-    while any(map(_runs, found)) and time.monotonic() < deadline:
+    while any(map(_runs, running)) and time.monotonic() < deadline:
       time.sleep(0.02)
-  return [f"process {pid} ({name})" for pid, name in found.items()]
+  return [f"process {pid} ({name})" for pid, name in running.items()]
 
 
 def _descendants(process: int) -> dict[int, str]:
-  """Returns the names of the running processes below a process, by their ids, without those of
-  sandbox/worker.py.
-  """
+  """Returns the names of the processes that run below a process, by their ids."""
   below: dict[int, list[tuple[int, str]]] = {}
   for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
     if read := _status(int(stat.parent.name)):
       name, state, parent = read
       if state not in "ZX":
         below.setdefault(parent, []).append((int(stat.parent.name), name))
-  found, waiting = {}, [process]
+  descendants, waiting = {}, [process]
   while waiting:
     for pid, name in below.get(waiting.pop(), []):
       if pid not in worker.started:
-        found[pid] = name
+        descendants[pid] = name
         waiting.append(pid)
-  return found
+  return descendants
 
 
 def _runs(pid: int) -> bool:
-  """Returns whether a process has not ended; one that its parent has not asked for yet has."""
+  """Returns whether a process still runs; a zombie does not."""
   read = _status(pid)
   return read is not None and read[1] not in "ZX"
 
 
 def _status(pid: int) -> tuple[str, str, int] | None:
-  """Returns a process's name, its state and its parent; None where there is no such process."""
+  """Returns the name, state and parent of a process; None if there is no such process."""
   try:
     text = pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace")
   except OSError:

@@ -1,16 +1,16 @@
-"""Logs of a run, which are added to line by line, and the checksums of their lines.
+"""Appends lines to the logs of a run with checksums, and reads them.
 
-    DIR/metrics.jsonl   a JSON object on each line, and nothing else: pandas and jq read it as it is
-    DIR/metrics.crc     for each of those lines: START LENGTH CRC CHECK
+    DIR/metrics.jsonl   a JSON object on each line, and nothing else: pandas and jq can read it
+    DIR/metrics.crc     START LENGTH CRC CHECK for each of those lines
 
 START is the byte at which the line begins, LENGTH its bytes without the newline, CRC the CRC-32 of
-them, and CHECK the CRC-32 of the three texts before it. The checksums lie in a file of their own,
-so that two runs with the same numbers have the same lines, whatever their timings, and a table that
-is read from a log has no column that is no number.
+them, and CHECK the CRC-32 of the three texts before it. The checksums are in a file of their own,
+so that two runs with the same numbers have the same lines, and tables that are read from a log have
+no further column.
 
-A line is damaged where it should have a checksum and has none that fits, or where it is no JSON
-object. A line that was written before there were checksums, or whose checksum is lost, is judged by
-whether it is JSON alone. jax is not imported here.
+A line is damaged if its checksum is wrong or missing, or if it is not a JSON object. A line from
+before there were checksums, or whose checksum is lost, only has to be JSON. jax is not imported
+here.
 """
 
 import bisect
@@ -22,32 +22,28 @@ import pathlib
 import re
 import zlib
 from collections.abc import Iterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from grpo_jax.io import storage
 from grpo_jax.sandbox import model_folder
 
+AnyPath = TypeVar("AnyPath", pathlib.Path, storage.Path)
 _RECORD = re.compile(rb"(\d{1,18}) (\d{1,18}) ([0-9a-f]{8})")
 
 
-class Found(NamedTuple):
-  """What a log holds."""
+class Content(NamedTuple):
+  """The content of a log."""
 
-  # of the lines that are whole, in order, each with its number
-  objects: list[tuple[int, dict[str, Any]]]
+  objects: list[tuple[int, dict[str, Any]]]  # the whole lines in order, each with its number
   damaged: list[int]  # the numbers of the others, counted from 1
-  lines: int  # all of them; a last one that a kill cut off is none
-  checked: int  # those whose checksum was found right
+  lines: int  # all of them, except a last one that a kill cut off
+  checked: int  # lines with a right checksum
   sums: int  # damaged lines of the file of checksums
-  lost: int  # lines at its end that have a checksum, and are not there any more
+  lost: int  # lines that are missing at the end, by their checksums
 
 
 class Log:
-  """Writes lines to the end of a log and their checksums beside it. Use it in a `with` block.
-
-  Raises:
-    OSError: a file cannot be written.
-  """
+  """Appends lines to a log, and their checksums to its second file. Use it in a `with` block."""
 
   def __init__(self, path: pathlib.Path):
     if path.is_fifo():  # opening it would wait for a reader
@@ -63,14 +59,14 @@ class Log:
   def __enter__(self) -> "Log":
     return self
 
-  def __exit__(self, *exception: Any) -> None:
+  def __exit__(self, *exception: object) -> None:
     try:
       self.file.close()
     finally:
       self._sums.close()
 
   def write(self, *texts: str) -> None:
-    """Adds lines; they are in the files when it returns, each before its checksum.
+    """Appends lines; they are in the files when it returns, each before its checksum.
 
     Half of a surrogate pair, which UTF-8 cannot hold, is written as \\udXXX.
     """
@@ -78,8 +74,8 @@ class Log:
     for text in texts:
       line = text.encode("utf-8", errors="backslashreplace")
       self.file.write(line + b"\n")
-      said = b"%d %d %08x" % (self._at, len(line), zlib.crc32(line))
-      records.append(b"%s %08x\n" % (said, zlib.crc32(said)))
+      record = b"%d %d %08x" % (self._at, len(line), zlib.crc32(line))
+      records.append(b"%s %08x\n" % (record, zlib.crc32(record)))
       self._at += len(line) + 1
     _add(self.file, b"")
     _add(self._sums, b"".join(records))
@@ -90,43 +86,43 @@ def _add(file: BinaryIO, content: bytes) -> None:
   file.flush()
 
 
-def sums_path(path: Any) -> Any:
-  """Returns the file with the checksums of a log's lines, for a path of a disk or of a bucket."""
+def sums_path(path: AnyPath) -> AnyPath:
+  """Returns the file with the checksums of a log's lines, on a disk or in a bucket."""
   return path.with_name(sums_name(path.name))
 
 
 def sums_name(name: str) -> str:
-  """Returns the name of the file with the checksums of a log: metrics.crc of metrics.jsonl."""
+  """Returns the name of the file with the checksums of a log: metrics.crc for metrics.jsonl."""
   return f"{name.removesuffix('.jsonl')}.crc"
 
 
-def read(path: storage.Path) -> Found:
-  """Returns the lines of a log that are whole, and which are not; nothing where there is no file."""
-  sums = _Sums(path)  # before the log: what a run adds meanwhile has no checksum yet
+def read(path: storage.Path) -> Content:
+  """Reads a log; a missing file has no lines."""
+  sums = _Sums(path)  # read before the log: lines that a run adds meanwhile have no checksum yet
   content = path.read_bytes() if storage.is_plain(path) else b""
   lines = list(_split(content))
-  objects, damaged, checked = [], [], 0
+  objects: list[tuple[int, dict[str, Any]]] = []
+  damaged, checked = [], 0
   for line, is_right in zip(lines, sums.compare(lines)):
     value = None if is_right is False else parse(line.content)
     if value is not None:
       objects.append((line.number, value))
       checked += is_right is True
-    # else it is the last line of a run that goes on, or that was killed
+    # otherwise it is the last line of a run that still runs, or that was killed
     elif line.is_ended or is_right is False:
       damaged.append(line.number)
-  return Found(
-    objects, damaged, len(objects) + len(damaged), checked, sums.damaged, sums.after(len(content))
-  )
+  total = len(objects) + len(damaged)
+  return Content(objects, damaged, total, checked, sums.damaged, sums.after(len(content)))
 
 
 def damage(path: storage.Path) -> str:
-  """Returns what is damaged of a log, as in "1 line of 8 is damaged (line 3)"; "" where nothing is."""
-  found = read(path)
-  return told(found.damaged, found.lines)
+  """Returns what is damaged in a log, such as "1 line of 8 is damaged (line 3)"; or ""."""
+  content = read(path)
+  return told(content.damaged, content.lines)
 
 
 def told(damaged: list[int], lines: int, most: int = 5) -> str:
-  """Returns how many lines are damaged, and which; "" where none is."""
+  """Returns in words how many lines are damaged, and which; "" if none is."""
   if not damaged:
     return ""
   which = ", ".join(map(str, damaged[:most])) + (
@@ -138,9 +134,9 @@ def told(damaged: list[int], lines: int, most: int = 5) -> str:
 
 
 def parse(line: bytes) -> dict[str, Any] | None:
-  """Returns the object of a line; None where it is none, or nested deeper than `folder.DEPTH`.
+  """Returns the object of a line; None if it is not one, or nested too deeply.
 
-  A number that no float64 holds becomes None, as a run writes those that are not finite.
+  A number that does not fit a float64 becomes None, which a run writes for one that is not finite.
   """
   try:
     value = json.loads(
@@ -150,7 +146,7 @@ def parse(line: bytes) -> dict[str, Any] | None:
     return None
   if not isinstance(value, dict):
     return None
-  # nearly every line: counting costs nothing
+  # true of nearly every line, and counting costs nothing
   is_shallow = line.count(b"[") + line.count(b"{") <= model_folder.DEPTH
   return value if is_shallow or model_folder.depth(value) <= model_folder.DEPTH else None
 
@@ -164,12 +160,13 @@ def _integer(digits: str) -> int | None:
 
 
 class _Line(NamedTuple):
-  number: int  # counted from 1, with the empty ones
-  start: int  # its first byte
+  number: int  # counted from 1, empty lines included
+  start: int  # the place of its first byte
   content: bytes
-  is_ended: bool  # whether its newline is there
+  is_ended: bool  # by a newline
 
   def sum(self) -> tuple[int, int]:
+    """Returns the length and the CRC."""
     return len(self.content), zlib.crc32(self.content)
 
 
@@ -186,29 +183,29 @@ def _split(content: bytes) -> Iterator[_Line]:
 
 
 class _Sums:
-  """The checksums of a log's lines, and how many of them are damaged themselves."""
+  """The checksums of a log's lines."""
 
   def __init__(self, path: storage.Path):
     file = sums_path(path)
-    self.damaged = 0
+    self.damaged = 0  # checksums
     self._sums: dict[int, tuple[int, int]] = {}  # first byte of a line -> its length and CRC
     for record in file.read_bytes().split(b"\n") if storage.is_plain(file) else ():
-      said, _, check = record.rpartition(b" ")
-      match = _RECORD.fullmatch(said)
-      if match and check == b"%08x" % zlib.crc32(said):
+      text, _, check = record.rpartition(b" ")
+      match = _RECORD.fullmatch(text)
+      if match and check == b"%08x" % zlib.crc32(text):
         self._sums[int(match[1])] = (int(match[2]), int(match[3], 16))
       else:
         self.damaged += bool(record)
 
   def after(self, length: int) -> int:
-    """Returns how many lines began at that byte or later."""
+    """Returns the number of lines that began at byte `length` or later."""
     return sum(start >= length for start in self._sums)
 
   def compare(self, lines: list[_Line]) -> list[bool | None]:
-    """Returns for each line whether its checksum is right; None where it should have none.
+    """Returns for each line whether its checksum is right; None if it should have none.
 
-    A line that is not where it was written, since a person has deleted one before it, is right
-    where it is one of those that are found nowhere else.
+    A line that has moved, because a person has deleted an earlier one, is right if it has the
+    checksum of a line that is missing elsewhere.
     """
     left = collections.Counter(self._sums.values())
     right = [self._sums.get(line.start) == line.sum() for line in lines]

@@ -1,17 +1,14 @@
-"""Keeps what orbax and tensorstore print beside an error that is raised anyway off the console."""
+"""Silences what orbax and tensorstore print about errors that are raised anyway."""
 
 import logging
 import os
 import re
 import sys
 import warnings
-from typing import Any
 
 
 def orbax() -> None:
-  """Leaves only warnings of what orbax and tensorstore print: their errors are raised, as one line
-  each.
-  """
+  """Silences all but the warnings of orbax and tensorstore."""
   logging.getLogger("absl").addFilter(_worth_printing)
   logging.getLogger("asyncio").addFilter(_not_left_behind)
   # writes not begun by then
@@ -24,18 +21,14 @@ def _worth_printing(record: logging.LogRecord) -> bool:
 
 
 def _not_left_behind(record: logging.LogRecord) -> bool:
-  """False for the writes of a failed save (tasks, futures, gathered futures) beside the one that
-  failed it.
-  """
+  """Returns whether a message is not about the other writes of a save that has failed."""
   return not re.search(
     "exception was never retrieved|was destroyed but it is pending", record.getMessage()
   )
 
 
-def _unraisable(event: Any) -> None:
-  """Silent on what orbax's and tensorstore's threads report beside the first write or read that
-  failed.
-  """
+def _unraisable(event: "sys.UnraisableHookArgs") -> None:
+  """Prints an exception unless it follows from the first write or read that failed."""
   if not re.match(
     "Event loop is closed|Encountered error while reading array index", str(event.exc_value)
   ):

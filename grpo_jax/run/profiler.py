@@ -1,13 +1,13 @@
-"""The window of steps that JAX's profiler records."""
+"""Records a window of steps with JAX's profiler."""
 
 import jax
 from ml_collections import ConfigDict
 
 
 class Profiler:
-  """Records steps `first_step` to `first_step + steps - 1` into a folder; 0 steps: nothing.
+  """Records `steps` steps from `first_step` on into a folder; 0 steps: nothing.
 
-  A run that goes on inside the window records what is left of it, and the end of the run closes it.
+  A run that is resumed inside the window records the rest of it; the end of a run closes it.
   """
 
   def __init__(self, cfg: ConfigDict, folder: str):
@@ -16,7 +16,7 @@ class Profiler:
     self.folder, self.recording = folder, False
 
   def before(self, step: int) -> None:
-    """Starts or stops recording, as the window says of `step`, which is about to begin."""
+    """Starts or stops recording before `step`, as the window says."""
     if step in self.window and not self.recording:
       jax.profiler.start_trace(self.folder)
       self.recording = True
@@ -24,7 +24,7 @@ class Profiler:
       self.close()
 
   def close(self) -> None:
-    """Stops recording, where it is on."""
+    """Stops recording, if it is on."""
     if self.recording:
       jax.profiler.stop_trace()
       self.recording = False

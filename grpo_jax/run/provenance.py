@@ -1,8 +1,6 @@
-"""What a run's folder says of where it began: its config, and the dtype that its first weights came
-in.
+"""Reads from a run's folder where the run began: its config, and the dtype of its first weights.
 
-jax is not imported before weights are looked at: commands that only look for a folder answer at
-once.
+jax is imported only when weights are read, so that commands which look for a folder answer at once.
 """
 
 from typing import Any
@@ -21,9 +19,7 @@ def is_run(path: str) -> bool:
 
 
 def run_of(path: str) -> str:
-  """Returns the run that a folder belongs to: itself, or that of which it is DIR/export; "" where
-  it is no run's.
-  """
+  """Returns the run of a folder that is a run or its DIR/export; else ""."""
   if is_run(path):
     return path
   place = storage.absolute(path)
@@ -31,63 +27,46 @@ def run_of(path: str) -> str:
 
 
 def ended_at(run: str) -> int | None:
-  """Returns the step at which a run ended and wrote its export; None where it has not ended.
-
-  Raises:
-    SettingError: its result.json cannot be read.
-  """
+  """Returns the step at which a run ended and wrote its export; None if it has not ended."""
   result = model_folder.read_json(f"workdir={run}", storage.place(run), "result.json") or {}
   model_folder.check(f"workdir={run}", "result.json", result, {"steps": kinds.Whole(0)})
   return result.get("steps")
 
 
 def has_gone_on(run: str) -> bool:
-  """Returns whether a run has a checkpoint of after its end: it was given more steps, and its
-  export is of before.
-
-  Raises:
-    SettingError: its result.json cannot be read.
-  """
+  """Returns whether a run was resumed after it had finished, so that its export is stale."""
   end, last = ended_at(run), finished.latest(finished.directory(run))
   return end is not None and last is not None and end < last
 
 
 def saved_config(path: str) -> dict[str, Any]:
-  """Returns the config that a run's folder belongs to, as JSON has it; {} where it is no run's.
-
-  Raises:
-    SettingError: it cannot be read.
-  """
+  """Returns the config of a run's folder, as JSON; {} if it is no run's folder."""
   if not is_run(path):
     return {}
   return model_folder.read_json(f"workdir={path}", storage.place(path), "config.json") or {}
 
 
 def weights_dtype(source: str) -> str:
-  """Returns the dtype that weights came in: of a folder's tensors; of a run, that of what it
-  started from.
+  """Returns the dtype of the tensors of a folder, or of the first weights of a run.
 
-  float32 also where that is float16, which is not written, where the run began with fresh weights,
-  and where the folder is not there any more.
+  It is "bfloat16" or "float32"; the latter also for float16, which is not written, for fresh
+  weights, and if the folder of the weights is gone.
 
   Args:
     source: a Hugging Face folder or the workdir of a run; "": fresh weights.
-
-  Raises:
-    SettingError: its files cannot be read.
   """
   from grpo_jax.models.hf import headers  # imports jax
   from grpo_jax.models.hf.names import COMPUTED
 
-  passed = set()
-  while source and is_run(source) and source not in passed:
-    passed.add(source)
+  visited = set()
+  while source and is_run(source) and source not in visited:
+    visited.add(source)
     source = str(saved_config(source).get("init_from") or "")
   if not source or not (storage.place(source) / "config.json").exists():
     return "float32"
-  found = {
+  dtypes = {
     t.dtype
     for name, t in headers.read_headers(storage.place(source)).items()
     if not name.endswith(COMPUTED)
   }
-  return "bfloat16" if found == {"BF16"} else "float32"
+  return "bfloat16" if dtypes == {"BF16"} else "float32"

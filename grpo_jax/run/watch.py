@@ -1,4 +1,4 @@
-"""Warnings about a run that goes on and learns nothing, or something else than it should."""
+"""Warns of a run that learns nothing, or something else than it should."""
 
 import collections
 import math
@@ -12,15 +12,15 @@ from grpo_jax.run.writer import Writer
 
 STEPS = 10  # in a row, before there is a warning
 NEARLY_ALL = 0.95
-# From hardly any completion cut off to so many, within a run: the policy has found that it need not
-# end. It goes from one to the other in a few steps, so that it is told after fewer of them.
+# From few truncated completions to many: the policy has learned not to end. That happens within a
+# few steps, so the warning comes after SOON of them.
 FEW, MANY, SOON = 0.1, 0.5, 3
-FALLEN = 0.5  # of the reward that the first steps had
+FALLEN = 0.5  # of the reward of the first steps
 
 CHANCE = 0.5  # agreement of a reward that knows nothing
-# Standard errors between the means of STEPS steps before one has risen or fallen: since the steps
-# with the highest mean are looked for, 3 are often chance where the rule stays as it is (16 of 40
-# simulated runs of 300 steps; at 5 none).
+# Standard errors between the means of STEPS steps that count as a rise or fall. The steps with the
+# highest mean are compared, so 3 would often be chance (in 16 of 40 simulated runs of 300 steps
+# with a constant rule; 5 in none).
 CERTAIN = 5.0
 
 HACKED = (
@@ -30,29 +30,24 @@ HACKED = (
 )
 PARTED = (
   "sort samples.html by disagreement to see what it takes for right; a KL (objective.beta) or a "
-  "smaller learner.lr "
-  "keeps the policy near the samples that the reward model learned from, loop='iterative' goes on "
-  "teaching it the "
-  "policy's own, and a weight of the rule in rewards.functions has a say against it"
+  "smaller learner.lr keeps the policy near the samples that the reward model learned from, "
+  "loop='iterative' goes on teaching it the policy's own, and a weight of the rule in "
+  "rewards.functions has a say against it"
 )
 
 
 class Steps:
-  """The last STEPS steps of which a learned reward, the rule's reward and their agreement are
-  known.
-  """
+  """The rewards of a model and of the rule, and their agreement, in the last STEPS steps."""
 
-  def __init__(self):
-    """Begins without any."""
+  def __init__(self) -> None:
     self.learned, self.rule, self.agreement = (
       collections.deque[float](maxlen=STEPS) for _ in range(3)
     )
-    self.best: tuple[list[float], list[float]] | None = (
-      None  # learned and rule, where the rule's mean was highest
-    )
+    # learned and rule of the steps in which the rule's mean was highest
+    self.best: tuple[list[float], list[float]] | None = None
 
   def add(self, learned: float, rule: float, agreement: float) -> None:
-    """Adds the means of a step, and its agreement; what is NaN is left out."""
+    """Adds the means of a step and its agreement, without NaN."""
     if not math.isnan(agreement):
       self.agreement.append(agreement)
     if math.isnan(learned) or math.isnan(rule):
@@ -66,76 +61,70 @@ class Steps:
 
 
 class Watch:
-  """Looks at the metrics of every step, and warns once when many steps in a row show the same
-  trouble.
-  """
+  """Looks at the metrics of every step, and warns once if many steps show the same trouble."""
 
   def __init__(self, max_length: int, rule: str = ""):
     """Begins before the first step.
 
     Args:
       max_length: `sampler.max_length`, for the message.
-      rule: the name of the reward that says what is right, with which learned ones are compared;
-        "": there is none.
+      rule: the reward with which reward models are compared; empty if there is none.
     """
     self.max_length, self.rule = max_length, rule
-    self.compared: dict[str, Steps] = {}  # by the name of the learned reward
-    self.flat, self.cut_off, self.many = 0, 0, 0  # steps in a row
-    self.least_cut_off = 1.0  # the smallest share so far
+    self.compared: dict[str, Steps] = {}  # by the name of the reward model
+    # steps in a row: without an advantage, nearly all truncated, many truncated
+    self.flat, self.cut_off, self.many = 0, 0, 0
+    self.least_cut_off = 1.0  # the smallest share of truncated completions so far
     self.rewards: collections.deque[float] = collections.deque(maxlen=STEPS)  # of the last steps
     self.first_reward: float | None = None  # mean of the first steps
 
-  def __call__(self, numbers: Mapping[str, Any], writer: Writer) -> None:
-    """Counts one step.
+  def __call__(self, metrics: Mapping[str, Any], writer: Writer) -> None:
+    """Looks at the metrics of one step; `writer` prints the warnings."""
+    truncated = float(metrics.get("truncated", 0.0))
+    mean = float(metrics.get("reward/mean", float("nan")))
+    self._advantages(float(metrics.get("zero_variance", 0.0)), mean, writer)
+    self._truncated(truncated, mean, writer)
+    self._reward(mean, writer)
+    for name in metrics:
+      if name.startswith("agreement/"):
+        self.compared.setdefault(name.removeprefix("agreement/"), Steps())
+    for name, steps in self.compared.items():
+      self._parted(name, steps, metrics, writer)
 
-    Args:
-      numbers: its metrics; those that a loop does not have are not looked at.
-      writer: prints the warning.
-    """
-    truncated, mean = (
-      float(numbers.get("truncated", 0.0)),
-      float(numbers.get("reward/mean", float("nan"))),
-    )
-    self.flat = self.flat + 1 if float(numbers.get("zero_variance", 0.0)) >= 1.0 else 0
-    self.cut_off = self.cut_off + 1 if truncated >= NEARLY_ALL else 0
-    self.least_cut_off = min(self.least_cut_off, truncated)
-    self.many = self.many + 1 if truncated >= MANY and self.least_cut_off <= FEW else 0
+  def _advantages(self, flat: float, mean: float, writer: Writer) -> None:
+    """Warns if all groups were flat for STEPS steps; `flat` is the share of such groups."""
+    self.flat = self.flat + 1 if flat >= 1.0 else 0
     if self.flat == STEPS:
       writer.warn(
         "zero_variance",
         f"in {STEPS} steps no group had an advantage, so nothing is learned (reward/mean is "
-        f"{mean:.3g}): look at what "
-        "was sampled in samples.jsonl; where all fail, use easier problems, a better start "
-        "(init_from) or a reward of "
-        "more values; where all succeed, harder problems; a larger sampler.group helps in both",
+        f"{mean:.3g}): look at what was sampled in samples.jsonl; where all fail, use easier "
+        "problems, a better start (init_from) or a reward of more values; where all succeed, "
+        "harder problems; a larger sampler.group helps in both",
       )
+
+  def _truncated(self, truncated: float, mean: float, writer: Writer) -> None:
+    """Warns if nearly all completions are truncated, or many more than before."""
+    self.cut_off = self.cut_off + 1 if truncated >= NEARLY_ALL else 0
+    self.least_cut_off = min(self.least_cut_off, truncated)
+    self.many = self.many + 1 if truncated >= MANY and self.least_cut_off <= FEW else 0
     if self.cut_off == STEPS:
       writer.warn(
         "truncated",
         f"in {STEPS} steps at least {NEARLY_ALL:.0%} of the completions were cut off at "
-        "sampler.max_length="
-        f"{self.max_length}: raise it, check that the model ends its answers (sampler.stop, "
-        "data.chat), or reward "
-        "shorter ones (length.overlong)",
+        f"sampler.max_length={self.max_length}: raise it, check that the model ends its answers "
+        "(sampler.stop, data.chat), or reward shorter ones (length.overlong)",
       )
     if self.many == SOON:
       writer.warn(
         "more truncated",
         f"{truncated:.0%} of the completions are now cut off at "
-        f"sampler.max_length={self.max_length}, where it was "
-        f"{self.least_cut_off:.0%} before, and reward/mean is {mean:.3g}: {HACKED}",
+        f"sampler.max_length={self.max_length}, where it was {self.least_cut_off:.0%} before, and "
+        f"reward/mean is {mean:.3g}: {HACKED}",
       )
-    self._reward(mean, writer)
-    for name in numbers:
-      if name.startswith("agreement/"):
-        self.compared.setdefault(name.removeprefix("agreement/"), Steps())
-    for name, steps in self.compared.items():
-      self._parted(name, steps, numbers, writer)
 
   def _reward(self, mean: float, writer: Writer) -> None:
-    """Warns where the reward that the policy is trained on has fallen to half of what the first
-    steps had.
-    """
+    """Warns if the policy's own reward has fallen to half of that of the first steps."""
     if mean != mean:  # NaN: there was none
       return
     self.rewards.append(mean)
@@ -147,30 +136,23 @@ class Watch:
       writer.warn(
         "reward",
         f"reward/mean was {self.first_reward:.3g} in the first {STEPS} steps and is {now:.3g} in "
-        f"the last {STEPS}, so "
-        f"the policy is led away from its own reward: {HACKED}",
+        f"the last {STEPS}, so the policy is led away from its own reward: {HACKED}",
       )
 
-  def _parted(self, name: str, steps: Steps, numbers: Mapping[str, Any], writer: Writer) -> None:
-    """Counts a step of a learned reward, and warns where it has parted from the rule."""
-    steps.add(
-      *(
-        _number(numbers, each)
-        for each in (f"reward/{name}", f"reward/{self.rule}", f"agreement/{name}")
-      )
-    )
-    if said := parted(name, self.rule, steps):
+  def _parted(self, name: str, steps: Steps, metrics: Mapping[str, Any], writer: Writer) -> None:
+    """Adds a step of a reward model, and warns if it has parted from the rule."""
+    names = (f"reward/{name}", f"reward/{self.rule}", f"agreement/{name}")
+    steps.add(*(_number(metrics, metric) for metric in names))
+    if text := parted(name, self.rule, steps):
       writer.warn(
-        f"parted {name}", f"{said}: the policy is rewarded for what the rule does not see; {PARTED}"
+        f"parted {name}", f"{text}: the policy is rewarded for what the rule does not see; {PARTED}"
       )
 
 
 def parted(name: str, rule: str, steps: Steps) -> str:
-  """How a learned reward and the rule have parted: one has risen and the other fallen, or they
-  disagree; or "".
+  """Returns how a learned reward and the rule have parted, or "".
 
-  What has fallen is compared with the steps in which the rule gave most: before it fell it may have
-  risen.
+  One has risen and the other fallen since the steps in which the rule gave most, or they disagree.
   """
   if (
     steps.best
@@ -185,24 +167,26 @@ def parted(name: str, rule: str, steps: Steps) -> str:
     means = [f"{statistics.fmean(x):.3g}" if x else "unknown" for x in (steps.learned, steps.rule)]
     return (
       f"in {STEPS} steps agreement/{name} was {statistics.fmean(steps.agreement):.3g}: it put "
-      "fewer pairs in the order "
-      f"of {rule!r} than chance would (reward/{name} is {means[0]}, reward/{rule} {means[1]})"
+      f"fewer pairs in the order of {rule!r} than chance would (reward/{name} is {means[0]}, "
+      f"reward/{rule} {means[1]})"
     )
   return ""
 
 
 def rise(before: Sequence[float], now: Sequence[float]) -> float:
-  """By how many standard errors the mean of some steps is above that of earlier ones (Welch's t)."""
-  difference = np.mean(now) - np.mean(before)
+  """Returns the rise of the mean over that of earlier steps, in standard errors (Welch's t)."""
+  difference = float(np.mean(now) - np.mean(before))
   error = math.sqrt(np.var(before, ddof=1) / len(before) + np.var(now, ddof=1) / len(now))
-  return difference / error if error else math.copysign(math.inf, difference) if difference else 0.0
+  if error:
+    return difference / error
+  return math.copysign(math.inf, difference) if difference else 0.0
 
 
 def _from_to(before: Sequence[float], now: Sequence[float]) -> str:
   return f"from {statistics.fmean(before):.3g} to {statistics.fmean(now):.3g}"
 
 
-def _number(numbers: Mapping[str, Any], name: str) -> float:
-  """A metric; NaN where it is not there, or is the null that metrics.jsonl has for NaN."""
-  value = numbers.get(name)
+def _number(metrics: Mapping[str, Any], name: str) -> float:
+  """Returns a metric; NaN if it is missing, or the null that metrics.jsonl has for NaN."""
+  value = metrics.get(name)
   return math.nan if value is None else float(value)

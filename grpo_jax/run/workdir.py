@@ -1,12 +1,11 @@
-"""A run's folder: which config it belongs to, who uses it, and the logs in it that a restart cuts
-back.
+"""Claims a run's folder for one config and one process, and cuts its logs back when it is resumed.
 
     DIR/config.json                  the config that the folder belongs to
     DIR/inputs.json                  what else its numbers depend on, see inputs.py
-    DIR/lock                         locked by the process that uses the folder, whose name it holds; in a bucket it is
-                                     there as long as that process lives
+    DIR/lock                         locked by the process that uses the folder, and holds its name;
+                                     in a bucket it exists as long as that process lives
     DIR/metrics.jsonl samples.jsonl  the run's own logs, with the checksums of their lines in
-    DIR/metrics.crc samples.crc      (OWN_LOGS; see grpo_jax/run/logs.py)
+    DIR/metrics.crc samples.crc      (OWN_LOGS; see logs.py)
 
 No other file of the folder is ever written to or cut here.
 """
@@ -28,10 +27,10 @@ from grpo_jax.errors import SettingError, StorageError
 from grpo_jax.io import storage
 from grpo_jax.run import lock, logs
 
-# Settings that may differ when a run goes on: those that only say what is shown, and where, in how
-# many microbatches and in what time the same numbers are computed (equal to rounding). So may
-# `steps`, where no learning rate depends on it. `model.hub` is in messages alone. Where
-# `data.redraw` is below 1, `eval.reward` decides which prompts come.
+# Settings that may differ when a run is resumed: they decide what is shown, and where, in how many
+# microbatches and in what time the same numbers are computed (equal to rounding). So may `steps`,
+# if no learning rate depends on it. `model.hub` is only in messages. If `data.redraw` is below 1,
+# `eval.reward` may not differ, since it decides which prompts come.
 MAY_CHANGE = (
   "model.hub",
   "eval",
@@ -46,8 +45,7 @@ MAY_CHANGE = (
   "learner.chunk",
   "learner.sizes",
 )
-# The files that a run appends to and that a restart cuts back to its checkpoint: no other file is
-# ever cut.
+# The files that a run appends to; a restart cuts them back to its checkpoint.
 OWN_LOGS = ("metrics.jsonl", "metrics.crc", "samples.jsonl", "samples.crc")
 
 
@@ -55,16 +53,16 @@ OWN_LOGS = ("metrics.jsonl", "metrics.crc", "samples.jsonl", "samples.crc")
 def locked(workdir: str) -> Iterator[Callable[[], None]]:
   """Makes the folder and keeps other runs out of it while the block runs, by a lock on DIR/lock.
 
-  The system lets go of the lock when the process ends, however it ends; in a bucket it goes stale,
+  The system releases the lock when the process ends, however it ends; in a bucket it becomes stale,
   see `lock.Lease`. Process 0 of a run holds it for all of its hosts, which all see DIR.
 
   Yields:
-    What to call before something is written that another run could write, too: raises a
-    StorageError where the lock is lost, which can be in a bucket, or its file was deleted, as it is
-    with the folder.
+    A function to call before writing what another run could write, too. It raises a StorageError if
+    the lock is lost, which can happen in a bucket, or if its file was deleted, as it is with the
+    folder.
 
   Raises:
-    SettingError: another run holds it, by its host and process; the folder cannot be written.
+    SettingError: another run holds the lock; the folder cannot be written.
   """
   error, held = None, _always
   with contextlib.ExitStack() as stack:
@@ -80,15 +78,13 @@ def locked(workdir: str) -> Iterator[Callable[[], None]]:
         error = SettingError(f"workdir={workdir}: is not a folder; use another --workdir")
       except OSError as cause:
         error = not_writable(workdir, cause)
-    if said := hosts.text_of_process_0(str(error or "")):
-      raise error or SettingError(said)
+    if message := hosts.text_of_process_0(str(error or "")):
+      raise error or SettingError(message)
     yield held
 
 
 def _take(workdir: str, stack: contextlib.ExitStack) -> tuple[str, Callable[[], None]]:
-  """Locks DIR/lock until `stack` is closed; returns who holds it already ("" for nobody), and see
-  `locked`.
-  """
+  """Locks DIR/lock until `stack` closes; returns another holder or "", and `locked`'s function."""
   if not storage.in_bucket(workdir):
     path = storage.place(workdir) / "lock"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +100,7 @@ def _take(workdir: str, stack: contextlib.ExitStack) -> tuple[str, Callable[[], 
 
 
 def _always() -> None:
-  """A lock that is not lost."""
+  """Accepts a lock that cannot be lost."""
 
 
 def _check_lease(workdir: str, lease: lock.Lease) -> None:
@@ -116,12 +112,9 @@ def _check_lease(workdir: str, lease: lock.Lease) -> None:
 
 
 def check_owner(workdir: str, config: ConfigDict) -> None:
-  """Refuses a folder that is not this config's. Settings of `MAY_CHANGE` may differ, and `steps`
-  under a constant rate.
+  """Refuses a folder of another config, or with a file that has the name of a log.
 
-  Raises:
-    SettingError: the folder belongs to another config (says which settings differ), holds a file
-      under the name of a log that no run wrote, or is nowhere.
+  Settings of `MAY_CHANGE` may differ, and `steps` under a constant rate.
   """
   storage.check("workdir", workdir)
   storage.check_reached("workdir", workdir)
@@ -133,8 +126,7 @@ def check_owner(workdir: str, config: ConfigDict) -> None:
   except (ValueError, RecursionError) as error:
     raise SettingError(
       f"workdir={workdir}: {path} is not JSON ({error}); put a copy of it back, or use another "
-      "--workdir, where "
-      f"init_from={workdir} starts from the last checkpoint's weights"
+      f"--workdir, where init_from={workdir} starts from the last checkpoint's weights"
     ) from error
   if old is not None and (changes := _changes(old, json.loads(config.to_json_best_effort()))):
     raise SettingError(
@@ -146,20 +138,16 @@ def check_owner(workdir: str, config: ConfigDict) -> None:
   ):
     raise SettingError(
       f"workdir={workdir}: holds {taken[0]} and no config.json, so it is not known whose it is, "
-      "and a run would write "
-      "to that file; put config.json back, where this is a run's folder, or use another --workdir"
+      "and a run would write to that file; put config.json back, where this is a run's folder, or "
+      "use another --workdir"
     )
 
 
 def claim(workdir: str, config: ConfigDict) -> None:
-  """Writes the config that owns the folder, once `check_owner` has passed and all that it names has
-  been found.
+  """Writes the config that owns the folder, after `check_owner` and all other checks.
 
   It is written under another name and renamed, so a full or read-only disk leaves the old one
   whole.
-
-  Raises:
-    SettingError: the folder cannot be written.
   """
   if jax.process_index() != 0:
     return
@@ -174,12 +162,12 @@ def claim(workdir: str, config: ConfigDict) -> None:
 
 
 def log_lengths(workdir: str) -> dict[str, int]:
-  """Bytes that each of the run's own logs holds, by name."""
+  """Returns the bytes of each of the run's own logs, by name."""
   return {path.name: storage.size(path) for path in _logs(workdir)}
 
 
 def steps_logged(workdir: str) -> int:
-  """The largest step that a whole line of metrics.jsonl tells of; 0 where there is none."""
+  """Returns the largest step in metrics.jsonl; 0 without any."""
   steps = [
     line.get("step") for _, line in logs.read(storage.place(workdir) / "metrics.jsonl").objects
   ]
@@ -187,20 +175,18 @@ def steps_logged(workdir: str) -> int:
 
 
 def cut_back(workdir: str, lengths: dict[str, int]) -> dict[str, int]:
-  """Cuts each of the run's own logs to its `lengths`, 0 where it has none: what came later is
-  written again.
+  """Cuts each of the run's own logs to its length in `lengths`, or to nothing without one.
 
   Returns:
-    The bytes that a log lacks, by its name, where it is shorter than that: what is left is cut to
-    whole lines.
+    The bytes that are missing, by the names of logs that are shorter; these are cut to whole lines.
   """
   lost = {}
   for path in _logs(workdir):
-    want, found = lengths.get(path.name, 0), storage.size(path)
-    if found < want:
-      lost[path.name] = want - found
+    want, size = lengths.get(path.name, 0), storage.size(path)
+    if size < want:
+      lost[path.name] = want - size
       want = path.read_bytes().rfind(b"\n") + 1
-    if found > want:
+    if size > want:
       storage.cut(path, want)
   return lost | {
     name: want
@@ -210,20 +196,16 @@ def cut_back(workdir: str, lengths: dict[str, int]) -> dict[str, int]:
 
 
 def _logs(workdir: str) -> list[storage.Path]:
-  """Those of OWN_LOGS that are there."""
+  """Returns the files of OWN_LOGS that exist."""
   return [path for name in OWN_LOGS if storage.is_plain(path := storage.place(workdir) / name)]
 
 
 def check_space(workdir: str, abstract_state: Any) -> None:
-  """Refuses a disk that has no room for one more checkpoint, before anything is compiled. A bucket
-  has room.
+  """Refuses a disk without room for one more checkpoint, before anything is compiled.
 
   Args:
-    workdir: an existing folder.
+    workdir: an existing folder; in a bucket there is always room.
     abstract_state: pytree of arrays or `ShapeDtypeStruct`s.
-
-  Raises:
-    SettingError: says how much is free and how much a checkpoint takes.
   """
   if storage.in_bucket(workdir):
     return
@@ -232,32 +214,30 @@ def check_space(workdir: str, abstract_state: Any) -> None:
   if free < need:
     raise SettingError(
       f"workdir={workdir}: {free / 1e6:.1f} MB are free on its disk and a checkpoint takes "
-      f"{need / 1e6:.1f} MB; "
-      "nothing was touched; make room or use another --workdir"
+      f"{need / 1e6:.1f} MB; nothing was touched; make room or use another --workdir"
     )
 
 
 def _flat(tree: Any, name: str = "") -> dict[str, Any]:
-  """The leaves of nested dicts by their dotted names."""
+  """Returns the leaves of nested dicts by their dotted names."""
   if not isinstance(tree, dict):
     return {name: tree}
-  return {
-    k: v
-    for key, sub in tree.items()
-    for k, v in _flat(sub, f"{name}.{key}" if name else key).items()
-  }
+  leaves: dict[str, Any] = {}
+  for key, subtree in tree.items():
+    leaves |= _flat(subtree, f"{name}.{key}" if name else key)
+  return leaves
 
 
 def _changes(old: dict[str, Any], new: dict[str, Any], most: int = 6) -> str:
-  """The settings that differ and may not, as "name was X, is Y"; empty where there are none."""
+  """Returns the settings that differ and may not, as "name was X, is Y"; or ""."""
   old, new = _flat(old), _flat(new)
   constant_rate = old.get("learner.schedule") == new.get("learner.schedule") == "constant"
   may_change = (*MAY_CHANGE, "steps") if constant_rate else MAY_CHANGE
   redraws = new.get("data.redraw", 1) < 1
 
   def is_free(name: str) -> bool:
-    of_pool = redraws and name in ("eval.reward", "eval.arguments")
-    return not of_pool and any(name == n or name.startswith(n + ".") for n in may_change)
+    decides_on_prompts = redraws and name in ("eval.reward", "eval.arguments")
+    return not decides_on_prompts and any(name == n or name.startswith(n + ".") for n in may_change)
 
   def show(values: dict[str, Any], name: str) -> str:
     return repr(values[name]) if name in values else "absent"
@@ -265,38 +245,34 @@ def _changes(old: dict[str, Any], new: dict[str, Any], most: int = 6) -> str:
   names = sorted(
     n for n in old.keys() | new.keys() if not is_free(n) and show(old, n) != show(new, n)
   )
-  said = [f"{n} was {show(old, n)}, is {show(new, n)}" for n in names[:most]]
+  changes = [f"{n} was {show(old, n)}, is {show(new, n)}" for n in names[:most]]
   if "steps" in names[:most]:
-    said.append(
+    changes.append(
       "the learning rate of every step depends on steps unless learner.schedule is constant"
     )
-  return "; ".join(said + ([f"and {len(names) - most} more"] if len(names) > most else []))
+  if len(names) > most:
+    changes.append(f"and {len(names) - most} more")
+  return "; ".join(changes)
 
 
 def not_writable(workdir: str, error: OSError) -> SettingError:
-  """The error to raise where the folder does not take a file."""
+  """Returns the error to raise if the folder cannot be written."""
   return SettingError(
     f"workdir={workdir}: cannot be written ({reason(error)}); nothing saved before was touched; "
-    "make it writable, "
-    "make room or use another --workdir"
+    "make it writable, make room or use another --workdir"
   )
 
 
 def reason(error: BaseException) -> str:
-  """The cause in a few words: the system's own, where there is one, or what the first of the errors
-  says.
-  """
+  """Returns the cause of an error in a few words: the system's message, or the first error's."""
   while error.__cause__ is not None:
     error = error.__cause__
   if isinstance(error, OSError) and error.strerror:
     return error.strerror
   if code := re.search(r"os_error_code='(\d+)'", str(error)):
     return os.strerror(int(code[1]))
-  # tensorstore adds what it was asked and where in its source it failed, in brackets.
-  lines = (
-    re.sub(r" \[(tensorstore_spec|source locations)=.*", "", str(error), flags=re.DOTALL)
-    .strip()
-    .splitlines()
-  )
+  # tensorstore adds its request and places in its source, in brackets
+  text = re.sub(r" \[(tensorstore_spec|source locations)=.*", "", str(error), flags=re.DOTALL)
+  lines = text.strip().splitlines()
   text = lines[0] if lines else type(error).__name__
   return text if len(text) <= 200 else f"{text[:80]} ... {text[-115:]}"
