@@ -24,7 +24,7 @@ from grpo_jax.errors import SettingError
 from grpo_jax.types import Example
 
 # Ranges of the settings; `Arithmetic` also refuses settings for which there are no problems.
-RANGES: dict[str, kinds.Row] = {
+RANGES: dict[str, kinds.Kind] = {
   "seed": kinds.Whole(0),
   "size": kinds.Whole(1),
   "max_number": kinds.Whole(2),

@@ -32,7 +32,7 @@ from grpo_jax.types import Example
 
 INSTALL = "pip install -e '.[gym]' -c constraints.txt"
 
-RANGES: dict[str, kinds.Row] = {
+RANGES: dict[str, kinds.Kind] = {
   "task": kinds.PATH,
   "seed": kinds.Whole(0, 2**31 - 1),
   "size": kinds.Whole(1),

@@ -6,7 +6,7 @@ hours or gigabytes before the weights are compared with it.
 
 from collections.abc import Sequence
 
-from grpo_jax.config.kinds import Form, Number, Row, Whole
+from grpo_jax.config.kinds import Form, Kind, Number, Whole
 from grpo_jax.errors import SettingError
 from grpo_jax.sandbox import model_folder
 
@@ -24,7 +24,7 @@ FACTOR = Number(0, 1e9, above=True)
 WINDOW = Whole(1, 2**31 - 1)
 SOFT_CAP = Number(0, 1e9, above=True)
 
-ROPE: dict[str, Row] = {
+ROPE: dict[str, Kind] = {
   "rope_type": model_folder.TEXT,
   "type": model_folder.TEXT,
   "rope_theta": THETA,
@@ -35,7 +35,7 @@ ROPE: dict[str, Row] = {
   "original_max_position_embeddings": FACTOR,
 }
 
-CONFIG: dict[str, Row] = {
+CONFIG: dict[str, Kind] = {
   "model_type": model_folder.TEXT,
   "architectures": model_folder.list_of(model_folder.TEXT),
   "vocab_size": VOCAB,
@@ -67,7 +67,7 @@ CONFIG: dict[str, Row] = {
 }
 
 # Fields of DecoderConfig and of AttentionSpec, as `dataclasses.asdict` returns them.
-DECODER: dict[str, Row] = {
+DECODER: dict[str, Kind] = {
   "vocab": VOCAB,
   "width": WIDTH,
   "layers": LAYERS,
@@ -93,7 +93,7 @@ DECODER: dict[str, Row] = {
   "scores": model_folder.SWITCH,
   "family": model_folder.TEXT,
 }
-ATTENTION: dict[str, Row] = {
+ATTENTION: dict[str, Kind] = {
   "window": Whole(0, 2**31 - 1),
   "soft_cap": Number(0, 1e9),
   "scale": Number(0, 1e9, above=True),

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import tokenizers
 
-from grpo_jax.config.kinds import Row
+from grpo_jax.config.kinds import Kind
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.sandbox import model_folder
@@ -38,10 +38,10 @@ PARTS = {
 }
 _INNER = ("normalizers", "pretokenizers", "processors", "decoders")  # keys of a Sequence's parts
 
-_KEYS: dict[str, Row] = {place: model_folder.OBJECT for place in PARTS} | {
+_KEYS: dict[str, Kind] = {place: model_folder.OBJECT for place in PARTS} | {
   "added_tokens": model_folder.list_of(model_folder.OBJECT, MOST_ADDED)
 }
-_ADDED: dict[str, Row] = {
+_ADDED: dict[str, Kind] = {
   "id": model_folder.TOKEN,
   "content": model_folder.TEXT,
   "special": model_folder.SWITCH,
