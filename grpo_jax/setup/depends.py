@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax.distributed import inputs
 from grpo_jax.run import checkpoint
-from grpo_jax.setup import registry, scorers, weights
+from grpo_jax.setup import modules, registry, scorers, weights
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 
 
@@ -27,7 +27,7 @@ def gather(config: ConfigDict, tokenizer: Tokenizer, *data: Contents) -> dict[st
     tokenizer: of the policy.
     *data: what the run is trained and evaluated on.
   """
-  records = inputs.describe_versions() | inputs.describe_code(registry.loaded) | of_folders(config)
+  records = inputs.describe_versions() | inputs.describe_code(modules.loaded) | of_folders(config)
   if config.tokenizer in ("words", "bpe"):  # made from the training data
     tokens = [tokenizer.text(token) for token in range(tokenizer.vocab_size)]
     records["tokenizer"] = (

@@ -9,7 +9,7 @@ from grpo_jax.config import kinds
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.rewards import combine
-from grpo_jax.setup import registry
+from grpo_jax.setup import modules, registry
 
 FORM = "(name, function, weight) or (..., keyword arguments)"  # of an entry of rewards.functions
 
@@ -209,7 +209,7 @@ def requirement(cfg: Any) -> Callable | None:
 
 def _reward(path: str, keywords: dict[str, Any], setting: str, shown: str) -> Reward:
   """Returns a reward by its path, bound to keyword arguments that its file has checked."""
-  module, score = registry.with_module(path, "grpo_jax.rewards", setting)
+  module, score = modules.with_module(path, "grpo_jax.rewards", setting)
   check_kind(score, shown)
   names = ("answer_of", "check_arguments", "score_ahead")
   helpers = {name: vars(module).get(name) for name in names}

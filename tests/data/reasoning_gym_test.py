@@ -2,6 +2,7 @@
 be evaluated.
 """
 
+import importlib.util
 import json
 import sys
 
@@ -10,12 +11,11 @@ import pytest
 from grpo_jax.data import reasoning_gym as data
 from grpo_jax.errors import SettingError
 from grpo_jax.rewards.reasoning_gym import given_answer, harmless, solved
-from grpo_jax.setup import registry
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
 
 # Skipped where the extra is not installed, but for what needs no package.
 needs_gym = pytest.mark.skipif(
-  registry.importlib.util.find_spec("reasoning_gym") is None, reason="extra gym"
+  importlib.util.find_spec("reasoning_gym") is None, reason="extra gym"
 )
 
 

@@ -24,7 +24,7 @@ from grpo_jax.io import storage
 from grpo_jax.run import leaving, workdir
 from grpo_jax.run.writer import Writer
 from grpo_jax.sandbox.deadline import _warned
-from grpo_jax.setup import defaults, registry
+from grpo_jax.setup import defaults, modules
 
 
 def python(code: str, **more) -> subprocess.CompletedProcess:
@@ -213,7 +213,7 @@ def test_a_file_that_changes_the_working_directory_is_changed_back(tmp_path, cap
     "import os\nos.chdir('/')\ndef f(example, completion):\n  return 1.0\n"
   )
   before = os.getcwd()
-  registry.function(f"{tmp_path}/mine.py:f", "grpo_jax.rewards", "eval.reward")
+  modules.function(f"{tmp_path}/mine.py:f", "grpo_jax.rewards", "eval.reward")
   assert os.getcwd() == before
   assert (
     f"warning: eval.reward='{tmp_path}/mine.py:f' changed the working directory to /"

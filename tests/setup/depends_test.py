@@ -4,7 +4,7 @@ import pytest
 import tiny_runs
 
 from grpo_jax.distributed import inputs
-from grpo_jax.setup import depends, registry
+from grpo_jax.setup import depends, modules
 
 
 @pytest.fixture
@@ -71,21 +71,21 @@ def test_nothing_named_is_nothing_to_compare():
 
 
 def test_a_user_s_file_is_known_as_it_was_when_it_was_loaded(tmp_path, monkeypatch):
-  monkeypatch.setattr(registry, "loaded", {})
+  monkeypatch.setattr(modules, "loaded", {})
   file = tmp_path / "reward_of_a_user.py"
   file.write_text("def score(example, completion):\n  return 1.0\n")
   was = inputs.describe_file(file)
-  registry.function(f"{file}:score", "grpo_jax.rewards", "rewards.functions")
+  modules.function(f"{file}:score", "grpo_jax.rewards", "rewards.functions")
   file.write_text("def score(example, completion):\n  return 2.0\n")
   # the module that is loaded already
-  registry.function(f"{file}:score", "grpo_jax.rewards", "rewards.functions")
-  registry.function("math.answer_correct", "grpo_jax.rewards", "rewards.functions")
-  assert registry.loaded == {str(file): was}
+  modules.function(f"{file}:score", "grpo_jax.rewards", "rewards.functions")
+  modules.function("math.answer_correct", "grpo_jax.rewards", "rewards.functions")
+  assert modules.loaded == {str(file): was}
 
 
 def test_an_installed_module_that_a_setting_names_is_known(monkeypatch):
-  monkeypatch.setattr(registry, "loaded", {})
+  monkeypatch.setattr(modules, "loaded", {})
   import ml_collections.config_dict as installed
 
-  registry.module("grpo_jax.data", "ml_collections.config_dict", "data.name")
-  assert registry.loaded == {"ml_collections.config_dict": inputs.describe_file(installed.__file__)}
+  modules.module("grpo_jax.data", "ml_collections.config_dict", "data.name")
+  assert modules.loaded == {"ml_collections.config_dict": inputs.describe_file(installed.__file__)}

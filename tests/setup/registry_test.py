@@ -12,7 +12,7 @@ from grpo_jax.errors import SettingError
 from grpo_jax.objectives import grpo, rpg
 from grpo_jax.ops import advantages
 from grpo_jax.rewards import length, math
-from grpo_jax.setup import registry, scorers
+from grpo_jax.setup import modules, registry, scorers
 from grpo_jax.types import Completion, Example
 
 
@@ -47,7 +47,7 @@ def test_functions(tmp_path):
   file.write_text("def short(example, completion):\n  return -len(completion.tokens)\nlimit = 3\n")
 
   def find(path):
-    return registry.function(path, "grpo_jax.rewards", "rewards.functions")
+    return modules.function(path, "grpo_jax.rewards", "rewards.functions")
 
   assert find("math.answer_correct") is math.answer_correct
   assert find("grpo_jax.rewards.length:overlong") is length.overlong
@@ -88,7 +88,7 @@ def test_a_function_of_python_itself_is_refused_and_not_called(name, reason, tmp
   name = name.replace("FILE", f"{tmp_path}/own.py")
   arithmetic_eval = ConfigDict({"reward": name, "arguments": ()})
   for find in (
-    lambda: registry.function(name, "grpo_jax.rewards", "offline.require"),
+    lambda: modules.function(name, "grpo_jax.rewards", "offline.require"),
     lambda: scorers.rewards(_rewards(("a", name, 1.0))),
     lambda: scorers.eval_reward(arithmetic_eval),
     lambda: cases.settings(advantage=name),
@@ -129,21 +129,21 @@ removed, moved = functools.partial(os.remove, "x"), functools.partial(shutil.mov
 )
 def test_a_decorated_function_of_ones_own_is_taken(name, value, tmp_path):
   (tmp_path / "own.py").write_text(OWN_CALLABLES)
-  found = registry.function(f"{tmp_path}/own.py:{name}", "grpo_jax.rewards", "rewards.functions")
+  found = modules.function(f"{tmp_path}/own.py:{name}", "grpo_jax.rewards", "rewards.functions")
   assert found("example", "completion") == value
 
 
 def test_a_file_that_fails_to_import(tmp_path):
   (tmp_path / "bad.py").write_text("1 / 0\n")
   with pytest.raises(SettingError, match="fails to import: ZeroDivisionError"):
-    registry.function(f"{tmp_path}/bad.py:f", "grpo_jax.rewards", "rewards.functions")
+    modules.function(f"{tmp_path}/bad.py:f", "grpo_jax.rewards", "rewards.functions")
 
 
 def test_a_module_that_needs_another(tmp_path, monkeypatch):
   (tmp_path / "needs_it.py").write_text("import not_installed\n")
   monkeypatch.syspath_prepend(tmp_path)
   with pytest.raises(SettingError, match="needs not_installed, which is not installed"):
-    registry.function("needs_it:f", "grpo_jax.rewards", "rewards.functions")
+    modules.function("needs_it:f", "grpo_jax.rewards", "rewards.functions")
 
 
 def test_rewards():

@@ -1,0 +1,137 @@
+"""Loads the modules and functions that settings name, from this package or from a user's files."""
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import os
+import pathlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from grpo_jax.distributed import inputs
+from grpo_jax.errors import SettingError
+from grpo_jax.objectives import base
+from grpo_jax.sandbox import deadline
+from grpo_jax.setup import calls
+
+# The digests of a user's code (`inputs.describe_file`), by the name that settings have for it.
+loaded: dict[str, str] = {}
+
+
+def module(package: str, name: str, setting: str) -> ModuleType:
+  """Returns the module that a setting names.
+
+  Args:
+    package: that holds plain names, such as "grpo_jax.data".
+    name: a module of `package`, an import path with a dot, or a file "path/file.py".
+    setting: whose value the name is.
+  """
+  shown = f"{setting}={name!r}"
+  if name.endswith(".py"):
+    return _load_file(name, shown)
+  return _import(name if "." in name else f"{package}.{name}", package, shown)
+
+
+def function(path: str, package: str, setting: str) -> Callable:
+  """Returns a function by "module.function" of `package`, "package.module:f" or "file.py:f"."""
+  return with_module(path, package, setting)[1]
+
+
+def with_module(path: str, package: str, setting: str) -> tuple[ModuleType, Callable]:
+  """Returns the function of `function`, after its module."""
+  where, colon, name = path.rpartition(":")
+  if not colon:
+    head, _, name = path.rpartition(".")
+    if not head:
+      raise SettingError(
+        f'{setting}={path!r}: give "module.function" of {package}, "package.module:function" or '
+        '"file.py:function"'
+      )
+    where = f"{package}.{head}"
+  shown = f"{setting}={path!r}"
+  code = _load_file(where, shown) if where.endswith(".py") else _import(where, package, shown)
+  chosen = vars(code).get(name)
+  if not callable(chosen):
+    raise SettingError(f"{shown}: {where} has no function {name!r}; it has {_functions(code)}")
+  if reason := calls.not_for_this(chosen):
+    raise SettingError(
+      f"{shown}: {reason}; name a function that is written for this, as file.py:function"
+    )
+  return code, chosen
+
+
+def offered(package: str) -> str:
+  """Returns the names of the modules of a package that a setting can name."""
+  folder = pathlib.Path(importlib.import_module(package).__path__[0])
+  names = sorted(file.stem for file in folder.glob("*.py") if file.stem != "__init__")
+  fits: dict[str, Callable[[ModuleType], bool]] = {
+    "grpo_jax.objectives": lambda code: base.find_objective(code) is not None,
+    "grpo_jax.data": lambda code: "source" in vars(code),
+    "grpo_jax.rewards": lambda code: any(map(_is_reward, vars(code).values())),
+  }
+  modules = {name: importlib.import_module(f"{package}.{name}") for name in names}
+  fit = fits.get(package, lambda _: True)
+  return ", ".join(name for name in names if fit(modules[name]))
+
+
+def _is_reward(value: Any) -> bool:
+  """Returns whether a value is a function of an example and its completion or completions."""
+  names = [*inspect.signature(value).parameters][:2] if inspect.isfunction(value) else []
+  return names in (["example", "completion"], ["example", "completions"])
+
+
+def _import(path: str, package: str, shown: str) -> ModuleType:
+  """Returns the module of an import path; `shown` is the setting with its value."""
+  if not all(part.isidentifier() for part in path.split(".")):
+    raise SettingError(f"{shown}: not the name of a module; {package} has {offered(package)}")
+  try:
+    with deadline.in_folder(shown):
+      code = importlib.import_module(path)
+    file = getattr(code, "__file__", None)
+    if path.split(".")[0] != "grpo_jax" and file:
+      loaded[path] = inputs.describe_file(file)
+    return code
+  except ModuleNotFoundError as error:
+    if error.name is None or not f"{path}.".startswith(f"{error.name}."):
+      raise SettingError(f"{shown}: {path} needs {error.name}, which is not installed") from error
+    raise SettingError(f"{shown}: no module {path}; {package} has {offered(package)}") from error
+  except (Exception, SystemExit) as error:  # a user's module: anything
+    raise SettingError(
+      f"{shown}: {path} fails to import: {type(error).__name__}: {error}"
+    ) from error
+
+
+def _load_file(where: str, shown: str) -> ModuleType:
+  """Returns a user's file as a module; `shown` is the setting with its value."""
+  if not os.path.isfile(where):
+    raise SettingError(f"{shown}: no such file {where}")
+  loaded.setdefault(where, inputs.describe_file(where))
+  try:
+    with deadline.in_folder(shown):
+      return _run(pathlib.Path(where).resolve())
+  except (Exception, SystemExit) as error:  # a user's file: anything
+    raise SettingError(
+      f"{shown}: {where} fails to import: {type(error).__name__}: {error}"
+    ) from error
+
+
+@functools.cache
+def _run(file: pathlib.Path) -> ModuleType:
+  """Runs a file as a module, once in a process, however many settings name it."""
+  spec = importlib.util.spec_from_file_location(f"user_{file.stem}", file)
+  assert spec is not None and spec.loader is not None
+  code = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(code)
+  return code
+
+
+def _functions(code: ModuleType) -> str:
+  """Returns the names of the public functions that a module defines."""
+  names = [
+    name
+    for name, value in vars(code).items()
+    if inspect.isfunction(value) and value.__module__ == code.__name__ and name[0] != "_"
+  ]
+  return ", ".join(sorted(names)) or "none"
