@@ -1,4 +1,4 @@
-"""The arrays that pass between the layers: frozen pytrees, a shape beside each field.
+"""Defines the arrays that pass between the layers: frozen pytrees, a shape beside each field.
 
 Shape letters: P prompts, G samples of a prompt (a group), L completion tokens, Lp prompt tokens,
 D width, V vocabulary, H heads, K key/value heads.
@@ -15,7 +15,7 @@ token ids.
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import jax
 import numpy as np
@@ -80,6 +80,7 @@ class ScoredRollouts(Rollouts[Small, Large]):
   components: Small
 
 
+HostPrompts = Prompts[np.ndarray]
 HostRollouts = Rollouts[np.ndarray, np.ndarray]
 HostScored = ScoredRollouts[np.ndarray, np.ndarray]
 SampledRollouts = Rollouts[np.ndarray, Array]
@@ -90,7 +91,7 @@ KnownRollouts = Rollouts[np.ndarray, Any]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainBatch:
-  """What an objective's `prepare` makes of rollouts; its `loss` sees a slice of it along P."""
+  """A batch that an objective's `prepare` returns; its `loss` is given slices of it along P."""
 
   prompts: Prompts
   tokens: Array  # [P, G, L] int32
@@ -133,27 +134,24 @@ class _Example(NamedTuple):
   question: str
   solution: str  # the worked answer, as SFT would train it
   answer: str  # the final answer alone
-  meta: dict[str, Any]  # what a data set wants its rewards to see (step results, its own index ...)
+  meta: dict[str, Any]  # for the data set's own rewards: step results, its own index ...
 
 
 class Example(_Example):
-  """One problem of a data set, on the host. Nothing in `meta` can be changed, at any depth
-  (frozen.py).
+  """One problem of a data set, on the host.
 
-  So each reward of each completion sees what the data set gave. Only objects of a data set's own
-  classes in `meta` are handed on as they are. A reward that needs to change a value takes a copy of
-  it.
+  Nothing in `meta` can be changed, at any depth (frozen.py), so that each reward sees what the data
+  set gave. Only objects of a data set's own classes are handed on as they are.
   """
 
   __slots__ = ()
 
-  def __new__(cls, question: str, solution: str, answer: str, meta: dict[str, Any]) -> "Example":
+  def __new__(cls, question: str, solution: str, answer: str, meta: dict[str, Any]) -> Self:
     return super().__new__(cls, question, solution, answer, freeze(meta))
 
   @classmethod
-  def _make(cls, fields: Iterable[Any]) -> "Example":
-    """Makes an example of its fields; `_replace` calls it."""
-    return cls(*fields)
+  def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]  # mypy has its own
+    return cls(*iterable)  # `_replace` calls it
 
 
 class _Completion(NamedTuple):
@@ -165,16 +163,13 @@ class _Completion(NamedTuple):
 
 
 class Completion(_Completion):
-  """One sampled completion as a reward sees it, on the host. It cannot be changed."""
+  """One sampled completion, on the host; it cannot be changed."""
 
   __slots__ = ()
 
-  def __new__(
-    cls, text: str, tokens: Iterable[int], ended: int, step_ends: Iterable[int]
-  ) -> "Completion":
+  def __new__(cls, text: str, tokens: Iterable[int], ended: int, step_ends: Iterable[int]) -> Self:
     return super().__new__(cls, text, tuple(tokens), ended, tuple(step_ends))
 
   @classmethod
-  def _make(cls, fields: Iterable[Any]) -> "Completion":
-    """Makes a completion of its fields; `_replace` calls it."""
-    return cls(*fields)
+  def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]  # mypy has its own
+    return cls(*iterable)  # `_replace` calls it

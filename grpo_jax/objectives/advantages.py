@@ -1,16 +1,14 @@
-"""The advantages that a config can name: `objective.advantage = "group_relative"`.
+"""Defines the advantages that a config can name: `objective.advantage = "group_relative"`.
 
-An advantage is a function `(rollouts, *, setting, ...) -> [P, G, L]` of a whole batch of scored
-rollouts. What it takes by keyword is filled from the objective's settings of the same name; a
-parameter without such a setting keeps its own default. A function of yours is named by its import
-path or file: "package.module:function", "my_file.py:function".
+An advantage is a function of a whole batch of scored rollouts. Its keyword parameters are filled
+from the objective's settings of the same name; a parameter without such a setting keeps its
+default. Yours is named by import path or file: "package.module:function", "my_file.py:function".
 
     def rank(rollouts, *, eps=1e-4):
-      ...
+      ...  # [P, G, L]
 
-It gives credit and nothing else: the objective multiplies by its mask, takes off the KL and stops
-the gradient. Of the rollouts, `rewards` and `given` are [P, G, L], `components` [P, G, N] and
-`lengths` [P, G].
+The objective multiplies by its mask, subtracts a KL and stops the gradient. In the rollouts,
+`rewards` and `given` are [P, G, L], `components` [P, G, N] and `lengths` [P, G].
 """
 
 import jax.numpy as jnp
@@ -23,33 +21,30 @@ from grpo_jax.types import Array, Rollouts
 def group_relative(
   rollouts: Rollouts, *, baseline: str, scale: str, ddof: int, eps: float
 ) -> Array:
-  """Returns GRPO's advantage [P, G, L]: rewards normalised in their group, summed from each token
-  on.
+  """Returns GRPO's advantage [P, G, L]: rewards normalised in their group, as returns.
 
       A[t] = sum over given rewards j >= t of (r[j] - mean(R)) / (std(R) + eps)
 
   DeepSeekMath, arXiv 2402.03300, 4.1.2 and 4.1.3; with scale="none" Dr.GRPO's, 2503.20783.
   """
-  return adv.returns_to_go(
-    adv.group_relative(rollouts.rewards, rollouts.given, baseline, scale, ddof, eps)
-  )
+  rewards = common.scored(rollouts, "group_relative")
+  return adv.returns_to_go(adv.group_relative(*rewards, baseline, scale, ddof, eps))
 
 
 def step_returns(rollouts: Rollouts, *, scale: str, ddof: int, eps: float) -> Array:
-  """Returns what is still to come of a completion's rewards, less the group's mean from the same
-  step on. [P, G, L].
+  """Returns the rewards from each token on, less the group's mean from the same step on, [P, G, L].
 
-  See `ops.advantages.step_returns`. With one reward for every completion of a group it is
-  `group_relative`'s; a completion that was given none counts as one of which nothing is to come.
+  With one reward for every completion it is `group_relative`. A completion without a reward counts
+  as 0. See `ops.advantages.step_returns`.
   """
-  return adv.step_returns(rollouts.rewards, rollouts.given, rollouts.lengths > 0, scale, ddof, eps)
+  rewards = common.scored(rollouts, "step_returns")
+  return adv.step_returns(*rewards, rollouts.lengths > 0, scale, ddof, eps)
 
 
 def gdpo(rollouts: Rollouts, *, reward_weights: tuple[float, ...], ddof: int, eps: float) -> Array:
-  """Returns GDPO's advantage [P, G, L]: each reward component normalised in its group, the sum over
-  the batch.
+  """Returns GDPO's advantage [P, G, L] (arXiv 2601.05242), the same on all tokens of a completion.
 
-  arXiv 2601.05242. All tokens of a completion have the same.
+  Each reward component is normalised in its group, and their weighted sum over the batch.
   """
   components = common.require(rollouts.components, "components (of several rewards)", "gdpo")
   weights = jnp.asarray(tuple(reward_weights) or (1.0,) * components.shape[2])
@@ -59,10 +54,10 @@ def gdpo(rollouts: Rollouts, *, reward_weights: tuple[float, ...], ddof: int, ep
 
 
 def prefix_credit(rollouts: Rollouts, *, baseline: str, scale: str, ddof: int, eps: float) -> Array:
-  """Returns `group_relative`'s advantage of each completion, put on the tokens where samples with
-  one prefix part.
+  """Returns `group_relative`, moved to the tokens where samples with one prefix part, [P, G, L].
 
-  [P, G, L]; see `ops.advantages.prefix_credit`.
+  See `ops.advantages.prefix_credit`.
   """
-  relative = adv.group_relative(rollouts.rewards, rollouts.given, baseline, scale, ddof, eps)
+  rewards = common.scored(rollouts, "prefix_credit")
+  relative = adv.group_relative(*rewards, baseline, scale, ddof, eps)
   return adv.prefix_credit(rollouts.tokens, rollouts.lengths, jnp.sum(relative, axis=2))

@@ -10,7 +10,7 @@ one, REINFORCE:
     def loss(outputs, batch, cfg):
       logprobs, _, _ = common.policies(outputs, batch)
       gain = batch.advantages * logprobs
-      return -jnp.sum(batch.weights * gain), metrics.of_policy(outputs, batch)
+      return -jnp.sum(batch.weights * gain), metrics.policy_metrics(outputs, batch)
 
     OBJECTIVE = Objective(loss)
 
@@ -162,7 +162,7 @@ class ConfiguredObjective:
     return self.objective.live_advantages(logprobs, batch)
 
 
-def of_module(module: ModuleType) -> Objective | None:
+def find_objective(module: ModuleType) -> Objective | None:
   """Returns the OBJECTIVE of a module, if it has one."""
   objective = vars(module).get("OBJECTIVE")
   return objective if isinstance(objective, Objective) else None

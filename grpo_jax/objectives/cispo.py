@@ -1,10 +1,9 @@
-"""CISPO (MiniMax-M1, arXiv 2506.13585): the ratio is a weight, capped and detached, and no token
-loses its gradient.
+"""CISPO (MiniMax-M1, arXiv 2506.13585): the ratio is a capped, detached weight of log pi.
 
     J = sum over tokens of sg(min(rho, 1 + clip_high)) A log pi
 
-The coefficient of grad log pi is min(rho, 1 + clip_high) A. The paper leaves the lower side open;
-so does this file, which has no `clip_low`. Everything before the loss is GRPO's.
+The coefficient of grad log pi is min(rho, 1 + clip_high) A, so no token loses its gradient. As in
+the paper the lower side is open: there is no `clip_low`. Everything before the loss is GRPO's.
 
 Differences from TRL 1.16: its cap is `epsilon_high` itself, so `clip_high` here is TRL's less one;
 and it can take the sequence's ratio for the weight (importance_sampling_level="sequence"), where
@@ -22,7 +21,7 @@ from grpo_jax.types import Array, Metrics, Outputs, TrainBatch
 
 
 def settings() -> ConfigDict:
-  """Returns GRPO's settings that CISPO reads, with the paper's mean over all tokens of the batch."""
+  """Returns those settings of GRPO that CISPO reads, with the paper's mean over all tokens."""
   c = grpo.settings()
   c.aggregation = "token_mean"
   c.clip_high = 0.2  # the ratio weighs at most 1 + clip_high
@@ -53,9 +52,9 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
   kl = grpo.kl_term(logprobs, old, ref, cfg)
   # log pi is there for its gradient; what the passes improve is the capped ratio times A.
   improved = jnp.minimum(ratio, cap) * batch.advantages * mismatch
-  found = metrics.of_policy(outputs, batch)
-  found |= metrics.of_ratio(outputs, batch, cfg, common.token_ratio, (lower, cap), improved)
-  return jnp.sum(batch.weights * (kl - gain)), found
+  reported = metrics.policy_metrics(outputs, batch)
+  reported |= metrics.ratio_metrics(outputs, batch, cfg, common.token_ratio, (lower, cap), improved)
+  return jnp.sum(batch.weights * (kl - gain)), reported
 
 
 OBJECTIVE = dataclasses.replace(

@@ -1,8 +1,6 @@
-"""The coefficient of grad log pi that every objective comes down to (DeepSeekMath, arXiv
-2402.03300, 5.2).
+"""Computes the coefficient of grad log pi of an objective (DeepSeekMath, arXiv 2402.03300, 5.2).
 
-    gradient = E over data source D of sum over tokens of GC(q, o, t, reward) * grad log pi(o_t | q,
-    o_<t)
+    gradient = E over D of sum over tokens of GC(q, o, t, reward) * grad log pi(o_t | q, o_<t)
 
     objective        data source                      coefficient, up to its 1/|o|, 1/G
     sft              offline answers                  1
@@ -29,15 +27,7 @@ from grpo_jax.types import Array, Outputs, TrainBatch
 def gradient_coefficient(
   objective: Objective, outputs: Outputs, batch: TrainBatch, cfg: ConfigDict
 ) -> Array:
-  """Returns d(-loss) / d log pi of every token, by automatic differentiation. [P, G, L], the
-  batch's weights included.
-
-  Args:
-    objective: of a file of this folder, such as `grpo.OBJECTIVE`.
-    outputs: what the policy says of the batch's tokens.
-    batch: the objective's `prepare` of the rollouts.
-    cfg: the objective's settings.
-  """
+  """Returns d(-loss) / d log pi of every token, [P, G, L], the batch's weights included."""
 
   def gain(logprobs: Array) -> Array:
     return -objective.loss(dataclasses.replace(outputs, logprobs=logprobs), batch, cfg)[0]

@@ -27,13 +27,20 @@ def require(value: T | None, name: str, objective: str) -> T:
   return value
 
 
+def scored(rollouts: Rollouts, objective: str) -> tuple[Array, Array]:
+  """Returns the rewards and where they were given, both [P, G, L]; refuses rollouts without."""
+  return require(rollouts.rewards, "rewards", objective), require(
+    rollouts.given, "given", objective
+  )
+
+
 # -- from rollouts to a batch
 
 
 def completion_mask(rollouts: Rollouts, mask_truncated: bool) -> Array:
   """Returns [P, G, L] float32: 1 on a completion's tokens, its stop token included.
 
-  With `mask_truncated` the completions that were cut off are left out.
+  With `mask_truncated` truncated completions are left out.
   """
   mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
   if mask_truncated:
@@ -42,9 +49,7 @@ def completion_mask(rollouts: Rollouts, mask_truncated: bool) -> Array:
 
 
 def last_token(lengths: Array, max_length: int) -> Array:
-  """Returns [..., L] bool: true on the last token of each completion, nowhere where the length is
-  0.
-  """
+  """Returns [..., L] bool: true on the last token of each completion that is not empty."""
   return jnp.arange(max_length) == lengths[..., None] - 1
 
 
@@ -54,7 +59,7 @@ def weights(mask: Array, lengths: Array, cfg: ConfigDict) -> Array:
 
 
 def sequence_mean_weights(mask: Array, lengths: Array, cfg: ConfigDict) -> Array:
-  """Returns the weights [P, G, L] of objectives that are defined by a mean over completions alone."""
+  """Returns the weights [P, G, L] of a mean over completions."""
   del cfg
   return masked.token_weights(mask, lengths, "sequence_mean")
 
@@ -66,11 +71,10 @@ def train_batch(
   weights: Array,
   extra: dict[str, Array] | None = None,
 ) -> TrainBatch:
-  """Returns the TrainBatch of the rollouts, with advantages that are 0 off the mask and have no
-  gradient.
+  """Returns the TrainBatch of rollouts; its advantages are 0 off the mask and have no gradient.
 
   Args:
-    rollouts: their prompts, completions and log-probs are taken over.
+    rollouts: with prompts, completions and log-probs.
     advantages: [P, G, L].
     mask: [P, G, L], 1 on the tokens that are trained.
     weights: [P, G, L], of the objective's `weights`.
@@ -99,26 +103,23 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
 
 
 def flat(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Array:
-  """Returns which groups have no advantage on any token, or else were given equal rewards. [P] bool."""
-  del cfg
+  """Returns which groups teach nothing, [P] bool: they have no advantage, or equal rewards.
+
+  Rewards are compared only for objectives that name no advantage.
+  """
   if advantages is not None:
     return jnp.all(advantages == 0.0, axis=(1, 2))
-  return adv.flat(rollouts.rewards, rollouts.given)
+  return adv.flat(*scored(rollouts, cfg.name))
 
 
 def flat_never(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Array:
-  """Returns False for each group, [P]: for objectives that learn from every completion."""
+  """Returns False for each group, [P]: the objective learns from every completion."""
   del cfg, advantages
   return jnp.zeros(rollouts.tokens.shape[0], bool)
 
 
 def pair_signs(rollouts: Rollouts, cfg: ConfigDict, mask: Array) -> Array:
-  """Returns +1 on the tokens of the chosen completion and -1 on those of the rejected one, [P, 2,
-  L].
-
-  Raises:
-    SettingError: groups that are not pairs.
-  """
+  """Returns [P, 2, L]: +1 on tokens of the chosen completion, -1 on those of the rejected one."""
   if rollouts.tokens.shape[1] != 2:
     raise SettingError(
       f"groups of {rollouts.tokens.shape[1]} with objective={cfg.name!r}: it takes pairs, [chosen, "
@@ -128,9 +129,7 @@ def pair_signs(rollouts: Rollouts, cfg: ConfigDict, mask: Array) -> Array:
 
 
 def written(rollouts: Rollouts) -> Rollouts:
-  """Returns rollouts that the policy's sampler did not make: without its log-probs, hence without a
-  mismatch.
-  """
+  """Returns rollouts without sampler log-probs: the policy's sampler did not write them."""
   return dataclasses.replace(rollouts, sampler_logprobs=None)
 
 
@@ -138,17 +137,15 @@ def written(rollouts: Rollouts) -> Rollouts:
 
 
 def on_mask(x: Array, mask: Array) -> Array:
-  """Returns `x` with 0 where nothing is trained, so that padding cannot bring in an infinity or a
-  NaN.
-  """
+  """Returns `x` with 0 off the mask, so that padding adds no infinity or NaN."""
   return jnp.where(mask > 0, x, 0.0)
 
 
 def policies(outputs: Outputs, batch: TrainBatch) -> tuple[Array, Array, Array | None]:
   """Returns (log pi, log pi_old, log pi_ref or None), each [P, G, L] and 0 off the mask.
 
-  Without old log-probs this is the only update on its rollouts: old = stop_gradient(new), every
-  ratio exactly 1.
+  Without old log-probs this is the only update on its rollouts: old = stop_gradient(new), and every
+  ratio is exactly 1.
   """
   logprobs = on_mask(outputs.logprobs, batch.mask)
   old = (
@@ -163,7 +160,7 @@ def policies(outputs: Outputs, batch: TrainBatch) -> tuple[Array, Array, Array |
 def mismatch(old: Array, batch: TrainBatch, cfg: ConfigDict) -> Array:
   """Returns the weight pi_old / pi_sampler that `cfg.mismatch` asks for, [P, G, L] or [P, G, 1].
 
-  Both policies are of the full softmax: what top-k, top-p and min-p cut off is not a mismatch.
+  Both policies are of the full softmax: truncation by top-k, top-p and min-p is not a mismatch.
   """
   if cfg.mismatch == "none":
     return jnp.ones_like(batch.mask)
@@ -177,9 +174,7 @@ def mismatch(old: Array, batch: TrainBatch, cfg: ConfigDict) -> Array:
 
 
 def token_ratio(logprobs: Array, old: Array, mask: Array, cfg: ConfigDict) -> Array:
-  """Returns pi / pi_old of each token, [P, G, L]: the `importance_ratio` of objectives that clip by
-  token.
-  """
+  """Returns pi / pi_old of each token, [P, G, L]."""
   del mask, cfg
   return surrogate.token_ratio(logprobs, old)
 
@@ -187,7 +182,7 @@ def token_ratio(logprobs: Array, old: Array, mask: Array, cfg: ConfigDict) -> Ar
 def ratio_and_largest(
   importance_ratio: Callable, logprobs: Array, old: Array, mask: Array, cfg: ConfigDict
 ) -> tuple[Array, Array]:
-  """Returns the ratio, and that of a policy that is certain of what was sampled."""
+  """Returns the ratio, and the ratio of a policy that gives every sampled token probability 1."""
   ratio, largest = (
     importance_ratio(new, old, mask, cfg) for new in (logprobs, jnp.zeros_like(old))
   )
@@ -195,18 +190,18 @@ def ratio_and_largest(
 
 
 def clip_bounds(batch: TrainBatch, cfg: ConfigDict) -> tuple[float, float]:
-  """Returns (1 - clip_low, 1 + clip_high), the `bounds` of objectives that clip all tokens alike."""
+  """Returns (1 - clip_low, 1 + clip_high)."""
   del batch
   return 1.0 - cfg.clip_low, 1.0 + cfg.clip_high
 
 
 def no_bounds(batch: TrainBatch, cfg: ConfigDict) -> tuple[float, float]:
-  """Returns (0, infinity), the `bounds` of objectives that clip nothing."""
+  """Returns (0, infinity): nothing is clipped."""
   del batch, cfg
   return 0.0, jnp.inf
 
 
 def prepared_advantages(logprobs: Array, batch: TrainBatch) -> Array:
-  """Returns the advantages of `prepare`, [P, G, L]: the `live_advantages` of most objectives."""
+  """Returns the advantages of `prepare`, [P, G, L], which do not move with the policy."""
   del logprobs
   return batch.advantages

@@ -3,10 +3,10 @@
     coefficient of grad log pi = log(pi_teacher / pi) = the per-token gradient of -KL(pi ||
     pi_teacher)
 
-The teacher is the reference tree: its log-probs come as `ref_logprobs`. With several updates a
-rollout the term is clipped as GRPO's is; A is taken from the live policy, so that it changes its
-sign once the teacher has been passed. A token's effect on later tokens is not credited (gamma = 0),
-as is usual. No reward function is asked.
+The teacher is the reference tree, with its log-probs in `ref_logprobs`. With several updates on a
+rollout the term is clipped like GRPO's. A comes from the live policy, so that it changes its sign
+once the policy passes the teacher. A token's effect on later tokens is not credited (gamma = 0), as
+is usual. No reward is computed.
 """
 
 import dataclasses
@@ -40,21 +40,20 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
 
 def live_advantages(logprobs: Array, batch: TrainBatch) -> Array:
   """Returns log(pi_teacher / pi) of each token, [P, G, L]."""
-  return jax.lax.stop_gradient(common.on_mask(batch.ref_logprobs - logprobs, batch.mask))
+  teacher = common.require(batch.ref_logprobs, "ref_logprobs (the teacher's)", "distill")
+  return jax.lax.stop_gradient(common.on_mask(teacher - logprobs, batch.mask))
 
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:
-  """Returns minus the clipped surrogate with A = log(pi_teacher / pi), sum(weights * token loss),
-  and its metrics.
-  """
+  """Returns minus the clipped surrogate with A = log(pi_teacher / pi), and its metrics."""
   logprobs, old, _ = common.policies(outputs, batch)
   batch = dataclasses.replace(batch, advantages=live_advantages(logprobs, batch))
   ratio = common.token_ratio(logprobs, old, batch.mask, cfg)
   lower, upper = common.clip_bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper) * common.mismatch(old, batch, cfg)
-  found = metrics.of_policy(outputs, batch)
-  found |= metrics.of_ratio(outputs, batch, cfg, common.token_ratio, (lower, upper), gain)
-  return -jnp.sum(batch.weights * gain), found
+  reported = metrics.policy_metrics(outputs, batch)
+  reported |= metrics.ratio_metrics(outputs, batch, cfg, common.token_ratio, (lower, upper), gain)
+  return -jnp.sum(batch.weights * gain), reported
 
 
 OBJECTIVE = Objective(

@@ -46,22 +46,20 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
 
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:
-  """Returns sum(weights * the loss of the token's pair) and its metrics (implied rewards, margin,
-  accuracy).
-  """
+  """Returns sum(weights * the loss of the token's pair) and its metrics."""
   logprobs, _, ref = common.policies(outputs, batch)
-  h = jnp.sum(logprobs - ref, axis=2)
+  h = jnp.sum(logprobs - common.require(ref, "ref_logprobs", cfg.name), axis=2)
   pair_loss = preferences.dpo(h[:, 0], h[:, 1], cfg.beta, cfg.label_smoothing)
   reward = jax.lax.stop_gradient(cfg.beta * h)
-  found = metrics.of_policy(outputs, batch)
+  reported = metrics.policy_metrics(outputs, batch)
   for name, value in {
     "reward_chosen": reward[:, 0],
     "reward_rejected": reward[:, 1],
     "reward_margin": reward[:, 0] - reward[:, 1],
     "pair_accuracy": (reward[:, 0] > reward[:, 1]) * 1.0,
   }.items():
-    found[name] = metrics.group_mean(value, batch.lengths)
-  return jnp.sum(batch.weights * pair_loss[:, None, None]), found
+    reported[name] = metrics.group_mean(value, batch.lengths)
+  return jnp.sum(batch.weights * pair_loss[:, None, None]), reported
 
 
 OBJECTIVE = Objective(

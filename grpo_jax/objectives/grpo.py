@@ -1,5 +1,4 @@
-"""GRPO (DeepSeekMath, arXiv 2402.03300, eq. 3 and 21), with outcome and process supervision in one
-path.
+"""GRPO (DeepSeekMath, arXiv 2402.03300, eq. 3 and 21), with outcome and process supervision.
 
     J = mean over completions of the mean over tokens of
           min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A) - beta k3(pi, pi_ref)
@@ -10,16 +9,16 @@ At pi = pi_old the coefficient of grad log pi is A + beta (pi_ref / pi - 1).
 Settings of this file that have their own name in the literature:
 
     Dr.GRPO (2503.20783)   aggregation="constant", scale="none", beta=0
-    DAPO (2503.14476)      aggregation="group_token_mean" ("token_mean" is TRL's reading), clip_high=0.28, beta=0, the
-                           overlong reward of rewards/length.py, and dynamic sampling
-                           (sampler.tries)
+    DAPO (2503.14476)      aggregation="group_token_mean" ("token_mean" is TRL's reading),
+                           clip_high=0.28, beta=0, the overlong reward of rewards/length.py, and
+                           dynamic sampling (sampler.tries)
     two-sided clip         clip_delta > 1 + clip_high (2505.07291)
     GDPO (2601.05242)      advantage="gdpo"
     KL in the reward       kl_in_reward=True, with kl_estimator="k1"
 
-Differences from TRL 1.16: the log-ratio is cut to [-20, 20] and d = log pi_ref - log pi at 20; k3
-goes through expm1; a group of equal rewards has A = 0 exactly, where TRL divides rounding noise by
-eps. The same: ddof 1, eps 1e-4.
+Differences from TRL 1.16: the log-ratio is clamped to [-20, 20], and d = log pi_ref - log pi to at
+most 20; k3 is computed by expm1; a group of equal rewards has A = 0 exactly, where TRL divides
+rounding noise by eps. ddof=1 and eps=1e-4 are the same.
 """
 
 from collections.abc import Callable
@@ -64,12 +63,11 @@ def needs(cfg: ConfigDict) -> Needs:
 
 
 def kl_return(rollouts: Rollouts, cfg: ConfigDict, mask: Array) -> Array:
-  """Returns the KL that is still to come from token t on, less the mean of the group's other
-  samples there. [P, G, L].
+  """Returns the KL from each token on, less its mean over the group's other samples, [P, G, L].
 
   In the reward with k1 and gamma = 1 this is the gradient of the whole sequence's KL, which
-  per-token losses miss. The baseline leaves the sample itself out, so that it changes the variance
-  and not the expectation.
+  per-token losses miss. The baseline leaves the sample itself out, so that it changes only the
+  variance.
   """
   old = common.on_mask(common.require(rollouts.old_logprobs, "old_logprobs", cfg.name), mask)
   ref = common.on_mask(common.require(rollouts.ref_logprobs, "ref_logprobs", cfg.name), mask)
@@ -81,9 +79,7 @@ def kl_return(rollouts: Rollouts, cfg: ConfigDict, mask: Array) -> Array:
 
 
 def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
-  """Returns the batch of rollouts with the advantages that the config names, less the KL if it is
-  in the reward.
-  """
+  """Returns the batch with the given advantages, less the KL if it is in the reward."""
   if advantages is not None and cfg.beta and cfg.kl_in_reward:
     mask = common.completion_mask(rollouts, cfg.mask_truncated)
     advantages = advantages - cfg.beta * kl_return(rollouts, cfg, mask)
@@ -91,9 +87,7 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
 
 
 def kl_term(logprobs: Array, old: Array, ref: Array | None, cfg: ConfigDict) -> Array:
-  """Returns beta * KL of each token as it stands in the loss, and 0 where it does not. All [P, G,
-  L].
-  """
+  """Returns beta * KL of each token, 0 if the KL is not in the loss. Shapes [P, G, L]."""
   if not cfg.beta or cfg.kl_in_reward:
     return jnp.zeros_like(logprobs)
   kl = divergences.kl_estimate(
@@ -112,7 +106,7 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
 def clipped_loss(
   importance_ratio: Callable, outputs: Outputs, batch: TrainBatch, cfg: ConfigDict
 ) -> tuple[Array, Metrics]:
-  """Returns what `loss` does, with another ratio."""
+  """Returns the loss with any ratio, and its metrics."""
   logprobs, old, ref = common.policies(outputs, batch)
   ratio = importance_ratio(logprobs, old, batch.mask, cfg)
   lower, upper = common.clip_bounds(batch, cfg)
@@ -122,11 +116,11 @@ def clipped_loss(
   if not cfg.kl_past_bound:
     low, high, above_delta = surrogate.beyond(ratio, batch.advantages, lower, upper, cfg.clip_delta)
     kl = jnp.where(low | high | above_delta, 0.0, kl)
-  found = metrics.of_policy(outputs, batch)
-  found |= metrics.of_ratio(
+  reported = metrics.policy_metrics(outputs, batch)
+  reported |= metrics.ratio_metrics(
     outputs, batch, cfg, importance_ratio, (lower, upper), gain, cfg.clip_delta
   )
-  return jnp.sum(batch.weights * (kl - gain)), found
+  return jnp.sum(batch.weights * (kl - gain)), reported
 
 
 OBJECTIVE = Objective(

@@ -1,11 +1,12 @@
 """GSPO (arXiv 2507.18071): a completion is one action, with one ratio and one clip.
 
-    s = (pi(o) / pi_old(o))^(1/|o|)        J = mean over completions of min(s A, clip(s, 1 - clip_low, 1 + clip_high) A)
+    s = (pi(o) / pi_old(o))^(1/|o|)
+    J = mean over completions of min(s A, clip(s, 1 - clip_low, 1 + clip_high) A)
 
-`token_level=True` is GSPO-token (eq. 14): sg(s) pi / sg(pi) for each token, which with one
-advantage a completion has the same value and gradient, and which process rewards need, since their
-tokens differ in A. The bounds are of another size than GRPO's, because s averages over a
-completion: the paper's are 3e-4 and 4e-4.
+`token_level=True` is GSPO-token (eq. 14): sg(s) pi / sg(pi) for each token. With one advantage for
+each completion its value and gradient are the same; process rewards need it, since their tokens
+differ in A. The bounds are smaller than GRPO's, because s averages over a completion: the paper's
+are 3e-4 and 4e-4.
 
 Everything before the loss is GRPO's. On completions of one token GSPO is GRPO.
 

@@ -1,42 +1,42 @@
-"""The metrics of a loss: each is (total, count), see `types.Metrics`. All of them are listed here.
+"""Computes the metrics of a loss, each as (total, count); see `types.Metrics`.
 
-Every objective that trains a policy, `of_policy`:
+Every objective that trains a policy reports `policy_metrics`:
 
-    entropy logprob      mean over trained tokens of pi's entropy and of log pi
+    entropy logprob      means over trained tokens of pi's entropy and of log pi
     advantage_abs        mean over trained tokens of |A|
-    kl kl_k1             mean k3 (never negative) and k1 of pi to the reference (or teacher), where there is one
-    mismatch mismatch_max mismatch_kl    mean and largest pi_old / pi_sampler by token, and the mean k3 of the two
+    kl kl_k1             mean k3 (never negative) and k1 of pi to the reference or teacher, if any
+    mismatch mismatch_max mismatch_kl
+                         mean and largest pi_old / pi_sampler by token, and their mean k3
 
-Those with a ratio to the old policy, `of_ratio`:
+Objectives with a ratio to the old policy report `ratio_metrics`:
 
-    surrogate            sum(weights * gain) / sum(weights): what the inner loop improves, KL left out
+    surrogate            sum(weights * gain) / sum(weights), which the inner loop improves; no KL
     ratio ratio_max      pi / pi_old as the objective clips it, by token or by sequence
-    old_kl               mean k3 of pi to pi_old: how far the inner loop has gone
-    clip_low clip_high   fraction of trained tokens that the clip has stopped: A < 0 and below the lower bound, and
-                         A > 0 and above the upper one (CISPO: capped, A > 0)
-    clip_delta           fraction stopped by the two-sided clip, A < 0 and above clip_delta; only where that is on
-    at_bound past_bound  fraction of tokens with A != 0 that have come to their bound, or have
-                         overshot it; a token that was certain from the start cannot go further and
-                         counts as at its bound
+    old_kl               mean k3 of pi to pi_old: the distance gone in the inner loop
+    clip_low clip_high   share of trained tokens that the clip stops: A < 0 and below the lower
+                         bound, and A > 0 and above the upper one (CISPO: capped, A > 0)
+    clip_delta           share that the two-sided clip, if on, stops: A < 0 and above clip_delta
+    at_bound past_bound  share of tokens with A != 0 that are at their bound, or past it; a token
+                         of probability 1 cannot go further and counts as at its bound
 
-Of single objectives:
+Single objectives report:
 
     value return value_loss         ppo: means over trained tokens; the loss before value_coef
-    reward_chosen reward_rejected   dpo: implied rewards beta h, means over pairs
-    reward_margin pair_accuracy     dpo, reward_model: mean difference; fraction in which the chosen one has more
+    reward_chosen reward_rejected   dpo: means over pairs of the implied rewards beta h
+    reward_margin pair_accuracy     dpo, reward_model: mean difference; share where chosen has more
     pair_loss                       reward_model: mean over pairs
     step_loss step_accuracy         process_reward_model: means over steps
 
-The learner adds loss, grad_norm, skipped and inner/..., the loop what it knows of the samples:
-reward/..., length/..., agreement/... of reward models with the rule (`collect.agreement_metrics`),
-and zero_variance, the share of sampled groups that teach nothing (`flat` of the objective).
+The learner adds loss, grad_norm, skipped and inner/..., and the loop the metrics of the samples:
+reward/..., length/..., agreement/... of reward models with the rule, and zero_variance, the share
+of sampled groups that are `flat`.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from ml_collections import ConfigDict
 
 from grpo_jax.objectives import common
 from grpo_jax.ops import divergences, masked, surrogate
@@ -59,8 +59,8 @@ def group_mean(x: Array, lengths: Array) -> tuple[Array, Array]:
   return masked.masked_sum(x, real), jnp.sum(real)
 
 
-def of_policy(outputs: Outputs, batch: TrainBatch) -> Metrics:
-  """Returns the metrics that need no ratio: every objective that trains a policy reports them."""
+def policy_metrics(outputs: Outputs, batch: TrainBatch) -> Metrics:
+  """Returns the metrics that need no ratio."""
   mask = batch.mask
   logprobs, old, ref = jax.lax.stop_gradient(common.policies(outputs, batch))
   metrics = {
@@ -80,10 +80,10 @@ def of_policy(outputs: Outputs, batch: TrainBatch) -> Metrics:
   return metrics
 
 
-def of_ratio(
+def ratio_metrics(
   outputs: Outputs,
   batch: TrainBatch,
-  cfg: Any,
+  cfg: ConfigDict,
   importance_ratio: Callable,
   bounds: tuple[Array | float, Array | float],
   gain: Array,

@@ -1,19 +1,18 @@
-"""PPO with a critic (arXiv 1707.06347), GAE (1506.02438) and the KL in the reward, as InstructGPT
-set it up.
+"""PPO with a critic (arXiv 1707.06347), GAE (1506.02438) and InstructGPT's KL in the reward.
 
-    r_t = -beta (log pi_old - log pi_ref) + the given rewards where they are given (usually the last
-    token)
-    delta_t = r_t + gamma V_{t+1} - V_t        A_t = sum over l of (gamma lam)^l delta_{t+l}
-    J = min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)
-    value loss = value_coef / 2 max((V - R)^2, (clip(V, V_old -+ value_clip) - R)^2),    R = A + V_old
+    r_t        = -beta (log pi_old - log pi_ref) + the reward given at t (usually the last token)
+    delta_t    = r_t + gamma V_{t+1} - V_t
+    A_t        = sum over l of (gamma lam)^l delta_{t+l}
+    J          = min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)
+    R          = A + V_old
+    value loss = value_coef / 2 max((V - R)^2, (clip(V, V_old -+ value_clip) - R)^2)
 
-V after the last token is 0 where the completion ended by itself. Where it was cut off, the critic's
-last value stands
-in for it: the state after the last token was not evaluated.
+V after the last token is 0 if the completion ended by itself. If it was truncated, the critic's
+last value is taken, since the state after the last token was not evaluated.
 
-`group_baseline=True` uses a group and a critic together: the group's mean is taken off the given
-rewards first, so that the critic only has to learn what the mean does not explain. Advantages are
-whitened over the batch if `whiten`.
+`group_baseline=True` uses a group and a critic together: the group's mean is subtracted from the
+rewards first, so that the critic learns only the rest. Advantages are whitened over the batch if
+`whiten`.
 """
 
 import chex
@@ -53,12 +52,11 @@ def needs(cfg: ConfigDict) -> Needs:
 
 
 def token_rewards(rollouts: Rollouts, cfg: ConfigDict) -> Array:
-  """Returns the given rewards, less the group's mean if asked, less beta times each token's k1. [P,
-  G, L].
-  """
-  rewards = jnp.where(rollouts.given, common.require(rollouts.rewards, "rewards", cfg.name), 0.0)
+  """Returns the rewards [P, G, L], less the group's mean if set, less beta times the k1."""
+  rewards, given = common.scored(rollouts, cfg.name)
+  rewards = jnp.where(given, rewards, 0.0)
   if cfg.group_baseline:
-    rewards = adv.group_relative(rewards, rollouts.given, scale="none")
+    rewards = adv.group_relative(rewards, given, scale="none")
   if cfg.beta:
     inside = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
     old = common.on_mask(common.require(rollouts.old_logprobs, "old_logprobs", cfg.name), inside)
@@ -68,7 +66,7 @@ def token_rewards(rollouts: Rollouts, cfg: ConfigDict) -> Array:
 
 
 def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
-  """Returns the batch with advantages by GAE, and the critic's targets and old values in `extra`."""
+  """Returns the batch with advantages by GAE; `extra` has the critic's targets and old values."""
   del advantages
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
   inside = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
@@ -90,10 +88,9 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
 
 
 def value_loss(values: Array, old_values: Array, returns: Array, value_clip: float) -> Array:
-  """Returns half the larger of the squared errors with and without clipping around the old values,
-  elementwise.
+  """Returns half the larger of the squared errors with and without clipping around old values.
 
-  values, old_values, returns: of one shape, usually [P, G, L]. value_clip: 0 for no clip.
+  Arrays have one shape, usually [P, G, L]; value_clip=0 clips nothing.
   """
   chex.assert_equal_shape((values, old_values, returns))
   error = (values - returns) ** 2
@@ -104,9 +101,7 @@ def value_loss(values: Array, old_values: Array, returns: Array, value_clip: flo
 
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:
-  """Returns -J plus the value loss of a slice of the batch, with the same weights for both, and its
-  metrics.
-  """
+  """Returns -J plus the value loss, with the same weights for both, and the metrics."""
   logprobs, old, _ = common.policies(outputs, batch)
   ratio = common.token_ratio(logprobs, old, batch.mask, cfg)
   lower, upper = common.clip_bounds(batch, cfg)
@@ -116,18 +111,18 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
   values = common.on_mask(common.require(outputs.values, "values", cfg.name), batch.mask)
   old_values, returns = batch.extra["old_values"], batch.extra["returns"]
   critic = value_loss(values, old_values, returns, cfg.value_clip)
-  found = metrics.of_policy(outputs, batch)
-  found |= metrics.of_ratio(
+  reported = metrics.policy_metrics(outputs, batch)
+  reported |= metrics.ratio_metrics(
     outputs, batch, cfg, common.token_ratio, (lower, upper), gain, cfg.clip_delta
   )
-  found |= jax.lax.stop_gradient(
+  reported |= jax.lax.stop_gradient(
     {
       "value_loss": metrics.token_mean(critic, batch.mask),
       "value": metrics.token_mean(values, batch.mask),
       "return": metrics.token_mean(returns, batch.mask),
     }
   )
-  return jnp.sum(batch.weights * (cfg.value_coef * critic - gain)), found
+  return jnp.sum(batch.weights * (cfg.value_coef * critic - gain)), reported
 
 
 OBJECTIVE = Objective(

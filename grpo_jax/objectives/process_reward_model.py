@@ -1,12 +1,9 @@
-"""Process reward model (Math-Shepherd, arXiv 2312.08935): the sigmoid of a scalar on each step's
-last token.
+"""Process reward model (Math-Shepherd, arXiv 2312.08935): a sigmoid on each step's last token.
 
 The label of a step, in [0, 1], is the "reward" given at its last token: by hand, by a rule, or from
-continuations of the step (loops/continuations.py). Only those tokens are trained, so the mask is
-`given`, and aggregation="sequence_mean" is a mean over each solution's steps, "token_mean" over all
-steps.
-
-The scores are those after reading each token, as in reward_model.py.
+continuations of the step (loops/reward_data/continuations.py). Only those tokens are trained, so
+the mask is `given`, and aggregation="sequence_mean" is a mean over each solution's steps,
+"token_mean" over all steps. The scores are those after each token, as in reward_model.py.
 """
 
 import jax
@@ -27,9 +24,9 @@ def settings() -> ConfigDict:
 def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
   """Returns the batch with the labels as advantages, on the steps' last tokens."""
   del advantages
-  labels = common.require(rollouts.rewards, "rewards (the steps' labels)", cfg.name)
-  mask = rollouts.given.astype(jnp.float32)
-  labels = jnp.where(rollouts.given, labels, 0.0)
+  labels, given = common.scored(rollouts, cfg.name)
+  mask = given.astype(jnp.float32)
+  labels = jnp.where(given, labels, 0.0)
   return common.train_batch(rollouts, labels, mask, common.weights(mask, rollouts.lengths, cfg))
 
 
@@ -40,11 +37,11 @@ def loss(outputs: Scores, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Me
   labels = batch.advantages
   step_loss = preferences.step_loss(scores, labels)
   agrees = jax.lax.stop_gradient((scores > 0) == (labels > 0.5)) * 1.0
-  found = {
+  reported = {
     "step_loss": metrics.token_mean(jax.lax.stop_gradient(step_loss), batch.mask),
     "step_accuracy": metrics.token_mean(agrees, batch.mask),
   }
-  return jnp.sum(batch.weights * step_loss), found
+  return jnp.sum(batch.weights * step_loss), reported
 
 
 OBJECTIVE = Objective(loss, prepare, settings, data=("steps",), trains_reward_model=True)

@@ -1,11 +1,10 @@
-"""Outcome reward model: a scalar on a completion's last token, Bradley-Terry on pairs [chosen,
-rejected].
+"""Outcome reward model: a scalar on the last token, Bradley-Terry on pairs [chosen, rejected].
 
     loss = -log sigma(score_chosen - score_rejected)
 
-The scores are those *after* reading each token, entry t from the hidden state at token t: without
-the one-token shift of log-probs and of PPO's critic, so that the last token is read as well. A pair's loss is spread over its tokens with weights that add up to 1 / pairs, so
-there is no choice of an aggregation.
+The scores are those *after* each token: entry t comes from the hidden state at token t, without the
+one-token shift of log-probs and of PPO's critic. A pair's loss is spread over its tokens with
+weights that add up to 1 / pairs, so there is no choice of an aggregation.
 """
 
 import jax
@@ -19,9 +18,7 @@ from grpo_jax.types import Array, Metrics, Rollouts, Scores, TrainBatch
 
 
 def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
-  """Returns the batch with advantage +1 on the chosen completion and -1 on the rejected one (a
-  label only).
-  """
+  """Returns the batch with +1 on the chosen completion and -1 on the rejected one as labels."""
   del advantages
   mask = common.completion_mask(rollouts, mask_truncated=False)
   weights = common.sequence_mean_weights(mask, rollouts.lengths, cfg)
@@ -35,12 +32,12 @@ def loss(outputs: Scores, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Me
   scores = jnp.sum(jnp.where(last, outputs.scores, 0.0), axis=2)
   pair_loss = preferences.bradley_terry(scores[:, 0], scores[:, 1])
   margin = jax.lax.stop_gradient(scores[:, 0] - scores[:, 1])
-  found = {
+  reported = {
     "pair_loss": metrics.group_mean(pair_loss, batch.lengths),
     "pair_accuracy": metrics.group_mean((margin > 0) * 1.0, batch.lengths),
     "reward_margin": metrics.group_mean(margin, batch.lengths),
   }
-  return jnp.sum(batch.weights * pair_loss[:, None, None]), found
+  return jnp.sum(batch.weights * pair_loss[:, None, None]), reported
 
 
 OBJECTIVE = Objective(

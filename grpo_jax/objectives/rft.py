@@ -1,10 +1,8 @@
-"""Rejection sampling fine-tuning (arXiv 2308.01825): likelihood of correct samples. Coefficient 1
-if correct, else 0.
+"""Rejection sampling fine-tuning (arXiv 2308.01825): coefficient 1 if correct, else 0.
 
-RFT and online RFT are this one file: they differ in the data source (samples of the SFT model,
-once; samples of the live policy), which is the loop's business. A completion is correct if its
-rewards add up to more than `threshold`. Wrong ones count in the denominator, so a batch with few
-correct answers makes a small step.
+RFT and online RFT are this one objective on other data: samples that the SFT model made once, or
+samples of the live policy. A completion is correct if its rewards add up to more than `threshold`.
+Wrong ones count in the denominator, so a batch with few correct answers makes a small step.
 """
 
 import jax.numpy as jnp
@@ -32,22 +30,21 @@ def flat(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Array
 def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
   """Returns the batch with advantage 1 on the tokens of correct completions and 0 on the others."""
   del advantages
-  common.require(rollouts.rewards, "rewards", cfg.name)
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
   correct = _correct(rollouts, cfg).astype(jnp.float32)[..., None] * mask
   return common.train_batch(rollouts, correct, mask, common.weights(mask, rollouts.lengths, cfg))
 
 
 def _correct(rollouts: Rollouts, cfg: ConfigDict) -> Array:
-  """Which completions are correct, [P, G] bool."""
-  return adv.totals(rollouts.rewards, rollouts.given) > cfg.threshold
+  """Returns which completions are correct, [P, G] bool."""
+  return adv.totals(*common.scored(rollouts, cfg.name)) > cfg.threshold
 
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:
   """Returns sum(weights * -A log pi) and its metrics."""
   logprobs, old, _ = common.policies(outputs, batch)
   gain = batch.advantages * logprobs * common.mismatch(old, batch, cfg)
-  return -jnp.sum(batch.weights * gain), metrics.of_policy(outputs, batch)
+  return -jnp.sum(batch.weights * gain), metrics.policy_metrics(outputs, batch)
 
 
 OBJECTIVE = Objective(loss, prepare, settings, data=("live", "samples"), flat=flat)

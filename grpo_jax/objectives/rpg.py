@@ -1,19 +1,19 @@
-"""RPG (arXiv 2505.17508): the KL term carries the importance weight w = pi / pi_old, and w is
-differentiated too.
+"""RPG (arXiv 2505.17508): the KL has the importance weight w = pi / pi_old, also differentiated.
 
-    J = clipped surrogate of GRPO - beta * D;    D of a sampled token, and what it adds to the coefficient:
+    J = clipped surrogate of GRPO - beta * D
 
-    reverse               w log(pi / pi_ref)                             -beta w (log(pi / pi_ref) + 1)
-    reverse_unnormalised  w (pi_ref / pi - log(pi_ref / pi) - 1) = w k3  -beta w log(pi / pi_ref)
-    forward               -(pi_ref / pi_old) log pi                      beta pi_ref / pi_old
-    forward_unnormalised  w - (pi_ref / pi_old) log pi                   beta (pi_ref / pi_old - w)
+    divergence            D of a sampled token          its part of the coefficient
+    reverse               w log(pi / pi_ref)            -beta w (log(pi / pi_ref) + 1)
+    reverse_unnormalised  w k3(pi, pi_ref)              -beta w log(pi / pi_ref)
+    forward               -(pi_ref / pi_old) log pi     beta pi_ref / pi_old
+    forward_unnormalised  w - (pi_ref / pi_old) log pi  beta (pi_ref / pi_old - w)
 
 In expectation over tokens of pi_old the first two have the gradient of KL(pi || pi_ref), the last
-two that of KL(pi_ref || pi), on- and off-policy: GRPO's k3, unweighted, has the second one's name
-and the fourth one's gradient, and only on-policy. The "unnormalised" forms differ by a term whose
-expected gradient is 0 and which lowers the variance. These are the paper's fully differentiable
-losses; its REINFORCE-style ones have the same gradient where nothing is clipped. The advantages are
-GRPO's.
+two that of KL(pi_ref || pi), on- and off-policy. (GRPO's k3, which is unweighted, is the estimate
+of the second and has the gradient of the fourth, on-policy only.) The "unnormalised" forms differ
+by a term whose expected gradient is 0 and which lowers the variance. These are the paper's fully
+differentiable losses; its REINFORCE-style ones have the same gradient where nothing is clipped. The
+advantages are GRPO's.
 """
 
 import jax.numpy as jnp
@@ -69,11 +69,11 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
   if cfg.beta:
     ref = common.require(ref, "ref_logprobs", cfg.name)
     token_loss += cfg.beta * weighted_divergence(logprobs, old, ref, cfg.divergence)
-  found = metrics.of_policy(outputs, batch)
-  found |= metrics.of_ratio(
+  reported = metrics.policy_metrics(outputs, batch)
+  reported |= metrics.ratio_metrics(
     outputs, batch, cfg, common.token_ratio, (lower, upper), gain, cfg.clip_delta
   )
-  return jnp.sum(batch.weights * token_loss), found
+  return jnp.sum(batch.weights * token_loss), reported
 
 
 OBJECTIVE = Objective(

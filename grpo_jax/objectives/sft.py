@@ -1,8 +1,6 @@
-"""Supervised fine-tuning: the log-likelihood of the completions given. Coefficient 1 on every
-token.
+"""Supervised fine-tuning: the log-likelihood of completions. Coefficient 1 on every token.
 
-Its data are answers that a person (or anyone) wrote: groups of one. It needs no reward, reference
-or old policy.
+Its data are written answers, in groups of one. It needs no reward, reference or old policy.
 """
 
 import jax.numpy as jnp
@@ -30,7 +28,9 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
   """Returns sum(weights * -A log pi) and its metrics."""
   del cfg
   logprobs, _, _ = common.policies(outputs, batch)
-  return -jnp.sum(batch.weights * (batch.advantages * logprobs)), metrics.of_policy(outputs, batch)
+  return -jnp.sum(batch.weights * (batch.advantages * logprobs)), metrics.policy_metrics(
+    outputs, batch
+  )
 
 
 OBJECTIVE = Objective(loss, prepare, settings, data=("solutions",))

@@ -30,7 +30,7 @@ def join(*groups: ConfigDict) -> ConfigDict:
 
 
 def advantage() -> ConfigDict:
-  """Returns the settings of advantages.py; those that the named function does not take are fixed."""
+  """Returns the settings of advantages.py; one that the named function lacks cannot be changed."""
   c = ConfigDict()
   c.advantage = "group_relative"  # or step_returns, gdpo, prefix_credit, or a function of yours
   # what a reward is compared with: the group's mean, or leave_one_out (the others' mean)

@@ -1,17 +1,16 @@
-"""How much, not how fast: the loss gives each token a probability to reach, and nothing else
-matters.
+"""Target probabilities, "how much, not how fast": each token is given a probability to reach.
 
-A completion better than its group is good (+1), a worse one bad (-1), one within `margin` of the
-mean neither (0). A good token's target is sqrt(p_old), a bad one's p_old^2: the clipped surrogate
-with bounds of its own for every token, which as ratios are [p_old, p_old^(-1/2)]. There is no 1/G,
+A completion better than its group's mean is good (+1), a worse one bad (-1), one within `margin` of
+it neither (0). A good token's target is sqrt(p_old), a bad one's p_old^2. The loss is the clipped
+surrogate with the token's own bounds, which as ratios are [p_old, p_old^(-1/2)]. There is no 1/G,
 no 1/|o| and no KL; the only normaliser is the number of prompts ("prompt_sum" of ops/masked.py). It
-needs several updates a rollout (learner.mu).
+needs several updates on a rollout (learner.mu).
 
-Where several distinct tokens of a group follow one same context (the same prefix), a token that is
-good in one completion and bad in another takes the net sign, and the good targets are p + c
-(sqrt(p) - p), with the largest c <= 1 for which they sum to at most 1 - the sum of the bad targets.
-(Scaling all targets down would lower tokens that are good.) A token already at its target, as one
-of probability 1 is, has A = 0.
+Distinct tokens of a group may follow the same context (the same prefix). A token that is good in
+one completion and bad in another then takes the net sign, and the good targets are p + c (sqrt(p) -
+p), with the largest c <= 1 for which they sum to at most 1 - the sum of the bad targets. (Scaling
+all targets down would lower tokens that are good.) A token at its target already, such as one of
+probability 1, has A = 0.
 """
 
 import chex
@@ -29,7 +28,7 @@ from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 def settings() -> ConfigDict:
   """Returns the settings of target probabilities."""
   c = shared_settings.join(shared_settings.truncation(), shared_settings.mismatch())
-  c.margin = 1e-3  # a reward so near to the group's mean is neither good nor bad
+  c.margin = 1e-3  # a reward within it of the group's mean is neither good nor bad
   return c
 
 
@@ -40,7 +39,7 @@ def check(cfg: ConfigDict) -> None:
 
 
 def needs(cfg: ConfigDict) -> Needs:
-  """Returns the pass of the sampling policy, from whose probabilities the targets are made."""
+  """Returns the policy that sampled, whose probabilities give the targets."""
   del cfg
   return Needs.OLD_POLICY
 
@@ -52,7 +51,7 @@ def weights(mask: Array, lengths: Array, cfg: ConfigDict) -> Array:
 
 
 def bounds(batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Array]:
-  """Returns each token's own bounds as ratios, [P, G, L]: target / p_old on the side of its sign."""
+  """Returns the ratio target / p_old as lower or upper bound, by each token's sign, [P, G, L]."""
   del cfg
   return batch.extra["lower"], batch.extra["upper"]
 
@@ -63,7 +62,7 @@ def targets(tokens: Array, lengths: Array, signs: Array, probs: Array) -> tuple[
   Args:
     tokens: [P, G, L] int.
     lengths: [P, G] int.
-    signs: [P, G, L] float in {-1, 0, 1}, of each token by its own completion.
+    signs: [P, G, L] float in {-1, 0, 1}, of the token's completion.
     probs: [P, G, L] float, p_old.
 
   Returns:
@@ -77,7 +76,7 @@ def targets(tokens: Array, lengths: Array, signs: Array, probs: Array) -> tuple[
   shared = adv.shared_prefix(tokens, lengths)
   inside = jnp.arange(length) < lengths[..., None]
 
-  def of_group(shared, inside, signs, p):
+  def in_group(shared, inside, signs, p):
     # [G, G, L]
     context = (shared[..., None] >= jnp.arange(length)) & inside[:, None] & inside[None]
     same = context & (shared[..., None] > jnp.arange(length))
@@ -94,18 +93,18 @@ def targets(tokens: Array, lengths: Array, signs: Array, probs: Array) -> tuple[
     c = jnp.clip(jnp.where(wanted > 0, room / jnp.where(wanted > 0, wanted, 1.0), 1.0), 0.0, 1.0)
     return net, jnp.where(good, p + c * (jnp.sqrt(p) - p), jnp.where(bad, p**2, p))
 
-  return jax.vmap(of_group)(shared, inside, signs, probs)
+  return jax.vmap(in_group)(shared, inside, signs, probs)
 
 
 def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
   """Returns the batch with signs for advantages and, in `extra`, each token's bounds as ratios."""
   del advantages
-  common.require(rollouts.rewards, "rewards", cfg.name)
+  rewards, given = common.scored(rollouts, cfg.name)
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
   # masked completions share contexts, too
   inside = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
   old = common.on_mask(common.require(rollouts.old_logprobs, "old_logprobs", cfg.name), inside)
-  signs = adv.sign(rollouts.rewards, rollouts.given, cfg.margin) * mask
+  signs = adv.sign(rewards, given, cfg.margin) * mask
   probs = jnp.exp(old)
   net, target = targets(rollouts.tokens, rollouts.lengths, signs, probs)
   bound = target / probs
@@ -118,16 +117,14 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
 
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:
-  """Returns minus the clipped surrogate with each token's own bound, sum(weights * token loss), and
-  its metrics.
-  """
+  """Returns minus the clipped surrogate with each token's own bound, and its metrics."""
   logprobs, old, _ = common.policies(outputs, batch)
   ratio = common.token_ratio(logprobs, old, batch.mask, cfg)
   lower, upper = bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper) * common.mismatch(old, batch, cfg)
-  found = metrics.of_policy(outputs, batch)
-  found |= metrics.of_ratio(outputs, batch, cfg, common.token_ratio, (lower, upper), gain)
-  return -jnp.sum(batch.weights * gain), found
+  reported = metrics.policy_metrics(outputs, batch)
+  reported |= metrics.ratio_metrics(outputs, batch, cfg, common.token_ratio, (lower, upper), gain)
+  return -jnp.sum(batch.weights * gain), reported
 
 
 OBJECTIVE = Objective(

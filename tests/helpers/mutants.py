@@ -98,8 +98,8 @@ MUTANTS = (
   Mutant(
     "a normaliser changes with the microbatch",
     OBJECTIVES + "grpo.py",
-    "return jnp.sum(batch.weights * (kl - gain)), found",
-    "return jnp.sum(batch.mask * (kl - gain)) / jnp.sum(batch.mask), found",
+    "return jnp.sum(batch.weights * (kl - gain)), reported",
+    "return jnp.sum(batch.mask * (kl - gain)) / jnp.sum(batch.mask), reported",
     "tests/objectives/objectives_test.py::test_slices_add_up_to_the_whole[token_mean]",
   ),
   Mutant(
@@ -162,9 +162,8 @@ MUTANTS = (
   Mutant(
     "process supervision sums raw rewards",
     OBJECTIVES + "advantages.py",
-    "return adv.returns_to_go(adv.group_relative(rollouts.rewards, rollouts.given, baseline, "
-    "scale, ddof, eps))",
-    "return adv.returns_to_go(jnp.where(rollouts.given, rollouts.rewards, 0.0))",
+    "return adv.returns_to_go(adv.group_relative(*rewards, baseline, scale, ddof, eps))",
+    "return adv.returns_to_go(jnp.where(rewards[1], rewards[0], 0.0))",
     "tests/objectives/objectives_test.py::test_a_group_s_advantages_are_relative",
   ),
   # Other slips that a reader could make in these files.
@@ -314,15 +313,15 @@ MUTANTS = (
   Mutant(
     "DPO forgets the reference",
     OBJECTIVES + "dpo.py",
-    "h = jnp.sum(logprobs - ref, axis=2)",
+    'h = jnp.sum(logprobs - common.require(ref, "ref_logprobs", cfg.name), axis=2)',
     "h = jnp.sum(logprobs, axis=2)",
     "tests/objectives/coefficients_test.py::test_dpo",
   ),
   Mutant(
     "the mismatch correction weighs the KL, too",
     OBJECTIVES + "grpo.py",
-    "return jnp.sum(batch.weights * (kl - gain)), found",
-    "return jnp.sum(batch.weights * (kl * common.mismatch(old, batch, cfg) - gain)), found",
+    "return jnp.sum(batch.weights * (kl - gain)), reported",
+    "return jnp.sum(batch.weights * (kl * common.mismatch(old, batch, cfg) - gain)), reported",
     "tests/objectives/objectives_test.py::test_the_mismatch_correction_weighs_the_surrogate_and_not_the_kl",
   ),
   Mutant(
@@ -619,7 +618,7 @@ MUTANTS = (
   Mutant(
     "a process reward model trains every token, those without a label towards 0",
     "grpo_jax/objectives/process_reward_model.py",
-    "mask = rollouts.given.astype(jnp.float32)",
+    "mask = given.astype(jnp.float32)",
     "mask = common.completion_mask(rollouts, False)",
     "tests/objectives/objectives_test.py::test_a_process_reward_model_learns_from_the_last_tokens_of_steps_alone",
   ),
@@ -689,8 +688,8 @@ MUTANTS = (
   Mutant(
     "the mean of step_returns counts completions that only fill the group",
     "grpo_jax/objectives/advantages.py",
-    "rollouts.given, rollouts.lengths > 0, scale",
-    "rollouts.given, rollouts.lengths >= 0, scale",
+    "*rewards, rollouts.lengths > 0, scale",
+    "*rewards, rollouts.lengths >= 0, scale",
     "tests/objectives/objectives_test.py::test_step_returns_compare_with_the_completions_that_are_there",
   ),
   Mutant(

@@ -60,7 +60,7 @@ def test_which_groups_teach_nothing():
   rewards = jnp.array([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0]])[..., None]
   given = jnp.array([[True, True]] * 3 + [[True, False]])[..., None]
   r = types.SimpleNamespace(tokens=jnp.zeros((4, 2, 1), jnp.int32), rewards=rewards, given=given)
-  cfg = types.SimpleNamespace(threshold=0.5)
+  cfg = types.SimpleNamespace(name="any", threshold=0.5)
   for objective, want in (
     (target_prob, [0, 1, 1, 1]),
     (rft, [0, 0, 1, 0]),
