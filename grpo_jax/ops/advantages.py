@@ -1,11 +1,9 @@
-"""Advantages: what each sampled token was worth, compared with the other samples of its group.
+"""Computes advantages: the worth of each sampled token, compared with the group's other samples.
 
 A reward is a pair (rewards, given), both [P, G, L]: a value where `given` is true. Outcome
 supervision gives one, on the last token of a completion; process supervision gives one on the last
-token of each step. The functions do
-not ask which: outcome supervision is process supervision with a single step. Nothing is broadcast.
-
-Which of them an objective takes is the config's to say: grpo_jax/objectives/advantages.py.
+token of each step. Outcome supervision is thus process supervision with a single step, and no
+function treats it apart. Nothing is broadcast.
 """
 
 import chex
@@ -22,14 +20,10 @@ SCALES = ("group", "batch", "none")
 
 
 def totals(rewards: Array | np.ndarray, given: Array | np.ndarray) -> Array | np.ndarray:
-  """Returns the total reward of each completion, [P, G] float32: the sum of what was given to it.
+  """Returns the sum of the rewards given to each completion, [P, G] float32.
 
   numpy arrays stay numpy and add up in float64, so that the same rewards in another order have the
   same total.
-
-  Args:
-    rewards: [P, G, L] float.
-    given: [P, G, L] bool.
   """
   chex.assert_rank(rewards, 3)
   chex.assert_equal_shape((rewards, given))
@@ -38,16 +32,10 @@ def totals(rewards: Array | np.ndarray, given: Array | np.ndarray) -> Array | np
 
 
 def flat(rewards: Array, given: Array, ddof: int = 1) -> Array:
-  """Returns which groups are flat, [P] bool: all rewards given are equal, or there are no more than
-  ddof of them.
+  """Returns which groups have equal rewards, or at most `ddof` of them, [P] bool.
 
-  This is decided by comparison and not by a standard deviation, since eight rewards of 0.7 have one
-  of 6e-8 in float32.
-
-  Args:
-    rewards: [P, G, L] float.
-    given: [P, G, L] bool.
-    ddof: how many rewards have no standard deviation.
+  Rewards are compared one by one, since the standard deviation of eight rewards of 0.7 is 6e-8 in
+  float32.
   """
   chex.assert_rank(rewards, 3)
   chex.assert_equal_shape((rewards, given))
@@ -64,26 +52,20 @@ def group_relative(
   ddof: int = 1,
   eps: float = 1e-4,
 ) -> Array:
-  """Returns the rewards normalised in their group: (r - mean(R)) / (std(R) + eps), R all rewards
-  given in the group.
+  """Returns (r - mean(R)) / (std(R) + eps), where R are all rewards given in the group.
 
   DeepSeekMath, arXiv 2402.03300, 4.1.2 and 4.1.3; without the division, Dr.GRPO (2503.20783).
 
   Args:
     rewards: [P, G, L] float.
     given: [P, G, L] bool.
-    baseline: "mean" of the group, or "leave_one_out": the mean of the rewards of the *other*
-      completions.
+    baseline: "mean" of the group, or "leave_one_out", the mean of the *other* completions.
     scale: std of the "group", of all rewards of the "batch" (as TRL: raw, not centred), or "none".
     ddof: the std divides by n - ddof.
     eps: added to the std.
 
   Returns:
-    [P, G, L], 0 where nothing was given, and exactly 0 in flat groups and where no more than ddof
-    were given.
-
-  Raises:
-    SettingError: an unknown name, or leave-one-out with a standard deviation.
+    [P, G, L], 0 where nothing was given, and exactly 0 in `flat` groups.
   """
   chex.assert_rank(rewards, 3)
   chex.assert_equal_shape((rewards, given))
@@ -97,10 +79,10 @@ def group_relative(
   if baseline == "mean":
     centre = masked.masked_mean(rewards, kept, axis=(1, 2), keepdims=True)
   else:
-    own, own_count = masked.masked_sum(rewards, kept, 2, True), jnp.sum(kept, 2, keepdims=True)
-    others = jnp.sum(own, 1, keepdims=True) - own
-    others_count = jnp.sum(own_count, 1, keepdims=True) - own_count
-    # 0 without any other
+    total, count = masked.masked_sum(rewards, kept, 2, True), jnp.sum(kept, 2, keepdims=True)
+    others = jnp.sum(total, 1, keepdims=True) - total
+    others_count = jnp.sum(count, 1, keepdims=True) - count
+    # a single completion has advantage 0
     centre = jnp.where(others_count > 0, others / jnp.maximum(others_count, 1.0), rewards)
   centred = rewards - centre
   if scale == "group":
@@ -112,10 +94,9 @@ def group_relative(
 
 
 def returns_to_go(rewards: Array) -> Array:
-  """Returns A[t] = sum of rewards[j] over j >= t (DeepSeekMath, arXiv 2402.03300, 4.1.3). Shapes
-  [..., L].
+  """Returns A[t] = sum of rewards[j] over j >= t, 0 after the last reward. Shapes [..., L].
 
-  It is 0 after the last reward, hence on padding.
+  DeepSeekMath, arXiv 2402.03300, 4.1.3.
   """
   if not rewards.ndim:
     raise AssertionError("returns_to_go of a number: expected [..., L]")
@@ -125,30 +106,26 @@ def returns_to_go(rewards: Array) -> Array:
 def step_returns(
   rewards: Array, given: Array, real: Array, scale: str = "group", ddof: int = 1, eps: float = 1e-4
 ) -> Array:
-  """Returns the rewards that are still to come, less what the group's completions have to come from
-  the same step on.
+  """Returns the rewards from each token on, less the group's mean from the same step on.
 
-      A[t] = (sum over given rewards j >= t of r[j] - V[k]) / (rms + eps),  k = how many rewards lie
-      before t V[k] = mean over all completions of the group of what they were given from their k-th
-      reward on; 0 past the last
+      A[t] = (sum over given rewards j >= t of r[j] - V[k]) / (rms + eps)
+      k    = the number of rewards before t
+      V[k] = the mean over the group of the rewards from the k-th on, 0 past a completion's last
 
-  A completion that has fewer steps is compared with what the others earn in the steps that it does
-  not have. In `group_relative` each reward is compared by itself: where most steps are wrong each
-  of them is below the mean, and the sum over following steps pays for having fewer.
+  So a completion with fewer steps is also compared with the rewards of the steps that it lacks. In
+  `group_relative` each reward is compared by itself: if most steps are wrong, each is below the
+  mean, and the sum over the steps that follow rewards having fewer.
 
   Args:
     rewards: [P, G, L] float.
     given: [P, G, L] bool.
     real: [P, G] bool, false for completions that only fill the batch.
-    scale: rms over the steps of the "group", of the "batch", or "none". It is that of the
-      differences themselves: equal totals of other steps have differences, and a standard deviation
-      of 0.
+    scale: rms of the differences over the steps of the "group", of the "batch", or "none".
     ddof: the rms of n steps divides by n - ddof.
-    eps: added to the std.
+    eps: added to the rms.
 
   Returns:
-    [P, G, L], 0 after the last reward, and exactly 0 where all completions of a group have the same
-    to come.
+    [P, G, L], 0 after the last reward, and exactly 0 where all completions have the same return.
   """
   chex.assert_rank(rewards, 3)
   chex.assert_equal_shape((rewards, given))
@@ -156,26 +133,25 @@ def step_returns(
     raise SettingError(f"scale={scale!r}: use one of {', '.join(SCALES)}")
   kept = given.astype(jnp.float32)
   to_come = returns_to_go(jnp.where(given, rewards, 0.0))
-  # how many rewards lie before each token
+  # the number of rewards before each token
   step = (jnp.cumsum(kept, axis=2) - kept).astype(jnp.int32)
   centred = jax.vmap(_less_the_steps_mean)(to_come, step, given, real)
   centred = jnp.where(returns_to_go(kept) > 0, centred, 0.0)
   if scale != "none":
     over = (1, 2) if scale == "group" else None
-    squares, count = (
-      masked.masked_sum(centred**2, kept, over, True),
-      jnp.sum(kept, over, keepdims=True),
-    )
+    squares = masked.masked_sum(centred**2, kept, over, True)
+    count = jnp.sum(kept, over, keepdims=True)
     centred = centred / (jnp.sqrt(squares / jnp.maximum(count - ddof, 1.0)) + eps)
   return centred
 
 
 def _less_the_steps_mean(to_come: Array, step: Array, given: Array, real: Array) -> Array:
-  """`to_come` [G, L] of one group less its mean at each token's step, which is 0 for a completion
-  without that step.
+  """Returns `to_come` [G, L] of one group less its mean at each token's step.
+
+  A completion without that step counts as 0.
   """
   samples, length = to_come.shape
-  # the reward that ends step k says what is to come from there on
+  # the reward that ends step k holds the return from there on
   at = jnp.where(given, step, length)
   by_step = jnp.zeros((samples, length), to_come.dtype)
   by_step = by_step.at[jnp.arange(samples)[:, None], at].set(to_come, mode="drop")  # [G, K]
@@ -188,26 +164,22 @@ def _less_the_steps_mean(to_come: Array, step: Array, given: Array, real: Array)
 
 def sign(rewards: Array, given: Array, margin: float) -> Array:
   """Returns +1 where a token's remaining rewards beat the group's mean, -1 where they fall short.
-  [P, G, L].
 
-  Within `margin` of the mean it is 0. rewards, given: [P, G, L].
+  Within `margin` of the mean it is 0. Shapes [P, G, L].
   """
   excess = returns_to_go(group_relative(rewards, given, scale="none"))
   return jnp.sign(excess) * (jnp.abs(excess) > margin)
 
 
 def gdpo(components: Array, weights: Array, real: Array, ddof: int = 1, eps: float = 1e-4) -> Array:
-  """Returns several rewards each normalised in its group, summed with weights, then normalised over
-  the batch.
+  """Returns (S - mean(S)) / (std(S) + eps) over the batch: GDPO, arXiv 2601.05242.
 
-  GDPO, arXiv 2601.05242: A = (S - mean(S)) / (std(S) + eps) over the batch, where S is the weighted
-  sum over rewards of (r - mean(R)) / (std(R) + eps) in the group. A group in which every reward is
-  flat keeps advantage 0 exactly, where the batch's mean (0 up to rounding) would otherwise leave a
-  small remainder.
+  S is the weighted sum over rewards of (r - mean(R)) / (std(R) + eps) in the group. A group in
+  which every reward is flat keeps advantage 0 exactly; the batch's mean, 0 up to rounding, would
+  leave a small remainder.
 
   Args:
-    components: [P, G, N] float, N rewards of each completion; NaN where one gave it none: it then
-      adds 0.
+    components: [P, G, N] float, N rewards of each completion; NaN, which adds 0, where one is None.
     weights: [N].
     real: [P, G] bool, false in groups that only fill the batch.
     ddof: both standard deviations divide by n - ddof.
@@ -219,13 +191,13 @@ def gdpo(components: Array, weights: Array, real: Array, ddof: int = 1, eps: flo
   chex.assert_rank(components, 3)
   chex.assert_shape(real, components.shape[:2])
   chex.assert_shape(weights, components.shape[2:])
-  each_NxPxGx1 = jnp.moveaxis(components, 2, 0)[..., None]
+  components_NxPxGx1 = jnp.moveaxis(components, 2, 0)[..., None]
 
   def normalise(reward: Array) -> Array:
     given = real[..., None] & ~jnp.isnan(reward)
     return group_relative(jnp.where(given, reward, 0.0), given, ddof=ddof, eps=eps)
 
-  total = jnp.sum(jax.vmap(normalise)(each_NxPxGx1)[..., 0] * weights[:, None, None], axis=0)
+  total = jnp.sum(jax.vmap(normalise)(components_NxPxGx1)[..., 0] * weights[:, None, None], axis=0)
   taught = real & jnp.any(total != 0.0, axis=1, keepdims=True)
   scaled = (total - masked.masked_mean(total, real)) / (
     masked.masked_std(total, real, None, ddof) + eps
@@ -271,19 +243,16 @@ def gae(
 
 
 def shared_prefix(tokens: Array, lengths: Array) -> Array:
-  """Returns how many first tokens two completions of a group have in common, [P, G, G] int32.
-
-  tokens: [P, G, L] int; lengths: [P, G] int.
-  """
+  """Returns the length of the common prefix of each two completions of a group, [P, G, G] int32."""
   chex.assert_rank(tokens, 3)
   chex.assert_shape(lengths, tokens.shape[:2])
   inside = jnp.arange(tokens.shape[2]) < lengths[..., None]
 
-  def of_group(tokens, inside):
+  def in_group(tokens, inside):
     same = (tokens[:, None] == tokens[None]) & inside[:, None] & inside[None]
     return jnp.sum(jnp.cumprod(same.astype(jnp.int32), axis=-1), axis=-1)
 
-  return jax.vmap(of_group)(tokens, inside)
+  return jax.vmap(in_group)(tokens, inside)
 
 
 def prefix_values(tokens: Array, lengths: Array, scores: Array) -> Array:
@@ -295,14 +264,14 @@ def prefix_values(tokens: Array, lengths: Array, scores: Array) -> Array:
     scores: [P, G] float.
 
   Returns:
-    [P, G, L + 1]: entry t is the value before token t. The first one is the group's mean; from
-    where a completion is alone it is its own score.
+    [P, G, L + 1]: entry t is the value before token t. The first is the group's mean; once a
+    completion shares its prefix with no other, it is its own score.
   """
   chex.assert_shape(scores, lengths.shape)
   common = shared_prefix(tokens, lengths)
   real = lengths > 0
 
-  def of_group(common, scores, real):
+  def in_group(common, scores, real):
     # [G, G, L + 1]
     through = (common[..., None] >= jnp.arange(tokens.shape[2] + 1)) & real[None, :, None]
     # a completion is always on its own path, also after its end
@@ -311,16 +280,14 @@ def prefix_values(tokens: Array, lengths: Array, scores: Array) -> Array:
       jnp.broadcast_to(scores[None, :, None], through.shape), through, axis=1
     )
 
-  return jax.vmap(of_group)(common, scores, real)
+  return jax.vmap(in_group)(common, scores, real)
 
 
 def prefix_credit(tokens: Array, lengths: Array, scores: Array) -> Array:
-  """Returns token credit from shared prefixes: A[t] = V(prefix with token t) - V(prefix before it).
-  [P, G, L].
+  """Returns A[t] = V(prefix with token t) - V(prefix before it), [P, G, L], by `prefix_values`.
 
   The credits of a completion add up to its score less the group's mean (identical completions share
-  the mean of their scores). All of it falls on the tokens at which samples with the same prefix
-  differ, and none on tokens that all of them took. Arguments are those of `prefix_values`.
+  the mean of their scores). They fall on the tokens at which samples with the same prefix differ.
   """
   values = prefix_values(tokens, lengths, scores)
   inside = jnp.arange(tokens.shape[2]) < lengths[..., None]

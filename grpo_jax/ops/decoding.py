@@ -1,12 +1,11 @@
-"""From logits to sampled tokens and their log-probs: temperature, top-k, top-p, min-p.
+"""Samples tokens from logits, by temperature, top-k, top-p and min-p, with their log-probs.
 
-S tokens are sampled, each from a distribution over V tokens of its own. Everything is made of
-passes over the vocabulary that only add or take a maximum. There is no noise for every token (one
-uniform number for each distribution finds the token by inverting the distribution function, first
-over blocks of the vocabulary, then inside one) and no sort (the truncations are thresholds, which
-are searched for).
+S tokens are sampled, each from its own distribution over V tokens, in passes over the vocabulary
+that only add or take a maximum. There is no noise for every token: one uniform number for each
+distribution inverts the distribution function, first over blocks of the vocabulary, then inside
+one. There is no sort: the truncations are thresholds, found by search.
 
-The work is laid out `[V, S]`, as a CPU's fastest head product makes it (docs/performance.md): for a
+The work is laid out `[V, S]`, as a CPU's fastest head product makes it (docs/performance.md). For a
 caller that transposes such a product to `[S, V]` the two transpositions cancel.
 """
 
@@ -16,11 +15,11 @@ from jax import lax
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Array
 
-BLOCK = 64  # tokens of a block: few enough blocks to compare, short enough to look through
+BLOCK = 64  # tokens of a block: few enough blocks to compare, short enough to search
 # blocks with the largest maxima that are searched first: a truncation usually ends in them
 CANDIDATES = 64
 GUESSES = 12  # interpolations of a threshold, before its bounds are halved instead
-SAMPLE = 16  # a threshold is guessed from one block in so many
+SAMPLE = 16  # a threshold is guessed from every SAMPLE-th block
 STRIDE = 2**18  # first step away from that guess, in float32 bits (2^23 double a number)
 
 
@@ -33,33 +32,31 @@ def sample(
   top_p: float,
   min_p: float,
 ) -> tuple[Array, Array, Array]:
-  """Returns a sampled token for each of S distributions, its log-prob, and its log-prob after
-  truncation.
+  """Returns a token for each of S distributions, its log-prob, and its log-prob after truncation.
 
-  The distribution is p = softmax(logits / temperature). The truncations keep tokens by a threshold
-  on p, one after the other, each on what the one before has kept:
+  The distribution is p = softmax(logits / temperature). The truncations follow one another, each on
+  the tokens that the one before has kept:
 
     top_k: the k most probable tokens;
     top_p: of the distribution renormalised on those, the smallest set of most probable tokens whose
       mass is at least top_p (the nucleus of arXiv 1904.09751), the token that crosses it included;
     min_p: tokens at least min_p times as probable as the most probable one (arXiv 2407.01082).
 
-  Ties: tokens whose float32 probabilities (relative to the largest) equal that of the last token
-  kept are kept too, so that the set does not depend on the order of the vocabulary. At least one
-  token is always kept. A token whose probability is zero in float32 is never sampled, whatever the
-  uniform number.
+  Tokens whose float32 probability (relative to the largest) equals that of the last token kept are
+  kept, too, so that the order of the vocabulary does not matter. At least one token is kept. A
+  token whose probability is zero in float32 is never sampled.
 
   The token is the first, in the order of the vocabulary, at which the sum of the kept probabilities
-  exceeds u times their mass. `jax.random.uniform` makes a float32 u of 23 bits, so a token is drawn
-  with its probability rounded, up or down, to a multiple of 2^-23 (1.2e-7): of tokens less probable
-  than that, one is drawn in the place of several, and the last ones of the vocabulary never, if
-  they come to less than that together.
+  exceeds u times their mass. `jax.random.uniform` makes a float32 u of 23 bits, so probabilities
+  are rounded, up or down, to multiples of 2^-23 (1.2e-7): of several tokens less probable than
+  that, one is drawn in the place of all, and the last ones of the vocabulary never, if they come to
+  less than that together.
 
   Args:
     logits: [S, V], any float dtype; compared and summed in float32. Best the transpose of a `[V,
       S]` product.
     uniforms: [S] float32 in [0, 1).
-    temperature: 0 takes the most probable token (the first of equals), its log-probs both at
+    temperature: 0 takes the most probable token (the first of equals), with both log-probs at
       temperature 1 and without truncation. Settings are Python numbers; those that truncate nothing
       cost nothing.
     top_k: 0 for none.
@@ -67,11 +64,8 @@ def sample(
     min_p: 0.0 for none.
 
   Returns:
-    (token [S] int32; its log-prob [S] float32 under p; that under the renormalised truncation of p,
-    the same number where there is none).
-
-  Raises:
-    SettingError: a setting outside its range.
+    (token [S] int32; its log-prob [S] float32 under p; its log-prob under the renormalised
+    truncation of p, the same number without one).
   """
   check(temperature, top_k, top_p, min_p)
   n, vocab = logits.shape
@@ -110,18 +104,12 @@ def sample(
 
 
 def soft_cap(x: Array, bound: float) -> Array:
-  """Returns bound * tanh(x / bound), within -bound and bound (Gemma 2, arXiv 2408.00118); x where
-  bound is 0.
-  """
+  """Returns bound * tanh(x / bound) (Gemma 2, arXiv 2408.00118), or x if bound is 0."""
   return bound * jnp.tanh(x / bound) if bound else x
 
 
 def check(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
-  """Refuses settings that `sample` cannot do; returns nothing.
-
-  Raises:
-    SettingError: the setting, its value, and what would work.
-  """
+  """Refuses settings of `sample` that are out of range."""
   if not temperature >= 0:
     raise SettingError(f"temperature={temperature}: 0 (the most probable token) or above")
   if top_k < 0:
@@ -133,8 +121,7 @@ def check(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
 
 
 def _threshold(e: Array, tops: Array, top_k: int, top_p: float, min_p: float) -> Array | None:
-  """Returns the least probability that is kept, [S], relative to the largest one; None where
-  nothing is truncated.
+  """Returns the least probability kept, [S], relative to the largest; None without truncation.
 
   Args:
     e: [blocks, block, S], probabilities relative to the largest.
@@ -154,9 +141,7 @@ def _threshold(e: Array, tops: Array, top_k: int, top_p: float, min_p: float) ->
 
 
 def _block_size(vocab: int) -> int:
-  """Returns a divisor of the vocabulary near BLOCK, so that nothing needs padding; BLOCK where
-  there is none.
-  """
+  """Returns a divisor of the vocabulary near BLOCK, which saves padding, or else BLOCK."""
   divisors = [b for b in range(BLOCK // 2, 2 * BLOCK + 1) if vocab % b == 0]
   return min(divisors, key=lambda b: abs(b - BLOCK), default=min(BLOCK, vocab))
 
@@ -167,29 +152,27 @@ def _keep(e: Array, threshold: Array) -> Array:
 
 
 def _take(x: Array, blocks: Array) -> Array:
-  """Returns the blocks of these indices [k, S] out of x [blocks, block, S]: [k, block, S]."""
+  """Returns blocks [k, S] of x [blocks, block, S], as [k, block, S]."""
   return jnp.take_along_axis(x, blocks[:, None], axis=0, mode="promise_in_bounds")
 
 
 def _invert(weights: Array, target: Array) -> tuple[Array, Array]:
-  """Returns the first index [S] whose cumulated weight exceeds the target, and the rest [S] of the
-  target there.
+  """Returns the first index [S] whose cumulative weight exceeds the target, and the target's rest.
 
-  An index of weight zero is never returned. weights: [n, S]; target: [S].
+  An index of weight zero is never returned. weights: [n, S]; target and rest: [S].
   """
   sums = jnp.cumsum(weights, axis=0)
   index = lax.broadcasted_iota(jnp.int32, weights.shape, 0)
   real = weights > 0.0
   first = jnp.min(jnp.where(real & (sums > target), index, weights.shape[0]), axis=0)
-  last = jnp.max(jnp.where(real, index, 0), axis=0)  # where rounding leaves no sum above the target
-  found = jnp.minimum(first, last)
-  before = jnp.sum(jnp.where(index == found - 1, sums, 0.0), axis=0)
-  return found, target - before
+  last = jnp.max(jnp.where(real, index, 0), axis=0)  # if rounding leaves no sum above the target
+  chosen = jnp.minimum(first, last)
+  before = jnp.sum(jnp.where(index == chosen - 1, sums, 0.0), axis=0)
+  return chosen, target - before
 
 
 def _candidates(e: Array, tops: Array, blocks: int) -> tuple[Array, Array]:
-  """Returns the `blocks` blocks with the largest maxima, as tokens [blocks * block, S], and a bound
-  [S].
+  """Returns the tokens [blocks * block, S] of the blocks with the largest maxima, and a bound [S].
 
   Every token of e [all blocks, block, S] above the bound is among them. tops: [all blocks, S], the
   maxima of e.
@@ -200,9 +183,9 @@ def _candidates(e: Array, tops: Array, blocks: int) -> tuple[Array, Array]:
 
 
 def _kth(e: Array, tops: Array, k: int) -> Array:
-  """Returns the k-th largest value [S]: it is in one of the k blocks with the largest maxima."""
-  found, _ = _candidates(e, tops, min(k, tops.shape[0]))
-  return jnp.min(lax.top_k(found.T, k)[0], axis=1)
+  """Returns the k-th largest value [S], which is in one of the k blocks with the largest maxima."""
+  values, _ = _candidates(e, tops, min(k, tops.shape[0]))
+  return jnp.min(lax.top_k(values.T, k)[0], axis=1)
 
 
 def _mass(values: Array, threshold: Array) -> Array:
@@ -211,12 +194,11 @@ def _mass(values: Array, threshold: Array) -> Array:
 
 
 def _nucleus(e: Array, tops: Array, kept: Array, top_p: float, floor: Array | None) -> Array:
-  """Returns the largest threshold [S] that keeps at least top_p of the mass `kept`, itself above
-  `floor` if given.
+  """Returns the largest threshold [S], above `floor`, that keeps at least top_p of the mass `kept`.
 
-  It is looked for among the candidates, where a trained model's nucleus ends as a rule. If a
-  distribution has too little mass there, bounds are drawn together over the whole vocabulary, from
-  where a sample of it says, until few enough values lie between them to be candidates in turn.
+  The search starts among the candidates, where the nucleus of a trained model usually ends. If they
+  hold too little mass, a sample of the vocabulary gives bounds, which are narrowed over the whole
+  vocabulary until few enough values lie between them to be candidates in turn.
   """
   need = top_p * kept
   # Tokens below (1 - p) mass / V together have less than (1 - p) of the mass.
@@ -226,10 +208,10 @@ def _nucleus(e: Array, tops: Array, kept: Array, top_p: float, floor: Array | No
   if tops.shape[0] <= CANDIDATES:
     return _search(e, need, (low, kept), (one, 0.0), every)[0]
 
-  found, bound = _candidates(e, tops, CANDIDATES)
-  above = _mass(found, bound)
+  candidates, bound = _candidates(e, tops, CANDIDATES)
+  above = _mass(candidates, bound)
   enough = above >= need
-  near = _search(found, need, (bound, above), (one, 0.0), enough)[0]
+  near = _search(candidates, need, (bound, above), (one, 0.0), enough)[0]
 
   def far() -> Array:
     some = e[::SAMPLE]
@@ -244,8 +226,8 @@ def _nucleus(e: Array, tops: Array, kept: Array, top_p: float, floor: Array | No
       e, need, (lowest, kept), (bound, above), ~enough, few=float(CANDIDATES), start=start
     )
     between = jnp.where((e >= lo) & (e <= hi), e, 0.0)
-    found, _ = _candidates(between, jnp.max(between, axis=1), CANDIDATES)
-    return _search(found, need - mass_hi, (lo, _mass(found, lo)), (hi, 0.0), ~enough)[0]
+    values, _ = _candidates(between, jnp.max(between, axis=1), CANDIDATES)
+    return _search(values, need - mass_hi, (lo, _mass(values, lo)), (hi, 0.0), ~enough)[0]
 
   return lax.cond(jnp.all(enough), lambda: near, lambda: jnp.where(enough, near, far()))
 
@@ -269,27 +251,25 @@ def _search(
   few: float = 1.9,
   start: Array | None = None,
 ) -> tuple[Array, Array, Array]:
-  """Returns bounds of the largest t such that the values of e that are at least t add up to `need`
-  or more.
+  """Returns bounds of the largest threshold t with a mass of at least `need`.
 
-  They are found by interpolation between bounds (the Illinois method), after a while by halving, on
-  the bits of the
-  floats: their order is that of the (positive) floats, and they are nearly the logarithm.
+  The mass of t is the sum of the values of e that are at least t. The search interpolates between
+  bounds (the Illinois method), and after GUESSES steps halves them, on the bits of the floats:
+  these have the order of the positive floats, and are nearly their logarithms.
 
   Args:
-    e: [..., S] values, not below 0; the mass of t is the sum of those that are at least t.
+    e: [..., S] values, not below 0.
     need: [S] the mass to keep.
     low: a threshold that keeps enough, and its mass or an upper bound of it.
-    high: a value above which (t > high) there is too little, and the mass from it on or a lower
-      bound of it.
+    high: a value such that larger thresholds keep too little, and its mass or a lower bound of it.
     active: [S] bool, the distributions to search; the others return low.
-    few: stop where fewer than this many values can lie between the bounds. The default is exact:
-      with one value or none there, or several equal ones, the lower bound is the threshold.
-    start: a first guess, from which steps go out until t lies between them.
+    few: the search ends when fewer than this many values can lie between the bounds. The default is
+      exact: with one value or none there, or several equal ones, the lower bound is the threshold.
+    start: a first guess, from which the search steps outwards until t lies between its bounds.
 
   Returns:
-    (the lower bound, which keeps enough; the upper one; the mass above that), [S] each. Both may be
-    t itself.
+    (the lower bound, which keeps enough; the upper bound; the mass above it), [S] each. Both bounds
+    may be t itself.
   """
 
   def unfinished(lo, hi, mass_lo, mass_hi):
@@ -307,7 +287,7 @@ def _search(
     go, up = unfinished(lo, hi, mass_lo, mass_hi), m >= need
     rise, fall = go & up, go & ~up
 
-    def pick(if_up: Array, if_down: Array, old: Array) -> Array:
+    def pick(if_up: Array | int, if_down: Array | int, old: Array) -> Array:
       return jnp.where(rise, if_up, jnp.where(fall, if_down, old))
 
     turned = ((side > 0) & ~up) | ((side < 0) & up)

@@ -1,10 +1,8 @@
-"""Log-probs and entropies of given tokens, from hidden states, without ever writing the logits of a
-whole batch.
+"""Computes log-probs and entropies of tokens from hidden states, without the whole batch's logits.
 
-The head is chunked along the tokens, never along the vocabulary: one chunk's logits `[chunk, V]`
-are alive at a time, forwards and backwards, whatever the number of tokens. The backward pass
-computes them again, with the help of one number that the forward pass keeps for each token: the log
-of its normaliser.
+The head is chunked along the tokens, never along the vocabulary: only one chunk's logits `[chunk,
+V]` exist at a time, forwards and backwards. The backward pass computes them again, from one number
+that the forward pass keeps for each token, the log of its normaliser.
 """
 
 import functools
@@ -26,42 +24,40 @@ def logprobs_and_entropy(
   chunk: int,
   soft_cap: float = 0.0,
 ) -> tuple[Array, Array]:
-  """Returns log softmax(z)[target] and the entropy of softmax(z), where z = cap(hidden @ unembed.T)
-  / temperature.
+  """Returns log softmax(z)[target] and the entropy of softmax(z).
 
-  cap(x) = soft_cap * tanh(x / soft_cap) (Gemma 2, arXiv 2408.00118), or x where soft_cap is 0.
+  z = cap(hidden @ unembed.T) / temperature, where cap(x) = soft_cap * tanh(x / soft_cap) (Gemma 2,
+  arXiv 2408.00118), or x if soft_cap is 0.
 
   The log-prob is differentiated with respect to `hidden` and `unembed`. With softmax p and
   cotangent g of a token:
 
-      dz = g * (onehot(target) - p) / temperature,    d hidden = dz @ unembed,    d unembed = dz.T @ hidden
+      dz = g * (onehot(target) - p) / temperature
+      d hidden = dz @ unembed
+      d unembed = dz.T @ hidden
 
-  so tokens whose cotangent is zero (padding) add exactly nothing. The entropy is a measurement: its
-  gradient is zero, as under `stop_gradient`.
+  so tokens whose cotangent is zero (padding) add exactly nothing. The entropy's gradient is zero,
+  as under `stop_gradient`.
 
   Products accumulate in float32 whatever the dtype of the inputs; d unembed is summed over chunks
   in float32; dz is rounded to the dtype of `unembed` for its two products. Temporary memory is a
   small multiple of `chunk * V` floats and does not grow with the number of tokens.
 
-  It knows of no mesh: on one, forward.py calls it in a `jax.shard_map`, so that a chunk is tokens
-  of one device and the loop over chunks sends nothing over the axes that cut tokens. The vocabulary
-  may be cut over others: only reductions over V cross its shards.
+  On a mesh, forward.py calls it in a `jax.shard_map`, so that a chunk is tokens of one device and
+  the loop over chunks sends nothing over the axes that shard tokens. If other axes shard the
+  vocabulary, only reductions over V cross its shards.
 
   Args:
     hidden: [..., D] float32 or bfloat16, the state that predicts the target.
     unembed: [V, D], as Hugging Face stores it.
-    targets: [...] int32 in [0, V); anything valid where there is padding.
+    targets: [...] int32 in [0, V); any valid number on padding.
     temperature: the sampling temperature, above 0.
-    chunk: the most tokens whose logits exist at once. At least 256, better 512 where memory allows:
-      every chunk reads and writes d unembed once.
+    chunk: the most tokens whose logits exist at once. At least 256, better 512 if memory allows,
+      since every chunk reads and writes d unembed once.
     soft_cap: of the logits, before the temperature; 0 for none.
 
   Returns:
     (logprob [...], entropy [...]) float32.
-
-  Raises:
-    SettingError: a temperature that is not above 0, a chunk below 1, a soft_cap below 0.
-    ValueError: shapes that do not fit.
   """
   if not temperature > 0:
     raise SettingError(f"temperature={temperature}: log-probs of a distribution need one above 0")
@@ -152,9 +148,7 @@ def _split(x: Array, steps: int) -> Array:
 def _logits(
   h: Array, unembed: Array, temperature: float, soft_cap: float
 ) -> tuple[Array, Array | float]:
-  """Returns logits [c, V] float32, capped and tempered, and their derivative with respect to the
-  plain ones.
-  """
+  """Returns capped and tempered logits [c, V] float32, and their derivative by the plain ones."""
   z = lax.dot_general(h, unembed, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
   slope: Array | float = 1.0 / temperature
   if soft_cap:

@@ -1,11 +1,10 @@
-"""Sums and means over what a mask keeps, and the aggregations that turn token losses into one
-number.
+"""Computes masked sums and means, and the weights that turn token losses into one number.
 
 Every denominator here is global: the arrays are whole batches (sharded or not), so a sum over P is
 a sum over every device. A loss then only multiplies by the weights and adds up, and its gradient
-cannot depend on how the batch was cut into microbatches.
+does not depend on the microbatches.
 
-A mask has the rank of what it masks, and each of its dimensions is the same or 1.
+A mask has the rank of the array that it masks, and each of its dimensions is the same or 1.
 """
 
 import chex
@@ -37,11 +36,7 @@ def masked_mean(x: Array, mask: Array, axis: Axis = None, keepdims: bool = False
 def masked_std(
   x: Array, mask: Array, axis: Axis = None, ddof: int = 1, keepdims: bool = False
 ) -> Array:
-  """Returns the standard deviation of `x` where `mask` is nonzero: sqrt(sum (x - mean)^2 / (n -
-  ddof)).
-
-  It is 0 where the mask keeps no more than `ddof`.
-  """
+  """Returns sqrt(sum (x - mean)^2 / (n - ddof)) where the mask is nonzero; 0 if n <= ddof."""
   shapes.assert_broadcast(x, mask)
   mask = jnp.broadcast_to(mask, x.shape).astype(jnp.float32)
   centred = x - masked_mean(x, mask, axis, keepdims=True)
@@ -51,10 +46,9 @@ def masked_std(
 
 
 def whiten(x: Array, mask: Array, eps: float = 1e-8) -> Array:
-  """Returns (x - mean) / (std + eps) over all that the mask keeps, and 0 elsewhere (PPO's
-  advantages).
+  """Returns (x - mean) / (std + eps) where the mask is nonzero, and 0 elsewhere.
 
-  Where all are equal the result is 0, because their standard deviation would be that of rounding.
+  If all are equal the result is 0, because their standard deviation would be that of rounding.
   """
   shapes.assert_same(x, mask)
   mean, std = masked_mean(x, mask), masked_std(x, mask)
@@ -63,9 +57,7 @@ def whiten(x: Array, mask: Array, eps: float = 1e-8) -> Array:
 
 
 def length_mask(lengths: Array, max_length: int) -> Array:
-  """Returns [..., L] float32, 1 on the first `lengths` tokens. Masks come from lengths, never from
-  token ids.
-  """
+  """Returns [..., L] float32, 1 on the first `lengths` tokens."""
   return (jnp.arange(max_length) < lengths[..., None]).astype(jnp.float32)
 
 
@@ -80,18 +72,15 @@ def token_weights(
   constant          m / (N * max_length)     Dr.GRPO, arXiv 2503.20783
   prompt_sum        m / number of groups     no 1/G, no 1/|o|: "how much, not how fast"
 
-  N counts the completions that are real (length > 0). A group is one that has such a completion,
-  even if the others only fill it, as where a file labels the steps of some solutions of a prompt.
+  N counts the completions that are real (length > 0). A group counts if it has such a completion:
+  in a file of labelled steps the others may only fill it.
 
   Args:
     mask: [P, G, L] float, the tokens that are trained. A truncated completion that is left out is
-      all 0 and yet one of the N, as in TRL.
+      all 0 and still one of the N, as in TRL.
     lengths: [P, G] int, 0 where a completion only fills the batch.
     aggregation: one of the names above.
     max_length: the longest allowed completion; read by "constant" only.
-
-  Raises:
-    SettingError: an unknown aggregation.
   """
   chex.assert_rank(mask, 3)
   chex.assert_shape(lengths, mask.shape[:2])
@@ -105,6 +94,7 @@ def token_weights(
   if aggregation == "group_token_mean":
     return mask / (jnp.maximum(jnp.sum(mask, axis=(1, 2), keepdims=True), 1.0) * groups)
   if aggregation == "constant":
+    assert max_length is not None, "aggregation='constant' divides by max_length"
     return mask / (sequences * max_length)
   if aggregation == "prompt_sum":
     return mask / groups

@@ -1,9 +1,8 @@
-"""How the functions of this folder refuse shapes that do not fit.
+"""Refuses shapes that do not fit, by an AssertionError while a function is traced.
 
-numpy's broadcasting lines shapes up at the end, so that [P, G] passes for [1, P, G] wherever the
-sizes happen to agree. Here no array is given a new leading dimension: arrays have one rank, and
-only a dimension of 1 or a plain number is repeated. A wrong shape raises an AssertionError, as
-chex's do, while a function is traced.
+numpy aligns shapes at the end, so [P, G] passes for [1, P, G] wherever the sizes happen to agree.
+In this folder no array gets a new leading dimension: arrays have one rank, and only a dimension of
+1 or a plain number is repeated.
 """
 
 import chex
@@ -13,24 +12,12 @@ from grpo_jax.types import Array
 
 
 def assert_same(*arrays: Array | float) -> None:
-  """Checks that all arrays have one shape; a plain number counts as an array of shape ().
-
-  Raises:
-    AssertionError: the shapes differ.
-  """
+  """Checks that all arrays have one shape; a plain number counts as an array of shape ()."""
   chex.assert_equal_shape([jnp.asarray(x) for x in arrays])
 
 
 def assert_broadcast(*arrays: Array | float) -> None:
-  """Checks that the arrays broadcast without a new dimension: equal ranks, every dimension equal or
-  1.
-
-  Args:
-    *arrays: plain numbers and arrays of shape () fit everything.
-
-  Raises:
-    AssertionError: ranks or dimensions differ.
-  """
+  """Checks that ranks are equal and every dimension is equal or 1; numbers fit everything."""
   shapes = [shape for shape in map(jnp.shape, arrays) if shape]
   if len({len(shape) for shape in shapes}) > 1:
     raise AssertionError(f"ranks that differ: {shapes}")

@@ -1,8 +1,8 @@
-"""Importance ratios and the surrogates made of them, each to be maximised.
+"""Computes importance ratios, and the surrogates that are maximised.
 
-Shapes are [P, G, L] unless said. Log-probs that are compared have one shape. Ratios, advantages and
-bounds broadcast with one another if their ranks are equal and every dimension is the same or 1, as
-in the [P, G, 1] of a ratio by sequence; each may also be a plain number.
+Shapes are [P, G, L] unless a docstring has others. Log-probs that are compared have one shape.
+Ratios, advantages and bounds broadcast if their ranks are equal and every dimension is the same or
+1, as in the [P, G, 1] of a ratio by sequence; each may also be a plain number.
 """
 
 import jax
@@ -18,11 +18,7 @@ MISMATCH_LEVELS = ("token", "sequence")
 
 
 def exp_clamped(log_ratio: Array) -> Array:
-  """Returns exp of a log-ratio that is first cut to [-20, 20], so that one wild token is not an
-  infinity. Shapes [...].
-
-  TRL does not cut.
-  """
+  """Returns exp of a log-ratio clamped to [-20, 20], which TRL does not clamp. Shapes [...]."""
   return jnp.exp(jnp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
@@ -33,18 +29,15 @@ def token_ratio(logprobs: Array, old_logprobs: Array) -> Array:
 
 
 def sequence_ratio(logprobs: Array, old_logprobs: Array, mask: Array) -> Array:
-  """Returns (pi(o) / pi_old(o))^(1/|o|) of each completion, [P, G, 1] (GSPO, arXiv 2507.18071, eq.
-  7).
-  """
+  """Returns (pi(o) / pi_old(o))^(1/|o|), [P, G, 1] (GSPO, arXiv 2507.18071, eq. 7)."""
   shapes.assert_same(logprobs, old_logprobs, mask)
   return exp_clamped(masked.masked_mean(logprobs - old_logprobs, mask, axis=-1, keepdims=True))
 
 
 def sequence_token_ratio(logprobs: Array, old_logprobs: Array, mask: Array) -> Array:
-  """Returns sg(s) * pi / sg(pi), with the sequence's ratio s for its value and a token's own
-  gradient.
+  """Returns sg(s) * pi / sg(pi): GSPO-token, arXiv 2507.18071, eq. 14.
 
-  GSPO-token, arXiv 2507.18071, eq. 14.
+  Its value is the sequence's ratio s, its gradient that of the token.
   """
   ratio = jax.lax.stop_gradient(sequence_ratio(logprobs, old_logprobs, mask))
   return ratio * jnp.exp(logprobs - jax.lax.stop_gradient(logprobs))
@@ -53,8 +46,7 @@ def sequence_token_ratio(logprobs: Array, old_logprobs: Array, mask: Array) -> A
 def clipped(
   ratio: Array, advantages: Array, lower: Array | float, upper: Array | float, delta: float = 0.0
 ) -> Array:
-  """Returns min(rho A, clip(rho, lower, upper) A), PPO's clipped surrogate (arXiv 1707.06347, eq.
-  7).
+  """Returns min(rho A, clip(rho, lower, upper) A): PPO, arXiv 1707.06347, eq. 7.
 
   The minimum is taken of the products: factored as A min(rho, clip(rho)) it would not clip A < 0 at
   all. At a ratio exactly on its bound the gradient is split between the two branches, as
@@ -76,9 +68,7 @@ def clipped(
 
 
 def cispo(logprobs: Array, ratio: Array, advantages: Array, cap: Array | float) -> Array:
-  """Returns sg(min(rho, cap)) A log pi, in which every token keeps a gradient (MiniMax-M1, arXiv
-  2506.13585).
-  """
+  """Returns sg(min(rho, cap)) A log pi: CISPO of MiniMax-M1, arXiv 2506.13585."""
   shapes.assert_broadcast(logprobs, ratio, advantages, cap)
   return jax.lax.stop_gradient(jnp.minimum(ratio, cap)) * advantages * logprobs
 
@@ -104,16 +94,14 @@ def progress(
   upper: Array | float,
   tolerance: float = 1e-3,
 ) -> tuple[Array, Array, Array]:
-  """Returns where each token with A != 0 stands, as three bool arrays: short of its bound, at it,
-  beyond it.
+  """Returns which tokens with A != 0 are short of their bound, at it, and beyond it, as bools.
 
-  A ratio is at its bound when it has come all of the way from 1 but for a share of `tolerance`.
+  A ratio is at its bound when no more than a share of `tolerance` is left of the way from 1.
 
   Args:
     ratio: pi / pi_old.
-    largest: the ratio of a policy that is certain of what was sampled. A bound above it cannot be
-      reached: such a token counts as at its bound once its ratio is `largest` but for a share of
-      `tolerance`.
+    largest: the ratio of a policy that gives the token probability 1. A bound above it cannot be
+      reached: such a token is at its bound once its ratio is `largest` up to `tolerance`.
     advantages: the bound is `upper` where they are positive, `lower` where they are negative.
     lower: the least ratio, a number or one for each token.
     upper: the largest ratio, likewise.
@@ -124,10 +112,10 @@ def progress(
   up, down = advantages > 0, advantages < 0
   nearly, more = 1.0 - tolerance, 1.0 + tolerance
   beyond = (up & (ratio > _on_the_way(upper, more))) | (down & (ratio < _on_the_way(lower, more)))
-  come = (up & ((ratio >= _on_the_way(upper, nearly)) | certain)) | (
+  arrived = (up & ((ratio >= _on_the_way(upper, nearly)) | certain)) | (
     down & (ratio <= _on_the_way(lower, nearly))
   )
-  return (up | down) & ~come, come & ~beyond, beyond
+  return (up | down) & ~arrived, arrived & ~beyond, beyond
 
 
 def _on_the_way(bound: Array | float, share: float) -> Array | float:
@@ -138,12 +126,11 @@ def _on_the_way(bound: Array | float, share: float) -> Array | float:
 def mismatch_weight(
   old_logprobs: Array, sampler_logprobs: Array, mask: Array, kind: str, level: str, cap: float
 ) -> Array:
-  """Returns the weight pi_old / pi_sampler of each token, [P, G, L], or sequence, [P, G, 1],
-  without a gradient.
+  """Returns pi_old / pi_sampler of each token, [P, G, L], or sequence, [P, G, 1]; no gradient.
 
-  The learner's old policy and the sampler hold the same parameters; their numbers differ by dtype
-  and program (truncated importance sampling, Yao et al., "Your Efficient RL Framework Secretly
-  Brings You Off-Policy RL Training", 2025).
+  The learner's old policy and the sampler hold the same parameters, but their dtypes and programs
+  differ (truncated importance sampling, Yao et al., "Your Efficient RL Framework Secretly Brings
+  You Off-Policy RL Training", 2025).
 
   Args:
     old_logprobs: [P, G, L], of the learner's forward pass.
@@ -152,9 +139,6 @@ def mismatch_weight(
     kind: "none" (1 everywhere), "truncate" (min(w, cap)) or "mask" (0 where w > cap).
     level: "token", or "sequence" (the product over its tokens).
     cap: the largest weight.
-
-  Raises:
-    SettingError: an unknown kind or level.
   """
   shapes.assert_same(old_logprobs, sampler_logprobs, mask)
   if kind not in MISMATCHES:
