@@ -1,5 +1,4 @@
-"""Where the learner's tokens lie: in rows, where attention finds a token's neighbours, and in lists
-without padding.
+"""Lays the learner's tokens out: in rows for attention, and in lists without padding for the rest.
 
 One group, a prompt of 3 tokens (width Lp = 4) with G = 4 completions of 4, 1, 2 and 3 tokens (width
 L = 4):
@@ -19,16 +18,15 @@ rows: a token sees its prompt and its own segment.
     d0 d1 d2 b0         3  3  3  1          0  1  2  0
     c0 c1 .  .          2  2 -1 -1          0  1  0  0
 
-Lists (lists.py). All else in a layer, and the head, treats each token by itself, so it is computed
-on the tokens that
-are real: a list of those of all prompts, followed by a list of those of all rows. The lists' sizes
-are rounded up to a few, so that few programs are compiled. Each shard of the mesh has lists of its
-own, for its prompts and its rows.
+Lists (lists.py). The rest of a layer, and the head, treat each token by itself, so they are
+computed on real tokens only: a list of the tokens of all prompts, followed by a list of those of
+all rows. Sizes of lists are rounded up to a few, so that few programs are compiled. Each shard of
+the mesh has its own lists, for its prompts and its rows.
 
     [p0 p1 p2 (the next prompt ...) .  | a0 a1 a2 a3 d0 d1 d2 b0 c0 c1 (the next group ...) .  .]
 
 `plan.py` chooses on the host, from the lengths, which completion goes to which row and how long the
-lists are; where rows or a list would save little, there are none, and the padding is computed.
-`microbatches.py` cuts a batch along its prompts. Rows and lists change where numbers are computed
-and never which: only rounding differs.
+lists are. Where rows or a list would save little there are none, and padding is computed.
+`microbatches.py` cuts a batch along its prompts. None of this changes a result by more than
+rounding.
 """

@@ -1,13 +1,11 @@
-"""Prompts and rows to lists of their real tokens, and back, on the device. The picture is in
-`packing/__init__.py`.
+"""Turns prompts and rows into lists of their real tokens, and back, on the device.
 
-All is of one shard of the mesh: each has lists of its own, of its prompts and of its rows of their
-completions.
+Everything here is of one shard of the mesh. The picture is in `packing/__init__.py`.
 """
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +16,7 @@ from grpo_jax.types import Array, Prompts
 
 
 class ListIndex(NamedTuple):
-  """Which of M places, padding included, are the N entries of a list."""
+  """Maps the N entries of a list to M places, padding included, and back."""
 
   place_of_entry: Array  # [N] int32: M on entries that only fill the list
   entry_of_place: Array  # [M] int32, the inverse: N on padding
@@ -35,18 +33,18 @@ class TokenList:
 
   @property
   def size(self) -> int:
-    """N, the number of entries."""
+    """The number of entries, N."""
     return math.prod(self.shape) if self.index is None else self.index.place_of_entry.shape[0]
 
   def to_list(self, x: Array) -> Array:
     """Returns x `[axes of tokens, ...]` as `[N, ...]`."""
     x = x.reshape(-1, *x.shape[len(self.shape) :])
-    return (
-      x if self.index is None else gather(x, self.index.place_of_entry, self.index.entry_of_place)
-    )
+    if self.index is None:
+      return x
+    return gather(x, self.index.place_of_entry, self.index.entry_of_place)
 
   def from_list(self, x: Array) -> Array:
-    """Undoes `to_list`, with zeros on padding (but for a list that holds the padding)."""
+    """Undoes `to_list`, with zeros on padding that the list does not hold."""
     if self.index is not None:
       x = gather(x, self.index.entry_of_place, self.index.place_of_entry)
     return x.reshape(*self.shape, *x.shape[1:])
@@ -55,15 +53,13 @@ class TokenList:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class GroupLists:
-  """Joins the tokens of prompts and of their completions' rows into one list, and splits them
-  again.
-  """
+  """Joins the tokens of prompts and of their rows into one list, and splits it again."""
 
   prompts: TokenList  # of [P, Lp]
   rows: TokenList  # of [P, R, T]
 
   def join(self, x_prompts: Array, x_rows: Array) -> Array:
-    """Returns `[P, Lp, ...]` and `[P, R, T, ...]` as one list `[N, ...]`: of prompts, then of rows."""
+    """Returns `[P, Lp, ...]` and `[P, R, T, ...]` as one list `[N, ...]`, prompts first."""
     return jnp.concatenate([self.prompts.to_list(x_prompts), self.rows.to_list(x_rows)])
 
   def split(self, x: Array) -> tuple[Array, Array]:
@@ -73,7 +69,7 @@ class GroupLists:
 
 
 def group_lists(prompts: Prompts, rows: Rows, packing: Packing) -> GroupLists:
-  """Returns the lists of prompts and of their completions' rows, of the sizes that `packing` has."""
+  """Returns the lists of prompts and of their completions' rows, in the sizes of `packing`."""
   index = None
   if packing.list_size is not None:
     index = list_index(rows.segments.reshape(-1) >= 0, packing.list_size)
@@ -83,7 +79,7 @@ def group_lists(prompts: Prompts, rows: Rows, packing: Packing) -> GroupLists:
 
 
 def prompt_list(prompts: Prompts, size: int | None) -> TokenList:
-  """Returns the list of the tokens of prompts alone; without a size it holds the padding."""
+  """Returns the list of the tokens of prompts; without a size it holds the padding."""
   index = None
   if size is not None:
     real = jnp.arange(prompts.tokens.shape[1]) < prompts.lengths[:, None]
@@ -92,12 +88,7 @@ def prompt_list(prompts: Prompts, size: int | None) -> TokenList:
 
 
 def list_index(real: Array, size: int) -> ListIndex:
-  """Returns the list of the places that are real, in their order.
-
-  Args:
-    real: `[M]` bool, at most `size` of them true.
-    size: N.
-  """
+  """Returns the list of N = `size` entries for `real [M]` bool, which is true at most N times."""
   count = jnp.cumsum(real)
   # where the count passes 0, 1, 2 ...
   place_of_entry = jnp.searchsorted(count, jnp.arange(size), side="right")
@@ -108,17 +99,17 @@ def list_index(real: Array, size: int) -> ListIndex:
 def gather(x: Array, index: Array, inverse: Array) -> Array:
   """Returns x `[M, ...]` at `index [N]`, zeros where that is out of bounds: `[N, ...]`.
 
-  `inverse [M]` undoes it, so that the gradient is a gather as well: the scatter that JAX would make
-  of it is slow everywhere.
+  `inverse [M]` undoes it, so that the gradient is a gather, too; JAX's own is a scatter, which is
+  slow on every platform.
   """
   return jnp.take(x, index, axis=0, mode="fill", fill_value=0)
 
 
-def _gather_forward(x: Array, index: Array, inverse: Array) -> tuple[Array, Any]:
+def _gather_forward(x: Array, index: Array, inverse: Array) -> tuple[Array, tuple[Array, Array]]:
   return gather(x, index, inverse), (index, inverse)
 
 
-def _gather_backward(kept: Any, g: Array) -> tuple[Array, None, None]:
+def _gather_backward(kept: tuple[Array, Array], g: Array) -> tuple[Array, None, None]:
   index, inverse = kept
   return gather(g, inverse, index), None, None
 

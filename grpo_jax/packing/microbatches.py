@@ -1,4 +1,4 @@
-"""Cuts a batch into microbatches along its prompts, and joins what was computed of them."""
+"""Cuts a batch into microbatches along its prompts, and joins their results."""
 
 from typing import Any
 
@@ -12,8 +12,7 @@ from grpo_jax.types import Array
 def split_microbatches(layout: Layout, tree: Any, count: int) -> Any:
   """Cuts every array of a batch along P: `[P, ...]` -> `[count, P / count, ...]`.
 
-  Microbatch j has prompts j, j + count, j + 2 count ..., so that every shard of prompts gives to
-  every microbatch.
+  Microbatch j has prompts j, j + count, j + 2 count ..., so that every shard has a part of it.
   """
 
   def split(x: Array, axes: tuple) -> Array:
@@ -24,9 +23,7 @@ def split_microbatches(layout: Layout, tree: Any, count: int) -> Any:
 
 
 def join_microbatches(tree: Any) -> Any:
-  """Undoes `split_microbatches`: `[count, P / count, ...]` -> `[P, ...]`, the prompts in their
-  order.
-  """
+  """Undoes `split_microbatches`: `[count, P / count, ...]` -> `[P, ...]`."""
   return jax.tree.map(_join, tree)
 
 

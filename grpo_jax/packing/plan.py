@@ -1,8 +1,7 @@
-"""Decides on the host, from the lengths, which completion goes to which row and how long the lists
-of tokens are.
+"""Assigns completions to rows and sizes the lists of tokens, on the host, from the lengths.
 
-Everything that is decided here is the shape of an array in a compiled program, so all sizes are
-rounded up to a few. The picture is in `grpo_jax/packing/__init__.py`.
+Every size is the shape of an array in a compiled program, so all of them are rounded up to a few.
+The picture is in `grpo_jax/packing/__init__.py`.
 """
 
 import dataclasses
@@ -12,7 +11,7 @@ import jax
 import numpy as np
 
 from grpo_jax.distributed.sharding import Layout
-from grpo_jax.types import Array, Prompts, Rollouts
+from grpo_jax.types import Array, HostPrompts, HostRollouts, Prompts
 
 # Rows are used where they have at most this share of the places of the rectangle [G, L]: attention
 # over rows needs a mask and gathers on the way in and out, which a smaller saving would not pay.
@@ -38,27 +37,24 @@ COARSE_SIZES = (1, 3)
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Packing:
-  """How the learner lays tokens out (made by `pack`); `Packing()` has a row for each completion and
-  no lists.
-  """
+  """The layout of the learner's tokens; `Packing()` has a row for each completion and no lists."""
 
   # [P, R, T] int32: the token at each place of the rows, counted in the G * L of its shard of
   # samples; -1 on padding. None: a row for each completion.
-  token_index: Array | None = None
-  # Entries of the list of completion tokens, of one shard and microbatch. None: no list, padding is
-  # computed.
+  token_index: Array | np.ndarray | None = None
+  # Entries of the list of completion tokens, of one shard and microbatch. None: no list.
   list_size: int | None = dataclasses.field(default=None, metadata={"static": True})
   # The same of prompt tokens.
   prompt_list_size: int | None = dataclasses.field(default=None, metadata={"static": True})
 
 
-def pack(rollouts: Rollouts, layout: Layout, microbatches: int = 1) -> Packing:
-  """Returns how the learner lays the tokens of `rollouts` out.
+def pack(rollouts: HostRollouts, layout: Layout, microbatches: int = 1) -> Packing:
+  """Returns the layout of the tokens of `rollouts` in the learner.
 
   Args:
-    rollouts: with lengths as numpy arrays; of the other arrays only the shape is looked at.
-    layout: each of its shards of prompts and of samples has rows and lists of its own.
-    microbatches: into how many the learner cuts the prompts.
+    rollouts: only lengths and shapes are read.
+    layout: each of its shards of prompts and samples has its own rows and lists.
+    microbatches: into which the learner cuts the prompts.
   """
   lengths, max_length = rollouts.lengths, rollouts.tokens.shape[2]
   prompt_shards, sample_shards = layout.size("prompt"), layout.size("sample")
@@ -67,10 +63,8 @@ def pack(rollouts: Rollouts, layout: Layout, microbatches: int = 1) -> Packing:
   token_index = assign_rows(lengths, max_length, sample_shards, share)
   places = lengths.size * max_length if token_index is None else token_index.size
   places //= microbatches * prompt_shards * sample_shards
-  list_size = round_up_finely(
-    max(1, most_tokens(lengths, prompt_shards, microbatches, sample_shards))
-  )
-  list_size = list_size if list_size <= MOST_PLACES_OF_LIST * places else None
+  size = round_up_finely(max(1, most_tokens(lengths, prompt_shards, microbatches, sample_shards)))
+  list_size = size if size <= MOST_PLACES_OF_LIST * places else None
 
   for_prompts = prompt_list_size(rollouts.prompts, layout, microbatches)
   prompt_places = rollouts.prompts.tokens.size // (microbatches * prompt_shards)
@@ -86,23 +80,16 @@ def pack(rollouts: Rollouts, layout: Layout, microbatches: int = 1) -> Packing:
 def most_tokens(
   lengths: np.ndarray, prompt_shards: int, microbatches: int, sample_shards: int = 1
 ) -> int:
-  """Returns the most tokens of `lengths [P, G]` that a shard has in a microbatch.
-
-  As `split_microbatches` cuts: microbatch j has prompts j, j + microbatches ... of every shard.
-  """
+  """Returns the most tokens of `lengths [P, G]` that a shard has in one of `split_microbatches`."""
   shape = (prompt_shards, -1, microbatches, sample_shards, lengths.shape[1] // sample_shards)
   return int(lengths.reshape(shape).sum((1, 4)).max())
 
 
-def prompt_list_size(prompts: Prompts, layout: Layout, microbatches: int = 1) -> int | None:
+def prompt_list_size(prompts: HostPrompts, layout: Layout, microbatches: int = 1) -> int | None:
   """Returns the size of the lists of prompt tokens, or None where lists save too little.
 
-  A list holds the tokens of any shard's share of any microbatch. The sampler takes it as it is, the
-  learner decides by what it saves of all its work (`pack`).
-
-  Args:
-    prompts: numpy arrays.
-    layout, microbatches: as for `pack`.
+  A list holds the tokens of any shard in any microbatch. The sampler uses it as it is; the learner
+  (`pack`) only if it saves enough of all its work.
   """
   n_prompts, width = prompts.tokens.shape
   shards = layout.size("prompt")
@@ -111,25 +98,25 @@ def prompt_list_size(prompts: Prompts, layout: Layout, microbatches: int = 1) ->
   return size if size <= MOST_PLACES_OF_PROMPT_LIST * rectangle else None
 
 
-def trim(prompts: Prompts) -> Prompts:
-  """Returns numpy prompts cut to a width that holds the longest: the width is halved as often as
-  that allows.
-  """
-  return of_width(prompts, halve_to_fit(prompts.tokens.shape[1], int(np.max(prompts.lengths))))
+def trim(prompts: HostPrompts) -> HostPrompts:
+  """Returns prompts whose width is halved as often as it still holds the longest."""
+  return to_width(prompts, halve_to_fit(prompts.tokens.shape[1], int(np.max(prompts.lengths))))
 
 
-def of_width(prompts: Prompts, width: int) -> Prompts:
-  """Returns numpy prompts cut or padded to `width`, which holds the longest."""
+def to_width(prompts: HostPrompts, width: int) -> HostPrompts:
+  """Returns prompts cut or padded to `width`, which holds the longest."""
   missing = max(0, width - prompts.tokens.shape[1])
   return Prompts(np.pad(prompts.tokens[:, :width], [(0, 0), (0, missing)]), prompts.lengths)
 
 
 def padding(
-  rollouts: Rollouts, packing: Packing, layout: Layout, microbatches: int = 1
+  rollouts: HostRollouts, packing: Packing, layout: Layout, microbatches: int = 1
 ) -> dict[str, float]:
-  """Returns the shares of padding in what the learner computes for completions and for prompts.
+  """Returns the metrics of padding that the learner computes; none without completions.
 
-  The arguments are those of `pack` and what it returned. Empty if there is no completion.
+  Args:
+    packing: of these rollouts, by `pack`.
+    rollouts, layout, microbatches: as for `pack`.
   """
   if not rollouts.lengths.any():
     return {}
@@ -169,17 +156,15 @@ def round_up_finely(n: int) -> int:
 def assign_rows(
   lengths: np.ndarray, max_length: int, shards: int = 1, share: bool = True
 ) -> np.ndarray | None:
-  """Lays the completions of each group into as few rows as fit.
+  """Returns `Packing.token_index [P, R, T]` with as few rows as fit, None if that saves too little.
+
+  T holds the longest completion and R the most rows that a group needs, both rounded up.
 
   Args:
     lengths: `[P, G]`.
     max_length: L.
-    shards: of the samples of a group; each lays out its own.
-    share: whether a row may hold several completions; without, empty completions alone save rows.
-
-  Returns:
-    `Packing.token_index [P, R, T]`. T holds the longest completion and R the most rows that a group
-    needs, both rounded up. None where that saves too little (MOST_PLACES_OF_ROWS).
+    shards: of the samples of a group; each has its own rows.
+    share: whether a row may hold several completions; otherwise only empty completions save rows.
   """
   per_shard = lengths.shape[1] // shards
   width = halve_to_fit(max_length, int(lengths.max()))
@@ -190,13 +175,14 @@ def assign_rows(
 
 
 def rows_needed(lengths: np.ndarray, width: int, shards: int = 1, share: bool = True) -> int:
-  """Returns the most rows of `width` that the completions of a group need in one shard, at least 1."""
+  """Returns the most rows of `width` that a group needs in one shard, at least 1."""
   return max(1, *map(len, _plans(lengths, width, shards, share)))
 
 
 def _plans(lengths: np.ndarray, width: int, shards: int, share: bool) -> list[list[list[int]]]:
   """Returns `first_fit` of each group and shard of it: P * shards."""
-  return [first_fit(own, width, share) for own in lengths.reshape(lengths.shape[0] * shards, -1)]
+  parts = lengths.reshape(lengths.shape[0] * shards, -1)
+  return [first_fit(part, width, share) for part in parts]
 
 
 def lay_rows(
@@ -217,14 +203,15 @@ def lay_rows(
   return token_index.reshape(n_prompts, shards * rows, width)
 
 
-def first_fit(lengths: Sequence[int], width: int, share: bool = True) -> list[list[int]]:
-  """Returns the members of each row by first-fit decreasing: the longest first, each into the first
-  row with room.
+def first_fit(
+  lengths: Sequence[int] | np.ndarray, width: int, share: bool = True
+) -> list[list[int]]:
+  """Returns the members of each row: the longest first, each into the first row with room.
 
   Args:
     lengths: of the completions; those of length 0 are in no row.
     width: of a row.
-    share: False gives each its own row.
+    share: False gives each completion its own row.
   """
   rows: list[list[int]] = []
   room: list[int] = []

@@ -1,7 +1,6 @@
-"""Completions `[P, G, L]` to rows `[P, R, T]` and back, on the device. The picture is in
-`packing/__init__.py`.
+"""Turns completions `[P, G, L]` into rows `[P, R, T]`, and back, on the device.
 
-All is of one shard of the mesh: its prompts, its samples of each, and the rows of those.
+Everything here is of one shard of the mesh. The picture is in `packing/__init__.py`.
 """
 
 from typing import NamedTuple
@@ -16,18 +15,13 @@ class Rows(NamedTuple):
   """Completions as the learner's attention sees them: R rows of T places for each prompt."""
 
   tokens: Array  # [P, R, T] int32
-  # [P, R, T] int32: what belongs together, -1 on padding; packed: which sample of the group
+  # [P, R, T] int32, the same for tokens of one completion, -1 on padding
   segments: Array
   offsets: Array  # [P, R, T] int32: position of the token in its completion
 
 
 def completions_to_rows(tokens: Array, lengths: Array, packing: Packing) -> Rows:
-  """Returns completions as rows: as `packing` says, or (without a token index) one completion a
-  row.
-
-  Args:
-    tokens, lengths: `[P, G, L]`, `[P, G]`.
-  """
+  """Returns completions `[P, G, L]` as rows; one completion a row without a token index."""
   if packing.token_index is None:
     offsets = jnp.broadcast_to(jnp.arange(tokens.shape[-1]), tokens.shape)
     return Rows(tokens, jnp.where(offsets < lengths[..., None], 0, -1), offsets)
@@ -42,9 +36,7 @@ def completions_to_rows(tokens: Array, lengths: Array, packing: Packing) -> Rows
 
 
 def rows_to_completions(x: Array, packing: Packing, group: int, length: int) -> Array:
-  """Returns x `[P, R, T]` of rows as `[P, G, L]`; padding holds 0, or anything where nothing is
-  packed.
-  """
+  """Returns x `[P, R, T]` as `[P, G, L]`; padding holds 0, or anything without a token index."""
   index_PxRxT = packing.token_index
   if index_PxRxT is None:
     return x

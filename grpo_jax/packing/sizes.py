@@ -1,14 +1,14 @@
-"""Bounds the programs of a run: a batch is padded to sizes that others have, too, where that costs
-little.
+"""Bounds the number of programs of a run, by padding batches to sizes that were compiled before.
 
-Sizes of arrays are part of a compiled program. Without a bound every batch has those that it needs,
-rounded up to a few (`plan.py`). With a bound of N, the first batch makes a program with some room
-for longer ones; a batch takes the cheapest program that holds it, and makes one where none does, or
-where it would be more than MOST_PADDING padding. What is made because a batch needed more holds all
-that the others hold. The last of the N is the whole rectangle.
+Sizes of arrays are part of a compiled program. Without a bound every batch has the sizes that it
+needs, rounded up to a few (`plan.py`). With a bound of N, the first batch makes a program with some
+room for longer batches. A later one takes the cheapest program that holds it; a new program is made
+where none does, or where that one would be more than MOST_PADDING padding. A program made for a
+larger batch holds everything that the earlier ones hold, and the last of the N is the whole
+rectangle.
 
-All is decided on the host, from lengths alone: the same on every host. What was made is saved with
-a run, which then goes on with the same sizes.
+The host decides from lengths alone, so all hosts decide alike. The sizes are saved with a run,
+which resumes with them.
 """
 
 import dataclasses
@@ -20,23 +20,18 @@ import numpy as np
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
-from grpo_jax.types import Prompts, Rollouts
+from grpo_jax.types import HostPrompts, HostRollouts
 
-# A new program has room for so many times the tokens of completions that its batch has: as much as
-# would let the programs that may still be made reach the whole rectangle in equal steps, within
-# these bounds.
+# A new program has room for this many times its batch's completion tokens. Within these bounds, it
+# is the factor by which the programs that are left would reach the whole rectangle in equal steps.
 LEAST_ROOM, MOST_ROOM = 1.2, 1.5
 PROMPT_ROOM = 1.25  # the same for tokens of prompts, which do not grow in a run
-# Where the cheapest program that holds a batch is padding to a larger share, a smaller one is made
-# for it.
-MOST_PADDING = 0.5
+MOST_PADDING = 0.5  # share of padding beyond which a batch gets a smaller program
 TILE = 16  # sizes of lists are multiples of this
 
 
 class Program(NamedTuple):
-  """What a program has room for, in one shard and microbatch; one whose numbers are all as large
-  holds as much.
-  """
+  """The room of a program, in one shard and microbatch."""
 
   width: int  # of prompts
   prompt_tokens: int  # entries of the list of prompt tokens, or places of the rectangle
@@ -52,12 +47,12 @@ class Program(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-  """What the batches of a run have in common, for one shard and microbatch."""
+  """The properties that all batches of a run share, for one shard and microbatch."""
 
   prompts: int
-  width: int  # the longest prompt that there may be
+  width: int  # of the longest allowed prompt
   group: int
-  length: int  # the longest completion that there may be; 0: there is none
+  length: int  # of the longest allowed completion; 0: there is none
   shards: int  # of the samples of a group
   share: bool  # whether a row may hold several completions
 
@@ -68,25 +63,21 @@ class Shape:
     return Program(self.width, self.prompts * self.width, self.group, self.length, places)
 
   def settled(self, program: Program) -> Program:
-    """The program with rectangles in place of rows and lists that save too little."""
+    """Returns the program with rectangles in place of rows and lists that save too little."""
     width, prompt_tokens, rows, row_width, tokens = program
     if rows * row_width > plan.MOST_PLACES_OF_ROWS * self.group * self.length:
       rows, row_width = self.group, self.length
     places, prompt_places = self.prompts * rows * row_width, self.prompts * width
     tokens, prompt_tokens = -(-tokens // TILE) * TILE, -(-prompt_tokens // TILE) * TILE
-    return Program(
-      width,
-      prompt_tokens
-      if prompt_tokens <= plan.MOST_PLACES_OF_PROMPT_LIST * prompt_places
-      else prompt_places,
-      rows,
-      row_width,
-      tokens if tokens <= plan.MOST_PLACES_OF_LIST * places else places,
-    )
+    if prompt_tokens > plan.MOST_PLACES_OF_PROMPT_LIST * prompt_places:
+      prompt_tokens = prompt_places
+    if tokens > plan.MOST_PLACES_OF_LIST * places:
+      tokens = places
+    return Program(width, prompt_tokens, rows, row_width, tokens)
 
 
 class Need(NamedTuple):
-  """What a batch needs of a program."""
+  """The room that a batch needs."""
 
   prompt: int  # tokens of the longest
   prompt_tokens: int  # of a shard and microbatch, at most
@@ -100,42 +91,38 @@ class Need(NamedTuple):
 
 
 def holds(program: Program, need: Need, shape: Shape) -> bool:
-  """Returns whether the batch fits."""
+  """Returns whether a batch fits into a program."""
   if need.prompt > program.width or need.prompt_tokens > program.prompt_tokens:
     return False
   if need.longest > program.row_width or need.tokens > program.tokens:
     return False
   if (program.rows, program.row_width) == (shape.group, shape.length):
     return True
-  return (
-    plan.rows_needed(need.lengths, program.row_width, shape.shards, shape.share) <= program.rows
-  )
+  needed = plan.rows_needed(need.lengths, program.row_width, shape.shards, shape.share)
+  return needed <= program.rows
 
 
 def with_room(need: Need, shape: Shape, room: float) -> Program:
-  """Returns the program of one batch, with `room` times its completion tokens."""
+  """Returns a program for a batch, with `room` times its completion tokens."""
   row_width = rows = 0
   if shape.length:
     row_width = plan.halve_to_fit(shape.length, min(shape.length, math.ceil(need.longest * room)))
     needed = plan.rows_needed(need.lengths, row_width, shape.shards, shape.share)
     rows = min(shape.group, plan.round_up_coarsely(math.ceil(needed * room)))
   width = plan.halve_to_fit(shape.width, min(shape.width, math.ceil(need.prompt * PROMPT_ROOM)))
-  prompt_tokens, tokens = (
-    math.ceil(need.prompt_tokens * PROMPT_ROOM),
-    math.ceil(max(1, need.tokens) * room),
-  )
+  prompt_tokens = math.ceil(need.prompt_tokens * PROMPT_ROOM)
+  tokens = math.ceil(max(1, need.tokens) * room)
   return shape.settled(Program(width, prompt_tokens, rows, row_width, tokens))
 
 
 def choose(programs: list[Program], need: Need, shape: Shape, most: int) -> Program:
-  """Returns the program of a batch; it is appended where it is new. The same batch would then get
-  the same one.
+  """Returns the program for a batch, and appends it to `programs` if it is new.
 
   Args:
-    programs: those made so far, which `most` bounds.
+    programs: those made so far.
     need: of the batch.
     shape: of all batches.
-    most: at least 1.
+    most: bound on the number of programs, at least 1.
   """
   tokens = need.prompt_tokens + need.tokens
   best = min((p for p in programs if holds(p, need, shape)), key=lambda p: p.cost, default=None)
@@ -148,7 +135,7 @@ def choose(programs: list[Program], need: Need, shape: Shape, most: int) -> Prog
     new = with_room(need, shape, max(LEAST_ROOM, step if left == 2 else min(MOST_ROOM, step)))
     if best is None:
       new = shape.settled(Program(*map(max, *programs, new))) if programs else new
-      # first-fit is no optimum: wider rows could be more
+      # First-fit is not optimal: wider rows could be more.
       new = new if holds(new, need, shape) else shape.whole
     elif new.cost >= best.cost:
       return best
@@ -157,18 +144,16 @@ def choose(programs: list[Program], need: Need, shape: Shape, most: int) -> Prog
 
 
 class Sizes:
-  """The sizes of a run's programs: those made so far, of the sampler and of the learner."""
+  """Holds the sizes of the programs of a run's sampler and learner.
+
+  Args:
+    most: bound on the programs of each of the two; 0: every batch has its own sizes.
+    layout: the learner's.
+    width: of the longest allowed prompt.
+    microbatches: into which the learner cuts a batch.
+  """
 
   def __init__(self, most: int, layout: Layout, width: int, microbatches: int):
-    """Begins without any.
-
-    Args:
-      most: programs of the sampler, and of the learner; 0: no bound, every batch has sizes of its
-        own.
-      layout: the learner's.
-      width: the longest prompt that there may be.
-      microbatches: into how many the learner cuts the prompts.
-    """
     self.most, self.layout, self.width, self.microbatches = most, layout, width, microbatches
     self.sampler: list[Program] = []
     self.learner: list[Program] = []
@@ -177,9 +162,8 @@ class Sizes:
     """Returns sizes with the same bound, and no program yet."""
     return Sizes(self.most, self.layout, self.width, self.microbatches)
 
-  def for_sampler(self, prompts: Prompts, layout: Layout) -> tuple[Prompts, int | None]:
-    """Returns numpy prompts of the width that the sampler is to have, and the size of its lists of
-    their tokens.
+  def for_sampler(self, prompts: HostPrompts, layout: Layout) -> tuple[HostPrompts, int | None]:
+    """Returns the prompts in the sampler's width, and the size of its lists of their tokens.
 
     `layout` is the sampler's.
     """
@@ -189,18 +173,14 @@ class Sizes:
     shards = layout.size("prompt")
     shape = Shape(len(prompts.lengths) // shards, self.width, 0, 0, 1, False)
     tokens = plan.most_tokens(prompts.lengths[:, None], shards, 1)
-    need = Need(
-      int(prompts.lengths.max()), tokens, 0, np.zeros((len(prompts.lengths), 0), np.int32)
-    )
+    no_completions = np.zeros((len(prompts.lengths), 0), np.int32)
+    need = Need(int(prompts.lengths.max()), tokens, 0, no_completions)
     chosen = choose(self.sampler, need, shape, self.most)
-    return plan.of_width(prompts, chosen.width), list_of(
-      chosen.prompt_tokens, shape.prompts * chosen.width
-    )
+    size = list_size(chosen.prompt_tokens, shape.prompts * chosen.width)
+    return plan.to_width(prompts, chosen.width), size
 
-  def for_learner(self, rollouts: Rollouts) -> tuple[Rollouts, Packing]:
-    """Returns numpy rollouts with prompts of the width that the learner is to have, and how it lays
-    tokens out.
-    """
+  def for_learner(self, rollouts: HostRollouts) -> tuple[HostRollouts, Packing]:
+    """Returns the rollouts with prompts in the learner's width, and their packing."""
     if not self.most:
       return rollouts, plan.pack(rollouts, self.layout, self.microbatches)
     shards, samples = self.layout.size("prompt"), self.layout.size("sample")
@@ -220,18 +200,19 @@ class Sizes:
       plan.most_tokens(lengths, shards, self.microbatches, samples),
       lengths,
     )
-    chosen, token_index = choose(self.learner, need, shape, self.most), None
+    chosen = choose(self.learner, need, shape, self.most)
+    token_index = None
     if (chosen.rows, chosen.row_width) != (shape.group, shape.length):
       token_index = plan.lay_rows(lengths, length, chosen.rows, chosen.row_width, samples, share)
-    rollouts = dataclasses.replace(rollouts, prompts=plan.of_width(rollouts.prompts, chosen.width))
+    rollouts = dataclasses.replace(rollouts, prompts=plan.to_width(rollouts.prompts, chosen.width))
     return rollouts, Packing(
       token_index,
-      list_of(chosen.tokens, shape.prompts * chosen.rows * chosen.row_width),
-      list_of(chosen.prompt_tokens, shape.prompts * chosen.width),
+      list_size(chosen.tokens, shape.prompts * chosen.rows * chosen.row_width),
+      list_size(chosen.prompt_tokens, shape.prompts * chosen.width),
     )
 
-  def _of(self) -> list[Any]:
-    """What a program's numbers are counted in."""
+  def _topology(self) -> list[str | int]:
+    """Returns the topology for which the saved sizes are valid."""
     return [
       self.layout.platform,
       self.layout.size("prompt"),
@@ -242,20 +223,18 @@ class Sizes:
   def get_state(self) -> dict[str, Any]:
     """Returns the programs made so far, as JSON."""
     return {
-      "of": self._of(),
+      "of": self._topology(),
       "sampler": list(map(list, self.sampler)),
       "learner": list(map(list, self.learner)),
     }
 
   def set_state(self, state: dict[str, Any]) -> None:
-    """Goes on with the programs of `get_state`; without any where the mesh or the microbatches were
-    others.
-    """
-    if state.get("of") == self._of():
+    """Restores the programs of `get_state`, unless the mesh or the microbatches have changed."""
+    if state.get("of") == self._topology():
       self.sampler = [Program(*sizes) for sizes in state["sampler"]]
       self.learner = [Program(*sizes) for sizes in state["learner"]]
 
 
-def list_of(tokens: int, places: int) -> int | None:
-  """Returns the size of a list, None where a program has a rectangle of so many places instead."""
+def list_size(tokens: int, places: int) -> int | None:
+  """Returns the size of a list, None where the program has a rectangle of `places` instead."""
   return tokens if tokens < places else None
