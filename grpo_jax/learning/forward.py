@@ -1,14 +1,14 @@
-"""The one way to log-probs, entropies, values and scores of completions.
+"""Computes log-probs, entropies, values and scores of completions.
 
 On a mesh each shard of prompts and samples goes through the model by itself, in a `jax.shard_map`
-over the axes that cut prompts, samples and `embed` (`by_shard`). It gathers weights as it comes to
-them and its gradients are summed and scattered back, which is all that is sent over those axes; the
+over the axes that shard prompts, samples and `embed` (`by_shard`). Only weights, which are gathered
+layer by layer, and their gradients, which are summed and scattered, are sent over those axes. The
 `tensor` axis is left to the compiler.
 """
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +24,11 @@ from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.rows import Rows, completions_to_rows, rows_to_completions
 from grpo_jax.types import Array, Prompts
 
+T = TypeVar("T")  # arrays [P, G, L]
+
 
 class Batch(NamedTuple):
-  """Prompts with completions of each; in the body of `by_shard`, those of one shard."""
+  """Prompts with their completions; in the body of `by_shard`, those of one shard."""
 
   prompts: Prompts  # [P, Lp]
   tokens: Array  # [P, G, L]
@@ -35,7 +37,7 @@ class Batch(NamedTuple):
 
 
 class States(NamedTuple):
-  """The hidden states of a batch, and what leads back to its completions."""
+  """The hidden states of a batch, and the indices that lead back to its completions."""
 
   first: Array  # [P, D], the prompts' last ones
   hidden: Array  # [P, R, T, D], those at the completion tokens
@@ -43,15 +45,14 @@ class States(NamedTuple):
   lists: GroupLists
 
 
-def by_shard(decoder: Decoder, compute: Callable, params: Params, batch: Batch) -> Any:
-  """Returns what `compute(decoder, params, batch)` returns, made shard by shard: arrays `[P, G,
-  L]`.
+def by_shard(decoder: Decoder, compute: Callable[..., T], params: Params, batch: Batch) -> T:
+  """Returns `compute(decoder, params, batch)`, computed shard by shard: arrays `[P, G, L]`.
 
   Args:
     decoder: on the whole mesh.
-    compute: called with the decoder of a shard, its shards of the parameters and of the batch.
-    params: a tree of the decoder's, and maybe heads, which are whole on every device.
-    batch: of the whole mesh; axes that do not divide are whole on every device.
+    compute: called with the decoder of a shard, and its shards of the parameters and the batch.
+    params: the decoder's tree, and perhaps heads, which are replicated.
+    batch: of the whole mesh; axes that do not divide are replicated.
   """
   decoder, layout = decoder.for_params(params), decoder.layout
   if layout.mesh.size == 1:
@@ -106,19 +107,18 @@ def logprobs(
   temperature: float,
   chunk: int,
 ) -> tuple[Array, Array]:
-  """Returns log-probs of completions and entropies of what they were drawn from.
+  """Returns log-probs of completions and the entropies of their distributions.
 
   Args:
     decoder, params: the policy, or any tree of its structure.
     prompts: `[P, Lp]`.
     tokens, lengths: `[P, G, L]`, `[P, G]`.
-    packing: made by `packing.plan.pack`; `Packing()` computes one row a completion, padding
-      included.
-    temperature: the one that the completions were sampled at.
+    packing: by `packing.plan.pack`; `Packing()` computes one row a completion, with its padding.
+    temperature: at which the completions were sampled.
     chunk: tokens whose logits exist at a time, on one device.
 
   Returns:
-    log-probs and entropies, both `[P, G, L]` float32; padding holds numbers without meaning.
+    log-probs and entropies, both `[P, G, L]` float32, without meaning on padding.
   """
   compute = functools.partial(_logprobs, temperature, chunk)
   return by_shard(decoder, compute, params, Batch(prompts, tokens, lengths, packing))
@@ -131,17 +131,16 @@ def _logprobs(
   first, hidden, rows, lists = _states(decoder, params, batch)
   hidden = lists.rows.to_list(predictors(first, hidden, rows.offsets))  # [N, D]
   targets = lists.rows.to_list(rows.tokens)  # [N]
-  unembed, cap = (
-    decoder.unembed(params).astype(hidden.dtype),
-    decoder.config.logit_soft_cap,
-  )  # as the sampler has it
+  unembed = decoder.unembed(params).astype(hidden.dtype)  # as the sampler has it
+  cap = decoder.config.logit_soft_cap
   out = logprobs_and_entropy(
     hidden, unembed, targets, temperature=temperature, chunk=chunk, soft_cap=cap
   )
-  return tuple(
-    rows_to_completions(lists.rows.from_list(x), batch.packing, *batch.tokens.shape[1:])
-    for x in out
-  )
+
+  def to_completions(x: Array) -> Array:
+    return rows_to_completions(lists.rows.from_list(x), batch.packing, *batch.tokens.shape[1:])
+
+  return to_completions(out[0]), to_completions(out[1])
 
 
 def values(
@@ -152,8 +151,7 @@ def values(
   lengths: Array,
   packing: Packing,
 ) -> Array:
-  """Returns the critic's value before each token, `[P, G, L]` float32 (shifted as the log-probs
-  are).
+  """Returns the critic's value before each token, `[P, G, L]` float32, shifted like log-probs.
 
   Args:
     critic: a parameter tree of the decoder and a "value_head" (`heads.init_scalar`).
@@ -164,8 +162,8 @@ def values(
 
 def _values(decoder: Decoder, critic: Params, batch: Batch) -> Array:
   first, hidden, rows, _ = _states(decoder, decoder.whole(critic), batch)
-  found = heads.scalar(critic["value_head"], predictors(first, hidden, rows.offsets))
-  return rows_to_completions(found, batch.packing, *batch.tokens.shape[1:])
+  values = heads.scalar(critic["value_head"], predictors(first, hidden, rows.offsets))
+  return rows_to_completions(values, batch.packing, *batch.tokens.shape[1:])
 
 
 def scores(
@@ -176,12 +174,10 @@ def scores(
   lengths: Array,
   packing: Packing,
 ) -> Array:
-  """Returns a reward model's score after each token, `[P, G, L]` float32: entry t has read token t,
-  nothing is shifted.
+  """Returns a reward model's score after each token, `[P, G, L]` float32, without a shift.
 
   Args:
     decoder: with a head that scores (`DecoderConfig.scores`).
-    params: its tree.
     others: as for `logprobs`.
   """
   return by_shard(decoder, _scores, params, Batch(prompts, tokens, lengths, packing))
@@ -189,5 +185,5 @@ def scores(
 
 def _scores(decoder: Decoder, params: Params, batch: Batch) -> Array:
   _, hidden, _, _ = _states(decoder, decoder.whole(params), batch)
-  found = heads.score(params["score"], hidden)
-  return rows_to_completions(found, batch.packing, *batch.tokens.shape[1:])
+  scores = heads.score(params["score"], hidden)
+  return rows_to_completions(scores, batch.packing, *batch.tokens.shape[1:])

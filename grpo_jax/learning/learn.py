@@ -1,11 +1,11 @@
-"""The jitted learner, and the only place with a gradient: forward -> objective -> optax.
+"""Updates the policy from rollouts in one jitted function, the only place with a gradient.
 
     learn(state, ref_params, old_params, rollouts, packing) -> (state, metrics, Trace)
 
-Log-probs of all G x |o| tokens under the trees that the objective needs, advantages, then mu passes
-over the rollouts in minibatches, each one optimizer update, each accumulated over microbatches. A
-microbatch is a slice of prompts; the denominators are those of the whole minibatch
-(`TrainBatch.weights`), so its size changes nothing but memory.
+It computes the log-probs of all tokens under the trees that the objective needs, lets the objective
+prepare a batch, and makes mu passes over it in minibatches. Each minibatch is one update of the
+optimizer, accumulated over microbatches. A microbatch is a slice of prompts; its denominators are
+those of the whole minibatch (`TrainBatch.weights`), so its size changes nothing but memory.
 
 Read from the bottom up: `learn`, `inner_loop`, `one_pass`, `optimizer_step`, `gradient`.
 """
@@ -18,48 +18,26 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import forward, optimizer
-from grpo_jax.learning.state import CRITIC, MODEL, TrainState
+from grpo_jax.learning.state import CRITIC, MODEL, TrainState, Trees
 from grpo_jax.models import lora
-from grpo_jax.models.decoder import Decoder
+from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.objectives.base import ConfiguredObjective, Needs
 from grpo_jax.packing.microbatches import join_microbatches, split_microbatches
 from grpo_jax.packing.plan import Packing
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, Scores, TrainBatch
 
-# Metrics that the learner and the loops add: an objective's own of such a name would be lost, or
-# stand in their place.
-TAKEN = (
-  "step",
-  "loss",
-  "grad_norm",
-  "skipped",
-  "skipped_steps",
-  "lr",
-  "tokens",
-  "truncated",
-  "iteration",
-)
-TAKEN += (
-  "reward_faults",
-  "rewards_given",
-  "zero_variance",
-  "cut_off_nats",
-  "slot_use",
-  "sampling_tries",
-)
-TAKEN_SECTIONS = (
-  "reward/",
-  "agreement/",
-  "eval/",
-  "time/",
-  "length/",
-  "inner/",
-  "pool/",
-  "tokens_per_s/",
-)
+# Names of metrics that the learner and the loops add, which an objective's metrics cannot have.
+TAKEN = """
+  step loss grad_norm skipped skipped_steps lr tokens truncated iteration reward_faults
+  rewards_given zero_variance cut_off_nats slot_use sampling_tries
+""".split()
+TAKEN_SECTIONS = tuple("reward/ agreement/ eval/ time/ length/ inner/ pool/ tokens_per_s/".split())
+
+Minibatches = tuple[TrainBatch, Packing]  # each array with a leading axis of minibatches
 
 # Why the inner loop ended (metric inner/stopped_by).
 RAN_ALL = 0  # all mu passes
@@ -79,10 +57,9 @@ class Setup:
   decoder: Decoder  # in the learner's dtype
   objective: ConfiguredObjective
   tx: optax.GradientTransformation  # of TrainState.params
-  cfg: Any  # the `learner` section: mu, minibatches, microbatch, chunk, stop_...
+  cfg: ConfigDict  # the `learner` section: mu, minibatches, microbatch, chunk, stop_...
   temperature: float  # the one that the completions were sampled at
-  # the tree that adapters stand on (lora.py), set where a function is traced; None: without them
-  base: Any = None
+  base: Params | None = None  # the tree under adapters (lora.py), set when a function is traced
 
   def __post_init__(self) -> None:
     for rule in ("stop_reached", "stop_surrogate", "stop_kl"):
@@ -99,36 +76,31 @@ class Setup:
 
   @property
   def updates(self) -> int:
-    """Optimizer updates of one rollout, at most."""
+    """The most optimizer updates from one batch of rollouts."""
     return self.cfg.mu * self.cfg.minibatches
 
-  def of_base(self, base: Any) -> "Setup":
+  def over(self, base: Params | None) -> "Setup":
     """Returns the setup over the base of adapters."""
     return dataclasses.replace(self, base=base)
 
 
 class Trace(NamedTuple):
-  """What an update started from, to see later what it did."""
+  """The starting point of an update, by which `movement` measures it."""
 
-  # [P, G, L] float32, of the old policy; padding holds numbers without meaning; None: of a reward
-  # model
+  # [P, G, L] float32, of the old policy, without meaning on padding; None for a reward model
   logprobs: Array | None
   advantages: Array  # [P, G, L] float32, 0 on padding
-  lower: Array  # [P, G, L] float32, the least ratio that is asked of a token with A < 0
-  upper: Array  # [P, G, L] float32, the largest one of a token with A > 0
+  lower: Array  # [P, G, L] float32, the least ratio that a token with A < 0 is driven to
+  upper: Array  # [P, G, L] float32, the largest ratio that a token with A > 0 is driven to
 
 
-def microbatches_of_minibatch(cfg: Any, prompts: int) -> int:
-  """Returns the number of microbatches in a minibatch of so many prompts; `cfg` is the `learner`
-  section.
-  """
+def microbatches_of_minibatch(cfg: ConfigDict, prompts: int) -> int:
+  """Returns the number of microbatches in a minibatch; `cfg` is the `learner` section."""
   return prompts // cfg.microbatch if cfg.microbatch and cfg.microbatch < prompts else 1
 
 
-def microbatches_of_rollout(cfg: Any, prompts: int) -> int:
-  """Returns the number of microbatches in a batch of rollouts of so many prompts; `cfg` is the
-  `learner` section.
-  """
+def microbatches_of_rollout(cfg: ConfigDict, prompts: int) -> int:
+  """Returns the number of microbatches in a batch; `cfg` is the `learner` section."""
   return cfg.minibatches * microbatches_of_minibatch(cfg, prompts // cfg.minibatches)
 
 
@@ -136,7 +108,7 @@ def microbatches_of_rollout(cfg: Any, prompts: int) -> int:
 
 
 def combine(name: str, values: Array) -> Array:
-  """Returns one metric over a leading axis: its sum, or its maximum where the name ends in `_max`."""
+  """Returns the sum over the leading axis, or the maximum for names that end in `_max`."""
   return jnp.max(values, axis=0) if name.endswith("_max") else jnp.sum(values, axis=0)
 
 
@@ -146,9 +118,7 @@ def combine_metrics(metrics: Metrics) -> Metrics:
 
 
 def empty_metric(name: str) -> tuple[Array, Array]:
-  """Returns the neutral element of `combine`: what changes no metric of that name that it is
-  combined with.
-  """
+  """Returns the neutral element of `combine`."""
   return jnp.float32(-jnp.inf if name.endswith("_max") else 0.0), jnp.float32(0.0)
 
 
@@ -160,7 +130,7 @@ def means(metrics: Metrics) -> dict[str, Array]:
 # -- forward passes
 
 
-def outputs(setup: Setup, params: Any, batch: Rollouts | TrainBatch, packing: Packing) -> Outputs:
+def outputs(setup: Setup, params: Trees, batch: Rollouts | TrainBatch, packing: Packing) -> Outputs:
   """Returns the predictions of the policy (and critic) in `params` for a batch's completions."""
   completions = (batch.prompts, batch.tokens, batch.lengths, packing)
   params = {name: lora.join(setup.base, tree) for name, tree in params.items()}
@@ -170,39 +140,38 @@ def outputs(setup: Setup, params: Any, batch: Rollouts | TrainBatch, packing: Pa
   return Outputs(logprobs, entropy, values)
 
 
-def scores(setup: Setup, params: Any, batch: TrainBatch, packing: Packing) -> Scores:
+def scores(setup: Setup, params: Trees, batch: TrainBatch, packing: Packing) -> Scores:
   """Returns the scores of the reward model in `params` for a batch's completions."""
   model = lora.join(setup.base, params[MODEL])
   completions = (batch.prompts, batch.tokens, batch.lengths, packing)
   return Scores(forward.scores(setup.decoder, model, *completions))
 
 
-def frozen_outputs(setup: Setup, params: Any, rollouts: Rollouts, packing: Packing) -> Outputs:
-  """Returns `outputs` of trees that are not trained, computed one microbatch after the other."""
+def frozen_outputs(setup: Setup, params: Trees, rollouts: Rollouts, packing: Packing) -> Outputs:
+  """Returns `outputs` of trees that are not trained, microbatch by microbatch."""
   count = microbatches_of_rollout(setup.cfg, rollouts.tokens.shape[0])
   cut = split_microbatches(setup.decoder.layout, (rollouts, packing), count)
 
-  def of_microbatch(x: Any) -> Outputs:
+  def microbatch_outputs(x: tuple[Rollouts, Packing]) -> Outputs:
     return outputs(setup, params, *x)
 
-  return jax.lax.stop_gradient(join_microbatches(jax.lax.map(of_microbatch, cut)))
+  return jax.lax.stop_gradient(join_microbatches(jax.lax.map(microbatch_outputs, cut)))
 
 
 # -- one update
 
 
 def loss(
-  setup: Setup, params: Any, batch: TrainBatch, packing: Packing
+  setup: Setup, params: Trees, batch: TrainBatch, packing: Packing
 ) -> tuple[Array, tuple[Metrics, Array | None]]:
-  """Returns the objective's loss of a microbatch, and beside it (metrics, log-probs `[P, G, L]` or
-  None).
-  """
+  """Returns the objective's loss of a microbatch, and (metrics, log-probs `[P, G, L]` or None)."""
+  logprobs = None
   if setup.objective.trains_reward_model:
-    out, logprobs = scores(setup, params, batch, packing), None
+    value, metrics = setup.objective.loss(scores(setup, params, batch, packing), batch)
   else:
     out = outputs(setup, params, batch, packing)
+    value, metrics = setup.objective.loss(out, batch)
     logprobs = jax.lax.stop_gradient(out.logprobs)
-  value, metrics = setup.objective.loss(out, batch)
   if taken := sorted(name for name in metrics if name in TAKEN or name.startswith(TAKEN_SECTIONS)):
     raise SettingError(
       f"objective.name={setup.objective.cfg.name!r}: its loss returns the metric {taken[0]!r}, "
@@ -212,18 +181,16 @@ def loss(
 
 
 def gradient(
-  setup: Setup, params: Any, batch: TrainBatch, packing: Packing
-) -> tuple[Array, Any, Metrics, Array | None]:
-  """Returns loss, gradient, metrics and log-probs `[P, G, L]` of a minibatch, summed over its
-  microbatches.
-  """
+  setup: Setup, params: Trees, batch: TrainBatch, packing: Packing
+) -> tuple[Array, Trees, Metrics, Array | None]:
+  """Returns loss, gradient, metrics and log-probs `[P, G, L]` of a minibatch."""
   value_and_grad = jax.value_and_grad(functools.partial(loss, setup), has_aux=True)
   count = microbatches_of_minibatch(setup.cfg, batch.tokens.shape[0])
   if count == 1:
     (value, (metrics, logprobs)), grads = value_and_grad(params, batch, packing)
     return value, grads, metrics, logprobs
 
-  def add_microbatch(total: Any, x: Any) -> Any:
+  def add_microbatch(total: tuple[Array, Trees], x: tuple[TrainBatch, Packing]) -> Any:
     (value, aux), grads = value_and_grad(params, *x)
     return jax.tree.map(jnp.add, total, (value, grads)), aux
 
@@ -236,9 +203,7 @@ def gradient(
 def optimizer_step(
   setup: Setup, state: TrainState, batch: TrainBatch, packing: Packing
 ) -> tuple[TrainState, Metrics, Array | None]:
-  """Returns the state after one update by a minibatch, its metrics, and the log-probs `[P, G, L]`
-  before it.
-  """
+  """Returns the state after an update, its metrics, and the log-probs `[P, G, L]` before it."""
   value, grads, metrics, logprobs = gradient(setup, state.params, batch, packing)
   state, skipped = optimizer.apply_if_finite(setup.tx, grads, value, state)
   one = jnp.ones(())
@@ -254,15 +219,15 @@ def optimizer_step(
 
 
 def reweighted(setup: Setup, batch: TrainBatch) -> TrainBatch:
-  """Returns the batch with weights whose denominators are those of its own completions."""
+  """Returns the batch with weights that are normalised by its own completions."""
   weights = setup.objective.weights(batch.mask, batch.lengths)
   return dataclasses.replace(batch, weights=weights)
 
 
-def one_pass(setup: Setup, state: TrainState, minibatches: Any) -> tuple[TrainState, Metrics]:
-  """Returns the state after an update by every minibatch, each normalised by itself, and the
-  metrics of all.
-  """
+def one_pass(
+  setup: Setup, state: TrainState, minibatches: Minibatches
+) -> tuple[TrainState, Metrics]:
+  """Returns the state after an update by each minibatch, and the metrics of all."""
 
   def step(state: TrainState, x: tuple[TrainBatch, Packing]) -> tuple[TrainState, Metrics]:
     batch, packing = x
@@ -274,20 +239,20 @@ def one_pass(setup: Setup, state: TrainState, minibatches: Any) -> tuple[TrainSt
 
 
 class Passes(NamedTuple):
-  """Where the inner loop stands."""
+  """The progress of the inner loop."""
 
   state: TrainState
-  count: Array  # [] int32, passes made
-  stopped_by: Array  # [] int32, RAN_ALL while it goes on
+  made: Array  # [] int32
+  stopped_by: Array  # [] int32, RAN_ALL while it continues
   best: Array  # [] float32, the largest mean surrogate of a pass
   metrics: Metrics  # of all passes
 
 
-def next_pass(setup: Setup, minibatches: Any, passes: Passes) -> Passes:
-  """Returns where the inner loop stands after one more pass.
+def next_pass(setup: Setup, minibatches: Minibatches, passes: Passes) -> Passes:
+  """Returns the progress after one more pass.
 
-  The stop rules look at the mean metrics of that pass; the pass that triggers one is kept, and is
-  the last.
+  The stop rules read the mean metrics of that pass. The pass that triggers one is kept, and is the
+  last.
   """
   cfg, best = setup.cfg, passes.best
   state, metrics = one_pass(setup, passes.state, minibatches)
@@ -296,7 +261,7 @@ def next_pass(setup: Setup, minibatches: Any, passes: Passes) -> Passes:
   reason = jnp.int32(RAN_ALL)
   if cfg.stop_surrogate:
     reason = jnp.where(
-      (passes.count > 0) & (gain < best + cfg.stop_surrogate), STOPPED_SURROGATE, reason
+      (passes.made > 0) & (gain < best + cfg.stop_surrogate), STOPPED_SURROGATE, reason
     )
   if cfg.stop_reached:
     reason = jnp.where(
@@ -305,24 +270,24 @@ def next_pass(setup: Setup, minibatches: Any, passes: Passes) -> Passes:
   if cfg.stop_kl:
     reason = jnp.where(mean["old_kl"] > cfg.stop_kl, STOPPED_KL, reason)
   both = jax.tree.map(lambda a, b: jnp.stack([a, b]), passes.metrics, metrics)
-  return Passes(state, passes.count + 1, reason, jnp.maximum(best, gain), combine_metrics(both))
+  return Passes(state, passes.made + 1, reason, jnp.maximum(best, gain), combine_metrics(both))
 
 
-def inner_loop(setup: Setup, state: TrainState, minibatches: Any) -> tuple[TrainState, Metrics]:
-  """Returns the state after at most mu passes over the minibatches (fewer where a rule ends them),
-  and all metrics.
-  """
+def inner_loop(
+  setup: Setup, state: TrainState, minibatches: Minibatches
+) -> tuple[TrainState, Metrics]:
+  """Returns the state after at most mu passes over the minibatches, and all metrics."""
   names = jax.eval_shape(lambda state: one_pass(setup, state, minibatches)[1], state)
   start = {name: empty_metric(name) for name in names}
   passes = Passes(state, jnp.int32(0), jnp.int32(RAN_ALL), jnp.float32(-jnp.inf), start)
 
-  def goes_on(passes: Passes) -> Array:
-    return (passes.count < setup.cfg.mu) & (passes.stopped_by == RAN_ALL)
+  def continues(passes: Passes) -> Array:
+    return (passes.made < setup.cfg.mu) & (passes.stopped_by == RAN_ALL)
 
-  passes = jax.lax.while_loop(goes_on, functools.partial(next_pass, setup, minibatches), passes)
+  passes = jax.lax.while_loop(continues, functools.partial(next_pass, setup, minibatches), passes)
   one = jnp.ones(())
   metrics = {
-    "inner/passes": (passes.count * one, one),
+    "inner/passes": (passes.made * one, one),
     "inner/stopped_by": (passes.stopped_by * one, one),
   }
   return passes.state, passes.metrics | metrics
@@ -334,16 +299,14 @@ def inner_loop(setup: Setup, state: TrainState, minibatches: Any) -> tuple[Train
 def with_frozen_logprobs(
   setup: Setup,
   state: TrainState,
-  ref_params: Any,
-  old_params: Any,
+  ref_params: Params | None,
+  old_params: Params | None,
   rollouts: Rollouts,
   packing: Packing,
 ) -> Rollouts:
-  """Returns the rollouts with what the reference, the old policy and the critic say of them, as far
-  as it is needed.
+  """Returns the rollouts with the log-probs and values that the objective needs.
 
-  The old policy is that of `old_params`, or (None) the state before its first update. A reward
-  model has none: what it learns from says nothing of how likely the tokens were.
+  The old policy is that of `old_params`, or the state before its first update if that is None.
   """
   if setup.objective.trains_reward_model:
     return rollouts
@@ -361,30 +324,28 @@ def with_frozen_logprobs(
 def learn(
   setup: Setup,
   state: TrainState,
-  ref_params: Any,
-  old_params: Any,
+  ref_params: Params | None,
+  old_params: Params | None,
   rollouts: Rollouts,
   packing: Packing,
-  base: Any = None,
+  base: Params | None = None,
 ) -> tuple[TrainState, dict[str, Array], Trace]:
-  """Returns the state after at most mu passes over the rollouts, metrics of the passes, and what
-  they started from.
+  """Returns the state after at most mu passes over the rollouts, their metrics, and their start.
 
   Args:
-    setup: what does not change.
+    setup: everything that stays the same from batch to batch.
     state: the policy (and critic) with its optimizer.
-    ref_params: the reference's tree; None if the objective needs none; {} where it is the base
-      itself.
-    old_params: the tree that sampled the rollouts; None where that is the state itself.
-    rollouts: P prompts with G completions each, with rewards where the objective asks for them.
-    packing: of `packing.plan.pack`, for `microbatches_of_rollout` microbatches.
-    base: the tree under adapters, where those are what is trained (lora.py); trees above may lack
-      what it has.
+    ref_params: the reference's tree; None if the objective needs none; {} if it is the base itself.
+    old_params: the tree that sampled the rollouts; None if that is the state itself.
+    rollouts: P prompts with G completions each, with rewards if the objective reads them.
+    packing: by `packing.plan.pack`, for `microbatches_of_rollout` microbatches.
+    base: the tree under adapters, where those are trained (lora.py); the other trees may lack what
+      it holds.
   """
-  setup = setup.of_base(base)
+  setup = setup.over(base)
   rollouts = with_frozen_logprobs(setup, state, ref_params, old_params, rollouts, packing)
   batch = setup.objective.prepare(rollouts)
-  # the state itself sampled: ratios are exactly 1, not to rounding
+  # The state itself sampled: without old log-probs ratios are exactly 1.
   if setup.updates == 1 and old_params is None:
     batch = dataclasses.replace(batch, old_logprobs=None)
   if setup.updates == 1:
@@ -401,11 +362,7 @@ def learn(
 
 
 def make_learn(setup: Setup) -> Callable:
-  """Returns `learn` of a setup, jitted.
-
-  It takes (state, ref_params, old_params, rollouts, packing, base=None) and returns (state,
-  metrics, Trace); the state is donated.
-  """
+  """Returns `learn` of a setup, jitted; the state is donated."""
   return jax.jit(
     functools.partial(learn, setup),
     donate_argnums=0,
@@ -414,13 +371,11 @@ def make_learn(setup: Setup) -> Callable:
 
 
 def compiler_options(decoder: Decoder) -> dict[str, str | bool]:
-  """Returns XLA's options for a CPU, those of all its programs among them; there are none
-  elsewhere.
+  """Returns XLA's options for a CPU; there are none elsewhere.
 
-  Only matrix products use its kernel library, whose reductions are slow. With the analysis of
-  regions fewer arrays are copied, such as the moments before they are updated. Under adapters no
-  code is moved out of loops: a base in bfloat16 would be converted there to float32, all of its
-  layers at once.
+  Only matrix products use its kernel library, whose reductions are slow. The analysis of regions
+  saves copies, such as those of the moments before their update. Under adapters no code is moved
+  out of loops: all layers of a base in bfloat16 would be converted to float32 at once.
   """
   if decoder.layout.platform != "cpu":
     return {}
@@ -428,8 +383,6 @@ def compiler_options(decoder: Decoder) -> dict[str, str | bool]:
     "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT",
     "xla_cpu_copy_insertion_use_region_analysis": True,
   }
-  return (
-    options
-    if decoder.lora is None
-    else options | {"xla_disable_hlo_passes": "while-loop-invariant-code-motion"}
-  )
+  if decoder.lora is None:
+    return options
+  return options | {"xla_disable_hlo_passes": "while-loop-invariant-code-motion"}

@@ -1,16 +1,14 @@
-"""How an update moved the probabilities of its own rollouts ("How much, not how fast" asks for no
-more than that).
-"""
+"""Measures how an update moved the probabilities of its own rollouts."""
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from grpo_jax.learning.learn import Setup, Trace, compiler_options, frozen_outputs
-from grpo_jax.learning.state import MODEL
+from grpo_jax.learning.state import MODEL, Trees
+from grpo_jax.models.decoder import Params
 from grpo_jax.objectives import common
 from grpo_jax.ops import masked, surrogate
 from grpo_jax.packing.plan import Packing
@@ -18,27 +16,30 @@ from grpo_jax.types import Array, Rollouts
 
 
 def movement(
-  setup: Setup, params: Any, rollouts: Rollouts, trace: Trace, packing: Packing, base: Any = None
+  setup: Setup,
+  params: Trees,
+  rollouts: Rollouts,
+  trace: Trace,
+  packing: Packing,
+  base: Params | None = None,
 ) -> tuple[dict[str, Array], Array, Array]:
-  """Measures how the probabilities of the rollouts moved in the inner loop, of any objective.
-
-  It takes one forward pass.
+  """Returns how the probabilities of the rollouts moved in an update; it takes one forward pass.
 
   Args:
-    setup: what does not change.
-    params: of the state after the update.
-    rollouts, packing: as `learn` had them.
-    trace: of `learn`.
-    base: of `learn`.
+    setup: of the update.
+    params: of the state after it.
+    rollouts, packing, base: as `learn` was given them.
+    trace: as `learn` returned it.
 
   Returns:
-    Metrics, and the log-probs of the completions `[P, G]` before the first update and after the
-    last. `moved_right_way`: share of completions with an advantage whose probability moved the way
-    of its sign. `moved_nats`: mean change of a completion's log-prob towards its advantage, in
-    nats. `tokens/short`, `tokens/at_bound`, `tokens/past_bound`: shares of the tokens with an
-    advantage, by where the ratio stands that the objective clips; left out where it has none.
+    Metrics, and the log-probs of the completions `[P, G]` before and after the update.
+    `moved_right_way`: share of completions with an advantage whose probability moved the way of its
+    sign. `moved_nats`: mean change of a completion's log-prob towards its advantage, in nats.
+    `tokens/short`, `tokens/at_bound`, `tokens/past_bound`: shares of the tokens with an advantage
+    whose clipped ratio is before, at or past its bound; only for objectives with a ratio.
   """
-  logprobs = frozen_outputs(setup.of_base(base), {MODEL: params[MODEL]}, rollouts, packing).logprobs
+  logprobs = frozen_outputs(setup.over(base), {MODEL: params[MODEL]}, rollouts, packing).logprobs
+  assert trace.logprobs is not None, "a reward model has no probabilities"
   mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[-1])
   before, after = (masked.masked_sum(x, mask, axis=2) for x in (trace.logprobs, logprobs))
   sign = jnp.sign(trace.advantages.sum(2))
@@ -61,9 +62,7 @@ def movement(
 
 
 def make_movement(setup: Setup) -> Callable:
-  """Returns `movement` of a setup, jitted: `(params, rollouts, trace, packing, base) -> (metrics,
-  before, after)`.
-  """
+  """Returns `movement` of a setup, jitted."""
   return jax.jit(
     functools.partial(movement, setup), compiler_options=compiler_options(setup.decoder)
   )

@@ -1,6 +1,4 @@
-"""The optimizer: AdamW with a learning rate schedule, and an update that a non-finite number cannot
-spoil.
-"""
+"""Makes AdamW with its schedule, and skips updates that are not finite."""
 
 import functools
 from collections.abc import Callable
@@ -9,22 +7,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from ml_collections import ConfigDict
 
-from grpo_jax.learning.state import CRITIC, MODEL, TrainState
+from grpo_jax.learning.state import CRITIC, MODEL, TrainState, Trees
+from grpo_jax.types import Array
 
-Array = jax.Array
 
-
-def schedule(cfg: Any, total_updates: int) -> Callable[[Array | int], Array]:
-  """The learning rate of update `count` (from 0).
+def schedule(cfg: ConfigDict, total_updates: int) -> Callable[[Array | int], Array]:
+  """Returns the learning rate as a function of the updates made so far.
 
   It rises linearly over `cfg.warmup` updates, of which none has rate 0, and then stays (constant),
   or falls to 0 at update `total_updates`, along a line (linear) or half a cosine (cosine;
-  Loshchilov & Hutter 2017, eq. 5).
-
-  Only updates that were made count. A run in which `learner.stop_*` ends inner loops early, or in
-  which updates are skipped as not finite, makes fewer than `total_updates`, and ends at a rate
-  above 0.
+  Loshchilov & Hutter 2017, eq. 5). A run makes fewer updates, and ends at a rate above 0, if
+  `learner.stop_*` ends inner loops early or updates are skipped.
 
   Args:
     cfg: the learner's settings (lr, schedule, warmup).
@@ -33,34 +28,34 @@ def schedule(cfg: Any, total_updates: int) -> Callable[[Array | int], Array]:
   return _scheduled(cfg.lr, cfg, total_updates)
 
 
-def _scheduled(peak: float, cfg: Any, total_updates: int) -> Callable[[Array | int], Array]:
+def _scheduled(peak: float, cfg: ConfigDict, total_updates: int) -> Callable[[Array | int], Array]:
   falling = max(total_updates - cfg.warmup, 1)
 
   def rate(count):
     count = jnp.asarray(count, jnp.float32)
     rise = jnp.minimum((count + 1) / (cfg.warmup + 1), 1.0)
     done = jnp.clip((count - cfg.warmup) / falling, 0.0, 1.0)
-    fall = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + jnp.cos(jnp.pi * done)) / 2}[
-      cfg.schedule
-    ]
-    return peak * rise * fall
+    falls: dict[str, Array | float] = {
+      "constant": 1.0,
+      "linear": 1 - done,
+      "cosine": (1 + jnp.cos(jnp.pi * done)) / 2,
+    }
+    return peak * rise * falls[cfg.schedule]
 
   return rate
 
 
 def make_optimizer(
-  cfg: Any, total_updates: int, critic: bool = False
+  cfg: ConfigDict, total_updates: int, critic: bool = False
 ) -> optax.GradientTransformation:
-  """AdamW (Loshchilov & Hutter 2019, algorithm 2) behind a clip by global norm, for {"policy":
-  tree}.
+  """Returns AdamW (Loshchilov & Hutter 2019, algorithm 2) behind a clip by global norm.
 
-  With a critic, the policy and the critic are clipped, each by its own norm, and have their own
-  learning rates.
+  A critic is clipped by its own norm and has its own learning rate.
 
   Args:
     cfg: the learner's settings; `critic_lr` is read only if there is a critic.
-    total_updates: updates of the whole run.
-    critic: whether the parameters are {"policy": tree, "critic": tree}.
+    total_updates: as for `schedule`.
+    critic: whether `TrainState.params` has one.
   """
   if not critic:
     return _adamw(cfg, schedule(cfg, total_updates))
@@ -71,7 +66,7 @@ def make_optimizer(
   return optax.partition(optimizers, {MODEL: MODEL, CRITIC: CRITIC})
 
 
-def _adamw(cfg: Any, rate: Callable) -> optax.GradientTransformation:
+def _adamw(cfg: ConfigDict, rate: Callable) -> optax.GradientTransformation:
   return optax.chain(
     optax.stateless(functools.partial(clip, cfg.clip_norm)) if cfg.clip_norm else optax.identity(),
     optax.scale_by_adam(b1=cfg.b1, b2=cfg.b2, eps=cfg.adam_eps),
@@ -82,21 +77,21 @@ def _adamw(cfg: Any, rate: Callable) -> optax.GradientTransformation:
   )
 
 
-def clip(most: float, grads: Any, params: Any) -> Any:
+def clip(most: float, grads: Trees, params: Trees) -> Trees:
   """Returns gradients scaled to a global norm of at most `most` (Pascanu et al. 2013, algorithm 1).
 
-  `optax.clip_by_global_norm` divides every gradient by the norm, and XLA keeps the quotients of all
-  beside the gradients; a product with one number is made where it is used.
+  `optax.clip_by_global_norm` divides, and XLA then keeps all quotients in addition to the
+  gradients; a product with one number is fused into its use.
   """
   del params
   scale = jnp.minimum(1.0, most / optax.tree.norm(grads))
   return jax.tree.map(lambda g: g * scale.astype(g.dtype), grads)
 
 
-def decayed(params: Any) -> Any:
-  """True where weight decay acts: on matrices, not on norms, scales and biases.
+def decayed(params: Trees) -> Any:
+  """Returns where weight decay acts: on matrices, not on norms, scales and biases.
 
-  By name, since layers are stacked and the scale of a norm is a matrix [N, D] too.
+  It goes by name, since layers are stacked and the scale of a norm is a matrix [N, D] too.
   """
 
   def acts(path, _):
@@ -107,21 +102,18 @@ def decayed(params: Any) -> Any:
 
 
 def apply_if_finite(
-  tx: optax.GradientTransformation, grads: Any, loss: Array, state: TrainState
+  tx: optax.GradientTransformation, grads: Trees, loss: Array, state: TrainState
 ) -> tuple[TrainState, Array]:
-  """One update, or none if the loss or any gradient is not finite.
+  """Returns the state after an update, and [] int32: 1 if it was skipped.
 
-  A skipped update leaves parameters, moments and the schedule's count as they were, bit for bit,
-  and is counted. There is no branch and nothing is read on the host.
+  An update is skipped if the loss or a gradient is not finite. It leaves parameters, moments and
+  the schedule's count as they were, bit for bit. There is no branch, and the host reads nothing.
 
   Args:
     tx: the optimizer.
     grads: a tree like state.params.
     loss: [] float32.
     state: before the update.
-
-  Returns:
-    The state after it, and [] int32: 1 if it was skipped.
   """
   finite = jnp.isfinite(loss) & jnp.isfinite(optax.tree.norm(grads))
   updates, opt_state = tx.update(grads, state.opt_state, state.params)

@@ -1,4 +1,4 @@
-"""What an update changes, as one pytree, and how it is laid out over the devices."""
+"""Defines the state that an update changes, as one pytree, and its shardings."""
 
 import dataclasses
 from typing import Any
@@ -8,7 +8,10 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-Array = jax.Array
+from grpo_jax.models.decoder import Params
+from grpo_jax.types import Array
+
+Trees = dict[str, Params]
 
 # Names of the trees in `TrainState.params`, as checkpoints have them.
 MODEL = "policy"  # what is trained: the policy, or a reward model
@@ -18,28 +21,22 @@ CRITIC = "critic"
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-  """Everything that an update changes: a checkpoint of it is the whole of the learner."""
+  """Everything that an update changes; a checkpoint of it restores the learner."""
 
-  step: Array  # [] int32, updates applied so far: where the learning rate schedule stands
-  params: dict[str, Any]  # {MODEL: tree}, and CRITIC where there is one; float32 masters
+  step: Array  # [] int32, updates applied so far, by which the schedule gives the learning rate
+  params: Trees  # {MODEL: tree}, and CRITIC where there is one; float32 masters
   opt_state: optax.OptState  # moments in the shardings of their parameters
   bad_steps: Array  # [] int32, updates skipped in a row because a number was not finite
   skipped: Array  # [] int32, updates skipped in all
 
   @property
-  def model(self) -> Any:
+  def model(self) -> Params:
     """The tree of the policy or reward model that is trained."""
     return self.params[MODEL]
 
 
-def create(params: dict[str, Any], tx: optax.GradientTransformation) -> TrainState:
-  """A state that starts from `params` (held, not copied); the optimizer's part is made in its
-  shards.
-
-  Args:
-    params: trees of arrays, placed as they will be trained.
-    tx: the optimizer (`optim.make_optimizer`).
-  """
+def create(params: Trees, tx: optax.GradientTransformation) -> TrainState:
+  """Returns the state before the first update; it holds `params` themselves, not copies."""
   layout = jax.tree.map(lambda a: a.sharding, abstract(params, tx))
 
   def start(params):
@@ -53,10 +50,8 @@ def create(params: dict[str, Any], tx: optax.GradientTransformation) -> TrainSta
   )
 
 
-def abstract(params: dict[str, Any], tx: optax.GradientTransformation) -> TrainState:
-  """The shapes, dtypes and shardings of `create(params, tx)`, with nothing allocated.
-
-  A checkpoint is restored into it without first making a state to be thrown away.
+def abstract(params: Trees, tx: optax.GradientTransformation) -> TrainState:
+  """Returns `create(params, tx)` as shapes, dtypes and shardings, with nothing allocated.
 
   Args:
     params: arrays, or `ShapeDtypeStruct`s with a `sharding`.
@@ -69,18 +64,18 @@ def abstract(params: dict[str, Any], tx: optax.GradientTransformation) -> TrainS
   def struct(array, sharding):
     return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
 
-  return TrainState(
-    step=scalar,
-    params=jax.tree.map(lambda p: struct(p, p.sharding), params),
-    opt_state=jax.tree.map(struct, jax.eval_shape(tx.init, params), shardings),
-    bad_steps=scalar,
-    skipped=scalar,
-  )
+  fields: dict[str, Any] = {  # shapes in the place of arrays
+    "step": scalar,
+    "params": jax.tree.map(lambda p: struct(p, p.sharding), params),
+    "opt_state": jax.tree.map(struct, jax.eval_shape(tx.init, params), shardings),
+    "bad_steps": scalar,
+    "skipped": scalar,
+  }
+  return TrainState(**fields)
 
 
-def opt_state_shardings(tx: optax.GradientTransformation, params: dict[str, Any]) -> Any:
-  """The shardings of `tx.init(params)`: each moment as its parameter, everything else on every
-  device.
+def opt_state_shardings(tx: optax.GradientTransformation, params: Trees) -> Any:
+  """Returns the shardings of `tx.init(params)`: moments like their parameters, the rest replicated.
 
   Args:
     tx: the optimizer.
@@ -90,9 +85,7 @@ def opt_state_shardings(tx: optax.GradientTransformation, params: dict[str, Any]
   shardings = jax.tree.map(lambda p: p.sharding, params)
   scalar = replicated(params)
 
-  def masked(
-    x,
-  ):  # what stands in the state of one part (`optax.partition`) for the parameters of the others
+  def masked(x):  # the place of a parameter that belongs to another part of `optax.partition`
     return isinstance(x, optax.MaskedNode)
 
   return optax.tree_map_params(
@@ -105,11 +98,9 @@ def opt_state_shardings(tx: optax.GradientTransformation, params: dict[str, Any]
   )
 
 
-def replicated(params: Any) -> Sharding:
-  """The sharding that puts a whole array on every device that holds `params`."""
+def replicated(params: Trees) -> Sharding:
+  """Returns the sharding that puts a whole array on every device that holds `params`."""
   sharding = jax.tree.leaves(params)[0].sharding
-  return (
-    NamedSharding(sharding.mesh, PartitionSpec())
-    if isinstance(sharding, NamedSharding)
-    else sharding
-  )
+  if isinstance(sharding, NamedSharding):
+    return NamedSharding(sharding.mesh, PartitionSpec())
+  return sharding
