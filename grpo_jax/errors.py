@@ -1,6 +1,4 @@
-"""The one error that a person is meant to read. Nothing slow is imported here: a mistake is
-answered at once.
-"""
+"""Defines the errors that a person is meant to read; nothing slow is imported here."""
 
 import contextlib
 import re
@@ -10,21 +8,18 @@ _INIT_FROM = re.compile(r"(?<![\w.])init_from=")
 
 
 class SettingError(ValueError):
-  """Bad input from a person: one line that names the setting, the value and what would work.
+  """Bad input: one line that names the setting, its value and what would work.
 
-  `experiments.run` prints it without a traceback and exits with its code, for bad input before
-  anything is compiled.
+  `experiments.run` prints it without a traceback and exits with its code.
   """
 
   code = 2
 
 
 class StorageError(SettingError):
-  """A folder or bucket that could not be written any more while a run went on: one line that says
-  what is safe.
+  """A folder or bucket that can no longer be written: one line that says what is saved.
 
-  The same command goes on from there, so its exit code is another one, after which launchers may
-  repeat the command.
+  The same command resumes from there, so launchers may repeat it after this exit code.
   """
 
   code = 75  # EX_TEMPFAIL of sysexits.h
@@ -32,14 +27,7 @@ class StorageError(SettingError):
 
 @contextlib.contextmanager
 def said_of(setting: str) -> Iterator[None]:
-  """Names another setting in the errors of a block that reads weights, which speak of init_from.
-
-  Args:
-    setting: the one that names those weights here, such as "--path"; "" keeps init_from.
-
-  Raises:
-    SettingError: that of the block.
-  """
+  """Replaces `init_from` by `setting`, such as "--path", in the errors of a block; "" keeps it."""
   try:
     yield
   except SettingError as error:

@@ -1,8 +1,8 @@
-"""Dicts and lists that refuse to be changed, for what a data set hands to code of a user.
+"""Defines dicts and lists that cannot be changed, which data sets give to a user's rewards.
 
-They stay dicts and lists, because rewards compare them with lists, ask for their type and write
-them as JSON. A copy (`copy.deepcopy(x)`, `list(x)`, `x.copy()`) is an ordinary one. What is written
-in C and takes any list, such as `heapq.heapify`, can still change one: give it a copy.
+They are still dicts and lists, because rewards compare them with lists, check their type and write
+them as JSON. A copy (`copy.deepcopy(x)`, `list(x)`, `x.copy()`) can be changed. C functions that
+take any list, such as `heapq.heapify`, can still change one: give them a copy.
 """
 
 import copy
@@ -18,7 +18,7 @@ def _refuse(self: Any, *_: Any, **__: Any) -> NoReturn:
 
 
 class FrozenDict(dict):
-  """Refuses to be changed; else an ordinary dict."""
+  """A dict that cannot be changed."""
 
   __slots__ = ()
   __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
@@ -34,7 +34,7 @@ class FrozenDict(dict):
 
 
 class FrozenList(list):
-  """Refuses to be changed; else an ordinary list."""
+  """A list that cannot be changed."""
 
   __slots__ = ()
   __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
@@ -51,20 +51,18 @@ class FrozenList(list):
 
 
 def freeze(value: Any) -> Any:
-  """Returns a value in which no dict, list, set, bytearray or numpy array can be changed, at any
-  depth.
+  """Returns an equal value in which no container or numpy array can be changed, at any depth.
 
-  Sets become frozensets and bytearrays bytes, both of which are equal to what they were; arrays
-  become views that cannot be written to. Objects of other classes, subclasses of dict and list
-  among them, are returned as they are.
+  Sets become frozensets and bytearrays bytes; arrays become read-only views. Objects of other
+  classes, including subclasses of dict and list, are returned as they are.
   """
   kind = type(value)
   if kind is dict:
-    return FrozenDict({key: freeze(each) for key, each in value.items()})
+    return FrozenDict({key: freeze(item) for key, item in value.items()})
   if kind is list:
-    return FrozenList([freeze(each) for each in value])
+    return FrozenList([freeze(item) for item in value])
   if kind is tuple:
-    return tuple([freeze(each) for each in value])
+    return tuple([freeze(item) for item in value])
   if kind is set:
     return frozenset(value)
   if kind is bytearray:

@@ -127,7 +127,7 @@ def _takes_rollouts(function: Callable) -> bool:
   return next(iter(inspect.signature(function).parameters), "") == "rollouts"
 
 
-def train_sources(cfg: Any) -> tuple[list[Sequence[Example]], list[float]]:
+def train_sources(cfg: ConfigDict) -> tuple[list[Sequence[Example]], list[float]]:
   """Returns the data sets to train on, and their weights; `cfg` is the `data` section."""
   entries = train_entries(cfg)
   setting = "data.mixture" if cfg.mixture else "data.name"
@@ -135,7 +135,7 @@ def train_sources(cfg: Any) -> tuple[list[Sequence[Example]], list[float]]:
   return sources, [weight for *_, weight in entries]
 
 
-def train_entries(cfg: Any) -> list[tuple[str, str, float]]:
+def train_entries(cfg: ConfigDict) -> list[tuple[str, str, float]]:
   """Returns (name, path, weight) of each data set to train on; `cfg` is the `data` section."""
   entries = [triple(entry, "data.mixture", "(name, path, weight)") for entry in cfg.mixture]
   for _, path, _ in entries:
@@ -162,7 +162,7 @@ def triple(entry: Any, setting: str, form: str, most: int = 3) -> tuple[str, str
   return entry[0], entry[1], float(entry[2])
 
 
-def eval_source(cfg: Any) -> Sequence[Example]:
+def eval_source(cfg: ConfigDict) -> Sequence[Example]:
   """Returns the data set to evaluate on; `cfg` is the `data` section.
 
   It refuses the file, or the split of a data set, that is trained on.
@@ -207,7 +207,7 @@ def data_section(name: str) -> str:
   return pathlib.Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
 
 
-def _source(name: str, path: str, split: str, cfg: Any, setting: str) -> Sequence[Example]:
+def _source(name: str, path: str, split: str, cfg: ConfigDict, setting: str) -> Sequence[Example]:
   """Returns a split of a data set, by the settings of its section, or else by its defaults."""
   data_set, section = data(name, setting), data_section(name)
   settings = data_set.settings()
