@@ -33,13 +33,13 @@ from experiments import (
   presets,
 )
 from grpo_jax.errors import SettingError
-from grpo_jax.learning import forward, learn, movement, optimizer
+from grpo_jax.learning import forward, learn, movement, optimizer, totals
 from grpo_jax.learning.state import abstract, create
 from grpo_jax.loops import groups
 from grpo_jax.models import attention, heads, int8, layers, variants
 from grpo_jax.models import decoder as decoders
 from grpo_jax.models.decoder import Decoder
-from grpo_jax.objectives import grpo
+from grpo_jax.objectives import reward_model
 from grpo_jax.objectives.base import Needs
 from grpo_jax.ops import advantages, decoding, divergences, logprobs, masked, preferences, surrogate
 from grpo_jax.packing import lists, microbatches, plan
@@ -60,6 +60,7 @@ MODULES += (
   packed_rows,
   forward,
   learn,
+  totals,
   movement,
   sampler,
   decode_loop,
@@ -110,7 +111,12 @@ def critic() -> Any:
 
 
 def learner() -> learn.Setup:
-  return learn.Setup(model()[0], grpo, None, tiny.section("learner"), tiny.objective(), 1.0)
+  return learn.Setup(model()[0], tiny.objective(), None, tiny.section("learner"), 1.0)
+
+
+def judge() -> learn.Setup:
+  objective = tiny.objective(reward_model)
+  return learn.Setup(scorer(), objective, None, tiny.section("learner"), 1.0)
 
 
 def scorer() -> Decoder:
@@ -277,19 +283,24 @@ CASES = {
     (lambda: model()[1], sampled, PACKING),
     [(P, G, L)] * 2,
   ),
+  "learn.scores": (
+    lambda params, *x: learn.scores(judge(), {"policy": params}, *x),
+    (lambda: scorer().shapes(), sampled, PACKING),
+    (P, G, L),
+  ),
   "learn.frozen_outputs": (
     lambda params, *x: learn.frozen_outputs(learner(), params, *x),
     (lambda: {"policy": model()[1], "critic": critic()}, sampled, PACKING),
     [(P, G, L)] * 3,
   ),
-  "learn.combine": (lambda x: learn.combine("loss", x), (f(3),), ()),
-  "learn.combine_metrics": (
-    lambda x: learn.combine_metrics({"loss": (x, x)})["loss"],
+  "totals.combine": (lambda x: totals.combine("loss", x), (f(3),), ()),
+  "totals.combine_metrics": (
+    lambda x: totals.combine_metrics({"loss": (x, x)})["loss"],
     (f(3),),
     [()] * 2,
   ),
-  "learn.empty_metric": (lambda: learn.empty_metric("loss"), (), [()] * 2),
-  "learn.means": (lambda x: learn.means({"loss": (x, x)})["loss"], (f(),), ()),
+  "totals.empty_metric": (lambda: totals.empty_metric("loss"), (), [()] * 2),
+  "totals.means": (lambda x: totals.means({"loss": (x, x)})["loss"], (f(),), ()),
   "learn.compiler_options": (
     lambda: jnp.zeros(len(learn.compiler_options(tiny.decoder()))),
     (),
@@ -493,6 +504,7 @@ CASES = {
   "attention.flash": None,  # cuDNN alone; attention_test.py
   "attention.fits_flash": None,
   "attention.sharded": None,
+  "totals.check_names": None,
   "decoder.last_token": (decoders.last_token, (f(P, T, D), i(P)), (P, D)),
 }
 
@@ -870,7 +882,7 @@ def test_steps_compile_once(compiled):
     made, ready=once(made.ready), run=once(made.run, static_argnames="prompt_size")
   )
   update = once(
-    learn.make_learn(learn.Setup(d, grpo, tx, learner, tiny.objective(), 0.7)), donate_argnums=0
+    learn.make_learn(learn.Setup(d, tiny.objective(), tx, learner, 0.7)), donate_argnums=0
   )
   state = create({"policy": tiny.params(mesh=mesh)}, tx)
   placed = jax.tree.map(lambda x: x.sharding, state)

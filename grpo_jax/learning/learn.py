@@ -21,7 +21,7 @@ import optax
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
-from grpo_jax.learning import forward, optimizer
+from grpo_jax.learning import forward, optimizer, totals
 from grpo_jax.learning.state import CRITIC, MODEL, TrainState, Trees
 from grpo_jax.models import lora
 from grpo_jax.models.decoder import Decoder, Params
@@ -30,19 +30,11 @@ from grpo_jax.packing.microbatches import join_microbatches, split_microbatches
 from grpo_jax.packing.plan import Packing
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, Scores, TrainBatch
 
-# Names of metrics that the learner and the loops add, which an objective's metrics cannot have.
-TAKEN = """
-  step loss grad_norm skipped skipped_steps lr tokens truncated iteration reward_faults
-  rewards_given zero_variance cut_off_nats slot_use sampling_tries
-""".split()
-TAKEN_SECTIONS = tuple("reward/ agreement/ eval/ time/ length/ inner/ pool/ tokens_per_s/".split())
-
 Minibatches = tuple[TrainBatch, Packing]  # each array with a leading axis of minibatches
 
 # Why the inner loop ended (metric inner/stopped_by).
 RAN_ALL = 0  # all mu passes
-# learner.stop_reached: enough of the tokens with an advantage had come to their bound
-STOPPED_REACHED = 1
+STOPPED_REACHED = 1  # learner.stop_reached: enough tokens with an advantage were at their bound
 STOPPED_SURROGATE = 2  # learner.stop_surrogate: the surrogate improved by less
 STOPPED_KL = 3  # learner.stop_kl: the mean k3 between old and new policy was beyond it
 
@@ -104,29 +96,6 @@ def microbatches_of_rollout(cfg: ConfigDict, prompts: int) -> int:
   return cfg.minibatches * microbatches_of_minibatch(cfg, prompts // cfg.minibatches)
 
 
-# -- metrics: (total, count) pairs
-
-
-def combine(name: str, values: Array) -> Array:
-  """Returns the sum over the leading axis, or the maximum for names that end in `_max`."""
-  return jnp.max(values, axis=0) if name.endswith("_max") else jnp.sum(values, axis=0)
-
-
-def combine_metrics(metrics: Metrics) -> Metrics:
-  """Returns (total, count) pairs combined over their leading axis."""
-  return {k: (combine(k, total), combine(k, count)) for k, (total, count) in metrics.items()}
-
-
-def empty_metric(name: str) -> tuple[Array, Array]:
-  """Returns the neutral element of `combine`."""
-  return jnp.float32(-jnp.inf if name.endswith("_max") else 0.0), jnp.float32(0.0)
-
-
-def means(metrics: Metrics) -> dict[str, Array]:
-  """Returns total / count of each metric."""
-  return {name: total / jnp.maximum(count, 1e-9) for name, (total, count) in metrics.items()}
-
-
 # -- forward passes
 
 
@@ -172,11 +141,7 @@ def loss(
     out = outputs(setup, params, batch, packing)
     value, metrics = setup.objective.loss(out, batch)
     logprobs = jax.lax.stop_gradient(out.logprobs)
-  if taken := sorted(name for name in metrics if name in TAKEN or name.startswith(TAKEN_SECTIONS)):
-    raise SettingError(
-      f"objective.name={setup.objective.cfg.name!r}: its loss returns the metric {taken[0]!r}, "
-      "which a run has already; give it another name"
-    )
+  totals.check_names(metrics, setup.objective.cfg.name)
   return value, (metrics, logprobs)
 
 
@@ -197,7 +162,7 @@ def gradient(
   zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
   cut = split_microbatches(setup.decoder.layout, (batch, packing), count)
   (value, grads), (metrics, logprobs) = jax.lax.scan(add_microbatch, zero, cut)
-  return value, grads, combine_metrics(metrics), join_microbatches(logprobs)
+  return value, grads, totals.combine_metrics(metrics), join_microbatches(logprobs)
 
 
 def optimizer_step(
@@ -235,7 +200,7 @@ def one_pass(
     return state, metrics
 
   state, metrics = jax.lax.scan(step, state, minibatches)
-  return state, combine_metrics(metrics)
+  return state, totals.combine_metrics(metrics)
 
 
 class Passes(NamedTuple):
@@ -256,7 +221,7 @@ def next_pass(setup: Setup, minibatches: Minibatches, passes: Passes) -> Passes:
   """
   cfg, best = setup.cfg, passes.best
   state, metrics = one_pass(setup, passes.state, minibatches)
-  mean = means(metrics)
+  mean = totals.means(metrics)
   gain = mean["surrogate"] if cfg.stop_surrogate else best
   reason = jnp.int32(RAN_ALL)
   if cfg.stop_surrogate:
@@ -270,7 +235,8 @@ def next_pass(setup: Setup, minibatches: Minibatches, passes: Passes) -> Passes:
   if cfg.stop_kl:
     reason = jnp.where(mean["old_kl"] > cfg.stop_kl, STOPPED_KL, reason)
   both = jax.tree.map(lambda a, b: jnp.stack([a, b]), passes.metrics, metrics)
-  return Passes(state, passes.made + 1, reason, jnp.maximum(best, gain), combine_metrics(both))
+  metrics = totals.combine_metrics(both)
+  return Passes(state, passes.made + 1, reason, jnp.maximum(best, gain), metrics)
 
 
 def inner_loop(
@@ -278,7 +244,7 @@ def inner_loop(
 ) -> tuple[TrainState, Metrics]:
   """Returns the state after at most mu passes over the minibatches, and all metrics."""
   names = jax.eval_shape(lambda state: one_pass(setup, state, minibatches)[1], state)
-  start = {name: empty_metric(name) for name in names}
+  start = {name: totals.empty_metric(name) for name in names}
   passes = Passes(state, jnp.int32(0), jnp.int32(RAN_ALL), jnp.float32(-jnp.inf), start)
 
   def continues(passes: Passes) -> Array:
@@ -355,19 +321,15 @@ def learn(
     state, metrics = inner_loop(setup, state, minibatches)
     logprobs = rollouts.old_logprobs
   lower, upper = (jnp.broadcast_to(b, batch.mask.shape) for b in setup.objective.bounds(batch))
-  advantages = batch.advantages
-  if logprobs is not None:
-    advantages = setup.objective.live_advantages(logprobs, batch)
-  return state, means(metrics), Trace(logprobs, advantages, lower, upper)
+  live = setup.objective.live_advantages
+  advantages = batch.advantages if logprobs is None else live(logprobs, batch)
+  return state, totals.means(metrics), Trace(logprobs, advantages, lower, upper)
 
 
 def make_learn(setup: Setup) -> Callable:
   """Returns `learn` of a setup, jitted; the state is donated."""
-  return jax.jit(
-    functools.partial(learn, setup),
-    donate_argnums=0,
-    compiler_options=compiler_options(setup.decoder),
-  )
+  options = compiler_options(setup.decoder)
+  return jax.jit(functools.partial(learn, setup), donate_argnums=0, compiler_options=options)
 
 
 def compiler_options(decoder: Decoder) -> dict[str, str | bool]:

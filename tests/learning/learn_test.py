@@ -20,7 +20,7 @@ from ml_collections import FrozenConfigDict
 
 from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
-from grpo_jax.learning import learn, movement
+from grpo_jax.learning import learn, movement, totals
 from grpo_jax.learning.state import create
 from grpo_jax.loops import groups
 from grpo_jax.objectives import cispo, distill, grpo, gspo, rft, sft
@@ -463,9 +463,9 @@ def test_metrics_are_summed_or_taken_the_maximum_of_by_their_names():
   def pair(*x):
     return (jnp.array(x), jnp.ones(len(x)))
 
-  got = learn.combine_metrics({"a": pair(1.0, 3.0), "b_max": pair(1.0, 3.0)})
+  got = totals.combine_metrics({"a": pair(1.0, 3.0), "b_max": pair(1.0, 3.0)})
   assert {k: (float(t), float(c)) for k, (t, c) in got.items()} == {"a": (4, 2), "b_max": (3, 1)}
   for name, (total, count) in got.items():
-    start = learn.empty_metric(name)
-    again = learn.combine_metrics({name: tuple(jnp.stack(x) for x in zip(start, (total, count)))})
+    start = totals.empty_metric(name)
+    again = totals.combine_metrics({name: tuple(jnp.stack(x) for x in zip(start, (total, count)))})
     assert again[name] == (total, count)
