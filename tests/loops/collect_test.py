@@ -134,7 +134,9 @@ def run(
   )
   sampler, batches = Sampler(), iter(plan)
   generator = Generator(sampler, tiny.sizes(), Words(), words, LONGEST)
-  flat = functools.partial(common.flat_totals, cfg=None) if objective is None else objective
+  target_prob = types.SimpleNamespace(name="target_prob")
+  by_totals = functools.partial(common.flat, cfg=target_prob, advantages=None)
+  flat = by_totals if objective is None else objective
   collector = collect.Collector(batches, generator, functions, [], [], flat, 0.0, 0.0, L, P, tries)
   batch, numbers, _ = collect.collect(collector, "policy", jax.random.key(5), writer)
   assert sampler.params == ["policy"] * len(sampler.keys)
