@@ -31,7 +31,7 @@ def objective(name: str) -> base.Objective:
   if objective is None:
     raise SettingError(
       f"{shown}: has no objective; end the file with OBJECTIVE = Objective(loss), where Objective "
-      "is from grpo_jax.objectives.base, or choose from grpo_jax.objectives: "
+      "is from grpo_jax.objectives.base; grpo_jax.objectives has "
       f"{modules.offered('grpo_jax.objectives')}"
     )
   if mistake := base.mistake(objective):

@@ -261,7 +261,7 @@ COMMANDS = [
     "error: --config.steps=x: expected a whole number",
   ),
   ([BASE, "--config.objective.beta=nan"], "objective.beta=nan: use"),
-  ([BASE, "--config.objective.name=os.path"], "objective.name='os.path': is no objective"),
+  ([BASE, "--config.objective.name=os.path"], "objective.name='os.path': has no objective"),
   ([BASE, "--config.mesh.rules=(1,2)"], "mesh.rules=(1, 2): use"),
   (
     [BASE, "--config.rewards.functions=(1,)"],

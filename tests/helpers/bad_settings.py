@@ -371,7 +371,12 @@ BY_HAND = (
   Bad(
     "objective.reward_weights", (0.0,), "one of them not 0", also={"objective.advantage": "gdpo"}
   ),
-  Bad("objective.reward_weights", (1e38,), "at most 1e+06", also={"objective.advantage": "gdpo"}),
+  Bad(
+    "objective.reward_weights",
+    (1e38,),
+    "to 1e+06, at least one",
+    also={"objective.advantage": "gdpo"},
+  ),
   Bad("objective.advantage", "builtins:print", "is not written in Python"),
   Bad("objective.advantage", "numpy:sum", "it should take rollouts"),
   # evaluation
