@@ -88,7 +88,7 @@ class Layout:
     )
     return dataclasses.replace(self, rules=rules)
 
-  def axes_of(self, *names: str) -> tuple[str, ...]:
+  def mesh_axes(self, *names: str) -> tuple[str, ...]:
     """Returns the mesh axes of these logical axes, each once, in the mesh's order."""
     used = {axis for name in names for axis in dict(self.rules).get(name, ())}
     return tuple(axis for axis in self.mesh.axis_names if axis in used)
@@ -96,7 +96,7 @@ class Layout:
   @property
   def shard_axes(self) -> tuple[str, ...]:
     """The mesh axes of the learner's shards: those of prompts, samples and embed."""
-    return self.axes_of("prompt", "sample", "embed")
+    return self.mesh_axes("prompt", "sample", "embed")
 
   def replicated(self) -> NamedSharding:
     """Returns the sharding of an array that is whole on every device."""
@@ -160,7 +160,7 @@ def make_layout(cfg: ConfigDict, devices: Sequence[jax.Device] | None = None) ->
 
 def make_mesh(sizes: Sequence[int], devices: Sequence[jax.Device]) -> Mesh:
   """Returns a mesh of AXES over all devices; only replica crosses the slow network of slices."""
-  types, slices = (AxisType.Auto,) * len(AXES), slices_of(devices)
+  types, slices = (AxisType.Auto,) * len(AXES), slice_sizes(devices)
   if len(slices) == 1:
     return jax.make_mesh(tuple(sizes), AXES, devices=devices, axis_types=types)
   if sizes[0] % len(slices) or len(set(slices.values())) > 1:
@@ -178,7 +178,7 @@ def make_mesh(sizes: Sequence[int], devices: Sequence[jax.Device]) -> Mesh:
   return Mesh(device_mesh, AXES, axis_types=types)
 
 
-def slices_of(devices: Sequence[jax.Device]) -> dict[int, int]:
+def slice_sizes(devices: Sequence[jax.Device]) -> dict[int, int]:
   """Returns the number of devices in each slice of TPUs, by slice.
 
   On other platforms all devices are one slice: jax calls each machine a slice there, and parameters

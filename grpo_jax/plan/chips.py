@@ -37,7 +37,7 @@ CHIPS = {
 }
 
 
-def chip_of(topology: str) -> Chip:
+def find_chip(topology: str) -> Chip:
   """Returns the chip of a topology such as "v5e:2x4"."""
   family, _, shape = topology.partition(":")
   if family not in CHIPS or not shape:

@@ -83,7 +83,9 @@ def collectives(text: str, devices: int, slice_of: Sequence[int] = ()) -> list[C
   walk = _Walk(hlo.parse(text), slice_of or [0] * devices)
   walk.visit(walk.program.entry, 1, (), set())
   for name in set(walk.program.computations) - walk.visited:
-    if lost := [i.name for i in walk.program.computations[name].values() if kind_of(i.opcode)]:
+    if lost := [
+      i.name for i in walk.program.computations[name].values() if collective_kind(i.opcode)
+    ]:
       raise ValueError(
         f"{lost[0]} in {name}: nothing that is known to call a computation calls this one"
       )
@@ -114,7 +116,7 @@ class _Walk:
     self.visited.add(name)
     for instruction, computation, fused in _instructions(self.program, name, False):
       self.visited.add(computation)
-      kind = kind_of(instruction.opcode)
+      kind = collective_kind(instruction.opcode)
       if kind == "all-reduce" and _SCATTER_FUSION in computation:
         kind = "reduce-scatter"
       if kind:
@@ -186,7 +188,7 @@ def _branches(attributes: str) -> list[str]:
   return re.findall(r"(?:true|false)_computation=%?([\w.\-]+)", attributes)
 
 
-def kind_of(opcode: str) -> str:
+def collective_kind(opcode: str) -> str:
   """Returns the kind of collective that an opcode is or starts; "" for any other opcode."""
   plain = opcode.removesuffix("-start")
   plain = _ALIASES.get(plain, plain)

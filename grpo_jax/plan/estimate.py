@@ -143,7 +143,7 @@ def link_seconds(collective: Collective, chip: Chip, turns: float) -> float:
 
 def decode_steps(workload: Workload, lengths: Lengths) -> int:
   """Returns the decoding steps of the slowest shard; a completion's first token needs none."""
-  s, layout = memory.slots_of(workload), workload.sample.layout
+  s, layout = memory.shard_slots(workload), workload.sample.layout
   shards = (layout.size("prompt"), s.prompts, layout.size("sample"), -1)
   queues = lengths.completions.reshape(shards).swapaxes(1, 2).reshape(-1, s.samples)
   return max(_makespan(queue - 1, s.slots) for queue in np.unique(queues, axis=0))
@@ -159,7 +159,7 @@ def _makespan(work: np.ndarray, slots: int) -> int:
 
 def step_bytes(workload: Workload, lengths: Lengths) -> float:
   """Returns the bytes of weights, keys, values and logits that a device reads in a step."""
-  config, s, shape = workload.config, memory.slots_of(workload), workload.decoder.config
+  config, s, shape = workload.config, memory.shard_slots(workload), workload.decoder.config
   weights = memory.decode_weight_bytes(workload)
   if not shape.tied:  # a token reads one row of the embedding
     weights -= weights_of_embedding(workload)
@@ -182,7 +182,7 @@ def _bytes(workload: Workload) -> int:
 
 def step_flops(workload: Workload, lengths: Lengths) -> float:
   """Returns the operations of one device in a decoding step."""
-  s, shape = memory.slots_of(workload), workload.decoder.config
+  s, shape = memory.shard_slots(workload), workload.decoder.config
   tensor = memory.decode_setup(workload).decoder.layout.size("mlp")
   seen = float(lengths.prompts.mean()) + workload.config.sampler.max_length
   attend = 4.0 * shape.heads * shape.head_dim * shape.layers * seen

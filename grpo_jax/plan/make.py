@@ -1,10 +1,20 @@
 """Makes a plan: compiles the programs, splits their memory into parts and estimates the time."""
 
+from typing import TypedDict
+
 from ml_collections import ConfigDict
 
 from grpo_jax.plan import chips, facts, lengths, memory, programs, topology
 from grpo_jax.plan.estimate import estimate
 from grpo_jax.plan.page import Plan
+
+
+class Options(TypedDict, total=False):
+  """Arguments of `make_plan` that sweep.py and scaling.py pass on."""
+
+  mean_length: int
+  mean_prompt: int
+  cache: str
 
 
 def make_plan(
@@ -31,7 +41,7 @@ def make_plan(
     cache: the folder of facts about compiled programs; "" for none.
     command: the command that makes the page, which shows it.
   """
-  chip = chips.chip_of(where)
+  chip = chips.find_chip(where)
   workload = programs.make_workload(config, topology.devices(where, slices))
   drawn = lengths.draw(config, mean_length, mean_prompt)
   mesh = workload.decoder.layout.mesh
@@ -53,9 +63,9 @@ def make_plan(
     learn=learn,
     weights=weights,
     sample=sample,
-    learn_memory=memory.of_learning(workload, learn, code),
-    weights_memory=memory.of_weights(workload, weights, code),
-    sample_memory=memory.of_sampling(workload, sample, code),
+    learn_memory=memory.learning_parts(workload, learn, code),
+    weights_memory=memory.weights_parts(workload, weights, code),
+    sample_memory=memory.sampling_parts(workload, sample, code),
     estimate=estimate(workload, drawn, padding, chip, learn, weights, sample),
     programs=_programs_of_run(workload, mean_length, mean_prompt),
     price=price,

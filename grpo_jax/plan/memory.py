@@ -51,7 +51,7 @@ def judge_bytes(workload: Workload) -> dict[str, int]:
   return {"reward models (float32 parameters alone)": shard_bytes(workload.judges)}
 
 
-def of_learning(workload: Workload, learn: Facts, code: int) -> Parts:
+def learning_parts(workload: Workload, learn: Facts, code: int) -> Parts:
   """Returns the parts during the update; `code` is that of all programs, which stay loaded."""
   state, judges = state_bytes(workload), judge_bytes(workload)
   if learn.needs:
@@ -67,7 +67,7 @@ def of_learning(workload: Workload, learn: Facts, code: int) -> Parts:
   return Parts(tuple(rows.items()), sum(rows.values()))
 
 
-def of_weights(workload: Workload, weights: Facts, code: int) -> Parts:
+def weights_parts(workload: Workload, weights: Facts, code: int) -> Parts:
   """Returns the parts while the weights are prepared for decoding, with those that always stay."""
   state = state_bytes(workload) | judge_bytes(workload)
   if weights.needs:
@@ -81,7 +81,7 @@ def of_weights(workload: Workload, weights: Facts, code: int) -> Parts:
   return Parts(tuple(rows.items()), sum(rows.values()))
 
 
-def of_sampling(workload: Workload, sample: Facts, code: int) -> Parts:
+def sampling_parts(workload: Workload, sample: Facts, code: int) -> Parts:
   """Returns the parts while the sampler runs, with those that always stay."""
   state = state_bytes(workload) | judge_bytes(workload)
   if sample.needs:
@@ -135,7 +135,7 @@ class Slots(NamedTuple):
   kv: int  # bytes of the keys and values of one token, in all layers
 
 
-def slots_of(workload: Workload) -> Slots:
+def shard_slots(workload: Workload) -> Slots:
   """Returns the work of one shard while decoding."""
   config, layout, setup = workload.config, workload.sample.layout, decode_setup(workload)
   prompts = config.data.prompts // layout.size("prompt")
@@ -152,7 +152,7 @@ def slots_of(workload: Workload) -> Slots:
 
 def cache_bytes(workload: Workload) -> int:
   """Returns the bytes of keys and values of prompts, their copies in slots, and completions."""
-  config, s = workload.config, slots_of(workload)
+  config, s = workload.config, shard_slots(workload)
   copies = s.slots if s.slots < s.samples else 0
   tokens = (
     s.prompts + copies

@@ -141,7 +141,7 @@ def advice_for_learning(workload: Workload) -> list[str]:
 
 def advice_for_sampling(workload: Workload) -> list[str]:
   """Returns settings that lower the sampler's memory, the largest part first."""
-  c, s = workload.config, memory.slots_of(workload)
+  c, s = workload.config, memory.shard_slots(workload)
   tensor = workload.sample.layout.mesh.shape["tensor"]
   weights, cache = memory.decode_weight_bytes(workload), memory.cache_bytes(workload)
   split = [f"weights for decoding over more chips (sampler.tensor={2 * tensor}, {tensor} now)"]

@@ -44,7 +44,7 @@ class Workload(NamedTuple):
   judges: Sequence[Shapes] = ()  # the parameters of each reward model
 
 
-def shape_of(config: ConfigDict) -> DecoderConfig:
+def decoder_shape(config: ConfigDict) -> DecoderConfig:
   """Returns the decoder's shape, without weights, from init_from, model.variant or model.hub."""
   folder, _ = weights.find_source(config.init_from)
   if folder:
@@ -66,7 +66,7 @@ def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload
   settings.check(config)
   layout = sharding.make_layout(config.mesh, devices)
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
-  decoder = Decoder(shape_of(config), layout, **how, lora=adapters.make_lora(config.lora))
+  decoder = Decoder(decoder_shape(config), layout, **how, lora=adapters.make_lora(config.lora))
   checks.check(config, decoder, registry.objective(config.objective.name))
   model = build.Model(layout, decoder, tokenizer=None, render=None, stop=(0,), load=None)
   sample = sampler.make_sampler(decoder, config.sampler, model.stop)
@@ -175,5 +175,7 @@ def _abstract(layout: sharding.Layout, batch: Any) -> Shapes:
   return jax.tree.map(_struct, batch, layout.batch(batch))
 
 
-def _struct(x: Any, sharding_: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
+def _struct(
+  x: np.ndarray | jax.ShapeDtypeStruct, sharding_: jax.sharding.Sharding
+) -> jax.ShapeDtypeStruct:
   return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding_)

@@ -1,14 +1,14 @@
 """Shows weak scaling, the same load a chip on ever more chips, as a table and a plot."""
 
 import pathlib
-from typing import Any
+from typing import Unpack
 
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.plan import chips
 from grpo_jax.plan.chips import GIB
-from grpo_jax.plan.make import make_plan
+from grpo_jax.plan.make import Options, make_plan
 from grpo_jax.plan.page import Plan
 from grpo_jax.plan.sweep import changed
 
@@ -20,7 +20,9 @@ SIZES = {
 GIGA = 1e9
 
 
-def text(config: ConfigDict, where: str, picture: pathlib.Path, *, command: str, **how: Any) -> str:
+def text(
+  config: ConfigDict, where: str, picture: pathlib.Path, *, command: str, **options: Unpack[Options]
+) -> str:
   """Returns the page of a family of topologies and draws its plot into `picture`.
 
   Args:
@@ -28,14 +30,14 @@ def text(config: ConfigDict, where: str, picture: pathlib.Path, *, command: str,
     where: a topology of the family.
     picture: a PNG file.
     command: the command that makes the page, which shows it.
-    how: see `make_plan`.
+    options: see `make_plan`.
   """
   family = where.partition(":")[0]
   plans = []
-  for shape, slices in SIZES[2 if chips.chip_of(where).links == 4 else 3]:
+  for shape, slices in SIZES[2 if chips.find_chip(where).links == 4 else 3]:
     made = at_size(config, where, f"{family}:{shape}", slices)
     print(f"{slices} x {family}:{shape}: data.prompts={made.data.prompts}", flush=True)
-    plans.append(make_plan(made, f"{family}:{shape}", slices, **how))
+    plans.append(make_plan(made, f"{family}:{shape}", slices, **options))
   draw(plans, picture)
   return page(plans, command, picture.name)
 

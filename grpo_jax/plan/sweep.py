@@ -2,29 +2,37 @@
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.plan import chips, topology
 from grpo_jax.plan.chips import GIB
-from grpo_jax.plan.make import make_plan
+from grpo_jax.plan.make import Options, make_plan
 from grpo_jax.plan.page import Plan
 
 TENSORS = (1, 2, 4, 8)
 CHUNKS = (1024, 4096)
 
+Settings = dict[str, int]  # by dotted name
+
 
 class Row(NamedTuple):
   """One plan of a sweep."""
 
-  settings: dict[str, Any]
+  settings: Settings
   plan: Plan
 
 
 def text(
-  config: ConfigDict, where: str, slices: int, most: int, *, command: str, **how: Any
+  config: ConfigDict,
+  where: str,
+  slices: int,
+  most: int,
+  *,
+  command: str,
+  **options: Unpack[Options],
 ) -> str:
   """Returns the page of a sweep, the fastest plan that fits first.
 
@@ -33,17 +41,17 @@ def text(
     where, slices: the topology and the number of its slices.
     most: the largest number of plans to try.
     command: the command that makes the page, which shows it.
-    how: see `make_plan`.
+    options: see `make_plan`.
   """
   rows = []
-  chip = chips.chip_of(where)
+  chip = chips.find_chip(where)
   tried = list(
     itertools.islice(candidates(config, len(topology.devices(where, slices)), slices), most)
   )
   for i, settings in enumerate(tried):
     print(f"plan {i + 1} of {len(tried)}: {shown(settings)}", flush=True)
     try:
-      rows.append(Row(settings, make_plan(changed(config, settings), where, slices, **how)))
+      rows.append(Row(settings, make_plan(changed(config, settings), where, slices, **options)))
     except SettingError as error:
       print(f"  refused: {error}", flush=True)
   if not rows:
@@ -53,7 +61,7 @@ def text(
   return page(rows, chip.usable, command)
 
 
-def candidates(config: ConfigDict, devices: int, slices: int) -> Iterator[dict[str, Any]]:
+def candidates(config: ConfigDict, devices: int, slices: int) -> Iterator[Settings]:
   """Yields the settings to try: the first microbatch and chunk for each mesh, then the second."""
   prompts, group = config.data.prompts, config.sampler.group
   meshes = [
@@ -68,7 +76,7 @@ def candidates(config: ConfigDict, devices: int, slices: int) -> Iterator[dict[s
 
 def _with_mesh(
   config: ConfigDict, devices: int, slices: int, tensor: int, split: int
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Settings]:
   """Yields the settings to try with a mesh: small microbatches first, which take little memory."""
   shards, minibatch = devices // (tensor * split), config.data.prompts // config.learner.minibatches
   mesh = {"mesh.replica": slices, "mesh.fsdp": -1, "mesh.group": split, "mesh.tensor": tensor}
@@ -85,14 +93,14 @@ def _divisors(n: int) -> list[int]:
   return [d for d in range(1, n + 1) if n % d == 0]
 
 
-def changed(config: ConfigDict, settings: dict[str, Any]) -> ConfigDict:
+def changed(config: ConfigDict, settings: Settings) -> ConfigDict:
   """Returns a copy of the config with those settings."""
   copy = config.copy_and_resolve_references()
   copy.update_from_flattened_dict(settings)
   return copy
 
 
-def shown(settings: dict[str, Any]) -> str:
+def shown(settings: Settings) -> str:
   """Returns settings as flags of the command."""
   return " ".join(f"--config.{name}={value}" for name, value in settings.items())
 

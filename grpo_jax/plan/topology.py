@@ -25,7 +25,7 @@ _AS_USED = {"v4": {"chip_config_name": "megacore"}}
 
 def devices(name: str, slices: int = 1) -> Sequence[jax.Device]:
   """Returns the devices of `slices` slices of a topology such as "v5e:2x4", for the compiler."""
-  chips.chip_of(name)
+  chips.find_chip(name)
   try:
     import libtpu
   except ImportError as error:

@@ -183,4 +183,4 @@ def test_a_mesh_that_would_cut_parameters_across_slices_is_refused():
     sharding.make_mesh((2, 3, 1, 1), chips[:6])
   machines = [dataclasses.replace(chip, platform="gpu") for chip in chips]
   # GPUs of several machines: parameters may lie across them
-  assert len(sharding.slices_of(machines)) == 1
+  assert len(sharding.slice_sizes(machines)) == 1

@@ -483,7 +483,7 @@ def test_confidence_is_of_the_choice_that_the_model_would_have_made():
 @pytest.mark.parametrize(("slots", "tokens"), [(8, 2 * 5 + 8 * 7), (4, (2 + 4) * 5 + 4 * 7)])
 def test_slots_that_are_refilled_have_copies_of_their_prompts(monkeypatch, slots, tokens):
   monkeypatch.setattr(
-    memory, "slots_of", lambda workload: memory.Slots(samples=8, slots=slots, prompts=2, kv=10)
+    memory, "shard_slots", lambda workload: memory.Slots(samples=8, slots=slots, prompts=2, kv=10)
   )
   config = tiny_runs.config({"data.max_prompt_length": 5, "sampler.max_length": 7})
   assert memory.cache_bytes(stub(config=config)) == 10 * tokens
@@ -501,5 +501,5 @@ def test_keys_and_values_of_a_token(monkeypatch, dtype, vector):
   setup = stub(decoder=stub(config=shape, layout=layout), cache_dtype=dtype, slots=0)
   monkeypatch.setattr(memory, "decode_setup", lambda workload: setup)
   config = tiny_runs.config({"data.prompts": 2, "sampler.group": 4})
-  found = memory.slots_of(stub(config=config, sample=stub(layout=layout)))
+  found = memory.shard_slots(stub(config=config, sample=stub(layout=layout)))
   assert found == memory.Slots(samples=8, slots=8, prompts=2, kv=2 * 3 * 1 * vector)

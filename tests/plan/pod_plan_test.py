@@ -54,7 +54,7 @@ def made(name: str, **fields) -> facts.Facts:
 def plan_of(
   workload: programs.Workload, learn: facts.Facts, sample: facts.Facts, price: float = 0.0
 ) -> page.Plan:
-  chip, of_step = chips.chip_of("v5e:2x4"), lengths.draw(workload.config, 0, 0)
+  chip, of_step = chips.find_chip("v5e:2x4"), lengths.draw(workload.config, 0, 0)
   return page.Plan(
     command="python -m launch.plan",
     topology="v5e:2x4",
@@ -66,9 +66,9 @@ def plan_of(
     learn=learn,
     weights=made("weights"),
     sample=sample,
-    learn_memory=memory.of_learning(workload, learn, 0),
-    weights_memory=memory.of_weights(workload, made("weights"), 0),
-    sample_memory=memory.of_sampling(workload, sample, 0),
+    learn_memory=memory.learning_parts(workload, learn, 0),
+    weights_memory=memory.weights_parts(workload, made("weights"), 0),
+    sample_memory=memory.sampling_parts(workload, sample, 0),
     estimate=estimates.estimate(workload, of_step, 0.0, chip, learn, made("weights"), sample),
     programs="One.",
     price=price,
@@ -102,13 +102,13 @@ def test_the_updates_arguments_are_the_leaves_of_their_shards(workload):
 
 def test_parts_add_up_to_what_the_compiler_says(workload):
   learn, sample = made("learn", code=7, outputs=5), made("sample", code=5, outputs=3)
-  found = memory.of_learning(workload, learn, 12)
+  found = memory.learning_parts(workload, learn, 12)
   assert found.total == sum(size for _, size in found.rows) == learn.peak + 5
   state = memory.state_bytes(workload)
-  found = memory.of_sampling(workload, sample, 12)
+  found = memory.sampling_parts(workload, sample, 12)
   assert found.total == sum(size for _, size in found.rows) == sample.peak + sum(state.values()) + 7
   weights = made("weights", outputs=11)
-  found = memory.of_weights(workload, weights, 12)
+  found = memory.weights_parts(workload, weights, 12)
   assert found.total == sum(state.values()) + weights.outputs + weights.temporaries + 12
   assert state["optimizer"] > 2 * state["parameters (float32)"] == 2 * state["reference (float32)"]
 
@@ -116,10 +116,10 @@ def test_parts_add_up_to_what_the_compiler_says(workload):
 def test_what_the_compiler_cannot_see_is_added():
   workload = programs.make_workload(small(), jax.devices())
   state = sum(memory.state_bytes(workload).values())
-  found = memory.of_sampling(workload, made("sample", needs=9 * GIB, error="too large"), 3)
+  found = memory.sampling_parts(workload, made("sample", needs=9 * GIB, error="too large"), 3)
   assert found.total == 9 * GIB + state + 3
   assert (
-    memory.of_learning(workload, made("learn", needs=9 * GIB, error="too large"), 3).total
+    memory.learning_parts(workload, made("learn", needs=9 * GIB, error="too large"), 3).total
     == 9 * GIB + 3
   )
 
@@ -135,9 +135,9 @@ def test_reward_models_stay_beside_everything(tmp_path):
   own = memory.shard_bytes(parameters.abstract(Decoder(judge, workload.decoder.layout)))
   assert memory.judge_bytes(alone) == {} and memory.judge_bytes(workload) == {ROW: own}
   for of, name in (
-    (memory.of_learning, "learn"),
-    (memory.of_weights, "weights"),
-    (memory.of_sampling, "sample"),
+    (memory.learning_parts, "learn"),
+    (memory.weights_parts, "weights"),
+    (memory.sampling_parts, "sample"),
   ):
     for more in ({}, {"needs": 9 * GIB, "error": "too large"}):
       assert (
@@ -154,7 +154,7 @@ def test_decode_weights_and_caches_are_those_of_a_shard():
   c = small((1, 4, 1, 2), **{"sampler.slots": 16, "sampler.cache_dtype": "bfloat16"})
   workload = programs.make_workload(c, jax.devices())
   shape = workload.decoder.config
-  s = memory.slots_of(workload)
+  s = memory.shard_slots(workload)
   assert s == memory.Slots(
     samples=8, slots=4, prompts=2, kv=2 * 2 * (shape.kv_heads // 2) * shape.head_dim * 2
   )
@@ -178,7 +178,7 @@ def test_decode_weights_in_int8_are_counted_as_such():
   assert memory.decode_weight_bytes(plain) - memory.decode_weight_bytes(workload) == saved
   of_step = lengths.draw(c, 0, 0)
   assert estimates.step_bytes(plain, of_step) - estimates.step_bytes(workload, of_step) == saved
-  rows = dict(memory.of_weights(workload, made("weights", outputs=11), 0).rows)
+  rows = dict(memory.weights_parts(workload, made("weights", outputs=11), 0).rows)
   assert rows["weights for decoding (float32, matrices of layers in int8)"] == 11
   assert "sampler.weights_dtype=int8" not in page.advice_for_sampling(workload)
   assert "sampler.weights_dtype=int8" in page.advice_for_sampling(plain)
@@ -291,10 +291,10 @@ def test_facts_are_read_back_as_they_were_written(tmp_path):
 
 def test_shapes_need_no_weights():
   c = gsm8k.get_config("model=qwen3_0.6b")
-  assert programs.shape_of(c) == variants.variant("qwen3_0.6b")
+  assert programs.decoder_shape(c) == variants.variant("qwen3_0.6b")
   c.model.hub = "somebody/else"
   with pytest.raises(SettingError, match="model.hub='somebody/else'.*init_from"):
-    programs.shape_of(c)
+    programs.decoder_shape(c)
 
 
 def test_every_name_on_the_hub_has_a_row_and_every_model_of_gsm8k_a_name():
@@ -350,7 +350,7 @@ def test_scaling_has_a_row_and_a_point_for_each_size(workload, tmp_path):
 @pytest.mark.parametrize("name", ["v5e", "v9:2x2", "2x2"])
 def test_a_topology_of_no_family_is_refused(name):
   with pytest.raises(SettingError, match=f"--topology={name}: use FAMILY:SHAPE"):
-    chips.chip_of(name)
+    chips.find_chip(name)
 
 
 def test_without_the_compiler_a_line_says_what_to_install(monkeypatch):
