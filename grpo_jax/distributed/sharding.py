@@ -95,7 +95,7 @@ class Layout:
 
   @property
   def shard_axes(self) -> tuple[str, ...]:
-    """The mesh axes of the learner's shards: those of prompts, samples and embed."""
+    """Mesh axes of the learner's shards: those of prompts, samples and embed."""
     return self.mesh_axes("prompt", "sample", "embed")
 
   def replicated(self) -> NamedSharding:

@@ -16,7 +16,7 @@ GIB = 2**30
 
 
 class Chip(NamedTuple):
-  """The numbers of one chip: bytes, and bytes or operations a second."""
+  """A chip's sizes in bytes and its rates in bytes or operations a second."""
 
   flops: float  # bfloat16, peak
   hbm: float  # bytes

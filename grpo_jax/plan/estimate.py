@@ -59,13 +59,13 @@ class Estimate(NamedTuple):
 
   @property
   def sample_s(self) -> tuple[float, float]:
-    """The same for the sampler."""
+    """Seconds of the sampler, likewise."""
     device, link = self.prefill_s + self.decode_s, self.sample_link_s or 0.0
     return max(device, link), device + link
 
   @property
   def step_s(self) -> tuple[float, float]:
-    """The same for the whole step."""
+    """Seconds of the whole step, likewise."""
     return self.learn_s[0] + self.sample_s[0], self.learn_s[1] + self.sample_s[1]
 
 

@@ -63,9 +63,9 @@ def compiled(
     facts = _compile(name, lowered, slice_of)
   if file:
     file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_suffix(f".{os.getpid()}")
-    beside.write_text(json.dumps(dataclasses.asdict(facts)))
-    beside.replace(file)
+    temporary = file.with_suffix(f".{os.getpid()}")
+    temporary.write_text(json.dumps(dataclasses.asdict(facts)))
+    temporary.replace(file)
   return facts
 
 

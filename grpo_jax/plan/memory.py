@@ -127,7 +127,7 @@ def decode_weight_bytes(workload: Workload) -> int:
 
 
 class Slots(NamedTuple):
-  """The work of one shard of prompts and samples while decoding, on one device."""
+  """Work of one shard of prompts and samples while decoding, on one device."""
 
   samples: int
   slots: int  # samples that are decoded at a time

@@ -18,7 +18,7 @@ SMALL = 0.005  # share of a program's bytes; smaller parts share one row
 
 
 class Plan(NamedTuple):
-  """The contents of a page."""
+  """A plan: the contents of its page."""
 
   command: str
   topology: str
@@ -40,12 +40,12 @@ class Plan(NamedTuple):
 
   @property
   def devices(self) -> int:
-    """The devices of the whole mesh."""
+    """Number of devices of the whole mesh."""
     return self.workload.decoder.layout.mesh.size
 
   @property
   def chips(self) -> int:
-    """The chips of the whole mesh."""
+    """Number of chips of the whole mesh."""
     return self.devices // self.chip.devices
 
   @property

@@ -27,7 +27,7 @@ Shapes = Any  # a tree of jax.ShapeDtypeStruct with shardings
 
 
 class Lengths(NamedTuple):
-  """The numbers of tokens of prompts and completions, which decide the shapes of a step."""
+  """Tokens of each prompt and completion, which decide the shapes of a step."""
 
   prompts: np.ndarray  # [P] int32
   completions: np.ndarray  # [P, G] int32

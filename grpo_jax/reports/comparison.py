@@ -31,7 +31,7 @@ class Run(NamedTuple):
 
 
 class Arm(NamedTuple):
-  """The runs of an arm at its chosen learning rate."""
+  """An arm: its finished runs at the chosen learning rate."""
 
   name: str
   lr: float

@@ -47,7 +47,7 @@ PANELS = (
   ),
   Panel("shares", (("truncated", "truncated"), ("zero_variance", "groups without variance")), True),
 )
-BESIDE = 3  # the most labels that fit beside the title; more go into rows below it
+INLINE = 3  # the most labels that fit beside the title; more go into rows below it
 ACROSS = 5  # labels in such a row
 ROW_POINTS = 11.5  # the height of such a row
 MOST_LABELS = 24  # for accuracies by samples
@@ -149,7 +149,7 @@ def _draw_panel(axes: matplotlib.axes.Axes, lines: Lines, panel: Panel) -> None:
     axes.set_ylim(-0.02, 1.02)
   axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True, min_n_ticks=1))
   labels = len(axes.get_legend_handles_labels()[1])
-  rows = -(-labels // ACROSS) if labels > BESIDE else 0
+  rows = -(-labels // ACROSS) if labels > INLINE else 0
   axes.set_title(panel.title, fontsize=9, loc="left", pad=6 + ROW_POINTS * rows)
   if labels > 1:
     axes.legend(

@@ -62,7 +62,7 @@ class Process:
 
   @property
   def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
-    """The standard input and output of the running process."""
+    """Standard input and output of the running process."""
     assert self.process and self.process.stdin and self.process.stdout, (
       f"{self.module}: not started"
     )
