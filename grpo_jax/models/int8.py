@@ -8,7 +8,7 @@ the scales.
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,17 +17,19 @@ from jax.sharding import NamedSharding, PartitionSpec
 from grpo_jax.models.shape import Leaf, Params
 from grpo_jax.types import Array
 
+T = TypeVar("T")
+
 MOST = 127  # steps of the largest number of a row
 
 
-class Int8(NamedTuple):
+class Int8(NamedTuple, Generic[T]):
   """Holds a matrix as `x * scale`, or the shardings of both."""
 
-  x: Array  # [out, in] int8
-  scale: Array  # [out] float32, size of a step
+  x: T  # [out, in] int8
+  scale: T  # [out] float32, size of a step
 
 
-def rounded(matrix: Array) -> Int8:
+def rounded(matrix: Array) -> Int8[Array]:
   """Returns a matrix `[out, in]` in int8; a row of zeros has the scale 0."""
   matrix = matrix.astype(jnp.float32)
   scale = jnp.max(jnp.abs(matrix), axis=1) / MOST
@@ -60,6 +62,6 @@ def _if_matrix(fn: Callable[[Leaf], Int8], path: tuple, leaf: Leaf) -> Leaf:
   return fn(leaf) if path[-1].key == "weight" else leaf
 
 
-def _shard_alike(sharding: NamedSharding) -> Int8:
+def _shard_alike(sharding: NamedSharding) -> Int8[NamedSharding]:
   scale = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:1]))
-  return Int8(sharding, scale)  # type: ignore[arg-type]  # a tree of shardings in place of arrays
+  return Int8(sharding, scale)

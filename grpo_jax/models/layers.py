@@ -27,7 +27,7 @@ Attend = Callable[[Array, Array, Array], tuple[Array, Aux]]
 FEW_ROWS = 256  # up to this many rows a CPU computes weight @ x.T faster than x @ weight.T
 
 
-def linear(weight: Array | Int8, x: Array, dtype: DTypeLike | None = None) -> Array:
+def linear(weight: Array | Int8[Array], x: Array, dtype: DTypeLike | None = None) -> Array:
   """Returns x `[..., in]` times the transpose of weight `[out, in]`; `dtype` None: that of x."""
   if isinstance(weight, Int8):
     y = linear(weight.x, x, dtype)

@@ -230,7 +230,7 @@ def _list(text: str) -> list[str]:
 
 
 def _closed(text: str) -> bool:
-  """Returns whether every bracket that closes in a text was opened in it, unlike in `a)(b`."""
+  """Returns whether the brackets of a text match, unlike in `a)(b`."""
   depth = 0
   for match in re.finditer(r"\\[{}]|[()\[\]{}]", text):
     depth += 1 if match[0] in ("\\{", "(", "[", "{") else -1

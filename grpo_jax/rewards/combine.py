@@ -208,12 +208,8 @@ def join(shares: Sequence[Share], shape: tuple[int, int, int], rewards: int) -> 
 
 def nothing(shape: tuple[int, int, int], rewards: int) -> Scores:
   """Returns scores of [P, G, L] = `shape` and N = `rewards` in which no reward was given."""
-  return Scores(
-    np.zeros(shape, np.float32),
-    np.zeros(shape, bool),
-    np.zeros((*shape[:2], rewards), np.float32),
-    [],
-  )
+  sums, given = np.zeros(shape, np.float32), np.zeros(shape, bool)
+  return Scores(sums, given, np.zeros((*shape[:2], rewards), np.float32), [])
 
 
 def attempt(call: Guard, function: Reward, example: Example, completion: Completion) -> Outcome:

@@ -11,7 +11,7 @@ _EQUATION = re.compile(r"= *[^\s=]*[0-9]")
 
 
 def worked(example: Example, completion: Completion) -> float:
-  """Returns 1 if it is well formed and every line before the answer ends `= number`, else 0."""
+  """Returns 1 if it is well formed with `= number` on every line before the answer, else 0."""
   if not well_formed(example, completion):
     return 0.0
   lines = [line for line in completion.text.split("\n") if line.strip() and MARK not in line]

@@ -83,7 +83,7 @@ def answer_correct(example: Example, completion: Completion) -> float:
 
 
 def answer_of(completion: Completion) -> Fraction | str | None:
-  """Returns a completion's final answer, as a number if it is one, else as a text; None: none."""
+  """Returns a completion's final answer as a number or else as a text; None without one."""
   answer = final_answer(completion)
   value = None if answer is None else number(undressed(answer))
   return answer if value is None else value

@@ -181,7 +181,7 @@ def can_decode(begin: int, end: int, slots: Slots) -> Array:
 
 
 def refill(queue: Queue, slots: Slots) -> Slots:
-  """Returns the slots after the first free one took the next sample (if unfinished)."""
+  """Returns the slots after the first free one took the next sample, which may be done."""
   slot, sample = jnp.argmin(slots.active), slots.waiting
   prompt = sample // queue.group
   return slots._replace(

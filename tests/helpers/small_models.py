@@ -24,13 +24,11 @@ SMALL = {
   "test_qwen2": shape(QWEN2, **_SIZES),
   "test_llama": shape(LLAMA3_2, **_SIZES | {"kv_heads": 1, "tied": False, "rope_scaling": None}),
   "test_llama3": shape(
-    LLAMA3_2,
-    **_SIZES | {"head_dim": 16, "rope_theta": 10.0, "rope_scaling": (8.0, 0.5, 2.0, 24.0)},
+    LLAMA3_2, **_SIZES | {"head_dim": 16, "rope_theta": 10.0, "rope_scaling": (8.0, 0.5, 2.0, 24.0)}
   ),
   "test_gemma": shape(GEMMA, **_SIZES | {"heads": 2, "kv_heads": 1, "head_dim": 16}),
   "test_mistral": shape(
-    MISTRAL,
-    **_SIZES | {"head_dim": 16, "vocab": 97, "attention": (AttentionSpec(window=4),)},
+    MISTRAL, **_SIZES | {"head_dim": 16, "vocab": 97, "attention": (AttentionSpec(window=4),)}
   ),
   "test_gemma2": shape(
     gemma2(window=4, soft_cap=5.0, scale=20**-0.5),

@@ -50,13 +50,7 @@ FAMILIES = {
   ),
   "qwen2": Family("Qwen2ForCausalLM", {"attention_bias": True}, {}, {"use_sliding_window": False}),
   "llama": Family("LlamaForCausalLM", {}, {}, {"attention_bias": False, "mlp_bias": False}),
-  "gemma": Family(
-    "GemmaForCausalLM",
-    _GEMMA,
-    _GEMMA_DEFAULTS,
-    _GEMMA_KEYS,
-    _TANH,
-  ),
+  "gemma": Family("GemmaForCausalLM", _GEMMA, _GEMMA_DEFAULTS, _GEMMA_KEYS, _TANH),
   "mistral": Family(
     "MistralForCausalLM", {}, {"num_key_value_heads": 8, "sliding_window": 4096}, {}, windows=1
   ),

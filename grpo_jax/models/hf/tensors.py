@@ -44,12 +44,13 @@ from grpo_jax.models.shape import DecoderConfig, Leaf, Params
 from grpo_jax.sandbox import model_folder
 
 _DTYPES = ("F32", "BF16", "F16")
+# Keys of the base's config.json that do not hold for an export.
+_NOT_KEPT = ["rope_scaling", "sliding_window", "transformers_version", "quantization_config"]
+_NOT_KEPT += ["auto_map"]
 _LAYER = re.compile(r"model\.layers\.([0-9]+)\.")
 
 
 class Tensor(NamedTuple):
-  """A tensor of the file."""
-
   """A tensor to write: the rows of its leaves, one after the other."""
 
   name: str
@@ -185,9 +186,7 @@ def save(
   known = {}
   if base is not None and (storage.place(base) / "config.json").is_file():
     known = read_json(storage.place(base), "config.json")
-  for key in ("rope_scaling", "sliding_window", "transformers_version", "auto_map"):
-    known.pop(key, None)
-  known.pop("quantization_config", None)
+  known = {key: value for key, value in known.items() if key not in _NOT_KEPT}
   top = write_config(config, known) | {"dtype": dtype, "torch_dtype": dtype}
   if tokenizer is not None:
     stops = list(tokenizer.eos_ids)
