@@ -188,7 +188,7 @@ def test_a_reward_that_refuses_its_settings(config):
 
 def test_a_check_reads_no_weights_of_reward_models(config, monkeypatch):
   loads = []
-  monkeypatch.setattr(load, "_find", lambda *_: lambda: loads.append("judge"))
+  monkeypatch.setattr(load, "_check_model", lambda *_: lambda: loads.append("judge"))
   config.rewards.outcome_models = (("judge", "folder", 1.0),)
   model = build.model(config)
   collect.check_collector(config, model)

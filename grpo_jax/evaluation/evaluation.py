@@ -1,7 +1,8 @@
-"""The interface of an evaluator, which `Run` calls before, during and after the steps of a run."""
+"""Describes the evaluators that `Run` calls before, during and after the steps of a run."""
 
 from typing import Any, Protocol
 
+from grpo_jax.models.decoder import Params
 from grpo_jax.run.writer import Writer
 from grpo_jax.setup import depends
 
@@ -10,7 +11,7 @@ class Evaluation(depends.Contents, Protocol):
   """Measures a policy or a reward model on data that it is not trained on."""
 
   def __call__(
-    self, writer: Writer, params: Any, step: int, samples: bool = False
+    self, writer: Writer, params: Params, step: int, samples: bool = False
   ) -> dict[str, float]:
     """Returns the metrics of `params` after `step` steps, once they are written and shown.
 

@@ -12,6 +12,7 @@ from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import policy
 from grpo_jax.learning import learn
+from grpo_jax.models.decoder import Params
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.reward_models import rewards
 from grpo_jax.reward_models.rewards import RewardModel
@@ -81,7 +82,7 @@ class Evaluator:
     return score
 
   def __call__(
-    self, writer: Writer, params: Any, step: int, samples: bool = False
+    self, writer: Writer, params: Params, step: int, samples: bool = False
   ) -> dict[str, float]:
     """Returns the metrics of `params`; {} without problems (`eval.problems=0`)."""
     if not self.problems:
@@ -100,7 +101,7 @@ class Evaluator:
     writer.evaluation(step, self.about(step) | named)
     return metrics
 
-  def about(self, step: int) -> dict[str, int]:
+  def about(self, step: int) -> dict[str, float]:
     """Returns what is logged next to the metrics of an evaluation: nothing."""
     del step
     return {}
@@ -152,7 +153,7 @@ class Evaluator:
   def solve(
     self,
     generator: Generator,
-    params: Any,
+    params: Params,
     key: jax.Array,
     progress: Callable[[int, int], None],
     seen: Callable[[Example, Completion, policy.Judged], None] | None = None,

@@ -8,6 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
+from grpo_jax.models.decoder import Params
 from grpo_jax.reward_models import scores
 from grpo_jax.run.writer import Writer
 from grpo_jax.setup import build, checks
@@ -35,7 +36,7 @@ class PairEvaluator:
     self.pairs = jax.tree.map(lambda x: x[real], pairs)
 
   def __call__(
-    self, writer: Writer, params: Any, step: int, samples: bool = False
+    self, writer: Writer, params: Params, step: int, samples: bool = False
   ) -> dict[str, float]:
     """Returns `scores.pair_metrics` of `params`; {} without pairs (`offline.held_out=0`)."""
     if self.pairs is None or not len(self.pairs.lengths):

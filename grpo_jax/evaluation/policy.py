@@ -4,7 +4,7 @@ import collections
 import functools
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from grpo_jax.data import loader
 from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError
+from grpo_jax.models.decoder import Params
 from grpo_jax.reward_models import agreement
 from grpo_jax.reward_models.rewards import Given, NamedScores
 from grpo_jax.rewards import combine
@@ -47,7 +48,7 @@ def majority(solved: Sequence[bool], votes: Sequence[Vote | None]) -> float:
 
 
 class Judged(NamedTuple):
-  """The judgement of one completion by the reward and by reward models."""
+  """Judgement of one completion by the reward and by reward models."""
 
   right: bool
   vote: Vote | None  # the answer, see `majority`
@@ -56,7 +57,7 @@ class Judged(NamedTuple):
 
 
 class Outcomes(NamedTuple):
-  """The results of N problems with G samples each; a prompt that is too long is not solved."""
+  """Results of N problems with G samples each; a prompt that is too long is not solved."""
 
   solved: list[list[bool]]  # [N][G]
   majority: list[float] | None  # [N], see `majority`; None if the reward's file has no `answer_of`
@@ -69,7 +70,7 @@ class Outcomes(NamedTuple):
 
 def solve(
   generator: Generator,
-  params: Any,
+  params: Params,
   examples: Sequence[Example],
   solved: Callable[[Example, Completion], float],
   answer_of: Callable[[Completion], Vote | None] | None,

@@ -7,6 +7,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
+from grpo_jax.models.decoder import Params
 from grpo_jax.reward_models import step_scores
 from grpo_jax.reward_models.scores import scores_of_all
 from grpo_jax.run.writer import Writer
@@ -43,7 +44,7 @@ class StepEvaluator:
     self.held_out = held_out
 
   def __call__(
-    self, writer: Writer, params: Any, step: int, samples: bool = False
+    self, writer: Writer, params: Params, step: int, samples: bool = False
   ) -> dict[str, float]:
     """Returns `step_scores.step_metrics` of `params`; {} without `offline.held_out`.
 

@@ -16,6 +16,7 @@ from grpo_jax.data.pool import Pool
 from grpo_jax.distributed import hosts
 from grpo_jax.loops.groups import Scored, choose, failed, padded, with_rewards
 from grpo_jax.loops.protocols import Data
+from grpo_jax.models.decoder import Params
 from grpo_jax.objectives.base import ConfiguredObjective
 from grpo_jax.ops.advantages import totals
 from grpo_jax.reward_models import agreement, load
@@ -60,12 +61,12 @@ class Collector(NamedTuple):
 
   @property
   def names(self) -> list[str]:
-    """The names of all reward components, N."""
+    """Names of all reward components, N."""
     return [name for name, _, _ in self.rewards] + self.learned
 
   @property
   def learned(self) -> list[str]:
-    """The names of the components that reward models give."""
+    """Names of the components that reward models give."""
     return [model.name for model in self.models]
 
 
@@ -73,7 +74,7 @@ class Collected(NamedTuple):
   """A batch to learn from."""
 
   batch: Scored
-  metrics: dict[str, Any]  # of everything that was sampled
+  metrics: dict[str, float]  # of everything that was sampled
   seconds: dict[str, float]  # of the phases "sample" and "score"
 
 
@@ -126,12 +127,12 @@ def make_batches(config: ConfigDict, model: build.Model) -> Batches:
 
 
 @functools.cache
-def jitted_flat(objective: ConfiguredObjective) -> Callable[[Rollouts], Any]:
+def jitted_flat(objective: ConfiguredObjective) -> Callable[[Rollouts], jax.Array]:
   """Returns the objective's `flat`, jitted once for the same settings."""
   return jax.jit(objective.flat)
 
 
-def collect(collector: Collector, params: Any, key: jax.Array, writer: Writer) -> Collected:
+def collect(collector: Collector, params: Params, key: jax.Array, writer: Writer) -> Collected:
   """Samples and scores one batch with the policy `params`.
 
   With more than one try this is DAPO's dynamic sampling (arXiv 2503.14476, section 3.2): flat

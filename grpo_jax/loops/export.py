@@ -3,17 +3,17 @@
 import functools
 import json
 from collections.abc import Callable
-from typing import Any
 
 from grpo_jax.io import storage
 from grpo_jax.loops.protocols import Trained
+from grpo_jax.models.decoder import Params
 from grpo_jax.models.hf import peft, tensors
 from grpo_jax.run.writer import Writer, clean
 from grpo_jax.setup import build, weights
 
 
 def export_merged(
-  out: storage.Path, model: build.Model, params: Any, dtype: str, init_from: str, writer: Writer
+  out: storage.Path, model: build.Model, params: Params, dtype: str, init_from: str, writer: Writer
 ) -> None:
   """Writes parameters to `out`, a Hugging Face folder with the adapters merged into the weights.
 
@@ -48,7 +48,7 @@ def export_adapters(
     peft.save(out, decoder.config, decoder.lora, learner.trained, shapes, base)
 
 
-def progress_of(writer: Writer, params: Any, dtype: str) -> Callable[[int], None]:
+def progress_of(writer: Writer, params: Params, dtype: str) -> Callable[[int], None]:
   """Returns the function that shows the progress of an export, given the bytes written so far."""
   return functools.partial(_show, writer, tensors.export_bytes(params, dtype))
 

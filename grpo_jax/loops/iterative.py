@@ -16,8 +16,7 @@ phases resumes with the same numbers. The policy is evaluated at the end of each
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import optax
 from ml_collections import ConfigDict
@@ -37,10 +36,12 @@ from grpo_jax.loops.reward_data.replay import Replay
 from grpo_jax.loops.run import Run
 from grpo_jax.loops.teaching import NAME, Judge, Kind
 from grpo_jax.models import lora
+from grpo_jax.models.decoder import Params
 from grpo_jax.reward_models import load
 from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.run import provenance
-from grpo_jax.run.writer import Writer
+from grpo_jax.run.checkpoint_files import Json
+from grpo_jax.run.writer import Number, Writer
 from grpo_jax.setup import build, checks, parameters, registry, scorers, weights
 
 
@@ -144,12 +145,12 @@ class IterationEvaluator(Evaluator):
     super().__init__(config, model, models)
     self.steps = config.iterative.steps
 
-  def about(self, step: int) -> dict[str, int]:
+  def about(self, step: int) -> dict[str, float]:
     """Returns the number of the iteration that ends after `step` steps; {} if none does."""
     return {"iteration": step // self.steps} if step and step % self.steps == 0 else {}
 
   def __call__(
-    self, writer: Writer, params: Any, step: int, samples: bool = False
+    self, writer: Writer, params: Params, step: int, samples: bool = False
   ) -> dict[str, float]:
     """Evaluates as `Evaluator` does, and prints a line at the end of an iteration."""
     metrics = super().__call__(writer, params, step, samples)
@@ -161,15 +162,15 @@ class IterationEvaluator(Evaluator):
 
 
 class Policy(Learner):
-  """The policy of an iterative run, whose reference is part of the run."""
+  """Trains the policy of an iterative run, whose reference is part of the run."""
 
-  def load_reference(self, pin: dict[str, Any]) -> dict[str, Any]:
+  def load_reference(self, pin: Json) -> Json:
     """Loads the base under adapters, if there are any; the loop sets `ref_params`."""
     return self.load_base(pin)
 
 
 class Reference:
-  """A copy of the policy from the start of an iteration, saved and restored like a learner."""
+  """Keeps a copy of the policy from the start of an iteration; saved like a learner."""
 
   state: TrainState
 
@@ -178,13 +179,13 @@ class Reference:
     self.policy, self.tx = policy, optax.identity()
 
   @property
-  def params(self) -> Any:
+  def params(self) -> Params:
     """All parameters of the reference, the base under adapters included."""
     return lora.join(self.policy.base, self.trained)
 
   @property
-  def trained(self) -> Any:
-    """The copy of the policy's trained parameters."""
+  def trained(self) -> Params:
+    """Copy of the policy's trained parameters."""
     return self.state.model
 
   def abstract(self) -> TrainState:
@@ -198,23 +199,23 @@ class Reference:
       {train_state.MODEL: parameters.copy(self.policy.trained)}, self.tx
     )
 
-  def take(self, params: Any) -> None:
+  def take(self, params: Params) -> None:
     """Takes a copy of parameters, which an update of their owner would free."""
     self.state = dataclasses.replace(
       self.state, params={train_state.MODEL: parameters.copy(params)}
     )
 
-  def load_reference(self, pin: dict[str, Any]) -> dict[str, Any]:
+  def load_reference(self, pin: Json) -> Json:
     """Returns {}: it is saved as a whole."""
     del pin
     return {}
 
-  def get_sizes(self) -> dict[str, Any]:
+  def get_sizes(self) -> Json:
     """Returns {}: it has no programs."""
     return {}
 
-  def set_sizes(self, sizes: dict[str, Any]) -> None:
+  def set_sizes(self, sizes: Json) -> None:
     """Does nothing: it has no programs."""
 
-  def check_finite(self, metrics: dict[str, Any], safe: Callable[[], str]) -> None:
+  def check_finite(self, metrics: Mapping[str, Number], safe: Callable[[], str]) -> None:
     """Does nothing: it is not trained."""

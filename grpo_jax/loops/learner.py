@@ -1,8 +1,8 @@
 """Trains a policy or a reward model: its objective, optimizer, state and jitted update."""
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -13,19 +13,21 @@ from grpo_jax.learning import learn, movement, optimizer
 from grpo_jax.learning import state as train_state
 from grpo_jax.learning.state import TrainState
 from grpo_jax.models import lora
+from grpo_jax.models.decoder import Params
 from grpo_jax.objectives.base import Needs
 from grpo_jax.packing import plan
 from grpo_jax.packing.sizes import Sizes
-from grpo_jax.run.writer import Writer
+from grpo_jax.run.checkpoint_files import Json
+from grpo_jax.run.writer import Number, Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.setup import adapters, build, parameters, registry
 from grpo_jax.types import KnownRollouts
 
 
 class Learned(NamedTuple):
-  """The result of an update."""
+  """Result of an update."""
 
-  metrics: dict[str, Any]  # numbers, on the host
+  metrics: dict[str, Number]  # on the host
   trace: learn.Trace  # where the update started, on the device
   # log-probs of the completions before and after it, [P, G] each; None: not measured
   moved: tuple[np.ndarray, np.ndarray] | None
@@ -44,8 +46,8 @@ class Learner:
   RATE = "learner.lr"  # the setting of the learning rate
   METRICS = ""  # prefix of the names of the metrics in a run's log
   state: TrainState
-  ref_params: Any = None
-  base: Any = None
+  ref_params: Params | None = None
+  base: Params | None = None
 
   def __init__(
     self, config: ConfigDict, model: build.Model, temperature: float, sizes: Sizes | None = None
@@ -77,13 +79,13 @@ class Learner:
     self.measure_every = 0 if objective.trains_reward_model else config.log.measure_every
 
   @property
-  def params(self) -> Any:
+  def params(self) -> Params:
     """All parameters: the base under adapters, if there are any, and `trained`."""
     return lora.join(self.base, self.trained)
 
   @property
-  def trained(self) -> Any:
-    """The part of the parameters that updates change."""
+  def trained(self) -> Params:
+    """Only the parameters that updates change."""
     return self.state.model
 
   def abstract(self) -> TrainState:
@@ -101,7 +103,7 @@ class Learner:
     params = parameters.params(self.model.decoder, model, Needs.CRITIC in self.needs)
     self.state = train_state.create(params, self.tx)
 
-  def load_reference(self, pin: dict[str, Any]) -> dict[str, Any]:
+  def load_reference(self, pin: Json) -> Json:
     """Loads the reference if the objective needs one, and the base if there are adapters.
 
     Neither is saved; both are read again from their sources. Without `ref_from` the base is the
@@ -122,7 +124,7 @@ class Learner:
     self.ref_params, reference = build.pinned_reference(self.config, self.model, pin)
     return pinned | reference
 
-  def load_base(self, pin: dict[str, Any]) -> dict[str, Any]:
+  def load_base(self, pin: Json) -> Json:
     """Loads the base if there are adapters; see `load_reference`."""
     if self.model.decoder.lora is None:
       return {}
@@ -130,16 +132,16 @@ class Learner:
       self.base = lora.split(self.model.load())[0]
     return adapters.check_base(self.base, pin, self.config.init_from)
 
-  def get_sizes(self) -> dict[str, Any]:
+  def get_sizes(self) -> Json:
     """Returns the sizes of the programs made so far, as JSON."""
     return self.sizes.get_state()
 
-  def set_sizes(self, sizes: dict[str, Any]) -> None:
+  def set_sizes(self, sizes: Json) -> None:
     """Resumes with the sizes that `get_sizes` returned."""
     self.sizes.set_state(sizes)
 
   def learn(
-    self, step: int, batch: KnownRollouts, writer: Writer, old_params: Any = None
+    self, step: int, batch: KnownRollouts, writer: Writer, old_params: Params | None = None
   ) -> Learned:
     """Learns from rollouts; every `log.measure_every` steps measures how far they moved.
 
@@ -169,7 +171,7 @@ class Learner:
     metrics |= {"lr": self.rate(self.state.step - 1), "skipped_steps": int(self.state.skipped)}
     return Learned(metrics, trace, moved, timer.seconds)
 
-  def check_finite(self, metrics: dict[str, Any], safe: Callable[[], str]) -> None:
+  def check_finite(self, metrics: Mapping[str, Number], safe: Callable[[], str]) -> None:
     """Ends a run after `learner.max_bad_steps` updates in a row that were not finite.
 
     Args:

@@ -16,7 +16,7 @@ from grpo_jax.types import STOPPED
 
 
 def train(config: ConfigDict, workdir: str) -> None:
-  """Runs, or goes on with, the experiment in `workdir`; see `Run`."""
+  """Runs or resumes the experiment in `workdir`; see `Run`."""
   checks.check_settings(config)
   model = build.model(config)
   checks.check(config, model.decoder, registry.objective(config.objective.name))
@@ -41,7 +41,7 @@ def train(config: ConfigDict, workdir: str) -> None:
     run.finish()
 
 
-def speeds(sampled: int, learned: int, seconds: dict[str, float]) -> dict[str, float]:
+def speeds(sampled: float, learned: float, seconds: dict[str, float]) -> dict[str, float]:
   """Returns completion tokens per second of the phases and the step, and the share of scoring.
 
   Args:

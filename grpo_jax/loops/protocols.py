@@ -1,9 +1,12 @@
-"""The parts of a run that `Run` saves and restores: data with a position, and what is trained."""
+"""Describes the parts that `Run` saves and restores: data with a position, and trained models."""
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from grpo_jax.learning.state import TrainState
+from grpo_jax.models.decoder import Params
+from grpo_jax.run.checkpoint_files import Json
+from grpo_jax.run.writer import Number
 from grpo_jax.setup import depends
 from grpo_jax.types import HostRollouts
 
@@ -11,11 +14,11 @@ from grpo_jax.types import HostRollouts
 class Data(depends.Contents, Protocol):
   """Data with a position that is saved and restored."""
 
-  def get_state(self) -> dict[str, Any]:
+  def get_state(self) -> Json:
     """Returns the position, as JSON."""
     ...
 
-  def set_state(self, state: dict[str, Any]) -> None:
+  def set_state(self, state: Json) -> None:
     """Resumes at a position that `get_state` returned."""
     ...
 
@@ -34,13 +37,13 @@ class Trained(Protocol):
   state: TrainState
 
   @property
-  def params(self) -> Any:
+  def params(self) -> Params:
     """All parameters: the base under adapters, if there are any, and `trained`."""
     ...
 
   @property
-  def trained(self) -> Any:
-    """The part of the parameters that is in `state`."""
+  def trained(self) -> Params:
+    """Only the parameters that are in `state`."""
     ...
 
   def abstract(self) -> TrainState:
@@ -51,7 +54,7 @@ class Trained(Protocol):
     """Sets `state` to the start of a run."""
     ...
 
-  def load_reference(self, pin: dict[str, Any]) -> dict[str, Any]:
+  def load_reference(self, pin: Json) -> Json:
     """Loads the parameters that are not saved, and returns what identifies them in a checkpoint.
 
     Args:
@@ -59,14 +62,14 @@ class Trained(Protocol):
     """
     ...
 
-  def get_sizes(self) -> dict[str, Any]:
+  def get_sizes(self) -> Json:
     """Returns the sizes of the programs made so far, as JSON."""
     ...
 
-  def set_sizes(self, sizes: dict[str, Any]) -> None:
+  def set_sizes(self, sizes: Json) -> None:
     """Resumes with the sizes that `get_sizes` returned."""
     ...
 
-  def check_finite(self, metrics: dict[str, Any], safe: Callable[[], str]) -> None:
+  def check_finite(self, metrics: Mapping[str, Number], safe: Callable[[], str]) -> None:
     """Ends a run whose last updates were not finite; `safe` says what is saved."""
     ...

@@ -15,7 +15,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -28,10 +27,10 @@ from grpo_jax.learning.state import TrainState
 from grpo_jax.loops import export
 from grpo_jax.loops.protocols import Data, Trained
 from grpo_jax.run import checkpoint, compile_cache, manifest, provenance, signals, workdir
-from grpo_jax.run.checkpoint import Extra
+from grpo_jax.run.checkpoint_files import Extra, Json
 from grpo_jax.run.profiler import Profiler
 from grpo_jax.run.watch import Watch
-from grpo_jax.run.writer import Writer
+from grpo_jax.run.writer import Number, Writer
 from grpo_jax.sandbox import deadline
 from grpo_jax.setup import build, depends, room
 
@@ -39,7 +38,7 @@ POLICY = checkpoint.LEARNER  # the name of the learner that is evaluated and exp
 
 
 class Run:
-  """A folder with its checkpoints, evaluator, writer and signals. Use it in a `with` block:
+  """Holds a folder with its checkpoints, evaluator, writer and signals; for a `with` block:
 
   with Run(config, folder, model, batches, {"policy": policy}, evaluator) as run:
     for step in run.steps():
@@ -196,7 +195,7 @@ class Run:
 
   @property
   def seconds(self) -> float:
-    """The seconds spent in this run, earlier processes included."""
+    """Seconds spent in this run, earlier processes included."""
     return self.extra["wall_s"] + time.perf_counter() - self.started
 
   def steps(self) -> Iterator[int]:
@@ -214,11 +213,11 @@ class Run:
       self.profiler.before(step)
       yield step
 
-  def log(self, step: int, metrics: dict[str, Any]) -> None:
+  def log(self, step: int, metrics: Mapping[str, Number]) -> None:
     """Writes the metrics of a step and ends a run that is not finite any more."""
     first_step = time.perf_counter() - self.started
     if step == self.first:
-      metrics = metrics | {"time/first_step": first_step}
+      metrics = {**metrics, "time/first_step": first_step}
     self.writer.step(step, metrics)
     if step == self.first:
       self.writer.say(f"the first step is done after {first_step:.0f} s{self.programs}")
@@ -261,7 +260,7 @@ class Run:
     lifeline.begin(f"the evaluation after {step} steps")
     return self.evaluator(self.writer, self.learners[POLICY].params, step, samples)
 
-  def _position(self) -> tuple[dict[str, Any], dict[str, Any]]:
+  def _position(self) -> tuple[Json, dict[str, Json]]:
     """Returns the position in the data, and the sizes of every learner's programs."""
     sizes = {name: learner.get_sizes() for name, learner in self.learners.items()}
     return self.data.get_state(), sizes
@@ -274,7 +273,7 @@ class Run:
     self,
     step: int,
     wait: bool = False,
-    position: tuple[dict[str, Any], dict[str, Any]] | None = None,
+    position: tuple[Json, dict[str, Json]] | None = None,
     states: dict[str, TrainState] | None = None,
   ) -> None:
     """Saves all learners and the position after `step` steps.

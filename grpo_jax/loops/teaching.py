@@ -60,7 +60,7 @@ STEPS = Kind("process_reward_model", True, ("loss", "step_accuracy", "grad_norm"
 
 
 class Judge(Learner):
-  """The learner of the reward model, with its own phase, learning rate and metrics."""
+  """Trains the reward model, with its own phase, learning rate and metrics."""
 
   PHASE = "teach"
   RATE = "iterative.reward_model_lr"

@@ -14,7 +14,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Collection, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import orbax.checkpoint as ocp
@@ -24,8 +24,9 @@ from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError, StorageError
 from grpo_jax.io import storage
 from grpo_jax.learning.state import TrainState
+from grpo_jax.models.decoder import Params
 from grpo_jax.run import checkpoint_files, finished, orbax_logging
-from grpo_jax.run.checkpoint_files import About, Damaged, Extra
+from grpo_jax.run.checkpoint_files import About, Damaged, Extra, Json
 from grpo_jax.run.checksums import checksums
 from grpo_jax.run.workdir import cut_back, log_lengths, not_writable, reason, steps_logged
 
@@ -37,14 +38,14 @@ class Restored(NamedTuple):
 
   step: int
   states: dict[str, TrainState]  # by the name of the learner, with the requested shardings
-  data: dict[str, Any]
+  data: Json
   extra: Extra
   passed_over: list[str]  # newer checkpoints that are damaged, each with what is wrong
   lost: dict[str, int]  # bytes that a log of the run lacks, by its name
 
 
 class Checkpoints:
-  """The checkpoints of a run: written in the background, the last `keep` are kept.
+  """Writes the checkpoints of a run in the background, and keeps the last `keep` of them.
 
   Every process calls every method, in the same order.
   """
@@ -78,7 +79,7 @@ class Checkpoints:
     self,
     step: int,
     states: dict[str, TrainState],
-    data: dict[str, Any],
+    data: Json,
     extra: Extra,
     wait: bool = False,
   ) -> None:
@@ -223,8 +224,8 @@ class Checkpoints:
 
 
 def restore_params(
-  workdir: str, abstract_params: Any, step: int | None = None, learner: str = LEARNER
-) -> Any:
+  workdir: str, abstract_params: dict[str, Params], step: int | None = None, learner: str = LEARNER
+) -> dict[str, Params]:
   """Returns the parameters of a learner in a checkpoint of another run, for `init_from`.
 
   Args:

@@ -9,16 +9,19 @@ import jax
 import orbax.checkpoint as ocp
 
 from grpo_jax.io import storage
+from grpo_jax.models.decoder import Params
 from grpo_jax.run.checksums import checksums
+
+Json = dict[str, Any]  # a JSON object
 
 
 class Extra(TypedDict, total=False):
-  """What a run needs to resume besides its learners and the position in the data, as JSON."""
+  """Holds what a run needs to resume besides its learners and the position in the data."""
 
   wall_s: Required[float]  # seconds spent in the run
   # by the name of a learner: the step and fingerprints of its reference and of its base
-  references: Required[dict[str, dict[str, Any]]]
-  sizes: dict[str, dict[str, Any]]  # of the programs, by the name of a learner
+  references: Required[dict[str, Json]]
+  sizes: dict[str, Json]  # of the programs, by the name of a learner
   before: dict[str, float]  # the first evaluation
   tested: list[Any]  # the test data of the first evaluation, see `Evaluation.tested`
   evaluation_due: bool  # a signal stopped the evaluation of this step
@@ -26,10 +29,10 @@ class Extra(TypedDict, total=False):
 
 
 class About(TypedDict):
-  """The part of a checkpoint that is JSON; the file has its checksum too."""
+  """JSON of a checkpoint; the file has its checksum too."""
 
   step: int
-  data: dict[str, Any]  # position in the data
+  data: Json  # position in the data
   extra: Extra
   lengths: dict[str, int]  # bytes that each of the run's own logs had
   arrays: dict[str, str]  # checksum of every array
@@ -69,7 +72,7 @@ def checksum(about: Mapping[str, object]) -> str:
   return f"{zlib.crc32(json.dumps(about, sort_keys=True).encode()):08x}"
 
 
-def check_fits(path: storage.Path, learner: str, params: Any) -> None:
+def check_fits(path: storage.Path, learner: str, params: dict[str, Params]) -> None:
   """Refuses a checkpoint whose parameters of a learner lack some of `params` or differ in shape."""
   stored_learners = ocp.PyTreeCheckpointHandler().metadata(path / "state").tree
   if learner not in stored_learners:

@@ -27,7 +27,7 @@ STALE_SECONDS = 120.0  # a lease without a sign of life for so long may be taken
 
 
 class Holder(TypedDict):
-  """The content of a lease, as JSON; `id` makes each one different."""
+  """Content of a lease, as JSON; an `id` makes each one different."""
 
   name: str  # process 12 on HOST
   pid: int

@@ -32,7 +32,7 @@ _RECORD = re.compile(rb"(\d{1,18}) (\d{1,18}) ([0-9a-f]{8})")
 
 
 class Content(NamedTuple):
-  """The content of a log."""
+  """Content of a log."""
 
   objects: list[tuple[int, dict[str, Any]]]  # the whole lines in order, each with its number
   damaged: list[int]  # the numbers of the others, counted from 1
@@ -183,7 +183,7 @@ def _split(content: bytes) -> Iterator[_Line]:
 
 
 class _Sums:
-  """The checksums of a log's lines."""
+  """Reads the checksums of a log's lines and compares them."""
 
   def __init__(self, path: storage.Path):
     file = sums_path(path)

@@ -4,11 +4,10 @@ import collections
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from grpo_jax.run.writer import Writer
+from grpo_jax.run.writer import Number, Writer
 
 STEPS = 10  # in a row, before there is a warning
 NEARLY_ALL = 0.95
@@ -36,8 +35,11 @@ PARTED = (
 )
 
 
+Metrics = Mapping[str, Number | None]
+
+
 class Steps:
-  """The rewards of a model and of the rule, and their agreement, in the last STEPS steps."""
+  """Keeps the rewards of a model and of the rule, and their agreement, of the last STEPS steps."""
 
   def __init__(self) -> None:
     self.learned, self.rule, self.agreement = (
@@ -78,11 +80,10 @@ class Watch:
     self.rewards: collections.deque[float] = collections.deque(maxlen=STEPS)  # of the last steps
     self.first_reward: float | None = None  # mean of the first steps
 
-  def __call__(self, metrics: Mapping[str, Any], writer: Writer) -> None:
+  def __call__(self, metrics: Metrics, writer: Writer) -> None:
     """Looks at the metrics of one step; `writer` prints the warnings."""
-    truncated = float(metrics.get("truncated", 0.0))
-    mean = float(metrics.get("reward/mean", float("nan")))
-    self._advantages(float(metrics.get("zero_variance", 0.0)), mean, writer)
+    truncated, mean = _number(metrics, "truncated", 0.0), _number(metrics, "reward/mean")
+    self._advantages(_number(metrics, "zero_variance", 0.0), mean, writer)
     self._truncated(truncated, mean, writer)
     self._reward(mean, writer)
     for name in metrics:
@@ -139,7 +140,7 @@ class Watch:
         f"the last {STEPS}, so the policy is led away from its own reward: {HACKED}",
       )
 
-  def _parted(self, name: str, steps: Steps, metrics: Mapping[str, Any], writer: Writer) -> None:
+  def _parted(self, name: str, steps: Steps, metrics: Metrics, writer: Writer) -> None:
     """Adds a step of a reward model, and warns if it has parted from the rule."""
     names = (f"reward/{name}", f"reward/{self.rule}", f"agreement/{name}")
     steps.add(*(_number(metrics, metric) for metric in names))
@@ -186,7 +187,7 @@ def _from_to(before: Sequence[float], now: Sequence[float]) -> str:
   return f"from {statistics.fmean(before):.3g} to {statistics.fmean(now):.3g}"
 
 
-def _number(metrics: Mapping[str, Any], name: str) -> float:
-  """Returns a metric; NaN if it is missing, or the null that metrics.jsonl has for NaN."""
-  value = metrics.get(name)
+def _number(metrics: Metrics, name: str, default: float = math.nan) -> float:
+  """Returns a metric, or `default` if it is missing; NaN for the null of metrics.jsonl."""
+  value = metrics.get(name, default)
   return math.nan if value is None else float(value)

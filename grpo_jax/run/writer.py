@@ -40,6 +40,9 @@ SHOWN = (
 )
 
 
+Number = float | np.number | np.ndarray | jax.Array  # a metric, on the host or on a device
+
+
 class Timer:
   """Holds the seconds that a phase took, once its block has ended."""
 
@@ -199,7 +202,7 @@ class Writer:
     if self.active and self._bar is None and time.perf_counter() - self._last_line >= PLAIN_SECONDS:
       self.say(line)
 
-  def step(self, step: int, metrics: Mapping[str, Any]) -> None:
+  def step(self, step: int, metrics: Mapping[str, Number]) -> None:
     """Ends a step, counted from 0; its line has `step + 1`, the number of steps done.
 
     Values are fetched from the device only if a line is written.
@@ -217,7 +220,7 @@ class Writer:
     with storage.run_errors(self.workdir):
       self._mirror.tick()
 
-  def evaluation(self, step: int, metrics: Mapping[str, Any]) -> None:
+  def evaluation(self, step: int, metrics: Mapping[str, Number]) -> None:
     """Writes and prints the metrics of an evaluation after `step` steps."""
     if self.active:
       self._write(step, metrics)
@@ -252,7 +255,7 @@ class Writer:
       self._warned.add(about)
       self.say(f"warning: {text}")
 
-  def _write(self, step: int, metrics: Mapping[str, Any]) -> None:
+  def _write(self, step: int, metrics: Mapping[str, Number]) -> None:
     """Writes a line of metrics.jsonl and its finite numbers to TensorBoard."""
     values = clean(metrics)
     self._shown |= {name: values[name] for name, _, _ in SHOWN if name in values}

@@ -11,7 +11,7 @@ that share their first steps share the labels of these.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import policy
 from grpo_jax.loops.groups import Scored, with_rewards
+from grpo_jax.models.decoder import Params
 from grpo_jax.ops import preferences
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sampling import rollouts, sampler
@@ -49,7 +50,7 @@ LABELS: dict[str, Labels] = {
 
 
 class Prefix(NamedTuple):
-  """The first steps of a solution, to be continued."""
+  """Beginning of a solution, to be continued after whole steps."""
 
   prompt: int  # index in P
   tokens: tuple[int, ...]
@@ -61,7 +62,7 @@ class Labeller(NamedTuple):
   sample: Sampler  # of a group of continuations
   sizes: Sizes
   tokenizer: Tokenizer
-  solved: Callable[[Example, Completion], Any]  # eval.reward
+  solved: Callable[[Example, Completion], float]  # eval.reward
   deadline: float  # seconds for one completion
   labels: Labels
   prompts: int  # prefixes continued at a time
@@ -70,7 +71,7 @@ class Labeller(NamedTuple):
 
 
 class Counts(NamedTuple):
-  """The numbers of what was labelled."""
+  """Counts of what was labelled."""
 
   steps: int  # steps with a label
   wrong: int  # of these, with a label of at most one half
@@ -104,7 +105,7 @@ def make_labeller(config: ConfigDict, model: build.Model) -> Labeller:
 
 
 def label(
-  labeller: Labeller, params: Any, batch: Scored, key: jax.Array
+  labeller: Labeller, params: Params, batch: Scored, key: jax.Array
 ) -> tuple[HostScored, Counts]:
   """Returns the rollouts with the labels of steps as rewards at the steps' last tokens.
 
@@ -167,7 +168,7 @@ def prefix_prompts(r: HostRollouts, some: Sequence[Prefix], prompts: int) -> Pro
 
 
 def continue_prefixes(
-  labeller: Labeller, params: Any, batch: Scored, some: Sequence[Prefix], key: jax.Array
+  labeller: Labeller, params: Params, batch: Scored, some: Sequence[Prefix], key: jax.Array
 ) -> tuple[list[int], int]:
   """Returns the number of right continuations of each prefix, and of failures of the reward.
 

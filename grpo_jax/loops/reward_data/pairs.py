@@ -6,7 +6,7 @@ like every question (`data.template`, `data.chat`), and each completion gets an 
 """
 
 from collections.abc import Hashable, Sequence
-from typing import Any, Generic, NamedTuple
+from typing import Generic, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -19,6 +19,7 @@ from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored, failed, select
 from grpo_jax.ops.advantages import totals
 from grpo_jax.packing import plan
+from grpo_jax.run.checkpoint_files import Json
 from grpo_jax.setup import build, scorers
 from grpo_jax.types import (
   STOPPED,
@@ -119,11 +120,11 @@ class InOrder(Generic[Item]):
 
   order: loader.Batches[Item]
 
-  def get_state(self) -> dict[str, Any]:
+  def get_state(self) -> Json:
     """Returns the position, as JSON."""
     return self.order.get_state()
 
-  def set_state(self, state: dict[str, Any]) -> None:
+  def set_state(self, state: Json) -> None:
     """Resumes at a position that `get_state` returned."""
     self.order.set_state(state)
 

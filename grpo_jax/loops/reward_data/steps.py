@@ -18,7 +18,7 @@ from grpo_jax.types import STOPPED, TRUNCATED, Example, HostScored, ScoredRollou
 
 
 class Labelled(NamedTuple):
-  """The content of a file with step labels."""
+  """Content of a file with step labels."""
 
   rollouts: HostScored  # labels are rewards at the steps' last tokens
   without: int  # lines of the file that gave no solution
