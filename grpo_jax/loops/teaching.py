@@ -19,15 +19,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.loops.collect import Collector, score
-from grpo_jax.loops.groups import (
-  Scored,
-  failed,
-  known,
-  last_tokens,
-  select,
-  widen,
-  with_rewards,
-)
+from grpo_jax.loops.groups import Scored, failed, known, last_tokens, select, widen, with_rewards
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import without_empty
 from grpo_jax.loops.reward_data import pairs

@@ -76,12 +76,7 @@ class Checkpoints:
     return min(finished.steps(self.directory), default=0)
 
   def save(
-    self,
-    step: int,
-    states: dict[str, TrainState],
-    data: Json,
-    extra: Extra,
-    wait: bool = False,
+    self, step: int, states: dict[str, TrainState], data: Json, extra: Extra, wait: bool = False
   ) -> None:
     """Saves what is needed to resume after `step`, unless that is saved already.
 
