@@ -86,6 +86,7 @@ HostScored = ScoredRollouts[np.ndarray, np.ndarray]
 SampledRollouts = Rollouts[np.ndarray, Array]
 # sampled or on the host: lengths and rewards can be read, tokens perhaps not
 KnownRollouts = Rollouts[np.ndarray, Any]
+KnownScored = ScoredRollouts[np.ndarray, Any]
 
 
 @jax.tree_util.register_dataclass

@@ -6,7 +6,7 @@ to all; tokens and log-probs stay on the mesh, where the learner takes them.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -27,7 +27,7 @@ from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts, sampler
 from grpo_jax.sampling.generate import Generator, completions, generate
 from grpo_jax.setup import build, checks, registry, scorers
-from grpo_jax.types import Completion, Example, KnownRollouts, Rollouts, ScoredRollouts
+from grpo_jax.types import Completion, Example, KnownRollouts, KnownScored, Rollouts
 
 
 class Batches(Data, Protocol):
@@ -334,6 +334,6 @@ def disagreement(batch: Scored, collector: Collector) -> np.ndarray | None:
   return np.take_along_axis(by_model, most[None], axis=0)[0]
 
 
-def judged_components(r: ScoredRollouts[np.ndarray, Any]) -> np.ndarray:
+def judged_components(r: KnownScored) -> np.ndarray:
   """Returns the reward components `[P, G, N]`, NaN for completions that only fill the batch."""
   return np.where((r.lengths > 0)[..., None], r.components, np.nan)

@@ -3,14 +3,14 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax.rewards import combine
-from grpo_jax.types import TRUNCATED, Example, KnownRollouts, Prompts, ScoredRollouts
+from grpo_jax.types import TRUNCATED, Example, KnownRollouts, KnownScored, Prompts, ScoredRollouts
 
 R = TypeVar("R", bound=KnownRollouts)
 
@@ -19,7 +19,7 @@ class Scored(NamedTuple):
   """A batch of P groups with their examples and rewards; the same on every process."""
 
   examples: list[Example | None]  # [P]
-  rollouts: ScoredRollouts[np.ndarray, Any]  # sampled or on the host
+  rollouts: KnownScored  # sampled or on the host
   faults: list[combine.Fault]
   cut_off: float  # nats that top-k, top-p and min-p cut off, summed over all tokens
 
@@ -79,7 +79,7 @@ def choose(batches: Sequence[Scored], places: Sequence[int]) -> Scored:
 
 def with_rewards(
   r: KnownRollouts, rewards: np.ndarray, given: np.ndarray, components: np.ndarray
-) -> ScoredRollouts[np.ndarray, Any]:
+) -> KnownScored:
   """Returns the rollouts with these rewards in place of any others."""
   new = {"rewards": rewards, "given": given, "components": components}
   return ScoredRollouts(**vars(r) | new)

@@ -12,7 +12,7 @@ process reward model, which is asked after each step (DeepSeekMath, arXiv 2402.0
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -31,7 +31,7 @@ from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.sandbox import deadline
 from grpo_jax.setup import build, checks, registry, scorers
-from grpo_jax.types import Example, HostScored, ScoredRollouts
+from grpo_jax.types import Example, HostScored, KnownScored
 
 NAME = scorers.LEARNING  # of the learner and of its reward
 
@@ -145,7 +145,7 @@ def labelled_steps(
   return select(kept, np.flatnonzero(kept.rollouts.given.any(axis=(1, 2))).tolist()).rollouts
 
 
-def on_host(batch: Scored, r: ScoredRollouts[np.ndarray, Any], config: ConfigDict) -> Scored:
+def on_host(batch: Scored, r: KnownScored, config: ConfigDict) -> Scored:
   """Returns the batch with these rollouts on the host, without empty groups.
 
   Prompts have one width in the whole run.
