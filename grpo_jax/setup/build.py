@@ -28,11 +28,11 @@ from grpo_jax.tokenizer import making, reading, steps
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import Example
 
-# What a random key is for; keys are functions of (seed, purpose, step), never carried.
+# Purposes of random keys, which are functions of (seed, purpose, step) and never carried along.
 INIT, SAMPLE, EVALUATE, CONTINUE, ADAPTERS = range(5)
 FIRST_PROMPTS = 256  # of each data set, rendered before a run starts
-SIZES = 8  # programs by default where compiling is slow, see `sizes`
-TOKENIZER_EXAMPLES = 10_000  # of each data set, where a tokenizer is made
+SIZES = 8  # programs by default if compiling is slow, see `sizes`
+TOKENIZER_EXAMPLES = 10_000  # of each data set, to make a tokenizer from
 
 
 class Model(NamedTuple):
@@ -43,7 +43,7 @@ class Model(NamedTuple):
   tokenizer: Tokenizer
   render: Callable[[str], list[int]]  # question -> prompt ids
   stop: tuple[int, ...]  # tokens that end a completion
-  # its starting parameters, in their shards and without adapters; each call a fresh copy
+  # returns a fresh copy of its starting parameters, sharded and without adapters
   load: Callable[[], Any]
 
 
@@ -65,6 +65,37 @@ def model(
   """
   layout = sharding.make_layout(config.mesh, devices)
   folder, run = weights.find_source(config.init_from)
+  _check_start(config, folder)
+  tokenizer = make_tokenizer(config, folder)
+  if folder:
+    shape = weights.read_shape(folder)
+  else:
+    shape = variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
+  tensors.check_tokenizer(tokenizer, shape)
+  if shape.scores and not scores:
+    raise SettingError(
+      f"init_from={config.init_from!r}: is a reward model, which samples nothing; give a policy"
+    )
+  missing = ("score",) if scores and not shape.scores else ()  # parts that the source lacks
+  shape = dataclasses.replace(shape, scores=scores)
+  m = config.model
+  decoder = Decoder(shape, layout, layers=m.layers, remat=m.remat, dtype=m.dtype)
+  load = _loader(config, decoder, folder, run, missing)
+  how = {
+    "template": config.data.template,
+    "chat": config.data.chat,
+    "system": config.data.system,
+    "arguments": tuple(map(tuple, config.data.chat_arguments)),
+  }
+  render = functools.partial(_render, tokenizer, shape.vocab, how)
+  more_stops = [tokenizer.token_id(text) for text in config.sampler.stop]
+  stop = tuple(dict.fromkeys((*tokenizer.eos_ids, *more_stops)))
+  decoder = dataclasses.replace(decoder, lora=adapters.make_lora(config.lora))
+  return Model(layout, decoder, tokenizer, render, stop, load)
+
+
+def _check_start(config: ConfigDict, folder: str) -> None:
+  """Refuses a start that is neither a folder that is there nor a fresh model."""
   if folder and not storage.place(folder).is_dir():
     raise SettingError(f"init_from={folder!r}: no such folder; {where_to_get(config)}")
   if folder and config.model.variant:
@@ -74,21 +105,20 @@ def model(
     )
   if not folder and not config.model.variant:
     raise SettingError(f"init_from='': this experiment starts from weights; {where_to_get(config)}")
-  tokenizer = make_tokenizer(config, folder)
-  shape = (
-    weights.read_shape(folder)
-    if folder
-    else variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
-  )
-  tensors.check_tokenizer(tokenizer, shape)
-  if shape.scores and not scores:
-    raise SettingError(
-      f"init_from={config.init_from!r}: is a reward model, which samples nothing; give a policy"
-    )
-  fresh = ("score",) if scores and not shape.scores else ()  # what the folder or run does not hold
-  shape = dataclasses.replace(shape, scores=scores)
-  how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
-  decoder, lora = Decoder(shape, layout, **how), adapters.make_lora(config.lora)
+
+
+def _loader(
+  config: ConfigDict, decoder: Decoder, folder: str, run: str, missing: Sequence[str]
+) -> Callable[[], Any]:
+  """Returns the function that loads the starting parameters, without adapters.
+
+  Args:
+    config: of the run.
+    decoder: without adapters.
+    folder, run: as `weights.find_source` returns them.
+    missing: parts of the tree that these lack, which are made fresh.
+  """
+  lora = adapters.make_lora(config.lora)
   if lora and (run or not folder):
     raise SettingError(
       f"lora.rank={lora.rank} with init_from={config.init_from!r}: adapters stand on weights that "
@@ -101,28 +131,17 @@ def model(
         f"init_from={run!r}: this run has no complete checkpoint; wait for its first, or use "
         "another"
       )
-    load = functools.partial(weights.restore, run, decoder, left_out=fresh)
+    load = functools.partial(weights.restore, run, decoder, left_out=missing)
   elif folder:
-    tensors.check(folder, parameters.without(decoder.shapes(), fresh))
+    tensors.check(folder, parameters.without(decoder.shapes(), missing))
     dtype = adapters.base_dtype(config.lora, folder) if lora else "float32"
-    load = functools.partial(weights.load, folder, decoder, fresh, dtype)
+    load = functools.partial(weights.load, folder, decoder, missing, dtype)
   else:
     init = jax.jit(decoder.init, out_shardings=decoder.shardings())
     load = functools.partial(init, key(config.seed, INIT, 0))
-  if fresh and folder:
-    load = functools.partial(parameters.with_fresh_head, load, decoder)
-  d = config.data
-  how = {
-    "template": d.template,
-    "chat": d.chat,
-    "system": d.system,
-    "arguments": tuple(map(tuple, d.chat_arguments)),
-  }
-  render = functools.partial(_render, tokenizer, shape.vocab, how)
-  stop = tuple(
-    dict.fromkeys((*tokenizer.eos_ids, *(tokenizer.token_id(t) for t in config.sampler.stop)))
-  )
-  return Model(layout, dataclasses.replace(decoder, lora=lora), tokenizer, render, stop, load)
+  if missing and folder:
+    return functools.partial(parameters.with_fresh_head, load, decoder)
+  return load
 
 
 def _render(tokenizer: Tokenizer, vocab: int, how: dict[str, Any], question: str) -> list[int]:
@@ -188,7 +207,7 @@ def find_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
       config.tokenizer or source, "tokenizer" if config.tokenizer else "init_from"
     )
   sources, _ = registry.train_sources(config.data)
-  examples = (each[i] for each in sources for i in range(min(len(each), TOKENIZER_EXAMPLES)))
+  examples = (data[i] for data in sources for i in range(min(len(data), TOKENIZER_EXAMPLES)))
   texts = [
     text
     for e in examples
@@ -205,16 +224,16 @@ def reference(source: str, model: Model, setting: str, step: int | None = None) 
   """Returns a parameter tree of the policy's shape.
 
   Args:
-    source: a Hugging Face folder or the workdir of a run.
+    source: a Hugging Face folder or the workdir of a run; "": the policy's own start.
     model: the policy.
-    setting: its name, for messages.
+    setting: that names the source, for messages.
     step: of the run's checkpoint; None: the last one.
   """
   if not source:
     return model.load()
   check_source(source, model, setting)
   folder, run = weights.find_source(source)
-  run = run if step is None else source  # that run may have ended and have an export by now
+  run = run if step is None else source  # the run may have an export by now
   if run:
     return weights.restore(run, model.decoder, step)
   return weights.load(folder, model.decoder.base)
@@ -224,9 +243,9 @@ def check_source(source: str, model: Model, setting: str) -> None:
   """Refuses a folder or run without parameters of the policy's shape, by its headers alone.
 
   Args:
-    source: a Hugging Face folder or the workdir of a run.
+    source: a Hugging Face folder or the workdir of a run; "" is let through.
     model: the policy.
-    setting: its name, for messages.
+    setting: that names the source, for messages.
   """
   if not source:
     return
@@ -257,11 +276,11 @@ def pinned_reference(
   Args:
     config: of the run.
     model: the policy.
-    pin: what this returned when the run began; {} then.
+    pin: what this function returned when the run began; {} at that time.
 
   Returns:
-    The tree, and what pins it: `step` of the checkpoint it is from (None: it is no run's
-      checkpoint) and `fingerprint`.
+    The tree, and its pin: the `step` of its checkpoint (None if it is from a folder) and its
+    `fingerprint`.
   """
   setting = "ref_from" if config.ref_from else "init_from"
   source = config.ref_from or config.init_from
@@ -278,10 +297,9 @@ def pinned_reference(
 def check_prompts(
   examples: Sequence[Example], model: Model, config: ConfigDict, setting: str
 ) -> None:
-  """Renders the first prompts of a data set, and refuses it where none of them fits."""
-  lengths = [
-    len(model.render(examples[i].question)) for i in range(min(len(examples), FIRST_PROMPTS))
-  ]
+  """Refuses a data set of whose first prompts none fits."""
+  count = min(len(examples), FIRST_PROMPTS)
+  lengths = [len(model.render(examples[i].question)) for i in range(count)]
   most = config.data.max_prompt_length
   if not lengths:
     raise SettingError(f"{setting}: this data set has no example")
@@ -294,7 +312,7 @@ def check_prompts(
 
 
 def batches(config: ConfigDict, model: Model) -> loader.Batches:
-  """Endless shuffled training batches; every host makes the whole batch."""
+  """Returns endless shuffled training batches; every host makes the whole batch."""
   sources, weights = registry.train_sources(config.data)
   for examples in sources:
     check_prompts(examples, model, config, "data.name")
@@ -309,8 +327,7 @@ def describe(model: Model, folder: str) -> None:
   try:
     path.mkdir(parents=True, exist_ok=True)
     model.tokenizer.save(path)
-    (path / weights.SHAPE).write_text(
-      json.dumps(dataclasses.asdict(model.decoder.config), indent=2)
-    )
+    shape = json.dumps(dataclasses.asdict(model.decoder.config), indent=2)
+    (path / weights.SHAPE).write_text(shape)
   except OSError as error:
     raise workdir.not_writable(folder, error) from error

@@ -20,14 +20,12 @@ from grpo_jax.setup import build, registry, room, scorers, tracing, unread
 from grpo_jax.tokenizer import steps
 from grpo_jax.types import STOPPED, Completion, Example, Prompts, Rollouts
 
-LIVE = ("online", "iterative")  # loops that learn from samples of the policy as it is
+LIVE = ("online", "iterative")  # loops that learn from samples of the current policy
 FIRST_SOLUTIONS = 8  # worked solutions of a data set, scored before a run starts
-# Completions of a prompt, by kind of offline data; samples have as many as the sampler makes.
+# Completions of a prompt by kind of offline data; samples have as many as the sampler makes.
 COMPLETIONS = {"solutions": 1, "pairs": 2}
-REWARD_LOOPS = {
-  "reward_model": "pairs",
-  "process_reward_model": "steps",
-}  # loops of reward models: offline.data of each
+# Loops that train reward models, with their offline.data.
+REWARD_LOOPS = {"reward_model": "pairs", "process_reward_model": "steps"}
 
 
 def check_settings(config: ConfigDict) -> None:
@@ -92,11 +90,12 @@ def check_batch(config: ConfigDict, layout: Layout) -> None:
 def check_decoding(config: ConfigDict, layout: Layout) -> None:
   """Refuses a batch that the sampler's own mesh does not divide."""
   mine = decode_layout(layout, config.sampler.tensor)
-  for setting, name in (("data.prompts", "prompt"), ("sampler.group", "sample")):
-    value, shards = (
-      config.data.prompts if name == "prompt" else config.sampler.group,
-      mine.size(name),
-    )
+  prompts, group = config.data.prompts, config.sampler.group
+  for setting, value, axis in (
+    ("data.prompts", prompts, "prompt"),
+    ("sampler.group", group, "sample"),
+  ):
+    shards = mine.size(axis)
     if value % shards:
       raise SettingError(
         f"sampler.tensor={config.sampler.tensor}: {setting}={value} does not divide over the "
@@ -184,8 +183,7 @@ def check_group(config: ConfigDict, objective: Objective) -> None:
   if config.sampler.group > 1 or source_of_data(config) != "live":
     return
   configured = registry.configured(config.objective)
-  # Three prompts with one completion each, of rewards on either side of any threshold: does one
-  # teach something?
+  # Three prompts with one completion each, whose rewards are on either side of any threshold.
   tokens, rewards = (
     np.ones((3, 1, 2), np.int32),
     np.array([[[0, -1e6]], [[0, 0.0]], [[0, 1e6]]], np.float32),
