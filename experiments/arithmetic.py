@@ -1,5 +1,4 @@
-"""GRPO (DeepSeekMath, arXiv 2402.03300) on word problems, from a warm start that ships with the
-code.
+"""GRPO (DeepSeekMath, arXiv 2402.03300) on word problems, from a warm start in this folder.
 
     python -m experiments.run --config=experiments/arithmetic.py --workdir=runs/arithmetic
 
@@ -7,9 +6,11 @@ A decoder of 0.8 million parameters, trained by SFT and stopped early
 (experiments/arithmetic_sft.py), learns by GRPO from nothing but whether its final answer is right.
 Hardware: two CPU cores; it takes minutes.
 
-    :hard             problems of five to eight steps, from a warm start that solves 8% of them; outcomes are rare there
-    :objective=NAME   a row of experiments/presets.py, or process; or an objective of your own, as FILE.py
-    :teacher=FOLDER   for distill and distill_offline: a Hugging Face folder or a run, such as runs/arithmetic
+    :hard             problems of five to eight steps, from a warm start that solves 8% of them, so
+                      that rewards are rare
+    :objective=NAME   a row of experiments/presets.py, or process; or your own objective, FILE.py
+    :teacher=FOLDER   for distill and distill_offline: a Hugging Face folder or a run, such as
+                      runs/arithmetic
 """
 
 import pathlib
@@ -51,9 +52,7 @@ OWN: dict[str, dict[str, Any]] = {
 
 
 def overlong(c: ConfigDict) -> tuple[tuple, ...]:
-  """Returns the rewards of DAPO: the outcome, and its soft punishment of the last eight tokens
-  before the limit.
-  """
+  """Returns DAPO's rewards: the outcome, and a soft penalty for the last eight tokens allowed."""
   punished = {"max_length": c.sampler.max_length, "buffer": 8}
   return (("correct", "math.answer_correct", 1.0), ("overlong", "length.overlong", 1.0, punished))
 
@@ -80,7 +79,7 @@ def set_task(c: ConfigDict, hard: bool) -> None:
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """The config; `arg` is what follows the colon in --config=FILE:arg."""
+  """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(arg, hard=False, objective="grpo", teacher="")
   c = defaults.get_config()
   c.init_from = warm_start(args.hard)

@@ -1,16 +1,16 @@
-"""Iterative GRPO (DeepSeekMath, arXiv 2402.03300, Algorithm 1) on word problems, by a reward model
-that keeps learning.
+"""Iterative GRPO (DeepSeekMath, arXiv 2402.03300, Algorithm 1) on word problems.
 
     python -m experiments.run --config=experiments/arithmetic_rm.py --workdir=runs/rm
-    python -m experiments.run --config=experiments/arithmetic_iterative.py:reward_model=runs/rm
-    --workdir=runs/iterative
+    python -m experiments.run --workdir=runs/iterative \\
+      --config=experiments/arithmetic_iterative.py:reward_model=runs/rm
 
-The policy is rewarded by the reward model alone. Whether an answer is right only labels the pairs
-that the reward model goes on learning from; it is logged as `reward/correct`, beside
+Only a reward model rewards the policy, and it keeps learning. Whether an answer is right only
+labels the pairs that it learns from, and is logged as `reward/correct` besides
 `reward/reward_model`. The policy is evaluated at the end of each iteration.
 
-    :reward_model=FOLDER   a reward model to begin with: a run of arithmetic_rm.py, or a Hugging Face folder
-    :hard                  the problems of arithmetic.py:hard, and its rate
+    :reward_model=FOLDER   start of the reward model: a run of arithmetic_rm.py or a Hugging Face
+                           folder
+    :hard                  the problems of arithmetic.py:hard, and its learning rate
 """
 
 from ml_collections import ConfigDict
@@ -20,7 +20,7 @@ from grpo_jax.errors import SettingError
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """The config; `arg` is what follows the colon in --config=FILE:arg."""
+  """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(arg, reward_model="", hard=False)
   if not args.reward_model:
     raise SettingError(

@@ -1,20 +1,21 @@
-"""A process reward model (Math-Shepherd, arXiv 2312.08935) on word problems, from the policy's own
-samples.
+"""A process reward model (Math-Shepherd, arXiv 2312.08935) of word problems.
 
     python -m experiments.run --config=experiments/arithmetic_prm.py --workdir=runs/arithmetic_prm
 
-The decoder of 0.8 million parameters that experiments/arithmetic.py starts from learns to tell the
-right steps of its own samples from the wrong ones, of which it makes about as many. A step is right
-where one of eight continuations reaches the right answer. On held-out prompts `eval/step_accuracy`
-compares the model with such labels, `eval/rule_accuracy` with the exact checker of steps, and
-`eval/label_agreement` the labels with the checker. Hardware: two CPU cores. With
-:labels=rule,start=FOLDER, a policy that solves these problems (experiments/arithmetic_sft.py), the
-balanced accuracy on 3487 held-out steps, 55% of them wrong, was 75% after 200 steps, 90% after 800
-and 95.2% at the end; the area under the curve was 0.985. Of others docs/results.md tells.
+The decoder of 0.8 million parameters from which experiments/arithmetic.py starts learns to tell
+right steps of its own samples from wrong ones; it makes about as many of each. A step counts as
+right if one of eight continuations reaches the right answer. On held-out prompts,
+`eval/step_accuracy` compares the model with such labels, `eval/rule_accuracy` with the exact
+checker of steps, and `eval/label_agreement` the labels with the checker.
+
+Hardware: two CPU cores. With :labels=rule,start=FOLDER, where FOLDER is a policy that solves these
+problems (experiments/arithmetic_sft.py), the balanced accuracy on 3487 held-out steps, 55% of them
+wrong, was 75% after 200 steps, 90% after 800 and 95.2% at the end, and the area under the curve was
+0.985. docs/results.md has other runs.
 
     :hard            samples of the warm start of arithmetic.py:hard
-    :labels=rule     the exact checker labels the steps; no continuations are made
-    :start=FOLDER    what the reward model starts from, in place of the warm start
+    :labels=rule     the exact checker labels the steps, without continuations
+    :start=FOLDER    start of the reward model, instead of the warm start
 """
 
 from ml_collections import ConfigDict
@@ -24,7 +25,7 @@ from grpo_jax.setup import defaults
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """The config; `arg` is what follows the colon in --config=FILE:arg."""
+  """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(arg, hard=False, labels=("continuations", "rule"), start="")
   c = defaults.get_config()
   c.loop = "process_reward_model"

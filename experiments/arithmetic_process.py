@@ -1,17 +1,14 @@
-"""Process-supervised GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.3) on word problems: a
-reward for each step.
+"""Process-supervised GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.3) on word problems.
 
     python -m experiments.run --config=experiments/arithmetic_process.py --workdir=runs/process
 
-It is experiments/arithmetic.py but for the rewards, and for the advantage: step_returns, since
-group_relative leaves steps out until one wrong line is all that it writes (docs/results.md, which
-has what `:hard` comes to).
+It is experiments/arithmetic.py with a reward for each step, by the exact checker of steps, and with
+the advantage step_returns: under group_relative the policy leaves out steps until it writes nothing
+but one wrong line. docs/results.md explains this and has the result of `:hard`.
 
-The exact checker says of each step whether it is right.
-
-    :reward_model=FOLDER   a process reward model says it: a run of arithmetic_prm.py, or a Hugging Face folder; what
-                           the checker says is logged beside it, as `reward/steps`
-    :outcome=true          whether the answer is right counts, too, as much as one step
+    :reward_model=FOLDER   a process reward model scores the steps: a run of arithmetic_prm.py or a
+                           Hugging Face folder; the checker's verdict is logged as `reward/steps`
+    :outcome=true          a right answer counts as well, as much as one step
     :hard                  the problems of arithmetic.py:hard
 """
 
@@ -21,7 +18,7 @@ from experiments import arguments, arithmetic
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """The config; `arg` is what follows the colon in --config=FILE:arg."""
+  """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(arg, reward_model="", outcome=False, hard=False)
   c = arithmetic.get_config(f"hard={args.hard},objective=process")
   if args.reward_model:

@@ -1,20 +1,20 @@
-"""An outcome reward model of word problems, from samples of the warm start of
-experiments/arithmetic.py.
+"""An outcome reward model of word problems, trained on samples of a policy.
 
     python -m experiments.run --config=experiments/arithmetic_rm.py --workdir=runs/arithmetic_rm
 
-The policy's samples are told apart by whether their answer is right; both of a pair are complete
-and have the form of an answer, so that the form alone tells nothing. Bradley-Terry on the pairs
-(InstructGPT, arXiv 2203.02155, eq. 1).
-Measured once: 67.2% of 512 held-out pairs after 900 steps (the policy's own log-prob tells 71.8% of
-all pairs). With :start=FOLDER, the process reward model of experiments/arithmetic_prm.py, it told
-94.1% before it had learned anything, and 92.8% at the end (docs/results.md).
-Hardware: two CPU cores. DIR/export is a folder for transformers'
-AutoModelForSequenceClassification.
+The loss is Bradley-Terry on pairs (InstructGPT, arXiv 2203.02155, eq. 1) of a right and a wrong
+answer. Both samples of a pair are complete and have the form of an answer, so that the form alone
+reveals nothing. DIR/export is a folder for transformers' AutoModelForSequenceClassification.
+
+Hardware: two CPU cores. In one run the model ranked 67.2% of 512 held-out pairs correctly after 900
+steps; the policy's own log-prob ranks 71.8% of all pairs correctly. With :start=FOLDER, the process
+reward model of experiments/arithmetic_prm.py, it was 94.1% before training and 92.8% at the end
+(docs/results.md).
 
     :hard            samples of the warm start of arithmetic.py:hard
-    :policy=FOLDER   a Hugging Face folder or a run whose samples they are, in place of the warm start
-    :start=FOLDER    what the reward model starts from, in place of the warm start
+    :policy=FOLDER   a Hugging Face folder or a run that makes the samples, instead of the warm
+                     start
+    :start=FOLDER    start of the reward model, instead of the warm start
 """
 
 from ml_collections import ConfigDict
@@ -24,7 +24,7 @@ from grpo_jax.setup import defaults
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """The config; `arg` is what follows the colon in --config=FILE:arg."""
+  """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(arg, hard=False, policy="", start="")
   c = defaults.get_config()
   c.loop = "reward_model"

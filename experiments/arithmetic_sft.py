@@ -1,14 +1,13 @@
-"""How the warm starts of experiments/arithmetic.py were made: SFT on worked solutions, stopped
-early.
+"""SFT on worked solutions, stopped early: it made the warm starts of arithmetic.py.
 
     python -m experiments.run --config=experiments/arithmetic_sft.py --workdir=runs/arithmetic_sft
     cp runs/arithmetic_sft/export/* experiments/arithmetic_warm_start/
 
-Hardware: two CPU cores, a few minutes. It then has the form of an answer and half of the
-arithmetic. `:steps=1500` goes on to where SFT alone ends.
+The model then knows the form of an answer and half of the arithmetic. `:steps=1500` trains until
+SFT alone gains no more. Hardware: two CPU cores, a few minutes.
 
-    :hard   goes on from that warm start on problems of five to eight steps, for arithmetic.py:hard; its export belongs
-            into experiments/arithmetic_hard_warm_start/
+    :hard   continues from that warm start with problems of five to eight steps, for
+            arithmetic.py:hard; its export belongs into experiments/arithmetic_hard_warm_start/
 """
 
 from ml_collections import ConfigDict
@@ -21,7 +20,7 @@ HARD_STEPS = 55  # of samples at a temperature of 1, 8% are then right
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """The config; `arg` is what follows the colon in --config=FILE:arg."""
+  """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(arg, hard=False, steps=0)
   c = defaults.get_config()
   c.loop = "offline"

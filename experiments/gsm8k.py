@@ -1,25 +1,25 @@
-"""GRPO on GSM8K (Cobbe et al., arXiv 2110.14168) with the setting of DeepSeekMath (arXiv
-2402.03300, section 4.2).
+"""GRPO on GSM8K (arXiv 2110.14168) in the setting of DeepSeekMath (arXiv 2402.03300, 4.2).
 
     python -m experiments.run --config=experiments/gsm8k.py:model=qwen3_0.6b --workdir=runs/gsm8k \\
-        --config.init_from=FOLDER
+      --config.init_from=FOLDER
 
 FOLDER is a Hugging Face folder, for example from `hf download Qwen/Qwen3-0.6B --local-dir FOLDER`.
-Data: tensorflow-datasets downloads gsm8k once, or --config.data.path=FOLDER with train.jsonl and
-test.jsonl.
+The data is downloaded once by tensorflow-datasets, or read from train.jsonl and test.jsonl in
+--config.data.path=FOLDER.
 
-    :model=NAME       a row of MODELS below, whose weights FOLDER holds; or tiny: a small model and tokenizer from
-                      scratch, to see the whole pipeline on the real data on a CPU
-    :objective=NAME   a row of experiments/presets.py, or an objective of your own, as FILE.py
+    :model=NAME       a row of MODELS below, whose weights FOLDER holds; or tiny: a small model and
+                      tokenizer from scratch, to see the whole pipeline on real data on a CPU
+    :objective=NAME   a row of experiments/presets.py, or your own objective, FILE.py
     :teacher=FOLDER   for distill and distill_offline: a Hugging Face folder or a run
-    :deepseekmath     the paper's own setting: lr 1e-6, beta 0.04, 64 samples of 1024 tokens, batch 1024, one update
+    :deepseekmath     the paper's setting: learning rate 1e-6, beta 0.04, 64 samples of 1024
+                      tokens, batches of 1024, one update
 
-Hardware, as the TPU's own compiler says (docs/plans/ has the pages, tests/plan/pod_plan_test.py
-compiles the first one again): 0.6B parameters fit eight v5e chips (v5e:2x4) as they are;
-deepseekmath with 7B fits v5e:16x16 with --config.mesh.group=4 --config.mesh.tensor=4
---config.learner.microbatch=16, and a v5p-64 (32 chips, v5p:4x4x2) with --config.mesh.group=2
---config.learner.microbatch=16. `python -m launch.plan` says it of other shapes and slices. The
-score to expect depends on the weights; it is printed before and after.
+Hardware, by the TPU's own compiler: a model of 0.6B parameters fits eight v5e chips (v5e:2x4) with
+the defaults. 7B with deepseekmath fits v5e:16x16 with --config.mesh.group=4 --config.mesh.tensor=4
+--config.learner.microbatch=16, and v5p-64 (32 chips, v5p:4x4x2) with --config.mesh.group=2
+--config.learner.microbatch=16. docs/plans/ has the pages, tests/plan/pod_plan_test.py compiles the
+first again, and `python -m launch.plan` tells the same of other shapes and slices. The score
+depends on the weights; it is printed before and after.
 """
 
 from typing import Any
@@ -40,7 +40,7 @@ MODELS = {
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """The config; `arg` is what follows the colon in --config=FILE:arg."""
+  """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(
     arg, model=(*MODELS, "tiny"), objective="grpo", teacher="", deepseekmath=False
   )
@@ -83,9 +83,7 @@ def get_config(arg: str = "") -> ConfigDict:
 
 
 def own(c: ConfigDict) -> dict[str, dict[str, Any]]:
-  """Returns what this task changes of rows of presets.py: the paper's KL, and DAPO's reward for
-  length.
-  """
+  """Returns what this task changes of rows of presets.py: the paper's KL, DAPO's length reward."""
   longest = c.sampler.max_length
   overlong = ("overlong", "length.overlong", 1.0, {"max_length": longest, "buffer": longest // 5})
   return {
@@ -95,7 +93,7 @@ def own(c: ConfigDict) -> dict[str, dict[str, Any]]:
 
 
 def tiny(c: ConfigDict) -> None:
-  """A model and a tokenizer from scratch, small enough for a CPU; it will not solve many problems."""
+  """Chooses a model and a tokenizer from scratch that fit a CPU and solve hardly any problem."""
   c.steps = 12
   c.tokenizer = "bpe"
   c.model.variant = "tiny"

@@ -1,18 +1,17 @@
-"""Iterative GRPO (DeepSeekMath, arXiv 2402.03300, Algorithm 1) on GSM8K, by a reward model that
-keeps learning.
+"""Iterative GRPO (DeepSeekMath, arXiv 2402.03300, Algorithm 1) on GSM8K.
 
-    python -m experiments.run
-        --config=experiments/gsm8k_iterative.py:model=qwen3_0.6b,reward_model=RM \\
-        --workdir=runs/gsm8k_iterative --config.init_from=FOLDER --config.data.path=$GSM8K_DIR
+    python -m experiments.run --workdir=runs/gsm8k_iterative \\
+      --config=experiments/gsm8k_iterative.py:model=qwen3_0.6b,reward_model=RM \\
+      --config.init_from=FOLDER --config.data.path=$GSM8K_DIR
 
-It is experiments/gsm8k.py in five iterations, rewarded by the reward model alone. Whether an answer
-is right only labels the pairs that the reward model goes on learning from; it is logged as
-`reward/correct`. Hardware and score: it has not been run on real weights; that it traces is tested.
+It is experiments/gsm8k.py in five iterations, rewarded only by a reward model that keeps learning.
+Whether an answer is right only labels the pairs that it learns from, and is logged as
+`reward/correct`. It has not been run on real weights; a test traces it.
 
     :model=NAME            as in experiments/gsm8k.py
-    :reward_model=FOLDER   to begin with: a run of gsm8k_rm.py, or a Hugging Face folder; left out, it is the policy as
-                           it starts, with scores of 0: in the first iteration the reward model
-                             alone learns
+    :reward_model=FOLDER   start of the reward model: a run of gsm8k_rm.py or a Hugging Face folder.
+                           Without it the reward model starts from the policy, with scores of 0, and
+                           learns alone in the first iteration
 """
 
 from ml_collections import ConfigDict
@@ -21,7 +20,7 @@ from experiments import arguments, gsm8k
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """The config; `arg` is what follows the colon in --config=FILE:arg."""
+  """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(arg, model=(*gsm8k.MODELS, "tiny"), reward_model="")
   c = gsm8k.get_config(f"model={args.model}")
   c.loop = "iterative"

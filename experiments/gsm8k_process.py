@@ -1,18 +1,17 @@
-"""Process-supervised GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.3) on GSM8K, by a process
-reward model.
+"""Process-supervised GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.3) on GSM8K.
 
-    python -m experiments.run
-        --config=experiments/gsm8k_process.py:model=qwen3_0.6b,reward_model=PRM \\
-        --workdir=runs/gsm8k_process --config.init_from=FOLDER --config.data.path=$GSM8K_DIR
+    python -m experiments.run --workdir=runs/gsm8k_process \\
+      --config=experiments/gsm8k_process.py:model=qwen3_0.6b,reward_model=PRM \\
+      --config.init_from=FOLDER --config.data.path=$GSM8K_DIR
 
-It is experiments/gsm8k.py but for the rewards and the advantage (step_returns: docs/results.md says
-why). PRM is a run with loop=process_reward_model, or a Hugging Face folder, with the policy's
-tokenizer. Whether the answer is right is logged as `reward/correct`. A step is a line. Hardware and
-score: it has not been run on real weights; that it traces is tested.
+It is experiments/gsm8k.py with the scores of a process reward model for each step, which is a line,
+and the advantage step_returns (docs/results.md says why). PRM is a run with
+loop=process_reward_model, or a Hugging Face folder, with the policy's tokenizer. Whether the answer
+is right is logged as `reward/correct`. It has not been run on real weights; a test traces it.
 
     :model=NAME            as in experiments/gsm8k.py
     :reward_model=FOLDER   the process reward model
-    :outcome=true          whether the answer is right counts, too, as much as one step
+    :outcome=true          a right answer counts as well, as much as one step
 """
 
 from ml_collections import ConfigDict
@@ -22,7 +21,7 @@ from grpo_jax.errors import SettingError
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """The config; `arg` is what follows the colon in --config=FILE:arg."""
+  """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(arg, model=(*gsm8k.MODELS, "tiny"), reward_model="", outcome=False)
   if not args.reward_model:
     raise SettingError(

@@ -1,18 +1,18 @@
-"""An outcome reward model for GSM8K, on pairs of a policy's own samples, or on a file of pairs.
+"""An outcome reward model for GSM8K, from pairs of a policy's samples or a file of pairs.
 
-    python -m experiments.run --config=experiments/gsm8k_rm.py:model=qwen3_0.6b
-        --workdir=runs/gsm8k_rm \\ --config.init_from=FOLDER --config.data.path=$GSM8K_DIR
+    python -m experiments.run --workdir=runs/gsm8k_rm \\
+      --config=experiments/gsm8k_rm.py:model=qwen3_0.6b \\
+      --config.init_from=FOLDER --config.data.path=$GSM8K_DIR
 
-FOLDER is a Hugging Face folder of a policy, which is sampled from and from which the reward model
-starts; with :policy=OTHER the samples are OTHER's (a folder or a run, such as one of
-experiments/gsm8k.py, with the same tokenizer). --config.offline.pairs=FILE.jsonl takes pairs of
-yours instead: prompt, chosen and rejected on each line; with it, --config.offline.require= asks
-nothing of them. Bradley-Terry (InstructGPT, arXiv 2203.02155, eq. 1), one pass over the
-pairs, as is usual. Hardware and score: it has not been run on real weights; that it traces is
-tested.
+FOLDER is the Hugging Face folder of a policy, from which the reward model starts and which makes
+the samples, unless :policy=OTHER names another folder or run with the same tokenizer, such as a run
+of experiments/gsm8k.py. --config.offline.pairs=FILE.jsonl takes your own pairs instead (prompt,
+chosen and rejected on each line), and --config.offline.require= then lifts the requirement on them.
+The loss is Bradley-Terry (InstructGPT, arXiv 2203.02155, eq. 1), in the usual single pass over the
+pairs. It has not been run on real weights; a test traces it.
 
     :model=NAME       a row of MODELS in experiments/gsm8k.py, whose weights FOLDER holds
-    :policy=FOLDER    whose samples the pairs are
+    :policy=FOLDER    folder or run that makes the samples
 """
 
 from ml_collections import ConfigDict
@@ -22,7 +22,7 @@ from grpo_jax.setup import defaults
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """The config; `arg` is what follows the colon in --config=FILE:arg."""
+  """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(arg, model=tuple(gsm8k.MODELS), policy="")
   c = gsm8k.get_config(f"model={args.model}")
   c.loop = "reward_model"

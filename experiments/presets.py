@@ -1,8 +1,7 @@
-"""Objectives as the literature has them: what `:objective=NAME` chooses in arithmetic.py and
-gsm8k.py.
+"""Lists objectives as the literature has them, for `:objective=NAME` of arithmetic.py and gsm8k.py.
 
-A row is a module of grpo_jax/objectives and what differs from its defaults and those of
-defaults.py. Learning rates, KL weights that suit one model, and rewards are the experiment's own.
+A row is a module of grpo_jax/objectives and what it changes of the defaults. Learning rates, KL
+weights that suit one model, and rewards are up to each experiment.
 """
 
 from typing import Any

@@ -1,6 +1,4 @@
-"""Shows on the console how far a long piece of work is: a bar on a terminal, elsewhere a plain line
-now and then.
-"""
+"""Shows how far long work is: a bar on a terminal, elsewhere a plain line now and then."""
 
 import time
 
@@ -13,7 +11,7 @@ PLAIN_SECONDS = 60.0  # between lines where the console is no terminal
 
 
 class Progress:
-  """Shows how many of `total` steps are done, the time left and a text. Use it in a `with` block."""
+  """Shows how many of `total` steps are done, the time left and a text, inside a `with` block."""
 
   def __init__(self, total: int, done: int):
     """`done`: how many steps were done before; they took no time here."""
@@ -37,9 +35,7 @@ class Progress:
       self._bar.stop()
 
   def show(self, done: int, text: str) -> None:
-    """Shows that `done` steps are done; a plain line where the text is new, or the last one is a
-    minute old.
-    """
+    """Shows that `done` steps are done; the plain line appears if its text is new or a minute passed."""
     now = time.monotonic()
     self._start = self._start or (now, done)
     left = remaining(now - self._start[0], done - self._start[1], self._total - done)

@@ -1,18 +1,18 @@
-"""GRPO on any task of reasoning-gym (arXiv 2505.24760), scored by the task's own scorer, with a
-model of a million parameters that starts from nothing. It takes `pip install -e '.[gym]' -c
-constraints.txt`.
+"""GRPO on any task of reasoning-gym (arXiv 2505.24760), scored by the task's own scorer.
 
+    pip install -e '.[gym]' -c constraints.txt
     python -m experiments.run --config=experiments/reasoning_gym.py:stage=sft --workdir=runs/gym_sft
-    python -m experiments.run --config=experiments/reasoning_gym.py:init_from=runs/gym_sft/export
-    --workdir=runs/gym
+    python -m experiments.run --workdir=runs/gym \\
+      --config=experiments/reasoning_gym.py:init_from=runs/gym_sft/export
 
-The first teaches the form of an answer and some of the answers, the second learns from the scores
-alone; without `init_from` that is from nothing, and shows only that everything runs. Hardware: two
-CPU cores.
+The first run teaches a model of a million parameters the form of an answer and some of the answers;
+the second learns from scores alone. Without `init_from` it starts from nothing, which only shows
+that everything runs. Hardware: two CPU cores.
 
     :task=NAME     a task of reasoning-gym
-    :level=N       of its curriculum, from 0; -1: its own defaults. A curriculum: each level from the export before it
-    :stage=NAME    grpo, or sft: on the tasks' own answers
+    :level=N       level of its curriculum, from 0; -1: its own defaults. For a curriculum, start
+                   each level from the export of the one before
+    :stage=NAME    grpo, or sft on the tasks' own answers
 """
 
 from ml_collections import ConfigDict
@@ -22,7 +22,7 @@ from grpo_jax.setup import defaults
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """The config; `arg` is what follows the colon in --config=FILE:arg."""
+  """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(arg, task="chain_sum", level=0, stage=("grpo", "sft"), init_from="")
   c = defaults.get_config()
   c.init_from = args.init_from

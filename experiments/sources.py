@@ -1,8 +1,7 @@
-"""What the flags of export.py, sample.py and evaluate.py name: weights in a folder or a run, and a
-folder to write to.
+"""Resolves flags that name weights in a folder or a run, and a folder to write to.
 
-A folder or run means what it means as `init_from`. Nothing in it is written. jax is not imported
-before all flags have been found to name something.
+It serves export.py, sample.py and evaluate.py. A folder or run means what it means as `init_from`,
+and nothing in it is written. jax is imported only after all flags have been checked.
 """
 
 import contextlib
@@ -52,8 +51,7 @@ def check(flag: str, path: str, step: int | None) -> None:
 
 
 def warn_of_damage(flag: str, path: str, step: int | None) -> None:
-  """Says which files that are read of a run are not what it wrote, by their checksums: a person may
-  have changed them.
+  """Warns of files of a run that do not match their checksums; a person may have changed them.
 
   Checkpoints are compared when they are restored.
   """
@@ -107,9 +105,7 @@ def check_out(out: str, paths: Sequence[str]) -> None:
 
 
 def trained_with(run: str, names: Sequence[str]) -> dict[str, Any]:
-  """Returns those settings of a run that its config.json has, by their names, tuples for lists; {}
-  for "", no run.
-  """
+  """Returns some settings of a run from its config.json, with tuples for lists; {} for ""."""
   saved, found = provenance.saved_config(run) if run else {}, {}
   for name in names:
     section, _, last = name.partition(".")
@@ -125,17 +121,14 @@ def _tuples(value: Any) -> Any:
 
 @contextlib.contextmanager
 def output() -> Iterator[TextIO]:
-  """Gives standard output for what a command is asked for; whatever else is printed meanwhile goes
-  to stderr.
-  """
+  """Gives standard output for a command's result, while other prints go to stderr."""
   out = sys.stdout
   with contextlib.redirect_stdout(sys.stderr):
     yield out
 
 
 def step_of(path: str, step: int | None) -> int | None:
-  """Returns the step of the weights that `model` gives: that of the flag, else of the run's end,
-  else its last.
+  """Returns the step of the weights that `model` loads: the flag's, or else the last of the run.
 
   None for a folder that is no run.
   """
@@ -148,9 +141,7 @@ def step_of(path: str, step: int | None) -> int | None:
 
 
 def model(config: ConfigDict, path: str, step: int | None) -> "build.Model":
-  """Returns the policy in a folder or run, on the mesh of the config; `load` gives the weights of
-  that step.
-  """
+  """Returns the policy of a folder or run on the mesh of the config, with its weights of a step."""
   from grpo_jax.setup import build
 
   given = build.of_another(config, path)

@@ -1,17 +1,17 @@
-"""Plans a run on TPUs before they are rented: compiles its update and its sampler for chips that
-are not there.
+"""Plans a run on TPUs before they are rented, by compiling for chips that are not there.
 
-    python -m launch.plan --config=experiments/gsm8k.py:model=qwen3_0.6b --topology=v5e:2x4
-    --out=docs/plans/NAME.md
+    python -m launch.plan --config=experiments/gsm8k.py:model=qwen3_0.6b --topology=v5e:2x4 \\
+      --out=docs/plans/NAME.md
 
-Prints and saves a page: memory of a chip by part, what moves between chips, an estimate of time,
-programs, and what it costs at --price a chip-hour. Settings are overridden as for
-experiments/run.py (--config.mesh.tensor=4). Needs libtpu (pip install 'jax[tpu]' -c
-constraints.txt), but no weights, no data and no chips. A program takes the compiler one to five
-minutes on two cores; what it found is kept in --cache.
+It prints and saves a page: memory of a chip by part, traffic between chips, an estimate of time,
+programs, and the cost at --price a chip-hour. Settings are overridden as for experiments/run.py
+(--config.mesh.tensor=4). It needs libtpu (pip install 'jax[tpu]' -c constraints.txt), but no
+weights, data or chips. A program takes the compiler one to five minutes on two cores; the results
+are kept in --cache.
 
     --sweep        tries mesh splits, microbatches and chunks, and ranks those that fit
-    --scaling      the same load a chip on 4 to 1,024 chips of --topology's family, as a table and a plot
+    --scaling      keeps the load of a chip on 4 to 1,024 chips of --topology's family, as a table
+                   and a plot
 """
 
 import os
@@ -27,7 +27,7 @@ FLAGS = flags.FLAGS
 
 
 def main(argv: list[str]) -> None:
-  """Makes what the flags say, prints it, and saves it where --out says."""
+  """Makes and prints the page that the flags describe, and saves it to --out."""
   del argv
   with arguments.one_line_errors():
     if not FLAGS.topology:

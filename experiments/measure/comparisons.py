@@ -64,7 +64,7 @@ QUESTIONS = (
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """The config; `arg` is what follows the colon in --config=FILE:arg."""
+  """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(arg, arms="", quick=False)
   c = ConfigDict()
   c.base = "experiments/arithmetic.py"

@@ -79,7 +79,7 @@ def arms(orm: str, prm: str, epochs: int, rate: float) -> dict[str, tuple[str, .
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """The config; `arg` is what follows the colon in --config=FILE:arg."""
+  """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(arg, arms="", orm="", prm="", epochs=1, rate=1e-4)
   table = arms(args.orm, args.prm, args.epochs, args.rate)
   chosen = comparisons.choose(args.arms, table)
