@@ -1,23 +1,21 @@
-"""Says whether a run's folder is whole, what the run depends on, and what of that has changed
-since.
+"""Examines a run's folder: whether it is whole, and whether what the run depends on has changed.
 
     python -m experiments.doctor DIR
 
-DIR is the workdir of a run, on a disk or in a bucket, of one that goes on as well: what it writes
-at this moment may be called damaged. The folder is only read, without an accelerator, and no code
-that its config names is executed. A line for each part says how it was checked and what was found;
-a second list has what DIR/inputs.json recorded of what the run depends on, and what is there now.
-Steps are counted by log.every as config.json has it.
+DIR is the workdir of a run, on a disk or in a bucket. The run may still be going; what it writes at
+that moment may then be reported as damaged. The folder is only read, without an accelerator, and no
+code that its config names is executed. The first list has a line for each part and how it was
+checked. The second list compares what DIR/inputs.json recorded with what is there now. Steps are
+counted by log.every of config.json.
 
-    ok         it is what was written, by its checksum where it has one
-    unchecked  it is there, without a checksum; or it is not known here, and a resume compares it
-    note       nothing wrong, and good to know: the run goes on, or an export is older than the last step
+    ok         it is what was written, by its checksum if it has one
+    unchecked  it is there but has no checksum, or cannot be known here; a resume compares it
+    note       nothing is wrong: the run continues, or an export is older than the last step
     damaged    it is not what was written
     missing    it should be there
-    changed    what the run depends on is another now
+    changed    something that the run depends on is different now
 
-The exit code is 1 where anything is damaged, missing or changed, else 0; 2 for a DIR that is no
-run's.
+The exit code is 1 if anything is damaged, missing or changed, else 0; 2 if DIR is not a run's.
 """
 
 import collections
@@ -42,22 +40,23 @@ from grpo_jax.sandbox import model_folder
 from grpo_jax.setup import defaults, weights
 
 BAD = ("damaged", "missing", "changed")
-WIDTH, PART = 110, 32  # columns: of a row, and of the name in it
-ROWS = 4  # of a line that is long
+WIDTH, PART = 110, 32  # columns of a row, and of the name in it
+ROWS = 4  # at most, of a line
+ABSENT = "not there"
 
 
 class Line(NamedTuple):
-  """Holds what is said of one part of a folder."""
+  """The state of one part of a folder."""
 
   state: str
   part: str
-  said: str
+  text: str
 
 
 def main() -> None:
   """Examines the folder that the command line names."""
   folder = jsonl.folder_argument("experiments.doctor", __doc__)
-  jax.config.update("jax_platforms", "cpu")  # an accelerator may be that of the run
+  jax.config.update("jax_platforms", "cpu")  # the run may be using the accelerator
   with arguments.one_line_errors():
     place = storage.place(folder)
     if not (place / "config.json").exists() and not provenance.is_run(folder):
@@ -66,18 +65,18 @@ def main() -> None:
       )
     bad = show(f"{folder}: is it whole?", whole(folder))
     bad += show("what does it depend on, and is that as it was?", depends_on(folder))
-  said = ", ".join(f"{count} {state}" for state, count in collections.Counter(bad).items())
-  print(f"\n{said or 'all of it is whole, and nothing has changed'}")
+  counts = ", ".join(f"{count} {state}" for state, count in collections.Counter(bad).items())
+  print(f"\n{counts or 'all of it is whole, and nothing has changed'}")
   sys.exit(1 if bad else 0)
 
 
 def show(title: str, lines: Iterator[Line]) -> list[str]:
-  """Prints lines as they are found, and returns the bad states among them."""
+  """Prints lines as they come, and returns the bad states among them."""
   print(f"\n{title}", flush=True)
   bad = []
   for line in lines:
     part = line.part if len(line.part) <= PART else f"...{line.part[3 - PART :]}"
-    text = console.printable(f"{line.state:<9}  {part:<{PART}}  {' '.join(line.said.split())}")
+    text = console.printable(f"{line.state:<9}  {part:<{PART}}  {' '.join(line.text.split())}")
     for row in textwrap.wrap(
       text, WIDTH, subsequent_indent=" " * (PART + 13), max_lines=ROWS, placeholder=" ..."
     ):
@@ -86,39 +85,31 @@ def show(title: str, lines: Iterator[Line]) -> list[str]:
   return bad
 
 
-# -- whether it is whole
-
-
 def whole(folder: str) -> Iterator[Line]:
-  """Yields what is found of each part of a run's folder."""
+  """Yields the state of each part of a run's folder."""
   yield _tried("config.json", lambda: _config(folder))
-  sums, error = _sums(folder)
-  if error:
-    yield Line("damaged", manifest.NAME, error)
-  for name, said in sums.items():
-    now = manifest.changed(folder, name, said)
-    state = "ok" if not now else "missing" if now == manifest.MISSING else "damaged"
-    yield Line(
-      state,
-      name,
-      said
-      if state == "ok"
-      else f"{said} were written" + (f", {now} are there" * (state != "missing")),
-    )
-  if not sums and not error:
-    yield Line(
-      "unchecked", manifest.NAME, "no checksums of whole files: the run is of before there were any"
-    )
+  sums = {}
+  try:
+    sums = manifest.read(folder)
+    if not sums:
+      text = "no checksums of whole files: the run is of before there were any"
+      yield Line("unchecked", manifest.NAME, text)
+  except SettingError as error:
+    yield Line("damaged", manifest.NAME, str(error))
+  for name, written in sums.items():
+    now = manifest.changed(folder, name, written)
+    if not now:
+      yield Line("ok", name, written)
+    elif now == manifest.MISSING:
+      yield Line("missing", name, f"{written} were written")
+    else:
+      yield Line("damaged", name, f"{written} were written, {now} are there")
   yield from _checkpoints(folder)
   for name in writer.LOGS:
     yield _tried(name, lambda name=name: _log(folder, name))
   yield _tried("steps", lambda: _steps(folder))
-  for part, check in (
-    ("model", _model),
-    ("export", _export),
-    ("adapter", _adapter),
-    ("result.json", _result),
-  ):
+  checks = {"model": _model, "export": _export, "adapter": _adapter, "result.json": _result}
+  for part, check in checks.items():
     yield _tried(part, lambda check=check: check(folder))
   yield _tried(compile_cache.FOLDER, lambda: _compiled(folder))
   if (storage.place(folder) / "tensorboard").is_dir():
@@ -130,11 +121,11 @@ def whole(folder: str) -> Iterator[Line]:
 
 
 def _tried(part: str, check: Callable[[], tuple[str, str]]) -> Line:
-  """Returns what a check says of a part; whatever it raises is damage."""
+  """Returns the result of a check; whatever it raises is damage."""
   try:
-    state, said = check()
-    return Line(state, part, said)
-  except Exception as error:  # what is damaged can fail in any way
+    state, text = check()
+    return Line(state, part, text)
+  except Exception as error:  # damage can make anything fail
     return Line("damaged", part, str(error) or type(error).__name__)
 
 
@@ -147,25 +138,16 @@ def _config(folder: str) -> tuple[str, str]:
 
 
 def _read_config(folder: str) -> ConfigDict | None:
-  """Returns the config of a run, with defaults for settings that are younger than it; None where
-  there is none.
-  """
+  """Returns the config of a run, with defaults for settings that it lacks, if it has a config."""
   saved = model_folder.read_json(f"workdir={folder}", storage.place(folder), "config.json")
   return None if saved is None else ConfigDict(_over(defaults.get_config().to_dict(), saved))
 
 
 def _over(old: Any, new: Any) -> Any:
-  """Returns nested dicts with the values of others over theirs; lists of JSON are tuples."""
+  """Returns nested dicts updated by others, in which lists of JSON become tuples."""
   if isinstance(old, dict) and isinstance(new, dict):
     return old | {key: _over(old.get(key), value) for key, value in new.items()}
   return tuple(_over(None, value) for value in new) if isinstance(new, list) else new
-
-
-def _sums(folder: str) -> tuple[dict[str, str], str]:
-  try:
-    return manifest.read(folder), ""
-  except SettingError as error:
-    return {}, str(error)
 
 
 def _checkpoints(folder: str) -> Iterator[Line]:
@@ -175,100 +157,79 @@ def _checkpoints(folder: str) -> Iterator[Line]:
   steps = finished.steps(directory)
   if not steps:
     done = workdir.steps_logged(folder)
-    said = (
-      f"none is complete, and metrics.jsonl tells of {done} steps"
-      if done
-      else "none is complete yet"
-    )
-    yield Line("missing" if done else "note", "checkpoints", said)
+    if done:
+      text = f"none is complete, and metrics.jsonl tells of {done} steps"
+      yield Line("missing", "checkpoints", text)
+    else:
+      yield Line("note", "checkpoints", "none is complete yet")
   for step in steps:
     line = _tried(f"checkpoints/{step}", lambda step=step: _checkpoint(folder, step))
-    # the run goes on, and keeps the last
-    is_gone = line.state == "damaged" and step not in finished.steps(directory)
-    yield (
-      Line("note", line.part, "was deleted meanwhile by the run, which goes on")
-      if is_gone
-      else line
-    )
+    # a run that continues keeps only its last checkpoints
+    if line.state == "damaged" and step not in finished.steps(directory):
+      line = Line("note", line.part, "was deleted meanwhile by the run, which goes on")
+    yield line
   for path in finished.incomplete(directory):
-    yield Line(
-      "note",
-      f"checkpoints/{path.name}",
-      "is being written, or was cut off; the next start removes it",
-    )
+    text = "is being written, or was cut off; the next start removes it"
+    yield Line("note", f"checkpoints/{path.name}", text)
 
 
 def _checkpoint(folder: str, step: int) -> tuple[str, str]:
-  """Compares every array with its checksum, a part of them at a time, and the logs with the lengths
-  that they had.
-  """
+  """Compares every array with its checksum, and the logs with the lengths they had."""
   from grpo_jax.run import arrays, checkpoint
 
   about = checkpoint.about(folder, step)
   for name, length in about["lengths"].items():
     path = storage.place(folder) / name
-    found = storage.size(path) if path.is_file() else 0
-    if found < length:
-      return "damaged", f"it counts on {length} bytes of {name}, which has {found}"
+    size = storage.size(path) if path.is_file() else 0
+    if size < length:
+      return "damaged", f"it counts on {length} bytes of {name}, which has {size}"
   total, wrong, done = 0, [], 0
   with Progress(max(1, len(about["arrays"])), 0) as bar:
     for sums, size in arrays.read(folder, step):
-      wrong += [name for name, said in sums.items() if about["arrays"].get(name) != said]
+      wrong += [name for name, checksum in sums.items() if about["arrays"].get(name) != checksum]
       total, done = total + size, done + len(sums)
       if done < len(about["arrays"]):
         bar.show(done, f"checkpoint {step}")
   if done != len(about["arrays"]):
     return "damaged", f"{len(about['arrays'])} arrays were saved and {done} are there"
   if wrong:
-    return (
-      "damaged",
-      f"the numbers of {wrong[0]} are not those that were saved ({len(wrong)} of {done} arrays)",
-    )
+    count = f"{len(wrong)} of {done} arrays"
+    return "damaged", f"the numbers of {wrong[0]} are not those that were saved ({count})"
   return "ok", f"{done} arrays, {total / 1e6:,.1f} MB: all have their checksums"
 
 
 def _log(folder: str, name: str) -> tuple[str, str]:
   path = storage.place(folder) / name
-  found = logs.read(path)
-  if found.lost:
-    return "damaged", f"its last {found.lost} lines are not there any more; {found.lines} are"
+  log = logs.read(path)
+  if log.lost:
+    return "damaged", f"its last {log.lost} lines are not there any more; {log.lines} are"
   if not path.is_file():
     return "note", "is not there; a run without it has written no line"
-  if said := logs.told(found.damaged, found.lines):
-    return "damaged", said
-  if found.sums:
-    return (
-      "damaged",
-      f"{found.lines} lines can be read, and {found.sums} lines of {logs.sums_name(name)} cannot",
-    )
-  without = found.lines - found.checked
-  rest = f"; {without} without a checksum can be read" if without else ""
-  return (
-    "ok" if not without else "unchecked",
-    f"{found.checked} lines of {found.lines} have their checksums{rest}",
-  )
+  if damage := logs.told(log.damaged, log.lines):
+    return "damaged", damage
+  if log.sums:
+    unread = f"{log.sums} lines of {logs.sums_name(name)} cannot"
+    return "damaged", f"{log.lines} lines can be read, and {unread}"
+  text = f"{log.checked} lines of {log.lines} have their checksums"
+  if log.checked == log.lines:
+    return "ok", text
+  return "unchecked", f"{text}; {log.lines - log.checked} without a checksum can be read"
 
 
 def _steps(folder: str) -> tuple[str, str]:
-  """Looks for steps that metrics.jsonl skips, and for a last one that is before the last
-  checkpoint.
-  """
+  """Looks for steps that metrics.jsonl lacks, up to the last checkpoint."""
   config = _read_config(folder)
   every = config.log.every if config else 1
-  found = {
-    step
-    for _, line in logs.read(storage.place(folder) / "metrics.jsonl").objects
-    if isinstance(step := line.get("step"), int)
-  }
-  end = max([finished.latest(finished.directory(folder)) or 0, *found])
+  lines = logs.read(storage.place(folder) / "metrics.jsonl").objects
+  logged = {step for _, line in lines if isinstance(step := line.get("step"), int)}
+  end = max([finished.latest(finished.directory(folder)) or 0, *logged])
   wanted = -(-end // every)
-  lost = wanted - sum(0 < step <= end and (step - 1) % every == 0 for step in found)
+  lost = wanted - sum(0 < step <= end and (step - 1) % every == 0 for step in logged)
   if lost:
-    first = next(step for step in itertools.count(1, every) if step not in found)
+    first = next(step for step in itertools.count(1, every) if step not in logged)
     return "missing", f"metrics.jsonl has no line of {lost} of {wanted} steps, the first {first}"
-  return "ok", f"metrics.jsonl has a line of each step to {max([0, *found])}" + (
-    f", one in {every}" if every > 1 else ""
-  )
+  rate = f", one in {every}" if every > 1 else ""
+  return "ok", f"metrics.jsonl has a line of each step to {max([0, *logged])}{rate}"
 
 
 def _model(folder: str) -> tuple[str, str]:
@@ -291,11 +252,8 @@ def _export(folder: str) -> tuple[str, str]:
   tensors = headers.read_headers(path)
   files = {tensor.file for tensor in tensors.values()}
   if provenance.has_gone_on(folder):
-    return (
-      "note",
-      f"of step {provenance.ended_at(folder)}, and the run has gone on since; {len(tensors)} "
-      "tensors",
-    )
+    end = provenance.ended_at(folder)
+    return "note", f"of step {end}, and the run has gone on since; {len(tensors)} tensors"
   return "ok", f"{len(tensors)} tensors in {len(files)} files, by their headers"
 
 
@@ -318,30 +276,20 @@ def _result(folder: str) -> tuple[str, str]:
 
 def _compiled(folder: str) -> tuple[str, str]:
   path = storage.place(folder) / compile_cache.FOLDER
-  if not path.is_dir() or storage.in_bucket(folder):
-    return (
-      "note",
-      "is in a bucket, and not looked at"
-      if path.is_dir()
-      else "is not there: the run keeps no programs here",
-    )
+  if not path.is_dir():
+    return "note", "is not there: the run keeps no programs here"
+  if storage.in_bucket(folder):
+    return "note", "is in a bucket, and not looked at"
   states = compile_cache.examine(str(path))
   damaged = [name for name, (is_whole, _) in states.items() if not is_whole]
   if damaged:
-    return (
-      "damaged",
-      f"{len(damaged)} of {len(states)} programs; the next start removes them and compiles anew",
-    )
+    count = f"{len(damaged)} of {len(states)} programs"
+    return "damaged", f"{count}; the next start removes them and compiles anew"
   return "ok", f"{len(states)} programs are whole"
 
 
-# -- what it depends on
-
-
 def depends_on(folder: str) -> Iterator[Line]:
-  """Yields what was recorded of each thing that the run's numbers depend on, and whether it is the
-  same now.
-  """
+  """Yields whether each thing that the run's numbers depend on is as it was recorded."""
   from grpo_jax.distributed import inputs
 
   try:
@@ -358,43 +306,38 @@ def depends_on(folder: str) -> Iterator[Line]:
     yield Line("unchecked", inputs.NAME, f"what is there now is not known: {error}")
     now = {}
   for name in sorted(recorded | {name: "" for name in now if not name.startswith(inputs.CODE)}):
-    was, found = recorded.get(name), now.get(name)
+    was, value = recorded.get(name), now.get(name)
     if was is None:
-      yield Line("changed", name, f"was nothing, is {found}")
-    elif found is None:
+      yield Line("changed", name, f"was nothing, is {value}")
+    elif value is None:
       yield Line("unchecked", name, f"was {was}; a resume compares it")
-    elif was == found:
+    elif was == value:
       yield Line("ok", name, str(was))
     else:
-      yield Line("missing" if found == ABSENT else "changed", name, f"was {was}, is {found}")
-
-
-ABSENT = "not there"
+      yield Line("missing" if value == ABSENT else "changed", name, f"was {was}, is {value}")
 
 
 def _now(folder: str, recorded: dict[str, Any]) -> dict[str, str]:
-  """Returns what is there now of what was recorded; what only a run can know is left out. No code
-  is executed.
-  """
+  """Returns the present value of what was recorded, but for what only a run can know."""
   from grpo_jax.distributed import inputs
   from grpo_jax.setup import depends
 
-  found = inputs.describe_versions()
+  values = inputs.describe_versions()
   if config := _read_config(folder):
-    found |= depends.of_folders(config)
-  for name in recorded.keys() - found.keys():
+    values |= depends.of_folders(config)
+  for name in recorded.keys() - values.keys():
     if name.startswith(inputs.CODE) and name.endswith(".py"):
-      found[name] = inputs.describe_file(name.removeprefix(inputs.CODE))
+      values[name] = inputs.describe_file(name.removeprefix(inputs.CODE))
     elif name.startswith(inputs.CODE):
       if file := _module_file(name.removeprefix(inputs.CODE)):
-        found[name] = inputs.describe_file(file)
+        values[name] = inputs.describe_file(file)
     elif "/" in name or name in ("data.path", "data.test_path", "offline.pairs", "offline.steps"):
-      found[name] = ABSENT
-  return {name: ABSENT if said == "absent" else said for name, said in found.items()}
+      values[name] = ABSENT
+  return {name: ABSENT if value == "absent" else value for name, value in values.items()}
 
 
 def _module_file(name: str) -> str:
-  """Returns the file that a module would be imported from; "" where it is not found from here."""
+  """Returns the file that a module would be imported from, or ""."""
   for folder in sys.path:
     for end in (".py", "/__init__.py"):
       if os.path.isfile(path := os.path.join(folder or ".", name.replace(".", "/") + end)):

@@ -82,13 +82,13 @@ def test_a_whole_folder_is_whole(good):
   lines = [*doctor.whole(str(good)), *doctor.depends_on(str(good))]
   by_part = {line.part: line for line in lines}
   assert (
-    "arrays, " in by_part["checkpoints/5"].said
-    and "all have their checksums" in by_part["checkpoints/5"].said
+    "arrays, " in by_part["checkpoints/5"].text
+    and "all have their checksums" in by_part["checkpoints/5"].text
   )
-  assert "5 lines of 5 have their checksums" in by_part["metrics.jsonl"].said
+  assert "5 lines of 5 have their checksums" in by_part["metrics.jsonl"].text
   assert by_part["data.path/train.jsonl"].state == by_part["version of jax"].state == "ok"
   assert (
-    by_part["export"].state == "ok" and by_part["result.json"].said == "the run ended at step 5"
+    by_part["export"].state == "ok" and by_part["result.json"].text == "the run ended at step 5"
   )
   after = {
     path: (path.stat().st_mtime_ns, path.read_bytes())
@@ -147,7 +147,7 @@ def test_steps_that_are_not_there(run):
   lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
   (run / "metrics.jsonl").write_bytes(b"".join(lines[:2] + lines[3:]))
   found = {line.part: line for line in doctor.whole(str(run))}
-  assert found["steps"].state == "missing" and "1 of 5 steps, the first 3" in found["steps"].said
+  assert found["steps"].state == "missing" and "1 of 5 steps, the first 3" in found["steps"].text
 
 
 def test_checkpoints_that_are_gone(run):
@@ -172,7 +172,7 @@ def test_an_export_of_before_more_steps_is_a_note(run):
   (run / "result.json").write_text(json.dumps(result | {"steps": 4}))
   manifest.record(str(run), manifest.END)
   (export,) = [line for line in doctor.whole(str(run)) if line.part == "export"]
-  assert export.state == "note" and "of step 4, and the run has gone on since" in export.said
+  assert export.state == "note" and "of step 4, and the run has gone on since" in export.text
 
 
 def test_data_that_changed_or_is_gone(good, run):
