@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Evaluated:
-  """What one path has shown."""
+  """The results of one path."""
 
   line: dict[str, Any]  # as it is printed
   problems: "dict[str, np.ndarray]"  # metric -> its value on each problem, [N]
@@ -50,37 +50,35 @@ class Evaluated:
 
 
 def main(argv: list[str]) -> None:
-  """Evaluates what the flags say."""
+  """Evaluates the paths that the flags name."""
   del argv
-  logging.set_verbosity(logging.WARNING)  # orbax tells of every step it takes
+  logging.set_verbosity(logging.WARNING)  # orbax logs every step it takes
   values = flags.FLAGS
   with arguments.one_line_errors(), said_of("--path"), sources.output() as out:
-    paths = [path for each in values.path or () for path in each.split(",") if path]
+    paths = [path for value in values.path or () for path in value.split(",") if path]
     print("starting: importing jax, loading weights and data", flush=True)
     steps = check(values.config, paths, values.step or [], values.out)
-    # of all, before the first
+    # all of them before the first is evaluated
     models = [sources.model(values.config, path, step) for path, step in zip(paths, steps)]
-    found: list[Evaluated] = []
+    results: list[Evaluated] = []
     try:
       for path, step, model in zip(paths, steps, models):
-        each = evaluate_model(values.config, path, step, model)
-        if found:
-          each.line["difference"] = differences(found[0].problems, each.problems)
-        print(json.dumps(each.line), file=out, flush=True)
-        found.append(each)
+        result = evaluate_model(values.config, path, step, model)
+        if results:
+          result.line["difference"] = differences(results[0].problems, result.problems)
+        print(json.dumps(result.line), file=out, flush=True)
+        results.append(result)
     finally:
-      if values.out and found:
-        write_samples(values.out, [sample for each in found for sample in each.samples])
-    if len(found) > 1:
-      rich.console.Console(width=120).print(table(found))
+      if values.out and results:
+        write_samples(values.out, [sample for result in results for sample in result.samples])
+    if len(results) > 1:
+      rich.console.Console(width=120).print(table(results))
 
 
 def check(
   config: ConfigDict, paths: Sequence[str], steps: Sequence[int], out: str | None
 ) -> list[int | None]:
-  """Refuses what cannot be evaluated, before any weights are read, and returns the step of each
-  path.
-  """
+  """Returns the step of each path, after checking all that needs no weights."""
   from grpo_jax.setup import checks
 
   if not paths:
@@ -92,22 +90,22 @@ def check(
     )
   for path in paths:
     sources.check_place("--path", path)
-  found = steps_of([provenance.is_run(path) for path in paths], steps)
-  for path, step in zip(paths, found):
+  step_of_path = steps_of([provenance.is_run(path) for path in paths], steps)
+  for path, step in zip(paths, step_of_path):
     sources.check("--path", path, step)
     warn_of_prompts(config, path)
   if out:
     sources.check_out(out, paths)
     make_folder(out)
-  return found
+  return step_of_path
 
 
 def warn_of_prompts(config: ConfigDict, path: str) -> None:
-  """Says where a run was trained with other prompts or stop tokens than it is evaluated with."""
-  given = config.copy_and_resolve_references()
+  """Warns if a run was trained with other prompts or stop tokens."""
+  evaluated = config.copy_and_resolve_references()
   for name, trained in sources.trained_with(provenance.run_of(path), sources.PROMPT).items():
     section, _, last = name.partition(".")
-    if trained != (now := given[section][last]):
+    if trained != (now := evaluated[section][last]):
       print(
         f"warning: {path} was trained with {name}={trained!r}, and is evaluated with {now!r}",
         flush=True,
@@ -115,8 +113,7 @@ def warn_of_prompts(config: ConfigDict, path: str) -> None:
 
 
 def steps_of(runs: Sequence[bool], steps: Sequence[int]) -> list[int | None]:
-  """Returns the step of each path, None where it has none: one step is of all runs, several are of
-  each in turn.
+  """Returns the step of each path, None for folders; one step is for all runs.
 
   Args:
     runs: whether each path is a run.
@@ -124,9 +121,9 @@ def steps_of(runs: Sequence[bool], steps: Sequence[int]) -> list[int | None]:
   """
   many = sum(runs)
   if len(steps) not in (0, 1, many) or (steps and not many):
-    given = " ".join(f"--step={step}" for step in steps)
+    flags_given = " ".join(f"--step={step}" for step in steps)
     raise SettingError(
-      f"{given}: there are {many} runs among the {len(runs)} of --path; give a step for each of "
+      f"{flags_given}: there are {many} runs among the {len(runs)} of --path; give a step for each of "
       "them, or one for all"
     )
   left = iter([*steps] * (many if len(steps) == 1 else 1))
@@ -144,9 +141,9 @@ def evaluate_model(
 
   start, step = time.monotonic(), sources.step_of(path, step)
   evaluator = Evaluator(config, model)
-  generators = {"greedy": evaluator.greedy} | (
-    {"sampled": evaluator.sampled} if config.eval.samples else {}
-  )
+  generators = {"greedy": evaluator.greedy}
+  if config.eval.samples:
+    generators["sampled"] = evaluator.sampled
   n, outcomes, samples = len(evaluator.problems), [], []
   print(f"{path}: loading weights, compiling", flush=True)
   params, key = model.load(), build.key(config.seed, build.EVALUATE, 0)
@@ -159,11 +156,8 @@ def evaluate_model(
   numbers = policy.metrics_of(*outcomes)
   for _, warning in evaluator.warnings(numbers):
     print(f"warning: {warning}", flush=True)
-  line = (
-    {"path": path}
-    | ({} if step is None else {"step": step})
-    | {"problems": n, "samples": config.eval.samples}
-  )
+  line = {"path": path} | ({} if step is None else {"step": step})
+  line |= {"problems": n, "samples": config.eval.samples}
   line |= writer.clean(numbers) | {"wall_s": round(time.monotonic() - start, 1)}
   return Evaluated(line, policy.by_problem(*outcomes), samples)
 
@@ -181,57 +175,49 @@ def _keep(
   completion: "Completion",
   judged: "policy.Judged",
 ) -> None:
-  """Keeps a completion as samples.jsonl has it."""
+  """Adds a completion to the rows of samples.jsonl."""
   from grpo_jax.types import STOPPED
 
-  row = about | {
-    "question": example.question,
-    "completion": completion.text,
-    "answer": example.answer,
-  }
-  row |= {
-    "reward": float(judged.right),
-    "ended": "stopped" if completion.ended == STOPPED else "truncated",
-  }
+  ended = "stopped" if completion.ended == STOPPED else "truncated"
+  row = {"question": example.question, "completion": completion.text, "answer": example.answer}
+  row = about | row | {"reward": float(judged.right), "ended": ended}
   samples.append(row | ({"faults": judged.fault} if judged.fault else {}))
 
 
 def differences(
   before: "dict[str, np.ndarray]", after: "dict[str, np.ndarray]"
 ) -> dict[str, dict[str, float | None]]:
-  """Returns how much better `after` is, by metric: the mean over problems, and its standard error
-  (None for one).
-  """
+  """Returns by how much `after` is better in each metric, with the standard error of the mean."""
   from grpo_jax.evaluation import policy
 
-  found = {name: policy.paired(before[name], after[name]) for name in before if name in after}
+  paired = {name: policy.paired(before[name], after[name]) for name in before if name in after}
   return {
     name: {"mean": mean, "error": None if math.isnan(error) else error}
-    for name, (mean, error) in found.items()
+    for name, (mean, error) in paired.items()
   }
 
 
-def table(found: Sequence[Evaluated]) -> rich.table.Table:
+def table(results: Sequence[Evaluated]) -> rich.table.Table:
   """Returns a table of the metrics, a row each, with the differences to the first path."""
   shown = rich.table.Table(box=None)
   shown.add_column("")
-  for each in found:
-    step = f" {each.line['step']}" if "step" in each.line else ""
-    shown.add_column(rich.text.Text(each.line["path"] + step), justify="right")
-    if "difference" in each.line:
+  for result in results:
+    step = f" {result.line['step']}" if "step" in result.line else ""
+    shown.add_column(rich.text.Text(result.line["path"] + step), justify="right")
+    if "difference" in result.line:
       shown.add_column("difference", justify="right")
-  for name in found[0].problems:
+  for name in results[0].problems:
     cells = []
-    for each in found:
-      cells.append(f"{each.line[name]:.1%}" if name in each.line else "")
-      if "difference" in each.line:
-        cells.append(_signed(each.line["difference"].get(name)))
+    for result in results:
+      cells.append(f"{result.line[name]:.1%}" if name in result.line else "")
+      if "difference" in result.line:
+        cells.append(_signed(result.line["difference"].get(name)))
     shown.add_row(name, *cells)
   return shown
 
 
 def _signed(difference: dict[str, float | None] | None) -> str:
-  """A difference and its standard error in points of a hundred; "" where there is none."""
+  """Returns a difference with its standard error, in points of a hundred; "" if there is none."""
   if difference is None:
     return ""
   error = "" if difference["error"] is None else f" ± {100 * difference['error']:.1f}"
@@ -247,7 +233,7 @@ def make_folder(out: str) -> None:
 
 
 def not_writable(out: str, error: OSError) -> SettingError:
-  """The error to raise where the folder of --out does not take a file."""
+  """Returns the error of a folder --out that does not take a file."""
   return SettingError(
     f"--out={out!r}: cannot be written ({error.strerror or error}); use another folder"
   )

@@ -1,19 +1,19 @@
-"""Asks a policy: a question typed, given or of a file.
+"""Asks a policy questions that are typed, given as a flag or read from a file.
 
     python -m experiments.sample --path=FOLDER_OR_WORKDIR [--step=N]
         [--like=RUN] [--prompt=TEXT | --file=FILE.txt|FILE.jsonl] [--samples=N] [--max_length=N]
         [--temperature=X] [--top_k=N] [--top_p=X] [--min_p=X] [--seed=N]
 
 Without --prompt and --file it asks for questions until the end of the input (Ctrl-D). A file has a
-question on each line; in .jsonl it is the field "question" or "prompt" of an object. Its answers
-are printed as JSON, a line for each question; others as text, on a terminal while they are sampled
-(on several devices, when they are complete).
+question on each line; in .jsonl it is the field "question" or "prompt" of an object. Answers to a
+file are printed as JSON, one line per question; others as text, which a terminal shows while it is
+sampled (on several devices: when it is complete).
 
-A run, or its export, is asked as it was trained: by the template, the chat, the stop tokens and the
-sampler of its config.json, but for what the flags say. Another folder is asked by its chat template
-if it has one, else with the text as it is; or with --like=RUN as that run was trained, to compare
-the weights before and after. --temperature=0 takes the most likely token each time. The same seed
-gives the same answers.
+A run, or its export, is asked as it was trained: with the template, chat, stop tokens and sampler
+of its config.json, except where flags differ. Another folder is asked with its chat template if it
+has one, otherwise with the text as it is. --like=RUN asks it as that run was trained, to compare
+weights before and after. --temperature=0 takes the most likely token each time. The same seed gives
+the same answers.
 """
 
 import json
@@ -37,15 +37,13 @@ if TYPE_CHECKING:
   from grpo_jax.setup.build import Model
   from grpo_jax.types import Completion
 
-EVERY = 16  # tokens between two prints of a completion that grows
+EVERY = 16  # tokens between two prints of a growing completion
 BATCH = 16  # questions of a file at a time
 LEAST_WIDTH = 64  # tokens of a prompt: widths are powers of two from here on, each a program
-OF_FOLDERS = {
-  "sampler.max_length": 512,
-  "data.template": "{question}",
-}  # where no config.json of a run says more
+# Settings for a folder that is not a run's.
+OF_FOLDERS = {"sampler.max_length": 512, "data.template": "{question}"}
 OF_RUNS = (*sources.PROMPT, "sampler.dtype", "sampler.weights_dtype", "sampler.cache_dtype")
-SAMPLER = {  # the flags that are settings of the sampler, and what each may be
+SAMPLER = {  # flags that are settings of the sampler
   "max_length": settings.KINDS["sampler.max_length"],
   "temperature": kinds.Form(
     f"0 or {settings.KINDS['sampler.temperature'].expects}",
@@ -68,16 +66,16 @@ class Policy(NamedTuple):
 
 
 def main(argv: list[str]) -> None:
-  """Asks what the flags say."""
+  """Asks the policy that the flags name."""
   del argv
-  logging.set_verbosity(logging.WARNING)  # orbax tells of every step it takes
+  logging.set_verbosity(logging.WARNING)  # orbax logs every step it takes
   values = flags.FLAGS
   with arguments.one_line_errors(), said_of("--path"), sources.output() as out:
-    given = {name: values[name].value for name in ROWS if values[name].value is not None}
-    check(values.path, values.step, values.prompt, values.file, given, values.like)
+    numbers = {name: values[name].value for name in ROWS if values[name].value is not None}
+    check(values.path, values.step, values.prompt, values.file, numbers, values.like)
     questions = read_questions(values.file) if values.file else [values.prompt]
     print("starting: importing jax, loading weights", flush=True)
-    policy = load(values.path, values.step, given, values.like)
+    policy = load(values.path, values.step, numbers, values.like)
     if values.file:
       answer_file(policy, questions, out)
     elif values.prompt is not None:
@@ -91,13 +89,13 @@ def check(
   step: int | None,
   prompt: str | None,
   file: str | None,
-  given: dict[str, Any],
+  numbers: dict[str, Any],
   like: str | None,
 ) -> None:
-  """Refuses flags that name no weights, no question, or no number that works; jax is not imported."""
+  """Refuses flags without weights or a question, or with wrong numbers, before jax is imported."""
   if not path:
     raise SettingError(f"--path is missing: {sources.WEIGHTS}, as in --path=runs/1")
-  for name, value in given.items():
+  for name, value in numbers.items():
     if not ROWS[name].fits(value):
       raise kinds.refused(f"--{name}", value, ROWS[name].expects)
   if prompt is not None and file is not None:
@@ -118,9 +116,7 @@ def check(
 
 
 def read_questions(file: str) -> list[str]:
-  """Returns the questions of a file: its lines, or (.jsonl) the field "question" or "prompt" of
-  each.
-  """
+  """Returns the questions of a file: its lines, or a field of each line in .jsonl."""
   storage.check("--file", file)
   if not file.endswith((".txt", ".jsonl")):
     raise SettingError(f"--file={file!r}: use a name that ends in .txt or .jsonl")
@@ -139,13 +135,13 @@ def read_questions(file: str) -> list[str]:
 
 
 def _question(line: str, where: str) -> str:
-  """The question of a line of JSON."""
+  """Returns the question of a line of JSON."""
   try:
-    found = json.loads(line)
+    record = json.loads(line)
   except (ValueError, RecursionError):
-    found = None
-  texts = [found.get(name) for name in ("question", "prompt")] if isinstance(found, dict) else []
-  for text in texts:
+    record = None
+  fields = record if isinstance(record, dict) else {}
+  for text in (fields.get("question"), fields.get("prompt")):
     if kinds.is_text(text) and text.strip():
       return text
   raise SettingError(
@@ -154,14 +150,13 @@ def _question(line: str, where: str) -> str:
   )
 
 
-def make_config(path: str, given: dict[str, Any], run: str) -> ConfigDict:
-  """Returns the config by which weights are asked: that of a run, if there is one, with what the
-  flags say.
+def make_config(path: str, numbers: dict[str, Any], run: str) -> ConfigDict:
+  """Returns the config for asking: that of a run, if there is one, changed by the flags.
 
   Args:
     path: of the weights.
-    given: the flags.
-    run: as whose policy they are asked; "": none.
+    numbers: the flags that were given.
+    run: as whose policy the weights are asked; "" for none.
   """
   from grpo_jax.setup import defaults
 
@@ -177,26 +172,19 @@ def make_config(path: str, given: dict[str, Any], run: str) -> ConfigDict:
       f"--path={run!r}: config.json is not as the run wrote it ({error}); put it back"
     ) from error
   settings.check(config)
-  config.sampler.group = given.get("samples", 1)
-  config.sampler.update(
-    {
-      name: float(value) if name == "temperature" else value
-      for name, value in given.items()
-      if name in SAMPLER
-    }
-  )
+  config.sampler.group = numbers.get("samples", 1)
+  for name in SAMPLER.keys() & numbers.keys():
+    config.sampler[name] = float(numbers[name]) if name == "temperature" else numbers[name]
   return config
 
 
-def load(path: str, step: int | None, given: dict[str, Any], like: str | None = None) -> Policy:
-  """Returns the policy of a folder or run, its weights on all devices; `like`: the run as whose
-  policy it is asked.
-  """
+def load(path: str, step: int | None, numbers: dict[str, Any], like: str | None = None) -> Policy:
+  """Returns the policy of a folder or run, asked as that of the run `like`, if given."""
   from grpo_jax.sampling import stream
   from grpo_jax.tokenizer import reading
 
   run = provenance.run_of(like or path)
-  config = make_config(path, given, run)
+  config = make_config(path, numbers, run)
   if not run:
     config.data.chat = reading.load(path, "--path").has_chat_template
   plain = f"the template {config.data.template!r}" if run else "the text as it is"
@@ -204,20 +192,19 @@ def load(path: str, step: int | None, given: dict[str, Any], like: str | None = 
   print(f"questions are asked with {how}{f', as {run} was trained' if run else ''}", flush=True)
   model = sources.model(config, path, step)
   made = stream.make_stream(model.decoder, config.sampler, model.stop)
-  return Policy(model, made, made.sampler.ready(model.load()), given.get("seed", 0))
+  return Policy(model, made, made.sampler.ready(model.load()), numbers.get("seed", 0))
 
 
 def sample(
   policy: Policy, questions: Sequence[str], turn: int, rows: int = 1
 ) -> Iterator[list[list["Completion"]]]:
-  """Yields the answers to some questions as they grow, [questions][samples]; the last ones are
-  complete.
+  """Yields the growing answers to some questions, [questions][samples]; the last are complete.
 
   Args:
     policy: is asked.
     questions: at least one.
-    turn: how many questions were asked before: the noise is another one each time.
-    rows: to which empty prompts fill the questions up, so that batches share a program.
+    turn: how many questions were asked before; each turn has noise of its own.
+    rows: least number of prompts, filled up by empty ones, so that batches share a program.
   """
   import numpy as np
 
@@ -227,45 +214,40 @@ def sample(
 
   ids = [policy.model.render(question) for question in questions]
   shards = policy.stream.sampler.layout.size("prompt")
-  tokens = np.zeros(
-    (-(-max(rows, len(ids)) // shards) * shards, width_for(max(map(len, ids)))), np.int32
-  )
-  for row, each in zip(tokens, ids):
-    row[: len(each)] = each
+  height = -(-max(rows, len(ids)) // shards) * shards
+  tokens = np.zeros((height, width_for(max(map(len, ids)))), np.int32)
+  for row, prompt in zip(tokens, ids):
+    row[: len(prompt)] = prompt
   lengths = np.array([*map(len, ids), *[0] * (len(tokens) - len(ids))], np.int32)
   prompts = rollouts.to_device(policy.stream.sampler.layout, Prompts(tokens, lengths))
-  for found in policy.stream(
-    policy.ready, prompts, build.key(policy.seed, build.SAMPLE, turn), EVERY
-  ):
-    groups = list(zip(*found))[: len(ids)]
+  key = build.key(policy.seed, build.SAMPLE, turn)
+  for arrays in policy.stream(policy.ready, prompts, key, EVERY):
+    groups = list(zip(*arrays))[: len(ids)]
     yield [
-      [rollouts.completion(*each, policy.model.tokenizer) for each in zip(*group)]
+      [rollouts.completion(*fields, policy.model.tokenizer) for fields in zip(*group)]
       for group in groups
     ]
 
 
 def width_for(longest: int) -> int:
-  """Returns the tokens of a prompt's row: a power of two that holds the longest, so that few
-  programs are compiled.
-  """
+  """Returns a power of two that holds the longest prompt, so that few programs are compiled."""
   return max(LEAST_WIDTH, 1 << (longest - 1).bit_length())
 
 
 def new_text(shown: str, text: str) -> str:
-  """Returns what can be printed of a text that grows, after what is shown of it.
+  """Returns what can be printed of a growing text after the part that is shown.
 
-  A character of several tokens reads as U+FFFD until the last has come; it, and a text whose
-  beginning changed, wait.
+  A character of several tokens reads as U+FFFD until its last token has come, and is printed then.
+  A text whose beginning changed waits until it is complete.
   """
   whole = text.rstrip("\ufffd")
   return whole[len(shown) :] if whole.startswith(shown) else ""
 
 
 def answer(policy: Policy, question: str, turn: int, out: TextIO) -> None:
-  """Prints the answers to one question: the first of them on a terminal while it grows."""
-  from grpo_jax.run.console import (
-    printable,
-  )  # an answer may say anything, and a terminal obeys control characters
+  """Prints the answers to a question; a terminal shows the first one while it grows."""
+  # without the control characters of an answer, which a terminal would obey
+  from grpo_jax.run.console import printable
 
   start, shown, group = time.monotonic(), "", []
   for (group,) in sample(policy, [question], turn):
@@ -274,27 +256,24 @@ def answer(policy: Policy, question: str, turn: int, out: TextIO) -> None:
       print(printable(more), end="", file=out, flush=True)
       shown += more
   print(printable(group[0].text.removeprefix(shown)), file=out, flush=True)
-  _told(group[0], 1, len(group), time.monotonic() - start)
-  for n, each in enumerate(group[1:], 2):
-    print(printable(each.text), file=out, flush=True)
-    _told(each, n, len(group), time.monotonic() - start)
+  _report(group[0], 1, len(group), time.monotonic() - start)
+  for n, completion in enumerate(group[1:], 2):
+    print(printable(completion.text), file=out, flush=True)
+    _report(completion, n, len(group), time.monotonic() - start)
 
 
-def _told(completion: "Completion", n: int, of: int, seconds: float) -> None:
-  """Says on stderr which answer it was, how long, and why it ended."""
+def _report(completion: "Completion", n: int, of: int, seconds: float) -> None:
+  """Prints to stderr which answer it was, how long it is, and why it ended."""
   from grpo_jax.types import STOPPED
 
   ended = "stopped" if completion.ended == STOPPED else "cut off by --max_length"
-  print(
-    f"[{f'{n} of {of}: ' if of > 1 else ''}{len(completion.tokens)} tokens, {ended}, {seconds:.1f} "
-    "s]",
-    flush=True,
-  )
+  count = f"{n} of {of}: " if of > 1 else ""
+  print(f"[{count}{len(completion.tokens)} tokens, {ended}, {seconds:.1f} s]", flush=True)
 
 
 def answer_file(policy: Policy, questions: Sequence[str], out: TextIO) -> None:
   """Prints the answers to all questions, a line of JSON for each."""
-  if out.isatty():  # the lines themselves show how far it is, and a bar would stand among them
+  if out.isatty():  # the lines show the progress, and a bar would get in between
     for _ in _answered(policy, questions, out):
       pass
     return
@@ -311,13 +290,10 @@ def _answered(policy: Policy, questions: Sequence[str], out: TextIO) -> Iterator
     some = questions[start : start + BATCH]
     *_, last = sample(policy, some, start, rows=min(BATCH, len(questions)))
     for question, group in zip(some, last):
-      completions = [each.text for each in group]
-      stopped = [each.ended == STOPPED for each in group]
-      print(
-        json.dumps({"question": question, "completions": completions, "stopped": stopped}),
-        file=out,
-        flush=True,
-      )
+      completions = [completion.text for completion in group]
+      stopped = [completion.ended == STOPPED for completion in group]
+      line = {"question": question, "completions": completions, "stopped": stopped}
+      print(json.dumps(line), file=out, flush=True)
     yield start + len(some)
 
 
@@ -339,7 +315,7 @@ def converse(policy: Policy, out: TextIO) -> None:
 if __name__ == "__main__":
   flags.DEFINE_string("path", None, "A Hugging Face folder or the workdir of a run.")
   flags.DEFINE_integer(
-    "step", None, "Of the run's checkpoint; its export, or the last one, where it is not given."
+    "step", None, "Of the run's checkpoint; its export, or the last one, by default."
   )
   flags.DEFINE_string(
     "like", None, "A run: asks as it was trained, where --path is another folder."
@@ -348,7 +324,7 @@ if __name__ == "__main__":
   flags.DEFINE_string(
     "file", None, "Questions, one on each line: .txt, or .jsonl with the field question or prompt."
   )
-  flags.DEFINE_integer("samples", None, "Answers to each question; 1 where it is not given.")
+  flags.DEFINE_integer("samples", None, "Answers to each question; 1 by default.")
   flags.DEFINE_integer("max_length", None, "Tokens of an answer; as the run has it, or 512.")
   flags.DEFINE_float("temperature", None, "0: the most likely token; as the run has it, or 1.")
   flags.DEFINE_integer("top_k", None, "Of that many tokens; 0: off.")
@@ -356,5 +332,5 @@ if __name__ == "__main__":
   flags.DEFINE_float(
     "min_p", None, "Of tokens at least this share as likely as the most likely; 0: off."
   )
-  flags.DEFINE_integer("seed", None, "Of the noise; 0 where it is not given.")
+  flags.DEFINE_integer("seed", None, "Of the noise; 0 by default.")
   app.run(main, flags_parser=arguments.parse_flags)

@@ -61,10 +61,10 @@ def warn_of_damage(flag: str, path: str, step: int | None) -> None:
     print(f"warning: {error}", flush=True)
     return
   read = ("config.json", "model", *(("result.json", "export") if step is None else ()))
-  for name, said in sums.items():
-    if name.partition("/")[0] in read and (now := manifest.changed(path, name, said)):
+  for name, written in sums.items():
+    if name.partition("/")[0] in read and (now := manifest.changed(path, name, written)):
       print(
-        f"warning: {flag}={path!r}: {name} is not as the run wrote it ({said}), but {now}",
+        f"warning: {flag}={path!r}: {name} is not as the run wrote it ({written}), but {now}",
         flush=True,
       )
 
@@ -106,13 +106,14 @@ def check_out(out: str, paths: Sequence[str]) -> None:
 
 def trained_with(run: str, names: Sequence[str]) -> dict[str, Any]:
   """Returns some settings of a run from its config.json, with tuples for lists; {} for ""."""
-  saved, found = provenance.saved_config(run) if run else {}, {}
+  saved = provenance.saved_config(run) if run else {}
+  trained = {}
   for name in names:
     section, _, last = name.partition(".")
     settings = saved.get(section)
     if isinstance(settings, dict) and settings.get(last) is not None:
-      found[name] = _tuples(settings[last])
-  return found
+      trained[name] = _tuples(settings[last])
+  return trained
 
 
 def _tuples(value: Any) -> Any:
@@ -144,12 +145,11 @@ def model(config: ConfigDict, path: str, step: int | None) -> "build.Model":
   """Returns the policy of a folder or run on the mesh of the config, with its weights of a step."""
   from grpo_jax.setup import build
 
-  given = build.of_another(config, path)
-  if given.tokenizer in ("words", "bpe"):  # those are made for fresh weights; these have one
-    given.tokenizer = ""
-  found = build.model(given)
-  return (
-    found
-    if step is None
-    else found._replace(load=functools.partial(build.reference, path, found, "--path", step))
-  )
+  other = build.of_another(config, path)
+  if other.tokenizer in ("words", "bpe"):  # made for fresh weights, while these have a tokenizer
+    other.tokenizer = ""
+  policy = build.model(other)
+  if step is None:
+    return policy
+  load = functools.partial(build.reference, path, policy, "--path", step)
+  return policy._replace(load=load)
