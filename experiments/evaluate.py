@@ -123,8 +123,8 @@ def steps_of(runs: Sequence[bool], steps: Sequence[int]) -> list[int | None]:
   if len(steps) not in (0, 1, many) or (steps and not many):
     flags_given = " ".join(f"--step={step}" for step in steps)
     raise SettingError(
-      f"{flags_given}: there are {many} runs among the {len(runs)} of --path; give a step for each of "
-      "them, or one for all"
+      f"{flags_given}: there are {many} runs among the {len(runs)} of --path; give a step for "
+      "each of them, or one for all"
     )
   left = iter([*steps] * (many if len(steps) == 1 else 1))
   return [next(left, None) if is_run else None for is_run in runs]

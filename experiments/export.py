@@ -100,9 +100,7 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
 
 
 def shape_of(workdir: str, part: str) -> "DecoderConfig":
-  """Returns the shape of a learner: the policy's, or that of the reward model which an iterative
-  run started from.
-  """
+  """Returns a learner's shape: the policy's, or that of the reward model of an iterative run."""
   from grpo_jax.setup import weights
 
   shape = weights.read_shape(str(storage.place(workdir) / "model"))

@@ -35,7 +35,10 @@ class Progress:
       self._bar.stop()
 
   def show(self, done: int, text: str) -> None:
-    """Shows that `done` steps are done; the plain line appears if its text is new or a minute passed."""
+    """Shows that `done` steps are done.
+
+    Without a terminal a line is printed if its text is new, or after a minute.
+    """
     now = time.monotonic()
     self._start = self._start or (now, done)
     left = remaining(now - self._start[0], done - self._start[1], self._total - done)
@@ -47,7 +50,7 @@ class Progress:
 
 
 def _bar(console: rich.console.Console) -> rich.progress.Progress:
-  """A bar with the share that is done, the time left and a text behind it."""
+  """Returns a bar with the share that is done, the time left and a text."""
   return rich.progress.Progress(
     rich.progress.BarColumn(bar_width=24),
     rich.progress.TextColumn(

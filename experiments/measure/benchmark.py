@@ -30,6 +30,7 @@ from absl import app, flags
 from ml_collections import ConfigDict
 
 from experiments import arguments
+from experiments.measure import rates
 from grpo_jax.config import kinds, settings
 from grpo_jax.distributed import sharding
 from grpo_jax.learning import learn, optimizer
@@ -44,12 +45,12 @@ from grpo_jax.sampling.rollouts import draw, to_device
 from grpo_jax.setup import registry
 from grpo_jax.types import Prompts, Rollouts
 
-# What the arguments of experiments/measure/benchmarks.py that are no settings of a run may be.
+# Arguments of experiments/measure/benchmarks.py that are not settings of a run.
 WORKLOAD = {
   "layers": kinds.Whole(1),
   "width": kinds.Whole(1),
   "mlp": kinds.Whole(1),
-  "vocab": kinds.Whole(4),  # prompts are drawn from the tokens from 3 on
+  "vocab": kinds.Whole(4),  # prompts are drawn from tokens 3 and up
   "head_dim": kinds.Whole(2),
   "prompt_len": kinds.Whole(2),  # as `forced_lengths` cuts it
   "tail": kinds.SWITCH,
@@ -59,51 +60,13 @@ WORKLOAD = {
 
 
 def forced_lengths(completions: int, completion: int, step: int) -> np.ndarray:
-  """Long-tailed lengths, end token included: exponential with a mean of completion / 4, cut to [2,
-  completion].
-  """
+  """Returns long-tailed lengths with the end token, exponential with mean completion / 4."""
   u = np.random.default_rng(step).random(completions)
   return np.clip(np.ceil(-completion / 4 * np.log1p(-u)), 2, completion).astype(np.int32)
 
 
-def median_seconds(f: Any, *args: Any, times: int = 5) -> float:
-  """The median of so many calls in seconds, after one that may compile."""
-  jax.block_until_ready(f(*args))
-  seconds = []
-  for _ in range(times):
-    start = time.perf_counter()
-    jax.block_until_ready(f(*args))
-    seconds.append(time.perf_counter() - start)
-  return statistics.median(seconds)
-
-
-def matmul_rate(dtype: str = "float32") -> float:
-  """FLOP/s of a square product."""
-  n = 2048 if jax.default_backend() == "cpu" else 8192
-  x = jnp.ones((n, n), dtype)
-  return 2 * n**3 / median_seconds(jax.jit(jnp.matmul), x, x)
-
-
-def copy_rate(megabytes: int = 128, times: int = 8) -> float:
-  """Bytes/s of reading an array and writing it again, in place: new memory would cost a CPU its
-  page faults.
-  """
-  x = jnp.ones(megabytes * 2**18, jnp.float32)
-
-  @jax.jit
-  def add(x: jax.Array) -> jax.Array:
-    return jax.lax.fori_loop(0, times, lambda _, x: x + 1, x)
-
-  return times * 2 * x.nbytes / median_seconds(add, x)
-
-
-def device_peak() -> float | None:
-  """GB, where the device counts them; a CPU does not."""
-  return ((jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use") or 0) / 1e9 or None
-
-
 class Workload(NamedTuple):
-  """What one step is made of; only `state` changes from step to step."""
+  """The parts of a step; only `state` changes from step to step."""
 
   config: ConfigDict
   decoder: Decoder
@@ -114,7 +77,7 @@ class Workload(NamedTuple):
 
 
 class Step(NamedTuple):
-  """What was measured of a step."""
+  """The measurements of a step."""
 
   generate_s: float
   learn_s: float
@@ -126,7 +89,7 @@ class Step(NamedTuple):
 
 
 def make_workload(config: ConfigDict) -> tuple[Workload, TrainState]:
-  """The compiled functions of a workload, and random weights; nothing is compiled yet."""
+  """Returns the jitted functions of a workload, not compiled yet, and random weights."""
   b = config.benchmark
   shape = DecoderConfig(
     vocab=b.vocab,
@@ -158,31 +121,25 @@ def make_workload(config: ConfigDict) -> tuple[Workload, TrainState]:
 
 
 def make_prompts(config: ConfigDict, step: int) -> tuple[Prompts, np.ndarray]:
-  """Random prompts of a step, and the lengths `[P, G]` that its completions are forced to."""
-  b, prompts, group, length = (
-    config.benchmark,
-    config.data.prompts,
-    config.sampler.group,
-    config.sampler.max_length,
-  )
-  tokens = (
-    np.random.default_rng(step).integers(3, b.vocab, (prompts, b.prompt_len)).astype(np.int32)
-  )
+  """Returns random prompts, and the lengths `[P, G]` that their completions are forced to."""
+  b, prompts, length = config.benchmark, config.data.prompts, config.sampler.max_length
+  completions = prompts * config.sampler.group
+  random = np.random.default_rng(step)
+  tokens = random.integers(3, b.vocab, (prompts, b.prompt_len)).astype(np.int32)
   full = np.full(prompts, b.prompt_len, np.int32)
   lengths = forced_lengths(prompts, b.prompt_len, 1_000_000 + step) if b.mixed else full
-  ends = (
-    forced_lengths(prompts * group, length, step)
-    if b.tail
-    else np.full(prompts * group, length, np.int32)
-  )
-  return Prompts(tokens, lengths), ends.reshape(prompts, group)
+  ends = np.full(completions, length, np.int32)
+  if b.tail:
+    ends = forced_lengths(completions, length, step)
+  return Prompts(tokens, lengths), ends.reshape(prompts, -1)
 
 
 def generate_all(
   workload: Workload, params: Any, prompts: Prompts, key: Any, ends: np.ndarray
 ) -> tuple[Rollouts, dict[str, Any]]:
-  """Rollouts of all prompts, and statistics; without refill as many prompts at a time as there are
-  slots for.
+  """Returns rollouts of all prompts, and statistics.
+
+  Without refill it takes as many prompts at a time as there are slots for.
   """
   config = workload.config
   sizes = Sizes(0, workload.decoder.layout, config.benchmark.prompt_len, workload.microbatches)
@@ -191,31 +148,28 @@ def generate_all(
   for first in range(0, len(ends), at_once):
     some, forced = jax.tree.map(operator.itemgetter(slice(first, first + at_once)), (prompts, ends))
     drawn.append(draw(workload.sample, params, some, jax.random.fold_in(key, first), sizes, forced))
-  rollouts, found = zip(*drawn)
   if len(drawn) == 1:
-    return rollouts[0], found[0]
-  steps = sum(f["decode_steps"] for f in found)
-  busy = sum(f["slot_use"] * f["decode_steps"] for f in found) / steps
+    return drawn[0]
+  rollouts, statistics = zip(*drawn)
+  steps = sum(each["decode_steps"] for each in statistics)
+  busy = sum(each["slot_use"] * each["decode_steps"] for each in statistics) / steps
   rollouts = jax.tree.map(
     lambda *x: np.concatenate(x), *(dataclasses.replace(r, prompts=None) for r in rollouts)
   )
-  return dataclasses.replace(rollouts, prompts=plan.trim(prompts)), {
-    "slot_use": busy,
-    "decode_steps": steps,
-  }
+  rollouts = dataclasses.replace(rollouts, prompts=plan.trim(prompts))
+  return rollouts, {"slot_use": busy, "decode_steps": steps}
 
 
 def one_step(workload: Workload, state: TrainState, step: int) -> tuple[TrainState, Step]:
-  """Samples, makes up rewards and learns; the state after it and what was measured."""
+  """Samples, makes up rewards and learns; returns the new state and the measurements."""
   config, layout = workload.config, workload.decoder.layout
   prompts, ends = make_prompts(config, step)
   start = time.perf_counter()
-  rollouts, found = generate_all(workload, state.model, prompts, jax.random.key(step), ends)
+  rollouts, sampled = generate_all(workload, state.model, prompts, jax.random.key(step), ends)
   generate_s = time.perf_counter() - start
-  given = np.arange(config.sampler.max_length) == ends[..., None] - 1
-  rewards = np.where(given, np.random.default_rng(step).integers(0, 7, (*ends.shape, 1)), 0).astype(
-    np.float32
-  )
+  given = np.arange(config.sampler.max_length) == ends[..., None] - 1  # the last tokens
+  scores = np.random.default_rng(step).integers(0, 7, (*ends.shape, 1))
+  rewards = np.where(given, scores, 0).astype(np.float32)
   start = time.perf_counter()
   rollouts = dataclasses.replace(rollouts, rewards=rewards, given=given)
   packing = plan.pack(rollouts, layout, workload.microbatches)
@@ -229,17 +183,17 @@ def one_step(workload: Workload, state: TrainState, step: int) -> tuple[TrainSta
     learn_s,
     int(ends.sum()),
     flops(shape, prompts.lengths, ends),
-    decode_bytes(shape, prompts.lengths, ends, int(found["decode_steps"]), size, matrix_size),
-    float(found["slot_use"]),
+    decode_bytes(shape, prompts.lengths, ends, int(sampled["decode_steps"]), size, matrix_size),
+    float(sampled["slot_use"]),
     plan.padding(rollouts, packing, layout, workload.microbatches),
   )
 
 
 def measure(config: ConfigDict) -> dict[str, Any]:
-  """Runs `config.steps` steps, and those that compile; see the module's docstring."""
+  """Runs `config.steps` steps besides those that compile; see the module's docstring."""
   workload, state = make_workload(config)
-  dtype, copied = config.model.dtype, copy_rate()
-  rates, steps, compiled = [matmul_rate(dtype)], [], []
+  dtype, copied = config.model.dtype, rates.copy_rate()
+  products, steps, compiled = [rates.matmul_rate(dtype)], [], []
 
   def listen(event: str, seconds: float, **_: Any) -> None:
     if event == writer.COMPILED:
@@ -252,21 +206,21 @@ def measure(config: ConfigDict) -> dict[str, Any]:
     if len(compiled) > programs:
       continue
     steps.append(step)
-    rates.append(matmul_rate(dtype))
+    products.append(rates.matmul_rate(dtype))
     if len(steps) == config.steps:
       break
   jax.monitoring.unregister_event_duration_listener(listen)
-  return summary(config, steps, statistics.median(rates), copied) | {
+  return summary(config, steps, statistics.median(products), copied) | {
     "compile_s": sum(compiled),
     "programs": len(compiled),
     "peak_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
-    "peak_device_gb": device_peak(),
+    "peak_device_gb": rates.device_peak(),
     "params_m": sum(x.size for x in jax.tree.leaves(state.params)) / 1e6,
   }
 
 
 def summary(config: ConfigDict, steps: list[Step], rate: float, copied: float) -> dict[str, Any]:
-  """Medians over steps, and shares of the limits: `rate` in FLOP/s, `copied` in bytes/s."""
+  """Returns medians over steps and shares of the limits, `rate` (FLOP/s) and `copied` (bytes/s)."""
   middle = statistics.median
   # gradients, the reference, the old policy
   passes = 3 * config.learner.mu + 1 + (config.learner.mu > 1)
@@ -286,15 +240,13 @@ def summary(config: ConfigDict, steps: list[Step], rate: float, copied: float) -
     "generate_of_bandwidth": middle(s.bytes / s.generate_s for s in steps) / copied,
     "learn_of_limit": passes * middle(s.flops / s.learn_s for s in steps) / rate,
     "slot_use": middle(s.slot_use for s in steps),
-    **{
-      name: middle(s.padding[name] for s in steps)
-      for name in ("padding_fraction", "prompt_padding_fraction")
-    },
+    "padding_fraction": middle(s.padding["padding_fraction"] for s in steps),
+    "prompt_padding_fraction": middle(s.padding["prompt_padding_fraction"] for s in steps),
   }
 
 
 def peer_command(name: str, python: str, config: ConfigDict) -> list[str]:
-  """The same workload for a peer; ends the program where the peer cannot be told to do it."""
+  """Returns the command of the same workload for a peer, or ends the program if there is none."""
   b = config.benchmark
   if b.mixed:
     arguments.fail(f"mixed=true with --vs={name}: peers are given prompts of one length only")
@@ -320,21 +272,18 @@ def peer_command(name: str, python: str, config: ConfigDict) -> list[str]:
     "steps": config.steps,
     "mu": config.learner.mu,
   }
-  command = [
-    python,
-    f"experiments/measure/peers/{name}_step.py",
-    *(f"--{k}={v}" for k, v in sizes.items()),
-  ]
+  command = [python, f"experiments/measure/peers/{name}_step.py"]
+  command += [f"--{size}={value}" for size, value in sizes.items()]
   return command + (["--tail"] if b.tail else [])
 
 
 def own_command(arguments_: list[str]) -> list[str]:
-  """The command of this program with those arguments."""
+  """Returns the command of this program with some arguments."""
   return [sys.executable, "-m", "experiments.measure.benchmark", *arguments_]
 
 
 def last_json(command: list[str]) -> dict[str, Any]:
-  """Runs a command and reads its last line."""
+  """Runs a command and returns the JSON of its last line."""
   done = subprocess.run(command, capture_output=True, text=True, check=False)
   if done.returncode:
     arguments.fail(
@@ -345,12 +294,13 @@ def last_json(command: list[str]) -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> None:
-  """Measures, and prints a JSON object a line."""
+  """Measures, and prints JSON objects, one a line."""
   del argv
   values, config = flags.FLAGS, flags.FLAGS.config
   if "benchmark" not in config:
     arguments.fail(
-      "--config: needs a workload, as in --config=experiments/measure/benchmarks.py:prompts=4,group=8"
+      "--config: needs a workload, as in "
+      "--config=experiments/measure/benchmarks.py:prompts=4,group=8"
     )
   with arguments.one_line_errors():
     settings.check(config)

@@ -25,25 +25,24 @@ import os
 import platform
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
 
 from absl import app, flags
 from ml_collections import ConfigDict
 
 from experiments import arguments
-from experiments.measure import processes
+from experiments.measure import jobs, processes
 from experiments.progress import Progress
 from grpo_jax.config import kinds, settings
 from grpo_jax.io import storage
 from grpo_jax.reports import comparison, jsonl
 
-# stands in the message of one that a signal stopped (signals.py)
+# part of the message of a run that a signal stopped (signals.py)
 STOPPED = "to go on, run the same command again"
-# stands in the message with which a run that diverged ends
+# part of the message with which a diverged run ends
 DIVERGED = "updates in a row were not finite"
 
 
-# What the settings of a comparison may be; the settings of its runs are checked by the runs.
+# Kinds of the settings of a comparison; runs check their own settings.
 SETTINGS = {
   "base": kinds.PATH,
   "lrs": kinds.many(kinds.Number(0)),
@@ -58,19 +57,8 @@ SETTINGS = {
 }
 
 
-class Job(NamedTuple):
-  """One run of the comparison."""
-
-  arm: str
-  lr: float
-  seed: int
-  split: str  # to evaluate on
-  folder: storage.Path
-  flags: list[str]  # those of experiments.run except --workdir
-
-
 def main(argv: list[str]) -> None:
-  """Runs what is left of the comparison and draws it, or (--draw_only) only draws it."""
+  """Runs the rest of the comparison and draws it; with --draw_only it only draws."""
   del argv
   values = flags.FLAGS
   if not values.workdir:
@@ -103,14 +91,14 @@ def main(argv: list[str]) -> None:
 
 
 def check(config: ConfigDict) -> None:
-  """Ends the program where the settings cannot be compared."""
+  """Ends the program if the settings make no comparison."""
   if "arms" not in config or "lrs" not in config:
     arguments.fail(
       "--config: needs arms and a grid, as in --config=experiments/measure/comparisons.py"
     )
   with arguments.one_line_errors():
     kinds.check(config, SETTINGS)
-  for name in names(config):
+  for name in jobs.names(config):
     if not kinds.NAME.fits(name):  # it is the name of a folder
       arguments.fail(f"arms has the name {kinds.shown(name)}: use {kinds.NAME.expects}")
   if both := set(config.seeds) & set(config.tune_seeds):
@@ -118,17 +106,16 @@ def check(config: ConfigDict) -> None:
       f"seeds={config.seeds}: {min(both)} is among tune_seeds, too; an arm is shown on seeds of "
       "its own"
     )
-  for name, given in (
-    *((n, config[n]) for n in ("lrs", "seeds", "tune_seeds")),
-    ("arms", names(config)),
-  ):
-    if not given or len(set(given)) < len(given):
-      arguments.fail(f"{name}={given}: at least one, and each once")
+  lists = {name: config[name] for name in ("lrs", "seeds", "tune_seeds")}
+  for name, values in (lists | {"arms": jobs.names(config)}).items():
+    if not values or len(set(values)) < len(values):
+      arguments.fail(f"{name}={values}: at least one, and each once")
 
 
 def check_runs(config: ConfigDict) -> None:
-  """Ends the program where a run would refuse its settings; their configs, which import jax, get
-  their own process.
+  """Ends the program if a run would refuse its settings.
+
+  The configs of the runs import jax, and so a process of its own checks them.
   """
   child = multiprocessing.get_context("spawn").Process(target=check_arms, args=(config,))
   child.start()
@@ -138,13 +125,11 @@ def check_runs(config: ConfigDict) -> None:
 
 
 def check_arms(config: ConfigDict) -> None:
-  """Ends this process where an arm's settings are none, or out of range: else its run would say so,
-  hours later.
-  """
+  """Ends this process if the settings of an arm are wrong, which its run would say hours later."""
   arguments.define_config("of an arm")
-  for arm in names(config):
-    run = job(config, storage.place("."), arm, config.lrs[0], config.seeds[0])
-    sys.argv = [f"arm {arm}", *run.flags]  # of which ml_collections reads the overrides
+  for arm in jobs.names(config):
+    run = jobs.job(config, storage.place("."), arm, config.lrs[0], config.seeds[0])
+    sys.argv = [f"arm {arm}", *run.flags]  # ml_collections reads overrides from there
     arguments.parse_flags(sys.argv)
     with arguments.one_line_errors():
       settings.check(flags.FLAGS.config)
@@ -153,94 +138,11 @@ def check_arms(config: ConfigDict) -> None:
       delattr(flags.FLAGS, name)
 
 
-def job(config: ConfigDict, workdir: storage.Path, arm: str, lr: float, seed: int) -> Job:
-  """Returns the run of one arm, learning rate and seed. A seed of `tune_seeds` is evaluated on
-  `tune_split`.
-  """
-  split = config.tune_split if seed in config.tune_seeds else config.split
-  objective, *own = next(own for name, *own in config.arms if name == arm)
-  settings = [
-    f"steps={config.steps}",
-    f"seed={seed}",
-    f"data.test={split}",
-    f"data.prompts={config.prompts}",
-    f"sampler.group={config.group}",
-    f"offline.prompts={config.steps * config.prompts}",
-    f"eval.every={config.eval_every}",
-    # no wider than rollouts, so that the peak memory is training's
-    f"eval.batch={config.prompts * config.group}",
-    *config.settings,
-    *own,
-    f"learner.lr={lr!r}",
-  ]
-  base = config.base + ("," if ":" in config.base else ":")
-  given = [
-    f"--config={base}objective={objective}",
-    *(f"--config.{setting}" for setting in settings),
-  ]
-  return Job(arm, lr, seed, split, comparison.folder(workdir, arm, lr, seed), given)
-
-
-def next_job(config: ConfigDict, workdir: storage.Path) -> Job | None:
-  """Returns the next run to do or to go on with: arm by arm, its tuning first; None when all are
-  finished.
-  """
-  for arm in names(config):
-    seeds, lrs = config.tune_seeds if len(config.lrs) > 1 else (), config.lrs
-    best = comparison.best_lr(workdir, arm, config.lrs, config.tune_seeds)
-    for lr, seed in [(lr, seed) for lr in lrs for seed in seeds] + [
-      (best, seed) for seed in config.seeds
-    ]:
-      found = job(config, workdir, arm, lr, seed)
-      if comparison.state(claim(found).folder) == "open":
-        return found
-  return None
-
-
-def claim(run: Job) -> Job:
-  """Returns the run; ends the program where its folder holds one with other settings, finished or
-  not.
-  """
-  path = run.folder / "settings.json"
-  if path.exists() and (old := json.loads(path.read_text())) != run.flags:
-    other = [flag for flag in old if flag not in run.flags] or ["fewer settings"]
-    arguments.fail(
-      f"--workdir: {run.folder} holds a run with {' '.join(other)}; remove it or use another "
-      "--workdir"
-    )
-  return run
-
-
-def names(config: ConfigDict) -> tuple[str, ...]:
-  """Returns the names of the arms."""
-  return tuple(name for name, *_ in config.arms)
-
-
-def total_jobs(config: ConfigDict) -> int:
-  """Returns how many runs the comparison has."""
-  tuning = len(config.lrs) * len(config.tune_seeds) if len(config.lrs) > 1 else 0
-  return len(config.arms) * (tuning + len(config.seeds))
-
-
-def finished_jobs(config: ConfigDict, workdir: storage.Path) -> int:
-  """Returns how many of `total_jobs` are done or diverged."""
-  places = []
-  for arm in names(config):
-    if len(config.lrs) > 1:
-      places += [
-        comparison.folder(workdir, arm, lr, seed) for lr in config.lrs for seed in config.tune_seeds
-      ]
-    best = comparison.best_lr(workdir, arm, config.lrs, config.tune_seeds)
-    if best is not None:
-      places += [comparison.folder(workdir, arm, best, seed) for seed in config.seeds]
-  return sum(comparison.state(place) != "open" for place in places)
-
-
 def run_all(config: ConfigDict, workdir: storage.Path, lock: int, asked: list[int]) -> bool:
-  """Does the runs that are left; returns False where it was stopped."""
-  total, done = total_jobs(config), finished_jobs(config, workdir)
+  """Does the runs that are left; returns False if it was stopped."""
+  total, done = jobs.total_jobs(config), jobs.finished_jobs(config, workdir)
   with Progress(total * config.steps, done * config.steps) as progress:
-    while run := next_job(config, workdir):
+    while run := jobs.next_job(config, workdir):
       label = f"run {done + 1}/{total}  {run.arm} lr {run.lr:g} seed {run.seed} on {run.split}"
       line = execute(
         run, lock, asked, functools.partial(show_steps, progress, done, config.steps, label)
@@ -249,32 +151,30 @@ def run_all(config: ConfigDict, workdir: storage.Path, lock: int, asked: list[in
         f.write(json.dumps(line) + "\n")
       if comparison.state(run.folder) == "open" and not asked:
         settle(run, line["exit"])
-      if asked or comparison.state(run.folder) == "open":  # open: somebody stopped that run alone
-        return next_job(config, workdir) is None
+      if asked or comparison.state(run.folder) == "open":  # open: somebody stopped only that run
+        return jobs.next_job(config, workdir) is None
       done += 1
   return True
 
 
 def show_steps(progress: Progress, runs: int, steps_of_run: int, label: str, step: int) -> None:
-  """Shows that so many runs are done, each of so many steps, and `step` steps of the next."""
+  """Shows the progress: `runs` finished runs, and `step` steps of the next."""
   progress.show(runs * steps_of_run + min(step, steps_of_run), label)
 
 
-def command(run: Job) -> list[str]:
+def command(run: jobs.Job) -> list[str]:
   """Returns the command line of a run."""
-  # of the whole comparison: seeds share their programs
+  # shared by the whole comparison
   compiled = run.folder.parents[2] / "compiled"
   own = [f"--workdir={run.folder}", f"--config.compilation_cache={compiled}"]
   return [sys.executable, "-m", "experiments.run", *run.flags, *own]
 
 
-def execute(run: Job, lock: int, asked: list[int], show: Callable[[int], None]) -> dict:
-  """Runs one process of a run to its end, and returns its line of runs.jsonl; `show` is told the
-  steps done.
-  """
+def execute(run: jobs.Job, lock: int, asked: list[int], show: Callable[[int], None]) -> dict:
+  """Runs one process of a run to its end, and returns its line of runs.jsonl."""
   run.folder.mkdir(parents=True, exist_ok=True)
   (run.folder / "settings.json").write_text(json.dumps(run.flags, indent=2) + "\n")
-  show(steps_done(run.folder))  # before it starts: it may be over by the first look
+  show(steps_done(run.folder))  # at once, since a short run may end before the next look
   ended = processes.run(
     command(run), run.folder / "log.txt", lock, asked, lambda: show(steps_done(run.folder))
   )
@@ -296,9 +196,10 @@ def steps_done(folder: storage.Path) -> int:
   return lines[-1]["step"] if lines else 0
 
 
-def settle(run: Job, code: int) -> None:
-  """Marks a run that diverged as such; ends the program where it failed for another reason, or
-  ended without a result.
+def settle(run: jobs.Job, code: int) -> None:
+  """Marks a run as diverged, or ends the program if it failed for another reason.
+
+  A run that somebody stopped by a signal is neither.
 
   One that somebody stopped by a signal is neither.
   """
@@ -320,27 +221,27 @@ def draw(config: ConfigDict, workdir: storage.Path) -> None:
     arguments.fail(f"--workdir={workdir}: no such folder; run without --draw_only first")
   grid = (tuple(config.lrs), tuple(config.tune_seeds))
   try:
-    arms = comparison.finished_arms(workdir, names(config), *grid, tuple(config.seeds))
+    arms = comparison.finished_arms(workdir, jobs.names(config), *grid, tuple(config.seeds))
   except ValueError as error:
     arguments.fail(f"--workdir={workdir}: {error}")
-  said = notes(config, workdir, arms)
+  paragraphs = notes(config, workdir, arms)
   tuned = [["arm", *(f"{lr:g}" for lr in config.lrs)]]
-  for arm in names(config) if len(config.lrs) > 1 else ():
+  for arm in jobs.names(config) if len(config.lrs) > 1 else ():
     means = comparison.tuning(workdir, arm, *grid)
     tuned.append([arm, *("-" if mean is None else f"{100 * mean:.1f}%" for mean in means)])
   title = "Objectives at equal numbers of sampled tokens"
-  text = comparison.page(title, arms, said, curves(config, arms), tuned)
-  for name, content in (("compare.html", text), ("compare.md", comparison.markdown(arms, said))):
-    storage.write(workdir / name, content.encode())
+  text = comparison.page(title, arms, paragraphs, curves(config, arms), tuned)
+  storage.write(workdir / "compare.html", text.encode())
+  storage.write(workdir / "compare.md", comparison.markdown(arms, paragraphs).encode())
   print(
-    f"{workdir}/compare.html and compare.md: {finished_jobs(config, workdir)} of "
-    f"{total_jobs(config)} runs"
+    f"{workdir}/compare.html and compare.md: {jobs.finished_jobs(config, workdir)} of "
+    f"{jobs.total_jobs(config)} runs"
   )
 
 
 def notes(config: ConfigDict, workdir: storage.Path, arms: list[comparison.Arm]) -> list[str]:
-  """Returns what a reader must know of how the numbers were made, a paragraph each."""
-  done, total = finished_jobs(config, workdir), total_jobs(config)
+  """Returns paragraphs on how the numbers were made, which a reader must know."""
+  done, total = jobs.finished_jobs(config, workdir), jobs.total_jobs(config)
   starts = [run.accuracy[0] for arm in arms for run in arm.runs]
   before = f"The warm start solves {100 * sum(starts) / len(starts):.1f}%. " if starts else ""
   chosen = (
@@ -348,7 +249,8 @@ def notes(config: ConfigDict, workdir: storage.Path, arms: list[comparison.Arm])
     f"mean final accuracy on the {config.tune_split} split ({len(config.tune_seeds)} seeds); the "
     f"{len(config.seeds)} other seeds that are shown were evaluated on the {config.split} split."
     if len(config.lrs) > 1
-    else f"Every arm has the learning rate {config.lrs[0]:g}; evaluated on the {config.split} split."
+    else f"Every arm has the learning rate {config.lrs[0]:g}; evaluated on the {config.split} "
+    "split."
   )
   return [
     f"{before}Accuracy is read when each run had sampled {comparison.budget(arms):,.0f} completion "
@@ -362,7 +264,7 @@ def notes(config: ConfigDict, workdir: storage.Path, arms: list[comparison.Arm])
 
 
 def curves(config: ConfigDict, arms: list[comparison.Arm]) -> str:
-  """Returns the curves as SVG; a line of text where no run is finished or matplotlib is missing."""
+  """Returns the curves as SVG, or a line of text if there are none or matplotlib is missing."""
   runs = {arm.name: [(run.tokens, run.accuracy) for run in arm.runs] for arm in arms if arm.runs}
   if not runs:
     return "No run that is shown is finished."

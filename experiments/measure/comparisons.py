@@ -104,7 +104,7 @@ def get_config(arg: str = "") -> ConfigDict:
 
 
 def choose(names: str, arms: Iterable[str]) -> list[str]:
-  """The arms in `a+b`; all where it is empty."""
+  """Returns the arms in `a+b`, all if it is empty."""
   chosen = names.split("+") if names else list(arms)
   for name in chosen:
     if name not in arms:

@@ -33,9 +33,7 @@ EARLIEST = 0.3  # of the seconds of an undisturbed run; before that, Python is s
 
 
 def left(folder: pathlib.Path) -> dict[str, Any]:
-  """Returns what a finished run leaves, but timings: metrics, samples, the last checkpoint,
-  weights, results.
-  """
+  """Returns everything but timings that a finished run leaves."""
   lines = jsonl.read(storage.place(folder / "metrics.jsonl"))
   last = max(
     (path for path in (folder / "checkpoints").iterdir() if path.name.isdigit()),
@@ -79,18 +77,16 @@ def start(command: list[str], log: pathlib.Path, seconds: float | None) -> int:
 
 
 def doing(log: pathlib.Path) -> str:
-  """Returns what a run was doing, by the last lines that it wrote: "learn", "save", "starting" ..."""
+  """Returns what a run was doing, by its last lines: "learn", "save", "starting" and so on."""
   for line in reversed(log.read_text(errors="replace").splitlines()):
-    if found := re.match(r"(\w+) \.\.\.|(step|after|going on|starting)", line):
-      return found[1] or {"step": "between phases", "after": "between phases"}.get(
-        found[2], found[2]
-      )
+    if match := re.match(r"(\w+) \.\.\.|(step|after|going on|starting)", line):
+      between = match[2] in ("step", "after")
+      return match[1] or ("between phases" if between else match[2])
   return "starting"
 
 
 def drill(folder: pathlib.Path, kills: int, seed: int, rest: list[str]) -> list[dict[str, Any]]:
-  """Kills a run so often and returns what is known of each kill; raises SystemExit where a run ends
-  otherwise.
+  """Kills a run many times and returns a record of each kill; exits if a run ends otherwise.
 
   Args:
     folder: of both runs.
@@ -106,7 +102,7 @@ def drill(folder: pathlib.Path, kills: int, seed: int, rest: list[str]) -> list[
   command = [sys.executable, "-m", "experiments.run", *rest]
   log, killed = folder / "log.txt", folder / "killed"
   print("first the run that nothing happens to, twice", flush=True)
-  for _ in range(2):  # the second one has its programs compiled, as those that are killed have
+  for _ in range(2):  # the second has its programs compiled, like the killed runs
     shutil.rmtree(folder / "whole", ignore_errors=True)
     begun = time.monotonic()
     if code := start([*command, f"--workdir={folder / 'whole'}"], log, None):
@@ -116,43 +112,36 @@ def drill(folder: pathlib.Path, kills: int, seed: int, rest: list[str]) -> list[
         1,
       )
     seconds = time.monotonic() - begun
-  expected, moments, found, runs = left(folder / "whole"), random.Random(seed), [], 0
+  expected, moments = left(folder / "whole"), random.Random(seed)
+  records: list[dict[str, Any]] = []
+  runs = 0
   shutil.rmtree(killed, ignore_errors=True)
   with Progress(kills, 0) as progress:
-    while len(found) < kills or killed.exists():
-      after = moments.uniform(EARLIEST, 1.0) * seconds if len(found) < kills else None
+    while len(records) < kills or killed.exists():
+      after = moments.uniform(EARLIEST, 1.0) * seconds if len(records) < kills else None
       code = start([*command, f"--workdir={killed}"], log, after)
       if code == -signal.SIGKILL:
-        found.append(
-          {"run": runs, "after_s": round(after, 2), "doing": doing(log), "steps": steps(killed)}
-        )
+        record = {"run": runs, "after_s": round(after, 2), "doing": doing(log)}
+        records.append(record | {"steps": steps(killed)})
       elif code:
-        said = log.read_text(errors="replace").strip()[-300:]
-        arguments.fail(f"a run that was killed before ended with code {code}: {said}", 1)
+        end = log.read_text(errors="replace").strip()[-300:]
+        arguments.fail(f"a run that was killed before ended with code {code}: {end}", 1)
       else:
         if differ := differences(expected, left(killed)):
           where = f"{killed} differs from {folder / 'whole'}"
-          arguments.fail(f"{where} in {', '.join(differ)}, after {len(found)} kills", 1)
+          arguments.fail(f"{where} in {', '.join(differ)}, after {len(records)} kills", 1)
         shutil.rmtree(killed)
         runs += 1
-      progress.show(
-        min(len(found), kills), f"{len(found)} kills, {runs} runs as if nothing had happened"
-      )
-  return found
+      text = f"{len(records)} kills, {runs} runs as if nothing had happened"
+      progress.show(min(len(records), kills), text)
+  return records
 
 
 def steps(folder: pathlib.Path) -> int:
   """Returns how many steps the metrics of a run tell of."""
   path = folder / "metrics.jsonl"
-  return max(
-    [
-      0,
-      *map(
-        int,
-        re.findall(r'^\{"step": (\d+)', path.read_text() if path.exists() else "", re.MULTILINE),
-      ),
-    ]
-  )
+  text = path.read_text() if path.exists() else ""
+  return max([0, *map(int, re.findall(r'^\{"step": (\d+)', text, re.MULTILINE))])
 
 
 class Parser(argparse.ArgumentParser):
@@ -182,14 +171,14 @@ def main() -> None:
   if folder.exists() and any(folder.iterdir()):
     arguments.fail(f"--workdir={values.workdir}: is not empty; give a new folder")
   folder.mkdir(parents=True, exist_ok=True)
-  found = drill(folder, values.kills, values.seed, rest)
-  report = {"command": rest, "kills": found}
+  records = drill(folder, values.kills, values.seed, rest)
+  report = {"command": rest, "kills": records}
   (folder / "drill.json").write_text(json.dumps(report, indent=2) + "\n")
-  phases = collections.Counter(kill["doing"] for kill in found)
-  runs = 1 + max(kill["run"] for kill in found)
+  phases = collections.Counter(kill["doing"] for kill in records)
+  runs = 1 + max(kill["run"] for kill in records)
   told = ", ".join(f"{name} {count}" for name, count in phases.most_common())
   print(
-    f"{len(found)} kills in {runs} runs ({told}): each left what the undisturbed run left; "
+    f"{len(records)} kills in {runs} runs ({told}): each left what the undisturbed run left; "
     f"{folder}/drill.json"
   )
 

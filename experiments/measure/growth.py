@@ -76,13 +76,13 @@ def draw(results: list[dict[str, Any]], path: pathlib.Path) -> None:
   panels = figure.subplots(1, len(LINES))
   for panel, (name, values) in zip(panels, LINES.items()):
     for system in dict.fromkeys(r["system"] for r in results):
-      found = {
+      seconds = {
         r["workload"][name]: r["step_s"]
         for r in results
         if of_line(r, name) and r["system"] == system
       }
-      shown = [v for v in values if v in found]
-      panel.plot(shown, [found[v] for v in shown], marker="o", label=system)
+      shown = [v for v in values if v in seconds]
+      panel.plot(shown, [seconds[v] for v in shown], marker="o", label=system)
     panel.set(title=TITLES[name], ylim=(0, None))
     panel.set_xticks(values, [f"{v:,}" for v in values])
   panels[0].set_ylabel("seconds of a step")

@@ -1,6 +1,4 @@
-"""Runs programs one after the other: one at a time in a folder, stopped by signals, with what each
-took.
-"""
+"""Runs programs one at a time in a folder, measures them, and stops them by signals."""
 
 import contextlib
 import os
@@ -19,7 +17,7 @@ POLL_SECONDS = 0.5
 
 
 class Ended(NamedTuple):
-  """What a process took."""
+  """The exit code, time and memory of a process."""
 
   code: int  # with which it ended
   seconds: float
@@ -70,8 +68,7 @@ def run(
 
 @contextlib.contextmanager
 def locked(workdir: storage.Path) -> Iterator[int]:
-  """Holds a folder as long as this program, or a process that outlives it, is alive; gives the file
-  descriptor.
+  """Locks a folder while this program, or a process that outlives it, runs; gives the descriptor.
 
   Ends the program where the folder cannot be written or another one holds it.
   """

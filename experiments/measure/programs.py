@@ -40,7 +40,7 @@ class On(Layout):
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-  """What is drawn."""
+  """Lengths that are drawn."""
 
   steps: int = 500
   prompts: int = 32
@@ -51,9 +51,7 @@ class Workload:
 
 
 def batch(work: Workload, rng: np.random.Generator, median: float) -> tuple[Prompts, Rollouts]:
-  """Returns numpy prompts of the full width, and rollouts of them with prompts as the sampler
-  without a bound trims.
-  """
+  """Returns numpy prompts of full width, and rollouts with prompts trimmed for the sampler."""
   alike = rng.normal(np.log(median * work.length), SPREAD_OF_PROMPTS, (work.prompts, 1))
   lengths = np.clip(
     rng.lognormal(alike, SPREAD, (work.prompts, work.group)), 1, work.length
@@ -70,9 +68,7 @@ def batch(work: Workload, rng: np.random.Generator, median: float) -> tuple[Prom
 
 
 def count(work: Workload, layout: Layout, most: int, growth: float) -> dict[str, float]:
-  """Returns the numbers of a row: `learner`, `first`, `sampler`; padding of `completions`,
-  `prompts` and `both`.
-  """
+  """Returns a row: programs of learner, its first steps and sampler; padding of each kind."""
   rng, sizes = np.random.default_rng(work.seed), Sizes(most, layout, work.width, microbatches=1)
   learner, sampler, first = set(), set(), 0
   real, computed = np.zeros(2), np.zeros(2)

@@ -1,5 +1,4 @@
-"""Measures TRL's GRPOTrainer on the standard CPU workload: prints seconds of a rollout and of a
-whole step.
+"""Measures the seconds of a rollout and of a step of TRL's GRPOTrainer on a CPU.
 
 The base workload is a Qwen2-shaped decoder (8 layers, width 512, 8 heads, 4 KV heads, head 64, MLP
 1536, vocabulary 8192, tied embeddings), 4 prompts of 128 tokens with G=8 samples of exactly 128
@@ -33,9 +32,7 @@ from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 
 def lengths(rows, step):
-  """Returns forced lengths [rows], end token included: exponential with mean completion/4, cut to
-  2..completion.
-  """
+  """Returns long-tailed lengths [rows] with the end token, exponential with mean completion / 4."""
   u = np.random.default_rng(step).random(rows)
   return np.clip(np.ceil(-flags.completion / 4 * np.log1p(-u)), 2, flags.completion).astype(int)
 

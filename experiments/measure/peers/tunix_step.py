@@ -1,5 +1,4 @@
-"""Measures Tunix's GRPOLearner (vanilla rollout engine) on the standard CPU base workload (see
-trl_step.py).
+"""Measures Tunix's GRPOLearner (vanilla rollout engine) on the workload of trl_step.py.
 
 It needs google-tunix and einops. Completions are forced to full length by an end token that the
 sampler never draws.

@@ -1,6 +1,4 @@
-"""The command line of a peer: the sizes of the standard workload. Nothing but Python is needed
-here.
-"""
+"""Parses the command line of a peer: the sizes of the workload. It needs nothing but Python."""
 
 import argparse
 
@@ -19,9 +17,7 @@ SIZES = {
 
 
 def parse(doc: str | None, tail: bool = False) -> argparse.Namespace:
-  """Returns the flags, a size each; `tail` where the peer can be told to end completions at
-  long-tailed lengths.
-  """
+  """Returns the sizes that the flags give; `tail`: the peer can force long-tailed lengths."""
   parser = argparse.ArgumentParser(
     description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
   )
@@ -31,7 +27,7 @@ def parse(doc: str | None, tail: bool = False) -> argparse.Namespace:
     parser.add_argument(
       "--tail",
       action="store_true",
-      help="long-tailed lengths, mean a quarter of --completion: row i of a step ends at lengths()[i]",
+      help="long-tailed lengths with a mean of a quarter of --completion, by lengths()",
     )
   return parser.parse_args()
 

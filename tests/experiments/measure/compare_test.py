@@ -17,7 +17,7 @@ import pytest
 import rich.console
 
 from experiments import arguments, progress
-from experiments.measure import compare, comparisons, processes, reward_comparison
+from experiments.measure import compare, comparisons, jobs, processes, reward_comparison
 from grpo_jax.errors import SettingError
 from grpo_jax.reports import comparison, jsonl
 from grpo_jax.run import signals
@@ -120,31 +120,29 @@ def calls(workdir):
 def test_every_arm_is_a_run_whose_settings_exist(c):
   compare.check(c)
   compare.check_runs(c)
-  for arm in compare.names(c):
-    run = compare.job(c, pathlib.Path("w"), arm, 3e-4, 0)
+  for arm in jobs.names(c):
+    run = jobs.job(c, pathlib.Path("w"), arm, 3e-4, 0)
     file, objective = run.flags[0].removeprefix("--config=").split(":")
     base = importlib.import_module(file.removesuffix(".py").replace("/", ".")).get_config(objective)
     assert set(s.split("=")[0] for s in run.flags[1:]) <= {
       f"--config.{name}" for name in arguments.names_of(base)
     }
     assert run.folder == pathlib.Path(f"w/{arm}/0.0003/0")
-  assert {arm for _, names in c.questions for arm in names} == set(compare.names(c))
+  assert {arm for _, names in c.questions for arm in names} == set(jobs.names(c))
 
 
 def test_an_arm_differs_from_another_only_in_what_it_is():
   c = comparisons.get_config()
-  common = set(compare.job(c, pathlib.Path("w"), "grpo", 1e-3, 3).flags[1:])
-  kl = set(compare.job(c, pathlib.Path("w"), "kl_loss", 1e-3, 3).flags[1:])
+  common = set(jobs.job(c, pathlib.Path("w"), "grpo", 1e-3, 3).flags[1:])
+  kl = set(jobs.job(c, pathlib.Path("w"), "kl_loss", 1e-3, 3).flags[1:])
   assert kl - common == {"--config.objective.beta=0.04"} and common < kl
   assert {"--config.learner.lr=0.001", "--config.seed=3", "--config.data.test=test"} < common
   assert "--config.offline.prompts=3200" in common
-  assert (
-    "--config.data.test=validation" in compare.job(c, pathlib.Path("w"), "grpo", 1e-3, 100).flags
-  )
+  assert "--config.data.test=validation" in jobs.job(c, pathlib.Path("w"), "grpo", 1e-3, 100).flags
 
 
 def test_arms_are_chosen_by_name():
-  assert compare.names(comparisons.get_config("arms=rft+grpo,quick")) == ("rft", "grpo")
+  assert jobs.names(comparisons.get_config("arms=rft+grpo,quick")) == ("rft", "grpo")
   with pytest.raises(
     SettingError, match=r"arms=grpo\+pppo: no arm 'pppo'; choose from grpo\+ppo\+"
   ):
@@ -152,7 +150,7 @@ def test_arms_are_chosen_by_name():
 
 
 def test_an_arm_without_its_reward_model_is_refused():
-  assert compare.names(reward_comparison.get_config("arms=steps+outcome")) == ("steps", "outcome")
+  assert jobs.names(reward_comparison.get_config("arms=steps+outcome")) == ("steps", "outcome")
   with pytest.raises(
     SettingError, match="orm='': the arm fixed needs a reward model; write :orm=FOLDER"
   ):

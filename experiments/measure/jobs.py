@@ -1,0 +1,96 @@
+"""Lists the runs of a comparison and finds the next one to do (compare.py)."""
+
+import json
+from typing import NamedTuple
+
+from ml_collections import ConfigDict
+
+from experiments import arguments
+from grpo_jax.io import storage
+from grpo_jax.reports import comparison
+
+
+class Job(NamedTuple):
+  """One run of a comparison."""
+
+  arm: str
+  lr: float
+  seed: int
+  split: str  # to evaluate on
+  folder: storage.Path
+  flags: list[str]  # those of experiments.run except --workdir
+
+
+def job(config: ConfigDict, workdir: storage.Path, arm: str, lr: float, seed: int) -> Job:
+  """Returns the run of one arm, learning rate and seed.
+
+  A seed of `tune_seeds` is evaluated on `tune_split`.
+  """
+  split = config.tune_split if seed in config.tune_seeds else config.split
+  objective, *changes = next(row for name, *row in config.arms if name == arm)
+  settings = [
+    f"steps={config.steps}",
+    f"seed={seed}",
+    f"data.test={split}",
+    f"data.prompts={config.prompts}",
+    f"sampler.group={config.group}",
+    f"offline.prompts={config.steps * config.prompts}",
+    f"eval.every={config.eval_every}",
+    # no wider than rollouts, so that training sets the peak memory
+    f"eval.batch={config.prompts * config.group}",
+    *config.settings,
+    *changes,
+    f"learner.lr={lr!r}",
+  ]
+  base = config.base + ("," if ":" in config.base else ":")
+  flags = [f"--config={base}objective={objective}"]
+  flags += [f"--config.{setting}" for setting in settings]
+  return Job(arm, lr, seed, split, comparison.folder(workdir, arm, lr, seed), flags)
+
+
+def next_job(config: ConfigDict, workdir: storage.Path) -> Job | None:
+  """Returns the next run to start or resume, tuning first; None if all are done."""
+  for arm in names(config):
+    seeds, lrs = config.tune_seeds if len(config.lrs) > 1 else (), config.lrs
+    best = comparison.best_lr(workdir, arm, config.lrs, config.tune_seeds)
+    tuning = [(lr, seed) for lr in lrs for seed in seeds]
+    for lr, seed in tuning + [(best, seed) for seed in config.seeds]:
+      run = claim(job(config, workdir, arm, lr, seed))
+      if comparison.state(run.folder) == "open":
+        return run
+  return None
+
+
+def claim(run: Job) -> Job:
+  """Returns the run, or ends the program if its folder holds a run with other settings."""
+  path = run.folder / "settings.json"
+  if path.exists() and (old := json.loads(path.read_text())) != run.flags:
+    other = [flag for flag in old if flag not in run.flags] or ["fewer settings"]
+    arguments.fail(
+      f"--workdir: {run.folder} holds a run with {' '.join(other)}; remove it or use another "
+      "--workdir"
+    )
+  return run
+
+
+def names(config: ConfigDict) -> tuple[str, ...]:
+  """Returns the names of the arms."""
+  return tuple(name for name, *_ in config.arms)
+
+
+def total_jobs(config: ConfigDict) -> int:
+  """Returns how many runs the comparison has."""
+  tuning = len(config.lrs) * len(config.tune_seeds) if len(config.lrs) > 1 else 0
+  return len(config.arms) * (tuning + len(config.seeds))
+
+
+def finished_jobs(config: ConfigDict, workdir: storage.Path) -> int:
+  """Returns how many of `total_jobs` are finished or diverged."""
+  places = []
+  for arm in names(config):
+    for lr in config.lrs if len(config.lrs) > 1 else ():
+      places += [comparison.folder(workdir, arm, lr, seed) for seed in config.tune_seeds]
+    best = comparison.best_lr(workdir, arm, config.lrs, config.tune_seeds)
+    if best is not None:
+      places += [comparison.folder(workdir, arm, best, seed) for seed in config.seeds]
+  return sum(comparison.state(place) != "open" for place in places)

@@ -1,0 +1,42 @@
+"""Measures how fast this machine multiplies and copies, which bounds the speed of a step."""
+
+import statistics
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def median_seconds(f: Any, *args: Any, times: int = 5) -> float:
+  """Returns the median seconds of some calls, after one that may compile."""
+  jax.block_until_ready(f(*args))
+  seconds = []
+  for _ in range(times):
+    start = time.perf_counter()
+    jax.block_until_ready(f(*args))
+    seconds.append(time.perf_counter() - start)
+  return statistics.median(seconds)
+
+
+def matmul_rate(dtype: str = "float32") -> float:
+  """Returns the FLOP/s of a square product."""
+  n = 2048 if jax.default_backend() == "cpu" else 8192
+  x = jnp.ones((n, n), dtype)
+  return 2 * n**3 / median_seconds(jax.jit(jnp.matmul), x, x)
+
+
+def copy_rate(megabytes: int = 128, times: int = 8) -> float:
+  """Returns the bytes/s of reading and writing an array in place, without page faults of a CPU."""
+  x = jnp.ones(megabytes * 2**18, jnp.float32)
+
+  @jax.jit
+  def add(x: jax.Array) -> jax.Array:
+    return jax.lax.fori_loop(0, times, lambda _, x: x + 1, x)
+
+  return times * 2 * x.nbytes / median_seconds(add, x)
+
+
+def device_peak() -> float | None:
+  """Returns the peak memory in GB, None on devices that do not count it, such as CPUs."""
+  return ((jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use") or 0) / 1e9 or None
