@@ -37,8 +37,8 @@ OBJECTIVES = presets.PRESETS | {"process": ("grpo", PROCESS)}
 GENTLE = {"learner.lr": 1e-4}
 CRITIC = {"learner.critic_lr": 3e-4}
 
-# What this task changes of a row.
-OWN: dict[str, dict[str, Any]] = {
+# Changes of this task to rows of presets.py.
+CHANGES: dict[str, dict[str, Any]] = {
   "cispo": GENTLE,
   "rpg": GENTLE,
   "target_prob": GENTLE,
@@ -92,7 +92,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.learner.b2 = 0.95
   c.eval.every = 100
   presets.choose(c, args.objective, args.teacher, OBJECTIVES)
-  c.update_from_flattened_dict(OWN.get(args.objective, {}))
+  c.update_from_flattened_dict(CHANGES.get(args.objective, {}))
   if args.objective == "dapo":
     c.rewards.functions = overlong(c)
   return c

@@ -46,7 +46,7 @@ ABSENT = "not there"
 
 
 class Line(NamedTuple):
-  """The state of one part of a folder."""
+  """Holds the state of one part of a folder."""
 
   state: str
   part: str

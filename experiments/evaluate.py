@@ -1,15 +1,14 @@
-"""Evaluates weights on the test split of an experiment: pass@1, pass@k and maj@k; several side by
-side.
+"""Evaluates weights on the test split of an experiment, by pass@1, pass@k and maj@k.
 
     python -m experiments.evaluate --config=FILE[:arg=value,...] --path=FOLDER_OR_WORKDIR
         [--path=ANOTHER] [--step=N] [--out=DIR] [--config.section.name=value ...]
 
-Prompts, reward, sampler and all else are the experiment's: what it does before its first step and
-after its last. The noise is that of its first evaluation. One line of JSON for each --path comes to
-standard output, anything else to stderr. Several paths (--path=A --path=B, or --path=A,B) answer
-the same problems: from the second on a line has the differences to the first, each with its
-standard error, and a table shows them. --step is of the paths that are runs; give one for all, or
-one for each of them in turn. --out gets samples.html and samples.jsonl, all that was sampled.
+Prompts, reward, sampler and everything else are the experiment's, as before its first step and
+after its last; the noise is that of its first evaluation. Standard output gets one line of JSON for
+each --path, stderr everything else. Several paths (--path=A --path=B, or --path=A,B) answer the
+same problems. Each line from the second on has the differences to the first with their standard
+errors, which are also shown as a table. --step is for the paths that are runs: one for all, or one
+for each in turn. --out gets samples.html and samples.jsonl with everything that was sampled.
 """
 
 import dataclasses
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Evaluated:
-  """The results of one path."""
+  """Holds the results of one path."""
 
   line: dict[str, Any]  # as it is printed
   problems: "dict[str, np.ndarray]"  # metric -> its value on each problem, [N]

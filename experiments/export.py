@@ -2,11 +2,11 @@
 
     python -m experiments.export --workdir=RUN --out=FOLDER [--step=N] [--part=policy] [--adapter]
 
-FOLDER appears when it is complete, with the tokenizer, in the dtype of the weights that the run
-began with, as DIR/export is. --step: the last checkpoint where it is not given. --part: another
+FOLDER appears when it is complete, with the tokenizer and, like DIR/export, in the dtype of the
+weights that the run began with. --step defaults to the last checkpoint. --part names another
 learner of the run, such as reward_model and reference of experiments/arithmetic_iterative.py.
-Adapters (lora.rank) are merged into the weights that they stand on; with --adapter they are written
-alone, as a folder of PEFT. The run may go on meanwhile, on any mesh.
+Adapters (lora.rank) are merged into their base, or with --adapter written alone as a folder of
+PEFT. The run may continue meanwhile. Any mesh will do.
 """
 
 import dataclasses
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str]) -> None:
-  """Exports what the flags say."""
+  """Exports what the flags name."""
   del argv
-  logging.set_verbosity(logging.WARNING)  # orbax tells of every step it takes
+  logging.set_verbosity(logging.WARNING)  # orbax logs every step it takes
   values = flags.FLAGS
   with arguments.one_line_errors(), sources.output() as out:
     check(values.workdir, values.step, values.out)

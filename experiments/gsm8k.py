@@ -78,11 +78,11 @@ def get_config(arg: str = "") -> ConfigDict:
   else:
     c.model.hub, c.learner.microbatch = MODELS[args.model]
   presets.choose(c, args.objective, args.teacher)
-  c.update_from_flattened_dict(own(c).get(args.objective, {}))
+  c.update_from_flattened_dict(changes(c).get(args.objective, {}))
   return c
 
 
-def own(c: ConfigDict) -> dict[str, dict[str, Any]]:
+def changes(c: ConfigDict) -> dict[str, dict[str, Any]]:
   """Returns what this task changes of rows of presets.py: the paper's KL, DAPO's length reward."""
   longest = c.sampler.max_length
   overlong = ("overlong", "length.overlong", 1.0, {"max_length": longest, "buffer": longest // 5})

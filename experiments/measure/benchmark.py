@@ -66,7 +66,7 @@ def forced_lengths(completions: int, completion: int, step: int) -> np.ndarray:
 
 
 class Workload(NamedTuple):
-  """The parts of a step; only `state` changes from step to step."""
+  """Holds the parts of a step; only `state` changes from step to step."""
 
   config: ConfigDict
   decoder: Decoder
@@ -77,7 +77,7 @@ class Workload(NamedTuple):
 
 
 class Step(NamedTuple):
-  """The measurements of a step."""
+  """Holds the measurements of a step."""
 
   generate_s: float
   learn_s: float

@@ -17,7 +17,7 @@ POLL_SECONDS = 0.5
 
 
 class Ended(NamedTuple):
-  """The exit code, time and memory of a process."""
+  """Holds the exit code, time and memory of a process."""
 
   code: int  # with which it ended
   seconds: float

@@ -17,7 +17,7 @@ LONGEST_NAME = 64  # characters of a name that becomes a part of a metric's
 
 
 class Kind(Protocol):
-  """The values that a setting may have."""
+  """Defines the values that a setting may have."""
 
   @property
   def expects(self) -> str:

@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
   @property
   def default(self) -> Any:
-    """The default of the setting."""
+    """Returns the default of the setting."""
     return settings.SETTINGS[self.name].default
 
 
