@@ -209,14 +209,14 @@ def _below(rng: random.Random, n: int) -> int:
 def settings() -> ConfigDict:
   """Returns the section `data.arithmetic`: the arguments of `Arithmetic` without the split."""
   c = ConfigDict()
-  c.seed = 0
-  c.size = 100_000
-  c.max_number = 99
-  c.max_factor = 9
-  c.min_steps = 1
-  c.max_steps = 4
-  c.families = ()
-  c.words = True
+  c.seed = 0  # of the stream of problems
+  c.size = 100_000  # problems in an epoch
+  c.max_number = 99  # largest number in a question, a step or an answer
+  c.max_factor = 9  # largest factor of a product
+  c.min_steps = 1  # fewest steps of a problem
+  c.max_steps = 4  # most steps of a problem
+  c.families = ()  # families of problems; empty: all
+  c.words = True  # whether a step says what it works out, or is the equation alone
   return c
 
 

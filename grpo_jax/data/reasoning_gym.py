@@ -48,7 +48,7 @@ def settings() -> ConfigDict:
   """Returns the section `data.reasoning_gym`."""
   c = ConfigDict()
   c.task = "chain_sum"  # a name of reasoning_gym.factory.DATASETS
-  c.seed = 0
+  c.seed = 0  # of the problems
   c.size = 10_000  # problems in an epoch, of each split
   c.level = -1  # of the task's curriculum, from 0; -1: the task's own defaults
   c.settings = ConfigDict()  # the task's own, by name

@@ -5,12 +5,14 @@ python -m grpo_jax.setup.settings_page > docs/settings.md
 
 import collections
 import pathlib
+import re
+import types
 from collections.abc import Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from grpo_jax import objectives
+from grpo_jax import data, objectives
 from grpo_jax.config import settings
 from grpo_jax.errors import SettingError
 from grpo_jax.setup import registry
@@ -29,16 +31,18 @@ OBJECTIVES = """
 ## Settings of the objectives
 
 They are in the section `objective`, as in `--config.objective.beta=0.04`. An objective has only the
-settings that it reads, with its own defaults; its file in `grpo_jax/objectives/` says what they
-mean. Choose it in the config file or by an argument of it, `--config=FILE:objective=NAME`, since
+settings that it reads, with its own defaults; they are defined in `grpo_jax/objectives/`. Choose it
+in the config file or by an argument of it, `--config=FILE:objective=NAME`, since
 `--config.objective.name` alone does not bring the settings along.
 """
 DATA = """
 ## Settings of the data sets
 
 They are in the section of `data` that has the name of the data set, as in
-`--config.data.arithmetic.max_steps=2`. Its file in `grpo_jax/data/` says what they mean.
+`--config.data.arithmetic.max_steps=2`, and are defined in `grpo_jax/data/`.
 """
+# In these folders the meaning of a setting is a comment behind it or on the lines before it.
+ASSIGNED = re.compile(r"^((?: *#.*\n)*) *c\.(\w+) = [^#\n]*(?:# (.*))?$", re.MULTILINE)
 
 
 def page() -> str:
@@ -71,22 +75,43 @@ def _objectives_table() -> str:
   for name in _objective_names():
     for setting, default in _leaves(registry.objective_defaults(name)):
       names[setting].setdefault(cell(default), []).append(name)
+  meanings = _meanings(objectives)
   rows = [
-    (f"`objective.{setting}`", default, ", ".join(users))
+    (f"`objective.{setting}`", default, ", ".join(users), _meaning(meanings, users, setting))
     for setting, defaults in names.items()
     for default, users in defaults.items()
   ]
-  return _table(("setting", "default", "objectives"), rows)
+  return _table(("setting", "default", "objectives", "meaning"), rows)
 
 
 def _data_table() -> str:
   """Returns the settings of all data sets."""
+  meanings = _meanings(data)
   rows = [
-    (f"`data.{name}.{setting}`", cell(default))
+    (f"`data.{name}.{setting}`", cell(default), meanings[name].get(setting, ""))
     for name in settings.DATA_SETS
     for setting, default in _leaves(registry.data(name).settings())
   ]
-  return _table(("setting", "default"), rows)
+  return _table(("setting", "default", "meaning"), rows)
+
+
+def _meanings(package: types.ModuleType) -> dict[str, dict[str, str]]:
+  """Returns the comments on the settings in each file of a package, by file and setting."""
+  meanings: dict[str, dict[str, str]] = {}
+  for file in sorted(pathlib.Path(package.__path__[0]).glob("*.py")):
+    comments = meanings[file.stem] = {}
+    for before, setting, behind in ASSIGNED.findall(file.read_text(encoding="utf-8")):
+      lines = [line.strip().removeprefix("#").strip() for line in before.splitlines()]
+      if text := behind or " ".join(lines):
+        comments[setting] = text.replace("|", "\\|")
+  return meanings
+
+
+def _meaning(meanings: dict[str, dict[str, str]], users: Sequence[str], setting: str) -> str:
+  """Returns the comment on a setting that these objectives read: where they share it, or theirs."""
+  shared = [file for file in meanings if file not in _objective_names()]
+  files = [*users, *shared, *meanings] if len(users) == 1 else [*shared, *users]
+  return next((meanings[file][setting] for file in files if setting in meanings[file]), "")
 
 
 def _objective_names() -> list[str]:
