@@ -1,6 +1,7 @@
 """Defines the kinds of single settings that are tuples, tables or texts of a certain form."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeGuard
 
 from grpo_jax.config.kinds import Form, is_text
 
@@ -9,27 +10,27 @@ LORA_MODULES = ("q", "k", "v", "o", "gate", "up", "down")  # as in models/lora.p
 CHAT_NAMES = ("messages", "add_generation_prompt")  # that every chat template gets anyway
 
 
-def is_sequence(value: Any) -> bool:
+def is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
   """Returns whether a value is a tuple or a list."""
   return isinstance(value, tuple | list)
 
 
-def is_pairs(value: Any) -> bool:
+def is_pairs(value: object) -> TypeGuard[Sequence[Sequence[Any]]]:
   """Returns whether a value is a tuple of pairs."""
   return is_sequence(value) and all(is_sequence(row) and len(row) == 2 for row in value)
 
 
-def is_stop(value: Any) -> bool:
+def is_stop(value: object) -> bool:
   """Returns whether a value is a tuple of texts that are not empty."""
   return is_sequence(value) and all(is_text(text) and text for text in value)
 
 
-def is_template(value: Any) -> bool:
+def is_template(value: object) -> bool:
   """Returns whether a value is text with one {question}; of {{question}}, braces would be left."""
   return is_text(value) and value.count("{question}") == 1 and "{{question}}" not in value
 
 
-def is_modules(value: Any) -> bool:
+def is_modules(value: object) -> bool:
   """Returns whether a value is a tuple of some of the modules that adapters can have, each once."""
   return (
     is_sequence(value)
@@ -38,7 +39,7 @@ def is_modules(value: Any) -> bool:
   )
 
 
-def is_rules(value: Any) -> bool:
+def is_rules(value: object) -> bool:
   """Returns whether a value is a table from logical axes to mesh axes, each name once."""
   if not is_pairs(value) or not all(is_text(name) and is_sequence(axes) for name, axes in value):
     return False
@@ -47,7 +48,7 @@ def is_rules(value: Any) -> bool:
   )
 
 
-def is_chat_arguments(value: Any) -> bool:
+def is_chat_arguments(value: object) -> bool:
   """Returns whether a value is (name, plain value) pairs that a chat template can be given."""
   if not is_pairs(value):
     return False

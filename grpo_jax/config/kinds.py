@@ -5,7 +5,7 @@ once.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from ml_collections import ConfigDict, FrozenConfigDict, config_dict
 
@@ -29,7 +29,7 @@ class Kind(Protocol):
     """Says the same in a few words, for tables."""
     ...
 
-  def fits(self, value: Any) -> bool:
+  def fits(self, value: object) -> bool:
     """Returns whether the setting may have this value."""
     ...
 
@@ -52,9 +52,10 @@ class Whole(NamedTuple):
     values = f">= {self.least}" if self.most == LARGEST_WHOLE else f"{self.least} to {self.most}"
     return " or ".join([f"whole {values}", *map(str, self.also)])
 
-  def fits(self, value: Any) -> bool:
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    return is_whole and (self.least <= value <= self.most or value in self.also)
+  def fits(self, value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int):
+      return False
+    return self.least <= value <= self.most or value in self.also
 
 
 class Number(NamedTuple):
@@ -82,7 +83,7 @@ class Number(NamedTuple):
     text = f"number {', '.join(filter(None, [least, most]))}".strip()
     return " or ".join([text, *(f"{value:g}" for value in self.also)])
 
-  def fits(self, value: Any) -> bool:
+  def fits(self, value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
       return False
     low = value > self.least if self.above else value >= self.least
@@ -102,7 +103,7 @@ class Choice(NamedTuple):
   def brief(self) -> str:
     return ", ".join(self.names)
 
-  def fits(self, value: Any) -> bool:
+  def fits(self, value: object) -> bool:
     return isinstance(value, str) and value in self.names
 
 
@@ -114,7 +115,7 @@ class Form(NamedTuple):
   brief: str = ""
 
 
-def is_text(value: Any) -> bool:
+def is_text(value: object) -> TypeGuard[str]:
   """Returns whether a value is text that can be written as UTF-8 and passed on to C."""
   return (
     isinstance(value, str)
@@ -123,7 +124,7 @@ def is_text(value: Any) -> bool:
   )
 
 
-def is_path(value: Any) -> bool:
+def is_path(value: object) -> TypeGuard[str]:
   """Returns whether a value is text that disks take as the name of a file, or of a module."""
   return (
     is_text(value)
@@ -132,7 +133,7 @@ def is_path(value: Any) -> bool:
   )
 
 
-def is_name(value: Any) -> bool:
+def is_name(value: object) -> TypeGuard[str]:
   """Returns whether a value can be a part of the name of a metric, as in `reward/NAME`."""
   if not is_text(value) or not 0 < len(value) <= LONGEST_NAME:
     return False
@@ -162,7 +163,7 @@ PLACE = Form(
 SWITCH = Form("True or False", lambda value: isinstance(value, bool), "True, False")
 
 
-def check(config: Mapping[str, Any], table: Mapping[str, Kind], section: str = "") -> None:
+def check(config: Mapping[str, object], table: Mapping[str, Kind], section: str = "") -> None:
   """Refuses settings that are missing or out of range, and values that nothing could use.
 
   Args:
@@ -179,7 +180,7 @@ def check(config: Mapping[str, Any], table: Mapping[str, Kind], section: str = "
       check_value(f"{section}{name}", value)
 
 
-def check_value(name: str, value: Any) -> None:
+def check_value(name: str, value: object) -> None:
   """Refuses numbers that float32 or int32 cannot hold, and text that cannot be written."""
   if isinstance(value, tuple | list):
     for item in value:
@@ -195,7 +196,7 @@ def check_value(name: str, value: Any) -> None:
     raise refused(name, value, f"whole numbers in size at most {LARGEST_WHOLE}")
 
 
-def check_like(values: Any, defaults: ConfigDict, section: str) -> None:
+def check_like(values: object, defaults: ConfigDict, section: str) -> None:
   """Refuses a section whose names or types differ from its defaults.
 
   It is for the sections of objectives and data sets, which are not in the table of settings.
@@ -227,12 +228,12 @@ def check_like(values: Any, defaults: ConfigDict, section: str) -> None:
     check_value(f"{section}{name}", values[name])
 
 
-def refused(name: str, value: Any, expects: str) -> SettingError:
+def refused(name: str, value: object, expects: str) -> SettingError:
   """Returns the error of a setting whose value does not fit."""
   return SettingError(f"{name}={shown(value)}: use {expects}")
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
   """Returns a value as a message shows it: its first characters in one line."""
   try:
     return f"{value!r:.80}".replace("\n", " ")
@@ -249,7 +250,7 @@ _TYPES = {
 }
 
 
-def _alike(value: Any, default: Any) -> bool:
+def _alike(value: object, default: object) -> bool:
   """Returns whether a value has the default's type; integers pass as floats, lists as tuples."""
   if isinstance(default, bool) or isinstance(value, bool):
     return isinstance(default, bool) and isinstance(value, bool)
@@ -258,13 +259,13 @@ def _alike(value: Any, default: Any) -> bool:
   return isinstance(value, tuple | list if isinstance(default, tuple | list) else type(default))
 
 
-def _placeholder(defaults: ConfigDict, name: str) -> Any:
+def _placeholder(defaults: ConfigDict, name: str) -> object:
   """Returns some value of the type of a default that has no value yet."""
   kind = defaults.get_type(name)
   return kind() if kind in _TYPES else None
 
 
-def _lookup(config: Any, name: str, section: str) -> Any:
+def _lookup(config: object, name: str, section: str) -> object:
   """Returns the setting of that dotted name, or raises a SettingError if there is none."""
   value, path = config, section
   for part in name.split("."):
@@ -280,7 +281,7 @@ def _lookup(config: Any, name: str, section: str) -> Any:
   return value
 
 
-def _read(section: Any, name: str, path: str) -> Any:
+def _read(section: Mapping[str, object], name: str, path: str) -> object:
   """Returns a setting of a section, or raises a SettingError if it still needs a value."""
   try:
     return section[name]
@@ -288,7 +289,7 @@ def _read(section: Any, name: str, path: str) -> Any:
     raise SettingError(f"{path}: has no value; give it one, --config.{path}=VALUE") from None
 
 
-def _leaves(section: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+def _leaves(section: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
   """Yields the dotted name and the value of every setting that is not a section."""
   for name in section:
     value = _read(section, name, f"{prefix}{name}")

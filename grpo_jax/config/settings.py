@@ -7,7 +7,7 @@ once.
 """
 
 import operator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -20,7 +20,7 @@ from grpo_jax.io import storage
 class Setting(NamedTuple):
   """A setting of the table."""
 
-  default: Any
+  default: object
   kind: Kind  # which values it may have
   meaning: str
 

@@ -1,7 +1,7 @@
 """Collects what the numbers of a run depend on besides its settings (distributed/inputs.py)."""
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from ml_collections import ConfigDict
 
@@ -60,7 +60,7 @@ def _data(config: ConfigDict) -> Iterator[tuple[str, str]]:
   yield "offline.steps", config.offline.steps
 
 
-def _weights(config: ConfigDict) -> Iterator[tuple[str, Any]]:
+def _weights(config: ConfigDict) -> Iterator[tuple[str, str]]:
   """Yields each setting that names weights, a tokenizer or a run, with its value."""
   yield "init_from", config.init_from
   yield "ref_from", config.ref_from

@@ -5,6 +5,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ml_collections import ConfigDict
+
 from grpo_jax.config import kinds
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
@@ -35,7 +37,7 @@ class Reward(NamedTuple):
   score_ahead: Callable | None
 
 
-def rewards(cfg: Any) -> list[tuple[str, Callable, float]]:
+def rewards(cfg: ConfigDict) -> list[tuple[str, Callable, float]]:
   """Returns (name, function, weight) of each of `cfg.functions`.
 
   Args:
@@ -45,12 +47,12 @@ def rewards(cfg: Any) -> list[tuple[str, Callable, float]]:
   return [(name, reward.score, weight) for name, reward, weight in _rewards(cfg)]
 
 
-def scored_ahead(cfg: Any) -> list[Callable]:
+def scored_ahead(cfg: ConfigDict) -> list[Callable]:
   """Returns the functions to call with a batch before `cfg.functions` score it; see `Reward`."""
   return [reward.score_ahead for _, reward, _ in _rewards(cfg) if reward.score_ahead]
 
 
-def _rewards(cfg: Any) -> list[tuple[str, Reward, float]]:
+def _rewards(cfg: ConfigDict) -> list[tuple[str, Reward, float]]:
   """Returns (name, reward, weight) of each of `cfg.functions`."""
   entries = []
   for entry in cfg.functions:
@@ -72,7 +74,7 @@ def _rewards(cfg: Any) -> list[tuple[str, Reward, float]]:
   return entries
 
 
-def reward_models(cfg: Any) -> list[tuple[str, str, float, bool]]:
+def reward_models(cfg: ConfigDict) -> list[tuple[str, str, float, bool]]:
   """Returns (name, folder, weight, scores steps?) of each reward model that the config names.
 
   Args:
@@ -108,12 +110,12 @@ def check_name(name: str, setting: str) -> None:
     )
 
 
-def reward_names(cfg: Any) -> list[str]:
+def reward_names(cfg: ConfigDict) -> list[str]:
   """Returns the names of all rewards in the order of their components, functions first."""
   return [entry[0] for entry in cfg.functions] + [name for name, *_ in reward_models(cfg)]
 
 
-def components(config: Any) -> list[tuple[str, float]]:
+def components(config: ConfigDict) -> list[tuple[str, float]]:
   """Returns (name, weight) of each reward component of a run, in their order.
 
   They are the functions, the reward models, and under loop="iterative" the reward model that
@@ -124,7 +126,7 @@ def components(config: Any) -> list[tuple[str, float]]:
   return functions + models + [(LEARNING, config.iterative.weight)] * (config.loop == "iterative")
 
 
-def rule(config: Any) -> str:
+def rule(config: ConfigDict) -> str:
   """Returns the name of the one of `rewards.functions` that tells what is right, or "".
 
   That is `iterative.labels` if a reward model learns from it, otherwise the one that is
@@ -133,14 +135,14 @@ def rule(config: Any) -> str:
   return config.iterative.labels if config.loop == "iterative" else checked(config)
 
 
-def checked(config: Any) -> str:
+def checked(config: ConfigDict) -> str:
   """Returns the name of the one of `rewards.functions` that is `eval.reward`, or ""."""
   arguments = _eval_arguments(config.eval)
   rows = ((name, path, dict(*more)) for name, path, _, *more in config.rewards.functions)
   return next((name for name, *which in rows if which == [config.eval.reward, arguments]), "")
 
 
-def _eval_arguments(cfg: Any) -> dict[str, Any]:
+def _eval_arguments(cfg: ConfigDict) -> dict[str, Any]:
   """Returns the keyword arguments of `eval.arguments`."""
   try:
     arguments = dict(cfg.arguments)
@@ -153,7 +155,7 @@ def _eval_arguments(cfg: Any) -> dict[str, Any]:
   return arguments
 
 
-def eval_reward(cfg: Any) -> Reward:
+def eval_reward(cfg: ConfigDict) -> Reward:
   """Returns the reward that `cfg.reward` names, with the keyword arguments `cfg.arguments`.
 
   Args:
@@ -196,7 +198,7 @@ def check_kind(function: Callable, shown: str) -> None:
     )
 
 
-def requirement(cfg: Any) -> Callable | None:
+def requirement(cfg: ConfigDict) -> Callable | None:
   """Returns the function that `cfg.require` names, if any.
 
   Args:

@@ -8,7 +8,6 @@ import pathlib
 import re
 import types
 from collections.abc import Sequence
-from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -128,12 +127,12 @@ def _is_objective(name: str) -> bool:
   return True
 
 
-def _leaves(section: ConfigDict) -> list[tuple[str, Any]]:
+def _leaves(section: ConfigDict) -> list[tuple[str, object]]:
   """Returns the names of the settings in a section and their defaults, in the file's order."""
   return [(name, section[name]) for name in section.to_dict()]
 
 
-def cell(value: Any) -> str:
+def cell(value: object) -> str:
   """Returns a value as a cell of a table."""
   if isinstance(value, ConfigDict):
     return "a section"

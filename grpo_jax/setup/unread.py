@@ -8,7 +8,7 @@ there is no sweep in which it is changed and harmless. One that is read as soon 
 such as lora.alpha, may stay as it is.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -26,7 +26,7 @@ class Row(NamedTuple):
   reason: str  # why not
 
   @property
-  def default(self) -> Any:
+  def default(self) -> object:
     """Returns the default of the setting."""
     return settings.SETTINGS[self.name].default
 

@@ -152,7 +152,9 @@ def restore(
     )
   headless = ("score",) if scores and not read_shape(folder).scores else ()
   base = split(load(folder, decoder.base, headless, adapters.base_dtype(config["lora"], folder)))[0]
-  about = checkpoint.about(run, checkpoint.latest(run) if step is None else step)
+  step = checkpoint.latest(run) if step is None else step
+  assert step is not None  # `restore_trained` has found the checkpoint
+  about = checkpoint.about(run, step)
   owner = checkpoint.LEARNER if learner == REFERENCE else learner  # of the base
   adapters.check_base(base, about["extra"].get("references", {}).get(owner, {}), source)
   whole = jax.tree.map(lambda x: x.astype("float32"), decoder.merged(join(base, trained)))
