@@ -245,8 +245,7 @@ def test_the_source_of_a_learner_of_a_run():
     "judge",
   ]
   assert (
-    weights.began_with({"init_from": "policy", "iterative": None}, weights.REWARD_MODEL)
-    == "policy"
+    weights.began_with({"init_from": "policy", "iterative": None}, weights.REWARD_MODEL) == "policy"
   )
 
 
