@@ -70,7 +70,9 @@ def test_long_values_are_shown_from_where_they_differ():
     len(text) < 130 and text.startswith("...x") and text.endswith("y...") for text in shown
   )
   assert "x1y" in shown[0] and "x2y" in shown[1]
-  assert inputs._excerpt("x" * 500, "x" * 499).endswith("xx") and inputs._excerpt(None, "") == "nothing"
+  assert (
+    inputs._excerpt("x" * 500, "x" * 499).endswith("xx") and inputs._excerpt(None, "") == "nothing"
+  )
 
 
 def test_every_setting_has_its_dotted_name():
@@ -82,9 +84,9 @@ def test_every_setting_has_its_dotted_name():
     and found["seed"] == "0"
   )
   assert inputs.differences(found, inputs.describe_settings(tiny_runs.config({}))) == []
-  assert inputs.differences(found, inputs.describe_settings(tiny_runs.config({"learner.lr": 1e-3}))) == [
-    "learner.lr"
-  ]
+  assert inputs.differences(
+    found, inputs.describe_settings(tiny_runs.config({"learner.lr": 1e-3}))
+  ) == ["learner.lr"]
 
 
 def test_versions_name_jax_and_the_project_s_own_code():
@@ -124,7 +126,9 @@ def test_a_file_is_known_by_its_size_and_every_byte(tmp_path, monkeypatch):
   monkeypatch.setattr(inputs, "PIECE_BYTES", 2)
   pieces = inputs.describe_file(file)
   file.write_bytes(b"a" * 998 + b"bb")
-  assert inputs.describe_file(file) != pieces and inputs.describe_file(file).startswith("1000 bytes, ")
+  assert inputs.describe_file(file) != pieces and inputs.describe_file(file).startswith(
+    "1000 bytes, "
+  )
 
 
 def test_a_folder_is_known_by_each_of_its_files(tmp_path, monkeypatch):
@@ -139,7 +143,9 @@ def test_a_folder_is_known_by_each_of_its_files(tmp_path, monkeypatch):
   assert inputs.describe_path("data.path", "") == {}
   assert inputs.describe_path("data.path", str(tmp_path / "none")) == {"data.path": "absent"}
   monkeypatch.setattr(inputs, "MOST_FILES", 1)
-  assert inputs.describe_path("data.path", str(tmp_path))["data.path"].startswith("2 files, 12 bytes, ")
+  assert inputs.describe_path("data.path", str(tmp_path))["data.path"].startswith(
+    "2 files, 12 bytes, "
+  )
 
 
 def test_examples_are_known_by_their_number_the_first_and_the_last():
@@ -150,7 +156,9 @@ def test_examples_are_known_by_their_number_the_first_and_the_last():
   others = (["a", "c", "b"], ["b", "a", "c"], ["a", "b", "b", "c"], ["a"], [])
   assert len({str(inputs.describe_examples("", each)) for each in (*others, ["a", "b", "c"])}) == 6
   # the prompts of steps differ
-  assert inputs.describe_examples("", ["a", "x", "c"]) == inputs.describe_examples("", ["a", "b", "c"])
+  assert inputs.describe_examples("", ["a", "x", "c"]) == inputs.describe_examples(
+    "", ["a", "b", "c"]
+  )
 
 
 def test_what_has_changed_since_a_run_began_is_told_once_and_what_was_before_is_kept(tmp_path):
