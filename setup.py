@@ -1,4 +1,4 @@
-"""Installs the project as pyproject.toml describes it: `pip install -e '.[plot]' -c constraints.txt`."""
+"""Installs the project as pyproject.toml describes it."""
 
 from setuptools import setup
 

@@ -12,7 +12,6 @@ Read from the bottom up: `learn`, `inner_loop`, `one_pass`, `optimizer_step`, `g
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -326,7 +325,7 @@ def learn(
   return state, totals.means(metrics), Trace(logprobs, advantages, lower, upper)
 
 
-def make_learn(setup: Setup) -> Callable:
+def make_learn(setup: Setup) -> jax.stages.Wrapped:
   """Returns `learn` of a setup, jitted; the state is donated."""
   options = compiler_options(setup.decoder)
   return jax.jit(functools.partial(learn, setup), donate_argnums=0, compiler_options=options)

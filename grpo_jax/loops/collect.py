@@ -250,7 +250,7 @@ def cut_off(drawn: KnownRollouts) -> float:
 
 
 def reward_metrics(
-  batches: Sequence[Scored], flat: Sequence[np.ndarray], names: Sequence[str]
+  batches: Sequence[Scored], flat: Sequence[jax.Array | np.ndarray], names: Sequence[str]
 ) -> dict[str, float]:
   """Returns the metrics of everything that was sampled, except groups that only fill a batch.
 

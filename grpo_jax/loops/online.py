@@ -78,6 +78,7 @@ def sample_rows(
   tokens, advantages, logprobs = rollouts.rows(
     model.layout, (r.tokens, trace.advantages, trace.logprobs), padded
   )
+  assert logprobs is not None  # a reward model alone has none
   total, gaps = totals(r.rewards, r.given), disagreement(batch, collector)
   rows = []
   for n, (p, g) in enumerate(shown):

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn, cast
 
 import jax
 import numpy as np
@@ -21,6 +21,7 @@ from grpo_jax.packing.sizes import Sizes
 from grpo_jax.reward_models import load
 from grpo_jax.sampling import sampler
 from grpo_jax.setup import adapters, build, checks, parameters, registry, scorers, weights
+from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import Prompts, Rollouts
 
 Shapes = Any  # a tree of jax.ShapeDtypeStruct with shardings
@@ -68,7 +69,8 @@ def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload
   how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
   decoder = Decoder(decoder_shape(config), layout, **how, lora=adapters.make_lora(config.lora))
   checks.check(config, decoder, registry.objective(config.objective.name))
-  model = build.Model(layout, decoder, tokenizer=None, render=None, stop=(0,), load=None)
+  # a plan loads no weights and encodes no text
+  model = build.Model(layout, decoder, cast(Tokenizer, None), _absent, stop=(0,), load=_absent)
   sample = sampler.make_sampler(decoder, config.sampler, model.stop)
   shardings = sampler.decode_shardings(
     dataclasses.replace(decoder, layout=sample.layout), config.sampler.weights_dtype
@@ -77,6 +79,10 @@ def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload
   weights = jax.tree.map(_struct, jax.eval_shape(sample.ready, policy_params(learner)), shardings)
   scoring = [parameters.abstract(Decoder(shape, layout, **how)) for shape in load.shapes(config)]
   return Workload(config, decoder, learner, sample, weights, scoring)
+
+
+def _absent(*_: object) -> NoReturn:
+  raise AssertionError("a plan has neither weights nor a tokenizer")
 
 
 def base_params(learner: Learner) -> Shapes:

@@ -96,7 +96,7 @@ def decode_shardings(decoder: Decoder, weights_dtype: str) -> Params:
 @functools.cache
 def jitted_ready(
   decoder: Decoder, layout: Layout, dtype: str, weights_dtype: str
-) -> Callable[[Params], Params]:
+) -> jax.stages.Wrapped:
   """Returns `decode_params` jitted for the sampler's layout.
 
   It is cached, so that the samplers of a run (one to learn from, two of evaluations) compile it
@@ -232,8 +232,8 @@ class Sampler:
   """A policy's rollouts, in two compiled programs."""
 
   layout: Layout  # that decodes; prompts are placed by it
-  ready: Callable[[Params], Params]  # jitted: the learner's params -> `decode_params`
-  run: Callable[..., tuple[Rollouts, dict[str, Array]]]  # jitted `sample` without its setup
+  ready: jax.stages.Wrapped  # jitted: the learner's params -> `decode_params`
+  run: jax.stages.Wrapped  # jitted `sample` without its setup
 
   def __call__(
     self,
@@ -279,7 +279,7 @@ def sample(
 
 
 @functools.lru_cache(maxsize=8)
-def jitted_run(setup: SamplerSetup) -> Callable[..., tuple[Rollouts, dict[str, Array]]]:
+def jitted_run(setup: SamplerSetup) -> jax.stages.Wrapped:
   """Returns `sample` of a setup, jitted.
 
   It is cached, so that models of one shape, evaluated one after the other, compile it once. Only a

@@ -33,8 +33,8 @@ LARGEST_TRIED = 2**22  # tokens of the rollouts that an advantage is computed fo
 class Sizes(dict[str, int]):
   """The sizes of a run by their letters: P, G, L, and N where there are rewards."""
 
-  def array(self, letters: str, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
-    """Returns an array without content, such as that of "PGL"."""
+  def array(self, letters: str, dtype: Any = jnp.float32) -> Any:
+    """Returns the shape and dtype that stand for an array while it is traced, as for "PGL"."""
     return jax.ShapeDtypeStruct(self.shape(letters), dtype)
 
   def shape(self, letters: str) -> tuple[int, ...]:
@@ -220,7 +220,7 @@ def _check_prepare(
   rollouts: Rollouts,
   advantages: jax.ShapeDtypeStruct | None,
 ) -> TrainBatch:
-  """Returns the batch of `prepare`, without content, once its arrays are seen to have their shapes."""
+  """Returns the traced batch of `prepare`; refuses arrays of other shapes than theirs."""
   prepare = configured.objective.prepare
   batch = _trace(
     shown,
@@ -268,7 +268,7 @@ def _check_loss(
 
   run("weights", objective.weights, per_token, is_token, batch.mask, batch.lengths, settings)
   values = logprobs if Needs.CRITIC in configured.needs else None
-  outputs = Outputs(logprobs, logprobs, values)
+  outputs: Outputs | Scores = Outputs(logprobs, logprobs, values)
   if objective.trains_reward_model:
     outputs = Scores(logprobs)
   run("live_advantages", objective.live_advantages, per_token, is_token, logprobs, batch)
