@@ -111,7 +111,7 @@ class TrainBatch:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-  """The policy's predictions for the tokens of a batch: all that its loss differentiates."""
+  """A policy's predictions for the tokens of a batch: all that its loss differentiates."""
 
   logprobs: Array  # [P, G, L] float32
   entropy: Array  # [P, G, L] float32, of the full softmax, no gradient

@@ -37,7 +37,7 @@ class Batch(NamedTuple):
 
 
 class States(NamedTuple):
-  """The hidden states of a batch, and the indices that lead back to its completions."""
+  """Hidden states of a batch, and the indices that lead back to its completions."""
 
   first: Array  # [P, D], the prompts' last ones
   hidden: Array  # [P, R, T, D], those at the completion tokens

@@ -67,7 +67,7 @@ class Setup:
 
   @property
   def updates(self) -> int:
-    """The most optimizer updates from one batch of rollouts."""
+    """Largest number of optimizer updates from one batch of rollouts."""
     return self.cfg.mu * self.cfg.minibatches
 
   def over(self, base: Params | None) -> "Setup":
@@ -76,7 +76,7 @@ class Setup:
 
 
 class Trace(NamedTuple):
-  """The starting point of an update, by which `movement` measures it."""
+  """Starting point of an update, by which `movement` measures it."""
 
   # [P, G, L] float32, of the old policy, without meaning on padding; None for a reward model
   logprobs: Array | None
@@ -203,7 +203,7 @@ def one_pass(
 
 
 class Passes(NamedTuple):
-  """The progress of the inner loop."""
+  """Progress of the inner loop."""
 
   state: TrainState
   made: Array  # [] int32

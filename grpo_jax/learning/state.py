@@ -31,7 +31,7 @@ class TrainState:
 
   @property
   def model(self) -> Params:
-    """The tree of the policy or reward model that is trained."""
+    """Tree of the policy or reward model that is trained."""
     return self.params[MODEL]
 
 

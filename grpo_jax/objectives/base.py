@@ -40,7 +40,7 @@ DATA = ("live", "samples", "pairs", "solutions", "steps")  # that an objective c
 
 
 class Needs(enum.Flag):
-  """The forward passes that are made before `prepare`, joined by `|`.
+  """Forward passes that are made before `prepare`, joined by `|`.
 
   Several updates on a rollout add OLD_POLICY by themselves.
   """
@@ -65,7 +65,7 @@ def needs_reference(cfg: ConfigDict) -> Needs:
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-  """The functions and constants that make an algorithm; only `loss` has no default."""
+  """Functions and constants that make an algorithm; only `loss` has no default."""
 
   # (outputs, batch, cfg) -> (sum(batch.weights * token loss), metrics) of a slice of the batch
   # along P. `outputs` are types.Outputs, or types.Scores of a reward model. Slices add up to the

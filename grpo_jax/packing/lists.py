@@ -25,7 +25,7 @@ class ListIndex(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TokenList:
-  """The tokens of an array `[axes of tokens, ...]` as one list."""
+  """Tokens of an array `[axes of tokens, ...]` as one list."""
 
   index: ListIndex | None  # None: the list holds all places, padding included
   # the axes of tokens: [P, Lp] or [P, R, T]
@@ -33,7 +33,7 @@ class TokenList:
 
   @property
   def size(self) -> int:
-    """The number of entries, N."""
+    """Number of entries, N."""
     return math.prod(self.shape) if self.index is None else self.index.place_of_entry.shape[0]
 
   def to_list(self, x: Array) -> Array:

@@ -37,7 +37,7 @@ COARSE_SIZES = (1, 3)
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Packing:
-  """The layout of the learner's tokens; `Packing()` has a row for each completion and no lists."""
+  """Layout of the learner's tokens; `Packing()` has a row for each completion and no lists."""
 
   # [P, R, T] int32: the token at each place of the rows, counted in the G * L of its shard of
   # samples; -1 on padding. None: a row for each completion.

@@ -31,7 +31,7 @@ TILE = 16  # sizes of lists are multiples of this
 
 
 class Program(NamedTuple):
-  """The room of a program, in one shard and microbatch."""
+  """Room of a program, in one shard and microbatch."""
 
   width: int  # of prompts
   prompt_tokens: int  # entries of the list of prompt tokens, or places of the rectangle
@@ -47,7 +47,7 @@ class Program(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-  """The properties that all batches of a run share, for one shard and microbatch."""
+  """Properties that all batches of a run share, for one shard and microbatch."""
 
   prompts: int
   width: int  # of the longest allowed prompt
@@ -58,7 +58,7 @@ class Shape:
 
   @property
   def whole(self) -> Program:
-    """The program that holds every batch: rectangles."""
+    """Program that holds every batch: rectangles."""
     places = self.prompts * self.group * self.length
     return Program(self.width, self.prompts * self.width, self.group, self.length, places)
 
@@ -77,7 +77,7 @@ class Shape:
 
 
 class Need(NamedTuple):
-  """The room that a batch needs."""
+  """Room that a batch needs."""
 
   prompt: int  # tokens of the longest
   prompt_tokens: int  # of a shard and microbatch, at most

@@ -1,9 +1,8 @@
-"""Traces an objective and its advantage before a run starts, so that what is wrong in them is one
-line.
+"""Traces an objective and its advantage before a run starts, so that a mistake in them is one line.
 
-jax.eval_shape runs their Python code on arrays that have a shape and no content: nothing is
-computed or compiled, and a wrong shape is known by the size that the run would have. What stands in
-a user's file may do anything; see `calls.call` for what is said of it.
+jax.eval_shape runs their Python code on shapes in place of arrays. Nothing is computed or compiled,
+and the shapes are those of the run. The code of a user's file may do anything; `calls.call` turns
+what it raises into a message.
 """
 
 import functools
@@ -19,6 +18,7 @@ from grpo_jax.errors import SettingError
 from grpo_jax.learning import learn
 from grpo_jax.objectives.base import ConfiguredObjective, Needs
 from grpo_jax.setup import calls, registry, scorers
+from grpo_jax.setup.abstract import Sizes, trace, wrong
 from grpo_jax.types import STOPPED, Outputs, Prompts, Rollouts, Scores, TrainBatch
 
 # Metrics that the rules which end the passes over a rollout look at; see learn.py.
@@ -28,57 +28,6 @@ OF_RULES = {
   "stop_kl": ("old_kl",),
 }
 LARGEST_TRIED = 2**22  # tokens of the rollouts that an advantage is computed for
-
-
-class Sizes(dict[str, int]):
-  """The sizes of a run by their letters: P, G, L, and N where there are rewards."""
-
-  def array(self, letters: str, dtype: Any = jnp.float32) -> Any:
-    """Returns the shape and dtype that stand for an array while it is traced, as for "PGL"."""
-    return jax.ShapeDtypeStruct(self.shape(letters), dtype)
-
-  def shape(self, letters: str) -> tuple[int, ...]:
-    """Returns the shape of these letters."""
-    return tuple(self[letter] for letter in letters)
-
-  def expects(self, *shapes: str) -> str:
-    """Returns what to say of arrays that may have one of these shapes, as in "[P, G, L] = [32, 8,
-    56]".
-    """
-    return " or ".join(
-      f"[{', '.join(letters)}] = {list(self.shape(letters))}" for letters in shapes
-    )
-
-  def describe(self, value: Any) -> str:
-    """Returns what a function returned, in a few words; an array by its dtype and shape, with the
-    letters of both.
-    """
-    if value is None:
-      return "None"
-    if isinstance(value, tuple):
-      return f"({', '.join(map(self.describe, value))})"
-    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
-      return f"{'an' if type(value).__name__[0] in 'aeiou' else 'a'} {type(value).__name__}"
-    letters = [
-      each for each in ("PG", "P", "PL", "GL", "PLG", "GPL", "PGN", "L") if set(each) <= set(self)
-    ]
-    same = [each for each in letters if self.shape(each) == value.shape]
-    return f"{value.dtype}{list(value.shape)}" + (
-      f", which is [{', '.join(same[0])}]" if same else ""
-    )
-
-  def fits(self, value: Any, *shapes: str, kind: Any = None) -> bool:
-    """Returns whether a value is an array of one of these shapes; of real numbers, or of `kind`
-    where it is given.
-    """
-    if (
-      not hasattr(value, "shape")
-      or not hasattr(value, "dtype")
-      or value.shape not in map(self.shape, shapes)
-    ):
-      return False
-    kinds = (kind,) if kind else (jnp.floating, jnp.integer, jnp.bool_)
-    return any(jnp.issubdtype(value.dtype, each) for each in kinds)
 
 
 def check_objective(config: ConfigDict, source: str, completions: int) -> None:
@@ -107,10 +56,10 @@ def check_objective(config: ConfigDict, source: str, completions: int) -> None:
   expects = "a value of Needs (grpo_jax.objectives.base)"
   needs = calls.call(shown, "needs", expects, objective.needs, configured.cfg)
   if not isinstance(needs, Needs):
-    raise _wrong(shown, "needs", objective.needs, sizes.describe(needs), expects)
+    raise wrong(shown, "needs", objective.needs, sizes.describe(needs), expects)
   if needs and objective.trains_reward_model:
     expects = "Needs.NOTHING, as trains_reward_model=True"
-    raise _wrong(shown, "needs", objective.needs, str(needs), expects)
+    raise wrong(shown, "needs", objective.needs, str(needs), expects)
 
   updates = config.learner.mu * config.learner.minibatches
   rollouts = _rollouts(sizes, source, configured, updates)
@@ -120,7 +69,7 @@ def check_objective(config: ConfigDict, source: str, completions: int) -> None:
   batch = _check_prepare(shown, configured, sizes, rollouts, advantages)
   if source == "live":
     expects = f"bool {sizes.expects('P')}"
-    _trace(
+    trace(
       shown,
       sizes,
       "flat",
@@ -150,7 +99,7 @@ def check_advantage(
     f"objective.advantage={config.objective.advantage!r}",
     f"float32 {sizes.expects('PGL')}",
   )
-  traced = _trace(
+  traced = trace(
     shown, sizes, "the function", advantage, expects, lambda x: sizes.fits(x, "PGL"), rollouts
   )
   if ":" not in config.objective.advantage or sizes["P"] * sizes["G"] * sizes["L"] > LARGEST_TRIED:
@@ -162,7 +111,7 @@ def check_advantage(
     ("that is empty", -1),
   ):
     if not np.all(np.isfinite(np.asarray(tried, np.float32)[prompt : prompt + 1 or None])):
-      raise _wrong(
+      raise wrong(
         shown,
         "the function",
         advantage,
@@ -222,7 +171,7 @@ def _check_prepare(
 ) -> TrainBatch:
   """Returns the traced batch of `prepare`; refuses arrays of other shapes than theirs."""
   prepare = configured.objective.prepare
-  batch = _trace(
+  batch = trace(
     shown,
     sizes,
     "prepare",
@@ -237,14 +186,14 @@ def _check_prepare(
     letters = "PG" if name == "lengths" else "PGL"
     value = getattr(batch, name)
     if not sizes.fits(value, letters):
-      raise _wrong(
+      raise wrong(
         shown, "prepare", prepare, f"{name} {sizes.describe(value)}", sizes.expects(letters)
       )
   for name, value in batch.extra.items():
     for leaf in jax.tree.leaves(value):
       if leaf.shape[:1] != sizes.shape("P"):
         expects = f"[P] or [P, G, ...] with P = {sizes['P']}"
-        raise _wrong(shown, "prepare", prepare, f"extra[{name!r}] {sizes.describe(leaf)}", expects)
+        raise wrong(shown, "prepare", prepare, f"extra[{name!r}] {sizes.describe(leaf)}", expects)
   return batch
 
 
@@ -259,7 +208,7 @@ def _check_loss(
   part = max(1, sizes["P"] // learn.microbatches_of_rollout(cfg, sizes["P"]))
   cut = Sizes(sizes | {"P": part})
   batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((part, *x.shape[1:]), x.dtype), batch)
-  run = functools.partial(_trace, f"objective.name={config.objective.name!r}", cut)
+  run = functools.partial(trace, f"objective.name={config.objective.name!r}", cut)
   per_token = f"float32 {cut.expects('PGL')}"
   logprobs = cut.array("PGL")
 
@@ -327,57 +276,3 @@ def _is_loss(value: Any, sizes: Sizes) -> bool:
   )
   scalars = pairs and all(jnp.shape(x) == () for pair in value[1].values() for x in pair)
   return scalars and sizes.fits(value[0], "", kind=jnp.floating)
-
-
-def _trace(
-  shown: str,
-  sizes: Sizes,
-  name: str,
-  function: Callable,
-  expects: str,
-  fits: Callable[[Any], bool],
-  *args: Any,
-) -> Any:
-  """Returns what a function returns, as arrays without content; settings among the arguments are
-  passed as they are.
-  """
-  traced = [each for each in args if _is_tree(each)]
-
-  def run(given: list[Any]) -> Any:
-    rest = iter(given)
-    value = calls.call(
-      shown, name, expects, function, *(next(rest) if _is_tree(each) else each for each in args)
-    )
-    if not fits(value):
-      raise _wrong(shown, name, function, _what_of(value, sizes), expects)
-    return value
-
-  return jax.eval_shape(run, traced)
-
-
-def _is_tree(value: Any) -> bool:
-  """Returns whether an argument is of arrays; the objective's settings are not."""
-  return isinstance(value, jax.ShapeDtypeStruct | Rollouts | TrainBatch | Outputs | Scores)
-
-
-def _what_of(value: Any, sizes: Sizes) -> str:
-  """Returns what a function returned, in a few words; of a loss with metrics that are none, the
-  first of these.
-  """
-  if isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[1], dict):
-    for name, pair in value[1].items():
-      if (
-        not isinstance(pair, tuple | list)
-        or len(pair) != 2
-        or any(jnp.shape(x) != () for x in pair)
-      ):
-        return f"the metric {name!r} as {sizes.describe(pair)}"
-  return sizes.describe(value)
-
-
-def _wrong(shown: str, name: str, function: Callable, came: str, expects: str) -> SettingError:
-  """Returns the error of a function that returned what does not fit."""
-  forgot = ": is a `return` missing?" if came == "None" else ""
-  return SettingError(
-    f"{shown}: {name} ({calls.place(function)}) returned {came}{forgot}; it should return {expects}"
-  )

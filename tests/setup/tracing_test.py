@@ -7,9 +7,9 @@ import bad_settings_test
 import pytest
 from ml_collections import ConfigDict
 
-from experiments import arithmetic, arithmetic_rm, defaults
+from experiments import arithmetic, arithmetic_rm
 from grpo_jax.errors import SettingError
-from grpo_jax.setup import checks
+from grpo_jax.setup import checks, defaults
 
 ADVANTAGES = """
 import jax.numpy as jnp
