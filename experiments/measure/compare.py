@@ -36,7 +36,7 @@ from grpo_jax.config import kinds, settings
 from grpo_jax.io import storage
 from grpo_jax.reports import comparison, jsonl
 
-# part of the message of a run that a signal stopped (signals.py)
+# part of the message of a run that a signal stopped (run/signals.py)
 STOPPED = "to go on, run the same command again"
 # part of the message with which a diverged run ends
 DIVERGED = "updates in a row were not finite"

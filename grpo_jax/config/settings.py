@@ -100,8 +100,8 @@ SECTIONS = (
       "What ends a reasoning step: line, blank line, or a regular expression."),
     "prompts": Setting(32, Whole(1), "Prompts in a batch (P)."),
     "redraw": Setting(1.0, Number(0, 1, above=True),
-      "Probability of taking a prompt in its turn if its samples were all right, or all wrong, the "
-      "last time. Below 1, one of rewards.functions has to be eval.reward."),
+      "Probability of keeping a prompt when it comes up again, if the last time all its samples "
+      "were right or all were wrong. Below 1, eval.reward has to be one of rewards.functions."),
     "max_prompt_length": Setting(128, Whole(1), "Longest prompt, in tokens (Lp)."),
     "on_long": Setting("skip", Choice(("skip", "cut")),
       "Longer prompts are skipped, and counted, or cut to their last tokens."),
@@ -226,7 +226,7 @@ SECTIONS = (
     "fsdp": Setting(-1, AXIS, "Shards of parameters and prompts; -1: all devices that are left."),
     "group": Setting(1, AXIS, "Shards of the completions of a prompt."),
     "tensor": Setting(1, AXIS, "Shards of heads, MLP and vocabulary."),
-    "rules": Setting(MESH_RULES, RULES, "Mesh axes of each logical axis (sharding.py)."),
+    "rules": Setting(MESH_RULES, RULES, "Mesh axes of each logical axis, see sharding.Layout."),
   }),
   Section("eval", "Evaluation", {
     "every": Setting(0, Whole(0),

@@ -50,7 +50,8 @@ class Setup:
   tx: optax.GradientTransformation  # of TrainState.params
   cfg: ConfigDict  # the `learner` section: mu, minibatches, microbatch, chunk, stop_...
   temperature: float  # the one that the completions were sampled at
-  base: Params | None = None  # the tree under adapters (lora.py), set when a function is traced
+  # the tree under adapters (models/lora.py), set when a function is traced
+  base: Params | None = None
 
   def __post_init__(self) -> None:
     for rule in ("stop_reached", "stop_surrogate", "stop_kl"):
@@ -304,8 +305,8 @@ def learn(
     old_params: the tree that sampled the rollouts; None if that is the state itself.
     rollouts: P prompts with G completions each, with rewards if the objective reads them.
     packing: by `packing.plan.pack`, for `microbatches_of_rollout` microbatches.
-    base: the tree under adapters, where those are trained (lora.py); the other trees may lack what
-      it holds.
+    base: the frozen tree under adapters (models/lora.py); with one, the other trees hold the
+      adapters alone.
   """
   setup = setup.over(base)
   rollouts = with_frozen_logprobs(setup, state, ref_params, old_params, rollouts, packing)

@@ -293,7 +293,9 @@ def reward_metrics(
 
 
 def agreement_metrics(batches: Sequence[Scored], collector: Collector) -> dict[str, float]:
-  """Returns how rewards vary together within the sampled groups (agreement.py), without NaN.
+  """Returns how rewards vary together within the sampled groups (reward_models/agreement.py).
+
+  Metrics that are NaN are left out.
 
   `length/reward_correlation` is of a completion's length and its total reward; `agreement/NAME` of
   each reward model and the rule, where there is one.

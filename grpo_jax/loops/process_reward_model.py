@@ -1,10 +1,10 @@
 """Trains a process reward model on solutions whose steps have labels.
 
 The solutions are samples of a policy, drawn and labelled once and kept in DIR/samples.npz, or those
-of a file (`offline.steps`). Samples are labelled by `offline.continuations` (continuations.py), or
-if that is 0 by the rewards, which must give each step a value in [0, 1] like
-`steps.steps_correct`. The solutions of `offline.held_out` prompts are kept for evaluation: no batch
-has one of these prompts.
+of a file (`offline.steps`). Samples are labelled by `offline.continuations`
+(reward_data/continuations.py), or if that is 0 by the rewards, which must give each step a value in
+[0, 1] like `steps.steps_correct`. The solutions of `offline.held_out` prompts are kept for
+evaluation: no batch has one of these prompts.
 
 There are two models, as in reward_model.py: the reward model starts from `init_from`, with a fresh
 head if that is a policy; the samples and their continuations are drawn from `offline.teacher`, or

@@ -245,11 +245,11 @@ class Run:
       self.writer.say(
         f"{signal_name}: saved after step {done} of {config.steps}; {signals.how_to_resume()}"
       )
-    elif done % config.checkpoint.every == 0 and done < config.steps:
+    elif done % config.checkpoint.every == 0 and done < config.steps:  # `finish` saves the last
       self.save(done)
 
   def _evaluate_after(self, done: int) -> None:
-    """Evaluates between two steps; a checkpoint made by a signal meanwhile says it is still due."""
+    """Evaluates between two steps; a checkpoint that a signal saves meanwhile repeats it later."""
     self._mark(done)
     self.extra["evaluation_due"] = True
     self.evaluate(done)

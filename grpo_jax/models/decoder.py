@@ -8,14 +8,14 @@ Only `Decoder` deals with NNX modules. Outside it there are plain parameter tree
 All layers are stacked on a leading axis N. "unembed" is absent when embeddings are tied, and in a
 reward model (`DecoderConfig.scores`), which has "score" {"weight" [1, D]} instead. The decoder
 returns hidden states and keys/values, never logits: those exist a chunk at a time
-(ops/logprobs.py) or for one token (sampler.py).
+(ops/logprobs.py) or for one token (sampling/sampler.py).
 
 Everything but attention treats each token by itself. So tokens go through the layers as one list
 `[N, D]`, and only attention splits it into prompts and rows of completions: `lists.join` makes the
 list and `lists.split` undoes it.
 
-On a mesh the learner runs it in a `jax.shard_map` (forward.py): each shard has its prompts and
-samples, and a shard of every parameter. Parameters that a pass uses once are gathered before it
+On a mesh the learner runs it in a `jax.shard_map` (learning/forward.py): each shard has its prompts
+and samples, and a shard of every parameter. Parameters that a pass uses once are gathered before it
 (`whole`), a layer's weights at the start of the layer, as `Decoder.shard_layout` says.
 """
 

@@ -38,7 +38,7 @@ def settings() -> ConfigDict:
   """Returns the settings of GRPO, with DeepSeekMath's formula and no KL."""
   c = shared_settings.join(shared_settings.advantage(), shared_settings.clipped())
   c.kl_estimator = "k3"  # k1, k2 or k3
-  c.kl_weighted = False  # multiply the KL by pi / pi_old, not detached
+  c.kl_weighted = False  # multiply the KL by pi / pi_old, which has a gradient, too
   c.kl_in_reward = False  # take beta times the KL off the advantages, and leave it out of the loss
   c.kl_past_bound = True  # a token past its clip bound still takes the KL's gradient
   return c

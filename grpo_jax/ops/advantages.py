@@ -112,9 +112,9 @@ def step_returns(
       k    = the number of rewards before t
       V[k] = the mean over the group of the rewards from the k-th on, 0 past a completion's last
 
-  So a completion with fewer steps is also compared with the rewards of the steps that it lacks. In
-  `group_relative` each reward is compared by itself: if most steps are wrong, each is below the
-  mean, and the sum over the steps that follow rewards having fewer.
+  So a completion with fewer steps is also compared with the rewards of the steps that it lacks.
+  `group_relative` compares each reward with the mean of all rewards of the group. If most of its
+  advantages are negative, a completion with fewer steps adds up fewer of them and is preferred.
 
   Args:
     rewards: [P, G, L] float.

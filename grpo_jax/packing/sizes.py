@@ -22,8 +22,8 @@ from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
 from grpo_jax.types import HostPrompts, HostRollouts
 
-# A new program has room for this many times its batch's completion tokens. Within these bounds, it
-# is the factor by which the programs that are left would reach the whole rectangle in equal steps.
+# A new program has room for this many times its batch's completion tokens: the factor by which the
+# remaining programs would reach the whole rectangle in equal ratios, within these bounds.
 LEAST_ROOM, MOST_ROOM = 1.2, 1.5
 PROMPT_ROOM = 1.25  # the same for tokens of prompts, which do not grow in a run
 MOST_PADDING = 0.5  # share of padding beyond which a batch gets a smaller program

@@ -82,9 +82,9 @@ class Checkpoints:
 
     The present content of the run's own logs (`OWN_LOGS`, flushed) belongs to the checkpoint.
 
-    Waits for the save before this one, and returns as soon as the arrays may be donated: they have
-    been copied to the host, or (on a CPU, where the host is the device) are held, so that a
-    donation copies them.
+    Waits for the previous save, and returns once the arrays are safe to donate. On accelerators
+    they have been copied to the host; on a CPU they stay referenced, so that a donation copies
+    them.
 
     Args:
       step: the number of steps done.

@@ -2,10 +2,6 @@
 
 A setting is listed here if only its own loop, data or objective reads it, so that no sweep would
 change it in vain. One that is read as soon as another is not 0, such as lora.alpha, is not listed.
-
-A setting is looked at here where nothing but its own loop, data or objective reads it, so that
-there is no sweep in which it is changed and harmless. One that is read as soon as another is not 0,
-such as lora.alpha, may stay as it is.
 """
 
 from typing import NamedTuple

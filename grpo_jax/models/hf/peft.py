@@ -1,4 +1,4 @@
-"""Writes adapters (lora.py) as a PEFT folder: adapter_config.json and adapter_model.safetensors.
+"""Writes adapters (models/lora.py) as a PEFT folder, with its config and its safetensors.
 
 It is opened with `peft.PeftModel.from_pretrained(base, FOLDER)`, and by vLLM with --enable-lora. A
 reward model's adapters need `AutoModelForSequenceClassification.from_pretrained(BASE,
