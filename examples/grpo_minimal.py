@@ -3,8 +3,9 @@
     python examples/grpo_minimal.py --steps=60 --folder=runs/minimal
 
 A decoder of 0.8 million parameters, which ships with the code, learns word problems from nothing
-but whether its final answer is right. A step takes about two seconds on two CPU cores. The same
-command goes on from the last checkpoint.
+but whether its final answer is right. With --steps=40 the share of right completions rises from
+about a third to about a half, in 3.5 minutes on two CPU cores with other work. The same command
+resumes from the last checkpoint.
 
 Copy this file and change a line of it, or call its functions from a notebook. What it leaves out is
 in `grpo_jax/loops/online.py`: microbatches, adapters, several hosts, evaluation, exact resume.
