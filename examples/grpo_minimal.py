@@ -68,7 +68,7 @@ LEARNING_RATE = 3e-4
 
 
 class Policy(NamedTuple):
-  """A model that writes text."""
+  """Joins a decoder with its parameters and its tokenizer."""
 
   decoder: Decoder
   params: Any  # the decoder's tree of float32 arrays

@@ -1,4 +1,4 @@
-"""A process reward model (Math-Shepherd, arXiv 2312.08935) of word problems.
+"""Trains a process reward model (Math-Shepherd, arXiv 2312.08935) on word problems.
 
     python -m experiments.run --config=experiments/arithmetic_prm.py --workdir=runs/arithmetic_prm
 

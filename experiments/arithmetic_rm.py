@@ -1,4 +1,4 @@
-"""An outcome reward model of word problems, trained on samples of a policy.
+"""Trains an outcome reward model of word problems on samples of a policy.
 
     python -m experiments.run --config=experiments/arithmetic_rm.py --workdir=runs/arithmetic_rm
 

@@ -1,4 +1,4 @@
-"""An outcome reward model for GSM8K, from pairs of a policy's samples or a file of pairs.
+"""Trains an outcome reward model for GSM8K on pairs of a policy's samples or of a file.
 
     python -m experiments.run --workdir=runs/gsm8k_rm \\
       --config=experiments/gsm8k_rm.py:model=qwen3_0.6b \\

@@ -59,7 +59,7 @@ class Whole(NamedTuple):
 
 
 class Number(NamedTuple):
-  """A finite number from `least` to `most`, which `above` and `below` exclude, or one of `also`."""
+  """Accepts finite numbers from `least` to `most` (excluded by `above`, `below`), and `also`."""
 
   least: float = -LARGEST
   most: float = LARGEST

@@ -18,7 +18,7 @@ from grpo_jax.io import storage
 
 
 class Setting(NamedTuple):
-  """A setting of the table."""
+  """Holds one row of the table."""
 
   default: object
   kind: Kind  # which values it may have

@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 
 
 class Batches(Generic[Item]):
-  """An endless iterator over batches of P examples; each epoch of a data set is shuffled anew.
+  """Yields batches of P examples without end; each epoch of a data set is shuffled anew.
 
   Args:
     sources: data sets, each with `__len__` and `__getitem__`.

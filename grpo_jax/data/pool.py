@@ -18,7 +18,7 @@ REDRAW = 0xD1FF  # separates these random numbers from others of the same seed
 
 
 class Pool:
-  """An endless iterator over batches of P examples that passes over some with pass rate 0 or 1.
+  """Yields batches of P examples without end, and passes over some with pass rate 0 or 1.
 
   The order is a pure function of that of the data, the seed and the pass rates noted so far. For
   one batch, at most as many examples are passed over as the data has; after that every example is
