@@ -33,19 +33,36 @@ HELD_OUT = (
   ("eval/step_accuracy", "steps"),
   ("eval/rule_accuracy", "steps, by the rule"),
 )
+SHARES = (
+  ("truncated", "truncated"),
+  ("zero_variance", "groups without variance"),
+  ("clip_low", "clipped below"),
+  ("clip_high", "clipped above"),
+)
+SPEEDS = (
+  ("tokens_per_s/sample", "sampling"),
+  ("tokens_per_s/learn", "learning"),
+  ("tokens_per_s/step", "whole step"),
+)
+# At mu = 1 the loss of a policy gradient is 0 up to rounding, whatever is learned.
+LOSS = Panel("loss", (("loss", "loss"),), False)
+ROUNDING = 1e-5
 PANELS = (
-  Panel("reward", (("reward/mean", "mean"), ("reward/std", "std")), False),
-  Panel("loss", (("loss", "loss"),), False),
   ACCURACY,
+  Panel("reward", (("reward/mean", "mean"), ("reward/std", "std")), False),
+  LOSS,
   Panel("reward model, held-out data", HELD_OUT, True),
   Panel("KL to the reference", (("kl", "KL"),), False),
+  Panel("gradient norm", (("grad_norm", "before clipping"),), False),
+  Panel("learning rate", (("lr", "rate"),), False),
   Panel("entropy of the policy (nats)", (("entropy", "entropy"),), False),
   Panel(
     "completion length (tokens)",
     (("length/mean", "mean"), ("length/min", "min"), ("length/max", "max")),
     False,
   ),
-  Panel("shares", (("truncated", "truncated"), ("zero_variance", "groups without variance")), True),
+  Panel("shares", SHARES, True),
+  Panel("completion tokens a second", SPEEDS, False),
 )
 INLINE = 3  # the most labels that fit beside the title; more go into rows below it
 ACROSS = 5  # labels in such a row
@@ -67,7 +84,13 @@ def panels(lines: Lines) -> list[Panel]:
   """Returns the panels for which the run has at least one metric."""
   accuracy = ACCURACY._replace(metrics=ACCURACY.metrics + sampled_accuracies(lines))
   every = [accuracy if panel is ACCURACY else panel for panel in PANELS]
-  return [panel for panel in every if any(len(series(lines, name)[0]) for name, _ in panel.metrics)]
+  return [panel for panel in every if _says_something(lines, panel)]
+
+
+def _says_something(lines: Lines, panel: Panel) -> bool:
+  """Returns whether the run has a metric of the panel, and a loss that is not mere rounding."""
+  values = np.concatenate([series(lines, name)[1] for name, _ in panel.metrics])
+  return bool(values.size) and (panel is not LOSS or bool(np.abs(values).max() > ROUNDING))
 
 
 def series(lines: Lines, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -90,7 +113,7 @@ def draw(workdir: str) -> storage.Path | None:
   drawn = panels(lines)
   if not drawn:
     return None
-  across = min(3, len(drawn))
+  across = min(4 if len(drawn) in (4, 7, 8) else 3, len(drawn))
   down = -(-len(drawn) // across)
   figure = matplotlib.figure.Figure(
     figsize=(4.6 * across, 3.1 * down + 0.4), dpi=120, layout="constrained"

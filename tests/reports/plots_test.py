@@ -82,7 +82,7 @@ def test_smoothing_averages_over_what_there_is():
 
 def test_a_panel_for_each_group_of_metrics(tmp_path):
   rows = [
-    {"step": i, "reward/mean": i / 50, "kl": None if i == 3 else 0.1, "length/mean": 9.0}
+    {"step": i, "reward/mean": i / 50, "kl": None if i == 3 else 0.1, "length/mean": 9.0, "lr": 1.0}
     for i in range(50)
   ]
   write(
@@ -90,11 +90,19 @@ def test_a_panel_for_each_group_of_metrics(tmp_path):
     [{"step": 0, "eval/accuracy": 0.4}, *rows, {"step": 50, "eval/accuracy": 0.9}],
   )
   assert plots.draw(str(tmp_path)) == tmp_path / "curve.png"
-  four = size(tmp_path / "curve.png")
+  five = size(tmp_path / "curve.png")
   write(tmp_path / "metrics.jsonl", [{"step": i, "loss": 1.0} for i in range(3)])
   plots.draw(str(tmp_path))
   one = size(tmp_path / "curve.png")
-  assert four[0] == 3 * one[0] and four[1] > 1.5 * one[1]
+  assert five[0] == 3 * one[0] and five[1] > 1.5 * one[1]
+
+
+def test_a_loss_that_is_rounding_alone_is_not_drawn(tmp_path):
+  """At mu = 1 it is 0 up to rounding, and a curve of it would say that nothing is learned."""
+  write(tmp_path / "metrics.jsonl", [{"step": i, "loss": 1e-7 * (-1) ** i} for i in range(3)])
+  assert plots.draw(str(tmp_path)) is None
+  write(tmp_path / "metrics.jsonl", [{"step": i, "loss": 1e-4 * (-1) ** i} for i in range(3)])
+  assert plots.draw(str(tmp_path))
 
 
 def test_nothing_to_draw_draws_nothing(tmp_path):
