@@ -324,7 +324,7 @@ def _now(folder: str, recorded: dict[str, Any]) -> dict[str, str]:
 
   values = inputs.describe_versions()
   if config := _read_config(folder):
-    values |= depends.of_folders(config)
+    values |= depends.of_folders(settings.Settings(**settings.typed(config)))
   for name in recorded.keys() - values.keys():
     if name.startswith(inputs.CODE) and name.endswith(".py"):
       values[name] = inputs.describe_file(name.removeprefix(inputs.CODE))

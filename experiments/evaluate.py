@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import json
 import math
+import operator
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
   from grpo_jax.evaluation import policy
   from grpo_jax.setup import build
+  from grpo_jax.setup.experiment import Experiment
   from grpo_jax.types import Completion, Example
 
 
@@ -56,13 +58,13 @@ def main(argv: list[str]) -> None:
   with arguments.one_line_errors(), said_of("--path"), sources.output() as out:
     paths = [path for value in values.path or () for path in value.split(",") if path]
     print("starting: importing jax, loading weights and data", flush=True)
-    steps = check(values.config, paths, values.step or [], values.out)
+    experiment, steps = check(values.config, paths, values.step or [], values.out)
     # all of them before the first is evaluated
-    models = [sources.model(values.config, path, step) for path, step in zip(paths, steps)]
+    models = [sources.model(experiment, path, step) for path, step in zip(paths, steps)]
     results: list[Evaluated] = []
     try:
       for path, step, model in zip(paths, steps, models):
-        result = evaluate_model(values.config, path, step, model)
+        result = evaluate_model(experiment, path, step, model)
         if results:
           result.line["difference"] = differences(results[0].problems, result.problems)
         print(json.dumps(result.line), file=out, flush=True)
@@ -76,14 +78,14 @@ def main(argv: list[str]) -> None:
 
 def check(
   config: ConfigDict, paths: Sequence[str], steps: Sequence[int], out: str | None
-) -> list[int | None]:
-  """Returns the step of each path, after checking all that needs no weights."""
-  from grpo_jax.setup import checks
+) -> "tuple[Experiment, list[int | None]]":
+  """Returns the experiment and the step of each path, after all checks that need no weights."""
+  from grpo_jax.setup import resolve
 
   if not paths:
     raise SettingError(f"--path is missing: {sources.WEIGHTS}, as in --path=runs/1")
-  checks.check_settings(config)
-  if not config.eval.problems:
+  experiment = resolve.resolve(config)
+  if not experiment.eval.problems:
     raise SettingError(
       "eval.problems=0: there is nothing to evaluate; use a whole number of at least 1"
     )
@@ -92,19 +94,17 @@ def check(
   step_of_path = steps_of([provenance.is_run(path) for path in paths], steps)
   for path, step in zip(paths, step_of_path):
     sources.check("--path", path, step)
-    warn_of_prompts(config, path)
+    warn_of_prompts(experiment, path)
   if out:
     sources.check_out(out, paths)
     make_folder(out)
-  return step_of_path
+  return experiment, step_of_path
 
 
-def warn_of_prompts(config: ConfigDict, path: str) -> None:
+def warn_of_prompts(experiment: "Experiment", path: str) -> None:
   """Warns if a run was trained with other prompts or stop tokens."""
-  evaluated = config.copy_and_resolve_references()
   for name, trained in sources.trained_with(provenance.run_of(path), sources.PROMPT).items():
-    section, _, last = name.partition(".")
-    if trained != (now := evaluated[section][last]):
+    if trained != (now := operator.attrgetter(name)(experiment)):
       print(
         f"warning: {path} was trained with {name}={trained!r}, and is evaluated with {now!r}",
         flush=True,
@@ -130,7 +130,7 @@ def steps_of(runs: Sequence[bool], steps: Sequence[int]) -> list[int | None]:
 
 
 def evaluate_model(
-  config: ConfigDict, path: str, step: int | None, model: "build.Model"
+  experiment: "Experiment", path: str, step: int | None, model: "build.Model"
 ) -> Evaluated:
   """Evaluates the weights of one folder or run, which `model` loads."""
   from grpo_jax.evaluation import policy
@@ -139,13 +139,13 @@ def evaluate_model(
   from grpo_jax.setup import build
 
   start, step = time.monotonic(), sources.step_of(path, step)
-  evaluator = Evaluator(config, model)
+  evaluator = Evaluator(experiment, model)
   generators = {"greedy": evaluator.greedy}
-  if config.eval.samples:
+  if experiment.eval.samples:
     generators["sampled"] = evaluator.sampled
   n, outcomes, samples = len(evaluator.problems), [], []
   print(f"{path}: loading weights, compiling", flush=True)
-  params, key = model.load(), build.key(config.seed, build.EVALUATE, 0)
+  params, key = model.load(), build.key(experiment.seed, build.EVALUATE, 0)
   with Progress(n * len(generators), 0) as bar:
     for kind, generator in generators.items():
       text, before = f"{path}: {kind}", n * len(outcomes)
@@ -156,7 +156,7 @@ def evaluate_model(
   for _, warning in evaluator.warnings(numbers):
     print(f"warning: {warning}", flush=True)
   line = {"path": path} | ({} if step is None else {"step": step})
-  line |= {"problems": n, "samples": config.eval.samples}
+  line |= {"problems": n, "samples": experiment.eval.samples}
   line |= writer.clean(numbers) | {"wall_s": round(time.monotonic() - start, 1)}
   return Evaluated(line, policy.by_problem(*outcomes), samples)
 

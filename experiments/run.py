@@ -70,6 +70,7 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
     join()
   from grpo_jax.distributed import inputs
   from grpo_jax.distributed.lifeline import Lifeline  # imports jax
+  from grpo_jax.setup import resolve
 
   with Lifeline():
     inputs.check_hosts(
@@ -80,7 +81,8 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
     # absolute, since user code may change the directory later
     workdir = os.fspath(storage.absolute(storage.expanded("--workdir", workdir)))
     settings.expand(config)
-    find_loop(config.loop).train(config, workdir)
+    loop = find_loop(config.loop)
+    loop.train(resolve.resolve(config), workdir)
     draw(workdir)
 
 
@@ -92,7 +94,7 @@ def check_command(config: ConfigDict, workdir: str) -> None:
 
 
 def find_loop(name: str) -> types.ModuleType:
-  """Returns the module of grpo_jax.loops of that name, which has `train(config, workdir)`."""
+  """Returns the module of grpo_jax.loops of that name, which has `train(experiment, workdir)`."""
   from grpo_jax import loops
 
   if name.isidentifier() and importlib.util.find_spec(f"grpo_jax.loops.{name}"):

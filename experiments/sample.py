@@ -181,6 +181,7 @@ def make_config(path: str, numbers: dict[str, Any], run: str) -> ConfigDict:
 def load(path: str, step: int | None, numbers: dict[str, Any], like: str | None = None) -> Policy:
   """Returns the policy of a folder or run, asked as that of the run `like`, if given."""
   from grpo_jax.sampling import stream
+  from grpo_jax.setup import experiment
   from grpo_jax.tokenizer import reading
 
   run = provenance.run_of(like or path)
@@ -190,8 +191,9 @@ def load(path: str, step: int | None, numbers: dict[str, Any], like: str | None 
   plain = f"the template {config.data.template!r}" if run else "the text as it is"
   how = "the chat template" if config.data.chat else plain
   print(f"questions are asked with {how}{f', as {run} was trained' if run else ''}", flush=True)
-  model = sources.model(config, path, step)
-  made = stream.make_stream(model.decoder, config.sampler, model.stop)
+  asked = experiment.make(config)
+  model = sources.model(asked, path, step)
+  made = stream.make_stream(model.decoder, asked.sampler, model.stop)
   return Policy(model, made, made.sampler.ready(model.load()), numbers.get("seed", 0))
 
 

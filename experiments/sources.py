@@ -10,8 +10,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ml_collections import ConfigDict
-
 from grpo_jax.config import kinds
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
@@ -19,6 +17,7 @@ from grpo_jax.run import finished, manifest, provenance
 
 if TYPE_CHECKING:
   from grpo_jax.setup import build
+  from grpo_jax.setup.experiment import Experiment
 
 # What says how a question is asked: a run is trained with these.
 PROMPT = ("data.template", "data.chat", "data.chat_arguments", "data.system", "sampler.stop")
@@ -141,14 +140,13 @@ def step_of(path: str, step: int | None) -> int | None:
   return finished.latest(finished.directory(path)) if unfinished else provenance.ended_at(path)
 
 
-def model(config: ConfigDict, path: str, step: int | None) -> "build.Model":
-  """Returns the policy of a folder or run on the mesh of the config, with its weights of a step."""
+def model(experiment: "Experiment", path: str, step: int | None) -> "build.Model":
+  """Returns the policy of a folder or run on the experiment's mesh, with its weights of a step."""
   from grpo_jax.setup import build
 
-  other = build.of_another(config, path)
-  if other.tokenizer in ("words", "bpe"):  # made for fresh weights, while these have a tokenizer
-    other.tokenizer = ""
-  policy = build.model(other)
+  # these were made for fresh weights, while a folder or a run has a tokenizer
+  tokenizer = "" if experiment.tokenizer in ("words", "bpe") else experiment.tokenizer
+  policy = build.model(build.of_another(experiment, path, tokenizer))
   if step is None:
     return policy
   load = functools.partial(build.reference, path, policy, "--path", step)

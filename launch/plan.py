@@ -18,10 +18,15 @@ import os
 import pathlib
 import shlex
 import sys
+from typing import TYPE_CHECKING
 
 from absl import app, flags
 
 from experiments import arguments
+from grpo_jax.config import settings
+
+if TYPE_CHECKING:
+  from grpo_jax.setup.experiment import Experiment
 
 FLAGS = flags.FLAGS
 
@@ -47,7 +52,7 @@ def _plan() -> str:
   from grpo_jax.plan.make import make_plan
 
   plan = make_plan(
-    FLAGS.config, FLAGS.topology, FLAGS.slices, price=FLAGS.price, note=FLAGS.note, **_common()
+    _experiment(), FLAGS.topology, FLAGS.slices, price=FLAGS.price, note=FLAGS.note, **_common()
   )
   if FLAGS.details:
     for facts in (plan.learn, plan.weights, plan.sample):
@@ -58,14 +63,22 @@ def _plan() -> str:
 def _sweep() -> str:
   from grpo_jax.plan import sweep
 
-  return sweep.text(FLAGS.config, FLAGS.topology, FLAGS.slices, FLAGS.most, **_common())
+  return sweep.text(_experiment(), FLAGS.topology, FLAGS.slices, FLAGS.most, **_common())
 
 
 def _scaling() -> str:
   from grpo_jax.plan import scaling
 
   picture = pathlib.Path(FLAGS.out or "scaling.md").with_suffix(".png")
-  return scaling.text(FLAGS.config, FLAGS.topology, picture, **_common())
+  return scaling.text(_experiment(), FLAGS.topology, picture, **_common())
+
+
+def _experiment() -> "Experiment":
+  """Returns the experiment of --config, whose sizes may be too large for this machine."""
+  from grpo_jax.setup.experiment import make
+
+  settings.check(FLAGS.config)
+  return make(FLAGS.config)
 
 
 def _common() -> dict:

@@ -16,7 +16,8 @@ from grpo_jax.reward_models import load
 from grpo_jax.run import compile_cache, watch
 from grpo_jax.run.writer import Writer
 from grpo_jax.sandbox import deadline
-from grpo_jax.setup import build, checks, defaults, registry
+from grpo_jax.setup import build, checks, defaults
+from grpo_jax.setup.experiment import make
 from grpo_jax.tokenizer import making
 from grpo_jax.types import Completion, Example
 
@@ -35,16 +36,16 @@ def config() -> ConfigDict:
 
 def test_prompts_that_all_are_too_long(config):
   config.data.max_prompt_length = 3
-  model = build.model(config)
+  model = build.model(make(config))
   with pytest.raises(
     SettingError, match=r"max_prompt_length=3 \(data.name\): the first 32 prompts have \d+ to \d+"
   ):
-    collect.make_collector(config, model)
+    collect.make_collector(make(config), model)
   with pytest.raises(SettingError, match=r"data.max_prompt_length=3 \(eval.problems\)"):
-    evaluator.Evaluator(config, model)
+    evaluator.Evaluator(make(config), model)
   config.data.on_long = "cut"
-  collect.make_collector(config, model)
-  found = evaluator.Evaluator(config, model)
+  collect.make_collector(make(config), model)
+  found = evaluator.Evaluator(make(config), model)
   assert found.greedy.on_long == found.sampled.on_long == "cut"
   ((about, text),) = found.warnings({"prompts_too_long": 2})
   assert about == "eval.problems" and text.startswith(
@@ -56,7 +57,7 @@ def test_a_special_token_that_the_model_cannot_embed(config):
   """Gemma 3's text models have such a tokenizer: it is refused only where a template uses the
   token.
   """
-  model = build.model(config)
+  model = build.model(make(config))
   vocab = model.tokenizer.vocab_size
   how = {"template": "{question}" + making.END, "chat": False, "system": "", "arguments": ()}
   assert build._render(model.tokenizer, vocab, how, "has 4")
@@ -69,14 +70,14 @@ def test_a_special_token_that_the_model_cannot_embed(config):
 
 def test_before_and_after_are_compared_by_one_verifier(config):
   config.eval.reward, config.eval.arguments = "exact.exact_match", (("case", True),)
-  model = build.model(config)
-  strict = evaluator.Evaluator(config, model).tested()
+  model = build.model(make(config))
+  strict = evaluator.Evaluator(make(config), model).tested()
   config.eval.arguments = (("case", False),)
-  assert evaluator.Evaluator(config, model).tested() != strict
+  assert evaluator.Evaluator(make(config), model).tested() != strict
 
 
 def test_a_judge_of_another_tokenizer(config):
-  ours = build.model(config)
+  ours = build.model(make(config))
   theirs = ours._replace(tokenizer=making.word_level(["other words"]))
   load.check_tokenizer(ours, ours, "here")
   with pytest.raises(SettingError, match="^here: has another tokenizer than the policy"):
@@ -86,7 +87,7 @@ def test_a_judge_of_another_tokenizer(config):
 def test_a_chat_without_a_template(config):
   config.data.chat = True
   with pytest.raises(SettingError, match="data.chat=True: this tokenizer has no chat template"):
-    collect.make_collector(config, build.model(config))
+    collect.make_collector(make(config), build.model(make(config)))
 
 
 def test_groups_of_one(config):
@@ -94,23 +95,23 @@ def test_groups_of_one(config):
   with pytest.raises(
     SettingError, match="sampler.group=1: objective.advantage='group_relative' .*use at least 2"
   ):
-    checks.check(config, tiny.decoder(), registry.objective("grpo"))
+    checks.check(make(config), tiny.decoder())
   config.objective.advantage = f"{__file__}:own"
-  checks.check(config, tiny.decoder(), registry.objective("grpo"))
+  checks.check(make(config), tiny.decoder())
   config.objective = defaults.objective("ppo", config)  # a critic needs no group
-  checks.check(config, tiny.decoder(), registry.objective("ppo"))
+  checks.check(make(config), tiny.decoder())
   config.objective.group_baseline = True
   with pytest.raises(
     SettingError, match="sampler.group=1: objective.group_baseline=True compares .*use at least 2"
   ):
-    checks.check(config, tiny.decoder(), registry.objective("ppo"))
+    checks.check(make(config), tiny.decoder())
   config.objective = defaults.objective("target_prob", config)
   with pytest.raises(
     SettingError, match="sampler.group=1: objective.name='target_prob' compares .*use at least 2"
   ):
-    checks.check(config, tiny.decoder(), registry.objective("target_prob"))
+    checks.check(make(config), tiny.decoder())
   config.objective = defaults.objective("rft", config)
-  checks.check(config, tiny.decoder(), registry.objective("rft"))
+  checks.check(make(config), tiny.decoder())
   config.loop, config.offline.data, config.objective = (
     "offline",
     "pairs",
@@ -119,7 +120,7 @@ def test_groups_of_one(config):
   with pytest.raises(
     SettingError, match="sampler.group=1 with offline.data='pairs': use at least 2"
   ):
-    checks.check(config, tiny.decoder(), registry.objective("dpo"))
+    checks.check(make(config), tiny.decoder())
 
 
 def own(rollouts):
@@ -139,19 +140,19 @@ def own(rollouts):
 )
 def test_a_reward_that_cannot_score_the_test_data(config, name, message):
   config.eval.reward, config.rewards.deadline = name, 0.1
-  model = build.model(config)
+  model = build.model(make(config))
   if not message:
-    evaluator.Evaluator(config, model)
+    evaluator.Evaluator(make(config), model)
     return
   with pytest.raises(
     SettingError, match=f"eval.reward='{name}': cannot score the test data: {message}.*; use"
   ):
-    evaluator.Evaluator(config, model)
+    evaluator.Evaluator(make(config), model)
 
 
 def test_an_evaluation_whose_reward_returns_nothing_says_so(config):
   config.eval.reward = f"{__file__}:forgets"
-  found = evaluator.Evaluator(config, build.model(config))
+  found = evaluator.Evaluator(make(config), build.model(make(config)))
   assert not found.warnings({"accuracy": 0.0})  # nothing was asked yet
   example, completion = found.problems[0], Completion("", [1], 1, [])
   found.reward.score(example, completion)
@@ -181,19 +182,19 @@ def test_a_reward_that_refuses_its_settings(config):
   keywords = {"max_length": 8, "buffer": 9}
   config.rewards.functions = (("overlong", "length.overlong", 1.0, keywords),)
   with pytest.raises(SettingError, match="overlong with buffer=9: use 1 to max_length=8"):
-    collect.make_collector(config, build.model(config))
+    collect.make_collector(make(config), build.model(make(config)))
   config.rewards.functions = (("mine", f"{__file__}:leaves", 1.0),)
-  collect.make_collector(config, build.model(config))  # it may work on what is sampled
+  collect.make_collector(make(config), build.model(make(config)))  # it may work on what is sampled
 
 
 def test_a_check_reads_no_weights_of_reward_models(config, monkeypatch):
   loads = []
   monkeypatch.setattr(load, "_check_model", lambda *_: lambda: loads.append("judge"))
   config.rewards.outcome_models = (("judge", "folder", 1.0),)
-  model = build.model(config)
-  collect.check_collector(config, model)
+  model = build.model(make(config))
+  collect.check_collector(make(config), model)
   assert not loads
-  collect.make_collector(config, model)
+  collect.make_collector(make(config), model)
   assert loads == ["judge"]
 
 
@@ -216,14 +217,14 @@ def talks(example: Example, completion):
 
 @pytest.mark.parametrize("setting", ["ref_from", "init_from"])
 def test_a_run_without_a_checkpoint_gives_no_weights(config, tmp_path, setting):
-  build.describe(build.model(config), str(tmp_path / "model"))
+  build.describe(build.model(make(config)), str(tmp_path / "model"))
   if setting == "init_from":
     config.init_from, config.tokenizer, config.model.variant = str(tmp_path), "", ""
     with pytest.raises(SettingError, match="init_from=.*this run has no complete checkpoint"):
-      build.model(config)
+      build.model(make(config))
   else:
     with pytest.raises(SettingError, match="ref_from=.*this run has no complete checkpoint"):
-      build.check_source(str(tmp_path), build.model(config), "ref_from")
+      build.check_source(str(tmp_path), build.model(make(config)), "ref_from")
   with pytest.raises(SettingError, match="offline.teacher='gone': no such folder"):
     build.check_source("gone", None, "offline.teacher")
 

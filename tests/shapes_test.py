@@ -48,6 +48,7 @@ from grpo_jax.packing.plan import Packing
 from grpo_jax.sampling import decode_loop, kv_cache, sampler
 from grpo_jax.sampling import rollouts as host
 from grpo_jax.setup import build, checks, parameters, registry
+from grpo_jax.setup.experiment import make
 from grpo_jax.types import Outputs, Prompts, Rollouts, Scores
 
 P, G, L, LP, V, D = 4, 5, 7, 6, tiny.V, 32  # no two alike, but for the model's own
@@ -639,7 +640,7 @@ def with_teacher(module: str) -> str:
 
 @functools.cache
 def warm_start() -> build.Model:
-  return build.model(arithmetic.get_config(), jax.devices()[:1])
+  return build.model(make(arithmetic.get_config()), jax.devices()[:1])
 
 
 @pytest.mark.parametrize("objective", ["distill", "distill_offline"])
@@ -682,23 +683,23 @@ def test_arithmetic_hard_traces():
 @pytest.mark.parametrize("arg", ["", "hard"])
 def test_arithmetic_sft_traces(arg):
   config = arithmetic_sft.get_config(arg)
-  m = build.model(config, jax.devices()[:1])
+  m = build.model(make(config), jax.devices()[:1])
   trace(config, shipped(config, m.decoder), m.stop, 1, sampled=False)
 
 
 def test_arithmetic_rm_traces():
   config = arithmetic_rm.get_config()
-  m = build.model(config, jax.devices()[:1], scores=True)
+  m = build.model(make(config), jax.devices()[:1], scores=True)
   trace(config, shipped(config, m.decoder), m.stop, 2, sampled=False)
-  checks.check(config, m.decoder, registry.objective("reward_model"))
+  checks.check(make(config), m.decoder)
 
 
 @pytest.mark.parametrize("labels", ["continuations", "rule"])
 def test_arithmetic_prm_traces(labels):
   config = arithmetic_prm.get_config(f"labels={labels}")
-  m = build.model(config, jax.devices()[:1], scores=True)
+  m = build.model(make(config), jax.devices()[:1], scores=True)
   trace(config, shipped(config, m.decoder), m.stop, 0, sampled=False)
-  checks.check(config, m.decoder, registry.objective("process_reward_model"))
+  checks.check(make(config), m.decoder)
 
 
 @pytest.mark.parametrize(
@@ -717,7 +718,7 @@ def test_what_reward_models_reward_traces(experiment, arg):
   """
   config, d = experiment.get_config(arg), tiny.decoder()
   trace(config, shipped(config, d), (1, 2), sampled=False)
-  checks.check(config, d, registry.objective("grpo"))
+  checks.check(make(config), d)
 
 
 def test_process_supervision_changes_the_rewards_of_arithmetic_alone():
@@ -742,7 +743,7 @@ def test_iterative_experiments_have_the_rate_and_the_iterations_of_their_problem
   real, small = (gsm8k_iterative.get_config(f"model={name}") for name in ("qwen3_0.6b", "tiny"))
   assert (real.iterative.steps, small.iterative.steps) == (100, 2)
   for config in (easy, hard, real, small):
-    checks.check(config, tiny.decoder(), registry.objective("grpo"))
+    checks.check(make(config), tiny.decoder())
 
 
 @pytest.mark.parametrize("experiment", [arithmetic_iterative, gsm8k_process])
@@ -757,7 +758,7 @@ def test_gsm8k_rm_traces():
   layout = build.sharding.make_layout(config.mesh, jax.devices()[:8])
   d = Decoder(variants.variant("qwen3_0.6b", layers=4), layout)
   trace(config, shipped(config, d), (1, 2), 2, sampled=False)
-  checks.check(config, d, registry.objective("reward_model"))
+  checks.check(make(config), d)
 
 
 @pytest.fixture
@@ -775,7 +776,7 @@ def gsm8k_folder(tmp_path):
 def test_gsm8k_tiny_traces(gsm8k_folder):
   config = gsm8k.get_config("model=tiny")
   config.data.path = gsm8k_folder
-  m = build.model(config, jax.devices()[:1])
+  m = build.model(make(config), jax.devices()[:1])
   trace(config, shipped(config, m.decoder), m.stop)
 
 
@@ -788,7 +789,7 @@ def test_every_preset_makes_a_section_that_its_objective_takes(row):
     for experiment in (arithmetic, gsm8k)
   ):
     registry.configured(config.objective)
-    checks.check(config, tiny.decoder(), registry.objective(module))
+    checks.check(make(config), tiny.decoder())
     assert config.objective.name == module
     if module == "gspo":
       assert (config.objective.clip_low, config.objective.clip_high) == (3e-4, 4e-4)

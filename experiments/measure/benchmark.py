@@ -42,7 +42,7 @@ from grpo_jax.packing.sizes import Sizes
 from grpo_jax.run import writer
 from grpo_jax.sampling import sampler
 from grpo_jax.sampling.rollouts import draw, to_device
-from grpo_jax.setup import registry
+from grpo_jax.setup.experiment import make
 from grpo_jax.types import Prompts, Rollouts
 
 # Arguments of experiments/measure/benchmarks.py that are not settings of a run.
@@ -101,21 +101,20 @@ def make_workload(config: ConfigDict) -> tuple[Workload, TrainState]:
     mlp=b.mlp,
     attention_bias=True,
   )
-  layout = sharding.make_layout(config.mesh)
-  decoder = Decoder(
-    shape, layout, layers=config.model.layers, remat=config.model.remat, dtype=config.model.dtype
-  )
+  experiment = make(config)
+  m, cfg, layout = experiment.model, experiment.learner, sharding.make_layout(experiment.mesh)
+  decoder = Decoder(shape, layout, layers=m.layers, remat=m.remat, dtype=m.dtype)
   init = jax.jit(decoder.init, out_shardings=decoder.shardings())
-  tx = optimizer.make_optimizer(config.learner, config.steps)
-  objective = registry.configured(config.objective)
-  setup = learn.Setup(decoder, objective, tx, config.learner, config.sampler.temperature)
+  tx = optimizer.make_optimizer(cfg, experiment.steps)
+  temperature = experiment.sampler.temperature
+  setup = learn.Setup(decoder, experiment.objective, tx, cfg, temperature)
   workload = Workload(
     config,
     decoder,
-    sampler.make_sampler(decoder, config.sampler, ()),
+    sampler.make_sampler(decoder, experiment.sampler, ()),
     learn.make_learn(setup),
     init(jax.random.key(0)),
-    learn.microbatches_of_rollout(config.learner, config.data.prompts),
+    learn.microbatches_of_rollout(cfg, experiment.data.prompts),
   )
   return workload, create({MODEL: init(jax.random.key(0))}, tx)
 

@@ -14,9 +14,8 @@ from typing import Any
 import jax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from ml_collections import ConfigDict
 
-from grpo_jax.config import forms
+from grpo_jax.config import forms, settings
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Prompts
 
@@ -127,13 +126,13 @@ def _batch_axes(node: Any) -> Any:
   return ("prompt", "sample")[: node.ndim] + (None,) * (node.ndim - 2)
 
 
-def make_layout(cfg: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Layout:
+def make_layout(cfg: settings.Mesh, devices: Sequence[jax.Device] | None = None) -> Layout:
   """Returns the layout of a `mesh` config section over `devices` (None: all of them).
 
   One axis may be -1: it takes the devices that the others leave.
   """
   devices = list(jax.devices() if devices is None else devices)
-  sizes = [int(cfg[a]) for a in AXES]
+  sizes = [int(getattr(cfg, a)) for a in AXES]
   if sizes.count(-1) > 1:
     raise SettingError(
       f"mesh: {dict(zip(AXES, sizes))} has more than one -1; at most one axis takes what is left"

@@ -1,11 +1,11 @@
 """Evaluates a policy during a run: greedily, and from several samples before and after it."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
 from grpo_jax.distributed import inputs
 from grpo_jax.distributed.sharding import Layout
@@ -19,7 +19,8 @@ from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import sampler
 from grpo_jax.sampling.generate import Generator
-from grpo_jax.setup import build, checks, registry, scorers
+from grpo_jax.setup import build, checks
+from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import Completion, Example, KnownRollouts
 
 
@@ -28,7 +29,7 @@ class Evaluator:
 
   def __init__(
     self,
-    config: ConfigDict,
+    experiment: Experiment,
     model: build.Model,
     models: Callable[[], Sequence[RewardModel]] | None = None,
   ):
@@ -39,35 +40,37 @@ class Evaluator:
       model: the policy.
       models: returns the present reward models of the policy; called at each evaluation.
     """
-    self.cfg, self.data, self.seed = config.eval, config.data, config.seed
-    self.deadline = config.rewards.deadline
-    reward = scorers.eval_reward(config.eval)
+    self.cfg, self.data, self.seed = experiment.eval, experiment.data, experiment.seed
+    self.deadline = experiment.rewards.deadline
+    reward = experiment.eval_reward
     self.reward = reward._replace(score=self._counted(reward.score))
     # completions to which the reward gave something, and to which it gave nothing
     self.answers = {True: 0, False: 0}
-    test = registry.eval_source(config.data) if config.eval.problems else ()
-    self.problems = [test[i] for i in range(min(config.eval.problems, len(test)))]
-    if config.eval.problems:
-      build.check_prompts(self.problems, model, config, "eval.problems")
-      checks.check_eval_reward(reward.score, self.problems, model, config)
-    layout = sampler.decode_layout(model.layout, config.sampler.tensor)
-    checks.check_eval_batch(config, layout)
+    test = experiment.open_test() if experiment.eval.problems else ()
+    self.problems = [test[i] for i in range(min(experiment.eval.problems, len(test)))]
+    if experiment.eval.problems:
+      build.check_prompts(self.problems, model, experiment, "eval.problems")
+      checks.check_eval_reward(reward.score, self.problems, model, experiment)
+    layout = sampler.decode_layout(model.layout, experiment.sampler.tensor)
+    checks.check_eval_batch(experiment, layout)
     sample_shards = layout.size("sample")
-    if config.eval.samples % sample_shards:
-      raise SettingError(f"eval.samples={config.eval.samples}: use a multiple of {sample_shards}")
+    if experiment.eval.samples % sample_shards:
+      raise SettingError(
+        f"eval.samples={experiment.eval.samples}: use a multiple of {sample_shards}"
+      )
     # Greedy samples of a problem are all equal; the mesh asks for one in each of its shards.
     greedy = {"temperature": 0.0, "group": sample_shards}
-    self.greedy = self._generator(config, model, greedy)
-    self.sampled = self._generator(config, model, {"group": config.eval.samples})
-    self.models, self.judging = models, judging_sizes(config, model.layout, sample_shards)
+    self.greedy = self._generator(experiment, model, greedy)
+    self.sampled = self._generator(experiment, model, {"group": experiment.eval.samples})
+    self.models, self.judging = models, judging_sizes(experiment, model.layout, sample_shards)
 
   def _generator(
-    self, config: ConfigDict, model: build.Model, changes: dict[str, Any]
+    self, experiment: Experiment, model: build.Model, changes: dict[str, Any]
   ) -> Generator:
     sample = sampler.make_sampler(
-      model.decoder, ConfigDict(config.sampler.to_dict() | changes), model.stop
+      model.decoder, dataclasses.replace(experiment.sampler, **changes), model.stop
     )
-    d, sizes = config.data, build.sizes(config, model.layout)
+    d, sizes = experiment.data, build.sizes(experiment, model.layout)
     return Generator(sample, sizes, model.tokenizer, model.render, d.max_prompt_length, d.on_long)
 
   def _counted(self, reward: Callable) -> Callable:
@@ -178,15 +181,15 @@ class Evaluator:
     )
 
 
-def judging_sizes(config: ConfigDict, layout: Layout, group: int) -> Sizes:
+def judging_sizes(experiment: Experiment, layout: Layout, group: int) -> Sizes:
   """Returns the sizes of the programs with which reward models score an evaluation.
 
   A microbatch has at most as many completions as one of the learner, so it takes no more memory.
   `group` is the number of completions of a problem.
   """
-  learners = learn.microbatches_of_rollout(config.learner, config.data.prompts)
-  most = config.data.prompts * config.sampler.group // learners
-  prompts = config.eval.batch // layout.size("prompt")  # of a shard
+  learners = learn.microbatches_of_rollout(experiment.learner, experiment.data.prompts)
+  most = experiment.data.prompts * experiment.sampler.group // learners
+  prompts = experiment.eval.batch // layout.size("prompt")  # of a shard
   cuts = [n for n in range(1, prompts + 1) if prompts % n == 0]
-  fitting = (n for n in cuts if config.eval.batch // n * group <= most)
-  return build.sizes(config, layout, microbatches=next(fitting, prompts))
+  fitting = (n for n in cuts if experiment.eval.batch // n * group <= most)
+  return build.sizes(experiment, layout, microbatches=next(fitting, prompts))

@@ -5,24 +5,24 @@ from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.models.decoder import Params
 from grpo_jax.reward_models import scores
 from grpo_jax.run.writer import Writer
 from grpo_jax.setup import build, checks
+from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import HostRollouts
 
 
 class PairEvaluator:
   """Measures how well a reward model tells the better of two on held-out pairs."""
 
-  def __init__(self, config: ConfigDict, model: build.Model):
+  def __init__(self, experiment: Experiment, model: build.Model):
     """Begins without pairs; `take` gives it some."""
-    self.cfg, self.offline = config.eval, config.offline
-    checks.check_eval_batch(config, model.layout)
-    self.decoder, self.sizes = model.decoder, build.sizes(config, model.layout, microbatches=1)
+    self.cfg, self.offline = experiment.eval, experiment.offline
+    checks.check_eval_batch(experiment, model.layout)
+    self.decoder, self.sizes = model.decoder, build.sizes(experiment, model.layout, microbatches=1)
     self.pairs: HostRollouts | None = None
 
   def take(self, pairs: HostRollouts) -> None:

@@ -4,7 +4,6 @@ import functools
 from typing import Any, NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.models.decoder import Params
@@ -12,6 +11,7 @@ from grpo_jax.reward_models import step_scores
 from grpo_jax.reward_models.scores import scores_of_all
 from grpo_jax.run.writer import Writer
 from grpo_jax.setup import build, checks
+from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import HostScored
 
 
@@ -26,12 +26,12 @@ class Steps(NamedTuple):
 class StepEvaluator:
   """Measures how well a process reward model tells right steps from wrong ones."""
 
-  def __init__(self, config: ConfigDict, model: build.Model):
+  def __init__(self, experiment: Experiment, model: build.Model):
     """Begins without solutions; `take` gives it some."""
-    self.cfg, self.offline = config.eval, config.offline
-    self.rewards = repr(config.rewards.functions)
-    checks.check_eval_batch(config, model.layout)
-    self.decoder, self.sizes = model.decoder, build.sizes(config, model.layout, microbatches=1)
+    self.cfg, self.offline = experiment.eval, experiment.offline
+    self.rewards = repr(experiment.rewards.functions)
+    checks.check_eval_batch(experiment, model.layout)
+    self.decoder, self.sizes = model.decoder, build.sizes(experiment, model.layout, microbatches=1)
     self.held_out: Steps | None = None
 
   def take(self, held_out: Steps) -> None:

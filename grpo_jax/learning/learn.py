@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from ml_collections import ConfigDict
 
+from grpo_jax.config import settings
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import forward, optimizer, totals
 from grpo_jax.learning.state import CRITIC, MODEL, TrainState, Trees
@@ -40,25 +40,22 @@ STOPPED_KL = 3  # learner.stop_kl: the mean k3 between old and new policy was be
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setup:
-  """Everything that stays the same from batch to batch; jitted functions close over it.
-
-  Stop rules are refused for an objective without a ratio, and where there is one pass only.
-  """
+  """Everything that stays the same from batch to batch; jitted functions close over it."""
 
   decoder: Decoder  # in the learner's dtype
   objective: ConfiguredObjective
   tx: optax.GradientTransformation  # of TrainState.params
-  cfg: ConfigDict  # the `learner` section: mu, minibatches, microbatch, chunk, stop_...
+  cfg: settings.Learner
   temperature: float  # the one that the completions were sampled at
   # the tree under adapters (models/lora.py), set when a function is traced
   base: Params | None = None
 
   def __post_init__(self) -> None:
     for rule in ("stop_reached", "stop_surrogate", "stop_kl"):
-      value = self.cfg[rule]
+      value = getattr(self.cfg, rule)
       if value and not self.objective.has_ratio:
         raise SettingError(
-          f"learner.{rule}={value}: {self.objective.cfg.name} has no ratio to the old policy; use 0"
+          f"learner.{rule}={value}: {self.objective.name} has no ratio to the old policy; use 0"
         )
       if value and self.cfg.mu == 1:
         raise SettingError(
@@ -86,12 +83,12 @@ class Trace(NamedTuple):
   upper: Array  # [P, G, L] float32, the largest ratio that a token with A > 0 is driven to
 
 
-def microbatches_of_minibatch(cfg: ConfigDict, prompts: int) -> int:
+def microbatches_of_minibatch(cfg: settings.Learner, prompts: int) -> int:
   """Returns the number of microbatches in a minibatch; `cfg` is the `learner` section."""
   return prompts // cfg.microbatch if cfg.microbatch and cfg.microbatch < prompts else 1
 
 
-def microbatches_of_rollout(cfg: ConfigDict, prompts: int) -> int:
+def microbatches_of_rollout(cfg: settings.Learner, prompts: int) -> int:
   """Returns the number of microbatches in a batch; `cfg` is the `learner` section."""
   return cfg.minibatches * microbatches_of_minibatch(cfg, prompts // cfg.minibatches)
 
@@ -103,8 +100,10 @@ def outputs(setup: Setup, params: Trees, batch: Rollouts | TrainBatch, packing: 
   """Returns the predictions of the policy (and critic) in `params` for a batch's completions."""
   completions = (batch.prompts, batch.tokens, batch.lengths, packing)
   params = {name: lora.join(setup.base, tree) for name, tree in params.items()}
-  how = {"temperature": setup.temperature, "chunk": setup.cfg.chunk}
-  logprobs, entropy = forward.logprobs(setup.decoder, params[MODEL], *completions, **how)
+  t, chunk = setup.temperature, setup.cfg.chunk
+  logprobs, entropy = forward.logprobs(
+    setup.decoder, params[MODEL], *completions, temperature=t, chunk=chunk
+  )
   values = forward.values(setup.decoder, params[CRITIC], *completions) if CRITIC in params else None
   return Outputs(logprobs, entropy, values)
 

@@ -7,13 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from ml_collections import ConfigDict
 
+from grpo_jax.config import settings
 from grpo_jax.learning.state import CRITIC, MODEL, TrainState, Trees
 from grpo_jax.types import Array
 
 
-def schedule(cfg: ConfigDict, total_updates: int) -> Callable[[Array | int], Array]:
+def schedule(cfg: settings.Learner, total_updates: int) -> Callable[[Array | int], Array]:
   """Returns the learning rate as a function of the updates made so far.
 
   It rises linearly over `cfg.warmup` updates, of which none has rate 0, and then stays (constant),
@@ -28,7 +28,9 @@ def schedule(cfg: ConfigDict, total_updates: int) -> Callable[[Array | int], Arr
   return _scheduled(cfg.lr, cfg, total_updates)
 
 
-def _scheduled(peak: float, cfg: ConfigDict, total_updates: int) -> Callable[[Array | int], Array]:
+def _scheduled(
+  peak: float, cfg: settings.Learner, total_updates: int
+) -> Callable[[Array | int], Array]:
   falling = max(total_updates - cfg.warmup, 1)
 
   def rate(count):
@@ -46,7 +48,7 @@ def _scheduled(peak: float, cfg: ConfigDict, total_updates: int) -> Callable[[Ar
 
 
 def make_optimizer(
-  cfg: ConfigDict, total_updates: int, critic: bool = False
+  cfg: settings.Learner, total_updates: int, critic: bool = False
 ) -> optax.GradientTransformation:
   """Returns AdamW (Loshchilov & Hutter 2019, algorithm 2) behind a clip by global norm.
 
@@ -66,7 +68,7 @@ def make_optimizer(
   return optax.partition(optimizers, {MODEL: MODEL, CRITIC: CRITIC})
 
 
-def _adamw(cfg: ConfigDict, rate: Callable) -> optax.GradientTransformation:
+def _adamw(cfg: settings.Learner, rate: Callable) -> optax.GradientTransformation:
   return optax.chain(
     optax.stateless(functools.partial(clip, cfg.clip_norm)) if cfg.clip_norm else optax.identity(),
     optax.scale_by_adam(b1=cfg.b1, b2=cfg.b2, eps=cfg.adam_eps),

@@ -10,7 +10,6 @@ from typing import NamedTuple, Protocol
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from grpo_jax.data.pool import Pool
 from grpo_jax.distributed import hosts
@@ -26,7 +25,8 @@ from grpo_jax.run import compile_cache
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts, sampler
 from grpo_jax.sampling.generate import Generator, completions, generate
-from grpo_jax.setup import build, checks, registry, scorers
+from grpo_jax.setup import build, checks
+from grpo_jax.setup.experiment import Experiment, changed
 from grpo_jax.types import Completion, Example, KnownRollouts, KnownScored, Rollouts
 
 
@@ -78,26 +78,28 @@ class Collected(NamedTuple):
   seconds: dict[str, float]  # of the phases "sample" and "score"
 
 
-def make_collector(config: ConfigDict, model: build.Model) -> Collector:
+def make_collector(experiment: Experiment, model: build.Model) -> Collector:
   """Makes the collector of the training data."""
-  return _without_models(config, model)._replace(models=load.load(config, model))
+  return _without_models(experiment, model)._replace(models=load.load(experiment, model))
 
 
-def check_collector(config: ConfigDict, model: build.Model) -> None:
+def check_collector(experiment: Experiment, model: build.Model) -> None:
   """Refuses what `make_collector` would, but reads no weights of reward models."""
-  _without_models(config, model)
-  load.find(config, model)
+  _without_models(experiment, model)
+  load.find(experiment, model)
 
 
-def _without_models(config: ConfigDict, model: build.Model) -> Collector:
+def _without_models(experiment: Experiment, model: build.Model) -> Collector:
   """Makes the collector without its reward models."""
-  d, s = config.data, config.sampler
-  batches, rewards = make_batches(config, model), scorers.rewards(config.rewards)
+  d, s = experiment.data, experiment.sampler
+  batches = make_batches(experiment, model)
+  rewards = [(each.name, each.reward.score, each.weight) for each in experiment.reward_functions]
+  ahead = [each.reward.score_ahead for each in experiment.reward_functions]
   # a reward may fail on a solution and still work on samples: only a SettingError ends the run
   for _, reward, _ in rewards:
-    checks.try_reward(reward, batches.first(checks.FIRST_SOLUTIONS), model, config)
+    checks.try_reward(reward, batches.first(checks.FIRST_SOLUTIONS), model, experiment)
   sample = sampler.make_sampler(model.decoder, s, model.stop)
-  sizes = build.sizes(config, model.layout)
+  sizes = build.sizes(experiment, model.layout)
   return Collector(
     batches=batches,
     generator=Generator(
@@ -105,25 +107,26 @@ def _without_models(config: ConfigDict, model: build.Model) -> Collector:
     ),
     rewards=rewards,
     models=[],
-    ahead=scorers.scored_ahead(config.rewards),
-    flat=jitted_flat(registry.configured(config.objective)),
-    on_error=config.rewards.on_error,
-    deadline=config.rewards.deadline,
+    ahead=[score for score in ahead if score],
+    flat=jitted_flat(experiment.objective),
+    on_error=experiment.rewards.on_error,
+    deadline=experiment.rewards.deadline,
     max_length=s.max_length,
     prompts=d.prompts,
     tries=s.tries,
-    rule=scorers.rule(config),
-    solved=scorers.checked(config) if d.redraw < 1 else "",
+    rule=experiment.rule,
+    solved=experiment.checked if d.redraw < 1 else "",
   )
 
 
-def make_batches(config: ConfigDict, model: build.Model) -> Batches:
+def make_batches(experiment: Experiment, model: build.Model) -> Batches:
   """Makes the batches to sample for, from a pool of prompts where `data.redraw` is below 1."""
-  if config.data.redraw == 1:
-    return build.batches(config, model)
-  single = config.copy_and_resolve_references()
-  single.data.prompts = 1
-  return Pool(build.batches(single, model), config.data.prompts, config.data.redraw, config.seed)
+  if experiment.data.redraw == 1:
+    return build.batches(experiment, model)
+  single = changed(experiment, {"data.prompts": 1})
+  return Pool(
+    build.batches(single, model), experiment.data.prompts, experiment.data.redraw, experiment.seed
+  )
 
 
 @functools.cache

@@ -19,7 +19,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import optax
-from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError, said_of
 from grpo_jax.evaluation.evaluator import Evaluator
@@ -42,59 +41,63 @@ from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.run import provenance
 from grpo_jax.run.checkpoint_files import Json
 from grpo_jax.run.writer import Number, Writer
-from grpo_jax.setup import build, checks, parameters, registry, scorers, weights
+from grpo_jax.setup import build, checks, parameters, weights
+from grpo_jax.setup.experiment import Experiment
 
 
-def train(config: ConfigDict, workdir: str) -> None:
+def train(experiment: Experiment, workdir: str) -> None:
   """Runs or resumes the experiment in `workdir`; see `Run`."""
-  checks.check_settings(config)
-  check(config)
-  model = build.model(config)
-  checks.check(config, model.decoder, registry.objective(config.objective.name))
-  collector = make_collector(config, model)
+  check(experiment)
+  model = build.model(experiment)
+  checks.check(experiment, model.decoder)
+  collector = make_collector(experiment, model)
   label = next(
-    function for name, function, _ in collector.rewards if name == config.iterative.labels
+    function for name, function, _ in collector.rewards if name == experiment.iterative.labels
   )
-  kind = teaching.kind_of(label, collector.batches.first(checks.FIRST_SOLUTIONS), model, config)
-  check_batches(config, model, kind)
-  judge_config = teaching.config_of_reward_model(config, kind)
-  with said_of("iterative.reward_model" if config.iterative.reward_model else ""):
+  kind = teaching.kind_of(label, collector.batches.first(checks.FIRST_SOLUTIONS), model, experiment)
+  check_batches(experiment, model, kind)
+  judge_config = teaching.experiment_of_reward_model(experiment, kind)
+  with said_of("iterative.reward_model" if experiment.iterative.reward_model else ""):
     judge = Judge(judge_config, build.model(judge_config, scores=True), 1.0)
   load.check_tokenizer(
-    model, judge.model, f"iterative.reward_model={config.iterative.reward_model!r}"
+    model, judge.model, f"iterative.reward_model={experiment.iterative.reward_model!r}"
   )
-  policy = Policy(config, model, config.sampler.temperature, collector.generator.sizes)
+  policy = Policy(experiment, model, experiment.sampler.temperature, collector.generator.sizes)
   dtype = provenance.weights_dtype(judge_config.init_from)
-  reference, replay, cfg = Reference(policy), Replay(workdir), config.iterative
+  reference, replay, cfg = Reference(policy), Replay(workdir), experiment.iterative
   learners: dict[str, Trained] = {"policy": policy, NAME: judge, weights.REFERENCE: reference}
   models = functools.partial(current_models, collector.models, judge, cfg.weight, kind.steps)
-  evaluator = IterationEvaluator(config, model, models)
+  evaluator = IterationEvaluator(experiment, model, models)
 
-  with Run(config, workdir, model, collector.batches, learners, evaluator, collector.rule) as run:
+  with Run(
+    experiment, workdir, model, collector.batches, learners, evaluator, collector.rule
+  ) as run:
     for step in run.steps():
       iteration, of_iteration = divmod(step, cfg.steps)
       ends = of_iteration == cfg.steps - 1
       if of_iteration == 0:
         reference.take(policy.trained)
-        replay.forget(teaching.oldest_step(run.checkpoints.oldest(), config))
+        replay.forget(teaching.oldest_step(run.checkpoints.oldest(), experiment))
       policy.ref_params = reference.trained
       current = collector._replace(models=models())
-      key = build.key(config.seed, build.SAMPLE, step)
+      key = build.key(experiment.seed, build.SAMPLE, step)
       batch, sampling, seconds = collect(current, policy.params, key, run.writer)
-      replay.add(step, teaching.labelled(kind, batch, current, config, step))
+      replay.add(step, teaching.labelled(kind, batch, current, experiment, step))
       learned = policy.learn(step, batch.rollouts, run.writer)
       seconds["learn"] = learned.seconds
       metrics = learned.metrics | sampling | {"iteration": iteration + 1}
       metrics |= speeds(sampling["tokens"], int(batch.rollouts.lengths.sum()), seconds)
       if ends:
-        taught = teaching.teach(judge, kind, replay, step, config, run.writer)
+        taught = teaching.teach(judge, kind, replay, step, experiment, run.writer)
         metrics |= taught
         evaluator.taught = teaching.in_words(kind, taught)
-      run.writer.samples(step + 1, sample_rows(batch, learned, config.log.samples, current, model))
+      run.writer.samples(
+        step + 1, sample_rows(batch, learned, experiment.log.samples, current, model)
+      )
       run.log(step, metrics)
       run.after(step, evaluate=ends)
     run.finish()
-    if config.checkpoint.export and not run.stopped:
+    if experiment.checkpoint.export and not run.stopped:
       out = storage.place(workdir) / NAME
       with run.writer.phase("export"):
         export_merged(out, judge.model, judge.params, dtype, judge_config.init_from, run.writer)
@@ -107,26 +110,26 @@ def current_models(
   return [*others, RewardModel(NAME, weight, steps, judge.model.decoder, judge.params)]
 
 
-def check(config: ConfigDict) -> None:
+def check(experiment: Experiment) -> None:
   """Refuses settings of the loop that contradict each other."""
-  labels, names = config.iterative.labels, [name for name, *_ in config.rewards.functions]
+  labels, names = experiment.iterative.labels, [name for name, *_ in experiment.rewards.functions]
   if labels not in names:
     raise SettingError(
       f"iterative.labels={labels!r}: use the name of one of rewards.functions, {', '.join(names)}"
     )
-  if NAME in scorers.reward_names(config.rewards):
+  if NAME in experiment.reward_names:
     raise SettingError(
       f"rewards has {NAME!r}, which is the name of the reward model that learns: use another"
     )
 
 
-def check_batches(config: ConfigDict, model: build.Model, kind: Kind) -> None:
+def check_batches(experiment: Experiment, model: build.Model, kind: Kind) -> None:
   """Refuses batches of the reward model that the mesh does not divide."""
   shards, samples = model.layout.size("prompt"), model.layout.size("sample")
-  if config.iterative.pairs % shards:
+  if experiment.iterative.pairs % shards:
     raise SettingError(
-      f"iterative.pairs={config.iterative.pairs}: use a multiple of {shards}, the shards of the "
-      "mesh"
+      f"iterative.pairs={experiment.iterative.pairs}: use a multiple of {shards}, the shards of "
+      "the mesh"
     )
   if not kind.steps and 2 % samples:
     raise SettingError(
@@ -140,10 +143,10 @@ class IterationEvaluator(Evaluator):
   taught = ""  # how the reward model did in this iteration, in words; the loop sets it
 
   def __init__(
-    self, config: ConfigDict, model: build.Model, models: Callable[[], Sequence[RewardModel]]
+    self, experiment: Experiment, model: build.Model, models: Callable[[], Sequence[RewardModel]]
   ):
-    super().__init__(config, model, models)
-    self.steps = config.iterative.steps
+    super().__init__(experiment, model, models)
+    self.steps = experiment.iterative.steps
 
   def about(self, step: int) -> dict[str, float]:
     """Returns the number of the iteration that ends after `step` steps; {} if none does."""

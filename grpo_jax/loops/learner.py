@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from grpo_jax.distributed import lifeline
 from grpo_jax.errors import SettingError
@@ -20,7 +19,8 @@ from grpo_jax.packing.sizes import Sizes
 from grpo_jax.run.checkpoint_files import Json
 from grpo_jax.run.writer import Number, Writer
 from grpo_jax.sampling import rollouts
-from grpo_jax.setup import adapters, build, parameters, registry
+from grpo_jax.setup import adapters, build, parameters
+from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import KnownRollouts
 
 
@@ -50,7 +50,7 @@ class Learner:
   base: Params | None = None
 
   def __init__(
-    self, config: ConfigDict, model: build.Model, temperature: float, sizes: Sizes | None = None
+    self, experiment: Experiment, model: build.Model, temperature: float, sizes: Sizes | None = None
   ):
     """Makes the jitted functions; nothing is loaded or compiled yet.
 
@@ -60,23 +60,25 @@ class Learner:
       temperature: of the log-probs: the sampler's if the policy sampled the completions.
       sizes: of programs, shared with the sampler that makes the batches; None: its own.
     """
-    self.config, self.model, self.cfg = config, model, config.learner
-    objective = registry.configured(config.objective)
+    self.experiment, self.model, self.cfg = experiment, model, experiment.learner
+    objective = experiment.objective
     self.needs = objective.needs
     if Needs.REFERENCE in self.needs:
-      build.check_source(config.ref_from, model, "ref_from")
-    updates = config.steps * config.learner.mu * config.learner.minibatches
-    self.rate = optimizer.schedule(config.learner, updates)
-    self.tx = optimizer.make_optimizer(config.learner, updates, critic=Needs.CRITIC in self.needs)
-    setup = learn.Setup(model.decoder, objective, self.tx, config.learner, temperature)
+      build.check_source(experiment.ref_from, model, "ref_from")
+    updates = experiment.steps * experiment.learner.mu * experiment.learner.minibatches
+    self.rate = optimizer.schedule(experiment.learner, updates)
+    self.tx = optimizer.make_optimizer(
+      experiment.learner, updates, critic=Needs.CRITIC in self.needs
+    )
+    setup = learn.Setup(model.decoder, objective, self.tx, experiment.learner, temperature)
     self.jitted_learn, self.jitted_movement = learn.make_learn(setup), movement.make_movement(setup)
-    self.sizes = sizes or build.sizes(config, model.layout)
+    self.sizes = sizes or build.sizes(experiment, model.layout)
     if objective.trains_reward_model != model.decoder.config.scores:
       raise ValueError(
-        f"{config.objective.name} with a model whose scores={model.decoder.config.scores}"
+        f"{experiment.objective.name} with a model whose scores={model.decoder.config.scores}"
       )
     # a reward model gives tokens no probability that could move
-    self.measure_every = 0 if objective.trains_reward_model else config.log.measure_every
+    self.measure_every = 0 if objective.trains_reward_model else experiment.log.measure_every
 
   @property
   def params(self) -> Params:
@@ -98,7 +100,7 @@ class Learner:
     model = self.model.load()
     if self.model.decoder.lora is not None:
       self.base, with_heads = lora.split(model)
-      key = build.key(self.config.seed, build.ADAPTERS, 0)
+      key = build.key(self.experiment.seed, build.ADAPTERS, 0)
       model = adapters.fresh_adapters(self.model.decoder, with_heads, key)
     params = parameters.params(self.model.decoder, model, Needs.CRITIC in self.needs)
     self.state = train_state.create(params, self.tx)
@@ -118,10 +120,10 @@ class Learner:
     pinned = self.load_base(pin)
     if Needs.REFERENCE not in self.needs:
       return pinned
-    if self.base is not None and not self.config.ref_from:
+    if self.base is not None and not self.experiment.ref_from:
       self.ref_params = {}  # nothing over the base
       return pinned
-    self.ref_params, reference = build.pinned_reference(self.config, self.model, pin)
+    self.ref_params, reference = build.pinned_reference(self.experiment, self.model, pin)
     return pinned | reference
 
   def load_base(self, pin: Json) -> Json:
@@ -130,7 +132,7 @@ class Learner:
       return {}
     if self.base is None:  # `start` has read it in a fresh run
       self.base = lora.split(self.model.load())[0]
-    return adapters.check_base(self.base, pin, self.config.init_from)
+    return adapters.check_base(self.base, pin, self.experiment.init_from)
 
   def get_sizes(self) -> Json:
     """Returns the sizes of the programs made so far, as JSON."""

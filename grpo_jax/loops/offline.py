@@ -19,7 +19,6 @@ from typing import TypeVar
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from grpo_jax.data import loader
 from grpo_jax.distributed import hosts, inputs
@@ -40,7 +39,8 @@ from grpo_jax.run import signals
 from grpo_jax.run.workdir import reason
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
-from grpo_jax.setup import build, checks, registry
+from grpo_jax.setup import build, checks
+from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import Example, HostRollouts, HostScored, Prompts, Rollouts, ScoredRollouts
 
 Samples = TypeVar("Samples", bound=HostScored | Steps)  # the content of samples.npz
@@ -48,45 +48,48 @@ Samples = TypeVar("Samples", bound=HostScored | Steps)  # the content of samples
 TEMPERATURE = 1.0  # of log-probs, at whatever temperature the completions were sampled
 
 
-def train(config: ConfigDict, workdir: str) -> None:
+def train(experiment: Experiment, workdir: str) -> None:
   """Runs or resumes the experiment in `workdir`; see `Run`."""
-  checks.check_settings(config)
-  model = build.model(config)
-  checks.check(config, model.decoder, registry.objective(config.objective.name))
-  kept, batches = make_batches(config, model)
+  model = build.model(experiment)
+  checks.check(experiment, model.decoder)
+  kept, batches = make_batches(experiment, model)
   if kept and not (storage.place(workdir) / "samples.npz").exists():
     # errors in data, prompts and rewards are found before the folder is claimed
-    build.check_source(config.offline.teacher, model, "offline.teacher")
-    check_collector(config, model)
-  policy, evaluator = Learner(config, model, TEMPERATURE), Evaluator(config, model)
+    build.check_source(experiment.offline.teacher, model, "offline.teacher")
+    check_collector(experiment, model)
+  policy, evaluator = Learner(experiment, model, TEMPERATURE), Evaluator(experiment, model)
 
-  with Run(config, workdir, model, batches, {"policy": policy}, evaluator) as run:
+  with Run(experiment, workdir, model, batches, {"policy": policy}, evaluator) as run:
     if kept:
-      draw = functools.partial(draw_samples, config, model, run.writer, run.stopping)
-      kept.rollouts = kept_samples(config, run, draw, template())
+      draw = functools.partial(draw_samples, experiment, model, run.writer, run.stopping)
+      kept.rollouts = kept_samples(experiment, run, draw, template())
       if kept.rollouts is None:  # a signal ended the drawing
         return
-    learn_in_order(config, run, policy, batches)
+    learn_in_order(experiment, run, policy, batches)
 
 
-def make_batches(config: ConfigDict, model: build.Model) -> tuple["Kept | None", RolloutBatches]:
+def make_batches(
+  experiment: Experiment, model: build.Model
+) -> tuple["Kept | None", RolloutBatches]:
   """Returns the batches to learn from, twice if they are of samples that must be drawn first."""
-  if config.offline.data == "solutions":
-    return None, Solutions(config, model)
-  if config.offline.pairs:
-    return None, FromFile(config, model)
-  kept = Kept(config, config.offline.prompts)
+  if experiment.offline.data == "solutions":
+    return None, Solutions(experiment, model)
+  if experiment.offline.pairs:
+    return None, FromFile(experiment, model)
+  kept = Kept(experiment, experiment.offline.prompts)
   return kept, kept
 
 
-def learn_in_order(config: ConfigDict, run: Run, learner: Learner, batches: RolloutBatches) -> None:
+def learn_in_order(
+  experiment: Experiment, run: Run, learner: Learner, batches: RolloutBatches
+) -> None:
   """Takes the remaining steps of a run, each on the next batch, and finishes it."""
   for step in run.steps():
     with run.writer.phase("data"):
       batch = next(batches)
     learned = learner.learn(step, batch, run.writer)
     speed = {"tokens_per_s/learn": int(batch.lengths.sum()) / learned.seconds}
-    run.log(step, learned.metrics | speed | pairs.length_metrics(config, batch))
+    run.log(step, learned.metrics | speed | pairs.length_metrics(experiment, batch))
     run.after(step)
   run.finish()
 
@@ -94,21 +97,21 @@ def learn_in_order(config: ConfigDict, run: Run, learner: Learner, batches: Roll
 class Solutions(InOrder[Example]):
   """Endless batches of worked solutions."""
 
-  def __init__(self, config: ConfigDict, model: build.Model):
-    self.config, self.model = config, model
-    self.order = build.batches(config, model)
+  def __init__(self, experiment: Experiment, model: build.Model):
+    self.experiment, self.model = experiment, model
+    self.order = build.batches(experiment, model)
 
   def __next__(self) -> HostRollouts:
-    return solutions(next(self.order), self.model, self.config)
+    return solutions(next(self.order), self.model, self.experiment)
 
 
 def solutions(
-  examples: Sequence[Example | None], model: build.Model, config: ConfigDict
+  examples: Sequence[Example | None], model: build.Model, experiment: Experiment
 ) -> HostRollouts:
   """Returns worked solutions as groups of one; the end token follows unless one is cut."""
-  longest = config.sampler.max_length
+  longest = experiment.sampler.max_length
   prompts, _ = loader.to_prompts(
-    examples, model.render, config.data.max_prompt_length, config.data.on_long
+    examples, model.render, experiment.data.max_prompt_length, experiment.data.on_long
   )
   texts = [
     (e.solution,) if e is not None and n else (None,) for e, n in zip(examples, prompts.lengths)
@@ -121,8 +124,10 @@ def solutions(
 class Kept(InOrder[int]):
   """Endless batches of the samples in DIR/samples.npz, shuffled anew in each epoch."""
 
-  def __init__(self, config: ConfigDict, prompts: int):
-    self.order = loader.Batches([range(prompts)], prompts=config.data.prompts, seed=config.seed)
+  def __init__(self, experiment: Experiment, prompts: int):
+    self.order = loader.Batches(
+      [range(prompts)], prompts=experiment.data.prompts, seed=experiment.seed
+    )
     self.rollouts: HostScored | None = None  # [prompts, ...]; set once they are drawn
 
   def __next__(self) -> HostRollouts:
@@ -132,7 +137,7 @@ class Kept(InOrder[int]):
 
 
 def kept_samples(
-  config: ConfigDict, run: Run, draw: Callable[[], Samples | None], like: Samples
+  experiment: Experiment, run: Run, draw: Callable[[], Samples | None], like: Samples
 ) -> Samples | None:
   """Returns the samples of DIR/samples.npz, drawn first if needed; None if a signal ended that.
 
@@ -140,7 +145,7 @@ def kept_samples(
   The run's checkpoints keep their fingerprint.
 
   Args:
-    config: of the model that draws the samples.
+    experiment: of the model that draws the samples.
     run: uses the samples.
     draw: returns the samples; None if a signal ended that.
     like: a tree of the same structure.
@@ -163,8 +168,9 @@ def kept_samples(
       return None
     if known not in (None, fingerprint(samples)):
       raise SettingError(
-        f"offline.teacher={config.offline.teacher!r}: the samples drawn from it now are not those "
-        "that this run began with; put it back as it was, or begin anew in another --workdir"
+        f"offline.teacher={experiment.offline.teacher!r}: the samples drawn from it now are not "
+        "those that this run began with; put it back as it was, or begin anew in another "
+        "--workdir"
       )
     if jax.process_index() == 0:
       write_samples(path, samples)
@@ -225,35 +231,35 @@ def template() -> HostScored:
 
 
 def draw_samples(
-  config: ConfigDict, model: build.Model, writer: Writer, stopping: Callable[[int], str]
+  experiment: Experiment, model: build.Model, writer: Writer, stopping: Callable[[int], str]
 ) -> HostScored | None:
   """Returns the rollouts of `draw_scored`."""
-  scored = draw_scored(config, model, writer, stopping)
+  scored = draw_scored(experiment, model, writer, stopping)
   return scored and scored.rollouts
 
 
 def draw_scored(
-  config: ConfigDict, model: build.Model, writer: Writer, stopping: Callable[[int], str]
+  experiment: Experiment, model: build.Model, writer: Writer, stopping: Callable[[int], str]
 ) -> Scored | None:
   """Returns groups of scored samples of the teacher; None if `stopping` (of the run) ends that.
 
   First come `offline.held_out` groups of different prompts, then `offline.prompts` groups of other
   prompts.
   """
-  o, kind = config.offline, config.offline.data
+  o, kind = experiment.offline, experiment.offline.data
   params = build.reference(o.teacher, model, "offline.teacher")
-  collector = pairs.with_requirement(make_collector(config, model), config)
-  complete = config.loop == "reward_model" or bool(o.require)
+  collector = pairs.with_requirement(make_collector(experiment, model), experiment)
+  complete = experiment.loop == "reward_model" or bool(o.require)
   kept: list[Scored] = []
   prompts: list[bytes] = []  # of all that are kept
   held: list[int] = []
   rest: list[int] = []
-  for step in range(100 * -(-(o.prompts + o.held_out) // config.data.prompts)):
-    key = build.key(config.seed, build.SAMPLE, step)
+  for step in range(100 * -(-(o.prompts + o.held_out) // experiment.data.prompts)):
+    key = build.key(experiment.seed, build.SAMPLE, step)
     batch = collect(collector, params, key, writer).batch
     batch = without_empty(batch._replace(rollouts=rollouts.to_host(batch.rollouts)))
     if kind == "pairs":
-      batch = pairs.of_samples(batch, config.seed + step, complete, bool(o.require))
+      batch = pairs.of_samples(batch, experiment.seed + step, complete, bool(o.require))
     kept.append(batch)
     prompts += pairs.prompts_of(batch)
     held, rest = pairs.divide(prompts, o.held_out)
@@ -264,11 +270,13 @@ def draw_scored(
     if signal_name := stopping(step):
       writer.say(f"{signal_name}: samples are kept when all are drawn; {signals.how_to_resume()}")
       return None
-  gave = "a better and a worse sample" if kind == "pairs" or config.sampler.tries > 1 else "samples"
+  gave = (
+    "a better and a worse sample" if kind == "pairs" or experiment.sampler.tries > 1 else "samples"
+  )
   besides = f" beside the {len(held)} that are held out" if o.held_out else ""
   raise SettingError(
     f"offline.prompts={o.prompts}: only {len(rest)} prompts gave {gave}{besides}; use fewer, or a "
-    f"larger sampler.group than {config.sampler.group}"
+    f"larger sampler.group than {experiment.sampler.group}"
   )
 
 

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.loops.collect import Collector, collect, disagreement, make_collector
 from grpo_jax.loops.groups import Scored
@@ -11,30 +9,30 @@ from grpo_jax.loops.learner import Learned, Learner
 from grpo_jax.loops.run import Run
 from grpo_jax.ops.advantages import totals
 from grpo_jax.sampling import rollouts
-from grpo_jax.setup import build, checks, registry
+from grpo_jax.setup import build, checks
+from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import STOPPED
 
 
-def train(config: ConfigDict, workdir: str) -> None:
+def train(experiment: Experiment, workdir: str) -> None:
   """Runs or resumes the experiment in `workdir`; see `Run`."""
-  checks.check_settings(config)
-  model = build.model(config)
-  checks.check(config, model.decoder, registry.objective(config.objective.name))
-  collector = make_collector(config, model)
-  policy = Learner(config, model, config.sampler.temperature, collector.generator.sizes)
-  evaluator = Evaluator(config, model, lambda: collector.models)
+  model = build.model(experiment)
+  checks.check(experiment, model.decoder)
+  collector = make_collector(experiment, model)
+  policy = Learner(experiment, model, experiment.sampler.temperature, collector.generator.sizes)
+  evaluator = Evaluator(experiment, model, lambda: collector.models)
 
   with Run(
-    config, workdir, model, collector.batches, {"policy": policy}, evaluator, collector.rule
+    experiment, workdir, model, collector.batches, {"policy": policy}, evaluator, collector.rule
   ) as run:
     for step in run.steps():
-      key = build.key(config.seed, build.SAMPLE, step)
+      key = build.key(experiment.seed, build.SAMPLE, step)
       batch, sampling, seconds = collect(collector, policy.params, key, run.writer)
       learned = policy.learn(step, batch.rollouts, run.writer)  # mu updates, one jitted function
       seconds["learn"] = learned.seconds
       metrics = learned.metrics | sampling
       metrics |= speeds(sampling["tokens"], int(batch.rollouts.lengths.sum()), seconds)
-      rows = sample_rows(batch, learned, config.log.samples, collector, model)
+      rows = sample_rows(batch, learned, experiment.log.samples, collector, model)
       run.writer.samples(step + 1, rows)
       run.log(step, metrics)
       run.after(step)

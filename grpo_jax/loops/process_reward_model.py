@@ -16,7 +16,6 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.step_evaluator import StepEvaluator, Steps
@@ -27,68 +26,68 @@ from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import Kept, draw_scored, kept_samples, learn_in_order, template
 from grpo_jax.loops.reward_data import continuations, steps
 from grpo_jax.loops.reward_data.pairs import divide, prompts_of
-from grpo_jax.loops.reward_model import TEMPERATURE, config_of_policy, part
+from grpo_jax.loops.reward_model import TEMPERATURE, experiment_of_policy, part
 from grpo_jax.loops.run import Run
 from grpo_jax.run import signals
 from grpo_jax.run.writer import Writer
-from grpo_jax.setup import build, checks, registry
+from grpo_jax.setup import build, checks
+from grpo_jax.setup.experiment import Experiment
 
 
-def train(config: ConfigDict, workdir: str) -> None:
+def train(experiment: Experiment, workdir: str) -> None:
   """Runs or resumes the experiment in `workdir`; see `Run`."""
-  checks.check_settings(config)
-  model = build.model(config, scores=True)
-  checks.check(config, model.decoder, registry.objective(config.objective.name))
-  evaluator, held = StepEvaluator(config, model), config.offline.held_out
-  if config.offline.steps:
-    train_on_file(config, workdir, model, evaluator)
+  model = build.model(experiment, scores=True)
+  checks.check(experiment, model.decoder)
+  evaluator, held = StepEvaluator(experiment, model), experiment.offline.held_out
+  if experiment.offline.steps:
+    train_on_file(experiment, workdir, model, evaluator)
     return
-  batches, sampled = Kept(config, config.offline.prompts), config_of_policy(config)
+  batches, sampled = Kept(experiment, experiment.offline.prompts), experiment_of_policy(experiment)
   policy = build.model(sampled)
   if not (storage.place(workdir) / "samples.npz").exists():
     check_collector(sampled, policy)  # before the folder is claimed
-    if config.offline.continuations:
+    if experiment.offline.continuations:
       continuations.make_labeller(sampled, policy)
-  learner = Learner(config, model, TEMPERATURE)
+  learner = Learner(experiment, model, TEMPERATURE)
 
-  with Run(config, workdir, model, batches, {"policy": learner}, evaluator) as run:
+  with Run(experiment, workdir, model, batches, {"policy": learner}, evaluator) as run:
     draw = functools.partial(draw_solutions, sampled, policy, run.writer, run.stopping)
     solutions = kept_samples(sampled, run, draw, Steps(template(), np.zeros(())))
     if solutions is None:  # a signal ended the drawing
       return
     evaluator.take(part(solutions, slice(held)))
     batches.rollouts = part(solutions, slice(held, None)).rollouts
-    learn_in_order(config, run, learner, batches)
+    learn_in_order(experiment, run, learner, batches)
 
 
 def train_on_file(
-  config: ConfigDict, workdir: str, model: build.Model, evaluator: StepEvaluator
+  experiment: Experiment, workdir: str, model: build.Model, evaluator: StepEvaluator
 ) -> None:
   """Trains on the solutions of `offline.steps`."""
-  solutions, summary = read_solutions(config, model)
-  held = config.offline.held_out
-  batches = Kept(config, len(solutions.rule) - held)
+  solutions, summary = read_solutions(experiment, model)
+  held = experiment.offline.held_out
+  batches = Kept(experiment, len(solutions.rule) - held)
   evaluator.take(part(solutions, slice(held)))
   batches.rollouts = part(solutions, slice(held, None)).rollouts
-  learner = Learner(config, model, TEMPERATURE)
-  with Run(config, workdir, model, batches, {"policy": learner}, evaluator) as run:
+  learner = Learner(experiment, model, TEMPERATURE)
+  with Run(experiment, workdir, model, batches, {"policy": learner}, evaluator) as run:
     run.writer.say(summary)
-    learn_in_order(config, run, learner, batches)
+    learn_in_order(experiment, run, learner, batches)
 
 
-def read_solutions(config: ConfigDict, model: build.Model) -> tuple[Steps, str]:
+def read_solutions(experiment: Experiment, model: build.Model) -> tuple[Steps, str]:
   """Returns the solutions of `offline.steps`, held-out groups first, and a summary in words."""
-  read, held_out = steps.labelled(config, model), config.offline.held_out
+  read, held_out = steps.labelled(experiment, model), experiment.offline.held_out
   batch = Scored([None] * len(read.rollouts.lengths), read.rollouts, [], 0.0)
   real = np.flatnonzero(read.rollouts.given.any(axis=(1, 2))).tolist()
   batch = select(batch, real)
-  order = np.random.default_rng(config.seed).permutation(len(real)).tolist()
+  order = np.random.default_rng(experiment.seed).permutation(len(real)).tolist()
   prompts = prompts_of(batch)
   first, rest = divide([prompts[place] for place in order], held_out)
   if len(first) < held_out or not rest:
     raise SettingError(
-      f"offline.held_out={held_out}: {config.offline.steps} has {len(set(prompts))} prompts that "
-      f"fit; use at most {len(set(prompts)) - 1}"
+      f"offline.held_out={held_out}: {experiment.offline.steps} has {len(set(prompts))} prompts "
+      f"that fit; use at most {len(set(prompts)) - 1}"
     )
   chosen = select(batch, [order[place] for place in [*first, *rest]]).rollouts
   summary = (
@@ -101,24 +100,24 @@ def read_solutions(config: ConfigDict, model: build.Model) -> tuple[Steps, str]:
 
 
 def draw_solutions(
-  config: ConfigDict, policy: build.Model, writer: Writer, stopping: Callable[[int], str]
+  experiment: Experiment, policy: build.Model, writer: Writer, stopping: Callable[[int], str]
 ) -> Steps | None:
   """Returns samples with labels at the last tokens of steps; None if `stopping` ends that.
 
   Held-out groups come first.
   """
-  batch = draw_scored(config, policy, writer, stopping)
+  batch = draw_scored(experiment, policy, writer, stopping)
   if batch is None:
     return None
   r = batch.rollouts
   r = with_rewards(r, r.rewards, known(batch), r.components)
   rule = np.where(r.given, r.rewards, np.nan).astype(np.float32)
-  if config.offline.continuations:
-    labelled = continue_all(config, policy, batch, writer, stopping)
+  if experiment.offline.continuations:
+    labelled = continue_all(experiment, policy, batch, writer, stopping)
     return labelled and Steps(labelled.rollouts, rule)
   if not np.all((r.rewards >= 0) & (r.rewards <= 1), where=r.given):
     raise SettingError(
-      f"rewards.functions={config.rewards.functions}: gave {r.rewards[r.given].min():g} to "
+      f"rewards.functions={experiment.rewards.functions}: gave {r.rewards[r.given].min():g} to "
       f"{r.rewards[r.given].max():g}, and labels of steps are from 0 to 1; use (('steps', "
       "'steps.steps_correct', 1.0),), or offline.continuations"
     )
@@ -130,21 +129,21 @@ def draw_solutions(
 
 
 def continue_all(
-  config: ConfigDict,
+  experiment: Experiment,
   policy: build.Model,
   batch: Scored,
   writer: Writer,
   stopping: Callable[[int], str],
 ) -> Scored | None:
   """Returns samples labelled by continuations of their policy; None if `stopping` ends that."""
-  labeller = continuations.make_labeller(config, policy)
-  params = build.reference(config.offline.teacher, policy, "offline.teacher")
-  total, several, labelled = len(batch.examples), config.eval.batch, []
+  labeller = continuations.make_labeller(experiment, policy)
+  params = build.reference(experiment.offline.teacher, policy, "offline.teacher")
+  total, several, labelled = len(batch.examples), experiment.eval.batch, []
   count = continuations.Counts(0, 0, 0, 0, 0)
   for start in range(0, total, several):
     done = min(start + several, total)
     with writer.phase("label"):
-      key = build.key(config.seed, build.CONTINUE, start)
+      key = build.key(experiment.seed, build.CONTINUE, start)
       few = select(batch, range(start, done))
       part_labelled, more = continuations.label(labeller, params, few, key)
     labelled.append(part_labelled)
@@ -158,11 +157,12 @@ def continue_all(
   if count.faults:
     writer.warn(
       "eval.reward",
-      f"eval.reward={config.eval.reward!r} failed on {count.faults} completions, counted as wrong",
+      f"eval.reward={experiment.eval.reward!r} failed on {count.faults} completions, counted as "
+      "wrong",
     )
   writer.say(
-    f"{count.steps} steps were labelled by {config.offline.continuations} continuations of each of "
-    f"{count.continued} beginnings, {count.wrong / max(1, count.steps):.0%} of them wrong; the "
-    f"last steps of {count.unfinished} samples that were cut off have no label"
+    f"{count.steps} steps were labelled by {experiment.offline.continuations} continuations of "
+    f"each of {count.continued} beginnings, {count.wrong / max(1, count.steps):.0%} of them "
+    f"wrong; the last steps of {count.unfinished} samples that were cut off have no label"
   )
   return batch._replace(rollouts=jax.tree.map(lambda *x: np.concatenate(x), *labelled))

@@ -12,7 +12,6 @@ import functools
 from typing import TypeVar
 
 import jax
-from ml_collections import ConfigDict
 
 from grpo_jax.evaluation.pair_evaluator import PairEvaluator
 from grpo_jax.evaluation.step_evaluator import Steps
@@ -22,7 +21,8 @@ from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import Kept, draw_samples, kept_samples, learn_in_order, template
 from grpo_jax.loops.reward_data.pairs import FromFile
 from grpo_jax.loops.run import Run
-from grpo_jax.setup import build, checks, registry, weights
+from grpo_jax.setup import build, checks, weights
+from grpo_jax.setup.experiment import Experiment, changed
 from grpo_jax.types import HostScored
 
 TEMPERATURE = 1.0  # of log-probs, which a reward model does not have
@@ -30,53 +30,49 @@ TEMPERATURE = 1.0  # of log-probs, which a reward model does not have
 Samples = TypeVar("Samples", HostScored, Steps)
 
 
-def train(config: ConfigDict, workdir: str) -> None:
+def train(experiment: Experiment, workdir: str) -> None:
   """Runs or resumes the experiment in `workdir`; see `Run`."""
-  checks.check_settings(config)
-  model = build.model(config, scores=True)
-  checks.check(config, model.decoder, registry.objective(config.objective.name))
-  evaluator = PairEvaluator(config, model)
-  if config.offline.pairs:
-    train_on_file(config, workdir, model, evaluator)
+  model = build.model(experiment, scores=True)
+  checks.check(experiment, model.decoder)
+  evaluator = PairEvaluator(experiment, model)
+  if experiment.offline.pairs:
+    train_on_file(experiment, workdir, model, evaluator)
     return
-  batches, sampled = Kept(config, config.offline.prompts), config_of_policy(config)
+  batches, sampled = Kept(experiment, experiment.offline.prompts), experiment_of_policy(experiment)
   policy = build.model(sampled)
   if not (storage.place(workdir) / "samples.npz").exists():
     check_collector(sampled, policy)  # before the folder is claimed
-  learner = Learner(config, model, TEMPERATURE)
+  learner = Learner(experiment, model, TEMPERATURE)
 
-  with Run(config, workdir, model, batches, {"policy": learner}, evaluator) as run:
+  with Run(experiment, workdir, model, batches, {"policy": learner}, evaluator) as run:
     draw = functools.partial(draw_samples, sampled, policy, run.writer, run.stopping)
     samples = kept_samples(sampled, run, draw, template())
     if samples is None:  # a signal ended the drawing
       return
-    evaluator.take(part(samples, slice(config.offline.held_out)))
-    batches.rollouts = part(samples, slice(config.offline.held_out, None))
-    learn_in_order(config, run, learner, batches)
+    evaluator.take(part(samples, slice(experiment.offline.held_out)))
+    batches.rollouts = part(samples, slice(experiment.offline.held_out, None))
+    learn_in_order(experiment, run, learner, batches)
 
 
 def train_on_file(
-  config: ConfigDict, workdir: str, model: build.Model, evaluator: PairEvaluator
+  experiment: Experiment, workdir: str, model: build.Model, evaluator: PairEvaluator
 ) -> None:
   """Trains on the pairs of `offline.pairs`."""
-  batches = FromFile(config, model)
+  batches = FromFile(experiment, model)
   if batches.held_out:
     evaluator.take(batches.rollouts(batches.held_out))
-  learner = Learner(config, model, TEMPERATURE)
-  with Run(config, workdir, model, batches, {"policy": learner}, evaluator) as run:
-    learn_in_order(config, run, learner, batches)
+  learner = Learner(experiment, model, TEMPERATURE)
+  with Run(experiment, workdir, model, batches, {"policy": learner}, evaluator) as run:
+    learn_in_order(experiment, run, learner, batches)
 
 
-def config_of_policy(config: ConfigDict) -> ConfigDict:
+def experiment_of_policy(experiment: Experiment) -> Experiment:
   """Returns the config of the policy that is sampled: the teacher's, with our tokenizer."""
-  if not config.offline.teacher:
-    sampled = config.copy_and_resolve_references()
-    sampled.lora.rank = 0
-    return sampled
-  sampled = build.of_another(config, config.offline.teacher)
-  sampled.tokenizer = config.tokenizer or weights.find_source(config.init_from)[0]
-  sampled.offline.teacher = ""
-  return sampled
+  if not experiment.offline.teacher:
+    return changed(experiment, {"lora.rank": 0})
+  tokenizer = experiment.tokenizer or weights.find_source(experiment.init_from)[0]
+  teacher = build.of_another(experiment, experiment.offline.teacher, tokenizer)
+  return changed(teacher, {"offline.teacher": ""})
 
 
 def part(samples: Samples, groups: slice) -> Samples:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 
 import jax
-from ml_collections import ConfigDict
 
 from grpo_jax.distributed import inputs, lifeline
 from grpo_jax.errors import SettingError
@@ -33,6 +32,7 @@ from grpo_jax.run.watch import Watch
 from grpo_jax.run.writer import Number, Writer
 from grpo_jax.sandbox import deadline
 from grpo_jax.setup import build, depends, room
+from grpo_jax.setup.experiment import Experiment
 
 POLICY = checkpoint.LEARNER  # the name of the learner that is evaluated and exported
 
@@ -55,7 +55,7 @@ class Run:
 
   def __init__(
     self,
-    config: ConfigDict,
+    experiment: Experiment,
     folder: str,
     model: build.Model,
     data: Data,
@@ -75,24 +75,26 @@ class Run:
       rule: the reward with which reward models are compared; empty if there is none.
     """
     self.started = time.perf_counter()
-    self.config, self.folder, self.model = config, folder, model
+    self.experiment, self.folder, self.model = experiment, folder, model
     self.working_directory = os.getcwd()  # relative paths of the config start here until the end
     self.data, self.learners = data, learners
     self.evaluator = evaluator
     # read now: the folder of the first weights may be gone when the run ends
-    self.dtype = provenance.weights_dtype(config.init_from)
+    self.dtype = provenance.weights_dtype(experiment.init_from)
     self.stopped = False
-    self.watch = Watch(config.sampler.max_length, rule)
-    depends_on = depends.gather(config, model.tokenizer, data, evaluator)
+    self.watch = Watch(experiment.sampler.max_length, rule)
+    depends_on = depends.gather(experiment, model.tokenizer, data, evaluator)
     inputs.check_hosts(depends_on)
     # before anything is made in a folder that may be somebody's
-    workdir.check_owner(folder, config)
+    workdir.check_owner(folder, experiment.config_json())
     with contextlib.ExitStack() as resources:
       self._check_lock = resources.enter_context(workdir.locked(folder))
-      workdir.check_owner(folder, config)  # of a run that ended meanwhile
-      self.programs = resources.enter_context(compile_cache.kept(config.compilation_cache, folder))
+      workdir.check_owner(folder, experiment.config_json())  # of a run that ended meanwhile
+      self.programs = resources.enter_context(
+        compile_cache.kept(experiment.compilation_cache, folder)
+      )
       self._restore_or_start()
-      workdir.claim(folder, recorded(config))  # once everything that the config names was there
+      workdir.claim(folder, recorded(experiment))  # once everything that the config names was there
       self.changed = inputs.record(folder, depends_on, self.first)
       if jax.process_index() == 0:
         build.describe(model, str(storage.place(folder) / "model"))
@@ -102,10 +104,10 @@ class Run:
   def _restore_or_start(self) -> None:
     """Sets the step, the data's position and every learner: as saved, or to the start."""
     abstract = {name: learner.abstract() for name, learner in self.learners.items()}
-    self.checkpoints = checkpoint.Checkpoints(self.folder, self.config.checkpoint.keep)
-    if (done := self.checkpoints.latest() or 0) > self.config.steps:
+    self.checkpoints = checkpoint.Checkpoints(self.folder, self.experiment.checkpoint.keep)
+    if (done := self.checkpoints.latest() or 0) > self.experiment.steps:
       raise SettingError(
-        f"steps={self.config.steps}: this run has done {done} steps; use at least {done}"
+        f"steps={self.experiment.steps}: this run has done {done} steps; use at least {done}"
       )
     room.check_state(abstract)
     workdir.check_space(self.folder, abstract)
@@ -131,10 +133,14 @@ class Run:
   def __enter__(self) -> "Run":
     self.writer = self._resources.enter_context(
       Writer(
-        self.folder, self.config.log, self.config.steps, self.first, check_lock=self._check_lock
+        self.folder,
+        self.experiment.log,
+        self.experiment.steps,
+        self.first,
+        check_lock=self._check_lock,
       )
     )
-    self.profiler = Profiler(self.config.profile, str(self.writer.folder / "profile"))
+    self.profiler = Profiler(self.experiment.profile, str(self.writer.folder / "profile"))
     self.stopping = self._resources.enter_context(signals.stop_signals())
     self._resources.callback(self.profiler.close)
     if self.resumed:
@@ -189,7 +195,7 @@ class Run:
       saved = f"the checkpoint of step {self.checkpoints.latest()} is complete"
     else:
       self.save(step, wait=True, position=position, states=states)
-      saved = f"saved after step {step} of {self.config.steps}"
+      saved = f"saved after step {step} of {self.experiment.steps}"
     self.writer.say(f"{signal_name}: {saved}; {signals.how_to_resume()}")
     self.checkpoints.close()
 
@@ -206,7 +212,7 @@ class Run:
       self.save(0, wait=True)  # from here on, a run that has done a step has a checkpoint
     elif self.extra.pop("evaluation_due", False):
       self._evaluate_after(self.first)
-    for step in range(self.first, self.config.steps):
+    for step in range(self.first, self.experiment.steps):
       if self.stopped:
         return
       self._mark(step)
@@ -235,17 +241,19 @@ class Run:
       step: the step that was done.
       evaluate: asks for an evaluation whatever `eval.every` is; `finish` makes the last one.
     """
-    config, done = self.config, step + 1
-    evaluate |= bool(config.eval.every) and done % config.eval.every == 0
-    if evaluate and done < config.steps:
+    experiment, done = self.experiment, step + 1
+    evaluate |= bool(experiment.eval.every) and done % experiment.eval.every == 0
+    if evaluate and done < experiment.steps:
       self._evaluate_after(done)
     if signal_name := self.stopping(step):
       self.stopped = True
       self.save(done, wait=True)
       self.writer.say(
-        f"{signal_name}: saved after step {done} of {config.steps}; {signals.how_to_resume()}"
+        f"{signal_name}: saved after step {done} of {experiment.steps}; {signals.how_to_resume()}"
       )
-    elif done % config.checkpoint.every == 0 and done < config.steps:  # `finish` saves the last
+    elif (
+      done % experiment.checkpoint.every == 0 and done < experiment.steps
+    ):  # `finish` saves the last
       self.save(done)
 
   def _evaluate_after(self, done: int) -> None:
@@ -298,19 +306,19 @@ class Run:
     if self.stopped:
       return
     deadline.go_back(self.working_directory, "code of this run")
-    config = self.config
+    experiment = self.experiment
     comparable = self.extra.get("tested") == self.evaluator.tested()
     before = self.extra["before"] if comparable else {}
-    self.save(config.steps, wait=True)
-    after = self.evaluate(config.steps, samples=True)
-    if config.checkpoint.export:
+    self.save(experiment.steps, wait=True)
+    after = self.evaluate(experiment.steps, samples=True)
+    if experiment.checkpoint.export:
       self.export()
     self._check_lock()
     if jax.process_index() == 0:
-      export.write_result(self.folder, before, after, config.steps, self.seconds)
+      export.write_result(self.folder, before, after, experiment.steps, self.seconds)
       manifest.record(self.folder, manifest.END)
     self.writer.say(
-      f"{self.evaluator.summary(before, after)}, {config.steps} steps, {self.seconds:.0f} s; "
+      f"{self.evaluator.summary(before, after)}, {experiment.steps} steps, {self.seconds:.0f} s; "
       f"{self.folder}/result.json"
     )
 
@@ -318,7 +326,7 @@ class Run:
     """Writes the policy or reward model to DIR/export, and its adapters to DIR/adapter."""
     with self.writer.phase("export"):
       self._check_lock()
-      folder, source = storage.place(self.folder), self.config.init_from
+      folder, source = storage.place(self.folder), self.experiment.init_from
       learner = self.learners[POLICY]
       export.export_merged(
         folder / "export", self.model, learner.params, self.dtype, source, self.writer
@@ -326,13 +334,11 @@ class Run:
       export.export_adapters(folder / "adapter", self.model, learner, source)
 
 
-def recorded(config: ConfigDict) -> ConfigDict:
+def recorded(experiment: Experiment) -> Json:
   """Returns the config as DIR/config.json keeps it.
 
   `model.hub` names the weights that an experiment is made for; if `init_from` names weights, they
   may be others, so it is left empty.
   """
-  copy = config.copy_and_resolve_references()
-  if copy.init_from:
-    copy.model.hub = ""
-  return copy
+  config = experiment.config_json()
+  return config | {"model": config["model"] | ({"hub": ""} if experiment.init_from else {})}

@@ -30,10 +30,11 @@ from grpo_jax.rewards import combine
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.sandbox import deadline
-from grpo_jax.setup import build, checks, registry, scorers
+from grpo_jax.setup import build, checks, registry
+from grpo_jax.setup.experiment import LEARNING, Experiment, changed
 from grpo_jax.types import Example, HostScored, KnownScored
 
-NAME = scorers.LEARNING  # of the learner and of its reward
+NAME = LEARNING  # of the learner and of its reward
 
 
 class Kind(NamedTuple):
@@ -60,7 +61,7 @@ class Judge(Learner):
 
 
 def kind_of(
-  label: Callable, examples: Sequence[Example], model: build.Model, config: ConfigDict
+  label: Callable, examples: Sequence[Example], model: build.Model, experiment: Experiment
 ) -> Kind:
   """Returns the kind of reward model that learns from the values of a reward.
 
@@ -69,11 +70,11 @@ def kind_of(
       one of outcomes.
     examples: of the training data.
     model: the policy.
-    config: of the run.
+    experiment: of the run.
   """
   if combine.looks_at_group(label):
     return OUTCOME
-  with deadline.Guard(config.rewards.deadline) as call:
+  with deadline.Guard(experiment.rewards.deadline) as call:
     for example in examples:
       value, _ = combine.guarded(call, label, example, checks.worked_solution(example, model))
       if value is not None:
@@ -81,57 +82,57 @@ def kind_of(
   return OUTCOME
 
 
-def config_of_reward_model(config: ConfigDict, kind: Kind) -> ConfigDict:
-  """Returns the config with which the reward model is built and trained."""
-  cfg, made = config.iterative, config.copy_and_resolve_references()
-  made.init_from = cfg.reward_model or config.init_from
-  if made.init_from:
-    made.model.variant = ""
-  made.objective = ConfigDict(
-    {"name": kind.objective, **registry.objective_defaults(kind.objective)}
-  )
-  made.data.prompts = cfg.pairs
-  settings = {"lr": cfg.reward_model_lr, "schedule": "constant", "warmup": 0, "mu": 1}
-  settings |= {"minibatches": 1, "microbatch": 0}
-  settings |= {"stop_reached": 0.0, "stop_surrogate": 0.0, "stop_kl": 0.0}
-  made.learner.update(settings)
-  return made
+def experiment_of_reward_model(experiment: Experiment, kind: Kind) -> Experiment:
+  """Returns the experiment in which the reward model is built and trained."""
+  cfg = experiment.iterative
+  source = cfg.reward_model or experiment.init_from
+  objective = {"name": kind.objective, **registry.objective_defaults(kind.objective)}
+  learner = {"lr": cfg.reward_model_lr, "schedule": "constant", "warmup": 0, "mu": 1}
+  learner |= {"minibatches": 1, "microbatch": 0}
+  learner |= {"stop_reached": 0.0, "stop_surrogate": 0.0, "stop_kl": 0.0}
+  changes = {
+    "init_from": source,
+    "model.variant": "" if source else experiment.model.variant,
+    "objective": ConfigDict(objective),
+    "data.prompts": cfg.pairs,
+  }
+  return changed(experiment, changes | {f"learner.{name}": x for name, x in learner.items()})
 
 
 # -- samples of a step
 
 
 def labelled(
-  kind: Kind, batch: Scored, collector: Collector, config: ConfigDict, step: int
+  kind: Kind, batch: Scored, collector: Collector, experiment: Experiment, step: int
 ) -> HostScored:
   """Returns the samples of a step from which this kind of reward model can learn, `[N, ...]`."""
-  return (labelled_steps if kind.steps else labelled_pairs)(batch, collector, config, step)
+  return (labelled_steps if kind.steps else labelled_pairs)(batch, collector, experiment, step)
 
 
 def labelled_pairs(
-  batch: Scored, collector: Collector, config: ConfigDict, step: int
+  batch: Scored, collector: Collector, experiment: Experiment, step: int
 ) -> HostScored:
   """Returns a better and a worse sample of each prompt that has both, by their labels.
 
   Both have stopped by themselves, and the reward failed on neither.
   """
   r = batch.rollouts
-  labels = r.components[..., collector.names.index(config.iterative.labels)]
-  real = (r.lengths > 0) & ~np.isnan(labels) & ~failed(batch, config.iterative.labels)
+  labels = r.components[..., collector.names.index(experiment.iterative.labels)]
+  real = (r.lengths > 0) & ~np.isnan(labels) & ~failed(batch, experiment.iterative.labels)
   last = last_tokens(r) & real[..., None]
   on_last = np.where(last, labels[..., None], 0.0).astype(np.float32)
-  kept = on_host(batch, with_rewards(r, on_last, last, r.components), config)
-  return pairs.of_samples(kept, config.seed + step, complete=True).rollouts
+  kept = on_host(batch, with_rewards(r, on_last, last, r.components), experiment)
+  return pairs.of_samples(kept, experiment.seed + step, complete=True).rollouts
 
 
 def labelled_steps(
-  batch: Scored, collector: Collector, config: ConfigDict, step: int
+  batch: Scored, collector: Collector, experiment: Experiment, step: int
 ) -> HostScored:
   """Returns all samples of each prompt with a labelled step, `[N, G, ...]`.
 
   Labels are rewards at the last tokens of steps, where they are `groups.known`.
   """
-  name = config.iterative.labels
+  name = experiment.iterative.labels
   label = [(name, function, 1.0) for other, function, _ in collector.rewards if other == name]
   scored = score(collector._replace(rewards=label, models=[]), batch.examples, batch.rollouts)
   r, given = scored.rollouts, known(scored)
@@ -141,37 +142,37 @@ def labelled_steps(
       "and labels of steps are from 0 to 1; use a reward such as steps.steps_correct"
     )
   labels = np.where(given, r.rewards, 0.0)
-  kept = on_host(batch, with_rewards(r, labels, given, r.components), config)
+  kept = on_host(batch, with_rewards(r, labels, given, r.components), experiment)
   return select(kept, np.flatnonzero(kept.rollouts.given.any(axis=(1, 2))).tolist()).rollouts
 
 
-def on_host(batch: Scored, r: KnownScored, config: ConfigDict) -> Scored:
+def on_host(batch: Scored, r: KnownScored, experiment: Experiment) -> Scored:
   """Returns the batch with these rollouts on the host, without empty groups.
 
   Prompts have one width in the whole run.
   """
-  wide = widen(rollouts.to_host(r), config.data.max_prompt_length)
+  wide = widen(rollouts.to_host(r), experiment.data.max_prompt_length)
   return without_empty(batch._replace(rollouts=wide, faults=[]))
 
 
 # -- at the end of an iteration
 
 
-def earlier_steps(last: int, config: ConfigDict) -> range:
+def earlier_steps(last: int, experiment: Experiment) -> range:
   """Returns the steps whose samples may be replayed in the iteration that `last` ends."""
-  cfg = config.iterative
+  cfg = experiment.iterative
   first = last + 1 - cfg.steps
   return range(max(0, first - cfg.kept_steps), first)
 
 
-def oldest_step(saved: int, config: ConfigDict) -> int:
+def oldest_step(saved: int, experiment: Experiment) -> int:
   """Returns the oldest step whose samples a run may need that resumes at `saved` or later."""
-  cfg = config.iterative
+  cfg = experiment.iterative
   return saved - saved % cfg.steps - cfg.kept_steps
 
 
 def teach(
-  judge: Learner, kind: Kind, replay: Replay, step: int, config: ConfigDict, writer: Writer
+  judge: Learner, kind: Kind, replay: Replay, step: int, experiment: Experiment, writer: Writer
 ) -> dict[str, float]:
   """Trains the reward model on the samples of the iteration that `step` ends, and on earlier ones.
 
@@ -179,18 +180,18 @@ def teach(
     `reward_model/...`: means of the updates' metrics; the numbers of new and of replayed pairs (or
     prompts); `new_pair_accuracy` (`new_step_accuracy`), see `agreement`.
   """
-  cfg, updates = config.iterative, []
+  cfg, updates = experiment.iterative, []
   new = replay.read(range(step + 1 - cfg.steps, step + 1))
-  earlier = earlier_steps(step, config)
+  earlier = earlier_steps(step, experiment)
   past = replay.read(earlier) if earlier else None
-  how = {"batch": cfg.pairs, "share": cfg.replay, "epochs": cfg.epochs}
   counts = {"new": 0, "replayed": 0, "updates": 0}
   agreed = {}
   with writer.phase("agreement"):
     show = functools.partial(writer.progress, "agreement")
     if len(new.lengths):
-      agreed[agreement_name(kind)] = agreement(judge, kind, new, config, show)
-  for lesson in lessons(new, past, seed=(config.seed, step), **how):
+      agreed[agreement_name(kind)] = agreement(judge, kind, new, experiment, show)
+  seed = (experiment.seed, step)
+  for lesson in lessons(new, past, batch=cfg.pairs, share=cfg.replay, epochs=cfg.epochs, seed=seed):
     learned = judge.learn(step, lesson.pairs, writer).metrics
     updates.append({name: float(learned[name]) for name in kind.learned})
     counts["new"] += lesson.new
@@ -208,7 +209,11 @@ def agreement_name(kind: Kind) -> str:
 
 
 def agreement(
-  judge: Learner, kind: Kind, new: HostScored, config: ConfigDict, show: Callable[[int, int], None]
+  judge: Learner,
+  kind: Kind,
+  new: HostScored,
+  experiment: Experiment,
+  show: Callable[[int, int], None],
 ) -> float:
   """Returns the share of new pairs, or steps, that the reward model orders, or calls, right.
 
@@ -216,12 +221,12 @@ def agreement(
     judge: the reward model, which has not learned from them yet.
     kind: of the reward model.
     new: `[N, ...]`, at least one.
-    config: of the run.
+    experiment: of the run.
     show: called with the number of prompts scored and their total.
   """
-  sizes = build.sizes(config, judge.model.layout, microbatches=1)
+  sizes = build.sizes(experiment, judge.model.layout, microbatches=1)
   scores = scores_of_all(
-    judge.model.decoder, judge.params, new, sizes, config.iterative.pairs, show
+    judge.model.decoder, judge.params, new, sizes, experiment.iterative.pairs, show
   )
   if kind.steps:
     return step_scores.step_metrics(scores[new.given], new.rewards[new.given])["agreement"]

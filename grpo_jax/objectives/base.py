@@ -125,6 +125,11 @@ class ConfiguredObjective:
   advantage: Callable[[Rollouts], Array] | None  # None: the objective has no such setting
 
   @property
+  def name(self) -> str:
+    """The value of `objective.name`."""
+    return self.cfg.name
+
+  @property
   def needs(self) -> Needs:
     return self.objective.needs(self.cfg)
 

@@ -96,7 +96,7 @@ def estimate(
   steps, read = decode_steps(workload, lengths), step_bytes(workload, lengths)
   operations = step_flops(workload, lengths)
   turns = steps / len(memory.decode_setup(workload).blocks)  # of each loop over a block of the ring
-  passes = workload.config.learner.mu  # of the inner loop, which may end early
+  passes = workload.experiment.learner.mu  # of the inner loop, which may end early
   sampling_link_s = None
   if weights.collectives is not None and sample.collectives is not None:
     both = (*weights.collectives, *sample.collectives)
@@ -120,17 +120,18 @@ def estimate(
 
 def update_flops(workload: Workload, lengths: Lengths) -> float:
   """Returns the operations of an update on all devices, without padding."""
-  config, needs, shape = workload.config, workload.learner.needs, workload.decoder.config
+  experiment, needs, shape = workload.experiment, workload.learner.needs, workload.decoder.config
   one = costs.flops(shape, lengths.prompts, lengths.completions)
   head = 2.0 * shape.width * shape.vocab * float(lengths.completions.sum())
   ref = Needs.REFERENCE in needs
   frozen = bool(
-    config.learner.mu * config.learner.minibatches > 1 or needs & (Needs.OLD_POLICY | Needs.CRITIC)
+    experiment.learner.mu * experiment.learner.minibatches > 1
+    or needs & (Needs.OLD_POLICY | Needs.CRITIC)
   )
-  again = head + (one - head if config.model.remat == "block" else 0.0)
+  again = head + (one - head if experiment.model.remat == "block" else 0.0)
   # a critic counts as a policy, although its head is small
   trees = 2 if Needs.CRITIC in needs else 1
-  return ref * one + trees * (frozen * one + config.learner.mu * (3 * one + again))
+  return ref * one + trees * (frozen * one + experiment.learner.mu * (3 * one + again))
 
 
 def link_seconds(collective: Collective, chip: Chip, turns: float) -> float:
@@ -159,14 +160,14 @@ def _makespan(work: np.ndarray, slots: int) -> int:
 
 def step_bytes(workload: Workload, lengths: Lengths) -> float:
   """Returns the bytes of weights, keys, values and logits that a device reads in a step."""
-  config, s, shape = workload.config, memory.shard_slots(workload), workload.decoder.config
+  experiment, s, shape = workload.experiment, memory.shard_slots(workload), workload.decoder.config
   weights = memory.decode_weight_bytes(workload)
   if not shape.tied:  # a token reads one row of the embedding
     weights -= weights_of_embedding(workload)
   blocks = len(memory.decode_setup(workload).blocks)
   refills = s.slots < s.samples
-  ring = config.sampler.max_length * (1.0 if refills else (blocks + 1) / (2 * blocks))
-  prompts = (s.slots if refills else s.prompts) * config.data.max_prompt_length
+  ring = experiment.sampler.max_length * (1.0 if refills else (blocks + 1) / (2 * blocks))
+  prompts = (s.slots if refills else s.prompts) * experiment.data.max_prompt_length
   return weights + (prompts + s.slots * ring) * s.kv + LOGIT_PASSES * 4 * s.slots * shape.vocab
 
 
@@ -177,14 +178,14 @@ def weights_of_embedding(workload: Workload) -> int:
 
 
 def _bytes(workload: Workload) -> int:
-  return 2 if workload.config.sampler.dtype == "bfloat16" else 4
+  return 2 if workload.experiment.sampler.dtype == "bfloat16" else 4
 
 
 def step_flops(workload: Workload, lengths: Lengths) -> float:
   """Returns the operations of one device in a decoding step."""
   s, shape = memory.shard_slots(workload), workload.decoder.config
   tensor = memory.decode_setup(workload).decoder.layout.size("mlp")
-  seen = float(lengths.prompts.mean()) + workload.config.sampler.max_length
+  seen = float(lengths.prompts.mean()) + workload.experiment.sampler.max_length
   attend = 4.0 * shape.heads * shape.head_dim * shape.layers * seen
   return s.slots * (2.0 * weights_used(shape) + attend) / tensor
 

@@ -4,29 +4,29 @@ import math
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.plan import programs
 from grpo_jax.plan.programs import Lengths, Workload
+from grpo_jax.setup.experiment import Experiment
 
 MOST_STEPS = 200  # for which lengths are drawn to count programs
 
 
-def draw(config: ConfigDict, mean_length: int, mean_prompt: int, step: int = 0) -> Lengths:
+def draw(experiment: Experiment, mean_length: int, mean_prompt: int, step: int = 0) -> Lengths:
   """Returns the lengths of a step, the same ones each time.
 
   Completions are long-tailed: exponential, cut at sampler.max_length, with the mean that is asked
   for after the cut. Prompts are spread evenly around their mean.
 
   Args:
-    config: of the run.
+    experiment: of the run.
     mean_length: tokens of a completion; 0: all have sampler.max_length.
     mean_prompt: tokens of a prompt; 0: all have data.max_prompt_length.
     step: of the run.
   """
-  p, g = config.data.prompts, config.sampler.group
-  most, most_prompt = config.sampler.max_length, config.data.max_prompt_length
+  p, g = experiment.data.prompts, experiment.sampler.group
+  most, most_prompt = experiment.sampler.max_length, experiment.data.max_prompt_length
   for flag, value, limit in (
     ("--mean-length", mean_length, most),
     ("--mean-prompt", mean_prompt, most_prompt),
@@ -59,10 +59,10 @@ def _scale(mean: int, most: int) -> float:
 
 def count_programs(workload: Workload, mean_length: int, mean_prompt: int) -> tuple[int, int, int]:
   """Returns the numbers of learner's and sampler's programs, and of the steps of a run counted."""
-  steps = min(workload.config.steps, MOST_STEPS) if mean_length or mean_prompt else 1
+  steps = min(workload.experiment.steps, MOST_STEPS) if mean_length or mean_prompt else 1
   learners, samplers, sizes = set(), set(), workload.learner.sizes.fresh()
   for step in range(steps):
-    lengths = draw(workload.config, mean_length, mean_prompt, step)
+    lengths = draw(workload.experiment, mean_length, mean_prompt, step)
     learners.add(_signature(programs.learn_batch(workload, lengths, sizes)))
     samplers.add(_signature(programs.sampler_prompts(workload, lengths, sizes)))
   return len(learners), len(samplers), steps

@@ -2,11 +2,10 @@
 
 from typing import TypedDict
 
-from ml_collections import ConfigDict
-
 from grpo_jax.plan import chips, facts, lengths, memory, programs, topology
 from grpo_jax.plan.estimate import estimate
 from grpo_jax.plan.page import Plan
+from grpo_jax.setup.experiment import Experiment
 
 
 class Options(TypedDict, total=False):
@@ -18,7 +17,7 @@ class Options(TypedDict, total=False):
 
 
 def make_plan(
-  config: ConfigDict,
+  experiment: Experiment,
   where: str,
   slices: int = 1,
   *,
@@ -32,7 +31,7 @@ def make_plan(
   """Returns the plan of an online run on `slices` slices of a topology.
 
   Args:
-    config: of the run.
+    experiment: of the run.
     where: the topology, such as v5e:2x4.
     slices: their number.
     mean_length, mean_prompt: see `lengths.draw`.
@@ -42,8 +41,8 @@ def make_plan(
     command: the command that makes the page, which shows it.
   """
   chip = chips.find_chip(where)
-  workload = programs.make_workload(config, topology.devices(where, slices))
-  drawn = lengths.draw(config, mean_length, mean_prompt)
+  workload = programs.make_workload(experiment, topology.devices(where, slices))
+  drawn = lengths.draw(experiment, mean_length, mean_prompt)
   mesh = workload.decoder.layout.mesh
   slice_of = topology.slice_of_each(mesh)
   label = f"{slices} slices of {where}" if slices > 1 else where

@@ -91,7 +91,7 @@ def sampling_parts(workload: Workload, sample: Facts, code: int) -> Parts:
     **state,
     f"weights for decoding ({_weights_dtype(workload)})": ready,
     "prompts": sample.arguments - ready,
-    f"keys and values ({workload.config.sampler.cache_dtype})": cache,
+    f"keys and values ({workload.experiment.sampler.cache_dtype})": cache,
     "other temporaries": sample.temporaries - cache,
     "results": sample.outputs - sample.aliased,
     "programs": code,
@@ -100,7 +100,7 @@ def sampling_parts(workload: Workload, sample: Facts, code: int) -> Parts:
 
 
 def _weights_dtype(workload: Workload) -> str:
-  s = workload.config.sampler
+  s = workload.experiment.sampler
   return (
     s.dtype if s.weights_dtype == "same" else f"{s.dtype}, matrices of layers in {s.weights_dtype}"
   )
@@ -118,7 +118,7 @@ def _too_large(state: dict[str, int], facts: Facts, code: int, unseen: int) -> P
 
 def decode_setup(workload: Workload) -> SamplerSetup:
   """Returns the sampler's settings on one shard of prompts and samples."""
-  return sampler.make_setup(workload.decoder, workload.config.sampler, (0,))
+  return sampler.make_setup(workload.decoder, workload.experiment.sampler, (0,))
 
 
 def decode_weight_bytes(workload: Workload) -> int:
@@ -137,9 +137,9 @@ class Slots(NamedTuple):
 
 def shard_slots(workload: Workload) -> Slots:
   """Returns the work of one shard while decoding."""
-  config, layout, setup = workload.config, workload.sample.layout, decode_setup(workload)
-  prompts = config.data.prompts // layout.size("prompt")
-  samples = prompts * config.sampler.group // layout.size("sample")
+  experiment, layout, setup = workload.experiment, workload.sample.layout, decode_setup(workload)
+  prompts = experiment.data.prompts // layout.size("prompt")
+  samples = prompts * experiment.sampler.group // layout.size("sample")
   c, inside = setup.decoder.config, setup.decoder.layout
   heads = c.kv_heads // inside.shards("kv_heads", c.kv_heads)
   dtype = setup.cache_dtype
@@ -152,9 +152,9 @@ def shard_slots(workload: Workload) -> Slots:
 
 def cache_bytes(workload: Workload) -> int:
   """Returns the bytes of keys and values of prompts, their copies in slots, and completions."""
-  config, s = workload.config, shard_slots(workload)
+  experiment, s = workload.experiment, shard_slots(workload)
   copies = s.slots if s.slots < s.samples else 0
   tokens = (
     s.prompts + copies
-  ) * config.data.max_prompt_length + s.slots * config.sampler.max_length
+  ) * experiment.data.max_prompt_length + s.slots * experiment.sampler.max_length
   return tokens * s.kv

@@ -67,7 +67,7 @@ def text(plan: Plan) -> str:
 
 
 def _title(plan: Plan) -> list[str]:
-  c, shape = plan.workload.config, plan.workload.decoder.config
+  c, shape = plan.workload.experiment, plan.workload.decoder.config
   mesh = " ".join(f"{axis}={n}" for axis, n in plan.workload.decoder.layout.mesh.shape.items())
   where = f"{plan.slices} slices of {plan.topology}" if plan.slices > 1 else plan.topology
   weights = sum(x.size for x in jax.tree.leaves(plan.workload.decoder.shapes()))
@@ -125,7 +125,7 @@ def _verdict(plan: Plan) -> str:
 
 def advice_for_learning(workload: Workload) -> list[str]:
   """Returns settings that lower the learner's memory."""
-  c, layout = workload.config, workload.decoder.layout
+  c, layout = workload.experiment, workload.decoder.layout
   advice = []
   at_once = c.learner.microbatch or c.data.prompts // c.learner.minibatches
   if at_once > layout.size("prompt"):
@@ -141,7 +141,7 @@ def advice_for_learning(workload: Workload) -> list[str]:
 
 def advice_for_sampling(workload: Workload) -> list[str]:
   """Returns settings that lower the sampler's memory, the largest part first."""
-  c, s = workload.config, memory.shard_slots(workload)
+  c, s = workload.experiment, memory.shard_slots(workload)
   tensor = workload.sample.layout.mesh.shape["tensor"]
   weights, cache = memory.decode_weight_bytes(workload), memory.cache_bytes(workload)
   split = [f"weights for decoding over more chips (sampler.tensor={2 * tensor}, {tensor} now)"]
@@ -237,7 +237,7 @@ def _time(plan: Plan) -> list[str]:
     f"| **step** | **{shown(e.step_s)}**, {e.tokens / high:,.0f} to {e.tokens / low:,.0f} tokens/s "
     "|",
   ]
-  steps = plan.workload.config.steps
+  steps = plan.workload.experiment.steps
   hours = (low * steps * plan.chips / 3600, high * steps * plan.chips / 3600)
   lines.append(f"| {steps} steps | {hours[0]:,.0f} to {hours[1]:,.0f} chip-hours |")
   if plan.price:

@@ -6,9 +6,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
-from grpo_jax.config import settings
 from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
 from grpo_jax.loops.learner import Learner
@@ -20,7 +18,8 @@ from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.reward_models import load
 from grpo_jax.sampling import sampler
-from grpo_jax.setup import adapters, build, checks, parameters, registry, scorers, weights
+from grpo_jax.setup import adapters, build, checks, parameters, weights
+from grpo_jax.setup.experiment import Experiment
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import Prompts, Rollouts
 
@@ -37,7 +36,7 @@ class Lengths(NamedTuple):
 class Workload(NamedTuple):
   """A run on the devices of a topology; nothing is allocated or compiled."""
 
-  config: ConfigDict
+  experiment: Experiment
   decoder: Decoder
   learner: Learner
   sample: sampler.Sampler
@@ -45,40 +44,41 @@ class Workload(NamedTuple):
   judges: Sequence[Shapes] = ()  # the parameters of each reward model
 
 
-def decoder_shape(config: ConfigDict) -> DecoderConfig:
+def decoder_shape(experiment: Experiment) -> DecoderConfig:
   """Returns the decoder's shape, without weights, from init_from, model.variant or model.hub."""
-  folder, _ = weights.find_source(config.init_from)
+  folder, _ = weights.find_source(experiment.init_from)
   if folder:
     return weights.read_shape(folder)
-  if config.model.variant:
-    changes = {"vocab": config.model.vocab} if config.tokenizer == "bpe" else {}
-    return variants.variant(config.model.variant, **changes)
-  if config.model.hub in variants.HUB:
-    return variants.variant(variants.HUB[config.model.hub])
+  if experiment.model.variant:
+    changes = {"vocab": experiment.model.vocab} if experiment.tokenizer == "bpe" else {}
+    return variants.variant(experiment.model.variant, **changes)
+  if experiment.model.hub in variants.HUB:
+    return variants.variant(variants.HUB[experiment.model.hub])
   raise SettingError(
-    f"model.hub={config.model.hub!r}: its shape is not in grpo_jax/models/variants.py; pass "
+    f"model.hub={experiment.model.hub!r}: its shape is not in grpo_jax/models/variants.py; pass "
     "--config.init_from=FOLDER with a config.json, or "
     f"--config.model.variant= one of {', '.join(variants.VARIANTS)}"
   )
 
 
-def make_workload(config: ConfigDict, devices: Sequence[jax.Device]) -> Workload:
+def make_workload(experiment: Experiment, devices: Sequence[jax.Device]) -> Workload:
   """Returns the functions of an online run on `devices`; refuses what the run would refuse."""
-  settings.check(config)
-  layout = sharding.make_layout(config.mesh, devices)
-  how = {"layers": config.model.layers, "remat": config.model.remat, "dtype": config.model.dtype}
-  decoder = Decoder(decoder_shape(config), layout, **how, lora=adapters.make_lora(config.lora))
-  checks.check(config, decoder, registry.objective(config.objective.name))
+  layout = sharding.make_layout(experiment.mesh, devices)
+  m = experiment.model
+  plain = Decoder(decoder_shape(experiment), layout, m.layers, m.remat, m.dtype)
+  decoder = dataclasses.replace(plain, lora=adapters.make_lora(experiment.lora))
+  checks.check(experiment, decoder)
   # a plan loads no weights and encodes no text
   model = build.Model(layout, decoder, cast(Tokenizer, None), _absent, stop=(0,), load=_absent)
-  sample = sampler.make_sampler(decoder, config.sampler, model.stop)
+  sample = sampler.make_sampler(decoder, experiment.sampler, model.stop)
   shardings = sampler.decode_shardings(
-    dataclasses.replace(decoder, layout=sample.layout), config.sampler.weights_dtype
+    dataclasses.replace(decoder, layout=sample.layout), experiment.sampler.weights_dtype
   )
-  learner = Learner(config, model, config.sampler.temperature)
+  learner = Learner(experiment, model, experiment.sampler.temperature)
   weights = jax.tree.map(_struct, jax.eval_shape(sample.ready, policy_params(learner)), shardings)
-  scoring = [parameters.abstract(Decoder(shape, layout, **how)) for shape in load.shapes(config)]
-  return Workload(config, decoder, learner, sample, weights, scoring)
+  shapes = load.shapes(experiment)
+  scoring = [parameters.abstract(dataclasses.replace(plain, config=shape)) for shape in shapes]
+  return Workload(experiment, decoder, learner, sample, weights, scoring)
 
 
 def _absent(*_: object) -> NoReturn:
@@ -87,15 +87,15 @@ def _absent(*_: object) -> NoReturn:
 
 def base_params(learner: Learner) -> Shapes:
   """Returns the shapes of the base model of adapters; None without adapters."""
-  folder, _ = weights.find_source(learner.config.init_from)
+  folder, _ = weights.find_source(learner.experiment.init_from)
   return adapters.abstract_base(
-    learner.model.decoder, adapters.base_dtype(learner.config.lora, folder)
+    learner.model.decoder, adapters.base_dtype(learner.experiment.lora, folder)
   )
 
 
 def own_reference(workload: Workload) -> Shapes:
   """Returns the shapes of the reference; None without one or if it is the base of adapters."""
-  is_base = workload.decoder.lora and not workload.config.ref_from
+  is_base = workload.decoder.lora and not workload.experiment.ref_from
   needed = Needs.REFERENCE in workload.learner.needs and not is_base
   return parameters.abstract(workload.decoder.base) if needed else None
 
@@ -111,14 +111,14 @@ def learn_batch(workload: Workload, lengths: Lengths, sizes: Sizes) -> tuple[Rol
   `sizes` are the sizes of the programs so far (`build.sizes`).
   """
   prompts, _ = sampler_prompts(workload, lengths, sizes)
-  return sizes.for_learner(_rollouts(workload.config, prompts, lengths))
+  return sizes.for_learner(_rollouts(workload.experiment, prompts, lengths))
 
 
 def sampler_prompts(
   workload: Workload, lengths: Lengths, sizes: Sizes
 ) -> tuple[Prompts, int | None]:
   """Returns prompts of zeros with these lengths, as numpy arrays, and the size of their list."""
-  shape = (len(lengths.prompts), workload.config.data.max_prompt_length)
+  shape = (len(lengths.prompts), workload.experiment.data.max_prompt_length)
   return sizes.for_sampler(
     Prompts(np.zeros(shape, np.int32), lengths.prompts), workload.sample.layout
   )
@@ -158,9 +158,9 @@ def padding(workload: Workload, lengths: Lengths) -> float:
   return plan.padding(*batch, workload.decoder.layout, sizes.microbatches)["padding_fraction"]
 
 
-def _rollouts(config: ConfigDict, prompts: Prompts, lengths: Lengths) -> Rollouts:
+def _rollouts(experiment: Experiment, prompts: Prompts, lengths: Lengths) -> Rollouts:
   """Returns scored rollouts of zeros with these lengths, as numpy arrays."""
-  shape = (*lengths.completions.shape, config.sampler.max_length)
+  shape = (*lengths.completions.shape, experiment.sampler.max_length)
   numbers = np.zeros(shape, np.float32)
   return Rollouts(
     prompts,
@@ -171,7 +171,7 @@ def _rollouts(config: ConfigDict, prompts: Prompts, lengths: Lengths) -> Rollout
     numbers,
     rewards=numbers,
     given=np.zeros(shape, bool),
-    components=np.zeros((*shape[:2], len(scorers.components(config))), np.float32),
+    components=np.zeros((*shape[:2], len(experiment.components)), np.float32),
   )
 
 

@@ -3,14 +3,13 @@
 import pathlib
 from typing import Unpack
 
-from ml_collections import ConfigDict
-
 from grpo_jax.errors import SettingError
 from grpo_jax.plan import chips
 from grpo_jax.plan.chips import GIB
 from grpo_jax.plan.make import Options, make_plan
 from grpo_jax.plan.page import Plan
 from grpo_jax.plan.sweep import changed
+from grpo_jax.setup.experiment import Experiment
 
 # (shape, slices) of 4 to 1,024 chips, by the dimensions of the torus.
 SIZES = {
@@ -21,12 +20,17 @@ GIGA = 1e9
 
 
 def text(
-  config: ConfigDict, where: str, picture: pathlib.Path, *, command: str, **options: Unpack[Options]
+  experiment: Experiment,
+  where: str,
+  picture: pathlib.Path,
+  *,
+  command: str,
+  **options: Unpack[Options],
 ) -> str:
   """Returns the page of a family of topologies and draws its plot into `picture`.
 
   Args:
-    config: of a run on `where`; each chip keeps its share of that load.
+    experiment: of a run on `where`; each chip keeps its share of that load.
     where: a topology of the family.
     picture: a PNG file.
     command: the command that makes the page, which shows it.
@@ -35,7 +39,7 @@ def text(
   family = where.partition(":")[0]
   plans = []
   for shape, slices in SIZES[2 if chips.find_chip(where).links == 4 else 3]:
-    made = at_size(config, where, f"{family}:{shape}", slices)
+    made = at_size(experiment, where, f"{family}:{shape}", slices)
     print(f"{slices} x {family}:{shape}: data.prompts={made.data.prompts}", flush=True)
     plans.append(make_plan(made, f"{family}:{shape}", slices, **options))
   draw(plans, picture)
@@ -50,24 +54,24 @@ def count(where: str, slices: int = 1) -> int:
   return chips_of_slice * slices
 
 
-def at_size(config: ConfigDict, where: str, to: str, slices: int) -> ConfigDict:
+def at_size(experiment: Experiment, where: str, to: str, slices: int) -> Experiment:
   """Returns the config with the prompts that give a chip the same load on `to` as on `where`."""
   chips_now, chips_then = count(where), count(to, slices)
   settings = {"mesh.replica": slices, "mesh.fsdp": -1}
-  scaled = {"data.prompts": config.data.prompts, "sampler.slots": config.sampler.slots}
-  for name, value in (scaled | {"learner.microbatch": config.learner.microbatch}).items():
+  scaled = {"data.prompts": experiment.data.prompts, "sampler.slots": experiment.sampler.slots}
+  for name, value in (scaled | {"learner.microbatch": experiment.learner.microbatch}).items():
     if value * chips_then % chips_now:
       raise SettingError(
         f"{name}={value} with --scaling and --topology={where}: {chips_now} chips do not share it "
         f"evenly; use a multiple of {chips_now}"
       )
     settings[name] = value * chips_then // chips_now
-  return changed(config, settings)
+  return changed(experiment, settings)
 
 
 def page(plans: list[Plan], command: str, picture: str) -> str:
   """Returns the table with the plot above it."""
-  model = plans[0].workload.config.model
+  model = plans[0].workload.experiment.model
   lines = [
     f"# Weak scaling: {model.hub or model.variant} on {plans[0].topology.partition(':')[0]}",
     "",
@@ -87,7 +91,7 @@ def page(plans: list[Plan], command: str, picture: str) -> str:
     across = sum(collective.total for collective in collectives if collective.across_slices) / GIGA
     low, high = plan.estimate.step_s
     lines.append(
-      f"| {plan.chips:,} | {plan.slices} | {plan.workload.config.data.prompts} | "
+      f"| {plan.chips:,} | {plan.slices} | {plan.workload.experiment.data.prompts} | "
       f"{plan.learn_memory.total / GIB:.2f} | {plan.sample_memory.total / GIB:.2f} | "
       f"{plan.estimate.learn_flops / plan.chips / 1e12:.1f} | {_moved(plan):.2f} | {across:.2f} | "
       f"{low:.2f} to {high:.2f} |"

@@ -4,13 +4,12 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple, Unpack
 
-from ml_collections import ConfigDict
-
 from grpo_jax.errors import SettingError
 from grpo_jax.plan import chips, topology
 from grpo_jax.plan.chips import GIB
 from grpo_jax.plan.make import Options, make_plan
 from grpo_jax.plan.page import Plan
+from grpo_jax.setup.experiment import Experiment, changed
 
 TENSORS = (1, 2, 4, 8)
 CHUNKS = (1024, 4096)
@@ -26,7 +25,7 @@ class Row(NamedTuple):
 
 
 def text(
-  config: ConfigDict,
+  experiment: Experiment,
   where: str,
   slices: int,
   most: int,
@@ -37,7 +36,7 @@ def text(
   """Returns the page of a sweep, the fastest plan that fits first.
 
   Args:
-    config: of the run, without the settings to try.
+    experiment: of the run, without the settings to try.
     where, slices: the topology and the number of its slices.
     most: the largest number of plans to try.
     command: the command that makes the page, which shows it.
@@ -46,12 +45,12 @@ def text(
   rows = []
   chip = chips.find_chip(where)
   tried = list(
-    itertools.islice(candidates(config, len(topology.devices(where, slices)), slices), most)
+    itertools.islice(candidates(experiment, len(topology.devices(where, slices)), slices), most)
   )
   for i, settings in enumerate(tried):
     print(f"plan {i + 1} of {len(tried)}: {shown(settings)}", flush=True)
     try:
-      rows.append(Row(settings, make_plan(changed(config, settings), where, slices, **options)))
+      rows.append(Row(settings, make_plan(changed(experiment, settings), where, slices, **options)))
     except SettingError as error:
       print(f"  refused: {error}", flush=True)
   if not rows:
@@ -61,43 +60,39 @@ def text(
   return page(rows, chip.usable, command)
 
 
-def candidates(config: ConfigDict, devices: int, slices: int) -> Iterator[Settings]:
+def candidates(experiment: Experiment, devices: int, slices: int) -> Iterator[Settings]:
   """Yields the settings to try: the first microbatch and chunk for each mesh, then the second."""
-  prompts, group = config.data.prompts, config.sampler.group
+  prompts, group = experiment.data.prompts, experiment.sampler.group
   meshes = [
     (tensor, split)
     for tensor, split in itertools.product(TENSORS, _divisors(group))
     if devices % (tensor * split * slices) == 0 and prompts % (devices // (tensor * split)) == 0
   ]
-  by_mesh = [list(_with_mesh(config, devices, slices, *mesh)) for mesh in meshes]
+  by_mesh = [list(_with_mesh(experiment, devices, slices, *mesh)) for mesh in meshes]
   for choices in itertools.zip_longest(*by_mesh):
     yield from (settings for settings in choices if settings)
 
 
 def _with_mesh(
-  config: ConfigDict, devices: int, slices: int, tensor: int, split: int
+  experiment: Experiment, devices: int, slices: int, tensor: int, split: int
 ) -> Iterator[Settings]:
   """Yields the settings to try with a mesh: small microbatches first, which take little memory."""
-  shards, minibatch = devices // (tensor * split), config.data.prompts // config.learner.minibatches
+  shards, minibatch = (
+    devices // (tensor * split),
+    experiment.data.prompts // experiment.learner.minibatches,
+  )
   mesh = {"mesh.replica": slices, "mesh.fsdp": -1, "mesh.group": split, "mesh.tensor": tensor}
   at_once = [
     n * shards for n in _divisors(max(1, minibatch // shards)) if minibatch % (n * shards) == 0
   ]
   for chunk, microbatch in itertools.product(
-    dict.fromkeys((config.learner.chunk, *CHUNKS)), at_once
+    dict.fromkeys((experiment.learner.chunk, *CHUNKS)), at_once
   ):
     yield mesh | {"learner.microbatch": microbatch, "learner.chunk": chunk}
 
 
 def _divisors(n: int) -> list[int]:
   return [d for d in range(1, n + 1) if n % d == 0]
-
-
-def changed(config: ConfigDict, settings: Settings) -> ConfigDict:
-  """Returns a copy of the config with those settings."""
-  copy = config.copy_and_resolve_references()
-  copy.update_from_flattened_dict(settings)
-  return copy
 
 
 def shown(settings: Settings) -> str:
@@ -110,7 +105,7 @@ def page(rows: list[Row], usable: float, command: str) -> str:
   ranked = sorted(rows, key=lambda row: (not row.plan.fits, row.plan.estimate.step_s[1]))
   first = ranked[0].plan
   lines = [
-    f"# Sweep: {first.workload.config.model.hub or first.workload.config.model.variant} on "
+    f"# Sweep: {first.workload.experiment.model.hub or first.workload.experiment.model.variant} on "
     f"{first.topology}",
     "",
     f"    {command}",

@@ -3,34 +3,32 @@
 import functools
 from collections.abc import Callable
 
-from ml_collections import ConfigDict
-
 from grpo_jax.errors import SettingError, said_of
 from grpo_jax.io import storage
 from grpo_jax.models.decoder import DecoderConfig
 from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.setup import build, scorers, weights
+from grpo_jax.setup.experiment import Experiment
 
 # a text that two tokenizers should read alike
 PROBE = "What is 12 + 7?\nIt is 12 + 7 = 19.\n#### 19"
 
 
-def load(config: ConfigDict, model: build.Model) -> list[RewardModel]:
+def load(experiment: Experiment, model: build.Model) -> list[RewardModel]:
   """Loads `rewards.outcome_models` and `rewards.process_models` onto the policy's mesh."""
-  return [load_one() for load_one in find(config, model)]
+  return [load_one() for load_one in find(experiment, model)]
 
 
-def find(config: ConfigDict, model: build.Model) -> list[Callable[[], RewardModel]]:
+def find(experiment: Experiment, model: build.Model) -> list[Callable[[], RewardModel]]:
   """Checks the reward models, and returns a function for each that loads its weights."""
-  return [_check_model(config, model, *row) for row in scorers.reward_models(config.rewards)]
-
-
-def shapes(config: ConfigDict) -> list[DecoderConfig]:
-  """Returns the shapes of these models, read without their weights."""
   return [
-    _read_shape(name, folder, steps)
-    for name, folder, _, steps in scorers.reward_models(config.rewards)
+    _check_model(experiment, model, *row) for row in scorers.reward_models(experiment.rewards)
   ]
+
+
+def shapes(experiment: Experiment) -> list[DecoderConfig]:
+  """Returns the shapes of these models, read without their weights."""
+  return [_read_shape(name, folder, steps) for name, folder, _, steps in experiment.reward_models]
 
 
 def _setting(steps: bool) -> str:
@@ -57,14 +55,13 @@ def _read_shape(name: str, folder: str, steps: bool) -> DecoderConfig:
 
 
 def _check_model(
-  config: ConfigDict, policy: build.Model, name: str, folder: str, weight: float, steps: bool
+  experiment: Experiment, policy: build.Model, name: str, folder: str, weight: float, steps: bool
 ) -> Callable[[], RewardModel]:
   setting = _shown(name, folder, steps)
   _read_shape(name, folder, steps)
-  model_config = build.of_another(config, folder)
-  model_config.tokenizer = ""
+  own = build.of_another(experiment, folder, tokenizer="")
   with said_of(_setting(steps)):
-    model = build.model(model_config, scores=True)
+    model = build.model(own, scores=True)
   check_tokenizer(policy, model, setting)
   return functools.partial(_load, name, weight, steps, model)
 

@@ -1,7 +1,8 @@
 """Records a window of steps with JAX's profiler."""
 
 import jax
-from ml_collections import ConfigDict
+
+from grpo_jax.config import settings
 
 
 class Profiler:
@@ -10,7 +11,7 @@ class Profiler:
   A run that is resumed inside the window records the rest of it; the end of a run closes it.
   """
 
-  def __init__(self, cfg: ConfigDict, folder: str):
+  def __init__(self, cfg: settings.Profile, folder: str):
     """`cfg`: the `profile` section."""
     self.window = range(cfg.first_step, cfg.first_step + cfg.steps)
     self.folder, self.recording = folder, False

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
 from grpo_jax.distributed import hosts, inputs
 from grpo_jax.errors import SettingError, StorageError
@@ -111,7 +110,7 @@ def _check_lease(workdir: str, lease: lock.Lease) -> None:
     )
 
 
-def check_owner(workdir: str, config: ConfigDict) -> None:
+def check_owner(workdir: str, config: dict[str, Any]) -> None:
   """Refuses a folder of another config, or with a file that has the name of a log.
 
   Settings of `MAY_CHANGE` may differ, and `steps` under a constant rate.
@@ -128,7 +127,7 @@ def check_owner(workdir: str, config: ConfigDict) -> None:
       f"workdir={workdir}: {path} is not JSON ({error}); put a copy of it back, or use another "
       f"--workdir, where init_from={workdir} starts from the last checkpoint's weights"
     ) from error
-  if old is not None and (changes := _changes(old, json.loads(config.to_json_best_effort()))):
+  if old is not None and (changes := _changes(old, config)):
     raise SettingError(
       f"workdir={workdir}: belongs to another config ({changes}); use those values or another "
       "--workdir"
@@ -143,7 +142,7 @@ def check_owner(workdir: str, config: ConfigDict) -> None:
     )
 
 
-def claim(workdir: str, config: ConfigDict) -> None:
+def claim(workdir: str, config: dict[str, Any]) -> None:
   """Writes the config that owns the folder, after `check_owner` and all other checks.
 
   It is written under another name and renamed, so a full or read-only disk leaves the old one
@@ -154,9 +153,7 @@ def claim(workdir: str, config: ConfigDict) -> None:
   path = storage.place(workdir) / "config.json"
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
-    storage.write(
-      path, (json.dumps(json.loads(config.to_json_best_effort()), indent=2) + "\n").encode()
-    )
+    storage.write(path, (json.dumps(config, indent=2) + "\n").encode())
   except OSError as error:
     raise not_writable(workdir, error) from error
 

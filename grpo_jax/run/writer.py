@@ -17,8 +17,8 @@ import jax
 import numpy as np
 import rich.console
 import rich.text
-from ml_collections import ConfigDict
 
+from grpo_jax.config import settings
 from grpo_jax.io import bucket_logs, storage
 from grpo_jax.run import console as terminal
 from grpo_jax.run import logs
@@ -67,7 +67,7 @@ class Writer:
   def __init__(
     self,
     workdir: str,
-    log: ConfigDict,
+    log: settings.Log,
     steps: int,
     first_step: int = 0,
     console: rich.console.Console | None = None,

@@ -21,13 +21,14 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
+from grpo_jax.config import settings
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.models import int8, lora
@@ -35,22 +36,6 @@ from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.sampling import decode_loop, kv_cache
 from grpo_jax.sampling.decode_loop import FirstTokens, Noise, Queue, SamplerSetup
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts
-
-
-class SamplerSettings(Protocol):
-  """Lists the settings of the `sampler` section of a config."""
-
-  group: int
-  max_length: int
-  slots: int
-  tensor: int
-  temperature: float
-  top_k: int
-  top_p: float
-  min_p: float
-  dtype: str
-  weights_dtype: str
-  cache_dtype: str
 
 
 class Request(NamedTuple):
@@ -202,7 +187,7 @@ def decode_layout(layout: Layout, tensor: int) -> Layout:
 
 
 def make_setup(
-  decoder: Decoder, cfg: SamplerSettings, stop_tokens: tuple[int, ...]
+  decoder: Decoder, cfg: settings.Sampler, stop_tokens: tuple[int, ...]
 ) -> SamplerSetup:
   """Returns the setup of a sampler, see `make_sampler`."""
   layout = decode_layout(decoder.layout, cfg.tensor)
@@ -288,7 +273,7 @@ def jitted_run(setup: SamplerSetup) -> jax.stages.Wrapped:
   return jax.jit(functools.partial(sample, setup), static_argnames="prompt_size")
 
 
-def make_sampler(decoder: Decoder, cfg: SamplerSettings, stop_tokens: tuple[int, ...]) -> Sampler:
+def make_sampler(decoder: Decoder, cfg: settings.Sampler, stop_tokens: tuple[int, ...]) -> Sampler:
   """Returns the sampler of a policy.
 
   Args:

@@ -16,10 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from grpo_jax.config import settings
 from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.sampling import decode_loop, sampler
 from grpo_jax.sampling.decode_loop import Queue, SamplerSetup, Slots
-from grpo_jax.sampling.sampler import Request, SamplerSettings
+from grpo_jax.sampling.sampler import Request
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts
 
 
@@ -89,7 +90,7 @@ class Stream:
       slots = self.advance(ready, queue, slots, until)
 
 
-def make_stream(decoder: Decoder, cfg: SamplerSettings, stop_tokens: tuple[int, ...]) -> Stream:
+def make_stream(decoder: Decoder, cfg: settings.Sampler, stop_tokens: tuple[int, ...]) -> Stream:
   """Returns the stream of a policy, see `sampler.make_sampler`; `cfg.slots` is ignored."""
   setup = dataclasses.replace(sampler.make_setup(decoder, cfg, stop_tokens), slots=0)
   return Stream(

@@ -9,31 +9,29 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
+from grpo_jax.config import settings
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.lora import Lora, split
 from grpo_jax.run import provenance
 from grpo_jax.setup import parameters
 
 
-def make_lora(section: Mapping[str, Any] | ConfigDict) -> Lora | None:
+def make_lora(cfg: settings.Lora) -> Lora | None:
   """Returns the shape of the adapters that the `lora` section describes, if it has any."""
-  if not section.get("rank"):
-    return None
-  return Lora(section["rank"], section["alpha"], tuple(section["modules"]))
+  return Lora(cfg.rank, cfg.alpha, tuple(cfg.modules)) if cfg.rank else None
 
 
-def base_dtype(section: Mapping[str, Any] | ConfigDict, folder: str) -> str:
+def base_dtype(cfg: settings.Lora, folder: str) -> str:
   """Returns the dtype of the base of adapters.
 
   Args:
-    section: the `lora` section.
+    cfg: the `lora` section.
     folder: a Hugging Face folder; "" for a model that is not there yet, which is taken to be
       bfloat16, as hubs have it.
   """
-  if section["base_dtype"] != "same":
-    return section["base_dtype"]
+  if cfg.base_dtype != "same":
+    return cfg.base_dtype
   return provenance.weights_dtype(folder) if folder else "bfloat16"
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from ml_collections import ConfigDict
 
 from grpo_jax.data import loader
 from grpo_jax.distributed import sharding
@@ -23,7 +22,8 @@ from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.run import checkpoint, workdir
-from grpo_jax.setup import adapters, parameters, registry, weights
+from grpo_jax.setup import adapters, parameters, weights
+from grpo_jax.setup.experiment import Experiment, changed
 from grpo_jax.tokenizer import making, reading, steps
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import Example
@@ -53,76 +53,78 @@ def key(seed: int, purpose: int, step: int) -> jax.Array:
 
 
 def model(
-  config: ConfigDict, devices: Sequence[jax.Device] | None = None, scores: bool = False
+  experiment: Experiment, devices: Sequence[jax.Device] | None = None, scores: bool = False
 ) -> Model:
   """Returns the policy that `init_from`, `tokenizer` and `model` describe.
 
   Args:
-    config: of the run.
+    experiment: of the run.
     devices: to shard it over; None: all.
     scores: whether to make a reward model. If `init_from` holds a policy, the reward model is its
       decoder with a fresh head, whose scores are 0.
   """
-  layout = sharding.make_layout(config.mesh, devices)
-  folder, run = weights.find_source(config.init_from)
-  _check_start(config, folder)
-  tokenizer = make_tokenizer(config, folder)
+  layout = sharding.make_layout(experiment.mesh, devices)
+  folder, run = weights.find_source(experiment.init_from)
+  _check_start(experiment, folder)
+  tokenizer = make_tokenizer(experiment, folder)
   if folder:
     shape = weights.read_shape(folder)
   else:
-    shape = variants.variant(config.model.variant, vocab=tokenizer.vocab_size)
+    shape = variants.variant(experiment.model.variant, vocab=tokenizer.vocab_size)
   tensors.check_tokenizer(tokenizer, shape)
   if shape.scores and not scores:
     raise SettingError(
-      f"init_from={config.init_from!r}: is a reward model, which samples nothing; give a policy"
+      f"init_from={experiment.init_from!r}: is a reward model, which samples nothing; give a policy"
     )
   missing = ("score",) if scores and not shape.scores else ()  # parts that the source lacks
   shape = dataclasses.replace(shape, scores=scores)
-  m = config.model
+  m = experiment.model
   decoder = Decoder(shape, layout, layers=m.layers, remat=m.remat, dtype=m.dtype)
-  load = _loader(config, decoder, folder, run, missing)
+  load = _loader(experiment, decoder, folder, run, missing)
   how = {
-    "template": config.data.template,
-    "chat": config.data.chat,
-    "system": config.data.system,
-    "arguments": tuple(map(tuple, config.data.chat_arguments)),
+    "template": experiment.data.template,
+    "chat": experiment.data.chat,
+    "system": experiment.data.system,
+    "arguments": tuple(map(tuple, experiment.data.chat_arguments)),
   }
   render = functools.partial(_render, tokenizer, shape.vocab, how)
-  more_stops = [tokenizer.token_id(text) for text in config.sampler.stop]
+  more_stops = [tokenizer.token_id(text) for text in experiment.sampler.stop]
   stop = tuple(dict.fromkeys((*tokenizer.eos_ids, *more_stops)))
-  decoder = dataclasses.replace(decoder, lora=adapters.make_lora(config.lora))
+  decoder = dataclasses.replace(decoder, lora=adapters.make_lora(experiment.lora))
   return Model(layout, decoder, tokenizer, render, stop, load)
 
 
-def _check_start(config: ConfigDict, folder: str) -> None:
+def _check_start(experiment: Experiment, folder: str) -> None:
   """Refuses a start that is neither a folder that is there nor a fresh model."""
   if folder and not storage.place(folder).is_dir():
-    raise SettingError(f"init_from={folder!r}: no such folder; {where_to_get(config)}")
-  if folder and config.model.variant:
+    raise SettingError(f"init_from={folder!r}: no such folder; {where_to_get(experiment)}")
+  if folder and experiment.model.variant:
     raise SettingError(
-      f"model.variant={config.model.variant!r} with init_from={config.init_from!r}: weights bring "
-      "their own shape; use --config.init_from= for a fresh model, or no variant"
+      f"model.variant={experiment.model.variant!r} with init_from={experiment.init_from!r}: "
+      "weights bring their own shape; use --config.init_from= for a fresh model, or no variant"
     )
-  if not folder and not config.model.variant:
-    raise SettingError(f"init_from='': this experiment starts from weights; {where_to_get(config)}")
+  if not folder and not experiment.model.variant:
+    raise SettingError(
+      f"init_from='': this experiment starts from weights; {where_to_get(experiment)}"
+    )
 
 
 def _loader(
-  config: ConfigDict, decoder: Decoder, folder: str, run: str, missing: Sequence[str]
+  experiment: Experiment, decoder: Decoder, folder: str, run: str, missing: Sequence[str]
 ) -> Callable[[], Any]:
   """Returns the function that loads the starting parameters, without adapters.
 
   Args:
-    config: of the run.
+    experiment: of the run.
     decoder: without adapters.
     folder, run: as `weights.find_source` returns them.
     missing: parts of the tree that these lack, which are made fresh.
   """
-  lora = adapters.make_lora(config.lora)
+  lora = adapters.make_lora(experiment.lora)
   if lora and (run or not folder):
     raise SettingError(
-      f"lora.rank={lora.rank} with init_from={config.init_from!r}: adapters stand on weights that "
-      "stay as they are; give a Hugging Face folder, or a run with an export (python -m "
+      f"lora.rank={lora.rank} with init_from={experiment.init_from!r}: adapters stand on weights "
+      "that stay as they are; give a Hugging Face folder, or a run with an export (python -m "
       "experiments.export makes a folder of any run)"
     )
   if run:
@@ -134,11 +136,11 @@ def _loader(
     load = functools.partial(weights.restore, run, decoder, left_out=missing)
   elif folder:
     tensors.check(folder, parameters.without(decoder.shapes(), missing))
-    dtype = adapters.base_dtype(config.lora, folder) if lora else "float32"
+    dtype = adapters.base_dtype(experiment.lora, folder) if lora else "float32"
     load = functools.partial(weights.load, folder, decoder, missing, dtype)
   else:
     init = jax.jit(decoder.init, out_shardings=decoder.shardings())
-    load = functools.partial(init, key(config.seed, INIT, 0))
+    load = functools.partial(init, key(experiment.seed, INIT, 0))
   if missing and folder:
     return functools.partial(parameters.with_fresh_head, load, decoder)
   return load
@@ -156,67 +158,74 @@ def _render(tokenizer: Tokenizer, vocab: int, how: dict[str, Any], question: str
   return ids
 
 
-def of_another(config: ConfigDict, source: str) -> ConfigDict:
-  """Returns the config of a model without adapters from another folder or run."""
-  other = config.copy_and_resolve_references()
-  other.init_from, other.model.variant, other.lora.rank = source, "", 0
-  return other
+def of_another(experiment: Experiment, source: str, tokenizer: str | None = None) -> Experiment:
+  """Returns the experiment with a model without adapters from another folder or run.
+
+  Args:
+    experiment: of the run.
+    source: the folder or run.
+    tokenizer: another value of that setting; None: as it is.
+  """
+  changes = {"init_from": source, "model.variant": "", "lora.rank": 0}
+  return changed(experiment, changes | ({} if tokenizer is None else {"tokenizer": tokenizer}))
 
 
-def sizes(config: ConfigDict, layout: Layout, microbatches: int = 0) -> Sizes:
+def sizes(experiment: Experiment, layout: Layout, microbatches: int = 0) -> Sizes:
   """Returns the sizes that the programs of a run may have, by `learner.sizes`.
 
   With 0 microbatches there are as many as the learner makes.
   """
-  most = config.learner.sizes
+  most = experiment.learner.sizes
   if most == -1:
     most = 0 if layout.platform == "cpu" else SIZES
-  microbatches = microbatches or learn.microbatches_of_rollout(config.learner, config.data.prompts)
-  return Sizes(most, layout, config.data.max_prompt_length, microbatches)
+  microbatches = microbatches or learn.microbatches_of_rollout(
+    experiment.learner, experiment.data.prompts
+  )
+  return Sizes(most, layout, experiment.data.max_prompt_length, microbatches)
 
 
-def where_to_get(config: ConfigDict) -> str:
+def where_to_get(experiment: Experiment) -> str:
   """Returns a sentence on how to get weights for this experiment."""
-  hub = config.model.hub or "Qwen/Qwen3-0.6B"
+  hub = experiment.model.hub or "Qwen/Qwen3-0.6B"
   return (
     f"`hf download {hub} --local-dir FOLDER` gets some, --config.init_from=FOLDER passes them (a "
     "run's workdir will do, too)"
   )
 
 
-def make_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
+def make_tokenizer(experiment: Experiment, source: str) -> Tokenizer:
   """Returns the tokenizer of a folder, or one made from the training data (`words` or `bpe`).
 
   Its steps end as `data.steps` says.
   """
-  tokenizer = find_tokenizer(config, source)
-  tokenizer.step_pattern = steps.pattern(config.data.steps)
-  tokenizer.step_seconds = steps.seconds(config.data.steps, config.rewards.deadline)
+  tokenizer = find_tokenizer(experiment, source)
+  tokenizer.step_pattern = steps.pattern(experiment.data.steps)
+  tokenizer.step_seconds = steps.seconds(experiment.data.steps, experiment.rewards.deadline)
   return tokenizer
 
 
-def find_tokenizer(config: ConfigDict, source: str) -> Tokenizer:
+def find_tokenizer(experiment: Experiment, source: str) -> Tokenizer:
   """Returns the tokenizer of `make_tokenizer`, before `data.steps` is applied to it."""
-  if config.tokenizer not in ("words", "bpe"):
-    if not (config.tokenizer or source):
+  if experiment.tokenizer not in ("words", "bpe"):
+    if not (experiment.tokenizer or source):
       raise SettingError(
         "tokenizer='': a fresh model needs one; pass a folder with a tokenizer.json, or 'bpe' or "
         "'words' to make one from the training data"
       )
     return reading.load(
-      config.tokenizer or source, "tokenizer" if config.tokenizer else "init_from"
+      experiment.tokenizer or source, "tokenizer" if experiment.tokenizer else "init_from"
     )
-  sources, _ = registry.train_sources(config.data)
+  sources = experiment.open_train()
   examples = (data[i] for data in sources for i in range(min(len(data), TOKENIZER_EXAMPLES)))
   texts = [
     text
     for e in examples
-    for text in (config.data.template.replace("{question}", e.question), e.solution)
+    for text in (experiment.data.template.replace("{question}", e.question), e.solution)
   ]
   return (
     making.word_level(texts)
-    if config.tokenizer == "words"
-    else making.train_bpe(texts, config.model.vocab)
+    if experiment.tokenizer == "words"
+    else making.train_bpe(texts, experiment.model.vocab)
   )
 
 
@@ -269,12 +278,12 @@ def check_source(source: str, model: Model, setting: str) -> None:
 
 
 def pinned_reference(
-  config: ConfigDict, model: Model, pin: dict[str, Any]
+  experiment: Experiment, model: Model, pin: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
   """Returns the reference, of `ref_from` or the policy's start, with which the run began.
 
   Args:
-    config: of the run.
+    experiment: of the run.
     model: the policy.
     pin: what this function returned when the run began; {} at that time.
 
@@ -282,8 +291,8 @@ def pinned_reference(
     The tree, and its pin: the `step` of its checkpoint (None if it is from a folder) and its
     `fingerprint`.
   """
-  setting = "ref_from" if config.ref_from else "init_from"
-  source = config.ref_from or config.init_from
+  setting = "ref_from" if experiment.ref_from else "init_from"
+  source = experiment.ref_from or experiment.init_from
   _, run = weights.find_source(source)
   step = pin.get("step", checkpoint.latest(run) if run else None)
   tree = reference(source, model, setting, step)
@@ -295,15 +304,15 @@ def pinned_reference(
 
 
 def check_prompts(
-  examples: Sequence[Example], model: Model, config: ConfigDict, setting: str
+  examples: Sequence[Example], model: Model, experiment: Experiment, setting: str
 ) -> None:
   """Refuses a data set of whose first prompts none fits."""
   count = min(len(examples), FIRST_PROMPTS)
   lengths = [len(model.render(examples[i].question)) for i in range(count)]
-  most = config.data.max_prompt_length
+  most = experiment.data.max_prompt_length
   if not lengths:
     raise SettingError(f"{setting}: this data set has no example")
-  if min(lengths) > most and config.data.on_long == "skip":
+  if min(lengths) > most and experiment.data.on_long == "skip":
     raise SettingError(
       f"data.max_prompt_length={most} ({setting}): the first {len(lengths)} prompts have "
       f"{min(lengths)} to {max(lengths)} tokens, so all would be skipped; use {max(lengths)}, or "
@@ -311,13 +320,17 @@ def check_prompts(
     )
 
 
-def batches(config: ConfigDict, model: Model) -> loader.Batches:
+def batches(experiment: Experiment, model: Model) -> loader.Batches:
   """Returns endless shuffled training batches; every host makes the whole batch."""
-  sources, weights = registry.train_sources(config.data)
+  sources, weights = experiment.open_train(), [each.weight for each in experiment.train_data]
   for examples in sources:
-    check_prompts(examples, model, config, "data.name")
+    check_prompts(examples, model, experiment, "data.name")
   return loader.Batches(
-    sources, weights, prompts=config.data.prompts, seed=config.seed, shuffle=config.data.shuffle
+    sources,
+    weights,
+    prompts=experiment.data.prompts,
+    seed=experiment.seed,
+    shuffle=experiment.data.shuffle,
   )
 
 

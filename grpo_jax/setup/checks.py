@@ -4,66 +4,44 @@ import operator
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from ml_collections import ConfigDict
 
-from grpo_jax.config import settings
 from grpo_jax.distributed import sharding
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf.config import write_config
-from grpo_jax.objectives.base import Objective
 from grpo_jax.rewards import combine
 from grpo_jax.sampling.sampler import decode_layout
 from grpo_jax.sandbox import deadline
-from grpo_jax.setup import build, registry, room, scorers, tracing, unread
-from grpo_jax.tokenizer import steps
+from grpo_jax.setup import build, room, tracing, unread
+from grpo_jax.setup.experiment import COMPLETIONS, LIVE, Experiment
 from grpo_jax.types import STOPPED, Completion, Example, Prompts, Rollouts
 
-LIVE = ("online", "iterative")  # loops that learn from samples of the current policy
 FIRST_SOLUTIONS = 8  # worked solutions of a data set, scored before a run starts
-# Completions of a prompt by kind of offline data; samples have as many as the sampler makes.
-COMPLETIONS = {"solutions": 1, "pairs": 2}
 # Loops that train reward models, with their offline.data.
 REWARD_LOOPS = {"reward_model": "pairs", "process_reward_model": "steps"}
 
 
-def check_settings(config: ConfigDict) -> None:
-  """Refuses settings that are wrong whatever the weights, data and devices are.
-
-  Loops call it first.
-  """
-  settings.check(config)
-  steps.pattern(config.data.steps)
-  registry.configured(config.objective)
-  if source_of_data(config) != "solutions":  # those are not scored
-    scorers.rewards(config.rewards)
-  scorers.requirement(config.offline)
-  scorers.eval_reward(config.eval)
-  for name, *_ in registry.train_entries(config.data):
-    registry.data(name, "data.mixture" if config.data.mixture else "data.name")
-  if config.data.test_name:
-    registry.data(config.data.test_name, "data.test_name")
-  check_rewards(config)  # their number is the N of what is traced
-  source = source_of_data(config)
-  completions = COMPLETIONS.get(source, config.sampler.group)
-  room.check_sizes(config, source, completions)
-  tracing.check_objective(config, source, completions)
-  unread.check(config, source)
+def check_settings(experiment: Experiment) -> None:
+  """Refuses settings that are wrong whatever the weights, data and devices are."""
+  check_rewards(experiment)  # their number is the N of what is traced
+  room.check_sizes(experiment)
+  tracing.check_objective(experiment)
+  unread.check(experiment)
 
 
-def check(config: ConfigDict, decoder: Decoder, objective: Objective) -> None:
+def check(experiment: Experiment, decoder: Decoder) -> None:
   """Refuses settings that contradict each other or do not fit the mesh."""
-  check_batch(config, decoder.layout)
-  check_learner(config, decoder.layout)
-  check_rewards(config)
-  check_data(config, objective)
-  check_pool(config)
-  check_pairs(config)
-  check_steps(config)
-  check_group(config, objective)
-  check_weights(config, objective)
-  if config.checkpoint.export:
+  check_batch(experiment, decoder.layout)
+  check_learner(experiment, decoder.layout)
+  check_rewards(experiment)
+  check_data(experiment)
+  check_pool(experiment)
+  check_pairs(experiment)
+  check_steps(experiment)
+  check_group(experiment)
+  check_weights(experiment)
+  if experiment.checkpoint.export:
     check_export(decoder)
 
 
@@ -75,22 +53,22 @@ def check_export(decoder: Decoder) -> None:
     raise SettingError(f"checkpoint.export=True: {error}; use checkpoint.export=False") from error
 
 
-def check_batch(config: ConfigDict, layout: Layout) -> None:
+def check_batch(experiment: Experiment, layout: Layout) -> None:
   """Refuses a batch that the mesh does not divide."""
-  sharding.check_batch(layout, config.data.prompts, config.sampler.group)
-  check_decoding(config, layout)
-  completions = COMPLETIONS.get(source_of_data(config))
+  sharding.check_batch(layout, experiment.data.prompts, experiment.sampler.group)
+  check_decoding(experiment, layout)
+  completions = COMPLETIONS.get(experiment.source)
   if completions and completions % layout.size("sample"):
     raise SettingError(
-      f"mesh.group={layout.size('sample')} with offline.data={config.offline.data!r}, "
+      f"mesh.group={layout.size('sample')} with offline.data={experiment.offline.data!r}, "
       f"{completions} a prompt: use 1"
     )
 
 
-def check_decoding(config: ConfigDict, layout: Layout) -> None:
+def check_decoding(experiment: Experiment, layout: Layout) -> None:
   """Refuses a batch that the sampler's own mesh does not divide."""
-  mine = decode_layout(layout, config.sampler.tensor)
-  prompts, group = config.data.prompts, config.sampler.group
+  mine = decode_layout(layout, experiment.sampler.tensor)
+  prompts, group = experiment.data.prompts, experiment.sampler.group
   for setting, value, axis in (
     ("data.prompts", prompts, "prompt"),
     ("sampler.group", group, "sample"),
@@ -98,23 +76,23 @@ def check_decoding(config: ConfigDict, layout: Layout) -> None:
     shards = mine.size(axis)
     if value % shards:
       raise SettingError(
-        f"sampler.tensor={config.sampler.tensor}: {setting}={value} does not divide over the "
+        f"sampler.tensor={experiment.sampler.tensor}: {setting}={value} does not divide over the "
         f"{shards} shards of the sampler's mesh {dict(mine.mesh.shape)}; use a larger "
         f"sampler.tensor, or a multiple of {shards}"
       )
 
 
-def check_eval_batch(config: ConfigDict, layout: Layout) -> None:
+def check_eval_batch(experiment: Experiment, layout: Layout) -> None:
   """Refuses batches of an evaluation that the mesh does not divide."""
   shards = layout.size("prompt")
-  if config.eval.batch % shards:
-    raise SettingError(f"eval.batch={config.eval.batch}: use a multiple of {shards}")
+  if experiment.eval.batch % shards:
+    raise SettingError(f"eval.batch={experiment.eval.batch}: use a multiple of {shards}")
 
 
-def check_learner(config: ConfigDict, layout: Layout) -> None:
+def check_learner(experiment: Experiment, layout: Layout) -> None:
   """Refuses minibatches and microbatches that do not fit, and passes over offline data."""
-  cfg, shards, prompts = config.learner, layout.size("prompt"), config.data.prompts
-  if cfg.mu != 1 and config.loop not in LIVE:
+  cfg, shards, prompts = experiment.learner, layout.size("prompt"), experiment.data.prompts
+  if cfg.mu != 1 and experiment.loop not in LIVE:
     raise SettingError(
       f"learner.mu={cfg.mu}: data that does not change is gone through by steps; use 1"
     )
@@ -131,9 +109,9 @@ def check_learner(config: ConfigDict, layout: Layout) -> None:
     )
 
 
-def check_rewards(config: ConfigDict) -> None:
+def check_rewards(experiment: Experiment) -> None:
   """Refuses `reward_weights` that do not match the rewards."""
-  weights, components = config.objective.get("reward_weights"), scorers.components(config)
+  weights, components = experiment.objective.cfg.get("reward_weights"), experiment.components
   names = [name for name, _ in components]
   if weights and len(weights) != len(names):
     raise SettingError(
@@ -141,7 +119,7 @@ def check_rewards(config: ConfigDict) -> None:
       f"and of the reward models: {', '.join(names)}"
     )
   unseen = [name for name, weight in components if not weight]
-  if config.objective.get("advantage") == "gdpo" and not weights and unseen:
+  if experiment.objective.cfg.get("advantage") == "gdpo" and not weights and unseen:
     raise SettingError(
       f"objective.reward_weights=(): gdpo gives each reward the weight 1, and {unseen[0]!r} has 0 "
       "(rewards.functions, a reward model or iterative.weight); give one for each of "
@@ -149,40 +127,27 @@ def check_rewards(config: ConfigDict) -> None:
     )
 
 
-def check_weights(config: ConfigDict, objective: Objective) -> None:
+def check_weights(experiment: Experiment) -> None:
   """Refuses rewards that all have weight 0, if the objective learns from their sum."""
-  own = ":" in config.objective.get("advantage", "") or "." in config.objective.name
-  if (
-    source_of_data(config) != "live"
-    or objective.teacher
-    or own
-    or config.objective.get("advantage") == "gdpo"
-  ):
+  objective, advantage = experiment.objective, experiment.objective.cfg.get("advantage", "")
+  own = ":" in advantage or "." in objective.name
+  if experiment.source != "live" or objective.objective.teacher or own or advantage == "gdpo":
     return
-  models = [weight for _, _, weight, _ in scorers.reward_models(config.rewards)]
-  models += [config.iterative.weight] if config.loop == "iterative" else []
-  if not any([*models, *(entry[2] for entry in config.rewards.functions)]):
-    names = ", ".join(scorers.reward_names(config.rewards))
+  if not any(weight for _, weight in experiment.components):
+    names = ", ".join(experiment.reward_names)
     raise SettingError(
       f"rewards.functions: {names} has the weight 0, and so every completion the reward 0: nothing "
       "would be learned; give one of them another weight (learner.lr=0 measures without learning)"
     )
 
 
-def check_group(config: ConfigDict, objective: Objective) -> None:
-  """Refuses groups of one under an objective that compares the completions of a group.
-
-  Args:
-    config: of the run.
-    objective: of the run.
-  """
-  if source_of_data(config) == "pairs" and not config.offline.pairs and config.sampler.group < 2:
-    raise SettingError(
-      f"sampler.group={config.sampler.group} with offline.data='pairs': use at least 2"
-    )
-  if config.sampler.group > 1 or source_of_data(config) != "live":
+def check_group(experiment: Experiment) -> None:
+  """Refuses groups of one under an objective that compares the completions of a group."""
+  group, configured = experiment.sampler.group, experiment.objective
+  if experiment.source == "pairs" and not experiment.offline.pairs and group < 2:
+    raise SettingError(f"sampler.group={group} with offline.data='pairs': use at least 2")
+  if group > 1 or experiment.source != "live":
     return
-  configured = registry.configured(config.objective)
   # Three prompts with one completion each, whose rewards are on either side of any threshold.
   tokens, rewards = (
     np.ones((3, 1, 2), np.int32),
@@ -197,7 +162,7 @@ def check_group(config: ConfigDict, objective: Objective) -> None:
     np.zeros(tokens.shape, np.float32),
     rewards=rewards,
     given=np.array([[[False, True]]] * 3),  # on the last token
-    components=np.repeat(rewards.sum(2)[..., None], len(scorers.components(config)), axis=2),
+    components=np.repeat(rewards.sum(2)[..., None], len(experiment.components), axis=2),
   )
   by = (
     "advantage"
@@ -208,26 +173,26 @@ def check_group(config: ConfigDict, objective: Objective) -> None:
   )
   if by == "group_baseline" or np.all(configured.flat(some)):
     raise SettingError(
-      f"sampler.group=1: objective.{by}={config.objective[by]!r} compares the completions of a "
+      f"sampler.group=1: objective.{by}={configured.cfg[by]!r} compares the completions of a "
       "prompt, and learns nothing where there is only one; use at least 2"
     )
 
 
 def check_eval_reward(
-  reward: Callable, problems: Sequence[Example], model: build.Model, config: ConfigDict
+  reward: Callable, problems: Sequence[Example], model: build.Model, experiment: Experiment
 ) -> None:
   """Refuses an `eval.reward` that fails on all worked solutions of the first problems."""
-  messages = try_reward(reward, problems, model, config)
+  messages = try_reward(reward, problems, model, experiment)
   if all(messages):
     raise SettingError(
-      f"eval.reward={config.eval.reward!r}: cannot score the test data: {messages[0]}; use a "
+      f"eval.reward={experiment.eval.reward!r}: cannot score the test data: {messages[0]}; use a "
       "reward for such answers, as math.answer_correct for numbers or choice.choice_correct for "
       "letters"
     )
 
 
 def try_reward(
-  reward: Callable, examples: Sequence[Example], model: build.Model, config: ConfigDict
+  reward: Callable, examples: Sequence[Example], model: build.Model, experiment: Experiment
 ) -> list[str]:
   """Scores the worked solutions of the first examples and returns the error of each, or "".
 
@@ -236,9 +201,11 @@ def try_reward(
   messages = []
   for example in examples[:FIRST_SOLUTIONS]:
     written = worked_solution(example, model)
-    with deadline.Guard(config.rewards.deadline) as call:
+    with deadline.Guard(experiment.rewards.deadline) as call:
       if combine.looks_at_group(reward):
-        tried = combine.attempt_group(call, reward, example, [written] * config.sampler.group)[0]
+        tried = combine.attempt_group(call, reward, example, [written] * experiment.sampler.group)[
+          0
+        ]
       else:
         tried = combine.attempt(call, reward, example, written)
     messages.append(tried[1])
@@ -251,15 +218,10 @@ def worked_solution(example: Example, model: build.Model) -> Completion:
   return Completion(example.solution, ids, STOPPED, model.tokenizer.step_ends(ids))
 
 
-def source_of_data(config: ConfigDict) -> str:
-  """Returns where the completions come from: "live", or the kind of offline data."""
-  return "live" if config.loop in LIVE else config.offline.data
-
-
-def check_pairs(config: ConfigDict) -> None:
+def check_pairs(experiment: Experiment) -> None:
   """Refuses settings of pairs if there are none, or if they are those of a file."""
-  o = config.offline
-  if config.loop in LIVE:
+  o = experiment.offline
+  if experiment.loop in LIVE:
     return
   if o.pairs and o.data != "pairs":
     raise SettingError(
@@ -270,69 +232,67 @@ def check_pairs(config: ConfigDict) -> None:
       f"offline.require={o.require!r}: is asked of samples that pairs are made of; use '' where "
       "offline.data is not 'pairs' or they are those of offline.pairs"
     )
-  if o.held_out and config.loop not in REWARD_LOOPS:
+  if o.held_out and experiment.loop not in REWARD_LOOPS:
     raise SettingError(
-      f"offline.held_out={o.held_out} with loop={config.loop!r}: is for reward models; use 0"
+      f"offline.held_out={o.held_out} with loop={experiment.loop!r}: is for reward models; use 0"
     )
 
 
-def check_steps(config: ConfigDict) -> None:
+def check_steps(experiment: Experiment) -> None:
   """Refuses settings of labelled steps if there are none, and continuations of a file's steps."""
-  o = config.offline
-  for setting in ("steps", "continuations"):
-    if o[setting] and config.loop != "online" and o.data != "steps":
+  o = experiment.offline
+  for setting, value in (("steps", o.steps), ("continuations", o.continuations)):
+    if value and experiment.loop != "online" and o.data != "steps":
       raise SettingError(
-        f"offline.{setting}={o[setting]!r} with offline.data={o.data!r}: use offline.data='steps'"
+        f"offline.{setting}={value!r} with offline.data={o.data!r}: use offline.data='steps'"
       )
   if o.steps and o.continuations:
     raise SettingError(
       f"offline.continuations={o.continuations} with offline.steps={o.steps!r}: the steps of a "
       "file have labels; use 0"
     )
-  if o.labels != "hard" and not o.continuations and config.loop not in LIVE:
+  if o.labels != "hard" and not o.continuations and experiment.loop not in LIVE:
     raise SettingError(
       f"offline.labels={o.labels!r} with offline.continuations=0: says what is made of "
       "continuations, and there are none; use 'hard', or some continuations"
     )
 
 
-def check_pool(config: ConfigDict) -> None:
+def check_pool(experiment: Experiment) -> None:
   """Refuses `data.redraw` if nothing is sampled, or if no reward tells what is solved."""
-  redraw = config.data.redraw
-  if redraw < 1 and config.loop not in LIVE:
+  redraw, solved = experiment.data.redraw, experiment.eval.reward
+  if redraw < 1 and experiment.loop not in LIVE:
     raise SettingError(
-      f"data.redraw={redraw} with loop={config.loop!r}: is for {', '.join(LIVE)}; use 1"
+      f"data.redraw={redraw} with loop={experiment.loop!r}: is for {', '.join(LIVE)}; use 1"
     )
-  if redraw < 1 and not scorers.checked(config):
+  if redraw < 1 and not experiment.checked:
     raise SettingError(
-      f"data.redraw={redraw}: none of rewards.functions is eval.reward={config.eval.reward!r}, and "
-      f"so nothing says what is solved; add ('correct', {config.eval.reward!r}, 0.0), or use 1"
+      f"data.redraw={redraw}: none of rewards.functions is eval.reward={solved!r}, and "
+      f"so nothing says what is solved; add ('correct', {solved!r}, 0.0), or use 1"
     )
 
 
-def check_data(config: ConfigDict, objective: Objective) -> None:
-  """Refuses an objective that is not for the data of this loop, and one without the teacher that it
-  needs.
-  """
-  found, name = source_of_data(config), config.objective.name
-  loops = [loop for loop, kind in REWARD_LOOPS.items() if kind in objective.data]
-  if objective.trains_reward_model and config.loop not in loops:
+def check_data(experiment: Experiment) -> None:
+  """Refuses an objective that is not for the data of this loop, and one without its teacher."""
+  objective, name = experiment.objective.objective, experiment.objective.name
+  loop, source = experiment.loop, experiment.source
+  loops = [other for other, kind in REWARD_LOOPS.items() if kind in objective.data]
+  if objective.trains_reward_model and loop not in loops:
     use = " or ".join(map(repr, loops))
     raise SettingError(
-      f"objective.name={name!r} with loop={config.loop!r}: trains a reward model; use loop={use}"
+      f"objective.name={name!r} with loop={loop!r}: trains a reward model; use loop={use}"
     )
-  if not objective.trains_reward_model and config.loop in REWARD_LOOPS:
+  if not objective.trains_reward_model and loop in REWARD_LOOPS:
     raise SettingError(
-      f"objective.name={name!r} with loop={config.loop!r}: use objective={config.loop}, or "
-      "loop='offline'"
+      f"objective.name={name!r} with loop={loop!r}: use objective={loop}, or loop='offline'"
     )
-  if found not in objective.data:
+  if source not in objective.data:
     raise SettingError(
-      f"objective.name={name!r} with {_shown(found)}: use "
+      f"objective.name={name!r} with {_shown(source)}: use "
       f"{', or '.join(_shown(kind) for kind in objective.data)}"
     )
   teacher = objective.teacher
-  if teacher and not operator.attrgetter(teacher)(config):
+  if teacher and not operator.attrgetter(teacher)(experiment):
     raise SettingError(
       f"{teacher}='': {name} learns from another model; give its folder, or a run's"
     )

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from ml_collections import ConfigDict
-
+from grpo_jax.config import settings
 from grpo_jax.distributed import inputs
 from grpo_jax.run import checkpoint
 from grpo_jax.setup import modules, registry, scorers, weights
+from grpo_jax.setup.experiment import Experiment
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 
 
@@ -19,16 +19,18 @@ class Contents(Protocol):
     ...
 
 
-def gather(config: ConfigDict, tokenizer: Tokenizer, *data: Contents) -> dict[str, str]:
+def gather(experiment: Experiment, tokenizer: Tokenizer, *data: Contents) -> dict[str, str]:
   """Returns everything except settings that the numbers of a run depend on.
 
   Args:
-    config: of the run, whose code and data have been loaded.
+    experiment: of the run, whose code and data have been loaded.
     tokenizer: of the policy.
     *data: what the run is trained and evaluated on.
   """
-  records = inputs.describe_versions() | inputs.describe_code(modules.loaded) | of_folders(config)
-  if config.tokenizer in ("words", "bpe"):  # made from the training data
+  records = (
+    inputs.describe_versions() | inputs.describe_code(modules.loaded) | of_folders(experiment)
+  )
+  if experiment.tokenizer in ("words", "bpe"):  # made from the training data
     tokens = [tokenizer.text(token) for token in range(tokenizer.vocab_size)]
     records["tokenizer"] = (
       f"{len(tokens)} tokens, {inputs.digest(repr(tokens).encode(errors='replace'))}"
@@ -38,12 +40,12 @@ def gather(config: ConfigDict, tokenizer: Tokenizer, *data: Contents) -> dict[st
   return records
 
 
-def of_folders(config: ConfigDict) -> dict[str, str]:
+def of_folders(values: settings.Settings) -> dict[str, str]:
   """Returns a description of the files of data and weights that settings name."""
   records: dict[str, str] = {}
-  for setting, path in _data(config):
+  for setting, path in _data(values):
     records |= inputs.describe_path(setting, path)
-  for setting, path in _weights(config):
+  for setting, path in _weights(values):
     if path:
       folder, run = weights.find_source(path)
       records |= inputs.describe_path(setting, folder)
@@ -51,23 +53,23 @@ def of_folders(config: ConfigDict) -> dict[str, str]:
   return records
 
 
-def _data(config: ConfigDict) -> Iterator[tuple[str, str]]:
+def _data(values: settings.Settings) -> Iterator[tuple[str, str]]:
   """Yields each setting that names a file or folder of data, with its value."""
-  for i, (_, path, _) in enumerate(registry.train_entries(config.data)):
-    yield f"data.mixture[{i}]" if config.data.mixture else "data.path", path
-  yield "data.test_path", config.data.test_path
-  yield "offline.pairs", config.offline.pairs
-  yield "offline.steps", config.offline.steps
+  for i, (_, path, _) in enumerate(registry.train_entries(values.data)):
+    yield f"data.mixture[{i}]" if values.data.mixture else "data.path", path
+  yield "data.test_path", values.data.test_path
+  yield "offline.pairs", values.offline.pairs
+  yield "offline.steps", values.offline.steps
 
 
-def _weights(config: ConfigDict) -> Iterator[tuple[str, str]]:
+def _weights(values: settings.Settings) -> Iterator[tuple[str, str]]:
   """Yields each setting that names weights, a tokenizer or a run, with its value."""
-  yield "init_from", config.init_from
-  yield "ref_from", config.ref_from
-  if config.tokenizer not in ("words", "bpe"):
-    yield "tokenizer", config.tokenizer
-  yield "offline.teacher", config.offline.teacher
-  if config.loop == "iterative":
-    yield "iterative.reward_model", config.iterative.reward_model
-  for name, folder, _, _ in scorers.reward_models(config.rewards):
+  yield "init_from", values.init_from
+  yield "ref_from", values.ref_from
+  if values.tokenizer not in ("words", "bpe"):
+    yield "tokenizer", values.tokenizer
+  yield "offline.teacher", values.offline.teacher
+  if values.loop == "iterative":
+    yield "iterative.reward_model", values.iterative.reward_model
+  for name, folder, _, _ in scorers.reward_models(values.rewards):
     yield f"rewards.{name}", folder

@@ -5,11 +5,11 @@ import inspect
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax.config import kinds
+from grpo_jax.config import kinds, settings
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.objectives import advantages, base, shared_settings
@@ -127,15 +127,67 @@ def _takes_rollouts(function: Callable) -> bool:
   return next(iter(inspect.signature(function).parameters), "") == "rollouts"
 
 
-def train_sources(cfg: ConfigDict) -> tuple[list[Sequence[Example]], list[float]]:
-  """Returns the data sets to train on, and their weights; `cfg` is the `data` section."""
-  entries = train_entries(cfg)
+class DataSet(NamedTuple):
+  """A split of a data set that the config names, not read yet."""
+
+  name: str
+  path: str
+  split: str
+  weight: float  # beside others that are trained on
+  setting: str  # that names it
+  module: ModuleType
+  cfg: ConfigDict  # the data set's own settings
+
+  def open(self) -> Sequence[Example]:
+    """Returns the examples."""
+    with deadline.in_folder(f"{self.setting}={self.name!r}"):
+      return self.module.source(self.split, self.path, self.cfg)
+
+
+def train_data(cfg: ConfigDict) -> tuple[DataSet, ...]:
+  """Returns the data sets to train on; `cfg` is the `data` section."""
   setting = "data.mixture" if cfg.mixture else "data.name"
-  sources = [_source(name, path, cfg.train, cfg, setting) for name, path, _ in entries]
-  return sources, [weight for *_, weight in entries]
+  entries = train_entries(cfg)
+  return tuple(_data_set(name, path, cfg.train, w, setting, cfg) for name, path, w in entries)
 
 
-def train_entries(cfg: ConfigDict) -> list[tuple[str, str, float]]:
+def test_data(cfg: ConfigDict) -> DataSet:
+  """Returns the data set to evaluate on; `cfg` is the `data` section."""
+  name, path = cfg.name, cfg.path
+  if cfg.test_name or cfg.test_path:
+    name, path = cfg.test_name or cfg.name, cfg.test_path
+  setting = "data.test_name" if cfg.test_name else "data.name"
+  return _data_set(name, path, cfg.test, 1.0, setting, cfg)
+
+
+def check_test(test: DataSet, train: Sequence[DataSet], cfg: settings.Data) -> None:
+  """Refuses to evaluate on the file, or the split of a data set, that is trained on."""
+  place = storage.place(test.path)
+  if test.path and place.is_file() and place in [storage.place(each.path) for each in train]:
+    raise SettingError(
+      f"data.test_path: {test.path} is the file that is trained on; give another, or a folder with "
+      f"{cfg.train}.jsonl and {cfg.test}.jsonl as data.path"
+    )
+  if any(test[:3] == each[:3] for each in train):
+    raise SettingError(
+      f"data.test={cfg.test!r}: is the split that is trained on (data.train), of the same data; "
+      "give another of them"
+    )
+
+
+def _data_set(
+  name: str, path: str, split: str, weight: float, setting: str, cfg: ConfigDict
+) -> DataSet:
+  """Returns a data set, with the settings of its section, or else with its defaults."""
+  module, section = data(name, setting), data_section(name)
+  own = module.settings()
+  if section in cfg:
+    kinds.check_like(cfg[section], own, f"data.{section}.")
+    own = cfg[section]
+  return DataSet(name, path, split, weight, setting, module, own)
+
+
+def train_entries(cfg: ConfigDict | settings.Data) -> list[tuple[str, str, float]]:
   """Returns (name, path, weight) of each data set to train on; `cfg` is the `data` section."""
   entries = [triple(entry, "data.mixture", "(name, path, weight)") for entry in cfg.mixture]
   for _, path, _ in entries:
@@ -162,29 +214,6 @@ def triple(entry: Any, setting: str, form: str, most: int = 3) -> tuple[str, str
   return entry[0], entry[1], float(entry[2])
 
 
-def eval_source(cfg: ConfigDict) -> Sequence[Example]:
-  """Returns the data set to evaluate on; `cfg` is the `data` section.
-
-  It refuses the file, or the split of a data set, that is trained on.
-  """
-  name, path = cfg.name, cfg.path
-  if cfg.test_name or cfg.test_path:
-    name, path = cfg.test_name or cfg.name, cfg.test_path
-  trained = [path for _, path, _ in cfg.mixture] or [cfg.path]
-  place = storage.place(path)
-  if path and place.is_file() and place in map(storage.place, trained):
-    raise SettingError(
-      f"data.test_path: {path} is the file that is trained on; give another, or a folder with "
-      f"{cfg.train}.jsonl and {cfg.test}.jsonl as data.path"
-    )
-  if cfg.train == cfg.test and (name, path) in [entry[:2] for entry in train_entries(cfg)]:
-    raise SettingError(
-      f"data.test={cfg.test!r}: is the split that is trained on (data.train), of the same data; "
-      "give another of them"
-    )
-  return _source(name, path, cfg.test, cfg, "data.test_name" if cfg.test_name else "data.name")
-
-
 def data(name: str, setting: str = "data.name") -> ModuleType:
   """Returns the data set that a setting names, a module as grpo_jax/data/__init__.py describes it.
 
@@ -205,14 +234,3 @@ def data(name: str, setting: str = "data.name") -> ModuleType:
 def data_section(name: str) -> str:
   """Returns the name of the section inside `data` with a data set's own settings."""
   return pathlib.Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
-
-
-def _source(name: str, path: str, split: str, cfg: ConfigDict, setting: str) -> Sequence[Example]:
-  """Returns a split of a data set, by the settings of its section, or else by its defaults."""
-  data_set, section = data(name, setting), data_section(name)
-  settings = data_set.settings()
-  if section in cfg:
-    kinds.check_like(cfg[section], settings, f"data.{section}.")
-    settings = cfg[section]
-  with deadline.in_folder(f"{setting}={name!r}"):
-    return data_set.source(split, path, settings)

@@ -3,10 +3,6 @@
 Only what a run surely holds at one time is counted, a fraction of what it needs. A size that passes
 may still be too large; one that is refused could never work. Without this, sizes with nine zeros
 end in minutes of silence.
-
-Counted is only what a run is sure to hold at one time, a fraction of what it needs: a size that
-passes may still be too large, and one that is refused could never work. Sizes with nine zeros
-otherwise end in minutes of silence.
 """
 
 import math
@@ -14,9 +10,9 @@ import os
 from typing import Any, NamedTuple
 
 import jax
-from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
+from grpo_jax.setup.experiment import Experiment
 
 SAMPLED = 12  # bytes of a sampled token: its id and two log-probs, before and after truncation
 KEPT = 17  # bytes of one in samples.npz: also its reward, and whether it has one
@@ -31,17 +27,11 @@ class Array(NamedTuple):
   everywhere: bool = False  # whether each host holds all of it
 
 
-def check_sizes(config: ConfigDict, source: str, completions: int) -> None:
-  """Refuses sizes whose arrays are larger than the memory of all hosts and devices.
-
-  Args:
-    config: of the run, with settings that are within their ranges.
-    source: of the completions, "live" or a kind of offline data.
-    completions: of a prompt, G.
-  """
+def check_sizes(experiment: Experiment) -> None:
+  """Refuses sizes whose arrays are larger than the memory of all hosts and devices."""
   hosts = host_bytes()
   everywhere = hosts * jax.process_count() + device_bytes()
-  for array in arrays(config, source, completions):
+  for array in arrays(experiment):
     need = math.prod(array.sizes.values()) * array.bytes
     there = hosts if array.everywhere else everywhere
     if need > there:
@@ -70,33 +60,38 @@ def check_state(abstract_state: Any) -> None:
     )
 
 
-def arrays(config: ConfigDict, source: str, completions: int) -> list[Array]:
-  """Returns what a run surely holds; its arguments are those of `check_sizes`."""
-  prompts = {"data.prompts": config.data.prompts}
-  length = {"sampler.max_length": config.sampler.max_length}
-  group = {"sampler.group": completions} if source in ("live", "samples", "steps") else {}
-  width = {"data.max_prompt_length": config.data.max_prompt_length}
-  batch = {"eval.batch": config.eval.batch}
+def arrays(experiment: Experiment) -> list[Array]:
+  """Returns what a run surely holds."""
+  source = experiment.source
+  prompts = {"data.prompts": experiment.data.prompts}
+  length = {"sampler.max_length": experiment.sampler.max_length}
+  group = (
+    {"sampler.group": experiment.completions} if source in ("live", "samples", "steps") else {}
+  )
+  width = {"data.max_prompt_length": experiment.data.max_prompt_length}
+  batch = {"eval.batch": experiment.eval.batch}
   held = [
     Array("tokens and log-probs of a batch", prompts | group | length, SAMPLED),
     Array("prompts of a batch", prompts | width, 4, everywhere=True),
   ]
-  if config.loop in ("online", "iterative", "offline"):
-    samples = {"eval.samples": config.eval.samples} if config.eval.samples else {}
+  if experiment.loop in ("online", "iterative", "offline"):
+    samples = {"eval.samples": experiment.eval.samples} if experiment.eval.samples else {}
     held.append(Array("prompts of an evaluation", batch | width, 4, everywhere=True))
     held.append(Array("tokens and log-probs of an evaluation", batch | samples | length, SAMPLED))
   if source == "live":
     held.append(
-      Array("rows of samples.jsonl", {"log.samples": config.log.samples} | length, SAMPLED)
+      Array("rows of samples.jsonl", {"log.samples": experiment.log.samples} | length, SAMPLED)
     )
-  if config.loop == "iterative":
+  if experiment.loop == "iterative":
     held.append(
-      Array("pairs of a batch", {"iterative.pairs": config.iterative.pairs} | length, 2 * SAMPLED)
+      Array(
+        "pairs of a batch", {"iterative.pairs": experiment.iterative.pairs} | length, 2 * SAMPLED
+      )
     )
-  if source in ("samples", "pairs") and not config.offline.pairs:
+  if source in ("samples", "pairs") and not experiment.offline.pairs:
     per_prompt = group | length
     for name in ("prompts", "held_out"):
-      drawn = {f"offline.{name}": config.offline[name]}
+      drawn = {f"offline.{name}": getattr(experiment.offline, name)}
       held.append(Array("the samples that are kept", drawn | per_prompt, KEPT, everywhere=True))
   return held
 

@@ -2,12 +2,10 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ml_collections import ConfigDict
-
-from grpo_jax.config import kinds
+from grpo_jax.config import kinds, settings
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.rewards import combine
@@ -25,7 +23,6 @@ TAKEN = ("mean", "std")  # since reward/mean and reward/std are metrics of all r
 
 # The settings that name reward models, and whether these score each step.
 MODELS = {"outcome_models": False, "process_models": True}
-LEARNING = "reward_model"  # the name of the reward model that learns under loop="iterative"
 
 
 class Reward(NamedTuple):
@@ -37,24 +34,23 @@ class Reward(NamedTuple):
   score_ahead: Callable | None
 
 
-def rewards(cfg: ConfigDict) -> list[tuple[str, Callable, float]]:
-  """Returns (name, function, weight) of each of `cfg.functions`.
+class RewardFunction(NamedTuple):
+  """One of `rewards.functions`."""
+
+  name: str
+  reward: Reward
+  weight: float
+
+
+def reward_functions(cfg: settings.Rewards, models: Sequence[str]) -> tuple[RewardFunction, ...]:
+  """Returns what `cfg.functions` names.
 
   Args:
     cfg: the rewards section. A fourth entry of a function holds keyword arguments, as in
       ("overlong", "length.overlong", 1.0, {"max_length": 96, "buffer": 16}).
+    models: the names of the reward models, which must be others.
   """
-  return [(name, reward.score, weight) for name, reward, weight in _rewards(cfg)]
-
-
-def scored_ahead(cfg: ConfigDict) -> list[Callable]:
-  """Returns the functions to call with a batch before `cfg.functions` score it; see `Reward`."""
-  return [reward.score_ahead for _, reward, _ in _rewards(cfg) if reward.score_ahead]
-
-
-def _rewards(cfg: ConfigDict) -> list[tuple[str, Reward, float]]:
-  """Returns (name, reward, weight) of each of `cfg.functions`."""
-  entries = []
+  functions = []
   for entry in cfg.functions:
     name, path, weight = registry.triple(entry, "rewards.functions", FORM, 4)
     check_name(name, "rewards.functions")
@@ -62,19 +58,18 @@ def _rewards(cfg: ConfigDict) -> list[tuple[str, Reward, float]]:
       most = f"{registry.LARGEST_WEIGHT:g}"
       raise SettingError(f"rewards.functions has {entry!r}: use a weight from -{most} to {most}")
     shown = f"rewards.functions has {entry!r}"
-    entries.append(
-      (name, _reward(path, dict(*entry[3:]), "rewards.functions", shown), float(weight))
-    )
-  names = reward_names(cfg)
+    reward = _reward(path, dict(*entry[3:]), "rewards.functions", shown)
+    functions.append(RewardFunction(name, reward, float(weight)))
+  names = [function.name for function in functions] + [*models]
   if not names or len(set(names)) < len(names):
     raise SettingError(
       f"rewards.functions has the names {names}, with those of outcome_models and process_models: "
       "give at least one, each its own name"
     )
-  return entries
+  return tuple(functions)
 
 
-def reward_models(cfg: ConfigDict) -> list[tuple[str, str, float, bool]]:
+def reward_models(cfg: settings.Rewards) -> list[tuple[str, str, float, bool]]:
   """Returns (name, folder, weight, scores steps?) of each reward model that the config names.
 
   Args:
@@ -82,7 +77,7 @@ def reward_models(cfg: ConfigDict) -> list[tuple[str, str, float, bool]]:
   """
   models = []
   for setting, steps in MODELS.items():
-    for entry in cfg[setting]:
+    for entry in getattr(cfg, setting):
       name, folder, weight = registry.triple(entry, f"rewards.{setting}", "(name, folder, weight)")
       check_name(name, f"rewards.{setting}")
       storage.check(f"rewards.{setting}", folder)
@@ -110,39 +105,7 @@ def check_name(name: str, setting: str) -> None:
     )
 
 
-def reward_names(cfg: ConfigDict) -> list[str]:
-  """Returns the names of all rewards in the order of their components, functions first."""
-  return [entry[0] for entry in cfg.functions] + [name for name, *_ in reward_models(cfg)]
-
-
-def components(config: ConfigDict) -> list[tuple[str, float]]:
-  """Returns (name, weight) of each reward component of a run, in their order.
-
-  They are the functions, the reward models, and under loop="iterative" the reward model that
-  learns.
-  """
-  functions = [(entry[0], entry[2]) for entry in config.rewards.functions]
-  models = [(name, weight) for name, _, weight, _ in reward_models(config.rewards)]
-  return functions + models + [(LEARNING, config.iterative.weight)] * (config.loop == "iterative")
-
-
-def rule(config: ConfigDict) -> str:
-  """Returns the name of the one of `rewards.functions` that tells what is right, or "".
-
-  That is `iterative.labels` if a reward model learns from it, otherwise the one that is
-  `eval.reward`.
-  """
-  return config.iterative.labels if config.loop == "iterative" else checked(config)
-
-
-def checked(config: ConfigDict) -> str:
-  """Returns the name of the one of `rewards.functions` that is `eval.reward`, or ""."""
-  arguments = _eval_arguments(config.eval)
-  rows = ((name, path, dict(*more)) for name, path, _, *more in config.rewards.functions)
-  return next((name for name, *which in rows if which == [config.eval.reward, arguments]), "")
-
-
-def _eval_arguments(cfg: ConfigDict) -> dict[str, Any]:
+def _eval_arguments(cfg: settings.Eval) -> dict[str, Any]:
   """Returns the keyword arguments of `eval.arguments`."""
   try:
     arguments = dict(cfg.arguments)
@@ -155,7 +118,7 @@ def _eval_arguments(cfg: ConfigDict) -> dict[str, Any]:
   return arguments
 
 
-def eval_reward(cfg: ConfigDict) -> Reward:
+def eval_reward(cfg: settings.Eval) -> Reward:
   """Returns the reward that `cfg.reward` names, with the keyword arguments `cfg.arguments`.
 
   Args:
@@ -198,7 +161,7 @@ def check_kind(function: Callable, shown: str) -> None:
     )
 
 
-def requirement(cfg: ConfigDict) -> Callable | None:
+def requirement(cfg: settings.Offline) -> Callable | None:
   """Returns the function that `cfg.require` names, if any.
 
   Args:

@@ -12,13 +12,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import learn
 from grpo_jax.objectives.base import ConfiguredObjective, Needs
-from grpo_jax.setup import calls, registry, scorers
+from grpo_jax.setup import calls
 from grpo_jax.setup.abstract import Sizes, trace, wrong
+from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import STOPPED, Outputs, Prompts, Rollouts, Scores, TrainBatch
 
 # Metrics that the rules which end the passes over a rollout look at; see learn.py.
@@ -30,29 +30,25 @@ OF_RULES = {
 LARGEST_TRIED = 2**22  # tokens of the rollouts that an advantage is computed for
 
 
-def check_objective(config: ConfigDict, source: str, completions: int) -> None:
+def check_objective(experiment: Experiment) -> None:
   """Refuses an objective, or an advantage that it names, whose functions fail or return what cannot
   be learned from.
-
-  Args:
-    config: of the run, with settings that are within their ranges.
-    source: of the completions, "live" or a kind of offline data.
-    completions: of a prompt, G.
   """
-  objective = registry.objective(config.objective.name)
+  source = experiment.source
+  configured = experiment.objective
+  objective = configured.objective
   if source not in objective.data:  # checks.check_data says so
     return
-  configured = registry.configured(config.objective)
   sizes = Sizes(
-    P=config.data.prompts,
-    G=completions,
-    L=config.sampler.max_length,
-    Q=config.data.max_prompt_length,
+    P=experiment.data.prompts,
+    G=experiment.completions,
+    L=experiment.sampler.max_length,
+    Q=experiment.data.max_prompt_length,
   )
   sizes["1"] = 1
-  if source == "live" or not (source == "solutions" or config.offline.pairs):
-    sizes["N"] = max(1, len(scorers.reward_names(config.rewards)) + (config.loop == "iterative"))
-  shown = f"objective.name={config.objective.name!r}"
+  if source == "live" or not (source == "solutions" or experiment.offline.pairs):
+    sizes["N"] = max(1, len(experiment.components))
+  shown = f"objective.name={experiment.objective.name!r}"
   expects = "a value of Needs (grpo_jax.objectives.base)"
   needs = calls.call(shown, "needs", expects, objective.needs, configured.cfg)
   if not isinstance(needs, Needs):
@@ -61,11 +57,11 @@ def check_objective(config: ConfigDict, source: str, completions: int) -> None:
     expects = "Needs.NOTHING, as trains_reward_model=True"
     raise wrong(shown, "needs", objective.needs, str(needs), expects)
 
-  updates = config.learner.mu * config.learner.minibatches
+  updates = experiment.learner.mu * experiment.learner.minibatches
   rollouts = _rollouts(sizes, source, configured, updates)
   advantages = None
   if configured.advantage is not None:
-    advantages = check_advantage(config, configured.advantage, sizes, rollouts)
+    advantages = check_advantage(experiment, configured.advantage, sizes, rollouts)
   batch = _check_prepare(shown, configured, sizes, rollouts, advantages)
   if source == "live":
     expects = f"bool {sizes.expects('P')}"
@@ -80,29 +76,32 @@ def check_objective(config: ConfigDict, source: str, completions: int) -> None:
       configured.cfg,
       advantages,
     )
-  _check_loss(config, configured, sizes, batch)
+  _check_loss(experiment, configured, sizes, batch)
 
 
 def check_advantage(
-  config: ConfigDict, advantage: Callable, sizes: Sizes, rollouts: Rollouts
+  experiment: Experiment, advantage: Callable, sizes: Sizes, rollouts: Rollouts
 ) -> jax.ShapeDtypeStruct:
   """Refuses an advantage that fails, has another shape, or is not finite for groups that a run is
   sure to meet; returns its shape and dtype.
 
   Args:
-    config: of the run.
+    experiment: of the run.
     advantage: the function that `objective.advantage` names, bound to its settings.
     sizes: of the run.
     rollouts: without content.
   """
   shown, expects = (
-    f"objective.advantage={config.objective.advantage!r}",
+    f"objective.advantage={experiment.objective.cfg.advantage!r}",
     f"float32 {sizes.expects('PGL')}",
   )
   traced = trace(
     shown, sizes, "the function", advantage, expects, lambda x: sizes.fits(x, "PGL"), rollouts
   )
-  if ":" not in config.objective.advantage or sizes["P"] * sizes["G"] * sizes["L"] > LARGEST_TRIED:
+  if (
+    ":" not in experiment.objective.cfg.advantage
+    or sizes["P"] * sizes["G"] * sizes["L"] > LARGEST_TRIED
+  ):
     return traced
   tried = calls.call(shown, "the function", expects, jax.jit(advantage), _some_rollouts(rollouts))
   for group, prompt in (
@@ -198,17 +197,17 @@ def _check_prepare(
 
 
 def _check_loss(
-  config: ConfigDict, configured: ConfiguredObjective, sizes: Sizes, batch: Any
+  experiment: Experiment, configured: ConfiguredObjective, sizes: Sizes, batch: Any
 ) -> None:
   """Traces the functions that are called with a slice of the batch along P, the loss with its
   gradient.
   """
-  cfg, objective, settings = config.learner, configured.objective, configured.cfg
+  cfg, objective, settings = experiment.learner, configured.objective, configured.cfg
   # checks.check_learner refuses others
   part = max(1, sizes["P"] // learn.microbatches_of_rollout(cfg, sizes["P"]))
   cut = Sizes(sizes | {"P": part})
   batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((part, *x.shape[1:]), x.dtype), batch)
-  run = functools.partial(trace, f"objective.name={config.objective.name!r}", cut)
+  run = functools.partial(trace, f"objective.name={experiment.objective.name!r}", cut)
   per_token = f"float32 {cut.expects('PGL')}"
   logprobs = cut.array("PGL")
 
@@ -252,10 +251,10 @@ def _check_loss(
   )
   for rule, names in OF_RULES.items():
     lacks = [name for name in names if name not in metrics]
-    if cfg[rule] and lacks:
+    if getattr(cfg, rule) and lacks:
       raise SettingError(
-        f"learner.{rule}={cfg[rule]}: it reads the metric {lacks[0]}, which "
-        f"objective.name={config.objective.name!r} does not return; use 0"
+        f"learner.{rule}={getattr(cfg, rule)}: it reads the metric {lacks[0]}, which "
+        f"objective.name={experiment.objective.name!r} does not return; use 0"
       )
 
 

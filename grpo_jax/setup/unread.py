@@ -4,14 +4,13 @@ A setting is listed here if only its own loop, data or objective reads it, so th
 change it in vain. One that is read as soon as another is not 0, such as lora.alpha, is not listed.
 """
 
+import operator
 from typing import NamedTuple
-
-from ml_collections import ConfigDict
 
 from grpo_jax.config import settings
 from grpo_jax.errors import SettingError
 from grpo_jax.objectives.base import Needs
-from grpo_jax.setup import registry
+from grpo_jax.setup.experiment import Experiment
 
 
 class Row(NamedTuple):
@@ -33,27 +32,21 @@ OFFLINE = ("data", "pairs", "require", "held_out", "steps", "continuations", "la
 ITERATIVE = ("reward_model", "weight")
 
 
-def check(config: ConfigDict, source: str) -> None:
-  """Refuses the first setting that differs from its default and is not read.
-
-  Args:
-    config: of the run, with an objective that was checked.
-    source: of the completions, "live" or a kind of offline data.
-  """
-  for row in rows(config, source):
-    value = config
-    for part in row.name.split("."):
-      value = value[part]
+def check(experiment: Experiment) -> None:
+  """Refuses the first setting that differs from its default and is not read."""
+  for row in rows(experiment):
+    value = operator.attrgetter(row.name)(experiment)
     if not row.read and value != row.default:
       raise SettingError(f"{row.name}={value!r:.80}: {row.reason}; use {row.default!r}")
 
 
-def rows(config: ConfigDict, source: str) -> list[Row]:
-  """Returns the settings that not every run reads; arguments: see `check`."""
-  objective, loop = f"objective.name={config.objective.name!r}", f"loop={config.loop!r}"
-  needs = registry.configured(config.objective).needs
+def rows(experiment: Experiment) -> list[Row]:
+  """Returns the settings that not every run reads."""
+  source = experiment.source
+  objective, loop = f"objective.name={experiment.objective.name!r}", f"loop={experiment.loop!r}"
+  needs = experiment.objective.needs
   live = source == "live"
-  reads_folder = Needs.REFERENCE in needs and config.loop != "iterative"
+  reads_folder = Needs.REFERENCE in needs and experiment.loop != "iterative"
   # true for samples of a file as well, since an experiment has a teacher besides
   sampled = not live and source != "solutions"
   no_reference = f"{objective} with {loop} and these settings reads no reference from a folder"
@@ -66,9 +59,11 @@ def rows(config: ConfigDict, source: str) -> list[Row]:
     Row("offline.teacher", sampled, no_samples),
     *(Row(f"offline.{name}", not live, f"is not of {loop}") for name in OFFLINE),
     *(
-      Row(f"iterative.{name}", config.loop == "iterative", f"is not of {loop}")
+      Row(f"iterative.{name}", experiment.loop == "iterative", f"is not of {loop}")
       for name in ITERATIVE
     ),
-    Row("data.system", config.data.chat, "with data.chat=False there is no system message"),
-    Row("data.chat_arguments", config.data.chat, "with data.chat=False no chat template is asked"),
+    Row("data.system", experiment.data.chat, "with data.chat=False there is no system message"),
+    Row(
+      "data.chat_arguments", experiment.data.chat, "with data.chat=False no chat template is asked"
+    ),
   ]

@@ -11,6 +11,7 @@ import rich.console
 import rich.progress
 import rich.text
 
+from grpo_jax.config import settings
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.learning.state import MODEL
@@ -136,7 +137,8 @@ def restore(
     learner: its name.
   """
   config = provenance.saved_config(run)
-  lora = adapters.make_lora(config.get("lora") or {})
+  section = settings.from_json(settings.Lora, config.get("lora"))
+  lora = adapters.make_lora(section)
   if lora is None:
     return restore_trained(run, decoder, step, left_out, learner)
   scores = decoder.config.scores and "score" not in left_out
@@ -151,7 +153,7 @@ def restore(
       f"workdir={run}: its adapters stand on init_from={source!r}, which is not there; put it back"
     )
   headless = ("score",) if scores and not read_shape(folder).scores else ()
-  base = split(load(folder, decoder.base, headless, adapters.base_dtype(config["lora"], folder)))[0]
+  base = split(load(folder, decoder.base, headless, adapters.base_dtype(section, folder)))[0]
   step = checkpoint.latest(run) if step is None else step
   assert step is not None  # `restore_trained` has found the checkpoint
   about = checkpoint.about(run, step)

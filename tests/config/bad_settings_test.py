@@ -26,6 +26,8 @@ from grpo_jax.errors import SettingError
 from grpo_jax.models import decoder, variants
 from grpo_jax.reports import jsonl
 from grpo_jax.setup import checks, defaults, registry
+from grpo_jax.setup.experiment import make
+from grpo_jax.setup.resolve import resolve
 
 CONFIGS = {name: arithmetic.get_config(f"objective={name}") for name in bad_settings.OBJECTIVES}
 
@@ -54,13 +56,13 @@ def before_weights(c: ConfigDict) -> None:
   """What a run looks at before weights are read: all that needs no folder of a model."""
   settings.check(c)
   run.find_loop(c.loop)
-  checks.check_settings(c)
+  resolve(c)
   sharding.make_layout(c.mesh, jax.devices()[:1])
-  checks.check(c, tiny.decoder(), registry.objective(c.objective.name))
+  checks.check(make(c), tiny.decoder())
   if not c.init_from:
     variants.variant(c.model.variant)
-  for sources in (registry.train_sources(c.data)[0], [registry.eval_source(c.data)]):
-    assert all(map(len, sources))
+  experiment = make(c)
+  assert all(map(len, [*experiment.open_train(), experiment.open_test()]))
 
 
 def label(bad: Bad) -> str:
@@ -109,7 +111,7 @@ def test_the_checks_of_a_loop_hold_the_ranges(tmp_path):
   for loop in ("online", "offline", "reward_model"):
     c = changed("mesh.tensor", 0, also={"loop": loop})
     with pytest.raises(SettingError, match="mesh.tensor=0: use"):
-      run.find_loop(loop).train(c, str(tmp_path / "run"))
+      run.find_loop(loop).train(resolve(c), str(tmp_path / "run"))
 
 
 # -- the table
@@ -130,7 +132,7 @@ def test_the_defaults_and_the_experiments_are_within_their_ranges():
   before_weights(changed("mesh.fsdp", 1))
   for c in CONFIGS.values():
     settings.check(c)
-    checks.check_settings(c)
+    resolve(c)
 
 
 def test_the_names_of_choices_are_those_that_the_code_knows():
@@ -180,7 +182,7 @@ def test_a_section_of_a_data_set_has_the_names_of_its_file():
       else:
         c.data.arithmetic[name] = value
     with pytest.raises(SettingError, match=message):
-      registry.train_sources(c.data)
+      registry.train_data(c.data)
 
 
 SAID = (

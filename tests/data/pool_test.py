@@ -7,6 +7,7 @@ import types
 
 import numpy as np
 import pytest
+import tiny_runs
 
 from grpo_jax.data.loader import Batches
 from grpo_jax.data.pool import Pool, key
@@ -15,6 +16,7 @@ from grpo_jax.loops import collect
 from grpo_jax.rewards import combine
 from grpo_jax.run import workdir
 from grpo_jax.setup import checks, defaults
+from grpo_jax.setup.experiment import make
 from grpo_jax.types import Example
 
 EXAMPLES = [Example(f"What is {n} + 1?", "", str(n + 1), {}) for n in range(8)]
@@ -109,19 +111,19 @@ def test_the_answer_tells_examples_apart_too():
 
 def test_where_nothing_says_what_is_solved_it_is_refused():
   c = defaults.get_config()
-  checks.check_pool(c)
+  checks.check_pool(make(c))
   c.data.redraw = 0.5
-  checks.check_pool(c)
+  checks.check_pool(make(c))
   c.rewards.functions = (("steps", "steps.steps_correct", 1.0),)
   with pytest.raises(
     SettingError, match=r"data.redraw=0.5: none of rewards.functions is eval.reward='math.answer_"
   ):
-    checks.check_pool(c)
+    checks.check_pool(make(c))
   c.loop = "offline"
   with pytest.raises(
     SettingError, match="data.redraw=0.5 with loop='offline': is for online, iterative; use 1"
   ):
-    checks.check_pool(c)
+    checks.check_pool(make(c))
 
 
 def test_a_sample_is_right_from_a_reward_of_one_on():
@@ -147,16 +149,16 @@ def test_where_its_reward_failed_nothing_is_known():
 
 def test_a_run_that_goes_on_keeps_the_reward_by_which_prompts_are_drawn(tmp_path):
   c = defaults.get_config()
-  workdir.claim(str(tmp_path), c)
+  workdir.claim(str(tmp_path), tiny_runs.as_json(c))
   c.eval.reward = "format.worked"
-  workdir.check_owner(str(tmp_path), c)  # it only says what is shown
+  workdir.check_owner(str(tmp_path), tiny_runs.as_json(c))  # it only says what is shown
   c.data.redraw = 0.5
-  workdir.claim(str(tmp_path), c)
+  workdir.claim(str(tmp_path), tiny_runs.as_json(c))
   c.eval.reward = "math.answer_correct"
   with pytest.raises(
     SettingError, match=r"another config \(eval.reward was 'format.worked', is 'math"
   ):
-    workdir.check_owner(str(tmp_path), c)
+    workdir.check_owner(str(tmp_path), tiny_runs.as_json(c))
   c.eval.reward, c.eval.arguments = "format.worked", (("most", 3),)
   with pytest.raises(SettingError, match=r"another config \(eval.arguments was "):
-    workdir.check_owner(str(tmp_path), c)
+    workdir.check_owner(str(tmp_path), tiny_runs.as_json(c))

@@ -14,6 +14,7 @@ from grpo_jax.packing.plan import Packing
 from grpo_jax.plan import facts, lengths, programs, topology
 from grpo_jax.plan.collectives import collectives
 from grpo_jax.sampling import rollouts as host
+from grpo_jax.setup.experiment import make
 
 MESH = (1, 4, 2, 1)
 # of the 32 completion tokens that a device has of a microbatch: eight turns of the head's loop
@@ -77,8 +78,8 @@ def test_shipped_configs_fit_the_topologies_that_they_name_and_move_few_bytes(
   pytest.importorskip("libtpu", reason="the compiler for TPUs is not installed (extra tpu)")
   config = gsm8k.get_config(arguments)
   config.update_from_flattened_dict(changes)
-  workload = programs.make_workload(config, topology.devices(where))
-  lowered = programs.lower_learn(workload, lengths.draw(config, 0, 0))
+  workload = programs.make_workload(make(config), topology.devices(where))
+  lowered = programs.lower_learn(workload, lengths.draw(make(config), 0, 0))
   found = facts.compiled(
     "learn", lowered, topology.slice_of_each(workload.decoder.layout.mesh), where, cache=""
   )

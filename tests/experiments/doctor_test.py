@@ -14,6 +14,7 @@ from experiments import doctor, sources
 from grpo_jax.run import finished, manifest
 from grpo_jax.run.writer import Writer
 from grpo_jax.setup import build, defaults
+from grpo_jax.setup.experiment import make
 
 PARTS = ("config.json", "model/decoder.json", "model/tokenizer.json", "inputs.json", "result.json")
 PARTS += (
@@ -52,7 +53,7 @@ def good(tmp_path_factory) -> pathlib.Path:
   c.data.name, c.data.path = "jsonl", str(home / "data")
   c.eval.problems, c.checkpoint.every, c.checkpoint.export = 0, 2, True
   c.log.tensorboard = False
-  model = build.model(c, jax.devices()[:1])
+  model = build.model(make(c), jax.devices()[:1])
   run_test.loop(c, model, home / "run", {"policy": Policy(model)})
   with Writer(str(home / "run"), c.log, 5, 5) as writer:
     writer.samples(5, [{"question": "1 + 1?", "completion": "2", "reward": 1.0, "advantage": 0.0}])

@@ -14,6 +14,8 @@ from experiments import export
 from grpo_jax.loops import iterative
 from grpo_jax.models.hf import tensors
 from grpo_jax.setup import build
+from grpo_jax.setup.experiment import make
+from grpo_jax.setup.resolve import resolve
 
 
 def file(folder):
@@ -29,7 +31,7 @@ def file(folder):
 def source(tmp_path_factory):
   """A Hugging Face folder in bfloat16."""
   folder = tmp_path_factory.mktemp("weights") / "m"
-  model = build.model(iterative_test.config(**{"mesh.group": 1}), jax.devices()[:1])
+  model = build.model(make(iterative_test.config(**{"mesh.group": 1})), jax.devices()[:1])
   tensors.save(
     folder, model.decoder.config, model.load(), tokenizer=model.tokenizer, dtype="bfloat16"
   )
@@ -52,7 +54,9 @@ def run(source, tmp_path_factory):
     patch.setattr(
       build, "model", lambda given, scores=False: make(given, jax.devices()[:1], scores)
     )
-    iterative.train(iterative_test.config(steps=2, **changes, **{"mesh.group": 1}), str(workdir))
+    iterative.train(
+      resolve(iterative_test.config(steps=2, **changes, **{"mesh.group": 1})), str(workdir)
+    )
   return workdir
 
 

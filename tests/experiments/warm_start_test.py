@@ -16,6 +16,7 @@ from grpo_jax.rewards.math import answer_correct, well_formed
 from grpo_jax.sampling import rollouts as host
 from grpo_jax.sampling import sampler
 from grpo_jax.setup import build
+from grpo_jax.setup.experiment import make
 
 PROBLEMS = 256
 
@@ -24,7 +25,7 @@ PROBLEMS = 256
 def model():
   config = arithmetic.get_config()
   config.mesh.fsdp = 1
-  return build.model(config, devices=jax.devices()[:1])
+  return build.model(make(config), devices=jax.devices()[:1])
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def test_the_hard_one_is_rarely_right_and_solves_some_of_all_in_eight_tries():
   config = arithmetic.get_config("hard")
   config.mesh.fsdp = 1
   hard, some = (
-    build.model(config, devices=jax.devices()[:1]),
+    build.model(make(config), devices=jax.devices()[:1]),
     transformers_accuracy.unused_problems(PROBLEMS, "hard"),
   )
   groups = completions(hard, some, "hard", group=8)

@@ -219,9 +219,8 @@ MUTANTS = (
   ),
   Mutant(
     "gdpo's weights leave out the reward model that learns",
-    "grpo_jax/setup/scorers.py",
-    "return functions + models + [(LEARNING, config.iterative.weight)] * (config.loop == "
-    '"iterative")',
+    "grpo_jax/setup/experiment.py",
+    "return functions + models + learning",
     "return functions + models",
     "tests/loops/iterative_test.py::test_under_gdpo_the_reward_model_that_learns_is_one_of_the_rewards",
   ),
@@ -404,7 +403,7 @@ MUTANTS = (
   ),
   Mutant(
     "a loop that Python calls does not look at the ranges",
-    "grpo_jax/setup/checks.py",
+    "grpo_jax/setup/resolve.py",
     "  settings.check(config)\n",
     "",
     "tests/config/bad_settings_test.py::test_the_checks_of_a_loop_hold_the_ranges",
@@ -594,8 +593,8 @@ MUTANTS = (
   Mutant(
     "the random state is not restored: a run that goes on draws its first keys again",
     "grpo_jax/loops/online.py",
-    "key = build.key(config.seed, build.SAMPLE, step)",
-    "key = build.key(config.seed, build.SAMPLE, step - run.first)",
+    "key = build.key(experiment.seed, build.SAMPLE, step)",
+    "key = build.key(experiment.seed, build.SAMPLE, step - run.first)",
     "tests/run/resume_test.py::test_a_signal_saves_and_says_how_to_go_on",
   ),
   Mutant(
@@ -632,15 +631,15 @@ MUTANTS = (
   Mutant(
     "log-probs of offline data are at the sampler's temperature",
     "grpo_jax/loops/offline.py",
-    "policy, evaluator = Learner(config, model, TEMPERATURE)",
-    "policy, evaluator = Learner(config, model, config.sampler.temperature)",
+    "policy, evaluator = Learner(experiment, model, TEMPERATURE)",
+    "policy, evaluator = Learner(experiment, model, experiment.sampler.temperature)",
     "tests/loops/loops_test.py::test_log_probs_are_at_the_sampler_s_temperature_where_the_policy_sampled_and_else_at_1",
   ),
   Mutant(
     "a sample that was cut off is in a pair of an iterative run",
     "grpo_jax/loops/teaching.py",
-    "config.seed + step, complete=True)",
-    "config.seed + step)",
+    "experiment.seed + step, complete=True)",
+    "experiment.seed + step)",
     "tests/loops/teaching_test.py::test_a_sample_that_was_cut_off_is_in_no_pair",
   ),
   Mutant(
@@ -710,7 +709,8 @@ MUTANTS = (
     "agreement is measured after the lessons",
     "grpo_jax/loops/teaching.py",
     '  with writer.phase("agreement"):',
-    "  for lesson in [*lessons(new, past, seed=(config.seed, step), **how)]:\n"
+    "  for lesson in [*lessons(new, past, batch=cfg.pairs, share=cfg.replay, epochs=cfg.epochs, "
+    "seed=(experiment.seed, step))]:\n"
     "    judge.learn(step, lesson.pairs, writer)\n"
     '  with writer.phase("agreement"):',
     "tests/loops/teaching_test.py::test_an_iteration_learns_its_own_samples_and_is_measured_before",
@@ -733,7 +733,7 @@ MUTANTS = (
   Mutant(
     "an evaluation draws sampler.group samples in place of eval.samples",
     "grpo_jax/evaluation/evaluator.py",
-    '{"group": config.eval.samples})',
+    '{"group": experiment.eval.samples})',
     "{})",
     "tests/loops/passed_on_test.py::test_greedy_evaluation_is_greedy_and_the_other_has_samples_of_its_own",
   ),
@@ -754,21 +754,21 @@ MUTANTS = (
   Mutant(
     "a reward model is trained on the held-out pairs",
     "grpo_jax/loops/reward_model.py",
-    "part(samples, slice(config.offline.held_out, None))",
+    "part(samples, slice(experiment.offline.held_out, None))",
     "samples",
     "tests/loops/passed_on_test.py::test_what_is_held_out_is_not_trained_on",
   ),
   Mutant(
     "the reward model of an iterative run has the policy's learning rate",
     "grpo_jax/loops/teaching.py",
-    'settings = {"lr": cfg.reward_model_lr, ',
-    'settings = {"lr": made.learner.lr, ',
+    'learner = {"lr": cfg.reward_model_lr, ',
+    'learner = {"lr": experiment.learner.lr, ',
     "tests/loops/passed_on_test.py::test_the_reward_model_of_an_iterative_run_has_settings_of_its_own",
   ),
   Mutant(
     "the reward model of an iterative run has the policy's batch",
     "grpo_jax/loops/teaching.py",
-    "  made.data.prompts = cfg.pairs\n",
+    '    "data.prompts": cfg.pairs,\n',
     "",
     "tests/loops/passed_on_test.py::test_the_reward_model_of_an_iterative_run_has_settings_of_its_own",
   ),
@@ -810,14 +810,14 @@ MUTANTS = (
   Mutant(
     "the programs of continuations have no room for what was written",
     "grpo_jax/loops/reward_data/continuations.py",
-    "sizes.width + config.sampler.max_length",
+    "sizes.width + experiment.sampler.max_length",
     "sizes.width",
     "tests/loops/passed_on_test.py::test_continuations_are_made_with_the_settings_of_the_run",
   ),
   Mutant(
     "the reward of continuations has no deadline",
     "grpo_jax/loops/reward_data/continuations.py",
-    "config.rewards.deadline,\n    LABELS",
+    "experiment.rewards.deadline,\n    LABELS",
     "0.0,\n    LABELS",
     "tests/loops/passed_on_test.py::test_continuations_are_made_with_the_settings_of_the_run",
   ),
@@ -831,8 +831,8 @@ MUTANTS = (
   Mutant(
     "a teacher is given the policy's adapters",
     "grpo_jax/setup/build.py",
-    'other.init_from, other.model.variant, other.lora.rank = source, "", 0',
-    'other.init_from, other.model.variant = source, ""',
+    '"model.variant": "", "lora.rank": 0}',
+    '"model.variant": ""}',
     "tests/loops/passed_on_test.py::test_another_model_has_no_adapters_of_this_run",
   ),
   Mutant(
@@ -852,8 +852,8 @@ MUTANTS = (
   Mutant(
     "the schedule counts a rollout's minibatches as one update",
     "grpo_jax/loops/learner.py",
-    "config.steps * config.learner.mu * config.learner.minibatches",
-    "config.steps * config.learner.mu",
+    "experiment.steps * experiment.learner.mu * experiment.learner.minibatches",
+    "experiment.steps * experiment.learner.mu",
     "tests/loops/passed_on_test.py::test_a_schedule_is_of_all_updates_of_a_run",
   ),
   Mutant(
@@ -866,8 +866,8 @@ MUTANTS = (
   Mutant(
     "pairs of each step are chosen by the same seed",
     "grpo_jax/loops/teaching.py",
-    "config.seed + step, complete=True)",
-    "config.seed, complete=True)",
+    "experiment.seed + step, complete=True)",
+    "experiment.seed, complete=True)",
     "tests/loops/passed_on_test.py::test_pairs_of_each_step_are_chosen_by_a_seed_of_their_own",
   ),
   Mutant(
@@ -978,8 +978,8 @@ MUTANTS = (
   Mutant(
     "all batches of samples are labelled with one noise",
     "grpo_jax/loops/process_reward_model.py",
-    "build.key(config.seed, build.CONTINUE, start)",
-    "build.key(config.seed, build.CONTINUE, 0)",
+    "build.key(experiment.seed, build.CONTINUE, start)",
+    "build.key(experiment.seed, build.CONTINUE, 0)",
     "tests/loops/loops_test.py::test_each_batch_that_is_labelled_has_noise_of_its_own",
   ),
   Mutant(

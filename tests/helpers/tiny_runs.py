@@ -2,6 +2,7 @@
 others (`source`).
 """
 
+import json
 import pathlib
 from typing import Any
 
@@ -60,3 +61,8 @@ import tiny_runs
 def get_config():
   return tiny_runs.config({changes!r})
 """
+
+
+def as_json(config: ConfigDict) -> dict[str, Any]:
+  """A config as DIR/config.json has it."""
+  return json.loads(config.to_json_best_effort())

@@ -23,7 +23,7 @@ def unused_problems(size: int, arg: str = "") -> list[Example]:
   """Test problems of the experiment's kind; `arg` is that of experiments/arithmetic.py."""
   config = arithmetic.get_config(arg).data
   config.arithmetic.seed = UNUSED_SEED
-  source = registry.eval_source(config)
+  source = registry.test_data(config).open()
   return [source[i] for i in range(size)]
 
 

@@ -9,6 +9,7 @@ import uuid
 
 import bucket
 import pytest
+import tiny_runs
 
 from grpo_jax.config import settings
 from grpo_jax.data import jsonl
@@ -71,7 +72,7 @@ def test_a_bucket_without_gcsfs_is_refused_with_the_command(monkeypatch):
 
 def test_a_bucket_that_is_not_there_is_refused(served):
   with pytest.raises(SettingError, match="workdir='gs://nobody/run': the bucket cannot be read"):
-    workdir.check_owner("gs://nobody/run", defaults.get_config())
+    workdir.check_owner("gs://nobody/run", tiny_runs.as_json(defaults.get_config()))
 
 
 def test_files(folder):

@@ -10,6 +10,7 @@ import pytest
 from experiments import arithmetic
 from grpo_jax.loops import online
 from grpo_jax.rewards import combine
+from grpo_jax.setup.resolve import resolve
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +30,7 @@ def run(workdir, lr, beta=0.0, steps=40, problems=1000):
   config.log.tensorboard = False
   config.checkpoint.export = False
   config.learner.lr, config.objective.beta = lr, beta
-  online.train(config, str(workdir))
+  online.train(resolve(config), str(workdir))
   result = json.loads((workdir / "result.json").read_text())
   return result["accuracy_before"], result["accuracy_after"]
 

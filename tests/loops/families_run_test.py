@@ -19,6 +19,7 @@ from grpo_jax.loops import online
 from grpo_jax.packing.plan import Packing
 from grpo_jax.sampling import rollouts
 from grpo_jax.setup import build, defaults, weights
+from grpo_jax.setup.resolve import resolve
 from grpo_jax.types import Rollouts
 
 ROWS = {"gemma3_text": "test_gemma3"}  # of small_models.py, where its name is not the family's
@@ -105,7 +106,7 @@ def trained(request, tmp_path_factory):
     patch.setattr(
       build, "model", lambda given: models.append(make(given, jax.devices()[:1])) or models[-1]
     )
-    online.train(config, str(workdir))
+    online.train(resolve(config), str(workdir))
   return Trained(family, source, workdir, models[-1], questions, batches)
 
 

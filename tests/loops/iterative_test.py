@@ -11,7 +11,9 @@ import tiny_runs
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import iterative, online
 from grpo_jax.loops.reward_data.replay import Replay, lessons
-from grpo_jax.setup import checks, registry
+from grpo_jax.setup import checks
+from grpo_jax.setup.experiment import make
+from grpo_jax.setup.resolve import resolve
 from grpo_jax.types import Prompts, Rollouts
 
 M = tiny_runs.ITERATIVE["iterative.steps"]
@@ -110,7 +112,7 @@ def parameters(saved_at: dict, name: str) -> dict:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
   workdir = tmp_path_factory.mktemp("whole")
-  iterative.train(config(), str(workdir))
+  iterative.train(resolve(config()), str(workdir))
   return workdir
 
 
@@ -147,8 +149,8 @@ def test_the_reward_model_learns_at_the_end_of_an_iteration(whole):
 @pytest.mark.slow
 @pytest.mark.parametrize("first", [3, 4])
 def test_a_run_that_goes_on_is_the_run_that_was_not_stopped(whole, tmp_path, first):
-  iterative.train(config(steps=first), str(tmp_path))
-  iterative.train(config(), str(tmp_path))
+  iterative.train(resolve(config(steps=first)), str(tmp_path))
+  iterative.train(resolve(config()), str(tmp_path))
   assert saved(tmp_path, 5) == saved(whole, 5)
   assert sorted(int(path.stem) for path in (tmp_path / "replay").iterdir()) == list(range(5))
 
@@ -170,7 +172,7 @@ def test_labels_of_steps_train_a_process_reward_model(tmp_path, capsys):
     "eval.batch": 8,
     "eval.samples": 0,
   }
-  iterative.train(config(**changes), str(tmp_path))
+  iterative.train(resolve(config(**changes)), str(tmp_path))
   at = {step: saved(tmp_path, step)["reward_model"] for step in range(5)}
   assert [step for step in range(1, 5) if at[step] != at[step - 1]] == [2, 4]
   lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -201,7 +203,7 @@ def test_another_run_is_scored_by_its_reward_model(whole, tmp_path):
   folder = str(whole / "reward_model")
   changes = {"loop": "online", "steps": 1, "rewards.functions": ()}
   scored = config(**changes, **{"rewards.outcome_models": (("judge", folder, 1.0),)})
-  online.train(scored, str(tmp_path / "run"))
+  online.train(resolve(scored), str(tmp_path / "run"))
   (line,) = [
     json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
   ]
@@ -228,7 +230,7 @@ def test_what_the_reward_model_says_is_compared_with_the_rule(tmp_path):
     "eval.samples": 0,
     "eval.reward": f"{__file__}:odd",
   }
-  iterative.train(config(**changes, **evaluated), str(tmp_path))
+  iterative.train(resolve(config(**changes, **evaluated)), str(tmp_path))
   lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
   tested, (step,) = (
     [line for line in lines if name in line] for name in ("eval/accuracy", "reward/mean")
@@ -280,7 +282,7 @@ def test_a_folder_without_a_reward_model_is_refused(whole, tmp_path, setting, fo
 )
 def test_settings_that_do_not_go_together_are_refused(tmp_path, changes, message):
   with pytest.raises(SettingError, match=message):
-    iterative.train(config(**changes), str(tmp_path / "run"))
+    iterative.train(resolve(config(**changes)), str(tmp_path / "run"))
   assert not (tmp_path / "run").exists()
 
 
@@ -298,10 +300,10 @@ def gdpo(weight, reward_weights):
 )
 def test_under_gdpo_the_reward_model_that_learns_is_one_of_the_rewards(weight, reward_weights):
   c = gdpo(weight, reward_weights)
-  checks.check_rewards(c)
+  checks.check_rewards(make(c))
   c.sampler.group = 1  # then the settings are tried on components of that number
   with pytest.raises(SettingError, match="sampler.group=1: objective.advantage='gdpo' compares"):
-    checks.check_group(c, registry.objective("grpo"))
+    checks.check_group(make(c))
 
 
 @pytest.mark.parametrize(
@@ -314,4 +316,4 @@ def test_under_gdpo_the_reward_model_that_learns_is_one_of_the_rewards(weight, r
 )
 def test_under_gdpo_weights_that_are_not_one_for_each_are_refused(weight, reward_weights, message):
   with pytest.raises(SettingError, match=f"reward_weights=.*{message}"):
-    checks.check_rewards(gdpo(weight, reward_weights))
+    checks.check_rewards(make(gdpo(weight, reward_weights)))

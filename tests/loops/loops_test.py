@@ -18,6 +18,7 @@ from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.setup import build, parameters
+from grpo_jax.setup.resolve import resolve
 
 
 class Began(Exception):
@@ -123,7 +124,7 @@ def test_log_probs_are_at_the_sampler_s_temperature_where_the_policy_sampled_and
   if loop is offline:
     c.objective = tiny_runs.defaults.objective("sft", c)
   with pytest.raises(Began):
-    loop.train(c, str(tmp_path / "run"))
+    loop.train(resolve(c), str(tmp_path / "run"))
   assert found == want
 
 
@@ -254,7 +255,7 @@ def test_an_iteration_samples_scores_learns_and_then_teaches(monkeypatch):
   monkeypatch.setattr(teaching, "teach", teach)
   c = tiny_runs.config(tiny_runs.ITERATIVE | {"iterative.weight": 0.5, "iterative.kept_steps": 3})
   c.checkpoint.export = False
-  iterative.train(c, "unused")
+  iterative.train(resolve(c), "unused")
   run = RUNS.pop()
   assert [(params, models) for params, models, _ in scored] == [
     (step, [("reward_model", 0.5, step // 2)]) for step in range(5)

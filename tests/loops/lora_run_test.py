@@ -23,6 +23,8 @@ from grpo_jax.models.lora import A, B
 from grpo_jax.reward_models import load
 from grpo_jax.run import checkpoint
 from grpo_jax.setup import adapters, build, defaults, weights
+from grpo_jax.setup.experiment import make
+from grpo_jax.setup.resolve import resolve
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +52,7 @@ def settings():
 def base(tmp_path_factory):
   """A Hugging Face folder of random weights."""
   folder = tmp_path_factory.mktemp("base") / "folder"
-  model = build.model(settings(), jax.devices()[:1])
+  model = build.model(make(settings()), jax.devices()[:1])
   tensors.save(folder, model.decoder.config, model.load(), tokenizer=model.tokenizer)
   return folder
 
@@ -63,7 +65,7 @@ def train(c, base, folder, **lora):
     patch.setattr(
       build, "model", lambda config, devices=None, **how: make(config, jax.devices()[:1], **how)
     )
-    importlib.import_module(f"grpo_jax.loops.{c.loop}").train(c, str(folder))
+    importlib.import_module(f"grpo_jax.loops.{c.loop}").train(resolve(c), str(folder))
   return folder
 
 
@@ -107,7 +109,7 @@ def test_adapters_alone_are_trained_and_saved(name, base, tmp_path):
   for path in start:
     if path != "lm_head.weight" or path in end:
       assert (start[path] == end[path]).all() == ("_proj" not in path), path
-  model = build.model(c, jax.devices()[:1], scores=loop == "reward_model")
+  model = build.model(make(c), jax.devices()[:1], scores=loop == "reward_model")
   again = weights.restore(str(run), model.decoder, 2)
   jax.tree.map(
     np.testing.assert_array_equal, again, tensors.load(run / "export", model.decoder.base)
@@ -173,7 +175,7 @@ def test_the_base_may_be_gone_or_another(base, tmp_path):
 def unended(base, tmp_path_factory):
   """A run with adapters over a base in bfloat16, and without an export; `base` is beside it."""
   folder = tmp_path_factory.mktemp("unended")
-  model = build.model(settings(), jax.devices()[:1])
+  model = build.model(make(settings()), jax.devices()[:1])
   tensors.save(
     folder / "base", model.decoder.config, model.load(), tokenizer=model.tokenizer, dtype="bfloat16"
   )
@@ -200,7 +202,7 @@ def test_all_weights_are_trained_on_from_a_run_with_adapters(unended, tmp_path):
   """In float32, though the base is in bfloat16: a run in bfloat16 could not be gone on with."""
   for steps in (1, 2):
     train(without_export(steps), unended, tmp_path / "run", rank=0)
-  loaded = build.model(of(unended), jax.devices()[:1]).load()
+  loaded = build.model(make(of(unended)), jax.devices()[:1]).load()
   assert dtypes(loaded) == {"float32"}
   base = tensors.load(
     unended.parent / "base",
@@ -221,8 +223,8 @@ def of(folder, **changes):
 
 
 def test_a_reward_model_starts_from_a_run_with_adapters(unended):
-  whole = build.model(of(unended), jax.devices()[:1]).load()
-  judge = build.model(of(unended), jax.devices()[:1], scores=True).load()
+  whole = build.model(make(of(unended)), jax.devices()[:1]).load()
+  judge = build.model(make(of(unended)), jax.devices()[:1], scores=True).load()
   assert (
     set(judge) == {"embed", "layers", "final_norm", "score"}
     and not judge.pop("score")["weight"].any()
@@ -244,11 +246,13 @@ def test_adapters_are_those_of_what_is_trained_alone(base, unended, tmp_path, mo
   )
   with_adapters = {"lora.rank": 2, "lora.base_dtype": "bfloat16"}
   c = of(base, **with_adapters, **{"rewards.outcome_models": (("judge", str(scorer), 1.0),)})
-  (judge,) = load.load(c, build.model(c))
+  (judge,) = load.load(make(c), build.model(make(c)))
   assert dtypes(judge.params) == {"float32"}
   for teacher in ("", str(unended)):
     sampled = build.model(
-      reward_model.config_of_policy(of(base, **with_adapters, **{"offline.teacher": teacher}))
+      reward_model.experiment_of_policy(
+        make(of(base, **with_adapters, **{"offline.teacher": teacher}))
+      )
     )
     assert sampled.decoder.lora is None and dtypes(sampled.load()) == {"float32"}
   asked = sources.model(of(base, **with_adapters), str(unended), None)
@@ -257,7 +261,9 @@ def test_adapters_are_those_of_what_is_trained_alone(base, unended, tmp_path, mo
 
 def test_the_base_has_the_dtype_of_its_folder(base, unended):
   for folder, dtype in ((base, "float32"), (unended.parent / "base", "bfloat16")):
-    assert dtypes(build.model(of(folder, **{"lora.rank": 2}), jax.devices()[:1]).load()) == {dtype}
+    assert dtypes(build.model(make(of(folder, **{"lora.rank": 2})), jax.devices()[:1]).load()) == {
+      dtype
+    }
   section = settings().lora
   assert (
     adapters.base_dtype(section, "") == "bfloat16"

@@ -31,7 +31,9 @@ from grpo_jax.ops.advantages import totals
 from grpo_jax.rewards.combine import Fault
 from grpo_jax.sampling import rollouts as host
 from grpo_jax.sampling import sampler
-from grpo_jax.setup import build, checks, defaults, registry
+from grpo_jax.setup import build, checks, defaults
+from grpo_jax.setup.experiment import make
+from grpo_jax.setup.resolve import resolve
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 
 OBJECTIVES = {"solutions": "sft", "samples": "rft", "pairs": "dpo"}
@@ -112,9 +114,7 @@ class Runs:
       return dataclasses.replace(sample, run=record)
 
     make_model = build.model
-    make_sampler = once(
-      sampler.make_sampler, lambda decoder, settings, stop: repr(settings.to_dict())
-    )
+    make_sampler = once(sampler.make_sampler, lambda decoder, settings, stop: repr(settings))
     with pytest.MonkeyPatch.context() as patch:
       patch.setattr(
         build,
@@ -133,7 +133,7 @@ class Runs:
     it samples.
     """
     with self.patched(stop_after, stop_drawing):
-      offline.train(config(self.kind), str(self.folder / name))
+      offline.train(resolve(config(self.kind)), str(self.folder / name))
     return self.folder / name
 
   def kept(self, name: str) -> Rollouts:
@@ -361,14 +361,14 @@ def test_an_objective_is_refused_data_that_it_does_not_learn_from(objective, loo
   c.loop, c.offline.data = loop, data
   c.objective = defaults.objective(objective, c)
   with pytest.raises(SettingError, match=message) if message else contextlib.nullcontext():
-    checks.check_data(c, registry.objective(objective))
+    checks.check_data(make(c))
 
 
 @pytest.mark.parametrize(
   "changes, message",
   [
     (
-      {"objective.reward_weights": (1.0, 2.0)},
+      {"objective.advantage": "gdpo", "objective.reward_weights": (1.0, 2.0)},
       r"objective.reward_weights=\(1.0, 2.0\): give 1, one for each",
     ),
   ],
@@ -377,7 +377,7 @@ def test_numbers_that_cannot_be_are_refused(changes, message):
   c = defaults.get_config()
   c.update_from_flattened_dict(changes)
   with pytest.raises(SettingError, match=message):
-    checks.check(c, tiny.decoder(), registry.objective("grpo"))
+    checks.check(make(c), tiny.decoder())
 
 
 @pytest.mark.parametrize("data, most", [("solutions", 1), ("pairs", 2), ("samples", 8)])
@@ -389,7 +389,7 @@ def test_the_mesh_divides_the_completions_that_a_prompt_has(data, most):
       SettingError, match=f"mesh.group={group} with offline.data='{data}', {most} a prompt: use 1"
     )
     with contextlib.nullcontext() if group <= most else refused:
-      checks.check_batch(c, tiny.layout((1, 1, group, 1)))
+      checks.check_batch(make(c), tiny.layout((1, 1, group, 1)))
 
 
 # -- what is kept, from groups made by hand
@@ -507,7 +507,7 @@ def draw(
   writer: Any = types.SimpleNamespace(
     progress=lambda text, done, total: shown.append((done, total))
   )
-  kept = offline.draw_samples(c, model, writer, lambda step: "")
+  kept = offline.draw_samples(make(c), model, writer, lambda step: "")
   assert len(set(keys)) == len(keys)  # no two batches with the same noise
   assert shown == sorted(shown) and len(shown) == len(keys) and shown[-1] == (5, 5)
   return kept, len(keys)

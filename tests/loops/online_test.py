@@ -6,6 +6,7 @@ import tiny_runs
 
 from grpo_jax.loops import online
 from grpo_jax.setup import defaults
+from grpo_jax.setup.resolve import resolve
 
 SHORT = {
   "eval.problems": 0,
@@ -25,7 +26,7 @@ def test_a_run_of_ppo_goes_from_end_to_end_and_is_resumed(tmp_path):
   for steps in (1, 2):
     c = tiny_runs.config(SHORT | {"steps": steps, "objective.beta": 0.0})
     c.objective = objective
-    online.train(c, str(tmp_path))
+    online.train(resolve(c), str(tmp_path))
   lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
   lines = [line for line in lines if "loss" in line]
   assert [line["step"] for line in lines] == [1, 2]

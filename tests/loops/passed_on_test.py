@@ -34,6 +34,8 @@ from grpo_jax.reward_models import scores as reward_models
 from grpo_jax.reward_models import step_scores
 from grpo_jax.rewards.combine import Fault
 from grpo_jax.setup import build, weights
+from grpo_jax.setup.experiment import make
+from grpo_jax.setup.resolve import resolve
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 
 
@@ -83,7 +85,7 @@ def test_pass_rates_that_were_saved_stay_as_they_were():
 
 
 def test_kept_samples_come_once_an_epoch_and_without_the_sampler_s_log_probs():
-  kept = offline.Kept(tiny_runs.config({"data.prompts": 3}), 6)
+  kept = offline.Kept(make(tiny_runs.config({"data.prompts": 3})), 6)
   kept.rollouts = groups(6)
   first, second = next(kept), next(kept)
   assert sorted([*first.tokens[:, 0, 0], *second.tokens[:, 0, 0]]) == list(range(6))
@@ -163,7 +165,7 @@ def test_what_is_held_out_is_not_trained_on(monkeypatch, tmp_path, loop, changes
   monkeypatch.setattr(build, "model", lambda *args, **more: stub(decoder=None))
   name = "process_reward_model" if steps else "reward_model"
   c = tiny_runs.config({"loop": name, "offline.held_out": 2, "offline.prompts": 3} | changes)
-  loop.train(c, str(tmp_path / "run"))
+  loop.train(resolve(c), str(tmp_path / "run"))
   held_out = taken[0].rollouts if steps else taken[0]
   assert held_out.tokens[:, 0, 0].tolist() == [0, 1]
   assert made[0].rollouts.tokens[:, 0, 0].tolist() == [2, 3, 4] and made[0].prompts == 3
@@ -177,7 +179,7 @@ def test_held_out_prompts_are_drawn_first_and_come_in_no_other_group(monkeypatch
   monkeypatch.setattr(offline, "make_collector", lambda *args: None)
   monkeypatch.setattr(build, "reference", lambda *args: None)
   c = tiny_runs.config({"offline.data": "samples", "offline.prompts": 5, "offline.held_out": 2})
-  found = offline.draw_samples(c, stub(), WRITER, lambda step: "")
+  found = offline.draw_samples(make(c), stub(), WRITER, lambda step: "")
   assert found is not None and found.tokens[:, 0, 0].tolist() == [0, 1, 2, 3, 2, 3, 4]
 
 
@@ -204,7 +206,7 @@ def test_the_reward_model_of_an_iterative_run_has_settings_of_its_own():
     "learner.stop_surrogate": 0.1,
   }
   c = tiny_runs.config(own | others | stops)
-  made = teaching.config_of_reward_model(c, teaching.OUTCOME)
+  made = teaching.experiment_of_reward_model(make(c), teaching.OUTCOME)
   names = (
     "lr",
     "schedule",
@@ -216,14 +218,24 @@ def test_the_reward_model_of_an_iterative_run_has_settings_of_its_own():
     "stop_surrogate",
     "stop_kl",
   )
-  assert [made.learner[name] for name in names] == [3e-3, "constant", 0, 1, 1, 0, 0.0, 0.0, 0.0]
+  assert [getattr(made.learner, name) for name in names] == [
+    3e-3,
+    "constant",
+    0,
+    1,
+    1,
+    0,
+    0.0,
+    0.0,
+    0.0,
+  ]
   assert (made.data.prompts, made.objective.name) == (6, "reward_model")
   assert (c.learner.lr, c.learner.mu, c.data.prompts, c.objective.name) == (1e-5, 4, 8, "grpo")
 
 
 def test_another_model_has_no_adapters_of_this_run():
   c = tiny_runs.config({"lora.rank": 4})
-  other = build.of_another(c, "teacher")
+  other = build.of_another(make(c), "teacher")
   assert (other.init_from, other.model.variant, other.lora.rank) == ("teacher", "", 0)
   assert (c.init_from, c.model.variant, c.lora.rank) == ("", "test_qwen3", 4)
 
@@ -269,7 +281,7 @@ def test_continuations_are_made_with_the_settings_of_the_run(monkeypatch):
   }
   c = tiny_runs.config(changes | {"rewards.deadline": 2.5, "eval.reward": "math.answer_correct"})
   model: Any = stub(layout=tiny.layout(), decoder=None, stop=(), tokenizer="tokenizer")
-  made = continuations.make_labeller(c, model)
+  made = continuations.make_labeller(make(c), model)
   assert settings[0].group == 3 and c.sampler.group == 4
   assert made.sizes.width == 24  # a prompt, and what was written of a completion
   assert (made.deadline, made.prompts, made.continuations, made.max_length) == (2.5, 5, 3, 8)
@@ -307,7 +319,7 @@ def test_a_schedule_is_of_all_updates_of_a_run(monkeypatch):
   model: Any = stub(decoder=stub(config=stub(scores=False), lora=None), layout=tiny.layout())
   monkeypatch.setattr(learner.learn, "make_learn", lambda setup: None)
   monkeypatch.setattr(learner.movement, "make_movement", lambda setup: None)
-  learner.Learner(c, model, 1.0)
+  learner.Learner(make(c), model, 1.0)
   assert totals == [30, 30]
 
 
@@ -380,7 +392,7 @@ def test_greedy_evaluation_is_greedy_and_the_other_has_samples_of_its_own(monkey
   )
   c = tiny_runs.config({"eval.problems": 0, "eval.samples": 6, "sampler.temperature": 0.7})
   model: Any = stub(layout=tiny.layout(), tokenizer=None)
-  own = evaluator.Evaluator(c, model)
+  own = evaluator.Evaluator(make(c), model)
   assert own.greedy == {"temperature": 0.0, "group": 1} and own.sampled == {"group": 6}
 
 
@@ -485,7 +497,7 @@ def test_slots_that_are_refilled_have_copies_of_their_prompts(monkeypatch, slots
     memory, "shard_slots", lambda workload: memory.Slots(samples=8, slots=slots, prompts=2, kv=10)
   )
   config = tiny_runs.config({"data.max_prompt_length": 5, "sampler.max_length": 7})
-  assert memory.cache_bytes(stub(config=config)) == 10 * tokens
+  assert memory.cache_bytes(stub(experiment=config)) == 10 * tokens
 
 
 @pytest.mark.parametrize(
@@ -500,5 +512,5 @@ def test_keys_and_values_of_a_token(monkeypatch, dtype, vector):
   setup = stub(decoder=stub(config=shape, layout=layout), cache_dtype=dtype, slots=0)
   monkeypatch.setattr(memory, "decode_setup", lambda workload: setup)
   config = tiny_runs.config({"data.prompts": 2, "sampler.group": 4})
-  found = memory.shard_slots(stub(config=config, sample=stub(layout=layout)))
+  found = memory.shard_slots(stub(experiment=config, sample=stub(layout=layout)))
   assert found == memory.Slots(samples=8, slots=8, prompts=2, kv=2 * 3 * 1 * vector)

@@ -15,7 +15,9 @@ from grpo_jax.errors import SettingError
 from grpo_jax.loops import groups, process_reward_model
 from grpo_jax.reward_models import step_scores
 from grpo_jax.rewards import combine
-from grpo_jax.setup import build, checks, defaults, registry
+from grpo_jax.setup import build, checks, defaults
+from grpo_jax.setup.experiment import make
+from grpo_jax.setup.resolve import resolve
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
 
 
@@ -65,7 +67,7 @@ def lines(folder: pathlib.Path) -> list[dict]:
 def test_samples_that_continuations_label(tmp_path, capsys):
   """Drawn once: the same command goes on with the same samples; the rewards are compared with."""
   c = config(**{"offline.continuations": 2, "offline.labels": "soft"})
-  process_reward_model.train(c, str(tmp_path / "a"))
+  process_reward_model.train(resolve(c), str(tmp_path / "a"))
   result = json.loads((tmp_path / "a" / "result.json").read_text())
   assert {
     "step_brier_after",
@@ -81,7 +83,7 @@ def test_samples_that_continuations_label(tmp_path, capsys):
   assert set(np.unique(arrays["arr_7"])) <= {0.0, 0.5, 1.0} and len(arrays["arr_7"]) == 16
   stamp = (tmp_path / "a" / "samples.npz").stat().st_mtime_ns
   c.steps = 4
-  process_reward_model.train(c, str(tmp_path / "a"))
+  process_reward_model.train(resolve(c), str(tmp_path / "a"))
   assert (
     tmp_path / "a" / "samples.npz"
   ).stat().st_mtime_ns == stamp and "labelled by" not in capsys.readouterr().out
@@ -89,7 +91,7 @@ def test_samples_that_continuations_label(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_samples_that_the_rewards_label(tmp_path, capsys):
-  process_reward_model.train(config(), str(tmp_path / "a"))
+  process_reward_model.train(resolve(config()), str(tmp_path / "a"))
   result = json.loads((tmp_path / "a" / "result.json").read_text())
   assert "step_accuracy_after" in result and "rule_agreement_after" not in result
   assert all(0 < line["step_loss"] < 2 for line in lines(tmp_path / "a") if "step_loss" in line)
@@ -122,7 +124,7 @@ def test_rewards_that_are_no_labels_are_refused(tmp_path):
   with pytest.raises(
     SettingError, match="rewards.functions=.*gave 0 to 2, and labels of steps are from 0 to 1"
   ):
-    process_reward_model.train(c, str(tmp_path / "a"))
+    process_reward_model.train(resolve(c), str(tmp_path / "a"))
 
 
 @pytest.mark.slow
@@ -137,7 +139,7 @@ def test_a_file(tmp_path, capsys):
   c = config(
     **{"offline.steps": str(tmp_path / "steps.jsonl"), "sampler.group": 2, "sampler.max_length": 24}
   )
-  solutions, _ = process_reward_model.read_solutions(c, build.model(c, scores=True))
+  solutions, _ = process_reward_model.read_solutions(make(c), build.model(make(c), scores=True))
   prompts = [
     tuple(row[:n])
     for row, n in zip(solutions.rollouts.prompts.tokens, solutions.rollouts.prompts.lengths)
@@ -145,14 +147,14 @@ def test_a_file(tmp_path, capsys):
   assert (
     len(set(prompts[:4])) == 4 and not set(prompts[:4]) & set(prompts[4:]) and len(prompts) == 4 + 6
   )
-  process_reward_model.train(c, str(tmp_path / "a"))
+  process_reward_model.train(resolve(c), str(tmp_path / "a"))
   assert "14 solutions with 14 labelled steps" in capsys.readouterr().out
   assert json.loads((tmp_path / "a" / "result.json").read_text())["steps_after"] > 0
   c.offline.held_out = 7
   with pytest.raises(
     SettingError, match="offline.held_out=7: .* has 7 prompts that fit; use at most 6"
   ):
-    process_reward_model.train(c, str(tmp_path / "b"))
+    process_reward_model.train(resolve(c), str(tmp_path / "b"))
 
 
 @pytest.mark.parametrize(
@@ -183,8 +185,8 @@ def test_a_file(tmp_path, capsys):
 def test_settings_that_do_not_go_together(changes, message):
   c = config(**changes)
   with pytest.raises(SettingError, match=message):
-    checks.check_steps(c)
-    checks.check_data(c, registry.objective(c.objective.name))
+    checks.check_steps(make(c))
+    checks.check_data(make(c))
 
 
 def test_step_metrics_by_hand():

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from experiments import arithmetic, arithmetic_iterative, arithmetic_process
 from grpo_jax.loops import iterative, online
 from grpo_jax.setup import build
+from grpo_jax.setup.resolve import resolve
 
 
 def small(config: ConfigDict, **changes: Any) -> ConfigDict:
@@ -50,7 +51,7 @@ def test_a_reward_model_that_learned_beside_one_policy_rewards_the_steps_of_anot
   first = small(arithmetic_iterative.get_config(f"reward_model={arithmetic.WARM_START}"), steps=2)
   first.rewards.functions = (("steps", "steps.steps_correct", 0.0),)
   first.iterative.update({"steps": 1, "labels": "steps", "pairs": 4})
-  iterative.train(first, str(tmp_path / "iterative"))
+  iterative.train(resolve(first), str(tmp_path / "iterative"))
   taught = [line for line in lines(tmp_path / "iterative") if "reward_model/updates" in line]
   assert [line["iteration"] for line in taught] == [1, 2] and all(
     line["reward_model/new"] > 0 for line in taught

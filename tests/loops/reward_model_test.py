@@ -27,7 +27,9 @@ from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import read_config
 from grpo_jax.packing.plan import Packing
 from grpo_jax.reward_models.scores import margins, pair_metrics
-from grpo_jax.setup import build, checks, defaults, registry
+from grpo_jax.setup import build, checks, defaults
+from grpo_jax.setup.experiment import make
+from grpo_jax.setup.resolve import resolve
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts
 
 PAD = 95  # in no prompt and no completion
@@ -175,7 +177,7 @@ def config() -> ConfigDict:
 
 @pytest.fixture(scope="module")
 def model():
-  return build.model(config(), jax.devices()[:1], scores=True)
+  return build.model(make(config()), jax.devices()[:1], scores=True)
 
 
 def write(path: pathlib.Path, lines: list) -> str:
@@ -190,7 +192,7 @@ def line(n: int, **more: str) -> dict[str, str]:
 def test_a_file_of_pairs_is_divided_by_its_prompts(model, tmp_path):
   c = config()
   c.offline.pairs, c.offline.held_out = write(tmp_path / "p.jsonl", [line(n) for n in range(10)]), 2
-  found = pairs.FromFile(c, model)
+  found = pairs.FromFile(make(c), model)
   held = {row.prompt for row in found.held_out}
   assert len(held) == 2 and len(found.held_out) == 4  # all pairs of a prompt
   r = next(found)
@@ -205,7 +207,7 @@ def test_a_pair_that_is_too_long_is_an_empty_group(model, tmp_path):
   c = config()
   c.offline.pairs = write(tmp_path / "p.jsonl", [line(0, rejected="1 " * 40), line(1)])
   c.offline.held_out = 0
-  found = pairs.FromFile(c, model)
+  found = pairs.FromFile(make(c), model)
   r = found.rollouts(pairs.read(c.offline.pairs))
   assert r.lengths[0].tolist() == [0, 0] and r.prompts.lengths[0] == 0 and not r.tokens[0].any()
   assert (r.lengths[1] > 0).all()
@@ -237,7 +239,7 @@ def test_a_file_that_is_no_good_is_refused(model, tmp_path, lines, held_out, mes
   c = config()
   c.offline.pairs, c.offline.held_out = write(tmp_path / "p.jsonl", lines), held_out
   with pytest.raises(SettingError, match=message):
-    pairs.FromFile(c, model)
+    pairs.FromFile(make(c), model)
 
 
 @pytest.mark.parametrize(
@@ -249,8 +251,8 @@ def test_a_file_that_is_no_good_is_refused(model, tmp_path, lines, held_out, mes
     ),
     ({"offline.data": "samples"}, "'reward_model' with .*use .*offline.data='pairs'"),
     (
-      {"offline.pairs": "x", "offline.require": "math.worked"},
-      "offline.require='math.worked': is asked of samples",
+      {"offline.pairs": "x", "offline.require": "format.worked"},
+      "offline.require='format.worked': is asked of samples",
     ),
     ({"learner.mu": 2}, "learner.mu=2: data that does not change"),
     ({"sampler.group": 1}, "sampler.group=1 with offline.data='pairs': use at least 2"),
@@ -260,7 +262,7 @@ def test_settings_that_do_not_go_together(model, changes, message):
   c = config()
   c.update_from_flattened_dict(changes)
   with pytest.raises(SettingError, match=message):
-    checks.check(c, model.decoder, registry.objective("reward_model"))
+    checks.check(make(c), model.decoder)
 
 
 def test_other_objectives_are_refused_by_its_loop(model):
@@ -269,7 +271,7 @@ def test_other_objectives_are_refused_by_its_loop(model):
   with pytest.raises(
     SettingError, match="objective.name='dpo' with loop='reward_model': use objective=reward_model"
   ):
-    checks.check_data(c, registry.objective("dpo"))
+    checks.check_data(make(c))
 
 
 # -- a run
@@ -297,7 +299,7 @@ def train(c: ConfigDict, folder: pathlib.Path, stop_after: int = 0) -> pathlib.P
       build, "model", lambda config, scores=False: make_model(config, jax.devices()[:1], scores)
     )
     patch.setattr(Run, "log", logged)
-    reward_model.train(c, str(folder))
+    reward_model.train(resolve(c), str(folder))
   return folder
 
 
@@ -380,10 +382,10 @@ def test_stopped_it_goes_on_to_the_same_numbers(whole, tmp_path):
 def test_an_export_is_a_start_for_a_reward_model_and_none_for_a_policy(whole):
   c = config()
   c.init_from, c.model.variant, c.tokenizer = str(whole), "", ""
-  params = build.model(c, jax.devices()[:1], scores=True).load()
+  params = build.model(make(c), jax.devices()[:1], scores=True).load()
   np.testing.assert_array_equal(params["score"]["weight"], numbers(whole)[2]["score.weight"])
   with pytest.raises(SettingError, match="is a reward model, which samples nothing; give a policy"):
-    build.model(c, jax.devices()[:1])
+    build.model(make(c), jax.devices()[:1])
 
 
 def test_a_policy_is_a_start_with_a_fresh_head(tmp_path):
@@ -391,13 +393,13 @@ def test_a_policy_is_a_start_with_a_fresh_head(tmp_path):
   config_ = dataclasses.replace(SMALL["test_qwen3"], tied=False)
   params = hf_test.randomised(config_)
   c = config()
-  m = build.model(c, jax.devices()[:1])
+  m = build.model(make(c), jax.devices()[:1])
   tensors.save(
     tmp_path / "m", dataclasses.replace(config_, vocab=m.decoder.config.vocab), shrunk(params, m)
   )
   m.tokenizer.save(tmp_path / "m")
   c.init_from, c.model.variant, c.tokenizer = str(tmp_path / "m"), "", ""
-  found = build.model(c, jax.devices()[:1], scores=True).load()
+  found = build.model(make(c), jax.devices()[:1], scores=True).load()
   assert "unembed" not in found and not np.asarray(found["score"]["weight"]).any()
   hf_test.assert_same(found["layers"], params["layers"])
 
@@ -405,10 +407,10 @@ def test_a_policy_is_a_start_with_a_fresh_head(tmp_path):
 def test_a_run_without_an_export_is_a_start_too(tmp_path):
   c = config()
   c.eval.problems = 0
-  m = build.model(c, jax.devices()[:1])
+  m = build.model(make(c), jax.devices()[:1])
   run_test.save_policy(tmp_path / "p", c, m, 1, 2.0)
   c.init_from, c.model.variant, c.tokenizer = str(tmp_path / "p"), "", ""
-  found = build.model(c, jax.devices()[:1], scores=True).load()
+  found = build.model(make(c), jax.devices()[:1], scores=True).load()
   assert (
     sorted(found) == ["embed", "final_norm", "layers", "score"]
     and not np.asarray(found["score"]["weight"]).any()

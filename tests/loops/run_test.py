@@ -25,7 +25,8 @@ from grpo_jax.run.checksums import checksums
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.sandbox import deadline
-from grpo_jax.setup import build, checks, defaults, registry, weights
+from grpo_jax.setup import build, checks, defaults, weights
+from grpo_jax.setup.experiment import make
 from grpo_jax.types import Prompts, Rollouts
 
 TX = optax.adam(0.1)
@@ -90,13 +91,13 @@ def config():
 
 @pytest.fixture(scope="module")
 def model(config):
-  return build.model(config, jax.devices()[:1])
+  return build.model(make(config), jax.devices()[:1])
 
 
 def loop(config, model, folder, learners, stop_after=None):
   """Adds one to every learner in each step, and ends without a word after `stop_after` steps."""
   data = Position()
-  with Run(config, str(folder), model, data, learners, Evaluator(config, model)) as run:
+  with Run(make(config), str(folder), model, data, learners, Evaluator(make(config), model)) as run:
     steps = []
     for step in run.steps():
       if len(steps) == stop_after:
@@ -131,7 +132,9 @@ def test_a_stop_in_a_step_saves_where_it_began_unless_an_update_took_the_arrays(
 ):
   """Whatever else the step has set, as the reference at the beginning of an iteration."""
   learners = {"policy": Fake(5.0), "reference": Fake(0.0)}
-  with Run(config, str(tmp_path), model, Position(), learners, Evaluator(config, model)) as run:
+  with Run(
+    make(config), str(tmp_path), model, Position(), learners, Evaluator(make(config), model)
+  ) as run:
     for step in run.steps():
       if step == 3:
         state = learners["reference"].state
@@ -145,7 +148,8 @@ def test_a_stop_in_a_step_saves_where_it_began_unless_an_update_took_the_arrays(
       run.after(step)
   again = {"policy": Fake(-1.0), "reference": Fake(-1.0)}
   assert (
-    Run(config, str(tmp_path), model, Position(), again, Evaluator(config, model)).first == saved
+    Run(make(config), str(tmp_path), model, Position(), again, Evaluator(make(config), model)).first
+    == saved
   )
   assert again["policy"].params["x"] == 5.0 and again["reference"].params["x"] == 0.0
 
@@ -203,9 +207,9 @@ def test_a_checkpoint_without_one_of_the_learners_is_refused(config, model, tmp_
 def test_the_model_that_an_experiment_is_made_for_is_not_said_of_other_weights(config):
   c = config.copy_and_resolve_references()
   c.model.hub = "Qwen/Qwen3-0.6B"
-  assert recorded(c).model.hub == c.model.hub  # no weights were given
+  assert recorded(make(c))["model"]["hub"] == c.model.hub  # no weights were given
   c.init_from = "llama"
-  assert recorded(c).model.hub == "" and c.model.hub
+  assert recorded(make(c))["model"]["hub"] == "" and c.model.hub
 
 
 # -- the reference
@@ -216,7 +220,14 @@ def save_policy(folder, config, model, step, scale):
   learner = Fake(0.0)
   params = {"policy": jax.tree.map(lambda x: x * scale, model.load())}
   learner.trees = lambda: params
-  run = Run(config, str(folder), model, Position(), {"policy": learner}, Evaluator(config, model))
+  run = Run(
+    make(config),
+    str(folder),
+    model,
+    Position(),
+    {"policy": learner},
+    Evaluator(make(config), model),
+  )
   learner.start()
   run.checkpoints.save(
     step, {"policy": learner.state}, Position().get_state(), run.extra, wait=True
@@ -291,7 +302,7 @@ def test_a_run_starts_from_another_ones_shape(variant, config, tmp_path):
   """Also from one that is no Hugging Face family's."""
   c = config.copy_and_resolve_references()
   c.model.variant = variant
-  first = build.model(c, jax.devices()[:1])
+  first = build.model(make(c), jax.devices()[:1])
   build.describe(first, str(tmp_path / "model"))
   assert weights.read_shape(str(tmp_path / "model")) == first.decoder.config
   (tmp_path / "model" / weights.SHAPE).write_text("{")
@@ -302,9 +313,9 @@ def test_a_run_starts_from_another_ones_shape(variant, config, tmp_path):
 def test_an_export_that_cannot_be_is_refused_before_anything_starts(config):
   c = config.copy_and_resolve_references()
   c.checkpoint.export, c.eval.problems = True, 0
-  checks.check(c, tiny.decoder(), registry.objective("grpo"))
+  checks.check(make(c), tiny.decoder())
   with pytest.raises(SettingError, match="checkpoint.export=True: .*use checkpoint.export=False"):
-    checks.check(c, tiny.decoder("test_windows"), registry.objective("grpo"))
+    checks.check(make(c), tiny.decoder("test_windows"))
 
 
 def test_an_export_shows_how_much_is_written():
@@ -367,7 +378,14 @@ def test_a_step_is_saved_once_its_prompts_are_known_to_be_the_same_on_all_hosts(
 
   monkeypatch.setattr(lifeline, "settle", differ)
   learner = Fake(0.0)
-  run = Run(config, str(tmp_path), model, Position(), {"policy": learner}, Evaluator(config, model))
+  run = Run(
+    make(config),
+    str(tmp_path),
+    model,
+    Position(),
+    {"policy": learner},
+    Evaluator(make(config), model),
+  )
   with pytest.raises(deadline.Stopped), run._resources:
     run.writer = Writer(str(tmp_path), config.log, config.steps)
     run.save(1, wait=True)

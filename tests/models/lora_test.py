@@ -21,6 +21,7 @@ from grpo_jax.models.lora import MODULES, A, B, Lora, has_adapters, join, split
 from grpo_jax.sampling import rollouts as host
 from grpo_jax.sampling import sampler
 from grpo_jax.setup import adapters, build, parameters
+from grpo_jax.setup.experiment import make
 
 SHAPE = Lora(rank=3, alpha=6.0, modules=("q", "o", "down"))
 MESHES = [tiny.ONE, pytest.param((1, 2, 2, 2), marks=pytest.mark.slow)]
@@ -250,7 +251,7 @@ def test_adapters_stand_on_a_folder(tmp_path):
   with pytest.raises(
     SettingError, match="lora.rank=2 with init_from='': adapters stand on weights"
   ):
-    build.model(c)
+    build.model(make(c))
 
 
 def tiny_config():

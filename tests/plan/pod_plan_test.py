@@ -23,6 +23,7 @@ from grpo_jax.plan import estimate as estimates
 from grpo_jax.plan.chips import GIB
 from grpo_jax.plan.collectives import Collective
 from grpo_jax.setup import defaults, parameters
+from grpo_jax.setup.experiment import changed, make
 
 MESHES = [(1, 8, 1, 1), (1, 2, 2, 2)]
 ROW = "reward models (float32 parameters alone)"
@@ -44,7 +45,7 @@ def small(mesh: tuple[int, ...] = (1, 8, 1, 1), **changes) -> ConfigDict:
 
 @pytest.fixture(scope="module", params=MESHES, ids=str)
 def workload(request):
-  return programs.make_workload(small(request.param), jax.devices())
+  return programs.make_workload(make(small(request.param)), jax.devices())
 
 
 def made(name: str, **fields) -> facts.Facts:
@@ -54,7 +55,7 @@ def made(name: str, **fields) -> facts.Facts:
 def plan_of(
   workload: programs.Workload, learn: facts.Facts, sample: facts.Facts, price: float = 0.0
 ) -> page.Plan:
-  chip, of_step = chips.find_chip("v5e:2x4"), lengths.draw(workload.config, 0, 0)
+  chip, of_step = chips.find_chip("v5e:2x4"), lengths.draw(workload.experiment, 0, 0)
   return page.Plan(
     command="python -m launch.plan",
     topology="v5e:2x4",
@@ -78,7 +79,7 @@ def plan_of(
 def test_the_compilers_arguments_are_the_leaves_of_their_shards(workload):
   arguments = (
     workload.learner.abstract(),
-    *programs.learn_arguments(workload, lengths.draw(workload.config, 0, 0)),
+    *programs.learn_arguments(workload, lengths.draw(workload.experiment, 0, 0)),
   )
   leaves = jax.tree.leaves(arguments)
   compiled = jax.jit(lambda leaves: [x.ravel()[:1] for x in leaves]).lower(leaves).compile()
@@ -87,7 +88,7 @@ def test_the_compilers_arguments_are_the_leaves_of_their_shards(workload):
 
 @pytest.mark.slow
 def test_the_updates_arguments_are_the_leaves_of_their_shards(workload):
-  of_step = lengths.draw(workload.config, 0, 0)
+  of_step = lengths.draw(workload.experiment, 0, 0)
   compiled = programs.lower_learn(workload, of_step).compile({"xla_backend_optimization_level": 0})
   arguments = jax.tree.leaves(
     (workload.learner.abstract(), *programs.learn_arguments(workload, of_step))
@@ -114,7 +115,7 @@ def test_parts_add_up_to_what_the_compiler_says(workload):
 
 
 def test_what_the_compiler_cannot_see_is_added():
-  workload = programs.make_workload(small(), jax.devices())
+  workload = programs.make_workload(make(small()), jax.devices())
   state = sum(memory.state_bytes(workload).values())
   found = memory.sampling_parts(workload, made("sample", needs=9 * GIB, error="too large"), 3)
   assert found.total == 9 * GIB + state + 3
@@ -131,7 +132,7 @@ def test_reward_models_stay_beside_everything(tmp_path):
   c = small(
     **{"rewards.outcome_models": (("judge", str(tmp_path), 1.0),), "rewards.process_models": ()}
   )
-  alone, workload = (programs.make_workload(each, jax.devices()) for each in (small(), c))
+  alone, workload = (programs.make_workload(make(each), jax.devices()) for each in (small(), c))
   own = memory.shard_bytes(parameters.abstract(Decoder(judge, workload.decoder.layout)))
   assert memory.judge_bytes(alone) == {} and memory.judge_bytes(workload) == {ROW: own}
   for of, name in (
@@ -147,12 +148,12 @@ def test_reward_models_stay_beside_everything(tmp_path):
   with pytest.raises(
     SettingError, match="rewards.outcome_models has 'judge', .*none': no such folder"
   ):
-    programs.make_workload(c, jax.devices())
+    programs.make_workload(make(c), jax.devices())
 
 
 def test_decode_weights_and_caches_are_those_of_a_shard():
   c = small((1, 4, 1, 2), **{"sampler.slots": 16, "sampler.cache_dtype": "bfloat16"})
-  workload = programs.make_workload(c, jax.devices())
+  workload = programs.make_workload(make(c), jax.devices())
   shape = workload.decoder.config
   s = memory.shard_slots(workload)
   assert s == memory.Slots(
@@ -168,7 +169,7 @@ def test_decode_weights_in_int8_are_counted_as_such():
   """A byte a number and four for each output channel, in what is held and in what a step reads."""
   c = small((1, 4, 1, 2), **{"sampler.weights_dtype": "int8"})
   plain, workload = (
-    programs.make_workload(each, jax.devices()) for each in (small((1, 4, 1, 2)), c)
+    programs.make_workload(make(each), jax.devices()) for each in (small((1, 4, 1, 2)), c)
   )
   shape = workload.decoder.config
   q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
@@ -176,7 +177,7 @@ def test_decode_weights_in_int8_are_counted_as_such():
   scales = shape.layers * ((q + 2 * kv + 2 * shape.mlp) // 2 + 2 * shape.width)
   saved = 3 * shape.layers * costs.layer_weights(shape) // 2 - 4 * scales
   assert memory.decode_weight_bytes(plain) - memory.decode_weight_bytes(workload) == saved
-  of_step = lengths.draw(c, 0, 0)
+  of_step = lengths.draw(make(c), 0, 0)
   assert estimates.step_bytes(plain, of_step) - estimates.step_bytes(workload, of_step) == saved
   rows = dict(memory.weights_parts(workload, made("weights", outputs=11), 0).rows)
   assert rows["weights for decoding (float32, matrices of layers in int8)"] == 11
@@ -190,7 +191,7 @@ def test_operations_are_the_benchmarks():
   )
   prompts, ends = benchmark.make_prompts(c, 0)
   c.model.variant = "test_qwen3"
-  workload = programs.make_workload(c, jax.devices())
+  workload = programs.make_workload(make(c), jax.devices())
   fits = made("learn"), made("weights"), made("sample")
   of_step = programs.Lengths(prompts.lengths, ends)
   found = estimates.estimate(workload, of_step, 0.0, chips.CHIPS["v5e"], *fits)
@@ -203,7 +204,7 @@ def test_operations_are_the_benchmarks():
 
 def test_steps_of_decoding():
   c = small((1, 2, 1, 4), **{"sampler.slots": 4})
-  workload = programs.make_workload(c, jax.devices())
+  workload = programs.make_workload(make(c), jax.devices())
   completions = np.full((8, 4), 3, np.int32)
   completions[5, 2] = 9  # shard 1: 16 samples in 2 slots
   found = estimates.decode_steps(workload, programs.Lengths(np.full(8, 8, np.int32), completions))
@@ -223,18 +224,18 @@ def test_a_collective_takes_as_long_as_its_ring():
 @pytest.mark.parametrize("mean", [1, 4, 9, 15, 16])
 def test_lengths_have_the_mean_that_is_asked_for(mean):
   c = small(**{"data.prompts": 512})
-  drawn = lengths.draw(c, mean, 5).completions
+  drawn = lengths.draw(make(c), mean, 5).completions
   assert abs(drawn.mean() - mean) < 1 and 1 <= drawn.min() and drawn.max() <= 16
-  assert (drawn == lengths.draw(c, mean, 5).completions).all()
+  assert (drawn == lengths.draw(make(c), mean, 5).completions).all()
 
 
 def test_longer_lengths_than_the_config_allows_are_refused():
   with pytest.raises(SettingError, match="--mean-length=17: use 1 to 16"):
-    lengths.draw(small(), 17, 0)
+    lengths.draw(make(small()), 17, 0)
 
 
 def test_programs_are_counted(workload):
-  few = workload._replace(config=sweep.changed(workload.config, {"steps": 20}))
+  few = workload._replace(experiment=changed(workload.experiment, {"steps": 20}))
   assert lengths.count_programs(few, 0, 0) == (1, 1, 1)
   learners, samplers, steps = lengths.count_programs(few, 4, 4)
   assert steps == 20 and 1 < learners < 20 and 1 <= samplers <= 6
@@ -304,17 +305,17 @@ def test_every_name_on_the_hub_has_a_row_and_every_model_of_gsm8k_a_name():
 
 def test_scaling_keeps_the_load_of_a_chip():
   c = gsm8k.get_config("model=qwen3_0.6b")
-  found = scaling.at_size(c, "v5e:2x4", "v5e:16x16", 4)
+  found = scaling.at_size(make(c), "v5e:2x4", "v5e:16x16", 4)
   assert (found.data.prompts, found.learner.microbatch, found.sampler.slots) == (4096, 1024, 32768)
   assert found.mesh.replica == 4 and c.data.prompts == 32
   c.data.prompts = 33
   with pytest.raises(SettingError, match="data.prompts=33 with --scaling"):
-    scaling.at_size(c, "v5e:2x4", "v5e:2x2", 1)
+    scaling.at_size(make(c), "v5e:2x4", "v5e:2x2", 1)
 
 
 def test_a_sweep_tries_each_mesh_before_a_second_choice():
   c = gsm8k.get_config("model=qwen3_0.6b")
-  tried = list(sweep.candidates(c, 8, 1))
+  tried = list(sweep.candidates(make(c), 8, 1))
   meshes = [(s["mesh.tensor"], s["mesh.group"]) for s in tried]
   first = list(dict.fromkeys(meshes))
   assert meshes[: len(first)] == first and (1, 1) in first and (2, 4) in first
@@ -322,8 +323,8 @@ def test_a_sweep_tries_each_mesh_before_a_second_choice():
     tried
   )
   for settings in tried:
-    changed = sweep.changed(c, settings)
-    assert changed.learner.microbatch == settings["learner.microbatch"]
+    made = changed(make(c), settings)
+    assert made.learner.microbatch == settings["learner.microbatch"]
 
 
 def test_a_sweep_puts_what_fits_before_what_is_faster(workload):

@@ -21,7 +21,8 @@ from grpo_jax.reward_models import agreement
 from grpo_jax.reward_models import rewards as model_rewards
 from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.run import watch
-from grpo_jax.setup import build, defaults, scorers
+from grpo_jax.setup import build, defaults
+from grpo_jax.setup.experiment import make
 from grpo_jax.types import STOPPED, Prompts, Rollouts
 
 NAN = float("nan")
@@ -149,34 +150,27 @@ def test_a_sample_has_the_disagreement_of_the_model_that_differs_most():
 
 
 def test_the_rule_is_what_labels_or_what_evaluates():
-  functions = (("short", "length.overlong", 1.0), ("right", "math.answer_correct", 0.0, {}))
-  config = types.SimpleNamespace(
-    loop="online",
-    rewards=types.SimpleNamespace(functions=functions),
-    eval=types.SimpleNamespace(reward="math.answer_correct", arguments=()),
-    iterative=types.SimpleNamespace(labels="short"),
-  )
-  assert scorers.rule(config) == "right"
+  limits = {"max_length": 8, "buffer": 2}
+  functions = (("short", "length.overlong", 1.0, limits), ("right", "math.answer_correct", 0.0, {}))
+  config = defaults.get_config()
+  config.rewards.functions = functions
+  config.iterative.labels = "short"
+  assert make(config).rule == "right"
   config.loop = "iterative"
-  assert scorers.rule(config) == "short"
+  assert make(config).rule == "short"
   config.loop, config.eval.reward = "online", "boxed.boxed_correct"
-  assert scorers.rule(config) == ""
+  assert make(config).rule == ""
 
 
 def test_the_rule_has_the_arguments_of_what_evaluates():
   rows = [("strict", {"pattern": "#### (.+)"}), ("loose", {"pattern": "([0-9]+)"})]
-  config = types.SimpleNamespace(
-    loop="online",
-    rewards=types.SimpleNamespace(
-      functions=[(name, "pattern.pattern_correct", 1.0, how) for name, how in rows]
-    ),
-    eval=types.SimpleNamespace(
-      reward="pattern.pattern_correct", arguments=(("pattern", "([0-9]+)"),)
-    ),
-  )
-  assert scorers.rule(config) == "loose"
-  config.eval.arguments = ()
-  assert scorers.rule(config) == ""
+  config = defaults.get_config()
+  config.rewards.functions = [(name, "pattern.pattern_correct", 1.0, how) for name, how in rows]
+  config.eval.reward = "pattern.pattern_correct"
+  config.eval.arguments = (("pattern", "([0-9]+)"),)
+  assert make(config).rule == "loose"
+  config.eval.arguments = (("pattern", "(.*)"),)
+  assert make(config).rule == ""
 
 
 def test_scoring_an_evaluation_takes_no_more_memory_than_learning():
@@ -189,7 +183,7 @@ def test_scoring_an_evaluation_takes_no_more_memory_than_learning():
   ) = 16, 4, 4, 2
   for batch, group, cuts in ((16, 1, 1), (32, 1, 2), (48, 1, 3), (40, 2, 5), (14, 16, 14)):
     config.eval.batch = batch
-    assert evaluator.judging_sizes(config, tiny.layout(), group).microbatches == cuts, batch
+    assert evaluator.judging_sizes(make(config), tiny.layout(), group).microbatches == cuts, batch
 
 
 def odd(example, completion):
@@ -210,7 +204,7 @@ def test_an_evaluation_asks_the_reward_models_as_they_are_now(monkeypatch):
   )
   config.eval.problems, config.eval.batch, config.eval.samples = 6, 4, 0
   config.eval.reward = f"{__file__}:odd"
-  model, scorer = build.model(config), build.model(config, scores=True)
+  model, scorer = build.model(make(config)), build.model(make(config), scores=True)
   params = model.load()
   # the head of a new one is 0
   weights = jax.tree.map(lambda x: jnp.where(x == 0, 0.1, x), scorer.load())
@@ -223,7 +217,7 @@ def test_an_evaluation_asks_the_reward_models_as_they_are_now(monkeypatch):
     progress=lambda *_: None,
     evaluation=lambda step, numbers: written.update({step: numbers}),
   )
-  evaluate = evaluator.Evaluator(config, model, lambda: models)
+  evaluate = evaluator.Evaluator(make(config), model, lambda: models)
   found = evaluate(writer, params, 1)
   assert found["reward/judge"] != 0 and 0 < found["reward/steps"] < 1
   assert {"eval/accuracy", "eval/reward/judge", "eval/reward/steps"} <= set(written[1])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from grpo_jax.config import settings
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import collect
 from grpo_jax.rewards import combine, group
@@ -62,9 +63,8 @@ def test_it_is_known_by_the_name_of_its_second_parameter():
     lambda completions, example: 0.0
   ) and not combine.looks_at_group(max)
   functions = (("rank", f"{__file__}:by_rank", 2.0, {"top": 5}), ("one", f"{__file__}:one", 1.0))
-  (_, bound, weight), (_, single, _) = scorers.rewards(
-    ConfigDict({"functions": functions, "outcome_models": (), "process_models": ()})
-  )
+  ranked, plain = scorers.reward_functions(settings.Rewards(functions=functions), [])
+  bound, weight, single = ranked.reward.score, ranked.weight, plain.reward.score
   assert combine.looks_at_group(bound) and not combine.looks_at_group(single)
   assert bound(EXAMPLE, [written(1)]) == [5.0] and weight == 2.0
 

@@ -18,8 +18,8 @@ import zlib
 import hostile_rewards
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 
+from grpo_jax.config import settings
 from grpo_jax.errors import SettingError
 from grpo_jax.rewards import combine
 from grpo_jax.sandbox import deadline
@@ -60,9 +60,8 @@ def load(code: str, tmp_path) -> tuple[str, object, float]:
   file = tmp_path / "mine.py"
   file.write_text(code)
   rows = (("bad", f"{file}:reward", 0.25),)
-  return scorers.rewards(
-    ConfigDict({"functions": rows, "outcome_models": (), "process_models": ()})
-  )[0]
+  (loaded,) = scorers.reward_functions(settings.Rewards(functions=rows), [])
+  return loaded.name, loaded.reward.score, loaded.weight
 
 
 @contextlib.contextmanager
@@ -191,13 +190,13 @@ def test_what_it_is_told_can_be_compared_copied_and_written_as_ever():
 @pytest.mark.parametrize("setting", ["functions", "outcome_models", "process_models"])
 def test_names_that_cannot_be_a_metric_are_refused(setting):
   def find(name):
-    cfg = {
-      "functions": (("fine", "math.well_formed", 1.0),),
-      "outcome_models": (),
-      "process_models": (),
-    }
-    path = "math.well_formed" if setting == "functions" else "folder"
-    return scorers.rewards(ConfigDict(cfg | {setting: ((name, path, 1.0), *cfg[setting])}))
+    fine = ("fine", "math.well_formed", 1.0)
+    if setting == "functions":
+      cfg = settings.Rewards(functions=((name, "math.well_formed", 1.0), fine))
+    else:
+      cfg = settings.Rewards(**{"functions": (fine,), setting: ((name, "folder", 1.0),)})
+    models = [model for model, *_ in scorers.reward_models(cfg)]
+    return scorers.reward_functions(cfg, models)
 
   for name in hostile_rewards.NAMES:
     with pytest.raises(SettingError, match=f"rewards.{setting} has.*(use|give)") as error:

@@ -9,6 +9,7 @@ from fractions import Fraction
 import pytest
 from ml_collections import ConfigDict
 
+from grpo_jax.config import settings
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import policy
 from grpo_jax.rewards import choice, combine, exact, option, pattern, steps
@@ -306,5 +307,5 @@ def test_a_batch_is_known_before_it_is_scored():
   combine.ahead([seen.append], [example("7"), None], [group, group])
   assert seen == [[(example("7"), completion("a"))]]
   functions = (("a", "boxed.boxed_correct", 1.0), ("b", "math.answer_correct", 1.0))
-  rewards = ConfigDict({"functions": functions, "outcome_models": (), "process_models": ()})
-  assert [each.__name__ for each in scorers.scored_ahead(rewards)] == ["score_ahead"]
+  boxed, math = scorers.reward_functions(settings.Rewards(functions=functions), [])
+  assert boxed.reward.score_ahead.__name__ == "score_ahead" and math.reward.score_ahead is None

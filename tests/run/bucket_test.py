@@ -19,6 +19,7 @@ import jax
 import numpy as np
 import pytest
 import resume_test
+import tiny_runs
 from checkpoint_test import abstract, equal, make_state
 from hf_test import assert_same, decoder, saved
 
@@ -131,14 +132,14 @@ def test_samples_that_were_drawn_come_back():
 
 def test_the_config_that_owns_a_folder():
   config, folder = defaults.get_config(), f"{ROOT}/owned"
-  workdir.check_owner(folder, config)
-  workdir.claim(folder, config)
-  workdir.check_owner(folder, config)
+  workdir.check_owner(folder, tiny_runs.as_json(config))
+  workdir.claim(folder, tiny_runs.as_json(config))
+  workdir.check_owner(folder, tiny_runs.as_json(config))
   config.learner.lr = 1.0
   with pytest.raises(
     SettingError, match=r"belongs to another config \(learner.lr was 1e-06, is 1.0\)"
   ):
-    workdir.check_owner(folder, config)
+    workdir.check_owner(folder, tiny_runs.as_json(config))
   with workdir.locked(folder) as check_lock:
     check_lock()
     assert json.loads((storage.place(folder) / "lock").read_bytes())["pid"] == os.getpid()

@@ -21,6 +21,7 @@ from grpo_jax.errors import SettingError
 from grpo_jax.reports import inspector
 from grpo_jax.run import compile_cache, workdir
 from grpo_jax.setup import build, defaults
+from grpo_jax.setup.experiment import make
 
 good = doctor_test.good
 Edit = Callable[[pathlib.Path], object]
@@ -148,7 +149,7 @@ def model(good) -> tuple[ConfigDict, build.Model]:
   c.data.name, c.data.path = "jsonl", str(good.parent / "data")
   c.eval.problems, c.checkpoint.every, c.checkpoint.export = 0, 2, True
   c.log.tensorboard = False
-  return c, build.model(c, jax.devices()[:1])
+  return c, build.model(make(c), jax.devices()[:1])
 
 
 def plots() -> types.ModuleType:

@@ -5,6 +5,7 @@ import tiny_runs
 
 from grpo_jax.distributed import inputs
 from grpo_jax.setup import depends, modules
+from grpo_jax.setup.experiment import make
 
 
 @pytest.fixture
@@ -45,11 +46,11 @@ def test_what_each_setting_names_is_known_by_its_content(folder, changes, name):
     return value.format(folder) if isinstance(value, str) else value
 
   config = tiny_runs.config({key: put(value) for key, value in changes.items()})
-  before = depends.of_folders(config)
+  before = depends.of_folders(make(config))
   assert list(before) == [name]
   for file in folder.glob("*/config.json"):
     file.write_text("other")
-  assert inputs.differences(before, depends.of_folders(config)) == [name]
+  assert inputs.differences(before, depends.of_folders(make(config))) == [name]
 
 
 def test_a_run_is_known_by_its_model_and_its_last_checkpoint(tmp_path):
@@ -57,17 +58,17 @@ def test_a_run_is_known_by_its_model_and_its_last_checkpoint(tmp_path):
   (tmp_path / "model" / "decoder.json").write_text("{}")
   (tmp_path / "checkpoints" / "40").mkdir(parents=True)
   config = tiny_runs.config({"init_from": str(tmp_path)})
-  found = depends.of_folders(config)
+  found = depends.of_folders(make(config))
   assert (
     list(found) == ["init_from/decoder.json", "init_from checkpoint"]
     and found["init_from checkpoint"] == "40"
   )
   (tmp_path / "checkpoints" / "60").mkdir()
-  assert inputs.differences(found, depends.of_folders(config)) == ["init_from checkpoint"]
+  assert inputs.differences(found, depends.of_folders(make(config))) == ["init_from checkpoint"]
 
 
 def test_nothing_named_is_nothing_to_compare():
-  assert depends.of_folders(tiny_runs.config({})) == {}
+  assert depends.of_folders(make(tiny_runs.config({}))) == {}
 
 
 def test_a_user_s_file_is_known_as_it_was_when_it_was_loaded(tmp_path, monkeypatch):

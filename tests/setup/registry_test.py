@@ -89,7 +89,7 @@ def test_a_function_of_python_itself_is_refused_and_not_called(name, reason, tmp
   arithmetic_eval = ConfigDict({"reward": name, "arguments": ()})
   for find in (
     lambda: modules.function(name, "grpo_jax.rewards", "offline.require"),
-    lambda: scorers.rewards(_rewards(("a", name, 1.0))),
+    lambda: scorers.reward_functions(_rewards(("a", name, 1.0)), []),
     lambda: scorers.eval_reward(arithmetic_eval),
     lambda: cases.settings(advantage=name),
   ):
@@ -151,9 +151,9 @@ def test_rewards():
     ("correct", "math.answer_correct", 1),
     ("overlong", "length.overlong", 0.5, {"max_length": 10, "buffer": 4}),
   )
-  (name, function, weight), (_, overlong, _) = scorers.rewards(cfg)
-  assert (name, function, weight) == ("correct", math.answer_correct, 1.0)
-  assert overlong(Example("", "", "", {}), Completion("", [0] * 8, 1, [])) == -0.5
+  (name, reward, weight), (_, overlong, _) = scorers.reward_functions(cfg, [])
+  assert (name, reward.score, weight) == ("correct", math.answer_correct, 1.0)
+  assert overlong.score(Example("", "", "", {}), Completion("", [0] * 8, 1, [])) == -0.5
 
 
 @pytest.mark.parametrize(
@@ -170,23 +170,23 @@ def test_rewards():
 )
 def test_bad_rewards(functions):
   with pytest.raises(SettingError, match="rewards.functions has"):
-    scorers.rewards(_rewards(*functions))
+    scorers.reward_functions(_rewards(*functions), [])
 
 
 def test_sources():
-  ((source,), weights) = registry.train_sources(_data())
-  assert (
-    len(source) == 20 and source[3] == Arithmetic("train", max_number=50)[3] and weights == [1.0]
-  )
-  assert registry.eval_source(_data())[3] == Arithmetic("test", max_number=50)[3]
+  (data_set,) = registry.train_data(_data())
+  source = data_set.open()
+  assert len(source) == 20 and source[3] == Arithmetic("train", max_number=50)[3]
+  assert data_set.weight == 1.0
+  assert registry.test_data(_data()).open()[3] == Arithmetic("test", max_number=50)[3]
   with pytest.raises(
     SettingError, match="data.name='arithmetics'.*grpo_jax.data has arithmetic.*, jsonl"
   ):
-    registry.train_sources(_data(name="arithmetics"))
+    registry.train_data(_data(name="arithmetics"))
   with pytest.raises(SettingError, match=r"has no function settings\(\)"):
-    registry.train_sources(_data(name="loader"))
+    registry.train_data(_data(name="loader"))
   with pytest.raises(SettingError, match="data.path = 'x'"):
-    registry.train_sources(_data(path="x"))
+    registry.train_data(_data(path="x"))[0].open()
 
 
 OWN_DATA = """
@@ -205,33 +205,39 @@ def test_a_data_set_of_ones_own(tmp_path):
   """Its settings are a section of the config under its name, or its own defaults."""
   (tmp_path / "sums.py").write_text(OWN_DATA)
   cfg = _data(name=str(tmp_path / "sums.py"))
-  ((source,), _) = registry.train_sources(cfg)
-  assert [example.answer for example in source] == ["1", "2", "3"]
+  (data_set,) = registry.train_data(cfg)
+  assert [example.answer for example in data_set.open()] == ["1", "2", "3"]
   with cfg.unlocked():
     cfg.sums = ConfigDict({"largest": 1})
-  assert len(registry.eval_source(cfg)) == 1
+  assert len(registry.test_data(cfg).open()) == 1
   (tmp_path / "half.py").write_text("def settings():\n  return {}\n")
   with pytest.raises(SettingError, match=r"half.py': has no function source\(split, path, cfg\)"):
-    registry.train_sources(_data(name=str(tmp_path / "half.py")))
+    registry.train_data(_data(name=str(tmp_path / "half.py")))
 
 
 def test_mixture_and_its_test_set(tmp_path):
   file = _jsonl(tmp_path / "a.jsonl", "a")
   cfg = _data(mixture=(("arithmetic", "", 3.0), ("jsonl", file, 1)))
-  sources, weights = registry.train_sources(cfg)
-  assert [len(source) for source in sources] == [20, 1] and weights == [3.0, 1.0]
-  assert len(registry.eval_source(cfg)) == 20
+  sets = registry.train_data(cfg)
+  assert [(len(each.open()), each.weight) for each in sets] == [(20, 3.0), (1, 1.0)]
+  assert len(registry.test_data(cfg).open()) == 20
   with pytest.raises(SettingError, match="data.mixture has"):
-    registry.train_sources(_data(mixture=(("arithmetic", 3.0),)))
+    registry.train_data(_data(mixture=(("arithmetic", 3.0),)))
 
 
 def test_never_evaluates_on_the_file_it_trains_on(tmp_path):
   file, other = _jsonl(tmp_path / "a.jsonl", "a"), _jsonl(tmp_path / "b.jsonl", "b")
   with pytest.raises(SettingError, match="is the file that is trained on"):
-    registry.eval_source(_data(name="jsonl", path=file))
+    _check_test(_data(name="jsonl", path=file))
   with pytest.raises(SettingError, match="is the file that is trained on"):
-    registry.eval_source(_data(mixture=(("jsonl", file, 1.0),), test_name="jsonl", test_path=file))
-  assert registry.eval_source(_data(name="jsonl", path=file, test_path=other))[0].question == "b"
+    _check_test(_data(mixture=(("jsonl", file, 1.0),), test_name="jsonl", test_path=file))
+  apart = _data(name="jsonl", path=file, test_path=other)
+  _check_test(apart)
+  assert registry.test_data(apart).open()[0].question == "b"
+
+
+def _check_test(cfg: ConfigDict) -> None:
+  registry.check_test(registry.test_data(cfg), registry.train_data(cfg), cfg)
 
 
 OWN_ADVANTAGES = """

@@ -9,7 +9,9 @@ import pytest
 
 from experiments import arithmetic, arithmetic_iterative, arithmetic_prm, arithmetic_rm, gsm8k
 from grpo_jax.errors import SettingError
-from grpo_jax.setup import checks, room
+from grpo_jax.setup import room
+from grpo_jax.setup.experiment import make
+from grpo_jax.setup.resolve import resolve
 
 HUGE = 2 * 10**9
 ALL = "all hosts and devices have 24.0 GB of memory; use a smaller "
@@ -41,10 +43,11 @@ def laptop(monkeypatch):
 def test_a_size_that_cannot_be(name, value, objective, says):
   config = bad_settings_test.changed(name, value, objective)
   if not says:
-    return checks.check_settings(config)  # an online run draws no samples once and for all
+    resolve(config)  # an online run draws no samples once and for all
+    return
   start = time.process_time()
   with pytest.raises(SettingError) as error:
-    checks.check_settings(config)
+    resolve(config)
   assert f"{name}={value}" in str(error.value) and says in str(error.value), error.value
   assert time.process_time() - start < 2
 
@@ -58,14 +61,12 @@ def test_a_size_of_another_loop(module, name):
   with pytest.raises(
     SettingError, match=f"{name}=2000000000 x sampler.max_length=.*use a smaller {name}"
   ):
-    checks.check_settings(config)
+    resolve(config)
 
 
 def test_the_experiments_fit_a_laptop():
   for module in (arithmetic, arithmetic_prm, arithmetic_rm, gsm8k):
-    config = module.get_config()
-    source = checks.source_of_data(config)
-    room.check_sizes(config, source, checks.COMPLETIONS.get(source, config.sampler.group))
+    room.check_sizes(make(module.get_config()))
 
 
 def test_a_model_that_no_memory_holds():

@@ -9,7 +9,8 @@ from ml_collections import ConfigDict
 
 from experiments import arithmetic, arithmetic_rm
 from grpo_jax.errors import SettingError
-from grpo_jax.setup import checks, defaults
+from grpo_jax.setup import defaults
+from grpo_jax.setup.resolve import resolve
 
 ADVANTAGES = """
 import jax.numpy as jnp
@@ -60,7 +61,7 @@ def refusal(config: ConfigDict) -> str:
   """
   start = time.process_time()
   with pytest.raises(SettingError) as error:
-    checks.check_settings(config)
+    resolve(config)
   assert (
     "\n" not in str(error.value)
     and len(str(error.value)) < 1000
@@ -114,7 +115,7 @@ def test_an_advantage_of_ones_own(name, line, says, objective, own):
 
 @pytest.mark.parametrize("name", ["whole_numbers", "half", "settings"])
 def test_an_advantage_of_ones_own_that_works(name, own):
-  checks.check_settings(bad_settings_test.changed("objective.advantage", f"{own}:{name}"))
+  resolve(bad_settings_test.changed("objective.advantage", f"{own}:{name}"))
 
 
 # The body of a function of an objective, and what is said of it.
@@ -197,7 +198,7 @@ def test_an_objective_of_ones_own(body, tmp_path):
   file = tmp_path / "own.py"
   file.write_text(START + with_field(body))
   with pytest.raises(SettingError) as error:
-    checks.check_settings(arithmetic.get_config(f"objective={file}"))
+    resolve(arithmetic.get_config(f"objective={file}"))
   says = FUNCTIONS[body].replace("FILE", f"{file}, line 11")
   assert str(error.value).startswith(f"objective.name='{file}': {says}"), error.value
   assert "\n" not in str(error.value) and len(str(error.value)) < 1000
@@ -206,9 +207,9 @@ def test_an_objective_of_ones_own(body, tmp_path):
 def test_an_objective_of_ones_own_that_works(tmp_path):
   (tmp_path / "own.py").write_text(f"{START}OBJECTIVE = grpo.OBJECTIVE\n")
   config = arithmetic.get_config(f"objective={tmp_path}/own.py")
-  checks.check_settings(config)
+  resolve(config)
   config.learner.update(mu=2, minibatches=4, microbatch=2, stop_kl=0.1)
-  checks.check_settings(config)
+  resolve(config)
 
 
 def test_a_rule_that_ends_the_passes_needs_its_metric(tmp_path):
@@ -238,4 +239,4 @@ def test_the_objectives_here_are_as_they_should_be(name, more):
   teacher = ",teacher=x" if name.startswith("distill") else ""
   config = arithmetic.get_config(f"objective={name}{teacher}")
   config.update_from_flattened_dict(more)
-  checks.check_settings(config)
+  resolve(config)

@@ -3,13 +3,15 @@ most of them.
 """
 
 import importlib
+import operator
 import pathlib
 
 import pytest
 
 from experiments import arithmetic, arithmetic_prm, arithmetic_rm, gsm8k, presets
 from grpo_jax.errors import SettingError
-from grpo_jax.setup import checks, defaults, unread
+from grpo_jax.setup import defaults, unread
+from grpo_jax.setup.experiment import make
 
 EXPERIMENTS = pathlib.Path(arithmetic.__file__).parent
 FILES = sorted(
@@ -26,12 +28,9 @@ ARGUMENTS |= {"gsm8k_process": "reward_model=x", "measure.reward_comparison": "p
 
 
 def test_the_defaults_are_those_of_the_config():
-  config = defaults.get_config()
-  for row in unread.rows(config, "live"):
-    value = config
-    for part in row.name.split("."):
-      value = value[part]
-    assert value == row.default, row.name
+  experiment = make(defaults.get_config())
+  for row in unread.rows(experiment):
+    assert operator.attrgetter(row.name)(experiment) == row.default, row.name
 
 
 def test_what_is_given_in_place_of_a_teacher_leaves_it_as_it_is():
@@ -40,7 +39,7 @@ def test_what_is_given_in_place_of_a_teacher_leaves_it_as_it_is():
     config = module.get_config()
     config.offline[name] = "x.jsonl"
     assert config.offline.teacher
-    unread.check(config, checks.source_of_data(config))
+    unread.check(make(config))
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -50,7 +49,7 @@ def test_the_experiments_read_what_they_set(name):
     return
   config = module.get_config(*filter(None, [ARGUMENTS.get(name)]))
   if "loop" in config:
-    unread.check(config, checks.source_of_data(config))
+    unread.check(make(config))
 
 
 @pytest.mark.parametrize("experiment", [arithmetic, gsm8k])
@@ -58,7 +57,7 @@ def test_the_experiments_read_what_they_set(name):
 def test_every_objective_reads_what_its_row_sets(objective, experiment):
   teacher = ",teacher=x" if objective.startswith("distill") else ""
   config = experiment.get_config(f"objective={objective}{teacher}")
-  unread.check(config, checks.source_of_data(config))
+  unread.check(make(config))
 
 
 def test_what_a_run_reads_may_be_set():
@@ -66,9 +65,9 @@ def test_what_a_run_reads_may_be_set():
   config.update_from_flattened_dict(
     {"ref_from": "x", "learner.critic_lr": 1.0, "data.chat": True, "data.system": "a"}
   )
-  unread.check(config, "live")
+  unread.check(make(config))
   config.data.chat = False
   with pytest.raises(
     SettingError, match="data.system='a': with data.chat=False there is no system message; use ''"
   ):
-    unread.check(config, "live")
+    unread.check(make(config))

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_jax.errors import SettingError
-from grpo_jax.setup import build, checks, defaults
+from grpo_jax.setup import build, defaults
+from grpo_jax.setup.experiment import make
+from grpo_jax.setup.resolve import resolve
 from grpo_jax.tokenizer import making, steps
 
 RULES = ("line", "blank line", r"\. |;", r"(?=Step [0-9]:)")
@@ -58,13 +60,13 @@ def test_a_rule_that_is_no_pattern_is_refused(rule, message):
   c = defaults.get_config()
   c.data.steps = rule
   with pytest.raises(SettingError, match=message):
-    checks.check_settings(c)
+    resolve(c)
 
 
 def test_the_config_names_the_rule_of_its_tokenizer():
   c = defaults.get_config()
   c.tokenizer, c.data.arithmetic.size, c.data.steps = "words", 8, r"[0-9]"
-  tokenizer = build.make_tokenizer(c, "")
+  tokenizer = build.make_tokenizer(make(c), "")
   tokens = tokenizer.encode("has 4\n5 has")
   assert [tokenizer.text(tokens[end]).strip() for end in tokenizer.step_ends(tokens)] == [
     "4",
@@ -81,14 +83,14 @@ def test_a_pattern_that_backtracks_is_stopped():
     r"(\d+)+\.",
     0.2,
   )
-  tokenizer = build.make_tokenizer(c, "")
+  tokenizer = build.make_tokenizer(make(c), "")
   with pytest.raises(
     SettingError,
     match=r"data.steps='\(.*took longer than 0.2 s \(rewards.deadline\) on a .* 40 char",
   ):
     steps.step_ends_in_time(["4"] * 40, tokenizer.step_pattern, tokenizer.step_seconds)
   c.data.steps = "line"
-  assert build.make_tokenizer(c, "").step_seconds == 0.0
+  assert build.make_tokenizer(make(c), "").step_seconds == 0.0
 
 
 def test_a_character_that_several_tokens_make_ends_a_step():

@@ -10,13 +10,13 @@ sample is right. The last step of a truncated sample may be incomplete and gets 
 that share their first steps share the labels of these.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 
 from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError
@@ -28,7 +28,8 @@ from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sampling import rollouts, sampler
 from grpo_jax.sampling.sampler import Sampler
 from grpo_jax.sandbox.deadline import Guard
-from grpo_jax.setup import build, scorers
+from grpo_jax.setup import build
+from grpo_jax.setup.experiment import Experiment
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import (
   STOPPED,
@@ -80,27 +81,29 @@ class Counts(NamedTuple):
   faults: int  # completions on which eval.reward failed: they count as wrong
 
 
-def make_labeller(config: ConfigDict, model: build.Model) -> Labeller:
+def make_labeller(experiment: Experiment, model: build.Model) -> Labeller:
   """Makes the labeller of samples; `model` is the policy that writes the continuations."""
-  layout = sampler.decode_layout(model.layout, config.sampler.tensor)
-  group, shards = config.offline.continuations, layout.size("sample")
+  layout = sampler.decode_layout(model.layout, experiment.sampler.tensor)
+  group, shards = experiment.offline.continuations, layout.size("sample")
   if group % shards:
     raise SettingError(
       f"offline.continuations={group}: use a multiple of {shards}, the shards that mesh.group makes"
     )
-  sizes = build.sizes(config, model.layout)
+  sizes = build.sizes(experiment, model.layout)
   return Labeller(
     sampler.make_sampler(
-      model.decoder, ConfigDict(config.sampler.to_dict() | {"group": group}), model.stop
+      model.decoder, dataclasses.replace(experiment.sampler, group=group), model.stop
     ),
-    Sizes(sizes.most, sizes.layout, sizes.width + config.sampler.max_length, sizes.microbatches),
+    Sizes(
+      sizes.most, sizes.layout, sizes.width + experiment.sampler.max_length, sizes.microbatches
+    ),
     model.tokenizer,
-    scorers.eval_reward(config.eval).score,
-    config.rewards.deadline,
-    LABELS[config.offline.labels],
-    config.eval.batch,
+    experiment.eval_reward.score,
+    experiment.rewards.deadline,
+    LABELS[experiment.offline.labels],
+    experiment.eval.batch,
     group,
-    config.sampler.max_length,
+    experiment.sampler.max_length,
   )
 
 

@@ -9,7 +9,6 @@ from collections.abc import Hashable, Sequence
 from typing import Generic, NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from grpo_jax.data import jsonl, loader
 from grpo_jax.data.loader import Item
@@ -20,7 +19,8 @@ from grpo_jax.loops.groups import Scored, failed, select
 from grpo_jax.ops.advantages import totals
 from grpo_jax.packing import plan
 from grpo_jax.run.checkpoint_files import Json
-from grpo_jax.setup import build, scorers
+from grpo_jax.setup import build
+from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import (
   STOPPED,
   TRUNCATED,
@@ -43,12 +43,13 @@ class Pair(NamedTuple):
 # -- of samples
 
 
-def with_requirement(collector: Collector, config: ConfigDict) -> Collector:
+def with_requirement(collector: Collector, experiment: Experiment) -> Collector:
   """Returns the collector with the reward `offline.require`, if set, as a component of weight 0."""
-  function = scorers.requirement(config.offline)
-  if function is None:
+  if experiment.requirement is None:
     return collector
-  return collector._replace(rewards=[*collector.rewards, ("offline.require", function, 0.0)])
+  return collector._replace(
+    rewards=[*collector.rewards, ("offline.require", experiment.requirement, 0.0)]
+  )
 
 
 def of_samples(batch: Scored, seed: int, complete: bool = False, required: bool = False) -> Scored:
@@ -140,16 +141,16 @@ class FromFile(InOrder[Pair]):
   batch.
   """
 
-  def __init__(self, config: ConfigDict, model: build.Model):
+  def __init__(self, experiment: Experiment, model: build.Model):
     """Reads the file."""
-    self.config, self.model = config, model
-    rows = read(config.offline.pairs)
-    rows = [rows[i] for i in np.random.default_rng(config.seed).permutation(len(rows))]
-    first, rest = divide([row.prompt for row in rows], config.offline.held_out)
-    if len(first) < config.offline.held_out or not rest:
+    self.experiment, self.model = experiment, model
+    rows = read(experiment.offline.pairs)
+    rows = [rows[i] for i in np.random.default_rng(experiment.seed).permutation(len(rows))]
+    first, rest = divide([row.prompt for row in rows], experiment.offline.held_out)
+    if len(first) < experiment.offline.held_out or not rest:
       prompts = len({row.prompt for row in rows})
       raise SettingError(
-        f"offline.held_out={config.offline.held_out}: {config.offline.pairs} has {prompts} "
+        f"offline.held_out={experiment.offline.held_out}: {experiment.offline.pairs} has {prompts} "
         f"prompts; use at most {prompts - 1}"
       )
     held = {rows[place].prompt for place in first}
@@ -158,12 +159,15 @@ class FromFile(InOrder[Pair]):
     few = training[: build.FIRST_PROMPTS]
     if not self.rollouts(few).lengths.any():
       raise SettingError(
-        f"offline.pairs={config.offline.pairs!r}: its first {len(few)} pairs are all longer "
-        f"than data.max_prompt_length={config.data.max_prompt_length} or "
-        f"sampler.max_length={config.sampler.max_length}; use larger ones"
+        f"offline.pairs={experiment.offline.pairs!r}: its first {len(few)} pairs are all longer "
+        f"than data.max_prompt_length={experiment.data.max_prompt_length} or "
+        f"sampler.max_length={experiment.sampler.max_length}; use larger ones"
       )
     self.order = loader.Batches(
-      [training], prompts=config.data.prompts, seed=config.seed, shuffle=config.data.shuffle
+      [training],
+      prompts=experiment.data.prompts,
+      seed=experiment.seed,
+      shuffle=experiment.data.shuffle,
     )
 
   def __next__(self) -> HostRollouts:
@@ -171,7 +175,7 @@ class FromFile(InOrder[Pair]):
 
   def rollouts(self, rows: Sequence[Pair]) -> HostRollouts:
     """Returns pairs as groups of two; a pair with a text that is too long is an empty group."""
-    d, longest = self.config.data, self.config.sampler.max_length
+    d, longest = self.experiment.data, self.experiment.sampler.max_length
     examples = [Example(row.prompt, "", "", {}) for row in rows]
     prompts, _ = loader.to_prompts(examples, self.model.render, d.max_prompt_length, d.on_long)
     texts = [
@@ -186,9 +190,11 @@ class FromFile(InOrder[Pair]):
     return Rollouts(plan.trim(prompts), tokens, lengths, ended, zeros, zeros)
 
 
-def length_metrics(config: ConfigDict, batch: HostRollouts) -> dict[str, int]:
+def length_metrics(experiment: Experiment, batch: HostRollouts) -> dict[str, int]:
   """Returns `pairs_too_long`, the number of empty groups in a batch of `offline.pairs`."""
-  return {"pairs_too_long": int((batch.lengths[:, 0] == 0).sum())} if config.offline.pairs else {}
+  return (
+    {"pairs_too_long": int((batch.lengths[:, 0] == 0).sum())} if experiment.offline.pairs else {}
+  )
 
 
 def read(path: str) -> list[Pair]:

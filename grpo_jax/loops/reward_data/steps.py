@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from grpo_jax.data import loader
 from grpo_jax.data.step_labels import Solution, read
 from grpo_jax.errors import SettingError
 from grpo_jax.packing import plan
 from grpo_jax.setup import build
+from grpo_jax.setup.experiment import Experiment
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import STOPPED, TRUNCATED, Example, HostScored, ScoredRollouts
 
@@ -26,7 +26,7 @@ class Labelled(NamedTuple):
   cut: int  # labelled steps beyond sampler.max_length
 
 
-def labelled(config: ConfigDict, model: build.Model) -> Labelled:
+def labelled(experiment: Experiment, model: build.Model) -> Labelled:
   """Returns the solutions of `offline.steps` in groups of one question.
 
   A question with more than `sampler.group` solutions has several groups; smaller groups are filled
@@ -34,13 +34,13 @@ def labelled(config: ConfigDict, model: build.Model) -> Labelled:
   in samples of a policy. A solution that is longer than `sampler.max_length` is cut, and counts as
   truncated, like one that is not complete.
   """
-  solutions, without = read(config.offline.steps)
-  groups = in_groups(solutions, config.sampler.group)
+  solutions, without = read(experiment.offline.steps)
+  groups = in_groups(solutions, experiment.sampler.group)
   shards = model.layout.size("sample")
-  size, longest = -(-max(map(len, groups)) // shards) * shards, config.sampler.max_length
+  size, longest = -(-max(map(len, groups)) // shards) * shards, experiment.sampler.max_length
   questions = [Example(group[0].question, "", "", {}) for group in groups]
   prompts, too_long = loader.to_prompts(
-    questions, model.render, config.data.max_prompt_length, config.data.on_long
+    questions, model.render, experiment.data.max_prompt_length, experiment.data.on_long
   )
   shape = (len(groups), size, longest)
   tokens, lengths = np.zeros(shape, np.int32), np.zeros(shape[:2], np.int32)
@@ -67,9 +67,10 @@ def labelled(config: ConfigDict, model: build.Model) -> Labelled:
   )
   if not given.any():
     raise SettingError(
-      f"offline.steps={config.offline.steps!r}: no labelled step fits: {too_long} of {len(groups)} "
-      f"prompts are over data.max_prompt_length={config.data.max_prompt_length}, {cut} steps lie "
-      f"beyond sampler.max_length={longest}"
+      f"offline.steps={experiment.offline.steps!r}: no labelled step fits: {too_long} of "
+      f"{len(groups)} prompts are over "
+      f"data.max_prompt_length={experiment.data.max_prompt_length}, {cut} steps lie beyond "
+      f"sampler.max_length={longest}"
     )
   return Labelled(rollouts, without, too_long, cut)
 

@@ -11,6 +11,7 @@ from grpo_jax.data.step_labels import Solution
 from grpo_jax.errors import SettingError
 from grpo_jax.loops.reward_data import steps as step_data
 from grpo_jax.setup import defaults
+from grpo_jax.setup.experiment import make
 from grpo_jax.tokenizer import making, steps
 from grpo_jax.types import STOPPED, TRUNCATED
 
@@ -57,7 +58,7 @@ def labelled(tmp_path: Any, *records: dict, shards: int = 1, **settings: Any) ->
   tokenizer = making.train_bpe(["Step 1: a\n"], 258)  # bytes
   layout = types.SimpleNamespace(size={"sample": shards}.get)
   model: Any = types.SimpleNamespace(tokenizer=tokenizer, render=tokenizer.encode, layout=layout)
-  return step_data.labelled(c, model)
+  return step_data.labelled(make(c), model)
 
 
 @pytest.mark.parametrize(("short", "ended", "cut"), [(0, STOPPED, 0), (1, TRUNCATED, 1)])

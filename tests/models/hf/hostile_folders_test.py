@@ -16,7 +16,7 @@ from hostile_edits import CONFIG, DECODER
 
 from experiments import evaluate, sample, sources
 from grpo_jax.errors import SettingError, said_of
-from grpo_jax.setup import build, defaults
+from grpo_jax.setup import build, defaults, experiment
 from grpo_jax.tokenizer import chat
 
 SECONDS = 10
@@ -45,7 +45,7 @@ def start(folder: str) -> None:
   """Does with a folder what a run does: its model, its weights, a prompt."""
   config = defaults.get_config()
   config.init_from, config.data.chat = folder, True
-  model = build.model(config, jax.devices()[:1])
+  model = build.model(experiment.make(config), jax.devices()[:1])
   jax.block_until_ready(model.load())
   assert model.render("a" * 40 + "b two?")  # a pattern may take exponential time for it
 

@@ -1,0 +1,137 @@
+"""Holds an experiment: a config that was checked, with what its names stand for looked up, once.
+
+A person writes a config, a ConfigDict. `make` turns it into an `Experiment`, which nothing changes
+any more: typed settings, and where the config names an objective, a reward or a data set, the
+objects themselves. Below this module nothing sees a config or looks a name up again.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from grpo_jax.config import settings
+from grpo_jax.objectives.base import ConfiguredObjective
+from grpo_jax.setup import registry, scorers
+from grpo_jax.setup.registry import DataSet
+from grpo_jax.setup.scorers import Reward, RewardFunction
+from grpo_jax.types import Example
+
+LIVE = ("online", "iterative")  # loops that learn from samples of the current policy
+LEARNING = "reward_model"  # the name of the reward model that learns under loop="iterative"
+# Completions of a prompt by kind of offline data; samples have as many as the sampler makes.
+COMPLETIONS = {"solutions": 1, "pairs": 2}
+
+
+class NamedModel(NamedTuple):
+  """A reward model that the config names."""
+
+  name: str
+  folder: str  # or the workdir of a run
+  weight: float
+  steps: bool  # whether it scores each step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment(settings.Settings):
+  """Holds the settings of an experiment, and what its names stand for."""
+
+  config: ConfigDict  # a copy of what the person wrote, with settings of their own; see `changed`
+  objective: ConfiguredObjective
+  reward_functions: tuple[RewardFunction, ...]  # rewards.functions; () if nothing is scored
+  reward_models: tuple[NamedModel, ...]  # rewards.outcome_models, then rewards.process_models
+  eval_reward: Reward
+  requirement: Callable | None  # offline.require
+  train_data: tuple[DataSet, ...]
+  test_data: DataSet
+
+  @property
+  def source(self) -> str:
+    """Where the completions come from: "live", or the kind of offline data."""
+    return "live" if self.loop in LIVE else self.offline.data
+
+  @property
+  def completions(self) -> int:
+    """The number of completions of a prompt (G)."""
+    return COMPLETIONS.get(self.source, self.sampler.group)
+
+  @property
+  def components(self) -> list[tuple[str, float]]:
+    """Name and weight of each reward component (N), in their order.
+
+    They are the functions, the reward models, and under loop="iterative" the reward model that
+    learns.
+    """
+    functions = [(entry[0], entry[2]) for entry in self.rewards.functions]
+    models = [(model.name, model.weight) for model in self.reward_models]
+    learning = [(LEARNING, self.iterative.weight)] if self.loop == "iterative" else []
+    return functions + models + learning
+
+  @property
+  def reward_names(self) -> list[str]:
+    """The names of the functions and of the reward models that the config names."""
+    return [entry[0] for entry in self.rewards.functions] + [m.name for m in self.reward_models]
+
+  @property
+  def rule(self) -> str:
+    """The one of `rewards.functions` that tells what is right, or "".
+
+    That is `iterative.labels` if a reward model learns from it, otherwise the one that is
+    `eval.reward`.
+    """
+    return self.iterative.labels if self.loop == "iterative" else self.checked
+
+  @property
+  def checked(self) -> str:
+    """The one of `rewards.functions` that is `eval.reward`, or ""."""
+    asked = [self.eval.reward, dict(self.eval.arguments)]
+    rows = ((name, [path, dict(*more)]) for name, path, _, *more in self.rewards.functions)
+    return next((name for name, which in rows if which == asked), "")
+
+  def config_json(self) -> dict[str, Any]:
+    """Returns the config as JSON."""
+    return json.loads(self.config.to_json_best_effort())
+
+  def open_train(self) -> list[Sequence[Example]]:
+    """Returns the data sets to train on."""
+    return [data_set.open() for data_set in self.train_data]
+
+  def open_test(self) -> Sequence[Example]:
+    """Returns the data set to evaluate on, unless it is the one that is trained on."""
+    registry.check_test(self.test_data, self.train_data, self.data)
+    return self.test_data.open()
+
+
+def make(config: ConfigDict) -> Experiment:
+  """Returns the experiment of a config whose values are within their ranges (settings.check)."""
+  fields = settings.typed(config)
+  objective = registry.configured(config.objective)
+  scored = fields["loop"] in LIVE or fields["offline"].data != "solutions"
+  models = tuple(NamedModel(*row) for row in scorers.reward_models(fields["rewards"]))
+  functions: tuple[RewardFunction, ...] = ()
+  if scored:
+    functions = scorers.reward_functions(fields["rewards"], [model.name for model in models])
+  requirement = scorers.requirement(fields["offline"])
+  eval_reward = scorers.eval_reward(fields["eval"])
+  return Experiment(
+    **fields,
+    config=config.copy_and_resolve_references(),
+    objective=objective,
+    reward_functions=functions,
+    reward_models=models,
+    eval_reward=eval_reward,
+    requirement=requirement,
+    train_data=registry.train_data(config.data),
+    test_data=registry.test_data(config.data),
+  )
+
+
+def changed(experiment: Experiment, changes: Mapping[str, object]) -> Experiment:
+  """Returns the experiment with other values of settings, by their dotted names."""
+  config = experiment.config.copy_and_resolve_references()
+  for name, value in changes.items():
+    section, _, last = name.rpartition(".")
+    (config[section] if section else config)[last] = value
+  return make(config)

@@ -1,0 +1,20 @@
+"""Turns a config into an experiment, or refuses it: here its settings are checked.
+
+Checks that need the mesh and the model's shape follow when a loop has made these (checks.check).
+"""
+
+from ml_collections import ConfigDict
+
+from grpo_jax.config import settings
+from grpo_jax.setup import checks, experiment
+from grpo_jax.setup.experiment import Experiment
+from grpo_jax.tokenizer import steps
+
+
+def resolve(config: ConfigDict) -> Experiment:
+  """Returns the experiment of a config, after all checks that need no weights, data or devices."""
+  settings.check(config)
+  steps.pattern(config.data.steps)
+  resolved = experiment.make(config)
+  checks.check_settings(resolved)
+  return resolved
