@@ -18,7 +18,7 @@ from absl import flags
 from ml_collections import ConfigDict, FrozenConfigDict, config_flags
 
 from grpo_jax.config import settings
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import GrpoError, SettingError
 from grpo_jax.io import storage
 
 LONGEST = 2000  # characters of a message: a value may be as long as a command line
@@ -171,14 +171,14 @@ def fail(message: str | Exception, code: int = 2) -> NoReturn:
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-  """Ends the program with one line at a SettingError, with its code, and at Ctrl-C, with 130.
+  """Ends the program with one line at a GrpoError, with its code, and at Ctrl-C, with 130.
 
   A user's code that calls sys.exit(0) also ends it with one line and code 2, since the program is
   not done. Other errors keep their traceback.
   """
   try:
     yield
-  except SettingError as error:
+  except GrpoError as error:
     fail(error, error.code)
   except SystemExit as error:
     if error.code:
@@ -268,7 +268,7 @@ def _load(path: str) -> ConfigDict:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     config = module.get_config(*arg)
-  except SettingError as error:
+  except GrpoError as error:
     fail(f"--config={path}: {error}")
   except SystemExit as error:
     fail(f"--config={path}: it ends the program, sys.exit({error.code!r}); return a config")

@@ -32,7 +32,7 @@ from ml_collections import ConfigDict
 from experiments import arguments
 from experiments.progress import Progress
 from grpo_jax.config import settings
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import GrpoError, SettingError
 from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 from grpo_jax.run import compile_cache, console, finished, logs, manifest, provenance, writer
@@ -94,7 +94,7 @@ def whole(folder: str) -> Iterator[Line]:
     if not sums:
       text = "no checksums of whole files: the run is of before there were any"
       yield Line("unchecked", manifest.NAME, text)
-  except SettingError as error:
+  except GrpoError as error:
     yield Line("damaged", manifest.NAME, str(error))
   for name, written in sums.items():
     now = manifest.changed(folder, name, written)
@@ -294,7 +294,7 @@ def depends_on(folder: str) -> Iterator[Line]:
 
   try:
     recorded = model_folder.read_json(f"workdir={folder}", storage.place(folder), inputs.NAME)
-  except SettingError as error:
+  except GrpoError as error:
     yield Line("damaged", inputs.NAME, str(error))
     return
   if recorded is None:

@@ -16,7 +16,7 @@ from absl import app, flags, logging
 
 from experiments import arguments, sources
 from experiments.progress import Progress
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError, SettingError
 from grpo_jax.io import storage
 from grpo_jax.run import finished, provenance
 
@@ -46,7 +46,7 @@ def check(workdir: str | None, step: int | None, out: str | None) -> None:
     raise SettingError(f"--workdir={workdir!r}: has no checkpoints; give the folder of a run")
   if not finished.steps(finished.directory(workdir)):
     ended = storage.place(workdir) / "export"
-    raise SettingError(
+    raise CheckpointError(
       f"--workdir={workdir!r}: has no complete checkpoint any more; {ended} is the model of its end"
     )
   sources.check_out(out, [workdir])

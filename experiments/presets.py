@@ -8,7 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import GrpoError, SettingError
 from grpo_jax.setup import defaults, registry
 
 # name -> (module of grpo_jax/objectives, {setting: value})
@@ -64,7 +64,7 @@ def choose(c: ConfigDict, name: str, teacher: str = "", table: Table = PRESETS) 
   module, changes = table.get(name, (name, {}))
   try:
     registry.objective(module)
-  except SettingError as error:
+  except GrpoError as error:
     if name in table or "." in name:
       raise
     raise SettingError(

@@ -28,7 +28,7 @@ from ml_collections import ConfigDict
 from experiments import arguments, sources
 from experiments.progress import Progress
 from grpo_jax.config import kinds, settings
-from grpo_jax.errors import SettingError, said_of
+from grpo_jax.errors import CheckpointError, DataError, SettingError, said_of
 from grpo_jax.io import storage
 from grpo_jax.run import provenance
 
@@ -128,7 +128,7 @@ def read_questions(file: str) -> list[str]:
     ) from error
   numbered = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
   if not numbered:
-    raise SettingError(f"--file={file!r}: has no question; write one on each line")
+    raise DataError(f"--file={file!r}: has no question; write one on each line")
   if file.endswith(".txt"):
     return [line for _, line in numbered]
   return [_question(line, f"--file={file!r}, line {number}") for number, line in numbered]
@@ -144,7 +144,7 @@ def _question(line: str, where: str) -> str:
   for text in (fields.get("question"), fields.get("prompt")):
     if kinds.is_text(text) and text.strip():
       return text
-  raise SettingError(
+  raise DataError(
     f'{where}: use an object with a text "question" or "prompt", as in {{"question": "What is '
     f'2+3?"}}'
   )
@@ -168,7 +168,7 @@ def make_config(path: str, numbers: dict[str, Any], run: str) -> ConfigDict:
       changes = OF_FOLDERS | {"sampler.dtype": provenance.weights_dtype(path)}
     config.update_from_flattened_dict(changes)
   except (AttributeError, TypeError) as error:
-    raise SettingError(
+    raise CheckpointError(
       f"--path={run!r}: config.json is not as the run wrote it ({error}); put it back"
     ) from error
   settings.check(config)

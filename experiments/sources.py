@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from grpo_jax.config import kinds
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError, GrpoError, SettingError
 from grpo_jax.io import storage
 from grpo_jax.run import finished, manifest, provenance
 
@@ -56,7 +56,7 @@ def warn_of_damage(flag: str, path: str, step: int | None) -> None:
   """
   try:
     sums = manifest.read(path)
-  except SettingError as error:
+  except GrpoError as error:
     print(f"warning: {error}", flush=True)
     return
   read = ("config.json", "model", *(("result.json", "export") if step is None else ()))
@@ -83,7 +83,7 @@ def check_step(flag: str, path: str, step: int | None) -> None:
     there = f"use {', '.join(map(str, few))}" if steps else "it has no complete checkpoint"
     raise SettingError(f"--step={step}: {flag}={path!r} has no checkpoint of that step; {there}")
   if not steps and not (storage.place(path) / "export" / "config.json").exists():
-    raise SettingError(
+    raise CheckpointError(
       f"{flag}={path!r}: this run has no complete checkpoint; wait for its first, or use another"
     )
 

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
   from grpo_jax.distributed.sharding import Layout as Layout
   from grpo_jax.distributed.sharding import make_layout as make_layout
+  from grpo_jax.errors import CheckpointError as CheckpointError
+  from grpo_jax.errors import DataError as DataError
+  from grpo_jax.errors import GrpoError as GrpoError
   from grpo_jax.errors import SettingError as SettingError
+  from grpo_jax.errors import StorageError as StorageError
+  from grpo_jax.errors import TrainingError as TrainingError
   from grpo_jax.learning.forward import logprobs as logprobs
   from grpo_jax.learning.learn import make_learn as make_learn
   from grpo_jax.models.decoder import Decoder as Decoder
@@ -38,17 +43,22 @@ if TYPE_CHECKING:
   from grpo_jax.types import Rollouts as Rollouts
 
 _MODULES = {
+  "CheckpointError": "errors",
   "Completion": "types",
+  "DataError": "errors",
   "Decoder": "models.decoder",
   "DecoderConfig": "models.shape",
   "Example": "types",
+  "GrpoError": "errors",
   "Layout": "distributed.sharding",
   "Packing": "packing.plan",
   "Prompts": "types",
   "Rollouts": "types",
   "Sampler": "sampling.sampler",
   "SettingError": "errors",
+  "StorageError": "errors",
   "Tokenizer": "tokenizer.tokenizer",
+  "TrainingError": "errors",
   "clipped": "ops.surrogate",
   "completions": "sampling.rollouts",
   "group_relative": "ops.advantages",

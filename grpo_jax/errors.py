@@ -1,4 +1,7 @@
-"""Defines the errors that a person is meant to read; nothing slow is imported here."""
+"""Defines the errors that a person is meant to read; nothing slow is imported here.
+
+A program tells them apart by their class; docs/reliability.md lists them with their exit codes.
+"""
 
 import contextlib
 import re
@@ -7,17 +10,33 @@ from collections.abc import Iterator
 _INIT_FROM = re.compile(r"(?<![\w.])init_from=")
 
 
-class SettingError(ValueError):
-  """Bad input: one line that names the setting, its value and what would work.
+class GrpoError(ValueError):
+  """Anything that a person can mend: one line that names it, its value and what would work.
 
-  `experiments.run` prints it without a traceback and exits with its code.
+  `experiments.run` prints the line without a traceback and exits with the code.
   """
 
   code = 2
 
 
-class StorageError(SettingError):
-  """A folder or bucket that can no longer be written: one line that says what is saved.
+class SettingError(GrpoError):
+  """A setting, a flag or an argument has a value that cannot work."""
+
+
+class DataError(GrpoError):
+  """A data set, or the folder of a tokenizer or model, is there and holds what cannot be used."""
+
+
+class CheckpointError(GrpoError):
+  """A checkpoint or the folder of a run is damaged, incomplete, or does not fit."""
+
+
+class TrainingError(GrpoError):
+  """A run cannot continue: its updates are not finite, or its hosts do not agree."""
+
+
+class StorageError(GrpoError):
+  """A folder or bucket can no longer be written; the line says what is saved.
 
   The same command resumes from there, so launchers may repeat it after this exit code.
   """
@@ -25,12 +44,26 @@ class StorageError(SettingError):
   code = 75  # EX_TEMPFAIL of sysexits.h
 
 
+def kind_of(error: BaseException) -> type[GrpoError] | None:
+  """Returns the class of this file that an error belongs to; None if it is no GrpoError."""
+  return next((kind for kind in type(error).__mro__ if kind.__module__ == __name__), None)
+
+
+@contextlib.contextmanager
+def as_kind(kind: type[GrpoError]) -> Iterator[None]:
+  """Raises the errors of a block as `kind`, with the same text."""
+  try:
+    yield
+  except GrpoError as error:
+    raise kind(str(error)) from error
+
+
 @contextlib.contextmanager
 def said_of(setting: str) -> Iterator[None]:
   """Replaces `init_from` by `setting`, such as "--path", in the errors of a block; "" keeps it."""
   try:
     yield
-  except SettingError as error:
+  except GrpoError as error:
     if not setting:
       raise
     raise type(error)(_INIT_FROM.sub(f"{setting}=", str(error))) from error

@@ -9,7 +9,7 @@ import pytest
 import tiny
 from ml_collections import ConfigDict
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError, SettingError
 from grpo_jax.evaluation import evaluator
 from grpo_jax.loops import collect
 from grpo_jax.reward_models import load
@@ -220,10 +220,10 @@ def test_a_run_without_a_checkpoint_gives_no_weights(config, tmp_path, setting):
   build.describe(build.model(make(config)), str(tmp_path / "model"))
   if setting == "init_from":
     config.init_from, config.tokenizer, config.model.variant = str(tmp_path), "", ""
-    with pytest.raises(SettingError, match="init_from=.*this run has no complete checkpoint"):
+    with pytest.raises(CheckpointError, match="init_from=.*this run has no complete checkpoint"):
       build.model(make(config))
   else:
-    with pytest.raises(SettingError, match="ref_from=.*this run has no complete checkpoint"):
+    with pytest.raises(CheckpointError, match="ref_from=.*this run has no complete checkpoint"):
       build.check_source(str(tmp_path), build.model(make(config)), "ref_from")
   with pytest.raises(SettingError, match="offline.teacher='gone': no such folder"):
     build.check_source("gone", None, "offline.teacher")

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from ml_collections import ConfigDict
 
 from grpo_jax.data import jsonl
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, GrpoError, SettingError
 from grpo_jax.io import storage
 from grpo_jax.rewards.math import after_mark
 from grpo_jax.types import Example
@@ -55,7 +55,7 @@ def example(question: str, answer: str, annotations: bool, where: str) -> Exampl
   """Returns an example from an answer of worked steps and `#### x`; `where` begins messages."""
   final = after_mark(answer)
   if not final:
-    raise SettingError(f'{where}: field "answer" has no "#### x" at its end')
+    raise DataError(f'{where}: field "answer" has no "#### x" at its end')
   return Example(question, answer if annotations else _ANNOTATION.sub("", answer), final, {})
 
 
@@ -105,7 +105,7 @@ def _data_source(split: str, path: str) -> Sequence[dict[str, bytes]]:
     if not path:
       builder.download_and_prepare()
     return builder.as_data_source(split)
-  except SettingError:
+  except GrpoError:
     raise
   except Exception as error:  # tensorflow-datasets and its network raise errors of many kinds
     reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]

@@ -21,7 +21,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, SettingError
 from grpo_jax.io import storage
 from grpo_jax.rewards.choice import LETTERS, letter
 from grpo_jax.rewards.math import after_mark
@@ -81,7 +81,7 @@ def multiple_choice(record: Record, where: str, names: ConfigDict) -> Example:
   if len(indices) != 1:
     letters = " or ".join(LETTERS[i] for i in indices)
     state = f"may mean {letters}" if indices else "is none of the options"
-    raise SettingError(
+    raise DataError(
       f'{where}: field "{names.answer}" is {plain.answer[:80]!r}, which {state}; give the letter '
       f"of one of the {len(options)} options, its index from 0, or its text"
     )
@@ -121,9 +121,9 @@ def read(file: storage.Path) -> list[tuple[Record, str]]:
   try:
     numbered = [(number, line) for number, line in enumerate(_lines(file), 1) if line.strip()]
   except OSError as error:
-    raise SettingError(f"{file}: cannot be read: {error.strerror or error}") from error
+    raise DataError(f"{file}: cannot be read: {error.strerror or error}") from error
   if not numbered:
-    raise SettingError(
+    raise DataError(
       f"{file}: has no line; each should be a JSON object with a question and an answer"
     )
   return [
@@ -135,7 +135,7 @@ def read(file: storage.Path) -> list[tuple[Record, str]]:
 def _lines(file: storage.Path) -> Iterator[bytes]:
   """Yields the lines of a file as bytes; text would also be split at separators within JSON."""
   if not storage.in_bucket(file) and not stat.S_ISREG(os.stat(file).st_mode):
-    raise SettingError(
+    raise DataError(
       f"{file}: is a folder, a pipe or a device; give a file, into which its lines are copied"
     )
   with storage.as_os_errors():
@@ -146,11 +146,9 @@ def _lines(file: storage.Path) -> Iterator[bytes]:
       number += 1
       kind = next((kind for start, kind in KINDS.items() if line.startswith(start)), "")
       if number == 1 and kind:
-        raise SettingError(
-          f"{file}: is {kind}; give text in UTF-8 with one JSON object on each line"
-        )
+        raise DataError(f"{file}: is {kind}; give text in UTF-8 with one JSON object on each line")
       if len(line) > LINE_BYTES:
-        raise SettingError(
+        raise DataError(
           f"{file}, line {number}: has more than {LINE_BYTES} bytes; use shorter lines, or leave "
           "it out"
         )
@@ -166,7 +164,7 @@ def _options(record: Record, name: str, where: str) -> list[str]:
   """Returns the options of a line as texts; numbers are written out."""
   options = _field(record, name, where)
   if not isinstance(options, list) or not 2 <= len(options) <= len(LETTERS):
-    raise SettingError(
+    raise DataError(
       f'{where}: field "{name}" should be a list of 2 to {len(LETTERS)} texts, and is '
       f"{json.dumps(options)[:80]}"
     )
@@ -188,7 +186,7 @@ def _option_indices(answer: int | str, options: list[str]) -> list[int]:
 def _field(record: Record, name: str, where: str) -> Any:
   """Returns the field `name` of a line, which must be there."""
   if name not in record:
-    raise SettingError(f'{where}: no field "{name}"; the line has {_few(sorted(record))}')
+    raise DataError(f'{where}: no field "{name}"; the line has {_few(sorted(record))}')
   return record[name]
 
 
@@ -197,7 +195,7 @@ def _text(value: object, name: str, where: str) -> str:
   if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
     value = str(value)
   if not isinstance(value, str) or not value.strip():
-    raise SettingError(
+    raise DataError(
       f'{where}: field "{name}" should be text that is not empty, and is {json.dumps(value)[:80]}'
     )
   return value
@@ -210,17 +208,15 @@ def _record(line: bytes, first: bool, where: str) -> Record:
       line.decode("utf-8-sig" if first else "utf-8"), object_pairs_hook=no_key_twice
     )
   except UnicodeDecodeError as error:
-    raise SettingError(
-      f"{where}: is not UTF-8 text: {error.reason} at byte {error.start}"
-    ) from error
+    raise DataError(f"{where}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
   except (ValueError, RecursionError) as error:
-    raise SettingError(
+    raise DataError(
       f"{where}: is not JSON: {error}; each line should be one JSON object"
     ) from error
   if not isinstance(record, dict):
-    raise SettingError(f"{where}: should be a JSON object, and is {type(record).__name__}")
+    raise DataError(f"{where}: should be a JSON object, and is {type(record).__name__}")
   if _SURROGATE.search(line) and not _is_text(record):
-    raise SettingError(
+    raise DataError(
       f"{where}: holds half of a character, an escape from \\ud800 to \\udfff without its other "
       "half; write the character itself"
     )

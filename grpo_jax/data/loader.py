@@ -11,7 +11,7 @@ import grain
 import numpy as np
 
 from grpo_jax.distributed import inputs
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError, DataError, SettingError
 from grpo_jax.types import Example, Prompts
 
 Item = TypeVar("Item")
@@ -44,7 +44,7 @@ class Batches(Generic[Item]):
       )
     self._sizes = [len(source) for source in sources]
     if not sources or not all(self._sizes):
-      raise SettingError(f"data sets of {self._sizes} examples: each needs at least one")
+      raise DataError(f"data sets of {self._sizes} examples: each needs at least one")
     self._sources = sources
     endless = [_endless(source, seed + i, shuffle) for i, source in enumerate(sources)]
     self._data = endless[0] if len(endless) == 1 else grain.MapDataset.mix(endless, weights)
@@ -79,7 +79,7 @@ class Batches(Generic[Item]):
   def set_state(self, state: dict[str, Any]) -> None:
     """Restores the position of `get_state()`; data sets of other sizes have another order."""
     if list(state["sizes"]) != self._sizes:
-      raise SettingError(
+      raise CheckpointError(
         f"data: the checkpoint was made with data sets of {list(state['sizes'])} examples, and "
         f"these have {self._sizes}; resume with the same data, or start in a new workdir"
       )
@@ -121,7 +121,7 @@ def to_prompts(
       continue
     ids = render(example.question)
     if not ids:
-      raise SettingError(f"data: the prompt of the question {example.question[:80]!r} has no token")
+      raise DataError(f"data: the prompt of the question {example.question[:80]!r} has no token")
     if len(ids) > max_length:
       long += 1
       ids = ids[-max_length:] if on_long == "cut" else []

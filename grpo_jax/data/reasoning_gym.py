@@ -27,7 +27,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax.config import kinds
 from grpo_jax.data.jsonl import Record
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import GrpoError, SettingError
 from grpo_jax.types import Example
 
 INSTALL = "pip install -e '.[gym]' -c constraints.txt"
@@ -175,7 +175,7 @@ def _make_dataset(factory: types.ModuleType, cfg: ConfigDict, number: int) -> Da
     first = {"seed": cfg.seed + number * cfg.size, "size": cfg.size}
     values = _level_settings(factory, cfg) | changes | first
     return make(config=config(**{name: value for name, value in values.items() if name in names}))
-  except SettingError:
+  except GrpoError:
     raise
   except Exception as error:  # tasks check their settings by assertions and errors of any kind
     reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from grpo_jax.data import jsonl
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, SettingError
 
 TAG = "ки"
 FIRST_STEP = "Step 1:"
@@ -51,7 +51,7 @@ def read(path: str) -> tuple[list[Solution], int]:
   by_line = [parse_line(record, where) for record, where in records]
   solutions = [solution for line in by_line for solution in line]
   if not solutions:
-    raise SettingError(f"{SETTING}={path!r}: none of its {len(by_line)} lines has a labelled step")
+    raise DataError(f"{SETTING}={path!r}: none of its {len(by_line)} lines has a labelled step")
   return solutions, sum(not line for line in by_line)
 
 
@@ -62,7 +62,7 @@ def parse_line(record: jsonl.Record, where: str) -> list[Solution]:
   elif isinstance(record.get("input"), str) and isinstance(record.get("label"), str):
     solutions = parse_math_shepherd(record["input"], record["label"], where)
   else:
-    raise SettingError(
+    raise DataError(
       f'{where}: has neither "question" and "label" as PRM800K nor "input" and "label" as '
       "Math-Shepherd"
     )
@@ -100,7 +100,7 @@ def parse_prm800k(record: jsonl.Record, where: str) -> list[Solution]:
     branches = [_solution(question, *branch, False) for branch in others]
     return [_solution(question, texts, labels, solved), *branches]
   except (KeyError, TypeError, IndexError, AttributeError) as error:
-    raise SettingError(
+    raise DataError(
       f"{where}: is not in the layout of PRM800K: {type(error).__name__}: {error}"
     ) from error
 
@@ -114,7 +114,7 @@ def parse_math_shepherd(text: str, labelled: str, where: str) -> list[Solution]:
     place += len(piece) + 1
     sign = labelled[place - 1 : place]
     if labelled[place - 1 - len(piece) : place - 1] != piece or sign not in ("+", "-"):
-      raise SettingError(
+      raise DataError(
         f'{where}: "label" should be "input" with + or - for each {TAG}, and is not at step '
         f"{len(labels) + 1}"
       )
@@ -131,7 +131,7 @@ def _label(rating: int | None, where: str) -> float | None:
   if rating is None:
     return None
   if rating not in (-1, 0, 1):
-    raise SettingError(f"{where}: a rating should be -1, 0, 1 or null, and is {rating!r:.80}")
+    raise DataError(f"{where}: a rating should be -1, 0, 1 or null, and is {rating!r:.80}")
   return float(rating >= 0)
 
 

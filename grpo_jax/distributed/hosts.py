@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import kind_of
 
 BYTES = 500  # of a text
 LEAST_BYTES = 1024  # sizes are rounded up, since each size is one more program to compile
@@ -46,8 +46,8 @@ def together(make: Callable[[], T]) -> T:
   """Returns `make()`, once it has returned on every process.
 
   Raises:
-    Exception: the error of `make()` here. If it failed on other processes only: SettingError if
-      theirs was one, else Elsewhere; both with their message.
+    Exception: the error of `make()` here. If it failed on other processes only: an error of the
+      same kind if theirs was a GrpoError, else Elsewhere; both with their message.
   """
   if jax.process_count() == 1:
     return make()
@@ -56,15 +56,13 @@ def together(make: Callable[[], T]) -> T:
     value = make()
   except Exception as error:  # raised below, when the others know
     failure = error
-  failures = gather(
-    failure and (isinstance(failure, SettingError), f"{failure}", type(failure).__name__)
-  )
+  failures = gather(failure and (kind_of(failure), f"{failure}", type(failure).__name__))
   if failure is not None:
     raise failure
   for process, elsewhere in enumerate(failures):
     if elsewhere:
-      is_setting, text, name = elsewhere
-      raise SettingError(text) if is_setting else Elsewhere(f"host {process}: {name}: {text}")
+      kind, text, name = elsewhere
+      raise kind(text) if kind else Elsewhere(f"host {process}: {name}: {text}")
   return value
 
 

@@ -27,7 +27,7 @@ import jax
 from ml_collections import ConfigDict
 
 from grpo_jax.distributed import hosts
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import TrainingError
 from grpo_jax.io import storage
 
 NAME = "inputs.json"  # in a run's folder
@@ -159,7 +159,7 @@ def check_hosts(values: Mapping[str, str]) -> None:
         for name in names[:MOST_SHOWN]
       ]
       more = f"; and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
-      raise SettingError(
+      raise TrainingError(
         f"{'; '.join(texts)}{more}; all hosts need the same command, code, data in the same order, "
         "and weights"
       )

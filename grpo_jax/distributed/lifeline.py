@@ -31,7 +31,7 @@ import jax
 import numpy as np
 
 from grpo_jax.distributed import connections, hosts
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import GrpoError, TrainingError
 
 BEAT_SECONDS = 3.0  # between two signs of life, from process 0 and to it
 SILENT_SECONDS = (
@@ -155,7 +155,7 @@ def exit_code_and_text(error: BaseException) -> tuple[int, str]:
   """Returns the exit code of a command that ends with this error, and its text for other hosts."""
   if isinstance(error, KeyboardInterrupt):
     return INTERRUPTED, "interrupted"
-  if isinstance(error, SettingError):
+  if isinstance(error, GrpoError):
     return error.code, str(error)
   return 1, f"{type(error).__name__}: {error}"
 
@@ -202,7 +202,7 @@ def _compare(line: Lifeline, process: int, count: int, number: int, place: str) 
         f"it is at {there} while host 0 is at {here}: start all hosts by the same command, with "
         "the same code"
       )
-    _end_all(line, {"failed": wrong[0], "code": SettingError.code, "text": text, "now": True})
+    _end_all(line, {"failed": wrong[0], "code": TrainingError.code, "text": text, "now": True})
 
 
 def _watch(line: Lifeline) -> None:

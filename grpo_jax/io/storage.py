@@ -25,7 +25,7 @@ os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 import fsspec
 from etils.epath import Path
 
-from grpo_jax.errors import SettingError, StorageError
+from grpo_jax.errors import CheckpointError, SettingError, StorageError
 
 # Listings are not cached: orbax and other hosts write into the same folders.
 fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
@@ -128,7 +128,7 @@ def check_there(workdir: str | os.PathLike, file: IO) -> None:
   except (FileNotFoundError, NotADirectoryError):
     same = False
   if not same:
-    raise SettingError(
+    raise CheckpointError(
       f"workdir={workdir}: its {os.path.basename(file.name)} was deleted, moved or replaced while "
       "this run used it, so nothing more is written there; the same command resumes from the last "
       "checkpoint that is left, or starts over"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from grpo_jax.distributed import lifeline
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import TrainingError
 from grpo_jax.learning import learn, movement, optimizer
 from grpo_jax.learning import state as train_state
 from grpo_jax.learning.state import TrainState
@@ -185,7 +185,7 @@ class Learner:
       loss, norm = (
         float(metrics.get(self.METRICS + name, math.nan)) for name in ("loss", "grad_norm")
       )
-      raise SettingError(
+      raise TrainingError(
         f"{self.RATE}={self.cfg.lr}: {bad} updates in a row were not finite (loss {loss}, gradient "
         f"norm {norm}); a lower one may work; {safe()}"
       )

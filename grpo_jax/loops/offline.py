@@ -22,7 +22,7 @@ import numpy as np
 
 from grpo_jax.data import loader
 from grpo_jax.distributed import hosts, inputs
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError, SettingError
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.evaluation.step_evaluator import Steps
 from grpo_jax.io import storage
@@ -167,7 +167,7 @@ def kept_samples(
     if samples is None:
       return None
     if known not in (None, fingerprint(samples)):
-      raise SettingError(
+      raise CheckpointError(
         f"offline.teacher={experiment.offline.teacher!r}: the samples drawn from it now are not "
         "those that this run began with; put it back as it was, or begin anew in another "
         "--workdir"

@@ -7,7 +7,7 @@ hours or gigabytes before the weights are compared with it.
 from collections.abc import Sequence
 
 from grpo_jax.config.kinds import Form, Kind, Number, Whole
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError
 from grpo_jax.sandbox import model_folder
 
 LAYERS = Whole(1, 10_000)
@@ -107,15 +107,13 @@ def check_shape(
 ) -> None:
   """Refuses sizes that do not fit one another; `where` is the setting and its value."""
   if not HEAD.fits(head_dim):
-    raise SettingError(
+    raise DataError(
       f"{where}: {name} makes heads of head_dim={head_dim}; {HEAD.expects} would work"
     )
   if heads % kv_heads:
-    raise SettingError(
-      f"{where}: {name}: {heads} heads do not divide over {kv_heads} key/value heads"
-    )
+    raise DataError(f"{where}: {name}: {heads} heads do not divide over {kv_heads} key/value heads")
   if scaling is not None and not (len(scaling) == 4 and scaling[1] < scaling[2]):
-    raise SettingError(
+    raise DataError(
       f"{where}: {name} has a rope scaling of {model_folder.shown(list(scaling))}; factor, "
       "low_freq_factor, a larger high_freq_factor and original_max_position_embeddings would work"
     )

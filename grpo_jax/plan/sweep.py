@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple, Unpack
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import GrpoError, SettingError
 from grpo_jax.plan import chips, topology
 from grpo_jax.plan.chips import GIB
 from grpo_jax.plan.make import Options, make_plan
@@ -51,7 +51,7 @@ def text(
     print(f"plan {i + 1} of {len(tried)}: {shown(settings)}", flush=True)
     try:
       rows.append(Row(settings, make_plan(changed(experiment, settings), where, slices, **options)))
-    except SettingError as error:
+    except GrpoError as error:
       print(f"  refused: {error}", flush=True)
   if not rows:
     raise SettingError(

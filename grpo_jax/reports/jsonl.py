@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpo_jax.config import kinds
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import GrpoError
 from grpo_jax.io import storage
 from grpo_jax.run import logs
 
@@ -58,7 +58,7 @@ def folder_argument(command: str, doc: str) -> str:
     for argument in arguments:
       storage.check("DIR", argument)
       storage.check_reached("DIR", argument)
-  except SettingError as error:
+  except GrpoError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
   if len(arguments) != 1 or not storage.place(arguments[0]).is_dir():

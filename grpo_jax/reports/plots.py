@@ -10,7 +10,7 @@ import matplotlib.figure
 import matplotlib.ticker
 import numpy as np
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import GrpoError
 from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 from grpo_jax.sandbox import model_folder
@@ -137,7 +137,7 @@ def headline(folder: storage.Path, last_step: float) -> str:
   name = storage.title(folder)
   try:
     result = model_folder.read_json(f"workdir={folder}", folder, "result.json") or {}
-  except SettingError as error:
+  except GrpoError as error:
     print(f"warning: {error}", file=sys.stderr, flush=True)
     result = {}
   result = {key: value for key, value in result.items() if jsonl.NUMBER.fits(value)}

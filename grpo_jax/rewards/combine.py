@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import GrpoError, SettingError
 from grpo_jax.sandbox.deadline import LATE, Guard, Late
 from grpo_jax.types import Completion, Example
 
@@ -265,7 +265,7 @@ def guarded(
   """Returns the result of a user's function and "", or None and an error message, see `attempt`."""
   try:
     return call(function, *args), ""
-  except SettingError:
+  except GrpoError:
     raise
   except Late as error:
     return None, str(error)

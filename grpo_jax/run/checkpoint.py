@@ -21,7 +21,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from grpo_jax.distributed import hosts
-from grpo_jax.errors import SettingError, StorageError
+from grpo_jax.errors import CheckpointError, SettingError, StorageError
 from grpo_jax.io import storage
 from grpo_jax.learning.state import TrainState
 from grpo_jax.models.decoder import Params
@@ -128,7 +128,7 @@ class Checkpoints:
     damaged: dict[int, str] = {}
     if not steps:
       if done := steps_logged(self.workdir):
-        raise SettingError(
+        raise CheckpointError(
           f"workdir={self.workdir}: its metrics.jsonl tells of {done} steps and there is no "
           f"checkpoint in {self.directory}; put that folder back, or begin anew in another "
           "--workdir"
@@ -146,7 +146,7 @@ class Checkpoints:
       passed_over = [f"checkpoint {step} is damaged ({why})" for step, why in damaged.items()]
       return Restored(step, states, about["data"], about["extra"], passed_over, lost)
     reasons = "; ".join(f"checkpoint {step}: {why}" for step, why in damaged.items())
-    raise SettingError(
+    raise CheckpointError(
       f"workdir={self.workdir}: nothing in {self.directory} can be restored ({reasons}); put a "
       "copy of that folder back, or begin anew in another --workdir"
     )
@@ -234,7 +234,7 @@ def restore_params(
   directory = finished.directory(workdir)
   step = finished.latest(directory) if step is None else step
   if step is None:
-    raise SettingError(f"init_from={workdir}: there is no complete checkpoint in {directory}")
+    raise CheckpointError(f"init_from={workdir}: there is no complete checkpoint in {directory}")
   path = directory / str(step)
   item = {learner: {"params": abstract_params}}
   args = ocp.args.PyTreeRestore(
@@ -248,7 +248,7 @@ def restore_params(
     checkpoint_files.compare(about["arrays"], {learner: {"params": params}})
     return params
   except Exception as error:  # what is damaged can fail in any way
-    raise SettingError(
+    raise CheckpointError(
       f"init_from={workdir}: checkpoint {step} cannot be read ({reason(error)}); use the model of "
       "that run, or another run; where it is damaged, that run's own command goes on from the one "
       "before"
@@ -260,7 +260,7 @@ def about(workdir: str, step: int) -> About:
   try:
     return checkpoint_files.read_about(finished.directory(workdir) / str(step))
   except (Damaged, OSError) as error:
-    raise SettingError(
+    raise CheckpointError(
       f"workdir={workdir}: checkpoint {step} cannot be read ({reason(error)}); use another"
     ) from error
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import GrpoError, SettingError
 from grpo_jax.io import storage
 from grpo_jax.sandbox import deadline, model_folder
 
@@ -132,7 +132,7 @@ def _read_sums(folder: storage.Path) -> dict[str, str]:
   """Returns the checksums that a folder keeps; {} if they cannot be read."""
   try:
     return model_folder.read_json("compilation_cache", folder, SUMS, model_folder.INDEX_BYTES) or {}
-  except SettingError:
+  except GrpoError:
     return {}
 
 

@@ -11,7 +11,7 @@ import json
 import zlib
 from collections.abc import Iterator, Sequence
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError, GrpoError, as_kind
 from grpo_jax.io import storage
 from grpo_jax.sandbox import model_folder
 
@@ -30,7 +30,7 @@ def record(workdir: str, names: Sequence[str]) -> None:
   with storage.run_errors(workdir), storage.as_os_errors():
     try:
       kept = read(workdir)
-    except SettingError:
+    except GrpoError:
       kept = {}
     sums = {name: value for name, value in kept.items() if name.partition("/")[0] not in names}
     for name in names:
@@ -41,6 +41,7 @@ def record(workdir: str, names: Sequence[str]) -> None:
       storage.write(path, content)
 
 
+@as_kind(CheckpointError)
 def read(workdir: str) -> dict[str, str]:
   """Returns the checksum of each file, by its name in the run's folder; {} if there are none."""
   where = f"workdir={workdir}"
@@ -49,7 +50,7 @@ def read(workdir: str) -> dict[str, str]:
   if outside := [
     name for name in sums if name.startswith("/") or ".." in name.split("/") or "\0" in name
   ]:
-    raise SettingError(
+    raise CheckpointError(
       f"{where}: {NAME} names {model_folder.shown(outside[0])}, which is no file of this folder"
     )
   return sums

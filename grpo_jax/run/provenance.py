@@ -6,6 +6,7 @@ jax is imported only when weights are read, so that commands which look for a fo
 from typing import Any
 
 from grpo_jax.config import kinds
+from grpo_jax.errors import CheckpointError, as_kind
 from grpo_jax.io import storage
 from grpo_jax.run import finished
 from grpo_jax.sandbox import model_folder
@@ -26,6 +27,7 @@ def run_of(path: str) -> str:
   return str(place.parent) if place.name == "export" and is_run(str(place.parent)) else ""
 
 
+@as_kind(CheckpointError)
 def ended_at(run: str) -> int | None:
   """Returns the step at which a run ended and wrote its export; None if it has not ended."""
   result = model_folder.read_json(f"workdir={run}", storage.place(run), "result.json") or {}
@@ -39,6 +41,7 @@ def has_gone_on(run: str) -> bool:
   return end is not None and last is not None and end < last
 
 
+@as_kind(CheckpointError)
 def saved_config(path: str) -> dict[str, Any]:
   """Returns the config of a run's folder, as JSON; {} if it is no run's folder."""
   if not is_run(path):

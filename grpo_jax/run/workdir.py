@@ -22,7 +22,7 @@ from typing import Any
 import jax
 
 from grpo_jax.distributed import hosts, inputs
-from grpo_jax.errors import SettingError, StorageError
+from grpo_jax.errors import CheckpointError, SettingError, StorageError
 from grpo_jax.io import storage
 from grpo_jax.run import lock, logs
 
@@ -123,7 +123,7 @@ def check_owner(workdir: str, config: dict[str, Any]) -> None:
   except OSError as error:
     raise not_writable(workdir, error) from error
   except (ValueError, RecursionError) as error:
-    raise SettingError(
+    raise CheckpointError(
       f"workdir={workdir}: {path} is not JSON ({error}); put a copy of it back, or use another "
       f"--workdir, where init_from={workdir} starts from the last checkpoint's weights"
     ) from error
@@ -135,7 +135,7 @@ def check_owner(workdir: str, config: dict[str, Any]) -> None:
   if old is None and (
     taken := [name for name in (*OWN_LOGS, inputs.NAME) if (storage.place(workdir) / name).exists()]
   ):
-    raise SettingError(
+    raise CheckpointError(
       f"workdir={workdir}: holds {taken[0]} and no config.json, so it is not known whose it is, "
       "and a run would write to that file; put config.json back, where this is a run's folder, or "
       "use another --workdir"

@@ -1,7 +1,7 @@
 """Reads the files of a model's folder, none of which is trusted: they may come from anybody.
 
 A file is read if it lies in the folder, is not too large, and is JSON whose values fit a table of
-keys; anything else is a `SettingError` of one line. A link may lead to another place in the folder.
+keys; anything else is a `DataError` of one line. A link may lead to another place in the folder.
 The cache of the Hugging Face hub consists of links, from `models--NAME/snapshots/REVISION` to
 `models--NAME/blobs`: in such a folder a link may lead anywhere in its own `models--NAME`.
 
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from grpo_jax.config.kinds import Form, Kind, Whole
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError
 from grpo_jax.io import storage
 
 CONFIG_BYTES = 10 * 1000**2  # of config.json and its like; real ones have a few thousand
@@ -69,9 +69,7 @@ def check(
   """
   for key, row in table.items():
     if (value := values.get(key)) is not None and not row.fits(value):
-      raise SettingError(
-        f"{where}: {name} has {within}{key}={shown(value)}; {row.expects} would work"
-      )
+      raise DataError(f"{where}: {name} has {within}{key}={shown(value)}; {row.expects} would work")
 
 
 def find(where: str, folder: storage.Path, name: str) -> storage.Path | None:
@@ -86,7 +84,7 @@ def find(where: str, folder: storage.Path, name: str) -> storage.Path | None:
   if revisions == "snapshots" and os.path.basename(cache).startswith("models--"):
     home = cache
   if os.path.commonpath([home, real]) != home:
-    raise SettingError(
+    raise DataError(
       f"{where}: {name} is a link that leads out of the folder, to {shown(real)}; put the file "
       "there"
     )
@@ -103,7 +101,7 @@ def read_bytes(where: str, folder: storage.Path, name: str, most: int) -> bytes 
       check_size(where, file, name, most)
       return file.read_bytes()
   except OSError as error:
-    raise SettingError(
+    raise DataError(
       f"{where}: {name} cannot be read ({first_line(error)}); download it again"
     ) from error
 
@@ -114,7 +112,7 @@ def read_text(where: str, folder: storage.Path, name: str, most: int = CONFIG_BY
   try:
     return None if content is None else content.decode("utf-8")
   except UnicodeDecodeError as error:
-    raise SettingError(
+    raise DataError(
       f"{where}: {name} cannot be read ({first_line(error)}); download it again"
     ) from error
 
@@ -122,7 +120,7 @@ def read_text(where: str, folder: storage.Path, name: str, most: int = CONFIG_BY
 def check_size(where: str, file: storage.Path, name: str, most: int) -> None:
   """Refuses a file that is larger than any real one, before it is read."""
   if (size := storage.size(file)) > most:
-    raise SettingError(f"{where}: {name} has {size} bytes; at most {most} would work")
+    raise DataError(f"{where}: {name} has {size} bytes; at most {most} would work")
 
 
 def read_json(
@@ -151,11 +149,11 @@ def read_json(
     if _SURROGATE.search(text):
       json.dumps(value, ensure_ascii=False).encode("utf-8")
   except RecursionError as error:
-    raise SettingError(
+    raise DataError(
       f"{where}: {name} is not JSON (nested deeper than {DEPTH} levels); download it again"
     ) from error
   except ValueError as error:
-    raise SettingError(
+    raise DataError(
       f"{where}: {name} is not JSON ({first_line(error)}); download it again"
     ) from error
   return value

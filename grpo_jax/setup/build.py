@@ -14,7 +14,7 @@ import jax
 from grpo_jax.data import loader
 from grpo_jax.distributed import sharding
 from grpo_jax.distributed.sharding import Layout
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError, DataError, SettingError
 from grpo_jax.io import storage
 from grpo_jax.learning import learn
 from grpo_jax.models import variants
@@ -129,7 +129,7 @@ def _loader(
     )
   if run:
     if checkpoint.latest(run) is None:
-      raise SettingError(
+      raise CheckpointError(
         f"init_from={run!r}: this run has no complete checkpoint; wait for its first, or use "
         "another"
       )
@@ -271,7 +271,7 @@ def check_source(source: str, model: Model, setting: str) -> None:
   if not run:
     tensors.check(folder, model.decoder.base.shapes())
   elif checkpoint.latest(run) is None:
-    raise SettingError(
+    raise CheckpointError(
       f"{setting}={source!r}: this run has no complete checkpoint; wait for its first, or use "
       "another"
     )
@@ -311,7 +311,7 @@ def check_prompts(
   lengths = [len(model.render(examples[i].question)) for i in range(count)]
   most = experiment.data.max_prompt_length
   if not lengths:
-    raise SettingError(f"{setting}: this data set has no example")
+    raise DataError(f"{setting}: this data set has no example")
   if min(lengths) > most and experiment.data.on_long == "skip":
     raise SettingError(
       f"data.max_prompt_length={most} ({setting}): the first {len(lengths)} prompts have "

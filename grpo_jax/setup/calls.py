@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import GrpoError, SettingError
 
 
 def call(shown: str, name: str, expects: str, function: Callable, *args: Any) -> Any:
@@ -25,7 +25,7 @@ def call(shown: str, name: str, expects: str, function: Callable, *args: Any) ->
   """
   try:
     return function(*args)
-  except SettingError:
+  except GrpoError:
     raise
   except (Exception, SystemExit) as error:
     first = (str(error).strip().splitlines() or [""])[0][:300]

@@ -7,7 +7,7 @@ import numpy as np
 
 from grpo_jax.distributed import sharding
 from grpo_jax.distributed.sharding import Layout
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import GrpoError, SettingError
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf.config import write_config
 from grpo_jax.rewards import combine
@@ -49,7 +49,7 @@ def check_export(decoder: Decoder) -> None:
   """Refuses a policy that could not be written as a Hugging Face folder after the last step."""
   try:
     write_config(decoder.config)
-  except SettingError as error:
+  except GrpoError as error:
     raise SettingError(f"checkpoint.export=True: {error}; use checkpoint.export=False") from error
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError
 from grpo_jax.learning.state import CRITIC, MODEL
 from grpo_jax.models import heads
 from grpo_jax.models.decoder import Decoder
@@ -85,7 +85,7 @@ def check_fingerprint(tree: Any, known: str | None, setting: str, use: str) -> s
   """
   fingerprint = "".join(checksums(tree).values())
   if known not in (None, fingerprint):
-    raise SettingError(
+    raise CheckpointError(
       f"{setting}: does not hold the parameters that {use}; put them back, or begin anew in "
       "another --workdir"
     )

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax import data, objectives
 from grpo_jax.config import settings
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import GrpoError
 from grpo_jax.setup import registry
 
 INTRODUCTION = """
@@ -122,7 +122,7 @@ def _objective_names() -> list[str]:
 def _is_objective(name: str) -> bool:
   try:
     registry.objective(name)
-  except SettingError:
+  except GrpoError:
     return False
   return True
 

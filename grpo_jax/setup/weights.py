@@ -12,7 +12,7 @@ import rich.progress
 import rich.text
 
 from grpo_jax.config import settings
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError, DataError
 from grpo_jax.io import storage
 from grpo_jax.learning.state import MODEL
 from grpo_jax.models import limits
@@ -62,7 +62,7 @@ def read_shape(folder: str) -> DecoderConfig:
       where, SHAPE, shape.heads, shape.kv_heads, shape.head_dim, shape.rope_scaling
     )
   except (TypeError, KeyError) as error:  # a field that is missing, null or not a field
-    raise SettingError(
+    raise DataError(
       f"{where}: {SHAPE} cannot be read ({model_folder.first_line(error)}); use another run"
     ) from error
   return shape
@@ -149,7 +149,7 @@ def restore(
   source = began_with(config, learner)
   folder, unfinished = find_source(source)
   if unfinished or not storage.place(folder).is_dir():
-    raise SettingError(
+    raise CheckpointError(
       f"workdir={run}: its adapters stand on init_from={source!r}, which is not there; put it back"
     )
   headless = ("score",) if scores and not read_shape(folder).scores else ()

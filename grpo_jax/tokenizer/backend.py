@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import tokenizers
 
 from grpo_jax.config.kinds import Kind
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError
 from grpo_jax.io import storage
 from grpo_jax.sandbox import model_folder
 
@@ -52,10 +52,10 @@ def load(where: str, path: storage.Path) -> tokenizers.Tokenizer:
   """Returns the tokenizer in a folder's tokenizer.json; `where` is the setting and its value."""
   raw = model_folder.read_json(where, path, FILE, model_folder.TOKENIZER_BYTES)
   if raw is None:
-    raise SettingError(f"{where}: no {FILE} in the folder; pass a Hugging Face folder that has one")
+    raise DataError(f"{where}: no {FILE} in the folder; pass a Hugging Face folder that has one")
   model_folder.check(where, FILE, raw, _KEYS)
   if not raw.get("model"):
-    raise SettingError(f"{where}: {FILE} has no model; download it again")
+    raise DataError(f"{where}: {FILE} has no model; download it again")
   for i, token in enumerate(raw.get("added_tokens") or ()):
     model_folder.check(where, FILE, token, _ADDED, f"added_tokens[{i}].")
   for place in PARTS:
@@ -66,7 +66,7 @@ def load(where: str, path: storage.Path) -> tokenizers.Tokenizer:
     backend = guarded(f"{where}: {FILE} cannot be read", tokenizers.Tokenizer.from_file, str(copy))
   ids = backend.get_vocab(with_added_tokens=True).values()
   if not ids or max(ids) >= model_folder.TOKENS:
-    raise SettingError(
+    raise DataError(
       f"{where}: {FILE} has {len(ids)} tokens, the largest id {max(ids, default=None)}; some "
       f"tokens with ids below {model_folder.TOKENS} would work"
     )
@@ -83,7 +83,7 @@ def guarded(what: str, function: Callable[..., Result], *args: object, **named: 
   except BaseException as error:
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
       raise
-    raise SettingError(f"{what} ({model_folder.first_line(error)}); download it again") from error
+    raise DataError(f"{what} ({model_folder.first_line(error)}); download it again") from error
 
 
 def _check_parts(where: str, place: str, value: object) -> None:
@@ -91,7 +91,7 @@ def _check_parts(where: str, place: str, value: object) -> None:
   parts = list(_parts(value))
   for part in parts:
     if part.get("type") not in PARTS[place]:
-      raise SettingError(
+      raise DataError(
         f"{where}: {FILE} has a {place} of type {model_folder.shown(part.get('type'))}; "
         f"{', '.join(PARTS[place])} would work"
       )
@@ -101,7 +101,7 @@ def _check_parts(where: str, place: str, value: object) -> None:
     if isinstance(text := part.get("content") or part.get("prepend") or "", str) and text
   ]
   if len(parts) > MOST_PARTS or math.prod(growth) > GROWTH:
-    raise SettingError(
+    raise DataError(
       f"{where}: {FILE} has a {place} of too many parts or too long replacements; at most "
       f"{MOST_PARTS} parts, that make a text at most {GROWTH} times as long, would work"
     )

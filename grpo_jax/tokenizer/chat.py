@@ -5,7 +5,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, SettingError
 from grpo_jax.sandbox.model_folder import first_line
 from grpo_jax.sandbox.worker import Process
 
@@ -52,7 +52,7 @@ def render(
   marked = _conversation(program, values, template.replace("{question}", _MARK, 1), system)
   before, mark, after = marked.partition(_MARK)
   if not mark or not text.startswith(before) or not text[len(before) :].endswith(after):
-    raise SettingError(
+    raise DataError(
       "chat_template: does not show the user's message as it is; data.chat=False would work"
     )
   return Turn(before, text[len(before) : len(text) - len(after)], after)
@@ -93,7 +93,7 @@ def _conversation(
   reply = _renderer().render(template, variables)
   if "error" in reply:
     without = "data.system='' or " if system else ""  # Gemma's templates refuse a system message
-    raise SettingError(
+    raise DataError(
       f"chat_template: {first_line(reply['error'])}; {without}data.chat=False would work"
     )
   return reply["text"]

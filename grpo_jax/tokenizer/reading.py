@@ -10,7 +10,7 @@ from collections.abc import Container
 import tokenizers
 
 from grpo_jax.config.kinds import Form, Kind
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError
 from grpo_jax.io import storage
 from grpo_jax.sandbox import model_folder
 from grpo_jax.tokenizer import backend as backends
@@ -72,7 +72,7 @@ def load(folder: str | os.PathLike, setting: str = "tokenizer") -> Tokenizer:
   eos = _read_json(where, path, "config.json", MODEL).get("eos_token_id")
   end = chat_templates.token_text(config.get("eos_token"))
   if end is not None and backend.token_to_id(end) is None:
-    raise SettingError(
+    raise DataError(
       f"{where}: tokenizer_config.json has eos_token={model_folder.shown(end)}, which is no token "
       "of tokenizer.json; download both again"
     )

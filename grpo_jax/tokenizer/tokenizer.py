@@ -15,7 +15,7 @@ from typing import Any
 
 import tokenizers
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, SettingError
 from grpo_jax.io import storage
 from grpo_jax.sandbox import model_folder
 from grpo_jax.tokenizer import backend as backends
@@ -65,7 +65,7 @@ class Tokenizer:
     self._specials = re.compile("(" + ("|".join(map(re.escape, longest_first)) or "(?!)") + ")")
     probe = backends.guarded("tokenizer: 'a' cannot be encoded", backend.encode, "a")
     if 0 not in probe.special_tokens_mask or any(backend.id_to_token(i) is None for i in probe.ids):
-      raise SettingError(
+      raise DataError(
         f"tokenizer: tokenizer.json makes {model_folder.shown(probe.ids)} of 'a', which are no "
         "tokens of its vocabulary; download it again"
       )
@@ -96,7 +96,7 @@ class Tokenizer:
   def eos_id(self) -> int:
     """End token of a solution in training; the folder must name one."""
     if not self.eos_ids:
-      raise SettingError(
+      raise DataError(
         "tokenizer: no eos_token in tokenizer_config.json, nor eos_token_id in "
         "generation_config.json"
       )

@@ -1,4 +1,4 @@
-"""Whatever is given as a setting, as a line of data or as a completion, nothing but SettingError is
+"""Whatever is given as a setting, as a line of data or as a completion, nothing but GrpoError is
 ever raised.
 """
 
@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from experiments import arguments
 from grpo_jax.config import kinds
 from grpo_jax.data import gsm8k, jsonl
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import GrpoError
 from grpo_jax.rewards import choice, combine, format, length, steps
 from grpo_jax.rewards import math as math_reward
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
@@ -71,7 +71,7 @@ def told(function, *args):
   """
   try:
     return function(*args)
-  except SettingError as error:
+  except GrpoError as error:
     assert str(error)
     return None
 

@@ -10,7 +10,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from grpo_jax.data import gsm8k
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, SettingError
 from grpo_jax.rewards.math import answer_correct, number, well_formed
 from grpo_jax.types import STOPPED, Completion, Example
 
@@ -135,7 +135,7 @@ def test_missing_files(tmp_path):
 
 def test_line_without_answer(folder):
   (folder / "train.jsonl").write_text('{"question": "a", "answer": "it is 2"}\n')
-  with pytest.raises(SettingError, match='train.jsonl, line 1: field "answer" has no'):
+  with pytest.raises(DataError, match='train.jsonl, line 1: field "answer" has no'):
     gsm8k.source("train", str(folder), _cfg())
 
 

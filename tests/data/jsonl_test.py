@@ -6,7 +6,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from grpo_jax.data import gsm8k, jsonl, step_labels
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, GrpoError, SettingError
 from grpo_jax.types import Example
 
 
@@ -117,16 +117,14 @@ def test_the_answer_is_a_letter_an_index_or_a_text(tmp_path, answer, options, le
   ],
 )
 def test_bad_choices(tmp_path, answer, options, message):
-  with pytest.raises(SettingError, match=message) as error:
+  with pytest.raises(DataError, match=message) as error:
     _choice(tmp_path, answer, options)
   assert "a.jsonl, line 1" in str(error.value) and "\n" not in str(error.value)
 
 
 def test_options_that_are_missing(tmp_path):
   file = _write(tmp_path / "a.jsonl", {"question": "a", "answer": "B"})
-  with pytest.raises(
-    SettingError, match='line 1: no field "options"; the line has answer, question'
-  ):
+  with pytest.raises(DataError, match='line 1: no field "options"; the line has answer, question'):
     jsonl.source("train", file, _cfg(choices="options"))
 
 
@@ -152,7 +150,7 @@ def test_unicode_stays_on_its_line(tmp_path):
 )
 def test_bad_line(tmp_path, line, message):
   file = _write(tmp_path / "a.jsonl", {"question": "a", "answer": "1"}, "", line)
-  with pytest.raises(SettingError, match=message) as error:
+  with pytest.raises(DataError, match=message) as error:
     jsonl.source("train", file, _cfg())
   assert f"{file}, line 3" in str(error.value) and "\n" not in str(error.value)
 
@@ -160,7 +158,7 @@ def test_bad_line(tmp_path, line, message):
 def test_not_utf8(tmp_path):
   file = tmp_path / "a.jsonl"
   file.write_bytes(b'{"question": "a", "answer": "1"}\n{"question": "\xff", "answer": "1"}\n')
-  with pytest.raises(SettingError, match="line 2: is not UTF-8"):
+  with pytest.raises(DataError, match="line 2: is not UTF-8"):
     jsonl.source("train", str(file), _cfg())
 
 
@@ -176,7 +174,7 @@ def test_missing_files(tmp_path):
     SettingError, match="looked for test.jsonl in this folder, which has train.jsonl"
   ):
     jsonl.source("test", str(tmp_path), _cfg())
-  with pytest.raises(SettingError, match="has no line"):
+  with pytest.raises(DataError, match="has no line"):
     jsonl.source("train", _write(tmp_path / "empty.jsonl", ""), _cfg())
 
 
@@ -186,7 +184,7 @@ def test_half_of_a_character_is_told_its_line(tmp_path, field):
   # written as two escapes, which are a character together
   pair = json.dumps(row | {field: "\U0001f600"})
   (tmp_path / "train.jsonl").write_text(pair + "\n" + json.dumps(row | {field: "x \ud800"}) + "\n")
-  with pytest.raises(SettingError, match="train.jsonl, line 2: holds half of a character"):
+  with pytest.raises(DataError, match="train.jsonl, line 2: holds half of a character"):
     jsonl.read(tmp_path / "train.jsonl")
   (tmp_path / "train.jsonl").write_text(pair + "\n")
   assert jsonl.read(tmp_path / "train.jsonl")[0][0][field] == "\U0001f600"
@@ -220,7 +218,7 @@ ROW = b'{"question": "1 + 1?", "answer": "2"}\n'
 )  # fmt: skip
 def test_a_file_that_cannot_be_data(content, message, tmp_path):
   (tmp_path / "a.jsonl").write_bytes(content)
-  with pytest.raises(SettingError, match=message) as error:
+  with pytest.raises(DataError, match=message) as error:
     jsonl.source("train", str(tmp_path / "a.jsonl"), _cfg())
   assert str(error.value).startswith(f"{tmp_path}/a.jsonl") and "\n" not in str(error.value)
 
@@ -261,7 +259,7 @@ def test_what_is_no_file_is_not_read(kind, data, tmp_path):
     "step_labels": lambda: step_labels.read(path),
   }
   with pytest.raises(
-    SettingError, match="is a folder, a pipe or a device|looked for train.jsonl"
+    GrpoError, match="is a folder, a pipe or a device|looked for train.jsonl"
   ) as error:
     read[data]()
   assert "cannot be read" not in str(error.value)

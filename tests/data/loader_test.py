@@ -7,7 +7,7 @@ import pytest
 
 from grpo_jax.data import loader
 from grpo_jax.data.arithmetic import Arithmetic
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError, DataError, SettingError
 from grpo_jax.types import Example
 
 
@@ -56,7 +56,7 @@ def test_resumes_exactly():
 
 def test_refuses_the_state_of_other_data():
   batches = loader.Batches([_set(5)], prompts=1, seed=0)
-  with pytest.raises(SettingError, match=r"\[6\] examples, and these have \[5\]"):
+  with pytest.raises(CheckpointError, match=r"\[6\] examples, and these have \[5\]"):
     batches.set_state(loader.Batches([_set(6)], prompts=1, seed=0).get_state())
 
 
@@ -74,7 +74,7 @@ def test_bad_settings(arguments, message):
 
 
 def test_empty_data_set():
-  with pytest.raises(SettingError, match="at least one"):
+  with pytest.raises(DataError, match="at least one"):
     loader.Batches([_set(3), []], prompts=1, seed=0)
 
 
@@ -111,5 +111,5 @@ def test_to_prompts():
 
 def test_to_prompts_refuses():
   example = Example("ab", "", "", {})
-  with pytest.raises(SettingError, match="has no token"):
+  with pytest.raises(DataError, match="has no token"):
     loader.to_prompts([example], lambda _: [], 3)

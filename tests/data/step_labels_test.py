@@ -5,7 +5,7 @@ import json
 import pytest
 
 from grpo_jax.data import step_labels
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, SettingError
 
 
 def step(*ratings, chosen=0, human=None):
@@ -102,7 +102,7 @@ def test_math_shepherd():
   ],
 )
 def test_other_lines_are_refused(record, message):
-  with pytest.raises(SettingError, match=message):
+  with pytest.raises(DataError, match=message):
     step_labels.parse_line(record, "f, line 1")
 
 
@@ -117,7 +117,7 @@ def test_a_file(tmp_path):
   found, without = step_labels.read(str(tmp_path))
   assert [each.labels for each in found] == [[1.0], [0.0]] and without == 1
   file.write_text(json.dumps(lines[1]), encoding="utf-8")
-  with pytest.raises(SettingError, match="none of its 1 lines has a labelled step"):
+  with pytest.raises(DataError, match="none of its 1 lines has a labelled step"):
     step_labels.read(str(file))
   with pytest.raises(SettingError, match="offline.steps='': give a jsonl file"):
     step_labels.read("")

@@ -11,7 +11,7 @@ import pytest
 import tiny_runs
 
 from grpo_jax.distributed import hosts, inputs
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import TrainingError
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_hosts_that_agree_go_on(several):
 )
 def test_hosts_that_differ_are_told_what_differs_where_and_both_values(several, first, other, said):
   several(first, first, other)  # the third host
-  with pytest.raises(SettingError, match=said.replace("host 1", "host 2").replace("(", r"\(")):
+  with pytest.raises(TrainingError, match=said.replace("host 1", "host 2").replace("(", r"\(")):
     inputs.check_hosts(first)
 
 

@@ -30,14 +30,14 @@ from jax.sharding import PartitionSpec
 import tiny
 from grpo_jax.sampling import rollouts
 from grpo_jax.distributed import hosts
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, StorageError
 from grpo_jax.distributed.lifeline import Lifeline
 from grpo_jax.loops import groups
 from grpo_jax.distributed.sharding import make_layout
 
 here = jax.process_index()
 assert hosts.gather("x" * 3000 * here) == ["", "x" * 3000]
-for error, want in ((SettingError("s"), "SettingError: s"), (KeyError("k"), "Elsewhere: host 1: KeyError: 'k'")):
+for error, want in ((DataError("d"), "DataError: d"), (StorageError("s"), "StorageError: s"), (KeyError("k"), "Elsewhere: host 1: KeyError: 'k'")):
   def make():
     if here:
       raise error

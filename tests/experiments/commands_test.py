@@ -13,7 +13,7 @@ from conftest import ROOT
 
 from experiments import arithmetic, export, sample, sources
 from experiments import evaluate as command
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError, DataError, GrpoError, SettingError
 from grpo_jax.evaluation.policy import paired
 from grpo_jax.run import provenance
 from grpo_jax.setup import defaults, weights
@@ -58,7 +58,7 @@ def test_folders_without_weights_are_refused(tmp_path):
   with pytest.raises(SettingError, match="has neither weights .* nor checkpoints"):
     sources.check("--path", str(tmp_path), None)
   (tmp_path / "checkpoints").mkdir()
-  with pytest.raises(SettingError, match="no complete checkpoint; wait for its first"):
+  with pytest.raises(CheckpointError, match="no complete checkpoint; wait for its first"):
     sources.check("--path", str(tmp_path), None)
 
 
@@ -80,7 +80,7 @@ def test_a_run_without_checkpoints_any_more_has_its_export(tmp_path):
     (tmp_path / folder).mkdir()
   (tmp_path / "export" / "config.json").write_text("{}")
   with pytest.raises(
-    SettingError, match="no complete checkpoint any more; .*/export is the model of its end"
+    CheckpointError, match="no complete checkpoint any more; .*/export is the model of its end"
   ):
     export.check(str(tmp_path), None, str(tmp_path / "out"))
 
@@ -154,7 +154,7 @@ def test_questions_of_a_file(tmp_path):
   assert sample.read_questions(str(tmp_path / "q.jsonl")) == ["a\nb", "c"]
   (tmp_path / "bad.jsonl").write_text('\n{"question": 7}\n')
   with pytest.raises(
-    SettingError, match='bad.jsonl\', line 2: use an object with a text "question" or "prompt"'
+    DataError, match='bad.jsonl\', line 2: use an object with a text "question" or "prompt"'
   ):
     sample.read_questions(str(tmp_path / "bad.jsonl"))
   (tmp_path / "none.txt").write_text("\n")
@@ -163,7 +163,7 @@ def test_questions_of_a_file(tmp_path):
     ("no.txt", "cannot be read"),
     ("q.csv", "ends in .txt or"),
   ):
-    with pytest.raises(SettingError, match=message):
+    with pytest.raises(GrpoError, match=message):
       sample.read_questions(str(tmp_path / name))
 
 
@@ -292,7 +292,7 @@ def test_a_run_is_asked_as_it_was_trained(tmp_path):
   )
   asked = [found.sampler[name] for name in ("max_length", "temperature", "top_k", "top_p", "stop")]
   assert asked == [9, 0.0, 7, 0.9, ("x",)]
-  with pytest.raises(SettingError, match="config.json is not as the run wrote it"):
+  with pytest.raises(CheckpointError, match="config.json is not as the run wrote it"):
     sample.make_config(
       WARM_START, {}, write_run(tmp_path / "edited", {"sampler": {"max_length": "many"}})
     )
@@ -334,7 +334,7 @@ def test_an_export_of_before_more_steps_is_not_the_run(tmp_path):
     and sources.step_of(str(run), None) == 8
   )
   (run / "result.json").write_text('{"steps": "all"}')
-  with pytest.raises(SettingError, match="result.json has steps='all'"):
+  with pytest.raises(CheckpointError, match="result.json has steps='all'"):
     weights.find_source(str(run))
 
 

@@ -15,7 +15,7 @@ import tiny
 import tiny_runs
 
 from experiments import sources
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError
 from grpo_jax.loops import reward_model
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
@@ -140,7 +140,7 @@ def test_iterative_moves_its_reference_and_teaches_by_adapters(base, tmp_path):
   weights.restore(str(run), decoder, learner="reference")
   move_norm(own)
   with pytest.raises(
-    SettingError, match="does not hold the parameters that this run's adapters were trained over"
+    CheckpointError, match="does not hold the parameters that this run's adapters were trained over"
   ):
     weights.restore(str(run), decoder, learner="reference")
 
@@ -161,12 +161,12 @@ def test_the_base_may_be_gone_or_another(base, tmp_path):
   weights.restore(str(run), decoder, 2)
   move_norm(own)
   with pytest.raises(
-    SettingError, match="does not hold the parameters that this run's adapters were trained over"
+    CheckpointError, match="does not hold the parameters that this run's adapters were trained over"
   ):
     weights.restore(str(run), decoder, 2)
   own.rename(tmp_path / "moved")
   with pytest.raises(
-    SettingError, match="its adapters stand on init_from=.*which is not there; put it back"
+    CheckpointError, match="its adapters stand on init_from=.*which is not there; put it back"
   ):
     weights.restore(str(run), decoder, 2)
 

@@ -22,7 +22,7 @@ import pytest
 import tiny
 from ml_collections import ConfigDict
 
-from grpo_jax.errors import SettingError, StorageError
+from grpo_jax.errors import CheckpointError, SettingError, StorageError
 from grpo_jax.learning import learn, movement
 from grpo_jax.loops import export, groups, offline
 from grpo_jax.loops.reward_data import pairs, replay
@@ -250,7 +250,7 @@ def test_samples_that_cannot_be_drawn_again_end_the_run(whole):
   different = dataclasses.replace(whole.kept("whole"), lengths=whole.kept("whole").lengths + 1)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(offline, "draw_samples", lambda *_: different)
-    with pytest.raises(SettingError, match="are not those that this run began with"):
+    with pytest.raises(CheckpointError, match="are not those that this run began with"):
       whole.start("other teacher")
   assert not (stopped / "samples.npz").exists()
 

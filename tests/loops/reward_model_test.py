@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from offline_test import FLAT, OUTCOMES, TIED, L, scored
 from small_models import SMALL
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, GrpoError, SettingError
 from grpo_jax.learning import forward
 from grpo_jax.loops import offline, reward_model
 from grpo_jax.loops.reward_data import pairs
@@ -101,7 +101,7 @@ def test_a_head_with_two_labels_is_refused(tmp_path):
   config = dataclasses.replace(SMALL["test_qwen3"], scores=True)
   tensors.save(tmp_path / "m", config, hf_test.randomised(config))
   hf_test.retensor(tmp_path / "m", **{"score.weight": np.zeros((2, config.width), np.float32)})
-  with pytest.raises(SettingError, match=r"score.weight is \[2, .* config.json asks \[1, "):
+  with pytest.raises(DataError, match=r"score.weight is \[2, .* config.json asks \[1, "):
     tensors.check(tmp_path / "m", hf_test.decoder(config).shapes())
 
 
@@ -238,7 +238,7 @@ def test_a_pair_that_is_too_long_is_an_empty_group(model, tmp_path):
 def test_a_file_that_is_no_good_is_refused(model, tmp_path, lines, held_out, message):
   c = config()
   c.offline.pairs, c.offline.held_out = write(tmp_path / "p.jsonl", lines), held_out
-  with pytest.raises(SettingError, match=message):
+  with pytest.raises(GrpoError, match=message):
     pairs.FromFile(make(c), model)
 
 

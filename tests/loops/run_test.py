@@ -15,7 +15,7 @@ import pytest
 import tiny
 
 from grpo_jax.distributed import inputs, lifeline
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError, DataError, SettingError
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.learning import state as train_state
 from grpo_jax.loops.export import progress_of
@@ -200,7 +200,7 @@ def test_damaged_lines_of_before_the_checkpoint_are_told_and_kept(config, model,
 
 def test_a_checkpoint_without_one_of_the_learners_is_refused(config, model, tmp_path):
   loop(config, model, tmp_path, {"policy": Fake(0.0)}, stop_after=3)
-  with pytest.raises(SettingError, match="it holds policy and no reward_model"):
+  with pytest.raises(CheckpointError, match="it holds policy and no reward_model"):
     loop(config, model, tmp_path, {"policy": Fake(0.0), "reward_model": Fake(0.0)})
 
 
@@ -249,11 +249,11 @@ def test_a_reference_is_the_same_when_its_run_has_gone_on(config, model, tmp_pat
   other, new = build.pinned_reference(c, model, {})
   assert new["step"] == 2 and new["fingerprint"] != pin["fingerprint"]
   with pytest.raises(
-    SettingError, match="ref_from=.*does not hold the parameters that this run began with"
+    CheckpointError, match="ref_from=.*does not hold the parameters that this run began with"
   ):
     build.pinned_reference(c, model, pin | {"step": 2})
   save_policy(source, config, model, 3, 4.0)  # two are kept: the first is gone
-  with pytest.raises(SettingError, match="checkpoint 1 cannot be read"):
+  with pytest.raises(CheckpointError, match="checkpoint 1 cannot be read"):
     build.pinned_reference(c, model, pin)
 
 
@@ -306,7 +306,7 @@ def test_a_run_starts_from_another_ones_shape(variant, config, tmp_path):
   build.describe(first, str(tmp_path / "model"))
   assert weights.read_shape(str(tmp_path / "model")) == first.decoder.config
   (tmp_path / "model" / weights.SHAPE).write_text("{")
-  with pytest.raises(SettingError, match="init_from=.*decoder.json is not JSON"):
+  with pytest.raises(DataError, match="init_from=.*decoder.json is not JSON"):
     weights.read_shape(str(tmp_path / "model"))
 
 
@@ -352,7 +352,7 @@ def test_a_file_of_that_name_in_a_folder_that_is_no_run_s_is_not_written_to(
   config, model, tmp_path
 ):
   (tmp_path / "inputs.json").write_text("mine")
-  with pytest.raises(SettingError, match=r"holds inputs.json and no config.json"):
+  with pytest.raises(CheckpointError, match=r"holds inputs.json and no config.json"):
     loop(config, model, tmp_path, {"policy": Fake(0.0)})
   assert (tmp_path / "inputs.json").read_text() == "mine"
 

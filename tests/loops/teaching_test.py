@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tiny
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import SettingError, TrainingError
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.loops import teaching
 from grpo_jax.loops.collect import Collector
@@ -190,7 +190,7 @@ def test_what_is_not_finite_is_said_of_the_reward_model():
     "reward_model/grad_norm": np.inf,
   }
   with pytest.raises(
-    SettingError, match=r"^iterative.reward_model_lr=0.5: .*\(loss nan, gradient norm inf\)"
+    TrainingError, match=r"^iterative.reward_model_lr=0.5: .*\(loss nan, gradient norm inf\)"
   ):
     teaching.Judge.check_finite(judge, numbers, lambda: "")
 

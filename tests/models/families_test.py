@@ -15,7 +15,7 @@ import pytest
 import tiny
 from small_models import SMALL
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, SettingError
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import read_config, write_config
@@ -170,7 +170,7 @@ def test_the_older_spelling_is_the_newer(tmp_path):
   ],
 )
 def test_refused_by_name(name, changes, named, tmp_path):
-  with pytest.raises(SettingError, match=named) as error:
+  with pytest.raises(DataError, match=named) as error:
     read(tmp_path, said(name, **changes))
   assert "\n" not in str(error.value) and "init_from" in str(error.value)
 

@@ -12,7 +12,7 @@ import tiny
 from small_models import SMALL
 
 from grpo_jax.config import forms
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError, SettingError
 from grpo_jax.learning import forward, learn
 from grpo_jax.learning.state import create
 from grpo_jax.models.decoder import Decoder
@@ -270,5 +270,5 @@ def test_the_base_of_a_run_must_stay():
   pin = adapters.check_base(tiny.weights(), {}, "FOLDER")
   assert adapters.check_base(tiny.weights(), pin, "FOLDER") == pin
   other = tiny.weights() | {"final_norm": {"scale": tiny.weights()["final_norm"]["scale"] + 1e-3}}
-  with pytest.raises(SettingError, match="init_from='FOLDER': does not hold the parameters"):
+  with pytest.raises(CheckpointError, match="init_from='FOLDER': does not hold the parameters"):
     adapters.check_base(other, pin, "FOLDER")

@@ -24,7 +24,7 @@ from checkpoint_test import abstract, equal, make_state
 from hf_test import assert_same, decoder, saved
 
 from grpo_jax.distributed import inputs
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, SettingError
 from grpo_jax.io import storage
 from grpo_jax.loops import offline
 from grpo_jax.models.hf import headers, tensors
@@ -101,11 +101,11 @@ def test_corrupt_weights_in_a_bucket_are_refused_before_they_are_copied(monkeypa
   for content in (file.read_bytes()[:-4], b"", b"\x80\x02 a pickle", b"\xff" * 20):
     storage.write(file, content)
     with pytest.raises(
-      SettingError, match=rf"init_from={folder}: model.safetensors is (corrupt|a pickle)"
+      DataError, match=rf"init_from={folder}: model.safetensors is (corrupt|a pickle)"
     ):
       tensors.check(folder, decoder(config).shapes())
   file.unlink()
-  with pytest.raises(SettingError, match=r"no weights: model.safetensors is missing"):
+  with pytest.raises(DataError, match=r"no weights: model.safetensors is missing"):
     tensors.check(folder, decoder(config).shapes())
   with pytest.raises(SettingError, match="no such folder"):
     weights.read_shape(f"{ROOT}/nothing")

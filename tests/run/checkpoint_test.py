@@ -15,7 +15,7 @@ import pytest
 import tiny_runs
 from conftest import ROOT, environment
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError, SettingError, StorageError
 from grpo_jax.learning import optimizer, state
 from grpo_jax.run import checkpoint, signals
 from grpo_jax.run.workdir import check_owner, check_space, claim, locked
@@ -140,7 +140,7 @@ def test_only_the_logs_of_the_run_are_ever_cut(tmp_path):
 def test_a_folder_with_a_file_named_as_a_log_that_no_run_wrote_is_refused(tmp_path):
   (tmp_path / "samples.jsonl").write_text("mine\n")
   with pytest.raises(
-    SettingError, match=r"holds samples.jsonl and no config.json.*another --workdir"
+    CheckpointError, match=r"holds samples.jsonl and no config.json.*another --workdir"
   ):
     check_owner(str(tmp_path), tiny_runs.as_json(defaults.get_config()))
   assert [p.name for p in tmp_path.iterdir()] == ["samples.jsonl"]
@@ -177,7 +177,7 @@ def test_a_failed_save_loses_nothing_and_says_what_is_safe(tmp_path, small_disk,
   ):
     with (
       small_disk(),
-      pytest.raises(SettingError, match="File too large.*step 1 is complete") as error,
+      pytest.raises(StorageError, match="File too large.*step 1 is complete") as error,
     ):
       fail()
     assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
@@ -202,7 +202,7 @@ def test_saving_where_the_folder_has_gone_read_only(saved, monkeypatch):
     raise OSError(30, os.strerror(30))
 
   monkeypatch.setattr(saved._manager, "save", refuse)
-  with pytest.raises(SettingError, match="Read-only file system.*step 1 is complete"):
+  with pytest.raises(StorageError, match="Read-only file system.*step 1 is complete"):
     saved.save(2, {"policy": make_state()}, {}, {})
 
 
@@ -244,7 +244,8 @@ def test_nothing_is_moved_where_nothing_can_be_restored(saved):
     saved.save(step, {"policy": make_state()}, {}, {}, wait=True)
   why = r"policy.w.weight is \(3, 4\) there and \(3, 5\) here"
   with pytest.raises(
-    SettingError, match=f"nothing in .*checkpoint 2: {why}; checkpoint 1: {why}.*another --workdir"
+    CheckpointError,
+    match=f"nothing in .*checkpoint 2: {why}; checkpoint 1: {why}.*another --workdir",
   ):
     saved.restore_latest({"policy": abstract(make_state(width=5))})
   assert saved.latest() == 2
@@ -253,7 +254,7 @@ def test_nothing_is_moved_where_nothing_can_be_restored(saved):
 def test_checkpoints_that_vanished_are_no_fresh_start(tmp_path, saved):
   (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": 12, "loss": 1}\n{"st')
   with pytest.raises(
-    SettingError, match="metrics.jsonl tells of 12 steps and there is no checkpoint"
+    CheckpointError, match="metrics.jsonl tells of 12 steps and there is no checkpoint"
   ):
     saved.restore_latest({"policy": abstract(make_state())})
   assert (tmp_path / "metrics.jsonl").stat().st_size > 12
@@ -261,15 +262,15 @@ def test_checkpoints_that_vanished_are_no_fresh_start(tmp_path, saved):
 
 def test_parameters_of_another_run(tmp_path, saved):
   s = make_state(0.3)
-  with pytest.raises(SettingError, match="init_from=.*no complete checkpoint"):
+  with pytest.raises(CheckpointError, match="init_from=.*no complete checkpoint"):
     checkpoint.restore_params(str(tmp_path), abstract(s).params)
   saved.save(4, {"policy": s}, {}, {}, wait=True)
   assert equal(checkpoint.restore_params(str(tmp_path), abstract(s).params), s.params)
   with pytest.raises(
-    SettingError, match=r"init_from=.*policy.w.weight is \(3, 4\) there and \(3, 5\) here"
+    CheckpointError, match=r"init_from=.*policy.w.weight is \(3, 4\) there and \(3, 5\) here"
   ):
     checkpoint.restore_params(str(tmp_path), abstract(make_state(width=5)).params)
-  with pytest.raises(SettingError, match="init_from=.*it has no critic.odd"):
+  with pytest.raises(CheckpointError, match="init_from=.*it has no critic.odd"):
     checkpoint.restore_params(str(tmp_path), {"critic": abstract(s).params["policy"]})
 
 

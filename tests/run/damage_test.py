@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError
 from grpo_jax.learning import state
 from grpo_jax.run import checkpoint
 
@@ -107,7 +107,7 @@ def test_damage_to_another_run_never_becomes_other_parameters(good, tmp_path):
       found = checkpoint.restore_params(str(folder), abstract)
       # where the byte is one of the optimizer's
       assert checkpoint_test.equal(found, make_state(4).params)
-    except SettingError as error:
+    except CheckpointError as error:
       assert "checkpoint 4 cannot be read (" in str(error)
       refused += 1
   assert refused

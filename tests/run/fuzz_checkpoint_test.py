@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError
 from grpo_jax.learning import state
 from grpo_jax.run import checkpoint, checkpoint_files
 
@@ -46,7 +46,7 @@ def try_with(copy: tuple[pathlib.Path, pathlib.Path], name: str, text: bytes) ->
   try:
     got = checkpoints.restore_latest(abstract)
     assert checkpoint_test.equal(got.states["policy"], damage_test.make_state(got.step))
-  except SettingError as error:
+  except CheckpointError as error:
     assert "\n" not in str(error)
   finally:
     checkpoints.close()

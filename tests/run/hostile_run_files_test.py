@@ -17,7 +17,7 @@ import small_models  # noqa: F401  adds the variants named test_*
 from ml_collections import ConfigDict
 
 from experiments import doctor, sources
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import GrpoError
 from grpo_jax.reports import inspector
 from grpo_jax.run import compile_cache, workdir
 from grpo_jax.setup import build, defaults
@@ -178,7 +178,7 @@ def test_every_command_answers_in_lines(good, model, tmp_path, capsys, what):
   for command in tries:
     try:
       command()
-    except SettingError as error:
+    except GrpoError as error:
       assert "\n" not in str(error) and len(str(error)) < 1000
 
 

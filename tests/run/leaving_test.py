@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 
 from experiments import arguments, run
 from grpo_jax.config import settings
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError, SettingError
 from grpo_jax.io import storage
 from grpo_jax.run import leaving, workdir
 from grpo_jax.run.writer import Writer
@@ -163,7 +163,7 @@ def test_a_folder_or_log_that_is_deleted_ends_the_run(tmp_path):
         write()
         do(folder, name)
         with pytest.raises(
-          SettingError, match=f"workdir=.*: its {name} was deleted, moved or replaced"
+          CheckpointError, match=f"workdir=.*: its {name} was deleted, moved or replaced"
         ) as e:
           write()
         assert e.value.code == 2  # launchers do not begin anew in its place

@@ -12,7 +12,7 @@ import pytest
 import rich.console
 from ml_collections import ConfigDict
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import StorageError
 from grpo_jax.run.console import time_left
 from grpo_jax.run.writer import Writer, clean, time
 from grpo_jax.setup import weights
@@ -298,14 +298,14 @@ def test_other_processes_are_silent(tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_written_is_said_in_one_line(tmp_path):
   (tmp_path / "file").write_text("")
-  with pytest.raises(SettingError, match="workdir=.*file/run: cannot write there: Not a directory"):
+  with pytest.raises(StorageError, match="workdir=.*file/run: cannot write there: Not a directory"):
     Writer(tmp_path / "file" / "run", log(), 2, console=console())
 
 
 def test_a_full_disk_is_said_in_one_line(tmp_path):
   (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
   with pytest.raises(
-    SettingError, match="workdir=.*: No space left on device; what was saved before is safe"
+    StorageError, match="workdir=.*: No space left on device; what was saved before is safe"
   ):
     with Writer(tmp_path, log(), 2, console=console()) as writer:
       writer.step(0, {"kl": 1.0})

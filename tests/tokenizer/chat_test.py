@@ -8,7 +8,7 @@ import chat_templates
 import pytest
 
 from grpo_jax.data.loader import to_prompts
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError
 from grpo_jax.tokenizer import reading, steps
 from grpo_jax.types import Example
 
@@ -96,7 +96,7 @@ def test_a_question_of_special_tokens_is_the_same_prompt_with_text_in_it(family,
 
 def test_a_system_message_that_a_template_refuses(folders):
   with pytest.raises(
-    SettingError,
+    DataError,
     match="^chat_template: System role not supported; data.system='' or data.chat=False",
   ):
     reading.load(folders["gemma2"]).render("x", chat=True, system="Be brief.")
@@ -198,7 +198,7 @@ def test_added_tokens_that_are_none(wrong, tmp_path):
   chat_templates.save("qwen2", tmp_path)
   edit(tmp_path, "tokenizer_config.json", added_tokens_decoder=wrong)
   with pytest.raises(
-    SettingError, match="tokenizer_config.json has added_tokens_decoder=.*by their ids would work"
+    DataError, match="tokenizer_config.json has added_tokens_decoder=.*by their ids would work"
   ):
     reading.load(tmp_path)
 

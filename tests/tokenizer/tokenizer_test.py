@@ -7,7 +7,7 @@ import json
 import pytest
 import tokenizers
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, SettingError
 from grpo_jax.tokenizer import making, reading, steps
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 
@@ -142,7 +142,7 @@ def test_chat_template_and_stops(tmp_path):
 )
 def test_chat_template_is_sandboxed_and_its_errors_are_one_line(template, message, tmp_path):
   t = reading.load(chat_folder(tmp_path, template))
-  with pytest.raises(SettingError, match=f"^chat_template: [^\n]*{message}[^\n]*$"):
+  with pytest.raises(DataError, match=f"^chat_template: [^\n]*{message}[^\n]*$"):
     t.render("x", chat=True)
 
 
@@ -214,14 +214,14 @@ def test_step_ends_when_a_token_holds_more_than_a_newline(tmp_path):
 
 
 def test_errors(tmp_path):
-  with pytest.raises(SettingError, match="no tokenizer.json"):
+  with pytest.raises(DataError, match="no tokenizer.json"):
     reading.load(tmp_path)
   (tmp_path / "tokenizer.json").write_text("{")
-  with pytest.raises(SettingError, match="tokenizer.json is not JSON"):
+  with pytest.raises(DataError, match="tokenizer.json is not JSON"):
     reading.load(tmp_path)
   make("word").save(tmp_path)
   (tmp_path / "tokenizer_config.json").write_text("{")
-  with pytest.raises(SettingError, match="is not JSON"):
+  with pytest.raises(DataError, match="is not JSON"):
     reading.load(tmp_path)
   assert (
     Tokenizer(tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a")), {}).eos_ids == ()

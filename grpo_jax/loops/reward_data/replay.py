@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from grpo_jax.distributed import hosts
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError
 from grpo_jax.io import storage
 from grpo_jax.loops.offline import read_samples, template, write_samples
 from grpo_jax.objectives import common
@@ -50,7 +50,7 @@ class Replay:
     for step in steps:
       pairs, error = read_samples(self.path(step), None, template())
       if pairs is None:
-        raise SettingError(
+        raise CheckpointError(
           f"{self.path(step)}: {error or 'is missing'}; put the file back, or begin anew in "
           "another --workdir"
         )

@@ -7,7 +7,7 @@ import dataclasses
 import os
 from typing import Any, NoReturn
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, GrpoError, SettingError
 from grpo_jax.io import storage
 from grpo_jax.models import limits
 from grpo_jax.models.attention import AttentionSpec
@@ -61,7 +61,7 @@ def _decoder_config(where: str, raw: dict) -> DecoderConfig:
   raw = {k: v for k, v in family.defaults.items() if k not in NONE or k not in raw} | values
   for key in _KEYS.values():
     if key not in raw:
-      raise SettingError(
+      raise DataError(
         f"{where}: config.json has no {key!r}; {limits.CONFIG[key].expects} would work"
       )
   rope = _rope(where, raw)
@@ -185,7 +185,7 @@ def _means(written: dict, config: DecoderConfig) -> bool:
   """Returns whether a config.json describes exactly this configuration."""
   try:
     return _decoder_config("model", written) == config
-  except SettingError:  # the family lacks a feature
+  except GrpoError:  # the family lacks a feature
     return False
 
 
@@ -288,7 +288,7 @@ def _scaling_value(where: str, rope: dict, key: str) -> float:
   """Returns a number of the rope scaling, which must be there."""
   if key not in rope:
     expects, kind = limits.ROPE[key].expects, _scaling(rope)
-    raise SettingError(
+    raise DataError(
       f"{where}: config.json has rope scaling {kind!r} without {key!r}; {expects} would work"
     )
   return float(rope[key])
@@ -314,19 +314,19 @@ def _check_features(where: str, raw: dict, rope: dict, family: Family) -> None:
 
 
 def _too_few(where: str, key: str, listed: list, layers: int) -> NoReturn:
-  raise SettingError(
+  raise DataError(
     f"{where}: config.json has {len(listed)} {key} for {layers} layers; one for each would work"
   )
 
 
 def _refuse(where: str, feature: str) -> NoReturn:
   able = "dense " + ", ".join(FAMILIES) + " without experts or quantization"
-  raise SettingError(f"{where}: {feature} is not supported; {able} would work")
+  raise DataError(f"{where}: {feature} is not supported; {able} would work")
 
 
 def read_json(path: storage.Path, name: str, most: int = model_folder.CONFIG_BYTES) -> dict:
   """Returns the object in a JSON file that a model's folder must have."""
   value = model_folder.read_json(f"init_from={path}", path, name, most)
   if value is None:
-    raise SettingError(f"init_from={path}: no {name}; get a Hugging Face folder with {GET}")
+    raise DataError(f"init_from={path}: no {name}; get a Hugging Face folder with {GET}")
   return value

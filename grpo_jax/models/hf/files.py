@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import safetensors
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, SettingError
 from grpo_jax.io import storage
 from grpo_jax.sandbox import model_folder
 
@@ -56,7 +56,7 @@ class Files:
       values = self._view(name)[index].astype(self.dtype)
     if not _finite(values):
       bad = int(np.count_nonzero(~np.isfinite(values)))
-      raise SettingError(
+      raise DataError(
         f"init_from={self.path}: {name} has {bad} weights that are NaN or infinite; download "
         f"{self.files[name].name} again, or take an earlier checkpoint"
       )
@@ -88,7 +88,7 @@ class Files:
     try:
       yield
     except (safetensors.SafetensorError, OSError) as error:
-      raise SettingError(
+      raise DataError(
         f"init_from={self.path}: {name} cannot be read ({model_folder.first_line(error)})"
       ) from error
 

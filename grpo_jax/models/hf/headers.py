@@ -13,7 +13,7 @@ from typing import NamedTuple
 import ml_dtypes  # noqa: F401  teaches numpy bfloat16, which safetensors needs
 import safetensors
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, GrpoError
 from grpo_jax.io import storage
 from grpo_jax.models.hf.config import GET, read_json
 from grpo_jax.sandbox import model_folder
@@ -41,12 +41,10 @@ def read_headers(path: storage.Path) -> dict[str, Tensor]:
       pickles = [pickle for pickle in pickles if (path / pickle).exists()]
       hint = "; {} is a pickle, which could run anything and is not read"
       hint = hint.format(pickles[0]) if pickles else ""
-      raise SettingError(
-        f"init_from={path}: no weights: {name} is missing{hint}; get them with {GET}"
-      )
+      raise DataError(f"init_from={path}: no weights: {name} is missing{hint}; get them with {GET}")
     for tensor, header in _read_header(path, name, file).items():
       if tensor in tensors:
-        raise SettingError(
+        raise DataError(
           f"init_from={path}: {name} has the tensor {plain(tensor)}, which another file has, too; "
           "download it again"
         )
@@ -72,14 +70,12 @@ def _files(path: storage.Path) -> list[str]:
   for name in names:
     readable = name.isprintable() and "/" not in name and len(name) <= 200
     if not readable or not name.endswith(".safetensors"):
-      raise SettingError(
+      raise DataError(
         f"init_from={path}: {INDEX} names the file {model_folder.shown(name)}; safetensors files "
         "beside it would work"
       )
   if not names:
-    raise SettingError(
-      f"init_from={path}: {INDEX} names no file in its weight_map; download it again"
-    )
+    raise DataError(f"init_from={path}: {INDEX} names no file in its weight_map; download it again")
   if SINGLE not in names and model_folder.find(f"init_from={path}", path, SINGLE) is not None:
     return [SINGLE]
   return names
@@ -90,7 +86,7 @@ def _read_header(path: storage.Path, name: str, file: storage.Path) -> dict[str,
   try:
     start = storage.start(file, 8)
     if start.startswith(_PICKLES):
-      raise SettingError(
+      raise DataError(
         f"init_from={path}: {name} is a pickle, which could run anything and is not read; download "
         "a safetensors file"
       )
@@ -104,10 +100,10 @@ def _read_header(path: storage.Path, name: str, file: storage.Path) -> dict[str,
       return {
         tensor: Tensor(file, tuple(v.get_shape()), v.get_dtype()) for tensor, v in views.items()
       }
-  except SettingError:
+  except GrpoError:
     raise
   except (safetensors.SafetensorError, OSError, ValueError) as error:
-    raise SettingError(
+    raise DataError(
       f"init_from={path}: {name} is corrupt ({model_folder.first_line(error)}); download it again"
     ) from error
 

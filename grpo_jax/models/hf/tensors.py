@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 import jax
 import numpy as np
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, SettingError
 from grpo_jax.io import storage
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import headers
@@ -111,7 +111,7 @@ def load(
     here = copies(path, set(where.values()), pathlib.Path(temporary), progress)
     files = Files(path, {name: here[file] for name, file in where.items()}, dtype, total, progress)
     if has_copy and not files.same(EMBEDDING, HEAD):
-      raise SettingError(
+      raise DataError(
         f"init_from={path}: {HEAD} is another matrix than {EMBEDDING}, though config.json has "
         "tie_word_embeddings=true; tie_word_embeddings=false would work"
       )
@@ -219,7 +219,7 @@ def check_tokenizer(tokenizer: Saves, config: DecoderConfig) -> None:
   """
   hint = "pass the folder of the model's own with --config.tokenizer=DIR"
   if tokenizer.text_size > config.vocab:
-    raise SettingError(
+    raise DataError(
       f"tokenizer: its ids reach {tokenizer.text_size - 1}, the model has {config.vocab} "
       f"embeddings; {hint}"
     )
@@ -227,7 +227,7 @@ def check_tokenizer(tokenizer: Saves, config: DecoderConfig) -> None:
   if tokenizer.pad_id >= max(tokenizer.vocab_size, config.vocab):
     beyond.append(tokenizer.pad_id)
   if beyond:
-    raise SettingError(
+    raise DataError(
       f"tokenizer: its eos_token_id or pad_token_id {beyond[0]} is none of the model's "
       f"{config.vocab} embeddings; {hint}"
     )
@@ -248,36 +248,36 @@ def _locate(path: storage.Path, shapes: Params) -> dict[str, storage.Path]:
     raise SettingError(f"init_from={str(path)!r}: no such folder; get weights with {GET}")
   where = headers.read_headers(path)
   if any(name.startswith("layers.") for name in where):
-    raise SettingError(
+    raise DataError(
       f"init_from={path}: its tensors have no 'model.' before their names, as AutoModel saves "
       "them; save the model as AutoModelForCausalLM"
     )
   named = len({match[1] for match in map(_LAYER.match, where) if match})
   layers = jax.tree.leaves(shapes["layers"])[0].shape[0]
   if named != layers:  # checked before the number, which may be huge, makes names
-    raise SettingError(
+    raise DataError(
       f"init_from={path}: config.json has num_hidden_layers={layers}, the weights have {named}; "
       "download both again"
     )
   wanted = {tensor.name: tensor.shape for tensor in _tensors(shapes, is_fused(where))}
   if missing := [name for name in wanted if name not in where]:
-    raise SettingError(
+    raise DataError(
       f"init_from={path}: no tensor {_few(missing)} in the weights, which config.json asks for"
     )
   ignored = {name for name in where if name.endswith(COMPUTED)} | {HEAD}
   if extra := sorted(where.keys() - wanted.keys() - ignored):
-    raise SettingError(
+    raise DataError(
       f"init_from={path}: unexpected tensor {_few(extra)}, which config.json does not mention"
     )
   for name, shape in wanted.items():
     file, stored, kind = where[name]
     if stored != tuple(shape):
-      raise SettingError(
+      raise DataError(
         f"init_from={path}: {name} is {model_folder.shown(list(stored))} in {file.name}, "
         f"config.json asks {list(shape)}"
       )
     if kind not in _DTYPES:
-      raise SettingError(f"init_from={path}: {name} is {kind}; {', '.join(_DTYPES)} would work")
+      raise DataError(f"init_from={path}: {name} is {kind}; {', '.join(_DTYPES)} would work")
   return {name: where[name].file for name in wanted.keys() | ({HEAD} & where.keys())}
 
 

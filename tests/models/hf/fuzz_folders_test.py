@@ -1,4 +1,4 @@
-"""Random content of a model's folder: it works or is a `SettingError` of one line, never anything
+"""Random content of a model's folder: it works or is a `GrpoError` of one line, never anything
 else.
 """
 
@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from grpo_jax.distributed import sharding
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import GrpoError
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import read_config
@@ -91,7 +91,7 @@ def try_with(file: str, data: bytes, use: Callable[[pathlib.Path], Any]) -> None
         (folder / name).write_bytes(content)
     try:
       use(folder)
-    except SettingError as error:
+    except GrpoError as error:
       assert str(error).isprintable() and len(str(error)) < 600
 
 

@@ -18,7 +18,7 @@ from jax.sharding import AxisType
 from small_models import SMALL
 
 from grpo_jax.distributed.sharding import AXES, Layout
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, SettingError, StorageError
 from grpo_jax.io import storage
 from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.decoder import Decoder
@@ -168,7 +168,7 @@ def test_several_files(tmp_path):
   )
   assert_same(tensors.load(tmp_path / "m", decoder(config)), params)
   (tmp_path / "m" / files[1]).unlink()
-  with pytest.raises(SettingError, match=f"{files[1]} is missing"):
+  with pytest.raises(DataError, match=f"{files[1]} is missing"):
     tensors.load(tmp_path / "m", decoder(config))
 
 
@@ -290,7 +290,7 @@ def test_the_official_gemma_1_says_gelu_and_means_its_approximation(tmp_path):
   again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
   np.testing.assert_allclose(ours, their_logits(again, prompts, completions)[0], atol=1e-4, rtol=0)
   edit(tmp_path, hidden_activation="gelu")
-  with pytest.raises(SettingError, match="hidden_act 'gelu' in a gemma"):
+  with pytest.raises(DataError, match="hidden_act 'gelu' in a gemma"):
     read_config(tmp_path)
 
 
@@ -361,7 +361,7 @@ def test_flags_of_no_family_cannot_be_exported(tmp_path):
 def test_refused_by_name(changes, named, tmp_path):
   saved(tmp_path)
   edit(tmp_path, **changes)
-  with pytest.raises(SettingError, match=named) as error:
+  with pytest.raises(DataError, match=named) as error:
     read_config(tmp_path)
   assert "\n" not in str(error.value) and "init_from" in str(error.value)
 
@@ -372,14 +372,14 @@ def test_refused_by_name(changes, named, tmp_path):
 def test_missing_folder_config_and_weights(tmp_path):
   with pytest.raises(SettingError, match="no such folder.*hf download.*--config.init_from=DIR"):
     read_config(tmp_path / "nowhere")
-  with pytest.raises(SettingError, match="no config.json.*hf download"):
+  with pytest.raises(DataError, match="no config.json.*hf download"):
     read_config(tmp_path)
   config, _ = saved(tmp_path / "m")
   (tmp_path / "m/model.safetensors").unlink()
-  with pytest.raises(SettingError, match="no weights: model.safetensors is missing.*hf download"):
+  with pytest.raises(DataError, match="no weights: model.safetensors is missing.*hf download"):
     tensors.load(tmp_path / "m", decoder(config))
   (tmp_path / "m/config.json").write_text("{,")
-  with pytest.raises(SettingError, match="config.json is not JSON"):
+  with pytest.raises(DataError, match="config.json is not JSON"):
     read_config(tmp_path / "m")
 
 
@@ -391,9 +391,7 @@ def test_corrupt_weights(how, tmp_path):
   file.write_bytes(
     {"cut": data[:-100], "noise": b"\xff" * 999, "empty": b"", "header": data[:50]}[how]
   )
-  with pytest.raises(
-    SettingError, match="model.safetensors is corrupt.*download it again"
-  ) as error:
+  with pytest.raises(DataError, match="model.safetensors is corrupt.*download it again") as error:
     tensors.check(tmp_path, decoder(config).shapes())
   assert "\n" not in str(error.value)
 
@@ -403,21 +401,21 @@ def test_missing_unexpected_and_misshapen_tensors(tmp_path):
   shapes = decoder(config).shapes()
   name = "model.layers.1.mlp.up_proj.weight"
   retensor(tmp_path, drop=[name])
-  with pytest.raises(SettingError, match=f"no tensor {name}"):
+  with pytest.raises(DataError, match=f"no tensor {name}"):
     tensors.check(tmp_path, shapes)
   retensor(tmp_path, **{name: np.zeros((3, 32), np.float32)})
-  with pytest.raises(SettingError, match=rf"{name} is \[3, 32\] .* asks \[48, 32\]"):
+  with pytest.raises(DataError, match=rf"{name} is \[3, 32\] .* asks \[48, 32\]"):
     tensors.check(tmp_path, shapes)
   retensor(tmp_path, **{name: np.zeros((48, 32), np.int8)})
-  with pytest.raises(SettingError, match=f"{name} is I8"):
+  with pytest.raises(DataError, match=f"{name} is I8"):
     tensors.check(tmp_path, shapes)
   tensors.save(tmp_path, config, params)
   retensor(tmp_path, **{"model.layers.0.self_attn.q_proj.bias": np.zeros(64, np.float32)})
-  with pytest.raises(SettingError, match="unexpected tensor model.layers.0.self_attn.q_proj.bias"):
+  with pytest.raises(DataError, match="unexpected tensor model.layers.0.self_attn.q_proj.bias"):
     tensors.check(tmp_path, shapes)
   # More layers than config.json says is as wrong as fewer.
   tensors.save(tmp_path, config, params)
-  with pytest.raises(SettingError, match="num_hidden_layers=1, the weights have 2"):
+  with pytest.raises(DataError, match="num_hidden_layers=1, the weights have 2"):
     tensors.check(tmp_path, decoder(dataclasses.replace(config, layers=1)).shapes())
 
 
@@ -432,7 +430,7 @@ def test_a_tied_model_may_carry_a_copy_of_its_embedding(tmp_path, monkeypatch):
   for other in (copy, copy[:95]):
     retensor(tmp_path, **{"lm_head.weight": other})
     with pytest.raises(
-      SettingError, match="lm_head.weight is another matrix than model.embed_tokens.weight"
+      DataError, match="lm_head.weight is another matrix than model.embed_tokens.weight"
     ):
       tensors.load(tmp_path, decoder(config))
   scores = decoder(dataclasses.replace(config, scores=True))  # which has no use for it
@@ -453,7 +451,7 @@ def test_names_without_model_are_explained(tmp_path):
   bare = {name.removeprefix("model."): tensor for name, tensor in weights.items()}
   safetensors.numpy.save_file(bare, tmp_path / "model.safetensors")
   with pytest.raises(
-    SettingError, match="no 'model.' before their names.*save the model as AutoModelForCausalLM"
+    DataError, match="no 'model.' before their names.*save the model as AutoModelForCausalLM"
   ):
     tensors.check(tmp_path, decoder(config).shapes())
 
@@ -471,10 +469,10 @@ def test_tokenizer_travels_along_and_must_fit(tmp_path):
   assert again.encode("a b") == t.encode("a b") and again.eos_ids == t.eos_ids
   small = variant("test_qwen3", vocab=t.vocab_size - 1)
   with pytest.raises(
-    SettingError, match=f"ids reach {t.vocab_size - 1}, the model has {t.vocab_size - 1} embeddings"
+    DataError, match=f"ids reach {t.vocab_size - 1}, the model has {t.vocab_size - 1} embeddings"
   ):
     tensors.check_tokenizer(t, small)
-  with pytest.raises(SettingError, match="--config.tokenizer=DIR"):
+  with pytest.raises(DataError, match="--config.tokenizer=DIR"):
     tensors.save(tmp_path / "m", small, randomised(small), tokenizer=t)
 
 
@@ -492,7 +490,7 @@ def test_special_tokens_beyond_the_embeddings_are_no_error(tmp_path):
   assert max(again.encode("<image_soft_token>")) < config.vocab
   again.eos_ids = (config.vocab,)
   with pytest.raises(
-    SettingError, match=f"eos_token_id or pad_token_id {config.vocab} is none of the model's"
+    DataError, match=f"eos_token_id or pad_token_id {config.vocab} is none of the model's"
   ):
     tensors.check_tokenizer(again, config)
 
@@ -507,7 +505,7 @@ def test_a_failed_export_leaves_what_was_there(error, tmp_path, monkeypatch):
     raise error
 
   monkeypatch.setattr(safetensors.numpy, "save_file", full)
-  with pytest.raises(SettingError, match="cannot be written.*No space left"):
+  with pytest.raises(StorageError, match="cannot be written.*No space left"):
     tensors.save(tmp_path / "m", config, jax.tree.map(jnp.zeros_like, params))
   assert os.listdir(tmp_path) == ["m"]
   assert_same(tensors.load(tmp_path / "m", decoder(config)), params)
@@ -524,7 +522,7 @@ def test_an_export_that_cannot_take_its_name_leaves_what_was_there(tmp_path, mon
     rename(source, target, **options)
 
   monkeypatch.setattr(storage, "rename", refuse)
-  with pytest.raises(SettingError, match="cannot be written.*Input/output"):
+  with pytest.raises(StorageError, match="cannot be written.*Input/output"):
     tensors.save(tmp_path / "m", config, jax.tree.map(jnp.zeros_like, params))
   assert not refused and os.listdir(tmp_path) == ["m"]
   assert_same(tensors.load(tmp_path / "m", decoder(config)), params)

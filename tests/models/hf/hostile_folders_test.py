@@ -15,7 +15,7 @@ import pytest
 from hostile_edits import CONFIG, DECODER
 
 from experiments import evaluate, sample, sources
-from grpo_jax.errors import SettingError, said_of
+from grpo_jax.errors import DataError, GrpoError, said_of
 from grpo_jax.setup import build, defaults, experiment
 from grpo_jax.tokenizer import chat
 
@@ -77,7 +77,7 @@ def test_refused(name, tmp_path, deadline, memory):
   folder = make(
     tmp_path / "m", case.edit, DECODER if DECODER in name or name.startswith("decoder") else CONFIG
   )
-  with pytest.raises(SettingError) as error:
+  with pytest.raises(GrpoError) as error:
     start(folder)
   message = str(error.value)
   assert case.says in message
@@ -109,7 +109,7 @@ def test_a_template_is_the_end_of_its_process_only(tmp_path, deadline):
     and chat._renderer().process.process is process
   )
   process.kill()
-  with pytest.raises(SettingError, match="ended its process with code -9"):
+  with pytest.raises(DataError, match="ended its process with code -9"):
     chat.render(config, "c", "{question}", "")
   assert chat.render(config, "c", "{question}", "").question == "c"
   assert chat._renderer().process.process is not process
@@ -160,7 +160,7 @@ def judge(folder: str) -> None:
 def test_other_commands_refuse_it_alike(name, use, tmp_path, deadline):
   case = hostile_folders.CASES[name]
   folder = make(tmp_path / "m", case.edit, CONFIG)
-  with pytest.raises(SettingError) as error, said_of("--path"):
+  with pytest.raises(GrpoError) as error, said_of("--path"):
     use(folder)
   message = str(error.value)
   assert case.says in message and message.isprintable() and len(message) < 600
