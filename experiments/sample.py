@@ -193,7 +193,7 @@ def load(path: str, step: int | None, numbers: dict[str, Any], like: str | None 
   print(f"questions are asked with {how}{f', as {run} was trained' if run else ''}", flush=True)
   asked = experiment.make(config)
   model = sources.model(asked, path, step)
-  made = stream.make_stream(model.decoder, asked.sampler, model.stop)
+  made = stream.make_stream(model.decoder, asked.sampler, model.stop, model.stop_table)
   return Policy(model, made, made.sampler.ready(model.load()), numbers.get("seed", 0))
 
 

@@ -182,7 +182,8 @@ class Sampler:
     "Samples from the most likely tokens that have this probability together; 1: off.")
   min_p: float = setting(0.0, SHARE,
     "Samples from tokens with this share of the highest probability, or more; 0: off.")
-  stop: tuple = setting((), STOP, "Texts of stop tokens besides the tokenizer's end tokens.")
+  stop: tuple = setting((), STOP,
+    "Texts that end a completion, of any length, and are cut from it; besides the end tokens.")
   dtype: str = setting("float32", DTYPE,
     "The weights that decode, their activations and matrix products.")
   weights_dtype: str = setting("same", Choice(("same", "int8")),

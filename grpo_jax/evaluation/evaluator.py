@@ -68,7 +68,10 @@ class Evaluator:
     self, experiment: Experiment, model: build.Model, changes: dict[str, Any]
   ) -> Generator:
     sample = sampler.make_sampler(
-      model.decoder, dataclasses.replace(experiment.sampler, **changes), model.stop
+      model.decoder,
+      dataclasses.replace(experiment.sampler, **changes),
+      model.stop,
+      model.stop_table,
     )
     d, sizes = experiment.data, build.sizes(experiment, model.layout)
     return Generator(sample, sizes, model.tokenizer, model.render, d.max_prompt_length, d.on_long)

@@ -98,7 +98,7 @@ def _without_models(experiment: Experiment, model: build.Model) -> Collector:
   # a reward may fail on a solution and still work on samples: only a SettingError ends the run
   for _, reward, _ in rewards:
     checks.try_reward(reward, batches.first(checks.FIRST_SOLUTIONS), model, experiment)
-  sample = sampler.make_sampler(model.decoder, s, model.stop)
+  sample = sampler.make_sampler(model.decoder, s, model.stop, model.stop_table)
   sizes = build.sizes(experiment, model.layout)
   return Collector(
     batches=batches,

@@ -68,7 +68,8 @@ class FirstTokens(NamedTuple):
   token: Array  # [N] int32
   logprob: Array  # [N] float32
   truncated_logprob: Array  # [N] float32, after top-k, top-p and min-p
-  stopped: Array  # [N] bool, whether it is a stop token
+  matched: Array | None  # [N] state of the stop texts after it; None: there are none
+  stopped: Array  # [N] bool, whether it ends its completion
   done: Array  # [N] bool, whether nothing is left to decode
 
 
@@ -78,6 +79,7 @@ class Queue(NamedTuple):
   real: Array  # [N] bool; the others belong to prompts of length 0, which only fill the batch
   prompt_lengths: Array  # [P] int32
   forced_lengths: Array | None  # [N] int32, lengths in place of stop tokens; None: stop tokens end
+  stop_table: Array | None  # [states, V] uint16, see tokenizer/stop_texts.py; None: no stop texts
   noise: Noise
   prompt_cache: list[StoredKV]  # [P, ...] of each layer
   first: FirstTokens
@@ -97,6 +99,7 @@ class Slots(NamedTuple):
   age: Array  # [S] int32, number of its tokens sampled
   active: Array  # [S] bool, whether it is unfinished
   token: Array  # [S] int32, its last token
+  matched: Array | None  # [S] state of the stop texts after that token; None: there are none
   busy: Array  # [] int32, slot-steps that decoded a token
   cache: list[LayerCache]
   tokens: Array  # [N, L] int32
@@ -116,10 +119,12 @@ def start(setup: SamplerSetup, queue: Queue) -> Slots:
 
   if s == n:  # one slot for each sample: they read the prompts' cache without a copy
     waiting, sample, active, token = jnp.int32(n), jnp.arange(n), ~first.done, first.token
+    matched = first.matched
     prompt_cache = queue.prompt_cache
   else:
     waiting, sample = jnp.int32(0), jnp.zeros(s, jnp.int32)
     active, token = jnp.zeros(s, bool), jnp.zeros(s, jnp.int32)
+    matched = jax.tree.map(lambda x: jnp.zeros(s, x.dtype), first.matched)
     prompt_cache = jax.tree.map(lambda x: jnp.zeros((s, *x.shape[1:]), x.dtype), queue.prompt_cache)
   sizes = [end - begin for begin, end in setup.blocks]
   empty = functools.partial(
@@ -132,6 +137,7 @@ def start(setup: SamplerSetup, queue: Queue) -> Slots:
     age=jnp.ones(s, jnp.int32),
     active=active,
     token=token,
+    matched=matched,
     busy=jnp.int32(0),
     cache=[LayerCache(kv, [empty(size) for size in sizes]) for kv in prompt_cache],
     tokens=column0(first.token),
@@ -182,14 +188,15 @@ def can_decode(begin: int, end: int, slots: Slots) -> Array:
 
 def refill(queue: Queue, slots: Slots) -> Slots:
   """Returns the slots after the first free one took the next sample, which may be done."""
-  slot, sample = jnp.argmin(slots.active), slots.waiting
+  slot, sample, first = jnp.argmin(slots.active), slots.waiting, queue.first
   prompt = sample // queue.group
   return slots._replace(
     waiting=slots.waiting + 1,
     sample=slots.sample.at[slot].set(sample),
     age=slots.age.at[slot].set(1),
-    active=slots.active.at[slot].set(~queue.first.done[sample]),
-    token=slots.token.at[slot].set(queue.first.token[sample]),
+    active=slots.active.at[slot].set(~first.done[sample]),
+    token=slots.token.at[slot].set(first.token[sample]),
+    matched=jax.tree.map(lambda x, of: x.at[slot].set(of[sample]), slots.matched, first.matched),
     cache=[
       kv_cache.copy_prompt(layer, kv, prompt, slot)
       for layer, kv in zip(slots.cache, queue.prompt_cache)
@@ -210,11 +217,13 @@ def decode_step(
   sample = jnp.where(slots.active, slots.sample, n)  # results of free slots are dropped
   age = slots.age + slots.active
   stopped = stops(setup, queue.forced_lengths, token, slots.sample, age)
+  matched, stopped = follow_stop_texts(queue.stop_table, slots.matched, token, stopped)
   return slots._replace(
     step=slots.step + 1,
     age=age,
     active=slots.active & ~stopped & (age < setup.length),
     token=token,
+    matched=matched,
     busy=slots.busy + slots.active.sum(),
     cache=cache,
     tokens=slots.tokens.at[sample, slots.age].set(token, mode="drop"),
@@ -296,3 +305,20 @@ def stops(
   if forced_lengths is None:
     return jnp.isin(token, jnp.asarray(setup.stop_tokens or (-1,), jnp.int32))
   return age == forced_lengths[sample]
+
+
+def follow_stop_texts(
+  stop_table: Array | None, matched: Array | None, token: Array, stopped: Array
+) -> tuple[Array | None, Array]:
+  """Returns the states of the stop texts after a token, and whether it ends its completion.
+
+  Args:
+    stop_table: `[states, V]`; None: there are no stop texts.
+    matched: `[n]`, the states before the token.
+    token: `[n]`.
+    stopped: `[n]` bool, whether it ends its completion by itself.
+  """
+  if stop_table is None or matched is None:
+    return None, stopped
+  matched = stop_table[matched, token]
+  return matched, stopped | (matched == stop_table.shape[0])

@@ -116,17 +116,29 @@ def completions(rollouts: Rollouts, tokenizer: Tokenizer) -> list[list[Completio
 
 
 def completion(tokens: np.ndarray, length: int, ended: int, tokenizer: Tokenizer) -> Completion:
-  """Returns one completion as rewards see it, from its tokens [L]."""
+  """Returns one completion as rewards see it, from its tokens [L].
+
+  A stop text belongs to the last step, as a stop token does.
+  """
   ids, text = written(tokens, length, ended, tokenizer)
-  return Completion(text, ids, int(ended), tokenizer.step_ends(ids) if ids else [])
+  ends = tokenizer.step_ends(ids) if ids else []
+  if ended == STOPPED and (kept := tokenizer.tokens_before_stop(ids)) is not None:
+    ends = [*tokenizer.step_ends(ids[:kept])[:-1], len(ids) - 1]
+  return Completion(text, ids, int(ended), ends)
 
 
 def written(
   tokens: np.ndarray, length: int, ended: int, tokenizer: Tokenizer
 ) -> tuple[list[int], str]:
-  """Returns the ids of one completion, from its tokens [L], and its text without the stop token."""
+  """Returns the ids of one completion, from its tokens [L], and its text.
+
+  The text is without the stop token, or the stop text, that ended it.
+  """
   ids = tokens[:length].tolist()
-  return ids, tokenizer.decode(ids[:-1] if ended == STOPPED else ids)
+  if ended != STOPPED:
+    return ids, tokenizer.decode(ids)
+  text = tokenizer.before_stop(tokenizer.decode(ids))
+  return ids, tokenizer.decode(ids[:-1]) if text is None else text
 
 
 def statistics(rollouts: Rollouts) -> dict[str, float]:

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
@@ -46,6 +47,7 @@ class Request(NamedTuple):
   sample_ids: Array  # [G] int32, index of each sample in the whole group
   key: Array  # of this rollout
   forced_lengths: Array | None  # [P, G] int32, lengths in place of stop tokens; None: stop tokens
+  stop_table: Array | None  # [states, V] uint16, see tokenizer/stop_texts.py; None: no stop texts
 
 
 # (params, request) -> (completions, counts), see `roll_out`
@@ -112,10 +114,13 @@ def prefill(
   )
   real = jnp.repeat(prompts.lengths > 0, group)
   stopped = decode_loop.stops(setup, forced, token, sample, jnp.ones_like(sample))
+  table = request.stop_table
+  nothing = None if table is None else jnp.zeros(sample.shape, table.dtype)
+  matched, stopped = decode_loop.follow_stop_texts(table, nothing, token, stopped)
   done = stopped | (setup.length == 1) | ~real
   token, logprob, truncated = (jnp.where(real, x, 0) for x in (token, logprob, truncated))
-  first = FirstTokens(token, logprob, truncated, stopped & real, done)
-  return Queue(real, prompts.lengths, forced, noise, prompt_cache, first)
+  first = FirstTokens(token, logprob, truncated, matched, stopped & real, done)
+  return Queue(real, prompts.lengths, forced, table, noise, prompt_cache, first)
 
 
 def roll_out(
@@ -149,11 +154,11 @@ def on_mesh(setup: SamplerSetup, run: RollOut) -> RollOut:
     return run
   prompt, sample = PartitionSpec(setup.prompt_axes), PartitionSpec(setup.sample_axes)
   both = PartitionSpec(setup.prompt_axes, setup.sample_axes)
-  shard = PartitionSpec(setup.prompt_axes + setup.sample_axes)
+  shard, whole = PartitionSpec(setup.prompt_axes + setup.sample_axes), PartitionSpec()
   return jax.shard_map(
     run,
     mesh=mesh,
-    in_specs=(PartitionSpec(), Request._make([prompt, prompt, sample, PartitionSpec(), both])),
+    in_specs=(whole, Request._make([prompt, prompt, sample, whole, both, whole])),
     out_specs=(both, shard),
     axis_names=set(setup.prompt_axes + setup.sample_axes),
     check_vma=False,
@@ -219,6 +224,7 @@ class Sampler:
   layout: Layout  # that decodes; prompts are placed by it
   ready: jax.stages.Wrapped  # jitted: the learner's params -> `decode_params`
   run: jax.stages.Wrapped  # jitted `sample` without its setup
+  stop_table: Array | None = None  # [states, V], of the stop texts; None: there are none
 
   def __call__(
     self,
@@ -242,7 +248,8 @@ class Sampler:
       Rollouts `[P, G, ...]`, and `slot_use`, the share of slot-steps that decoded a token, and
       `decode_steps`.
     """
-    return self.run(self.ready(params), prompts, key, ends, prompt_size=prompt_size)
+    ready, stop_table = self.ready(params), self.stop_table if ends is None else None
+    return self.run(ready, prompts, key, ends, stop_table, prompt_size=prompt_size)
 
 
 def sample(
@@ -251,12 +258,12 @@ def sample(
   prompts: Prompts,
   key: Array,
   ends: Array | None = None,
+  stop_table: Array | None = None,
   prompt_size: int | None = None,
 ) -> tuple[Rollouts, dict[str, Array]]:
   """Returns rollouts and statistics as `Sampler` does, from the params of `decode_params`."""
-  request = Request(
-    prompts, jnp.arange(prompts.tokens.shape[0]), jnp.arange(setup.group), key, ends
-  )
+  places = jnp.arange(prompts.tokens.shape[0]), jnp.arange(setup.group)
+  request = Request(prompts, *places, key, ends, stop_table)
   run = on_mesh(setup, functools.partial(roll_out, setup, prompt_size))
   completions, counts = run(params, request)
   use = counts["busy"].sum() / jnp.maximum(counts["slot_steps"].sum(), 1)
@@ -273,13 +280,19 @@ def jitted_run(setup: SamplerSetup) -> jax.stages.Wrapped:
   return jax.jit(functools.partial(sample, setup), static_argnames="prompt_size")
 
 
-def make_sampler(decoder: Decoder, cfg: settings.Sampler, stop_tokens: tuple[int, ...]) -> Sampler:
+def make_sampler(
+  decoder: Decoder,
+  cfg: settings.Sampler,
+  stop_tokens: tuple[int, ...],
+  stop_table: np.ndarray | None = None,
+) -> Sampler:
   """Returns the sampler of a policy.
 
   Args:
     decoder: the model, on the learner's layout; it decodes in cfg.dtype, whatever its own.
     cfg: settings.
     stop_tokens: ids that end a completion.
+    stop_table: of texts that do (`stop_texts.table`); None: there are none.
   """
   # The family matters only for exports, and is not known of every folder.
   decoder = dataclasses.replace(decoder, config=dataclasses.replace(decoder.config, family=""))
@@ -288,4 +301,7 @@ def make_sampler(decoder: Decoder, cfg: settings.Sampler, stop_tokens: tuple[int
     layout=layout,
     ready=jitted_ready(decoder, layout, cfg.dtype, cfg.weights_dtype),
     run=jitted_run(setup),
+    stop_table=stop_table
+    if stop_table is None
+    else jax.device_put(stop_table, layout.replicated()),
   )

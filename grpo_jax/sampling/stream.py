@@ -32,10 +32,12 @@ class Sampled(NamedTuple):
   ended: np.ndarray  # [P, G], STOPPED or TRUNCATED; meaningless before the end
 
 
-def begin(setup: SamplerSetup, params: Params, prompts: Prompts, key: Array) -> tuple[Queue, Slots]:
+def begin(
+  setup: SamplerSetup, params: Params, prompts: Prompts, key: Array, stop_table: Array | None
+) -> tuple[Queue, Slots]:
   """Returns the queue of all samples and a slot for each, with its first token."""
   samples = jnp.arange(setup.group)
-  request = Request(prompts, jnp.arange(prompts.tokens.shape[0]), samples, key, None)
+  request = Request(prompts, jnp.arange(prompts.tokens.shape[0]), samples, key, None, stop_table)
   queue = sampler.prefill(setup, params, request, None)
   return queue, decode_loop.start(setup, queue)
 
@@ -60,7 +62,7 @@ class Stream:
 
   sampler: sampler.Sampler
   setup: SamplerSetup
-  begin: Callable[[Params, Prompts, Array], tuple[Queue, Slots]]  # jitted `begin`
+  begin: Callable[[Params, Prompts, Array, Array | None], tuple[Queue, Slots]]  # jitted `begin`
   advance: Callable[[Params, Queue, Slots, int], Slots]  # jitted `advance`
 
   def __call__(self, ready: Params, prompts: Prompts, key: Array, every: int) -> Iterator[Sampled]:
@@ -73,10 +75,11 @@ class Stream:
       every: at least 1.
     """
     if self.sampler.layout.mesh.size > 1:
-      drawn, _ = self.sampler.run(ready, prompts, key, None, prompt_size=None)
+      table = self.sampler.stop_table
+      drawn, _ = self.sampler.run(ready, prompts, key, None, table, prompt_size=None)
       yield Sampled(*jax.device_get((drawn.tokens, drawn.lengths, drawn.ended)))
       return
-    queue, slots = self.begin(ready, prompts, key)
+    queue, slots = self.begin(ready, prompts, key, self.sampler.stop_table)
     shape, until = (prompts.tokens.shape[0], self.setup.group), 0
     while True:
       tokens, lengths, stopped, unfinished = jax.device_get(
@@ -90,11 +93,16 @@ class Stream:
       slots = self.advance(ready, queue, slots, until)
 
 
-def make_stream(decoder: Decoder, cfg: settings.Sampler, stop_tokens: tuple[int, ...]) -> Stream:
+def make_stream(
+  decoder: Decoder,
+  cfg: settings.Sampler,
+  stop_tokens: tuple[int, ...],
+  stop_table: np.ndarray | None = None,
+) -> Stream:
   """Returns the stream of a policy, see `sampler.make_sampler`; `cfg.slots` is ignored."""
   setup = dataclasses.replace(sampler.make_setup(decoder, cfg, stop_tokens), slots=0)
   return Stream(
-    sampler=sampler.make_sampler(decoder, cfg, stop_tokens),
+    sampler=sampler.make_sampler(decoder, cfg, stop_tokens, stop_table),
     setup=setup,
     begin=jax.jit(functools.partial(begin, setup)),
     advance=jax.jit(functools.partial(advance, setup)),

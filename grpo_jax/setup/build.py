@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from grpo_jax.data import loader
 from grpo_jax.distributed import sharding
@@ -24,7 +25,7 @@ from grpo_jax.packing.sizes import Sizes
 from grpo_jax.run import checkpoint, workdir
 from grpo_jax.setup import adapters, parameters, weights
 from grpo_jax.setup.experiment import Experiment, changed
-from grpo_jax.tokenizer import making, reading, steps
+from grpo_jax.tokenizer import making, reading, steps, stop_texts
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import Example
 
@@ -43,6 +44,7 @@ class Model(NamedTuple):
   tokenizer: Tokenizer
   render: Callable[[str], list[int]]  # question -> prompt ids
   stop: tuple[int, ...]  # tokens that end a completion
+  stop_table: np.ndarray | None  # of texts that do (tokenizer/stop_texts.py); None: there are none
   # returns a fresh copy of its starting parameters, sharded and without adapters
   load: Callable[[], Any]
 
@@ -88,10 +90,9 @@ def model(
     "arguments": tuple(map(tuple, experiment.data.chat_arguments)),
   }
   render = functools.partial(_render, tokenizer, shape.vocab, how)
-  more_stops = [tokenizer.token_id(text) for text in experiment.sampler.stop]
-  stop = tuple(dict.fromkeys((*tokenizer.eos_ids, *more_stops)))
+  stop, table = stop_texts.set_stops(tokenizer, experiment.sampler.stop, shape.vocab)
   decoder = dataclasses.replace(decoder, lora=adapters.make_lora(experiment.lora))
-  return Model(layout, decoder, tokenizer, render, stop, load)
+  return Model(layout, decoder, tokenizer, render, stop, table, load)
 
 
 def _check_start(experiment: Experiment, folder: str) -> None:

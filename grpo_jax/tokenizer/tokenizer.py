@@ -6,6 +6,7 @@ that the folder does not mark as special, such as `<think>` or the `<tool_call>`
 any text, as in transformers.
 """
 
+import itertools
 import json
 import os
 import re
@@ -79,6 +80,8 @@ class Tokenizer:
     """Pattern that ends a reasoning step, see `steps.pattern`."""
     self.step_seconds = 0.0
     """Seconds that the pattern may take for a completion; 0: any time."""
+    self.stop_texts: tuple[str, ...] = ()
+    """Texts that end a completion and are cut from its text."""
 
     ids = [self._id("eos_token"), *_as_list(self._generation.get("eos_token_id")), *_as_list(eos)]
     self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys(i for i in ids if i is not None))
@@ -152,17 +155,32 @@ class Tokenizer:
     """Returns the text that tokens add to a text before them."""
     return self.decode([self._before, *tokens])[self._after :]
 
-  def token_id(self, token: str) -> int:
-    """Returns the id of one token written as text, such as "<|im_end|>"."""
-    token_id = self._backend.token_to_id(token)
-    if token_id is not None:
-      return token_id
-    ids = self.encode(token)
-    if len(ids) != 1:
-      raise SettingError(
-        f"sampler.stop: {token!r} is not one token of this tokenizer; a token of its own would work"
-      )
-    return ids[0]
+  def special_id(self, token: str) -> int | None:
+    """Returns the id of a special token such as "<|im_end|>"; None for any other text."""
+    return self._special.get(token)
+
+  def all_texts(self) -> list[str]:
+    """Returns the text of every token after others, by id; that of a special token is empty."""
+    pairs = [[self._before, token] for token in range(self.vocab_size)]
+    return [text[self._after :] for text in self._backend.decode_batch(pairs)]
+
+  def pieces(self) -> list[str]:
+    """Returns every token as tokenizer.json spells it, by id; "" for an id that it lacks."""
+    return [self._backend.id_to_token(token) or "" for token in range(self.vocab_size)]
+
+  def before_stop(self, text: str) -> str | None:
+    """Returns the text before the first of `stop_texts` in it; None if it has none of them."""
+    starts = [start for stop in self.stop_texts if (start := text.find(stop)) >= 0]
+    return text[: min(starts)] if starts else None
+
+  def tokens_before_stop(self, ids: Sequence[int]) -> int | None:
+    """Returns how many tokens begin before the first stop text; None if there is none in them."""
+    texts = self.texts(ids) if self.stop_texts else []
+    before = self.before_stop("".join(texts))
+    if before is None:
+      return None
+    starts = itertools.accumulate(map(len, texts), initial=0)
+    return sum(start < len(before) for start in itertools.islice(starts, len(texts)))
 
   def render(
     self,

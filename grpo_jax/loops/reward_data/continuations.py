@@ -92,7 +92,10 @@ def make_labeller(experiment: Experiment, model: build.Model) -> Labeller:
   sizes = build.sizes(experiment, model.layout)
   return Labeller(
     sampler.make_sampler(
-      model.decoder, dataclasses.replace(experiment.sampler, group=group), model.stop
+      model.decoder,
+      dataclasses.replace(experiment.sampler, group=group),
+      model.stop,
+      model.stop_table,
     ),
     Sizes(
       sizes.most, sizes.layout, sizes.width + experiment.sampler.max_length, sizes.microbatches
