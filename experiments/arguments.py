@@ -28,6 +28,7 @@ _HELP = re.compile(r"--?(h|help|helpshort|helpfull)|-\?")
 # A setting given as a flag: --config.learner.lr=1e-6, --noconfig.data.shuffle,
 # --config.data.mixture[0]=...
 _OVERRIDE = re.compile(r"--?(no)?config\.(?P<name>[^=\[]+)(\[[^=]*)?(=(?P<value>.*))?", re.DOTALL)
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 
 
 def parse_arg(arg: str, **defaults: str | int | float | bool | tuple) -> ConfigDict:
@@ -132,7 +133,7 @@ def _show_help(program: str, flag: str) -> NoReturn:
 
 def _parse(argv: list[str], config: ConfigDict) -> list[str]:
   """Parses the flags, whose settings are those of `config`, and returns the other arguments."""
-  names = names_of(config)
+  names, argv = names_of(config), [_one_line_texts(arg, config) for arg in argv]
   overrides = [match for match in map(_OVERRIDE.fullmatch, argv[1:]) if match]
   for arg in argv[1:]:
     if re.fullmatch(r"--?(no)?config\.(=.*)?", arg, re.DOTALL):
@@ -157,6 +158,18 @@ def _parse(argv: list[str], config: ConfigDict) -> list[str]:
     # errors about tuples do not name the setting
     entries = [f"{match[0]}: " for match in overrides if match[3]]
     fail("".join(entries) + (str(error) or type(error).__name__))
+
+
+def _one_line_texts(arg: str, config: ConfigDict) -> str:
+  """Returns a flag with "\\n" for newlines in the texts of a tuple, which Python cannot read."""
+  match = _OVERRIDE.fullmatch(arg)
+  if not match or not match["value"] or match["name"] not in names_of(config):
+    return arg
+  section, _, name = match["name"].rpartition(".")
+  holder = operator.attrgetter(section)(config) if section else config
+  if holder.get_type(name) is not tuple:
+    return arg
+  return _QUOTED.sub(lambda text: text[0].replace("\n", "\\n"), arg)
 
 
 def fail(message: str | Exception, code: int = 2) -> NoReturn:

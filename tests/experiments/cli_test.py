@@ -2,6 +2,7 @@
 loop.
 """
 
+import ast
 import socket
 import subprocess
 import sys
@@ -313,3 +314,17 @@ def test_a_message_is_no_longer_than_a_person_reads(capsys):
   with pytest.raises(SystemExit):
     arguments.fail(SettingError("x" * 10_000))
   assert len(capsys.readouterr().err) < 2100
+
+
+def test_a_text_in_a_tuple_may_have_a_newline():
+  """As a shell hands it on from a command of two lines."""
+  config = defaults.get_config()
+  for value, found in (
+    ("('\nQ:', 'x')", ("\nQ:", "x")),
+    ("('a',\n 'b')", ("a", "b")),
+    ('("it\'s\n",)', ("it's\n",)),
+  ):
+    arg = arguments._one_line_texts(f"--config.sampler.stop={value}", config)
+    assert ast.literal_eval(arg.partition("=")[2]) == found
+  text = "--config.data.template={question}\n'\n'"
+  assert arguments._one_line_texts(text, config) == text  # a text is taken as it is
