@@ -20,6 +20,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 import jax
 import numpy as np
 
+from grpo_jax.aliases import Json
 from grpo_jax.frozen import freeze
 
 Array = jax.Array
@@ -135,7 +136,7 @@ class _Example(NamedTuple):
   question: str
   solution: str  # the worked answer, as SFT would train it
   answer: str  # the final answer alone
-  meta: dict[str, Any]  # for the data set's own rewards: step results, its own index ...
+  meta: Json  # for the data set's own rewards: step results, its own index ...
 
 
 class Example(_Example):
@@ -147,7 +148,7 @@ class Example(_Example):
 
   __slots__ = ()
 
-  def __new__(cls, question: str, solution: str, answer: str, meta: dict[str, Any]) -> Self:
+  def __new__(cls, question: str, solution: str, answer: str, meta: Json) -> Self:
     return super().__new__(cls, question, solution, answer, freeze(meta))
 
   @classmethod

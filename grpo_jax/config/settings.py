@@ -9,10 +9,11 @@ value is refused at once.
 
 import dataclasses
 import operator
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from ml_collections import ConfigDict
 
+from grpo_jax.aliases import Json
 from grpo_jax.config import kinds
 from grpo_jax.config.forms import CHAT_ARGUMENTS, LORA_MODULES, MODULES, ROWS, RULES, STOP, TEMPLATE
 from grpo_jax.config.kinds import PATH, PLACE, SWITCH, TEXT, Choice, Kind, Number, Whole
@@ -382,7 +383,7 @@ def defaults() -> ConfigDict:
   return config
 
 
-def typed(config: ConfigDict) -> dict[str, Any]:
+def typed(config: ConfigDict) -> Json:
   """Returns the fields of `Settings` with the values of a config that `check` has passed."""
   fields = {name: config[name] for name in SECTIONS[0].settings}
   for name, cls in CLASSES.items():

@@ -21,6 +21,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from grpo_jax.aliases import Json
 from grpo_jax.errors import DataError, SettingError
 from grpo_jax.io import storage
 from grpo_jax.rewards.choice import LETTERS, letter
@@ -28,7 +29,7 @@ from grpo_jax.rewards.math import after_mark
 from grpo_jax.sandbox.model_folder import no_key_twice
 from grpo_jax.types import Example
 
-Record = dict[str, Any]  # a JSON object
+Record = Json
 
 # Longest line; a tokenizer takes 140 times as much memory for it, and half a second a MB.
 LINE_BYTES = 5 * 1000**2

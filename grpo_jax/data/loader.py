@@ -5,11 +5,12 @@ i * P to (i + 1) * P - 1. So the position is one number. Every host makes the wh
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import grain
 import numpy as np
 
+from grpo_jax.aliases import Json
 from grpo_jax.distributed import inputs
 from grpo_jax.errors import CheckpointError, DataError, SettingError
 from grpo_jax.types import Example, Prompts
@@ -72,11 +73,11 @@ class Batches(Generic[Item]):
       contents |= inputs.describe_examples(name, source)
     return contents
 
-  def get_state(self) -> dict[str, Any]:
+  def get_state(self) -> Json:
     """Returns the number of examples taken and the sizes of the data sets, for a checkpoint."""
     return {"index": self._index, "sizes": list(self._sizes)}
 
-  def set_state(self, state: dict[str, Any]) -> None:
+  def set_state(self, state: Json) -> None:
     """Restores the position of `get_state()`; data sets of other sizes have another order."""
     if list(state["sizes"]) != self._sizes:
       raise CheckpointError(

@@ -7,10 +7,10 @@ The pass rate of each prompt when it was last sampled is saved with the position
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
+from grpo_jax.aliases import Json
 from grpo_jax.data.loader import Batches
 from grpo_jax.types import Example
 
@@ -78,12 +78,12 @@ class Pool:
     """Returns the contents of the data, see `Batches.contents`."""
     return self._order.contents()
 
-  def get_state(self) -> dict[str, Any]:
+  def get_state(self) -> Json:
     """Returns the position in the data and the pass rates, for a checkpoint."""
     state = {"rates": dict(self._rates), "turns": self._turns, "passed_over": self._passed}
     return self._order.get_state() | state
 
-  def set_state(self, state: dict[str, Any]) -> None:
+  def set_state(self, state: Json) -> None:
     """Restores the state of `get_state()`."""
     self._order.set_state(state)
     self._rates = dict(state["rates"])

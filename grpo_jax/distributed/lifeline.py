@@ -30,6 +30,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from grpo_jax.aliases import Json
 from grpo_jax.distributed import connections, hosts
 from grpo_jax.errors import GrpoError, TrainingError
 
@@ -43,7 +44,7 @@ LAST_SECONDS = 10.0  # process 0 ends last: jax tells the others in its own word
 LONGEST = 2000  # characters of the line
 INTERRUPTED = 130  # the exit code that a shell gives a program that SIGINT ended
 
-Message = dict[str, Any]  # a JSON object
+Message = Json
 
 
 class Lifeline:

@@ -9,12 +9,12 @@ import collections
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from grpo_jax.aliases import Tree
 from grpo_jax.config import forms, settings
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Prompts
@@ -101,12 +101,12 @@ class Layout:
     """Returns the sharding of an array that is whole on every device."""
     return NamedSharding(self.mesh, PartitionSpec())
 
-  def batch(self, tree: Any) -> Any:
+  def batch(self, tree: Tree) -> Tree:
     """Returns the shardings of a batch by the axes of its arrays (`batch_axes`)."""
     return jax.tree.map(lambda x, axes: self.named(axes, x.shape), tree, batch_axes(tree))
 
 
-def batch_axes(tree: Any) -> Any:
+def batch_axes(tree: Tree) -> Tree:
   """Returns the tuple of logical axes of each array of a batch, in the array's place.
 
   Arrays start with axes of prompts and samples (`[P, G, ...]`; also `[P, R, ...]`, since each shard
@@ -120,7 +120,7 @@ def _is_prompts(node: object) -> bool:
   return isinstance(node, Prompts)
 
 
-def _batch_axes(node: Any) -> Any:
+def _batch_axes(node: Tree) -> Tree:
   if _is_prompts(node):
     return jax.tree.map(lambda x: ("prompt",) + (None,) * (x.ndim - 1), node)
   return ("prompt", "sample")[: node.ndim] + (None,) * (node.ndim - 2)

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from grpo_jax.aliases import Json
 from grpo_jax.distributed import inputs
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
@@ -64,9 +65,7 @@ class Evaluator:
     self.sampled = self._generator(experiment, model, {"group": experiment.eval.samples})
     self.models, self.judging = models, judging_sizes(experiment, model.layout, sample_shards)
 
-  def _generator(
-    self, experiment: Experiment, model: build.Model, changes: dict[str, Any]
-  ) -> Generator:
+  def _generator(self, experiment: Experiment, model: build.Model, changes: Json) -> Generator:
     sample = sampler.make_sampler(
       model.decoder,
       dataclasses.replace(experiment.sampler, **changes),

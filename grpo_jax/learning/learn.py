@@ -12,12 +12,13 @@ Read from the bottom up: `learn`, `inner_loop`, `one_pass`, `optimizer_step`, `g
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from grpo_jax.aliases import Tree
 from grpo_jax.config import settings
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import forward, optimizer, totals
@@ -154,7 +155,7 @@ def gradient(
     (value, (metrics, logprobs)), grads = value_and_grad(params, batch, packing)
     return value, grads, metrics, logprobs
 
-  def add_microbatch(total: tuple[Array, Trees], x: tuple[TrainBatch, Packing]) -> Any:
+  def add_microbatch(total: tuple[Array, Trees], x: tuple[TrainBatch, Packing]) -> Tree:
     (value, aux), grads = value_and_grad(params, *x)
     return jax.tree.map(jnp.add, total, (value, grads)), aux
 

@@ -2,12 +2,12 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from grpo_jax.aliases import Tree
 from grpo_jax.config import settings
 from grpo_jax.learning.state import CRITIC, MODEL, TrainState, Trees
 from grpo_jax.types import Array
@@ -90,7 +90,7 @@ def clip(most: float, grads: Trees, params: Trees) -> Trees:
   return jax.tree.map(lambda g: g * scale.astype(g.dtype), grads)
 
 
-def decayed(params: Trees) -> Any:
+def decayed(params: Trees) -> Tree:
   """Returns where weight decay acts: on matrices, not on norms, scales and biases.
 
   It goes by name, since layers are stacked and the scale of a norm is a matrix [N, D] too.

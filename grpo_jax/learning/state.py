@@ -1,13 +1,13 @@
 """Defines the state that an update changes, as one pytree, and its shardings."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
+from grpo_jax.aliases import Json, Tree
 from grpo_jax.models.decoder import Params
 from grpo_jax.types import Array
 
@@ -64,7 +64,7 @@ def abstract(params: Trees, tx: optax.GradientTransformation) -> TrainState:
   def struct(array, sharding):
     return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
 
-  fields: dict[str, Any] = {  # shapes in the place of arrays
+  fields: Json = {  # shapes in the place of arrays
     "step": scalar,
     "params": jax.tree.map(lambda p: struct(p, p.sharding), params),
     "opt_state": jax.tree.map(struct, jax.eval_shape(tx.init, params), shardings),
@@ -74,7 +74,7 @@ def abstract(params: Trees, tx: optax.GradientTransformation) -> TrainState:
   return TrainState(**fields)
 
 
-def opt_state_shardings(tx: optax.GradientTransformation, params: Trees) -> Any:
+def opt_state_shardings(tx: optax.GradientTransformation, params: Trees) -> Tree:
   """Returns the shardings of `tx.init(params)`: moments like their parameters, the rest replicated.
 
   Args:

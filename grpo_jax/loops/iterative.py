@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import optax
 
+from grpo_jax.aliases import Json
 from grpo_jax.errors import SettingError, said_of
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.io import storage
@@ -39,7 +40,6 @@ from grpo_jax.models.decoder import Params
 from grpo_jax.reward_models import load
 from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.run import provenance
-from grpo_jax.run.checkpoint_files import Json
 from grpo_jax.run.writer import Number, Writer
 from grpo_jax.setup import build, checks, parameters, weights
 from grpo_jax.setup.experiment import Experiment

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from grpo_jax.aliases import Json
 from grpo_jax.distributed import lifeline
 from grpo_jax.errors import TrainingError
 from grpo_jax.learning import learn, movement, optimizer
@@ -16,7 +17,6 @@ from grpo_jax.models.decoder import Params
 from grpo_jax.objectives.base import Needs
 from grpo_jax.packing import plan
 from grpo_jax.packing.sizes import Sizes
-from grpo_jax.run.checkpoint_files import Json
 from grpo_jax.run.writer import Number, Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.setup import adapters, build, parameters

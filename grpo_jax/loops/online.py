@@ -1,7 +1,6 @@
 """Sample, score, learn: GRPO and every objective that trains on the live policy's own samples."""
 
-from typing import Any
-
+from grpo_jax.aliases import Json
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.loops.collect import Collector, collect, disagreement, make_collector
 from grpo_jax.loops.groups import Scored
@@ -58,7 +57,7 @@ def speeds(sampled: float, learned: float, seconds: dict[str, float]) -> dict[st
 
 def sample_rows(
   batch: Scored, learned: Learned, limit: int, collector: Collector, model: build.Model
-) -> list[dict[str, Any]]:
+) -> list[Json]:
   """Returns up to `limit` completions as samples.jsonl keeps them.
 
   Completions with a fault come first, then one of each group in turn.

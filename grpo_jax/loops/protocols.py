@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from grpo_jax.aliases import Json
 from grpo_jax.learning.state import TrainState
 from grpo_jax.models.decoder import Params
-from grpo_jax.run.checkpoint_files import Json
 from grpo_jax.run.writer import Number
 from grpo_jax.setup import depends
 from grpo_jax.types import HostRollouts

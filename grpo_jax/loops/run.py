@@ -18,6 +18,7 @@ from types import TracebackType
 
 import jax
 
+from grpo_jax.aliases import Json
 from grpo_jax.distributed import inputs, lifeline
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.evaluation import Evaluation
@@ -26,7 +27,7 @@ from grpo_jax.learning.state import TrainState
 from grpo_jax.loops import export
 from grpo_jax.loops.protocols import Data, Trained
 from grpo_jax.run import checkpoint, compile_cache, manifest, provenance, signals, workdir
-from grpo_jax.run.checkpoint_files import Extra, Json
+from grpo_jax.run.checkpoint_files import Extra
 from grpo_jax.run.profiler import Profiler
 from grpo_jax.run.watch import Watch
 from grpo_jax.run.writer import Number, Writer

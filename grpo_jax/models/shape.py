@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from grpo_jax.aliases import Json
 from grpo_jax.models.attention import AttentionSpec
 
 # A tree of parameters: nested dicts of arrays, or of their shapes or shardings.
@@ -42,7 +43,7 @@ class DecoderConfig:
   family: str = dataclasses.field(default="", compare=False)
 
   @classmethod
-  def from_json(cls, fields: dict[str, Any]) -> "DecoderConfig":
+  def from_json(cls, fields: Json) -> "DecoderConfig":
     """Returns the config from the JSON of its `dataclasses.asdict`; TypeError: unknown fields."""
     specs = tuple(AttentionSpec(**spec) for spec in fields["attention"])
     scaling = fields.get("rope_scaling")

@@ -7,12 +7,13 @@ A named size shapes a fresh model. Weights from a folder bring their own config.
 import dataclasses
 from typing import Any
 
+from grpo_jax.aliases import Json
 from grpo_jax.errors import SettingError
 from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.shape import DecoderConfig
 
 # Flags and common values of a family.
-Family = dict[str, Any]
+Family = Json
 PLAIN: Family = {}
 QWEN3: Family = {"head_dim": 128, "qk_norm": True, "rope_theta": 1e6, "vocab": 151936}
 QWEN2: Family = {"attention_bias": True, "rope_theta": 1e6, "vocab": 151936}

@@ -1,15 +1,14 @@
 """Cuts a batch into microbatches along its prompts, and joins their results."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
+from grpo_jax.aliases import Tree
 from grpo_jax.distributed.sharding import Layout, batch_axes
 from grpo_jax.types import Array
 
 
-def split_microbatches(layout: Layout, tree: Any, count: int) -> Any:
+def split_microbatches(layout: Layout, tree: Tree, count: int) -> Tree:
   """Cuts every array of a batch along P: `[P, ...]` -> `[count, P / count, ...]`.
 
   Microbatch j has prompts j, j + count, j + 2 count ..., so that every shard has a part of it.
@@ -22,7 +21,7 @@ def split_microbatches(layout: Layout, tree: Any, count: int) -> Any:
   return jax.tree.map(split, tree, batch_axes(tree))
 
 
-def join_microbatches(tree: Any) -> Any:
+def join_microbatches(tree: Tree) -> Tree:
   """Undoes `split_microbatches`: `[count, P / count, ...]` -> `[P, ...]`."""
   return jax.tree.map(_join, tree)
 

@@ -13,10 +13,11 @@ which resumes with them.
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from grpo_jax.aliases import Json
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
@@ -220,7 +221,7 @@ class Sizes:
       self.microbatches,
     ]
 
-  def get_state(self) -> dict[str, Any]:
+  def get_state(self) -> Json:
     """Returns the programs made so far, as JSON."""
     return {
       "of": self._topology(),
@@ -228,7 +229,7 @@ class Sizes:
       "learner": list(map(list, self.learner)),
     }
 
-  def set_state(self, state: dict[str, Any]) -> None:
+  def set_state(self, state: Json) -> None:
     """Restores the programs of `get_state`, unless the mesh or the microbatches have changed."""
     if state.get("of") == self._topology():
       self.sampler = [Program(*sizes) for sizes in state["sampler"]]

@@ -9,11 +9,11 @@ import re
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jaxlib
 
+from grpo_jax.aliases import Json
 from grpo_jax.plan.collectives import Collective, collectives
 
 SAY_EVERY = 20  # seconds between lines while the compiler works
@@ -125,7 +125,7 @@ def _key(lowered: jax.stages.Lowered, where: str) -> str:
 
 
 def _read(file: pathlib.Path) -> Facts:
-  fields: dict[str, Any] = json.loads(file.read_text())
+  fields: Json = json.loads(file.read_text())
   rows = fields.pop("collectives")
   if rows is not None:
     rows = tuple(Collective(**row | {name: tuple(row[name]) for name in _TUPLES}) for row in rows)

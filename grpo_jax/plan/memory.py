@@ -1,11 +1,12 @@
 """Splits the memory of one device into parts, from shapes and from what the compiler reports."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from grpo_jax.aliases import Tree
 from grpo_jax.plan import programs
 from grpo_jax.plan.facts import Facts
 from grpo_jax.plan.programs import Workload
@@ -20,7 +21,7 @@ class Parts(NamedTuple):
   total: int
 
 
-def shard_bytes(tree: Any) -> int:
+def shard_bytes(tree: Tree) -> int:
   """Returns the bytes on one device of a tree of shapes with shardings."""
   return sum(
     math.prod(x.sharding.shard_shape(x.shape)) * jnp.dtype(x.dtype).itemsize

@@ -2,11 +2,12 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import NamedTuple, NoReturn, cast
 
 import jax
 import numpy as np
 
+from grpo_jax.aliases import Tree
 from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
 from grpo_jax.loops.learner import Learner
@@ -23,7 +24,7 @@ from grpo_jax.setup.experiment import Experiment
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import Prompts, Rollouts
 
-Shapes = Any  # a tree of jax.ShapeDtypeStruct with shardings
+Shapes = Tree  # a tree of jax.ShapeDtypeStruct with shardings
 
 
 class Lengths(NamedTuple):
@@ -175,7 +176,7 @@ def _rollouts(experiment: Experiment, prompts: Prompts, lengths: Lengths) -> Rol
   )
 
 
-def _abstract(layout: sharding.Layout, batch: Any) -> Shapes:
+def _abstract(layout: sharding.Layout, batch: Tree) -> Shapes:
   """Returns the shapes of a batch of numpy arrays, sharded as `rollouts.to_device` does."""
   batch = jax.tree.map(np.asarray, batch)
   return jax.tree.map(_struct, batch, layout.batch(batch))

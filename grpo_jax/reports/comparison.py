@@ -12,10 +12,11 @@ first learns from it, since only those samples had to be drawn until then.
 import html
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from grpo_jax.aliases import Json
 from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 
@@ -66,9 +67,7 @@ def read(path: storage.Path, memory_mb: float = float("nan")) -> Run:
   return Run(np.array(tokens, float), np.array(accuracy, float), seconds, memory_mb, mean_passes)
 
 
-def sampled_tokens(
-  lines: Sequence[dict[str, Any]], config: dict[str, Any]
-) -> tuple[np.ndarray, np.ndarray]:
+def sampled_tokens(lines: Sequence[Json], config: Json) -> tuple[np.ndarray, np.ndarray]:
   """Returns the steps of a run and the completion tokens that were sampled for each, both [steps].
 
   Args:

@@ -7,8 +7,8 @@ Tokens are coloured by advantage or by log-prob if the run wrote those.
 
 import json
 import pathlib
-from typing import Any
 
+from grpo_jax.aliases import Json
 from grpo_jax.config.kinds import Form, Kind
 from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
@@ -42,7 +42,7 @@ def write(workdir: str) -> storage.Path | None:
   return out
 
 
-def page(samples: list[dict[str, Any]], title: str) -> str:
+def page(samples: list[Json], title: str) -> str:
   """Returns the page with the samples in it.
 
   The text of a sample cannot become markup: `<` is escaped here, and the page's script sets nothing

@@ -2,8 +2,8 @@
 
 import sys
 from collections.abc import Mapping
-from typing import Any
 
+from grpo_jax.aliases import Json
 from grpo_jax.config import kinds
 from grpo_jax.errors import GrpoError
 from grpo_jax.io import storage
@@ -16,7 +16,7 @@ NUMBER = kinds.Number()
 Metrics = dict[str, float | None]  # a line of metrics.jsonl; None: not a number
 
 
-def read(path: storage.Path, rows: Mapping[str, kinds.Kind] = {}) -> list[dict[str, Any]]:
+def read(path: storage.Path, rows: Mapping[str, kinds.Kind] = {}) -> list[Json]:
   """Returns the objects of a file with one JSON object a line; none if there is no file.
 
   Damaged lines are left out, and a warning on stderr counts them. The last line of a run that is

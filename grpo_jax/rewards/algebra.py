@@ -9,8 +9,8 @@ import functools
 import logging
 import resource
 import sys
-from typing import Any
 
+from grpo_jax.aliases import Json
 from grpo_jax.sandbox import worker
 
 MEMORY = 1024**3  # bytes of address space; sympy with its caches takes 100 MB
@@ -59,7 +59,7 @@ class Comparer:
     parsed = [self.parse(f"${text}$") for text in (expected, answer)]
     return all(parsed) and self.verify(*parsed)
 
-  def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
+  def __call__(self, request: Json) -> Json:
     """Returns the reply to a request."""
     reply = {"equal": [self.equal(expected, answer) for expected, answer in request["pairs"]]}
     if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > LARGEST:

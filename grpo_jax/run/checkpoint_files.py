@@ -3,16 +3,15 @@
 import json
 import zlib
 from collections.abc import Mapping
-from typing import Any, Required, TypedDict
+from typing import Required, TypedDict
 
 import jax
 import orbax.checkpoint as ocp
 
+from grpo_jax.aliases import Json, Tree
 from grpo_jax.io import storage
 from grpo_jax.models.decoder import Params
 from grpo_jax.run.checksums import checksums
-
-Json = dict[str, Any]  # a JSON object
 
 
 class Extra(TypedDict, total=False):
@@ -23,7 +22,7 @@ class Extra(TypedDict, total=False):
   references: Required[dict[str, Json]]
   sizes: dict[str, Json]  # of the programs, by the name of a learner
   before: dict[str, float]  # the first evaluation
-  tested: list[Any]  # the test data of the first evaluation, see `Evaluation.tested`
+  tested: list[object]  # the test data of the first evaluation, see `Evaluation.tested`
   evaluation_due: bool  # a signal stopped the evaluation of this step
   samples: str  # fingerprint of samples.npz
 
@@ -85,14 +84,14 @@ def check_fits(path: storage.Path, learner: str, params: dict[str, Params]) -> N
       raise ValueError(f"{name} is {stored[name]} there and {shape} here")
 
 
-def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+def _shapes(tree: Tree) -> dict[str, tuple[int, ...]]:
   return {
     jax.tree_util.keystr(path, simple=True, separator="."): leaf.shape
     for path, leaf in jax.tree.leaves_with_path(tree)
   }
 
 
-def read_arrays(handler: ocp.CheckpointHandler, path: storage.Path, args: Any) -> Any:
+def read_arrays(handler: ocp.CheckpointHandler, path: storage.Path, args: object) -> Tree:
   """Restores arrays with a handler of orbax; each process reads its own part without waiting.
 
   The `restore` of a manager or a checkpointer ends with a barrier, at which a process that could
@@ -104,7 +103,7 @@ def read_arrays(handler: ocp.CheckpointHandler, path: storage.Path, args: Any) -
     handler.close()
 
 
-def compare(saved: dict[str, str], tree: Any) -> None:
+def compare(saved: dict[str, str], tree: Tree) -> None:
   """Compares restored arrays with the checksums of those that were saved."""
   wrong = [name for name, value in checksums(tree).items() if saved.get(name) != value]
   if wrong:

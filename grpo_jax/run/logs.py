@@ -22,8 +22,9 @@ import pathlib
 import re
 import zlib
 from collections.abc import Iterator
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
+from grpo_jax.aliases import Json
 from grpo_jax.io import storage
 from grpo_jax.sandbox import model_folder
 
@@ -34,7 +35,7 @@ _RECORD = re.compile(rb"(\d{1,18}) (\d{1,18}) ([0-9a-f]{8})")
 class Content(NamedTuple):
   """Content of a log."""
 
-  objects: list[tuple[int, dict[str, Any]]]  # the whole lines in order, each with its number
+  objects: list[tuple[int, Json]]  # the whole lines in order, each with its number
   damaged: list[int]  # the numbers of the others, counted from 1
   lines: int  # all of them, except a last one that a kill cut off
   checked: int  # lines with a right checksum
@@ -101,7 +102,7 @@ def read(path: storage.Path) -> Content:
   sums = _Sums(path)  # read before the log: lines that a run adds meanwhile have no checksum yet
   content = path.read_bytes() if storage.is_plain(path) else b""
   lines = list(_split(content))
-  objects: list[tuple[int, dict[str, Any]]] = []
+  objects: list[tuple[int, Json]] = []
   damaged, checked = [], 0
   for line, is_right in zip(lines, sums.compare(lines)):
     value = None if is_right is False else parse(line.content)
@@ -133,7 +134,7 @@ def told(damaged: list[int], lines: int, most: int = 5) -> str:
   return f"{len(damaged)} lines of {lines} are damaged (lines {which})"
 
 
-def parse(line: bytes) -> dict[str, Any] | None:
+def parse(line: bytes) -> Json | None:
   """Returns the object of a line; None if it is not one, or nested too deeply.
 
   A number that does not fit a float64 becomes None, which a run writes for one that is not finite.

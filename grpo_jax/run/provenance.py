@@ -3,8 +3,7 @@
 jax is imported only when weights are read, so that commands which look for a folder answer at once.
 """
 
-from typing import Any
-
+from grpo_jax.aliases import Json
 from grpo_jax.config import kinds
 from grpo_jax.errors import CheckpointError, as_kind
 from grpo_jax.io import storage
@@ -42,7 +41,7 @@ def has_gone_on(run: str) -> bool:
 
 
 @as_kind(CheckpointError)
-def saved_config(path: str) -> dict[str, Any]:
+def saved_config(path: str) -> Json:
   """Returns the config of a run's folder, as JSON; {} if it is no run's folder."""
   if not is_run(path):
     return {}

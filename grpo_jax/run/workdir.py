@@ -21,6 +21,7 @@ from typing import Any
 
 import jax
 
+from grpo_jax.aliases import Json
 from grpo_jax.distributed import hosts, inputs
 from grpo_jax.errors import CheckpointError, SettingError, StorageError
 from grpo_jax.io import storage
@@ -110,7 +111,7 @@ def _check_lease(workdir: str, lease: lock.Lease) -> None:
     )
 
 
-def check_owner(workdir: str, config: dict[str, Any]) -> None:
+def check_owner(workdir: str, config: Json) -> None:
   """Refuses a folder of another config, or with a file that has the name of a log.
 
   Settings of `MAY_CHANGE` may differ, and `steps` under a constant rate.
@@ -142,7 +143,7 @@ def check_owner(workdir: str, config: dict[str, Any]) -> None:
     )
 
 
-def claim(workdir: str, config: dict[str, Any]) -> None:
+def claim(workdir: str, config: Json) -> None:
   """Writes the config that owns the folder, after `check_owner` and all other checks.
 
   It is written under another name and renamed, so a full or read-only disk leaves the old one
@@ -215,17 +216,17 @@ def check_space(workdir: str, abstract_state: Any) -> None:
     )
 
 
-def _flat(tree: Any, name: str = "") -> dict[str, Any]:
+def _flat(tree: Any, name: str = "") -> Json:
   """Returns the leaves of nested dicts by their dotted names."""
   if not isinstance(tree, dict):
     return {name: tree}
-  leaves: dict[str, Any] = {}
+  leaves: Json = {}
   for key, subtree in tree.items():
     leaves |= _flat(subtree, f"{name}.{key}" if name else key)
   return leaves
 
 
-def _changes(old: dict[str, Any], new: dict[str, Any], most: int = 6) -> str:
+def _changes(old: Json, new: Json, most: int = 6) -> str:
   """Returns the settings that differ and may not, as "name was X, is Y"; or ""."""
   old, new = _flat(old), _flat(new)
   constant_rate = old.get("learner.schedule") == new.get("learner.schedule") == "constant"
@@ -236,7 +237,7 @@ def _changes(old: dict[str, Any], new: dict[str, Any], most: int = 6) -> str:
     decides_on_prompts = redraws and name in ("eval.reward", "eval.arguments")
     return not decides_on_prompts and any(name == n or name.startswith(n + ".") for n in may_change)
 
-  def show(values: dict[str, Any], name: str) -> str:
+  def show(values: Json, name: str) -> str:
     return repr(values[name]) if name in values else "absent"
 
   names = sorted(

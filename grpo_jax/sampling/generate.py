@@ -1,10 +1,11 @@
 """Generates completions for examples: renders prompts, samples, and reads the tokens as text."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
+from grpo_jax.aliases import Json
 from grpo_jax.data import loader
 from grpo_jax.models.shape import Params
 from grpo_jax.packing.sizes import Sizes
@@ -27,7 +28,7 @@ class Generator(NamedTuple):
 
 def generate(
   generator: Generator, params: Params, examples: Sequence[Example | None], key: jax.Array
-) -> tuple[Rollouts, dict[str, Any]]:
+) -> tuple[Rollouts, Json]:
   """Samples a group of completions for each example.
 
   Args:

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from grpo_jax.aliases import Json
 from grpo_jax.distributed import hosts, lifeline
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.models.shape import Params
@@ -72,7 +73,7 @@ def draw(
   key: jax.Array,
   sizes: Sizes,
   ends: np.ndarray | None = None,
-) -> tuple[Rollouts, dict[str, Any]]:
+) -> tuple[Rollouts, Json]:
   """Returns the sampled rollouts of prompts, and the sampler's statistics on every process.
 
   The prompts are cut to a width that holds them, and become a list where that saves enough, so that

@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from grpo_jax.aliases import Json
 from grpo_jax.config.kinds import Form, Kind, Whole
 from grpo_jax.errors import DataError
 from grpo_jax.io import storage
@@ -123,9 +124,7 @@ def check_size(where: str, file: storage.Path, name: str, most: int) -> None:
     raise DataError(f"{where}: {name} has {size} bytes; at most {most} would work")
 
 
-def read_json(
-  where: str, folder: storage.Path, name: str, most: int = CONFIG_BYTES
-) -> dict[str, Any] | None:
+def read_json(where: str, folder: storage.Path, name: str, most: int = CONFIG_BYTES) -> Json | None:
   """Returns the object in a JSON file of a folder; None if there is no such file.
 
   JSON that is not an object is refused, as is JSON that is nested too deeply or contains a repeated
@@ -159,7 +158,7 @@ def read_json(
   return value
 
 
-def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def no_key_twice(pairs: list[tuple[str, Any]]) -> Json:
   """Returns a JSON object of these keys and values, for `json.loads`.
 
   Raises:

@@ -22,13 +22,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import IO, Any
+from typing import IO
+
+from grpo_jax.aliases import Json
 
 PATIENCE = 10.0  # seconds that a reply may take on a busy machine, besides those of computing
 started: set[int] = set()  # ids of the running workers
 _ROOT = pathlib.Path(__file__).parents[2]
 
-Message = dict[str, Any]  # a JSON object
+Message = Json
 
 
 class Process:

@@ -5,11 +5,10 @@ trained; it is read again from the folder of `init_from`.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 
+from grpo_jax.aliases import Json, Tree
 from grpo_jax.config import settings
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.lora import Lora, split
@@ -35,7 +34,7 @@ def base_dtype(cfg: settings.Lora, folder: str) -> str:
   return provenance.weights_dtype(folder) if folder else "bfloat16"
 
 
-def fresh_adapters(decoder: Decoder, with_heads: Any, key: jax.Array) -> Any:
+def fresh_adapters(decoder: Decoder, with_heads: Tree, key: jax.Array) -> Tree:
   """Returns sharded adapters that change nothing yet, with the starting heads in float32.
 
   Args:
@@ -49,7 +48,7 @@ def fresh_adapters(decoder: Decoder, with_heads: Any, key: jax.Array) -> Any:
   return adapters | jax.tree.map(lambda x: x.astype("float32"), with_heads)
 
 
-def abstract_base(decoder: Decoder, dtype: str) -> Any:
+def abstract_base(decoder: Decoder, dtype: str) -> Tree:
   """Returns the base of adapters as sharded ShapeDtypeStructs, or None without adapters."""
   if decoder.lora is None:
     return None
@@ -57,7 +56,7 @@ def abstract_base(decoder: Decoder, dtype: str) -> Any:
   return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype, sharding=x.sharding), base)
 
 
-def check_base(base: Any, pin: Mapping[str, Any], source: str) -> dict[str, Any]:
+def check_base(base: Tree, pin: Json, source: str) -> Json:
   """Refuses a base that is not the one which the adapters were trained over, and returns its pin.
 
   Args:

@@ -7,11 +7,12 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from grpo_jax.aliases import Json, Tree
 from grpo_jax.data import loader
 from grpo_jax.distributed import sharding
 from grpo_jax.distributed.sharding import Layout
@@ -46,7 +47,7 @@ class Model(NamedTuple):
   stop: tuple[int, ...]  # tokens that end a completion
   stop_table: np.ndarray | None  # of texts that do (tokenizer/stop_texts.py); None: there are none
   # returns a fresh copy of its starting parameters, sharded and without adapters
-  load: Callable[[], Any]
+  load: Callable[[], Tree]
 
 
 def key(seed: int, purpose: int, step: int) -> jax.Array:
@@ -112,7 +113,7 @@ def _check_start(experiment: Experiment, folder: str) -> None:
 
 def _loader(
   experiment: Experiment, decoder: Decoder, folder: str, run: str, missing: Sequence[str]
-) -> Callable[[], Any]:
+) -> Callable[[], Tree]:
   """Returns the function that loads the starting parameters, without adapters.
 
   Args:
@@ -147,7 +148,7 @@ def _loader(
   return load
 
 
-def _render(tokenizer: Tokenizer, vocab: int, how: dict[str, Any], question: str) -> list[int]:
+def _render(tokenizer: Tokenizer, vocab: int, how: Json, question: str) -> list[int]:
   """Returns the ids of a prompt; refuses a template with tokens that the model does not embed."""
   ids = tokenizer.render(question, **how)
   if max(ids, default=0) >= vocab:
@@ -230,7 +231,7 @@ def find_tokenizer(experiment: Experiment, source: str) -> Tokenizer:
   )
 
 
-def reference(source: str, model: Model, setting: str, step: int | None = None) -> Any:
+def reference(source: str, model: Model, setting: str, step: int | None = None) -> Tree:
   """Returns a parameter tree of the policy's shape.
 
   Args:
@@ -278,9 +279,7 @@ def check_source(source: str, model: Model, setting: str) -> None:
     )
 
 
-def pinned_reference(
-  experiment: Experiment, model: Model, pin: dict[str, Any]
-) -> tuple[Any, dict[str, Any]]:
+def pinned_reference(experiment: Experiment, model: Model, pin: Json) -> tuple[Tree, Json]:
   """Returns the reference, of `ref_from` or the policy's start, with which the run began.
 
   Args:

@@ -8,10 +8,11 @@ objects themselves. Below this module nothing sees a config or looks a name up a
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
+from grpo_jax.aliases import Json
 from grpo_jax.config import settings
 from grpo_jax.objectives.base import ConfiguredObjective
 from grpo_jax.setup import registry, scorers
@@ -90,7 +91,7 @@ class Experiment(settings.Settings):
     rows = ((name, [path, dict(*more)]) for name, path, _, *more in self.rewards.functions)
     return next((name for name, which in rows if which == asked), "")
 
-  def config_json(self) -> dict[str, Any]:
+  def config_json(self) -> Json:
     """Returns the config as JSON."""
     return json.loads(self.config.to_json_best_effort())
 

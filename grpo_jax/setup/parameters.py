@@ -2,11 +2,11 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from grpo_jax.aliases import Tree
 from grpo_jax.errors import CheckpointError
 from grpo_jax.learning.state import CRITIC, MODEL
 from grpo_jax.models import heads
@@ -15,7 +15,7 @@ from grpo_jax.models.lora import split
 from grpo_jax.run.checksums import checksums
 
 
-def params(decoder: Decoder, model: Any, critic: bool) -> dict[str, Any]:
+def params(decoder: Decoder, model: Tree, critic: bool) -> dict[str, Tree]:
   """Returns the trees that an update changes: the model, and a critic that starts from it.
 
   The critic has a copy, since an update frees each tree by itself.
@@ -32,7 +32,7 @@ def params(decoder: Decoder, model: Any, critic: bool) -> dict[str, Any]:
   return trees
 
 
-def abstract_params(decoder: Decoder, critic: bool) -> dict[str, Any]:
+def abstract_params(decoder: Decoder, critic: bool) -> dict[str, Tree]:
   """Returns the trees of `params` as sharded ShapeDtypeStructs."""
   tree = abstract(decoder)
   tree = tree if decoder.lora is None else split(tree)[1]
@@ -46,19 +46,19 @@ def abstract_params(decoder: Decoder, critic: bool) -> dict[str, Any]:
   }
 
 
-def with_fresh_head(load: Callable[[], Any], decoder: Decoder) -> Any:
+def with_fresh_head(load: Callable[[], Tree], decoder: Decoder) -> Tree:
   """Returns a reward model with the parameters that `load` returns and a head that scores 0."""
   head = jax.jit(heads.init_score, static_argnums=0, out_shardings=decoder.layout.replicated())
   return load() | {"score": head(decoder.config.width)}
 
 
 @jax.jit
-def copy(params: Any) -> Any:
+def copy(params: Tree) -> Tree:
   """Returns a copy of a tree in the same shardings."""
   return jax.tree.map(jnp.copy, params)
 
 
-def abstract(decoder: Decoder) -> Any:
+def abstract(decoder: Decoder) -> Tree:
   """Returns the decoder's parameters as sharded ShapeDtypeStructs."""
   return jax.tree.map(_struct, decoder.shapes(), decoder.shardings())
 
@@ -67,12 +67,12 @@ def _struct(x: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> jax.Sha
   return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
 
-def without(tree: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def without(tree: dict[str, Tree], names: Sequence[str]) -> dict[str, Tree]:
   """Returns the tree without the parts of these names."""
   return {name: part for name, part in tree.items() if name not in names}
 
 
-def check_fingerprint(tree: Any, known: str | None, setting: str, use: str) -> str:
+def check_fingerprint(tree: Tree, known: str | None, setting: str, use: str) -> str:
   """Refuses a tree that differs from what a run began with, and returns its fingerprint.
 
   It is for trees that no checkpoint holds, since they are read again from their source.

@@ -7,10 +7,11 @@ end in minutes of silence.
 
 import math
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
+from grpo_jax.aliases import Tree
 from grpo_jax.errors import SettingError
 from grpo_jax.setup.experiment import Experiment
 
@@ -44,7 +45,7 @@ def check_sizes(experiment: Experiment) -> None:
       )
 
 
-def check_state(abstract_state: Any) -> None:
+def check_state(abstract_state: Tree) -> None:
   """Refuses parameters and optimizer moments larger than the memory of all hosts and devices.
 
   Args:

@@ -3,8 +3,9 @@
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from grpo_jax.aliases import Json
 from grpo_jax.config import kinds, settings
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
@@ -105,7 +106,7 @@ def check_name(name: str, setting: str) -> None:
     )
 
 
-def _eval_arguments(cfg: settings.Eval) -> dict[str, Any]:
+def _eval_arguments(cfg: settings.Eval) -> Json:
   """Returns the keyword arguments of `eval.arguments`."""
   try:
     arguments = dict(cfg.arguments)
@@ -172,7 +173,7 @@ def requirement(cfg: settings.Offline) -> Callable | None:
   return _reward(cfg.require, {}, "offline.require", f"offline.require={cfg.require!r}").score
 
 
-def _reward(path: str, keywords: dict[str, Any], setting: str, shown: str) -> Reward:
+def _reward(path: str, keywords: Json, setting: str, shown: str) -> Reward:
   """Returns a reward by its path, bound to keyword arguments that its file has checked."""
   module, score = modules.with_module(path, "grpo_jax.rewards", setting)
   check_kind(score, shown)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from grpo_jax.aliases import Json
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import learn
 from grpo_jax.objectives.base import ConfiguredObjective, Needs
@@ -127,7 +128,7 @@ def _rollouts(sizes: Sizes, source: str, configured: ConfiguredObjective, update
   tokens, lengths = sizes.array("PGL", jnp.int32), sizes.array("PG", jnp.int32)
   logprobs = sizes.array("PGL")
   own = logprobs if source in ("live", "solutions", "steps") else None
-  more: dict[str, Any] = {}
+  more: Json = {}
   if "N" in sizes:
     more = {
       "rewards": logprobs,

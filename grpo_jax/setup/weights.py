@@ -11,6 +11,7 @@ import rich.console
 import rich.progress
 import rich.text
 
+from grpo_jax.aliases import Json, Tree
 from grpo_jax.config import settings
 from grpo_jax.errors import CheckpointError, DataError
 from grpo_jax.io import storage
@@ -79,7 +80,7 @@ def _without_null(value: Any) -> Any:
 
 def load(
   folder: str, decoder: Decoder, left_out: Sequence[str] = (), dtype: str = "float32"
-) -> Any:
+) -> Tree:
   """Returns the parameters in a Hugging Face folder, but for the parts `left_out`."""
   with reading(folder) as progress:
     return tensors.load(folder, decoder, dtype, progress=progress, left_out=left_out)
@@ -126,7 +127,7 @@ def restore(
   step: int | None = None,
   left_out: Sequence[str] = (),
   learner: str = checkpoint.LEARNER,
-) -> Any:
+) -> Tree:
   """Returns a learner's float32 parameters in a checkpoint, with its adapters merged into them.
 
   Args:
@@ -169,7 +170,7 @@ def restore_trained(
   step: int | None = None,
   left_out: Sequence[str] = (),
   learner: str = checkpoint.LEARNER,
-) -> Any:
+) -> Tree:
   """Returns what a checkpoint holds of a learner: all parameters, or adapters and heads.
 
   Its arguments are those of `restore`.
@@ -184,7 +185,7 @@ def learners(run: str, step: int) -> list[str]:
   return sorted({name.partition(".")[0] for name in checkpoint.about(run, step)["arrays"]})
 
 
-def began_with(config: dict[str, Any], learner: str) -> str:
+def began_with(config: Json, learner: str) -> str:
   """Returns the folder or run that a learner started from, by its config; "" for fresh weights."""
   iterative = config.get("iterative") or {}
   start = iterative.get("reward_model") if learner == REWARD_MODEL else ""

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import tokenizers
 
+from grpo_jax.aliases import Json
 from grpo_jax.config.kinds import Kind
 from grpo_jax.errors import DataError
 from grpo_jax.io import storage
@@ -107,7 +108,7 @@ def _check_parts(where: str, place: str, value: object) -> None:
     )
 
 
-def _parts(value: object) -> Iterator[dict[str, Any]]:
+def _parts(value: object) -> Iterator[Json]:
   """Yields the parts of a Sequence, or a single part."""
   if not isinstance(value, dict):
     return

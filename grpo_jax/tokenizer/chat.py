@@ -3,8 +3,9 @@
 import functools
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from grpo_jax.aliases import Json
 from grpo_jax.errors import DataError, SettingError
 from grpo_jax.sandbox.model_folder import first_line
 from grpo_jax.sandbox.worker import Process
@@ -113,7 +114,7 @@ class _Renderer:
     self.template: str | None = None  # the one that the process has
     self.lock = threading.Lock()
 
-  def render(self, template: str, values: dict[str, Any]) -> dict[str, str]:
+  def render(self, template: str, values: Json) -> dict[str, str]:
     """Returns {"text": the conversation} or {"error": the reason}."""
     with self.lock:
       known, self.template = self.template == template, None

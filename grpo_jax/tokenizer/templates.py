@@ -9,12 +9,12 @@ jinja2.
 
 import datetime
 import json
-from typing import Any
 
 import jinja2
 import jinja2.ext
 import jinja2.sandbox
 
+from grpo_jax.aliases import Json
 from grpo_jax.sandbox import worker
 
 MEMORY = 512 * 1024**2  # bytes of address space; rendering Llama's template takes 50 MB
@@ -93,7 +93,7 @@ class Renderer:
   def __init__(self) -> None:
     self.template: jinja2.Template | Exception = ValueError("no template came yet")
 
-  def __call__(self, request: dict[str, Any]) -> dict[str, str]:
+  def __call__(self, request: Json) -> dict[str, str]:
     """Returns the reply to a request."""
     if "template" in request:
       self.template = compile_or_error(request["template"])

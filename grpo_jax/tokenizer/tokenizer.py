@@ -12,10 +12,10 @@ import os
 import re
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 import tokenizers
 
+from grpo_jax.aliases import Json
 from grpo_jax.errors import DataError, SettingError
 from grpo_jax.io import storage
 from grpo_jax.sandbox import model_folder
@@ -35,8 +35,8 @@ class Tokenizer:
   def __init__(
     self,
     backend: tokenizers.Tokenizer,
-    config: dict[str, Any],
-    generation: dict[str, Any] | None = None,
+    config: Json,
+    generation: Json | None = None,
     eos: int | Sequence[int] | None = None,
     sentences: bytes = b"",
   ):
@@ -294,6 +294,6 @@ def _as_list(value: int | Sequence[int] | None) -> list[int]:
   return [value] if isinstance(value, int) else list(value)
 
 
-def _write_json(path: storage.Path, value: dict[str, Any]) -> None:
+def _write_json(path: storage.Path, value: Json) -> None:
   """Writes an object with indentation."""
   path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

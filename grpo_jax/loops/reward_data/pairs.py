@@ -10,6 +10,7 @@ from typing import Generic, NamedTuple
 
 import numpy as np
 
+from grpo_jax.aliases import Json
 from grpo_jax.data import jsonl, loader
 from grpo_jax.data.loader import Item
 from grpo_jax.errors import SettingError
@@ -18,7 +19,6 @@ from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored, failed, select
 from grpo_jax.ops.advantages import totals
 from grpo_jax.packing import plan
-from grpo_jax.run.checkpoint_files import Json
 from grpo_jax.setup import build
 from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import (

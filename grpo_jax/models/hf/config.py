@@ -5,8 +5,9 @@ In the messages, `init_from` is the setting by which a person names the folder.
 
 import dataclasses
 import os
-from typing import Any, NoReturn
+from typing import NoReturn
 
+from grpo_jax.aliases import Json
 from grpo_jax.errors import DataError, GrpoError, SettingError
 from grpo_jax.io import storage
 from grpo_jax.models import limits
@@ -232,10 +233,10 @@ def _written_rope(config: DecoderConfig) -> dict[str, str | float]:
   return {"rope_type": "llama3", **dict(zip(_LLAMA3, values, strict=True))}
 
 
-def _written_attention(family: Family, config: DecoderConfig) -> dict[str, Any]:
+def _written_attention(family: Family, config: DecoderConfig) -> Json:
   """Returns the keys of config.json that describe the attention of each layer."""
   specs = [config.layer_attention(i) for i in range(config.layers)]
-  keys: dict[str, Any] = {}
+  keys: Json = {}
   if family.windows != 1:
     keys["layer_types"] = [SLIDING if spec.window else FULL for spec in specs]
   if family.windows:

@@ -1,6 +1,8 @@
 """A row for each Hugging Face family that the decoder can be: the meaning of its `model_type`."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from grpo_jax.aliases import Json
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # entries of config.json's `layer_types`
 
@@ -11,7 +13,7 @@ class Family(NamedTuple):
   """Lists the flags of DecoderConfig that a `model_type` means, and defaults of config.json."""
 
   architecture: str
-  flags: dict[str, Any]
+  flags: Json
   defaults: Values
   keys: Values  # keys that transformers reads in addition to the common ones
   hidden_acts: dict[str, str] = {}  # values of `hidden_act` that mean another activation

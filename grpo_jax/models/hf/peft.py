@@ -11,11 +11,11 @@ its own columns of lora_B in its rows, and the rest of lora_B is 0.
 
 import json
 import os
-from typing import Any
 
 import jax
 import numpy as np
 
+from grpo_jax.aliases import Json
 from grpo_jax.io import storage
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import write_config
@@ -56,7 +56,7 @@ def save(
       (part / CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
 
 
-def _config(config: DecoderConfig, lora: Lora, ranks: dict[str, int], base: str) -> dict[str, Any]:
+def _config(config: DecoderConfig, lora: Lora, ranks: dict[str, int], base: str) -> Json:
   """Returns adapter_config.json; `ranks` are those of modules by their names there."""
   other = {name: rank for name, rank in ranks.items() if rank != lora.rank}
   return {
