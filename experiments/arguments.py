@@ -91,8 +91,11 @@ def define_experiment() -> None:
   define_config(EXPERIMENT, lock_config=True)
 
 
-def parse_flags(argv: list[str]) -> list[str]:
+def parse_flags(argv: list[str], operands: int = 0) -> list[str]:
   """Parses the flags, or ends the program with one line and code 2 if anything is wrong.
+
+  At most `operands` arguments may stand without a flag; they are what follows the program's name in
+  the result.
 
   It is the `flags_parser` of absl's `app.run`. The config file is loaded once more than absl would
   load it, to tell mistakes in it and in names of settings apart from others. It must be given,
@@ -110,8 +113,8 @@ def parse_flags(argv: list[str]) -> list[str]:
     rest = _parse(argv, config)
     for name in set(FOLDERS) & set(flags.FLAGS):
       flags.FLAGS[name].value = _expanded(name, flags.FLAGS[name].value)
-  if len(rest) > 1:
-    fail(f"{rest[1]}: not understood; a setting is written --config.NAME=VALUE")
+  if len(rest) > 1 + operands:
+    fail(f"{rest[1 + operands]}: not understood; a setting is written --config.NAME=VALUE")
   return rest
 
 

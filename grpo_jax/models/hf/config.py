@@ -47,9 +47,13 @@ def read_config(folder: str | os.PathLike) -> DecoderConfig:
   path = storage.place(folder)
   if not path.is_dir():
     raise SettingError(f"init_from={str(folder)!r}: no such folder; get weights with {GET}")
-  raw = read_json(path, "config.json")
-  model_folder.check(f"init_from={path}", "config.json", raw, limits.CONFIG)
-  return _decoder_config(f"init_from={path}", raw)
+  return parse_config(f"init_from={path}", read_json(path, "config.json"))
+
+
+def parse_config(where: str, raw: dict) -> DecoderConfig:
+  """Returns the decoder that config.json's object describes; `where` begins the messages."""
+  model_folder.check(where, "config.json", raw, limits.CONFIG)
+  return _decoder_config(where, raw)
 
 
 def _decoder_config(where: str, raw: dict) -> DecoderConfig:
