@@ -35,7 +35,7 @@ install() {
   grep -qsx "$hash" .venv/.installed-* || rm -f .venv/.installed-*
   echo "installing grpo_jax[$extras] into .venv (minutes, the first time)"
   case ",$extras," in
-    *,hf,*) .venv/bin/python -m pip install -qq torch --constraint constraints.txt || return ;;
+    *,hf,* | *,gguf,*) .venv/bin/python -m pip install -qq torch --constraint constraints.txt || return ;;
   esac
   .venv/bin/python -m pip install -qq --editable ".[$extras]" --constraint constraints.txt || return
   echo "$hash" >"$stamp"
