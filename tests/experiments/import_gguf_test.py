@@ -171,6 +171,16 @@ def test_a_family_that_is_not_supported_is_refused(tmp_path):
   refused(tmp_path / "m.gguf", tmp_path / "out", "'mamba' is not supported; llama, qwen2, qwen3, ")
 
 
+def test_weights_that_are_no_numbers_are_refused_and_nothing_is_left(tmp_path, monkeypatch):
+  gguf = pytest.importorskip("gguf")
+  add = gguf.GGUFWriter.add_tensor
+  monkeypatch.setattr(
+    gguf.GGUFWriter, "add_tensor", lambda self, name, x: add(self, name, x * np.float32(np.nan))
+  )
+  gguf_files.write(tmp_path / "m.gguf", "qwen3")
+  refused(tmp_path / "m.gguf", tmp_path / "out", "has weights that are NaN or infinite")
+
+
 @pytest.mark.parametrize("share", [0.0001, 0.01, 0.5, 0.999])
 def test_a_truncated_file_is_refused(share, qwen3, tmp_path):
   whole = qwen3.read_bytes()
