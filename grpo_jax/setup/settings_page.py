@@ -7,10 +7,11 @@ import collections
 import pathlib
 import re
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
+import grpo_jax
 from grpo_jax import data, objectives
 from grpo_jax.config import settings
 from grpo_jax.errors import GrpoError
@@ -20,8 +21,9 @@ INTRODUCTION = """
 # Settings
 
 `--config.NAME=VALUE` changes a setting of a run, as in `--config.learner.lr=1e-5`. The tables have
-its default and which values it may have. `grpo_jax/config/settings.py` holds them; this page is
-written from there (`python -m grpo_jax.setup.settings_page`), and a test keeps it up to date.
+its default, which values it may have, and files of `grpo_jax/` that read it.
+`grpo_jax/config/settings.py` holds the settings; this page is written from there (`python -m
+grpo_jax.setup.settings_page`), and a test keeps it up to date.
 
 "DIR" is the run's `--workdir`. A folder may be in a bucket wherever a path is asked for
 ([buckets.md](buckets.md)).
@@ -40,21 +42,24 @@ DATA = """
 They are in the section of `data` that has the name of the data set, as in
 `--config.data.arithmetic.max_steps=2`, and are defined in `grpo_jax/data/`.
 """
+# Folders and files that tell less of what a setting does: they check, show or plan a run.
+TELL_LESS = ("config/", "setup/", "plan/", "reports/", "loops/reward_data/")
+MOST_READERS = 2  # files in the column of a setting
 # In these folders the meaning of a setting is a comment behind it or on the lines before it.
 ASSIGNED = re.compile(r"^((?: *#.*\n)*) *c\.(\w+) = [^#\n]*(?:# (.*))?$", re.MULTILINE)
 
 
 def page() -> str:
   """Returns the text of docs/settings.md."""
-  parts = [INTRODUCTION.strip()]
+  parts, sources = [INTRODUCTION.strip()], read_sources()
   for section in settings.SECTIONS:
     if section.settings:
-      parts += [f"## {section.title}", _section_table(section)]
+      parts += [f"## {section.title}", _section_table(section, sources)]
   parts += [OBJECTIVES.strip(), _objectives_table(), DATA.strip(), _data_table()]
   return "\n\n".join(parts) + "\n"
 
 
-def _section_table(section: settings.Section) -> str:
+def _section_table(section: settings.Section, sources: Mapping[str, str]) -> str:
   """Returns the settings of a section as a table."""
   rows = [
     (
@@ -62,10 +67,37 @@ def _section_table(section: settings.Section) -> str:
       cell(default),
       kind.brief,
       meaning,
+      ", ".join(readers(section.name, name, sources)),
     )
     for name, (default, kind, meaning) in section.settings.items()
   ]
-  return _table(("setting", "default", "values", "meaning"), rows)
+  return _table(("setting", "default", "values", "meaning", "read by"), rows)
+
+
+def read_sources() -> dict[str, str]:
+  """Returns the text of each file of grpo_jax/, by its path there."""
+  root = pathlib.Path(grpo_jax.__path__[0])
+  files = sorted(root.rglob("*.py"))
+  return {file.relative_to(root).as_posix(): file.read_text(encoding="utf-8") for file in files}
+
+
+def readers(section: str, name: str, sources: Mapping[str, str]) -> list[str]:
+  """Returns the files that read a setting, the most telling first, at most `MOST_READERS`.
+
+  A read is `experiment.SECTION.NAME`; or `cfg.NAME`, or `x.NAME` with any letter, in a file that
+  takes the section, as `experiment.SECTION` or `settings.SECTION`.
+  """
+  takes = re.compile(rf"experiment\.{section}\b|settings\.{section.title()}\b")
+  whole = rf"\bexperiment\.{section}\.{name}\b" if section else rf"\bexperiment\.{name}\b"
+  some = rf"{whole}|\b(?:cfg|log|[a-z])\.{name}\b" if section else whole
+  counts = {
+    file: len(re.findall(some if takes.search(text) else whole, text))
+    for file, text in sources.items()
+  }
+  found = [file for file, count in counts.items() if count]
+  if not found:  # by getattr
+    found = [f for f, text in sources.items() if f"cfg: settings.{section.title()}" in text]
+  return sorted(found, key=lambda f: (f.startswith(TELL_LESS), -counts[f], f))[:MOST_READERS]
 
 
 def _objectives_table() -> str:
