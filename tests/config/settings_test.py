@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from grpo_jax.config import kinds, settings
+from grpo_jax.config import settings
 
 
 @pytest.mark.parametrize("name", settings.SETTINGS)
@@ -35,13 +35,3 @@ def test_help_has_every_setting():
   for name, (default, _, meaning) in settings.SETTINGS.items():
     assert f"  {name}={default!r}  [" in text and f"    {meaning}\n" in f"{text}\n"
   assert text.isascii()
-
-
-def test_what_the_kinds_say_in_few_words():
-  assert kinds.Whole(1).brief == "whole >= 1"
-  assert kinds.Whole(0, 8, also=(-1,)).brief == "whole 0 to 8 or -1"
-  assert kinds.Number().brief == "number"
-  assert kinds.Number(0, 1, above=True).brief == "number > 0, <= 1"
-  assert kinds.Number(0, 1, below=True, also=(7.0,)).brief == "number >= 0, < 1 or 7"
-  assert kinds.Choice(("a", "b")).brief == "a, b"
-  assert kinds.many(kinds.Whole(1)).brief == "tuple of: whole >= 1"

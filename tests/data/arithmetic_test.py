@@ -4,12 +4,10 @@ import re
 import grain
 import pytest
 
-from experiments.arithmetic import WARM_START, get_config
-from grpo_jax.data import arithmetic, long_problems, word_problems
+from grpo_jax.data import arithmetic
 from grpo_jax.errors import SettingError
 from grpo_jax.rewards.math import answer_correct, well_formed
 from grpo_jax.rewards.steps import steps_correct
-from grpo_jax.tokenizer import reading
 from grpo_jax.tokenizer.making import word_level
 from grpo_jax.types import STOPPED, Completion
 
@@ -21,36 +19,6 @@ def _numbers(text):
 def _examples(split, n=1500, **settings):
   source = arithmetic.Arithmetic(split, size=n, **settings)
   return [source[i] for i in range(n)]
-
-
-def test_families_and_steps():
-  examples = _examples("train")
-  counts = collections.Counter(example.meta["family"] for example in examples)
-  assert set(counts) == {problem.family for problem in word_problems.PROBLEMS} and len(counts) >= 8
-  assert min(counts.values()) > 0.6 * len(examples) / len(counts)
-  assert {example.meta["steps"] for example in examples} == {1, 2, 3, 4}
-
-
-def test_long_problems():
-  """Five to eight steps, in the words and within the lengths that the shipped tokenizer and
-  arithmetic.py:hard have.
-  """
-  examples = _examples("train", 300, min_steps=5, max_steps=8, max_number=40)
-  assert {example.meta["family"] for example in examples} == {
-    problem.family for problem in long_problems.PROBLEMS
-  }
-  assert {example.meta["steps"] for example in examples} == {5, 6, 7, 8}
-  tokenizer = reading.load(str(WARM_START))
-  config = get_config("hard")
-  for example in examples:
-    text = f"{example.question}\n{example.solution}"
-    words = [tokenizer.text(token) for token in tokenizer.encode(text)]
-    assert "".join(words) == text
-    assert not [
-      word for word, after in zip(words, words[1:]) if word.strip().isalpha() and after.isalpha()
-    ]
-    assert len(tokenizer.encode(example.question)) < config.data.max_prompt_length
-    assert len(tokenizer.encode(example.solution)) < config.sampler.max_length
 
 
 def test_pinned_problem():

@@ -10,8 +10,6 @@ import pytest
 
 from grpo_jax.data import reasoning_gym as data
 from grpo_jax.errors import SettingError
-from grpo_jax.rewards.reasoning_gym import given_answer, harmless, solved
-from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
 
 # Skipped where the extra is not installed, but for what needs no package.
 needs_gym = pytest.mark.skipif(
@@ -23,14 +21,6 @@ def problems(split="train", **changes):
   c = data.settings()
   c.update(changes)
   return data.source(split, "", c)
-
-
-def written(text, ended=STOPPED):
-  return Completion(text, [1], ended, [0])
-
-
-def example(score, task="chain_sum", answer_in="tags"):
-  return Example("?", "", "", {"task": task, "score": score, "answer_in": answer_in})
 
 
 @needs_gym
@@ -50,15 +40,6 @@ def test_problems_are_the_same_each_time_and_differ_by_seed():
   assert a[3].question != c[3].question and len(a) == 10_000
   with pytest.raises(IndexError):
     problems(size=5)[5]
-
-
-@needs_gym
-def test_the_own_scorer_gives_a_solution_1_and_others_less():
-  for task in ("chain_sum", "countdown", "sudoku", "knights_knaves"):
-    for each in (problems("test", task=task, size=20)[i] for i in range(2)):
-      assert solved(each, written(each.solution)) == 1.0
-      assert solved(each, written("<answer>12 and more</answer>")) < 1.0
-      assert solved(each, written(each.answer)) == 0.0  # without its tags
 
 
 @needs_gym
@@ -104,59 +85,6 @@ def test_without_the_package_there_is_a_line_that_says_what_to_install(monkeypat
   monkeypatch.setitem(sys.modules, "reasoning_gym", None)
   with pytest.raises(SettingError, match=r"pip install -e '\.\[gym\]'"):
     problems()
-
-
-def test_the_answer_of_a_completion():
-  assert (
-    given_answer(written("so <answer>3</answer> no <answer>\n4 5 </answer> end"), "tags") == "4 5"
-  )
-  assert given_answer(written("<answer>3", TRUNCATED), "tags") is None
-  assert given_answer(written("</answer> <answer>"), "tags") is None
-  assert given_answer(written("<answer>3</answer>", TRUNCATED), "tags") == "3"
-  assert given_answer(written("2 + 2\n 4 \n\n"), "line") == "4"
-  # 4 may be the beginning of 42
-  assert given_answer(written("2 + 2\n 4", TRUNCATED), "line") is None
-
-
-def test_scores_are_in_0_to_1_and_a_scorer_that_cannot_read_an_answer_gives_0():
-  text = written("<answer>4</answer>")
-  assert solved(example(lambda answer: 1.5), text) == 1.0
-  assert solved(example(lambda answer: -1), text) == 0.0
-  assert solved(example(lambda answer: float(answer == "4") / 2), text) == 0.5
-  assert solved(example(lambda answer: 1 / 0), text) == 0.0
-
-
-def test_nothing_that_a_model_wrote_is_evaluated():
-  hostile = [
-    "__import__('os').system('id')",
-    "x.__class__",
-    "9**9**9**9",
-    "(9**9)**99",
-    "Symbol('x')",
-    "1 .real",
-    "x**9**9",
-  ]
-  for task in (
-    "countdown",
-    "puzzle24",
-    "n_queens",
-    "simple_integration",
-    "polynomial_multiplication",
-    "spiral_matrix",
-  ):
-    for answer in hostile:
-      assert not harmless(task, answer), (task, answer)
-  assert not harmless("simple_integration", "((((x)**99)**99)**99)**99")
-  assert not harmless("coin_flip", "1e999999999")
-  assert (
-    harmless("countdown", "(12 + 3) * 4 / 2")
-    and harmless("coin_flip", "0.375")
-    and harmless("chain_sum", "x.y")
-  )
-  assert harmless("polynomial_multiplication", "8*x**3 - 2*x*y**2 + 15") and harmless(
-    "spiral_matrix", "[1, 2]"
-  )
-  assert harmless("simple_integration", "2*x**2/3 + exp(x)*sin(x)**2 + C")
 
 
 @needs_gym

@@ -1,9 +1,7 @@
 """Folders on a disk and in a bucket: what is refused, and that each function does the same in both."""
 
 import json
-import os
 import sys
-import threading
 import time
 import uuid
 
@@ -14,7 +12,7 @@ import tiny_runs
 from grpo_jax.config import settings
 from grpo_jax.data import jsonl
 from grpo_jax.errors import SettingError
-from grpo_jax.io import bucket_logs, storage
+from grpo_jax.io import storage
 from grpo_jax.reports import inspector, plots
 from grpo_jax.run import lock, workdir
 from grpo_jax.setup import defaults
@@ -120,50 +118,6 @@ def test_the_last_object_of_a_renamed_folder_comes_last(served, monkeypatch):
   assert copied == ["a", "z", "config.json"]
 
 
-def test_a_mirror_adds_to_what_is_there(folder):
-  folder.mkdir(parents=True, exist_ok=True)
-  storage.write(folder / "log", b"one\n")
-  with bucket_logs.Mirror(folder, ("log", "other"), seconds=0) as copied:
-    assert copied.is_away == storage.in_bucket(folder)
-    with open(copied.folder / "log", "a") as f:
-      f.write("two\n")
-      f.flush()
-      copied.upload(wait=True)
-      assert (folder / "log").read_bytes() == b"one\ntwo\n"
-      f.write("three\n")
-      f.flush()
-      copied.tick()
-    (copied.folder / "deep").mkdir()
-    (copied.folder / "deep" / "trace").write_text("x")
-  assert (folder / "log").read_bytes() == b"one\ntwo\nthree\n" and (
-    folder / "deep/trace"
-  ).read_bytes() == b"x"
-  assert copied.folder.exists() != copied.is_away
-
-
-def test_a_mirror_copies_nothing_where_it_must_not(served):
-  def lost():
-    raise SettingError("another run is there")
-
-  with pytest.raises(SettingError, match="another run"):  # noqa: SIM117  at the end of the block
-    with bucket_logs.Mirror("gs://bucket/taken", (), seconds=0, check=lost) as copied:
-      (copied.folder / "log").write_text("x")
-  assert not storage.place("gs://bucket/taken/log").exists() and not copied.folder.exists()
-
-
-def test_a_mirror_tells_of_a_copy_that_failed(served, monkeypatch):
-  copied = bucket_logs.Mirror("gs://bucket/failing", (), seconds=0)
-
-  def full(*_):
-    raise OSError("quota")
-
-  monkeypatch.setattr(storage, "write", full)
-  (copied.folder / "log").write_text("x")
-  copied.upload()
-  with pytest.raises(OSError, match="quota"):
-    copied.upload(wait=True)
-
-
 def test_logs_are_cut_back(folder):
   folder.mkdir(parents=True, exist_ok=True)
   storage.write(folder / "metrics.jsonl", b'{"step": 1}\n{"step": 2}\n{"st')
@@ -223,29 +177,6 @@ def taken(folder):
   return lease
 
 
-def test_of_two_leases_the_second_is_refused(served, quick):
-  first = taken("gs://bucket/two")
-  second = lock.Lease("gs://bucket/two")
-  assert second.take() == first.name  # it was renewed meanwhile
-  assert first.check() == ""
-  first.release()
-  assert not storage.place("gs://bucket/two/lock").exists()
-  taken("gs://bucket/two").release()
-
-
-def test_of_many_leases_at_once_one_is_taken(served, quick):
-  leases, found = [lock.Lease("gs://bucket/many") for _ in range(8)], []
-  threads = [
-    threading.Thread(target=lambda lease=lease: found.append(lease.take())) for lease in leases
-  ]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
-  assert found.count("") == 1
-  next(lease for lease in leases if hasattr(lease, "_thread")).release()
-
-
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"name": 1}', None])
 def test_a_stale_lease_is_taken_over_with_a_warning(served, quick, content):
   folder = f"gs://bucket/stale{content!r}".replace("[", "").replace("]", "")
@@ -263,14 +194,6 @@ def test_one_that_may_be_alive_is_waited_for(served, quick):
   lease = taken("gs://bucket/dead")
   assert time.monotonic() - begun > 0.5 and "process 1 on there" in lease.warning
   lease.release()
-
-
-def test_one_that_died_on_this_machine_is_not_waited_for(served, monkeypatch):
-  monkeypatch.setattr(lock, "STALE_SECONDS", 1e6)
-  put("gs://bucket/here", machine=lock._machine(), pid=2**22 + 1)
-  taken("gs://bucket/here").release()
-  put("gs://bucket/here", machine=lock._machine(), pid=os.getppid())
-  assert lock.Lease("gs://bucket/here").take() == "process 1 on there"
 
 
 def test_a_lease_that_is_taken_over_is_lost(served, quick):

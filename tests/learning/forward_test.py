@@ -126,8 +126,3 @@ def test_another_last_token_is_another_score():
   was, now = scores(tiny.ONE, r, True), scores(tiny.ONE, other, True)
   assert (np.abs(was - now)[last] > 1e-3).all()
   np.testing.assert_array_equal(was[tiny.real(r) & ~last], now[tiny.real(r) & ~last])
-
-
-def test_a_fresh_head_says_zero():
-  assert (heads.scalar(heads.init_scalar(8), jnp.ones((2, 3, 8))) == np.zeros((2, 3))).all()
-  assert (heads.score(heads.init_score(8), jnp.ones((2, 3, 8))) == np.zeros((2, 3))).all()

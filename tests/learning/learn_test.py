@@ -20,10 +20,10 @@ from ml_collections import FrozenConfigDict
 
 from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
-from grpo_jax.learning import learn, movement, totals
+from grpo_jax.learning import learn, movement
 from grpo_jax.learning.state import create
 from grpo_jax.loops import groups
-from grpo_jax.objectives import cispo, distill, grpo, gspo, rft, sft
+from grpo_jax.objectives import distill, grpo, rft
 from grpo_jax.objectives.base import ConfiguredObjective, Objective
 from grpo_jax.packing.plan import Packing
 from grpo_jax.sampling import rollouts as host
@@ -397,42 +397,6 @@ def test_movement_says_which_way_probabilities_moved():
   assert wrong["moved_right_way"] < 0.1 and wrong["moved_nats"] < -0.01
 
 
-@pytest.mark.parametrize("objective", [grpo, gspo, cispo])
-def test_movement_says_where_the_ratio_that_is_clipped_stands(objective):
-  """Of a token, of a sequence (GSPO); CISPO has no lower bound."""
-  r = tiny.rollouts()
-  state, _, trace = run(3.0, ref=table(1), mu=2)
-  bounds = (0.0, 1.2) if objective is cispo else (0.8, 1.2)
-  trace = trace._replace(
-    **{k: np.full_like(trace.lower, v) for k, v in zip(("lower", "upper"), bounds)}
-  )
-  shares, *_ = movement_of(objective, state, trace)
-  log_ratio = np.asarray(table_logprobs(state.params["policy"], r)) - np.asarray(
-    table_logprobs(table(), r)
-  )
-  if objective is gspo:
-    log_ratio = (
-      np.where(tiny.real(r), log_ratio, 0).sum(2, keepdims=True)
-      / np.maximum(r.lengths, 1)[..., None]
-    )
-  ratio = np.broadcast_to(np.exp(log_ratio), r.tokens.shape)
-  acting = tiny.real(r) & (trace.advantages != 0)
-  up = trace.advantages > 0
-  past = np.where(up, ratio > 1.2, ratio < bounds[0])[acting].mean()
-  assert 0.02 < past < 0.98
-  assert shares["tokens/past_bound"] == pytest.approx(past, abs=0.01)
-  # few lie at a bound, or are certain
-  assert shares["tokens/short"] == pytest.approx(1 - past, abs=0.03)
-  assert sum(
-    shares[f"tokens/{name}"] for name in ("short", "at_bound", "past_bound")
-  ) == pytest.approx(1, abs=1e-5)
-
-
-def test_movement_under_an_objective_without_a_ratio():
-  state, _, trace = run(0.5)
-  assert set(movement_of(sft, state, trace)[0]) == {"moved_right_way", "moved_nats"}
-
-
 def test_an_objective_with_advantages_of_its_own_puts_them_into_the_trace():
   """Distillation: log(pi_teacher / pi) before the update."""
   r = tiny.rollouts()
@@ -457,15 +421,3 @@ def test_an_objective_has_no_metric_that_a_run_has(name, monkeypatch):
   said = f"objective.name='mine': its loss returns the metric '{name}', which a run has already"
   with pytest.raises(SettingError, match=said):
     learn.loss(setup, None, None, None)
-
-
-def test_metrics_are_summed_or_taken_the_maximum_of_by_their_names():
-  def pair(*x):
-    return (jnp.array(x), jnp.ones(len(x)))
-
-  got = totals.combine_metrics({"a": pair(1.0, 3.0), "b_max": pair(1.0, 3.0)})
-  assert {k: (float(t), float(c)) for k, (t, c) in got.items()} == {"a": (4, 2), "b_max": (3, 1)}
-  for name, (total, count) in got.items():
-    start = totals.empty_metric(name)
-    again = totals.combine_metrics({name: tuple(jnp.stack(x) for x in zip(start, (total, count)))})
-    assert again[name] == (total, count)

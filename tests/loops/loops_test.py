@@ -9,16 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-import tiny
 import tiny_runs
 
 from grpo_jax.evaluation import evaluator
 from grpo_jax.loops import iterative, learner, offline, online, process_reward_model, teaching
 from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored
-from grpo_jax.models.decoder import Decoder
-from grpo_jax.setup import build, parameters
-from grpo_jax.setup.resolve import resolve
+from grpo_jax.setup import build
 
 
 class Began(Exception):
@@ -129,17 +126,6 @@ def test_log_probs_are_at_the_sampler_s_temperature_where_the_policy_sampled_and
 
 
 # -- a critic
-
-
-def test_a_critic_shares_no_array_with_the_policy():
-  """An update frees what it is given, each tree by itself."""
-  decoder: Decoder = tiny.decoder()
-  policy = {"layer": {"weight": jax.numpy.ones(3)}}
-  made = parameters.params(decoder, policy, critic=True)
-  assert made["policy"] is policy and set(made["critic"]) == {"layer", "value_head"}
-  policy["layer"]["weight"].delete()
-  np.testing.assert_array_equal(made["critic"]["layer"]["weight"], np.ones(3))
-  assert set(parameters.params(decoder, policy, critic=False)) == {"policy"}
 
 
 # -- iterations

@@ -5,7 +5,6 @@ Two steps on a tiny model for each kind of data, in this process; the runs share
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import pathlib
 import re
@@ -428,42 +427,6 @@ OUTCOMES = [[0.5], [1.0], [0.0]]
 TWO_WORST = [[-1.0], [2.0], [0.5, -1.5]]
 
 
-def assert_pairs(batch: groups.Scored, want: dict[int, list[tuple[int, int]]]) -> None:
-  """The groups of `batch` are those of `want`, each one of the pairs (chosen, rejected) there, in
-  all of its arrays.
-  """
-  r = batch.rollouts
-  assert (
-    [int(row.question) for row in batch.examples] == r.prompts.tokens[:, 0].tolist() == list(want)
-  )
-  for p, (n, may) in enumerate(want.items()):
-    assert tuple(r.tokens[p, :, 0] - 100 * n) in may
-    for i in range(2):
-      real = np.arange(L) < r.lengths[p, i]
-      np.testing.assert_array_equal(r.tokens[p, i], np.where(real, r.tokens[p, i, 0], 0))
-      np.testing.assert_array_equal(r.sampler_logprobs[p, i], -r.tokens[p, i])
-      np.testing.assert_array_equal(r.truncated_logprobs[p, i], -2 * r.tokens[p, i])
-      np.testing.assert_array_equal(r.given[p, i], real)
-      assert r.ended[p, i] == (STOPPED if r.lengths[p, i] % 2 else TRUNCATED)
-      assert r.components[p, i, 0] == pytest.approx(r.rewards[p, i].sum())
-    assert r.rewards[p, 0].sum() > r.rewards[p, 1].sum()
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_pairs_are_one_of_the_best_and_one_of_the_worst(seed):
-  batch = scored(1, TIED, OUTCOMES, FLAT, TWO_WORST, ROUNDED, OUTCOMES)
-  want = {2: [(1, 2)], 4: [(1, 0), (1, 2)], 6: [(1, 2)]}
-  assert_pairs(pairs.of_samples(batch, seed), want)
-
-
-def test_any_of_several_equal_samples_may_be_taken():
-  batch = scored(1, TWO_WORST)
-  assert {int(pairs.of_samples(batch, seed).rollouts.tokens[0, 1, 0]) for seed in range(20)} == {
-    100,
-    102,
-  }
-
-
 def test_a_sample_on_which_a_reward_failed_is_in_no_pair():
   batch = scored(1, OUTCOMES, OUTCOMES)
   ((best, worst),) = {tuple(r) for r in pairs.of_samples(batch, 0).rollouts.tokens[:1, :, 0] - 100}
@@ -472,19 +435,6 @@ def test_a_sample_on_which_a_reward_failed_is_in_no_pair():
   )
   found = pairs.of_samples(failed, 0).rollouts.tokens[:, :, 0]
   assert 100 + worst not in found and 200 + best not in found
-
-
-@pytest.mark.parametrize("groups", [(TIED,), (FLAT, ROUNDED, TIED)])
-def test_groups_whose_totals_tie_are_no_pairs(groups):
-  """Chosen would equal rejected."""
-  got = pairs.of_samples(scored(1, *groups), 0)
-  assert got.examples == [] and got.rollouts.tokens.shape == (0, 2, L)
-
-
-def filled_up(batches: Sequence[groups.Scored]) -> groups.Scored:
-  """Returns the groups of batches and empty ones, P in all."""
-  count = sum(len(batch.examples) for batch in batches)
-  return groups.choose(batches, groups.padded(range(count), P))
 
 
 def draw(
@@ -513,47 +463,7 @@ def draw(
   return kept, len(keys)
 
 
-@pytest.mark.parametrize("kind, width", [("samples", 3), ("pairs", 2)])
-def test_rows_that_only_fill_a_batch_are_neither_counted_nor_kept(monkeypatch, kind, width):
-  """Nor are prompts that were too long; batches are gone through until there are as many as were
-  asked for.
-  """
-
-  def filled(*batches):
-    return filled_up(batches)
-
-  batches = [
-    filled(scored(1, OUTCOMES)),
-    filled(groups.select(scored(2, OUTCOMES), [])),
-    scored(3, OUTCOMES, [], [], TWO_WORST),
-    filled(scored(7, [], OUTCOMES)),
-    scored(9, OUTCOMES, OUTCOMES, OUTCOMES, OUTCOMES),
-    scored(13, OUTCOMES, OUTCOMES, OUTCOMES, OUTCOMES),
-  ]
-  kept, taken = draw(monkeypatch, kind, iter(batches))
-  assert kept.prompts.tokens[:, 0].tolist() == [1, 3, 6, 8, 9] and taken == 5
-  assert (
-    kept.lengths.shape == (5, width)
-    and (kept.lengths > 0).all()
-    and (kept.prompts.lengths > 0).all()
-  )
-
-
 def test_pairs_are_drawn_until_enough_groups_do_not_tie(monkeypatch):
   batches = [scored(n, TIED, OUTCOMES, FLAT, ROUNDED) for n in range(1, 40, 4)]
   kept, taken = draw(monkeypatch, "pairs", iter(batches))
   assert kept.prompts.tokens[:, 0].tolist() == [2, 6, 10, 14, 18] and taken == 5
-
-
-@pytest.mark.parametrize(
-  "kind, tries, message",
-  [
-    ("samples", 1, "only 0 prompts gave samples;"),
-    ("samples", 2, "only 0 prompts gave a better and a worse sample;"),
-    ("pairs", 1, "only 0 prompts gave a better and a worse sample;"),
-  ],
-)
-def test_drawing_ends_where_nothing_is_found(monkeypatch, kind, tries, message):
-  empty = filled_up([groups.select(scored(1, OUTCOMES), [])])
-  with pytest.raises(SettingError, match=f"offline.prompts=5: {message}"):
-    draw(monkeypatch, kind, itertools.repeat(empty), tries)

@@ -12,10 +12,9 @@ import pytest
 import tiny
 import tiny_runs
 
-from experiments import evaluate as evaluate_command
 from grpo_jax.data.loader import Batches
 from grpo_jax.data.pool import Pool
-from grpo_jax.evaluation import evaluator, pair_evaluator, policy, step_evaluator
+from grpo_jax.evaluation import evaluator
 from grpo_jax.evaluation.step_evaluator import Steps
 from grpo_jax.loops import (
   iterative,
@@ -28,15 +27,10 @@ from grpo_jax.loops import (
 )
 from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored
-from grpo_jax.loops.reward_data import continuations, pairs
-from grpo_jax.plan import memory
-from grpo_jax.reward_models import scores as reward_models
-from grpo_jax.reward_models import step_scores
+from grpo_jax.loops.reward_data import continuations
 from grpo_jax.rewards.combine import Fault
-from grpo_jax.setup import build, weights
-from grpo_jax.setup.experiment import make
-from grpo_jax.setup.resolve import resolve
-from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
+from grpo_jax.setup import build
+from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
 
 
 def stub(**fields: Any) -> Any:
@@ -94,16 +88,6 @@ def test_kept_samples_come_once_an_epoch_and_without_the_sampler_s_log_probs():
     and first.sampler_logprobs is None
     and second.sampler_logprobs is None
   )
-
-
-@pytest.mark.parametrize(
-  ("longest", "length", "ended"), [(2, 2, TRUNCATED), (3, 3, TRUNCATED), (4, 4, STOPPED)]
-)
-def test_a_text_has_stopped_where_its_end_token_fits(longest, length, ended):
-  model: Any = stub(tokenizer=stub(encode=lambda text: [*map(int, text)], eos_id=9))
-  tokens, lengths, how = pairs.encoded([("567", None)], model, longest)
-  assert tokens.tolist() == [[[5, 6, 7, 9][:longest], [0] * longest]]
-  assert lengths.tolist() == [[length, 0]] and how.tolist() == [[ended, TRUNCATED]]
 
 
 # -- held-out groups
@@ -240,27 +224,6 @@ def test_another_model_has_no_adapters_of_this_run():
   assert (c.init_from, c.model.variant, c.lora.rank) == ("", "test_qwen3", 4)
 
 
-def test_a_reference_of_a_step_is_read_from_the_run_although_it_has_an_export_by_now(monkeypatch):
-  monkeypatch.setattr(build, "check_source", lambda *args: None)
-  monkeypatch.setattr(weights, "find_source", lambda source: (f"{source}/export", ""))
-  monkeypatch.setattr(weights, "restore", lambda run, decoder, step: (run, step))
-  monkeypatch.setattr(weights, "load", lambda folder, decoder: folder)
-  model: Any = stub(decoder=stub(base=None))
-  assert build.reference("runs/1", model, "ref_from") == "runs/1/export"
-  assert build.reference("runs/1", model, "ref_from", step=2) == ("runs/1", 2)
-
-
-def test_the_source_of_a_learner_of_a_run():
-  config = {"init_from": "policy", "iterative": {"reward_model": "judge"}}
-  assert [weights.began_with(config, name) for name in ("policy", weights.REWARD_MODEL)] == [
-    "policy",
-    "judge",
-  ]
-  assert (
-    weights.began_with({"init_from": "policy", "iterative": None}, weights.REWARD_MODEL) == "policy"
-  )
-
-
 @pytest.mark.parametrize("steps", [True, False])
 def test_the_model_that_learns_is_asked_as_its_kind_and_after_the_others(steps):
   judge: Any = stub(model=stub(decoder="decoder"), params="now")
@@ -288,39 +251,6 @@ def test_continuations_are_made_with_the_settings_of_the_run(monkeypatch):
 
 
 # -- updates
-
-
-def test_updates_are_measured_every_so_often_and_their_rate_is_told(monkeypatch):
-  own = learner.Learner.__new__(learner.Learner)
-  own.model, own.measure_every, own.state = stub(layout=None), 2, None
-  own.sizes = stub(for_learner=lambda batch: (batch, None), microbatches=1)
-  own.rate = lambda count: 10 * count
-  made = iter(range(1, 6))
-  own.jitted_learn = lambda *args: (stub(step=next(made), skipped=0, params=None), {}, None)
-  own.jitted_movement = lambda *args: ({"moved_nats": 1.0}, "before", "after")
-  monkeypatch.setattr(learner.rollouts, "to_device", lambda layout, x: x)
-  monkeypatch.setattr(learner.plan, "padding", lambda *args: {})
-  found = [own.learn(step, groups(1), WRITER) for step in range(5)]
-  assert [each.moved for each in found] == [
-    ("before", "after") if step % 2 == 0 else None for step in range(5)
-  ]
-  assert [each.metrics["lr"] for each in found] == [0, 10, 20, 30, 40]
-
-
-def test_a_schedule_is_of_all_updates_of_a_run(monkeypatch):
-  totals = []
-  monkeypatch.setattr(learner.optimizer, "schedule", lambda cfg, total: totals.append(total))
-  monkeypatch.setattr(
-    learner.optimizer, "make_optimizer", lambda cfg, total, critic: totals.append(total)
-  )
-  c = tiny_runs.config(
-    {"steps": 5, "learner.mu": 3, "learner.minibatches": 2, "objective.beta": 0.0}
-  )
-  model: Any = stub(decoder=stub(config=stub(scores=False), lora=None), layout=tiny.layout())
-  monkeypatch.setattr(learner.learn, "make_learn", lambda setup: None)
-  monkeypatch.setattr(learner.movement, "make_movement", lambda setup: None)
-  learner.Learner(make(c), model, 1.0)
-  assert totals == [30, 30]
 
 
 def test_rows_of_samples_begin_with_faults_and_show_before_and_after():
@@ -396,121 +326,4 @@ def test_greedy_evaluation_is_greedy_and_the_other_has_samples_of_its_own(monkey
   assert own.greedy == {"temperature": 0.0, "group": 1} and own.sampled == {"group": 6}
 
 
-def test_steps_are_compared_with_labels_and_with_the_rewards(monkeypatch):
-  r, rule = groups(1), np.full((1, 2, 4), np.nan, np.float32)
-  r.given[0, 0, :], r.rewards[0, 0] = True, [1, 1, 0, 0]
-  rule[0, 0, :3] = [1, 0, 0]
-  scores = np.zeros((1, 2, 4), np.float32)
-  scores[0, 0] = [2, 2, -2, 2]
-  monkeypatch.setattr(step_evaluator, "scores_of_all", lambda *args: scores)
-  own = step_evaluator.StepEvaluator.__new__(step_evaluator.StepEvaluator)
-  own.cfg, own.offline = stub(batch=1), stub(held_out=1)
-  own.decoder, own.sizes, own.held_out = None, stub(fresh=lambda: None), Steps(r, rule)
-  found = own(WRITER, None, 0)
-  assert (found["steps"], found["step_accuracy"], found["step_agreement"]) == (4, 0.75, 0.75)
-  assert (found["rule_accuracy"], found["label_agreement"]) == (0.75, pytest.approx(2 / 3))
-  assert found["rule_accuracy_right"] == 1.0 and found["rule_accuracy_wrong"] == 0.5
-
-
-def test_pairs_of_which_one_is_missing_are_not_evaluated():
-  own = pair_evaluator.PairEvaluator.__new__(pair_evaluator.PairEvaluator)
-  own.offline = stub(held_out=3)
-  r = groups(3)
-  r.lengths[1, 1] = 0
-  own.take(r)
-  assert own.pairs is not None and own.pairs.tokens[:, 0, 0].tolist() == [0, 2]
-
-
-def test_scores_of_all_are_as_many_as_were_given(monkeypatch):
-  def scored(decoder: Any, microbatches: int) -> Any:
-    return lambda params, batch: batch.tokens.astype(np.float32)
-
-  monkeypatch.setattr(reward_models, "jitted_scores", scored)
-  monkeypatch.setattr(reward_models.rollouts, "to_device", lambda layout, x: x)
-  seen = []
-  sizes: Any = stub(layout=None, microbatches=1, for_learner=lambda few: (few,))
-  found = reward_models.scores_of_all(
-    None, None, groups(5), sizes, 2, lambda *done: seen.append(done)
-  )  # type: ignore
-  assert found[:, 0, 0].tolist() == [0, 1, 2, 3, 4] and seen == [(2, 5), (4, 5), (5, 5)]
-
-
-def test_the_error_of_a_difference_is_of_a_sample_of_problems():
-  """Differences 1, 0, 0, -1: their variance is 2/3 with n - 1 in its denominator."""
-  mean, error = policy.paired(np.array([0, 1, 0, 1.0]), np.array([1, 1, 0, 0.0]))
-  assert mean == 0 and error == pytest.approx((2 / 3 / 4) ** 0.5)
-  before, after = {"accuracy": np.array([0.0, 1.0])}, {"accuracy": np.array([1.0, 1.0])}
-  assert evaluate_command.differences(before, after)["accuracy"] == {
-    "mean": 0.5,
-    "error": pytest.approx(0.5),
-  }
-
-
-def test_a_prompt_that_is_too_long_is_counted_once():
-  greedy = policy.Outcomes([[False]], None, [], [], [], {}, [True])
-  sampled = policy.Outcomes([[False, False]], None, [], [], ["late"], {}, [True])
-  found = policy.metrics_of(greedy, sampled)
-  assert (
-    found["prompts_too_long"],
-    found["reward_faults"],
-    found["accuracy"],
-    found["pass@2"],
-  ) == (1, 1, 0.0, 0.0)
-
-
-def test_a_wrong_sample_of_an_evaluation_is_kept_with_reward_0():
-  rows: list[dict[str, Any]] = []
-  for right in (True, False):
-    judged = policy.Judged(right, None, "", [])
-    completion = Completion("4", [4], TRUNCATED, [0])
-    evaluate_command._keep(
-      rows, {"kind": "greedy"}, Example("2 + 2", "", "4", {}), completion, judged
-    )
-  assert [(row["reward"], row["ended"], row["answer"]) for row in rows] == [
-    (1.0, "truncated", "4"),
-    (0.0, "truncated", "4"),
-  ]
-
-
-def test_steps_of_a_model_that_is_not_sure():
-  """A score of 0 says that a step is wrong; a label of one half is wrong, too."""
-  found = step_scores.step_metrics(np.array([0.0, 1.0, -1.0]), np.array([1.0, 1.0, 0.5]))
-  assert (found["accuracy_right"], found["accuracy_wrong"], found["wrong"]) == (
-    0.5,
-    1.0,
-    pytest.approx(1 / 3),
-  )
-
-
-def test_confidence_is_of_the_choice_that_the_model_would_have_made():
-  """Margins of -log 3: p of the right choice is 1/4, so it is 3/4 sure of the wrong one each time."""
-  found = reward_models.pair_metrics(np.full(4, -np.log(3.0)))
-  assert found["pair_ece"] == pytest.approx(0.75) and found["pair_brier"] == pytest.approx(0.5625)
-
-
 # -- the memory of a plan
-
-
-@pytest.mark.parametrize(("slots", "tokens"), [(8, 2 * 5 + 8 * 7), (4, (2 + 4) * 5 + 4 * 7)])
-def test_slots_that_are_refilled_have_copies_of_their_prompts(monkeypatch, slots, tokens):
-  monkeypatch.setattr(
-    memory, "shard_slots", lambda workload: memory.Slots(samples=8, slots=slots, prompts=2, kv=10)
-  )
-  config = tiny_runs.config({"data.max_prompt_length": 5, "sampler.max_length": 7})
-  assert memory.cache_bytes(stub(experiment=config)) == 10 * tokens
-
-
-@pytest.mark.parametrize(
-  ("dtype", "vector"), [("float32", 4 * 16), ("bfloat16", 2 * 16), ("int8", 16 + 4)]
-)
-def test_keys_and_values_of_a_token(monkeypatch, dtype, vector):
-  """Two for each head and layer; in int8 each has a float32 scale."""
-  shape, layout = (
-    stub(kv_heads=2, head_dim=16, layers=3),
-    stub(shards=lambda name, n: 2, size=lambda name: 1),
-  )
-  setup = stub(decoder=stub(config=shape, layout=layout), cache_dtype=dtype, slots=0)
-  monkeypatch.setattr(memory, "decode_setup", lambda workload: setup)
-  config = tiny_runs.config({"data.prompts": 2, "sampler.group": 4})
-  found = memory.shard_slots(stub(experiment=config, sample=stub(layout=layout)))
-  assert found == memory.Slots(samples=8, slots=8, prompts=2, kv=2 * 3 * 1 * vector)

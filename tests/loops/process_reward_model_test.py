@@ -13,7 +13,6 @@ from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import groups, process_reward_model
-from grpo_jax.reward_models import step_scores
 from grpo_jax.rewards import combine
 from grpo_jax.setup import build, checks, defaults
 from grpo_jax.setup.experiment import make
@@ -185,27 +184,5 @@ def test_a_file(tmp_path, capsys):
 def test_settings_that_do_not_go_together(changes, message):
   c = config(**changes)
   with pytest.raises(SettingError, match=message):
-    checks.check_steps(make(c))
-    checks.check_data(make(c))
-
-
-def test_step_metrics_by_hand():
-  found = step_scores.step_metrics(
-    np.array([2.0, -1.0, 1.0, -3.0, -1.0]), np.array([1.0, 0.75, 0.5, 0.0, 0.0])
-  )
-  want = {
-    "accuracy_right": 1 / 2,
-    "accuracy_wrong": 2 / 3,
-    "accuracy": 7 / 12,
-    "agreement": 3 / 5,
-    "wrong": 3 / 5,
-  }
-  assert {name: found[name] for name in want} == pytest.approx(want)
-  assert found["area"] == (3 + 1.5) / 6  # of six pairs: 2 beats all, -1 beats -3 and ties with -1
-  sigma = 1 / (1 + np.exp([-2.0, 1.0, -1.0, 3.0, 1.0]))
-  assert found["brier"] == pytest.approx(np.mean((sigma - [1, 0.75, 0.5, 0, 0]) ** 2))
-  assert set(step_scores.step_metrics(np.array([1.0]), np.array([1.0]))) == {
-    "agreement",
-    "brier",
-    "wrong",
-  }
+    checks.check_steps(c)
+    checks.check_data(c, registry.objective(c.objective.name))

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import run_test
 from ml_collections import ConfigDict
-from offline_test import FLAT, OUTCOMES, TIED, L, scored
+from offline_test import OUTCOMES, L, scored
 from small_models import SMALL
 
-from grpo_jax.errors import DataError, GrpoError, SettingError
+from grpo_jax.errors import DataError, SettingError
 from grpo_jax.learning import forward
 from grpo_jax.loops import offline, reward_model
 from grpo_jax.loops.reward_data import pairs
@@ -26,10 +26,7 @@ from grpo_jax.loops.run import Run
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import read_config
 from grpo_jax.packing.plan import Packing
-from grpo_jax.reward_models.scores import margins, pair_metrics
-from grpo_jax.setup import build, checks, defaults
-from grpo_jax.setup.experiment import make
-from grpo_jax.setup.resolve import resolve
+from grpo_jax.setup import build, checks, defaults, registry
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts
 
 PAD = 95  # in no prompt and no completion
@@ -108,24 +105,6 @@ def test_a_head_with_two_labels_is_refused(tmp_path):
 # -- how well pairs are told apart
 
 
-def test_metrics_of_four_pairs_by_hand():
-  """sigma = 0.72, 0.5, 0.28 and 0.72: two right, a tie, one wrong with a confidence of 0.72."""
-  margin = np.log(0.72 / 0.28)
-  found = pair_metrics(np.array([margin, 0.0, -margin, margin]))
-  assert found["pair_accuracy"] == pytest.approx(2.5 / 4)
-  assert found["pair_margin"] == pytest.approx(margin / 4)
-  assert found["pair_loss"] == pytest.approx(-np.log([0.72, 0.5, 0.28, 0.72]).mean())
-  assert found["pair_brier"] == pytest.approx((0.28**2 + 0.5**2 + 0.72**2 + 0.28**2) / 4)
-  assert found["pair_ece"] == pytest.approx(abs(2 - 3 * 0.72) / 4)  # the tie's bin has no gap
-  # sure of both, right once
-  assert pair_metrics(np.array([1e6, -1e6]))["pair_ece"] == pytest.approx(0.5)
-
-
-def test_margins_are_of_the_scores_after_the_last_tokens():
-  scores = np.array([[[1.0, 2, 3], [5, 7, 9]], [[4, 0, 0], [0, 0, 1]]], np.float32)
-  np.testing.assert_array_equal(margins(scores, np.array([[2, 1], [1, 3]])), [2 - 5, 4 - 1])
-
-
 # -- pairs of samples
 
 
@@ -148,12 +127,6 @@ def test_pairs_for_a_reward_model_are_of_samples_that_stopped_and_are_admitted()
   assert chosen([STOPPED] * 3, [1.0, 1.0, 0.0]) == [[1, 0]]
   assert chosen([STOPPED] * 3, [1.0, np.nan, 1.0]) == [[0, 2]]
   assert chosen([STOPPED, TRUNCATED, STOPPED], [1.0, 1.0, 0.0]) == []
-
-
-def test_no_prompt_is_on_both_sides():
-  assert pairs.divide("abacbdae", 2) == ([0, 1], [3, 5, 7])
-  assert pairs.divide("aab", 0) == ([], [0, 1, 2])
-  assert pairs.divide("aa", 2) == ([0], [])
 
 
 # -- pairs of a file
@@ -187,59 +160,6 @@ def write(path: pathlib.Path, lines: list) -> str:
 
 def line(n: int, **more: str) -> dict[str, str]:
   return {"prompt": f"{n % 5} + 1", "chosen": f"{n}", "rejected": f"{n} {n}"} | more
-
-
-def test_a_file_of_pairs_is_divided_by_its_prompts(model, tmp_path):
-  c = config()
-  c.offline.pairs, c.offline.held_out = write(tmp_path / "p.jsonl", [line(n) for n in range(10)]), 2
-  found = pairs.FromFile(make(c), model)
-  held = {row.prompt for row in found.held_out}
-  assert len(held) == 2 and len(found.held_out) == 4  # all pairs of a prompt
-  r = next(found)
-  assert r.tokens.shape == (4, 2, L) and (r.ended == STOPPED).all()
-  text = model.tokenizer.decode(r.tokens[0, 0, : r.lengths[0, 0] - 1].tolist())
-  assert r.tokens[0, 0, r.lengths[0, 0] - 1] == model.tokenizer.eos_id
-  question = model.tokenizer.decode(r.prompts.tokens[0, : r.prompts.lengths[0]].tolist())
-  assert question == f"{int(text) % 5} + 1\n" and question.strip() not in held
-
-
-def test_a_pair_that_is_too_long_is_an_empty_group(model, tmp_path):
-  c = config()
-  c.offline.pairs = write(tmp_path / "p.jsonl", [line(0, rejected="1 " * 40), line(1)])
-  c.offline.held_out = 0
-  found = pairs.FromFile(make(c), model)
-  r = found.rollouts(pairs.read(c.offline.pairs))
-  assert r.lengths[0].tolist() == [0, 0] and r.prompts.lengths[0] == 0 and not r.tokens[0].any()
-  assert (r.lengths[1] > 0).all()
-
-
-@pytest.mark.parametrize(
-  "lines, held_out, message",
-  [
-    (
-      [{"prompt": "a", "chosen": "b"}],
-      0,
-      'line 1: no field "rejected"; the line has chosen, prompt',
-    ),
-    ([line(1), line(2, chosen=" ")], 0, 'line 2: field "chosen" should be text that is not empty'),
-    (
-      [line(1), line(2, prompt=[{"role": "user", "content": "a"}])],
-      0,
-      'line 2: field "prompt" should be text',
-    ),
-    ([line(1), line(2)], 2, "offline.held_out=2: .* has 2 prompts; use at most 1"),
-    (
-      [line(1, chosen="1 " * 40)],
-      0,
-      "its first 1 pairs are all longer than data.max_prompt_length=16 or sampler.max_",
-    ),
-  ],
-)
-def test_a_file_that_is_no_good_is_refused(model, tmp_path, lines, held_out, message):
-  c = config()
-  c.offline.pairs, c.offline.held_out = write(tmp_path / "p.jsonl", lines), held_out
-  with pytest.raises(GrpoError, match=message):
-    pairs.FromFile(make(c), model)
 
 
 @pytest.mark.parametrize(
@@ -425,7 +345,3 @@ def shrunk(params: Any, m: build.Model) -> Any:
     for name in ("embed", "unembed")
   }
   return params | rows
-
-
-def test_groups_without_a_difference_make_no_pair():
-  assert pairs.of_samples(scored(1, TIED, FLAT), 0, complete=True).examples == []

@@ -4,8 +4,6 @@ began with.
 
 import dataclasses
 import json
-import types
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +16,8 @@ from grpo_jax.distributed import inputs, lifeline
 from grpo_jax.errors import CheckpointError, DataError, SettingError
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.learning import state as train_state
-from grpo_jax.loops.export import progress_of
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.run import Run, recorded
-from grpo_jax.run.checksums import checksums
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.sandbox import deadline
@@ -257,43 +253,6 @@ def test_a_reference_is_the_same_when_its_run_has_gone_on(config, model, tmp_pat
     build.pinned_reference(c, model, pin)
 
 
-@pytest.mark.parametrize("mesh", [(2, 2, 2, 1), (1, 2, 1, 4)])
-def test_checksums_do_not_depend_on_the_mesh(mesh):
-  here, there = checksums(tiny.params()), checksums(tiny.params(mesh=mesh))
-  assert here == there and len(here) == len(jax.tree.leaves(tiny.params()))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "int8", "bool"])
-@pytest.mark.parametrize("shape", [(), (5,), (6, 3), (2, 64, 5), (512, 2)])
-def test_a_checksum_sees_every_single_bit(dtype, shape):
-  rng = np.random.default_rng(0)
-  raw = rng.integers(0, 256, (*shape, np.dtype(dtype).itemsize), np.uint8)
-  raw = raw % 2 if dtype == "bool" else raw
-  found = {checksums({"a": jnp.asarray(raw.view(dtype).reshape(shape))})["a"]}
-  places = [tuple(rng.integers(0, size) for size in raw.shape) for _ in range(20)]
-  changes = {(place, 1 if dtype == "bool" else 1 << rng.integers(8)) for place in places}
-  for place, bit in changes:
-    changed = raw.copy()
-    changed[place] ^= bit
-    found.add(checksums({"a": jnp.asarray(changed.view(dtype).reshape(shape))})["a"])
-  assert len(found) == 1 + len(changes)
-
-
-def test_a_checksum_sees_swaps_and_signs():
-  x = jnp.arange(1.0, 6145.0).reshape(2, 1024, 3)
-  others = [
-    x[:, ::-1],
-    x[::-1],
-    x[..., ::-1],
-    -x,
-    jnp.zeros_like(x),
-    jnp.ones_like(x),
-    x.at[:, :16].set(0),
-  ]
-  found = {checksums({"a": each})["a"] for each in (x, *others)}
-  assert len(found) == 8 and "00000000" not in found
-
-
 # -- the shape of the policy
 
 
@@ -316,15 +275,6 @@ def test_an_export_that_cannot_be_is_refused_before_anything_starts(config):
   checks.check(make(c), tiny.decoder())
   with pytest.raises(SettingError, match="checkpoint.export=True: .*use checkpoint.export=False"):
     checks.check(make(c), tiny.decoder("test_windows"))
-
-
-def test_an_export_shows_how_much_is_written():
-  shown: list[tuple] = []
-  writer: Any = types.SimpleNamespace(progress=lambda *x: shown.append(x))
-  show = progress_of(writer, {"a": np.zeros(2_000_000), "b": np.zeros(1_000_000)}, "bfloat16")
-  show(4_000_000)
-  show(6_000_000)
-  assert shown == [("MB exported", 4, 6), ("MB exported", 6, 6)]
 
 
 def test_what_the_run_depends_on_and_has_changed_is_told_when_it_is_resumed(

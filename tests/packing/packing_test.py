@@ -5,48 +5,8 @@ plain indexing.
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-import tiny
 
 from grpo_jax.packing import lists
-from grpo_jax.packing.microbatches import join_microbatches, split_microbatches
-from grpo_jax.packing.plan import Packing
-from grpo_jax.packing.rows import completions_to_rows, rows_to_completions
-from grpo_jax.sampling import rollouts
-from grpo_jax.types import Prompts
-
-LENGTHS = np.array([[3, 1, 2], [0, 4, 1]])
-TOKENS = np.arange(2 * 3 * 4).reshape(2, 3, 4) + 1
-# Places of G * L = 12 tokens in two rows of four.
-TAKE = np.array([[[0, 1, 2, 4], [8, 9, -1, -1]], [[4, 5, 6, 7], [8, -1, -1, -1]]])
-PACKED = Packing(jnp.asarray(TAKE))
-
-
-def test_packed_rows():
-  rows = completions_to_rows(jnp.asarray(TOKENS), jnp.asarray(LENGTHS), PACKED)
-  np.testing.assert_array_equal(rows.segments, np.where(TAKE < 0, -1, TAKE // 4))
-  np.testing.assert_array_equal(
-    rows.offsets, [[[0, 1, 2, 0], [0, 1, 0, 0]], [[0, 1, 2, 3], [0, 0, 0, 0]]]
-  )
-  at_tokens = TAKE >= 0
-  want = np.stack([TOKENS[p].reshape(-1)[TAKE[p]] for p in range(2)])
-  np.testing.assert_array_equal(np.asarray(rows.tokens)[at_tokens], want[at_tokens])
-
-
-def test_unpacking_undoes_packing():
-  rows = completions_to_rows(jnp.asarray(TOKENS), jnp.asarray(LENGTHS), PACKED)
-  back = rows_to_completions(rows.tokens, PACKED, 3, 4)
-  mask = np.arange(4) < LENGTHS[..., None]
-  np.testing.assert_array_equal(back, np.where(mask, TOKENS, 0))
-
-
-def test_without_packing_a_row_holds_one_completion():
-  rows = completions_to_rows(jnp.asarray(TOKENS), jnp.asarray(LENGTHS), Packing())
-  np.testing.assert_array_equal(rows.tokens, TOKENS)
-  np.testing.assert_array_equal(rows.segments, np.where(np.arange(4) < LENGTHS[..., None], 0, -1))
-  np.testing.assert_array_equal(rows.offsets[1, 2], np.arange(4))
-  np.testing.assert_array_equal(rows_to_completions(rows.tokens, Packing(), 3, 4), TOKENS)
-
 
 REAL = jnp.array([True, True, False, True, False, False, False, True, False, False])  # [M]
 LISTED = lists.TokenList(lists.list_index(REAL, 5), (2, 5))
@@ -87,48 +47,3 @@ def test_gradients_of_the_list_are_those_of_plain_indexing():
   np.testing.assert_allclose(
     gradient(LISTED.from_list, x, y), gradient(plain_back, x, y), atol=1e-6
   )
-
-
-@pytest.mark.parametrize("sizes", [(3, 4), (None, None)])
-def test_prompts_and_rows_are_joined_in_a_list_and_split_again(sizes):
-  """Two prompts of 1 and 2 tokens, two rows of one token each."""
-  prompts = Prompts(jnp.arange(8).reshape(2, 4) + 100, jnp.array([1, 2]))
-  tokens, lengths = jnp.arange(16).reshape(2, 2, 4) + 1, jnp.array([[1, 1], [1, 1]])
-  rows = completions_to_rows(tokens, lengths, Packing())
-  both = lists.group_lists(prompts, rows, Packing(None, sizes[1], sizes[0]))
-  joined = both.join(prompts.tokens, tokens)
-  if sizes[0]:
-    np.testing.assert_array_equal(joined, [100, 104, 105, 1, 5, 9, 13])
-  else:
-    assert joined.shape == (8 + 16,)
-  of_prompts, of_rows = both.split(joined)
-  assert of_prompts.shape == (2, 4) and of_rows.shape == (2, 2, 4)
-  real = np.arange(4) < prompts.lengths[:, None]
-  np.testing.assert_array_equal(of_prompts[real], prompts.tokens[real])
-  np.testing.assert_array_equal(of_rows[..., 0], tokens[..., 0])
-
-
-@pytest.mark.parametrize("mesh", [tiny.ONE, (2, 2, 2, 1)])
-def test_splitting_into_microbatches_is_undone_by_joining_and_takes_from_every_shard(mesh):
-  layout = tiny.layout(mesh)
-  x = np.arange(8 * 2 * 3).reshape(8, 2, 3)
-  cut = jax.jit(lambda x: split_microbatches(layout, (x, None), 2)[0])(
-    rollouts.to_device(layout, x)
-  )
-  np.testing.assert_array_equal(cut[1], x[1::2])
-  np.testing.assert_array_equal(join_microbatches(cut), x)
-  assert cut.addressable_shards[0].data.shape[:2] == (2, 4 // layout.size("prompt"))
-
-
-def test_microbatches_do_not_cut_prompts_over_samples():
-  """A prompt's second axis holds tokens, though its length may divide over the shards of samples."""
-  layout, r = tiny.layout((1, 2, 2, 2)), tiny.sample()
-  cut = jax.jit(lambda r: split_microbatches(layout, r, 2))(rollouts.to_device(layout, r))
-
-  def shape_of_shard(x):
-    return x.addressable_shards[0].data.shape
-
-  assert shape_of_shard(cut.prompts.tokens) == (2, tiny.P // 4, tiny.LP)
-  assert shape_of_shard(cut.prompts.lengths) == (2, tiny.P // 4)
-  assert shape_of_shard(cut.lengths) == (2, tiny.P // 4, tiny.G // 2)
-  assert shape_of_shard(cut.tokens) == (2, tiny.P // 4, tiny.G // 2, tiny.L)

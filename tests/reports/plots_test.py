@@ -1,6 +1,5 @@
 """Pictures and pages of a run's folder."""
 
-import html.parser
 import json
 import re
 import shutil
@@ -10,7 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from grpo_jax.reports import inspector, jsonl
+from grpo_jax.reports import inspector
 
 matplotlib = pytest.importorskip("matplotlib", exc_type=ImportError)
 plots = pytest.importorskip("grpo_jax.reports.plots", exc_type=ImportError)
@@ -25,12 +24,6 @@ def write(path, rows, tail=""):
 def size(path):
   """Width and height of a PNG."""
   return struct.unpack(">II", path.read_bytes()[16:24])
-
-
-def test_a_line_that_was_cut_off_ends_the_file(tmp_path):
-  write(tmp_path / "a.jsonl", [{"step": 0, "text": "one\u2028line"}, {"step": 1}], '{"step": 2, "k')
-  assert [row["step"] for row in jsonl.read(tmp_path / "a.jsonl")] == [0, 1]
-  assert jsonl.read(tmp_path / "none.jsonl") == []
 
 
 def test_a_series_leaves_out_what_is_missing():
@@ -173,46 +166,6 @@ def test_a_legend_covers_neither_the_title_nor_the_next_panel(labels):
     assert legend.y0 >= inside.y1 - 1 and legend.x0 >= inside.x0 and inside.width > 300
 
 
-class Tags(html.parser.HTMLParser):
-  def __init__(self):
-    super().__init__()
-    self.tags, self.data, self.inside = [], "", False
-
-  def handle_starttag(self, tag, attrs):
-    self.tags.append(tag)
-    self.inside = dict(attrs).get("id") == "data"
-
-  def handle_data(self, data):
-    if self.inside:
-      self.data += data
-
-  def handle_endtag(self, tag):
-    self.inside = False
-
-
-def test_the_page_holds_the_samples_and_they_stay_text(tmp_path):
-  rows = [
-    {
-      "step": 0,
-      "question": "q",
-      "completion": "</script><img src=x onerror=alert(1)> \ud83d",
-      "reward": 1.0,
-    }
-  ]
-  (tmp_path / "samples.jsonl").write_text(json.dumps(rows[0]) + "\n")
-  assert inspector.write(str(tmp_path)) == tmp_path / "samples.html"
-  page = Tags()
-  page.feed((tmp_path / "samples.html").read_text(encoding="utf-8"))
-  assert "img" not in page.tags and page.tags.count("script") == 2
-  data = json.loads(page.data)
-  assert data["title"] == tmp_path.name
-  assert data["samples"][0]["completion"].startswith("</script><img src=x onerror=alert(1)>")
-
-
-def test_the_page_needs_nothing_else():
-  assert "http" not in inspector.PAGE.read_text() and "innerHTML" not in inspector.PAGE.read_text()
-
-
 # What the page's script asks of a browser, and then the questions of the cards in each order.
 BROWSER = """
 const fields = {};
@@ -275,21 +228,6 @@ def test_the_page_sorts_by_disagreement_length_and_reward():
     and page["disabled"] == [False, True, False]
     and page["hidden"] is True
   )
-
-
-def test_the_page_says_what_it_sorts_by():
-  text = inspector.PAGE.read_text()
-  assert set(re.findall(r"^    (\w+): sample =>", text, re.MULTILINE)) == set(
-    re.findall(r'<option value="(\w+)">', text.split('<select id="sort">')[1].split("</select>")[0])
-  )
-  assert (
-    "disagreement: how much higher a completion ranks in its group by the learned reward than by "
-    "the rule" in text
-  )
-
-
-def test_no_samples_no_page(tmp_path):
-  assert inspector.write(str(tmp_path)) is None and not (tmp_path / "samples.html").exists()
 
 
 def test_the_step_of_a_single_evaluation_is_whole():
@@ -367,24 +305,6 @@ GOOD = {
   "rewards": {"a": 1.0},
 }
 GOOD |= {"tokens": ["2"], "advantages": [0.5], "logprobs": [-0.1]}
-
-
-def test_a_page_takes_any_line_of_samples(tmp_path, capsys):
-  lines = hostile_lines(GOOD, FIELDS)
-  (tmp_path / "samples.jsonl").write_bytes(
-    b"\n".join([json.dumps(GOOD).encode(), *lines.values()]) + b"\n"
-  )
-  text = inspector.write(str(tmp_path)).read_text()
-  data = json.loads(
-    re.search(r'type="application/json">(.*?)</script>', text, re.DOTALL)[1],
-    parse_constant=pytest.fail,
-  )
-  said = capsys.readouterr().err
-  left_out = int(re.search(rf"(\d+) lines of {len(lines) + 1} are damaged", said)[1])
-  assert len(data["samples"]) == 1 + len(lines) - left_out and said.count("\n") == 1
-  assert 40 < left_out < len(lines) - 40
-  if shutil.which("node"):
-    assert len(shown_by(data["samples"])["orders"]) == 8
 
 
 @pytest.mark.parametrize("kind", ["values", "lines"])

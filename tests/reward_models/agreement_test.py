@@ -22,7 +22,6 @@ from grpo_jax.reward_models import rewards as model_rewards
 from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.run import watch
 from grpo_jax.setup import build, defaults
-from grpo_jax.setup.experiment import make
 from grpo_jax.types import STOPPED, Prompts, Rollouts
 
 NAN = float("nan")
@@ -149,30 +148,6 @@ def test_a_sample_has_the_disagreement_of_the_model_that_differs_most():
   assert collect.disagreement(batch, judged(rule="")[0]) is None
 
 
-def test_the_rule_is_what_labels_or_what_evaluates():
-  limits = {"max_length": 8, "buffer": 2}
-  functions = (("short", "length.overlong", 1.0, limits), ("right", "math.answer_correct", 0.0, {}))
-  config = defaults.get_config()
-  config.rewards.functions = functions
-  config.iterative.labels = "short"
-  assert make(config).rule == "right"
-  config.loop = "iterative"
-  assert make(config).rule == "short"
-  config.loop, config.eval.reward = "online", "boxed.boxed_correct"
-  assert make(config).rule == ""
-
-
-def test_the_rule_has_the_arguments_of_what_evaluates():
-  rows = [("strict", {"pattern": "#### (.+)"}), ("loose", {"pattern": "([0-9]+)"})]
-  config = defaults.get_config()
-  config.rewards.functions = [(name, "pattern.pattern_correct", 1.0, how) for name, how in rows]
-  config.eval.reward = "pattern.pattern_correct"
-  config.eval.arguments = (("pattern", "([0-9]+)"),)
-  assert make(config).rule == "loose"
-  config.eval.arguments = (("pattern", "(.*)"),)
-  assert make(config).rule == ""
-
-
 def test_scoring_an_evaluation_takes_no_more_memory_than_learning():
   config = defaults.get_config()
   (
@@ -282,18 +257,3 @@ def test_a_learned_reward_that_rises_while_the_rule_falls_is_warned_of():
 )
 def test_a_run_with_a_good_reward_model_is_not_warned_of(learned, rule):
   assert not said(learned, rule)
-
-
-def test_a_learned_reward_that_orders_by_less_than_chance_is_warned_of():
-  assert not said(LEVEL[:40], LEVEL, agreement=0.6)
-  assert not said(LEVEL[: watch.STEPS - 1], LEVEL, agreement=0.4)
-  (text,) = said(LEVEL[:40], LEVEL, agreement=0.4)
-  assert re.match(
-    r"in 10 steps agreement/judge was 0\.\d+: .* than chance would \(reward/judge is 0\.\d+, rewar",
-    text,
-  )
-
-
-def test_rises_are_counted_in_standard_errors():
-  assert watch.rise([1.0, 2.0, 3.0], [2.0, 3.0, 4.0]) == pytest.approx(1 / math.sqrt(2 / 3))
-  assert watch.rise([1.0, 1.0], [1.0, 1.0]) == 0 and watch.rise([1.0, 1.0], [0.9, 0.9]) == -math.inf

@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT, environment
 
 from grpo_jax.errors import SettingError
-from grpo_jax.rewards import algebra, answers, boxed, combine
+from grpo_jax.rewards import boxed, combine
 from grpo_jax.sandbox import worker
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
 
@@ -83,15 +83,6 @@ def test_a_box_is_looked_for_at_the_end_of_a_text():
   assert boxed.last_box("{" * 10**6 + "\\boxed{7}") == "7"
 
 
-def test_an_answer_with_too_many_brackets_within_one_another_is_none():
-  def roots(depth):
-    return "\\sqrt{" * depth + "2" + "}" * depth
-
-  assert answers.read(roots(answers.DEEPEST)) is not None
-  assert answers.read(roots(answers.DEEPEST + 1)) is None
-  assert answers.read("+".join([roots(1)] * 30)) is not None  # beside one another
-
-
 def test_a_box_that_was_closed_before_the_cut_counts():
   assert boxed.boxed_correct(example("7"), completion("\\boxed{7} so", TRUNCATED)) == 1.0
   assert boxed.boxed_correct(example("7"), completion("\\boxed{7", TRUNCATED)) == 0.0
@@ -130,84 +121,12 @@ def test_what_is_plain_needs_no_process(monkeypatch):
     assert boxed.boxed_correct(example("\\frac12"), completion(f"\\boxed{{{text}}}")) == right
 
 
-def test_answers_are_read_or_refused(table):
-  """Any text of pieces that mean something, whatever their order."""
-  for seed in range(300):
-    text = hostile_answers.noise(seed, 40)
-    found = answers.read(text)
-    if found is not None:
-      hash(answers.key(found))
-      assert answers.equal(found, found, lambda *_: False)
-
-
 def test_without_math_verify_the_setting_is_refused(monkeypatch):
   monkeypatch.setattr(boxed, "_processes", lambda: (worker.Process("grpo_jax.rewards.missing"),))
   with pytest.raises(
     SettingError, match=r"boxed.boxed_correct needs math-verify.*pip install -e '\.\[math\]'"
   ):
     boxed.check_arguments()
-
-
-def test_a_hostile_answer_is_a_fault_and_the_next_one_is_judged(table):
-  texts = [
-    "\\boxed{9^{9^{9^9}}}",
-    "\\boxed{\\sqrt{12}}",
-    "\\boxed{100000001!}",
-    "\\boxed{\\sqrt{13}}",
-  ]
-  group = [completion(text) for text in texts]
-  scores = combine.score([("boxed", boxed.boxed_correct, 1.0)], [example("2\\sqrt3")], [group], 1)
-  assert scores.rewards[0, :, 0].tolist() == [0, 1, 0, 0]
-  assert [fault.sample for fault in scores.faults] == [0, 2]
-  message = (
-    f"ValueError: the comparison of its answer computes for more than {algebra.SECONDS:g} seconds"
-  )
-  assert {fault.message for fault in scores.faults} == {message}
-
-
-ALLOCATES = """
-import os, sys, time
-sys.path.insert(0, {root!r})
-from grpo_jax.sandbox import worker as apart
-
-def answer(request):
-  if request["do"] == "fill":
-    return {{"length": len(bytes(2**40))}}  # at once: to fill pages is to compute, too
-  if request["do"] == "sleep":
-    time.sleep(60)
-  while request["do"] == "compute":
-    pass
-  if request["do"] == "print":
-    print("not a reply", flush=True)
-  if request["do"] == "write":
-    os.write(os.open({file!r}, os.O_WRONLY | os.O_CREAT), b"x")
-  return {{"did": request["do"]}}
-
-if __name__ == "__main__":
-  apart.PATIENCE = 4.8
-  apart.serve(answer, 128 * 2**20, 0.2)
-"""
-
-
-def test_limits_of_a_process(tmp_path, monkeypatch):
-  (tmp_path / "limited.py").write_text(
-    ALLOCATES.format(root=str(ROOT), file=str(tmp_path / "written"))
-  )
-  monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-  process = worker.Process("limited")
-  assert process.ask({"do": "nothing"}) == {"did": "nothing"}
-  number = process.process.pid
-  assert process.ask({"do": "print"}) == {"did": "print"}
-  assert "as one that needs more than 128 MB of memory" in process.ask({"do": "fill"})["error"]
-  assert process.ask({"do": "compute"}) == {"error": "computes for more than 0.2 seconds"}
-  assert process.ask({"do": "sleep"}) == {"error": "takes more than 5 seconds"}
-  assert "ended its process with code 1" in process.ask({"do": "write"})["error"]
-  assert not (tmp_path / "written").exists() or not (tmp_path / "written").read_text()
-  assert process.ask({"do": "nothing"}) == {"did": "nothing"} and process.process.pid == number
-  process.process.kill()
-  assert process.ask({"do": "nothing"}) == {"error": "ended its process with code -9"}
-  assert process.ask({"do": "nothing"}) == {"did": "nothing"}
-  process.stop()
 
 
 def test_jax_is_not_imported_by_what_compares():

@@ -1,6 +1,5 @@
 """A run's folder: what is saved comes back bit for bit, and nothing that was saved is ever lost."""
 
-import json
 import os
 import resource
 import signal
@@ -15,10 +14,9 @@ import pytest
 import tiny_runs
 from conftest import ROOT, environment
 
-from grpo_jax.errors import CheckpointError, SettingError, StorageError
+from grpo_jax.errors import CheckpointError, StorageError
 from grpo_jax.learning import optimizer, state
-from grpo_jax.run import checkpoint, signals
-from grpo_jax.run.workdir import check_owner, check_space, claim, locked
+from grpo_jax.run import checkpoint
 from grpo_jax.setup import defaults
 
 TX = optimizer.make_optimizer(defaults.get_config().learner, 10)
@@ -135,16 +133,6 @@ def test_only_the_logs_of_the_run_are_ever_cut(tmp_path):
     checkpoints.close()
     assert log.read_text() == ""
     assert [path.read_text().count("\n") for path in data] == [2 if step else 1] * 3
-
-
-def test_a_folder_with_a_file_named_as_a_log_that_no_run_wrote_is_refused(tmp_path):
-  (tmp_path / "samples.jsonl").write_text("mine\n")
-  with pytest.raises(
-    CheckpointError, match=r"holds samples.jsonl and no config.json.*another --workdir"
-  ):
-    check_owner(str(tmp_path), tiny_runs.as_json(defaults.get_config()))
-  assert [p.name for p in tmp_path.iterdir()] == ["samples.jsonl"]
-  assert (tmp_path / "samples.jsonl").read_text() == "mine\n"
 
 
 def test_arrays_may_be_donated_as_soon_as_save_returns(tmp_path):
@@ -321,153 +309,6 @@ def test_eight_devices_save_and_one_restores(tmp_path):
   assert got.step == 2
   with np.load(leaves) as expected:
     assert equal(jax.tree.leaves(got), [expected[name] for name in expected.files])
-
-
-def test_a_workdir_belongs_to_its_config(tmp_path):
-  workdir = str(tmp_path / "new" / "run")
-  config = defaults.get_config()
-  claim(workdir, tiny_runs.as_json(config))
-  check_owner(workdir, tiny_runs.as_json(config))
-  config.steps, config.log.every, config.mesh.fsdp, config.learner.microbatch = (
-    999,
-    7,
-    1,
-    4,
-  )  # may change
-  check_owner(workdir, tiny_runs.as_json(config))
-  claim(workdir, tiny_runs.as_json(config))
-  owner = json.loads((tmp_path / "new" / "run" / "config.json").read_text())
-  assert (owner["steps"], owner["log"]["every"], owner["learner"]["lr"]) == (999, 7, 1e-6)
-  config.learner.lr, config.data.template = 2e-6, "{question} "
-  with pytest.raises(SettingError) as error:
-    check_owner(workdir, tiny_runs.as_json(config))
-  message = str(error.value)
-  assert f"workdir={workdir}" in message and "\n" not in message
-  assert (
-    "learner.lr was 1e-06, is 2e-06" in message and "data.template was '{question}\\n'" in message
-  )
-  assert "steps" not in message
-  assert json.loads((tmp_path / "new" / "run" / "config.json").read_text()) == owner
-
-
-IN_USE = """
-import sys
-from grpo_jax.errors import SettingError
-from grpo_jax.run.workdir import locked
-try:
-  with locked(sys.argv[1]):
-    print("in", flush=True)
-    sys.stdin.read()
-except SettingError as error:
-  print(error)
-"""
-
-
-def test_a_folder_has_one_run_at_a_time(tmp_path):
-  workdir = str(tmp_path / "run")
-  pipes = {
-    "stdin": subprocess.PIPE,
-    "stdout": subprocess.PIPE,
-    "text": True,
-    "cwd": ROOT,
-    "env": environment(1),
-  }
-  holder = subprocess.Popen([sys.executable, "-c", IN_USE, workdir], **pipes)
-  assert holder.stdout.readline() == "in\n"
-  where = f"process {holder.pid} on {socket.gethostname()}"
-  with (
-    pytest.raises(SettingError, match=f"is in use by {where}; wait until .*another --workdir"),
-    locked(workdir),
-  ):
-    pass
-  holder.kill()  # no word, nothing tidied up
-  holder.wait()
-  with locked(workdir):
-    assert (
-      tmp_path / "run" / "lock"
-    ).read_text() == f"process {os.getpid()} on {socket.gethostname()}\n"
-    second = subprocess.run(
-      [sys.executable, "-c", IN_USE, workdir], **pipes | {"stdin": subprocess.DEVNULL}
-    )
-    assert f"is in use by process {os.getpid()} on" in second.stdout
-  with locked(workdir):
-    pass
-
-
-def test_steps_may_not_change_where_the_learning_rate_depends_on_them(tmp_path):
-  config = defaults.get_config()
-  config.learner.schedule = "linear"
-  claim(str(tmp_path), tiny_runs.as_json(config))
-  config.steps += 1
-  with pytest.raises(
-    SettingError, match="steps was 200, is 201; the learning rate of every step depends on steps"
-  ):
-    check_owner(str(tmp_path), tiny_runs.as_json(config))
-
-
-def test_a_setting_that_came_or_went_is_a_difference(tmp_path):
-  config = defaults.get_config()
-  claim(str(tmp_path), tiny_runs.as_json(config))
-  with config.unlocked():
-    config.learner.extra = 1
-    del config.objective.eps
-  with pytest.raises(
-    SettingError, match="learner.extra was absent, is 1; objective.eps was 0.0001, is absent"
-  ):
-    check_owner(str(tmp_path), tiny_runs.as_json(config))
-
-
-def test_a_workdir_that_cannot_be_written(tmp_path, monkeypatch):
-  (tmp_path / "file").write_text("")
-  with pytest.raises(SettingError, match="cannot be written .Not a directory"):
-    claim(str(tmp_path / "file" / "run"), tiny_runs.as_json(defaults.get_config()))
-  with (
-    pytest.raises(SettingError, match="cannot be written .Not a directory"),
-    locked(str(tmp_path / "file" / "run")),
-  ):
-    pass
-  with pytest.raises(SettingError, match="cannot be written .Not a directory"):
-    checkpoint.Checkpoints(str(tmp_path / "file" / "run"), keep=1)
-  with pytest.raises(SettingError, match="checkpoint.keep=0"):
-    checkpoint.Checkpoints(str(tmp_path), keep=0)
-  claim(str(tmp_path), tiny_runs.as_json(defaults.get_config()))
-  before = (tmp_path / "config.json").read_bytes()
-
-  def full(_):
-    raise OSError(28, os.strerror(28))
-
-  monkeypatch.setattr(os, "fsync", full)
-  with pytest.raises(SettingError, match="No space left on device"):
-    claim(str(tmp_path), tiny_runs.as_json(defaults.get_config()))
-  assert (tmp_path / "config.json").read_bytes() == before
-  assert not (tmp_path / "config.json.tmp").exists()
-
-
-def test_a_disk_without_room_for_a_checkpoint(tmp_path):
-  check_space(str(tmp_path), abstract(make_state()))
-  huge = {"w": jax.ShapeDtypeStruct((10**9, 10**9), jnp.float32)}
-  with pytest.raises(SettingError, match="MB are free .* takes 4000000000000.0 MB"):
-    check_space(str(tmp_path), huge)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_asks_and_a_second_interrupt_insists(number, capfd):
-  before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-  with signals.stop_signals() as stopping:
-    assert stopping(0) == ""
-    os.kill(os.getpid(), number)
-    assert stopping(1) == number.name
-    assert number.name in capfd.readouterr().err
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert stopping(2) == number.name
-    with pytest.raises(KeyboardInterrupt):
-      os.kill(os.getpid(), signal.SIGINT)
-  assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
-
-
-def test_how_to_go_on_repeats_the_command(monkeypatch):
-  monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "experiments.run", "--config=a b.py"])
-  assert "python -m experiments.run '--config=a b.py'" in signals.how_to_resume()
 
 
 HOST = """

@@ -13,7 +13,6 @@ import rich.console
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import StorageError
-from grpo_jax.run.console import time_left
 from grpo_jax.run.writer import Writer, clean, time
 from grpo_jax.setup import weights
 
@@ -309,19 +308,6 @@ def test_a_full_disk_is_said_in_one_line(tmp_path):
   ):
     with Writer(tmp_path, log(), 2, console=console()) as writer:
       writer.step(0, {"kl": 1.0})
-
-
-@pytest.mark.parametrize(
-  ("ends", "steps", "text"),
-  [
-    ([], 5, "-:--:--"),
-    ([3.0], 5, "-:--:--"),
-    ([50.0, 60.0, 80.0], 300, "1:15:00"),
-    ([0.0, 1.0], 0, "0:00:00"),
-  ],
-)
-def test_time_left_leaves_the_first_step_out(ends, steps, text):
-  assert time_left(ends, steps) == text
 
 
 # -- weights that are read

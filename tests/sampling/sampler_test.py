@@ -12,7 +12,7 @@ import tiny
 from grpo_jax.errors import SettingError
 from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
-from grpo_jax.sampling import decode_loop, kv_cache, sampler
+from grpo_jax.sampling import kv_cache, sampler
 from grpo_jax.sampling import rollouts as host
 from grpo_jax.types import STOPPED, TRUNCATED, Prompts, Rollouts
 
@@ -251,15 +251,6 @@ def test_two_runs_are_bitwise_equal_and_two_steps_are_not():
   assert_same(tiny.sample(), tiny.sample(), atol=0)
   a, b = tiny.sample(seed=0), tiny.sample(seed=1)
   assert (a.tokens[..., 0] != b.tokens[..., 0])[a.lengths > 0].mean() > 0.8
-
-
-def test_noise_is_a_function_of_prompt_sample_and_token():
-  key = jax.random.key(5)
-  noise = decode_loop.Noise.for_samples(key, np.arange(tiny.P), np.arange(tiny.G))
-  n = tiny.P * tiny.G
-  got = np.stack([noise.at(np.arange(n), np.full(n, t)) for t in range(tiny.L)], -1)
-  np.testing.assert_array_equal(got.reshape(tiny.P, tiny.G, tiny.L), tiny.uniforms(key))
-  assert len(np.unique(got)) == got.size
 
 
 def test_equal_prompts_of_a_batch_have_their_own_noise():

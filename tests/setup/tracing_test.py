@@ -231,12 +231,3 @@ def test_a_reward_model_of_ones_own_needs_no_other_pass(tmp_path):
   config.objective = defaults.objective(f"{tmp_path}/own.py", config)
   said = refusal(config)
   assert "returned Needs.REFERENCE; it should return Needs.NOTHING, as trains_reward" in said
-
-
-@pytest.mark.parametrize("name", sorted(arithmetic.OBJECTIVES))
-@pytest.mark.parametrize("more", [{}, {"learner.minibatches": 4, "learner.microbatch": 2}])
-def test_the_objectives_here_are_as_they_should_be(name, more):
-  teacher = ",teacher=x" if name.startswith("distill") else ""
-  config = arithmetic.get_config(f"objective={name}{teacher}")
-  config.update_from_flattened_dict(more)
-  resolve(config)

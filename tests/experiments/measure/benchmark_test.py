@@ -5,46 +5,10 @@ import pytest
 from absl import flags
 
 from experiments.measure import benchmark, benchmarks
-from grpo_jax.models import costs
-from grpo_jax.models.decoder import DecoderConfig
 
 KEYS = """generate_s learn_s step_s completion_tokens tok_per_s_generate tok_per_s_step peak_rss_gb matmul_gflops
 generate_of_limit generate_of_bandwidth learn_of_limit copy_gb_per_s slot_use padding_fraction""".split()
 TINY = "layers=1,width=64,mlp=64,vocab=32,head_dim=32,prompts=8,group=2,prompt_len=4,completion=8,steps=2"
-
-
-def test_flops_of_a_decoder_that_fits_on_a_hand():
-  shape = DecoderConfig(vocab=5, width=2, layers=3, heads=2, kv_heads=1, head_dim=4, mlp=7)
-  # A layer: q and o 2 * 2 * 8, k and v 2 * 2 * 4, the MLP 3 * 2 * 7 multiply-adds a token; the head
-  # 2 * 5.
-  layer, head = 32 + 16 + 42, 10
-  # Each of 2 heads' scores and mixture: 4 multiply-adds a key and head, twice, in 3 layers.
-  key = 2 * 2 * 4 * 3
-  lengths = np.array([[1, 2]])  # one prompt of 3 tokens: its keys are seen 1 + 2 + 3 times
-  seen = (3 + 1) + (3 + 1) + (3 + 2)
-  expected = 2 * (3 * 3 * layer + 6 * key + 3 * (3 * layer + head) + seen * key)
-  assert costs.flops(shape, np.array([3]), lengths) == expected
-
-
-def test_flops_do_not_overflow():
-  shape = DecoderConfig(vocab=5, width=1024, layers=28, heads=16, kv_heads=8, head_dim=64, mlp=3072)
-
-  def of(dtype):
-    return costs.flops(shape, np.array([512], dtype), np.array([[64]], dtype))
-
-  assert of(np.int32) == of(np.float64) > 2**31
-
-
-def test_bytes_that_decoding_reads():
-  shape = DecoderConfig(vocab=5, width=2, layers=3, heads=2, kv_heads=1, head_dim=4, mlp=7)
-  weights, kv = 3 * (32 + 16 + 42) + 10, 3 * 2 * 4
-  # own keys: 1, then 1 + 2; those of the prompt's 3 tokens at each of 2 steps
-  lengths = np.array([[1, 2]])
-  assert costs.decode_bytes(shape, np.array([3]), lengths, steps=2, size=2) == 2 * (
-    2 * weights + 2 * 3 * kv + 4 * kv
-  )
-  found = costs.decode_bytes(shape, np.array([3]), lengths, steps=2, size=2, matrix_size=1)
-  assert found == 2 * (weights - 10) + 2 * (2 * 10 + 2 * 3 * kv + 4 * kv)
 
 
 def test_long_tailed_lengths_have_a_mean_of_a_quarter():

@@ -5,7 +5,6 @@ page says.
 import html.parser
 import importlib
 import io
-import json
 import os
 import pathlib
 import signal
@@ -21,7 +20,6 @@ from experiments.measure import compare, comparisons, jobs, processes, reward_co
 from grpo_jax.errors import SettingError
 from grpo_jax.reports import comparison, jsonl
 from grpo_jax.run import signals
-from grpo_jax.run.console import remaining
 
 # What experiments.run leaves, at once: an accuracy that depends on arm, learning rate and seed.
 FAKE = """
@@ -81,24 +79,6 @@ def workdir(tmp_path):
 def run_all(config, workdir, asked=()):
   with processes.locked(workdir) as lock:
     return compare.run_all(config, workdir, lock, asked)
-
-
-def made_up(path, rows, config=None, result=None):
-  """A run's folder."""
-  path.mkdir(parents=True)
-  (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-  (path / "config.json").write_text(json.dumps(config or {"loop": "online"}))
-  if result is not None:
-    (path / "result.json").write_text(json.dumps({"accuracy_after": result, "wall_s": 60.0}))
-  return path
-
-
-def online(path, tokens, accuracy):
-  """A finished run of len(tokens) steps that was evaluated before and after each."""
-  rows = [{"step": 0, "eval/accuracy": accuracy[0]}]
-  for step, (n, right) in enumerate(zip(tokens, accuracy[1:]), 1):
-    rows += [{"step": step, "tokens": n, "loss": 0.0}, {"step": step, "eval/accuracy": right}]
-  return made_up(path, rows, result=accuracy[-1])
 
 
 def calls(workdir):
@@ -221,77 +201,6 @@ def test_settings_of_all_arms_are_checked_before_the_first_run(name, change, mes
   assert err.count("\n") == 1 and message in err
 
 
-def test_tokens_are_those_sampled_until_an_evaluation(tmp_path):
-  run = comparison.read(online(tmp_path / "a", [10, 30], [0.1, 0.2, 0.6]))
-  assert run.tokens.tolist() == [0, 10, 40] and run.accuracy.tolist() == [0.1, 0.2, 0.6]
-  assert (run.seconds, run.passes) == (60.0, 1.0)
-
-
-def test_an_offline_run_counts_a_sample_once(tmp_path):
-  config = {
-    "loop": "offline",
-    "offline": {"data": "samples", "prompts": 4},
-    "data": {"prompts": 2},
-    "sampler": {"group": 3, "tries": 1},
-  }
-  rows = [{"step": 0, "eval/accuracy": 0.1}]
-  # the third is the second epoch
-  rows += [{"step": s, "length/mean": 5.0 + s, "loss": 0.0} for s in (1, 2, 3)]
-  rows += [{"step": 3, "eval/accuracy": 0.3}]
-  run = comparison.read(made_up(tmp_path / "a", rows, config, 0.3))
-  assert run.tokens.tolist() == [0, 6 * 6 + 7 * 6]
-  config["offline"]["data"] = "pairs"
-  with pytest.raises(ValueError, match="offline.data=pairs"):
-    comparison.read(made_up(tmp_path / "b", rows, config, 0.3))
-  config["offline"]["data"], config["sampler"]["tries"] = "samples", 2
-  with pytest.raises(ValueError, match="sampler.tries=2"):  # what was dropped is not counted
-    comparison.read(made_up(tmp_path / "c", rows, config, 0.3))
-
-
-def test_the_mean_of_passes_is_read(tmp_path):
-  rows = [{"step": s, "tokens": 1, "loss": 0.0, "inner/passes": p} for s, p in ((1, 4.0), (2, 1.0))]
-  assert comparison.read(made_up(tmp_path / "a", rows, result=0.0)).passes == 2.5
-
-
-def test_arms_are_compared_where_the_shortest_ends(tmp_path):
-  online(tmp_path / "long/0.1/0", [100, 100], [0.2, 0.4, 0.8])
-  online(tmp_path / "long/0.1/1", [200, 200], [0.2, 0.52, 0.8])
-  online(tmp_path / "short/0.1/0", [75, 75], [0.2, 0.3, 0.4])
-  arms = comparison.finished_arms(tmp_path, ("long", "short"), (0.1,), (), (0, 1))
-  assert comparison.budget(arms) == 150
-  np.testing.assert_allclose(comparison.accuracies(arms[0], 150), [0.6, 0.44])
-  np.testing.assert_allclose(comparison.accuracies(arms[1], 150), [0.4])
-  line = dict(zip([name for name, _ in comparison.COLUMNS], comparison.cells(arms[0], 150)))
-  assert (
-    line["accuracy"] == "52.0% ± 11.3"
-    and line["min to max"] == "44.0 to 60.0"
-    and line["gain"] == "+32.0"
-  )
-  assert (
-    line["tokens"] == "300"
-    and line["seconds"] == "60"
-    and line["peak MB"] == "-"
-    and line["lr"] == "0.1"
-  )
-
-
-def test_the_learning_rate_is_chosen_by_the_tuning_seeds_alone(tmp_path):
-  grid, seeds = (0.1, 0.2, 0.3), (100, 101)
-  for lr, found in zip(grid, [(0.5, 0.5), (0.9, 0.3), (0.4, 0.4)]):
-    for seed, right in zip(seeds, found):
-      online(tmp_path / f"a/{lr}/{seed}", [1], [0.2, right])
-  online(tmp_path / "a/0.3/0", [1], [0.2, 1.0])  # a shown seed says nothing
-  assert comparison.tuning(tmp_path, "a", grid, seeds) == pytest.approx([0.5, 0.6, 0.4])
-  assert comparison.best_lr(tmp_path, "a", grid, seeds) == 0.2
-  assert comparison.best_lr(tmp_path, "a", grid, (100, 101, 102)) is None
-  assert comparison.best_lr(tmp_path, "new", (0.1,), seeds) == 0.1
-  (tmp_path / "a/0.2/101/result.json").unlink()
-  (tmp_path / "a/0.2/101/diverged.txt").touch()
-  assert comparison.best_lr(tmp_path, "a", grid, seeds) == 0.1  # 0.9 and 0 make 0.45
-  (tmp_path / "a/0.1/101/result.json").write_text('{"accuracy_after": 0.4}')
-  assert comparison.best_lr(tmp_path, "a", grid, seeds) == 0.1  # of two equals the lower
-
-
 def test_everything_is_run_once(config, workdir, capsys):
   assert run_all(config, workdir)
   tuned = ["0.001/100", "0.002/100"]
@@ -336,17 +245,6 @@ def compare_peak():
   import resource
 
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-
-
-def test_a_run_that_diverged_counts_zero_and_is_not_begun_again(config, workdir):
-  config.lrs = (0.001, 1.0)
-  assert run_all(config, workdir) and run_all(config, workdir)
-  assert calls(workdir)["grpo/1/100"] == 1 and "grpo/0.001/0" in calls(workdir)
-  config.lrs, config.seeds = (1.0,), (0,)
-  assert run_all(config, workdir)
-  (arm,) = comparison.finished_arms(workdir, ("grpo",), (1.0,), (), (0,))
-  assert comparison.cells(arm, 0.0)[:4] == ["grpo", "1", "1, 1 diverged", "0.0%"]
-  compare.draw(config, workdir)
 
 
 def test_a_run_that_fails_ends_the_comparison_in_one_line(config, workdir, capsys):
@@ -437,11 +335,6 @@ def test_a_bar_on_a_terminal(monkeypatch):
     shown.show(4, "second")
   text = console.file.getvalue()
   assert "50%  0:00:12 left  second" in text and "\x1b[?25h" in text  # the cursor is back
-
-
-def test_the_time_that_is_left():
-  assert remaining(10.0, 0, 5) == "-:--:--"
-  assert remaining(60.0, 2, 122) == "1:01:00"
 
 
 class Tags(html.parser.HTMLParser):

@@ -2,12 +2,14 @@
 
 import fractions
 import itertools
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 import tiny
 
+from experiments import evaluate as evaluate_command
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import policy
 from grpo_jax.rewards.math import answer_correct, answer_of
@@ -15,46 +17,8 @@ from grpo_jax.sampling.generate import Generator
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Rollouts
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 8])
-def test_pass_at_k_is_the_share_of_subsets_with_a_right_one(n):
-  for correct in range(n + 1):
-    right = [True] * correct + [False] * (n - correct)
-    for k in range(1, n + 1):
-      subsets = list(itertools.combinations(right, k))
-      share = fractions.Fraction(sum(map(any, subsets)), len(subsets))
-      assert policy.pass_at_k(n, correct, k) == pytest.approx(float(share))
-  assert policy.pass_at_k(n, n, 1) == 1.0 and policy.pass_at_k(n, 0, n) == 0.0
-
-
 def answers(*texts, ended=STOPPED):
   return [Completion(f"so\n#### {text}" if text else "no idea", [1], ended, []) for text in texts]
-
-
-@pytest.mark.parametrize(
-  "texts, share",
-  [
-    (("7", "7", "3"), 1.0),
-    (("3", "3", "7"), 0.0),
-    (("7", "3"), 0.5),  # a tie is shared
-    (("7", "3", "4", "5"), 0.25),
-    (("7", "7.0", "$7", "3", "3"), 1.0),  # one number, written three ways
-    (("7", "", "", ""), 1.0),  # no answer is no vote
-    (("", ""), 0.0),
-    (("seven", "seven", "7"), 0.0),  # words vote as they stand
-  ],
-)
-def test_majority(texts, share):
-  example = Example("q", "s", "7", {})
-  group = answers(*texts)
-  votes = [answer_of(c) for c in group]
-  assert policy.majority([answer_correct(example, c) >= 1 for c in group], votes) == pytest.approx(
-    share
-  )
-
-
-def test_an_answer_that_was_cut_off_does_not_vote():
-  group = [*answers("7"), *answers("3", "3", ended=TRUNCATED)]
-  assert policy.majority([True, False, False], [answer_of(c) for c in group]) == 1.0
 
 
 class Numbers:
@@ -202,3 +166,78 @@ def test_what_a_reward_model_gives_is_compared_with_right_and_wrong():
     "reward/steps": 0.375,
     "agreement/steps": 0.5,
   }  # no wrong one has a score
+
+
+def test_the_error_of_a_difference_is_of_a_sample_of_problems():
+  """Differences 1, 0, 0, -1: their variance is 2/3 with n - 1 in its denominator."""
+  mean, error = policy.paired(np.array([0, 1, 0, 1.0]), np.array([1, 1, 0, 0.0]))
+  assert mean == 0 and error == pytest.approx((2 / 3 / 4) ** 0.5)
+  before, after = {"accuracy": np.array([0.0, 1.0])}, {"accuracy": np.array([1.0, 1.0])}
+  assert evaluate_command.differences(before, after)["accuracy"] == {
+    "mean": 0.5,
+    "error": pytest.approx(0.5),
+  }
+
+
+def test_a_prompt_that_is_too_long_is_counted_once():
+  greedy = policy.Outcomes([[False]], None, [], [], [], {}, [True])
+  sampled = policy.Outcomes([[False, False]], None, [], [], ["late"], {}, [True])
+  found = policy.metrics_of(greedy, sampled)
+  assert (
+    found["prompts_too_long"],
+    found["reward_faults"],
+    found["accuracy"],
+    found["pass@2"],
+  ) == (1, 1, 0.0, 0.0)
+
+
+def test_a_wrong_sample_of_an_evaluation_is_kept_with_reward_0():
+  rows: list[dict[str, Any]] = []
+  for right in (True, False):
+    judged = policy.Judged(right, None, "", [])
+    completion = Completion("4", [4], TRUNCATED, [0])
+    evaluate_command._keep(
+      rows, {"kind": "greedy"}, Example("2 + 2", "", "4", {}), completion, judged
+    )
+  assert [(row["reward"], row["ended"], row["answer"]) for row in rows] == [
+    (1.0, "truncated", "4"),
+    (0.0, "truncated", "4"),
+  ]
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_one(n):
+  for correct in range(n + 1):
+    right = [True] * correct + [False] * (n - correct)
+    for k in range(1, n + 1):
+      subsets = list(itertools.combinations(right, k))
+      share = fractions.Fraction(sum(map(any, subsets)), len(subsets))
+      assert policy.pass_at_k(n, correct, k) == pytest.approx(float(share))
+  assert policy.pass_at_k(n, n, 1) == 1.0 and policy.pass_at_k(n, 0, n) == 0.0
+
+
+@pytest.mark.parametrize(
+  "texts, share",
+  [
+    (("7", "7", "3"), 1.0),
+    (("3", "3", "7"), 0.0),
+    (("7", "3"), 0.5),  # a tie is shared
+    (("7", "3", "4", "5"), 0.25),
+    (("7", "7.0", "$7", "3", "3"), 1.0),  # one number, written three ways
+    (("7", "", "", ""), 1.0),  # no answer is no vote
+    (("", ""), 0.0),
+    (("seven", "seven", "7"), 0.0),  # words vote as they stand
+  ],
+)
+def test_majority(texts, share):
+  example = Example("q", "s", "7", {})
+  group = answers(*texts)
+  votes = [answer_of(c) for c in group]
+  assert policy.majority([answer_correct(example, c) >= 1 for c in group], votes) == pytest.approx(
+    share
+  )
+
+
+def test_an_answer_that_was_cut_off_does_not_vote():
+  group = [*answers("7"), *answers("3", "3", ended=TRUNCATED)]
+  assert policy.majority([True, False, False], [answer_of(c) for c in group]) == 1.0

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from grpo_jax.plan import collectives, hlo, parts, trips
+from grpo_jax.plan import collectives
 
 # What the CPU's compiler does not write: an asynchronous gather in pieces, fused with work that
 # overlaps it.
@@ -207,26 +207,6 @@ def test_which_cross_slices(by_hand):
   assert by_hand[3].op_name == "psum.4_0"
 
 
-def test_parts_are_named_by_functions_and_passes(by_hand):
-  assert by_hand[0].functions == ("logprobs_and_entropy", "frozen_outputs", "<module>")
-  assert parts.part(by_hand[0]) == "head, pass without a gradient"
-  assert parts.part(by_hand[2]) == "without a name: the compiler's own"
-  total = sum(each.total for each in by_hand)
-  assert sum(parts.by_part(by_hand).values()) == total == sum(collectives.totals(by_hand).values())
-  assert "3 x 256" in "\n".join(parts.details(by_hand))
-
-
-def test_trips_of_a_counter_that_does_not_start_at_zero():
-  program = hlo.parse(BY_HAND)
-  main = program.computations["main"]
-  assert trips.trip_count(program, "main", main["known"]) == 3
-  assert trips.trip_count(program, "main", main["unknown"]) is None
-
-
-def test_a_kernels_own_lines_end_no_computation():
-  assert list(hlo.parse(BY_HAND).computations["second"]) == ["q", "kernel", "all-gather.2"]
-
-
 @pytest.mark.parametrize(
   "text, groups",
   [
@@ -249,25 +229,6 @@ def test_groups_of_an_unknown_form_are_refused():
     collectives._groups("replica_groups=spiral", 4)
 
 
-@pytest.mark.parametrize(
-  "type_, size",
-  [
-    ("bf16[8,128]{1,0:T(8,128)(2,1)}", 2048),
-    ("(f32[2,3], (s8[5], pred[7]), token[])", 36),
-    ("s4[6]", 3),
-    ("f8e4m3fn[4]", 4),
-    ("u32[]{:S(2)}", 4),
-  ],
-)
-def test_sizes(type_, size):
-  assert hlo.size(type_) == size
-
-
 def test_a_collective_that_nothing_calls_is_not_lost():
   with pytest.raises(ValueError, match="all-to-all.1 in elsewhere: nothing"):
     collectives.collectives(BY_HAND.replace("call-start", "some-start"), 8)
-
-
-def test_what_is_no_program_is_refused():
-  with pytest.raises(ValueError, match="no ENTRY"):
-    collectives.collectives("HloModule nothing", 8)

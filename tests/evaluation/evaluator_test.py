@@ -1,0 +1,81 @@
+"""Evaluations during a run."""
+
+import pytest
+from ml_collections import ConfigDict
+
+from grpo_jax.errors import SettingError
+from grpo_jax.evaluation import evaluator
+from grpo_jax.setup import build, defaults
+from grpo_jax.types import Completion, Example
+
+
+@pytest.fixture
+def config() -> ConfigDict:
+  c = defaults.get_config()
+  c.tokenizer, c.model.variant = "words", "test_qwen3"
+  c.data.arithmetic.size = 32
+  c.eval.problems = 4
+  return c
+
+
+def test_before_and_after_are_compared_by_one_verifier(config):
+  config.eval.reward, config.eval.arguments = "exact.exact_match", (("case", True),)
+  model = build.model(config)
+  strict = evaluator.Evaluator(config, model).tested()
+  config.eval.arguments = (("case", False),)
+  assert evaluator.Evaluator(config, model).tested() != strict
+
+
+@pytest.mark.parametrize(
+  ("name", "message"),
+  [
+    ("choice.choice_correct", "ValueError: the answer '.*' is not the letter of an option"),
+    ("steps.steps_correct", ""),
+    (f"{__file__}:leaves", "ValueError: called sys.exit"),
+    (f"{__file__}:hangs", r"took longer than 0.1 s \(rewards.deadline\)"),
+    (f"{__file__}:talks", "TypeError: returned 'very good', which is no number"),
+  ],
+)
+def test_a_reward_that_cannot_score_the_test_data(config, name, message):
+  config.eval.reward, config.rewards.deadline = name, 0.1
+  model = build.model(config)
+  if not message:
+    evaluator.Evaluator(config, model)
+    return
+  with pytest.raises(
+    SettingError, match=f"eval.reward='{name}': cannot score the test data: {message}.*; use"
+  ):
+    evaluator.Evaluator(config, model)
+
+
+def test_an_evaluation_whose_reward_returns_nothing_says_so(config):
+  config.eval.reward = f"{__file__}:forgets"
+  found = evaluator.Evaluator(config, build.model(config))
+  assert not found.warnings({"accuracy": 0.0})  # nothing was asked yet
+  example, completion = found.problems[0], Completion("", [1], 1, [])
+  found.reward.score(example, completion)
+  ((_, said),) = found.warnings({"accuracy": 0.0})
+  assert said.endswith(
+    "forgets' returned None, or an empty list, for each of 1 completions, which count as not "
+    "solved; "
+    "is a `return` missing?"
+  )
+  found.reward.score(example._replace(answer="some"), completion)
+  assert not found.warnings({"accuracy": 0.0})
+
+
+def leaves(example: Example, completion):
+  raise SystemExit(0)
+
+
+def forgets(example: Example, completion):
+  return 0.0 if example.answer == "some" else None
+
+
+def hangs(example: Example, completion):
+  while True:
+    pass
+
+
+def talks(example: Example, completion):
+  return "very good"

@@ -1,0 +1,44 @@
+"""How an update moved the probabilities of its own samples."""
+
+import numpy as np
+import pytest
+import tiny
+from learn_test import movement_of, run, table, table_logprobs
+
+from grpo_jax.objectives import cispo, grpo, gspo, sft
+
+
+@pytest.mark.parametrize("objective", [grpo, gspo, cispo])
+def test_movement_says_where_the_ratio_that_is_clipped_stands(objective):
+  """Of a token, of a sequence (GSPO); CISPO has no lower bound."""
+  r = tiny.rollouts()
+  state, _, trace = run(3.0, ref=table(1), mu=2)
+  bounds = (0.0, 1.2) if objective is cispo else (0.8, 1.2)
+  trace = trace._replace(
+    **{k: np.full_like(trace.lower, v) for k, v in zip(("lower", "upper"), bounds)}
+  )
+  shares, *_ = movement_of(objective, state, trace)
+  log_ratio = np.asarray(table_logprobs(state.params["policy"], r)) - np.asarray(
+    table_logprobs(table(), r)
+  )
+  if objective is gspo:
+    log_ratio = (
+      np.where(tiny.real(r), log_ratio, 0).sum(2, keepdims=True)
+      / np.maximum(r.lengths, 1)[..., None]
+    )
+  ratio = np.broadcast_to(np.exp(log_ratio), r.tokens.shape)
+  acting = tiny.real(r) & (trace.advantages != 0)
+  up = trace.advantages > 0
+  past = np.where(up, ratio > 1.2, ratio < bounds[0])[acting].mean()
+  assert 0.02 < past < 0.98
+  assert shares["tokens/past_bound"] == pytest.approx(past, abs=0.01)
+  # few lie at a bound, or are certain
+  assert shares["tokens/short"] == pytest.approx(1 - past, abs=0.03)
+  assert sum(
+    shares[f"tokens/{name}"] for name in ("short", "at_bound", "past_bound")
+  ) == pytest.approx(1, abs=1e-5)
+
+
+def test_movement_under_an_objective_without_a_ratio():
+  state, _, trace = run(0.5)
+  assert set(movement_of(sft, state, trace)[0]) == {"moved_right_way", "moved_nats"}

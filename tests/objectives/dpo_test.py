@@ -1,0 +1,37 @@
+"""DPO."""
+
+import numpy as np
+import objective_cases as cases
+
+from grpo_jax.objectives import (
+  dpo,
+)
+from grpo_jax.objectives.coefficients import gradient_coefficient
+from objectives.coefficients_test import prepared
+
+
+def test_dpo_is_the_written_out_loop():
+  _, _, batch, out = cases.case("dpo")
+  loss, metrics = dpo.loss(out, batch, cases.settings(dpo, beta=0.3))
+  total = 0.0
+  for pair in range(4):
+    h = [0.0, 0.0]
+    for side in range(2):
+      for t in range(int(batch.lengths[pair, side])):
+        h[side] += float(out.logprobs[pair, side, t]) - float(batch.ref_logprobs[pair, side, t])
+    total -= np.log(1 / (1 + np.exp(-0.3 * (h[0] - h[1]))))
+  np.testing.assert_allclose(loss, total / 4, rtol=1e-5)
+  assert metrics["pair_accuracy"][1] == 4.0
+
+
+def test_dpo():
+  r = cases.rollouts(G=2)
+  batch, cfg = prepared(dpo, r, beta=0.3)
+  out = cases.outputs(r)
+  h = np.asarray(((out.logprobs - r.ref_logprobs) * batch.mask).sum(2))
+  beta_sigma = 0.3 / (1 + np.exp(-0.3 * (h[:, 1] - h[:, 0])))
+  sign = np.array([1.0, -1.0])[None, :, None]
+  got = gradient_coefficient(dpo, out, batch, cfg)
+  # Every token of a pair has the whole coefficient, not its 1/|o|: the weights of a pair add up to
+  # one over the pairs.
+  np.testing.assert_allclose(got, sign * beta_sigma[:, None, None] * batch.mask / 4, rtol=1e-4)

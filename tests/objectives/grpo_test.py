@@ -1,0 +1,60 @@
+"""GRPO."""
+
+import jax.numpy as jnp
+import numpy as np
+import objective_cases as cases
+
+from grpo_jax.objectives import (
+  grpo,
+)
+from objectives.coefficients_test import check, on_policy, prepared
+
+
+def test_the_mismatch_correction_weighs_the_surrogate_and_not_the_kl():
+  _, _, batch, out = cases.case("grpo")
+  batch = cases.replace(batch, sampler_logprobs=batch.old_logprobs - jnp.log(1.5))
+  on, off = cases.settings(mismatch="truncate"), cases.settings()
+  plain, weighted = (grpo.loss(out, batch, c)[0] for c in (off, on))
+  np.testing.assert_allclose(weighted, 1.5 * plain, rtol=1e-5)
+  plain_kl, weighted_kl = (
+    grpo.loss(
+      out,
+      cases.replace(batch, advantages=0 * batch.advantages),
+      cases.settings(beta=1.0, mismatch=m),
+    )[0]
+    for m in ("none", "truncate")
+  )
+  np.testing.assert_allclose(plain_kl, weighted_kl, rtol=1e-6)
+
+
+def test_grpo_is_equation_21():
+  r, out = on_policy(cases.rollouts())
+  batch, cfg = prepared(grpo, r, beta=0.1)
+  check(
+    grpo,
+    out,
+    batch,
+    cfg,
+    batch.advantages + 0.1 * (jnp.exp(r.ref_logprobs - out.logprobs) - 1),
+    atol=1e-6,
+  )
+
+
+def test_grpo_off_policy_is_the_ratio_inside_the_bounds():
+  r = cases.rollouts()
+  out = cases.outputs(r)
+  batch, cfg = prepared(grpo, r)
+  rho = jnp.exp(out.logprobs - r.old_logprobs)
+  a = batch.advantages
+  open_ = jnp.where(a > 0, rho < 1.2, rho > 0.8)
+  assert 0.2 < np.mean(np.asarray(open_)) < 0.9
+  check(grpo, out, batch, cfg, jnp.where(open_, rho * a, 0.0), atol=1e-6)
+
+
+def test_grpo_weighted_kl():
+  r = cases.rollouts()
+  out = cases.outputs(r)
+  batch, cfg = prepared(grpo, r, beta=0.1, kl_weighted=True, clip_low=0.99, clip_high=99.0)
+  w = jnp.exp(out.logprobs - r.old_logprobs)
+  expected = w * batch.advantages - 0.1 * w * (out.logprobs - r.ref_logprobs)
+  check(grpo, out, batch, cfg, expected, atol=1e-6)

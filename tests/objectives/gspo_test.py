@@ -1,0 +1,52 @@
+"""GSPO."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import objective_cases as cases
+import pytest
+
+from grpo_jax.objectives import (
+  grpo,
+  gspo,
+)
+from objectives.coefficients_test import check, prepared
+
+
+def test_a_sequence_is_not_at_its_bound_because_its_tokens_are_certain():
+  """Three of four tokens cannot become likelier; the completion, which is what GSPO clips, can."""
+  r = cases.rollouts(P=1, G=1, L=4)
+  old = jnp.log(jnp.array([0.9995, 0.9992, 0.9999, 0.3])).reshape(1, 1, 4)
+  r = cases.replace(r, lengths=jnp.full((1, 1), 4), old_logprobs=old)
+  out = cases.replace(cases.outputs(r), logprobs=old)
+  for objective, at in ((grpo, 0.75), (gspo, 0.0)):
+    cfg = cases.settings(objective, clip_low=0.2, clip_high=0.2)
+    batch = cases.replace(cases.prepare(r, cfg), advantages=jnp.ones((1, 1, 4)))
+    total, count = objective.loss(out, batch, cfg)[1]["at_bound"]
+    assert total / count == pytest.approx(at)
+
+
+def test_gspo_token_has_the_value_and_gradient_of_gspo_for_one_advantage_a_completion():
+  _, _, batch, out = cases.case("gspo")
+  a, b = (
+    jax.value_and_grad(
+      lambda lp, cfg=cfg: gspo.loss(cases.replace(out, logprobs=lp), batch, cfg)[0]
+    )(out.logprobs)
+    for cfg in (
+      cases.settings(gspo, token_level=t, clip_low=0.2, clip_high=0.2) for t in (False, True)
+    )
+  )
+  np.testing.assert_allclose(a[0], b[0], rtol=1e-6)
+  np.testing.assert_allclose(a[1], b[1], rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("token_level", [False, True])
+def test_gspo_is_the_sequence_ratio_inside_the_bounds(token_level):
+  r = cases.rollouts()
+  out = cases.outputs(r)
+  batch, cfg = prepared(gspo, r, token_level=token_level, clip_low=0.2, clip_high=0.2)
+  log_ratio = ((out.logprobs - r.old_logprobs) * batch.mask).sum(2, keepdims=True) / r.lengths[
+    ..., None
+  ]
+  s, a = jnp.exp(log_ratio), batch.advantages
+  check(gspo, out, batch, cfg, jnp.where(jnp.where(a > 0, s < 1.2, s > 0.8), s * a, 0.0), atol=1e-6)

@@ -1,0 +1,76 @@
+"""PPO."""
+
+import jax.numpy as jnp
+import numpy as np
+import objective_cases as cases
+
+from grpo_jax.objectives import (
+  common,
+  ppo,
+)
+from grpo_jax.ops import advantages
+from objectives.coefficients_test import check, on_policy, prepared
+
+
+def test_ppo_rewards_returns_and_bootstrap():
+  """One completion cut off and one that stopped, by a written-out loop."""
+  r = cases.rollouts(P=1, G=2, L=6, seed=3)
+  r = cases.replace(r, lengths=jnp.array([[6, 3]]), ended=jnp.array([[0, 1]]))
+  r = cases.replace(r, given=common.last_token(r.lengths, 6))
+  cfg = cases.settings(ppo, beta=0.2, gamma=0.9, lam=0.8, whiten=False)
+  batch = cases.prepare(r, cfg)
+  for g, n, cut in ((0, 6, True), (1, 3, False)):
+    v = np.asarray(r.old_values[0, g], np.float64)
+    reward = -0.2 * np.asarray(r.old_logprobs - r.ref_logprobs, np.float64)[0, g]
+    reward[n - 1] += float(r.rewards[0, g, n - 1])
+    following = [*v[1:n], v[n - 1] if cut else 0.0]
+    a = 0.0
+    for t in reversed(range(n)):
+      a = reward[t] + 0.9 * following[t] - v[t] + 0.9 * 0.8 * a
+      np.testing.assert_allclose(batch.advantages[0, g, t], a, rtol=1e-5)
+      np.testing.assert_allclose(batch.extra["returns"][0, g, t], a + v[t], rtol=1e-5, atol=1e-6)
+
+
+def test_the_targets_of_ppo_s_critic_come_from_advantages_before_they_are_whitened():
+  r = cases.rollouts()
+  whitened, plain = (
+    cases.prepare(r, cases.settings(ppo, whiten=whiten)) for whiten in (True, False)
+  )
+  np.testing.assert_array_equal(whitened.extra["returns"], plain.extra["returns"])
+  mean, std = (
+    np.mean(plain.advantages[plain.mask > 0]),
+    np.std(plain.advantages[plain.mask > 0], ddof=1),
+  )
+  np.testing.assert_allclose(
+    whitened.advantages, (plain.advantages - mean) / std * plain.mask, atol=1e-5
+  )
+
+
+def test_ppo_value_loss_is_the_larger_of_clipped_and_not():
+  values, old, returns = jnp.array([1.0, 0.1, -1.0]), jnp.zeros(3), jnp.array([2.0, 2.0, 0.0])
+  np.testing.assert_allclose(
+    ppo.value_loss(values, old, returns, 0.2), [1.62, 1.805, 0.5], rtol=1e-6
+  )
+  np.testing.assert_allclose(
+    ppo.value_loss(values, old, returns, 0.0), [0.5, 1.805, 0.5], rtol=1e-6
+  )
+
+
+def test_ppo_with_group_baseline_takes_the_mean_off_the_score_only():
+  r = cases.rollouts()
+  cfg = cases.settings(ppo, group_baseline=True)
+  rewards = ppo.token_rewards(r, cfg)
+  scores = advantages.totals(r.rewards, r.given)
+  np.testing.assert_allclose(rewards.sum(2), scores - scores.mean(1, keepdims=True), atol=1e-6)
+
+
+def test_ppo_is_not_asked_about_settings_of_grpo():
+  cfg = cases.section(ppo)
+  assert not {"baseline", "scale", "kl_in_reward", "kl_weighted", "advantage"} & set(cfg)
+  ppo.check(cfg)  # reads none of them
+
+
+def test_ppo_is_its_advantage():
+  r, out = on_policy(cases.rollouts())
+  batch, cfg = prepared(ppo, r)
+  check(ppo, out, batch, cfg, batch.advantages)

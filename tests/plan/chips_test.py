@@ -1,0 +1,12 @@
+"""The chips that are known."""
+
+import pytest
+
+from grpo_jax.errors import SettingError
+from grpo_jax.plan import chips
+
+
+@pytest.mark.parametrize("name", ["v5e", "v9:2x2", "2x2"])
+def test_a_topology_of_no_family_is_refused(name):
+  with pytest.raises(SettingError, match=f"--topology={name}: use FAMILY:SHAPE"):
+    chips.find_chip(name)

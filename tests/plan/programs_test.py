@@ -1,0 +1,48 @@
+"""What is compiled for chips that are not there."""
+
+import jax
+import pytest
+from plans import MESHES, small
+
+from experiments import gsm8k
+from grpo_jax.errors import SettingError
+from grpo_jax.models import variants
+from grpo_jax.plan import lengths, memory, programs
+
+
+@pytest.fixture(scope="module", params=MESHES, ids=str)
+def workload(request):
+  return programs.make_workload(small(request.param), jax.devices())
+
+
+def test_the_compilers_arguments_are_the_leaves_of_their_shards(workload):
+  arguments = (
+    workload.learner.abstract(),
+    *programs.learn_arguments(workload, lengths.draw(workload.config, 0, 0)),
+  )
+  leaves = jax.tree.leaves(arguments)
+  compiled = jax.jit(lambda leaves: [x.ravel()[:1] for x in leaves]).lower(leaves).compile()
+  assert compiled.memory_analysis().argument_size_in_bytes == memory.shard_bytes(leaves)
+
+
+@pytest.mark.slow
+def test_the_updates_arguments_are_the_leaves_of_their_shards(workload):
+  of_step = lengths.draw(workload.config, 0, 0)
+  compiled = programs.lower_learn(workload, of_step).compile({"xla_backend_optimization_level": 0})
+  arguments = jax.tree.leaves(
+    (workload.learner.abstract(), *programs.learn_arguments(workload, of_step))
+  )
+  kept = sorted(compiled._executable._kept_var_idx)  # jit drops what the update does not read
+  state = len(jax.tree.leaves(workload.learner.abstract()))
+  assert kept[:state] == list(range(state))
+  assert compiled.memory_analysis().argument_size_in_bytes == memory.shard_bytes(
+    [arguments[i] for i in kept]
+  )
+
+
+def test_shapes_need_no_weights():
+  c = gsm8k.get_config("model=qwen3_0.6b")
+  assert programs.decoder_shape(c) == variants.variant("qwen3_0.6b")
+  c.model.hub = "somebody/else"
+  with pytest.raises(SettingError, match="model.hub='somebody/else'.*init_from"):
+    programs.decoder_shape(c)

@@ -1,0 +1,132 @@
+"""The comparison of several runs."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from compare_test import FAKE, calls, run_all
+
+from experiments.measure import compare, comparisons, processes
+from grpo_jax.reports import comparison
+
+
+@pytest.fixture
+def config(monkeypatch, tmp_path):
+  fake = tmp_path / "fake.py"
+  fake.write_text(FAKE)
+  monkeypatch.setattr(
+    compare,
+    "command",
+    lambda run: [sys.executable, "-S", str(fake), *run.flags, f"--workdir={run.folder}"],
+  )
+  monkeypatch.setattr(processes, "POLL_SECONDS", 0.01)
+  c = comparisons.get_config("arms=grpo+ppo")
+  c.lrs, c.tune_seeds, c.seeds, c.steps, c.settings = (0.001, 0.002), (100,), (0, 1), 4, ()
+  return c
+
+
+@pytest.fixture
+def workdir(tmp_path):
+  (tmp_path / "all").mkdir()
+  return tmp_path / "all"
+
+
+def made_up(path, rows, config=None, result=None):
+  """A run's folder."""
+  path.mkdir(parents=True)
+  (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+  (path / "config.json").write_text(json.dumps(config or {"loop": "online"}))
+  if result is not None:
+    (path / "result.json").write_text(json.dumps({"accuracy_after": result, "wall_s": 60.0}))
+  return path
+
+
+def online(path, tokens, accuracy):
+  """A finished run of len(tokens) steps that was evaluated before and after each."""
+  rows = [{"step": 0, "eval/accuracy": accuracy[0]}]
+  for step, (n, right) in enumerate(zip(tokens, accuracy[1:]), 1):
+    rows += [{"step": step, "tokens": n, "loss": 0.0}, {"step": step, "eval/accuracy": right}]
+  return made_up(path, rows, result=accuracy[-1])
+
+
+def test_tokens_are_those_sampled_until_an_evaluation(tmp_path):
+  run = comparison.read(online(tmp_path / "a", [10, 30], [0.1, 0.2, 0.6]))
+  assert run.tokens.tolist() == [0, 10, 40] and run.accuracy.tolist() == [0.1, 0.2, 0.6]
+  assert (run.seconds, run.passes) == (60.0, 1.0)
+
+
+def test_an_offline_run_counts_a_sample_once(tmp_path):
+  config = {
+    "loop": "offline",
+    "offline": {"data": "samples", "prompts": 4},
+    "data": {"prompts": 2},
+    "sampler": {"group": 3, "tries": 1},
+  }
+  rows = [{"step": 0, "eval/accuracy": 0.1}]
+  # the third is the second epoch
+  rows += [{"step": s, "length/mean": 5.0 + s, "loss": 0.0} for s in (1, 2, 3)]
+  rows += [{"step": 3, "eval/accuracy": 0.3}]
+  run = comparison.read(made_up(tmp_path / "a", rows, config, 0.3))
+  assert run.tokens.tolist() == [0, 6 * 6 + 7 * 6]
+  config["offline"]["data"] = "pairs"
+  with pytest.raises(ValueError, match="offline.data=pairs"):
+    comparison.read(made_up(tmp_path / "b", rows, config, 0.3))
+  config["offline"]["data"], config["sampler"]["tries"] = "samples", 2
+  with pytest.raises(ValueError, match="sampler.tries=2"):  # what was dropped is not counted
+    comparison.read(made_up(tmp_path / "c", rows, config, 0.3))
+
+
+def test_the_mean_of_passes_is_read(tmp_path):
+  rows = [{"step": s, "tokens": 1, "loss": 0.0, "inner/passes": p} for s, p in ((1, 4.0), (2, 1.0))]
+  assert comparison.read(made_up(tmp_path / "a", rows, result=0.0)).passes == 2.5
+
+
+def test_arms_are_compared_where_the_shortest_ends(tmp_path):
+  online(tmp_path / "long/0.1/0", [100, 100], [0.2, 0.4, 0.8])
+  online(tmp_path / "long/0.1/1", [200, 200], [0.2, 0.52, 0.8])
+  online(tmp_path / "short/0.1/0", [75, 75], [0.2, 0.3, 0.4])
+  arms = comparison.finished_arms(tmp_path, ("long", "short"), (0.1,), (), (0, 1))
+  assert comparison.budget(arms) == 150
+  np.testing.assert_allclose(comparison.accuracies(arms[0], 150), [0.6, 0.44])
+  np.testing.assert_allclose(comparison.accuracies(arms[1], 150), [0.4])
+  line = dict(zip([name for name, _ in comparison.COLUMNS], comparison.cells(arms[0], 150)))
+  assert (
+    line["accuracy"] == "52.0% ± 11.3"
+    and line["min to max"] == "44.0 to 60.0"
+    and line["gain"] == "+32.0"
+  )
+  assert (
+    line["tokens"] == "300"
+    and line["seconds"] == "60"
+    and line["peak MB"] == "-"
+    and line["lr"] == "0.1"
+  )
+
+
+def test_the_learning_rate_is_chosen_by_the_tuning_seeds_alone(tmp_path):
+  grid, seeds = (0.1, 0.2, 0.3), (100, 101)
+  for lr, found in zip(grid, [(0.5, 0.5), (0.9, 0.3), (0.4, 0.4)]):
+    for seed, right in zip(seeds, found):
+      online(tmp_path / f"a/{lr}/{seed}", [1], [0.2, right])
+  online(tmp_path / "a/0.3/0", [1], [0.2, 1.0])  # a shown seed says nothing
+  assert comparison.tuning(tmp_path, "a", grid, seeds) == pytest.approx([0.5, 0.6, 0.4])
+  assert comparison.best_lr(tmp_path, "a", grid, seeds) == 0.2
+  assert comparison.best_lr(tmp_path, "a", grid, (100, 101, 102)) is None
+  assert comparison.best_lr(tmp_path, "new", (0.1,), seeds) == 0.1
+  (tmp_path / "a/0.2/101/result.json").unlink()
+  (tmp_path / "a/0.2/101/diverged.txt").touch()
+  assert comparison.best_lr(tmp_path, "a", grid, seeds) == 0.1  # 0.9 and 0 make 0.45
+  (tmp_path / "a/0.1/101/result.json").write_text('{"accuracy_after": 0.4}')
+  assert comparison.best_lr(tmp_path, "a", grid, seeds) == 0.1  # of two equals the lower
+
+
+def test_a_run_that_diverged_counts_zero_and_is_not_begun_again(config, workdir):
+  config.lrs = (0.001, 1.0)
+  assert run_all(config, workdir) and run_all(config, workdir)
+  assert calls(workdir)["grpo/1/100"] == 1 and "grpo/0.001/0" in calls(workdir)
+  config.lrs, config.seeds = (1.0,), (0,)
+  assert run_all(config, workdir)
+  (arm,) = comparison.finished_arms(workdir, ("grpo",), (1.0,), (), (0,))
+  assert comparison.cells(arm, 0.0)[:4] == ["grpo", "1", "1, 1 diverged", "0.0%"]
+  compare.draw(config, workdir)

@@ -1,0 +1,38 @@
+"""Loading the reward models of a run."""
+
+import pytest
+from ml_collections import ConfigDict
+
+from grpo_jax.errors import SettingError
+from grpo_jax.loops import collect
+from grpo_jax.reward_models import load
+from grpo_jax.setup import build, defaults
+from grpo_jax.tokenizer import making
+
+
+@pytest.fixture
+def config() -> ConfigDict:
+  c = defaults.get_config()
+  c.tokenizer, c.model.variant = "words", "test_qwen3"
+  c.data.arithmetic.size = 32
+  c.eval.problems = 4
+  return c
+
+
+def test_a_judge_of_another_tokenizer(config):
+  ours = build.model(config)
+  theirs = ours._replace(tokenizer=making.word_level(["other words"]))
+  load.check_tokenizer(ours, ours, "here")
+  with pytest.raises(SettingError, match="^here: has another tokenizer than the policy"):
+    load.check_tokenizer(ours, theirs, "here")
+
+
+def test_a_check_reads_no_weights_of_reward_models(config, monkeypatch):
+  loads = []
+  monkeypatch.setattr(load, "_check_model", lambda *_: lambda: loads.append("judge"))
+  config.rewards.outcome_models = (("judge", "folder", 1.0),)
+  model = build.model(config)
+  collect.check_collector(config, model)
+  assert not loads
+  collect.make_collector(config, model)
+  assert loads == ["judge"]

@@ -1,0 +1,169 @@
+"""The option that a text states."""
+
+import time
+
+import pytest
+
+from grpo_jax.rewards import option
+from grpo_jax.types import TRUNCATED
+from rewards.verifiers_test import completion, example
+
+STATED = [
+  *(
+    " Answer: B",
+    " #### B",
+    "- Answer: B",
+    "## Answer: B",
+    "**Option B**",
+    "(Answer: B)",
+    "My answer: B",
+  ),
+  *("The answer is $\\text{B}$", "Answer: \\mathrm{B}", "answer: C is tempting.\nMy answer: B"),
+  *(
+    "B",
+    "b",
+    "(B)",
+    "B.",
+    "(b).",
+    "**B**",
+    "**(B)**",
+    "$B$",
+    "so\nB",
+    "so\n(B)",
+    "so\n\n**B.**\n",
+    "\\boxed{B}",
+  ),
+  *(
+    "\\boxed{(B)}",
+    "\\boxed{\\text{B}}",
+    "$\\boxed{\\textbf{(B)}}$",
+    "The answer is $\\boxed{B}$.",
+    "#### B",
+    "#### (B).",
+  ),
+  *(
+    "The answer is B",
+    "The answer is B.",
+    "the answer is (b)",
+    "The answer is: B",
+    "Answer: B",
+    "answer: **B**",
+  ),
+  *(
+    "**Answer: B**",
+    "**Answer:** B",
+    "The correct answer is **B**.",
+    "The correct option is B",
+    "I choose option B",
+  ),
+  *(
+    "Answer:\nB",
+    "The final answer is [B], I think",
+    "The answer is B because A is not",
+    "answer is B) Bern",
+  ),
+  *(
+    "It must be (B), as said.",
+    "A. Oslo\nB. Bern\nThe answer is B",
+    "The answer is A. No, the answer is B.",
+  ),
+  *(
+    "\\boxed{A}, no, \\boxed{B}",
+    "The answer is A.\n#### B",
+    "#### A\nThe answer is B",
+    "\\boxed{A} so the answer is B.",
+  ),
+]
+
+
+NOT_STATED = [
+  *(
+    "",
+    "A",
+    "C",
+    "Both",
+    "Bern",
+    "B or C",
+    "The answer is B or C",
+    "The answer is (B) and (C)",
+    "The answer is B, C",
+  ),
+  *(
+    "Answer: A/B",
+    "\\boxed{A, B}",
+    "\\boxed{}",
+    "\\boxed{B",
+    "\\boxed{AB}",
+    "#### B C",
+    "#### B\n#### A",
+    "####\n",
+  ),
+  *(
+    "The answer is Berlin",
+    "The answer is Because",
+    "The answer is B1",
+    "The answer is not B",
+    "the answer is b",
+  ),
+  *(
+    "The answer is B. No, the answer is A.",
+    "The answer is B.\nA",
+    "(A) is wrong, (B) is right",
+    "(A)(B)",
+    "A\nB\nC",
+  ),
+  *(
+    "\\boxed{B} and \\boxed{C}",
+    "\\boxed{B} and \\boxed{",
+    "The answer is A house",
+    "Answer: I think so",
+    "\u0412",
+  ),
+  *("The answer is B? No.", "vitamin B", "plan B it is", "answer", "answer is", "(B"),
+]
+
+
+@pytest.mark.parametrize("text", STATED)
+def test_the_last_stated_option_counts(text):
+  assert option.option_correct(example("B"), completion(text)) == 1.0
+  assert option.option_correct(example("(b)"), completion(text)) == 1.0
+  assert option.option_correct(example("A"), completion(text)) == 0.0
+
+
+@pytest.mark.parametrize("text", NOT_STATED)
+def test_what_states_another_option_or_several_is_wrong(text):
+  assert option.option_correct(example("B"), completion(text)) == 0.0
+
+
+def test_a_statement_that_was_cut_off_does_not_count():
+  for text, reward in (
+    ("The answer is B", 0),
+    ("The answer is B\nsince", 1),
+    ("\\boxed{B}", 0),
+    ("B", 0),
+  ):
+    assert option.option_correct(example("B"), completion(text, TRUNCATED)) == reward
+
+
+def test_a_and_i_are_words_too():
+  for letter in "AI":
+    for text, reward in (
+      (f"The answer is {letter}.", 1),
+      (f"The answer is {letter} cat", 0),
+      (f"Answer: ({letter})", 1),
+    ):
+      assert option.option_correct(example(letter), completion(text)) == reward, text
+
+
+def test_the_time_of_an_option_grows_with_the_text():
+  for text in (
+    "answer is " * 30_000,
+    "(B" * 100_000,
+    "*" * 300_000,
+    "####" * 80_000,
+    "answer is B or " * 20_000,
+    " " * 10**5,
+  ):
+    start = time.perf_counter()
+    option.answer_of(completion(text))
+    assert time.perf_counter() - start < 2.0, text[:20]

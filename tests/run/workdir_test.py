@@ -1,0 +1,155 @@
+"""Which config a folder belongs to."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+from checkpoint_test import abstract, make_state
+from conftest import ROOT, environment
+
+from grpo_jax.errors import CheckpointError, SettingError
+from grpo_jax.run import checkpoint
+from grpo_jax.run.workdir import check_owner, check_space, claim, locked
+from grpo_jax.setup import defaults
+
+
+def test_a_folder_with_a_file_named_as_a_log_that_no_run_wrote_is_refused(tmp_path):
+  (tmp_path / "samples.jsonl").write_text("mine\n")
+  with pytest.raises(
+    CheckpointError, match=r"holds samples.jsonl and no config.json.*another --workdir"
+  ):
+    check_owner(str(tmp_path), defaults.get_config())
+  assert [p.name for p in tmp_path.iterdir()] == ["samples.jsonl"]
+  assert (tmp_path / "samples.jsonl").read_text() == "mine\n"
+
+
+def test_a_workdir_belongs_to_its_config(tmp_path):
+  workdir = str(tmp_path / "new" / "run")
+  config = defaults.get_config()
+  claim(workdir, config)
+  check_owner(workdir, config)
+  config.steps, config.log.every, config.mesh.fsdp, config.learner.microbatch = (
+    999,
+    7,
+    1,
+    4,
+  )  # may change
+  check_owner(workdir, config)
+  claim(workdir, config)
+  owner = json.loads((tmp_path / "new" / "run" / "config.json").read_text())
+  assert (owner["steps"], owner["log"]["every"], owner["learner"]["lr"]) == (999, 7, 1e-6)
+  config.learner.lr, config.data.template = 2e-6, "{question} "
+  with pytest.raises(SettingError) as error:
+    check_owner(workdir, config)
+  message = str(error.value)
+  assert f"workdir={workdir}" in message and "\n" not in message
+  assert (
+    "learner.lr was 1e-06, is 2e-06" in message and "data.template was '{question}\\n'" in message
+  )
+  assert "steps" not in message
+  assert json.loads((tmp_path / "new" / "run" / "config.json").read_text()) == owner
+
+
+IN_USE = """
+import sys
+from grpo_jax.errors import SettingError
+from grpo_jax.run.workdir import locked
+try:
+  with locked(sys.argv[1]):
+    print("in", flush=True)
+    sys.stdin.read()
+except SettingError as error:
+  print(error)
+"""
+
+
+def test_a_folder_has_one_run_at_a_time(tmp_path):
+  workdir = str(tmp_path / "run")
+  pipes = {
+    "stdin": subprocess.PIPE,
+    "stdout": subprocess.PIPE,
+    "text": True,
+    "cwd": ROOT,
+    "env": environment(1),
+  }
+  holder = subprocess.Popen([sys.executable, "-c", IN_USE, workdir], **pipes)
+  assert holder.stdout.readline() == "in\n"
+  where = f"process {holder.pid} on {socket.gethostname()}"
+  with (
+    pytest.raises(SettingError, match=f"is in use by {where}; wait until .*another --workdir"),
+    locked(workdir),
+  ):
+    pass
+  holder.kill()  # no word, nothing tidied up
+  holder.wait()
+  with locked(workdir):
+    assert (
+      tmp_path / "run" / "lock"
+    ).read_text() == f"process {os.getpid()} on {socket.gethostname()}\n"
+    second = subprocess.run(
+      [sys.executable, "-c", IN_USE, workdir], **pipes | {"stdin": subprocess.DEVNULL}
+    )
+    assert f"is in use by process {os.getpid()} on" in second.stdout
+  with locked(workdir):
+    pass
+
+
+def test_steps_may_not_change_where_the_learning_rate_depends_on_them(tmp_path):
+  config = defaults.get_config()
+  config.learner.schedule = "linear"
+  claim(str(tmp_path), config)
+  config.steps += 1
+  with pytest.raises(
+    SettingError, match="steps was 200, is 201; the learning rate of every step depends on steps"
+  ):
+    check_owner(str(tmp_path), config)
+
+
+def test_a_setting_that_came_or_went_is_a_difference(tmp_path):
+  config = defaults.get_config()
+  claim(str(tmp_path), config)
+  with config.unlocked():
+    config.learner.extra = 1
+    del config.objective.eps
+  with pytest.raises(
+    SettingError, match="learner.extra was absent, is 1; objective.eps was 0.0001, is absent"
+  ):
+    check_owner(str(tmp_path), config)
+
+
+def test_a_workdir_that_cannot_be_written(tmp_path, monkeypatch):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(SettingError, match="cannot be written .Not a directory"):
+    claim(str(tmp_path / "file" / "run"), defaults.get_config())
+  with (
+    pytest.raises(SettingError, match="cannot be written .Not a directory"),
+    locked(str(tmp_path / "file" / "run")),
+  ):
+    pass
+  with pytest.raises(SettingError, match="cannot be written .Not a directory"):
+    checkpoint.Checkpoints(str(tmp_path / "file" / "run"), keep=1)
+  with pytest.raises(SettingError, match="checkpoint.keep=0"):
+    checkpoint.Checkpoints(str(tmp_path), keep=0)
+  claim(str(tmp_path), defaults.get_config())
+  before = (tmp_path / "config.json").read_bytes()
+
+  def full(_):
+    raise OSError(28, os.strerror(28))
+
+  monkeypatch.setattr(os, "fsync", full)
+  with pytest.raises(SettingError, match="No space left on device"):
+    claim(str(tmp_path), defaults.get_config())
+  assert (tmp_path / "config.json").read_bytes() == before
+  assert not (tmp_path / "config.json.tmp").exists()
+
+
+def test_a_disk_without_room_for_a_checkpoint(tmp_path):
+  check_space(str(tmp_path), abstract(make_state()))
+  huge = {"w": jax.ShapeDtypeStruct((10**9, 10**9), jnp.float32)}
+  with pytest.raises(SettingError, match="MB are free .* takes 4000000000000.0 MB"):
+    check_space(str(tmp_path), huge)

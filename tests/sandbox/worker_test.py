@@ -1,0 +1,49 @@
+"""Child processes with limits."""
+
+from conftest import ROOT
+
+from grpo_jax.sandbox import worker
+
+ALLOCATES = """
+import os, sys, time
+sys.path.insert(0, {root!r})
+from grpo_jax.sandbox import worker as apart
+
+def answer(request):
+  if request["do"] == "fill":
+    return {{"length": len(bytes(2**40))}}  # at once: to fill pages is to compute, too
+  if request["do"] == "sleep":
+    time.sleep(60)
+  while request["do"] == "compute":
+    pass
+  if request["do"] == "print":
+    print("not a reply", flush=True)
+  if request["do"] == "write":
+    os.write(os.open({file!r}, os.O_WRONLY | os.O_CREAT), b"x")
+  return {{"did": request["do"]}}
+
+if __name__ == "__main__":
+  apart.PATIENCE = 4.8
+  apart.serve(answer, 128 * 2**20, 0.2)
+"""
+
+
+def test_limits_of_a_process(tmp_path, monkeypatch):
+  (tmp_path / "limited.py").write_text(
+    ALLOCATES.format(root=str(ROOT), file=str(tmp_path / "written"))
+  )
+  monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+  process = worker.Process("limited")
+  assert process.ask({"do": "nothing"}) == {"did": "nothing"}
+  number = process.process.pid
+  assert process.ask({"do": "print"}) == {"did": "print"}
+  assert "as one that needs more than 128 MB of memory" in process.ask({"do": "fill"})["error"]
+  assert process.ask({"do": "compute"}) == {"error": "computes for more than 0.2 seconds"}
+  assert process.ask({"do": "sleep"}) == {"error": "takes more than 5 seconds"}
+  assert "ended its process with code 1" in process.ask({"do": "write"})["error"]
+  assert not (tmp_path / "written").exists() or not (tmp_path / "written").read_text()
+  assert process.ask({"do": "nothing"}) == {"did": "nothing"} and process.process.pid == number
+  process.process.kill()
+  assert process.ask({"do": "nothing"}) == {"error": "ended its process with code -9"}
+  assert process.ask({"do": "nothing"}) == {"did": "nothing"}
+  process.stop()

@@ -1,0 +1,53 @@
+"""The model and data of a run."""
+
+import pytest
+from ml_collections import ConfigDict
+
+from grpo_jax.errors import CheckpointError, SettingError
+from grpo_jax.loops import collect
+from grpo_jax.setup import build, defaults
+from grpo_jax.tokenizer import making
+
+
+@pytest.fixture
+def config() -> ConfigDict:
+  c = defaults.get_config()
+  c.tokenizer, c.model.variant = "words", "test_qwen3"
+  c.data.arithmetic.size = 32
+  c.eval.problems = 4
+  return c
+
+
+def test_a_special_token_that_the_model_cannot_embed(config):
+  """Gemma 3's text models have such a tokenizer: it is refused only where a template uses the
+  token.
+  """
+  model = build.model(config)
+  vocab = model.tokenizer.vocab_size
+  how = {"template": "{question}" + making.END, "chat": False, "system": "", "arguments": ()}
+  assert build._render(model.tokenizer, vocab, how, "has 4")
+  special = model.tokenizer.token_id(making.END)
+  with pytest.raises(
+    SettingError, match=f"data.template: the token {special} of the prompt is none of the model's"
+  ):
+    build._render(model.tokenizer, special, how | {"template": making.END + "{question}"}, "")
+
+
+def test_a_chat_without_a_template(config):
+  config.data.chat = True
+  with pytest.raises(SettingError, match="data.chat=True: this tokenizer has no chat template"):
+    collect.make_collector(config, build.model(config))
+
+
+@pytest.mark.parametrize("setting", ["ref_from", "init_from"])
+def test_a_run_without_a_checkpoint_gives_no_weights(config, tmp_path, setting):
+  build.describe(build.model(config), str(tmp_path / "model"))
+  if setting == "init_from":
+    config.init_from, config.tokenizer, config.model.variant = str(tmp_path), "", ""
+    with pytest.raises(CheckpointError, match="init_from=.*this run has no complete checkpoint"):
+      build.model(config)
+  else:
+    with pytest.raises(CheckpointError, match="ref_from=.*this run has no complete checkpoint"):
+      build.check_source(str(tmp_path), build.model(config), "ref_from")
+  with pytest.raises(SettingError, match="offline.teacher='gone': no such folder"):
+    build.check_source("gone", None, "offline.teacher")

@@ -1,0 +1,65 @@
+"""Settings against each other."""
+
+import pytest
+import tiny
+from ml_collections import ConfigDict
+
+from experiments import arithmetic
+from grpo_jax.errors import SettingError
+from grpo_jax.setup import checks, defaults, registry
+
+
+@pytest.mark.parametrize("name", sorted(arithmetic.OBJECTIVES))
+@pytest.mark.parametrize("more", [{}, {"learner.minibatches": 4, "learner.microbatch": 2}])
+def test_the_objectives_here_are_as_they_should_be(name, more):
+  teacher = ",teacher=x" if name.startswith("distill") else ""
+  config = arithmetic.get_config(f"objective={name}{teacher}")
+  config.update_from_flattened_dict(more)
+  checks.check_settings(config)
+
+
+@pytest.fixture
+def config() -> ConfigDict:
+  c = defaults.get_config()
+  c.tokenizer, c.model.variant = "words", "test_qwen3"
+  c.data.arithmetic.size = 32
+  c.eval.problems = 4
+  return c
+
+
+def test_groups_of_one(config):
+  config.sampler.group = 1
+  with pytest.raises(
+    SettingError, match="sampler.group=1: objective.advantage='group_relative' .*use at least 2"
+  ):
+    checks.check(config, tiny.decoder(), registry.objective("grpo"))
+  config.objective.advantage = f"{__file__}:own"
+  checks.check(config, tiny.decoder(), registry.objective("grpo"))
+  config.objective = defaults.objective("ppo", config)  # a critic needs no group
+  checks.check(config, tiny.decoder(), registry.objective("ppo"))
+  config.objective.group_baseline = True
+  with pytest.raises(
+    SettingError, match="sampler.group=1: objective.group_baseline=True compares .*use at least 2"
+  ):
+    checks.check(config, tiny.decoder(), registry.objective("ppo"))
+  config.objective = defaults.objective("target_prob", config)
+  with pytest.raises(
+    SettingError, match="sampler.group=1: objective.name='target_prob' compares .*use at least 2"
+  ):
+    checks.check(config, tiny.decoder(), registry.objective("target_prob"))
+  config.objective = defaults.objective("rft", config)
+  checks.check(config, tiny.decoder(), registry.objective("rft"))
+  config.loop, config.offline.data, config.objective = (
+    "offline",
+    "pairs",
+    defaults.objective("dpo", config),
+  )
+  with pytest.raises(
+    SettingError, match="sampler.group=1 with offline.data='pairs': use at least 2"
+  ):
+    checks.check(config, tiny.decoder(), registry.objective("dpo"))
+
+
+def own(rollouts):
+  """An advantage that needs no group."""
+  return rollouts.rewards

@@ -1,0 +1,93 @@
+"""Rewards and reward models of a config."""
+
+import re
+import types
+
+import pytest
+from registry_test import _rewards
+from rewards.verifiers_test import completion, example, section
+
+from grpo_jax.errors import SettingError
+from grpo_jax.rewards import math
+from grpo_jax.setup import scorers
+from grpo_jax.types import Completion, Example
+
+
+def test_the_rule_is_what_labels_or_what_evaluates():
+  functions = (("short", "length.overlong", 1.0), ("right", "math.answer_correct", 0.0, {}))
+  config = types.SimpleNamespace(
+    loop="online",
+    rewards=types.SimpleNamespace(functions=functions),
+    eval=types.SimpleNamespace(reward="math.answer_correct", arguments=()),
+    iterative=types.SimpleNamespace(labels="short"),
+  )
+  assert scorers.rule(config) == "right"
+  config.loop = "iterative"
+  assert scorers.rule(config) == "short"
+  config.loop, config.eval.reward = "online", "boxed.boxed_correct"
+  assert scorers.rule(config) == ""
+
+
+def test_the_rule_has_the_arguments_of_what_evaluates():
+  rows = [("strict", {"pattern": "#### (.+)"}), ("loose", {"pattern": "([0-9]+)"})]
+  config = types.SimpleNamespace(
+    loop="online",
+    rewards=types.SimpleNamespace(
+      functions=[(name, "pattern.pattern_correct", 1.0, how) for name, how in rows]
+    ),
+    eval=types.SimpleNamespace(
+      reward="pattern.pattern_correct", arguments=(("pattern", "([0-9]+)"),)
+    ),
+  )
+  assert scorers.rule(config) == "loose"
+  config.eval.arguments = ()
+  assert scorers.rule(config) == ""
+
+
+def test_rewards():
+  cfg = _rewards(
+    ("correct", "math.answer_correct", 1),
+    ("overlong", "length.overlong", 0.5, {"max_length": 10, "buffer": 4}),
+  )
+  (name, function, weight), (_, overlong, _) = scorers.rewards(cfg)
+  assert (name, function, weight) == ("correct", math.answer_correct, 1.0)
+  assert overlong(Example("", "", "", {}), Completion("", [0] * 8, 1, [])) == -0.5
+
+
+@pytest.mark.parametrize(
+  "functions",
+  [
+    (),
+    (("a", "math.answer_correct"),),
+    (("a", "math.answer_correct", "1"),),
+    (("a", "math.answer_correct", 1.0), ("a", "math.well_formed", 1.0)),
+    (("a", "length.overlong", 1.0, {"max_len": 10, "buffer": 4}),),
+    (("a", "length.overlong", 1.0),),
+    (("a", "math.answer_correct", 1.0, {"strict": True}),),
+  ],
+)
+def test_bad_rewards(functions):
+  with pytest.raises(SettingError, match="rewards.functions has"):
+    scorers.rewards(_rewards(*functions))
+
+
+def test_a_file_of_ones_own_may_say_what_its_answers_are(tmp_path):
+  (tmp_path / "mine.py").write_text(
+    "def right(example, completion, *, end='.'):\n  return completion.text.endswith(end)\n\n\n"
+    "def answer_of(completion, *, end='.'):\n  return completion.text.removesuffix(end)\n\n\n"
+    "def check_arguments(*, end='.'):\n  if not end:\n    raise ValueError('empty')\n"
+  )
+  found = scorers.eval_reward(
+    section(reward=f"{tmp_path}/mine.py:right", arguments=(("end", "!"),))
+  )
+  assert found.answer_of(completion("so!")) == "so" and found.score(example(""), completion("so!"))
+  assert found.score_ahead is None
+  with pytest.raises(ValueError, match="empty"):
+    scorers.eval_reward(section(reward=f"{tmp_path}/mine.py:right", arguments=(("end", ""),)))
+  (tmp_path / "other.py").write_text(
+    "def right(example, completion, *, end):\n  pass\n\n\ndef answer_of(c):\n  pass\n"
+  )
+  with pytest.raises(
+    SettingError, match=re.escape("other.py:right cannot be called so: got an unexpected keyword")
+  ):
+    scorers.eval_reward(section(reward=f"{tmp_path}/other.py:right", arguments=(("end", "!"),)))

@@ -1,0 +1,28 @@
+"""Folders of weights and checkpoints of runs."""
+
+from typing import Any
+
+from passed_on_test import stub
+
+from grpo_jax.setup import build, weights
+
+
+def test_a_reference_of_a_step_is_read_from_the_run_although_it_has_an_export_by_now(monkeypatch):
+  monkeypatch.setattr(build, "check_source", lambda *args: None)
+  monkeypatch.setattr(weights, "find_source", lambda source: (f"{source}/export", ""))
+  monkeypatch.setattr(weights, "restore", lambda run, decoder, step: (run, step))
+  monkeypatch.setattr(weights, "load", lambda folder, decoder: folder)
+  model: Any = stub(decoder=stub(base=None))
+  assert build.reference("runs/1", model, "ref_from") == "runs/1/export"
+  assert build.reference("runs/1", model, "ref_from", step=2) == ("runs/1", 2)
+
+
+def test_the_source_of_a_learner_of_a_run():
+  config = {"init_from": "policy", "iterative": {"reward_model": "judge"}}
+  assert [weights.began_with(config, name) for name in ("policy", weights.REWARD_MODEL)] == [
+    "policy",
+    "judge",
+  ]
+  assert (
+    weights.began_with({"init_from": "policy", "iterative": None}, weights.REWARD_MODEL) == "policy"
+  )
