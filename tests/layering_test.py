@@ -1,10 +1,11 @@
 """Imports run downwards between folders and form no circle. A folder that is new is named here, in
-its place.
+its place. The test of `grpo_jax/X/y.py` is `tests/X/y_test.py`.
 """
 
 import ast
 import graphlib
 import pathlib
+from collections.abc import Iterable
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -53,6 +54,9 @@ AT_IMPORT = (
   "process_index",
   "process_count",
 )
+
+# Modules without a test file of their own: they hold interfaces alone, which run nothing.
+UNTESTED = ("evaluation/evaluation.py", "loops/protocols.py")
 
 
 def sources() -> dict[str, str]:
@@ -236,4 +240,27 @@ def test_devices_are_not_asked_for_at_import():
   assert violations({"distributed.sharding": text}) == [
     "distributed.sharding: line 1: jax.devices() at import",
     "distributed.sharding: line 5: jax.device_count() at import",
+  ]
+
+
+def without_test(modules: Iterable[str], tests: Iterable[str]) -> list[str]:
+  """Returns the modules, such as "ops/masked.py", that have no test of their name in `tests`."""
+  tested = {test.removesuffix("_test.py") + ".py" for test in tests}
+  return sorted(module for module in modules if module not in tested)
+
+
+def files(folder: str, names: str) -> list[str]:
+  """Returns the files of a folder with such names, by their paths in it."""
+  return [file.relative_to(ROOT / folder).as_posix() for file in (ROOT / folder).rglob(names)]
+
+
+def test_every_module_has_a_test_of_its_name():
+  modules = [module for module in files("grpo_jax", "*.py") if not module.endswith("__init__.py")]
+  assert without_test(modules, files("tests", "*_test.py")) == sorted(UNTESTED)
+
+
+def test_a_module_without_a_test_is_seen():
+  modules = ["ops/masked.py", "ops/shapes.py", "types.py"]
+  assert without_test(modules, ["ops/masked_test.py", "io/shapes_test.py", "types_test.py"]) == [
+    "ops/shapes.py"
   ]
