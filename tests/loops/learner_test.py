@@ -6,9 +6,7 @@ import tiny
 import tiny_runs
 from passed_on_test import WRITER, groups, stub
 
-from grpo_jax.loops import (
-  learner,
-)
+from grpo_jax.loops import learner
 
 
 def test_updates_are_measured_every_so_often_and_their_rate_is_told(monkeypatch):

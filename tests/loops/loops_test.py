@@ -125,9 +125,6 @@ def test_log_probs_are_at_the_sampler_s_temperature_where_the_policy_sampled_and
   assert found == want
 
 
-# -- a critic
-
-
 # -- iterations
 
 

@@ -324,6 +324,3 @@ def test_greedy_evaluation_is_greedy_and_the_other_has_samples_of_its_own(monkey
   model: Any = stub(layout=tiny.layout(), tokenizer=None)
   own = evaluator.Evaluator(make(c), model)
   assert own.greedy == {"temperature": 0.0, "group": 1} and own.sampled == {"group": 6}
-
-
-# -- the memory of a plan

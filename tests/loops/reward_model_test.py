@@ -102,9 +102,6 @@ def test_a_head_with_two_labels_is_refused(tmp_path):
     tensors.check(tmp_path / "m", hf_test.decoder(config).shapes())
 
 
-# -- how well pairs are told apart
-
-
 # -- pairs of samples
 
 

@@ -171,9 +171,6 @@ def test_the_sampler_decodes_merged_weights(mesh):
   assert (got.tokens != of_adapters(split(whole)[0], prompts, jax.random.key(3))[0].tokens).any()
 
 
-# -- PEFT
-
-
 # -- settings
 
 

@@ -5,9 +5,7 @@ import numpy as np
 import objective_cases as cases
 
 from grpo_jax.objectives import advantages as named
-from grpo_jax.objectives import (
-  common,
-)
+from grpo_jax.objectives import common
 
 
 def test_step_returns_compare_with_the_completions_that_are_there():

@@ -3,9 +3,7 @@
 import jax.numpy as jnp
 import objective_cases as cases
 
-from grpo_jax.objectives import (
-  cispo,
-)
+from grpo_jax.objectives import cispo
 from objectives.coefficients_test import check, prepared
 
 

@@ -4,9 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import objective_cases as cases
 
-from grpo_jax.objectives import (
-  common,
-)
+from grpo_jax.objectives import common
 
 
 def test_the_stop_token_is_trained_and_counts():

@@ -2,9 +2,7 @@
 
 import objective_cases as cases
 
-from grpo_jax.objectives import (
-  distill,
-)
+from grpo_jax.objectives import distill
 from objectives.coefficients_test import check, on_policy, prepared
 
 

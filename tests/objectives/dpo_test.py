@@ -3,9 +3,7 @@
 import numpy as np
 import objective_cases as cases
 
-from grpo_jax.objectives import (
-  dpo,
-)
+from grpo_jax.objectives import dpo
 from grpo_jax.objectives.coefficients import gradient_coefficient
 from objectives.coefficients_test import prepared
 

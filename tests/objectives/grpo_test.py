@@ -4,9 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import objective_cases as cases
 
-from grpo_jax.objectives import (
-  grpo,
-)
+from grpo_jax.objectives import grpo
 from objectives.coefficients_test import check, on_policy, prepared
 
 

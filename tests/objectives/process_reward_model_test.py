@@ -3,9 +3,7 @@
 import numpy as np
 import objective_cases as cases
 
-from grpo_jax.objectives import (
-  process_reward_model,
-)
+from grpo_jax.objectives import process_reward_model
 
 
 def test_a_process_reward_model_learns_from_the_last_tokens_of_steps_alone():

@@ -4,9 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import objective_cases as cases
 
-from grpo_jax.objectives import (
-  rft,
-)
+from grpo_jax.objectives import rft
 from objectives.coefficients_test import check, prepared
 
 

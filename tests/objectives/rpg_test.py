@@ -4,9 +4,7 @@ import jax.numpy as jnp
 import objective_cases as cases
 import pytest
 
-from grpo_jax.objectives import (
-  rpg,
-)
+from grpo_jax.objectives import rpg
 from objectives.coefficients_test import check, prepared
 
 

@@ -4,9 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import objective_cases as cases
 
-from grpo_jax.objectives import (
-  target_prob,
-)
+from grpo_jax.objectives import target_prob
 from grpo_jax.ops import masked
 from grpo_jax.types import STOPPED, TRUNCATED
 

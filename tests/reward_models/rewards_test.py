@@ -11,8 +11,9 @@ import tiny
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.reward_models import rewards as model_rewards
 from grpo_jax.reward_models.rewards import RewardModel
+from grpo_jax.rewards import combine
 from grpo_jax.sampling import rollouts as host
-from grpo_jax.types import STOPPED, TRUNCATED, Completion
+from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
 
 
 def test_an_outcome_is_judged_after_its_end_and_what_was_cut_off_is_the_least_of_its_group():
@@ -60,3 +61,26 @@ def test_a_batch_is_judged_as_the_learner_packs_it(mesh, microbatches):
     assert last_of(p, g, completion) == [(n - 1, pytest.approx(want[p, g, n - 1], abs=1e-4))]
     sure = 1 / (1 + np.exp(-want[p, g, completion.step_ends].astype(float)))
     assert [value for _, value in steps_of(p, g, completion)] == pytest.approx(list(sure), abs=1e-4)
+
+
+def test_rewards_of_models_are_added_to_those_of_functions():
+  example, completion = Example("", "", "", {}), Completion("", [1, 2, 3], STOPPED, [0, 2])
+
+  def steps(p, g, completion):
+    return [(0, 0.5), (2, 0.25 + g)]
+
+  def broken(p, g, completion):
+    return [(2, float("nan"))]
+
+  found = combine.score(
+    [("one", lambda *_: 1.0, 2.0)],
+    [example],
+    [[completion] * 2],
+    4,
+    -7.0,
+    models=[("a", steps, 10.0), ("b", broken, 1.0)],
+  )
+  np.testing.assert_array_equal(found.rewards[0], [[5, 0, 2 + 2.5 - 7, 0], [5, 0, 2 + 12.5 - 7, 0]])
+  np.testing.assert_array_equal(found.given[0], [[True, False, True, False]] * 2)
+  np.testing.assert_allclose(found.components[0], [[1, 0.375, -7], [1, 0.875, -7]])
+  assert [(fault.sample, fault.name) for fault in found.faults] == [(0, "b"), (1, "b")]

@@ -1,6 +1,4 @@
-"""Verifiers beside the strict ones: a stated option, an exact text, a pattern; and how settings
-name them.
-"""
+"""What all verifiers have in common: they vote, and are known before a batch is scored."""
 
 from fractions import Fraction
 

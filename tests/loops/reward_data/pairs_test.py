@@ -10,9 +10,7 @@ from passed_on_test import stub
 from reward_model_test import config, line, write
 
 from grpo_jax.errors import GrpoError
-from grpo_jax.loops import (
-  groups,
-)
+from grpo_jax.loops import groups
 from grpo_jax.loops.reward_data import pairs
 from grpo_jax.setup import build
 from grpo_jax.types import STOPPED, TRUNCATED

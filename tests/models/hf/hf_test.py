@@ -356,9 +356,6 @@ def test_export_takes_no_folder_of_somebody_else(tmp_path):
   assert (tmp_path / "thesis.tex").read_text() == "x"
 
 
-# -- variants
-
-
 # -- transformers as the oracle
 
 
