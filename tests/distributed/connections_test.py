@@ -17,7 +17,7 @@ def test_each_process_is_known_by_its_number_and_a_stranger_is_closed():
   with connections._listen() as server, concurrent.futures.ThreadPoolExecutor() as threads:
     address = "localhost", server.getsockname()[1]
     accepting = threads.submit(connections._accept, server, SECRET, 2)
-    stranger = socket.create_connection(address)
+    stranger = socket.create_connection(address, 30)
     stranger.sendall(b"of-another-run 2\n")
     assert stranger.recv(1) == b""  # closed
     others = {i: connections._reach(address, f"{SECRET} {i}\n")[0] for i in (2, 1)}

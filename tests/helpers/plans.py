@@ -1,5 +1,6 @@
 """Makes small runs to plan for, and facts and plans of them without a compiler."""
 
+import small_models  # noqa: F401  adds the variants named test_*
 from ml_collections import ConfigDict
 
 from grpo_jax.plan import chips, facts, lengths, memory, page, programs
