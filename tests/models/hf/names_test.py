@@ -44,7 +44,7 @@ def test_rows_of_a_fused_tensor_follow_one_another():
 
 
 def test_fused_tensors_are_known_by_their_names():
-  assert names.is_fused(["model.layers.0.self_attn.qkv_proj.weight"])
+  assert names.is_fused([names.HEAD, "model.layers.0.self_attn.qkv_proj.weight"])
   assert not names.is_fused(["model.layers.0.self_attn.q_proj.weight", names.HEAD])
 
 
