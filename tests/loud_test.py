@@ -15,6 +15,7 @@ from grpo_jax.run import compile_cache
 from grpo_jax.run.writer import Writer
 from grpo_jax.sandbox import deadline
 from grpo_jax.setup import build, defaults
+from grpo_jax.setup.experiment import make
 from grpo_jax.types import Example
 
 

@@ -6,6 +6,7 @@ from ml_collections import ConfigDict
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import evaluator
 from grpo_jax.setup import build, defaults
+from grpo_jax.setup.experiment import make
 from grpo_jax.types import Completion, Example
 
 
@@ -20,10 +21,10 @@ def config() -> ConfigDict:
 
 def test_before_and_after_are_compared_by_one_verifier(config):
   config.eval.reward, config.eval.arguments = "exact.exact_match", (("case", True),)
-  model = build.model(config)
-  strict = evaluator.Evaluator(config, model).tested()
+  model = build.model(make(config))
+  strict = evaluator.Evaluator(make(config), model).tested()
   config.eval.arguments = (("case", False),)
-  assert evaluator.Evaluator(config, model).tested() != strict
+  assert evaluator.Evaluator(make(config), model).tested() != strict
 
 
 @pytest.mark.parametrize(
@@ -38,19 +39,19 @@ def test_before_and_after_are_compared_by_one_verifier(config):
 )
 def test_a_reward_that_cannot_score_the_test_data(config, name, message):
   config.eval.reward, config.rewards.deadline = name, 0.1
-  model = build.model(config)
+  model = build.model(make(config))
   if not message:
-    evaluator.Evaluator(config, model)
+    evaluator.Evaluator(make(config), model)
     return
   with pytest.raises(
     SettingError, match=f"eval.reward='{name}': cannot score the test data: {message}.*; use"
   ):
-    evaluator.Evaluator(config, model)
+    evaluator.Evaluator(make(config), model)
 
 
 def test_an_evaluation_whose_reward_returns_nothing_says_so(config):
   config.eval.reward = f"{__file__}:forgets"
-  found = evaluator.Evaluator(config, build.model(config))
+  found = evaluator.Evaluator(make(config), build.model(make(config)))
   assert not found.warnings({"accuracy": 0.0})  # nothing was asked yet
   example, completion = found.problems[0], Completion("", [1], 1, [])
   found.reward.score(example, completion)

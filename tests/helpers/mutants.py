@@ -852,8 +852,8 @@ MUTANTS = (
   Mutant(
     "the schedule counts a rollout's minibatches as one update",
     "grpo_jax/loops/learner.py",
-    "config.steps * config.learner.mu * config.learner.minibatches",
-    "config.steps * config.learner.mu",
+    "experiment.steps * experiment.learner.mu * experiment.learner.minibatches",
+    "experiment.steps * experiment.learner.mu",
     "tests/loops/learner_test.py::test_a_schedule_is_of_all_updates_of_a_run",
   ),
   Mutant(

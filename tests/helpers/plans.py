@@ -32,7 +32,7 @@ def made(name: str, **fields) -> facts.Facts:
 def plan_of(
   workload: programs.Workload, learn: facts.Facts, sample: facts.Facts, price: float = 0.0
 ) -> page.Plan:
-  chip, of_step = chips.find_chip("v5e:2x4"), lengths.draw(workload.config, 0, 0)
+  chip, of_step = chips.find_chip("v5e:2x4"), lengths.draw(workload.experiment, 0, 0)
   return page.Plan(
     command="python -m launch.plan",
     topology="v5e:2x4",

@@ -9,7 +9,9 @@ import tiny_runs
 
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import iterative, online
-from grpo_jax.setup import checks, registry
+from grpo_jax.setup import checks
+from grpo_jax.setup.experiment import make
+from grpo_jax.setup.resolve import resolve
 
 M = tiny_runs.ITERATIVE["iterative.steps"]
 

@@ -7,6 +7,7 @@ import tiny_runs
 from passed_on_test import WRITER, groups, stub
 
 from grpo_jax.loops import learner
+from grpo_jax.setup.experiment import make
 
 
 def test_updates_are_measured_every_so_often_and_their_rate_is_told(monkeypatch):
@@ -38,5 +39,5 @@ def test_a_schedule_is_of_all_updates_of_a_run(monkeypatch):
   model: Any = stub(decoder=stub(config=stub(scores=False), lora=None), layout=tiny.layout())
   monkeypatch.setattr(learner.learn, "make_learn", lambda setup: None)
   monkeypatch.setattr(learner.movement, "make_movement", lambda setup: None)
-  learner.Learner(c, model, 1.0)
+  learner.Learner(make(c), model, 1.0)
   assert totals == [30, 30]

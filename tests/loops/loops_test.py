@@ -16,6 +16,7 @@ from grpo_jax.loops import iterative, learner, offline, online, process_reward_m
 from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.setup import build
+from grpo_jax.setup.resolve import resolve
 
 
 class Began(Exception):

@@ -30,6 +30,8 @@ from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.reward_data import continuations
 from grpo_jax.rewards.combine import Fault
 from grpo_jax.setup import build
+from grpo_jax.setup.experiment import make
+from grpo_jax.setup.resolve import resolve
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
 
 
@@ -130,7 +132,7 @@ def test_what_is_held_out_is_not_trained_on(monkeypatch, tmp_path, loop, changes
   all_groups = Steps(groups(5), np.zeros((5, 2, 4), np.float32)) if steps else groups(5)
 
   def make(config: Any, prompts: int) -> Kept:
-    made.append(Kept(config, prompts))
+    made.append(Kept(make(config), prompts))
     return made[0]
 
   for name, value in {

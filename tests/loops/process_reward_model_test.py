@@ -184,5 +184,5 @@ def test_a_file(tmp_path, capsys):
 def test_settings_that_do_not_go_together(changes, message):
   c = config(**changes)
   with pytest.raises(SettingError, match=message):
-    checks.check_steps(c)
-    checks.check_data(c, registry.objective(c.objective.name))
+    checks.check_steps(make(c))
+    checks.check_data(make(c))

@@ -26,7 +26,9 @@ from grpo_jax.loops.run import Run
 from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import read_config
 from grpo_jax.packing.plan import Packing
-from grpo_jax.setup import build, checks, defaults, registry
+from grpo_jax.setup import build, checks, defaults
+from grpo_jax.setup.experiment import make
+from grpo_jax.setup.resolve import resolve
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts
 
 PAD = 95  # in no prompt and no completion

@@ -12,11 +12,12 @@ from grpo_jax.models import costs
 from grpo_jax.plan import chips, programs
 from grpo_jax.plan import estimate as estimates
 from grpo_jax.plan.collectives import Collective
+from grpo_jax.setup.experiment import make
 
 
 @pytest.fixture(scope="module", params=MESHES, ids=str)
 def workload(request):
-  return programs.make_workload(small(request.param), jax.devices())
+  return programs.make_workload(make(small(request.param)), jax.devices())
 
 
 def test_operations_are_the_benchmarks():
@@ -25,7 +26,7 @@ def test_operations_are_the_benchmarks():
   )
   prompts, ends = benchmark.make_prompts(c, 0)
   c.model.variant = "test_qwen3"
-  workload = programs.make_workload(c, jax.devices())
+  workload = programs.make_workload(make(c), jax.devices())
   fits = made("learn"), made("weights"), made("sample")
   of_step = programs.Lengths(prompts.lengths, ends)
   found = estimates.estimate(workload, of_step, 0.0, chips.CHIPS["v5e"], *fits)
@@ -38,7 +39,7 @@ def test_operations_are_the_benchmarks():
 
 def test_steps_of_decoding():
   c = small((1, 2, 1, 4), **{"sampler.slots": 4})
-  workload = programs.make_workload(c, jax.devices())
+  workload = programs.make_workload(make(c), jax.devices())
   completions = np.full((8, 4), 3, np.int32)
   completions[5, 2] = 9  # shard 1: 16 samples in 2 slots
   found = estimates.decode_steps(workload, programs.Lengths(np.full(8, 8, np.int32), completions))

@@ -18,6 +18,7 @@ from grpo_jax.plan import estimate as estimates
 from grpo_jax.plan import lengths, memory, page, programs
 from grpo_jax.plan.chips import GIB
 from grpo_jax.setup import parameters
+from grpo_jax.setup.experiment import make
 
 
 @pytest.mark.parametrize(("slots", "tokens"), [(8, 2 * 5 + 8 * 7), (4, (2 + 4) * 5 + 4 * 7)])
@@ -47,7 +48,7 @@ def test_keys_and_values_of_a_token(monkeypatch, dtype, vector):
 
 @pytest.fixture(scope="module", params=MESHES, ids=str)
 def workload(request):
-  return programs.make_workload(small(request.param), jax.devices())
+  return programs.make_workload(make(small(request.param)), jax.devices())
 
 
 def test_parts_add_up_to_what_the_compiler_says(workload):
@@ -65,7 +66,7 @@ def test_parts_add_up_to_what_the_compiler_says(workload):
 
 def test_decode_weights_and_caches_are_those_of_a_shard():
   c = small((1, 4, 1, 2), **{"sampler.slots": 16, "sampler.cache_dtype": "bfloat16"})
-  workload = programs.make_workload(c, jax.devices())
+  workload = programs.make_workload(make(c), jax.devices())
   shape = workload.decoder.config
   s = memory.shard_slots(workload)
   assert s == memory.Slots(
@@ -81,7 +82,7 @@ ROW = "reward models (float32 parameters alone)"
 
 
 def test_what_the_compiler_cannot_see_is_added():
-  workload = programs.make_workload(small(), jax.devices())
+  workload = programs.make_workload(make(small()), jax.devices())
   state = sum(memory.state_bytes(workload).values())
   found = memory.sampling_parts(workload, made("sample", needs=9 * GIB, error="too large"), 3)
   assert found.total == 9 * GIB + state + 3
@@ -98,7 +99,7 @@ def test_reward_models_stay_beside_everything(tmp_path):
   c = small(
     **{"rewards.outcome_models": (("judge", str(tmp_path), 1.0),), "rewards.process_models": ()}
   )
-  alone, workload = (programs.make_workload(each, jax.devices()) for each in (small(), c))
+  alone, workload = (programs.make_workload(make(each), jax.devices()) for each in (small(), c))
   own = memory.shard_bytes(parameters.abstract(Decoder(judge, workload.decoder.layout)))
   assert memory.judge_bytes(alone) == {} and memory.judge_bytes(workload) == {ROW: own}
   for of, name in (
@@ -114,14 +115,14 @@ def test_reward_models_stay_beside_everything(tmp_path):
   with pytest.raises(
     SettingError, match="rewards.outcome_models has 'judge', .*none': no such folder"
   ):
-    programs.make_workload(c, jax.devices())
+    programs.make_workload(make(c), jax.devices())
 
 
 def test_decode_weights_in_int8_are_counted_as_such():
   """A byte a number and four for each output channel, in what is held and in what a step reads."""
   c = small((1, 4, 1, 2), **{"sampler.weights_dtype": "int8"})
   plain, workload = (
-    programs.make_workload(each, jax.devices()) for each in (small((1, 4, 1, 2)), c)
+    programs.make_workload(make(each), jax.devices()) for each in (small((1, 4, 1, 2)), c)
   )
   shape = workload.decoder.config
   q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
@@ -129,7 +130,7 @@ def test_decode_weights_in_int8_are_counted_as_such():
   scales = shape.layers * ((q + 2 * kv + 2 * shape.mlp) // 2 + 2 * shape.width)
   saved = 3 * shape.layers * costs.layer_weights(shape) // 2 - 4 * scales
   assert memory.decode_weight_bytes(plain) - memory.decode_weight_bytes(workload) == saved
-  of_step = lengths.draw(c, 0, 0)
+  of_step = lengths.draw(make(c), 0, 0)
   assert estimates.step_bytes(plain, of_step) - estimates.step_bytes(workload, of_step) == saved
   rows = dict(memory.weights_parts(workload, made("weights", outputs=11), 0).rows)
   assert rows["weights for decoding (float32, matrices of layers in int8)"] == 11

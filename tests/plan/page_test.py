@@ -9,11 +9,12 @@ from plans import MESHES, made, plan_of, small
 from grpo_jax.plan import page, programs
 from grpo_jax.plan.chips import GIB
 from grpo_jax.plan.collectives import Collective
+from grpo_jax.setup.experiment import make
 
 
 @pytest.fixture(scope="module", params=MESHES, ids=str)
 def workload(request):
-  return programs.make_workload(small(request.param), jax.devices())
+  return programs.make_workload(make(small(request.param)), jax.devices())
 
 
 def test_a_page(workload):

@@ -8,17 +8,18 @@ from experiments import gsm8k
 from grpo_jax.errors import SettingError
 from grpo_jax.models import variants
 from grpo_jax.plan import lengths, memory, programs
+from grpo_jax.setup.experiment import make
 
 
 @pytest.fixture(scope="module", params=MESHES, ids=str)
 def workload(request):
-  return programs.make_workload(small(request.param), jax.devices())
+  return programs.make_workload(make(small(request.param)), jax.devices())
 
 
 def test_the_compilers_arguments_are_the_leaves_of_their_shards(workload):
   arguments = (
     workload.learner.abstract(),
-    *programs.learn_arguments(workload, lengths.draw(workload.config, 0, 0)),
+    *programs.learn_arguments(workload, lengths.draw(workload.experiment, 0, 0)),
   )
   leaves = jax.tree.leaves(arguments)
   compiled = jax.jit(lambda leaves: [x.ravel()[:1] for x in leaves]).lower(leaves).compile()
@@ -27,7 +28,7 @@ def test_the_compilers_arguments_are_the_leaves_of_their_shards(workload):
 
 @pytest.mark.slow
 def test_the_updates_arguments_are_the_leaves_of_their_shards(workload):
-  of_step = lengths.draw(workload.config, 0, 0)
+  of_step = lengths.draw(workload.experiment, 0, 0)
   compiled = programs.lower_learn(workload, of_step).compile({"xla_backend_optimization_level": 0})
   arguments = jax.tree.leaves(
     (workload.learner.abstract(), *programs.learn_arguments(workload, of_step))

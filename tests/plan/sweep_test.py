@@ -7,16 +7,17 @@ from plans import MESHES, made, plan_of, small
 from experiments import gsm8k
 from grpo_jax.plan import programs, sweep
 from grpo_jax.plan.chips import GIB
+from grpo_jax.setup.experiment import changed, make
 
 
 @pytest.fixture(scope="module", params=MESHES, ids=str)
 def workload(request):
-  return programs.make_workload(small(request.param), jax.devices())
+  return programs.make_workload(make(small(request.param)), jax.devices())
 
 
 def test_a_sweep_tries_each_mesh_before_a_second_choice():
   c = gsm8k.get_config("model=qwen3_0.6b")
-  tried = list(sweep.candidates(c, 8, 1))
+  tried = list(sweep.candidates(make(c), 8, 1))
   meshes = [(s["mesh.tensor"], s["mesh.group"]) for s in tried]
   first = list(dict.fromkeys(meshes))
   assert meshes[: len(first)] == first and (1, 1) in first and (2, 4) in first
@@ -24,8 +25,8 @@ def test_a_sweep_tries_each_mesh_before_a_second_choice():
     tried
   )
   for settings in tried:
-    changed = sweep.changed(c, settings)
-    assert changed.learner.microbatch == settings["learner.microbatch"]
+    made = changed(make(c), settings)
+    assert made.learner.microbatch == settings["learner.microbatch"]
 
 
 def test_a_sweep_puts_what_fits_before_what_is_faster(workload):

@@ -22,6 +22,7 @@ from grpo_jax.reward_models import rewards as model_rewards
 from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.run import watch
 from grpo_jax.setup import build, defaults
+from grpo_jax.setup.experiment import make
 from grpo_jax.types import STOPPED, Prompts, Rollouts
 
 NAN = float("nan")

@@ -7,6 +7,7 @@ from grpo_jax.errors import SettingError
 from grpo_jax.loops import collect
 from grpo_jax.reward_models import load
 from grpo_jax.setup import build, defaults
+from grpo_jax.setup.experiment import make
 from grpo_jax.tokenizer import making
 
 
@@ -20,7 +21,7 @@ def config() -> ConfigDict:
 
 
 def test_a_judge_of_another_tokenizer(config):
-  ours = build.model(config)
+  ours = build.model(make(config))
   theirs = ours._replace(tokenizer=making.word_level(["other words"]))
   load.check_tokenizer(ours, ours, "here")
   with pytest.raises(SettingError, match="^here: has another tokenizer than the policy"):
@@ -31,8 +32,8 @@ def test_a_check_reads_no_weights_of_reward_models(config, monkeypatch):
   loads = []
   monkeypatch.setattr(load, "_check_model", lambda *_: lambda: loads.append("judge"))
   config.rewards.outcome_models = (("judge", "folder", 1.0),)
-  model = build.model(config)
-  collect.check_collector(config, model)
+  model = build.model(make(config))
+  collect.check_collector(make(config), model)
   assert not loads
-  collect.make_collector(config, model)
+  collect.make_collector(make(config), model)
   assert loads == ["judge"]

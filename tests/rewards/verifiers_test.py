@@ -5,6 +5,7 @@ from fractions import Fraction
 import pytest
 from ml_collections import ConfigDict
 
+from grpo_jax.config import settings
 from grpo_jax.evaluation import policy
 from grpo_jax.rewards import choice, combine, steps
 from grpo_jax.setup import scorers

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny_runs
 from conftest import ROOT, environment
 
 from grpo_jax.errors import CheckpointError, StorageError

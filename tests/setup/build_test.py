@@ -6,6 +6,7 @@ from ml_collections import ConfigDict
 from grpo_jax.errors import CheckpointError, SettingError
 from grpo_jax.loops import collect
 from grpo_jax.setup import build, defaults
+from grpo_jax.setup.experiment import make
 from grpo_jax.tokenizer import making
 
 
@@ -22,7 +23,7 @@ def test_a_special_token_that_the_model_cannot_embed(config):
   """Gemma 3's text models have such a tokenizer: it is refused only where a template uses the
   token.
   """
-  model = build.model(config)
+  model = build.model(make(config))
   vocab = model.tokenizer.vocab_size
   how = {"template": "{question}" + making.END, "chat": False, "system": "", "arguments": ()}
   assert build._render(model.tokenizer, vocab, how, "has 4")
@@ -36,18 +37,18 @@ def test_a_special_token_that_the_model_cannot_embed(config):
 def test_a_chat_without_a_template(config):
   config.data.chat = True
   with pytest.raises(SettingError, match="data.chat=True: this tokenizer has no chat template"):
-    collect.make_collector(config, build.model(config))
+    collect.make_collector(make(config), build.model(make(config)))
 
 
 @pytest.mark.parametrize("setting", ["ref_from", "init_from"])
 def test_a_run_without_a_checkpoint_gives_no_weights(config, tmp_path, setting):
-  build.describe(build.model(config), str(tmp_path / "model"))
+  build.describe(build.model(make(config)), str(tmp_path / "model"))
   if setting == "init_from":
     config.init_from, config.tokenizer, config.model.variant = str(tmp_path), "", ""
     with pytest.raises(CheckpointError, match="init_from=.*this run has no complete checkpoint"):
-      build.model(config)
+      build.model(make(config))
   else:
     with pytest.raises(CheckpointError, match="ref_from=.*this run has no complete checkpoint"):
-      build.check_source(str(tmp_path), build.model(config), "ref_from")
+      build.check_source(str(tmp_path), build.model(make(config)), "ref_from")
   with pytest.raises(SettingError, match="offline.teacher='gone': no such folder"):
     build.check_source("gone", None, "offline.teacher")

@@ -6,7 +6,9 @@ from ml_collections import ConfigDict
 
 from experiments import arithmetic
 from grpo_jax.errors import SettingError
-from grpo_jax.setup import checks, defaults, registry
+from grpo_jax.setup import checks, defaults
+from grpo_jax.setup.experiment import make
+from grpo_jax.setup.resolve import resolve
 
 
 @pytest.mark.parametrize("name", sorted(arithmetic.OBJECTIVES))
@@ -15,7 +17,7 @@ def test_the_objectives_here_are_as_they_should_be(name, more):
   teacher = ",teacher=x" if name.startswith("distill") else ""
   config = arithmetic.get_config(f"objective={name}{teacher}")
   config.update_from_flattened_dict(more)
-  checks.check_settings(config)
+  resolve(config)
 
 
 @pytest.fixture
@@ -32,23 +34,23 @@ def test_groups_of_one(config):
   with pytest.raises(
     SettingError, match="sampler.group=1: objective.advantage='group_relative' .*use at least 2"
   ):
-    checks.check(config, tiny.decoder(), registry.objective("grpo"))
+    checks.check(make(config), tiny.decoder())
   config.objective.advantage = f"{__file__}:own"
-  checks.check(config, tiny.decoder(), registry.objective("grpo"))
+  checks.check(make(config), tiny.decoder())
   config.objective = defaults.objective("ppo", config)  # a critic needs no group
-  checks.check(config, tiny.decoder(), registry.objective("ppo"))
+  checks.check(make(config), tiny.decoder())
   config.objective.group_baseline = True
   with pytest.raises(
     SettingError, match="sampler.group=1: objective.group_baseline=True compares .*use at least 2"
   ):
-    checks.check(config, tiny.decoder(), registry.objective("ppo"))
+    checks.check(make(config), tiny.decoder())
   config.objective = defaults.objective("target_prob", config)
   with pytest.raises(
     SettingError, match="sampler.group=1: objective.name='target_prob' compares .*use at least 2"
   ):
-    checks.check(config, tiny.decoder(), registry.objective("target_prob"))
+    checks.check(make(config), tiny.decoder())
   config.objective = defaults.objective("rft", config)
-  checks.check(config, tiny.decoder(), registry.objective("rft"))
+  checks.check(make(config), tiny.decoder())
   config.loop, config.offline.data, config.objective = (
     "offline",
     "pairs",
@@ -57,7 +59,7 @@ def test_groups_of_one(config):
   with pytest.raises(
     SettingError, match="sampler.group=1 with offline.data='pairs': use at least 2"
   ):
-    checks.check(config, tiny.decoder(), registry.objective("dpo"))
+    checks.check(make(config), tiny.decoder())
 
 
 def own(rollouts):

@@ -58,7 +58,7 @@ def test_a_function_of_python_itself_is_refused_and_not_called(name, reason, tmp
   arithmetic_eval = ConfigDict({"reward": name, "arguments": ()})
   for find in (
     lambda: modules.function(name, "grpo_jax.rewards", "offline.require"),
-    lambda: scorers.rewards(_rewards(("a", name, 1.0))),
+    lambda: scorers.reward_functions(_rewards(("a", name, 1.0)), []),
     lambda: scorers.eval_reward(arithmetic_eval),
     lambda: cases.settings(advantage=name),
   ):

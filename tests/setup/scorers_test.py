@@ -49,9 +49,9 @@ def test_rewards():
     ("correct", "math.answer_correct", 1),
     ("overlong", "length.overlong", 0.5, {"max_length": 10, "buffer": 4}),
   )
-  (name, function, weight), (_, overlong, _) = scorers.rewards(cfg)
-  assert (name, function, weight) == ("correct", math.answer_correct, 1.0)
-  assert overlong(Example("", "", "", {}), Completion("", [0] * 8, 1, [])) == -0.5
+  (name, reward, weight), (_, overlong, _) = scorers.reward_functions(cfg, [])
+  assert (name, reward.score, weight) == ("correct", math.answer_correct, 1.0)
+  assert overlong.score(Example("", "", "", {}), Completion("", [0] * 8, 1, [])) == -0.5
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_rewards():
 )
 def test_bad_rewards(functions):
   with pytest.raises(SettingError, match="rewards.functions has"):
-    scorers.rewards(_rewards(*functions))
+    scorers.reward_functions(_rewards(*functions), [])
 
 
 def test_a_file_of_ones_own_may_say_what_its_answers_are(tmp_path):

@@ -13,6 +13,7 @@ from grpo_jax.errors import GrpoError
 from grpo_jax.loops import groups
 from grpo_jax.loops.reward_data import pairs
 from grpo_jax.setup import build
+from grpo_jax.setup.experiment import make
 from grpo_jax.types import STOPPED, TRUNCATED
 
 
@@ -77,13 +78,13 @@ def test_no_prompt_is_on_both_sides():
 
 @pytest.fixture(scope="module")
 def model():
-  return build.model(config(), jax.devices()[:1], scores=True)
+  return build.model(make(config()), jax.devices()[:1], scores=True)
 
 
 def test_a_file_of_pairs_is_divided_by_its_prompts(model, tmp_path):
   c = config()
   c.offline.pairs, c.offline.held_out = write(tmp_path / "p.jsonl", [line(n) for n in range(10)]), 2
-  found = pairs.FromFile(c, model)
+  found = pairs.FromFile(make(c), model)
   held = {row.prompt for row in found.held_out}
   assert len(held) == 2 and len(found.held_out) == 4  # all pairs of a prompt
   r = next(found)
@@ -98,7 +99,7 @@ def test_a_pair_that_is_too_long_is_an_empty_group(model, tmp_path):
   c = config()
   c.offline.pairs = write(tmp_path / "p.jsonl", [line(0, rejected="1 " * 40), line(1)])
   c.offline.held_out = 0
-  found = pairs.FromFile(c, model)
+  found = pairs.FromFile(make(c), model)
   r = found.rollouts(pairs.read(c.offline.pairs))
   assert r.lengths[0].tolist() == [0, 0] and r.prompts.lengths[0] == 0 and not r.tokens[0].any()
   assert (r.lengths[1] > 0).all()
@@ -130,7 +131,7 @@ def test_a_file_that_is_no_good_is_refused(model, tmp_path, lines, held_out, mes
   c = config()
   c.offline.pairs, c.offline.held_out = write(tmp_path / "p.jsonl", lines), held_out
   with pytest.raises(GrpoError, match=message):
-    pairs.FromFile(c, model)
+    pairs.FromFile(make(c), model)
 
 
 def test_groups_without_a_difference_make_no_pair():
