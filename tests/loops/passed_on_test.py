@@ -132,7 +132,7 @@ def test_what_is_held_out_is_not_trained_on(monkeypatch, tmp_path, loop, changes
   all_groups = Steps(groups(5), np.zeros((5, 2, 4), np.float32)) if steps else groups(5)
 
   def make(config: Any, prompts: int) -> Kept:
-    made.append(Kept(make(config), prompts))
+    made.append(Kept(config, prompts))
     return made[0]
 
   for name, value in {

@@ -27,7 +27,7 @@ def test_slots_that_are_refilled_have_copies_of_their_prompts(monkeypatch, slots
     memory, "shard_slots", lambda workload: memory.Slots(samples=8, slots=slots, prompts=2, kv=10)
   )
   config = tiny_runs.config({"data.max_prompt_length": 5, "sampler.max_length": 7})
-  assert memory.cache_bytes(stub(config=config)) == 10 * tokens
+  assert memory.cache_bytes(stub(experiment=config)) == 10 * tokens
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,11 @@ def test_keys_and_values_of_a_token(monkeypatch, dtype, vector):
   setup = stub(decoder=stub(config=shape, layout=layout), cache_dtype=dtype, slots=0)
   monkeypatch.setattr(memory, "decode_setup", lambda workload: setup)
   config = tiny_runs.config({"data.prompts": 2, "sampler.group": 4})
-  found = memory.shard_slots(stub(config=config, sample=stub(layout=layout)))
+  found = memory.shard_slots(stub(experiment=config, sample=stub(layout=layout)))
   assert found == memory.Slots(samples=8, slots=8, prompts=2, kv=2 * 3 * 1 * vector)
+
+
+ROW = "reward models (float32 parameters alone)"
 
 
 @pytest.fixture(scope="module", params=MESHES, ids=str)
@@ -62,23 +65,6 @@ def test_parts_add_up_to_what_the_compiler_says(workload):
   found = memory.weights_parts(workload, weights, 12)
   assert found.total == sum(state.values()) + weights.outputs + weights.temporaries + 12
   assert state["optimizer"] > 2 * state["parameters (float32)"] == 2 * state["reference (float32)"]
-
-
-def test_decode_weights_and_caches_are_those_of_a_shard():
-  c = small((1, 4, 1, 2), **{"sampler.slots": 16, "sampler.cache_dtype": "bfloat16"})
-  workload = programs.make_workload(make(c), jax.devices())
-  shape = workload.decoder.config
-  s = memory.shard_slots(workload)
-  assert s == memory.Slots(
-    samples=8, slots=4, prompts=2, kv=2 * 2 * (shape.kv_heads // 2) * shape.head_dim * 2
-  )
-  assert memory.cache_bytes(workload) == ((2 + 4) * 8 + 4 * 16) * s.kv
-  matrices = shape.layers * costs.layer_weights(shape) + 2 * shape.width * shape.vocab
-  norms = shape.layers * (2 * shape.width + 2 * shape.head_dim) + shape.width
-  assert memory.decode_weight_bytes(workload) == 4 * (matrices // 2 + norms)
-
-
-ROW = "reward models (float32 parameters alone)"
 
 
 def test_what_the_compiler_cannot_see_is_added():
@@ -116,6 +102,20 @@ def test_reward_models_stay_beside_everything(tmp_path):
     SettingError, match="rewards.outcome_models has 'judge', .*none': no such folder"
   ):
     programs.make_workload(make(c), jax.devices())
+
+
+def test_decode_weights_and_caches_are_those_of_a_shard():
+  c = small((1, 4, 1, 2), **{"sampler.slots": 16, "sampler.cache_dtype": "bfloat16"})
+  workload = programs.make_workload(make(c), jax.devices())
+  shape = workload.decoder.config
+  s = memory.shard_slots(workload)
+  assert s == memory.Slots(
+    samples=8, slots=4, prompts=2, kv=2 * 2 * (shape.kv_heads // 2) * shape.head_dim * 2
+  )
+  assert memory.cache_bytes(workload) == ((2 + 4) * 8 + 4 * 16) * s.kv
+  matrices = shape.layers * costs.layer_weights(shape) + 2 * shape.width * shape.vocab
+  norms = shape.layers * (2 * shape.width + 2 * shape.head_dim) + shape.width
+  assert memory.decode_weight_bytes(workload) == 4 * (matrices // 2 + norms)
 
 
 def test_decode_weights_in_int8_are_counted_as_such():

@@ -155,11 +155,12 @@ def test_scoring_ahead_has_the_time_of_all_that_it_stands_for(tmp_path):
   pair = [EXAMPLE], [[written(1), written(2)]]
   start = time.perf_counter()
   with pytest.raises(
-    SettingError, match=r"score_ahead of group_reward_test failed on 2 completions.*than 0.2 s"
+    SettingError,
+    match=r"score_ahead of rewards.group_reward_test failed on 2 completions.*than 0.2 s",
   ):
     combine.ahead([ahead], *pair, deadline=0.1)
   assert 0.2 < time.perf_counter() - start < 5
   with pytest.raises(
-    SettingError, match=r"score_ahead of group_reward_test failed on 2 .*ZeroDivisionError"
+    SettingError, match=r"score_ahead of rewards.group_reward_test failed on 2 .*ZeroDivisionError"
   ):
     combine.ahead([lambda pairs: 1 / 0], *pair)

@@ -9,6 +9,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import pytest
+import tiny_runs
 from checkpoint_test import abstract, make_state
 from conftest import ROOT, environment
 
@@ -23,7 +24,7 @@ def test_a_folder_with_a_file_named_as_a_log_that_no_run_wrote_is_refused(tmp_pa
   with pytest.raises(
     CheckpointError, match=r"holds samples.jsonl and no config.json.*another --workdir"
   ):
-    check_owner(str(tmp_path), defaults.get_config())
+    check_owner(str(tmp_path), tiny_runs.as_json(defaults.get_config()))
   assert [p.name for p in tmp_path.iterdir()] == ["samples.jsonl"]
   assert (tmp_path / "samples.jsonl").read_text() == "mine\n"
 
@@ -31,21 +32,21 @@ def test_a_folder_with_a_file_named_as_a_log_that_no_run_wrote_is_refused(tmp_pa
 def test_a_workdir_belongs_to_its_config(tmp_path):
   workdir = str(tmp_path / "new" / "run")
   config = defaults.get_config()
-  claim(workdir, config)
-  check_owner(workdir, config)
+  claim(workdir, tiny_runs.as_json(config))
+  check_owner(workdir, tiny_runs.as_json(config))
   config.steps, config.log.every, config.mesh.fsdp, config.learner.microbatch = (
     999,
     7,
     1,
     4,
   )  # may change
-  check_owner(workdir, config)
-  claim(workdir, config)
+  check_owner(workdir, tiny_runs.as_json(config))
+  claim(workdir, tiny_runs.as_json(config))
   owner = json.loads((tmp_path / "new" / "run" / "config.json").read_text())
   assert (owner["steps"], owner["log"]["every"], owner["learner"]["lr"]) == (999, 7, 1e-6)
   config.learner.lr, config.data.template = 2e-6, "{question} "
   with pytest.raises(SettingError) as error:
-    check_owner(workdir, config)
+    check_owner(workdir, tiny_runs.as_json(config))
   message = str(error.value)
   assert f"workdir={workdir}" in message and "\n" not in message
   assert (
@@ -102,30 +103,30 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
 def test_steps_may_not_change_where_the_learning_rate_depends_on_them(tmp_path):
   config = defaults.get_config()
   config.learner.schedule = "linear"
-  claim(str(tmp_path), config)
+  claim(str(tmp_path), tiny_runs.as_json(config))
   config.steps += 1
   with pytest.raises(
     SettingError, match="steps was 200, is 201; the learning rate of every step depends on steps"
   ):
-    check_owner(str(tmp_path), config)
+    check_owner(str(tmp_path), tiny_runs.as_json(config))
 
 
 def test_a_setting_that_came_or_went_is_a_difference(tmp_path):
   config = defaults.get_config()
-  claim(str(tmp_path), config)
+  claim(str(tmp_path), tiny_runs.as_json(config))
   with config.unlocked():
     config.learner.extra = 1
     del config.objective.eps
   with pytest.raises(
     SettingError, match="learner.extra was absent, is 1; objective.eps was 0.0001, is absent"
   ):
-    check_owner(str(tmp_path), config)
+    check_owner(str(tmp_path), tiny_runs.as_json(config))
 
 
 def test_a_workdir_that_cannot_be_written(tmp_path, monkeypatch):
   (tmp_path / "file").write_text("")
   with pytest.raises(SettingError, match="cannot be written .Not a directory"):
-    claim(str(tmp_path / "file" / "run"), defaults.get_config())
+    claim(str(tmp_path / "file" / "run"), tiny_runs.as_json(defaults.get_config()))
   with (
     pytest.raises(SettingError, match="cannot be written .Not a directory"),
     locked(str(tmp_path / "file" / "run")),
@@ -135,7 +136,7 @@ def test_a_workdir_that_cannot_be_written(tmp_path, monkeypatch):
     checkpoint.Checkpoints(str(tmp_path / "file" / "run"), keep=1)
   with pytest.raises(SettingError, match="checkpoint.keep=0"):
     checkpoint.Checkpoints(str(tmp_path), keep=0)
-  claim(str(tmp_path), defaults.get_config())
+  claim(str(tmp_path), tiny_runs.as_json(defaults.get_config()))
   before = (tmp_path / "config.json").read_bytes()
 
   def full(_):
@@ -143,7 +144,7 @@ def test_a_workdir_that_cannot_be_written(tmp_path, monkeypatch):
 
   monkeypatch.setattr(os, "fsync", full)
   with pytest.raises(SettingError, match="No space left on device"):
-    claim(str(tmp_path), defaults.get_config())
+    claim(str(tmp_path), tiny_runs.as_json(defaults.get_config()))
   assert (tmp_path / "config.json").read_bytes() == before
   assert not (tmp_path / "config.json.tmp").exists()
 

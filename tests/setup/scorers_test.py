@@ -1,7 +1,6 @@
 """Rewards and reward models of a config."""
 
 import re
-import types
 
 import pytest
 from registry_test import _rewards
@@ -11,37 +10,6 @@ from grpo_jax.errors import SettingError
 from grpo_jax.rewards import math
 from grpo_jax.setup import scorers
 from grpo_jax.types import Completion, Example
-
-
-def test_the_rule_is_what_labels_or_what_evaluates():
-  functions = (("short", "length.overlong", 1.0), ("right", "math.answer_correct", 0.0, {}))
-  config = types.SimpleNamespace(
-    loop="online",
-    rewards=types.SimpleNamespace(functions=functions),
-    eval=types.SimpleNamespace(reward="math.answer_correct", arguments=()),
-    iterative=types.SimpleNamespace(labels="short"),
-  )
-  assert scorers.rule(config) == "right"
-  config.loop = "iterative"
-  assert scorers.rule(config) == "short"
-  config.loop, config.eval.reward = "online", "boxed.boxed_correct"
-  assert scorers.rule(config) == ""
-
-
-def test_the_rule_has_the_arguments_of_what_evaluates():
-  rows = [("strict", {"pattern": "#### (.+)"}), ("loose", {"pattern": "([0-9]+)"})]
-  config = types.SimpleNamespace(
-    loop="online",
-    rewards=types.SimpleNamespace(
-      functions=[(name, "pattern.pattern_correct", 1.0, how) for name, how in rows]
-    ),
-    eval=types.SimpleNamespace(
-      reward="pattern.pattern_correct", arguments=(("pattern", "([0-9]+)"),)
-    ),
-  )
-  assert scorers.rule(config) == "loose"
-  config.eval.arguments = ()
-  assert scorers.rule(config) == ""
 
 
 def test_rewards():
