@@ -236,7 +236,9 @@ def test_the_model_that_learns_is_asked_as_its_kind_and_after_the_others(steps):
 def test_continuations_are_made_with_the_settings_of_the_run(monkeypatch):
   settings = []
   monkeypatch.setattr(
-    continuations.sampler, "make_sampler", lambda decoder, s, stop: settings.append(s) or "sampler"
+    continuations.sampler,
+    "make_sampler",
+    lambda decoder, s, stop, table: settings.append(s) or "sampler",
   )
   changes = {
     "offline.continuations": 3,
@@ -245,7 +247,9 @@ def test_continuations_are_made_with_the_settings_of_the_run(monkeypatch):
     "eval.batch": 5,
   }
   c = tiny_runs.config(changes | {"rewards.deadline": 2.5, "eval.reward": "math.answer_correct"})
-  model: Any = stub(layout=tiny.layout(), decoder=None, stop=(), tokenizer="tokenizer")
+  model: Any = stub(
+    layout=tiny.layout(), decoder=None, stop=(), stop_table=None, tokenizer="tokenizer"
+  )
   made = continuations.make_labeller(make(c), model)
   assert settings[0].group == 3 and c.sampler.group == 4
   assert made.sizes.width == 24  # a prompt, and what was written of a completion
@@ -276,7 +280,7 @@ def test_rows_of_samples_begin_with_faults_and_show_before_and_after():
     [Fault(1, 0, "parity", "late")],
     0.0,
   )
-  words: Any = stub(decode=str, text=str)
+  words: Any = stub(decode=str, text=str, before_stop=lambda text: None)
   model: Any = stub(layout=tiny.layout(), tokenizer=words)
   rows = online.sample_rows(batch, learned, 3, Collector(**fields), model)  # type: ignore
   assert [row["question"] for row in rows] == ["q1", "q0", "q0"] and rows[0][
