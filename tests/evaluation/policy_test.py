@@ -30,6 +30,12 @@ class Numbers:
   def step_ends(self, tokens):
     return []
 
+  def before_stop(self, text):
+    return None
+
+  def tokens_before_stop(self, ids):
+    return None
+
 
 def run(
   samples,

@@ -17,6 +17,12 @@ class Letters:
   def step_ends(self, tokens):
     return []
 
+  def before_stop(self, text):
+    return None
+
+  def tokens_before_stop(self, ids):
+    return None
+
 
 def sample(params, prompts, key, ends, prompt_size):
   """Two completions of each prompt: its first token, and the stop token."""
