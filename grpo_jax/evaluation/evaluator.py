@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -174,13 +175,22 @@ class Evaluator:
       self.reward.score,
       self.reward.answer_of,
       key,
-      batch=self.cfg.batch,
+      batch=self.cfg.batch if learned else self._batch(generator),
       progress=progress,
       deadline=self.deadline,
       score_ahead=self.reward.score_ahead,
       learned=learned,
       seen=seen,
     )
+
+  def _batch(self, generator: Generator) -> int:
+    """Returns eval.batch, or fewer prompts if there are fewer problems.
+
+    An empty prompt decodes in a slot like any other. Reward models judge whole batches.
+    """
+    layouts = generator.sample.layout, generator.sizes.layout
+    shards = math.lcm(*(layout.size("prompt") for layout in layouts))
+    return min(self.cfg.batch, -(-len(self.problems) // shards) * shards)
 
 
 def judging_sizes(experiment: Experiment, layout: Layout, group: int) -> Sizes:

@@ -330,3 +330,27 @@ def test_greedy_evaluation_is_greedy_and_the_other_has_samples_of_its_own(monkey
   model: Any = stub(layout=tiny.layout(), tokenizer=None)
   own = evaluator.Evaluator(make(c), model)
   assert own.greedy == {"temperature": 0.0, "group": 1} and own.sampled == {"group": 6}
+
+
+@pytest.mark.parametrize(
+  ("problems", "mesh", "learned", "batch"),
+  [
+    (5, tiny.ONE, None, 5),
+    (5, (1, 2, 1, 1), None, 6),
+    (5, tiny.ONE, lambda rollouts: (), 8),
+    (8, tiny.ONE, None, 8),
+    (9, tiny.ONE, None, 8),
+  ],
+)
+def test_few_problems_are_not_filled_up_to_a_whole_batch(
+  problems, mesh, learned, batch, monkeypatch
+):
+  """But where reward models judge, whose microbatches divide it."""
+  monkeypatch.setattr(evaluator.policy, "solve", lambda *args, batch, **named: batch)
+  own = evaluator.Evaluator.__new__(evaluator.Evaluator)
+  own.cfg, own.problems, own.deadline = stub(batch=8), [None] * problems, 1.0
+  own.reward = stub(score=None, answer_of=None, score_ahead=None)
+  layout = tiny.layout(mesh)
+  sizes: Any = tiny.sizes(mesh)
+  generator: Any = evaluator.Generator(stub(layout=layout), sizes, None, None, 6)
+  assert own.solve(generator, None, jax.random.key(0), lambda *_: None, None, learned) == batch
