@@ -88,7 +88,7 @@ def test_a_question_of_special_tokens_is_the_same_prompt_with_text_in_it(family,
     sanitize_control_tokens=True,
     **chat.asks[0],
   )
-  specials = {ours.token_id(each) for each in chat.specials}
+  specials = {ours.special_id(each) for each in chat.specials}
   assert [i for i in got if i in specials] == [i for i in want if i in specials]
   assert ours.decode(got, False).replace(" ", "") == theirs.decode(want).replace(" ", "")
   assert evil.replace(" ", "") in ours.decode(got, False).replace(" ", "")
@@ -105,8 +105,8 @@ def test_a_system_message_that_a_template_refuses(folders):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_end_token_stops_and_is_saved(family, folders, tmp_path):
   chat, ours = chat_templates.CHATS[family], reading.load(folders[family])
-  assert ours.eos_id == ours.token_id(chat.eos)
-  assert set(ours.eos_ids) == {ours.token_id(each) for each in (chat.eos, *chat.stops)}
+  assert ours.eos_id == ours.special_id(chat.eos)
+  assert set(ours.eos_ids) == {ours.special_id(each) for each in (chat.eos, *chat.stops)}
   ours.save(tmp_path)
   again = reading.load(tmp_path)
   assert (again.eos_ids, again.pad_id) == (ours.eos_ids, ours.pad_id)

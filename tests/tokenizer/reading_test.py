@@ -25,7 +25,7 @@ def test_special_tokens_in_a_text_stay_text(name, tmp_path):
 
 def test_chat_template_and_stops(tmp_path):
   t = reading.load(chat_folder(tmp_path))
-  start, end = t.token_id("<|im_start|>"), t.token_id("<|im_end|>")
+  start, end = t.special_id("<|im_start|>"), t.special_id("<|im_end|>")
   assert t.eos_ids == (end, 0) and t.eos_id == end and t.pad_id == 1
   ids = t.render("What is 2?", "{question} Think.", chat=True, system="Be brief.")
   text = (
@@ -129,7 +129,7 @@ def test_flags_of_an_added_token_are_those_of_tokenizer_config(tmp_path):
   """
   chat_templates.save("phi3", tmp_path)
   before = reading.load(tmp_path)
-  user = before.token_id("<|user|>")
+  user = before.special_id("<|user|>")
   edit(tmp_path, "tokenizer_config.json", added_tokens_decoder=added("<|user|>", user))
   assert_as_transformers(tmp_path, "  two spaces")
   asked = ("  two spaces", "{question}", True)
@@ -155,9 +155,9 @@ def test_end_tokens_of_an_older_folder(tmp_path):
   (tmp_path / "tokenizer_config.json").write_text(json.dumps(raw))
   edit(tmp_path, "special_tokens_map.json", **names)
   found = reading.load(tmp_path)
-  assert found.eos_id == found.token_id(chat.eos) and found.render("x", chat=True)[
+  assert found.eos_id == found.special_id(chat.eos) and found.render("x", chat=True)[
     0
-  ] == found.token_id(names["bos_token"])
+  ] == found.special_id(names["bos_token"])
   assert_as_transformers(tmp_path, **chat.asks[0])
 
 
