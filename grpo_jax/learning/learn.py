@@ -23,6 +23,7 @@ from grpo_jax.config import settings
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import forward, optimizer, totals
 from grpo_jax.learning.state import CRITIC, MODEL, TrainState, Trees
+from grpo_jax.learning.stop_rules import RAN_ALL, STOP_RULES
 from grpo_jax.models import lora
 from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.objectives.base import ConfiguredObjective, Needs
@@ -31,12 +32,6 @@ from grpo_jax.packing.plan import Packing
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, Scores, TrainBatch
 
 Minibatches = tuple[TrainBatch, Packing]  # each array with a leading axis of minibatches
-
-# Why the inner loop ended (metric inner/stopped_by).
-RAN_ALL = 0  # all mu passes
-STOPPED_REACHED = 1  # learner.stop_reached: enough tokens with an advantage were at their bound
-STOPPED_SURROGATE = 2  # learner.stop_surrogate: the surrogate improved by less
-STOPPED_KL = 3  # learner.stop_kl: the mean k3 between old and new policy was beyond it
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,7 +47,7 @@ class Setup:
   base: Params | None = None
 
   def __post_init__(self) -> None:
-    for rule in ("stop_reached", "stop_surrogate", "stop_kl"):
+    for rule in STOP_RULES:
       value = getattr(self.cfg, rule)
       if value and not self.objective.has_ratio:
         raise SettingError(
@@ -209,7 +204,7 @@ class Passes(NamedTuple):
   state: TrainState
   made: Array  # [] int32
   stopped_by: Array  # [] int32, RAN_ALL while it continues
-  best: Array  # [] float32, the largest mean surrogate of a pass
+  best: Array  # [] float32, the largest mean surrogate of a pass; -inf before the first
   metrics: Metrics  # of all passes
 
 
@@ -222,21 +217,15 @@ def next_pass(setup: Setup, minibatches: Minibatches, passes: Passes) -> Passes:
   cfg, best = setup.cfg, passes.best
   state, metrics = one_pass(setup, passes.state, minibatches)
   mean = totals.means(metrics)
-  gain = mean["surrogate"] if cfg.stop_surrogate else best
   reason = jnp.int32(RAN_ALL)
-  if cfg.stop_surrogate:
-    reason = jnp.where(
-      (passes.made > 0) & (gain < best + cfg.stop_surrogate), STOPPED_SURROGATE, reason
-    )
-  if cfg.stop_reached:
-    reason = jnp.where(
-      mean["at_bound"] + mean["past_bound"] >= cfg.stop_reached, STOPPED_REACHED, reason
-    )
-  if cfg.stop_kl:
-    reason = jnp.where(mean["old_kl"] > cfg.stop_kl, STOPPED_KL, reason)
+  for name, rule in STOP_RULES.items():
+    if limit := getattr(cfg, name):
+      reason = jnp.where(rule.ends(mean, limit, best), rule.code, reason)
+  if "surrogate" in mean:
+    best = jnp.maximum(best, mean["surrogate"])
   both = jax.tree.map(lambda a, b: jnp.stack([a, b]), passes.metrics, metrics)
   metrics = totals.combine_metrics(both)
-  return Passes(state, passes.made + 1, reason, jnp.maximum(best, gain), metrics)
+  return Passes(state, passes.made + 1, reason, best, metrics)
 
 
 def inner_loop(
@@ -311,7 +300,8 @@ def learn(
   setup = setup.over(base)
   rollouts = with_frozen_logprobs(setup, state, ref_params, old_params, rollouts, packing)
   batch = setup.objective.prepare(rollouts)
-  # The state itself sampled: without old log-probs ratios are exactly 1.
+  # `prepare` may have read the old log-probs, as a KL in the reward does. The loss of a single
+  # update by the policy that sampled goes without: then its ratios are exactly 1.
   if setup.updates == 1 and old_params is None:
     batch = dataclasses.replace(batch, old_logprobs=None)
   if setup.updates == 1:

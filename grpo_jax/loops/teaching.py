@@ -18,6 +18,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
+from grpo_jax.learning.stop_rules import STOP_RULES
 from grpo_jax.loops.collect import Collector, score
 from grpo_jax.loops.groups import Scored, failed, known, last_tokens, select, widen, with_rewards
 from grpo_jax.loops.learner import Learner
@@ -89,7 +90,7 @@ def experiment_of_reward_model(experiment: Experiment, kind: Kind) -> Experiment
   objective = {"name": kind.objective, **registry.objective_defaults(kind.objective)}
   learner = {"lr": cfg.reward_model_lr, "schedule": "constant", "warmup": 0, "mu": 1}
   learner |= {"minibatches": 1, "microbatch": 0}
-  learner |= {"stop_reached": 0.0, "stop_surrogate": 0.0, "stop_kl": 0.0}
+  learner |= dict.fromkeys(STOP_RULES, 0.0)
   changes = {
     "init_from": source,
     "model.variant": "" if source else experiment.model.variant,

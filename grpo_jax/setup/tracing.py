@@ -16,18 +16,13 @@ import numpy as np
 from grpo_jax.aliases import Json
 from grpo_jax.errors import SettingError
 from grpo_jax.learning import learn
+from grpo_jax.learning.stop_rules import STOP_RULES
 from grpo_jax.objectives.base import ConfiguredObjective, Needs
 from grpo_jax.setup import calls
 from grpo_jax.setup.abstract import Sizes, trace, wrong
 from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import STOPPED, Outputs, Prompts, Rollouts, Scores, TrainBatch
 
-# Metrics that the rules which end the passes over a rollout look at; see learn.py.
-OF_RULES = {
-  "stop_reached": ("at_bound", "past_bound"),
-  "stop_surrogate": ("surrogate",),
-  "stop_kl": ("old_kl",),
-}
 LARGEST_TRIED = 2**22  # tokens of the rollouts that an advantage is computed for
 
 
@@ -250,7 +245,7 @@ def _check_loss(
     batch,
     settings,
   )
-  for rule, names in OF_RULES.items():
+  for rule, (_, names, _) in STOP_RULES.items():
     lacks = [name for name in names if name not in metrics]
     if getattr(cfg, rule) and lacks:
       raise SettingError(
