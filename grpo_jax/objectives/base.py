@@ -32,7 +32,6 @@ from types import ModuleType
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax.errors import SettingError
 from grpo_jax.objectives import common, shared_settings
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, Scores, TrainBatch
 
@@ -171,45 +170,3 @@ def find_objective(module: ModuleType) -> Objective | None:
   """Returns the OBJECTIVE of a module, if it has one."""
   objective = vars(module).get("OBJECTIVE")
   return objective if isinstance(objective, Objective) else None
-
-
-def mistake(objective: Objective) -> str:
-  """Returns which field of an objective is wrong, and what it should be; "" if none is."""
-  data = objective.data
-  if not isinstance(data, tuple | list) or not data or not all(kind in DATA for kind in data):
-    return (
-      f"data is {data!r:.80}; use a tuple of some of {', '.join(DATA)}, with a comma after a "
-      "single one"
-    )
-  if not isinstance(objective.teacher, str):
-    return (
-      f"teacher is {objective.teacher!r:.80}; use the name of a setting, such as 'ref_from', or ''"
-    )
-  if not isinstance(objective.trains_reward_model, bool):
-    return f"trains_reward_model is {objective.trains_reward_model!r:.80}; use True or False"
-  for field in dataclasses.fields(objective):
-    value = getattr(objective, field.name)
-    if field.name in ("data", "teacher", "trains_reward_model"):
-      continue
-    if not callable(value) and (field.name != "importance_ratio" or value is not None):
-      return (
-        f"{field.name} is {value!r:.80}; it should be a function, see grpo_jax/objectives/base.py"
-      )
-  return ""
-
-
-def check_names(objective: Objective, section: ConfigDict) -> None:
-  """Refuses an `objective` section of the config that is another objective's."""
-  read, has = {"name", *objective.settings()}, set(section)
-  if read == has:
-    return
-  wrong = []
-  if read - has:
-    wrong.append(f"lacks {', '.join(sorted(read - has))}")
-  if has - read:
-    wrong.append(f"has {', '.join(sorted(has - read))}, which {section.name} does not read")
-  raise SettingError(
-    f"objective.name={section.name!r}: use --config=FILE:objective={section.name}, or in a config "
-    f"file of your own c.objective = defaults.objective({section.name!r}, c); the name alone does "
-    f"not change the settings, and the section {' and '.join(wrong)}"
-  )

@@ -36,8 +36,8 @@ def advantage() -> ConfigDict:
   # what a reward is compared with: the group's mean, or leave_one_out (the others' mean)
   c.baseline = "mean"
   c.scale = "group"  # then divided by the std of: group, batch, none
-  c.ddof = 1  # of that std: 1 divides by n - 1, 0 by n
-  c.eps = 1e-4  # added to it
+  c.ddof = 1  # of the std in scale: 1 divides by n - 1, 0 by n
+  c.eps = 1e-4  # added to the std in scale
   c.reward_weights = ()  # gdpo: of each reward after it is normalised; empty: equal
   return c
 
@@ -55,7 +55,9 @@ def aggregation() -> ConfigDict:
 
 def truncation() -> ConfigDict:
   """Returns the setting of `common.completion_mask`."""
-  return ConfigDict({"mask_truncated": False})  # leave truncated completions out of the loss
+  c = ConfigDict()
+  c.mask_truncated = False  # leave truncated completions out of the loss
+  return c
 
 
 def mismatch() -> ConfigDict:

@@ -1,5 +1,6 @@
 """Looks up the data sets and objectives that a config names."""
 
+import dataclasses
 import functools
 import inspect
 import pathlib
@@ -34,7 +35,7 @@ def objective(name: str) -> base.Objective:
       "is from grpo_jax.objectives.base; grpo_jax.objectives has "
       f"{modules.offered('grpo_jax.objectives')}"
     )
-  if mistake := base.mistake(objective):
+  if mistake := _mistake(objective):
     raise SettingError(f"{shown}: {mistake}")
   return objective
 
@@ -43,7 +44,7 @@ def configured(section: ConfigDict) -> base.ConfiguredObjective:
   """Returns the objective that the `objective` section chooses, with its settings, once checked."""
   chosen = objective(section.name)
   defaults = objective_defaults(section.name)
-  base.check_names(chosen, section)
+  _check_names(chosen, section)
   kinds.check_like(
     {each: section[each] for each in section if each != "name"}, defaults, "objective."
   )
@@ -69,6 +70,48 @@ def objective_defaults(name: str) -> ConfigDict:
       f"{shown}: settings ({calls.place(settings)}) returned {came}; it should return {expects}"
     )
   return defaults
+
+
+def _mistake(objective: base.Objective) -> str:
+  """Returns which field of an objective is wrong, and what it should be; "" if none is."""
+  data = objective.data
+  if not isinstance(data, tuple | list) or not data or not all(kind in base.DATA for kind in data):
+    return (
+      f"data is {data!r:.80}; use a tuple of some of {', '.join(base.DATA)}, with a comma after a "
+      "single one"
+    )
+  if not isinstance(objective.teacher, str):
+    return (
+      f"teacher is {objective.teacher!r:.80}; use the name of a setting, such as 'ref_from', or ''"
+    )
+  if not isinstance(objective.trains_reward_model, bool):
+    return f"trains_reward_model is {objective.trains_reward_model!r:.80}; use True or False"
+  for field in dataclasses.fields(objective):
+    value = getattr(objective, field.name)
+    if field.name in ("data", "teacher", "trains_reward_model"):
+      continue
+    if not callable(value) and (field.name != "importance_ratio" or value is not None):
+      return (
+        f"{field.name} is {value!r:.80}; it should be a function, see grpo_jax/objectives/base.py"
+      )
+  return ""
+
+
+def _check_names(objective: base.Objective, section: ConfigDict) -> None:
+  """Refuses an `objective` section of the config that is another objective's."""
+  read, has = {"name", *objective.settings()}, set(section)
+  if read == has:
+    return
+  wrong = []
+  if read - has:
+    wrong.append(f"lacks {', '.join(sorted(read - has))}")
+  if has - read:
+    wrong.append(f"has {', '.join(sorted(has - read))}, which {section.name} does not read")
+  raise SettingError(
+    f"objective.name={section.name!r}: use --config=FILE:objective={section.name}, or in a config "
+    f"file of your own c.objective = defaults.objective({section.name!r}, c); the name alone does "
+    f"not change the settings, and the section {' and '.join(wrong)}"
+  )
 
 
 def _advantage(section: ConfigDict, defaults: ConfigDict) -> Callable:

@@ -389,7 +389,7 @@ MUTANTS = (
   ),
   Mutant(
     "the name of an objective is changed and its settings are another's",
-    OBJECTIVES + "base.py",
+    "grpo_jax/setup/registry.py",
     "if read == has:",
     "if True:",
     "tests/objectives/base_test.py::test_the_section_of_another_objective_is_refused_with_the_way_out",

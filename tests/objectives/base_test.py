@@ -14,7 +14,6 @@ from grpo_jax.errors import SettingError
 from grpo_jax.objectives import (
   base,
   grpo,
-  ppo,
 )
 from grpo_jax.setup import registry
 from objectives.objectives_test import OTHER
@@ -71,7 +70,7 @@ def test_the_section_of_another_objective_is_refused_with_the_way_out():
   section = cases.section(grpo)
   section.name = "ppo"
   with pytest.raises(SettingError) as error:
-    base.check_names(ppo.OBJECTIVE, section)
+    registry.configured(section)
   message = str(error.value)
   assert message.startswith("objective.name='ppo': use --config=FILE:objective=ppo, or ")
   assert "the section lacks gamma, group_baseline, " in message
