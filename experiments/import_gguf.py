@@ -88,6 +88,7 @@ def convert(file: pathlib.Path, out: str) -> str:
   from grpo_jax.models.hf import gguf as names
   from grpo_jax.models.hf import writing
   from grpo_jax.models.hf.config import parse_config, write_config
+  from grpo_jax.models.hf.families import FAMILIES
 
   family = names.architecture(source.where, source.metadata)
   shapes = {name: _shape(tensor) for name, tensor in source.tensors.items()}
@@ -96,7 +97,7 @@ def convert(file: pathlib.Path, out: str) -> str:
   renamed = {names.tensor_name(source.where, family, name): name for name in source.tensors}
   decoder = _decoder(config)
   named = {new: shapes[old] for new, old in renamed.items()}
-  fused = raw["model_type"] == "phi3"
+  fused = FAMILIES[family.model_type].fused
   names.check_tensors(source.where, named, decoder.shapes(), config.layers, fused)
   size = 2 * sum(math.prod(shape) for shape in shapes.values())
   _check_room(out, size)

@@ -76,7 +76,7 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
     inputs.check_hosts(
       inputs.describe_settings(config) | {"--workdir": repr(workdir)} | inputs.describe_versions()
     )
-    # with several hosts only now, so that a mistake on one of them ends all
+    # again: with several hosts this is the first time, so that a mistake on one of them ends all
     check_command(config, workdir)
     # absolute, since user code may change the directory later
     workdir = os.fspath(storage.absolute(storage.expanded("--workdir", workdir)))

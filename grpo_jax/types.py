@@ -57,7 +57,8 @@ class Rollouts(Generic[Small, Large]):
   lengths: Small  # [P, G] int32, the stop token included; 0 where the prompt only fills the batch
   ended: Small  # [P, G] int32, TRUNCATED or STOPPED
   sampler_logprobs: Large  # [P, G, L] float32, full softmax at the sampling temperature
-  # [P, G, L] float32, after top-k, top-p and min-p; equal to the above without them
+  # [P, G, L] float32, of the distribution cut by top-k, top-p and min-p; equal to the above
+  # without them
   truncated_logprobs: Large
   rewards: Small | None = None  # [P, G, L] float32, without meaning where not `given`
   # [P, G, L] bool, where a reward was given (outcome: last token only); nowhere in a completion
@@ -65,7 +66,8 @@ class Rollouts(Generic[Small, Large]):
   given: Small | None = None
   # [P, G, N] float32, the N reward components before their weighted sum
   components: Small | None = None
-  # [P, G, L] float32, of the policy that sampled; None: one update, ratio 1
+  # [P, G, L] float32, of the policy that sampled, computed again by the learner in its own dtype;
+  # None: one update, ratio 1
   old_logprobs: Large | None = None
   ref_logprobs: Large | None = None  # [P, G, L] float32, of the reference (or of the teacher)
   old_values: Large | None = None  # [P, G, L] float32, of the critic before the update

@@ -106,7 +106,7 @@ def test_data_of_ones_own(program, tmp_path):
 
 def test_the_loop_is_the_one_that_runs():
   """Line by line, but for what stands for more lines."""
-  (text,) = re.findall(r"```python\n( +for step in.*?)```", README, re.DOTALL)
+  (text,) = re.findall(r"```python\n( *for step in.*?)```", README, re.DOTALL)
   source = pathlib.Path(online.__file__).read_text(encoding="utf-8")
   for line in text.splitlines():
     assert line.strip() == "..." or line in source

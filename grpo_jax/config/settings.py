@@ -177,7 +177,8 @@ class Sampler:
   slots: int = setting(0, Whole(0), "Completions that are decoded at a time; 0: all.")
   tries: int = setting(1, Whole(1),
     "Above 1, dynamic sampling: the most batches sampled to get P groups whose rewards differ.")
-  temperature: float = setting(1.0, TEMPERATURE, "Divides the logits, those of the learner, too.")
+  temperature: float = setting(1.0, TEMPERATURE,
+    "Divides the logits; those of the learner too, in the loops online and iterative.")
   top_k: int = setting(0, Whole(0), "Samples from the k most likely tokens; 0: off.")
   top_p: float = setting(1.0, Number(0, 1, above=True),
     "Samples from the most likely tokens that have this probability together; 1: off.")

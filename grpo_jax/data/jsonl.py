@@ -48,8 +48,8 @@ _SURROGATE = re.compile(rb"\\ud[89a-f]", re.IGNORECASE)  # an escaped half of a 
 def settings() -> ConfigDict:
   """Returns the section `data.jsonl`: the names of the fields."""
   c = ConfigDict()
-  c.question = "question"
-  c.answer = "answer"
+  c.question = "question"  # field of the question
+  c.answer = "answer"  # field of the answer
   c.solution = ""  # field of the worked solution; empty: the answer holds it
   c.choices = ""  # field of the list of options of a multiple-choice question; empty: none
   return c

@@ -38,7 +38,7 @@ class Evaluator:
     """Makes the samplers and reads the problems.
 
     Args:
-      config: of the run.
+      experiment: of the run.
       model: the policy.
       models: returns the present reward models of the policy; called at each evaluation.
     """

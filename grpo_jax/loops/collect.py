@@ -56,8 +56,8 @@ class Collector(NamedTuple):
   max_length: int  # L
   prompts: int  # P
   tries: int  # above 1: dynamic sampling, see `collect`
-  rule: str = ""  # reward that says what is right, to compare reward models with; may be empty
-  solved: str = ""  # reward whose result updates the pool; empty if `batches` is not a pool
+  rule: str = ""  # name of the reward that reward models are compared with; "" if there is none
+  solved: str = ""  # name of the reward whose results the pool keeps; "" if there is no pool
 
   @property
   def names(self) -> list[str]:

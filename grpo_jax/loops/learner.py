@@ -55,7 +55,7 @@ class Learner:
     """Makes the jitted functions; nothing is loaded or compiled yet.
 
     Args:
-      config: `objective`, `learner`, `steps`, `ref_from`, `log.measure_every` are read.
+      experiment: `objective`, `learner`, `steps`, `ref_from`, `log.measure_every` are read.
       model: the model to train.
       temperature: of the log-probs: the sampler's if the policy sampled the completions.
       sizes: of programs, shared with the sampler that makes the batches; None: its own.
@@ -153,7 +153,7 @@ class Learner:
       writer: shows the phases.
       old_params: the policy that sampled them, if it is not the one in `state`.
     """
-    lifeline.compare(batch.prompts, batch.tokens)
+    lifeline.compare(batch.prompts, batch.tokens)  # ends the run if hosts drew different prompts
     batch, packing = self.sizes.for_learner(batch)
     on_mesh = rollouts.to_device(self.model.layout, (batch, packing))
     with writer.phase(self.PHASE, on_mesh) as timer:
@@ -170,6 +170,7 @@ class Learner:
       moved = before, after
     metrics |= rollouts.statistics(batch)
     metrics |= plan.padding(batch, packing, self.model.layout, self.sizes.microbatches)
+    # of the last update: the schedule counts from 0
     metrics |= {"lr": self.rate(self.state.step - 1), "skipped_steps": int(self.state.skipped)}
     return Learned(metrics, trace, moved, timer.seconds)
 

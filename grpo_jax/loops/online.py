@@ -27,7 +27,7 @@ def train(experiment: Experiment, workdir: str) -> None:
     for step in run.steps():
       key = build.key(experiment.seed, build.SAMPLE, step)
       batch, sampling, seconds = collect(collector, policy.params, key, run.writer)
-      learned = policy.learn(step, batch.rollouts, run.writer)  # mu updates, one jitted function
+      learned = policy.learn(step, batch.rollouts, run.writer)  # at most mu passes, all jitted
       seconds["learn"] = learned.seconds
       metrics = learned.metrics | sampling
       metrics |= speeds(sampling["tokens"], int(batch.rollouts.lengths.sum()), seconds)

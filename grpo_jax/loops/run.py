@@ -41,7 +41,7 @@ POLICY = checkpoint.LEARNER  # the name of the learner that is evaluated and exp
 class Run:
   """Holds a folder with its checkpoints, evaluator, writer and signals; for a `with` block:
 
-  with Run(config, folder, model, batches, {"policy": policy}, evaluator) as run:
+  with Run(experiment, folder, model, batches, {"policy": policy}, evaluator) as run:
     for step in run.steps():
       ...                       # sample, score, learn
       run.log(step, metrics)    # writes a line of metrics
@@ -67,7 +67,7 @@ class Run:
     """Claims the folder and restores what is in it, or starts the run.
 
     Args:
-      config: of the whole run.
+      experiment: the whole run.
       folder: created if it is missing.
       model: of the policy.
       data: gives the batches.

@@ -82,9 +82,9 @@ class Checkpoints:
 
     The present content of the run's own logs (`OWN_LOGS`, flushed) belongs to the checkpoint.
 
-    Waits for the previous save, and returns once the arrays are safe to donate. On accelerators
-    they have been copied to the host; on a CPU they stay referenced, so that a donation copies
-    them.
+    Waits for the previous save, and returns when the next update may overwrite the arrays: on
+    accelerators they have been copied to the host; on a CPU the save still refers to them, and the
+    next update then copies instead of overwriting.
 
     Args:
       step: the number of steps done.
@@ -98,7 +98,7 @@ class Checkpoints:
     """
     with self._failures(step):
       self._manager.wait_until_finished()
-      if hosts.gather(step != self._manager.latest_step())[0]:
+      if hosts.gather(step != self._manager.latest_step())[0]:  # process 0 decides for all
         about = About(
           step=step,
           data=data,

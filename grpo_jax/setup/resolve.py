@@ -1,4 +1,4 @@
-"""Turns a config into an experiment, or refuses it: here its settings are checked.
+"""Turns a config into an `Experiment`, or refuses it.
 
 Checks that need the mesh and the model's shape follow when a loop has made these (checks.check).
 """
@@ -14,7 +14,7 @@ from grpo_jax.tokenizer import steps
 def resolve(config: ConfigDict) -> Experiment:
   """Returns the experiment of a config, after all checks that need no weights, data or devices."""
   settings.check(config)
-  steps.pattern(config.data.steps)
+  steps.pattern(config.data.steps)  # raises if it is no regular expression
   resolved = experiment.make(config)
   checks.check_settings(resolved)
   return resolved

@@ -43,8 +43,8 @@ They are in the section of `data` that has the name of the data set, as in
 `--config.data.arithmetic.max_steps=2`, and are defined in `grpo_jax/data/`.
 """
 # Folders and files that tell less of what a setting does: they check, show or plan a run.
-TELL_LESS = ("config/", "setup/", "plan/", "reports/", "loops/reward_data/")
-MOST_READERS = 2  # files in the column of a setting
+TELL_LESS = ("config/", "setup/checks", "setup/unread", "setup/room", "plan/", "reports/")
+MOST_READERS = 3  # files in the column of a setting
 # In these folders the meaning of a setting is a comment behind it or on the lines before it.
 ASSIGNED = re.compile(r"^((?: *#.*\n)*) *c\.(\w+) = [^#\n]*(?:# (.*))?$", re.MULTILINE)
 
