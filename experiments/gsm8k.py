@@ -8,7 +8,8 @@ The data is downloaded once by tensorflow-datasets, or read from train.jsonl and
 --config.data.path=FOLDER.
 
     :model=NAME       a row of MODELS below, whose weights FOLDER holds; or tiny: a small model and
-                      tokenizer from scratch, to see the whole pipeline on real data on a CPU
+                      tokenizer from scratch, to see the whole pipeline on real data on a CPU; or
+                      base: any weights without a chat template, which go on with a text
     :objective=NAME   a row of experiments/presets.py, or your own objective, FILE.py
     :teacher=FOLDER   for distill and distill_offline: a Hugging Face folder or a run
     :deepseekmath     the paper's setting: learning rate 1e-6, beta 0.04, 64 samples of 1024
@@ -42,7 +43,7 @@ MODELS = {
 def get_config(arg: str = "") -> ConfigDict:
   """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(
-    arg, model=(*MODELS, "tiny"), objective="grpo", teacher="", deepseekmath=False
+    arg, model=(*MODELS, "tiny", "base"), objective="grpo", teacher="", deepseekmath=False
   )
   c = defaults.get_config()
   c.steps = 500
@@ -75,6 +76,8 @@ def get_config(arg: str = "") -> ConfigDict:
     c.sampler.slots = 0  # on so many chips each has few samples: all at once
   if args.model == "tiny":
     tiny(c)
+  elif args.model == "base":
+    base(c)
   else:
     c.model.hub, c.learner.microbatch = MODELS[args.model]
   presets.choose(c, args.objective, args.teacher)
@@ -90,6 +93,14 @@ def changes(c: ConfigDict) -> dict[str, dict[str, Any]]:
     "grpo": {"objective.beta": 0.04},
     "dapo": {"rewards.functions": (*c.rewards.functions, overlong)},
   }
+
+
+def base(c: ConfigDict) -> None:
+  """Asks weights that follow no chat template, and stops them before a question of their own."""
+  c.model.hub, c.learner.microbatch = "google/gemma-3-270m", 8
+  c.data.chat = False
+  c.data.template = "Question: {question}\nAnswer, step by step, with the number after ####:\n"
+  c.sampler.stop = ("\n\nQuestion:",)
 
 
 def tiny(c: ConfigDict) -> None:

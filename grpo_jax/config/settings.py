@@ -245,7 +245,7 @@ class Learner:
     "Ends the passes once the mean k3 between the old and the new policy is above; 0: off.")
   minibatches: int = setting(1, Whole(1), "Updates in a pass.")
   microbatch: int = setting(0, Whole(0),
-    "Prompts whose activations are held at a time; 0: the whole minibatch.")
+    "Most prompts whose activations are held at a time; 0: the whole minibatch.")
   chunk: int = setting(1024, Whole(1), "Tokens whose logits exist at a time, on a device.")
   sizes: int = setting(-1, Whole(0, also=(-1,)),
     "Programs that the learner may compile, and the sampler; fewer mean more padding. 0: any; "

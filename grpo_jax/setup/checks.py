@@ -102,7 +102,8 @@ def check_learner(experiment: Experiment, layout: Layout) -> None:
       f"over {shards} shards; use a divisor of {prompts // shards}"
     )
   minibatch = prompts // cfg.minibatches
-  if cfg.microbatch and (minibatch % cfg.microbatch or cfg.microbatch % shards):
+  cut = 0 < cfg.microbatch < minibatch  # a larger one is the whole minibatch
+  if cut and (minibatch % cfg.microbatch or cfg.microbatch % shards):
     raise SettingError(
       f"learner.microbatch={cfg.microbatch}: use a multiple of {shards} that divides the minibatch "
       f"of {minibatch} prompts"

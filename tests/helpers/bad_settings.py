@@ -336,7 +336,7 @@ BY_HAND = (
   Bad("sampler.max_length", 2 * 10**9, "of memory; use a smaller sampler.max_length"),
   Bad("eval.samples", 2 * 10**9, "of memory; use a smaller eval.samples"),
   Bad("learner.minibatches", 64, "use a divisor of 32"),
-  Bad("learner.microbatch", 64, "that divides the minibatch of 32"),
+  Bad("learner.microbatch", 12, "that divides the minibatch of 32"),
   Bad("rewards.outcome_models", (("a", "", 1.0),), "give the folder of a reward model"),
   Bad("rewards.process_models", (("a", "", 1.0),), "give the folder of a reward model"),
   # rewards that are none, twice, or without effect
@@ -469,6 +469,7 @@ ACCEPTED = (
   ),
   Accepted("sampler.top_k", 1, "greedy: the run says how many groups teach nothing"),
   Accepted("sampler.stop", ("\n", "\n"), "the same twice"),
+  Accepted("learner.microbatch", 64, "more than a minibatch has: all of it at a time"),
   Accepted("log.every", 10**6, "the metrics of no step"),
   Accepted("learner.warmup", 10**6, "longer than the run: the rate only rises"),
   Accepted("seed", 2**32 - 1, "the largest key"),
