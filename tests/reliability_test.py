@@ -28,7 +28,9 @@ def numbers(name: str) -> list[int]:
 
 
 def test_the_numbers_are_those_of_the_lists():
-  assert numbers("Bad settings") == [len(bad_settings.BAD), len(bad_settings.ACCEPTED)]
+  lists = len(bad_settings.BAD), len(bad_settings.ACCEPTED)
+  for told, counted in zip(numbers("Bad settings"), lists, strict=True):
+    assert abs(counted - told) < told / 10  # "about", since every setting adds some
   assert numbers("Hostile model folders") == [
     len(hostile_folders.CASES),
     len(hostile_folders.ACCEPTED),

@@ -9,6 +9,8 @@ The work is laid out `[V, S]`, as a CPU's fastest head product makes it (docs/pe
 caller that transposes such a product to `[S, V]` the two transpositions cancel.
 """
 
+from typing import NamedTuple
+
 import jax.numpy as jnp
 from jax import lax
 
@@ -21,6 +23,14 @@ CANDIDATES = 64
 GUESSES = 12  # interpolations of a threshold, before its bounds are halved instead
 SAMPLE = 16  # a threshold is guessed from every SAMPLE-th block
 STRIDE = 2**18  # first step away from that guess, in float32 bits (2^23 double a number)
+
+
+class Truncation(NamedTuple):
+  """Settings that cut a distribution before a token is drawn, by the names of `sample`."""
+
+  top_k: int = 0
+  top_p: float = 1.0
+  min_p: float = 0.0
 
 
 def sample(

@@ -39,9 +39,7 @@ class SamplerSetup:
   cache_dtype: str
   blocks: tuple[tuple[int, int], ...]  # (first column, end) of each block of the cache's ring
   temperature: float
-  top_k: int
-  top_p: float
-  min_p: float
+  truncation: decoding.Truncation
   stop_tokens: tuple[int, ...]
 
 
@@ -284,9 +282,7 @@ def sample_tokens(
     logits,
     uniforms,
     temperature=setup.temperature,
-    top_k=setup.top_k,
-    top_p=setup.top_p,
-    min_p=setup.min_p,
+    **setup.truncation._asdict(),
   )
 
 

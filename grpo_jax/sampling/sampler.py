@@ -34,6 +34,7 @@ from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.models import int8, lora
 from grpo_jax.models.decoder import Decoder, Params
+from grpo_jax.ops import decoding
 from grpo_jax.sampling import decode_loop, kv_cache
 from grpo_jax.sampling.decode_loop import FirstTokens, Noise, Queue, SamplerSetup
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts
@@ -210,9 +211,7 @@ def make_setup(
     cache_dtype=cfg.cache_dtype,
     blocks=kv_cache.ring_blocks(cfg.max_length, decoder.config.layers),
     temperature=cfg.temperature,
-    top_k=cfg.top_k,
-    top_p=cfg.top_p,
-    min_p=cfg.min_p,
+    truncation=decoding.Truncation(*(getattr(cfg, name) for name in decoding.Truncation._fields)),
     stop_tokens=tuple(stop_tokens),
   )
 

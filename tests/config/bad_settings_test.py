@@ -121,7 +121,7 @@ def test_every_setting_has_a_row_and_every_row_a_setting():
   c = defaults.get_config()
   elsewhere = (
     "objective.",
-    *(f"data.{name}." for name in ("arithmetic", "gsm8k", "jsonl", "reasoning_gym")),
+    *(f"data.{name}." for name in settings.DATA_SETS),
   )  # in their files
   names = [name for name in arguments.names_of(c) if not name.startswith(elsewhere)]
   sections = {name.rpartition(".")[0] for name in arguments.names_of(c)}

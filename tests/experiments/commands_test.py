@@ -13,8 +13,10 @@ from conftest import ROOT
 
 from experiments import arithmetic, export, sample, sources
 from experiments import evaluate as command
+from grpo_jax.config import settings
 from grpo_jax.errors import CheckpointError, DataError, GrpoError, SettingError
 from grpo_jax.evaluation.policy import paired
+from grpo_jax.ops import decoding
 from grpo_jax.run import provenance
 from grpo_jax.setup import defaults, weights
 from grpo_jax.types import STOPPED, TRUNCATED, Completion
@@ -433,3 +435,10 @@ def test_all_three_on_a_small_run(program, tmp_path):
   ]
   assert len(rows) == 3 * 16 * (1 + 8) and (tmp_path / "page" / "samples.html").exists()
   assert before == sorted(p.relative_to(run) for p in run.rglob("*"))  # nothing in the run was made
+
+
+def test_a_run_is_asked_with_every_rule_that_cuts_its_distribution():
+  """One that the command left out would be off there, in silence."""
+  assert set(decoding.Truncation._fields) <= set(sample.SAMPLER)
+  for name, off in decoding.Truncation()._asdict().items():
+    assert settings.SETTINGS[f"sampler.{name}"].default == off

@@ -63,6 +63,8 @@ def test_every_objective_of_the_folder_is_complete():
   assert len(names) > 12
   for name in names:
     registry.objective(name)
+  # the tests of all objectives run with these
+  assert set(names) == {module.__name__.rpartition(".")[2] for module, _ in cases.CASES.values()}
 
 
 def test_the_section_of_another_objective_is_refused_with_the_way_out():
