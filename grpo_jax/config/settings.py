@@ -230,11 +230,13 @@ class Learner:
   schedule: str = setting("constant", Choice(("constant", "linear", "cosine")),
     "Constant after the warm-up, or a linear or cosine decay to zero.")
   warmup: int = setting(0, Whole(0), "Updates over which the learning rate rises from zero.")
-  b1: float = setting(0.9, Number(0, 1, below=True), "AdamW: decay of the mean of gradients.")
+  optimizer: str = setting("adamw", Choice(("adamw", "muon")),
+    "muon moves the matrices of the layers by orthogonal directions, and AdamW moves the rest.")
+  b1: float = setting(0.9, Number(0, 1, below=True), "Decay of the mean of gradients.")
   b2: float = setting(0.999, Number(0, 1, below=True), "AdamW: decay of the mean of their squares.")
   # 0 would divide 0 by 0, and 1e30 would change nothing
   adam_eps: float = setting(1e-8, Number(1e-30, 1), "AdamW: added to the denominator.")
-  weight_decay: float = setting(0.0, Number(0), "AdamW: weight decay.")
+  weight_decay: float = setting(0.0, Number(0), "Weight decay, of matrices alone.")
   clip_norm: float = setting(1.0, Number(0), "Largest norm of the whole gradient; 0: not clipped.")
   mu: int = setting(1, Whole(1), "Passes over a rollout.")
   stop_reached: float = setting(0.0, SHARE,

@@ -1,4 +1,4 @@
-"""Makes AdamW with its schedule, and skips updates that are not finite."""
+"""Makes AdamW or Muon with its schedule, and skips updates that are not finite."""
 
 import functools
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 
 from grpo_jax.aliases import Tree
 from grpo_jax.config import settings
@@ -50,9 +51,11 @@ def _scheduled(
 def make_optimizer(
   cfg: settings.Learner, total_updates: int, critic: bool = False
 ) -> optax.GradientTransformation:
-  """Returns AdamW (Loshchilov & Hutter 2019, algorithm 2) behind a clip by global norm.
+  """Returns AdamW (Loshchilov & Hutter 2019, algorithm 2) or Muon, behind a clip by global norm.
 
-  A critic is clipped by its own norm and has its own learning rate.
+  Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon; with the scale of Liu et al. 2025,
+  arXiv 2502.16982) moves the matrices of the layers, AdamW the rest. A critic is clipped by its
+  own norm and has its own learning rate.
 
   Args:
     cfg: the learner's settings; `critic_lr` is read only if there is a critic.
@@ -60,23 +63,53 @@ def make_optimizer(
     critic: whether `TrainState.params` has one.
   """
   if not critic:
-    return _adamw(cfg, schedule(cfg, total_updates))
+    return _chained(cfg, schedule(cfg, total_updates))
   optimizers = {
-    MODEL: _adamw(cfg, schedule(cfg, total_updates)),
-    CRITIC: _adamw(cfg, _scheduled(cfg.critic_lr, cfg, total_updates)),
+    MODEL: _chained(cfg, schedule(cfg, total_updates)),
+    CRITIC: _chained(cfg, _scheduled(cfg.critic_lr, cfg, total_updates)),
   }
   return optax.partition(optimizers, {MODEL: MODEL, CRITIC: CRITIC})
 
 
-def _adamw(cfg: settings.Learner, rate: Callable) -> optax.GradientTransformation:
+def _chained(cfg: settings.Learner, rate: Callable) -> optax.GradientTransformation:
   return optax.chain(
     optax.stateless(functools.partial(clip, cfg.clip_norm)) if cfg.clip_norm else optax.identity(),
-    optax.scale_by_adam(b1=cfg.b1, b2=cfg.b2, eps=cfg.adam_eps),
+    direction(cfg),
     optax.add_decayed_weights(cfg.weight_decay, mask=decayed)
     if cfg.weight_decay
     else optax.identity(),
     optax.scale_by_learning_rate(rate),
   )
+
+
+def direction(cfg: settings.Learner) -> optax.GradientTransformation:
+  """Returns the optimizer that `cfg.optimizer` names, before weight decay and learning rate."""
+  adam = optax.scale_by_adam(b1=cfg.b1, b2=cfg.b2, eps=cfg.adam_eps)
+  if cfg.optimizer == "adamw":
+    return adam
+  orthogonal = optax.contrib.scale_by_muon(beta=cfg.b1, weight_dimension_numbers=_last_two)
+  muon = optax.chain(orthogonal, optax.stateless(_as_large_as_adam))
+  return optax.partition({"muon": muon, "adam": adam}, _muon_or_adam)
+
+
+def _last_two(tree: Tree) -> Tree:
+  """Returns the axes of each matrix; those before them are of layers, which move one by one."""
+  return jax.tree.map(lambda _: optax.contrib.MuonDimensionNumbers(-1, -2), tree)
+
+
+def _as_large_as_adam(update: Tree, params: Tree) -> Tree:
+  """Returns directions with entries as large as AdamW's (Liu et al. 2025, equation 4)."""
+  del params
+  return jax.tree.map(lambda x: x * (0.2 * max(x.shape[-2:]) ** 0.5), update)
+
+
+def _muon_or_adam(params: Tree) -> Tree:
+  """Returns "muon" for the matrices of layers and "adam" for all else, embeddings and heads too."""
+
+  def label(path: tuple[object, ...], is_matrix: bool) -> str:
+    return "muon" if is_matrix and jax.tree_util.DictKey("layers") in path else "adam"
+
+  return jax.tree_util.tree_map_with_path(label, decayed(params))
 
 
 def clip(most: float, grads: Trees, params: Trees) -> Trees:

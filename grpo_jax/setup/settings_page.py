@@ -95,8 +95,9 @@ def readers(section: str, name: str, sources: Mapping[str, str]) -> list[str]:
     for file, text in sources.items()
   }
   found = [file for file, count in counts.items() if count]
-  if not found:  # by getattr
-    found = [f for f, text in sources.items() if f"cfg: settings.{section.title()}" in text]
+  if not found:  # by its name in a table, or by that of a field
+    named = re.compile(rf"\"{name}\"|^ +{name}: ", re.MULTILINE)
+    found = [file for file, text in sources.items() if named.search(text) and "config/" not in file]
   return sorted(found, key=lambda f: (f.startswith(TELL_LESS), -counts[f], f))[:MOST_READERS]
 
 

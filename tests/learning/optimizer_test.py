@@ -104,6 +104,28 @@ def test_two_steps_of_adamw_by_hand():
   np.testing.assert_allclose(s.params["policy"]["weight"], p, rtol=1e-5)
 
 
+def test_a_step_of_muon_is_nearly_orthogonal_in_each_layer_and_adamws_elsewhere():
+  """Of G = U S V^T it takes nearly U V^T, in each matrix of a stack (Jordan et al. 2024)."""
+  lr = 0.1
+  grads = jax.tree.map(
+    lambda x: jnp.asarray(np.random.default_rng(0).normal(size=x.shape), jnp.float32), params()
+  )
+  moved = {}
+  for name in ("muon", "adamw"):
+    tx = optimizer.make_optimizer(learner(lr=lr, optimizer=name, clip_norm=0.0), 10)
+    s, _ = update(tx, grads, jnp.float32(0), state.create(params(), tx))
+    moved[name] = jax.tree.map(lambda new, old: (old - new) / lr, s.params, params())["policy"]
+  q = [each["layers"]["attention"]["q"].pop("weight") for each in moved.values()]
+  jax.tree.map(np.testing.assert_array_equal, *moved.values())  # norms, biases, embeddings
+  by_hand = grads["policy"]["layers"]["attention"]["q"]["weight"]
+  for direction, g in zip(q[0] / (0.2 * 3**0.5), by_hand):  # its matrices are 3 x 3
+    u, _, v = np.linalg.svd(g)
+    rotated = u.T @ direction @ v.T
+    singular = np.diag(rotated)
+    np.testing.assert_allclose(rotated, np.diag(singular), atol=1e-4)
+    assert (0.6 < singular).all() and (singular < 1.3).all()
+
+
 @pytest.mark.parametrize("norm,factor", [(1.0, 1 / 5), (5.5, 1.0), (0.0, 1.0)])
 def test_gradient_is_clipped_by_its_global_norm(norm, factor):
   tx = optimizer.make_optimizer(learner(clip_norm=norm), 10)

@@ -48,8 +48,9 @@ def test_a_bad_update_changes_nothing_and_is_counted(loss, entry, tx):
   assert not equal(after.params, before.params)
 
 
-def test_state_can_be_donated_and_abstract_is_what_create_makes():
-  tx = optimizer.make_optimizer(learner(weight_decay=0.1), 10)
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_state_can_be_donated_and_abstract_is_what_create_makes(name):
+  tx = optimizer.make_optimizer(learner(weight_decay=0.1, optimizer=name), 10)
   s = state.create(params(), tx)
   described = state.abstract(params(), tx)
   assert jax.tree.structure(s) == jax.tree.structure(described)
@@ -88,18 +89,20 @@ def test_an_update_on_a_cpu_makes_one_array_at_a_time(dropped):
 
 
 @pytest.mark.parametrize("critic", [False, True])
-def test_moments_take_the_shardings_of_their_parameters(critic):
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_moments_take_the_shardings_of_their_parameters(name, critic):
   mesh = jax.make_mesh((4, 2), ("fsdp", "tensor"), axis_types=(AxisType.Auto,) * 2)
   cut, whole = (
     NamedSharding(mesh, PartitionSpec("fsdp", "tensor")),
     NamedSharding(mesh, PartitionSpec()),
   )
   weight, scale = jax.device_put(jnp.ones((8, 8)), cut), jax.device_put(jnp.ones((2, 8)), whole)
-  p = {"policy": {"weight": weight, "norm": {"scale": scale}}} | (
-    {"critic": {"weight": weight}} if critic else {}
-  )
-  tx = optimizer.make_optimizer(learner(weight_decay=0.1, critic_lr=1e-3), 10, critic=critic)
+  tree = {"layers": {"weight": weight}}
+  p = {"policy": tree | {"norm": {"scale": scale}}} | ({"critic": tree} if critic else {})
+  cfg = learner(weight_decay=0.1, critic_lr=1e-3, optimizer=name)
+  tx = optimizer.make_optimizer(cfg, 10, critic=critic)
   s = state.create(p, tx)
   leaves = jax.tree.leaves((s.opt_state, s.step, s.bad_steps, s.skipped))
   assert all(leaf.sharding == (cut if leaf.shape == (8, 8) else whole) for leaf in leaves)
-  assert [leaf.shape for leaf in leaves].count((8, 8)) == (4 if critic else 2)
+  moments = {"adamw": 2, "muon": 1}[name]
+  assert [leaf.shape for leaf in leaves].count((8, 8)) == (2 * moments if critic else moments)
