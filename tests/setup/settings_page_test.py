@@ -25,7 +25,7 @@ def test_a_default_is_a_cell_of_a_table():
     ("data.redraw", "loops/collect.py"),
     ("iterative.replay", "loops/teaching.py"),
     ("checkpoint.keep", "loops/run.py"),
-    ("sampler.top_p", "sampling/sampler.py"),
+    ("sampler.top_p", "ops/decoding.py"),
     ("learner.lr", "learning/optimizer.py"),
     ("mesh.fsdp", "distributed/sharding.py"),
     ("steps", "loops/run.py"),
