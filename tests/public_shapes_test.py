@@ -138,7 +138,7 @@ def setup() -> decode_loop.SamplerSetup:
 
 
 def decoding_params(params: Any, prompts: Prompts, key: Any) -> tuple[Any, sampler.Request]:
-  request = sampler.Request(prompts, jnp.arange(P), jnp.arange(G), key, None)
+  request = sampler.Request(prompts, jnp.arange(P), jnp.arange(G), key, None, None)
   return sampler.decode_params(tiny.decoder(), "float32", "same", params), request
 
 
@@ -437,6 +437,11 @@ CASES = {
     [(S,)] * 3,
   ),
   "decode_loop.stops": (lambda *x: decode_loop.stops(setup(), None, *x), (i(S), i(S), i(S)), (S,)),
+  "decode_loop.follow_stop_texts": (
+    decode_loop.follow_stop_texts,
+    (i(3, V), i(S), i(S), b(S)),
+    [(S,), (S,)],
+  ),
   "heads.init_scalar": (lambda: heads.init_scalar(D)["weight"], (), (1, D)),
   "heads.init_score": (lambda: heads.init_score(D)["weight"], (), (1, D)),
   "heads.score": (heads.score, ({"weight": f(1, D)}, f(P, R, T, D)), (P, R, T)),

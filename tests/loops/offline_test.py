@@ -113,7 +113,7 @@ class Runs:
       return dataclasses.replace(sample, run=record)
 
     make_model = build.model
-    make_sampler = once(sampler.make_sampler, lambda decoder, settings, stop: repr(settings))
+    make_sampler = once(sampler.make_sampler, lambda decoder, cfg, stop, table: repr(cfg))
     with pytest.MonkeyPatch.context() as patch:
       patch.setattr(
         build,

@@ -13,6 +13,9 @@ from grpo_jax.types import STOPPED, TRUNCATED, Prompts, Rollouts
 class Letters:
   """A tokenizer whose token i is the i-th letter."""
 
+  # no text ends a completion
+  before_stop = tokens_before_stop = staticmethod(lambda _: None)
+
   def decode(self, ids):
     return "".join(chr(ord("a") + i) for i in ids)
 
