@@ -17,7 +17,7 @@ from typing import NoReturn
 from absl import flags
 from ml_collections import ConfigDict, FrozenConfigDict, config_flags
 
-from grpo_jax.config import settings
+from grpo_jax.config import rows, settings
 from grpo_jax.errors import GrpoError, SettingError
 from grpo_jax.io import storage
 
@@ -130,7 +130,7 @@ def _show_help(program: str, flag: str) -> NoReturn:
   with contextlib.suppress(SystemExit):  # absl ends with code 1
     flags.FLAGS([program, "--help" if flag == "-h" else flag])
   if "config" in flags.FLAGS and flags.FLAGS["config"].help == EXPERIMENT:
-    print(f"\n{settings.help_text()}")
+    print(f"\n{rows.help_text(settings.SECTIONS)}")
   sys.exit(0)
 
 

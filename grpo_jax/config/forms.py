@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
-from grpo_jax.config.kinds import Form, is_text
+from grpo_jax.config.kinds import Choice, Form, Number, Whole, is_text
 
 MESH_AXES = ("replica", "fsdp", "group", "tensor")
 LORA_MODULES = ("q", "k", "v", "o", "gate", "up", "down")  # as in models/lora.py, which imports jax
@@ -82,4 +82,21 @@ RULES = Form(
 )
 MODULES = Form(
   f"a tuple of some of {', '.join(LORA_MODULES)}, each once", is_modules, "tuple of names"
+)
+
+# Kinds and defaults of several settings, or too long for a line.
+AXIS = Whole(1, also=(-1,))
+SHARE = Number(0, 1)
+DTYPE = Choice(("float32", "bfloat16"))
+# Outside of it sampling is greedy or uniform, and float32 loses the log-probs.
+TEMPERATURE = Number(1e-3, 1e3)
+REWARDS = (("correct", "math.answer_correct", 1.0),)
+MESH_RULES = (
+  ("prompt", ("replica", "fsdp")),
+  ("sample", ("group",)),
+  ("embed", ("fsdp", "group")),
+  ("heads", ("tensor",)),
+  ("kv_heads", ("tensor",)),
+  ("mlp", ("tensor",)),
+  ("vocab", ("tensor",)),
 )

@@ -9,57 +9,31 @@ value is refused at once.
 
 import dataclasses
 import operator
-from typing import NamedTuple, TypeVar
 
 from ml_collections import ConfigDict
 
 from grpo_jax.aliases import Json
 from grpo_jax.config import kinds
-from grpo_jax.config.forms import CHAT_ARGUMENTS, LORA_MODULES, MODULES, ROWS, RULES, STOP, TEMPLATE
+from grpo_jax.config.forms import (
+  AXIS,
+  CHAT_ARGUMENTS,
+  DTYPE,
+  LORA_MODULES,
+  MESH_RULES,
+  MODULES,
+  REWARDS,
+  ROWS,
+  RULES,
+  SHARE,
+  STOP,
+  TEMPERATURE,
+  TEMPLATE,
+)
 from grpo_jax.config.kinds import PATH, PLACE, SWITCH, TEXT, Choice, Kind, Number, Whole
+from grpo_jax.config.rows import Setting, section_of, setting
 from grpo_jax.io import storage
 
-
-class Setting(NamedTuple):
-  """Holds one row of the table."""
-
-  default: object
-  kind: Kind  # which values it may have
-  meaning: str
-
-
-class Section(NamedTuple):
-  """Settings of one section of the config, or those outside sections, whose name is empty."""
-
-  name: str
-  title: str
-  settings: dict[str, Setting]
-
-
-T = TypeVar("T")
-
-
-def setting(default: T, kind: Kind, meaning: str) -> T:
-  """Returns the field of a setting, for a class of them."""
-  return dataclasses.field(default=default, metadata={"kind": kind, "meaning": meaning})
-
-
 DATA_SETS = ("arithmetic", "gsm8k", "jsonl", "reasoning_gym")
-AXIS = Whole(1, also=(-1,))
-SHARE = Number(0, 1)
-DTYPE = Choice(("float32", "bfloat16"))
-# Outside of it sampling is greedy or uniform, and float32 loses the log-probs.
-TEMPERATURE = Number(1e-3, 1e3)
-REWARDS = (("correct", "math.answer_correct", 1.0),)
-MESH_RULES = (
-  ("prompt", ("replica", "fsdp")),
-  ("sample", ("group",)),
-  ("embed", ("fsdp", "group")),
-  ("heads", ("tensor",)),
-  ("kv_heads", ("tensor",)),
-  ("mlp", ("tensor",)),
-  ("vocab", ("tensor",)),
-)
 
 
 # One line a setting; if it does not fit, its meaning is on the next line.
@@ -67,7 +41,6 @@ MESH_RULES = (
 @dataclasses.dataclass(frozen=True)
 class Model:
   """Decoder."""
-
   variant: str = setting("", PATH, "Row of models/variants.py that shapes a fresh model.")
   hub: str = setting("", TEXT, "Weights on the Hugging Face hub that messages recommend.")
   # at least all bytes and two special tokens; the largest vocabularies have 2**18
@@ -79,11 +52,9 @@ class Model:
   dtype: str = setting("float32", DTYPE,
     "Activations and matrix products of the learner; its parameters stay float32.")
 
-
 @dataclasses.dataclass(frozen=True)
 class Data:
   """Data sets."""
-
   name: str = setting("arithmetic", PATH,
     'Module of grpo_jax.data, or your own: "package.module" or "path/file.py".')
   path: str = setting("", PLACE, "Folder (gsm8k), or file or folder (jsonl), of the data.")
@@ -108,11 +79,9 @@ class Data:
   on_long: str = setting("skip", Choice(("skip", "cut")),
     "Longer prompts are skipped, and counted, or cut to their last tokens.")
 
-
 @dataclasses.dataclass(frozen=True)
 class Offline:
   """Offline data, and data of reward models."""
-
   data: str = setting("solutions", Choice(("solutions", "samples", "pairs", "steps")),
     "solutions (SFT), samples (RFT, distillation), pairs (DPO, reward models) or steps (process "
     "reward models).")
@@ -133,22 +102,18 @@ class Offline:
   teacher: str = setting("", PLACE,
     "Folder or run that makes the samples; empty: the policy as it starts.")
 
-
 @dataclasses.dataclass(frozen=True)
 class Lora:
   """Adapters (LoRA), which are trained instead of the weights."""
-
   rank: int = setting(0, Whole(0), "Rank of the adapters; 0: no adapters.")
   alpha: float = setting(32.0, Number(0, above=True), "Adapters are scaled by alpha / rank.")
   modules: tuple = setting(LORA_MODULES, MODULES, "Matrices that get an adapter.")
   base_dtype: str = setting("same", Choice(("same", "float32", "bfloat16")),
     "The weights under the adapters; same: as the folder has them.")
 
-
 @dataclasses.dataclass(frozen=True)
 class Iterative:
   """Iterative training of a policy and its reward model."""
-
   steps: int = setting(20, Whole(1), "Steps of the policy in an iteration (M).")
   reward_model: str = setting("", PLACE,
     "Start of the reward model: a folder or run; empty: the policy's start, with scores of 0.")
@@ -165,11 +130,9 @@ class Iterative:
     "Share of a batch that is from earlier iterations.")
   kept_steps: int = setting(100, Whole(0), "Steps before an iteration whose pairs may be replayed.")
 
-
 @dataclasses.dataclass(frozen=True)
 class Sampler:
   """Sampler."""
-
   group: int = setting(8, Whole(1), "Completions of a prompt (G).")
   max_length: int = setting(96, Whole(1), "Longest completion, in tokens with the stop token (L).")
   tensor: int = setting(0, Whole(0),
@@ -194,11 +157,9 @@ class Sampler:
   cache_dtype: str = setting("float32", Choice(("float32", "bfloat16", "int8")),
     "Keys and values; int8 has a scale for each vector.")
 
-
 @dataclasses.dataclass(frozen=True)
 class Rewards:
   """Rewards."""
-
   functions: tuple = setting(REWARDS, ROWS,
     '((name, function, weight), ...), each logged under its name: "module.function" of '
     'grpo_jax.rewards, or your own "package.module:function" or "file.py:function".')
@@ -212,19 +173,15 @@ class Rewards:
   deadline: float = setting(10.0, Number(1e-3, 86400, also=(0,)),
     "Seconds that a reward may take for a completion or a group; 0: any time.")
 
-
 @dataclasses.dataclass(frozen=True)
 class Objective:
   """Objective."""
-
   name: str = setting("grpo", PATH,
     'Module of grpo_jax.objectives, or your own: "package.module" or "path/file.py".')
-
 
 @dataclasses.dataclass(frozen=True)
 class Learner:
   """Learner."""
-
   lr: float = setting(1e-6, Number(0), "Highest learning rate of the schedule.")
   critic_lr: float = setting(1e-5, Number(0), "That of the critic (ppo).")
   schedule: str = setting("constant", Choice(("constant", "linear", "cosine")),
@@ -255,11 +212,9 @@ class Learner:
   max_bad_steps: int = setting(10, Whole(1),
     "Ends the run after so many non-finite steps in a row.")
 
-
 @dataclasses.dataclass(frozen=True)
 class Mesh:
   """Mesh of devices."""
-
   replica: int = setting(1, AXIS,
     "Copies of the model: the slices of TPUs or a multiple; the other axes are inside a slice.")
   fsdp: int = setting(-1, AXIS, "Shards of parameters and prompts; -1: all devices that are left.")
@@ -267,11 +222,9 @@ class Mesh:
   tensor: int = setting(1, AXIS, "Shards of heads, MLP and vocabulary.")
   rules: tuple = setting(MESH_RULES, RULES, "Mesh axes of each logical axis, see sharding.Layout.")
 
-
 @dataclasses.dataclass(frozen=True)
 class Eval:
   """Evaluation."""
-
   every: int = setting(0, Whole(0),
     "Steps; 0: only before and after, and after each iteration of the loop iterative.")
   problems: int = setting(512, Whole(0), "Problems of the test split.")
@@ -281,20 +234,16 @@ class Eval:
   reward: str = setting("math.answer_correct", PATH, "What counts as solved.")
   arguments: tuple = setting((), ROWS, 'Keyword arguments of it: (("name", value), ...).')
 
-
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
   """Checkpoints."""
-
   every: int = setting(50, Whole(1), "Steps between checkpoints.")
   keep: int = setting(2, Whole(1), "Checkpoints that are kept.")
   export: bool = setting(True, SWITCH, "Write DIR/export, a Hugging Face folder, at the end.")
 
-
 @dataclasses.dataclass(frozen=True)
 class Log:
   """Logs."""
-
   every: int = setting(1, Whole(1), "Steps between lines of metrics.jsonl.")
   samples_every: int = setting(20, Whole(0), "Steps between tables of samples on the console.")
   samples: int = setting(8, Whole(0), "Completions of each step in samples.jsonl.")
@@ -304,19 +253,15 @@ class Log:
   bucket_seconds: float = setting(60.0, Number(0),
     "Seconds between copies of the logs to a workdir in a bucket.")
 
-
 @dataclasses.dataclass(frozen=True)
 class Profile:
   """Profiler."""
-
   first_step: int = setting(0, Whole(0), "First step to trace.")
   steps: int = setting(0, Whole(0), "Steps to trace into DIR/profile.")
-
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
   """A run."""
-
   seed: int = setting(0, Whole(0, 2**32 - 1), "Seed of fresh parameters, data order and sampling.")
   loop: str = setting("online", PATH,
     "Module of grpo_jax.loops: online, offline, iterative, reward_model, process_reward_model.")
@@ -346,16 +291,6 @@ class Settings:
 # fmt: on
 
 
-def _section(cls: type, name: str = "") -> Section:
-  """Returns the rows of a class of settings; its title is the docstring of the class."""
-  rows = {
-    field.name: Setting(field.default, field.metadata["kind"], field.metadata["meaning"])
-    for field in dataclasses.fields(cls)
-    if field.metadata
-  }
-  return Section(name, (cls.__doc__ or "").rstrip("."), rows)
-
-
 # The class of each section of the config except `objective` and those of data sets.
 CLASSES: dict[str, type] = {
   field.name: type(getattr(Settings(), field.name))
@@ -363,9 +298,9 @@ CLASSES: dict[str, type] = {
   if not field.metadata
 }
 SECTIONS = (
-  _section(Settings),
-  *(_section(cls, name) for name, cls in CLASSES.items()),
-  _section(Objective, "objective"),
+  section_of(Settings),
+  *(section_of(cls, name) for name, cls in CLASSES.items()),
+  section_of(Objective, "objective"),
 )
 # Every setting by its dotted name, as in --config.NAME=VALUE.
 SETTINGS: dict[str, Setting] = {
@@ -395,13 +330,6 @@ def typed(config: ConfigDict) -> Json:
   return fields
 
 
-def from_json(cls: type[T], section: object) -> T:
-  """Returns a section of a run's config.json, with defaults for what it lacks."""
-  values = section if isinstance(section, dict) else {}
-  names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
-  return cls(**{name: values[name] for name in names if name in values})
-
-
 def expand(config: ConfigDict) -> None:
   """Replaces `~` by the home directory in settings that name a folder or file."""
   for name, kind in KINDS.items():
@@ -420,14 +348,3 @@ def check(config: ConfigDict) -> None:
   for name, kind in KINDS.items():
     if kind is PLACE:
       storage.check(name, operator.attrgetter(name)(config))
-
-
-def help_text() -> str:
-  """Returns the settings as `--help` prints them."""
-  lines = ["Settings of the config, given as --config.NAME=VALUE (docs/settings.md):"]
-  for section in SECTIONS:
-    lines += ["", f"{section.title}:"]
-    for name, (default, kind, meaning) in section.settings.items():
-      full = f"{section.name}.{name}" if section.name else name
-      lines += [f"  {full}={default!r}  [{kind.brief}]", f"    {meaning}"]
-  return "\n".join(lines)

@@ -125,7 +125,7 @@ class ConfiguredObjective:
 
   @property
   def name(self) -> str:
-    """The value of `objective.name`."""
+    """Name of the objective, the value of `objective.name`."""
     return self.cfg.name
 
   @property

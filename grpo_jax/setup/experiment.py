@@ -55,7 +55,7 @@ class Experiment(settings.Settings):
 
   @property
   def completions(self) -> int:
-    """The number of completions of a prompt (G)."""
+    """Number of completions of a prompt (G)."""
     return COMPLETIONS.get(self.source, self.sampler.group)
 
   @property
@@ -72,12 +72,12 @@ class Experiment(settings.Settings):
 
   @property
   def reward_names(self) -> list[str]:
-    """The names of the functions and of the reward models that the config names."""
+    """Names of the functions and of the reward models that the config names."""
     return [entry[0] for entry in self.rewards.functions] + [m.name for m in self.reward_models]
 
   @property
   def rule(self) -> str:
-    """The one of `rewards.functions` that tells what is right, or "".
+    """Name of the one of `rewards.functions` that tells what is right, or "".
 
     That is `iterative.labels` if a reward model learns from it, otherwise the one that is
     `eval.reward`.
@@ -86,7 +86,7 @@ class Experiment(settings.Settings):
 
   @property
   def checked(self) -> str:
-    """The one of `rewards.functions` that is `eval.reward`, or ""."""
+    """Name of the one of `rewards.functions` that is `eval.reward`, or ""."""
     asked = [self.eval.reward, dict(self.eval.arguments)]
     rows = ((name, [path, dict(*more)]) for name, path, _, *more in self.rewards.functions)
     return next((name for name, which in rows if which == asked), "")

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 import grpo_jax
 from grpo_jax import data, objectives
 from grpo_jax.config import settings
+from grpo_jax.config.rows import Section
 from grpo_jax.errors import GrpoError
 from grpo_jax.setup import registry
 
@@ -59,7 +60,7 @@ def page() -> str:
   return "\n\n".join(parts) + "\n"
 
 
-def _section_table(section: settings.Section, sources: Mapping[str, str]) -> str:
+def _section_table(section: Section, sources: Mapping[str, str]) -> str:
   """Returns the settings of a section as a table."""
   rows = [
     (
