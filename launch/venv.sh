@@ -25,6 +25,17 @@ make_venv() {
   fi
 }
 
+check_extras() {
+  .venv/bin/python - "$1" <<'PYTHON'
+import sys, tomllib
+
+known = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]
+for name in sys.argv[1].split(","):
+  if name not in known:
+    sys.exit(f"error: EXTRAS has {name!r}: no such extra; use some of {', '.join(sorted(known))}")
+PYTHON
+}
+
 install() {
   local extras=$1 stamp hash
   stamp=.venv/.installed-${extras//,/-}
@@ -42,6 +53,7 @@ install() {
 }
 
 [ -x .venv/bin/python ] || make_venv || exit
+check_extras "$1" || exit 2
 install "$1" || exit
 export PYTHONUNBUFFERED=1        # lines appear as they are written, in a log file too
 export TOKENIZERS_PARALLELISM=false

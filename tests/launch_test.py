@@ -487,3 +487,16 @@ def test_a_real_model_that_is_there_or_cannot_be_had(tmp_path):
   for args in ((), ("--help",), ("a", "b")):
     done, _ = real_model(tmp_path, *args, again=True)
     assert done.returncode == 2 and done.stderr.startswith("error: name the folder to write")
+
+
+def test_an_extra_that_does_not_exist_is_named_before_anything_is_installed():
+  done = subprocess.run(
+    ["bash", "-c", ". launch/venv.sh plot,no_such_extra"],
+    cwd=conftest.ROOT,
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 2 and done.stdout == ""
+  assert done.stderr.startswith(
+    "error: EXTRAS has 'no_such_extra': no such extra; use some of cuda"
+  )
