@@ -84,6 +84,8 @@ def define_config(help: str, **options: bool) -> None:
     config_flags.DEFINE_config_file("config", None, help, **options)
   except flags.Error as error:  # it reads --flagfile at once
     fail(error)
+  # so that --help, which shows the flags of the command's own file, has it too
+  flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS["config"])
 
 
 def define_experiment() -> None:
@@ -129,8 +131,11 @@ def _show_help(program: str, flag: str) -> NoReturn:
   """Prints a command's help, whatever its other arguments are, and ends the program with code 0."""
   with contextlib.suppress(SystemExit):  # absl ends with code 1
     flags.FLAGS([program, "--help" if flag == "-h" else flag])
-  if "config" in flags.FLAGS and flags.FLAGS["config"].help == EXPERIMENT:
-    print(f"\n{rows.help_text(settings.SECTIONS)}")
+  try:
+    if "config" in flags.FLAGS and flags.FLAGS["config"].help == EXPERIMENT:
+      print(f"\n{rows.help_text(settings.SECTIONS)}", flush=True)
+  except BrokenPipeError:  # `--help | head`
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   sys.exit(0)
 
 

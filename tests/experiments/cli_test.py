@@ -256,6 +256,7 @@ def test_what_a_loop_refuses_is_one_line_and_code_2(capsys):
 def test_help_shows_how(program):
   done = program("experiments.run", "--help")
   assert "python -m experiments.run --config=FILE" in done.stdout and "--workdir" in done.stdout
+  assert "  --config: Config file of an experiment and its arguments" in done.stdout
   assert done.returncode == 0 and done.stderr == ""
 
 
