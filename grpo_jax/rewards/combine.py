@@ -173,7 +173,7 @@ def check_some_worked(faults: Sequence[Fault], scored: int) -> None:
     if failed[fault.name] == scored:
       raise SettingError(
         f"rewards.functions: {fault.name!r} failed on all {scored} completions of a step, first: "
-        f"{fault.message}; mend it, or leave it out"
+        f"{fault.message}; correct the function, or remove it from rewards.functions"
       )
 
 

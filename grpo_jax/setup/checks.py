@@ -104,9 +104,10 @@ def check_learner(experiment: Experiment, layout: Layout) -> None:
   minibatch = prompts // cfg.minibatches
   cut = 0 < cfg.microbatch < minibatch  # a larger one is the whole minibatch
   if cut and (minibatch % cfg.microbatch or cfg.microbatch % shards):
+    multiple = f"a multiple of {shards} that divides {minibatch}" if shards > 1 else "a divisor"
     raise SettingError(
-      f"learner.microbatch={cfg.microbatch}: use a multiple of {shards} that divides the minibatch "
-      f"of {minibatch} prompts"
+      f"learner.microbatch={cfg.microbatch}: a minibatch has {minibatch} prompts (data.prompts / "
+      f"learner.minibatches); use {multiple}, or 0 for the whole minibatch"
     )
 
 

@@ -248,7 +248,7 @@ BY_HAND = (
   Bad("mesh.group", -1, "more than one -1"),
   # settings against each other
   Bad("learner.minibatches", 7, "use a divisor of 32"),
-  Bad("learner.microbatch", 5, "use a multiple of"),
+  Bad("learner.microbatch", 5, "a minibatch has 32 prompts"),
   Bad("offline.data", "pairs", "use loop='online'", also={"loop": "offline"}),
   Bad("data.steps", "(", "is no regular expression"),
   Bad("data.steps", "x*", "matches the empty text"),
@@ -336,7 +336,7 @@ BY_HAND = (
   Bad("sampler.max_length", 2 * 10**9, "of memory; use a smaller sampler.max_length"),
   Bad("eval.samples", 2 * 10**9, "of memory; use a smaller eval.samples"),
   Bad("learner.minibatches", 64, "use a divisor of 32"),
-  Bad("learner.microbatch", 12, "that divides the minibatch of 32"),
+  Bad("learner.microbatch", 12, "use a divisor, or 0 for the whole minibatch"),
   Bad("rewards.outcome_models", (("a", "", 1.0),), "give the folder of a reward model"),
   Bad("rewards.process_models", (("a", "", 1.0),), "give the folder of a reward model"),
   # rewards that are none, twice, or without effect
