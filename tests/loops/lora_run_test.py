@@ -2,6 +2,7 @@
 again.
 """
 
+import dataclasses
 import importlib
 import json
 import shutil
@@ -240,9 +241,9 @@ def test_adapters_are_those_of_what_is_trained_alone(base, unended, tmp_path, mo
   c = without_export(**{"offline.data": "pairs", "offline.held_out": 4, "learner.lr": 0.0})
   c.loop, c.objective = "reward_model", defaults.objective("reward_model", c)
   scorer = train(c, base, tmp_path / "scorer", rank=0)  # a run without an export
-  make = build.model
+  on_all = build.model
   monkeypatch.setattr(
-    build, "model", lambda config, devices=None, **how: make(config, jax.devices()[:1], **how)
+    build, "model", lambda config, devices=None, **how: on_all(config, jax.devices()[:1], **how)
   )
   with_adapters = {"lora.rank": 2, "lora.base_dtype": "bfloat16"}
   c = of(base, **with_adapters, **{"rewards.outcome_models": (("judge", str(scorer), 1.0),)})
@@ -255,7 +256,7 @@ def test_adapters_are_those_of_what_is_trained_alone(base, unended, tmp_path, mo
       )
     )
     assert sampled.decoder.lora is None and dtypes(sampled.load()) == {"float32"}
-  asked = sources.model(of(base, **with_adapters), str(unended), None)
+  asked = sources.model(make(of(base, **with_adapters)), str(unended), None)
   assert asked.decoder.lora is None and dtypes(asked.load()) == {"float32"}
 
 
@@ -264,10 +265,10 @@ def test_the_base_has_the_dtype_of_its_folder(base, unended):
     assert dtypes(build.model(make(of(folder, **{"lora.rank": 2})), jax.devices()[:1]).load()) == {
       dtype
     }
-  section = settings().lora
+  section = make(settings()).lora
   assert (
     adapters.base_dtype(section, "") == "bfloat16"
-    and adapters.base_dtype({"base_dtype": "float32"}, "") == "float32"
+    and adapters.base_dtype(dataclasses.replace(section, base_dtype="float32"), "") == "float32"
   )
 
 

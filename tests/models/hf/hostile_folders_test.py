@@ -151,7 +151,8 @@ def judge(folder: str) -> None:
     8,
     8,
   )
-  evaluate.evaluate_model(config, folder, None, sources.model(config, folder, None))
+  asked = experiment.make(config)
+  evaluate.evaluate_model(asked, folder, None, sources.model(asked, folder, None))
 
 
 @pytest.mark.slow
