@@ -246,6 +246,12 @@ def new_text(shown: str, text: str) -> str:
   return whole[len(shown) :] if whole.startswith(shown) else ""
 
 
+def before_a_stop(text: str, stops: Sequence[str]) -> str:
+  """Returns a growing text without an end in which a stop text may have begun."""
+  begun = [n for stop in stops for n in range(1, len(stop)) if text.endswith(stop[:n])]
+  return text[: len(text) - max(begun, default=0)]
+
+
 def answer(policy: Policy, question: str, turn: int, out: TextIO) -> None:
   """Prints the answers to a question; a terminal shows the first one while it grows."""
   # without the control characters of an answer, which a terminal would obey
@@ -254,10 +260,11 @@ def answer(policy: Policy, question: str, turn: int, out: TextIO) -> None:
   start, shown, group = time.monotonic(), "", []
   for (group,) in sample(policy, [question], turn):
     if out.isatty():
-      more = new_text(shown, group[0].text)
+      more = new_text(shown, before_a_stop(group[0].text, policy.model.tokenizer.stop_texts))
       print(printable(more), end="", file=out, flush=True)
       shown += more
-  print(printable(group[0].text.removeprefix(shown)), file=out, flush=True)
+  text = group[0].text
+  print(printable(text[len(shown) :] if text.startswith(shown) else text), file=out, flush=True)
   _report(group[0], 1, len(group), time.monotonic() - start)
   for n, completion in enumerate(group[1:], 2):
     print(printable(completion.text), file=out, flush=True)

@@ -7,6 +7,7 @@ from grpo_jax.config.kinds import Choice, Form, Number, Whole, is_text
 
 MESH_AXES = ("replica", "fsdp", "group", "tensor")
 LORA_MODULES = ("q", "k", "v", "o", "gate", "up", "down")  # as in models/lora.py, which imports jax
+STOP_BYTES = 256  # each is a row over the vocabulary in the sampler's table
 CHAT_NAMES = ("messages", "add_generation_prompt")  # that every chat template gets anyway
 
 
@@ -21,8 +22,10 @@ def is_pairs(value: object) -> TypeGuard[Sequence[Sequence[Any]]]:
 
 
 def is_stop(value: object) -> bool:
-  """Returns whether a value is a tuple of texts that are not empty."""
-  return is_sequence(value) and all(is_text(text) and text for text in value)
+  """Returns whether a value is a tuple of texts that are not empty, and not long all together."""
+  if not is_sequence(value) or not all(is_text(text) and text for text in value):
+    return False
+  return sum(len(text.encode()) for text in value) <= STOP_BYTES
 
 
 def is_template(value: object) -> bool:
@@ -74,7 +77,11 @@ CHAT_ARGUMENTS = Form(
   is_chat_arguments,
   "tuple of (name, value)",
 )
-STOP = Form("a tuple of texts that are not empty, as in ('</s>',)", is_stop, "tuple of texts")
+STOP = Form(
+  f"a tuple of texts that are not empty, at most {STOP_BYTES} bytes in all, as in ('</s>',)",
+  is_stop,
+  "tuple of texts",
+)
 RULES = Form(
   f"(('name', ('axis', ...)), ...), each name once, with the axes {', '.join(MESH_AXES)}",
   is_rules,

@@ -117,15 +117,21 @@ def completions(rollouts: Rollouts, tokenizer: Tokenizer) -> list[list[Completio
 
 
 def completion(tokens: np.ndarray, length: int, ended: int, tokenizer: Tokenizer) -> Completion:
-  """Returns one completion as rewards see it, from its tokens [L].
+  """Returns one completion as rewards see it, from its tokens [L]."""
+  ids, text = written(tokens, length, ended, tokenizer)
+  return Completion(text, ids, int(ended), step_ends(ids, ended, tokenizer))
+
+
+def step_ends(ids: Sequence[int], ended: int, tokenizer: Tokenizer) -> list[int]:
+  """Returns the index in `ids` of the last token of each step of a completion.
 
   A stop text belongs to the last step, as a stop token does.
   """
-  ids, text = written(tokens, length, ended, tokenizer)
-  ends = tokenizer.step_ends(ids) if ids else []
+  if not ids:
+    return []
   if ended == STOPPED and (kept := tokenizer.tokens_before_stop(ids)) is not None:
-    ends = [*tokenizer.step_ends(ids[:kept])[:-1], len(ids) - 1]
-  return Completion(text, ids, int(ended), ends)
+    return [*tokenizer.step_ends(ids[:kept])[:-1], len(ids) - 1]
+  return tokenizer.step_ends(ids)
 
 
 def written(

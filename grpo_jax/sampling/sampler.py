@@ -115,7 +115,7 @@ def prefill(
   )
   real = jnp.repeat(prompts.lengths > 0, group)
   stopped = decode_loop.stops(setup, forced, token, sample, jnp.ones_like(sample))
-  table = request.stop_table
+  table = request.stop_table if forced is None else None
   nothing = None if table is None else jnp.zeros(sample.shape, table.dtype)
   matched, stopped = decode_loop.follow_stop_texts(table, nothing, token, stopped)
   done = stopped | (setup.length == 1) | ~real

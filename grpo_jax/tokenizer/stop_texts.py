@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from grpo_jax.errors import SettingError
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 
 Table = np.ndarray  # [states, vocab] uint16, see `table`
@@ -28,6 +29,13 @@ def set_stops(
     texts: `sampler.stop`: special tokens, or texts of any length.
     vocab: of the model.
   """
+  for text in texts:
+    inside = [token for token in tokenizer.special_tokens if token in text and token != text]
+    if inside:
+      raise SettingError(
+        f"sampler.stop has {text!r}: the special token {inside[0]!r} is in no text; give it alone, "
+        "or the text without it"
+      )
   special = {text: token for text in texts if (token := tokenizer.special_id(text)) is not None}
   tokenizer.stop_texts = tuple(dict.fromkeys(text for text in texts if text not in special))
   tokens = tuple(dict.fromkeys((*tokenizer.eos_ids, *special.values())))
@@ -52,7 +60,7 @@ def table(tokens: Sequence[bytes], texts: Sequence[str], vocab: int) -> Table:
   # zeros behind the end of a token are never read
   padded = np.frombuffer(b"".join(token.ljust(width, b"\0") for token in tokens), np.uint8)
   padded = padded.reshape(len(tokens), width)
-  found = np.repeat(np.arange(states)[:, None], len(tokens), axis=1)
+  found = np.repeat(np.arange(states, dtype=np.uint16)[:, None], len(tokens), axis=1)
   for place in range(width):
     longer = np.flatnonzero(lengths > place)
     found[:, longer] = step[found[:, longer], padded[longer, place]]
@@ -68,7 +76,7 @@ def _automaton(patterns: Sequence[bytes]) -> np.ndarray:
   """
   prefixes = list(dict.fromkeys(p[:n] for p in patterns for n in range(len(p))))
   number = {prefix: state for state, prefix in enumerate(prefixes)}
-  step = np.full((len(prefixes) + 1, 256), len(prefixes))
+  step = np.full((len(prefixes) + 1, 256), len(prefixes), np.uint16)
   for prefix, state in number.items():
     for byte in range(256):
       text = prefix + bytes([byte])

@@ -155,6 +155,11 @@ class Tokenizer:
     """Returns the text that tokens add to a text before them."""
     return self.decode([self._before, *tokens])[self._after :]
 
+  @property
+  def special_tokens(self) -> list[str]:
+    """Every special token, as it is written."""
+    return list(self._special)
+
   def special_id(self, token: str) -> int | None:
     """Returns the id of a special token such as "<|im_end|>"; None for any other text."""
     return self._special.get(token)

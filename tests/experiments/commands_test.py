@@ -5,6 +5,7 @@ small run.
 import io
 import json
 import math
+import types
 
 import numpy as np
 import pytest
@@ -226,7 +227,9 @@ def test_an_answer_is_printed_once_whether_it_streams_or_not(out, monkeypatch):
     for text in texts
   ]
   monkeypatch.setattr(sample, "sample", lambda *_: iter(grown))
-  sample.answer(None, "q", 0, out)
+  tokenizer = types.SimpleNamespace(stop_texts=())
+  policy = types.SimpleNamespace(model=types.SimpleNamespace(tokenizer=tokenizer))
+  sample.answer(policy, "q", 0, out)
   assert out.getvalue() == "3 + \u20ac\ufffd[2J\nsecond\n"
 
 
@@ -442,3 +445,19 @@ def test_a_run_is_asked_with_every_rule_that_cuts_its_distribution():
   assert set(decoding.Truncation._fields) <= set(sample.SAMPLER)
   for name, off in decoding.Truncation()._asdict().items():
     assert settings.SETTINGS[f"sampler.{name}"].default == off
+
+
+def test_a_growing_answer_keeps_back_what_may_be_a_stop_text():
+  stops = ("\n\nQ:", "##")
+  for text, shown in (("a", "a"), ("a\n", "a"), ("a\n\nQ", "a"), ("a#", "a"), ("a\nb", "a\nb")):
+    assert sample.before_a_stop(text, stops) == shown
+  assert sample.before_a_stop("a#", ()) == "a#"
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_an_out_that_is_a_link_or_lies_in_a_file_is_refused_at_once(kind, tmp_path):
+  (tmp_path / "file").write_text("")
+  (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+  out = tmp_path / "link" if kind == "link" else tmp_path / "file" / "sub"
+  with pytest.raises(SettingError, match="is a link" if kind == "link" else "is a file; use"):
+    sources.check_out(str(out), [])

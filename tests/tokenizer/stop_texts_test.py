@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models
 
+from grpo_jax.errors import SettingError
 from grpo_jax.sampling import rollouts, sampler, stream
 from grpo_jax.tokenizer import making, stop_texts
 from grpo_jax.tokenizer.tokenizer import Tokenizer
@@ -146,3 +147,10 @@ def test_a_special_token_ends_a_completion_by_its_id():
   end = tokenizer.decode([tokenizer.eos_id], skip_special=False)
   assert stop_texts.set_stops(tokenizer, (end,), 300) == ((tokenizer.eos_id,), None)
   assert tokenizer.stop_texts == ()
+
+
+def test_a_text_around_a_special_token_is_refused():
+  tokenizer = making.train_bpe(["a b"], 300)
+  end = tokenizer.decode([tokenizer.eos_id], skip_special=False)
+  with pytest.raises(SettingError, match="sampler.stop has .* is in no text; give it alone"):
+    stop_texts.set_stops(tokenizer, (f"x{end}",), 300)

@@ -144,8 +144,11 @@ def label(
 def step_ends(r: HostRollouts, tokenizer: Tokenizer) -> list[list[list[int]]]:
   """Returns the indices of the last tokens of steps, [P][G] lists."""
   return [
-    [tokenizer.step_ends(tokens[:length].tolist()) for tokens, length in zip(*group)]
-    for group in zip(r.tokens, r.lengths)
+    [
+      rollouts.step_ends(tokens[:length].tolist(), ended, tokenizer)
+      for tokens, length, ended in zip(*group)
+    ]
+    for group in zip(r.tokens, r.lengths, r.ended)
   ]
 
 
@@ -204,6 +207,9 @@ def judge(
         whole = np.array([*prefix.tokens, *tokens[i, g, : drawn.lengths[i, g]]])
         ended = drawn.ended[i, g] if len(whole) <= labeller.max_length else TRUNCATED
         within = min(len(whole), labeller.max_length)  # tokens beyond it were not written in time
+        # a stop text that began in the prefix ended no sampling, and ends the text all the same
+        if labeller.tokenizer.tokens_before_stop(whole[:within].tolist()) is not None:
+          ended = STOPPED
         completion = rollouts.completion(whole, within, ended, labeller.tokenizer)
         solved, message = policy.is_right(call, labeller.solved, example, completion)
         right[i] += solved

@@ -11,6 +11,7 @@ import pytest
 from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.reward_data import continuations
 from grpo_jax.sampling import rollouts
+from grpo_jax.tokenizer import making
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
 
 L = 6
@@ -152,3 +153,17 @@ def test_a_continuation_that_is_too_long_is_cut_before_it_is_judged(monkeypatch)
   drawn.tokens[0, :, 2] = 5
   right, failed = continuations.judge(labeller, drawn, [batch().examples[0]], [prefix])
   assert seen == ["193926", "193926", "193926", "193925"] and (right.tolist(), failed) == ([1], 0)
+
+
+def test_a_stop_text_belongs_to_the_last_step():
+  """One with a line break in it would otherwise be a step of its own, with the outcome's label."""
+  tokenizer = making.train_bpe(["a 3\nb 5\n\nAnn"], 300)
+  tokenizer.stop_texts = ("\n\nAnn",)
+  ids = np.array(tokenizer.encode("a 3\nb 5\n\nAnn"), np.int32)[None, None]
+  one = np.full((1, 1), ids.shape[-1], np.int32)
+  prompts = Prompts(np.ones((1, 1), np.int32), np.ones(1, np.int32))
+  zeros = np.zeros(ids.shape, np.float32)
+  for ended, steps in ((STOPPED, 2), (TRUNCATED, 3)):
+    r = Rollouts(prompts, ids, one, np.full((1, 1), ended, np.int32), zeros, zeros)
+    ((ends,),) = continuations.step_ends(r, tokenizer)
+    assert len(ends) == steps and ends[-1] == ids.shape[-1] - 1
