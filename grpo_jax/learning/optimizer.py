@@ -82,12 +82,18 @@ def _chained(cfg: settings.Learner, rate: Callable) -> optax.GradientTransformat
   )
 
 
+# In place of optax's 1e-8, next to which the gradients of a large model are not large.
+TINY = 1e-20
+
+
 def direction(cfg: settings.Learner) -> optax.GradientTransformation:
   """Returns the optimizer that `cfg.optimizer` names, before weight decay and learning rate."""
   adam = optax.scale_by_adam(b1=cfg.b1, b2=cfg.b2, eps=cfg.adam_eps)
   if cfg.optimizer == "adamw":
     return adam
-  orthogonal = optax.contrib.scale_by_muon(beta=cfg.b1, weight_dimension_numbers=_last_two)
+  orthogonal = optax.contrib.scale_by_muon(
+    beta=cfg.b1, eps=TINY, weight_dimension_numbers=_last_two
+  )
   muon = optax.chain(orthogonal, optax.stateless(_as_large_as_adam))
   return optax.partition({"muon": muon, "adam": adam}, _muon_or_adam)
 

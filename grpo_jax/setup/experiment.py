@@ -107,6 +107,9 @@ class Experiment(settings.Settings):
 
 def make(config: ConfigDict) -> Experiment:
   """Returns the experiment of a config whose values are within their ranges (settings.check)."""
+  config = (
+    config.copy_and_resolve_references()
+  )  # what the caller changes later changes nothing here
   fields = settings.typed(config)
   objective = registry.configured(config.objective)
   scored = fields["loop"] in LIVE or fields["offline"].data != "solutions"
@@ -118,7 +121,7 @@ def make(config: ConfigDict) -> Experiment:
   eval_reward = scorers.eval_reward(fields["eval"])
   return Experiment(
     **fields,
-    config=config.copy_and_resolve_references(),
+    config=config.lock(),
     objective=objective,
     reward_functions=functions,
     reward_models=models,
@@ -132,7 +135,8 @@ def make(config: ConfigDict) -> Experiment:
 def changed(experiment: Experiment, changes: Mapping[str, object]) -> Experiment:
   """Returns the experiment with other values of settings, by their dotted names."""
   config = experiment.config.copy_and_resolve_references()
-  for name, value in changes.items():
-    section, _, last = name.rpartition(".")
-    (config[section] if section else config)[last] = value
+  with config.ignore_type():  # a section made by hand may hold 0 where others hold 0.0
+    for name, value in changes.items():
+      section, _, last = name.rpartition(".")
+      (config[section] if section else config)[last] = value
   return make(config)

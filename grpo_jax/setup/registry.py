@@ -42,6 +42,7 @@ def objective(name: str) -> base.Objective:
 
 def configured(section: ConfigDict) -> base.ConfiguredObjective:
   """Returns the objective that the `objective` section chooses, with its settings, once checked."""
+  section = ConfigDict({name: _tuples(section[name]) for name in section})
   chosen = objective(section.name)
   defaults = objective_defaults(section.name)
   _check_names(chosen, section)
@@ -157,6 +158,11 @@ def _advantage(section: ConfigDict, defaults: ConfigDict) -> Callable:
         f"{shown}: {name} is no setting of objective={section.name!r}; give it a default"
       )
   return _bind(advantage, tuple((name, section[name]) for name in named if name in section))
+
+
+def _tuples(value: Any) -> Any:
+  """Returns a value with tuples for lists, as a config from JSON has them."""
+  return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 @functools.cache

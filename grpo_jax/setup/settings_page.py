@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 import grpo_jax
 from grpo_jax import data, objectives
 from grpo_jax.config import settings
-from grpo_jax.config.rows import Section
+from grpo_jax.config.table import Section
 from grpo_jax.errors import GrpoError
 from grpo_jax.setup import registry
 

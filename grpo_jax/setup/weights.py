@@ -12,7 +12,7 @@ import rich.progress
 import rich.text
 
 from grpo_jax.aliases import Json, Tree
-from grpo_jax.config import rows, settings
+from grpo_jax.config import settings, table
 from grpo_jax.errors import CheckpointError, DataError
 from grpo_jax.io import storage
 from grpo_jax.learning.state import MODEL
@@ -138,7 +138,7 @@ def restore(
     learner: its name.
   """
   config = provenance.saved_config(run)
-  section = rows.from_json(settings.Lora, config.get("lora"))
+  section = table.from_json(settings.Lora, config.get("lora"))
   lora = adapters.make_lora(section)
   if lora is None:
     return restore_trained(run, decoder, step, left_out, learner)

@@ -66,3 +66,20 @@ def test_where_completions_come_from_and_how_many(loop, data, source, completion
   made = make(config)
   assert (made.source, made.completions) == (source, completions)
   assert bool(made.reward_functions) == (source != "solutions")
+
+
+def test_a_section_made_by_hand_may_hold_whole_numbers_and_lists():
+  config = defaults.get_config()
+  with config.ignore_type():
+    config.learner.lr, config.objective.reward_weights = 0, []
+  made = changed(make(config), {"learner.lr": 1e-4})
+  assert made.learner.lr == 1e-4 and made.objective.cfg.reward_weights == ()
+
+
+def test_what_the_caller_changes_later_changes_nothing():
+  config = defaults.get_config()
+  made = make(config)
+  config.data.arithmetic.size = 1
+  assert made.train_data[0].cfg.size > 1
+  with pytest.raises(AttributeError):
+    made.config.no_such_setting = 3
