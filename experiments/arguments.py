@@ -3,6 +3,7 @@
 jax is not imported here, so that a mistake is reported at once.
 """
 
+import ast
 import contextlib
 import difflib
 import importlib.util
@@ -17,7 +18,7 @@ from typing import NoReturn
 from absl import flags
 from ml_collections import ConfigDict, FrozenConfigDict, config_flags
 
-from grpo_jax.config import rows, settings
+from grpo_jax.config import settings, table
 from grpo_jax.errors import GrpoError, SettingError
 from grpo_jax.io import storage
 
@@ -129,11 +130,12 @@ def _expanded(flag: str, value: str | list[str] | None) -> str | list[str] | Non
 
 def _show_help(program: str, flag: str) -> NoReturn:
   """Prints a command's help, whatever its other arguments are, and ends the program with code 0."""
-  with contextlib.suppress(SystemExit):  # absl ends with code 1
-    flags.FLAGS([program, "--help" if flag == "-h" else flag])
   try:
+    with contextlib.suppress(SystemExit):  # absl ends with code 1
+      flags.FLAGS([program, "--help" if flag == "-h" else flag])
     if "config" in flags.FLAGS and flags.FLAGS["config"].help == EXPERIMENT:
-      print(f"\n{rows.help_text(settings.SECTIONS)}", flush=True)
+      print(f"\n{table.help_text(settings.SECTIONS)}")
+    sys.stdout.flush()
   except BrokenPipeError:  # `--help | head`
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   sys.exit(0)
@@ -177,7 +179,14 @@ def _one_line_texts(arg: str, config: ConfigDict) -> str:
   holder = operator.attrgetter(section)(config) if section else config
   if holder.get_type(name) is not tuple:
     return arg
-  return _QUOTED.sub(lambda text: text[0].replace("\n", "\\n"), arg)
+  readable = _QUOTED.sub(lambda text: text[0].replace("\n", "\\n"), arg)
+  value = readable.partition("=")[2].strip()
+  if value.startswith(("(", "[")):  # ml_collections makes one text of what it cannot read
+    try:
+      ast.literal_eval(value)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+      fail(f"{arg}: expected {_KINDS[tuple]}")
+  return readable
 
 
 def fail(message: str | Exception, code: int = 2) -> NoReturn:

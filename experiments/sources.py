@@ -6,6 +6,7 @@ and nothing in it is written. jax is imported only after all flags have been che
 
 import contextlib
 import functools
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
@@ -92,6 +93,11 @@ def check_out(out: str, paths: Sequence[str]) -> None:
   """Refuses a folder to write to that holds something, or that lies in what is read."""
   check_place("--out", out)
   place = storage.absolute(out)
+  if not storage.in_bucket(place) and os.path.islink(place):
+    raise SettingError(f"--out={out!r}: is a link; give the folder itself")
+  above = next((parent for parent in place.parents if parent.exists()), None)
+  if above is not None and not above.is_dir():
+    raise SettingError(f"--out={out!r}: {above} is a file; use a folder elsewhere")
   if place.exists() and (not place.is_dir() or any(place.iterdir())):
     raise SettingError(
       f"--out={out!r}: is there, and not empty; a new or an empty folder would work"

@@ -329,3 +329,10 @@ def test_a_text_in_a_tuple_may_have_a_newline():
     assert ast.literal_eval(arg.partition("=")[2]) == found
   text = "--config.data.template={question}\n'\n'"
   assert arguments._one_line_texts(text, config) == text  # a text is taken as it is
+
+
+@pytest.mark.parametrize("value", ["('abc'", "['it's']", "(a,b)", "('a',))"])
+def test_a_tuple_that_cannot_be_read_is_no_text(value, capsys):
+  with pytest.raises(SystemExit) as end:
+    arguments._one_line_texts(f"--config.sampler.stop={value}", defaults.get_config())
+  assert end.value.code == 2 and "expected a tuple, as in" in capsys.readouterr().err
