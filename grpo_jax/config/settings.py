@@ -30,7 +30,7 @@ from grpo_jax.config.forms import (
   TEMPLATE,
 )
 from grpo_jax.config.kinds import PATH, PLACE, SWITCH, TEXT, Choice, Kind, Number, Whole
-from grpo_jax.config.rows import Setting, section_of, setting
+from grpo_jax.config.table import Setting, section_of, setting
 from grpo_jax.io import storage
 
 DATA_SETS = ("arithmetic", "gsm8k", "jsonl", "reasoning_gym")

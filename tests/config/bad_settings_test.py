@@ -289,7 +289,6 @@ MORE = [
   ([BASE, "--config.data.template=x"], "data.template='x': use text with {question} in it"),
   ([BASE, "--config.learner.b2=2"], "learner.b2=2.0: use"),
   ([BASE, "--config.sampler.stop=('',)"], "sampler.stop=('',): use"),
-  ([BASE, "--config.sampler.stop=('no such token at all',)"], "is not one token of this tokenizer"),
   ([BASE, "--config.tokenizer=nonsense"], "nonsense"),
   ([BASE, "--config.rewards.functions=(('a','math.answer_correct',1e400),)"], "finite"),
   ([BASE, "--lr=1"], "did you mean --config.learner.lr=1?"),

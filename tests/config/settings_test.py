@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from grpo_jax.config import rows, settings
+from grpo_jax.config import settings, table
 
 
 @pytest.mark.parametrize("name", settings.SETTINGS)
@@ -31,7 +31,7 @@ def test_defaults_are_the_table_in_its_order():
 
 
 def test_help_has_every_setting():
-  text = rows.help_text(settings.SECTIONS)
+  text = table.help_text(settings.SECTIONS)
   for name, (default, _, meaning) in settings.SETTINGS.items():
     assert f"  {name}={default!r}  [" in text and f"    {meaning}\n" in f"{text}\n"
   assert text.isascii()

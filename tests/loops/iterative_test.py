@@ -194,7 +194,7 @@ def test_a_folder_without_a_reward_model_is_refused(whole, tmp_path, setting, fo
   folder = folder if folder == "none" else str(whole / folder)
   with pytest.raises(SettingError, match=message):
     online.train(
-      config(**{"loop": "online", f"rewards.{setting}": (("judge", folder, 1.0),)}),
+      resolve(config(**{"loop": "online", f"rewards.{setting}": (("judge", folder, 1.0),)})),
       str(tmp_path / "run"),
     )
   assert not (tmp_path / "run").exists()

@@ -59,7 +59,7 @@ def test_a_reward_model_that_learned_beside_one_policy_rewards_the_steps_of_anot
 
   folder = tmp_path / "iterative" / "reward_model"
   online.train(
-    small(arithmetic_process.get_config(f"reward_model={folder},outcome=true"), steps=1),
+    resolve(small(arithmetic_process.get_config(f"reward_model={folder},outcome=true"), steps=1)),
     str(tmp_path / "p"),
   )
   (line,) = [line for line in lines(tmp_path / "p") if "reward/judge" in line]
