@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from ml_collections import ConfigDict
 
 from grpo_jax.setup import defaults
 from grpo_jax.setup.experiment import changed, make
@@ -71,7 +72,8 @@ def test_where_completions_come_from_and_how_many(loop, data, source, completion
 def test_a_section_made_by_hand_may_hold_whole_numbers_and_lists():
   config = defaults.get_config()
   with config.ignore_type():
-    config.learner.lr, config.objective.reward_weights = 0, []
+    config.learner = ConfigDict({**config.learner.to_dict(), "lr": 0})
+    config.objective.reward_weights = []
   made = changed(make(config), {"learner.lr": 1e-4})
   assert made.learner.lr == 1e-4 and made.objective.cfg.reward_weights == ()
 
