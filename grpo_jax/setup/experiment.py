@@ -107,9 +107,7 @@ class Experiment(settings.Settings):
 
 def make(config: ConfigDict) -> Experiment:
   """Returns the experiment of a config whose values are within their ranges (settings.check)."""
-  config = (
-    config.copy_and_resolve_references()
-  )  # what the caller changes later changes nothing here
+  config = config.copy_and_resolve_references()  # whatever the caller changes later
   fields = settings.typed(config)
   objective = registry.configured(config.objective)
   scored = fields["loop"] in LIVE or fields["offline"].data != "solutions"
