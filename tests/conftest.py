@@ -85,3 +85,15 @@ def program():
     )
 
   return run
+
+
+@pytest.fixture
+def config():
+  """The config of a run of a small model on a few word problems; a file may have one of its own."""
+  from grpo_jax.setup import defaults  # imports jax, which has to find the settings above
+
+  c = defaults.get_config()
+  c.tokenizer, c.model.variant = "words", "test_qwen3"
+  c.data.arithmetic.size = 32
+  c.eval.problems = 4
+  return c

@@ -14,19 +14,9 @@ from grpo_jax.loops import collect
 from grpo_jax.run import compile_cache
 from grpo_jax.run.writer import Writer
 from grpo_jax.sandbox import deadline
-from grpo_jax.setup import build, defaults
+from grpo_jax.setup import build
 from grpo_jax.setup.experiment import make
 from grpo_jax.types import Example
-
-
-@pytest.fixture
-def config() -> ConfigDict:
-  c = defaults.get_config()
-  c.tokenizer, c.model.variant = "words", "test_qwen3"
-  c.data.arithmetic.size = 32
-  c.eval.problems = 4
-  return c
-
 
 # -- before anything is compiled
 

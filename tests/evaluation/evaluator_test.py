@@ -1,22 +1,12 @@
 """Evaluations during a run."""
 
 import pytest
-from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import evaluator
-from grpo_jax.setup import build, defaults
+from grpo_jax.setup import build
 from grpo_jax.setup.experiment import make
 from grpo_jax.types import Completion, Example
-
-
-@pytest.fixture
-def config() -> ConfigDict:
-  c = defaults.get_config()
-  c.tokenizer, c.model.variant = "words", "test_qwen3"
-  c.data.arithmetic.size = 32
-  c.eval.problems = 4
-  return c
 
 
 def test_before_and_after_are_compared_by_one_verifier(config):

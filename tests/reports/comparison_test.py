@@ -1,29 +1,18 @@
 """The comparison of several runs."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
-from compare_test import FAKE, calls, run_all
+from compare_test import calls, faked, run_all
 
-from experiments.measure import compare, comparisons, processes
+from experiments.measure import compare
 from grpo_jax.reports import comparison
 
 
 @pytest.fixture
 def config(monkeypatch, tmp_path):
-  fake = tmp_path / "fake.py"
-  fake.write_text(FAKE)
-  monkeypatch.setattr(
-    compare,
-    "command",
-    lambda run: [sys.executable, "-S", str(fake), *run.flags, f"--workdir={run.folder}"],
-  )
-  monkeypatch.setattr(processes, "POLL_SECONDS", 0.01)
-  c = comparisons.get_config("arms=grpo+ppo")
-  c.lrs, c.tune_seeds, c.seeds, c.steps, c.settings = (0.001, 0.002), (100,), (0, 1), 4, ()
-  return c
+  return faked(monkeypatch, tmp_path)
 
 
 @pytest.fixture

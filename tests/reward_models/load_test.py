@@ -1,23 +1,13 @@
 """Loading the reward models of a run."""
 
 import pytest
-from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import collect
 from grpo_jax.reward_models import load
-from grpo_jax.setup import build, defaults
+from grpo_jax.setup import build
 from grpo_jax.setup.experiment import make
 from grpo_jax.tokenizer import making
-
-
-@pytest.fixture
-def config() -> ConfigDict:
-  c = defaults.get_config()
-  c.tokenizer, c.model.variant = "words", "test_qwen3"
-  c.data.arithmetic.size = 32
-  c.eval.problems = 4
-  return c
 
 
 def test_a_judge_of_another_tokenizer(config):

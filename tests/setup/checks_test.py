@@ -2,7 +2,6 @@
 
 import pytest
 import tiny
-from ml_collections import ConfigDict
 
 from experiments import arithmetic
 from grpo_jax.errors import SettingError
@@ -18,15 +17,6 @@ def test_the_objectives_here_are_as_they_should_be(name, more):
   config = arithmetic.get_config(f"objective={name}{teacher}")
   config.update_from_flattened_dict(more)
   resolve(config)
-
-
-@pytest.fixture
-def config() -> ConfigDict:
-  c = defaults.get_config()
-  c.tokenizer, c.model.variant = "words", "test_qwen3"
-  c.data.arithmetic.size = 32
-  c.eval.problems = 4
-  return c
 
 
 def test_groups_of_one(config):

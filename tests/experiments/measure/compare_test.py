@@ -55,8 +55,8 @@ rows.append({"step": steps, "eval/accuracy": 0.2 + 100 * lr + 0.01 * (seed % 100
 """
 
 
-@pytest.fixture
-def config(monkeypatch, tmp_path):
+def faked(monkeypatch, tmp_path):
+  """The config of two arms, whose runs are those of a program that only writes their files."""
   fake = tmp_path / "fake.py"
   fake.write_text(FAKE)
   monkeypatch.setattr(
@@ -68,6 +68,11 @@ def config(monkeypatch, tmp_path):
   c = comparisons.get_config("arms=grpo+ppo")
   c.lrs, c.tune_seeds, c.seeds, c.steps, c.settings = (0.001, 0.002), (100,), (0, 1), 4, ()
   return c
+
+
+@pytest.fixture
+def config(monkeypatch, tmp_path):
+  return faked(monkeypatch, tmp_path)
 
 
 @pytest.fixture
