@@ -152,7 +152,7 @@ def model(experiment: "Experiment", path: str, step: int | None) -> "build.Model
 
   # these were made for fresh weights, while a folder or a run has a tokenizer
   tokenizer = "" if experiment.tokenizer in ("words", "bpe") else experiment.tokenizer
-  policy = build.model(build.of_another(experiment, path, tokenizer))
+  policy = build.model(build.of_another(experiment, path, tokenizer=tokenizer))
   if step is None:
     return policy
   load = functools.partial(build.reference, path, policy, "--path", step)

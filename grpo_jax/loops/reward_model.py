@@ -71,8 +71,8 @@ def experiment_of_policy(experiment: Experiment) -> Experiment:
   if not experiment.offline.teacher:
     return changed(experiment, {"lora.rank": 0})
   tokenizer = experiment.tokenizer or weights.find_source(experiment.init_from)[0]
-  teacher = build.of_another(experiment, experiment.offline.teacher, tokenizer)
-  return changed(teacher, {"offline.teacher": ""})
+  more = {"tokenizer": tokenizer, "offline.teacher": ""}
+  return build.of_another(experiment, experiment.offline.teacher, **more)
 
 
 def part(samples: Samples, groups: slice) -> Samples:

@@ -160,16 +160,16 @@ def _render(tokenizer: Tokenizer, vocab: int, how: Json, question: str) -> list[
   return ids
 
 
-def of_another(experiment: Experiment, source: str, tokenizer: str | None = None) -> Experiment:
+def of_another(experiment: Experiment, source: str, **more: object) -> Experiment:
   """Returns the experiment with a model without adapters from another folder or run.
 
   Args:
     experiment: of the run.
     source: the folder or run.
-    tokenizer: another value of that setting; None: as it is.
+    **more: further settings to change, by their dotted names.
   """
   changes = {"init_from": source, "model.variant": "", "lora.rank": 0}
-  return changed(experiment, changes | ({} if tokenizer is None else {"tokenizer": tokenizer}))
+  return changed(experiment, changes | more)
 
 
 def sizes(experiment: Experiment, layout: Layout, microbatches: int = 0) -> Sizes:

@@ -8,7 +8,6 @@ objects themselves. Below this module nothing sees a config or looks a name up a
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -17,22 +16,13 @@ from grpo_jax.config import settings
 from grpo_jax.objectives.base import ConfiguredObjective
 from grpo_jax.setup import registry, scorers
 from grpo_jax.setup.registry import DataSet
-from grpo_jax.setup.scorers import Reward, RewardFunction
+from grpo_jax.setup.scorers import NamedModel, Reward, RewardFunction
 from grpo_jax.types import Example
 
 LIVE = ("online", "iterative")  # loops that learn from samples of the current policy
 LEARNING = "reward_model"  # the name of the reward model that learns under loop="iterative"
 # Completions of a prompt by kind of offline data; samples have as many as the sampler makes.
 COMPLETIONS = {"solutions": 1, "pairs": 2}
-
-
-class NamedModel(NamedTuple):
-  """A reward model that the config names."""
-
-  name: str
-  folder: str  # or the workdir of a run
-  weight: float
-  steps: bool  # whether it scores each step
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,7 +101,7 @@ def make(config: ConfigDict) -> Experiment:
   fields = settings.typed(config)
   objective = registry.configured(config.objective)
   scored = fields["loop"] in LIVE or fields["offline"].data != "solutions"
-  models = tuple(NamedModel(*row) for row in scorers.reward_models(fields["rewards"]))
+  models = tuple(scorers.reward_models(fields["rewards"]))
   functions: tuple[RewardFunction, ...] = ()
   if scored:
     functions = scorers.reward_functions(fields["rewards"], [model.name for model in models])

@@ -36,11 +36,20 @@ class Reward(NamedTuple):
 
 
 class RewardFunction(NamedTuple):
-  """One of `rewards.functions`."""
+  """Holds one of `rewards.functions`."""
 
   name: str
   reward: Reward
   weight: float
+
+
+class NamedModel(NamedTuple):
+  """Names a reward model of the config."""
+
+  name: str
+  folder: str  # or the workdir of a run
+  weight: float
+  steps: bool  # whether it scores each step
 
 
 def reward_functions(cfg: settings.Rewards, models: Sequence[str]) -> tuple[RewardFunction, ...]:
@@ -70,12 +79,8 @@ def reward_functions(cfg: settings.Rewards, models: Sequence[str]) -> tuple[Rewa
   return tuple(functions)
 
 
-def reward_models(cfg: settings.Rewards) -> list[tuple[str, str, float, bool]]:
-  """Returns (name, folder, weight, scores steps?) of each reward model that the config names.
-
-  Args:
-    cfg: the rewards section.
-  """
+def reward_models(cfg: settings.Rewards) -> list[NamedModel]:
+  """Returns the reward models of the rewards section."""
   models = []
   for setting, steps in MODELS.items():
     for entry in getattr(cfg, setting):
@@ -91,7 +96,7 @@ def reward_models(cfg: settings.Rewards) -> list[tuple[str, str, float, bool]]:
           f"rewards.{setting} has {entry!r}: use a weight of at most {registry.LARGEST_WEIGHT:g} "
           "either way"
         )
-      models.append((name, folder, weight, steps))
+      models.append(NamedModel(name, folder, weight, steps))
   return models
 
 
