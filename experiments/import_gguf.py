@@ -33,7 +33,7 @@ QUESTION = "Tom has 3 apples and buys 4 more. How many now?"
 
 
 class Source(NamedTuple):
-  """A GGUF file whose header has been read."""
+  """Holds a GGUF file whose header has been read."""
 
   where: str  # names the file in messages
   file: pathlib.Path

@@ -20,23 +20,23 @@ class GrpoError(ValueError):
 
 
 class SettingError(GrpoError):
-  """A setting, a flag or an argument has a value that cannot work."""
+  """Says that a setting, a flag or an argument has a value that cannot work."""
 
 
 class DataError(GrpoError):
-  """A data set, or the folder of a tokenizer or model, is there and holds what cannot be used."""
+  """Says that a data set, or a tokenizer's or model's folder, holds what cannot be used."""
 
 
 class CheckpointError(GrpoError):
-  """A checkpoint or the folder of a run is damaged, incomplete, or does not fit."""
+  """Says that a checkpoint or the folder of a run is damaged, incomplete, or does not fit."""
 
 
 class TrainingError(GrpoError):
-  """A run cannot continue: its updates are not finite, or its hosts do not agree."""
+  """Says that a run cannot continue: its updates are not finite, or its hosts do not agree."""
 
 
 class StorageError(GrpoError):
-  """A folder or bucket can no longer be written; the line says what is saved.
+  """Says that a folder or bucket can no longer be written; the line says what is saved.
 
   The same command resumes from there, so launchers may repeat it after this exit code.
   """

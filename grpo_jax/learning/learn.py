@@ -96,9 +96,12 @@ def outputs(setup: Setup, params: Trees, batch: Rollouts | TrainBatch, packing: 
   """Returns the predictions of the policy (and critic) in `params` for a batch's completions."""
   completions = (batch.prompts, batch.tokens, batch.lengths, packing)
   params = {name: lora.join(setup.base, tree) for name, tree in params.items()}
-  t, chunk = setup.temperature, setup.cfg.chunk
   logprobs, entropy = forward.logprobs(
-    setup.decoder, params[MODEL], *completions, temperature=t, chunk=chunk
+    setup.decoder,
+    params[MODEL],
+    *completions,
+    temperature=setup.temperature,
+    chunk=setup.cfg.chunk,
   )
   values = forward.values(setup.decoder, params[CRITIC], *completions) if CRITIC in params else None
   return Outputs(logprobs, entropy, values)

@@ -9,7 +9,7 @@ RAN_ALL = 0  # metric inner/stopped_by: no rule ended the inner loop
 
 
 class StopRule(NamedTuple):
-  """A rule that ends the passes over a rollout; its limit is a setting, and 0 turns it off."""
+  """Ends the passes over a rollout early; its limit is a setting, and 0 turns it off."""
 
   code: int  # in the metric inner/stopped_by
   reads: tuple[str, ...]  # metrics of the objective's loss

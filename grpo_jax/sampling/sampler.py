@@ -247,8 +247,8 @@ class Sampler:
       Rollouts `[P, G, ...]`, and `slot_use`, the share of slot-steps that decoded a token, and
       `decode_steps`.
     """
-    ready, stop_table = self.ready(params), self.stop_table if ends is None else None
-    return self.run(ready, prompts, key, ends, stop_table, prompt_size=prompt_size)
+    ready = self.ready(params)
+    return self.run(ready, prompts, key, ends, self.stop_table, prompt_size=prompt_size)
 
 
 def sample(

@@ -177,7 +177,7 @@ def _takes_rollouts(function: Callable) -> bool:
 
 
 class DataSet(NamedTuple):
-  """A split of a data set that the config names, not read yet."""
+  """Names a split of a data set of the config, which is not read yet."""
 
   name: str
   path: str
