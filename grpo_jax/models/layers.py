@@ -6,7 +6,7 @@ a decode step reads them in the layout that is fastest for few tokens.
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -33,26 +33,62 @@ def linear(weight: Array | Int8[Array], x: Array, dtype: DTypeLike | None = None
     y = linear(weight.x, x, dtype)
     return (y * weight.scale).astype(y.dtype)
   weight = weight.astype(x.dtype)
-  plain = functools.partial(_linear_plain, dtype)
+  if x.dtype == jnp.bfloat16 and dtype in (None, jnp.bfloat16):
+    return _linear_bfloat16(weight, x)
   if math.prod(x.shape[:-1]) > FEW_ROWS:
-    return plain(weight, x)
+    return _product(x, weight, (x.ndim - 1,), (1,), dtype)
   return jax.lax.platform_dependent(
-    weight, x, cpu=functools.partial(_linear_transposed, dtype), default=plain
-  )
-
-
-def _linear_plain(dtype: DTypeLike | None, weight: Array, x: Array) -> Array:
-  return jax.lax.dot_general(
-    x, weight, (((x.ndim - 1,), (1,)), ((), ())), preferred_element_type=dtype
+    weight,
+    x,
+    cpu=functools.partial(_linear_transposed, dtype),
+    default=lambda weight, x: _product(x, weight, (x.ndim - 1,), (1,), dtype),
   )
 
 
 def _linear_transposed(dtype: DTypeLike | None, weight: Array, x: Array) -> Array:
-  out = jax.lax.dot_general(
-    weight, x, (((1,), (x.ndim - 1,)), ((), ())), preferred_element_type=dtype
-  )
+  out = _product(weight, x, (1,), (x.ndim - 1,), dtype)
   # Without the barrier XLA transposes the product back.
   return jnp.moveaxis(jax.lax.optimization_barrier(out), 0, -1)
+
+
+def _product(
+  a: Array, b: Array, a_axes: Sequence[int], b_axes: Sequence[int], dtype: DTypeLike | None
+) -> Array:
+  """Returns the sums over the axes of a and b of their products, in `dtype`."""
+  return jax.lax.dot_general(a, b, ((a_axes, b_axes), ((), ())), preferred_element_type=dtype)
+
+
+@jax.custom_vjp
+def _linear_bfloat16(weight: Array, x: Array) -> Array:
+  """Returns `linear` of bfloat16 arrays, whose gradients are such products, too."""
+  return _product_bfloat16(x, weight, (x.ndim - 1,), (1,))
+
+
+def _linear_bfloat16_forward(weight: Array, x: Array) -> tuple[Array, tuple[Array, Array]]:
+  return _linear_bfloat16(weight, x), (weight, x)
+
+
+def _linear_bfloat16_backward(saved: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+  weight, x = saved
+  rows = tuple(range(x.ndim - 1))
+  return _product_bfloat16(g, x, rows, rows), _product_bfloat16(g, weight, (x.ndim - 1,), (0,))
+
+
+_linear_bfloat16.defvjp(_linear_bfloat16_forward, _linear_bfloat16_backward)
+
+
+def _product_bfloat16(a: Array, b: Array, a_axes: Sequence[int], b_axes: Sequence[int]) -> Array:
+  """Returns `_product` of bfloat16 arrays.
+
+  All backends add in float32. A CPU does so at two to five times the speed if it is asked for
+  float32 and the sums are rounded afterwards.
+  """
+  return jax.lax.platform_dependent(
+    a,
+    b,
+    cpu=lambda a, b: _product(a, b, a_axes, b_axes, jnp.float32).astype(jnp.bfloat16),
+    default=lambda a, b: _product(a, b, a_axes, b_axes, jnp.bfloat16),
+  )
 
 
 @jax.custom_vjp

@@ -176,6 +176,7 @@ class Bigrams:
   layout: sharding.Layout
   config = types.SimpleNamespace(logit_soft_cap=0.0)
   lora = None
+  dtype = "float32"
 
   def forward(
     self, params: Any, prompts: Any, rows: Any, lists: Any

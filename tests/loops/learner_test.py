@@ -36,7 +36,9 @@ def test_a_schedule_is_of_all_updates_of_a_run(monkeypatch):
   c = tiny_runs.config(
     {"steps": 5, "learner.mu": 3, "learner.minibatches": 2, "objective.beta": 0.0}
   )
-  model: Any = stub(decoder=stub(config=stub(scores=False), lora=None), layout=tiny.layout())
+  model: Any = stub(
+    decoder=stub(config=stub(scores=False), lora=None, dtype="float32"), layout=tiny.layout()
+  )
   monkeypatch.setattr(learner.learn, "make_learn", lambda setup: None)
   monkeypatch.setattr(learner.movement, "make_movement", lambda setup: None)
   learner.Learner(make(c), model, 1.0)

@@ -1,8 +1,13 @@
 """The parts of a layer."""
 
+import re
+
+import jax
 import jax.numpy as jnp
 import numpy as np
+import tiny
 
+from grpo_jax.learning import learn
 from grpo_jax.models import layers
 
 
@@ -22,3 +27,41 @@ def test_products_of_few_and_of_many_rows_agree():
   np.testing.assert_allclose(layers.linear(w, x[0]), x[0] @ w.T, atol=1e-5)
   assert layers.linear(w, jnp.asarray(x[0], jnp.bfloat16)).dtype == jnp.bfloat16
   assert layers.linear(w, jnp.asarray(x[0], jnp.bfloat16), jnp.float32).dtype == jnp.float32
+
+
+def test_products_in_bfloat16_are_sums_in_float32_rounded_once():
+  rng = np.random.default_rng(0)
+  # whole numbers, so that any sum below is exact in float32 and the rounding is all that is seen
+  w, x, g = (
+    jnp.asarray(rng.integers(-50, 51, shape), jnp.bfloat16)
+    for shape in ((5, 300), (2, 3, 300), (2, 3, 5))
+  )
+  y, pull = jax.vjp(layers.linear, w, x)
+  d_w, d_x = pull(g)
+  wide_w, wide_x, wide_g = (np.asarray(a, np.float32) for a in (w, x, g))
+  for found, wide in (
+    (y, wide_x @ wide_w.T),
+    (d_x, wide_g @ wide_w),
+    (d_w, np.einsum("abo,abi->oi", wide_g, wide_x)),
+  ):
+    assert found.dtype == jnp.bfloat16 and abs(wide).max() > 256  # some are rounded
+    np.testing.assert_array_equal(found, wide.astype(jnp.bfloat16))
+
+
+def test_a_cpu_multiplies_bfloat16_without_a_detour_over_float32():
+  decoder = tiny.decoder(dtype="bfloat16")
+  w, x = jnp.ones((640, 512), jnp.bfloat16), jnp.ones((1024, 512), jnp.bfloat16)
+
+  def gradient(w, x):
+    y, pull = jax.vjp(layers.linear, w, x)
+    return pull(2 * y)[1]
+
+  compiled = (
+    jax.jit(gradient, compiler_options=learn.compiler_options(decoder)).lower(w, x).compile()
+  )
+  products = []
+  for computation in compiled.as_text().split("\n}\n"):
+    kinds = dict(re.findall(r"%?([\w.]+) = (\w+)\[", computation))
+    for names in re.findall(r"%?([\w.]+) = \S+ dot\(%?([\w.]+), %?([\w.]+)\)", computation):
+      products.append([kinds[name] for name in names])
+  assert products == 2 * [["f32", "bf16", "bf16"]]
