@@ -1,7 +1,13 @@
 """The learner of a run."""
 
+import gc
+import pathlib
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
 import tiny
 import tiny_runs
 from passed_on_test import WRITER, groups, stub
@@ -17,6 +23,7 @@ def test_updates_are_measured_every_so_often_and_their_rate_is_told(monkeypatch)
   own.rate = lambda count: 10 * count
   made = iter(range(1, 6))
   own.jitted_learn = lambda *args: (stub(step=next(made), skipped=0, params=None), {}, None)
+  own.jitted_learn._cache_size = lambda: 1
   own.jitted_movement = lambda *args: ({"moved_nats": 1.0}, "before", "after")
   monkeypatch.setattr(learner.rollouts, "to_device", lambda layout, x: x)
   monkeypatch.setattr(learner.plan, "padding", lambda *args: {})
@@ -43,3 +50,30 @@ def test_a_schedule_is_of_all_updates_of_a_run(monkeypatch):
   monkeypatch.setattr(learner.movement, "make_movement", lambda setup: None)
   learner.Learner(make(c), model, 1.0)
   assert totals == [30, 30]
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/maps").exists(), reason="not on Linux")
+def test_a_run_of_many_shapes_keeps_few_programs_and_their_memory():
+  @jax.jit
+  def f(x):
+    return jnp.sin(x) @ jnp.cos(x).T
+
+  def mappings():
+    gc.collect()
+    return pathlib.Path("/proc/self/maps").read_text().count("\n")
+
+  def run(sizes):
+    for size in sizes:
+      f(np.ones((size, 5), np.float32))
+      learner.bound_programs(f)
+      assert f._cache_size() < learner.PROGRAMS
+    return mappings()
+
+  f(np.ones((1, 5), np.float32))
+  before, kept = mappings(), []
+  for size in range(2, learner.PROGRAMS):
+    f(np.ones((size, 5), np.float32))
+    kept.append(f._cache_size())
+  all_kept = mappings()
+  assert kept[-1] == learner.PROGRAMS - 1 and all_kept > before
+  assert run(range(100, 100 + 4 * learner.PROGRAMS)) - before < 2 * (all_kept - before)
