@@ -89,7 +89,7 @@ def program():
 
 @pytest.fixture
 def config():
-  """The config of a run of a small model on a few word problems; a file may have one of its own."""
+  """Returns the config of a small model on a few word problems; a file may have one of its own."""
   from grpo_jax.setup import defaults  # imports jax, which has to find the settings above
 
   c = defaults.get_config()

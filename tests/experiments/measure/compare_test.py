@@ -56,7 +56,7 @@ rows.append({"step": steps, "eval/accuracy": 0.2 + 100 * lr + 0.01 * (seed % 100
 
 
 def faked(monkeypatch, tmp_path):
-  """The config of two arms, whose runs are those of a program that only writes their files."""
+  """Returns the config of two arms, whose runs are of a program that only writes their files."""
   fake = tmp_path / "fake.py"
   fake.write_text(FAKE)
   monkeypatch.setattr(
