@@ -17,16 +17,21 @@ import importlib.util
 import os
 import pathlib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict
 
-from experiments import arguments
-from grpo_jax.config import kinds, settings
+from experiments import arguments, stages
+from experiments.stages import Stage
+from grpo_jax.config import kinds
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.run import leaving
+
+if TYPE_CHECKING:
+  from grpo_jax.setup.experiment import Experiment  # imports jax
 
 # Seconds without a sign of life after which jax takes a host for dead and ends the others, with a
 # page of C++ text. The lifeline ends them earlier.
@@ -56,7 +61,7 @@ def main(argv: list[str]) -> None:
 
 
 def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = None) -> None:
-  """Runs `config.loop` in `workdir` and draws its curves.
+  """Runs `config.loop` in `workdir`, after the run of `config.first` if there is one (stages.py).
 
   Args:
     config: of the experiment, unchecked.
@@ -70,7 +75,6 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
     join()
   from grpo_jax.distributed import inputs
   from grpo_jax.distributed.lifeline import Lifeline  # imports jax
-  from grpo_jax.setup import resolve
 
   with Lifeline():
     inputs.check_hosts(
@@ -80,15 +84,53 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
     check_command(config, workdir)
     # absolute, since user code may change the directory later
     workdir = os.fspath(storage.absolute(storage.expanded("--workdir", workdir)))
-    settings.expand(config)
-    loop = find_loop(config.loop)
-    loop.train(resolve.resolve(config), workdir)
-    draw(workdir)
+    make_runs(stages.divide(config, workdir))
+
+
+def make_runs(runs: Sequence[Stage]) -> None:
+  """Makes each run after the one that it starts from, and draws its curves; a signal ends all."""
+  from grpo_jax.distributed import hosts  # imports jax
+  from grpo_jax.loops.run import recorded
+  from grpo_jax.run import workdir
+  from grpo_jax.setup import resolve
+
+  loops = [find_loop(run.config.loop) for run in runs]
+  experiments = [resolve.resolve(run.config) for run in runs]
+  for experiment in experiments[1:]:
+    check_later(experiment, experiments[0])
+  for loop, experiment, run in zip(loops, experiments, runs, strict=True):
+    before_last = run is not runs[-1]
+    if before_last and any(hosts.gather(stages.is_done(run))):
+      workdir.check_owner(run.workdir, recorded(experiment))
+      continue
+    if before_last:
+      print(f"first the run in {run.workdir}: {run.config.steps} steps", flush=True)
+    loop.train(experiment, run.workdir)
+    draw(run.workdir)
+    if before_last and not any(hosts.gather(stages.is_done(run))):  # a signal ended it
+      return
+
+
+def check_later(experiment: "Experiment", first: "Experiment") -> None:
+  """Refuses settings of a later run before the first one starts, as its own start would.
+
+  The policy that the later run starts from is not there yet; it has the shape of the first one's.
+  """
+  from grpo_jax.setup import build, checks  # imports jax
+  from grpo_jax.setup.experiment import changed
+
+  start = {
+    "init_from": first.init_from,
+    "tokenizer": experiment.tokenizer or first.tokenizer,
+    "model.variant": experiment.model.variant or first.model.variant,
+  }
+  start = changed(experiment, start)
+  checks.check(start, build.model(start).decoder)
 
 
 def check_command(config: ConfigDict, workdir: str) -> None:
   """Refuses settings and a workdir that are wrong by themselves, before jax is imported."""
-  settings.check(config)
+  stages.divide(config, workdir)
   kinds.check_value("--workdir", workdir)
   storage.check("--workdir", workdir)
 

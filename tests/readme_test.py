@@ -104,6 +104,16 @@ def test_data_of_ones_own(program, tmp_path):
   assert (run(program, tmp_path, command("Your data"), problems=8) / "result.json").exists()
 
 
+@pytest.mark.slow
+def test_a_run_before_the_run(program, tmp_path):
+  (text,) = [text for language, text in section("A run before the run") if language == "python"]
+  (tmp_path / "my_experiment.py").write_text(text)
+  few = [f"--config.first.{s}" for s in (*FEW[:4], "sampler.group=1", *FEW[5:], "eval.problems=0")]
+  folder = run(program, tmp_path, [*command("A run before the run"), *few])
+  assert json.loads((folder / "first" / "result.json").read_text())["steps"] == 1
+  assert json.loads((folder / "config.json").read_text())["init_from"] == f"{folder}/first"
+
+
 def test_the_loop_is_the_one_that_runs():
   """Line by line, but for what stands for more lines."""
   (text,) = re.findall(r"```python\n( *for step in.*?)```", README, re.DOTALL)

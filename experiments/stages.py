@@ -1,0 +1,87 @@
+"""Divides a config into its runs: `first`, if it has one, is the config of a run before it.
+
+    stages.put_first(c, sft_config)
+
+The first run is made in DIR/first, and the run of the config in DIR, from the policy that the first
+one ends with. A setting of the first run is --config.first.NAME=VALUE. The same command again goes
+on wherever it was stopped.
+"""
+
+import json
+import operator
+from typing import NamedTuple
+
+from ml_collections import ConfigDict
+
+from grpo_jax.config import settings
+from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
+
+FIRST = "first"  # the name of the section, and of the folder
+
+
+def put_first(config: ConfigDict, first: ConfigDict, *shared: str) -> None:
+  """Makes `first` the run before that of `config`, which is changed in place.
+
+  Args:
+    config: of the run that starts from the policy of the first one.
+    first: any config; it may have a `first` of its own.
+    *shared: settings and sections that the two then have in common, with the values of `config`,
+      so that one flag sets both: besides `init_from` and `seed`.
+  """
+  config.first = first
+  for name in ("init_from", "seed", *shared):
+    section, _, last = name.rpartition(".")
+    mine, its = (operator.attrgetter(section)(c) if section else c for c in (config, first))
+    its[last] = mine[last] if isinstance(mine[last], ConfigDict) else mine.get_ref(last)
+
+
+class Stage(NamedTuple):
+  """A run: its config, without `first`, and its folder."""
+
+  config: ConfigDict
+  workdir: str
+
+
+def divide(config: ConfigDict, workdir: str, section: str = "") -> list[Stage]:
+  """Returns the runs of a config in the order in which they are made, after their checks.
+
+  Args:
+    config: of the last run; it is not changed.
+    workdir: of the last run.
+    section: where in the whole config this one is, as in "first.".
+
+  Raises:
+    SettingError: a value is out of its range; the two runs disagree about the first weights.
+  """
+  try:
+    settings.check(config)
+  except SettingError as error:
+    raise SettingError(f"{section}{error}") from error
+  own = config.copy_and_resolve_references()
+  settings.expand(own)
+  if FIRST not in own:
+    return [Stage(own, workdir)]
+  with own.unlocked():
+    first = own[FIRST]
+    del own[FIRST]
+  if not isinstance(first, ConfigDict):
+    raise SettingError(f"{section}{FIRST}={first!r:.80}: use the config of a run, a ConfigDict")
+  if own.init_from not in ("", storage.expanded("init_from", first.get("init_from", ""))):
+    raise SettingError(
+      f"{section}init_from={own.init_from!r}: the run starts from what {section}{FIRST} ends with; "
+      f'use --config.{section}{FIRST}.init_from, or leave "" here'
+    )
+  folder = f"{workdir.rstrip('/')}/{FIRST}"
+  stages = divide(first, folder, f"{section}{FIRST}.")
+  own.init_from = folder
+  return [*stages, Stage(own, workdir)]
+
+
+def is_done(stage: Stage) -> bool:
+  """Returns whether a run has ended: result.json has all of its steps."""
+  path = storage.place(stage.workdir) / "result.json"
+  try:
+    return json.loads(path.read_text(encoding="utf-8"))["steps"] == stage.config.steps
+  except (OSError, ValueError, KeyError, TypeError):  # missing or damaged: the run tells
+    return False

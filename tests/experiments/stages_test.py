@@ -1,0 +1,144 @@
+"""A config with a run before it: how it is divided, made, stopped and gone on with."""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+import small_models  # noqa: F401  adds the variants named test_*
+from ml_collections import ConfigDict
+
+from experiments import run, stages
+from grpo_jax.errors import SettingError
+from grpo_jax.loops import offline, online
+from grpo_jax.setup import defaults
+
+
+def tiny() -> ConfigDict:
+  c = defaults.get_config()
+  c.steps = 1
+  c.data.arithmetic.size = 64
+  c.data.prompts, c.data.max_prompt_length, c.data.on_long = 8, 16, "cut"
+  c.sampler.max_length = 6
+  c.eval.problems, c.eval.samples = 0, 0
+  c.log.measure_every, c.log.samples_every, c.log.tensorboard = 0, 0, False
+  return c
+
+
+def two_runs() -> ConfigDict:
+  """GRPO after two steps of SFT."""
+  c, first = tiny(), tiny()
+  first.loop, first.steps = "offline", 2
+  first.model.variant, first.tokenizer = "test_qwen3", "words"
+  first.objective = defaults.objective("sft", first)
+  stages.put_first(c, first, "data.path", "data.arithmetic")
+  return c.lock()
+
+
+def test_a_config_without_a_first_run_is_one_run():
+  c = tiny()
+  ((config, workdir),) = stages.divide(c, "runs/1")
+  assert config.to_dict() == c.to_dict() and workdir == "runs/1"
+
+
+def test_the_second_run_starts_from_the_first():
+  c = two_runs()
+  c.seed, c.first.steps = 7, 5
+  c.data.path, c.data.arithmetic.size = "d", 9
+  first, last = stages.divide(c, "runs/1/")
+  assert first.workdir == "runs/1/first" and last.workdir == "runs/1/"
+  assert first.config.to_dict() == c.first.to_dict() and first.config.seed == 7
+  assert (first.config.data.path, first.config.data.arithmetic.size) == ("d", 9)
+  assert last.config.init_from == "runs/1/first" and "first" not in last.config
+  assert c.init_from == "" and "first" in c  # as it was
+
+
+def test_one_flag_sets_what_both_start_from(monkeypatch):
+  monkeypatch.setenv("HOME", "/home/me")
+  c = two_runs()
+  c.init_from = "~/weights"
+  first, last = stages.divide(c, "runs/1")
+  assert first.config.init_from == "/home/me/weights"
+  assert last.config.init_from == "runs/1/first"
+
+
+def test_three_runs():
+  c = two_runs()
+  with c.unlocked():
+    c.first.first = tiny()
+  found = stages.divide(c, "1")
+  assert [stage.workdir for stage in found] == ["1/first/first", "1/first", "1"]
+  assert [stage.config.init_from for stage in found] == ["", "1/first/first", "1/first"]
+
+
+def two_starts(c: ConfigDict) -> None:
+  with c.unlocked():
+    c.init_from, c.first = "a", tiny()
+  c.first.init_from = "b"
+
+
+def text(c: ConfigDict) -> None:
+  with c.unlocked(), c.ignore_type():
+    c.first = "sft.py"
+
+
+WRONG = [
+  (lambda c: c.update({"steps": 0}), "steps=0: use a whole number of at least 1"),
+  (lambda c: c.first.update({"steps": 0}), "first.steps=0: use a whole number of at least 1"),
+  (two_starts, "init_from='a': the run starts from what first ends with; use --config.first"),
+  (text, "first='sft.py': use the config of a run"),
+]
+
+
+@pytest.mark.parametrize("change, message", WRONG)
+def test_what_is_wrong_is_said_before_anything_starts(change, message, tmp_path):
+  c = two_runs()
+  change(c)
+  with pytest.raises(SettingError) as error:
+    run.start(c, str(tmp_path))
+  assert str(error.value).startswith(message) and not any(tmp_path.iterdir())
+
+
+def test_a_mistake_in_the_second_run_is_found_before_the_first(tmp_path):
+  c = two_runs()
+  c.learner.minibatches = 3
+  with pytest.raises(SettingError, match="learner.minibatches=3"):  # does not divide 8 prompts
+    run.start(c, str(tmp_path))
+  assert not any(tmp_path.iterdir())
+
+
+def weights(folder: pathlib.Path) -> dict[str, np.ndarray]:
+  from safetensors.numpy import load_file
+
+  return load_file(folder / "export" / "model.safetensors")
+
+
+def test_both_runs_are_made_by_one_command(tmp_path, monkeypatch):
+  c = two_runs()
+  c.learner.lr = c.first.learner.lr = 0.0
+  c.first.learner.lr = 1e-2
+  run.start(c, str(tmp_path))
+  one, two = (json.loads((d / "result.json").read_text()) for d in (tmp_path / "first", tmp_path))
+  assert (one["steps"], two["steps"]) == (2, 1)
+  config = json.loads((tmp_path / "config.json").read_text())
+  assert config["init_from"] == f"{tmp_path}/first" and "first" not in config
+  jax.tree.map(np.testing.assert_array_equal, weights(tmp_path / "first"), weights(tmp_path))
+
+  calls = []
+  monkeypatch.setattr(offline, "train", lambda *args: calls.append("offline"))
+  monkeypatch.setattr(online, "train", lambda *args: calls.append("online"))
+  run.start(c, str(tmp_path))
+  assert calls == ["online"]  # the first is done
+  c.first.learner.lr = 1e-3
+  with pytest.raises(SettingError, match="/first: belongs to another config"):
+    run.start(c, str(tmp_path))
+
+
+def test_the_second_run_waits_for_a_first_one_that_was_stopped(tmp_path, monkeypatch):
+  calls = []
+  monkeypatch.setattr(offline, "train", lambda experiment, folder: calls.append(folder))
+  monkeypatch.setattr(online, "train", lambda experiment, folder: calls.append(folder))
+  monkeypatch.setattr(run, "draw", lambda folder: None)
+  run.start(two_runs(), str(tmp_path))
+  assert calls == [f"{tmp_path}/first"]
