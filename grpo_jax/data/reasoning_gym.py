@@ -11,7 +11,7 @@ The hash of a question decides its split, so that no question of one split is ev
 any two seeds. Two seeds alone would not do: problem i of seed s is drawn by `Random(s + i)`, so
 that near seeds share their streams, and small tasks ask the same question many times.
 
-A curriculum is a run for each level, each from the export of the one before (`init_from`).
+A curriculum is a run for each level, each from the run of the one before (`init_from`).
 """
 
 import dataclasses
