@@ -164,6 +164,10 @@ def make_config(path: str, numbers: dict[str, Any], run: str) -> ConfigDict:
   try:
     if run:
       changes = sources.trained_with(run, (*OF_RUNS, *(f"sampler.{name}" for name in SAMPLER)))
+      if changes.get("data.shots"):  # worked examples of its training data
+        own = provenance.saved_config(run)["data"]
+        data = sources.trained_with(run, [f"data.{name}" for name in own])
+        config.data.update({name.removeprefix("data."): value for name, value in data.items()})
     else:
       changes = OF_FOLDERS | {"sampler.dtype": provenance.weights_dtype(path)}
     config.update_from_flattened_dict(changes)
@@ -190,6 +194,8 @@ def load(path: str, step: int | None, numbers: dict[str, Any], like: str | None 
     config.data.chat = reading.load(path, "--path").has_chat_template
   plain = f"the template {config.data.template!r}" if run else "the text as it is"
   how = "the chat template" if config.data.chat else plain
+  if config.data.shots:
+    how += f" after {config.data.shots} worked examples"
   print(f"questions are asked with {how}{f', as {run} was trained' if run else ''}", flush=True)
   asked = experiment.make(config)
   model = sources.model(asked, path, step)

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
   from grpo_jax.setup.experiment import Experiment
 
 # What says how a question is asked: a run is trained with these.
-PROMPT = ("data.template", "data.chat", "data.chat_arguments", "data.system", "sampler.stop")
+PROMPT = (
+  "data.template",
+  "data.shots",
+  "data.chat",
+  "data.chat_arguments",
+  "data.system",
+  "sampler.stop",
+)
 WEIGHTS = "a Hugging Face folder or the workdir of a run"
 MOST_STEPS = 20  # of a run that a message lists
 

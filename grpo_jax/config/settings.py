@@ -65,6 +65,7 @@ class Data:
   test_path: str = setting("", PLACE, "Its path.")
   mixture: tuple = setting((), ROWS, "((name, path, weight), ...) instead of name and path.")
   template: str = setting("{question}\n", TEMPLATE, "The prompt, if chat is off.")
+  shots: int = setting(0, Whole(0, 1000), "Worked examples before each question (few-shot).")
   chat: bool = setting(False, SWITCH, "Render the prompt with the tokenizer's chat template.")
   system: str = setting("", TEXT, "System message of the chat.")
   chat_arguments: tuple = setting((), CHAT_ARGUMENTS,
@@ -209,8 +210,7 @@ class Learner:
   sizes: int = setting(-1, Whole(0, also=(-1,)),
     "Programs that the learner may compile, and the sampler; fewer mean more padding. 0: any; "
     "-1: any on a CPU, otherwise 8.")
-  max_bad_steps: int = setting(10, Whole(1),
-    "Ends the run after so many non-finite steps in a row.")
+  max_bad_steps: int = setting(10, Whole(1), "Non-finite steps in a row that end the run.")
 
 @dataclasses.dataclass(frozen=True)
 class Mesh:

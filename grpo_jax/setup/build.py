@@ -24,7 +24,7 @@ from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.run import checkpoint, workdir
-from grpo_jax.setup import adapters, parameters, weights
+from grpo_jax.setup import adapters, parameters, shots, weights
 from grpo_jax.setup.experiment import Experiment, changed
 from grpo_jax.tokenizer import making, reading, steps, stop_texts
 from grpo_jax.tokenizer.tokenizer import Tokenizer
@@ -90,7 +90,8 @@ def model(
     "system": experiment.data.system,
     "arguments": tuple(map(tuple, experiment.data.chat_arguments)),
   }
-  render = functools.partial(_render, tokenizer, shape.vocab, how)
+  shown = shots.before_question(shots.examples(experiment), experiment.data.template)
+  render = functools.partial(_render, tokenizer, shape.vocab, how, shown)
   stop, table = stop_texts.set_stops(tokenizer, experiment.sampler.stop, shape.vocab)
   decoder = dataclasses.replace(decoder, lora=adapters.make_lora(experiment.lora))
   return Model(layout, decoder, tokenizer, render, stop, table, load)
@@ -148,9 +149,9 @@ def _loader(
   return load
 
 
-def _render(tokenizer: Tokenizer, vocab: int, how: Json, question: str) -> list[int]:
+def _render(tokenizer: Tokenizer, vocab: int, how: Json, shown: str, question: str) -> list[int]:
   """Returns the ids of a prompt; refuses a template with tokens that the model does not embed."""
-  ids = tokenizer.render(question, **how)
+  ids = tokenizer.render(shown + question, **how)
   if max(ids, default=0) >= vocab:
     raise SettingError(
       f"data.chat={how['chat']}, data.template: the token {max(ids)} of the prompt is none of the "

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from grpo_jax.aliases import Json
 from grpo_jax.config import settings
 from grpo_jax.objectives.base import ConfiguredObjective
-from grpo_jax.setup import registry, scorers
+from grpo_jax.setup import registry, scorers, shots
 from grpo_jax.setup.registry import DataSet
 from grpo_jax.setup.scorers import NamedModel, Reward, RewardFunction
 from grpo_jax.types import Example
@@ -86,8 +86,11 @@ class Experiment(settings.Settings):
     return json.loads(self.config.to_json_best_effort())
 
   def open_train(self) -> list[Sequence[Example]]:
-    """Returns the data sets to train on."""
-    return [data_set.open() for data_set in self.train_data]
+    """Returns the data sets to train on, without the worked examples of `data.shots`."""
+    first, *others = [data_set.open() for data_set in self.train_data]
+    if self.data.shots:
+      first = shots.Without(first, shots.indices(len(first), self.data.shots))
+    return [first, *others]
 
   def open_test(self) -> Sequence[Example]:
     """Returns the data set to evaluate on, unless it is the one that is trained on."""

@@ -285,6 +285,15 @@ def test_a_run_is_asked_as_it_was_trained(tmp_path):
   )
 
 
+def test_a_run_with_worked_examples_is_asked_after_the_same_ones(tmp_path):
+  data = {"shots": 2, "mixture": [["arithmetic", "", 1.0]], "arithmetic": {"seed": 5, "size": 9}}
+  path = write_run(tmp_path / "run", {"data": data})
+  found = sample.make_config(path, {}, path)
+  assert (found.data.shots, found.data.mixture) == (2, (("arithmetic", "", 1.0),))
+  assert (found.data.arithmetic.seed, found.data.arithmetic.size) == (5, 9)
+  assert found.data.arithmetic.max_number == 99  # as it was
+
+
 def test_an_export_is_asked_as_its_run_was_trained(tmp_path):
   run = write_run(tmp_path / "run", {})
   (tmp_path / "run" / "export").mkdir()

@@ -16,12 +16,12 @@ def test_a_special_token_that_the_model_cannot_embed(config):
   model = build.model(make(config))
   vocab = model.tokenizer.vocab_size
   how = {"template": "{question}" + making.END, "chat": False, "system": "", "arguments": ()}
-  assert build._render(model.tokenizer, vocab, how, "has 4")
+  assert build._render(model.tokenizer, vocab, how, "", "has 4")
   special = model.tokenizer.special_id(making.END)
   with pytest.raises(
     SettingError, match=f"data.template: the token {special} of the prompt is none of the model's"
   ):
-    build._render(model.tokenizer, special, how | {"template": making.END + "{question}"}, "")
+    build._render(model.tokenizer, special, how | {"template": making.END + "{question}"}, "", "")
 
 
 def test_a_chat_without_a_template(config):

@@ -1,0 +1,87 @@
+"""Puts worked examples of the training data before each question, for base models.
+
+    Question: ...           with the template "Question: {question}\\nAnswer: ", and data.shots = 1
+    Answer: ... #### 3
+
+    Question: the one that is asked
+    Answer:
+
+They are the same in every run, whatever its seed, so that its results can be compared with another
+one's. They are not trained on.
+"""
+
+import operator
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from grpo_jax.errors import SettingError
+from grpo_jax.types import Example
+
+if TYPE_CHECKING:
+  from grpo_jax.setup.experiment import Experiment
+
+SEED = 0
+BETWEEN = "\n\n"  # an example and the next question
+
+
+class Without(Sequence[Example]):
+  """A data set without some of its examples; the others keep their order."""
+
+  def __init__(self, examples: Sequence[Example], left_out: Sequence[int]):
+    """`left_out` are indices of `examples`."""
+    self._examples, self._left_out = examples, sorted(left_out)
+
+  def __len__(self) -> int:
+    return len(self._examples) - len(self._left_out)
+
+  def __getitem__(self, index):
+    index = operator.index(index)
+    if not 0 <= index < len(self):
+      raise IndexError(f"example {index} of {len(self)}")
+    for out in self._left_out:
+      index += out <= index
+    return self._examples[index]
+
+
+def indices(size: int, count: int) -> list[int]:
+  """Returns which `count` of `size` examples are the worked ones.
+
+  Raises:
+    SettingError: no example would be left.
+  """
+  if count >= size:
+    raise SettingError(
+      f"data.shots={count}: the training data has {size} examples; use at most {size - 1}"
+    )
+  return random.Random(SEED).sample(range(size), count)
+
+
+def examples(experiment: "Experiment") -> list[Example]:
+  """Returns the worked examples of a run; they are of its first data set."""
+  count = experiment.data.shots
+  if not count:
+    return []
+  data = experiment.train_data[0].open()
+  return [data[i] for i in indices(len(data), count)]
+
+
+def before_question(worked: Sequence[Example], template: str) -> str:
+  """Returns what stands before a question within `template`: the worked examples.
+
+  It is a part of the question as far as the template is concerned, so that special tokens that an
+  example names stay text.
+
+  Raises:
+    SettingError: an example has no worked solution.
+  """
+  before, _, after = template.partition("{question}")
+  text = ""
+  for example in worked:
+    if not example.solution:
+      raise SettingError(
+        f"data.shots={len(worked)}: the training data has no solution of "
+        f"{example.question[:80]!r}; use 0"
+      )
+    text += f"{example.question}{after}{example.solution}{BETWEEN}{before}"
+  return text
