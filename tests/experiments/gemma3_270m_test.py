@@ -1,0 +1,36 @@
+"""The recipe for pretrained weights: its two runs, and its control."""
+
+import pytest
+
+from experiments import gemma3_270m, stages
+from grpo_jax.setup.resolve import resolve
+from grpo_jax.types import STOPPED, Completion, Example
+
+
+@pytest.mark.parametrize("arg, rank", [("", 0), ("lora", 16), ("data=gsm8k,shuffled", 0)])
+def test_sft_comes_first_and_grpo_starts_from_it(arg, rank, tmp_path):
+  c = gemma3_270m.get_config(arg).lock()
+  c.init_from, c.seed, c.data.path = "weights", 3, str(tmp_path)
+  first, last = (resolve(stage.config) for stage in stages.divide(c, "runs/1"))
+  assert (first.objective.name, last.objective.name) == ("sft", "grpo")
+  assert (first.init_from, last.init_from) == ("weights", "runs/1/first")
+  for run in (first, last):
+    assert (run.seed, run.data.path, run.lora.rank) == (3, str(tmp_path), rank)
+  assert first.data.template == last.data.template
+  assert first.data.name == last.data.name == ("gsm8k" if "gsm8k" in arg else "arithmetic")
+
+
+def completion(text: str) -> Completion:
+  return Completion(text, range(4), STOPPED, ())
+
+
+def test_the_control_hands_the_same_scores_to_others():
+  texts = [f"#### {answer}" for answer in (7, 7, 1, 2, 7, 3, 4, 5)]
+  orders = set()
+  for question in map(str, range(20)):
+    example = Example(question, "", "7", {})
+    scores = gemma3_270m.shuffled(example, [completion(text) for text in texts])
+    assert sorted(scores) == [0.0] * 5 + [1.0] * 3
+    assert scores == gemma3_270m.shuffled(example, [completion(text) for text in texts])
+    orders.add(tuple(scores))
+  assert len(orders) > 10
