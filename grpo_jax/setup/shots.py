@@ -13,13 +13,10 @@ one's. They are not trained on.
 import operator
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from grpo_jax.errors import SettingError
+from grpo_jax.setup.registry import DataSet
 from grpo_jax.types import Example
-
-if TYPE_CHECKING:
-  from grpo_jax.setup.experiment import Experiment
 
 SEED = 0
 BETWEEN = "\n\n"  # an example and the next question
@@ -57,12 +54,11 @@ def indices(size: int, count: int) -> list[int]:
   return random.Random(SEED).sample(range(size), count)
 
 
-def examples(experiment: "Experiment") -> list[Example]:
-  """Returns the worked examples of a run; they are of its first data set."""
-  count = experiment.data.shots
+def examples(data_set: DataSet, count: int) -> list[Example]:
+  """Returns the worked examples, from the first data set that is trained on."""
   if not count:
     return []
-  data = experiment.train_data[0].open()
+  data = data_set.open()
   return [data[i] for i in indices(len(data), count)]
 
 

@@ -38,7 +38,7 @@ def test_each_example_is_asked_and_answered_as_the_question_is():
 def test_the_prompt_of_a_run_has_them():
   experiment = make(config(2))
   model = build.model(experiment)
-  first, second = shots.examples(experiment)
+  first, second = shots.examples(experiment.train_data[0], experiment.data.shots)
   assert model.tokenizer.decode(model.render("Asked?")) == (
     f"Question: {first.question}\nAnswer: {first.solution}\n\n"
     f"Question: {second.question}\nAnswer: {second.solution}\n\n"
@@ -61,7 +61,10 @@ def test_they_are_the_same_for_every_seed_and_are_not_trained_on():
   c = config(3)
   c.seed = 1
   experiments.append(make(c))
-  shown = [[e.question for e in shots.examples(experiment)] for experiment in experiments]
+  shown = [
+    [e.question for e in shots.examples(experiment.train_data[0], experiment.data.shots)]
+    for experiment in experiments
+  ]
   assert shown[0] == shown[1] == shown[2] and len(set(shown[0])) == 3
   (trained,) = experiments[0].open_train()
   (everything,) = make(config(0)).open_train()
