@@ -4,6 +4,7 @@ A row is a module of grpo_jax/objectives and what it changes of the defaults. Le
 weights that suit one model, and rewards are up to each experiment.
 """
 
+import math
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -19,6 +20,16 @@ SAMPLES = {
   "offline.data": "samples",
   "sampler.tries": 1,
 }  # all of them, whatever their rewards
+
+
+def kept(level: str, low: float, high: float) -> dict[str, Any]:
+  """Returns the settings that learn from what is within the bounds; 0: no bound above."""
+  return {
+    "objective.keep": level,
+    "objective.keep_low": float(low),
+    "objective.keep_high": float(high),
+  }
+
 
 PRESETS: Table = {
   "grpo": ("grpo", {}),  # DeepSeekMath, arXiv 2402.03300, and no KL
@@ -42,6 +53,29 @@ PRESETS: Table = {
   "ppo": ("ppo", {"objective.beta": 0.001}),  # 1707.06347, with the KL in the rewards
   "ppo_group": ("ppo", {"objective.beta": 0.001, "objective.group_baseline": True}),
   "target_prob": ("target_prob", {"learner.mu": 4}),
+  # GRPO with weights or masks for what the sampler was not: grpo_jax/ops/mismatch.py
+  "tis": ("grpo", {"objective.mismatch": "token"}),
+  "tis_sequence": ("grpo", {"objective.mismatch": "sequence"}),
+  # 2510.18855
+  "icepop": (
+    "grpo",
+    {"objective.mismatch": "token", "objective.mismatch_high": 0.0, **kept("token", 0.5, 5.0)},
+  ),
+  "mis": (
+    "grpo",
+    {"objective.mismatch": "sequence", "objective.mismatch_high": 0.0, **kept("sequence", 0, 3.0)},
+  ),
+  "geometric_mask": ("grpo", kept("geometric", 0.999, 1.001)),
+  "trm": ("grpo", {"objective.keep_by": "k3", **kept("mean", 0, 0.001)}),  # 2512.23075
+  # DeepSeek-V3.2, 2512.02556: its delta is 0.5
+  "v32_mask": (
+    "grpo",
+    {
+      "objective.keep_live": True,
+      "objective.keep_only_negative": True,
+      **kept("geometric", math.exp(-0.5), 0),
+    },
+  ),
   "rft": ("rft", {}),  # 2308.01825, online: samples of the live policy
   "rft_offline": ("rft", SAMPLES),
   "sft": ("sft", {"loop": "offline", "offline.data": "solutions", "sampler.group": 1}),

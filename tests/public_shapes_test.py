@@ -41,7 +41,16 @@ from grpo_jax.models import decoder as decoders
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.objectives import reward_model
 from grpo_jax.objectives.base import Needs
-from grpo_jax.ops import advantages, decoding, divergences, logprobs, masked, preferences, surrogate
+from grpo_jax.ops import (
+  advantages,
+  decoding,
+  divergences,
+  logprobs,
+  masked,
+  mismatch,
+  preferences,
+  surrogate,
+)
 from grpo_jax.packing import lists, microbatches, plan
 from grpo_jax.packing import rows as packed_rows
 from grpo_jax.packing.plan import Packing
@@ -54,7 +63,7 @@ from grpo_jax.types import Outputs, Prompts, Rollouts, Scores
 P, G, L, LP, V, D = 4, 5, 7, 6, tiny.V, 32  # no two alike, but for the model's own
 R, T, S = 3, 9, 11  # rows, their width, slots
 N, U = 13, 20  # tokens of a list, places that it holds
-MODULES = (advantages, decoding, divergences, logprobs, masked, preferences, surrogate)
+MODULES = (advantages, decoding, divergences, logprobs, masked, preferences, surrogate, mismatch)
 MODULES += (
   lists,
   microbatches,
@@ -218,11 +227,8 @@ CASES = {
     (PGL, PGL, PGL),
     [(P, G, L)] * 3,
   ),
-  "surrogate.mismatch_weight": (
-    with_statics(surrogate.mismatch_weight, "truncate", "sequence", 2.0),
-    (PGL, PGL, PGL),
-    (P, G, 1),
-  ),
+  "mismatch.weight": (with_statics(mismatch.weight, "sequence", 0.0, 2.0), (PGL, PGL), (P, G, 1)),
+  "mismatch.kept": (with_statics(mismatch.kept, "max", "k3", 0.0, 0.1), (PGL, PGL), (P, G, 1)),
   "rows.completions_to_rows": (
     packed_rows.completions_to_rows,
     (i(P, G, L), i(P, G), PACKING),

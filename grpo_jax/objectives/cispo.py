@@ -47,7 +47,7 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
   logprobs, old, ref = common.policies(outputs, batch)
   ratio = common.token_ratio(logprobs, old, batch.mask, cfg)
   lower, cap = bounds(batch, cfg)
-  mismatch = common.mismatch(old, batch, cfg)
+  mismatch = common.mismatch(logprobs, old, batch, cfg)
   gain = surrogate.cispo(logprobs, ratio, batch.advantages, cap) * mismatch
   kl = grpo.kl_term(logprobs, old, ref, cfg)
   # log pi is there for its gradient; what the passes improve is the capped ratio times A.

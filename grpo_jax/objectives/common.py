@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from grpo_jax.errors import SettingError
 from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import masked, surrogate
+from grpo_jax.ops import mismatch as of_sampler
 from grpo_jax.types import TRUNCATED, Array, Outputs, Rollouts, TrainBatch
 
 T = TypeVar("T")
@@ -157,17 +158,31 @@ def policies(outputs: Outputs, batch: TrainBatch) -> tuple[Array, Array, Array |
   return logprobs, jax.lax.stop_gradient(old), None if ref is None else jax.lax.stop_gradient(ref)
 
 
-def mismatch(old: Array, batch: TrainBatch, cfg: ConfigDict) -> Array:
-  """Returns the weight pi_old / pi_sampler that `cfg.mismatch` asks for, [P, G, L] or [P, G, 1].
+def mismatch(logprobs: Array, old: Array, batch: TrainBatch, cfg: ConfigDict) -> Array:
+  """Returns the weight of each token for what its sampler was not, [P, G, L]; see ops/mismatch.py.
 
-  Both policies are of the full softmax: truncation by top-k, top-p and min-p is not a mismatch.
+  It is the importance weight that `cfg.mismatch` asks for, and 0 on tokens that `cfg.keep` leaves
+  out. All policies are of the full softmax: truncation by top-k, top-p and min-p is not a mismatch.
   """
-  if cfg.mismatch == "none":
+  if cfg.mismatch == "none" and cfg.keep == "all":
     return jnp.ones_like(batch.mask)
-  sampler = on_mask(require(batch.sampler_logprobs, "sampler_logprobs", cfg.name), batch.mask)
-  return surrogate.mismatch_weight(
-    old, sampler, batch.mask, cfg.mismatch, cfg.mismatch_level, cfg.mismatch_cap
-  )
+  d = old - _sampler(batch, cfg)
+  weight = of_sampler.weight(d, batch.mask, cfg.mismatch, cfg.mismatch_low, cfg.mismatch_high)
+  return jax.lax.stop_gradient(weight * kept(logprobs, old, batch, cfg))
+
+
+def kept(logprobs: Array, old: Array, batch: TrainBatch, cfg: ConfigDict) -> Array:
+  """Returns 1 on tokens that `cfg.keep` learns from and 0 on others, [P, G, L]."""
+  if cfg.keep == "all":
+    return jnp.ones_like(batch.mask)
+  d = jax.lax.stop_gradient(logprobs if cfg.keep_live else old) - _sampler(batch, cfg)
+  keep = of_sampler.kept(d, batch.mask, cfg.keep, cfg.keep_by, cfg.keep_low, cfg.keep_high)
+  keep = jnp.broadcast_to(keep, batch.mask.shape)
+  return jnp.where(batch.advantages < 0, keep, 1.0) if cfg.keep_only_negative else keep
+
+
+def _sampler(batch: TrainBatch, cfg: ConfigDict) -> Array:
+  return on_mask(require(batch.sampler_logprobs, "sampler_logprobs", cfg.name), batch.mask)
 
 
 # -- ratios and bounds

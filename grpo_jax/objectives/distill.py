@@ -50,7 +50,9 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
   batch = dataclasses.replace(batch, advantages=live_advantages(logprobs, batch))
   ratio = common.token_ratio(logprobs, old, batch.mask, cfg)
   lower, upper = common.clip_bounds(batch, cfg)
-  gain = surrogate.clipped(ratio, batch.advantages, lower, upper) * common.mismatch(old, batch, cfg)
+  gain = surrogate.clipped(ratio, batch.advantages, lower, upper) * common.mismatch(
+    logprobs, old, batch, cfg
+  )
   reported = metrics.policy_metrics(outputs, batch)
   reported |= metrics.ratio_metrics(outputs, batch, cfg, common.token_ratio, (lower, upper), gain)
   return -jnp.sum(batch.weights * gain), reported

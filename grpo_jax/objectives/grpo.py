@@ -111,7 +111,7 @@ def clipped_loss(
   ratio = importance_ratio(logprobs, old, batch.mask, cfg)
   lower, upper = common.clip_bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper, cfg.clip_delta)
-  gain = gain * common.mismatch(old, batch, cfg)
+  gain = gain * common.mismatch(logprobs, old, batch, cfg)
   kl = kl_term(logprobs, old, ref, cfg)
   if not cfg.kl_past_bound:
     low, high, above_delta = surrogate.beyond(ratio, batch.advantages, lower, upper, cfg.clip_delta)

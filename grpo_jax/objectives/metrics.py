@@ -114,4 +114,6 @@ def ratio_metrics(
   }
   if delta:
     metrics["clip_delta"] = token_mean(above_delta.astype(jnp.float32), mask)
+  if cfg.get("keep", "all") != "all":
+    metrics["kept"] = token_mean(common.kept(logprobs, old, batch, cfg), mask)
   return metrics

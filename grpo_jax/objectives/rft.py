@@ -43,7 +43,7 @@ def _correct(rollouts: Rollouts, cfg: ConfigDict) -> Array:
 def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:
   """Returns sum(weights * -A log pi) and its metrics."""
   logprobs, old, _ = common.policies(outputs, batch)
-  gain = batch.advantages * logprobs * common.mismatch(old, batch, cfg)
+  gain = batch.advantages * logprobs * common.mismatch(logprobs, old, batch, cfg)
   return -jnp.sum(batch.weights * gain), metrics.policy_metrics(outputs, batch)
 
 

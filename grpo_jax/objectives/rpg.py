@@ -63,7 +63,7 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
   ratio = common.token_ratio(logprobs, old, batch.mask, cfg)
   lower, upper = common.clip_bounds(batch, cfg)
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper, cfg.clip_delta) * common.mismatch(
-    old, batch, cfg
+    logprobs, old, batch, cfg
   )
   token_loss = -gain
   if cfg.beta:

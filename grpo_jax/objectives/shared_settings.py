@@ -13,7 +13,8 @@ from collections.abc import Collection
 from ml_collections import ConfigDict, config_dict
 
 from grpo_jax.errors import SettingError
-from grpo_jax.ops import advantages, masked, surrogate
+from grpo_jax.ops import advantages, masked
+from grpo_jax.ops import mismatch as mismatches
 
 LARGEST_WEIGHT = 1e6  # of a reward: sums stay finite in float32
 
@@ -61,12 +62,20 @@ def truncation() -> ConfigDict:
 
 
 def mismatch() -> ConfigDict:
-  """Returns the settings of `common.mismatch`."""
+  """Returns the settings of `common.mismatch`; ops/mismatch.py has the papers and formulas."""
   c = ConfigDict()
-  # importance weight pi_old / pi_sampler: none, truncate (to the cap), mask (0 above the cap)
+  # importance weight pi_old / pi_sampler: none, token, sequence (the product), geometric (its mean)
   c.mismatch = "none"
-  c.mismatch_level = "token"  # or sequence: the product over its tokens
-  c.mismatch_cap = 2.0  # the largest weight
+  c.mismatch_low = 0.0  # the least weight
+  c.mismatch_high = 2.0  # the largest weight; 0: no bound
+  # leaves out what is not within [keep_low, keep_high]: all (keeps everything), tokens by token, or
+  # completions by sequence, geometric, max or mean (of their tokens)
+  c.keep = "all"
+  c.keep_by = "ratio"  # what is compared: ratio (pi_old / pi_sampler), k2 or k3 (its log-ratio's)
+  c.keep_low = 0.0  # the least value that is kept
+  c.keep_high = 0.0  # the largest; 0: no bound
+  c.keep_only_negative = False  # whether only tokens with A < 0 are left out
+  c.keep_live = False  # compare the policy as it is now in place of pi_old
   return c
 
 
@@ -152,10 +161,21 @@ def _check_aggregation(cfg: ConfigDict) -> None:
 
 
 def _check_mismatch(cfg: ConfigDict) -> None:
-  check_choice(cfg, "mismatch", surrogate.MISMATCHES)
-  check_choice(cfg, "mismatch_level", surrogate.MISMATCH_LEVELS)
-  if not cfg.mismatch_cap > 0:
-    raise SettingError(f"mismatch_cap={cfg.mismatch_cap!r}: use a finite number above 0")
+  check_choice(cfg, "mismatch", mismatches.WEIGHTS)
+  check_choice(cfg, "keep", mismatches.LEVELS)
+  check_choice(cfg, "keep_by", mismatches.STATISTICS)
+  for name in ("mismatch", "keep"):
+    check_at_least(cfg, 0, f"{name}_low", f"{name}_high")
+    low, high = cfg[f"{name}_low"], cfg[f"{name}_high"]
+    if high and low > high:
+      raise SettingError(
+        f"{name}_low={low} with {name}_high={high}: use no more than {name}_high, or 0 for that"
+      )
+  if cfg.keep != "all" and not (cfg.keep_low or cfg.keep_high):
+    raise SettingError(
+      f"keep={cfg.keep!r} with keep_low=0 and keep_high=0: leaves nothing out; use bounds, such as "
+      "keep_low=0.5 and keep_high=2.0, or keep='all'"
+    )
 
 
 def _check_clip(cfg: ConfigDict) -> None:

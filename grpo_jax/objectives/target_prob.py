@@ -121,7 +121,9 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
   logprobs, old, _ = common.policies(outputs, batch)
   ratio = common.token_ratio(logprobs, old, batch.mask, cfg)
   lower, upper = bounds(batch, cfg)
-  gain = surrogate.clipped(ratio, batch.advantages, lower, upper) * common.mismatch(old, batch, cfg)
+  gain = surrogate.clipped(ratio, batch.advantages, lower, upper) * common.mismatch(
+    logprobs, old, batch, cfg
+  )
   reported = metrics.policy_metrics(outputs, batch)
   reported |= metrics.ratio_metrics(outputs, batch, cfg, common.token_ratio, (lower, upper), gain)
   return -jnp.sum(batch.weights * gain), reported

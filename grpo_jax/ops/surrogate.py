@@ -8,13 +8,10 @@ Ratios, advantages and bounds broadcast if their ranks are equal and every dimen
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.errors import SettingError
 from grpo_jax.ops import masked, shapes
 from grpo_jax.types import Array
 
 MAX_LOG_RATIO = 20.0
-MISMATCHES = ("none", "truncate", "mask")
-MISMATCH_LEVELS = ("token", "sequence")
 
 
 def exp_clamped(log_ratio: Array) -> Array:
@@ -121,36 +118,3 @@ def progress(
 def _on_the_way(bound: Array | float, share: float) -> Array | float:
   """Returns the ratio that has gone this share of the way from 1 to `bound`."""
   return 1.0 + (bound - 1.0) * share
-
-
-def mismatch_weight(
-  old_logprobs: Array, sampler_logprobs: Array, mask: Array, kind: str, level: str, cap: float
-) -> Array:
-  """Returns pi_old / pi_sampler of each token, [P, G, L], or sequence, [P, G, 1]; no gradient.
-
-  The learner's old policy and the sampler hold the same parameters, but their dtypes and programs
-  differ (truncated importance sampling, Yao et al., "Your Efficient RL Framework Secretly Brings
-  You Off-Policy RL Training", 2025).
-
-  Args:
-    old_logprobs: [P, G, L], of the learner's forward pass.
-    sampler_logprobs: [P, G, L], as the sampler reported them.
-    mask: [P, G, L].
-    kind: "none" (1 everywhere), "truncate" (min(w, cap)) or "mask" (0 where w > cap).
-    level: "token", or "sequence" (the product over its tokens).
-    cap: the largest weight.
-  """
-  shapes.assert_same(old_logprobs, sampler_logprobs, mask)
-  if kind not in MISMATCHES:
-    raise SettingError(f"mismatch={kind!r}: use one of {', '.join(MISMATCHES)}")
-  if level not in MISMATCH_LEVELS:
-    raise SettingError(f"mismatch_level={level!r}: use one of {', '.join(MISMATCH_LEVELS)}")
-  log_weight = jnp.where(mask > 0, old_logprobs - sampler_logprobs, 0.0)
-  if level == "sequence":
-    log_weight = jnp.sum(log_weight, axis=-1, keepdims=True)
-  weight = jax.lax.stop_gradient(exp_clamped(log_weight))
-  if kind == "none":
-    return jnp.ones_like(weight)
-  if kind == "truncate":
-    return jnp.minimum(weight, cap)
-  return jnp.where(weight <= cap, weight, 0.0)

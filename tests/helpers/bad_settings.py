@@ -261,7 +261,10 @@ BY_HAND = (
   Bad("objective.beta", 0.0, "a positive number", objective="dpo"),
   Bad("objective.gamma", 1.5, "from 0 to 1", objective="ppo"),
   Bad("objective.lam", 1.5, "from 0 to 1", objective="ppo"),
-  Bad("objective.mismatch_cap", 0.0, "above 0"),
+  Bad("objective.mismatch_high", -1.0, "at least 0"),
+  Bad("objective.keep_low", -1.0, "at least 0"),
+  Bad("objective.mismatch_low", 3.0, "mismatch_high=2.0"),
+  Bad("objective.keep", "token", "leaves nothing out"),
   Bad(
     "objective.max_length",
     None,
@@ -451,7 +454,7 @@ ACCEPTED = (
   Accepted("lora.alpha", 64.0, "a sweep over lora.rank has 0 in it"),
   Accepted("lora.modules", ("q",), "a sweep over lora.rank has 0 in it"),
   Accepted("objective.kl_estimator", "k1", "a sweep over beta has 0 in it"),
-  Accepted("objective.mismatch_cap", 5.0, "a sweep over mismatch has 'none' in it"),
+  Accepted("objective.mismatch_high", 5.0, "a sweep over mismatch has 'none' in it"),
   Accepted("objective.clip_low", 0.0, "no token with A < 0 is driven down"),
   Accepted("data.redraw", 1e-12, "what is settled does not come again, until all of the data is"),
   Accepted(

@@ -320,8 +320,22 @@ MUTANTS = (
     "the mismatch correction weighs the KL, too",
     OBJECTIVES + "grpo.py",
     "return jnp.sum(batch.weights * (kl - gain)), reported",
-    "return jnp.sum(batch.weights * (kl * common.mismatch(old, batch, cfg) - gain)), reported",
+    "return jnp.sum(batch.weights * (kl * common.mismatch(logprobs, old, batch, cfg) - gain)), reported",
     "tests/objectives/grpo_test.py::test_the_mismatch_correction_weighs_the_surrogate_and_not_the_kl",
+  ),
+  Mutant(
+    "the weight of a completion is the geometric mean of its tokens', which is none",
+    OPS + "mismatch.py",
+    'reduce = masked.masked_mean if level == "geometric" else masked.masked_sum',
+    "reduce = masked.masked_mean",
+    "tests/ops/mismatch_test.py::test_weight",
+  ),
+  Mutant(
+    "asymmetric bounds are those of the inverse ratio",
+    OPS + "mismatch.py",
+    "    return surrogate.exp_clamped(log_ratio)\n",
+    "    return surrogate.exp_clamped(-log_ratio)\n",
+    "tests/ops/mismatch_test.py::test_kept",
   ),
   Mutant(
     "groups are counted as completions / G, although some are filled in part",

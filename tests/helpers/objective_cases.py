@@ -34,14 +34,14 @@ from grpo_jax.types import STOPPED, TRUNCATED, Array, Outputs, Prompts, Rollouts
 CASES = {
   "grpo": (grpo, dict(beta=0.1)),
   "grpo process": (grpo, dict(beta=0.1, kl_estimator="k2", scale="batch")),
-  "grpo weighted": (grpo, dict(beta=0.1, kl_weighted=True, clip_delta=1.5, mismatch="truncate")),
+  "grpo weighted": (grpo, dict(beta=0.1, kl_weighted=True, clip_delta=1.5, mismatch="token")),
   "grpo reward": (
     grpo,
     dict(beta=0.1, kl_in_reward=True, kl_estimator="k1", scale="none", baseline="leave_one_out"),
   ),
   "grpo stop": (
     grpo,
-    dict(beta=0.1, kl_past_bound=False, mismatch="mask", mismatch_level="sequence"),
+    dict(beta=0.1, kl_past_bound=False, mismatch="sequence", keep="sequence", keep_high=2.0),
   ),
   "step_returns": (grpo, dict(advantage="step_returns")),
   "gdpo": (grpo, dict(advantage="gdpo")),

@@ -1,10 +1,13 @@
 """What objectives share."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import objective_cases as cases
+import pytest
 
-from grpo_jax.objectives import common
+from experiments import presets
+from grpo_jax.objectives import coefficients, common, grpo
 
 
 def test_the_stop_token_is_trained_and_counts():
@@ -26,3 +29,100 @@ def test_prefix_credit_adds_up_to_the_advantage():
     for a in ("group_relative", "prefix_credit")
   )
   np.testing.assert_allclose(split.sum(2), whole[..., 0], atol=1e-4)
+
+
+def stale():
+  """A batch with log mu, log pi_old and log pi all apart, and the advantages of both signs."""
+  _, _, batch, out = cases.case("grpo")
+  noise = jax.random.normal(jax.random.key(3), batch.mask.shape)
+  batch = cases.replace(batch, sampler_logprobs=batch.old_logprobs + noise)
+  assert (batch.advantages * batch.mask > 0).any() and (batch.advantages * batch.mask < 0).any()
+  return batch, out
+
+
+def of_preset(name):
+  """The settings of a row of presets.py, without a clip."""
+  changes = {key.removeprefix("objective."): v for key, v in presets.PRESETS[name][1].items()}
+  return cases.settings(clip_low=1e3, clip_high=1e3, **changes)
+
+
+def expected(name, batch, out):
+  """Weight and kept tokens of a row, by loops over completions."""
+  d, live, mask, a = (
+    np.asarray(x, np.float64)
+    for x in (
+      batch.old_logprobs - batch.sampler_logprobs,
+      out.logprobs - batch.sampler_logprobs,
+      batch.mask,
+      batch.advantages,
+    )
+  )
+  weight, keep = np.ones_like(d), np.ones_like(d)
+  for p, g in np.ndindex(*d.shape[:2]):
+    on = mask[p, g] > 0
+    own, now = d[p, g], live[p, g]
+    if name == "tis":
+      weight[p, g] = np.minimum(np.exp(own), 2)
+    elif name == "icepop":
+      weight[p, g] = np.exp(own)
+      keep[p, g] = (np.exp(own) >= 0.5) & (np.exp(own) <= 5)
+    elif name == "tis_sequence":
+      weight[p, g] = min(np.exp(own[on].sum()), 2)
+    elif name == "mis":
+      weight[p, g] = np.exp(own[on].sum())
+      keep[p, g] = np.exp(own[on].sum()) <= 3
+    elif name == "geometric_mask":
+      keep[p, g] = 0.999 <= np.exp(own[on].mean() if on.any() else 0.0) <= 1.001
+    elif name == "trm":
+      keep[p, g] = (np.expm1(own) - own)[on].sum() <= 0.001 * on.sum()
+    else:
+      unlike = on.any() and (-now[on]).mean() > 0.5
+      keep[p, g] = ~((a[p, g] < 0) & unlike)
+  return weight, keep
+
+
+ROWS = ("tis", "tis_sequence", "icepop", "mis", "geometric_mask", "trm", "v32_mask")
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_each_row_of_presets_is_what_its_paper_says(name):
+  """The coefficient is w times that of PPO around pi_old, not around mu: decoupled PPO."""
+  batch, out = stale()
+  weight, keep = expected(name, batch, out)
+  ratio = np.exp(np.asarray(out.logprobs - batch.old_logprobs))
+  coefficient = batch.weights * weight * keep * ratio * batch.advantages * batch.mask
+  found = coefficients.gradient_coefficient(grpo.OBJECTIVE, out, batch, of_preset(name))
+  np.testing.assert_allclose(found, coefficient, rtol=2e-4, atol=1e-6)
+  if "keep" in of_preset(name) and of_preset(name).keep != "all" and name != "trm":
+    kept = keep[np.asarray(batch.mask) > 0]
+    assert kept.min() == 0.0
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_where_the_sampler_was_the_policy_every_row_is_grpo(name):
+  _, _, batch, out = cases.case("grpo")
+  batch = cases.replace(batch, sampler_logprobs=batch.old_logprobs, old_logprobs=batch.old_logprobs)
+  out = cases.replace(out, logprobs=batch.old_logprobs)
+  plain, found = (
+    coefficients.gradient_coefficient(grpo.OBJECTIVE, out, batch, cfg)
+    for cfg in (cases.settings(clip_low=1e3, clip_high=1e3), of_preset(name))
+  )
+  assert jnp.abs(plain).max() > 0
+  np.testing.assert_array_equal(found, plain)
+
+
+def test_the_mask_of_the_live_policy_forgets_the_old_one():
+  batch, out = stale()
+  batch = cases.replace(batch, sampler_logprobs=out.logprobs)
+  cfg = of_preset("v32_mask")
+  _, old, _ = common.policies(out, batch)
+  np.testing.assert_array_equal(common.kept(out.logprobs, old, batch, cfg), 1.0)
+
+
+def test_the_share_that_is_kept_is_reported():
+  batch, out = stale()
+  cfg = of_preset("icepop")
+  total, count = grpo.loss(out, batch, cfg)[1]["kept"]
+  _, keep = expected("icepop", batch, out)
+  np.testing.assert_allclose(total / count, keep[np.asarray(batch.mask) > 0].mean(), rtol=1e-6)
+  assert "kept" not in grpo.loss(out, batch, cases.settings())[1]

@@ -11,7 +11,7 @@ from objectives.coefficients_test import check, on_policy, prepared
 def test_the_mismatch_correction_weighs_the_surrogate_and_not_the_kl():
   _, _, batch, out = cases.case("grpo")
   batch = cases.replace(batch, sampler_logprobs=batch.old_logprobs - jnp.log(1.5))
-  on, off = cases.settings(mismatch="truncate"), cases.settings()
+  on, off = cases.settings(mismatch="token"), cases.settings()
   plain, weighted = (grpo.loss(out, batch, c)[0] for c in (off, on))
   np.testing.assert_allclose(weighted, 1.5 * plain, rtol=1e-5)
   plain_kl, weighted_kl = (
@@ -20,7 +20,7 @@ def test_the_mismatch_correction_weighs_the_surrogate_and_not_the_kl():
       cases.replace(batch, advantages=0 * batch.advantages),
       cases.settings(beta=1.0, mismatch=m),
     )[0]
-    for m in ("none", "truncate")
+    for m in ("none", "token")
   )
   np.testing.assert_allclose(plain_kl, weighted_kl, rtol=1e-6)
 

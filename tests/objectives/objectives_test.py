@@ -217,7 +217,8 @@ NAMED = (
   "scale",
   "kl_estimator",
   "mismatch",
-  "mismatch_level",
+  "keep",
+  "keep_by",
   "divergence",
 )
 
@@ -264,9 +265,15 @@ OTHER = {
   "aggregation": ("group_token_mean", {}),
   "max_length": (60, {"aggregation": "constant"}),
   "mask_truncated": (True, {}),
-  "mismatch": ("truncate", {}),
-  "mismatch_level": ("sequence", {"mismatch": "truncate"}),
-  "mismatch_cap": (1.1, {"mismatch": "truncate"}),
+  "mismatch": ("token", {}),
+  "mismatch_low": (0.9, {"mismatch": "token"}),
+  "mismatch_high": (1.1, {"mismatch": "token"}),
+  "keep": ("token", {"keep_high": 1.0}),
+  "keep_by": ("k2", {"keep": "token", "keep_high": 0.9}),
+  "keep_low": (0.9, {"keep": "token", "keep_high": 2.0}),
+  "keep_high": (1.0, {"keep": "token", "keep_low": 0.1}),
+  "keep_only_negative": (True, {"keep": "token", "keep_high": 1.0}),
+  "keep_live": (True, {"keep": "token", "keep_high": 1.0}),
 }
 
 
@@ -345,7 +352,7 @@ def test_every_objective_on_samples_takes_the_mismatch_correction(name):
     coefficients.gradient_coefficient(
       objective, out, batch, cases.settings(objective, **changes | {"mismatch": m})
     )
-    for m in ("none", "truncate")
+    for m in ("none", "token")
   )
   assert jnp.abs(plain).max() > 0
   np.testing.assert_allclose(weighted, 1.5 * plain, rtol=1e-5)

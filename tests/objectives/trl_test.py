@@ -68,8 +68,8 @@ def ours(case):
     beta=case["beta"],
     kl_weighted=case["bias"],
     scale=case["scale"],
-    mismatch="truncate" if case["is_cap"] else "none",
-    mismatch_cap=case["is_cap"] or 2.0,
+    mismatch="token" if case["is_cap"] else "none",
+    mismatch_high=case["is_cap"] or 2.0,
     **(dict(clip_high=case["high"] - 1.0) if is_cispo else clip),
   )
   batch = cases.prepare(rollouts, cfg)

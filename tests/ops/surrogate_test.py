@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.errors import SettingError
 from grpo_jax.ops import surrogate
 
 RATIO = jnp.array([0.5, 0.8, 1.0, 1.1, 1.3, 5.0])
@@ -106,41 +105,6 @@ def test_progress_to_a_narrow_bound():
   np.testing.assert_array_equal(np.sum(stand, axis=0), 1)
 
 
-OLD = jnp.log(jnp.array([[[0.4, 0.9, 0.5]]]))
-SAMPLER = jnp.log(jnp.array([[[0.1, 0.6, 0.1]]]))
-KEEP = jnp.array([[[1.0, 1.0, 0.0]]])
-
-
-@pytest.mark.parametrize(
-  "kind, level, cap, expected",
-  [
-    ("none", "token", 2.0, [1, 1]),
-    ("truncate", "token", 2.0, [2, 1.5]),
-    ("mask", "token", 2.0, [0, 1.5]),
-    ("truncate", "sequence", 5.0, [5, 5]),
-    ("truncate", "sequence", 7.0, [6, 6]),
-    ("mask", "sequence", 5.0, [0, 0]),
-    ("mask", "sequence", 7.0, [6, 6]),
-  ],
-)
-def test_mismatch_weight(kind, level, cap, expected):
-  weight = jnp.broadcast_to(
-    surrogate.mismatch_weight(OLD, SAMPLER, KEEP, kind, level, cap), (1, 1, 3)
-  )
-  np.testing.assert_allclose(weight[0, 0, :2], expected, rtol=1e-5)
-
-
-def test_mismatch_weight_has_no_gradient_and_knows_its_names():
-  slope = jax.grad(
-    lambda x: surrogate.mismatch_weight(x, SAMPLER, KEEP, "truncate", "token", 9.0).sum()
-  )
-  np.testing.assert_array_equal(slope(OLD), 0.0)
-  with pytest.raises(SettingError, match="mismatch='clip'"):
-    surrogate.mismatch_weight(OLD, SAMPLER, KEEP, "clip", "token", 2.0)
-  with pytest.raises(SettingError, match="mismatch_level='word'"):
-    surrogate.mismatch_weight(OLD, SAMPLER, KEEP, "mask", "word", 2.0)
-
-
 @pytest.mark.parametrize(
   "call",
   [
@@ -154,7 +118,6 @@ def test_mismatch_weight_has_no_gradient_and_knows_its_names():
     lambda x, y: surrogate.cispo(x, x, x, y),
     lambda x, y: surrogate.beyond(x, y, 0.8, 1.2),
     lambda x, y: surrogate.progress(x, y, x, 0.8, 1.2),
-    lambda x, y: surrogate.mismatch_weight(x, y, x, "mask", "token", 2.0),
   ],
 )
 def test_shapes_that_do_not_fit_are_refused(call):
