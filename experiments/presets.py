@@ -53,6 +53,17 @@ PRESETS: Table = {
   "ppo": ("ppo", {"objective.beta": 0.001}),  # 1707.06347, with the KL in the rewards
   "ppo_group": ("ppo", {"objective.beta": 0.001, "objective.group_baseline": True}),
   "target_prob": ("target_prob", {"learner.mu": 4}),
+  # other advantages: grpo_jax/objectives/advantages.py
+  "maxrl": ("grpo", {"objective.advantage": "maxrl"}),  # 2602.02710
+  "pass_at_k": ("grpo", {"objective.advantage": "pass_at_k"}),  # 2508.10751
+  "pkpo": ("grpo", {"objective.advantage": "pkpo"}),  # 2505.15201
+  "opo": ("grpo", {"objective.advantage": "opo"}),  # 2505.23585
+  "reinforce_pp": ("grpo", {"objective.advantage": "reinforce_pp"}),  # 2501.03262
+  "reinforce_pp_baseline": ("grpo", {"objective.advantage": "reinforce_pp_baseline"}),
+  "lite_ppo": (
+    "grpo",
+    {"objective.scale": "batch", "objective.aggregation": "token_mean"},
+  ),  # 2508.08221
   # GRPO with weights or masks for what the sampler was not: grpo_jax/ops/mismatch.py
   "tis": ("grpo", {"objective.mismatch": "token"}),
   "tis_sequence": ("grpo", {"objective.mismatch": "sequence"}),

@@ -48,6 +48,7 @@ from grpo_jax.ops import (
   logprobs,
   masked,
   mismatch,
+  pass_at_k,
   preferences,
   surrogate,
 )
@@ -63,8 +64,10 @@ from grpo_jax.types import Outputs, Prompts, Rollouts, Scores
 P, G, L, LP, V, D = 4, 5, 7, 6, tiny.V, 32  # no two alike, but for the model's own
 R, T, S = 3, 9, 11  # rows, their width, slots
 N, U = 13, 20  # tokens of a list, places that it holds
-MODULES = (advantages, decoding, divergences, logprobs, masked, preferences, surrogate, mismatch)
+MODULES = (advantages, decoding, divergences, logprobs, masked, preferences, surrogate)
 MODULES += (
+  mismatch,
+  pass_at_k,
   lists,
   microbatches,
   packed_rows,
@@ -227,6 +230,10 @@ CASES = {
     (PGL, PGL, PGL),
     [(P, G, L)] * 3,
   ),
+  "pass_at_k.maxrl": (pass_at_k.maxrl, (PG, b(P, G)), (P, G)),
+  "pass_at_k.pass_at_k": (with_statics(pass_at_k.pass_at_k, 2), (b(P, G), b(P, G)), (P, G)),
+  "pass_at_k.pkpo": (with_statics(pass_at_k.pkpo, 2), (b(P, G), b(P, G)), (P, G)),
+  "advantages.length_weighted": (advantages.length_weighted, (PG, i(P, G)), (P, G)),
   "mismatch.weight": (with_statics(mismatch.weight, "sequence", 0.0, 2.0), (PGL, PGL), (P, G, 1)),
   "mismatch.kept": (with_statics(mismatch.kept, "max", "k3", 0.0, 0.1), (PGL, PGL), (P, G, 1)),
   "rows.completions_to_rows": (

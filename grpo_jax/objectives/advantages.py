@@ -13,9 +13,15 @@ The objective multiplies by its mask, subtracts a KL and stops the gradient. In 
 
 import jax.numpy as jnp
 
+from grpo_jax.errors import SettingError
 from grpo_jax.objectives import common
 from grpo_jax.ops import advantages as adv
+from grpo_jax.ops import masked
+from grpo_jax.ops import pass_at_k as for_pass_at_k
 from grpo_jax.types import Array, Rollouts
+
+RIGHT = 0.5  # a completion with a larger total reward is right
+LEAST_VARIANCE = 1e-8  # of REINFORCE++, by its authors' code
 
 
 def group_relative(
@@ -61,3 +67,104 @@ def prefix_credit(rollouts: Rollouts, *, baseline: str, scale: str, ddof: int, e
   rewards = common.scored(rollouts, "prefix_credit")
   relative = adv.group_relative(*rewards, baseline, scale, ddof, eps)
   return adv.prefix_credit(rollouts.tokens, rollouts.lengths, jnp.sum(relative, axis=2))
+
+
+def maxrl(rollouts: Rollouts) -> Array:
+  """Returns MaxRL's advantage [P, G, L], (r - mean) / mean (arXiv 2602.02710).
+
+  Rewards must not be negative: a negative mean counts as 0.
+  """
+  total, real, equal = _outcomes(rollouts, "maxrl")
+  return _on_tokens(jnp.where(equal, 0.0, for_pass_at_k.maxrl(total, real)), rollouts)
+
+
+def pass_at_k(rollouts: Rollouts, *, attempts: int) -> Array:
+  """Returns the advantage of pass@k training [P, G, L] (arXiv 2508.10751), with k = `attempts`.
+
+  A completion is right if its total reward is above RIGHT.
+  """
+  total, real, _ = _outcomes(rollouts, "pass_at_k")
+  _check_attempts(attempts, total.shape[1])
+  return _on_tokens(for_pass_at_k.pass_at_k(total > RIGHT, real, attempts), rollouts)
+
+
+def pkpo(rollouts: Rollouts, *, attempts: int) -> Array:
+  """Returns PKPO's rewards as advantages [P, G, L] (arXiv 2505.15201), with k = `attempts`.
+
+  A completion is right if its total reward is above RIGHT. They have no baseline: a group whose
+  answers are all right is learned from, too.
+  """
+  total, real, _ = _outcomes(rollouts, "pkpo")
+  _check_attempts(attempts, total.shape[1])
+  return _on_tokens(for_pass_at_k.pkpo(total > RIGHT, real, attempts), rollouts)
+
+
+def opo(rollouts: Rollouts) -> Array:
+  """Returns the reward less the group's mean by length, [P, G, L] (OPO, arXiv 2505.23585).
+
+  For one update on a rollout and no KL, as in the paper.
+  """
+  total, _, equal = _outcomes(rollouts, "opo")
+  relative = adv.length_weighted(total, rollouts.lengths)
+  return _on_tokens(jnp.where(equal, 0.0, relative), rollouts)
+
+
+def reinforce_pp(rollouts: Rollouts) -> Array:
+  """Returns the returns [P, G, L], normalised over all tokens of the batch (arXiv 2501.03262).
+
+  REINFORCE++: a long completion counts for more of the mean and the std. As the paper's, the std
+  divides by n. A KL in the reward (`kl_in_reward`) is taken off afterwards, where the paper
+  normalises it, too.
+  """
+  returns = adv.returns_to_go(_given(rollouts, "reinforce_pp"))
+  return _over_tokens(returns, rollouts)
+
+
+def reinforce_pp_baseline(rollouts: Rollouts) -> Array:
+  """Returns `reinforce_pp` of the rewards less their group's mean, [P, G, L] (arXiv 2501.03262)."""
+  rewards = common.scored(rollouts, "reinforce_pp_baseline")
+  returns = adv.returns_to_go(adv.group_relative(*rewards, "mean", "none", 1, 0.0))
+  return _over_tokens(returns, rollouts)
+
+
+def _outcomes(rollouts: Rollouts, name: str) -> tuple[Array, Array, Array]:
+  """Returns of each completion its total reward and whether it is real, [P, G]; of each group
+  whether all rewards are equal, [P, 1].
+  """
+  rewards, given = common.scored(rollouts, name)
+  return (
+    jnp.asarray(adv.totals(rewards, given)),
+    rollouts.lengths > 0,
+    adv.flat(rewards, given)[:, None],
+  )
+
+
+def _given(rollouts: Rollouts, name: str) -> Array:
+  rewards, given = common.scored(rollouts, name)
+  return jnp.where(given, rewards, 0.0)
+
+
+def _on_tokens(advantages: Array, rollouts: Rollouts) -> Array:
+  """Returns the numbers [P, G] of completions on all of their tokens, [P, G, L]."""
+  return advantages[..., None] * masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
+
+
+def _over_tokens(returns: Array, rollouts: Rollouts) -> Array:
+  """Returns (x - mean) / std over the tokens of all completions, 0 elsewhere. Shapes [P, G, L]."""
+  mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
+  centred = returns - masked.masked_mean(returns, mask)
+  variance = masked.masked_mean(centred**2, mask)
+  # where all are equal, the difference from their mean is rounding
+  varies = jnp.max(returns, where=mask > 0, initial=-jnp.inf) > jnp.min(
+    returns, where=mask > 0, initial=jnp.inf
+  )
+  normalised = centred / jnp.sqrt(jnp.maximum(variance, LEAST_VARIANCE))
+  return jnp.where((mask > 0) & varies, normalised, 0.0)
+
+
+def _check_attempts(attempts: int, group: int) -> None:
+  if attempts > group:
+    raise SettingError(
+      f"attempts={attempts}: pass@{attempts} needs groups of at least as many; use at most "
+      f"sampler.group={group}"
+    )

@@ -33,12 +33,13 @@ def join(*groups: ConfigDict) -> ConfigDict:
 def advantage() -> ConfigDict:
   """Returns the settings of advantages.py; one that the named function lacks cannot be changed."""
   c = ConfigDict()
-  c.advantage = "group_relative"  # or step_returns, gdpo, prefix_credit, or a function of yours
+  c.advantage = "group_relative"  # a function of objectives/advantages.py, or one of yours
   # what a reward is compared with: the group's mean, or leave_one_out (the others' mean)
   c.baseline = "mean"
   c.scale = "group"  # then divided by the std of: group, batch, none
   c.ddof = 1  # of the std in scale: 1 divides by n - 1, 0 by n
   c.eps = 1e-4  # added to the std in scale
+  c.attempts = 4  # pass_at_k, pkpo: k of pass@k
   c.reward_weights = ()  # gdpo: of each reward after it is normalised; empty: equal
   return c
 
@@ -139,6 +140,7 @@ def _check_advantage(cfg: ConfigDict) -> None:
   check_choice(cfg, "scale", advantages.SCALES)
   check_choice(cfg, "ddof", (0, 1))
   check_at_least(cfg, 0, "eps")
+  check_at_least(cfg, 1, "attempts")
   weights = cfg.reward_weights
   if not all(isinstance(w, int | float) and not isinstance(w, bool) for w in weights):
     raise SettingError(f"reward_weights={weights!r}: use a tuple of numbers, as in (1.0, 0.5)")

@@ -93,6 +93,24 @@ def group_relative(
   return jnp.where(given & ~equal[:, None, None], centred, 0.0)
 
 
+def length_weighted(rewards: Array, lengths: Array) -> Array:
+  """Returns r - sum(|o| r) / sum(|o|) over the group, [P, G]: OPO, arXiv 2505.23585, eq. 7.
+
+  The baseline with the least variance, if the squared gradient of a completion grows with its
+  length. With equal lengths it is the mean.
+
+  Args:
+    rewards: [P, G], of whole completions.
+    lengths: [P, G], 0 for completions that only fill the batch.
+  """
+  chex.assert_rank(rewards, 2)
+  chex.assert_equal_shape((rewards, lengths))
+  weight = lengths.astype(jnp.float32)
+  total = jnp.maximum(jnp.sum(weight, axis=1, keepdims=True), 1.0)
+  baseline = jnp.sum(weight * rewards, axis=1, keepdims=True) / total
+  return jnp.where(lengths > 0, rewards - baseline, 0.0)
+
+
 def returns_to_go(rewards: Array) -> Array:
   """Returns A[t] = sum of rewards[j] over j >= t, 0 after the last reward. Shapes [..., L].
 

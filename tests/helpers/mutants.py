@@ -338,6 +338,20 @@ MUTANTS = (
     "tests/ops/mismatch_test.py::test_kept",
   ),
   Mutant(
+    "MaxRL also pushes down the answers of a group that are all wrong",
+    OPS + "pass_at_k.py",
+    "return jnp.where(real & (mean > 0), relative, 0.0)",
+    "return jnp.where(real, jnp.where(mean > 0, relative, -1.0), 0.0)",
+    "tests/ops/pass_at_k_test.py::test_maxrl_by_hand",
+  ),
+  Mutant(
+    "REINFORCE++ counts each completion once in the mean",
+    OBJECTIVES + "advantages.py",
+    "centred = returns - masked.masked_mean(returns, mask)\n",
+    "centred = returns - jnp.mean(returns[..., 0])\n",
+    "tests/objectives/advantages_test.py::test_reinforce_pp_counts_every_token_of_the_batch",
+  ),
+  Mutant(
     "groups are counted as completions / G, although some are filled in part",
     OPS + "masked.py",
     "groups = jnp.maximum(jnp.sum(jnp.any(real, axis=1)).astype(jnp.float32), 1.0)",

@@ -3,7 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 import objective_cases as cases
+import pytest
 
+from grpo_jax.errors import SettingError
 from grpo_jax.objectives import advantages as named
 from grpo_jax.objectives import common
 
@@ -20,3 +22,69 @@ def test_step_returns_compare_with_the_completions_that_are_there():
   )
   found = named.step_returns(r, scale="none", ddof=1, eps=1e-4)
   np.testing.assert_allclose(found[0, :, 0], [0.5, -0.5, 0.0, 0.0])
+
+
+def outcomes(rewards, lengths):
+  """Rollouts [P, G, 6] with one reward a completion, on its last token."""
+  lengths = jnp.array(lengths)
+  r = cases.rollouts(P=lengths.shape[0], G=lengths.shape[1])
+  last = common.last_token(lengths, 6)
+  return cases.replace(
+    r, lengths=lengths, given=last, rewards=last * jnp.array(rewards, jnp.float32)[..., None]
+  )
+
+
+def test_opo_weighs_the_baseline_by_length():
+  """(1 * 3 + 0 * 1) / 4 = 3/4; the weighted sum of the advantages is 0."""
+  r = outcomes([[1, 0, 5], [1, 0, 1]], [[3, 1, 0], [2, 2, 2]])
+  found = named.opo(r)
+  np.testing.assert_allclose(found[0, 0], [0.25, 0.25, 0.25, 0, 0, 0])
+  np.testing.assert_allclose(found[0, 1], [-0.75, 0, 0, 0, 0, 0])
+  np.testing.assert_array_equal(found[0, 2], 0.0)
+  np.testing.assert_allclose(jnp.sum(found, axis=(1, 2)), 0.0, atol=1e-6)
+  np.testing.assert_allclose(found[1, :, 0], [1 / 3, -2 / 3, 1 / 3], rtol=1e-6)  # equal lengths
+
+
+def test_reinforce_pp_counts_every_token_of_the_batch():
+  """Returns 1, 1, 1 and 0 on four tokens: mean 3/4, std sqrt(3)/4."""
+  r = outcomes([[1, 0]], [[3, 1]])
+  found = named.reinforce_pp(r)
+  np.testing.assert_allclose(found[0, 0, :3], 3**-0.5, rtol=1e-5)
+  np.testing.assert_allclose(found[0, 1, 0], -(3**0.5), rtol=1e-5)
+  assert jnp.sum(found != 0) == 4
+
+
+def test_reinforce_pp_with_a_baseline_first_centres_each_group():
+  """In the first group 1/2 on three tokens and -1/2 on one; the other group's rewards are equal."""
+  r = outcomes([[1, 0], [7, 7]], [[3, 1], [2, 2]])
+  found = named.reinforce_pp_baseline(r)
+  values = np.array([0.5] * 3 + [-0.5] + [0.0] * 4)
+  expected = (values - values.mean()) / values.std()
+  np.testing.assert_allclose(found[0, 0, :3], expected[:3], rtol=1e-5)
+  np.testing.assert_allclose(found[0, 1, 0], expected[3], rtol=1e-5)
+  np.testing.assert_allclose(found[1, 0, :2], expected[4:6], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["opo", "maxrl", "reinforce_pp", "reinforce_pp_baseline"])
+def test_equal_rewards_give_no_advantage_exactly(name):
+  r = outcomes([[0.7] * 8] * 2, [[1, 2, 3, 4, 5, 6, 3, 2], [6, 5, 4, 4, 3, 2, 1, 1]])
+  np.testing.assert_array_equal(getattr(named, name)(r), 0.0)
+
+
+def test_advantages_for_pass_at_k_are_on_every_token():
+  r = outcomes([[1, 0.1, 0, 0.4]], [[2, 1, 3, 6]])
+  for function, expected in (
+    (lambda r: named.maxrl(r), [1 / 0.375 - 1, 0.1 / 0.375 - 1, -1, 0.4 / 0.375 - 1]),
+    (lambda r: named.pass_at_k(r, attempts=2), [1, -1 / 3, -1 / 3, -1 / 3]),
+    (lambda r: named.pkpo(r, attempts=2), [2, 2 / 3, 2 / 3, 2 / 3]),
+  ):
+    found = function(r)
+    np.testing.assert_allclose(found[0, :, 0], expected, rtol=1e-5)
+    np.testing.assert_array_equal(found != 0, np.arange(6) < np.asarray(r.lengths)[..., None])
+
+
+def test_more_attempts_than_completions_are_refused():
+  r = outcomes([[1, 0]], [[2, 1]])
+  for function in (named.pass_at_k, named.pkpo):
+    with pytest.raises(SettingError, match="attempts=3: pass@3 needs groups .*sampler.group=2"):
+      function(r, attempts=3)

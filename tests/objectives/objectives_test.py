@@ -243,6 +243,7 @@ OTHER = {
   "ddof": (0, {}),
   "eps": (0.1, {}),
   "reward_weights": ((1.0, 3.0), {"advantage": "gdpo"}),
+  "attempts": (2, {"advantage": "pass_at_k"}),
   "beta": (0.2, {}),
   "kl_estimator": ("k2", {"beta": 0.1}),
   "kl_weighted": (True, {"beta": 0.1}),

@@ -1,0 +1,105 @@
+"""Advantages for pass@k: by hand, and exactly, over all groups that a policy can sample.
+
+The policy answers rightly with probability p = sigmoid(theta), so grad log pi by theta is 1 - p of
+a right answer and -p of a wrong one, and that of pass@k = 1 - (1 - p)^k is k (1 - p)^k p.
+"""
+
+import itertools
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.ops import advantages, pass_at_k
+
+REAL = jnp.ones((1, 4), bool)
+
+
+def expected_update(advantages_of, n, p):
+  """Returns the mean over all groups of n answers of the mean of A grad log pi, in float64."""
+  total = 0.0
+  for right in itertools.product((0, 1), repeat=n):
+    chance = math.prod(p if r else 1 - p for r in right)
+    a = np.asarray(advantages_of(jnp.array([right])), np.float64)[0]
+    total += chance * np.mean(a * np.where(right, 1 - p, -p))
+  return total
+
+
+def slope(k, p):
+  """Returns the gradient of pass@k."""
+  return k * (1 - p) ** k * p
+
+
+def maxrl(right):
+  return pass_at_k.maxrl(right.astype(jnp.float32), jnp.ones(right.shape, bool))
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_maxrl_adds_the_gradients_of_pass_at_k_up_to_n_minus_1(n, p):
+  series = sum(slope(k, p) / k for k in range(1, n))
+  np.testing.assert_allclose(expected_update(maxrl, n, p), series, rtol=1e-5, atol=1e-7)
+
+
+def test_maxrl_by_hand():
+  rewards = jnp.array([[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0], [0.5, 1.5, 7.0, 1.0]])
+  real = jnp.array([[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 0, 0]], bool)
+  expected = [[1, -1, -1, 1], [0, 0, 0, 0], [-0.5, 0.5, 0, 0]]
+  np.testing.assert_allclose(pass_at_k.maxrl(rewards, real), expected, rtol=1e-6)
+
+
+def test_maxrl_of_two_is_leave_one_out():
+  """Where one of two is right, the mean is 1/2: (1 - 1/2) / (1/2) = 1, as 1 - 0."""
+  rewards = jnp.array([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
+  given = jnp.ones((3, 2, 1), bool)
+  other = advantages.group_relative(rewards[..., None], given, "leave_one_out", "none")
+  found = pass_at_k.maxrl(rewards, jnp.ones((3, 2), bool))
+  np.testing.assert_allclose(found, other[..., 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
+@pytest.mark.parametrize("n, k", [(1, 1), (3, 1), (4, 2), (5, 3), (4, 4)])
+def test_the_expected_update_of_pkpo_is_the_gradient_of_pass_at_k(n, k, p):
+  found = expected_update(lambda r: pass_at_k.pkpo(r > 0, jnp.ones(r.shape, bool), k), n, p)
+  np.testing.assert_allclose(found, slope(k, p), rtol=1e-5, atol=1e-7)
+
+
+def test_pkpo_of_one_attempt_is_the_reward():
+  right = jnp.array([[True, False, True, False]])
+  np.testing.assert_array_equal(pass_at_k.pkpo(right, REAL, 1), [[1, 0, 1, 0]])
+
+
+def test_pass_at_k_by_hand():
+  """n = 4, c = 1, k = 2: C(3,2)/C(4,2) = 1/2 fail, s = 1/2, of the others C(2,1)/C(3,1) = 2/3."""
+  right = jnp.array([[True, False, False, False]])
+  found = pass_at_k.pass_at_k(right, REAL, 2)
+  np.testing.assert_allclose(found, [[1, -1 / 3, -1 / 3, -1 / 3]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_pass_at_k_adds_up_to_0_and_is_0_where_nothing_can_be_told(k):
+  for right in itertools.product((False, True), repeat=4):
+    found = pass_at_k.pass_at_k(jnp.array([right]), REAL, k)
+    np.testing.assert_allclose(jnp.sum(found), 0.0, atol=1e-6)
+    wrong = 4 - sum(right)
+    assert bool(jnp.any(found != 0)) == (sum(right) > 0 and wrong >= k)
+
+
+def test_pass_at_1_is_grpo_with_ddof_0():
+  right = jnp.array([[True, False, True, True]])
+  rewards = right.astype(jnp.float32)[..., None]
+  other = advantages.group_relative(rewards, jnp.ones((1, 4, 1), bool), ddof=0, eps=0.0)
+  np.testing.assert_allclose(pass_at_k.pass_at_k(right, REAL, 1), other[..., 0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["pass_at_k", "pkpo"])
+def test_completions_that_only_fill_the_batch_do_not_count(name):
+  function = getattr(pass_at_k, name)
+  small = function(jnp.array([[True, False, False]]), jnp.ones((1, 3), bool), 2)
+  right = jnp.array([[True, True, False, False, True]])
+  filled = function(right, jnp.array([[1, 0, 1, 1, 0]], bool), 2)
+  np.testing.assert_allclose(filled[0, [0, 2, 3]], small[0], rtol=1e-6)
+  np.testing.assert_array_equal(filled[0, [1, 4]], 0.0)
+  few = jnp.array([[1, 0, 0, 0, 0]], bool)  # fewer than k
+  np.testing.assert_array_equal(function(right, few, 2), 0.0)
