@@ -40,7 +40,11 @@ CRITIC = {"learner.critic_lr": 3e-4}
 # Changes of this task to rows of presets.py.
 CHANGES: dict[str, dict[str, Any]] = {
   "cispo": GENTLE,
+  "dppo": GENTLE,
+  "gmpo": GENTLE,
   "rpg": GENTLE,
+  "sapo": GENTLE,
+  "scale_rl": GENTLE,
   "target_prob": GENTLE,
   "ppo": CRITIC,
   "ppo_group": CRITIC,

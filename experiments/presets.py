@@ -53,6 +53,29 @@ PRESETS: Table = {
   "ppo": ("ppo", {"objective.beta": 0.001}),  # 1707.06347, with the KL in the rewards
   "ppo_group": ("ppo", {"objective.beta": 0.001, "objective.group_baseline": True}),
   "target_prob": ("target_prob", {"learner.mu": 4}),
+  "sapo": ("sapo", {"learner.mu": 4}),  # 2511.20347
+  "gmpo": ("gmpo", {"learner.mu": 4}),  # 2507.20673
+  "dppo": ("dppo", {"learner.mu": 4}),  # 2602.04879
+  # 2602.05261: GSPO's gain times |o|, up to a constant
+  "luspo": (
+    "gspo",
+    {
+      "objective.aggregation": "constant",
+      "objective.clip_low": 2e-3,
+      "objective.clip_high": 2.5e-3,
+      "learner.minibatches": 2,
+    },
+  ),
+  # ScaleRL, 2510.13786
+  "scale_rl": (
+    "cispo",
+    {
+      "objective.clip_high": 4.0,
+      "objective.aggregation": "group_token_mean",
+      "objective.scale": "batch",
+      "learner.mu": 4,
+    },
+  ),
   # other advantages: grpo_jax/objectives/advantages.py
   "maxrl": ("grpo", {"objective.advantage": "maxrl"}),  # 2602.02710
   "pass_at_k": ("grpo", {"objective.advantage": "pass_at_k"}),  # 2508.10751

@@ -224,6 +224,17 @@ CASES = {
   "surrogate.sequence_token_ratio": (surrogate.sequence_token_ratio, (PGL, PGL, PGL), (P, G, L)),
   "surrogate.clipped": (with_statics(surrogate.clipped, 0.8, 1.2), (PGL, PGL), (P, G, L)),
   "surrogate.cispo": (with_statics(surrogate.cispo, 1.2), (PGL, PGL, PGL), (P, G, L)),
+  "surrogate.soft_gated": (surrogate.soft_gated, (PGL, PGL, PGL), (P, G, L)),
+  "surrogate.geometric_ratio": (
+    with_statics(surrogate.geometric_ratio, 0.4, 0.4),
+    (PGL, PGL, PGL, PGL),
+    (P, G, 1),
+  ),
+  "surrogate.within_move": (
+    with_statics(surrogate.within_move, "kl", 0.1),
+    (PGL, PGL, PGL),
+    (P, G, L),
+  ),
   "surrogate.beyond": (with_statics(surrogate.beyond, 0.8, 1.2), (PGL, PGL), [(P, G, L)] * 3),
   "surrogate.progress": (
     with_statics(surrogate.progress, 0.8, 1.2),
@@ -809,7 +820,7 @@ def test_every_preset_makes_a_section_that_its_objective_takes(row):
     registry.configured(config.objective)
     checks.check(make(config), tiny.decoder())
     assert config.objective.name == module
-    if module == "gspo":
+    if row.startswith("gspo"):
       assert (config.objective.clip_low, config.objective.clip_high) == (3e-4, 4e-4)
     config.sampler.max_length = 77
     assert config.objective.to_dict().get("max_length", 77) == 77

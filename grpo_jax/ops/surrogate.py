@@ -12,6 +12,8 @@ from grpo_jax.ops import masked, shapes
 from grpo_jax.types import Array
 
 MAX_LOG_RATIO = 20.0
+MOVES = ("tv", "kl")  # how `within_move` measures a move
+LEAST_PROBABILITY = 1e-8  # added to probabilities before their logarithm, as DPPO's authors do
 
 
 def exp_clamped(log_ratio: Array) -> Array:
@@ -68,6 +70,50 @@ def cispo(logprobs: Array, ratio: Array, advantages: Array, cap: Array | float) 
   """Returns sg(min(rho, cap)) A log pi: CISPO of MiniMax-M1, arXiv 2506.13585."""
   shapes.assert_broadcast(logprobs, ratio, advantages, cap)
   return jax.lax.stop_gradient(jnp.minimum(ratio, cap)) * advantages * logprobs
+
+
+def soft_gated(ratio: Array, advantages: Array, tau: Array) -> Array:
+  """Returns (4 / tau) sigmoid(tau (rho - 1)) A, [P, G, L]: SAPO, arXiv 2511.20347.
+
+  Its slope in rho is sech^2(tau (rho - 1) / 2) A, and its value at rho = 1 is 2 A / tau.
+  """
+  shapes.assert_broadcast(ratio, advantages, tau)
+  return 4.0 / tau * jax.nn.sigmoid(tau * (ratio - 1.0)) * advantages
+
+
+def geometric_ratio(
+  logprobs: Array, old_logprobs: Array, mask: Array, advantages: Array, low: float, high: float
+) -> Array:
+  """Returns exp(mean over a completion of the clipped log rho), [P, G, 1]: GMPO, arXiv 2507.20673.
+
+  log rho is at most `high` where A > 0 and at least `-low` where A < 0. Arrays are [P, G, L].
+  """
+  shapes.assert_same(logprobs, old_logprobs, mask, advantages)
+  log_ratio = logprobs - old_logprobs
+  log_ratio = jnp.where(advantages > 0, jnp.minimum(log_ratio, high), log_ratio)
+  log_ratio = jnp.where(advantages < 0, jnp.maximum(log_ratio, -low), log_ratio)
+  return exp_clamped(masked.masked_mean(log_ratio, mask, axis=-1, keepdims=True))
+
+
+def within_move(
+  logprobs: Array, sampler_logprobs: Array, advantages: Array, moved: str, bound: float
+) -> Array:
+  """Returns 1 on tokens that DPPO learns from, else 0, [P, G, L] (arXiv 2602.04879).
+
+  It leaves out those that have moved by more than `bound` in the direction of their advantage: of
+  "tv" the difference of the probabilities, of "kl" KL(mu || pi) of the token against all others.
+  """
+  shapes.assert_same(logprobs, sampler_logprobs, advantages)
+  # at most 1: log-probs are rounded
+  pi, mu = (jnp.exp(jnp.minimum(x, 0.0)) for x in (logprobs, sampler_logprobs))
+  if moved == "tv":
+    distance = jnp.abs(pi - mu)
+  else:
+    e = LEAST_PROBABILITY
+    distance = mu * jnp.log((mu + e) / (pi + e))
+    distance += (1.0 - mu) * jnp.log((1.0 - mu + e) / (1.0 - pi + e))
+  onwards = ((advantages > 0) & (pi > mu)) | ((advantages < 0) & (pi < mu))
+  return jax.lax.stop_gradient(1.0 - ((distance > bound) & onwards).astype(jnp.float32))
 
 
 def beyond(

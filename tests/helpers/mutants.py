@@ -338,6 +338,27 @@ MUTANTS = (
     "tests/ops/mismatch_test.py::test_kept",
   ),
   Mutant(
+    "SAPO loses its factor 4 / tau",
+    OPS + "surrogate.py",
+    "return 4.0 / tau * jax.nn.sigmoid(",
+    "return jax.nn.sigmoid(",
+    "tests/objectives/sapo_test.py::test_on_policy_it_is_reinforce_and_its_value_is_2_a_over_tau",
+  ),
+  Mutant(
+    "GMPO clips whatever the sign of the advantage",
+    OPS + "surrogate.py",
+    "log_ratio = jnp.where(advantages > 0, jnp.minimum(log_ratio, high), log_ratio)",
+    "log_ratio = jnp.minimum(log_ratio, high)",
+    "tests/objectives/gmpo_test.py::test_the_coefficient_is_the_geometric_ratio_on_tokens_that_are_not_clipped",
+  ),
+  Mutant(
+    "DPPO also leaves out tokens that move back",
+    OPS + "surrogate.py",
+    "((distance > bound) & onwards)",
+    "(distance > bound)",
+    "tests/objectives/dppo_test.py::test_a_token_that_moves_back_is_never_left_out",
+  ),
+  Mutant(
     "MaxRL also pushes down the answers of a group that are all wrong",
     OPS + "pass_at_k.py",
     "return jnp.where(real & (mean > 0), relative, 0.0)",

@@ -23,6 +23,9 @@ EACH = (
     "grpo process",
     "gspo",
     "cispo",
+    "sapo",
+    "gmpo",
+    "dppo",
     "rpg reverse",
     "ppo",
     "target_prob",
@@ -76,5 +79,8 @@ def test_the_section_of_another_objective_is_refused_with_the_way_out():
   message = str(error.value)
   assert message.startswith("objective.name='ppo': use --config=FILE:objective=ppo, or ")
   assert "the section lacks gamma, group_baseline, " in message
-  assert "and has advantage, baseline, ddof, " in message and "which ppo does not read" in message
+  assert (
+    "and has advantage, attempts, baseline, ddof, " in message
+    and "which ppo does not read" in message
+  )
   assert "use --config=FILE:objective=ppo" in message and "\n" not in message

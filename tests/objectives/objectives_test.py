@@ -220,6 +220,7 @@ NAMED = (
   "keep",
   "keep_by",
   "divergence",
+  "moved",
 )
 
 
@@ -243,6 +244,11 @@ OTHER = {
   "ddof": (0, {}),
   "eps": (0.1, {}),
   "reward_weights": ((1.0, 3.0), {"advantage": "gdpo"}),
+  "tau_positive": (2.0, {}),
+  "tau_negative": (2.0, {}),
+  "moved": ("kl", {}),
+  "bound": (0.02, {}),
+  "cap": (1.1, {}),
   "attempts": (2, {"advantage": "pass_at_k"}),
   "beta": (0.2, {}),
   "kl_estimator": ("k2", {"beta": 0.1}),
