@@ -77,9 +77,11 @@ PRESETS: Table = {
     },
   ),
   # other advantages: grpo_jax/objectives/advantages.py
-  "maxrl": ("grpo", {"objective.advantage": "maxrl"}),  # 2602.02710
+  # 2602.02710; with a sum over tokens, under which its expected update is what the paper says
+  "maxrl": ("grpo", {"objective.advantage": "maxrl", "objective.aggregation": "constant"}),
   "pass_at_k": ("grpo", {"objective.advantage": "pass_at_k"}),  # 2508.10751
-  "pkpo": ("grpo", {"objective.advantage": "pkpo"}),  # 2505.15201
+  # 2505.15201; likewise
+  "pkpo": ("grpo", {"objective.advantage": "pkpo", "objective.aggregation": "constant"}),
   "opo": ("grpo", {"objective.advantage": "opo"}),  # 2505.23585
   "reinforce_pp": ("grpo", {"objective.advantage": "reinforce_pp"}),  # 2501.03262
   "reinforce_pp_baseline": ("grpo", {"objective.advantage": "reinforce_pp_baseline"}),

@@ -74,8 +74,8 @@ def maxrl(rollouts: Rollouts) -> Array:
 
   Rewards must not be negative: a negative mean counts as 0.
   """
-  total, real, equal = _outcomes(rollouts, "maxrl")
-  return _on_tokens(jnp.where(equal, 0.0, for_pass_at_k.maxrl(total, real)), rollouts)
+  total, scored, equal = _outcomes(rollouts, "maxrl")
+  return _on_tokens(jnp.where(equal, 0.0, for_pass_at_k.maxrl(total, scored)), rollouts)
 
 
 def pass_at_k(rollouts: Rollouts, *, attempts: int) -> Array:
@@ -83,9 +83,9 @@ def pass_at_k(rollouts: Rollouts, *, attempts: int) -> Array:
 
   A completion is right if its total reward is above RIGHT.
   """
-  total, real, _ = _outcomes(rollouts, "pass_at_k")
+  total, scored, _ = _outcomes(rollouts, "pass_at_k")
   _check_attempts(attempts, total.shape[1])
-  return _on_tokens(for_pass_at_k.pass_at_k(total > RIGHT, real, attempts), rollouts)
+  return _on_tokens(for_pass_at_k.pass_at_k(total > RIGHT, scored, attempts), rollouts)
 
 
 def pkpo(rollouts: Rollouts, *, attempts: int) -> Array:
@@ -94,9 +94,9 @@ def pkpo(rollouts: Rollouts, *, attempts: int) -> Array:
   A completion is right if its total reward is above RIGHT. They have no baseline: a group whose
   answers are all right is learned from, too.
   """
-  total, real, _ = _outcomes(rollouts, "pkpo")
+  total, scored, _ = _outcomes(rollouts, "pkpo")
   _check_attempts(attempts, total.shape[1])
-  return _on_tokens(for_pass_at_k.pkpo(total > RIGHT, real, attempts), rollouts)
+  return _on_tokens(for_pass_at_k.pkpo(total > RIGHT, scored, attempts), rollouts)
 
 
 def opo(rollouts: Rollouts) -> Array:
@@ -104,8 +104,8 @@ def opo(rollouts: Rollouts) -> Array:
 
   For one update on a rollout and no KL, as in the paper.
   """
-  total, _, equal = _outcomes(rollouts, "opo")
-  relative = adv.length_weighted(total, rollouts.lengths)
+  total, scored, equal = _outcomes(rollouts, "opo")
+  relative = adv.length_weighted(total, jnp.where(scored, rollouts.lengths, 0))
   return _on_tokens(jnp.where(equal, 0.0, relative), rollouts)
 
 
@@ -116,32 +116,26 @@ def reinforce_pp(rollouts: Rollouts) -> Array:
   divides by n. A KL in the reward (`kl_in_reward`) is taken off afterwards, where the paper
   normalises it, too.
   """
-  returns = adv.returns_to_go(_given(rollouts, "reinforce_pp"))
-  return _over_tokens(returns, rollouts)
+  rewards, given = common.scored(rollouts, "reinforce_pp")
+  return _over_tokens(adv.returns_to_go(jnp.where(given, rewards, 0.0)), given, rollouts)
 
 
 def reinforce_pp_baseline(rollouts: Rollouts) -> Array:
   """Returns `reinforce_pp` of the rewards less their group's mean, [P, G, L] (arXiv 2501.03262)."""
-  rewards = common.scored(rollouts, "reinforce_pp_baseline")
-  returns = adv.returns_to_go(adv.group_relative(*rewards, "mean", "none", 1, 0.0))
-  return _over_tokens(returns, rollouts)
+  rewards, given = common.scored(rollouts, "reinforce_pp_baseline")
+  relative = adv.group_relative(rewards, given, "mean", "none", 1, 0.0)
+  return _over_tokens(adv.returns_to_go(relative), given, rollouts)
 
 
 def _outcomes(rollouts: Rollouts, name: str) -> tuple[Array, Array, Array]:
-  """Returns of each completion its total reward and whether it is real, [P, G]; of each group
-  whether all rewards are equal, [P, 1].
+  """Returns the total reward of each completion and whether it has one, [P, G]; and whether all
+  totals of a group are equal, [P, 1].
   """
   rewards, given = common.scored(rollouts, name)
-  return (
-    jnp.asarray(adv.totals(rewards, given)),
-    rollouts.lengths > 0,
-    adv.flat(rewards, given)[:, None],
-  )
-
-
-def _given(rollouts: Rollouts, name: str) -> Array:
-  rewards, given = common.scored(rollouts, name)
-  return jnp.where(given, rewards, 0.0)
+  total, scored = jnp.asarray(adv.totals(rewards, given)), jnp.any(given, axis=2)
+  largest = jnp.max(total, axis=1, where=scored, initial=-jnp.inf, keepdims=True)
+  smallest = jnp.min(total, axis=1, where=scored, initial=jnp.inf, keepdims=True)
+  return total, scored, largest <= smallest
 
 
 def _on_tokens(advantages: Array, rollouts: Rollouts) -> Array:
@@ -149,9 +143,13 @@ def _on_tokens(advantages: Array, rollouts: Rollouts) -> Array:
   return advantages[..., None] * masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
 
 
-def _over_tokens(returns: Array, rollouts: Rollouts) -> Array:
-  """Returns (x - mean) / std over the tokens of all completions, 0 elsewhere. Shapes [P, G, L]."""
+def _over_tokens(returns: Array, given: Array, rollouts: Rollouts) -> Array:
+  """Returns (x - mean) / std over the tokens of all completions with a reward, 0 elsewhere.
+
+  Shapes are [P, G, L].
+  """
   mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
+  mask = mask * jnp.any(given, axis=2, keepdims=True)
   centred = returns - masked.masked_mean(returns, mask)
   variance = masked.masked_mean(centred**2, mask)
   # where all are equal, the difference from their mean is rounding

@@ -1,8 +1,9 @@
 """Computes advantages for pass@k, the chance that one of k answers is right, from groups of n.
 
-c of the n completions of a group are right. With a mean over completions, the expected update of
-`pkpo` is the gradient of pass@k itself, and that of `maxrl` the sum of the gradients of pass@k / k
-for k = 1 to n - 1.
+c of the n completions of a group are right. Where a loss is the mean over completions of A log pi
+of the whole completion, the expected update of `pkpo` is the gradient of pass@k itself, and that of
+`maxrl` the sum of the gradients of pass@k / k for k = 1 to n - 1. The aggregation "constant" is
+such a mean up to a factor; "sequence_mean" divides by the length of each completion.
 """
 
 import chex
@@ -19,7 +20,7 @@ def maxrl(rewards: Array, real: Array) -> Array:
 
   Args:
     rewards: [P, G], of whole completions, at least 0.
-    real: [P, G] bool, false for completions that only fill the batch.
+    real: [P, G] bool, false for completions that fill the batch or have no reward.
 
   Returns:
     [P, G], 0 where a completion is not real.
@@ -44,7 +45,7 @@ def pass_at_k(right: Array, real: Array, k: int) -> Array:
 
   Args:
     right: [P, G] bool.
-    real: [P, G] bool, false for completions that only fill the batch.
+    real: [P, G] bool, false for completions that fill the batch or have no reward.
     k: at least 1.
 
   Returns:

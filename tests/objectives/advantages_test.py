@@ -88,3 +88,35 @@ def test_more_attempts_than_completions_are_refused():
   for function in (named.pass_at_k, named.pkpo):
     with pytest.raises(SettingError, match="attempts=3: pass@3 needs groups .*sampler.group=2"):
       function(r, attempts=3)
+
+
+@pytest.mark.parametrize(
+  "function, expected",
+  [
+    (named.maxrl, [1, -1, 0]),
+    (lambda r: named.pass_at_k(r, attempts=1), [1, -1, 0]),
+    (lambda r: named.pkpo(r, attempts=2), [2, 2, 0]),
+    (named.opo, [1 / 3, -2 / 3, 0]),
+    (named.reinforce_pp, [0.5**0.5, -(2**0.5), 0]),
+    (named.reinforce_pp_baseline, [0.5**0.5, -(2**0.5), 0]),
+  ],
+)
+def test_a_completion_without_a_reward_does_not_count(function, expected):
+  """Of 2, 1 and 3 tokens; it is no wrong answer."""
+  r = outcomes([[1, 0, 0]], [[2, 1, 3]])
+  r = cases.replace(r, given=r.given.at[0, 2].set(False))
+  np.testing.assert_allclose(function(r)[0, :, 0], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  "rewards, maxrl",
+  [
+    ([[1, 0], [1, 1]], [-1 / 3, 1 / 3]),  # totals of 1 and 2, of rewards that are all equal
+    ([[0.1, 0.2], [0.2, 0.1]], [0, 0]),
+  ],
+)
+def test_completions_with_step_rewards_are_compared_by_their_totals(rewards, maxrl):
+  r = outcomes([[0, 0]], [[2, 2]])
+  rewards = jnp.zeros((1, 2, 6)).at[0, :, :2].set(jnp.array(rewards, jnp.float32))
+  r = cases.replace(r, rewards=rewards, given=rewards > 0)
+  np.testing.assert_allclose(named.maxrl(r)[0, :, 0], maxrl, rtol=1e-5)
