@@ -56,6 +56,9 @@ PRESETS: Table = {
   "sapo": ("sapo", {"learner.mu": 4}),  # 2511.20347
   "gmpo": ("gmpo", {"learner.mu": 4}),  # 2507.20673
   "dppo": ("dppo", {"learner.mu": 4}),  # 2602.04879
+  "vespo": ("vespo", {"learner.mu": 4}),  # 2602.10693
+  "kimi": ("kimi", {"learner.mu": 4}),  # Kimi k1.5, 2501.12599
+  "tpo": ("tpo", {"learner.mu": 4}),  # 2604.06159
   # 2602.05261: GSPO's gain times |o|, up to a constant
   "luspo": (
     "gspo",

@@ -230,6 +230,7 @@ CASES = {
     (PGL, PGL, PGL, PGL),
     (P, G, 1),
   ),
+  "surrogate.smooth_weight": (surrogate.smooth_weight, (PGL, PGL, PGL, PGL), (P, G, L)),
   "surrogate.within_move": (
     with_statics(surrogate.within_move, "kl", 0.1),
     (PGL, PGL, PGL),

@@ -166,7 +166,7 @@ def mismatch(logprobs: Array, old: Array, batch: TrainBatch, cfg: ConfigDict) ->
   """
   if cfg.mismatch == "none" and cfg.keep == "all":
     return jnp.ones_like(batch.mask)
-  d = old - _sampler(batch, cfg)
+  d = old - sampler_logprobs(batch, cfg)
   weight = of_sampler.weight(d, batch.mask, cfg.mismatch, cfg.mismatch_low, cfg.mismatch_high)
   return jax.lax.stop_gradient(weight * kept(logprobs, old, batch, cfg))
 
@@ -175,13 +175,14 @@ def kept(logprobs: Array, old: Array, batch: TrainBatch, cfg: ConfigDict) -> Arr
   """Returns 1 on tokens that `cfg.keep` learns from and 0 on others, [P, G, L]."""
   if cfg.keep == "all":
     return jnp.ones_like(batch.mask)
-  d = jax.lax.stop_gradient(logprobs if cfg.keep_live else old) - _sampler(batch, cfg)
+  d = jax.lax.stop_gradient(logprobs if cfg.keep_live else old) - sampler_logprobs(batch, cfg)
   keep = of_sampler.kept(d, batch.mask, cfg.keep, cfg.keep_by, cfg.keep_low, cfg.keep_high)
   keep = jnp.broadcast_to(keep, batch.mask.shape)
   return jnp.where(batch.advantages < 0, keep, 1.0) if cfg.keep_only_negative else keep
 
 
-def _sampler(batch: TrainBatch, cfg: ConfigDict) -> Array:
+def sampler_logprobs(batch: TrainBatch, cfg: ConfigDict) -> Array:
+  """Returns log mu of the sampler, [P, G, L], 0 off the mask."""
   return on_mask(require(batch.sampler_logprobs, "sampler_logprobs", cfg.name), batch.mask)
 
 

@@ -42,9 +42,7 @@ def check(cfg: ConfigDict) -> None:
 def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:
   """Returns -J of a slice of the batch, sum(weights * token loss), and its metrics."""
   logprobs, _, _ = common.policies(outputs, batch)
-  sampler = common.on_mask(
-    common.require(batch.sampler_logprobs, "sampler_logprobs", cfg.name), batch.mask
-  )
+  sampler = common.sampler_logprobs(batch, cfg)
   live = jax.lax.stop_gradient(logprobs)
   ratio = surrogate.token_ratio(live, sampler)
   keep = surrogate.within_move(live, sampler, batch.advantages, cfg.moved, cfg.bound)

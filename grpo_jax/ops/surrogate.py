@@ -95,6 +95,17 @@ def geometric_ratio(
   return exp_clamped(masked.masked_mean(log_ratio, mask, axis=-1, keepdims=True))
 
 
+def smooth_weight(log_ratio: Array, mask: Array, k: Array, lam: Array) -> Array:
+  """Returns e^lam W^k e^(-lam W), W = exp(sum of log_ratio), [P, G, L]: VESPO, arXiv 2602.10693.
+
+  log W is clamped to [-20, 20]. Arrays are [P, G, L].
+  """
+  shapes.assert_same(log_ratio, mask, k, lam)
+  log_w = masked.masked_sum(log_ratio, mask, axis=-1, keepdims=True)
+  log_w = jnp.clip(log_w, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+  return jnp.exp(k * log_w + lam * (1.0 - jnp.exp(log_w)))
+
+
 def within_move(
   logprobs: Array, sampler_logprobs: Array, advantages: Array, moved: str, bound: float
 ) -> Array:

@@ -359,6 +359,27 @@ MUTANTS = (
     "tests/objectives/dppo_test.py::test_a_token_that_moves_back_is_never_left_out",
   ),
   Mutant(
+    "VESPO's ratio is the geometric mean",
+    OPS + "surrogate.py",
+    "log_w = masked.masked_sum(log_ratio",
+    "log_w = masked.masked_mean(log_ratio",
+    "tests/objectives/vespo_test.py::test_the_coefficient_weighs_the_whole_completion",
+  ),
+  Mutant(
+    "Kimi's square is taken token by token, which is another objective",
+    OBJECTIVES + "kimi.py",
+    "moved = jnp.sum(batch.mask * (logprobs - old), axis=2, keepdims=True)",
+    "moved = batch.mask * (logprobs - old)",
+    "tests/objectives/kimi_test.py::test_the_coefficient_is_that_of_the_square",
+  ),
+  Mutant(
+    "TPO's target moves with the policy",
+    OBJECTIVES + "tpo.py",
+    "p = of_group(jnp.sum(logprobs, axis=2), batch.lengths > 0)",
+    "p = of_group(jnp.sum(batch.old_logprobs, axis=2), batch.lengths > 0)",
+    "tests/objectives/tpo_test.py::test_a_group_adds_up_to_0_and_rests_at_its_target",
+  ),
+  Mutant(
     "MaxRL also pushes down the answers of a group that are all wrong",
     OPS + "pass_at_k.py",
     "return jnp.where(real & (mean > 0), relative, 0.0)",

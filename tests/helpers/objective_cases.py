@@ -20,6 +20,7 @@ from grpo_jax.objectives import (
   gmpo,
   grpo,
   gspo,
+  kimi,
   ppo,
   process_reward_model,
   reward_model,
@@ -28,6 +29,8 @@ from grpo_jax.objectives import (
   sapo,
   sft,
   target_prob,
+  tpo,
+  vespo,
 )
 from grpo_jax.objectives.base import ConfiguredObjective, Objective
 from grpo_jax.setup import registry
@@ -57,6 +60,9 @@ CASES = {
   "cispo": (cispo, dict(beta=0.1, aggregation="sequence_mean")),
   "sapo": (sapo, dict(beta=0.1)),
   "gmpo": (gmpo, dict(beta=0.1, clip_low=0.1, clip_high=0.1)),
+  "vespo": (vespo, {}),
+  "kimi": (kimi, {}),
+  "tpo": (tpo, {}),
   "dppo": (dppo, dict(bound=0.05)),
   "dppo kl": (dppo, dict(moved="kl", bound=0.01)),
   "rpg reverse": (rpg, dict(beta=0.1, divergence="reverse")),

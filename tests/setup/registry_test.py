@@ -221,7 +221,10 @@ def test_objectives(tmp_path):
   for name, message in (
     ("grop", "objective.name='grop': no module grpo_jax.objectives.grop; grpo_jax.objectives has "),
     ("common", f"objective.name='common': {no_objective}"),
-    ("os.path", f"os.path': {no_objective}.* has cispo, distill, .*, sft, target_prob$"),
+    (
+      "os.path",
+      f"os.path': {no_objective}.* has cispo, distill, .*, sft, target_prob, tpo, vespo$",
+    ),
     (f"{tmp_path}/half.py", no_objective),
     (f"{tmp_path}/dict.py", no_objective),
     (f"{tmp_path}/empty.py", "empty.py fails to import: TypeError: .*argument: 'loss'"),

@@ -1,0 +1,85 @@
+"""TPO (arXiv 2604.06159): the probabilities of a group's completions are moved to a target.
+
+    s = sum over tokens of log pi, of each completion
+    p = softmax of s over the group
+    q = softmax over the group of s_old + u / eta, where u is (r - mean) / std with ddof = 0
+    J = mean over groups of sum_i q_i log p_i
+
+The coefficient of grad log pi is q_i - p_i on every token of completion i, without a 1/|o|. It adds
+up to 0 in a group, and the policy rests where p = q. A group of equal rewards pulls back to where
+it began, and is not dropped.
+"""
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from grpo_jax.objectives import common, metrics, shared_settings
+from grpo_jax.objectives.base import Needs, Objective
+from grpo_jax.ops import advantages as adv
+from grpo_jax.ops import masked
+from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
+
+EPS = 1e-6  # a smaller std counts as 0, as in the authors' code
+
+
+def settings() -> ConfigDict:
+  """Returns the settings of TPO."""
+  c = shared_settings.truncation()
+  c.eta = 1.0  # the larger, the nearer is the target to where the group began
+  return c
+
+
+def check(cfg: ConfigDict) -> None:
+  """Refuses an eta that has no target."""
+  shared_settings.check_at_least(cfg, 1e-6, "eta")
+
+
+def needs(cfg: ConfigDict) -> Needs:
+  """Returns the policy that sampled, whose probabilities the target starts from."""
+  del cfg
+  return Needs.OLD_POLICY
+
+
+def weights(mask: Array, lengths: Array, cfg: ConfigDict) -> Array:
+  """Returns 1 / number of groups on the mask, [P, G, L]."""
+  del cfg
+  return masked.token_weights(mask, lengths, "prompt_sum")
+
+
+def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
+  """Returns the batch with u as advantages and the target q of each completion."""
+  del advantages
+  mask = common.completion_mask(rollouts, cfg.mask_truncated)
+  rewards, given = common.scored(rollouts, cfg.name)
+  real = rollouts.lengths > 0
+  total = jnp.asarray(adv.totals(rewards, given))
+  std = masked.masked_std(total, real, axis=1, ddof=0, keepdims=True)
+  centred = total - masked.masked_mean(total, real, axis=1, keepdims=True)
+  u = jnp.where(real & (std > EPS), centred / jnp.maximum(std, EPS), 0.0)
+  old = common.require(rollouts.old_logprobs, "old_logprobs", cfg.name)
+  q = of_group(jnp.sum(common.on_mask(old, mask), axis=2) + u / cfg.eta, real)
+  return common.train_batch(
+    rollouts, u[..., None] * mask, mask, weights(mask, rollouts.lengths, cfg), {"target": q}
+  )
+
+
+def of_group(scores: Array, real: Array) -> Array:
+  """Returns softmax over the real completions of each group, [P, G]; 0 on the others."""
+  # a finite number: a group of none would be NaN
+  return jnp.where(real, jax.nn.softmax(jnp.where(real, scores, -1e30), axis=1), 0.0)
+
+
+def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:
+  """Returns a loss of a slice of the batch with that gradient, and its metrics."""
+  del cfg
+  logprobs, _, _ = common.policies(outputs, batch)
+  p = of_group(jnp.sum(logprobs, axis=2), batch.lengths > 0)
+  coefficient = jax.lax.stop_gradient(batch.extra["target"] - p)[..., None]
+  gain = coefficient * logprobs
+  return -jnp.sum(batch.weights * gain), metrics.policy_metrics(outputs, batch)
+
+
+OBJECTIVE = Objective(
+  loss, prepare, settings, check, needs, weights=weights, flat=common.flat_never
+)

@@ -1,0 +1,80 @@
+"""TPO."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import objective_cases as cases
+
+from grpo_jax.objectives import tpo
+from grpo_jax.objectives.coefficients import gradient_coefficient
+from objectives.coefficients_test import check, prepared
+
+
+def completions(logprobs, mask):
+  return jnp.sum(jnp.where(mask > 0, logprobs, 0.0), axis=2)
+
+
+def standardised(r):
+  """u, by numpy."""
+  total = np.asarray(jnp.sum(jnp.where(r.given, r.rewards, 0.0), axis=2), np.float64)
+  std = total.std(axis=1, keepdims=True)
+  return np.where(
+    std > 1e-6, (total - total.mean(axis=1, keepdims=True)) / np.maximum(std, 1e-6), 0
+  )
+
+
+def test_the_coefficient_is_q_less_p():
+  r = cases.rollouts()
+  out = cases.outputs(r)
+  batch, cfg = prepared(tpo, r, eta=0.7)
+  q = jax.nn.softmax(completions(r.old_logprobs, batch.mask) + standardised(r) / 0.7, axis=1)
+  p = jax.nn.softmax(completions(out.logprobs, batch.mask), axis=1)
+  check(tpo, out, batch, cfg, (q - p)[..., None] * batch.mask, atol=1e-6)
+
+  def gain(logprobs):
+    return jnp.mean(
+      jnp.sum(q * jax.nn.log_softmax(completions(logprobs, batch.mask), axis=1), axis=1)
+    )
+
+  found = gradient_coefficient(tpo.OBJECTIVE, out, batch, cfg)
+  np.testing.assert_allclose(found, jax.grad(gain)(out.logprobs), rtol=1e-3, atol=1e-6)
+
+
+def test_a_group_adds_up_to_0_and_rests_at_its_target():
+  r = cases.rollouts()
+  batch, cfg = prepared(tpo, r)
+  sums = batch.extra["target"] - tpo.of_group(
+    completions(r.old_logprobs, batch.mask), r.lengths > 0
+  )
+  np.testing.assert_allclose(jnp.sum(sums, axis=1), 0.0, atol=1e-6)
+  share = standardised(r)[..., None] / jnp.maximum(r.lengths, 1)[..., None] * batch.mask
+  out = cases.replace(cases.outputs(r), logprobs=r.old_logprobs + share)
+  check(tpo, out, batch, cfg, 0.0 * batch.mask, atol=1e-6)
+
+
+def test_equal_rewards_teach_nothing_at_first_and_pull_back_later():
+  r = cases.rollouts()
+  r = cases.replace(r, rewards=jnp.where(r.given, 0.7, 0.0))
+  batch, cfg = prepared(tpo, r)
+  start = cases.replace(cases.outputs(r), logprobs=r.old_logprobs)
+  check(tpo, start, batch, cfg, 0.0 * batch.mask, atol=1e-6)
+  found = gradient_coefficient(tpo.OBJECTIVE, cases.outputs(r), batch, cfg)
+  assert jnp.abs(found).max() > 1e-3
+  assert not tpo.OBJECTIVE.flat(r, cfg, None).any()
+
+
+def test_one_completion_has_nothing_to_move_to():
+  r = cases.rollouts(G=1)
+  batch, cfg = prepared(tpo, r)
+  check(tpo, cases.outputs(r), batch, cfg, 0.0 * batch.mask, atol=1e-7)
+
+
+def test_completions_that_only_fill_the_batch_have_no_share():
+  scores, real = (
+    jnp.array([[1.0, 2.0, 9.0], [0.0, 0.0, 0.0]]),
+    jnp.array([[1, 1, 0], [0, 0, 0]], bool),
+  )
+  found = tpo.of_group(scores, real)
+  np.testing.assert_allclose(found[0, :2], jax.nn.softmax(jnp.array([1.0, 2.0])), rtol=1e-6)
+  np.testing.assert_array_equal(found[:, 2], 0.0)
+  np.testing.assert_array_equal(found[1], 0.0)
