@@ -56,6 +56,12 @@ def needs_nothing(cfg: ConfigDict) -> Needs:
   return Needs.NOTHING
 
 
+def needs_old_policy(cfg: ConfigDict) -> Needs:
+  """Returns the `needs` of an objective that reads the policy that sampled."""
+  del cfg
+  return Needs.OLD_POLICY
+
+
 def needs_reference(cfg: ConfigDict) -> Needs:
   """Returns the `needs` of an objective that always compares with the reference or teacher."""
   del cfg

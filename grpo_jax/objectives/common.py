@@ -65,6 +65,12 @@ def sequence_mean_weights(mask: Array, lengths: Array, cfg: ConfigDict) -> Array
   return masked.token_weights(mask, lengths, "sequence_mean")
 
 
+def prompt_sum_weights(mask: Array, lengths: Array, cfg: ConfigDict) -> Array:
+  """Returns 1 / number of prompts on the mask, [P, G, L]."""
+  del cfg
+  return masked.token_weights(mask, lengths, "prompt_sum")
+
+
 def train_batch(
   rollouts: Rollouts,
   advantages: Array,

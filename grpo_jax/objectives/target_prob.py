@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from grpo_jax.objectives import common, metrics, shared_settings
-from grpo_jax.objectives.base import Needs, Objective
+from grpo_jax.objectives.base import Objective, needs_old_policy
 from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import masked, surrogate
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
@@ -36,18 +36,6 @@ def check(cfg: ConfigDict) -> None:
   """Refuses an unknown mismatch correction, and a negative margin."""
   shared_settings.check(cfg)
   shared_settings.check_at_least(cfg, 0, "margin")
-
-
-def needs(cfg: ConfigDict) -> Needs:
-  """Returns the policy that sampled, whose probabilities give the targets."""
-  del cfg
-  return Needs.OLD_POLICY
-
-
-def weights(mask: Array, lengths: Array, cfg: ConfigDict) -> Array:
-  """Returns 1 / number of prompts on the mask, [P, G, L]."""
-  del cfg
-  return masked.token_weights(mask, lengths, "prompt_sum")
 
 
 def bounds(batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Array]:
@@ -113,7 +101,9 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
     "lower": jnp.where(net < 0, bound, 0.0),
     "upper": jnp.where(net > 0, bound, jnp.inf),
   }
-  return common.train_batch(rollouts, net, mask, weights(mask, rollouts.lengths, cfg), extra)
+  return common.train_batch(
+    rollouts, net, mask, common.prompt_sum_weights(mask, rollouts.lengths, cfg), extra
+  )
 
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:
@@ -134,8 +124,8 @@ OBJECTIVE = Objective(
   prepare,
   settings,
   check,
-  needs,
+  needs_old_policy,
   importance_ratio=common.token_ratio,
-  weights=weights,
+  weights=common.prompt_sum_weights,
   bounds=bounds,
 )

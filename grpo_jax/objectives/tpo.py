@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from grpo_jax.objectives import common, metrics, shared_settings
-from grpo_jax.objectives.base import Needs, Objective
+from grpo_jax.objectives.base import Objective, needs_old_policy
 from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import masked
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
@@ -35,18 +35,6 @@ def check(cfg: ConfigDict) -> None:
   shared_settings.check_at_least(cfg, 1e-6, "eta")
 
 
-def needs(cfg: ConfigDict) -> Needs:
-  """Returns the policy that sampled, whose probabilities the target starts from."""
-  del cfg
-  return Needs.OLD_POLICY
-
-
-def weights(mask: Array, lengths: Array, cfg: ConfigDict) -> Array:
-  """Returns 1 / number of groups on the mask, [P, G, L]."""
-  del cfg
-  return masked.token_weights(mask, lengths, "prompt_sum")
-
-
 def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
   """Returns the batch with u as advantages and the target q of each completion."""
   del advantages
@@ -60,7 +48,11 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
   old = common.require(rollouts.old_logprobs, "old_logprobs", cfg.name)
   q = of_group(jnp.sum(common.on_mask(old, mask), axis=2) + u / cfg.eta, real)
   return common.train_batch(
-    rollouts, u[..., None] * mask, mask, weights(mask, rollouts.lengths, cfg), {"target": q}
+    rollouts,
+    u[..., None] * mask,
+    mask,
+    common.prompt_sum_weights(mask, rollouts.lengths, cfg),
+    {"target": q},
   )
 
 
@@ -81,5 +73,11 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
 
 
 OBJECTIVE = Objective(
-  loss, prepare, settings, check, needs, weights=weights, flat=common.flat_never
+  loss,
+  prepare,
+  settings,
+  check,
+  needs_old_policy,
+  weights=common.prompt_sum_weights,
+  flat=common.flat_never,
 )
