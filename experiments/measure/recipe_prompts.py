@@ -43,9 +43,7 @@ def lines(experiment: "Experiment") -> Iterator[str]:
   data = experiment.data
   if data.chat:
     raise SettingError("data.chat=True: the prompts are written as plain text; use data.chat=False")
-  shown = shots.before_question(
-    shots.examples(experiment.train_data[0], experiment.data.shots), data.template
-  )
+  shown = shots.shown(experiment.train_data[0], data.shots, data.template)
   batches = build.batches(experiment, build.model(experiment))
   for _ in range(experiment.steps):
     for example in next(batches):

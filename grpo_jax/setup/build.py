@@ -90,9 +90,7 @@ def model(
     "system": experiment.data.system,
     "arguments": tuple(map(tuple, experiment.data.chat_arguments)),
   }
-  shown = shots.before_question(
-    shots.examples(experiment.train_data[0], experiment.data.shots), experiment.data.template
-  )
+  shown = shots.shown(experiment.train_data[0], experiment.data.shots, experiment.data.template)
   render = functools.partial(_render, tokenizer, shape.vocab, how, shown)
   stop, table = stop_texts.set_stops(tokenizer, experiment.sampler.stop, shape.vocab)
   decoder = dataclasses.replace(decoder, lora=adapters.make_lora(experiment.lora))

@@ -23,10 +23,10 @@ BETWEEN = "\n\n"  # an example and the next question
 
 
 class Without(Sequence[Example]):
-  """A data set without some of its examples; the others keep their order."""
+  """Leaves some examples of a data set out; the others keep their order."""
 
   def __init__(self, examples: Sequence[Example], left_out: Sequence[int]):
-    """`left_out` are indices of `examples`."""
+    """Takes the indices of what is left out."""
     self._examples, self._left_out = examples, sorted(left_out)
 
   def __len__(self) -> int:
@@ -60,6 +60,11 @@ def examples(data_set: DataSet, count: int) -> list[Example]:
     return []
   data = data_set.open()
   return [data[i] for i in indices(len(data), count)]
+
+
+def shown(data_set: DataSet, count: int, template: str) -> str:
+  """Returns what stands before each question of a run, "" without worked examples."""
+  return before_question(examples(data_set, count), template)
 
 
 def before_question(worked: Sequence[Example], template: str) -> str:
