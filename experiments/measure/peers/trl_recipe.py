@@ -1,12 +1,14 @@
 """Trains a Hugging Face folder by TRL's GRPOTrainer on the prompts of experiments/gemma3_270m.py.
 
-    python -m experiments.measure.recipe_prompts --steps=40 --out=prompts.jsonl
+    python -m experiments.measure.recipe_prompts --config=experiments/gemma3_270m.py \\
+      --config.init_from=MODEL --config.steps=40 --out=prompts.jsonl
     PYTHON experiments/measure/peers/trl_recipe.py --model=runs/gemma3_270m/first/export \\
       --prompts=prompts.jsonl --out=runs/trl
 
-PYTHON is the interpreter of an environment with TRL. Every setting that both have is the recipe's:
+PYTHON is the interpreter of an environment with TRL. Settings that both have are the recipe's:
 prompts in the same order, the reward, 8 completions of at most 80 tokens for each of 8 prompts, one
-update by AdamW at a rate of 1e-5 after a warm-up of 5, no KL, bfloat16 with parameters in float32.
+update by AdamW at a rate of 2e-6 after a warm-up of 5, no KL, bfloat16 with parameters in float32.
+TRL has no dynamic sampling, so the run beside it is the recipe with --config.sampler.tries=1.
 OUT/metrics.jsonl gets a line a step, and OUT/export the trained folder.
 """
 
@@ -24,7 +26,7 @@ parser = argparse.ArgumentParser(
 parser.add_argument("--model", required=True, help="folder of the policy to start from")
 parser.add_argument("--prompts", required=True, help='lines of {"prompt": ..., "answer": ...}')
 parser.add_argument("--out", required=True, help="folder to write")
-parser.add_argument("--lr", type=float, default=1e-5)
+parser.add_argument("--lr", type=float, default=2e-6)
 parser.add_argument("--group", type=int, default=8)
 parser.add_argument("--batch", type=int, default=8, help="prompts of a step")
 parser.add_argument("--microbatch", type=int, default=8, help="completions learned from at a time")
