@@ -37,7 +37,7 @@ def put_first(config: ConfigDict, first: ConfigDict, *shared: str) -> None:
 
 
 class Stage(NamedTuple):
-  """A run: its config, without `first`, and its folder."""
+  """Names a run: its config, without `first`, and its folder."""
 
   config: ConfigDict
   workdir: str

@@ -1,4 +1,4 @@
-"""The recipe for pretrained weights: its two runs, and its control."""
+"""Checks the recipe for pretrained weights: its two runs, and its control."""
 
 import pytest
 

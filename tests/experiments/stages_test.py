@@ -1,4 +1,4 @@
-"""A config with a run before it: how it is divided, made, stopped and gone on with."""
+"""Divides a config with a run before it, makes both runs, stops them and goes on."""
 
 import json
 import pathlib

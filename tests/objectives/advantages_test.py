@@ -102,7 +102,7 @@ def test_more_attempts_than_completions_are_refused():
   ],
 )
 def test_a_completion_without_a_reward_does_not_count(function, expected):
-  """Of 2, 1 and 3 tokens; it is no wrong answer."""
+  """Leaves out the third, of 3 tokens, which is no wrong answer."""
   r = outcomes([[1, 0, 0]], [[2, 1, 3]])
   r = cases.replace(r, given=r.given.at[0, 2].set(False))
   np.testing.assert_allclose(function(r)[0, :, 0], expected, rtol=1e-5, atol=1e-6)

@@ -32,7 +32,7 @@ def test_prefix_credit_adds_up_to_the_advantage():
 
 
 def stale():
-  """A batch with log mu, log pi_old and log pi all apart, and the advantages of both signs."""
+  """Returns a batch with log mu, log pi_old and log pi all apart, and advantages of both signs."""
   _, _, batch, out = cases.case("grpo")
   noise = jax.random.normal(jax.random.key(3), batch.mask.shape)
   batch = cases.replace(batch, sampler_logprobs=batch.old_logprobs + noise)
@@ -41,7 +41,7 @@ def stale():
 
 
 def of_preset(name):
-  """The settings of a row of presets.py, without a clip."""
+  """Returns the settings of a row of presets.py, without a clip."""
   changes = {key.removeprefix("objective."): v for key, v in presets.PRESETS[name][1].items()}
   return cases.settings(clip_low=1e3, clip_high=1e3, **changes)
 

@@ -1,4 +1,4 @@
-"""The prompts that a peer trains on are those of the run, in its order."""
+"""Compares the prompts that a peer trains on with those of the run, in its order."""
 
 import json
 
