@@ -69,6 +69,8 @@ class Rollouts(Generic[Small, Large]):
   # [P, G, L] float32, of the policy that sampled, computed again by the learner in its own dtype;
   # None: one update, ratio 1
   old_logprobs: Large | None = None
+  old_entropy: Large | None = None  # [P, G, L] float32, of the same policy's full softmax p
+  old_sum_of_squares: Large | None = None  # [P, G, L] float32, of the same, sum of p^2
   ref_logprobs: Large | None = None  # [P, G, L] float32, of the reference (or of the teacher)
   old_values: Large | None = None  # [P, G, L] float32, of the critic before the update
 
@@ -95,7 +97,10 @@ KnownScored = ScoredRollouts[np.ndarray, Any]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainBatch:
-  """A batch that an objective's `prepare` returns; its `loss` is given slices of it along P."""
+  """A batch that an objective's `prepare` returns; its `loss` is given slices of it along P.
+
+  Its arrays are constants of the loss: none has a gradient.
+  """
 
   prompts: Prompts
   tokens: Array  # [P, G, L] int32
@@ -114,10 +119,14 @@ class TrainBatch:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-  """A policy's predictions for the tokens of a batch: all that its loss differentiates."""
+  """A policy's predictions for the tokens of a batch: all that its loss differentiates.
+
+  Each has a gradient, and costs it only where the loss reads it.
+  """
 
   logprobs: Array  # [P, G, L] float32
-  entropy: Array  # [P, G, L] float32, of the full softmax, no gradient
+  entropy: Array  # [P, G, L] float32, of the full softmax p, in nats
+  sum_of_squares: Array  # [P, G, L] float32, sum of p^2 over the vocabulary
   values: Array | None = None  # [P, G, L] float32, of the critic, before each token
 
 

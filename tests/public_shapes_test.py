@@ -198,10 +198,10 @@ CASES = {
   "divergences.k2": (divergences.k2, (PGL, PGL), (P, G, L)),
   "divergences.k3": (divergences.k3, (PGL, PGL), (P, G, L)),
   "divergences.kl_estimate": (with_statics(divergences.kl_estimate, "k3"), (PGL, PGL), (P, G, L)),
-  "logprobs.logprobs_and_entropy": (
-    with_statics(logprobs.logprobs_and_entropy, **CHUNK),
+  "logprobs.token_stats": (
+    with_statics(logprobs.token_stats, **CHUNK),
     (f(P, R, T, D), f(V, D), i(P, R, T)),
-    [(P, R, T)] * 2,
+    [(P, R, T)] * 3,
   ),
   "masked.masked_sum": (with_statics(masked.masked_sum, 2), (PGL, PGL), (P, G)),
   "masked.masked_mean": (with_statics(masked.masked_mean, 2), (PGL, PGL), (P, G)),
@@ -280,7 +280,7 @@ CASES = {
   "forward.logprobs": (
     lambda params, *x: forward.logprobs(model()[0], params, *x, **CHUNK),
     (lambda: model()[1], PROMPTS, i(P, G, L), i(P, G), PACKING),
-    [(P, G, L)] * 2,
+    [(P, G, L)] * 3,
   ),
   "forward.scores": (
     lambda params, *x: forward.scores(scorer(), params, *x),
@@ -307,7 +307,7 @@ CASES = {
   "learn.outputs": (
     lambda params, *x: learn.outputs(learner(), {"policy": params}, *x),
     (lambda: model()[1], sampled, PACKING),
-    [(P, G, L)] * 2,
+    [(P, G, L)] * 3,
   ),
   "learn.scores": (
     lambda params, *x: learn.scores(judge(), {"policy": params}, *x),
@@ -317,7 +317,7 @@ CASES = {
   "learn.frozen_outputs": (
     lambda params, *x: learn.frozen_outputs(learner(), params, *x),
     (lambda: {"policy": model()[1], "critic": critic()}, sampled, PACKING),
-    [(P, G, L)] * 3,
+    [(P, G, L)] * 4,
   ),
   "totals.combine": (lambda x: totals.combine("loss", x), (f(3),), ()),
   "totals.combine_metrics": (
@@ -596,7 +596,7 @@ def test_shapes_of_the_objectives(case):
   for extra in jax.tree.leaves(batch.extra):
     assert extra.shape[0] == shape[0]  # cut along P with the rest
   loss = objective.OBJECTIVE.loss
-  outputs = Outputs(f(*shape), f(*shape), f(*shape))
+  outputs = Outputs(*(f(*shape),) * 4)
   if objective.OBJECTIVE.trains_reward_model:
     outputs = Scores(f(*shape))
   loss, metrics = jax.eval_shape(lambda o, x: loss(o, x, cfg), outputs, batch)

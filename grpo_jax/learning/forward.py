@@ -18,7 +18,7 @@ from grpo_jax.distributed.sharding import batch_axes
 from grpo_jax.models import heads
 from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.models.shards import spec_over
-from grpo_jax.ops.logprobs import logprobs_and_entropy
+from grpo_jax.ops.logprobs import TokenStats, token_stats
 from grpo_jax.packing.lists import GroupLists, group_lists
 from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.rows import Rows, completions_to_rows, rows_to_completions
@@ -106,8 +106,8 @@ def logprobs(
   *,
   temperature: float,
   chunk: int,
-) -> tuple[Array, Array]:
-  """Returns log-probs of completions and the entropies of their distributions.
+) -> TokenStats:
+  """Returns log-probs of completions, and entropies and sums of squares of their distributions.
 
   Args:
     decoder, params: the policy, or any tree of its structure.
@@ -118,7 +118,7 @@ def logprobs(
     chunk: tokens whose logits exist at a time, on one device.
 
   Returns:
-    log-probs and entropies, both `[P, G, L]` float32, without meaning on padding.
+    TokenStats of `[P, G, L]` float32, without meaning on padding.
   """
   compute = functools.partial(_logprobs, temperature, chunk)
   return by_shard(decoder, compute, params, Batch(prompts, tokens, lengths, packing))
@@ -126,21 +126,21 @@ def logprobs(
 
 def _logprobs(
   temperature: float, chunk: int, decoder: Decoder, params: Params, batch: Batch
-) -> tuple[Array, Array]:
+) -> TokenStats:
   params = decoder.whole(params)
   first, hidden, rows, lists = _states(decoder, params, batch)
   hidden = lists.rows.to_list(predictors(first, hidden, rows.offsets))  # [N, D]
   targets = lists.rows.to_list(rows.tokens)  # [N]
   unembed = decoder.unembed(params).astype(hidden.dtype)  # as the sampler has it
   cap = decoder.config.logit_soft_cap
-  out = logprobs_and_entropy(
+  stats = token_stats(
     hidden, unembed, targets, temperature=temperature, chunk=chunk, soft_cap=cap
   )
 
   def to_completions(x: Array) -> Array:
     return rows_to_completions(lists.rows.from_list(x), batch.packing, *batch.tokens.shape[1:])
 
-  return to_completions(out[0]), to_completions(out[1])
+  return TokenStats(*map(to_completions, stats))
 
 
 def values(

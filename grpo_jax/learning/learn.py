@@ -96,7 +96,7 @@ def outputs(setup: Setup, params: Trees, batch: Rollouts | TrainBatch, packing: 
   """Returns the predictions of the policy (and critic) in `params` for a batch's completions."""
   completions = (batch.prompts, batch.tokens, batch.lengths, packing)
   params = {name: lora.join(setup.base, tree) for name, tree in params.items()}
-  logprobs, entropy = forward.logprobs(
+  stats = forward.logprobs(
     setup.decoder,
     params[MODEL],
     *completions,
@@ -104,7 +104,7 @@ def outputs(setup: Setup, params: Trees, batch: Rollouts | TrainBatch, packing: 
     chunk=setup.cfg.chunk,
   )
   values = forward.values(setup.decoder, params[CRITIC], *completions) if CRITIC in params else None
-  return Outputs(logprobs, entropy, values)
+  return Outputs(*stats, values)
 
 
 def scores(setup: Setup, params: Trees, batch: TrainBatch, packing: Packing) -> Scores:
@@ -275,7 +275,13 @@ def with_frozen_logprobs(
   if setup.updates > 1 or needs & (Needs.OLD_POLICY | Needs.CRITIC) or old_params is not None:
     before = state.params if old_params is None else state.params | {MODEL: old_params}
     old = frozen_outputs(setup, before, rollouts, packing)
-    rollouts = dataclasses.replace(rollouts, old_logprobs=old.logprobs, old_values=old.values)
+    rollouts = dataclasses.replace(
+      rollouts,
+      old_logprobs=old.logprobs,
+      old_entropy=old.entropy,
+      old_sum_of_squares=old.sum_of_squares,
+      old_values=old.values,
+    )
   return rollouts
 
 

@@ -64,7 +64,7 @@ def policy_metrics(outputs: Outputs, batch: TrainBatch) -> Metrics:
   mask = batch.mask
   logprobs, old, ref = jax.lax.stop_gradient(common.policies(outputs, batch))
   metrics = {
-    "entropy": token_mean(outputs.entropy, mask),
+    "entropy": token_mean(jax.lax.stop_gradient(outputs.entropy), mask),
     "logprob": token_mean(logprobs, mask),
     "advantage_abs": token_mean(jnp.abs(batch.advantages), mask),
   }

@@ -1,21 +1,32 @@
-"""Computes log-probs and entropies of tokens from hidden states, without the whole batch's logits.
+"""Computes log-probs of tokens, and the entropy and the sum of squares of the distributions that
+they come from, without the whole batch's logits.
 
 The head is chunked along the tokens, never along the vocabulary: only one chunk's logits `[chunk,
-V]` exist at a time, forwards and backwards. The backward pass computes them again, from one number
-that the forward pass keeps for each token, the log of its normaliser.
+V]` exist at a time, forwards and backwards. The backward pass computes them again, from three
+numbers that the forward pass keeps for each token.
 """
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_derivatives import SymbolicZero
 
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Array
 
 
-def logprobs_and_entropy(
+class TokenStats(NamedTuple):
+  """What the head says of each token, with p the softmax of its logits; each float32 [...]."""
+
+  logprobs: Array  # log p of the token itself
+  entropy: Array  # -sum of p log p over the vocabulary, in nats
+  sum_of_squares: Array  # sum of p^2 over the vocabulary
+
+
+def token_stats(
   hidden: Array,
   unembed: Array,
   targets: Array,
@@ -23,21 +34,21 @@ def logprobs_and_entropy(
   temperature: float = 1.0,
   chunk: int,
   soft_cap: float = 0.0,
-) -> tuple[Array, Array]:
-  """Returns log softmax(z)[target] and the entropy of softmax(z).
+) -> TokenStats:
+  """Returns log p[target], the entropy of p and the sum of its squares, with p = softmax(z).
 
   z = cap(hidden @ unembed.T) / temperature, where cap(x) = soft_cap * tanh(x / soft_cap) (Gemma 2,
   arXiv 2408.00118), or x if soft_cap is 0.
 
-  The log-prob is differentiated with respect to `hidden` and `unembed`. With softmax p and
-  cotangent g of a token:
+  All three are differentiated with respect to `hidden` and `unembed`. With the cotangents g, g_H
+  and g_S of a token's log-prob, entropy H and sum of squares S:
 
-      dz = g * (onehot(target) - p) / temperature
+      dz = (g (onehot(target) - p) - g_H p (log p + H) + g_S 2 p (p - S)) / temperature
       d hidden = dz @ unembed
       d unembed = dz.T @ hidden
 
-  so tokens whose cotangent is zero (padding) add exactly nothing. The entropy's gradient is zero,
-  as under `stop_gradient`.
+  so tokens whose cotangents are zero (padding) add exactly nothing. What a loss does not read costs
+  it nothing.
 
   Products accumulate in float32 whatever the dtype of the inputs; d unembed is summed over chunks
   in float32; dz is rounded to the dtype of `unembed` for its two products. Temporary memory is a
@@ -57,7 +68,7 @@ def logprobs_and_entropy(
     soft_cap: of the logits, before the temperature; 0 for none.
 
   Returns:
-    (logprob [...], entropy [...]) float32.
+    TokenStats of [...] float32.
   """
   if not temperature > 0:
     raise SettingError(f"temperature={temperature}: log-probs of a distribution need one above 0")
@@ -76,21 +87,28 @@ def logprobs_and_entropy(
     )
   shape = targets.shape
   if targets.size == 0:
-    return jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32)
-  logprob, entropy = _head(
+    return TokenStats(*(jnp.zeros(shape, jnp.float32),) * 3)
+  stats = _head(
     temperature, chunk, soft_cap, hidden.reshape(-1, hidden.shape[-1]), unembed, targets.ravel()
   )
-  return logprob.reshape(shape), entropy.reshape(shape)
+  return TokenStats(*(x.reshape(shape) for x in stats))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _head(
   temperature: float, chunk: int, soft_cap: float, hidden: Array, unembed: Array, targets: Array
-):
-  return _forward(temperature, chunk, soft_cap, hidden, unembed, targets)[0]
+) -> TokenStats:
+  return _stats(temperature, chunk, soft_cap, hidden, unembed, targets)[0]
 
 
 def _forward(temperature, chunk, soft_cap, hidden, unembed, targets):
+  hidden, unembed, targets = hidden.value, unembed.value, targets.value  # CustomVJPPrimal
+  stats, lse = _stats(temperature, chunk, soft_cap, hidden, unembed, targets)
+  return stats, (hidden, unembed, targets, lse, stats.entropy, stats.sum_of_squares)
+
+
+def _stats(temperature, chunk, soft_cap, hidden, unembed, targets):
+  """Returns TokenStats of [N], and the logs of the normalisers [N]."""
   steps = -(-targets.size // chunk)
 
   def body(_, inputs):
@@ -102,32 +120,44 @@ def _forward(temperature, chunk, soft_cap, hidden, unembed, targets):
     mean = jnp.sum(e * (z - top), axis=-1) / total
     target = (jnp.take_along_axis(z, y[..., None], axis=-1) - top)[..., 0]
     log_total = jnp.log(total)
-    return None, (target - log_total, log_total - mean, top[..., 0] + log_total)
+    squares = jnp.sum(e * e, axis=-1) / total**2
+    return None, (target - log_total, log_total - mean, squares, top[..., 0] + log_total)
 
   _, out = lax.scan(body, None, (_split(hidden, steps), _split(targets, steps)))
-  logprob, entropy, lse = (x.ravel()[: targets.size] for x in out)
-  return (logprob, entropy), (hidden, unembed, targets, lse)
+  *stats, lse = (x.ravel()[: targets.size] for x in out)
+  return TokenStats(*stats), lse
 
 
 def _backward(temperature, chunk, soft_cap, kept, cotangents):
-  hidden, unembed, targets, lse = kept
+  hidden, unembed, targets, *of_token = kept
   steps = -(-targets.size // chunk)
+  # None where the loss does not read it
+  cotangents = [None if isinstance(g, SymbolicZero) else g for g in cotangents]
 
   def body(d_unembed, inputs):
-    h, y, lse, g = inputs
+    h, *of_token = inputs
+    y, lse, entropy, squares, g, g_entropy, g_squares = jax.tree.map(lambda x: x[:, None], of_token)
     z, slope = _logits(h, unembed, temperature, soft_cap)
-    p = jnp.exp(z - lse[..., None])
-    # A comparison, not a scatter: it fuses with the exponential and needs no communication over
-    # shards of V.
-    hit = lax.broadcasted_iota(y.dtype, z.shape, z.ndim - 1) == y[..., None]
-    dz = (jnp.where(hit, 1.0 - p, -p) * (g[..., None] * slope)).astype(unembed.dtype)  # [c, V]
+    log_p = z - lse
+    p = jnp.exp(log_p)
+    dz = jnp.zeros_like(z)
+    if g is not None:
+      # A comparison, not a scatter: it fuses with the exponential and needs no communication over
+      # shards of V.
+      hit = lax.broadcasted_iota(y.dtype, z.shape, z.ndim - 1) == y
+      dz = jnp.where(hit, 1.0 - p, -p) * (g * slope)
+    if g_entropy is not None:
+      dz -= p * (log_p + entropy) * (g_entropy * slope)
+    if g_squares is not None:
+      dz += 2.0 * p * (p - squares) * (g_squares * slope)
+    dz = dz.astype(unembed.dtype)  # [c, V]
     d_h = lax.dot_general(dz, unembed, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
     d_unembed += lax.dot_general(
       dz, h, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32
     )
     return d_unembed, d_h.astype(hidden.dtype)
 
-  inputs = tuple(_split(x, steps) for x in (hidden, targets, lse, cotangents[0]))
+  inputs = jax.tree.map(lambda x: _split(x, steps), (hidden, targets, *of_token, *cotangents))
   d_unembed, d_hidden = lax.scan(body, jnp.zeros_like(unembed, jnp.float32), inputs)
   return (
     d_hidden.reshape(-1, hidden.shape[-1])[: targets.size],
@@ -136,7 +166,7 @@ def _backward(temperature, chunk, soft_cap, kept, cotangents):
   )
 
 
-_head.defvjp(_forward, _backward)
+_head.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 def _split(x: Array, steps: int) -> Array:

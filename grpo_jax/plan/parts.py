@@ -6,7 +6,7 @@ from grpo_jax.plan.collectives import Collective
 
 # (Python function around an operation, part of the program); the first that fits counts.
 _PARTS = (
-  ("logprobs_and_entropy", "head"),
+  ("token_stats", "head"),
   ("decode_params", "weights for decoding"),
   ("decode_step", "decoding step"),
   ("Decoder.whole", "embedding, head and final norm"),

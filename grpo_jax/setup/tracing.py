@@ -134,7 +134,8 @@ def _rollouts(sizes: Sizes, source: str, configured: ConfiguredObjective, update
     needs = configured.needs
     old = updates > 1 or needs & (Needs.OLD_POLICY | Needs.CRITIC)
     more |= {"ref_logprobs": logprobs} if Needs.REFERENCE in needs else {}
-    more |= {"old_logprobs": logprobs} if old else {}
+    for name in ("old_logprobs", "old_entropy", "old_sum_of_squares") if old else ():
+      more[name] = logprobs
     more |= {"old_values": logprobs} if Needs.CRITIC in needs else {}
   prompts = Prompts(sizes.array("PQ", jnp.int32), sizes.array("P", jnp.int32))
   return Rollouts(prompts, tokens, lengths, lengths, own, logprobs, **more)
@@ -212,7 +213,7 @@ def _check_loss(
 
   run("weights", objective.weights, per_token, is_token, batch.mask, batch.lengths, settings)
   values = logprobs if Needs.CRITIC in configured.needs else None
-  outputs: Outputs | Scores = Outputs(logprobs, logprobs, values)
+  outputs: Outputs | Scores = Outputs(logprobs, logprobs, logprobs, values)
   if objective.trains_reward_model:
     outputs = Scores(logprobs)
   run("live_advantages", objective.live_advantages, per_token, is_token, logprobs, batch)

@@ -136,6 +136,8 @@ def rollouts(seed=0, P=4, G=4, L=6, process=False) -> Rollouts:
     given=jnp.asarray(given),
     components=jnp.asarray(rng.random((P, G, 2)), jnp.float32),
     old_logprobs=old,
+    old_entropy=jnp.asarray(rng.exponential(0.5, (P, G, L)), jnp.float32),
+    old_sum_of_squares=jnp.asarray(rng.uniform(0.1, 1, (P, G, L)), jnp.float32),
     ref_logprobs=logprobs(),
     old_values=jnp.asarray(rng.normal(0, 1, (P, G, L)), jnp.float32),
   )
@@ -148,7 +150,9 @@ def outputs(r: Rollouts, seed=1, spread=0.3) -> Outputs:
   def near(x):
     return x + jnp.asarray(rng.normal(0, spread, x.shape), jnp.float32)
 
-  return Outputs(near(r.old_logprobs), jnp.abs(near(r.old_logprobs)), near(r.old_values))
+  return Outputs(
+    near(r.old_logprobs), near(r.old_entropy), near(r.old_sum_of_squares), near(r.old_values)
+  )
 
 
 def scores(r: Rollouts, seed=1) -> Scores:
@@ -216,7 +220,7 @@ def one_token_batch(logprobs, advantages, weights, old=None, ref=None) -> TrainB
 
 def one_token_outputs(logprobs) -> Outputs:
   lp = jnp.reshape(logprobs, (-1, 1, 1))
-  return Outputs(lp, jnp.zeros_like(lp))
+  return Outputs(lp, jnp.zeros_like(lp), jnp.zeros_like(lp))
 
 
 def replace(x, **changes):

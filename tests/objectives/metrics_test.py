@@ -18,7 +18,7 @@ def test_kl_metrics_are_of_the_policy_that_sampled():
   old, new, sampler = (jnp.log(jnp.array([p])) for p in (0.5, 0.25, 0.8))
   batch = cases.one_token_batch(old, jnp.ones(1), jnp.ones(1), old=old)
   batch = cases.replace(batch, sampler_logprobs=sampler[:, None, None])
-  out = Outputs(new[:, None, None], jnp.zeros((1, 1, 1)))
+  out = Outputs(new[:, None, None], jnp.zeros((1, 1, 1)), jnp.zeros((1, 1, 1)))
   found = grpo.loss(out, batch, cases.settings(grpo))[1]
   np.testing.assert_allclose(found["old_kl"][0], 0.5 - 1 - np.log(0.5), rtol=1e-5)
   np.testing.assert_allclose(found["mismatch_kl"][0], 0.625 - 1 - np.log(0.625), rtol=1e-5)

@@ -76,7 +76,7 @@ def ours(case):
   logprobs = as_groups("logps")
 
   def loss(lp):
-    return objective.loss(Outputs(lp, jnp.zeros(shape)), batch, cfg)[0]
+    return objective.loss(Outputs(lp, jnp.zeros(shape), jnp.zeros(shape)), batch, cfg)[0]
 
   value, slope = jax.value_and_grad(loss)(logprobs)
   return value, slope.reshape(-1, maker.LENGTH), batch.advantages[..., 0].ravel()

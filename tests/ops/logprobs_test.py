@@ -8,7 +8,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from grpo_jax.errors import SettingError
-from grpo_jax.ops.logprobs import logprobs_and_entropy
+from grpo_jax.ops.logprobs import token_stats
 
 
 def _inputs(shape=(7,), width=6, vocab=11, dtype=jnp.float32, seed=0):
@@ -16,27 +16,33 @@ def _inputs(shape=(7,), width=6, vocab=11, dtype=jnp.float32, seed=0):
   hidden = jax.random.normal(keys[0], (*shape, width), dtype)
   unembed = jax.random.normal(keys[1], (vocab, width), dtype)
   targets = jax.random.randint(keys[2], shape, 0, vocab)
-  weights = jax.random.normal(keys[3], shape)
+  weights = jax.random.normal(keys[3], (3, *shape))  # of the log-prob, entropy, sum of squares
   return hidden, unembed, targets, weights
 
 
 def _dense(hidden, unembed, targets, temperature=1.0, soft_cap=0.0):
-  z = jnp.einsum("...d,vd->...v", hidden, unembed, preferred_element_type=jnp.float32)
+  dtype = jnp.promote_types(hidden.dtype, jnp.float32)
+  z = jnp.einsum("...d,vd->...v", hidden, unembed, preferred_element_type=dtype)
   z = soft_cap * jnp.tanh(z / soft_cap) if soft_cap else z
   logp = jax.nn.log_softmax(z / temperature)
   logprob = jnp.take_along_axis(logp, targets[..., None], axis=-1)[..., 0]
-  return logprob, jax.lax.stop_gradient(-jnp.sum(jnp.exp(logp) * logp, axis=-1))
+  return logprob, -jnp.sum(jnp.exp(logp) * logp, axis=-1), jnp.sum(jnp.exp(2 * logp), axis=-1)
 
 
 def _grads(function, hidden, unembed, targets, weights):
   def loss(hidden, unembed):
-    logprob, entropy = function(hidden, unembed, targets)
-    return jnp.sum(weights * logprob), (logprob, entropy)
+    stats = function(hidden, unembed, targets)
+    return sum(jnp.sum(w * x) for w, x in zip(weights, stats) if w is not None), stats
 
   grads, out = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(hidden, unembed)
   return *out, *grads
 
 
+# what a loss reads of the log-prob, the entropy and the sum of squares
+READ = [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)]
+
+
+@pytest.mark.parametrize("read", READ)
 @pytest.mark.parametrize(
   "shape,chunk,temperature,soft_cap",
   [
@@ -50,10 +56,11 @@ def _grads(function, hidden, unembed, targets, weights):
     ((), 2, 2.0, 0.0),
   ],
 )
-def test_equals_dense_logits_and_their_gradient(shape, chunk, temperature, soft_cap):
-  inputs = _inputs(shape)
+def test_equals_dense_logits_and_their_gradient(shape, chunk, temperature, soft_cap, read):
+  *inputs, weights = _inputs(shape)
+  inputs.append([w if there else None for w, there in zip(weights, read)])
   ours = functools.partial(
-    logprobs_and_entropy, temperature=temperature, soft_cap=soft_cap, chunk=chunk
+    token_stats, temperature=temperature, soft_cap=soft_cap, chunk=chunk
   )
   dense = functools.partial(_dense, temperature=temperature, soft_cap=soft_cap)
   for got, want in zip(_grads(ours, *inputs), _grads(dense, *inputs), strict=True):
@@ -66,16 +73,12 @@ def test_gradient_equals_finite_differences_in_float64():
     hidden, unembed, targets, weights = _inputs((5,), dtype=jnp.float64)
 
     def loss(hidden, unembed):
-      logprob, entropy = logprobs_and_entropy(
-        hidden, unembed, targets, chunk=2, temperature=0.8, soft_cap=3.0
-      )
-      return jnp.sum(weights * logprob) + jnp.sum(entropy)
+      stats = token_stats(hidden, unembed, targets, chunk=2, temperature=0.8, soft_cap=3.0)
+      return sum(jnp.sum(w * x) for w, x in zip(weights, stats, strict=True))
 
     def dense(hidden, unembed):
-      z = 3.0 * jnp.tanh(hidden @ unembed.T / 3.0) / 0.8
-      return jnp.sum(
-        weights * jnp.take_along_axis(jax.nn.log_softmax(z), targets[:, None], axis=-1)[:, 0]
-      )
+      stats = _dense(hidden, unembed, targets, 0.8, 3.0)
+      return sum(jnp.sum(w * x) for w, x in zip(weights, stats, strict=True))
 
     grads = jax.grad(loss, argnums=(0, 1))(hidden, unembed)
     for i, grad in enumerate(grads):
@@ -91,7 +94,7 @@ def test_gradient_equals_finite_differences_in_float64():
 def test_huge_logits_stay_finite():
   hidden, unembed, targets, weights = _inputs((4,))
   out = _grads(
-    functools.partial(logprobs_and_entropy, chunk=3), hidden * 1e4, unembed * 1e2, targets, weights
+    functools.partial(token_stats, chunk=3), hidden * 1e4, unembed * 1e2, targets, weights
   )
   assert all(np.all(np.isfinite(x)) for x in out)
   assert np.all(out[0] <= 0) and np.all(out[1] >= 0)
@@ -100,22 +103,22 @@ def test_huge_logits_stay_finite():
 def test_bfloat16_accumulates_in_float32():
   hidden, unembed, targets, weights = _inputs((64,), width=256, vocab=40, dtype=jnp.bfloat16)
   got = _grads(
-    functools.partial(logprobs_and_entropy, chunk=2), hidden / 16, unembed, targets, weights
+    functools.partial(token_stats, chunk=2), hidden / 16, unembed, targets, weights
   )
   want = _grads(
     _dense, (hidden / 16).astype(jnp.float32), unembed.astype(jnp.float32), targets, weights
   )
-  assert [x.dtype for x in got] == [jnp.float32, jnp.float32, jnp.bfloat16, jnp.bfloat16]
-  np.testing.assert_allclose(got[0], want[0], atol=1e-5)
-  np.testing.assert_allclose(got[1], want[1], atol=1e-5)
-  for a, b in zip(got[2:], want[2:], strict=True):
+  assert [x.dtype for x in got] == [jnp.float32] * 3 + [jnp.bfloat16] * 2
+  for a, b in zip(got[:3], want[:3], strict=True):
+    np.testing.assert_allclose(a, b, atol=1e-5)
+  for a, b in zip(got[3:], want[3:], strict=True):
     assert np.max(np.abs(np.asarray(a, np.float32) - b)) < 0.01 * np.max(np.abs(b))
 
 
 def test_a_token_without_cotangent_leaves_no_trace():
   hidden, unembed, targets, weights = _inputs((6,))
-  ours = functools.partial(logprobs_and_entropy, chunk=4)
-  weights = weights.at[3:].set(0.0)
+  ours = functools.partial(token_stats, chunk=4)
+  weights = weights.at[:, 3:].set(0.0)
   *_, d_hidden, d_unembed = _grads(ours, hidden, unembed, targets, weights)
   *_, d_other = _grads(ours, hidden.at[3:].set(7.0), unembed, targets.at[3:].set(0), weights)
   assert np.all(d_hidden[3:] == 0)
@@ -135,7 +138,7 @@ def test_temporary_memory_is_a_chunk_of_logits():
       .temp_size_in_bytes
     )
 
-  ours = functools.partial(logprobs_and_entropy, chunk=chunk)
+  ours = functools.partial(token_stats, chunk=chunk)
   small, large = temp(ours, 64), temp(ours, 512)
   # strided copies of hidden and its gradient, a few numbers a token
   per_token = 4 * (4 * width + 16)
@@ -145,10 +148,10 @@ def test_temporary_memory_is_a_chunk_of_logits():
 
 
 def test_no_tokens():
-  logprob, entropy, d_hidden, d_unembed = _grads(
-    functools.partial(logprobs_and_entropy, chunk=4), *_inputs((2, 0))
+  *stats, d_hidden, d_unembed = _grads(
+    functools.partial(token_stats, chunk=4), *_inputs((2, 0))
   )
-  assert logprob.shape == entropy.shape == (2, 0) and d_hidden.shape == (2, 0, 6)
+  assert [x.shape for x in stats] == [(2, 0)] * 3 and d_hidden.shape == (2, 0, 6)
   assert np.all(d_unembed == 0)
 
 
@@ -157,7 +160,7 @@ def test_any_sharding_gives_the_same():
   mesh = jax.make_mesh((2, 2, 2), ("fsdp", "group", "tensor"), axis_types=(AxisType.Auto,) * 3)
   rows, head = P("fsdp", "group"), P("tensor", ("fsdp", "group"))
   inputs = _inputs((4, 2, 5), width=8, vocab=16)
-  local = functools.partial(logprobs_and_entropy, chunk=4)  # 10 tokens a device
+  local = functools.partial(token_stats, chunk=4)  # 10 tokens a device
   sharded = jax.shard_map(
     local,
     mesh=mesh,
@@ -168,7 +171,7 @@ def test_any_sharding_gives_the_same():
   )
   placed = [
     jax.device_put(x, NamedSharding(mesh, s))
-    for x, s in zip(inputs, (rows, head, rows, rows), strict=True)
+    for x, s in zip(inputs, (rows, head, rows, P(None, *rows)), strict=True)
   ]
   for got, want in zip(_grads(sharded, *placed), _grads(_dense, *inputs), strict=True):
     np.testing.assert_allclose(got, want, atol=1e-5)
@@ -184,10 +187,10 @@ def test_any_sharding_gives_the_same():
 )
 def test_bad_settings_are_named(settings, named):
   with pytest.raises(SettingError, match=named):
-    logprobs_and_entropy(*_inputs()[:3], **settings)
+    token_stats(*_inputs()[:3], **settings)
 
 
 def test_shapes_that_do_not_fit_are_refused():
   hidden, unembed, targets, _ = _inputs()
   with pytest.raises(ValueError, match=r"unembed \(6, 11\)"):
-    logprobs_and_entropy(hidden, unembed.T, targets, chunk=4)
+    token_stats(hidden, unembed.T, targets, chunk=4)

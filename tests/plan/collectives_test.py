@@ -17,7 +17,7 @@ BY_HAND = """HloModule jit_f, is_scheduled=true
 
 FunctionNames
 1 "<module>"
-2 "logprobs_and_entropy"
+2 "token_stats"
 3 "frozen_outputs"
 
 FileLocations

@@ -26,7 +26,7 @@ def test_a_page(workload):
     and "\n\n\n\n" not in text
   )
   known = (
-    Collective("all-gather", 10**9, 4, False, 3, (), "transpose(", ("logprobs_and_entropy",)),
+    Collective("all-gather", 10**9, 4, False, 3, (), "transpose(", ("token_stats",)),
   )
   text = page.text(
     plan_of(workload, dataclasses.replace(made("learn"), collectives=known), made("sample"))

@@ -12,7 +12,7 @@ def by_hand():
 
 
 def test_parts_are_named_by_functions_and_passes(by_hand):
-  assert by_hand[0].functions == ("logprobs_and_entropy", "frozen_outputs", "<module>")
+  assert by_hand[0].functions == ("token_stats", "frozen_outputs", "<module>")
   assert parts.part(by_hand[0]) == "head, pass without a gradient"
   assert parts.part(by_hand[2]) == "without a name: the compiler's own"
   total = sum(each.total for each in by_hand)

@@ -77,7 +77,7 @@ def test_truncated_tokens_are_those_of_naive_generation():
   assert (got.truncated_logprobs >= got.sampler_logprobs - 1e-6)[real].all()
   assert (got.truncated_logprobs > got.sampler_logprobs + 0.05)[real].mean() > 0.9
   # the full softmax's
-  full, _ = tiny.logprobs()(tiny.weights(), got.prompts, got.tokens, got.lengths, Packing())
+  full, *_ = tiny.logprobs()(tiny.weights(), got.prompts, got.tokens, got.lengths, Packing())
   np.testing.assert_allclose(got.sampler_logprobs[real], np.asarray(full)[real], atol=2e-5)
 
 
@@ -89,7 +89,7 @@ def test_log_probs_are_the_learners(variant, packed):
   """At the same temperature, on padded and unpadded prompts, from cache and from rows."""
   r = tiny.sample(variant=variant)
   packing = plan.pack(r, tiny.layout()) if packed else Packing()
-  got, _ = tiny.logprobs(variant)(tiny.weights(variant), r.prompts, r.tokens, r.lengths, packing)
+  got, *_ = tiny.logprobs(variant)(tiny.weights(variant), r.prompts, r.tokens, r.lengths, packing)
   real = tiny.real(r)
   assert set(r.prompts.lengths[real.any((1, 2))]) >= {1, tiny.LP}
   np.testing.assert_allclose(r.sampler_logprobs[real], np.asarray(got)[real], atol=3e-5)
@@ -100,7 +100,7 @@ BFLOAT16 = {"dtype": "bfloat16", "cache_dtype": "bfloat16"}
 
 def test_bfloat16_log_probs_are_near_the_learners():
   r = tiny.sample(**BFLOAT16)
-  got, _ = tiny.logprobs(dtype="bfloat16")(
+  got, *_ = tiny.logprobs(dtype="bfloat16")(
     tiny.weights(), r.prompts, r.tokens, r.lengths, Packing()
   )
   error = np.abs(r.sampler_logprobs - np.asarray(got))[tiny.real(r)]
@@ -113,7 +113,7 @@ def test_a_cache_of_int8_is_near_the_learners(slots):
   scales.
   """
   r = tiny.sample(cache_dtype="int8", slots=slots)
-  got, _ = tiny.logprobs()(tiny.weights(), r.prompts, r.tokens, r.lengths, Packing())
+  got, *_ = tiny.logprobs()(tiny.weights(), r.prompts, r.tokens, r.lengths, Packing())
   error = np.abs(r.sampler_logprobs - np.asarray(got))[tiny.real(r)]
   assert 1e-4 < error.mean() < 0.03 and error.max() < 0.2, (error.mean(), error.max())
 
