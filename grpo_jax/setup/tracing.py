@@ -18,7 +18,7 @@ from grpo_jax.errors import SettingError
 from grpo_jax.learning import learn
 from grpo_jax.learning.stop_rules import STOP_RULES
 from grpo_jax.objectives.base import ConfiguredObjective, Needs
-from grpo_jax.setup import calls
+from grpo_jax.setup import calls, constants
 from grpo_jax.setup.abstract import Sizes, trace, wrong
 from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import STOPPED, Outputs, Prompts, Rollouts, Scores, TrainBatch
@@ -245,6 +245,9 @@ def _check_loss(
     outputs,
     batch,
     settings,
+  )
+  constants.check(
+    f"objective.name={experiment.objective.name!r}", objective.loss, outputs, batch, settings
   )
   for rule, (_, names, _) in STOP_RULES.items():
     lacks = [name for name in names if name not in metrics]

@@ -156,6 +156,19 @@ FUNCTIONS = {
   "def loss(outputs, batch, cfg): return jnp.sum(outputs.logprobs), None": "loss (FILE) returned (float32[], None)",
   "def loss(outputs, batch, cfg): return jnp.sum(outputs.values), {}": "loss (FILE) failed, ",
   "def loss(outputs, batch, cfg): return jnp.sum(no_gradient(outputs.logprobs)), {}": "loss (FILE) failed, ",
+  "def loss(outputs, batch, cfg): return -jnp.sum(batch.weights * batch.advantages), {}": (
+    "loss (FILE) has no gradient: it should depend on outputs.logprobs or another of the outputs"
+  ),
+  "def loss(outputs, batch, cfg): return -jnp.sum(batch.weights * stop(outputs.logprobs)), {}": (
+    "loss (FILE) has no gradient: "
+  ),
+  "def loss(outputs, batch, cfg): return jnp.sum(batch.weights * (5.0 * batch.sampler_logprobs - outputs.logprobs)), {}": (
+    "loss (FILE) adds a term of batch.sampler_logprobs alone, which has no gradient and trains "
+    "nothing; use outputs.logprobs for the policy that is trained, or put the term in jax.lax."
+  ),
+  "def loss(outputs, batch, cfg): return jnp.sum(batch.weights * jnp.where(batch.mask > 0, outputs.logprobs, 0)) + 3 * jnp.sum(stop(outputs.entropy) * batch.weights), {}": (
+    "loss (FILE) adds a term of batch.weights and outputs.entropy alone, which has no gradient"
+  ),
   "def weights(mask, lengths, cfg): return mask.sum()": "weights (FILE) returned float32[]; it should return float32",
   "def bounds(batch, cfg): return 0.8": "bounds (FILE) returned a float; it should return two, each a number or",
   "def live_advantages(logprobs, batch): return batch.lengths": "live_advantages (FILE) returned int32[32, 8], which",
@@ -182,6 +195,7 @@ from grpo_jax.objectives import common, grpo
 from grpo_jax.objectives.base import Needs
 
 change = dataclasses.replace
+stop = jax.lax.stop_gradient
 no_gradient = lambda x: jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2), (0, x))[1]
 
 """
@@ -199,7 +213,7 @@ def test_an_objective_of_ones_own(body, tmp_path):
   file.write_text(START + with_field(body))
   with pytest.raises(SettingError) as error:
     resolve(arithmetic.get_config(f"objective={file}"))
-  says = FUNCTIONS[body].replace("FILE", f"{file}, line 11")
+  says = FUNCTIONS[body].replace("FILE", f"{file}, line 12")
   assert str(error.value).startswith(f"objective.name='{file}': {says}"), error.value
   assert "\n" not in str(error.value) and len(str(error.value)) < 1000
 
@@ -210,6 +224,16 @@ def test_an_objective_of_ones_own_that_works(tmp_path):
   resolve(config)
   config.learner.update(mu=2, minibatches=4, microbatch=2, stop_kl=0.1)
   resolve(config)
+
+
+def test_a_loss_may_have_terms_that_are_only_reported(tmp_path):
+  """A constant, and one that says so."""
+  loss = (
+    "def loss(outputs, batch, cfg): return (1.0 + stop(jnp.sum(batch.weights * outputs.entropy))"
+    " - jnp.sum(batch.weights * outputs.logprobs)), {}"
+  )
+  (tmp_path / "own.py").write_text(START + with_field(loss))
+  resolve(arithmetic.get_config(f"objective={tmp_path}/own.py"))
 
 
 def test_a_rule_that_ends_the_passes_needs_its_metric(tmp_path):
