@@ -43,6 +43,7 @@ CHANGES: dict[str, dict[str, Any]] = {
   "dppo": GENTLE,
   "gmpo": GENTLE,
   "kimi": GENTLE,
+  "kl_cov": GENTLE,
   "rpg": GENTLE,
   "sapo": GENTLE,
   "scale_rl": GENTLE,
@@ -51,6 +52,7 @@ CHANGES: dict[str, dict[str, Any]] = {
   "target_prob": GENTLE,
   "ppo": CRITIC,
   "ppo_group": CRITIC,
+  "vapo": CRITIC,
   "sft": {"learner.lr": 1e-3},
   # At a beta of 0.1 the policy runs away from the reference: a KL of 6.9 after 60 steps, and
   # accuracy falls.

@@ -52,12 +52,25 @@ PRESETS: Table = {
   "rpg": ("rpg", {"objective.beta": 0.01, "learner.mu": 4}),  # 2505.17508
   "ppo": ("ppo", {"objective.beta": 0.001}),  # 1707.06347, with the KL in the rewards
   "ppo_group": ("ppo", {"objective.beta": 0.001, "objective.group_baseline": True}),
+  # 2504.05118
+  "vapo": (
+    "ppo",
+    {
+      "objective.lam_length": 0.05,
+      "objective.critic_lam": 1.0,
+      "objective.imitation": 0.1,
+      "objective.clip_high": 0.28,
+      "objective.aggregation": "token_mean",
+    },
+  ),
   "target_prob": ("target_prob", {"learner.mu": 4}),
   "sapo": ("sapo", {"learner.mu": 4}),  # 2511.20347
   "gmpo": ("gmpo", {"learner.mu": 4}),  # 2507.20673
   "dppo": ("dppo", {"learner.mu": 4}),  # 2602.04879
   "vespo": ("vespo", {"learner.mu": 4}),  # 2602.10693
   "kimi": ("kimi", {"learner.mu": 4}),  # Kimi k1.5, 2501.12599
+  "kl_cov": ("kl_cov", {"learner.mu": 4}),  # 2505.22617, its share for a model of 7B parameters
+  "top_entropy": ("grpo", {"objective.top_entropy": 0.2}),  # 2506.01939
   "tpo": ("tpo", {"learner.mu": 4}),  # 2604.06159
   # 2602.05261: GSPO's gain times |o|, up to a constant
   "luspo": (
@@ -86,6 +99,7 @@ PRESETS: Table = {
   # 2505.15201; likewise
   "pkpo": ("grpo", {"objective.advantage": "pkpo", "objective.aggregation": "constant"}),
   "opo": ("grpo", {"objective.advantage": "opo"}),  # 2505.23585
+  "otb": ("grpo", {"objective.advantage": "otb"}),  # 2602.07078
   "reinforce_pp": ("grpo", {"objective.advantage": "reinforce_pp"}),  # 2501.03262
   "reinforce_pp_baseline": ("grpo", {"objective.advantage": "reinforce_pp_baseline"}),
   "lite_ppo": (

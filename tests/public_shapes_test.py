@@ -208,6 +208,7 @@ CASES = {
   "masked.masked_std": (with_statics(masked.masked_std, (1, 2)), (PGL, PGL), (P,)),
   "masked.whiten": (masked.whiten, (PGL, PGL), (P, G, L)),
   "masked.length_mask": (with_statics(masked.length_mask, L), (i(P, G),), (P, G, L)),
+  "masked.largest": (with_statics(masked.largest, 0.2), (PGL, PGL), (P, G, L)),
   "masked.token_weights": (
     with_statics(masked.token_weights, "token_mean", L),
     (PGL, i(P, G)),
@@ -245,6 +246,7 @@ CASES = {
   "pass_at_k.maxrl": (pass_at_k.maxrl, (PG, b(P, G)), (P, G)),
   "pass_at_k.pass_at_k": (with_statics(pass_at_k.pass_at_k, 2), (b(P, G), b(P, G)), (P, G)),
   "pass_at_k.pkpo": (with_statics(pass_at_k.pkpo, 2), (b(P, G), b(P, G)), (P, G)),
+  "advantages.optimal_token": (advantages.optimal_token, (PGL, PGL, PGL), (P, G, L)),
   "advantages.length_weighted": (advantages.length_weighted, (PG, i(P, G)), (P, G)),
   "mismatch.weight": (with_statics(mismatch.weight, "sequence", 0.0, 2.0), (PGL, PGL), (P, G, 1)),
   "mismatch.kept": (with_statics(mismatch.kept, "max", "k3", 0.0, 0.1), (PGL, PGL), (P, G, 1)),

@@ -133,9 +133,7 @@ def _logprobs(
   targets = lists.rows.to_list(rows.tokens)  # [N]
   unembed = decoder.unembed(params).astype(hidden.dtype)  # as the sampler has it
   cap = decoder.config.logit_soft_cap
-  stats = token_stats(
-    hidden, unembed, targets, temperature=temperature, chunk=chunk, soft_cap=cap
-  )
+  stats = token_stats(hidden, unembed, targets, temperature=temperature, chunk=chunk, soft_cap=cap)
 
   def to_completions(x: Array) -> Array:
     return rows_to_completions(lists.rows.from_list(x), batch.packing, *batch.tokens.shape[1:])

@@ -20,6 +20,7 @@ from grpo_jax.ops import masked
 from grpo_jax.ops import pass_at_k as for_pass_at_k
 from grpo_jax.types import Array, Rollouts
 
+READ_OLD_POLICY = ("otb",)  # advantages that need its forward pass
 RIGHT = 0.5  # a completion with a larger total reward is right
 LEAST_VARIANCE = 1e-8  # of REINFORCE++, by its authors' code
 
@@ -107,6 +108,23 @@ def opo(rollouts: Rollouts) -> Array:
   total, scored, equal = _outcomes(rollouts, "opo")
   relative = adv.length_weighted(total, jnp.where(scored, rollouts.lengths, 0))
   return _on_tokens(jnp.where(equal, 0.0, relative), rollouts)
+
+
+def otb(rollouts: Rollouts) -> Array:
+  """Returns the return less the optimal baseline of each token, [P, G, L] (OTB, arXiv 2602.07078).
+
+  The baseline is the group's mean, weighted by how much the gradient of a completion has varied up
+  to the token. It reads the old policy's probabilities. See `ops.advantages.optimal_token`.
+  """
+  rewards, given = common.scored(rollouts, "otb")
+  old = common.require(rollouts.old_logprobs, "old_logprobs", "otb")
+  squares = common.require(rollouts.old_sum_of_squares, "old_sum_of_squares", "otb")
+  scored = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
+  scored = scored * jnp.any(given, axis=2, keepdims=True)
+  energy = 1.0 - 2.0 * jnp.exp(common.on_mask(old, scored)) + common.on_mask(squares, scored)
+  returns = adv.returns_to_go(jnp.where(given, rewards, 0.0))
+  relative = adv.optimal_token(returns, energy, scored)
+  return jnp.where(adv.flat(rewards, given)[:, None, None], 0.0, relative)
 
 
 def reinforce_pp(rollouts: Rollouts) -> Array:

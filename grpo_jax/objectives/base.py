@@ -32,7 +32,7 @@ from types import ModuleType
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax.objectives import common, shared_settings
+from grpo_jax.objectives import advantages, common, shared_settings
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, Scores, TrainBatch
 
 DATA = ("live", "samples", "pairs", "solutions", "steps")  # that an objective can learn from
@@ -136,7 +136,11 @@ class ConfiguredObjective:
 
   @property
   def needs(self) -> Needs:
-    return self.objective.needs(self.cfg)
+    """Forward passes that the objective or its advantage needs."""
+    needs = self.objective.needs(self.cfg)
+    if self.cfg.get("advantage") in advantages.READ_OLD_POLICY:
+      needs |= Needs.OLD_POLICY
+    return needs
 
   @property
   def trains_reward_model(self) -> bool:

@@ -54,7 +54,8 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
   improved = jnp.minimum(ratio, cap) * batch.advantages * mismatch
   reported = metrics.policy_metrics(outputs, batch)
   reported |= metrics.ratio_metrics(outputs, batch, cfg, common.token_ratio, (lower, cap), improved)
-  return jnp.sum(batch.weights * (kl - gain)), reported
+  bonus = common.entropy_bonus(outputs, batch, cfg)
+  return jnp.sum(batch.weights * (kl - gain - bonus)), reported
 
 
 OBJECTIVE = dataclasses.replace(

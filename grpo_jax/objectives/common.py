@@ -192,6 +192,13 @@ def sampler_logprobs(batch: TrainBatch, cfg: ConfigDict) -> Array:
   return on_mask(require(batch.sampler_logprobs, "sampler_logprobs", cfg.name), batch.mask)
 
 
+def entropy_bonus(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> Array:
+  """Returns `cfg.entropy_bonus` times the policy's entropy, [P, G, L], with its gradient."""
+  if not cfg.entropy_bonus:
+    return jnp.zeros_like(batch.mask)
+  return cfg.entropy_bonus * on_mask(outputs.entropy, batch.mask)
+
+
 # -- ratios and bounds
 
 

@@ -25,7 +25,7 @@ def settings() -> ConfigDict:
   c = grpo.settings()
   c.clip_low = 0.4  # log rho is bounded by -clip_low where A < 0
   c.clip_high = 0.4  # and by clip_high where A > 0
-  for unread in ("clip_delta", "kl_past_bound"):
+  for unread in ("clip_delta", "kl_past_bound", "top_entropy"):  # one A for all tokens
     del c[unread]
   return c
 
@@ -47,7 +47,9 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
   reported |= metrics.ratio_metrics(
     outputs, batch, cfg, common.token_ratio, bounds(batch, cfg), gain
   )
-  return jnp.sum(batch.weights * (grpo.kl_term(logprobs, old, ref, cfg) - gain)), reported
+  kl = grpo.kl_term(logprobs, old, ref, cfg)
+  bonus = common.entropy_bonus(outputs, batch, cfg)
+  return jnp.sum(batch.weights * (kl - gain - bonus)), reported
 
 
 OBJECTIVE = dataclasses.replace(grpo.OBJECTIVE, loss=loss, settings=settings, bounds=bounds)

@@ -15,6 +15,8 @@ Settings of this file that have their own name in the literature:
     two-sided clip         clip_delta > 1 + clip_high (2505.07291)
     GDPO (2601.05242)      advantage="gdpo"
     KL in the reward       kl_in_reward=True, with kl_estimator="k1"
+    entropy bonus          entropy_bonus: J + entropy_bonus H(pi), H over the whole vocabulary
+    high-entropy tokens    top_entropy=0.2 (2506.01939): A is 0 on the other tokens of the batch
 
 Differences from TRL 1.16: the log-ratio is clamped to [-20, 20], and d = log pi_ref - log pi to at
 most 20; k3 is computed by expm1; a group of equal rewards has A = 0 exactly, where TRL divides
@@ -30,13 +32,17 @@ from grpo_jax.errors import SettingError
 from grpo_jax.objectives import common, metrics, shared_settings
 from grpo_jax.objectives.base import Needs, Objective
 from grpo_jax.ops import advantages as adv
-from grpo_jax.ops import divergences, surrogate
+from grpo_jax.ops import divergences, masked, surrogate
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
 
 def settings() -> ConfigDict:
   """Returns the settings of GRPO, with DeepSeekMath's formula and no KL."""
-  c = shared_settings.join(shared_settings.advantage(), shared_settings.clipped())
+  c = shared_settings.join(
+    shared_settings.advantage(), shared_settings.clipped(), shared_settings.entropy()
+  )
+  # share of the batch's tokens, those of the largest entropy, that learn from A
+  c.top_entropy = 1.0
   c.kl_estimator = "k3"  # k1, k2 or k3
   c.kl_weighted = False  # multiply the KL by pi / pi_old, which has a gradient, too
   c.kl_in_reward = False  # take beta times the KL off the advantages, and leave it out of the loss
@@ -48,6 +54,8 @@ def check(cfg: ConfigDict) -> None:
   """Refuses unknown names and settings that contradict each other."""
   shared_settings.check(cfg)
   shared_settings.check_at_least(cfg, 0, "beta")
+  if "top_entropy" in cfg:
+    shared_settings.check_between(cfg, 1e-6, 1, "top_entropy")
   shared_settings.check_choice(cfg, "kl_estimator", divergences.ESTIMATORS)
   if cfg.kl_in_reward and cfg.kl_weighted:
     raise SettingError(
@@ -56,10 +64,13 @@ def check(cfg: ConfigDict) -> None:
 
 
 def needs(cfg: ConfigDict) -> Needs:
-  """Returns the reference where there is a KL, and the old policy where it is in the reward."""
-  if not cfg.beta:
-    return Needs.NOTHING
-  return Needs.REFERENCE | Needs.OLD_POLICY if cfg.kl_in_reward else Needs.REFERENCE
+  """Returns the reference where there is a KL, and the old policy where the KL is in the reward or
+  tokens are chosen by its entropy.
+  """
+  old = (cfg.beta and cfg.kl_in_reward) or cfg.get("top_entropy", 1.0) < 1.0
+  return (Needs.REFERENCE if cfg.beta else Needs.NOTHING) | (
+    Needs.OLD_POLICY if old else Needs.NOTHING
+  )
 
 
 def kl_return(rollouts: Rollouts, cfg: ConfigDict, mask: Array) -> Array:
@@ -79,10 +90,16 @@ def kl_return(rollouts: Rollouts, cfg: ConfigDict, mask: Array) -> Array:
 
 
 def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
-  """Returns the batch with the given advantages, less the KL if it is in the reward."""
-  if advantages is not None and cfg.beta and cfg.kl_in_reward:
-    mask = common.completion_mask(rollouts, cfg.mask_truncated)
+  """Returns the batch with the given advantages: less the KL if it is in the reward, and 0 on the
+  tokens that `top_entropy` leaves out.
+  """
+  advantages = common.require(advantages, "advantages (the setting `advantage`)", cfg.name)
+  mask = common.completion_mask(rollouts, cfg.mask_truncated)
+  if cfg.beta and cfg.kl_in_reward:
     advantages = advantages - cfg.beta * kl_return(rollouts, cfg, mask)
+  if cfg.get("top_entropy", 1.0) < 1.0:
+    entropy = common.require(rollouts.old_entropy, "old_entropy", cfg.name)
+    advantages = advantages * masked.largest(entropy, mask, cfg.top_entropy)
   return common.prepare(rollouts, cfg, advantages)
 
 
@@ -120,7 +137,8 @@ def clipped_loss(
   reported |= metrics.ratio_metrics(
     outputs, batch, cfg, importance_ratio, (lower, upper), gain, cfg.clip_delta
   )
-  return jnp.sum(batch.weights * (kl - gain)), reported
+  bonus = common.entropy_bonus(outputs, batch, cfg)
+  return jnp.sum(batch.weights * (kl - gain - bonus)), reported
 
 
 OBJECTIVE = Objective(

@@ -19,6 +19,7 @@ import dataclasses
 
 from ml_collections import ConfigDict
 
+from grpo_jax.errors import SettingError
 from grpo_jax.objectives import grpo
 from grpo_jax.ops import surrogate
 from grpo_jax.types import Array, Metrics, Outputs, TrainBatch
@@ -33,6 +34,16 @@ def settings() -> ConfigDict:
   return c
 
 
+def check(cfg: ConfigDict) -> None:
+  """Refuses what GRPO refuses, and tokens chosen by entropy where all share one ratio."""
+  grpo.check(cfg)
+  if cfg.top_entropy < 1.0 and not cfg.token_level:
+    raise SettingError(
+      f"top_entropy={cfg.top_entropy} with token_level=False: a sequence's ratio moves all of its "
+      "tokens; use token_level=True"
+    )
+
+
 def importance_ratio(logprobs: Array, old: Array, mask: Array, cfg: ConfigDict) -> Array:
   """Returns s of each completion, [P, G, 1]; of each token, [P, G, L], where `cfg.token_level`."""
   ratio_of = surrogate.sequence_token_ratio if cfg.token_level else surrogate.sequence_ratio
@@ -45,5 +56,9 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
 
 
 OBJECTIVE = dataclasses.replace(
-  grpo.OBJECTIVE, loss=loss, settings=settings, importance_ratio=importance_ratio
+  grpo.OBJECTIVE,
+  loss=loss,
+  settings=settings,
+  check=check,
+  importance_ratio=importance_ratio,
 )

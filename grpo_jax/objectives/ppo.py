@@ -10,6 +10,14 @@
 V after the last token is 0 if the completion ended by itself. If it was truncated, the critic's
 last value is taken, since the state after the last token was not evaluated.
 
+VAPO (2504.05118) is `lam_length=0.05`, `critic_lam=1`, `imitation=0.1`, clip_high=0.28 and
+aggregation="token_mean":
+
+    lam_length   lambda of A is max(0, 1 - 1 / (lam_length |o|)) for each completion
+    critic_lam   lambda of R; it is `lam` unless set
+    imitation    adds imitation * log pi, on the tokens of completions whose rewards add up to more
+                 than 0.5, divided by the share of such tokens
+
 `group_baseline=True` uses a group and a critic together: the group's mean is subtracted from the
 rewards first, so that the critic learns only the rest. Advantages are whitened over the batch if
 `whiten`.
@@ -21,6 +29,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from grpo_jax.objectives import common, metrics, shared_settings
+from grpo_jax.objectives.advantages import RIGHT
 from grpo_jax.objectives.base import Needs, Objective
 from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import divergences, masked, surrogate
@@ -29,9 +38,12 @@ from grpo_jax.types import TRUNCATED, Array, Metrics, Outputs, Rollouts, TrainBa
 
 def settings() -> ConfigDict:
   """Returns the settings of PPO; its critic's learning rate is learner.critic_lr."""
-  c = shared_settings.clipped()
+  c = shared_settings.join(shared_settings.clipped(), shared_settings.entropy())
   c.gamma = 1.0  # discount
   c.lam = 0.95  # GAE's lambda
+  c.lam_length = 0.0  # lambda by length: max(0, 1 - 1 / (lam_length |o|)); 0: lam for all
+  c.critic_lam = c.get_ref("lam")  # lambda of the critic's targets
+  c.imitation = 0.0  # weight of log pi on right completions, a mean over their tokens
   c.whiten = True  # advantages to mean 0, std 1 over the batch
   c.group_baseline = False  # take the group's mean off the rewards first
   c.value_clip = 0.2  # values are clipped to old values -+ value_clip; 0: off
@@ -43,7 +55,8 @@ def check(cfg: ConfigDict) -> None:
   """Refuses unknown names, and numbers out of range."""
   shared_settings.check(cfg)
   shared_settings.check_at_least(cfg, 0, "beta", "value_clip", "value_coef")
-  shared_settings.check_between(cfg, 0, 1, "gamma", "lam")
+  shared_settings.check_at_least(cfg, 0, "lam_length", "imitation")
+  shared_settings.check_between(cfg, 0, 1, "gamma", "lam", "critic_lam")
 
 
 def needs(cfg: ConfigDict) -> Needs:
@@ -74,17 +87,28 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
   last = common.last_token(rollouts.lengths, rollouts.tokens.shape[2])
   cut_off = rollouts.ended == TRUNCATED
   bootstrap = jnp.where(cut_off, jnp.sum(values * last, axis=2), 0.0)
-  gae = adv.gae(
-    token_rewards(rollouts, cfg), values, rollouts.lengths, bootstrap, cfg.gamma, cfg.lam
-  )
+  rewards = token_rewards(rollouts, cfg)
+
+  def estimate(lam: float | Array) -> Array:
+    return adv.gae(rewards, values, rollouts.lengths, bootstrap, cfg.gamma, lam)
+
+  gae = estimate(lam_by_length(rollouts.lengths, cfg.lam_length) if cfg.lam_length else cfg.lam)
   extra = {
-    "returns": jax.lax.stop_gradient(gae + values),
+    "returns": jax.lax.stop_gradient(estimate(cfg.critic_lam) + values),
     "old_values": jax.lax.stop_gradient(values),
   }
+  if cfg.imitation:
+    right = mask * (adv.totals(*common.scored(rollouts, cfg.name)) > RIGHT)[..., None]
+    extra["imitated"] = right * (jnp.sum(mask) / jnp.maximum(jnp.sum(right), 1.0))
   if cfg.whiten:
     gae = masked.whiten(gae, mask)
   weights = common.weights(mask, rollouts.lengths, cfg)
   return common.train_batch(rollouts, gae, mask, weights, extra)
+
+
+def lam_by_length(lengths: Array, alpha: float) -> Array:
+  """Returns max(0, 1 - 1 / (alpha |o|)) of each completion, [...] (VAPO, arXiv 2504.05118)."""
+  return jnp.maximum(0.0, 1.0 - 1.0 / (alpha * jnp.maximum(lengths, 1)))
 
 
 def value_loss(values: Array, old_values: Array, returns: Array, value_clip: float) -> Array:
@@ -108,6 +132,9 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
   gain = surrogate.clipped(ratio, batch.advantages, lower, upper, cfg.clip_delta) * common.mismatch(
     logprobs, old, batch, cfg
   )
+  bonus = common.entropy_bonus(outputs, batch, cfg)
+  if cfg.imitation:
+    bonus += cfg.imitation * batch.extra["imitated"] * logprobs
   values = common.on_mask(common.require(outputs.values, "values", cfg.name), batch.mask)
   old_values, returns = batch.extra["old_values"], batch.extra["returns"]
   critic = value_loss(values, old_values, returns, cfg.value_clip)
@@ -122,7 +149,7 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
       "return": metrics.token_mean(returns, batch.mask),
     }
   )
-  return jnp.sum(batch.weights * (cfg.value_coef * critic - gain)), reported
+  return jnp.sum(batch.weights * (cfg.value_coef * critic - gain - bonus)), reported
 
 
 OBJECTIVE = Objective(

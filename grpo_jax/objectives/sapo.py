@@ -44,7 +44,9 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
   reported = metrics.policy_metrics(outputs, batch)
   bounds = common.no_bounds(batch, cfg)
   reported |= metrics.ratio_metrics(outputs, batch, cfg, common.token_ratio, bounds, gain)
-  return jnp.sum(batch.weights * (grpo.kl_term(logprobs, old, ref, cfg) - gain)), reported
+  kl = grpo.kl_term(logprobs, old, ref, cfg)
+  bonus = common.entropy_bonus(outputs, batch, cfg)
+  return jnp.sum(batch.weights * (kl - gain - bonus)), reported
 
 
 OBJECTIVE = dataclasses.replace(

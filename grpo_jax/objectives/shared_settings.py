@@ -95,6 +95,13 @@ def clipped() -> ConfigDict:
   return c
 
 
+def entropy() -> ConfigDict:
+  """Returns the setting of `common.entropy_bonus`."""
+  c = ConfigDict()
+  c.entropy_bonus = 0.0  # weight of the policy's entropy, which is added to what is maximised
+  return c
+
+
 def policy_gradient() -> ConfigDict:
   """Returns the settings of `common.prepare`: the advantage, and a mean over completions."""
   return join(advantage(), truncation(), aggregation())
@@ -113,6 +120,8 @@ def check(cfg: ConfigDict) -> None:
     _check_mismatch(cfg)
   if "clip_low" in cfg:
     _check_clip(cfg)
+  if "entropy_bonus" in cfg:
+    check_at_least(cfg, 0, "entropy_bonus")
 
 
 def check_choice(cfg: ConfigDict, setting: str, choices: Collection[str | int]) -> None:

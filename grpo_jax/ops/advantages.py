@@ -111,6 +111,31 @@ def length_weighted(rewards: Array, lengths: Array) -> Array:
   return jnp.where(lengths > 0, rewards - baseline, 0.0)
 
 
+def optimal_token(returns: Array, energy: Array, mask: Array) -> Array:
+  """Returns G_t - sum(G_t W_t) / sum(W_t), sums over the group, [P, G, L]: OTB, arXiv 2602.07078.
+
+  W_t is the energy of the tokens up to t, so that a completion counts for as much as its gradient
+  has varied so far. With equal energies the baseline is the mean of those that are still alive at
+  t. A completion that is alone alive is compared with itself, and has 0; so is a token before
+  which the whole group had no choice.
+
+  Args:
+    returns: [P, G, L], G_t, the rewards from t on.
+    energy: [P, G, L], the expected squared gradient of the logits at each token, 1 - 2 pi + sum of
+      p^2.
+    mask: [P, G, L], the tokens of the completions that count.
+  """
+  chex.assert_rank(returns, 3)
+  chex.assert_equal_shape((returns, energy, mask))
+  weight = jnp.cumsum(jnp.where(mask > 0, energy, 0.0), axis=2) * mask
+  total = jnp.sum(weight, axis=1, keepdims=True)
+  relative = returns - jnp.sum(weight * returns, axis=1, keepdims=True) / jnp.where(
+    total > 0, total, 1.0
+  )
+  alone = jnp.sum(mask, axis=1, keepdims=True) == 1
+  return jnp.where((mask > 0) & (total > 0) & ~alone, relative, 0.0)
+
+
 def returns_to_go(rewards: Array) -> Array:
   """Returns A[t] = sum of rewards[j] over j >= t, 0 after the last reward. Shapes [..., L].
 
@@ -224,7 +249,12 @@ def gdpo(components: Array, weights: Array, real: Array, ddof: int = 1, eps: flo
 
 
 def gae(
-  rewards: Array, values: Array, lengths: Array, bootstrap: Array, gamma: float, lam: float
+  rewards: Array,
+  values: Array,
+  lengths: Array,
+  bootstrap: Array,
+  gamma: float,
+  lam: float | Array,
 ) -> Array:
   """Returns the advantages of generalised advantage estimation (arXiv 1506.02438, eq. 16).
 
@@ -236,7 +266,7 @@ def gae(
     lengths: [...] int.
     bootstrap: [...] float, V after the last token: 0 where the completion ended by itself.
     gamma: the discount.
-    lam: the decay of the deltas of later tokens.
+    lam: the decay of the deltas of later tokens, one or [...].
 
   Returns:
     [..., L], 0 on padding. The critic's targets are this + values.

@@ -61,6 +61,18 @@ def length_mask(lengths: Array, max_length: int) -> Array:
   return (jnp.arange(max_length) < lengths[..., None]).astype(jnp.float32)
 
 
+def largest(x: Array, mask: Array, share: float) -> Array:
+  """Returns 1 where `x` is among the largest `share` of those on the mask, and 0 elsewhere.
+
+  At least one of them, rounded up, and all that are equal to the least of them. x, mask: [...].
+  """
+  shapes.assert_same(x, mask)
+  ordered = jnp.sort(jnp.where(mask > 0, x, -jnp.inf).ravel(), descending=True)
+  count = jnp.ceil(share * jnp.sum(mask > 0)).astype(jnp.int32)
+  least = ordered[jnp.clip(count - 1, 0, x.size - 1)]
+  return ((mask > 0) & (x >= least)).astype(jnp.float32)
+
+
 def token_weights(
   mask: Array, lengths: Array, aggregation: str, max_length: int | None = None
 ) -> Array:

@@ -84,8 +84,8 @@ MUTANTS = (
   Mutant(
     "the reference runs although beta is 0",
     OBJECTIVES + "grpo.py",
-    "  if not cfg.beta:\n    return Needs.NOTHING\n",
-    "",
+    "Needs.REFERENCE if cfg.beta else Needs.NOTHING",
+    "Needs.REFERENCE",
     "tests/objectives/objectives_test.py::test_the_reference_is_not_asked_for_without_a_kl",
   ),
   Mutant(
@@ -98,8 +98,8 @@ MUTANTS = (
   Mutant(
     "a normaliser changes with the microbatch",
     OBJECTIVES + "grpo.py",
-    "return jnp.sum(batch.weights * (kl - gain)), reported",
-    "return jnp.sum(batch.mask * (kl - gain)) / jnp.sum(batch.mask), reported",
+    "return jnp.sum(batch.weights * (kl - gain - bonus)), reported",
+    "return jnp.sum(batch.mask * (kl - gain - bonus)) / jnp.sum(batch.mask), reported",
     "tests/objectives/objectives_test.py::test_slices_add_up_to_the_whole[token_mean]",
   ),
   Mutant(
@@ -319,8 +319,8 @@ MUTANTS = (
   Mutant(
     "the mismatch correction weighs the KL, too",
     OBJECTIVES + "grpo.py",
-    "return jnp.sum(batch.weights * (kl - gain)), reported",
-    "return jnp.sum(batch.weights * (kl * common.mismatch(logprobs, old, batch, cfg) - gain)), reported",
+    "return jnp.sum(batch.weights * (kl - gain - bonus)), reported",
+    "return jnp.sum(batch.weights * (kl * common.mismatch(logprobs, old, batch, cfg) - gain - bonus)), reported",
     "tests/objectives/grpo_test.py::test_the_mismatch_correction_weighs_the_surrogate_and_not_the_kl",
   ),
   Mutant(
@@ -371,6 +371,41 @@ MUTANTS = (
     "moved = jnp.sum(batch.mask * (logprobs - old), axis=2, keepdims=True)",
     "moved = batch.mask * (logprobs - old)",
     "tests/objectives/kimi_test.py::test_the_coefficient_is_that_of_the_square",
+  ),
+  Mutant(
+    "KL-Cov holds a token at the first update, where it has not moved",
+    OBJECTIVES + "kl_cov.py",
+    "moved * jnp.sign(moved)",
+    "jnp.abs(moved)",
+    "tests/objectives/kl_cov_test.py::test_on_policy_it_is_reinforce",
+  ),
+  Mutant(
+    "padding counts in the quantile of the entropies",
+    OPS + "masked.py",
+    "jnp.sort(jnp.where(mask > 0, x, -jnp.inf).ravel(), descending=True)",
+    "jnp.sort(x.ravel(), descending=True)",
+    "tests/ops/masked_test.py::test_largest_counts_what_is_on_the_mask_and_rounds_up",
+  ),
+  Mutant(
+    "the entropy's gradient is that of the sampled log-prob, whose mean is 0",
+    OPS + "logprobs.py",
+    "dz -= p * (log_p + entropy) * (g_entropy * slope)",
+    "dz -= (jnp.where(hit, 1.0 - p, -p)) * (g_entropy * slope)",
+    "tests/ops/logprobs_test.py::test_gradient_equals_finite_differences_in_float64",
+  ),
+  Mutant(
+    "CISPO has no log pi, so no gradient, and nobody says so",
+    "grpo_jax/setup/constants.py",
+    "  if not value.learns:\n    raise SettingError(",
+    "  if not value.learns and False:\n    raise SettingError(",
+    "tests/setup/constants_test.py::test_a_term_that_trains_nothing_is_refused",
+  ),
+  Mutant(
+    "the optimal token baseline counts a token's own energy alone",
+    OPS + "advantages.py",
+    "weight = jnp.cumsum(jnp.where(mask > 0, energy, 0.0), axis=2) * mask",
+    "weight = jnp.where(mask > 0, energy, 0.0) * mask",
+    "tests/ops/advantages_test.py::test_optimal_token_by_hand",
   ),
   Mutant(
     "TPO's target moves with the policy",

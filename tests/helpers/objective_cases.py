@@ -21,6 +21,7 @@ from grpo_jax.objectives import (
   grpo,
   gspo,
   kimi,
+  kl_cov,
   ppo,
   process_reward_model,
   reward_model,
@@ -54,6 +55,8 @@ CASES = {
   "prefix_credit": (grpo, dict(advantage="prefix_credit")),
   "dr_grpo": (grpo, dict(aggregation="constant", scale="none")),
   "dapo": (grpo, dict(aggregation="group_token_mean", clip_high=0.28, mask_truncated=True)),
+  "grpo entropy": (grpo, dict(entropy_bonus=0.1, top_entropy=0.5)),
+  "otb": (grpo, dict(advantage="otb")),
   "token_mean": (grpo, dict(aggregation="token_mean")),
   "gspo": (gspo, dict(beta=0.1, clip_low=0.05, clip_high=0.05)),
   "gspo_token": (gspo, dict(token_level=True, clip_low=0.05, clip_high=0.05)),
@@ -62,6 +65,7 @@ CASES = {
   "gmpo": (gmpo, dict(beta=0.1, clip_low=0.1, clip_high=0.1)),
   "vespo": (vespo, {}),
   "kimi": (kimi, {}),
+  "kl_cov": (kl_cov, dict(share=0.3, beta=0.1)),
   "tpo": (tpo, {}),
   "dppo": (dppo, dict(bound=0.05)),
   "dppo kl": (dppo, dict(moved="kl", bound=0.01)),
@@ -71,6 +75,7 @@ CASES = {
   "rpg forward_unnormalised": (rpg, dict(beta=0.1, divergence="forward_unnormalised")),
   "ppo": (ppo, dict(beta=0.1)),
   "ppo group": (ppo, dict(group_baseline=True, whiten=False)),
+  "ppo vapo": (ppo, dict(lam_length=0.4, critic_lam=1.0, imitation=0.1, entropy_bonus=0.1)),
   "target_prob": (target_prob, {}),
   "sft": (sft, {}),
   "rft": (rft, {}),
@@ -93,7 +98,9 @@ def section(objective: ModuleType | Objective = grpo, **changes: Any) -> ConfigD
   c = ConfigDict({"name": module.__name__.rpartition(".")[2]})
   c.update(module.OBJECTIVE.settings())
   c.update({"max_length": 6} if "max_length" in c else {})
-  return ConfigDict(c.to_dict() | changes)
+  with c.ignore_type():
+    c.update(changes)  # what refers to a setting follows it
+  return ConfigDict(c.to_dict())
 
 
 def configured(objective: ModuleType | Objective = grpo, **changes: Any) -> ConfiguredObjective:

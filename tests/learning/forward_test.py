@@ -59,7 +59,9 @@ def test_gradients_with_windows_and_caps_are_those_of_all_logits_at_once():
 
 def test_the_temperature_divides_the_logits():
   r = tiny.rollouts()
-  got, *_ = tiny.logprobs(temperature=2.0)(tiny.weights(), r.prompts, r.tokens, r.lengths, Packing())
+  got, *_ = tiny.logprobs(temperature=2.0)(
+    tiny.weights(), r.prompts, r.tokens, r.lengths, Packing()
+  )
   want, _ = tiny.naive_logprobs("test_qwen3", tiny.weights(), r, 2.0)
   np.testing.assert_allclose(
     np.asarray(got)[tiny.real(r)], np.asarray(want)[tiny.real(r)], atol=2e-5

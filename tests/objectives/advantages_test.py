@@ -8,6 +8,7 @@ import pytest
 from grpo_jax.errors import SettingError
 from grpo_jax.objectives import advantages as named
 from grpo_jax.objectives import common
+from grpo_jax.objectives.base import Needs
 
 
 def test_step_returns_compare_with_the_completions_that_are_there():
@@ -120,3 +121,23 @@ def test_completions_with_step_rewards_are_compared_by_their_totals(rewards, max
   rewards = jnp.zeros((1, 2, 6)).at[0, :, :2].set(jnp.array(rewards, jnp.float32))
   r = cases.replace(r, rewards=rewards, given=rewards > 0)
   np.testing.assert_allclose(named.maxrl(r)[0, :, 0], maxrl, rtol=1e-5)
+
+
+def test_otb_weighs_by_the_policy_that_sampled():
+  """A token of probability 1/2 of two has energy 1/2, one of probability 1 has 0."""
+  r = outcomes([[1, 0], [1, 1]], [[1, 2], [2, 3]])
+  old = jnp.log(jnp.array([[[0.5] * 6, [0.9] * 6]] * 2))
+  squares = jnp.array([[[0.5] * 6, [0.82] * 6]] * 2)  # 0.9^2 + 0.1^2
+  r = cases.replace(r, old_logprobs=old, old_sum_of_squares=squares)
+  found = named.otb(r)
+  baseline = 0.5 / (0.5 + 0.02)
+  np.testing.assert_allclose(found[0, :, 0], [1 - baseline, -baseline], rtol=1e-4)
+  np.testing.assert_array_equal(found[0, :, 1:], 0.0)  # the second is alone there
+  np.testing.assert_array_equal(found[1], 0.0)
+  with pytest.raises(SettingError, match="old_sum_of_squares"):
+    named.otb(cases.replace(r, old_sum_of_squares=None))
+
+
+def test_the_optimal_token_baseline_asks_for_the_old_policy():
+  assert Needs.OLD_POLICY in cases.configured(advantage="otb").needs
+  assert Needs.OLD_POLICY not in cases.configured(advantage="opo").needs

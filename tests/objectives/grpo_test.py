@@ -1,10 +1,12 @@
 """GRPO."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import objective_cases as cases
 
 from grpo_jax.objectives import grpo
+from grpo_jax.objectives.base import Needs
 from objectives.coefficients_test import check, on_policy, prepared
 
 
@@ -56,3 +58,30 @@ def test_grpo_weighted_kl():
   w = jnp.exp(out.logprobs - r.old_logprobs)
   expected = w * batch.advantages - 0.1 * w * (out.logprobs - r.ref_logprobs)
   check(grpo, out, batch, cfg, expected, atol=1e-6)
+
+
+def test_the_entropy_bonus_is_added_to_what_is_maximised():
+  r = cases.rollouts()
+  out = cases.outputs(r)
+  gradients = []
+  for bonus in (0.0, 5.0):
+    cfg = cases.settings(entropy_bonus=bonus)
+    batch = cases.prepare(r, cfg)
+    gradients.append(jax.grad(lambda out: grpo.loss(out, batch, cfg)[0])(out))  # noqa: B023
+  np.testing.assert_allclose(gradients[1].entropy, -5.0 * batch.weights, rtol=1e-6)
+  np.testing.assert_array_equal(gradients[0].entropy, 0.0)
+  np.testing.assert_array_equal(gradients[0].logprobs, gradients[1].logprobs)
+
+
+def test_only_tokens_of_the_largest_entropy_learn_from_a():
+  r = cases.rollouts()
+  some = cases.prepare(r, cases.settings(top_entropy=0.2))
+  whole = cases.prepare(r, cases.settings())
+  inside = np.asarray(whole.mask) > 0
+  least = np.sort(np.asarray(r.old_entropy)[inside])[-int(np.ceil(0.2 * inside.sum()))]
+  chosen = inside & (np.asarray(r.old_entropy) >= least)
+  assert 0 < chosen.sum() < inside.sum()
+  np.testing.assert_array_equal(some.advantages, np.where(chosen, whole.advantages, 0.0))
+  np.testing.assert_array_equal(some.weights, whole.weights)
+  assert Needs.OLD_POLICY in cases.configured(top_entropy=0.2).needs
+  assert cases.configured().needs == Needs.NOTHING

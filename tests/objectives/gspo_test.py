@@ -6,6 +6,7 @@ import numpy as np
 import objective_cases as cases
 import pytest
 
+from grpo_jax.errors import SettingError
 from grpo_jax.objectives import (
   grpo,
   gspo,
@@ -50,3 +51,9 @@ def test_gspo_is_the_sequence_ratio_inside_the_bounds(token_level):
   ]
   s, a = jnp.exp(log_ratio), batch.advantages
   check(gspo, out, batch, cfg, jnp.where(jnp.where(a > 0, s < 1.2, s > 0.8), s * a, 0.0), atol=1e-6)
+
+
+def test_a_sequence_cannot_leave_out_tokens_by_entropy():
+  with pytest.raises(SettingError, match="top_entropy=0.2 with token_level=False"):
+    cases.settings(gspo, top_entropy=0.2)
+  cases.settings(gspo, top_entropy=0.2, token_level=True)

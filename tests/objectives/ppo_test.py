@@ -8,6 +8,7 @@ from grpo_jax.objectives import (
   common,
   ppo,
 )
+from grpo_jax.objectives.coefficients import gradient_coefficient
 from grpo_jax.ops import advantages
 from objectives.coefficients_test import check, on_policy, prepared
 
@@ -74,3 +75,38 @@ def test_ppo_is_its_advantage():
   r, out = on_policy(cases.rollouts())
   batch, cfg = prepared(ppo, r)
   check(ppo, out, batch, cfg, batch.advantages)
+
+
+def test_vapo_has_a_lambda_by_length_and_one_for_the_critic():
+  """alpha = 0.5: lambda is 0 up to two tokens, 1/3 with three and 2/3 with six."""
+  np.testing.assert_allclose(
+    ppo.lam_by_length(jnp.array([1, 2, 3, 6]), 0.5), [0, 0, 1 / 3, 2 / 3], rtol=1e-6
+  )
+  r = cases.rollouts()
+  vapo = cases.prepare(r, cases.settings(ppo, lam_length=0.5, critic_lam=1.0, whiten=False))
+  ones = cases.prepare(r, cases.settings(ppo, lam=1.0, whiten=False))
+  np.testing.assert_array_equal(vapo.extra["returns"], ones.extra["returns"])
+  for length, lam in ((2, 0.0), (6, 2 / 3)):
+    plain = cases.prepare(r, cases.settings(ppo, lam=lam, whiten=False))
+    there = np.asarray(r.lengths) == length
+    assert there.any()
+    np.testing.assert_allclose(vapo.advantages[there], plain.advantages[there], atol=1e-6)
+
+
+def test_the_critic_s_lambda_follows_the_policy_s():
+  c = ppo.settings()
+  c.lam = 0.7
+  assert c.critic_lam == 0.7
+
+
+def test_imitation_adds_the_log_likelihood_of_right_completions():
+  """A mean over their tokens, with a mean over all tokens for the rest."""
+  r = cases.rollouts()
+  out = cases.outputs(r)
+  right = np.asarray(advantages.totals(r.rewards, r.given)) > 0.5
+  with_it, without = (prepared(ppo, r, imitation=i, aggregation="token_mean") for i in (0.1, 0.0))
+  pull = [gradient_coefficient(ppo.OBJECTIVE, out, *x) for x in (with_it, without)]
+  mask = np.asarray(with_it[0].mask)
+  chosen = mask * right[..., None]
+  assert 0 < chosen.sum() < mask.sum()
+  np.testing.assert_allclose(pull[0] - pull[1], 0.1 * chosen / chosen.sum(), atol=1e-6)

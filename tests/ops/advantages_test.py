@@ -313,3 +313,60 @@ def test_step_returns_leave_out_completions_that_only_fill_the_batch():
   filled = adv.step_returns(STEP_REWARDS * some[..., None], STEPS & some[..., None], some)
   np.testing.assert_allclose(filled[:, :2], found, atol=1e-6)
   assert not np.any(filled[:, 2])
+
+
+def test_optimal_token_by_hand():
+  """Energies 1, 1 and 3: the first token's baseline is (1 * 1 + 3 * 0) / 4, the second's, of the
+  sums 2 and 3, is 2 / 5; then one is alone.
+  """
+  returns = jnp.array([[[1.0, 1.0, 1.0], [0.0, 0.0, 0.0], [5.0, 5.0, 5.0]]])
+  energy = jnp.array([[[1.0, 1.0, 1.0], [3.0, 0.0, 7.0], [9.0, 9.0, 9.0]]])
+  mask = jnp.array([[[1.0, 1.0, 1.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]])
+  found = adv.optimal_token(returns, energy, mask)
+  np.testing.assert_allclose(found[0], [[0.75, 0.6, 0], [-0.25, -0.4, 0], [0, 0, 0]], rtol=1e-6)
+
+
+def test_optimal_token_with_equal_energies_is_the_mean_of_those_alive():
+  returns = jnp.broadcast_to(jnp.array([1.0, 0.0, 0.0])[None, :, None], (1, 3, 2))
+  mask = jnp.array([[[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]]])
+  found = adv.optimal_token(returns, mask, mask)
+  np.testing.assert_allclose(found[0, :, 0], [2 / 3, -1 / 3, -1 / 3], rtol=1e-6)
+  np.testing.assert_allclose(found[0, :2, 1], [0.5, -0.5], rtol=1e-6)
+
+
+def test_optimal_token_has_the_least_variance():
+  """Two tokens, pi = (0.8, 0.2), rewards 1 and 0: over all pairs of samples, the baseline of the
+  expected energy leaves a smaller mean squared gradient of the logits than the mean's.
+  """
+  p, reward = np.array([0.8, 0.2]), np.array([1.0, 0.0])
+  score = np.eye(2) - p  # gradient of log p by the logits, of each token
+  energy = 1 - 2 * p + (p**2).sum()
+  np.testing.assert_allclose(energy, (score**2).sum(1))
+  b_star = (p * energy * reward).sum() / (p * energy).sum()
+  b_mean = (p * reward).sum()
+
+  def second_moment(b):
+    return sum(p[i] * ((reward[i] - b) ** 2) * energy[i] for i in range(2))
+
+  assert second_moment(b_star) < second_moment(b_mean)
+  for near in (b_star - 1e-3, b_star + 1e-3):
+    assert second_moment(b_star) < second_moment(near)
+  many = np.array([[0] * 8 + [1] * 2])  # samples in proportion to p
+  found = adv.optimal_token(
+    jnp.asarray(reward[many], jnp.float32)[..., None],
+    jnp.asarray(energy[many], jnp.float32)[..., None],
+    jnp.ones((1, 10, 1)),
+  )
+  np.testing.assert_allclose(found[0, [0, 9], 0], reward - b_star, rtol=1e-5)
+
+
+def test_gae_takes_a_lambda_for_each_completion():
+  rewards = jnp.asarray(np.random.default_rng(0).normal(size=(2, 2, 5)), jnp.float32)
+  values, lengths = 0.3 * rewards[..., ::-1], jnp.array([[5, 3], [2, 5]])
+  lam = jnp.array([[0.0, 0.4], [0.7, 1.0]])
+  found = adv.gae(rewards, values, lengths, jnp.zeros((2, 2)), 0.9, lam)
+  for index in np.ndindex(2, 2):
+    one = adv.gae(
+      rewards[index], values[index], lengths[index], jnp.zeros(()), 0.9, float(lam[index])
+    )
+    np.testing.assert_allclose(found[index], one, rtol=1e-5, atol=1e-6)

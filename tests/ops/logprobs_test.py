@@ -59,9 +59,7 @@ READ = [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)]
 def test_equals_dense_logits_and_their_gradient(shape, chunk, temperature, soft_cap, read):
   *inputs, weights = _inputs(shape)
   inputs.append([w if there else None for w, there in zip(weights, read)])
-  ours = functools.partial(
-    token_stats, temperature=temperature, soft_cap=soft_cap, chunk=chunk
-  )
+  ours = functools.partial(token_stats, temperature=temperature, soft_cap=soft_cap, chunk=chunk)
   dense = functools.partial(_dense, temperature=temperature, soft_cap=soft_cap)
   for got, want in zip(_grads(ours, *inputs), _grads(dense, *inputs), strict=True):
     assert got.shape == want.shape and got.dtype == want.dtype
@@ -102,9 +100,7 @@ def test_huge_logits_stay_finite():
 
 def test_bfloat16_accumulates_in_float32():
   hidden, unembed, targets, weights = _inputs((64,), width=256, vocab=40, dtype=jnp.bfloat16)
-  got = _grads(
-    functools.partial(token_stats, chunk=2), hidden / 16, unembed, targets, weights
-  )
+  got = _grads(functools.partial(token_stats, chunk=2), hidden / 16, unembed, targets, weights)
   want = _grads(
     _dense, (hidden / 16).astype(jnp.float32), unembed.astype(jnp.float32), targets, weights
   )
@@ -148,9 +144,7 @@ def test_temporary_memory_is_a_chunk_of_logits():
 
 
 def test_no_tokens():
-  *stats, d_hidden, d_unembed = _grads(
-    functools.partial(token_stats, chunk=4), *_inputs((2, 0))
-  )
+  *stats, d_hidden, d_unembed = _grads(functools.partial(token_stats, chunk=4), *_inputs((2, 0)))
   assert [x.shape for x in stats] == [(2, 0)] * 3 and d_hidden.shape == (2, 0, 6)
   assert np.all(d_unembed == 0)
 

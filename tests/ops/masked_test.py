@@ -129,3 +129,18 @@ def test_a_mask_of_each_sequence_broadcasts():
     masked.masked_sum(x, mask, axis=2), [[6.0, 0.0, 38.0], [0.0, 0.0, 0.0]]
   )
   np.testing.assert_array_equal(masked.masked_mean(x, mask), 44.0 / 8)
+
+
+def test_largest_counts_what_is_on_the_mask_and_rounds_up():
+  """Of 5, 1, 4, 2 the largest half is 5 and 4, whatever lies in the padding."""
+  x, mask = jnp.array([[5.0, 1.0, 9.0], [4.0, 2.0, 8.0]]), jnp.array([[1.0, 1, 0], [1, 1, 0]])
+  for share, expected in (
+    (0.5, [[1, 0, 0], [1, 0, 0]]),
+    (0.51, [[1, 0, 0], [1, 1, 0]]),
+    (1e-6, [[1, 0, 0], [0, 0, 0]]),
+    (1.0, [[1, 1, 0], [1, 1, 0]]),
+  ):
+    np.testing.assert_array_equal(masked.largest(x, mask, share), expected)
+  np.testing.assert_array_equal(masked.largest(x, 0 * mask, 0.5), 0.0)
+  tied = masked.largest(jnp.array([3.0, 3.0, 1.0]), jnp.ones(3), 0.3)
+  np.testing.assert_array_equal(tied, [1, 1, 0])

@@ -25,9 +25,7 @@ def test_a_page(workload):
     and "at 2 a chip-hour" in text
     and "\n\n\n\n" not in text
   )
-  known = (
-    Collective("all-gather", 10**9, 4, False, 3, (), "transpose(", ("token_stats",)),
-  )
+  known = (Collective("all-gather", 10**9, 4, False, 3, (), "transpose(", ("token_stats",)),)
   text = page.text(
     plan_of(workload, dataclasses.replace(made("learn"), collectives=known), made("sample"))
   )
