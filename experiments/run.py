@@ -91,7 +91,7 @@ def make_runs(runs: Sequence[Stage]) -> None:
   """Makes each run after the one that it starts from, and draws its curves; a signal ends all."""
   from grpo_jax.distributed import hosts  # imports jax
   from grpo_jax.loops.run import recorded
-  from grpo_jax.run import workdir
+  from grpo_jax.run import heap, workdir
   from grpo_jax.setup import resolve
 
   loops = [find_loop(run.config.loop) for run in runs]
@@ -109,6 +109,7 @@ def make_runs(runs: Sequence[Stage]) -> None:
     draw(run.workdir)
     if before_last and not any(hosts.gather(stages.is_done(run))):  # a signal ended it
       return
+    heap.release()
 
 
 def check_later(experiment: "Experiment", first: "Experiment") -> None:
