@@ -111,7 +111,7 @@ def with_room(need: Need, shape: Shape, room: float) -> Program:
     needed = plan.rows_needed(need.lengths, row_width, shape.shards, shape.share)
     rows = min(shape.group, plan.round_up_coarsely(math.ceil(needed * room)))
   width = plan.halve_to_fit(shape.width, min(shape.width, math.ceil(need.prompt * PROMPT_ROOM)))
-  prompt_tokens = math.ceil(need.prompt_tokens * PROMPT_ROOM)
+  prompt_tokens = math.ceil(max(1, need.prompt_tokens) * PROMPT_ROOM)
   tokens = math.ceil(max(1, need.tokens) * room)
   return shape.settled(Program(width, prompt_tokens, rows, row_width, tokens))
 

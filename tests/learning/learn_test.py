@@ -325,6 +325,15 @@ def test_rows_that_only_fill_the_batch_count_in_no_denominator():
   assert {k: pytest.approx(v, abs=1e-5) for k, v in a.items()} == b
 
 
+@pytest.mark.parametrize("most", [0, 4])
+def test_a_step_without_a_group_changes_nothing(most):
+  nothing = jax.tree.map(np.zeros_like, tiny.rollouts())
+  given, packing = tiny.sizes(most=most).for_learner(nothing)
+  state, metrics, _ = run(0.5, given=given, packing=packing)
+  jax.tree.map(np.testing.assert_array_equal, state.params["policy"], table())
+  assert metrics["loss"] == metrics["grad_norm"] == 0.0
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(bad):
   r = tiny.rollouts()

@@ -71,6 +71,16 @@ def test_without_a_bound_every_batch_has_its_own():
   assert size == plan.prompt_list_size(batch.prompts, tiny.layout())
 
 
+@pytest.mark.parametrize("most", [0, 8])
+def test_a_batch_of_nothing_has_lists_of_one_entry_at_least(most):
+  """All groups of a first step may be left out, as their answers are all wrong."""
+  nothing = rollouts(np.zeros((16, 8), np.int32), longest=ROOM)
+  vars(nothing)["prompts"] = Prompts(np.ones((16, ROOM), np.int32), np.zeros(16, np.int32))
+  _, packing = tiny.sizes(tiny.ONE, most, ROOM).for_learner(nothing)
+  assert packing.list_size is None or packing.list_size > 0
+  assert packing.prompt_list_size is None or packing.prompt_list_size > 0
+
+
 def test_more_programs_pad_less():
   padding = []
   for most in (1, 2, 4, 8):
