@@ -4,7 +4,7 @@
     delta_t    = r_t + gamma V_{t+1} - V_t
     A_t        = sum over l of (gamma lam)^l delta_{t+l}
     J          = min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)
-    R          = A + V_old
+    R          = A + V_old, with critic_lam for lam
     value loss = value_coef / 2 max((V - R)^2, (clip(V, V_old -+ value_clip) - R)^2)
 
 V after the last token is 0 if the completion ended by itself. If it was truncated, the critic's

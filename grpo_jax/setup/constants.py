@@ -94,11 +94,7 @@ def _terms(value: Value) -> list[Value]:
   if value.made_by in SUMS + LINEAR:
     return [term for part in parts for term in _terms(part)]
   if value.made_by in ("mul", "div"):
-    first, second = parts
-    if first.learns > second.learns or (not second.learns and first.reads and not second.reads):
-      return _terms(first)
-    if value.made_by == "mul" and (
-      second.learns > first.learns or (not first.learns and second.reads and not first.reads)
-    ):
-      return _terms(second)
+    says = [part for part in parts if part.learns] or [part for part in parts if part.reads]
+    if len(says) == 1 and (value.made_by == "mul" or says[0] is parts[0]):
+      return _terms(says[0])
   return [value]
