@@ -65,6 +65,26 @@ def test_the_expected_update_of_pkpo_is_the_gradient_of_pass_at_k(n, k, p):
   np.testing.assert_allclose(found, slope(k, p), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("n, k", [(3, 1), (4, 2), (3, 3)])
+def test_the_expected_updates_of_three_answers_are_gradients_too(n, k):
+  """A softmax over three answers, of which the first two are right: by each logit, PKPO's is the
+  gradient of pass@k, and MaxRL's the sum of those of pass@j / j for j below n.
+  """
+  p = np.array([0.3, 0.15, 0.55])
+  score = np.eye(3) - p  # gradient of log p of each answer by the logits
+  of_right = score[:2].T @ p[:2]  # that of the chance to be right, 0.45
+  updates = {"pkpo": np.zeros(3), "maxrl": np.zeros(3)}
+  for answers in itertools.product(range(3), repeat=n):
+    right = jnp.array([[answer < 2 for answer in answers]])
+    found = {"pkpo": pass_at_k.pkpo(right, jnp.ones((1, n), bool), k), "maxrl": maxrl(right)}
+    for name, a in found.items():
+      update = np.asarray(a, np.float64)[0] @ score[list(answers)] / n
+      updates[name] += math.prod(p[list(answers)]) * update
+  np.testing.assert_allclose(updates["pkpo"], k * p[2] ** (k - 1) * of_right, atol=1e-7)
+  series = sum(p[2] ** (j - 1) for j in range(1, n))
+  np.testing.assert_allclose(updates["maxrl"], series * of_right, atol=1e-7)
+
+
 def test_pkpo_of_one_attempt_is_the_reward():
   right = jnp.array([[True, False, True, False]])
   np.testing.assert_array_equal(pass_at_k.pkpo(right, REAL, 1), [[1, 0, 1, 0]])
