@@ -138,9 +138,11 @@ class ConfiguredObjective:
   def needs(self) -> Needs:
     """Forward passes that the objective or its advantage needs."""
     needs = self.objective.needs(self.cfg)
-    if self.cfg.get("advantage") in advantages.READ_OLD_POLICY:
-      needs |= Needs.OLD_POLICY
-    return needs
+    return needs | Needs.OLD_POLICY if self.advantage_reads_old_policy else needs
+
+  @property
+  def advantage_reads_old_policy(self) -> bool:
+    return self.cfg.get("advantage") in advantages.READ_OLD_POLICY
 
   @property
   def trains_reward_model(self) -> bool:
@@ -161,7 +163,12 @@ class ConfiguredObjective:
     return self.objective.prepare(rollouts, self.cfg, self.advantages(rollouts))
 
   def flat(self, rollouts: Rollouts) -> Array:
-    return self.objective.flat(rollouts, self.cfg, self.advantages(rollouts))
+    """Returns which groups teach nothing, [P] bool, of rollouts as the sampler leaves them.
+
+    There is no pass of the old policy yet: where the advantage reads it, rewards are compared.
+    """
+    advantages = None if self.advantage_reads_old_policy else self.advantages(rollouts)
+    return self.objective.flat(rollouts, self.cfg, advantages)
 
   def loss(self, outputs: Outputs | Scores, batch: TrainBatch) -> tuple[Array, Metrics]:
     return self.objective.loss(outputs, batch, self.cfg)

@@ -112,7 +112,7 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
 def flat(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Array:
   """Returns which groups teach nothing, [P] bool: they have no advantage, or equal rewards.
 
-  Rewards are compared only for objectives that name no advantage.
+  Rewards are compared only where there are no advantages.
   """
   if advantages is not None:
     return jnp.all(advantages == 0.0, axis=(1, 2))

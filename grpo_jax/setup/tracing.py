@@ -5,6 +5,7 @@ and the shapes are those of the run. The code of a user's file may do anything; 
 what it raises into a message.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -57,7 +58,10 @@ def check_objective(experiment: Experiment) -> None:
   rollouts = _rollouts(sizes, source, configured, updates)
   advantages = None
   if configured.advantage is not None:
-    advantages = check_advantage(experiment, configured.advantage, sizes, rollouts)
+    known = rollouts
+    if source == "live" and not configured.advantage_reads_old_policy:
+      known = _as_sampled(rollouts)  # which groups are flat is asked before any other pass
+    advantages = check_advantage(experiment, configured.advantage, sizes, known)
   batch = _check_prepare(shown, configured, sizes, rollouts, advantages)
   if source == "live":
     expects = f"bool {sizes.expects('P')}"
@@ -139,6 +143,13 @@ def _rollouts(sizes: Sizes, source: str, configured: ConfiguredObjective, update
     more |= {"old_values": logprobs} if Needs.CRITIC in needs else {}
   prompts = Prompts(sizes.array("PQ", jnp.int32), sizes.array("P", jnp.int32))
   return Rollouts(prompts, tokens, lengths, lengths, own, logprobs, **more)
+
+
+def _as_sampled(rollouts: Rollouts) -> Rollouts:
+  """Returns the rollouts without what passes of other policies add to them."""
+  added = ("old_logprobs", "old_entropy", "old_sum_of_squares", "old_values", "ref_logprobs")
+  nothing: Json = dict.fromkeys(added)
+  return dataclasses.replace(rollouts, **nothing)
 
 
 def _some_rollouts(like: Rollouts) -> Rollouts:

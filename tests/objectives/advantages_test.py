@@ -138,6 +138,14 @@ def test_otb_weighs_by_the_policy_that_sampled():
     named.otb(cases.replace(r, old_sum_of_squares=None))
 
 
+def test_the_optimal_token_baseline_is_not_asked_which_groups_are_flat():
+  """Dynamic sampling asks before the old policy's pass."""
+  r = outcomes([[1, 0], [1, 1]], [[1, 2], [2, 3]])
+  sampled = cases.replace(r, old_logprobs=None, old_sum_of_squares=None)
+  found = cases.configured(advantage="otb").flat(sampled)
+  np.testing.assert_array_equal(found, [False, True])
+
+
 def test_the_optimal_token_baseline_asks_for_the_old_policy():
   assert Needs.OLD_POLICY in cases.configured(advantage="otb").needs
   assert Needs.OLD_POLICY not in cases.configured(advantage="opo").needs

@@ -113,6 +113,16 @@ def test_an_advantage_of_ones_own(name, line, says, objective, own):
   assert says in said and (SHAPE in said or "finite numbers" in said), said
 
 
+def test_an_advantage_of_ones_own_cannot_read_the_old_policy(tmp_path):
+  """With mu = 2 the learner has its log-probs; dynamic sampling, which asks first, has not."""
+  (tmp_path / "own.py").write_text(
+    "def own(rollouts): return rollouts.rewards * rollouts.old_logprobs\n"
+  )
+  config = bad_settings_test.changed("objective.advantage", f"{tmp_path}/own.py:own")
+  config.learner.mu = 2
+  assert "own.py, line 1) failed, TypeError" in refusal(config)
+
+
 @pytest.mark.parametrize("name", ["whole_numbers", "half", "settings"])
 def test_an_advantage_of_ones_own_that_works(name, own):
   resolve(bad_settings_test.changed("objective.advantage", f"{own}:{name}"))
