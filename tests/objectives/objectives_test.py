@@ -395,3 +395,12 @@ def test_several_rewards_are_normalised_apart():
   scaled = cases.replace(r, components=r.components * jnp.array([7.0, 100.0]) + 3.0)
   a, b = cases.prepare(r, cfg).advantages, cases.prepare(scaled, cfg).advantages
   np.testing.assert_allclose(a, b, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", [n for n in ALL if "live" in cases.CASES[n][0].OBJECTIVE.data])
+def test_which_groups_are_flat_is_known_before_any_other_pass(name):
+  objective, changes = cases.CASES[name]
+  added = ("old_logprobs", "old_entropy", "old_sum_of_squares", "old_values", "ref_logprobs")
+  sampled = cases.replace(cases.rollouts(), **dict.fromkeys(added))
+  flat = cases.configured(objective, **changes).flat(sampled)
+  assert flat.shape == (4,) and flat.dtype == bool
