@@ -20,7 +20,7 @@ from grpo_jax.ops import masked
 from grpo_jax.ops import pass_at_k as for_pass_at_k
 from grpo_jax.types import Array, Rollouts
 
-READ_OLD_POLICY = ("otb",)  # advantages that need its forward pass
+READ_OLD_POLICY = ("otb",)  # advantages that read the old policy's probabilities
 RIGHT = 0.5  # a completion with a larger total reward is right
 LEAST_VARIANCE = 1e-8  # of REINFORCE++, by its authors' code
 
