@@ -97,7 +97,7 @@ KnownScored = ScoredRollouts[np.ndarray, Any]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainBatch:
-  """A batch that an objective's `prepare` returns; its `loss` is given slices of it along P.
+  """Holds what an objective's `prepare` returns; its `loss` is given slices of it along P.
 
   Its arrays are constants of the loss: none has a gradient.
   """
@@ -119,7 +119,7 @@ class TrainBatch:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-  """A policy's predictions for the tokens of a batch: all that its loss differentiates.
+  """Holds a policy's predictions for the tokens of a batch: all that its loss differentiates.
 
   Each has a gradient, and costs it only where the loss reads it.
   """

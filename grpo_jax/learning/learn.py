@@ -275,13 +275,7 @@ def with_frozen_logprobs(
   if setup.updates > 1 or needs & (Needs.OLD_POLICY | Needs.CRITIC) or old_params is not None:
     before = state.params if old_params is None else state.params | {MODEL: old_params}
     old = frozen_outputs(setup, before, rollouts, packing)
-    rollouts = dataclasses.replace(
-      rollouts,
-      old_logprobs=old.logprobs,
-      old_entropy=old.entropy,
-      old_sum_of_squares=old.sum_of_squares,
-      old_values=old.values,
-    )
+    rollouts = dataclasses.replace(rollouts, **{f"old_{k}": x for k, x in vars(old).items()})
   return rollouts
 
 

@@ -19,7 +19,7 @@ from grpo_jax.types import Array
 
 
 class TokenStats(NamedTuple):
-  """What the head says of each token, with p the softmax of its logits; each float32 [...]."""
+  """Holds what the head says of each token, float32 [...]; p is the softmax of its logits."""
 
   logprobs: Array  # log p of the token itself
   entropy: Array  # -sum of p log p over the vocabulary, in nats

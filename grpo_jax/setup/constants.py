@@ -23,7 +23,7 @@ LINEAR = ("neg", "reduce_sum", "convert_element_type", "reshape", "broadcast_in_
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Value:
-  """A value of the traced loss."""
+  """Holds what is known of a value of the traced loss."""
 
   made_by: str = ""  # the primitive; "" for arguments and constants
   parts: tuple["Value", ...] = ()  # what it was made of

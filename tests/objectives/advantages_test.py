@@ -124,7 +124,7 @@ def test_completions_with_step_rewards_are_compared_by_their_totals(rewards, max
 
 
 def test_otb_weighs_by_the_policy_that_sampled():
-  """A token of probability 1/2 of two has energy 1/2, one of probability 1 has 0."""
+  """Gives a token of probability 1/2 of two the energy 1/2, and one of 0.9 the energy 0.02."""
   r = outcomes([[1, 0], [1, 1]], [[1, 2], [2, 3]])
   old = jnp.log(jnp.array([[[0.5] * 6, [0.9] * 6]] * 2))
   squares = jnp.array([[[0.5] * 6, [0.82] * 6]] * 2)  # 0.9^2 + 0.1^2
