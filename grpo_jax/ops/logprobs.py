@@ -1,9 +1,9 @@
 """Computes log-probs of tokens, and the entropy and the sum of squares of the distributions that
-they come from, without the whole batch's logits.
+they come from, and how far those are from a teacher's, without the whole batch's logits.
 
 The head is chunked along the tokens, never along the vocabulary: only one chunk's logits `[chunk,
-V]` exist at a time, forwards and backwards. The backward pass computes them again, from three
-numbers that the forward pass keeps for each token.
+V]` exist at a time (and the teacher's, if there is one), forwards and backwards. The backward pass
+computes them again, from three numbers that the forward pass keeps for each token.
 """
 
 import functools
@@ -15,6 +15,8 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from grpo_jax.errors import SettingError
+from grpo_jax.ops import distillation
+from grpo_jax.ops.distillation import Divergence
 from grpo_jax.types import Array
 
 
@@ -24,6 +26,16 @@ class TokenStats(NamedTuple):
   logprobs: Array  # log p of the token itself
   entropy: Array  # -sum of p log p over the vocabulary, in nats
   sum_of_squares: Array  # sum of p^2 over the vocabulary
+  divergence: Array | None = (
+    None  # of p and the teacher's distribution, in nats; see distillation.py
+  )
+
+
+class TeacherHead(NamedTuple):
+  """Holds what a teacher's logits are made of; it has no gradient."""
+
+  hidden: Array  # [..., D], the states that predict the same targets
+  unembed: Array  # [V, D]; D may be another than the student's
 
 
 def token_stats(
@@ -34,16 +46,20 @@ def token_stats(
   temperature: float = 1.0,
   chunk: int,
   soft_cap: float = 0.0,
+  teacher: TeacherHead | None = None,
+  divergence: Divergence | None = None,
 ) -> TokenStats:
   """Returns log p[target], the entropy of p and the sum of its squares, with p = softmax(z).
+
+  With a teacher also the divergence of p and its distribution, at the same temperature and cap.
 
   z = cap(hidden @ unembed.T) / temperature, where cap(x) = soft_cap * tanh(x / soft_cap) (Gemma 2,
   arXiv 2408.00118), or x if soft_cap is 0.
 
-  All three are differentiated with respect to `hidden` and `unembed`. With the cotangents g, g_H
-  and g_S of a token's log-prob, entropy H and sum of squares S:
+  All are differentiated with respect to `hidden` and `unembed`. With the cotangents g, g_H, g_S and
+  g_D of a token's log-prob, entropy H, sum of squares S and divergence D:
 
-      dz = (g (onehot(target) - p) - g_H p (log p + H) + g_S 2 p (p - S)) / temperature
+      dz = (g (onehot(target) - p) - g_H p (log p + H) + g_S 2 p (p - S) + g_D dD/dz) / temperature
       d hidden = dz @ unembed
       d unembed = dz.T @ hidden
 
@@ -66,6 +82,8 @@ def token_stats(
     chunk: the most tokens whose logits exist at once. At least 256, better 512 if memory allows,
       since every chunk reads and writes d unembed once.
     soft_cap: of the logits, before the temperature; 0 for none.
+    teacher: whose distributions p is compared with; None: `divergence` of the result is None.
+    divergence: how they are compared; given with a teacher.
 
   Returns:
     TokenStats of [...] float32.
@@ -85,35 +103,51 @@ def token_stats(
       "expected hidden [..., D], unembed [V, D], targets [...]: "
       f"got hidden {hidden.shape}, unembed {unembed.shape}, targets {targets.shape}"
     )
-  shape = targets.shape
+  if teacher is not None and (
+    teacher.hidden.shape[:-1] != targets.shape
+    or teacher.unembed.shape != (unembed.shape[0], teacher.hidden.shape[-1])
+  ):
+    raise ValueError(
+      f"expected of the teacher hidden [{targets.shape}, D], unembed [{unembed.shape[0]}, D]: "
+      f"got hidden {teacher.hidden.shape}, unembed {teacher.unembed.shape}"
+    )
+  shape, count = targets.shape, 3 if teacher is None else 4
   if targets.size == 0:
-    return TokenStats(*(jnp.zeros(shape, jnp.float32),) * 3)
-  stats = _head(
-    temperature, chunk, soft_cap, hidden.reshape(-1, hidden.shape[-1]), unembed, targets.ravel()
-  )
-  return TokenStats(*(x.reshape(shape) for x in stats))
+    return TokenStats(*(jnp.zeros(shape, jnp.float32),) * count)
+  how = _How(temperature, chunk, soft_cap, divergence)
+  if teacher is not None:
+    teacher = TeacherHead(teacher.hidden.reshape(targets.size, -1), teacher.unembed)
+  stats = _head(how, hidden.reshape(targets.size, -1), unembed, targets.ravel(), teacher)
+  return jax.tree.map(lambda x: x.reshape(shape), stats)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+class _How(NamedTuple):
+  temperature: float
+  chunk: int
+  soft_cap: float
+  divergence: Divergence | None
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _head(
-  temperature: float, chunk: int, soft_cap: float, hidden: Array, unembed: Array, targets: Array
+  how: _How, hidden: Array, unembed: Array, targets: Array, teacher: TeacherHead | None
 ) -> TokenStats:
-  return _stats(temperature, chunk, soft_cap, hidden, unembed, targets)[0]
+  return _stats(how, hidden, unembed, targets, teacher)[0]
 
 
-def _forward(temperature, chunk, soft_cap, hidden, unembed, targets):
-  hidden, unembed, targets = hidden.value, unembed.value, targets.value  # CustomVJPPrimal
-  stats, lse = _stats(temperature, chunk, soft_cap, hidden, unembed, targets)
-  return stats, (hidden, unembed, targets, lse, stats.entropy, stats.sum_of_squares)
+def _forward(how, *arguments):
+  hidden, unembed, targets, teacher = jax.tree.map(lambda x: x.value, arguments)  # CustomVJPPrimal
+  stats, lse = _stats(how, hidden, unembed, targets, teacher)
+  return stats, (hidden, unembed, targets, teacher, lse, stats.entropy, stats.sum_of_squares)
 
 
-def _stats(temperature, chunk, soft_cap, hidden, unembed, targets):
+def _stats(how, hidden, unembed, targets, teacher):
   """Returns TokenStats of [N], and the logs of the normalisers [N]."""
-  steps = -(-targets.size // chunk)
+  steps = -(-targets.size // how.chunk)
 
   def body(_, inputs):
-    h, y = inputs  # [c, D], [c]
-    z, _ = _logits(h, unembed, temperature, soft_cap)  # [c, V]
+    h, y, h_t = inputs  # [c, D], [c], [c, D] or None
+    z, _ = _logits(how, h, unembed)  # [c, V]
     top = jnp.max(z, axis=-1, keepdims=True)
     e = jnp.exp(z - top)
     total = jnp.sum(e, axis=-1)
@@ -121,23 +155,30 @@ def _stats(temperature, chunk, soft_cap, hidden, unembed, targets):
     target = (jnp.take_along_axis(z, y[..., None], axis=-1) - top)[..., 0]
     log_total = jnp.log(total)
     squares = jnp.sum(e * e, axis=-1) / total**2
-    return None, (target - log_total, log_total - mean, squares, top[..., 0] + log_total)
+    d = None
+    if teacher is not None:
+      log_p = z - top - log_total[..., None]
+      d = distillation.value(how.divergence, log_p, _log_probs(how, h_t, teacher.unembed))
+    return None, (target - log_total, log_total - mean, squares, d, top[..., 0] + log_total)
 
-  _, out = lax.scan(body, None, (_split(hidden, steps), _split(targets, steps)))
-  *stats, lse = (x.ravel()[: targets.size] for x in out)
+  inputs = (hidden, targets, None if teacher is None else teacher.hidden)
+  _, out = lax.scan(body, None, jax.tree.map(lambda x: _split(x, steps), inputs))
+  *stats, lse = jax.tree.map(lambda x: x.ravel()[: targets.size], out)
   return TokenStats(*stats), lse
 
 
-def _backward(temperature, chunk, soft_cap, kept, cotangents):
-  hidden, unembed, targets, *of_token = kept
-  steps = -(-targets.size // chunk)
+def _backward(how, kept, cotangents):
+  hidden, unembed, targets, teacher, *of_token = kept
+  steps = -(-targets.size // how.chunk)
   # None where the loss does not read it
   cotangents = [None if isinstance(g, SymbolicZero) else g for g in cotangents]
 
   def body(d_unembed, inputs):
-    h, *of_token = inputs
-    y, lse, entropy, squares, g, g_entropy, g_squares = jax.tree.map(lambda x: x[:, None], of_token)
-    z, slope = _logits(h, unembed, temperature, soft_cap)
+    h, h_t, *of_token = inputs
+    y, lse, entropy, squares, g, g_entropy, g_squares, g_divergence = jax.tree.map(
+      lambda x: x[:, None], of_token
+    )
+    z, slope = _logits(how, h, unembed)
     log_p = z - lse
     p = jnp.exp(log_p)
     dz = jnp.zeros_like(z)
@@ -150,6 +191,9 @@ def _backward(temperature, chunk, soft_cap, kept, cotangents):
       dz -= p * (log_p + entropy) * (g_entropy * slope)
     if g_squares is not None:
       dz += 2.0 * p * (p - squares) * (g_squares * slope)
+    if g_divergence is not None:
+      log_t = _log_probs(how, h_t, teacher.unembed)
+      dz += distillation.gradient(how.divergence, log_p, log_t) * (g_divergence * slope)
     dz = dz.astype(unembed.dtype)  # [c, V]
     d_h = lax.dot_general(dz, unembed, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
     d_unembed += lax.dot_general(
@@ -157,11 +201,13 @@ def _backward(temperature, chunk, soft_cap, kept, cotangents):
     )
     return d_unembed, d_h.astype(hidden.dtype)
 
-  inputs = jax.tree.map(lambda x: _split(x, steps), (hidden, targets, *of_token, *cotangents))
+  states = hidden, None if teacher is None else teacher.hidden
+  inputs = jax.tree.map(lambda x: _split(x, steps), (*states, targets, *of_token, *cotangents))
   d_unembed, d_hidden = lax.scan(body, jnp.zeros_like(unembed, jnp.float32), inputs)
   return (
     d_hidden.reshape(-1, hidden.shape[-1])[: targets.size],
     d_unembed.astype(unembed.dtype),
+    None,
     None,
   )
 
@@ -175,13 +221,16 @@ def _split(x: Array, steps: int) -> Array:
   return x.reshape(steps, -1, *x.shape[1:])
 
 
-def _logits(
-  h: Array, unembed: Array, temperature: float, soft_cap: float
-) -> tuple[Array, Array | float]:
+def _logits(how: _How, h: Array, unembed: Array) -> tuple[Array, Array | float]:
   """Returns capped and tempered logits [c, V] float32, and their derivative by the plain ones."""
   z = lax.dot_general(h, unembed, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
-  slope: Array | float = 1.0 / temperature
-  if soft_cap:
-    t = jnp.tanh(z / soft_cap)
-    z, slope = soft_cap * t, (1.0 - t * t) / temperature
-  return z / temperature, slope
+  slope: Array | float = 1.0 / how.temperature
+  if how.soft_cap:
+    t = jnp.tanh(z / how.soft_cap)
+    z, slope = how.soft_cap * t, (1.0 - t * t) / how.temperature
+  return z / how.temperature, slope
+
+
+def _log_probs(how: _How, h: Array, unembed: Array) -> Array:
+  """Returns the log-probs [c, V] float32 of a chunk of states."""
+  return jax.nn.log_softmax(_logits(how, h, unembed)[0], axis=-1)

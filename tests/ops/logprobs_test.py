@@ -1,4 +1,5 @@
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,9 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from grpo_jax.errors import SettingError
-from grpo_jax.ops.logprobs import token_stats
+from grpo_jax.ops import distillation
+from grpo_jax.ops.distillation import Divergence
+from grpo_jax.ops.logprobs import TeacherHead, token_stats
 
 
 def _inputs(shape=(7,), width=6, vocab=11, dtype=jnp.float32, seed=0):
@@ -31,8 +34,9 @@ def _dense(hidden, unembed, targets, temperature=1.0, soft_cap=0.0):
 
 def _grads(function, hidden, unembed, targets, weights):
   def loss(hidden, unembed):
-    stats = function(hidden, unembed, targets)
-    return sum(jnp.sum(w * x) for w, x in zip(weights, stats) if w is not None), stats
+    stats = [x for x in function(hidden, unembed, targets) if x is not None]
+    read = zip(weights, stats, strict=True)
+    return sum(jnp.sum(w * x) for w, x in read if w is not None), stats
 
   grads, out = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(hidden, unembed)
   return *out, *grads
@@ -71,7 +75,7 @@ def test_gradient_equals_finite_differences_in_float64():
     hidden, unembed, targets, weights = _inputs((5,), dtype=jnp.float64)
 
     def loss(hidden, unembed):
-      stats = token_stats(hidden, unembed, targets, chunk=2, temperature=0.8, soft_cap=3.0)
+      stats = token_stats(hidden, unembed, targets, chunk=2, temperature=0.8, soft_cap=3.0)[:3]
       return sum(jnp.sum(w * x) for w, x in zip(weights, stats, strict=True))
 
     def dense(hidden, unembed):
@@ -87,6 +91,65 @@ def test_gradient_equals_finite_differences_in_float64():
           for s in (step, -step)
         ]
         np.testing.assert_allclose(grad[index], (there - back) / 2e-5, atol=1e-6)
+
+
+TEACHERS = [
+  Divergence("forward"),
+  Divergence("reverse", top_k=4, top_k_of="teacher"),
+  Divergence("jensen_shannon", beta=0.3, top_k=4),
+]
+
+
+def _teacher(shape, width=3, vocab=11):
+  keys = jax.random.split(jax.random.key(9))
+  hidden = jax.random.normal(keys[0], (*shape, width))
+  return TeacherHead(hidden, jax.random.normal(keys[1], (vocab, width)))
+
+
+def _dense_divergence(divergence, teacher, hidden, unembed, targets, temperature, soft_cap):
+  """Returns the three statistics and the divergence of whole rows of logits."""
+
+  def log_probs(hidden, unembed):
+    z = soft_cap * jnp.tanh(jnp.einsum("...d,vd->...v", hidden, unembed) / soft_cap)
+    return jax.nn.log_softmax(z / temperature)
+
+  stats = _dense(hidden, unembed, targets, temperature, soft_cap)
+  return *stats, distillation.value(divergence, log_probs(hidden, unembed), log_probs(*teacher))
+
+
+@pytest.mark.parametrize("divergence", TEACHERS, ids=str)
+@pytest.mark.parametrize("read", [(0, 0, 0, 1), (1, 1, 1, 1)])
+@pytest.mark.parametrize("shape,chunk", [((7,), 3), ((2, 3, 5), 13), ((), 2)])
+def test_divergence_equals_dense_logits_and_its_gradient(shape, chunk, read, divergence):
+  *inputs, weights = _inputs(shape)
+  weights = [*weights, jnp.cos(jnp.arange(weights[0].size)).reshape(shape)]
+  inputs.append([w if there else None for w, there in zip(weights, read)])
+  how = {"temperature": 0.7, "soft_cap": 1.5}
+  teacher = _teacher(shape)
+  ours = functools.partial(token_stats, chunk=chunk, teacher=teacher, divergence=divergence, **how)
+  dense = functools.partial(_dense_divergence, divergence, teacher, **how)
+  for got, want in zip(_grads(ours, *inputs), _grads(dense, *inputs), strict=True):
+    assert got.shape == want.shape and got.dtype == want.dtype
+    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_nothing_flows_to_the_teacher():
+  hidden, unembed, targets, _ = _inputs()
+
+  def divergence(teacher):
+    how = {"chunk": 3, "teacher": teacher, "divergence": Divergence("reverse")}
+    return jnp.sum(token_stats(hidden, unembed, targets, **how).divergence)
+
+  for gradient in jax.grad(divergence)(_teacher((7,))):
+    assert np.all(gradient == 0)
+
+
+def test_a_teacher_of_another_vocabulary_is_refused():
+  hidden, unembed, targets, _ = _inputs()
+  with pytest.raises(ValueError, match="of the teacher"):
+    token_stats(
+      hidden, unembed, targets, chunk=3, teacher=_teacher((7,), vocab=12), divergence=TEACHERS[0]
+    )
 
 
 def test_huge_logits_stay_finite():
@@ -150,25 +213,77 @@ def test_no_tokens():
 
 
 @pytest.mark.skipif(jax.device_count() < 8, reason="needs eight devices")
-def test_any_sharding_gives_the_same():
+@pytest.mark.parametrize("divergence", [None, *TEACHERS], ids=str)
+def test_any_sharding_gives_the_same(divergence):
   mesh = jax.make_mesh((2, 2, 2), ("fsdp", "group", "tensor"), axis_types=(AxisType.Auto,) * 3)
   rows, head = P("fsdp", "group"), P("tensor", ("fsdp", "group"))
-  inputs = _inputs((4, 2, 5), width=8, vocab=16)
-  local = functools.partial(token_stats, chunk=4)  # 10 tokens a device
-  sharded = jax.shard_map(
+  inputs, teacher = _inputs((4, 2, 5), width=8, vocab=48), _teacher((4, 2, 5), 8, vocab=48)
+
+  def local(hidden, unembed, targets, *teacher):  # 10 tokens a device
+    if divergence is None:
+      return token_stats(hidden, unembed, targets, chunk=4)
+    return token_stats(
+      hidden, unembed, targets, chunk=4, teacher=TeacherHead(*teacher), divergence=divergence
+    )
+
+  def place(x, spec):
+    return jax.device_put(x, NamedSharding(mesh, spec))
+
+  of_teacher = () if divergence is None else (place(teacher[0], rows), place(teacher[1], head))
+  local_in_shards = jax.shard_map(
     local,
     mesh=mesh,
-    in_specs=(rows, P(), rows),
+    in_specs=(rows, P(), rows, rows, P())[: 3 + len(of_teacher)],
     out_specs=rows,
     axis_names={"fsdp", "group"},
     check_vma=False,
   )
-  placed = [
-    jax.device_put(x, NamedSharding(mesh, s))
-    for x, s in zip(inputs, (rows, head, rows, P(None, *rows)), strict=True)
-  ]
-  for got, want in zip(_grads(sharded, *placed), _grads(_dense, *inputs), strict=True):
+
+  def sharded(*inputs):
+    return local_in_shards(*inputs, *of_teacher)
+
+  def whole(*inputs):
+    return local(*inputs, *teacher)
+
+  weights = inputs[3] if divergence is None else jnp.concatenate([inputs[3], inputs[3][:1]])
+  inputs = (*inputs[:3], weights)
+  specs = (rows, head, rows, P(None, *rows))
+  placed = [place(x, spec) for x, spec in zip(inputs, specs, strict=True)]
+  for got, want in zip(_grads(sharded, *placed), _grads(whole, *inputs), strict=True):
     np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+@pytest.mark.skipif(jax.device_count() < 8, reason="needs eight devices")
+def test_shards_of_the_vocabulary_send_only_their_largest():
+  mesh = jax.make_mesh((2, 4), ("fsdp", "tensor"), axis_types=(AxisType.Auto,) * 2)
+  vocab, k, chunk = 4096, 10, 16
+
+  def loss(hidden, unembed, targets, *teacher):
+    divergence = Divergence("reverse", top_k=k)
+    how = {"chunk": chunk, "teacher": TeacherHead(*teacher), "divergence": divergence}
+    return token_stats(hidden, unembed, targets, **how).divergence
+
+  rows = P("fsdp")
+  sharded = jax.shard_map(
+    loss,
+    mesh=mesh,
+    in_specs=(rows, P(), rows, rows, P()),
+    out_specs=rows,
+    axis_names={"fsdp"},
+    check_vma=False,
+  )
+
+  def shape(dims, dtype, *spec):
+    return jax.ShapeDtypeStruct(dims, dtype, sharding=NamedSharding(mesh, P(*spec)))
+
+  states, head = shape((64, 8), "float32", "fsdp"), shape((vocab, 8), "float32", "tensor")
+  arguments = states, head, shape((64,), "int32", "fsdp"), states, head
+  text = (
+    jax.jit(jax.grad(lambda *x: jnp.sum(sharded(*x)), (0, 1))).lower(*arguments).compile().as_text()
+  )
+  gathered = re.findall(r"= \w+\[([\d,]*)\]\S* all-gather\(", text)
+  assert gathered
+  assert all(dims == f"{chunk},{4 * (k + 1)}" for dims in gathered), gathered
 
 
 @pytest.mark.parametrize(
