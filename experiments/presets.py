@@ -134,6 +134,18 @@ PRESETS: Table = {
   "sft": ("sft", {"loop": "offline", "offline.data": "solutions", "sampler.group": 1}),
   "dpo": ("dpo", {"loop": "offline", "offline.data": "pairs"}),  # 2305.18290
   "distill": ("distill", {"sampler.tries": 1}),  # on-policy; no reward is asked
+  # MOPD, 2601.02780: IcePop's bounds
+  "mopd": (
+    "distill",
+    {
+      "sampler.tries": 1,
+      "objective.mismatch": "token",
+      "objective.mismatch_high": 0.0,
+      **kept("token", 0.5, 5.0),
+    },
+  ),
+  # 2306.13649, on the student's own samples
+  "gkd": ("gkd", {"sampler.tries": 1}),
   "distill_offline": ("distill_offline", SAMPLES),
 }
 

@@ -72,6 +72,8 @@ class Rollouts(Generic[Small, Large]):
   old_entropy: Large | None = None  # [P, G, L] float32, of the same policy's full softmax p
   old_sum_of_squares: Large | None = None  # [P, G, L] float32, of the same, sum of p^2
   ref_logprobs: Large | None = None  # [P, G, L] float32, of the reference (or of the teacher)
+  # [P, G, L, D], the teacher's hidden states that predict each token
+  ref_hidden: Large | None = None
   old_values: Large | None = None  # [P, G, L] float32, of the critic before the update
 
 
@@ -111,6 +113,7 @@ class TrainBatch:
   weights: Array
   old_logprobs: Array | None = None  # [P, G, L] float32; None: stop_gradient of the new ones
   ref_logprobs: Array | None = None  # [P, G, L] float32
+  ref_hidden: Array | None = None  # [P, G, L, D], see Rollouts
   sampler_logprobs: Array | None = None  # [P, G, L] float32
   # an objective's own arrays, [P] or [P, G, ...]
   extra: dict[str, Array] = dataclasses.field(default_factory=dict)
@@ -128,6 +131,7 @@ class Outputs:
   entropy: Array  # [P, G, L] float32, of the full softmax p, in nats
   sum_of_squares: Array  # [P, G, L] float32, sum of p^2 over the vocabulary
   values: Array | None = None  # [P, G, L] float32, of the critic, before each token
+  divergence: Array | None = None  # [P, G, L] float32, in nats, of p and a teacher's distribution
 
 
 @jax.tree_util.register_dataclass

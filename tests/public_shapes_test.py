@@ -33,17 +33,18 @@ from experiments import (
   presets,
 )
 from grpo_jax.errors import SettingError
-from grpo_jax.learning import forward, learn, movement, optimizer, totals
+from grpo_jax.learning import forward, learn, movement, optimizer, passes, totals
 from grpo_jax.learning.state import abstract, create
 from grpo_jax.loops import groups
 from grpo_jax.models import attention, heads, int8, layers, variants
 from grpo_jax.models import decoder as decoders
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.objectives import reward_model
-from grpo_jax.objectives.base import Needs
+from grpo_jax.objectives.base import Needs, reads_reference
 from grpo_jax.ops import (
   advantages,
   decoding,
+  distillation,
   divergences,
   logprobs,
   masked,
@@ -64,7 +65,16 @@ from grpo_jax.types import Outputs, Prompts, Rollouts, Scores
 P, G, L, LP, V, D = 4, 5, 7, 6, tiny.V, 32  # no two alike, but for the model's own
 R, T, S = 3, 9, 11  # rows, their width, slots
 N, U = 13, 20  # tokens of a list, places that it holds
-MODULES = (advantages, decoding, divergences, logprobs, masked, preferences, surrogate)
+MODULES = (
+  advantages,
+  decoding,
+  distillation,
+  divergences,
+  logprobs,
+  masked,
+  preferences,
+  surrogate,
+)
 MODULES += (
   mismatch,
   pass_at_k,
@@ -73,6 +83,7 @@ MODULES += (
   packed_rows,
   forward,
   learn,
+  passes,
   totals,
   movement,
   sampler,
@@ -123,13 +134,13 @@ def critic() -> Any:
   return model()[1] | {"value_head": jax.eval_shape(lambda: heads.init_scalar(D))}
 
 
-def learner() -> learn.Setup:
-  return learn.Setup(model()[0], tiny.objective(), None, tiny.section("learner"), 1.0)
+def learner() -> passes.Setup:
+  return passes.Setup(model()[0], tiny.objective(), None, tiny.section("learner"), 1.0)
 
 
-def judge() -> learn.Setup:
+def judge() -> passes.Setup:
   objective = tiny.objective(reward_model)
-  return learn.Setup(scorer(), objective, None, tiny.section("learner"), 1.0)
+  return passes.Setup(scorer(), objective, None, tiny.section("learner"), 1.0)
 
 
 def scorer() -> Decoder:
@@ -194,6 +205,16 @@ CASES = {
   "decoding.check": None,
   "decoding.soft_cap": (with_statics(decoding.soft_cap, 3.0), (f(S, V),), (S, V)),
   "decoding.sample": (with_statics(decoding.sample, **HOW), (f(S, V), f(S)), [(S,)] * 3),
+  "distillation.value": (
+    lambda s, t: distillation.value(distillation.Divergence("reverse", top_k=2), s, t),
+    (f(S, V), f(S, V)),
+    (S,),
+  ),
+  "distillation.gradient": (
+    lambda s, t: distillation.gradient(distillation.Divergence("forward"), s, t),
+    (f(S, V), f(S, V)),
+    (S, V),
+  ),
   "divergences.k1": (divergences.k1, (PGL, PGL), (P, G, L)),
   "divergences.k2": (divergences.k2, (PGL, PGL), (P, G, L)),
   "divergences.k3": (divergences.k3, (PGL, PGL), (P, G, L)),
@@ -255,6 +276,7 @@ CASES = {
     (i(P, G, L), i(P, G), PACKING),
     [(P, R, T)] * 3,
   ),
+  "rows.values_to_rows": (packed_rows.values_to_rows, (f(P, G, L, D), PACKING), (P, R, T, D)),
   "rows.rows_to_completions": (
     with_statics(packed_rows.rows_to_completions, G, L),
     (f(P, R, T), PACKING),
@@ -284,6 +306,16 @@ CASES = {
     (lambda: model()[1], PROMPTS, i(P, G, L), i(P, G), PACKING),
     [(P, G, L)] * 3,
   ),
+  "forward.hidden": (
+    lambda params, *x: forward.hidden(model()[0], params, *x),
+    (lambda: model()[1], PROMPTS, i(P, G, L), i(P, G), PACKING),
+    (P, G, L, D),
+  ),
+  "forward.head": (
+    lambda params: next(iter(forward.head(model()[0], params).values()))["weight"],
+    (lambda: model()[1],),
+    (V, D),
+  ),
   "forward.scores": (
     lambda params, *x: forward.scores(scorer(), params, *x),
     (lambda: scorer().shapes(), PROMPTS, i(P, G, L), i(P, G), PACKING),
@@ -294,30 +326,35 @@ CASES = {
     (critic, PROMPTS, i(P, G, L), i(P, G), PACKING),
     (P, G, L),
   ),
-  "learn.microbatches_of_minibatch": (
-    lambda: jnp.zeros(learn.microbatches_of_minibatch(tiny.section("learner", microbatch=1), P)),
+  "passes.microbatches_of_minibatch": (
+    lambda: jnp.zeros(passes.microbatches_of_minibatch(tiny.section("learner", microbatch=1), P)),
     (),
     (P,),
   ),
-  "learn.microbatches_of_rollout": (
+  "passes.microbatches_of_rollout": (
     lambda: jnp.zeros(
-      learn.microbatches_of_rollout(tiny.section("learner", minibatches=2, microbatch=1), P)
+      passes.microbatches_of_rollout(tiny.section("learner", minibatches=2, microbatch=1), P)
     ),
     (),
     (P,),
   ),
-  "learn.outputs": (
-    lambda params, *x: learn.outputs(learner(), {"policy": params}, *x),
+  "passes.outputs": (
+    lambda params, *x: passes.outputs(learner(), {"policy": params}, *x),
     (lambda: model()[1], sampled, PACKING),
     [(P, G, L)] * 3,
   ),
-  "learn.scores": (
-    lambda params, *x: learn.scores(judge(), {"policy": params}, *x),
+  "passes.scores": (
+    lambda params, *x: passes.scores(judge(), {"policy": params}, *x),
     (lambda: scorer().shapes(), sampled, PACKING),
     (P, G, L),
   ),
-  "learn.frozen_outputs": (
-    lambda params, *x: learn.frozen_outputs(learner(), params, *x),
+  "passes.teacher_hidden": (
+    lambda params, *x: passes.teacher_hidden(learner(), params, *x),
+    (lambda: model()[1], sampled, PACKING),
+    (P, G, L, D),
+  ),
+  "passes.frozen_outputs": (
+    lambda params, *x: passes.frozen_outputs(learner(), params, *x),
     (lambda: {"policy": model()[1], "critic": critic()}, sampled, PACKING),
     [(P, G, L)] * 4,
   ),
@@ -341,7 +378,7 @@ CASES = {
   "learn.one_pass": None,
   "learn.next_pass": None,
   "learn.inner_loop": None,
-  "learn.with_frozen_logprobs": None,
+  "passes.with_frozen_logprobs": None,
   "learn.learn": None,
   "movement.movement": None,
   "learn.make_learn": None,
@@ -598,7 +635,7 @@ def test_shapes_of_the_objectives(case):
   for extra in jax.tree.leaves(batch.extra):
     assert extra.shape[0] == shape[0]  # cut along P with the rest
   loss = objective.OBJECTIVE.loss
-  outputs = Outputs(*(f(*shape),) * 4)
+  outputs = Outputs(*(f(*shape),) * 5)
   if objective.OBJECTIVE.trains_reward_model:
     outputs = Scores(f(*shape))
   loss, metrics = jax.eval_shape(lambda o, x: loss(o, x, cfg), outputs, batch)
@@ -636,14 +673,14 @@ def trace(
     rollouts, rewards=f(*shape), given=b(*shape), components=f(p, group, n)
   )
   temperature = config.sampler.temperature
-  setup = learn.Setup(d, objective, tx, config.learner, temperature)
+  setup = passes.Setup(d, objective, tx, config.learner, temperature)
   update = learn.make_learn(setup)
   packing = Packing(
     i(p, max(1, group // 2), length),
     p * group * length // 2,
     p * config.data.max_prompt_length // 2,
   )
-  ref = params["policy"] if Needs.REFERENCE in objective.needs else None
+  ref = params["policy"] if reads_reference(objective.needs) else None
   after, metrics, record = jax.eval_shape(update, state, ref, None, rollouts, packing)
   chex.assert_trees_all_equal_shapes_and_dtypes(after, state)
   chex.assert_shape(list(metrics.values()), ())
@@ -675,7 +712,7 @@ def warm_start() -> build.Model:
   return build.model(make(arithmetic.get_config()), jax.devices()[:1])
 
 
-@pytest.mark.parametrize("objective", ["distill", "distill_offline"])
+@pytest.mark.parametrize("objective", ["distill", "distill_offline", "gkd"])
 def test_distillation_asks_for_its_teacher(objective):
   for experiment in (arithmetic, gsm8k):
     with pytest.raises(SettingError, match="teacher=''.*use teacher=FOLDER"):
@@ -915,7 +952,7 @@ def test_steps_compile_once(compiled):
     made, ready=once(made.ready), run=once(made.run, static_argnames="prompt_size")
   )
   update = once(
-    learn.make_learn(learn.Setup(d, tiny.objective(), tx, learner, 0.7)), donate_argnums=0
+    learn.make_learn(passes.Setup(d, tiny.objective(), tx, learner, 0.7)), donate_argnums=0
   )
   state = create({"policy": tiny.params(mesh=mesh)}, tx)
   placed = jax.tree.map(lambda x: x.sharding, state)

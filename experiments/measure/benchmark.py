@@ -33,7 +33,7 @@ from experiments import arguments
 from experiments.measure import rates
 from grpo_jax.config import kinds, settings
 from grpo_jax.distributed import sharding
-from grpo_jax.learning import learn, optimizer
+from grpo_jax.learning import learn, optimizer, passes
 from grpo_jax.learning.state import MODEL, TrainState, create
 from grpo_jax.models.costs import decode_bytes, flops
 from grpo_jax.models.decoder import Decoder, DecoderConfig
@@ -107,14 +107,14 @@ def make_workload(config: ConfigDict) -> tuple[Workload, TrainState]:
   init = jax.jit(decoder.init, out_shardings=decoder.shardings())
   tx = optimizer.make_optimizer(cfg, experiment.steps)
   temperature = experiment.sampler.temperature
-  setup = learn.Setup(decoder, experiment.objective, tx, cfg, temperature)
+  setup = passes.Setup(decoder, experiment.objective, tx, cfg, temperature)
   workload = Workload(
     config,
     decoder,
     sampler.make_sampler(decoder, experiment.sampler, ()),
     learn.make_learn(setup),
     init(jax.random.key(0)),
-    learn.microbatches_of_rollout(cfg, experiment.data.prompts),
+    passes.microbatches_of_rollout(cfg, experiment.data.prompts),
   )
   return workload, create({MODEL: init(jax.random.key(0))}, tx)
 

@@ -13,7 +13,7 @@ from grpo_jax.distributed import inputs
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import policy
-from grpo_jax.learning import learn
+from grpo_jax.learning import passes
 from grpo_jax.models.decoder import Params
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.reward_models import rewards
@@ -199,7 +199,7 @@ def judging_sizes(experiment: Experiment, layout: Layout, group: int) -> Sizes:
   A microbatch has at most as many completions as one of the learner, so it takes no more memory.
   `group` is the number of completions of a problem.
   """
-  learners = learn.microbatches_of_rollout(experiment.learner, experiment.data.prompts)
+  learners = passes.microbatches_of_rollout(experiment.learner, experiment.data.prompts)
   most = experiment.data.prompts * experiment.sampler.group // learners
   prompts = experiment.eval.batch // layout.size("prompt")  # of a shard
   cuts = [n for n in range(1, prompts + 1) if prompts % n == 0]

@@ -18,13 +18,15 @@ from grpo_jax.distributed.sharding import batch_axes
 from grpo_jax.models import heads
 from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.models.shards import spec_over
-from grpo_jax.ops.logprobs import TokenStats, token_stats
+from grpo_jax.ops.distillation import Divergence
+from grpo_jax.ops.logprobs import TeacherHead, TokenStats, token_stats
 from grpo_jax.packing.lists import GroupLists, group_lists
 from grpo_jax.packing.plan import Packing
-from grpo_jax.packing.rows import Rows, completions_to_rows, rows_to_completions
+from grpo_jax.packing.rows import Rows, completions_to_rows, rows_to_completions, values_to_rows
 from grpo_jax.types import Array, Prompts
 
-T = TypeVar("T")  # arrays [P, G, L]
+T = TypeVar("T")  # arrays [P, G, L, ...]
+TEACHER = "teacher"  # name of a part of a tree: the teacher's unembedding, as the decoder has it
 
 
 class Batch(NamedTuple):
@@ -34,6 +36,7 @@ class Batch(NamedTuple):
   tokens: Array  # [P, G, L]
   lengths: Array  # [P, G]
   packing: Packing
+  teacher: Array | None = None  # [P, G, L, D], the teacher's hidden states, see `hidden`
 
 
 class States(NamedTuple):
@@ -46,7 +49,7 @@ class States(NamedTuple):
 
 
 def by_shard(decoder: Decoder, compute: Callable[..., T], params: Params, batch: Batch) -> T:
-  """Returns `compute(decoder, params, batch)`, computed shard by shard: arrays `[P, G, L]`.
+  """Returns `compute(decoder, params, batch)`, computed shard by shard: arrays `[P, G, L, ...]`.
 
   Args:
     decoder: on the whole mesh.
@@ -59,6 +62,7 @@ def by_shard(decoder: Decoder, compute: Callable[..., T], params: Params, batch:
     return compute(decoder, params, batch)
   axes = layout.shard_axes
   cuts = jax.tree.map(lambda spec: spec_over(spec, axes), decoder.specs(layout))
+  cuts[TEACHER] = {name: cuts[name] for name in params.get(TEACHER, {})}
   inside = decoder.in_shard()
 
   def spec(x: Array, names: tuple) -> PartitionSpec:
@@ -106,8 +110,12 @@ def logprobs(
   *,
   temperature: float,
   chunk: int,
+  teacher: Array | None = None,
+  divergence: Divergence | None = None,
 ) -> TokenStats:
   """Returns log-probs of completions, and entropies and sums of squares of their distributions.
+
+  With a teacher also how far they are from its distributions.
 
   Args:
     decoder, params: the policy, or any tree of its structure.
@@ -116,29 +124,77 @@ def logprobs(
     packing: by `packing.plan.pack`; `Packing()` computes one row a completion, with its padding.
     temperature: at which the completions were sampled.
     chunk: tokens whose logits exist at a time, on one device.
+    teacher: its states for the same tokens, of `hidden`; then `params[TEACHER]` is `head` of its
+      tree.
+    divergence: how the distributions are compared.
 
   Returns:
     TokenStats of `[P, G, L]` float32, without meaning on padding.
   """
-  compute = functools.partial(_logprobs, temperature, chunk)
-  return by_shard(decoder, compute, params, Batch(prompts, tokens, lengths, packing))
+  compute = functools.partial(_logprobs, temperature, chunk, divergence)
+  return by_shard(decoder, compute, params, Batch(prompts, tokens, lengths, packing, teacher))
 
 
 def _logprobs(
-  temperature: float, chunk: int, decoder: Decoder, params: Params, batch: Batch
+  temperature: float,
+  chunk: int,
+  divergence: Divergence | None,
+  decoder: Decoder,
+  params: Params,
+  batch: Batch,
 ) -> TokenStats:
   params = decoder.whole(params)
   first, hidden, rows, lists = _states(decoder, params, batch)
   hidden = lists.rows.to_list(predictors(first, hidden, rows.offsets))  # [N, D]
   targets = lists.rows.to_list(rows.tokens)  # [N]
   unembed = decoder.unembed(params).astype(hidden.dtype)  # as the sampler has it
-  cap = decoder.config.logit_soft_cap
-  stats = token_stats(hidden, unembed, targets, temperature=temperature, chunk=chunk, soft_cap=cap)
+  teacher = None
+  if batch.teacher is not None:
+    states = lists.rows.to_list(values_to_rows(batch.teacher, batch.packing))  # [N, D]
+    head = decoder.unembed(decoder.whole(params[TEACHER]))
+    teacher = TeacherHead(states, head.astype(states.dtype))
+  stats = token_stats(
+    hidden,
+    unembed,
+    targets,
+    temperature=temperature,
+    chunk=chunk,
+    soft_cap=decoder.config.logit_soft_cap,
+    teacher=teacher,
+    divergence=divergence,
+  )
 
   def to_completions(x: Array) -> Array:
     return rows_to_completions(lists.rows.from_list(x), batch.packing, *batch.tokens.shape[1:])
 
-  return TokenStats(*map(to_completions, stats))
+  return jax.tree.map(to_completions, stats)
+
+
+def hidden(
+  decoder: Decoder,
+  params: Params,
+  prompts: Prompts,
+  tokens: Array,
+  lengths: Array,
+  packing: Packing,
+) -> Array:
+  """Returns the hidden states that predict each token, `[P, G, L, D]`, in the decoder's dtype.
+
+  Arguments are those of `logprobs`. Padding has no meaning.
+  """
+  return by_shard(decoder, _hidden, params, Batch(prompts, tokens, lengths, packing))
+
+
+def head(decoder: Decoder, params: Params) -> Params:
+  """Returns the part of a tree that makes logits of hidden states."""
+  name = "embed" if decoder.config.tied else "unembed"
+  return {name: params[name]}
+
+
+def _hidden(decoder: Decoder, params: Params, batch: Batch) -> Array:
+  first, hidden, rows, _ = _states(decoder, decoder.whole(params), batch)
+  states = predictors(first, hidden, rows.offsets)
+  return rows_to_completions(states, batch.packing, *batch.tokens.shape[1:])
 
 
 def values(

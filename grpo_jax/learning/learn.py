@@ -7,7 +7,8 @@ prepare a batch, and makes mu passes over it in minibatches. Each minibatch is o
 optimizer, accumulated over microbatches. A microbatch is a slice of prompts; its denominators are
 those of the whole minibatch (`TrainBatch.weights`), so its size changes nothing but memory.
 
-Read from the bottom up: `learn`, `inner_loop`, `one_pass`, `optimizer_step`, `gradient`.
+Read from the bottom up: `learn`, `inner_loop`, `one_pass`, `optimizer_step`, `gradient`. The
+forward passes are in passes.py.
 """
 
 import dataclasses
@@ -19,54 +20,23 @@ import jax.numpy as jnp
 import optax
 
 from grpo_jax.aliases import Tree
-from grpo_jax.config import settings
-from grpo_jax.errors import SettingError
-from grpo_jax.learning import forward, optimizer, totals
-from grpo_jax.learning.state import CRITIC, MODEL, TrainState, Trees
+from grpo_jax.learning import optimizer, totals
+from grpo_jax.learning.passes import (
+  Setup,
+  microbatches_of_minibatch,
+  outputs,
+  scores,
+  with_frozen_logprobs,
+)
+from grpo_jax.learning.state import TrainState, Trees
 from grpo_jax.learning.stop_rules import RAN_ALL, STOP_RULES
-from grpo_jax.models import lora
 from grpo_jax.models.decoder import Decoder, Params
-from grpo_jax.objectives.base import ConfiguredObjective, Needs
+from grpo_jax.objectives.base import Needs
 from grpo_jax.packing.microbatches import join_microbatches, split_microbatches
 from grpo_jax.packing.plan import Packing
-from grpo_jax.types import Array, Metrics, Outputs, Rollouts, Scores, TrainBatch
+from grpo_jax.types import Array, Metrics, Rollouts, TrainBatch
 
 Minibatches = tuple[TrainBatch, Packing]  # each array with a leading axis of minibatches
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Setup:
-  """Everything that stays the same from batch to batch; jitted functions close over it."""
-
-  decoder: Decoder  # in the learner's dtype
-  objective: ConfiguredObjective
-  tx: optax.GradientTransformation  # of TrainState.params
-  cfg: settings.Learner
-  temperature: float  # the one that the completions were sampled at
-  # the tree under adapters (models/lora.py), set when a function is traced
-  base: Params | None = None
-
-  def __post_init__(self) -> None:
-    for rule in STOP_RULES:
-      value = getattr(self.cfg, rule)
-      if value and not self.objective.has_ratio:
-        raise SettingError(
-          f"learner.{rule}={value}: {self.objective.name} has no ratio to the old policy; use 0"
-        )
-      if value and self.cfg.mu == 1:
-        raise SettingError(
-          f"learner.{rule}={value} with learner.mu=1: it ends passes before mu; use 0, or a larger "
-          "mu"
-        )
-
-  @property
-  def updates(self) -> int:
-    """Largest number of optimizer updates from one batch of rollouts."""
-    return self.cfg.mu * self.cfg.minibatches
-
-  def over(self, base: Params | None) -> "Setup":
-    """Returns the setup over the base of adapters."""
-    return dataclasses.replace(self, base=base)
 
 
 class Trace(NamedTuple):
@@ -77,52 +47,6 @@ class Trace(NamedTuple):
   advantages: Array  # [P, G, L] float32, 0 on padding
   lower: Array  # [P, G, L] float32, the least ratio that a token with A < 0 is driven to
   upper: Array  # [P, G, L] float32, the largest ratio that a token with A > 0 is driven to
-
-
-def microbatches_of_minibatch(cfg: settings.Learner, prompts: int) -> int:
-  """Returns the number of microbatches in a minibatch; `cfg` is the `learner` section."""
-  return prompts // cfg.microbatch if cfg.microbatch and cfg.microbatch < prompts else 1
-
-
-def microbatches_of_rollout(cfg: settings.Learner, prompts: int) -> int:
-  """Returns the number of microbatches in a batch; `cfg` is the `learner` section."""
-  return cfg.minibatches * microbatches_of_minibatch(cfg, prompts // cfg.minibatches)
-
-
-# -- forward passes
-
-
-def outputs(setup: Setup, params: Trees, batch: Rollouts | TrainBatch, packing: Packing) -> Outputs:
-  """Returns the predictions of the policy (and critic) in `params` for a batch's completions."""
-  completions = (batch.prompts, batch.tokens, batch.lengths, packing)
-  params = {name: lora.join(setup.base, tree) for name, tree in params.items()}
-  stats = forward.logprobs(
-    setup.decoder,
-    params[MODEL],
-    *completions,
-    temperature=setup.temperature,
-    chunk=setup.cfg.chunk,
-  )
-  values = forward.values(setup.decoder, params[CRITIC], *completions) if CRITIC in params else None
-  return Outputs(*stats, values)
-
-
-def scores(setup: Setup, params: Trees, batch: TrainBatch, packing: Packing) -> Scores:
-  """Returns the scores of the reward model in `params` for a batch's completions."""
-  model = lora.join(setup.base, params[MODEL])
-  completions = (batch.prompts, batch.tokens, batch.lengths, packing)
-  return Scores(forward.scores(setup.decoder, model, *completions))
-
-
-def frozen_outputs(setup: Setup, params: Trees, rollouts: Rollouts, packing: Packing) -> Outputs:
-  """Returns `outputs` of trees that are not trained, microbatch by microbatch."""
-  count = microbatches_of_rollout(setup.cfg, rollouts.tokens.shape[0])
-  cut = split_microbatches(setup.decoder.layout, (rollouts, packing), count)
-
-  def microbatch_outputs(x: tuple[Rollouts, Packing]) -> Outputs:
-    return outputs(setup, params, *x)
-
-  return jax.lax.stop_gradient(join_microbatches(jax.lax.map(microbatch_outputs, cut)))
 
 
 # -- one update
@@ -254,31 +178,6 @@ def inner_loop(
 # -- the whole
 
 
-def with_frozen_logprobs(
-  setup: Setup,
-  state: TrainState,
-  ref_params: Params | None,
-  old_params: Params | None,
-  rollouts: Rollouts,
-  packing: Packing,
-) -> Rollouts:
-  """Returns the rollouts with the log-probs and values that the objective needs.
-
-  The old policy is that of `old_params`, or the state before its first update if that is None.
-  """
-  if setup.objective.trains_reward_model:
-    return rollouts
-  needs = setup.objective.needs
-  if Needs.REFERENCE in needs:
-    ref = frozen_outputs(setup, {MODEL: ref_params}, rollouts, packing)
-    rollouts = dataclasses.replace(rollouts, ref_logprobs=ref.logprobs)
-  if setup.updates > 1 or needs & (Needs.OLD_POLICY | Needs.CRITIC) or old_params is not None:
-    before = state.params if old_params is None else state.params | {MODEL: old_params}
-    old = frozen_outputs(setup, before, rollouts, packing)
-    rollouts = dataclasses.replace(rollouts, **{f"old_{k}": x for k, x in vars(old).items()})
-  return rollouts
-
-
 def learn(
   setup: Setup,
   state: TrainState,
@@ -300,7 +199,7 @@ def learn(
     base: the frozen tree under adapters (models/lora.py); with one, the other trees hold the
       adapters alone.
   """
-  setup = setup.over(base)
+  setup = setup.over(base, ref_params if Needs.TEACHER in setup.objective.needs else None)
   rollouts = with_frozen_logprobs(setup, state, ref_params, old_params, rollouts, packing)
   batch = setup.objective.prepare(rollouts)
   # `prepare` may have read the old log-probs, as a KL in the reward does. The loss of a single

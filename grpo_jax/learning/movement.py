@@ -6,7 +6,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.learning.learn import Setup, Trace, compiler_options, frozen_outputs
+from grpo_jax.learning.learn import Trace, compiler_options
+from grpo_jax.learning.passes import Setup, frozen_outputs
 from grpo_jax.learning.state import MODEL, Trees
 from grpo_jax.models.decoder import Params
 from grpo_jax.objectives import common

@@ -9,12 +9,12 @@ import numpy as np
 from grpo_jax.aliases import Json
 from grpo_jax.distributed import lifeline
 from grpo_jax.errors import TrainingError
-from grpo_jax.learning import learn, movement, optimizer
+from grpo_jax.learning import learn, movement, optimizer, passes
 from grpo_jax.learning import state as train_state
 from grpo_jax.learning.state import TrainState
 from grpo_jax.models import lora
 from grpo_jax.models.decoder import Params
-from grpo_jax.objectives.base import Needs
+from grpo_jax.objectives.base import Needs, reads_reference
 from grpo_jax.packing import plan
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.run.writer import Number, Writer
@@ -67,14 +67,14 @@ class Learner:
     self.experiment, self.model, self.cfg = experiment, model, experiment.learner
     objective = experiment.objective
     self.needs = objective.needs
-    if Needs.REFERENCE in self.needs:
+    if reads_reference(self.needs):
       build.check_source(experiment.ref_from, model, "ref_from")
     updates = experiment.steps * experiment.learner.mu * experiment.learner.minibatches
     self.rate = optimizer.schedule(experiment.learner, updates)
     self.tx = optimizer.make_optimizer(
       experiment.learner, updates, critic=Needs.CRITIC in self.needs
     )
-    setup = learn.Setup(model.decoder, objective, self.tx, experiment.learner, temperature)
+    setup = passes.Setup(model.decoder, objective, self.tx, experiment.learner, temperature)
     self.jitted_learn, self.jitted_movement = learn.make_learn(setup), movement.make_movement(setup)
     self.sizes = sizes or build.sizes(experiment, model.layout)
     if objective.trains_reward_model != model.decoder.config.scores:
@@ -122,7 +122,7 @@ class Learner:
       What a checkpoint keeps, so that a run never resumes with another reference or base.
     """
     pinned = self.load_base(pin)
-    if Needs.REFERENCE not in self.needs:
+    if not reads_reference(self.needs):
       return pinned
     if self.base is not None and not self.experiment.ref_from:
       self.ref_params = {}  # nothing over the base

@@ -7,8 +7,8 @@ Only `Decoder` deals with NNX modules. Outside it there are plain parameter tree
 
 All layers are stacked on a leading axis N. "unembed" is absent when embeddings are tied, and in a
 reward model (`DecoderConfig.scores`), which has "score" {"weight" [1, D]} instead. The decoder
-returns hidden states and keys/values, never logits: those exist a chunk at a time
-(ops/logprobs.py) or for one token (sampling/sampler.py).
+returns hidden states and keys/values, never logits: those exist a chunk at a time (ops/logprobs.py)
+or for one token (sampling/sampler.py).
 
 Everything but attention treats each token by itself. So tokens go through the layers as one list
 `[N, D]`, and only attention splits it into prompts and rows of completions: `lists.join` makes the
@@ -155,8 +155,9 @@ class Decoder:
 
   def whole(self, params: Params) -> Params:
     """Returns the parameters with all but the layers gathered, which a pass uses once."""
-    names = [name for name in self._shard_specs if name != "layers"] if self.shard_layout else []
-    return params | {name: self._gather(params[name], self._shard_specs[name]) for name in names}
+    specs = self._shard_specs if self.shard_layout else {}
+    names = [name for name in specs if name in params and name != "layers"]
+    return params | {name: self._gather(params[name], specs[name]) for name in names}
 
   def _whole_layer(self, params: Params) -> Params:
     """Returns the parameters of one layer, gathered if they are sharded."""

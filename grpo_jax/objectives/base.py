@@ -33,6 +33,7 @@ from types import ModuleType
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from grpo_jax.objectives import advantages, common, shared_settings
+from grpo_jax.ops.distillation import Divergence
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, Scores, TrainBatch
 
 DATA = ("live", "samples", "pairs", "solutions", "steps")  # that an objective can learn from
@@ -46,6 +47,7 @@ class Needs(enum.Flag):
 
   NOTHING = 0
   REFERENCE = enum.auto()  # fills `ref_logprobs`, by the reference or the teacher
+  TEACHER = enum.auto()  # fills `ref_hidden`, by the same: `outputs.divergence` follows from it
   OLD_POLICY = enum.auto()  # fills `old_logprobs`, by the policy that sampled
   CRITIC = enum.auto()  # fills `old_values`; a critic is trained with the policy
 
@@ -62,10 +64,26 @@ def needs_old_policy(cfg: ConfigDict) -> Needs:
   return Needs.OLD_POLICY
 
 
+def reads_reference(needs: Needs) -> bool:
+  """Returns whether there is a reference or teacher."""
+  return bool(needs & (Needs.REFERENCE | Needs.TEACHER))
+
+
 def needs_reference(cfg: ConfigDict) -> Needs:
   """Returns the `needs` of an objective that always compares with the reference or teacher."""
   del cfg
   return Needs.REFERENCE
+
+
+def needs_teacher(cfg: ConfigDict) -> Needs:
+  """Returns the `needs` of an objective that reads a teacher's whole distributions."""
+  del cfg
+  return Needs.TEACHER
+
+
+def no_divergence(cfg: ConfigDict) -> None:
+  """Returns None: whole distributions are not compared."""
+  del cfg
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +107,9 @@ class Objective:
   check: Callable[[ConfigDict], None] = shared_settings.check
 
   needs: Callable[[ConfigDict], Needs] = needs_nothing
+
+  # (cfg) -> what `outputs.divergence` is, with Needs.TEACHER; None without it.
+  divergence: Callable[[ConfigDict], Divergence | None] = no_divergence
 
   # What it can learn from: "live" samples of the policy (loop "online"), or offline "samples",
   # "pairs", "solutions"; "steps" for a process reward model.
@@ -147,6 +168,11 @@ class ConfiguredObjective:
   @property
   def trains_reward_model(self) -> bool:
     return self.objective.trains_reward_model
+
+  @property
+  def divergence(self) -> Divergence | None:
+    """How the policy's distributions are compared with the teacher's; None: they are not."""
+    return self.objective.divergence(self.cfg)
 
   @property
   def has_ratio(self) -> bool:

@@ -97,6 +97,7 @@ def train_batch(
     weights=weights,
     old_logprobs=rollouts.old_logprobs,
     ref_logprobs=rollouts.ref_logprobs,
+    ref_hidden=rollouts.ref_hidden,
     sampler_logprobs=rollouts.sampler_logprobs,
     extra=extra or {},
   )

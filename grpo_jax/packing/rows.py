@@ -26,23 +26,34 @@ def completions_to_rows(tokens: Array, lengths: Array, packing: Packing) -> Rows
     offsets = jnp.broadcast_to(jnp.arange(tokens.shape[-1]), tokens.shape)
     return Rows(tokens, jnp.where(offsets < lengths[..., None], 0, -1), offsets)
   index_PxRxT = packing.token_index
-  n_prompts, _, length = tokens.shape
-  flat = jnp.maximum(index_PxRxT, 0).reshape(n_prompts, -1)
-  row_tokens = jnp.take_along_axis(tokens.reshape(n_prompts, -1), flat, axis=1).reshape(
-    index_PxRxT.shape
-  )
+  length = tokens.shape[2]
   offsets = jnp.where(index_PxRxT < 0, 0, index_PxRxT % length)
-  return Rows(row_tokens, jnp.where(index_PxRxT < 0, -1, index_PxRxT // length), offsets)
+  segments = jnp.where(index_PxRxT < 0, -1, index_PxRxT // length)
+  return Rows(values_to_rows(tokens, packing), segments, offsets)
+
+
+def values_to_rows(x: Array, packing: Packing) -> Array:
+  """Returns x `[P, G, L, ...]` as `[P, R, T, ...]`; padding holds the value of some token."""
+  if packing.token_index is None:
+    return x
+  n_prompts, n_rows, width = packing.token_index.shape
+  more = x.shape[3:]
+  flat = jnp.maximum(packing.token_index, 0).reshape(n_prompts, -1, *(1,) * len(more))
+  taken = jnp.take_along_axis(x.reshape(n_prompts, -1, *more), flat, axis=1)
+  return taken.reshape(n_prompts, n_rows, width, *more)
 
 
 def rows_to_completions(x: Array, packing: Packing, group: int, length: int) -> Array:
-  """Returns x `[P, R, T]` as `[P, G, L]`; padding holds 0, or anything without a token index."""
+  """Returns x `[P, R, T, ...]` as `[P, G, L, ...]`.
+
+  Padding holds 0, or anything without a token index.
+  """
   index_PxRxT = packing.token_index
   if index_PxRxT is None:
     return x
-  n_prompts = index_PxRxT.shape[0]
+  n_prompts, more = index_PxRxT.shape[0], x.shape[3:]
   beyond = group * length  # one more place, for what is padding in the rows
   places = jnp.where(index_PxRxT < 0, beyond, index_PxRxT).reshape(n_prompts, -1)
-  out = jnp.zeros((n_prompts, beyond + 1), x.dtype)
-  out = out.at[jnp.arange(n_prompts)[:, None], places].set(x.reshape(n_prompts, -1))
-  return out[:, :-1].reshape(n_prompts, group, length)
+  out = jnp.zeros((n_prompts, beyond + 1, *more), x.dtype)
+  out = out.at[jnp.arange(n_prompts)[:, None], places].set(x.reshape(n_prompts, -1, *more))
+  return out[:, :-1].reshape(n_prompts, group, length, *more)

@@ -10,7 +10,7 @@ import numpy as np
 
 from grpo_jax.models import costs
 from grpo_jax.models.decoder import DecoderConfig
-from grpo_jax.objectives.base import Needs
+from grpo_jax.objectives.base import Needs, reads_reference
 from grpo_jax.plan import memory
 from grpo_jax.plan.chips import Chip
 from grpo_jax.plan.collectives import Collective
@@ -123,7 +123,7 @@ def update_flops(workload: Workload, lengths: Lengths) -> float:
   experiment, needs, shape = workload.experiment, workload.learner.needs, workload.decoder.config
   one = costs.flops(shape, lengths.prompts, lengths.completions)
   head = 2.0 * shape.width * shape.vocab * float(lengths.completions.sum())
-  ref = Needs.REFERENCE in needs
+  ref = reads_reference(needs)
   frozen = bool(
     experiment.learner.mu * experiment.learner.minibatches > 1
     or needs & (Needs.OLD_POLICY | Needs.CRITIC)

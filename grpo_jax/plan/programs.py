@@ -13,7 +13,7 @@ from grpo_jax.errors import SettingError
 from grpo_jax.loops.learner import Learner
 from grpo_jax.models import lora, variants
 from grpo_jax.models.decoder import Decoder, DecoderConfig
-from grpo_jax.objectives.base import Needs
+from grpo_jax.objectives.base import reads_reference
 from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.sizes import Sizes
@@ -97,7 +97,7 @@ def base_params(learner: Learner) -> Shapes:
 def own_reference(workload: Workload) -> Shapes:
   """Returns the shapes of the reference; None without one or if it is the base of adapters."""
   is_base = workload.decoder.lora and not workload.experiment.ref_from
-  needed = Needs.REFERENCE in workload.learner.needs and not is_base
+  needed = reads_reference(workload.learner.needs) and not is_base
   return parameters.abstract(workload.decoder.base) if needed else None
 
 
@@ -129,7 +129,7 @@ def learn_arguments(workload: Workload, lengths: Lengths) -> tuple[Shapes, ...]:
   """Returns the shapes of the update's arguments after its state, on rollouts of these lengths."""
   batch = learn_batch(workload, lengths, workload.learner.sizes.fresh())
   base, ref = base_params(workload.learner), own_reference(workload)
-  if ref is None and base is not None and Needs.REFERENCE in workload.learner.needs:
+  if ref is None and base is not None and reads_reference(workload.learner.needs):
     ref = {}
   return ref, None, *_abstract(workload.decoder.layout, batch), base
 

@@ -18,7 +18,7 @@ from grpo_jax.distributed import sharding
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import CheckpointError, DataError, SettingError
 from grpo_jax.io import storage
-from grpo_jax.learning import learn
+from grpo_jax.learning import passes
 from grpo_jax.models import variants
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import tensors
@@ -181,7 +181,7 @@ def sizes(experiment: Experiment, layout: Layout, microbatches: int = 0) -> Size
   most = experiment.learner.sizes
   if most == -1:
     most = 0 if layout.platform == "cpu" else SIZES
-  microbatches = microbatches or learn.microbatches_of_rollout(
+  microbatches = microbatches or passes.microbatches_of_rollout(
     experiment.learner, experiment.data.prompts
   )
   return Sizes(most, layout, experiment.data.max_prompt_length, microbatches)

@@ -16,7 +16,7 @@ import numpy as np
 
 from grpo_jax.aliases import Json
 from grpo_jax.errors import SettingError
-from grpo_jax.learning import learn
+from grpo_jax.learning import passes
 from grpo_jax.learning.stop_rules import STOP_RULES
 from grpo_jax.objectives.base import ConfiguredObjective, Needs
 from grpo_jax.setup import calls, constants
@@ -122,7 +122,7 @@ def check_advantage(
 
 def _rollouts(sizes: Sizes, source: str, configured: ConfiguredObjective, updates: int) -> Rollouts:
   """Returns rollouts without content as the learner gives them to `prepare`; see
-  learn.with_frozen_logprobs.
+  passes.with_frozen_logprobs.
   """
   tokens, lengths = sizes.array("PGL", jnp.int32), sizes.array("PG", jnp.int32)
   logprobs = sizes.array("PGL")
@@ -138,6 +138,8 @@ def _rollouts(sizes: Sizes, source: str, configured: ConfiguredObjective, update
     needs = configured.needs
     old = updates > 1 or needs & (Needs.OLD_POLICY | Needs.CRITIC)
     more |= {"ref_logprobs": logprobs} if Needs.REFERENCE in needs else {}
+    # the width is of the model, which is not known here
+    more |= {"ref_hidden": sizes.array("PGL1")} if Needs.TEACHER in needs else {}
     for name in ("old_logprobs", "old_entropy", "old_sum_of_squares") if old else ():
       more[name] = logprobs
     more |= {"old_values": logprobs} if Needs.CRITIC in needs else {}
@@ -147,8 +149,8 @@ def _rollouts(sizes: Sizes, source: str, configured: ConfiguredObjective, update
 
 def _as_sampled(rollouts: Rollouts) -> Rollouts:
   """Returns the rollouts without what passes of other policies add to them."""
-  added = ("old_logprobs", "old_entropy", "old_sum_of_squares", "old_values", "ref_logprobs")
-  nothing: Json = dict.fromkeys(added)
+  old = ("old_logprobs", "old_entropy", "old_sum_of_squares", "old_values")
+  nothing: Json = dict.fromkeys((*old, "ref_logprobs", "ref_hidden"))
   return dataclasses.replace(rollouts, **nothing)
 
 
@@ -212,7 +214,7 @@ def _check_loss(
   """
   cfg, objective, settings = experiment.learner, configured.objective, configured.cfg
   # checks.check_learner refuses others
-  part = max(1, sizes["P"] // learn.microbatches_of_rollout(cfg, sizes["P"]))
+  part = max(1, sizes["P"] // passes.microbatches_of_rollout(cfg, sizes["P"]))
   cut = Sizes(sizes | {"P": part})
   batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((part, *x.shape[1:]), x.dtype), batch)
   run = functools.partial(trace, f"objective.name={experiment.objective.name!r}", cut)
@@ -224,7 +226,8 @@ def _check_loss(
 
   run("weights", objective.weights, per_token, is_token, batch.mask, batch.lengths, settings)
   values = logprobs if Needs.CRITIC in configured.needs else None
-  outputs: Outputs | Scores = Outputs(logprobs, logprobs, logprobs, values)
+  divergence = logprobs if Needs.TEACHER in configured.needs else None
+  outputs: Outputs | Scores = Outputs(logprobs, logprobs, logprobs, values, divergence)
   if objective.trains_reward_model:
     outputs = Scores(logprobs)
   run("live_advantages", objective.live_advantages, per_token, is_token, logprobs, batch)

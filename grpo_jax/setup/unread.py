@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from grpo_jax.config import settings
 from grpo_jax.errors import SettingError
-from grpo_jax.objectives.base import Needs
+from grpo_jax.objectives.base import Needs, reads_reference
 from grpo_jax.setup.experiment import Experiment
 
 
@@ -46,7 +46,7 @@ def rows(experiment: Experiment) -> list[Row]:
   objective, loop = f"objective.name={experiment.objective.name!r}", f"loop={experiment.loop!r}"
   needs = experiment.objective.needs
   live = source == "live"
-  reads_folder = Needs.REFERENCE in needs and experiment.loop != "iterative"
+  reads_folder = reads_reference(needs) and experiment.loop != "iterative"
   # true for samples of a file as well, since an experiment has a teacher besides
   sampled = not live and source != "solutions"
   no_reference = f"{objective} with {loop} and these settings reads no reference from a folder"

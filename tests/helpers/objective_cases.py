@@ -17,6 +17,7 @@ from grpo_jax.objectives import (
   distill_offline,
   dpo,
   dppo,
+  gkd,
   gmpo,
   grpo,
   gspo,
@@ -34,6 +35,8 @@ from grpo_jax.objectives import (
   vespo,
 )
 from grpo_jax.objectives.base import ConfiguredObjective, Objective
+from grpo_jax.ops import distillation
+from grpo_jax.ops.distillation import Divergence
 from grpo_jax.setup import registry
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Outputs, Prompts, Rollouts, Scores, TrainBatch
 
@@ -82,6 +85,8 @@ CASES = {
   "dpo": (dpo, dict(beta=0.1, label_smoothing=0.1)),
   "distill": (distill, {}),
   "distill_offline": (distill_offline, {}),
+  "gkd": (gkd, dict(divergence="forward", ratio_cap=1.1)),
+  "gkd top": (gkd, dict(divergence="reverse", top_k=5, top_k_of="teacher", mismatch="token")),
   "reward_model": (reward_model, {}),
   "process_reward_model": (process_reward_model, {}),
 }
@@ -146,6 +151,7 @@ def rollouts(seed=0, P=4, G=4, L=6, process=False) -> Rollouts:
     old_entropy=jnp.asarray(rng.exponential(0.5, (P, G, L)), jnp.float32),
     old_sum_of_squares=jnp.asarray(rng.uniform(0.1, 1, (P, G, L)), jnp.float32),
     ref_logprobs=logprobs(),
+    ref_hidden=jnp.asarray(rng.normal(0, 1, (P, G, L, 3)), jnp.float32),
     old_values=jnp.asarray(rng.normal(0, 1, (P, G, L)), jnp.float32),
   )
 
@@ -157,8 +163,18 @@ def outputs(r: Rollouts, seed=1, spread=0.3) -> Outputs:
   def near(x):
     return x + jnp.asarray(rng.normal(0, spread, x.shape), jnp.float32)
 
-  return Outputs(
-    near(r.old_logprobs), near(r.old_entropy), near(r.old_sum_of_squares), near(r.old_values)
+  old = (near(r.old_logprobs), near(r.old_entropy), near(r.old_sum_of_squares), near(r.old_values))
+  return Outputs(*old, divergence=jnp.asarray(rng.exponential(0.5, r.tokens.shape), jnp.float32))
+
+
+def with_divergence(out: Outputs, spec: Divergence | None, vocabulary=9) -> Outputs:
+  """Outputs with the divergence of random distributions that `spec` asks for."""
+  if spec is None:
+    return out
+  keys = jax.random.split(jax.random.key(2))
+  both = [jax.random.normal(key, (*out.logprobs.shape, vocabulary)) for key in keys]
+  return dataclasses.replace(
+    out, divergence=distillation.value(spec, *map(jax.nn.log_softmax, both))
   )
 
 

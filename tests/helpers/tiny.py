@@ -21,7 +21,7 @@ import small_models  # noqa: F401  adds the variants named test_*
 from ml_collections import ConfigDict
 
 from grpo_jax.distributed import sharding
-from grpo_jax.learning import forward, learn
+from grpo_jax.learning import forward, learn, passes
 from grpo_jax.learning.state import TrainState, create
 from grpo_jax.models import variants
 from grpo_jax.models.attention import AttentionSpec
@@ -192,7 +192,7 @@ def make_learn(
   **changes: Any,
 ) -> Any:
   cfg = section("learner", **({"chunk": 64} | changes))
-  return learn.make_learn(learn.Setup(decoder(variant, mesh), objective_, tx, cfg, 0.7))
+  return learn.make_learn(passes.Setup(decoder(variant, mesh), objective_, tx, cfg, 0.7))
 
 
 @shared

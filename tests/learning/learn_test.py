@@ -20,11 +20,12 @@ from ml_collections import FrozenConfigDict
 
 from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
-from grpo_jax.learning import learn, movement, stop_rules
+from grpo_jax.learning import learn, movement, passes, stop_rules
 from grpo_jax.learning.state import create
 from grpo_jax.loops import groups
-from grpo_jax.objectives import distill, grpo, rft
+from grpo_jax.objectives import distill, gkd, grpo, rft
 from grpo_jax.objectives.base import ConfiguredObjective, Objective
+from grpo_jax.ops import distillation, masked
 from grpo_jax.packing.plan import Packing
 from grpo_jax.sampling import rollouts as host
 from grpo_jax.types import Rollouts
@@ -174,7 +175,7 @@ class Bigrams:
   """What `learn` asks of a decoder: a token's state is its row of a table."""
 
   layout: sharding.Layout
-  config = types.SimpleNamespace(logit_soft_cap=0.0)
+  config = types.SimpleNamespace(logit_soft_cap=0.0, tied=False)
   lora = None
   dtype = "float32"
 
@@ -227,7 +228,7 @@ def updater(lr: float, mesh: tuple[int, ...], objective: tuple, **changes: Any) 
   cfg = tiny.section("learner", **({"chunk": 64} | changes))
   model = Bigrams(tiny.layout(mesh))
   return tx, learn.make_learn(
-    learn.Setup(model, tiny.objective(**dict(objective)), tx, cfg, TEMPERATURE)
+    passes.Setup(model, tiny.objective(**dict(objective)), tx, cfg, TEMPERATURE)
   )
 
 
@@ -373,20 +374,20 @@ def test_passes_go_on_while_the_surrogate_improves():
 def test_a_rule_needs_a_ratio(rule):
   cfg = tiny.section("learner", mu=2, **{rule: 0.1})
   with pytest.raises(SettingError, match=f"learner.{rule}=0.1: rft has no ratio"):
-    learn.Setup(None, tiny.objective(rft), None, cfg, TEMPERATURE)
+    passes.Setup(None, tiny.objective(rft), None, cfg, TEMPERATURE)
 
 
 @pytest.mark.parametrize("rule", ["stop_reached", "stop_surrogate", "stop_kl"])
 def test_a_rule_needs_several_passes(rule):
   cfg = tiny.section("learner", mu=1, minibatches=2, **{rule: 0.1})
   with pytest.raises(SettingError, match=f"learner.{rule}=0.1 with learner.mu=1"):
-    learn.Setup(None, tiny.objective(), None, cfg, TEMPERATURE)
+    passes.Setup(None, tiny.objective(), None, cfg, TEMPERATURE)
 
 
 def movement_of(objective, state, trace, packing=None):
   """Numpy."""
   cfg = tiny.section("learner", chunk=64)
-  setup = learn.Setup(Bigrams(tiny.layout()), tiny.objective(objective), None, cfg, TEMPERATURE)
+  setup = passes.Setup(Bigrams(tiny.layout()), tiny.objective(objective), None, cfg, TEMPERATURE)
   return jax.device_get(
     movement.make_movement(setup)(state.params, tiny.rollouts(), trace, packing or Packing())
   )
@@ -411,7 +412,7 @@ def test_an_objective_with_advantages_of_its_own_puts_them_into_the_trace():
   """Distillation: log(pi_teacher / pi) before the update."""
   r = tiny.rollouts()
   tx, cfg = optax.sgd(0.1), tiny.section("learner", chunk=64)
-  setup = learn.Setup(Bigrams(tiny.layout()), tiny.objective(distill), tx, cfg, TEMPERATURE)
+  setup = passes.Setup(Bigrams(tiny.layout()), tiny.objective(distill), tx, cfg, TEMPERATURE)
   update = learn.make_learn(setup)
   state = create({"policy": jax.device_put(table(), tiny.layout().replicated())}, tx)
   _, _, trace = update(state, table(1), None, r, Packing())
@@ -440,3 +441,45 @@ def test_an_entropy_bonus_raises_the_entropy():
     _, metrics, _ = run(lr=1.0, objective=(("entropy_bonus", bonus),), calls=3)
     found[bonus] = metrics["entropy"]
   assert found[5.0] > found[0.0] + 0.05
+
+
+@pytest.mark.parametrize(
+  "changes",
+  [{"divergence": "forward"}, {"divergence": "reverse", "top_k": 3}, {"jensen_shannon_beta": 0.2}],
+)
+def test_gkd_moves_by_the_divergence_of_whole_distributions(changes):
+  """One step of gradient descent, against all logits at once."""
+  r = tiny.rollouts()
+  tx, cfg = optax.sgd(1.0), tiny.section("learner", chunk=64)
+  objective = tiny.objective(gkd, **changes)
+  update = learn.make_learn(passes.Setup(Bigrams(tiny.layout()), objective, tx, cfg, TEMPERATURE))
+  state = create({"policy": jax.device_put(table(), tiny.layout().replicated())}, tx)
+  state, metrics, _ = update(state, table(1), None, r, tiny.packing(r))
+
+  def logits(params):
+    first = np.broadcast_to(
+      r.prompts.tokens[np.arange(tiny.P), r.prompts.lengths - 1][:, None], r.lengths.shape
+    )
+    before = np.concatenate([first[..., None], r.tokens[..., :-1]], axis=2)
+    return jax.nn.log_softmax(params["table"][before] @ params["unembed"].T / TEMPERATURE)
+
+  def loss(params):
+    apart = distillation.value(objective.divergence, logits(params), logits(table(1)))
+    weights = masked.token_weights(tiny.real(r).astype("f"), r.lengths, "sequence_mean")
+    return jnp.sum(weights * apart)
+
+  value, slope = jax.value_and_grad(loss)(table())
+  np.testing.assert_allclose(metrics["loss"], value, rtol=1e-5)
+  moved = jax.tree.map(jnp.subtract, table(), state.params["policy"])
+  assert norm(moved) > 0.01
+  jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), moved, slope)
+
+
+def test_gkd_rests_where_the_teacher_is_the_student():
+  r, tx = tiny.rollouts(), optax.sgd(1.0)
+  setup = passes.Setup(
+    Bigrams(tiny.layout()), tiny.objective(gkd), tx, tiny.section("learner"), TEMPERATURE
+  )
+  state = create({"policy": jax.device_put(table(), tiny.layout().replicated())}, tx)
+  _, metrics, _ = learn.make_learn(setup)(state, table(), None, r, Packing())
+  assert abs(metrics["loss"]) < 1e-9 and metrics["grad_norm"] < 1e-6

@@ -17,7 +17,7 @@ import tiny
 from learn_test import Bigrams, norm, table
 from objective_cases import CASES, PAIRS, PROCESS
 
-from grpo_jax.learning import learn
+from grpo_jax.learning import learn, passes
 from grpo_jax.learning.state import create
 from grpo_jax.objectives import ppo
 from grpo_jax.packing.plan import Packing
@@ -36,7 +36,7 @@ EVERY = (
     "ppo group",
     "target_prob",
   ),
-  *("sft", "rft", "dpo", "distill", "distill_offline"),
+  *("sft", "rft", "dpo", "distill", "distill_offline", "gkd", "gkd top"),
 )
 OBJECTIVES = CASES | {"ppo without a KL": (ppo, {})}
 TX = optax.sgd(0.1)
@@ -101,8 +101,8 @@ def updated(
   cfg = tiny.section("learner", chunk=64, microbatch=microbatch)
   packing = Packing()
   if packed and name not in PAIRS:  # two samples of a prompt are too few to share a row
-    packing = tiny.packing(r, mesh, learn.microbatches_of_rollout(cfg, tiny.P))
-  run = learn.make_learn(learn.Setup(decoder, tiny.objective(objective, **changes), TX, cfg, 0.7))
+    packing = tiny.packing(r, mesh, passes.microbatches_of_rollout(cfg, tiny.P))
+  run = learn.make_learn(passes.Setup(decoder, tiny.objective(objective, **changes), TX, cfg, 0.7))
   state = create({k: place(tree) for k, tree in params.items()}, TX)
   given = host.to_device(layout, (r, packing))
   state, metrics, trace = run(state, place(ref), place(old), *given)
@@ -160,7 +160,7 @@ def test_minibatches_are_updates_of_their_own(name):
   def run(state: Any, given: Rollouts, minibatches: int) -> Any:
     cfg = tiny.section("learner", chunk=64, minibatches=minibatches)
     update = learn.make_learn(
-      learn.Setup(Bigrams(layout), tiny.objective(objective, **changes), TX, cfg, 0.7)
+      passes.Setup(Bigrams(layout), tiny.objective(objective, **changes), TX, cfg, 0.7)
     )
     return update(state, ref, old, given, Packing())[0]
 

@@ -10,7 +10,7 @@ import tiny
 from small_models import SMALL
 
 from grpo_jax.errors import SettingError
-from grpo_jax.learning import forward, learn
+from grpo_jax.learning import forward, learn, passes
 from grpo_jax.learning.state import create
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.lora import A, B, Lora, has_adapters, join, split
@@ -100,13 +100,13 @@ def test_the_update_is_the_chain_rule_of_that_of_all_weights(mesh):
   d, r = decoder(mesh), tiny.rollouts()
   settings = tiny.objective(beta=0.1)
   cfg = tiny.section("learner", chunk=64, microbatch=4)
-  run = learn.make_learn(learn.Setup(d, settings, tiny.GRADIENT, cfg, 0.7))
+  run = learn.make_learn(passes.Setup(d, settings, tiny.GRADIENT, cfg, 0.7))
   state = create({"policy": on_mesh(mesh, small_adapters())}, tiny.GRADIENT)
   base = on_mesh(mesh, tiny.weights())
   given = host.to_device(d.layout, (r, tiny.packing(r, mesh, 2)))
   state, metrics, _ = jax.device_get(run(state, {}, None, *given, base))
   got, merged = state.opt_state[0].trace["policy"], by_hand(tiny.weights(), small_adapters())
-  full = learn.make_learn(learn.Setup(d.base, settings, tiny.GRADIENT, cfg, 0.7))
+  full = learn.make_learn(passes.Setup(d.base, settings, tiny.GRADIENT, cfg, 0.7))
   want, same, _ = jax.device_get(
     full(create({"policy": on_mesh(mesh, merged)}, tiny.GRADIENT), base, None, *given)
   )

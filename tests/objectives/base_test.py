@@ -37,6 +37,7 @@ EACH = (
     "rft",
     "dpo",
     "distill",
+    "gkd",
   ),
   *("distill_offline", "reward_model", "process_reward_model"),
 )
@@ -52,9 +53,9 @@ def test_an_objective_reads_every_setting_that_it_has(name):
   def found(**changes):
     cfg = cases.settings(objective, **changes)
     batch = cases.prepare(r, cfg)
-    value, slope = jax.value_and_grad(lambda out: objective.loss(out, batch, cfg)[0])(
-      cases.scores(r) if objective.trains_reward_model else cases.outputs(r, spread=1.0)
-    )
+    out = cases.scores(r) if objective.trains_reward_model else cases.outputs(r, spread=1.0)
+    out = cases.with_divergence(out, objective.divergence(cfg))
+    value, slope = jax.value_and_grad(lambda out: objective.loss(out, batch, cfg)[0])(out)
     return np.concatenate([jnp.ravel(x) for x in (value, *cases.parts(slope))])
 
   settings = objective.settings()

@@ -5,7 +5,7 @@ import tiny
 
 from experiments import arithmetic
 from grpo_jax.errors import SettingError
-from grpo_jax.setup import checks, defaults
+from grpo_jax.setup import checks, defaults, registry
 from grpo_jax.setup.experiment import make
 from grpo_jax.setup.resolve import resolve
 
@@ -13,7 +13,8 @@ from grpo_jax.setup.resolve import resolve
 @pytest.mark.parametrize("name", sorted(arithmetic.OBJECTIVES))
 @pytest.mark.parametrize("more", [{}, {"learner.minibatches": 4, "learner.microbatch": 2}])
 def test_the_objectives_here_are_as_they_should_be(name, more):
-  teacher = ",teacher=x" if name.startswith("distill") else ""
+  module, _ = arithmetic.OBJECTIVES[name]
+  teacher = ",teacher=x" if registry.objective(module).teacher else ""
   config = arithmetic.get_config(f"objective={name}{teacher}")
   config.update_from_flattened_dict(more)
   resolve(config)

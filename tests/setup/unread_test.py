@@ -10,7 +10,7 @@ import pytest
 
 from experiments import arithmetic, arithmetic_prm, arithmetic_rm, gsm8k, presets
 from grpo_jax.errors import SettingError
-from grpo_jax.setup import defaults, unread
+from grpo_jax.setup import defaults, registry, unread
 from grpo_jax.setup.experiment import make
 
 EXPERIMENTS = pathlib.Path(arithmetic.__file__).parent
@@ -55,7 +55,8 @@ def test_the_experiments_read_what_they_set(name):
 @pytest.mark.parametrize("experiment", [arithmetic, gsm8k])
 @pytest.mark.parametrize("objective", sorted(presets.PRESETS))
 def test_every_objective_reads_what_its_row_sets(objective, experiment):
-  teacher = ",teacher=x" if objective.startswith("distill") else ""
+  module, _ = presets.PRESETS[objective]
+  teacher = ",teacher=x" if registry.objective(module).teacher else ""
   config = experiment.get_config(f"objective={objective}{teacher}")
   unread.check(make(config))
 
