@@ -1,165 +1,145 @@
-"""Losses and gradients of TRL's GRPOTrainer on random tensors, for tests/objectives/trl_test.py.
+"""Stores TRL's losses and gradients on random cases, for tests/objectives/trl_test.py.
 
     python tests/data/make_trl_fixture.py tests/data/trl.npz      (with trl 1.16 and torch installed)
 
-The trainer's own `_compute_loss` runs on an object that holds only the settings it reads, over a
-stand-in for the model that returns the given log-probs as a leaf tensor, so that the gradient with
-respect to them can be read off. Its advantages come from TRL's rule, written out in `advantages`:
-it is part of a long method that cannot be called alone.
+GRPOTrainer's own `_generate_and_score_completions` (advantages, weights for the sampler's mismatch,
+denominators) and `_compute_loss` run, in float64, on an object that holds only what they read. Its
+model, sampler and reward are stand-ins that return the arrays of a case. The log-probs of the model
+are a leaf tensor, from which the gradient is read.
 """
 
-import json
-import math
 import sys
 from collections import defaultdict
 from types import SimpleNamespace
 
 import numpy as np
+import trl_cases
 
-GROUP, PROMPTS, LENGTH = 4, 3, 7
-
-# name -> what differs from TRL's defaults. eps: epsilon, epsilon_high.
-BASE = dict(
-  loss_type="grpo",
-  level="token",
-  low=0.2,
-  high=0.2,
-  delta=None,
-  beta=0.0,
-  bias=False,
-  scale="group",
-  is_cap=0.0,
-)
-CASES = {
-  "grpo": {},
-  "grpo_kl": dict(beta=0.04),
-  "grpo_kl_weighted": dict(beta=0.04, bias=True),
-  "grpo_clip_higher": dict(high=0.28),
-  "grpo_delta": dict(delta=1.25),
-  "grpo_batch": dict(scale="batch"),
-  "grpo_none": dict(scale="none"),
-  "grpo_mismatch": dict(is_cap=1.2, beta=0.04),
-  "bnpo": dict(loss_type="bnpo", beta=0.04),
-  "dr_grpo": dict(loss_type="dr_grpo", scale="none"),
-  "dapo": dict(loss_type="dapo", high=0.28, beta=0.04),
-  "dapo_delta": dict(loss_type="dapo", delta=1.3),
-  "gspo": dict(level="sequence", low=0.1, high=0.1),
-  "gspo_kl": dict(level="sequence", low=0.1, high=0.1, beta=0.04),
-  "gspo_dapo": dict(level="sequence", loss_type="dapo", low=0.1, high=0.15),
-  "cispo": dict(loss_type="cispo", high=1.1),
-  "cispo_kl": dict(loss_type="cispo", high=1.1, beta=0.04),
-}
+PAD, WORD, STOP = 0, 1, 2  # token ids
 
 
-def random_inputs(seed=0):
-  """Float32 arrays [P * G, L], [P * G]: logps, old, ref, sampler, mask (uneven lengths), rewards."""
-  rng = np.random.default_rng(seed)
-  shape = (PROMPTS * GROUP, LENGTH)
-  old = -rng.exponential(0.8, shape)
-  lengths = rng.integers(1, LENGTH + 1, shape[0])
-  return {
-    "logps": (old + rng.normal(0, 0.25, shape)).astype(np.float32),
-    "old": old.astype(np.float32),
-    "ref": (old + rng.normal(0, 0.7, shape)).astype(np.float32),
-    "sampler": (old + rng.normal(0, 0.2, shape)).astype(np.float32),
-    "mask": (np.arange(LENGTH) < lengths[:, None]).astype(np.float32),
-    "rewards": rng.choice([0.0, 0.1, 0.5, 1.0], shape[0]).astype(np.float32),
-  }
-
-
-def advantages(rewards, scale):
-  """GRPOTrainer._generate_and_score_completions, "sum_then_normalize"."""
-  import torch
-  from trl.trainer.utils import nanstd
-
-  grouped = torch.tensor(rewards).view(-1, GROUP)
-  centred = grouped - torch.nanmean(grouped, dim=1, keepdim=True)
-  if scale == "none":
-    return centred.flatten()
-  std = nanstd(grouped, dim=1, keepdim=True) if scale == "group" else nanstd(grouped.flatten())
-  return (centred / (std + 1e-4)).flatten()
-
-
-def run_trl(arrays, case):
-  """(loss, gradient [P * G, L], advantages [P * G]) of one case, from TRL's own code."""
+def trainer(case: dict[str, np.ndarray], settings: trl_cases.Settings):
+  """Returns a GRPOTrainer around one case, and the log-probs [P * G, L] that its loss reads."""
   import torch
   from trl import GRPOTrainer
 
-  logps = torch.tensor(arrays["logps"], requires_grad=True)
-  mask = torch.tensor(arrays["mask"])
-  a = advantages(arrays["rewards"], case["scale"])
-  accelerator = SimpleNamespace(
-    num_processes=1,
-    gather=lambda x: x,
-    gather_for_metrics=lambda x: x,
-    reduce=lambda x, reduction: x,
-    sync_gradients=True,
-  )
-  trainer = object.__new__(GRPOTrainer)
-  trainer.__dict__.update(
-    top_entropy_quantile=1.0,
-    aux_loss_enabled=False,
-    off_policy_mask_threshold=None,
-    importance_sampling_level=case["level"],
-    beta=case["beta"],
-    args=SimpleNamespace(
-      use_bias_correction_kl=case["bias"], delta=case["delta"], steps_per_generation=1
-    ),
-    loss_type=case["loss_type"],
-    epsilon_low=case["low"],
-    epsilon_high=case["high"],
-    use_vllm=bool(case["is_cap"]),
-    vllm_importance_sampling_correction=bool(case["is_cap"]),
-    max_completion_length=LENGTH,
-    current_gradient_accumulation_steps=1,
-    accelerator=accelerator,
-    model=SimpleNamespace(training=True),
-    _entropy_bonus_enabled=False,
-    _metrics={"train": defaultdict(list)},
-  )
-  trainer._get_per_token_logps_and_entropies = lambda *args, **kwargs: (
-    logps,
-    torch.zeros_like(logps),
-    None,
-  )
-  ids = torch.zeros(mask.shape, dtype=torch.long)
-  inputs = {
-    "prompt_ids": ids[:, :1],
-    "prompt_mask": ids[:, :1] + 1,
-    "completion_ids": ids,
-    "completion_mask": mask.long(),
-    "advantages": a,
-    "old_per_token_logps": torch.tensor(arrays["old"]),
-    "ref_per_token_logps": torch.tensor(arrays["ref"]),
-    "num_items_in_batch": mask.sum(),
+  arrays = {
+    name: torch.tensor(case[name], dtype=torch.float64)
+    for name in ("logps", "old", "ref", "entropy", "rewards")
   }
-  if case["is_cap"]:  # "token_truncate", as _generate_and_score_completions computes it
-    difference = (torch.tensor(arrays["old"]) - torch.tensor(arrays["sampler"])) * mask
-    inputs["importance_sampling_ratio"] = torch.clamp(
-      torch.exp(difference), min=None, max=case["is_cap"]
-    )
-  loss = trainer._compute_loss(trainer.model, inputs)
+  logps = arrays["logps"].requires_grad_()
+  rewards = len(settings["reward_weights"])
+  model = SimpleNamespace(training=True, is_gradient_checkpointing=False)
+  ref_model = SimpleNamespace()
+
+  def generate(prompts):
+    ids = [
+      [WORD] * (length - 1) + [STOP if stopped else WORD]
+      for length, stopped in zip(case["lengths"], case["stopped"])
+    ]
+    sampled = None
+    if settings["use_vllm"]:
+      sampled = [x[:length].tolist() for x, length in zip(case["sampler"], case["lengths"])]
+    return [[WORD]] * len(ids), ids, None, [""] * len(ids), sampled, {}, None, None
+
+  def forward(of, ids, mask, width, *args, compute_entropy=False, **kwargs):
+    if of is ref_model:
+      return arrays["ref"][:, :width], None, None
+    if compute_entropy:
+      return logps[:, :width], arrays["entropy"][:, :width], None
+    return arrays["old"][:, :width], None, None
+
+  shell = object.__new__(GRPOTrainer)
+  shell.__dict__.update(
+    {k: v for k, v in settings.items() if k not in ("epsilon", "delta")},
+    args=SimpleNamespace(
+      **settings,
+      steps_per_generation=1,
+      gradient_accumulation_steps=1,
+      per_device_train_batch_size=trl_cases.PROMPTS * trl_cases.GROUP,
+      gradient_checkpointing_kwargs=None,
+      report_to=[],
+    ),
+    epsilon_low=settings["epsilon"],
+    reward_weights=torch.tensor(settings["reward_weights"]),
+    reward_funcs=[None] * rewards,
+    reward_func_names=[f"reward {i}" for i in range(rewards)],
+    num_generations=trl_cases.GROUP,
+    num_iterations=2,  # so that old log-probs are computed
+    max_completion_length=trl_cases.LENGTH,
+    current_gradient_accumulation_steps=1,
+    model=model,
+    ref_model=ref_model,
+    accelerator=SimpleNamespace(
+      device="cpu",
+      process_index=0,
+      num_processes=1,
+      is_main_process=True,
+      sync_gradients=True,
+      gather=lambda x: x,
+      gather_for_metrics=lambda x: x,
+      pad_across_processes=lambda x, **kwargs: x,
+      reduce=lambda x, reduction: x,
+    ),
+    eos_token_ids=[STOP],
+    _tokenizer=SimpleNamespace(pad_token_id=PAD),
+    pad_to_multiple_of=None,
+    environment_factories=None,
+    environments=None,
+    tools=None,
+    aux_loss_enabled=False,
+    log_multimodal=False,
+    _entropy_bonus_enabled=False,
+    _pending_extra_logs={},
+    _pending_metrics={},
+    _logs=defaultdict(list, rewards=defaultdict(list)),
+    _metrics={"train": defaultdict(list)},
+    _generate=generate,
+    _calculate_rewards=lambda *args: arrays["rewards"][:, :rewards],
+    _get_per_token_logps_and_entropies=forward,
+  )
+  return shell, logps
+
+
+def run_trl(case: dict[str, np.ndarray], settings: trl_cases.Settings) -> tuple[float, np.ndarray]:
+  """Returns the loss of one case and its gradient in the log-probs [P * G, L], by TRL's code."""
+  shell, logps = trainer(case, settings)
+  inputs = shell._generate_and_score_completions([{"prompt": ""} for _ in case["lengths"]])
+  loss = shell._compute_loss(shell.model, inputs)
   loss.backward()
-  return loss.item(), logps.grad.numpy(), a.numpy()
+  return loss.item(), logps.grad.numpy()
 
 
-def make():
-  """name -> array: the inputs, and for each case its loss, gradient and advantages; `settings` as
-  JSON.
-  """
-  arrays = random_inputs()
-  out = {f"input/{k}": v for k, v in arrays.items()}
-  cases = {name: BASE | changes for name, changes in CASES.items()}
-  out["settings"] = np.array(json.dumps(cases))
-  for name, case in cases.items():
-    loss, gradient, a = run_trl(arrays, case)
-    assert math.isfinite(loss)
-    out[f"{name}/loss"], out[f"{name}/gradient"], out[f"{name}/advantages"] = (
-      np.float32(loss),
-      gradient,
-      a,
-    )
-  return out
+def make_family(family: str) -> dict[str, np.ndarray]:
+  """Returns the losses [S, N] and gradients [S, N, P * G, L] of a family, and its checksum."""
+  import torch
+
+  default = torch.get_default_dtype()
+  torch.set_default_dtype(torch.float64)
+  try:
+    results = [
+      [
+        run_trl({name: array[i] for name, array in arrays.items()}, settings)
+        for i in range(trl_cases.INPUTS)
+      ]
+      for settings, arrays in trl_cases.cases(family)
+    ]
+  finally:
+    torch.set_default_dtype(default)
+  return {
+    f"{family}/checksum": np.float64(trl_cases.checksum(family)),
+    f"{family}/loss": np.float32([[loss for loss, _ in row] for row in results]),
+    f"{family}/gradient": np.float32([[slope for _, slope in row] for row in results]),
+  }
+
+
+def make() -> dict[str, np.ndarray]:
+  """Returns the arrays of all families."""
+  arrays: dict[str, np.ndarray] = {}
+  for family in trl_cases.FAMILIES:
+    arrays |= make_family(family)
+  assert all(np.isfinite(array).all() for array in arrays.values())
+  return arrays
 
 
 if __name__ == "__main__":
