@@ -20,7 +20,9 @@ Settings of this file that have their own name in the literature:
 
 Differences from TRL 1.16: the log-ratio is clamped to [-20, 20], and d = log pi_ref - log pi to at
 most 20; k3 is computed by expm1; a group of equal rewards has A = 0 exactly, where TRL divides
-rounding noise by eps. ddof=1 and eps=1e-4 are the same.
+rounding noise by eps. ddof=1 and eps=1e-4 are the same. Of n tokens top_entropy=q keeps ceil(q n),
+by the old policy's entropy in the whole batch, and TRL 1 + floor(q (n - 1)), by the live policy's
+in each microbatch.
 """
 
 from collections.abc import Callable

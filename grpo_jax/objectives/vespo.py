@@ -8,6 +8,9 @@ phi is 1 at W = 1 and largest at W = k / lam. With A >= 0 the paper has k = 2 an
 k = 3 and lam = 2. With k = lam = 0 it is REINFORCE, and with k = 1 and lam = 0 importance sampling
 of completions. The sampler's mismatch is in W, so that no other weight stands beside it. Everything
 before the loss is GRPO's.
+
+Differences from TRL 1.16: it truncates or masks pi_old / mu of each token before the product, and
+can add a KL; log W is clamped to [-20, 20] here, and to at least log 1e-8 there.
 """
 
 import jax
