@@ -18,7 +18,7 @@ from typing import NoReturn
 from absl import flags
 from ml_collections import ConfigDict, FrozenConfigDict, config_flags
 
-from grpo_jax.config import settings, table
+from grpo_jax.config import sections, table
 from grpo_jax.errors import GrpoError, SettingError
 from grpo_jax.io import storage
 
@@ -134,7 +134,7 @@ def _show_help(program: str, flag: str) -> NoReturn:
     with contextlib.suppress(SystemExit):  # absl ends with code 1
       flags.FLAGS([program, "--help" if flag == "-h" else flag])
     if "config" in flags.FLAGS and flags.FLAGS["config"].help == EXPERIMENT:
-      print(f"\n{table.help_text(settings.SECTIONS)}")
+      print(f"\n{table.help_text(sections.SECTIONS)}")
     sys.stdout.flush()
   except BrokenPipeError:  # `--help | head`
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

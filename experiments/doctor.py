@@ -31,7 +31,7 @@ from ml_collections import ConfigDict
 
 from experiments import arguments
 from experiments.progress import Progress
-from grpo_jax.config import settings
+from grpo_jax.config import sections, settings
 from grpo_jax.errors import GrpoError, SettingError
 from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
@@ -133,7 +133,7 @@ def _config(folder: str) -> tuple[str, str]:
   config = _read_config(folder)
   if config is None:
     return "missing", "put a copy back: without it the folder is nobody's"
-  settings.check(config)
+  sections.check(config)
   return "ok", f"JSON, and its settings can be; steps={config.steps}"
 
 
@@ -324,7 +324,7 @@ def _now(folder: str, recorded: dict[str, Any]) -> dict[str, str]:
 
   values = inputs.describe_versions()
   if config := _read_config(folder):
-    values |= depends.of_folders(settings.Settings(**settings.typed(config)))
+    values |= depends.of_folders(settings.Settings(**sections.typed(config)))
   for name in recorded.keys() - values.keys():
     if name.startswith(inputs.CODE) and name.endswith(".py"):
       values[name] = inputs.describe_file(name.removeprefix(inputs.CODE))

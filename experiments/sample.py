@@ -27,7 +27,7 @@ from ml_collections import ConfigDict
 
 from experiments import arguments, sources
 from experiments.progress import Progress
-from grpo_jax.config import kinds, settings
+from grpo_jax.config import kinds, sections
 from grpo_jax.errors import CheckpointError, DataError, SettingError, said_of
 from grpo_jax.io import storage
 from grpo_jax.run import provenance
@@ -44,16 +44,16 @@ LEAST_WIDTH = 64  # tokens of a prompt: widths are powers of two from here on, e
 OF_FOLDERS = {"sampler.max_length": 512, "data.template": "{question}"}
 OF_RUNS = (*sources.PROMPT, "sampler.dtype", "sampler.weights_dtype", "sampler.cache_dtype")
 SAMPLER = {  # flags that are settings of the sampler
-  "max_length": settings.KINDS["sampler.max_length"],
+  "max_length": sections.KINDS["sampler.max_length"],
   "temperature": kinds.Form(
-    f"0 or {settings.KINDS['sampler.temperature'].expects}",
-    lambda value: value == 0 or settings.KINDS["sampler.temperature"].fits(value),
+    f"0 or {sections.KINDS['sampler.temperature'].expects}",
+    lambda value: value == 0 or sections.KINDS["sampler.temperature"].fits(value),
   ),
-  "top_k": settings.KINDS["sampler.top_k"],
-  "top_p": settings.KINDS["sampler.top_p"],
-  "min_p": settings.KINDS["sampler.min_p"],
+  "top_k": sections.KINDS["sampler.top_k"],
+  "top_p": sections.KINDS["sampler.top_p"],
+  "min_p": sections.KINDS["sampler.min_p"],
 }
-ROWS = SAMPLER | {"samples": kinds.Whole(1, 4096), "seed": settings.KINDS["seed"]}
+ROWS = SAMPLER | {"samples": kinds.Whole(1, 4096), "seed": sections.KINDS["seed"]}
 
 
 class Policy(NamedTuple):
@@ -175,7 +175,7 @@ def make_config(path: str, numbers: dict[str, Any], run: str) -> ConfigDict:
     raise CheckpointError(
       f"--path={run!r}: config.json is not as the run wrote it ({error}); put it back"
     ) from error
-  settings.check(config)
+  sections.check(config)
   config.sampler.group = numbers.get("samples", 1)
   for name in SAMPLER.keys() & numbers.keys():
     config.sampler[name] = float(numbers[name]) if name == "temperature" else numbers[name]

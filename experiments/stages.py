@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from grpo_jax.config import settings
+from grpo_jax.config import sections
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 
@@ -55,11 +55,11 @@ def divide(config: ConfigDict, workdir: str, section: str = "") -> list[Stage]:
     SettingError: a value is out of its range; the two runs disagree about the first weights.
   """
   try:
-    settings.check(config)
+    sections.check(config)
   except SettingError as error:
     raise SettingError(f"{section}{error}") from error
   own = config.copy_and_resolve_references()
-  settings.expand(own)
+  sections.expand(own)
   if FIRST not in own:
     return [Stage(own, workdir)]
   with own.unlocked():

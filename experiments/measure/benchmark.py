@@ -31,7 +31,7 @@ from ml_collections import ConfigDict
 
 from experiments import arguments
 from experiments.measure import rates
-from grpo_jax.config import kinds, settings
+from grpo_jax.config import kinds, sections
 from grpo_jax.distributed import sharding
 from grpo_jax.learning import learn, optimizer, passes
 from grpo_jax.learning.state import MODEL, TrainState, create
@@ -302,7 +302,7 @@ def main(argv: list[str]) -> None:
       "--config=experiments/measure/benchmarks.py:prompts=4,group=8"
     )
   with arguments.one_line_errors():
-    settings.check(config)
+    sections.check(config)
     kinds.check(config.benchmark, WORKLOAD, "benchmark.")
     if not values.vs:
       print(json.dumps(measure(config)))

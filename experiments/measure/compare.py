@@ -32,7 +32,7 @@ from ml_collections import ConfigDict
 from experiments import arguments
 from experiments.measure import jobs, processes
 from experiments.progress import Progress
-from grpo_jax.config import kinds, settings
+from grpo_jax.config import kinds, sections
 from grpo_jax.io import storage
 from grpo_jax.reports import comparison, jsonl
 
@@ -46,9 +46,9 @@ DIVERGED = "updates in a row were not finite"
 SETTINGS = {
   "base": kinds.PATH,
   "lrs": kinds.many(kinds.Number(0)),
-  "tune_seeds": kinds.many(settings.KINDS["seed"]),
+  "tune_seeds": kinds.many(sections.KINDS["seed"]),
   "tune_split": kinds.PATH,
-  "seeds": kinds.many(settings.KINDS["seed"]),
+  "seeds": kinds.many(sections.KINDS["seed"]),
   "split": kinds.PATH,
   "steps": kinds.Whole(1),
   "prompts": kinds.Whole(1),
@@ -132,7 +132,7 @@ def check_arms(config: ConfigDict) -> None:
     sys.argv = [f"arm {arm}", *run.flags]  # ml_collections reads overrides from there
     arguments.parse_flags(sys.argv)
     with arguments.one_line_errors():
-      settings.check(flags.FLAGS.config)
+      sections.check(flags.FLAGS.config)
     # each may be defined once
     for name in [name for name in flags.FLAGS if name.startswith("config.")]:
       delattr(flags.FLAGS, name)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from absl import app, flags
 
 from experiments import arguments
-from grpo_jax.config import settings
+from grpo_jax.config import sections
 from grpo_jax.errors import SettingError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> None:
   del argv
   values = flags.FLAGS
   with arguments.one_line_errors():
-    settings.check(values.config)
+    sections.check(values.config)
     from grpo_jax.setup import resolve  # imports jax
 
     text = "".join(lines(resolve.resolve(values.config)))

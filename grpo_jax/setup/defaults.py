@@ -7,14 +7,14 @@ in their own files. The config is locked once a command has built it, so that a 
 
 from ml_collections import ConfigDict
 
-from grpo_jax.config import settings
+from grpo_jax.config import sections
 from grpo_jax.setup import registry
 
 
 def get_config() -> ConfigDict:
   """Returns a config with all defaults, those of every data set and of the objective included."""
-  config = settings.defaults()
-  for name in settings.DATA_SETS:
+  config = sections.defaults()
+  for name in sections.DATA_SETS:
     config.data[name] = registry.data(name).settings()
   config.objective = objective(config.objective.name, config)
   return config

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ml_collections import ConfigDict
 
 from grpo_jax.aliases import Json
-from grpo_jax.config import settings
+from grpo_jax.config import sections, settings
 from grpo_jax.objectives.base import ConfiguredObjective
 from grpo_jax.setup import registry, scorers, shots
 from grpo_jax.setup.registry import DataSet
@@ -99,9 +99,9 @@ class Experiment(settings.Settings):
 
 
 def make(config: ConfigDict) -> Experiment:
-  """Returns the experiment of a config whose values are within their ranges (settings.check)."""
+  """Returns the experiment of a config whose values are within their ranges (sections.check)."""
   config = config.copy_and_resolve_references()  # whatever the caller changes later
-  fields = settings.typed(config)
+  fields = sections.typed(config)
   objective = registry.configured(config.objective)
   scored = fields["loop"] in LIVE or fields["offline"].data != "solutions"
   models = tuple(scorers.reward_models(fields["rewards"]))

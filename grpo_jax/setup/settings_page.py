@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 import grpo_jax
 from grpo_jax import data, objectives
-from grpo_jax.config import settings
+from grpo_jax.config import sections
 from grpo_jax.config.table import Section
 from grpo_jax.errors import GrpoError
 from grpo_jax.setup import registry
@@ -53,7 +53,7 @@ ASSIGNED = re.compile(r"^((?: *#.*\n)*) *c\.(\w+) = [^#\n]*(?:# (.*))?$", re.MUL
 def page() -> str:
   """Returns the text of docs/settings.md."""
   parts, sources = [INTRODUCTION.strip()], read_sources()
-  for section in settings.SECTIONS:
+  for section in sections.SECTIONS:
     if section.settings:
       parts += [f"## {section.title}", _section_table(section, sources)]
   parts += [OBJECTIVES.strip(), _objectives_table(), DATA.strip(), _data_table()]
@@ -122,7 +122,7 @@ def _data_table() -> str:
   meanings = _meanings(data)
   rows = [
     (f"`data.{name}.{setting}`", cell(default), meanings[name].get(setting, ""))
-    for name in settings.DATA_SETS
+    for name in sections.DATA_SETS
     for setting, default in _leaves(registry.data(name).settings())
   ]
   return _table(("setting", "default", "meaning"), rows)

@@ -7,7 +7,7 @@ change it in vain. One that is read as soon as another is not 0, such as lora.al
 import operator
 from typing import NamedTuple
 
-from grpo_jax.config import settings
+from grpo_jax.config import sections
 from grpo_jax.errors import SettingError
 from grpo_jax.objectives.base import Needs, reads_reference
 from grpo_jax.setup.experiment import Experiment
@@ -23,7 +23,7 @@ class Row(NamedTuple):
   @property
   def default(self) -> object:
     """Returns the default of the setting."""
-    return settings.SETTINGS[self.name].default
+    return sections.SETTINGS[self.name].default
 
 
 # Settings of one kind of run. The numbers of a loop are not among them: a config file may have

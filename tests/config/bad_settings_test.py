@@ -20,7 +20,7 @@ from ml_collections import ConfigDict, config_dict
 
 from experiments import arguments, arithmetic, run
 from experiments.measure import benchmark, benchmarks, compare, comparisons
-from grpo_jax.config import forms, kinds, settings
+from grpo_jax.config import forms, kinds, sections
 from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
 from grpo_jax.models import decoder, variants
@@ -42,9 +42,9 @@ def changed(
   c.unlock()
   with c.ignore_type():
     for full, each in ((also or {}) | {name: value}).items():
-      *sections, last = full.split(".")
+      *holders, last = full.split(".")
       holder = c
-      for section in sections:
+      for section in holders:
         if section not in holder:
           holder[section] = ConfigDict()
         holder = holder[section]
@@ -54,7 +54,7 @@ def changed(
 
 def before_weights(c: ConfigDict) -> None:
   """What a run looks at before weights are read: all that needs no folder of a model."""
-  settings.check(c)
+  sections.check(c)
   run.find_loop(c.loop)
   resolve(c)
   sharding.make_layout(c.mesh, jax.devices()[:1])
@@ -121,29 +121,29 @@ def test_every_setting_has_a_row_and_every_row_a_setting():
   c = defaults.get_config()
   elsewhere = (
     "objective.",
-    *(f"data.{name}." for name in settings.DATA_SETS),
+    *(f"data.{name}." for name in sections.DATA_SETS),
   )  # in their files
   names = [name for name in arguments.names_of(c) if not name.startswith(elsewhere)]
-  sections = {name.rpartition(".")[0] for name in arguments.names_of(c)}
-  assert sorted({*names, "objective.name"} - sections) == sorted(settings.KINDS)
+  holders = {name.rpartition(".")[0] for name in arguments.names_of(c)}
+  assert sorted({*names, "objective.name"} - holders) == sorted(sections.KINDS)
 
 
 def test_the_defaults_and_the_experiments_are_within_their_ranges():
   before_weights(changed("mesh.fsdp", 1))
   for c in CONFIGS.values():
-    settings.check(c)
+    sections.check(c)
     resolve(c)
 
 
 def test_the_names_of_choices_are_those_that_the_code_knows():
   for name, known in decoder.HOW.items():
-    assert settings.KINDS[f"model.{name}"].names == known
-  assert settings.KINDS["sampler.dtype"].names == decoder.HOW["dtype"]
+    assert sections.KINDS[f"model.{name}"].names == known
+  assert sections.KINDS["sampler.dtype"].names == decoder.HOW["dtype"]
   assert sharding.AXES == forms.MESH_AXES
 
 
 def test_every_missing_setting_is_named():
-  for name in settings.KINDS:
+  for name in sections.KINDS:
     c = defaults.get_config()
     c.unlock()
     section, _, last = name.rpartition(".")
@@ -151,14 +151,14 @@ def test_every_missing_setting_is_named():
     with pytest.raises(
       SettingError, match=f"^{name}: missing; start from grpo_jax.setup.defaults.get_config"
     ):
-      settings.check(c)
+      sections.check(c)
   with pytest.raises(SettingError, match="^seed: missing"):
-    settings.check(ConfigDict())
+    sections.check(ConfigDict())
   c = defaults.get_config()
   c.unlock()
   del c.learner
   with pytest.raises(SettingError, match="^learner: missing"):
-    settings.check(c)
+    sections.check(c)
 
 
 def test_a_placeholder_without_a_value_is_named():
@@ -166,7 +166,7 @@ def test_a_placeholder_without_a_value_is_named():
   c.unlock()
   c.steps = config_dict.required_placeholder(int)
   with pytest.raises(SettingError, match="^steps: has no value; give it one, --config.steps=VALUE"):
-    settings.check(c)
+    sections.check(c)
 
 
 def test_a_section_of_a_data_set_has_the_names_of_its_file():
@@ -197,7 +197,7 @@ SAID = (
 
 
 def test_what_rows_say():
-  said = {name: settings.KINDS[name].expects for name in SAID}
+  said = {name: sections.KINDS[name].expects for name in SAID}
   assert said == {
     "steps": "a whole number of at least 1, at most 2147483647",
     "seed": "a whole number from 0 to 4294967295",

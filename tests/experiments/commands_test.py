@@ -14,7 +14,7 @@ from conftest import ROOT
 
 from experiments import arithmetic, export, sample, sources
 from experiments import evaluate as command
-from grpo_jax.config import settings
+from grpo_jax.config import sections
 from grpo_jax.errors import CheckpointError, DataError, GrpoError, SettingError
 from grpo_jax.evaluation.policy import paired
 from grpo_jax.ops import decoding
@@ -453,7 +453,7 @@ def test_a_run_is_asked_with_every_rule_that_cuts_its_distribution():
   """One that the command left out would be off there, in silence."""
   assert set(decoding.Truncation._fields) <= set(sample.SAMPLER)
   for name, off in decoding.Truncation()._asdict().items():
-    assert settings.SETTINGS[f"sampler.{name}"].default == off
+    assert sections.SETTINGS[f"sampler.{name}"].default == off
 
 
 def test_a_growing_answer_keeps_back_what_may_be_a_stop_text():

@@ -5,7 +5,7 @@ all.
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from grpo_jax.config import forms, kinds, settings
+from grpo_jax.config import forms, kinds, sections
 from grpo_jax.setup import registry
 
 NAN, INF = float("nan"), float("inf")
@@ -432,7 +432,7 @@ BY_HAND = (
 )
 
 BAD = (
-  *(bad for name, row in settings.KINDS.items() for bad in of_row(name, row)),
+  *(bad for name, row in sections.KINDS.items() for bad in of_row(name, row)),
   *(bad for name in OBJECTIVES for bad in of_objective(name)),
   *BY_HAND,
 )

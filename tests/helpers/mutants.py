@@ -537,7 +537,7 @@ MUTANTS = (
   Mutant(
     "a loop that Python calls does not look at the ranges",
     "grpo_jax/setup/resolve.py",
-    "  settings.check(config)\n",
+    "  sections.check(config)\n",
     "",
     "tests/config/bad_settings_test.py::test_the_checks_of_a_loop_hold_the_ranges",
   ),

@@ -9,7 +9,7 @@ import bucket
 import pytest
 import tiny_runs
 
-from grpo_jax.config import settings
+from grpo_jax.config import sections
 from grpo_jax.data import jsonl
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
@@ -49,7 +49,7 @@ def test_what_cannot_work_is_refused_by_name(value, said):
   config = defaults.get_config()
   config.init_from = value
   with pytest.raises(SettingError) as error:
-    settings.check(config)
+    sections.check(config)
   assert str(error.value).startswith(f"init_from={value!r}: ") and said in str(error.value)
 
 

@@ -23,7 +23,7 @@ from grpo_jax.errors import SettingError
 from grpo_jax.learning import learn, movement, passes, stop_rules
 from grpo_jax.learning.state import create
 from grpo_jax.loops import groups
-from grpo_jax.objectives import distill, gkd, grpo, rft
+from grpo_jax.objectives import distill, gkd, grpo
 from grpo_jax.objectives.base import ConfiguredObjective, Objective
 from grpo_jax.ops import distillation, masked
 from grpo_jax.packing.plan import Packing
@@ -368,20 +368,6 @@ def test_passes_end_when_the_surrogate_improves_no_more():
 def test_passes_go_on_while_the_surrogate_improves():
   _, metrics, _ = run(0.5, mu=3, stop_surrogate=1e-6)
   assert metrics["inner/stopped_by"] == stop_rules.RAN_ALL and metrics["inner/passes"] == 3
-
-
-@pytest.mark.parametrize("rule", ["stop_reached", "stop_surrogate", "stop_kl"])
-def test_a_rule_needs_a_ratio(rule):
-  cfg = tiny.section("learner", mu=2, **{rule: 0.1})
-  with pytest.raises(SettingError, match=f"learner.{rule}=0.1: rft has no ratio"):
-    passes.Setup(None, tiny.objective(rft), None, cfg, TEMPERATURE)
-
-
-@pytest.mark.parametrize("rule", ["stop_reached", "stop_surrogate", "stop_kl"])
-def test_a_rule_needs_several_passes(rule):
-  cfg = tiny.section("learner", mu=1, minibatches=2, **{rule: 0.1})
-  with pytest.raises(SettingError, match=f"learner.{rule}=0.1 with learner.mu=1"):
-    passes.Setup(None, tiny.objective(), None, cfg, TEMPERATURE)
 
 
 def movement_of(objective, state, trace, packing=None):

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import pytest
 
-from grpo_jax.config import settings
+from grpo_jax.config import sections
 from grpo_jax.learning.stop_rules import RAN_ALL, STOP_RULES
 
 MEAN = {"surrogate": 0.5, "at_bound": 0.25, "past_bound": 0.125, "old_kl": 0.01}
@@ -27,6 +27,6 @@ def test_a_rule_on_both_sides_of_its_limit(rule, limit, best, ends):
 
 
 def test_each_rule_has_a_setting_and_a_code_of_its_own():
-  assert {f"learner.{name}" for name in STOP_RULES} <= set(settings.SETTINGS)
+  assert {f"learner.{name}" for name in STOP_RULES} <= set(sections.SETTINGS)
   codes = [rule.code for rule in STOP_RULES.values()]
   assert len({RAN_ALL, *codes}) == len(codes) + 1

@@ -18,7 +18,7 @@ from conftest import ROOT, environment
 from ml_collections import ConfigDict
 
 from experiments import arguments, run
-from grpo_jax.config import settings
+from grpo_jax.config import sections
 from grpo_jax.errors import CheckpointError, SettingError
 from grpo_jax.io import storage
 from grpo_jax.run import leaving, workdir
@@ -185,7 +185,7 @@ def test_a_home_directory_is_found_in_flags_and_settings(monkeypatch, tmp_path):
   )
   config = defaults.get_config()
   config.init_from, config.data.path, config.data.template = "~/model", "~", "~{question}"
-  settings.expand(config)
+  sections.expand(config)
   assert (config.init_from, config.data.path, config.data.template) == (
     f"{tmp_path}/model",
     str(tmp_path),

@@ -2,13 +2,13 @@
 
 import pytest
 
-from grpo_jax.config import settings
+from grpo_jax.config import sections
 from grpo_jax.setup import defaults, registry
 
 
 def test_a_config_has_the_settings_of_every_data_set():
   c = defaults.get_config()
-  for name in settings.DATA_SETS:
+  for name in sections.DATA_SETS:
     assert c.data[name].to_dict() == registry.data(name).settings().to_dict()
 
 

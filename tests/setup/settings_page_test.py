@@ -3,7 +3,7 @@
 import conftest
 import pytest
 
-from grpo_jax.config import settings
+from grpo_jax.config import sections
 from grpo_jax.setup import settings_page
 
 
@@ -40,6 +40,6 @@ def test_the_files_that_read_a_setting(name, file):
 def test_every_setting_is_read():
   """One that no file reads would change nothing."""
   sources = settings_page.read_sources()
-  for name in settings.SETTINGS:
+  for name in sections.SETTINGS:
     section, _, last = name.rpartition(".")
     assert settings_page.readers(section, last, sources), name
