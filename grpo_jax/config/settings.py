@@ -173,6 +173,12 @@ class Objective:
     'Module of grpo_jax.objectives, or your own: "package.module" or "path/file.py".')
 
 @dataclasses.dataclass(frozen=True)
+class Reference:
+  """Reference or teacher, if the objective has one; its weights are those of ref_from."""
+  ema: float = setting(0.0, SHARE,
+    "Share of the way to the policy that it goes after each step; 0: it stays as it was.")
+
+@dataclasses.dataclass(frozen=True)
 class Learner:
   """Learner."""
   lr: float = setting(1e-6, Number(0), "Highest learning rate of the schedule.")
@@ -274,6 +280,7 @@ class Settings:
   iterative: Iterative = dataclasses.field(default_factory=Iterative)
   sampler: Sampler = dataclasses.field(default_factory=Sampler)
   rewards: Rewards = dataclasses.field(default_factory=Rewards)
+  reference: Reference = dataclasses.field(default_factory=Reference)
   learner: Learner = dataclasses.field(default_factory=Learner)
   mesh: Mesh = dataclasses.field(default_factory=Mesh)
   eval: Eval = dataclasses.field(default_factory=Eval)

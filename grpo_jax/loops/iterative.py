@@ -14,34 +14,28 @@ be 0. Policy, reward model and reference are saved together, so a run that is ki
 phases resumes with the same numbers. The policy is evaluated at the end of each iteration.
 """
 
-import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-import optax
-
-from grpo_jax.aliases import Json
 from grpo_jax.errors import SettingError, said_of
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.io import storage
-from grpo_jax.learning import state as train_state
-from grpo_jax.learning.state import TrainState
 from grpo_jax.loops import teaching
 from grpo_jax.loops.collect import collect, make_collector
 from grpo_jax.loops.export import export_merged
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.online import sample_rows, speeds
 from grpo_jax.loops.protocols import Trained
+from grpo_jax.loops.reference import Policy, Reference
 from grpo_jax.loops.reward_data.replay import Replay
 from grpo_jax.loops.run import Run
 from grpo_jax.loops.teaching import NAME, Judge, Kind
-from grpo_jax.models import lora
 from grpo_jax.models.decoder import Params
 from grpo_jax.reward_models import load
 from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.run import provenance
-from grpo_jax.run.writer import Number, Writer
-from grpo_jax.setup import build, checks, parameters, weights
+from grpo_jax.run.writer import Writer
+from grpo_jax.setup import build, checks, weights
 from grpo_jax.setup.experiment import Experiment
 
 
@@ -162,63 +156,3 @@ class IterationEvaluator(Evaluator):
     if self.about(step) and parts:
       writer.say(f"iteration {step // self.steps}: {', '.join(parts)}")
     return metrics
-
-
-class Policy(Learner):
-  """Trains the policy of an iterative run, whose reference is part of the run."""
-
-  def load_reference(self, pin: Json) -> Json:
-    """Loads the base under adapters, if there are any; the loop sets `ref_params`."""
-    return self.load_base(pin)
-
-
-class Reference:
-  """Keeps a copy of the policy from the start of an iteration; saved like a learner."""
-
-  state: TrainState
-
-  def __init__(self, policy: Learner):
-    """Makes nothing yet; `policy` must be started before this."""
-    self.policy, self.tx = policy, optax.identity()
-
-  @property
-  def params(self) -> Params:
-    """All parameters of the reference, the base under adapters included."""
-    return lora.join(self.policy.base, self.trained)
-
-  @property
-  def trained(self) -> Params:
-    """Copy of the policy's trained parameters."""
-    return self.state.model
-
-  def abstract(self) -> TrainState:
-    """Returns the shapes, dtypes and shardings of the state; nothing is allocated."""
-    params = parameters.abstract_params(self.policy.model.decoder, critic=False)
-    return train_state.abstract(params, self.tx)
-
-  def start(self) -> None:
-    """Takes a copy of the policy's starting parameters."""
-    self.state = train_state.create(
-      {train_state.MODEL: parameters.copy(self.policy.trained)}, self.tx
-    )
-
-  def take(self, params: Params) -> None:
-    """Takes a copy of parameters, which an update of their owner would free."""
-    self.state = dataclasses.replace(
-      self.state, params={train_state.MODEL: parameters.copy(params)}
-    )
-
-  def load_reference(self, pin: Json) -> Json:
-    """Returns {}: it is saved as a whole."""
-    del pin
-    return {}
-
-  def get_sizes(self) -> Json:
-    """Returns {}: it has no programs."""
-    return {}
-
-  def set_sizes(self, sizes: Json) -> None:
-    """Does nothing: it has no programs."""
-
-  def check_finite(self, metrics: Mapping[str, Number], safe: Callable[[], str]) -> None:
-    """Does nothing: it is not trained."""

@@ -5,10 +5,12 @@ from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.loops.collect import Collector, collect, disagreement, make_collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.learner import Learned, Learner
+from grpo_jax.loops.protocols import Trained
+from grpo_jax.loops.reference import Policy, Reference
 from grpo_jax.loops.run import Run
 from grpo_jax.ops.advantages import totals
 from grpo_jax.sampling import rollouts
-from grpo_jax.setup import build, checks
+from grpo_jax.setup import build, checks, weights
 from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import STOPPED
 
@@ -18,16 +20,26 @@ def train(experiment: Experiment, workdir: str) -> None:
   model = build.model(experiment)
   checks.check(experiment, model.decoder)
   collector = make_collector(experiment, model)
-  policy = Learner(experiment, model, experiment.sampler.temperature, collector.generator.sizes)
+  ema = experiment.reference.ema
+  policy = (Policy if ema else Learner)(
+    experiment, model, experiment.sampler.temperature, collector.generator.sizes
+  )
+  learners: dict[str, Trained] = {"policy": policy}
+  if ema:
+    reference = learners[weights.REFERENCE] = Reference(policy)
   evaluator = Evaluator(experiment, model, lambda: collector.models)
 
   with Run(
-    experiment, workdir, model, collector.batches, {"policy": policy}, evaluator, collector.rule
+    experiment, workdir, model, collector.batches, learners, evaluator, collector.rule
   ) as run:
     for step in run.steps():
+      if ema:
+        policy.ref_params = reference.trained
       key = build.key(experiment.seed, build.SAMPLE, step)
       batch, sampling, seconds = collect(collector, policy.params, key, run.writer)
       learned = policy.learn(step, batch.rollouts, run.writer)  # at most mu passes, all jitted
+      if ema:
+        reference.move(policy.trained, ema)
       seconds["learn"] = learned.seconds
       metrics = learned.metrics | sampling
       metrics |= speeds(sampling["tokens"], int(batch.rollouts.lengths.sum()), seconds)

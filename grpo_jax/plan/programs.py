@@ -96,6 +96,8 @@ def base_params(learner: Learner) -> Shapes:
 
 def own_reference(workload: Workload) -> Shapes:
   """Returns the shapes of the reference; None without one or if it is the base of adapters."""
+  if workload.experiment.reference.ema and workload.decoder.lora:
+    return workload.learner.abstract().model
   is_base = workload.decoder.lora and not workload.experiment.ref_from
   needed = reads_reference(workload.learner.needs) and not is_base
   return parameters.abstract(workload.decoder.base) if needed else None

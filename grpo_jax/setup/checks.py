@@ -41,6 +41,7 @@ def check(experiment: Experiment, decoder: Decoder) -> None:
   check_steps(experiment)
   check_group(experiment)
   check_weights(experiment)
+  check_reference(experiment)
   if experiment.checkpoint.export:
     check_export(decoder)
 
@@ -87,6 +88,16 @@ def check_eval_batch(experiment: Experiment, layout: Layout) -> None:
   shards = layout.size("prompt")
   if experiment.eval.batch % shards:
     raise SettingError(f"eval.batch={experiment.eval.batch}: use a multiple of {shards}")
+
+
+def check_reference(experiment: Experiment) -> None:
+  """Refuses a moving reference that is not of the policy's own kind."""
+  ema, rank, source = experiment.reference.ema, experiment.lora.rank, experiment.ref_from
+  if ema and rank and source:
+    raise SettingError(
+      f"reference.ema={ema} with lora.rank={rank} and ref_from={source!r}: a reference that moves "
+      "with adapters starts from them; use ref_from='', or reference.ema=0"
+    )
 
 
 def check_learner(experiment: Experiment, layout: Layout) -> None:

@@ -56,6 +56,11 @@ def rows(experiment: Experiment) -> list[Row]:
   return [
     Row("learner.critic_lr", Needs.CRITIC in needs, f"{objective} has no critic"),
     Row("ref_from", reads_folder, no_reference),
+    Row(
+      "reference.ema",
+      reads_reference(needs) and experiment.loop == "online",
+      f"{objective} with {loop} has no reference that could move",
+    ),
     Row("offline.teacher", sampled, no_samples),
     *(Row(f"offline.{name}", not live, f"is not of {loop}") for name in OFFLINE),
     *(
