@@ -22,6 +22,10 @@ SAMPLES = {
 }  # all of them, whatever their rewards
 
 
+# what the teachers of self-distillation are told
+TOLD = "{question}\n\nA worked solution:\n{solution}\n\nAnswer with a solution of your own."
+
+
 def kept(level: str, low: float, high: float) -> dict[str, Any]:
   """Returns the settings that learn from what is within the bounds; 0: no bound above."""
   return {
@@ -146,6 +150,30 @@ PRESETS: Table = {
   ),
   # 2306.13649, on the student's own samples
   "gkd": ("gkd", {"sampler.tries": 1}),
+  # self-distillation: the policy, or what it was, is told more (grpo_jax/loops/teacher_prompts.py)
+  # 2601.19897, with the teacher as it is now
+  "sdft": (
+    "gkd",
+    {
+      "sampler.tries": 1,
+      "objective.divergence": "reverse",
+      "reference.ema": 1.0,
+      "reference.prompt": TOLD,
+    },
+  ),
+  "opsd": ("gkd", {"sampler.tries": 1, "reference.prompt": TOLD}),  # 2601.18734
+  # 2601.20802, without feedback
+  "sdpo": (
+    "gkd",
+    {
+      "sampler.tries": 1,
+      "objective.top_k": 100,
+      "objective.ratio_cap": 2.0,
+      "objective.aggregation": "token_mean",
+      "reference.ema": 0.05,
+      "reference.prompt": "{question}\n\nA right answer:\n{success}\n\nAnswer the question.",
+    },
+  ),
   "distill_offline": ("distill_offline", SAMPLES),
 }
 
@@ -172,7 +200,7 @@ def choose(c: ConfigDict, name: str, teacher: str = "", table: Table = PRESETS) 
   c.objective = defaults.objective(module, c)
   c.update_from_flattened_dict(changes)
   setting = registry.objective(module).teacher
-  if setting and not teacher:
+  if setting and not teacher and not (setting == "ref_from" and c.reference.prompt):
     raise SettingError(f"teacher='': {name} learns from another model; use teacher=FOLDER")
   if teacher and not setting:
     raise SettingError(f"teacher={teacher}: {name} learns from no other model; leave it out")

@@ -75,6 +75,9 @@ class Rollouts(Generic[Small, Large]):
   # [P, G, L, D], the teacher's hidden states that predict each token
   ref_hidden: Large | None = None
   old_values: Large | None = None  # [P, G, L] float32, of the critic before the update
+  # what the teacher is asked for each completion, [P, G, Lt] and [P, G]; 0 tokens: it has none.
+  # None: the teacher is asked what the policy was
+  ref_prompts: Prompts[Small] | None = None
 
 
 @jax.tree_util.register_dataclass

@@ -177,6 +177,13 @@ class Reference:
   """Reference or teacher, if the objective has one; its weights are those of ref_from."""
   ema: float = setting(0.0, SHARE,
     "Share of the way to the policy that it goes after each step; 0: it stays as it was.")
+  prompt: str = setting("", TEXT,
+    "What a teacher is asked, with {question} and {solution}, {success} or {feedback}, see "
+    "loops/teacher_prompts.py; empty: what the policy is asked.")
+  max_prompt_length: int = setting(1024, Whole(1),
+    "Longest such prompt, in tokens; a completion with a longer one is not learned from.")
+  success: float = setting(0.5, Number(-1e30, 1e30),
+    "Sum of rewards above which a completion is a {success}.")
 
 @dataclasses.dataclass(frozen=True)
 class Learner:

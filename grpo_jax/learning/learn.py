@@ -186,6 +186,7 @@ def learn(
   rollouts: Rollouts,
   packing: Packing,
   base: Params | None = None,
+  ref_packing: Packing | None = None,
 ) -> tuple[TrainState, dict[str, Array], Trace]:
   """Returns the state after at most mu passes over the rollouts, their metrics, and their start.
 
@@ -198,9 +199,12 @@ def learn(
     packing: by `packing.plan.pack`, for `microbatches_of_rollout` microbatches.
     base: the frozen tree under adapters (models/lora.py); with one, the other trees hold the
       adapters alone.
+    ref_packing: of `passes.asked_of_teacher`; None where the teacher is asked what the policy was.
   """
   setup = setup.over(base, ref_params if Needs.TEACHER in setup.objective.needs else None)
-  rollouts = with_frozen_logprobs(setup, state, ref_params, old_params, rollouts, packing)
+  rollouts = with_frozen_logprobs(
+    setup, state, ref_params, old_params, rollouts, packing, ref_packing
+  )
   batch = setup.objective.prepare(rollouts)
   # `prepare` may have read the old log-probs, as a KL in the reward does. The loss of a single
   # update by the policy that sampled goes without: then its ratios are exactly 1.

@@ -22,7 +22,7 @@ from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.objectives.base import ConfiguredObjective, Needs
 from grpo_jax.packing.microbatches import join_microbatches, split_microbatches
 from grpo_jax.packing.plan import Packing
-from grpo_jax.types import Array, Outputs, Rollouts, Scores, TrainBatch
+from grpo_jax.types import Array, Outputs, Prompts, Rollouts, Scores, TrainBatch
 
 T = TypeVar("T")
 
@@ -125,6 +125,20 @@ def _frozen(setup: Setup, compute: Callable[..., T], rollouts: Rollouts, packing
   return jax.lax.stop_gradient(join_microbatches(jax.lax.map(lambda x: compute(*x), cut)))
 
 
+def asked_of_teacher(rollouts: Rollouts) -> Rollouts:
+  """Returns the completions after the teacher's prompts: P G groups of one; only what passes read.
+
+  A completion without a teacher has length 0.
+  """
+  prompts, (n_prompts, group, length) = rollouts.ref_prompts, rollouts.tokens.shape
+  assert prompts is not None
+  n, there = n_prompts * group, prompts.lengths > 0
+  lengths = (rollouts.lengths * there).reshape(n, 1)
+  prompts = Prompts(prompts.tokens.reshape(n, -1), prompts.lengths.reshape(n))
+  tokens = rollouts.tokens.reshape(n, 1, length)
+  return Rollouts(prompts, tokens, lengths, lengths, sampler_logprobs=None, truncated_logprobs=None)
+
+
 def with_frozen_logprobs(
   setup: Setup,
   state: TrainState,
@@ -132,23 +146,27 @@ def with_frozen_logprobs(
   old_params: Params | None,
   rollouts: Rollouts,
   packing: Packing,
+  ref_packing: Packing | None = None,
 ) -> Rollouts:
   """Returns the rollouts with the log-probs and values that the objective needs.
 
-  The old policy is that of `old_params`, or the state before its first update if that is None.
+  With `ref_packing` the reference is asked `rollouts.ref_prompts`. The old policy is that of
+  `old_params`, or the state before its first update if that is None.
   """
   if setup.objective.trains_reward_model:
     return rollouts
   needs = setup.objective.needs
+  shape = rollouts.tokens.shape
+  asked = rollouts if ref_packing is None else asked_of_teacher(rollouts)
   if Needs.REFERENCE in needs:
-    ref = frozen_outputs(setup, {MODEL: ref_params}, rollouts, packing)
-    rollouts = dataclasses.replace(rollouts, ref_logprobs=ref.logprobs)
+    ref = frozen_outputs(setup, {MODEL: ref_params}, asked, ref_packing or packing)
+    rollouts = dataclasses.replace(rollouts, ref_logprobs=ref.logprobs.reshape(shape))
   if setup.updates > 1 or needs & (Needs.OLD_POLICY | Needs.CRITIC) or old_params is not None:
     before = state.params if old_params is None else state.params | {MODEL: old_params}
     old = frozen_outputs(setup, before, rollouts, packing)
     known = {f"old_{name}": x for name, x in vars(old).items() if x is not None}
     rollouts = dataclasses.replace(rollouts, **known)
   if Needs.TEACHER in needs:  # the last: no other pass compares its distributions with it
-    hidden = teacher_hidden(setup, ref_params, rollouts, packing)
-    rollouts = dataclasses.replace(rollouts, ref_hidden=hidden)
+    hidden = teacher_hidden(setup, ref_params, asked, ref_packing or packing)
+    rollouts = dataclasses.replace(rollouts, ref_hidden=hidden.reshape(*shape, -1))
   return rollouts

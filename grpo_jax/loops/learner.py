@@ -1,5 +1,6 @@
 """Trains a policy or a reward model: its objective, optimizer, state and jitted update."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -16,12 +17,13 @@ from grpo_jax.models import lora
 from grpo_jax.models.decoder import Params
 from grpo_jax.objectives.base import Needs, reads_reference
 from grpo_jax.packing import plan
+from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.run.writer import Number, Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.setup import adapters, build, parameters
 from grpo_jax.setup.experiment import Experiment
-from grpo_jax.types import KnownRollouts
+from grpo_jax.types import KnownRollouts, Prompts
 
 # Programs that stay loaded. One on a CPU takes about a thousand of the 65,530 mappings of memory
 # that Linux gives a process, and LLVM crashes at the next after the last.
@@ -77,6 +79,8 @@ class Learner:
     setup = passes.Setup(model.decoder, objective, self.tx, experiment.learner, temperature)
     self.jitted_learn, self.jitted_movement = learn.make_learn(setup), movement.make_movement(setup)
     self.sizes = sizes or build.sizes(experiment, model.layout)
+    self.teacher_sizes = self.sizes.fresh()  # of the teacher's own prompts
+    self.teacher_sizes.width = experiment.reference.max_prompt_length
     if objective.trains_reward_model != model.decoder.config.scores:
       raise ValueError(
         f"{experiment.objective.name} with a model whose scores={model.decoder.config.scores}"
@@ -140,11 +144,12 @@ class Learner:
 
   def get_sizes(self) -> Json:
     """Returns the sizes of the programs made so far, as JSON."""
-    return self.sizes.get_state()
+    return self.sizes.get_state() | {"teacher": self.teacher_sizes.get_state()}
 
   def set_sizes(self, sizes: Json) -> None:
     """Resumes with the sizes that `get_sizes` returned."""
     self.sizes.set_state(sizes)
+    self.teacher_sizes.set_state(sizes.get("teacher", {}))
 
   def learn(
     self, step: int, batch: KnownRollouts, writer: Writer, old_params: Params | None = None
@@ -159,10 +164,11 @@ class Learner:
     """
     lifeline.compare(batch.prompts, batch.tokens)  # ends the run if hosts drew different prompts
     batch, packing = self.sizes.for_learner(batch)
-    on_mesh = rollouts.to_device(self.model.layout, (batch, packing))
+    batch, ref_packing = self._pack_for_teacher(batch)
+    on_mesh = rollouts.to_device(self.model.layout, (batch, packing, ref_packing))
     with writer.phase(self.PHASE, on_mesh) as timer:
       self.state, on_device, trace = self.jitted_learn(
-        self.state, self.ref_params, old_params, *on_mesh, self.base
+        self.state, self.ref_params, old_params, *on_mesh[:2], self.base, on_mesh[2]
       )
       metrics = rollouts.to_host(on_device)
     bound_programs(self.jitted_learn)
@@ -178,6 +184,18 @@ class Learner:
     # of the last update: the schedule counts from 0
     metrics |= {"lr": self.rate(self.state.step - 1), "skipped_steps": int(self.state.skipped)}
     return Learned(metrics, trace, moved, timer.seconds)
+
+  def _pack_for_teacher(self, batch: KnownRollouts) -> tuple[KnownRollouts, Packing | None]:
+    """Returns the batch with the teacher's prompts in their width, and their packing."""
+    prompts = batch.ref_prompts
+    if prompts is None:
+      return batch, None
+    # of the tokens only the shape is read, and they are on the mesh
+    tokens = np.broadcast_to(np.int32(0), batch.tokens.shape)
+    flat = passes.asked_of_teacher(dataclasses.replace(batch, tokens=tokens))
+    flat, packing = self.teacher_sizes.for_learner(flat)
+    tokens = flat.prompts.tokens.reshape(*prompts.lengths.shape, -1)
+    return dataclasses.replace(batch, ref_prompts=Prompts(tokens, prompts.lengths)), packing
 
   def check_finite(self, metrics: Mapping[str, Number], safe: Callable[[], str]) -> None:
     """Ends a run after `learner.max_bad_steps` updates in a row that were not finite.

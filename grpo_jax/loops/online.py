@@ -2,6 +2,7 @@
 
 from grpo_jax.aliases import Json
 from grpo_jax.evaluation.evaluator import Evaluator
+from grpo_jax.loops import teacher_prompts
 from grpo_jax.loops.collect import Collector, collect, disagreement, make_collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.learner import Learned, Learner
@@ -17,6 +18,7 @@ from grpo_jax.types import STOPPED
 
 def train(experiment: Experiment, workdir: str) -> None:
   """Runs or resumes the experiment in `workdir`; see `Run`."""
+  teacher_prompts.check(experiment)
   model = build.model(experiment)
   checks.check(experiment, model.decoder)
   collector = make_collector(experiment, model)
@@ -37,11 +39,12 @@ def train(experiment: Experiment, workdir: str) -> None:
         policy.ref_params = reference.trained
       key = build.key(experiment.seed, build.SAMPLE, step)
       batch, sampling, seconds = collect(collector, policy.params, key, run.writer)
+      batch, asked = teacher_prompts.ask(experiment, collector, batch, run.writer)
       learned = policy.learn(step, batch.rollouts, run.writer)  # at most mu passes, all jitted
       if ema:
         reference.move(policy.trained, ema)
       seconds["learn"] = learned.seconds
-      metrics = learned.metrics | sampling
+      metrics = learned.metrics | sampling | asked
       metrics |= speeds(sampling["tokens"], int(batch.rollouts.lengths.sum()), seconds)
       rows = sample_rows(batch, learned, experiment.log.samples, collector, model)
       run.writer.samples(step + 1, rows)

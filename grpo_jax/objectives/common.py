@@ -49,6 +49,14 @@ def completion_mask(rollouts: Rollouts, mask_truncated: bool) -> Array:
   return mask
 
 
+def taught_mask(rollouts: Rollouts, mask_truncated: bool) -> Array:
+  """Returns `completion_mask`, 0 on completions that have no teacher."""
+  mask = completion_mask(rollouts, mask_truncated)
+  if rollouts.ref_prompts is None:
+    return mask
+  return mask * (rollouts.ref_prompts.lengths > 0)[..., None]
+
+
 def last_token(lengths: Array, max_length: int) -> Array:
   """Returns [..., L] bool: true on the last token of each completion that is not empty."""
   return jnp.arange(max_length) == lengths[..., None] - 1

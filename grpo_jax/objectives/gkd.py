@@ -50,7 +50,7 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
   """Returns masks and weights; there are no advantages."""
   del advantages
   common.require(rollouts.ref_hidden, "ref_hidden (the teacher's)", cfg.name)
-  mask = common.completion_mask(rollouts, cfg.mask_truncated)
+  mask = common.taught_mask(rollouts, cfg.mask_truncated)
   weights = common.weights(mask, rollouts.lengths, cfg)
   return common.train_batch(rollouts, jnp.zeros_like(mask), mask, weights)
 

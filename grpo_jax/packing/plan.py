@@ -57,7 +57,7 @@ def pack(rollouts: HostRollouts, layout: Layout, microbatches: int = 1) -> Packi
     microbatches: into which the learner cuts the prompts.
   """
   lengths, max_length = rollouts.lengths, rollouts.tokens.shape[2]
-  prompt_shards, sample_shards = layout.size("prompt"), layout.size("sample")
+  prompt_shards, sample_shards = layout.size("prompt"), layout.shards("sample", lengths.shape[1])
   # splash attention has no mask for two completions in a row, see models/attention.py
   share = layout.platform != "tpu"
   token_index = assign_rows(lengths, max_length, sample_shards, share)

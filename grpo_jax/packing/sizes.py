@@ -184,8 +184,8 @@ class Sizes:
     """Returns the rollouts with prompts in the learner's width, and their packing."""
     if not self.most:
       return rollouts, plan.pack(rollouts, self.layout, self.microbatches)
-    shards, samples = self.layout.size("prompt"), self.layout.size("sample")
     (n_prompts, group, length), lengths = rollouts.tokens.shape, rollouts.lengths
+    shards, samples = self.layout.size("prompt"), self.layout.shards("sample", group)
     share = self.layout.platform != "tpu"  # as in `plan.pack`
     shape = Shape(
       n_prompts // (shards * self.microbatches),

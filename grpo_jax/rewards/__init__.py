@@ -29,5 +29,8 @@ reward. Its file may also have these functions, each with the same keyword argum
                              has `rewards.deadline` for each of them, and the run ends if it raises
                              an error or is late
 
+    feedback(example, completion)
+                             what a teacher is told of a completion (reference.prompt), or None
+
 A file has one of each, for all of its rewards.
 """

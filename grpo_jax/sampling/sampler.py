@@ -29,6 +29,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
+from grpo_jax.aliases import Json
 from grpo_jax.config import settings
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
@@ -265,8 +266,9 @@ def sample(
   request = Request(prompts, *places, key, ends, stop_table)
   run = on_mesh(setup, functools.partial(roll_out, setup, prompt_size))
   completions, counts = run(params, request)
+  fields: Json = completions
   use = counts["busy"].sum() / jnp.maximum(counts["slot_steps"].sum(), 1)
-  return Rollouts(prompts, **completions), {"slot_use": use, "decode_steps": counts["steps"].max()}
+  return Rollouts(prompts, **fields), {"slot_use": use, "decode_steps": counts["steps"].max()}
 
 
 @functools.lru_cache(maxsize=8)

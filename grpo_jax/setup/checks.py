@@ -305,7 +305,8 @@ def check_data(experiment: Experiment) -> None:
       f"{', or '.join(_shown(kind) for kind in objective.data)}"
     )
   teacher = objective.teacher
-  if teacher and not operator.attrgetter(teacher)(experiment):
+  by_itself = teacher == "ref_from" and experiment.reference.prompt
+  if teacher and not by_itself and not operator.attrgetter(teacher)(experiment):
     raise SettingError(
       f"{teacher}='': {name} learns from another model; give its folder, or a run's"
     )

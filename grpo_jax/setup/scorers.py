@@ -20,6 +20,8 @@ SIGNATURES = (
 )
 # Names that a first parameter cannot have, since it is the example.
 NOT_FIRST = ("prompts", "completion", "completions")
+# Functions of a reward's file besides it, and how many arguments they have before its keywords.
+ARGUMENTS = {"answer_of": 1, "check_arguments": 0, "score_ahead": 1, "feedback": 2}
 TAKEN = ("mean", "std")  # since reward/mean and reward/std are metrics of all rewards together
 
 # The settings that name reward models, and whether these score each step.
@@ -33,6 +35,7 @@ class Reward(NamedTuple):
   answer_of: Callable | None  # completion -> what it votes for
   # called with [(example, completion), ...] of a batch before they are scored
   score_ahead: Callable | None
+  feedback: Callable | None  # (example, completion) -> what a teacher is told of it, or None
 
 
 class RewardFunction(NamedTuple):
@@ -182,13 +185,12 @@ def _reward(path: str, keywords: Json, setting: str, shown: str) -> Reward:
   """Returns a reward by its path, bound to keyword arguments that its file has checked."""
   module, score = modules.with_module(path, "grpo_jax.rewards", setting)
   check_kind(score, shown)
-  names = ("answer_of", "check_arguments", "score_ahead")
-  helpers = {name: vars(module).get(name) for name in names}
+  helpers = {name: vars(module).get(name) for name in ARGUMENTS}
   try:
     inspect.signature(score).bind("example", "completion", **keywords)
     for name, function in helpers.items():
       if function is not None:
-        inspect.signature(function).bind(*[()] * (name != "check_arguments"), **keywords)
+        inspect.signature(function).bind(*[()] * ARGUMENTS[name], **keywords)
   except (TypeError, ValueError) as error:
     raise SettingError(f"{shown}: {path} cannot be called so: {error}") from error
   check = helpers.pop("check_arguments")

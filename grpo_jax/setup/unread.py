@@ -61,6 +61,11 @@ def rows(experiment: Experiment) -> list[Row]:
       reads_reference(needs) and experiment.loop == "online",
       f"{objective} with {loop} has no reference that could move",
     ),
+    Row(
+      "reference.prompt",
+      experiment.objective.objective.teacher == "ref_from" and experiment.loop == "online",
+      f"{objective} with {loop} asks no teacher",
+    ),
     Row("offline.teacher", sampled, no_samples),
     *(Row(f"offline.{name}", not live, f"is not of {loop}") for name in OFFLINE),
     *(

@@ -1,5 +1,6 @@
 """Forward passes of trees that are not trained."""
 
+import dataclasses
 import functools
 
 import jax
@@ -10,9 +11,14 @@ import tiny
 from learn_test import TEMPERATURE, Bigrams, table
 
 from grpo_jax.errors import SettingError
-from grpo_jax.learning import passes
-from grpo_jax.objectives import gkd, rft
+from grpo_jax.learning import learn, passes
+from grpo_jax.learning.state import create
+from grpo_jax.objectives import distill, gkd, rft
+from grpo_jax.ops import distillation, masked
+from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
+from grpo_jax.sampling import rollouts as host
+from grpo_jax.types import Prompts
 
 
 def setup(**learner):
@@ -34,6 +40,110 @@ def test_the_teachers_states_predict_each_token():
     logp = jax.nn.log_softmax(states @ teacher["unembed"].T / TEMPERATURE)
     got = np.take_along_axis(np.asarray(logp), r.tokens[..., None], -1)[..., 0]
     np.testing.assert_allclose(got[real], want[real], atol=1e-5)
+
+
+def asked(r, prompts, lengths):
+  """Returns rollouts whose teacher is asked these `[P, G, Lt]`, and their packing."""
+  r = dataclasses.replace(r, ref_prompts=Prompts(prompts, lengths))
+  return r, plan.pack(passes.asked_of_teacher(r), tiny.layout())
+
+
+def update(r, ref, packing=None, objective=gkd, mesh=tiny.ONE, microbatch=0):
+  """Returns the parameters after one update of a table of bigrams, and its metrics."""
+  layout = tiny.layout(mesh)
+  cfg = tiny.section("learner", chunk=64, microbatch=microbatch)
+  tx = optax.sgd(1.0)
+  s = passes.Setup(Bigrams(layout), tiny.objective(objective), tx, cfg, TEMPERATURE)
+  if packing is not None:
+    count = passes.microbatches_of_rollout(cfg, tiny.P)
+    packing = plan.pack(passes.asked_of_teacher(r), layout, count)
+  own, packing = host.to_device(layout, (r, packing))
+  state = create({"policy": jax.device_put(table(), layout.replicated())}, tx)
+  ref = jax.device_put(ref, layout.replicated())
+  state, metrics, _ = learn.make_learn(s)(state, ref, None, own, Packing(), None, packing)
+  return jax.device_get((state.params["policy"], metrics))
+
+
+def same(a, b, atol=1e-6):
+  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=0, atol=atol), a, b)
+
+
+def repeated(r):
+  """Returns the policy's own prompts for each completion, `[P, G, Lp]` and `[P, G]`."""
+  tokens = np.repeat(r.prompts.tokens[:, None], tiny.G, 1)
+  return tokens, np.repeat(r.prompts.lengths[:, None], tiny.G, 1)
+
+
+@pytest.mark.parametrize("objective", [gkd, distill])
+def test_a_teacher_that_is_asked_the_same_is_the_teacher(objective):
+  r = tiny.rollouts()
+  for got, want in zip(
+    update(*asked_same(r), objective=objective), update(r, table(1), objective=objective)
+  ):
+    same(got, want)
+
+
+def asked_same(r):
+  with_prompts, packing = asked(r, *repeated(r))
+  return with_prompts, table(1), packing
+
+
+def test_a_policy_that_is_asked_the_same_teaches_itself_nothing():
+  r = tiny.rollouts()
+  with_prompts, packing = asked(r, *repeated(r))
+  params, metrics = update(with_prompts, table(), packing)
+  assert abs(metrics["loss"]) < 1e-9
+  same(params, table())
+
+
+def odd_prompts(r):
+  """Returns prompts of other lengths and tokens for each completion, some with none."""
+  rng = np.random.default_rng(3)
+  tokens = rng.integers(1, tiny.V, (tiny.P, tiny.G, 9)).astype(np.int32)
+  lengths = rng.integers(0, 10, (tiny.P, tiny.G)).astype(np.int32)
+  return tokens, np.where(r.prompts.lengths[:, None] > 0, lengths, 0)
+
+
+def test_only_completions_with_a_teacher_are_learned_from_each_after_its_own_prompt():
+  """Against the divergence of all logits at once."""
+  r = tiny.rollouts()
+  tokens, lengths = odd_prompts(r)
+  with_prompts, packing = asked(r, tokens, lengths)
+  _, metrics = update(with_prompts, table(1), packing)
+
+  def log_probs(params, first):
+    before = np.concatenate([first[..., None], r.tokens[..., :-1]], axis=2)
+    return jax.nn.log_softmax(params["table"][before] @ params["unembed"].T / TEMPERATURE)
+
+  end = np.maximum(lengths - 1, 0)[..., None]
+  asked_last = np.take_along_axis(tokens, end, 2)[..., 0]
+  own_last = np.take_along_axis(r.prompts.tokens, np.maximum(r.prompts.lengths - 1, 0)[:, None], 1)
+  student = log_probs(table(), np.broadcast_to(own_last, lengths.shape))
+  apart = distillation.value(
+    distillation.Divergence("jensen_shannon"), student, log_probs(table(1), asked_last)
+  )
+  mask = tiny.real(r) * (lengths > 0)[..., None]
+  weights = masked.token_weights(mask.astype("f"), r.lengths, "sequence_mean")
+  np.testing.assert_allclose(metrics["loss"], np.sum(weights * apart), rtol=1e-5)
+
+
+def test_microbatches_and_the_mesh_change_nothing_of_a_teacher_with_prompts():
+  r = tiny.rollouts()
+  with_prompts, packing = asked(r, *odd_prompts(r))
+  want, of_want = update(with_prompts, table(1), packing)
+  for mesh, microbatch in ((tiny.ONE, 2), ((2, 2, 2, 1), 4)):
+    got, metrics = update(with_prompts, table(1), packing, mesh=mesh, microbatch=microbatch)
+    same(got, want)
+    same(metrics, of_want, atol=1e-5)
+
+
+def test_without_any_teacher_nothing_moves():
+  r = tiny.rollouts()
+  tokens, lengths = odd_prompts(r)
+  with_prompts, packing = asked(r, tokens, 0 * lengths)
+  params, metrics = update(with_prompts, table(1), packing)
+  assert metrics["loss"] == 0
+  same(params, table(), atol=0)
 
 
 @pytest.mark.parametrize("rule", ["stop_reached", "stop_surrogate", "stop_kl"])

@@ -1,0 +1,149 @@
+"""Asks a teacher something that the policy is not told: `reference.prompt`.
+
+In self-distillation the teacher is the policy itself (or what it was), given more than the
+question. It reads the policy's completion after a prompt of its own, and the policy, which has the
+question alone, learns from its distributions. What a prompt may have:
+
+    {question}   of the example
+    {solution}   its worked solution: SDFT (arXiv 2601.19897), OPSD (arXiv 2601.18734)
+    {success}    another completion of the group whose rewards add up to more than
+                 `reference.success`, the first one: SDPO (arXiv 2601.20802)
+    {feedback}   what `feedback` of the rewards' files says of the completion: SDPO
+
+A paragraph, up to a blank line, is left out where a value in it is missing. A completion for which
+nothing but the question is left has no teacher: its tokens are not trained.
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from grpo_jax.data import loader
+from grpo_jax.distributed import hosts
+from grpo_jax.errors import SettingError
+from grpo_jax.loops.collect import Collector, whole_groups
+from grpo_jax.loops.groups import Scored
+from grpo_jax.ops.advantages import totals
+from grpo_jax.packing import plan
+from grpo_jax.rewards.combine import guarded
+from grpo_jax.run.writer import Writer
+from grpo_jax.sampling.generate import completions
+from grpo_jax.sandbox.deadline import Guard
+from grpo_jax.setup.experiment import Experiment
+from grpo_jax.types import Completion, Example, Prompts
+
+FIELDS = ("question", "solution", "success", "feedback")
+FIELD = re.compile(r"\{(" + "|".join(FIELDS) + r")\}")
+
+
+def check(experiment: Experiment) -> None:
+  """Refuses a prompt that tells the teacher nothing, or that no reward can fill in."""
+  prompt = experiment.reference.prompt
+  if not prompt:
+    return
+  shown, fields = f"reference.prompt={prompt!r:.80}", FIELD.findall(prompt)
+  if "question" not in fields or len(set(fields)) < 2:
+    raise SettingError(
+      f"{shown}: use a text with {{question}} and what the policy is not told: {{solution}}, "
+      "{success} or {feedback}"
+    )
+  if "feedback" in fields and not feedback_functions(experiment):
+    raise SettingError(
+      f"{shown}: no file of rewards.functions has a feedback(example, completion); write one, or "
+      "leave {feedback} out"
+    )
+
+
+def feedback_functions(experiment: Experiment) -> list[Callable]:
+  """Returns the `feedback` of each reward whose file has one."""
+  rewards = [each.reward.feedback for each in experiment.reward_functions]
+  return [function for function in rewards if function]
+
+
+def ask(
+  experiment: Experiment, collector: Collector, batch: Scored, writer: Writer
+) -> tuple[Scored, dict[str, float]]:
+  """Returns the batch with the teacher's prompts, and metrics of them.
+
+  Without `reference.prompt` there are none. `teacher/taught` is the share of completions that have
+  a teacher; `teacher/too_long` counts prompts that would be longer than
+  `reference.max_prompt_length`.
+
+  Args:
+    experiment: of the run.
+    collector: that sampled the batch.
+    batch: sampled and scored.
+    writer: for warnings.
+  """
+  r, setting = batch.rollouts, experiment.reference
+  if not setting.prompt:
+    return batch, {}
+  share = hosts.together(functools.partial(completions, collector.generator, r))
+  succeeded = totals(r.rewards, r.given) > setting.success
+  asked: list[Example | None] = []
+  for example, group, right in zip(batch.examples, whole_groups(share), succeeded, strict=True):
+    for g, completion in enumerate(group):
+      text = None
+      if example is not None and completion is not None and completion.tokens:
+        values = known(example, group, right, g)
+        values["feedback"] = feedback(experiment, example, completion, writer)
+        text = filled(setting.prompt, values)
+      asked.append(example._replace(question=text) if example and text is not None else None)
+  prompts, too_long = loader.to_prompts(
+    asked, collector.generator.render, setting.max_prompt_length
+  )
+  prompts = plan.trim(prompts)
+  shape = r.lengths.shape
+  lengths = prompts.lengths.reshape(shape)
+  metrics = {"teacher/too_long": float(too_long)}
+  if (real := r.lengths > 0).any():
+    metrics["teacher/taught"] = float((lengths > 0)[real].mean())
+  prompts = Prompts(prompts.tokens.reshape(*shape, -1), lengths)
+  return batch._replace(rollouts=dataclasses.replace(r, ref_prompts=prompts)), metrics
+
+
+def known(
+  example: Example, group: Sequence[Completion | None], right: np.ndarray, own: int
+) -> dict[str, str | None]:
+  """Returns the values of a prompt, but for the feedback; None: there is none.
+
+  Args:
+    example: of the group.
+    group: its completions.
+    right: which of them are successes, [G] bool.
+    own: place of the completion that is taught, which is no success of another.
+  """
+  others = (c.text for g, c in enumerate(group) if c is not None and right[g] and g != own)
+  return {
+    "question": example.question,
+    "solution": example.solution or None,
+    "success": next(others, None),
+  }
+
+
+def feedback(
+  experiment: Experiment, example: Example, completion: Completion, writer: Writer
+) -> str | None:
+  """Returns what the rewards' files say of a completion; None if they say nothing."""
+  said = []
+  with Guard(experiment.rewards.deadline) as call:
+    for function in feedback_functions(experiment):
+      text, message = guarded(call, function, example, completion)
+      if message:
+        writer.warn("feedback", f"a reward's feedback failed: {message}; it counts as none")
+      elif text:
+        said.append(str(text))
+  return "\n".join(said) or None
+
+
+def filled(prompt: str, values: Mapping[str, str | None]) -> str | None:
+  """Returns the prompt with its values; None if nothing but the question is left."""
+  parts = prompt.split("\n\n")
+  kept = [part for part in parts if all(values[name] is not None for name in FIELD.findall(part))]
+  text = "\n\n".join(kept)
+  if not set(FIELD.findall(text)) - {"question"}:
+    return None
+  return FIELD.sub(lambda match: values[match[1]] or "", text)

@@ -1,0 +1,176 @@
+"""What a teacher is asked that the policy is not told."""
+
+import json
+import types
+
+import numpy as np
+import pytest
+import tiny_runs
+
+from grpo_jax.errors import SettingError
+from grpo_jax.loops import groups, online, teacher_prompts
+from grpo_jax.setup import checks, defaults
+from grpo_jax.setup.resolve import resolve
+from grpo_jax.types import STOPPED, Completion, Example, Prompts, ScoredRollouts
+
+EXAMPLE = Example("what?", "worked out", "7", {})
+FULL = "{question}\n\nright: {success}\n\nsaid: {feedback}\n\nagain: {question}"
+
+
+def parity(example, completion):
+  return tiny_runs.parity(example, completion)
+
+
+def feedback(example, completion):
+  if completion.text == "raises":
+    raise ValueError("no")
+  return f"it was {completion.text}" if completion.text != "b" else None
+
+
+def completion(text):
+  return Completion(text, (1, 2), STOPPED, ())
+
+
+@pytest.mark.parametrize(
+  "success,said,want",
+  [
+    ("7", "no", "what?\n\nright: 7\n\nsaid: no\n\nagain: what?"),
+    ("7", None, "what?\n\nright: 7\n\nagain: what?"),
+    (None, "no", "what?\n\nsaid: no\n\nagain: what?"),
+    (None, None, None),
+    (
+      "{feedback}",
+      "no {success}",
+      "what?\n\nright: {feedback}\n\nsaid: no {success}\n\nagain: what?",
+    ),
+  ],
+)
+def test_paragraphs_with_what_is_missing_are_left_out(success, said, want):
+  values = {"question": "what?", "solution": None, "success": success, "feedback": said}
+  assert teacher_prompts.filled(FULL, values) == want
+
+
+def test_a_success_is_the_first_of_another_sample():
+  group = [completion(text) for text in "abcd"]
+  right = np.array([False, True, False, True])
+  found = [teacher_prompts.known(EXAMPLE, group, right, g)["success"] for g in range(4)]
+  assert found == ["b", "d", "b", "b"]
+  alone = np.array([False, True, False, False])
+  assert teacher_prompts.known(EXAMPLE, group, alone, 1)["success"] is None
+  assert teacher_prompts.known(EXAMPLE, group, alone, 1)["solution"] == "worked out"
+
+
+def experiment(prompt, **changes):
+  c = tiny_runs.config({"rewards.functions": (("parity", f"{__file__}:parity", 1.0),)})
+  c.objective = defaults.objective("gkd", c)
+  c.update_from_flattened_dict({"reference.prompt": prompt} | changes)
+  return resolve(c)
+
+
+def asked(monkeypatch, prompt, rewards, texts, **changes):
+  """Returns the batch and metrics of two groups of three, the second of which only fills it, and
+  the warnings.
+  """
+  group = [completion(text) for text in texts]
+  monkeypatch.setattr(teacher_prompts, "completions", lambda *_: [group, [completion("")] * 3])
+  lengths = np.array([[2, 2, 2], [0, 0, 0]])
+  given = (np.arange(4) == 1)[None, None] & (lengths > 0)[..., None]
+  outcome = np.where(given, np.array([rewards, [0] * 3], np.float32)[..., None], 0)
+  tokens = np.zeros((2, 3, 4), np.int32)
+  rollouts = ScoredRollouts(
+    Prompts(tokens[:, 0], lengths[:, 0]), tokens, lengths, lengths, tokens, tokens,
+    rewards=outcome, given=given, components=outcome.sum(2)[..., None],
+  )  # fmt: skip
+  generator = types.SimpleNamespace(render=lambda text: [ord(c) for c in text])
+  warned = []
+  writer = types.SimpleNamespace(warn=lambda name, text: warned.append(text))
+  scored, metrics = teacher_prompts.ask(
+    experiment(prompt, **changes),
+    types.SimpleNamespace(generator=generator),
+    groups.Scored([EXAMPLE, None], rollouts, [], 0.0),
+    writer,
+  )
+  prompts = scored.rollouts.ref_prompts
+  texts = [
+    "".join(map(chr, ids[:n]))
+    for ids, n in zip(prompts.tokens.reshape(6, -1), prompts.lengths.ravel(), strict=True)
+  ]
+  return texts, metrics, warned
+
+
+def test_each_completion_gets_the_prompt_of_its_own(monkeypatch):
+  prompt = "{question}\n\n{success}\n\n{feedback}"
+  texts, metrics, warned = asked(monkeypatch, prompt, [0, 1, 0], ["a", "b", "raises"])
+  assert texts == ["what?\n\nb\n\nit was a", "", "what?\n\nb", "", "", ""]
+  assert metrics == {"teacher/too_long": 0.0, "teacher/taught": pytest.approx(2 / 3)}
+  assert warned == ["a reward's feedback failed: ValueError: no; it counts as none"]
+
+
+def test_a_prompt_that_is_too_long_teaches_nothing(monkeypatch):
+  changes = {"reference.max_prompt_length": 6, "reference.success": 1.0}
+  texts, metrics, _ = asked(
+    monkeypatch, "{question}{success}", [0, 1.5, 1], ["a", "bb", "c"], **changes
+  )
+  assert texts == [""] * 6 and metrics == {"teacher/too_long": 2.0, "teacher/taught": 0.0}
+
+
+def test_without_a_prompt_there_is_nothing_to_ask():
+  batch = types.SimpleNamespace(rollouts=None)
+  assert teacher_prompts.ask(experiment(""), None, batch, None) == (batch, {})
+
+
+@pytest.mark.parametrize(
+  "prompt,said",
+  [
+    ("{question}", "use a text with {question} and what the policy is not told"),
+    ("{solution}", "use a text with {question} and what the policy is not told"),
+    ("{question} {answer}", "use a text with {question} and what the policy is not told"),
+  ],
+)
+def test_a_prompt_that_tells_nothing_is_refused(prompt, said):
+  with pytest.raises(SettingError, match=f"reference.prompt='{prompt}': {said}"):
+    teacher_prompts.check(experiment(prompt))
+
+
+def test_feedback_that_no_reward_gives_is_refused():
+  prompt = "{question} {feedback}"
+  teacher_prompts.check(experiment(prompt))
+  functions = (("parity", tiny_runs.PARITY, 1.0),)
+  with pytest.raises(SettingError, match="no file of rewards.functions has a feedback"):
+    teacher_prompts.check(experiment(prompt, **{"rewards.functions": functions}))
+
+
+def test_an_objective_that_asks_no_teacher_is_refused():
+  c = tiny_runs.config({"reference.prompt": "{question} {solution}"})
+  with pytest.raises(
+    SettingError, match="reference.prompt=.*objective.name='grpo' .*asks no teach"
+  ):
+    checks.check_settings(resolve(c))
+
+
+@pytest.mark.parametrize("objective,reported", [("gkd", "divergence"), ("distill", "kl")])
+def test_a_run_teaches_itself_and_is_resumed(tmp_path, objective, reported):
+  """The teacher is the policy of the step's start, which is told the solution."""
+  short = {
+    "eval.problems": 0,
+    "checkpoint.every": 1,
+    "checkpoint.export": False,
+    "learner.schedule": "constant",
+    "mesh.fsdp": 4,
+    "mesh.group": 2,
+    "reference.ema": 1.0,
+    "reference.prompt": "{question}\n\n{solution}",
+  }
+
+  def lines(folder, steps):
+    c = tiny_runs.config(short | {"steps": steps})
+    c.objective = defaults.objective(objective, c)
+    online.train(resolve(c), str(folder))
+    text = (folder / "metrics.jsonl").read_text()
+    return [line for line in map(json.loads, text.splitlines()) if "loss" in line]
+
+  first = lines(tmp_path / "two", 1)
+  assert first[0]["teacher/taught"] == 1.0 and first[0]["grad_norm"] > 0
+  resumed, whole = lines(tmp_path / "two", 2), lines(tmp_path / "one", 2)
+  assert [line[reported] for line in resumed] == [line[reported] for line in whole]
+  assert whole[1][reported] > 0
