@@ -79,8 +79,10 @@ class Learner:
     setup = passes.Setup(model.decoder, objective, self.tx, experiment.learner, temperature)
     self.jitted_learn, self.jitted_movement = learn.make_learn(setup), movement.make_movement(setup)
     self.sizes = sizes or build.sizes(experiment, model.layout)
-    self.teacher_sizes = self.sizes.fresh()  # of the teacher's own prompts
-    self.teacher_sizes.width = experiment.reference.max_prompt_length
+    # of the teacher's own prompts: few, since each of them goes with each of the policy's
+    most = self.sizes.most or build.SIZES
+    longest = experiment.reference.max_prompt_length
+    self.teacher_sizes = Sizes(most, model.layout, longest, self.sizes.microbatches)
     if objective.trains_reward_model != model.decoder.config.scores:
       raise ValueError(
         f"{experiment.objective.name} with a model whose scores={model.decoder.config.scores}"
