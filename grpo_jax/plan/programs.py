@@ -64,6 +64,11 @@ def decoder_shape(experiment: Experiment) -> DecoderConfig:
 
 def make_workload(experiment: Experiment, devices: Sequence[jax.Device]) -> Workload:
   """Returns the functions of an online run on `devices`; refuses what the run would refuse."""
+  if experiment.reference.prompt:
+    raise SettingError(
+      f"reference.prompt={experiment.reference.prompt!r:.80}: a plan has no completions that a "
+      "teacher could be asked about; plan with reference.prompt=''"
+    )
   layout = sharding.make_layout(experiment.mesh, devices)
   m = experiment.model
   plain = Decoder(decoder_shape(experiment), layout, m.layers, m.remat, m.dtype)
