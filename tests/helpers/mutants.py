@@ -1127,14 +1127,14 @@ MUTANTS = (
     "grpo_jax/ops/distillation.py",
     "math.log(beta) + log_t, math.log1p(-beta) + log_s",
     "math.log(beta) + log_s, math.log1p(-beta) + log_t",
-    "tests/ops/distillation_test.py::test_two_tokens_by_hand",
+    "tests/ops/distillation_test.py::test_value_is_the_definition_and_the_gradient_its_derivative",
   ),
   Mutant(
     "all tokens but the top k are left out",
     "grpo_jax/ops/distillation.py",
     "return total if tail_p is None or tail_q is None else total + _term(tail_p, tail_q)",
     "return total",
-    "tests/ops/distillation_test.py::test_with_the_tail_it_rises_with_k_to_the_whole",
+    "tests/ops/distillation_test.py::test_value_is_the_definition_and_the_gradient_its_derivative",
   ),
   Mutant(
     "the gradient of a divergence forgets the temperature",
