@@ -155,12 +155,12 @@ def step_of(path: str, step: int | None) -> int | None:
 
 def model(experiment: "Experiment", path: str, step: int | None) -> "build.Model":
   """Returns the policy of a folder or run on the experiment's mesh, with its weights of a step."""
-  from grpo_jax.setup import build
+  from grpo_jax.setup import build, references
 
   # these were made for fresh weights, while a folder or a run has a tokenizer
   tokenizer = "" if experiment.tokenizer in ("words", "bpe") else experiment.tokenizer
   policy = build.model(build.of_another(experiment, path, tokenizer=tokenizer))
   if step is None:
     return policy
-  load = functools.partial(build.reference, path, policy, "--path", step)
+  load = functools.partial(references.reference, path, policy, "--path", step)
   return policy._replace(load=load)

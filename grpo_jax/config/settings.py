@@ -274,7 +274,8 @@ class Settings:
   init_from: str = setting("", PLACE,
     "Start of the policy: a Hugging Face folder or the workdir of a run; empty: fresh weights.")
   ref_from: str = setting("", PLACE,
-    "Reference or teacher, of objectives with one: a folder or run; empty: the policy's start.")
+    "Reference or teacher, of objectives with one: a folder or run; empty: the policy's start. A "
+    "teacher may have another shape.")
   tokenizer: str = setting("", PLACE,
     "Folder with a tokenizer.json; bpe or words: made from the training data; empty: that of "
     "init_from.")

@@ -48,7 +48,13 @@ class States(NamedTuple):
   lists: GroupLists
 
 
-def by_shard(decoder: Decoder, compute: Callable[..., T], params: Params, batch: Batch) -> T:
+def by_shard(
+  decoder: Decoder,
+  compute: Callable[..., T],
+  params: Params,
+  batch: Batch,
+  teacher: Decoder | None = None,
+) -> T:
   """Returns `compute(decoder, params, batch)`, computed shard by shard: arrays `[P, G, L, ...]`.
 
   Args:
@@ -56,13 +62,20 @@ def by_shard(decoder: Decoder, compute: Callable[..., T], params: Params, batch:
     compute: called with the decoder of a shard, and its shards of the parameters and the batch.
     params: the decoder's tree, and perhaps heads, which are replicated.
     batch: of the whole mesh; axes that do not divide are replicated.
+    teacher: of `params[TEACHER]`, if that is there.
   """
   decoder, layout = decoder.for_params(params), decoder.layout
   if layout.mesh.size == 1:
     return compute(decoder, params, batch)
   axes = layout.shard_axes
-  cuts = jax.tree.map(lambda spec: spec_over(spec, axes), decoder.specs(layout))
-  cuts[TEACHER] = {name: cuts[name] for name in params.get(TEACHER, {})}
+
+  def cuts_of(decoder: Decoder) -> Params:
+    return jax.tree.map(lambda spec: spec_over(spec, axes), decoder.specs(layout))
+
+  cuts = cuts_of(decoder)
+  if TEACHER in params:
+    of_teacher = cuts_of(teacher or decoder)
+    cuts |= {TEACHER: {name: of_teacher[name] for name in params[TEACHER]}}
   inside = decoder.in_shard()
 
   def spec(x: Array, names: tuple) -> PartitionSpec:
@@ -111,6 +124,7 @@ def logprobs(
   temperature: float,
   chunk: int,
   teacher: Array | None = None,
+  teacher_decoder: Decoder | None = None,
   divergence: Divergence | None = None,
 ) -> TokenStats:
   """Returns log-probs of completions, and entropies and sums of squares of their distributions.
@@ -126,19 +140,24 @@ def logprobs(
     chunk: tokens whose logits exist at a time, on one device.
     teacher: its states for the same tokens, of `hidden`; then `params[TEACHER]` is `head` of its
       tree.
+    teacher_decoder: of that tree; None: the policy's.
     divergence: how the distributions are compared.
 
   Returns:
     TokenStats of `[P, G, L]` float32, without meaning on padding.
   """
-  compute = functools.partial(_logprobs, temperature, chunk, divergence)
-  return by_shard(decoder, compute, params, Batch(prompts, tokens, lengths, packing, teacher))
+  of_teacher = teacher_decoder or decoder
+  inside = of_teacher if decoder.layout.mesh.size == 1 else of_teacher.in_shard()
+  compute = functools.partial(_logprobs, temperature, chunk, divergence, inside)
+  batch = Batch(prompts, tokens, lengths, packing, teacher)
+  return by_shard(decoder, compute, params, batch, of_teacher)
 
 
 def _logprobs(
   temperature: float,
   chunk: int,
   divergence: Divergence | None,
+  teacher_decoder: Decoder,
   decoder: Decoder,
   params: Params,
   batch: Batch,
@@ -151,8 +170,9 @@ def _logprobs(
   teacher = None
   if batch.teacher is not None:
     states = lists.rows.to_list(values_to_rows(batch.teacher, batch.packing))  # [N, D]
-    head = decoder.unembed(decoder.whole(params[TEACHER]))
-    teacher = TeacherHead(states, head.astype(states.dtype))
+    head = teacher_decoder.unembed(teacher_decoder.whole(params[TEACHER]))
+    cap = teacher_decoder.config.logit_soft_cap
+    teacher = TeacherHead(states, head.astype(states.dtype), cap)
   stats = token_stats(
     hidden,
     unembed,

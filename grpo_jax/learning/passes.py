@@ -36,6 +36,7 @@ class Setup:
   tx: optax.GradientTransformation  # of TrainState.params
   cfg: settings.Learner
   temperature: float  # the one that the completions were sampled at
+  ref_decoder: Decoder | None = None  # of the reference's tree, if it has another shape
   # set when a function is traced: the tree under adapters (models/lora.py), and the teacher's
   # unembedding (`forward.head`)
   base: Params | None = None
@@ -63,7 +64,7 @@ class Setup:
     """Returns the setup over the base of adapters, with the head of the teacher `ref_params`."""
     teacher = None
     if ref_params is not None:
-      teacher = forward.head(self.decoder, lora.join(base, ref_params))
+      teacher = forward.head(self.ref_decoder or self.decoder, lora.join(base, ref_params))
     return dataclasses.replace(self, base=base, teacher=teacher)
 
 
@@ -89,6 +90,7 @@ def outputs(setup: Setup, params: Trees, batch: Rollouts | TrainBatch, packing: 
     temperature=setup.temperature,
     chunk=setup.cfg.chunk,
     teacher=teacher,
+    teacher_decoder=setup.ref_decoder,
     divergence=setup.objective.divergence,
   )
   values = forward.values(setup.decoder, params[CRITIC], *completions) if CRITIC in params else None
@@ -113,7 +115,7 @@ def teacher_hidden(setup: Setup, params: Params, rollouts: Rollouts, packing: Pa
 
   def states(batch: Rollouts, packing: Packing) -> Array:
     completions = (batch.prompts, batch.tokens, batch.lengths, packing)
-    return forward.hidden(setup.decoder, tree, *completions)
+    return forward.hidden(setup.ref_decoder or setup.decoder, tree, *completions)
 
   return _frozen(setup, states, rollouts, packing)
 
@@ -159,7 +161,8 @@ def with_frozen_logprobs(
   shape = rollouts.tokens.shape
   asked = rollouts if ref_packing is None else asked_of_teacher(rollouts)
   if Needs.REFERENCE in needs:
-    ref = frozen_outputs(setup, {MODEL: ref_params}, asked, ref_packing or packing)
+    of_reference = dataclasses.replace(setup, decoder=setup.ref_decoder or setup.decoder)
+    ref = frozen_outputs(of_reference, {MODEL: ref_params}, asked, ref_packing or packing)
     rollouts = dataclasses.replace(rollouts, ref_logprobs=ref.logprobs.reshape(shape))
   if setup.updates > 1 or needs & (Needs.OLD_POLICY | Needs.CRITIC) or old_params is not None:
     before = state.params if old_params is None else state.params | {MODEL: old_params}

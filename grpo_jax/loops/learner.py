@@ -21,7 +21,7 @@ from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.run.writer import Number, Writer
 from grpo_jax.sampling import rollouts
-from grpo_jax.setup import adapters, build, parameters
+from grpo_jax.setup import adapters, build, parameters, references
 from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import KnownRollouts, Prompts
 
@@ -67,16 +67,19 @@ class Learner:
       sizes: of programs, shared with the sampler that makes the batches; None: its own.
     """
     self.experiment, self.model, self.cfg = experiment, model, experiment.learner
-    objective = experiment.objective
+    objective, self.teacher = experiment.objective, model
     self.needs = objective.needs
     if reads_reference(self.needs):
-      build.check_source(experiment.ref_from, model, "ref_from")
+      self.teacher = references.owner(experiment, model)
+      references.check_source(experiment.ref_from, self.teacher, "ref_from")
     updates = experiment.steps * experiment.learner.mu * experiment.learner.minibatches
     self.rate = optimizer.schedule(experiment.learner, updates)
     self.tx = optimizer.make_optimizer(
       experiment.learner, updates, critic=Needs.CRITIC in self.needs
     )
     setup = passes.Setup(model.decoder, objective, self.tx, experiment.learner, temperature)
+    if self.teacher.decoder.config != model.decoder.config:
+      setup = dataclasses.replace(setup, ref_decoder=self.teacher.decoder)
     self.jitted_learn, self.jitted_movement = learn.make_learn(setup), movement.make_movement(setup)
     self.sizes = sizes or build.sizes(experiment, model.layout)
     # of the teacher's own prompts: few, since each of them goes with each of the policy's
@@ -133,7 +136,7 @@ class Learner:
     if self.base is not None and not self.experiment.ref_from:
       self.ref_params = {}  # nothing over the base
       return pinned
-    self.ref_params, reference = build.pinned_reference(self.experiment, self.model, pin)
+    self.ref_params, reference = references.pinned_reference(self.experiment, self.teacher, pin)
     return pinned | reference
 
   def load_base(self, pin: Json) -> Json:

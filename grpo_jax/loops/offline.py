@@ -39,7 +39,7 @@ from grpo_jax.run import signals
 from grpo_jax.run.workdir import reason
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
-from grpo_jax.setup import build, checks
+from grpo_jax.setup import build, checks, references
 from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import Example, HostRollouts, HostScored, Prompts, Rollouts, ScoredRollouts
 
@@ -55,7 +55,7 @@ def train(experiment: Experiment, workdir: str) -> None:
   kept, batches = make_batches(experiment, model)
   if kept and not (storage.place(workdir) / "samples.npz").exists():
     # errors in data, prompts and rewards are found before the folder is claimed
-    build.check_source(experiment.offline.teacher, model, "offline.teacher")
+    references.check_source(experiment.offline.teacher, model, "offline.teacher")
     check_collector(experiment, model)
   policy, evaluator = Learner(experiment, model, TEMPERATURE), Evaluator(experiment, model)
 
@@ -247,7 +247,7 @@ def draw_scored(
   prompts.
   """
   o, kind = experiment.offline, experiment.offline.data
-  params = build.reference(o.teacher, model, "offline.teacher")
+  params = references.reference(o.teacher, model, "offline.teacher")
   collector = pairs.with_requirement(make_collector(experiment, model), experiment)
   complete = experiment.loop == "reward_model" or bool(o.require)
   kept: list[Scored] = []

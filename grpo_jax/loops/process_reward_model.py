@@ -30,7 +30,7 @@ from grpo_jax.loops.reward_model import TEMPERATURE, experiment_of_policy, part
 from grpo_jax.loops.run import Run
 from grpo_jax.run import signals
 from grpo_jax.run.writer import Writer
-from grpo_jax.setup import build, checks
+from grpo_jax.setup import build, checks, references
 from grpo_jax.setup.experiment import Experiment
 
 
@@ -137,7 +137,7 @@ def continue_all(
 ) -> Scored | None:
   """Returns samples labelled by continuations of their policy; None if `stopping` ends that."""
   labeller = continuations.make_labeller(experiment, policy)
-  params = build.reference(experiment.offline.teacher, policy, "offline.teacher")
+  params = references.reference(experiment.offline.teacher, policy, "offline.teacher")
   total, several, labelled = len(batch.examples), experiment.eval.batch, []
   count = continuations.Counts(0, 0, 0, 0, 0)
   for start in range(0, total, several):

@@ -20,7 +20,7 @@ from grpo_jax.loops.learner import Learner
 from grpo_jax.models import lora
 from grpo_jax.models.decoder import Params
 from grpo_jax.run.writer import Number
-from grpo_jax.setup import build, parameters
+from grpo_jax.setup import parameters, references
 
 
 class Policy(Learner):
@@ -59,7 +59,7 @@ class Reference:
     """Takes the parameters of `ref_from`, or a copy of those that the policy starts with."""
     source = self.policy.experiment.ref_from
     if source:
-      tree = build.reference(source, self.policy.model, "ref_from")
+      tree = references.reference(source, self.policy.model, "ref_from")
     else:
       tree = parameters.copy(self.policy.trained)
     self.state = train_state.create({train_state.MODEL: tree}, self.tx)

@@ -36,6 +36,7 @@ class TeacherHead(NamedTuple):
 
   hidden: Array  # [..., D], the states that predict the same targets
   unembed: Array  # [V, D]; D may be another than the student's
+  soft_cap: float = 0.0  # of its logits
 
 
 def token_stats(
@@ -51,7 +52,7 @@ def token_stats(
 ) -> TokenStats:
   """Returns log p[target], the entropy of p and the sum of its squares, with p = softmax(z).
 
-  With a teacher also the divergence of p and its distribution, at the same temperature and cap.
+  With a teacher also the divergence of p and its distribution, at the same temperature.
 
   z = cap(hidden @ unembed.T) / temperature, where cap(x) = soft_cap * tanh(x / soft_cap) (Gemma 2,
   arXiv 2408.00118), or x if soft_cap is 0.
@@ -114,10 +115,11 @@ def token_stats(
   shape, count = targets.shape, 3 if teacher is None else 4
   if targets.size == 0:
     return TokenStats(*(jnp.zeros(shape, jnp.float32),) * count)
-  how = _How(temperature, chunk, soft_cap, divergence)
+  how = _How(temperature, chunk, soft_cap, divergence, teacher.soft_cap if teacher else 0.0)
+  its = None  # the teacher's arrays
   if teacher is not None:
-    teacher = TeacherHead(teacher.hidden.reshape(targets.size, -1), teacher.unembed)
-  stats = _head(how, hidden.reshape(targets.size, -1), unembed, targets.ravel(), teacher)
+    its = teacher.hidden.reshape(targets.size, -1), teacher.unembed
+  stats = _head(how, hidden.reshape(targets.size, -1), unembed, targets.ravel(), its)
   return jax.tree.map(lambda x: x.reshape(shape), stats)
 
 
@@ -126,12 +128,14 @@ class _How(NamedTuple):
   chunk: int
   soft_cap: float
   divergence: Divergence | None
+  teacher_cap: float
+
+
+Teacher = tuple[Array, Array] | None  # hidden [N, D], unembed [V, D]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _head(
-  how: _How, hidden: Array, unembed: Array, targets: Array, teacher: TeacherHead | None
-) -> TokenStats:
+def _head(how: _How, hidden: Array, unembed: Array, targets: Array, teacher: Teacher) -> TokenStats:
   return _stats(how, hidden, unembed, targets, teacher)[0]
 
 
@@ -147,7 +151,7 @@ def _stats(how, hidden, unembed, targets, teacher):
 
   def body(_, inputs):
     h, y, h_t = inputs  # [c, D], [c], [c, D] or None
-    z, _ = _logits(how, h, unembed)  # [c, V]
+    z, _ = _logits(how, how.soft_cap, h, unembed)  # [c, V]
     top = jnp.max(z, axis=-1, keepdims=True)
     e = jnp.exp(z - top)
     total = jnp.sum(e, axis=-1)
@@ -158,10 +162,10 @@ def _stats(how, hidden, unembed, targets, teacher):
     d = None
     if teacher is not None:
       log_p = z - top - log_total[..., None]
-      d = distillation.value(how.divergence, log_p, _log_probs(how, h_t, teacher.unembed))
+      d = distillation.value(how.divergence, log_p, _log_probs(how, h_t, teacher[1]))
     return None, (target - log_total, log_total - mean, squares, d, top[..., 0] + log_total)
 
-  inputs = (hidden, targets, None if teacher is None else teacher.hidden)
+  inputs = (hidden, targets, None if teacher is None else teacher[0])
   _, out = lax.scan(body, None, jax.tree.map(lambda x: _split(x, steps), inputs))
   *stats, lse = jax.tree.map(lambda x: x.ravel()[: targets.size], out)
   return TokenStats(*stats), lse
@@ -178,7 +182,7 @@ def _backward(how, kept, cotangents):
     y, lse, entropy, squares, g, g_entropy, g_squares, g_divergence = jax.tree.map(
       lambda x: x[:, None], of_token
     )
-    z, slope = _logits(how, h, unembed)
+    z, slope = _logits(how, how.soft_cap, h, unembed)
     log_p = z - lse
     p = jnp.exp(log_p)
     dz = jnp.zeros_like(z)
@@ -192,7 +196,7 @@ def _backward(how, kept, cotangents):
     if g_squares is not None:
       dz += 2.0 * p * (p - squares) * (g_squares * slope)
     if g_divergence is not None:
-      log_t = _log_probs(how, h_t, teacher.unembed)
+      log_t = _log_probs(how, h_t, teacher[1])
       dz += distillation.gradient(how.divergence, log_p, log_t) * (g_divergence * slope)
     dz = dz.astype(unembed.dtype)  # [c, V]
     d_h = lax.dot_general(dz, unembed, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
@@ -201,7 +205,7 @@ def _backward(how, kept, cotangents):
     )
     return d_unembed, d_h.astype(hidden.dtype)
 
-  states = hidden, None if teacher is None else teacher.hidden
+  states = hidden, None if teacher is None else teacher[0]
   inputs = jax.tree.map(lambda x: _split(x, steps), (*states, targets, *of_token, *cotangents))
   d_unembed, d_hidden = lax.scan(body, jnp.zeros_like(unembed, jnp.float32), inputs)
   return (
@@ -221,16 +225,16 @@ def _split(x: Array, steps: int) -> Array:
   return x.reshape(steps, -1, *x.shape[1:])
 
 
-def _logits(how: _How, h: Array, unembed: Array) -> tuple[Array, Array | float]:
+def _logits(how: _How, cap: float, h: Array, unembed: Array) -> tuple[Array, Array | float]:
   """Returns capped and tempered logits [c, V] float32, and their derivative by the plain ones."""
   z = lax.dot_general(h, unembed, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
   slope: Array | float = 1.0 / how.temperature
-  if how.soft_cap:
-    t = jnp.tanh(z / how.soft_cap)
-    z, slope = how.soft_cap * t, (1.0 - t * t) / how.temperature
+  if cap:
+    t = jnp.tanh(z / cap)
+    z, slope = cap * t, (1.0 - t * t) / how.temperature
   return z / how.temperature, slope
 
 
 def _log_probs(how: _How, h: Array, unembed: Array) -> Array:
-  """Returns the log-probs [c, V] float32 of a chunk of states."""
-  return jax.nn.log_softmax(_logits(how, h, unembed)[0], axis=-1)
+  """Returns the teacher's log-probs [c, V] float32 of a chunk of its states."""
+  return jax.nn.log_softmax(_logits(how, how.teacher_cap, h, unembed)[0], axis=-1)

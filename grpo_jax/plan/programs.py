@@ -105,7 +105,7 @@ def own_reference(workload: Workload) -> Shapes:
     return workload.learner.abstract().model
   is_base = workload.decoder.lora and not workload.experiment.ref_from
   needed = reads_reference(workload.learner.needs) and not is_base
-  return parameters.abstract(workload.decoder.base) if needed else None
+  return parameters.abstract(workload.learner.teacher.decoder.base) if needed else None
 
 
 def policy_params(learner: Learner) -> Shapes:

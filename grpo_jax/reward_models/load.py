@@ -9,9 +9,7 @@ from grpo_jax.models.decoder import DecoderConfig
 from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.setup import build, scorers, weights
 from grpo_jax.setup.experiment import Experiment
-
-# a text that two tokenizers should read alike
-PROBE = "What is 12 + 7?\nIt is 12 + 7 = 19.\n#### 19"
+from grpo_jax.tokenizer import reading
 
 
 def load(experiment: Experiment, model: build.Model) -> list[RewardModel]:
@@ -79,8 +77,7 @@ def check_tokenizer(policy: build.Model, reward_model: build.Model, setting: str
     reward_model: the model that scores them.
     setting: the setting that names it, with its value, for the message.
   """
-  ours, theirs = policy.tokenizer, reward_model.tokenizer
-  if ours.encode(PROBE) != theirs.encode(PROBE) or ours.eos_ids != theirs.eos_ids:
+  if not reading.alike(policy.tokenizer, reward_model.tokenizer):
     raise SettingError(
       f"{setting}: has another tokenizer than the policy; use a reward model that reads its tokens"
     )

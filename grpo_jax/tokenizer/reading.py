@@ -29,6 +29,8 @@ _NAMED = Form(
   'a list of {"name": text, "template": text}',
   lambda x: isinstance(x, list) and all(isinstance(e, dict) and _is_named_template(e) for e in x),
 )
+# a text that two tokenizers should read alike
+PROBE = "What is 12 + 7?\nIt is 12 + 7 = 19.\n#### 19"
 SPECIALS: dict[str, Kind] = {
   name: _ADDED for name in ("eos_token", "pad_token", "bos_token", "unk_token")
 }
@@ -79,6 +81,11 @@ def load(folder: str | os.PathLike, setting: str = "tokenizer") -> Tokenizer:
   generation = _read_json(where, path, "generation_config.json", GENERATION)
   sentences = model_folder.read_bytes(where, path, SENTENCES, SENTENCE_BYTES) or b""
   return Tokenizer(backend, config, generation, eos, sentences)
+
+
+def alike(ours: Tokenizer, theirs: Tokenizer) -> bool:
+  """Returns whether two tokenizers read a text as the same tokens and end with the same ones."""
+  return ours.encode(PROBE) == theirs.encode(PROBE) and ours.eos_ids == theirs.eos_ids
 
 
 def _add_tokens(

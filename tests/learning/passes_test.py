@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import types
 
 import jax
 import numpy as np
@@ -135,6 +136,40 @@ def test_microbatches_and_the_mesh_change_nothing_of_a_teacher_with_prompts():
     got, metrics = update(with_prompts, table(1), packing, mesh=mesh, microbatch=microbatch)
     same(got, want)
     same(metrics, of_want, atol=1e-5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Capped(Bigrams):
+  """A teacher whose logits are capped."""
+
+  config = types.SimpleNamespace(logit_soft_cap=1.5, tied=False)
+
+
+@pytest.mark.parametrize("mesh", [tiny.ONE, (1, 2, 2, 1)])
+def test_a_teacher_may_be_wider_and_cap_its_logits(mesh):
+  r, layout = tiny.rollouts(), tiny.layout(mesh)
+  rng = np.random.default_rng(5)
+  wide = {name: rng.normal(size=(tiny.V, 13)).astype("f") for name in ("table", "unembed")}
+  cfg, tx = tiny.section("learner", chunk=64), optax.sgd(1.0)
+  s = passes.Setup(
+    Bigrams(layout), tiny.objective(gkd), tx, cfg, TEMPERATURE, ref_decoder=Capped(layout)
+  )
+  state = create({"policy": jax.device_put(table(), layout.replicated())}, tx)
+  ref = jax.device_put(wide, layout.replicated())
+  _, metrics, _ = learn.make_learn(s)(state, ref, None, host.to_device(layout, r), Packing())
+
+  def log_probs(params, cap):
+    end = np.maximum(r.prompts.lengths - 1, 0)[:, None]
+    first = np.take_along_axis(r.prompts.tokens, end, 1)[:, None]
+    first = np.broadcast_to(first, (*r.lengths.shape, 1))
+    before = np.concatenate([first, r.tokens[..., :-1]], axis=2)
+    z = params["table"][before] @ params["unembed"].T
+    return jax.nn.log_softmax((cap * np.tanh(z / cap) if cap else z) / TEMPERATURE)
+
+  spec = distillation.Divergence("jensen_shannon")
+  apart = distillation.value(spec, log_probs(table(), 0), log_probs(wide, 1.5))
+  weights = masked.token_weights(tiny.real(r).astype("f"), r.lengths, "sequence_mean")
+  np.testing.assert_allclose(metrics["loss"], np.sum(weights * apart), rtol=1e-5)
 
 
 def test_without_any_teacher_nothing_moves():

@@ -11,7 +11,7 @@ import tiny_runs
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import online, reference
 from grpo_jax.run import checkpoint
-from grpo_jax.setup import build, checks, parameters, weights
+from grpo_jax.setup import build, checks, defaults, parameters, weights
 from grpo_jax.setup.resolve import resolve
 
 SHORT = {
@@ -76,3 +76,21 @@ def test_adapters_and_a_folder_are_refused():
   changes = {"reference.ema": 0.5, "lora.rank": 2, "ref_from": "x"}
   with pytest.raises(SettingError, match="reference.ema=0.5 with lora.rank=2 and ref_from='x'"):
     checks.check_reference(resolve(tiny_runs.config(SHORT | changes)))
+
+
+def test_a_teacher_of_another_shape_teaches_and_the_run_is_resumed(tmp_path):
+  plain = SHORT | {"objective.beta": 0.0}
+  teacher = resolve(tiny_runs.config(plain | {"steps": 1, "model.variant": "test_gemma2"}))
+  online.train(teacher, str(tmp_path / "teacher"))
+
+  def lines(folder, steps):
+    c = tiny_runs.config(plain | {"steps": steps, "ref_from": str(tmp_path / "teacher")})
+    c.objective = defaults.objective("gkd", c)
+    online.train(resolve(c), str(folder))
+    text = (folder / "metrics.jsonl").read_text()
+    return [line for line in map(json.loads, text.splitlines()) if "loss" in line]
+
+  assert lines(tmp_path / "two", 1)[0]["grad_norm"] > 0
+  resumed, whole = lines(tmp_path / "two", 2), lines(tmp_path / "one", 2)
+  assert [line["divergence"] for line in resumed] == [line["divergence"] for line in whole]
+  assert whole[1]["divergence"] < whole[0]["divergence"]

@@ -21,7 +21,7 @@ from grpo_jax.loops.run import Run, recorded
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.sandbox import deadline
-from grpo_jax.setup import build, checks, defaults, weights
+from grpo_jax.setup import build, checks, defaults, references, weights
 from grpo_jax.setup.experiment import make
 from grpo_jax.types import Prompts, Rollouts
 
@@ -236,21 +236,21 @@ def test_a_reference_is_the_same_when_its_run_has_gone_on(config, model, tmp_pat
   save_policy(source, config, model, 1, 2.0)
   c = config.copy_and_resolve_references()
   c.ref_from = str(source)
-  tree, pin = build.pinned_reference(c, model, {})
+  tree, pin = references.pinned_reference(c, model, {})
   assert pin["step"] == 1
   save_policy(source, config, model, 2, 3.0)
-  again, same = build.pinned_reference(c, model, pin)
+  again, same = references.pinned_reference(c, model, pin)
   assert same == pin
   jax.tree.map(np.testing.assert_array_equal, tree, again)
-  other, new = build.pinned_reference(c, model, {})
+  other, new = references.pinned_reference(c, model, {})
   assert new["step"] == 2 and new["fingerprint"] != pin["fingerprint"]
   with pytest.raises(
     CheckpointError, match="ref_from=.*does not hold the parameters that this run began with"
   ):
-    build.pinned_reference(c, model, pin | {"step": 2})
+    references.pinned_reference(c, model, pin | {"step": 2})
   save_policy(source, config, model, 3, 4.0)  # two are kept: the first is gone
   with pytest.raises(CheckpointError, match="checkpoint 1 cannot be read"):
-    build.pinned_reference(c, model, pin)
+    references.pinned_reference(c, model, pin)
 
 
 # -- the shape of the policy

@@ -4,7 +4,7 @@ import pytest
 
 from grpo_jax.errors import CheckpointError, SettingError
 from grpo_jax.loops import collect
-from grpo_jax.setup import build
+from grpo_jax.setup import build, references
 from grpo_jax.setup.experiment import make
 from grpo_jax.tokenizer import making
 
@@ -39,6 +39,6 @@ def test_a_run_without_a_checkpoint_gives_no_weights(config, tmp_path, setting):
       build.model(make(config))
   else:
     with pytest.raises(CheckpointError, match="ref_from=.*this run has no complete checkpoint"):
-      build.check_source(str(tmp_path), build.model(make(config)), "ref_from")
+      references.check_source(str(tmp_path), build.model(make(config)), "ref_from")
   with pytest.raises(SettingError, match="offline.teacher='gone': no such folder"):
-    build.check_source("gone", None, "offline.teacher")
+    references.check_source("gone", None, "offline.teacher")

@@ -4,17 +4,17 @@ from typing import Any
 
 from passed_on_test import stub
 
-from grpo_jax.setup import build, weights
+from grpo_jax.setup import references, weights
 
 
 def test_a_reference_of_a_step_is_read_from_the_run_although_it_has_an_export_by_now(monkeypatch):
-  monkeypatch.setattr(build, "check_source", lambda *args: None)
+  monkeypatch.setattr(references, "check_source", lambda *args: None)
   monkeypatch.setattr(weights, "find_source", lambda source: (f"{source}/export", ""))
   monkeypatch.setattr(weights, "restore", lambda run, decoder, step: (run, step))
   monkeypatch.setattr(weights, "load", lambda folder, decoder: folder)
   model: Any = stub(decoder=stub(base=None))
-  assert build.reference("runs/1", model, "ref_from") == "runs/1/export"
-  assert build.reference("runs/1", model, "ref_from", step=2) == ("runs/1", 2)
+  assert references.reference("runs/1", model, "ref_from") == "runs/1/export"
+  assert references.reference("runs/1", model, "ref_from", step=2) == ("runs/1", 2)
 
 
 def test_the_source_of_a_learner_of_a_run():

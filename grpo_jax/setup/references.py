@@ -1,0 +1,117 @@
+"""Reads the reference or teacher: the policy's start, a folder or another run."""
+
+import dataclasses
+
+from grpo_jax.aliases import Json, Tree
+from grpo_jax.errors import CheckpointError, SettingError
+from grpo_jax.io import storage
+from grpo_jax.models.hf import tensors
+from grpo_jax.run import checkpoint
+from grpo_jax.setup import build, parameters, weights
+from grpo_jax.setup.experiment import Experiment
+from grpo_jax.tokenizer import reading
+
+
+def owner(experiment: Experiment, model: build.Model) -> build.Model:
+  """Returns the model whose parameters the reference has: the policy, or another teacher.
+
+  Only an objective that learns from another model may have one of another shape, which reads the
+  policy's tokens.
+
+  Args:
+    experiment: of the run.
+    model: the policy.
+  """
+  source = experiment.ref_from
+  teaches = experiment.objective.objective.teacher == "ref_from"
+  if not teaches or not source or not storage.place(source).is_dir():  # `check_source` says so
+    return model
+  folder, _ = weights.find_source(source)
+  shape, own = weights.read_shape(folder), model.decoder.config
+  if shape == own:
+    return model
+  shown = f"ref_from={source!r}"
+  if experiment.reference.ema:
+    raise SettingError(
+      f"reference.ema={experiment.reference.ema} with {shown}: this teacher is {shape}, which "
+      f"cannot move to the policy, {own}; use reference.ema=0, or a teacher of the same shape"
+    )
+  tokenizer = reading.load(folder, "ref_from")
+  if shape.vocab != own.vocab or not reading.alike(model.tokenizer, tokenizer):
+    raise SettingError(
+      f"{shown}: this teacher has {shape.vocab} tokens and the policy {own.vocab}, or they read "
+      "text as other tokens; use a teacher that reads the policy's"
+    )
+  return model._replace(decoder=dataclasses.replace(model.decoder.base, config=shape))
+
+
+def reference(source: str, model: build.Model, setting: str, step: int | None = None) -> Tree:
+  """Returns a parameter tree of the policy's shape.
+
+  Args:
+    source: a Hugging Face folder or the workdir of a run; "": the policy's own start.
+    model: the policy.
+    setting: that names the source, for messages.
+    step: of the run's checkpoint; None: the last one.
+  """
+  if not source:
+    return model.load()
+  check_source(source, model, setting)
+  folder, run = weights.find_source(source)
+  run = run if step is None else source  # the run may have an export by now
+  if run:
+    return weights.restore(run, model.decoder, step)
+  return weights.load(folder, model.decoder.base)
+
+
+def check_source(source: str, model: build.Model, setting: str) -> None:
+  """Refuses a folder or run without parameters of the policy's shape, by its headers alone.
+
+  Args:
+    source: a Hugging Face folder or the workdir of a run; "" is let through.
+    model: the policy.
+    setting: that names the source, for messages.
+  """
+  if not source:
+    return
+  if not storage.place(source).is_dir():
+    raise SettingError(
+      f"{setting}={source!r}: no such folder; give a Hugging Face folder or the workdir of a run"
+    )
+  folder, run = weights.find_source(source)
+  shape = weights.read_shape(folder)
+  if shape != model.decoder.config:
+    raise SettingError(
+      f"{setting}={source!r}: is {shape}; the policy is {model.decoder.config}; use the same shape"
+    )
+  if not run:
+    tensors.check(folder, model.decoder.base.shapes())
+  elif checkpoint.latest(run) is None:
+    raise CheckpointError(
+      f"{setting}={source!r}: this run has no complete checkpoint; wait for its first, or use "
+      "another"
+    )
+
+
+def pinned_reference(experiment: Experiment, model: build.Model, pin: Json) -> tuple[Tree, Json]:
+  """Returns the reference, of `ref_from` or the policy's start, with which the run began.
+
+  Args:
+    experiment: of the run.
+    model: the policy.
+    pin: what this function returned when the run began; {} at that time.
+
+  Returns:
+    The tree, and its pin: the `step` of its checkpoint (None if it is from a folder) and its
+    `fingerprint`.
+  """
+  setting = "ref_from" if experiment.ref_from else "init_from"
+  source = experiment.ref_from or experiment.init_from
+  _, run = weights.find_source(source)
+  step = pin.get("step", checkpoint.latest(run) if run else None)
+  tree = reference(source, model, setting, step)
+  use = "this run began with as its reference"
+  fingerprint = parameters.check_fingerprint(
+    tree, pin.get("fingerprint"), f"{setting}={source!r}", use
+  )
+  return tree, {"step": step, "fingerprint": fingerprint}
