@@ -112,7 +112,7 @@ def parse_flags(argv: list[str], operands: int = 0) -> list[str]:
       path = _value_of("config", argv)
       if not path:
         fail("--config is missing, as in --config=experiments/arithmetic.py")
-      config = _load(path)
+      config = load(path)
     rest = _parse(argv, config)
     for name in set(FOLDERS) & set(flags.FLAGS):
       flags.FLAGS[name].value = _expanded(name, flags.FLAGS[name].value)
@@ -286,7 +286,7 @@ def _listdir(folder: str) -> list[str]:
     return []
 
 
-def _load(path: str) -> ConfigDict:
+def load(path: str) -> ConfigDict:
   """Returns the config that `FILE[:arguments]` makes, or ends the program if it makes none."""
   file, *arg = path.split(":", 1)
   if not os.path.isfile(file):
