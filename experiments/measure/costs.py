@@ -29,7 +29,7 @@ from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
 from experiments import arguments, presets
-from grpo_jax.config import settings
+from grpo_jax.config import sections
 from grpo_jax.errors import SettingError
 from grpo_jax.learning.state import TrainState
 from grpo_jax.loops.collect import make_collector, score
@@ -52,7 +52,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
   "entropy_bonus": ("grpo", {"objective.entropy_bonus": 0.001}),
   "areal": ("grpo", {"objective.mismatch": "token", "learner.mu": 4}),
 }
-ROWS = (*presets.PRESETS, *VARIANTS)
+# Teachers with prompts of their own have samples to be asked about, which there are none of here.
+ASKED = [name for name, (_, changes) in presets.PRESETS.items() if "reference.prompt" in changes]
+ROWS = (*(name for name in presets.PRESETS if name not in ASKED), *VARIANTS)
 ONE_UPDATE = {"learner.mu": 1, "learner.minibatches": 1}
 HEADER = (
   "| row | time of an update | memory | updates that it asks for | its memory | its passes without "
@@ -102,7 +104,7 @@ def row_config(path: str, overrides: dict[str, Any], row: str) -> ConfigDict:
   config.update_from_flattened_dict(overrides | changes)
   if teacher:  # has the weights that the policy starts from
     config.update_from_flattened_dict({teacher: config.init_from})
-  settings.check(config)
+  sections.check(config)
   return config
 
 
