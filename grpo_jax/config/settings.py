@@ -202,6 +202,11 @@ class Learner:
   weight_decay: float = setting(0.0, Number(0), "Weight decay, of matrices alone.")
   clip_norm: float = setting(1.0, Number(0), "Largest norm of the whole gradient; 0: not clipped.")
   mu: int = setting(1, Whole(1), "Passes over a rollout.")
+  entropy_target: float = setting(0.0, Number(0),
+    "Entropy in nats below which the weight of the entropy rises from objective.entropy_bonus, see "
+    "learning/entropy_control.py; 0: the weight stays.")
+  entropy_step: float = setting(0.005, Number(0, above=True),
+    "By how much that weight rises or falls in a step.")
   stop_reached: float = setting(0.0, SHARE,
     "Ends the passes once this share of tokens is at its clip bound; 0: off.")
   stop_surrogate: float = setting(0.0, Number(0),

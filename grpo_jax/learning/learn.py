@@ -31,6 +31,7 @@ from grpo_jax.learning.passes import (
 from grpo_jax.learning.state import TrainState, Trees
 from grpo_jax.learning.stop_rules import RAN_ALL, STOP_RULES
 from grpo_jax.models.decoder import Decoder, Params
+from grpo_jax.objectives import common
 from grpo_jax.objectives.base import Needs
 from grpo_jax.packing.microbatches import join_microbatches, split_microbatches
 from grpo_jax.packing.plan import Packing
@@ -187,6 +188,7 @@ def learn(
   packing: Packing,
   base: Params | None = None,
   ref_packing: Packing | None = None,
+  entropy_weight: Array | float | None = None,
 ) -> tuple[TrainState, dict[str, Array], Trace]:
   """Returns the state after at most mu passes over the rollouts, their metrics, and their start.
 
@@ -200,12 +202,16 @@ def learn(
     base: the frozen tree under adapters (models/lora.py); with one, the other trees hold the
       adapters alone.
     ref_packing: of `passes.asked_of_teacher`; None where the teacher is asked what the policy was.
+    entropy_weight: in place of `objective.entropy_bonus`; None: that.
   """
   setup = setup.over(base, ref_params if Needs.TEACHER in setup.objective.needs else None)
   rollouts = with_frozen_logprobs(
     setup, state, ref_params, old_params, rollouts, packing, ref_packing
   )
   batch = setup.objective.prepare(rollouts)
+  if entropy_weight is not None:
+    weight = jnp.full(batch.tokens.shape[:1], entropy_weight, jnp.float32)
+    batch = dataclasses.replace(batch, extra=batch.extra | {common.ENTROPY_WEIGHT: weight})
   # `prepare` may have read the old log-probs, as a KL in the reward does. The loss of a single
   # update by the policy that sampled goes without: then its ratios are exactly 1.
   if setup.updates == 1 and old_params is None:

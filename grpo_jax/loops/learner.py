@@ -10,8 +10,9 @@ import numpy as np
 from grpo_jax.aliases import Json
 from grpo_jax.distributed import lifeline
 from grpo_jax.errors import TrainingError
-from grpo_jax.learning import learn, movement, optimizer, passes
+from grpo_jax.learning import entropy_control, learn, movement, optimizer, passes
 from grpo_jax.learning import state as train_state
+from grpo_jax.learning.entropy_control import Control
 from grpo_jax.learning.state import TrainState
 from grpo_jax.models import lora
 from grpo_jax.models.decoder import Params
@@ -54,6 +55,7 @@ class Learner:
   state: TrainState
   ref_params: Params | None = None
   base: Params | None = None
+  entropy: Control | None = None  # of the weight of the entropy bonus, if that is adapted
 
   def __init__(
     self, experiment: Experiment, model: build.Model, temperature: float, sizes: Sizes | None = None
@@ -82,6 +84,8 @@ class Learner:
       setup = dataclasses.replace(setup, ref_decoder=self.teacher.decoder)
     self.jitted_learn, self.jitted_movement = learn.make_learn(setup), movement.make_movement(setup)
     self.sizes = sizes or build.sizes(experiment, model.layout)
+    if self.cfg.entropy_target and "entropy_bonus" in objective.cfg:
+      self.entropy = Control(objective.cfg.entropy_bonus)
     # of the teacher's own prompts: few, since each of them goes with each of the policy's
     most = self.sizes.most or build.SIZES
     longest = experiment.reference.max_prompt_length
@@ -148,13 +152,16 @@ class Learner:
     return adapters.check_base(self.base, pin, self.experiment.init_from)
 
   def get_sizes(self) -> Json:
-    """Returns the sizes of the programs made so far, as JSON."""
-    return self.sizes.get_state() | {"teacher": self.teacher_sizes.get_state()}
+    """Returns the sizes of the programs made so far, and the weight of the entropy, as JSON."""
+    sizes = self.sizes.get_state() | {"teacher": self.teacher_sizes.get_state()}
+    return sizes | {"entropy": dataclasses.asdict(self.entropy)} if self.entropy else sizes
 
   def set_sizes(self, sizes: Json) -> None:
     """Resumes with the sizes that `get_sizes` returned."""
     self.sizes.set_state(sizes)
     self.teacher_sizes.set_state(sizes.get("teacher", {}))
+    if self.entropy and "entropy" in sizes:
+      self.entropy = Control(**sizes["entropy"])
 
   def learn(
     self, step: int, batch: KnownRollouts, writer: Writer, old_params: Params | None = None
@@ -171,9 +178,10 @@ class Learner:
     batch, packing = self.sizes.for_learner(batch)
     batch, ref_packing = self._pack_for_teacher(batch)
     on_mesh = rollouts.to_device(self.model.layout, (batch, packing, ref_packing))
+    bonus = self.entropy and entropy_control.bonus(self.entropy, self.cfg.entropy_target)
     with writer.phase(self.PHASE, on_mesh) as timer:
       self.state, on_device, trace = self.jitted_learn(
-        self.state, self.ref_params, old_params, *on_mesh[:2], self.base, on_mesh[2]
+        self.state, self.ref_params, old_params, *on_mesh[:2], self.base, on_mesh[2], bonus
       )
       metrics = rollouts.to_host(on_device)
     bound_programs(self.jitted_learn)
@@ -184,6 +192,10 @@ class Learner:
         movement_metrics, before, after = rollouts.to_host(measured)
       metrics |= movement_metrics
       moved = before, after
+    if self.entropy and bonus is not None and batch.lengths.any():
+      metrics["entropy_weight"] = bonus
+      aim = self.cfg.entropy_target, self.cfg.entropy_step
+      self.entropy = entropy_control.after(self.entropy, float(metrics["entropy"]), *aim)
     metrics |= rollouts.statistics(batch)
     metrics |= plan.padding(batch, packing, self.model.layout, self.sizes.microbatches)
     # of the last update: the schedule counts from 0

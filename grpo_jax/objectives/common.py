@@ -19,6 +19,9 @@ from grpo_jax.ops import mismatch as of_sampler
 from grpo_jax.types import TRUNCATED, Array, Outputs, Rollouts, TrainBatch
 
 T = TypeVar("T")
+ENTROPY_WEIGHT = (
+  "entropy_weight"  # in `TrainBatch.extra`, [P]: a weight that changes with the steps
+)
 
 
 def require(value: T | None, name: str, objective: str) -> T:
@@ -202,7 +205,13 @@ def sampler_logprobs(batch: TrainBatch, cfg: ConfigDict) -> Array:
 
 
 def entropy_bonus(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> Array:
-  """Returns `cfg.entropy_bonus` times the policy's entropy, [P, G, L], with its gradient."""
+  """Returns the policy's entropy times its weight, [P, G, L], with its gradient.
+
+  The weight is `cfg.entropy_bonus`, or the learner's own (`learner.entropy_target`).
+  """
+  if ENTROPY_WEIGHT in batch.extra:
+    weight = batch.extra[ENTROPY_WEIGHT][:, None, None]
+    return weight * on_mask(outputs.entropy, batch.mask)
   if not cfg.entropy_bonus:
     return jnp.zeros_like(batch.mask)
   return cfg.entropy_bonus * on_mask(outputs.entropy, batch.mask)

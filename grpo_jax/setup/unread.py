@@ -55,6 +55,11 @@ def rows(experiment: Experiment) -> list[Row]:
   )
   return [
     Row("learner.critic_lr", Needs.CRITIC in needs, f"{objective} has no critic"),
+    Row(
+      "learner.entropy_target",
+      "entropy_bonus" in experiment.objective.cfg,
+      f"{objective} has no entropy_bonus",
+    ),
     Row("ref_from", reads_folder, no_reference),
     Row(
       "reference.ema",

@@ -1,0 +1,33 @@
+"""Adapts the weight of the entropy bonus to a target, as Skywork-OR1 does (arXiv 2505.22312).
+
+With c the weight, which starts at `objective.entropy_bonus`, and H the mean entropy of the policy
+on the tokens of the last step:
+
+    c <- c + step where H is below the target, else c - step, and never below 0
+    the bonus of a step is c H where the last H was at most the target, else 0
+
+The authors take H of the same step's rollouts before they learn from them; here it is that of the
+step before, which costs no pass.
+"""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Control:
+  """Holds what is carried from step to step; checkpoints keep it."""
+
+  weight: float  # c
+  entropy: float | None = None  # H of the last step, in nats; None: there was none
+
+
+def bonus(control: Control, target: float) -> float:
+  """Returns the weight of the entropy in the next step's loss."""
+  at_target = control.entropy is None or control.entropy <= target
+  return control.weight if at_target else 0.0
+
+
+def after(control: Control, entropy: float, target: float, step: float) -> Control:
+  """Returns the control after a step in which the policy's mean entropy was `entropy`."""
+  change = step if entropy < target else -step
+  return Control(max(0.0, control.weight + change), entropy)
