@@ -15,7 +15,7 @@ from grpo_jax.evaluation import evaluator
 from grpo_jax.loops import iterative, learner, offline, online, process_reward_model, teaching
 from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored
-from grpo_jax.setup import build
+from grpo_jax.setup import build, references
 from grpo_jax.setup.resolve import resolve
 
 
@@ -73,7 +73,7 @@ def test_each_batch_that_is_labelled_has_noise_of_its_own(monkeypatch):
   monkeypatch.setattr(process_reward_model.continuations, "label", label)
   monkeypatch.setattr(process_reward_model.continuations, "make_labeller", lambda *args: None)
   monkeypatch.setattr(process_reward_model, "select", lambda batch, places: [*places])
-  monkeypatch.setattr(build, "reference", lambda *args: None)
+  monkeypatch.setattr(references, "reference", lambda *args: None)
   said: list[str] = []
   writer: Any = stub(
     phase=lambda name: contextlib.nullcontext(), progress=lambda *args: None, say=said.append

@@ -30,7 +30,7 @@ from grpo_jax.ops.advantages import totals
 from grpo_jax.rewards.combine import Fault
 from grpo_jax.sampling import rollouts as host
 from grpo_jax.sampling import sampler
-from grpo_jax.setup import build, checks, defaults
+from grpo_jax.setup import build, checks, defaults, references
 from grpo_jax.setup.experiment import make
 from grpo_jax.setup.resolve import resolve
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Prompts, Rollouts
@@ -448,7 +448,7 @@ def draw(
     return types.SimpleNamespace(batch=next(batches))
 
   monkeypatch.setattr(offline, "collect", give)
-  monkeypatch.setattr(build, "reference", lambda *args: None)
+  monkeypatch.setattr(references, "reference", lambda *args: None)
   monkeypatch.setattr(offline, "make_collector", lambda *args: None)
   c = config(kind)
   c.offline.prompts, c.sampler.tries = 5, tries

@@ -29,7 +29,7 @@ from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.reward_data import continuations
 from grpo_jax.rewards.combine import Fault
-from grpo_jax.setup import build
+from grpo_jax.setup import build, references
 from grpo_jax.setup.experiment import make
 from grpo_jax.setup.resolve import resolve
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
@@ -163,7 +163,7 @@ def test_held_out_prompts_are_drawn_first_and_come_in_no_other_group(monkeypatch
   drawn = iter([batch, again])
   monkeypatch.setattr(offline, "collect", lambda *args: stub(batch=next(drawn)))
   monkeypatch.setattr(offline, "make_collector", lambda *args: None)
-  monkeypatch.setattr(build, "reference", lambda *args: None)
+  monkeypatch.setattr(references, "reference", lambda *args: None)
   c = tiny_runs.config({"offline.data": "samples", "offline.prompts": 5, "offline.held_out": 2})
   found = offline.draw_samples(make(c), stub(), WRITER, lambda step: "")
   assert found is not None and found.tokens[:, 0, 0].tolist() == [0, 1, 2, 3, 2, 3, 4]
