@@ -622,8 +622,8 @@ MUTANTS = (
   Mutant(
     "the learner's log-probs forget the soft cap of the logits",
     "grpo_jax/learning/forward.py",
-    "decoder.config.logit_soft_cap",
-    "0.0",
+    "soft_cap=decoder.config.logit_soft_cap",
+    "soft_cap=0.0",
     "tests/learning/forward_test.py::test_log_probs_and_entropies_are_those_of_all_logits_at_once",
   ),
   Mutant(
@@ -956,7 +956,7 @@ MUTANTS = (
   ),
   Mutant(
     "a reference that is pinned to a step is read from the run's export",
-    "grpo_jax/setup/build.py",
+    "grpo_jax/setup/references.py",
     "  run = run if step is None else source",
     "  run = run",
     "tests/setup/weights_test.py::test_a_reference_of_a_step_is_read_from_the_run_although_it_has_an_export_by_now",
@@ -1146,7 +1146,7 @@ MUTANTS = (
   Mutant(
     "a teacher's states are read by the student's unembedding",
     "grpo_jax/learning/forward.py",
-    "head = decoder.unembed(decoder.whole(params[TEACHER]))",
+    "head = teacher_decoder.unembed(teacher_decoder.whole(params[TEACHER]))",
     "head = decoder.unembed(params)",
     "tests/learning/learn_test.py::test_gkd_moves_by_the_divergence_of_whole_distributions",
   ),
