@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from absl import app, flags
 
 from experiments import arguments
-from grpo_jax.config import settings
+from grpo_jax.config import sections
 
 if TYPE_CHECKING:
   from grpo_jax.setup.experiment import Experiment
@@ -77,7 +77,7 @@ def _experiment() -> "Experiment":
   """Returns the experiment of --config, whose sizes may be too large for this machine."""
   from grpo_jax.setup.experiment import make
 
-  settings.check(FLAGS.config)
+  sections.check(FLAGS.config)
   return make(FLAGS.config)
 
 
