@@ -1,6 +1,6 @@
 """Measures what an update of each row of experiments/presets.py costs beside one of plain `grpo`.
 
-    python -m experiments.measure.costs --config=experiments/arithmetic.py \\
+    python -m experiments.measure.update_costs --config=experiments/arithmetic.py \\
       [--rows=grpo,ppo,gkd] [--rounds=5] [--out=costs.md]
 
 The policy that the config starts from samples and scores one batch, from which every row learns;

@@ -9,7 +9,7 @@ import small_models  # noqa: F401  adds the variants named test_*
 from conftest import ROOT
 
 from experiments import presets
-from experiments.measure import costs
+from experiments.measure import update_costs as costs
 from grpo_jax.errors import SettingError
 from grpo_jax.setup.experiment import make
 from grpo_jax.types import Prompts, Rollouts
