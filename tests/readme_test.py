@@ -75,6 +75,14 @@ def test_a_file_of_ones_own(title, program, tmp_path):
   assert line["skipped_steps"] == 0
 
 
+def test_the_test_of_an_objective(program, tmp_path):
+  for language, text in section("Your objective") + section("The test of an objective"):
+    if language == "python":
+      (tmp_path / re.match(r"# (\w+\.py)\n", text)[1]).write_text(text)
+  done = program("pytest", "-q", "-c", f"{ROOT}/pyproject.toml", f"--rootdir={ROOT}", str(tmp_path))
+  assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
+
+
 @pytest.mark.slow
 def test_the_reward_of_the_readme(program, tmp_path):
   (text,) = re.findall(r"```python\n(# my_reward.py\n.*?)```", README, re.DOTALL)

@@ -49,15 +49,20 @@ def configured(section: ConfigDict) -> base.ConfiguredObjective:
   kinds.check_like(
     {each: section[each] for each in section if each != "name"}, defaults, "objective."
   )
-  calls.call(
-    f"objective.name={section.name!r}",
-    "check",
-    "nothing, and raise SettingError",
-    chosen.check,
-    section,
-  )
+  _check(chosen, section)
   advantage = _advantage(section, defaults) if "advantage" in section else None
   return base.ConfiguredObjective(chosen, FrozenConfigDict(section.to_dict()), advantage)
+
+
+def _check(chosen: base.Objective, section: ConfigDict) -> None:
+  """Calls the objective's `check`; what it refuses is told as `objective.NAME`."""
+  shown = f"objective.name={section.name!r}"
+  try:
+    calls.call(shown, "check", "nothing, and raise SettingError", chosen.check, section)
+  except SettingError as error:
+    if str(error).partition("=")[0] in section:
+      raise SettingError(f"objective.{error}") from error
+    raise
 
 
 def objective_defaults(name: str) -> ConfigDict:

@@ -100,7 +100,8 @@ MODULES = {module.OBJECTIVE: module for module, _ in CASES.values()}
 def section(objective: ModuleType | Objective = grpo, **changes: Any) -> ConfigDict:
   """Returns the `objective` section of an objective, with changes, which may add settings."""
   module = MODULES[objective] if isinstance(objective, Objective) else objective
-  c = ConfigDict({"name": module.__name__.rpartition(".")[2]})
+  ours = module.__name__.startswith("grpo_jax.")
+  c = ConfigDict({"name": module.__name__.rpartition(".")[2] if ours else module.__file__})
   c.update(module.OBJECTIVE.settings())
   c.update({"max_length": 6} if "max_length" in c else {})
   with c.ignore_type():

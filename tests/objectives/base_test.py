@@ -43,6 +43,10 @@ EACH = (
 )
 
 
+def test_each_objective_is_among_them():
+  assert {cases.CASES[name][0] for name in EACH} == {module for module, _ in cases.CASES.values()}
+
+
 @pytest.mark.parametrize("name", EACH)
 def test_an_objective_reads_every_setting_that_it_has(name):
   """Each changes the loss or its gradient, so none can be set in vain."""
