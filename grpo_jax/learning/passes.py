@@ -104,25 +104,31 @@ def scores(setup: Setup, params: Trees, batch: TrainBatch, packing: Packing) -> 
   return Scores(forward.scores(setup.decoder, model, *completions))
 
 
-def frozen_outputs(setup: Setup, params: Trees, rollouts: Rollouts, packing: Packing) -> Outputs:
-  """Returns `outputs` of trees that are not trained, microbatch by microbatch."""
-  return _frozen(setup, functools.partial(outputs, setup, params), rollouts, packing)
+def frozen_outputs(
+  setup: Setup, params: Trees, rollouts: Rollouts, packing: Packing, count: int = 0
+) -> Outputs:
+  """Returns `outputs` of trees that are not trained, in `count` microbatches (0: those of P)."""
+  return _frozen(setup, functools.partial(outputs, setup, params), rollouts, packing, count)
 
 
-def teacher_hidden(setup: Setup, params: Params, rollouts: Rollouts, packing: Packing) -> Array:
-  """Returns the teacher's states that predict each token, `[P, G, L, D]`."""
+def teacher_hidden(
+  setup: Setup, params: Params, rollouts: Rollouts, packing: Packing, count: int = 0
+) -> Array:
+  """Returns the teacher's states that predict each token, `[P, G, L, D]`; see `frozen_outputs`."""
   tree = lora.join(setup.base, params)
 
   def states(batch: Rollouts, packing: Packing) -> Array:
     completions = (batch.prompts, batch.tokens, batch.lengths, packing)
     return forward.hidden(setup.ref_decoder or setup.decoder, tree, *completions)
 
-  return _frozen(setup, states, rollouts, packing)
+  return _frozen(setup, states, rollouts, packing, count)
 
 
-def _frozen(setup: Setup, compute: Callable[..., T], rollouts: Rollouts, packing: Packing) -> T:
+def _frozen(
+  setup: Setup, compute: Callable[..., T], rollouts: Rollouts, packing: Packing, count: int
+) -> T:
   """Returns what `compute` returns of the rollouts and packing of each microbatch, joined."""
-  count = microbatches_of_rollout(setup.cfg, rollouts.tokens.shape[0])
+  count = count or microbatches_of_rollout(setup.cfg, rollouts.tokens.shape[0])
   cut = split_microbatches(setup.decoder.layout, (rollouts, packing), count)
   return jax.lax.stop_gradient(join_microbatches(jax.lax.map(lambda x: compute(*x), cut)))
 
@@ -160,9 +166,10 @@ def with_frozen_logprobs(
   needs = setup.objective.needs
   shape = rollouts.tokens.shape
   asked = rollouts if ref_packing is None else asked_of_teacher(rollouts)
+  count = microbatches_of_rollout(setup.cfg, shape[0])  # also of the P G groups of one
   if Needs.REFERENCE in needs:
     of_reference = dataclasses.replace(setup, decoder=setup.ref_decoder or setup.decoder)
-    ref = frozen_outputs(of_reference, {MODEL: ref_params}, asked, ref_packing or packing)
+    ref = frozen_outputs(of_reference, {MODEL: ref_params}, asked, ref_packing or packing, count)
     rollouts = dataclasses.replace(rollouts, ref_logprobs=ref.logprobs.reshape(shape))
   if setup.updates > 1 or needs & (Needs.OLD_POLICY | Needs.CRITIC) or old_params is not None:
     before = state.params if old_params is None else state.params | {MODEL: old_params}
@@ -170,6 +177,6 @@ def with_frozen_logprobs(
     known = {f"old_{name}": x for name, x in vars(old).items() if x is not None}
     rollouts = dataclasses.replace(rollouts, **known)
   if Needs.TEACHER in needs:  # the last: no other pass compares its distributions with it
-    hidden = teacher_hidden(setup, ref_params, asked, ref_packing or packing)
+    hidden = teacher_hidden(setup, ref_params, asked, ref_packing or packing, count)
     rollouts = dataclasses.replace(rollouts, ref_hidden=hidden.reshape(*shape, -1))
   return rollouts

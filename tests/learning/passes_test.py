@@ -138,6 +138,23 @@ def test_microbatches_and_the_mesh_change_nothing_of_a_teacher_with_prompts():
     same(metrics, of_want, atol=1e-5)
 
 
+@pytest.mark.parametrize("microbatch,want", [(0, 1), (tiny.P, 1), (4, 2)])
+def test_a_teacher_with_prompts_has_the_microbatches_of_its_packing(monkeypatch, microbatch, want):
+  """More of them would each compute a list that was sized for fewer."""
+  counts, split = set(), passes.split_microbatches
+
+  def counted(layout, tree, count):
+    counts.add(count)
+    return split(layout, tree, count)
+
+  monkeypatch.setattr(passes, "split_microbatches", counted)
+  r = tiny.rollouts()
+  for objective in (gkd, distill):
+    with_prompts, packing = asked(r, *odd_prompts(r))
+    update(with_prompts, table(1), packing, objective=objective, microbatch=microbatch)
+  assert counts == {want}
+
+
 @dataclasses.dataclass(frozen=True)
 class Capped(Bigrams):
   """A teacher whose logits are capped."""
