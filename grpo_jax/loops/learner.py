@@ -174,7 +174,8 @@ class Learner:
       writer: shows the phases.
       old_params: the policy that sampled them, if it is not the one in `state`.
     """
-    lifeline.compare(batch.prompts, batch.tokens)  # ends the run if hosts drew different prompts
+    # ends the run if hosts drew different prompts
+    lifeline.compare(batch.prompts, batch.tokens, batch.ref_prompts)
     batch, packing = self.sizes.for_learner(batch)
     batch, ref_packing = self._pack_for_teacher(batch)
     on_mesh = rollouts.to_device(self.model.layout, (batch, packing, ref_packing))

@@ -82,14 +82,16 @@ def ask(
   if not setting.prompt:
     return batch, {}
   share = hosts.together(functools.partial(completions, collector.generator, r))
+  said = all_feedback(experiment, batch.examples, share, writer)
   succeeded = totals(r.rewards, r.given) > setting.success
   asked: list[Example | None] = []
-  for example, group, right in zip(batch.examples, whole_groups(share), succeeded, strict=True):
+  groups = zip(batch.examples, whole_groups(share), succeeded, said, strict=True)
+  for example, group, right, texts in groups:
     for g, completion in enumerate(group):
       text = None
       if example is not None and completion is not None and completion.tokens:
         values = known(example, group, right, g)
-        values["feedback"] = feedback(experiment, example, completion, writer)
+        values["feedback"] = texts[g]
         text = filled(setting.prompt, values)
       asked.append(example._replace(question=text) if example and text is not None else None)
   prompts, too_long = loader.to_prompts(
@@ -122,6 +124,30 @@ def known(
     "solution": example.solution or None,
     "success": next(others, None),
   }
+
+
+def all_feedback(
+  experiment: Experiment,
+  examples: Sequence[Example | None],
+  share: list[list[Completion | None]],
+  writer: Writer,
+) -> list[list[str | None]]:
+  """Returns the feedback of the completions of all processes, `[P][G]`; None: there is none.
+
+  Each process asks for its own `share` and gets the others' texts: a user's function may say
+  something else there. Without {feedback} in the prompt nothing is asked.
+  """
+  if "feedback" not in FIELD.findall(experiment.reference.prompt):
+    return [[None] * len(group) for group in share]
+
+  def own() -> list[list[str | None]]:
+    return [
+      [feedback(experiment, example, c, writer) if example and c and c.tokens else None for c in g]
+      for example, g in zip(examples, share, strict=True)
+    ]
+
+  shares = hosts.gather(hosts.together(own))
+  return [[next(filter(None, texts), None) for texts in zip(*groups)] for groups in zip(*shares)]
 
 
 def feedback(

@@ -71,7 +71,7 @@ def asked(monkeypatch, prompt, rewards, texts, **changes):
   """Returns the batch and metrics of two groups of three, the second of which only fills it, and
   the warnings.
   """
-  group = [completion(text) for text in texts]
+  group = [None if text is None else completion(text) for text in texts]
   monkeypatch.setattr(teacher_prompts, "completions", lambda *_: [group, [completion("")] * 3])
   lengths = np.array([[2, 2, 2], [0, 0, 0]])
   given = (np.arange(4) == 1)[None, None] & (lengths > 0)[..., None]
@@ -104,6 +104,20 @@ def test_each_completion_gets_the_prompt_of_its_own(monkeypatch):
   assert texts == ["what?\n\nb\n\nit was a", "", "what?\n\nb", "", "", ""]
   assert metrics == {"teacher/too_long": 0.0, "teacher/taught": pytest.approx(2 / 3)}
   assert warned == ["a reward's feedback failed: ValueError: no; it counts as none"]
+
+
+def test_each_process_asks_for_feedback_on_its_own_completions_alone(monkeypatch):
+  """What another process was told is taken from it, even if the function says another thing here."""
+  others = [[None, completion("x"), None], [None] * 3]
+  calls = iter([[[None, "of another process", None], [None] * 3], others])
+  monkeypatch.setattr(teacher_prompts.hosts, "gather", lambda own: [own, next(calls)])
+  texts, _, _ = asked(monkeypatch, "{question} {feedback}", [0, 0, 0], ["a", None, "c"])
+  assert texts[:3] == ["what? it was a", "what? of another process", "what? it was c"]
+
+
+def test_no_feedback_is_asked_for_a_prompt_without_it(monkeypatch):
+  texts, _, warned = asked(monkeypatch, "{question} {solution}", [0, 0, 0], ["a", "raises", "c"])
+  assert texts[:3] == ["what? worked out"] * 3 and not warned
 
 
 def test_a_prompt_that_is_too_long_teaches_nothing(monkeypatch):
