@@ -11,6 +11,7 @@ step before, which costs no pass.
 """
 
 import dataclasses
+import math
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,11 @@ def bonus(control: Control, target: float) -> float:
 
 
 def after(control: Control, entropy: float, target: float, step: float) -> Control:
-  """Returns the control after a step in which the policy's mean entropy was `entropy`."""
+  """Returns the control after a step in which the policy's mean entropy was `entropy`.
+
+  A step that trained no token (its mean is 0) or was not finite says nothing of the policy.
+  """
+  if not math.isfinite(entropy) or entropy == 0.0:
+    return control
   change = step if entropy < target else -step
   return Control(max(0.0, control.weight + change), entropy)

@@ -32,6 +32,12 @@ def test_the_weight_rises_below_the_target_and_falls_above_it():
   assert control.weight == 0.0
 
 
+@pytest.mark.parametrize("entropy", [0.0, float("nan"), float("inf")])
+def test_a_step_that_says_nothing_of_the_entropy_changes_nothing(entropy):
+  """The mean over no token is 0, as where every completion is truncated and masked."""
+  assert entropy_control.after(Control(0.01, 0.3), entropy, 0.2, 0.005) == Control(0.01, 0.3)
+
+
 @pytest.mark.parametrize("microbatch", [0, 2])
 def test_an_update_with_a_weight_is_that_of_the_bonus(microbatch):
   def after(bonus, weight):
