@@ -40,7 +40,7 @@ FIELD = re.compile(r"\{(" + "|".join(FIELDS) + r")\}")
 
 
 def check(experiment: Experiment) -> None:
-  """Refuses a prompt that tells the teacher nothing, or that no reward can fill in."""
+  """Refuses a prompt that tells the teacher nothing, or that nothing can fill in."""
   prompt = experiment.reference.prompt
   if not prompt:
     return
@@ -49,6 +49,11 @@ def check(experiment: Experiment) -> None:
     raise SettingError(
       f"{shown}: use a text with {{question}} and what the policy is not told: {{solution}}, "
       "{success} or {feedback}"
+    )
+  if "success" in fields and experiment.sampler.group == 1:
+    raise SettingError(
+      f"{shown} with sampler.group=1: a {{success}} is another completion of the group; use a "
+      "larger group, or leave {success} out"
     )
   if "feedback" in fields and not feedback_functions(experiment):
     raise SettingError(

@@ -146,6 +146,13 @@ def test_a_prompt_that_tells_nothing_is_refused(prompt, said):
     teacher_prompts.check(experiment(prompt))
 
 
+def test_a_success_of_a_group_of_one_is_refused():
+  prompt = "{question} {success}"
+  teacher_prompts.check(experiment(prompt))
+  with pytest.raises(SettingError, match="reference.prompt=.* with sampler.group=1: .*success"):
+    teacher_prompts.check(experiment(prompt, **{"sampler.group": 1}))
+
+
 def test_feedback_that_no_reward_gives_is_refused():
   prompt = "{question} {feedback}"
   teacher_prompts.check(experiment(prompt))
