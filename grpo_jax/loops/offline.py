@@ -118,7 +118,7 @@ def solutions(
   ]
   tokens, lengths, ended = encoded(texts, model, longest)
   zeros = np.zeros(tokens.shape, np.float32)
-  return Rollouts(plan.trim(prompts), tokens, lengths, ended, zeros, zeros)
+  return common.written(Rollouts(plan.trim(prompts), tokens, lengths, ended, zeros, zeros))
 
 
 class Kept(InOrder[int]):

@@ -126,7 +126,7 @@ def _rollouts(sizes: Sizes, source: str, configured: ConfiguredObjective, update
   """
   tokens, lengths = sizes.array("PGL", jnp.int32), sizes.array("PG", jnp.int32)
   logprobs = sizes.array("PGL")
-  own = logprobs if source in ("live", "solutions", "steps") else None
+  own = logprobs if source in ("live", "steps") else None
   more: Json = {}
   if "N" in sizes:
     more = {

@@ -7,10 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import objective_cases as cases
 import pytest
+import tiny_runs
 
 from grpo_jax.errors import SettingError
 from grpo_jax.objectives import gkd
 from grpo_jax.ops.distillation import Divergence
+from grpo_jax.setup import defaults
+from grpo_jax.setup.resolve import resolve
 from objectives.coefficients_test import on_policy, prepared
 
 
@@ -76,3 +79,16 @@ def test_bad_settings_are_named(changes, named):
 def test_rollouts_without_a_teacher_are_refused():
   with pytest.raises(SettingError, match="objective='gkd' needs ref_hidden"):
     prepared(gkd, dataclasses.replace(cases.rollouts(), ref_hidden=None))
+
+
+def test_worked_solutions_have_no_sampler_to_correct_for():
+  """Its log-probs were zeros once, which made the weight pi itself."""
+  c = tiny_runs.config({"loop": "offline", "offline.data": "solutions", "sampler.group": 1})
+  c.objective = defaults.objective("gkd", c)
+  c.ref_from = "x"
+  resolve(c)
+  for changes in ({"mismatch": "token"}, {"keep": "token", "keep_low": 0.5}):
+    wrong = c.copy_and_resolve_references()
+    wrong.objective.update(changes)
+    with pytest.raises(SettingError, match="gkd.* needs sampler_logprobs"):
+      resolve(wrong)
