@@ -48,7 +48,10 @@ def to_host(tree: Tree) -> Tree:
 
 
 def _gather(x: np.ndarray | jax.Array) -> np.ndarray:
-  return multihost_utils.process_allgather(x, tiled=True) if isinstance(x, jax.Array) else x
+  # what a jitted function makes of none of its arguments lies on a device of each process, whole
+  if isinstance(x, jax.Array) and not x.is_fully_addressable:
+    return multihost_utils.process_allgather(x, tiled=True)
+  return np.asarray(x)
 
 
 def rows(layout: Layout, tree: Tree, places: Sequence[tuple[int, int]]) -> Tree:

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
@@ -90,3 +92,13 @@ def test_what_a_group_shares_is_not_cut_over_its_samples():
   assert r.lengths.addressable_shards[0].data.shape == (tiny.P // 2, tiny.G // 2)
   alone = host.to_device(layout, tiny.prompts())
   assert alone.tokens.addressable_shards[0].data.shape == (tiny.P // 2, tiny.LP)
+
+
+def test_what_depends_on_no_argument_is_whole_on_each_process(monkeypatch):
+  """An objective's `flat` that is always False, say: gathered, it would be there twice."""
+  flat = jax.jit(lambda tokens: jnp.zeros(tokens.shape[0], bool))(np.zeros((4, 2)))
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  monkeypatch.setattr(
+    host.multihost_utils, "process_allgather", lambda x, tiled: np.concatenate([x, x])
+  )
+  np.testing.assert_array_equal(host.to_host({"flat": flat})["flat"], np.zeros(4, bool))
