@@ -174,9 +174,9 @@ class Objective:
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-  """Reference or teacher, if the objective has one; its weights are those of ref_from."""
+  """Reference or teacher; its weights come from ref_from, or from the policy's start."""
   ema: float = setting(0.0, SHARE,
-    "Share of the way to the policy that it goes after each step; 0: it stays as it was.")
+    "After each step it becomes reference + ema (policy - reference); 0: it never moves.")
   prompt: str = setting("", TEXT,
     "What a teacher is asked, with {question} and {solution}, {success} or {feedback}, see "
     "loops/teacher_prompts.py; empty: what the policy is asked.")

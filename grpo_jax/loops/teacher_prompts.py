@@ -62,6 +62,11 @@ def check(experiment: Experiment) -> None:
     )
 
 
+def told(prompt: str) -> set[str]:
+  """Returns the fields of a prompt besides the question."""
+  return set(FIELD.findall(prompt)) - {"question"}
+
+
 def feedback_functions(experiment: Experiment) -> list[Callable]:
   """Returns the `feedback` of each reward whose file has one."""
   rewards = [each.reward.feedback for each in experiment.reward_functions]
@@ -108,6 +113,15 @@ def ask(
   metrics = {"teacher/too_long": float(too_long)}
   if (real := r.lengths > 0).any():
     metrics["teacher/taught"] = float((lengths > 0)[real].mean())
+    if not metrics["teacher/taught"]:
+      writer.warn(
+        "untaught",
+        f"the teacher knew nothing of the {int(real.sum())} completions of a step, which trains "
+        f"nothing: reference.prompt asks for {', '.join(sorted(told(setting.prompt)))}"
+        + (
+          f", and {too_long} prompts were longer than reference.max_prompt_length" * (too_long > 0)
+        ),
+      )
   prompts = Prompts(prompts.tokens.reshape(*shape, -1), lengths)
   return batch._replace(rollouts=dataclasses.replace(r, ref_prompts=prompts)), metrics
 
@@ -175,6 +189,6 @@ def filled(prompt: str, values: Mapping[str, str | None]) -> str | None:
   parts = prompt.split("\n\n")
   kept = [part for part in parts if all(values[name] is not None for name in FIELD.findall(part))]
   text = "\n\n".join(kept)
-  if not set(FIELD.findall(text)) - {"question"}:
+  if not told(text):
     return None
   return FIELD.sub(lambda match: values[match[1]] or "", text)

@@ -1,10 +1,10 @@
 """GKD (arXiv 2306.13649): how far the student's distribution is from the teacher's at each token.
 
-    J = - sum(weights * D(teacher, student))     D: see ops/distillation.py, over all V outcomes
+    J = - sum(weights * D(teacher, student))     D: see ops/distillation.py
 
 `distill` moves each sampled token by log(pi_teacher / pi): its expectation is the reverse KL here.
-The whole distribution has no such noise, and costs the teacher's logits besides. D is a constant of
-the sampling: as in GKD, nothing flows through which tokens were drawn.
+The whole distribution has no such noise, and costs the teacher's logits besides. As in GKD, the
+sampled tokens are treated as constants.
 
 On the student's own samples it is on-policy distillation; on a teacher's samples or on worked
 solutions it is that of Hinton et al. (arXiv 1503.02531) with `divergence = "forward"`. With several

@@ -22,6 +22,7 @@ from typing import Any
 import jax
 
 from grpo_jax.aliases import Json
+from grpo_jax.config import sections
 from grpo_jax.distributed import hosts, inputs
 from grpo_jax.errors import CheckpointError, SettingError, StorageError
 from grpo_jax.io import storage
@@ -114,7 +115,8 @@ def _check_lease(workdir: str, lease: lock.Lease) -> None:
 def check_owner(workdir: str, config: Json) -> None:
   """Refuses a folder of another config, or with a file that has the name of a log.
 
-  Settings of `MAY_CHANGE` may differ, and `steps` under a constant rate.
+  Settings of `MAY_CHANGE` may differ, and `steps` under a constant rate. A setting that came with a
+  later version of the library may have its default.
   """
   storage.check("workdir", workdir)
   storage.check_reached("workdir", workdir)
@@ -240,8 +242,17 @@ def _changes(old: Json, new: Json, most: int = 6) -> str:
   def show(values: Json, name: str) -> str:
     return repr(values[name]) if name in values else "absent"
 
+  def is_new(name: str) -> bool:
+    """Returns whether an older version had no such setting, and it is as if there were none."""
+    if name in old or name not in sections.SETTINGS:
+      return False
+    default = json.loads(json.dumps(sections.SETTINGS[name].default))
+    return new[name] == default and type(new[name]) is type(default)
+
   names = sorted(
-    n for n in old.keys() | new.keys() if not is_free(n) and show(old, n) != show(new, n)
+    n
+    for n in old.keys() | new.keys()
+    if not is_free(n) and not is_new(n) and show(old, n) != show(new, n)
   )
   changes = [f"{n} was {show(old, n)}, is {show(new, n)}" for n in names[:most]]
   if "steps" in names[:most]:

@@ -13,7 +13,7 @@ from grpo_jax.tokenizer import reading
 
 
 def owner(experiment: Experiment, model: build.Model) -> build.Model:
-  """Returns the model whose parameters the reference has: the policy, or another teacher.
+  """Returns the model that describes the reference: the policy, or a teacher of another shape.
 
   Only an objective that learns from another model may have one of another shape, which reads the
   policy's tokens.
@@ -46,11 +46,11 @@ def owner(experiment: Experiment, model: build.Model) -> build.Model:
 
 
 def reference(source: str, model: build.Model, setting: str, step: int | None = None) -> Tree:
-  """Returns a parameter tree of the policy's shape.
+  """Returns a parameter tree of the model's shape.
 
   Args:
     source: a Hugging Face folder or the workdir of a run; "": the policy's own start.
-    model: the policy.
+    model: the policy, or what `owner` returns.
     setting: that names the source, for messages.
     step: of the run's checkpoint; None: the last one.
   """
@@ -65,11 +65,11 @@ def reference(source: str, model: build.Model, setting: str, step: int | None = 
 
 
 def check_source(source: str, model: build.Model, setting: str) -> None:
-  """Refuses a folder or run without parameters of the policy's shape, by its headers alone.
+  """Refuses a folder or run without parameters of the model's shape, by its headers alone.
 
   Args:
     source: a Hugging Face folder or the workdir of a run; "" is let through.
-    model: the policy.
+    model: the policy, or what `owner` returns.
     setting: that names the source, for messages.
   """
   if not source:

@@ -122,10 +122,15 @@ def test_no_feedback_is_asked_for_a_prompt_without_it(monkeypatch):
 
 def test_a_prompt_that_is_too_long_teaches_nothing(monkeypatch):
   changes = {"reference.max_prompt_length": 6, "reference.success": 1.0}
-  texts, metrics, _ = asked(
+  texts, metrics, warned = asked(
     monkeypatch, "{question}{success}", [0, 1.5, 1], ["a", "bb", "c"], **changes
   )
   assert texts == [""] * 6 and metrics == {"teacher/too_long": 2.0, "teacher/taught": 0.0}
+  assert warned == [
+    "the teacher knew nothing of the 3 completions of a step, which trains nothing: "
+    "reference.prompt asks for success, and 2 prompts were longer than "
+    "reference.max_prompt_length"
+  ]
 
 
 def test_without_a_prompt_there_is_nothing_to_ask():

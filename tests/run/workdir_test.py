@@ -56,6 +56,17 @@ def test_a_workdir_belongs_to_its_config(tmp_path):
   assert json.loads((tmp_path / "new" / "run" / "config.json").read_text()) == owner
 
 
+def test_a_run_of_a_version_without_a_setting_goes_on_with_its_default(tmp_path):
+  config = defaults.get_config()
+  older = tiny_runs.as_json(config)
+  del older["reference"], older["learner"]["entropy_target"]
+  claim(str(tmp_path), older)
+  check_owner(str(tmp_path), tiny_runs.as_json(config))
+  config.learner.entropy_target = 0.2
+  with pytest.raises(SettingError, match="learner.entropy_target was absent, is 0.2"):
+    check_owner(str(tmp_path), tiny_runs.as_json(config))
+
+
 IN_USE = """
 import sys
 from grpo_jax.errors import SettingError
