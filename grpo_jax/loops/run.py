@@ -26,7 +26,7 @@ from grpo_jax.io import storage
 from grpo_jax.learning.state import TrainState
 from grpo_jax.loops import export
 from grpo_jax.loops.protocols import Data, Trained
-from grpo_jax.run import checkpoint, compile_cache, manifest, provenance, signals, workdir
+from grpo_jax.run import checkpoint, compile_cache, heap, manifest, provenance, signals, workdir
 from grpo_jax.run.checkpoint_files import Extra
 from grpo_jax.run.profiler import Profiler
 from grpo_jax.run.watch import Watch
@@ -300,7 +300,11 @@ class Run:
       data, sizes = position or self._position()
       extra = self.extra.copy()
       extra["wall_s"], extra["sizes"] = self.seconds, sizes
-      self.checkpoints.save(step, states or self._states(), data, extra, wait=wait)
+      # on a CPU a save beside the next step would hold a second state and take the step's cores
+      at_once = wait or self.model.layout.platform == "cpu"
+      self.checkpoints.save(step, states or self._states(), data, extra, wait=at_once)
+      if at_once:
+        heap.release()  # the copies that were written
 
   def finish(self) -> None:
     """Makes the last checkpoint and evaluation, the export and result.json, unless stopped."""
