@@ -60,6 +60,12 @@ def taught_mask(rollouts: Rollouts, mask_truncated: bool) -> Array:
   return mask * (rollouts.ref_prompts.lengths > 0)[..., None]
 
 
+def taught_batch(rollouts: Rollouts, cfg: ConfigDict) -> TrainBatch:
+  """Returns the batch of the completions that have a teacher, without advantages."""
+  mask = taught_mask(rollouts, cfg.mask_truncated)
+  return train_batch(rollouts, jnp.zeros_like(mask), mask, weights(mask, rollouts.lengths, cfg))
+
+
 def last_token(lengths: Array, max_length: int) -> Array:
   """Returns [..., L] bool: true on the last token of each completion that is not empty."""
   return jnp.arange(max_length) == lengths[..., None] - 1

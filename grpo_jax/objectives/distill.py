@@ -33,9 +33,7 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
   """Returns masks and weights; the advantages are made in the loss, from the live policy."""
   del advantages
   common.require(rollouts.ref_logprobs, "ref_logprobs (the teacher's)", cfg.name)
-  mask = common.taught_mask(rollouts, cfg.mask_truncated)
-  weights = common.weights(mask, rollouts.lengths, cfg)
-  return common.train_batch(rollouts, jnp.zeros_like(mask), mask, weights)
+  return common.taught_batch(rollouts, cfg)
 
 
 def live_advantages(logprobs: Array, batch: TrainBatch) -> Array:

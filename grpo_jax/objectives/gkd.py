@@ -50,9 +50,7 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
   """Returns masks and weights; there are no advantages."""
   del advantages
   common.require(rollouts.ref_hidden, "ref_hidden (the teacher's)", cfg.name)
-  mask = common.taught_mask(rollouts, cfg.mask_truncated)
-  weights = common.weights(mask, rollouts.lengths, cfg)
-  return common.train_batch(rollouts, jnp.zeros_like(mask), mask, weights)
+  return common.taught_batch(rollouts, cfg)
 
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:
