@@ -63,7 +63,7 @@ HEADER = (
 
 
 class Program(NamedTuple):
-  """A compiled update with its arguments."""
+  """Holds a compiled update with its arguments."""
 
   update: Callable[..., tuple]
   state: TrainState  # donated by an update
@@ -72,7 +72,7 @@ class Program(NamedTuple):
 
 
 class Cost(NamedTuple):
-  """Costs of a row; ratios are to those of BASE."""
+  """Holds the costs of a row; ratios are to those of BASE."""
 
   name: str
   time: float  # ratio, of one update

@@ -1,4 +1,4 @@
-"""A reference that is part of a run: it changes with the policy, and checkpoints hold it.
+"""Keeps a reference that is part of a run: it changes with the policy, and checkpoints hold it.
 
 It is a tree in the policy's shardings, with adapters that of the adapters alone. The loop
 `iterative` takes a copy of the policy at the start of each iteration. With `reference.ema` the

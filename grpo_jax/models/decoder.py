@@ -7,8 +7,7 @@ Only `Decoder` deals with NNX modules. Outside it there are plain parameter tree
 
 All layers are stacked on a leading axis N. "unembed" is absent when embeddings are tied, and in a
 reward model (`DecoderConfig.scores`), which has "score" {"weight" [1, D]} instead. The decoder
-returns hidden states and keys/values, never logits: those exist a chunk at a time (ops/logprobs.py)
-or for one token (sampling/sampler.py).
+returns hidden states and keys/values; ops/logprobs.py and sampling/sampler.py make logits of them.
 
 Everything but attention treats each token by itself. So tokens go through the layers as one list
 `[N, D]`, and only attention splits it into prompts and rows of completions: `lists.join` makes the

@@ -171,7 +171,7 @@ class ConfiguredObjective:
 
   @property
   def divergence(self) -> Divergence | None:
-    """How the policy's distributions are compared with the teacher's; None: they are not."""
+    """Returns how the policy's distributions are compared with the teacher's; None: not at all."""
     return self.objective.divergence(self.cfg)
 
   @property

@@ -26,9 +26,7 @@ class TokenStats(NamedTuple):
   logprobs: Array  # log p of the token itself
   entropy: Array  # -sum of p log p over the vocabulary, in nats
   sum_of_squares: Array  # sum of p^2 over the vocabulary
-  divergence: Array | None = (
-    None  # of p and the teacher's distribution, in nats; see distillation.py
-  )
+  divergence: Array | None = None  # of p and the teacher's distribution, in nats
 
 
 class TeacherHead(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the table of settings becomes: a config of defaults, and `--help`."""
+"""Tests what the table of settings becomes: a config of defaults, and `--help`."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The table of settings: defaults that fit, and meanings that read well."""
+"""Tests the table of settings: defaults that fit, and meanings that read well."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The weight of the entropy bonus, adapted to a target."""
+"""Tests the weight of the entropy bonus, adapted to a target."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What the rows of presets.py cost: what is measured, in which order, and what is printed."""
+"""Tests what the rows of presets.py cost: what is measured, in which order, and what is printed."""
 
 import functools
 
