@@ -36,7 +36,7 @@ from grpo_jax.errors import SettingError
 from grpo_jax.learning import forward, learn, movement, optimizer, passes, totals
 from grpo_jax.learning.state import abstract, create
 from grpo_jax.loops import groups
-from grpo_jax.models import attention, heads, int8, layers, variants
+from grpo_jax.models import attention, heads, int8, layers, list_attention, variants
 from grpo_jax.models import decoder as decoders
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.objectives import reward_model
@@ -56,8 +56,9 @@ from grpo_jax.ops import (
 from grpo_jax.packing import lists, microbatches, plan
 from grpo_jax.packing import rows as packed_rows
 from grpo_jax.packing.plan import Packing
-from grpo_jax.sampling import decode_loop, kv_cache, sampler
+from grpo_jax.sampling import begun, decode_loop, kv_cache, next_token, sampler
 from grpo_jax.sampling import rollouts as host
+from grpo_jax.sampling.begun import Begun
 from grpo_jax.setup import build, checks, parameters, registry
 from grpo_jax.setup.experiment import make
 from grpo_jax.types import Outputs, Prompts, Rollouts, Scores
@@ -88,9 +89,11 @@ MODULES += (
   movement,
   sampler,
   decode_loop,
+  next_token,
   kv_cache,
+  begun,
 )
-MODULES += (attention, heads, int8, layers, decoders)
+MODULES += (attention, list_attention, heads, int8, layers, decoders)
 
 
 def f(*shape: int) -> jax.ShapeDtypeStruct:
@@ -155,7 +158,7 @@ def cache() -> kv_cache.LayerCache:
   return kv_cache.LayerCache(stored(S, LP), [stored(S, 3), stored(S, L - 3)])
 
 
-def setup() -> decode_loop.SamplerSetup:
+def setup() -> next_token.SamplerSetup:
   cfg = tiny.section("sampler", group=G, max_length=L, slots=S)
   return sampler.make_setup(tiny.decoder(), cfg, (0,))
 
@@ -182,6 +185,13 @@ def in_the_loop(fn: Any) -> Any:
     return out._replace(cache=[]) if isinstance(out, decode_loop.Slots) else out
 
   return run
+
+
+def in_groups(name: str, prompts: Prompts, rows: packed_rows.Rows, *qkv: Any) -> Any:
+  """Returns that attention of prompts and rows without lists."""
+  attend = getattr(list_attention, name)
+  whole = lists.group_lists(prompts, rows, Packing())
+  return attend(tiny.layout(), K, whole, prompts, rows, SPEC, *qkv)
 
 
 # What `in_the_loop` takes, and the slots but for their caches.
@@ -418,6 +428,46 @@ CASES = {
     (cache, lambda: stored(P, LP), i(), i()),
     [(S, K, DH, LP), (S, K, LP, DH)],
   ),
+  "kv_cache.copy_ring": (
+    lambda c, ring, slot: kv_cache.copy_ring(c, ring, slot).ring[1],
+    (cache, lambda: [stored(1, 3), stored(1, L - 3)], i()),
+    [(S, K, DH, L - 3), (S, K, L - 3, DH)],
+  ),
+  "begun.prefill": (
+    lambda params, prompts, tokens, per_sample, some: begun.prefill(
+      tiny.decoder(),
+      sampler.decode_params(tiny.decoder(), "float32", "same", params),
+      prompts,
+      Begun(tokens, per_sample, some, per_sample, per_sample),
+      "float32",
+    )[0],
+    (lambda: model()[1], PROMPTS, i(P, G, L), i(P, G), b(P, G)),
+    (P * G, D),
+  ),
+  "begun.ring": (
+    lambda kv, n, tokens, at: begun.ring(
+      begun.BegunRows([kv], n, n, tokens, n, n, n), ((0, 3), (3, L)), at, at
+    )[0][1],
+    (lambda: stored(P * R, T), i(P * G), i(P * G, L), i()),
+    [(1, K, DH, L - 3), (1, K, L - 3, DH)],
+  ),
+  "list_attention.attend_prompts": (
+    lambda q, k, v: list_attention.attend_prompts(
+      tiny.layout(), K, lists.prompt_list(PROMPTS, None), SPEC, q, k, v
+    )[0],
+    (f(P * LP, K * M, DH), f(P * LP, K, DH), f(P * LP, K, DH)),
+    (P * LP, K, M, DH),
+  ),
+  "list_attention.attend_groups": (
+    functools.partial(in_groups, "attend_groups"),
+    (PROMPTS, ROWS, f(P * LP + P * R * T, K * M, DH), *(f(P * LP + P * R * T, K, DH),) * 2),
+    (P * LP + P * R * T, K, M, DH),
+  ),
+  "list_attention.attend_groups_keeping": (
+    functools.partial(in_groups, "attend_groups_keeping"),
+    (PROMPTS, ROWS, f(P * LP + P * R * T, K * M, DH), *(f(P * LP + P * R * T, K, DH),) * 2),
+    [(P * LP + P * R * T, K, M, DH), *[(P, LP, K, DH), (P, R, T, K, DH)] * 2],
+  ),
   "kv_cache.write_token": (
     lambda c, *x: kv_cache.write_token(c, 1, *x).ring[1],
     (cache, i(), f(S, K, DH), f(S, K, DH)),
@@ -466,9 +516,16 @@ CASES = {
   ),
   "decode_loop.start": (in_the_loop(lambda setup, params, queue, slots: slots), LOOP, SLOTS),
   "decode_loop.refill": (
-    in_the_loop(lambda setup, params, *x: decode_loop.refill(*x)),
+    in_the_loop(lambda setup, params, *x: decode_loop.refill(setup, *x)),
     LOOP,
     SLOTS,
+  ),
+  "decode_loop.next_in_queue": (
+    in_the_loop(
+      lambda setup, params, queue, slots: decode_loop.next_in_queue(queue, slots.waiting)
+    ),
+    LOOP,
+    (),
   ),
   "decode_loop.decode_step": (
     in_the_loop(
@@ -491,19 +548,19 @@ CASES = {
   "decode_loop.unfinished": (in_the_loop(lambda *x: decode_loop.unfinished(x[-1])), LOOP, ()),
   "decode_loop.can_refill": (in_the_loop(lambda *x: decode_loop.can_refill(x[-1])), LOOP, ()),
   "decode_loop.can_decode": (in_the_loop(lambda *x: decode_loop.can_decode(0, 4, x[-1])), LOOP, ()),
-  "decode_loop.head": (
-    lambda params, *x: decode_loop.head(tiny.decoder(), params, *x),
+  "next_token.head": (
+    lambda params, *x: next_token.head(tiny.decoder(), params, *x),
     (lambda: model()[1], f(S, D)),
     (S, V),
   ),
-  "decode_loop.sample_tokens": (
-    lambda *x: decode_loop.sample_tokens(setup(), *x),
+  "next_token.sample_tokens": (
+    lambda *x: next_token.sample_tokens(setup(), *x),
     (f(S, V), f(S)),
     [(S,)] * 3,
   ),
-  "decode_loop.stops": (lambda *x: decode_loop.stops(setup(), None, *x), (i(S), i(S), i(S)), (S,)),
-  "decode_loop.follow_stop_texts": (
-    decode_loop.follow_stop_texts,
+  "next_token.stops": (lambda *x: next_token.stops(setup(), None, *x), (i(S), i(S), i(S)), (S,)),
+  "next_token.follow_stop_texts": (
+    next_token.follow_stop_texts,
     (i(3, V), i(S), i(S), b(S)),
     [(S,), (S,)],
   ),

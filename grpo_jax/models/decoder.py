@@ -21,7 +21,7 @@ and samples, and a shard of every parameter. Parameters that a pass uses once ar
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,12 +31,13 @@ from jax.sharding import NamedSharding
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.models import heads
-from grpo_jax.models.attention import AttentionSpec, by_kv_head, causal_attention, group_attention
+from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.layers import Attend, Aux, Block, RMSNorm, lookup
+from grpo_jax.models.list_attention import attend_groups, attend_groups_keeping, attend_prompts
 from grpo_jax.models.lora import Lora, has_adapters, merge
 from grpo_jax.models.shape import DecoderConfig, Params
 from grpo_jax.models.shards import GATHERED, gather, parameter_axes
-from grpo_jax.packing.lists import GroupLists, TokenList, prompt_list
+from grpo_jax.packing.lists import GroupLists, prompt_list
 from grpo_jax.packing.rows import Rows
 from grpo_jax.types import Array, Prompts
 
@@ -211,7 +212,12 @@ class Decoder:
     positions_PxLp = jnp.broadcast_to(jnp.arange(prompts.tokens.shape[1]), prompts.tokens.shape)
     x = self.embed(params, tokens.to_list(prompts.tokens))
     positions = tokens.to_list(positions_PxLp)
-    x, kv = self._layers(params, x, positions, functools.partial(_attend_prompts, self, tokens))
+    x, kv = self._layers(
+      params,
+      x,
+      positions,
+      functools.partial(attend_prompts, self.layout, self.config.kv_heads, tokens),
+    )
     return self.norm(params, last_token(tokens.from_list(x), prompts.lengths)), KV(*kv)
 
   def forward(
@@ -231,14 +237,34 @@ class Decoder:
     Returns:
       Last hidden state of each prompt `[P, D]`, and those of the rows `[P, R, T, D]`.
     """
+    hidden, _ = self._groups(params, prompts, rows, lists, attend_groups)
+    return hidden
+
+  def prefill_groups(
+    self, params: Params, prompts: Prompts, rows: Rows, lists: GroupLists
+  ) -> tuple[tuple[Array, Array], KV, KV]:
+    """Returns the hidden states of `forward`, and the KV of prompts and of rows.
+
+    The rows hold completions that have begun; arguments and states are those of `forward`.
+    """
+    hidden, (keys, values) = self._groups(params, prompts, rows, lists, attend_groups_keeping)
+    both: Any = zip(zip(*keys), zip(*values))  # a tuple of layers stands for an axis of them
+    of_prompts, of_rows = (KV(*kv) for kv in both)
+    return hidden, of_prompts, of_rows
+
+  def _groups(
+    self, params: Params, prompts: Prompts, rows: Rows, lists: GroupLists, attend: Callable
+  ) -> tuple[tuple[Array, Array], Aux]:
+    """Returns the states of `forward`, and the auxiliary outputs of `attend`."""
     positions_PxLp = jnp.broadcast_to(jnp.arange(prompts.tokens.shape[1]), prompts.tokens.shape)
     positions_PxRxT = rows.offsets + prompts.lengths[:, None, None]
     tokens = lists.join(prompts.tokens, rows.tokens)
     positions = lists.join(positions_PxLp, positions_PxRxT)
-    attend = functools.partial(_attend_groups, self, lists, prompts, rows)
-    x, _ = self._layers(params, self.embed(params, tokens), positions, attend)
+    attend = functools.partial(attend, self.layout, self.config.kv_heads, lists, prompts, rows)
+    x, aux = self._layers(params, self.embed(params, tokens), positions, attend)
     x_PxLpxD, x_PxRxTxD = lists.split(x)
-    return self.norm(params, last_token(x_PxLpxD, prompts.lengths)), self.norm(params, x_PxRxTxD)
+    first = self.norm(params, last_token(x_PxLpxD, prompts.lengths))
+    return (first, self.norm(params, x_PxRxTxD)), aux
 
   # -- layers
 
@@ -309,39 +335,6 @@ def _run_period(layers: Sequence[Layer], x: Array, params: Params) -> tuple[Arra
   unstacked = [jax.tree.map(lambda w, i=i: w[i], params) for i in range(len(layers))]
   x, outputs = _run_in_turn(layers, x, unstacked)
   return x, jax.tree.map(lambda *a: jnp.stack(a), *outputs)
-
-
-def _attend_prompts(
-  decoder: Decoder, tokens: TokenList, spec: AttentionSpec, q: Array, k: Array, v: Array
-) -> tuple[Array, tuple[Array, Array]]:
-  """Returns attention of prompts alone, in a list like q, and their keys and values."""
-  q_PxLpxKxMxd = tokens.from_list(by_kv_head(q, decoder.config.kv_heads))
-  k_PxLpxKxd, v_PxLpxKxd = tokens.from_list(k), tokens.from_list(v)
-  out = causal_attention(decoder.layout, spec, q_PxLpxKxMxd, k_PxLpxKxd, v_PxLpxKxd)
-  return tokens.to_list(out), (k_PxLpxKxd, v_PxLpxKxd)
-
-
-def _attend_groups(
-  decoder: Decoder,
-  lists: GroupLists,
-  prompts: Prompts,
-  rows: Rows,
-  spec: AttentionSpec,
-  q: Array,
-  k: Array,
-  v: Array,
-) -> tuple[Array, None]:
-  """Returns attention of prompts and of the rows of their groups, in a list like q."""
-  layout = decoder.layout
-  # [P, Lp, K, M, d], [P, R, T, K, M, d]
-  q_prompt, q_rows = lists.split(by_kv_head(q, decoder.config.kv_heads))
-  (k_prompt, k_rows), (v_prompt, v_rows) = lists.split(k), lists.split(v)
-  prompt_out = causal_attention(layout, spec, q_prompt, k_prompt, v_prompt)
-  lengths, segments, offsets = prompts.lengths, rows.segments, rows.offsets
-  row_out = group_attention(
-    layout, spec, q_rows, k_rows, v_rows, k_prompt, v_prompt, lengths, segments, offsets
-  )
-  return lists.join(prompt_out, row_out), None
 
 
 def last_token(x: Array, lengths: Array) -> Array:

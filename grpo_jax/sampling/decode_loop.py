@@ -11,57 +11,22 @@ Shape letters: P prompts, G samples of each, N = P * G, S slots, L completion to
 tokens.
 """
 
-import dataclasses
 import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.models.decoder import Decoder, Params
-from grpo_jax.models.layers import linear
-from grpo_jax.ops import decoding
-from grpo_jax.sampling import kv_cache
+from grpo_jax.models.decoder import Params
+from grpo_jax.sampling import begun, kv_cache, next_token
+from grpo_jax.sampling.begun import BegunRows
 from grpo_jax.sampling.kv_cache import LayerCache, StoredKV
+from grpo_jax.sampling.next_token import Noise, SamplerSetup
 from grpo_jax.types import Array
 
 
-@dataclasses.dataclass(frozen=True)
-class SamplerSetup:
-  """Holds the model and the settings that all rollouts of one sampler share."""
-
-  decoder: Decoder  # in sampler.dtype, its layers unrolled, for one shard of prompts and samples
-  prompt_axes: tuple[str, ...]  # mesh axes over which prompts are sharded
-  sample_axes: tuple[str, ...]  # mesh axes over which the samples of a prompt are sharded
-  group: int  # samples of a prompt, over all shards
-  length: int  # largest number of tokens of a completion
-  slots: int  # largest number of slots of a shard; 0: one for each sample
-  cache_dtype: str
-  blocks: tuple[tuple[int, int], ...]  # (first column, end) of each block of the cache's ring
-  temperature: float
-  truncation: decoding.Truncation
-  stop_tokens: tuple[int, ...]
-
-
-class Noise(NamedTuple):
-  """One uniform number for each token of each sample."""
-
-  keys: Array  # [N] keys
-
-  @classmethod
-  def for_samples(cls, key: Array, prompts: Array, group: Array) -> "Noise":
-    """Returns the noise of all pairs of global indices of prompts `[P]` and samples `[G]`."""
-    fold = jax.vmap(jax.random.fold_in, (None, 0))
-    return cls(jax.vmap(fold, (0, None))(fold(key, prompts), group).reshape(-1))
-
-  def at(self, sample: Array, position: Array) -> Array:
-    """Returns uniform numbers `[S]` for token `position` (`[S]`) of `sample` (`[S]`)."""
-    draw = jax.vmap(lambda key, t: jax.random.uniform(jax.random.fold_in(key, t)))
-    return draw(self.keys[sample], position)
-
-
 class FirstTokens(NamedTuple):
-  """First token of every sample; zeros, except for `done`, if its prompt fills the batch."""
+  """First sampled token of every sample; zeros, except for `done`, if nothing is to be sampled."""
 
   token: Array  # [N] int32
   logprob: Array  # [N] float32
@@ -74,18 +39,29 @@ class FirstTokens(NamedTuple):
 class Queue(NamedTuple):
   """Samples of a shard in the order in which slots take them, prompt by prompt."""
 
-  real: Array  # [N] bool; the others belong to prompts of length 0, which only fill the batch
+  # [N] bool; the others only fill the batch: their prompts have length 0, or they had ended
+  real: Array
   prompt_lengths: Array  # [P] int32
   forced_lengths: Array | None  # [N] int32, lengths in place of stop tokens; None: stop tokens end
   stop_table: Array | None  # [states, V] uint16, see tokenizer/stop_texts.py; None: no stop texts
   noise: Noise
   prompt_cache: list[StoredKV]  # [P, ...] of each layer
   first: FirstTokens
+  begun: BegunRows | None = None  # None: no sample has begun
 
   @property
   def group(self) -> int:
     """Samples of a prompt in this shard."""
     return self.real.shape[0] // self.prompt_lengths.shape[0]
+
+  @property
+  def begun_lengths(self) -> Array:
+    """Tokens of each sample before its first sampled one, `[N]`."""
+    return jnp.zeros_like(self.first.token) if self.begun is None else self.begun.lengths
+
+  def limits(self, length: int, sample: Array) -> Array | int:
+    """Returns the length at which samples `[S]` are truncated; `length` where none has begun."""
+    return length if self.begun is None else self.begun.limits[sample]
 
 
 class Slots(NamedTuple):
@@ -110,38 +86,49 @@ class Slots(NamedTuple):
 def start(setup: SamplerSetup, queue: Queue) -> Slots:
   """Returns the slots before the loop: all active, one for each sample, or fewer, all free."""
   n, first, config = queue.real.shape[0], queue.first, setup.decoder.config
-  s = min(n, setup.slots) if setup.slots else n
+  s, begun_lengths = min(n, setup.slots) if setup.slots else n, queue.begun_lengths
 
-  def column0(x: Array) -> Array:
-    return jnp.zeros((n, setup.length), x.dtype).at[:, 0].set(x)
+  def first_column(x: Array) -> Array:
+    before = jnp.zeros((n, setup.length), x.dtype)
+    return before.at[jnp.arange(n), begun_lengths].set(x, mode="drop")
 
-  if s == n:  # one slot for each sample: they read the prompts' cache without a copy
-    waiting, sample, active, token = jnp.int32(n), jnp.arange(n), ~first.done, first.token
-    matched = first.matched
-    prompt_cache = queue.prompt_cache
-  else:
-    waiting, sample = jnp.int32(0), jnp.zeros(s, jnp.int32)
-    active, token = jnp.zeros(s, bool), jnp.zeros(s, jnp.int32)
-    matched = jax.tree.map(lambda x: jnp.zeros(s, x.dtype), first.matched)
-    prompt_cache = jax.tree.map(lambda x: jnp.zeros((s, *x.shape[1:]), x.dtype), queue.prompt_cache)
   sizes = [end - begin for begin, end in setup.blocks]
   empty = functools.partial(
     kv_cache.empty, s, config.kv_heads, config.head_dim, dtype=setup.cache_dtype
   )
+  rings = [[empty(size) for size in sizes] for _ in queue.prompt_cache]
+  if s == n:  # one slot for each sample: they read the prompts' cache without a copy
+    waiting, sample, active, token = jnp.int32(n), jnp.arange(n), ~first.done, first.token
+    matched, age = first.matched, begun_lengths + 1
+    prompt_cache = queue.prompt_cache
+    if queue.begun is not None:
+      of_slot = functools.partial(begun.ring, queue.begun, setup.blocks, step=jnp.int32(0))
+      rings = jax.tree.map(lambda x: x[:, 0], jax.vmap(of_slot)(sample))
+  else:
+    waiting, sample = next_in_queue(queue, jnp.int32(-1)), jnp.zeros(s, jnp.int32)
+    active, token = jnp.zeros(s, bool), jnp.zeros(s, jnp.int32)
+    matched = jax.tree.map(lambda x: jnp.zeros(s, x.dtype), first.matched)
+    age = jnp.ones(s, jnp.int32)
+    prompt_cache = jax.tree.map(lambda x: jnp.zeros((s, *x.shape[1:]), x.dtype), queue.prompt_cache)
+  tokens = first_column(first.token)
+  if queue.begun is not None:
+    tokens = tokens + jnp.where(
+      jnp.arange(setup.length) < begun_lengths[:, None], queue.begun.tokens, 0
+    )
   return Slots(
     step=jnp.int32(0),
     waiting=waiting,
     sample=sample,
-    age=jnp.ones(s, jnp.int32),
+    age=age,
     active=active,
     token=token,
     matched=matched,
     busy=jnp.int32(0),
-    cache=[LayerCache(kv, [empty(size) for size in sizes]) for kv in prompt_cache],
-    tokens=column0(first.token),
-    sampler_logprobs=column0(first.logprob),
-    truncated_logprobs=column0(first.truncated_logprob),
-    lengths=jnp.where(queue.real, 1, 0).astype(jnp.int32),
+    cache=[LayerCache(kv, ring) for kv, ring in zip(prompt_cache, rings)],
+    tokens=tokens,
+    sampler_logprobs=first_column(first.logprob),
+    truncated_logprobs=first_column(first.truncated_logprob),
+    lengths=jnp.where(queue.real, begun_lengths + 1, 0).astype(jnp.int32),
     stopped=first.stopped,
   )
 
@@ -160,7 +147,7 @@ def refill_and_decode(setup: SamplerSetup, params: Params, queue: Queue, slots: 
 
   It decodes for at most one turn around the ring of columns (see kv_cache.py).
   """
-  slots = jax.lax.while_loop(can_refill, functools.partial(refill, queue), slots)
+  slots = jax.lax.while_loop(can_refill, functools.partial(refill, setup, queue), slots)
   for block, (begin, end) in enumerate(setup.blocks):
     in_block = functools.partial(can_decode, begin, end)
     decode = functools.partial(decode_step, setup, params, queue, block)
@@ -184,21 +171,32 @@ def can_decode(begin: int, end: int, slots: Slots) -> Array:
   return slots.active.any() & ~can_refill(slots) & (column >= begin) & (column < end)
 
 
-def refill(queue: Queue, slots: Slots) -> Slots:
-  """Returns the slots after the first free one took the next sample, which may be done."""
+def next_in_queue(queue: Queue, sample: Array) -> Array:
+  """Returns the first sample after `sample` (`[]`) that is not done; N if there is none."""
+  n = queue.real.shape[0]
+  places = jnp.arange(n)
+  return jnp.min(places, where=(places > sample) & ~queue.first.done, initial=n)
+
+
+def refill(setup: SamplerSetup, queue: Queue, slots: Slots) -> Slots:
+  """Returns the slots after the first free one took the next sample."""
   slot, sample, first = jnp.argmin(slots.active), slots.waiting, queue.first
   prompt = sample // queue.group
+  cache = [
+    kv_cache.copy_prompt(layer, kv, prompt, slot)
+    for layer, kv in zip(slots.cache, queue.prompt_cache)
+  ]
+  if queue.begun is not None:
+    rings = begun.ring(queue.begun, setup.blocks, sample, slots.step)
+    cache = [kv_cache.copy_ring(layer, ring, slot) for layer, ring in zip(cache, rings)]
   return slots._replace(
-    waiting=slots.waiting + 1,
+    waiting=next_in_queue(queue, sample),
     sample=slots.sample.at[slot].set(sample),
-    age=slots.age.at[slot].set(1),
+    age=slots.age.at[slot].set(queue.begun_lengths[sample] + 1),
     active=slots.active.at[slot].set(~first.done[sample]),
     token=slots.token.at[slot].set(first.token[sample]),
     matched=jax.tree.map(lambda x, of: x.at[slot].set(of[sample]), slots.matched, first.matched),
-    cache=[
-      kv_cache.copy_prompt(layer, kv, prompt, slot)
-      for layer, kv in zip(slots.cache, queue.prompt_cache)
-    ],
+    cache=cache,
   )
 
 
@@ -208,18 +206,18 @@ def decode_step(
   """Returns the slots after one more token of each active one, in a column of that block."""
   n = slots.lengths.shape[0]
   hidden_SxD, cache = decode_layers(setup, params, queue, block, slots)
-  logits_SxV = head(setup.decoder, params, setup.decoder.norm(params, hidden_SxD))
-  token, logprob, truncated = sample_tokens(
+  logits_SxV = next_token.head(setup.decoder, params, setup.decoder.norm(params, hidden_SxD))
+  token, logprob, truncated = next_token.sample_tokens(
     setup, logits_SxV, queue.noise.at(slots.sample, slots.age)
   )
   sample = jnp.where(slots.active, slots.sample, n)  # results of free slots are dropped
   age = slots.age + slots.active
-  stopped = stops(setup, queue.forced_lengths, token, slots.sample, age)
-  matched, stopped = follow_stop_texts(queue.stop_table, slots.matched, token, stopped)
+  stopped = next_token.stops(setup, queue.forced_lengths, token, slots.sample, age)
+  matched, stopped = next_token.follow_stop_texts(queue.stop_table, slots.matched, token, stopped)
   return slots._replace(
     step=slots.step + 1,
     age=age,
-    active=slots.active & ~stopped & (age < setup.length),
+    active=slots.active & ~stopped & (age < queue.limits(setup.length, slots.sample)),
     token=token,
     matched=matched,
     busy=slots.busy + slots.active.sum(),
@@ -241,8 +239,8 @@ def decode_layers(
   prompt_lengths = queue.prompt_lengths[slots.sample // queue.group]
   steps_since_write = (slots.step - jnp.arange(length)) % length  # of each column
   # Without refills the steps go once around the ring, and the blocks after this one are empty.
-  no_refills = slots.age.shape[0] == slots.lengths.shape[0]
-  blocks_to_read = setup.blocks[: block + 1] if no_refills else setup.blocks
+  once_around = slots.age.shape[0] == slots.lengths.shape[0] and queue.begun is None
+  blocks_to_read = setup.blocks[: block + 1] if once_around else setup.blocks
   width = queue.prompt_cache[0].keys.x.shape[-1]
   masks = {
     spec: kv_cache.visible(
@@ -257,64 +255,3 @@ def decode_layers(
     x_SxD, cache = decoder.block(layer, x_SxD, prompt_lengths + slots.age - 1, spec, attend)
     caches.append(cache)
   return x_SxD, caches
-
-
-# -- from hidden states to tokens
-
-
-def head(decoder: Decoder, params: Params, hidden: Array) -> Array:
-  """Returns logits `[n, V]` float32 of hidden states `[n, D]`, gathered over the tensor axis.
-
-  Sampling over a sharded vocabulary would permute between chips. A permutation waits for all chips,
-  but each shard of prompts leaves the loop when it is done.
-  """
-  logits = decoder.layout.constrain(
-    linear(decoder.unembed(params), hidden, jnp.float32), None, None
-  )
-  return decoding.soft_cap(logits, decoder.config.logit_soft_cap)
-
-
-def sample_tokens(
-  setup: SamplerSetup, logits: Array, uniforms: Array
-) -> tuple[Array, Array, Array]:
-  """Returns tokens, log-probs and truncated log-probs `[n]` of logits `[n, V]`, uniforms `[n]`."""
-  return decoding.sample(
-    logits,
-    uniforms,
-    temperature=setup.temperature,
-    **setup.truncation._asdict(),
-  )
-
-
-def stops(
-  setup: SamplerSetup, forced_lengths: Array | None, token: Array, sample: Array, age: Array
-) -> Array:
-  """Returns whether a token ends its completion, bool.
-
-  Args:
-    setup: its stop tokens.
-    forced_lengths: `[N]`, or None: stop tokens end completions.
-    token: `[n]`.
-    sample: `[n]`, the token's sample.
-    age: `[n]`, number of tokens of that sample, this one included.
-  """
-  if forced_lengths is None:
-    return jnp.isin(token, jnp.asarray(setup.stop_tokens or (-1,), jnp.int32))
-  return age == forced_lengths[sample]
-
-
-def follow_stop_texts(
-  stop_table: Array | None, matched: Array | None, token: Array, stopped: Array
-) -> tuple[Array | None, Array]:
-  """Returns the states of the stop texts after a token, and whether it ends its completion.
-
-  Args:
-    stop_table: `[states, V]`; None: there are no stop texts.
-    matched: `[n]`, the states before the token.
-    token: `[n]`.
-    stopped: `[n]` bool, whether it ends its completion by itself.
-  """
-  if stop_table is None or matched is None:
-    return None, stopped
-  matched = stop_table[matched, token]
-  return matched, stopped | (matched == stop_table.shape[0])

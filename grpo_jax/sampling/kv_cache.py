@@ -102,6 +102,15 @@ def copy_prompt(cache: LayerCache, prompts: StoredKV, prompt: Array, slot: Array
   return cache._replace(prompt=StoredKV(*copied))
 
 
+def copy_ring(cache: LayerCache, ring: Sequence[StoredKV], slot: Array) -> LayerCache:
+  """Returns the cache where the ring of `slot` (`[]`) holds the blocks `[1, K, ...]`."""
+  written = [
+    StoredKV(*(write(old, new, (slot, 0, 0, 0)) for old, new in zip(block, blocks)))
+    for block, blocks in zip(cache.ring, ring)
+  ]
+  return cache._replace(ring=written)
+
+
 def write_token(cache: LayerCache, block: int, column: Array, k: Array, v: Array) -> LayerCache:
   """Returns the cache with k and v `[S, K, d]` of a token of each slot in `column` of a block."""
   keys, values = cache.ring[block]

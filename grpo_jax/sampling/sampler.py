@@ -6,7 +6,9 @@ prompt, whose keys and values are copied into it.
 
     sampler.py      inputs and outputs of a rollout, the prefill, and the shards of a mesh
     decode_loop.py  the slots, and the loop that refills them and decodes
+    next_token.py   from a hidden state to the next token
     kv_cache.py     the keys and values that slots attend to, and their attention
+    begun.py        samples that have tokens before the first that is sampled
 
 The noise of a token is one uniform number, a function of (key, prompt, sample, position) alone. So
 the slot that happens to decode a sample, the number of slots and the mesh do not change what is
@@ -36,8 +38,11 @@ from grpo_jax.errors import SettingError
 from grpo_jax.models import int8, lora
 from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.ops import decoding
-from grpo_jax.sampling import decode_loop, kv_cache
-from grpo_jax.sampling.decode_loop import FirstTokens, Noise, Queue, SamplerSetup
+from grpo_jax.sampling import begun as begun_samples
+from grpo_jax.sampling import decode_loop, kv_cache, next_token
+from grpo_jax.sampling.begun import Begun
+from grpo_jax.sampling.decode_loop import FirstTokens, Queue
+from grpo_jax.sampling.next_token import Noise, SamplerSetup
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts
 
 
@@ -50,6 +55,7 @@ class Request(NamedTuple):
   key: Array  # of this rollout
   forced_lengths: Array | None  # [P, G] int32, lengths in place of stop tokens; None: stop tokens
   stop_table: Array | None  # [states, V] uint16, see tokenizer/stop_texts.py; None: no stop texts
+  begun: Begun[Array] | None = None  # the samples' tokens so far; None: no sample has begun
 
 
 # (params, request) -> (completions, counts), see `roll_out`
@@ -101,28 +107,39 @@ def prefill(
 ) -> Queue:
   """Returns the queue of all samples, with the KV of prompts and the first token of each sample.
 
-  The first token comes from the last hidden state of the prompt; no slot is needed for it.
+  The first token comes from the last hidden state of the prompt, or of a sample that has begun; no
+  slot is needed for it.
   """
-  prompts, group = request.prompts, request.sample_ids.shape[0]
+  prompts, group, begun_rows = request.prompts, request.sample_ids.shape[0], None
   noise = Noise.for_samples(request.key, request.prompt_ids, request.sample_ids)
   forced = None if request.forced_lengths is None else request.forced_lengths.reshape(-1)
-  hidden_PxD, kv = setup.decoder.prefill(params, prompts, prompt_size)
-  prompt_cache = kv_cache.store_prompts(kv, setup.cache_dtype)
-
-  logits_NxV = jnp.repeat(decode_loop.head(setup.decoder, params, hidden_PxD), group, axis=0)
-  sample = jnp.arange(logits_NxV.shape[0])
-  token, logprob, truncated = decode_loop.sample_tokens(
-    setup, logits_NxV, noise.at(sample, jnp.zeros_like(sample))
-  )
-  real = jnp.repeat(prompts.lengths > 0, group)
-  stopped = decode_loop.stops(setup, forced, token, sample, jnp.ones_like(sample))
+  sample = jnp.arange(prompts.lengths.shape[0] * group)
+  real, position = jnp.repeat(prompts.lengths > 0, group), jnp.zeros_like(sample)
+  limits: Array | int = setup.length
   table = request.stop_table if forced is None else None
-  nothing = None if table is None else jnp.zeros(sample.shape, table.dtype)
-  matched, stopped = decode_loop.follow_stop_texts(table, nothing, token, stopped)
-  done = stopped | (setup.length == 1) | ~real
+  matched = None if table is None else jnp.zeros(sample.shape, table.dtype)
+  if request.begun is None:
+    hidden_PxD, kv = setup.decoder.prefill(params, prompts, prompt_size)
+    prompt_cache = kv_cache.store_prompts(kv, setup.cache_dtype)
+    logits_NxV = jnp.repeat(next_token.head(setup.decoder, params, hidden_PxD), group, axis=0)
+  else:
+    hidden_NxD, prompt_cache, begun_rows = begun_samples.prefill(
+      setup.decoder, params, prompts, request.begun, setup.cache_dtype
+    )
+    logits_NxV = next_token.head(setup.decoder, params, hidden_NxD)
+    real &= request.begun.unfinished.reshape(-1)
+    position, limits = begun_rows.lengths, begun_rows.limits
+    matched = None if table is None else begun_rows.matched.astype(table.dtype)
+
+  token, logprob, truncated = next_token.sample_tokens(
+    setup, logits_NxV, noise.at(sample, position)
+  )
+  stopped = next_token.stops(setup, forced, token, sample, position + 1)
+  matched, stopped = next_token.follow_stop_texts(table, matched, token, stopped)
+  done = stopped | (position + 1 >= limits) | ~real
   token, logprob, truncated = (jnp.where(real, x, 0) for x in (token, logprob, truncated))
   first = FirstTokens(token, logprob, truncated, matched, stopped & real, done)
-  return Queue(real, prompts.lengths, forced, table, noise, prompt_cache, first)
+  return Queue(real, prompts.lengths, forced, table, noise, prompt_cache, first, begun_rows)
 
 
 def roll_out(
@@ -160,7 +177,7 @@ def on_mesh(setup: SamplerSetup, run: RollOut) -> RollOut:
   return jax.shard_map(
     run,
     mesh=mesh,
-    in_specs=(whole, Request._make([prompt, prompt, sample, whole, both, whole])),
+    in_specs=(whole, Request._make([prompt, prompt, sample, whole, both, whole, both])),
     out_specs=(both, shard),
     axis_names=set(setup.prompt_axes + setup.sample_axes),
     check_vma=False,
@@ -233,6 +250,7 @@ class Sampler:
     key: Array,
     ends: ArrayLike | None = None,
     prompt_size: int | None = None,
+    begun: Begun | None = None,
   ) -> tuple[Rollouts, dict[str, Array]]:
     """Returns rollouts and statistics.
 
@@ -243,13 +261,15 @@ class Sampler:
       ends: `[P, G]` int32, forced lengths in place of stop tokens (benchmarks).
       prompt_size: static. The prefill computes the prompts of a shard as a list of this many
         tokens, no fewer than there are (None: as a rectangle `[P, Lp]`).
+      begun: the samples' tokens so far, with a packing for `layout`; None: no sample has begun.
 
     Returns:
       Rollouts `[P, G, ...]`, and `slot_use`, the share of slot-steps that decoded a token, and
-      `decode_steps`.
+      `decode_steps`. Samples that begun calls finished have length 0. The others have all of their
+      tokens, and log-probs of those that were sampled now, 0 before.
     """
     ready = self.ready(params)
-    return self.run(ready, prompts, key, ends, self.stop_table, prompt_size=prompt_size)
+    return self.run(ready, prompts, key, ends, self.stop_table, begun, prompt_size=prompt_size)
 
 
 def sample(
@@ -259,11 +279,12 @@ def sample(
   key: Array,
   ends: Array | None = None,
   stop_table: Array | None = None,
+  begun: Begun | None = None,
   prompt_size: int | None = None,
 ) -> tuple[Rollouts, dict[str, Array]]:
   """Returns rollouts and statistics as `Sampler` does, from the params of `decode_params`."""
   places = jnp.arange(prompts.tokens.shape[0]), jnp.arange(setup.group)
-  request = Request(prompts, *places, key, ends, stop_table)
+  request = Request(prompts, *places, key, ends, stop_table, begun)
   run = on_mesh(setup, functools.partial(roll_out, setup, prompt_size))
   completions, counts = run(params, request)
   fields: Json = completions

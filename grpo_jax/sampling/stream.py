@@ -19,7 +19,8 @@ import numpy as np
 from grpo_jax.config import settings
 from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.sampling import decode_loop, sampler
-from grpo_jax.sampling.decode_loop import Queue, SamplerSetup, Slots
+from grpo_jax.sampling.decode_loop import Queue, Slots
+from grpo_jax.sampling.next_token import SamplerSetup
 from grpo_jax.sampling.sampler import Request
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts
 

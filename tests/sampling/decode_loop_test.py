@@ -1,16 +1,14 @@
-"""The loop over tokens."""
+"""The order in which slots take samples."""
 
-import jax
+from types import SimpleNamespace
+
 import numpy as np
-import tiny
 
 from grpo_jax.sampling import decode_loop
 
 
-def test_noise_is_a_function_of_prompt_sample_and_token():
-  key = jax.random.key(5)
-  noise = decode_loop.Noise.for_samples(key, np.arange(tiny.P), np.arange(tiny.G))
-  n = tiny.P * tiny.G
-  got = np.stack([noise.at(np.arange(n), np.full(n, t)) for t in range(tiny.L)], -1)
-  np.testing.assert_array_equal(got.reshape(tiny.P, tiny.G, tiny.L), tiny.uniforms(key))
-  assert len(np.unique(got)) == got.size
+def test_the_queue_leaves_out_samples_that_are_done():
+  done = np.array([True, False, True, True, False, True])
+  queue = SimpleNamespace(real=done, first=SimpleNamespace(done=done))
+  after = [int(decode_loop.next_in_queue(queue, np.int32(n))) for n in range(-1, 6)]
+  assert after == [1, 1, 4, 4, 4, 6, 6]
