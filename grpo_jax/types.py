@@ -75,6 +75,9 @@ class Rollouts(Generic[Small, Large]):
   # [P, G, L, D], the teacher's hidden states that predict each token
   ref_hidden: Large | None = None
   old_values: Large | None = None  # [P, G, L] float32, of the critic before the update
+  # [P, G, L] bool, false on tokens that an environment wrote: they are read, never trained, and
+  # have no log-prob. None: the policy sampled every token
+  sampled: Small | None = None
   # what the teacher is asked for each completion, [P, G, Lt] and [P, G]; 0 tokens: it has none.
   # None: the teacher is asked what the policy was
   ref_prompts: Prompts[Small] | None = None
@@ -110,7 +113,7 @@ class TrainBatch:
   prompts: Prompts
   tokens: Array  # [P, G, L] int32
   lengths: Array  # [P, G] int32
-  mask: Array  # [P, G, L] float32, 1 on the tokens that are trained
+  mask: Array  # [P, G, L] float32, 1 on the tokens that are trained; the policy sampled them
   advantages: Array  # [P, G, L] float32
   # [P, G, L] float32: loss = sum(weights * token_loss); 1 / global denominators, 0 off the mask
   weights: Array

@@ -208,7 +208,7 @@ CASES = {
   "advantages.step_returns": (advantages.step_returns, (PGL, b(P, G, L), b(P, G)), (P, G, L)),
   "advantages.sign": (with_statics(advantages.sign, 0.1), (PGL, b(P, G, L)), (P, G, L)),
   "advantages.gdpo": (advantages.gdpo, (f(P, G, 3), f(3), b(P, G)), (P, G)),
-  "advantages.gae": (with_statics(advantages.gae, 1.0, 0.9), (PGL, PGL, i(P, G), PG), (P, G, L)),
+  "advantages.gae": (with_statics(advantages.gae, 1.0, 0.9), (PGL, PGL, PGL, PG), (P, G, L)),
   "advantages.shared_prefix": (advantages.shared_prefix, (i(P, G, L), i(P, G)), (P, G, G)),
   "advantages.prefix_values": (advantages.prefix_values, (i(P, G, L), i(P, G), PG), (P, G, L + 1)),
   "advantages.prefix_credit": (advantages.prefix_credit, (i(P, G, L), i(P, G), PG), (P, G, L)),

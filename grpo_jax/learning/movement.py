@@ -41,7 +41,7 @@ def movement(
   """
   logprobs = frozen_outputs(setup.over(base), {MODEL: params[MODEL]}, rollouts, packing).logprobs
   assert trace.logprobs is not None, "a reward model has no probabilities"
-  mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[-1])
+  mask = common.sampled_mask(rollouts)
   before, after = (masked.masked_sum(x, mask, axis=2) for x in (trace.logprobs, logprobs))
   sign = jnp.sign(trace.advantages.sum(2))
   acting = (sign != 0).astype(jnp.float32)

@@ -106,7 +106,8 @@ def opo(rollouts: Rollouts) -> Array:
   For one update on a rollout and no KL, as in the paper.
   """
   total, scored, equal = _outcomes(rollouts, "opo")
-  relative = adv.length_weighted(total, jnp.where(scored, rollouts.lengths, 0))
+  lengths = common.sampled_lengths(rollouts)
+  relative = adv.length_weighted(total, jnp.where(scored, lengths, 0))
   return _on_tokens(jnp.where(equal, 0.0, relative), rollouts)
 
 
@@ -119,8 +120,7 @@ def otb(rollouts: Rollouts) -> Array:
   rewards, given = common.scored(rollouts, "otb")
   old = common.require(rollouts.old_logprobs, "old_logprobs", "otb")
   squares = common.require(rollouts.old_sum_of_squares, "old_sum_of_squares", "otb")
-  scored = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
-  scored = scored * jnp.any(given, axis=2, keepdims=True)
+  scored = common.sampled_mask(rollouts) * jnp.any(given, axis=2, keepdims=True)
   energy = 1.0 - 2.0 * jnp.exp(common.on_mask(old, scored)) + common.on_mask(squares, scored)
   returns = adv.returns_to_go(jnp.where(given, rewards, 0.0))
   relative = adv.optimal_token(returns, energy, scored)
@@ -158,7 +158,7 @@ def _outcomes(rollouts: Rollouts, name: str) -> tuple[Array, Array, Array]:
 
 def _on_tokens(advantages: Array, rollouts: Rollouts) -> Array:
   """Returns the numbers [P, G] of completions on all of their tokens, [P, G, L]."""
-  return advantages[..., None] * masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
+  return advantages[..., None] * common.sampled_mask(rollouts)
 
 
 def _over_tokens(returns: Array, given: Array, rollouts: Rollouts) -> Array:
@@ -166,8 +166,7 @@ def _over_tokens(returns: Array, given: Array, rollouts: Rollouts) -> Array:
 
   Shapes are [P, G, L].
   """
-  mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
-  mask = mask * jnp.any(given, axis=2, keepdims=True)
+  mask = common.sampled_mask(rollouts) * jnp.any(given, axis=2, keepdims=True)
   centred = returns - masked.masked_mean(returns, mask)
   variance = masked.masked_mean(centred**2, mask)
   # where all are equal, the difference from their mean is rounding

@@ -41,12 +41,25 @@ def scored(rollouts: Rollouts, objective: str) -> tuple[Array, Array]:
 # -- from rollouts to a batch
 
 
-def completion_mask(rollouts: Rollouts, mask_truncated: bool) -> Array:
-  """Returns [P, G, L] float32: 1 on a completion's tokens, its stop token included.
+def sampled_mask(rollouts: Rollouts) -> Array:
+  """Returns [P, G, L] float32: 1 on the tokens of completions that the policy sampled.
 
-  With `mask_truncated` truncated completions are left out.
+  Stop tokens are among them, and those that an environment wrote are not.
   """
-  mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
+  inside = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
+  return inside if rollouts.sampled is None else inside * rollouts.sampled
+
+
+def sampled_lengths(rollouts: Rollouts) -> Array:
+  """Returns the number of tokens of each completion that the policy sampled, [P, G] int32."""
+  if rollouts.sampled is None:
+    return rollouts.lengths
+  return jnp.sum(sampled_mask(rollouts), axis=2).astype(jnp.int32)
+
+
+def completion_mask(rollouts: Rollouts, mask_truncated: bool) -> Array:
+  """Returns `sampled_mask`, 0 on truncated completions with `mask_truncated`."""
+  mask = sampled_mask(rollouts)
   if mask_truncated:
     mask = mask * (rollouts.ended != TRUNCATED)[..., None]
   return mask

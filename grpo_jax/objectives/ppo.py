@@ -71,7 +71,7 @@ def token_rewards(rollouts: Rollouts, cfg: ConfigDict) -> Array:
   if cfg.group_baseline:
     rewards = adv.group_relative(rewards, given, scale="none")
   if cfg.beta:
-    inside = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
+    inside = common.sampled_mask(rollouts)
     old = common.on_mask(common.require(rollouts.old_logprobs, "old_logprobs", cfg.name), inside)
     ref = common.on_mask(common.require(rollouts.ref_logprobs, "ref_logprobs", cfg.name), inside)
     rewards = rewards - cfg.beta * divergences.k1(old, ref)
@@ -82,17 +82,18 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
   """Returns the batch with advantages by GAE; `extra` has the critic's targets and old values."""
   del advantages
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
-  inside = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
+  inside = common.sampled_mask(rollouts)
   values = common.on_mask(common.require(rollouts.old_values, "old_values", cfg.name), inside)
-  last = common.last_token(rollouts.lengths, rollouts.tokens.shape[2])
+  last = (jnp.cumsum(inside, axis=2) == jnp.sum(inside, axis=2, keepdims=True)) * inside
   cut_off = rollouts.ended == TRUNCATED
   bootstrap = jnp.where(cut_off, jnp.sum(values * last, axis=2), 0.0)
   rewards = token_rewards(rollouts, cfg)
 
   def estimate(lam: float | Array) -> Array:
-    return adv.gae(rewards, values, rollouts.lengths, bootstrap, cfg.gamma, lam)
+    return adv.gae(rewards, values, inside, bootstrap, cfg.gamma, lam)
 
-  gae = estimate(lam_by_length(rollouts.lengths, cfg.lam_length) if cfg.lam_length else cfg.lam)
+  lengths = common.sampled_lengths(rollouts)
+  gae = estimate(lam_by_length(lengths, cfg.lam_length) if cfg.lam_length else cfg.lam)
   extra = {
     "returns": jax.lax.stop_gradient(estimate(cfg.critic_lam) + values),
     "old_values": jax.lax.stop_gradient(values),

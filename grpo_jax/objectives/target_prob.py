@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 from grpo_jax.objectives import common, metrics, shared_settings
 from grpo_jax.objectives.base import Objective, needs_old_policy
 from grpo_jax.ops import advantages as adv
-from grpo_jax.ops import masked, surrogate
+from grpo_jax.ops import surrogate
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
 
@@ -90,7 +90,7 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
   rewards, given = common.scored(rollouts, cfg.name)
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
   # masked completions share contexts, too
-  inside = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
+  inside = common.sampled_mask(rollouts)
   old = common.on_mask(common.require(rollouts.old_logprobs, "old_logprobs", cfg.name), inside)
   signs = adv.sign(rewards, given, cfg.margin) * mask
   probs = jnp.exp(old)

@@ -6,6 +6,8 @@ token of each step. Outcome supervision is thus process supervision with a singl
 function treats it apart. Nothing is broadcast.
 """
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from grpo_jax.errors import SettingError
 from grpo_jax.ops import masked
 from grpo_jax.types import Array
 
+Triple = tuple[Array, Array, Array]
 BASELINES = ("mean", "leave_one_out")
 SCALES = ("group", "batch", "none")
 
@@ -251,7 +254,7 @@ def gdpo(components: Array, weights: Array, real: Array, ddof: int = 1, eps: flo
 def gae(
   rewards: Array,
   values: Array,
-  lengths: Array,
+  mask: Array,
   bootstrap: Array,
   gamma: float,
   lam: float | Array,
@@ -260,34 +263,37 @@ def gae(
 
   delta_t = r_t + gamma V_{t+1} - V_t,   A_t = delta_t + gamma lam A_{t+1}
 
+  Only sampled tokens are steps: t + 1 is the next one of them, and a reward on another token counts
+  with the one before it.
+
   Args:
     rewards: [..., L] float, of each token.
     values: [..., L] float, V before each token.
-    lengths: [...] int.
+    mask: [..., L], the tokens that are steps.
     bootstrap: [...] float, V after the last token: 0 where the completion ended by itself.
     gamma: the discount.
     lam: the decay of the deltas of later tokens, one or [...].
 
   Returns:
-    [..., L], 0 on padding. The critic's targets are this + values.
+    [..., L], 0 off the mask. The critic's targets are this + values.
   """
-  chex.assert_equal_shape((rewards, values))
-  chex.assert_shape([lengths, bootstrap], rewards.shape[:-1])
-  length = rewards.shape[-1]
-  index = jnp.arange(length)
-  inside = index < lengths[..., None]
-  following = jnp.concatenate([values[..., 1:], jnp.zeros_like(values[..., :1])], axis=-1)
-  following = jnp.where(index == lengths[..., None] - 1, bootstrap[..., None], following)
-  delta = jnp.where(inside, rewards + gamma * following - values, 0.0)
+  chex.assert_equal_shape((rewards, values, mask))
+  chex.assert_shape(bootstrap, rewards.shape[:-1])
 
-  def back(carry, delta_t):
-    advantage = delta_t + gamma * lam * carry
-    return advantage, advantage
+  def back(later: Triple, token: Triple) -> tuple[Triple, Array]:
+    """`later` has A and V of the next step, and the rewards before it that are no step's."""
+    advantage, following, between = later
+    reward, value, is_step = token
+    delta = reward + between + gamma * following - value
+    now = (delta + gamma * lam * advantage, value, jnp.zeros_like(between))
+    skipped = (advantage, following, between + reward)
+    kept = jax.tree.map(functools.partial(jnp.where, is_step), now, skipped)
+    return kept, kept[0]
 
-  _, advantages = jax.lax.scan(
-    back, jnp.zeros_like(bootstrap), jnp.moveaxis(delta, -1, 0), reverse=True
-  )
-  return jnp.where(inside, jnp.moveaxis(advantages, 0, -1), 0.0)
+  zero = jnp.zeros_like(bootstrap)
+  by_token = jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), (rewards, values, mask > 0))
+  _, advantages = jax.lax.scan(back, (zero, bootstrap, zero), by_token, reverse=True)
+  return jnp.where(mask > 0, jnp.moveaxis(advantages, 0, -1), 0.0)
 
 
 def shared_prefix(tokens: Array, lengths: Array) -> Array:

@@ -146,8 +146,9 @@ PGL, GIVEN, PG = jnp.ones((3, 4, 5)), jnp.ones((3, 4, 5), bool), jnp.ones((3, 4)
     lambda: adv.step_returns(PGL, GIVEN[0], PG > 0),
     lambda: adv.gdpo(PGL, jnp.ones(4), PG > 0),
     lambda: adv.gdpo(PGL, jnp.ones(5), PG[0] > 0),
-    lambda: adv.gae(PGL, PGL[0], PG, PG, 1.0, 1.0),
-    lambda: adv.gae(PGL, PGL, PG[0], PG[0], 1.0, 1.0),
+    lambda: adv.gae(PGL, PGL[0], PGL, PG, 1.0, 1.0),
+    lambda: adv.gae(PGL, PGL, PGL, PG[0], 1.0, 1.0),
+    lambda: adv.gae(PGL, PGL, PGL[..., :1], PG, 1.0, 1.0),
     lambda: adv.shared_prefix(PGL, PG[0]),
     lambda: adv.prefix_values(PGL, PG, PGL),
     lambda: adv.prefix_credit(PGL, PG, PG[:1]),
@@ -197,7 +198,8 @@ def test_gae_is_the_written_out_loop():
   rng = np.random.default_rng(0)
   rewards, values = rng.normal(size=(2, 3, 5)), rng.normal(size=(2, 3, 5))
   lengths, bootstrap = np.array([[5, 3, 1], [0, 2, 4]]), rng.normal(size=(2, 3))
-  gamma, lam = 0.9, 0.7
+  mask, gamma, lam = np.arange(5) < lengths[..., None], 0.9, 0.7
+  rewards = np.where(mask, rewards, 0.0)  # as `ppo.token_rewards` has them
   expected = np.zeros((2, 3, 5))
   for p in range(2):
     for g in range(3):
@@ -207,13 +209,26 @@ def test_gae_is_the_written_out_loop():
         for k in range(t, n):
           delta = rewards[p, g, k] + gamma * v[k + 1] - v[k]
           expected[p, g, t] += (gamma * lam) ** (k - t) * delta
-  a = adv.gae(*map(jnp.asarray, (rewards, values, lengths, bootstrap)), gamma, lam)
+  a = adv.gae(*map(jnp.asarray, (rewards, values, mask, bootstrap)), gamma, lam)
   np.testing.assert_allclose(a, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_gae_takes_the_next_sampled_token_for_the_next_step():
+  """Tokens 1 and 2 were given: V before token 3 follows that of token 0. A reward on a given token
+  is the step's before it.
+  """
+  mask = jnp.array([[1, 0, 0, 1, 0]])
+  rewards, values = jnp.array([[1.0, 0, 2.0, 4.0, 0.5]]), jnp.array([[0.3, 9.0, -7.0, 0.6, 5.0]])
+  gamma, lam, after = 0.9, 0.7, 0.2
+  last = 4.0 + 0.5 + gamma * after - 0.6
+  first = 1.0 + 2.0 + gamma * 0.6 - 0.3 + gamma * lam * last
+  a = adv.gae(rewards, values, mask, jnp.array([after]), gamma, lam)
+  np.testing.assert_allclose(a, [[first, 0, 0, last, 0]], rtol=1e-6)
 
 
 def test_gae_at_lambda_one_is_the_return_less_the_value():
   rewards, values = jnp.array([[0.0, 0.0, 1.0]]), jnp.array([[0.2, 0.5, 0.9]])
-  a = adv.gae(rewards, values, jnp.array([3]), jnp.array([0.0]), 1.0, 1.0)
+  a = adv.gae(rewards, values, jnp.ones((1, 3)), jnp.array([0.0]), 1.0, 1.0)
   np.testing.assert_allclose(a, 1.0 - values, rtol=1e-6)
 
 
@@ -362,11 +377,9 @@ def test_optimal_token_has_the_least_variance():
 
 def test_gae_takes_a_lambda_for_each_completion():
   rewards = jnp.asarray(np.random.default_rng(0).normal(size=(2, 2, 5)), jnp.float32)
-  values, lengths = 0.3 * rewards[..., ::-1], jnp.array([[5, 3], [2, 5]])
+  values, mask = 0.3 * rewards[..., ::-1], jnp.arange(5) < jnp.array([[5, 3], [2, 5]])[..., None]
   lam = jnp.array([[0.0, 0.4], [0.7, 1.0]])
-  found = adv.gae(rewards, values, lengths, jnp.zeros((2, 2)), 0.9, lam)
+  found = adv.gae(rewards, values, mask, jnp.zeros((2, 2)), 0.9, lam)
   for index in np.ndindex(2, 2):
-    one = adv.gae(
-      rewards[index], values[index], lengths[index], jnp.zeros(()), 0.9, float(lam[index])
-    )
+    one = adv.gae(rewards[index], values[index], mask[index], jnp.zeros(()), 0.9, float(lam[index]))
     np.testing.assert_allclose(found[index], one, rtol=1e-5, atol=1e-6)

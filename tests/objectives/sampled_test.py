@@ -1,0 +1,111 @@
+"""Tokens that nobody sampled change no objective: it is as if they were not there."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import objective_cases as cases
+import pytest
+
+from grpo_jax.objectives import common
+from grpo_jax.types import Rollouts
+
+NEW = 11  # L of the rollouts with given tokens: 6 sampled, 2 before, 2 between, 1 after
+OF_PAIRS = ("dpo", "reward_model", "process_reward_model")  # of data that nobody sampled
+
+
+def places(lengths: np.ndarray) -> np.ndarray:
+  """Where the sampled tokens [P, G, 6] come to lie: two tokens further, and two more from the
+  third on.
+  """
+  t = np.arange(6)
+  return np.broadcast_to(np.where(t < 2, t + 2, t + 4), (*lengths.shape, 6))
+
+
+def spread(x: Any, lengths: np.ndarray, filler: np.random.Generator) -> jax.Array:
+  """The entries [P, G, 6, ...] at their new places, with any numbers at the other ones."""
+  x = np.asarray(x)
+  shape = (*x.shape[:2], NEW, *x.shape[3:])
+  if x.dtype == bool:
+    out = np.zeros(shape, bool)
+  elif np.issubdtype(x.dtype, np.integer):
+    out = np.broadcast_to(np.arange(NEW) + 5, shape).astype(x.dtype).copy()
+  else:
+    out = filler.normal(-1, 3, shape).astype(x.dtype)
+  p, g, _ = np.indices((*lengths.shape, 6))
+  inside = (np.arange(6) < lengths[..., None]).reshape(*lengths.shape, 6, *[1] * (x.ndim - 3))
+  out[p, g, places(lengths)] = np.where(inside, x, out[p, g, places(lengths)])
+  return jnp.asarray(out)
+
+
+def with_given_tokens(r: Rollouts) -> Rollouts:
+  """The rollouts with tokens that were given at the start, in the middle and at the end."""
+  lengths, filler = np.asarray(r.lengths), np.random.default_rng(3)
+  p, g = np.indices(lengths.shape)
+  last = places(lengths)[p, g, lengths - 1]
+  longer = last + 1 + (np.arange(lengths.shape[1]) % 2)  # every second one ends in a given token
+  longer = np.where(lengths == 2, 6, longer)  # all that share a prefix are given the same after it
+  inside = np.arange(6) < lengths[..., None]
+  sampled = np.zeros((*lengths.shape, NEW), bool)
+  full_p, full_g, _ = np.indices((*lengths.shape, 6))
+  sampled[full_p, full_g, places(lengths)] = inside
+  changes = {
+    field.name: spread(value, lengths, filler)
+    for field in dataclasses.fields(r)
+    if getattr(value := getattr(r, field.name), "ndim", 0) >= 3 and field.name != "components"
+  }
+  return dataclasses.replace(
+    r, **changes, lengths=jnp.asarray(longer), sampled=jnp.asarray(sampled)
+  )
+
+
+def loss_and_gradient(objective: Any, cfg: Any, r: Rollouts, out: Any) -> tuple[Any, Any, Any]:
+  batch = cases.prepare(r, cfg)
+  run = jax.value_and_grad(lambda o: objective.loss(o, batch, cfg), has_aux=True)
+  (loss, metrics), gradient = run(out)
+  return loss, metrics, gradient
+
+
+@pytest.mark.parametrize("name", [name for name in cases.CASES if name not in OF_PAIRS])
+def test_given_tokens_are_as_if_they_were_not_there(name):
+  """Loss, metrics and gradients; numbers at given tokens have no influence."""
+  objective, cfg, r = cases.given(name)
+  out = cases.predictions(objective, r)
+  loss, metrics, gradient = loss_and_gradient(objective, cfg, r, out)
+  longer = with_given_tokens(r)
+  lengths, filler = np.asarray(r.lengths), np.random.default_rng(4)
+  wide = jax.tree.map(lambda x: spread(x, lengths, filler), out)
+  got, got_metrics, got_gradient = loss_and_gradient(objective, cfg, longer, wide)
+  np.testing.assert_allclose(got, loss, rtol=2e-5)
+  for key, (total, count) in metrics.items():
+    np.testing.assert_allclose(
+      np.asarray(got_metrics[key]), np.asarray([total, count]), rtol=1e-4, atol=1e-5, err_msg=key
+    )
+  inside = np.arange(6) < lengths[..., None]
+  p, g, _ = np.indices(inside.shape)
+  for own, other in zip(jax.tree.leaves(got_gradient), jax.tree.leaves(gradient)):
+    own, other = np.asarray(own), np.where(inside, np.asarray(other), 0.0)
+    np.testing.assert_allclose(own[p, g, places(lengths)], other, rtol=1e-4, atol=1e-6)
+    assert not own[~np.asarray(longer.sampled)].any()
+
+
+def test_the_mask_is_that_of_sampled_tokens():
+  r = cases.rollouts()
+  longer = with_given_tokens(r)
+  np.testing.assert_array_equal(common.sampled_mask(longer), longer.sampled)
+  np.testing.assert_array_equal(common.sampled_mask(longer).sum(2), r.lengths)
+  np.testing.assert_array_equal(common.sampled_mask(r).sum(2), r.lengths)
+
+
+@pytest.mark.parametrize("advantage", ["opo", "otb", "reinforce_pp", "reinforce_pp_baseline"])
+def test_lengths_are_those_of_sampled_tokens(advantage):
+  """Advantages that weigh by length or by token; the `CASES` have but one of them."""
+  r = cases.rollouts()
+  longer, lengths = with_given_tokens(r), np.asarray(r.lengths)
+  of = cases.configured(advantage=advantage).advantages
+  p, g, _ = np.indices((*lengths.shape, 6))
+  inside = np.arange(6) < lengths[..., None]
+  got = np.asarray(of(longer))[p, g, places(lengths)]
+  np.testing.assert_allclose(got[inside], np.asarray(of(r))[inside], rtol=2e-5, atol=1e-6)
