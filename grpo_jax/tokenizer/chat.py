@@ -15,6 +15,7 @@ _NOTHING = {"tools": None, "documents": None}
 # Stands for the question while its surroundings are determined; its first character is for private
 # use, so that no template has it.
 _MARK = "\ue000question\ue000"
+_ANSWER = "\ue000answer\ue000"  # stands for an assistant's message likewise
 
 Argument = bool | int | float | str | None  # a value that a chat template may be given
 
@@ -59,6 +60,45 @@ def render(
   return Turn(before, text[len(before) : len(text) - len(after)], after)
 
 
+def render_reply(
+  config: dict,
+  observation: str,
+  role: str,
+  template: str,
+  system: str,
+  arguments: Sequence[tuple[str, Argument]] = (),
+) -> tuple[str, str, str]:
+  """Renders a message after an assistant's, up to the assistant's next one.
+
+  Args:
+    config, template, system, arguments: as for `render`.
+    observation: the message.
+    role: of the message, such as "user" or "tool".
+
+  Returns:
+    The text between the assistant's message and the observation, the observation as the template
+    shows it, and the text after it.
+  """
+  program, values = find_template(config), (*_specials(config), *arguments)
+  message = template.replace("{question}", _MARK, 1)
+  texts = []
+  for shown in (observation, _MARK):
+    later = (("assistant", _ANSWER), (role, shown))
+    text = _conversation(program, values, message, system, later)
+    _, answer, after = text.partition(_ANSWER)
+    if not answer:
+      raise DataError("chat_template: does not show the assistant's message as it is")
+    texts.append(after)
+  text, marked = texts
+  before, mark, after = marked.partition(_MARK)
+  if not mark or not text.startswith(before) or not text[len(before) :].endswith(after):
+    raise DataError(
+      f"chat_template: does not show a message of {role!r} as it is; another environment.role, or "
+      "data.chat=False, would work"
+    )
+  return before, text[len(before) : len(text) - len(after)], after
+
+
 def token_text(token: str | dict | None) -> str | None:
   """Returns the text of a special token, which is a string or {"content": text} in the file."""
   return token.get("content") if isinstance(token, dict) else token
@@ -85,11 +125,19 @@ def _specials(config: dict) -> tuple[tuple[str, str], ...]:
 # Each question asks for the conversation with the mark, and repeats in every epoch.
 @functools.lru_cache(maxsize=2048)
 def _conversation(
-  template: str, values: tuple[tuple[str, Argument], ...], message: str, system: str
+  template: str,
+  values: tuple[tuple[str, Argument], ...],
+  message: str,
+  system: str,
+  later: tuple[tuple[str, str], ...] = (),
 ) -> str:
-  """Returns the text of a system and a user's message, ready for the assistant's answer."""
+  """Returns the text of a conversation, ready for the assistant's answer.
+
+  It has a system and a user's message, and `later` ones as (role, text).
+  """
   messages = [{"role": "system", "content": system}] if system else []
   messages = [*messages, {"role": "user", "content": message}]
+  messages = [*messages, *({"role": role, "content": text} for role, text in later)]
   variables = {**_NOTHING, **dict(values), "messages": messages, "add_generation_prompt": True}
   reply = _renderer().render(template, variables)
   if "error" in reply:

@@ -213,6 +213,34 @@ class Tokenizer:
     ids = self._encode_around(before, question, after)
     return ids if ids[: len(self._first)] == self._first else self._first + ids
 
+  def reply(
+    self,
+    observation: str,
+    last: int,
+    role: str = "user",
+    template: str = PLAIN,
+    chat: bool = False,
+    system: str = "",
+    arguments: Sequence[tuple[str, chat_templates.Argument]] = (),
+  ) -> list[int]:
+    """Returns the ids of an observation, to be read after a turn that was sampled.
+
+    Nothing that was sampled is encoded again. Without `chat` they are the ids of the text; with it,
+    those of everything from the end of the assistant's message to the beginning of its next one.
+
+    Args:
+      observation: plain text, in which special tokens stay text.
+      last: the last token of the turn, which is not repeated if it ends the assistant's message.
+      role: of the observation's message.
+      others: as for `render`.
+    """
+    if not chat:
+      return self.encode(observation)
+    config = self._config
+    parts = chat_templates.render_reply(config, observation, role, template, system, arguments)
+    ids = self._encode_around(*parts)
+    return ids[1:] if ids[:1] == [last] else ids
+
   def step_ends(self, tokens: Sequence[int]) -> list[int]:
     """Returns the index in `tokens` of the last token of each reasoning step."""
     return steps.step_ends_in_time(self.texts(tokens), self.step_pattern, self.step_seconds)
