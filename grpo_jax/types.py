@@ -177,6 +177,14 @@ class Example(_Example):
     return cls(*iterable)  # `_replace` calls it
 
 
+class Turn(NamedTuple):
+  """Answers one turn of the policy, on the host: what an environment's `step` returns."""
+
+  state: Any  # JSON, given to the next `step`
+  observation: str | None = None  # what the policy reads next; None: the episode is over
+  reward: float | None = None  # of this turn; None: it gets none
+
+
 class _Completion(NamedTuple):
   text: str  # decoded, without the stop token
   tokens: tuple[int, ...]  # with the stop token if it was sampled

@@ -25,6 +25,7 @@ FOLDERS = (
   "rewards",
   "tokenizer",
   "data",
+  "environments",
   "packing",
   "models",
   "learning",

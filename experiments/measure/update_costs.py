@@ -138,7 +138,7 @@ def draw(experiment: Experiment, devices: Sequence[jax.Device] | None = None) ->
   model = build.model(experiment, devices)
   collector = make_collector(experiment, model)
   examples, key = next(collector.batches), build.key(experiment.seed, build.SAMPLE, 0)
-  drawn, _ = generate(collector.generator, model.load(), examples, key)
+  drawn, *_ = generate(collector.generator, model.load(), examples, key)
   return rollouts.to_host(score(collector, examples, drawn).rollouts)
 
 

@@ -164,7 +164,23 @@ class Rewards:
     "Score where a reward raised, returned NaN or was too late, which is counted and logged.")
   # a timer would round 1e-9 to none
   deadline: float = setting(10.0, Number(1e-3, 86400, also=(0,)),
-    "Seconds that a reward may take for a completion or a group; 0: any time.")
+    "Seconds that a reward may take for a completion or a group, and an environment for a turn; 0: "
+    "any time.")
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+  """Environment; it answers the turns of an episode (docs/environments.md)."""
+  name: str = setting("", PATH,
+    'Module of grpo_jax.environments, or your own: "package.module" or "path/file.py"; empty: a '
+    "completion is one turn.")
+  arguments: tuple = setting((), ROWS, 'Keyword arguments of it: (("name", value), ...).')
+  weight: float = setting(1.0, Number(-1e6, 1e6), "Weight of its rewards in the sum.")
+  turns: int = setting(8, Whole(1), "Most turns of an episode.")
+  turn_length: int = setting(0, Whole(0),
+    "Most tokens that are sampled in a turn; 0: as many as sampler.max_length leaves.")
+  discount: float = setting(1.0, SHARE, "The reward of turn k counts discount^(k - 1) times.")
+  role: str = setting("user", Choice(("user", "tool", "system")),
+    "Whose message an observation is in a chat template.")
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
@@ -293,6 +309,7 @@ class Settings:
   iterative: Iterative = dataclasses.field(default_factory=Iterative)
   sampler: Sampler = dataclasses.field(default_factory=Sampler)
   rewards: Rewards = dataclasses.field(default_factory=Rewards)
+  environment: Environment = dataclasses.field(default_factory=Environment)
   reference: Reference = dataclasses.field(default_factory=Reference)
   learner: Learner = dataclasses.field(default_factory=Learner)
   mesh: Mesh = dataclasses.field(default_factory=Mesh)

@@ -21,7 +21,7 @@ from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import sampler
 from grpo_jax.sampling.generate import Generator
-from grpo_jax.setup import build, checks
+from grpo_jax.setup import build, checks, environments
 from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import Completion, Example, KnownRollouts
 
@@ -74,7 +74,15 @@ class Evaluator:
       model.stop_table,
     )
     d, sizes = experiment.data, build.sizes(experiment, model.layout)
-    return Generator(sample, sizes, model.tokenizer, model.render, d.max_prompt_length, d.on_long)
+    return Generator(
+      sample,
+      sizes,
+      model.tokenizer,
+      model.render,
+      d.max_prompt_length,
+      d.on_long,
+      environments.make(experiment, model),
+    )
 
   def _counted(self, reward: Callable) -> Callable:
     """Returns the reward with a count in `self.answers` of what it returns."""

@@ -17,7 +17,7 @@ from grpo_jax.reward_models import agreement
 from grpo_jax.reward_models.rewards import Given, NamedScores
 from grpo_jax.rewards import combine
 from grpo_jax.run import compile_cache
-from grpo_jax.sampling import generate
+from grpo_jax.sampling import generate, rollouts
 from grpo_jax.sampling.generate import Generator
 from grpo_jax.sandbox.deadline import Guard
 from grpo_jax.types import TRUNCATED, Completion, Example, KnownRollouts
@@ -107,16 +107,17 @@ def solve(
   """
   outcomes = Outcomes([], [] if answer_of else None, [], [], [], {}, [])
   for step, some in enumerate(loader.in_order(examples, batch)):
-    sampled, _ = generate.generate(generator, params, some, jax.random.fold_in(key, step))
+    sampled, *_ = generate.generate(generator, params, some, jax.random.fold_in(key, step))
     scores = learned(sampled) if learned else []
     judge = functools.partial(
       _judge, generator, sampled, some, solved, answer_of, deadline, score_ahead, seen
     )
     share = hosts.together(functools.partial(judge, [function for _, function, _ in scores]))
     judged = {place: one for share in hosts.gather(share) for place, one in share.items()}
+    tokens = rollouts.sampled_lengths(sampled)
     for p, example in enumerate(some):
       if example is not None:
-        lengths, ended = sampled.lengths[p], sampled.ended[p]
+        lengths, ended = tokens[p], sampled.ended[p]
         group = [judged[p, g] for g in range(len(lengths))] if lengths[0] else []
         _add(outcomes, lengths, ended, group)
         for n, (name, _, _) in enumerate(scores):

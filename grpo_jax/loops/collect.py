@@ -5,7 +5,7 @@ to all; tokens and log-probs stay on the mesh, where the learner takes them.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import jax
@@ -13,21 +13,22 @@ import numpy as np
 
 from grpo_jax.data.pool import Pool
 from grpo_jax.distributed import hosts
+from grpo_jax.environments.base import Failed
+from grpo_jax.loops import sample_metrics
 from grpo_jax.loops.groups import Scored, choose, failed, padded, with_rewards
 from grpo_jax.loops.protocols import Data
 from grpo_jax.models.decoder import Params
 from grpo_jax.objectives.base import ConfiguredObjective
-from grpo_jax.ops.advantages import totals
-from grpo_jax.reward_models import agreement, load
+from grpo_jax.reward_models import load
 from grpo_jax.reward_models.rewards import RewardModel, given_by
 from grpo_jax.rewards import combine
 from grpo_jax.run import compile_cache
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts, sampler
 from grpo_jax.sampling.generate import Generator, completions, generate
-from grpo_jax.setup import build, checks
-from grpo_jax.setup.experiment import Experiment, changed
-from grpo_jax.types import Completion, Example, KnownRollouts, KnownScored, Rollouts
+from grpo_jax.setup import build, checks, environments
+from grpo_jax.setup.experiment import ENVIRONMENT, Experiment, changed
+from grpo_jax.types import Completion, Example, KnownRollouts, Rollouts
 
 
 class Batches(Data, Protocol):
@@ -58,11 +59,13 @@ class Collector(NamedTuple):
   tries: int  # above 1: dynamic sampling, see `collect`
   rule: str = ""  # name of the reward that reward models are compared with; "" if there is none
   solved: str = ""  # name of the reward whose results the pool keeps; "" if there is no pool
+  played: float = 1.0  # weight of the environment's rewards
 
   @property
   def names(self) -> list[str]:
     """Names of all reward components, N."""
-    return [name for name, _, _ in self.rewards] + self.learned
+    played = [] if self.generator.environment is None else [ENVIRONMENT]
+    return [name for name, _, _ in self.rewards] + played + self.learned
 
   @property
   def learned(self) -> list[str]:
@@ -103,7 +106,13 @@ def _without_models(experiment: Experiment, model: build.Model) -> Collector:
   return Collector(
     batches=batches,
     generator=Generator(
-      sample, sizes, model.tokenizer, model.render, d.max_prompt_length, d.on_long
+      sample,
+      sizes,
+      model.tokenizer,
+      model.render,
+      d.max_prompt_length,
+      d.on_long,
+      environments.make(experiment, model),
     ),
     rewards=rewards,
     models=[],
@@ -116,6 +125,7 @@ def _without_models(experiment: Experiment, model: build.Model) -> Collector:
     tries=s.tries,
     rule=experiment.rule,
     solved=experiment.checked if d.redraw < 1 else "",
+    played=experiment.environment.weight,
   )
 
 
@@ -147,9 +157,10 @@ def collect(collector: Collector, params: Params, key: jax.Array, writer: Writer
   for attempt in range(c.tries):
     with writer.phase("sample") as sampling:
       examples = next(c.batches)
-      drawn, numbers = generate(c.generator, params, examples, jax.random.fold_in(key, attempt))
+      generated = generate(c.generator, params, examples, jax.random.fold_in(key, attempt))
+    drawn, numbers, failures = generated
     with writer.phase("score") as scoring:
-      sampled.append(score(c, examples, drawn))
+      sampled.append(score(c, examples, drawn, failures))
       if isinstance(c.batches, Pool):
         c.batches.note(examples, solved(sampled[-1], c))
       on_mesh = rollouts.to_device(c.generator.sizes.layout, sampled[-1].rollouts)
@@ -169,7 +180,8 @@ def collect(collector: Collector, params: Params, key: jax.Array, writer: Writer
     "sampling_tries": len(statistics),
   }
   metrics |= c.batches.metrics() if isinstance(c.batches, Pool) else {}
-  metrics |= reward_metrics(sampled, flat, c.names) | agreement_metrics(sampled, c)
+  metrics |= sample_metrics.reward_metrics(sampled, flat, c.names)
+  metrics |= sample_metrics.agreement_metrics(sampled, c.names, c.learned, c.rule)
   return Collected(batch, metrics, seconds)
 
 
@@ -200,18 +212,33 @@ def silent(batch: Scored, collector: Collector) -> list[str]:
 
 def solved(batch: Scored, collector: Collector) -> np.ndarray:
   """Returns 1 for samples that the reward `solved` calls right, 0, or NaN if unknown, `[P, G]`."""
-  given = judged_components(batch.rollouts)[..., collector.names.index(collector.solved)]
+  place = collector.names.index(collector.solved)
+  given = sample_metrics.judged_components(batch.rollouts)[..., place]
   return np.where(np.isnan(given) | failed(batch, collector.solved), np.nan, given >= combine.RIGHT)
 
 
-def score(collector: Collector, examples: Sequence[Example | None], drawn: KnownRollouts) -> Scored:
+def score(
+  collector: Collector,
+  examples: Sequence[Example | None],
+  drawn: KnownRollouts,
+  failures: Mapping[tuple[int, int], str] | None = None,
+) -> Scored:
   """Returns the batch with the rewards of all completions; each process scores its own share.
+
+  Args:
+    collector: the rewards.
+    examples: [P].
+    drawn: sampled; with the rewards of the environment, if there is one.
+    failures: messages of the environment where it failed, see `Generated`; None: there is none.
 
   Raises:
     hosts.Elsewhere: scoring failed on another process.
   """
   c = collector
-  from_models = given_by(c.models, c.generator.sizes, drawn)
+  from_models: list[tuple[str, Callable, float]] = []
+  if c.generator.environment is not None:
+    from_models = [(ENVIRONMENT, functools.partial(_of_turns, drawn, failures or {}), c.played)]
+  from_models += given_by(c.models, c.generator.sizes, drawn)
   texts = hosts.together(functools.partial(completions, c.generator, drawn))
   at_groups = any(combine.looks_at_group(reward) for _, reward, _ in c.rewards)
   groups = whole_groups(texts) if at_groups else None
@@ -221,6 +248,16 @@ def score(collector: Collector, examples: Sequence[Example | None], drawn: Known
   combine.check_some_worked(scores.faults, int((drawn.lengths > 0).sum()))
   scored = with_rewards(drawn, scores.rewards, scores.given, scores.components)
   return Scored(list(examples), scored, scores.faults, sum(nats for _, nats in shares))
+
+
+def _of_turns(
+  drawn: KnownRollouts, failures: Mapping[tuple[int, int], str], p: int, g: int, _: Completion
+) -> combine.Values:
+  """Returns what the environment gave a completion, by the last tokens of its turns."""
+  if (p, g) in failures:
+    raise Failed(failures[p, g])
+  assert drawn.rewards is not None and drawn.given is not None  # sampling/episodes.py made it
+  return [(t, float(drawn.rewards[p, g, t])) for t in np.flatnonzero(drawn.given[p, g]).tolist()]
 
 
 def whole_groups(texts: list[list[Completion | None]]) -> list[list[Completion | None]]:
@@ -250,95 +287,3 @@ def score_share(
 def cut_off(drawn: KnownRollouts) -> float:
   """Returns the nats that top-k, top-p and min-p cut off this process's tokens."""
   return (hosts.share(drawn.truncated_logprobs)[0] - hosts.share(drawn.sampler_logprobs)[0]).sum()
-
-
-def reward_metrics(
-  batches: Sequence[Scored], flat: Sequence[jax.Array | np.ndarray], names: Sequence[str]
-) -> dict[str, float]:
-  """Returns the metrics of everything that was sampled, except groups that only fill a batch.
-
-  `tokens`, `reward_faults`; mean and standard deviation of the total reward; `rewards_given`, the
-  mean number of rewards of a completion, 1 for an outcome alone; the mean of each reward component;
-  `zero_variance`, the share of flat groups; `cut_off_nats`, the mean over tokens of -log of the
-  mass that top-k, top-p and min-p kept.
-
-  Args:
-    batches: what was sampled.
-    flat: which groups of each batch are flat, [P] bool.
-    names: of the reward components, N.
-  """
-  # [P, G] each, completions that were given a reward
-  real = [batch.rollouts.given.any(axis=2) for batch in batches]
-  total = np.concatenate(
-    [totals(b.rollouts.rewards, b.rollouts.given)[r] for b, r in zip(batches, real)]
-  )
-  # [completions, N]
-  components = np.concatenate([batch.rollouts.components[r] for batch, r in zip(batches, real)])
-  is_flat = np.concatenate(
-    [mask[batch.rollouts.prompts.lengths > 0] for batch, mask in zip(batches, flat)]
-  )
-  tokens = sum(int(batch.rollouts.lengths.sum()) for batch in batches)
-  metrics = {
-    "tokens": tokens,
-    "reward_faults": sum(len(batch.faults) for batch in batches),
-    "zero_variance": float(np.mean(is_flat)) if is_flat.size else 0.0,
-  }
-  if tokens:  # both log-probs are 0 where there is no token
-    metrics["cut_off_nats"] = sum(batch.cut_off for batch in batches) / tokens
-  if not total.size:
-    return metrics
-  steps = np.concatenate([batch.rollouts.given.sum(axis=2)[r] for batch, r in zip(batches, real)])
-  metrics |= {"reward/mean": total.mean(), "reward/std": total.std(), "rewards_given": steps.mean()}
-  for n, name in enumerate(names):
-    given = components[:, n][~np.isnan(components[:, n])]  # a reward that returned None gave none
-    metrics[f"reward/{name}"] = given.mean() if given.size else float("nan")
-  return metrics
-
-
-def agreement_metrics(batches: Sequence[Scored], collector: Collector) -> dict[str, float]:
-  """Returns how rewards vary together within the sampled groups (reward_models/agreement.py).
-
-  Metrics that are NaN are left out.
-
-  `length/reward_correlation` is of a completion's length and its total reward; `agreement/NAME` of
-  each reward model and the rule, where there is one.
-  """
-  all_rollouts, names = [batch.rollouts for batch in batches], collector.names
-  total = np.concatenate(
-    [np.where(r.given.any(axis=2), totals(r.rewards, r.given), np.nan) for r in all_rollouts]
-  )
-  metrics = {
-    "length/reward_correlation": agreement.correlation_in_groups(
-      np.concatenate([r.lengths for r in all_rollouts]), total
-    )
-  }
-  if collector.rule in names and collector.models:
-    components = np.concatenate([judged_components(r) for r in all_rollouts])
-    rule = components[..., names.index(collector.rule)]
-    for name in collector.learned:
-      learned = components[..., names.index(name)]
-      metrics[f"agreement/{name}"] = agreement.pairs_in_order(learned, rule)
-  return {name: value for name, value in metrics.items() if not np.isnan(value)}
-
-
-def disagreement(batch: Scored, collector: Collector) -> np.ndarray | None:
-  """Returns how much higher each completion ranks by a reward model than by the rule, `[P, G]`.
-
-  Ranks are within the group, so the differences go from -1 to 1. Of several reward models the one
-  that differs most counts. None without a model or a rule.
-  """
-  names = collector.names
-  if collector.rule not in names or not collector.models:
-    return None
-  components = judged_components(batch.rollouts)
-  rule = components[..., names.index(collector.rule)]
-  by_model = np.stack(
-    [agreement.disagreement(components[..., names.index(n)], rule) for n in collector.learned]
-  )
-  most = np.nan_to_num(np.abs(by_model), nan=-1.0).argmax(axis=0)
-  return np.take_along_axis(by_model, most[None], axis=0)[0]
-
-
-def judged_components(r: KnownScored) -> np.ndarray:
-  """Returns the reward components `[P, G, N]`, NaN for completions that only fill the batch."""
-  return np.where((r.lengths > 0)[..., None], r.components, np.nan)

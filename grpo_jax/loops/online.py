@@ -3,12 +3,13 @@
 from grpo_jax.aliases import Json
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.loops import teacher_prompts
-from grpo_jax.loops.collect import Collector, collect, disagreement, make_collector
+from grpo_jax.loops.collect import Collector, collect, make_collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.learner import Learned, Learner
 from grpo_jax.loops.protocols import Trained
 from grpo_jax.loops.reference import Policy, Reference
 from grpo_jax.loops.run import Run
+from grpo_jax.loops.sample_metrics import disagreement
 from grpo_jax.ops.advantages import totals
 from grpo_jax.sampling import rollouts
 from grpo_jax.setup import build, checks, weights
@@ -45,7 +46,8 @@ def train(experiment: Experiment, workdir: str) -> None:
         reference.move(policy.trained, ema)
       seconds["learn"] = learned.seconds
       metrics = learned.metrics | sampling | asked
-      metrics |= speeds(sampling["tokens"], int(batch.rollouts.lengths.sum()), seconds)
+      trained = int(rollouts.sampled_lengths(batch.rollouts).sum())
+      metrics |= speeds(sampling["tokens"], trained, seconds)
       rows = sample_rows(batch, learned, experiment.log.samples, collector, model)
       run.writer.samples(step + 1, rows)
       run.log(step, metrics)
@@ -91,12 +93,14 @@ def sample_rows(
     model.layout, (r.tokens, trace.advantages, trace.logprobs), padded
   )
   assert logprobs is not None  # a reward model alone has none
-  total, gaps = totals(r.rewards, r.given), disagreement(batch, collector)
+  total = totals(r.rewards, r.given)
+  gaps = disagreement(batch, collector.names, collector.learned, collector.rule)
   rows = []
   for n, (p, g) in enumerate(shown):
     example = batch.examples[p]
     assert example is not None  # a prompt that only fills the batch has no completion
-    ids, text = rollouts.written(tokens[n], r.lengths[p, g], r.ended[p, g], model.tokenizer)
+    own = None if r.sampled is None else r.sampled[p, g]
+    ids, text = rollouts.written(tokens[n], r.lengths[p, g], r.ended[p, g], model.tokenizer, own)
     real = slice(len(ids))
     row = {
       "question": example.question,
@@ -110,6 +114,9 @@ def sample_rows(
       "advantages": [round(float(x), 4) for x in advantages[n, real]],
       "logprobs": [round(float(x), 4) for x in logprobs[n, real]],
     }
+    if own is not None:
+      row["sampled"] = own[real].tolist()
+      row["turn_rewards"] = [round(float(x), 4) for x in r.rewards[p, g][r.given[p, g]]]
     if gaps is not None:
       row["disagreement"] = gaps[p, g]
     if learned.moved:

@@ -28,6 +28,7 @@ from grpo_jax.types import HostPrompts, HostRollouts
 LEAST_ROOM, MOST_ROOM = 1.2, 1.5
 PROMPT_ROOM = 1.25  # the same for tokens of prompts, which do not grow in a run
 MOST_PADDING = 0.5  # share of padding beyond which a batch gets a smaller program
+BEGUN = 4  # bound on the sampler's programs for samples that have begun, where there is none
 TILE = 16  # sizes of lists are multiples of this
 
 
@@ -157,6 +158,7 @@ class Sizes:
   def __init__(self, most: int, layout: Layout, width: int, microbatches: int):
     self.most, self.layout, self.width, self.microbatches = most, layout, width, microbatches
     self.sampler: list[Program] = []
+    self.begun: list[Program] = []  # of the sampler, for samples that have begun
     self.learner: list[Program] = []
 
   def fresh(self) -> "Sizes":
@@ -184,11 +186,33 @@ class Sizes:
     """Returns the rollouts with prompts in the learner's width, and their packing."""
     if not self.most:
       return rollouts, plan.pack(rollouts, self.layout, self.microbatches)
+    return self._for_groups(self.learner, rollouts, self.layout, self.microbatches, self.most)
+
+  def for_begun(self, rollouts: HostRollouts, layout: Layout) -> tuple[HostRollouts, Packing]:
+    """Returns samples that have begun with prompts in the sampler's width, and their packing.
+
+    Every turn of an episode is longer than the one before, so that there is a bound in any case.
+
+    Args:
+      rollouts: the tokens so far, and their lengths.
+      layout: the sampler's.
+    """
+    return self._for_groups(self.begun, rollouts, layout, 1, self.most or BEGUN)
+
+  def _for_groups(
+    self,
+    programs: list[Program],
+    rollouts: HostRollouts,
+    layout: Layout,
+    microbatches: int,
+    most: int,
+  ) -> tuple[HostRollouts, Packing]:
+    """Returns rollouts and packing for one of at most `most` programs; it may be new."""
     (n_prompts, group, length), lengths = rollouts.tokens.shape, rollouts.lengths
-    shards, samples = self.layout.size("prompt"), self.layout.shards("sample", group)
-    share = self.layout.platform != "tpu"  # as in `plan.pack`
+    shards, samples = layout.size("prompt"), layout.shards("sample", group)
+    share = layout.platform != "tpu"  # as in `plan.pack`
     shape = Shape(
-      n_prompts // (shards * self.microbatches),
+      n_prompts // (shards * microbatches),
       self.width,
       group // samples,
       length,
@@ -197,11 +221,11 @@ class Sizes:
     )
     need = Need(
       int(rollouts.prompts.lengths.max()),
-      plan.most_tokens(rollouts.prompts.lengths[:, None], shards, self.microbatches),
-      plan.most_tokens(lengths, shards, self.microbatches, samples),
+      plan.most_tokens(rollouts.prompts.lengths[:, None], shards, microbatches),
+      plan.most_tokens(lengths, shards, microbatches, samples),
       lengths,
     )
-    chosen = choose(self.learner, need, shape, self.most)
+    chosen = choose(programs, need, shape, most)
     token_index = None
     if (chosen.rows, chosen.row_width) != (shape.group, shape.length):
       token_index = plan.lay_rows(lengths, length, chosen.rows, chosen.row_width, samples, share)
@@ -226,6 +250,7 @@ class Sizes:
     return {
       "of": self._topology(),
       "sampler": list(map(list, self.sampler)),
+      "begun": list(map(list, self.begun)),
       "learner": list(map(list, self.learner)),
     }
 
@@ -233,6 +258,7 @@ class Sizes:
     """Restores the programs of `get_state`, unless the mesh or the microbatches have changed."""
     if state.get("of") == self._topology():
       self.sampler = [Program(*sizes) for sizes in state["sampler"]]
+      self.begun = [Program(*sizes) for sizes in state.get("begun", [])]
       self.learner = [Program(*sizes) for sizes in state["learner"]]
 
 

@@ -7,12 +7,13 @@ import jax
 
 from grpo_jax.aliases import Json
 from grpo_jax.data import loader
+from grpo_jax.environments.base import Environment
 from grpo_jax.models.shape import Params
 from grpo_jax.packing.sizes import Sizes
-from grpo_jax.sampling import rollouts
+from grpo_jax.sampling import episodes, rollouts
 from grpo_jax.sampling.sampler import Sampler
 from grpo_jax.tokenizer.tokenizer import Tokenizer
-from grpo_jax.types import Completion, Example, Rollouts
+from grpo_jax.types import Completion, Example, KnownRollouts
 
 
 class Generator(NamedTuple):
@@ -24,30 +25,50 @@ class Generator(NamedTuple):
   render: Callable[[str], list[int]]  # question -> prompt ids
   max_prompt_length: int  # tokens
   on_long: str = "skip"  # treatment of longer prompts, see `loader.to_prompts`
+  environment: Environment | None = None  # that answers turns; None: completions have one turn
+
+
+class Generated(NamedTuple):
+  """A group of completions for each example."""
+
+  rollouts: KnownRollouts  # of P prompts, see rollouts.py
+  statistics: Json  # of the sampler, and `prompts_too_long`, the number of such prompts
+  # messages of the environment where it failed, by (prompt, sample), of this process
+  faults: dict[tuple[int, int], str]
 
 
 def generate(
   generator: Generator, params: Params, examples: Sequence[Example | None], key: jax.Array
-) -> tuple[Rollouts, Json]:
-  """Samples a group of completions for each example.
+) -> Generated:
+  """Samples a group of completions for each example; with an environment, of whole episodes.
 
   Args:
     generator: the sampler and its prompts' format.
     params: the policy's tree.
     examples: [P]; None, like a prompt that is skipped for its length, only fills the batch.
     key: of this batch's noise.
-
-  Returns:
-    Sampled rollouts of P prompts (see rollouts.py), and the sampler's statistics with
-    `prompts_too_long`, the number of such prompts.
   """
   prompts, too_long = loader.to_prompts(
     examples, generator.render, generator.max_prompt_length, generator.on_long
   )
-  sampled, statistics = rollouts.draw(generator.sample, params, prompts, key, generator.sizes)
-  return sampled, statistics | {"prompts_too_long": too_long}
+  faults: dict[tuple[int, int], str] = {}
+  if generator.environment is None:
+    sampled, statistics = rollouts.draw(generator.sample, params, prompts, key, generator.sizes)
+  else:
+    shown = [e if n else None for e, n in zip(examples, prompts.lengths)]
+    sampled, statistics, faults = episodes.play(
+      generator.sample,
+      generator.environment,
+      params,
+      prompts,
+      shown,
+      key,
+      generator.sizes,
+      generator.tokenizer,
+    )
+  return Generated(sampled, statistics | {"prompts_too_long": too_long}, faults)
 
 
-def completions(generator: Generator, sampled: Rollouts) -> list[list[Completion | None]]:
+def completions(generator: Generator, sampled: KnownRollouts) -> list[list[Completion | None]]:
   """Returns completions as rewards see them, [P][G]; None if another process has them."""
   return rollouts.completions(sampled, generator.tokenizer)

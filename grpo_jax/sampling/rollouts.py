@@ -21,7 +21,7 @@ from grpo_jax.models.shape import Params
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sampling.sampler import Sampler
 from grpo_jax.tokenizer.tokenizer import Tokenizer
-from grpo_jax.types import STOPPED, TRUNCATED, Completion, Prompts, Rollouts
+from grpo_jax.types import STOPPED, TRUNCATED, Completion, KnownRollouts, Prompts, Rollouts
 
 Tree = TypeVar("Tree")  # a pytree of arrays
 
@@ -109,20 +109,40 @@ def completions(rollouts: Rollouts, tokenizer: Tokenizer) -> list[list[Completio
     tokenizer: of the policy.
   """
   tokens, is_local = hosts.share(rollouts.tokens)
-  arrays = (tokens, rollouts.lengths, rollouts.ended, is_local)
+  sampled = [[None] * tokens.shape[1]] * len(tokens)
+  if rollouts.sampled is not None:
+    sampled = rollouts.sampled
+  arrays = (tokens, rollouts.lengths, rollouts.ended, sampled, is_local)
   return [
     [
-      completion(ids, length, ended, tokenizer) if local else None
-      for ids, length, ended, local in zip(*group)
+      completion(ids, length, ended, tokenizer, own) if local else None
+      for ids, length, ended, own, local in zip(*group)
     ]
     for group in zip(*arrays)
   ]
 
 
-def completion(tokens: np.ndarray, length: int, ended: int, tokenizer: Tokenizer) -> Completion:
-  """Returns one completion as rewards see it, from its tokens [L]."""
-  ids, text = written(tokens, length, ended, tokenizer)
-  return Completion(text, ids, int(ended), step_ends(ids, ended, tokenizer))
+def completion(
+  tokens: np.ndarray,
+  length: int,
+  ended: int,
+  tokenizer: Tokenizer,
+  sampled: np.ndarray | None = None,
+) -> Completion:
+  """Returns one completion as rewards see it, from its tokens [L].
+
+  Where an environment gave some of them, `sampled` [L] is false there, and a turn is a step.
+  """
+  ids, text = written(tokens, length, ended, tokenizer, sampled)
+  if sampled is None:
+    return Completion(text, ids, int(ended), step_ends(ids, ended, tokenizer))
+  return Completion(text, ids, int(ended), turn_ends(sampled[:length]))
+
+
+def turn_ends(sampled: np.ndarray) -> list[int]:
+  """Returns the index of the last token of each turn of a completion, from `sampled` [length]."""
+  following = np.append(sampled[1:], False)
+  return np.flatnonzero(sampled & ~following).tolist()
 
 
 def step_ends(ids: Sequence[int], ended: int, tokenizer: Tokenizer) -> list[int]:
@@ -138,17 +158,49 @@ def step_ends(ids: Sequence[int], ended: int, tokenizer: Tokenizer) -> list[int]
 
 
 def written(
-  tokens: np.ndarray, length: int, ended: int, tokenizer: Tokenizer
+  tokens: np.ndarray,
+  length: int,
+  ended: int,
+  tokenizer: Tokenizer,
+  sampled: np.ndarray | None = None,
 ) -> tuple[list[int], str]:
   """Returns the ids of one completion, from its tokens [L], and its text.
 
-  The text is without the stop token, or the stop text, that ended it.
+  The text is without the stop token, or the stop text, that ended it. `sampled` [L] is false on
+  tokens that an environment gave: then only the last turn is looked at for what ended it.
   """
   ids = tokens[:length].tolist()
   if ended != STOPPED:
     return ids, tokenizer.decode(ids)
-  text = tokenizer.before_stop(tokenizer.decode(ids))
-  return ids, tokenizer.decode(ids[:-1]) if text is None else text
+  before = ""
+  if sampled is not None:
+    before = tokenizer.decode(ids[: _last_turn(sampled[:length])])
+  text = tokenizer.before_stop(tokenizer.decode(ids)[len(before) :])
+  return ids, tokenizer.decode(ids[:-1]) if text is None else before + text
+
+
+def _last_turn(sampled: np.ndarray) -> int:
+  """Returns the index of the first token of the last turn."""
+  given = np.flatnonzero(~sampled[: np.flatnonzero(sampled)[-1]])
+  return int(given[-1]) + 1 if given.size else 0
+
+
+def sampled_lengths(rollouts: KnownRollouts) -> np.ndarray:
+  """Returns the number of tokens of each completion that the policy sampled, [P, G]."""
+  return rollouts.lengths if rollouts.sampled is None else rollouts.sampled.sum(axis=2)
+
+
+def turn_statistics(rollouts: KnownRollouts) -> dict[str, float]:
+  """Returns metrics of episodes: turns, and the share of tokens that the environment wrote."""
+  assert rollouts.sampled is not None
+  real = rollouts.lengths > 0
+  sampled = rollouts.sampled[real]
+  ends = sampled & ~np.pad(sampled[:, 1:], [(0, 0), (0, 1)])
+  return {
+    "turns/mean": float(ends.sum(1).mean()),
+    "turns/max": int(ends.sum(1).max()),
+    "turns/read_share": 1.0 - float(sampled.sum() / rollouts.lengths.sum()),
+  }
 
 
 def statistics(rollouts: Rollouts) -> dict[str, float]:
@@ -159,8 +211,9 @@ def statistics(rollouts: Rollouts) -> dict[str, float]:
   real = rollouts.lengths > 0
   if not real.any():
     return {}
-  lengths = rollouts.lengths[real]
-  return {
+  lengths = sampled_lengths(rollouts)[real]
+  turns = {} if rollouts.sampled is None else turn_statistics(rollouts)
+  return turns | {
     "length/mean": float(lengths.mean()),
     "length/min": int(lengths.min()),
     "length/max": int(lengths.max()),

@@ -238,6 +238,7 @@ def make_setup(
 class Sampler:
   """A policy's rollouts, in two compiled programs."""
 
+  setup: SamplerSetup
   layout: Layout  # that decodes; prompts are placed by it
   ready: jax.stages.Wrapped  # jitted: the learner's params -> `decode_params`
   run: jax.stages.Wrapped  # jitted `sample` without its setup
@@ -320,6 +321,7 @@ def make_sampler(
   decoder = dataclasses.replace(decoder, config=dataclasses.replace(decoder.config, family=""))
   setup, layout = make_setup(decoder, cfg, stop_tokens), decode_layout(decoder.layout, cfg.tensor)
   return Sampler(
+    setup=setup,
     layout=layout,
     ready=jitted_ready(decoder, layout, cfg.dtype, cfg.weights_dtype),
     run=jitted_run(setup),

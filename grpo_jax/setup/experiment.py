@@ -16,10 +16,11 @@ from grpo_jax.config import sections, settings
 from grpo_jax.objectives.base import ConfiguredObjective
 from grpo_jax.setup import registry, scorers, shots
 from grpo_jax.setup.registry import DataSet
-from grpo_jax.setup.scorers import NamedModel, Reward, RewardFunction
+from grpo_jax.setup.scorers import Functions, NamedModel, Reward, RewardFunction
 from grpo_jax.types import Example
 
 LIVE = ("online", "iterative")  # loops that learn from samples of the current policy
+ENVIRONMENT = "environment"  # the name of the rewards that an environment gives
 LEARNING = "reward_model"  # the name of the reward model that learns under loop="iterative"
 # Completions of a prompt by kind of offline data; samples have as many as the sampler makes.
 COMPLETIONS = {"solutions": 1, "pairs": 2}
@@ -33,6 +34,7 @@ class Experiment(settings.Settings):
   objective: ConfiguredObjective
   reward_functions: tuple[RewardFunction, ...]  # rewards.functions; () if nothing is scored
   reward_models: tuple[NamedModel, ...]  # rewards.outcome_models, then rewards.process_models
+  environment_functions: Functions | None  # of environment.name
   eval_reward: Reward
   requirement: Callable | None  # offline.require
   train_data: tuple[DataSet, ...]
@@ -52,18 +54,22 @@ class Experiment(settings.Settings):
   def components(self) -> list[tuple[str, float]]:
     """Name and weight of each reward component (N), in their order.
 
-    They are the functions, the reward models, and under loop="iterative" the reward model that
-    learns.
+    They are the functions, the environment, the reward models, and under loop="iterative" the
+    reward model that learns.
     """
     functions = [(entry[0], entry[2]) for entry in self.rewards.functions]
+    if self.environment_functions:
+      functions.append((ENVIRONMENT, self.environment.weight))
     models = [(model.name, model.weight) for model in self.reward_models]
     learning = [(LEARNING, self.iterative.weight)] if self.loop == "iterative" else []
     return functions + models + learning
 
   @property
   def reward_names(self) -> list[str]:
-    """Names of the functions and of the reward models that the config names."""
-    return [entry[0] for entry in self.rewards.functions] + [m.name for m in self.reward_models]
+    """Names of the functions, the environment and the reward models that the config names."""
+    functions = [entry[0] for entry in self.rewards.functions]
+    played = [ENVIRONMENT] if self.environment_functions else []
+    return functions + played + [model.name for model in self.reward_models]
 
   @property
   def rule(self) -> str:
@@ -106,8 +112,10 @@ def make(config: ConfigDict) -> Experiment:
   scored = fields["loop"] in LIVE or fields["offline"].data != "solutions"
   models = tuple(scorers.reward_models(fields["rewards"]))
   functions: tuple[RewardFunction, ...] = ()
+  played = scorers.environment(fields["environment"])
   if scored:
-    functions = scorers.reward_functions(fields["rewards"], [model.name for model in models])
+    others = [model.name for model in models] + ([ENVIRONMENT] if played else [])
+    functions = scorers.reward_functions(fields["rewards"], others)
   requirement = scorers.requirement(fields["offline"])
   eval_reward = scorers.eval_reward(fields["eval"])
   return Experiment(
@@ -116,6 +124,7 @@ def make(config: ConfigDict) -> Experiment:
     objective=objective,
     reward_functions=functions,
     reward_models=models,
+    environment_functions=played,
     eval_reward=eval_reward,
     requirement=requirement,
     train_data=registry.train_data(config.data),

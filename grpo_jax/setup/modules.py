@@ -69,6 +69,7 @@ def offered(package: str) -> str:
   fits: dict[str, Callable[[ModuleType], bool]] = {
     "grpo_jax.objectives": lambda code: base.find_objective(code) is not None,
     "grpo_jax.data": lambda code: "source" in vars(code),
+    "grpo_jax.environments": lambda code: "step" in vars(code),
     "grpo_jax.rewards": lambda code: any(map(_is_reward, vars(code).values())),
   }
   modules = {name: importlib.import_module(f"{package}.{name}") for name in names}

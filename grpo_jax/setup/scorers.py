@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from grpo_jax.aliases import Json
 from grpo_jax.config import kinds, settings
+from grpo_jax.environments import base
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.rewards import combine
@@ -38,6 +39,13 @@ class Reward(NamedTuple):
   feedback: Callable | None  # (example, completion) -> what a teacher is told of it, or None
 
 
+class Functions(NamedTuple):
+  """Functions of an environment's file, with its arguments (environments/__init__.py)."""
+
+  reset: Callable  # (example, key) -> state
+  step: Callable  # (state, completion) -> types.Turn
+
+
 class RewardFunction(NamedTuple):
   """Holds one of `rewards.functions`."""
 
@@ -55,13 +63,13 @@ class NamedModel(NamedTuple):
   steps: bool  # whether it scores each step
 
 
-def reward_functions(cfg: settings.Rewards, models: Sequence[str]) -> tuple[RewardFunction, ...]:
+def reward_functions(cfg: settings.Rewards, others: Sequence[str]) -> tuple[RewardFunction, ...]:
   """Returns what `cfg.functions` names.
 
   Args:
     cfg: the rewards section. A fourth entry of a function holds keyword arguments, as in
       ("overlong", "length.overlong", 1.0, {"max_length": 96, "buffer": 16}).
-    models: the names of the reward models, which must be others.
+    others: the names of all other rewards, such as those of reward models.
   """
   functions = []
   for entry in cfg.functions:
@@ -73,7 +81,7 @@ def reward_functions(cfg: settings.Rewards, models: Sequence[str]) -> tuple[Rewa
     shown = f"rewards.functions has {entry!r}"
     reward = _reward(path, dict(*entry[3:]), "rewards.functions", shown)
     functions.append(RewardFunction(name, reward, float(weight)))
-  names = [function.name for function in functions] + [*models]
+  names = [function.name for function in functions] + [*others]
   if not names or len(set(names)) < len(names):
     raise SettingError(
       f"rewards.functions has the names {names}, with those of outcome_models and process_models: "
@@ -114,16 +122,16 @@ def check_name(name: str, setting: str) -> None:
     )
 
 
-def _eval_arguments(cfg: settings.Eval) -> Json:
-  """Returns the keyword arguments of `eval.arguments`."""
+def keywords(rows: tuple, setting: str) -> Json:
+  """Returns the keyword arguments of a setting that holds (("name", value), ...)."""
   try:
-    arguments = dict(cfg.arguments)
+    arguments = dict(rows)
   except (TypeError, ValueError) as error:
     raise SettingError(
-      f"eval.arguments={kinds.shown(cfg.arguments)}: use (('name', value), ...): {error}"
+      f"{setting}={kinds.shown(rows)}: use (('name', value), ...): {error}"
     ) from error
-  if len(arguments) < len(cfg.arguments):
-    raise SettingError(f"eval.arguments={kinds.shown(cfg.arguments)}: use each name once")
+  if len(arguments) < len(rows):
+    raise SettingError(f"{setting}={kinds.shown(rows)}: use each name once")
   return arguments
 
 
@@ -133,7 +141,7 @@ def eval_reward(cfg: settings.Eval) -> Reward:
   Args:
     cfg: the eval section.
   """
-  arguments = _eval_arguments(cfg)
+  arguments = keywords(cfg.arguments, "eval.arguments")
   shown = f"eval.reward={cfg.reward!r} with eval.arguments={kinds.shown(cfg.arguments)}"
   reward = _reward(cfg.reward, arguments, "eval.reward", shown)
   if combine.looks_at_group(reward.score):
@@ -168,6 +176,36 @@ def check_kind(function: Callable, shown: str) -> None:
       f"{shown}: its first parameter is called {first!r}, and it would be given an example; use a "
       f"function {SIGNATURES}"
     )
+
+
+def environment(cfg: settings.Environment) -> Functions | None:
+  """Returns the environment that `cfg.name` names; None: it names none.
+
+  Args:
+    cfg: the environment section.
+  """
+  if not cfg.name:
+    return None
+  shown = f"environment.name={cfg.name!r}"
+  arguments = keywords(cfg.arguments, "environment.arguments")
+  code = vars(modules.module("grpo_jax.environments", cfg.name, "environment.name"))
+  reset, step = code.get("reset", base.first_state), code.get("step")
+  if not callable(step) or not callable(reset):
+    raise SettingError(
+      f"{shown}: has no function step(state, completion); see docs/environments.md"
+    )
+  own_reset = reset is not base.first_state
+  try:
+    inspect.signature(step).bind("state", "completion", **arguments)
+    if own_reset:
+      inspect.signature(reset).bind("example", "key", **arguments)
+  except (TypeError, ValueError) as error:
+    raise SettingError(
+      f"{shown} with environment.arguments={kinds.shown(cfg.arguments)}: step(state, completion), "
+      f"and reset(example, key) if it has one, should take these as keyword arguments: {error}"
+    ) from error
+  bound = functools.partial(reset, **arguments) if own_reset else reset
+  return Functions(bound, functools.partial(step, **arguments))
 
 
 def requirement(cfg: settings.Offline) -> Callable | None:

@@ -29,6 +29,7 @@ class Row(NamedTuple):
 # Settings of one kind of run. The numbers of a loop are not among them: a config file may have
 # those of several loops, and a comparison gives offline.prompts to all of its arms.
 OFFLINE = ("data", "pairs", "require", "held_out", "steps", "continuations", "labels")
+ENVIRONMENT = ("arguments", "weight", "turns", "turn_length", "discount", "role")
 ITERATIVE = ("reward_model", "weight")
 
 
@@ -46,6 +47,7 @@ def rows(experiment: Experiment) -> list[Row]:
   objective, loop = f"objective.name={experiment.objective.name!r}", f"loop={experiment.loop!r}"
   needs = experiment.objective.needs
   live = source == "live"
+  loop_plays = experiment.loop in ("online", "offline")
   reads_folder = reads_reference(needs) and experiment.loop != "iterative"
   # true for samples of a file as well, since an experiment has a teacher besides
   sampled = not live and source != "solutions"
@@ -70,6 +72,15 @@ def rows(experiment: Experiment) -> list[Row]:
       "reference.prompt",
       experiment.objective.objective.teacher == "ref_from" and experiment.loop == "online",
       f"{objective} with {loop} asks no teacher",
+    ),
+    Row(
+      "environment.name",
+      loop_plays,
+      f"{loop} plays no episodes; loop='online' does, and the evaluations of loop='offline'",
+    ),
+    *(
+      Row(f"environment.{name}", bool(experiment.environment.name), "there is no environment.name")
+      for name in ENVIRONMENT
     ),
     Row("offline.teacher", sampled, no_samples),
     *(Row(f"offline.{name}", not live, f"is not of {loop}") for name in OFFLINE),

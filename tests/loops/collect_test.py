@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import tiny
 
-from grpo_jax.loops import collect, groups, online
+from grpo_jax.loops import collect, groups, online, sample_metrics
 from grpo_jax.objectives import common
 from grpo_jax.run.writer import Timer
 from grpo_jax.sampling.generate import Generator
@@ -376,7 +376,7 @@ def test_what_was_cut_off_is_not_counted_of_an_empty_prompt():
   zeros = np.zeros(sampled.tokens.shape, np.float32)
   scored = dataclasses.replace(sampled, rewards=zeros, given=zeros > 0, components=zeros[..., :1])
   batch = groups.Scored([None] * tiny.P, scored, [], collect.cut_off(scored))
-  numbers = collect.reward_metrics([batch], [np.ones(tiny.P, bool)], ["given"])
+  numbers = sample_metrics.reward_metrics([batch], [np.ones(tiny.P, bool)], ["given"])
   real = tiny.real(sampled)
   assert (sampled.prompts.lengths == 0).sum() == 1
   cut_off = (sampled.truncated_logprobs - sampled.sampler_logprobs)[real]

@@ -1,0 +1,288 @@
+"""Plays episodes: the policy samples a turn, an environment answers it, until all are over.
+
+The samples of all prompts take their turns together: all that are unfinished are sampled until they
+stop, the environment answers each on the host, and they go on as samples that have begun
+(begun.py). What was sampled is never encoded again: an observation is encoded alone, and its tokens
+follow those of the turn.
+
+    completion   t t t t | o o o | t t | o o | t t t       t sampled, o given by the environment
+
+The noise of a token is a function of (key, prompt, sample, position), as of a single turn, and the
+first states of a prompt's samples are made from one number. So an episode does not depend on what
+else is played, as long as the environment is a function of its arguments.
+
+Shape letters: P prompts, G samples of each, L completion tokens.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from grpo_jax.aliases import Json
+from grpo_jax.distributed import hosts, lifeline
+from grpo_jax.environments import base
+from grpo_jax.environments.base import Environment
+from grpo_jax.models.shape import Params
+from grpo_jax.packing.sizes import Sizes
+from grpo_jax.rewards import combine
+from grpo_jax.sampling import rollouts
+from grpo_jax.sampling.begun import Begun
+from grpo_jax.sampling.sampler import Sampler
+from grpo_jax.sandbox.deadline import Guard
+from grpo_jax.tokenizer.tokenizer import Tokenizer
+from grpo_jax.types import (
+  TRUNCATED,
+  Example,
+  HostPrompts,
+  HostRollouts,
+  KnownRollouts,
+  Prompts,
+  Rollouts,
+  Turn,
+)
+
+Place = tuple[int, int]  # prompt, sample
+RESET = 1 << 20  # folded into a rollout's key, for the numbers that `reset` is given
+
+
+class Answer(NamedTuple):
+  """Answers one turn of a sample."""
+
+  reward: float | None
+  ids: list[int]  # what the policy reads next; []: the episode is over
+  fault: str  # why the environment failed, or ""
+
+
+@dataclasses.dataclass
+class Episodes:
+  """Holds the episodes of a batch on the host, whole on every process."""
+
+  tokens: np.ndarray  # [P, G, L] int32
+  sampled: np.ndarray  # [P, G, L] bool
+  sampler_logprobs: np.ndarray  # [P, G, L] float32, 0 on given tokens
+  truncated_logprobs: np.ndarray  # [P, G, L] float32
+  rewards: np.ndarray  # [P, G, L] float32, at the last tokens of turns
+  given: np.ndarray  # [P, G, L] bool
+  lengths: np.ndarray  # [P, G] int32
+  begins: np.ndarray  # [P, G] int32, the first token of the present turn
+  turns: np.ndarray  # [P, G] int32, turns that were sampled
+  ended: np.ndarray  # [P, G] int32, how the last turn ended
+  unfinished: np.ndarray  # [P, G] bool
+
+
+def fresh(prompts: HostPrompts, group: int, length: int) -> Episodes:
+  """Returns episodes before their first turn; those of a prompt of length 0 are over."""
+  shape = (len(prompts.lengths), group, length)
+  lengths, begins, turns, ended = (np.zeros(shape[:2], np.int32) for _ in range(4))
+  return Episodes(
+    tokens=np.zeros(shape, np.int32),
+    sampled=np.zeros(shape, bool),
+    sampler_logprobs=np.zeros(shape, np.float32),
+    truncated_logprobs=np.zeros(shape, np.float32),
+    rewards=np.zeros(shape, np.float32),
+    given=np.zeros(shape, bool),
+    lengths=lengths,
+    begins=begins,
+    turns=turns,
+    ended=ended,
+    unfinished=np.repeat(prompts.lengths[:, None] > 0, group, axis=1),
+  )
+
+
+def play(
+  sample: Sampler,
+  environment: Environment,
+  params: Params,
+  prompts: HostPrompts,
+  examples: Sequence[Example | None],
+  key: jax.Array,
+  sizes: Sizes,
+  tokenizer: Tokenizer,
+) -> tuple[KnownRollouts, Json, dict[Place, str]]:
+  """Returns the rollouts of whole episodes, the sampler's statistics, and faults.
+
+  The rollouts have the rewards that the environment gave, at the last token of each turn. An
+  episode in which it failed ends there as truncated; the messages are in the faults, which hold
+  samples of this process.
+
+  Args:
+    sample: made by `sampler.make_sampler`.
+    environment: its functions and limits.
+    params: the policy.
+    prompts: `[P, Lp]`.
+    examples: [P]; None where the prompt has length 0.
+    key: of this rollout.
+    sizes: of the programs made so far.
+    tokenizer: of the policy.
+  """
+  lifeline.compare(prompts)
+  prompts, prompt_size = sizes.for_sampler(prompts, sample.layout)
+  episodes = fresh(prompts, sample.setup.group, sample.setup.length)
+  ready, numbers = sample.ready(params), reset_numbers(key, len(examples))
+  states: dict[Place, Any] = {}
+  faults: dict[Place, str] = {}
+  busy = steps = 0.0
+  with Guard(environment.deadline) as call:
+    while episodes.unfinished.any():
+      begun = None
+      if environment.turn_length or episodes.turns.any():
+        begun = so_far(episodes, environment.turn_length)
+      drawn, is_mine, statistics = _draw(sample, ready, prompts, prompt_size, key, sizes, begun)
+      busy += float(statistics["slot_use"]) * int(statistics["decode_steps"])
+      steps += int(statistics["decode_steps"])
+      asked = episodes.unfinished & is_mine
+      add_turn(episodes, drawn)
+      find = functools.partial(
+        _answers, environment, call, episodes, states, examples, numbers, tokenizer
+      )
+      mine = hosts.together(functools.partial(find, _places(asked)))
+      for answers in hosts.gather(mine):
+        for place, given in answers.items():
+          add_answer(episodes, environment, place, given)
+      faults |= {place: given.fault for place, given in mine.items() if given.fault}
+  statistics = {"slot_use": busy / max(steps, 1), "decode_steps": int(steps)}
+  return _as_rollouts(episodes, prompts, sizes), statistics, faults
+
+
+def reset_numbers(key: jax.Array, prompts: int) -> np.ndarray:
+  """Returns a number for each prompt of a rollout, [P] uint32, which its samples share."""
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(key, RESET), np.arange(prompts))
+  return np.asarray(jax.vmap(jax.random.bits)(keys))
+
+
+def so_far(episodes: Episodes, turn_length: int) -> Begun[np.ndarray]:
+  """Returns the tokens of the unfinished samples, as samples that have begun."""
+  e = episodes
+  lengths = np.where(e.unfinished, e.lengths, 0)
+  limits = np.full_like(lengths, e.tokens.shape[2])
+  if turn_length:
+    limits = np.minimum(limits, lengths + turn_length)
+  return Begun(e.tokens, lengths, e.unfinished, limits, np.zeros_like(lengths))
+
+
+def _draw(
+  sample: Sampler,
+  ready: Params,
+  prompts: HostPrompts,
+  prompt_size: int | None,
+  key: jax.Array,
+  sizes: Sizes,
+  begun: Begun[np.ndarray] | None,
+) -> tuple[HostRollouts, np.ndarray, Json]:
+  """Returns a turn of every unfinished sample, which samples are this process's, and statistics.
+
+  Without `begun` it is the first turn, which the program of a single turn samples.
+  """
+  if begun is not None:
+    there = np.any(begun.unfinished, axis=1)
+    tokens = np.where(there[:, None], prompts.tokens, 0)
+    asked = Prompts(tokens, np.where(there, prompts.lengths, 0))
+    zeros = np.zeros(begun.tokens.shape, np.float32)
+    whole = Rollouts(asked, begun.tokens, begun.lengths, begun.lengths, zeros, zeros)
+    whole, packing = sizes.for_begun(whole, sample.layout)
+    prompts, prompt_size = whole.prompts, None
+    begun = dataclasses.replace(begun, packing=packing)
+  on_mesh, begun_on_mesh = rollouts.to_device(sample.layout, (prompts, begun))
+  drawn, statistics = sample.run(
+    ready, on_mesh, key, None, sample.stop_table, begun_on_mesh, prompt_size=prompt_size
+  )
+  is_mine = hosts.share(drawn.tokens)[1]
+  drawn, statistics = rollouts.to_host((drawn, statistics))
+  return drawn, is_mine, statistics
+
+
+def add_turn(episodes: Episodes, drawn: HostRollouts) -> None:
+  """Adds a turn of every unfinished sample; the tokens before it are those of the episodes."""
+  e, place = episodes, np.arange(episodes.tokens.shape[2])
+  new = (place >= e.lengths[..., None]) & (place < drawn.lengths[..., None])
+  new &= e.unfinished[..., None]
+  for name in ("tokens", "sampler_logprobs", "truncated_logprobs"):
+    np.copyto(getattr(e, name), getattr(drawn, name), where=new)
+  e.sampled |= new
+  np.copyto(e.begins, e.lengths, where=e.unfinished)
+  np.copyto(e.lengths, drawn.lengths, where=e.unfinished)
+  np.copyto(e.ended, drawn.ended, where=e.unfinished)
+  e.turns += e.unfinished
+
+
+def _places(mask: np.ndarray) -> list[Place]:
+  return [(p, g) for p, g in np.argwhere(mask).tolist()]
+
+
+def _answers(
+  environment: Environment,
+  call: Guard,
+  episodes: Episodes,
+  states: dict[Place, Any],
+  examples: Sequence[Example | None],
+  numbers: np.ndarray,
+  tokenizer: Tokenizer,
+  places: Sequence[Place],
+) -> dict[Place, Answer]:
+  """Returns the environment's answers to the last turns of samples; `states` get the next ones."""
+  found = {}
+  for p, g in places:
+    ids = episodes.tokens[p, g, episodes.begins[p, g] : episodes.lengths[p, g]]
+    turn = rollouts.completion(ids, len(ids), episodes.ended[p, g], tokenizer)
+    fault = ""
+    if (p, g) not in states:
+      begin = base.begin, environment.reset, examples[p], int(numbers[p])
+      states[p, g], fault = combine.guarded(call, *begin)
+    name = "reset" if fault else f"turn {episodes.turns[p, g]}"
+    answer = None
+    if not fault:
+      answer, fault = combine.guarded(call, base.answer, environment.step, states[p, g], turn)
+    if answer is None:
+      found[p, g] = Answer(None, [], f"{name}: {fault}")
+    else:
+      states[p, g] = answer.state
+      found[p, g] = _encoded(environment, answer, int(ids[-1]))
+  return found
+
+
+def _encoded(environment: Environment, answer: Turn, last: int) -> Answer:
+  """Returns an answer with its observation as tokens that follow the token `last`."""
+  if answer.observation is None:
+    return Answer(answer.reward, [], "")
+  ids = environment.reply(answer.observation, last)
+  fault = "" if ids else f"the observation {answer.observation!r:.80} has no token"
+  return Answer(answer.reward, ids, fault)
+
+
+def add_answer(episodes: Episodes, environment: Environment, place: Place, answer: Answer) -> None:
+  """Adds what the environment answered to a sample's last turn; it may end the episode."""
+  e, n, length = episodes, int(episodes.lengths[place]), episodes.tokens.shape[2]
+  if answer.reward is not None:
+    e.rewards[(*place, n - 1)] = answer.reward * environment.discount ** (e.turns[place] - 1)
+    e.given[(*place, n - 1)] = True
+  after = n + len(answer.ids)
+  room = after < length and e.turns[place] < environment.turns
+  if answer.ids and room and not answer.fault:
+    e.tokens[place][n:after] = answer.ids
+    e.lengths[place] = after
+    return
+  e.unfinished[place] = False
+  if answer.ids or answer.fault:  # it was not over
+    e.ended[place] = TRUNCATED
+
+
+def _as_rollouts(episodes: Episodes, prompts: HostPrompts, sizes: Sizes) -> KnownRollouts:
+  """Returns the episodes as sampled rollouts: tokens and log-probs on the learner's mesh."""
+  e = episodes
+  by_token = (e.tokens, e.sampler_logprobs, e.truncated_logprobs)
+  tokens, sampler_logprobs, truncated_logprobs = rollouts.to_device(sizes.layout, by_token)
+  return Rollouts(
+    prompts=prompts,
+    tokens=tokens,
+    lengths=e.lengths,
+    ended=e.ended,
+    sampler_logprobs=sampler_logprobs,
+    truncated_logprobs=truncated_logprobs,
+    rewards=e.rewards,
+    given=e.given,
+    sampled=e.sampled,
+  )

@@ -1,0 +1,214 @@
+"""Episodes against a slow twin, with the tiny model and an environment that answers by arithmetic."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from grpo_jax.environments.base import Environment
+from grpo_jax.ops import decoding
+from grpo_jax.packing.plan import Packing
+from grpo_jax.sampling import episodes, rollouts
+from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Rollouts, Turn
+
+LONG = 24  # L of the episodes; one token in three stops, so that a turn has three or so
+EXAMPLES = [Example(str(n), "", "", {"n": n}) if n != 5 else None for n in range(tiny.P)]
+
+
+class Ids:
+  """A tokenizer of numbers."""
+
+  before_stop = tokens_before_stop = staticmethod(lambda _: None)
+
+  def decode(self, ids: Any) -> str:
+    return " ".join(map(str, ids))
+
+  def step_ends(self, tokens: Any) -> list[int]:
+    return [len(tokens) - 1]
+
+
+def reset(example: Example, key: int) -> Any:
+  return {"turn": 0, "key": int(key) % 5, "n": example.meta["n"]}
+
+
+def step(state: Any, completion: Completion) -> Turn:
+  """Answers with two or three tokens; an episode has up to six turns."""
+  state, total = state | {"turn": state["turn"] + 1}, sum(completion.tokens) + state["key"]
+  reward = None if total % 4 == 0 else total % 3 / 2
+  if state["turn"] > total % 6:
+    return Turn(state, None, reward)
+  words = [(total * 7) % tiny.V, (total + state["n"]) % tiny.V, 1][: 2 + total % 2]
+  return Turn(state, " ".join(map(str, words)), reward)
+
+
+def environment(**changes: Any) -> Environment:
+  whole = Environment(
+    reset=reset,
+    step=step,
+    reply=lambda text, last: list(map(int, text.split())),
+    turns=8,
+    turn_length=0,
+    discount=1.0,
+    deadline=0.0,
+  )
+  return whole._replace(**changes)
+
+
+def play(
+  seed: int = 0, mesh: Any = tiny.ONE, most: int = 0, slots: int = 0, **changes: Any
+) -> tuple[Rollouts, Any, Any]:
+  sample = tiny.make_sampler(mesh=mesh, max_length=LONG, slots=slots)
+  played, statistics, faults = episodes.play(
+    sample,
+    environment(**changes),
+    tiny.params(mesh=mesh),
+    tiny.prompts(),
+    EXAMPLES,
+    jax.random.key(seed),
+    tiny.sizes(mesh, most),
+    Ids(),  # type: ignore[arg-type]  # all that is asked of a tokenizer here
+  )
+  return rollouts.to_host(played), statistics, faults
+
+
+@functools.cache
+def naive_play(seed: int = 0, turns: int = 8, turn_length: int = 0) -> dict[str, np.ndarray]:
+  """A whole forward pass for each token; an environment that is asked as soon as a turn ends."""
+  key, p = jax.random.key(seed), tiny.prompts()
+  u = tiny.uniforms(key, tokens=LONG)
+  numbers = episodes.reset_numbers(key, tiny.P)
+  shape = (tiny.P, tiny.G, LONG)
+  tokens, sampled = np.zeros(shape, np.int32), np.zeros(shape, bool)
+  logprobs, rewards = np.zeros(shape, np.float32), np.full(shape, np.nan)
+  lengths, first = np.zeros(shape[:2], np.int32), np.zeros(shape[:2], np.int32)
+  made, ended = np.zeros(shape[:2], int), np.zeros(shape[:2], int)
+  going = np.repeat(p.lengths[:, None] > 0, tiny.G, 1)
+  states = {(i, g): reset(EXAMPLES[i], numbers[i]) for i, g in np.argwhere(going).tolist()}
+  for t in range(LONG):
+    here = going & (lengths == t)  # the others are past it: given tokens stand there
+    logits = tiny.completion_logits("test_qwen3", tiny.weights(), p, tokens, lengths)[:, :, t]
+    found = decoding.sample(
+      logits.reshape(-1, tiny.V),
+      jnp.asarray(u[..., t].reshape(-1)),
+      temperature=0.7,
+      top_k=0,
+      top_p=1.0,
+      min_p=0.0,
+    )
+    token, logprob = (np.asarray(x).reshape(shape[:2]) for x in found[:2])
+    tokens[here, t], logprobs[here, t], sampled[here, t] = token[here], logprob[here], True
+    lengths += here
+    for i, g in np.argwhere(here).tolist():
+      n = lengths[i, g]
+      stopped = tokens[i, g, t] in tiny.STOP
+      if not stopped and n < LONG and not (turn_length and n - first[i, g] == turn_length):
+        continue
+      ended[i, g] = STOPPED if stopped else TRUNCATED
+      made[i, g] += 1
+      own = tokens[i, g, first[i, g] : n].tolist()
+      turn = step(states[i, g], Completion("", own, ended[i, g], []))
+      states[i, g] = turn.state
+      if turn.reward is not None:
+        rewards[i, g, t] = turn.reward * 0.5 ** (made[i, g] - 1)
+      ids = list(map(int, turn.observation.split())) if turn.observation else []
+      if ids and made[i, g] < turns and n + len(ids) < LONG:
+        tokens[i, g, n : n + len(ids)] = ids
+        lengths[i, g] = first[i, g] = n + len(ids)
+      else:
+        going[i, g] = False
+        ended[i, g] = TRUNCATED if ids else ended[i, g]
+  return {
+    "tokens": tokens, "sampled": sampled, "sampler_logprobs": logprobs, "lengths": lengths,
+    "ended": ended, "rewards": rewards, "turns": made,
+  }  # fmt: skip
+
+
+def assert_played(got: Rollouts, want: dict[str, np.ndarray]) -> None:
+  np.testing.assert_array_equal(got.lengths, want["lengths"])
+  np.testing.assert_array_equal(got.sampled, want["sampled"])
+  real = np.arange(LONG) < got.lengths[..., None]
+  np.testing.assert_array_equal(np.where(real, got.tokens, 0), np.where(real, want["tokens"], 0))
+  np.testing.assert_array_equal(got.ended[want["turns"] > 0], want["ended"][want["turns"] > 0])
+  np.testing.assert_allclose(got.sampler_logprobs, want["sampler_logprobs"], atol=5e-5)
+  np.testing.assert_array_equal(got.given, ~np.isnan(want["rewards"]))
+  np.testing.assert_allclose(got.rewards, np.nan_to_num(want["rewards"]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("slots", [0, 5])
+def test_episodes_are_those_of_the_slow_twin(slots):
+  """Tokens, who wrote them, log-probs, ends and discounted rewards; one to six turns."""
+  got, statistics, faults = play(slots=slots, discount=0.5)
+  want = naive_play()
+  assert_played(got, want)
+  assert set(want["turns"][want["turns"] > 0]) >= {1, 2, 3, 4} and not faults
+  assert 0 < statistics["slot_use"] <= 1 and statistics["decode_steps"] > 0
+
+
+def test_limits_of_turns_and_of_their_tokens():
+  got, *_ = play(turns=2, turn_length=2, discount=0.5)
+  want = naive_play(turns=2, turn_length=2)
+  assert_played(got, want)
+  assert want["turns"].max() == 2 and (want["ended"] == TRUNCATED).any()
+
+
+def test_a_bound_on_programs_changes_no_episode():
+  got, *_ = play(most=2, discount=0.5)
+  assert_played(got, naive_play())
+
+
+@pytest.mark.parametrize("mesh", [(1, 2, 2, 1), pytest.param((2, 2, 1, 2), marks=pytest.mark.slow)])
+def test_the_mesh_changes_no_episode(mesh):
+  got, *_ = play(mesh=mesh, slots=8, discount=0.5)
+  assert_played(got, naive_play())
+
+
+def test_log_probs_are_the_learners_in_every_turn():
+  got, *_ = play(slots=5)
+  learned, *_ = tiny.logprobs()(tiny.weights(), got.prompts, got.tokens, got.lengths, Packing())
+  assert naive_play()["turns"].max() >= 5
+  np.testing.assert_allclose(
+    got.sampler_logprobs[got.sampled], np.asarray(learned)[got.sampled], atol=5e-5
+  )
+
+
+def test_an_environment_that_fails_ends_its_episode_alone():
+  """Raised in a turn, or a wrong answer: the others are as before."""
+
+  def sometimes(state: Any, completion: Completion) -> Any:
+    if sum(completion.tokens) % 9 == 1:
+      raise KeyError("no such tool")
+    return step(state, completion) if sum(completion.tokens) % 9 != 2 else "nothing"
+
+  got, _, faults = play(step=sometimes, discount=0.5)
+  want = naive_play()
+  messages = set(faults.values())
+  assert any("KeyError: 'no such tool'" in text and "turn " in text for text in messages)
+  assert any("returned 'nothing'; use grpo_jax.types.Turn" in text for text in messages)
+  failed = np.zeros(got.lengths.shape, bool)
+  for place in faults:
+    failed[place] = True
+    assert got.ended[place] == TRUNCATED
+  assert 0 < failed.sum() < 40
+  np.testing.assert_array_equal(got.lengths[~failed], want["lengths"][~failed])
+  np.testing.assert_array_equal(got.sampled[~failed], want["sampled"][~failed])
+
+
+def test_samples_of_a_prompt_begin_alike_and_keys_differ():
+  numbers = episodes.reset_numbers(jax.random.key(0), 4)
+  assert len(set(numbers.tolist())) == 4
+  np.testing.assert_array_equal(numbers[:2], episodes.reset_numbers(jax.random.key(0), 2))
+  assert (numbers != episodes.reset_numbers(jax.random.key(1), 4)).all()
+
+
+def test_text_and_turns_of_an_episode():
+  """The stop token is cut at the end alone; a turn's end is a step."""
+  sampled = np.array([1, 1, 0, 0, 1, 0, 1, 1], bool)
+  tokens = np.arange(1, 9)
+  whole = rollouts.completion(tokens, 8, STOPPED, Ids(), sampled)
+  assert whole.text == "1 2 3 4 5 6 7" and whole.step_ends == (1, 4, 7)
+  cut = rollouts.completion(tokens, 8, TRUNCATED, Ids(), sampled)
+  assert cut.text == "1 2 3 4 5 6 7 8"
