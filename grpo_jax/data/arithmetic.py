@@ -108,6 +108,8 @@ class Arithmetic:
     max_steps: the largest number of steps of a problem.
     families: the families of problems; empty: all.
     words: whether a step has words ("Ann has 48 / 2 = 24") or is the equation alone.
+    calls: whether a step calls a calculator ("Ann has <<calc: 48 / 2>>24", environments/calculator)
+      in place of an equation.
 
   An example's meta holds `family`, `numbers` (in the order of the question), `steps` (how many),
   `results` (the exact value of each step as int; the last one is the answer) and `index`.
@@ -124,6 +126,7 @@ class Arithmetic:
     max_steps: int = 4,
     families: Sequence[str] = (),
     words: bool = True,
+    calls: bool = False,
   ):
     if split not in SPLITS:
       raise SettingError(f"data split {split!r}: arithmetic has {', '.join(sorted(SPLITS))}")
@@ -142,7 +145,8 @@ class Arithmetic:
         f"data.arithmetic.min_steps = {min_steps}, max_steps = {max_steps}: no family has such "
         f"problems; steps go from 1 to {max(len(problem.steps) for problem in PROBLEMS)}"
       )
-    self._split, self._seed, self._size, self._words = split, seed, size, words
+    self._split, self._seed, self._size = split, seed, size
+    self._words, self._calls = words, calls
     self._max_number, self._max_factor = max_number, max_factor
     self._kept = {family: [p for p in kept if p.family == family] for family in FAMILIES}
     self._kept = {family: problems for family, problems in self._kept.items() if problems}
@@ -166,7 +170,9 @@ class Arithmetic:
     lines = []
     for step, (left, right, result) in zip(problem.steps, solved, strict=True):
       label = _label(step, words) if self._words else ""
-      lines.append(f"{label}{left} {step.op} {right} = {result}")
+      equation = f"{left} {step.op} {right}"
+      worked = f"<<calc: {equation}>>{result}" if self._calls else f"{equation} = {result}"
+      lines.append(label + worked)
     answer = str(solved[-1][2])
     meta = {
       "family": problem.family,
@@ -216,6 +222,7 @@ def settings() -> ConfigDict:
   c.min_steps = 1  # fewest steps of a problem
   c.max_steps = 4  # most steps of a problem
   c.families = ()  # families of problems; empty: all
+  c.calls = False  # whether a step calls the calculator of environments/calculator.py
   c.words = True  # whether a step says what it works out, or is the equation alone
   return c
 

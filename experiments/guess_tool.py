@@ -1,0 +1,56 @@
+"""GRPO over turns: a number from 1 to 31 is guessed with `higher` and `lower` for an answer.
+
+    launch/local.sh --config=experiments/guess_tool.py --workdir=runs/guess
+
+A decoder of 0.8 million parameters learns the game by SFT, from games in which any number that is
+still possible is guessed, in DIR/first. Then it learns by GRPO from nothing but whether it has
+found the number within five guesses: halving what is left finds every one
+(environments/guess.py).
+"""
+
+from ml_collections import ConfigDict
+
+from experiments import arguments, presets, stages
+from grpo_jax.setup import defaults
+
+
+def get_config(arg: str = "") -> ConfigDict:
+  """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
+  args = arguments.parse_arg(arg, objective="grpo")
+  c, first = both(), both()
+  presets.choose(c, args.objective)
+  c.steps = 150
+  c.data.prompts = 32
+  c.sampler.group = 16
+  c.rewards.functions = ()
+  c.learner.lr = 3e-4
+  c.learner.warmup = 5
+  c.eval.every = 25
+
+  presets.choose(first, "sft")
+  first.tokenizer = "words"
+  first.model.variant = "mini"
+  first.steps = 150
+  first.data.prompts = 64
+  first.learner.lr = 2e-3
+  first.learner.warmup = 20
+  first.eval.problems = 0  # GRPO begins with an evaluation of what it ends with
+  stages.put_first(c, first, "data.hidden_number")
+  return c
+
+
+def both() -> ConfigDict:
+  """Returns what the two runs have in common: the model, the games and the evaluation."""
+  c = defaults.get_config()
+  c.data.name = "hidden_number"
+  c.data.max_prompt_length = 24
+  c.sampler.max_length = 48
+  c.sampler.stop = ("\n",)
+  c.environment.name = "guess"
+  c.environment.arguments = (("guesses", 5),)
+  c.model.layers = "unroll"
+  c.learner.b2 = 0.95
+  c.eval.problems = 31
+  c.eval.samples = 16
+  c.eval.reward = "grpo_jax.environments.guess:solved"
+  return c

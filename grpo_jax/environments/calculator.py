@@ -1,0 +1,70 @@
+"""Answers calls of a calculator: `<<calc: 37 * 48>>` gets 1776, and the policy goes on after it.
+
+    c.environment.name = "calculator"
+    c.sampler.stop = (">>",)          # a call ends the turn
+
+The expression may have numbers, + - * /, brackets and blanks; the result is exact, and a fraction
+that is no decimal number of at most LONGEST digits is rounded. Any other turn ends the episode.
+The environment gives no reward: rewards.functions judge the whole completion, results included.
+"""
+
+import ast
+import operator
+import re
+from collections.abc import Callable
+from fractions import Fraction
+
+from grpo_jax.aliases import Json
+from grpo_jax.types import STOPPED, Completion, Turn
+
+CALL = re.compile(r"<<calc:([^<>]*)$")  # the stop text is cut from a turn
+LONGEST = 12  # digits of a number; larger results are an error, so that nothing takes long
+MOST = 100  # characters of an expression
+WRONG = "error"
+
+_OPERATIONS: dict[type, Callable[[Fraction, Fraction], Fraction]] = {
+  ast.Add: operator.add,
+  ast.Sub: operator.sub,
+  ast.Mult: operator.mul,
+  ast.Div: operator.truediv,
+}
+
+
+def step(state: Json, completion: Completion) -> Turn:
+  """Returns the result of the call that ended the turn; without one the episode is over."""
+  call = CALL.search(completion.text)
+  if completion.ended != STOPPED or call is None:
+    return Turn(state)
+  return Turn(state, result(call[1]))
+
+
+def result(expression: str) -> str:
+  """Returns the value of an expression as text, or WRONG."""
+  try:
+    if len(expression) > MOST:
+      raise ValueError(f"more than {MOST} characters")
+    return shown(value(ast.parse(expression.strip(), mode="eval").body))
+  except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+    return WRONG
+
+
+def value(node: ast.AST) -> Fraction:
+  """Returns the exact value of a parsed expression; nothing of it is executed."""
+  if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+    number = Fraction(str(node.value))
+  elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+    number = -value(node.operand)
+  elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+    number = _OPERATIONS[type(node.op)](value(node.left), value(node.right))
+  else:
+    raise ValueError("not arithmetic")
+  if abs(number) >= 10**LONGEST:
+    raise ValueError("too large")
+  return number
+
+
+def shown(number: Fraction) -> str:
+  """Returns a number in digits: whole, or a decimal."""
+  if number.denominator == 1:
+    return str(number.numerator)
+  return f"{float(number):.{LONGEST}g}"
