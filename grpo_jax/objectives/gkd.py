@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from grpo_jax.errors import SettingError
 from grpo_jax.objectives import common, metrics, shared_settings
 from grpo_jax.objectives.base import Objective, needs_teacher
 from grpo_jax.ops import surrogate
@@ -40,10 +41,16 @@ def divergence(cfg: ConfigDict) -> Divergence:
 
 
 def check(cfg: ConfigDict) -> None:
-  """Refuses bad values."""
+  """Refuses bad values, and a share of a mixture that is not made."""
   shared_settings.check(cfg)
   shared_settings.check_at_least(cfg, 0, "ratio_cap")
   divergence(cfg)
+  beta, default = cfg.jensen_shannon_beta, settings().jensen_shannon_beta
+  if cfg.divergence != "jensen_shannon" and beta != default:
+    raise SettingError(
+      f"jensen_shannon_beta={beta!r} with divergence={cfg.divergence!r}: only jensen_shannon mixes "
+      f"the two; use {default!r}, or divergence='jensen_shannon'"
+    )
 
 
 def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:

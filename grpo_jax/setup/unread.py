@@ -82,6 +82,16 @@ def rows(experiment: Experiment) -> list[Row]:
       Row(f"environment.{name}", bool(experiment.environment.name), "there is no environment.name")
       for name in ENVIRONMENT
     ),
+    Row(
+      "reference.max_prompt_length",
+      bool(experiment.reference.prompt),
+      "with reference.prompt='': the teacher is asked what the policy is",
+    ),
+    Row(
+      "reference.success",
+      "{success}" in experiment.reference.prompt,
+      "is read only with {success} in reference.prompt",
+    ),
     Row("offline.teacher", sampled, no_samples),
     *(Row(f"offline.{name}", not live, f"is not of {loop}") for name in OFFLINE),
     *(

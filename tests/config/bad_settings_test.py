@@ -18,7 +18,7 @@ import tiny
 from bad_settings import ACCEPTED, BAD, Bad
 from ml_collections import ConfigDict, config_dict
 
-from experiments import arguments, arithmetic, run
+from experiments import arguments, arithmetic, presets, run
 from experiments.measure import benchmark, benchmarks, compare, comparisons
 from grpo_jax.config import forms, kinds, sections
 from grpo_jax.distributed import sharding
@@ -221,7 +221,7 @@ def test_every_objective_checks_every_number_that_it_declares():
     ):
       of_numbers[bad.objective].add(bad.name.removeprefix("objective."))
   for name in bad_settings.OBJECTIVES:
-    section = registry.objective(name).settings()
+    section = registry.objective(presets.PRESETS[name][0]).settings()
     numbers = {each for each in section if type(section[each]) in (int, float)}
     assert numbers - of_numbers[name] <= set(free), name
 

@@ -5,6 +5,7 @@ all.
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from experiments import presets
 from grpo_jax.config import forms, kinds, sections
 from grpo_jax.setup import registry
 
@@ -31,7 +32,7 @@ class Accepted(NamedTuple):
   reason: str
 
 
-OBJECTIVES = ("grpo", "gspo", "cispo", "rpg", "ppo", "rft", "dpo", "sft", "target_prob")
+OBJECTIVES = ("grpo", "gspo", "cispo", "rpg", "ppo", "rft", "dpo", "sft", "target_prob", "opsd")
 
 
 def of_row(name: str, row: kinds.Kind) -> Iterator[Bad]:
@@ -64,7 +65,7 @@ def of_objective(name: str) -> Iterator[Bad]:
   """Yields values of another kind, and numbers that are not finite, for every setting of an
   objective.
   """
-  section = registry.objective(name).settings()
+  section = registry.objective(presets.PRESETS[name][0]).settings()
   for setting in section:
     default = section[setting]
     if setting == "max_length":
@@ -292,6 +293,26 @@ BY_HAND = (
   Bad("objective.advantage", "none.py:f", "no such file"),
   Bad("objective.advantage", "os.path:join", "is of Python's own library"),
   # settings that this run would not read
+  Bad(
+    "objective.jensen_shannon_beta",
+    0.3,
+    "with divergence='forward': only jensen_shannon mixes",
+    objective="opsd",
+    also={"objective.divergence": "forward"},
+  ),
+  Bad(
+    "reference.max_prompt_length",
+    99,
+    "reference.prompt='': the teacher is asked what the policy is; use 1024",
+    objective="opsd",
+    also={"reference.prompt": "", "ref_from": "x"},
+  ),
+  Bad(
+    "reference.success",
+    1.0,
+    "is read only with {success} in reference.prompt; use 0.5",
+    objective="opsd",
+  ),
   Bad("learner.critic_lr", 1e-3, "has no critic; use 1e-05"),
   Bad("ref_from", "runs/1", "reads no reference from a folder; use ''"),
   Bad("ref_from", "runs/1", "reads no reference", objective="sft"),
