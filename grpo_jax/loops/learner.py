@@ -73,7 +73,8 @@ class Learner:
     self.needs = objective.needs
     if reads_reference(self.needs):
       self.teacher = references.owner(experiment, model)
-      references.check_source(experiment.ref_from, self.teacher, "ref_from")
+      if not experiment.reference.ema:  # one that moves is saved: only a fresh run reads the folder
+        references.check_source(experiment.ref_from, self.teacher, "ref_from")
     updates = experiment.steps * experiment.learner.mu * experiment.learner.minibatches
     self.rate = optimizer.schedule(experiment.learner, updates)
     self.tx = optimizer.make_optimizer(

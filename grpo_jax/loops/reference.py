@@ -26,6 +26,11 @@ from grpo_jax.setup import parameters, references
 class Policy(Learner):
   """Trains a policy whose reference is part of the run."""
 
+  def start(self) -> None:
+    """Refuses a bad `ref_from`, which a resumed run does not read, and starts as a learner does."""
+    references.check_source(self.experiment.ref_from, self.teacher, "ref_from")
+    super().start()
+
   def load_reference(self, pin: Json) -> Json:
     """Loads the base under adapters, if there are any; the loop sets `ref_params`."""
     return self.load_base(pin)

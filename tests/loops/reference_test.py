@@ -65,6 +65,22 @@ def test_with_a_share_of_one_it_is_the_policy_of_the_steps_start(tmp_path):
   jax.tree.map(np.testing.assert_array_equal, policy, tree)
 
 
+def test_a_resumed_run_needs_its_first_reference_no_more(tmp_path):
+  """The reference is in the checkpoints; a fresh run still reads the folder."""
+  teacher, moved = tmp_path / "teacher", tmp_path / "moved"
+  changes = {"reference.ema": 0.5, "ref_from": str(teacher)}
+  run(teacher, 1, **{"reference.ema": 0.5})
+  run(tmp_path / "two", 1, **changes)
+  whole, _, of_whole = run(tmp_path / "one", 2, **changes)
+  teacher.rename(moved)
+  resumed, _, of_resumed = run(tmp_path / "two", 2, **changes)
+  assert [line["kl"] for line in resumed] == [line["kl"] for line in whole]
+  assert whole[0]["kl"] > 0
+  jax.tree.map(np.testing.assert_array_equal, of_resumed, of_whole)
+  with pytest.raises(SettingError, match="ref_from=.*teacher': no such folder"):
+    run(tmp_path / "fresh", 1, **changes)
+
+
 def test_without_a_reference_it_is_refused():
   with pytest.raises(SettingError, match="reference.ema=0.5: .*no reference that could move"):
     checks.check_settings(
