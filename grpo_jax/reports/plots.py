@@ -36,6 +36,7 @@ HELD_OUT = (
 SHARES = (
   ("truncated", "truncated"),
   ("zero_variance", "groups without variance"),
+  ("teacher/taught", "with a teacher"),
   ("clip_low", "clipped below"),
   ("clip_high", "clipped above"),
 )
@@ -44,15 +45,17 @@ SPEEDS = (
   ("tokens_per_s/learn", "learning"),
   ("tokens_per_s/step", "whole step"),
 )
-# At mu = 1 the loss of a policy gradient is 0 up to rounding, whatever is learned.
-LOSS = Panel("loss", (("loss", "loss"),), False)
-ROUNDING = 1e-5
+# What never exceeds this in a whole run is not drawn. At mu = 1 the loss of a policy gradient is 0
+# up to rounding, whatever is learned, and nothing is clipped. Objectives without a clip report 0 as
+# well, and those that learn from every group report that none lacks variance.
+LEAST = {"loss": 1e-5, "clip_low": 0.0, "clip_high": 0.0, "zero_variance": 0.0}
 PANELS = (
   ACCURACY,
   Panel("reward", (("reward/mean", "mean"), ("reward/std", "std")), False),
-  LOSS,
+  Panel("loss", (("loss", "loss"),), False),
   Panel("reward model, held-out data", HELD_OUT, True),
   Panel("KL to the reference", (("kl", "KL"),), False),
+  Panel("divergence from the teacher (nats)", (("divergence", "divergence"),), False),
   Panel("gradient norm", (("grad_norm", "before clipping"),), False),
   Panel("learning rate", (("lr", "rate"),), False),
   Panel("entropy of the policy (nats)", (("entropy", "entropy"),), False),
@@ -81,16 +84,16 @@ def sampled_accuracies(lines: Lines) -> tuple[tuple[str, str], ...]:
 
 
 def panels(lines: Lines) -> list[Panel]:
-  """Returns the panels for which the run has at least one metric."""
+  """Returns the panels that have something to draw."""
   accuracy = ACCURACY._replace(metrics=ACCURACY.metrics + sampled_accuracies(lines))
   every = [accuracy if panel is ACCURACY else panel for panel in PANELS]
-  return [panel for panel in every if _says_something(lines, panel)]
+  return [panel for panel in every if any(_is_drawn(lines, name) for name, _ in panel.metrics)]
 
 
-def _says_something(lines: Lines, panel: Panel) -> bool:
-  """Returns whether the run has a metric of the panel, and a loss that is not mere rounding."""
-  values = np.concatenate([series(lines, name)[1] for name, _ in panel.metrics])
-  return bool(values.size) and (panel is not LOSS or bool(np.abs(values).max() > ROUNDING))
+def _is_drawn(lines: Lines, name: str) -> bool:
+  """Returns whether the run has this metric, and has it above its LEAST."""
+  values = series(lines, name)[1]
+  return bool(values.size) and (name not in LEAST or bool(np.abs(values).max() > LEAST[name]))
 
 
 def series(lines: Lines, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -156,9 +159,9 @@ def headline(folder: storage.Path, last_step: float) -> str:
 def _draw_panel(axes: matplotlib.axes.Axes, lines: Lines, panel: Panel) -> None:
   """Draws the metrics of a panel: values in a pale colour, moving averages in full colour."""
   for (name, label), color in zip(panel.metrics, itertools.cycle(COLORS)):
-    steps, values = series(lines, name)
-    if not len(steps):
+    if not _is_drawn(lines, name):
       continue
+    steps, values = series(lines, name)
     window = max(1, len(steps) // 20)
     if window > 1:
       axes.plot(steps, values, color=color, alpha=0.25, linewidth=0.8)

@@ -68,6 +68,32 @@ def test_groups_without_variance_are_drawn():
   assert panel.title == "shares"
 
 
+def test_a_teacher_is_drawn():
+  rows = [{"step": 1, "divergence": 0.5, "teacher/taught": 0.8}]
+  assert [panel.title for panel in plots.panels(rows)] == [
+    "divergence from the teacher (nats)",
+    "shares",
+  ]
+
+
+def test_clipping_is_drawn_only_if_something_was_clipped():
+  """Objectives without a clip report shares of 0, and those without flat groups as well."""
+  rows = [
+    {"step": 1, "clip_low": 0.0, "clip_high": 0.0, "zero_variance": 0.0},
+    {"step": 2, "clip_low": 0.0},
+  ]
+  assert plots.panels(rows) == []
+  for changes, labels in (
+    ({}, ["truncated"]),
+    ({"clip_high": 0.1}, ["truncated", "clipped above"]),
+  ):
+    lines = [row | {"truncated": 0.0} | changes for row in rows]
+    (panel,) = plots.panels(lines)
+    axes = matplotlib.figure.Figure().add_subplot()
+    plots._draw_panel(axes, lines, panel)
+    assert [line.get_label() for line in axes.get_lines()] == labels
+
+
 def test_smoothing_averages_over_what_there_is():
   np.testing.assert_allclose(plots.smooth(np.array([0.0, 3.0, 6.0, 9.0]), 3), [1.5, 3.0, 6.0, 7.5])
   np.testing.assert_allclose(plots.smooth(np.full(7, 2.0), 4), 2.0)
