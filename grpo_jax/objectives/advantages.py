@@ -73,7 +73,7 @@ def prefix_credit(rollouts: Rollouts, *, baseline: str, scale: str, ddof: int, e
 def maxrl(rollouts: Rollouts) -> Array:
   """Returns MaxRL's advantage [P, G, L], (r - mean) / mean (arXiv 2602.02710).
 
-  Rewards must not be negative: a negative mean counts as 0.
+  A total reward below 0 counts as 0.
   """
   total, scored, equal = _outcomes(rollouts, "maxrl")
   return _on_tokens(jnp.where(equal, 0.0, for_pass_at_k.maxrl(total, scored)), rollouts)

@@ -16,10 +16,11 @@ from grpo_jax.types import Array
 def maxrl(rewards: Array, real: Array) -> Array:
   """Returns (r - mean) / mean of the group, 0 if the mean is 0: MaxRL, arXiv 2602.02710.
 
-  For rewards of 0 and 1 that is 1 / p - 1 and -1, where p is the share of right answers.
+  For rewards of 0 and 1 that is 1 / p - 1 and -1, where p is the share of right answers. The paper
+  has no negative rewards, which could bring the mean as near to 0 as one likes: they count as 0.
 
   Args:
-    rewards: [P, G], of whole completions, at least 0.
+    rewards: [P, G], of whole completions.
     real: [P, G] bool, false for completions that fill the batch or have no reward.
 
   Returns:
@@ -27,6 +28,7 @@ def maxrl(rewards: Array, real: Array) -> Array:
   """
   chex.assert_rank(rewards, 2)
   chex.assert_equal_shape((rewards, real))
+  rewards = jnp.maximum(rewards, 0.0)
   mean = masked.masked_mean(rewards, real, axis=1, keepdims=True)
   relative = (rewards - mean) / jnp.where(mean > 0, mean, 1.0)
   return jnp.where(real & (mean > 0), relative, 0.0)

@@ -49,6 +49,14 @@ def test_maxrl_by_hand():
   np.testing.assert_allclose(pass_at_k.maxrl(rewards, real), expected, rtol=1e-6)
 
 
+def test_maxrl_counts_a_negative_reward_as_none():
+  """Taken as it is, the second row has a mean of 0.005 and advantages of 199 and -199."""
+  rewards = jnp.array([[1.0, -1.0, 0.0, 0.0], [1.0, -0.99, 0.0, 0.0], [-1.0, -2.0, -3.0, -4.0]])
+  real = jnp.array([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 1]], bool)
+  expected = [[3, -1, -1, -1], [1, -1, 0, 0], [0, 0, 0, 0]]
+  np.testing.assert_allclose(pass_at_k.maxrl(rewards, real), expected, rtol=1e-6)
+
+
 def test_maxrl_of_two_is_leave_one_out():
   """Where one of two is right, the mean is 1/2: (1 - 1/2) / (1/2) = 1, as 1 - 0."""
   rewards = jnp.array([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
