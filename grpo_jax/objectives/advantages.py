@@ -21,6 +21,7 @@ from grpo_jax.ops import pass_at_k as for_pass_at_k
 from grpo_jax.types import Array, Rollouts
 
 READ_OLD_POLICY = ("otb",)  # advantages that read the old policy's probabilities
+WITH_KL = ("reinforce_pp",)  # advantages that take off the KL of `kl_in_reward` themselves
 RIGHT = 0.5  # a completion with a larger total reward is right
 LEAST_VARIANCE = 1e-8  # of REINFORCE++, by its authors' code
 
@@ -127,15 +128,24 @@ def otb(rollouts: Rollouts) -> Array:
   return jnp.where(adv.flat(rewards, given)[:, None, None], 0.0, relative)
 
 
-def reinforce_pp(rollouts: Rollouts) -> Array:
+def reinforce_pp(
+  rollouts: Rollouts, *, beta: float = 0.0, kl_in_reward: bool = False, kl_estimator: str = "k1"
+) -> Array:
   """Returns the returns [P, G, L], normalised over all tokens of the batch (arXiv 2501.03262).
 
+      A[t] = (x[t] - mean(x)) / std(x)
+      x[t] = sum over given rewards j >= t of r[j] - beta sum over tokens j >= t of KL[j]
+
   REINFORCE++: a long completion counts for more of the mean and the std. As the paper's, the std
-  divides by n. A KL in the reward (`kl_in_reward`) is taken off afterwards, where the paper
-  normalises it, too.
+  divides by n. The KL is that of `kl_in_reward`, in the paper with k1; `flat`, which asks before
+  there are log-probs, gets the returns without it.
   """
   rewards, given = common.scored(rollouts, "reinforce_pp")
-  return _over_tokens(adv.returns_to_go(jnp.where(given, rewards, 0.0)), given, rollouts)
+  returns = adv.returns_to_go(jnp.where(given, rewards, 0.0))
+  if beta and kl_in_reward and rollouts.ref_logprobs is not None:
+    mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
+    returns = returns - beta * common.kl_to_come(rollouts, mask, kl_estimator, "reinforce_pp")
+  return _over_tokens(returns, given, rollouts)
 
 
 def reinforce_pp_baseline(rollouts: Rollouts) -> Array:

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.ops import advantages as adv
-from grpo_jax.ops import masked, surrogate
+from grpo_jax.ops import divergences, masked, surrogate
 from grpo_jax.ops import mismatch as of_sampler
 from grpo_jax.types import TRUNCATED, Array, Outputs, Rollouts, TrainBatch
 
@@ -169,6 +169,13 @@ def pair_signs(rollouts: Rollouts, cfg: ConfigDict, mask: Array) -> Array:
 def written(rollouts: Rollouts) -> Rollouts:
   """Returns rollouts without sampler log-probs: the policy's sampler did not write them."""
   return dataclasses.replace(rollouts, sampler_logprobs=None)
+
+
+def kl_to_come(rollouts: Rollouts, mask: Array, estimator: str, objective: str) -> Array:
+  """Returns the KL of the old policy to the reference from each token on, [P, G, L]."""
+  old = on_mask(require(rollouts.old_logprobs, "old_logprobs", objective), mask)
+  ref = on_mask(require(rollouts.ref_logprobs, "ref_logprobs", objective), mask)
+  return adv.returns_to_go(mask * divergences.kl_estimate(old, ref, estimator))
 
 
 # -- the policies of a loss

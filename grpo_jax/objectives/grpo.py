@@ -32,8 +32,8 @@ from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.objectives import common, metrics, shared_settings
+from grpo_jax.objectives.advantages import WITH_KL
 from grpo_jax.objectives.base import Needs, Objective
-from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import divergences, masked, surrogate
 from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 
@@ -82,9 +82,7 @@ def kl_return(rollouts: Rollouts, cfg: ConfigDict, mask: Array) -> Array:
   per-token losses miss. The baseline leaves the sample itself out, so that it changes only the
   variance.
   """
-  old = common.on_mask(common.require(rollouts.old_logprobs, "old_logprobs", cfg.name), mask)
-  ref = common.on_mask(common.require(rollouts.ref_logprobs, "ref_logprobs", cfg.name), mask)
-  to_come = adv.returns_to_go(mask * divergences.kl_estimate(old, ref, cfg.kl_estimator))
+  to_come = common.kl_to_come(rollouts, mask, cfg.kl_estimator, cfg.name)
   samples = to_come.shape[1]
   if samples == 1:
     return to_come
@@ -92,12 +90,12 @@ def kl_return(rollouts: Rollouts, cfg: ConfigDict, mask: Array) -> Array:
 
 
 def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
-  """Returns the batch with the given advantages: less the KL if it is in the reward, and 0 on the
-  tokens that `top_entropy` leaves out.
+  """Returns the batch with the given advantages: less the KL of the reward, unless they have it in
+  them, and 0 on the tokens that `top_entropy` leaves out.
   """
   advantages = common.require(advantages, "advantages (the setting `advantage`)", cfg.name)
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
-  if cfg.beta and cfg.kl_in_reward:
+  if cfg.beta and cfg.kl_in_reward and cfg.advantage not in WITH_KL:
     advantages = advantages - cfg.beta * kl_return(rollouts, cfg, mask)
   if cfg.get("top_entropy", 1.0) < 1.0:
     entropy = common.require(rollouts.old_entropy, "old_entropy", cfg.name)

@@ -303,9 +303,9 @@ MUTANTS = (
   ),
   Mutant(
     "the KL in the reward stops at its own token",
-    OBJECTIVES + "grpo.py",
-    "to_come = adv.returns_to_go(mask * divergences.kl_estimate(old, ref, cfg.kl_estimator))",
-    "to_come = mask * divergences.kl_estimate(old, ref, cfg.kl_estimator)",
+    OBJECTIVES + "common.py",
+    "return adv.returns_to_go(mask * divergences.kl_estimate(old, ref, estimator))",
+    "return mask * divergences.kl_estimate(old, ref, estimator)",
     "tests/ops/divergences_test.py::test_over_two_steps_only_k1_in_the_reward_sees_what_a_token_does_to_the_next",
   ),
   Mutant(
@@ -469,6 +469,13 @@ MUTANTS = (
     "estimate(cfg.critic_lam) + values",
     "gae + values",
     "tests/objectives/ppo_test.py::test_vapo_has_a_lambda_by_length_and_one_for_the_critic",
+  ),
+  Mutant(
+    "REINFORCE++'s KL is taken off a second time, after it was normalised",
+    OBJECTIVES + "grpo.py",
+    "if cfg.beta and cfg.kl_in_reward and cfg.advantage not in WITH_KL:",
+    "if cfg.beta and cfg.kl_in_reward:",
+    "tests/objectives/advantages_test.py::test_reinforce_pp_normalises_the_kl_with_the_rewards",
   ),
   Mutant(
     "REINFORCE++ counts each completion once in the mean",

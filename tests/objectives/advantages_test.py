@@ -55,6 +55,23 @@ def test_reinforce_pp_counts_every_token_of_the_batch():
   assert jnp.sum(found != 0) == 4
 
 
+def test_reinforce_pp_normalises_the_kl_with_the_rewards():
+  """With k1 of 1 and 2 on the first completion and 4 on the other, and beta = 1/2, the returns are
+  1 - 3/2, 1 - 1 and 0 - 2: mean -5/6, variance 13/18.
+  """
+  r = outcomes([[1, 0]], [[2, 1]])
+  old = jnp.full(r.tokens.shape, -1.0)
+  apart = jnp.array([[[1.0, 2, 9, 9, 9, 9], [4.0, jnp.inf, 9, 9, 9, 9]]])
+  r = cases.replace(r, old_logprobs=old, ref_logprobs=old - apart)
+  expected = (np.array([-0.5, 0, -2]) + 5 / 6) / np.sqrt(13 / 18)
+  cfg = cases.settings(advantage="reinforce_pp", beta=0.5, kl_in_reward=True, kl_estimator="k1")
+  found = cases.prepare(r, cfg).advantages  # the KL is taken off once
+  np.testing.assert_allclose(found[0, [0, 0, 1], [0, 1, 0]], expected, rtol=1e-5)
+  assert jnp.sum(found != 0) == 3
+  without = cases.settings(advantage="reinforce_pp", beta=0.5)  # its KL is in the loss
+  np.testing.assert_allclose(cases.prepare(r, without).advantages, named.reinforce_pp(r))
+
+
 def test_reinforce_pp_with_a_baseline_first_centres_each_group():
   """In the first group 1/2 on three tokens and -1/2 on one; the other group's rewards are equal."""
   r = outcomes([[1, 0], [7, 7]], [[3, 1], [2, 2]])
