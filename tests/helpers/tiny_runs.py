@@ -63,6 +63,12 @@ def get_config():
 """
 
 
+def metrics_of_steps(folder: pathlib.Path) -> list[dict[str, Any]]:
+  """The lines of metrics.jsonl that the steps of a run wrote, without those of evaluations."""
+  text = (folder / "metrics.jsonl").read_text()
+  return [line for line in map(json.loads, text.splitlines()) if "loss" in line]
+
+
 def as_json(config: ConfigDict) -> dict[str, Any]:
   """A config as DIR/config.json has it."""
   return json.loads(config.to_json_best_effort())

@@ -1,7 +1,5 @@
 """Tests the weight of the entropy bonus, adapted to a target."""
 
-import json
-
 import jax
 import numpy as np
 import optax
@@ -70,8 +68,7 @@ def test_a_run_adapts_the_weight_and_is_resumed_with_it(tmp_path):
   def lines(folder, steps):
     changes = {"steps": steps, "learner.entropy_target": 50.0, "learner.entropy_step": 0.25}
     online.train(resolve(config(**changes)), str(folder))
-    text = (folder / "metrics.jsonl").read_text()
-    return [line for line in map(json.loads, text.splitlines()) if "loss" in line]
+    return tiny_runs.metrics_of_steps(folder)
 
   lines(tmp_path / "two", 2)
   resumed, whole = lines(tmp_path / "two", 3), lines(tmp_path / "one", 3)

@@ -1,7 +1,5 @@
 """A reference that moves with the policy."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,14 +28,13 @@ def run(folder, steps, **changes):
   """Runs or resumes, and returns the lines of metrics and the parameters of both trees."""
   experiment = resolve(tiny_runs.config(SHORT | {"steps": steps} | changes))
   online.train(experiment, str(folder))
-  lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
   decoder = build.model(experiment).decoder
   abstract = {"policy": parameters.abstract(decoder)}
   trees = [
     checkpoint.restore_params(str(folder), abstract, learner=name)["policy"]
     for name in ("policy", weights.REFERENCE)
   ]
-  return [line for line in lines if "loss" in line], *jax.device_get(trees)
+  return tiny_runs.metrics_of_steps(folder), *jax.device_get(trees)
 
 
 def test_it_goes_a_share_of_the_way():
@@ -103,8 +100,7 @@ def test_a_teacher_of_another_shape_teaches_and_the_run_is_resumed(tmp_path):
     c = tiny_runs.config(plain | {"steps": steps, "ref_from": str(tmp_path / "teacher")})
     c.objective = defaults.objective("gkd", c)
     online.train(resolve(c), str(folder))
-    text = (folder / "metrics.jsonl").read_text()
-    return [line for line in map(json.loads, text.splitlines()) if "loss" in line]
+    return tiny_runs.metrics_of_steps(folder)
 
   assert lines(tmp_path / "two", 1)[0]["grad_norm"] > 0
   resumed, whole = lines(tmp_path / "two", 2), lines(tmp_path / "one", 2)

@@ -1,6 +1,5 @@
 """What a teacher is asked that the policy is not told."""
 
-import json
 import types
 
 import numpy as np
@@ -192,8 +191,7 @@ def test_a_run_teaches_itself_and_is_resumed(tmp_path, objective, reported):
     c = tiny_runs.config(short | {"steps": steps})
     c.objective = defaults.objective(objective, c)
     online.train(resolve(c), str(folder))
-    text = (folder / "metrics.jsonl").read_text()
-    return [line for line in map(json.loads, text.splitlines()) if "loss" in line]
+    return tiny_runs.metrics_of_steps(folder)
 
   first = lines(tmp_path / "two", 1)
   assert first[0]["teacher/taught"] == 1.0 and first[0]["grad_norm"] > 0

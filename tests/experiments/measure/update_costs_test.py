@@ -30,7 +30,7 @@ config_of = functools.partial(costs.row_config, FILE, TINY)
 
 @pytest.mark.parametrize("row", costs.ROWS)
 def test_every_row_has_a_config_that_a_run_would_have(row):
-  """A teacher is of the policy's own start, and overrides hold."""
+  """Starts a teacher as the policy does, and takes the overrides."""
   c = config_of(row)
   preset, changes = costs.VARIANTS.get(row, (row, {}))
   assert c.objective.name == presets.PRESETS[preset][0]
