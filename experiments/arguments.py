@@ -6,7 +6,6 @@ jax is not imported here, so that a mistake is reported at once.
 import ast
 import contextlib
 import difflib
-import importlib.util
 import operator
 import os
 import re
@@ -16,8 +15,9 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from absl import flags
-from ml_collections import ConfigDict, FrozenConfigDict, config_flags
+from ml_collections import ConfigDict, config_flags
 
+from experiments import config_files
 from grpo_jax.config import sections, table
 from grpo_jax.errors import GrpoError, SettingError
 from grpo_jax.io import storage
@@ -112,7 +112,7 @@ def parse_flags(argv: list[str], operands: int = 0) -> list[str]:
       path = _value_of("config", argv)
       if not path:
         fail("--config is missing, as in --config=experiments/arithmetic.py")
-      config = load(path)
+      config = config_files.load(path)
     rest = _parse(argv, config)
     for name in set(FOLDERS) & set(flags.FLAGS):
       flags.FLAGS[name].value = _expanded(name, flags.FLAGS[name].value)
@@ -267,56 +267,6 @@ def _value_of(flag: str, argv: list[str]) -> str | None:
     elif re.fullmatch(rf"--?{flag}", arg) and i + 1 < len(argv):
       value = argv[i + 1]
   return value
-
-
-def _no_such_file(path: str) -> str:
-  """Returns the message for a config file that does not exist, with a similar name if any."""
-  folder = os.path.dirname(path) or "."
-  beside = [os.path.join(os.path.dirname(path), f) for f in _listdir(folder) if f.endswith(".py")]
-  close = difflib.get_close_matches(path, beside, 1, 0.8)
-  hint = f"; did you mean {' or '.join(close)}?" if close else ", seen from " + os.getcwd()
-  return f"--config={path}: no such file{hint}"
-
-
-def _listdir(folder: str) -> list[str]:
-  """Returns the names in a folder, none if there is no such folder."""
-  try:
-    return sorted(os.listdir(folder))
-  except OSError:
-    return []
-
-
-def load(path: str) -> ConfigDict:
-  """Returns the config that `FILE[:arguments]` makes, or ends the program if it makes none."""
-  file, *arg = path.split(":", 1)
-  if not os.path.isfile(file):
-    fail(_no_such_file(file))
-  if not file.endswith(".py"):
-    fail(f"--config={path}: {file} is no Python file; its name should end in .py")
-  try:
-    spec = importlib.util.spec_from_file_location("config", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    config = module.get_config(*arg)
-  except GrpoError as error:
-    fail(f"--config={path}: {error}")
-  except SystemExit as error:
-    fail(f"--config={path}: it ends the program, sys.exit({error.code!r}); return a config")
-  except Exception as error:  # a config file may raise anything
-    lines = [
-      f.lineno
-      for f in traceback.extract_tb(error.__traceback__)
-      if f.filename == os.path.abspath(file)
-    ]
-    fail(
-      f"--config={path}: {':'.join([file, *map(str, lines[-1:])])}: {type(error).__name__}: {error}"
-    )
-  if not isinstance(config, ConfigDict) or isinstance(config, FrozenConfigDict):
-    fail(
-      f"--config={path}: its get_config() must return an ml_collections.ConfigDict, not "
-      f"{type(config).__name__}"
-    )
-  return config
 
 
 def _wrong_value(

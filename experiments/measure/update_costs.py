@@ -28,7 +28,7 @@ import numpy as np
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
-from experiments import arguments, presets
+from experiments import arguments, config_files, presets
 from grpo_jax.config import sections
 from grpo_jax.errors import SettingError
 from grpo_jax.learning.state import TrainState
@@ -100,7 +100,7 @@ def row_config(path: str, overrides: dict[str, Any], row: str) -> ConfigDict:
   teacher = registry.objective(presets.PRESETS[preset][0]).teacher
   separator = "," if ":" in path else ":"
   asked = f"{path}{separator}objective={preset}"
-  config = arguments.load(asked + (",teacher=its own start" if teacher else ""))
+  config = config_files.load(asked + (",teacher=its own start" if teacher else ""))
   config.update_from_flattened_dict(overrides | changes)
   if teacher:  # has the weights that the policy starts from
     config.update_from_flattened_dict({teacher: config.init_from})
