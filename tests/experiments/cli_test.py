@@ -213,7 +213,7 @@ def test_a_module_of_loops_without_train_is_no_loop():
 
 def add_loop(monkeypatch, tmp_path, text):
   (tmp_path / "made_up.py").write_text(textwrap.dedent(text))
-  monkeypatch.setattr(loops, "__path__", [str(tmp_path)])
+  monkeypatch.setattr(loops, "__path__", [str(tmp_path), *loops.__path__])
   monkeypatch.delitem(sys.modules, "grpo_jax.loops.made_up", raising=False)
   config = defaults.get_config()
   config.loop, config.steps = "made_up", 3
