@@ -89,6 +89,7 @@ class Writer:
     # of each phase since the last `step`; those of "compile" count in other phases, too
     self.seconds: dict[str, float] = {}
     self._shown: dict[str, float | None] = {}
+    self._evaluated = 0  # the step of the last evaluation
     self._ends: collections.deque[float] = collections.deque(maxlen=21)
     self._last_line = -math.inf
     self._warned: set[str] = set()
@@ -223,6 +224,7 @@ class Writer:
   def evaluation(self, step: int, metrics: Mapping[str, Number]) -> None:
     """Writes and prints the metrics of an evaluation after `step` steps."""
     if self.active:
+      self._evaluated = step
       self._write(step, metrics)
       line = "  ".join(f"{name} {terminal.number(x)}" for name, x in clean(metrics).items())
       self.say(f"after {step} steps:  {line}")
@@ -278,12 +280,12 @@ class Writer:
     # the loss of a policy gradient says nothing
     hidden = {"loss"} if "reward/mean" in self._shown else set()
     hidden |= set() if self._shown.get("reward_faults") else {"reward_faults"}
-    shown = [
-      (label, self._shown[name], form)
+    return "  ".join(
+      f"{label} {terminal.number(self._shown[name], form)}"
+      + (f" at step {self._evaluated}" if name.startswith("eval/") else "")
       for name, label, form in SHOWN
       if name in self._shown.keys() - hidden
-    ]
-    return "  ".join(f"{label} {terminal.number(value, form)}" for label, value, form in shown)
+    )
 
   def _left(self, step: int) -> str:
     """Returns the time left after `step`, as H:MM:SS."""

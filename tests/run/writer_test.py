@@ -110,6 +110,14 @@ def test_an_evaluation_is_always_written(tmp_path):
   assert "after 7 steps:  eval/accuracy 0.25" in out.file.getvalue()
 
 
+def test_the_line_of_a_step_says_when_the_policy_was_evaluated(tmp_path):
+  out = console()
+  with Writer(tmp_path, log(), 10, first_step=7, console=out) as writer:
+    writer.evaluation(7, {"eval/accuracy": 0.25})
+    writer.step(7, {"reward/mean": 0.5})
+  assert "step 8/10  reward 0.500  eval 25.0% at step 7  " in out.file.getvalue()
+
+
 def test_a_restart_appends(tmp_path):
   for step in range(2):
     with Writer(tmp_path, log(), 2, first_step=step, console=console()) as writer:
