@@ -151,6 +151,9 @@ def _parse(argv: list[str], config: ConfigDict) -> list[str]:
   for match in overrides:
     if match["name"] not in names:
       fail(_unknown_setting(match["name"], config, names))
+  first = next((arg for arg in argv[1:] if re.match(r"--?(no)?config\b", arg)), "")
+  if _OVERRIDE.fullmatch(first):
+    fail(f"{first}: stands before --config; write --config=FILE first")
   try:
     return flags.FLAGS(argv)
   except StopIteration:

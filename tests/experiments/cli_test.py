@@ -151,7 +151,14 @@ WRONG = [
   (["--config=README.md"], "README.md is no Python file; its name should end in .py"),
   (["--flagfile=/nowhere"], "Unable to open flagfile"),
   (["--config=CONFIG", "stray"], "stray: not understood; a setting is written --config.NAME=VALUE"),
-  (["--config.steps=3", "--config=CONFIG"], "--config.steps=3 in argv before a value for --config"),
+  (
+    ["--config.steps=3", "--config=CONFIG"],
+    "error: --config.steps=3: stands before --config; write --config=FILE first",
+  ),
+  (
+    ["--config.steps", "3", "--config=CONFIG"],
+    "error: --config.steps: stands before --config; write --config=FILE first",
+  ),
 ]
 
 
