@@ -23,14 +23,15 @@ def get_config(arg: str = "") -> ConfigDict:
   c.data.prompts = 32
   c.sampler.group = 16
   c.rewards.functions = ()
-  c.learner.lr = 3e-4
+  c.learner.lr = 5e-4
+  c.learner.sizes = 4
   c.learner.warmup = 5
   c.eval.every = 25
 
   presets.choose(first, "sft")
   first.tokenizer = "words"
   first.model.variant = "mini"
-  first.steps = 150
+  first.steps = 400
   first.data.prompts = 64
   first.learner.lr = 2e-3
   first.learner.warmup = 20

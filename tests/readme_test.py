@@ -14,6 +14,7 @@ from grpo_jax.loops import online
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 OWN = (ROOT / "docs" / "own.md").read_text(encoding="utf-8")
+TURNS = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")]
 FEW = [
@@ -27,23 +28,25 @@ FEW = [
 FEW += ["sampler.tries=1", "log.tensorboard=False", "log.measure_every=0"]
 
 
-def section(title: str) -> list[tuple[str, str]]:
-  """Returns (language, text) of the blocks under a heading of docs/own.md."""
-  text = re.split(r"\n##+ ", OWN.split(f"## {title}\n")[1])[0]
+def section(title: str, page: str = OWN) -> list[tuple[str, str]]:
+  """Returns (language, text) of the blocks under a heading of a page, such as docs/own.md."""
+  text = re.split(r"\n##+ ", page.split(f"## {title}\n")[1])[0]
   return re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)
 
 
-def command(title: str) -> list[str]:
+def command(title: str, page: str = OWN) -> list[str]:
   """The arguments of the one command under a heading."""
-  (text,) = [text for language, text in section(title) if language == "sh"]
+  (text,) = [text for language, text in section(title, page) if language == "sh"]
   program, *arguments = shlex.split(os.path.expandvars(text.replace("\\\n", " ")))
   assert program == "launch/local.sh"
   return arguments
 
 
-def run(program, folder: pathlib.Path, arguments: list[str], problems: int = 0) -> pathlib.Path:
+def run(
+  program, folder: pathlib.Path, arguments: list[str], problems: int = 0, more: tuple[str, ...] = ()
+) -> pathlib.Path:
   """Runs a command of the README in `folder`, where its files lie, and evaluates so many problems;
-  the run's folder.
+  the run's folder. `more` settings come after those of FEW.
   """
   (workdir,) = [a.removeprefix("--workdir=") for a in arguments if a.startswith("--workdir=")]
   named = [
@@ -53,7 +56,7 @@ def run(program, folder: pathlib.Path, arguments: list[str], problems: int = 0) 
   done = program(
     "experiments.run",
     *named,
-    *(f"--config.{s}" for s in (*FEW, f"eval.problems={problems}")),
+    *(f"--config.{s}" for s in (*FEW, f"eval.problems={problems}", *more)),
     cwd=folder,
     PYTHONPATH=str(ROOT),
     timeout=400,
@@ -81,6 +84,17 @@ def test_the_test_of_an_objective(program, tmp_path):
       (tmp_path / re.match(r"# (\w+\.py)\n", text)[1]).write_text(text)
   done = program("pytest", "-q", "-c", f"{ROOT}/pyproject.toml", f"--rootdir={ROOT}", str(tmp_path))
   assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
+
+
+@pytest.mark.slow
+def test_an_environment_of_ones_own(program, tmp_path):
+  """The check of an answer: a first turn that is asked again, and a second that is rewarded."""
+  (text,) = [text for language, text in section("Write yours", TURNS) if language == "python"]
+  (tmp_path / "check_answer.py").write_text(text)
+  more = ("environment.turn_length=5", "sampler.max_length=64")
+  folder = run(program, tmp_path, command("Write yours", TURNS), 8, more)
+  line = json.loads((folder / "metrics.jsonl").read_text().splitlines()[1])
+  assert line["turns/max"] == 2 and not line["reward_faults"] and "reward/environment" in line
 
 
 @pytest.mark.slow

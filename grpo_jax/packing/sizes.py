@@ -28,7 +28,7 @@ from grpo_jax.types import HostPrompts, HostRollouts
 LEAST_ROOM, MOST_ROOM = 1.2, 1.5
 PROMPT_ROOM = 1.25  # the same for tokens of prompts, which do not grow in a run
 MOST_PADDING = 0.5  # share of padding beyond which a batch gets a smaller program
-BEGUN = 4  # bound on the sampler's programs for samples that have begun, where there is none
+BEGUN = 2  # bound on the sampler's programs for samples that have begun: each decodes, too
 TILE = 16  # sizes of lists are multiples of this
 
 
@@ -191,13 +191,13 @@ class Sizes:
   def for_begun(self, rollouts: HostRollouts, layout: Layout) -> tuple[HostRollouts, Packing]:
     """Returns samples that have begun with prompts in the sampler's width, and their packing.
 
-    Every turn of an episode is longer than the one before, so that there is a bound in any case.
+    Each turn of an episode is longer than the one before, so that BEGUN bounds these in any case.
 
     Args:
       rollouts: the tokens so far, and their lengths.
       layout: the sampler's.
     """
-    return self._for_groups(self.begun, rollouts, layout, 1, self.most or BEGUN)
+    return self._for_groups(self.begun, rollouts, layout, 1, min(self.most or BEGUN, BEGUN))
 
   def _for_groups(
     self,

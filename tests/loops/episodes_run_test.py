@@ -1,0 +1,84 @@
+"""Runs whose completions are episodes of several turns, in this process and in others."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import resume_test
+import tiny_runs
+
+from grpo_jax.loops import online
+from grpo_jax.setup.resolve import resolve
+from grpo_jax.types import Turn
+
+EPISODES = {
+  "steps": 4,
+  "data.prompts": 8,
+  "environment.name": f"{__file__}",
+  "environment.arguments": (("most", 3),),
+  "sampler.max_length": 20,
+  "sampler.stop": tuple("0123456789"),
+  "rewards.functions": (),
+  "rewards.on_error": -1.0,
+  "eval.reward": f"{__file__}:short",
+  "eval.problems": 8,
+  "eval.batch": 8,
+  "eval.samples": 2,
+  "checkpoint.every": 2,
+}
+
+
+def reset(example, key, most):
+  return {"answer": example.answer, "left": most}
+
+
+def step(state, completion, most):
+  """Repeats the answer until it has done so `most` times, or a turn is even."""
+  left = state["left"] - 1
+  if sum(completion.tokens) % 11 == 0:
+    raise ValueError("a tool that is broken")
+  reward = sum(completion.tokens) % 5 / 4
+  if not left or sum(completion.tokens) % 2 == 0:
+    return Turn(state, None, reward)
+  return Turn(state | {"left": left}, f"{state['answer']}\n", reward)
+
+
+def short(example, completion):
+  return float(len(completion.step_ends) < 3)
+
+
+def lines_of(folder: pathlib.Path, name: str) -> list[dict]:
+  return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def test_a_run_learns_from_episodes(tmp_path):
+  """Rewards of turns, faults and turns are logged; what was read is told from what was sampled."""
+  config = tiny_runs.config(EPISODES | {"log.measure_every": 2})
+  online.train(resolve(config), str(tmp_path))
+  steps = [line for line in lines_of(tmp_path, "metrics.jsonl") if "reward/environment" in line]
+  assert len(steps) == 4
+  for line in steps:
+    assert 1 <= line["turns/mean"] <= 3 and 0 < line["turns/read_share"] < 1
+    assert np.isfinite(line["loss"]) and line["mismatch_max"] < 1.001
+    assert line["length/max"] <= 20 and "moved_nats" in line or line["step"] % 2 == 0
+  assert sum(line["reward_faults"] for line in steps) > 0
+  rows = lines_of(tmp_path, "samples.jsonl")
+  some = [row for row in rows if len(row["turn_rewards"]) > 1]
+  assert some and all(len(row["sampled"]) == len(row["tokens"]) for row in rows)
+  assert any("a tool that is broken" in row.get("faults", "") for row in rows)
+  for row in some:
+    given = [token for token, own in zip(row["tokens"], row["sampled"]) if not own]
+    assert row["answer"][0] in "".join(given)
+  evaluations = [line for line in lines_of(tmp_path, "metrics.jsonl") if "eval/accuracy" in line]
+  assert evaluations and "eval/pass@2" in evaluations[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase, count", [("sample", 3), ("score", 3), ("learn", 4)])
+def test_a_run_that_is_killed_within_an_episode_ends_as_if_it_had_not_been(tmp_path, phase, count):
+  runs = resume_test.Runs(tmp_path, tiny_runs.source(EPISODES))
+  runs.finish("whole")
+  runs.struck("killed", phase, count, seconds=0.05)
+  runs.finish("killed")
+  runs.assert_as_if_not_struck("killed", runs.numbers("whole"))
