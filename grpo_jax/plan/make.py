@@ -72,11 +72,18 @@ def make_plan(
   )
 
 
+LATER_TURN = (
+  "The sampler is that of a later turn of the environment's episodes: half of each completion is "
+  "there, and is computed first. "
+)
+
+
 def _programs_of_run(workload: programs.Workload, mean_length: int, mean_prompt: int) -> str:
   """Returns a sentence about the number of programs that a run compiles."""
   learners, samplers, steps = lengths.count_programs(workload, mean_length, mean_prompt)
+  turn = LATER_TURN if workload.experiment.environment.name else ""
   if steps == 1:
-    return (
+    return turn + (
       "With all lengths full, as here, a run compiles one program of the update and one of the "
       "sampler; --mean-length and --mean-prompt count those of lengths that vary."
     )
@@ -85,7 +92,7 @@ def _programs_of_run(workload: programs.Workload, mean_length: int, mean_prompt:
     for name, value in (("completions", mean_length), ("prompts", mean_prompt))
     if value
   )
-  return (
+  return turn + (
     f"With {means}, {steps} steps compile {learners} programs of the update and {samplers} of the "
     "sampler."
   )

@@ -19,6 +19,7 @@ from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.reward_models import load
 from grpo_jax.sampling import sampler
+from grpo_jax.sampling.begun import Begun
 from grpo_jax.setup import adapters, build, checks, parameters, weights
 from grpo_jax.setup.experiment import Experiment
 from grpo_jax.tokenizer.tokenizer import Tokenizer
@@ -153,10 +154,23 @@ def lower_weights(workload: Workload) -> jax.stages.Lowered:
 
 
 def lower_sampler(workload: Workload, lengths: Lengths) -> jax.stages.Lowered:
-  """Returns the sampler on prompts of these lengths, ready to be compiled."""
-  prompts, size = sampler_prompts(workload, lengths, workload.learner.sizes.fresh())
-  key, batch = jax.eval_shape(lambda: jax.random.key(0)), _abstract(workload.sample.layout, prompts)
-  return workload.sample.run.trace(workload.weights, batch, key, None, prompt_size=size).lower()
+  """Returns the sampler on prompts of these lengths, ready to be compiled.
+
+  With an environment it is that of a later turn, which begins at half of each completion.
+  """
+  sizes, layout = workload.learner.sizes.fresh(), workload.sample.layout
+  key, begun = jax.eval_shape(lambda: jax.random.key(0)), None
+  if workload.experiment.environment.name:
+    half = lengths._replace(completions=lengths.completions // 2)
+    prompts, _ = sampler_prompts(workload, half, sizes)
+    so_far, packing = sizes.for_begun(_rollouts(workload.experiment, prompts, half), layout)
+    prompts, size, zeros = so_far.prompts, None, np.zeros_like(so_far.lengths)
+    begun = Begun(so_far.tokens, so_far.lengths, zeros == 0, zeros, zeros, packing)
+  else:
+    prompts, size = sampler_prompts(workload, lengths, sizes)
+  batch, begun = _abstract(layout, (prompts, begun))
+  run = workload.sample.run.trace(workload.weights, batch, key, None, None, begun, prompt_size=size)
+  return run.lower()
 
 
 def padding(workload: Workload, lengths: Lengths) -> float:
@@ -180,6 +194,7 @@ def _rollouts(experiment: Experiment, prompts: Prompts, lengths: Lengths) -> Rol
     rewards=numbers,
     given=np.zeros(shape, bool),
     components=np.zeros((*shape[:2], len(experiment.components)), np.float32),
+    sampled=np.zeros(shape, bool) if experiment.environment.name else None,
   )
 
 

@@ -47,3 +47,17 @@ def test_shapes_need_no_weights():
   c.model.hub = "somebody/else"
   with pytest.raises(SettingError, match="model.hub='somebody/else'.*init_from"):
     programs.decoder_shape(c)
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_with_an_environment_the_sampler_is_that_of_a_later_turn(mesh):
+  """It takes half of each completion besides, sharded over prompts and samples."""
+  plain = make(small(mesh))
+  c = small(mesh, **{"environment.name": "calculator", "sampler.stop": (">>",)})
+  sizes = []
+  for experiment in (plain, make(c)):
+    workload = programs.make_workload(experiment, jax.devices())
+    lowered = programs.lower_sampler(workload, lengths.draw(experiment, 0, 0))
+    leaves = jax.tree.leaves(lowered.in_avals)
+    sizes.append(sum(x.size for x in leaves if x.ndim == 3 and x.shape[:2] == (8, 4)))
+  assert sizes == [0, 8 * 4 * 16]
