@@ -102,8 +102,9 @@ def check(
 
 
 def warn_of_prompts(experiment: "Experiment", path: str) -> None:
-  """Warns if a run was trained with other prompts or stop tokens."""
-  for name, trained in sources.trained_with(provenance.run_of(path), sources.PROMPT).items():
+  """Warns if a run was trained with other prompts, stop tokens or environment."""
+  names = (*sources.PROMPT, *sources.PLAYED)
+  for name, trained in sources.trained_with(provenance.run_of(path), names).items():
     if trained != (now := operator.attrgetter(name)(experiment)):
       print(
         f"warning: {path} was trained with {name}={trained!r}, and is evaluated with {now!r}",

@@ -197,6 +197,7 @@ def load(path: str, step: int | None, numbers: dict[str, Any], like: str | None 
   if config.data.shots:
     how += f" after {config.data.shots} worked examples"
   print(f"questions are asked with {how}{f', as {run} was trained' if run else ''}", flush=True)
+  sources.warn_of_environment(run)
   asked = experiment.make(config)
   model = sources.model(asked, path, step)
   made = stream.make_stream(model.decoder, asked.sampler, model.stop, model.stop_table)

@@ -29,6 +29,7 @@ PROMPT = (
   "data.system",
   "sampler.stop",
 )
+PLAYED = ("environment.name", "environment.arguments")
 WEIGHTS = "a Hugging Face folder or the workdir of a run"
 MOST_STEPS = 20  # of a run that a message lists
 
@@ -126,6 +127,16 @@ def trained_with(run: str, names: Sequence[str]) -> dict[str, Any]:
     if isinstance(settings, dict) and settings.get(last) is not None:
       trained[name] = _tuples(settings[last])
   return trained
+
+
+def warn_of_environment(run: str) -> None:
+  """Warns if a run was trained with an environment, which plays no part in a single answer."""
+  if name := trained_with(run, PLAYED).get("environment.name"):
+    print(
+      f"warning: {run} was trained with environment.name={name!r}, which plays no part here: an "
+      "answer is a first turn",
+      flush=True,
+    )
 
 
 def _tuples(value: Any) -> Any:

@@ -36,9 +36,12 @@ Message = Json
 class Process:
   """Runs a module of this project in a process that starts when needed, again if it has ended."""
 
-  def __init__(self, module: str):
-    """Makes a process, not started yet, for a module such as "grpo_jax.tokenizer.templates"."""
-    self.module = module
+  def __init__(self, module: str, *arguments: str):
+    """Makes a process, not started yet, for a module such as "grpo_jax.tokenizer.templates".
+
+    The module finds the arguments in sys.argv.
+    """
+    self.module, self.arguments = module, arguments
     self.process: subprocess.Popen[bytes] | None = None
     atexit.register(self.stop)
 
@@ -50,7 +53,7 @@ class Process:
     if self.process is not None:
       return
     # -P: the program must not import modules of the working directory
-    command = [sys.executable, "-P", "-m", self.module]
+    command = [sys.executable, "-P", "-m", self.module, *self.arguments]
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     self.process = subprocess.Popen(
       command,
@@ -145,7 +148,13 @@ def ask_all(processes: Sequence[Process], requests: Sequence[Message]) -> list[M
   return replies
 
 
-def serve(answer: Callable[[Message], Message], memory: int, seconds: float) -> None:
+def serve(
+  answer: Callable[[Message], Message],
+  memory: int,
+  seconds: float,
+  patience: float = PATIENCE,
+  files: bool = False,
+) -> None:
   """Answers requests from the standard input until it ends; a request can end its own child only.
 
   Args:
@@ -153,11 +162,13 @@ def serve(answer: Callable[[Message], Message], memory: int, seconds: float) -> 
       request to the next.
     memory: the child's limit of address space, in bytes.
     seconds: the child's limit of computing time for one request.
+    patience: seconds that a reply may take besides.
+    files: whether it may write files.
   """
   resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
   child = None
   for line in sys.stdin.buffer:
-    child = child or _Child(answer, memory, seconds)
+    child = child or _Child(answer, memory, seconds, patience, files)
     reply = child.ask(line)
     if not reply:
       reply, child = json.dumps({"error": child.stop()}).encode() + b"\n", None
@@ -173,8 +184,15 @@ def serve(answer: Callable[[Message], Message], memory: int, seconds: float) -> 
 class _Child:
   """A fork of this process that answers requests within its limits."""
 
-  def __init__(self, answer: Callable[[Message], Message], memory: int, seconds: float):
-    self.memory, self.seconds = memory, seconds
+  def __init__(
+    self,
+    answer: Callable[[Message], Message],
+    memory: int,
+    seconds: float,
+    patience: float,
+    files: bool,
+  ):
+    self.memory, self.seconds, self.patience = memory, seconds, patience
     requests, to_child = os.pipe()
     from_child, replies = os.pipe()
     self.pid = os.fork()
@@ -182,7 +200,7 @@ class _Child:
       try:
         os.close(to_child)
         os.close(from_child)
-        _limit(memory)
+        _limit(memory, files)
         _answer(answer, seconds, requests, replies)
       finally:
         os._exit(1)
@@ -195,7 +213,7 @@ class _Child:
     with contextlib.suppress(BrokenPipeError):
       self.requests.write(line)
       self.requests.flush()
-    reply, end = b"", time.monotonic() + self.seconds + PATIENCE
+    reply, end = b"", time.monotonic() + self.seconds + self.patience
     while not reply.endswith(b"\n"):
       ready, _, _ = select.select([self.replies], [], [], max(end - time.monotonic(), 0))
       chunk = os.read(self.replies, 1 << 16) if ready else b""
@@ -216,7 +234,7 @@ class _Child:
     if not ended:
       os.kill(self.pid, signal.SIGKILL)
       os.waitpid(self.pid, 0)
-      return f"takes more than {self.seconds + PATIENCE:g} seconds"
+      return f"takes more than {self.seconds + self.patience:g} seconds"
     code = os.waitstatus_to_exitcode(status)
     if code == -signal.SIGPROF:
       return f"computes for more than {self.seconds:g} seconds"
@@ -226,13 +244,14 @@ class _Child:
     )
 
 
-def _limit(memory: int) -> None:
-  """Limits this process's memory, and lets it neither write files nor use the standard streams."""
+def _limit(memory: int, files: bool) -> None:
+  """Limits this process's memory, and takes the standard streams and perhaps files from it."""
   null = os.open(os.devnull, os.O_RDWR)
   for fd in (0, 1, 2):  # text that a library prints must not look like a reply
     os.dup2(null, fd)
   resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-  resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+  if not files:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
 def _answer(

@@ -348,6 +348,19 @@ def test_other_prompts_than_those_of_training_are_told(tmp_path, capsys):
   assert capsys.readouterr().out == ""
 
 
+def test_another_environment_than_that_of_training_is_told(tmp_path, capsys):
+  run = write_run(tmp_path / "run", {"environment": {"name": "guess", "arguments": []}})
+  command.warn_of_prompts(defaults.get_config(), run)
+  assert capsys.readouterr().out == (
+    f"warning: {run} was trained with environment.name='guess', and is evaluated with ''\n"
+  )
+  sources.warn_of_environment(run)
+  assert "environment.name='guess', which plays no part here" in capsys.readouterr().out
+  sources.warn_of_environment(write_run(tmp_path / "plain", {}))
+  sources.warn_of_environment("")
+  assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize("path", ["s3://bucket/run", "gs://"])
 def test_evaluate_refuses_a_place_that_is_none(path):
   c = arithmetic.get_config()
