@@ -3,12 +3,13 @@
     c.environment.name = "calculator"
     c.sampler.stop = (">>",)          # a call ends the turn
 
-The expression may have numbers, + - * /, brackets and blanks; the result is exact, and a fraction
+The expression may have numbers, + - * /, brackets and blanks. The result is exact, but a fraction
 that is no decimal number of at most LONGEST digits is rounded. Any other turn ends the episode.
 The environment gives no reward: rewards.functions judge the whole completion, results included.
 """
 
 import ast
+import decimal
 import operator
 import re
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from grpo_jax.aliases import Json
 from grpo_jax.types import STOPPED, Completion, Turn
 
 CALL = re.compile(r"<<calc:([^<>]*)$")  # the stop text is cut from a turn
+ARITHMETIC = re.compile(r"[0-9.+*/() -]*")  # characters of an expression
 LONGEST = 12  # digits of a number; larger results are an error, so that nothing takes long
 MOST = 100  # characters of an expression
 WRONG = "error"
@@ -43,6 +45,8 @@ def result(expression: str) -> str:
   try:
     if len(expression) > MOST:
       raise ValueError(f"more than {MOST} characters")
+    if not ARITHMETIC.fullmatch(expression):
+      raise ValueError("not arithmetic")
     return shown(value(ast.parse(expression.strip(), mode="eval").body))
   except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
     return WRONG
@@ -64,7 +68,10 @@ def value(node: ast.AST) -> Fraction:
 
 
 def shown(number: Fraction) -> str:
-  """Returns a number in digits: whole, or a decimal."""
+  """Returns a number in digits: whole, or a decimal of at most LONGEST significant digits."""
   if number.denominator == 1:
     return str(number.numerator)
-  return f"{float(number):.{LONGEST}g}"
+  with decimal.localcontext(prec=LONGEST):
+    rounded = decimal.Decimal(number.numerator) / number.denominator
+  digits = f"{rounded:f}"
+  return digits.rstrip("0").rstrip(".") if "." in digits else digits
