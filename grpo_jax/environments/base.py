@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from grpo_jax.aliases import Json
 from grpo_jax.types import Completion, Example, Turn
@@ -29,7 +31,7 @@ class Environment(NamedTuple):
 
 def first_state(example: Example) -> Json:
   """Returns the first state of an environment without a `reset`."""
-  return {**example._asdict(), "meta": json.loads(json.dumps(example.meta, default=str))}
+  return {**example._asdict(), "meta": _plain(example.meta)}
 
 
 def begin(function: Callable[[Example, int], Json], example: Example, key: int) -> Json:
@@ -44,20 +46,41 @@ def answer(
   turn = function(state, completion)
   if not isinstance(turn, Turn):
     raise TypeError(f"returned {turn!r:.80}; use grpo_jax.types.Turn(state, observation, reward)")
-  if turn.observation is not None and not isinstance(turn.observation, str):
-    raise TypeError(f"returned the observation {turn.observation!r:.80}, which is no text")
-  if turn.observation == "":
-    raise ValueError("returned an empty observation; use None to end the episode")
-  if turn.observation is not None and len(turn.observation) > LONGEST:
-    raise ValueError(f"returned an observation of more than {LONGEST:,} characters")
+  if turn.observation is not None:
+    _check_observation(turn.observation)
   return Turn(_as_json(turn.state), turn.observation, _as_reward(turn.reward))
+
+
+def _check_observation(observation: object) -> None:
+  """Refuses what the policy could not read."""
+  if not isinstance(observation, str):
+    raise TypeError(f"returned the observation {observation!r:.80}, which is no text")
+  if not observation:
+    raise ValueError("returned an empty observation; use None to end the episode")
+  if len(observation) > LONGEST:
+    raise ValueError(f"returned an observation of more than {LONGEST:,} characters")
+  try:
+    observation.encode()
+  except UnicodeEncodeError as error:
+    raise ValueError(f"returned the observation {observation!a:.80}: {error}") from error
+
+
+def _plain(value: object) -> Any:
+  """Returns a value of `meta` as JSON; an object of another kind becomes its text."""
+  if isinstance(value, np.ndarray | np.generic):
+    value = value.tolist()
+  if isinstance(value, dict):
+    return {str(key): _plain(entry) for key, entry in value.items()}
+  if isinstance(value, list | tuple):
+    return [_plain(entry) for entry in value]
+  return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
 def _as_json(state: object) -> Json:
   """Returns a copy of a state."""
   try:
     text = json.dumps(state)
-  except (TypeError, ValueError) as error:
+  except (TypeError, ValueError, RecursionError) as error:
     raise TypeError(f"returned a state that is no JSON: {error}") from error
   if len(text) > LONGEST:
     raise ValueError(f"returned a state of more than {LONGEST:,} characters of JSON")
@@ -68,11 +91,13 @@ def _as_reward(reward: object) -> float | None:
   """Returns a reward as a float; None: there is none."""
   if reward is None:
     return None
-  if isinstance(reward, str | bytes):
+  if isinstance(reward, str | bytes | bytearray):
     raise TypeError(f"returned the reward {reward!r:.80}, which is no number")
   try:
     value = float(reward)  # type: ignore[arg-type]  # whatever a user returned
-  except (TypeError, ValueError, OverflowError) as error:
+  except OverflowError:  # an integer of hundreds of digits
+    value = float("inf")
+  except (TypeError, ValueError) as error:
     raise TypeError(f"returned the reward {reward!r:.80}, which is no number") from error
   if not abs(value) <= LARGEST:
     raise ValueError(f"returned the reward {reward!r:.80}, which is no finite number")
