@@ -5,6 +5,7 @@ import grain
 import pytest
 
 from grpo_jax.data import arithmetic
+from grpo_jax.environments import calculator
 from grpo_jax.errors import SettingError
 from grpo_jax.rewards.math import answer_correct, well_formed
 from grpo_jax.rewards.steps import steps_correct
@@ -39,6 +40,38 @@ def test_pinned_problem():
     "results": [35, 87],
     "index": 0,
   }
+
+
+CALL = r"<<calc: ([^<>]*)>>(\d+)"
+
+
+def test_worked_solutions_call_the_calculator():
+  """It gives the result that is written after each call; but for calls the text is what it was."""
+  called = _examples("train", 200, calls=True) + _examples(
+    "test", 100, calls=True, min_steps=5, max_steps=8
+  )
+  plain = _examples("train", 200) + _examples("test", 100, min_steps=5, max_steps=8)
+  for with_calls, without in zip(called, plain, strict=True):
+    calls = re.findall(CALL, with_calls.solution)
+    assert [int(written) for _, written in calls] == with_calls.meta["results"]
+    text = ""
+    for turn in with_calls.solution.split(">>"):
+      text += turn
+      answer = calculator.step({}, Completion(turn, [1], STOPPED, []))
+      if answer.observation is not None:
+        text += ">>"
+        assert with_calls.solution.startswith(text + answer.observation), text
+    assert text == with_calls.solution
+    assert re.sub(CALL, r"\1 = \2", with_calls.solution) == without.solution
+    assert with_calls._replace(solution="") == without._replace(solution="")
+    assert answer_correct(with_calls, Completion(with_calls.solution, [1], STOPPED, [0])) == 1
+
+
+def test_a_pinned_solution_with_calls():
+  pens = arithmetic.Arithmetic("test", seed=0, calls=True)[0].solution
+  assert pens == "Pens cost <<calc: 5 * 7>>35\nSam pays <<calc: 35 + 52>>87\n#### 87"
+  pens = arithmetic.Arithmetic("test", seed=0, calls=True, words=False)[0].solution
+  assert pens == "<<calc: 5 * 7>>35\n<<calc: 35 + 52>>87\n#### 87"
 
 
 def test_solutions_are_true_and_in_form():
