@@ -87,7 +87,9 @@ def render_reply(
     text = _conversation(program, values, message, system, later)
     _, answer, after = text.partition(_ANSWER)
     if not answer:
-      raise DataError("chat_template: does not show the assistant's message as it is")
+      raise DataError(
+        "chat_template: does not show an assistant's message as it is; data.chat=False would work"
+      )
     texts.append(after)
   text, marked = texts
   before, mark, after = marked.partition(_MARK)
@@ -142,6 +144,8 @@ def _conversation(
   reply = _renderer().render(template, variables)
   if "error" in reply:
     without = "data.system='' or " if system else ""  # Gemma's templates refuse a system message
+    if later:  # and a tool's
+      without = f"environment.role is {later[-1][0]!r}; another one, or {without}"
     raise DataError(
       f"chat_template: {first_line(reply['error'])}; {without}data.chat=False would work"
     )

@@ -55,6 +55,17 @@ QWEN3 = """{%- if tools %}
 {%- for message in messages %}
 {%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
 {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+{%- elif message.role == 'assistant' %}
+{%- set content = message.content.split('</think>')[-1].lstrip('\\n') %}
+{%- if loop.index0 > ns.last_query_index and loop.last %}
+{{- '<|im_start|>assistant\\n<think>\\n\\n</think>\\n\\n' + content + '<|im_end|>\\n' }}
+{%- else %}
+{{- '<|im_start|>assistant\\n' + content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- elif message.role == 'tool' %}
+{%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}
+{{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
+{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\\n' }}{%- endif %}
 {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}
@@ -180,6 +191,7 @@ class Chat(NamedTuple):
   strips: bool = False  # whether special tokens swallow the white space behind them
   asks: tuple[dict[str, Any], ...] = ({},)  # what the template knows beside the messages
   system: bool = True  # whether it takes a system message
+  tool: bool = False  # whether it shows a tool's message as one
 
 
 _CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -207,11 +219,12 @@ _INST = ("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AV
 _DATE = {"date_string": "26 Jul 2024"}  # ours; transformers' is today
 
 CHATS = {
-  "qwen2": Chat(QWEN2, "bytes", _CHATML, ("<|im_end|>", "<|endoftext|>"), "<|im_end|>"),
+  "qwen2": Chat(QWEN2, "bytes", _CHATML, ("<|im_end|>", "<|endoftext|>"), "<|im_end|>", tool=True),
   "qwen3": Chat(
     *(QWEN3, "bytes", _CHATML, ("<|im_end|>", "<|endoftext|>"), "<|im_end|>"),
     texts=("<think>", "</think>"),
     asks=_THINK,
+    tool=True,
   ),
   "llama": Chat(
     *(
@@ -224,6 +237,7 @@ CHATS = {
     ),
     begins=True,
     asks=(_DATE, {"date_string": "1 May 2025"}),
+    tool=True,
   ),
   "gemma": Chat(
     GEMMA,
