@@ -29,8 +29,9 @@ class Environment(NamedTuple):
   deadline: float  # seconds that a call may take
 
 
-def first_state(example: Example) -> Json:
-  """Returns the first state of an environment without a `reset`."""
+def first_state(example: Example, key: int) -> Json:
+  """Returns the first state of an environment without a `reset`: the example."""
+  del key
   return {**example._asdict(), "meta": _plain(example.meta)}
 
 

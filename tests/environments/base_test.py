@@ -196,7 +196,7 @@ def test_what_is_raised_is_passed_on():
 
 
 def test_the_first_state_is_the_example():
-  assert base.first_state(EXAMPLE) == {
+  assert base.first_state(EXAMPLE, 7) == {
     "question": "How many?",
     "solution": "1 + 1 = 2",
     "answer": "2",
@@ -220,9 +220,9 @@ def test_the_first_state_is_the_example():
 def test_a_first_state_of_an_odd_meta(meta, want):
   """Numbers, lists and dicts stay what they are, everything else is text; the step gets the same."""
   example = Example("q", "s", "a", meta)
-  found = base.first_state(example)["meta"]
+  found = base.first_state(example, 0)["meta"]
   assert found == want
   assert json.loads(json.dumps(found)) == want
-  state = base.begin(lambda e, key: base.first_state(e), example, 0)
+  state = base.begin(base.first_state, example, 0)
   assert state["meta"] == want
   state["meta"]["mine"] = 1  # unlike the example's, it can be changed
