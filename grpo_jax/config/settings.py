@@ -178,6 +178,7 @@ class Environment:
   turns: int = setting(8, Whole(1), "Most turns of an episode.")
   turn_length: int = setting(0, Whole(0),
     "Most tokens that are sampled in a turn; 0: as many as sampler.max_length leaves.")
+  workers: int = setting(2, Whole(1, 256), "Processes that answer turns, at the same time.")
   discount: float = setting(1.0, SHARE, "The reward of turn k counts discount^(k - 1) times.")
   role: str = setting("user", Choice(("user", "tool", "system")),
     "Whose message an observation is in a chat template.")

@@ -1,7 +1,13 @@
-"""Calls an environment and checks what it returns; a fault ends the episode, not the run."""
+"""Calls an environment and checks what it returns, in the worker processes that have its file.
 
+A request asks for the answer to one turn, and a reply is that answer; both are JSON. A fault ends
+the episode, not the run.
+"""
+
+import functools
+import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,16 +23,62 @@ class Failed(Exception):
   """The environment failed in a turn of a sample; the message says how."""
 
 
-class Environment(NamedTuple):
-  """Functions of an environment, bound to its arguments, and the limits of its episodes."""
+class Functions(NamedTuple):
+  """Functions of an environment's file, bound to its arguments."""
 
   reset: Callable[[Example, int], Json]
   step: Callable[[Json, Completion], Turn]
+
+
+class Environment(NamedTuple):
+  """Answers turns, within the limits of its episodes."""
+
+  ask: Callable[[Sequence[Json]], list[Json]]  # returns the reply to each request, see `respond`
   reply: Callable[[str, int], list[int]]  # (observation, last sampled token) -> ids to read
   turns: int  # most turns of an episode
   turn_length: int  # most tokens that are sampled in a turn; 0: as many as the completion may have
   discount: float  # factor of the rewards of each later turn
-  deadline: float  # seconds that a call may take
+
+
+def functions(code: Mapping[str, Any], arguments: Json) -> Functions:
+  """Returns the functions among the names of a module, bound to keyword arguments.
+
+  Raises:
+    TypeError: there is no such function, or it does not take the arguments.
+  """
+  step, reset = code.get("step"), code.get("reset")
+  if not callable(step):
+    raise TypeError("it has no function step(state, completion)")
+  inspect.signature(step).bind("state", "completion", **arguments)
+  if reset is None:
+    return Functions(first_state, functools.partial(step, **arguments))
+  inspect.signature(reset).bind("example", "key", **arguments)
+  return Functions(functools.partial(reset, **arguments), functools.partial(step, **arguments))
+
+
+def first_request(example: Example, key: int, completion: Completion) -> Json:
+  """Returns the request to answer the first turn of an episode; `key` is its prompt's number."""
+  shown = [*example[:3], _plain(example.meta)]
+  return {"example": shown, "key": key, "completion": list(completion)}
+
+
+def next_request(state: Json, completion: Completion) -> Json:
+  """Returns the request to answer a later turn; `state` is that of the reply before."""
+  return {"state": state, "completion": list(completion)}
+
+
+def respond(functions: Functions, asked: Json) -> Json:
+  """Returns the reply to a request: {"turn": [state, observation, reward]}, or {"error": why}."""
+  name = "reset"
+  try:
+    if "state" in asked:
+      state = asked["state"]
+    else:
+      state = begin(functions.reset, Example(*asked["example"]), asked["key"])
+    name = "step"
+    return {"turn": list(answer(functions.step, state, Completion(*asked["completion"])))}
+  except Exception as error:  # an environment may raise anything
+    return {"error": f"{name}: {type(error).__name__}: {error}"[:500]}
 
 
 def first_state(example: Example, key: int) -> Json:

@@ -17,7 +17,7 @@ Shape letters: P prompts, G samples of each, L completion tokens.
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -28,7 +28,6 @@ from grpo_jax.environments import base
 from grpo_jax.environments.base import Environment
 from grpo_jax.models.shape import Params
 from grpo_jax.packing.sizes import Sizes
-from grpo_jax.rewards import combine
 from grpo_jax.sampling import rollouts
 from grpo_jax.sampling.begun import Begun
 from grpo_jax.sampling.sampler import Sampler
@@ -42,7 +41,6 @@ from grpo_jax.types import (
   KnownRollouts,
   Prompts,
   Rollouts,
-  Turn,
 )
 
 Place = tuple[int, int]  # prompt, sample
@@ -123,27 +121,24 @@ def play(
   prompts, prompt_size = sizes.for_sampler(prompts, sample.layout)
   episodes = fresh(prompts, sample.setup.group, sample.setup.length)
   ready, numbers = sample.ready(params), reset_numbers(key, len(examples))
-  states: dict[Place, Any] = {}
+  states: dict[Place, Json] = {}
   faults: dict[Place, str] = {}
   busy = steps = 0.0
-  with Guard(environment.deadline) as call:
-    while episodes.unfinished.any():
-      begun = None
-      if environment.turn_length or episodes.turns.any():
-        begun = so_far(episodes, environment.turn_length)
-      drawn, is_mine, statistics = _draw(sample, ready, prompts, prompt_size, key, sizes, begun)
-      busy += float(statistics["slot_use"]) * int(statistics["decode_steps"])
-      steps += int(statistics["decode_steps"])
-      asked = episodes.unfinished & is_mine
-      add_turn(episodes, drawn)
-      find = functools.partial(
-        _answers, environment, call, episodes, states, examples, numbers, tokenizer
-      )
-      mine = hosts.together(functools.partial(find, _places(asked)))
-      for answers in hosts.gather(mine):
-        for place, given in answers.items():
-          add_answer(episodes, environment, place, given)
-      faults |= {place: given.fault for place, given in mine.items() if given.fault}
+  while episodes.unfinished.any():
+    begun = None
+    if environment.turn_length or episodes.turns.any():
+      begun = so_far(episodes, environment.turn_length)
+    drawn, is_mine, statistics = _draw(sample, ready, prompts, prompt_size, key, sizes, begun)
+    busy += float(statistics["slot_use"]) * int(statistics["decode_steps"])
+    steps += int(statistics["decode_steps"])
+    asked = episodes.unfinished & is_mine
+    add_turn(episodes, drawn)
+    find = functools.partial(_answers, environment, episodes, states, examples, numbers, tokenizer)
+    mine = hosts.together(functools.partial(find, _places(asked)))
+    for answers in hosts.gather(mine):
+      for place, given in answers.items():
+        add_answer(episodes, environment, place, given)
+    faults |= {place: given.fault for place, given in mine.items() if given.fault}
   statistics = {"slot_use": busy / max(steps, 1), "decode_steps": int(steps)}
   return _as_rollouts(episodes, prompts, sizes), statistics, faults
 
@@ -215,42 +210,50 @@ def _places(mask: np.ndarray) -> list[Place]:
 
 def _answers(
   environment: Environment,
-  call: Guard,
   episodes: Episodes,
-  states: dict[Place, Any],
+  states: dict[Place, Json],
   examples: Sequence[Example | None],
   numbers: np.ndarray,
   tokenizer: Tokenizer,
   places: Sequence[Place],
 ) -> dict[Place, Answer]:
   """Returns the environment's answers to the last turns of samples; `states` get the next ones."""
-  found = {}
+  asked = []
   for p, g in places:
-    ids = episodes.tokens[p, g, episodes.begins[p, g] : episodes.lengths[p, g]]
+    ids, example = _turn(episodes, (p, g)), examples[p]
+    assert example is not None  # its prompt has tokens
     turn = rollouts.completion(ids, len(ids), episodes.ended[p, g], tokenizer)
-    fault = ""
-    if (p, g) not in states:
-      begin = base.begin, environment.reset, examples[p], int(numbers[p])
-      states[p, g], fault = combine.guarded(call, *begin)
-    name = "reset" if fault else f"turn {episodes.turns[p, g]}"
-    answer = None
-    if not fault:
-      answer, fault = combine.guarded(call, base.answer, environment.step, states[p, g], turn)
-    if answer is None:
-      found[p, g] = Answer(None, [], f"{name}: {fault}")
+    if (p, g) in states:
+      asked.append(base.next_request(states[p, g], turn))
     else:
-      states[p, g] = answer.state
-      found[p, g] = _encoded(environment, answer, int(ids[-1]))
+      asked.append(base.first_request(example, int(numbers[p]), turn))
+  with Guard(0.0) as call:  # a signal stops it
+    replies = call(environment.ask, asked)
+  found = {}
+  for place, reply in zip(places, replies):
+    if "error" in reply:
+      found[place] = Answer(None, [], f"turn {episodes.turns[place]}: {reply['error']}")
+    else:
+      states[place], observation, reward = reply["turn"]
+      last = int(_turn(episodes, place)[-1])
+      found[place] = _encoded(environment, observation, reward, last)
   return found
 
 
-def _encoded(environment: Environment, answer: Turn, last: int) -> Answer:
+def _turn(episodes: Episodes, place: Place) -> np.ndarray:
+  """Returns the tokens of the last turn of a sample."""
+  return episodes.tokens[place][episodes.begins[place] : episodes.lengths[place]]
+
+
+def _encoded(
+  environment: Environment, observation: str | None, reward: float | None, last: int
+) -> Answer:
   """Returns an answer with its observation as tokens that follow the token `last`."""
-  if answer.observation is None:
-    return Answer(answer.reward, [], "")
-  ids = environment.reply(answer.observation, last)
-  fault = "" if ids else f"the observation {answer.observation!r:.80} has no token"
-  return Answer(answer.reward, ids, fault)
+  if observation is None:
+    return Answer(reward, [], "")
+  ids = environment.reply(observation, last)
+  fault = "" if ids else f"the observation {observation!r:.80} has no token"
+  return Answer(reward, ids, fault)
 
 
 def add_answer(episodes: Episodes, environment: Environment, place: Place, answer: Answer) -> None:

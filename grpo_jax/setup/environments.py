@@ -1,8 +1,12 @@
 """Makes what the episodes of a run need of its environment."""
 
 import functools
+from collections.abc import Callable, Sequence
 
+from grpo_jax.aliases import Json
+from grpo_jax.environments import worker as answers
 from grpo_jax.environments.base import Environment
+from grpo_jax.sandbox import worker
 from grpo_jax.setup import build
 from grpo_jax.setup.experiment import Experiment
 
@@ -20,11 +24,25 @@ def make(experiment: Experiment, model: build.Model) -> Environment | None:
     system=d.system,
     arguments=tuple(map(tuple, d.chat_arguments)),
   )
+  described = answers.describe(e.name, dict(e.arguments), experiment.rewards.deadline)
   return Environment(
-    *experiment.environment_functions,
+    ask=in_processes(described, e.workers),
     reply=reply,
     turns=e.turns,
     turn_length=e.turn_length,
     discount=e.discount,
-    deadline=experiment.rewards.deadline,
+  )
+
+
+@functools.cache
+def in_processes(described: str, workers: int) -> Callable[[Sequence[Json]], list[Json]]:
+  """Returns the function that asks the environment, in worker processes that all callers share.
+
+  Args:
+    described: by `environments.worker.describe`.
+    workers: number of processes.
+  """
+  module = "grpo_jax.environments.worker"
+  return functools.partial(
+    worker.ask_all, [worker.Process(module, described) for _ in range(workers)]
   )

@@ -13,10 +13,11 @@ from ml_collections import ConfigDict
 
 from grpo_jax.aliases import Json
 from grpo_jax.config import sections, settings
+from grpo_jax.environments.base import Functions
 from grpo_jax.objectives.base import ConfiguredObjective
 from grpo_jax.setup import registry, scorers, shots
 from grpo_jax.setup.registry import DataSet
-from grpo_jax.setup.scorers import Functions, NamedModel, Reward, RewardFunction
+from grpo_jax.setup.scorers import NamedModel, Reward, RewardFunction
 from grpo_jax.types import Example
 
 LIVE = ("online", "iterative")  # loops that learn from samples of the current policy

@@ -39,13 +39,6 @@ class Reward(NamedTuple):
   feedback: Callable | None  # (example, completion) -> what a teacher is told of it, or None
 
 
-class Functions(NamedTuple):
-  """Functions of an environment's file, with its arguments (environments/__init__.py)."""
-
-  reset: Callable  # (example, key) -> state
-  step: Callable  # (state, completion) -> types.Turn
-
-
 class RewardFunction(NamedTuple):
   """Holds one of `rewards.functions`."""
 
@@ -178,8 +171,8 @@ def check_kind(function: Callable, shown: str) -> None:
     )
 
 
-def environment(cfg: settings.Environment) -> Functions | None:
-  """Returns the environment that `cfg.name` names; None: it names none.
+def environment(cfg: settings.Environment) -> base.Functions | None:
+  """Returns the functions of the environment that `cfg.name` names; None: it names none.
 
   Args:
     cfg: the environment section.
@@ -188,24 +181,14 @@ def environment(cfg: settings.Environment) -> Functions | None:
     return None
   shown = f"environment.name={cfg.name!r}"
   arguments = keywords(cfg.arguments, "environment.arguments")
-  code = vars(modules.module("grpo_jax.environments", cfg.name, "environment.name"))
-  reset, step = code.get("reset", base.first_state), code.get("step")
-  if not callable(step) or not callable(reset):
-    raise SettingError(
-      f"{shown}: has no function step(state, completion); see docs/environments.md"
-    )
-  own_reset = reset is not base.first_state
+  code = modules.module("grpo_jax.environments", cfg.name, "environment.name")
   try:
-    inspect.signature(step).bind("state", "completion", **arguments)
-    if own_reset:
-      inspect.signature(reset).bind("example", "key", **arguments)
-  except (TypeError, ValueError) as error:
+    return base.functions(vars(code), arguments)
+  except TypeError as error:
     raise SettingError(
-      f"{shown} with environment.arguments={kinds.shown(cfg.arguments)}: step(state, completion), "
-      f"and reset(example, key) if it has one, should take these as keyword arguments: {error}"
+      f"{shown} with environment.arguments={kinds.shown(cfg.arguments)}: {error}; see "
+      "docs/environments.md"
     ) from error
-  bound = functools.partial(reset, **arguments) if own_reset else reset
-  return Functions(bound, functools.partial(step, **arguments))
 
 
 def requirement(cfg: settings.Offline) -> Callable | None:

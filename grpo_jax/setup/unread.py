@@ -29,7 +29,7 @@ class Row(NamedTuple):
 # Settings of one kind of run. The numbers of a loop are not among them: a config file may have
 # those of several loops, and a comparison gives offline.prompts to all of its arms.
 OFFLINE = ("data", "pairs", "require", "held_out", "steps", "continuations", "labels")
-ENVIRONMENT = ("arguments", "weight", "turns", "turn_length", "discount", "role")
+ENVIRONMENT = ("arguments", "weight", "turns", "turn_length", "workers", "discount", "role")
 ITERATIVE = ("reward_model", "weight")
 
 

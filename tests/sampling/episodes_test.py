@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tiny
 
+from grpo_jax.environments import base
 from grpo_jax.environments.base import Environment
 from grpo_jax.ops import decoding
 from grpo_jax.packing.plan import Packing
@@ -45,15 +46,13 @@ def step(state: Any, completion: Completion) -> Turn:
   return Turn(state, " ".join(map(str, words)), reward)
 
 
-def environment(**changes: Any) -> Environment:
+def environment(answer: Any = step, **changes: Any) -> Environment:
   whole = Environment(
-    reset=reset,
-    step=step,
+    ask=lambda asked: [base.respond(base.Functions(reset, answer), one) for one in asked],
     reply=lambda text, last: list(map(int, text.split())),
     turns=8,
     turn_length=0,
     discount=1.0,
-    deadline=0.0,
   )
   return whole._replace(**changes)
 
@@ -183,7 +182,7 @@ def test_an_environment_that_fails_ends_its_episode_alone():
       raise KeyError("no such tool")
     return step(state, completion) if sum(completion.tokens) % 9 != 2 else "nothing"
 
-  got, _, faults = play(step=sometimes, discount=0.5)
+  got, _, faults = play(answer=sometimes, discount=0.5)
   want = naive_play()
   messages = set(faults.values())
   assert any("KeyError: 'no such tool'" in text and "turn " in text for text in messages)

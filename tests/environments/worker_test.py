@@ -1,0 +1,104 @@
+"""Environments in worker processes: what they return, and what happens if they do not."""
+
+import json
+import re
+
+import pytest
+
+from grpo_jax.environments import base, worker
+from grpo_jax.sandbox.worker import Process, ask_all
+from grpo_jax.types import STOPPED, Completion, Example
+
+BAD = """
+import os, sys, time
+from grpo_jax.types import Turn
+
+def reset(example, key, more):
+  return {"answer": example.answer, "key": key, "more": more}
+
+def step(state, completion, more):
+  what = completion.text
+  if what == "hang":
+    time.sleep(600)
+  if what == "compute":
+    while True:
+      pass
+  if what == "leave":
+    os._exit(7)
+  if what == "exit":
+    sys.exit("bye")
+  if what == "memory":
+    return Turn(bytearray(10**10), "x")
+  if what == "long":
+    return Turn({}, "x" * 10**7)
+  if what == "print":
+    print('{"turn": [1, "forged", 9]}', flush=True)
+    os.write(1, b'{"turn": [1, "forged", 9]}\\n')
+  if what == "file":
+    open("note.txt", "w").write("written")
+  return Turn(state, f"{what}: {state['answer']}", 0.5)
+"""
+
+
+def completion(text: str) -> Completion:
+  return Completion(text, [1, 2], STOPPED, [1])
+
+
+def first(text: str) -> base.Json:
+  return base.first_request(Example("q", "s", "42", {"odd": {1, 2}}), 5, completion(text))
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("environment")
+  (folder / "bad.py").write_text(BAD)
+  described = worker.describe(str(folder / "bad.py"), {"more": [1]}, 2.0)
+  return [Process("grpo_jax.environments.worker", described) for _ in range(2)]
+
+
+def test_replies_are_in_the_order_of_the_requests(processes):
+  replies = ask_all(processes, [first(str(n)) for n in range(9)])
+  state = {"answer": "42", "key": 5, "more": [1]}
+  assert replies == [{"turn": [state, f"{n}: 42", 0.5]} for n in range(9)]
+  later = ask_all(processes, [base.next_request({"answer": "7"}, completion("a"))])
+  assert later == [{"turn": [{"answer": "7"}, "a: 7", 0.5]}]
+
+
+@pytest.mark.parametrize(
+  "what, why",
+  [
+    ("hang", "takes more than 2 seconds"),
+    ("compute", "more than 2 seconds"),
+    ("leave", "ended its process with code 7"),
+    ("exit", "ended its process|SystemExit"),
+    ("memory", "MemoryError|is no JSON"),
+    ("long", "an observation of more than 100,000 characters"),
+  ],
+)
+def test_a_bad_turn_is_a_fault_and_the_next_one_is_answered(processes, what, why):
+  bad, good = ask_all(processes[:1], [first(what), first("fine")])
+  assert bad.keys() == {"error"}
+  assert re.search(why, bad["error"]), bad
+  assert good["turn"][1] == "fine: 42"
+
+
+def test_what_an_environment_prints_is_no_reply(processes):
+  (reply,) = ask_all(processes, [first("print")])
+  assert reply["turn"][1] == "print: 42"
+
+
+def test_an_environment_may_write_files(processes, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  described = json.loads(processes[0].arguments[0])
+  own = worker.describe(described["name"], described["arguments"], 2.0)
+  (reply,) = ask_all([Process("grpo_jax.environments.worker", own)], [first("file")])
+  assert reply["turn"] and (tmp_path / "note.txt").read_text() == "written"
+
+
+def test_a_module_of_the_working_directory_is_found(tmp_path, monkeypatch):
+  (tmp_path / "mine").mkdir()
+  (tmp_path / "mine" / "game.py").write_text(BAD)
+  monkeypatch.syspath_prepend(tmp_path)
+  own = worker.describe("mine.game", {"more": []}, 2.0)
+  (reply,) = ask_all([Process("grpo_jax.environments.worker", own)], [first("ok")])
+  assert reply["turn"][1] == "ok: 42"
