@@ -2,12 +2,14 @@
 several_hosts.py.
 """
 
+import pathlib
 import re
 import shutil
 import sys
 
 import numpy as np
 import pytest
+import tiny_episodes
 from several_hosts import Hosts, errors, free_port, start, wait
 
 from grpo_jax.distributed import lifeline
@@ -110,6 +112,12 @@ def assert_same(got: list, want: list, within: float = 1e-5) -> None:
       np.testing.assert_allclose(a[name], b[name], rtol=within, atol=within, err_msg=name)
 
 
+def numbers(lines: list) -> list:
+  """Metrics without those of shards, which are as many as there are devices."""
+  layout = ("padding_fraction", "prompt_padding_fraction", "slot_use")
+  return [{k: v for k, v in line.items() if k not in layout} for line in lines]
+
+
 @pytest.fixture(scope="module")
 def expected(hosts):
   """The metrics of one process."""
@@ -127,15 +135,6 @@ def test_as_many_processes_as_you_like_have_the_losses_of_one(hosts, expected, p
   """With dynamic sampling; the samples of a group lie on one process or on both."""
   more = [f"--config.mesh.{mesh}={processes}"] if mesh else []
   finish(hosts, processes, f"{processes}{mesh}", *more)
-  layout = (
-    "padding_fraction",
-    "prompt_padding_fraction",
-    "slot_use",
-  )  # of shards, so of the number of devices
-
-  def numbers(lines):
-    return [{k: v for k, v in line.items() if k not in layout} for line in lines]
-
   assert_same(numbers(hosts.metrics(f"{processes}{mesh}")), numbers(expected))
   samples = [
     (hosts.folder / name / "samples.jsonl").read_text() for name in (f"{processes}{mesh}", "one")
@@ -237,3 +236,21 @@ def test_a_checkpoint_that_one_host_alone_cannot_read_is_passed_over_by_all(host
   said = " ".join(again[0].stdout.split())
   assert "checkpoint 4 is damaged (host 1: OSError: [Errno 5] Input/output error)" in said, said
   assert "going on from step 0" in said
+
+
+@pytest.mark.slow
+def test_episodes_of_several_hosts_are_those_of_one(hosts):
+  """Each host plays its own share of the episodes."""
+  played = [
+    f"--config.environment.name={pathlib.Path(tiny_episodes.__file__)}",
+    "--config.environment.arguments=(('most', 3),)",
+    "--config.sampler.max_length=20",
+    f"--config.sampler.stop={tiny_episodes.EPISODES['sampler.stop']!r}",
+    "--config.sampler.tries=1",
+    "--config.steps=2",
+  ]
+  finish(hosts, 1, "played", *played)
+  finish(hosts, 2, "played2", *played)
+  want = hosts.metrics("played")
+  assert any(line.get("turns/max", 0) > 1 and line["reward_faults"] for line in want)
+  assert_same(numbers(hosts.metrics("played2")), numbers(want), 1e-4)
