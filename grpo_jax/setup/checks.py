@@ -128,8 +128,8 @@ def check_rewards(experiment: Experiment) -> None:
   names = [name for name, _ in components]
   if weights and len(weights) != len(names):
     raise SettingError(
-      f"objective.reward_weights={weights}: give {len(names)}, one for each of rewards.functions "
-      f"and of the reward models: {', '.join(names)}"
+      f"objective.reward_weights={weights}: give {len(names)}, one for each of rewards.functions, "
+      f"the environment and the reward models: {', '.join(names)}"
     )
   unseen = [name for name, weight in components if not weight]
   if experiment.objective.cfg.get("advantage") == "gdpo" and not weights and unseen:

@@ -12,7 +12,10 @@ from grpo_jax.setup.experiment import Experiment
 
 
 def make(experiment: Experiment, model: build.Model) -> Environment | None:
-  """Returns the environment with the limits of its episodes; None: the config names none."""
+  """Returns the environment with the limits of its episodes; None: the config names none.
+
+  A chat template that cannot show an observation is refused here, before anything is sampled.
+  """
   if experiment.environment_functions is None:
     return None
   e, d = experiment.environment, experiment.data
@@ -24,6 +27,8 @@ def make(experiment: Experiment, model: build.Model) -> Environment | None:
     system=d.system,
     arguments=tuple(map(tuple, d.chat_arguments)),
   )
+  if d.chat:
+    reply("text", -1)
   described = answers.describe(e.name, dict(e.arguments), experiment.rewards.deadline)
   return Environment(
     ask=in_processes(described, e.workers),

@@ -62,7 +62,7 @@ def reward_functions(cfg: settings.Rewards, others: Sequence[str]) -> tuple[Rewa
   Args:
     cfg: the rewards section. A fourth entry of a function holds keyword arguments, as in
       ("overlong", "length.overlong", 1.0, {"max_length": 96, "buffer": 16}).
-    others: the names of all other rewards, such as those of reward models.
+    others: the names of all other rewards: those of reward models and of the environment.
   """
   functions = []
   for entry in cfg.functions:
@@ -77,8 +77,8 @@ def reward_functions(cfg: settings.Rewards, others: Sequence[str]) -> tuple[Rewa
   names = [function.name for function in functions] + [*others]
   if not names or len(set(names)) < len(names):
     raise SettingError(
-      f"rewards.functions has the names {names}, with those of outcome_models and process_models: "
-      "give at least one, each its own name"
+      f"rewards.functions has the names {names}, with those of outcome_models, process_models and "
+      "the environment: give at least one, each its own name"
     )
   return tuple(functions)
 

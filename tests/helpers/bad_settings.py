@@ -292,6 +292,18 @@ BY_HAND = (
   ),
   Bad("objective.advantage", "none.py:f", "no such file"),
   Bad("objective.advantage", "os.path:join", "is of Python's own library"),
+  # an environment
+  Bad("environment.name", "nonsense", "grpo_jax.environments has calculator, guess"),
+  Bad("environment.name", "none.py", "no such file"),
+  Bad("environment.name", "base", "has no function step"),
+  Bad("environment.arguments", (("tries", 5),), "missing", also={"environment.name": "guess"}),
+  Bad(
+    "environment.arguments", (("tries", 5),), "argument", also={"environment.name": "calculator"}
+  ),
+  Bad("environment.arguments", (("guesses", 5),), "there is no environment.name"),
+  Bad("environment.turns", 3, "there is no environment.name; use 8"),
+  Bad("data.hidden_number.largest", 1, "from 2 to", also={"data.name": "hidden_number"}),
+  Bad("data.path", "games", "reads no files", also={"data.name": "hidden_number"}),
   # settings that this run would not read
   Bad(
     "objective.jensen_shannon_beta",
