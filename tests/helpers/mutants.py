@@ -624,7 +624,7 @@ MUTANTS = (
     "grpo_jax/sampling/sampler.py",
     "(jnp.where(real, x, 0) for x in (token, logprob, truncated))",
     "(token, logprob, truncated)",
-    "tests/loops/collect_test.py::test_what_was_cut_off_is_not_counted_of_an_empty_prompt",
+    "tests/loops/sample_metrics_test.py::test_what_was_cut_off_is_not_counted_of_an_empty_prompt",
   ),
   Mutant(
     "the learner attends to the padding of prompts",

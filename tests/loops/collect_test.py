@@ -5,7 +5,6 @@ The sampler is fake: what it says of a prompt follows from the prompt's first to
 """
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import types
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 import tiny
 
-from grpo_jax.loops import collect, groups, online, sample_metrics
+from grpo_jax.loops import collect, groups, online
 from grpo_jax.objectives import common
 from grpo_jax.run.writer import Timer
 from grpo_jax.sampling.generate import Generator
@@ -368,19 +367,6 @@ def test_numbers_are_of_everything_that_was_sampled(tries):
     "cut_off_nats": close(cut_off.sum() / lengths.sum()),
     "length/reward_correlation": close(np.corrcoef(*apart)[0, 1]),
   }
-
-
-def test_what_was_cut_off_is_not_counted_of_an_empty_prompt():
-  """As the sampler itself returns it: one of its eight prompts only fills the batch."""
-  sampled = tiny.sample(top_k=3)
-  zeros = np.zeros(sampled.tokens.shape, np.float32)
-  scored = dataclasses.replace(sampled, rewards=zeros, given=zeros > 0, components=zeros[..., :1])
-  batch = groups.Scored([None] * tiny.P, scored, [], collect.cut_off(scored))
-  numbers = sample_metrics.reward_metrics([batch], [np.ones(tiny.P, bool)], ["given"])
-  real = tiny.real(sampled)
-  assert (sampled.prompts.lengths == 0).sum() == 1
-  cut_off = (sampled.truncated_logprobs - sampled.sampler_logprobs)[real]
-  assert numbers["cut_off_nats"] == pytest.approx(cut_off.mean(), rel=1e-5)
 
 
 def test_every_try_has_a_key_of_its_own():
