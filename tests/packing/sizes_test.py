@@ -59,6 +59,39 @@ def test_programs_are_at_most_so_many_and_hold_every_batch(most, mesh, microbatc
   assert 1 <= len(learned) <= most and 1 <= len(sampled) <= most
 
 
+@pytest.mark.parametrize(("most", "bound"), [(0, sizes.BEGUN), (1, 1), (2, 2), (8, 8)])
+@pytest.mark.parametrize("mesh", [tiny.ONE, (1, 2, 2, 1)])
+def test_programs_of_samples_that_have_begun_are_bounded_in_any_case(most, bound, mesh):
+  """Each turn is longer than the one before, and fewer samples are left; all tokens find a place."""
+  few = tiny.sizes(mesh, most, ROOM)
+  begun = set()
+  for turn, batch in enumerate(batches(60, growth=16.0)):
+    batch.lengths[np.random.default_rng(turn).random(batch.lengths.shape) < turn / 60] = 0
+    got, packing = few.for_begun(batch, few.layout)
+    begun.add(shapes(got, packing))
+    assert got.prompts.tokens.shape[1] >= batch.prompts.lengths.max()
+    np.testing.assert_array_equal(got.lengths, batch.lengths)
+    for lengths, held, samples in (
+      (batch.lengths, packing.list_size, mesh[2]),
+      (batch.prompts.lengths[:, None], packing.prompt_list_size, 1),
+    ):
+      assert held is None or held >= plan.most_tokens(lengths, mesh[1], 1, samples)
+    if packing.token_index is not None:
+      assert (packing.token_index >= 0).sum() == batch.lengths.sum()
+  assert 1 <= len(begun) <= len(few.begun) <= bound
+  assert most == 1 or len(begun) > 1
+  assert few.sampler == few.learner == []  # their programs are others
+
+
+def test_the_sampler_of_samples_that_have_begun_has_its_own_mesh():
+  """Its lists are of the shards of the layout that it is given, in one microbatch."""
+  few, layout = tiny.sizes(tiny.ONE, 2, ROOM, microbatches=4), tiny.layout((1, 2, 2, 1))
+  batch = next(batches(1))
+  got, packing = few.for_begun(batch, layout)
+  want, same = tiny.sizes((1, 2, 2, 1), 2, ROOM).for_learner(batch)
+  assert shapes(got, packing) == shapes(want, same)
+
+
 def test_without_a_bound_every_batch_has_its_own():
   batch = next(batches(1))
   own = tiny.sizes(most=0, width=ROOM)
@@ -147,6 +180,29 @@ def test_a_run_that_goes_on_chooses_as_the_run_that_did_not_stop():
   assert elsewhere.learner == []
   elsewhere.set_state({})  # a checkpoint from before there were sizes
   assert elsewhere.sampler == []
+
+
+@pytest.mark.parametrize("most", [0, 4])
+def test_programs_of_samples_that_have_begun_are_saved(most):
+  """Of an older run, which has none saved, the others are restored."""
+  whole, stopped = tiny.sizes(most=most, width=ROOM), tiny.sizes(most=most, width=ROOM)
+  for step, batch in enumerate(batches(20, growth=8.0)):
+    if step == 10:
+      saved = json.loads(json.dumps(stopped.get_state()))
+      stopped = tiny.sizes(most=most, width=ROOM)
+      stopped.set_state(saved)
+      assert stopped.begun == whole.begun != []
+    both = (whole, stopped)
+    pair = (few.for_begun(batch, few.layout) for few in both)
+    jax.tree.map(np.testing.assert_array_equal, *pair)
+    for few in both:
+      few.for_learner(batch)
+  assert whole.get_state() == stopped.get_state() and len(whole.begun) > 1
+  old = {name: value for name, value in whole.get_state().items() if name != "begun"}
+  again = tiny.sizes(most=most, width=ROOM)
+  again.set_state(old)
+  assert again.begun == [] and again.learner == whole.learner
+  assert whole.fresh().begun == []
 
 
 def test_a_batch_that_fits_no_program_takes_the_whole_rectangle(monkeypatch):
