@@ -270,6 +270,7 @@ def test_rows_of_samples_begin_with_faults_and_show_before_and_after():
   trace = stub(advantages=jax.numpy.asarray(numbers), logprobs=jax.numpy.asarray(-numbers))
   learned: Any = learner.Learned({}, trace, (numbers.sum(2), numbers.sum(2) + 1), 1.0)
   fields = dict.fromkeys(Collector._fields) | {
+    "generator": stub(environment=None),
     "rewards": [("parity", None, 1.0)],
     "models": [],
     "rule": "",
@@ -312,7 +313,11 @@ def test_pairs_of_each_step_are_chosen_by_a_seed_of_their_own(monkeypatch, step)
     return batch
 
   monkeypatch.setattr(teaching.pairs, "of_samples", of_samples)
-  fields = dict.fromkeys(Collector._fields) | {"rewards": [("parity", None, 0.1)], "models": []}
+  fields = dict.fromkeys(Collector._fields) | {
+    "generator": stub(environment=None),
+    "rewards": [("parity", None, 0.1)],
+    "models": [],
+  }
   c = tiny_runs.config(tiny_runs.ITERATIVE | {"seed": 7})
   # type: ignore
   teaching.labelled_pairs(Scored([None] * 2, groups(2), [], 0.0), Collector(**fields), c, step)
