@@ -1,5 +1,7 @@
 """Sample, score, learn: GRPO and every objective that trains on the live policy's own samples."""
 
+import numpy as np
+
 from grpo_jax.aliases import Json
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.loops import teacher_prompts
@@ -115,8 +117,10 @@ def sample_rows(
       "logprobs": [round(float(x), 4) for x in logprobs[n, real]],
     }
     if own is not None:
+      row["tokens"] = model.tokenizer.texts(ids)  # joined they are a turn's text
       row["sampled"] = own[real].tolist()
-      row["turn_rewards"] = [round(float(x), 4) for x in r.rewards[p, g][r.given[p, g]]]
+      indices = np.flatnonzero(r.given[p, g]).tolist()
+      row["turn_rewards"] = [[i, round(float(r.rewards[p, g, i]), 4)] for i in indices]
     if gaps is not None:
       row["disagreement"] = gaps[p, g]
     if learned.moved:

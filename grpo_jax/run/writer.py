@@ -234,7 +234,9 @@ class Writer:
 
     A sample has `question`, `completion`, `reward`, `advantage`, and may have `answer`, `rewards`
     (name -> value), `ended`, `faults`, `disagreement` (of a reward model and a rule), and for the
-    inspector `tokens` (texts), `advantages` and `logprobs` (a number for each token).
+    inspector `tokens` (texts), `advantages` and `logprobs` (a number for each token). An episode
+    has `sampled` (false on tokens that the environment wrote) and `turn_rewards` ([token index,
+    reward] of each reward).
     """
     if not self.active:
       return
