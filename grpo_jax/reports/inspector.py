@@ -2,22 +2,34 @@
 
 The self-contained page shows the samples of a step and filters them by reward and by text. It sorts
 them by length, by reward and, if a reward model and a rule both scored them, by their disagreement.
-Tokens are coloured by advantage or by log-prob if the run wrote those.
+Tokens are coloured by advantage or by log-prob if the run wrote those. An episode is shown as a
+conversation of the policy and its environment, with the reward of each turn.
 """
 
 import json
 import pathlib
 
 from grpo_jax.aliases import Json
-from grpo_jax.config.kinds import Form, Kind
+from grpo_jax.config.kinds import Form, Kind, Whole
 from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 from grpo_jax.sandbox import model_folder
+
+
+def _is_pair(x: object) -> bool:
+  """Returns whether this is the index of a token and the reward that was given there, or null."""
+  if not isinstance(x, list) or len(x) != 2:
+    return False
+  index, reward = x
+  return Whole().fits(index) and (reward is None or jsonl.NUMBER.fits(reward))
+
 
 NUMBERS = Form(
   "numbers", lambda x: isinstance(x, list) and all(n is None or jsonl.NUMBER.fits(n) for n in x)
 )
 TEXTS = Form("texts", lambda x: isinstance(x, list) and all(isinstance(text, str) for text in x))
+BOOLS = Form("booleans", lambda x: isinstance(x, list) and all(isinstance(b, bool) for b in x))
+PAIRS = Form("pairs [token index, reward]", lambda x: isinstance(x, list) and all(map(_is_pair, x)))
 # The fields that the page computes with; it shows any other field as it is.
 ROWS: dict[str, Kind] = {
   **jsonl.STEP,
@@ -26,6 +38,8 @@ ROWS: dict[str, Kind] = {
   **dict.fromkeys(("advantages", "logprobs"), NUMBERS),
   "rewards": model_folder.OBJECT,
   "tokens": TEXTS,
+  "sampled": BOOLS,
+  "turn_rewards": PAIRS,
 }
 
 PAGE = pathlib.Path(__file__).with_name("inspector.html")

@@ -192,10 +192,10 @@ def test_a_legend_covers_neither_the_title_nor_the_next_panel(labels):
     assert legend.y0 >= inside.y1 - 1 and legend.x0 >= inside.x0 and inside.width > 300
 
 
-# What the page's script asks of a browser, and then the questions of the cards in each order.
+# What the page's script asks of a browser.
 BROWSER = """
 const fields = {};
-const element = () => ({ value: "", textContent: "", style: {}, options: [], children: [],
+const element = tag => ({ tag, value: "", textContent: "", style: {}, options: [], children: [],
   append(...c) { this.children.push(...c); },
   replaceChildren(...c) { this.children = c; }, addEventListener(_, f) { this.changed = f; } });
 globalThis.document = { getElementById: id => fields[id] ??= element(), createElement: element };
@@ -203,6 +203,9 @@ fields.data = { textContent: DATA };
 fields.sort = Object.assign(element(), { options: ["", "apart", "long"].map(value => ({ value })) });
 fields.step = Object.assign(element(), { value: "0" });
 SCRIPT
+"""
+# The questions of the cards in each order.
+ORDERS = """
 const orders = {};
 for (const by of ["", ...Object.keys(ORDERS)]) {
   fields.sort.value = by;
@@ -214,14 +217,14 @@ console.log(JSON.stringify({ orders, disabled, hidden: fields.about.hidden }));
 """
 
 
-def shown_by(samples: list[dict]) -> dict:
+def shown_by(samples: list[dict], question: str = ORDERS) -> dict:
   """What the page's script does with samples: their questions in each order, and which orders it
-  offers.
+  offers; or what other code prints as JSON.
   """
   text = inspector.page(samples, "run")
   script = text.split("<script>")[1].split("</script>")[0]
   data = re.search(r'type="application/json">(.*?)</script>', text, re.DOTALL)[1]
-  code = BROWSER.replace("SCRIPT", script).replace("DATA", json.dumps(data))
+  code = BROWSER.replace("SCRIPT", script).replace("DATA", json.dumps(data)) + question
   done = subprocess.run(["node", "-"], input=code, capture_output=True, text=True, timeout=60)
   assert done.returncode == 0, done.stderr
   return json.loads(done.stdout)
@@ -307,7 +310,7 @@ FIELDS = (
   "advantages",
   "logprobs",
 )
-FIELDS += ("disagreement", "answer", "anything")
+FIELDS += ("disagreement", "answer", "anything", "sampled", "turn_rewards")
 METRICS = ("step", "reward/mean", "loss", "kl", "eval/accuracy", "length/max")
 
 
