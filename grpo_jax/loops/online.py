@@ -109,7 +109,7 @@ def sample_rows(
       "completion": text,
       "answer": example.answer,
       "reward": total[p, g],
-      "advantage": advantages[n, real].mean(),
+      "advantage": advantages[n, real].mean(where=True if own is None else own[real]),
       "rewards": {name: r.components[p, g, i] for i, name in enumerate(collector.names)},
       "ended": "stopped" if r.ended[p, g] == STOPPED else "truncated",
       "tokens": [model.tokenizer.text(token) for token in ids],

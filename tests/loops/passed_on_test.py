@@ -316,12 +316,13 @@ def test_rows_of_episodes_say_who_wrote_each_token_and_where_rewards_were_given(
   r.given[1, 0, [0, 3]] = True
   r.rewards[1, 0] = [0.123456, 9, 9, -1]
   sampled = np.ones((2, 2, 4), bool)
-  sampled[1, 0, 1:3] = False
+  sampled[1, 0, 1] = False
   of_episodes = dataclasses.replace(r, sampled=sampled)
   row, _ = rows_of(of_episodes, 2, texts=lambda ids: ["", *map(str, ids[1:])])
-  assert row["sampled"] == [True, False, False, True]
+  assert row["sampled"] == [True, False, True, True]
   assert json.loads(json.dumps(row["turn_rewards"])) == [[0, 0.1235], [3, -1.0]]
   assert row["tokens"] == ["", "1", "1", "1"]  # a character belongs to its last token
+  assert row["advantages"] == [8, 9, 10, 11] and row["advantage"] == np.float32(29 / 3)
   (single,) = rows_of(r, 1)
   assert list(row) == [
     "question", "completion", "answer", "reward", "advantage", "rewards", "ended", "tokens",
