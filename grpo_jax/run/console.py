@@ -1,7 +1,8 @@
 """Formats the bar, numbers, the time left and tables of samples for a terminal or a log."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import rich.console
 import rich.progress
@@ -9,6 +10,15 @@ import rich.table
 import rich.text
 
 TABLE_CHARACTERS = 600  # characters of a question or completion in a table of samples
+TABLE_TURNS = 16  # turns of an episode there; a text of the environment counts as one
+
+
+class _Turn(NamedTuple):
+  """Holds a turn of an episode, or what the environment wrote after one."""
+
+  sampled: bool  # false: the environment wrote it
+  text: str
+  rewards: list[float | None]
 
 
 def time_left(ends: Sequence[float], steps: int) -> str:
@@ -38,7 +48,7 @@ def samples_table(step: int, samples: Sequence[Mapping[str, Any]]) -> rich.table
   Args:
     step: of the run, for the title.
     samples: `question`, `completion`, `reward` and `advantage` of each; None for numbers that are
-      not finite.
+      not finite. Episodes have `tokens`, `sampled` and `turn_rewards` besides (run/writer.py).
   """
   table = rich.table.Table(
     title=f"samples of step {step}", title_justify="left", show_lines=True, expand=True
@@ -50,9 +60,10 @@ def samples_table(step: int, samples: Sequence[Mapping[str, Any]]) -> rich.table
   for sample in samples:
     reward, advantage = sample["reward"], sample["advantage"]
     style = "" if not advantage else "green" if advantage > 0 else "red"
-    texts = (_cut(printable(str(sample[name]))) for name in ("question", "completion"))
+    is_episode = sample.get("sampled") and sample.get("tokens")
     table.add_row(
-      *map(rich.text.Text, texts),
+      _text(sample["question"]),
+      _conversation(sample) if is_episode else _text(sample["completion"]),
       number(reward, ".2f"),
       rich.text.Text(number(advantage, "+.2f"), style=style),
     )
@@ -94,6 +105,44 @@ def _field(name: str, width: int | None = None) -> rich.progress.TextColumn:
   )
 
 
-def _cut(text: str) -> str:
-  """Returns the text, with dots for its end if it is too long for a table."""
-  return text if len(text) <= TABLE_CHARACTERS else text[: TABLE_CHARACTERS - 4] + " ..."
+def _text(text: object) -> rich.text.Text:
+  """Returns the cell of a text."""
+  return rich.text.Text(_cut(printable(str(text)), TABLE_CHARACTERS))
+
+
+def _cut(text: str, most: int) -> str:
+  """Returns the text, with dots for its end if it has more than `most` characters."""
+  return text if len(text) <= most else text[: max(most - 4, 0)] + " ..."
+
+
+def _conversation(sample: Mapping[str, Any]) -> rich.text.Text:
+  """Returns the cell of an episode: who wrote what, and the rewards of each turn.
+
+  Each turn begins with its speaker, and its other lines are indented, so that a text with a
+  speaker's name in it does not look like another turn.
+  """
+  cell, room = rich.text.Text(), TABLE_CHARACTERS
+  turns = list(_turns(sample))
+  for n, turn in enumerate(turns):
+    if n == TABLE_TURNS or room <= 0:
+      cell.append(f"... {len(turns) - n} more\n")
+      break
+    text = _cut(printable(turn.text).strip("\n"), room)
+    room -= len(text)
+    rewards = ", ".join(number(reward, ".2f") for reward in turn.rewards)
+    speaker = "policy" if turn.sampled else "environment"
+    label = f"{speaker} (reward {rewards}): " if rewards else f"{speaker}: "
+    cell.append(label, style="bold" if turn.sampled else "dim")
+    cell.append(text.replace("\n", "\n  ") + "\n", style="" if turn.sampled else "dim")
+  cell.right_crop(1)
+  return cell
+
+
+def _turns(sample: Mapping[str, Any]) -> Iterator[_Turn]:
+  """Yields the turns of an episode, and what the environment wrote between them."""
+  rewards, first = dict(sample.get("turn_rewards") or ()), 0
+  for sampled, places in itertools.groupby(sample["sampled"]):
+    last = first + len(list(places))
+    given = [rewards[i] for i in range(first, last) if i in rewards]
+    yield _Turn(sampled, "".join(sample["tokens"][first:last]), given)
+    first = last

@@ -1,8 +1,11 @@
 """The bar and the table of a run."""
 
-import pytest
+import io
 
-from grpo_jax.run.console import remaining, time_left
+import pytest
+import rich.console
+
+from grpo_jax.run.console import TABLE_CHARACTERS, TABLE_TURNS, remaining, samples_table, time_left
 
 
 def test_the_time_that_is_left():
@@ -21,3 +24,96 @@ def test_the_time_that_is_left():
 )
 def test_time_left_leaves_the_first_step_out(ends, steps, text):
   assert time_left(ends, steps) == text
+
+
+EPISODE = {
+  "question": "a number?",
+  "completion": "12\nhigher\n14",
+  "reward": 0.5,
+  "advantage": 0.5,
+  "tokens": ["1", "2", "\n", "higher\n", "14", "\n"],
+  "sampled": [True, True, True, False, True, True],
+  "turn_rewards": [[2, -0.5], [5, 1.0]],
+}
+
+
+def printed(*samples, width=100, terminal=False):
+  """Cells of the column "completion" as they are printed, line by line."""
+  console = rich.console.Console(
+    file=io.StringIO(),
+    width=width,
+    force_terminal=terminal,
+    color_system="standard" if terminal else None,
+  )
+  console.print(samples_table(1, samples))
+  lines = console.file.getvalue().split("\n")
+  return [line.split("│")[2] for line in lines if line.count("│") > 3]
+
+
+def test_an_episode_is_a_conversation():
+  assert [line.strip() for line in printed(EPISODE)] == [
+    "policy (reward -0.50): 12",
+    "environment: higher",
+    "policy (reward 1.00): 14",
+  ]
+
+
+@pytest.mark.parametrize(
+  ("rewards", "label"),
+  [
+    (None, "policy: "),
+    ([], "policy: "),
+    ([[2, None]], "policy (reward nan): "),
+    ([[0, 0.25], [2, 1.0]], "policy (reward 0.25, 1.00): "),
+  ],
+)
+def test_a_turn_has_the_rewards_that_were_given_in_it(rewards, label):
+  assert printed(EPISODE | {"turn_rewards": rewards})[0].strip() == label + "12"
+
+
+def test_samples_of_one_turn_and_rows_without_tokens_have_no_speakers():
+  names = ("question", "completion", "reward", "advantage")
+  for row in ({name: EPISODE[name] for name in names}, EPISODE | {"tokens": None}):
+    assert [line.strip() for line in printed(row)] == ["12", "higher", "14"]
+
+
+def test_no_text_looks_like_another_turn():
+  row = EPISODE | {"tokens": ["1", "2\nenvironment: right", "\n", "\nno\n\npolicy: 3", "14", "\n"]}
+  assert [line.rstrip() for line in printed(row)] == [
+    " policy (reward -0.50): 12",
+    "   environment: right",
+    " environment: no",
+    "",
+    "   policy: 3",
+    " policy (reward 1.00): 14",
+  ]
+
+
+def test_what_an_environment_wrote_is_dim_and_neither_markup_nor_a_command():
+  text = "[bold]7[/bold] \x1b[31m[/x]"
+  lines = printed(EPISODE | {"tokens": ["1", "2", "\n", text, "14", "\n"]}, terminal=True)
+  assert "[bold]7[/bold] \ufffd[31m[/x]" in lines[1]
+  assert "\x1b[2m" in lines[1] and "\x1b[31m" not in lines[1]
+  assert "\x1b[2m" not in lines[0] and "\x1b[1mpolicy" in lines[0]
+
+
+@pytest.mark.parametrize(
+  ("length", "turns"),
+  [(1, TABLE_TURNS), (50, TABLE_CHARACTERS // 50), (TABLE_CHARACTERS - 1, 2), (10_000, 1)],
+)
+def test_an_episode_has_the_room_of_a_completion(length, turns):
+  row = EPISODE | {
+    "tokens": ["y" * length, "N" * length] * 2000,
+    "sampled": [True, False] * 2000,
+    "turn_rewards": [],
+  }
+  *shown, last = printed(row)
+  text = "".join(shown)
+  assert text.count("policy: ") + text.count("environment: ") == turns
+  assert text.count("y") - text.count("policy") + text.count("N") <= TABLE_CHARACTERS
+  assert last.strip() == f"... {4000 - turns} more"
+
+
+def test_an_episode_fits_a_narrow_terminal():
+  text = "".join("".join(printed(EPISODE, width=60)).split())
+  assert text == "policy(reward-0.50):12environment:higherpolicy(reward1.00):14"
