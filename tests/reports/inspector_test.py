@@ -67,9 +67,10 @@ def test_no_samples_no_page(tmp_path):
 
 
 def test_a_page_takes_any_line_of_samples(tmp_path, capsys):
-  lines = hostile_lines(GOOD, FIELDS)
+  good = GOOD | {"sampled": [True], "turn_rewards": [[0, 1.0]]}
+  lines = hostile_lines(good, FIELDS)
   (tmp_path / "samples.jsonl").write_bytes(
-    b"\n".join([json.dumps(GOOD).encode(), *lines.values()]) + b"\n"
+    b"\n".join([json.dumps(good).encode(), *lines.values()]) + b"\n"
   )
   text = inspector.write(str(tmp_path)).read_text()
   data = json.loads(
@@ -200,11 +201,12 @@ def test_an_episode_whose_fields_do_not_fit_is_shown(changes, speakers):
 
 @needs_node
 def test_a_turn_shows_every_reward_that_was_given_in_it():
-  row = EPISODE | {"turn_rewards": [[0, None], [1, 0.25], [5, 0.0]]}
+  row = EPISODE | {"turn_rewards": [[0, None], [1, 0.25], [4, 0.0]]}
   (*_, shown) = cards([row])["cards"][0]
-  assert [turn[6] for turn in shown[4:] if len(turn) > 6] == [
-    ["b.worth good", "reward nan, 0.25", "", ""],
-    ["b.worth", "reward 0", "", ""],
+  assert [turn[6:] for turn in shown[4:]] == [
+    [["b.worth good", "reward nan, 0.25", "", ""]],
+    [],
+    [["b.worth", "reward 0", "", ""]],
   ]
 
 
@@ -213,6 +215,26 @@ def test_a_line_that_an_environment_ends_first_is_no_empty_line():
   row = EPISODE | {"tokens": ["\n", "2", "\n", "\n\n<tool>", "14", "\n"]}
   (*_, shown) = cards([row], "")["cards"][0]
   assert [turn[5][1] for turn in shown[4:]] == ["\n2\n", "\n<tool>", "14\n"]
+
+
+@pytest.mark.parametrize(
+  ("rewards", "fits"),
+  [
+    ([], True),
+    ([[0, 1.0], [7, None]], True),
+    ([0.5, 1.0], False),
+    ([[0]], False),
+    ([[0, 1.0, 2.0]], False),
+    ([[-1, 1.0]], False),
+    ([[0.5, 1.0]], False),
+    ([[None, 1.0]], False),
+    ([["0", 1.0]], False),
+    ([[0, "1"]], False),
+    ({"0": 1.0}, False),
+  ],
+)
+def test_a_reward_of_a_turn_is_the_index_of_a_token_and_a_number(rewards, fits):
+  assert inspector.ROWS["turn_rewards"].fits(rewards) is fits
 
 
 def test_what_an_environment_wrote_stays_text(tmp_path):
