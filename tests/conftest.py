@@ -90,6 +90,8 @@ def program():
 @pytest.fixture
 def config():
   """Returns the config of a small model on a few word problems; a file may have one of its own."""
+  import small_models  # noqa: F401  adds the variants named test_*
+
   from grpo_jax.setup import defaults  # imports jax, which has to find the settings above
 
   c = defaults.get_config()

@@ -44,11 +44,12 @@ def functions(code: Mapping[str, Any], arguments: Json) -> Functions:
   """Returns the functions among the names of a module, bound to keyword arguments.
 
   Raises:
-    TypeError: there is no such function, or it does not take the arguments.
+    LookupError: there is no such function.
+    TypeError, ValueError: they do not take the arguments.
   """
   step, reset = code.get("step"), code.get("reset")
-  if not callable(step):
-    raise TypeError("it has no function step(state, completion)")
+  if not callable(step) or not (reset is None or callable(reset)):
+    raise LookupError("has no function step(state, completion)")
   inspect.signature(step).bind("state", "completion", **arguments)
   if reset is None:
     return Functions(first_state, functools.partial(step, **arguments))

@@ -4,10 +4,9 @@ import functools
 from collections.abc import Callable, Sequence
 
 from grpo_jax.aliases import Json
-from grpo_jax.environments import worker as answers
 from grpo_jax.environments.base import Environment
 from grpo_jax.sandbox import worker
-from grpo_jax.setup import build
+from grpo_jax.setup import build, environment_worker
 from grpo_jax.setup.experiment import Experiment
 
 
@@ -29,7 +28,7 @@ def make(experiment: Experiment, model: build.Model) -> Environment | None:
   )
   if d.chat:
     reply("text", -1)
-  described = answers.describe(e.name, dict(e.arguments), experiment.rewards.deadline)
+  described = environment_worker.describe(e.name, dict(e.arguments), experiment.rewards.deadline)
   return Environment(
     ask=in_processes(described, e.workers),
     reply=reply,
@@ -44,10 +43,10 @@ def in_processes(described: str, workers: int) -> Callable[[Sequence[Json]], lis
   """Returns the function that asks the environment, in worker processes that all callers share.
 
   Args:
-    described: by `environments.worker.describe`.
+    described: by `environment_worker.describe`.
     workers: number of processes.
   """
-  module = "grpo_jax.environments.worker"
+  module = environment_worker.__name__
   return functools.partial(
     worker.ask_all, [worker.Process(module, described) for _ in range(workers)]
   )

@@ -184,10 +184,12 @@ def environment(cfg: settings.Environment) -> base.Functions | None:
   code = modules.module("grpo_jax.environments", cfg.name, "environment.name")
   try:
     return base.functions(vars(code), arguments)
-  except TypeError as error:
+  except LookupError as error:
+    raise SettingError(f"{shown}: {error}; see docs/environments.md") from error
+  except (TypeError, ValueError) as error:
     raise SettingError(
-      f"{shown} with environment.arguments={kinds.shown(cfg.arguments)}: {error}; see "
-      "docs/environments.md"
+      f"{shown} with environment.arguments={kinds.shown(cfg.arguments)}: step(state, completion), "
+      f"and reset(example, key) if it has one, should take these as keyword arguments: {error}"
     ) from error
 
 

@@ -93,8 +93,9 @@ def test_the_limits_are_those_of_the_config(guess, tmp_path):
   guess.environment.update({"turns": 3, "turn_length": 7, "discount": 0.5, "role": "tool"})
   guess.rewards.deadline = 2.5
   made = environments.make(make(guess), types.SimpleNamespace(tokenizer=tokenizer))
-  assert (made.turns, made.turn_length, made.discount, made.deadline) == (3, 7, 0.5, 2.5)
-  assert made.reset(EXAMPLE, 0) == {"number": 20, "left": 5}
+  assert (made.turns, made.turn_length, made.discount) == (3, 7, 0.5)
+  (answered,) = made.ask([base.first_request(EXAMPLE, 0, completion("7"))])
+  assert answered == {"turn": [{"number": 20, "left": 4}, "higher\n", None]}
   assert made.reply("higher\n", -1) == tokenizer.encode("higher\n")  # there is no chat
   guess.data.chat, guess.data.system = True, "Be brief."
   guess.data.chat_arguments = (("enable_thinking", False),)

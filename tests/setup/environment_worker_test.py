@@ -5,10 +5,12 @@ import re
 
 import pytest
 
-from grpo_jax.environments import base, worker
+from grpo_jax.environments import base
 from grpo_jax.sandbox.worker import Process, ask_all
+from grpo_jax.setup import environment_worker
 from grpo_jax.types import STOPPED, Completion, Example
 
+MODULE = environment_worker.__name__
 BAD = """
 import os, sys, time
 from grpo_jax.types import Turn
@@ -52,8 +54,8 @@ def first(text: str) -> base.Json:
 def processes(tmp_path_factory):
   folder = tmp_path_factory.mktemp("environment")
   (folder / "bad.py").write_text(BAD)
-  described = worker.describe(str(folder / "bad.py"), {"more": [1]}, 2.0)
-  return [Process("grpo_jax.environments.worker", described) for _ in range(2)]
+  described = environment_worker.describe(str(folder / "bad.py"), {"more": [1]}, 2.0)
+  return [Process(MODULE, described) for _ in range(2)]
 
 
 def test_replies_are_in_the_order_of_the_requests(processes):
@@ -90,8 +92,8 @@ def test_what_an_environment_prints_is_no_reply(processes):
 def test_an_environment_may_write_files(processes, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   described = json.loads(processes[0].arguments[0])
-  own = worker.describe(described["name"], described["arguments"], 2.0)
-  (reply,) = ask_all([Process("grpo_jax.environments.worker", own)], [first("file")])
+  own = environment_worker.describe(described["name"], described["arguments"], 2.0)
+  (reply,) = ask_all([Process(MODULE, own)], [first("file")])
   assert reply["turn"] and (tmp_path / "note.txt").read_text() == "written"
 
 
@@ -99,6 +101,6 @@ def test_a_module_of_the_working_directory_is_found(tmp_path, monkeypatch):
   (tmp_path / "mine").mkdir()
   (tmp_path / "mine" / "game.py").write_text(BAD)
   monkeypatch.syspath_prepend(tmp_path)
-  own = worker.describe("mine.game", {"more": []}, 2.0)
-  (reply,) = ask_all([Process("grpo_jax.environments.worker", own)], [first("ok")])
+  own = environment_worker.describe("mine.game", {"more": []}, 2.0)
+  (reply,) = ask_all([Process(MODULE, own)], [first("ok")])
   assert reply["turn"][1] == "ok: 42"

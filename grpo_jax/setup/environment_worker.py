@@ -5,15 +5,13 @@ has ended is replaced at once.
 """
 
 import functools
-import importlib
-import importlib.util
 import json
-import pathlib
 import sys
 
 from grpo_jax.aliases import Json
 from grpo_jax.environments import base
 from grpo_jax.sandbox import worker
+from grpo_jax.setup import modules
 
 MEMORY = 8 * 1024**3  # bytes of address space; jax, which types.py imports, takes three
 
@@ -29,22 +27,12 @@ def describe(name: str, arguments: Json, seconds: float) -> str:
   return json.dumps({"name": name, "arguments": arguments, "seconds": seconds, "path": sys.path})
 
 
-def load(name: str) -> dict[str, object]:
-  """Returns the names of an environment's module, as setup/modules.py finds it."""
-  if not name.endswith(".py"):
-    return vars(importlib.import_module(name if "." in name else f"grpo_jax.environments.{name}"))
-  spec = importlib.util.spec_from_file_location(pathlib.Path(name).stem, name)
-  assert spec and spec.loader  # the run has read it
-  code = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(code)
-  return vars(code)
-
-
 def main(described: str) -> None:
   """Answers the requests of the standard input."""
   about = json.loads(described)
   sys.path[:] = about["path"]
-  functions = base.functions(load(about["name"]), about["arguments"])
+  code = modules.module("grpo_jax.environments", about["name"], "environment.name")
+  functions = base.functions(vars(code), about["arguments"])
   seconds = about["seconds"] or 10.0**8
   worker.serve(
     functools.partial(base.respond, functions), MEMORY, seconds, patience=0.0, files=True
