@@ -89,6 +89,19 @@ def test_what_an_environment_prints_is_no_reply(processes):
   assert reply["turn"][1] == "print: 42"
 
 
+def test_what_a_file_prints_when_it_is_imported_is_no_reply(tmp_path):
+  loud = """
+import os, sys
+print("loading", flush=True)
+os.write(1, b"tables\\n")
+sys.stdout.write("x" * 100_000)
+"""
+  (tmp_path / "loud.py").write_text(loud + BAD)
+  own = environment_worker.describe(str(tmp_path / "loud.py"), {"more": []}, 2.0)
+  (reply,) = ask_all([Process(MODULE, own)], [first("ok")])
+  assert reply["turn"][1] == "ok: 42"
+
+
 def test_an_environment_may_write_files(processes, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   described = json.loads(processes[0].arguments[0])
