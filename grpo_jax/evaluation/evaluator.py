@@ -154,7 +154,8 @@ class Evaluator:
       text = f"{reward}: its file has no answer_of(completion), so there is no maj@k"
       warnings.append(("maj", text))
     if failed := metrics.get("reward_faults"):
-      text = f"{reward} failed on {failed} completions, which count as not solved"
+      played = "" if self.greedy.environment is None else " or the environment"
+      text = f"{reward}{played} failed on {failed} completions, which count as not solved"
       warnings.append(("eval.reward", text))
     if too_long := metrics.get("prompts_too_long"):
       text = (

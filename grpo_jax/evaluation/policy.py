@@ -3,7 +3,7 @@
 import collections
 import functools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -63,7 +63,7 @@ class Outcomes(NamedTuple):
   majority: list[float] | None  # [N], see `majority`; None if the reward's file has no `answer_of`
   lengths: list[int]  # tokens of every completion
   truncated: list[bool]  # of every completion
-  faults: list[str]  # messages of the reward where it failed; these completions are not solved
+  faults: list[str]  # messages of the reward or environment that failed; not solved
   learned: dict[str, list[list[float]]]  # [N][G] by the name of each reward model, with NaN
   too_long: list[bool]  # [N], of the prompt
 
@@ -107,10 +107,10 @@ def solve(
   """
   outcomes = Outcomes([], [] if answer_of else None, [], [], [], {}, [])
   for step, some in enumerate(loader.in_order(examples, batch)):
-    sampled, *_ = generate.generate(generator, params, some, jax.random.fold_in(key, step))
+    sampled, _, failures = generate.generate(generator, params, some, jax.random.fold_in(key, step))
     scores = learned(sampled) if learned else []
     judge = functools.partial(
-      _judge, generator, sampled, some, solved, answer_of, deadline, score_ahead, seen
+      _judge, generator, sampled, failures, some, solved, answer_of, deadline, score_ahead, seen
     )
     share = hosts.together(functools.partial(judge, [function for _, function, _ in scores]))
     judged = {place: one for share in hosts.gather(share) for place, one in share.items()}
@@ -124,9 +124,10 @@ def solve(
           values = [one.learned[n] for one in group] or [math.nan] * len(lengths)
           outcomes.learned.setdefault(name, []).append(values)
     if outcomes.faults and len(outcomes.faults) == len(outcomes.lengths):
+      what = "eval.reward" if generator.environment is None else "eval.reward or the environment"
       raise SettingError(
-        f"eval.reward: failed on all {len(outcomes.faults)} completions of the test data, first: "
-        f"{outcomes.faults[0]}; use a reward that can score such answers"
+        f"{what}: failed on all {len(outcomes.faults)} completions of the test data, first: "
+        f"{outcomes.faults[0]}; use one that can score such answers"
       )
     progress(len(outcomes.solved), len(examples))
   return outcomes
@@ -135,6 +136,7 @@ def solve(
 def _judge(
   generator: Generator,
   sampled: KnownRollouts,
+  failures: Mapping[tuple[int, int], str],
   examples: Sequence[Example | None],
   solved: Callable[[Example, Completion], float],
   answer_of: Callable[[Completion], Vote | None] | None,
@@ -143,7 +145,10 @@ def _judge(
   seen: Callable[[Example, Completion, Judged], None] | None,
   learned: Sequence[Given],
 ) -> dict[tuple[int, int], Judged]:
-  """Returns the judgements of this process's completions by their places (prompt, sample)."""
+  """Returns the judgements of this process's completions by their places (prompt, sample).
+
+  An episode in which the environment failed, see `Generated`, is not solved and has no vote.
+  """
   judged, texts = {}, generate.completions(generator, sampled)
   with compile_cache.same_settings("the reward of the evaluation"), Guard(deadline) as call:
     combine.ahead([score_ahead] if score_ahead else [], examples, texts, deadline)
@@ -151,7 +156,10 @@ def _judge(
       for g, completion in enumerate(group):
         if example is None or completion is None or not completion.tokens:
           continue
-        right, message = is_right(call, solved, example, completion)
+        if (p, g) in failures:
+          right, message = False, f"environment: {failures[p, g]}"
+        else:
+          right, message = is_right(call, solved, example, completion)
         vote = None
         if answer_of and not message:
           vote, message = combine.guarded(call, answer_of, completion)
@@ -211,8 +219,8 @@ def sampled_metrics(outcomes: Outcomes) -> dict[str, float]:
 def metrics_of(greedy: Outcomes, sampled: Outcomes | None = None) -> dict[str, float]:
   """Returns the metrics of both kinds of decoding.
 
-  With `reward_faults`, completions on which the reward failed, and `prompts_too_long`, problems
-  that were not sampled, if there are any.
+  With `reward_faults`, completions on which the reward or the environment failed, and
+  `prompts_too_long`, problems that were not sampled, if there are any.
   """
   metrics = greedy_metrics(greedy) | (sampled_metrics(sampled) if sampled else {})
   faults = sum(len(outcomes.faults) for outcomes in (greedy, sampled) if outcomes)

@@ -197,6 +197,23 @@ def test_a_prompt_that_is_too_long_is_counted_once():
   ) == (1, 1, 0.0, 0.0)
 
 
+def test_episodes_in_which_the_environment_failed_are_counted_and_not_solved(monkeypatch):
+  made = policy.generate.generate
+  failures = {(0, 1): "turn 2: step: OSError: no tool", (1, 0): "turn 1: late"}
+
+  def generate(*args):
+    return made(*args)._replace(faults=failures)
+
+  monkeypatch.setattr(policy.generate, "generate", generate)
+  found, _ = run([[1], [2], [3], [4]], [1, 2, 3, 4], group=1)
+  assert found["accuracy"] == 3 / 4 and found["reward_faults"] == 1
+  found, _ = run([[1, 1], [2, 2], [0, 3], [4, 4]], [1, 2, 3, 4], group=2)
+  assert found["pass@1"] == (1 + 1 + 1 + 2) / 8 and found["pass@2"] == 1.0
+  failures |= {(p, 0): "turn 1: step: OSError: no tool" for p in range(4)}
+  with pytest.raises(SettingError, match="failed on all 4 .* environment: turn 1: step: OSError"):
+    run([[1], [2], [3], [4]], [1, 2, 3, 4], group=1)
+
+
 def test_a_wrong_sample_of_an_evaluation_is_kept_with_reward_0():
   rows: list[dict[str, Any]] = []
   for right in (True, False):
