@@ -101,8 +101,12 @@ class Process:
     """Returns the file descriptor for `select`: readable on a reply or the end of the process."""
     return self._pipes[1].fileno()
 
-  def stop(self) -> int | None:
-    """Ends the process with its children and returns its exit code, or None if none is running."""
+  def stop(self, patience: float = 0.5) -> int | None:
+    """Ends the process with its children and returns its exit code, or None if none is running.
+
+    Args:
+      patience: seconds that it may take to end by itself.
+    """
     if self.process is None:
       return None
     process, pipes = self.process, self._pipes
@@ -112,7 +116,7 @@ class Process:
         pipe.close()
     # an idle process ends when its input does
     with contextlib.suppress(subprocess.TimeoutExpired):
-      process.wait(timeout=0.5)
+      process.wait(timeout=patience)
     with contextlib.suppress(ProcessLookupError):
       os.killpg(process.pid, signal.SIGKILL)
     started.discard(process.pid)
@@ -143,7 +147,7 @@ def ask_all(processes: Sequence[Process], requests: Sequence[Message]) -> list[M
         free.append(process)
   except BaseException:  # an interrupt: the pending replies must not answer later requests
     for _, process in busy.values():
-      process.stop()
+      process.stop(patience=0.0)  # hundreds of them may hang
     raise
   return replies
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import signal
+import time
 
 import pytest
 
@@ -82,6 +84,26 @@ def test_a_bad_turn_is_a_fault_and_the_next_one_is_answered(processes, what, why
   assert bad.keys() == {"error"}
   assert re.search(why, bad["error"]), bad
   assert good["turn"][1] == "fine: 42"
+
+
+def test_an_interrupt_does_not_wait_for_each_process_that_hangs(processes):
+  described = processes[0].arguments[0].replace('"seconds": 2.0', '"seconds": 0')
+  hanging = [Process(MODULE, described) for _ in range(8)]
+  assert all(reply["turn"] for reply in ask_all(hanging, [first("fine")] * 8))
+
+  def interrupt(*_):
+    raise KeyboardInterrupt
+
+  before = signal.signal(signal.SIGALRM, interrupt)
+  try:
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+      ask_all(hanging, [first("hang")] * 8)
+  finally:
+    signal.signal(signal.SIGALRM, before)
+  assert time.monotonic() - start < 3.5
+  assert all(process.process is None for process in hanging)
 
 
 def test_what_an_environment_prints_is_no_reply(processes):
