@@ -193,8 +193,15 @@ def _warn(batch: Scored, collector: Collector, writer: Writer) -> None:
       f"the reward {fault.name!r} failed: {fault.message}; it counts as "
       f"rewards.on_error={collector.on_error:g} there, and reward_faults counts how often",
     )
+  completions = int((batch.rollouts.lengths > 0).sum())
+  if collector.names == [ENVIRONMENT] and completions and not batch.rollouts.given.any():
+    writer.warn(
+      f"silent {ENVIRONMENT}",
+      f"the environment gave none of the {completions} episodes of a step a reward, and there is "
+      "no other reward, so that nothing is learned; is the third value of a Turn missing, or "
+      "rewards.functions empty by mistake?",
+    )
   for name in silent(batch, collector):
-    completions = int((batch.rollouts.lengths > 0).sum())
     writer.warn(
       f"silent {name}",
       f"the reward {name!r} gave none of the {completions} completions of a step a reward: it "

@@ -39,6 +39,17 @@ def test_a_run_learns_from_episodes(tmp_path):
   assert evaluations and "eval/pass@2" in evaluations[0]
 
 
+def test_an_environment_that_gives_no_reward_is_told_where_nothing_else_does(tmp_path, capsys):
+  changes = {"environment.name": "calculator", "environment.arguments": (), "steps": 1}
+  changes |= {"eval.problems": 0, "sampler.max_length": 8}
+  online.train(resolve(tiny_runs.config(EPISODES | changes)), str(tmp_path / "none"))
+  told = "the environment gave none of the 32 episodes of a step a reward"
+  assert capsys.readouterr().out.count(told) == 1
+  changes["rewards.functions"] = (("parity", tiny_runs.PARITY, 1.0),)
+  online.train(resolve(tiny_runs.config(EPISODES | changes)), str(tmp_path / "other"))
+  assert "the environment gave none" not in capsys.readouterr().out
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("phase, count", [("sample", 3), ("score", 3), ("learn", 4)])
 def test_a_run_that_is_killed_within_an_episode_ends_as_if_it_had_not_been(tmp_path, phase, count):
