@@ -78,7 +78,7 @@ def respond(functions: Functions, asked: Json) -> Json:
       state = begin(functions.reset, Example(*asked["example"]), asked["key"])
     name = "step"
     return {"turn": list(answer(functions.step, state, Completion(*asked["completion"])))}
-  except Exception as error:  # an environment may raise anything
+  except (Exception, SystemExit) as error:  # an environment may raise anything
     return {"error": f"{name}: {type(error).__name__}: {error}"[:500]}
 
 

@@ -74,7 +74,7 @@ def test_replies_are_in_the_order_of_the_requests(processes):
     ("hang", "takes more than 2 seconds"),
     ("compute", "more than 2 seconds"),
     ("leave", "ended its process with code 7"),
-    ("exit", "ended its process|SystemExit"),
+    ("exit", "step: SystemExit: bye"),
     ("memory", "MemoryError|is no JSON"),
     ("long", "an observation of more than 100,000 characters"),
   ],
