@@ -23,8 +23,7 @@ def answer(request):
   return {{"did": request["do"]}}
 
 if __name__ == "__main__":
-  apart.PATIENCE = 4.8
-  apart.serve(answer, 128 * 2**20, 0.2)
+  apart.serve(answer, 128 * 2**20, 0.2, patience=4.8)
 """
 
 
