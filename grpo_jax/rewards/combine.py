@@ -40,6 +40,7 @@ Result = TypeVar("Result")
 Share = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list["Fault"]]
 
 LARGEST = 1e30  # largest size of a reward, so that weighted sums stay finite in float32
+ENVIRONMENT = "environment"  # name of the rewards of an environment's turns
 RIGHT = 1.0  # smallest value of a right completion, by the reward that judges
 LATE_AT_FIRST = 5  # a reward that is late in this many calls, the first of a batch, ends the run
 
@@ -171,9 +172,10 @@ def check_some_worked(faults: Sequence[Fault], scored: int) -> None:
   failed = collections.Counter(fault.name for fault in faults)
   for fault in faults:
     if failed[fault.name] == scored:
+      setting = "environment.name" if fault.name == ENVIRONMENT else "rewards.functions"
       raise SettingError(
-        f"rewards.functions: {fault.name!r} failed on all {scored} completions of a step, first: "
-        f"{fault.message}; correct the function, or remove it from rewards.functions"
+        f"{setting}: {fault.name!r} failed on all {scored} completions of a step, first: "
+        f"{fault.message}; correct the function, or remove it from {setting}"
       )
 
 

@@ -15,13 +15,14 @@ from grpo_jax.aliases import Json
 from grpo_jax.config import sections, settings
 from grpo_jax.environments.base import Functions
 from grpo_jax.objectives.base import ConfiguredObjective
+from grpo_jax.rewards import combine
 from grpo_jax.setup import registry, scorers, shots
 from grpo_jax.setup.registry import DataSet
 from grpo_jax.setup.scorers import NamedModel, Reward, RewardFunction
 from grpo_jax.types import Example
 
 LIVE = ("online", "iterative")  # loops that learn from samples of the current policy
-ENVIRONMENT = "environment"  # the name of the rewards that an environment gives
+ENVIRONMENT = combine.ENVIRONMENT
 LEARNING = "reward_model"  # the name of the reward model that learns under loop="iterative"
 # Completions of a prompt by kind of offline data; samples have as many as the sampler makes.
 COMPLETIONS = {"solutions": 1, "pairs": 2}
