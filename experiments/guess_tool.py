@@ -6,6 +6,9 @@ A decoder of 0.8 million parameters learns the game by SFT, from games in which 
 still possible is guessed, in DIR/first. Then it learns by GRPO from nothing but whether it has
 found the number within five guesses: halving what is left finds every one
 (environments/guess.py).
+
+Hardware: two CPU cores; 30 minutes beside other work. Score to expect, of one seed: greedy play
+finds 58% of the 31 numbers after the SFT and 87% after GRPO, and samples 45% and 80%.
 """
 
 from ml_collections import ConfigDict
