@@ -21,6 +21,11 @@ from grpo_jax.rewards.combine import Fault
 from grpo_jax.setup import defaults
 from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
 
+# a collector without anything, and without an environment
+NOTHING: Any = dict.fromkeys(Collector._fields) | {
+  "generator": types.SimpleNamespace(environment=None)
+}
+
 
 def broken(example, completion):
   raise ValueError("no results")
@@ -79,7 +84,7 @@ def labelled(monkeypatch, r: Rollouts, faults: list[Fault]) -> Rollouts:
 
   monkeypatch.setattr(teaching, "score", score)
   own: Any = [("other", None, 1.0), ("steps", tiny, 0.1)]
-  fields = dict.fromkeys(Collector._fields) | {"rewards": own, "models": ["judge"]}
+  fields = NOTHING | {"rewards": own, "models": ["judge"]}
   config = defaults.get_config()
   config.iterative.labels, config.data.max_prompt_length = "steps", 5
   batch = Scored([Example("", "", "", {})] * 4, r, [], 0.0)
@@ -108,7 +113,7 @@ def test_a_sample_on_which_the_label_failed_is_in_no_pair():
   r = dataclasses.replace(
     r, components=np.array([[1, 0], [1, 0], [0, 0], [1, 0]], np.float32)[..., None]
   )
-  own: Any = dict.fromkeys(Collector._fields) | {"rewards": [("steps", tiny, 0.1)], "models": []}
+  own: Any = NOTHING | {"rewards": [("steps", tiny, 0.1)], "models": []}
   config = defaults.get_config()
   config.iterative.labels, config.data.max_prompt_length = "steps", 5
   faults = [Fault(1, 1, "steps", ""), Fault(3, 1, "other", "")]
@@ -124,7 +129,7 @@ def test_a_sample_that_was_cut_off_is_in_no_pair():
   r = dataclasses.replace(
     r, components=np.array([[0, 1], [0, 1], [0, 0], [1, 0]], np.float32)[..., None]
   )
-  own: Any = dict.fromkeys(Collector._fields) | {"rewards": [("steps", tiny, 0.1)], "models": []}
+  own: Any = NOTHING | {"rewards": [("steps", tiny, 0.1)], "models": []}
   config = defaults.get_config()
   config.iterative.labels, config.data.max_prompt_length = "steps", 5
   found = teaching.labelled(

@@ -16,7 +16,7 @@ import pytest
 import tiny
 
 from grpo_jax.evaluation import evaluator
-from grpo_jax.loops import collect, groups
+from grpo_jax.loops import groups, sample_metrics
 from grpo_jax.reward_models import agreement
 from grpo_jax.reward_models import rewards as model_rewards
 from grpo_jax.reward_models.rewards import RewardModel
@@ -116,26 +116,30 @@ def judged(rule: str = "correct", models: tuple[str, ...] = ("judge", "other")):
   return collector, groups.Scored([None] * 3, r, [], 0.0)
 
 
+def agreement_metrics(batches, c):
+  return sample_metrics.agreement_metrics(batches, c.names, c.learned, c.rule)
+
+
+def disagreement(batch, c):
+  return sample_metrics.disagreement(batch, c.names, c.learned, c.rule)
+
+
 def test_a_step_logs_agreement_with_the_rule_and_length_against_reward():
   collector, batch = judged()
-  numbers = collect.agreement_metrics([batch, batch], collector)
+  numbers = agreement_metrics([batch, batch], collector)
   a, b = np.array([-1, 0, 1, -2, 2]), np.array([-1, 0, 1, 2, -2])  # one was given nothing
   assert numbers == {
     "length/reward_correlation": pytest.approx((a * b).sum() / (a**2).sum()),
     "agreement/judge": pytest.approx(2 / 3),
     "agreement/other": pytest.approx(1 / 3),
   }
-  assert set(collect.agreement_metrics([batch], judged(models=())[0])) == {
-    "length/reward_correlation"
-  }
-  assert set(collect.agreement_metrics([batch], judged(rule="")[0])) == {
-    "length/reward_correlation"
-  }
+  assert set(agreement_metrics([batch], judged(models=())[0])) == {"length/reward_correlation"}
+  assert set(agreement_metrics([batch], judged(rule="")[0])) == {"length/reward_correlation"}
   nothing = batch._replace(
     rollouts=dataclasses.replace(batch.rollouts, given=batch.rollouts.given & False)
   )
   nothing.rollouts.components[..., 2:] = NAN
-  assert collect.agreement_metrics([nothing], collector) == {}
+  assert agreement_metrics([nothing], collector) == {}
 
 
 def test_a_sample_has_the_disagreement_of_the_model_that_differs_most():
@@ -143,10 +147,10 @@ def test_a_sample_has_the_disagreement_of_the_model_that_differs_most():
   # Ranks by correct: 1 1/4 1/4 and, of what has both, 1 - 0; by judge: 1 1/4 1/4, 0 - 1; by other:
   # 0 3/4 3/4, 1 - 0.
   np.testing.assert_allclose(
-    collect.disagreement(batch, collector), [[-1, 0.5, 0.5], [-1, NAN, 1], [NAN] * 3]
+    disagreement(batch, collector), [[-1, 0.5, 0.5], [-1, NAN, 1], [NAN] * 3]
   )
-  assert collect.disagreement(batch, judged(models=())[0]) is None
-  assert collect.disagreement(batch, judged(rule="")[0]) is None
+  assert disagreement(batch, judged(models=())[0]) is None
+  assert disagreement(batch, judged(rule="")[0]) is None
 
 
 def test_scoring_an_evaluation_takes_no_more_memory_than_learning():

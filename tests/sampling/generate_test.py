@@ -48,7 +48,9 @@ def test_prompts_that_are_too_long_or_missing_only_fill_the_batch():
     max_prompt_length=3,
   )
   examples = [Example(question, "", "", {}) for question in ("abc", "abcd", "b")]
-  sampled, statistics = generate.generate(generator, {}, [*examples, None], jax.random.key(0))
+  key = jax.random.key(0)
+  sampled, statistics, faults = generate.generate(generator, {}, [*examples, None], key)
+  assert not faults  # there is no environment
   assert statistics["prompts_too_long"] == 1 and statistics["tokens"] == 3
   assert sampled.prompts.lengths.tolist() == [3, 0, 1, 0]
   texts = [[c and c.text for c in row] for row in generate.completions(generator, sampled)]
