@@ -6,7 +6,10 @@ A decoder of 0.8 million parameters learns by SFT, in DIR/first, how such proble
 and how the calculator is called: `<<calc: 37 * 48>>`. Then it learns by GRPO from nothing but
 whether its final answer is right. A call ends a turn, and environments/calculator.py answers it.
 
-    :without   the same problems and runs, without the calculator: it must multiply by itself
+Hardware: two CPU cores; half an hour beside other work. Score to expect, of one seed: a greedy
+accuracy of 73% after the SFT and of 93% after GRPO.
+
+    :without   the same problems and runs without the calculator: none is solved, before or after
 """
 
 from ml_collections import ConfigDict
