@@ -24,7 +24,7 @@ RANGES: dict[str, kinds.Kind] = {
 
 
 class HiddenNumbers(Sequence[Example]):
-  """A random-access source of games: number 1 + index mod `largest`."""
+  """Holds the games of a split by index; the number of a game is 1 + index mod `largest`."""
 
   def __init__(self, split: str, largest: int, games: int, seed: int):
     self._split, self._largest, self._seed = split, largest, seed

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from grpo_jax.aliases import Json
+from grpo_jax.rewards.combine import LARGEST
 from grpo_jax.types import Completion, Example, Turn
 
-LARGEST = 1e30  # largest size of a reward, as of rewards/combine.py
 LONGEST = 100_000  # characters of an observation, and of a state as JSON
 
 
 class Failed(Exception):
-  """The environment failed in a turn of a sample; the message says how."""
+  """Says that the environment failed in a turn of a sample, and how."""
 
 
 class Functions(NamedTuple):

@@ -1,4 +1,4 @@
-"""A number is guessed: each turn is a guess, which is answered by `higher` or `lower`.
+"""Plays a game: each turn is a guess of a number, which is answered by `higher` or `lower`.
 
     c.environment.name = "guess"
     c.environment.arguments = (("guesses", 5),)

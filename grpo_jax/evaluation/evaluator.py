@@ -73,16 +73,8 @@ class Evaluator:
       model.stop,
       model.stop_table,
     )
-    d, sizes = experiment.data, build.sizes(experiment, model.layout)
-    return Generator(
-      sample,
-      sizes,
-      model.tokenizer,
-      model.render,
-      d.max_prompt_length,
-      d.on_long,
-      environments.make(experiment, model),
-    )
+    sizes = build.sizes(experiment, model.layout)
+    return environments.make_generator(experiment, model, sample, sizes)
 
   def _counted(self, reward: Callable) -> Callable:
     """Returns the reward with a count in `self.answers` of what it returns."""

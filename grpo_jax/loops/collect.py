@@ -105,15 +105,7 @@ def _without_models(experiment: Experiment, model: build.Model) -> Collector:
   sizes = build.sizes(experiment, model.layout)
   return Collector(
     batches=batches,
-    generator=Generator(
-      sample,
-      sizes,
-      model.tokenizer,
-      model.render,
-      d.max_prompt_length,
-      d.on_long,
-      environments.make(experiment, model),
-    ),
+    generator=environments.make_generator(experiment, model, sample, sizes),
     rewards=rewards,
     models=[],
     ahead=[score for score in ahead if score],

@@ -31,7 +31,7 @@ from grpo_jax.types import Array, Prompts, Small
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Begun(Generic[Small]):
-  """What the samples of a rollout have so far."""
+  """Holds what the samples of a rollout have so far."""
 
   tokens: Small  # [P, G, L] int32
   lengths: Small  # [P, G] int32; 0: it has not begun

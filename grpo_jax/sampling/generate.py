@@ -29,7 +29,7 @@ class Generator(NamedTuple):
 
 
 class Generated(NamedTuple):
-  """A group of completions for each example."""
+  """Holds a group of completions for each example."""
 
   rollouts: KnownRollouts  # of P prompts, see rollouts.py
   statistics: Json  # of the sampler, and `prompts_too_long`, the number of such prompts

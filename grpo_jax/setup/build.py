@@ -84,17 +84,19 @@ def model(
   m = experiment.model
   decoder = Decoder(shape, layout, layers=m.layers, remat=m.remat, dtype=m.dtype)
   load = _loader(experiment, decoder, folder, run, missing)
-  how = {
-    "template": experiment.data.template,
-    "chat": experiment.data.chat,
-    "system": experiment.data.system,
-    "arguments": tuple(map(tuple, experiment.data.chat_arguments)),
-  }
+  how = message_format(experiment)
   shown = shots.shown(experiment.train_data[0], experiment.data.shots, experiment.data.template)
   render = functools.partial(_render, tokenizer, shape.vocab, how, shown)
   stop, table = stop_texts.set_stops(tokenizer, experiment.sampler.stop, shape.vocab)
   decoder = dataclasses.replace(decoder, lora=adapters.make_lora(experiment.lora))
   return Model(layout, decoder, tokenizer, render, stop, table, load)
+
+
+def message_format(experiment: Experiment) -> Json:
+  """Returns how the tokenizer renders a question, and what follows an answer: keyword arguments."""
+  d = experiment.data
+  arguments = tuple(map(tuple, d.chat_arguments))
+  return {"template": d.template, "chat": d.chat, "system": d.system, "arguments": arguments}
 
 
 def _check_start(experiment: Experiment, folder: str) -> None:

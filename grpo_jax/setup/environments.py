@@ -5,6 +5,9 @@ from collections.abc import Callable, Sequence
 
 from grpo_jax.aliases import Json
 from grpo_jax.environments.base import Environment
+from grpo_jax.packing.sizes import Sizes
+from grpo_jax.sampling.generate import Generator
+from grpo_jax.sampling.sampler import Sampler
 from grpo_jax.sandbox import worker
 from grpo_jax.setup import build, environment_worker
 from grpo_jax.setup.experiment import Experiment
@@ -17,16 +20,13 @@ def make(experiment: Experiment, model: build.Model) -> Environment | None:
   """
   if experiment.environment_functions is None:
     return None
-  e, d = experiment.environment, experiment.data
-  reply = functools.partial(
-    model.tokenizer.reply,
-    role=e.role,
-    template=d.template,
-    chat=d.chat,
-    system=d.system,
-    arguments=tuple(map(tuple, d.chat_arguments)),
-  )
-  if d.chat:
+  e = experiment.environment
+  how: Json = {"role": e.role} | build.message_format(experiment)
+
+  def reply(observation: str, last: int) -> list[int]:
+    return model.tokenizer.reply(observation, last, **how)
+
+  if how["chat"]:
     reply("text", -1)
   described = environment_worker.describe(e.name, dict(e.arguments), experiment.rewards.deadline)
   return Environment(
@@ -35,6 +35,23 @@ def make(experiment: Experiment, model: build.Model) -> Environment | None:
     turns=e.turns,
     turn_length=e.turn_length,
     discount=e.discount,
+  )
+
+
+def make_generator(
+  experiment: Experiment, model: build.Model, sample: Sampler, sizes: Sizes
+) -> Generator:
+  """Returns the generator of a run's completions, which plays its environment if it has one.
+
+  Args:
+    experiment: of the run.
+    model: the policy.
+    sample: made by `sampler.make_sampler`.
+    sizes: of the programs of `sample`.
+  """
+  d, environment = experiment.data, make(experiment, model)
+  return Generator(
+    sample, sizes, model.tokenizer, model.render, d.max_prompt_length, d.on_long, environment
   )
 
 

@@ -1,4 +1,4 @@
-"""The games of hidden_number are those that environments/guess.py would have answered."""
+"""Replays the games of hidden_number: environments/guess.py would have answered them so."""
 
 import collections
 import re

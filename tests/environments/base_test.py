@@ -126,7 +126,7 @@ def test_states_may_be_any_json(state):
 
 
 def test_a_state_is_a_copy():
-  """An environment that keeps its states, or shares a part of them, changes none."""
+  """Keeps states, or shares a part of them, as an environment may; none is changed by it."""
   shared = {"guesses": []}
   state = begin(shared)
   turn = answer(shared, "go on")

@@ -1,4 +1,4 @@
-"""The calculator is exact, says `error` to whatever is no arithmetic, and is never slow."""
+"""Tests that the calculator is exact, refuses what is no arithmetic, and is never slow."""
 
 import random
 import time
