@@ -545,7 +545,25 @@ CASES = {
   ),
   "decode_loop.refill_and_decode": (in_the_loop(decode_loop.refill_and_decode), LOOP, SLOTS),
   "decode_loop.decode_until_done": (in_the_loop(decode_loop.decode_until_done), LOOP, SLOTS),
-  "decode_loop.unfinished": (in_the_loop(lambda *x: decode_loop.unfinished(x[-1])), LOOP, ()),
+  "decode_loop.unfinished": (
+    in_the_loop(lambda setup, params, *x: decode_loop.unfinished(setup, *x)),
+    LOOP,
+    (),
+  ),
+  "decode_loop.needs_more": (
+    in_the_loop(
+      lambda setup, params, queue, slots: decode_loop.needs_more(
+        setup, queue._replace(due=queue.prompt_lengths > 0), slots
+      )
+    ),
+    LOOP,
+    (),
+  ),
+  "decode_loop.proceeds": (
+    in_the_loop(lambda setup, params, *x: decode_loop.proceeds(setup, x[0], 0, 4, x[1])),
+    LOOP,
+    (),
+  ),
   "decode_loop.can_refill": (in_the_loop(lambda *x: decode_loop.can_refill(x[-1])), LOOP, ()),
   "decode_loop.can_decode": (in_the_loop(lambda *x: decode_loop.can_decode(0, 4, x[-1])), LOOP, ()),
   "next_token.head": (

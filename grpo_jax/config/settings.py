@@ -133,6 +133,10 @@ class Sampler:
   slots: int = setting(0, Whole(0), "Completions that are decoded at a time; 0: all.")
   tries: int = setting(1, Whole(1),
     "Above 1, dynamic sampling: the most batches sampled to get P groups whose rewards differ.")
+  carry: int = setting(0, Whole(0),
+    "Groups, besides those of data.prompts, that are sampled at a time. A step ends without them "
+    "and the next goes on with them (carried rollouts); 0: off.")
+  max_age: int = setting(2, Whole(1), "Most updates that a carried group may last.")
   temperature: float = setting(1.0, TEMPERATURE,
     "Divides the logits; those of the learner too, in the loops online and iterative.")
   top_k: int = setting(0, Whole(0), "Samples from the k most likely tokens; 0: off.")

@@ -14,7 +14,8 @@ import numpy as np
 from grpo_jax.data.pool import Pool
 from grpo_jax.distributed import hosts
 from grpo_jax.environments.base import Failed
-from grpo_jax.loops import sample_metrics
+from grpo_jax.loops import carried, sample_metrics
+from grpo_jax.loops.carried import Carrier
 from grpo_jax.loops.groups import Scored, choose, failed, padded, with_rewards
 from grpo_jax.loops.protocols import Data
 from grpo_jax.models.decoder import Params
@@ -24,8 +25,8 @@ from grpo_jax.reward_models.rewards import RewardModel, given_by
 from grpo_jax.rewards import combine
 from grpo_jax.run import compile_cache
 from grpo_jax.run.writer import Writer
-from grpo_jax.sampling import rollouts, sampler
-from grpo_jax.sampling.generate import Generator, completions, generate
+from grpo_jax.sampling import rollouts, sampler, unfinished
+from grpo_jax.sampling.generate import Generated, Generator, completions, generate
 from grpo_jax.setup import build, checks, environments
 from grpo_jax.setup.experiment import ENVIRONMENT, Experiment, changed
 from grpo_jax.types import Completion, Example, KnownRollouts, Rollouts
@@ -60,12 +61,18 @@ class Collector(NamedTuple):
   rule: str = ""  # name of the reward that reward models are compared with; "" if there is none
   solved: str = ""  # name of the reward whose results the pool keeps; "" if there is no pool
   played: float = 1.0  # weight of the environment's rewards
+  carrier: Carrier | None = None  # gives the completions, see carried.py; None: `generate` does
 
   @property
   def names(self) -> list[str]:
     """Names of all reward components, N."""
     played = [] if self.generator.environment is None else [ENVIRONMENT]
     return [name for name, _, _ in self.rewards] + played + self.learned
+
+  @property
+  def data(self) -> Data:
+    """What checkpoints save: the position in the data, with what is carried."""
+    return self.carrier or self.batches
 
   @property
   def learned(self) -> list[str]:
@@ -118,16 +125,36 @@ def _without_models(experiment: Experiment, model: build.Model) -> Collector:
     rule=experiment.rule,
     solved=experiment.checked if d.redraw < 1 else "",
     played=experiment.environment.weight,
+    carrier=make_carrier(experiment, batches),
+  )
+
+
+def make_carrier(experiment: Experiment, examples: Batches) -> Carrier | None:
+  """Makes what carries groups over an update, from examples one by one; None without it."""
+  s = experiment.sampler
+  if not s.carry:
+    return None
+  unfinished.check_json(examples.first(checks.FIRST_SOLUTIONS))
+  return Carrier(
+    examples,
+    build.key(experiment.seed, build.CARRY, 0),
+    prompts=experiment.data.prompts,
+    carry=s.carry,
+    max_age=s.max_age,
   )
 
 
 def make_batches(experiment: Experiment, model: build.Model) -> Batches:
-  """Makes the batches to sample for, from a pool of prompts where `data.redraw` is below 1."""
-  if experiment.data.redraw == 1:
-    return build.batches(experiment, model)
+  """Makes the batches to sample for, from a pool of prompts where `data.redraw` is below 1.
+
+  With `sampler.carry` a batch is one example.
+  """
   single = changed(experiment, {"data.prompts": 1})
+  wanted = single if experiment.sampler.carry else experiment
+  if experiment.data.redraw == 1:
+    return build.batches(wanted, model)
   return Pool(
-    build.batches(single, model), experiment.data.prompts, experiment.data.redraw, experiment.seed
+    build.batches(single, model), wanted.data.prompts, experiment.data.redraw, experiment.seed
   )
 
 
@@ -148,8 +175,7 @@ def collect(collector: Collector, params: Params, key: jax.Array, writer: Writer
   seconds = {"sample": 0.0, "score": 0.0}
   for attempt in range(c.tries):
     with writer.phase("sample") as sampling:
-      examples = next(c.batches)
-      generated = generate(c.generator, params, examples, jax.random.fold_in(key, attempt))
+      examples, generated = draw(c, params, key, attempt)
     drawn, numbers, failures = generated
     with writer.phase("score") as scoring:
       sampled.append(score(c, examples, drawn, failures))
@@ -171,10 +197,22 @@ def collect(collector: Collector, params: Params, key: jax.Array, writer: Writer
     "slot_use": float(np.mean([float(numbers["slot_use"]) for numbers in statistics])),
     "sampling_tries": len(statistics),
   }
+  metrics |= carried.joined_metrics(statistics)
   metrics |= c.batches.metrics() if isinstance(c.batches, Pool) else {}
   metrics |= sample_metrics.reward_metrics(sampled, flat, c.names)
   metrics |= sample_metrics.agreement_metrics(sampled, c.names, c.learned, c.rule)
   return Collected(batch, metrics, seconds)
+
+
+def draw(
+  collector: Collector, params: Params, key: jax.Array, attempt: int
+) -> tuple[list[Example | None], Generated]:
+  """Returns P groups of completions with their examples; `attempt` counts them in a step."""
+  c = collector
+  if c.carrier is not None:
+    return c.carrier.next_batch(c.generator, params, updated=not attempt)
+  examples: list[Example | None] = [*next(c.batches)]
+  return examples, generate(c.generator, params, examples, jax.random.fold_in(key, attempt))
 
 
 def _warn(batch: Scored, collector: Collector, writer: Writer) -> None:

@@ -63,9 +63,7 @@ def train(experiment: Experiment, workdir: str) -> None:
   models = functools.partial(current_models, collector.models, judge, cfg.weight, kind.steps)
   evaluator = IterationEvaluator(experiment, model, models)
 
-  with Run(
-    experiment, workdir, model, collector.batches, learners, evaluator, collector.rule
-  ) as run:
+  with Run(experiment, workdir, model, collector.data, learners, evaluator, collector.rule) as run:
     for step in run.steps():
       iteration, of_iteration = divmod(step, cfg.steps)
       ends = of_iteration == cfg.steps - 1

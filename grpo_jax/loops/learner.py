@@ -187,6 +187,8 @@ class Learner:
       )
       metrics = rollouts.to_host(on_device)
     bound_programs(self.jitted_learn)
+    if "mismatch_square" in metrics:
+      metrics["mismatch_ess"] = effective_share(metrics["mismatch"], metrics.pop("mismatch_square"))
     moved = None
     if self.measure_every and step % self.measure_every == 0:
       with writer.phase("measure", on_mesh):
@@ -232,6 +234,14 @@ class Learner:
         f"{self.RATE}={self.cfg.lr}: {bad} updates in a row were not finite (loss {loss}, gradient "
         f"norm {norm}); a lower one may work; {safe()}"
       )
+
+
+def effective_share(mean: float, mean_square: float) -> float:
+  """Returns the effective sample size of weights, as a share of their number: 1 if all are equal.
+
+  It is (sum w)^2 / (n sum w^2) (Kong, 1992), of weights with this mean and mean of squares.
+  """
+  return float(mean) ** 2 / float(mean_square) if mean_square else math.nan
 
 
 def bound_programs(jitted: Any) -> None:

@@ -5,6 +5,7 @@ import numpy as np
 from grpo_jax.aliases import Json
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.loops import teacher_prompts
+from grpo_jax.loops.carried import warn_of_stale
 from grpo_jax.loops.collect import Collector, collect, make_collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.learner import Learned, Learner
@@ -34,9 +35,9 @@ def train(experiment: Experiment, workdir: str) -> None:
     reference = learners[weights.REFERENCE] = Reference(policy)
   evaluator = Evaluator(experiment, model, lambda: collector.models)
 
-  with Run(
-    experiment, workdir, model, collector.batches, learners, evaluator, collector.rule
-  ) as run:
+  with Run(experiment, workdir, model, collector.data, learners, evaluator, collector.rule) as run:
+    if collector.carrier:
+      warn_of_stale(experiment.objective, run.writer)
     for step in run.steps():
       if ema:
         policy.ref_params = reference.trained

@@ -7,6 +7,7 @@ Every objective that trains a policy reports `policy_metrics`:
     kl kl_k1             mean k3 (never negative) and k1 of pi to the reference or teacher, if any
     mismatch mismatch_max mismatch_kl
                          mean and largest pi_old / pi_sampler by token, and their mean k3
+    mismatch_square      mean of its square; the learner makes mismatch_ess of it
 
 Objectives with a ratio to the old policy report `ratio_metrics`:
 
@@ -76,6 +77,7 @@ def policy_metrics(outputs: Outputs, batch: TrainBatch) -> Metrics:
     sampler = common.on_mask(batch.sampler_logprobs, mask)
     weight = surrogate.token_ratio(old, sampler)
     metrics["mismatch"] = token_mean(weight, mask)
+    metrics["mismatch_square"] = token_mean(weight**2, mask)
     metrics["mismatch_max"] = token_max(weight, mask)
     metrics["mismatch_kl"] = token_mean(divergences.k3(sampler, old), mask)
   return metrics

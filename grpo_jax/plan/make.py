@@ -82,6 +82,8 @@ def _programs_of_run(workload: programs.Workload, mean_length: int, mean_prompt:
   """Returns a sentence about the number of programs that a run compiles."""
   learners, samplers, steps = lengths.count_programs(workload, mean_length, mean_prompt)
   turn = LATER_TURN if workload.experiment.environment.name else ""
+  if carry := workload.experiment.sampler.carry:
+    turn += f"Beside the groups of a step it holds sampler.carry={carry} that are carried. "
   if steps == 1:
     return turn + (
       "With all lengths full, as here, a run compiles one program of the update and one of the "

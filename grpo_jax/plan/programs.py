@@ -19,7 +19,8 @@ from grpo_jax.packing.plan import Packing
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.reward_models import load
 from grpo_jax.sampling import sampler
-from grpo_jax.sampling.begun import Begun
+from grpo_jax.sampling.begun import Begun, Carried
+from grpo_jax.sampling.unfinished import dealt
 from grpo_jax.setup import adapters, build, checks, parameters, weights
 from grpo_jax.setup.experiment import Experiment
 from grpo_jax.tokenizer.tokenizer import Tokenizer
@@ -156,21 +157,39 @@ def lower_weights(workload: Workload) -> jax.stages.Lowered:
 def lower_sampler(workload: Workload, lengths: Lengths) -> jax.stages.Lowered:
   """Returns the sampler on prompts of these lengths, ready to be compiled.
 
-  With an environment it is that of a later turn, which begins at half of each completion.
+  With an environment it is that of a later turn, which begins at half of each completion; with
+  carried rollouts, the carried groups do.
   """
   sizes, layout = workload.learner.sizes.fresh(), workload.sample.layout
-  key, begun = jax.eval_shape(lambda: jax.random.key(0)), None
-  if workload.experiment.environment.name:
-    half = lengths._replace(completions=lengths.completions // 2)
+  key, begun, carried = jax.eval_shape(lambda: jax.random.key(0)), None, None
+  if workload.experiment.environment.name or workload.experiment.sampler.carry:
+    half = begun_lengths(workload, lengths)
     prompts, _ = sampler_prompts(workload, half, sizes)
     so_far, packing = sizes.for_begun(_rollouts(workload.experiment, prompts, half), layout)
     prompts, size, zeros = so_far.prompts, None, np.zeros_like(so_far.lengths)
     begun = Begun(so_far.tokens, so_far.lengths, zeros == 0, zeros, zeros, packing)
+    if workload.experiment.sampler.carry:
+      carried = Carried(half.prompts, half.prompts > 0)
   else:
     prompts, size = sampler_prompts(workload, lengths, sizes)
-  batch, begun = _abstract(layout, (prompts, begun))
-  run = workload.sample.run.trace(workload.weights, batch, key, None, None, begun, prompt_size=size)
+  batch, begun, carried = _abstract(layout, (prompts, begun, carried))
+  run = workload.sample.run.trace(
+    workload.weights, batch, key, None, None, begun, carried, prompt_size=size
+  )
   return run.lower()
+
+
+def begun_lengths(workload: Workload, lengths: Lengths) -> Lengths:
+  """Returns the lengths of samples that have begun: half of each, or of those that are carried."""
+  prompts, completions = lengths.prompts, lengths.completions
+  if carry := workload.experiment.sampler.carry:
+    n = len(prompts) + carry
+    prompts, completions = np.resize(prompts, n), np.resize(completions, (n, completions.shape[1]))
+    if not workload.experiment.environment.name:
+      completions = completions * (np.arange(n) < carry)[:, None]
+    order = dealt(n, workload.sample.layout.size("prompt"))
+    prompts, completions = prompts[order], completions[order]
+  return Lengths(prompts, completions // 2)
 
 
 def padding(workload: Workload, lengths: Lengths) -> float:

@@ -42,6 +42,18 @@ class Begun(Generic[Small]):
   packing: Packing = dataclasses.field(default_factory=Packing)  # of `tokens`
 
 
+class Carried(NamedTuple, Generic[Small]):
+  """Says which of the prompts of a rollout have to be complete when it ends.
+
+  It ends when these are, and all but `sampler.carry` of all of its prompts. What is left is
+  continued by a later rollout.
+  """
+
+  # [P] int32, folded into the key in place of each prompt's place in the batch, which may change
+  numbers: Small
+  due: Small  # [P] bool
+
+
 class BegunRows(NamedTuple):
   """Keys and values of the tokens of begun samples, and where each sample's are."""
 

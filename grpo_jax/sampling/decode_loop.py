@@ -48,6 +48,7 @@ class Queue(NamedTuple):
   prompt_cache: list[StoredKV]  # [P, ...] of each layer
   first: FirstTokens
   begun: BegunRows | None = None  # None: no sample has begun
+  due: Array | None = None  # [P] bool, see begun.Carried; None: all prompts are
 
   @property
   def group(self) -> int:
@@ -137,9 +138,9 @@ def start(setup: SamplerSetup, queue: Queue) -> Slots:
 
 
 def decode_until_done(setup: SamplerSetup, params: Params, queue: Queue, slots: Slots) -> Slots:
-  """Returns the slots after the last sample of the queue has ended."""
+  """Returns the slots after the last sample of the queue has ended, or enough groups have."""
   step = functools.partial(refill_and_decode, setup, params, queue)
-  return jax.lax.while_loop(unfinished, step, slots)
+  return jax.lax.while_loop(functools.partial(unfinished, setup, queue), step, slots)
 
 
 def refill_and_decode(setup: SamplerSetup, params: Params, queue: Queue, slots: Slots) -> Slots:
@@ -149,15 +150,26 @@ def refill_and_decode(setup: SamplerSetup, params: Params, queue: Queue, slots: 
   """
   slots = jax.lax.while_loop(can_refill, functools.partial(refill, setup, queue), slots)
   for block, (begin, end) in enumerate(setup.blocks):
-    in_block = functools.partial(can_decode, begin, end)
+    in_block = functools.partial(proceeds, setup, queue, begin, end)
     decode = functools.partial(decode_step, setup, params, queue, block)
     slots = jax.lax.while_loop(in_block, decode, slots)
   return slots
 
 
-def unfinished(slots: Slots) -> Array:
-  """Returns whether a sample is active or waits, `[]` bool."""
-  return slots.active.any() | (slots.waiting < slots.lengths.shape[0])
+def unfinished(setup: SamplerSetup, queue: Queue, slots: Slots) -> Array:
+  """Returns whether a sample is active or waits, and is needed, `[]` bool."""
+  left = slots.active.any() | (slots.waiting < slots.lengths.shape[0])
+  return left & needs_more(setup, queue, slots)
+
+
+def needs_more(setup: SamplerSetup, queue: Queue, slots: Slots) -> Array | bool:
+  """Returns whether what is not complete may not be left to a later rollout, `[]` bool."""
+  if queue.due is None:
+    return True
+  n, prompts = queue.real.shape[0], queue.due.shape[0]
+  ended = slots.stopped | (slots.lengths >= queue.limits(setup.length, jnp.arange(n))) | ~queue.real
+  complete = ended.reshape(prompts, queue.group).all(axis=1)
+  return (complete.sum() < prompts - setup.carry) | (queue.due & ~complete).any()
 
 
 def can_refill(slots: Slots) -> Array:
@@ -169,6 +181,11 @@ def can_decode(begin: int, end: int, slots: Slots) -> Array:
   """Returns whether the next step decodes into a column in [begin, end) of the ring, `[]` bool."""
   column = slots.step % slots.tokens.shape[1]
   return slots.active.any() & ~can_refill(slots) & (column >= begin) & (column < end)
+
+
+def proceeds(setup: SamplerSetup, queue: Queue, begin: int, end: int, slots: Slots) -> Array:
+  """Returns whether the next step is needed and decodes into [begin, end), `[]` bool."""
+  return can_decode(begin, end, slots) & needs_more(setup, queue, slots)
 
 
 def next_in_queue(queue: Queue, sample: Array) -> Array:

@@ -17,7 +17,7 @@ Shape letters: P prompts, G samples of each, L completion tokens.
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -29,7 +29,7 @@ from grpo_jax.environments.base import Environment
 from grpo_jax.models.shape import Params
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sampling import rollouts
-from grpo_jax.sampling.begun import Begun
+from grpo_jax.sampling.begun import Begun, Carried
 from grpo_jax.sampling.sampler import Sampler
 from grpo_jax.sandbox.deadline import Guard
 from grpo_jax.tokenizer.tokenizer import Tokenizer
@@ -53,14 +53,19 @@ class Answer(NamedTuple):
   reward: float | None
   ids: list[int]  # what the policy reads next; []: the episode is over
   fault: str  # why the environment failed, or ""
+  state: Any = None  # of the environment, JSON
 
 
 @dataclasses.dataclass
 class Episodes:
   """Holds the episodes of a batch on the host, whole on every process."""
 
+  prompts: HostPrompts  # [P, Lp]
+  examples: list[Example | None]  # [P]; None where the prompt has length 0
+  numbers: np.ndarray  # [P] uint32, what `reset` is given
   tokens: np.ndarray  # [P, G, L] int32
   sampled: np.ndarray  # [P, G, L] bool
+  version: np.ndarray  # [P, G, L] int32, the update whose policy sampled each token
   sampler_logprobs: np.ndarray  # [P, G, L] float32, 0 on given tokens
   truncated_logprobs: np.ndarray  # [P, G, L] float32
   rewards: np.ndarray  # [P, G, L] float32, at the last tokens of turns
@@ -70,15 +75,35 @@ class Episodes:
   turns: np.ndarray  # [P, G] int32, turns that were sampled
   ended: np.ndarray  # [P, G] int32, how the last turn ended
   unfinished: np.ndarray  # [P, G] bool
+  states: dict[Place, Json]  # of the environment
+  faults: dict[Place, str]  # messages of the environment where it failed
 
 
-def fresh(prompts: HostPrompts, group: int, length: int) -> Episodes:
-  """Returns episodes before their first turn; those of a prompt of length 0 are over."""
+def fresh(
+  prompts: HostPrompts,
+  examples: Sequence[Example | None],
+  numbers: np.ndarray,
+  group: int,
+  length: int,
+) -> Episodes:
+  """Returns episodes before their first turn; those of a prompt of length 0 are over.
+
+  Args:
+    prompts: `[P, Lp]`.
+    examples: [P]; None where the prompt has length 0.
+    numbers: [P], see `reset_numbers`.
+    group: G.
+    length: L.
+  """
   shape = (len(prompts.lengths), group, length)
   lengths, begins, turns, ended = (np.zeros(shape[:2], np.int32) for _ in range(4))
   return Episodes(
+    prompts=prompts,
+    examples=list(examples),
+    numbers=numbers,
     tokens=np.zeros(shape, np.int32),
     sampled=np.zeros(shape, bool),
+    version=np.zeros(shape, np.int32),
     sampler_logprobs=np.zeros(shape, np.float32),
     truncated_logprobs=np.zeros(shape, np.float32),
     rewards=np.zeros(shape, np.float32),
@@ -88,6 +113,8 @@ def fresh(prompts: HostPrompts, group: int, length: int) -> Episodes:
     turns=turns,
     ended=ended,
     unfinished=np.repeat(prompts.lengths[:, None] > 0, group, axis=1),
+    states={},
+    faults={},
   )
 
 
@@ -104,8 +131,7 @@ def play(
   """Returns the rollouts of whole episodes, the sampler's statistics, and faults.
 
   The rollouts have the rewards that the environment gave, at the last token of each turn. An
-  episode in which it failed ends there as truncated; the messages are in the faults, which hold
-  samples of this process.
+  episode in which it failed ends there as truncated; the messages are in the faults.
 
   Args:
     sample: made by `sampler.make_sampler`.
@@ -118,34 +144,62 @@ def play(
     tokenizer: of the policy.
   """
   lifeline.compare(prompts)
-  prompts, prompt_size = sizes.for_sampler(prompts, sample.layout)
-  episodes = fresh(prompts, sample.setup.group, sample.setup.length)
-  ready, numbers = sample.ready(params), reset_numbers(key, len(examples))
-  states: dict[Place, Json] = {}
-  faults: dict[Place, str] = {}
-  busy = steps = 0.0
+  prompts, _ = sizes.for_sampler(prompts, sample.layout)
+  numbers = reset_numbers(key, np.arange(len(examples)))
+  episodes = fresh(prompts, examples, numbers, sample.setup.group, sample.setup.length)
+  ready, counts = sample.ready(params), []
   while episodes.unfinished.any():
     begun = None
     if environment.turn_length or episodes.turns.any():
       begun = so_far(episodes, environment.turn_length)
-    drawn, is_mine, statistics = _draw(sample, ready, prompts, prompt_size, key, sizes, begun)
-    busy += float(statistics["slot_use"]) * int(statistics["decode_steps"])
-    steps += int(statistics["decode_steps"])
-    asked = episodes.unfinished & is_mine
-    add_turn(episodes, drawn)
-    find = functools.partial(_answers, environment, episodes, states, examples, numbers, tokenizer)
-    mine = hosts.together(functools.partial(find, _places(asked)))
-    for answers in hosts.gather(mine):
-      for place, given in answers.items():
-        add_answer(episodes, environment, place, given)
-    faults |= {place: given.fault for place, given in mine.items() if given.fault}
-  statistics = {"slot_use": busy / max(steps, 1), "decode_steps": int(steps)}
-  return _as_rollouts(episodes, prompts, sizes), statistics, faults
+    drawn, is_mine, statistics = draw(sample, ready, episodes.prompts, key, sizes, begun)
+    counts.append(statistics)
+    answer_turns(environment, episodes, drawn, is_mine, tokenizer)
+  return as_rollouts(episodes, sizes), joined(counts), episodes.faults
 
 
-def reset_numbers(key: jax.Array, prompts: int) -> np.ndarray:
-  """Returns a number for each prompt of a rollout, [P] uint32, which its samples share."""
-  keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(key, RESET), np.arange(prompts))
+def joined(statistics: Sequence[Json]) -> Json:
+  """Returns the statistics of several rollouts of one batch together."""
+  steps = [int(one["decode_steps"]) for one in statistics]
+  busy = sum(float(one["slot_use"]) * n for one, n in zip(statistics, steps))
+  return {"slot_use": busy / max(sum(steps), 1), "decode_steps": sum(steps)}
+
+
+def answer_turns(
+  environment: Environment,
+  episodes: Episodes,
+  drawn: HostRollouts,
+  is_mine: np.ndarray,
+  tokenizer: Tokenizer,
+  version: int = 0,
+) -> None:
+  """Adds a turn of every unfinished episode, and what the environment answers to it.
+
+  Args:
+    environment: its functions and limits.
+    episodes: of the batch.
+    drawn: the turns, from `draw`.
+    is_mine: `[P, G]`, which of them this process asks the environment about.
+    tokenizer: of the policy.
+    version: of the policy that sampled the turns.
+  """
+  asked = episodes.unfinished & is_mine
+  add_turn(episodes, drawn, version)
+  find = functools.partial(_answers, environment, episodes, tokenizer)
+  mine = hosts.together(functools.partial(find, _places(asked)))
+  for answers in hosts.gather(mine):
+    for place, given in answers.items():
+      add_answer(episodes, environment, place, given)
+
+
+def reset_numbers(key: jax.Array, prompts: np.ndarray) -> np.ndarray:
+  """Returns a number for each prompt of a rollout, [P] uint32, which its samples share.
+
+  Args:
+    key: of the rollout.
+    prompts: `[P]`, the place of each in the batch, or another number of it.
+  """
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(key, RESET), prompts)
   return np.asarray(jax.vmap(jax.random.bits)(keys))
 
 
@@ -159,20 +213,29 @@ def so_far(episodes: Episodes, turn_length: int) -> Begun[np.ndarray]:
   return Begun(e.tokens, lengths, e.unfinished, limits, np.zeros_like(lengths))
 
 
-def _draw(
+def draw(
   sample: Sampler,
   ready: Params,
   prompts: HostPrompts,
-  prompt_size: int | None,
   key: jax.Array,
   sizes: Sizes,
   begun: Begun[np.ndarray] | None,
+  carried: Carried[np.ndarray] | None = None,
 ) -> tuple[HostRollouts, np.ndarray, Json]:
   """Returns a turn of every unfinished sample, which samples are this process's, and statistics.
 
-  Without `begun` it is the first turn, which the program of a single turn samples.
+  Args:
+    sample: made by `sampler.make_sampler`.
+    ready: the policy as it decodes.
+    prompts: `[P, Lp]`.
+    key: of this rollout.
+    sizes: of the programs made so far.
+    begun: from `so_far`; None: it is the first turn, which the program of a single turn samples.
+    carried: the prompts that are waited for, numpy arrays; None: all.
   """
-  if begun is not None:
+  if begun is None:
+    prompts, prompt_size = sizes.for_sampler(prompts, sample.layout)
+  else:
     there = np.any(begun.unfinished, axis=1)
     tokens = np.where(there[:, None], prompts.tokens, 0)
     asked = Prompts(tokens, np.where(there, prompts.lengths, 0))
@@ -181,16 +244,16 @@ def _draw(
     whole, packing = sizes.for_begun(whole, sample.layout)
     prompts, prompt_size = whole.prompts, None
     begun = dataclasses.replace(begun, packing=packing)
-  on_mesh, begun_on_mesh = rollouts.to_device(sample.layout, (prompts, begun))
+  on_mesh = rollouts.to_device(sample.layout, (prompts, begun, carried))
   drawn, statistics = sample.run(
-    ready, on_mesh, key, None, sample.stop_table, begun_on_mesh, prompt_size=prompt_size
+    ready, on_mesh[0], key, None, sample.stop_table, *on_mesh[1:], prompt_size=prompt_size
   )
   is_mine = hosts.share(drawn.tokens)[1]
   drawn, statistics = rollouts.to_host((drawn, statistics))
   return drawn, is_mine, statistics
 
 
-def add_turn(episodes: Episodes, drawn: HostRollouts) -> None:
+def add_turn(episodes: Episodes, drawn: HostRollouts, version: int) -> None:
   """Adds a turn of every unfinished sample; the tokens before it are those of the episodes."""
   e, place = episodes, np.arange(episodes.tokens.shape[2])
   new = (place >= e.lengths[..., None]) & (place < drawn.lengths[..., None])
@@ -198,6 +261,7 @@ def add_turn(episodes: Episodes, drawn: HostRollouts) -> None:
   for name in ("tokens", "sampler_logprobs", "truncated_logprobs"):
     np.copyto(getattr(e, name), getattr(drawn, name), where=new)
   e.sampled |= new
+  e.version[new] = version
   np.copyto(e.begins, e.lengths, where=e.unfinished)
   np.copyto(e.lengths, drawn.lengths, where=e.unfinished)
   np.copyto(e.ended, drawn.ended, where=e.unfinished)
@@ -209,34 +273,28 @@ def _places(mask: np.ndarray) -> list[Place]:
 
 
 def _answers(
-  environment: Environment,
-  episodes: Episodes,
-  states: dict[Place, Json],
-  examples: Sequence[Example | None],
-  numbers: np.ndarray,
-  tokenizer: Tokenizer,
-  places: Sequence[Place],
+  environment: Environment, episodes: Episodes, tokenizer: Tokenizer, places: Sequence[Place]
 ) -> dict[Place, Answer]:
-  """Returns the environment's answers to the last turns of samples; `states` get the next ones."""
+  """Returns the environment's answers to the last turns of samples, with their next states."""
   asked = []
   for p, g in places:
-    ids, example = _turn(episodes, (p, g)), examples[p]
+    ids, example = _turn(episodes, (p, g)), episodes.examples[p]
     assert example is not None  # its prompt has tokens
     turn = rollouts.completion(ids, len(ids), episodes.ended[p, g], tokenizer)
-    if (p, g) in states:
-      asked.append(base.next_request(states[p, g], turn))
+    if (p, g) in episodes.states:
+      asked.append(base.next_request(episodes.states[p, g], turn))
     else:
-      asked.append(base.first_request(example, int(numbers[p]), turn))
+      asked.append(base.first_request(example, int(episodes.numbers[p]), turn))
   with Guard(0.0) as call:  # a signal stops it
     replies = call(environment.ask, asked)
   found = {}
   for place, reply in zip(places, replies):
     if "error" in reply:
-      found[place] = Answer(None, [], f"turn {episodes.turns[place]}: {reply['error']}")
+      found[place] = Answer(None, [], f"turn {episodes.turns[place]}: {reply['error']}", None)
     else:
-      states[place], observation, reward = reply["turn"]
+      state, observation, reward = reply["turn"]
       last = int(_turn(episodes, place)[-1])
-      found[place] = _encoded(environment, observation, reward, last)
+      found[place] = _encoded(environment, observation, reward, last)._replace(state=state)
   return found
 
 
@@ -259,6 +317,9 @@ def _encoded(
 def add_answer(episodes: Episodes, environment: Environment, place: Place, answer: Answer) -> None:
   """Adds what the environment answered to a sample's last turn; it may end the episode."""
   e, n, length = episodes, int(episodes.lengths[place]), episodes.tokens.shape[2]
+  e.states[place] = answer.state
+  if answer.fault:
+    e.faults[place] = answer.fault
   if answer.reward is not None:
     e.rewards[(*place, n - 1)] = answer.reward * environment.discount ** (e.turns[place] - 1)
     e.given[(*place, n - 1)] = True
@@ -273,19 +334,22 @@ def add_answer(episodes: Episodes, environment: Environment, place: Place, answe
     e.ended[place] = TRUNCATED
 
 
-def _as_rollouts(episodes: Episodes, prompts: HostPrompts, sizes: Sizes) -> KnownRollouts:
-  """Returns the episodes as sampled rollouts: tokens and log-probs on the learner's mesh."""
+def as_rollouts(episodes: Episodes, sizes: Sizes, played: bool = True) -> KnownRollouts:
+  """Returns the episodes as sampled rollouts: tokens and log-probs on the learner's mesh.
+
+  Unless they were `played` they have one turn, and no rewards yet.
+  """
   e = episodes
   by_token = (e.tokens, e.sampler_logprobs, e.truncated_logprobs)
   tokens, sampler_logprobs, truncated_logprobs = rollouts.to_device(sizes.layout, by_token)
   return Rollouts(
-    prompts=prompts,
+    prompts=e.prompts,
     tokens=tokens,
     lengths=e.lengths,
     ended=e.ended,
     sampler_logprobs=sampler_logprobs,
     truncated_logprobs=truncated_logprobs,
-    rewards=e.rewards,
-    given=e.given,
-    sampled=e.sampled,
+    rewards=e.rewards if played else None,
+    given=e.given if played else None,
+    sampled=e.sampled if played else None,
   )

@@ -33,7 +33,7 @@ class Generated(NamedTuple):
 
   rollouts: KnownRollouts  # of P prompts, see rollouts.py
   statistics: Json  # of the sampler, and `prompts_too_long`, the number of such prompts
-  # messages of the environment where it failed, by (prompt, sample), of this process
+  # messages of the environment where it failed, by (prompt, sample)
   faults: dict[tuple[int, int], str]
 
 

@@ -23,6 +23,7 @@ class SamplerSetup:
   prompt_axes: tuple[str, ...]  # mesh axes over which prompts are sharded
   sample_axes: tuple[str, ...]  # mesh axes over which the samples of a prompt are sharded
   group: int  # samples of a prompt, over all shards
+  carry: int  # groups of a shard that a rollout may leave incomplete, see begun.Carried
   length: int  # largest number of tokens of a completion
   slots: int  # largest number of slots of a shard; 0: one for each sample
   cache_dtype: str

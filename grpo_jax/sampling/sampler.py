@@ -40,7 +40,7 @@ from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.ops import decoding
 from grpo_jax.sampling import begun as begun_samples
 from grpo_jax.sampling import decode_loop, kv_cache, next_token
-from grpo_jax.sampling.begun import Begun
+from grpo_jax.sampling.begun import Begun, Carried
 from grpo_jax.sampling.decode_loop import FirstTokens, Queue
 from grpo_jax.sampling.next_token import Noise, SamplerSetup
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts
@@ -50,12 +50,13 @@ class Request(NamedTuple):
   """Inputs of one rollout, or of one shard of it."""
 
   prompts: Prompts  # [P, Lp]
-  prompt_ids: Array  # [P] int32, index of each prompt in the whole batch
+  prompt_ids: Array  # [P] int32, a number of each prompt, which its noise depends on
   sample_ids: Array  # [G] int32, index of each sample in the whole group
   key: Array  # of this rollout
   forced_lengths: Array | None  # [P, G] int32, lengths in place of stop tokens; None: stop tokens
   stop_table: Array | None  # [states, V] uint16, see tokenizer/stop_texts.py; None: no stop texts
   begun: Begun[Array] | None = None  # the samples' tokens so far; None: no sample has begun
+  due: Array | None = None  # [P] bool, see begun.Carried; None: all prompts are
 
 
 # (params, request) -> (completions, counts), see `roll_out`
@@ -139,7 +140,9 @@ def prefill(
   done = stopped | (position + 1 >= limits) | ~real
   token, logprob, truncated = (jnp.where(real, x, 0) for x in (token, logprob, truncated))
   first = FirstTokens(token, logprob, truncated, matched, stopped & real, done)
-  return Queue(real, prompts.lengths, forced, table, noise, prompt_cache, first, begun_rows)
+  return Queue(
+    real, prompts.lengths, forced, table, noise, prompt_cache, first, begun_rows, request.due
+  )
 
 
 def roll_out(
@@ -177,7 +180,7 @@ def on_mesh(setup: SamplerSetup, run: RollOut) -> RollOut:
   return jax.shard_map(
     run,
     mesh=mesh,
-    in_specs=(whole, Request._make([prompt, prompt, sample, whole, both, whole, both])),
+    in_specs=(whole, Request._make([prompt, prompt, sample, whole, both, whole, both, prompt])),
     out_specs=(both, shard),
     axis_names=set(setup.prompt_axes + setup.sample_axes),
     check_vma=False,
@@ -224,6 +227,7 @@ def make_setup(
     prompt_axes=prompt_axes,
     sample_axes=sample_axes,
     group=cfg.group,
+    carry=cfg.carry // layout.size("prompt"),
     length=cfg.max_length,
     slots=max(1, cfg.slots // (layout.size("prompt") * layout.size("sample"))) if cfg.slots else 0,
     cache_dtype=cfg.cache_dtype,
@@ -252,6 +256,7 @@ class Sampler:
     ends: ArrayLike | None = None,
     prompt_size: int | None = None,
     begun: Begun | None = None,
+    carried: Carried | None = None,
   ) -> tuple[Rollouts, dict[str, Array]]:
     """Returns rollouts and statistics.
 
@@ -263,14 +268,18 @@ class Sampler:
       prompt_size: static. The prefill computes the prompts of a shard as a list of this many
         tokens, no fewer than there are (None: as a rectangle `[P, Lp]`).
       begun: the samples' tokens so far, with a packing for `layout`; None: no sample has begun.
+      carried: the prompts that are waited for; None: all.
 
     Returns:
       Rollouts `[P, G, ...]`, and `slot_use`, the share of slot-steps that decoded a token, and
       `decode_steps`. Samples that begun calls finished have length 0. The others have all of their
-      tokens, and log-probs of those that were sampled now, 0 before.
+      tokens, and log-probs of those that were sampled now, 0 before. With `carried`, samples that
+      are shorter than their limit may be TRUNCATED: these go on.
     """
     ready = self.ready(params)
-    return self.run(ready, prompts, key, ends, self.stop_table, begun, prompt_size=prompt_size)
+    return self.run(
+      ready, prompts, key, ends, self.stop_table, begun, carried, prompt_size=prompt_size
+    )
 
 
 def sample(
@@ -281,11 +290,15 @@ def sample(
   ends: Array | None = None,
   stop_table: Array | None = None,
   begun: Begun | None = None,
+  carried: Carried | None = None,
   prompt_size: int | None = None,
 ) -> tuple[Rollouts, dict[str, Array]]:
   """Returns rollouts and statistics as `Sampler` does, from the params of `decode_params`."""
-  places = jnp.arange(prompts.tokens.shape[0]), jnp.arange(setup.group)
-  request = Request(prompts, *places, key, ends, stop_table, begun)
+  numbers, due = jnp.arange(prompts.tokens.shape[0]), None
+  if carried is not None:
+    numbers, due = carried
+  samples = jnp.arange(setup.group)
+  request = Request(prompts, numbers, samples, key, ends, stop_table, begun, due)
   run = on_mesh(setup, functools.partial(roll_out, setup, prompt_size))
   completions, counts = run(params, request)
   fields: Json = completions

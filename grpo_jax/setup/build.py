@@ -31,7 +31,7 @@ from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import Example
 
 # Purposes of random keys, which are functions of (seed, purpose, step) and never carried along.
-INIT, SAMPLE, EVALUATE, CONTINUE, ADAPTERS = range(5)
+INIT, SAMPLE, EVALUATE, CONTINUE, ADAPTERS, CARRY = range(6)
 FIRST_PROMPTS = 256  # of each data set, rendered before a run starts
 SIZES = 8  # programs by default if compiling is slow, see `sizes`
 TOKENIZER_EXAMPLES = 10_000  # of each data set, to make a tokenizer from
@@ -51,7 +51,7 @@ class Model(NamedTuple):
 
 
 def key(seed: int, purpose: int, step: int) -> jax.Array:
-  """Returns the random key of a step; `purpose` is INIT, SAMPLE, EVALUATE, CONTINUE or ADAPTERS."""
+  """Returns the random key of a step; `purpose` is INIT, SAMPLE or another of these constants."""
   return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), step)
 
 

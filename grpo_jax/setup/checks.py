@@ -58,6 +58,7 @@ def check_batch(experiment: Experiment, layout: Layout) -> None:
   """Refuses a batch that the mesh does not divide."""
   sharding.check_batch(layout, experiment.data.prompts, experiment.sampler.group)
   check_decoding(experiment, layout)
+  check_carry(experiment, layout)
   completions = COMPLETIONS.get(experiment.source)
   if completions and completions % layout.size("sample"):
     raise SettingError(
@@ -81,6 +82,31 @@ def check_decoding(experiment: Experiment, layout: Layout) -> None:
         f"{shards} shards of the sampler's mesh {dict(mine.mesh.shape)}; use a larger "
         f"sampler.tensor, or a multiple of {shards}"
       )
+
+
+def check_carry(experiment: Experiment, layout: Layout) -> None:
+  """Refuses carried rollouts that do not fit the batch or the sampler's mesh."""
+  s, prompts = experiment.sampler, experiment.data.prompts
+  if not s.carry:
+    return
+  mine = decode_layout(layout, s.tensor)
+  shards, name = mine.size("prompt"), f"sampler.carry={s.carry}"
+  if s.carry > prompts:
+    raise SettingError(
+      f"{name}: a step learns from data.prompts={prompts} groups, and from those that were carried "
+      f"first; use at most {prompts}"
+    )
+  if s.carry % shards:
+    raise SettingError(
+      f"{name}: does not divide over the {shards} shards of prompts of the sampler's mesh "
+      f"{dict(mine.mesh.shape)}; use a multiple of {shards}"
+    )
+  if mine.size("sample") > 1:
+    raise SettingError(
+      f"{name}: the sampler's mesh {dict(mine.mesh.shape)} spreads the samples of a group over "
+      f"{mine.size('sample')} shards, and a shard has to see when a group is complete; use "
+      "mesh.group=1 (fsdp and data shard prompts), or sampler.carry=0"
+    )
 
 
 def check_eval_batch(experiment: Experiment, layout: Layout) -> None:

@@ -82,6 +82,8 @@ def rows(experiment: Experiment) -> list[Row]:
       Row(f"environment.{name}", bool(experiment.environment.name), "there is no environment.name")
       for name in ENVIRONMENT
     ),
+    Row("sampler.carry", live, f"{loop} samples nothing that an update could interrupt"),
+    Row("sampler.max_age", experiment.sampler.carry > 0, "with sampler.carry=0 nothing is carried"),
     Row(
       "reference.max_prompt_length",
       bool(experiment.reference.prompt),

@@ -304,6 +304,10 @@ BY_HAND = (
   Bad("environment.turns", 3, "there is no environment.name; use 8"),
   Bad("data.hidden_number.largest", 1, "from 2 to", also={"data.name": "hidden_number"}),
   Bad("data.path", "games", "reads no files", also={"data.name": "hidden_number"}),
+  # carried rollouts
+  Bad("sampler.carry", 128, "groups, and from those that were carried first; use at most"),
+  Bad("sampler.carry", 8, "samples nothing that an update could interrupt; use 0", objective="sft"),
+  Bad("sampler.max_age", 3, "with sampler.carry=0 nothing is carried; use 2"),
   # settings that this run would not read
   Bad(
     "objective.jensen_shannon_beta",

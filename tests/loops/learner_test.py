@@ -1,6 +1,7 @@
 """The learner of a run."""
 
 import gc
+import math
 import pathlib
 from typing import Any
 
@@ -77,3 +78,11 @@ def test_a_run_of_many_shapes_keeps_few_programs_and_their_memory():
   all_kept = mappings()
   assert kept[-1] == learner.PROGRAMS - 1 and all_kept > before
   assert run(range(100, 100 + 4 * learner.PROGRAMS)) - before < 2 * (all_kept - before)
+
+
+def test_the_effective_share_of_weights():
+  """1 where all are equal; of one weight among n, 1 / n."""
+  for weights, share in (([2.0, 2.0], 1.0), ([0.0, 0.0, 0.0, 5.0], 0.25), ([1.0, 3.0], 0.8)):
+    w = np.asarray(weights)
+    assert learner.effective_share(w.mean(), (w**2).mean()) == pytest.approx(share)
+  assert math.isnan(learner.effective_share(0.0, 0.0))

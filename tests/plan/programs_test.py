@@ -1,6 +1,7 @@
 """What is compiled for chips that are not there."""
 
 import jax
+import numpy as np
 import pytest
 from plans import MESHES, small
 
@@ -61,3 +62,15 @@ def test_with_an_environment_the_sampler_is_that_of_a_later_turn(mesh):
     leaves = jax.tree.leaves(lowered.in_avals)
     sizes.append(sum(x.size for x in leaves if x.ndim == 3 and x.shape[:2] == (8, 4)))
   assert sizes == [0, 8 * 4 * 16]
+
+
+def test_with_carried_rollouts_the_sampler_holds_the_groups_of_two_steps():
+  """P + C groups, of which the carried ones have half of their completions."""
+  experiment = make(small((2, 2, 1, 2), **{"sampler.carry": 4}))
+  workload = programs.make_workload(experiment, jax.devices())
+  of_step = lengths.draw(experiment, 0, 0)
+  lowered = programs.lower_sampler(workload, of_step)
+  shapes = [x.shape for x in jax.tree.leaves(lowered.in_avals)]
+  assert (12, 4, 16) in shapes and (8, 4, 16) not in shapes
+  begun = programs.begun_lengths(workload, of_step).completions
+  np.testing.assert_array_equal(begun.any(axis=1), [1, 0, 0] * 4)  # of four shards

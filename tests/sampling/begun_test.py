@@ -12,7 +12,7 @@ from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
 from grpo_jax.sampling import begun, kv_cache
 from grpo_jax.sampling import rollouts as host
-from grpo_jax.sampling.begun import Begun
+from grpo_jax.sampling.begun import Begun, Carried
 from grpo_jax.types import STOPPED, TRUNCATED, Rollouts
 
 
@@ -173,3 +173,62 @@ def test_columns_of_the_ring_are_those_before_the_next_step():
   np.testing.assert_array_equal(keys[[5, 0, 1]], kv[1, 0, 0, 1:4])
   values = np.concatenate([first.values.x, second.values.x], axis=2).reshape(-1)
   np.testing.assert_array_equal(values, keys)
+
+
+def in_parts(
+  mesh: tuple[int, ...], due: np.ndarray | None = None, **changes: Any
+) -> list[tuple[Rollouts, Begun[np.ndarray], int]]:
+  """Rollouts of the tiny prompts that leave groups to the next, until all are complete.
+
+  Each with what had begun before it, and its decoding steps.
+  """
+  make = tiny.make_sampler(mesh=mesh, **changes)
+  r, parts = dataclasses.replace(tiny.sample(), lengths=np.zeros((tiny.P, tiny.G), np.int32)), []
+  real = tiny.prompts().lengths > 0
+  some = dataclasses.replace(cut(r, np.zeros((tiny.P, tiny.G), int)))
+  some = dataclasses.replace(some, unfinished=np.repeat(real[:, None], tiny.G, axis=1))
+  numbers = np.arange(tiny.P, dtype=np.int32)
+  while some.unfinished.any():
+    order = Carried(numbers, np.zeros(tiny.P, bool) if due is None else due)
+    given = host.to_device(make.layout, (r.prompts, packed(r, some, mesh), order))
+    out, statistics = make(
+      tiny.params(mesh=mesh), given[0], jax.random.key(0), begun=given[1], carried=given[2]
+    )
+    out = host.to_host(out)
+    parts.append((out, some, int(statistics["decode_steps"])))
+    left = some.unfinished & (out.ended == TRUNCATED) & (out.lengths < tiny.L)
+    new = some.unfinished[..., None]
+    lengths = np.where(some.unfinished, out.lengths, some.lengths)
+    some = dataclasses.replace(
+      some, tokens=np.where(new, out.tokens, some.tokens), lengths=lengths, unfinished=left
+    )
+    r = dataclasses.replace(r, tokens=some.tokens, lengths=lengths)
+    assert len(parts) <= tiny.P
+  return parts
+
+
+@pytest.mark.parametrize("mesh, slots", [(tiny.ONE, 0), (tiny.ONE, 5), ((2, 1, 1, 2), 6)])
+def test_what_a_rollout_leaves_is_continued_as_the_whole(mesh, slots):
+  """Two groups of a shard may be left; each part ends as soon as the others are complete."""
+  whole, shards = tiny.sample(), mesh[0]
+  parts = in_parts(mesh, carry=2 * shards, slots=slots)
+  last, before, _ = parts[-1]
+  left = [(some.unfinished.any(axis=1)).sum() for _, some, _ in parts]
+  assert (
+    len(parts) > 1 and all(0 < n <= 2 * shards for n in left[1:]) and left == sorted(left)[::-1]
+  )
+  if not slots:  # one step for each token after the first, of all groups but the two longest
+    assert parts[0][2] == np.sort(whole.lengths.max(axis=1))[-3] - 1
+  for part, some, _ in parts:
+    inside = some.unfinished[..., None] & (np.arange(tiny.L) < part.lengths[..., None])
+    np.testing.assert_array_equal(part.tokens[inside], whole.tokens[inside])
+  np.testing.assert_array_equal(last.lengths[before.unfinished], whole.lengths[before.unfinished])
+
+
+def test_a_rollout_waits_for_what_is_due():
+  whole = tiny.sample()
+  longest = np.unravel_index(whole.lengths.argmax(), whole.lengths.shape)[0]
+  due = np.arange(tiny.P) == longest
+  first, _, steps = in_parts(tiny.ONE, due, carry=2)[0]
+  np.testing.assert_array_equal(first.lengths[longest], whole.lengths[longest])
+  assert steps == whole.lengths.max() - 1 > in_parts(tiny.ONE, carry=2)[0][2]

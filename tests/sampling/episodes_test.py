@@ -8,53 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from tiny_turns import Ids, environment, reset, step
 
-from grpo_jax.environments import base
-from grpo_jax.environments.base import Environment
 from grpo_jax.ops import decoding
 from grpo_jax.packing.plan import Packing
 from grpo_jax.sampling import episodes, rollouts
-from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Rollouts, Turn
+from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Rollouts
 
 LONG = 24  # L of the episodes; one token in three stops, so that a turn has three or so
 EXAMPLES = [Example(str(n), "", "", {"n": n}) if n != 5 else None for n in range(tiny.P)]
-
-
-class Ids:
-  """A tokenizer of numbers."""
-
-  before_stop = tokens_before_stop = staticmethod(lambda _: None)
-
-  def decode(self, ids: Any) -> str:
-    return " ".join(map(str, ids))
-
-  def step_ends(self, tokens: Any) -> list[int]:
-    return [len(tokens) - 1]
-
-
-def reset(example: Example, key: int) -> Any:
-  return {"turn": 0, "key": int(key) % 5, "n": example.meta["n"]}
-
-
-def step(state: Any, completion: Completion) -> Turn:
-  """Answers with two or three tokens; an episode has up to six turns."""
-  state, total = state | {"turn": state["turn"] + 1}, sum(completion.tokens) + state["key"]
-  reward = None if total % 4 == 0 else total % 3 / 2
-  if state["turn"] > total % 6:
-    return Turn(state, None, reward)
-  words = [(total * 7) % tiny.V, (total + state["n"]) % tiny.V, 1][: 2 + total % 2]
-  return Turn(state, " ".join(map(str, words)), reward)
-
-
-def environment(answer: Any = step, **changes: Any) -> Environment:
-  whole = Environment(
-    ask=lambda asked: [base.respond(base.Functions(reset, answer), one) for one in asked],
-    reply=lambda text, last: list(map(int, text.split())),
-    turns=8,
-    turn_length=0,
-    discount=1.0,
-  )
-  return whole._replace(**changes)
 
 
 def play(
@@ -79,7 +41,7 @@ def naive_play(seed: int = 0, turns: int = 8, turn_length: int = 0) -> dict[str,
   """A whole forward pass for each token; an environment that is asked as soon as a turn ends."""
   key, p = jax.random.key(seed), tiny.prompts()
   u = tiny.uniforms(key, tokens=LONG)
-  numbers = episodes.reset_numbers(key, tiny.P)
+  numbers = episodes.reset_numbers(key, np.arange(tiny.P))
   shape = (tiny.P, tiny.G, LONG)
   tokens, sampled = np.zeros(shape, np.int32), np.zeros(shape, bool)
   logprobs, rewards = np.zeros(shape, np.float32), np.full(shape, np.nan)
@@ -197,10 +159,12 @@ def test_an_environment_that_fails_ends_its_episode_alone():
 
 
 def test_samples_of_a_prompt_begin_alike_and_keys_differ():
-  numbers = episodes.reset_numbers(jax.random.key(0), 4)
+  numbers = episodes.reset_numbers(jax.random.key(0), np.arange(4))
   assert len(set(numbers.tolist())) == 4
-  np.testing.assert_array_equal(numbers[:2], episodes.reset_numbers(jax.random.key(0), 2))
-  assert (numbers != episodes.reset_numbers(jax.random.key(1), 4)).all()
+  np.testing.assert_array_equal(
+    numbers[:2], episodes.reset_numbers(jax.random.key(0), np.arange(2))
+  )
+  assert (numbers != episodes.reset_numbers(jax.random.key(1), np.arange(4))).all()
 
 
 def test_text_and_turns_of_an_episode():

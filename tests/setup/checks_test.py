@@ -56,3 +56,20 @@ def test_groups_of_one(config):
 def own(rollouts):
   """An advantage that needs no group."""
   return rollouts.rewards
+
+
+def test_carried_groups_have_to_fit_the_batch_and_the_mesh(config):
+  """A shard has to see whole groups, and as many carried ones as the others."""
+  fine = [(tiny.ONE, 4), ((2, 1, 1, 2), 8), ((1, 2, 2, 2), 0)]
+  for mesh, carry in fine:
+    config.sampler.carry = carry
+    checks.check(make(config), tiny.decoder(mesh=mesh))
+  wrong = [
+    (tiny.ONE, 128, "a step learns from data.prompts=.*use at most"),
+    ((2, 1, 1, 1), 3, "does not divide over the 2 shards.*use a multiple of 2"),
+    ((1, 2, 2, 1), 4, "spreads the samples of a group over 2 shards.*use mesh.group=1"),
+  ]
+  for mesh, carry, says in wrong:
+    config.sampler.carry = carry
+    with pytest.raises(SettingError, match=f"sampler.carry={carry}: .*{says}"):
+      checks.check(make(config), tiny.decoder(mesh=mesh))
