@@ -12,7 +12,7 @@ import pytest
 import safetensors.numpy
 from conftest import ROOT
 
-from experiments import arithmetic, export, sample, sources
+from experiments import arithmetic, asking, export, questions, sample, sources
 from experiments import evaluate as command
 from grpo_jax.config import sections
 from grpo_jax.errors import CheckpointError, DataError, GrpoError, SettingError
@@ -153,13 +153,13 @@ def test_a_question_is_given_once():
 def test_questions_of_a_file(tmp_path):
   (tmp_path / "q.txt").write_text("What is 2?\n\n And 3? \n")
   (tmp_path / "q.jsonl").write_text('{"question": "a\\nb", "answer": "7"}\n{"prompt": "c"}\n')
-  assert sample.read_questions(str(tmp_path / "q.txt")) == ["What is 2?", "And 3?"]
-  assert sample.read_questions(str(tmp_path / "q.jsonl")) == ["a\nb", "c"]
+  assert questions.read(str(tmp_path / "q.txt")) == ["What is 2?", "And 3?"]
+  assert questions.read(str(tmp_path / "q.jsonl")) == ["a\nb", "c"]
   (tmp_path / "bad.jsonl").write_text('\n{"question": 7}\n')
   with pytest.raises(
     DataError, match='bad.jsonl\', line 2: use an object with a text "question" or "prompt"'
   ):
-    sample.read_questions(str(tmp_path / "bad.jsonl"))
+    questions.read(str(tmp_path / "bad.jsonl"))
   (tmp_path / "none.txt").write_text("\n")
   for name, message in (
     ("none.txt", "has no question"),
@@ -167,19 +167,19 @@ def test_questions_of_a_file(tmp_path):
     ("q.csv", "ends in .txt or"),
   ):
     with pytest.raises(GrpoError, match=message):
-      sample.read_questions(str(tmp_path / name))
+      questions.read(str(tmp_path / name))
 
 
 def test_text_that_grows_is_printed_once():
   printed, whole = "", "37 \u20ac + \u20ac"
   for text in ("37", "37 \ufffd", "37 \u20ac", "37 \u20ac + \ufffd", whole):
-    printed += sample.new_text(printed, text)
+    printed += asking.new_text(printed, text)
   assert printed == whole
-  assert sample.new_text("a b", "ab") == ""  # what is printed stays
+  assert asking.new_text("a b", "ab") == ""  # what is printed stays
 
 
 def test_prompts_share_widths():
-  assert [sample.width_for(n) for n in (1, 64, 65, 128, 300)] == [64, 64, 128, 128, 512]
+  assert [asking.width_for(n) for n in (1, 64, 65, 128, 300)] == [64, 64, 128, 128, 512]
 
 
 def test_steps_are_of_the_paths_that_are_runs():
@@ -226,10 +226,10 @@ def test_an_answer_is_printed_once_whether_it_streams_or_not(out, monkeypatch):
     [[Completion(text, [1], TRUNCATED, []), Completion("second", [1], STOPPED, [])]]
     for text in texts
   ]
-  monkeypatch.setattr(sample, "sample", lambda *_: iter(grown))
+  monkeypatch.setattr(asking, "sample", lambda *_: iter(grown))
   tokenizer = types.SimpleNamespace(stop_texts=())
   policy = types.SimpleNamespace(model=types.SimpleNamespace(tokenizer=tokenizer))
-  sample.answer(policy, "q", 0, out)
+  asking.answer(policy, "q", 0, out)
   assert out.getvalue() == "3 + \u20ac\ufffd[2J\nsecond\n"
 
 
@@ -244,7 +244,7 @@ def test_questions_are_asked_until_the_input_ends(monkeypatch):
 
   monkeypatch.setattr("builtins.input", typing)
   monkeypatch.setattr(
-    sample, "answer", lambda policy, question, turn, out: asked.append((question, turn))
+    asking, "answer", lambda policy, question, turn, out: asked.append((question, turn))
   )
   sample.converse(None, None)
   assert asked == [("one", 0), ("two", 1)]
@@ -267,17 +267,17 @@ def test_a_run_is_asked_as_it_was_trained(tmp_path):
     "stop": ["x"],
   }
   path = write_run(tmp_path / "run", {"data": data, "sampler": trained})
-  found = sample.make_config(path, {"top_k": 7, "temperature": 0, "samples": 4}, path)
+  found = asking.make_config(path, {"top_k": 7, "temperature": 0, "samples": 4}, path)
   assert (
     found.data.template == "Q: {question}" and found.data.system == "s" and found.sampler.group == 4
   )
   asked = [found.sampler[name] for name in ("max_length", "temperature", "top_k", "top_p", "stop")]
   assert asked == [9, 0.0, 7, 0.9, ("x",)]
   with pytest.raises(CheckpointError, match="config.json is not as the run wrote it"):
-    sample.make_config(
+    asking.make_config(
       WARM_START, {}, write_run(tmp_path / "edited", {"sampler": {"max_length": "many"}})
     )
-  found = sample.make_config(WARM_START, {}, "")
+  found = asking.make_config(WARM_START, {}, "")
   assert (found.data.template, found.sampler.max_length, found.sampler.dtype) == (
     "{question}",
     512,
@@ -288,7 +288,7 @@ def test_a_run_is_asked_as_it_was_trained(tmp_path):
 def test_a_run_with_worked_examples_is_asked_after_the_same_ones(tmp_path):
   data = {"shots": 2, "mixture": [["arithmetic", "", 1.0]], "arithmetic": {"seed": 5, "size": 9}}
   path = write_run(tmp_path / "run", {"data": data})
-  found = sample.make_config(path, {}, path)
+  found = asking.make_config(path, {}, path)
   assert (found.data.shots, found.data.mixture) == (2, (("arithmetic", "", 1.0),))
   assert (found.data.arithmetic.seed, found.data.arithmetic.size) == (5, 9)
   assert found.data.arithmetic.max_number == 99  # as it was
@@ -464,7 +464,7 @@ def test_all_three_on_a_small_run(program, tmp_path):
 
 def test_a_run_is_asked_with_every_rule_that_cuts_its_distribution():
   """One that the command left out would be off there, in silence."""
-  assert set(decoding.Truncation._fields) <= set(sample.SAMPLER)
+  assert set(decoding.Truncation._fields) <= set(asking.SAMPLER)
   for name, off in decoding.Truncation()._asdict().items():
     assert sections.SETTINGS[f"sampler.{name}"].default == off
 
@@ -472,8 +472,8 @@ def test_a_run_is_asked_with_every_rule_that_cuts_its_distribution():
 def test_a_growing_answer_keeps_back_what_may_be_a_stop_text():
   stops = ("\n\nQ:", "##")
   for text, shown in (("a", "a"), ("a\n", "a"), ("a\n\nQ", "a"), ("a#", "a"), ("a\nb", "a\nb")):
-    assert sample.before_a_stop(text, stops) == shown
-  assert sample.before_a_stop("a#", ()) == "a#"
+    assert asking.before_a_stop(text, stops) == shown
+  assert asking.before_a_stop("a#", ()) == "a#"
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])
