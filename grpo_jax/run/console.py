@@ -13,12 +13,17 @@ TABLE_CHARACTERS = 600  # characters of a question or completion in a table of s
 TABLE_TURNS = 16  # turns of an episode there; a text of the environment counts as one
 
 
-class _Turn(NamedTuple):
+class ShownTurn(NamedTuple):
   """Holds a turn of an episode, or what the environment wrote after one."""
 
   sampled: bool  # false: the environment wrote it
   text: str
   rewards: list[float | None]
+
+  @property
+  def speaker(self) -> str:
+    """Says who wrote it."""
+    return "policy" if self.sampled else "environment"
 
 
 def time_left(ends: Sequence[float], steps: int) -> str:
@@ -63,7 +68,7 @@ def samples_table(step: int, samples: Sequence[Mapping[str, Any]]) -> rich.table
     is_episode = sample.get("sampled") and sample.get("tokens")
     table.add_row(
       _text(sample["question"]),
-      _conversation(sample) if is_episode else _text(sample["completion"]),
+      conversation(sample) if is_episode else _text(sample["completion"]),
       number(reward, ".2f"),
       rich.text.Text(number(advantage, "+.2f"), style=style),
     )
@@ -115,34 +120,42 @@ def _cut(text: str, most: int) -> str:
   return text if len(text) <= most else text[: max(most - 4, 0)] + " ..."
 
 
-def _conversation(sample: Mapping[str, Any]) -> rich.text.Text:
-  """Returns the cell of an episode: who wrote what, and the rewards of each turn.
+def conversation(
+  sample: Mapping[str, Any],
+  most_characters: int = TABLE_CHARACTERS,
+  most_turns: int = TABLE_TURNS,
+) -> rich.text.Text:
+  """Returns an episode as lines: who wrote what, and the rewards of each turn.
 
   Each turn begins with its speaker, and its other lines are indented, so that a text with a
   speaker's name in it does not look like another turn.
+
+  Args:
+    sample: `tokens`, `sampled` and `turn_rewards`, see `samples_table`.
+    most_characters: that are shown.
+    most_turns: that are shown; a text of the environment counts as one.
   """
-  cell, room = rich.text.Text(), TABLE_CHARACTERS
-  turns = list(_turns(sample))
-  for n, turn in enumerate(turns):
-    if n == TABLE_TURNS or room <= 0:
-      cell.append(f"... {len(turns) - n} more\n")
+  cell, room = rich.text.Text(), most_characters
+  shown = list(turns(sample))
+  for n, turn in enumerate(shown):
+    if n == most_turns or room <= 0:
+      cell.append(f"... {len(shown) - n} more\n")
       break
     text = _cut(printable(turn.text).strip("\n"), room)
     room -= len(text)
     rewards = ", ".join(number(reward, ".2f") for reward in turn.rewards)
-    speaker = "policy" if turn.sampled else "environment"
-    label = f"{speaker} (reward {rewards}): " if rewards else f"{speaker}: "
+    label = f"{turn.speaker} (reward {rewards}): " if rewards else f"{turn.speaker}: "
     cell.append(label, style="bold" if turn.sampled else "dim")
     cell.append(text.replace("\n", "\n  ") + "\n", style="" if turn.sampled else "dim")
   cell.right_crop(1)
   return cell
 
 
-def _turns(sample: Mapping[str, Any]) -> Iterator[_Turn]:
+def turns(sample: Mapping[str, Any]) -> Iterator[ShownTurn]:
   """Yields the turns of an episode, and what the environment wrote between them."""
   rewards, first = dict(sample.get("turn_rewards") or ()), 0
   for sampled, places in itertools.groupby(sample["sampled"]):
     last = first + len(list(places))
     given = [rewards[i] for i in range(first, last) if i in rewards]
-    yield _Turn(sampled, "".join(sample["tokens"][first:last]), given)
+    yield ShownTurn(sampled, "".join(sample["tokens"][first:last]), given)
     first = last
