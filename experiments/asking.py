@@ -1,4 +1,4 @@
-"""Asks a policy questions and prints its answers, for sample.py.
+"""Asks a policy questions and prints its answers, for sample.py; playing.py plays episodes.
 
 jax is imported only when a policy is loaded.
 """
@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from experiments import sources
 from experiments.progress import Progress
+from grpo_jax.aliases import Json
 from grpo_jax.config import kinds, sections
 from grpo_jax.errors import CheckpointError
 from grpo_jax.run import provenance
@@ -19,6 +20,7 @@ from grpo_jax.run import provenance
 if TYPE_CHECKING:
   from grpo_jax.sampling.stream import Stream
   from grpo_jax.setup.build import Model
+  from grpo_jax.setup.experiment import Experiment
   from grpo_jax.types import Completion
 
 EVERY = 16  # tokens between two prints of a growing completion
@@ -48,13 +50,17 @@ class Policy(NamedTuple):
   seed: int
 
 
-def make_config(path: str, numbers: dict[str, Any], run: str) -> ConfigDict:
+def make_config(
+  path: str, numbers: dict[str, Any], run: str, played: Json | None = None, with_data: bool = False
+) -> ConfigDict:
   """Returns the config for asking: that of a run, if there is one, changed by the flags.
 
   Args:
     path: of the weights.
     numbers: the flags that were given.
     run: as whose policy the weights are asked; "" for none.
+    played: settings of the environment, by their dotted names; None: there is none.
+    with_data: whether the problems of the run are read.
   """
   from grpo_jax.setup import defaults
 
@@ -62,13 +68,13 @@ def make_config(path: str, numbers: dict[str, Any], run: str) -> ConfigDict:
   try:
     if run:
       changes = sources.trained_with(run, (*OF_RUNS, *(f"sampler.{name}" for name in SAMPLER)))
-      if changes.get("data.shots"):  # worked examples of its training data
-        own = provenance.saved_config(run)["data"]
+      if with_data or changes.get("data.shots"):  # worked examples of its training data
+        own = provenance.saved_config(run).get("data") or {}
         data = sources.trained_with(run, [f"data.{name}" for name in own])
         config.data.update({name.removeprefix("data."): value for name, value in data.items()})
     else:
       changes = OF_FOLDERS | {"sampler.dtype": provenance.weights_dtype(path)}
-    config.update_from_flattened_dict(changes)
+    config.update_from_flattened_dict(changes | (played or {}))
   except (AttributeError, TypeError) as error:
     raise CheckpointError(
       f"--path={run!r}: config.json is not as the run wrote it ({error}); put it back"
@@ -80,14 +86,25 @@ def make_config(path: str, numbers: dict[str, Any], run: str) -> ConfigDict:
   return config
 
 
-def load(path: str, step: int | None, numbers: dict[str, Any], like: str | None = None) -> Policy:
-  """Returns the policy of a folder or run, asked as that of the run `like`, if given."""
-  from grpo_jax.sampling import stream
+def make_experiment(
+  path: str,
+  numbers: dict[str, Any],
+  like: str | None,
+  played: Json | None = None,
+  with_data: bool = False,
+) -> "Experiment":
+  """Returns the experiment of `make_config`, and says how questions are asked in it.
+
+  Args:
+    path: of the weights.
+    numbers, played, with_data: see `make_config`.
+    like: a run, as whose policy they are asked; None or "": they are asked as `path` was trained.
+  """
   from grpo_jax.setup import experiment
   from grpo_jax.tokenizer import reading
 
   run = provenance.run_of(like or path)
-  config = make_config(path, numbers, run)
+  config = make_config(path, numbers, run, played, with_data)
   if not run:
     config.data.chat = reading.load(path, "--path").has_chat_template
   plain = f"the template {config.data.template!r}" if run else "the text as it is"
@@ -95,8 +112,14 @@ def load(path: str, step: int | None, numbers: dict[str, Any], like: str | None 
   if config.data.shots:
     how += f" after {config.data.shots} worked examples"
   print(f"questions are asked with {how}{f', as {run} was trained' if run else ''}", flush=True)
-  sources.warn_of_environment(run)
-  asked = experiment.make(config)
+  return experiment.make(config)
+
+
+def load(path: str, step: int | None, numbers: dict[str, Any], like: str | None = None) -> Policy:
+  """Returns the policy of a folder or run, asked as that of the run `like`, if given."""
+  from grpo_jax.sampling import stream
+
+  asked = make_experiment(path, numbers, like)
   model = sources.model(asked, path, step)
   made = stream.make_stream(model.decoder, asked.sampler, model.stop, model.stop_table)
   return Policy(model, made, made.sampler.ready(model.load()), numbers.get("seed", 0))
@@ -187,12 +210,17 @@ def _report(completion: "Completion", n: int, of: int, seconds: float) -> None:
 
 def answer_file(policy: Policy, questions: Sequence[str], out: TextIO) -> None:
   """Prints the answers to all questions, a line of JSON for each."""
+  show_progress(_answered(policy, questions, out), len(questions), out)
+
+
+def show_progress(answered: Iterator[int], total: int, out: TextIO) -> None:
+  """Shows how many of `total` questions are answered, which `answered` prints to `out`."""
   if out.isatty():  # the lines show the progress, and a bar would get in between
-    for _ in _answered(policy, questions, out):
+    for _ in answered:
       pass
     return
-  with Progress(len(questions), 0) as bar:
-    for done in _answered(policy, questions, out):
+  with Progress(total, 0) as bar:
+    for done in answered:
       bar.show(done, "answered")
 
 

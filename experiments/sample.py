@@ -3,6 +3,7 @@
     python -m experiments.sample --path=FOLDER_OR_WORKDIR [--step=N]
         [--like=RUN] [--prompt=TEXT | --file=FILE.txt|FILE.jsonl] [--samples=N] [--max_length=N]
         [--temperature=X] [--top_k=N] [--top_p=X] [--min_p=X] [--seed=N]
+        [--environment=NAME[:argument=value,...]] [--problem=N]
 
 Without --prompt and --file it asks for questions until the end of the input (Ctrl-D). A file has a
 question on each line; in .jsonl it is the field "question" or "prompt" of an object. Answers to a
@@ -14,6 +15,13 @@ of its config.json, except where flags differ. Another folder is asked with its 
 has one, otherwise with the text as it is. --like=RUN asks it as that run was trained, to compare
 weights before and after. --temperature=0 takes the most likely token each time. The same seed gives
 the same answers.
+
+A run that was trained with an environment plays an episode, which is printed as a conversation when
+it has ended: who wrote what, the reward of each turn, and how it ended. Without --prompt and --file
+it plays a problem of the run's test data, the first one or --problem=N. --environment names another
+environment, a module or a file of yours, for any weights; empty, it plays none. A question of
+--prompt has no answer, and one of a .jsonl file that of its field "answer"; its other fields are
+the example's `meta`.
 """
 
 import sys
@@ -21,12 +29,17 @@ from typing import Any, TextIO
 
 from absl import app, flags, logging
 
-from experiments import arguments, asking, questions, sources
+from experiments import arguments, asking, playing, questions, sources
+from grpo_jax.aliases import Json
 from grpo_jax.config import kinds, sections
 from grpo_jax.errors import SettingError, said_of
 from grpo_jax.run import provenance
 
-ROWS = asking.SAMPLER | {"samples": kinds.Whole(1, 4096), "seed": sections.KINDS["seed"]}
+ROWS = asking.SAMPLER | {
+  "samples": kinds.Whole(1, 4096),
+  "seed": sections.KINDS["seed"],
+  "problem": kinds.Whole(1),
+}
 
 
 def main(argv: list[str]) -> None:
@@ -36,12 +49,22 @@ def main(argv: list[str]) -> None:
   values = flags.FLAGS
   with arguments.one_line_errors(), said_of("--path"), sources.output() as out:
     numbers = {name: values[name].value for name in ROWS if values[name].value is not None}
-    check(values.path, values.step, values.prompt, values.file, numbers, values.like)
-    asked = questions.read(values.file) if values.file else [values.prompt]
-    print("starting: importing jax, loading weights", flush=True)
-    policy = asking.load(values.path, values.step, numbers, values.like)
+    weights = (values.path, values.step)
+    played = check(*weights, values.prompt, values.file, numbers, values.like, values.environment)
+    asked = [questions.Question(values.prompt, "", {})] if values.prompt is not None else []
     if values.file:
-      asking.answer_file(policy, asked, out)
+      asked = questions.read(values.file)
+    print("starting: importing jax, loading weights", flush=True)
+    if played:
+      player, examples = playing.load(*weights, numbers, values.like, played, asked)
+      if values.file:
+        playing.play_file(player, examples, out)
+      else:
+        playing.print_episodes(player, examples[0], out)
+      return
+    policy = asking.load(*weights, numbers, values.like)
+    if values.file:
+      asking.answer_file(policy, [question.text for question in asked], out)
     elif values.prompt is not None:
       asking.answer(policy, values.prompt, 0, out)
     else:
@@ -55,8 +78,13 @@ def check(
   file: str | None,
   numbers: dict[str, Any],
   like: str | None,
-) -> None:
-  """Refuses flags without weights or a question, or with wrong numbers, before jax is imported."""
+  environment: str | None = None,
+) -> Json:
+  """Refuses flags without weights or a question, or with wrong numbers, before jax is imported.
+
+  Returns:
+    The environment to play, see `playing.choose`.
+  """
   if not path:
     raise SettingError(f"--path is missing: {sources.WEIGHTS}, as in --path=runs/1")
   for name, value in numbers.items():
@@ -64,10 +92,6 @@ def check(
       raise kinds.refused(f"--{name}", value, ROWS[name].expects)
   if prompt is not None and file is not None:
     raise SettingError(f"--file={file!r} with --prompt={kinds.shown(prompt)}: give one of them")
-  if prompt is None and not file and not sys.stdin.isatty():
-    raise SettingError(
-      "--prompt is missing: give --prompt=TEXT or --file=FILE where the input is no terminal"
-    )
   if prompt is not None and not (prompt.strip() and kinds.is_text(prompt)):
     raise SettingError(f"--prompt={kinds.shown(prompt)}: use a text that is not empty")
   sources.check("--path", path, step)
@@ -77,6 +101,32 @@ def check(
       raise SettingError(
         f"--like={like!r}: is no run; give the workdir of one, as whose policy to ask"
       )
+  played = playing.choose(environment, provenance.run_of(like or path))
+  asks = prompt is not None or bool(file)
+  if "problem" in numbers:
+    check_problem(numbers["problem"], played, prompt, file)
+  if played and not asks and not provenance.run_of(like or path):
+    raise SettingError(
+      f"--environment={environment!r} with --path={path!r}: is no run, whose problems could be "
+      "played; give --prompt=TEXT, --file=FILE or --like=RUN"
+    )
+  if not played and not asks and not sys.stdin.isatty():
+    raise SettingError(
+      "--prompt is missing: give --prompt=TEXT or --file=FILE where the input is no terminal"
+    )
+  return played
+
+
+def check_problem(number: int, played: Json, prompt: str | None, file: str | None) -> None:
+  """Refuses --problem where no problem of a run is played."""
+  if not played:
+    raise SettingError(
+      f"--problem={number}: is played with an environment, and there is none; give "
+      "--environment=NAME, or ask with --prompt"
+    )
+  for flag, value in (("prompt", prompt), ("file", file)):
+    if value:
+      raise SettingError(f"--problem={number} with --{flag}={kinds.shown(value)}: give one of them")
 
 
 def converse(policy: asking.Policy, out: TextIO) -> None:
@@ -115,4 +165,13 @@ if __name__ == "__main__":
     "min_p", None, "Of tokens at least this share as likely as the most likely; 0: off."
   )
   flags.DEFINE_integer("seed", None, "Of the noise; 0 by default.")
+  flags.DEFINE_string(
+    "environment",
+    None,
+    "Plays episodes with it: NAME or FILE.py, or NAME:argument=value,...; by default with that of "
+    "the run. Empty: one turn alone.",
+  )
+  flags.DEFINE_integer(
+    "problem", None, "Of the run's test data, to be played without --prompt and --file; 1 is first."
+  )
   app.run(main, flags_parser=arguments.parse_flags)

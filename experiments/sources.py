@@ -129,16 +129,6 @@ def trained_with(run: str, names: Sequence[str]) -> dict[str, Any]:
   return trained
 
 
-def warn_of_environment(run: str) -> None:
-  """Warns if a run was trained with an environment, which plays no part in a single answer."""
-  if name := trained_with(run, PLAYED).get("environment.name"):
-    print(
-      f"warning: {run} was trained with environment.name={name!r}, which plays no part here: an "
-      "answer is a first turn",
-      flush=True,
-    )
-
-
 def _tuples(value: Any) -> Any:
   return tuple(map(_tuples, value)) if isinstance(value, list) else value
 

@@ -152,9 +152,16 @@ def test_a_question_is_given_once():
 
 def test_questions_of_a_file(tmp_path):
   (tmp_path / "q.txt").write_text("What is 2?\n\n And 3? \n")
-  (tmp_path / "q.jsonl").write_text('{"question": "a\\nb", "answer": "7"}\n{"prompt": "c"}\n')
-  assert questions.read(str(tmp_path / "q.txt")) == ["What is 2?", "And 3?"]
-  assert questions.read(str(tmp_path / "q.jsonl")) == ["a\nb", "c"]
+  (tmp_path / "q.jsonl").write_text(
+    '{"question": "a\\nb", "answer": "7", "level": 2}\n{"prompt": "c", "answer": 8}\n'
+    '{"prompt": "d", "answer": null}\n'
+  )
+  assert questions.read(str(tmp_path / "q.txt")) == [("What is 2?", "", {}), ("And 3?", "", {})]
+  assert questions.read(str(tmp_path / "q.jsonl")) == [
+    ("a\nb", "7", {"level": 2}),
+    ("c", "8", {}),
+    ("d", "", {}),
+  ]
   (tmp_path / "bad.jsonl").write_text('\n{"question": 7}\n')
   with pytest.raises(
     DataError, match='bad.jsonl\', line 2: use an object with a text "question" or "prompt"'
@@ -354,11 +361,6 @@ def test_another_environment_than_that_of_training_is_told(tmp_path, capsys):
   assert capsys.readouterr().out == (
     f"warning: {run} was trained with environment.name='guess', and is evaluated with ''\n"
   )
-  sources.warn_of_environment(run)
-  assert "environment.name='guess', which plays no part here" in capsys.readouterr().out
-  sources.warn_of_environment(write_run(tmp_path / "plain", {}))
-  sources.warn_of_environment("")
-  assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("path", ["s3://bucket/run", "gs://"])
