@@ -162,8 +162,9 @@ def sample_once(
     step: the number of updates before.
   """
   sample, environment, e = generator.sample, generator.environment, groups.episodes
-  begun = episodes.so_far(e, environment.turn_length if environment else 0)
-  if environment is None and sample.stop_table is not None:
+  turn_length = environment.turn_length if environment else 0
+  begun = episodes.so_far(e, turn_length) if turn_length or e.lengths.any() else None
+  if begun and environment is None and sample.stop_table is not None:
     begun = unfinished.with_stop_texts(begun, np.asarray(sample.stop_table))
   waited = due if environment is None else np.ones_like(due)
   drawn, is_mine, statistics = episodes.draw(

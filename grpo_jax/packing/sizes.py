@@ -28,7 +28,9 @@ from grpo_jax.types import HostPrompts, HostRollouts
 LEAST_ROOM, MOST_ROOM = 1.2, 1.5
 PROMPT_ROOM = 1.25  # the same for tokens of prompts, which do not grow in a run
 MOST_PADDING = 0.5  # share of padding beyond which a batch gets a smaller program
-BEGUN = 2  # bound on the sampler's programs for samples that have begun: each decodes, too
+# bounds on the sampler's programs for samples that have begun, each of which decodes, too: for the
+# turns of episodes, which get longer, and for groups that are carried, which are much alike
+BEGUN, CARRIED = 2, 3
 TILE = 16  # sizes of lists are multiples of this
 
 
@@ -188,16 +190,18 @@ class Sizes:
       return rollouts, plan.pack(rollouts, self.layout, self.microbatches)
     return self._for_groups(self.learner, rollouts, self.layout, self.microbatches, self.most)
 
-  def for_begun(self, rollouts: HostRollouts, layout: Layout) -> tuple[HostRollouts, Packing]:
+  def for_begun(
+    self, rollouts: HostRollouts, layout: Layout, most: int = BEGUN
+  ) -> tuple[HostRollouts, Packing]:
     """Returns samples that have begun with prompts in the sampler's width, and their packing.
-
-    Each turn of an episode is longer than the one before, so that BEGUN bounds these in any case.
 
     Args:
       rollouts: the tokens so far, and their lengths.
       layout: the sampler's.
+      most: bounds the programs, BEGUN or CARRIED.
     """
-    return self._for_groups(self.begun, rollouts, layout, 1, min(self.most or BEGUN, BEGUN))
+    bound = 1 if self.most == 1 else most
+    return self._for_groups(self.begun, rollouts, layout, 1, bound)
 
   def _for_groups(
     self,

@@ -27,7 +27,7 @@ from grpo_jax.distributed import hosts, lifeline
 from grpo_jax.environments import base
 from grpo_jax.environments.base import Environment
 from grpo_jax.models.shape import Params
-from grpo_jax.packing.sizes import Sizes
+from grpo_jax.packing.sizes import BEGUN, CARRIED, Sizes
 from grpo_jax.sampling import rollouts
 from grpo_jax.sampling.begun import Begun, Carried
 from grpo_jax.sampling.sampler import Sampler
@@ -241,7 +241,8 @@ def draw(
     asked = Prompts(tokens, np.where(there, prompts.lengths, 0))
     zeros = np.zeros(begun.tokens.shape, np.float32)
     whole = Rollouts(asked, begun.tokens, begun.lengths, begun.lengths, zeros, zeros)
-    whole, packing = sizes.for_begun(whole, sample.layout)
+    most = BEGUN if carried is None else CARRIED
+    whole, packing = sizes.for_begun(whole, sample.layout, most)
     prompts, prompt_size = whole.prompts, None
     begun = dataclasses.replace(begun, packing=packing)
   on_mesh = rollouts.to_device(sample.layout, (prompts, begun, carried))

@@ -195,6 +195,27 @@ MUTANTS = (
     "tests/sampling/episodes_test.py::test_limits_of_turns_and_of_their_tokens",
   ),
   Mutant(
+    "the noise of a carried group is that of its place",
+    "grpo_jax/sampling/sampler.py",
+    "    numbers, due = carried\n",
+    "    _, due = carried\n",
+    "tests/loops/carried_test.py::test_carried_groups_are_those_that_nothing_interrupts",
+  ),
+  Mutant(
+    "a rollout does not wait for groups that are due",
+    "grpo_jax/sampling/decode_loop.py",
+    " | (queue.due & ~complete).any()",
+    "",
+    "tests/sampling/begun_test.py::test_a_rollout_waits_for_what_is_due",
+  ),
+  Mutant(
+    "a stop text that an update interrupts is not found",
+    "grpo_jax/loops/carried.py",
+    "begun = unfinished.with_stop_texts(begun, np.asarray(sample.stop_table))",
+    "pass",
+    "tests/loops/carried_test.py::test_a_stop_text_may_begin_before_the_update",
+  ),
+  Mutant(
     "OPO counts the tokens of an environment",
     OBJECTIVES + "common.py",
     "return jnp.sum(sampled_mask(rollouts), axis=2).astype(jnp.int32)",
