@@ -277,7 +277,9 @@ class Log:
   """Logs."""
   every: int = setting(1, Whole(1), "Steps between lines of metrics.jsonl.")
   samples_every: int = setting(20, Whole(0), "Steps between tables of samples on the console.")
-  samples: int = setting(8, Whole(0), "Completions of each step in samples.jsonl.")
+  samples: int = setting(1, Whole(0),
+    "Groups of each step whose completions are all in samples.jsonl: first those with a failed "
+    "reward, then those whose rewards differ.")
   measure_every: int = setting(10, Whole(0),
     "Steps between measurements of how an update moved its own samples; 0: off.")
   tensorboard: bool = setting(True, SWITCH, "Write metrics for TensorBoard as well.")

@@ -24,11 +24,12 @@ from grpo_jax.loops import teaching
 from grpo_jax.loops.collect import collect, make_collector
 from grpo_jax.loops.export import export_merged
 from grpo_jax.loops.learner import Learner
-from grpo_jax.loops.online import sample_rows, speeds
+from grpo_jax.loops.online import speeds
 from grpo_jax.loops.protocols import Trained
 from grpo_jax.loops.reference import Policy, Reference
 from grpo_jax.loops.reward_data.replay import Replay
 from grpo_jax.loops.run import Run
+from grpo_jax.loops.sample_rows import sample_rows
 from grpo_jax.loops.teaching import NAME, Judge, Kind
 from grpo_jax.models.decoder import Params
 from grpo_jax.reward_models import load

@@ -1,6 +1,7 @@
 """Formats the bar, numbers, the time left and tables of samples for a terminal or a log."""
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -62,17 +63,31 @@ def samples_table(step: int, samples: Sequence[Mapping[str, Any]]) -> rich.table
   table.add_column("completion", ratio=3, overflow="fold")
   table.add_column("reward", justify="right", no_wrap=True)
   table.add_column("advantage", justify="right", no_wrap=True)
+  question = None
   for sample in samples:
+    repeated, question = sample["question"] == question, sample["question"]
     reward, advantage = sample["reward"], sample["advantage"]
     style = "" if not advantage else "green" if advantage > 0 else "red"
     is_episode = sample.get("sampled") and sample.get("tokens")
     table.add_row(
-      _text(sample["question"]),
+      _text("" if repeated else question),
       conversation(sample) if is_episode else _text(sample["completion"]),
       number(reward, ".2f"),
       rich.text.Text(number(advantage, "+.2f"), style=style),
     )
   return table
+
+
+def spread(samples: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:
+  """Returns up to `count` samples of the first group, from the largest reward to the least.
+
+  Where the group has more, they are evenly spaced in that order, with both ends.
+  """
+  group = [sample for sample in samples if sample.get("group") == samples[0].get("group")]
+  group.sort(key=lambda sample: math.inf if sample["reward"] is None else -sample["reward"])
+  if len(group) <= count:
+    return group
+  return [group[round(i * (len(group) - 1) / (count - 1))] for i in range(count)]
 
 
 def printable(text: str) -> str:

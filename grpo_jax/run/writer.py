@@ -230,22 +230,22 @@ class Writer:
       self.say(f"after {step} steps:  {line}")
 
   def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
-    """Writes the first `log.samples` samples; prints a table every `log.samples_every` steps.
+    """Writes samples; prints a table of the first group every `log.samples_every` steps.
 
-    A sample has `question`, `completion`, `reward`, `advantage`, and may have `answer`, `rewards`
-    (name -> value), `ended`, `faults`, `disagreement` (of a reward model and a rule), and for the
-    inspector `tokens` (texts), `advantages` and `logprobs` (a number for each token). An episode
-    has `sampled` (false on tokens that the environment wrote) and `turn_rewards` ([token index,
-    reward] of each reward).
+    A sample has `question`, `completion`, `reward`, `advantage`, and may have `group` (the index of
+    its prompt in the batch), `sample` (its own in the group), `answer`, `rewards` (name -> value),
+    `ended`, `faults`, `disagreement` (of a reward model and a rule), and for the inspector `tokens`
+    (texts), `advantages` and `logprobs` (a number for each token). An episode has `sampled` (false
+    on tokens that the environment wrote) and `turn_rewards` ([token index, reward] of each reward).
     """
     if not self.active:
       return
     with storage.run_errors(self.workdir):
       storage.check_there(self.workdir, self._samples.file)
-      rows = (clean({"step": step, **sample}) for sample in samples[: self.log.samples])
+      rows = (clean({"step": step, **sample}) for sample in samples)
       self._samples.write(*(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows))
     if samples and self.log.samples_every and step % self.log.samples_every == 0:
-      self.console.print(terminal.samples_table(step, clean(samples[:TABLE_ROWS])))
+      self.console.print(terminal.samples_table(step, terminal.spread(clean(samples), TABLE_ROWS)))
 
   def say(self, text: str) -> None:
     """Prints a line, above the bar if there is one."""

@@ -79,10 +79,6 @@ def arrays(experiment: Experiment) -> list[Array]:
     samples = {"eval.samples": experiment.eval.samples} if experiment.eval.samples else {}
     held.append(Array("prompts of an evaluation", batch | width, 4, everywhere=True))
     held.append(Array("tokens and log-probs of an evaluation", batch | samples | length, SAMPLED))
-  if source == "live":
-    held.append(
-      Array("rows of samples.jsonl", {"log.samples": experiment.log.samples} | length, SAMPLED)
-    )
   if experiment.loop == "iterative":
     held.append(
       Array(

@@ -537,6 +537,7 @@ ACCEPTED = (
   Accepted("eval.problems", 10**9, "all that there are"),
   Accepted("eval.samples", 0, "greedy only"),
   Accepted("log.samples", 0, "no samples.jsonl"),
+  Accepted("log.samples", 10**9, "all groups"),
   Accepted("checkpoint.every", 10**9, "only at the end, and when it is stopped"),
   Accepted("profile.first_step", 10**6, "after the last step: nothing is recorded"),
   Accepted("data.system", "", "a chat without a system message"),

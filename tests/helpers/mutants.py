@@ -1005,17 +1005,17 @@ MUTANTS = (
   ),
   Mutant(
     "rows of samples have log-probs before and after an update exchanged",
-    "grpo_jax/loops/online.py",
+    "grpo_jax/loops/sample_rows.py",
     "before, after = learned.moved",
     "after, before = learned.moved",
-    "tests/loops/passed_on_test.py::test_rows_of_samples_begin_with_faults_and_show_before_and_after",
+    "tests/loops/sample_rows_test.py::test_rows_are_whole_groups_and_show_before_and_after",
   ),
   Mutant(
     "rows of samples show the reward of the last place",
-    "grpo_jax/loops/online.py",
+    "grpo_jax/loops/sample_rows.py",
     '"reward": total[p, g],',
     '"reward": r.rewards[p, g, -1],',
-    "tests/loops/passed_on_test.py::test_rows_of_samples_begin_with_faults_and_show_before_and_after",
+    "tests/loops/sample_rows_test.py::test_rows_are_whole_groups_and_show_before_and_after",
   ),
   Mutant(
     "the programs of continuations have no room for what was written",

@@ -3,8 +3,6 @@ is compiled here.
 """
 
 import contextlib
-import dataclasses
-import json
 import types
 from typing import Any
 
@@ -20,9 +18,7 @@ from grpo_jax.evaluation import evaluator
 from grpo_jax.evaluation.step_evaluator import Steps
 from grpo_jax.loops import (
   iterative,
-  learner,
   offline,
-  online,
   process_reward_model,
   reward_model,
   teaching,
@@ -30,11 +26,10 @@ from grpo_jax.loops import (
 from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.reward_data import continuations
-from grpo_jax.rewards.combine import Fault
 from grpo_jax.setup import build, references
 from grpo_jax.setup.experiment import make
 from grpo_jax.setup.resolve import resolve
-from grpo_jax.types import STOPPED, TRUNCATED, Example, Prompts, Rollouts
+from grpo_jax.types import STOPPED, Example, Prompts, Rollouts
 
 
 def stub(**fields: Any) -> Any:
@@ -259,76 +254,6 @@ def test_continuations_are_made_with_the_settings_of_the_run(monkeypatch):
 
 
 # -- updates
-
-
-def rows_of(r: Rollouts, limit: int, **tokenizer: Any) -> list[dict[str, Any]]:
-  """Rows of samples.jsonl of two groups; the reward of the second one's first sample failed."""
-  numbers = np.arange(16.0).reshape(2, 2, 4)
-  trace = stub(advantages=jax.numpy.asarray(numbers), logprobs=jax.numpy.asarray(-numbers))
-  learned: Any = learner.Learned({}, trace, (numbers.sum(2), numbers.sum(2) + 1), 1.0)
-  fields = dict.fromkeys(Collector._fields) | {
-    "rewards": [("parity", None, 1.0)],
-    "generator": stub(environment=None),
-    "models": [],
-    "rule": "",
-  }
-  batch = Scored(
-    [Example("q0", "", "a0", {}), Example("q1", "", "a1", {})],
-    r,
-    [Fault(1, 0, "parity", "late")],
-    0.0,
-  )
-  words: Any = stub(decode=str, text=str, before_stop=lambda text: None, **tokenizer)
-  model: Any = stub(layout=tiny.layout(), tokenizer=words)
-  return online.sample_rows(batch, learned, limit, Collector(**fields), model)  # type: ignore
-
-
-def test_rows_of_samples_begin_with_faults_and_show_before_and_after():
-  r = groups(2)
-  r.lengths[:] = [[4, 2], [3, 0]]
-  r.ended[0, 1] = TRUNCATED
-  r.given[:, :, [0, 1]] = True
-  r.rewards[:, :, 0], r.rewards[:, :, 1] = 0.25, [[1, 2], [3, 4]]
-  r.components[:] = 0.5
-  rows = rows_of(r, 3)
-  assert [row["question"] for row in rows] == ["q1", "q0", "q0"] and rows[0][
-    "faults"
-  ] == "parity: late"
-  assert [row["reward"] for row in rows] == [3.25, 1.25, 2.25] and rows[0]["rewards"] == {
-    "parity": 0.5
-  }
-  assert [row["ended"] for row in rows] == ["stopped", "stopped", "truncated"]
-  assert [row["advantage"] for row in rows] == [9.0, 1.5, 4.5]
-  assert (
-    rows[2]["advantages"] == [4.0, 5.0]
-    and rows[2]["logprobs"] == [-4.0, -5.0]
-    and rows[2]["tokens"] == ["0", "0"]
-  )
-  assert [(row["logprob_before"], row["logprob_after"]) for row in rows] == [
-    (38, 39),
-    (6, 7),
-    (22, 23),
-  ]
-
-
-def test_rows_of_episodes_say_who_wrote_each_token_and_where_rewards_were_given():
-  r = groups(2)
-  r.given[1, 0, [0, 3]] = True
-  r.rewards[1, 0] = [0.123456, 9, 9, -1]
-  sampled = np.ones((2, 2, 4), bool)
-  sampled[1, 0, 1] = False
-  of_episodes = dataclasses.replace(r, sampled=sampled)
-  row, _ = rows_of(of_episodes, 2, texts=lambda ids: ["", *map(str, ids[1:])])
-  assert row["sampled"] == [True, False, True, True]
-  assert json.loads(json.dumps(row["turn_rewards"])) == [[0, 0.1235], [3, -1.0]]
-  assert row["tokens"] == ["", "1", "1", "1"]  # a character belongs to its last token
-  assert row["advantages"] == [8, 9, 10, 11] and row["advantage"] == np.float32(29 / 3)
-  (single,) = rows_of(r, 1)
-  assert list(row) == [
-    "question", "completion", "answer", "reward", "advantage", "rewards", "ended", "tokens",
-    "advantages", "logprobs", "sampled", "turn_rewards", "logprob_before", "logprob_after", "faults",
-  ]  # fmt: skip
-  assert list(single) == [name for name in row if name not in ("sampled", "turn_rewards")]
 
 
 @pytest.mark.parametrize("step", [0, 3])

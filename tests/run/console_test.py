@@ -5,7 +5,14 @@ import io
 import pytest
 import rich.console
 
-from grpo_jax.run.console import TABLE_CHARACTERS, TABLE_TURNS, remaining, samples_table, time_left
+from grpo_jax.run.console import (
+  TABLE_CHARACTERS,
+  TABLE_TURNS,
+  remaining,
+  samples_table,
+  spread,
+  time_left,
+)
 
 
 def test_the_time_that_is_left():
@@ -117,3 +124,25 @@ def test_an_episode_has_the_room_of_a_completion(length, turns):
 def test_an_episode_fits_a_narrow_terminal():
   text = "".join("".join(printed(EPISODE, width=60)).split())
   assert text == "policy(reward-0.50):12environment:higherpolicy(reward1.00):14"
+
+
+@pytest.mark.parametrize(
+  ("rewards", "shown"),
+  [
+    ([1.0, 0.0], [1.0, 0.0]),
+    ([1.0, 1.0, 1.0, 0.0, 1.0], [1.0, 1.0, 1.0, 0.0]),
+    ([0.0, None, 0.5, 0.25, 1.0, 0.75, 0.8], [1.0, 0.75, 0.25, None]),
+    ([], []),
+  ],
+)
+def test_a_table_shows_the_first_group_from_its_best_to_its_worst(rewards, shown):
+  samples = [{"group": 3, "reward": reward} for reward in rewards] + [{"group": 0, "reward": 9.0}]
+  samples = samples if rewards else []
+  assert [sample["reward"] for sample in spread(samples, 4)] == shown
+
+
+def test_a_question_is_not_repeated():
+  console = rich.console.Console(file=io.StringIO(), width=100)
+  console.print(samples_table(1, [EPISODE, EPISODE, EPISODE | {"question": "another?"}]))
+  text = console.file.getvalue()
+  assert text.count("a number?") == 1 and text.count("another?") == 1

@@ -162,12 +162,9 @@ def test_a_step_says_how_long_it_compiled(tmp_path):
 def test_samples_are_written_as_they_are(tmp_path):
   odd = "half a pair \ud83d, a line separator \u2028, 漢字"
   with Writer(tmp_path, log(samples_every=0), 2, console=console()) as writer:
-    writer.samples(3, [row(completion=odd, advantages=jnp.ones(2)), row(np.float32(0.1)), row()])
+    writer.samples(3, [row(completion=odd, advantages=jnp.ones(2)), row(np.float32(0.1))])
   found = lines(tmp_path / "samples.jsonl")
-  assert [(line["step"], line["reward"]) for line in found] == [
-    (3, 1.0),
-    (3, 0.1),
-  ]  # log.samples of them
+  assert [(line["step"], line["reward"]) for line in found] == [(3, 1.0), (3, 0.1)]
   assert found[0]["completion"] == odd and found[0]["advantages"] == [1.0, 1.0]
 
 

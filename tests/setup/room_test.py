@@ -34,7 +34,6 @@ def laptop(monkeypatch):
     ("data.max_prompt_length", HUGE, "grpo", f"prompts of a batch take 256.0 GB, 4 bytes each, and {ONE}data.max_"),
     ("eval.batch", HUGE, "grpo", f"prompts of an evaluation take 512.0 GB, 4 bytes each, and {ONE}eval.batch"),
     ("eval.samples", HUGE, "grpo", "eval.batch=256 x eval.samples=2000000000 x sampler.max_length=56: tokens and"),
-    ("log.samples", HUGE, "grpo", f"rows of samples.jsonl take 1.3 TB, 12 bytes each, and {ALL}log.samples"),
     ("offline.prompts", HUGE, "rft", ""),
     ("offline.prompts", HUGE, "dpo", f"the samples that are kept take 1.9 TB, 17 bytes each, and {ONE}offline.prompts"),
     ("data.prompts", HUGE, "dpo", "data.prompts=2000000000 x sampler.max_length=56: tokens and log-probs"),

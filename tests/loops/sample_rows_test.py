@@ -1,0 +1,123 @@
+"""Rows of samples.jsonl: which groups are kept, and what is told of each completion."""
+
+import dataclasses
+import json
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import tiny
+from passed_on_test import groups, stub
+
+from grpo_jax.loops import learner, sample_rows
+from grpo_jax.loops.collect import Collector
+from grpo_jax.loops.groups import Scored
+from grpo_jax.rewards.combine import Fault
+from grpo_jax.sampling import rollouts
+from grpo_jax.types import TRUNCATED, Example, Rollouts
+
+FAULT = Fault(1, 0, "parity", "late")
+
+
+def scored(r: Rollouts, *faults: Fault) -> Scored:
+  """A batch with the questions q0, q1, ..."""
+  return Scored(
+    [Example(f"q{n}", "", f"a{n}", {}) for n in range(len(r.tokens))], r, [*faults], 0.0
+  )
+
+
+def rows_of(r: Rollouts, limit: int, *faults: Fault, **tokenizer: Any) -> list[dict[str, Any]]:
+  """Rows of samples.jsonl of groups of two with four tokens."""
+  numbers = np.arange(8.0 * len(r.tokens)).reshape(-1, 2, 4)
+  trace = stub(advantages=jax.numpy.asarray(numbers), logprobs=jax.numpy.asarray(-numbers))
+  learned: Any = learner.Learned({}, trace, (numbers.sum(2), numbers.sum(2) + 1), 1.0)
+  fields = dict.fromkeys(Collector._fields) | {
+    "rewards": [("parity", None, 1.0)],
+    "generator": stub(environment=None),
+    "models": [],
+    "rule": "",
+  }
+  words: Any = stub(decode=str, text=str, before_stop=lambda text: None, **tokenizer)
+  model: Any = stub(layout=tiny.layout(), tokenizer=words)
+  collector = Collector(**fields)  # type: ignore
+  return sample_rows.sample_rows(scored(r, *faults), learned, limit, collector, model)
+
+
+def test_rows_are_whole_groups_and_show_before_and_after():
+  r = groups(2)
+  r.lengths[:] = [[4, 2], [3, 0]]
+  r.ended[0, 1] = TRUNCATED
+  r.given[:, :, [0, 1]] = True
+  r.rewards[:, :, 0], r.rewards[:, :, 1] = 0.25, [[1, 2], [3, 4]]
+  r.components[:] = 0.5
+  rows = rows_of(r, 2, FAULT)
+  # the failed reward's group is first; its completion of length 0 only fills the batch
+  places = [(row["group"], row["sample"], row["question"]) for row in rows]
+  assert places == [(1, 0, "q1"), (0, 0, "q0"), (0, 1, "q0")]
+  assert rows[0]["faults"] == "parity: late" and "faults" not in rows[1]
+  assert [row["reward"] for row in rows] == [3.25, 1.25, 2.25]
+  assert rows[0]["rewards"] == {"parity": 0.5}
+  assert [row["ended"] for row in rows] == ["stopped", "stopped", "truncated"]
+  assert [row["advantage"] for row in rows] == [9.0, 1.5, 4.5]
+  assert rows[2]["advantages"] == [4.0, 5.0] and rows[2]["logprobs"] == [-4.0, -5.0]
+  assert rows[2]["tokens"] == ["0", "0"]
+  sums = [(row["logprob_before"], row["logprob_after"]) for row in rows]
+  assert sums == [(38, 39), (6, 7), (22, 23)]
+
+
+@pytest.mark.parametrize(
+  ("limit", "chosen"), [(0, []), (1, [3]), (2, [3, 1]), (3, [3, 1, 4]), (99, [3, 1, 4, 0])]
+)
+def test_groups_with_a_fault_are_first_and_then_those_whose_rewards_differ(limit, chosen):
+  r = groups(5)
+  r.given[:, :, 0] = True
+  r.rewards[:, :, 0] = [[1, 1], [0, 1], [0, 1], [1, 1], [1, 0]]
+  r.lengths[2] = 0  # only fills the batch
+  batch = scored(r, Fault(3, 1, "parity", "late"))
+  assert sample_rows.choose_groups(batch, limit) == chosen
+
+
+def test_a_completion_that_fills_the_batch_makes_no_rewards_differ():
+  r = groups(2)
+  r.given[:, :, 0] = True
+  r.rewards[:, :, 0] = [[1, 0], [0, 1]]
+  r.lengths[0, 1] = 0
+  assert sample_rows.choose_groups(scored(r), 1) == [1]
+
+
+def test_one_program_fetches_the_rows_of_every_step(monkeypatch):
+  fetched = []
+
+  def rows(layout: Any, tree: Any, places: Any) -> Any:
+    fetched.append(len(places))
+    return fetch(layout, tree, places)
+
+  fetch = rollouts.rows
+  monkeypatch.setattr(sample_rows.rollouts, "rows", rows)
+  r = groups(3)
+  assert len(rows_of(r, 2)) == 4 and len(rows_of(r, 99)) == 6
+  r.lengths[1:] = 0
+  assert len(rows_of(r, 2)) == 2 and fetched == [4, 6, 4]
+  assert rows_of(r, 0) == [] and len(fetched) == 3
+
+
+def test_rows_of_episodes_say_who_wrote_each_token_and_where_rewards_were_given():
+  r = groups(2)
+  r.given[1, 0, [0, 3]] = True
+  r.rewards[1, 0] = [0.123456, 9, 9, -1]
+  sampled = np.ones((2, 2, 4), bool)
+  sampled[1, 0, 1] = False
+  of_episodes = dataclasses.replace(r, sampled=sampled)
+  row, _ = rows_of(of_episodes, 1, FAULT, texts=lambda ids: ["", *map(str, ids[1:])])
+  assert row["sampled"] == [True, False, True, True]
+  assert json.loads(json.dumps(row["turn_rewards"])) == [[0, 0.1235], [3, -1.0]]
+  assert row["tokens"] == ["", "1", "1", "1"]  # a character belongs to its last token
+  assert row["advantages"] == [8, 9, 10, 11] and row["advantage"] == np.float32(29 / 3)
+  single, _ = rows_of(r, 1, FAULT)
+  assert list(row) == [
+    "group", "sample", "question", "completion", "answer", "reward", "advantage", "rewards",
+    "ended", "tokens", "advantages", "logprobs", "sampled", "turn_rewards", "logprob_before",
+    "logprob_after", "faults",
+  ]  # fmt: skip
+  assert list(single) == [name for name in row if name not in ("sampled", "turn_rewards")]
