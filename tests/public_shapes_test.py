@@ -764,12 +764,12 @@ def trace(
   chex.assert_shape(record.advantages, shape)
   if objective.trains_reward_model:
     return
-  chex.assert_shape(record.logprobs, shape)
-  moved, *sequences = jax.eval_shape(
-    movement.make_movement(setup), after.params, rollouts, record, packing
-  )
-  chex.assert_shape(list(moved.values()), ())
-  chex.assert_shape(sequences, (p, group))
+  chex.assert_shape([record.logprobs, record.entropy], shape)
+  moved = jax.eval_shape(movement.make_movement(setup), after.params, rollouts, record, packing)
+  chex.assert_shape(list(moved.metrics.values()), ())
+  chex.assert_shape([moved.before, moved.after], (p, group))
+  of_tokens = [moved.logprobs] + ([moved.ratios, moved.stands] if objective.has_ratio else [])
+  chex.assert_shape(of_tokens, shape)
 
 
 def shipped(config: Any, d: Decoder, **changes: str) -> Decoder:

@@ -40,11 +40,19 @@ from grpo_jax.types import Array, Metrics, Rollouts, TrainBatch
 Minibatches = tuple[TrainBatch, Packing]  # each array with a leading axis of minibatches
 
 
+class Before(NamedTuple):
+  """Predictions of the policy before an update, [P, G, L] float32, without meaning on padding."""
+
+  logprobs: Array
+  entropy: Array  # of the full softmax, in nats
+
+
 class Trace(NamedTuple):
   """Starting point of an update, by which `movement` measures it."""
 
   # [P, G, L] float32, of the old policy, without meaning on padding; None for a reward model
   logprobs: Array | None
+  entropy: Array | None
   advantages: Array  # [P, G, L] float32, 0 on padding
   lower: Array  # [P, G, L] float32, the least ratio that a token with A < 0 is driven to
   upper: Array  # [P, G, L] float32, the largest ratio that a token with A > 0 is driven to
@@ -55,28 +63,28 @@ class Trace(NamedTuple):
 
 def loss(
   setup: Setup, params: Trees, batch: TrainBatch, packing: Packing
-) -> tuple[Array, tuple[Metrics, Array | None]]:
-  """Returns the objective's loss of a microbatch, and (metrics, log-probs `[P, G, L]` or None)."""
-  logprobs = None
+) -> tuple[Array, tuple[Metrics, Before | None]]:
+  """Returns the objective's loss of a microbatch, its metrics, and predictions of a policy."""
+  before = None
   if setup.objective.trains_reward_model:
     value, metrics = setup.objective.loss(scores(setup, params, batch, packing), batch)
   else:
     out = outputs(setup, params, batch, packing)
     value, metrics = setup.objective.loss(out, batch)
-    logprobs = jax.lax.stop_gradient(out.logprobs)
+    before = jax.lax.stop_gradient(Before(out.logprobs, out.entropy))
   totals.check_names(metrics, setup.objective.cfg.name)
-  return value, (metrics, logprobs)
+  return value, (metrics, before)
 
 
 def gradient(
   setup: Setup, params: Trees, batch: TrainBatch, packing: Packing
-) -> tuple[Array, Trees, Metrics, Array | None]:
-  """Returns loss, gradient, metrics and log-probs `[P, G, L]` of a minibatch."""
+) -> tuple[Array, Trees, Metrics, Before | None]:
+  """Returns loss, gradient, metrics and predictions of a minibatch."""
   value_and_grad = jax.value_and_grad(functools.partial(loss, setup), has_aux=True)
   count = microbatches_of_minibatch(setup.cfg, batch.tokens.shape[0])
   if count == 1:
-    (value, (metrics, logprobs)), grads = value_and_grad(params, batch, packing)
-    return value, grads, metrics, logprobs
+    (value, (metrics, before)), grads = value_and_grad(params, batch, packing)
+    return value, grads, metrics, before
 
   def add_microbatch(total: tuple[Array, Trees], x: tuple[TrainBatch, Packing]) -> Tree:
     (value, aux), grads = value_and_grad(params, *x)
@@ -84,15 +92,15 @@ def gradient(
 
   zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
   cut = split_microbatches(setup.decoder.layout, (batch, packing), count)
-  (value, grads), (metrics, logprobs) = jax.lax.scan(add_microbatch, zero, cut)
-  return value, grads, totals.combine_metrics(metrics), join_microbatches(logprobs)
+  (value, grads), (metrics, before) = jax.lax.scan(add_microbatch, zero, cut)
+  return value, grads, totals.combine_metrics(metrics), join_microbatches(before)
 
 
 def optimizer_step(
   setup: Setup, state: TrainState, batch: TrainBatch, packing: Packing
-) -> tuple[TrainState, Metrics, Array | None]:
-  """Returns the state after an update, its metrics, and the log-probs `[P, G, L]` before it."""
-  value, grads, metrics, logprobs = gradient(setup, state.params, batch, packing)
+) -> tuple[TrainState, Metrics, Before | None]:
+  """Returns the state after an update, its metrics, and the policy's predictions before it."""
+  value, grads, metrics, before = gradient(setup, state.params, batch, packing)
   state, skipped = optimizer.apply_if_finite(setup.tx, grads, value, state)
   one = jnp.ones(())
   metrics |= {
@@ -100,7 +108,7 @@ def optimizer_step(
     "grad_norm": (optax.tree.norm(grads), one),
     "skipped": (skipped * 1.0, one),
   }
-  return state, metrics, logprobs
+  return state, metrics, before
 
 
 # -- the inner loop
@@ -217,15 +225,18 @@ def learn(
   if setup.updates == 1 and old_params is None:
     batch = dataclasses.replace(batch, old_logprobs=None)
   if setup.updates == 1:
-    state, metrics, logprobs = optimizer_step(setup, state, batch, packing)
+    state, metrics, before = optimizer_step(setup, state, batch, packing)
   else:
     minibatches = split_microbatches(setup.decoder.layout, (batch, packing), setup.cfg.minibatches)
     state, metrics = inner_loop(setup, state, minibatches)
-    logprobs = rollouts.old_logprobs
+    before = None
+    if rollouts.old_logprobs is not None and rollouts.old_entropy is not None:
+      before = Before(rollouts.old_logprobs, rollouts.old_entropy)
   lower, upper = (jnp.broadcast_to(b, batch.mask.shape) for b in setup.objective.bounds(batch))
   live = setup.objective.live_advantages
+  logprobs, entropy = before or (None, None)
   advantages = batch.advantages if logprobs is None else live(logprobs, batch)
-  return state, totals.means(metrics), Trace(logprobs, advantages, lower, upper)
+  return state, totals.means(metrics), Trace(logprobs, entropy, advantages, lower, upper)
 
 
 def make_learn(setup: Setup) -> jax.stages.Wrapped:

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,21 @@ from grpo_jax.ops import masked, surrogate
 from grpo_jax.packing.plan import Packing
 from grpo_jax.types import Array, Rollouts
 
+SHORT, AT_BOUND, PAST_BOUND, NO_BOUND = 0, 1, 2, 3  # where a token's ratio stands
+
+
+class Movement(NamedTuple):
+  """How an update moved the probabilities of its rollouts."""
+
+  metrics: dict[str, Array]
+  before: Array  # [P, G] log-probs of the completions before the update
+  after: Array  # [P, G] and after it
+  logprobs: Array  # [P, G, L] of the tokens after it, without meaning on padding
+  # [P, G, L] the ratio of each token that the objective clips; None for one without a ratio
+  ratios: Array | None
+  # [P, G, L] int8: SHORT, AT_BOUND or PAST_BOUND, and NO_BOUND for a token without an advantage
+  stands: Array | None
+
 
 def movement(
   setup: Setup,
@@ -23,7 +39,7 @@ def movement(
   trace: Trace,
   packing: Packing,
   base: Params | None = None,
-) -> tuple[dict[str, Array], Array, Array]:
+) -> Movement:
   """Returns how the probabilities of the rollouts moved in an update; it takes one forward pass.
 
   Args:
@@ -32,8 +48,7 @@ def movement(
     rollouts, packing, base: as `learn` was given them.
     trace: as `learn` returned it.
 
-  Returns:
-    Metrics, and the log-probs of the completions `[P, G]` before and after the update.
+  Its metrics are:
     `moved_right_way`: share of completions with an advantage whose probability moved the way of its
     sign. `moved_nats`: mean change of a completion's log-prob towards its advantage, in nats.
     `tokens/short`, `tokens/at_bound`, `tokens/past_bound`: shares of the tokens with an advantage
@@ -52,14 +67,18 @@ def movement(
     "moved_nats": masked.masked_mean(sign * (after - before), acting),
   }
   importance_ratio = setup.objective.objective.importance_ratio
+  ratios = stands = None
   if importance_ratio is not None:
     now, old = common.on_mask(logprobs, mask), common.on_mask(trace.logprobs, mask)
-    ratios = common.ratio_and_largest(importance_ratio, now, old, mask, setup.objective.cfg)
-    stands = surrogate.progress(*ratios, trace.advantages, trace.lower, trace.upper)
+    ratio, largest = common.ratio_and_largest(importance_ratio, now, old, mask, setup.objective.cfg)
+    reached = surrogate.progress(ratio, largest, trace.advantages, trace.lower, trace.upper)
     tokens = mask * (trace.advantages != 0)  # none of a completion that is left out of the loss
-    for name, there in zip(("short", "at_bound", "past_bound"), stands):
+    for name, there in zip(("short", "at_bound", "past_bound"), reached):
       metrics[f"tokens/{name}"] = masked.masked_mean(there.astype(jnp.float32), tokens)
-  return metrics, before, after
+    ratios = jnp.broadcast_to(ratio, mask.shape)
+    stands = jnp.where(tokens > 0, jnp.argmax(jnp.stack(reached), axis=0), NO_BOUND)
+    stands = stands.astype(jnp.int8)
+  return Movement(metrics, before, after, logprobs, ratios, stands)
 
 
 def make_movement(setup: Setup) -> Callable:

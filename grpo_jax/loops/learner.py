@@ -13,6 +13,7 @@ from grpo_jax.errors import TrainingError
 from grpo_jax.learning import entropy_control, learn, movement, optimizer, passes
 from grpo_jax.learning import state as train_state
 from grpo_jax.learning.entropy_control import Control
+from grpo_jax.learning.movement import Movement
 from grpo_jax.learning.state import TrainState
 from grpo_jax.models import lora
 from grpo_jax.models.decoder import Params
@@ -36,8 +37,8 @@ class Learned(NamedTuple):
 
   metrics: dict[str, Number]  # on the host
   trace: learn.Trace  # where the update started, on the device
-  # log-probs of the completions before and after it, [P, G] each; None: not measured
-  moved: tuple[np.ndarray, np.ndarray] | None
+  # its metrics and what has an entry for each completion are on the host; None: not measured
+  moved: Movement | None
   seconds: float
 
 
@@ -192,10 +193,10 @@ class Learner:
     moved = None
     if self.measure_every and step % self.measure_every == 0:
       with writer.phase("measure", on_mesh):
-        measured = self.jitted_movement(self.state.params, on_mesh[0], trace, on_mesh[1], self.base)
-        movement_metrics, before, after = rollouts.to_host(measured)
-      metrics |= movement_metrics
-      moved = before, after
+        moved = self.jitted_movement(self.state.params, on_mesh[0], trace, on_mesh[1], self.base)
+        known = rollouts.to_host((moved.metrics, moved.before, moved.after))
+      moved = Movement(*known, *moved[3:])
+      metrics |= moved.metrics
     if self.entropy and bonus is not None and batch.lengths.any():
       metrics["entropy_weight"] = bonus
       aim = self.cfg.entropy_target, self.cfg.entropy_step

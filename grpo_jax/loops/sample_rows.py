@@ -3,6 +3,8 @@
 import numpy as np
 
 from grpo_jax.aliases import Json
+from grpo_jax.learning.learn import Trace
+from grpo_jax.learning.movement import AT_BOUND, NO_BOUND, PAST_BOUND, SHORT, Movement
 from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored, failed
 from grpo_jax.loops.learner import Learned
@@ -12,6 +14,10 @@ from grpo_jax.sampling import rollouts
 from grpo_jax.setup import build
 from grpo_jax.types import STOPPED, Array
 
+Numbers = Array | np.ndarray  # [L]
+# Where the ratio of a token stands after the update, in samples.jsonl; None: it has no bound.
+STANDS = {SHORT: "short", AT_BOUND: "at", PAST_BOUND: "past", NO_BOUND: None}
+
 
 def sample_rows(
   batch: Scored, learned: Learned, limit: int, collector: Collector, model: build.Model
@@ -20,7 +26,7 @@ def sample_rows(
 
   `group` is the index of the prompt in the batch and `sample` that of the completion in its group.
   """
-  r, trace = batch.rollouts, learned.trace
+  r = batch.rollouts
   chosen = choose_groups(batch, limit)
   if not chosen:
     return []
@@ -28,10 +34,8 @@ def sample_rows(
   # one size for all steps, so that one program is compiled
   fetched = [*chosen, *chosen[:1] * (min(limit, prompts) - len(chosen))]
   places = [(p, g) for p in fetched for g in range(samples)]
-  tokens, advantages, logprobs = rollouts.rows(
-    model.layout, (r.tokens, trace.advantages, trace.logprobs), places
-  )
-  assert logprobs is not None  # a reward model alone has none
+  moved = learned.moved and learned.moved._replace(metrics={})  # the rest is of completions
+  tokens, trace, moved = rollouts.rows(model.layout, (r.tokens, learned.trace, moved), places)
   faults = {
     (fault.prompt, fault.sample): f"{fault.name}: {fault.message}" for fault in batch.faults
   }
@@ -53,13 +57,11 @@ def sample_rows(
       "completion": text,
       "answer": example.answer,
       "reward": total[p, g],
-      "advantage": advantages[n, real].mean(where=True if own is None else own[real]),
+      "advantage": trace.advantages[n, real].mean(where=True if own is None else own[real]),
       "rewards": {name: r.components[p, g, i] for i, name in enumerate(collector.names)},
       "ended": "stopped" if r.ended[p, g] == STOPPED else "truncated",
       "tokens": [model.tokenizer.text(token) for token in ids],
-      "advantages": decimals(advantages[n, real]),
-      "logprobs": decimals(logprobs[n, real]),
-    }
+    } | numbers(trace, moved, n, len(ids))
     if own is not None:
       row["tokens"] = model.tokenizer.texts(ids)  # joined they are a turn's text
       row["sampled"] = own[real].tolist()
@@ -67,10 +69,6 @@ def sample_rows(
       row["turn_rewards"] = [[i, round(float(r.rewards[p, g, i]), 4)] for i in indices]
     if gaps is not None:
       row["disagreement"] = gaps[p, g]
-    if learned.moved:
-      before, after = learned.moved
-      row["logprob_before"] = round(float(before[p, g]), 4)
-      row["logprob_after"] = round(float(after[p, g]), 4)
     if (p, g) in faults:
       row["faults"] = faults[p, g]
     rows.append(row)
@@ -93,6 +91,49 @@ def choose_groups(batch: Scored, limit: int) -> list[int]:
   return [int(p) for p in order if real[p].any()][:limit]
 
 
-def decimals(numbers: Array | np.ndarray) -> list[float]:
+def numbers(trace: Trace, moved: Movement | None, n: int, length: int) -> Json:
+  """Returns the numbers of the `length` tokens of row n before the update, and after it if known.
+
+  Args:
+    trace, moved: their arrays have an axis of rows in place of P and G.
+    n: the row.
+    length: of the completion.
+  """
+  assert trace.logprobs is not None and trace.entropy is not None  # only a reward model has none
+  real = n, slice(length)
+  row: Json = {
+    "advantages": decimals(trace.advantages[real]),
+    "logprobs": decimals(trace.logprobs[real]),
+    "entropies": decimals(trace.entropy[real]),
+  }
+  if moved is None:
+    return row
+  row["logprobs_after"] = decimals(moved.logprobs[real])
+  row["logprob_before"] = round(float(moved.before[n]), 4)
+  row["logprob_after"] = round(float(moved.after[n]), 4)
+  if moved.ratios is not None and moved.stands is not None:
+    bound = bounds(trace.advantages[real], trace.lower[real], trace.upper[real])
+    stands = np.where(np.isfinite(bound), moved.stands[real], NO_BOUND)
+    row["ratios"], row["bounds"] = digits(moved.ratios[real]), digits(bound)
+    row["stands"] = [STANDS[stand] for stand in stands]
+  return row
+
+
+def decimals(numbers: Numbers) -> list[float]:
   """Returns the numbers [L], rounded to four decimals."""
   return [round(float(x), 4) for x in numbers]
+
+
+def digits(numbers: Numbers) -> list[float | None]:
+  """Returns the numbers [L], rounded to four significant digits; None where they are not finite."""
+  return [float(f"{x:.4g}") if np.isfinite(x) else None for x in numbers]
+
+
+def bounds(advantages: Numbers, lower: Numbers, upper: Numbers) -> np.ndarray:
+  """Returns the ratio that each token is driven to at most, [L]; NaN if there is none.
+
+  It is `upper` where the advantage is positive and `lower` where it is negative. An infinite
+  `upper` and a `lower` of 0 stand for no bound.
+  """
+  bound = np.where(advantages > 0, upper, np.where(advantages < 0, lower, np.nan))
+  return np.where(np.isfinite(bound) & (bound > 0), bound, np.nan)

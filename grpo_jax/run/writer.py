@@ -235,8 +235,13 @@ class Writer:
     A sample has `question`, `completion`, `reward`, `advantage`, and may have `group` (the index of
     its prompt in the batch), `sample` (its own in the group), `answer`, `rewards` (name -> value),
     `ended`, `faults`, `disagreement` (of a reward model and a rule), and for the inspector `tokens`
-    (texts), `advantages` and `logprobs` (a number for each token). An episode has `sampled` (false
-    on tokens that the environment wrote) and `turn_rewards` ([token index, reward] of each reward).
+    (texts), and a number for each token: `advantages`, `logprobs` and `entropies` before the
+    update. Where the update was measured there are also `logprobs_after`, `ratios` (that the
+    objective clips, after the update), `bounds` (the clip bound of each ratio, by the sign of the
+    advantage; times the old probability it is the target of `target_prob`) and `stands` (whether
+    the ratio is "short" of its bound, "at" it or "past" it), and the sums over the completion,
+    `logprob_before` and `logprob_after`. An episode has `sampled` (false on tokens that the
+    environment wrote) and `turn_rewards` ([token index, reward] of each reward).
     """
     if not self.active:
       return

@@ -1006,9 +1006,24 @@ MUTANTS = (
   Mutant(
     "rows of samples have log-probs before and after an update exchanged",
     "grpo_jax/loops/sample_rows.py",
-    "before, after = learned.moved",
-    "after, before = learned.moved",
+    'row["logprob_before"] = round(float(moved.before[n]), 4)',
+    'row["logprob_before"] = round(float(moved.after[n]), 4)',
     "tests/loops/sample_rows_test.py::test_rows_are_whole_groups_and_show_before_and_after",
+  ),
+  Mutant(
+    "a token with a negative advantage is shown the upper clip bound",
+    "grpo_jax/loops/sample_rows.py",
+    "np.where(advantages < 0, lower, np.nan)",
+    "np.where(advantages < 0, upper, np.nan)",
+    "tests/loops/sample_rows_test.py::test_the_bound_of_a_ratio_is_that_of_the_sign_of_the_advantage",
+  ),
+  Mutant(
+    "samples are of groups in which nothing was to be learned",
+    "grpo_jax/loops/sample_rows.py",
+    "np.lexsort((most <= least, ~faulty))",
+    "np.lexsort((most > least, ~faulty))",
+    "tests/loops/sample_rows_test.py::"
+    "test_groups_with_a_fault_are_first_and_then_those_whose_rewards_differ",
   ),
   Mutant(
     "rows of samples show the reward of the last place",

@@ -382,11 +382,16 @@ def movement_of(objective, state, trace, packing=None):
 def test_movement_says_which_way_probabilities_moved():
   r = tiny.rollouts()
   state, _, trace = run(0.5)
-  right, before, after = movement_of(grpo, state, trace)
+  right, before, after, logprobs, ratios, _ = movement_of(grpo, state, trace)
   assert right["moved_right_way"] > 0.9 and right["moved_nats"] > 0.01
   for got, params in ((before, table()), (after, state.params["policy"])):
     whole = np.where(tiny.real(r), np.asarray(table_logprobs(params, r)), 0).sum(2)
     np.testing.assert_allclose(got, whole, atol=1e-4)
+  real = tiny.real(r)
+  np.testing.assert_allclose(np.where(real, logprobs, 0).sum(2), after, atol=1e-4)
+  np.testing.assert_allclose(
+    np.log(ratios[real]), (logprobs - np.asarray(trace.logprobs))[real], atol=1e-4
+  )
   back = dataclasses.replace(
     state, params=jax.tree.map(lambda old, new: 2 * old - new, {"policy": table()}, state.params)
   )
@@ -408,7 +413,8 @@ def test_an_objective_with_advantages_of_its_own_puts_them_into_the_trace():
 
 @pytest.mark.parametrize("name", ["loss", "step", "reward/mean", "eval/accuracy", "time/learn"])
 def test_an_objective_has_no_metric_that_a_run_has(name, monkeypatch):
-  monkeypatch.setattr(learn, "outputs", lambda *_: types.SimpleNamespace(logprobs=jnp.zeros(())))
+  zeros = types.SimpleNamespace(logprobs=jnp.zeros(()), entropy=jnp.zeros(()))
+  monkeypatch.setattr(learn, "outputs", lambda *_: zeros)
 
   def loss(out, batch, cfg):
     return jnp.zeros(()), {"fine": (jnp.ones(()), jnp.ones(())), name: (jnp.ones(()), jnp.ones(()))}

@@ -5,6 +5,7 @@ import pytest
 import tiny
 from learn_test import movement_of, run, table, table_logprobs
 
+from grpo_jax.learning import movement
 from grpo_jax.objectives import cispo, grpo, gspo, sft
 
 
@@ -17,7 +18,7 @@ def test_movement_says_where_the_ratio_that_is_clipped_stands(objective):
   trace = trace._replace(
     **{k: np.full_like(trace.lower, v) for k, v in zip(("lower", "upper"), bounds)}
   )
-  shares, *_ = movement_of(objective, state, trace)
+  shares, *_, ratios, stands = movement_of(objective, state, trace)
   log_ratio = np.asarray(table_logprobs(state.params["policy"], r)) - np.asarray(
     table_logprobs(table(), r)
   )
@@ -31,6 +32,10 @@ def test_movement_says_where_the_ratio_that_is_clipped_stands(objective):
   up = trace.advantages > 0
   past = np.where(up, ratio > 1.2, ratio < bounds[0])[acting].mean()
   assert 0.02 < past < 0.98
+  np.testing.assert_allclose(ratios[tiny.real(r)], ratio[tiny.real(r)], rtol=1e-4)
+  assert (stands[~acting] == movement.NO_BOUND).all()
+  for stand, name in enumerate(("short", "at_bound", "past_bound")):
+    assert (stands[acting] == stand).mean() == pytest.approx(shares[f"tokens/{name}"], abs=1e-5)
   assert shares["tokens/past_bound"] == pytest.approx(past, abs=0.01)
   # few lie at a bound, or are certain
   assert shares["tokens/short"] == pytest.approx(1 - past, abs=0.03)
@@ -41,4 +46,6 @@ def test_movement_says_where_the_ratio_that_is_clipped_stands(objective):
 
 def test_movement_under_an_objective_without_a_ratio():
   state, _, trace = run(0.5)
-  assert set(movement_of(sft, state, trace)[0]) == {"moved_right_way", "moved_nats"}
+  moved = movement.Movement(*movement_of(sft, state, trace))
+  assert set(moved.metrics) == {"moved_right_way", "moved_nats"}
+  assert moved.ratios is None and moved.stands is None

@@ -8,13 +8,16 @@ import jax
 import numpy as np
 import pytest
 import tiny
+import tiny_runs
 from passed_on_test import groups, stub
 
-from grpo_jax.loops import learner, sample_rows
+from grpo_jax.learning import learn, movement
+from grpo_jax.loops import learner, online, sample_rows
 from grpo_jax.loops.collect import Collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.rewards.combine import Fault
 from grpo_jax.sampling import rollouts
+from grpo_jax.setup.resolve import resolve
 from grpo_jax.types import TRUNCATED, Example, Rollouts
 
 FAULT = Fault(1, 0, "parity", "late")
@@ -27,11 +30,19 @@ def scored(r: Rollouts, *faults: Fault) -> Scored:
   )
 
 
-def rows_of(r: Rollouts, limit: int, *faults: Fault, **tokenizer: Any) -> list[dict[str, Any]]:
-  """Rows of samples.jsonl of groups of two with four tokens."""
+def rows_of(
+  r: Rollouts, limit: int, *faults: Fault, measured: bool = True, **tokenizer: Any
+) -> list[dict[str, Any]]:
+  """Rows of samples.jsonl of groups of two with four tokens; the first group has A < 0."""
   numbers = np.arange(8.0 * len(r.tokens)).reshape(-1, 2, 4)
-  trace = stub(advantages=jax.numpy.asarray(numbers), logprobs=jax.numpy.asarray(-numbers))
-  learned: Any = learner.Learned({}, trace, (numbers.sum(2), numbers.sum(2) + 1), 1.0)
+  x = jax.numpy.asarray(numbers)
+  none, bound = jax.numpy.full_like(x, np.inf), jax.numpy.full_like(x, 1.2)
+  trace = learn.Trace(
+    -x, 2 * x, x - 16, jax.numpy.zeros_like(x), none.at[:, :, 1].set(bound[..., 1])
+  )
+  stands = jax.numpy.where(x == 16, movement.NO_BOUND, x % 3).astype("int8")
+  moved = movement.Movement({}, numbers.sum(2), numbers.sum(2) + 1, 0.5 - x, x / 7, stands)
+  learned: Any = learner.Learned({}, trace, moved if measured else None, 1.0)
   fields = dict.fromkeys(Collector._fields) | {
     "rewards": [("parity", None, 1.0)],
     "generator": stub(environment=None),
@@ -59,8 +70,8 @@ def test_rows_are_whole_groups_and_show_before_and_after():
   assert [row["reward"] for row in rows] == [3.25, 1.25, 2.25]
   assert rows[0]["rewards"] == {"parity": 0.5}
   assert [row["ended"] for row in rows] == ["stopped", "stopped", "truncated"]
-  assert [row["advantage"] for row in rows] == [9.0, 1.5, 4.5]
-  assert rows[2]["advantages"] == [4.0, 5.0] and rows[2]["logprobs"] == [-4.0, -5.0]
+  assert [row["advantage"] for row in rows] == [-7.0, -14.5, -11.5]
+  assert rows[2]["advantages"] == [-12.0, -11.0] and rows[2]["logprobs"] == [-4.0, -5.0]
   assert rows[2]["tokens"] == ["0", "0"]
   sums = [(row["logprob_before"], row["logprob_after"]) for row in rows]
   assert sums == [(38, 39), (6, 7), (22, 23)]
@@ -113,11 +124,70 @@ def test_rows_of_episodes_say_who_wrote_each_token_and_where_rewards_were_given(
   assert row["sampled"] == [True, False, True, True]
   assert json.loads(json.dumps(row["turn_rewards"])) == [[0, 0.1235], [3, -1.0]]
   assert row["tokens"] == ["", "1", "1", "1"]  # a character belongs to its last token
-  assert row["advantages"] == [8, 9, 10, 11] and row["advantage"] == np.float32(29 / 3)
+  assert row["advantages"] == [-8, -7, -6, -5] and row["advantage"] == np.float32(-19 / 3)
   single, _ = rows_of(r, 1, FAULT)
   assert list(row) == [
     "group", "sample", "question", "completion", "answer", "reward", "advantage", "rewards",
-    "ended", "tokens", "advantages", "logprobs", "sampled", "turn_rewards", "logprob_before",
-    "logprob_after", "faults",
+    "ended", "tokens", "advantages", "logprobs", "entropies", "logprobs_after",
+    "logprob_before", "logprob_after", "ratios", "bounds", "stands", "sampled", "turn_rewards",
+    "faults",
   ]  # fmt: skip
   assert list(single) == [name for name in row if name not in ("sampled", "turn_rewards")]
+
+
+def test_a_token_has_its_numbers_before_and_after_the_update():
+  r = groups(3)
+  row = rows_of(r, 3)[4]  # of the third group: the numbers 16 to 19, with A = 0 to 3
+  assert row["logprobs"] == [-16, -17, -18, -19] and row["entropies"] == [32, 34, 36, 38]
+  assert row["logprobs_after"] == [-15.5, -16.5, -17.5, -18.5]
+  assert row["ratios"] == [2.286, 2.429, 2.571, 2.714]  # four digits
+  # an infinite bound is none, and nothing stands short of it
+  assert row["bounds"] == [None, 1.2, None, None] and row["stands"] == [None, "past", None, None]
+  json.dumps(row["bounds"], allow_nan=False)
+
+
+def test_an_update_that_was_not_measured_has_no_after():
+  (row, *_) = rows_of(groups(1), 1, measured=False)
+  assert "entropies" in row
+  assert not {name for name in row if "after" in name} | {"ratios", "bounds", "stands"} & set(row)
+
+
+@pytest.mark.parametrize(
+  ("advantage", "lower", "upper", "bound"),
+  [
+    (1, 0.8, 1.2, 1.2),
+    (-1, 0.8, 1.2, 0.8),
+    (0, 0.8, 1.2, None),
+    (1, 0, np.inf, None),
+    (-1, 0, 2, None),
+  ],
+)
+def test_the_bound_of_a_ratio_is_that_of_the_sign_of_the_advantage(advantage, lower, upper, bound):
+  found = sample_rows.bounds(*(np.array([x]) for x in (advantage, lower, upper)))
+  assert sample_rows.digits(found) == [bound]
+
+
+@pytest.mark.parametrize("mu", [1, 2])
+def test_a_run_writes_groups_whose_tokens_add_up(tmp_path, mu):
+  """With one update the numbers before it come from the loss, with two from a pass of their own."""
+  changes = {"steps": 1, "eval.problems": 0, "checkpoint.export": False, "learner.mu": mu}
+  changes |= {"mesh.fsdp": 4, "mesh.group": 2, "log.measure_every": 1, "log.samples": 2}
+  config = tiny_runs.config(changes)
+  online.train(resolve(config), str(tmp_path))
+  rows = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+  assert [row["sample"] for row in rows] == [0, 1, 2, 3] * 2
+  assert len({(row["step"], row["group"], row["question"]) for row in rows}) == 2
+  moved = 0
+  for row in rows:
+    for name in ("advantages", "logprobs", "entropies", "logprobs_after", "ratios", "bounds"):
+      assert len(row[name]) == len(row["tokens"])
+    before, after = np.array(row["logprobs"]), np.array(row["logprobs_after"])
+    assert before.sum() == pytest.approx(row["logprob_before"], abs=2e-3)
+    assert after.sum() == pytest.approx(row["logprob_after"], abs=2e-3)
+    np.testing.assert_allclose(np.exp(after - before), row["ratios"], rtol=1e-3)
+    moved += np.abs(after - before).sum()
+    assert min(row["entropies"]) > 0
+    for advantage, bound, stand in zip(row["advantages"], row["bounds"], row["stands"]):
+      assert bound == ({1: 1.2, -1: 0.8, 0: None}[np.sign(advantage)])
+      assert (stand is None) == (bound is None) and stand in (None, "short", "at", "past")
+  assert moved > 0.1
