@@ -1,13 +1,18 @@
 """Makes DIR/samples.html from a run's samples.jsonl: `python -m grpo_jax.reports.inspector DIR`.
 
-The self-contained page shows the samples of a step and filters them by reward and by text. It sorts
-them by length, by reward and, if a reward model and a rule both scored them, by their disagreement.
-Tokens are coloured by advantage or by log-prob if the run wrote those. An episode is shown as a
-conversation of the policy and its environment, with the reward of each turn.
+The self-contained page shows one group at a time: a prompt with its completions side by side,
+sorted by reward. Tokens are coloured by advantage, log-prob or entropy, or by what the update did
+to each: whether it became more likely, and whether its ratio is short of its clip bound, at it or
+past it. A token that is tapped shows its numbers. An episode is shown as a conversation of the
+policy and its environment, with the reward of each turn.
+
+The data are in chunks, of which the page parses those that are looked at, so that a phone opens a
+file of 100 MB. An index tells what groups are sorted and filtered by.
 """
 
 import json
 import pathlib
+from collections.abc import Iterable, Iterator
 
 from grpo_jax.aliases import Json
 from grpo_jax.config.kinds import Form, Kind, Whole
@@ -27,6 +32,10 @@ def _is_pair(x: object) -> bool:
 NUMBERS = Form(
   "numbers", lambda x: isinstance(x, list) and all(n is None or jsonl.NUMBER.fits(n) for n in x)
 )
+STANDS = Form(
+  "short, at, past or null",
+  lambda x: isinstance(x, list) and all(s is None or s in ("short", "at", "past") for s in x),
+)
 TEXTS = Form("texts", lambda x: isinstance(x, list) and all(isinstance(text, str) for text in x))
 BOOLS = Form("booleans", lambda x: isinstance(x, list) and all(isinstance(b, bool) for b in x))
 PAIRS = Form("pairs [token index, reward]", lambda x: isinstance(x, list) and all(map(_is_pair, x)))
@@ -34,15 +43,20 @@ PAIRS = Form("pairs [token index, reward]", lambda x: isinstance(x, list) and al
 ROWS: dict[str, Kind] = {
   **jsonl.STEP,
   **dict.fromkeys(("question", "completion"), model_folder.TEXT),
+  **dict.fromkeys(("group", "sample"), Whole()),
   **dict.fromkeys(("reward", "advantage", "disagreement"), jsonl.NUMBER),
-  **dict.fromkeys(("advantages", "logprobs"), NUMBERS),
+  **dict.fromkeys(("logprob_before", "logprob_after"), jsonl.NUMBER),
+  **dict.fromkeys(("advantages", "logprobs", "entropies"), NUMBERS),
+  **dict.fromkeys(("logprobs_after", "ratios", "bounds"), NUMBERS),
+  "stands": STANDS,
   "rewards": model_folder.OBJECT,
   "tokens": TEXTS,
   "sampled": BOOLS,
   "turn_rewards": PAIRS,
 }
 
-PAGE = pathlib.Path(__file__).with_name("inspector.html")
+CHUNK = 500_000  # characters of the data that a browser parses at once, or one group
+FOLDER = pathlib.Path(__file__).parent
 
 
 def write(workdir: str) -> storage.Path | None:
@@ -56,14 +70,87 @@ def write(workdir: str) -> storage.Path | None:
   return out
 
 
-def page(samples: list[Json], title: str) -> str:
+def page(samples: Iterable[Json], title: str) -> str:
   """Returns the page with the samples in it.
 
   The text of a sample cannot become markup: `<` is escaped here, and the page's script sets nothing
   but `textContent`.
   """
-  data = json.dumps({"title": title, "samples": samples}, ensure_ascii=False)
-  return PAGE.read_text(encoding="utf-8").replace("__DATA__", data.replace("<", "\\u003c"))
+  index, parts = [], []
+  for n, (entries, text) in enumerate(chunks(groups(samples))):
+    index.append(entries)
+    parts.append(f'<script type="application/json" id="chunk{n}">{text}</script>\n')
+  parts.append(f'<i id="chunk{len(index)}" hidden></i>')  # the last chunk is whole
+  head, rest = template().split("__INDEX__")
+  script, tail = rest.split("__CHUNKS__")
+  return "".join([head, as_json({"title": title, "chunks": index}), script, *parts, tail])
+
+
+def template() -> str:
+  """Returns the page without samples: __INDEX__ and __CHUNKS__ stand for them."""
+  names = ("inspector.html", "inspector_cards.js", "inspector.js")
+  page, *scripts = [(FOLDER / name).read_text(encoding="utf-8") for name in names]
+  return page.replace("__SCRIPT__", "\n".join(scripts))
+
+
+def as_json(value: object) -> str:
+  """Returns the JSON of a value, which cannot end the element that holds it."""
+  return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def groups(samples: Iterable[Json]) -> list[list[Json]]:
+  """Returns the samples of each group, in the order of their first ones.
+
+  Rows of older runs have no `group`: those of a step with one question are taken for a group.
+  """
+  found: dict[tuple[object, ...], list[Json]] = {}
+  for sample in samples:
+    group = sample.get("group")
+    of = ("question", sample.get("question")) if group is None else ("group", group)
+    found.setdefault((sample.get("step"), *of), []).append(sample)
+  return list(found.values())
+
+
+def chunks(groups: Iterable[list[Json]]) -> Iterator[tuple[list[Json], str]]:
+  """Yields the index entries of some groups, and the JSON of these groups, a list of lists."""
+  entries: list[Json] = []
+  texts: list[str] = []
+  size = 0
+  counts: dict[object, int] = {}  # groups so far of each step, which name those without a number
+  for samples in groups:
+    text, step = as_json(samples), samples[0].get("step")
+    if texts and size + len(text) > CHUNK:
+      yield entries, f"[{','.join(texts)}]"
+      entries, texts, size = [], [], 0
+    entries.append(entry(samples, counts.get(step, 0)))
+    texts.append(text)
+    size += len(text)
+    counts[step] = counts.get(step, 0) + 1
+  if texts:
+    yield entries, f"[{','.join(texts)}]"
+
+
+def entry(samples: list[Json], number: int) -> Json:
+  """Returns what the page knows of a group before it parses its samples.
+
+  Args:
+    samples: of the group.
+    number: names the group if the samples do not.
+  """
+  group = samples[0].get("group")
+  found: Json = {
+    "step": samples[0].get("step"),
+    "group": number if group is None else group,
+    "rewards": [sample.get("reward") for sample in samples],
+    "lengths": [len(sample.get("tokens") or sample.get("completion") or "") for sample in samples],
+  }
+  gaps = [sample.get("disagreement") for sample in samples]
+  if any(gap is not None for gap in gaps):
+    found["disagreements"] = gaps
+  for name, has in (("after", "logprobs_after"), ("fault", "faults")):
+    if any(sample.get(has) for sample in samples):
+      found[name] = True
+  return found
 
 
 if __name__ == "__main__":

@@ -1,10 +1,7 @@
 """Pictures and pages of a run's folder."""
 
 import json
-import re
-import shutil
 import struct
-import subprocess
 
 import numpy as np
 import pytest
@@ -192,73 +189,6 @@ def test_a_legend_covers_neither_the_title_nor_the_next_panel(labels):
     assert legend.y0 >= inside.y1 - 1 and legend.x0 >= inside.x0 and inside.width > 300
 
 
-# What the page's script asks of a browser.
-BROWSER = """
-const fields = {};
-const element = tag => ({ tag, value: "", textContent: "", style: {}, options: [], children: [],
-  append(...c) { this.children.push(...c); },
-  replaceChildren(...c) { this.children = c; }, addEventListener(_, f) { this.changed = f; } });
-globalThis.document = { getElementById: id => fields[id] ??= element(), createElement: element };
-fields.data = { textContent: DATA };
-fields.sort = Object.assign(element(), { options: ["", "apart", "long"].map(value => ({ value })) });
-fields.step = Object.assign(element(), { value: "0" });
-SCRIPT
-"""
-# The questions of the cards in each order.
-ORDERS = """
-const orders = {};
-for (const by of ["", ...Object.keys(ORDERS)]) {
-  fields.sort.value = by;
-  fields.sort.changed();
-  orders[by] = fields.list.children.map(card => card.children[1].textContent).join("");
-}
-const disabled = fields.sort.options.map(option => !!option.disabled);
-console.log(JSON.stringify({ orders, disabled, hidden: fields.about.hidden }));
-"""
-
-
-def shown_by(samples: list[dict], question: str = ORDERS) -> dict:
-  """What the page's script does with samples: their questions in each order, and which orders it
-  offers; or what other code prints as JSON.
-  """
-  text = inspector.page(samples, "run")
-  script = text.split("<script>")[1].split("</script>")[0]
-  data = re.search(r'type="application/json">(.*?)</script>', text, re.DOTALL)[1]
-  code = BROWSER.replace("SCRIPT", script).replace("DATA", json.dumps(data)) + question
-  done = subprocess.run(["node", "-"], input=code, capture_output=True, text=True, timeout=60)
-  assert done.returncode == 0, done.stderr
-  return json.loads(done.stdout)
-
-
-@pytest.mark.skipif(not shutil.which("node"), reason="needs node, to run the page's script")
-def test_the_page_sorts_by_disagreement_length_and_reward():
-  keys = ("question", "disagreement", "tokens", "reward")
-  rows = [("a", 0.1, 3, 1.0), ("b", -0.8, 1, None), ("c", None, 4, -1.0), ("d", 0.5, 2, 1.0)]
-  samples = [
-    dict(zip(keys, (q, d, ["x"] * n, r)), step=0, completion="x" * n) for q, d, n, r in rows
-  ]
-  page = shown_by(samples)
-  assert page["orders"] == {
-    "": "abcd",
-    "apart": "bdac",  # what has none comes last
-    "over": "dabc",
-    "under": "badc",
-    "long": "cadb",
-    "short": "bdac",
-    "most": "adcb",  # ties stay as sampled
-    "least": "cadb",
-  }
-  assert not any(page["disabled"]) and page["hidden"] is False
-  page = shown_by(
-    [{name: x for name, x in sample.items() if name != "disagreement"} for sample in samples]
-  )
-  assert (
-    page["orders"]["apart"] == "abcd"
-    and page["disabled"] == [False, True, False]
-    and page["hidden"] is True
-  )
-
-
 def test_the_step_of_a_single_evaluation_is_whole():
   rows = [{"step": 0, "eval/accuracy": 0.5}]
   axes = matplotlib.figure.Figure().add_subplot()
@@ -310,7 +240,8 @@ FIELDS = (
   "advantages",
   "logprobs",
 )
-FIELDS += ("disagreement", "answer", "anything", "sampled", "turn_rewards")
+FIELDS += ("disagreement", "answer", "anything", "sampled", "turn_rewards", "group", "sample")
+FIELDS += ("entropies", "logprobs_after", "ratios", "bounds", "stands", "logprob_before")
 METRICS = ("step", "reward/mean", "loss", "kl", "eval/accuracy", "length/max")
 
 
@@ -369,17 +300,6 @@ def test_a_folder_may_have_any_name(tmp_path):
   folder.mkdir()
   write(folder / "metrics.jsonl", [{"step": 1, "loss": 0.5}])
   assert plots.draw(str(folder)) == folder / "curve.png"
-
-
-def test_long_completions_of_many_samples_have_a_scale():
-  """As many numbers as no function takes as arguments."""
-  if not shutil.which("node"):
-    pytest.skip("needs node, to run the page's script")
-  tokens = ["x"] * 4096
-  samples = [
-    GOOD | {"question": str(i), "tokens": tokens, "advantages": [0.5] * 4096} for i in range(200)
-  ]
-  assert shown_by(samples)["hidden"] is True
 
 
 def test_a_run_is_none_the_worse_for_its_reports(tmp_path, monkeypatch, capsys):

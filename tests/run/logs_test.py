@@ -179,7 +179,7 @@ def test_the_page_has_the_samples_that_are_whole(tmp_path, capsys):
   file = tmp_path / "samples.jsonl"
   file.write_bytes(file.read_bytes().replace(b'"reward": 1.0', b'"reward": 7.0', 1))
   text = inspector.write(str(tmp_path)).read_text()
-  assert text.count('"reward": 1.0') == LINES - 1 and '"reward": 7.0' not in text
+  assert text.count('"reward":1.0') == LINES - 1 and '"reward":7.0' not in text
   assert "1 line of 8 is damaged (line 1)" in capsys.readouterr().err
 
 
