@@ -12,7 +12,7 @@ from grpo_jax.config.settings import Objective, Settings
 from grpo_jax.config.table import Setting, section_of
 from grpo_jax.io import storage
 
-DATA_SETS = ("arithmetic", "gsm8k", "hidden_number", "jsonl", "reasoning_gym")
+DATA_SETS = ("arithmetic", "gsm8k", "hidden_number", "jsonl", "reasoning_gym", "textarena")
 
 # The class of each section of the config except `objective` and those of data sets.
 CLASSES: dict[str, type] = {

@@ -1,0 +1,57 @@
+"""Plays a game of TextArena: each turn is an action, and the game's next words are its answer.
+
+    c.data.name = "textarena"         # names the game and its settings, and asks the question
+    c.environment.name = "textarena"
+    c.environment.turns = 20          # as many as the game has, and those for invalid actions
+    c.sampler.stop = ("\\n",)          # an action is a line
+    c.rewards.functions = ()
+    c.eval.reward = "grpo_jax.environments.textarena:outcome"
+
+A game of TextArena is an object that cannot be written as JSON. So the state holds the game's seed
+and the actions so far, and each turn plays them again. The last turn has the game's reward: 1 for a
+win, and in most games less for a part of it.
+"""
+
+from grpo_jax.aliases import Json
+from grpo_jax.data import textarena
+from grpo_jax.errors import SettingError
+from grpo_jax.types import STOPPED, Completion, Example, Turn
+
+
+def reset(example: Example, key: int) -> Json:
+  """Returns the game of the question before its first action; the seed is the question's."""
+  del key
+  if not {"game", "settings", "seed"} <= example.meta.keys():
+    raise SettingError("environment.name='textarena': plays the questions of data.name='textarena'")
+  return {name: example.meta[name] for name in ("game", "settings", "seed")} | {"actions": []}
+
+
+def step(state: Json, completion: Completion) -> Turn:
+  """Returns what the game says to an action, on lines of its own."""
+  after = state | {"actions": [*state["actions"], completion.text]}
+  said, over, reward = textarena.play(**after)
+  return Turn(after, None if over else f"\n{said}\n", reward)
+
+
+def outcome(example: Example, completion: Completion) -> float:
+  """Returns the game's reward for a whole episode, each of whose actions is a line.
+
+  An episode that ended before its game has the reward 0.
+  """
+  state, rest = reset(example, 0), completion.text
+  while True:
+    action, _, rest = rest.partition("\n")
+    state, observation, reward = step(state, Completion(action, (), STOPPED, ()))
+    if observation is None:
+      return reward or 0.0
+    said, rest = observation.lstrip("\n"), rest.lstrip("\n")
+    if not rest:
+      return 0.0
+    if not rest.startswith(said):
+      if completion.ended != STOPPED:  # within what the game said
+        return 0.0
+      raise ValueError(
+        f"after {action!r:.80} the game says {said!r:.80}, which is not in the episode; let "
+        'actions be lines, as with sampler.stop=("\\n",)'
+      )
+    rest = rest.removeprefix(said)

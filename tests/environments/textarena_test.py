@@ -1,0 +1,166 @@
+"""Games of TextArena are played to their end, in this process and in the workers of a run."""
+
+import little_arena
+import pytest
+
+from grpo_jax.data import textarena as data
+from grpo_jax.environments import base, textarena
+from grpo_jax.errors import SettingError
+from grpo_jax.setup import environment_worker, environments
+from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Turn
+
+STOPS = ("\n", "")  # a stop text that ends a line, or a stop token, which has no text
+
+
+def completion(text: str, ended: int = STOPPED) -> Completion:
+  return Completion(text, [1], ended, [])
+
+
+def question(game: str, index: int = 0, **settings: object) -> Example:
+  section = data.settings()
+  section.game = game
+  section.settings.update(settings)
+  return data.source("train", "", section)[index]
+
+
+def episode(
+  example: Example, actions: list[str], stop: str = "\n"
+) -> tuple[list[Turn], Completion]:
+  """Returns the answers to actions, and the whole episode as it is scored."""
+  state = base.begin(textarena.reset, example, 0)
+  answers: list[Turn] = []
+  text = ""
+  for action in actions:
+    assert not answers or answers[-1].observation is not None, "the game is over"
+    answers.append(base.answer(textarena.step, state, completion(action)))
+    state = answers[-1].state
+    text += action + stop + (answers[-1].observation or "")
+  return answers, completion(text.removesuffix(stop))
+
+
+@pytest.fixture
+def arena(monkeypatch):
+  little_arena.install(monkeypatch)
+
+
+def test_a_turn_is_answered_on_lines_of_its_own_and_the_last_one_has_the_reward(arena):
+  answers, _ = episode(question("Coin-v0"), ["?", "?", "?"])
+  assert [(t.observation, t.reward) for t in answers] == [
+    ("\nWrong.\nNext?\n", None),
+    ("\nWrong.\nNext?\n", None),
+    (None, 0.0),
+  ]
+
+
+def test_the_state_is_the_seed_with_the_actions(arena):
+  example = question("Coin-v0", index=4, coins=2)
+  first = base.begin(textarena.reset, example, 77)
+  assert first == {"game": "Coin-v0", "settings": {"coins": 2}, "seed": 9, "actions": []}
+  answers, _ = episode(example, ["?", "heads"])
+  assert [t.state["actions"] for t in answers] == [["?"], ["?", "heads"]]
+  assert first["actions"] == []
+
+
+def test_the_game_is_the_question_s_whatever_the_key(arena):
+  example = question("Coin-v0", index=3)
+  assert textarena.reset(example, 0) == textarena.reset(example, 5)
+
+
+def test_a_turn_that_is_answered_twice_has_the_same_answer(arena):
+  state = textarena.reset(question("Coin-v0"), 0)
+  assert textarena.step(state, completion("heads")) == textarena.step(state, completion("heads"))
+
+
+def test_a_question_of_another_data_set_is_a_fault():
+  with pytest.raises(SettingError, match="^environment.name='textarena': plays the questions of d"):
+    textarena.reset(Example("Which?", "", "7", {"seed": 1}), 0)
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_the_outcome_of_an_episode_is_the_reward_of_its_last_turn(arena, stop):
+  example = question("Coin-v0")
+  rewards = set()
+  for actions in (["heads"] * 3, ["tails"] * 3, ["?"] * 3, ["heads", "", "tails"]):
+    answers, whole = episode(example, actions, stop)
+    assert textarena.outcome(example, whole) == answers[-1].reward
+    rewards.add(answers[-1].reward)
+  assert len(rewards) > 2
+
+
+def test_an_episode_that_ended_before_its_game_has_the_outcome_0(arena):
+  example = question("Coin-v0", coins=1)
+  right = next(a for a in ("heads", "tails") if episode(example, [a])[0][0].reward)
+  assert textarena.outcome(example, completion(right)) == 1.0
+  assert textarena.outcome(example, completion(right, TRUNCATED)) == 1.0  # the game was over
+  assert textarena.outcome(question("Coin-v0"), completion("?\n\nWro", TRUNCATED)) == 0.0
+  for text in (
+    "",
+    "heads",
+    "heads\n",
+  ):  # the first is the worked solution, which is scored at the start
+    assert textarena.outcome(question("Coin-v0"), completion(text)) == 0.0
+
+
+@pytest.mark.parametrize("text", ["I think\nheads\n\nWrong.\nNext?\n?", "heads\n\nMaybe.\n"])
+def test_an_episode_whose_actions_are_not_lines_has_no_outcome(arena, text):
+  with pytest.raises(ValueError, match="which is not in the episode; let actions be lines"):
+    textarena.outcome(question("Coin-v0"), completion(text))
+
+
+# -- with the package
+
+
+def needs_package():
+  pytest.importorskip("textarena", reason=data.INSTALL)
+
+
+HANOI = ["[A C]", "[A B]", "[C B]", "[A C]", "[B A]", "[B C]", "[A C]"]
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_the_tower_of_hanoi_is_solved(stop):
+  needs_package()
+  example = question("TowerOfHanoi-v0")
+  answers, whole = episode(example, HANOI, stop)
+  assert answers[0].observation == (
+    "\nYou moved disk 1 from A to C.\nCurrent Board: \nA: [3, 2]\nB: []\nC: [1]\n.\n"
+  )
+  assert [t.reward for t in answers] == [None] * 6 + [1.0]
+  assert textarena.outcome(example, whole) == 1.0
+
+
+def test_a_number_is_found_by_halving():
+  """The game adds the brackets that an action lacks."""
+  needs_package()
+  example, actions = question("GuessTheNumber-v0", max_number=15), []
+  low, high = 1, 15
+  while True:
+    actions.append(str((low + high) // 2))
+    answers, whole = episode(example, actions)
+    if (said := answers[-1].observation) is None:
+      break
+    assert said in ("\nThe target number is higher.\n", "\nThe target number is lower.\n")
+    low = int(actions[-1]) + 1 if "higher" in said else low
+    high = int(actions[-1]) - 1 if "lower" in said else high
+  assert len(actions) <= 4 and answers[-1].reward == 1.0 == textarena.outcome(example, whole)
+
+
+def test_two_invalid_actions_in_a_row_end_a_game():
+  needs_package()
+  answers, whole = episode(question("Mastermind-v0"), ["[1 2 3 4]", "no", "[1 2 3 4]"])
+  assert answers[1].observation.startswith("\nYou attempted an invalid move. Reason: ")
+  assert answers[2].observation is None and 0 <= answers[2].reward < 1
+  assert textarena.outcome(question("Mastermind-v0"), whole) == answers[2].reward
+
+
+@pytest.mark.parametrize("name", ["textarena", textarena.__file__])
+def test_workers_answer_as_this_process_does(name):
+  """A file of this name, run by its path, does not hide the package of the same name."""
+  needs_package()
+  example = question("Minesweeper-v0", index=2)
+  want, _ = episode(example, ["[3 3]", "[0 0]"])
+  ask = environments.in_processes(environment_worker.describe(name, {}, 60.0), 2)
+  replies = ask([base.first_request(example, 0, completion("[3 3]"))] * 2)
+  assert replies == [{"turn": list(want[0])}] * 2
+  (reply,) = ask([base.next_request(replies[0]["turn"][0], completion("[0 0]"))])
+  assert reply == {"turn": list(want[1])}
