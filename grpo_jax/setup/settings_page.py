@@ -99,6 +99,7 @@ def readers(section: str, name: str, sources: Mapping[str, str]) -> list[str]:
   if not found:  # by its name in a table, or by that of a field
     named = re.compile(rf"\"{name}\"|^ +{name}: ", re.MULTILINE)
     found = [file for file, text in sources.items() if named.search(text) and "config/" not in file]
+    found = [file for file in found if takes.search(sources[file])] or found
   return sorted(found, key=lambda f: (f.startswith(TELL_LESS), -counts[f], f))[:MOST_READERS]
 
 

@@ -43,3 +43,9 @@ def test_every_setting_is_read():
   for name in sections.SETTINGS:
     section, _, last = name.rpartition(".")
     assert settings_page.readers(section, last, sources), name
+
+
+def test_a_name_in_another_table_is_no_reader():
+  """`group` is a field of samples.jsonl, too."""
+  readers = settings_page.readers("mesh", "group", settings_page.read_sources())
+  assert readers == ["distributed/sharding.py"]
