@@ -86,15 +86,7 @@ def fresh(
   group: int,
   length: int,
 ) -> Episodes:
-  """Returns episodes before their first turn; those of a prompt of length 0 are over.
-
-  Args:
-    prompts: `[P, Lp]`.
-    examples: [P]; None where the prompt has length 0.
-    numbers: [P], see `reset_numbers`.
-    group: G.
-    length: L.
-  """
+  """Returns episodes before their first turn; those of a prompt of length 0 are over."""
   shape = (len(prompts.lengths), group, length)
   lengths, begins, turns, ended = (np.zeros(shape[:2], np.int32) for _ in range(4))
   return Episodes(
@@ -183,10 +175,10 @@ def answer_turns(
     tokenizer: of the policy.
     version: of the policy that sampled the turns.
   """
-  asked = episodes.unfinished & is_mine
+  asked = [(p, g) for p, g in np.argwhere(episodes.unfinished & is_mine).tolist()]
   add_turn(episodes, drawn, version)
-  find = functools.partial(_answers, environment, episodes, tokenizer)
-  mine = hosts.together(functools.partial(find, _places(asked)))
+  find = functools.partial(_answers, environment, episodes, tokenizer, asked)
+  mine = hosts.together(find)
   for answers in hosts.gather(mine):
     for place, given in answers.items():
       add_answer(episodes, environment, place, given)
@@ -267,10 +259,6 @@ def add_turn(episodes: Episodes, drawn: HostRollouts, version: int) -> None:
   np.copyto(e.lengths, drawn.lengths, where=e.unfinished)
   np.copyto(e.ended, drawn.ended, where=e.unfinished)
   e.turns += e.unfinished
-
-
-def _places(mask: np.ndarray) -> list[Place]:
-  return [(p, g) for p, g in np.argwhere(mask).tolist()]
 
 
 def _answers(
