@@ -39,7 +39,7 @@ from grpo_jax.loops.protocols import Data
 from grpo_jax.models.shape import Params
 from grpo_jax.objectives.base import ConfiguredObjective
 from grpo_jax.run.writer import Writer
-from grpo_jax.sampling import episodes, unfinished
+from grpo_jax.sampling import drawing, episodes, unfinished
 from grpo_jax.sampling.begun import Carried
 from grpo_jax.sampling.generate import Generated, Generator
 from grpo_jax.sampling.unfinished import Groups
@@ -164,10 +164,15 @@ def sample_once(
   sample, environment, e = generator.sample, generator.environment, groups.episodes
   turn_length = environment.turn_length if environment else 0
   begun = episodes.so_far(e, turn_length) if turn_length or e.lengths.any() else None
-  if begun and environment is None and sample.stop_table is not None:
-    begun = unfinished.with_stop_texts(begun, np.asarray(sample.stop_table))
+  if begun and environment is None:
+    if sample.stop_table is not None:
+      begun = unfinished.with_stop_texts(begun, np.asarray(sample.stop_table))
+    # the carried groups are the first of each shard: see `unfinished.dealt`
+    shards = sample.layout.size("prompt")
+    first = drawing.first_places(len(due), sample.setup.carry * shards, shards)
+    begun = jax.tree.map(lambda x: x[first], begun)
   waited = due if environment is None else np.ones_like(due)
-  drawn, is_mine, statistics = episodes.draw(
+  drawn, is_mine, statistics = drawing.draw(
     sample, ready, e.prompts, key, generator.sizes, begun, Carried(groups.draws, waited)
   )
   if environment is not None:

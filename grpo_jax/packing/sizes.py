@@ -191,7 +191,7 @@ class Sizes:
     return self._for_groups(self.learner, rollouts, self.layout, self.microbatches, self.most)
 
   def for_begun(
-    self, rollouts: HostRollouts, layout: Layout, most: int = BEGUN
+    self, rollouts: HostRollouts, layout: Layout, most: int = BEGUN, longest: int = 0
   ) -> tuple[HostRollouts, Packing]:
     """Returns samples that have begun with prompts in the sampler's width, and their packing.
 
@@ -199,9 +199,10 @@ class Sizes:
       rollouts: the tokens so far, and their lengths.
       layout: the sampler's.
       most: bounds the programs, BEGUN or CARRIED.
+      longest: tokens of a prompt that the width has to hold besides.
     """
     bound = 1 if self.most == 1 else most
-    return self._for_groups(self.begun, rollouts, layout, 1, bound)
+    return self._for_groups(self.begun, rollouts, layout, 1, bound, longest)
 
   def _for_groups(
     self,
@@ -210,6 +211,7 @@ class Sizes:
     layout: Layout,
     microbatches: int,
     most: int,
+    longest: int = 0,
   ) -> tuple[HostRollouts, Packing]:
     """Returns rollouts and packing for one of at most `most` programs; it may be new."""
     (n_prompts, group, length), lengths = rollouts.tokens.shape, rollouts.lengths
@@ -224,7 +226,7 @@ class Sizes:
       share,
     )
     need = Need(
-      int(rollouts.prompts.lengths.max()),
+      max(longest, int(rollouts.prompts.lengths.max())),
       plan.most_tokens(rollouts.prompts.lengths[:, None], shards, microbatches),
       plan.most_tokens(lengths, shards, microbatches, samples),
       lengths,

@@ -16,11 +16,10 @@ from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.objectives.base import reads_reference
 from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
-from grpo_jax.packing.sizes import Sizes
+from grpo_jax.packing.sizes import BEGUN, CARRIED, Sizes
 from grpo_jax.reward_models import load
-from grpo_jax.sampling import sampler
+from grpo_jax.sampling import drawing, sampler
 from grpo_jax.sampling.begun import Begun, Carried
-from grpo_jax.sampling.unfinished import dealt
 from grpo_jax.setup import adapters, build, checks, parameters, weights
 from grpo_jax.setup.experiment import Experiment
 from grpo_jax.tokenizer.tokenizer import Tokenizer
@@ -163,13 +162,17 @@ def lower_sampler(workload: Workload, lengths: Lengths) -> jax.stages.Lowered:
   sizes, layout = workload.learner.sizes.fresh(), workload.sample.layout
   key, begun, carried = jax.eval_shape(lambda: jax.random.key(0)), None, None
   if workload.experiment.environment.name or workload.experiment.sampler.carry:
-    half = begun_lengths(workload, lengths)
-    prompts, _ = sampler_prompts(workload, half, sizes)
-    so_far, packing = sizes.for_begun(_rollouts(workload.experiment, prompts, half), layout)
-    prompts, size, zeros = so_far.prompts, None, np.zeros_like(so_far.lengths)
-    begun = Begun(so_far.tokens, so_far.lengths, zeros == 0, zeros, zeros, packing)
+    half, size = begun_lengths(workload, lengths), None
+    most = BEGUN
     if workload.experiment.sampler.carry:
-      carried = Carried(half.prompts, half.prompts > 0)
+      carried, most = Carried(half.prompts, half.prompts > 0), CARRIED
+    shape = (len(half.prompts), workload.experiment.data.max_prompt_length)
+    tokens = np.zeros((*half.completions.shape, workload.experiment.sampler.max_length), np.int32)
+    zeros = np.zeros_like(half.completions)
+    begun = Begun(tokens, half.completions, zeros == 0, zeros, zeros)
+    prompts, begun = drawing.packed(
+      workload.sample, Prompts(np.zeros(shape, np.int32), half.prompts), sizes, begun, most
+    )
   else:
     prompts, size = sampler_prompts(workload, lengths, sizes)
   batch, begun, carried = _abstract(layout, (prompts, begun, carried))
@@ -180,15 +183,13 @@ def lower_sampler(workload: Workload, lengths: Lengths) -> jax.stages.Lowered:
 
 
 def begun_lengths(workload: Workload, lengths: Lengths) -> Lengths:
-  """Returns the lengths of samples that have begun: half of each, or of those that are carried."""
+  """Returns the lengths of all prompts and of what has begun: half of it, or of what is carried."""
   prompts, completions = lengths.prompts, lengths.completions
   if carry := workload.experiment.sampler.carry:
     n = len(prompts) + carry
-    prompts, completions = np.resize(prompts, n), np.resize(completions, (n, completions.shape[1]))
-    if not workload.experiment.environment.name:
-      completions = completions * (np.arange(n) < carry)[:, None]
-    order = dealt(n, workload.sample.layout.size("prompt"))
-    prompts, completions = prompts[order], completions[order]
+    begun = n if workload.experiment.environment.name else carry
+    prompts = np.resize(prompts, n)
+    completions = np.resize(completions, (begun, completions.shape[1]))
   return Lengths(prompts, completions // 2)
 
 

@@ -31,7 +31,11 @@ from grpo_jax.types import Array, Prompts, Small
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Begun(Generic[Small]):
-  """Holds what the samples of a rollout have so far."""
+  """Holds what the samples of a rollout have so far.
+
+  It may speak of the first prompts of each shard alone, B of them: then the others are fresh.
+  Shapes are `[P, G, ...]`, or `[B, G, ...]`.
+  """
 
   tokens: Small  # [P, G, L] int32
   lengths: Small  # [P, G] int32; 0: it has not begun
@@ -64,6 +68,7 @@ class BegunRows(NamedTuple):
   lengths: Array  # [N] int32
   limits: Array  # [N] int32
   matched: Array  # [N]
+  unfinished: Array  # [N] bool
 
 
 def prefill(
@@ -71,7 +76,8 @@ def prefill(
 ) -> tuple[Array, list[StoredKV], BegunRows]:
   """Returns the last hidden state of each sample `[N, D]`, the prompts' cache, and that of rows.
 
-  The last hidden state of a sample that has not begun is its prompt's.
+  The last hidden state of a sample that has not begun is its prompt's. Prompts whose samples are
+  all fresh have no rows.
 
   Args:
     decoder: of one shard, with a list of layers.
@@ -81,6 +87,9 @@ def prefill(
     cache_dtype: of the caches.
   """
   n_prompts, group, length = begun.tokens.shape
+  fresh = prompts.lengths.shape[0] - n_prompts
+  others = jax.tree.map(lambda x: x[n_prompts:], prompts)
+  prompts = jax.tree.map(lambda x: x[:n_prompts], prompts)
   rows = completions_to_rows(begun.tokens, begun.lengths, begun.packing)
   lists = group_lists(prompts, rows, begun.packing)
   (first, hidden), of_prompts, of_rows = decoder.prefill_groups(params, prompts, rows, lists)
@@ -95,17 +104,29 @@ def prefill(
 
   in_rows = jax.tree.map(lambda x: x.reshape(n_prompts * n_rows, *x.shape[2:]), of_rows)
   first_of_prompt = jnp.arange(n_prompts)[:, None] * n_rows
+  last = last.reshape(n_prompts * group, -1)
+  if fresh:
+    hidden_of_others, of_others = decoder.prefill(params, others)
+    last = jnp.concatenate([last, jnp.repeat(hidden_of_others, group, axis=0)])
+    of_prompts = jax.tree.map(lambda *x: jnp.concatenate(x), of_prompts, of_others)
+
+  def of_all(x: Array, of_fresh: int = 0) -> Array:
+    return jnp.pad(x, [(0, fresh), *[(0, 0)] * (x.ndim - 1)], constant_values=of_fresh).reshape(
+      -1, *x.shape[2:]
+    )
+
   return (
-    last.reshape(n_prompts * group, -1),
+    last,
     kv_cache.store_prompts(of_prompts, cache_dtype),
     BegunRows(
       kv_cache.store_prompts(in_rows, cache_dtype),
-      (first_of_prompt + first_place // width).reshape(-1),
-      (first_place % width).reshape(-1),
-      begun.tokens.reshape(-1, length),
-      begun.lengths.reshape(-1),
-      begun.limits.reshape(-1),
-      begun.matched.reshape(-1),
+      of_all(first_of_prompt + first_place // width),
+      of_all(first_place % width),
+      of_all(begun.tokens),
+      of_all(begun.lengths),
+      of_all(begun.limits, length),
+      of_all(begun.matched),
+      of_all(begun.unfinished, 1),
     ),
   )
 

@@ -27,9 +27,9 @@ from grpo_jax.distributed import hosts, lifeline
 from grpo_jax.environments import base
 from grpo_jax.environments.base import Environment
 from grpo_jax.models.shape import Params
-from grpo_jax.packing.sizes import BEGUN, CARRIED, Sizes
-from grpo_jax.sampling import rollouts
-from grpo_jax.sampling.begun import Begun, Carried
+from grpo_jax.packing.sizes import Sizes
+from grpo_jax.sampling import drawing, rollouts
+from grpo_jax.sampling.begun import Begun
 from grpo_jax.sampling.sampler import Sampler
 from grpo_jax.sandbox.deadline import Guard
 from grpo_jax.tokenizer.tokenizer import Tokenizer
@@ -39,7 +39,6 @@ from grpo_jax.types import (
   HostPrompts,
   HostRollouts,
   KnownRollouts,
-  Prompts,
   Rollouts,
 )
 
@@ -144,7 +143,7 @@ def play(
     begun = None
     if environment.turn_length or episodes.turns.any():
       begun = so_far(episodes, environment.turn_length)
-    drawn, is_mine, statistics = draw(sample, ready, episodes.prompts, key, sizes, begun)
+    drawn, is_mine, statistics = drawing.draw(sample, ready, episodes.prompts, key, sizes, begun)
     counts.append(statistics)
     answer_turns(environment, episodes, drawn, is_mine, tokenizer)
   return as_rollouts(episodes, sizes), joined(counts), episodes.faults
@@ -203,47 +202,6 @@ def so_far(episodes: Episodes, turn_length: int) -> Begun[np.ndarray]:
   if turn_length:
     limits = np.minimum(limits, lengths + turn_length)
   return Begun(e.tokens, lengths, e.unfinished, limits, np.zeros_like(lengths))
-
-
-def draw(
-  sample: Sampler,
-  ready: Params,
-  prompts: HostPrompts,
-  key: jax.Array,
-  sizes: Sizes,
-  begun: Begun[np.ndarray] | None,
-  carried: Carried[np.ndarray] | None = None,
-) -> tuple[HostRollouts, np.ndarray, Json]:
-  """Returns a turn of every unfinished sample, which samples are this process's, and statistics.
-
-  Args:
-    sample: made by `sampler.make_sampler`.
-    ready: the policy as it decodes.
-    prompts: `[P, Lp]`.
-    key: of this rollout.
-    sizes: of the programs made so far.
-    begun: from `so_far`; None: it is the first turn, which the program of a single turn samples.
-    carried: the prompts that are waited for, numpy arrays; None: all.
-  """
-  if begun is None:
-    prompts, prompt_size = sizes.for_sampler(prompts, sample.layout)
-  else:
-    there = np.any(begun.unfinished, axis=1)
-    tokens = np.where(there[:, None], prompts.tokens, 0)
-    asked = Prompts(tokens, np.where(there, prompts.lengths, 0))
-    zeros = np.zeros(begun.tokens.shape, np.float32)
-    whole = Rollouts(asked, begun.tokens, begun.lengths, begun.lengths, zeros, zeros)
-    most = BEGUN if carried is None else CARRIED
-    whole, packing = sizes.for_begun(whole, sample.layout, most)
-    prompts, prompt_size = whole.prompts, None
-    begun = dataclasses.replace(begun, packing=packing)
-  on_mesh = rollouts.to_device(sample.layout, (prompts, begun, carried))
-  drawn, statistics = sample.run(
-    ready, on_mesh[0], key, None, sample.stop_table, *on_mesh[1:], prompt_size=prompt_size
-  )
-  is_mine = hosts.share(drawn.tokens)[1]
-  drawn, statistics = rollouts.to_host((drawn, statistics))
-  return drawn, is_mine, statistics
 
 
 def add_turn(episodes: Episodes, drawn: HostRollouts, version: int) -> None:

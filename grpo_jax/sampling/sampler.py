@@ -128,7 +128,7 @@ def prefill(
       setup.decoder, params, prompts, request.begun, setup.cache_dtype
     )
     logits_NxV = next_token.head(setup.decoder, params, hidden_NxD)
-    real &= request.begun.unfinished.reshape(-1)
+    real &= begun_rows.unfinished
     position, limits = begun_rows.lengths, begun_rows.limits
     matched = None if table is None else begun_rows.matched.astype(table.dtype)
 

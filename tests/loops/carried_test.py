@@ -143,9 +143,9 @@ def test_the_age_of_a_token_is_the_updates_since_it_was_sampled():
 
 def test_a_restored_carrier_goes_on_with_the_same_groups():
   """Through JSON, after each step."""
-  using, made = generator(carry=C), carrier()
-  want = run(made, using)
-  again = carrier()
+  made = carrier()
+  want = run(made, generator(carry=C))
+  again, using = carrier(), generator(carry=C)  # whose programs are made in the same order
   for step in range(STEPS):
     saved = json.loads(json.dumps(again.get_state()))
     again = carrier()

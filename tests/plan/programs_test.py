@@ -65,12 +65,12 @@ def test_with_an_environment_the_sampler_is_that_of_a_later_turn(mesh):
 
 
 def test_with_carried_rollouts_the_sampler_holds_the_groups_of_two_steps():
-  """P + C groups, of which the carried ones have half of their completions."""
+  """P + C prompts, of which the carried ones have half of their completions."""
   experiment = make(small((2, 2, 1, 2), **{"sampler.carry": 4}))
   workload = programs.make_workload(experiment, jax.devices())
   of_step = lengths.draw(experiment, 0, 0)
   lowered = programs.lower_sampler(workload, of_step)
   shapes = [x.shape for x in jax.tree.leaves(lowered.in_avals)]
-  assert (12, 4, 16) in shapes and (8, 4, 16) not in shapes
-  begun = programs.begun_lengths(workload, of_step).completions
-  np.testing.assert_array_equal(begun.any(axis=1), [1, 0, 0] * 4)  # of four shards
+  assert (4, 4, 16) in shapes and (12,) in shapes and (8, 4, 16) not in shapes
+  begun = programs.begun_lengths(workload, of_step)
+  np.testing.assert_array_equal(begun.completions, of_step.completions[:4] // 2)

@@ -167,6 +167,7 @@ def test_columns_of_the_ring_are_those_before_the_next_step():
     lengths=np.array([0, 3]),
     limits=np.array([6, 6]),
     matched=np.array([0, 0]),
+    unfinished=np.array([True, True]),
   )
   ((first, second),) = begun.ring(rows, ((0, 3), (3, 6)), np.int32(1), np.int32(8))
   keys = np.concatenate([first.keys.x, second.keys.x], axis=3).reshape(-1)
@@ -232,3 +233,26 @@ def test_a_rollout_waits_for_what_is_due():
   first, _, steps = in_parts(tiny.ONE, due, carry=2)[0]
   np.testing.assert_array_equal(first.lengths[longest], whole.lengths[longest])
   assert steps == whole.lengths.max() - 1 > in_parts(tiny.ONE, carry=2)[0][2]
+
+
+def test_the_prompts_after_those_that_have_begun_are_fresh():
+  """Of two shards each has begun samples of its first two prompts."""
+  mesh, whole = (2, 1, 1, 2), tiny.sample()
+  first = np.array([0, 1, 4, 5])
+  some = jax.tree.map(lambda x: x[first], cut(whole, random_cuts(3) // 2))
+  r = dataclasses.replace(
+    whole,
+    prompts=jax.tree.map(lambda x: x[first], whole.prompts),
+    tokens=some.tokens,
+    lengths=some.lengths,
+  )
+  some = dataclasses.replace(some, packing=plan.pack(r, tiny.layout(mesh)))
+  got = go_on(whole, some, mesh, slots=6)
+  fresh = np.setdiff1d(np.arange(tiny.P), first)
+  np.testing.assert_array_equal(got.lengths[fresh], whole.lengths[fresh])
+  inside = np.arange(tiny.L) < whole.lengths[..., None]
+  np.testing.assert_array_equal(
+    got.tokens[fresh][inside[fresh]], whole.tokens[fresh][inside[fresh]]
+  )
+  got_first, whole_first = (jax.tree.map(lambda x: x[first], x) for x in (got, whole))
+  assert_continued(got_first, whole_first, some)
