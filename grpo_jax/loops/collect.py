@@ -149,13 +149,13 @@ def make_batches(experiment: Experiment, model: build.Model) -> Batches:
 
   With `sampler.carry` a batch is one example.
   """
-  single = changed(experiment, {"data.prompts": 1})
-  wanted = single if experiment.sampler.carry else experiment
-  if experiment.data.redraw == 1:
-    return build.batches(wanted, model)
-  return Pool(
-    build.batches(single, model), wanted.data.prompts, experiment.data.redraw, experiment.seed
-  )
+  d, carries = experiment.data, experiment.sampler.carry > 0
+  if d.redraw == 1 and not carries:
+    return build.batches(experiment, model)
+  single = build.batches(changed(experiment, {"data.prompts": 1}), model)
+  if d.redraw == 1:
+    return single
+  return Pool(single, 1 if carries else d.prompts, d.redraw, experiment.seed)
 
 
 @functools.cache
