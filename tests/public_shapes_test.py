@@ -446,7 +446,7 @@ CASES = {
   ),
   "begun.ring": (
     lambda kv, n, tokens, at: begun.ring(
-      begun.BegunRows([kv], n, n, tokens, n, n, n), ((0, 3), (3, L)), at, at
+      begun.BegunRows([kv], n, n, tokens, n, n, n, n), ((0, 3), (3, L)), at, at
     )[0][1],
     (lambda: stored(P * R, T), i(P * G), i(P * G, L), i()),
     [(1, K, DH, L - 3), (1, K, L - 3, DH)],

@@ -255,7 +255,10 @@ def test_questions_that_are_given_are_played(run):
 @pytest.mark.parametrize(
   ("flag", "message"),
   [
-    ("nonsense", "^--environment='nonsense': .* grpo_jax.environments has calculator, guess$"),
+    (
+      "nonsense",
+      "^--environment='nonsense': .* grpo_jax.environments has calculator, guess, textarena$",
+    ),
     ("none.py", "^--environment='none.py': no such file none.py$"),
     ("guess", "missing a required argument: 'guesses'; write --environment=NAME:argument=value"),
   ],

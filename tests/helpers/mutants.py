@@ -869,8 +869,8 @@ MUTANTS = (
   Mutant(
     "sampling, evaluation and continuations share a key",
     "grpo_jax/setup/build.py",
-    "INIT, SAMPLE, EVALUATE, CONTINUE, ADAPTERS = range(5)",
-    "INIT, SAMPLE, EVALUATE, CONTINUE, ADAPTERS = 0, 1, 1, 1, 4",
+    "INIT, SAMPLE, EVALUATE, CONTINUE, ADAPTERS, CARRY = range(6)",
+    "INIT, SAMPLE, EVALUATE, CONTINUE, ADAPTERS, CARRY = 0, 1, 1, 1, 4, 5",
     "tests/loops/loops_test.py::test_keys_of_each_purpose_seed_and_step_differ",
   ),
   Mutant(

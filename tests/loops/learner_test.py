@@ -25,13 +25,14 @@ def test_updates_are_measured_every_so_often_and_their_rate_is_told(monkeypatch)
   made = iter(range(1, 6))
   own.jitted_learn = lambda *args: (stub(step=next(made), skipped=0, params=None), {}, None)
   own.jitted_learn._cache_size = lambda: 1
-  own.jitted_movement = lambda *args: ({"moved_nats": 1.0}, "before", "after")
+  one = jnp.ones((1, 1))
+  moved = learner.Movement({"moved_nats": jnp.float32(1)}, one, one, one, None, None)
+  own.jitted_movement = lambda *args: moved
   monkeypatch.setattr(learner.rollouts, "to_device", lambda layout, x: x)
   monkeypatch.setattr(learner.plan, "padding", lambda *args: {})
   found = [own.learn(step, groups(1), WRITER) for step in range(5)]
-  assert [each.moved for each in found] == [
-    ("before", "after") if step % 2 == 0 else None for step in range(5)
-  ]
+  assert [each.moved is not None for each in found] == [step % 2 == 0 for step in range(5)]
+  assert [each.metrics.get("moved_nats") for each in found] == [1.0, None] * 2 + [1.0]
   assert [each.metrics["lr"] for each in found] == [0, 10, 20, 30, 40]
 
 
