@@ -60,7 +60,7 @@ def test_stale_tokens_that_nothing_weighs_are_told(tmp_path, capsys):
   [
     {},
     pytest.param({"sampler.tries": 2}, marks=pytest.mark.slow),
-    pytest.param({"data.redraw": 0.5}, marks=pytest.mark.slow),
+    pytest.param({"data.redraw": 0.5}, marks=[pytest.mark.slow, pytest.mark.long]),
   ],
   ids=str,
 )
@@ -77,7 +77,14 @@ def test_a_resumed_run_goes_on_with_what_was_unfinished(tmp_path, more):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "phase, count",
-  [("sample", 2), ("sample", 3), ("sample", 4), ("score", 3), ("learn", 4), ("save", 2)],
+  [
+    ("sample", 3),
+    ("learn", 4),
+    *(
+      pytest.param(*place, marks=pytest.mark.long)
+      for place in (("sample", 2), ("sample", 4), ("score", 3), ("save", 2))
+    ),
+  ],
 )
 def test_a_run_that_is_killed_ends_as_if_it_had_not_been(tmp_path, phase, count):
   runs = resume_test.Runs(tmp_path, tiny_runs.source(CARRIED))
@@ -88,7 +95,9 @@ def test_a_run_that_is_killed_ends_as_if_it_had_not_been(tmp_path, phase, count)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase, count", [("sample", 3), ("learn", 4)])
+@pytest.mark.parametrize(
+  "phase, count", [("sample", 3), pytest.param("learn", 4, marks=pytest.mark.long)]
+)
 def test_carried_episodes_survive_a_kill(tmp_path, phase, count):
   changes = EPISODES | {"sampler.carry": 4, "objective.mismatch": "token"}
   runs = resume_test.Runs(tmp_path, tiny_runs.source(changes))
