@@ -10,7 +10,7 @@ alternate, after one of each that compiles; the numbers are medians of --steps o
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
 
+from grpo_jax.data.loader import Batches
 from grpo_jax.distributed import sharding
 from grpo_jax.loops.carried import Carrier
 from grpo_jax.models.decoder import Decoder
@@ -50,32 +51,6 @@ class Step(NamedTuple):
   def speed(self) -> float:
     """Returns tokens a second."""
     return self.tokens / self.seconds
-
-
-class Numbered:
-  """Examples 0, 1, 2, ... one at a time."""
-
-  def __init__(self) -> None:
-    self.at = 0
-
-  def __iter__(self) -> Iterator[list[Example]]:
-    return self
-
-  def __next__(self) -> list[Example]:
-    self.at += 1
-    return [Example(str(self.at), "", "", {})]
-
-  def get_state(self) -> dict[str, Any]:
-    """Returns how many were taken."""
-    return {"at": self.at}
-
-  def set_state(self, state: dict[str, Any]) -> None:
-    """Restores `get_state()`."""
-    self.at = state["at"]
-
-  def contents(self) -> dict[str, str]:
-    """Returns nothing: no file is read."""
-    return {}
 
 
 def make_generator(sizes: dict[str, int], carry: int) -> tuple[Generator, Any]:
@@ -127,7 +102,8 @@ def measured(draw: Callable[[], Generated]) -> Step:
 def steps_of(sizes: dict[str, int], carry: int) -> Callable[[int], Step]:
   """Returns a function that samples step n, with or without carry."""
   generator, params = make_generator(sizes, carry)
-  examples, key = Numbered(), jax.random.key(1)
+  numbered = [Example(str(n), "", "", {}) for n in range(10_000)]
+  examples, key = Batches([numbered], prompts=1, seed=0, shuffle=False), jax.random.key(1)
   if carry:
     carrier = Carrier(
       examples, key, prompts=sizes["prompts"], carry=carry, max_age=sizes["max_age"]

@@ -9,6 +9,7 @@ import pytest
 import tiny
 from tiny_turns import Ids, environment
 
+from grpo_jax.data.loader import Batches
 from grpo_jax.loops.carried import Carrier
 from grpo_jax.sampling import episodes, rollouts, sampler, unfinished
 from grpo_jax.sampling.begun import Carried
@@ -18,26 +19,6 @@ from grpo_jax.types import Example, HostRollouts, Prompts
 
 P, C, KEY = 4, 2, jax.random.key(3)
 STEPS = 6
-
-
-class Counted:
-  """Examples 0, 1, 2, ... without end."""
-
-  def __init__(self) -> None:
-    self.at = 0
-
-  def __next__(self) -> list[Example]:
-    self.at += 1
-    return [example(self.at - 1)]
-
-  def get_state(self) -> dict[str, Any]:
-    return {"index": self.at}
-
-  def set_state(self, state: dict[str, Any]) -> None:
-    self.at = state["index"]
-
-  def contents(self) -> dict[str, str]:
-    return {}
 
 
 def example(n: int) -> Example:
@@ -57,7 +38,13 @@ def generator(mesh: Any = tiny.ONE, most: int = 0, played: Any = None, **changes
 
 
 def carrier(carry: int = C, max_age: int = 2) -> Carrier:
-  return Carrier(Counted(), KEY, prompts=P, carry=carry, max_age=max_age)
+  return Carrier(
+    Batches([[example(n) for n in range(99)]], prompts=1, seed=0, shuffle=False),
+    KEY,
+    prompts=P,
+    carry=carry,
+    max_age=max_age,
+  )
 
 
 def run(
