@@ -42,7 +42,7 @@ SAMPLER = {  # flags that are settings of the sampler
 
 
 class Policy(NamedTuple):
-  """A policy that can be asked."""
+  """Holds a policy that can be asked."""
 
   model: "Model"
   stream: "Stream"

@@ -30,7 +30,7 @@ OF_ENVIRONMENT = tuple(name for name in sections.KINDS if name.startswith("envir
 
 
 class Player(NamedTuple):
-  """A policy, with the environment that answers its turns."""
+  """Holds a policy, with the environment that answers its turns."""
 
   generator: "Generator"
   params: Any  # the policy's tree

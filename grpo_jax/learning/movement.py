@@ -20,7 +20,7 @@ SHORT, AT_BOUND, PAST_BOUND, NO_BOUND = 0, 1, 2, 3  # where a token's ratio stan
 
 
 class Movement(NamedTuple):
-  """How an update moved the probabilities of its rollouts."""
+  """Tells how an update moved the probabilities of its rollouts."""
 
   metrics: dict[str, Array]
   before: Array  # [P, G] log-probs of the completions before the update

@@ -71,7 +71,7 @@ class Collector(NamedTuple):
 
   @property
   def data(self) -> Data:
-    """What checkpoints save: the position in the data, with what is carried."""
+    """Returns what checkpoints save: the position in the data, with what is carried."""
     return self.carrier or self.batches
 
   @property

@@ -130,7 +130,7 @@ def test_the_tower_of_hanoi_is_solved(stop):
 
 
 def test_a_number_is_found_by_halving():
-  """The game adds the brackets that an action lacks."""
+  """Adds, as the game does, the brackets that an action lacks."""
   needs_package()
   example, actions = question("GuessTheNumber-v0", max_number=15), []
   low, high = 1, 15
@@ -155,7 +155,7 @@ def test_two_invalid_actions_in_a_row_end_a_game():
 
 @pytest.mark.parametrize("name", ["textarena", textarena.__file__])
 def test_workers_answer_as_this_process_does(name):
-  """A file of this name, run by its path, does not hide the package of the same name."""
+  """Finds the package of the same name from a file that is run by its path."""
   needs_package()
   example = question("Minesweeper-v0", index=2)
   want, _ = episode(example, ["[3 3]", "[0 0]"])

@@ -23,7 +23,7 @@ GUESS = {"name": "guess", "arguments": [["guesses", 5]], "turns": 6}
 
 @pytest.fixture
 def trained(tmp_path):
-  """The folder of a run that was trained with an environment."""
+  """Returns the folder of a run that was trained with an environment."""
   (tmp_path / "run" / "checkpoints" / "3").mkdir(parents=True)
   config = {"environment": GUESS, "rewards": {"deadline": 2.0}}
   (tmp_path / "run" / "config.json").write_text(json.dumps(config))

@@ -1,4 +1,4 @@
-"""The program that measures carried rollouts."""
+"""Tests the program that measures carried rollouts."""
 
 import pytest
 
