@@ -14,7 +14,7 @@ import jax
 import pytest
 from hostile_edits import CONFIG, DECODER
 
-from experiments import evaluate, sample, sources
+from experiments import asking, evaluate, sources
 from grpo_jax.errors import DataError, GrpoError, said_of
 from grpo_jax.setup import build, defaults, experiment
 from grpo_jax.tokenizer import chat
@@ -138,7 +138,7 @@ ALIKE = (
 
 def ask(folder: str) -> None:
   """Does with a folder what experiments.sample does."""
-  policy = sample.load(folder, None, {})
+  policy = asking.load(folder, None, {})
   policy.model.render("two?")
 
 
