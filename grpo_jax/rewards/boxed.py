@@ -86,9 +86,9 @@ def answer_of(completion: Completion) -> Hashable | None:
 
 def check_arguments() -> None:
   """Starts the processes, which need math-verify."""
-  for process in _processes():
+  for process in _pool().processes:
     process.start()
-  for process in _processes():
+  for process in _pool().processes:
     if "error" in process.ask({"pairs": []}):
       raise SettingError(
         "rewards.functions, eval.reward: boxed.boxed_correct needs math-verify, which is missing "
@@ -145,7 +145,7 @@ def _compare(wanted: Sequence[Pairs]) -> None:
   known = _known()
   if len(known) + len(wanted) > KEPT:
     known.clear()
-  replies = worker.ask_all(_processes(), [{"pairs": pairs} for pairs in wanted])
+  replies = _pool().ask_all([{"pairs": pairs} for pairs in wanted])
   for pairs, reply in zip(wanted, replies, strict=True):
     if "error" in reply:
       known[pairs] = reply["error"]
@@ -160,6 +160,6 @@ def _known() -> dict[Pairs, dict[tuple[str, str], bool] | str]:
 
 
 @functools.cache
-def _processes() -> tuple[worker.Process, ...]:
+def _pool() -> worker.Pool:
   """Returns the processes that compare, not started yet."""
-  return tuple(worker.Process("grpo_jax.rewards.algebra") for _ in range(WORKERS))
+  return worker.Pool([worker.Process("grpo_jax.rewards.algebra") for _ in range(WORKERS)])

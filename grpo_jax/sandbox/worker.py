@@ -10,18 +10,20 @@ rewards/algebra.py) calls `serve`; the run holds a `Process`.
 """
 
 import atexit
-import collections
 import contextlib
 import json
 import os
 import pathlib
+import queue
 import resource
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent import futures
 from typing import IO
 
 from grpo_jax.aliases import Json
@@ -109,47 +111,78 @@ class Process:
     """
     if self.process is None:
       return None
-    process, pipes = self.process, self._pipes
+    process, (requests, replies) = self.process, self._pipes
     self.process = None
-    for pipe in pipes:
-      with contextlib.suppress(OSError):  # the process has not read all of its input
-        pipe.close()
+    with contextlib.suppress(OSError):  # the process has not read all of its input
+      requests.close()
     # an idle process ends when its input does
     with contextlib.suppress(subprocess.TimeoutExpired):
       process.wait(timeout=patience)
-    with contextlib.suppress(ProcessLookupError):
-      os.killpg(process.pid, signal.SIGKILL)
+    _kill(process)
+    replies.close()  # after its end, for which a thread of a `Pool` may wait here
     started.discard(process.pid)
     return process.wait()
 
+  def kill(self) -> None:
+    """Ends the process with its children, at once; who waits for a reply gets an error."""
+    if self.process is not None:
+      _kill(self.process)
 
-def ask_all(processes: Sequence[Process], requests: Sequence[Message]) -> list[Message]:
-  """Returns the replies to requests, in their order; see `Process.ask`.
 
-  Each process has one request at a time and gets the next one when it has replied, so that a slow
-  request delays no other process.
+def _kill(process: subprocess.Popen[bytes]) -> None:
+  with contextlib.suppress(ProcessLookupError):
+    os.killpg(process.pid, signal.SIGKILL)
+
+
+class Pool:
+  """Asks several processes at the same time, each for one reply at a time.
+
+  A process gets the next request as soon as it has replied, so that a slow request delays no other
+  process. A thread waits for each process, and none of them keeps Python from ending.
   """
-  replies: list[Message] = [{} for _ in requests]
-  waiting, free = collections.deque(enumerate(requests)), list(processes)
-  busy: dict[int, tuple[int, Process]] = {}  # file descriptor -> index of the request, process
-  try:
-    while waiting or busy:
-      while waiting and free:
-        (index, request), process = waiting.popleft(), free.pop()
-        process.send(request)
-        busy[process.fileno()] = index, process
-      poll = select.poll()
-      for fd in busy:
-        poll.register(fd, select.POLLIN)
-      for fd, _ in poll.poll():
-        index, process = busy.pop(fd)
-        replies[index] = process.receive()
-        free.append(process)
-  except BaseException:  # an interrupt: the pending replies must not answer later requests
-    for _, process in busy.values():
-      process.stop(patience=0.0)  # hundreds of them may hang
-    raise
-  return replies
+
+  def __init__(self, processes: Sequence[Process]):
+    """Makes a pool of processes of one program; they are started when they are asked."""
+    self.processes = list(processes)
+    self._waiting: queue.SimpleQueue[tuple[futures.Future[Message], Message]] = queue.SimpleQueue()
+    self._started = False
+
+  def submit(self, request: Message) -> futures.Future[Message]:
+    """Returns what will be the reply to a request, see `Process.ask`."""
+    if not self._started:
+      self._started = True
+      for process in self.processes:
+        threading.Thread(target=self._answer, args=(process,), daemon=True).start()
+    future: futures.Future[Message] = futures.Future()
+    self._waiting.put((future, request))
+    return future
+
+  def ask_all(self, requests: Sequence[Message]) -> list[Message]:
+    """Returns the replies to requests, in their order."""
+    replies = [self.submit(request) for request in requests]
+    try:
+      return [reply.result() for reply in replies]
+    except BaseException:
+      self.drop(replies)
+      raise
+
+  def drop(self, replies: Iterable[futures.Future[Message]]) -> None:
+    """Gives replies up, after an interrupt; processes that are asked for one are ended."""
+    left = {reply for reply in replies if not reply.cancel()}
+    while left := futures.wait(left, timeout=0.0).not_done:
+      for process in self.processes:
+        process.kill()  # hundreds of them may hang
+      futures.wait(left, timeout=0.1)
+
+  def _answer(self, process: Process) -> None:
+    """Has a process reply to the waiting requests, one after the other."""
+    while True:
+      future, request = self._waiting.get()
+      if future.set_running_or_notify_cancel():
+        try:
+          future.set_result(process.ask(request))
+        except BaseException as error:  # raised where the result is asked for
+          future.set_exception(error)
 
 
 def serve(
@@ -183,6 +216,20 @@ def serve(
     # process's children.
     child.requests.close()
     os.waitpid(child.pid, 0)
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+  """Drops what a block of code prints: the standard output is the pipe of the replies."""
+  replies, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+  os.dup2(null, 1)
+  try:
+    yield
+  finally:
+    sys.stdout.flush()
+    os.dup2(replies, 1)
+    os.close(replies)
+    os.close(null)
 
 
 class _Child:

@@ -4,12 +4,9 @@ The file of the environment is read here before a child is forked, so that a chi
 has ended is replaced at once.
 """
 
-import contextlib
 import functools
 import json
-import os
 import sys
-from collections.abc import Iterator
 
 from grpo_jax.aliases import Json
 from grpo_jax.environments import base
@@ -30,25 +27,11 @@ def describe(name: str, arguments: Json, seconds: float) -> str:
   return json.dumps({"name": name, "arguments": arguments, "seconds": seconds, "path": sys.path})
 
 
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-  """Drops what a block of code prints: the standard output is the pipe of the replies."""
-  replies, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-  os.dup2(null, 1)
-  try:
-    yield
-  finally:
-    sys.stdout.flush()
-    os.dup2(replies, 1)
-    os.close(replies)
-    os.close(null)
-
-
 def main(described: str) -> None:
   """Answers the requests of the standard input."""
   about = json.loads(described)
   sys.path[:] = about["path"]
-  with _silent():
+  with worker.silent():
     code = modules.module("grpo_jax.environments", about["name"], "environment.name")
     functions = base.functions(vars(code), about["arguments"])
   seconds = about["seconds"] or 10.0**8

@@ -64,6 +64,4 @@ def in_processes(described: str, workers: int) -> Callable[[Sequence[Json]], lis
     workers: number of processes.
   """
   module = environment_worker.__name__
-  return functools.partial(
-    worker.ask_all, [worker.Process(module, described) for _ in range(workers)]
-  )
+  return worker.Pool([worker.Process(module, described) for _ in range(workers)]).ask_all

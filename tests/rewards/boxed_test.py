@@ -122,7 +122,8 @@ def test_what_is_plain_needs_no_process(monkeypatch):
 
 
 def test_without_math_verify_the_setting_is_refused(monkeypatch):
-  monkeypatch.setattr(boxed, "_processes", lambda: (worker.Process("grpo_jax.rewards.missing"),))
+  missing = worker.Pool([worker.Process("grpo_jax.rewards.missing")])
+  monkeypatch.setattr(boxed, "_pool", lambda: missing)
   with pytest.raises(
     SettingError, match=r"boxed.boxed_correct needs math-verify.*pip install -e '\.\[math\]'"
   ):
@@ -156,7 +157,7 @@ def test_hostile_answers_delay_nobody(table, tmp_path):
   # 7 divides nothing of 500: the hostile ones lie everywhere
   batch = [batch[i * 7 % 500] for i in range(500)]
   boxed._known().clear()
-  for process in boxed._processes():
+  for process in boxed._pool().processes:
     process.stop()
   boxed.check_arguments()
   before, start, own = (
@@ -168,7 +169,7 @@ def test_hostile_answers_delay_nobody(table, tmp_path):
   combine.ahead([boxed.score_ahead], examples, groups)
   scores = combine.score([("boxed", boxed.boxed_correct, 1.0)], examples, groups, 1, deadline=10.0)
   seconds, own = time.perf_counter() - start, time.process_time() - own
-  for process in boxed._processes():
+  for process in boxed._pool().processes:
     process.stop()
   after = resource.getrusage(resource.RUSAGE_CHILDREN)  # with the start of the processes
   theirs = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

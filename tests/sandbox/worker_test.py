@@ -1,4 +1,6 @@
-"""Child processes with limits."""
+"""Child processes with limits, and pools of them."""
+
+import time
 
 from conftest import ROOT
 
@@ -46,3 +48,46 @@ def test_limits_of_a_process(tmp_path, monkeypatch):
   assert process.ask({"do": "nothing"}) == {"error": "ended its process with code -9"}
   assert process.ask({"do": "nothing"}) == {"did": "nothing"}
   process.stop()
+
+
+NAPS = """
+import sys, time
+sys.path.insert(0, {root!r})
+from grpo_jax.sandbox import worker as apart
+
+def answer(request):
+  time.sleep(request["seconds"])
+  return {{"slept": request["seconds"]}}
+
+if __name__ == "__main__":
+  apart.serve(answer, 128 * 2**20, 30.0)
+"""
+
+
+def naps(tmp_path, monkeypatch, count):
+  (tmp_path / "naps.py").write_text(NAPS.format(root=str(ROOT)))
+  monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+  return worker.Pool([worker.Process("naps") for _ in range(count)])
+
+
+def test_a_slow_request_of_a_pool_holds_up_no_other(tmp_path, monkeypatch):
+  pool, ended = naps(tmp_path, monkeypatch, 2), []
+  replies = {}
+  for seconds in (3.0, 0.0, 0.1, 0.2):
+    replies[seconds] = pool.submit({"seconds": seconds})
+    replies[seconds].add_done_callback(lambda _, seconds=seconds: ended.append(seconds))
+  assert [reply.result() for reply in replies.values()] == [{"slept": s} for s in replies]
+  assert ended == [0.0, 0.1, 0.2, 3.0]
+
+
+def test_replies_that_are_dropped_end_their_processes_and_answer_nothing_later(
+  tmp_path, monkeypatch
+):
+  pool = naps(tmp_path, monkeypatch, 2)
+  assert pool.ask_all([{"seconds": 0.0}] * 2) == [{"slept": 0.0}] * 2
+  replies, start = [pool.submit({"seconds": 20.0}) for _ in range(4)], time.monotonic()
+  while not any(reply.running() for reply in replies):
+    time.sleep(0.01)
+  pool.drop(replies)
+  assert time.monotonic() - start < 10 and all(reply.done() for reply in replies)
+  assert pool.ask_all([{"seconds": 0.1}] * 3) == [{"slept": 0.1}] * 3

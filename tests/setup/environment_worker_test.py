@@ -8,7 +8,7 @@ import time
 import pytest
 
 from grpo_jax.environments import base
-from grpo_jax.sandbox.worker import Process, ask_all
+from grpo_jax.sandbox.worker import Pool, Process
 from grpo_jax.setup import environment_worker
 from grpo_jax.types import STOPPED, Completion, Example
 
@@ -61,10 +61,10 @@ def processes(tmp_path_factory):
 
 
 def test_replies_are_in_the_order_of_the_requests(processes):
-  replies = ask_all(processes, [first(str(n)) for n in range(9)])
+  replies = Pool(processes).ask_all([first(str(n)) for n in range(9)])
   state = {"answer": "42", "key": 5, "more": [1]}
   assert replies == [{"turn": [state, f"{n}: 42", 0.5]} for n in range(9)]
-  later = ask_all(processes, [base.next_request({"answer": "7"}, completion("a"))])
+  later = Pool(processes).ask_all([base.next_request({"answer": "7"}, completion("a"))])
   assert later == [{"turn": [{"answer": "7"}, "a: 7", 0.5]}]
 
 
@@ -80,7 +80,7 @@ def test_replies_are_in_the_order_of_the_requests(processes):
   ],
 )
 def test_a_bad_turn_is_a_fault_and_the_next_one_is_answered(processes, what, why):
-  bad, good = ask_all(processes[:1], [first(what), first("fine")])
+  bad, good = Pool(processes[:1]).ask_all([first(what), first("fine")])
   assert bad.keys() == {"error"}
   assert re.search(why, bad["error"]), bad
   assert good["turn"][1] == "fine: 42"
@@ -89,7 +89,7 @@ def test_a_bad_turn_is_a_fault_and_the_next_one_is_answered(processes, what, why
 def test_an_interrupt_does_not_wait_for_each_process_that_hangs(processes):
   described = processes[0].arguments[0].replace('"seconds": 2.0', '"seconds": 0')
   hanging = [Process(MODULE, described) for _ in range(8)]
-  assert all(reply["turn"] for reply in ask_all(hanging, [first("fine")] * 8))
+  assert all(reply["turn"] for reply in Pool(hanging).ask_all([first("fine")] * 8))
 
   def interrupt(*_):
     raise KeyboardInterrupt
@@ -99,7 +99,7 @@ def test_an_interrupt_does_not_wait_for_each_process_that_hangs(processes):
     signal.setitimer(signal.ITIMER_REAL, 0.5)
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-      ask_all(hanging, [first("hang")] * 8)
+      Pool(hanging).ask_all([first("hang")] * 8)
   finally:
     signal.signal(signal.SIGALRM, before)
   assert time.monotonic() - start < 3.5
@@ -107,7 +107,7 @@ def test_an_interrupt_does_not_wait_for_each_process_that_hangs(processes):
 
 
 def test_what_an_environment_prints_is_no_reply(processes):
-  (reply,) = ask_all(processes, [first("print")])
+  (reply,) = Pool(processes).ask_all([first("print")])
   assert reply["turn"][1] == "print: 42"
 
 
@@ -120,7 +120,7 @@ sys.stdout.write("x" * 100_000)
 """
   (tmp_path / "loud.py").write_text(loud + BAD)
   own = environment_worker.describe(str(tmp_path / "loud.py"), {"more": []}, 2.0)
-  (reply,) = ask_all([Process(MODULE, own)], [first("ok")])
+  (reply,) = Pool([Process(MODULE, own)]).ask_all([first("ok")])
   assert reply["turn"][1] == "ok: 42"
 
 
@@ -128,7 +128,7 @@ def test_an_environment_may_write_files(processes, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   described = json.loads(processes[0].arguments[0])
   own = environment_worker.describe(described["name"], described["arguments"], 2.0)
-  (reply,) = ask_all([Process(MODULE, own)], [first("file")])
+  (reply,) = Pool([Process(MODULE, own)]).ask_all([first("file")])
   assert reply["turn"] and (tmp_path / "note.txt").read_text() == "written"
 
 
@@ -137,5 +137,5 @@ def test_a_module_of_the_working_directory_is_found(tmp_path, monkeypatch):
   (tmp_path / "mine" / "game.py").write_text(BAD)
   monkeypatch.syspath_prepend(tmp_path)
   own = environment_worker.describe("mine.game", {"more": []}, 2.0)
-  (reply,) = ask_all([Process(MODULE, own)], [first("ok")])
+  (reply,) = Pool([Process(MODULE, own)]).ask_all([first("ok")])
   assert reply["turn"][1] == "ok: 42"
