@@ -3,6 +3,7 @@
 jax is imported only when a policy is loaded.
 """
 
+import dataclasses
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from grpo_jax.errors import CheckpointError
 from grpo_jax.run import provenance
 
 if TYPE_CHECKING:
-  from grpo_jax.sampling.stream import Stream
+  from grpo_jax.sampling.sampler import Sampler
   from grpo_jax.setup.build import Model
   from grpo_jax.setup.experiment import Experiment
   from grpo_jax.types import Completion
@@ -45,7 +46,7 @@ class Policy(NamedTuple):
   """Holds a policy that can be asked."""
 
   model: "Model"
-  stream: "Stream"
+  sampler: "Sampler"
   ready: Any  # its weights, as they decode
   seed: int
 
@@ -117,12 +118,14 @@ def make_experiment(
 
 def load(path: str, step: int | None, numbers: dict[str, Any], like: str | None = None) -> Policy:
   """Returns the policy of a folder or run, asked as that of the run `like`, if given."""
-  from grpo_jax.sampling import stream
+  from grpo_jax.sampling import sampler
 
   asked = make_experiment(path, numbers, like)
   model = sources.model(asked, path, step)
-  made = stream.make_stream(model.decoder, asked.sampler, model.stop, model.stop_table)
-  return Policy(model, made, made.sampler.ready(model.load()), numbers.get("seed", 0))
+  # a slot for each answer, so that all of them grow at the same time
+  each = dataclasses.replace(asked.sampler, slots=0)
+  made = sampler.make_sampler(model.decoder, each, model.stop, model.stop_table)
+  return Policy(model, made, made.ready(model.load()), numbers.get("seed", 0))
 
 
 def sample(
@@ -138,21 +141,21 @@ def sample(
   """
   import numpy as np
 
-  from grpo_jax.sampling import rollouts
+  from grpo_jax.sampling import rollouts, stream
   from grpo_jax.setup import build
   from grpo_jax.types import Prompts
 
   ids = [policy.model.render(question) for question in questions]
-  shards = policy.stream.sampler.layout.size("prompt")
+  shards = policy.sampler.layout.size("prompt")
   height = -(-max(rows, len(ids)) // shards) * shards
   tokens = np.zeros((height, width_for(max(map(len, ids)))), np.int32)
   for row, prompt in zip(tokens, ids):
     row[: len(prompt)] = prompt
   lengths = np.array([*map(len, ids), *[0] * (len(tokens) - len(ids))], np.int32)
-  prompts = rollouts.to_device(policy.stream.sampler.layout, Prompts(tokens, lengths))
+  prompts = rollouts.to_device(policy.sampler.layout, Prompts(tokens, lengths))
   key = build.key(policy.seed, build.SAMPLE, turn)
-  for arrays in policy.stream(policy.ready, prompts, key, EVERY):
-    groups = list(zip(*arrays))[: len(ids)]
+  for part in stream.parts(policy.sampler, policy.ready, prompts, key, EVERY):
+    groups = list(zip(part.seen.tokens, part.seen.lengths, part.seen.ended))[: len(ids)]
     yield [
       [rollouts.completion(*fields, policy.model.tokenizer) for fields in zip(*group)]
       for group in groups

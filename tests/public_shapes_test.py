@@ -502,8 +502,13 @@ CASES = {
   "sampler.decode_layout": None,  # no arrays
   "sampler.decode_shardings": None,
   "sampler.make_setup": None,
-  "sampler.on_mesh": None,
   "sampler.sample": None,  # test_arithmetic_traces
+  "sampler.joined": None,
+  "sampler.completions": (
+    in_the_loop(lambda setup, params, *x: sampler.completions(*x)),
+    LOOP,
+    [(P, G)] * 2 + [(P, G, L)] * 3 + [(1,)] * 3,
+  ),
   "sampler.prefill": (
     in_the_loop(lambda setup, params, queue, slots: queue.first),
     LOOP,
@@ -543,7 +548,11 @@ CASES = {
     LOOP,
     (S, D),
   ),
-  "decode_loop.refill_and_decode": (in_the_loop(decode_loop.refill_and_decode), LOOP, SLOTS),
+  "decode_loop.refill_and_decode": (
+    in_the_loop(lambda *x: decode_loop.refill_and_decode(*x[:3], None, x[3])),
+    LOOP,
+    SLOTS,
+  ),
   "decode_loop.decode_until_done": (in_the_loop(decode_loop.decode_until_done), LOOP, SLOTS),
   "decode_loop.unfinished": (
     in_the_loop(lambda setup, params, *x: decode_loop.unfinished(setup, *x)),
@@ -560,9 +569,14 @@ CASES = {
     (),
   ),
   "decode_loop.proceeds": (
-    in_the_loop(lambda setup, params, *x: decode_loop.proceeds(setup, x[0], 0, 4, x[1])),
+    in_the_loop(lambda setup, params, *x: decode_loop.proceeds(setup, x[0], 0, 4, None, x[1])),
     LOOP,
     (),
+  ),
+  "decode_loop.has_ended": (
+    in_the_loop(lambda setup, params, *x: decode_loop.has_ended(setup, *x)),
+    LOOP,
+    (P * G,),
   ),
   "decode_loop.can_refill": (in_the_loop(lambda *x: decode_loop.can_refill(x[-1])), LOOP, ()),
   "decode_loop.can_decode": (in_the_loop(lambda *x: decode_loop.can_decode(0, 4, x[-1])), LOOP, ()),

@@ -137,20 +137,29 @@ def start(setup: SamplerSetup, queue: Queue) -> Slots:
 # -- the loop
 
 
-def decode_until_done(setup: SamplerSetup, params: Params, queue: Queue, slots: Slots) -> Slots:
-  """Returns the slots after the last sample of the queue has ended, or enough groups have."""
-  step = functools.partial(refill_and_decode, setup, params, queue)
-  return jax.lax.while_loop(functools.partial(unfinished, setup, queue), step, slots)
+def decode_until_done(
+  setup: SamplerSetup, params: Params, queue: Queue, slots: Slots, until: Array | None = None
+) -> Slots:
+  """Returns the slots after the last sample of the queue has ended, or enough groups have.
+
+  With `until` it returns after so many steps in all (`[]` int32), if not before.
+  """
+  step = functools.partial(refill_and_decode, setup, params, queue, until)
+  goes_on = functools.partial(_unfinished_before, setup, queue, until)
+  return jax.lax.while_loop(goes_on, step, slots)
 
 
-def refill_and_decode(setup: SamplerSetup, params: Params, queue: Queue, slots: Slots) -> Slots:
+def refill_and_decode(
+  setup: SamplerSetup, params: Params, queue: Queue, until: Array | None, slots: Slots
+) -> Slots:
   """Returns the slots after refills and decoding, until a slot can be refilled again.
 
-  It decodes for at most one turn around the ring of columns (see kv_cache.py).
+  It decodes for at most one turn around the ring of columns (see kv_cache.py), and no step after
+  the first `until`, if given.
   """
   slots = jax.lax.while_loop(can_refill, functools.partial(refill, setup, queue), slots)
   for block, (begin, end) in enumerate(setup.blocks):
-    in_block = functools.partial(proceeds, setup, queue, begin, end)
+    in_block = functools.partial(proceeds, setup, queue, begin, end, until)
     decode = functools.partial(decode_step, setup, params, queue, block)
     slots = jax.lax.while_loop(in_block, decode, slots)
   return slots
@@ -162,13 +171,25 @@ def unfinished(setup: SamplerSetup, queue: Queue, slots: Slots) -> Array:
   return left & needs_more(setup, queue, slots)
 
 
+def _unfinished_before(
+  setup: SamplerSetup, queue: Queue, until: Array | None, slots: Slots
+) -> Array:
+  left = unfinished(setup, queue, slots)
+  return left if until is None else left & (slots.step < until)
+
+
+def has_ended(setup: SamplerSetup, queue: Queue, slots: Slots) -> Array:
+  """Returns which samples get no more tokens, `[N]` bool."""
+  limits = queue.limits(setup.length, jnp.arange(queue.real.shape[0]))
+  return slots.stopped | (slots.lengths >= limits) | ~queue.real
+
+
 def needs_more(setup: SamplerSetup, queue: Queue, slots: Slots) -> Array | bool:
   """Returns whether what is not complete may not be left to a later rollout, `[]` bool."""
   if queue.due is None:
     return True
-  n, prompts = queue.real.shape[0], queue.due.shape[0]
-  ended = slots.stopped | (slots.lengths >= queue.limits(setup.length, jnp.arange(n))) | ~queue.real
-  complete = ended.reshape(prompts, queue.group).all(axis=1)
+  prompts = queue.due.shape[0]
+  complete = has_ended(setup, queue, slots).reshape(prompts, queue.group).all(axis=1)
   return (complete.sum() < prompts - setup.carry) | (queue.due & ~complete).any()
 
 
@@ -183,9 +204,12 @@ def can_decode(begin: int, end: int, slots: Slots) -> Array:
   return slots.active.any() & ~can_refill(slots) & (column >= begin) & (column < end)
 
 
-def proceeds(setup: SamplerSetup, queue: Queue, begin: int, end: int, slots: Slots) -> Array:
+def proceeds(
+  setup: SamplerSetup, queue: Queue, begin: int, end: int, until: Array | None, slots: Slots
+) -> Array:
   """Returns whether the next step is needed and decodes into [begin, end), `[]` bool."""
-  return can_decode(begin, end, slots) & needs_more(setup, queue, slots)
+  needed = can_decode(begin, end, slots) & needs_more(setup, queue, slots)
+  return needed if until is None else needed & (slots.step < until)
 
 
 def next_in_queue(queue: Queue, sample: Array) -> Array:

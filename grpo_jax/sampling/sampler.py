@@ -4,7 +4,9 @@ A slot decodes one completion. With a slot for every sample, those of a prompt r
 values in place. With fewer, a slot whose completion ends takes the next waiting sample of any
 prompt, whose keys and values are copied into it.
 
-    sampler.py      inputs and outputs of a rollout, the prefill, and the shards of a mesh
+    sampler.py      inputs and outputs of a rollout, and the prefill
+    shards.py       what each shard of a mesh is given and returns
+    stream.py       a rollout in parts, whose completions are read as they end
     decode_loop.py  the slots, and the loop that refills them and decodes
     next_token.py   from a hidden state to the next token
     kv_cache.py     the keys and values that slots attend to, and their attention
@@ -22,8 +24,6 @@ import dataclasses
 import functools
 import math
 import operator
-from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,28 +39,12 @@ from grpo_jax.models import int8, lora
 from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.ops import decoding
 from grpo_jax.sampling import begun as begun_samples
-from grpo_jax.sampling import decode_loop, kv_cache, next_token
+from grpo_jax.sampling import decode_loop, kv_cache, next_token, shards
 from grpo_jax.sampling.begun import Begun, Carried
-from grpo_jax.sampling.decode_loop import FirstTokens, Queue
+from grpo_jax.sampling.decode_loop import FirstTokens, Queue, Slots
 from grpo_jax.sampling.next_token import Noise, SamplerSetup
+from grpo_jax.sampling.shards import Request
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts
-
-
-class Request(NamedTuple):
-  """Inputs of one rollout, or of one shard of it."""
-
-  prompts: Prompts  # [P, Lp]
-  prompt_ids: Array  # [P] int32, a number of each prompt, which its noise depends on
-  sample_ids: Array  # [G] int32, index of each sample in the whole group
-  key: Array  # of this rollout
-  forced_lengths: Array | None  # [P, G] int32, lengths in place of stop tokens; None: stop tokens
-  stop_table: Array | None  # [states, V] uint16, see tokenizer/stop_texts.py; None: no stop texts
-  begun: Begun[Array] | None = None  # the samples' tokens so far; None: no sample has begun
-  due: Array | None = None  # [P] bool, see begun.Carried; None: all prompts are
-
-
-# (params, request) -> (completions, counts), see `roll_out`
-RollOut = Callable[[Params, Request], tuple[dict[str, Array], dict[str, Array]]]
 
 
 def decode_params(decoder: Decoder, dtype: str, weights_dtype: str, params: Params) -> Params:
@@ -156,7 +140,12 @@ def roll_out(
   """
   queue = prefill(setup, params, request, prompt_size)
   slots = decode_loop.decode_until_done(setup, params, queue, decode_loop.start(setup, queue))
-  completions = {
+  return completions(queue, slots)
+
+
+def completions(queue: Queue, slots: Slots) -> tuple[dict[str, Array], dict[str, Array]]:
+  """Returns the completions of one shard, and counts, see `roll_out`."""
+  found = {
     "tokens": slots.tokens,
     "lengths": slots.lengths,
     "ended": jnp.where(slots.stopped, STOPPED, TRUNCATED),
@@ -165,26 +154,8 @@ def roll_out(
   }
   counts = {"busy": slots.busy, "slot_steps": slots.step * slots.age.shape[0], "steps": slots.step}
   leading = (queue.prompt_lengths.shape[0], queue.group)
-  completions = {name: x.reshape(*leading, *x.shape[1:]) for name, x in completions.items()}
-  return completions, {name: x[None] for name, x in counts.items()}
-
-
-def on_mesh(setup: SamplerSetup, run: RollOut) -> RollOut:
-  """Returns `run` (see `roll_out`) as a function of the whole batch, which runs in every shard."""
-  mesh = setup.decoder.layout.mesh
-  if mesh.size == 1:
-    return run
-  prompt, sample = PartitionSpec(setup.prompt_axes), PartitionSpec(setup.sample_axes)
-  both = PartitionSpec(setup.prompt_axes, setup.sample_axes)
-  shard, whole = PartitionSpec(setup.prompt_axes + setup.sample_axes), PartitionSpec()
-  return jax.shard_map(
-    run,
-    mesh=mesh,
-    in_specs=(whole, Request._make([prompt, prompt, sample, whole, both, whole, both, prompt])),
-    out_specs=(both, shard),
-    axis_names=set(setup.prompt_axes + setup.sample_axes),
-    check_vma=False,
-  )
+  found = {name: x.reshape(*leading, *x.shape[1:]) for name, x in found.items()}
+  return found, {name: x[None] for name, x in counts.items()}
 
 
 def decode_layout(layout: Layout, tensor: int) -> Layout:
@@ -299,11 +270,20 @@ def sample(
     numbers, due = carried
   samples = jnp.arange(setup.group)
   request = Request(prompts, numbers, samples, key, ends, stop_table, begun, due)
-  run = on_mesh(setup, functools.partial(roll_out, setup, prompt_size))
-  completions, counts = run(params, request)
-  fields: Json = completions
+  specs = shards.specs(setup)
+  run = shards.on_mesh(
+    setup,
+    functools.partial(roll_out, setup, prompt_size),
+    (specs.whole, specs.request),
+    (specs.samples, specs.shard),
+  )
+  return joined(prompts, *run(params, request))
+
+
+def joined(prompts: Prompts, found: Json, counts: Json) -> tuple[Rollouts, dict[str, Array]]:
+  """Returns rollouts and statistics, from the completions and counts of all shards."""
   use = counts["busy"].sum() / jnp.maximum(counts["slot_steps"].sum(), 1)
-  return Rollouts(prompts, **fields), {"slot_use": use, "decode_steps": counts["steps"].max()}
+  return Rollouts(prompts, **found), {"slot_use": use, "decode_steps": counts["steps"].max()}
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,110 +1,197 @@
-"""A rollout that can be read while it is sampled, a few tokens at a time.
+"""A rollout in parts: what has been sampled is read on the host while the next part decodes.
 
-Noise is a function of (key, prompt, sample, position) as in `sampler.Sampler`, so that the
-completions are the same. On several devices the shards of prompts do not wait for one another, and
-there is nothing to read before the end.
+    sampler.py    | prefill | decode ...................................... |
+    here          | prefill | part | part | part | part | part | part | part |
+    the host                       read   read   read   read   read   read   read
+
+One program prefills, and one decodes a part: so many more steps, or what is left of them. The next
+part is asked for before the host reads the last one, so that no device waits for the host. The
+noise of a token is a function of (key, prompt, sample, position), and slots are refilled in the
+same order, so that the completions are those of `Sampler`, on any mesh.
 
 Shape letters: P prompts, G samples of each, L completion tokens.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax.config import settings
-from grpo_jax.models.decoder import Decoder, Params
-from grpo_jax.sampling import decode_loop, sampler
+from grpo_jax.distributed import hosts
+from grpo_jax.models.decoder import Params
+from grpo_jax.sampling import decode_loop, sampler, shards
+from grpo_jax.sampling.begun import Begun, Carried
 from grpo_jax.sampling.decode_loop import Queue, Slots
 from grpo_jax.sampling.next_token import SamplerSetup
-from grpo_jax.sampling.sampler import Request
-from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts
+from grpo_jax.sampling.sampler import Sampler
+from grpo_jax.sampling.shards import Request
+from grpo_jax.types import Array, Prompts, Rollouts
+
+Tree = TypeVar("Tree")  # a pytree of arrays
+
+LEAST = 16  # steps in a part of a rollout that is read for its finished completions
+PARTS = 32  # that such a rollout has at most, if every sample has a slot
 
 
-class Sampled(NamedTuple):
-  """Tokens sampled so far, numpy."""
+class Seen(NamedTuple):
+  """What has been sampled so far, numpy; samples of other processes are zeros."""
 
-  tokens: np.ndarray  # [P, G, L]
-  lengths: np.ndarray  # [P, G], number of tokens sampled
-  ended: np.ndarray  # [P, G], STOPPED or TRUNCATED; meaningless before the end
+  tokens: np.ndarray  # [P, G, L] int32
+  lengths: np.ndarray  # [P, G] int32, number of tokens sampled
+  ended: np.ndarray  # [P, G] int32, STOPPED or TRUNCATED; meaningless before a sample is finished
+  finished: np.ndarray  # [P, G] bool, whether it gets no more tokens
+
+
+class Part(NamedTuple):
+  """The state of a rollout after one of its parts."""
+
+  seen: Seen
+  # of the whole rollout, as `Sampler` returns them, after its last part
+  result: tuple[Rollouts, dict[str, Array]] | None
 
 
 def begin(
-  setup: SamplerSetup, params: Params, prompts: Prompts, key: Array, stop_table: Array | None
+  setup: SamplerSetup, prompt_size: int | None, params: Params, request: Request
 ) -> tuple[Queue, Slots]:
-  """Returns the queue of all samples and a slot for each, with its first token."""
+  """Returns one shard's queue, and its slots before the first step; all arrays are [1, ...]."""
+  queue = sampler.prefill(setup, params, request, prompt_size)
+  return _one_of(queue), _one_of(decode_loop.start(setup, queue))
+
+
+def advance(
+  setup: SamplerSetup, until: Array, params: Params, queue: Queue, slots: Slots
+) -> tuple[Slots, dict[str, Array], dict[str, Array], dict[str, Array]]:
+  """Returns one shard's slots after `until` (`[]`) steps in all, or when nothing is left to do.
+
+  Args:
+    setup: of the sampler.
+    until: `[]` int32.
+    params: of `sampler.decode_params`.
+    queue, slots: of `begin`, or of the part before; arrays `[1, ...]`.
+
+  Returns:
+    The slots; the completions and counts of `sampler.completions`, with "finished" `[P, G]`; and
+    "left" `[1]` bool, whether more parts follow.
+  """
+  (queue, slots) = jax.tree.map(lambda x: x[0], (queue, slots))
+  slots = decode_loop.decode_until_done(setup, params, queue, slots, until)
+  found, counts = sampler.completions(queue, slots)
+  finished = decode_loop.has_ended(setup, queue, slots).reshape(found["lengths"].shape)
+  left = decode_loop.unfinished(setup, queue, slots)[None]
+  return _one_of(slots), found | {"finished": finished}, counts, {"left": left}
+
+
+def _one_of(tree: Tree) -> Tree:
+  """Returns arrays `[1, ...]`, which are one shard's of `[shards, ...]`."""
+  return jax.tree.map(lambda x: x[None], tree)
+
+
+def begin_all(
+  setup: SamplerSetup,
+  params: Params,
+  prompts: Prompts,
+  key: Array,
+  stop_table: Array | None,
+  begun: Begun | None,
+  carried: Carried | None,
+  prompt_size: int | None,
+) -> tuple[Queue, Slots]:
+  """Returns the queues and slots `[shards, ...]` of a rollout, see `Sampler.__call__`."""
+  specs, numbers, due = shards.specs(setup), jnp.arange(prompts.tokens.shape[0]), None
+  if carried is not None:
+    numbers, due = carried
   samples = jnp.arange(setup.group)
-  request = Request(prompts, jnp.arange(prompts.tokens.shape[0]), samples, key, None, stop_table)
-  queue = sampler.prefill(setup, params, request, None)
-  return queue, decode_loop.start(setup, queue)
-
-
-def advance(setup: SamplerSetup, params: Params, queue: Queue, slots: Slots, until: Array) -> Slots:
-  """Returns the slots after `until` (`[]`) steps in all, or when no sample is active."""
-  for block, (first, end) in enumerate(setup.blocks):
-    proceeds = functools.partial(_proceeds, first, end, until)
-    decode = functools.partial(decode_loop.decode_step, setup, params, queue, block)
-    slots = jax.lax.while_loop(proceeds, decode, slots)
-  return slots
-
-
-def _proceeds(first: int, end: int, until: Array, slots: Slots) -> Array:
-  """Returns whether the next step comes before `until` and writes to the block, `[]` bool."""
-  return decode_loop.can_decode(first, end, slots) & (slots.step < until)
-
-
-@dataclasses.dataclass(frozen=True)
-class Stream:
-  """A policy's completions as they grow; `sampler.ready` prepares the weights once."""
-
-  sampler: sampler.Sampler
-  setup: SamplerSetup
-  begin: Callable[[Params, Prompts, Array, Array | None], tuple[Queue, Slots]]  # jitted `begin`
-  advance: Callable[[Params, Queue, Slots, int], Slots]  # jitted `advance`
-
-  def __call__(self, ready: Params, prompts: Prompts, key: Array, every: int) -> Iterator[Sampled]:
-    """Yields completions after each `every` tokens and at the end; on several devices only then.
-
-    Args:
-      ready: `sampler.ready(params)`.
-      prompts: `[P, Lp]`, placed by `sampler.layout`.
-      key: of this rollout.
-      every: at least 1.
-    """
-    if self.sampler.layout.mesh.size > 1:
-      table = self.sampler.stop_table
-      drawn, _ = self.sampler.run(ready, prompts, key, None, table, prompt_size=None)
-      yield Sampled(*jax.device_get((drawn.tokens, drawn.lengths, drawn.ended)))
-      return
-    queue, slots = self.begin(ready, prompts, key, self.sampler.stop_table)
-    shape, until = (prompts.tokens.shape[0], self.setup.group), 0
-    while True:
-      tokens, lengths, stopped, unfinished = jax.device_get(
-        (slots.tokens, slots.lengths, slots.stopped, slots.active.any())
-      )
-      ended = np.where(stopped, STOPPED, TRUNCATED)
-      yield Sampled(tokens.reshape(*shape, -1), lengths.reshape(shape), ended.reshape(shape))
-      if not unfinished:
-        return
-      until += every
-      slots = self.advance(ready, queue, slots, until)
-
-
-def make_stream(
-  decoder: Decoder,
-  cfg: settings.Sampler,
-  stop_tokens: tuple[int, ...],
-  stop_table: np.ndarray | None = None,
-) -> Stream:
-  """Returns the stream of a policy, see `sampler.make_sampler`; `cfg.slots` is ignored."""
-  setup = dataclasses.replace(sampler.make_setup(decoder, cfg, stop_tokens), slots=0)
-  return Stream(
-    sampler=sampler.make_sampler(decoder, cfg, stop_tokens, stop_table),
-    setup=setup,
-    begin=jax.jit(functools.partial(begin, setup)),
-    advance=jax.jit(functools.partial(advance, setup)),
+  request = Request(prompts, numbers, samples, key, None, stop_table, begun, due)
+  run = shards.on_mesh(
+    setup,
+    functools.partial(begin, setup, prompt_size),
+    (specs.whole, specs.request),
+    specs.shard,
   )
+  return run(params, request)
+
+
+def advance_all(
+  setup: SamplerSetup, params: Params, queue: Queue, slots: Slots, until: Array
+) -> tuple[Slots, dict[str, Array], dict[str, Array], Array]:
+  """Returns what `advance` does, of all shards, and whether any has something left, `[]` bool."""
+  specs = shards.specs(setup)
+  run = shards.on_mesh(
+    setup,
+    functools.partial(advance, setup),
+    (specs.whole, specs.whole, specs.shard, specs.shard),
+    (specs.shard, specs.samples, specs.shard, specs.shard),
+  )
+  slots, found, counts, flags = run(until, params, queue, slots)
+  return slots, found, counts, flags["left"].any()
+
+
+class _Programs(NamedTuple):
+  """Jitted functions of a setup, see `begin_all` and `advance_all`."""
+
+  begin: jax.stages.Wrapped
+  advance: jax.stages.Wrapped
+
+
+@functools.lru_cache(maxsize=8)
+def _jitted(setup: SamplerSetup) -> _Programs:
+  """Returns the programs of a setup, whose caches stay in place from one part to the next."""
+  return _Programs(
+    jax.jit(functools.partial(begin_all, setup), static_argnames="prompt_size"),
+    jax.jit(functools.partial(advance_all, setup), donate_argnames="slots"),
+  )
+
+
+def parts(
+  sample: Sampler,
+  ready: Params,
+  prompts: Prompts,
+  key: Array,
+  every: int,
+  begun: Begun | None = None,
+  carried: Carried | None = None,
+  prompt_size: int | None = None,
+) -> Iterator[Part]:
+  """Yields the state of a rollout after its first tokens, after each `every` steps, and at the end.
+
+  Args:
+    sample: made by `sampler.make_sampler`.
+    ready: `sample.ready(params)`.
+    prompts: `[P, Lp]`, placed by `sample.layout`; so are the other arrays.
+    key: of this rollout.
+    every: steps of a part, at least 1.
+    begun, carried, prompt_size: see `Sampler.__call__`.
+  """
+  programs, until = _jitted(sample.setup), 0
+  queue, slots = programs.begin(
+    ready, prompts, key, sample.stop_table, begun, carried, prompt_size=prompt_size
+  )
+  slots, found, counts, left = programs.advance(ready, queue, slots=slots, until=until)
+  is_last = False
+  while not is_last:
+    until += every
+    shown, counted, goes_on = found, counts, left
+    slots, found, counts, left = programs.advance(ready, queue, slots=slots, until=until)
+    is_last = not bool(goes_on)  # waits for the part that is shown
+    seen = Seen(*(hosts.share(shown[name])[0] for name in Seen._fields))
+    del shown["finished"]
+    yield Part(seen, sampler.joined(prompts, shown, counted) if is_last else None)
+
+
+def watched(
+  sample: Sampler,
+  params: Params,
+  prompts: Prompts,
+  key: Array,
+  prompt_size: int | None,
+  see: Callable[[Seen], None],
+) -> tuple[Rollouts, dict[str, Array]]:
+  """Returns what `Sampler.__call__` does, and shows the samples after each of its parts."""
+  ready, every = sample.ready(params), max(LEAST, -(-sample.setup.length // PARTS))
+  for part in parts(sample, ready, prompts, key, every, prompt_size=prompt_size):
+    see(part.seen)
+  assert part.result is not None  # the last one
+  return part.result

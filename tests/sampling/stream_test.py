@@ -1,4 +1,4 @@
-"""A rollout that is read while it is sampled is the sampler's own, whatever is read of it and when."""
+"""A rollout that is read in parts is the sampler's own, on any mesh and with any number of slots."""
 
 import jax
 import numpy as np
@@ -6,44 +6,57 @@ import pytest
 import tiny
 
 from grpo_jax.sampling import rollouts as host
-from grpo_jax.sampling import stream
+from grpo_jax.sampling import sampler, stream
+from grpo_jax.types import STOPPED
+
+KEY = jax.random.key(0)
 
 
-def streamed(every, mesh=tiny.ONE):
-  cfg = tiny.section("sampler", group=tiny.G, max_length=tiny.L, temperature=0.7)
-  made = stream.make_stream(tiny.decoder(mesh=mesh), cfg, tiny.STOP)
-  on_device = host.to_device(tiny.layout(mesh), tiny.prompts())
-  return list(made(made.sampler.ready(tiny.params(mesh=mesh)), on_device, jax.random.key(0), every))
+def drawn(every, mesh=tiny.ONE, slots=0):
+  """Returns the parts of a rollout, and the whole one with its statistics."""
+  cfg = tiny.section("sampler", group=tiny.G, max_length=tiny.L, temperature=0.7, slots=slots)
+  sample = sampler.make_sampler(tiny.decoder(mesh=mesh), cfg, tiny.STOP)
+  prompts, params = host.to_device(sample.layout, tiny.prompts()), tiny.params(mesh=mesh)
+  parts = list(stream.parts(sample, sample.ready(params), prompts, KEY, every))
+  return parts, *host.to_host(sample(params, prompts, KEY))
 
 
-def same(found, whole):
-  """Whether all that was sampled is that of the whole rollout; what is not sampled yet has no
-  meaning.
-  """
-  np.testing.assert_array_equal(found.lengths, whole.lengths)
-  np.testing.assert_array_equal(found.ended, whole.ended)
-  real = tiny.real(whole)
-  np.testing.assert_array_equal(found.tokens[real], whole.tokens[real])
+def check(parts, whole, statistics):
+  """Compares the parts with the whole rollout: what they end with, and what is finished before."""
+  assert [part.result is None for part in parts] == [True] * (len(parts) - 1) + [False]
+  result, counts = host.to_host(parts[-1].result)
+  assert counts == statistics
+  for name in ("tokens", "lengths", "ended", "sampler_logprobs", "truncated_logprobs"):
+    np.testing.assert_allclose(getattr(result, name), getattr(whole, name), rtol=2e-6)
+  for part in parts:
+    seen, real = part.seen, tiny.real(whole)
+    here = real & (np.arange(tiny.L) < seen.lengths[..., None])
+    np.testing.assert_array_equal(seen.tokens[here], whole.tokens[here])
+    done = seen.finished
+    np.testing.assert_array_equal(seen.lengths[done], whole.lengths[done])
+    np.testing.assert_array_equal(seen.ended[done], whole.ended[done])
+    assert not ((seen.lengths == whole.lengths) & (whole.lengths > 0) & ~done).any()
+  assert parts[-1].seen.finished.all()
 
 
-@pytest.mark.slow
 def test_it_grows_to_the_samplers_rollout():
-  found, whole = streamed(3), tiny.sample()
-  same(found[-1], whole)
-  assert [int(each.lengths.max()) for each in found] == [
-    1,
-    4,
-    7,
-    8,
-  ]  # the first token comes with the prompts
-  real = tiny.real(whole)
-  for each in found:
-    here = real & (np.arange(tiny.L) < each.lengths[..., None])
-    np.testing.assert_array_equal(each.tokens[here], whole.tokens[here])
+  parts, whole, statistics = drawn(3)
+  check(parts, whole, statistics)
+  # the first token comes with the prompts
+  assert [int(part.seen.lengths.max()) for part in parts] == [1, 4, 7, 8]
+  assert (whole.ended == STOPPED).any()
+  assert 0 < parts[1].seen.finished.sum() < parts[2].seen.finished.sum()
 
 
-@pytest.mark.slow
-def test_several_devices_give_the_whole_at_once():
-  found = streamed(3, mesh=(1, 2, 1, 1))
-  assert len(found) == 1
-  same(found[0], tiny.sample(mesh=(1, 2, 1, 1)))
+@pytest.mark.parametrize("mesh, slots", [(tiny.ONE, 5), ((1, 2, 1, 2), 6), ((2, 1, 2, 1), 0)])
+def test_shards_and_refilled_slots_are_as_in_one_program(mesh, slots):
+  check(*drawn(4, mesh, slots))
+
+
+def test_what_is_watched_is_what_the_sampler_returns():
+  cfg = tiny.section("sampler", group=tiny.G, max_length=tiny.L, temperature=0.7)
+  sample = sampler.make_sampler(tiny.decoder(), cfg, tiny.STOP)
+  prompts, seen = host.to_device(sample.layout, tiny.prompts()), []
+  found, _ = stream.watched(sample, tiny.params(), prompts, KEY, None, seen.append)
+  np.testing.assert_array_equal(found.tokens, sample(tiny.params(), prompts, KEY)[0].tokens)
+  assert len(seen) == 2 and seen[-1].finished.all() and not seen[0].finished.all()

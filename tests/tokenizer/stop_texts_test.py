@@ -118,12 +118,12 @@ def test_a_completion_ends_with_a_stop_text_and_is_the_same_until_there(mesh, sl
 def test_a_stream_ends_where_a_rollout_does():
   cfg = tiny.section("sampler", group=tiny.G, max_length=tiny.L)
   table = stop_texts.table([text.encode() for text in TEXTS], STOPS, tiny.V)
-  made = stream.make_stream(tiny.decoder(), cfg, (0,), table)
+  made = sampler.make_sampler(tiny.decoder(), cfg, (0,), table)
   prompts = rollouts.to_device(tiny.layout(), tiny.prompts())
-  *_, last = made(made.sampler.ready(tiny.params()), prompts, jax.random.key(0), 3)
-  whole = rollouts.to_host(made.sampler(tiny.params(), prompts, jax.random.key(0))[0])
-  np.testing.assert_array_equal(last.tokens, whole.tokens)
-  np.testing.assert_array_equal(last.lengths, whole.lengths)
+  *_, last = stream.parts(made, made.ready(tiny.params()), prompts, jax.random.key(0), 3)
+  whole = rollouts.to_host(made(tiny.params(), prompts, jax.random.key(0))[0])
+  np.testing.assert_array_equal(last.seen.tokens, whole.tokens)
+  np.testing.assert_array_equal(last.seen.lengths, whole.lengths)
 
 
 def test_a_stop_text_is_cut_from_the_text_and_kept_in_the_tokens():
