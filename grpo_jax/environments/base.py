@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from grpo_jax.aliases import Json
-from grpo_jax.rewards.combine import LARGEST
+from grpo_jax.rewards.attempts import LARGEST
 from grpo_jax.types import Completion, Example, Turn
 
 LONGEST = 100_000  # characters of an observation, and of a state as JSON

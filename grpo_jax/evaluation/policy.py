@@ -15,7 +15,7 @@ from grpo_jax.errors import SettingError
 from grpo_jax.models.decoder import Params
 from grpo_jax.reward_models import agreement
 from grpo_jax.reward_models.rewards import Given, NamedScores
-from grpo_jax.rewards import combine
+from grpo_jax.rewards import attempts, combine
 from grpo_jax.run import compile_cache
 from grpo_jax.sampling import generate, rollouts
 from grpo_jax.sampling.generate import Generator
@@ -162,7 +162,7 @@ def _judge(
           right, message = is_right(call, solved, example, completion)
         vote = None
         if answer_of and not message:
-          vote, message = combine.guarded(call, answer_of, completion)
+          vote, message = attempts.guarded(call, answer_of, completion)
         values = [_mean(given(p, g, completion)) for given in learned]
         judged[p, g] = Judged(right, vote, message, values)
         if seen:
@@ -179,7 +179,7 @@ def is_right(
   call: Guard, solved: Callable, example: Example, completion: Completion
 ) -> tuple[bool, str]:
   """Returns whether a completion is right (`combine.RIGHT`), and what went wrong, or ""."""
-  values, message = combine.attempt(call, solved, example, completion)
+  values, message = attempts.attempt(call, solved, example, completion)
   return bool(values) and values[-1][1] >= combine.RIGHT, message
 
 

@@ -22,7 +22,7 @@ from grpo_jax.models.decoder import Params
 from grpo_jax.objectives.base import ConfiguredObjective
 from grpo_jax.reward_models import load
 from grpo_jax.reward_models.rewards import RewardModel, given_by
-from grpo_jax.rewards import combine
+from grpo_jax.rewards import attempts, combine
 from grpo_jax.run import compile_cache
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts, sampler, unfinished
@@ -277,7 +277,7 @@ def score(
     from_models = [(ENVIRONMENT, functools.partial(_of_turns, drawn, failures or {}), c.played)]
   from_models += given_by(c.models, c.generator.sizes, drawn)
   texts = hosts.together(functools.partial(completions, c.generator, drawn))
-  at_groups = any(combine.looks_at_group(reward) for _, reward, _ in c.rewards)
+  at_groups = any(attempts.looks_at_group(reward) for _, reward, _ in c.rewards)
   groups = whole_groups(texts) if at_groups else None
   share = hosts.together(functools.partial(score_share, c, examples, texts, from_models, groups))
   shares = hosts.gather((combine.given_only(share), cut_off(drawn)))
@@ -289,7 +289,7 @@ def score(
 
 def _of_turns(
   drawn: KnownRollouts, failures: Mapping[tuple[int, int], str], p: int, g: int, _: Completion
-) -> combine.Values:
+) -> attempts.Values:
   """Returns what the environment gave a completion, by the last tokens of its turns."""
   if (p, g) in failures:
     raise Failed(failures[p, g])

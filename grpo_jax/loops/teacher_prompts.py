@@ -28,7 +28,7 @@ from grpo_jax.loops.collect import Collector, whole_groups
 from grpo_jax.loops.groups import Scored
 from grpo_jax.ops.advantages import totals
 from grpo_jax.packing import plan
-from grpo_jax.rewards.combine import guarded
+from grpo_jax.rewards.attempts import guarded
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling.generate import completions
 from grpo_jax.sandbox.deadline import Guard

@@ -27,7 +27,7 @@ from grpo_jax.loops.reward_data import pairs
 from grpo_jax.loops.reward_data.replay import Replay, lessons
 from grpo_jax.reward_models import step_scores
 from grpo_jax.reward_models.scores import margins, pair_metrics, scores_of_all
-from grpo_jax.rewards import combine
+from grpo_jax.rewards import attempts
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.sandbox import deadline
@@ -73,11 +73,11 @@ def kind_of(
     model: the policy.
     experiment: of the run.
   """
-  if combine.looks_at_group(label):
+  if attempts.looks_at_group(label):
     return OUTCOME
   with deadline.Guard(experiment.rewards.deadline) as call:
     for example in examples:
-      value, _ = combine.guarded(call, label, example, checks.worked_solution(example, model))
+      value, _ = attempts.guarded(call, label, example, checks.worked_solution(example, model))
       if value is not None:
         return STEPS if isinstance(value, list | tuple) else OUTCOME
   return OUTCOME

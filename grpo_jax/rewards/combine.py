@@ -14,35 +14,33 @@ are frozen (types.py), so that an attempt is a fault, and lists are made anew fo
 
 import collections
 import functools
-import inspect
-import numbers
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from grpo_jax.errors import GrpoError, SettingError
-from grpo_jax.sandbox.deadline import LATE, Guard, Late
+from grpo_jax.errors import SettingError
+from grpo_jax.rewards.attempts import (
+  FirstCalls,
+  GroupReward,
+  Outcome,
+  Reward,
+  Values,
+  attempt,
+  attempt_group,
+  guarded,
+  looks_at_group,
+)
+from grpo_jax.sandbox.deadline import Guard
 from grpo_jax.types import Completion, Example
 
-Values = list[tuple[int, float]]  # (token index, value) of a completion
-# Returns a value for the whole completion, which is given on its last token, or values, or None.
-Reward = Callable[[Example, Completion], float | Values | None]
-# Takes all completions of an example and returns a value for each; recognized by the name of its
-# second parameter.
-GroupReward = Callable[[Example, list[Completion]], Sequence[float]]
 # Returns the score of a reward model for completion (p, g).
 ModelReward = Callable[[int, int, Completion], float | Values | None]
-GROUP_PARAMETER = "completions"
-Outcome = tuple[Values, str]  # the values that a completion got, and an error message or ""
-Result = TypeVar("Result")
 # Places and values of rewards and of components, see `given_only`.
 Share = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list["Fault"]]
 
-LARGEST = 1e30  # largest size of a reward, so that weighted sums stay finite in float32
 ENVIRONMENT = "environment"  # name of the rewards of an environment's turns
 RIGHT = 1.0  # smallest value of a right completion, by the reward that judges
-LATE_AT_FIRST = 5  # a reward that is late in this many calls, the first of a batch, ends the run
 
 
 class Fault(NamedTuple):
@@ -65,15 +63,6 @@ class Scores(NamedTuple):
   faults: list[Fault]
 
 
-def looks_at_group(function: Callable) -> bool:
-  """Returns whether a reward takes a group: whether its second parameter is `completions`."""
-  try:
-    second = [*inspect.signature(function).parameters.values()][1:2]
-  except (TypeError, ValueError):  # written in C, without a signature
-    return False
-  return [p.name for p in second if p.kind is not p.VAR_POSITIONAL] == [GROUP_PARAMETER]
-
-
 def score(
   rewards: Sequence[tuple[str, Reward | GroupReward, float]],
   examples: Sequence[Example | None],
@@ -83,6 +72,7 @@ def score(
   deadline: float = 0.0,
   models: Sequence[tuple[str, ModelReward, float]] = (),
   groups: Sequence[Sequence[Completion | None]] | None = None,
+  known: Mapping[str, Sequence[Sequence[Outcome]]] | None = None,
 ) -> Scores:
   """Computes every reward of every completion; call `check_some_worked` after a whole batch.
 
@@ -96,6 +86,7 @@ def score(
     models: further rewards, the scores of reward models.
     groups: `completions` with those that other processes score, for rewards that look at a group;
       None: there are none.
+    known: by the name of a reward, what it gave each completion, [P][G]; it is not called again.
 
   Raises:
     guard.Stopped: a signal came while a reward ran.
@@ -103,15 +94,19 @@ def score(
   shape = (len(examples), len(completions[0]) if completions else 0, max_length)
   sums = np.zeros(shape, np.float64)
   _, given, components, faults = nothing(shape, len(rewards) + len(models))
-  together = {name: function for name, function, _ in rewards if looks_at_group(function)}
+  known, first = known or {}, FirstCalls()
+  together: dict[str, Any] = {
+    name: function
+    for name, function, _ in rewards
+    if name not in known and looks_at_group(function)
+  }
   with Guard(deadline) as guard:
-    call = functools.partial(_in_time, guard, collections.Counter(), collections.Counter())
     for p, (example, group) in enumerate(zip(examples, completions, strict=True)):
       if example is None or not any(completion and completion.tokens for completion in group):
         continue
       others = (groups or completions)[p]
-      group_outcomes = {
-        name: call(name, attempt_group, function, example, others)
+      outcomes = {name: known[name][p] for name in known} | {
+        name: first.note(name, attempt_group(guard, function, example, others), "groups")
         for name, function in together.items()
       }
       for g, completion in enumerate(group):
@@ -122,11 +117,13 @@ def score(
           (name, functools.partial(_at_place, function, p, g), weight)
           for name, function, weight in models
         ]
-        for n, (name, function, weight) in enumerate([*rewards, *by_models]):
-          if name in together:
-            values, message = group_outcomes[name][g]
+        components_of: list[tuple[str, Any, float]] = [*rewards, *by_models]
+        for n, (name, function, weight) in enumerate(components_of):
+          if name in outcomes:
+            values, message = outcomes[name][g]
           else:
-            ((values, message),) = call(name, _attempt_one, function, example, completion)
+            values, message = attempt(guard, function, example, completion)
+            first.note(name, [(values, message)])
           if message:
             faults.append(Fault(p, g, name, message))
             values = [(last, float(on_error))]
@@ -136,28 +133,6 @@ def score(
           mean = sum(value for _, value in values) / len(values) if values else np.nan
           components[p, g, n] = mean
   return Scores(sums.astype(np.float32), given, components, faults)
-
-
-def _in_time(
-  guard: Guard,
-  calls: collections.Counter[str],
-  late: collections.Counter[str],
-  name: str,
-  attempted: Callable[..., list[Outcome]],
-  *args: object,
-) -> list[Outcome]:
-  """Returns the outcomes of one call of a reward, which must not be late in all its first calls."""
-  outcomes = attempted(guard, *args)
-  message = next((message for _, message in outcomes if message), "")
-  calls[name] += 1
-  late[name] += message.startswith(LATE)
-  if late[name] == calls[name] == LATE_AT_FIRST:
-    what = "groups" if attempted is attempt_group else "completions"
-    raise SettingError(
-      f"rewards.functions: {name!r} {message}, on each of the first {LATE_AT_FIRST} {what}; use a "
-      "faster reward or a larger rewards.deadline"
-    )
-  return outcomes
 
 
 def _at_place(
@@ -214,67 +189,6 @@ def nothing(shape: tuple[int, int, int], rewards: int) -> Scores:
   return Scores(sums, given, np.zeros((*shape[:2], rewards), np.float32), [])
 
 
-def attempt(call: Guard, function: Reward, example: Example, completion: Completion) -> Outcome:
-  """Returns the values that a reward gives a completion, or none and an error message."""
-  values, message = guarded(call, _values, function, example, completion)
-  return values or [], message
-
-
-def _attempt_one(
-  call: Guard, function: Reward, example: Example, completion: Completion
-) -> list[Outcome]:
-  return [attempt(call, function, example, completion)]
-
-
-def attempt_group(
-  call: Guard, function: GroupReward, example: Example, group: Sequence[Completion | None]
-) -> list[Outcome]:
-  """Returns the outcome of each completion of a group as `attempt` does; an error is that of all.
-
-  The reward does not see places of the group without a completion, and gives them nothing.
-  """
-  real = [completion for completion in group if completion and completion.tokens]
-  result, message = guarded(call, _group_values, function, example, real)
-  values = iter(result or [[]] * len(real))
-  return [
-    (next(values), message) if completion and completion.tokens else ([], "")
-    for completion in group
-  ]
-
-
-def _group_values(function: GroupReward, example: Example, group: list[Completion]) -> list[Values]:
-  """Returns the checked value of each completion of a group, on its last token."""
-  lasts = [len(completion.tokens) - 1 for completion in group]
-  result = function(example, list(group))
-  if not isinstance(result, (list, tuple, np.ndarray)):
-    raise TypeError(
-      f"returned {result!r:.80}, which is no list of {len(group)} numbers, one for each completion"
-    )
-  if len(result) != len(group):
-    raise ValueError(f"returned {len(result)} values for {len(group)} completions")
-  return [_checked([(last, value)], last) for last, value in zip(lasts, result)]
-
-
-def _values(function: Reward, example: Example, completion: Completion) -> Values:
-  """Returns the checked values that a reward gives a completion."""
-  last = len(completion.tokens) - 1
-  return _checked(function(example, completion), last)
-
-
-def guarded(
-  call: Guard, function: Callable[..., Result], *args: object
-) -> tuple[Result | None, str]:
-  """Returns the result of a user's function and "", or None and an error message, see `attempt`."""
-  try:
-    return call(function, *args), ""
-  except GrpoError:
-    raise
-  except Late as error:
-    return None, str(error)
-  except Exception as error:  # a user's function may raise anything
-    return None, f"{type(error).__name__}: {_text(error)}"[:500]
-
-
 def ahead(
   functions: Sequence[Callable],
   examples: Sequence[Example | None],
@@ -308,42 +222,3 @@ def ahead(
           f"completions, with rewards.deadline={deadline:g} s for each: {message}; mend it, or "
           "leave it out: rewards work without it, too"
         )
-
-
-def _text(error: Exception) -> str:
-  """Returns the text of an error; "" if it cannot be made into text."""
-  try:
-    return str(error)
-  except Exception:  # a user's class may raise anything
-    return ""
-
-
-def _checked(result: object, last: int) -> Values:
-  """Returns the values in what a reward returned; none if it gave no reward."""
-  if result is None:
-    return []
-  if not isinstance(result, (list, tuple)):
-    return [(last, _number(result))]
-  values = []
-  for entry in result:
-    if not isinstance(entry, (list, tuple)) or len(entry) != 2:
-      raise TypeError(f"returned {entry!r:.80} in a list, which is no (token index, value)")
-    token, value = entry
-    integral = isinstance(token, numbers.Integral) and not isinstance(token, bool)
-    if not integral or not 0 <= token <= last:
-      raise ValueError(f"returned a reward for token {token!r:.80} of {last + 1}")
-    values.append((int(token), _number(value)))
-  return values
-
-
-def _number(value: object) -> float:
-  """Returns a value as the float that was checked; a class may return another one the next time."""
-  if not isinstance(value, (numbers.Real, np.bool_)):
-    raise TypeError(f"returned {value!r:.80}, which is no number")
-  try:
-    number = float(value)
-  except OverflowError:  # an integer of hundreds of digits
-    number = float("inf")
-  if not abs(number) <= LARGEST:
-    raise ValueError(f"returned {value!r:.80}, which is no finite reward")
-  return number

@@ -10,7 +10,7 @@ from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import GrpoError, SettingError
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf.config import write_config
-from grpo_jax.rewards import combine
+from grpo_jax.rewards import attempts
 from grpo_jax.sampling.sampler import decode_layout
 from grpo_jax.sandbox import deadline
 from grpo_jax.setup import build, room, tracing, unread
@@ -241,12 +241,12 @@ def try_reward(
   for example in examples[:FIRST_SOLUTIONS]:
     written = worked_solution(example, model)
     with deadline.Guard(experiment.rewards.deadline) as call:
-      if combine.looks_at_group(reward):
-        tried = combine.attempt_group(call, reward, example, [written] * experiment.sampler.group)[
+      if attempts.looks_at_group(reward):
+        tried = attempts.attempt_group(call, reward, example, [written] * experiment.sampler.group)[
           0
         ]
       else:
-        tried = combine.attempt(call, reward, example, written)
+        tried = attempts.attempt(call, reward, example, written)
     messages.append(tried[1])
   return messages
 

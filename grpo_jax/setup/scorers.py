@@ -10,7 +10,7 @@ from grpo_jax.config import kinds, settings
 from grpo_jax.environments import base
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
-from grpo_jax.rewards import combine
+from grpo_jax.rewards import attempts
 from grpo_jax.setup import modules, registry
 
 FORM = "(name, function, weight) or (..., keyword arguments)"  # of an entry of rewards.functions
@@ -137,10 +137,10 @@ def eval_reward(cfg: settings.Eval) -> Reward:
   arguments = keywords(cfg.arguments, "eval.arguments")
   shown = f"eval.reward={cfg.reward!r} with eval.arguments={kinds.shown(cfg.arguments)}"
   reward = _reward(cfg.reward, arguments, "eval.reward", shown)
-  if combine.looks_at_group(reward.score):
+  if attempts.looks_at_group(reward.score):
     raise SettingError(
-      f"{shown}: looks at a group of {combine.GROUP_PARAMETER}, and an evaluation asks of one at a "
-      "time whether it is right; use a reward of (example, completion)"
+      f"{shown}: looks at a group of {attempts.GROUP_PARAMETER}, and an evaluation asks of one at "
+      "a time whether it is right; use a reward of (example, completion)"
     )
   return reward
 

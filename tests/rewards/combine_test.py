@@ -193,6 +193,19 @@ def test_interrupts_are_not_swallowed():
     combine.score([("a", interrupted, 1.0)], [example()], [[completion("")]], max_length=5)
 
 
+def test_a_reward_that_is_known_is_not_called_again():
+  def never(example, completion):
+    raise AssertionError("called")
+
+  rewards = [("elsewhere", never, 2.0), ("one", _returns(1.0), 0.5)]
+  group = [completion("", tokens=2), completion("", tokens=3)]
+  known = {"elsewhere": [[([(0, 1.0), (1, 0.25)], ""), ([], "ValueError: no")]]}
+  scores = combine.score(rewards, [example()], [group], 3, on_error=-1.0, known=known)
+  np.testing.assert_array_equal(scores.rewards[0], [[2.0, 1.0, 0.0], [0.0, 0.0, -1.5]])
+  np.testing.assert_array_equal(scores.components[0], [[0.625, 1.0], [-1.0, 1.0]])
+  assert scores.faults == [combine.Fault(0, 1, "elsewhere", "ValueError: no")]
+
+
 def test_the_shares_of_several_processes_are_put_together():
   """Each scores its own completions, and what they gave is what one process would have given to
   all.

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from grpo_jax.config import settings
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import collect
-from grpo_jax.rewards import combine, group
+from grpo_jax.rewards import attempts, combine, group
 from grpo_jax.setup import checks, defaults, scorers
 from grpo_jax.types import STOPPED, Completion, Example
 
@@ -37,15 +37,15 @@ GROUP = [written(2), written(4), None, written(3)]  # the third is another proce
 
 
 def test_it_is_known_by_the_name_of_its_second_parameter():
-  assert combine.looks_at_group(by_rank) and combine.looks_at_group(group.shortest_correct)
-  assert not combine.looks_at_group(one) and not combine.looks_at_group(lambda *completions: 0.0)
-  assert not combine.looks_at_group(
+  assert attempts.looks_at_group(by_rank) and attempts.looks_at_group(group.shortest_correct)
+  assert not attempts.looks_at_group(one) and not attempts.looks_at_group(lambda *completions: 0.0)
+  assert not attempts.looks_at_group(
     lambda completions, example: 0.0
-  ) and not combine.looks_at_group(max)
+  ) and not attempts.looks_at_group(max)
   functions = (("rank", f"{__file__}:by_rank", 2.0, {"top": 5}), ("one", f"{__file__}:one", 1.0))
   ranked, plain = scorers.reward_functions(settings.Rewards(functions=functions), [])
   bound, weight, single = ranked.reward.score, ranked.weight, plain.reward.score
-  assert combine.looks_at_group(bound) and not combine.looks_at_group(single)
+  assert attempts.looks_at_group(bound) and not attempts.looks_at_group(single)
   assert bound(EXAMPLE, [written(1)]) == [5.0] and weight == 2.0
 
 
