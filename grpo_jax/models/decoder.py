@@ -126,7 +126,7 @@ class Decoder:
 
   def shapes(self) -> Params:
     """Returns the parameter tree as ShapeDtypeStructs."""
-    return jax.eval_shape(self.init, jax.random.key(0))
+    return jax.tree.map(lambda shape: shape, _shapes(self.config, self.layout, self.lora))
 
   def axes(self) -> Params:
     """Returns the tuple of logical axis names of every parameter, for `Layout.named`."""
@@ -341,3 +341,9 @@ def last_token(x: Array, lengths: Array) -> Array:
   """Returns x `[P, T, D]` at the last real token of each, or at the first place if it has none."""
   index = jnp.maximum(lengths - 1, 0)[:, None, None]
   return jnp.take_along_axis(x, index, axis=1)[:, 0]
+
+
+@functools.lru_cache(maxsize=64)
+def _shapes(config: DecoderConfig, layout: Layout, lora: Lora | None) -> Params:
+  """Returns the shapes of such a decoder, traced once: all that is sharded or read asks for them."""
+  return jax.eval_shape(Decoder(config, layout, lora=lora).init, jax.random.key(0))
