@@ -16,6 +16,7 @@ PARITY = f"{__file__}:parity"
 TINY = {
   "tokenizer": "words",
   "model.variant": "test_qwen3",
+  "data.arithmetic.size": 512,  # the tokenizer is made from all of them
   "data.prompts": 4,
   "sampler.group": 4,
   "sampler.max_length": 8,
